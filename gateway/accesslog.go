@@ -10,13 +10,13 @@ import (
 	"time"
 )
 
-// accessQueue bounds the lines that wait for a slow writer. Further lines are
-// dropped and counted.
+// accessQueue is the maximum number of lines that wait for a slow writer.
+// Further lines are dropped and counted.
 const accessQueue = 1024
 
 // accessLog writes one line of JSON per sampled connection when it ends.
 type accessLog struct {
-	w       io.Writer // nil: there is none
+	w       io.Writer // nil: no access log
 	every   atomic.Int64
 	seen    atomic.Uint64
 	dropped atomic.Uint64
@@ -65,8 +65,8 @@ func newAccessLog(w io.Writer, every int) *accessLog {
 // negative: none.
 func (p *Proxy) SetAccessLogSample(n int) { p.access.every.Store(int64(n)) }
 
-// AccessLogDropped returns how many lines were not written because the writer
-// was too slow or failed.
+// AccessLogDropped returns the number of lines that were not written because
+// the writer was too slow or failed.
 func (p *Proxy) AccessLogDropped() uint64 { return p.access.dropped.Load() }
 
 // begin returns nil for a connection that is not logged.
@@ -109,8 +109,8 @@ func (r *accessRecord) setEnd(end string) {
 	}
 }
 
-// close passes the record to the writer. The argument end is used only if setEnd
-// was not called.
+// close passes the record to the writer. The argument end is used only if
+// setEnd was not called.
 func (r *accessRecord) close(end string) {
 	if r == nil {
 		return

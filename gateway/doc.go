@@ -19,13 +19,14 @@
 // # Flow
 //
 // A [Listener] accepts a connection. Its [Policy] decides whether the source
-// address may connect. The source address is the address of the peer. If the peer
-// is a load balancer that the policy lists, it is the address in the PROXY header.
+// address may connect. The source address is the address of the peer. If the
+// peer is a load balancer that the policy lists, it is the address in the PROXY
+// header.
 //
 // A [HelloParser] reads the ClientHello within Config.HelloTimeout. The [Table]
 // of the listener finds the [Route]: an exact name takes precedence over a
-// wildcard, a long wildcard over a short one. A route may require one of some
-// protocols (ALPN).
+// wildcard, a long wildcard over a short one. A route may list protocols
+// (ALPN), of which the client must offer one.
 //
 // Then an upstream address is selected. The first attempt goes to the address
 // with the fewest connections, or to the first one of an ordered route. The
@@ -33,8 +34,8 @@
 // usual. Every attempt sends the ClientHello, and the first complete TLS record
 // that comes back wins. If the route has only one address, the first open TCP
 // connection wins. The same applies if the client has sent data after its
-// ClientHello, because two servers could act on that data. Bytes are then copied both ways until
-// both directions have ended.
+// ClientHello, because two servers could act on that data. Bytes are then
+// copied both ways until both directions have ended.
 //
 // A connection that cannot be forwarded is closed, counted by its [Reason] and
 // logged at a limited rate. If TLS has an alert for the reason, the client
@@ -52,27 +53,28 @@
 //
 //   - [Listener.SetTable] and [Listener.SetPolicy] take effect with the next
 //     connection. Open connections stay.
-//   - An end of data in one direction leaves the other open. A failure ends both
-//     with a reset.
-//   - A dead peer is detected within about 30 s. A client that disconnects while
-//     an upstream is selected is noticed within 250 ms (Linux).
-//   - At the limit of connections, one that has not sent its ClientHello for a
-//     while is closed for a new one. A routed one is never closed for another.
+//   - An end of data in one direction leaves the other direction open. A
+//     failure ends both directions with a reset.
+//   - A dead peer is detected within about 30 s. A client that disconnects
+//     while an upstream is selected is noticed within 250 ms (Linux).
+//   - At the limit of connections, a connection whose ClientHello is overdue is
+//     closed to admit a new connection. A routed connection is never closed to
+//     admit another connection.
 //   - When the process is out of file descriptors, new connections are accepted
-//     and closed at once. Open ones continue.
+//     and closed at once. Open connections continue.
 //
 // # Limits
 //
-//   - A ClientHello has at most 64 KiB. Those larger than 4 KiB share 64 MiB
-//     until they are forwarded.
+//   - A ClientHello has at most 64 KiB. All ClientHellos larger than 4 KiB
+//     share 64 MiB until they are forwarded.
 //   - An encrypted ClientHello (ECH) is routed by its outer name.
 //   - A connection uses two files, one more for each further address that is
 //     tried, and two for each direction that has a pipe. Without a free pipe,
 //     bytes are copied.
 //   - A client that ends its direction before an upstream has answered counts
 //     as disconnected. TLS clients do not do that.
-//   - A gateway refuses an upstream that is its own listener. It does not detect
-//     a loop over several gateways: routes must not have one.
+//   - A gateway refuses an upstream that is its own listener. It does not
+//     detect a loop over several gateways: routes must not have one.
 //   - Metrics are by route class, not by name: unauthenticated clients cannot
 //     create series.
 package gateway

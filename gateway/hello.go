@@ -33,10 +33,10 @@ const (
 // memory from which it was parsed.
 type Hello struct {
 	// SNI is the name of the server in lower case, without a final dot. It is
-	// empty if the client sends none.
+	// empty if the client does not send a name.
 	SNI []byte
 	// EarlyData is set if the client sends data with its ClientHello (0-RTT). A
-	// second server that receives the data could act on it too.
+	// second server that receives the data could also act on the data.
 	EarlyData bool
 
 	alpn cryptobyte.String // the list of RFC 7301, section 3.1, well formed
@@ -75,15 +75,15 @@ func (e *NotTLSError) Error() string { return "not a TLS ClientHello but " + e.D
 // records. The zero value is ready for one connection.
 type HelloParser struct {
 	next int    // start of the next unread record in the input
-	msg  []byte // handshake bytes of the records before it, if there are several records
+	msg  []byte // handshake bytes of the records before next, if there are several records
 	end  int    // end of the ClientHello in the input, when it is complete
 }
 
 // Parse examines the argument in, which contains all received bytes, including
 // the bytes of earlier calls. It returns ErrNeedMore until the ClientHello is
-// complete. All calls together take linear time. A ClientHello in one record, with
-// its name in lower case, allocates nothing. Parse does not change in, but the
-// result may share memory with it.
+// complete. All calls together take linear time. A ClientHello in one record,
+// with its name in lower case, allocates nothing. Parse does not change in, but
+// the result may share memory with it.
 func (p *HelloParser) Parse(in []byte) (Hello, error) {
 	for {
 		rec := in[p.next:]
@@ -129,7 +129,8 @@ func needMore(in []byte) error {
 	return ErrNeedMore
 }
 
-// checkHeader refuses a record header as soon as enough of it is there.
+// checkHeader refuses an invalid record header as soon as enough bytes have
+// arrived.
 func (p *HelloParser) checkHeader(rec []byte) error {
 	switch {
 	case len(rec) >= 1 && rec[0] != tlsrecord.Handshake, len(rec) >= 2 && rec[1] != 3:
@@ -150,7 +151,8 @@ func (p *HelloParser) checkHeader(rec []byte) error {
 }
 
 // messageSize returns the size of the handshake message at the start of msg,
-// with its header. While the header is incomplete it returns more than msg has.
+// with its header. While the header is incomplete, it returns a size larger
+// than len(msg).
 func messageSize(msg []byte) (int, error) {
 	if len(msg) >= 1 && msg[0] != clientHello {
 		return 0, malformed(fmt.Sprintf("the handshake begins with message type %d", msg[0]))
@@ -178,7 +180,7 @@ func parseBody(body []byte) (Hello, error) {
 		return Hello{}, malformed("it ends too early")
 	}
 	if s.Empty() {
-		return h, nil // no extensions: TLS 1.2 and before allow that
+		return h, nil // TLS 1.2 and earlier allow a ClientHello without extensions
 	}
 	if !s.ReadUint16LengthPrefixed(&exts) || !s.Empty() {
 		return Hello{}, malformed("its extensions do not fill it")

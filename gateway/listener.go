@@ -24,16 +24,16 @@ type Listener struct {
 	admission                                admission
 }
 
-// NewListener returns a listener on sockets, which [Proxy.Run] serves and closes.
-// The argument name appears in logs and metrics. The table is empty: the listener
-// refuses every connection until SetTable is called.
+// NewListener returns a listener on sockets, which [Proxy.Run] serves and
+// closes. The argument name appears in logs and metrics. The table is empty:
+// the listener refuses every connection until SetTable is called.
 func NewListener(name string, sockets ...net.Listener) *Listener {
 	l := &Listener{name: name, sockets: sockets}
 	l.table.Store(&Table{})
 	return l
 }
 
-// Name returns the name.
+// Name returns the name of the listener.
 func (l *Listener) Name() string { return l.name }
 
 // Addrs returns the addresses of the sockets, in the order of NewListener.
@@ -53,22 +53,25 @@ func (l *Listener) SetTable(t *Table) { l.table.Store(t) }
 
 // Stats are the counters of one listener since its start.
 type Stats struct {
-	// Accepted counts connections, and Refused those that were not forwarded.
+	// Accepted counts accepted connections. Refused counts connections that
+	// were not forwarded, by reason.
 	Accepted uint64
 	Refused  map[Reason]uint64
 	// Active is the number of open client connections.
 	Active uint64
-	// BytesUp went from clients to upstreams, BytesDown the other way. The
-	// portable engine counts after 32 KiB, or at the end of the connection.
+	// BytesUp counts bytes from clients to upstreams. BytesDown counts bytes
+	// from upstreams to clients. The portable engine counts after 32 KiB, or at
+	// the end of the connection.
 	BytesUp, BytesDown uint64
-	// DialFailures counts failed attempts to reach an upstream address, also
-	// when another address then worked.
+	// DialFailures counts failed attempts to reach an upstream address, even if
+	// another address worked afterwards.
 	DialFailures uint64
 	// Sources is the number of sources that have open connections; see Policy.
 	Sources int
 	// Hellos are the times from accept to the complete ClientHello.
 	Hellos map[RouteClass]Histogram
-	// Dials are the times from the complete ClientHello to a connected upstream.
+	// Dials are the times from the complete ClientHello to a connected
+	// upstream.
 	Dials map[RouteClass]Histogram
 }
 
@@ -85,8 +88,8 @@ func (l *Listener) Stats() Stats {
 	return st
 }
 
-// RouteClass groups connections in statistics. There are few classes, however
-// many names are routed.
+// RouteClass groups connections in statistics. The number of classes does not
+// depend on the number of routed names.
 type RouteClass uint8
 
 // The classes of routes.
@@ -115,7 +118,7 @@ func (t *target) class() RouteClass {
 }
 
 // HistogramBounds are the upper bounds of the buckets of a Histogram. The last
-// bucket has none.
+// bucket does not have a bound.
 var HistogramBounds = [...]time.Duration{
 	500 * time.Microsecond, time.Millisecond, 2500 * time.Microsecond, 5 * time.Millisecond, 10 * time.Millisecond,
 	25 * time.Millisecond, 50 * time.Millisecond, 100 * time.Millisecond, 250 * time.Millisecond, 500 * time.Millisecond,

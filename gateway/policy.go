@@ -27,7 +27,8 @@ type Policy struct {
 	ProxyFrom []netip.Prefix
 }
 
-// SetPolicy replaces the policy. Open connections stay, and count.
+// SetPolicy replaces the policy. Open connections stay, and count towards
+// MaxPerSource.
 func (l *Listener) SetPolicy(p Policy) {
 	l.admission.rules.Store(&rules{
 		allow: newNetworks(p.Allow), deny: newNetworks(p.Deny),
@@ -42,7 +43,7 @@ type rules struct {
 }
 
 // networks is a set of IP networks. A lookup costs one hash per prefix length,
-// however many networks there are.
+// regardless of the number of networks.
 type networks struct {
 	bits4, bits6 []int // prefix lengths
 	set          map[netip.Prefix]struct{}
@@ -106,9 +107,10 @@ func sourceOf(addr netip.Addr) netip.Addr {
 	return addr
 }
 
-// admit reports whether a connection from addr is accepted, or why not. An
-// accepted connection counts until release. One without an IP address, such as
-// a Unix socket, is accepted unless Allow has networks, and does not count.
+// admit reports whether a connection from addr is accepted, or returns the
+// reason for the refusal. An accepted connection counts until release. A
+// connection without an IP address, such as a Unix socket, is accepted unless
+// Allow has networks. It does not count.
 func (l *Listener) admit(addr netip.Addr) (Reason, bool) {
 	addr = addr.Unmap()
 	r, limit := l.admission.rules.Load(), 0

@@ -104,7 +104,7 @@ func (e *portableEngine) accept(ctx, serving context.Context, l *Listener, socke
 }
 
 // shed accepts and closes one pending connection with the reserve file. It
-// returns false if there is none, or if that is not possible.
+// returns false if no connection is pending, or if the shed is not possible.
 func (e *portableEngine) shed(l *Listener, socket net.Listener) (done bool) {
 	const timeout = 2 * time.Millisecond
 	bounded, ok := socket.(interface{ SetDeadline(time.Time) error })
@@ -151,7 +151,7 @@ func (e *portableEngine) handle(ctx context.Context, l *Listener, client net.Con
 }
 
 // forward reads the ClientHello, connects to an upstream and relays until the
-// end. An error is why the connection is not forwarded.
+// end. An error is the reason for which the connection is not forwarded.
 func (e *portableEngine) forward(
 	ctx context.Context, s *session, c *clientConn,
 ) (end reactor.End, failures int, _ error) {
@@ -200,7 +200,7 @@ func (e *portableEngine) forward(
 }
 
 // readHello reads until the ClientHello is complete. It returns the ClientHello
-// with what was read after it.
+// and the bytes that were read after it.
 func (e *portableEngine) readHello(s *session, c *clientConn) ([]byte, reactor.Request, error) {
 	c.SetReadDeadline(c.accepted.Add(e.helloTimeout))
 	buf := make([]byte, 0, 2<<10)
@@ -250,7 +250,7 @@ type clientConn struct {
 	wasShed  bool          // closed to make room
 }
 
-// connSet has every open client connection.
+// connSet contains every open client connection.
 type connSet struct {
 	max       *atomic.Int64
 	shedAfter time.Duration
@@ -300,8 +300,9 @@ func (s *connSet) endWaitLocked(c *clientConn) {
 	}
 }
 
-// helloReceived records that the ClientHello of c is complete: c is not closed
-// for another connection any more. It returns false if it already was.
+// helloReceived records that the ClientHello of c is complete. From now on c is
+// not closed to admit another connection. helloReceived returns false if c was
+// closed before.
 func (s *connSet) helloReceived(c *clientConn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -316,8 +317,8 @@ func (s *connSet) shed(c *clientConn) bool {
 	return c.wasShed
 }
 
-// setUpstream records the upstream of c, which closes with it. It returns false
-// if the set is closed.
+// setUpstream records the upstream of c. The upstream is closed together with
+// c. setUpstream returns false if the set is closed.
 func (s *connSet) setUpstream(c *clientConn, upstream net.Conn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -340,7 +341,7 @@ func (s *connSet) remove(c *clientConn) {
 	}
 }
 
-// closeAll closes every connection. Then add returns false.
+// closeAll closes every connection. Later calls of add return false.
 func (s *connSet) closeAll() {
 	s.mu.Lock()
 	s.closed = true
@@ -356,8 +357,9 @@ func (s *connSet) closeAll() {
 	}
 }
 
-// A direction is copied in pieces, so that counters change while it is open. A
-// piece that takes less than pieceTime makes the next one larger.
+// A direction is copied in pieces, so that counters change while the direction
+// is open. After a piece that takes less than pieceTime, the next piece is
+// larger.
 const (
 	minPiece  = 32 << 10
 	maxPiece  = 16 << 20
@@ -367,7 +369,8 @@ const (
 // relay moves bytes both ways until both directions have ended. An end of data
 // leaves the other direction open; a failure ends both. Between two bare
 // *net.TCPConn the kernel moves the bytes (splice). The caller closes both
-// connections, which also ends a relay early. It returns what failed.
+// connections. A close during the relay ends the relay. relay returns the error
+// of the failed operation.
 func relay(client, upstream net.Conn, count func(up, down int)) (err error) {
 	var back error
 	var wg sync.WaitGroup
@@ -381,9 +384,9 @@ func relay(client, upstream net.Conn, count func(up, down int)) (err error) {
 }
 
 // relayOneWay moves bytes from src to dst until src ends, and sets srcEnded. A
-// failure after the end of dst is a normal end: a peer that closes at once
-// after its last data answers what still comes, usually a TLS close_notify,
-// with a reset.
+// failure after the end of dst is a normal end. A peer that closes at once
+// after its last data responds with a reset to data that still arrives, usually
+// a TLS close_notify.
 func relayOneWay(dst, src net.Conn, count func(int), dstEnded, srcEnded *atomic.Bool) error {
 	err := copyAll(dst, src, count)
 	if err == nil {

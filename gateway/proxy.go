@@ -24,8 +24,8 @@ import (
 // Config configures a Proxy. Each field documents what its zero value means.
 type Config struct {
 	// MaxConns bounds the client connections of all listeners together. Default
-	// 65536, or less if the process may not open two files for each and some
-	// more.
+	// 65536. It is less if the process may not open two files for each
+	// connection and some more.
 	MaxConns int
 	// MaxPerUpstream bounds the connections to one upstream address, pending
 	// ones included. At the limit the next address of the route is used.
@@ -136,7 +136,7 @@ type engine interface {
 
 // Run serves the listeners until ctx ends. Then it closes their sockets, lets
 // open connections continue for Config.Drain, closes those that are left and
-// returns nil. It returns an error if a listener fails. It may be called once.
+// returns nil. It returns an error if a listener fails. Run may be called once.
 func (p *Proxy) Run(ctx context.Context, listeners ...*Listener) error {
 	if err := CheckFiles(p.MaxConns()); err != nil {
 		p.log.Warn("the limit of connections exceeds the limit of open files", "err", err)
@@ -217,15 +217,16 @@ func (p *Proxy) SetMaxConns(n int) {
 func (p *Proxy) MaxPerUpstream() int { return p.dialer.MaxConns() }
 
 // SetMaxPerUpstream changes Config.MaxPerUpstream. Open connections stay, and
-// count.
+// count towards the new limit.
 func (p *Proxy) SetMaxPerUpstream(n int) { p.dialer.SetMaxConns(n) }
 
 // maxPipes is the number of pipes of the reactor: half of the extra files.
 func maxPipes() int { return min(max(16, sockets.MaxFiles()/extraShare/2/filesPerPipe), 1024) }
 
-// MaxFiles returns how many files and sockets this process may have open: the
-// hard limit of the system (RLIMIT_NOFILE), to which the Go runtime raises the
-// soft one. It is 1<<30 on systems other than Linux, where it is not read.
+// MaxFiles returns the number of files and sockets that this process may have
+// open: the hard limit of the system (RLIMIT_NOFILE). The Go runtime raises the
+// soft limit to the hard limit. On systems other than Linux the limit is not
+// read, and MaxFiles returns 1<<30.
 func MaxFiles() int { return sockets.MaxFiles() }
 
 // CheckFiles returns an error unless this process may open the files that n

@@ -110,8 +110,9 @@ func (r *refusal) alert() []byte {
 	return nil
 }
 
-// refuse counts a refusal and logs it: at Info the first of its reason in an
-// interval, at Debug the others. Clients that disconnect are normal.
+// refuse counts a refusal and logs it. The first refusal of a reason in an
+// interval is logged at Info, the others at Debug. Disconnects of clients are
+// normal.
 func (p *Proxy) refuse(l *Listener, remote netip.AddrPort, r *refusal) {
 	l.refused[r.reason].Add(1)
 	level := slog.LevelInfo

@@ -19,9 +19,10 @@ import (
 	"github.com/wanfed/wanfed/internal/proxyproto"
 )
 
-// session is what both engines do for one client connection besides moving its
-// bytes: admission, ClientHello, route, counters and logs. It implements
-// reactor.Session. An idle connection has one, so it is small.
+// session is the part of one client connection that both engines share:
+// admission, ClientHello, route, counters and logs. It does not move bytes. It
+// implements reactor.Session. It is small, because each idle connection has a
+// session.
 type session struct {
 	proxy    *Proxy
 	listener *Listener
@@ -31,7 +32,7 @@ type session struct {
 	record   *accessRecord  // nil: it is not logged
 }
 
-// opening is what a session needs until it has an upstream.
+// opening is the state that a session needs until it has an upstream.
 type opening struct {
 	accepted    time.Time
 	proxyHeader bool // a PROXY header must come first
@@ -45,13 +46,13 @@ type opening struct {
 	target   *target
 }
 
-// openings keeps garbage small while many connections arrive: most stay open,
-// and their memory is what a gateway needs most.
+// openings reduces garbage while many connections arrive. Most connections stay
+// open, and a gateway uses most of its memory for them.
 var openings = sync.Pool{New: func() any { return new(opening) }}
 
-// accept admits a connection. It returns nil for one that is refused, which is
-// counted and logged. reserve is called last and counts the connection towards
-// the limit; it returns false when the limit is reached.
+// accept admits a connection. It counts and logs a refused connection, and
+// returns nil. reserve is called last and counts the connection towards the
+// limit. It returns false when the limit is reached.
 func (p *Proxy) accept(l *Listener, remote netip.AddrPort, now time.Time, reserve func() bool) *session {
 	l.accepted.Add(1)
 	s := &session{proxy: p, listener: l, remote: remote, record: p.access.begin(l, remote, now)}
@@ -115,9 +116,9 @@ func (s *session) Receive(in []byte, now time.Time) (reactor.Request, error) {
 	}, nil
 }
 
-// readProxyHeader reads the PROXY header if there must be one. It returns
-// ErrNeedMore until that is complete. A load balancer's own connections, such
-// as health checks, are accepted.
+// readProxyHeader reads the PROXY header if the connection must have one. It
+// returns ErrNeedMore until the header is complete. A load balancer's own
+// connections, such as health checks, are accepted.
 func (s *session) readProxyHeader(in []byte) error {
 	if !s.opening.proxyHeader {
 		return nil
@@ -257,16 +258,17 @@ func (s *session) finish(end reactor.End) {
 
 const (
 	// freeHello is the size up to which a ClientHello is not counted, in bytes.
-	// Those of usual clients are smaller.
+	// The ClientHellos of usual clients are smaller.
 	freeHello = 4 << 10
-	// maxHelloMemory bounds the memory of all larger ones together, in bytes:
-	// 1,000 of the largest.
+	// maxHelloMemory bounds the memory of all larger ClientHellos together, in
+	// bytes: 1,000 ClientHellos of the largest size.
 	maxHelloMemory = 64 << 20
 )
 
 // helloMemory bounds the memory of ClientHellos that are not forwarded yet.
-// Without a bound, clients that stall with large ones, or send them to an
-// upstream that does not answer, could use up the memory of a gateway.
+// Without a bound, clients could exhaust the memory of a gateway. They could
+// stall during large ClientHellos, or send large ClientHellos to an upstream
+// that does not respond.
 type helloMemory struct {
 	max  atomic.Int64
 	held atomic.Int64

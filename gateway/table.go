@@ -25,12 +25,12 @@ const maxName = 253
 // section 3.1).
 const maxProtocol = 255
 
-// maxTo bounds the addresses of a route. An attempt tries them one after the
-// other, and no client waits for so many.
+// maxTo bounds the addresses of a route. A connection tries them one after the
+// other, and a client times out long before that many attempts.
 const maxTo = 1024
 
-// Route defines where connections for one name, or for all names below one,
-// lead.
+// Route defines the upstream addresses of one name, or of all names below a
+// suffix.
 type Route struct {
 	// Match is an SNI ("server.dc2.wanfed"), or "*.suffix", which stands for
 	// one or more labels before the suffix.
@@ -63,8 +63,9 @@ type target struct {
 	turn atomic.Uint32 // counts connections, from a random start
 }
 
-// start returns the address of the next connection if all have equally many: a
-// number that moves on with each connection, or upstream.InOrder.
+// start returns the number of the address for the next connection if all
+// addresses have equally many connections. The number increases with each
+// connection. For an ordered route it is upstream.InOrder.
 func (t *target) start() int {
 	if n := len(t.To); !t.Ordered && n > 1 {
 		return int(t.turn.Add(1) % uint32(n))
@@ -148,8 +149,9 @@ func (t *Table) Routes() []Route {
 	return all
 }
 
-// route finds the route for a ClientHello, or returns why its client is
-// refused. It returns both for a route that does not accept this client.
+// route finds the route for a ClientHello, or returns the reason for the
+// refusal of the client. It returns both if the route does not accept the
+// client.
 func (t *Table) route(hello Hello) (*target, *refusal) {
 	if len(hello.SNI) == 0 {
 		return nil, &refusal{reason: ReasonNoSNI, err: errors.New("the ClientHello has no server_name")}
@@ -194,7 +196,7 @@ func offer(hello Hello) string {
 	return strings.Join(ids, ", ")
 }
 
-// CheckRoute returns every fault of a route, each with its name.
+// CheckRoute returns every fault of a route, each with the name of the route.
 func CheckRoute(r Route) error {
 	var errs []error
 	if err := checkMatch(r.Match); err != nil {

@@ -24,11 +24,11 @@ const (
 	maxDays         = 36500
 )
 
-// backdate is how long before its creation a certificate becomes valid, for slow
-// clocks.
+// backdate is the time by which the start of validity precedes the creation of
+// a certificate, for slow clocks.
 const backdate = 5 * time.Minute
 
-// Pair is a certificate and its private key, PEM.
+// KeyPair is a certificate and its private key, PEM.
 type KeyPair struct{ Cert, Key []byte }
 
 // CARequest describes a CA for CreateCA.
@@ -37,9 +37,9 @@ type CARequest struct {
 	Domain string
 	// Days is the validity in days. Default: DefaultCADays.
 	Days int
-	// NameConstraint limits the CA, by a critical extension, to localhost and the
-	// DNS names at or below Domain. IP addresses are not limited, so certificates
-	// may have any.
+	// NameConstraint limits the CA, by a critical extension, to localhost and
+	// the DNS names at or below Domain. IP addresses are not limited, so
+	// certificates may have any.
 	NameConstraint bool
 	// Now is the time of creation. Default: the current time.
 	Now time.Time
@@ -71,8 +71,8 @@ func CreateCA(r CARequest) (KeyPair, error) {
 	now := timeOf(r.Now)
 	t := &x509.Certificate{
 		SerialNumber: serial,
-		// The serial number distinguishes an old and a new CA of one domain. The name
-		// has at most 53 characters. RFC 5280 allows 64.
+		// The serial number distinguishes an old and a new CA of one domain.
+		// The name has at most 53 characters. RFC 5280 allows 64.
 		Subject:               pkix.Name{CommonName: fmt.Sprintf("%.27s agent CA %.8x", r.Domain, serial.Bytes())},
 		NotBefore:             now.Add(-backdate),
 		NotAfter:              now.Add(time.Duration(r.Days) * day),
@@ -88,8 +88,8 @@ func CreateCA(r CARequest) (KeyPair, error) {
 	return sign(t, t, nil)
 }
 
-// sign creates a key and the certificate of t, signed with the key of parent. If
-// parentKey is nil, the certificate is self-signed.
+// sign creates a key and the certificate of t, signed with the key of parent.
+// If parentKey is nil, the certificate is self-signed.
 func sign(t, parent *x509.Certificate, parentKey crypto.Signer) (KeyPair, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -112,8 +112,8 @@ func sign(t, parent *x509.Certificate, parentKey crypto.Signer) (KeyPair, error)
 	}, nil
 }
 
-// newSerial returns 128 random bits, never zero. RFC 5280 section 4.1.2.2 requires
-// a positive number of at most 20 octets.
+// newSerial returns 128 random bits, never zero. RFC 5280 section 4.1.2.2
+// requires a positive number of at most 20 octets.
 func newSerial() (*big.Int, error) {
 	for {
 		n, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 128))

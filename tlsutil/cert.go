@@ -17,30 +17,31 @@ import (
 
 // CertRequest describes a certificate for CreateCert.
 type CertRequest struct {
-	// Role, DC and Node identify the subject. All are required, except that Node of
-	// a client or an operator defaults to the name of the role.
+	// Role, DC and Node identify the subject. All are required, except that
+	// Node of a client or an operator defaults to the name of the role.
 	Role     Role
 	DC, Node string
 	// Domain of the names. Default: DefaultDomain.
 	Domain string
-	// Days is the validity in days. More than the CA has left is an error. Default:
-	// DefaultCertDays, or until the CA expires if that is sooner.
+	// Days is the validity in days. It is an error if the certificate would
+	// expire after the CA. Default: DefaultCertDays, or until the CA expires if
+	// that is sooner.
 	Days int
 	// DNSNames and IPs are additional names. A DNS name of another peer, or a
 	// wildcard that covers one, is an error.
 	DNSNames []string
 	IPs      []net.IP
-	// CA signs the certificate. Its Cert may contain several certificates, of which
-	// the one that belongs to Key is used. Required.
+	// CA signs the certificate. Its Cert may contain several certificates, of
+	// which the one that belongs to Key is used. Required.
 	CA KeyPair
 	// Now is the time of creation. Default: the current time.
 	Now time.Time
 }
 
 // CreateCert creates an ECDSA P-256 key and its certificate, with the names
-// <node>.<role>.<dc>.<domain>, <role>.<dc>.<domain>, localhost, 127.0.0.1 and ::1.
-// Servers and gateways can dial and accept with it, clients and operators only
-// dial. The certificate is verified against the CA, including its name
+// <node>.<role>.<dc>.<domain>, <role>.<dc>.<domain>, localhost, 127.0.0.1 and
+// ::1. Servers and gateways can dial and accept with it, clients and operators
+// only dial. The certificate is verified against the CA, including its name
 // constraints, before it is returned.
 func CreateCert(r CertRequest) (KeyPair, error) {
 	if err := r.Validate(); err != nil {
@@ -123,8 +124,8 @@ func prefix(field string, err error) error {
 	return fmt.Errorf("%s: %w", field, err)
 }
 
-// checkAdditional rejects invalid DNS names, and names with which the certificate
-// would identify another peer.
+// checkAdditional rejects invalid DNS names, and names with which the
+// certificate would identify another peer.
 func (r CertRequest) checkAdditional(s string) error {
 	host, wild := strings.CutPrefix(s, "*.")
 	if net.ParseIP(s) != nil {
@@ -173,7 +174,8 @@ func (r CertRequest) signer() (*x509.Certificate, crypto.Signer, error) {
 	return nil, nil, errors.New("CA key does not belong to the CA certificate; use two files that were created together")
 }
 
-// end returns when the certificate expires: at the latest with its CA.
+// end returns the expiry time of the certificate, which is not after the expiry
+// time of the CA.
 func (r CertRequest) end(now time.Time, ca *x509.Certificate) (time.Time, error) {
 	end := now.Add(time.Duration(r.days()) * day)
 	switch left := ca.NotAfter.Sub(now); {
@@ -190,8 +192,8 @@ func (r CertRequest) end(now time.Time, ca *x509.Certificate) (time.Time, error)
 	return end, nil
 }
 
-// commonName returns a name for display. No peer is read from it. RFC 5280 limits
-// it to 64 characters.
+// commonName returns a name for display. No peer is read from it. RFC 5280
+// limits it to 64 characters.
 func (r CertRequest) commonName() string {
 	if s := name(r.Role, r.Node, r.DC, r.Domain); len(s) <= 64 {
 		return s

@@ -41,7 +41,8 @@ func (r rawFiles) sum() [sha256.Size]byte {
 	return [sha256.Size]byte(h.Sum(nil))
 }
 
-// maxFile limits the size of a PEM file in bytes. Real bundles are much smaller.
+// maxFile limits the size of a PEM file in bytes. Real bundles are much
+// smaller.
 const maxFile = 4 << 20
 
 func readRaw(f Files) (r rawFiles, _ error) {
@@ -148,8 +149,8 @@ func verifyFor(
 	return chains, nil
 }
 
-// firstEnd returns the certificate whose expiry ends the validity of the last of
-// chains.
+// firstEnd returns the certificate whose expiry ends the validity of the last
+// of chains.
 func firstEnd(chains [][]*x509.Certificate) *x509.Certificate {
 	byEnd := func(a, b *x509.Certificate) int { return a.NotAfter.Compare(b.NotAfter) }
 	ends := make([]*x509.Certificate, len(chains))
@@ -159,8 +160,8 @@ func firstEnd(chains [][]*x509.Certificate) *x509.Certificate {
 	return slices.MaxFunc(ends, byEnd)
 }
 
-// ParseCerts returns the certificates of a PEM file, at least one. The error names
-// what else the file contains.
+// ParseCerts returns the certificates of a PEM file, at least one. The error
+// names any other content of the file.
 func ParseCerts(b []byte) ([]*x509.Certificate, error) {
 	var certs []*x509.Certificate
 	other := ""
@@ -225,8 +226,8 @@ func sameKey(c *x509.Certificate, key crypto.Signer) bool {
 	return ok && pub.Equal(c.PublicKey)
 }
 
-// warnKeyMode logs a key file that group or others can read. Windows has no such
-// modes.
+// warnKeyMode logs a key file that group or others can read. Windows has no
+// such modes.
 func (i *Identity) warnKeyMode() {
 	if runtime.GOOS == "windows" {
 		return

@@ -41,7 +41,8 @@ type Description struct {
 	SHA256      string    `json:"sha256"` // of the whole certificate, hexadecimal
 }
 
-// Describe describes c at time now. An empty domain is derived from the names of c.
+// Describe describes c at time now. An empty domain is derived from the names
+// of c.
 func Describe(c *x509.Certificate, domain string, now time.Time) Description {
 	d := Description{
 		CA: c.IsCA, Permitted: c.PermittedDNSDomains,
@@ -77,8 +78,8 @@ func Describe(c *x509.Certificate, domain string, now time.Time) Description {
 	return d
 }
 
-// suggestedDomain returns what follows <node>.<role>.<dc>. in the first name of
-// that form, or DefaultDomain.
+// suggestedDomain returns the domain in the first name of the form
+// <node>.<role>.<dc>.<domain>, or DefaultDomain.
 func suggestedDomain(c *x509.Certificate) string {
 	for _, s := range c.DNSNames {
 		labels := strings.SplitN(strings.ToLower(s), ".", 4)
@@ -119,9 +120,9 @@ func usage(c *x509.Certificate) []string {
 	return u
 }
 
-// Verify verifies chain, a certificate and its intermediates, against the CAs at
-// time now. As in handshakes, the certificate must be valid for all uses of its
-// role. A certificate that names no peer is verified for any use.
+// Verify verifies chain, a certificate and its intermediates, against the CAs
+// at time now. As in handshakes, the certificate must be valid for all uses of
+// its role. A certificate that names no peer is verified for any use.
 func Verify(chain, cas []*x509.Certificate, domain string, now time.Time) error {
 	pool := x509.NewCertPool()
 	for _, c := range cas {

@@ -14,9 +14,9 @@ import (
 	"time"
 )
 
-// DescribeError returns a short description of why a handshake, or the first read
-// after it, failed: "certificate of srv1.server.dc2.wanfed expired ...". It returns
-// the text of an unknown error, and "" for nil.
+// DescribeError returns a short description of the failure of a handshake, or
+// of the first read after it: "certificate of srv1.server.dc2.wanfed expired
+// ...". It returns the text of an unknown error, and "" for nil.
 //
 // With TLS 1.3, the first read of a dialer, and not its handshake, fails if the
 // peer rejected the certificate of the dialer.

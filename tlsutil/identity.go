@@ -16,8 +16,8 @@ import (
 
 // Files are the paths of an identity's PEM files.
 type Files struct {
-	// CA contains one or more CA certificates, for example the old and the new one
-	// while a CA is replaced.
+	// CA contains one or more CA certificates, for example the old and the new
+	// one while a CA is replaced.
 	CA string
 	// Cert contains the certificate, followed by intermediates, if any.
 	Cert string
@@ -40,8 +40,8 @@ type Identity struct {
 // Load reads the files and checks everything that would make handshakes fail:
 //
 //   - The files are readable PEM, and the certificate belongs to the key.
-//   - The chain verifies against the CA, now, for the uses of the role: servers and
-//     gateways accept and dial, clients and operators dial.
+//   - The chain verifies against the CA, now, for the uses of the role: servers
+//     and gateways accept and dial, clients and operators dial.
 //   - The certificate names one peer of domain.
 //
 // An error names the file, the fault and the remedy. A key file that group or
@@ -65,7 +65,7 @@ func Load(f Files, domain string, logger *slog.Logger) (*Identity, error) {
 	return i, nil
 }
 
-// Peer returns the peer that this process is.
+// Peer returns the peer in the certificate of this process.
 func (i *Identity) Peer() Peer { return i.current.Load().peer }
 
 // Leaf returns the certificate. The caller must not change it.
@@ -74,9 +74,9 @@ func (i *Identity) Leaf() *x509.Certificate { return i.current.Load().cert.Leaf 
 // Domain returns the domain of names, in lower case.
 func (i *Identity) Domain() string { return i.domain }
 
-// VerifySubject returns an error unless the certificate belongs to role, node and
-// dc, and also has the shared name of the servers (gateways) of dc. The error
-// contains the command that creates the right certificate.
+// VerifySubject returns an error unless the certificate belongs to role, node
+// and dc, and also has the shared name of the servers (gateways) of dc. The
+// error contains the command that creates the right certificate.
 func (i *Identity) VerifySubject(role Role, node, dc string) error {
 	return i.current.Load().verifySubject(filepath.Base(i.files.Cert), Peer{Role: role, Node: node, DC: dc}, i.domain)
 }
@@ -117,9 +117,10 @@ func domainFlag(domain string) string {
 }
 
 // Reload reads the files again. After an error the old state stays in use. A
-// certificate of another peer is an error, because a process does not change its
-// identity while it runs. So is a certificate without the name of any server
-// (gateway) of the datacenter, if the old one had it.
+// certificate of another peer is an error, because a process does not change
+// its identity while it runs. A certificate without the shared name of the
+// servers (gateways) of the datacenter is an error if the old certificate had
+// that name.
 func (i *Identity) Reload() error {
 	_, err := i.reloadChanged()
 	return err

@@ -35,7 +35,8 @@ const (
 // Roles lists all roles.
 var Roles = []Role{RoleServer, RoleGateway, RoleClient, RoleOperator}
 
-// accepts reports whether peers of the role accept connections. Others only dial.
+// accepts reports whether peers of the role accept connections. Others only
+// dial.
 func (r Role) accepts() bool { return r == RoleServer || r == RoleGateway }
 
 // Peer is the identity in a verified certificate. No payload overrides it.
@@ -67,8 +68,8 @@ var ErrNoPeerName = errors.New("certificate has no SAN of the form <node>.<serve
 // ErrAmbiguousPeer reports that a certificate has the names of two peers.
 var ErrAmbiguousPeer = errors.New("certificate names two peers")
 
-// PeerFromCert returns the peer in the names of a verified certificate. Names of
-// two different peers are an error.
+// PeerFromCert returns the peer in the names of a verified certificate. Names
+// of two different peers are an error.
 func PeerFromCert(leaf *x509.Certificate, domain string) (Peer, error) {
 	var found Peer
 	for _, san := range leaf.DNSNames {
@@ -123,8 +124,8 @@ func CheckDomain(s string) error {
 	return checkDNSName(s, s, 100)
 }
 
-// checkDNSName returns an error unless s has at most that many characters, and
-// all labels in labels, which are those of s, are valid in lower case.
+// checkDNSName returns an error unless s has at most most characters and all
+// labels are valid. The argument labels contains the labels of s in lower case.
 func checkDNSName(s, labels string, most int) error {
 	if len(s) > most {
 		return fmt.Errorf("%q is longer than %d characters", s, most)
@@ -137,9 +138,9 @@ func checkDNSName(s, labels string, most int) error {
 	return nil
 }
 
-// CheckLabel returns an error unless s can be the name of a node or a datacenter: a
-// DNS label (RFC 1123 section 2.1) in lower case. It has 1 to 63 of a-z, 0-9 and
-// "-", and does not begin or end with "-".
+// CheckLabel returns an error unless s can be the name of a node or a
+// datacenter: a DNS label (RFC 1123 section 2.1) in lower case. It has 1 to 63
+// of a-z, 0-9 and "-", and does not begin or end with "-".
 func CheckLabel(s string) error {
 	switch {
 	case s == "":
@@ -160,8 +161,8 @@ func CheckLabel(s string) error {
 type peerKey struct{}
 
 // WithPeer returns a context with the caller of a request. Only code that has
-// verified a certificate calls it, or code that grants the rights of p to a caller
-// without a certificate.
+// verified a certificate calls it, or code that grants the rights of p to a
+// caller without a certificate.
 func WithPeer(ctx context.Context, p Peer) context.Context {
 	return context.WithValue(ctx, peerKey{}, p)
 }

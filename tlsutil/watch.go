@@ -11,23 +11,24 @@ import (
 )
 
 const (
-	// settle is how long the files must be unchanged before they are read, because
-	// certificate and key are replaced one after the other.
+	// settle is the time for which the files must be unchanged before they are
+	// read, because certificate and key are replaced one after the other.
 	settle = 150 * time.Millisecond
-	// settleMax is when they are read in any case.
+	// settleMax is the time after the first change at which the files are read
+	// even if they still change.
 	settleMax = 2 * time.Second
-	// recheck is the interval of checks without a notification. They cover network
-	// file systems, replaced directories, certificates that become valid, and
-	// expiry.
+	// recheck is the interval of checks without a notification. They cover
+	// network file systems, replaced directories, certificates that become
+	// valid, and expiry.
 	recheck = time.Minute
 )
 
 // Run reloads the files after each change, until ctx ends. It watches their
 // directories and those that symbolic links lead to. Files may be written in
-// place, renamed into place, or switched by a symbolic link as in Kubernetes. Run
-// logs one line for each reload and for each rejected state of the files. It also
-// warns before the certificate expires. It returns nil, joins what it starts, and
-// may be called once.
+// place, renamed into place, or switched by a symbolic link as in Kubernetes.
+// Run logs one line for each reload and for each rejected state of the files.
+// It also warns before the certificate expires. It returns nil, joins what it
+// starts, and may be called once.
 func (i *Identity) Run(ctx context.Context) error {
 	w := &watcher{i: i, watched: map[string]bool{}}
 	if fs, err := fsnotify.NewWatcher(); err != nil {
@@ -39,8 +40,8 @@ func (i *Identity) Run(ctx context.Context) error {
 	return w.run(ctx)
 }
 
-// watcher is the state of Run, used by its goroutine alone. Without notifications,
-// events and errs are nil.
+// watcher is the state of Run, used by its goroutine alone. Without
+// notifications, events and errs are nil.
 type watcher struct {
 	i       *Identity
 	fs      *fsnotify.Watcher
@@ -116,9 +117,10 @@ var expiryWarnings = []time.Duration{30 * day, 14 * day, 7 * day, 3 * day, 2 * d
 
 const day = 24 * time.Hour
 
-// warnExpiry warns once for each of expiryWarnings that has passed. It concerns the
-// certificate, or a CA certificate that expires before it. A certificate whose
-// validity is less than twice the time of a warning gets no such early warning.
+// warnExpiry warns once for each of expiryWarnings that has passed. It concerns
+// the certificate, or a CA certificate that expires before it. A warning is
+// skipped if the validity of the certificate is less than twice the time of the
+// warning.
 func (w *watcher) warnExpiry(now time.Time) {
 	ends := w.i.current.Load().ends
 	step := expiryStep(ends.NotBefore, ends.NotAfter, now)
@@ -134,8 +136,8 @@ func (w *watcher) warnExpiry(now time.Time) {
 	}
 }
 
-// expiryStep returns the smallest of expiryWarnings that is at least the remaining
-// time, or 0 if it is too early for a warning.
+// expiryStep returns the smallest of expiryWarnings that is at least the
+// remaining time, or 0 if it is too early for a warning.
 func expiryStep(notBefore, notAfter, now time.Time) (step time.Duration) {
 	left := max(notAfter.Sub(now), time.Nanosecond)
 	for _, s := range expiryWarnings {
@@ -166,8 +168,8 @@ func (w *watcher) watchDirs() {
 		}
 	}
 	for dir := range want {
-		// Adding a directory again is harmless. It is needed if the directory was
-		// replaced by another of the same name.
+		// Adding a directory again is harmless. It is needed if the directory
+		// was replaced by another of the same name.
 		if err := w.fs.Add(dir); err == nil {
 			w.watched[dir] = true
 		} else if !w.watched[dir] {

@@ -97,7 +97,7 @@ func (m Mode) Check() error {
 	return fmt.Errorf("%q is none of %s, %s and %s", string(m), ModeLocal, ModeRemote, ModeAuto)
 }
 
-// class is the preference of m for the kind of path that p is. A lower class is
+// class returns the preference of m for the kind of path of p. A lower class is
 // dialed first.
 func (m Mode) class(p Path) int {
 	if m == ModeAuto || (m == ModeRemote) != p.Local {

@@ -36,9 +36,9 @@ type DialerConfig struct {
 	// DialTCP opens a TCP connection to addr, which is ip:port. Default: the
 	// DialContext method of a net.Dialer.
 	DialTCP func(ctx context.Context, addr string) (net.Conn, error)
-	// AttemptDelay is how long an attempt may take before the next path is
-	// dialed in parallel (RFC 8305). After a failure the next path is dialed at
-	// once. Default (0): 250 ms.
+	// AttemptDelay is the time after which the next path is dialed in parallel
+	// with a pending attempt (RFC 8305). After a failure the next path is
+	// dialed at once. Default (0): 250 ms.
 	AttemptDelay time.Duration
 	// AttemptTimeout bounds TCP and TLS of one address, and the lookup of one
 	// name. Default (0): 5 s.
@@ -63,8 +63,9 @@ type Dialer struct {
 	names *resolver
 	log   *slog.Logger
 
-	// reachable is notified, by datacenter, when a dial or a probe succeeds. It
-	// ends the backoff of others that wait to dial the same datacenter.
+	// reachable is notified, by datacenter, when a dial or a probe succeeds.
+	// The notification ends the backoff of links that wait to dial the
+	// datacenter.
 	reachable broadcast.Keyed[string]
 }
 
@@ -213,8 +214,8 @@ func (d *Dialer) localServers(b *AddressBook) []Path {
 	return paths
 }
 
-// Paths returns what dials, probes and echoes measured about each path that was
-// used, sorted by datacenter and address.
+// Paths returns the measurements of dials, probes and echoes for each path that
+// was used, sorted by datacenter and address.
 func (d *Dialer) Paths() []PathStatus { return d.paths.status() }
 
 // PathsTo returns the status of every path to one other datacenter, in the
@@ -251,8 +252,8 @@ type pathConn struct {
 }
 
 // roundTrip estimates the round trip to the server. TCP and TLS together take
-// two round trips, also through a gateway that dials the next one only after it
-// has read the ClientHello.
+// two round trips. This is also true through a gateway, which dials the next
+// gateway only after it has read the ClientHello.
 func (p *pathConn) roundTrip() time.Duration { return p.connectTime / 2 }
 
 // discardUnacked makes Close drop data that the peer has not acknowledged. By
@@ -270,7 +271,7 @@ func pathConnOf(c *tls.Conn) *pathConn {
 	return p
 }
 
-// attempt is what all paths of one Dial have in common.
+// attempt is the state that all paths of one Dial share.
 type attempt struct {
 	d    *Dialer
 	dc   string
@@ -299,7 +300,7 @@ func (a *attempt) dialAndRecord(ctx context.Context, path Path) (*tls.Conn, erro
 			d.paths.update(a.dc, path, func(s *pathState) { s.lastFailure = now })
 		}
 	case ctx.Err() != nil && (now.Sub(start) < d.cfg.AttemptDelay || errors.Is(ctx.Err(), context.Canceled)):
-		// The caller gave up too early to judge the path.
+		// The caller cancelled the dial too early to judge the path.
 	default:
 		d.recordFailure(a.dc, path, err)
 	}

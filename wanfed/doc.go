@@ -38,9 +38,9 @@
 //
 // memberlist calls Transport.WriteToAddress, which copies the packet into the
 // queue of the link to the target's datacenter. The goroutine of the link dials
-// unless it is connected, and writes all queued packets at once. A server of the
-// other datacenter passes the packet to its own memberlist, or relays it to the
-// server that it is for. Inside a datacenter servers are dialed directly.
+// unless the link is connected, and writes all queued packets at once. A server
+// of the other datacenter passes the packet to its own memberlist, or relays
+// the packet to the target. Inside a datacenter servers are dialed directly.
 //
 // Streams, and gRPC (Tunnel.DialGRPC), are streams of one yamux session per
 // datacenter, and are relayed in the same way. Servers that speak Consul's WAN
@@ -57,14 +57,16 @@
 //
 // # Goroutines
 //
-// Mux.Run has one goroutine per accepted connection, Tunnel.Run two per link and
-// per session, Prober.Run at most four. Run joins them when its context ends;
-// Node.Run is all three. A Dialer has goroutines only during a call of Dial.
+// Mux.Run has one goroutine per accepted connection, Tunnel.Run two per link
+// and per session, Prober.Run at most four. Run joins them when its context
+// ends; Node.Run is all three. A Dialer has goroutines only during a call of
+// Dial.
 //
 // # Guarantees
 //
-//   - WriteToAddress never waits for a dial, a peer, or a lock that is held
-//     during one. A full queue drops its oldest packets and counts them.
+//   - WriteToAddress never waits for a dial, for a peer, or for a lock that is
+//     held during a dial. A full queue drops its oldest packets and counts
+//     them.
 //   - Every network operation ends with its deadline and its context.
 //   - A slow or dead datacenter does not delay the others.
 //   - The certificate of a peer is its identity.
@@ -76,7 +78,7 @@
 // # Limits
 //
 // A packet has at most MaxPacket bytes. Node and datacenter names are DNS
-// labels. A name is resolved at most once every 5 s, and its last known
-// addresses are used while that fails. Measurements of paths are lost when the
-// process ends. TLS sessions are not resumed.
+// labels. A name is resolved at most once every 5 s. While the lookup fails,
+// the last known addresses of the name are used. Measurements of paths are lost
+// when the process ends. TLS sessions are not resumed.
 package wanfed

@@ -11,9 +11,9 @@ import (
 	"time"
 )
 
-// A handshake that is slower than this may be shed for another one. A
-// ClientHello arrives at once, or after a retransmission. The rest takes a
-// round trip and, under load, time on the processor.
+// Grace periods after which a handshake may be shed to admit another handshake.
+// A ClientHello arrives at once, or after a retransmission. The rest of the
+// handshake takes a round trip and, under load, processor time.
 const (
 	helloGrace     = 250 * time.Millisecond // from the first read to the ClientHello
 	handshakeGrace = time.Second            // from the first read to the end
@@ -28,15 +28,16 @@ type handshake struct {
 	source    netip.Prefix
 	started   time.Time // when its goroutine first ran; zero: not yet
 	helloSeen bool      // the ClientHello has arrived
-	shed      bool      // it was ended for another handshake
+	shed      bool      // closed to admit another handshake
 }
 
-// handshakeLimit bounds unfinished handshakes. At max, the next one starts when
-// one ends or is overdue. Among overdue ones, one without a ClientHello is shed
-// first, then one of the source with the most handshakes, then the oldest. So a
-// client that opens many connections displaces its own. A source is an IPv4
-// address or an IPv6 /64. All connections through one gateway are one source,
-// unless it sends PROXY headers.
+// handshakeLimit bounds unfinished handshakes. At the limit max, the next
+// handshake starts when another handshake ends or is overdue. Among overdue
+// handshakes, a handshake without a ClientHello is shed first. Next is a
+// handshake of the source with the most handshakes, then the oldest handshake.
+// A client that opens many connections therefore displaces its own connections.
+// A source is an IPv4 address or an IPv6 /64. All connections through one
+// gateway are one source, unless the gateway sends PROXY headers.
 type handshakeLimit struct {
 	max               int
 	helloGrace, grace time.Duration
@@ -54,7 +55,8 @@ func newHandshakeLimit(max int) *handshakeLimit {
 	}
 }
 
-// overdue returns when hs may be shed. ok is false if it has not started.
+// overdue returns the time at which hs may be shed. ok is false if hs has not
+// started.
 func (l *handshakeLimit) overdue(hs *handshake) (at time.Time, ok bool) {
 	grace := l.helloGrace
 	if hs.helloSeen {
@@ -63,8 +65,8 @@ func (l *handshakeLimit) overdue(hs *handshake) (at time.Time, ok bool) {
 	return hs.started.Add(grace), !hs.started.IsZero()
 }
 
-// acquire registers the handshake of raw as soon as there is room. It returns
-// nil if ctx ends first. One goroutine calls it.
+// acquire waits for a free slot and registers the handshake of raw. It returns
+// nil if ctx ends first. Only one goroutine calls acquire.
 func (l *handshakeLimit) acquire(ctx context.Context, raw net.Conn) *handshake {
 	hs := &handshake{raw: raw, source: sourceOf(raw.RemoteAddr())}
 	for {
@@ -87,8 +89,9 @@ func (l *handshakeLimit) acquire(ctx context.Context, raw net.Conn) *handshake {
 	}
 }
 
-// tryAcquire registers hs if there is room, or in the place of victim, whose
-// connection the caller closes. Otherwise it returns how long to wait.
+// tryAcquire registers hs if a slot is free, or in the slot of victim. The
+// caller closes the connection of victim. Otherwise tryAcquire returns the time
+// to wait.
 func (l *handshakeLimit) tryAcquire(hs *handshake, now time.Time) (victim net.Conn, wait time.Duration, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -104,10 +107,10 @@ func (l *handshakeLimit) tryAcquire(hs *handshake, now time.Time) (victim net.Co
 	return victim, 0, true
 }
 
-// overdueLocked returns the handshake to shed, or the time until there may be
-// one.
+// overdueLocked returns the handshake to shed, or the time until a handshake
+// may be overdue.
 func (l *handshakeLimit) overdueLocked(now time.Time) (worst *handshake, next time.Duration) {
-	next = l.helloGrace // of those that have not started
+	next = l.helloGrace // for handshakes that have not started
 	for e := l.open.Front(); e != nil; e = e.Next() {
 		hs := e.Value.(*handshake)
 		at, ok := l.overdue(hs)
@@ -141,19 +144,20 @@ func (l *handshakeLimit) leaveLocked(source netip.Prefix) {
 	}
 }
 
-// start records that hs's goroutine runs. From now on a delay is the fault of
-// the peer and not of this machine.
+// start records that the goroutine of hs runs. A later delay is caused by the
+// peer and not by this machine.
 func (l *handshakeLimit) start(hs *handshake) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	hs.started = time.Now()
 }
 
-// setSource replaces the source of hs, which was the address of the connection.
+// setSource replaces the source of hs. The source was derived from the address
+// of the connection.
 func (l *handshakeLimit) setSource(hs *handshake, source netip.Prefix) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if hs.shed { // not counted any more
+	if hs.shed { // hs is not counted any more
 		return
 	}
 	l.leaveLocked(hs.source)
@@ -211,6 +215,6 @@ func sourceOf(a net.Addr) netip.Prefix {
 	if ip.Is4() {
 		bits = 32
 	}
-	p, _ := ip.Prefix(bits) // fails without an address; those are counted together
+	p, _ := ip.Prefix(bits) // fails without an address; connections without an address share one source
 	return p
 }

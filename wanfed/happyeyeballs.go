@@ -15,8 +15,8 @@ var errLostRace = errors.New("another attempt was faster")
 // 5). An attempt starts delay after the previous one started, or at once when
 // an attempt fails. After the first success the other attempts are cancelled
 // and their results are passed to discard. happyEyeballs returns after every
-// attempt has returned. Without a winner, errs holds one error per attempt that
-// was started.
+// attempt has returned. If every attempt fails, errs holds one error per
+// started attempt.
 func happyEyeballs[T any](ctx context.Context, n int, delay time.Duration,
 	try func(ctx context.Context, i int) (T, error), discard func(T),
 ) (winner T, won bool, errs []error) {

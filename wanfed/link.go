@@ -15,9 +15,9 @@ import (
 )
 
 // link sends packets to one target: any server of another datacenter, or one
-// server of the local one. Senders push into its queue and never wait. Its
-// goroutine, run, owns the connection, dials when there is something to send,
-// and dials again after a failure. An unused link retires.
+// server of the local datacenter. Senders push packets into its queue and never
+// wait. Its goroutine, run, owns the connection. It dials when a packet is
+// queued, and dials again after a failure. An unused link retires.
 type link struct {
 	t        *Tunnel
 	to       target
@@ -93,7 +93,7 @@ func (l *link) take(spare []byte) batch {
 // run lives from the link's first packet until it retires or ctx ends.
 func (l *link) run(ctx context.Context) {
 	b := backoff.Backoff{Min: l.t.limits.backoffMin, Max: l.t.limits.backoffMax}
-	failed := false // a dial or a connection has; packets may wait for the first dial
+	failed := false // a dial or a connection failed; packets may wait for the first dial
 	for l.waitForWork(ctx) {
 		paths := l.paths()
 		conn, err := l.dial(ctx)
@@ -123,8 +123,8 @@ func (l *link) run(ctx context.Context) {
 	l.retire()
 }
 
-// waitForWork waits until there is something to send. It returns false if the
-// link must end.
+// waitForWork waits until a packet is queued. It returns false if the link must
+// end.
 func (l *link) waitForWork(ctx context.Context) bool {
 	idle := time.NewTimer(l.t.limits.idleAfter)
 	defer idle.Stop()
@@ -146,7 +146,7 @@ func (l *link) waitForWork(ctx context.Context) bool {
 	}
 }
 
-// retire drops what is queued and removes the link from the tunnel.
+// retire drops the queued packets and removes the link from the tunnel.
 func (l *link) retire() {
 	l.t.mu.Lock()
 	l.removeLocked()
@@ -182,7 +182,7 @@ func (l *link) removeLocked() {
 	}
 }
 
-// dropUnwanted drops what is queued if nothing was pushed for idleAfter.
+// dropUnwanted drops the queued packets if no packet was pushed for idleAfter.
 func (l *link) dropUnwanted() {
 	l.mu.Lock()
 	var lost batch
@@ -194,9 +194,10 @@ func (l *link) dropUnwanted() {
 }
 
 // dropStale drops packets that waited longer than limit for a connection. A
-// server that was cut off has queued messages that all others are dead; they
-// must not be sent after it is reconnected. The state that those packets also
-// carried, such as new tags, is exchanged when a datacenter is regained.
+// disconnected server has queued messages that report all other servers as
+// dead. These messages must not be sent after the server is reconnected. Other
+// state in the dropped packets, such as new tags, is exchanged when the
+// datacenter is reachable again.
 func (l *link) dropStale(limit time.Duration) {
 	l.mu.Lock()
 	lost := l.queue.dropBefore(time.Since(l.began) - limit)
@@ -214,9 +215,9 @@ func (l *link) paths() []Path {
 }
 
 // waitRetry waits for d. It returns early when the address book has other paths
-// than those that just failed, and, after backoffMin, when another dial of the
-// datacenter succeeds. Without that minimum two links could wake each other in
-// a loop.
+// than the paths that just failed. After backoffMin, it also returns early when
+// another dial of the datacenter succeeds. The minimum prevents a loop in which
+// two links wake each other.
 func (l *link) waitRetry(ctx context.Context, d time.Duration, failed []Path) {
 	timer, least := time.NewTimer(d), time.NewTimer(l.t.limits.backoffMin)
 	defer timer.Stop()
@@ -270,9 +271,9 @@ func (l *link) recordFailure(err error) {
 	}
 }
 
-// recordUp records that the peer answered. It logs at Info only after a failure
-// and at the first contact, because links of a large federation open and close
-// with their traffic.
+// recordUp records that the peer responded. It logs at Info only after a
+// failure and at the first contact, because the links of a large federation
+// open and close with their traffic.
 func (l *link) recordUp(p *pathConn, since time.Time, rtt time.Duration) {
 	first := l.t.firstContact(l.to)
 	l.mu.Lock()
@@ -294,8 +295,8 @@ func (l *link) recordClosed() {
 	l.status.ConnectedSince, l.status.RTT = time.Time{}, 0
 }
 
-// recordPath records the path and the protocol of a new connection, which has
-// not proven to work yet.
+// recordPath records the path and the protocol of a new connection. The peer
+// has not responded on the connection yet.
 func (l *link) recordPath(p *pathConn, alpn string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -317,7 +318,8 @@ func (l *link) lastUse() (at time.Time, connected bool) {
 	return l.lastPush, !l.status.ConnectedSince.IsZero()
 }
 
-// linkUseTimes caches, for a second, when each connected link was used last.
+// linkUseTimes caches, for one second, the time of the last use of each
+// connected link.
 type linkUseTimes struct {
 	mu    sync.Mutex
 	at    time.Time
@@ -336,8 +338,8 @@ func (t *Tunnel) linksUsedAfter(l *link, n int, now time.Time) bool {
 	return len(u.times) >= n && u.times[n-1].After(last)
 }
 
-// connectedLinkUses returns when each connected link was used last, latest
-// first.
+// connectedLinkUses returns the time of the last use of each connected link,
+// latest first.
 func (t *Tunnel) connectedLinkUses() (times []time.Time) {
 	t.mu.RLock()
 	links := slices.Collect(maps.Values(t.links))

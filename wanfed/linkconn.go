@@ -17,8 +17,8 @@ import (
 	"time"
 )
 
-// linkConn is one connection of a link. Its writer is the link's goroutine; its
-// reader takes the echoes.
+// linkConn is one connection of a link. The goroutine of the link writes. A
+// second goroutine reads the echoes.
 type linkConn struct {
 	l        *link
 	c        *tls.Conn
@@ -32,14 +32,14 @@ type linkConn struct {
 	lastEcho time.Time // last echo request
 
 	echoTimer *time.Timer    // fires when the pending echo is late
-	alerted   time.Time      // last time that a late echo was announced to other links
+	alerted   time.Time      // last time that other links were notified of a late echo
 	dialing   bool           // a replacement is being dialed
-	suspected bool           // it is dialed because of a late echo
+	suspected bool           // the replacement is dialed because of a late echo
 	dialedC   chan *tls.Conn // size 1: the replacement, nil if the dial failed
 	successor *tls.Conn      // replaces this connection
 }
 
-// writeChunk bounds what one write deadline covers, in bytes.
+// writeChunk bounds the data that one write deadline covers, in bytes.
 const writeChunk = 64 << 10
 
 var (
@@ -54,14 +54,16 @@ func (lc *linkConn) endError(err error) error {
 	return err
 }
 
-// use sends over c, and over its replacements, until one fails (an error), is
-// idle, or ctx ends (both nil). stable reports that the last one worked for a
-// while.
+// use sends over c and over its replacements. It returns an error when a
+// connection fails. It returns nil when a connection is idle or ctx ends.
+// stable reports that the last connection worked for at least
+// limits.stableAfter.
 func (l *link) use(ctx context.Context, c *tls.Conn) (stable bool, err error) {
 	alpn := c.ConnectionState().NegotiatedProtocol
 	remote := l.to.dc != l.t.self.DC
-	// A link to a datacenter serves all of its servers, except with Consul's
-	// framing: it names no target, so each server needs its own link.
+	// A link to a datacenter serves all servers there, except with Consul's
+	// framing. That framing does not contain a target, so each server needs its
+	// own link.
 	if consul := alpn == ProtoConsulPacket; remote && consul == (l.to.node == "") {
 		l.t.setConsul(l.to.dc, consul)
 		l.requeue()
@@ -90,8 +92,8 @@ func (l *link) use(ctx context.Context, c *tls.Conn) (stable bool, err error) {
 	return stable, err
 }
 
-// requeue moves what is queued to the links that the protocol of the datacenter
-// needs now.
+// requeue moves the queued packets to the links that the current protocol of
+// the datacenter needs.
 func (l *link) requeue() {
 	b, now := l.take(nil), time.Now()
 	for frames := b.frames(); len(frames) > 0; {
@@ -104,7 +106,7 @@ func (l *link) requeue() {
 	}
 }
 
-// run writes what is queued, and echo requests, until the connection fails, is
+// run writes queued packets and echo requests until the connection fails, is
 // not needed any more, or ctx ends.
 func (lc *linkConn) run(ctx context.Context) error {
 	dialCtx, cancel := context.WithCancel(ctx)
@@ -143,8 +145,8 @@ func (lc *linkConn) run(ctx context.Context) error {
 	return err
 }
 
-// writeLoop returns the error of the writer or of the reader, whichever ended
-// first. Both are nil when the connection is idle or its successor replaces it.
+// writeLoop returns the error of the writer or of the reader, depending on
+// which ended first. Both are nil if the connection is idle or was replaced.
 // migrate dials a better path; replaceSilent dials any other path.
 func (lc *linkConn) writeLoop(
 	ctx context.Context, read <-chan error, migrate, replaceSilent func(),
@@ -166,7 +168,7 @@ func (lc *linkConn) writeLoop(
 	for {
 		select {
 		case <-lc.l.wake:
-			runtime.Gosched() // lets other senders push first, so that one write takes all
+			runtime.Gosched() // other senders push first, so that one write sends all packets
 			lc.lastSent = time.Now()
 			err = lc.flush(ctx, lc.lastSent, lc.lastSent.Sub(lc.lastEcho) >= lim.echoInterval)
 		case now := <-tick.C:
@@ -205,7 +207,7 @@ func (lc *linkConn) writeLoop(
 			switch {
 			case c != nil && suspected:
 				lc.path.discardUnacked()
-				return errEchoTimeout, nil // the successor sends what is queued
+				return errEchoTimeout, nil // the successor sends the queued packets
 			case c != nil:
 				return lc.flush(ctx, time.Now(), false), nil
 			case suspected:
@@ -236,8 +238,9 @@ func (lc *linkConn) isIdle(now time.Time) bool {
 	return unused >= lim.recentUse && lc.l.t.linksUsedAfter(lc.l, 2*lim.maxIdleLinks, now)
 }
 
-// migrate starts to dial the paths that are better than this connection's, if
-// there are any. The connection stays in use until one of them is ready.
+// migrate starts to dial the paths that are better than the path of this
+// connection, if there are any. The connection stays in use until a new
+// connection is ready.
 func (lc *linkConn) migrate(ctx context.Context, wg *sync.WaitGroup) {
 	if lc.dialing {
 		return
@@ -247,9 +250,8 @@ func (lc *linkConn) migrate(ctx context.Context, wg *sync.WaitGroup) {
 }
 
 // alertLinks makes the other links over the same first gateway send an echo
-// request now, once per outage: a gateway that stalls is silent for all of
-// them, and an idle link would send its next request only after
-// idleEchoInterval.
+// request now, once per outage. A stalled gateway affects all of these links,
+// and an idle link would send its next request only after idleEchoInterval.
 func (lc *linkConn) alertLinks(now time.Time) {
 	if !lc.echo.isLate() || lc.alerted.After(lc.echo.last()) {
 		return
@@ -259,10 +261,10 @@ func (lc *linkConn) alertLinks(now time.Time) {
 }
 
 // replaceSilent is called when an echo is late: the path is dead, or the peer
-// is busy. It dials another path while the connection stays in use, and keeps
-// the new connection only if the echo is still missing then. A connection that
-// never received an echo is not replaced before echoTimeout, because a peer
-// that does not echo at all would cause one dial after the other.
+// is busy. It dials another path while the connection stays in use. It keeps
+// the new connection only if the echo is still missing when the dial ends. A
+// connection that never received an echo is not replaced before echoTimeout,
+// because a peer that does not echo at all would cause repeated dials.
 func (lc *linkConn) replaceSilent(ctx context.Context, wg *sync.WaitGroup) {
 	if lc.dialing || !lc.echo.isLate() {
 		return
@@ -333,8 +335,8 @@ func (lc *linkConn) write(ctx context.Context, now time.Time, b []byte) error {
 type echoState struct {
 	mu           sync.Mutex
 	lastSent     time.Duration // when the last request was sent, after the start of the connection
-	pending      bool          // its answer is missing
-	lastReceived time.Time     // last answer; zero: never
+	pending      bool          // the response to the last request is missing
+	lastReceived time.Time     // last response; zero: never
 }
 
 // isLate reports whether an echo is pending from a peer that has echoed before.
@@ -352,8 +354,9 @@ func (e *echoState) last() time.Time {
 }
 
 // echoSent is called before an echo request is sent. It sets the read deadline:
-// echoTimeout after the last answer, but at least echoTimeout-echoInterval from
-// now, so that the peer has time for the first request after a pause.
+// echoTimeout after the last response, but at least echoTimeout-echoInterval
+// from now. The minimum gives the peer time for the first request after a
+// pause.
 func (lc *linkConn) echoSent(sent time.Duration, now time.Time) {
 	lim, e := lc.l.t.limits, &lc.echo
 	lc.lastEcho = now
@@ -377,7 +380,7 @@ func (lc *linkConn) echoSent(sent time.Duration, now time.Time) {
 	lc.c.SetReadDeadline(limit) // under the lock: it must not overwrite the deadline that echoReceived sets
 }
 
-// echoReceived is called when the answer to the request of sent has arrived.
+// echoReceived is called when the response to the request sent at sent arrives.
 func (lc *linkConn) echoReceived(sent time.Duration, now time.Time) {
 	e := &lc.echo
 	e.mu.Lock()
@@ -390,7 +393,7 @@ func (lc *linkConn) echoReceived(sent time.Duration, now time.Time) {
 	lc.c.SetReadDeadline(limit)
 }
 
-// read takes the echoes until the connection ends, and returns why it did.
+// read reads echoes until the connection ends, and returns the cause.
 func (lc *linkConn) read() error {
 	if lc.consul {
 		n, err := lc.c.Read(make([]byte, 1))

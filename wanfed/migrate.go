@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// betterPaths returns the paths to which c should migrate, best first: those
-// that the mode and the address book prefer to the path of c, and much faster
-// ones. Paths that failed recently are left out. Connections inside the local
-// datacenter do not migrate.
+// betterPaths returns the paths to which c should migrate, best first. These
+// are the paths that the mode and the address book prefer to the path of c, and
+// the paths that are much faster. Paths that failed recently are left out.
+// Connections inside the local datacenter do not migrate.
 func (d *Dialer) betterPaths(c *tls.Conn) []Path {
 	p := pathConnOf(c)
 	if p == nil || p.dc == d.dc {
@@ -21,8 +21,9 @@ func (d *Dialer) betterPaths(c *tls.Conn) []Path {
 	return d.paths.better(p.dc, p.path, d.cfg.AddressBook.Load().Paths[p.dc], time.Now())
 }
 
-// otherPaths returns the paths to to, with the path of c last: it is kept
-// because another gateway behind the first one may be the faulty one.
+// otherPaths returns the paths to the target to. The path of c is the last one.
+// It is included because the fault may be in a gateway behind the first
+// gateway.
 func (d *Dialer) otherPaths(c *tls.Conn, to Target) []Path {
 	paths, err := d.candidates(to)
 	p := pathConnOf(c)
@@ -40,9 +41,10 @@ func (d *Dialer) otherPaths(c *tls.Conn, to Target) []Path {
 	return append(others, last...)
 }
 
-// dialBetter dials the paths that are better than the path of c. It returns at
-// once, false if there are none. The new connection, or nil if every dial
-// failed, is sent to dialedC, which must have room for it.
+// dialBetter starts to dial the paths that are better than the path of c, and
+// returns at once. It returns false if no path is better. It sends the new
+// connection to dialedC, or nil if every dial failed. dialedC must have a free
+// slot in its buffer.
 func (t *Tunnel) dialBetter(
 	ctx context.Context, wg *sync.WaitGroup, c *tls.Conn, to Target, alpn string, dialedC chan<- *tls.Conn,
 ) bool {

@@ -36,9 +36,9 @@ type MuxConfig struct {
 	MaxPerPeer int
 	// ProxyFrom lists the networks of gateways or load balancers whose
 	// connections must begin with a PROXY header of version 2. The address in
-	// the header becomes the connection's RemoteAddr. A header without an
-	// address (LOCAL) keeps that of the sender. Connections from elsewhere must
-	// not have a header. Default: none.
+	// the header becomes the connection's RemoteAddr. After a header without an
+	// address (LOCAL), RemoteAddr is the address of the sender. Connections
+	// from other networks must not have a header. Default: none.
 	ProxyFrom []netip.Prefix
 	// OnPeer, if not nil, is called with the peer of each connection that was
 	// accepted. It must not block.
@@ -109,9 +109,9 @@ func NewMux(cfg MuxConfig) (*Mux, error) {
 }
 
 // Handle registers h for a protocol id. If a client offers several ids, the one
-// registered first is chosen. Only peers with one of roles are accepted, and
-// with sameDC only those of the local datacenter. Call it before Run. It panics
-// if the id is registered twice or too late.
+// registered first is chosen. Only peers with one of roles are accepted. With
+// sameDC, only peers of the local datacenter are accepted. Call Handle before
+// Run. Handle panics if the id is registered twice or after Run was called.
 func (m *Mux) Handle(alpn string, roles []tlsutil.Role, sameDC bool, h Handler) {
 	if alpn == "" {
 		panic("wanfed: Mux.Handle needs a protocol id")
@@ -214,8 +214,8 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	return ctx.Err() == nil
 }
 
-// serve performs the handshake of hs and runs the handler. The argument tracked is
-// the accepted connection inside hs.raw.
+// serve performs the handshake of hs and runs the handler. The argument tracked
+// is the accepted connection inside hs.raw.
 func (m *Mux) serve(ctx context.Context, hs *handshake, tracked *trackedConn, cfg *tls.Config) {
 	raw := hs.raw
 	if !m.track(raw) {
@@ -359,8 +359,8 @@ func (m *Mux) opened(r *muxProtocol, n int) {
 	}
 }
 
-// closeGrace is how long handlers may still use their connections after their
-// context has ended.
+// closeGrace is the time for which handlers may still use their connections
+// after their context has ended.
 const closeGrace = 250 * time.Millisecond
 
 // closeAll refuses new connections and closes all others after closeGrace.
@@ -401,7 +401,7 @@ type MuxStats struct {
 // ProtocolStats counts the connections of one protocol id.
 type ProtocolStats struct {
 	ALPN  string
-	Open  int // now, without those passed on by a Listener
+	Open  int // now, without connections passed on by a Listener
 	Total uint64
 }
 

@@ -15,8 +15,8 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// trackedConn is an accepted connection whose Close is reported. It is inside
-// all other wrappers, so it does not matter which of them is closed.
+// trackedConn is an accepted connection whose Close is reported. It is the
+// innermost wrapper, so a Close of any other wrapper also closes it.
 type trackedConn struct {
 	net.Conn
 
@@ -49,9 +49,9 @@ func (c *trackedConn) Close() error {
 	return c.Conn.Close()
 }
 
-// peerLimit bounds the open connections of each peer. So one certificate cannot
-// use all file descriptors, or all memory, of a server. The zero Peer stands
-// for plain text connections, whose peer is not authenticated.
+// peerLimit bounds the open connections of each peer. The limit prevents that
+// one certificate uses all file descriptors, or all memory, of a server. The
+// zero Peer stands for plain text connections, whose peer is not authenticated.
 type peerLimit struct {
 	max int // negative: no limit
 
@@ -81,7 +81,7 @@ func (l *peerLimit) leave(p tlsutil.Peer) {
 	}
 }
 
-// wrapConn wraps an accepted connection in what must be read before TLS.
+// wrapConn wraps an accepted connection in the readers that run before TLS.
 func (m *Mux) wrapConn(c net.Conn) net.Conn {
 	if len(m.cfg.ProxyFrom) > 0 && m.sendsProxy(c.RemoteAddr()) {
 		c = &proxyConn{Conn: c}
@@ -104,8 +104,8 @@ type sniffConn struct {
 	unread bool // Read returns first next
 }
 
-// peek reads the first byte, until limit. It returns false without one; the
-// next Read then returns the error.
+// peek reads the first byte, until limit. It returns false if no byte arrives.
+// The next Read then returns the error.
 func (p *sniffConn) peek(limit time.Time) bool {
 	_ = p.Conn.SetReadDeadline(limit) // an error shows in Read
 	var b [1]byte
@@ -173,7 +173,7 @@ func unmapped(list []netip.Prefix) []netip.Prefix {
 	return list
 }
 
-// sendsProxy reports whether connections from that address must begin with a
+// sendsProxy reports whether connections from the address must begin with a
 // PROXY header.
 func (m *Mux) sendsProxy(from net.Addr) bool {
 	tcp, ok := from.(*net.TCPAddr)

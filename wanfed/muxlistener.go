@@ -14,7 +14,7 @@ import (
 
 // Listener registers a protocol id like Handle and returns a listener whose
 // Accept returns its connections as *tls.Conn, after the handshake. It is for
-// libraries that want a net.Listener, such as gRPC and Raft. The caller of
+// libraries that use a net.Listener, such as gRPC and Raft. The caller of
 // Accept owns the connection. Accept may be called before Run. It fails with
 // net.ErrClosed when Run has ended or the listener was closed. After Close, the
 // Mux refuses connections of this protocol and continues with the others.
@@ -28,8 +28,8 @@ func (m *Mux) Listener(alpn string, roles []tlsutil.Role, sameDC bool) net.Liste
 // HTTPListener is Listener for an HTTP server on a port of its own. It accepts
 // HTTP/2, HTTP/1.1, and clients that offer no protocol id and speak HTTP/1.1.
 // With plain, it also accepts plain text connections, whose peer is not
-// authenticated. That is only for ports that are reachable from this machine
-// alone.
+// authenticated. Use plain only for ports that are reachable only from this
+// machine.
 func (m *Mux) HTTPListener(roles []tlsutil.Role, plain bool) net.Listener {
 	l := m.listen([]string{"h2", "http/1.1", ""}, roles, false)
 	if plain {
@@ -84,8 +84,8 @@ func newConnListener(addr net.Addr) *connListener {
 	return l
 }
 
-// pass waits for an Accept that takes c. It returns false if the listener was
-// closed or ctx ended; the caller then closes c.
+// pass waits until a call of Accept returns c. It returns false if the listener
+// was closed or ctx ended. The caller then closes c.
 func (l *connListener) pass(ctx context.Context, c net.Conn) bool {
 	select {
 	case l.conns <- c:

@@ -27,8 +27,9 @@ type NodeConfig struct {
 	// datacenter dial this node. Required.
 	Advertise string
 	// Gateways lists gateway addresses (host:port) by the name of the
-	// datacenter to which they lead. Working and fast addresses are dialed
-	// first; at a tie the earlier one. Node.SetGateways changes the list.
+	// datacenter that they reach. Working and fast addresses are dialed first.
+	// At a tie, the earlier address is dialed first. Node.SetGateways changes
+	// the list.
 	Gateways map[string][]string
 	Logger   *slog.Logger // default: no log
 }
@@ -107,9 +108,9 @@ func (n *Node) Run(ctx context.Context, ln net.Listener) error {
 // other datacenters are ignored.
 //
 // Gateways send traffic for any server of the datacenter to this node, which
-// relays it to the address set here. Without an address it is dropped. Before
-// Run, set the servers that the program joins: until its pool has
-// joined, no event reports their addresses.
+// relays it to the address set here. Traffic for a server without an address is
+// dropped. Before Run, set the servers that the program joins, because no event
+// reports their addresses until the pool has joined.
 func (n *Node) SetServer(member, addr string) {
 	node, dc, wan := strings.Cut(strings.ToLower(member), ".")
 	if wan && dc != n.self.DC || tlsutil.CheckLabel(node) != nil {
@@ -125,8 +126,8 @@ func (n *Node) SetServer(member, addr string) {
 
 // SetGateways replaces the gateway addresses (host:port) of another datacenter.
 // At a tie the earlier address is dialed first. Without addresses the
-// datacenter is unreachable. Connections over a gateway that is no longer
-// listed migrate to one that is.
+// datacenter is unreachable. Connections over a removed gateway migrate to a
+// listed gateway.
 func (n *Node) SetGateways(dc string, addrs ...string) error {
 	errs := []error{tlsutil.CheckLabel(dc)}
 	if dc == n.self.DC {
@@ -163,5 +164,6 @@ func (n *Node) updateBook(f func(*AddressBook)) {
 
 // AnyServer returns the address with which a pool joins any server of another
 // datacenter. It has the form that memberlist and serf need. The IP address in
-// it is from RFC 5737 and is never dialed, because gateways lead there.
+// it is from RFC 5737 and is never dialed, because the datacenter is reached
+// through gateways.
 func AnyServer(dc string) string { return "*." + dc + "/192.0.2.1:8300" }

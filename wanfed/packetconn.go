@@ -16,8 +16,8 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// packetConn is an accepted packet connection. Its reader waits for nothing but
-// the bytes of the peer: packets are delivered, queued for a relay, or dropped.
+// packetConn is an accepted packet connection. Its reader waits only for bytes
+// of the peer. Packets are delivered, queued for a relay, or dropped.
 type packetConn struct {
 	t    *Tunnel
 	c    net.Conn // *tls.Conn
@@ -50,8 +50,8 @@ func (t *Tunnel) newPacketConn(c net.Conn, p tlsutil.Peer) *packetConn {
 }
 
 // servePackets reads the frames of a ProtoGossip connection, or the packets of
-// a ProtoConsulPacket connection, until it ends. The latter are for this
-// server's WAN pool.
+// a ProtoConsulPacket connection, until the connection ends. Consul packets are
+// for the WAN pool of this server.
 func (t *Tunnel) servePackets(ctx context.Context, c *tls.Conn, p tlsutil.Peer) bool {
 	pc, alpn := t.newPacketConn(c, p), c.ConnectionState().NegotiatedProtocol
 	next := pc.readFrame
@@ -63,7 +63,8 @@ func (t *Tunnel) servePackets(ctx context.Context, c *tls.Conn, p tlsutil.Peer) 
 	return false
 }
 
-// logEnd counts and logs why an accepted connection or stream was closed.
+// logEnd counts and logs the reason for which an accepted connection or stream
+// was closed.
 func (t *Tunnel) logEnd(ctx context.Context, c net.Conn, p tlsutil.Peer, alpn string, why refusal, err error) {
 	if why != "" && ctx.Err() == nil {
 		t.refusals.record(why, c.RemoteAddr(), err, "peer", p, "alpn", alpn)
@@ -72,7 +73,7 @@ func (t *Tunnel) logEnd(ctx context.Context, c net.Conn, p tlsutil.Peer, alpn st
 	t.log.Debug("connection ended", "peer", p, "alpn", alpn, "remote", c.RemoteAddr(), "err", err)
 }
 
-// run reads frames with next until the connection ends, and returns why it did.
+// run reads frames with next until the connection ends, and returns the cause.
 func (pc *packetConn) run(next func() (refusal, error)) (refusal, error) {
 	for {
 		if pc.br.Buffered() == 0 {
@@ -107,7 +108,7 @@ func (pc *packetConn) readFull(b []byte) (refusal, error) {
 	return "", err
 }
 
-// readFrame reads a ProtoGossip frame and does what actionFor returns for it.
+// readFrame reads a ProtoGossip frame and performs the action of actionFor.
 func (pc *packetConn) readFrame() (refusal, error) {
 	if why, err := pc.readFull(pc.head[:frameHeadLen]); err != nil {
 		return why, err

@@ -10,26 +10,26 @@ import (
 )
 
 const (
-	// failurePenalty is how long a path that failed, or lost to a path dialed
-	// later, is ordered behind the others.
+	// failurePenalty is the time for which a path is ordered behind the others
+	// after it failed or was slower than a path dialed later.
 	failurePenalty = time.Minute
 	// failurePenaltyProbed replaces failurePenalty while a Prober runs, because
 	// a successful probe ends the penalty early.
 	failurePenaltyProbed = 10 * time.Minute
-	// provenPeriod is how long a success proves that a path works.
+	// provenPeriod is the time for which a success proves that a path works.
 	provenPeriod = 2 * time.Minute
 	// flapHalfLife is the half-life of pathHistory.flaps.
 	flapHalfLife = time.Minute
-	// flapCost is what one fresh failure adds to the cost of a path. A dial
-	// that fails costs about one DialerConfig.AttemptDelay.
+	// flapCost is the time that one new failure adds to the cost of a path. A
+	// failed dial costs about one DialerConfig.AttemptDelay.
 	flapCost = 250 * time.Millisecond
 	// maxFlaps is the value of pathHistory.flaps from which connections do not
 	// migrate to the path: two recent failures are tolerated, three are not.
 	maxFlaps = 2.5
 	// rttWeight weighs the newest sample of the smoothed RTT: 1/rttWeight.
 	rttWeight = 4
-	// minSamples is how many RTT samples a path needs before a connection
-	// migrates to it for its speed.
+	// minSamples is the number of RTT samples that a path needs before a
+	// connection migrates to it for its speed.
 	minSamples = 3
 	// Two paths count as equally fast if they differ by at most 1/atPar of the
 	// faster one, or by atParLeast.
@@ -40,7 +40,8 @@ const (
 	faster, fasterLeast = 2, 20 * time.Millisecond
 )
 
-// pathHistory is what dials, probes and echoes measured about one path.
+// pathHistory contains the measurements of dials, probes and echoes for one
+// path.
 type pathHistory struct {
 	lastSuccess time.Time // zero: never
 	lastFailure time.Time // or the last time a path dialed later won; zero: never
@@ -120,10 +121,11 @@ type rankedPath struct {
 	slow      time.Duration // cost of a proven path that is not at par with the best of its class and rank; else 0
 }
 
-// order returns paths in the order to dial them. Penalized paths come last, the
-// one that failed longest ago first. The others are ordered by class of mode,
-// by rank, and proven before unproven. Proven paths at par with the fastest
-// keep the order of the address book; slower ones follow.
+// order returns paths in the order to dial them. Penalized paths come last,
+// ordered by the time of their failure, oldest first. The other paths are
+// ordered by class of mode, then by rank, then proven before unproven. Proven
+// paths at par with the fastest path keep the order of the address book. Slower
+// paths follow.
 func (s scorer) order(paths []Path) []Path {
 	type kind struct{ class, rank int }
 	best := map[kind]time.Duration{}
@@ -178,9 +180,9 @@ func firstIf(yes bool) int {
 }
 
 // better returns the paths to which a connection over cur should migrate, best
-// first: every path of a preferred class or rank, and those of the same class
-// and rank that are much faster. Penalized and flapping paths are left out. If
-// cur is not among paths, every path that is not penalized qualifies.
+// first. These are all paths of a preferred class or rank, and the much faster
+// paths of the same class and rank. Penalized and flapping paths are left out.
+// If cur is not among paths, every path that is not penalized qualifies.
 func (s scorer) better(cur Path, paths []Path) []Path {
 	i := slices.IndexFunc(paths, func(p Path) bool { return p.Addr == cur.Addr })
 	var out []Path

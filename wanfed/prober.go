@@ -35,12 +35,12 @@ type ProberConfig struct {
 // ALPN, and an echo from a server there. Servers that speak Consul's protocols
 // do not echo; for them a complete handshake is a success.
 //
-// A Prober starts at most two probes per second, whatever the number of
-// datacenters, runs at most four at once, and gives each 5 s. It sends nothing
-// while all paths are in use. With the defaults it probes up to 40 paths per
-// Interval; a round over 1,000 datacenters with 4 paths each takes about half
-// an hour. New paths come first in a round, and every second probe is for paths
-// that have just failed.
+// A Prober starts at most two probes per second, regardless of the number of
+// datacenters. At most four probes run at once. A probe times out after 5 s. A
+// Prober sends nothing while all paths are in use. With the defaults it probes
+// up to 40 paths per Interval. A round over 1,000 datacenters with 4 paths each
+// takes about half an hour. New paths come first in a round. Every second probe
+// is for paths that have just failed.
 type Prober struct {
 	cfg ProberConfig
 	d   *Dialer
@@ -48,14 +48,14 @@ type Prober struct {
 }
 
 const (
-	// maxProbes bounds concurrent probes. A path that drops packets occupies
-	// one for the whole timeout.
+	// maxProbes bounds concurrent probes. A probe over a path that drops
+	// packets takes the whole timeout.
 	maxProbes = 4
 	// probeRetry is the wait after a failure. It doubles with each failed probe
 	// up to ProberConfig.Interval.
 	probeRetry = 3 * time.Second
-	// maxProbeWait is the upper limit instead for a path that has never worked,
-	// since the network may not permit it at all.
+	// maxProbeWait is the upper limit for a path that has never worked. It
+	// replaces ProberConfig.Interval, since the network may block the path.
 	maxProbeWait = 5 * time.Minute
 	// probeJitter is the largest jitter, as a part of the wait.
 	probeJitter = 0.25
@@ -76,8 +76,8 @@ func NewProber(cfg ProberConfig) (*Prober, error) {
 }
 
 // Run probes until ctx ends, waits for the last probe and returns nil. A change
-// of the address book and a failing path start the next round early. While it
-// runs, a failed path is penalized until a probe or a dial succeeds. Call it
+// of the address book and a failing path start the next round early. While Run
+// runs, a failed path is penalized until a probe or a dial succeeds. Call Run
 // once.
 func (p *Prober) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
@@ -86,12 +86,12 @@ func (p *Prober) Run(ctx context.Context) error {
 	defer cancel()
 	p.d.paths.setPenalty(failurePenaltyProbed)
 	defer p.d.paths.setPenalty(failurePenalty)
-	done := make(chan pathKey, maxProbes) // room for every running probe
+	done := make(chan pathKey, maxProbes) // one slot for every running probe
 	busy := map[pathKey]bool{}
 	preferUrgent := true
 	for {
 		changed := p.d.cfg.AddressBook.Changed()
-		plan := probePlan{} // without room for another probe; a probe that ends makes room
+		plan := probePlan{} // empty at the limit of probes; a probe that ends frees a slot
 		if len(busy) < maxProbes {
 			plan = p.d.paths.planProbe(p.cfg.Interval, busy, preferUrgent, time.Now())
 		}
@@ -206,7 +206,8 @@ func (h pathHistory) probeWait(interval time.Duration, jitter float64) time.Dura
 	return wait + time.Duration(jitter*probeJitter*float64(wait))
 }
 
-// probeDue returns when to probe a path; zero: now, because it was never used.
+// probeDue returns the time at which a path is probed. It returns the zero
+// time, which means now, for a path that was never used.
 func (s *pathState) probeDue(interval time.Duration) time.Time {
 	last := s.lastProbe
 	for _, t := range []time.Time{s.lastSuccess, s.lastFailure} {
@@ -230,10 +231,10 @@ type probePlan struct {
 }
 
 // planProbe chooses among the paths that are due and not busy. A path is urgent
-// if it has just failed. Urgent paths must neither wait for the round over all
-// other paths nor starve it; preferUrgent selects which group goes first.
-// Inside a group the path that is due longest goes first, a new path before
-// all.
+// if it has just failed. Urgent paths must not wait for the round over all
+// other paths, and must not starve that round. preferUrgent selects the group
+// that goes first. Inside a group, new paths go first, then the path that has
+// been due for the longest time.
 func (t *pathTable) planProbe(
 	interval time.Duration, busy map[pathKey]bool, preferUrgent bool, now time.Time,
 ) probePlan {

@@ -18,9 +18,9 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// refusal is why a connection was refused, or closed for a fault of the peer.
-// It is the "reason" in the log and the key of MuxStats.Refused and
-// TunnelStats.Closed.
+// refusal is the reason for which a connection was refused, or closed because
+// of a fault of the peer. It is the "reason" in the log and the key of
+// MuxStats.Refused and TunnelStats.Closed.
 type refusal string
 
 const (
@@ -146,8 +146,8 @@ func (r *refusals) handshakeFailed(remote net.Addr, h *clientHello, err error) {
 	r.record(why, remote, err, attrs...)
 }
 
-// Bounds of what an unauthenticated peer can put into a log line: protocol ids,
-// and bytes of each id and of a name.
+// Bounds of the data of an unauthenticated peer in a log line: the number of
+// protocol ids, the bytes of each id, and the bytes of a name.
 const (
 	maxIDs  = 8
 	maxText = 100
@@ -160,14 +160,15 @@ func clip(s string) string {
 	return s
 }
 
-// clientHello is what the log and the handshake limit use of a ClientHello.
+// clientHello contains the parts of a ClientHello that the log and the
+// handshake limit use.
 type clientHello struct {
-	onSeen   func() // called when it arrives; nil: not called
+	onSeen   func() // called when the ClientHello arrives; nil: not called
 	seen     bool
 	sni      string
 	alpn     []string
 	noTLS13  bool
-	noCommon bool // it offers no protocol id of ours
+	noCommon bool // the client offers no protocol id of the Mux
 }
 
 type helloKey struct{}

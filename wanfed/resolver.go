@@ -11,9 +11,9 @@ import (
 )
 
 const (
-	// lookupTTL is how long a result is reused. The resolver does not report
-	// the TTL of a name. This value is shorter than common TTLs, and only dials
-	// cause lookups.
+	// lookupTTL is the time for which a result is reused. The resolver does not
+	// report the TTL of a name. This value is shorter than common TTLs, and
+	// only dials cause lookups.
 	lookupTTL = 5 * time.Second
 	// staleLookupTimeout bounds a lookup when older addresses are cached.
 	staleLookupTimeout = time.Second
@@ -22,8 +22,9 @@ const (
 )
 
 // resolver caches the addresses of DNS names. When a lookup fails, the last
-// known addresses are used, whatever their age. That is safe because TLS
-// authenticates the peer, and a DNS outage must not disconnect a datacenter.
+// known addresses are used, regardless of their age, because a DNS outage must
+// not disconnect a datacenter. Old addresses are safe because TLS authenticates
+// the peer.
 type resolver struct {
 	lookupIP func(ctx context.Context, host string) ([]net.IP, error)
 	timeout  time.Duration // of a lookup without cached addresses
@@ -61,7 +62,7 @@ func (r *resolver) lookup(ctx context.Context, host string) ([]net.IP, error) {
 		err = errors.New("the name has no address")
 	}
 	if err != nil && ctx.Err() != nil {
-		return nil, err // the caller gave up, which is not a property of the name
+		return nil, err // the caller cancelled; the name may be valid
 	}
 	next := &lookupResult{ips: ips, at: time.Now()}
 	if err != nil && old != nil {

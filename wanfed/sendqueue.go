@@ -19,11 +19,12 @@ func (c frameCounts) total() (n int) {
 
 // sendQueue holds encoded frames in order, ready to be written. It holds at
 // most max bytes. A push that does not fit drops the oldest frames, since older
-// gossip is worth less. It has no lock. The zero value with max set is empty.
+// gossip is less useful. sendQueue has no lock. The zero value with max set is
+// empty.
 //
 // Invariants: buf[head:] is a sequence of whole frames, count of them, and
-// pushed[i] is when the i-th was pushed. The capacity of buf is at most about
-// twice max, or one frame.
+// pushed[i] is the time at which frame i was pushed. The capacity of buf is at
+// most about twice max, or one frame.
 type sendQueue struct {
 	max    int
 	buf    []byte
@@ -32,15 +33,16 @@ type sendQueue struct {
 	pushed []time.Duration // since any fixed moment
 }
 
-// push appends one frame and returns what it dropped to make room. A single
-// frame always fits.
+// push appends one frame. It returns the counts of the frames that it dropped
+// to free space. A single frame always fits.
 func (q *sendQueue) push(pool Pool, name string, packet []byte, now time.Duration) (dropped frameCounts) {
 	need := frameHeadLen + len(name) + len(packet)
 	for q.bytes() > 0 && q.bytes()+need > q.max {
 		dropped[q.popFront()]++
 	}
-	// Compact only when at least as much was dropped as is kept. So a push
-	// moves no more than its own bytes on average.
+	// Compact only if the dropped frames have at least as many bytes as the
+	// kept frames. A push then moves at most its own number of bytes on
+	// average.
 	if len(q.buf)+need > cap(q.buf) && q.head >= q.bytes() {
 		q.buf = q.buf[:copy(q.buf, q.buf[q.head:])]
 		q.head = 0

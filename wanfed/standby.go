@@ -10,9 +10,9 @@ import (
 	"github.com/wanfed/wanfed/internal/backoff"
 )
 
-// Bounds of how long a stream, an echo or a gRPC response may be late before
-// the liveness of its connection is probed. Between them the timeout is two
-// round trips of the path.
+// Bounds of the probe timeout: the time after which a late stream, echo or gRPC
+// response starts a liveness probe of its connection. Within the bounds the
+// timeout is two round trips of the path.
 const (
 	MinProbeTimeout = 150 * time.Millisecond
 	MaxProbeTimeout = time.Second
@@ -21,8 +21,9 @@ const (
 // While the liveness of a session is probed, a standby session is opened over
 // another path. If the probe fails, the standby replaces the session without a
 // further dial. If the session is alive, the standby is dropped, usually before
-// its handshake ends. To limit the dials that a slow peer causes, the next
-// standby is then delayed by an exponential backoff between these bounds.
+// its handshake ends. After a dropped standby, the next standby is delayed by
+// an exponential backoff between these bounds. The backoff limits the dials
+// that a slow peer causes.
 const (
 	minStandbyBackoff = 250 * time.Millisecond
 	maxStandbyBackoff = time.Minute
@@ -46,10 +47,10 @@ func (s *session) probeTimeout() time.Duration {
 }
 
 // probeTimeout returns two round trips of the path of p, within the bounds. It
-// uses the shorter of the measured round trip and the duration of the handshake,
-// which may be slow for other reasons. Through a local gateway the handshake takes
-// two round trips, because the gateway dials the next gateway during the
-// handshake.
+// uses the shorter of the measured round trip and the duration of the
+// handshake, which may be slow for other reasons. Through a local gateway the
+// handshake takes two round trips, because the gateway dials the next gateway
+// during the handshake.
 func (d *Dialer) probeTimeout(p *pathConn) time.Duration {
 	two := p.handshakeRTT
 	if !p.path.Local {
@@ -63,8 +64,9 @@ func (d *Dialer) probeTimeout(p *pathConn) time.Duration {
 
 // probe sends a ping to the peer of the session. Without a pong within twice
 // the probe timeout the session is removed, so that the next stream uses
-// another path, and the returned channel is closed. A slow server answers a
-// ping; a dead path does not. The probe has no effect after ctx has ended.
+// another path, and the returned channel is closed. A slow server responds to a
+// ping. Over a dead path no pong arrives. The probe has no effect after ctx has
+// ended.
 func (s *session) probe(ctx context.Context) <-chan struct{} {
 	silent := make(chan struct{})
 	alive := make(chan struct{})
@@ -96,9 +98,9 @@ func (s *session) probe(ctx context.Context) <-chan struct{} {
 }
 
 // openStandby opens a standby while the caller probes s. The caller calls
-// settle once, with the result of the probe. If s is dead, the caller removes
-// it before that, which promotes the standby. A standby that was not promoted
-// is dropped when s is alive, or when the last probe ends.
+// settle once, with the result of the probe. If s is dead, the caller removes s
+// before it calls settle. The removal promotes the standby. A standby that was
+// not promoted is dropped when s is alive, or when the last probe ends.
 func (s *session) openStandby() (settle func(alive bool)) {
 	s.t.mu.Lock()
 	defer s.t.mu.Unlock()
@@ -153,8 +155,8 @@ func (s *session) promoteStandbyLocked() {
 	}
 }
 
-// dialFailed is called when s could not be opened. If s is a standby, its
-// session has none then.
+// dialFailed is called when s could not be opened. If s is a standby,
+// dialFailed removes s from its session.
 func (s *session) dialFailed() {
 	s.t.mu.Lock()
 	defer s.t.mu.Unlock()
@@ -174,8 +176,9 @@ func (s *session) dialFirst(ctx context.Context, first bool) (*tls.Conn, error) 
 	return s.t.cfg.Dialer.dialPaths(ctx, Target{DC: s.to.dc}, s.firstPaths, alpn)
 }
 
-// reportFailure records that the path of s failed, unless the standby works
-// over the same first gateway: then the fault is behind that gateway.
+// reportFailure records that the path of s failed. It records nothing if the
+// standby works over the same first gateway, because the fault is then behind
+// that gateway.
 func (s *session) reportFailure(err error) {
 	s.t.mu.RLock()
 	n := s.t.sessions[s.to]

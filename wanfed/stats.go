@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// dropReason is why a packet was not delivered.
+// dropReason is the reason for which a packet was not delivered.
 type dropReason uint8
 
 const (
@@ -108,7 +108,7 @@ type LinkStatus struct {
 	DC, Node       string        // Node is empty for the link to all servers of DC
 	Path           Path          // last used
 	Protocol       string        // last used
-	ConnectedSince time.Time     // when the peer first answered; zero: not connected
+	ConnectedSince time.Time     // time of the first response; zero: not connected
 	RTT            time.Duration // of the last echo; 0: none yet
 	Queued         int           // packets
 	LastError      string

@@ -14,13 +14,13 @@ import (
 	"github.com/hashicorp/yamux"
 )
 
-// streamChunk bounds one yamux frame, in bytes, so that the keepalives of a
-// session wait for no more than that.
+// streamChunk bounds one yamux frame, in bytes. A keepalive of the session
+// waits for at most one frame.
 const streamChunk = 64 << 10
 
 // streamConn makes a yamux stream a net.Conn. Its Close, deadlines and errors
-// behave as in package net. In addition it has CloseWrite. Read reports the end of
-// the session as an error and not as the end of the stream.
+// behave as in package net. In addition it has CloseWrite. Read reports the end
+// of the session as an error and not as the end of the stream.
 type streamConn struct {
 	st      *yamux.Stream
 	peer    nameAddr // RemoteAddr
@@ -88,7 +88,7 @@ func (c *streamConn) readStatus() error {
 	return nil
 }
 
-// isPeerEOF reports whether an EOF of yamux is the peer's. yamux also returns
+// isPeerEOF reports whether the peer caused an EOF of yamux. yamux also returns
 // EOF when the session has ended.
 func (c *streamConn) isPeerEOF() bool {
 	c.mu.Lock()
@@ -115,7 +115,7 @@ func (c *streamConn) Write(b []byte) (n int, err error) {
 	}
 }
 
-// mayWrite checks the conditions that yamux checks only when it must wait.
+// mayWrite checks the conditions that yamux checks only before it waits.
 func (c *streamConn) mayWrite() error {
 	if c.isClosed() {
 		return net.ErrClosed

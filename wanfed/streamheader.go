@@ -17,7 +17,8 @@ const (
 	maxStreamHead = streamHeadLen + MaxName + maxSource
 )
 
-// streamHeader is what the opener of a ProtoStream stream sends first.
+// streamHeader is the header that the opener of a ProtoStream stream sends
+// first.
 type streamHeader struct {
 	pool   Pool
 	target string // node; empty: the server that receives it

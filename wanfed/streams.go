@@ -194,9 +194,10 @@ func (t *Tunnel) relayStream(ctx context.Context, c *streamConn, h streamHeader,
 	}
 }
 
-// splice copies both directions until both have ended, one has failed, neither
-// has carried data for the idle time, or ctx ends. The end of one direction is
-// passed on alone. The caller closes both connections.
+// splice copies both directions until both have ended, one direction has
+// failed, neither direction has carried data for the idle time, or ctx ends.
+// The end of one direction leaves the other direction open. The caller closes
+// both connections.
 func splice(ctx context.Context, a, b net.Conn, idle time.Duration) {
 	stop := context.AfterFunc(ctx, func() {
 		a.Close()
@@ -245,8 +246,8 @@ func copyStream(dst, src net.Conn, start time.Time, active *atomic.Int64, idle t
 	}
 }
 
-// serveConsulStream passes a ProtoConsulStream connection to the WAN pool. It
-// is one memberlist stream without a header.
+// serveConsulStream passes a ProtoConsulStream connection to the WAN pool. The
+// connection is one memberlist stream without a header.
 func (t *Tunnel) serveConsulStream(ctx context.Context, c *tls.Conn, p tlsutil.Peer) bool {
 	tr := t.pool(PoolWAN)
 	if tr == nil || !tr.hasRoom() {

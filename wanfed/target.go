@@ -57,7 +57,7 @@ func parseTarget(pool Pool, name, addr, localDC string) (target, error) {
 	return t, nil
 }
 
-// action is what a server does with a frame or a stream that it received.
+// action is the handling of a received frame or stream.
 type action uint8
 
 const (
@@ -67,9 +67,9 @@ const (
 	forbidden               // the peer must not send it
 )
 
-// actionFor returns what self does with a frame or stream from peer for the
+// actionFor returns the action of self for a frame or stream from peer to the
 // node called name in pool. It does not check whether that node exists. Only
-// traffic from another datacenter is relayed, so a frame crosses between
+// traffic from another datacenter is relayed. A frame therefore crosses between
 // datacenters at most once, is relayed at most once, and cannot loop.
 func actionFor(self, peer tlsutil.Peer, pool Pool, name string) action {
 	switch {

@@ -35,11 +35,12 @@ type Transport struct {
 var _ memberlist.NodeAwareTransport = (*Transport)(nil)
 
 const (
-	// packetBacklog bounds received packets that memberlist has not taken yet.
-	// Its reader never waits for the network, so this absorbs bursts only.
+	// packetBacklog bounds received packets that memberlist has not read yet.
+	// The reader of memberlist never waits for the network, so the backlog
+	// absorbs bursts only.
 	packetBacklog = 4096
-	// streamBacklog bounds accepted streams that memberlist has not taken yet.
-	// It starts a goroutine for each.
+	// streamBacklog bounds accepted streams that memberlist has not read yet.
+	// memberlist starts a goroutine for each stream.
 	streamBacklog = 32
 )
 
@@ -65,7 +66,7 @@ func (tr *Transport) WriteTo(b []byte, addr string) (time.Time, error) {
 
 // WriteToAddress queues a copy of b and returns at once. It fails only for an
 // empty packet, a packet of more than MaxPacket bytes, an invalid name, and
-// after Shutdown. An unreachable peer is not an error: its answer is missing.
+// after Shutdown. An unreachable peer does not cause an error.
 func (tr *Transport) WriteToAddress(b []byte, a memberlist.Address) (time.Time, error) {
 	now := tr.now()
 	if tr.isShut() {
@@ -136,8 +137,8 @@ func (tr *Transport) Shutdown() error {
 
 func (tr *Transport) isShut() bool { return tr.ctx.Err() != nil }
 
-// now is a cheaper time.Now: memberlist compares the results only with each
-// other, so the wall clock is not read.
+// now is a cheaper time.Now. It does not read the wall clock, because
+// memberlist compares the results only with each other.
 func (tr *Transport) now() time.Time { return tr.start.Add(time.Since(tr.start)) }
 
 // receive passes a packet, and its ownership, to memberlist. It returns false

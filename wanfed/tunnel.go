@@ -28,9 +28,9 @@ type TunnelConfig struct {
 	// Required.
 	Advertise string
 	// MaxIdleLinks bounds the links that stay open without a packet for a
-	// minute; the least recently used are closed first. Up to twice as many may
-	// be without a packet for two seconds. A link uses about 40 KiB at each
-	// end. Default (0): 128.
+	// minute. The least recently used links are closed first. Up to twice as
+	// many links may be without a packet for two seconds. A link uses about
+	// 40 KiB at each end. Default (0): 128.
 	MaxIdleLinks int
 	Logger       *slog.Logger // default: no log
 }
@@ -49,8 +49,8 @@ type Tunnel struct {
 	refusals *refusals // of accepted connections and streams
 	grpcLn   atomic.Pointer[connListener]
 	linkUses linkUseTimes
-	// suspects is notified, by address of the first gateway on a path, when an
-	// echo of a link over it is late.
+	// suspects is notified when an echo of a link is late. The key is the
+	// address of the first gateway on the path of the link.
 	suspects broadcast.Keyed[string]
 
 	mu       sync.RWMutex
@@ -148,10 +148,10 @@ func NewTunnel(cfg TunnelConfig) (*Tunnel, error) {
 	return t, nil
 }
 
-// Run dials and writes until ctx ends; packets that were sent earlier wait in
-// their queues. When ctx ends, Run writes what is queued for connected peers
-// for up to a quarter of a second. It then closes all connections, waits for
-// its goroutines and returns nil. Call it once.
+// Run dials and writes until ctx ends. Packets sent before Run wait in their
+// queues. When ctx ends, Run writes the queued packets of connected peers for
+// up to a quarter of a second. It then closes all connections, waits for its
+// goroutines and returns nil. Call it once.
 func (t *Tunnel) Run(ctx context.Context) error {
 	t.group.run(ctx)
 	return nil
@@ -209,8 +209,8 @@ func (t *Tunnel) pool(p Pool) *Transport {
 	return nil
 }
 
-// speaksConsul reports whether the servers of dc speak Consul's protocols, by
-// their last answer.
+// speaksConsul reports whether the servers of dc use Consul's protocols,
+// according to their last response.
 func (t *Tunnel) speaksConsul(dc string) bool {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
@@ -231,7 +231,7 @@ func (t *Tunnel) setConsul(dc string, yes bool) {
 	}
 }
 
-// firstContact reports whether a link reached to for the first time.
+// firstContact reports whether a link reached the target to for the first time.
 func (t *Tunnel) firstContact(to target) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -280,8 +280,8 @@ func (t *Tunnel) send(pool Pool, to target, addr string, packet []byte, now time
 	}
 }
 
-// linkTo returns the link for packets to to. It returns nil if the packet must
-// be dropped, and counts that.
+// linkTo returns the link for packets to the target to. If the packet must be
+// dropped, linkTo counts the packet and returns nil.
 func (t *Tunnel) linkTo(pool Pool, to target) (*link, error) {
 	key := to
 	t.mu.RLock()
@@ -317,8 +317,8 @@ func (t *Tunnel) linkTo(pool Pool, to target) (*link, error) {
 }
 
 // runGroup runs goroutines that outlive the call that starts them, for example
-// a call by memberlist, but not the group's run. Goroutines spawned before run
-// start when it does. After run has ended, spawn refuses.
+// a call by memberlist. They do not outlive run. Goroutines spawned before run
+// start when run starts. After run has ended, spawn returns false.
 type runGroup struct {
 	done context.Context // ends before run waits; stored because callers have no other signal
 	end  context.CancelFunc

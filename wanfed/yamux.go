@@ -26,7 +26,8 @@ const (
 	// maxOpenStreams also counts refused streams that the peer has not closed
 	// yet. Beyond it the session is closed, because the peer ignores refusals.
 	maxOpenStreams = 4 * maxStreams
-	// maxPings bounds the unanswered pings of a peer. A keepalive sends one ping.
+	// maxPings bounds the unanswered pings of a peer. A keepalive sends one
+	// ping.
 	maxPings = 64
 	// maxRecord is the largest payload of a TLS record, in bytes (RFC 8446
 	// section 5.1).
@@ -38,8 +39,8 @@ var (
 	errTooManyStreams = fmt.Errorf("peer has more than %d streams open", maxOpenStreams)
 )
 
-// sessionFault returns the fault of the peer that ended a session, "" if there
-// is none.
+// sessionFault returns the fault of the peer that ended a session. It returns
+// "" if the peer did not cause the end.
 func sessionFault(err error) refusal {
 	if errors.Is(err, errTooManyPings) || errors.Is(err, errTooManyStreams) {
 		return faultFlood
@@ -112,15 +113,15 @@ const (
 )
 
 // headerJoiner writes the header and the body of a yamux frame in one TLS
-// record. yamux writes them separately, which would cost a system call, and a
-// wakeup on each server of the path. It is used by yamux's one sending
-// goroutine.
+// record. yamux writes them separately, which would cost a further system call,
+// and a wakeup on each server of the path. Only the sending goroutine of yamux
+// uses a headerJoiner.
 type headerJoiner struct {
 	header []byte // a header that waits for its body, which is the next write
 }
 
-// write passes b to w. If b is the header of a frame with a body, write stores it
-// and passes header and body to w at the next call.
+// write passes b to w. If b is the header of a frame with a body, write stores
+// it and passes header and body to w at the next call.
 func (f *headerJoiner) write(b []byte, w func([]byte) (int, error)) (int, error) {
 	if len(f.header) == 0 {
 		if bodyFollows(b) {
@@ -147,9 +148,9 @@ func bodyFollows(b []byte) bool {
 	return n > 0 && n <= maxRecord-yamuxHeaderLen
 }
 
-// pingGuard counts the pings of a peer that this side has not answered yet.
-// yamux answers each in a goroutine that ends when the answer is sent, so a
-// peer that sends pings without reading could start any number of them.
+// pingGuard counts the unanswered pings of a peer. yamux responds to each ping
+// in a goroutine, which ends when the response is sent. Without the guard, a
+// peer that sends pings without reading could start any number of goroutines.
 type pingGuard struct {
 	head       [yamuxHeaderLen]byte
 	n          int    // bytes of head that have arrived
@@ -182,7 +183,7 @@ func (g *pingGuard) received(b []byte) error {
 	return nil
 }
 
-// sent counts an answer. header is the header of a frame that is sent.
+// sent counts a ping response. header is the header of a frame that is sent.
 func (g *pingGuard) sent(header []byte) {
 	if isPing(header, pingResponse) {
 		g.unanswered.Add(-1)

@@ -32,14 +32,14 @@ import (
 
 // Config configures a Client.
 type Config struct {
-	// Identity is the gateway's. Its certificate names the gateway and its
-	// datacenter. Required.
+	// Identity is the identity of the gateway. Its certificate names the
+	// gateway and its datacenter. Required.
 	Identity *tlsutil.Identity
 	// Servers are addresses (host:port) of servers of the datacenter, at least
-	// one. Those of the last snapshot are used too.
+	// one. The addresses in the last snapshot are also used.
 	Servers []string
-	// LAN is the address (host:port) that servers of this datacenter dial, WAN
-	// the one that other datacenters dial. Required.
+	// LAN is the address (host:port) that servers of this datacenter dial. WAN
+	// is the address that other datacenters dial. Required.
 	LAN, WAN string
 	// Upstream applies to connections to the servers of this datacenter.
 	Upstream UpstreamOptions
@@ -77,7 +77,7 @@ const (
 	minInterval       = 100 * time.Millisecond // between heartbeats
 )
 
-// What a Client does and logs as failed.
+// Actions of a Client whose failures are logged.
 const (
 	cannotRegister = "cannot register"
 	cannotFollow   = "cannot follow snapshots"
@@ -197,7 +197,7 @@ func (c *Client) register(ctx context.Context, client pb.GatewayServiceClient) e
 	return nil
 }
 
-// registerOnce returns the interval until the next call.
+// registerOnce registers once and returns the interval until the next call.
 func (c *Client) registerOnce(ctx context.Context, client pb.GatewayServiceClient) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -249,7 +249,7 @@ func (c *Client) watch(ctx context.Context, client pb.GatewayServiceClient, rece
 	}
 }
 
-// apply routes by a snapshot and stores it on disk.
+// apply replaces the routes by the routes of a snapshot and stores it on disk.
 func (c *Client) apply(snap *pb.GatewaySnapshot) {
 	c.mu.Lock()
 	same := !c.status.FromDisk && proto.Equal(c.snap, snap)
@@ -312,10 +312,10 @@ func (c *Client) deregister(ctx context.Context, client pb.GatewayServiceClient)
 type Status struct {
 	// Server is the address of the server in use; empty: there is none.
 	Server string
-	// Registered is when a server last acknowledged a heartbeat.
+	// Registered is the time of the last acknowledged heartbeat.
 	Registered time.Time
-	// SnapshotAt is when the snapshot in use was received. It is zero for one
-	// from disk, and without a snapshot.
+	// SnapshotAt is the time at which the snapshot in use was received. It is
+	// zero for a snapshot from disk, and without a snapshot.
 	SnapshotAt time.Time
 	// HasSnapshot is true when there are routes.
 	HasSnapshot bool

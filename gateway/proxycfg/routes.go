@@ -19,8 +19,8 @@ type UpstreamOptions struct {
 	// client may offer any, or none.
 	Protocols []string
 	// ProxyProtocol means that the servers expect a PROXY header, version 2, on
-	// every connection from this gateway. It has the address of the client, or
-	// marks the connection as the gateway's own.
+	// every connection from this gateway. The header has the address of the
+	// client, or marks the connection as the gateway's own.
 	ProxyProtocol bool
 }
 
@@ -72,8 +72,8 @@ func (b *builder) add(r gateway.Route) bool {
 	return false
 }
 
-// addServers adds the routes to this datacenter's servers: to each by its name,
-// and to any of them.
+// addServers adds the routes to this datacenter's servers: one route to each
+// server by its name, and one route to any server.
 func (b *builder) addServers(servers []*pb.SnapshotServer) {
 	var all []string
 	for _, s := range servers {

@@ -29,7 +29,7 @@ const (
 	serverEjectFor = 10 * time.Second
 )
 
-// serverList has the addresses of servers of the datacenter.
+// serverList contains the addresses of servers of the datacenter.
 type serverList struct {
 	configured []string
 
@@ -46,8 +46,8 @@ func (s *serverList) learn(addrs []string) {
 	rand.Shuffle(len(s.learned), func(i, j int) { s.learned[i], s.learned[j] = s.learned[j], s.learned[i] })
 }
 
-// order returns every address once: first the last address that worked, then the
-// addresses of live servers in the snapshot, then the configured addresses.
+// order returns every address once: first the last address that worked, then
+// the addresses of live servers in the snapshot, then the configured addresses.
 func (s *serverList) order() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

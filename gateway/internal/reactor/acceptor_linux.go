@@ -15,13 +15,13 @@ import (
 
 const (
 	// maxAccept bounds the connections that a worker accepts at once from one
-	// listener, so that other workers get some too.
+	// listener. The bound leaves connections for other workers.
 	maxAccept = 32
-	// stopRounds bounds the accepts of a worker that stops: under load there is
-	// always another connection.
+	// stopRounds bounds the accepts of a worker that stops. Under load another
+	// connection is always pending.
 	stopRounds = 32
-	// readEvery is the number of connections after which one is read at once
-	// again, when the last one had sent nothing.
+	// readEvery applies if the last connection that was read at once had sent
+	// nothing. After readEvery connections, another connection is read at once.
 	readEvery = 16
 )
 
@@ -34,11 +34,13 @@ type acceptor struct {
 	// Accepted sockets have the options of the listener. MPTCP listeners do not
 	// pass all of them on.
 	checked, inherits bool
-	// batch is how many connections it accepts next: about as many as came last
-	// time, because an accept without a connection costs as much as one with.
+	// batch is the number of connections to accept next. It is about the number
+	// accepted last time, because an accept without a pending connection costs
+	// as much as an accept with one.
 	batch int
 	// readNow is set if the last connection had sent data when it was accepted.
-	// Then the next one is read at once. skipped counts those that were not.
+	// The next connection is then read at once. skipped counts the connections
+	// that were not read at once.
 	readNow bool
 	skipped int
 	// paused means that the acceptor does not accept until resume: the process
@@ -77,9 +79,10 @@ func (a *acceptor) close(w *worker) {
 	sysClose(a.fd)
 }
 
-// stop ends the acceptor. Other workers and processes may go on waiting at the
-// same socket, and the kernel wakes one waiter per connection. So the acceptor
-// first leaves the epoll set, and then accepts what it may have been woken for.
+// stop ends the acceptor. Other workers and processes may continue to wait at
+// the same socket, and the kernel wakes one waiter per connection. The acceptor
+// therefore first leaves the epoll set. It then accepts the connections for
+// which the kernel may have woken it.
 func (a *acceptor) stop(w *worker) {
 	if !a.paused {
 		w.control(unix.EPOLL_CTL_DEL, a.fd, 0)
@@ -94,15 +97,15 @@ func (a *acceptor) stop(w *worker) {
 
 func (a *acceptor) event(w *worker, _ uint32) { a.accept(w) }
 
-// accept accepts a batch of pending connections. It returns false when none is
-// left. Otherwise there will be another event.
+// accept accepts a batch of pending connections. It returns false when no
+// connection is pending. Otherwise another event follows.
 func (a *acceptor) accept(w *worker) (more bool) {
 	for n := range a.batch {
 		fd, remote, errno := sysAccept(a.fd)
 		switch {
 		case errno == 0:
 			a.pause = 0
-			if w.engine.Reserve.Taken() { // another worker needs this file to shed one
+			if w.engine.Reserve.Taken() { // another worker needs this file to shed a connection
 				sysClose(fd)
 				w.engine.Reserve.Open()
 				w.engine.Handler.RefuseNoFiles(a.listener, remote)
@@ -128,8 +131,9 @@ func (a *acceptor) accept(w *worker) (more bool) {
 	return true
 }
 
-// admit starts a connection. It is read at once if the last one had sent data
-// by then. Otherwise it costs less to wait for an event.
+// admit starts a connection. It reads the connection at once if the last
+// connection had sent data when it was accepted. Otherwise a wait for an event
+// costs less.
 func (a *acceptor) admit(w *worker, fd int32, remote netip.AddrPort) {
 	session := w.engine.Handler.Accept(a.listener, remote, w.time(), w.tryReserve)
 	if session == nil {
@@ -153,7 +157,7 @@ func (a *acceptor) admit(w *worker, fd int32, remote netip.AddrPort) {
 }
 
 // shed accepts and closes one pending connection with the reserve file. It
-// returns false if there is none, or if that is not possible.
+// returns false if no connection is pending, or if the shed is not possible.
 func (a *acceptor) shed(w *worker) (done bool) {
 	var remote netip.AddrPort
 	w.engine.Reserve.Use(func() {
@@ -182,8 +186,8 @@ func (a *acceptor) fail(w *worker, errno unix.Errno) {
 	w.unregister(a.fd)
 }
 
-// reopenAcceptors ends pauses that are over. It returns the time until the next
-// one, or a negative number.
+// reopenAcceptors resumes acceptors whose pause is over. It returns the time
+// until the next pause is over, or a negative number if there are no pauses.
 func (w *worker) reopenAcceptors() time.Duration {
 	next := time.Duration(-1)
 	for _, a := range w.acceptors {
@@ -203,8 +207,9 @@ func (w *worker) reopenAcceptors() time.Duration {
 }
 
 // reserve counts one more connection of the engine. At the limit, the oldest
-// connection without a ClientHello is closed. If none is older than ShedAfter,
-// reserve returns false. A connection of another worker is closed soon.
+// connection without a ClientHello is closed. If no such connection is older
+// than ShedAfter, reserve returns false. A connection of another worker is
+// closed by that worker after a message.
 func (w *worker) reserve() bool {
 	e := w.engine
 	if e.open.Add(1) <= int64(e.MaxConns()) {

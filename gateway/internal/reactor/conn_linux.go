@@ -42,12 +42,12 @@ type conn struct {
 type socket struct {
 	conn     *conn
 	pipe     *pipe  // while much flows from here
-	held     []byte // was read here, and the other end has not taken it yet
+	held     []byte // read here, not yet accepted by the other end
 	fd       int32  // -1: there is none
-	readable bool   // there may be something to read
+	readable bool   // data may be available to read
 	writable bool   // it may accept bytes
 	hungUp   bool   // the peer has ended its direction
-	broken   bool   // the read ends with an error, after what is left
+	broken   bool   // the read ends with an error, after the remaining data
 	ended    bool   // the end was read
 	shut     bool   // the direction to the peer is ended
 	watched  bool   // an event comes when it is writable again
@@ -64,7 +64,7 @@ func newConn(session Session, fd int32, now time.Duration) *conn {
 	return c
 }
 
-// event records an event, and continues.
+// event records an event and continues the connection.
 func (s *socket) event(w *worker, events uint32) {
 	if events&(unix.EPOLLIN|unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) != 0 {
 		s.readable = true
@@ -90,7 +90,8 @@ func (s *socket) event(w *worker, events uint32) {
 	}
 }
 
-// readHello reads until the ClientHello is complete or no more data is there.
+// readHello reads until the ClientHello is complete or no more data is
+// available.
 func (c *conn) readHello(w *worker) {
 	for c.client.readable {
 		in := c.hello
@@ -150,8 +151,8 @@ func (c *conn) fail(w *worker, why error) {
 	c.close(w, EndDone)
 }
 
-// abort closes both sockets with a reset: the peers can then detect that data is
-// missing.
+// abort closes both sockets with a reset: the peers can then detect that data
+// is missing.
 func (c *conn) abort(w *worker) {
 	for _, s := range []*socket{&c.client, &c.upstream} {
 		if s.fd >= 0 {
@@ -193,8 +194,8 @@ func (c *conn) close(w *worker, end End) {
 	c.session.Close(end)
 }
 
-// queue has connections in the order in which they came. A connection is in at
-// most one queue.
+// queue contains connections in the order of their arrival. A connection is in
+// at most one queue.
 type queue struct {
 	first, last *conn
 }
@@ -227,7 +228,7 @@ func (q *queue) remove(c *conn) {
 	c.prev, c.next = nil, nil
 }
 
-// helloQueue has the connections of a worker that are receiving, oldest first.
+// helloQueue contains the receiving connections of a worker, oldest first.
 type helloQueue struct {
 	queue
 	// oldest is conn.since of the first, in nanoseconds plus one; 0: there is
@@ -256,7 +257,8 @@ func (q *helloQueue) publish() {
 }
 
 // expireHellos closes connections whose ClientHello is late. It returns the
-// time until the next one is, or a negative number.
+// time until the next ClientHello is late, or a negative number if none is
+// pending.
 func (w *worker) expireHellos() time.Duration {
 	for c := w.hellos.first; c != nil; c = w.hellos.first {
 		if left := c.since + w.engine.HelloTimeout - w.now; left > 0 {
@@ -268,12 +270,13 @@ func (w *worker) expireHellos() time.Duration {
 }
 
 // keepaliveAfter is the age at which the sockets of a connection get keepalive.
-// Most connections end before that matters, and it takes several system calls.
+// Most connections end earlier, and setting keepalive takes several system
+// calls.
 const keepaliveAfter = time.Second
 
 // startKeepalives sets keepalive for connections that have reached
-// keepaliveAfter. It returns the time until the next one does, or a negative
-// number.
+// keepaliveAfter. It returns the time until the next connection reaches that
+// age, or a negative number if there are none.
 func (w *worker) startKeepalives() time.Duration {
 	for c := w.young.first; c != nil; c = w.young.first {
 		if left := c.since + keepaliveAfter - w.now; left > 0 {

@@ -112,7 +112,7 @@ func (d *dial) advance(w *worker) {
 	d.schedule(w)
 }
 
-// schedule sets the timer to what is due first.
+// schedule sets the timer to the earliest due time.
 func (d *dial) schedule(w *worker) {
 	at := min(d.next, d.deadline)
 	for _, a := range d.attempts {
@@ -167,7 +167,7 @@ func (d *dial) start(w *worker, n int) error {
 	return nil
 }
 
-// expire does what is due.
+// expire runs the actions that are due.
 func (d *dial) expire(w *worker) {
 	if w.now >= d.deadline {
 		d.Abort(context.DeadlineExceeded, w.time())
@@ -193,7 +193,7 @@ func (d *dial) expire(w *worker) {
 	d.advance(w)
 }
 
-// release closes what the dial still has.
+// release closes the remaining sockets of the dial.
 func (d *dial) release(w *worker) {
 	d.over, d.conn.dial = true, nil
 	w.timers.stop(d)
@@ -262,7 +262,7 @@ func (a *attempt) connected(w *worker, fd int32, err error) {
 	}
 }
 
-// event continues an attempt when its socket can.
+// event continues an attempt after an event of its socket.
 func (a *attempt) event(w *worker, events uint32) {
 	if events&(unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) != 0 {
 		a.hungUp = true
@@ -298,9 +298,9 @@ func (a *attempt) event(w *worker, events uint32) {
 	}
 }
 
-// sendHello sends what the peer accepts of the ClientHello. Before the
-// connection is established that is nothing. A connection on the same machine
-// may be established at once.
+// sendHello sends as much of the ClientHello as the peer accepts. It sends
+// nothing before the connection is established. A connection on the same
+// machine may be established at once.
 func (a *attempt) sendHello() unix.Errno {
 	n, errno := sysSend(a.fd, a.dial.hello[a.sent:], 0)
 	if errno == 0 {
@@ -320,7 +320,7 @@ func (a *attempt) ends(w *worker) (local, remote netip.AddrPort) {
 }
 
 // readAnswer reads until the first TLS record is complete or no more data is
-// there.
+// available.
 func (a *attempt) readAnswer(w *worker) {
 	for {
 		room := w.buf[:tlsrecord.MaxSize-len(a.answer)]
@@ -358,7 +358,7 @@ func (a *attempt) readAnswer(w *worker) {
 }
 
 // win makes the socket the upstream of the connection and starts to relay. more
-// is set if there may be something to read from it.
+// is set if the socket may have more data to read.
 func (a *attempt) win(w *worker, answer []byte, more bool) {
 	d, c := a.dial, a.dial.conn
 	w.updateNow()
@@ -429,8 +429,8 @@ func (t *timers) stop(d *dial) {
 	}
 }
 
-// expire runs the dials that are due. It returns the time until the next one
-// is, or a negative number.
+// expire runs the dials that are due. It returns the time until the next dial
+// is due, or a negative number if there are none.
 func (t *timers) expire(w *worker) time.Duration {
 	for len(*t) > 0 {
 		d := (*t)[0]

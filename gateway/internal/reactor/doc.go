@@ -2,15 +2,15 @@
 
 // Package reactor is the event-driven engine of a gateway: it forwards TCP
 // connections with one event loop per processor (epoll, Linux only). An idle
-// connection costs two small structs and no goroutine. DESIGN.md has the
+// connection costs two small structs and no goroutine. DESIGN.md explains the
 // reasons.
 //
 // # Flow
 //
 // A worker accepts a connection and requests from the [Handler] a [Session]. It
 // reads until Session.Receive has the ClientHello, and connects to an upstream
-// as package gateway/internal/upstream selects it. Then it moves bytes both
-// ways: through a buffer of the worker or, where many flow, through a kernel
+// that package gateway/internal/upstream selects. Then it moves bytes both
+// ways: through a buffer of the worker or, if many bytes flow, through a kernel
 // pipe (splice).
 //
 //	e := reactor.New(reactor.Config{Listeners: listeners, Handler: handler, Dialer: dialer, ...})
@@ -24,8 +24,9 @@
 //
 // # Guarantees and limits
 //
-// An end of data in one direction leaves the other open. A failure ends both
-// with a reset. What a peer does not accept stays in the socket of the other
-// peer, except for one buffer. A connection uses two files, one more for each
-// further address that is tried, and two for each pipe.
+// An end of data in one direction leaves the other direction open. A failure
+// ends both directions with a reset. Data that a peer does not accept stays in
+// the socket of the other peer, except for one buffer. A connection uses two
+// files, one more for each further address that is tried, and two for each
+// pipe.
 package reactor

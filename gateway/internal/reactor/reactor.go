@@ -13,13 +13,14 @@ import (
 	"github.com/wanfed/wanfed/gateway/internal/upstream"
 )
 
-// MaxHello bounds a ClientHello, with what precedes it, in bytes.
+// MaxHello bounds a ClientHello and the bytes before it, such as a PROXY
+// header, in bytes.
 const MaxHello = 64 << 10
 
 // Errors that an engine passes to Session.Fail. An engine also passes io.EOF if
-// the client closed before its ClientHello, os.ErrDeadlineExceeded if the client
-// sent its ClientHello too late, and errors of sockets, of Session methods and of
-// package upstream.
+// the client closed before its ClientHello, os.ErrDeadlineExceeded if the
+// client sent its ClientHello too late, and errors of sockets, of Session
+// methods and of package upstream.
 var (
 	// ErrNeedMore is returned by Session.Receive while the ClientHello is
 	// incomplete.
@@ -54,18 +55,20 @@ type Handler interface {
 // Session is the gateway's part of one client connection. An engine calls its
 // methods from one goroutine at a time, except Count.
 type Session interface {
-	// Receive examines the argument in, which contains all bytes that the client
-	// has sent. It returns ErrNeedMore until the ClientHello is complete, and then
-	// the upstreams of its route. Any other error refuses the client. The result
-	// may share memory with in.
+	// Receive examines the argument in, which contains all bytes that the
+	// client has sent. It returns ErrNeedMore until the ClientHello is
+	// complete, and then the upstreams of its route. Any other error refuses
+	// the client. The result may share memory with in.
 	Receive(in []byte, now time.Time) (Request, error)
-	// HoldHello accounts for n bytes of memory that hold the ClientHello, in
-	// place of what it accounted for before. An error refuses the client.
+	// HoldHello accounts for n bytes of memory that hold the ClientHello. The
+	// number n replaces the number of the last call. An error refuses the
+	// client.
 	HoldHello(n int) error
 	// NewUpstreams returns the addresses of the route if it changed since the
 	// last call, or since Receive.
 	NewUpstreams() []string
-	// Connected records the upstream and the number of failed attempts before it.
+	// Connected records the upstream and the number of failed attempts before
+	// it.
 	Connected(addr string, failures int, now time.Time)
 	// Count adds bytes that arrived: up at the upstream, down at the client.
 	Count(up, down int)
@@ -76,12 +79,13 @@ type Session interface {
 	Close(end End)
 }
 
-// Request describes where a connection leads.
+// Request describes the upstream of a connection.
 type Request struct {
 	// Addrs are the addresses of the upstream. Start is as in upstream.Dialer.
 	Addrs []string
 	Start int
-	// Hello is what the upstream gets first. It is valid until the next call.
+	// Hello contains the first bytes for the upstream. It is valid until the
+	// next call.
 	Hello []byte
 	// Race sends the ClientHello to several addresses: the first TLS record
 	// that comes back decides. Otherwise an open connection decides.

@@ -12,15 +12,15 @@ const (
 	// maxMove bounds the bytes that one direction moves before other
 	// connections are served.
 	maxMove = 2 << 20
-	// bulkReads is how many consecutive reads must fill the buffer of bulkSize
-	// bytes before a direction gets a pipe. A splice must move bulkSize bytes
-	// for the direction to keep it.
+	// bulkReads is the number of consecutive reads that must fill the buffer of
+	// bulkSize bytes before a direction gets a pipe. The direction keeps the
+	// pipe only if a splice moves bulkSize bytes.
 	bulkReads = 2
 	bulkSize  = 16 << 10
 )
 
-// relay moves bytes after an event of s: those that come from s, and those that
-// s can accept again.
+// relay moves bytes after an event of s: the bytes that come from s, and the
+// bytes that s can accept again.
 func (c *conn) relay(w *worker, s *socket) {
 	other := &c.client
 	if s == other {
@@ -53,7 +53,7 @@ func (s *socket) flow(w *worker, dst *socket) {
 			s.finish(w, dst)
 			return
 		case !s.readable || !dst.writable:
-			return // what is left stays in the socket
+			return // the remaining data stays in the socket
 		case moved >= maxMove:
 			w.queue(s)
 			return
@@ -71,8 +71,8 @@ func (s *socket) flow(w *worker, dst *socket) {
 	}
 }
 
-// flush writes what s holds. It returns false if dst does not accept all of it,
-// or if the connection has ended.
+// flush writes the bytes that s holds. It returns false if dst does not accept
+// all of them, or if the connection has ended.
 func (s *socket) flush(w *worker, dst *socket) bool {
 	if s.held != nil {
 		if !dst.writable {
@@ -106,8 +106,8 @@ func (s *socket) flush(w *worker, dst *socket) bool {
 	return true
 }
 
-// write sends b to dst with the flags of sysSend. It keeps a copy of what dst
-// does not accept. It returns false if the connection has ended.
+// write sends b to dst with the flags of sysSend. It keeps a copy of the bytes
+// that dst does not accept. It returns false if the connection has ended.
 func (s *socket) write(w *worker, dst *socket, b []byte, flags int) bool {
 	n, errno := sysSend(dst.fd, b, flags)
 	if errno != 0 && errno != unix.EAGAIN && errno != unix.EINTR {
@@ -131,8 +131,8 @@ func (s *socket) count(n int) {
 	}
 }
 
-// mute stops events for data from s: the other end does not accept what is
-// there.
+// mute stops events for data from s, because the other end does not accept the
+// data.
 func (s *socket) mute(w *worker) {
 	if !s.muted {
 		s.muted = true
@@ -140,8 +140,8 @@ func (s *socket) mute(w *worker) {
 	}
 }
 
-// drained records that everything from s was read. An event follows when there
-// is more.
+// drained records that all data from s was read. An event follows when more
+// data arrives.
 func (s *socket) drained(w *worker) {
 	s.readable = false
 	if s.muted {
@@ -150,7 +150,8 @@ func (s *socket) drained(w *worker) {
 	}
 }
 
-// blocked records that s accepts no bytes. An event follows when it does.
+// blocked records that s accepts no bytes. An event follows when s accepts
+// bytes again.
 func (s *socket) blocked(w *worker) {
 	s.writable = false
 	if !s.watched {
@@ -263,8 +264,9 @@ func (s *socket) finish(w *worker, dst *socket) {
 }
 
 // fail ends the connection because the direction from s to dst failed. If dst
-// had ended before, that is a normal end: a peer that closes at once after its
-// last data answers what still comes, usually a TLS close_notify, with a reset.
+// had ended before, the end is normal. A peer that closes at once after its
+// last data responds with a reset to data that still arrives, usually a TLS
+// close_notify.
 func (s *socket) fail(w *worker, dst *socket) {
 	if dst.ended && !dst.holds() {
 		s.conn.close(w, EndDone)
@@ -275,7 +277,7 @@ func (s *socket) fail(w *worker, dst *socket) {
 
 const (
 	// pipeSize is the capacity of a pipe in bytes, if the system allows it. One
-	// splice moves that much.
+	// splice moves up to pipeSize bytes.
 	pipeSize = 1 << 20
 	// maxSparePipes bounds the empty pipes that a worker keeps.
 	maxSparePipes = 16

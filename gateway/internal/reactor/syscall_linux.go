@@ -14,8 +14,8 @@ import (
 )
 
 // The system calls that are made for each connection or each piece of data.
-// They do not block, so they bypass the scheduler of Go: its part would take as
-// long as some of them do.
+// They do not block, so they bypass the scheduler of Go. The work of the
+// scheduler would take as long as some of these system calls.
 
 func sysRecv(fd int32, b []byte) (int, unix.Errno) {
 	n, _, e := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(fd),
@@ -23,8 +23,8 @@ func sysRecv(fd int32, b []byte) (int, unix.Errno) {
 	return count(n, e), e
 }
 
-// sysSend sends b. flags are 0 or MSG_MORE, which lets the last segment wait
-// for what is sent next.
+// sysSend sends b. flags are 0 or MSG_MORE. With MSG_MORE the last segment
+// waits for the data of the next send.
 func sysSend(fd int32, b []byte, flags int) (int, unix.Errno) {
 	n, _, e := unix.RawSyscall6(unix.SYS_SENDTO, uintptr(fd),
 		uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)), uintptr(unix.MSG_NOSIGNAL|flags), 0, 0)
@@ -58,13 +58,14 @@ func sysSetsockopt(fd int32, level, option, value int) unix.Errno {
 	return e
 }
 
-// sysDelayAck makes the kernel send acknowledgements with the answer: one
-// packet less for the ClientHello and one for the connect. The kernel stops
-// that for a connection that gets no answer within 40 ms.
+// sysDelayAck makes the kernel send acknowledgements together with the
+// response. This saves one packet for the ClientHello and one packet for the
+// connect. The kernel stops the delay for a connection without a response
+// within 40 ms.
 func sysDelayAck(fd int32) { sysSetsockopt(fd, unix.IPPROTO_TCP, unix.TCP_QUICKACK, 0) }
 
-// sysLingerReset makes close send a reset: the peer can then detect that data is
-// missing.
+// sysLingerReset makes close send a reset: the peer can then detect that data
+// is missing.
 func sysLingerReset(fd int32) {
 	l := unix.Linger{Onoff: 1}
 	unix.RawSyscall6(unix.SYS_SETSOCKOPT, uintptr(fd), unix.SOL_SOCKET, unix.SO_LINGER,

@@ -13,8 +13,8 @@ import (
 )
 
 // Events are edge-triggered, except the events of acceptors and of the wakeup.
-// epoll reports one event when the state of a socket changes. The handler of the
-// event then reads or writes until the socket would block.
+// epoll reports one event when the state of a socket changes. The handler of
+// the event then reads or writes until the socket would block.
 const (
 	inEvents  = unix.EPOLLIN | unix.EPOLLRDHUP | unix.EPOLLET
 	allEvents = inEvents | unix.EPOLLOUT
@@ -110,8 +110,8 @@ func openWorker(e *Engine, n int) (*worker, error) {
 	return w, nil
 }
 
-// close releases what openWorker opened. When run has returned, nothing else is
-// open.
+// close releases the resources that openWorker opened. When run has returned,
+// nothing else is open.
 func (w *worker) close() {
 	w.mu.Lock()
 	w.closed = true
@@ -166,9 +166,10 @@ func (w *worker) updateNow() { w.now = time.Since(w.engine.start) }
 
 func (w *worker) time() time.Time { return w.engine.start.Add(w.now) }
 
-// wait runs what is due and returns the next events. Soon after an event it
-// first waits for up to shortWait without the scheduler of Go: that takes half
-// the processor time of a wait with it (docs/decisions/0002).
+// wait runs due actions and returns the next events. Soon after an event it
+// first waits for up to shortWait without the scheduler of Go. Such a wait
+// takes half the processor time of a wait with the scheduler
+// (docs/decisions/0002).
 func (w *worker) wait(events []unix.EpollEvent) (int, error) {
 	timeout, short := w.runDue(), 0
 	if w.now-w.lastEvents < shortWait {
@@ -193,8 +194,8 @@ func (w *worker) wait(events []unix.EpollEvent) (int, error) {
 	return k, err
 }
 
-// runDue runs what is due. It returns the milliseconds until something else is
-// due, or a negative number.
+// runDue runs due actions. It returns the milliseconds until the next action is
+// due, or a negative number if there are none.
 func (w *worker) runDue() int {
 	timeout := -1
 	for _, left := range [...]time.Duration{

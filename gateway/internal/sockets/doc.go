@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-// Package sockets has what both engines of a gateway do with sockets: they
-// detect dead peers ([SetKeepalive]), notice a client that disconnects
+// Package sockets contains the socket functions of both engines of a gateway.
+// They detect dead peers ([SetKeepalive]), detect a client that disconnects
 // ([PeerClosed]), and handle a process that is out of file descriptors
 // ([MaxFiles], [IsTemporary], [OutOfFiles], [ReserveFD]).
 //

@@ -17,8 +17,8 @@ import (
 	"github.com/wanfed/wanfed/gateway/internal/tlsrecord"
 )
 
-// InOrder as the start of a selection tries the addresses in their own order,
-// whatever their numbers of connections.
+// InOrder is a value for the start of a selection. The addresses are then tried
+// in their own order, regardless of their numbers of connections.
 const InOrder = -1
 
 // Errors of an attempt or of a selection.
@@ -48,8 +48,8 @@ type Dialer struct {
 	// It is probed after an eighth of that time, then after longer pauses.
 	// Zero: it is not ejected.
 	EjectFor time.Duration
-	// Own are the listeners of this process. Connections to them are refused
-	// with ErrLoop.
+	// Own contains the listeners of this process. Connections to them are
+	// refused with ErrLoop.
 	Own []net.Addr
 
 	tracker  tracker
@@ -57,8 +57,8 @@ type Dialer struct {
 	attempts sync.WaitGroup
 }
 
-// Request describes what a connection is for. The zero value requests an open
-// connection only.
+// Request describes the purpose of a connection. The zero value requests only
+// an open connection.
 type Request struct {
 	// Hello is sent to each address. The first TLS record that comes back is
 	// the answer. Nil: an open connection is the answer.
@@ -96,8 +96,8 @@ func (d *Dialer) DialFirst(ctx context.Context, addrs []string) (net.Conn, strin
 	return won.Conn, won.Addr, err
 }
 
-// Wait returns when attempts that were given up have ended too. No dial may
-// begin while it waits.
+// Wait returns when all attempts have ended, including abandoned attempts. The
+// caller must not begin a dial during Wait.
 func (d *Dialer) Wait() { d.attempts.Wait() }
 
 // attempt is the outcome of one connection attempt.
@@ -170,7 +170,7 @@ func (d *Dialer) attempt(ctx context.Context, n int, addr string, hello []byte, 
 	}
 }
 
-// Probe finds out in a goroutine whether an address that failed works again.
+// Probe checks in a goroutine whether an address that failed works again.
 func (d *Dialer) Probe(ctx context.Context, addr string, hello []byte) {
 	d.attempts.Go(func() {
 		limit := 2*d.AttemptDelay + 2*d.tracker.delay(addr, d.AttemptDelay)
@@ -191,8 +191,8 @@ func (d *Dialer) Probe(ctx context.Context, addr string, hello []byte) {
 // Go runs f in a goroutine that Wait joins.
 func (d *Dialer) Go(f func()) { d.attempts.Go(f) }
 
-// exchange connects to one address. If there is a hello, it sends that and
-// waits for the answer.
+// exchange connects to one address. If hello is not nil, exchange sends hello
+// and waits for the answer.
 func (d *Dialer) exchange(ctx context.Context, addr string, hello []byte) (net.Conn, []byte, error) {
 	conn, err := d.Connect(ctx, addr)
 	if err != nil || hello == nil {
@@ -264,7 +264,8 @@ func AnswerError(addr string, err error) error {
 	return fmt.Errorf("no answer to the ClientHello from %s: %w", addr, cause(err))
 }
 
-// cause removes the address from a network error: its context has it.
+// cause removes the address from a network error, because the caller adds the
+// address.
 func cause(err error) error {
 	if op, ok := errors.AsType[*net.OpError](err); ok {
 		return op.Err

@@ -5,8 +5,8 @@
 //
 // # Flow
 //
-// A [Selection] decides which address is tried when. The first attempt goes to
-// the address with the fewest connections, or to the first one of an ordered
+// A [Selection] decides the order and times of attempts. The first attempt goes
+// to the address with the fewest connections, or to the first one of an ordered
 // list. The next attempt starts as soon as one fails, or takes longer than this
 // address usually does, in the manner of happy eyeballs (RFC 8305, section 5).
 // The first address that answers wins. A Selection does no I/O:

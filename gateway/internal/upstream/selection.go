@@ -10,22 +10,23 @@ import (
 	"time"
 )
 
-// maxNewAddrs bounds how many addresses are added to a selection after its
-// start.
+// maxNewAddrs is the maximum number of addresses that are added to a selection
+// after its start.
 const maxNewAddrs = 16
 
 var errTooLate = errors.New("another address answered sooner")
 
-// Selection is the choice of one address: which is tried when, and what each
-// outcome means for the address. All addresses that were tried may still
-// answer. It does no I/O and starts no goroutine. It is not safe for concurrent
-// use. Init must be called first, and Won or Cancel last.
+// Selection is the choice of one address. It decides the order and times of
+// attempts, and records the outcome of each attempt. All addresses that were
+// tried may still answer. A Selection does no I/O and starts no goroutine. It
+// is not safe for concurrent use. Init must be called first, and Won or Cancel
+// last.
 type Selection struct {
 	d        *Dialer
 	newAddrs func() []string
 	addrs    []string // in the order in which they are tried
 	tried    []try    // one per address that was tried
-	pending  int      // how many of these may still answer
+	pending  int      // number of tried addresses that may still answer
 	added    int      // addresses that AddNew added
 	failures int      // addresses that failed or answered too late
 }
@@ -67,7 +68,7 @@ func (s *Selection) Addr(n int) string { return s.addrs[n] }
 // Over reports whether no address is left to wait for or to try.
 func (s *Selection) Over() bool { return s.pending == 0 && len(s.tried) == len(s.addrs) }
 
-// Failures returns how many addresses failed, or answered too late.
+// Failures returns the number of addresses that failed or answered too late.
 func (s *Selection) Failures() int { return s.failures }
 
 // AddNew adds addresses that became known since the start.
@@ -131,8 +132,9 @@ func (s *Selection) fail(n int, err error, now time.Time) {
 	s.failures++
 }
 
-// Abort ends the selection because of why. Pending addresses have failed if
-// that is a timeout. A selection that was canceled means nothing for them.
+// Abort ends the selection because of the error why. If why is a timeout, the
+// pending addresses have failed. If the selection was canceled, Abort records
+// nothing about them.
 func (s *Selection) Abort(why error, now time.Time) {
 	for n := range s.tried {
 		if s.tried[n].err != nil {
@@ -148,8 +150,8 @@ func (s *Selection) Abort(why error, now time.Time) {
 	}
 }
 
-// Err returns the faults of all addresses, in their order. It wraps ErrFull if
-// that is the only one.
+// Err returns the faults of all addresses, in the order of the addresses. It
+// wraps ErrFull if ErrFull is the only fault.
 func (s *Selection) Err() error {
 	errs, full := make([]error, len(s.tried)), 0
 	for n, t := range s.tried {

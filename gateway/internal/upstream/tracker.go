@@ -21,11 +21,12 @@ const (
 	// firstPause is the part of Dialer.EjectFor after which an address that
 	// failed is probed for the first time. The pause doubles up to the whole.
 	firstPause = 8
-	// maxTrial is how many clients at a time may try an address whose last
-	// attempt failed, plus one per AttemptDelay: pending attempts may be lost
-	// and take long to fail. Other clients are refused at once. They would
-	// wait, with two files each, and all reach the address together when it
-	// recovers. As soon as one client succeeds, all may use the address.
+	// maxTrial is the number of clients that may concurrently try an address
+	// whose last attempt failed. One more client may try per AttemptDelay,
+	// because pending attempts may be lost and take long to fail. Other clients
+	// are refused at once. Otherwise they would wait, with two files each, and
+	// all reach the address together when it recovers. As soon as one client
+	// succeeds, all clients may use the address.
 	maxTrial = 16
 )
 
@@ -37,8 +38,8 @@ var (
 	errOpenCircuit = fmt.Errorf("did not work, and %d clients are trying it already", maxTrial)
 )
 
-// Address is what a Dialer has measured of one address. It is guarded by the
-// mutex of the tracker.
+// Address contains the measurements of a Dialer for one address. It is guarded
+// by the mutex of the tracker.
 type Address struct {
 	pending   int       // attempts
 	began     time.Time // when the last of them began
@@ -50,7 +51,7 @@ type Address struct {
 	retry     time.Time     // when it is probed
 }
 
-// tracker has the addresses of a Dialer.
+// tracker contains the addresses of a Dialer.
 type tracker struct {
 	mu    sync.Mutex
 	addrs map[string]*Address
@@ -186,8 +187,8 @@ func (t *tracker) failed(addr string, took time.Duration, now time.Time, ejectFo
 	a.failed, a.retry = now, now.Add(a.pause)
 }
 
-// delay returns how long to wait for addr before the next address is tried too,
-// at most limit.
+// delay returns the time to wait for addr before the next address is also
+// tried, at most limit.
 func (t *tracker) delay(addr string, limit time.Duration) time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -204,8 +205,8 @@ func (a *Address) delay(limit time.Duration) time.Duration {
 	return min(limit, a.usual())
 }
 
-// usual is the time within which a nearly always answers, if it has answered
-// before.
+// usual returns the time within which the address a nearly always answers. It
+// is valid only if a has answered before.
 func (a *Address) usual() time.Duration { return a.rtt + max(4*a.vary, slack) }
 
 // before reports whether a is a better choice than b: it has fewer connections
