@@ -91,7 +91,7 @@ func awaitLine(t testing.TB, expr string, n int, output func() string) []string 
 	re := regexp.MustCompile(expr)
 	var all [][]string
 	what := fmt.Sprintf("%d lines that match %s", n, expr)
-	testutil.Await(t, processTimeout, what, func(context.Context) error {
+	testutil.Await(t, 20*time.Second, what, func(context.Context) error {
 		text := output()
 		if all = re.FindAllStringSubmatch(text, n); len(all) == n {
 			return nil
