@@ -12,16 +12,16 @@ import (
 
 // Path is one way to reach a datacenter: an address to dial.
 type Path struct {
-	// Addr is host:port. The host is an IP address or a DNS name. A name is
-	// resolved when it is dialed, at most once every 5 s.
+	// Addr is host:port. The host is an IP address or a DNS name. A dial
+	// resolves a DNS name at most once every 5 s.
 	Addr string
 	// Via names the kind of address in logs and in the status output, for
 	// example "remote gateway" or "configured address".
 	Via string
 	// Local is true if Addr is a gateway of the local datacenter. See Mode.
 	Local bool
-	// Rank is the health of the path according to the author of the address
-	// book. Among paths that Mode does not separate, a lower rank is dialed
+	// Rank is the health of the path, as known to the writer of the address
+	// book. Among paths that Mode prefers equally, the lowest rank is dialed
 	// first.
 	Rank int
 }
@@ -30,7 +30,7 @@ type Path struct {
 const (
 	RankHealthy  = 0 // no known problem
 	RankCritical = 1 // the gateway is reported as down
-	RankCached   = 2 // it worked before, but no source lists it now; not probed while another path works
+	RankCached   = 2 // worked before, but no source lists it now; not probed while another path works
 )
 
 // AddressBook lists the known paths to every server of the federation. It is an
@@ -40,13 +40,14 @@ type AddressBook struct {
 	// (host:port).
 	Servers map[string]string
 	// Paths lists the paths to each other datacenter, by datacenter name. The
-	// order decides between paths that Mode, Rank and measurements do not
-	// separate.
+	// order of the list is the last criterion of a dial, after Mode, Rank and
+	// the measurements.
 	Paths map[string][]Path
 }
 
-// SharedAddressBook holds the current AddressBook. One writer stores; dialers
-// load. The zero value holds an empty address book.
+// SharedAddressBook holds the current AddressBook. One goroutine stores address
+// books, and any number of dialers load them. The zero value holds an empty
+// address book.
 type SharedAddressBook struct {
 	current atomic.Pointer[AddressBook]
 	changed broadcast.Broadcast
@@ -55,35 +56,35 @@ type SharedAddressBook struct {
 var emptyAddressBook = &AddressBook{}
 
 // Load returns the current address book, never nil. The caller must not change
-// it.
+// the address book.
 func (b *SharedAddressBook) Load() *AddressBook {
 	return cmp.Or(b.current.Load(), emptyAddressBook)
 }
 
-// Changed returns a channel that is closed at the next Store. A caller that
-// must not miss a change calls Changed before Load.
+// Changed returns a channel that the next Store closes. To miss no change, call
+// Changed before Load.
 func (b *SharedAddressBook) Changed() <-chan struct{} { return b.changed.Wait() }
 
-// Store publishes r and closes the channels that Changed returned. The caller
-// must not change r afterwards.
-func (b *SharedAddressBook) Store(r *AddressBook) {
-	b.current.Store(r)
+// Store publishes book and closes the channels that Changed returned. The
+// caller must not change book afterwards.
+func (b *SharedAddressBook) Store(book *AddressBook) {
+	b.current.Store(book)
 	b.changed.Notify()
 }
 
-// Mode selects which kind of path to another datacenter is dialed first. The
-// other kinds are the fallback in every mode.
+// Mode selects the kind of path to another datacenter that is dialed first. In
+// every mode the other kinds are the fallback.
 type Mode string
 
 const (
-	// ModeLocal prefers gateways of the local datacenter, so that all traffic
-	// leaves the datacenter there. It is the default.
+	// ModeLocal, the default, prefers gateways of the local datacenter. All
+	// traffic then leaves the datacenter through its own gateways.
 	ModeLocal Mode = "local"
-	// ModeRemote prefers gateways of the remote datacenter and bypasses the
-	// local ones.
+	// ModeRemote prefers gateways of the remote datacenter. The traffic then
+	// bypasses the local gateways.
 	ModeRemote Mode = "remote"
-	// ModeAuto prefers the fastest path. Among paths that are about equally
-	// fast, a local gateway is preferred.
+	// ModeAuto prefers the fastest path. Among about equally fast paths, it
+	// prefers a local gateway.
 	ModeAuto Mode = "auto"
 )
 
@@ -97,8 +98,8 @@ func (m Mode) Check() error {
 	return fmt.Errorf("%q is none of %s, %s and %s", string(m), ModeLocal, ModeRemote, ModeAuto)
 }
 
-// class returns the preference of m for the kind of path of p. A lower class is
-// dialed first.
+// class returns the preference of m for p. A dial tries paths of a lower class
+// first.
 func (m Mode) class(p Path) int {
 	if m == ModeAuto || (m == ModeRemote) != p.Local {
 		return 0

@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -19,15 +18,15 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// ErrNoPath reports that the address book has no path to a target. Dial has
-// tried nothing.
+// ErrNoPath reports that the address book has no path to a target. No path was
+// dialed.
 var ErrNoPath = errors.New("no path")
 
 // DialError reports that every path to a target failed.
 type DialError struct {
 	Target Target
 	SNI    string
-	Paths  []PathError // in the order tried
+	Paths  []PathError // in the order of the dials
 	local  bool        // the target is in the dialer's datacenter
 }
 
@@ -64,70 +63,65 @@ func (e *DialError) Unwrap() []error {
 	return errs
 }
 
-// Timeout reports whether every path failed by a timeout.
-func (e *DialError) Timeout() bool {
-	return !slices.ContainsFunc(e.Paths, func(p PathError) bool { return !isTimeout(p.Err) })
-}
-
-// stage is a step of one attempt.
-type stage string
+// stage is a step of one attempt. A later step has a higher value.
+type stage int
 
 const (
-	stageResolve   stage = "resolve"
-	stageConnect   stage = "connect"
-	stageHandshake stage = "tls handshake"
-	stageProtocol  stage = "protocol"
+	stageResolve stage = iota
+	stageConnect
+	stageHandshake
+	stageProtocol
 )
 
-// stageError is an error with the step at which it happened.
+var stageNames = [...]string{"resolve", "connect", "tls handshake", "protocol"}
+
+// stageError is an error with the step at which the attempt failed.
 type stageError struct {
 	stage stage
-	addr  string        // ip:port if it differs from the path's address; the name while resolving
+	addr  string        // ip:port, or the DNS name if the lookup failed; "" if the path has the same address
 	after time.Duration // duration of the attempt
 	err   error
 }
 
 func (e *stageError) Error() string {
 	text := e.err.Error()
-	var errno syscall.Errno
+	errno, isErrno := errors.AsType[syscall.Errno](e.err)
 	switch {
+	case e.stage == stageProtocol:
+		return text
 	case errors.Is(e.err, errLostRace):
 	case isTimeout(e.err):
 		text = fmt.Sprintf("no answer within %v", e.after.Round(time.Millisecond))
 	case e.stage == stageHandshake:
 		text = tlsutil.DescribeError(e.err)
-	case e.stage == stageConnect && errors.As(e.err, &errno):
+	case e.stage == stageConnect && isErrno:
 		text = errno.Error() // without the prefix of package net, which repeats the address
 	}
-	if e.stage == stageProtocol {
-		return text
-	}
 	if e.addr == "" {
-		return fmt.Sprintf("%s: %s", e.stage, text)
+		return fmt.Sprintf("%s: %s", stageNames[e.stage], text)
 	}
-	return fmt.Sprintf("%s %s: %s", e.stage, e.addr, text)
+	return fmt.Sprintf("%s %s: %s", stageNames[e.stage], e.addr, text)
 }
 
 func (e *stageError) Unwrap() error { return e.err }
 
-// hint returns the remedy for the path whose attempt got furthest.
+// hint returns a remedy for the path whose attempt reached the latest stage, or
+// "" if none is known.
 func (e *DialError) hint() string {
-	var best *stageError
-	rank := map[stage]int{stageResolve: 0, stageConnect: 1, stageHandshake: 2, stageProtocol: 3}
+	var latest *stageError
 	for _, p := range e.Paths {
-		var s *stageError
-		if errors.As(p.Err, &s) && (best == nil || rank[s.stage] > rank[best.stage]) {
-			best = s
+		if s, ok := errors.AsType[*stageError](p.Err); ok && (latest == nil || s.stage > latest.stage) {
+			latest = s
 		}
 	}
-	if best == nil {
+	if latest == nil {
 		return ""
 	}
 	listener := "a gateway"
 	if e.local {
 		listener = "the server"
 	}
-	switch best.stage {
+	switch latest.stage {
 	case stageResolve:
 		return "check the name and the resolver"
 	case stageConnect:
@@ -135,35 +129,33 @@ func (e *DialError) hint() string {
 	case stageProtocol:
 		return "check that both servers run compatible versions"
 	}
-	var verify *tls.CertificateVerificationError
-	var unknown x509.UnknownAuthorityError
+	_, otherCA := errors.AsType[x509.UnknownAuthorityError](latest.err)
+	_, invalid := errors.AsType[*tls.CertificateVerificationError](latest.err)
+	op, isOp := errors.AsType[*net.OpError](latest.err)
 	switch {
-	case errors.As(best.err, &unknown):
+	case otherCA:
 		return "all datacenters need certificates of one CA"
-	case errors.As(best.err, &verify):
+	case invalid:
 		return "" // tlsutil.DescribeError gives the remedy
-	case isTimeout(best.err):
+	case isTimeout(latest.err):
 		return "it accepts connections but is stuck, or the server behind it is"
-	case !e.local && (errors.Is(best.err, io.EOF) || isReset(best.err)):
+	case !e.local && (errors.Is(latest.err, io.EOF) || isOp && op.Op == "read"):
 		return fmt.Sprintf("the gateway has no route for %s, or no server there is up", e.SNI)
 	}
 	return ""
 }
 
-func isReset(err error) bool {
-	var op *net.OpError
-	return errors.As(err, &op) && op.Op == "read"
-}
-
 func isTimeout(err error) bool {
-	var t interface{ Timeout() bool }
-	return errors.Is(err, context.DeadlineExceeded) || errors.As(err, &t) && t.Timeout()
+	t, ok := errors.AsType[interface {
+		error
+		Timeout() bool
+	}](err)
+	return errors.Is(err, context.DeadlineExceeded) || ok && t.Timeout()
 }
 
-// explain is tlsutil.DescribeError for errors that may be a DialError.
+// explain returns the text of err on one line, with a remedy if one is known.
 func explain(err error) string {
-	var de *DialError
-	if errors.As(err, &de) {
+	if _, ok := errors.AsType[*DialError](err); ok {
 		return oneLine(err)
 	}
 	return tlsutil.DescribeError(err)

@@ -19,19 +19,20 @@ const (
 	MaxName = 63
 
 	frameHeadLen = 6 // u32 length, u8 pool, u8 name length
-	lengthLen    = 4 // the length field, which does not count itself
-	echoLen      = 8
+	lengthLen    = 4 // the length field, which does not count its own bytes
+	echoLen      = 8 // payload of an echo frame
 	maxFrame     = frameHeadLen + MaxName + MaxPacket
 
 	// maxConsulPacket bounds a ProtoConsulPacket packet.
 	maxConsulPacket = 4 << 20
 )
 
-// frameHead is the fixed part of a frame.
+// frameHead is the fixed part of a frame. The target name follows the head, and
+// the packet follows the name.
 type frameHead struct {
 	pool   Pool
-	name   int // length of the target's name, which follows the head
-	packet int // length of the packet, which follows the name
+	name   int // length of the target name
+	packet int // length of the packet
 }
 
 var (
@@ -41,8 +42,8 @@ var (
 	errFrameShort  = errors.New("frame is truncated")
 )
 
-// parseFrameHead checks everything that the head alone determines. Nothing is
-// allocated or read for a frame that is out of bounds.
+// parseFrameHead checks the pool and the lengths of a frame. A reader calls
+// parseFrameHead before it allocates memory for the frame.
 func parseFrameHead(b [frameHeadLen]byte) (frameHead, error) {
 	length := binary.BigEndian.Uint32(b[:])
 	h := frameHead{pool: Pool(b[4]), name: int(b[5])}
@@ -64,7 +65,8 @@ func parseFrameHead(b [frameHeadLen]byte) (frameHead, error) {
 	return h, nil
 }
 
-// appendFrame appends one frame to dst. The caller has checked name and packet.
+// appendFrame appends one frame to dst. The caller has checked the lengths of
+// name and packet.
 func appendFrame(dst []byte, pool Pool, name string, packet []byte) []byte {
 	size := frameHeadLen + len(name) + len(packet)
 	n := len(dst)
@@ -82,7 +84,7 @@ func appendEcho(dst []byte, n uint64) []byte {
 	return appendFrame(dst, poolEcho, "", binary.BigEndian.AppendUint64(make([]byte, 0, echoLen), n))
 }
 
-// frame is a decoded frame. name and packet alias the decoded bytes.
+// frame is a decoded frame. The fields name and packet alias the decoded bytes.
 type frame struct {
 	pool   Pool
 	name   []byte
@@ -110,19 +112,16 @@ func decodeFrame(b []byte) (frame, error) {
 	return frame{pool: h.pool, name: name, packet: b[frameHeadLen+h.name : size], size: size}, nil
 }
 
-// checkTargetName checks a name from the wire: a DNS label, or empty for the
-// server that receives the frame.
+// checkTargetName checks a name from the wire. A name is a DNS label, or empty
+// for the server that receives the frame.
 func checkTargetName(name []byte) error {
-	if len(name) == 0 {
-		return nil
-	}
-	if err := tlsutil.CheckLabel(string(name)); err != nil {
+	if err := tlsutil.CheckLabel(string(name)); len(name) > 0 && err != nil {
 		return fmt.Errorf("%w: %w", errFrameName, err)
 	}
 	return nil
 }
 
-// parseConsulLength parses the length before a ProtoConsulPacket packet.
+// parseConsulLength parses the length that precedes a ProtoConsulPacket packet.
 func parseConsulLength(b [lengthLen]byte) (int, error) {
 	n := binary.BigEndian.Uint32(b[:])
 	if n == 0 || n > maxConsulPacket {
@@ -132,8 +131,8 @@ func parseConsulLength(b [lengthLen]byte) (int, error) {
 }
 
 // appendConsulFrames converts ProtoGossip frames to ProtoConsulPacket frames
-// for one node. Echoes and packets of the LAN pool, which Consul's framing
-// lacks, are left out. frames come from a sendQueue, so they are complete.
+// for one node. It skips echoes and packets of the LAN pool, because Consul's
+// framing has neither. The frames of a sendQueue are always complete.
 func appendConsulFrames(dst, frames []byte) []byte {
 	for len(frames) > 0 {
 		f, err := decodeFrame(frames)

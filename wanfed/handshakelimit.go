@@ -3,12 +3,14 @@
 package wanfed
 
 import (
-	"container/list"
 	"context"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
+
+	"github.com/wanfed/wanfed/internal/backoff"
 )
 
 // Grace periods after which a handshake may be shed to admit another handshake.
@@ -21,55 +23,43 @@ const (
 
 // handshake is an unfinished TLS handshake.
 type handshake struct {
-	raw     net.Conn
-	element *list.Element
+	raw net.Conn
 
 	// Guarded by handshakeLimit.mu.
 	source    netip.Prefix
-	started   time.Time // when its goroutine first ran; zero: not yet
+	started   time.Time // when the goroutine of the handshake first ran; zero: not yet
 	helloSeen bool      // the ClientHello has arrived
 	shed      bool      // closed to admit another handshake
 }
 
-// handshakeLimit bounds unfinished handshakes. At the limit max, the next
-// handshake starts when another handshake ends or is overdue. Among overdue
-// handshakes, a handshake without a ClientHello is shed first. Next is a
-// handshake of the source with the most handshakes, then the oldest handshake.
-// A client that opens many connections therefore displaces its own connections.
+// handshakeLimit bounds unfinished handshakes. At the limit, the next handshake
+// starts when another handshake ends or is shed. Only an overdue handshake is
+// shed, in this order of preference: a handshake without a ClientHello, a
+// handshake of the source with the most handshakes, the oldest handshake. A
+// client that opens many connections therefore displaces its own connections.
+//
 // A source is an IPv4 address or an IPv6 /64. All connections through one
-// gateway are one source, unless the gateway sends PROXY headers.
+// gateway have one source, unless the gateway sends PROXY headers.
 type handshakeLimit struct {
 	max               int
 	helloGrace, grace time.Duration
 	released          chan struct{} // size 1: a handshake has ended
 
-	mu      sync.Mutex
-	open    list.List // of *handshake, oldest first
-	sources map[netip.Prefix]int
+	mu   sync.Mutex
+	open []*handshake // oldest first
 }
 
 func newHandshakeLimit(max int) *handshakeLimit {
 	return &handshakeLimit{
-		max: max, helloGrace: helloGrace, grace: handshakeGrace,
-		released: make(chan struct{}, 1), sources: map[netip.Prefix]int{},
+		max: max, helloGrace: helloGrace, grace: handshakeGrace, released: make(chan struct{}, 1),
 	}
-}
-
-// overdue returns the time at which hs may be shed. ok is false if hs has not
-// started.
-func (l *handshakeLimit) overdue(hs *handshake) (at time.Time, ok bool) {
-	grace := l.helloGrace
-	if hs.helloSeen {
-		grace = l.grace
-	}
-	return hs.started.Add(grace), !hs.started.IsZero()
 }
 
 // acquire waits for a free slot and registers the handshake of raw. It returns
 // nil if ctx ends first. Only one goroutine calls acquire.
 func (l *handshakeLimit) acquire(ctx context.Context, raw net.Conn) *handshake {
 	hs := &handshake{raw: raw, source: sourceOf(raw.RemoteAddr())}
-	for {
+	for ctx.Err() == nil {
 		victim, wait, ok := l.tryAcquire(hs, time.Now())
 		if victim != nil {
 			victim.Close()
@@ -77,74 +67,70 @@ func (l *handshakeLimit) acquire(ctx context.Context, raw net.Conn) *handshake {
 		if ok {
 			return hs
 		}
-		t := time.NewTimer(wait)
-		select {
-		case <-l.released:
-			t.Stop()
-		case <-t.C:
-		case <-ctx.Done():
-			t.Stop()
-			return nil
-		}
+		backoff.Sleep(ctx, wait, l.released)
 	}
+	return nil
 }
 
-// tryAcquire registers hs if a slot is free, or in the slot of victim. The
-// caller closes the connection of victim. Otherwise tryAcquire returns the time
-// to wait.
+// tryAcquire registers hs if a slot is free, or sheds an overdue handshake and
+// registers hs in its slot. The caller closes victim, the connection of the
+// shed handshake. Otherwise tryAcquire returns the time to wait.
 func (l *handshakeLimit) tryAcquire(hs *handshake, now time.Time) (victim net.Conn, wait time.Duration, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.open.Len() >= l.max {
-		old, next := l.overdueLocked(now)
-		if old == nil {
-			return nil, next, false
+	if len(l.open) >= l.max {
+		if victim, wait = l.shedLocked(now); victim == nil {
+			return nil, wait, false
 		}
-		victim = l.shedLocked(old)
 	}
-	hs.element = l.open.PushBack(hs)
-	l.sources[hs.source]++
+	l.open = append(l.open, hs)
 	return victim, 0, true
 }
 
-// overdueLocked returns the handshake to shed, or the time until a handshake
-// may be overdue.
-func (l *handshakeLimit) overdueLocked(now time.Time) (worst *handshake, next time.Duration) {
+// shedLocked sheds one overdue handshake and returns its connection. If no
+// handshake is overdue, shedLocked returns the time until one may be overdue.
+func (l *handshakeLimit) shedLocked(now time.Time) (victim net.Conn, next time.Duration) {
+	var worst *handshake
 	next = l.helloGrace // for handshakes that have not started
-	for e := l.open.Front(); e != nil; e = e.Next() {
-		hs := e.Value.(*handshake)
-		at, ok := l.overdue(hs)
+	perSource := l.countSourcesLocked()
+	for _, hs := range l.open {
+		grace := l.helloGrace
+		if hs.helloSeen {
+			grace = l.grace
+		}
+		at := hs.started.Add(grace)
 		switch {
-		case !ok:
+		case hs.started.IsZero():
 		case now.Before(at):
 			next = min(next, at.Sub(now))
 		case worst == nil, worst.helloSeen && !hs.helloSeen,
-			worst.helloSeen == hs.helloSeen && l.sources[hs.source] > l.sources[worst.source]:
+			worst.helloSeen == hs.helloSeen && perSource[hs.source] > perSource[worst.source]:
 			worst = hs
 		}
 	}
-	return worst, next
+	if worst == nil {
+		return nil, next
+	}
+	worst.shed = true
+	l.removeLocked(worst)
+	return worst.raw, 0
 }
 
-func (l *handshakeLimit) shedLocked(hs *handshake) net.Conn {
-	hs.shed = true
-	l.removeLocked(hs)
-	return hs.raw
+// countSourcesLocked returns the number of handshakes of each source.
+func (l *handshakeLimit) countSourcesLocked() map[netip.Prefix]int {
+	count := make(map[netip.Prefix]int, len(l.open))
+	for _, hs := range l.open {
+		count[hs.source]++
+	}
+	return count
 }
 
 func (l *handshakeLimit) removeLocked(hs *handshake) {
-	l.open.Remove(hs.element)
-	hs.element = nil
-	l.leaveLocked(hs.source)
+	i := slices.Index(l.open, hs)
+	l.open = slices.Delete(l.open, i, i+1)
 }
 
-func (l *handshakeLimit) leaveLocked(source netip.Prefix) {
-	if l.sources[source]--; l.sources[source] == 0 {
-		delete(l.sources, source)
-	}
-}
-
-// start records that the goroutine of hs runs. A later delay is caused by the
+// start records that the goroutine of hs runs. Any later delay is caused by the
 // peer and not by this machine.
 func (l *handshakeLimit) start(hs *handshake) {
 	l.mu.Lock()
@@ -152,17 +138,12 @@ func (l *handshakeLimit) start(hs *handshake) {
 	hs.started = time.Now()
 }
 
-// setSource replaces the source of hs. The source was derived from the address
-// of the connection.
+// setSource replaces the source of hs, which was the remote address, by the
+// source in a PROXY header.
 func (l *handshakeLimit) setSource(hs *handshake, source netip.Prefix) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if hs.shed { // hs is not counted any more
-		return
-	}
-	l.leaveLocked(hs.source)
 	hs.source = source
-	l.sources[source]++
 }
 
 // noteHello records that the ClientHello has arrived.
@@ -188,11 +169,8 @@ func (l *handshakeLimit) end(hs *handshake) (shed bool) {
 
 // shedOne sheds one overdue handshake, if there is any.
 func (l *handshakeLimit) shedOne() {
-	var victim net.Conn
 	l.mu.Lock()
-	if old, _ := l.overdueLocked(time.Now()); old != nil {
-		victim = l.shedLocked(old)
-	}
+	victim, _ := l.shedLocked(time.Now())
 	l.mu.Unlock()
 	if victim != nil {
 		victim.Close()
@@ -202,10 +180,11 @@ func (l *handshakeLimit) shedOne() {
 func (l *handshakeLimit) len() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.open.Len()
+	return len(l.open)
 }
 
-// sourceOf returns the network whose connections are counted together.
+// sourceOf returns the network that counts as one source. Connections without
+// an IP address share the zero Prefix.
 func sourceOf(a net.Addr) netip.Prefix {
 	tcp, ok := a.(*net.TCPAddr)
 	if !ok {
@@ -215,6 +194,6 @@ func sourceOf(a net.Addr) netip.Prefix {
 	if ip.Is4() {
 		bits = 32
 	}
-	p, _ := ip.Prefix(bits) // fails without an address; connections without an address share one source
+	p, _ := ip.Prefix(bits) // fails only without an IP address
 	return p
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/wanfed/wanfed/internal/testutil"
+	"github.com/wanfed/wanfed/tlsutil"
 )
 
 // openSilent opens n connections that send nothing, or half a ClientHello.
@@ -36,6 +37,8 @@ func openSilent(t *testing.T, addr string, n int, half bool) []net.Conn {
 	return conns
 }
 
+// TestMux_ShedsSilentHandshakes opens 1,000 connections that never complete a
+// handshake. A valid client is accepted nevertheless.
 func TestMux_ShedsSilentHandshakes(t *testing.T) {
 	testutil.Cluster(t)
 	a := newAuthority(t)
@@ -44,156 +47,150 @@ func TestMux_ShedsSilentHandshakes(t *testing.T) {
 			b := newMuxFixture(t, a, func(c *MuxConfig) { c.handshakeTimeout = 20 * time.Second }) // longer than the test
 			idle := openSilent(t, b.addr, 1000, half)
 			start := time.Now()
-			c, err := tls.Dial("tcp", b.addr, a.server("srv2", "dc1").ClientConfig("srv1.server.dc1.wanfed", "all/1"))
-			if err != nil {
-				t.Fatal(err)
+			if err := dialAllowed(b.addr, a.server("srv2", "dc1"), 20*time.Second); err != nil {
+				t.Fatalf("connection of a valid client: %v, want nil", err)
 			}
-			defer c.Close()
-			c.SetDeadline(time.Now().Add(20 * time.Second))
-			if _, err := io.ReadFull(c, make([]byte, 2)); err != nil {
-				t.Fatal(err)
+			if got, limit := time.Since(start), b.m.cfg.handshakeTimeout/2; got > limit {
+				t.Errorf("valid client was accepted after %v, want at most %v", got, limit)
 			}
-			took := time.Since(start)
-			t.Logf("accepted after %v", took)
-			if limit := b.m.cfg.handshakeTimeout / 2; took > limit {
-				t.Errorf("accepted after %v, want at most %v", took, limit)
-			}
-			if n := b.m.Stats().Handshaking; n > b.m.cfg.maxHandshakes {
-				t.Errorf("Handshaking = %d, above MaxHandshakes", n)
+			if got, limit := b.m.Stats().Handshaking, b.m.cfg.maxHandshakes; got > limit {
+				t.Errorf("Stats().Handshaking = %d, want at most %d", got, limit)
 			}
 			shed := uint64(len(idle) + 1 - b.m.cfg.maxHandshakes)
 			testutil.Eventually(t, 5*time.Second, func() bool { return b.m.Stats().Refused[string(crowded)] == shed },
 				"the silent connections to be shed")
 			if log := b.log.String(); strings.Count(log, refusalText[crowded]) != 1 {
-				t.Errorf("log:\n%s", log)
+				t.Errorf("log = %q, want one line %q", log, refusalText[crowded])
 			}
 			if !isClosedByPeer(idle[0]) {
-				t.Error("the oldest silent connection is still open")
+				t.Error("the oldest silent connection is open, want closed")
 			}
 			b.stop()
-			if n := b.m.Stats().Handshaking; n != 0 {
-				t.Errorf("Handshaking = %d after Run, want 0", n)
+			if got := b.m.Stats().Handshaking; got != 0 {
+				t.Errorf("Stats().Handshaking after Run = %d, want 0", got)
 			}
 		})
 	}
 }
 
-// More peers than MaxHandshakes connect at once, and all are accepted one after
-// the other. The grace periods are long, because on a busy machine some of the
-// test's own handshakes would be overdue.
+// dialAllowed connects to the protocol all/1 of a muxFixture, reads its two
+// bytes within limit and closes the connection.
+func dialAllowed(addr string, id *tlsutil.Identity, limit time.Duration) error {
+	c, err := tls.Dial("tcp", addr, id.ClientConfig("srv1.server.dc1.wanfed", "all/1"))
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(limit))
+	_, err = io.ReadFull(c, make([]byte, 2))
+	return err
+}
+
+// TestMux_ManyHandshakesAtOnce connects 60 clients at once to a Mux that allows
+// 4 concurrent handshakes. All clients are accepted, one after the other. The
+// grace periods are long, because handshakes on a busy machine may be slow.
 func TestMux_ManyHandshakesAtOnce(t *testing.T) {
 	a := newAuthority(t)
 	b := newMuxFixtureOn(t, a, listen(t), func(c *MuxConfig) { c.maxHandshakes, c.handshakeTimeout = 4, time.Minute },
 		func(m *Mux) { m.handshakes.helloGrace, m.handshakes.grace = time.Minute, time.Minute })
 	id := a.server("srv2", "dc1")
-	const peers = 60
-	errc := make(chan error, peers)
-	for range peers {
-		go func() {
-			c, err := tls.Dial("tcp", b.addr, id.ClientConfig("srv1.server.dc1.wanfed", "all/1"))
-			if err == nil {
-				c.SetDeadline(time.Now().Add(time.Minute))
-				_, err = io.ReadFull(c, make([]byte, 2))
-				c.Close()
-			}
-			errc <- err
-		}()
+	const clients = 60
+	errc := make(chan error, clients)
+	for range clients {
+		go func() { errc <- dialAllowed(b.addr, id, time.Minute) }()
 	}
-	for range peers {
+	for i := range clients {
 		select {
 		case <-b.got:
 		case <-time.After(time.Minute):
-			t.Fatalf("a peer was not accepted; refused: %v", b.m.Stats().Refused)
+			t.Fatalf("accepted clients = %d, want %d; Stats().Refused = %v", i, clients, b.m.Stats().Refused)
 		}
 		if err := <-errc; err != nil {
-			t.Error(err)
+			t.Errorf("connection of a client: %v, want nil", err)
 		}
 	}
 	if got := b.m.Stats().Refused; len(got) != 0 {
-		t.Errorf("Refused = %v, want none", got)
+		t.Errorf("Stats().Refused = %v, want none", got)
 	}
 }
 
-// fromAddr is a connection with a given remote address.
-type fromAddr struct {
+// fakeConn is a connection with a given remote address.
+type fakeConn struct {
 	net.Conn
 	addr net.Addr
 }
 
-func (c fromAddr) RemoteAddr() net.Addr { return c.addr }
-func (c fromAddr) Close() error         { return nil }
+func (c fakeConn) RemoteAddr() net.Addr { return c.addr }
+func (c fakeConn) Close() error         { return nil }
 
+// TestHandshakeLimit_Order checks at each step which handshakes were shed. A
+// handshake is called by its number, in the order of add.
 func TestHandshakeLimit_Order(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newHandshakeLimit(5)
-		var order []*handshake
+		limit := newHandshakeLimit(5)
+		var all []*handshake
 		add := func(ip string) *handshake {
-			t.Helper()
-			sh := s.acquire(t.Context(), fromAddr{addr: &net.TCPAddr{IP: net.ParseIP(ip)}})
-			s.start(sh)
-			order = append(order, sh)
-			return sh
-		}
-		gone := func() (which []int) {
-			for i, sh := range order {
-				if sh.shed {
-					which = append(which, i)
-				}
-			}
-			return which
+			hs := limit.acquire(t.Context(), fakeConn{addr: &net.TCPAddr{IP: net.ParseIP(ip)}})
+			limit.start(hs)
+			all = append(all, hs)
+			return hs
 		}
 		start := time.Now()
-		want := func(at time.Duration, which ...int) {
+		checkShed := func(after time.Duration, want ...int) {
 			t.Helper()
-			if got := gone(); !slices.Equal(got, which) || time.Since(start) != at {
-				t.Fatalf("after %v: shed %v, want %v after %v", time.Since(start), got, which, at)
+			var got []int
+			for i, hs := range all {
+				if hs.shed {
+					got = append(got, i)
+				}
+			}
+			if took := time.Since(start); !slices.Equal(got, want) || took != after {
+				t.Fatalf("shed after %v: handshakes %v, want %v after %v", took, got, want, after)
 			}
 		}
 		for _, ip := range []string{"192.0.2.1", "2001:db8::1", "2001:db8::2", "2001:db8::3"} { // 0 to 3
 			add(ip)
 		}
-		s.noteHello(add("192.0.2.2")) // 4
-		add("192.0.2.3")              // 5: waits until 0 to 3 are overdue; then one of the /64 with three is shed
-		want(helloGrace, 1)
-		add("192.0.2.4") // 6: that /64 still has two
-		want(helloGrace, 1, 2)
-		add("192.0.2.5") // 7: all sources have one, and 0 is the oldest
-		want(helloGrace, 0, 1, 2)
-		s.noteHello(order[3])
-		s.noteHello(order[5])
-		s.end(order[6])
-		s.noteHello(add("192.0.2.6")) // 8: there is room
-		want(helloGrace, 0, 1, 2)
-		add("192.0.2.7") // 9: 7 is the only one without a ClientHello, and becomes overdue
-		want(2*helloGrace, 0, 1, 2, 7)
-		s.end(order[9])
-		s.noteHello(add("192.0.2.7")) // 10
-		for range 2 {                 // all have a ClientHello: 3 and 4 are the oldest when a second has passed
-			s.noteHello(add("192.0.2.8")) // 11, 12
+		limit.noteHello(add("192.0.2.2")) // 4
+		add("192.0.2.3")                  // 5 waits until 0 to 3 are overdue. 1 to 3 have one source, 2001:db8::/64.
+		checkShed(helloGrace, 1)
+		add("192.0.2.4") // 6: the /64 still has two handshakes
+		checkShed(helloGrace, 1, 2)
+		add("192.0.2.5") // 7: every source has one handshake, and 0 is the oldest
+		checkShed(helloGrace, 0, 1, 2)
+		limit.noteHello(all[3])
+		limit.noteHello(all[5])
+		limit.end(all[6])
+		limit.noteHello(add("192.0.2.6")) // 8 takes the free slot
+		checkShed(helloGrace, 0, 1, 2)
+		add("192.0.2.7") // 9 waits until 7, the only handshake without a ClientHello, is overdue
+		checkShed(2*helloGrace, 0, 1, 2, 7)
+		limit.end(all[9])
+		limit.noteHello(add("192.0.2.7")) // 10
+		for range 2 {                     // 11 and 12: all have a ClientHello, and 3 and 4 are the first that are overdue
+			limit.noteHello(add("192.0.2.8"))
 		}
-		want(handshakeGrace, 0, 1, 2, 3, 4, 7)
-		for _, sh := range order {
-			if sh.element != nil {
-				s.end(sh)
-			}
+		checkShed(handshakeGrace, 0, 1, 2, 3, 4, 7)
+		for _, hs := range slices.Clone(limit.open) {
+			limit.end(hs)
 		}
-		if s.len() != 0 || len(s.sources) != 0 {
-			t.Errorf("%d handshakes, %d sources at the end", s.len(), len(s.sources))
+		if got := limit.len(); got != 0 {
+			t.Errorf("len() after the end of all handshakes = %d, want 0", got)
 		}
 	})
 }
 
 func TestSourceOf(t *testing.T) {
-	for in, want := range map[string]string{
+	for ip, want := range map[string]string{
 		"192.0.2.7": "192.0.2.7/32", "::ffff:192.0.2.7": "192.0.2.7/32", "2001:db8:1:2:3::4": "2001:db8:1:2::/64",
 	} {
-		if got := sourceOf(&net.TCPAddr{IP: net.ParseIP(in)}); got != netip.MustParsePrefix(want) {
-			t.Errorf("%s: %v, want %s", in, got, want)
+		if got := sourceOf(&net.TCPAddr{IP: net.ParseIP(ip)}); got != netip.MustParsePrefix(want) {
+			t.Errorf("sourceOf(%s) = %v, want %s", ip, got, want)
 		}
 	}
-	for _, a := range []net.Addr{nameAddr("pipe"), nil, &net.TCPAddr{}} {
-		if got := sourceOf(a); got.IsValid() {
-			t.Errorf("%v: %v", a, got)
+	for _, addr := range []net.Addr{nameAddr("pipe"), nil, &net.TCPAddr{}} {
+		if got := sourceOf(addr); got.IsValid() {
+			t.Errorf("sourceOf(%v) = %v, want the zero Prefix", addr, got)
 		}
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"crypto/tls"
 	"io"
 	"log/slog"
-	"maps"
 	"net"
 	"net/netip"
 	"strconv"
@@ -273,7 +272,7 @@ func TestMux_ProxyShedsBySource(t *testing.T) {
 	sources := func() map[netip.Prefix]int {
 		b.m.handshakes.mu.Lock()
 		defer b.m.handshakes.mu.Unlock()
-		return maps.Clone(b.m.handshakes.sources)
+		return b.m.handshakes.countSourcesLocked()
 	}
 	one := dialWithHeader(t, b.addr, headerOf("192.0.2.1:1"))
 	testutil.Eventually(t, 5*time.Second, func() bool { return sources()[netip.MustParsePrefix("192.0.2.1/32")] == 1 },

@@ -155,7 +155,7 @@ func (p *Prober) probe(ctx context.Context, dc string, path Path) {
 
 // probe exchanges an echo with any server of dc over path.
 func (d *Dialer) probe(ctx context.Context, dc string, path Path) (pc *pathConn, rtt time.Duration, err error) {
-	c, err := d.attempt("", dc, ProtoGossip, ProtoConsulPacket).dialPath(ctx, path)
+	c, err := d.request("", dc, ProtoGossip, ProtoConsulPacket).dialPath(ctx, path)
 	if err != nil {
 		return nil, 0, err
 	}
