@@ -84,7 +84,7 @@ func TestClientReads(t *testing.T) {
 		"/v1/catalog/datacenters?":                                                    `["dc1","dc2"]`,
 		"/v1/status/leader?dc=dc2":                                                    `"10.2.0.11:8300"`,
 		"/v1/status/peers?":                                                           `["10.1.0.11:8300"]`,
-		"/v1/agent/federation-status?":                                                `{"Datacenter":"dc1","Datacenters":[{"Name":"dc1","RecordAge":2}]}`,
+		"/v1/agent/federation-status?":                                                `{"datacenter":"dc1","datacenters":[{"name":"dc1","record_age":2}]}`,
 		"/v1/internal/federation-state/dc2?dc=dc9&index=18446744073709551615&wait=1s": `{"State":{"Datacenter":"dc2"}}`,
 	}
 	c := newTestClient(t, func(w http.ResponseWriter, r *http.Request) {

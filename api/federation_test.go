@@ -240,7 +240,7 @@ func TestStatusLeavesOutWhatIsUnknown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := `{"Name":"dc9","Primary":false,"Own":false,"ServersAlive":0,"ServersKnown":0,"GatewaysHealthy":0,"GatewaysKnown":0}`
+	want := `{"name":"dc9","primary":false,"own":false,"servers_alive":0,"servers_known":0,"gateways_healthy":0,"gateways_known":0}`
 	if d := cmp.Diff(want, string(got)); d != "" {
 		t.Error(d)
 	}
@@ -248,7 +248,7 @@ func TestStatusLeavesOutWhatIsUnknown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want = `{"Name":"","Primary":false,"Own":false,"ServersAlive":0,"ServersKnown":0,"GatewaysHealthy":0,"GatewaysKnown":0,"RecordAge":0,"ReplicationLag":1.5}`
+	want = `{"name":"","primary":false,"own":false,"servers_alive":0,"servers_known":0,"gateways_healthy":0,"gateways_known":0,"record_age":0,"replication_lag":1.5}`
 	if d := cmp.Diff(want, string(got)); d != "" {
 		t.Error(d)
 	}

@@ -36,7 +36,7 @@ server is alive). The exit status is 0 if the server answers.`,
 		Example: `  wanfed status
   wanfed status --datacenter dc2
   wanfed status --output wide
-  wanfed status --output json | jq '.Datacenters[] | select(.Advice)'`,
+  wanfed status --output json | jq '.datacenters[] | select(.advice)'`,
 		Args: noArgs,
 	}, func(cmd *cobra.Command, _ []string, cl client, out printer) error {
 		s, err := cl.Status(cmd.Context(), cl.opts)
