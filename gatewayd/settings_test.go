@@ -18,9 +18,10 @@ func TestMerge_LiveSettings(t *testing.T) {
 	now, next := DefaultSettings(), DefaultSettings()
 	now.LAN, now.WANDeny = "10.0.0.5:8444", []string{"192.0.2.0/24"}
 	next.LAN, next.DrainTime = "10.0.0.6:8444", "1h"
-	merged, changed, fixed := merge(now, next)
+	merged := now
+	changed, fixed := settings.Merge(&merged, &next)
 	if merged.LAN != now.LAN || merged.DrainTime != "1h" || merged.WANDeny != nil {
-		t.Errorf("merge() = %+v, want the lan of now and the live settings of next", merged)
+		t.Errorf("Merge() = %+v, want the lan of now and the live settings of next", merged)
 	}
 	if want := []string{"wan_deny", "drain_time"}; !slices.Equal(changed, want) {
 		t.Errorf("changed = %v, want %v", changed, want)

@@ -5,7 +5,6 @@ package gatewayd
 import (
 	"context"
 	"os"
-	"reflect"
 	"strings"
 	"time"
 
@@ -130,7 +129,8 @@ func (p *process) reloadSettings() {
 		p.log.Error("cannot reload the settings", "err", err)
 		return
 	}
-	merged, changed, fixed := merge(p.settings, next)
+	merged := p.settings
+	changed, fixed := settings.Merge(&merged, &next)
 	p.settings = merged
 	if level, err := settings.ParseLevel(merged.LogLevel); err == nil {
 		p.level.Set(level)
@@ -158,25 +158,4 @@ func (p *process) reloadRoutes(path string) error {
 	}
 	p.log.Info("routes changed", "file", path, "count", table.Len())
 	return nil
-}
-
-// merge returns the settings now with the live settings of next. The result
-// changed names the live settings that differ. The result fixed names the other
-// settings that differ, which need a new process.
-func merge(now, next Settings) (merged Settings, changed, fixed []string) {
-	var fields []settings.Field
-	settings.Each(&next, func(f settings.Field) { fields = append(fields, f) })
-	settings.Each(&now, func(f settings.Field) {
-		to := fields[0].Value
-		fields = fields[1:]
-		switch {
-		case reflect.DeepEqual(f.Value.Interface(), to.Interface()):
-		case f.Live:
-			f.Value.Set(to)
-			changed = append(changed, f.Name)
-		default:
-			fixed = append(fixed, f.Name)
-		}
-	})
-	return now, changed, fixed
 }

@@ -95,10 +95,13 @@ type Config struct {
 	ProxyFrom []netip.Prefix
 
 	// BootstrapExpect is the number of servers that form the first Raft group:
-	// 1, 3 or 5. Default: 1.
+	// 1, 3 or 5. Without RetryJoin the default is 1. With RetryJoin the default
+	// is 0: this server forms no group, and waits until the leader of its
+	// datacenter adds it.
 	BootstrapExpect int
 	// RetryJoin lists addresses (host:port) of servers of this datacenter.
-	// Required if BootstrapExpect is above 1.
+	// Required if BootstrapExpect is above 1. A server that has joined once also
+	// finds the others by the addresses in DataDir.
 	RetryJoin []string
 
 	// AllowRemoteWritesFrom lists the datacenters whose servers may forward
@@ -117,10 +120,28 @@ type Config struct {
 	// elections set it.
 	heartbeat time.Duration
 
+	// Updates, if not nil, delivers settings that change while the server runs.
+	// The server applies each, and reads its certificate files again.
+	Updates <-chan LiveSettings
+
 	// Logger receives the log. Default: slog.Default().
 	Logger *slog.Logger
 	// Started, if not nil, is called once, after both ports listen.
 	Started func(Addrs)
+}
+
+// LiveSettings are the settings that can change while a server runs. They are
+// described at the fields of Config with the same names.
+type LiveSettings struct {
+	AllowRemoteWritesFrom []string
+	RetryJoin             []string
+	DeadServerAfter       time.Duration
+}
+
+// Live returns the settings of c that can change while the server runs.
+func (c Config) Live() LiveSettings {
+	c = c.withDefaults()
+	return LiveSettings{AllowRemoteWritesFrom: c.AllowRemoteWritesFrom, RetryJoin: c.RetryJoin, DeadServerAfter: c.DeadServerAfter}
 }
 
 // Addrs are the addresses at which other processes dial a started server.
@@ -152,7 +173,7 @@ func (c Config) withDefaults() Config {
 	if c.MeshGatewayMode == "" {
 		c.MeshGatewayMode = string(wanfed.ModeLocal)
 	}
-	if c.BootstrapExpect == 0 {
+	if c.BootstrapExpect == 0 && len(c.RetryJoin) == 0 {
 		c.BootstrapExpect = 1
 	}
 	if c.DeadServerAfter == 0 {

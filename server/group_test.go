@@ -22,6 +22,7 @@ func TestFirstGroup(t *testing.T) {
 		want    []string // nil: do not form a group
 	}{
 		{"alone", nil, "a", 1, []string{"a"}},
+		{"joins only", []gossip.Member{m("a", gossip.StatusAlive, "0", ""), m("b", gossip.StatusAlive, "0", "")}, "a", 0, nil},
 		{"too few", []gossip.Member{fresh("a"), fresh("b")}, "a", 3, nil},
 		{"first by name", []gossip.Member{fresh("c"), fresh("a"), fresh("b")}, "a", 3, []string{"a", "b", "c"}},
 		{"not first", []gossip.Member{fresh("a"), fresh("b"), fresh("c")}, "b", 3, nil},

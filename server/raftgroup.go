@@ -5,6 +5,7 @@ package server
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strconv"
@@ -50,6 +51,7 @@ func groupOpsVersion(lan *gossip.Pool, store *raftstore.Store) (version int, nod
 // raftGroup has the methods of the store that bootstrap needs.
 type raftGroup interface {
 	HasState() bool
+	Peers() ([]string, error)
 	Bootstrap(nodes []string) error
 	LeaderChanged() <-chan struct{}
 }
@@ -58,12 +60,14 @@ type raftGroup interface {
 // server/operator maintains the membership later.
 type group struct {
 	node   string
-	expect int      // bootstrap_expect
-	join   []string // LAN addresses to join
+	expect int             // bootstrap_expect
+	join   func() []string // retry_join
 	tags   map[string]string
 	raft   raftGroup
 	lan    *gossip.Pool
-	logger *slog.Logger
+	// contacts are the known addresses of the servers of this datacenter.
+	contacts *contacts
+	logger   *slog.Logger
 }
 
 const (
@@ -71,18 +75,17 @@ const (
 	maxJoinBackoff = 2 * time.Second
 )
 
-// runJoin contacts the configured addresses while no other server of this
-// datacenter is alive. It also contacts each failed member, because only the
-// servers that were cut off notice the end of a partition.
+// runJoin contacts the servers that joinTargets returns until all of them are
+// alive in the LAN pool.
 func (g *group) runJoin(ctx context.Context) error {
-	pause, failing := backoff.Backoff{Min: minJoinBackoff, Max: maxJoinBackoff}, false
+	pause, logged := backoff.Backoff{Min: minJoinBackoff, Max: maxJoinBackoff}, false
 	var last []string
 	for ctx.Err() == nil {
 		changed := g.lan.Changed()
-		targets := g.joinTargets()
+		targets, alone := g.joinTargets()
 		if !slices.Equal(targets, last) {
 			pause.Reset()
-			failing, last = false, targets
+			logged, last = false, targets
 		}
 		if len(targets) == 0 {
 			select {
@@ -94,35 +97,43 @@ func (g *group) runJoin(ctx context.Context) error {
 		order := slices.Clone(targets) // addresses are dialed in order, and a dead address must not always be the first
 		rand.Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
 		if err := g.lan.Join(ctx, order...); err != nil && ctx.Err() == nil {
-			level := slog.LevelWarn
-			if failing {
-				level = slog.LevelDebug // logged before
+			level := slog.LevelDebug
+			if alone && !logged {
+				level = slog.LevelWarn
 			}
 			g.logger.Log(ctx, level, "cannot join the LAN pool", "err", err)
-			failing = true
+			logged = true
 		}
 		backoff.Sleep(ctx, pause.Next(), changed)
 	}
 	return nil
 }
 
-// joinTargets returns the members to join, as host:port or node/host:port.
-func (g *group) joinTargets() []string {
-	var out []string
-	alone := true
+// joinTargets returns the servers to join in order, as host:port or
+// node/host:port, and whether no other server is alive in the LAN pool. The
+// targets are the failed members, because only servers that were cut off notice
+// the end of a partition, and the members of the Raft group that are not alive.
+// While no other server is alive, the targets also include retry_join and every
+// other known server.
+func (g *group) joinTargets() (targets []string, alone bool) {
+	alive, failed := map[string]bool{}, map[string]bool{}
 	for _, m := range g.lan.Members() {
-		switch {
-		case m.Name == g.node:
-		case m.Alive():
-			alone = false
-		case m.Status == gossip.StatusFailed:
-			out = append(out, m.Name+"/"+m.Addr)
+		if m.Name != g.node {
+			alive[m.Name], failed[m.Name] = m.Alive(), m.Status == gossip.StatusFailed
+		}
+	}
+	alone = !slices.Contains(slices.Collect(maps.Values(alive)), true)
+	voters, _ := g.raft.Peers() // an error means that no member of the group is a target for that reason
+	for node, addr := range g.contacts.known() {
+		if !alive[node] && (alone || failed[node] || slices.Contains(voters, node)) {
+			targets = append(targets, node+"/"+addr)
 		}
 	}
 	if alone {
-		out = append(out, g.join...)
+		targets = append(targets, g.join()...)
 	}
-	return out
+	slices.Sort(targets)
+	return targets, alone
 }
 
 // runBootstrap forms the first Raft group once as many servers as expected are
@@ -156,9 +167,12 @@ func (g *group) runBootstrap(ctx context.Context) error {
 }
 
 // firstGroup returns the servers of the first Raft group, and whether this node
-// forms it.
+// forms it. With expect 0 this node never forms a group.
 func firstGroup(members []gossip.Member, node string, expect int) (nodes []string, ok bool) {
-	if expect == 1 {
+	switch expect {
+	case 0:
+		return nil, false
+	case 1:
 		return []string{node}, true
 	}
 	for _, m := range members {

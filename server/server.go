@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -62,6 +63,7 @@ func Run(ctx context.Context, cfg Config) error {
 // it needs.
 type components struct {
 	cfg     Config
+	live    atomic.Pointer[LiveSettings]
 	logger  *slog.Logger
 	addrs   Addrs
 	dataDir dataDir
@@ -74,6 +76,7 @@ type components struct {
 	lan, wan  *gossip.Pool
 	conflicts *federation.PrimaryConflicts
 	tagger    *federation.GatewayTagger
+	contacts  *contacts
 	group     *group
 	operator  *operator.Service // also maintains the membership of the Raft group
 
@@ -100,6 +103,7 @@ type components struct {
 // server that cannot bind them leaves nothing on the disk.
 func assemble(cfg Config, id *tlsutil.Identity) (_ *components, err error) {
 	c := &components{cfg: cfg, logger: cfg.Logger.With("dc", cfg.DC, "node", cfg.Node), loaded: make(chan struct{})}
+	c.live.Store(new(cfg.Live()))
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, c.close())
@@ -235,22 +239,29 @@ func (c *components) buildGossip(*tlsutil.Identity) error {
 	if err != nil {
 		return err
 	}
+	c.contacts = &contacts{
+		node: c.cfg.Node, dc: c.cfg.DC, path: filepath.Join(c.cfg.DataDir, "servers.json"),
+		lan: c.lan, wan: c.wan, peers: c.store.Peers, logger: c.logger,
+	}
+	c.contacts.load()
 	c.group = &group{
-		node: c.cfg.Node, expect: c.cfg.BootstrapExpect, join: c.cfg.RetryJoin, tags: lan.Tags,
-		raft: c.store, lan: c.lan, logger: c.logger,
+		node: c.cfg.Node, expect: c.cfg.BootstrapExpect, join: c.retryJoin, tags: lan.Tags,
+		raft: c.store, lan: c.lan, contacts: c.contacts, logger: c.logger,
 	}
 	c.operator = operator.New(operator.Config{
 		DC: c.cfg.DC, Node: c.cfg.Node, Store: c.store, LAN: c.lan,
-		Expect: c.cfg.BootstrapExpect, DeadAfter: c.cfg.DeadServerAfter, Logger: c.logger,
+		Expect: c.cfg.BootstrapExpect, DeadAfter: func() time.Duration { return c.live.Load().DeadServerAfter }, Logger: c.logger,
 	})
 	c.keyring = keyring.New(keyring.Config{
 		DC: c.cfg.DC, Node: c.cfg.Node, PrimaryDC: c.cfg.PrimaryDC,
 		AcceptsPlaintext: c.cfg.GossipAcceptPlain, SendsPlaintext: c.cfg.GossipSendPlain,
-		RetryJoin: c.cfg.RetryJoin, Store: keys, LAN: c.lan, WAN: c.wan, RaftPeers: c.store.Peers,
+		RetryJoin: c.retryJoin, Servers: c.contacts.known, Store: keys, LAN: c.lan, WAN: c.wan, RaftPeers: c.store.Peers,
 		Book: c.network.book, Dialer: c.network.dialer, Calls: c.network.calls, Logger: c.logger,
 	})
 	return nil
 }
+
+func (c *components) retryJoin() []string { return c.live.Load().RetryJoin }
 
 // memberTags returns the tags of this server in both pools. Tags that Consul's
 // servers read have values that these servers accept.
@@ -332,7 +343,7 @@ func (c *components) buildEdge(*tlsutil.Identity) error {
 	}
 	c.edge, err = rpc.New(rpc.Config{
 		DC: c.cfg.DC, Node: c.cfg.Node, Domain: c.cfg.Domain, Leader: c.store, WriteError: c.store.WriteError,
-		Connect: c.network.calls.Server, AllowRemoteWritesFrom: c.cfg.AllowRemoteWritesFrom, Logger: c.logger,
+		Connect: c.network.calls.Server, AllowRemoteWritesFrom: func() []string { return c.live.Load().AllowRemoteWritesFrom }, Logger: c.logger,
 	})
 	if err != nil {
 		return err
@@ -412,7 +423,7 @@ func (c *components) run(ctx context.Context) error {
 	upper, uctx := errgroup.WithContext(uctx)
 	for _, run := range []func(context.Context) error{
 		c.lan.Run, c.wan.Run, c.addressBook.Run, c.network.prober.Run, c.joiner.Run, c.tagger.Run, c.keyring.Run,
-		c.group.runJoin, c.group.runBootstrap, c.watchStore, c.awaitLoaded, c.source.Run,
+		c.contacts.Run, c.group.runJoin, c.group.runBootstrap, c.watchStore, c.awaitLoaded, c.source.Run, c.applyUpdates,
 	} {
 		upper.Go(func() error { return run(uctx) })
 	}
@@ -434,6 +445,21 @@ func (c *components) run(ctx context.Context) error {
 	}
 	c.logger.Info("server stopped")
 	return errors.Join(err, closeErr)
+}
+
+// applyUpdates applies changed settings until ctx ends.
+func (c *components) applyUpdates(ctx context.Context) error {
+	for {
+		select {
+		case next := <-c.cfg.Updates:
+			c.live.Store(&next)
+			if err := c.network.identity.Reload(); err != nil {
+				c.logger.Error("cannot reload the certificate", "err", err)
+			}
+		case <-ctx.Done():
+			return nil
+		}
+	}
 }
 
 // transferLeadership makes another server the leader, if there is one, so that

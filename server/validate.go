@@ -91,7 +91,7 @@ func (c Config) check() (errs []error) {
 	errs = append(errs, c.checkFederation()...)
 	errs = append(errs, c.checkAddresses()...)
 	switch c.BootstrapExpect {
-	case 1:
+	case 0, 1: // withDefaults leaves 0 only with retry_join
 	case 3, 5:
 		if len(c.RetryJoin) == 0 {
 			fault("bootstrap_expect is %d but retry_join is empty: name the other servers, for example --retry-join 10.0.0.2:8300", c.BootstrapExpect)

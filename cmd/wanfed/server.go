@@ -5,6 +5,12 @@ package main
 import (
 	"context"
 	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"strings"
+	"sync"
+	"syscall"
 	"time"
 
 	"github.com/hashicorp/go-metrics"
@@ -36,12 +42,12 @@ type serverSettings struct {
 	Port              int      `hcl:"port,optional" help:"server port, for other servers and gateways; 0: 8300, -1: chosen by the system"`
 	HTTPAddr          string   `hcl:"http_addr,optional" help:"host:port or URL of the HTTP API; https:// is required if it is not loopback"`
 	ProxyProtocol     []string `hcl:"proxy_protocol,optional" help:"address or network (CIDR) of gateways with server_proxy_protocol; their connections must begin with a PROXY header, version 2; repeatable"`
-	BootstrapExpect   int      `hcl:"bootstrap_expect,optional" help:"number of servers that form the datacenter: 1, 3 or 5"`
-	RetryJoin         []string `hcl:"retry_join,optional" help:"host:port of another server of this datacenter, required if --bootstrap-expect is above 1; repeatable"`
-	AllowRemoteWrites []string `hcl:"allow_remote_writes_from,optional" help:"datacenter whose servers may forward writes of their operators to this one, or * for all (default: none); repeatable"`
-	DeadServerAfter   string   `hcl:"dead_server_after,optional" help:"time until a failed server is removed from the Raft group, for example 10m or 1h; at least 10s"`
+	BootstrapExpect   int      `hcl:"bootstrap_expect,optional" help:"number of servers that form a new datacenter: 1, 3 or 5 (default: 1; with --retry-join none, and the server only joins)"`
+	RetryJoin         []string `hcl:"retry_join,optional" live:"yes" help:"host:port of another server of this datacenter, required if --bootstrap-expect is above 1; known servers are found without; repeatable"`
+	AllowRemoteWrites []string `hcl:"allow_remote_writes_from,optional" live:"yes" help:"datacenter whose servers may forward writes of their operators to this one, or * for all (default: none); repeatable"`
+	DeadServerAfter   string   `hcl:"dead_server_after,optional" live:"yes" help:"time until a failed server is removed from the Raft group, for example 10m or 1h; at least 10s"`
 	Domain            string   `hcl:"domain,optional" help:"domain of the names in certificates and SNI"`
-	LogLevel          string   `hcl:"log_level,optional" help:"lowest level of log lines: debug, info, warn or error"`
+	LogLevel          string   `hcl:"log_level,optional" live:"yes" help:"lowest level of log lines: debug, info, warn or error"`
 	LogFormat         string   `hcl:"log_format,optional" help:"format of the log on stderr: text or json"`
 }
 
@@ -51,7 +57,6 @@ func defaultServerSettings() serverSettings {
 		Bind:            "0.0.0.0",
 		Port:            server.DefaultPort,
 		HTTPAddr:        "127.0.0.1:8500",
-		BootstrapExpect: 1,
 		EncryptIncoming: true,
 		EncryptOutgoing: true,
 		DeadServerAfter: "10m",
@@ -62,12 +67,15 @@ func defaultServerSettings() serverSettings {
 }
 
 func newServer() *cobra.Command {
-	s := defaultServerSettings()
+	defaults := defaultServerSettings()
 	cmd := &cobra.Command{
 		Use:   "server",
 		Short: "Run a server of a datacenter",
 		Long: `Run a server of a datacenter until SIGINT or SIGTERM. A second signal ends it at
 once.
+
+SIGHUP reloads the settings and the certificate. The log names the settings that
+changed, and those that need a restart.
 
 Settings come from --config-file (HCL, names with underscores), then the
 environment (WANFED_DATA_DIR for --data-dir), then flags. A later source
@@ -79,22 +87,33 @@ overrides an earlier one. The server notifies systemd of start and stop
   wanfed server --config-file /etc/wanfed/server.hcl`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := loadSettings(cmd, &s); err != nil {
-				return err
+			load := func() (serverSettings, error) {
+				next := defaultServerSettings()
+				if err := loadSettings(cmd, &next); err != nil {
+					return next, err
+				}
+				if err := next.check(); err != nil {
+					return next, usageError{err}
+				}
+				return next, nil
 			}
-			return runServer(cmd, s)
+			return runServer(cmd, load)
 		},
 	}
-	addSettings(cmd, &s)
+	addSettings(cmd, &defaults)
 	return cmd
 }
 
-func runServer(cmd *cobra.Command, s serverSettings) error {
-	if err := s.check(); err != nil {
-		return usageError{err}
-	}
-	level, err := settings.ParseLevel(s.LogLevel)
+func runServer(cmd *cobra.Command, load func() (serverSettings, error)) error {
+	sighup := make(chan os.Signal, 1) // size 1: a pending signal is not lost
+	signal.Notify(sighup, syscall.SIGHUP)
+	defer signal.Stop(sighup)
+	s, err := load()
 	if err != nil {
+		return err
+	}
+	level := new(slog.LevelVar)
+	if err := setLevel(level, s.LogLevel); err != nil {
 		return usageError{err}
 	}
 	cfg := s.config()
@@ -112,7 +131,58 @@ func runServer(cmd *cobra.Command, s serverSettings) error {
 	}
 	ctx := cmd.Context()
 	defer context.AfterFunc(ctx, func() { sdnotify.Send(cfg.Logger, sdnotify.Stopping) })()
-	return settings.Join(server.Run(ctx, cfg))
+
+	updates := make(chan server.LiveSettings)
+	cfg.Updates = updates
+	running, stop := context.WithCancel(ctx)
+	var reloads sync.WaitGroup
+	reloads.Go(func() { reloadServer(running, sighup, s, load, level, cfg.Logger, updates) })
+	err = server.Run(ctx, cfg)
+	stop()
+	reloads.Wait()
+	return settings.Join(err)
+}
+
+// reloadServer loads the settings at each signal, and sends those that changed
+// to the running server, until ctx ends. An error changes nothing.
+func reloadServer(
+	ctx context.Context, sighup <-chan os.Signal, s serverSettings, load func() (serverSettings, error),
+	level *slog.LevelVar, logger *slog.Logger, updates chan<- server.LiveSettings,
+) {
+	for {
+		select {
+		case <-sighup:
+		case <-ctx.Done():
+			return
+		}
+		sdnotify.Send(logger, sdnotify.Reloading())
+		if next, err := load(); err != nil {
+			logger.Error("cannot reload the settings", "err", err)
+		} else {
+			changed, fixed := settings.Merge(&s, &next)
+			if err := setLevel(level, s.LogLevel); err != nil {
+				logger.Error("cannot reload the settings", "err", err)
+			}
+			select {
+			case updates <- s.config().Live():
+			case <-ctx.Done():
+				return
+			}
+			logger.Info("settings reloaded", "changed", strings.Join(changed, ", "))
+			if len(fixed) > 0 {
+				logger.Warn("settings need a restart", "settings", strings.Join(fixed, ", "))
+			}
+		}
+		sdnotify.Send(logger, sdnotify.Ready)
+	}
+}
+
+func setLevel(to *slog.LevelVar, name string) error {
+	level, err := settings.ParseLevel(name)
+	if err == nil {
+		to.Set(level)
+	}
+	return err
 }
 
 // check returns all errors of the settings. It opens no file.

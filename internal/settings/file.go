@@ -123,6 +123,27 @@ func Each(settings any, f func(Field)) {
 	}
 }
 
+// Merge copies the live settings of *next to *now, which are structs of one type.
+// The result changed names the live settings that differed. The result fixed
+// names the other settings that differ, which need a new process.
+func Merge(now, next any) (changed, fixed []string) {
+	var fields []Field
+	Each(next, func(f Field) { fields = append(fields, f) })
+	Each(now, func(f Field) {
+		to := fields[0].Value
+		fields = fields[1:]
+		switch {
+		case reflect.DeepEqual(f.Value.Interface(), to.Interface()):
+		case f.Live:
+			f.Value.Set(to)
+			changed = append(changed, f.Name)
+		default:
+			fixed = append(fixed, f.Name)
+		}
+	})
+	return changed, fixed
+}
+
 // ReadFile reads the file at path, which may be a pipe. A file of more than limit
 // bytes is an error: the path may name an endless device by mistake.
 func ReadFile(path string, limit int64) ([]byte, error) {

@@ -33,10 +33,13 @@ type Config struct {
 	// without encryption. With SendsPlaintext, it sends gossip without
 	// encryption. They have no effect without a Store.
 	AcceptsPlaintext, SendsPlaintext bool
-	// RetryJoin are addresses of servers of this datacenter. They are contacted
-	// while no other server is alive in the LAN pool, because outdated keys may
-	// be the reason. May be empty.
-	RetryJoin []string
+	// RetryJoin returns addresses (host:port) of servers of this datacenter.
+	// They are contacted while no other server is alive in the LAN pool, because
+	// outdated keys may be the reason.
+	RetryJoin func() []string
+	// Servers returns the last known address (host:port) of each other server of
+	// this datacenter. These servers are contacted like those of RetryJoin.
+	Servers func() map[string]string
 	// Store keeps the keyring. nil: gossip is not encrypted.
 	Store *gossip.KeyringStore
 	// LAN and WAN are the gossip pools.

@@ -88,7 +88,8 @@ func (s *Service) Run(ctx context.Context) error {
 }
 
 // targets returns all known targets, and whether each is alive in the LAN pool.
-// While no other server is alive, the targets include Config.RetryJoin.
+// While no other server is alive, the targets include Config.RetryJoin and
+// Config.Servers.
 func (s *Service) targets() map[syncTarget]bool {
 	out := map[syncTarget]bool{}
 	alone := true
@@ -99,8 +100,11 @@ func (s *Service) targets() map[syncTarget]bool {
 		}
 	}
 	if alone {
-		for _, addr := range s.RetryJoin {
+		for _, addr := range s.RetryJoin() {
 			out[syncTarget{dc: s.DC, addr: addr}] = false
+		}
+		for node, addr := range s.Servers() {
+			out[syncTarget{s.DC, node, addr}] = false
 		}
 	}
 	for dc := range s.Book.Load().Paths {

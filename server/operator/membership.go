@@ -83,7 +83,7 @@ func (h *holds) prune(members []gossip.Member) {
 // RunMembership applies the rules of the package documentation until ctx ends.
 // Only the leader may run it.
 func (s *Service) RunMembership(ctx context.Context) error {
-	m := newMembership(s.Node, s.Expect, s.DeadAfter)
+	m := newMembership(s.Node, s.Expect)
 	for {
 		changed := s.LAN.Changed()
 		backoff.Sleep(ctx, s.reconcile(ctx, m), changed)
@@ -102,6 +102,7 @@ func (s *Service) reconcile(ctx context.Context, m *membership) (wait time.Durat
 		return retryDelay
 	}
 	members, now := s.LAN.Members(), time.Now()
+	m.deadAfter = s.DeadAfter()
 	s.holds.prune(members)
 	changes, wait := m.plan(now, servers, s.Store.LastIndex(), members, func(p gossip.Member) bool {
 		return s.holds.active(p.Name, now) || s.formedOwnGroup(p, m)
@@ -130,7 +131,7 @@ func (s *Service) formedOwnGroup(p gossip.Member, m *membership) bool {
 	}
 	if !m.rejected[p.Name] {
 		s.Logger.Error("server not added to the Raft group: both it and this one were started to form one alone; "+
-			"start it again with an empty data directory and --bootstrap-expect 3", "peer", p.Name)
+			"start it again with an empty data directory and --retry-join", "peer", p.Name)
 	}
 	m.rejected[p.Name] = true
 	return true
@@ -189,9 +190,9 @@ type membership struct {
 	warnings []warning            // warnings that are not logged yet
 }
 
-func newMembership(self string, expect int, deadAfter time.Duration) *membership {
+func newMembership(self string, expect int) *membership {
 	return &membership{
-		self: self, expect: expect, deadAfter: deadAfter, down: map[string]time.Time{},
+		self: self, expect: expect, down: map[string]time.Time{},
 		upToDate: map[string]time.Time{}, stuck: map[string]bool{}, rejected: map[string]bool{},
 	}
 }

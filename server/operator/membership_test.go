@@ -88,7 +88,8 @@ func TestPlan_RemovesDeadServers(t *testing.T) {
 
 func testRemoval(t *testing.T, group string, expect int, wantRemoved, wantWarning string) {
 	const deadAfter = 10 * time.Minute
-	m := newMembership("a", expect, deadAfter)
+	m := newMembership("a", expect)
+	m.deadAfter = deadAfter
 	servers, members := datacenter(group)
 	now := time.Unix(0, 0)
 	var removed []string
@@ -133,7 +134,8 @@ func testRemoval(t *testing.T, group string, expect int, wantRemoved, wantWarnin
 // returns is no longer down.
 func TestPlan_DownSinceLastContact(t *testing.T) {
 	start := time.Unix(0, 0)
-	m := newMembership("a", 3, time.Minute)
+	m := newMembership("a", 3)
+	m.deadAfter = time.Minute
 	servers, members := datacenter("a* b+ c!")
 	now := start
 	step := func(d time.Duration, contact time.Duration, want string) {
@@ -157,7 +159,8 @@ func TestPlan_DownSinceLastContact(t *testing.T) {
 }
 
 func TestPlan_NewServersGetVotesOnceStable(t *testing.T) {
-	m := newMembership("a", 3, time.Hour)
+	m := newMembership("a", 3)
+	m.deadAfter = time.Hour
 	servers, members := datacenter("a* b+ c+ (d+) (e!)")
 	now := time.Unix(0, 0)
 	if changes, _ := m.plan(now, servers, 1000, members, excludeNone); textOf(changes) != "add d" {

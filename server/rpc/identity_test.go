@@ -39,7 +39,7 @@ func TestDelegated(t *testing.T) {
 		{"no caller", write, tlsutil.Peer{}, dc2, []string{"*"}, codes.OK},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			e := &Edge{cfg: Config{DC: "dc1", AllowRemoteWritesFrom: tt.from}}
+			e := &Edge{cfg: Config{DC: "dc1", AllowRemoteWritesFrom: func() []string { return tt.from }}}
 			got, err := e.delegated(dc2, tt.caller, rules[tt.method])
 			if status.Code(err) != tt.code || got != tt.want {
 				t.Errorf("delegated() = %v, %v, want %v, %v", got, err, tt.want, tt.code)

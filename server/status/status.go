@@ -266,8 +266,12 @@ func raftState(leader string, voters []string, expect int, lan []gossip.Member) 
 		}
 		if expect == 1 && m.Tags[operator.TagExpect] == "1" && len(voters) > 0 && !slices.Contains(voters, m.Name) {
 			return "split", fmt.Sprintf("%s was started to form a group alone, as were those of this one (%d): restart it, or these, "+
-				"with an empty data directory and --bootstrap-expect 3", m.Name, len(voters))
+				"with an empty data directory and --retry-join", m.Name, len(voters))
 		}
+	}
+	if len(voters) == 0 && expect == 0 {
+		return "no leader", fmt.Sprintf("in no group yet: %d other servers are alive in the LAN pool; the leader of the datacenter adds this server: "+
+			"check retry_join, or set bootstrap_expect to form a new datacenter", max(running-1, 0))
 	}
 	if len(voters) == 0 && running < expect {
 		return "no leader", fmt.Sprintf("in no group yet: %d servers are needed (bootstrap_expect), and %d run: start the others, with retry_join",

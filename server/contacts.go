@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"os"
+	"slices"
+	"sync"
+
+	"github.com/wanfed/wanfed/federation"
+	"github.com/wanfed/wanfed/gossip"
+	"github.com/wanfed/wanfed/internal/atomicfile"
+	"github.com/wanfed/wanfed/internal/netaddr"
+)
+
+// maxContacts limits the servers in the contacts file.
+const maxContacts = 100
+
+// contacts knows the addresses of the other servers of this datacenter, so that
+// a restarted server finds them without retry_join. A file keeps the last known
+// address of each server.
+type contacts struct {
+	node, dc string
+	path     string // of the file: a JSON object of host:port by node
+	lan, wan *gossip.Pool
+	peers    func() ([]string, error) // the nodes of the Raft group
+	logger   *slog.Logger
+
+	mu   sync.Mutex
+	file map[string]string
+}
+
+// load reads the file. A damaged file is logged and ignored.
+func (c *contacts) load() {
+	c.file = map[string]string{}
+	b, err := os.ReadFile(c.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return
+	}
+	read := map[string]string{}
+	if err == nil {
+		err = json.Unmarshal(b, &read)
+	}
+	if err != nil {
+		c.logger.Warn("cannot read the addresses of other servers", "err", err)
+		return
+	}
+	for node, addr := range read {
+		if err := netaddr.CheckHostPort(addr); err == nil && node != c.node && len(c.file) < maxContacts {
+			c.file[node] = addr
+		}
+	}
+}
+
+// Run updates the file at each change of the LAN pool until ctx ends.
+func (c *contacts) Run(ctx context.Context) error {
+	for ctx.Err() == nil {
+		changed := c.lan.Changed()
+		if err := c.update(c.lan.Members()); err != nil {
+			c.logger.Warn("cannot write the addresses of other servers", "err", err)
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+		}
+	}
+	return nil
+}
+
+// update records the addresses of the alive members. It removes a member that
+// left the pool, unless the member is still in the Raft group.
+func (c *contacts) update(members []gossip.Member) error {
+	peers, err := c.peers()
+	if err != nil {
+		return fmt.Errorf("read the Raft group: %w", err)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	next := maps.Clone(c.file)
+	for _, m := range members {
+		_, known := next[m.Name]
+		switch {
+		case m.Name == c.node:
+		case m.Alive() && (known || len(next) < maxContacts):
+			next[m.Name] = m.Addr
+		case m.Status == gossip.StatusLeft && !slices.Contains(peers, m.Name):
+			delete(next, m.Name)
+		}
+	}
+	if maps.Equal(next, c.file) {
+		return nil
+	}
+	b, err := json.MarshalIndent(next, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := atomicfile.WriteFile(c.path, append(b, '\n'), 0o600); err != nil {
+		return err
+	}
+	c.file = next
+	return nil
+}
+
+// known returns the last known address of each other server of this datacenter:
+// from the file, from the WAN pool, and from the LAN pool. A later source
+// replaces an earlier one.
+func (c *contacts) known() map[string]string {
+	c.mu.Lock()
+	out := maps.Clone(c.file)
+	c.mu.Unlock()
+	for _, m := range c.wan.Members() {
+		if node, dc, err := federation.SplitWANName(m.Name); err == nil && dc == c.dc && m.Alive() {
+			out[node] = m.Addr
+		}
+	}
+	for _, m := range c.lan.Members() {
+		out[m.Name] = m.Addr
+	}
+	delete(out, c.node)
+	return out
+}
