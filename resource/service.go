@@ -133,9 +133,9 @@ func (s *Service) authorizeByDefault(p tlsutil.Peer, verb Verb, _ *pb.Resource) 
 	case p.Role == tlsutil.RoleOperator, local && server, reads && (local || server):
 		return nil
 	case reads:
-		return fmt.Errorf("only servers and cli certificates may from outside datacenter %s", s.cfg.DC)
+		return fmt.Errorf("only servers and operators may from outside datacenter %s", s.cfg.DC)
 	default:
-		return fmt.Errorf("only cli certificates, and servers of datacenter %s, may", s.cfg.DC)
+		return fmt.Errorf("only operators, and servers of datacenter %s, may", s.cfg.DC)
 	}
 }
 

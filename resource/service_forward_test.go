@@ -147,7 +147,7 @@ func TestForwardRefusals(t *testing.T) {
 	p := newPair(t)
 	p.fails(&pb.Resource{Id: &pb.ID{Type: fsType, Name: "UPPER"}}, codes.InvalidArgument, resource.ErrInvalid, "name")
 	p.as(tlsutil.RoleClient, "dc2")
-	p.fails(fed(t, "dc7", "gw1"), codes.PermissionDenied, resource.ErrDenied, "only cli certificates, and servers of datacenter dc2, may")
+	p.fails(fed(t, "dc7", "gw1"), codes.PermissionDenied, resource.ErrDenied, "only operators, and servers of datacenter dc2, may")
 	p.as(tlsutil.RoleOperator, "dc2")
 	p.there.as(tlsutil.RoleServer, "dc2")
 	p.fails(fed(t, "dc7", "gw1"), codes.PermissionDenied, resource.ErrDenied, "in the primary datacenter dc1: ")

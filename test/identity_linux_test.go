@@ -242,7 +242,7 @@ func attempts(dc1, dc2 *site) (all []attempt) {
 	add(dc1, codes.InvalidArgument, "metadata wanfed-on-behalf is not role/dc/node", "upsert with a malformed identity", apply(upsert, "dc2", behalf, "x"), "server/dc1/srv1")
 
 	// A gateway may register only in its own datacenter.
-	const gatewayElsewhere = "only a gateway of dc1 may"
+	const gatewayElsewhere = "only gateways of dc1 may"
 	add(dc1, denied, gatewayElsewhere, "register", register(), "gateway/dc2/gw1")
 	add(dc1, denied, gatewayElsewhere, "deregister", deregister, "gateway/dc2/gw1")
 	add(dc1, denied, gatewayElsewhere, "watch", watchGateway, "gateway/dc2/gw1")
@@ -254,7 +254,7 @@ func attempts(dc1, dc2 *site) (all []attempt) {
 	// Resources of a federated type are written in the primary, and the
 	// resource service applies the same rules.
 	state := numbered("dc2", 1)
-	add(dc1, denied, "only a server of dc1 may", "write a federation state", writeRecord(stateType, "dc2", state), "server/dc2/srv1", "server/dc3/srv1")
+	add(dc1, denied, "only servers of dc1 may", "write a federation state", writeRecord(stateType, "dc2", state), "server/dc2/srv1", "server/dc3/srv1")
 	add(dc1, denied, "may not write the federation state of dc2", "write a federation state", writeRecord(stateType, "dc2", state), "server/dc1/srv1")
 	add(dc1, denied, "may not call", "write a federation state", writeRecord(stateType, "dc2", state), ofOthers...)
 	add(dc1, denied, "may not", "delete a federation state", removeRecord(stateType, "dc2"), append(ofOthers, "server/dc1/srv1", "server/dc2/srv1")...)

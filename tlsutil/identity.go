@@ -92,7 +92,7 @@ func (m *credentials) verifySubject(file string, want Peer, domain string) error
 	case m.peer.DC != want.DC:
 		why = fmt.Sprintf(" (it is for datacenter %s: %v)", m.peer.DC, m.peer)
 	case m.peer.Role != want.Role:
-		why = fmt.Sprintf(" (it is a %s's: %v)", m.peer.Role, m.peer)
+		why = fmt.Sprintf(" (its role is %s: %v)", m.peer.Role, m.peer)
 	default:
 		why = fmt.Sprintf(" (it is for node %s: %v)", m.peer.Node, m.peer)
 	}

@@ -147,7 +147,7 @@ func TestVerifySubject(t *testing.T) {
 			`make one with: wanfed tls cert create --server --datacenter dc2 --node srv2`},
 		{tlsutil.RoleServer, "srv1", "dc1", `cert cert.pem has no SAN "srv1.server.dc1.wanfed" (it is for datacenter dc2: server/dc2/srv1); ` +
 			`make one with: wanfed tls cert create --server --datacenter dc1 --node srv1`},
-		{tlsutil.RoleGateway, "srv1", "dc2", `cert cert.pem has no SAN "srv1.gateway.dc2.wanfed" (it is a server's: server/dc2/srv1); ` +
+		{tlsutil.RoleGateway, "srv1", "dc2", `cert cert.pem has no SAN "srv1.gateway.dc2.wanfed" (its role is server: server/dc2/srv1); ` +
 			`make one with: wanfed tls cert create --gateway --datacenter dc2 --node srv1`},
 	} {
 		err := i.VerifySubject(tt.role, tt.node, tt.dc)

@@ -35,6 +35,15 @@ const (
 // Roles lists all roles.
 var Roles = []Role{RoleServer, RoleGateway, RoleClient, RoleOperator}
 
+// String returns the name of the role in text: "operator" for RoleOperator.
+// string(r) is its value in certificates.
+func (r Role) String() string {
+	if r == RoleOperator {
+		return "operator"
+	}
+	return string(r)
+}
+
 // accepts reports whether peers of the role accept connections. Others only
 // dial.
 func (r Role) accepts() bool { return r == RoleServer || r == RoleGateway }

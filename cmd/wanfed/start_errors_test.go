@@ -33,10 +33,10 @@ func TestServer_StartErrors(t *testing.T) {
 			want: `cert srv2\.pem has no SAN "srv1\.server\.dc1\.wanfed" \(it is for node srv2: ` +
 				`server/dc1/srv2\)` + remedy},
 		{name: "certificate of a gateway", args: c.certFlags("gw-srv1"), code: 1,
-			want: `cert gw-srv1\.pem has no SAN "srv1\.server\.dc1\.wanfed" \(it is a gateway's: ` +
+			want: `cert gw-srv1\.pem has no SAN "srv1\.server\.dc1\.wanfed" \(its role is gateway: ` +
 				`gateway/dc1/srv1\)` + remedy},
 		{name: "certificate of an operator", args: c.certFlags("cli"), code: 1,
-			want: `cert cli\.pem has no SAN .* \(it is a cli's: cli/dc1/cli\)` + remedy},
+			want: `cert cli\.pem has no SAN .* \(its role is operator: cli/dc1/cli\)` + remedy},
 		{name: "certificate of another CA", args: c.certFlags("other-srv1"), code: 1,
 			want: `cert other-srv1\.pem: certificate of srv1\.server\.dc1\.wanfed is signed by another CA ` +
 				`\(CN=.*\) \(CA file ca\.pem\)`},
@@ -205,7 +205,7 @@ func TestGateway_StartErrors(t *testing.T) {
 		{name: "certificate of another node", args: c.certFlags("gw2"), code: 1,
 			want: `cert gw2\.pem has no SAN .* \(it is for node gw2: gateway/dc1/gw2\)` + remedy},
 		{name: "certificate of a server", args: c.certFlags("srv-gw1"), code: 1,
-			want: `cert srv-gw1\.pem has no SAN "gw1\.gateway\.dc1\.wanfed" \(it is a server's: ` +
+			want: `cert srv-gw1\.pem has no SAN "gw1\.gateway\.dc1\.wanfed" \(its role is server: ` +
 				`server/dc1/gw1\)` + remedy},
 		{name: "certificate of another CA", args: c.certFlags("other-gw1"), code: 1,
 			want: `cert other-gw1\.pem: certificate of gw1\.gateway\.dc1\.wanfed is signed by another CA .*`},

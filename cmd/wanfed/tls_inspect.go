@@ -146,7 +146,7 @@ func (s inspection) rows(caFile string) [][]string {
 	}
 	switch {
 	case s.Role != "":
-		add("Role", string(s.Role))
+		add("Role", s.Role.String())
 		add("Datacenter", s.DC)
 		add("Node", s.Node)
 		add("Domain", s.Domain)

@@ -113,7 +113,7 @@ func TestInvalidRequests(t *testing.T) {
 	g.fails(400, "must be empty: resources of this type have the scope cluster", "GET", "/api/federation/v1/federationstate?namespace=a", "")
 
 	g.peer = tlsutil.Peer{Role: tlsutil.RoleGateway, DC: "dc2", Node: "gw1"}
-	put(403, "gateway/dc2/gw1 may not write catalog/v1/Node: only cli certificates, and servers of datacenter dc1, may", "", ok)
+	put(403, "gateway/dc2/gw1 may not write catalog/v1/Node: only operators, and servers of datacenter dc1, may", "", ok)
 	g.fails(403, "may not list", "GET", "/api/catalog/v1/Node?watch", "")
 }
 

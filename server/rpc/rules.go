@@ -142,7 +142,7 @@ func (r Rule) allow(p tlsutil.Peer, method, dc string) error {
 		return nil
 	}
 	if p.DC != dc && slices.Contains(r.Here, p.Role) {
-		return fmt.Errorf("%v may not call %s in %s: only a %s of %s may", p, method, dc, p.Role, dc)
+		return fmt.Errorf("%v may not call %s in %s: only %ss of %s may", p, method, dc, p.Role, dc)
 	}
 	err := fmt.Errorf("%v may not call %s: its certificate's role is %s", p, method, p.Role)
 	if slices.Contains(r.Here, tlsutil.RoleOperator) || slices.Contains(r.Anywhere, tlsutil.RoleOperator) {
