@@ -8,15 +8,15 @@ import (
 	"github.com/wanfed/wanfed/api/pb"
 )
 
-// Indexes are the indexes of the writes that created and last changed a record, in
-// the responding store.
+// Indexes are the indexes of the writes that created and last changed a
+// resource, in the responding store.
 type Indexes struct{ Create, Modify uint64 }
 
-// ServiceEntry is one instance of a service with its node and the checks of both:
-// /v1/health/service/{service}.
+// ServiceEntry is one instance of a service with its node and the checks of
+// both, in /v1/health/service/{service}.
 type ServiceEntry = MeshGateway
 
-// CatalogService is one instance of a service with its node in one object:
+// CatalogService is one instance of a service with its node in one object, in
 // /v1/catalog/service/{service}.
 type CatalogService struct {
 	ID, Node, Address        string // of the node
@@ -39,24 +39,24 @@ type CatalogService struct {
 	CreateIndex, ModifyIndex uint64
 }
 
-// CatalogNode is a node with its services by id: /v1/catalog/node/{node}.
+// CatalogNode is a node with its services by id, in /v1/catalog/node/{node}.
 type CatalogNode struct {
 	Node     *Node
 	Services map[string]Service
 }
 
-// CatalogNodeServices is a node with a list of its services:
+// CatalogNodeServices is a node with a list of its services, in
 // /v1/catalog/node-services/{node}.
 type CatalogNodeServices struct {
 	Node     *Node
 	Services []Service
 }
 
-// Definition is the definition of a check, an object for the program that runs it.
-// It is opaque here.
+// Definition is the JSON object that defines a check for the program that runs
+// the check. wanfed stores the object and does not interpret it.
 type Definition json.RawMessage
 
-// MarshalJSON returns the object, or {} if there is none.
+// MarshalJSON returns the object. An empty Definition becomes {}.
 func (d Definition) MarshalJSON() ([]byte, error) {
 	if len(d) == 0 {
 		return []byte("{}"), nil
@@ -64,7 +64,7 @@ func (d Definition) MarshalJSON() ([]byte, error) {
 	return d, nil
 }
 
-// UnmarshalJSON stores the object. {} means none.
+// UnmarshalJSON stores the object. {} becomes nil.
 func (d *Definition) UnmarshalJSON(b []byte) error {
 	*d = nil
 	if string(b) != "{}" {
@@ -75,12 +75,14 @@ func (d *Definition) UnmarshalJSON(b []byte) error {
 
 // FromNode converts a node of a datacenter to the JSON type.
 func FromNode(n *pb.Node, dc string, at Indexes) Node {
-	out := fromNode(n)
-	out.Datacenter, out.CreateIndex, out.ModifyIndex = dc, at.Create, at.Modify
-	return out
+	return Node{
+		ID: n.GetId(), Node: n.GetNode(), Address: n.GetAddress(), Datacenter: dc,
+		TaggedAddresses: orEmpty(n.GetTaggedAddresses()), Meta: orEmpty(n.GetMeta()),
+		CreateIndex: at.Create, ModifyIndex: at.Modify,
+	}
 }
 
-// FromService converts a service.
+// FromService converts a service of the catalog.
 func FromService(s *pb.Service, at Indexes) Service {
 	out := fromService(s)
 	out.Tags = orEmptyList(out.Tags)
@@ -111,7 +113,7 @@ func FromCatalogService(n *pb.Node, s *pb.Service, dc string, at Indexes) Catalo
 	}
 }
 
-// orEmptyList returns an empty list instead of nil, which would be null in JSON.
+// orEmptyList returns list, or an empty list for nil. JSON encodes nil as null.
 func orEmptyList(list []string) []string {
 	if list == nil {
 		return []string{}

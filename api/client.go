@@ -3,6 +3,8 @@
 package api
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -33,8 +35,8 @@ type ClientConfig struct {
 	// TLS is the configuration for https, with the CA and the client certificate
 	// that a server requires. Default: the system's CAs and no certificate.
 	TLS *tls.Config
-	// Timeout is the timeout of one request. The wait of a blocking query is
-	// added to it. Default: 15 s.
+	// Timeout limits one request, in addition to the wait of a blocking query.
+	// Default: 15 s.
 	Timeout time.Duration
 }
 
@@ -55,13 +57,9 @@ func NewClient(cfg ClientConfig) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	timeout := cfg.Timeout
-	if timeout <= 0 {
-		timeout = defaultTimeout
-	}
 	return &Client{
 		base:    base,
-		timeout: timeout,
+		timeout: cmp.Or(max(cfg.Timeout, 0), defaultTimeout),
 		http: &http.Client{
 			Transport: &http.Transport{
 				// No proxy: the API is called on the loopback or inside a datacenter.
@@ -84,9 +82,7 @@ func (c *Client) Close() error {
 
 // parseAddr returns the base URL of an address.
 func parseAddr(addr string) (string, error) {
-	if addr == "" {
-		addr = DefaultHTTPAddr
-	}
+	addr = cmp.Or(addr, DefaultHTTPAddr)
 	fail := func(why string) (string, error) {
 		return "", fmt.Errorf("HTTP address %q %s; write it like %s", addr, why, DefaultHTTPAddr)
 	}
@@ -116,7 +112,7 @@ func parseAddr(addr string) (string, error) {
 // QueryOptions are the options of a read. The zero value reads from the server's
 // own datacenter and does not block.
 type QueryOptions struct {
-	// Datacenter to read from. Default: the server's own.
+	// Datacenter is the datacenter to read from. Default: the server's own.
 	Datacenter string
 	// Index is QueryMeta.Index of an earlier response. The read blocks until the
 	// index changes or Wait has passed. 0: the read does not block.
@@ -128,8 +124,8 @@ type QueryOptions struct {
 
 // QueryMeta is the metadata of a response.
 type QueryMeta struct {
-	// Index is the value for QueryOptions.Index of the next read. 0 if the
-	// endpoint does not support blocking.
+	// Index is the value for QueryOptions.Index of the next read. Index is 0 if
+	// the endpoint does not support blocking.
 	Index uint64
 	// KnownLeader reports whether the server knows the Raft leader of the
 	// datacenter.
@@ -157,32 +153,59 @@ func (c *Client) get(ctx context.Context, path string, q QueryOptions, extra url
 	if q.Index > 0 {
 		timeout += MaxBlockTime(EffectiveWait(q.Wait))
 	}
-	rctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
 	values := q.values()
 	maps.Copy(values, extra)
-	req, err := http.NewRequestWithContext(rctx, http.MethodGet, c.base+path, nil)
-	if err != nil {
-		return QueryMeta{}, err
-	}
-	req.URL.RawQuery = values.Encode()
-	resp, err := c.http.Do(req)
+	return c.call(ctx, timeout, http.MethodGet, path, values, nil, out)
+}
+
+// call sends a request and decodes the response into out, unless out is nil.
+func (c *Client) call(
+	ctx context.Context, timeout time.Duration, method, path string, values url.Values, body []byte, out any,
+) (QueryMeta, error) {
+	rctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	resp, err := c.send(rctx, method, path, values, body)
 	if err != nil {
 		return QueryMeta{}, c.unreachable(ctx, rctx, timeout, err)
 	}
 	defer resp.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(resp.Body, maxBody+1))
+	text, err := io.ReadAll(io.LimitReader(resp.Body, maxBody+1))
 	switch {
 	case err != nil:
 		return QueryMeta{}, c.unreachable(ctx, rctx, timeout, err)
-	case len(body) > maxBody:
+	case len(text) > maxBody:
 		return QueryMeta{}, fmt.Errorf("response of %s to %s is larger than %d bytes", c.base, path, maxBody)
 	}
 	meta := readMeta(resp.Header)
-	if resp.StatusCode != http.StatusOK {
-		return meta, c.statusError(resp, body)
+	switch {
+	case resp.StatusCode/100 != 2:
+		return meta, c.statusError(resp, text)
+	case out == nil:
+		return meta, nil
 	}
-	return meta, c.decodeError(path, json.Unmarshal(body, out))
+	return meta, c.decodeError(path, json.Unmarshal(text, out))
+}
+
+// send sends a request and returns the response.
+func (c *Client) send(ctx context.Context, method, path string, values url.Values, body []byte) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, method, c.base+path, bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	req.URL.RawQuery = values.Encode()
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	return c.http.Do(req)
+}
+
+// decodeError returns the error of decoding the response to path, or nil.
+func (c *Client) decodeError(path string, err error) error {
+	if err != nil {
+		return fmt.Errorf("response of %s to %s is not the response of a wanfed server: %w; check which program listens there",
+			c.base, path, err)
+	}
+	return nil
 }
 
 func readMeta(h http.Header) QueryMeta {
@@ -200,7 +223,6 @@ const (
 	HeaderIndex       = "X-Consul-Index"
 	HeaderKnownLeader = "X-Consul-Knownleader" // "true" or "false"
 	HeaderLastContact = "X-Consul-Lastcontact" // milliseconds
-	// HeaderCause contains the cause of an error whose body has Consul's fixed
-	// text.
+	// HeaderCause has the cause of an error whose body is a fixed text of Consul.
 	HeaderCause = "X-Wanfed-Cause"
 )

@@ -10,10 +10,12 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -46,7 +48,7 @@ func TestParseAddr(t *testing.T) {
 			got = err.Error()
 		}
 		if got != tt.want {
-			t.Errorf("%q: %s, want %s", tt.in, got, tt.want)
+			t.Errorf("parseAddr(%q) = %s, want %s", tt.in, got, tt.want)
 		}
 	}
 }
@@ -59,6 +61,7 @@ func newTestClient(t testing.TB, h http.HandlerFunc) *Client {
 	return clientOf(t, ClientConfig{Addr: srv.URL})
 }
 
+// clientOf returns a client that the test closes.
 func clientOf(t testing.TB, cfg ClientConfig) *Client {
 	t.Helper()
 	c, err := NewClient(cfg)
@@ -83,14 +86,13 @@ func TestClientReads(t *testing.T) {
 		"/v1/agent/members?dc=dc2&wan=1":                                              members,
 		"/v1/catalog/datacenters?":                                                    `["dc1","dc2"]`,
 		"/v1/status/leader?dc=dc2":                                                    `"10.2.0.11:8300"`,
-		"/v1/status/peers?":                                                           `["10.1.0.11:8300"]`,
 		"/v1/agent/federation-status?":                                                `{"datacenter":"dc1","datacenters":[{"name":"dc1","record_age":2}]}`,
 		"/v1/internal/federation-state/dc2?dc=dc9&index=18446744073709551615&wait=1s": `{"State":{"Datacenter":"dc2"}}`,
 	}
 	c := newTestClient(t, func(w http.ResponseWriter, r *http.Request) {
 		body, ok := bodies[r.URL.EscapedPath()+"?"+r.URL.RawQuery]
 		if !ok {
-			t.Errorf("unexpected request: %s %s", r.Method, r.URL)
+			t.Errorf("request = %s %s, want one of %v", r.Method, r.URL, slices.Sorted(maps.Keys(bodies)))
 		}
 		w.Header().Set(HeaderIndex, "22")
 		w.Header().Set(HeaderKnownLeader, "true")
@@ -102,47 +104,43 @@ func TestClientReads(t *testing.T) {
 	state := FromFederationState(sampleState())
 	check := func(name string, want, got any, err error) {
 		t.Helper()
-		if err != nil {
-			t.Errorf("%s: %v", name, err)
-		} else if d := cmp.Diff(want, got); d != "" {
-			t.Errorf("%s: %s", name, d)
+		if d := cmp.Diff(want, got); d != "" || err != nil {
+			t.Errorf("%s: error = %v, want nil; result differs (-want +got):\n%s", name, err, d)
 		}
 	}
 	states, m, err := c.FederationStates(ctx, QueryOptions{})
-	check("states", []FederationState{state}, states, err)
-	check("meta", meta, m, err)
+	check("FederationStates", []FederationState{state}, states, err)
+	check("QueryMeta of FederationStates", meta, m, err)
 	for _, q := range []QueryOptions{{Datacenter: "dc3", Index: 4, Wait: time.Minute}, {Index: 4}, {Index: 4, Wait: time.Hour}} {
 		states, _, err = c.FederationStates(ctx, q)
-		check("states, blocking", []FederationState{}, states, err)
+		check(fmt.Sprintf("FederationStates(%+v)", q), []FederationState{}, states, err)
 	}
 	gateways, _, err := c.MeshGateways(ctx, QueryOptions{})
-	check("gateways", map[string][]MeshGateway{"dc1": {}, "dc2": {{Node: Node{Node: "gw1"}}}}, gateways, err)
+	check("MeshGateways", map[string][]MeshGateway{"dc1": {}, "dc2": {{Node: Node{Node: "gw1"}}}}, gateways, err)
 	one, _, err := c.FederationState(ctx, "dc2", QueryOptions{})
-	check("state", state, one, err)
+	check("FederationState", state, one, err)
 	one, _, err = c.FederationState(ctx, "dc2", QueryOptions{Datacenter: "dc9", Index: 1<<64 - 1, Wait: time.Second})
-	check("state, blocking", FederationState{Datacenter: "dc2"}, one, err)
+	check("FederationState, blocking", FederationState{Datacenter: "dc2"}, one, err)
 	if _, _, err := c.FederationState(ctx, "a/b", QueryOptions{}); !errors.Is(err, ErrNotFound) {
-		t.Errorf("null state: %v", err)
+		t.Errorf("FederationState() without a state = %v, want %v", err, ErrNotFound)
 	}
 	lan, err := c.Members(ctx, false, QueryOptions{})
-	check("LAN members", []Member{}, lan, err)
+	check("Members of the LAN pool", []Member{}, lan, err)
 	wan, err := c.Members(ctx, true, QueryOptions{Datacenter: "dc2"})
-	check("WAN members", []Member{{Name: "srv1.dc2", Addr: "10.2.0.11", Port: 8300, Status: MemberAlive, Tags: map[string]string{"dc": "dc2"}}}, wan, err)
+	check("Members of the WAN pool", []Member{{Name: "srv1.dc2", Addr: "10.2.0.11", Port: 8300, Status: MemberAlive, Tags: map[string]string{"dc": "dc2"}}}, wan, err)
 	dcs, err := c.Datacenters(ctx, QueryOptions{})
-	check("datacenters", []string{"dc1", "dc2"}, dcs, err)
+	check("Datacenters", []string{"dc1", "dc2"}, dcs, err)
 	leader, err := c.Leader(ctx, QueryOptions{Datacenter: "dc2"})
-	check("leader", "10.2.0.11:8300", leader, err)
-	peers, err := c.Peers(ctx, QueryOptions{})
-	check("peers", []string{"10.1.0.11:8300"}, peers, err)
+	check("Leader", "10.2.0.11:8300", leader, err)
 	status, err := c.Status(ctx, QueryOptions{})
-	check("status", Status{Datacenter: "dc1", Datacenters: []DatacenterStatus{{Name: "dc1", RecordAge: SecondsPtr(2 * time.Second)}}}, status, err)
+	check("Status", Status{Datacenter: "dc1", Datacenters: []DatacenterStatus{{Name: "dc1", RecordAge: SecondsPtr(2 * time.Second)}}}, status, err)
 }
 
 func TestClientErrors(t *testing.T) {
 	for _, tt := range []struct {
-		name   string
-		answer http.HandlerFunc
-		want   string
+		name    string
+		handler http.HandlerFunc
+		want    string
 	}{
 		{"refused with cause", func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set(HeaderCause, "dial gateway 10.0.0.1:8443: connection refused")
@@ -154,34 +152,34 @@ func TestClientErrors(t *testing.T) {
 		{"redirect", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/login", http.StatusFound) },
 			"ADDR answered 302: redirect to /login, which is not the response of a wanfed server"},
 		{"not JSON", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "<html>") },
-			"response of ADDR to /v1/status/leader is not that of a wanfed server: " +
+			"response of ADDR to /v1/status/leader is not the response of a wanfed server: " +
 				"invalid character '<' looking for beginning of value; check which program listens there"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			c := newTestClient(t, tt.answer)
+			c := newTestClient(t, tt.handler)
 			_, err := c.Leader(t.Context(), QueryOptions{})
 			if err == nil || strings.ReplaceAll(err.Error(), c.base, "ADDR") != tt.want {
-				t.Errorf("got %v, want %s", err, tt.want)
+				t.Errorf("Leader() = %v, want %s", err, tt.want)
 			}
 		})
 	}
 }
 
 func TestFederationState_NotFound(t *testing.T) {
-	for _, tt := range []struct {
-		body string
-		want bool
-	}{{"", true}, {"404 page not found\n", false}} {
+	for body, want := range map[string]string{
+		"":                     `datacenter "dc9" has no federation state`,
+		"404 page not found\n": "ADDR answered 404: 404 page not found", // of another program
+	} {
 		c := newTestClient(t, func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(404)
-			fmt.Fprint(w, tt.body)
+			fmt.Fprint(w, body)
 		})
 		_, _, err := c.FederationState(t.Context(), "dc9", QueryOptions{})
-		if got := errors.Is(err, ErrNotFound); got != tt.want {
-			t.Errorf("body %q: %v", tt.body, err)
+		if err == nil || strings.ReplaceAll(err.Error(), c.base, "ADDR") != want {
+			t.Errorf("FederationState() with response 404 %q = %v, want %s", body, err, want)
 		}
-		if tt.want && err.Error() != `datacenter "dc9" has no federation state` {
-			t.Errorf("body %q: %v", tt.body, err)
+		if got := errors.Is(err, ErrNotFound); got != (body == "") {
+			t.Errorf("FederationState() with response 404 %q is ErrNotFound = %v, want %v", body, got, body == "")
 		}
 	}
 }
@@ -195,32 +193,33 @@ func TestUnreachable(t *testing.T) {
 	c := clientOf(t, ClientConfig{Addr: ln.Addr().String()})
 	_, err = c.Datacenters(t.Context(), QueryOptions{})
 	if want := "no server answers at http://" + ln.Addr().String() + ": connection refused"; err == nil || err.Error() != want {
-		t.Errorf("got %v, want %s", err, want)
+		t.Errorf("Datacenters() = %v, want %s", err, want)
 	}
 	if _, ok := errors.AsType[*UnreachableError](err); !ok {
-		t.Errorf("not a NoAnswerError: %#v", err)
+		t.Errorf("Datacenters() = %T, want *UnreachableError", err)
 	}
 
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := c.Datacenters(ctx, QueryOptions{}); !errors.Is(err, context.Canceled) {
-		t.Errorf("after the caller gave up: %v", err)
+		t.Errorf("Datacenters() with a canceled context = %v, want %v", err, context.Canceled)
 	}
 }
 
-func TestForeignCertificate(t *testing.T) {
+func TestUnreachable_CertificateOfAnotherCA(t *testing.T) {
 	srv := httptest.NewUnstartedServer(http.NotFoundHandler())
-	srv.Config.ErrorLog = log.New(io.Discard, "", 0) // it would print the handshake that fails
+	srv.Config.ErrorLog = log.New(io.Discard, "", 0) // the failed handshake
 	srv.StartTLS()
 	t.Cleanup(srv.Close)
 	c := clientOf(t, ClientConfig{Addr: srv.URL, TLS: &tls.Config{RootCAs: x509.NewCertPool()}})
 	_, err := c.Datacenters(t.Context(), QueryOptions{})
-	if err == nil || !strings.Contains(err.Error(), "its certificate is signed by another CA") {
-		t.Errorf("got %v", err)
+	if want := "its certificate is signed by another CA"; err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("Datacenters() = %v, want %s", err, want)
 	}
 }
 
-// The transport is replaced: fake time needs a server that is not on a socket, and only the deadline is looked at.
+// A request without a response ends after the timeout and the wait. The transport
+// has no socket, because synctest cannot wait for sockets.
 func TestTimeout(t *testing.T) {
 	for _, tt := range []struct {
 		q    QueryOptions
@@ -232,22 +231,24 @@ func TestTimeout(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			c := clientOf(t, ClientConfig{})
-			c.http.Transport = silent{}
+			c.http.Transport = blockedTransport{}
 			start := time.Now()
 			_, _, err := c.FederationStates(t.Context(), tt.q)
 			if took := time.Since(start); took != tt.want {
-				t.Errorf("%+v: gave up after %v, want %v", tt.q, took, tt.want)
+				t.Errorf("FederationStates(%+v) ended after %v, want %v", tt.q, took, tt.want)
 			}
-			if !errors.Is(err, os.ErrDeadlineExceeded) || !strings.Contains(err.Error(), "no response within "+tt.want.String()) {
-				t.Errorf("got %v", err)
+			want := "no response within " + tt.want.String()
+			if !errors.Is(err, os.ErrDeadlineExceeded) || !strings.Contains(err.Error(), want) {
+				t.Errorf("FederationStates(%+v) = %v, want %s", tt.q, err, want)
 			}
 		})
 	}
 }
 
-type silent struct{}
+// blockedTransport never returns a response.
+type blockedTransport struct{}
 
-func (silent) RoundTrip(r *http.Request) (*http.Response, error) {
+func (blockedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	<-r.Context().Done()
 	return nil, r.Context().Err()
 }

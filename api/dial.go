@@ -21,7 +21,8 @@ import (
 )
 
 // OnBehalfKey is the key of the gRPC metadata that names the original caller of
-// a forwarded request. The value is "role/dc/node". Only servers may send it.
+// a forwarded request. The value is "role/dc/node". Only servers may send the
+// key.
 const OnBehalfKey = "wanfed-on-behalf"
 
 // alpnGRPC is the ALPN protocol id of gRPC.
@@ -30,11 +31,11 @@ const alpnGRPC = "h2"
 // dialTimeout bounds the TCP connect and the TLS handshake of DialServer.
 const dialTimeout = 10 * time.Second
 
-// DialServer connects to a server of datacenter dc. It returns a gRPC client
-// over this single connection. node names the server; "" accepts any server of
-// dc. addr is the host:port of the server or of a gateway, which routes by the
-// SNI. The connection is not dialed again once it is lost. The caller calls
-// closeAll at the end.
+// DialServer connects to server node of datacenter dc. If node is "", any server
+// of dc may respond. addr is the host:port of the server or of a gateway, which
+// routes by the SNI. The returned gRPC client uses only this connection, and does
+// not dial again after the connection is lost. The caller calls closeAll at the
+// end.
 func DialServer(ctx context.Context, id *tlsutil.Identity, addr, node, dc string) (
 	cc *grpc.ClientConn, closeAll func(), err error,
 ) {
@@ -47,8 +48,8 @@ func DialServer(ctx context.Context, id *tlsutil.Identity, addr, node, dc string
 
 // NewConnClient returns a gRPC client that uses only the connection c. c must
 // meet the conditions of NewGRPCClient. Calls fail with Unavailable once c is
-// lost. The client owns c, also after an error. The caller calls closeAll at
-// the end.
+// lost. NewConnClient closes c if it fails. Otherwise the caller calls closeAll
+// at the end.
 func NewConnClient(c net.Conn) (cc *grpc.ClientConn, closeAll func(), err error) {
 	var used atomic.Bool
 	cc, err = NewGRPCClient(func(context.Context) (net.Conn, error) {
@@ -62,7 +63,7 @@ func NewConnClient(c net.Conn) (cc *grpc.ClientConn, closeAll func(), err error)
 	}
 	return cc, func() {
 		_ = cc.Close()
-		_ = c.Close() // needed if no call was made, because gRPC dials at the first call
+		_ = c.Close() // gRPC owns c only after the first call
 	}, nil
 }
 
@@ -81,8 +82,7 @@ func dialServer(ctx context.Context, id *tlsutil.Identity, addr, node, dc string
 			addr, op.Err, dc)
 	}
 	remedy := ""
-	_, wrongName := errors.AsType[x509.HostnameError](err)
-	if wrongName || op != nil && op.Op == "remote error" {
+	if _, wrongName := errors.AsType[x509.HostnameError](err); wrongName || op != nil && op.Op == "remote error" {
 		remedy = fmt.Sprintf("; --server must be a server of %s, or a gateway", dc)
 	}
 	return nil, fmt.Errorf("reach %s through %s: %s%s", sni, addr, tlsutil.DescribeError(err), remedy)
@@ -91,22 +91,21 @@ func dialServer(ctx context.Context, id *tlsutil.Identity, addr, node, dc string
 // MaxMessageSize limits a gRPC message in both directions, in bytes.
 const MaxMessageSize = 16 << 20
 
-// ReadBufferSize is the read buffer of a gRPC connection at both ends, in
-// bytes. gRPC's default is 32 KiB. The buffer is small because a server has two
-// mostly idle connections to each other datacenter, and TLS has its own buffer.
+// ReadBufferSize is the read buffer of a gRPC connection at both ends, in bytes.
+// It is smaller than gRPC's default of 32 KiB, because most connections between
+// datacenters are idle, and TLS has its own buffer.
 const ReadBufferSize = 4 << 10
 
-// InitialWindowSize is the flow control window of a stream and of a connection, in
-// bytes. It allows 400 Mbit/s at 80 ms. It is fixed at both ends: gRPC's dynamic
-// window sends a ping for each message, which doubles the packets of a short call.
+// InitialWindowSize is the fixed flow control window of streams and connections at
+// both ends, in bytes. It permits 400 Mbit/s at 80 ms. gRPC's dynamic window would
+// send a ping for each message and double the packets of a short call.
 const InitialWindowSize = 4 << 20
 
-// NewGRPCClient returns a gRPC client over the connections of dial. Each
-// connection must be a *tls.Conn or have the method ConnectionState of
-// tls.Conn. Its handshake must be complete and its peer verified. The client
-// connects at the first call, and again after a connection is lost. It detects
-// an unresponsive peer by keepalive. The caller closes the client. The options
-// may replace its defaults.
+// NewGRPCClient returns a gRPC client over the connections of dial. A connection
+// must have the method ConnectionState of tls.Conn. Its handshake must be complete
+// and its peer verified. The client connects at the first call, and again after a
+// connection is lost. Keepalives detect an unresponsive peer. The options override
+// the defaults of NewGRPCClient. The caller closes the client.
 func NewGRPCClient(dial func(ctx context.Context) (net.Conn, error), options ...grpc.DialOption) (*grpc.ClientConn, error) {
 	return grpc.NewClient("passthrough:///wanfed", append([]grpc.DialOption{
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return dial(ctx) }),
@@ -125,8 +124,8 @@ func NewGRPCClient(dial func(ctx context.Context) (net.Conn, error), options ...
 	}, options...)...)
 }
 
-// EstablishedTLS returns credentials for connections whose TLS handshake is
-// complete before gRPC uses them. The credentials work for clients and servers.
+// EstablishedTLS returns credentials for clients and servers whose connections
+// complete the TLS handshake before gRPC uses them.
 func EstablishedTLS() credentials.TransportCredentials { return establishedTLS{} }
 
 type establishedTLS struct{}

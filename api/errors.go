@@ -18,7 +18,7 @@ import (
 // ErrNotFound reports that a datacenter has no federation state.
 var ErrNotFound = errors.New("no federation state")
 
-// UnreachableError reports that there was no HTTP response from Addr.
+// UnreachableError reports that the client got no HTTP response from Addr.
 type UnreachableError struct {
 	Addr string // URL
 	Err  error
@@ -29,7 +29,7 @@ func (e *UnreachableError) Error() string {
 }
 func (e *UnreachableError) Unwrap() error { return e.Err }
 
-// StatusError is a response other than 200.
+// StatusError is an error response of a server.
 type StatusError struct {
 	Addr    string // URL
 	Code    int    // HTTP status
@@ -50,8 +50,14 @@ func (e *StatusError) Error() string {
 	return s
 }
 
-// unreachable returns the error of a failed request: the end of the caller's ctx,
-// the timeout, or err of the connection.
+// IsStatus reports whether err is a StatusError with the given HTTP status.
+func IsStatus(err error, code int) bool {
+	e, ok := errors.AsType[*StatusError](err)
+	return ok && e.Code == code
+}
+
+// unreachable returns the error of a request without a response. The reason is
+// the end of the caller's ctx, or the timeout of rctx, or else err.
 func (c *Client) unreachable(ctx, rctx context.Context, timeout time.Duration, err error) error {
 	switch {
 	case ctx.Err() != nil:
@@ -62,7 +68,7 @@ func (c *Client) unreachable(ctx, rctx context.Context, timeout time.Duration, e
 	return &UnreachableError{Addr: c.base, Err: err}
 }
 
-// maxMessage limits the part of an error response that an error contains, in bytes.
+// maxMessage limits the bytes of an error response that a StatusError contains.
 const maxMessage = 1024
 
 func (c *Client) statusError(resp *http.Response, body []byte) error {
@@ -77,8 +83,8 @@ func (c *Client) statusError(resp *http.Response, body []byte) error {
 	}
 }
 
-// shortCause removes the method, the URL and the name of the system call from an
-// error of net/http.
+// shortCause removes the method, the URL and the name of the system call from
+// err, an error of net/http.
 func shortCause(err error) error {
 	if e, ok := errors.AsType[*url.Error](err); ok {
 		err = e.Err

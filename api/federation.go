@@ -30,7 +30,7 @@ type FederationStateResponse struct {
 	LastContact time.Duration
 	KnownLeader bool
 
-	// The other fields are always zero. Consul's clients expect them.
+	// These fields are always zero. Consul's clients expect them.
 	ConsistencyLevel      string
 	NotModified           bool
 	Backend               int
@@ -44,7 +44,8 @@ type MeshGateway struct {
 	Checks  []Check // never null
 }
 
-// Healthy reports whether no check is critical. A warning counts as healthy.
+// Healthy reports whether no check is critical. A check with a warning counts as
+// healthy.
 func (g MeshGateway) Healthy() bool {
 	return !slices.ContainsFunc(g.Checks, func(c Check) bool { return c.Status == CheckCritical })
 }
@@ -56,7 +57,7 @@ const (
 	CheckCritical = "critical"
 )
 
-// Node is a named machine.
+// Node is a machine of a datacenter.
 type Node struct {
 	ID, Node                 string
 	Address                  string // without port
@@ -93,14 +94,15 @@ type ServiceAddress struct {
 // Weights are the weights of an instance for load balancers.
 type Weights struct{ Passing, Warning int }
 
-// Proxy is the proxy configuration of a service in Consul. It is empty here.
+// Proxy is the proxy configuration of a service in Consul. wanfed leaves it
+// empty.
 type Proxy struct {
 	Mode        string
 	MeshGateway struct{}
 	Expose      struct{}
 }
 
-// Check is the health of a service, or of a node if ServiceID is empty.
+// Check is a health check of a service, or of a node if ServiceID is empty.
 type Check struct {
 	Node, CheckID, Name      string
 	Status, Notes, Output    string
@@ -113,22 +115,19 @@ type Check struct {
 	CreateIndex, ModifyIndex uint64
 }
 
-// FromFederationState converts a state. nil becomes an empty one.
+// FromFederationState converts a state. nil becomes an empty state.
 func FromFederationState(s *pb.FederationState) FederationState {
-	return FederationState{
-		Datacenter: s.GetDatacenter(), MeshGateways: FromMeshGateways(s.GetMeshGateways()), UpdatedAt: timeOf(s),
+	out := FederationState{
+		Datacenter: s.GetDatacenter(), MeshGateways: FromMeshGateways(s.GetMeshGateways()),
 		PrimaryModifyIndex: s.GetPrimaryModifyIndex(), CreateIndex: s.GetCreateIndex(), ModifyIndex: s.GetModifyIndex(),
 	}
-}
-
-func timeOf(s *pb.FederationState) time.Time {
-	if t := s.GetUpdatedAt(); t.IsValid() {
-		return t.AsTime()
+	if t := s.GetUpdatedAt(); t.IsValid() { // RFC 3339 has only the years 1 to 9999
+		out.UpdatedAt = t.AsTime()
 	}
-	return time.Time{} // a timestamp outside the years 1 to 9999 has no RFC 3339 form
+	return out
 }
 
-// FromFederationStates converts states in the same order.
+// FromFederationStates converts states.
 func FromFederationStates(states []*pb.FederationState) []FederationState {
 	out := make([]FederationState, len(states))
 	for i, s := range states {
@@ -137,12 +136,12 @@ func FromFederationStates(states []*pb.FederationState) []FederationState {
 	return out
 }
 
-// FromMeshGateways converts gateways in the same order.
+// FromMeshGateways converts gateways.
 func FromMeshGateways(gateways []*pb.MeshGateway) []MeshGateway {
 	out := make([]MeshGateway, len(gateways))
 	for i, g := range gateways {
 		out[i] = MeshGateway{
-			Node:    fromNode(g.GetNode()),
+			Node:    FromNode(g.GetNode(), g.GetNode().GetDatacenter(), Indexes{}),
 			Service: fromService(g.GetService()),
 			Checks:  make([]Check, len(g.GetChecks())),
 		}
@@ -153,9 +152,8 @@ func FromMeshGateways(gateways []*pb.MeshGateway) []MeshGateway {
 	return out
 }
 
-// GatewaysByDatacenter returns the body of
-// /v1/internal/federation-states/mesh-gateways. A datacenter without gateways is
-// absent.
+// GatewaysByDatacenter returns the gateways of each datacenter that has any, as in
+// /v1/internal/federation-states/mesh-gateways.
 func GatewaysByDatacenter(states []*pb.FederationState) map[string][]MeshGateway {
 	out := make(map[string][]MeshGateway, len(states))
 	for _, s := range states {
@@ -164,13 +162,6 @@ func GatewaysByDatacenter(states []*pb.FederationState) map[string][]MeshGateway
 		}
 	}
 	return out
-}
-
-func fromNode(n *pb.Node) Node {
-	return Node{
-		ID: n.GetId(), Node: n.GetNode(), Address: n.GetAddress(), Datacenter: n.GetDatacenter(),
-		TaggedAddresses: orEmpty(n.GetTaggedAddresses()), Meta: orEmpty(n.GetMeta()),
-	}
 }
 
 func fromService(s *pb.Service) Service {

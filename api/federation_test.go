@@ -39,7 +39,8 @@ func sampleState() *pb.FederationState {
 	}
 }
 
-// The field names, their order and the fields without a value are those of a Consul server's answer.
+// sampleJSON is the JSON of sampleState. A Consul server sends the same fields in
+// the same order.
 const sampleJSON = `{
  "Datacenter": "dc2",
  "MeshGateways": [
@@ -127,27 +128,34 @@ func TestFederationStateJSON(t *testing.T) {
 		t.Fatal(err)
 	}
 	if d := cmp.Diff(sampleJSON, string(got)); d != "" {
-		t.Error(d)
+		t.Errorf("JSON of FromFederationState() differs (-want +got):\n%s", d)
 	}
 	var back FederationState
 	if err := json.Unmarshal(got, &back); err != nil {
 		t.Fatal(err)
 	}
 	if d := cmp.Diff(FromFederationState(sampleState()), back); d != "" {
-		t.Errorf("read back: %s", d)
+		t.Errorf("Unmarshal() differs (-want +got):\n%s", d)
 	}
 }
 
-// A peer's record may lack any part: the answer still has every list and map, and a date that JSON can carry.
-func TestIncompleteFederationState(t *testing.T) {
+// An incomplete state has all fields in JSON: empty lists and maps instead of
+// null, and a valid date.
+func TestFederationStateJSON_Incomplete(t *testing.T) {
+	const tail = `"UpdatedAt":"0001-01-01T00:00:00Z","PrimaryModifyIndex":0,"CreateIndex":0,"ModifyIndex":0}`
 	for _, tt := range []struct {
 		name string
 		in   *pb.FederationState
 		want string
 	}{
-		{"nil", nil, `{"Datacenter":"","MeshGateways":[],"UpdatedAt":"0001-01-01T00:00:00Z","PrimaryModifyIndex":0,"CreateIndex":0,"ModifyIndex":0}`},
+		{"nil", nil, `{"Datacenter":"","MeshGateways":[],` + tail},
 		{"date outside RFC 3339", &pb.FederationState{Datacenter: "dc1", UpdatedAt: &timestamppb.Timestamp{Seconds: 1 << 50}},
-			`{"Datacenter":"dc1","MeshGateways":[],"UpdatedAt":"0001-01-01T00:00:00Z","PrimaryModifyIndex":0,"CreateIndex":0,"ModifyIndex":0}`},
+			`{"Datacenter":"dc1","MeshGateways":[],` + tail},
+		{"empty gateway", &pb.FederationState{MeshGateways: []*pb.MeshGateway{{}}}, `{"Datacenter":"","MeshGateways":[{` +
+			`"Node":{"ID":"","Node":"","Address":"","Datacenter":"","TaggedAddresses":{},"Meta":{},"CreateIndex":0,"ModifyIndex":0},` +
+			`"Service":{"Kind":"","ID":"","Service":"","Tags":null,"Address":"","TaggedAddresses":{},"Meta":{},"Port":0,` +
+			`"Weights":{"Passing":1,"Warning":1},"EnableTagOverride":false,"Proxy":{"Mode":"","MeshGateway":{},"Expose":{}},` +
+			`"Connect":{},"PeerName":"","CreateIndex":0,"ModifyIndex":0},"Checks":[]}],` + tail},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got, err := json.Marshal(FromFederationState(tt.in))
@@ -155,13 +163,9 @@ func TestIncompleteFederationState(t *testing.T) {
 				t.Fatal(err)
 			}
 			if d := cmp.Diff(tt.want, string(got)); d != "" {
-				t.Error(d)
+				t.Errorf("JSON of FromFederationState() differs (-want +got):\n%s", d)
 			}
 		})
-	}
-	g := FromMeshGateways([]*pb.MeshGateway{{}})[0]
-	if g.Checks == nil || g.Node.Meta == nil || g.Node.TaggedAddresses == nil || g.Service.Meta == nil || g.Service.TaggedAddresses == nil {
-		t.Errorf("a list or map is nil: %+v", g)
 	}
 }
 
@@ -169,7 +173,7 @@ func TestGatewaysByDatacenter(t *testing.T) {
 	got := GatewaysByDatacenter([]*pb.FederationState{{Datacenter: "dc1"}, sampleState()})
 	want := map[string][]MeshGateway{"dc2": FromFederationState(sampleState()).MeshGateways}
 	if d := cmp.Diff(want, got); d != "" {
-		t.Error(d)
+		t.Errorf("GatewaysByDatacenter() differs (-want +got):\n%s", d)
 	}
 }
 
@@ -183,7 +187,7 @@ func TestGatewayHealthy(t *testing.T) {
 		{[]Check{{Status: CheckPassing}, {Status: CheckCritical}}, false},
 	} {
 		if got := (MeshGateway{Checks: tt.checks}).Healthy(); got != tt.want {
-			t.Errorf("%+v: healthy %v", tt.checks, got)
+			t.Errorf("Healthy() with checks %+v = %v, want %v", tt.checks, got, tt.want)
 		}
 	}
 }
@@ -201,17 +205,19 @@ func TestMemberJSON(t *testing.T) {
 	want := `{"Name":"srv1.dc1","Addr":"10.1.0.11","Port":8300,"Tags":{"build":"1.2.3:abc","dc":"dc1","role":"consul"},"Status":4,` +
 		`"ProtocolMin":1,"ProtocolMax":5,"ProtocolCur":2,"DelegateMin":2,"DelegateMax":5,"DelegateCur":4}`
 	if d := cmp.Diff(want, string(got)); d != "" {
-		t.Error(d)
+		t.Errorf("JSON of Member differs (-want +got):\n%s", d)
 	}
 	if m.Datacenter() != "dc1" || m.Type() != "server" || m.Build() != "1.2.3" {
-		t.Errorf("datacenter %q, type %q, build %q", m.Datacenter(), m.Type(), m.Build())
+		t.Errorf("Datacenter(), Type(), Build() = %q, %q, %q, want dc1, server, 1.2.3", m.Datacenter(), m.Type(), m.Build())
 	}
 	if got := (Member{Tags: map[string]string{"role": "relay"}}).Type(); got != "relay" {
-		t.Errorf("type of another role: %q", got)
+		t.Errorf("Type() with role relay = %q, want relay", got)
 	}
-	for s, want := range map[MemberStatus]string{0: "none", 1: "alive", 2: "leaving", 3: "left", 4: "failed", 9: "unknown(9)"} {
+	for s, want := range map[MemberStatus]string{
+		0: "none", 1: "alive", 2: "leaving", 3: "left", 4: "failed", 9: "unknown(9)", -1: "unknown(-1)",
+	} {
 		if got := s.String(); got != want {
-			t.Errorf("status %d: %q", int(s), got)
+			t.Errorf("MemberStatus(%d).String() = %q, want %q", int(s), got, want)
 		}
 	}
 }
@@ -229,7 +235,7 @@ func TestDatacenterHealth(t *testing.T) {
 		{DatacenterStatus{}, HealthUnreachable},
 	} {
 		if got := tt.in.Health(); got != tt.want {
-			t.Errorf("%+v: %s, want %s", tt.in, got, tt.want)
+			t.Errorf("Health() of %+v = %s, want %s", tt.in, got, tt.want)
 		}
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Member is one server in a gossip pool.
+// Member is one server in a gossip pool. The JSON is serf's.
 type Member struct {
 	// Name is <node>.<dc> in the WAN pool and <node> in the LAN pool.
 	Name string
@@ -17,7 +17,8 @@ type Member struct {
 	Tags   map[string]string
 	Status MemberStatus
 
-	// The version ranges of memberlist (Protocol) and serf (Delegate).
+	// Protocol is the version of memberlist's protocol, and Delegate of serf's:
+	// the lowest and highest supported versions, and the version in use.
 	ProtocolMin, ProtocolMax, ProtocolCur uint8
 	DelegateMin, DelegateMax, DelegateCur uint8
 }
@@ -34,25 +35,16 @@ type MemberStatus int
 
 // The states.
 const (
-	MemberNone    MemberStatus = 0
-	MemberAlive   MemberStatus = 1
-	MemberLeaving MemberStatus = 2
-	MemberLeft    MemberStatus = 3
-	MemberFailed  MemberStatus = 4
+	MemberNone MemberStatus = iota
+	MemberAlive
+	MemberLeaving
+	MemberLeft
+	MemberFailed
 )
 
 func (s MemberStatus) String() string {
-	switch s {
-	case MemberNone:
-		return "none"
-	case MemberAlive:
-		return "alive"
-	case MemberLeaving:
-		return "leaving"
-	case MemberLeft:
-		return "left"
-	case MemberFailed:
-		return "failed"
+	if names := []string{"none", "alive", "leaving", "left", "failed"}; s >= 0 && int(s) < len(names) {
+		return names[s]
 	}
 	return fmt.Sprintf("unknown(%d)", int(s))
 }
@@ -60,7 +52,7 @@ func (s MemberStatus) String() string {
 // Datacenter returns the datacenter of the member.
 func (m Member) Datacenter() string { return m.Tags[TagDatacenter] }
 
-// Type returns the type of the member: "server" for all members of wanfed.
+// Type returns the type of the member. All members of wanfed have "server".
 func (m Member) Type() string {
 	if role := m.Tags[TagRole]; role != "" && role != "consul" {
 		return role
@@ -68,7 +60,7 @@ func (m Member) Type() string {
 	return "server"
 }
 
-// Build returns the version of the member's program, without its revision.
+// Build returns the version of the member's program without the revision.
 func (m Member) Build() string {
 	build, _, _ := strings.Cut(m.Tags[TagBuild], ":")
 	return build

@@ -13,14 +13,12 @@ import (
 
 // Limits of a blocking query.
 const (
-	// DefaultWait is the longest wait of a query with an index but no wait.
 	DefaultWait = 5 * time.Minute
-	// MaxWait is the longest wait. The server reduces longer waits to MaxWait.
-	MaxWait = 10 * time.Minute
+	MaxWait     = 10 * time.Minute
 )
 
-// EffectiveWait returns the wait that the server uses for a requested wait. A
-// requested wait of 0 means DefaultWait.
+// EffectiveWait returns the wait that the server uses for a requested wait. The
+// server uses DefaultWait for 0, and never more than MaxWait.
 func EffectiveWait(requested time.Duration) time.Duration {
 	if requested <= 0 {
 		return DefaultWait
@@ -28,13 +26,13 @@ func EffectiveWait(requested time.Duration) time.Duration {
 	return min(requested, MaxWait)
 }
 
-// MaxBlockTime returns the longest time that a server blocks for a wait. A
-// server adds a random part of at most one sixteenth. Without it, simultaneous
-// queries would return simultaneously.
+// MaxBlockTime returns the longest time that a server blocks for a wait. The
+// server adds jitter of at most one sixteenth, so that simultaneous queries do
+// not end simultaneously.
 func MaxBlockTime(wait time.Duration) time.Duration { return wait + wait/16 }
 
 // FederationStates returns the federation states of all datacenters, ordered by
-// name. It may block (QueryOptions.Index).
+// name. The query may block (QueryOptions.Index).
 func (c *Client) FederationStates(ctx context.Context, q QueryOptions) ([]FederationState, QueryMeta, error) {
 	var out []FederationState
 	meta, err := c.get(ctx, "/v1/internal/federation-states", q, nil, &out)
@@ -42,13 +40,12 @@ func (c *Client) FederationStates(ctx context.Context, q QueryOptions) ([]Federa
 }
 
 // FederationState returns the federation state of datacenter dc, or
-// ErrNotFound. It may block. The index covers all states, not only the state of
-// dc.
+// ErrNotFound. The query may block. Its index covers all states, not only the
+// state of dc.
 func (c *Client) FederationState(ctx context.Context, dc string, q QueryOptions) (FederationState, QueryMeta, error) {
 	var out FederationStateResponse
 	meta, err := c.get(ctx, "/v1/internal/federation-state/"+url.PathEscape(dc), q, nil, &out)
-	// A 404 of this API has an empty body. A 404 of another program may have a
-	// different body.
+	// A 404 of this API has an empty body, and a 404 of another program may not.
 	s, ok := errors.AsType[*StatusError](err)
 	switch {
 	case ok && s.Code == http.StatusNotFound && s.Message == "", err == nil && out.State == nil:
@@ -59,7 +56,8 @@ func (c *Client) FederationState(ctx context.Context, dc string, q QueryOptions)
 	return *out.State, meta, nil
 }
 
-// MeshGateways returns the gateways of each datacenter that has any. It may block.
+// MeshGateways returns the gateways of each datacenter that has any. The query
+// may block.
 func (c *Client) MeshGateways(ctx context.Context, q QueryOptions) (map[string][]MeshGateway, QueryMeta, error) {
 	var out map[string][]MeshGateway
 	meta, err := c.get(ctx, "/v1/internal/federation-states/mesh-gateways", q, nil, &out)
@@ -88,13 +86,6 @@ func (c *Client) Datacenters(ctx context.Context, q QueryOptions) ([]string, err
 func (c *Client) Leader(ctx context.Context, q QueryOptions) (string, error) {
 	var out string
 	_, err := c.get(ctx, "/v1/status/leader", q, nil, &out)
-	return out, err
-}
-
-// Peers returns the ip:port of each member of the Raft group.
-func (c *Client) Peers(ctx context.Context, q QueryOptions) ([]string, error) {
-	var out []string
-	_, err := c.get(ctx, "/v1/status/peers", q, nil, &out)
 	return out, err
 }
 

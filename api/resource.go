@@ -13,29 +13,28 @@ import (
 
 // Paths of the resource API.
 const (
-	// ResourcePath is followed by group, version, kind and, for one resource, the
-	// name.
+	// ResourcePath precedes group/version/kind of a type, or
+	// group/version/kind/name of a resource.
 	ResourcePath      = "/api/"
 	ResourceTypesPath = "/api/types"
 	OpenAPIPath       = "/api/openapi.json"
 )
 
-// Resource is a resource in the HTTP API: the JSON of its protobuf message, except
-// that data has no "@type". 64-bit numbers are strings. Zero values are left out.
+// Resource is a resource in the HTTP API. Its JSON is the JSON of the protobuf
+// message: 64-bit numbers are strings, and zero values are absent. Only the data
+// differs: it has no "@type".
 type Resource struct {
 	ID    ResourceID  `json:"id"`
 	Owner *ResourceID `json:"owner,omitempty"`
-	// Version changes with every write.
-	Version string `json:"version,omitempty"`
-	// Generation changes with every write of data.
-	Generation string                    `json:"generation,omitempty"`
-	Metadata   map[string]string         `json:"metadata,omitempty"`
-	Status     map[string]ResourceStatus `json:"status,omitempty"`
-	// Data is the JSON of the type's message.
-	Data               json.RawMessage `json:"data"`
-	CreateIndex        uint64          `json:"create_index,omitempty,string"`
-	ModifyIndex        uint64          `json:"modify_index,omitempty,string"`
-	PrimaryModifyIndex uint64          `json:"primary_modify_index,omitempty,string"`
+	// Version changes with every write, and Generation with every write of data.
+	Version            string                    `json:"version,omitempty"`
+	Generation         string                    `json:"generation,omitempty"`
+	Metadata           map[string]string         `json:"metadata,omitempty"`
+	Status             map[string]ResourceStatus `json:"status,omitempty"`
+	Data               json.RawMessage           `json:"data"` // the JSON of the type's message
+	CreateIndex        uint64                    `json:"create_index,omitempty,string"`
+	ModifyIndex        uint64                    `json:"modify_index,omitempty,string"`
+	PrimaryModifyIndex uint64                    `json:"primary_modify_index,omitempty,string"`
 }
 
 // ResourceID names a resource.
@@ -56,8 +55,7 @@ type ResourceTypeName struct {
 // String returns group/version/Kind.
 func (t ResourceTypeName) String() string { return t.Group + "/" + t.GroupVersion + "/" + t.Kind }
 
-// ParseResourceType parses group/version/kind. It does not check that the type
-// exists.
+// ParseResourceType parses group/version/kind. The type need not exist.
 func ParseResourceType(s string) (ResourceTypeName, error) {
 	parts := strings.Split(s, "/")
 	if len(parts) != 3 || parts[0] == "" || parts[1] == "" || parts[2] == "" {
@@ -66,14 +64,14 @@ func ParseResourceType(s string) (ResourceTypeName, error) {
 	return ResourceTypeName{parts[0], parts[1], parts[2]}, nil
 }
 
-// Tenancy is the partition and namespace of a resource. An empty field means the
-// default, or that the scope of the type does not include it.
+// Tenancy is the partition and namespace of a resource. An empty field is the
+// default, or is not part of the type's scope.
 type Tenancy struct {
 	Partition string `json:"partition,omitempty"`
 	Namespace string `json:"namespace,omitempty"`
 }
 
-// ResourceStatus is the status of a resource by one controller.
+// ResourceStatus is the status that one controller has written for a resource.
 type ResourceStatus struct {
 	ObservedGeneration string              `json:"observed_generation"`
 	Conditions         []ResourceCondition `json:"conditions,omitempty"`
@@ -109,15 +107,15 @@ type ResourceType struct {
 
 // ResourceEvent is one event of a watch.
 type ResourceEvent struct {
-	// Type is EventUpsert, EventDelete or EventEndOfSnapshot.
+	// Type is EventUpsert, EventDelete or EventEndOfSnapshot. An
 	// EventEndOfSnapshot has no resource. It follows the resources that existed
-	// at the beginning.
+	// when the watch began.
 	Type     string   `json:"event"`
 	Resource Resource `json:"resource,omitzero"`
 }
 
-// Events of a watch. EventEnd is the last event of a watch, if the server can
-// still send it. Its data contain the reason for the end.
+// Events of a watch. A server ends a watch with EventEnd, if it can still send
+// data. The data of EventEnd has the reason.
 const (
 	EventUpsert        = "upsert"
 	EventDelete        = "delete"
@@ -125,7 +123,7 @@ const (
 	EventEnd           = "end"
 )
 
-// FromResource converts r. data is the JSON of its message.
+// FromResource converts r. data is the JSON of its data.
 func FromResource(r *pb.Resource, data json.RawMessage) Resource {
 	out := Resource{
 		ID: FromResourceID(r.GetId()), Version: r.GetVersion(), Generation: r.GetGeneration(),
@@ -133,13 +131,12 @@ func FromResource(r *pb.Resource, data json.RawMessage) Resource {
 		CreateIndex: r.GetCreateIndex(), ModifyIndex: r.GetModifyIndex(), PrimaryModifyIndex: r.GetPrimaryModifyIndex(),
 	}
 	if r.GetOwner() != nil {
-		owner := FromResourceID(r.GetOwner())
-		out.Owner = &owner
+		out.Owner = new(FromResourceID(r.GetOwner()))
+	}
+	if len(r.GetStatus()) > 0 {
+		out.Status = make(map[string]ResourceStatus, len(r.GetStatus()))
 	}
 	for key, s := range r.GetStatus() {
-		if out.Status == nil {
-			out.Status = make(map[string]ResourceStatus, len(r.GetStatus()))
-		}
 		out.Status[key] = fromStatus(s)
 	}
 	return out
@@ -167,10 +164,13 @@ func fromStatus(s *pb.Status) ResourceStatus {
 		out.UpdatedAt = s.GetUpdatedAt().AsTime()
 	}
 	for _, c := range s.GetConditions() {
-		condition := ResourceCondition{Type: c.GetType(), State: c.GetState().String(), Reason: c.GetReason(), Message: c.GetMessage()}
-		if about := c.GetResource(); about != nil {
+		condition := ResourceCondition{
+			Type: c.GetType(), State: c.GetState().String(), Reason: c.GetReason(), Message: c.GetMessage(),
+		}
+		if ref := c.GetResource(); ref != nil {
 			condition.Resource = &ResourceReference{
-				Type: FromResourceType(about.GetType()), Tenancy: fromTenancy(about.GetTenancy()), Name: about.GetName(), Section: about.GetSection(),
+				Type: FromResourceType(ref.GetType()), Tenancy: fromTenancy(ref.GetTenancy()), Name: ref.GetName(),
+				Section: ref.GetSection(),
 			}
 		}
 		out.Conditions = append(out.Conditions, condition)
@@ -181,7 +181,8 @@ func fromStatus(s *pb.Status) ResourceStatus {
 // ToPB returns the protobuf message of id.
 func (id ResourceID) ToPB() *pb.ID {
 	return &pb.ID{
-		Uid: id.UID, Name: id.Name, Type: id.Type.ToPB(), Tenancy: &pb.Tenancy{Partition: id.Tenancy.Partition, Namespace: id.Tenancy.Namespace},
+		Uid: id.UID, Name: id.Name, Type: id.Type.ToPB(),
+		Tenancy: &pb.Tenancy{Partition: id.Tenancy.Partition, Namespace: id.Tenancy.Namespace},
 	}
 }
 

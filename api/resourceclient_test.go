@@ -54,13 +54,13 @@ func newTLSClient(t *testing.T, h http.Handler) *Client {
 }
 
 func TestResourceRequests(t *testing.T) {
-	a := &recorder{response: `{"id":{"name":"a"},"data":{"x":1}}`}
-	c := newTLSClient(t, a)
+	rec := &recorder{response: `{"id":{"name":"a"},"data":{"x":1}}`}
+	c := newTLSClient(t, rec)
 	id := ResourceID{Name: "a/b ?", Type: nodeName, UID: "u", Tenancy: Tenancy{"p", "n"}}
 	check := func(err error, method, uri, body string) {
 		t.Helper()
-		if err != nil || a.method != method || a.uri != uri || a.body != body {
-			t.Errorf("request = %s %s %s, error %v, want %s %s %s, nil", a.method, a.uri, a.body, err, method, uri, body)
+		if err != nil || rec.method != method || rec.uri != uri || rec.body != body {
+			t.Errorf("request = %s %s %s, error %v, want %s %s %s, nil", rec.method, rec.uri, rec.body, err, method, uri, body)
 		}
 	}
 	const path = "/api/catalog/v1/Node/a%2Fb%20%3F"
@@ -74,16 +74,14 @@ func TestResourceRequests(t *testing.T) {
 	check(err, "PUT", path+"?namespace=n&partition=p&version=7", body)
 	_, err = c.DryRunResource(t.Context(), Resource{ID: id, Data: json.RawMessage(`{"x":2}`)}, ResourceOptions{})
 	check(err, "PUT", path+"?dry-run=1&namespace=n&partition=p", body)
-	_, err = c.WriteResourceStatus(t.Context(), id, "ctl", ResourceStatus{ObservedGeneration: "g"}, ResourceOptions{})
-	check(err, "PUT", path+"?namespace=n&partition=p&status=ctl&uid=u", `{"observed_generation":"g"}`)
 	check(c.DeleteResource(t.Context(), ResourceID{Name: "..", Type: nodeName}, ResourceOptions{Version: "7"}), "DELETE", "/api/catalog/v1/Node/%2E%2E?version=7", "")
 
-	a.status, a.response = 409, "resource has changed"
+	rec.status, rec.response = 409, "resource has changed"
 	_, err = c.WriteResource(t.Context(), Resource{ID: id, Data: json.RawMessage(`{}`)}, ResourceOptions{})
-	if e, ok := errors.AsType[*StatusError](err); !ok || e.Code != 409 || e.Message != a.response {
-		t.Errorf("WriteResource() with response 409 = %v, want a StatusError with code 409 and message %q", err, a.response)
+	if e, ok := errors.AsType[*StatusError](err); !ok || e.Code != 409 || e.Message != rec.response {
+		t.Errorf("WriteResource() with response 409 = %v, want a StatusError with code 409 and message %q", err, rec.response)
 	}
-	a.status, a.response = 200, "<html>"
+	rec.status, rec.response = 200, "<html>"
 	if _, err = c.WriteResource(t.Context(), Resource{ID: id, Data: json.RawMessage(`{}`)}, ResourceOptions{}); err == nil || !strings.Contains(err.Error(), "check which program listens there") {
 		t.Errorf("WriteResource() with an HTML response = %v, want an error with a remedy", err)
 	}
@@ -93,13 +91,13 @@ func TestResourceRequests(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := plain.DeleteResource(t.Context(), id, ResourceOptions{}); !errors.Is(err, ErrNeedsTLS) {
-		t.Errorf("DeleteResource() by plain HTTP = %v, want ErrNeedsTLS", err)
+		t.Errorf("DeleteResource() by plain HTTP = %v, want %v", err, ErrNeedsTLS)
 	}
 }
 
 func TestResourceLists(t *testing.T) {
-	a := &recorder{}
-	c := newTLSClient(t, a)
+	rec := &recorder{}
+	c := newTLSClient(t, rec)
 	list := func() (names []string, err error) {
 		for r, err := range c.Resources(t.Context(), nodeName, Tenancy{Namespace: "*"}, ResourceOptions{Prefix: "w"}) {
 			if err != nil {
@@ -120,21 +118,21 @@ func TestResourceLists(t *testing.T) {
 		`{"resources":[{},{},{},{}]}`:                {2, ""}, // the loop stops after 2
 		`{"resources":[{"id":{"name":"a"}}`:          {1, "unexpected EOF"},
 		`{"resources":[{"id":{"name":"a"}},{"id":{"`: {1, "unexpected EOF"},
-		`[]`:                   {0, "is not that of a wanfed server"},
+		`[]`:                   {0, "is not the response of a wanfed server"},
 		`{"error":"no"}`:       {0, "found error instead of resources"},
-		`{"resources":[{},7]}`: {1, "is not that of a wanfed server"},
+		`{"resources":[{},7]}`: {1, "is not the response of a wanfed server"},
 		``:                     {0, "EOF"},
 	} {
-		a.response = response
+		rec.response = response
 		names, err := list()
 		if len(names) != want.n || (err == nil) != (want.err == "") || err != nil && !strings.Contains(err.Error(), want.err) {
 			t.Errorf("Resources() with response %s = %v, %v, want %d resources and error %q", response, names, err, want.n, want.err)
 		}
 	}
-	if want := "/api/catalog/v1/Node?namespace=%2A&prefix=w"; a.uri != want {
-		t.Errorf("Resources() requests %s, want %s", a.uri, want)
+	if want := "/api/catalog/v1/Node?namespace=%2A&prefix=w"; rec.uri != want {
+		t.Errorf("Resources() requests %s, want %s", rec.uri, want)
 	}
-	a.status, a.response = 403, "not allowed"
+	rec.status, rec.response = 403, "not allowed"
 	if _, err := list(); err == nil || !strings.Contains(err.Error(), "answered 403: not allowed") {
 		t.Errorf("Resources() with response 403 = %v, want the message of the response", err)
 	}
@@ -143,15 +141,15 @@ func TestResourceLists(t *testing.T) {
 			t.Errorf("OwnedResources() with response 403 = %v, want an error", r)
 		}
 	}
-	if want := "/api/catalog/v1/Node/a?owned=1&uid=u"; a.uri != want {
-		t.Errorf("OwnedResources() requests %s, want %s", a.uri, want)
+	if want := "/api/catalog/v1/Node/a?owned=1&uid=u"; rec.uri != want {
+		t.Errorf("OwnedResources() requests %s, want %s", rec.uri, want)
 	}
 }
 
 func TestResourceWatch(t *testing.T) {
-	a := &recorder{response: ": hello\n\nevent: upsert\ndata: {\"id\":{\"name\":\"a\"},\"data\":{}}\n\n: heartbeat\n\nevent: end-of-snapshot\r\ndata: {}\r\n\r\n" +
+	rec := &recorder{response: ": hello\n\nevent: upsert\ndata: {\"id\":{\"name\":\"a\"},\"data\":{}}\n\n: heartbeat\n\nevent: end-of-snapshot\r\ndata: {}\r\n\r\n" +
 		"event: delete\ndata: {\"id\":{\"name\":\"a\"}}\n\nevent: end\ndata: {\"error\":\"this server is stopping\"}\n\n"}
-	c := newTLSClient(t, a)
+	c := newTLSClient(t, rec)
 	watch := func() (got string) {
 		for ev, err := range c.WatchResources(t.Context(), nodeName, Tenancy{}, ResourceOptions{Prefix: "a"}) {
 			if err != nil {
@@ -164,29 +162,29 @@ func TestResourceWatch(t *testing.T) {
 	if got, want := watch(), "upsert a, end-of-snapshot , delete a, watch ended: this server is stopping"; got != want {
 		t.Errorf("WatchResources() = %q, want %q", got, want)
 	}
-	if want := "/api/catalog/v1/Node?prefix=a&watch=1"; a.uri != want {
-		t.Errorf("WatchResources() requests %s, want %s", a.uri, want)
+	if want := "/api/catalog/v1/Node?prefix=a&watch=1"; rec.uri != want {
+		t.Errorf("WatchResources() requests %s, want %s", rec.uri, want)
 	}
 	for response, want := range map[string]string{
 		"event: upsert\ndata: {":     "watch ended: its connection was lost: EOF",
 		"event: upsert\ndata: {\n\n": "event upsert: unexpected end of JSON input",
 		"":                           "watch ended: its connection was lost: EOF",
 	} {
-		a.response = response
+		rec.response = response
 		if got := watch(); got != want {
 			t.Errorf("WatchResources() with response %q = %q, want %q", response, got, want)
 		}
 	}
 }
 
-// A watch without any data, including the server's comments, times out.
+// A watch times out if the server sends no data, not even comments.
 func TestWatchResources_Timeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, err := NewClient(ClientConfig{Addr: "127.0.0.1:1"})
 		if err != nil {
 			t.Fatal(err)
 		}
-		c.http.Transport = silentServer{}
+		c.http.Transport = emptyWatch{}
 		began := time.Now()
 		for _, err := range c.WatchResources(t.Context(), nodeName, Tenancy{}, ResourceOptions{}) {
 			if _, ok := errors.AsType[*UnreachableError](err); !ok || !strings.Contains(err.Error(), "no response within 40s") {
@@ -199,10 +197,10 @@ func TestWatchResources_Timeout(t *testing.T) {
 	})
 }
 
-// silentServer is a server that begins a watch and then sends nothing.
-type silentServer struct{}
+// emptyWatch responds with a body that never has data.
+type emptyWatch struct{}
 
-func (silentServer) RoundTrip(r *http.Request) (*http.Response, error) {
+func (emptyWatch) RoundTrip(r *http.Request) (*http.Response, error) {
 	in, out := io.Pipe()
 	stop := r.Context().Done()
 	go func() {

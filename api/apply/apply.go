@@ -14,7 +14,7 @@ import (
 	"github.com/wanfed/wanfed/api"
 )
 
-// Action is the effect of an item on the store.
+// Action is the effect of an Item on the stored resource.
 type Action string
 
 // Actions.
@@ -27,15 +27,15 @@ const (
 // Item is the plan for one resource.
 type Item struct {
 	Action Action `json:"action"`
-	// Result is the stored resource. Before the write, it is the resource that
-	// the write would store.
+	// Result is the stored resource. Before Write creates a resource, Result is
+	// the resource that Write would store.
 	Result api.Resource `json:"resource"`
 
 	client  *api.Client
 	dc      string
-	given   api.Resource
+	given   api.Resource  // the argument of Check
 	checked api.Resource  // given, with the defaults of the server
-	stored  *api.Resource // nil: none
+	stored  *api.Resource // nil: the resource is not stored
 }
 
 // RefusedError reports that the server refused resource Index.
@@ -51,7 +51,7 @@ func (e *RefusedError) Error() string { return e.Err.Error() }
 func (e *RefusedError) Unwrap() error { return e.Err }
 
 // Check validates resources on a server of datacenter dc and returns the plan.
-// If dc is empty, it is the datacenter of the client. The errors of refused
+// If dc is "", the server of client validates them. The errors of refused
 // resources, of type *RefusedError, are joined. Any other error ends the check.
 func Check(ctx context.Context, client *api.Client, dc string, resources []api.Resource) ([]*Item, error) {
 	var plan []*Item
@@ -71,6 +71,7 @@ func Check(ctx context.Context, client *api.Client, dc string, resources []api.R
 
 func (i *Item) options() api.ResourceOptions { return api.ResourceOptions{Datacenter: i.dc} }
 
+// check validates the given resource and sets the fields of the item.
 func (i *Item) check(ctx context.Context) (err error) {
 	if i.checked, err = i.client.DryRunResource(ctx, i.given, i.options()); err != nil {
 		return err
@@ -80,23 +81,23 @@ func (i *Item) check(ctx context.Context) (err error) {
 		return err
 	}
 	if v := i.given.Version; v != "" && (i.stored == nil || i.stored.Version != v) {
-		is := "it does not exist"
+		state := "it does not exist"
 		if i.stored != nil {
-			is = "its version is " + i.stored.Version
+			state = "its version is " + i.stored.Version
 		}
 		return &conflictError{fmt.Sprintf("%s %s was changed: %s, not %s; read it and try again",
-			i.given.ID.Type, i.given.ID.Name, is, v)}
+			i.given.ID.Type, i.given.ID.Name, state, v)}
 	}
 	return nil
 }
 
-// conflictError reports that the version to replace is not stored.
+// conflictError reports that the given version is not the stored version.
 type conflictError struct{ text string }
 
 func (e *conflictError) Error() string { return e.text }
 
-// isRefusal reports whether err is the refusal of one resource. After other
-// errors further requests would fail as well.
+// isRefusal reports whether the server refused one resource with err. Other
+// errors would recur for further resources.
 func isRefusal(err error) bool {
 	if _, ok := errors.AsType[*conflictError](err); ok {
 		return true
@@ -113,10 +114,10 @@ func (i *Item) compare(ctx context.Context) error {
 	id.UID = ""
 	stored, err := i.client.ReadResource(ctx, id, o)
 	switch {
-	case hasStatus(err, http.StatusNotFound):
+	case api.IsStatus(err, http.StatusNotFound):
 		i.stored, i.Action, i.Result = nil, Created, i.checked
 		return nil
-	case hasStatus(err, http.StatusConflict): // stored as another version of the type; a write converts it
+	case api.IsStatus(err, http.StatusConflict): // stored in another version of the type; a write converts it
 		i.stored, i.Action, i.Result = nil, Updated, i.checked
 		return nil
 	case err != nil:
@@ -129,15 +130,10 @@ func (i *Item) compare(ctx context.Context) error {
 	return nil
 }
 
-func hasStatus(err error, code int) bool {
-	e, ok := errors.AsType[*api.StatusError](err)
-	return ok && e.Code == code
-}
-
 // equal reports whether a write would leave data, metadata and owner unchanged.
 func equal(given, checked, stored api.Resource) bool {
 	if given.ID.UID != "" && given.ID.UID != stored.ID.UID {
-		return false // the server refuses it
+		return false // the server refuses the write
 	}
 	if o := given.Owner; o != nil && (stored.Owner == nil || o.Type != stored.Owner.Type || o.Name != stored.Owner.Name ||
 		o.UID != "" && o.UID != stored.Owner.UID) {
@@ -146,20 +142,21 @@ func equal(given, checked, stored api.Resource) bool {
 	return (given.Metadata == nil || maps.Equal(given.Metadata, stored.Metadata)) && equalJSON(checked.Data, stored.Data)
 }
 
-// equalJSON compares JSON of the same server.
+// equalJSON reports whether a and b, both encoded by the server, are equal.
 func equalJSON(a, b json.RawMessage) bool {
 	var ca, cb bytes.Buffer
 	return json.Compact(&ca, a) == nil && json.Compact(&cb, b) == nil && bytes.Equal(ca.Bytes(), cb.Bytes())
 }
 
-// maxAttempts limits the writes of one resource while others change it.
+// maxAttempts limits the writes of one resource after conflicts.
 const maxAttempts = 5
 
 // Write performs the action of the item and sets Result.
 func (i *Item) Write(ctx context.Context) error {
 	for attempt := 1; i.Action != Unchanged; attempt++ {
 		r := i.given
-		// A write replaces all metadata, so copy the stored metadata.
+		// A write replaces all metadata. To keep the stored metadata, Write sends
+		// it with the stored version (compare and swap).
 		keep := r.Metadata == nil && r.Version == "" && i.stored != nil && len(i.stored.Metadata) > 0
 		if keep {
 			r.Metadata, r.Version = i.stored.Metadata, i.stored.Version
@@ -169,7 +166,7 @@ func (i *Item) Write(ctx context.Context) error {
 		if err == nil {
 			return nil
 		}
-		if !keep || !hasStatus(err, http.StatusConflict) || attempt >= maxAttempts {
+		if !keep || !api.IsStatus(err, http.StatusConflict) || attempt >= maxAttempts {
 			return err
 		}
 		if err := i.compare(ctx); err != nil {

@@ -307,7 +307,7 @@ func TestWrite_Conflict(t *testing.T) {
 				t.Errorf("attempts = %d, want %d", attempts, tt.wantAttempts)
 			}
 			if tt.wantMetadata == nil {
-				if !hasStatus(err, http.StatusConflict) {
+				if !api.IsStatus(err, http.StatusConflict) {
 					t.Errorf("Write() = %v, want status %d", err, http.StatusConflict)
 				}
 				return
@@ -330,7 +330,7 @@ func TestWrite_ServerFails(t *testing.T) {
 	s.resources["web"] = stored()
 	item := check1(t, c, node("web", `{"host":"b"}`))
 	s.failures["PUT web"] = http.StatusServiceUnavailable
-	if err := item.Write(t.Context()); !hasStatus(err, http.StatusServiceUnavailable) {
+	if err := item.Write(t.Context()); !api.IsStatus(err, http.StatusServiceUnavailable) {
 		t.Errorf("Write() = %v, want status %d", err, http.StatusServiceUnavailable)
 	}
 }

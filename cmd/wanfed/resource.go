@@ -161,12 +161,6 @@ func completeTypes(cmd *cobra.Command, args []string, _ string) ([]cobra.Complet
 	})
 }
 
-// hasStatus reports whether err is a response with an HTTP status.
-func hasStatus(err error, code int) bool {
-	e, ok := errors.AsType[*api.StatusError](err)
-	return ok && e.Code == code
-}
-
 // refusalText reduces a refusal of the server to its message, without the server and
 // the HTTP status. Other errors are unchanged.
 func refusalText(err error) error {
@@ -441,7 +435,7 @@ error if the resource does not exist.`,
 func deleteResource(ctx context.Context, cl *resourceClient, out printer, id api.ResourceID) error {
 	read := api.ResourceOptions{Datacenter: cl.opts.Datacenter, Consistent: true, UID: cl.flag("uid")}
 	r, err := cl.ReadResource(ctx, id, read)
-	absent := hasStatus(err, http.StatusNotFound)
+	absent := api.IsStatus(err, http.StatusNotFound)
 	if err == nil {
 		id.Type = r.ID.Type // in the spelling of the server
 	} else if !absent {
