@@ -10,7 +10,7 @@ import (
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/catalog"
 	"github.com/wanfed/wanfed/resource"
-	"github.com/wanfed/wanfed/resource/memory"
+	"github.com/wanfed/wanfed/resource/resourcetest"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
@@ -21,7 +21,7 @@ func ExampleWriter_Register() {
 	if err := catalog.Register(types); err != nil {
 		log.Fatal(err)
 	}
-	backend := memory.New()
+	backend := resourcetest.NewStore()
 	service, err := resource.NewService(resource.ServiceConfig{
 		Backend: backend, Registry: types, DC: "dc1",
 		Primary: func() bool { return false },

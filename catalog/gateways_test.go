@@ -13,7 +13,7 @@ import (
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/resource"
-	"github.com/wanfed/wanfed/resource/memory"
+	"github.com/wanfed/wanfed/resource/resourcetest"
 )
 
 // countingBackend counts the commits of a backend.
@@ -43,7 +43,7 @@ var gw1 = GatewayRegistration{Node: "gw1", LAN: "10.0.0.1:8444", WAN: "gw1.dc1.e
 func withLeader(t *testing.T, f func(ctx context.Context, g *Gateways, store *countingBackend)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		mem := memory.New()
+		mem := resourcetest.NewStore()
 		defer mem.Close()
 		store := &countingBackend{Backend: mem}
 		g, err := NewGateways(GatewaysConfig{Backend: store, DC: "dc1", Logger: slog.New(slog.DiscardHandler)})
@@ -171,7 +171,7 @@ func TestDeregister_DeletesAll(t *testing.T) {
 
 func TestGateways_NewLeaderGrantsFullTTL(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		mem := memory.New()
+		mem := resourcetest.NewStore()
 		defer mem.Close()
 		lead := func(f func(g *Gateways)) {
 			g, err := NewGateways(GatewaysConfig{Backend: mem, DC: "dc1", Logger: slog.New(slog.DiscardHandler)})
@@ -229,7 +229,7 @@ func TestRegister_Refuses(t *testing.T) {
 }
 
 func TestGateways_NotLeader(t *testing.T) {
-	g, err := NewGateways(GatewaysConfig{Backend: memory.New(), DC: "dc1", Logger: slog.New(slog.DiscardHandler)})
+	g, err := NewGateways(GatewaysConfig{Backend: resourcetest.NewStore(), DC: "dc1", Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

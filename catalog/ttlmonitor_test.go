@@ -14,7 +14,7 @@ import (
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/resource"
-	"github.com/wanfed/wanfed/resource/memory"
+	"github.com/wanfed/wanfed/resource/resourcetest"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
@@ -48,7 +48,7 @@ func operator() *tlsutil.Peer {
 func withTTLMonitor(t *testing.T, f func(ctx context.Context, t *testing.T, p *TTLMonitor, v *View, store *countingBackend)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		mem := memory.New()
+		mem := resourcetest.NewStore()
 		defer mem.Close()
 		store := &countingBackend{Backend: mem}
 		w, v := newWriter(t, store, operator())

@@ -15,7 +15,7 @@ import (
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/resource"
-	"github.com/wanfed/wanfed/resource/memory"
+	"github.com/wanfed/wanfed/resource/resourcetest"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
@@ -30,7 +30,7 @@ type fixture struct {
 
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
-	mem := memory.New()
+	mem := resourcetest.NewStore()
 	t.Cleanup(func() { mem.Close() })
 	r := &fixture{T: t, store: &countingBackend{Backend: mem}, caller: operator()}
 	r.Writer, r.View = newWriter(t, r.store, r.caller)

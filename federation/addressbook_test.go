@@ -16,7 +16,7 @@ import (
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/catalog"
 	"github.com/wanfed/wanfed/gossip"
-	mem "github.com/wanfed/wanfed/resource/memory"
+	"github.com/wanfed/wanfed/resource/resourcetest"
 	"github.com/wanfed/wanfed/wanfed"
 )
 
@@ -24,7 +24,7 @@ import (
 // afterwards, and at the end.
 func TestAddressBookUpdater_SavesCache(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store, ready := mem.New(), make(chan struct{})
+		store, ready := resourcetest.NewStore(), make(chan struct{})
 		defer store.Close()
 		close(ready)
 		cfg := AddressBookUpdaterConfig{
@@ -89,7 +89,7 @@ func TestAddressBookUpdater_SavesCache(t *testing.T) {
 func TestAddressBookUpdater_CachesWorkingAddresses(t *testing.T) {
 	cfg := AddressBookUpdaterConfig{
 		DC: "dc2", PrimaryDC: "dc1", Domain: "wanfed", PrimaryGateways: []string{"gw.dc1.example:8443"},
-		Backend: mem.New(), LAN: &gossip.Pool{}, WAN: &gossip.Pool{}, Ready: make(chan struct{}),
+		Backend: resourcetest.NewStore(), LAN: &gossip.Pool{}, WAN: &gossip.Pool{}, Ready: make(chan struct{}),
 		File: filepath.Join(t.TempDir(), "addresses.json"), Logger: slog.New(slog.DiscardHandler),
 	}
 	start := func(paths ...wanfed.PathStatus) (*AddressBookUpdater, []wanfed.Path) {

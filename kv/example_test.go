@@ -9,7 +9,7 @@ import (
 
 	"github.com/wanfed/wanfed/kv"
 	"github.com/wanfed/wanfed/resource"
-	"github.com/wanfed/wanfed/resource/memory"
+	"github.com/wanfed/wanfed/resource/resourcetest"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
@@ -19,7 +19,7 @@ func newStore() *kv.Store {
 	if err := kv.Register(types); err != nil {
 		log.Fatal(err)
 	}
-	backend := memory.New()
+	backend := resourcetest.NewStore()
 	service, err := resource.NewService(resource.ServiceConfig{
 		Backend: backend, Registry: types, DC: "dc1",
 		Primary: func() bool { return false },

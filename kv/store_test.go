@@ -16,7 +16,7 @@ import (
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/resource"
-	"github.com/wanfed/wanfed/resource/memory"
+	"github.com/wanfed/wanfed/resource/resourcetest"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
@@ -47,7 +47,7 @@ func operator() *tlsutil.Peer {
 
 func memoryStore(t testing.TB) *Store {
 	t.Helper()
-	b := memory.New()
+	b := resourcetest.NewStore()
 	t.Cleanup(func() { b.Close() })
 	return newStore(t, b, operator())
 }
@@ -167,7 +167,7 @@ func (c *counting) Commit(ctx context.Context, ops ...*pb.Op) ([]*pb.Resource, e
 }
 
 func TestDeleteTree_SeveralBatches(t *testing.T) {
-	mem := memory.New()
+	mem := resourcetest.NewStore()
 	defer mem.Close()
 	b := &counting{Backend: mem}
 	s := newStore(t, b, operator())
@@ -189,7 +189,7 @@ func TestDeleteTree_SeveralBatches(t *testing.T) {
 
 func TestStore_Refuses(t *testing.T) {
 	who := operator()
-	mem := memory.New()
+	mem := resourcetest.NewStore()
 	defer mem.Close()
 	s, ctx := newStore(t, mem, who), t.Context()
 	mustPut(t, s, "a", "1")
@@ -261,7 +261,7 @@ func TestPut_Concurrent(t *testing.T) {
 
 func TestWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := memory.New()
+		b := resourcetest.NewStore()
 		defer b.Close()
 		s := newStore(t, b, operator())
 		mustPut(t, s, "other", "1")

@@ -16,7 +16,7 @@ import (
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/resource"
-	"github.com/wanfed/wanfed/resource/memory"
+	"github.com/wanfed/wanfed/resource/resourcetest"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
@@ -134,7 +134,7 @@ func TestTxn(t *testing.T) {
 
 func TestTxn_Refuses(t *testing.T) {
 	who := operator()
-	mem := memory.New()
+	mem := resourcetest.NewStore()
 	defer mem.Close()
 	s, ctx := newStore(t, mem, who), t.Context()
 	for _, ops := range [][]Op{
@@ -239,7 +239,7 @@ func TestTxn_Model(t *testing.T) {
 // TestTxn_Blind: transactions that only set and delete do not conflict, and
 // commit once.
 func TestTxn_Blind(t *testing.T) {
-	mem := memory.New()
+	mem := resourcetest.NewStore()
 	defer mem.Close()
 	b := &counting{Backend: mem}
 	s := newStore(t, b, operator())

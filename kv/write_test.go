@@ -12,7 +12,7 @@ import (
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/resource"
-	"github.com/wanfed/wanfed/resource/memory"
+	"github.com/wanfed/wanfed/resource/resourcetest"
 )
 
 // counted counts the calls of a Store to its backend.
@@ -34,7 +34,7 @@ func (c *counted) Read(ctx context.Context, how resource.Consistency, id *pb.ID)
 // TestPut_ConcurrentWithoutCondition: each of several clients that write the
 // same key needs one commit and no retry. The key keeps its metadata.
 func TestPut_ConcurrentWithoutCondition(t *testing.T) {
-	b := memory.New()
+	b := resourcetest.NewStore()
 	defer b.Close()
 	c := &counted{Backend: b}
 	s := newStore(t, c, operator())
@@ -89,7 +89,7 @@ func (o older) Commit(ctx context.Context, ops ...*pb.Op) ([]*pb.Resource, error
 }
 
 func TestPut_OlderServers(t *testing.T) {
-	b := memory.New()
+	b := resourcetest.NewStore()
 	defer b.Close()
 	s := newStore(t, older{b}, operator())
 	for i := range 3 {
@@ -107,7 +107,7 @@ func TestPut_SameValue(t *testing.T) {
 		"":                      func(b resource.Backend) resource.Backend { return b },
 		" with an older server": func(b resource.Backend) resource.Backend { return older{b} },
 	} {
-		b := memory.New()
+		b := resourcetest.NewStore()
 		defer b.Close()
 		s := newStore(t, backend(b), operator())
 		e := Entry{Key: "one", Value: []byte("a"), Flags: 7}

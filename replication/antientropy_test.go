@@ -14,11 +14,11 @@ import (
 	"github.com/wanfed/wanfed/federation"
 	"github.com/wanfed/wanfed/internal/broadcast"
 	"github.com/wanfed/wanfed/resource"
-	"github.com/wanfed/wanfed/resource/memory"
+	"github.com/wanfed/wanfed/resource/resourcetest"
 )
 
 func TestAntiEntropy(t *testing.T) {
-	store, up := memory.New(), memory.New()
+	store, up := resourcetest.NewStore(), resourcetest.NewStore()
 	g, err := catalog.NewGateways(catalog.GatewaysConfig{Backend: store, DC: "dc2", Logger: quiet})
 	if err != nil {
 		t.Fatal(err)

@@ -12,7 +12,7 @@ import (
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/resource"
-	"github.com/wanfed/wanfed/resource/memory"
+	"github.com/wanfed/wanfed/resource/resourcetest"
 )
 
 // Events of several kinds become commits in order. Incomplete commits are left.
@@ -108,7 +108,7 @@ func TestChangeLog_Limits(t *testing.T) {
 func TestChangeBatch(t *testing.T) {
 	for seed := range uint64(60) {
 		rng := rand.New(rand.NewPCG(seed, 1))
-		oneByOne, batched := memory.New(), memory.New()
+		oneByOne, batched := resourcetest.NewStore(), resourcetest.NewStore()
 		b := &changeBatch{send: func(m *pb.FollowResponse) error {
 			var ops []*pb.Op
 			for _, id := range m.Deletes {

@@ -13,7 +13,7 @@ import (
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/resource"
-	"github.com/wanfed/wanfed/resource/memory"
+	"github.com/wanfed/wanfed/resource/resourcetest"
 )
 
 // dcs are in-memory datacenters of one server each. A restart changes the
@@ -49,7 +49,7 @@ type dc struct {
 }
 
 func (d *dcs) add(name, primary string) *dc {
-	x := &dc{in: d, name: name, store: memory.New(), changed: make(chan struct{})}
+	x := &dc{in: d, name: name, store: resourcetest.NewStore(), changed: make(chan struct{})}
 	d.mu.Lock()
 	if d.all == nil {
 		d.all = map[string]*dc{}

@@ -11,7 +11,7 @@ import (
 	"github.com/wanfed/wanfed/federation"
 	"github.com/wanfed/wanfed/replication"
 	"github.com/wanfed/wanfed/resource"
-	"github.com/wanfed/wanfed/resource/memory"
+	"github.com/wanfed/wanfed/resource/resourcetest"
 )
 
 // Serve the federated resources of a datacenter that is always the primary.
@@ -21,7 +21,7 @@ func ExampleSource() {
 		panic(err)
 	}
 	source, err := replication.NewSource(replication.SourceConfig{
-		Backend: memory.New(), Registry: registry, Primary: replication.AlwaysPrimary,
+		Backend: resourcetest.NewStore(), Registry: registry, Primary: replication.AlwaysPrimary,
 	})
 	if err != nil {
 		panic(err)

@@ -17,12 +17,12 @@ import (
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/resource"
-	"github.com/wanfed/wanfed/resource/memory"
+	"github.com/wanfed/wanfed/resource/resourcetest"
 )
 
 // Each attempt at the first comparison progresses, and nothing is sent twice.
 func TestFollow_InterruptedComparison(t *testing.T) {
-	store, secondary := memory.New(), memory.New()
+	store, secondary := resourcetest.NewStore(), resourcetest.NewStore()
 	for i := range 20 { // three to a batch
 		put(t, store, docType, fmt.Sprint("d", i), strings.Repeat("x", batchBytes*3/10))
 	}
@@ -57,7 +57,7 @@ func TestFollow_InterruptedComparison(t *testing.T) {
 
 // Secondaries follow a primary that was restored to an older state.
 func TestFollow_RestoredPrimary(t *testing.T) {
-	store, secondary := memory.New(), memory.New()
+	store, secondary := resourcetest.NewStore(), resourcetest.NewStore()
 	fill(t, store, 100)
 	p := newPrimary(t, store)
 	f := p.follower(t, secondary)
@@ -86,7 +86,7 @@ func TestFollow_RestoredPrimary(t *testing.T) {
 // whether its indexes are lower or higher than those of the first one.
 func TestFollow_ReinstalledPrimary(t *testing.T) {
 	for _, later := range []int{0, 300} {
-		first, second, secondary := memory.New(), memory.New(), memory.New()
+		first, second, secondary := resourcetest.NewStore(), resourcetest.NewStore(), resourcetest.NewStore()
 		for i := range 150 {
 			put(t, first, docType, fmt.Sprint("d", i), "1")
 		}
@@ -125,7 +125,7 @@ func TestFollow_ReinstalledPrimary(t *testing.T) {
 
 // Two followers of one store agree, as when two servers consider themselves leader.
 func TestFollow_TwoLeaders(t *testing.T) {
-	store, secondary := memory.New(), memory.New()
+	store, secondary := resourcetest.NewStore(), resourcetest.NewStore()
 	fill(t, store, 200)
 	p := newPrimary(t, store)
 	run(t, p.follower(t, secondary).Run)
@@ -145,7 +145,7 @@ func TestFollow_TwoLeaders(t *testing.T) {
 // A follower that does not read delays no other one and costs no more memory than
 // the log. When it reads again, its stream is aborted.
 func TestSource_SlowFollower(t *testing.T) {
-	store, secondary := memory.New(), memory.New()
+	store, secondary := resourcetest.NewStore(), resourcetest.NewStore()
 	p := newPrimary(t, store)
 	ready(t, p)
 	stream, err := pb.NewReplicationServiceClient(p.client(t)).Follow(t.Context())
@@ -194,7 +194,7 @@ func TestSource_SlowFollower(t *testing.T) {
 
 // failing is a store whose commits fail, applied or not.
 type failing struct {
-	*memory.Store
+	*resourcetest.Store
 	mu   sync.Mutex
 	fail int // number of failures
 	done bool
@@ -219,7 +219,7 @@ func (s *failing) Commit(ctx context.Context, ops ...*pb.Op) ([]*pb.Resource, er
 // After a commit with an unknown outcome, the follower compares.
 func TestFollow_UnknownCommitOutcome(t *testing.T) {
 	for _, done := range []bool{false, true} {
-		store, secondary := memory.New(), &failing{Store: memory.New(), done: done}
+		store, secondary := resourcetest.NewStore(), &failing{Store: resourcetest.NewStore(), done: done}
 		p := newPrimary(t, store)
 		f := p.follower(t, secondary)
 		run(t, f.Run)
@@ -245,7 +245,7 @@ func TestFollow_UnknownCommitOutcome(t *testing.T) {
 // A server of the primary that cannot reach its leader, and may have older records
 // than the follower, is not followed.
 func TestFollow_LaggingSource(t *testing.T) {
-	store, secondary := memory.New(), memory.New()
+	store, secondary := resourcetest.NewStore(), resourcetest.NewStore()
 	put(t, store, docType, "a", "1")
 	p := newPrimary(t, leaderless{store})
 	ahead := record(t, docType, "ahead", "1")

@@ -13,14 +13,14 @@ import (
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/internal/broadcast"
 	"github.com/wanfed/wanfed/resource"
-	"github.com/wanfed/wanfed/resource/memory"
+	"github.com/wanfed/wanfed/resource/resourcetest"
 	"github.com/wanfed/wanfed/test/lab"
 )
 
 // Records of all kinds and tenancies are created, changed and deleted. A secondary's
 // own records are deleted.
 func TestFollow(t *testing.T) {
-	store, secondary := memory.New(), memory.New()
+	store, secondary := resourcetest.NewStore(), resourcetest.NewStore()
 	var ops []*pb.Op
 	for i := range 1500 { // several batches
 		ops = append(ops, resource.PutOp(record(t, docType, fmt.Sprintf("d%d", i), "1", "default", fmt.Sprintf("ns%d", i%3)), ""))
@@ -70,7 +70,7 @@ func TestFollow(t *testing.T) {
 
 // The status of a record is not replicated.
 func TestFollow_StatusIsLocal(t *testing.T) {
-	store, secondary := memory.New(), memory.New()
+	store, secondary := resourcetest.NewStore(), resourcetest.NewStore()
 	put(t, store, siteType, "a", "1")
 	p := newPrimary(t, store)
 	run(t, p.follower(t, secondary).Run)
@@ -99,7 +99,7 @@ func TestFollow_StatusIsLocal(t *testing.T) {
 // A record that changes its group version stays the same record for followers that
 // know the version.
 func TestFollow_GroupVersions(t *testing.T) {
-	store, secondary, old := memory.New(), memory.New(), memory.New()
+	store, secondary, old := resourcetest.NewStore(), resourcetest.NewStore(), resourcetest.NewStore()
 	before := put(t, store, docType, "a", "1")
 	p := newPrimary(t, store)
 	run(t, p.follower(t, secondary).Run)
@@ -164,7 +164,7 @@ func TestFollow_GroupVersions(t *testing.T) {
 
 // Replicas of a type that the primary's server does not know stay.
 func TestFollow_OlderPrimary(t *testing.T) {
-	store, secondary := memory.New(), memory.New()
+	store, secondary := resourcetest.NewStore(), resourcetest.NewStore()
 	put(t, store, siteType, "s", "1")
 	put(t, store, docType, "a", "1")
 	p := newPrimary(t, store)
@@ -192,7 +192,7 @@ func TestFollow_OlderPrimary(t *testing.T) {
 // A local record is deleted with the replica that owns it. Replicas are deleted when
 // the primary's records are.
 func TestFollow_Owners(t *testing.T) {
-	store, secondary := memory.New(), memory.New()
+	store, secondary := resourcetest.NewStore(), resourcetest.NewStore()
 	owner := put(t, store, siteType, "owner", "1")
 	owned := func(b resource.Backend, typ *pb.Type, name string, owner *pb.ID, finalizer string) *pb.Resource {
 		r := record(t, typ, name, "1")
@@ -232,7 +232,7 @@ func TestFollow_Owners(t *testing.T) {
 }
 
 func TestFollow_RetriesWhenPathsChange(t *testing.T) {
-	store, secondary := memory.New(), memory.New()
+	store, secondary := resourcetest.NewStore(), resourcetest.NewStore()
 	put(t, store, siteType, "a", "1")
 	p := newPrimary(t, store)
 	cc := p.client(t)

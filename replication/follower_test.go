@@ -13,7 +13,7 @@ import (
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/resource"
-	"github.com/wanfed/wanfed/resource/memory"
+	"github.com/wanfed/wanfed/resource/resourcetest"
 )
 
 // hostile is a compromised or faulty primary. It sends the given messages.
@@ -35,7 +35,7 @@ func (h *hostile) Follow(stream grpc.BidiStreamingServer[pb.FollowRequest, pb.Fo
 // A primary can write federated resources and nothing else. Invalid changes do not
 // delay the others.
 func TestFollower_RefusesInvalidChanges(t *testing.T) {
-	secondary := memory.New()
+	secondary := resourcetest.NewStore()
 	local := put(t, secondary, localType, "mine", "own")
 	kept := put(t, secondary, docType, "kept", "own")
 	good, local2, noUID, noIndex := record(t, docType, "good", "1"), record(t, localType, "x", "1"), record(t, docType, "x", "1"), record(t, docType, "y", "1")
@@ -76,7 +76,7 @@ func TestFollower_RefusesInvalidChanges(t *testing.T) {
 }
 
 // leaderless is the store of a server without a leader.
-type leaderless struct{ *memory.Store }
+type leaderless struct{ *resourcetest.Store }
 
 func (s leaderless) List(ctx context.Context, c resource.Consistency, q resource.Query) ([]*pb.Resource, uint64, error) {
 	if c == resource.Strong {
@@ -91,7 +91,7 @@ func TestFollower_StreamTimeout(t *testing.T) {
 		t.Skip("takes as long as streamTimeout")
 	}
 	t.Parallel()
-	secondary := memory.New()
+	secondary := resourcetest.NewStore()
 	srv := grpc.NewServer()
 	pb.RegisterReplicationServiceServer(srv, &hostile{})
 	ln, _ := serve(t, srv)

@@ -15,7 +15,7 @@ import (
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/resource"
-	"github.com/wanfed/wanfed/resource/memory"
+	"github.com/wanfed/wanfed/resource/resourcetest"
 )
 
 // script encodes the messages of a peer.
@@ -68,7 +68,7 @@ func FuzzSource(f *testing.F) {
 	f.Add(script(hello))
 	f.Add(script(hello, sum, last, details))
 	f.Add(script(hello, last, details))
-	store := memory.New()
+	store := resourcetest.NewStore()
 	fill(f, store, 50)
 	src, err := NewSource(SourceConfig{Backend: store, Registry: registry(f), Primary: AlwaysPrimary, Logger: quiet})
 	if err != nil {
@@ -105,7 +105,7 @@ func FuzzFollower(f *testing.F) {
 		&pb.FollowResponse{Ask: &pb.FollowAsk{Kinds: []*pb.FollowBuckets{{Type: docType, Buckets: []uint32{0, 1 << 31}}}}},
 		&pb.FollowResponse{Index: 4, Upserts: []*pb.Resource{r}, Deletes: []*pb.ID{r.Id}, Position: &pb.FollowPosition{Index: 4}}))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		secondary := memory.New()
+		secondary := resourcetest.NewStore()
 		defer secondary.Close()
 		local := put(t, secondary, localType, "mine", "own")
 		put(t, secondary, docType, "n1", "own")

@@ -16,7 +16,7 @@ import (
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/resource"
-	"github.com/wanfed/wanfed/resource/memory"
+	"github.com/wanfed/wanfed/resource/resourcetest"
 )
 
 // In whatever order the datacenters are reconfigured, the new primary takes over
@@ -240,7 +240,7 @@ func TestAdoptReplicas(t *testing.T) {
 }
 
 func TestCheckFollow(t *testing.T) {
-	store := memory.New()
+	store := resourcetest.NewStore()
 	check := func(configured string, m *pb.Primary) error {
 		p := &PrimaryManager{cfg: PrimaryManagerConfig{DC: "dc2", ConfiguredPrimary: configured, Backend: store}}
 		if m != nil {

@@ -10,7 +10,7 @@ import (
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/resource"
-	"github.com/wanfed/wanfed/resource/memory"
+	"github.com/wanfed/wanfed/resource/resourcetest"
 )
 
 // cutOff is the store of a server that cannot reach its leader.
@@ -33,7 +33,7 @@ func TestPromotion_DrainsFromCurrentServer(t *testing.T) {
 	untilSame(t, one.store, two.store)
 	two.stop()
 
-	lagging := memory.New()
+	lagging := resourcetest.NewStore()
 	fill(t, lagging, 10)
 	if _, err := lagging.Commit(t.Context(), resource.PutOp(primaryRecord(t, &pb.Primary{Datacenter: "dc1", Complete: true}), "")); err != nil {
 		t.Fatal(err)

@@ -11,7 +11,7 @@ import (
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/resource"
-	"github.com/wanfed/wanfed/resource/memory"
+	"github.com/wanfed/wanfed/resource/resourcetest"
 )
 
 // fill writes n records.
@@ -46,7 +46,7 @@ func wantSent(t *testing.T, p *primary, names ...string) {
 // The bytes on the wire for 10,000 records stay within limits.
 func TestFollow_Bytes(t *testing.T) {
 	const records = 10_000
-	store, secondary := memory.New(), memory.New()
+	store, secondary := resourcetest.NewStore(), resourcetest.NewStore()
 	fill(t, store, records)
 	p := newPrimary(t, store)
 	f := p.follower(t, secondary)
@@ -108,7 +108,7 @@ func TestFollow_Bytes(t *testing.T) {
 
 // A broken stream resumes at any server of the primary whose log reaches back.
 func TestFollow_Resume(t *testing.T) {
-	store, secondary := memory.New(), memory.New()
+	store, secondary := resourcetest.NewStore(), resourcetest.NewStore()
 	fill(t, store, 500)
 	servers := []*primary{newPrimary(t, store), newPrimary(t, store)}
 	for _, p := range servers {
@@ -150,7 +150,7 @@ func TestFollow_Resume(t *testing.T) {
 }
 
 func TestChangeLog_Positions(t *testing.T) {
-	store := memory.New()
+	store := resourcetest.NewStore()
 	here, there, other := newPrimary(t, store), newPrimary(t, store), newPrimary(t, store, siteType)
 	all := []*primary{here, there, other}
 	end := func(p *primary) *pb.FollowPosition {
@@ -182,7 +182,7 @@ func TestChangeLog_Positions(t *testing.T) {
 		t.Error("find() of a position of a server with other kinds is ok, want not")
 	}
 	// A store with another history and the same indexes.
-	twin := memory.New()
+	twin := resourcetest.NewStore()
 	p := newPrimary(t, twin)
 	ready(t, p)
 	if again := put(t, twin, docType, "a", "1"); again.ModifyIndex != r.ModifyIndex {

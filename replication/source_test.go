@@ -10,11 +10,11 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/wanfed/wanfed/api/pb"
-	"github.com/wanfed/wanfed/resource/memory"
+	"github.com/wanfed/wanfed/resource/resourcetest"
 )
 
 func TestSource_RefusesInvalidRequests(t *testing.T) {
-	store := memory.New()
+	store := resourcetest.NewStore()
 	put(t, store, siteType, "a", "1")
 	p := newPrimary(t, store)
 	client := pb.NewReplicationServiceClient(p.client(t))

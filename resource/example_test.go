@@ -9,7 +9,7 @@ import (
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/resource"
-	"github.com/wanfed/wanfed/resource/memory"
+	"github.com/wanfed/wanfed/resource/resourcetest"
 )
 
 var exampleType = &pb.Type{Group: "example", GroupVersion: "v1", Kind: "Node"}
@@ -30,7 +30,7 @@ func ExampleNewRegistry() {
 // A Backend stores resources. A Put with a version is a compare-and-swap.
 func ExampleBackend_commit() {
 	ctx := context.Background()
-	var b resource.Backend = memory.New()
+	var b resource.Backend = resourcetest.NewStore()
 
 	r, err := resource.New(exampleType, "web1", &pb.Node{Address: "10.0.0.1"})
 	if err != nil {
@@ -59,7 +59,7 @@ func ExampleBackend_commit() {
 // A watch sends the stored resources, an end of snapshot, and then every change.
 func ExampleBackend_watch() {
 	ctx := context.Background()
-	var b resource.Backend = memory.New()
+	var b resource.Backend = resourcetest.NewStore()
 	write := func(name string) {
 		r, err := resource.New(exampleType, name, &pb.Node{})
 		if err == nil {

@@ -16,12 +16,12 @@ import (
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/resource"
-	"github.com/wanfed/wanfed/resource/memory"
+	"github.com/wanfed/wanfed/resource/resourcetest"
 )
 
 // replica is a store whose leader the test sets. Package raftstore tests the rest.
 type replica struct {
-	*memory.Store
+	*resourcetest.Store
 	leader string
 	leads  bool
 	dialed int
@@ -58,7 +58,7 @@ func (a answers) ReadIndex(context.Context, *pb.ReadIndexRequest, ...grpc.CallOp
 }
 
 func TestForwardingBackend(t *testing.T) {
-	store := memory.New()
+	store := resourcetest.NewStore()
 	defer store.Close()
 	local := &replica{Store: store, version: resource.OpsVersion}
 	var far answers

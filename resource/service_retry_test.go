@@ -13,7 +13,7 @@ import (
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/resource"
-	"github.com/wanfed/wanfed/resource/memory"
+	"github.com/wanfed/wanfed/resource/resourcetest"
 )
 
 // TestServiceConcurrent checks that all concurrent writes without a version succeed.
@@ -61,7 +61,7 @@ func (s *scripted) Commit(ctx context.Context, ops ...*pb.Op) ([]*pb.Resource, e
 
 // TestServiceStale checks that a stale read does not make a write fail.
 func TestServiceStale(t *testing.T) {
-	store := memory.New()
+	store := resourcetest.NewStore()
 	defer store.Close()
 	b := &scripted{Backend: store}
 	g := newRig(t, b)
@@ -79,7 +79,7 @@ func TestServiceStale(t *testing.T) {
 // and only without a version. An overwrite needs one more try. Other errors are not
 // tried again.
 func TestServiceRetry(t *testing.T) {
-	store := memory.New()
+	store := resourcetest.NewStore()
 	defer store.Close()
 	b := &scripted{Backend: store}
 	g := newRig(t, b)

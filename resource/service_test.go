@@ -21,7 +21,7 @@ import (
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/resource"
-	"github.com/wanfed/wanfed/resource/memory"
+	"github.com/wanfed/wanfed/resource/resourcetest"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
@@ -54,7 +54,7 @@ func (g *rig) as(role tlsutil.Role, dc string) {
 func newRig(t *testing.T, b resource.Backend, change ...func(*resource.ServiceConfig)) *rig {
 	t.Helper()
 	if b == nil {
-		s := memory.New()
+		s := resourcetest.NewStore()
 		t.Cleanup(func() { s.Close() })
 		b = s
 	}

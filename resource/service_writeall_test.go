@@ -11,7 +11,7 @@ import (
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/resource"
-	"github.com/wanfed/wanfed/resource/memory"
+	"github.com/wanfed/wanfed/resource/resourcetest"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
@@ -39,7 +39,7 @@ func bare(t *testing.T, name, address string) *pb.Resource {
 }
 
 func TestWriteAll(t *testing.T) {
-	b := memory.New()
+	b := resourcetest.NewStore()
 	defer b.Close()
 	who := &tlsutil.Peer{Role: tlsutil.RoleOperator, DC: "dc1", Node: "joe"}
 	svc, ctx := newService(t, b, who), t.Context()

@@ -16,7 +16,7 @@ import (
 	"github.com/wanfed/wanfed/catalog"
 	"github.com/wanfed/wanfed/federation"
 	"github.com/wanfed/wanfed/resource"
-	"github.com/wanfed/wanfed/resource/memory"
+	"github.com/wanfed/wanfed/resource/resourcetest"
 	"github.com/wanfed/wanfed/tlsutil"
 	"github.com/wanfed/wanfed/tlsutil/tlstest"
 )
@@ -38,7 +38,7 @@ type world struct {
 type site struct {
 	dc       string
 	n        int
-	store    *memory.Store
+	store    *resourcetest.Store
 	gateways *catalog.Gateways
 	gateway  *gatewayDouble
 	servers  []*server
@@ -54,7 +54,7 @@ func newWorld(t testing.TB, datacenters, servers int) *world {
 		t.Fatal(err)
 	}
 	for i := range datacenters {
-		s := &site{dc: fmt.Sprintf("dc%d", i), n: i, store: memory.New()}
+		s := &site{dc: fmt.Sprintf("dc%d", i), n: i, store: resourcetest.NewStore()}
 		w.sites = append(w.sites, s)
 		s.gateway = newGateway(w.net, s, s.addr(250), s.wanAddr(1))
 		var err error

@@ -24,7 +24,7 @@ import (
 	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/federation"
-	"github.com/wanfed/wanfed/resource/memory"
+	"github.com/wanfed/wanfed/resource/resourcetest"
 	"github.com/wanfed/wanfed/tlsutil"
 	"github.com/wanfed/wanfed/wanfed"
 )
@@ -82,9 +82,9 @@ func fileFlags(f tlsutil.Files) []string {
 
 // startServer serves the federation service of the primary over TLS, with a store
 // in memory. It reports dc2 as alive. Package test has complete servers.
-func startServer(t *testing.T, id *tlsutil.Identity) (addr string, store *memory.Store) {
+func startServer(t *testing.T, id *tlsutil.Identity) (addr string, store *resourcetest.Store) {
 	t.Helper()
-	store = memory.New()
+	store = resourcetest.NewStore()
 	t.Cleanup(func() { store.Close() })
 	for _, dc := range []string{"dc2", "dc3"} {
 		if _, _, err := federation.Upsert(t.Context(), store, &pb.FederationState{Datacenter: dc}); err != nil {

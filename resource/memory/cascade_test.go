@@ -41,9 +41,8 @@ func count(t testing.TB, b resource.Backend, typ *pb.Type) int {
 // TestCommit_CascadeLimit checks that a step deletes no more owned resources than its
 // limit, and leaves tombstones for the owners of the rest.
 func TestCommit_CascadeLimit(t *testing.T) {
-	s := New()
-	defer s.Close()
-	b := unreaped{s}
+	b := New()
+	defer b.Close()
 	owners, err := b.Commit(t.Context(), things(t, "o", 3, nil)...)
 	if err != nil {
 		t.Fatal(err)

@@ -58,7 +58,7 @@ func TestDeletions_DropOldest(t *testing.T) {
 	if moved != 1 {
 		t.Errorf("the index of an unchanged resource rose %d times, want 1", moved)
 	}
-	if d := s.state.published.Load(); d.deletions.Len() > maxDeletions || d.oldest.Len() != d.deletions.Len() {
+	if d := s.published.Load(); d.deletions.Len() > maxDeletions || d.oldest.Len() != d.deletions.Len() {
 		t.Errorf("%d deletions, %d by age, want the same and at most %d", d.deletions.Len(), d.oldest.Len(), maxDeletions)
 	}
 	if now := s.indexOf(t, resource.Query{Name: "first"}); now < first || now != last {
@@ -77,28 +77,5 @@ func TestDeletions_DropOldest(t *testing.T) {
 		if _, got, err := restored.List(t.Context(), q); err != nil || got != want {
 			t.Errorf("List(%v) of the restored state has index %d, %v, want %d", q, got, err, want)
 		}
-	}
-}
-
-// TestRestore_ForeignSnapshot checks that a snapshot of another store raises the
-// index of every query.
-func TestRestore_ForeignSnapshot(t *testing.T) {
-	other := New()
-	defer other.Close()
-	put(t, other, "a")
-	for range 100 {
-		put(t, other, "b")
-	}
-	s := New()
-	defer s.Close()
-	for range 10 {
-		put(t, s, "a")
-	}
-	before := s.indexOf(t, resource.Query{Name: "a"})
-	if err := s.Restore(bytes.NewReader(snapshotOf(t, other))); err != nil {
-		t.Fatal(err)
-	}
-	if after := s.indexOf(t, resource.Query{Name: "a"}); after <= before {
-		t.Errorf("index after the restore = %d, want more than %d", after, before)
 	}
 }

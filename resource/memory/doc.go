@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MPL-2.0
 
 // Package memory stores resources in memory. State is the state machine to which
-// the Raft store applies its log. Store is a resource.Backend for tests and
-// caches. Both implement resource.Backend, which documents the guarantees.
+// the Raft store applies its log. The methods of State implement the methods of
+// resource.Backend, which documents the guarantees.
 //
-//	s := memory.New()
+//	s := memory.NewState()
 //	defer s.Close()
-//	stored, err := s.Commit(ctx, resource.PutOp(r, ""))
+//	stored, err := s.Apply(index, []*pb.Op{resource.PutOp(r, "")})
 //
 // # State
 //
@@ -64,6 +64,5 @@
 // its owner. A write that replaces a resource by one with another uid deletes
 // the old one and what it owns, and watches get these events. A delete event
 // has the last state of the resource, with the index of the deletion as
-// ModifyIndex. State leaves tombstones to the caller of resource.Reap. Store
-// deletes the owned resources before Commit returns.
+// ModifyIndex. State leaves tombstones to the caller of resource.Reap.
 package memory

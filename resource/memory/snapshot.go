@@ -250,12 +250,7 @@ func ScanSnapshot(r io.Reader) (SnapshotTotals, error) {
 // end with resource.ErrWatchReset. The index of a query never falls. If the index
 // of a type would fall, then it is set above all earlier indexes instead, together
 // with the index of the store and of all queries of the type.
-func (s *State) Restore(r io.Reader) error { return s.restore(r, false) }
-
-// restore replaces the state. A snapshot is foreign if it was taken neither of
-// this state nor of another server with the same log. Its resources count as
-// just written.
-func (s *State) restore(r io.Reader, foreign bool) error {
+func (s *State) Restore(r io.Reader) error {
 	s.writeMu.Lock()
 	defer s.writeMu.Unlock()
 	in, err := readSnapshot(r)
@@ -267,7 +262,7 @@ func (s *State) restore(r io.Reader, foreign bool) error {
 		s.mu.Unlock()
 		return resource.ErrClosed
 	}
-	woken := s.replaceLocked(in, foreign)
+	woken := s.replaceLocked(in)
 	s.mu.Unlock()
 	wakeAll(woken)
 	return nil
@@ -275,7 +270,7 @@ func (s *State) restore(r io.Reader, foreign bool) error {
 
 // replaceLocked replaces the state with the restored tables. It returns the items
 // whose followers the caller must wake. The caller holds writeMu and mu.
-func (s *State) replaceLocked(in *restored, foreign bool) (woken []*item) {
+func (s *State) replaceLocked(in *restored) (woken []*item) {
 	index := max(s.index, in.index)
 	// risen is the new index of a type whose index would fall. It is the index
 	// of the snapshot if that is above all other indexes, so that all servers
@@ -287,16 +282,11 @@ func (s *State) replaceLocked(in *restored, foreign bool) (woken []*item) {
 	for old := range withPrefix(s.published.Load().types, "") {
 		info := *in.tables.typeInfo(typeKey(old.typ))
 		info.typ = old.typ
-		switch {
-		case info.index < old.index:
+		if info.index < old.index {
 			index = risen
 			info.index, info.floor = risen, risen
-		case foreign && s.index > 1:
-			info.floor = info.index
-		default:
-			continue
+			in.tables.putType(&info)
 		}
-		in.tables.putType(&info)
 	}
 	s.own = in.tables
 	s.published.Store(s.own.copy())

@@ -22,7 +22,7 @@ import (
 func snapshotOf(t testing.TB, s *Store) []byte {
 	t.Helper()
 	var b bytes.Buffer
-	n, err := s.state.Snapshot().WriteTo(&b)
+	n, err := s.Snapshot().WriteTo(&b)
 	if err != nil || n != int64(b.Len()) {
 		t.Fatalf("WriteTo() = %d of %d bytes, %v", n, b.Len(), err)
 	}
@@ -36,7 +36,7 @@ func TestSnapshot(t *testing.T) {
 	if _, err := s.Commit(t.Context(), resource.RemoveOp(&pb.ID{Type: testType, Name: "gone"}, "")); err != nil {
 		t.Fatal(err)
 	}
-	sn := s.state.Snapshot()
+	sn := s.Snapshot()
 	want, wantIndex, _ := s.List(t.Context(), resource.Strong, resource.Query{Type: testType})
 	put(t, s, "later") // not in the snapshot
 	var b bytes.Buffer
@@ -50,7 +50,7 @@ func TestSnapshot(t *testing.T) {
 		t.Fatal(err)
 	}
 	got, index, err := into.List(t.Context(), resource.Strong, resource.Query{Type: testType})
-	if err != nil || index != wantIndex || into.state.Index() != wantIndex || len(got) != len(want) {
+	if err != nil || index != wantIndex || into.Index() != wantIndex || len(got) != len(want) {
 		t.Fatalf("List() after Restore() has %d resources, index %d, %v, want %d, index %d", len(got), index, err, len(want), wantIndex)
 	}
 	for i := range want {
@@ -260,7 +260,7 @@ func FuzzRestore(f *testing.F) {
 			return
 		}
 		if scanned == nil {
-			if err := s.state.Rebase(io.Discard, bytes.NewReader(in), max(totals.Index, totals.Index+1)); err != nil && totals.Index+1 > 0 {
+			if err := s.Rebase(io.Discard, bytes.NewReader(in), max(totals.Index, totals.Index+1)); err != nil && totals.Index+1 > 0 {
 				t.Fatalf("ScanSnapshot() = nil, but Rebase() = %v", err)
 			}
 		}
@@ -281,7 +281,7 @@ func BenchmarkSnapshot(b *testing.B) {
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		if err := s.WriteSnapshot(io.Discard); err != nil {
+		if _, err := s.Snapshot().WriteTo(io.Discard); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -293,7 +293,7 @@ func TestScanSnapshot(t *testing.T) {
 	put(t, s, "a", "b", "c")
 	data := snapshotOf(t, s)
 	got, err := ScanSnapshot(oneByteReader{bytes.NewReader(data)})
-	if err != nil || got.Index != s.state.Index() || got.Resources != 3 || len(got.Types) != 1 {
+	if err != nil || got.Index != s.Index() || got.Resources != 3 || len(got.Types) != 1 {
 		t.Fatalf("ScanSnapshot() = %+v, %v, want 3 resources of one type", got, err)
 	}
 	typ := got.Types[0]
@@ -333,7 +333,7 @@ func TestRebase(t *testing.T) {
 	}
 	const index = 1_000_000
 	var b bytes.Buffer
-	if err := s.state.Rebase(&b, bytes.NewReader(old), index); err != nil {
+	if err := s.Rebase(&b, bytes.NewReader(old), index); err != nil {
 		t.Fatal(err)
 	}
 	// A type that was first written after the Rebase.
@@ -357,8 +357,8 @@ func TestRebase(t *testing.T) {
 				t.Errorf("got  %v\nwant %v", got[i], w)
 			}
 		}
-		if into.state.Index() != index {
-			t.Errorf("Index() = %d, want %d", into.state.Index(), index)
+		if into.Index() != index {
+			t.Errorf("Index() = %d, want %d", into.Index(), index)
 		}
 		if _, at, err := into.List(t.Context(), resource.Strong, resource.Query{Type: late}); err != nil || into == s && at != index {
 			t.Errorf("index of the later type = %d, %v", at, err)
@@ -367,10 +367,10 @@ func TestRebase(t *testing.T) {
 			t.Errorf("List() of the other type has %d resources, index %d, %v, want none, index %d", len(gone), at, err, index)
 		}
 	}
-	if err := s.state.Rebase(io.Discard, bytes.NewReader(old), 2); err == nil {
+	if err := s.Rebase(io.Discard, bytes.NewReader(old), 2); err == nil {
 		t.Error("Rebase() to an index in the snapshot = nil, want an error")
 	}
-	if err := s.state.Rebase(io.Discard, bytes.NewReader(old[:len(old)/2]), index); err == nil {
+	if err := s.Rebase(io.Discard, bytes.NewReader(old[:len(old)/2]), index); err == nil {
 		t.Error("Rebase() of a truncated snapshot = nil, want an error")
 	}
 	again, err := ScanSnapshot(bytes.NewReader(b.Bytes()))

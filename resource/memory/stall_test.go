@@ -50,7 +50,7 @@ func newStallStore(t *testing.T, limit int) *Store {
 	t.Helper()
 	s := New()
 	t.Cleanup(func() { s.Close() })
-	s.state.limits.events = limit
+	s.limits.events = limit
 	for n := range 100 {
 		put(t, s, "n"+strconv.Itoa(n))
 	}

@@ -122,21 +122,7 @@ func (s *State) Apply(index uint64, ops []*pb.Op) ([]*pb.Resource, error) {
 func (s *State) ApplyAll(entries []*Entry) {
 	s.writeMu.Lock()
 	defer s.writeMu.Unlock()
-	s.applyAllLocked(entries, s.Index())
-}
-
-// applyNext is Apply with the next index.
-func (s *State) applyNext(ops []*pb.Op) ([]*pb.Resource, error) {
-	s.writeMu.Lock()
-	defer s.writeMu.Unlock()
 	last := s.Index()
-	e := Entry{Index: last + 1, Ops: ops}
-	s.applyAllLocked([]*Entry{&e}, last)
-	return e.Resources, e.Err
-}
-
-// applyAllLocked needs writeMu. Last is the state's index.
-func (s *State) applyAllLocked(entries []*Entry, last uint64) {
 	b := batch{tables: s.own}
 	for _, e := range entries {
 		if e.Index <= last {

@@ -64,7 +64,7 @@ func drain(t testing.TB, w *watch) (n int, err error) {
 func TestWatch_Slow(t *testing.T) {
 	s := New()
 	defer s.Close()
-	s.state.limits.events = 10
+	s.limits.events = 10
 	slow, quick := open(t, s), open(t, s)
 	drain(t, slow)
 	for i := range 100 {
@@ -91,7 +91,7 @@ func TestWatch_Slow(t *testing.T) {
 func TestWatch_HugeCommit(t *testing.T) {
 	s := New()
 	defer s.Close()
-	s.state.limits.events = 10
+	s.limits.events = 10
 	w := open(t, s)
 	drain(t, w)
 	var ops []*pb.Op
@@ -117,14 +117,14 @@ func TestTopic_ReleasesEvents(t *testing.T) {
 	if n, err := drain(t, a); n != 2 || err != nil {
 		t.Errorf("watch has %d events, %v, want 2", n, err)
 	}
-	if a.topic != b.topic || a.topic.events != 2 || s.state.retained.Load() == 0 {
-		t.Errorf("%d events of %d bytes retained for the other watch, want 2", a.topic.events, s.state.retained.Load())
+	if a.topic != b.topic || a.topic.events != 2 || s.retained.Load() == 0 {
+		t.Errorf("%d events of %d bytes retained for the other watch, want 2", a.topic.events, s.retained.Load())
 	}
 	a.Close()
 	a.Close()
 	b.Close()
-	if k := s.state.types[a.sel.typ]; b.topic.events != 0 || b.topic.bytes != 0 || s.state.retained.Load() != 0 || len(k.topics) != 0 || len(k.lengths) != 0 {
-		t.Errorf("without watches %d events of %d bytes retained, type %+v, want none", b.topic.events, s.state.retained.Load(), k)
+	if k := s.types[a.sel.typ]; b.topic.events != 0 || b.topic.bytes != 0 || s.retained.Load() != 0 || len(k.topics) != 0 || len(k.lengths) != 0 {
+		t.Errorf("without watches %d events of %d bytes retained, type %+v, want none", b.topic.events, s.retained.Load(), k)
 	}
 	put(t, s, "z")
 	if n, err := drain(t, open(t, s)); n != 4 || err != nil {
@@ -141,7 +141,7 @@ func TestWatch_SlowBytes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := New()
 			defer s.Close()
-			limit(&s.state.limits)
+			limit(&s.limits)
 			slow := open(t, s)
 			drain(t, slow)
 			for i := range 20 {
@@ -152,14 +152,14 @@ func TestWatch_SlowBytes(t *testing.T) {
 				if _, err := s.Commit(t.Context(), resource.PutOp(r, resource.AnyVersion)); err != nil {
 					t.Fatal(err)
 				}
-				if n := s.state.retained.Load(); n > 40_000+11_000 {
+				if n := s.retained.Load(); n > 40_000+11_000 {
 					t.Fatalf("%d bytes retained after %d writes, want at most the limit and one event", n, i+1)
 				}
 			}
 			if _, err := drain(t, slow); !errors.Is(err, resource.ErrWatchReset) {
 				t.Errorf("the Next() of the slow watch = %v, want ErrWatchReset", err)
 			}
-			if n := s.state.retained.Load(); n != 0 {
+			if n := s.retained.Load(); n != 0 {
 				t.Errorf("%d bytes retained without followers, want 0", n)
 			}
 		})
@@ -206,7 +206,7 @@ func TestWait_Selects(t *testing.T) {
 func TestWatch_Race(t *testing.T) {
 	s := New()
 	defer s.Close()
-	s.state.limits.events = 8
+	s.limits.events = 8
 	var writers, followers sync.WaitGroup
 	stop := make(chan struct{})
 	for n := range 8 {
@@ -263,7 +263,7 @@ func TestWatch_Race(t *testing.T) {
 	writers.Wait()
 	close(stop)
 	followers.Wait()
-	if n := s.state.retained.Load(); n != 0 {
+	if n := s.retained.Load(); n != 0 {
 		t.Errorf("%d bytes retained without followers, want 0", n)
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/resource"
-	"github.com/wanfed/wanfed/resource/memory"
+	"github.com/wanfed/wanfed/resource/resourcetest"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
@@ -23,7 +23,7 @@ import (
 type rig struct {
 	*testing.T
 	http.Handler
-	store    *memory.Store
+	store    *resourcetest.Store
 	registry *resource.Registry
 	svc      *resource.Service
 	peer     tlsutil.Peer
@@ -32,7 +32,7 @@ type rig struct {
 
 func newRig(t *testing.T) *rig {
 	t.Helper()
-	g := &rig{T: t, store: memory.New(), registry: resource.NewRegistry(), peer: tlsutil.Peer{Role: tlsutil.RoleOperator, DC: "dc1", Node: "joe"}}
+	g := &rig{T: t, store: resourcetest.NewStore(), registry: resource.NewRegistry(), peer: tlsutil.Peer{Role: tlsutil.RoleOperator, DC: "dc1", Node: "joe"}}
 	t.Cleanup(func() { g.store.Close() })
 	for _, r := range []resource.Registration{
 		{Type: nodeType, Message: &pb.Node{}, Validate: func(r *pb.Resource) error {

@@ -17,7 +17,7 @@ import (
 	"github.com/wanfed/wanfed/catalog"
 	"github.com/wanfed/wanfed/kv"
 	"github.com/wanfed/wanfed/resource"
-	"github.com/wanfed/wanfed/resource/memory"
+	"github.com/wanfed/wanfed/resource/resourcetest"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
@@ -30,7 +30,7 @@ type recordsRig struct {
 
 func newRecords(t testing.TB) recordsRig {
 	t.Helper()
-	b := memory.New()
+	b := resourcetest.NewStore()
 	t.Cleanup(func() { b.Close() })
 	reg := resource.NewRegistry()
 	if err := errors.Join(catalog.Register(reg), kv.Register(reg)); err != nil {
