@@ -1,33 +1,31 @@
 // SPDX-License-Identifier: MPL-2.0
 
-// Package catalog has the nodes, services and checks of one datacenter. Each of
-// them is a resource. The gateways of the datacenter are in the catalog too,
-// with their heartbeats.
+// Package catalog has the nodes, services and checks of one datacenter, and the
+// heartbeats of its gateways. Each node, service and check is a resource, which
+// package resource stores.
 //
-// A View reads the catalog as Snapshots of one moment. A Writer writes a
-// Registration in one commit. Gateways and TTLMonitor keep deadlines in the
-// leader's memory.
-//
-// Package resource stores the resources. Package httpapi serves the catalog by
-// HTTP. Packages federation and replication send the gateways to other
-// datacenters. Package server checks certificates.
+// A Writer writes a Registration in one commit. A View reads the catalog as
+// Snapshots of one moment. Gateways registers gateways. A TTLMonitor keeps
+// deadlines in the leader's memory. Package httpapi serves the catalog by HTTP.
+// Packages federation and replication send the gateways to other datacenters.
+// Package server checks certificates.
 //
 // # Flow
 //
 // A gateway calls Gateways.Register every two seconds. The first call, and each
-// one with a new address, writes three resources in one commit: a Node, a
+// call with a new address, writes three resources in one commit: a Node, a
 // Service that the node owns, and a Check that the service owns. Every other
 // call only moves a deadline in memory, so a heartbeat costs no disk write.
 // When the deadline passes, the leader writes the check as critical. The next
 // heartbeat writes the check as passing. Deregister deletes the node and the
-// resources that it owns. The leader does the same after ReapAfter without a
-// heartbeat.
+// resources that the node owns. After ReapAfter without a heartbeat, the leader
+// deletes the node.
 //
-// Programs register services with checks that have a TTL, and send updates of
-// these checks. TTLMonitor.Update applies an update. An update that changes
-// neither status nor output only moves a deadline. When it passes, the leader
-// writes the check as critical. A service that is critical for longer than its
-// limit is deleted.
+// A program registers a service with a check that has a TTL, and sends updates
+// of the check. TTLMonitor.Update applies an update. An update that changes
+// neither status nor output only moves a deadline. When the deadline passes,
+// the leader writes the check as critical. A service that is critical for
+// longer than its limit is deleted.
 //
 // # Example
 //
@@ -51,15 +49,11 @@
 //
 // # Leadership
 //
-// A new leader gives every known gateway and check one full TTL, so a change of
-// leader makes no gateway critical.
-//
-// # Goroutines
-//
-// Gateways.Run and TTLMonitor.Run run while the server leads. Gateways.Run uses
-// one goroutine, TTLMonitor.Run two. Register, Deregister and Update run in the
-// goroutines of their callers, and fail with resource.ErrNotLeader while Run is
-// not running. View.Wait uses three goroutines while it waits.
+// TTLMonitor.Run runs while the server leads, in two goroutines. A new leader
+// gives every known gateway and check one full TTL, so a change of leader makes
+// no gateway critical. Register, Deregister and Update run in the goroutines of
+// their callers. They fail with resource.ErrNotLeader while Run does not run.
+// View.Wait uses three goroutines while it waits.
 //
 // # Limits
 //

@@ -6,10 +6,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"maps"
 	"slices"
-	"sync"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -30,47 +28,35 @@ const (
 	ReapAfter = 72 * time.Hour
 )
 
-// GatewayRegistration describes a gateway. Node comes from its certificate.
+// GatewayRegistration describes a gateway.
 type GatewayRegistration struct {
-	Node     string
+	Node     string // node name in the gateway's certificate
 	LAN, WAN string // host:port
 	Meta     map[string]string
 }
 
-// GatewaysConfig configures Gateways. Every field is required.
-type GatewaysConfig struct {
-	Backend resource.Backend
-	DC      string
-	Logger  *slog.Logger
-}
-
-// Gateways keeps the registrations and heartbeats of one datacenter's gateways.
+// Gateways registers the gateways of one datacenter. A TTLMonitor keeps the
+// deadlines of their heartbeats.
 type Gateways struct {
-	cfg  GatewaysConfig
-	wake chan struct{} // size 1: a deadline changed
-
-	mu       sync.Mutex
-	lastSeen map[string]time.Time // by node; nil while this server does not lead
-	critical map[string]bool      // nodes whose check this leader wrote, or found, critical
+	dc      string
+	monitor *TTLMonitor
 }
 
-// NewGateways returns Gateways for a valid cfg.
-func NewGateways(cfg GatewaysConfig) (*Gateways, error) {
-	if cfg.Backend == nil || cfg.DC == "" || cfg.Logger == nil {
-		return nil, errors.New("catalog: Backend, DC and Logger are required")
-	}
-	return &Gateways{cfg: cfg, wake: make(chan struct{}, 1)}, nil
+// NewGateways returns the Gateways of datacenter dc. The monitor's Backend
+// stores them.
+func NewGateways(dc string, monitor *TTLMonitor) *Gateways {
+	return &Gateways{dc: dc, monitor: monitor}
 }
 
-// Register records a heartbeat of a gateway. It writes only the resources that
-// changed. It fails with resource.ErrNotLeader while Run is not running. The
-// error for an invalid registration names the field.
+// Register records a heartbeat of a gateway. Register writes only the resources
+// that changed. Register fails with resource.ErrNotLeader while the monitor does
+// not run. The error for an invalid registration names the field.
 func (g *Gateways) Register(ctx context.Context, reg GatewayRegistration) error {
 	want, err := g.describe(reg)
 	if err != nil {
 		return err
 	}
-	if !g.leading() {
+	if !g.monitor.leading() {
 		return resource.ErrNotLeader
 	}
 	changed, err := g.store(ctx, want)
@@ -78,166 +64,23 @@ func (g *Gateways) Register(ctx context.Context, reg GatewayRegistration) error 
 		return fmt.Errorf("register gateway %s: %w", reg.Node, err)
 	}
 	if changed {
-		g.cfg.Logger.Info("gateway registered", "gateway", reg.Node, "lan", reg.LAN, "wan", reg.WAN)
+		g.monitor.logger.Info("gateway registered", "gateway", reg.Node, "lan", reg.LAN, "wan", reg.WAN)
 	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.lastSeen == nil {
-		return resource.ErrNotLeader
-	}
-	if _, known := g.lastSeen[reg.Node]; !known || g.critical[reg.Node] {
-		notify(g.wake)
-	}
-	g.lastSeen[reg.Node] = time.Now()
-	delete(g.critical, reg.Node)
-	return nil
+	return g.monitor.heartbeat(reg.Node, want.Checks[0])
 }
 
-// Deregister deletes a gateway. It succeeds if the gateway does not exist.
+// Deregister deletes a gateway. Deregister succeeds if the gateway does not
+// exist.
 func (g *Gateways) Deregister(ctx context.Context, node string) error {
-	if !g.leading() {
+	if !g.monitor.leading() {
 		return resource.ErrNotLeader
 	}
-	g.mu.Lock()
-	delete(g.lastSeen, node)
-	delete(g.critical, node)
-	g.mu.Unlock()
-	_, err := g.cfg.Backend.Commit(ctx, resource.RemoveOp(resource.ID(NodeType, node), resource.AnyVersion))
+	_, err := g.monitor.backend.Commit(ctx, resource.RemoveOp(resource.ID(NodeType, node), resource.AnyVersion))
 	if err != nil {
 		return fmt.Errorf("deregister gateway %s: %w", node, err)
 	}
-	g.cfg.Logger.Info("gateway deregistered", "gateway", node)
+	g.monitor.logger.Info("gateway deregistered", "gateway", node)
 	return nil
-}
-
-// Run watches the deadlines until ctx ends. Call it while this server leads,
-// once at a time.
-func (g *Gateways) Run(ctx context.Context) error {
-	known, err := ListGateways(ctx, g.cfg.Backend)
-	if err != nil {
-		return fmt.Errorf("read gateways: %w", err)
-	}
-	g.mu.Lock()
-	g.lastSeen, g.critical = map[string]time.Time{}, map[string]bool{}
-	for _, gw := range known {
-		g.lastSeen[gw.Node.Node] = time.Now()
-		if !Healthy(gw) {
-			g.critical[gw.Node.Node] = true
-		}
-	}
-	g.mu.Unlock()
-	defer func() {
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		g.lastSeen, g.critical = nil, nil
-	}()
-
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-timer.C:
-		case <-g.wake:
-		}
-		expired, reap, next := g.due(time.Now())
-		for _, node := range expired {
-			if err := g.setCritical(ctx, node); err != nil && ctx.Err() == nil {
-				g.cfg.Logger.Warn("cannot mark a gateway as critical", "gateway", node, "err", err)
-				next = min(next, time.Second)
-			}
-		}
-		for _, node := range reap {
-			if err := g.Deregister(ctx, node); err != nil && ctx.Err() == nil {
-				g.cfg.Logger.Warn("cannot delete a gateway without heartbeats", "gateway", node, "err", err)
-				next = min(next, time.Minute)
-			}
-		}
-		timer.Reset(next)
-	}
-}
-
-// due returns the gateways whose HeartbeatTTL or ReapAfter has passed, and the
-// time until the next deadline.
-func (g *Gateways) due(now time.Time) (expired, reap []string, next time.Duration) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	next = time.Hour
-	for node, seen := range g.lastSeen {
-		switch idle := now.Sub(seen); {
-		case idle >= ReapAfter:
-			reap = append(reap, node)
-		case g.critical[node]:
-			next = min(next, ReapAfter-idle)
-		case idle >= HeartbeatTTL:
-			expired = append(expired, node)
-		default:
-			next = min(next, HeartbeatTTL-idle)
-		}
-	}
-	return expired, reap, next
-}
-
-// setCritical writes the check of a gateway as critical, unless the gateway has
-// sent a heartbeat after its deadline.
-func (g *Gateways) setCritical(ctx context.Context, node string) error {
-	id := resource.ID(CheckType, node)
-	for {
-		r, err := g.cfg.Backend.Read(ctx, resource.Eventual, id)
-		if errors.Is(err, resource.ErrNotFound) {
-			break
-		}
-		if err != nil {
-			return err
-		}
-		c, err := resource.Decode[*pb.Check](r)
-		if err != nil {
-			return err
-		}
-		if g.seenWithinTTL(node) {
-			return nil
-		}
-		c = proto.CloneOf(c)
-		// The text is constant, because every change of it is replicated.
-		c.Status, c.Output = StatusCritical, fmt.Sprintf("no heartbeat for %v", HeartbeatTTL)
-		err = replace(ctx, g.cfg.Backend, r, c)
-		if errors.Is(err, resource.ErrConflict) {
-			continue
-		}
-		if err != nil {
-			return err
-		}
-		g.cfg.Logger.Warn("gateway heartbeat missing", "gateway", node, "duration", HeartbeatTTL)
-		break
-	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.critical != nil {
-		g.critical[node] = true
-	}
-	return nil
-}
-
-func (g *Gateways) seenWithinTTL(node string) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	seen, ok := g.lastSeen[node]
-	return !ok || time.Since(seen) < HeartbeatTTL
-}
-
-func (g *Gateways) leading() bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.lastSeen != nil
-}
-
-// notify makes a receive from wake, a channel of size 1, succeed.
-func notify(wake chan struct{}) {
-	select {
-	case wake <- struct{}{}:
-	default:
-	}
 }
 
 // describe returns the node, service and check of a registration.
@@ -260,7 +103,7 @@ func (g *Gateways) describe(reg GatewayRegistration) (*pb.MeshGateway, error) {
 	meta[MetaFederation] = "1"
 	return &pb.MeshGateway{
 		Node: &pb.Node{
-			Node: reg.Node, Address: lan.Address, Datacenter: g.cfg.DC,
+			Node: reg.Node, Address: lan.Address, Datacenter: g.dc,
 			TaggedAddresses: map[string]string{TagLAN: lan.Address, TagWAN: wan.Address},
 		},
 		Service: &pb.Service{
@@ -284,7 +127,7 @@ func (g *Gateways) store(ctx context.Context, want *pb.MeshGateway) (changed boo
 		if err != nil || len(ops) == 0 {
 			return false, err
 		}
-		_, err = g.cfg.Backend.Commit(ctx, ops...)
+		_, err = g.monitor.backend.Commit(ctx, ops...)
 		if errors.Is(err, resource.ErrConflict) && ctx.Err() == nil {
 			continue // a concurrent write changed the resources
 		}
@@ -292,49 +135,39 @@ func (g *Gateways) store(ctx context.Context, want *pb.MeshGateway) (changed boo
 	}
 }
 
-// plan returns the ops of store. The three resources have the name of the node.
+// plan returns the ops of store. All three resources have the name of the node.
 func (g *Gateways) plan(ctx context.Context, want *pb.MeshGateway) ([]*pb.Op, error) {
 	var ops []*pb.Op
 	var owner *pb.ID
 	name := want.Node.Node
 	for i, data := range []proto.Message{want.Node, want.Service, want.Checks[0]} {
-		r, err := g.cfg.Backend.Read(ctx, resource.Eventual, resource.ID(types[i], name))
+		r, err := g.monitor.backend.Read(ctx, resource.Eventual, resource.ID(types[i], name))
+		version := r.GetVersion() // empty if r does not exist
 		switch {
 		case errors.Is(err, resource.ErrNotFound):
-			r, err = resource.New(types[i], name, data)
-			if err != nil {
-				return nil, err
+			if r, err = resource.New(types[i], name, data); err == nil {
+				r.Owner = owner
 			}
-			r.Owner = owner
-			ops = append(ops, resource.PutOp(r, ""))
-		case err != nil:
-			return nil, err
-		default:
+		case err == nil:
 			old, err := r.Data.UnmarshalNew()
 			if err != nil {
 				return nil, fmt.Errorf("stored %s: %w", r.Id.Name, err)
 			}
-			if !proto.Equal(old, data) {
-				next, err := resource.WithData(r, data)
-				if err != nil {
-					return nil, err
-				}
-				ops = append(ops, resource.PutOp(next, r.Version))
+			if proto.Equal(old, data) {
+				owner = r.Id
+				continue
+			}
+			if r, err = resource.WithData(r, data); err != nil {
+				return nil, err
 			}
 		}
+		if err != nil {
+			return nil, err
+		}
 		owner = r.Id
+		ops = append(ops, resource.PutOp(r, version))
 	}
 	return ops, nil
-}
-
-// replace writes new data to a stored resource, if it has not changed.
-func replace(ctx context.Context, b resource.Backend, r *pb.Resource, data proto.Message) error {
-	next, err := resource.WithData(r, data)
-	if err != nil {
-		return err
-	}
-	_, err = b.Commit(ctx, resource.PutOp(next, r.Version))
-	return err
 }
 
 // ListGateways returns the gateways of this datacenter, sorted by node, from the

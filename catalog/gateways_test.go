@@ -38,27 +38,40 @@ func (c *countingBackend) count() int {
 
 var gw1 = GatewayRegistration{Node: "gw1", LAN: "10.0.0.1:8444", WAN: "gw1.dc1.example:8443"}
 
-// withLeader runs f in fake time while Gateways.Run runs, and checks that Run
-// ends.
+// newGateways returns the Gateways of dc1 and their TTLMonitor.
+func newGateways(t *testing.T, b resource.Backend) (*Gateways, *TTLMonitor) {
+	t.Helper()
+	m, err := NewTTLMonitor(b, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return NewGateways("dc1", m), m
+}
+
+// lead runs f while TTLMonitor.Run runs, and checks the result of Run. The
+// caller must be in a synctest bubble.
+func lead(t *testing.T, b resource.Backend, f func(ctx context.Context, g *Gateways)) {
+	t.Helper()
+	g, m := newGateways(t, b)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- m.Run(ctx) }()
+	synctest.Wait()
+	f(ctx, g)
+	cancel()
+	if err := <-done; err != nil {
+		t.Errorf("Run() = %v, want nil", err)
+	}
+}
+
+// withLeader runs f with a new store, in fake time, while TTLMonitor.Run runs.
 func withLeader(t *testing.T, f func(ctx context.Context, g *Gateways, store *countingBackend)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		mem := resourcetest.NewStore()
 		defer mem.Close()
 		store := &countingBackend{Backend: mem}
-		g, err := NewGateways(GatewaysConfig{Backend: store, DC: "dc1", Logger: slog.New(slog.DiscardHandler)})
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error)
-		go func() { done <- g.Run(ctx) }()
-		synctest.Wait()
-		f(ctx, g, store)
-		cancel()
-		if err := <-done; err != nil {
-			t.Errorf("Run() = %v, want nil", err)
-		}
+		lead(t, store, func(ctx context.Context, g *Gateways) { f(ctx, g, store) })
 	})
 }
 
@@ -173,27 +186,14 @@ func TestGateways_NewLeaderGrantsFullTTL(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mem := resourcetest.NewStore()
 		defer mem.Close()
-		lead := func(f func(g *Gateways)) {
-			g, err := NewGateways(GatewaysConfig{Backend: mem, DC: "dc1", Logger: slog.New(slog.DiscardHandler)})
-			if err != nil {
-				t.Fatal(err)
-			}
-			ctx, cancel := context.WithCancel(t.Context())
-			done := make(chan error)
-			go func() { done <- g.Run(ctx) }()
-			synctest.Wait()
-			f(g)
-			cancel()
-			<-done
-		}
-		lead(func(g *Gateways) {
-			if err := g.Register(t.Context(), gw1); err != nil {
+		lead(t, mem, func(ctx context.Context, g *Gateways) {
+			if err := g.Register(ctx, gw1); err != nil {
 				t.Fatal(err)
 			}
 			time.Sleep(HeartbeatTTL - time.Second)
 		})
 		time.Sleep(time.Minute) // without a leader
-		lead(func(*Gateways) {
+		lead(t, mem, func(context.Context, *Gateways) {
 			time.Sleep(HeartbeatTTL - time.Millisecond)
 			synctest.Wait()
 			if !Healthy(list(t, mem)[0]) {
@@ -229,10 +229,7 @@ func TestRegister_Refuses(t *testing.T) {
 }
 
 func TestGateways_NotLeader(t *testing.T) {
-	g, err := NewGateways(GatewaysConfig{Backend: resourcetest.NewStore(), DC: "dc1", Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	g, _ := newGateways(t, resourcetest.NewStore())
 	if err := g.Register(t.Context(), gw1); !errors.Is(err, resource.ErrNotLeader) {
 		t.Errorf("Register() without Run = %v, want ErrNotLeader", err)
 	}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"time"
 
@@ -38,21 +39,22 @@ type CheckUpdate struct {
 	Status, Output string
 }
 
-// TTLMonitor keeps the deadlines of checks with a TTL, in the leader's memory.
-// An update that changes nothing moves a deadline and writes nothing. A new
-// leader gives each check its full TTL.
+// TTLMonitor keeps the deadlines of heartbeats and of checks with a TTL, in the
+// leader's memory. A heartbeat, or an update that changes nothing, moves a
+// deadline and writes nothing. A new leader gives each check its full TTL.
 type TTLMonitor struct {
 	backend resource.Backend
 	logger  *slog.Logger
 	wake    chan struct{} // size 1: a deadline changed
 
 	mu     sync.Mutex
-	checks map[string]*ttlCheck // by name of the resource; nil while this server does not lead
+	checks map[string]*ttlCheck // by name of the resource; nil while Run does not run
 }
 
-// ttlCheck is the state of one check. TTLMonitor.mu guards it.
+// ttlCheck is the state of one check. TTLMonitor.mu guards the state.
 type ttlCheck struct {
 	node, service string
+	gateway       bool // the check is the heartbeat of a gateway
 	status        string
 	ttl           time.Duration
 	deregister    time.Duration // maximum time as critical before the service is deleted; 0: no limit
@@ -100,22 +102,14 @@ func (m *TTLMonitor) Update(ctx context.Context, u CheckUpdate) error {
 		}
 		c = proto.CloneOf(c)
 		c.Status, c.Output = u.Status, u.Output
-		if err := replace(ctx, m.backend, r, c); !errors.Is(err, resource.ErrConflict) {
+		if err := m.replace(ctx, r, c); !errors.Is(err, resource.ErrConflict) {
 			return err
 		}
 	}
 }
 
-// truncate shortens s to at most n bytes, and not inside a character.
-func truncate(s string, n int) string {
-	if len(s) <= n {
-		return s
-	}
-	for n > 0 && s[n]&0xc0 == 0x80 {
-		n--
-	}
-	return s[:n]
-}
+// truncate returns the first n bytes of s, without an incomplete character.
+func truncate(s string, n int) string { return strings.ToValidUTF8(s[:min(n, len(s))], "") }
 
 // record moves the deadline and reports whether the update must be written now.
 func (m *TTLMonitor) record(name string, c *pb.Check, u CheckUpdate) (write bool) {
@@ -124,13 +118,13 @@ func (m *TTLMonitor) record(name string, c *pb.Check, u CheckUpdate) (write bool
 	if m.checks == nil {
 		return true // not the leader any more: the write returns the error
 	}
-	now := time.Now()
-	k := m.checkLocked(name)
-	k.load(c, now)
-	k.updated = now
+	k := m.loadLocked(name, c)
+	if k == nil {
+		return true // no TTL, hence no deadline
+	}
 	switch {
-	case u.Status != c.Status, u.Output != c.Output && now.Sub(k.outputWritten) >= OutputInterval:
-		k.outputWritten, k.pending = now, ""
+	case u.Status != c.Status, u.Output != c.Output && k.updated.Sub(k.outputWritten) >= OutputInterval:
+		k.outputWritten, k.pending = k.updated, ""
 		return true
 	case u.Output == c.Output:
 		k.pending = ""
@@ -141,28 +135,68 @@ func (m *TTLMonitor) record(name string, c *pb.Check, u CheckUpdate) (write bool
 	return false
 }
 
-// checkLocked returns the state of a check. It creates the state if necessary.
-func (m *TTLMonitor) checkLocked(name string) *ttlCheck {
+// heartbeat moves the deadline of a gateway. The check c is stored.
+func (m *TTLMonitor) heartbeat(node string, c *pb.Check) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.checks == nil {
+		return resource.ErrNotLeader
+	}
+	if k := m.checks[node]; k == nil || k.status == StatusCritical {
+		notify(m.wake)
+	}
+	m.loadLocked(node, c)
+	return nil
+}
+
+// loadLocked copies the stored check c into the state of the check and gives the
+// check its full TTL. It returns nil, and removes the state, if c has no TTL.
+func (m *TTLMonitor) loadLocked(name string, c *pb.Check) *ttlCheck {
+	gateway := name == c.Node && c.ServiceName == ServiceName
+	ttl, deregister := c.GetTtl().AsDuration(), c.GetDeregisterAfter().AsDuration()
+	switch {
+	case gateway:
+		ttl, deregister = HeartbeatTTL, ReapAfter-HeartbeatTTL
+	case c.ServiceId == "":
+		deregister = 0
+	case deregister > 0:
+		deregister = max(deregister, MinDeregisterAfter)
+	}
+	if c.Type != TypeTTL || ttl <= 0 {
+		delete(m.checks, name)
+		return nil
+	}
 	k := m.checks[name]
 	if k == nil {
 		k = new(ttlCheck)
 		m.checks[name] = k
 	}
-	return k
-}
-
-// load copies the stored check c into k.
-func (k *ttlCheck) load(c *pb.Check, now time.Time) {
-	k.node, k.service, k.status = c.Node, c.ServiceId, c.Status
-	k.ttl, k.deregister = c.GetTtl().AsDuration(), 0
-	if d := c.GetDeregisterAfter().AsDuration(); d > 0 && c.ServiceId != "" {
-		k.deregister = max(d, MinDeregisterAfter)
-	}
+	k.node, k.service, k.status, k.gateway = c.Node, c.ServiceId, c.Status, gateway
+	k.ttl, k.deregister, k.updated = ttl, deregister, time.Now()
 	switch {
 	case c.Status != StatusCritical:
 		k.criticalSince = time.Time{}
 	case k.criticalSince.IsZero():
-		k.criticalSince = now
+		k.criticalSince = k.updated
+	}
+	return k
+}
+
+// replace writes new data to a stored resource, if the resource has not changed.
+func (m *TTLMonitor) replace(ctx context.Context, r *pb.Resource, data proto.Message) error {
+	next, err := resource.WithData(r, data)
+	if err != nil {
+		return err
+	}
+	_, err = m.backend.Commit(ctx, resource.PutOp(next, r.Version))
+	return err
+}
+
+// notify makes a receive from wake, a channel of size 1, succeed.
+func notify(wake chan struct{}) {
+	select {
+	case wake <- struct{}{}:
+	default:
 	}
 }
 
@@ -250,9 +284,16 @@ func (m *TTLMonitor) followWatch(ctx context.Context, w resource.Watch) error {
 			return err
 		}
 		if r := ev.GetUpsert().GetResource(); r != nil {
-			if err := m.upsert(r); err != nil {
+			c, err := resource.Decode[*pb.Check](r)
+			if err != nil {
 				m.logger.Error("cannot read a check", "check", r.GetId().GetName(), "err", err)
+				continue
 			}
+			m.mu.Lock()
+			if m.loadLocked(r.GetId().GetName(), c) != nil {
+				notify(m.wake)
+			}
+			m.mu.Unlock()
 		} else if r := ev.GetDelete().GetResource(); r != nil {
 			m.mu.Lock()
 			delete(m.checks, r.GetId().GetName())
@@ -261,33 +302,13 @@ func (m *TTLMonitor) followWatch(ctx context.Context, w resource.Watch) error {
 	}
 }
 
-// upsert loads a check that was written by a registration or by this server.
-// Either write gives the check its full TTL.
-func (m *TTLMonitor) upsert(r *pb.Resource) error {
-	c, err := resource.Decode[*pb.Check](r)
-	if err != nil {
-		return err
-	}
-	name, now := r.GetId().GetName(), time.Now()
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if c.GetTtl().AsDuration() <= 0 || c.Type != TypeTTL {
-		delete(m.checks, name)
-		return nil
-	}
-	k := m.checkLocked(name)
-	k.load(c, now)
-	k.updated = now
-	notify(m.wake)
-	return nil
-}
-
 // action is the write that follows a deadline. It writes output unless
 // deregister or expire is set.
 type action struct {
 	name          string // name of the check's resource
 	node, service string
-	deregister    bool // delete the service
+	gateway       bool // the check is the heartbeat of a gateway
+	deregister    bool // delete the service; for a gateway, delete the node
 	expire        bool // write the check as critical
 	output        string
 }
@@ -299,7 +320,7 @@ func (m *TTLMonitor) due(now time.Time) (due []action, next time.Duration) {
 	defer m.mu.Unlock()
 	next = time.Hour
 	for name, k := range m.checks {
-		a := action{name: name, node: k.node, service: k.service}
+		a := action{name: name, node: k.node, service: k.service, gateway: k.gateway}
 		deadline := k.updated.Add(k.ttl)
 		switch {
 		case k.status == StatusCritical && k.deregister > 0:
@@ -350,16 +371,21 @@ func (m *TTLMonitor) perform(ctx context.Context, a action) error {
 			return m.deregister(ctx, a, r)
 		}
 		c = proto.CloneOf(c)
-		if a.expire {
-			c.Status, c.Output = StatusCritical, TTLExpiredOutput
-		} else {
+		switch {
+		case !a.expire:
 			c.Output = a.output
+		case a.gateway: // the text is constant, because each change is replicated
+			c.Status, c.Output = StatusCritical, fmt.Sprintf("no heartbeat for %v", HeartbeatTTL)
+		default:
+			c.Status, c.Output = StatusCritical, TTLExpiredOutput
 		}
-		err = replace(ctx, m.backend, r, c)
-		if errors.Is(err, resource.ErrConflict) {
+		err = m.replace(ctx, r, c)
+		switch {
+		case errors.Is(err, resource.ErrConflict):
 			continue
-		}
-		if err == nil && a.expire {
+		case err == nil && a.expire && a.gateway:
+			m.logger.Warn("gateway heartbeat missing", "gateway", a.node, "duration", HeartbeatTTL)
+		case err == nil && a.expire:
 			m.logger.Info("check expired", "node", a.node, "check", c.CheckId, "service", a.service)
 		}
 		return err
@@ -387,17 +413,27 @@ func (m *TTLMonitor) claim(a action) bool {
 	return true
 }
 
-// deregister deletes the service of a check, which owns the check.
+// deregister deletes the service of a check, which owns the check. For the
+// heartbeat of a gateway, deregister deletes the gateway's node.
 func (m *TTLMonitor) deregister(ctx context.Context, a action, check *pb.Resource) error {
-	if check.GetOwner() == nil {
+	owner := check.GetOwner()
+	if a.gateway {
+		owner = resource.ID(NodeType, a.node)
+	}
+	if owner == nil {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		delete(m.checks, a.name)
 		return nil
 	}
-	_, err := m.backend.Commit(ctx, resource.RemoveOp(check.GetOwner(), resource.AnyVersion))
-	if err == nil {
+	_, err := m.backend.Commit(ctx, resource.RemoveOp(owner, resource.AnyVersion))
+	switch {
+	case err != nil:
+		return err
+	case a.gateway:
+		m.logger.Info("gateway without heartbeats deleted", "gateway", a.node, "duration", ReapAfter)
+	default:
 		m.logger.Info("service deleted after its critical limit", "node", a.node, "service", a.service)
 	}
-	return err
+	return nil
 }

@@ -19,11 +19,12 @@ import (
 
 func TestAntiEntropy(t *testing.T) {
 	store, up := resourcetest.NewStore(), resourcetest.NewStore()
-	g, err := catalog.NewGateways(catalog.GatewaysConfig{Backend: store, DC: "dc2", Logger: quiet})
+	monitor, err := catalog.NewTTLMonitor(store, quiet)
 	if err != nil {
 		t.Fatal(err)
 	}
-	run(t, g.Run)
+	run(t, monitor.Run)
+	g := catalog.NewGateways("dc2", monitor)
 	var mu sync.Mutex
 	var failing error
 	applied := make(chan *pb.FederationState, 100)

@@ -523,12 +523,10 @@ func newLeader(
 ) (*leader, error) {
 	l := &leader{store: store, operator: op, manager: manager, primary: primary, logger: logger}
 	var err error
-	if l.gateways, err = catalog.NewGateways(catalog.GatewaysConfig{Backend: store, DC: dc, Logger: logger}); err != nil {
-		return nil, err
-	}
 	if l.checks, err = catalog.NewTTLMonitor(store, logger); err != nil {
 		return nil, err
 	}
+	l.gateways = catalog.NewGateways(dc, l.checks)
 	l.antiEntropy, err = replication.NewAntiEntropy(replication.AntiEntropyConfig{
 		DC: dc, Backend: store, PathsChanged: n.book.Changed, Logger: logger,
 		Apply: func(ctx context.Context, s *pb.FederationState) error { return l.applyState(ctx, dc, n, s) },
@@ -557,7 +555,6 @@ func (l *leader) applyState(ctx context.Context, dc string, n *network, s *pb.Fe
 func (l *leader) run(ctx context.Context) error {
 	l.logger.Info("leading the datacenter")
 	g, gctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return l.gateways.Run(gctx) })
 	g.Go(func() error { return l.checks.Run(gctx) })
 	g.Go(func() error { return l.antiEntropy.Run(gctx) })
 	g.Go(func() error { return l.operator.RunMembership(gctx) })

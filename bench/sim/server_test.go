@@ -193,7 +193,7 @@ func (v *server) buildReplication(w *world) (err error) {
 	if err != nil {
 		return err
 	}
-	v.leading = append(v.leading, up.Run, s.gateways.Run)
+	v.leading = append(v.leading, up.Run, s.monitor.Run)
 	servers := []tlsutil.Role{tlsutil.RoleServer}
 	v.grpcLn = v.mux.Listener(wanfed.ProtoGRPC, servers, false)
 	return nil

@@ -39,6 +39,7 @@ type site struct {
 	dc       string
 	n        int
 	store    *resourcetest.Store
+	monitor  *catalog.TTLMonitor
 	gateways *catalog.Gateways
 	gateway  *gatewayDouble
 	servers  []*server
@@ -58,10 +59,10 @@ func newWorld(t testing.TB, datacenters, servers int) *world {
 		w.sites = append(w.sites, s)
 		s.gateway = newGateway(w.net, s, s.addr(250), s.wanAddr(1))
 		var err error
-		s.gateways, err = catalog.NewGateways(catalog.GatewaysConfig{Backend: s.store, DC: s.dc, Logger: discardLogger})
-		if err != nil {
+		if s.monitor, err = catalog.NewTTLMonitor(s.store, discardLogger); err != nil {
 			t.Fatal(err)
 		}
+		s.gateways = catalog.NewGateways(s.dc, s.monitor)
 		for j := range servers {
 			v, err := newServer(w, s, fmt.Sprintf("srv%d", j+1), s.addr(j+1))
 			if err != nil {
