@@ -1,27 +1,20 @@
 // SPDX-License-Identifier: MPL-2.0
 
-// Package wanfed is the tunnel between datacenters that reach each other only
-// through gateways. Gossip packets, memberlist streams and gRPC travel in TLS
-// connections. Their SNI names the target and their ALPN names the protocol, so
-// gateways forward them without decrypting them. A program on memberlist or
-// serf needs only this package and tlsutil.
+// Package wanfed connects servers of datacenters that reach each other only
+// through gateways. It carries the packets and streams of memberlist, and gRPC,
+// in TLS 1.3 connections with certificates on both sides. The SNI of a
+// connection names the target, and its ALPN value names the protocol. Gateways
+// forward connections by SNI and do not decrypt them.
 //
-// # Parts
-//
-//   - [Dialer] opens connections over the best path of the address book.
-//   - [Mux] accepts connections on one port and passes them on by protocol.
-//   - [Tunnel] carries packets and streams of the gossip pools and implements
-//     memberlist's transport.
-//   - [Prober] probes paths that no connection uses.
-//   - [Node] is all of these, wired together, for programs without special
-//     needs.
-//
-// The package does not decide what the address book contains, does not
-// implement the gateway, does not issue certificates (see tlsutil), and keeps
-// no state on disk. SPEC.md describes the bytes on the wire.
+// A program that uses memberlist or serf needs only this package and package
+// tlsutil, which issues and loads certificates. Package gateway implements the
+// gateway. SPEC.md specifies the bytes on the wire.
 //
 // # Example
 //
+// A server of dc1 joins a memberlist pool in dc2:
+//
+//	id, err := tlsutil.Load(files, tlsutil.DefaultDomain, nil)
 //	node, err := wanfed.NewNode(wanfed.NodeConfig{
 //		Identity: id, Advertise: "10.0.0.1:8300",
 //		Gateways: map[string][]string{"dc2": {"gw.dc2.example:8443"}},
@@ -34,33 +27,51 @@
 //	list, err := memberlist.Create(conf)
 //	_, err = list.Join([]string{wanfed.AnyServer("dc2")})
 //
-// # Flow
+// # Parts
 //
-// memberlist calls Transport.WriteToAddress, which copies the packet into the
-// queue of the link to the target's datacenter. The goroutine of the link dials
-// unless the link is connected, and writes all queued packets at once. A server
-// of the other datacenter passes the packet to its own memberlist, or relays
-// the packet to the target. Inside a datacenter servers are dialed directly.
+// A [Node] is complete. A program with special needs builds the parts one by
+// one:
 //
-// Streams, and gRPC (Tunnel.DialGRPC), are streams of one yamux session per
-// datacenter, and are relayed in the same way. Servers that speak Consul's WAN
-// gossip protocols are detected by ALPN.
+//   - [SharedAddressBook] lists the paths to each datacenter. A path is an
+//     address to dial. The program decides which paths it contains.
+//   - [Dialer] opens connections over the best path of the address book.
+//   - [Mux] accepts connections on one port and passes each connection to the
+//     handler of its protocol.
+//   - [Tunnel] carries packets and streams of the gossip pools, and gRPC. It
+//     implements the transport of memberlist.
+//   - [Prober] probes paths that no connection uses.
 //
-// # Paths
+// # Packets and streams
 //
-// Mode selects which paths are dialed first; the others are the fallback. Paths
-// that failed recently come last, and paths that worked recently come first.
-// Dials, echoes and probes supply the measurements. Links and sessions migrate
-// to a better path without the loss of a packet or a stream. Connections that
-// Dial returned do not migrate. When a response over a session is late, the
-// session is probed and a standby session is opened over another path.
+// A Tunnel has one link per datacenter: a queue of packets and at most one
+// connection. memberlist calls Transport.WriteToAddress, which copies a packet
+// into the queue. The goroutine of the link dials if the link is not connected,
+// and writes all queued packets at once. Any server of the other datacenter may
+// receive a packet. That server passes the packet to its own memberlist, or
+// relays the packet to the target. Inside a datacenter, servers dial each other
+// directly.
+//
+// A stream of memberlist, or of Tunnel.DialGRPC, is a stream of one yamux
+// session per datacenter. Streams are relayed in the same way, except gRPC.
+// ALPN also detects servers that speak Consul's WAN gossip protocols.
+//
+// # Choice of the path
+//
+// Mode selects which paths are dialed first. The other paths are the fallback.
+// Among paths of one kind, a recent success comes first, and a recent failure
+// comes last. Dials, echoes and probes supply the measurements.
+//
+// Links and sessions migrate to a better path without the loss of a packet or a
+// stream. Connections that Dial returned do not migrate. When a response over a
+// session is late, the session is probed, and a standby session is opened over
+// another path.
 //
 // # Goroutines
 //
 // Mux.Run has one goroutine per accepted connection, Tunnel.Run two per link
-// and per session, Prober.Run at most four. Run joins them when its context
-// ends; Node.Run is all three. A Dialer has goroutines only during a call of
-// Dial.
+// and per session, and Prober.Run at most four. Each Run joins its goroutines
+// when its context ends. Node.Run calls all three. A Dialer has goroutines only
+// during a call of Dial.
 //
 // # Guarantees
 //
@@ -70,15 +81,18 @@
 //   - Every network operation ends with its deadline and its context.
 //   - A slow or dead datacenter does not delay the others.
 //   - The certificate of a peer is its identity.
-//   - Packets of one connection keep their order. Like datagrams, they may be
-//     lost when a connection is replaced.
+//   - Packets of one connection keep their order. Like datagrams, packets may
+//     be lost when a connection fails.
 //   - At 512 handshakes, a Mux sheds slow handshakes of unauthenticated peers
 //     within a quarter of a second.
 //
 // # Limits
 //
-// A packet has at most MaxPacket bytes. Node and datacenter names are DNS
-// labels. A name is resolved at most once every 5 s. While the lookup fails,
-// the last known addresses of the name are used. Measurements of paths are lost
-// when the process ends. TLS sessions are not resumed.
+//   - A packet has at most MaxPacket bytes.
+//   - Node and datacenter names are DNS labels.
+//   - A DNS name is resolved at most once every 5 s. While the lookup fails,
+//     the last known addresses are used.
+//   - Nothing is stored on disk. The measurements of paths are lost when the
+//     process ends.
+//   - TLS sessions are not resumed.
 package wanfed

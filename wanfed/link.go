@@ -15,22 +15,23 @@ import (
 )
 
 // link sends packets to one target: any server of another datacenter, or one
-// server of the local datacenter. Senders push packets into its queue and never
-// wait. Its goroutine, run, owns the connection. It dials when a packet is
-// queued, and dials again after a failure. An unused link retires.
+// server of the local datacenter. Senders push packets into the queue of the
+// link and never wait. The goroutine run owns the connection. It dials when a
+// packet is queued, and after a failure. An unused link retires: it leaves the
+// tunnel and accepts no more packets.
 type link struct {
 	t        *Tunnel
 	to       target
-	counters [PoolLAN + 1]*counters // by pool; nil for pools that are never pushed
-	wake     chan struct{}          // size 1: no push is missed
+	counters [PoolLAN + 1]*counters // by pool; nil for pools that the target is not in
+	wake     chan struct{}          // size 1: receives a value after a push into the empty queue
 	began    time.Time
 
 	mu       sync.Mutex
 	queue    sendQueue
 	lastPush time.Time
-	addr     string // of the target, as memberlist passed it last; only in the local datacenter
-	retired  bool   // takes no more packets
-	isDown   bool   // the last event was a failure
+	addr     string // last address of the target from memberlist; only in the local datacenter
+	retired  bool
+	isDown   bool // the last event was a failure
 	status   LinkStatus
 }
 
@@ -55,17 +56,15 @@ func (l *link) push(pool Pool, node, addr string, packet []byte, now time.Time) 
 		l.mu.Unlock()
 		return false
 	}
-	first := l.queue.bytes() == 0 // otherwise run has been woken already
+	wasEmpty := l.queue.bytes() == 0 // otherwise an earlier push has woken run
 	dropped := l.queue.push(pool, node, packet, now.Sub(l.began))
 	l.lastPush = now
 	if node != "" && addr != "" { // without a node, memberlist may have invented the address
 		l.addr = addr
 	}
 	l.mu.Unlock()
-	if dropped != (frameCounts{}) {
-		l.drop(dropQueueFull, dropped)
-	}
-	if first {
+	l.drop(dropQueueFull, dropped)
+	if wasEmpty {
 		select {
 		case l.wake <- struct{}{}:
 		default:
@@ -75,26 +74,26 @@ func (l *link) push(pool Pool, node, addr string, packet []byte, now time.Time) 
 }
 
 // drop counts dropped packets.
-func (l *link) drop(why dropReason, n frameCounts) {
-	for pool, n := range n {
-		if n > 0 && l.counters[pool] != nil {
+func (l *link) drop(why dropReason, packets frameCounts) {
+	for pool, n := range packets {
+		if n > 0 {
 			l.counters[pool].drop(why, n)
 		}
 	}
 }
 
-// take empties the queue. spare becomes the buffer of the queue.
+// take empties the queue. The argument spare becomes the buffer of the queue.
 func (l *link) take(spare []byte) batch {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.queue.take(spare)
 }
 
-// run lives from the link's first packet until it retires or ctx ends.
+// run dials and sends until the link retires or ctx ends.
 func (l *link) run(ctx context.Context) {
-	b := backoff.Backoff{Min: l.t.limits.backoffMin, Max: l.t.limits.backoffMax}
-	failed := false // a dial or a connection failed; packets may wait for the first dial
-	for l.waitForWork(ctx) {
+	retry := backoff.Backoff{Min: l.t.limits.backoffMin, Max: l.t.limits.backoffMax}
+	failed := false // a dial or a connection has failed; packets that wait for the first dial are not stale
+	for l.waitForPacket(ctx) {
 		paths := l.paths()
 		conn, err := l.dial(ctx)
 		if err == nil {
@@ -103,106 +102,70 @@ func (l *link) run(ctx context.Context) {
 			}
 			var stable bool
 			if stable, err = l.use(ctx, conn); stable {
-				b.Reset()
+				retry.Reset()
 			}
 		}
-		if ctx.Err() != nil {
-			break
-		}
-		if err == nil {
-			if l.retireIfEmpty() {
+		switch {
+		case ctx.Err() != nil:
+			// waitForPacket returns false.
+		case err == nil:
+			if l.retire(false) {
 				return
 			}
-			continue
+		default:
+			failed = true
+			l.recordFailure(err)
+			l.dropStale(l.t.limits.idleAfter) // an unused link must not dial indefinitely
+			l.waitRetry(ctx, retry.Next(), paths)
 		}
-		failed = true
-		l.recordFailure(err)
-		l.dropUnwanted()
-		l.waitRetry(ctx, b.Next(), paths)
 	}
-	l.retire()
+	l.retire(true)
 }
 
-// waitForWork waits until a packet is queued. It returns false if the link must
-// end.
-func (l *link) waitForWork(ctx context.Context) bool {
-	idle := time.NewTimer(l.t.limits.idleAfter)
-	defer idle.Stop()
-	for {
-		if ctx.Err() != nil {
+// waitForPacket waits until a packet is queued. It returns false if the link
+// has retired or ctx has ended.
+func (l *link) waitForPacket(ctx context.Context) bool {
+	for ctx.Err() == nil && l.isEmpty() {
+		woken := backoff.Sleep(ctx, l.t.limits.idleAfter, l.wake)
+		if !woken && ctx.Err() == nil && l.retire(false) {
 			return false
 		}
-		if !l.empty() {
-			return true
-		}
-		select {
-		case <-l.wake:
-		case <-ctx.Done():
-		case <-idle.C:
-			if l.retireIfEmpty() {
-				return false
-			}
-		}
 	}
+	return ctx.Err() == nil
 }
 
-// retire drops the queued packets and removes the link from the tunnel.
-func (l *link) retire() {
-	l.t.mu.Lock()
-	l.removeLocked()
-	l.t.mu.Unlock()
-	l.mu.Lock()
-	l.retired = true
-	lost := l.queue.take(nil)
-	l.mu.Unlock()
-	l.drop(dropExpired, lost.count)
-}
-
-// retireIfEmpty removes the link from the tunnel unless a packet is queued.
-func (l *link) retireIfEmpty() bool {
+// retire removes the link from the tunnel. If a packet is queued, retire drops
+// the packet if force is true, and otherwise does nothing and returns false.
+func (l *link) retire(force bool) bool {
 	l.t.mu.Lock()
 	defer l.t.mu.Unlock()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.queue.bytes() > 0 {
+	switch {
+	case l.retired:
+		return true
+	case !force && l.queue.bytes() > 0:
 		return false
 	}
+	l.drop(dropExpired, l.queue.take(nil).count)
 	l.retired = true
-	l.removeLocked()
+	delete(l.t.links, l.to)
 	if l.isDown {
 		delete(l.t.seen, l.to) // the next success is logged as a first contact
 	}
 	return true
 }
 
-// removeLocked removes the link from the tunnel. It is called with t.mu held.
-func (l *link) removeLocked() {
-	if l.t.links[l.to] == l {
-		delete(l.t.links, l.to)
-	}
-}
-
-// dropUnwanted drops the queued packets if no packet was pushed for idleAfter.
-func (l *link) dropUnwanted() {
-	l.mu.Lock()
-	var lost batch
-	if time.Since(l.lastPush) >= l.t.limits.idleAfter {
-		lost = l.queue.take(nil)
-	}
-	l.mu.Unlock()
-	l.drop(dropExpired, lost.count)
-}
-
-// dropStale drops packets that waited longer than limit for a connection. A
-// disconnected server has queued messages that report all other servers as
-// dead. These messages must not be sent after the server is reconnected. Other
-// state in the dropped packets, such as new tags, is exchanged when the
-// datacenter is reachable again.
+// dropStale drops packets that have waited longer than limit for a connection.
+// A disconnected server has queued messages that report all other servers as
+// dead, and must not send these messages when it is connected again. The
+// dropped packets may also contain state, such as new tags. The gossip pools
+// exchange this state again later.
 func (l *link) dropStale(limit time.Duration) {
 	l.mu.Lock()
-	lost := l.queue.dropBefore(time.Since(l.began) - limit)
+	dropped := l.queue.dropBefore(time.Since(l.began) - limit)
 	l.mu.Unlock()
-	l.drop(dropExpired, lost)
+	l.drop(dropExpired, dropped)
 }
 
 // paths returns the paths to the target in the address book.
@@ -214,16 +177,16 @@ func (l *link) paths() []Path {
 	return []Path{{Addr: b.Servers[l.to.node]}}
 }
 
-// waitRetry waits for d. It returns early when the address book has other paths
-// than the paths that just failed. After backoffMin, it also returns early when
-// another dial of the datacenter succeeds. The minimum prevents a loop in which
-// two links wake each other.
+// waitRetry waits for d. It returns early when the address book lists other
+// paths than failed, the paths of the failed dial. After backoffMin it also
+// returns early when another dial of the datacenter succeeds. The minimum
+// prevents a loop in which two links wake each other.
 func (l *link) waitRetry(ctx context.Context, d time.Duration, failed []Path) {
 	timer, least := time.NewTimer(d), time.NewTimer(l.t.limits.backoffMin)
 	defer timer.Stop()
 	defer least.Stop()
 	reachable := l.t.cfg.Dialer.reachable.Wait(l.to.dc)
-	var wake <-chan struct{} // reachable, once backoffMin has passed
+	var wake <-chan struct{} // reachable, after backoffMin has passed
 	for {
 		changed := l.t.book.Changed()
 		if !slices.Equal(l.paths(), failed) {
@@ -250,13 +213,13 @@ func (l *link) dial(ctx context.Context) (*tls.Conn, error) {
 	return l.t.dialTarget(ctx, l.to, addr, ProtoGossip, ProtoConsulPacket)
 }
 
-func (l *link) empty() bool {
+func (l *link) isEmpty() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.queue.bytes() == 0
 }
 
-// recordFailure records err and logs it if the link was up.
+// recordFailure records err. It logs at Warn only if the link was up.
 func (l *link) recordFailure(err error) {
 	l.mu.Lock()
 	gateway, wasDown := l.status.Path.Addr, l.isDown
@@ -272,7 +235,7 @@ func (l *link) recordFailure(err error) {
 }
 
 // recordUp records that the peer responded. It logs at Info only after a
-// failure and at the first contact, because the links of a large federation
+// failure and at the first contact, because many links of a large federation
 // open and close with their traffic.
 func (l *link) recordUp(p *pathConn, since time.Time, rtt time.Duration) {
 	first := l.t.firstContact(l.to)
@@ -295,8 +258,8 @@ func (l *link) recordClosed() {
 	l.status.ConnectedSince, l.status.RTT = time.Time{}, 0
 }
 
-// recordPath records the path and the protocol of a new connection. The peer
-// has not responded on the connection yet.
+// recordPath records the path and the protocol of a new connection. The link
+// counts as connected only after the first response of the peer.
 func (l *link) recordPath(p *pathConn, alpn string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -312,18 +275,18 @@ func (l *link) snapshot() LinkStatus {
 	return s
 }
 
+// lastUse returns the time of the last push.
 func (l *link) lastUse() (at time.Time, connected bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.lastPush, !l.status.ConnectedSince.IsZero()
 }
 
-// linkUseTimes caches, for one second, the time of the last use of each
-// connected link.
+// linkUseTimes caches the result of connectedLinkUses for one second.
 type linkUseTimes struct {
 	mu    sync.Mutex
-	at    time.Time
-	times []time.Time // latest first
+	at    time.Time // when times was computed
+	times []time.Time
 }
 
 // linksUsedAfter reports whether at least n connected links were used after l.
