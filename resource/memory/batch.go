@@ -16,31 +16,31 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// Entry is one batch of ops with its result.
+// Entry is a list of ops and the result of applying them.
 type Entry struct {
 	Index uint64
 	Ops   []*pb.Op
-	// Resources holds the stored resource of each op, as Commit of
+	// Resources has the stored resource of each op, as Commit of
 	// resource.Backend defines it. It is nil if Err is set.
 	Resources []*pb.Resource
 	Err       error
 }
 
-// batch applies several entries to the writer's tables.
+// batch applies entries to the tables of the writer.
 type batch struct {
 	tables  *tables
-	index   uint64           // of the current entry
-	events  []*pb.WatchEvent // the changes; each resource has the index of its entry
-	cascade int              // number of resources that the current entry may still delete with their owners
+	index   uint64           // index of the current entry
+	events  []*pb.WatchEvent // changes of all entries; each resource has the index of its entry
+	cascade int              // number of owned resources that the current entry may still delete
 }
 
-// apply applies all ops of an entry, or none.
+// apply applies all ops of an entry, or none of them.
 func (b *batch) apply(e *Entry) ([]*pb.Resource, error) {
 	if err := resource.CheckOps(e.Ops); err != nil {
 		return nil, err
 	}
 	b.index, b.cascade = e.Index, resource.MaxCascade
-	var before *tables // nil: a single op that fails has changed nothing
+	var before *tables // nil if a failing entry cannot have changed anything
 	if len(e.Ops) > 1 || len(e.Ops) == 1 && e.Ops[0].GetPut().GetResource().GetOwner() != nil {
 		before = b.tables.copy()
 	}
@@ -103,8 +103,8 @@ func (b *batch) put(p *pb.Put) (*pb.Resource, error) {
 	return b.store(r, old), nil
 }
 
-// overwrite puts o's resource, with the identity of the resource that is stored
-// under the same name.
+// overwrite puts the resource of o. If a resource with that name is stored, the
+// new resource gets its uid, owner and status.
 func (b *batch) overwrite(o *pb.Overwrite) (*pb.Resource, error) {
 	r := o.GetResource()
 	if old := b.tables.find(r.Id); old != nil {
@@ -112,13 +112,14 @@ func (b *batch) overwrite(o *pb.Overwrite) (*pb.Resource, error) {
 		if o.GetKeepMetadata() {
 			r.Metadata = old.Metadata
 		}
-		// The data is compared as bytes. Servers of different versions, with
-		// different fields of a message, must get the same result.
+		// The encoded data are compared, because all servers must get the same
+		// result. The versions of the servers may know different fields of a
+		// message.
 		if sameVersion(old.Id, r.Id) && r.Data.GetTypeUrl() == old.Data.GetTypeUrl() &&
 			bytes.Equal(r.Data.GetValue(), old.Data.GetValue()) {
 			r.Generation = old.Generation
 			if _, terminating := resource.Terminating(old); o.GetKeepMetadata() && !terminating {
-				return old, nil // nothing would change
+				return old, nil // unchanged
 			}
 		}
 	}
@@ -143,8 +144,8 @@ func checkExpected(old, r *pb.Resource, expect string) error {
 	return nil
 }
 
-// checkDeletion refuses writes that finalizers or a deletion timestamp forbid.
-// Old is nil if nothing is stored.
+// checkDeletion rejects a write of r that finalizers or a deletion timestamp
+// forbid. old is the stored resource with the name of r, or nil.
 func checkDeletion(old, r *pb.Resource) error {
 	since, terminating := r.GetMetadata()[resource.DeletionKey]
 	oldSince, oldTerminating := old.GetMetadata()[resource.DeletionKey]
@@ -159,8 +160,8 @@ func checkDeletion(old, r *pb.Resource) error {
 	return nil
 }
 
-// onlyRemovesFinalizers reports whether r and old are equal except for the
-// status and for finalizers that r no longer has.
+// onlyRemovesFinalizers reports whether r equals old except for the status and
+// for finalizers that r lacks.
 func onlyRemovesFinalizers(old, r *pb.Resource) bool {
 	known := resource.Finalizers(old)
 	for _, f := range resource.Finalizers(r) {
@@ -198,14 +199,13 @@ func (b *batch) remove(rm *pb.Remove) error {
 	return nil
 }
 
-// expect checks an Expect. It reads at most one resource more than the expected
-// number.
+// expect checks that the resources of x are unchanged. It reads at most one
+// resource more than the expected number.
 func (b *batch) expect(x *pb.Expect) error {
-	q := resource.Query{Type: &pb.Type{Group: x.Id.Type.Group, Kind: x.Id.Type.Kind}, Tenancy: x.Id.Tenancy}
+	typ := &pb.Type{Group: x.Id.Type.Group, Kind: x.Id.Type.Kind} // all versions
+	q := resource.Query{Type: typ, Tenancy: x.Id.Tenancy, Name: x.Id.Name}
 	if x.GetPrefix() {
-		q.Prefix = x.Id.Name
-	} else {
-		q.Name = x.Id.Name
+		q.Name, q.Prefix = "", x.Id.Name
 	}
 	sel, err := newSelection(q)
 	if err != nil {
@@ -224,7 +224,8 @@ func (b *batch) expect(x *pb.Expect) error {
 	return nil
 }
 
-// replica stores the primary's resource r, but keeps the local status.
+// replica stores r, a resource of the primary, with the status of the stored
+// replica.
 func (b *batch) replica(r *pb.Resource) (*pb.Resource, error) {
 	old := b.tables.find(r.Id)
 	r.Status = nil
@@ -258,10 +259,11 @@ func sameVersion(a, b *pb.ID) bool {
 func isReplica(r *pb.Resource) bool { return r.GetPrimaryModifyIndex() != 0 }
 
 // hasFinalizers reports whether finalizers prevent the deletion of r.
-// Finalizers of a replica concern only the primary.
+// Finalizers of a replica have an effect only in the primary.
 func hasFinalizers(r *pb.Resource) bool { return !isReplica(r) && len(resource.Finalizers(r)) > 0 }
 
-// store writes r in place of old, which has the same uid or is nil.
+// store writes r. It replaces old, the stored resource with the uid of r, or
+// nil.
 func (b *batch) store(r, old *pb.Resource) *pb.Resource {
 	if r.Id.Tenancy == nil {
 		r.Id.Tenancy = resource.FillTenancy(nil)
@@ -281,7 +283,7 @@ func (b *batch) store(r, old *pb.Resource) *pb.Resource {
 	return r
 }
 
-// deleted adds the delete event of r and returns the resource in it.
+// deleted adds the delete event of r, and returns the resource in the event.
 func (b *batch) deleted(r *pb.Resource) *pb.Resource {
 	last := proto.CloneOf(r)
 	last.ModifyIndex = b.index
@@ -291,24 +293,25 @@ func (b *batch) deleted(r *pb.Resource) *pb.Resource {
 
 func (b *batch) event(ev *pb.WatchEvent) { b.events = append(b.events, ev) }
 
-// markTerminating sets the deletion timestamp of r, unless it has one.
+// markTerminating sets the deletion timestamp of r, unless r has a timestamp.
 func (b *batch) markTerminating(r *pb.Resource, at time.Time) {
 	if _, ok := resource.Terminating(r); !ok {
 		b.store(resource.MarkTerminating(r, at), r)
 	}
 }
 
-// deleteOne deletes r alone, and returns the resource in its delete event.
+// deleteOne deletes r without its owned resources, and returns the resource in
+// the delete event.
 func (b *batch) deleteOne(r *pb.Resource) *pb.Resource {
 	b.tables.remove(r)
 	b.tables.putDeletion(&deletion{id: r.Id, index: b.index})
 	return b.deleted(r)
 }
 
-// delete deletes r and the resources that it owns, directly or indirectly. When
-// the entry has reached its limit of deletions, delete stores a tombstone for
-// each owner that has more resources. It returns the resource in r's delete
-// event.
+// delete deletes r and the resources that r owns directly or indirectly. When
+// the entry reaches its limit of owned resources, delete stores a tombstone for
+// each owner that has more resources. delete returns the resource in the delete
+// event of r.
 func (b *batch) delete(r *pb.Resource, at time.Time) *pb.Resource {
 	last := b.deleteOne(r)
 	for owners := []*pb.ID{r.Id}; len(owners) > 0; owners = owners[1:] {
@@ -329,10 +332,10 @@ func (b *batch) delete(r *pb.Resource, at time.Time) *pb.Resource {
 	return last
 }
 
-// deletable returns at most limit resources that the resource with that uid
-// owns. It leaves out resources that already wait for their finalizers. It also
-// leaves out replicas: the primary deletes them, because finalizers there may
-// prevent that.
+// deletable returns at most limit resources whose owner has that uid. The
+// result has no resources that already wait for their finalizers. The result
+// has no replicas either, because only the primary knows whether finalizers
+// prevent their deletion.
 func (b *batch) deletable(uid string, limit int) []*pb.Resource {
 	var all []*pb.Resource
 	for r := range b.tables.ownedBy(uid) {
@@ -349,16 +352,16 @@ func (b *batch) deletable(uid string, limit int) []*pb.Resource {
 func (b *batch) putTombstone(owner *pb.ID) {
 	t, err := resource.NewTombstone(proto.CloneOf(owner))
 	if err != nil {
-		panic(err) // the id was decoded, so it can be encoded
+		panic(err) // cannot happen: the id was decoded from an entry
 	}
 	b.store(t, b.tables.find(t.Id))
 }
 
-// When there are more than maxDeletions, the oldest are dropped until
-// keptDeletions remain. A dropped deletion counts as a write to its whole type,
-// which wakes all blocking queries of that type. Dropping many deletions at
-// once makes this rare. Both numbers are part of the meaning of a log and must
-// not change.
+// If more than maxDeletions deletions are stored, the oldest are dropped until
+// keptDeletions remain. A dropped deletion raises the index of all queries of
+// its type, which wakes all blocking queries of the type. Therefore many
+// deletions are dropped at once, which is rare. The result of applying a log
+// depends on both numbers, so they must not change.
 const (
 	maxDeletions  = 8192
 	keptDeletions = 4096

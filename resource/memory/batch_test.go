@@ -16,8 +16,8 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// TestApplyAll checks that entries applied together have the same results, and lead
-// to the same state, as entries applied one by one.
+// TestApplyAll checks that entries applied together have the same results, and
+// lead to the same state, as entries applied one by one.
 func TestApplyAll(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	one, all := NewState(), NewState()
@@ -76,7 +76,7 @@ func TestApplyAll(t *testing.T) {
 	same(t, ra, rb)
 }
 
-func same(t *testing.T, a, b *restored) {
+func same(t *testing.T, a, b *Snapshot) {
 	t.Helper()
 	if a.index != b.index || a.tables.owned.Len() != b.tables.owned.Len() {
 		t.Fatalf("index %d, %d owned resources; want %d, %d", b.index, b.tables.owned.Len(), a.index, a.tables.owned.Len())

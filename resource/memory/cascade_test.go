@@ -14,7 +14,8 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// things returns ops that create n resources, which owner owns unless it is nil.
+// things returns ops that create n resources, which owner owns unless it is
+// nil.
 func things(t testing.TB, prefix string, n int, owner *pb.ID) []*pb.Op {
 	t.Helper()
 	var ops []*pb.Op
@@ -38,8 +39,8 @@ func count(t testing.TB, b resource.Backend, typ *pb.Type) int {
 	return len(all)
 }
 
-// TestCommit_CascadeLimit checks that a step deletes no more owned resources than its
-// limit, and leaves tombstones for the owners of the rest.
+// TestCommit_CascadeLimit checks that a step deletes no more owned resources
+// than its limit, and leaves tombstones for the owners of the rest.
 func TestCommit_CascadeLimit(t *testing.T) {
 	b := New()
 	defer b.Close()
@@ -70,8 +71,8 @@ func TestCommit_CascadeLimit(t *testing.T) {
 	}
 }
 
-// TestApply_Deterministic checks that the same log leads to the same state, with
-// deletion timestamps, deletions and cascades.
+// TestApply_Deterministic checks that the same log leads to the same state,
+// with deletion timestamps, deletions and cascades.
 func TestApply_Deterministic(t *testing.T) {
 	o := things(t, "o", 1, nil)[0].GetPut().GetResource()
 	held := things(t, "a-held", 1, o.Id)[0].GetPut().GetResource()

@@ -21,8 +21,8 @@ func (s *Store) indexOf(t testing.TB, q resource.Query) uint64 {
 	return index
 }
 
-// TestDeletions_DropOldest checks that the oldest deletions are dropped together. The
-// indexes of other queries of the type rise once, and none falls.
+// TestDeletions_DropOldest checks that the oldest deletions are dropped
+// together. The indexes of other queries of the type rise once, and none falls.
 func TestDeletions_DropOldest(t *testing.T) {
 	s := New()
 	defer s.Close()

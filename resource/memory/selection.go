@@ -13,14 +13,14 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// selection is a resource.Query in terms of keys.
+// selection is a resource.Query converted to table keys.
 type selection struct {
-	typ     string      // typeKey
+	typ     string      // typeKey of the type
 	version string      // group version; empty: any
-	tenancy *pb.Tenancy // complete; its parts may be wildcards
+	tenancy *pb.Tenancy // partition and namespace, each of which may be a wildcard
 	name    string      // empty: any
-	prefix  string      // of the name
-	key     string      // the longest common prefix of the selected keys
+	prefix  string      // prefix of the name
+	key     string      // longest common prefix of the selected keys
 }
 
 func newSelection(q resource.Query) (selection, error) {
@@ -47,14 +47,14 @@ func newSelection(q resource.Query) (selection, error) {
 	return s, nil
 }
 
-// matches reports whether a resource of the selection's type is selected.
+// matches reports whether the selection includes a resource of its type.
 func (s selection) matches(id *pb.ID) bool { return s.matchesVersion(id) && s.covers(id) }
 
 func (s selection) matchesVersion(id *pb.ID) bool {
 	return s.version == "" || s.version == id.GetType().GetGroupVersion()
 }
 
-// covers is matches without the group version.
+// covers is equivalent to matches, but ignores the group version.
 func (s selection) covers(id *pb.ID) bool {
 	t := resource.FillTenancy(id.GetTenancy())
 	return (s.tenancy.Partition == resource.Wildcard || s.tenancy.Partition == t.Partition) &&
@@ -62,14 +62,13 @@ func (s selection) covers(id *pb.ID) bool {
 		(s.name == "" || s.name == id.GetName()) && strings.HasPrefix(id.GetName(), s.prefix)
 }
 
-// coversType reports whether every resource of the type is selected, apart from
-// the group version.
+// coversType reports whether covers accepts every resource of the type.
 func (s selection) coversType() bool {
 	return s.tenancy.Partition == resource.Wildcard && s.tenancy.Namespace == resource.Wildcard &&
 		s.name == "" && s.prefix == ""
 }
 
-// covered returns the resources that covers accepts, in order of tenancy and
+// covered returns the resources that covers accepts, ordered by tenancy and
 // name.
 func (s selection) covered(t *tables) iter.Seq[*pb.Resource] {
 	return func(yield func(*pb.Resource) bool) {
@@ -82,7 +81,7 @@ func (s selection) covered(t *tables) iter.Seq[*pb.Resource] {
 // first returns a resource that sorts before all selected resources, and after
 // all resources of lower types, tenancies and names.
 func (s selection) first() *pb.Resource {
-	const lowest = "\x00" // lower than every value, and not empty, which means the default
+	const lowest = "\x00" // below every valid value; an empty value means the default
 	group, kind, _ := strings.Cut(strings.TrimSuffix(s.typ, "\x00"), "\x00")
 	t := &pb.Tenancy{Partition: lowest, Namespace: lowest}
 	id := &pb.ID{Type: &pb.Type{Group: group, Kind: kind}, Tenancy: t}
@@ -96,8 +95,8 @@ func (s selection) first() *pb.Resource {
 	return &pb.Resource{Id: id}
 }
 
-// inRange reports whether id, which does not sort before first, can be followed by
-// selected resources: its key begins with s.key.
+// inRange reports whether the key of id begins with s.key. If not, and id sorts
+// after first, no selected resource sorts after id.
 func (s selection) inRange(id *pb.ID) bool {
 	if typeKey(id.Type) != s.typ {
 		return false
@@ -112,9 +111,9 @@ func (s selection) inRange(id *pb.ID) bool {
 	return t.Namespace == s.tenancy.Namespace && (s.name == "" || s.name == id.Name) && strings.HasPrefix(id.Name, s.prefix)
 }
 
-// list returns the selected resources, in order of tenancy and name, and the
-// index of the query. If maxBytes is not 0, it fails with resource.ErrTooLarge
-// for resources that have more bytes in encoded form.
+// list returns the selected resources, ordered by tenancy and name, and the
+// index of the query. If maxBytes is not 0 and the encoded resources have more
+// bytes, list returns resource.ErrTooLarge.
 func (s selection) list(t *tables, maxBytes int) ([]*pb.Resource, uint64, error) {
 	var all []*pb.Resource
 	index, size := s.leastIndex(t), 0
@@ -146,8 +145,8 @@ func (s selection) changed(t *tables, after uint64) bool {
 	return false
 }
 
-// leastIndex is the index of the query if it selects nothing: the index of the
-// last deletion.
+// leastIndex returns the index of the query if the query selects no resources:
+// the index of the last deletion.
 func (s selection) leastIndex(t *tables) uint64 {
 	info := t.typeInfo(s.typ)
 	if s.coversType() {

@@ -9,9 +9,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strconv"
-	"strings"
 
 	"google.golang.org/protobuf/proto"
 
@@ -19,16 +19,16 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// A snapshot is snapshotMagic, followed by records. A record is a kind of one
-// byte, its length as a uvarint, and that many bytes:
+// A snapshot is snapshotMagic, followed by records. A record is one byte with
+// its kind, its length as a uvarint, and a body of that length:
 //
-//	'I'  the index of the store, a uvarint; once, first
-//	'T'  the index of a type: a uvarint, then a pb.Type
-//	'F'  the least index of the type's queries: a uvarint, then a pb.Type,
-//	     after the 'T' of that type; without it, the index of the type
+//	'I'  index of the store: a uvarint; the first record
+//	'T'  index of a type: a uvarint, then a pb.Type
+//	'F'  least index of queries of a type (typeInfo.floor): a uvarint, then a
+//	     pb.Type, after the 'T' of the type; if absent, the index of the type
 //	'R'  a pb.Resource
 //	'D'  a deleted resource: the index of its deletion, a uvarint, then a pb.ID
-//	'E'  the end: the number of resources, a uvarint; once, last
+//	'E'  number of resources: a uvarint; the last record
 //
 // A reader refuses unknown kinds, because it would lose state.
 const (
@@ -41,29 +41,29 @@ const (
 	recordDeleted  = 'D'
 	recordEnd      = 'E'
 
-	maxRecord      = 64 << 20 // length of a record, in bytes
-	snapshotBuffer = 64 << 10 // bytes that are read or written at a time
+	maxRecord      = 64 << 20 // maximum length of a body in bytes
+	snapshotBuffer = 64 << 10 // size of a read or write in bytes
 )
 
-// Snapshot is the state at one moment. It stays valid, and keeps that state in
-// memory, as long as there is a reference to it.
+// Snapshot is the state at one moment. A referenced Snapshot keeps that state
+// in memory.
 type Snapshot struct {
 	tables *tables
 	index  uint64
 }
 
-// Snapshot returns the present state, in constant time.
+// Snapshot returns the current state, in constant time.
 func (s *State) Snapshot() *Snapshot {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return &Snapshot{tables: s.published.Load(), index: s.index}
 }
 
-// Index is the store index of the snapshot.
+// Index returns the store index of the snapshot.
 func (sn *Snapshot) Index() uint64 { return sn.index }
 
-// WriteTo streams the snapshot to w. It holds one encoded resource at a time. It
-// may run at the same time as Apply.
+// WriteTo streams the snapshot to w. It holds one encoded resource at a time.
+// It may run concurrently with Apply.
 func (sn *Snapshot) WriteTo(w io.Writer) (int64, error) {
 	e := newRecordWriter(w)
 	e.number(recordIndex, sn.index)
@@ -86,33 +86,32 @@ func (sn *Snapshot) WriteTo(w io.Writer) (int64, error) {
 // recordWriter writes records. After an error it writes nothing.
 type recordWriter struct {
 	w     *bufio.Writer
-	head  []byte // of a record
-	body  []byte
-	count uint64 // of resources
-	n     int64  // bytes written
+	head  []byte // buffer for kind and length
+	body  []byte // buffer for the body
+	count uint64 // resources written
+	size  int64  // bytes written
 	err   error
 }
 
 // newRecordWriter begins a snapshot.
 func newRecordWriter(w io.Writer) *recordWriter {
 	e := &recordWriter{w: bufio.NewWriterSize(w, snapshotBuffer)}
-	e.raw([]byte(snapshotMagic))
+	e.write([]byte(snapshotMagic))
 	return e
 }
 
-func (e *recordWriter) raw(p []byte) {
-	if e.err != nil {
-		return
+func (e *recordWriter) write(p []byte) {
+	if e.err == nil {
+		var n int
+		n, e.err = e.w.Write(p)
+		e.size += int64(n)
 	}
-	var n int
-	n, e.err = e.w.Write(p)
-	e.n += int64(n)
 }
 
-func (e *recordWriter) record(kind byte, p []byte) {
-	e.head = binary.AppendUvarint(append(e.head[:0], kind), uint64(len(p)))
-	e.raw(e.head)
-	e.raw(p)
+func (e *recordWriter) record(kind byte, body []byte) {
+	e.head = binary.AppendUvarint(append(e.head[:0], kind), uint64(len(body)))
+	e.write(e.head)
+	e.write(body)
 }
 
 func (e *recordWriter) number(kind byte, v uint64) { e.record(kind, binary.AppendUvarint(nil, v)) }
@@ -136,120 +135,115 @@ func (e *recordWriter) encode(kind byte, body []byte, m proto.Message) {
 	}
 }
 
-// end completes the snapshot.
+// end completes the snapshot and returns its size.
 func (e *recordWriter) end() (int64, error) {
 	e.number(recordEnd, e.count)
 	if e.err == nil {
 		e.err = e.w.Flush()
 	}
-	return e.n, e.err
+	return e.size, e.err
 }
 
-// Rebase copies the snapshot that r streams to w, with index as the index of all
-// its writes. The index must be above every index in the snapshot. The new
-// snapshot therefore contains no version or index that a client has seen before.
-// It also contains the types of the present state. After Restore, a query that
-// waits for a change of a type without resources therefore returns.
-func (s *State) Rebase(w io.Writer, r io.Reader, index uint64) error {
+// Rebase copies the snapshot in r to w, and sets the index of all writes to
+// index. It returns the size of the new snapshot. index must be above every
+// index in the snapshot. Therefore the new snapshot has no version or index
+// that a client has seen before. The new snapshot also has the types of the
+// current state. After Restore, a query that waits for a change of such a type
+// therefore returns, even if the snapshot has no resource of the type.
+func (s *State) Rebase(w io.Writer, r io.Reader, index uint64) (size int64, err error) {
 	e := newRecordWriter(w)
-	known := map[string]bool{}
-	put := func(typ *pb.Type, _ uint64) error {
-		if key := typeKey(typ); !known[key] {
-			known[key] = true
-			e.message(recordType, index, typ) // needs no floor record, because the floor is also index
+	written := map[string]bool{}
+	writeType := func(typ *pb.Type) {
+		if key := typeKey(typ); !written[key] {
+			written[key] = true
+			e.message(recordType, index, typ) // without a floor record, the floor is index too
 		}
-		return e.err
 	}
-	err := readRecords(r, recordHandlers{
-		begin: func(uint64) error {
+	err = readRecords(r, func(rec record) error {
+		switch rec.kind {
+		case recordIndex:
 			e.number(recordIndex, index)
 			for info := range withPrefix(s.published.Load().types, "") {
-				if err := put(info.typ, 0); err != nil {
-					return err
-				}
+				writeType(info.typ)
 			}
-			return e.err
-		},
-		typ:     put,
-		floor:   func(*pb.Type, uint64) error { return nil },
-		deleted: func(*pb.ID, uint64) error { return nil },
-		resource: func(r *pb.Resource, _ int) error {
+		case recordType:
+			writeType(rec.typ)
+		case recordResource:
+			r := rec.resource
 			if r.ModifyIndex >= index {
 				return fmt.Errorf("%s was written at index %d, which is not below %d", resource.IDString(r.Id), r.ModifyIndex, index)
 			}
 			r.Version, r.ModifyIndex = strconv.FormatUint(index, 10), index
 			e.resource(r)
-			return e.err
-		},
+		}
+		return e.err
 	})
 	if err == nil {
-		_, err = e.end()
+		size, err = e.end()
 	}
 	if err != nil {
-		return fmt.Errorf("rebase snapshot: %w", err)
+		return 0, fmt.Errorf("rebase snapshot: %w", err)
 	}
-	return nil
+	return size, nil
 }
 
 // SnapshotTotals describes the content of a snapshot.
 type SnapshotTotals struct {
-	Index     uint64 // of the store
+	Index     uint64 // store index
 	Resources int
-	Types     []TypeTotal // those with resources, by name
+	Types     []TypeTotal // types with resources, sorted by name
 }
 
 // TypeTotal describes the resources of one type in a snapshot.
 type TypeTotal struct {
 	Type      string // group/version/Kind
 	Resources int
-	Bytes     int64 // encoded
+	Bytes     int64 // encoded size
 }
 
-// ScanSnapshot reads a snapshot to its end. It makes the same checks as Restore,
-// and also checks that there are no duplicate resources. It holds one resource in
-// memory at a time. Restore accepts every snapshot that ScanSnapshot accepts.
+// ScanSnapshot reads a snapshot to its end. It makes the same checks as
+// Restore, and also rejects duplicate resources. Therefore Restore accepts
+// every snapshot that ScanSnapshot accepts. ScanSnapshot holds one resource in
+// memory at a time.
 func ScanSnapshot(r io.Reader) (SnapshotTotals, error) {
 	totals := SnapshotTotals{}
 	types := map[string]*TypeTotal{}
-	last := "" // key of the last resource
-	err := readRecords(r, recordHandlers{
-		begin:   func(index uint64) error { totals.Index = index; return nil },
-		typ:     func(*pb.Type, uint64) error { return nil },
-		floor:   func(*pb.Type, uint64) error { return nil },
-		deleted: func(*pb.ID, uint64) error { return nil },
-		resource: func(r *pb.Resource, size int) error {
-			key := idKey(r.Id)
+	last := "" // key of the previous resource
+	err := readRecords(r, func(rec record) error {
+		switch rec.kind {
+		case recordIndex:
+			totals.Index = rec.index
+		case recordResource:
+			id := rec.resource.Id
+			key := idKey(id)
 			if totals.Resources > 0 && key <= last {
-				return fmt.Errorf("%s is duplicate or out of order", resource.IDString(r.Id))
+				return fmt.Errorf("%s is duplicate or out of order", resource.IDString(id))
 			}
 			last = key
-			name := resource.TypeString(r.Id.Type)
-			t := types[name]
-			if t == nil {
-				t = &TypeTotal{Type: name}
-				types[name] = t
+			name := resource.TypeString(id.Type)
+			if types[name] == nil {
+				types[name] = &TypeTotal{Type: name}
 			}
-			t.Resources++
-			t.Bytes += int64(size)
+			types[name].Resources++
+			types[name].Bytes += int64(rec.size)
 			totals.Resources++
-			return nil
-		},
+		}
+		return nil
 	})
 	if err != nil {
 		return SnapshotTotals{}, fmt.Errorf("read snapshot: %w", err)
 	}
-	for _, t := range types {
-		totals.Types = append(totals.Types, *t)
+	for _, name := range slices.Sorted(maps.Keys(types)) {
+		totals.Types = append(totals.Types, *types[name])
 	}
-	slices.SortFunc(totals.Types, func(a, b TypeTotal) int { return strings.Compare(a.Type, b.Type) })
 	return totals, nil
 }
 
-// Restore replaces the whole state with the snapshot that r streams, of a later
-// state or of another store. If it fails, the state stays as it was. All watches
-// end with resource.ErrWatchReset. The index of a query never falls. If the index
-// of a type would fall, then it is set above all earlier indexes instead, together
-// with the index of the store and of all queries of the type.
+// Restore replaces the whole state with the snapshot in r, which was taken of a
+// later state or of another store. After an error the state is unchanged. All
+// watches end with resource.ErrWatchReset. The index of a query never falls. If
+// the index of a type would fall, Restore sets the index of the type, of the
+// store and of all queries of the type above all earlier indexes.
 func (s *State) Restore(r io.Reader) error {
 	s.writeMu.Lock()
 	defer s.writeMu.Unlock()
@@ -268,23 +262,23 @@ func (s *State) Restore(r io.Reader) error {
 	return nil
 }
 
-// replaceLocked replaces the state with the restored tables. It returns the items
-// whose followers the caller must wake. The caller holds writeMu and mu.
-func (s *State) replaceLocked(in *restored) (woken []*item) {
+// replaceLocked replaces the state with in. It returns the items whose
+// followers the caller must wake. The caller holds writeMu and mu.
+func (s *State) replaceLocked(in *Snapshot) (woken []*item) {
 	index := max(s.index, in.index)
-	// risen is the new index of a type whose index would fall. It is the index
-	// of the snapshot if that is above all other indexes, so that all servers
-	// use the same index.
-	risen := in.index
-	if risen <= s.index {
-		risen = index + 1
+	// raised is the new index of a type whose index would fall. It is the index
+	// of the snapshot if that index is above all other indexes, because all
+	// servers must use the same index.
+	raised := in.index
+	if raised <= s.index {
+		raised = index + 1
 	}
 	for old := range withPrefix(s.published.Load().types, "") {
 		info := *in.tables.typeInfo(typeKey(old.typ))
 		info.typ = old.typ
 		if info.index < old.index {
-			index = risen
-			info.index, info.floor = risen, risen
+			index = raised
+			info.index, info.floor = raised, raised
 			in.tables.putType(&info)
 		}
 	}
@@ -299,92 +293,85 @@ func (s *State) replaceLocked(in *restored) (woken []*item) {
 	return s.endTopicsLocked()
 }
 
-// restored is a snapshot that was read completely.
-type restored struct {
-	tables *tables
-	index  uint64
-}
-
-func readSnapshot(src io.Reader) (*restored, error) {
-	in := &restored{tables: newTables()}
+func readSnapshot(src io.Reader) (*Snapshot, error) {
+	in := &Snapshot{tables: newTables()}
 	t := in.tables
-	err := readRecords(src, recordHandlers{
-		begin: func(index uint64) error { in.index = index; return nil },
-		typ: func(typ *pb.Type, index uint64) error {
-			t.putType(&typeInfo{typ: typ, index: index, floor: index})
-			return nil
-		},
-		floor: func(typ *pb.Type, floor uint64) error {
-			info := *t.typeInfo(typeKey(typ))
-			if info.typ == nil || floor > info.index {
-				return fmt.Errorf("floor %d of type %s has no index, or is above it", floor, resource.TypeString(typ))
+	err := readRecords(src, func(rec record) error {
+		switch rec.kind {
+		case recordIndex:
+			in.index = rec.index
+		case recordType:
+			t.putType(&typeInfo{typ: rec.typ, index: rec.index, floor: rec.index})
+		case recordFloor:
+			info := *t.typeInfo(typeKey(rec.typ))
+			if info.typ == nil || rec.index > info.index {
+				return fmt.Errorf("floor %d of type %s has no index, or is above it", rec.index, resource.TypeString(rec.typ))
 			}
-			info.floor = floor
+			info.floor = rec.index
 			t.putType(&info)
-			return nil
-		},
-		resource: func(r *pb.Resource, _ int) error {
-			t.put(r)
-			return nil
-		},
-		deleted: func(id *pb.ID, index uint64) error {
-			t.putDeletion(&deletion{id: id, index: index})
-			return nil
-		},
+		case recordResource:
+			t.put(rec.resource)
+		case recordDeleted:
+			t.putDeletion(&deletion{id: rec.id, index: rec.index})
+		}
+		return nil
 	})
-	if err != nil {
-		return nil, err
+	return in, err
+}
+
+// record is a decoded record. Its kind determines which fields are set.
+type record struct {
+	kind     byte
+	index    uint64
+	typ      *pb.Type
+	id       *pb.ID
+	resource *pb.Resource
+	size     int // length of the body in bytes
+}
+
+// String describes a record that has an index, except the index of the store.
+func (rec record) String() string {
+	switch {
+	case rec.typ != nil:
+		return "type " + resource.TypeString(rec.typ)
+	case rec.id != nil:
+		return "the deletion of " + resource.IDString(rec.id)
 	}
-	return in, nil
+	return resource.IDString(rec.resource.GetId())
 }
 
-// recordHandlers take the records of a snapshot. They own the messages. readRecords
-// calls begin first, once.
-type recordHandlers struct {
-	begin      func(index uint64) error
-	typ, floor func(typ *pb.Type, index uint64) error
-	resource   func(r *pb.Resource, size int) error
-	deleted    func(id *pb.ID, index uint64) error
-}
-
-// readRecords reads a snapshot to its end, and checks each record before it
-// calls the record's handler.
-func readRecords(src io.Reader, to recordHandlers) error {
+// readRecords reads a snapshot to its end. It checks each record except the end
+// record and passes it to visit, which may keep the messages of the record.
+func readRecords(src io.Reader, visit func(record) error) error {
 	r := bufio.NewReaderSize(src, snapshotBuffer)
 	magic := make([]byte, len(snapshotMagic))
 	if _, err := io.ReadFull(r, magic); err != nil || string(magic) != snapshotMagic {
 		return fmt.Errorf("it does not begin with %q: it is not a snapshot, or a newer version of wanfed wrote it", snapshotMagic)
 	}
 	in := recordReader{r: r}
-	var index, count uint64
+	var index, count uint64 // store index; number of resources
 	for n := 1; ; n++ {
-		kind, p, err := in.record()
-		if err == nil && (n == 1) != (kind == recordIndex) {
+		kind, body, err := in.next()
+		switch {
+		case err != nil:
+		case (n == 1) != (kind == recordIndex):
 			err = errors.New("the index is not the first record")
-		}
-		if err != nil {
-			return fmt.Errorf("record %d: %w", n, err)
-		}
-		switch kind {
-		case recordIndex:
-			if index, err = uvarint(p); err == nil {
-				err = to.begin(index)
-			}
-		case recordType:
-			err = readType(p, index, to.typ)
-		case recordFloor:
-			err = readType(p, index, to.floor)
-		case recordDeleted:
-			err = readDeleted(p, index, to.deleted)
-		case recordResource:
-			count++
-			err = readResource(p, index, to.resource)
-		case recordEnd:
-			if err = in.checkEnd(p, count); err == nil {
+		case kind == recordEnd:
+			if err = in.checkEnd(body, count); err == nil {
 				return nil
 			}
 		default:
-			err = fmt.Errorf("unknown kind %q; a newer version of wanfed may have written it", kind)
+			var rec record
+			if rec, err = decodeRecord(kind, body, index); err != nil {
+				break
+			}
+			switch kind {
+			case recordIndex:
+				index = rec.index
+			case recordResource:
+				count++
+			}
+			err = visit(rec)
 		}
 		if err != nil {
 			return fmt.Errorf("record %d: %w", n, err)
@@ -392,66 +379,56 @@ func readRecords(src io.Reader, to recordHandlers) error {
 	}
 }
 
-func readType(p []byte, storeIndex uint64, to func(*pb.Type, uint64) error) error {
-	typ := new(pb.Type)
-	index, err := readNumbered(p, "type", typ)
-	if err != nil {
-		return err
+// decodeRecord decodes and checks a record of a snapshot with that store index.
+func decodeRecord(kind byte, body []byte, storeIndex uint64) (rec record, err error) {
+	rec = record{kind: kind, size: len(body)}
+	switch kind {
+	case recordIndex:
+		rec.index, err = uvarint(body)
+		return rec, err
+	case recordType, recordFloor:
+		rec.typ = new(pb.Type)
+		if rec.index, err = decodeIndexed(body, "type", rec.typ); err == nil {
+			_, err = newSelection(resource.Query{Type: rec.typ})
+		}
+	case recordDeleted:
+		rec.id = new(pb.ID)
+		if rec.index, err = decodeIndexed(body, "deletion", rec.id); err == nil {
+			if err = resource.CheckOps([]*pb.Op{resource.RemoveOp(rec.id, "")}); err != nil {
+				err = fmt.Errorf("deletion: %w", err)
+			}
+		}
+	case recordResource:
+		rec.resource = new(pb.Resource)
+		if err = proto.Unmarshal(body, rec.resource); err != nil {
+			return rec, fmt.Errorf("resource: %w", err)
+		}
+		rec.index, err = rec.resource.ModifyIndex, resource.CheckResource(rec.resource)
+	default:
+		return rec, fmt.Errorf("unknown kind %q; a newer version of wanfed may have written it", kind)
 	}
-	if _, err := newSelection(resource.Query{Type: typ}); err != nil {
-		return err
+	if err == nil && rec.index > storeIndex {
+		err = fmt.Errorf("index %d of %v is above the store's, %d", rec.index, rec, storeIndex)
 	}
-	if index > storeIndex {
-		return fmt.Errorf("index %d of type %s is above the store's, %d", index, resource.TypeString(typ), storeIndex)
-	}
-	return to(typ, index)
+	return rec, err
 }
 
-func readDeleted(p []byte, storeIndex uint64, to func(*pb.ID, uint64) error) error {
-	id := new(pb.ID)
-	index, err := readNumbered(p, "deletion", id)
-	if err != nil {
-		return err
-	}
-	if err := resource.CheckOps([]*pb.Op{resource.RemoveOp(id, "")}); err != nil {
-		return fmt.Errorf("deletion: %w", err)
-	}
-	if index > storeIndex {
-		return fmt.Errorf("index %d of the deletion of %s is above the store's, %d", index, resource.IDString(id), storeIndex)
-	}
-	return to(id, index)
-}
-
-// readNumbered decodes a record of a number and a message.
-func readNumbered(p []byte, what string, m proto.Message) (uint64, error) {
-	v, n := binary.Uvarint(p)
+// decodeIndexed decodes a body of a number and a message.
+func decodeIndexed(body []byte, what string, m proto.Message) (uint64, error) {
+	v, n := binary.Uvarint(body)
 	if n <= 0 {
 		return 0, fmt.Errorf("a %s without its index", what)
 	}
-	if err := proto.Unmarshal(p[n:], m); err != nil {
+	if err := proto.Unmarshal(body[n:], m); err != nil {
 		return 0, fmt.Errorf("%s: %w", what, err)
 	}
 	return v, nil
 }
 
-func readResource(p []byte, storeIndex uint64, to func(*pb.Resource, int) error) error {
-	r := new(pb.Resource)
-	if err := proto.Unmarshal(p, r); err != nil {
-		return fmt.Errorf("resource: %w", err)
-	}
-	if err := resource.CheckResource(r); err != nil {
-		return err
-	}
-	if r.ModifyIndex > storeIndex {
-		return fmt.Errorf("index %d of %s is above the store's, %d", r.ModifyIndex, resource.IDString(r.Id), storeIndex)
-	}
-	return to(r, len(p))
-}
-
-// recordReader reads records.
+// recordReader reads records without decoding their bodies.
 type recordReader struct {
 	r    *bufio.Reader
-	used int // bytes of the last record in r's buffer
+	used int // bytes of the last body that are in the buffer of r
 	buf  bytes.Buffer
 }
 
@@ -462,10 +439,10 @@ func (in *recordReader) skip() error {
 	return err
 }
 
-// record returns the next record. Its bytes are valid until the next call. The
-// memory for a large record grows with the bytes that are read. It does not
-// depend on the length that precedes the record.
-func (in *recordReader) record() (kind byte, p []byte, err error) {
+// next returns the next record. The body is valid until the following call. The
+// memory for a large body grows with the bytes that were read, not with the
+// length in the record.
+func (in *recordReader) next() (kind byte, body []byte, err error) {
 	if err := in.skip(); err != nil {
 		return 0, nil, err
 	}
@@ -480,11 +457,11 @@ func (in *recordReader) record() (kind byte, p []byte, err error) {
 		return 0, nil, fmt.Errorf("its length, %d bytes, is above %d", n, maxRecord)
 	}
 	if int(n) <= in.r.Size() {
-		if p, err = in.r.Peek(int(n)); err != nil {
+		if body, err = in.r.Peek(int(n)); err != nil {
 			return 0, nil, truncated(err)
 		}
 		in.used = int(n)
-		return kind, p, nil
+		return kind, body, nil
 	}
 	in.buf.Reset()
 	if _, err := io.CopyN(&in.buf, in.r, int64(n)); err != nil {
@@ -500,17 +477,17 @@ func truncated(err error) error {
 	return err
 }
 
-func uvarint(p []byte) (uint64, error) {
-	v, n := binary.Uvarint(p)
-	if n <= 0 || n != len(p) {
+func uvarint(body []byte) (uint64, error) {
+	v, n := binary.Uvarint(body)
+	if n <= 0 || n != len(body) {
 		return 0, errors.New("record does not contain exactly one number")
 	}
 	return v, nil
 }
 
-// checkEnd checks the end record p of a snapshot with count resources.
-func (in *recordReader) checkEnd(p []byte, count uint64) error {
-	want, err := uvarint(p)
+// checkEnd checks the body of the end record in a snapshot of count resources.
+func (in *recordReader) checkEnd(body []byte, count uint64) error {
+	want, err := uvarint(body)
 	if err != nil {
 		return err
 	}

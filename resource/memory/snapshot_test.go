@@ -69,8 +69,8 @@ type oneByteReader struct{ r io.Reader }
 
 func (o oneByteReader) Read(p []byte) (int, error) { return o.r.Read(p[:min(1, len(p))]) }
 
-// TestRestore_EndsWatches checks that a restore ends watches and waits, and that no
-// index falls.
+// TestRestore_EndsWatches checks that a restore ends watches and waits, and
+// that no index falls.
 func TestRestore_EndsWatches(t *testing.T) {
 	s := New()
 	defer s.Close()
@@ -116,7 +116,8 @@ func TestRestore_EndsWatches(t *testing.T) {
 	}
 }
 
-// TestRestore_Invalid checks that a truncated or invalid snapshot changes nothing.
+// TestRestore_Invalid checks that a truncated or invalid snapshot changes
+// nothing.
 func TestRestore_Invalid(t *testing.T) {
 	s := New()
 	defer s.Close()
@@ -260,11 +261,12 @@ func FuzzRestore(f *testing.F) {
 			return
 		}
 		if scanned == nil {
-			if err := s.Rebase(io.Discard, bytes.NewReader(in), max(totals.Index, totals.Index+1)); err != nil && totals.Index+1 > 0 {
+			if _, err := s.Rebase(io.Discard, bytes.NewReader(in), max(totals.Index, totals.Index+1)); err != nil && totals.Index+1 > 0 {
 				t.Fatalf("ScanSnapshot() = nil, but Rebase() = %v", err)
 			}
 		}
-		// A restored state can be written to a snapshot, restored again and changed.
+		// A restored state can be written to a snapshot, restored again and
+		// changed.
 		out := snapshotOf(t, s)
 		if err := s.Restore(bytes.NewReader(out)); err != nil {
 			t.Fatalf("Restore() of a snapshot of a restored state = %v", err)
@@ -304,7 +306,8 @@ func TestScanSnapshot(t *testing.T) {
 		t.Error("ScanSnapshot() of a truncated snapshot = nil, want an error")
 	}
 
-	// The same resource twice: the end record does not match what Restore stores.
+	// The same resource twice: the end record does not match what Restore
+	// stores.
 	var twice bytes.Buffer
 	e := newRecordWriter(&twice)
 	e.number(recordIndex, 9)
@@ -319,8 +322,8 @@ func TestScanSnapshot(t *testing.T) {
 	}
 }
 
-// TestRebase checks that a rebased snapshot has the old resources with the new index,
-// and a new index for types without resources.
+// TestRebase checks that a rebased snapshot has the old resources with the new
+// index, and a new index for types without resources.
 func TestRebase(t *testing.T) {
 	s := New()
 	defer s.Close()
@@ -333,8 +336,8 @@ func TestRebase(t *testing.T) {
 	}
 	const index = 1_000_000
 	var b bytes.Buffer
-	if err := s.Rebase(&b, bytes.NewReader(old), index); err != nil {
-		t.Fatal(err)
+	if size, err := s.Rebase(&b, bytes.NewReader(old), index); err != nil || size != int64(b.Len()) {
+		t.Fatalf("Rebase() = %d, %v, want %d, nil", size, err, b.Len())
 	}
 	// A type that was first written after the Rebase.
 	late := &pb.Type{Group: "test", GroupVersion: "v1", Kind: "Late"}
@@ -367,10 +370,10 @@ func TestRebase(t *testing.T) {
 			t.Errorf("List() of the other type has %d resources, index %d, %v, want none, index %d", len(gone), at, err, index)
 		}
 	}
-	if err := s.Rebase(io.Discard, bytes.NewReader(old), 2); err == nil {
+	if _, err := s.Rebase(io.Discard, bytes.NewReader(old), 2); err == nil {
 		t.Error("Rebase() to an index in the snapshot = nil, want an error")
 	}
-	if err := s.Rebase(io.Discard, bytes.NewReader(old[:len(old)/2]), index); err == nil {
+	if _, err := s.Rebase(io.Discard, bytes.NewReader(old[:len(old)/2]), index); err == nil {
 		t.Error("Rebase() of a truncated snapshot = nil, want an error")
 	}
 	again, err := ScanSnapshot(bytes.NewReader(b.Bytes()))

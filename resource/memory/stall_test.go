@@ -58,8 +58,8 @@ func newStallStore(t *testing.T, limit int) *Store {
 }
 
 // TestWatch_StalledSnapshot checks that a watch that stops reading its snapshot
-// is cut off when much has changed. It then keeps nothing alive, even if Next is
-// not called again. A watch that reads on is not cut off.
+// is cut off when much has changed. It then keeps nothing alive, even if Next
+// is not called again. A watch that reads on is not cut off.
 func TestWatch_StalledSnapshot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const limit = 20
@@ -99,7 +99,8 @@ func TestWatch_StalledSnapshot(t *testing.T) {
 	})
 }
 
-// TestWatch_StalledWithoutChanges checks that time alone does not cut off a watch.
+// TestWatch_StalledWithoutChanges checks that time alone does not cut off a
+// watch.
 func TestWatch_StalledWithoutChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const limit = 20

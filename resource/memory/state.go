@@ -21,19 +21,19 @@ import (
 // may be called from any goroutine. Apply, ApplyAll and Restore run one at a
 // time.
 type State struct {
-	writeMu sync.Mutex // held during Apply and Restore; taken before mu
-	own     *tables    // the writer's; guarded by writeMu
+	writeMu sync.Mutex // held during Apply, ApplyAll and Restore; taken before mu
+	own     *tables    // tables of the writer; guarded by writeMu
 
-	published atomic.Pointer[tables] // replaced with mu held
+	published atomic.Pointer[tables] // tables of readers; replaced with mu held
 	closed    atomic.Bool            // set with mu held
 	epoch     atomic.Uint64          // number of restores; changed with mu held
 	retained  atomic.Int64           // bytes of events that topics retain for slow watches
 	limits    limits
 
-	moved broadcast.Broadcast // of commits, restores and Close
+	moved broadcast.Broadcast // notified by commits, restores and Close
 
 	mu    sync.Mutex // makes a commit and its events one step; held briefly
-	index uint64     // of the last commit that changed something
+	index uint64     // index of the last commit that changed something
 	types map[string]*watchedType
 }
 
@@ -47,16 +47,16 @@ func NewState() *State {
 	return s
 }
 
-// Index is the index of the last Apply that changed something, or of the
-// snapshot that was restored since.
+// Index returns the index of the last entry that changed something, or of a
+// snapshot that was restored later.
 func (s *State) Index() uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.index
 }
 
-// Close ends watches and waits with resource.ErrClosed, and makes later calls
-// fail with it. It is idempotent.
+// Close ends watches and waits with resource.ErrClosed. Later calls return the
+// same error. Close is idempotent.
 func (s *State) Close() {
 	s.mu.Lock()
 	s.closed.Store(true)
@@ -66,7 +66,7 @@ func (s *State) Close() {
 	wakeAll(ended)
 }
 
-// Read implements an eventual Read of resource.Backend.
+// Read implements the eventual Read of resource.Backend.
 func (s *State) Read(ctx context.Context, id *pb.ID) (*pb.Resource, error) {
 	if err := s.usable(ctx); err != nil {
 		return nil, err
@@ -84,7 +84,7 @@ func (s *State) Read(ctx context.Context, id *pb.ID) (*pb.Resource, error) {
 	return r, nil
 }
 
-// List implements an eventual List of resource.Backend.
+// List implements the eventual List of resource.Backend.
 func (s *State) List(ctx context.Context, q resource.Query) ([]*pb.Resource, uint64, error) {
 	if err := s.usable(ctx); err != nil {
 		return nil, 0, err
@@ -96,7 +96,7 @@ func (s *State) List(ctx context.Context, q resource.Query) ([]*pb.Resource, uin
 	return sel.list(s.published.Load(), q.MaxBytes)
 }
 
-// ListByOwner implements resource.Backend. The owner's id must have a uid.
+// ListByOwner implements resource.Backend. The id of the owner must have a uid.
 func (s *State) ListByOwner(ctx context.Context, owner *pb.ID) ([]*pb.Resource, error) {
 	if err := s.usable(ctx); err != nil {
 		return nil, err
@@ -108,17 +108,18 @@ func (s *State) ListByOwner(ctx context.Context, owner *pb.ID) ([]*pb.Resource, 
 }
 
 // Apply applies all ops in order, as one write with the given index. The index
-// must be above all earlier indexes. If an op fails, Apply returns its error
-// and changes nothing. Apply keeps the resources in ops; the caller must not
-// use them again.
+// must be above all earlier indexes. If an op fails, Apply returns the error of
+// the op and changes nothing. Apply keeps the resources in ops. The caller must
+// not use them again.
 func (s *State) Apply(index uint64, ops []*pb.Op) ([]*pb.Resource, error) {
 	e := Entry{Index: index, Ops: ops}
 	s.ApplyAll([]*Entry{&e})
 	return e.Resources, e.Err
 }
 
-// ApplyAll applies each entry as Apply does, in order of their indexes, and sets
-// its result. Readers and watches see the effect of all entries at once.
+// ApplyAll applies each entry as Apply does, and sets the result of the entry.
+// The entries must be sorted by index. Readers and watches see the effect of
+// all entries at once.
 func (s *State) ApplyAll(entries []*Entry) {
 	s.writeMu.Lock()
 	defer s.writeMu.Unlock()
@@ -143,8 +144,8 @@ func (s *State) ApplyAll(entries []*Entry) {
 	}
 }
 
-// commit publishes the batch and its events in one step. It returns the items
-// whose followers are to be woken.
+// commit publishes the tables and the events of b in one step. It returns the
+// items whose followers the caller must wake.
 func (s *State) commit(b *batch, index uint64) (woken []*item, err error) {
 	for _, ev := range b.events {
 		r := resourceOf(ev)
@@ -194,7 +195,7 @@ func (s *State) Wait(ctx context.Context, q resource.Query, after uint64) error 
 	for {
 		err := s.waitOnce(ctx, sel, after)
 		switch {
-		case errors.Is(err, resource.ErrWatchReset): // the change may be in the restored state
+		case errors.Is(err, resource.ErrWatchReset): // check again: the restored state may have the change
 		case err != nil && ctx.Err() != nil:
 			return fmt.Errorf("wait for %s above index %d: %w", resource.TypeString(q.Type), after, err)
 		default:
@@ -227,8 +228,8 @@ func (s *State) waitOnce(ctx context.Context, sel selection, after uint64) error
 	}
 }
 
-// WaitIndex returns when the state's index is at least index. If ctx ends
-// first, it returns the context's error.
+// WaitIndex waits until Index returns at least index. If ctx ends first,
+// WaitIndex returns the error of ctx.
 func (s *State) WaitIndex(ctx context.Context, index uint64) error {
 	for {
 		moved := s.moved.Wait()

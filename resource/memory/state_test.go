@@ -43,7 +43,8 @@ func TestClose(t *testing.T) {
 	}
 }
 
-// TestApply checks that Apply takes rising indexes, and applies all ops or none.
+// TestApply checks that Apply takes rising indexes, and applies all ops or
+// none.
 func TestApply(t *testing.T) {
 	s := NewState()
 	defer s.Close()

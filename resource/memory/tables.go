@@ -15,35 +15,35 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// table is an ordered map from keys to values, and resourceTable an ordered set of
-// resources. A copy takes constant time and shares its nodes with the original
-// until one of them is changed.
+// table is an ordered map, and resourceTable is an ordered set of resources. A
+// copy takes constant time. The copy and the original share nodes until one of
+// them changes.
 type (
 	table[V any]  = btree.Map[string, V]
 	resourceTable = btree.BTreeG[*pb.Resource]
 )
 
-// tables hold everything that is stored. The writer changes one set of tables
-// and publishes a copy of it after each commit. A published set never changes.
-// The messages in all tables are immutable.
+// tables are the tables of one state. The writer changes its own tables, and
+// publishes a copy after each commit. A published copy never changes. The
+// messages in all tables are immutable.
 type tables struct {
-	resources *resourceTable    // by id
-	owned     *resourceTable    // by the owner's uid and id
-	types     *table[*typeInfo] // by typeKey
-	deletions *table[*deletion] // by idKey
-	oldest    *table[*deletion] // the same deletions by ageKey
+	resources *resourceTable    // all resources by id
+	owned     *resourceTable    // resources with an owner, by the uid of the owner and by id
+	types     *table[*typeInfo] // types by typeKey
+	deletions *table[*deletion] // latest deletions by idKey
+	oldest    *table[*deletion] // latest deletions by ageKey
 }
 
 // typeInfo describes all versions of one type. It is immutable.
 type typeInfo struct {
-	typ   *pb.Type // the version that was written last
-	url   string   // of the data that was written last
-	index uint64   // of the last write or deletion
-	floor uint64   // the least index that any query of the type has
+	typ   *pb.Type // version of the last write
+	url   string   // type URL of the data in the last write
+	index uint64   // index of the last write or deletion
+	floor uint64   // least index of all queries of the type
 }
 
-// deletion is the record of a deleted resource. It keeps the index of a query
-// for that name from falling.
+// deletion records the deletion of a resource. Without it, the index of a query
+// for that name would fall.
 type deletion struct {
 	id    *pb.ID
 	index uint64
@@ -63,8 +63,9 @@ func newResourceTable(less func(a, b *pb.Resource) bool) *resourceTable {
 	return btree.NewBTreeGOptions(less, btree.Options{NoLocks: true})
 }
 
-// compareIDs compares group, kind, tenancy and name, in this order. The messages
-// of a stored id are usually shared, so most parts need no comparison.
+// compareIDs compares group, kind, tenancy and name, in this order. Stored ids
+// usually share the messages of type and tenancy, so most comparisons are
+// skipped.
 func compareIDs(a, b *pb.ID) int {
 	if at, bt := a.GetType(), b.GetType(); at != bt {
 		c := cmp.Or(strings.Compare(at.GetGroup(), bt.GetGroup()), strings.Compare(at.GetKind(), bt.GetKind()))
@@ -82,8 +83,8 @@ func compareIDs(a, b *pb.ID) int {
 	return strings.Compare(a.GetName(), b.GetName())
 }
 
-// copy returns a set of tables with the same content. Only the owner of t may
-// call it, because it marks t's nodes as shared.
+// copy returns a copy of t. Only the writer may call copy, because copy marks
+// the nodes of t as shared.
 func (t *tables) copy() *tables {
 	return &tables{t.resources.Copy(), t.owned.Copy(), t.types.Copy(), t.deletions.Copy(), t.oldest.Copy()}
 }
@@ -95,7 +96,7 @@ func withPrefix[V any](t *table[V], prefix string) iter.Seq[V] {
 	}
 }
 
-// put stores r in place of a resource with the same id.
+// put stores r, and replaces a resource with the same id.
 func (t *tables) put(r *pb.Resource) {
 	t.intern(r)
 	old, _ := t.resources.Set(r)
@@ -107,7 +108,7 @@ func (t *tables) put(r *pb.Resource) {
 	}
 }
 
-// remove deletes r, which is stored.
+// remove deletes the stored resource r.
 func (t *tables) remove(r *pb.Resource) {
 	t.resources.Delete(r)
 	if r.Owner != nil {
@@ -115,8 +116,9 @@ func (t *tables) remove(r *pb.Resource) {
 	}
 }
 
-// intern reduces the memory of r. It replaces the parts that most resources of a
-// type have in common by shared values, and puts the other texts into one string.
+// intern reduces the memory of r. It replaces values that most resources of a
+// type have in common with shared values, and puts the other texts into one
+// string.
 func (t *tables) intern(r *pb.Resource) {
 	uid, generation, name := len(r.Id.Uid), len(r.Generation), len(r.Id.Name)
 	text := r.Id.Uid + r.Generation + r.Id.Name + r.Version
@@ -149,12 +151,13 @@ func (t *tables) internID(id *pb.ID) {
 	}
 }
 
-// commonTenancies are the tenancy of cluster-scoped types and the default one.
+// commonTenancies are the tenancy of cluster-scoped types and the default
+// tenancy.
 var commonTenancies = []*pb.Tenancy{{}, resource.FillTenancy(nil)}
 
 func (t *tables) putType(info *typeInfo) { t.types.Set(typeKey(info.typ), info) }
 
-// typeInfo returns the entry of the type with that key. Both indexes of an
+// typeInfo returns the entry of the type with that key. Index and floor of an
 // unknown type are 1.
 func (t *tables) typeInfo(key string) *typeInfo {
 	if info, ok := t.types.Get(key); ok {
@@ -176,14 +179,14 @@ func (t *tables) removeDeletion(key string) {
 	}
 }
 
-// find returns the stored resource with the id's group, kind, tenancy and name,
-// or nil.
+// find returns the stored resource with the group, kind, tenancy and name of
+// id, or nil.
 func (t *tables) find(id *pb.ID) *pb.Resource {
 	r, _ := t.resources.Get(&pb.Resource{Id: id})
 	return r
 }
 
-// ownedBy returns the resources whose owner has that uid, in order of type,
+// ownedBy returns the resources whose owner has that uid, ordered by type,
 // tenancy and name.
 func (t *tables) ownedBy(uid string) iter.Seq[*pb.Resource] {
 	return func(yield func(*pb.Resource) bool) {
@@ -192,8 +195,8 @@ func (t *tables) ownedBy(uid string) iter.Seq[*pb.Resource] {
 	}
 }
 
-// endKey ends a part of a key with a NUL, which no part contains. The order of
-// keys is then the order of their parts, and no key is a prefix of another.
+// endKey terminates a part of a key with a NUL, which no part contains.
+// Therefore keys sort by their parts, and no key is a prefix of another key.
 func endKey(part string) string {
 	if part == "" {
 		return ""
@@ -201,15 +204,16 @@ func endKey(part string) string {
 	return part + "\x00"
 }
 
-// typeKey is the same for all versions of a type.
+// typeKey returns the key of a type. All versions of a type have one key.
 func typeKey(t *pb.Type) string { return endKey(t.GetGroup()) + endKey(t.GetKind()) }
 
+// idKey returns the key of a resource.
 func idKey(id *pb.ID) string {
 	t := resource.FillTenancy(id.GetTenancy())
 	return typeKey(id.GetType()) + endKey(t.Partition) + endKey(t.Namespace) + endKey(id.GetName())
 }
 
-// ageKey orders deletions by index.
+// ageKey returns a key that sorts deletions by index.
 func ageKey(d *deletion, key string) string {
 	return string(binary.BigEndian.AppendUint64(nil, d.index)) + key
 }

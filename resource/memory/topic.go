@@ -11,55 +11,57 @@ import (
 	"github.com/wanfed/wanfed/api/pb"
 )
 
-// Limits of the events that are retained for slow watches. The latest commit
-// does not count. A watch that would exceed a limit is cut off.
+// Limits of the events that a topic retains for slow watches. The events of the
+// latest commit do not count. A watch that would exceed a limit is ended.
 const (
 	maxTopicEvents = 8192
 	maxTopicBytes  = 16 << 20
 	maxRetained    = 256 << 20 // bytes of all topics of a state
 )
 
-// limits of a state; tests lower them.
+// limits are the limits of one state. Tests lower them.
 type limits struct{ events, bytes, total int }
 
-// watchedType is the data that the topics of all versions of one type share.
+// watchedType has the data that the topics of all versions of a type share.
 // State.mu guards it.
 type watchedType struct {
-	index   uint64            // of the last write, at least 1
-	topics  map[string]*topic // by selection.key
-	lengths map[int]int       // number of topics whose key has that length
+	index   uint64            // index of the last write, at least 1
+	topics  map[string]*topic // topics by selection.key
+	lengths map[int]int       // number of topics by the length of their key
 }
 
-// topic is the list of changes to all resources whose keys begin with one key.
-// It exists only while a watch or Wait follows it.
+// topic is a list of changes to all resources whose keys begin with one key. A
+// topic exists only while a watch or Wait follows it.
 //
-// The list only grows at its end. A follower has a current item. It sleeps
-// until that item has a successor, and then moves to the successor. Followers
-// share the items and step without a lock. The topic refers to the last item,
-// where new followers begin, and to the oldest item that has a follower. The
-// items between the two are retained for the slowest follower, and limited.
+// The list is a singly linked list of items, one per commit. Each follower has
+// a current item. The follower sleeps until the item has a successor, and then
+// moves to the successor. Followers share the items and move without a lock.
+// New followers begin at the last item. The topic retains the items from the
+// oldest item that has a follower to the last item. Their number and size are
+// limited.
 type topic struct {
 	s     *State
 	key   string
-	users int // guarded by State.mu
+	users int // number of watches and waits; guarded by State.mu
 
 	mu            sync.Mutex // taken after State.mu; guards the fields below
 	tail          *item
 	oldest        atomic.Pointer[item] // changed with mu held
-	events, bytes int                  // of the items after oldest
+	events, bytes int                  // totals of the items after oldest
 }
 
-// item holds the events of one commit in a topic. All fields but next and
+// item holds the events of one commit in a topic. All fields except next and
 // followers are immutable.
 type item struct {
-	events    []*pb.WatchEvent // in order; empty in a topic's first item
+	events    []*pb.WatchEvent // events in order; empty in the first item of a topic
 	bytes     int              // approximate memory of the events
 	next      atomic.Pointer[item]
 	ready     chan struct{} // closed when next is set
 	followers atomic.Int64
 }
 
-// cutOff is the successor of an item whose followers were cut off.
+// cutOff is the successor of an item whose followers must end, because they
+// exceed a limit or the state was replaced.
 var cutOff = new(item)
 
 func newItem() *item { return &item{ready: make(chan struct{})} }
@@ -70,8 +72,8 @@ func newTopic(s *State, key string) *topic {
 	return t
 }
 
-// join returns the item on which a new follower begins. It needs State.mu, so
-// that the item belongs to the present state.
+// join adds a follower to the last item and returns the item. The caller holds
+// State.mu, so the item belongs to the current state.
 func (t *topic) join() *item {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -79,7 +81,8 @@ func (t *topic) join() *item {
 	return t.tail
 }
 
-// publish appends a commit and returns the item whose followers are to be woken.
+// publish appends it to the topic, and returns the item whose followers the
+// caller must wake.
 func (t *topic) publish(it *item) (previous *item) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -91,8 +94,8 @@ func (t *topic) publish(it *item) (previous *item) {
 	return previous
 }
 
-// end cuts off all followers and returns the item whose followers are to be
-// woken.
+// end cuts off all followers, and returns the item whose followers the caller
+// must wake.
 func (t *topic) end() (last *item) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -105,14 +108,15 @@ func (t *topic) end() (last *item) {
 	return t.tail
 }
 
+// count adds (n is 1) or subtracts (n is -1) an item from the totals.
 func (t *topic) count(it *item, n int) {
 	t.events += n * len(it.events)
 	t.bytes += n * it.bytes
 	t.s.retained.Add(int64(n * it.bytes))
 }
 
-// trimLocked releases the items that have no follower before them. While a limit
-// is exceeded, it also cuts off the slowest followers.
+// trimLocked releases the oldest items up to the first item with a follower.
+// While a limit is exceeded, it cuts off the slowest followers.
 func (t *topic) trimLocked() {
 	for o := t.oldest.Load(); o != t.tail; o = t.oldest.Load() {
 		next := o.next.Load()
@@ -132,9 +136,9 @@ func (t *topic) exceedsLimit() bool {
 	return t.events > l.events || t.bytes > l.bytes || t.s.retained.Load() > int64(l.total)
 }
 
-// step moves a follower to the next item. It returns nil if there is none yet.
-// It returns cutOff if the follower was cut off; the follower then stands on no
-// item.
+// step moves a follower to the next item and returns the item. It returns nil
+// if no next item exists yet. It returns cutOff if the follower was cut off and
+// no longer has an item.
 func (t *topic) step(at *item) *item {
 	next := at.next.Load()
 	if next == nil {
@@ -142,8 +146,8 @@ func (t *topic) step(at *item) *item {
 	}
 	if next != cutOff {
 		next.followers.Add(1)
-		// A follower that was cut off between the two loads must not stay on
-		// next: the topic may have released that item.
+		// If the follower was cut off between the two loads, the topic may have
+		// released next.
 		if at.next.Load() == cutOff {
 			next.followers.Add(-1)
 			next = cutOff
@@ -153,7 +157,7 @@ func (t *topic) step(at *item) *item {
 	return next
 }
 
-// stepOff removes a follower from its item.
+// stepOff removes a follower from item at.
 func (t *topic) stepOff(at *item) {
 	if at.followers.Add(-1) == 0 && t.oldest.Load() == at {
 		t.mu.Lock()
@@ -163,10 +167,10 @@ func (t *topic) stepOff(at *item) {
 }
 
 // maxInlineWakes is the maximum number of followers that the writer wakes
-// itself. Another goroutine wakes a larger number, because that takes
-// milliseconds.
+// without another goroutine. Waking thousands of followers takes milliseconds.
 const maxInlineWakes = 16
 
+// wakeAll wakes the followers of items.
 func wakeAll(items []*item) {
 	for _, it := range items {
 		if it.followers.Load() > maxInlineWakes {
@@ -177,7 +181,7 @@ func wakeAll(items []*item) {
 	}
 }
 
-// joinTopicLocked returns the topic with that key, with one more user.
+// joinTopicLocked returns the topic with that key, and adds a user.
 func (s *State) joinTopicLocked(typ, key string) *topic {
 	k := s.watchedTypeLocked(typ)
 	t := k.topics[key]
@@ -193,7 +197,7 @@ func (s *State) joinTopicLocked(typ, key string) *topic {
 	return t
 }
 
-// leaveTopicLocked undoes joinTopicLocked.
+// leaveTopicLocked removes a user, and deletes the topic with its last user.
 func (s *State) leaveTopicLocked(typ string, t *topic) {
 	t.users--
 	if k := s.watchedTypeLocked(typ); t.users == 0 && k.topics[t.key] == t {
@@ -213,8 +217,8 @@ func (s *State) watchedTypeLocked(typ string) *watchedType {
 	return k
 }
 
-// publishLocked appends events to their topics and returns the items whose
-// followers are to be woken.
+// publishLocked appends the events to their topics, and returns the items whose
+// followers the caller must wake.
 func (s *State) publishLocked(events []*pb.WatchEvent) (woken []*item) {
 	items := make(map[*topic]*item, 1)
 	for _, ev := range events {
@@ -248,12 +252,12 @@ func (s *State) publishLocked(events []*pb.WatchEvent) (woken []*item) {
 	return woken
 }
 
-// eventOverhead is the approximate memory of an event in bytes, in addition to
+// eventOverhead is the approximate memory of an event in bytes, apart from
 // twice its encoded size.
 const eventOverhead = 512
 
-// endTopicsLocked cuts off all followers and returns the items whose followers
-// are to be woken.
+// endTopicsLocked cuts off all followers, and returns the items whose followers
+// the caller must wake.
 func (s *State) endTopicsLocked() (woken []*item) {
 	for _, k := range s.types {
 		for _, t := range k.topics {

@@ -13,38 +13,39 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// A watch keeps the tables of its snapshot alive until it has read the snapshot
-// to the end. It is cut off if it reads nothing for stallTimeout and the state's
-// index has grown by more than maxTopicEvents since its last read. While little
-// changes, the old tables cost little memory.
+// stallTimeout is the interval of checkStalled. A watch keeps the tables of its
+// snapshot in memory until it has read the snapshot to the end. A watch ends if
+// it reads nothing for stallTimeout while the index of the state grows by more
+// than maxTopicEvents. With fewer changes, old tables cost little memory.
 const stallTimeout = 10 * time.Second
 
-// watch is one subscription: a snapshot, which is read on demand, and then the
-// changes of a topic.
+// watch implements resource.Watch. It returns a snapshot, which is read on
+// demand, and then the changes of a topic.
 type watch struct {
 	s     *State
 	topic *topic
 	sel   selection
-	epoch uint64 // of the state
+	epoch uint64 // State.epoch when the watch began
 
 	mu       sync.Mutex      // never held while waiting
-	snapshot *snapshotReader // nil: read to the end
-	at       *item           // current item of the watch in the topic
-	pos      int             // of the next event of at
-	err      error           // if set, Next returns it and the watch has no item
+	snapshot *snapshotReader // nil after the snapshot was read to the end
+	at       *item           // current item in the topic
+	pos      int             // position of the next event in at
+	err      error           // result of Next after the watch has ended; the watch then has no item
 
 	donec chan struct{} // closed by Close
 }
 
-// snapshotReader reads the resources of a watch's snapshot. watch.mu guards it.
+// snapshotReader reads the resources of a snapshot for a watch. watch.mu guards
+// it.
 type snapshotReader struct {
-	next  btree.IterG[*pb.Resource] // at the next resource
-	more  bool                      // next is at a resource
-	reads int
+	next  btree.IterG[*pb.Resource] // iterator at the next resource
+	more  bool                      // false after the last resource
+	reads int                       // number of events read
 
-	timer        *time.Timer // runs checkStalled
-	progress     int         // the value of reads at its last observed change
-	progressedAt uint64      // the index of the state at that change
+	timer        *time.Timer // calls checkStalled
+	progress     int         // value of reads when checkStalled last saw a change
+	progressedAt uint64      // index of the state at that change
 }
 
 var endOfSnapshot = &pb.WatchEvent{
@@ -70,13 +71,13 @@ func (s *State) Watch(q resource.Query) (resource.Watch, error) {
 	return w, nil
 }
 
-// view is the state at the moment when a watch began.
+// view is the state at the start of a watch.
 type view struct {
 	tables *tables
-	index  uint64 // of the type
+	index  uint64 // index of the type
 }
 
-// follow begins a watch without a snapshot.
+// follow starts a watch without a snapshot.
 func (s *State) follow(sel selection) (*watch, view, error) {
 	w := &watch{s: s, sel: sel, donec: make(chan struct{})}
 	s.mu.Lock()
@@ -103,7 +104,7 @@ func (w *watch) Next(ctx context.Context) (*pb.WatchEvent, error) {
 	}
 }
 
-// sleep returns when at has a successor, or when the watch or ctx has ended.
+// sleep waits until at has a successor, or the watch or ctx ends.
 func (w *watch) sleep(ctx context.Context, at *item) error {
 	select {
 	case <-at.ready:
@@ -114,8 +115,8 @@ func (w *watch) sleep(ctx context.Context, at *item) error {
 	return nil
 }
 
-// take returns the next event. If there is none, it returns the item whose
-// successor will have it.
+// take returns the next event. If no event exists yet, take returns the current
+// item, whose successor will have the event.
 func (w *watch) take() (ev *pb.WatchEvent, at *item, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -150,7 +151,7 @@ func (w *watch) take() (ev *pb.WatchEvent, at *item, err error) {
 	}
 }
 
-// takeSnapshotLocked returns the next event of the snapshot. The last one is
+// takeSnapshotLocked returns the next event of the snapshot. The last event is
 // endOfSnapshot.
 func (w *watch) takeSnapshotLocked() *pb.WatchEvent {
 	s := w.snapshot
@@ -174,8 +175,8 @@ func (w *watch) endSnapshotLocked() {
 	}
 }
 
-// checkStalled enforces stallTimeout. It also releases the snapshot of a watch
-// that its topic has cut off.
+// checkStalled ends a watch that reads nothing (see stallTimeout). It also
+// releases the snapshot of a watch that was cut off.
 func (w *watch) checkStalled() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -188,13 +189,13 @@ func (w *watch) checkStalled() {
 		s.progress, s.progressedAt = s.reads, index
 	}
 	if w.at.next.Load() == cutOff || index > s.progressedAt+uint64(w.s.limits.events) {
-		_ = w.failLocked(resource.ErrWatchReset) // the next call of Next returns it
+		_ = w.failLocked(resource.ErrWatchReset) // Next will return the error
 		return
 	}
 	s.timer.Reset(stallTimeout)
 }
 
-// failLocked ends the watch and releases everything that it keeps alive.
+// failLocked ends the watch with err and releases the memory of the watch.
 func (w *watch) failLocked(err error) error {
 	if w.err != nil {
 		return w.err
@@ -211,7 +212,7 @@ func (w *watch) failLocked(err error) error {
 	return err
 }
 
-// Close implements resource.Watch. It ends a call of Next that waits.
+// Close implements resource.Watch. It ends a pending call of Next.
 func (w *watch) Close() {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -46,7 +46,8 @@ func open(t testing.TB, s *Store) *watch {
 	return w.(*watch)
 }
 
-// drain takes events until the watch would wait or fails, and returns their number.
+// drain takes events until the watch would wait or fails, and returns their
+// number.
 func drain(t testing.TB, w *watch) (n int, err error) {
 	t.Helper()
 	for {
@@ -60,7 +61,8 @@ func drain(t testing.TB, w *watch) (n int, err error) {
 	}
 }
 
-// TestWatch_Slow checks that a watch which stops reading is cut off at the limit.
+// TestWatch_Slow checks that a watch which stops reading is cut off at the
+// limit.
 func TestWatch_Slow(t *testing.T) {
 	s := New()
 	defer s.Close()
@@ -86,8 +88,8 @@ func TestWatch_Slow(t *testing.T) {
 	}
 }
 
-// TestWatch_HugeCommit checks that a commit above the limit reaches a watch that has
-// read everything before.
+// TestWatch_HugeCommit checks that a commit above the limit reaches a watch
+// that has read everything before.
 func TestWatch_HugeCommit(t *testing.T) {
 	s := New()
 	defer s.Close()
@@ -106,8 +108,8 @@ func TestWatch_HugeCommit(t *testing.T) {
 	}
 }
 
-// TestTopic_ReleasesEvents checks that a topic releases events that all followers
-// have read, and ends with its last follower.
+// TestTopic_ReleasesEvents checks that a topic releases events that all
+// followers have read, and ends with its last follower.
 func TestTopic_ReleasesEvents(t *testing.T) {
 	s := New()
 	defer s.Close()
@@ -201,8 +203,8 @@ func TestWait_Selects(t *testing.T) {
 	})
 }
 
-// TestWatch_Race checks that watches which begin, lag and end during writes miss no
-// event, and release everything.
+// TestWatch_Race checks that watches which begin, lag and end during writes
+// miss no event, and release everything.
 func TestWatch_Race(t *testing.T) {
 	s := New()
 	defer s.Close()
@@ -268,8 +270,8 @@ func TestWatch_Race(t *testing.T) {
 	}
 }
 
-// TestWait_OtherType checks that Wait and Next do not wake before a write to their
-// type.
+// TestWait_OtherType checks that Wait and Next do not wake before a write to
+// their type.
 func TestWait_OtherType(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := New()
