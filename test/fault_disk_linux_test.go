@@ -191,7 +191,7 @@ func (d *diskServer) wantUnwritable(why, refusal string, took time.Duration) {
 	if text := string(out); err != nil || !strings.Contains(text, "cannot be written") || !strings.Contains(text, why) {
 		d.t.Errorf("wanfed status --output wide = %v, want the reason %q:\n%s", err, why, text)
 	}
-	logOf(d.server.Process).await(d.t, "the log cannot be written.*"+why)
+	logOf(d.server.Process).await(d.t, "cannot write raft log.*"+why)
 }
 
 // TestFullDisk_OfALoneServer: a server with a full disk refuses writes at once,
@@ -227,7 +227,7 @@ func TestFullDisk_OfALoneServer(t *testing.T) {
 
 	remount(t, d.data(), 0, "size=190m")
 	t.Logf("writes accepted %v after there was space", d.awaitPut("a write after there was space").Round(time.Millisecond))
-	logOf(d.server.Process).await(t, `the log can be written again`)
+	logOf(d.server.Process).await(t, `raft log writable again`)
 	if v := metric(t, d.server.HTTP, "wanfed_log_writable"); v != 1 {
 		t.Errorf("wanfed_log_writable = %v, want 1", v)
 	}

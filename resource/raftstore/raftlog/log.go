@@ -24,16 +24,16 @@ import (
 type Config struct {
 	// Dir is the directory of the log. Open creates it with mode 0700.
 	Dir string
-	// SegmentSize is the size in bytes of one file of the log. The file is
+	// SegmentSize is the size of one segment file in bytes. A segment file is
 	// allocated when it is created.
 	SegmentSize int
-	// Snapshots is the store of the snapshots that belong to this log. Raft
-	// must use the store that Log.Snapshots returns.
+	// Snapshots stores the snapshots of this log. Raft must use the store that
+	// Log.Snapshots returns.
 	Snapshots raft.SnapshotStore
-	// Logger receives the messages of the Log, and at a lower level the messages
-	// of raft-wal.
+	// Logger receives the messages of the Log, and at a lower level the
+	// messages of raft-wal.
 	Logger *slog.Logger
-	// Fail is called with a disk error that is not ErrReadOnly. It may be
+	// Fail is called with a disk error that is not ErrReadOnly. Fail may be
 	// called more than once, and must not block.
 	Fail func(error)
 }
@@ -43,20 +43,20 @@ type Log struct {
 	*wal.WAL
 	cfg Config
 
-	// snapshot has the index and term of the newest snapshot that is part of
-	// the state machine. installed is a snapshot from the leader that is on
-	// disk and not restored yet. Both are nil if there is none.
+	// snapshot has the index and term of the last entry in the newest snapshot
+	// that the state machine includes. installed has the index and term of a
+	// leader's snapshot that is on disk but not restored yet. nil means none.
 	snapshot, installed atomic.Pointer[raft.Log]
 
-	used *atomic.Int64 // bytes written to the last segment, at most (see checkSpace)
+	used *atomic.Int64 // upper bound of the bytes in the last segment (see checkSpace)
 
 	mu        sync.Mutex // held while the log or the stable store is written
-	term      []byte     // Raft's current term while it could not be written
+	term      []byte     // Raft's current term if it could not be written; nil otherwise
 	truncated bool       // the end of the log was deleted, and nothing was stored since
 
-	errMu    sync.Mutex
-	writeErr error
-	cannotc  chan struct{} // size 1: receives when writeErr becomes non-nil
+	errMu        sync.Mutex
+	writeErr     error
+	cannotWritec chan struct{} // size 1; signaled when writeErr becomes non-nil
 }
 
 var (
@@ -67,23 +67,23 @@ var (
 // termKey is the key under which Raft keeps its current term.
 const termKey = "CurrentTerm"
 
-// Open opens the log in cfg.Dir, or creates it. It completes a rotation that
-// the last process did not finish, and deletes a log that the newest snapshot
-// covers. The libraries panic on some damaged files; the caller recovers.
+// Open opens the log in cfg.Dir, or creates it. Open completes a rotation that
+// an earlier process did not finish, and deletes a log that the newest snapshot
+// covers. raft-wal and bbolt panic on some damaged files. The caller recovers.
 func Open(cfg Config) (_ *Log, err error) {
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, err
 	}
-	l := &Log{cfg: cfg, used: new(atomic.Int64), cannotc: make(chan struct{}, 1)}
+	l := &Log{cfg: cfg, used: new(atomic.Int64), cannotWritec: make(chan struct{}, 1)}
 	meta := &metadb.BoltMetaDB{}
-	opened := false
+	opened := false // stays false after a panic
 	defer func() {
 		switch {
 		case opened:
 		case l.WAL != nil:
 			l.WAL.Close()
 		default:
-			meta.Close() // wal.Open leaves it open, and locked, when it fails
+			meta.Close() // a failed wal.Open leaves the metadata open and locked
 		}
 	}()
 	if err := finishRotation(cfg.Dir, meta, cfg.SegmentSize); err != nil {
@@ -102,7 +102,7 @@ func Open(cfg Config) (_ *Log, err error) {
 		return nil, err
 	}
 	if last > 0 {
-		l.used.Store(int64(cfg.SegmentSize)) // not known: assume a full segment
+		l.used.Store(int64(cfg.SegmentSize)) // unknown: assume a full segment
 	}
 	if err := l.openSnapshots(); err != nil {
 		return nil, err
@@ -114,8 +114,9 @@ func Open(cfg Config) (_ *Log, err error) {
 // StoreLog implements raft.LogStore.
 func (l *Log) StoreLog(log *raft.Log) error { return l.StoreLogs([]*raft.Log{log}) }
 
-// StoreLogs implements raft.LogStore. It blocks for a disk write. After an
-// error none of the entries count, unless the process ends during the call.
+// StoreLogs implements raft.LogStore. It blocks for a disk write. If StoreLogs
+// returns an error, none of the entries is in the log. If the process ends
+// during the call, the entries may be in the log.
 func (l *Log) StoreLogs(logs []*raft.Log) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -124,7 +125,7 @@ func (l *Log) StoreLogs(logs []*raft.Log) error {
 		return err
 	}
 	size := entriesSize(logs)
-	newSegment := last == 0 && logs[0].Index > 1 // raft-wal replaces its empty segment
+	newSegment := last == 0 && logs[0].Index > 1 // raft-wal then replaces its empty segment
 	err = l.checkSpace(size, newSegment)
 	if err == nil {
 		err = l.writeTermLocked()
@@ -144,9 +145,9 @@ func (l *Log) StoreLogs(logs []*raft.Log) error {
 // DeleteRange implements raft.LogStore. It deletes entries at the beginning or
 // at the end of the log.
 //
-// Raft stores other entries after it deletes the end. If these cannot be
-// stored, the failure is fatal: Raft believes that the deleted entries are
-// still there, and never requests them again.
+// After Raft deletes the end of the log, it stores other entries there. A
+// failure to store those entries is fatal, because Raft would never request the
+// deleted entries again.
 func (l *Log) DeleteRange(first, last uint64) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -172,21 +173,21 @@ func (l *Log) DeleteRange(first, last uint64) error {
 }
 
 // Set implements raft.StableStore. A term that cannot be written is kept in
-// memory: Raft would panic otherwise. The term is written before the next vote
-// or entry. A server that loses the term has neither voted nor stored an entry
-// in it. The loss is equivalent to never having received the term.
+// memory, because Raft would panic on an error. The term is written before the
+// next vote or entry. A server whose process ends earlier has neither voted nor
+// stored an entry in that term, so the server may lose the term.
 func (l *Log) Set(key, value []byte) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if string(key) == termKey {
 		l.term = value
 		if err := l.writeTermLocked(); err != nil {
-			_ = l.writeFailed(err, false) // the next vote or entry returns it
+			_ = l.writeFailed(err, false) // the write of the next vote or entry returns the error
 		}
 		return nil
 	}
 	var err error
-	if l.WriteError() != nil { // a vote would elect a leader that cannot write
+	if l.WriteError() != nil { // do not vote for this server while it cannot write
 		err = l.checkSpace(0, true)
 	}
 	if err == nil {
@@ -218,40 +219,41 @@ func (l *Log) writeTermLocked() error {
 	return err
 }
 
-// WriteError returns the reason why the log cannot be written now, as an
-// ErrReadOnly. It returns nil while the log can be written, and until a write
-// has failed.
+// WriteError returns the reason why the log cannot be written, as an
+// ErrReadOnly. It returns nil until a write fails, and again after entries were
+// stored.
 func (l *Log) WriteError() error {
 	l.errMu.Lock()
 	defer l.errMu.Unlock()
 	return l.writeErr
 }
 
-// CannotWrite returns a channel that receives when WriteError becomes non-nil.
-func (l *Log) CannotWrite() <-chan struct{} { return l.cannotc }
+// CannotWrite returns a channel that receives a value when WriteError becomes
+// non-nil.
+func (l *Log) CannotWrite() <-chan struct{} { return l.cannotWritec }
 
-// setWriteError sets the result of WriteError, and logs the begin and the end
-// of the condition.
+// setWriteError sets the result of WriteError. It logs a change between nil and
+// an error.
 func (l *Log) setWriteError(err error) {
 	l.errMu.Lock()
-	was := l.writeErr
+	previous := l.writeErr
 	l.writeErr = err
 	l.errMu.Unlock()
 	switch {
-	case was == nil && err != nil:
+	case previous == nil && err != nil:
 		select {
-		case l.cannotc <- struct{}{}:
+		case l.cannotWritec <- struct{}{}:
 		default:
 		}
-		l.cfg.Logger.Error("the log cannot be written; this server takes no writes until it can", "err", err)
-	case was != nil && err == nil:
-		l.cfg.Logger.Info("the log can be written again")
+		l.cfg.Logger.Error("cannot write raft log; this server rejects writes", "err", err)
+	case previous != nil && err == nil:
+		l.cfg.Logger.Info("raft log writable again")
 	}
 }
 
 // writeFailed returns the error of a write that failed with err. A temporary
-// error becomes an ErrReadOnly. Any other error, and every error if fatal is
-// true, is passed to Config.Fail.
+// error becomes an ErrReadOnly. Any other error is passed to Config.Fail. If
+// fatal is true, a temporary error is passed to Config.Fail too.
 func (l *Log) writeFailed(err error, fatal bool) error {
 	if errors.Is(err, wal.ErrClosed) {
 		return err
@@ -267,9 +269,9 @@ func (l *Log) writeFailed(err error, fatal bool) error {
 }
 
 // IsTemporary reports whether a disk error ends when an operator frees space or
-// makes the file system writable. After such an error, all acknowledged data
-// are still on the disk. After any other error, for example of broken hardware,
-// the content of the disk is unknown.
+// makes the file system writable. After a temporary error all acknowledged data
+// are on the disk. After any other error, for example a hardware fault, the
+// content of the disk is unknown.
 func IsTemporary(err error) bool {
 	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || errors.Is(err, syscall.EROFS)
 }

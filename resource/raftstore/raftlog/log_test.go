@@ -18,9 +18,9 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// faultyMeta is metadata that cannot be written while err is set, as on a file
-// system that becomes read-only. A test cannot make a file system read-only
-// under open files.
+// faultyMeta fails writes of metadata with err unless err is nil. It simulates
+// a file system that becomes read-only, because a test cannot remount a file
+// system under open files.
 type faultyMeta struct {
 	types.MetaStore
 	err error
@@ -33,8 +33,8 @@ func (f *faultyMeta) SetStable(key, value []byte) error {
 	return f.MetaStore.SetStable(key, value)
 }
 
-// TestSet_DiskError: a term counts though it cannot be written. No vote and no
-// entry is stored before the term is.
+// TestSet_DiskError checks that Set accepts a term that cannot be written, and
+// that the term is written before the next vote or entry.
 func TestSet_DiskError(t *testing.T) {
 	const segmentSize = 64 << 10
 	dir := t.TempDir()
@@ -46,7 +46,7 @@ func TestSet_DiskError(t *testing.T) {
 	defer w.Close()
 	var failed error
 	l := &Log{
-		WAL: w, used: new(atomic.Int64), cannotc: make(chan struct{}, 1),
+		WAL: w, used: new(atomic.Int64), cannotWritec: make(chan struct{}, 1),
 		cfg: Config{
 			Dir: dir, SegmentSize: segmentSize, Logger: slog.New(slog.DiscardHandler),
 			Fail: func(err error) { failed = err },

@@ -15,19 +15,19 @@ import (
 	"github.com/hashicorp/raft-wal/types"
 )
 
-// finishRotation completes a rotation that the last process began.
+// finishRotation completes a segment rotation that an earlier process began.
 //
-// The write that fills a segment seals it: it appends an index of the entries.
-// A goroutine of raft-wal then records the seal, and the next segment, in the
-// metadata. If the process ends between these two steps, raft-wal 0.4.1 opens
-// the sealed segment for appending and refuses every append. The server could
-// then store neither votes nor entries. Therefore finishRotation records the
-// seal and the next segment before raft-wal opens the log, in the same way as
-// raft-wal.
+// The write that fills a segment also seals the segment: raft-wal appends an
+// index of the entries. A goroutine of raft-wal then records the seal and the
+// next segment in the metadata. If the process ends between these two steps,
+// raft-wal 0.4.1 opens the sealed segment for appending and refuses every
+// append. The server could then store neither votes nor entries. Therefore
+// finishRotation records the seal and the next segment, as raft-wal does,
+// before raft-wal opens the log.
 //
-// The index may also be torn, together with the write that contained it. That
-// write was never acknowledged. The entries before it are moved to a new
-// segment without an index.
+// A crash can also tear the write that contains the index. That write was never
+// acknowledged. finishRotation then moves the entries before the torn write to
+// a new segment without an index.
 func finishRotation(dir string, meta *metadb.BoltMetaDB, segmentSize int) error {
 	state, err := meta.Load(dir)
 	if err != nil {
@@ -59,13 +59,13 @@ func finishRotation(dir string, meta *metadb.BoltMetaDB, segmentSize int) error 
 		if err := tail.moveTo(next); err != nil {
 			return fmt.Errorf("move entries of a torn segment: %w", err)
 		}
-		state.Segments[last] = next // raft-wal removes the old file, which the metadata does not have any more
+		state.Segments[last] = next // raft-wal removes the old file, which the metadata no longer lists
 	}
 	return meta.CommitState(state)
 }
 
-// sealedSegment is the last segment of a log that is not open. It has a seal
-// that is not in the metadata.
+// sealedSegment is the last segment of a closed log. Its file has a seal that
+// the metadata lacks.
 type sealedSegment struct {
 	types.SegmentWriter
 	filer      *segment.Filer
@@ -73,12 +73,12 @@ type sealedSegment struct {
 	indexStart uint64
 }
 
-// openSealedSegment opens the segment. It returns nil if the segment has no
-// seal, or no file yet.
+// openSealedSegment opens the segment of info. It returns nil if the segment
+// has no seal or no file.
 func openSealedSegment(dir string, info types.SegmentInfo) (*sealedSegment, error) {
 	filer := segment.NewFiler(dir, walfs.New())
 	whole := info
-	whole.MinIndex = info.BaseIndex // includes entries that were deleted from its beginning
+	whole.MinIndex = info.BaseIndex // include entries that were deleted from the beginning
 	w, err := filer.RecoverTail(whole)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
@@ -93,8 +93,8 @@ func openSealedSegment(dir string, info types.SegmentInfo) (*sealedSegment, erro
 	return &sealedSegment{SegmentWriter: w, filer: filer, info: info, indexStart: indexStart}, nil
 }
 
-// sealedInfo returns the segment's metadata with the seal. It also reports
-// whether the segment's index finds every entry.
+// sealedInfo returns the metadata of t with the seal. intact reports whether
+// the index of the segment finds every entry.
 func (t *sealedSegment) sealedInfo() (info types.SegmentInfo, intact bool) {
 	info = t.info
 	info.SealTime, info.IndexStart, info.MaxIndex = time.Now(), t.indexStart, t.LastIndex()
@@ -110,18 +110,16 @@ func (t *sealedSegment) sealedInfo() (info types.SegmentInfo, intact bool) {
 	defer r.Close()
 	for i := info.BaseIndex; i <= info.MaxIndex; i++ {
 		want, err := readEntry(t, i)
-		if err != nil {
-			return info, false
-		}
-		if got, err := readEntry(r, i); err != nil || !bytes.Equal(got, want) {
+		found, foundErr := readEntry(r, i)
+		if err != nil || foundErr != nil || !bytes.Equal(found, want) {
 			return info, false
 		}
 	}
 	return info, true
 }
 
-// moveTo writes the segment's entries to a new segment, durably. An existing
-// file of that name comes from an interrupted attempt.
+// moveTo durably writes the entries of t to a new segment. A file that already
+// has the name of the new segment comes from an interrupted attempt.
 func (t *sealedSegment) moveTo(info types.SegmentInfo) error {
 	if err := t.filer.Delete(info.BaseIndex, info.ID); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
@@ -144,7 +142,7 @@ func (t *sealedSegment) moveTo(info types.SegmentInfo) error {
 	return errors.Join(err, w.Close())
 }
 
-// readEntry returns a copy of the entry with that index.
+// readEntry returns a copy of the entry at index.
 func readEntry(r types.SegmentReader, index uint64) ([]byte, error) {
 	b, err := r.GetLog(index)
 	if err != nil {

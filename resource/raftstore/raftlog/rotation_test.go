@@ -17,14 +17,14 @@ import (
 	"github.com/hashicorp/raft-wal/types"
 )
 
-// deleted is the last entry that was deleted from the beginning of the log that
-// makeSealedTail makes.
+// deleted is the number of entries that makeSealedTail deletes from the
+// beginning of its log.
 const deleted = 4
 
-// makeSealedTail makes a log whose last segment has a seal that the metadata
-// does not have, as of a process that ended right after the write that fills
-// the segment. It returns the index of the last entry, the number of entries of
-// that write, and the path of the segment.
+// makeSealedTail writes a log whose last segment has a seal that the metadata
+// lacks. A process leaves this state if it ends right after the write that
+// fills the segment. makeSealedTail returns the index of the last entry, the
+// number of entries in the last write, and the path of the segment.
 func makeSealedTail(t *testing.T, dir string) (last, lastWrite uint64, path string) {
 	t.Helper()
 	l, err := wal.Open(dir, wal.WithSegmentSize(4096))
@@ -118,9 +118,8 @@ func checkFinished(t *testing.T, dir string, last uint64) {
 	}
 }
 
-// TestFinishRotation_SealedTail first shows the fault of raft-wal. If that part
-// fails, raft-wal has no such fault any more, and finishRotation can be
-// deleted.
+// TestFinishRotation_SealedTail first reproduces the fault of raft-wal. If that
+// part fails, raft-wal is repaired and finishRotation can be deleted.
 func TestFinishRotation_SealedTail(t *testing.T) {
 	dir := t.TempDir()
 	last, _, _ := makeSealedTail(t, dir)
@@ -135,12 +134,11 @@ func TestFinishRotation_SealedTail(t *testing.T) {
 		t.Fatal(err)
 	}
 	checkFinished(t, dir, last)
-	checkFinished(t, dir, last+100) // nothing is left to complete, or another rotation
+	checkFinished(t, dir, last+100) // with no rotation to complete, or with a later one
 }
 
-// TestFinishRotation_TornSeal: the write that seals a segment is torn. The
-// entries that were acknowledged before it stay, and the log can be appended
-// to.
+// TestFinishRotation_TornSeal checks that a log whose sealing write is torn
+// keeps all acknowledged entries and accepts appends.
 func TestFinishRotation_TornSeal(t *testing.T) {
 	for name, tear := range map[string]func(b []byte, indexStart int64) []byte{
 		"index cut off":    func(b []byte, at int64) []byte { return b[:at+5] },
@@ -159,7 +157,7 @@ func TestFinishRotation_TornSeal(t *testing.T) {
 			if err := os.WriteFile(path, tear(b, indexStart), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			// An earlier attempt was interrupted before it changed the
+			// An interrupted attempt left this file and did not change the
 			// metadata.
 			leftover := filepath.Join(dir, segment.FileName(types.SegmentInfo{BaseIndex: 1, ID: 1}))
 			if err := os.WriteFile(leftover, []byte("x"), 0o600); err != nil {

@@ -10,14 +10,14 @@ import (
 	wal "github.com/hashicorp/raft-wal"
 )
 
-// GetLog implements raft.LogStore. For the last entry that the newest snapshot
-// covers, it returns an entry that has only index and term.
+// GetLog implements raft.LogStore. For the last entry S of the newest snapshot,
+// GetLog returns an entry that has only an index and a term.
 //
-// A server that installed a snapshot of entry S has an empty log, and then
-// entries from S+1 on. A leader that did not receive the response for S+1
-// refers to S first. Raft looks for S in the log alone, and would refuse the
-// leader's entries. Raft uses nothing but index and term of S: to send or apply
-// S, it would need S-1, which is not in the log.
+// After a server installs a snapshot, its log is empty and then begins with
+// entry S+1. A leader that did not receive the response for S+1 refers to S
+// when it sends S+1 again. Raft searches only the log for S, and would refuse
+// the leader's entries. Raft uses only the index and the term of S. To send or
+// apply S, Raft would need S-1, which is not in the log.
 func (l *Log) GetLog(index uint64, log *raft.Log) error {
 	err := l.WAL.GetLog(index, log)
 	if !errors.Is(err, raft.ErrLogNotFound) {
@@ -30,14 +30,14 @@ func (l *Log) GetLog(index uint64, log *raft.Log) error {
 	return err
 }
 
-// Covers reports whether log and snapshot have everything up to the entry with
-// that index and term, which is the last one of a leader's snapshot. The
-// entries of a snapshot are committed, so the same last entry implies the same
-// earlier entries.
+// Covers reports whether the log and the snapshot have all entries of a
+// leader's snapshot, whose last entry has that index and term. The entries of a
+// snapshot are committed. Therefore an equal last entry implies equal earlier
+// entries.
 //
 // Raft installs a snapshot even if the log has entries after it. Raft then
-// deletes these entries, though they may be acknowledged, and stops making
-// progress. A snapshot that is covered must therefore not reach Raft.
+// deletes these entries, which may be acknowledged, and stops making progress.
+// Therefore the caller must not pass a covered snapshot to Raft.
 func (l *Log) Covers(index, term uint64) bool {
 	if l.SnapshotIndex() >= index {
 		return true
@@ -46,8 +46,8 @@ func (l *Log) Covers(index, term uint64) bool {
 	return l.GetLog(index, &e) == nil && e.Term == term
 }
 
-// SnapshotIndex returns the last index that the newest snapshot covers, 0
-// without a snapshot.
+// SnapshotIndex returns the index of the last entry in the newest snapshot, or
+// 0 without a snapshot.
 func (l *Log) SnapshotIndex() uint64 {
 	if s := l.snapshot.Load(); s != nil {
 		return s.Index
@@ -55,7 +55,7 @@ func (l *Log) SnapshotIndex() uint64 {
 	return 0
 }
 
-// HasSnapshot reports whether a snapshot that covers index is on disk.
+// HasSnapshot reports whether a snapshot that includes entry index is on disk.
 func (l *Log) HasSnapshot(index uint64) bool {
 	if s := l.installed.Load(); s != nil && s.Index >= index {
 		return true
@@ -63,17 +63,17 @@ func (l *Log) HasSnapshot(index uint64) bool {
 	return l.SnapshotIndex() >= index
 }
 
-// Restored must be called when the state machine has restored a snapshot.
+// Restored must be called after the state machine restores a snapshot.
 func (l *Log) Restored() {
 	if s := l.installed.Swap(nil); s != nil {
 		l.snapshot.Store(s)
 	}
 }
 
-// openSnapshots finds the newest snapshot that can be read, and deletes the log
-// if that snapshot covers it. A process may end after it stored a leader's
-// snapshot and before it emptied the log. raft-wal would then refuse the entry
-// after the snapshot.
+// openSnapshots finds the newest readable snapshot, and deletes the log if the
+// snapshot covers it. Such a log exists if the process ended after Raft stored
+// a leader's snapshot and before Raft emptied the log. raft-wal would refuse
+// the next entry, because the log has a gap before that entry.
 func (l *Log) openSnapshots() error {
 	all, err := l.cfg.Snapshots.List()
 	if err != nil {
@@ -82,7 +82,7 @@ func (l *Log) openSnapshots() error {
 	for _, meta := range all {
 		_, r, err := l.cfg.Snapshots.Open(meta.ID) // verifies the checksum
 		if err != nil {
-			continue // Raft logs the error, and also tries the next snapshot
+			continue // Raft logs the error and tries the next snapshot too
 		}
 		l.snapshot.Store(&raft.Log{Index: meta.Index, Term: meta.Term})
 		return errors.Join(r.Close(), l.deleteCovered(meta))
@@ -108,8 +108,8 @@ func (l *Log) deleteCovered(newest *raft.SnapshotMeta) error {
 	return nil
 }
 
-// Snapshots returns Config.Snapshots for Raft. Through it, the Log notices
-// every snapshot that Raft stores.
+// Snapshots returns a view of Config.Snapshots for Raft. The Log tracks the
+// snapshots that Raft stores through the view.
 func (l *Log) Snapshots() raft.SnapshotStore { return snapshotStore{l.cfg.Snapshots, l} }
 
 type snapshotStore struct {
@@ -131,13 +131,13 @@ func (s snapshotStore) Create(
 type snapshotSink struct {
 	raft.SnapshotSink
 	log    *Log
-	last   raft.Log // the last entry that the snapshot covers: index and term
+	last   raft.Log // index and term of the last entry in the snapshot
 	closed bool
 }
 
-// Close completes the snapshot. Raft may call it twice. A snapshot of entries
-// in the log counts immediately. A snapshot from the leader counts when the
-// state machine has restored it.
+// Close completes the snapshot. Raft may call Close twice. The state machine
+// already includes a snapshot whose entries are in the log. A snapshot from the
+// leader becomes part of the state machine with the call of Restored.
 func (s *snapshotSink) Close() error {
 	if err := s.SnapshotSink.Close(); err != nil || s.closed {
 		return err

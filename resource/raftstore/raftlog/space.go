@@ -13,25 +13,25 @@ import (
 )
 
 const (
-	// metadataSpace is more than the metadata of a log with thousands of
-	// segments takes, in bytes.
+	// metadataSpace is an upper bound, in bytes, of the metadata of a log with
+	// thousands of segments.
 	metadataSpace = 1 << 20
-	// entryOverhead is more than the log adds to the data of one entry, in
-	// bytes.
+	// entryOverhead is an upper bound of the bytes that the log adds to the
+	// data of one entry.
 	entryOverhead = 128
 )
 
-// checkSpace returns an ENOSPC error if the disk may have no space for size
-// more bytes of entries. The space of the last segment is allocated already.
-// New space is needed only if the write may fill that segment, so that the next
-// segment must be created. raft-wal cannot undo a write that fills a segment,
-// and refuses all writes if it cannot create the next segment. With newSegment,
-// the write begins a new segment in any case.
+// checkSpace returns an ENOSPC error if the disk may have no space for a write
+// of size bytes of entries. The space of the last segment is already allocated.
+// A write needs more space only if it may fill that segment, because the next
+// segment must then be created. raft-wal cannot undo a write that fills a
+// segment. If raft-wal cannot create the next segment, it refuses all writes.
+// newSegment means that the write always begins a new segment.
 //
-// When a log is opened, the used size of its last segment is unknown. Until the
-// first rotation, every write therefore needs space for the next segment.
+// After Open, the used size of the last segment is unknown. Until the first
+// rotation, every write therefore needs space for the next segment.
 func (l *Log) checkSpace(size int, newSegment bool) error {
-	limit := l.cfg.SegmentSize / 4 * 3 // the index of a segment takes a tenth of it at most
+	limit := l.cfg.SegmentSize / 4 * 3 // the index takes at most a tenth of a segment
 	if !newSegment && l.used.Load()+int64(size) <= int64(limit) {
 		return nil
 	}
@@ -46,7 +46,7 @@ func (l *Log) checkSpace(size int, newSegment bool) error {
 	return nil
 }
 
-// entriesSize returns the maximum size of the entries in the log, in bytes.
+// entriesSize returns an upper bound of the bytes that logs occupy on disk.
 func entriesSize(logs []*raft.Log) int {
 	n := 0
 	for _, l := range logs {
@@ -55,8 +55,8 @@ func entriesSize(logs []*raft.Log) int {
 	return n
 }
 
-// metricsSink passes raft-wal's metrics to the sink of the Raft library, and
-// notices when raft-wal begins a new segment.
+// metricsSink passes the metrics of raft-wal to the metrics sink of the Raft
+// library. It resets used when raft-wal begins a new segment.
 type metricsSink struct{ used *atomic.Int64 }
 
 func (m metricsSink) IncrementCounter(name string, delta uint64) {
