@@ -495,9 +495,7 @@ func (c *components) watchStore(ctx context.Context) error {
 func (c *components) awaitLoaded(ctx context.Context) error {
 	for ctx.Err() == nil {
 		changed := c.store.LeaderChanged()
-		st := c.store.Stats()
-		follows := st.Leader != "" && st.Leader != c.cfg.Node && st.CommitIndex > 0 && st.AppliedIndex >= st.CommitIndex
-		if c.store.IsLeader() || follows {
+		if c.store.CaughtUp() {
 			close(c.loaded)
 			return nil
 		}

@@ -27,16 +27,16 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// A snapshot file is a header of HeaderSize bytes, and then the data, in the
-// format of package memory, to the end of the file. The header is text:
+// A snapshot file is a header of HeaderSize bytes, followed by data in the
+// format of package memory. The header is text:
 //
 //	wanfed snapshot file 1
 //	{"datacenter":"dc1", ...}     the Manifest, as JSON in one line
-//	9f86d081884c7d65...           SHA-256 of both lines with their ends, in hex
+//	9f86d081884c7d65...           SHA-256 of both lines with their newlines, in hex
 //	                              spaces up to HeaderSize, the last byte a newline
 //
 // The number in the first line is the version of the format. A program rejects
-// a later version than its own.
+// a version that is later than its own.
 const (
 	archiveMagic  = "wanfed snapshot file "
 	archiveFormat = 1
@@ -57,13 +57,13 @@ type Manifest struct {
 	// Raft term of the leader.
 	Index uint64 `json:"index"`
 	Term  uint64 `json:"term"`
-	// Size is the length of the data in bytes, SHA256 its checksum in hex.
+	// Size is the length of the data in bytes. SHA256 is the checksum of the
+	// data in hex.
 	Size   int64  `json:"size"`
 	SHA256 string `json:"sha256"`
 }
 
-// ManifestFromProto converts the message of a manifest. A missing field is
-// zero.
+// ManifestFromProto converts m to a Manifest. A missing field is zero.
 func ManifestFromProto(m *pb.SnapshotManifest) Manifest {
 	return Manifest{
 		Version: m.GetVersion(), Datacenter: m.GetDatacenter(), Node: m.GetNode(), CreatedAt: m.GetCreatedAt().AsTime(),
@@ -71,7 +71,7 @@ func ManifestFromProto(m *pb.SnapshotManifest) Manifest {
 	}
 }
 
-// Proto returns m as a message.
+// Proto converts m to a protobuf message.
 func (m Manifest) Proto() *pb.SnapshotManifest {
 	return &pb.SnapshotManifest{
 		Version: m.Version, Datacenter: m.Datacenter, Node: m.Node, CreatedAt: timestamppb.New(m.CreatedAt),
@@ -79,7 +79,7 @@ func (m Manifest) Proto() *pb.SnapshotManifest {
 	}
 }
 
-// Header returns the header of a snapshot file.
+// Header returns the header of a snapshot file with manifest m.
 func (m Manifest) Header() ([]byte, error) {
 	if err := m.check(); err != nil {
 		return nil, err
@@ -100,8 +100,7 @@ func (m Manifest) Header() ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// check returns a resource.ErrInvalid for a Manifest that a server cannot have
-// written.
+// check returns a resource.ErrInvalid if no server can have written m.
 func (m Manifest) check() error {
 	invalid := func(format string, args ...any) error {
 		return fmt.Errorf("%w manifest: %s", resource.ErrInvalid, fmt.Sprintf(format, args...))
@@ -124,8 +123,8 @@ func (m Manifest) check() error {
 	return nil
 }
 
-// CheckDatacenter returns a resource.ErrInvalid unless the snapshot is of that
-// datacenter.
+// CheckDatacenter returns a resource.ErrInvalid unless the snapshot was taken
+// in datacenter dc.
 func (m Manifest) CheckDatacenter(dc string) error {
 	if m.Datacenter != dc {
 		return fmt.Errorf("%w snapshot: it is of datacenter %s, not of %s", resource.ErrInvalid, m.Datacenter, dc)
@@ -174,9 +173,9 @@ func ParseHeader(b []byte) (Manifest, error) {
 	return m, nil
 }
 
-// ReadArchive reads a snapshot file to its end and checks all of it. It keeps
-// one resource in memory at a time. An error is a resource.ErrInvalid, unless
-// reading failed.
+// ReadArchive reads a snapshot file to its end and checks the header and the
+// data. It holds one resource in memory at a time. Each error except a read
+// error is a resource.ErrInvalid.
 func ReadArchive(r io.Reader) (Manifest, memory.SnapshotTotals, error) {
 	header := make([]byte, HeaderSize)
 	n, err := io.ReadFull(r, header)
@@ -191,76 +190,47 @@ func ReadArchive(r io.Reader) (Manifest, memory.SnapshotTotals, error) {
 	return m, totals, err
 }
 
-// checkData reads the data that a manifest describes, and checks that r ends
-// there.
+// checkData reads the data that m describes, and checks that r ends after the
+// data. A read error of r must be permanent.
 func checkData(r io.Reader, m Manifest) (memory.SnapshotTotals, error) {
 	invalid := func(format string, args ...any) error {
 		return fmt.Errorf("%w snapshot: %w", resource.ErrInvalid, fmt.Errorf(format, args...))
 	}
-	in := &summer{r: io.LimitReader(r, m.Size), sum: sha256.New()}
-	totals, bad := memory.ScanSnapshot(in)
-	if _, err := io.Copy(io.Discard, in); err != nil || in.err != nil {
-		return totals, errors.Join(err, in.err)
+	limited, checksum := &io.LimitedReader{R: r, N: m.Size}, sha256.New()
+	data := io.TeeReader(limited, checksum)
+	totals, scanErr := memory.ScanSnapshot(data)
+	if _, err := io.Copy(io.Discard, data); err != nil {
+		return totals, err
 	}
-	var more [1]byte
-	extra, _ := io.ReadFull(r, more[:])
-	switch sum := hex.EncodeToString(in.sum.Sum(nil)); {
-	case in.n < m.Size:
-		return totals, invalid("it is cut off, with %d of %d bytes of data", in.n, m.Size)
+	extra, _ := io.ReadFull(r, make([]byte, 1))
+	switch sum := hex.EncodeToString(checksum.Sum(nil)); {
+	case limited.N > 0:
+		return totals, invalid("it is cut off, with %d of %d bytes of data", m.Size-limited.N, m.Size)
 	case extra > 0:
 		return totals, invalid("something follows its %d bytes of data", m.Size)
 	case sum != m.SHA256:
-		return totals, checksumError(sum, m)
-	case bad != nil:
-		return totals, invalid("%w", bad)
+		return totals, invalid("it is damaged: the data's SHA-256 is %s, not %s as in its manifest", sum, m.SHA256)
+	case scanErr != nil:
+		return totals, invalid("%w", scanErr)
 	case totals.Index != m.Index:
 		return totals, invalid("its data's index is %d, not %d as in its manifest", totals.Index, m.Index)
 	}
 	return totals, nil
 }
 
-func checksumError(sum string, m Manifest) error {
-	return fmt.Errorf("%w snapshot: it is damaged: the data's SHA-256 is %s, not %s as in its manifest",
-		resource.ErrInvalid, sum, m.SHA256)
-}
-
-// summer counts and checksums the bytes that are read or written through it.
-type summer struct {
-	r   io.Reader
-	w   io.Writer
-	sum hash.Hash
-	n   int64
-	err error // the first error of Read, if it was not io.EOF
-}
-
-func (s *summer) Read(p []byte) (int, error) {
-	n, err := s.r.Read(p)
-	s.n += int64(n)
-	s.sum.Write(p[:n])
-	if err != nil && !errors.Is(err, io.EOF) && s.err == nil {
-		s.err = err
-	}
-	return n, err
-}
-
-func (s *summer) Write(p []byte) (int, error) {
-	n, err := s.w.Write(p)
-	s.n += int64(n)
-	s.sum.Write(p[:n])
-	return n, err
-}
-
-// ArchiveFile is a snapshot file that is being written. Its data go to a
-// temporary file in the same directory. Commit renames it to its final name, so
-// a file of that name is always complete. An existing file is never replaced.
+// ArchiveFile is a snapshot file that is being written. The data go to a
+// temporary file in the same directory. Commit links the temporary file to its
+// final name, so a file with that name is always complete. Commit never
+// replaces a file.
 type ArchiveFile struct {
-	path string
-	tmp  *os.File
-	out  summer
+	path     string
+	tmp      *os.File
+	size     int64     // length of the data in bytes
+	checksum hash.Hash // SHA-256 of the data
 }
 
-// CreateArchive begins a snapshot file with mode 0600. The caller commits or
-// aborts it.
+// CreateArchive begins a snapshot file with mode 0600. The caller calls Commit
+// or Abort.
 func CreateArchive(path string) (*ArchiveFile, error) {
 	if _, err := os.Lstat(path); err == nil {
 		return nil, fmt.Errorf("%s exists: choose another name, or move it away", path)
@@ -269,26 +239,32 @@ func CreateArchive(path string) (*ArchiveFile, error) {
 	if err != nil {
 		return nil, fmt.Errorf("write snapshot file: %w", err)
 	}
-	a := &ArchiveFile{path: path, tmp: tmp, out: summer{w: tmp, sum: sha256.New()}}
+	a := &ArchiveFile{path: path, tmp: tmp, checksum: sha256.New()}
 	if _, err := tmp.Seek(HeaderSize, io.SeekStart); err != nil {
 		return nil, errors.Join(err, a.Abort())
 	}
 	return a, nil
 }
 
-// Write appends data.
-func (a *ArchiveFile) Write(p []byte) (int, error) { return a.out.Write(p) }
+// Write appends p to the data.
+func (a *ArchiveFile) Write(p []byte) (int, error) {
+	n, err := a.tmp.Write(p)
+	a.size += int64(n)
+	a.checksum.Write(p[:n])
+	return n, err
+}
 
-// Commit completes the file durably, if its data match the manifest.
+// Commit writes the header and durably completes the file. It returns an error
+// if the data do not match m.
 func (a *ArchiveFile) Commit(m Manifest) (err error) {
 	defer func() {
 		if err != nil {
 			err = errors.Join(fmt.Errorf("write snapshot file %s: %w", a.path, err), a.Abort())
 		}
 	}()
-	if sum := hex.EncodeToString(a.out.sum.Sum(nil)); a.out.n != m.Size || sum != m.SHA256 {
+	if sum := hex.EncodeToString(a.checksum.Sum(nil)); a.size != m.Size || sum != m.SHA256 {
 		return fmt.Errorf("%d bytes of data with SHA-256 %s were received, not %d with %s: they were damaged on the way",
-			a.out.n, sum, m.Size, m.SHA256)
+			a.size, sum, m.Size, m.SHA256)
 	}
 	header, err := m.Header()
 	if err != nil {
@@ -300,14 +276,14 @@ func (a *ArchiveFile) Commit(m Manifest) (err error) {
 	if err := a.tmp.Sync(); err != nil {
 		return err
 	}
-	if err := os.Link(a.tmp.Name(), a.path); err != nil { // unlike a rename, it replaces nothing
+	if err := os.Link(a.tmp.Name(), a.path); err != nil { // a rename would replace a file
 		return err
 	}
 	return errors.Join(a.Abort(), atomicfile.SyncDir(filepath.Dir(a.path)))
 }
 
-// Abort removes the temporary file. It is idempotent, and does nothing after
-// Commit.
+// Abort removes the temporary file. Abort is idempotent, and has no effect
+// after Commit.
 func (a *ArchiveFile) Abort() error {
 	if err := a.tmp.Close(); errors.Is(err, os.ErrClosed) {
 		return nil

@@ -20,7 +20,7 @@ import (
 	"github.com/wanfed/wanfed/resource/memory"
 )
 
-// saveData returns the present state of a leader as manifest and data.
+// saveData returns the current state of leader s as a manifest and data.
 func saveData(t testing.TB, s *Store) (Manifest, []byte) {
 	t.Helper()
 	saved, err := s.Snapshot(t.Context())
@@ -51,29 +51,47 @@ func mustHeader(t testing.TB, m Manifest) []byte {
 	return h
 }
 
-func TestArchive(t *testing.T) {
+// memoryArchive returns a snapshot of two resources, without a Raft group.
+func memoryArchive(t testing.TB) (Manifest, []byte) {
+	t.Helper()
+	state := memory.NewState()
+	defer state.Close()
+	ops := []*pb.Op{resource.PutOp(thing(t, "x", "1"), ""), resource.PutOp(thing(t, "y", "2"), "")}
+	if _, err := state.Apply(5, ops); err != nil {
+		t.Fatal(err)
+	}
+	var b bytes.Buffer
+	if _, err := state.Snapshot().WriteTo(&b); err != nil {
+		t.Fatal(err)
+	}
+	return manifestOf(5, 1, b.Bytes()), b.Bytes()
+}
+
+func TestReadArchive(t *testing.T) {
 	s := single(t)
 	put(t, s, "x", "1")
 	put(t, s, "y", "2")
 	m, data := saveData(t, s)
-	header := mustHeader(t, m)
-	whole := append(header, data...)
-	got, totals, err := ReadArchive(bytes.NewReader(whole))
+	got, totals, err := ReadArchive(bytes.NewReader(append(mustHeader(t, m), data...)))
 	if err != nil || got != m || totals.Resources != 2 || totals.Index != m.Index {
-		t.Fatalf("ReadArchive() = %+v, %+v, %v", got, totals, err)
+		t.Fatalf("ReadArchive() = %+v, %+v, %v, want %+v, 2 resources and index %d", got, totals, err, m, m.Index)
 	}
-	if err := got.CheckDatacenter("dc2"); !errors.Is(err, resource.ErrInvalid) ||
-		!strings.Contains(err.Error(), "of datacenter dc1, not of dc2") {
-		t.Errorf("CheckDatacenter() of another datacenter = %v, want ErrInvalid", err)
+	want := "of datacenter dc1, not of dc2"
+	if err := got.CheckDatacenter("dc2"); !errors.Is(err, resource.ErrInvalid) || !strings.Contains(err.Error(), want) {
+		t.Errorf("CheckDatacenter(dc2) = %v, want ErrInvalid with %q", err, want)
 	}
+}
 
-	change := func(b []byte, at int, to byte) []byte {
-		b = bytes.Clone(b)
+func TestReadArchive_Invalid(t *testing.T) {
+	m, data := memoryArchive(t)
+	whole := append(mustHeader(t, m), data...)
+	change := func(at int, to byte) []byte {
+		b := bytes.Clone(whole)
 		b[at] = to
 		return b
 	}
-	other := m
-	other.Index++
+	otherIndex := m
+	otherIndex.Index++
 	garbage := []byte(strings.Repeat("garbage ", 40))
 	for _, tt := range []struct {
 		name string
@@ -82,26 +100,33 @@ func TestArchive(t *testing.T) {
 	}{
 		{"empty", nil, "does not begin with"},
 		{"garbage", bytes.Repeat(garbage, 10), "does not begin with"},
-		{"newer", change(whole, len(archiveMagic), '2'), "its format is 2, and this version of wanfed knows 1: use a newer one"},
-		{"no format", change(whole, len(archiveMagic), 'x'), "first line is damaged"},
+		{"newer", change(len(archiveMagic), '2'), "its format is 2, and this version of wanfed knows 1: use a newer one"},
+		{"no format", change(len(archiveMagic), 'x'), "first line is damaged"},
 		{"header cut off", whole[:500], "cut off within its header, after 500 bytes"},
 		{"header cut off early", whole[:len(archiveMagic)+2], "cut off within its header"},
 		{"manifest damaged", bytes.Replace(whole, []byte("dc1"), []byte("dc2"), 1), "its header is damaged"},
-		{"padding damaged", change(whole, HeaderSize-2, 'x'), "its header is damaged"},
+		{"padding damaged", change(HeaderSize-2, 'x'), "its header is damaged"},
 		{"no data", whole[:HeaderSize], "cut off, with 0 of"},
 		{"cut off", whole[:len(whole)-1], fmt.Sprintf("cut off, with %d of %d bytes", len(data)-1, len(data))},
 		{"longer", append(bytes.Clone(whole), 'x'), "something follows"},
-		{"data damaged", change(whole, len(whole)-1, whole[len(whole)-1]^1), "it is damaged: the data's SHA-256"},
-		{"data damaged within", change(whole, HeaderSize+40, whole[HeaderSize+40]^1), "it is damaged: the data's SHA-256"},
-		{"garbage with a sum", append(mustHeader(t, manifestOf(3, 1, garbage)), garbage...), "it is not a snapshot, or a newer version of wanfed wrote it"},
-		{"another index", append(mustHeader(t, other), data...), "not " + fmt.Sprint(other.Index) + " as in its manifest"},
+		{"data damaged", change(len(whole)-1, whole[len(whole)-1]^1), "it is damaged: the data's SHA-256"},
+		{"data damaged within", change(HeaderSize+40, whole[HeaderSize+40]^1), "it is damaged: the data's SHA-256"},
+		{"garbage with a sum", append(mustHeader(t, manifestOf(3, 1, garbage)), garbage...),
+			"it is not a snapshot, or a newer version of wanfed wrote it"},
+		{"another index", append(mustHeader(t, otherIndex), data...),
+			fmt.Sprintf("not %d as in its manifest", otherIndex.Index)},
 	} {
-		_, _, err := ReadArchive(bytes.NewReader(tt.file))
-		if !errors.Is(err, resource.ErrInvalid) || !strings.Contains(err.Error(), tt.want) {
-			t.Errorf("ReadArchive(%s) = %v, want %s", tt.name, err, tt.want)
-		}
+		t.Run(tt.name, func(t *testing.T) {
+			_, _, err := ReadArchive(bytes.NewReader(tt.file))
+			if !errors.Is(err, resource.ErrInvalid) || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("ReadArchive() = %v, want ErrInvalid with %q", err, tt.want)
+			}
+		})
 	}
-	for name, bad := range map[string]func(*Manifest){
+}
+
+func TestHeader_InvalidManifest(t *testing.T) {
+	for name, invalidate := range map[string]func(*Manifest){
 		"datacenter": func(m *Manifest) { m.Datacenter = "Not A Label" },
 		"node":       func(m *Manifest) { m.Node = "" },
 		"size":       func(m *Manifest) { m.Size = MaxArchiveSize + 1 },
@@ -109,16 +134,18 @@ func TestArchive(t *testing.T) {
 		"sha256":     func(m *Manifest) { m.SHA256 = "00" },
 		"version":    func(m *Manifest) { m.Version = strings.Repeat("1", 200) },
 	} {
-		m := m
-		bad(&m)
-		if _, err := m.Header(); !errors.Is(err, resource.ErrInvalid) || !strings.Contains(err.Error(), name) {
-			t.Errorf("Header() with an invalid %s = %v, want ErrInvalid", name, err)
-		}
+		t.Run(name, func(t *testing.T) {
+			m := manifestOf(3, 1, []byte("some data"))
+			invalidate(&m)
+			if _, err := m.Header(); !errors.Is(err, resource.ErrInvalid) || !strings.Contains(err.Error(), name) {
+				t.Errorf("Header() = %v, want ErrInvalid with %q", err, name)
+			}
+		})
 	}
 }
 
-// TestArchiveFile: a file is complete or does not exist. It never replaces
-// another file.
+// TestArchiveFile checks that a snapshot file is complete or does not exist,
+// and never replaces another file.
 func TestArchiveFile(t *testing.T) {
 	data := []byte("some data")
 	m := manifestOf(3, 1, data)
@@ -147,11 +174,11 @@ func TestArchiveFile(t *testing.T) {
 	}
 	a := begin("some")
 	if err := errors.Join(a.Abort(), a.Abort()); err != nil || names() != "" {
-		t.Errorf("after Abort: files %s, %v, want none", names(), err)
+		t.Errorf("Abort() twice = %v, files %q, want nil and no file", err, names())
 	}
 	if err := begin("some dat!").Commit(m); err == nil || !strings.Contains(err.Error(), "damaged on the way") ||
 		names() != "" {
-		t.Errorf("Commit() of other data = %v, files %s; want an error and no file", err, names())
+		t.Errorf("Commit() of other data = %v, files %q, want \"damaged on the way\" and no file", err, names())
 	}
 	a, late := begin("some data"), begin("some data")
 	if err := a.Commit(m); err != nil {
@@ -161,30 +188,24 @@ func TestArchiveFile(t *testing.T) {
 		t.Errorf("Commit() over an existing file = %v, want ErrExist", err)
 	}
 	if _, err := CreateArchive(path); err == nil || !strings.Contains(err.Error(), "exists") {
-		t.Errorf("CreateArchive() of an existing file = %v, want an error", err)
+		t.Errorf("CreateArchive() of an existing file = %v, want an error with \"exists\"", err)
 	}
 	st, err := os.Stat(path)
 	if err != nil || st.Mode() != 0o600 || st.Size() != HeaderSize+m.Size || names() != "s.snap" {
-		t.Errorf("Stat() = %v, %v, files %s; want mode 0600 and one file", st, err, names())
+		t.Errorf("Stat() = %v, %v, files %q, want mode 0600, %d bytes and one file", st, err, names(), HeaderSize+m.Size)
 	}
 	b, err := os.ReadFile(path)
-	if got, herr := ParseHeader(b[:HeaderSize]); err != nil || herr != nil || got != m ||
-		string(b[HeaderSize:]) != "some data" {
-		t.Errorf("file = %+v, %q; %v, %v", got, b[HeaderSize:], err, herr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := ParseHeader(b[:HeaderSize]); err != nil || got != m || string(b[HeaderSize:]) != "some data" {
+		t.Errorf("ParseHeader() = %+v, %v with data %q, want %+v with data \"some data\"", got, err, b[HeaderSize:], m)
 	}
 }
 
 func FuzzReadArchive(f *testing.F) {
-	state := memory.NewState() // a Raft group would slow down the fuzzing
-	if _, err := state.Apply(5, []*pb.Op{resource.PutOp(thing(f, "x", "1"), "")}); err != nil {
-		f.Fatal(err)
-	}
-	var b bytes.Buffer
-	if _, err := state.Snapshot().WriteTo(&b); err != nil {
-		f.Fatal(err)
-	}
-	m := manifestOf(5, 1, b.Bytes())
-	f.Add(append(mustHeader(f, m), b.Bytes()...))
+	m, data := memoryArchive(f)
+	f.Add(append(mustHeader(f, m), data...))
 	f.Add(mustHeader(f, m))
 	f.Add([]byte(archiveMagic + "2\n"))
 	f.Add([]byte(archiveMagic + "1\n{}\n"))
@@ -200,7 +221,7 @@ func FuzzReadArchive(f *testing.F) {
 			t.Fatalf("Header() = %q, %v, want the header that was read", h, err)
 		}
 		if int64(len(in)) != HeaderSize+m.Size || totals.Index != m.Index {
-			t.Fatalf("ReadArchive() of %d bytes = %+v, want another size", len(in), m)
+			t.Fatalf("ReadArchive() = %+v, index %d, want size %d and equal indexes", m, totals.Index, len(in)-HeaderSize)
 		}
 	})
 }

@@ -16,10 +16,10 @@ import (
 
 var _ resource.ReplicatedBackend = (*Store)(nil)
 
-// Commit implements resource.Backend. It blocks for a disk write and a round
-// trip to a majority. On a server that does not lead, it returns
-// resource.ErrNotLeader. A batch above 32 MiB is invalid. A batch that some
-// server of the group does not support fails with resource.ErrUnsupported.
+// Commit implements resource.Backend. Commit blocks for a disk write and a
+// round trip to a majority. Only the leader commits; other servers return
+// resource.ErrNotLeader. A batch above 32 MiB is invalid. If a server of the
+// group does not support the ops, Commit returns resource.ErrUnsupported.
 func (s *Store) Commit(ctx context.Context, ops ...*pb.Op) ([]*pb.Resource, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -40,21 +40,21 @@ func (s *Store) Commit(ctx context.Context, ops ...*pb.Op) ([]*pb.Resource, erro
 	}
 	f, err := s.do(ctx, func() raft.Future { return s.raft.Apply(entry, untilDeadline(ctx)) })
 	if err != nil {
-		if why := s.failure(); why != nil && !errors.Is(err, errRefused) {
-			err = errors.Join(why, err)
+		if failure := s.failure(); failure != nil && !errors.Is(err, errRefused) {
+			err = errors.Join(failure, err)
 		}
 		return nil, fmt.Errorf("commit: %w", writeError(err))
 	}
 	res := f.(raft.ApplyFuture).Response().(result)
-	return res.resources, s.because(res.err)
+	return res.resources, s.withReason(res.err)
 }
 
 // OpsVersion implements resource.ReplicatedBackend.
 func (s *Store) OpsVersion() (version int, node string) { return s.cfg.OpsVersion() }
 
 // WriteError implements resource.ReplicatedBackend. It returns the reason why
-// this server cannot write its log now, as a resource.ErrReadOnly. It returns
-// nil while the log can be written, and until a write has failed.
+// this server cannot write its log, as a resource.ErrReadOnly. It returns nil
+// until a write fails, and again after a write succeeds.
 func (s *Store) WriteError() error { return s.log.WriteError() }
 
 // Read implements resource.Backend. A strong read blocks for a round trip to a
@@ -64,7 +64,7 @@ func (s *Store) Read(ctx context.Context, c resource.Consistency, id *pb.ID) (*p
 		return nil, fmt.Errorf("read %s: %w", resource.IDString(id), err)
 	}
 	r, err := s.state.Read(ctx, id)
-	return r, s.because(err)
+	return r, s.withReason(err)
 }
 
 // List implements resource.Backend. A strong list blocks for a round trip to a
@@ -76,21 +76,21 @@ func (s *Store) List(
 		return nil, 0, fmt.Errorf("list %s: %w", resource.TypeString(q.Type), err)
 	}
 	all, index, err := s.state.List(ctx, q)
-	return all, index, s.because(err)
+	return all, index, s.withReason(err)
 }
 
 // ListByOwner implements resource.Backend.
 func (s *Store) ListByOwner(ctx context.Context, owner *pb.ID) ([]*pb.Resource, error) {
 	all, err := s.state.ListByOwner(ctx, owner)
-	return all, s.because(err)
+	return all, s.withReason(err)
 }
 
-// Watch implements resource.Backend. It sends the changes that this server has
-// applied.
+// Watch implements resource.Backend. The watch returns changes after this
+// server has applied them.
 func (s *Store) Watch(q resource.Query) (resource.Watch, error) {
 	w, err := s.state.Watch(q)
 	if err != nil {
-		return nil, s.because(err)
+		return nil, s.withReason(err)
 	}
 	return watch{w, s}, nil
 }
@@ -102,17 +102,17 @@ type watch struct {
 
 func (w watch) Next(ctx context.Context) (*pb.WatchEvent, error) {
 	ev, err := w.Watch.Next(ctx)
-	return ev, w.s.because(err)
+	return ev, w.s.withReason(err)
 }
 
-// Wait implements resource.Backend. It waits for a change that this server
-// applies.
+// Wait implements resource.Backend. Wait returns after this server has applied
+// a change.
 func (s *Store) Wait(ctx context.Context, q resource.Query, after uint64) error {
-	return s.because(s.state.Wait(ctx, q, after))
+	return s.withReason(s.state.Wait(ctx, q, after))
 }
 
-// ReadIndex implements resource.ReplicatedBackend. It blocks for a round trip
-// to a majority, and writes nothing.
+// ReadIndex implements resource.ReplicatedBackend. ReadIndex blocks for a round
+// trip to a majority, and writes nothing.
 func (s *Store) ReadIndex(ctx context.Context) (uint64, error) {
 	if err := s.checkFresh(ctx, resource.Strong); err != nil {
 		return 0, fmt.Errorf("read index: %w", err)
@@ -122,18 +122,18 @@ func (s *Store) ReadIndex(ctx context.Context) (uint64, error) {
 
 // WaitIndex implements resource.ReplicatedBackend.
 func (s *Store) WaitIndex(ctx context.Context, index uint64) error {
-	return s.because(s.state.WaitIndex(ctx, index))
+	return s.withReason(s.state.WaitIndex(ctx, index))
 }
 
-// checkFresh returns nil when the applied state of this server is fresh enough
-// for c.
+// checkFresh returns nil if the state of this server is fresh enough for a read
+// of consistency c.
 //
-// A strong read needs a leader that has applied everything of earlier terms
-// (see leaderTerm), and a majority that has confirmed its leadership since the
-// call began. Everything that this leader acknowledged is applied, because Raft
-// completes a commit after it applies the entry. If the term has changed since
-// then, another server may have led, and acknowledged entries that are not
-// applied here.
+// A strong read has two conditions. The leader has applied everything of
+// earlier terms (see leaderTerm). A majority has confirmed the leader since the
+// call began. The leader has applied everything that it acknowledged, because
+// Raft completes a commit after it applies the entry. If the term has changed
+// during the call, another leader may have acknowledged entries that this
+// server has not applied.
 func (s *Store) checkFresh(ctx context.Context, c resource.Consistency) error {
 	if c != resource.Strong {
 		return nil

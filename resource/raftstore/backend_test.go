@@ -32,8 +32,8 @@ func TestConformanceLeader(t *testing.T) {
 	resourcetest.Run(t, func(*testing.T) resourcetest.Target { return c.target(c.leader) })
 }
 
-// TestConformanceFollower: a follower that forwards to its leader keeps the
-// contract of a Backend too.
+// TestConformanceFollower checks that a follower that forwards requests to its
+// leader keeps the contract of a Backend.
 func TestConformanceFollower(t *testing.T) {
 	testutil.Cluster(t)
 	t.Parallel()
@@ -41,13 +41,13 @@ func TestConformanceFollower(t *testing.T) {
 	resourcetest.Run(t, func(*testing.T) resourcetest.Target { return c.target(c.follower) })
 }
 
-// cluster is a group of stores as servers run them: each serves gRPC for the
-// others, and reaps tombstones while it leads.
+// cluster is a group of stores that run as in servers. Each store serves gRPC
+// for the others, and reaps tombstones while it leads.
 type cluster struct {
 	t     testing.TB
 	nodes []string
 	nw    *network
-	dirs  map[string]string
+	dirs  map[string]string // data directories by node
 
 	stores  map[string]*Store
 	clients map[string]pb.StoreServiceClient
@@ -129,7 +129,7 @@ func (c *cluster) follower() *Store {
 	return s
 }
 
-// target returns the store that choose returns, as a server uses it.
+// target returns a conformance target for the store that choose returns.
 func (c *cluster) target(choose func() *Store) resourcetest.Target {
 	s := choose()
 	b, err := resource.NewForwardingBackend(s.cfg.Node, s, func(node string) (pb.StoreServiceClient, error) { return c.clients[node], nil })
@@ -137,7 +137,7 @@ func (c *cluster) target(choose func() *Store) resourcetest.Target {
 		c.t.Fatal(err)
 	}
 	owned := 0
-	if len(c.nodes) > 1 { // a group takes three times as long, with the same result
+	if len(c.nodes) > 1 { // fewer owned resources, because a group is three times slower
 		owned = 2000
 	}
 	return resourcetest.Target{

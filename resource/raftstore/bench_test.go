@@ -20,14 +20,14 @@ func BenchmarkCommit(b *testing.B) {
 				} else {
 					s = awaitLeader(b, values(group(b, loopback(b), nil))...)
 				}
-				var left atomic.Int64
-				left.Store(int64(b.N))
+				var remaining atomic.Int64
+				remaining.Store(int64(b.N))
 				var wg sync.WaitGroup
 				b.ResetTimer()
 				for w := range writers {
 					wg.Go(func() {
 						r := thing(b, "w"+sprint(w), "x")
-						for left.Add(-1) >= 0 {
+						for remaining.Add(-1) >= 0 {
 							if _, err := s.Commit(b.Context(), resource.PutOp(r, resource.AnyVersion)); err != nil {
 								b.Error(err)
 							}

@@ -3,6 +3,7 @@
 package raftstore
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,30 +19,31 @@ import (
 // drainTimeout bounds the time that Close waits for pending calls.
 const drainTimeout = time.Second
 
-// errRefused marks an error that do returned before it called Raft.
+// errRefused marks an error of calls.do for a call that did not reach Raft.
 var errRefused = errors.New("store takes no calls")
 
-// calls runs the calls of Raft, and has the state that ends them: a store that
-// is closing, or has failed.
+// calls runs the calls to Raft. It also records that the store is closing or
+// has failed, which ends the calls.
 type calls struct {
 	logger  *slog.Logger
 	onFail  func()         // called once, by fail
 	failedc chan struct{}  // closed when err is set
-	donec   chan struct{}  // closed when Close no longer waits for pending calls
-	pending sync.WaitGroup // added to with mu held and closing false
+	donec   chan struct{}  // closed when Close stops waiting for pending calls
+	pending sync.WaitGroup // calls.do adds to it with mu held, unless closing is set
 
 	mu      sync.Mutex
 	closing bool
-	err     error // reason for the failure of the store
+	err     error // reason for the failure of the store; nil while the store works
 }
 
 func newCalls(logger *slog.Logger, onFail func()) *calls {
 	return &calls{logger: logger, onFail: onFail, failedc: make(chan struct{}), donec: make(chan struct{})}
 }
 
-// do runs start, which calls Raft, and waits for Raft's result, ctx or Close. A
-// future of Raft does not end with a context, so each call has a goroutine that
-// waits. After an error of ctx or Close, Raft may still complete the call.
+// do runs start, which calls Raft, and waits for the result of Raft, for the
+// end of ctx or for Close. A future of Raft has no context, so each call has a
+// goroutine that waits for the future. If ctx or Close ends the wait, Raft may
+// still complete the call.
 func (c *calls) do(ctx context.Context, start func() raft.Future) (raft.Future, error) {
 	c.mu.Lock()
 	if err := c.errLocked(); err != nil {
@@ -69,7 +71,7 @@ func (c *calls) do(ctx context.Context, start func() raft.Future) (raft.Future, 
 	}
 }
 
-// fail stops the store with err as the reason. Only the first call counts.
+// fail stops the store with err as the reason. Later calls have no effect.
 func (c *calls) fail(err error) {
 	c.mu.Lock()
 	first := c.err == nil
@@ -84,12 +86,12 @@ func (c *calls) fail(err error) {
 	}
 }
 
-// Failed returns a channel that is closed when the store has failed. Err then
+// Failed returns a channel that is closed when the store fails. Err then
 // returns the reason.
 func (c *calls) Failed() <-chan struct{} { return c.failedc }
 
-// Err returns the reason for the failure of the store. It returns
-// resource.ErrClosed after Close, and nil while the store works.
+// Err returns the reason for the failure of the store, resource.ErrClosed after
+// Close, or nil while the store works.
 func (c *calls) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -111,13 +113,11 @@ func (c *calls) failure() error {
 	return c.err
 }
 
-// If the store has failed, because replaces an ErrClosed of the state by the
-// reason for the failure.
-func (c *calls) because(err error) error {
+// withReason returns err, or the result of Err if err is the resource.ErrClosed
+// of a state that was closed because the store failed.
+func (c *calls) withReason(err error) error {
 	if errors.Is(err, resource.ErrClosed) {
-		if why := c.Err(); why != nil {
-			return why
-		}
+		return cmp.Or(c.Err(), err)
 	}
 	return err
 }
@@ -141,8 +141,8 @@ func (c *calls) drain() {
 	}
 }
 
-// untilDeadline returns the time that Raft may take to accept a call. 0 means
-// no limit.
+// untilDeadline returns the time until the deadline of ctx, at least 1 ns. It
+// returns 0, which Raft takes as no limit, if ctx has no deadline.
 func untilDeadline(ctx context.Context) time.Duration {
 	if d, ok := ctx.Deadline(); ok {
 		return max(time.Until(d), time.Nanosecond)
@@ -150,22 +150,22 @@ func untilDeadline(ctx context.Context) time.Duration {
 	return 0
 }
 
-// writeError converts Raft's error of a write. The write had no effect if the
-// result is ErrNotLeader, ErrReadOnly, DeadlineExceeded or errRefused.
+// writeError converts an error of Raft for a write. The write had no effect if
+// the result is ErrNotLeader, ErrReadOnly, DeadlineExceeded or errRefused.
 func writeError(err error) error {
 	switch {
 	case errors.Is(err, raft.ErrNotLeader), errors.Is(err, raft.ErrLeadershipTransferInProgress):
 		return resource.ErrNotLeader
-	case errors.Is(err, raft.ErrEnqueueTimeout): // Raft never accepted it
+	case errors.Is(err, raft.ErrEnqueueTimeout): // Raft did not accept the write
 		return context.DeadlineExceeded
 	case errors.Is(err, errRefused), errors.Is(err, resource.ErrReadOnly):
 		return err
-	default: // leadership lost, disk error, shutdown, timeout: some server may have the entry in its log
+	default: // leadership lost, disk error, shutdown or timeout: a server may have the entry in its log
 		return fmt.Errorf("%w: %w", resource.ErrUnknownOutcome, err)
 	}
 }
 
-// readError converts Raft's error of a call that changes nothing.
+// readError converts an error of Raft for a call that changes nothing.
 func readError(err error) error {
 	switch {
 	case errors.Is(err, raft.ErrNotLeader), errors.Is(err, raft.ErrLeadershipLost),

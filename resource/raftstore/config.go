@@ -18,18 +18,19 @@ import (
 
 // Config configures a Store.
 type Config struct {
-	// Node is the name of this server, its id and its address in Raft. It is a
-	// DNS label. Required.
+	// Node is the name of this server, a DNS label. Raft uses the name as id
+	// and address. Required.
 	Node string
-	// Dir is the directory of log, snapshots and node name. Open creates it
-	// with mode 0700. One process at a time may use it. Required.
+	// Dir is the directory of the log, the snapshots and the node name. Open
+	// creates the directory with mode 0700. Only one process may use the
+	// directory at a time. Required.
 	Dir string
 	// Stream accepts and dials the connections of Raft. Dial is called with a
-	// node name as address and a timeout of at most 2 s. Dial must end when
-	// Close is called. The store closes Stream, also if Open fails. Required.
+	// node name as address and a timeout of at most 2 s. Close must end Dial.
+	// The store closes Stream, also if Open fails. Required.
 	Stream raft.StreamLayer
-	// OpsVersion returns the latest version of ops that all known servers of the
-	// group support, and a node that supports no later version.
+	// OpsVersion returns the latest version of ops that all known servers of
+	// the group support, and the name of a node that supports no later version.
 	// Default: resource.OpsVersion.
 	OpsVersion func() (version int, node string)
 	// Logger receives messages. Default: slog.Default().
@@ -38,21 +39,21 @@ type Config struct {
 	// Heartbeat is the minimum election timeout. A follower calls an election
 	// after one to two times Heartbeat without a message from the leader. A
 	// leader steps down if it does not reach a majority for three quarters of
-	// Heartbeat. The value must be the same on all servers. Default 1 s, at
-	// least 20 ms.
+	// Heartbeat. The value must be equal on all servers. Default 1 s, minimum
+	// 20 ms.
 	Heartbeat time.Duration
 	// SnapshotInterval is the time between two checks whether a snapshot is
-	// due. Default 30 s, at least 20 ms.
+	// due. Default 30 s, minimum 20 ms.
 	SnapshotInterval time.Duration
-	// SnapshotThreshold is the number of entries since the last snapshot after
-	// which the next one is due. Default 8192.
+	// SnapshotThreshold is the number of entries between two snapshots. Default
+	// 8192.
 	SnapshotThreshold uint64
 	// TrailingLogs is the number of entries that stay in the log after a
 	// snapshot. A server that missed fewer entries needs no snapshot. Default
 	// 10240.
 	TrailingLogs uint64
-	// SegmentSize is the size in bytes of one file of the log, which is
-	// allocated when it is created. Default 64 MiB, from 4096 bytes to 1 GiB.
+	// SegmentSize is the size of one log file in bytes, allocated when the file
+	// is created. Default 64 MiB, minimum 4096 bytes, maximum 1 GiB.
 	SegmentSize int
 }
 
@@ -62,18 +63,17 @@ const (
 	// index. A follower receives the index after at most twice this time.
 	commitTimeout = 25 * time.Millisecond
 	// rpcTimeout bounds one Raft call between servers. dialTimeout bounds the
-	// dial for such a call.
+	// dial for a call.
 	rpcTimeout  = 10 * time.Second
 	dialTimeout = 2 * time.Second
-	// rpcsInFlight of 1 turns pipelining off. With pipelining (raft 1.8.0), a
-	// leader whose follower rejects an entry can deadlock on the next entry,
-	// because the goroutine that would receive the entry has ended. That
-	// follower receives nothing more, and Shutdown never returns. Without
-	// pipelining, waiting entries share the next call, so the cost is small.
+	// rpcsInFlight of 1 disables pipelining. With pipelining (raft 1.8.0), a
+	// leader can deadlock after a follower rejects an entry: the goroutine that
+	// would receive the next entry has ended. The follower then receives
+	// nothing more, and Shutdown never returns. Without pipelining, pending
+	// entries share the next call, so the cost is small.
 	rpcsInFlight = 1
-	// maxBatch bounds the entries that are processed together: written to disk
-	// with one fsync, sent to a follower in one call, applied to the state
-	// machine.
+	// maxBatch bounds the number of entries in one batch. A batch is written to
+	// disk with one fsync, sent to a follower in one call, and applied at once.
 	maxBatch = 256
 	// maxEntry bounds a log entry, in bytes.
 	maxEntry        = 32 << 20
@@ -127,16 +127,16 @@ func (c *Config) raftConfig() *raft.Config {
 	rc.LocalID = raft.ServerID(c.Node)
 	rc.Logger = slogadapter.New(slog.New(slogadapter.Demote(c.Logger.Handler())), "raft")
 	rc.HeartbeatTimeout = c.Heartbeat
-	rc.ElectionTimeout = c.Heartbeat + electionNudge
-	// A leader steps down before another one is elected. A shorter stall costs
-	// no election.
+	rc.ElectionTimeout = c.Heartbeat + timeoutStep
+	// A leader must step down before another leader is elected. A stall of less
+	// than the lease costs no election.
 	rc.LeaderLeaseTimeout = c.Heartbeat * 3 / 4
 	rc.CommitTimeout = commitTimeout
 	rc.MaxAppendEntries, rc.BatchApplyCh = maxBatch, true
 	rc.SnapshotInterval = c.SnapshotInterval
 	rc.SnapshotThreshold = c.SnapshotThreshold
 	rc.TrailingLogs = c.TrailingLogs
-	rc.ShutdownOnRemove = false // a removed server answers eventual reads until it is closed
+	rc.ShutdownOnRemove = false // a removed server serves eventual reads until it is closed
 	rc.NoLegacyTelemetry = true
 	return rc
 }

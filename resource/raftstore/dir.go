@@ -20,9 +20,9 @@ import (
 // Files of a store's directory.
 const (
 	lockFile    = "lock"      // locked with flock by the process that uses the directory
-	nodeFile    = "node"      // the node's name and a newline; written before anything else
-	logDir      = "wal"       // of package raftlog
-	snapshotDir = "snapshots" // of the Raft library
+	nodeFile    = "node"      // contains the node name and a newline; written first
+	logDir      = "wal"       // directory of package raftlog
+	snapshotDir = "snapshots" // directory of the Raft library
 )
 
 // Remedies that error messages end with.
@@ -31,8 +31,9 @@ const (
 	rejoinRemedy    = "restore the data dir from a backup, or " + removeDirRemedy
 )
 
-// lockDir creates the directory if it does not exist, locks it for this
-// process, and checks that it belongs to node. Closing the file unlocks it.
+// lockDir creates the directory if necessary, locks the directory for this
+// process, and checks that the directory belongs to node. Closing the returned
+// file unlocks the directory.
 func lockDir(dir, node string) (_ *os.File, err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("data dir: %w", err)
@@ -56,8 +57,8 @@ func lockDir(dir, node string) (_ *os.File, err error) {
 	return lock, checkNode(dir, node)
 }
 
-// checkNode compares the name in the directory with node. It writes the name
-// into a new directory.
+// checkNode compares the name in the directory with node. In a new directory,
+// checkNode writes the name.
 func checkNode(dir, node string) error {
 	path := filepath.Join(dir, nodeFile)
 	b, err := os.ReadFile(path)
@@ -84,7 +85,8 @@ func checkNode(dir, node string) error {
 	return nil
 }
 
-// checkUnused rejects a directory that has a log and no node name.
+// checkUnused rejects a directory that has a log or snapshots. The directory
+// has no file with the node name.
 func checkUnused(dir string) error {
 	for _, name := range []string{logDir, snapshotDir} {
 		if _, err := os.Lstat(filepath.Join(dir, name)); err == nil {
@@ -95,16 +97,15 @@ func checkUnused(dir string) error {
 	return nil
 }
 
-// removeAll removes the files that match pattern. A process that was killed has
-// left them.
-func removeAll(what, pattern string) error {
-	paths, err := filepath.Glob(pattern)
-	if err != nil {
-		return err
-	}
-	for _, path := range paths {
-		if err := os.RemoveAll(path); err != nil {
-			return fmt.Errorf("remove %s: %w", what, err)
+// removeTornSnapshots removes the temporary files that a killed process left.
+func removeTornSnapshots(dir string) error {
+	for _, pattern := range []string{filepath.Join(snapshotDir, "*.tmp"), spoolPattern} {
+		paths, err := filepath.Glob(filepath.Join(dir, pattern))
+		for _, path := range paths {
+			err = errors.Join(err, os.RemoveAll(path))
+		}
+		if err != nil {
+			return fmt.Errorf("remove torn snapshot: %w", err)
 		}
 	}
 	return nil

@@ -14,7 +14,7 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// openFails checks that Open fails with an error that has all of want.
+// openFails checks that Open returns an error that contains each text of want.
 func openFails(t *testing.T, cfg Config, want ...string) {
 	t.Helper()
 	s, err := Open(cfg)
@@ -24,7 +24,7 @@ func openFails(t *testing.T, cfg Config, want ...string) {
 	}
 	for _, w := range want {
 		if !strings.Contains(err.Error(), w) {
-			t.Errorf("Open() = %q, want %q in it", err, w)
+			t.Errorf("Open() = %q, want an error with %q", err, w)
 		}
 	}
 }
@@ -58,8 +58,8 @@ func writeTest(t *testing.T, path, content string) string {
 	return path
 }
 
-// TestOpen_Again: a store that is opened again has the same resources and
-// versions. Its indexes continue to increase.
+// TestOpen_Again checks that a reopened store has the same resources and
+// versions, and that its indexes continue to increase.
 func TestOpen_Again(t *testing.T) {
 	nw := loopback(t)
 	cfg := nw.config(t, "a", t.TempDir())
@@ -72,9 +72,7 @@ func TestOpen_Again(t *testing.T) {
 	for i := range 100 {
 		put(t, s, "n"+sprint(i), "1")
 	}
-	if err := s.raft.Snapshot().Error(); err != nil {
-		t.Fatal(err)
-	}
+	mustSnapshot(t, s)
 	last := put(t, s, "n0", "2") // in the log, not in the snapshot
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
@@ -89,7 +87,7 @@ func TestOpen_Again(t *testing.T) {
 
 	s = mustOpen(t, nw.config(t, "a", cfg.Dir))
 	if !s.HasState() {
-		t.Error("HasState() after a restart = false")
+		t.Error("HasState() after a restart = false, want true")
 	}
 	if _, err := os.Stat(torn); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("Stat() of the torn snapshot = %v, want ErrNotExist", err)
@@ -108,9 +106,9 @@ func TestOpen_Again(t *testing.T) {
 	}
 }
 
-// TestOpen_DamagedFiles truncates, empties and overwrites files. Open returns
-// an error, or recovers if the damage looks like that of a crash. It never
-// panics.
+// TestOpen_DamagedFiles truncates, empties and overwrites files. Open may
+// recover from damage that a crash can cause. Otherwise Open returns an error.
+// Open never panics.
 func TestOpen_DamagedFiles(t *testing.T) {
 	nw := loopback(t)
 	cfg := nw.config(t, "a", t.TempDir())
@@ -123,9 +121,7 @@ func TestOpen_DamagedFiles(t *testing.T) {
 	for i := range 50 {
 		put(t, s, "n"+sprint(i), strings.Repeat("x", 100))
 	}
-	if err := s.raft.Snapshot().Error(); err != nil {
-		t.Fatal(err)
-	}
+	mustSnapshot(t, s)
 	put(t, s, "last", "1")
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
@@ -138,14 +134,14 @@ func TestOpen_DamagedFiles(t *testing.T) {
 		return err
 	})
 	if err != nil || len(files) < 4 {
-		t.Fatalf("files = %v, %v", files, err)
+		t.Fatalf("WalkDir() finds %v, %v, want at least 4 files", files, err)
 	}
 	for _, file := range files {
 		for what, damage := range map[string]func(b []byte) []byte{
 			"emptied":     func([]byte) []byte { return nil },
 			"cut":         func(b []byte) []byte { return b[:len(b)/2] },
 			"overwritten": func(b []byte) []byte { copy(b[len(b)/3:], strings.Repeat("garbage", 20)); return b },
-			"foreign":     func(b []byte) []byte { return []byte(strings.Repeat("something else ", len(b)/15)) },
+			"replaced":    func(b []byte) []byte { return []byte(strings.Repeat("something else ", len(b)/15)) },
 		} {
 			t.Run(what+" "+filepath.Base(file), func(t *testing.T) {
 				dir := t.TempDir()
@@ -160,7 +156,7 @@ func TestOpen_DamagedFiles(t *testing.T) {
 				s, err := Open(nw.config(t, "a", dir))
 				if err != nil {
 					if !strings.Contains(err.Error(), "data dir "+dir) {
-						t.Errorf("Open() = %v, want the data dir in it", err)
+						t.Errorf("Open() = %v, want an error with %q", err, "data dir "+dir)
 					}
 					return
 				}
@@ -171,8 +167,8 @@ func TestOpen_DamagedFiles(t *testing.T) {
 	}
 }
 
-// TestApply_UnknownEntry: an entry of a newer version fails the store instead
-// of being skipped, also after a restart.
+// TestApply_UnknownEntry checks that a log entry of a newer version fails the
+// store, also after a restart, and is not skipped.
 func TestApply_UnknownEntry(t *testing.T) {
 	nw := loopback(t)
 	cfg := nw.config(t, "a", t.TempDir())
@@ -194,7 +190,7 @@ func TestApply_UnknownEntry(t *testing.T) {
 	for range 2 {
 		<-s.Failed()
 		if err := s.Err(); err == nil || !strings.Contains(err.Error(), "start a version of wanfed that can") {
-			t.Fatalf("Err() = %v, want the entry and a remedy", err)
+			t.Fatalf("Err() = %v, want an error with a remedy", err)
 		}
 		_, readErr := s.Read(t.Context(), resource.Eventual, r.Id)
 		_, commitErr := s.Commit(t.Context(), resource.PutOp(thing(t, "y", "1"), ""))
@@ -211,7 +207,7 @@ func TestApply_UnknownEntry(t *testing.T) {
 		s = mustOpen(t, nw.config(t, "a", cfg.Dir))
 	}
 	if _, err := w.Next(t.Context()); err == nil || errors.Is(err, resource.ErrWatchReset) {
-		t.Errorf("Next() of the failed store = %v, want its failure", err)
+		t.Errorf("Next() of the failed store = %v, want the reason for the failure", err)
 	}
 }
 
@@ -230,7 +226,7 @@ func TestStore_Closed(t *testing.T) {
 			t.Errorf("error after Close = %v, want ErrClosed", err)
 		}
 	}
-	if st := s.Stats(); st.State != "stopped" || st.Leader != "" {
-		t.Errorf("Stats() = %+v, want stopped", st)
+	if node, known := s.Leader(); known || s.CaughtUp() {
+		t.Errorf("Leader() after Close = %q, %t, CaughtUp() = %t, want none and false", node, known, s.CaughtUp())
 	}
 }

@@ -15,7 +15,8 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// smallDisk mounts a file system of size bytes. It skips the test if it cannot.
+// smallDisk mounts a file system of size bytes and returns its directory. It
+// skips the test if the mount fails.
 func smallDisk(t *testing.T, size int) string {
 	t.Helper()
 	if os.Getuid() != 0 {
@@ -40,8 +41,8 @@ func remount(t *testing.T, dir string, flags uintptr, options string) {
 	}
 }
 
-// TestOpen_ReadOnlyDir: a store whose directory cannot be written does not
-// open. The error names the directory, whose contents stay.
+// TestOpen_ReadOnlyDir checks that Open fails if the directory cannot be
+// written, that the error names the directory, and that no data are lost.
 func TestOpen_ReadOnlyDir(t *testing.T) {
 	dir := smallDisk(t, 16<<20)
 	nw := loopback(t)
@@ -65,7 +66,7 @@ func TestOpen_ReadOnlyDir(t *testing.T) {
 	}
 	if text := err.Error(); !strings.Contains(text, dir) || !strings.Contains(text, "read-only file system") ||
 		!strings.Contains(text, "make it writable, and start the server again") {
-		t.Errorf("Open() = %v, want directory, cause and remedy", err)
+		t.Errorf("Open() = %v, want an error with directory, cause and remedy", err)
 	}
 	remount(t, dir, 0, "size=16m")
 	s = mustOpen(t, nw.config(t, "a", dir))
@@ -76,8 +77,8 @@ func TestOpen_ReadOnlyDir(t *testing.T) {
 	}
 }
 
-// TestCommit_LargeResources: resources of 1 MiB are written, replaced and read
-// again after a restart.
+// TestCommit_LargeResources checks that a store writes and replaces resources
+// of 1 MiB, and reads them after a restart.
 func TestCommit_LargeResources(t *testing.T) {
 	nw := loopback(t)
 	cfg := nw.config(t, "a", t.TempDir())

@@ -16,8 +16,8 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// pipes returns a network in memory, for tests with fake time. Real sockets
-// would stop the clock.
+// pipes returns a network in memory for tests with fake time. While a goroutine
+// waits for a real socket, fake time does not advance.
 func pipes() *network {
 	return newNetwork(
 		func(*network) net.Listener {
@@ -58,8 +58,8 @@ func (l *pipeListener) Close() error {
 
 func (l *pipeListener) Addr() net.Addr { return nodeAddr("pipe") }
 
-// TestElection_OnlyVoter: the only voter leads at once, after Bootstrap and
-// after a restart, whatever the heartbeat.
+// TestElection_OnlyVoter checks that the only voter leads immediately after
+// Bootstrap and after a restart, independent of Heartbeat.
 func TestElection_OnlyVoter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nw := pipes()
@@ -80,7 +80,7 @@ func TestElection_OnlyVoter(t *testing.T) {
 		s = mustOpen(t, again)
 		awaitLeader(t, s)
 		if got := textOf(t, s, resource.Strong, "x"); got != "1" {
-			t.Errorf("x after the restart = %q, want 1", got)
+			t.Errorf("Read(x) after the restart = %q, want 1", got)
 		}
 		if took := time.Since(start); took > time.Second {
 			t.Errorf("two elections of the only voter took %v, want at most a second", took)
@@ -88,9 +88,9 @@ func TestElection_OnlyVoter(t *testing.T) {
 	})
 }
 
-// TestElection_Time: three servers have a leader a few round trips after
-// Bootstrap, and a new one a few heartbeats after they lost it. An undisturbed
-// leader stays.
+// TestElection_Time checks that three servers elect a leader a few round trips
+// after Bootstrap, and a new leader a few heartbeats after the loss of a
+// leader. A leader that is not disturbed stays.
 func TestElection_Time(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nw := pipes()
@@ -101,10 +101,10 @@ func TestElection_Time(t *testing.T) {
 		if took := time.Since(start); took > heartbeat {
 			t.Errorf("the first election took %v, want at most %v", took, heartbeat)
 		}
-		term := first.Stats().Term
+		term := first.raft.CurrentTerm()
 		time.Sleep(time.Minute)
-		if !first.IsLeader() || first.Stats().Term != term {
-			t.Error("an undisturbed leader lost its term")
+		if now := first.raft.CurrentTerm(); !first.IsLeader() || now != term {
+			t.Errorf("undisturbed leader: IsLeader() = %t in term %d, want true in term %d", first.IsLeader(), now, term)
 		}
 
 		nw.isolate(first.cfg.Node, true)
@@ -118,14 +118,15 @@ func TestElection_Time(t *testing.T) {
 		nw.isolate(first.cfg.Node, false)
 		awaitText(t, first, "x", "1")
 		if !next.IsLeader() {
-			t.Error("the returning server took leadership")
+			t.Errorf("IsLeader() at %s = false after %s returned, want true", next.cfg.Node, first.cfg.Node)
 		}
 	})
 }
 
-// TestHoldback: a server that was away for a minute is up to date within a
-// second of its return. The leader does not wait for it during a leadership
-// transfer, or after it was removed.
+// TestHoldback checks that a server that was unreachable for a minute is up to
+// date a second after its return. The leader does not hold calls to an
+// unreachable server during a leadership transfer, or after that server was
+// removed.
 func TestHoldback(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nw := pipes()
@@ -147,7 +148,7 @@ func TestHoldback(t *testing.T) {
 
 		nw.isolate(away.cfg.Node, true)
 		time.Sleep(time.Minute)
-		for range 3 { // tries the absent server too
+		for range 3 { // a transfer may also try the unreachable server
 			leader = write(t, values(all, away), "x", "y")
 			start := time.Now()
 			if err := leader.TransferLeadership(t.Context()); err != nil {
@@ -171,7 +172,8 @@ func TestHoldback(t *testing.T) {
 	})
 }
 
-// TestTransferLeadership: a transfer does not wait for a timeout.
+// TestTransferLeadership checks that a transfer does not wait for an election
+// timeout.
 func TestTransferLeadership(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		all := group(t, pipes(), func(c *Config) { c.Heartbeat = time.Minute })
@@ -183,7 +185,7 @@ func TestTransferLeadership(t *testing.T) {
 		}
 		next := awaitLeader(t, values(all, first)...)
 		if got := textOf(t, next, resource.Strong, "x"); got != "1" {
-			t.Errorf("x at the next leader = %q, want 1", got)
+			t.Errorf("Read(x) at the next leader = %q, want 1", got)
 		}
 		if took := time.Since(start); took > time.Second {
 			t.Errorf("the transfer took %v, want at most a second", took)
@@ -191,8 +193,8 @@ func TestTransferLeadership(t *testing.T) {
 	})
 }
 
-// TestStrongRead: while leadership moves, every strong read that succeeds has
-// all writes that were acknowledged before it.
+// TestStrongRead checks that every successful strong read returns all writes
+// that were acknowledged before the read, while leadership is transferred.
 func TestStrongRead(t *testing.T) {
 	testutil.Cluster(t)
 	all := group(t, loopback(t), nil)

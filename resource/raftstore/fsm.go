@@ -16,18 +16,19 @@ import (
 	"github.com/wanfed/wanfed/resource/memory"
 )
 
-// machine is the state machine that Raft calls, from one goroutine.
+// machine is the state machine (raft.FSM). Raft calls it from one goroutine.
 type machine struct {
 	state    *memory.State
-	restored func()      // called when the state is a snapshot's
+	restored func()      // called after a snapshot became the state
 	fail     func(error) // stops the store
 
-	mu      sync.Mutex // held while entries are applied: replay has another goroutine
-	err     error      // reason for the failure of the store; once set, nothing is applied or saved
-	applied uint64     // the last entry that Raft has applied in this process; 0: none
-
-	// replayed and replayedTerm are index and term of the last entry that
-	// replay applied; 0: none.
+	mu  sync.Mutex // held while entries are applied, because replay has its own goroutine
+	err error      // reason for the failure of the store; once set, nothing is applied or saved
+	// applied is the index of the last entry that Raft has applied in this
+	// process. 0 means none.
+	applied uint64
+	// replayed and replayedTerm are the index and the term of the last entry
+	// that replay applied. 0 means none.
 	replayed, replayedTerm uint64
 }
 
@@ -36,7 +37,8 @@ var (
 	_ raft.BatchingFSM        = (*machine)(nil)
 )
 
-// result is the response to one entry, for the Commit that waits for it.
+// result is the response to one entry. Raft passes it to the Commit that
+// appended the entry.
 type result struct {
 	resources []*pb.Resource
 	err       error
@@ -45,39 +47,37 @@ type result struct {
 // Apply implements raft.FSM.
 func (m *machine) Apply(log *raft.Log) any { return m.ApplyBatch([]*raft.Log{log})[0] }
 
-// ApplyBatch implements raft.BatchingFSM. The results depend on the state and
-// the entries alone, as if each entry were applied on its own. A failed
-// expectation is a result. An entry that cannot be decoded has no result,
-// because another version may decode it, and the states of the servers would
-// differ. No entry after it is applied.
+// ApplyBatch implements raft.BatchingFSM. Its results depend only on the state
+// and the entries, as if each entry were applied alone. A failed expectation is
+// a valid result. An entry that cannot be decoded fails the store, and no later
+// entry is applied. Otherwise the state would differ from the state of a server
+// whose version can decode the entry.
 func (m *machine) ApplyBatch(logs []*raft.Log) []any {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	skipped := m.skipReplayed(logs)
 	results := make([]any, len(logs))
 	for i := range skipped {
-		results[i] = result{err: m.err} // no Commit waits for it
+		results[i] = result{err: m.err} // no Commit receives this result
 	}
 	m.applyNew(logs[skipped:], results[skipped:])
 	return results
 }
 
-// applyNew applies entries that the state does not have yet.
+// applyNew applies entries that the state does not have, and sets their
+// results.
 func (m *machine) applyNew(logs []*raft.Log, results []any) {
 	entries := make([]*memory.Entry, 0, len(logs))
 	byLog := make([]*memory.Entry, len(logs))
-	var broken error // of the first entry that cannot be decoded
+	var decodeErr error // error of the first entry that cannot be decoded
 	for i, log := range logs {
 		if log.Type != raft.LogCommand {
 			continue
 		}
-		e, err := decode(log)
-		if err != nil {
-			broken = err
+		if byLog[i], decodeErr = decode(log); decodeErr != nil {
 			break
 		}
-		entries = append(entries, e)
-		byLog[i] = e
+		entries = append(entries, byLog[i])
 	}
 	if m.err == nil {
 		m.state.ApplyAll(entries)
@@ -86,7 +86,7 @@ func (m *machine) applyNew(logs []*raft.Log, results []any) {
 		switch {
 		case log.Type != raft.LogCommand:
 		case m.err == nil && byLog[i] == nil:
-			results[i] = result{err: m.failWith(broken)}
+			results[i] = result{err: m.failWith(decodeErr)}
 		default:
 			results[i] = m.result(byLog[i])
 		}
@@ -105,7 +105,8 @@ func decode(log *raft.Log) (*memory.Entry, error) {
 	return &memory.Entry{Index: log.Index, Ops: b.GetOps()}, nil
 }
 
-// result returns the result of an entry that was applied.
+// result returns the result of an applied entry. An unexpected error fails the
+// store.
 func (m *machine) result(e *memory.Entry) result {
 	switch {
 	case m.err != nil:
@@ -122,14 +123,13 @@ func (m *machine) failWith(err error) error {
 	return err
 }
 
-// StoreConfiguration implements raft.ConfigurationStore. Because of this
-// method, Raft counts membership entries as applied and can take a snapshot
-// after such an entry.
+// StoreConfiguration implements raft.ConfigurationStore. With this method, Raft
+// counts membership entries as applied, and can take a snapshot after them.
 func (m *machine) StoreConfiguration(uint64, raft.Configuration) {}
 
-// Snapshot implements raft.FSM. It returns no snapshot while the state has
-// entries that Raft has not applied: the snapshot would have more entries than
-// its metadata.
+// Snapshot implements raft.FSM. While the state has replayed entries that Raft
+// has not applied, Snapshot returns an error. The data of a snapshot would be
+// newer than the index in its metadata.
 func (m *machine) Snapshot() (raft.FSMSnapshot, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -142,9 +142,9 @@ func (m *machine) Snapshot() (raft.FSMSnapshot, error) {
 	return fsmSnapshot{m.state.Snapshot()}, nil
 }
 
-// Restore implements raft.FSM. A snapshot with a correct checksum that cannot
-// be read fails the store. Otherwise Raft would start with an older snapshot
-// and lose the entries that the log no longer has.
+// Restore implements raft.FSM. An unreadable snapshot with a correct checksum
+// fails the store. Otherwise Raft would start with an older snapshot and lose
+// the entries that the log no longer has.
 func (m *machine) Restore(r io.ReadCloser) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -163,8 +163,8 @@ func (m *machine) Restore(r io.ReadCloser) error {
 	}
 }
 
-// fsmSnapshot is written by another goroutine of Raft, while entries are
-// applied.
+// fsmSnapshot is a snapshot for Raft. Raft writes the snapshot in another
+// goroutine while the machine applies entries.
 type fsmSnapshot struct{ *memory.Snapshot }
 
 func (s fsmSnapshot) Persist(sink raft.SnapshotSink) error {

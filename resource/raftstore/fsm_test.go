@@ -14,8 +14,8 @@ import (
 	"github.com/wanfed/wanfed/resource/memory"
 )
 
-// FuzzApply: no log entry makes the state machine panic, and a rejected entry
-// changes nothing.
+// FuzzApply checks that no log entry makes the state machine panic, and that a
+// rejected entry changes nothing.
 func FuzzApply(f *testing.F) {
 	r := thing(f, "x", "1")
 	child := thing(f, "y", "1")
@@ -56,10 +56,10 @@ func FuzzApply(f *testing.F) {
 		defer m.state.Close()
 		res := m.Apply(&raft.Log{Index: 5, Data: entry}).(result)
 		if res.err != nil && m.state.Index() != 1 {
-			t.Errorf("state after the rejection %v is at %d, want no change", res.err, m.state.Index())
+			t.Errorf("Index() after Apply() = %v is %d, want 1", res.err, m.state.Index())
 		}
 		if _, err := m.Snapshot(); (err != nil) != (failed != nil) {
-			t.Errorf("failure = %v, Snapshot() = %v, want both or neither", failed, err)
+			t.Errorf("Snapshot() = %v, fail() was called with %v, want an error for both or for neither", err, failed)
 		}
 	})
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// TestFailover: under load, the leader is closed and its successor isolated.
-// Nothing that was acknowledged is lost, and both catch up.
+// TestFailover closes the leader under load, and isolates the next leader. It
+// checks that no acknowledged write is lost and that both servers catch up.
 func TestFailover(t *testing.T) {
 	testutil.Cluster(t)
 	nw := loopback(t)
@@ -41,7 +41,7 @@ func TestFailover(t *testing.T) {
 	awaitWrites(t, third, 40)
 	acked = append(acked, stop()...)
 
-	// The isolated server returns nothing that is out of date.
+	// The isolated server must not return outdated data.
 	if _, err := second.Read(t.Context(), resource.Strong, &pb.ID{Type: testType, Name: "after"}); !errors.Is(err, resource.ErrNotLeader) {
 		t.Errorf("strong Read() at the isolated server = %v, want ErrNotLeader", err)
 	}
@@ -54,7 +54,7 @@ func TestFailover(t *testing.T) {
 	t.Logf("%d writes acknowledged", len(acked))
 }
 
-// TestFollower: a follower serves eventual reads and watches only.
+// TestFollower checks that a follower serves only eventual reads and watches.
 func TestFollower(t *testing.T) {
 	all := group(t, loopback(t), nil)
 	leader := awaitLeader(t, values(all)...)
@@ -70,7 +70,7 @@ func TestFollower(t *testing.T) {
 	defer w.Close()
 	r := put(t, leader, "x", "1")
 	awaitText(t, f, "x", "1")
-	for _, want := range []bool{false, true} { // end of snapshot, upsert; or the other way round
+	for _, want := range []bool{false, true} { // the watch began before the write: end of snapshot, then upsert
 		ev, err := w.Next(t.Context())
 		if err != nil || (ev.GetUpsert() != nil) != want {
 			t.Errorf("Next() = %v, %v, want an upsert: %t", ev, err, want)
@@ -90,24 +90,25 @@ func TestFollower(t *testing.T) {
 		}
 	}
 	if f.IsLeader() {
-		t.Error("IsLeader() of a follower = true")
+		t.Error("IsLeader() of a follower = true, want false")
 	}
-	st := f.Stats()
-	if st.State != "follower" || st.Leader != leader.cfg.Node || st.LastContact < 0 ||
-		st.StoreIndex != r.ModifyIndex || !slices.Equal(st.Voters, []string{"a", "b", "c"}) {
-		t.Errorf("Stats() = %+v, want a follower of %s", st, leader.cfg.Node)
+	if contact := f.LastContact(); contact < 0 || !f.CaughtUp() {
+		t.Errorf("LastContact() = %v, CaughtUp() = %t, want at least 0 and true", contact, f.CaughtUp())
+	}
+	if voters, err := f.Peers(); err != nil || !slices.Equal(voters, []string{"a", "b", "c"}) {
+		t.Errorf("Peers() = %v, %v, want [a b c]", voters, err)
 	}
 }
 
-// TestNoMajority: the calls of an isolated leader fail in time. The outcome of
-// its write is unknown.
+// TestNoMajority checks that the calls of an isolated leader end with their
+// context, and that the outcome of a write is unknown.
 func TestNoMajority(t *testing.T) {
 	synctest.Test(t, testNoMajority)
 }
 
 func testNoMajority(t *testing.T) {
 	nw := pipes()
-	all := group(t, nw, nil) // an isolated leader keeps its leadership for a while
+	all := group(t, nw, nil) // with the default heartbeat, an isolated leader leads longer than ctx
 	leader := awaitLeader(t, values(all)...)
 	r := put(t, leader, "x", "1")
 	nw.isolate(leader.cfg.Node, true)
@@ -128,12 +129,12 @@ func testNoMajority(t *testing.T) {
 	if _, err := leader.Commit(t.Context(), resource.PutOp(thing(t, "z", "1"), "")); !errors.Is(err, resource.ErrNotLeader) {
 		t.Errorf("Commit() after the leadership = %v, want ErrNotLeader", err)
 	}
-	if textOf(t, leader, resource.Eventual, "x") != "1" {
-		t.Error("eventual Read() without a majority failed, want 1")
+	if got := textOf(t, leader, resource.Eventual, "x"); got != "1" {
+		t.Errorf("eventual Read(x) without a majority = %q, want 1", got)
 	}
 }
 
-// TestMembers: a group of one server grows to three, and then removes its
+// TestMembers adds two servers to a group of one server, and then removes the
 // leader.
 func TestMembers(t *testing.T) {
 	synctest.Test(t, testMembers)
@@ -148,7 +149,7 @@ func testMembers(t *testing.T) {
 	}
 	a := mustOpen(t, config("a"))
 	if a.HasState() {
-		t.Error("HasState() of a new store = true")
+		t.Error("HasState() of a new store = true, want false")
 	}
 	if err := a.Bootstrap([]string{"a"}); err != nil {
 		t.Fatal(err)
@@ -176,23 +177,23 @@ func testMembers(t *testing.T) {
 		t.Error("AddVoter(Not A Label) = nil, want an error")
 	}
 	if voters, err := a.Peers(); err != nil || !slices.Equal(voters, []string{"a", "b", "c"}) {
-		t.Errorf("Peers() = %v, %v", voters, err)
+		t.Errorf("Peers() = %v, %v, want [a b c]", voters, err)
 	}
-	put(t, a, "y", "1") // needs b or c
+	put(t, a, "y", "1") // needs the vote of b or c
 
 	if err := a.RemoveServer(t.Context(), "d"); err != nil {
-		t.Errorf("RemoveServer() of another server = %v, want nil", err)
+		t.Errorf("RemoveServer(d) = %v, want nil: d is not a member", err)
 	}
 	if err := a.RemoveServer(t.Context(), "a"); err != nil {
 		t.Fatal(err)
 	}
 	next := awaitLeader(t, values(all, a)...)
 	if voters, err := next.Peers(); err != nil || !slices.Equal(voters, []string{"b", "c"}) {
-		t.Errorf("Peers() = %v, %v", voters, err)
+		t.Errorf("Peers() = %v, %v, want [b c]", voters, err)
 	}
 	put(t, next, "z", "1")
-	if a.IsLeader() || textOf(t, a, resource.Eventual, "y") != "1" {
-		t.Error("the removed server leads, or does not have y")
+	if got := textOf(t, a, resource.Eventual, "y"); got != "1" || a.IsLeader() {
+		t.Errorf("removed server: Read(y) = %q, IsLeader() = %t, want 1 and false", got, a.IsLeader())
 	}
 }
 
@@ -204,15 +205,15 @@ func TestBootstrap_Refuses(t *testing.T) {
 		}
 	}
 	if s.HasState() {
-		t.Error("HasState() after refused Bootstraps = true")
+		t.Error("HasState() after failed Bootstraps = true, want false")
 	}
 	if _, err := s.Commit(t.Context(), resource.PutOp(thing(t, "x", "1"), "")); !errors.Is(err, resource.ErrNotLeader) {
 		t.Errorf("Commit() before Bootstrap = %v, want ErrNotLeader", err)
 	}
 }
 
-// TestInstallSnapshot: a follower that was away for longer than the log gets a
-// snapshot. Its watches are reset.
+// TestInstallSnapshot checks that a follower that missed more entries than the
+// leader's log has receives a snapshot, and that its watches are reset.
 func TestInstallSnapshot(t *testing.T) {
 	testutil.Cluster(t)
 	nw := loopback(t)
@@ -226,7 +227,7 @@ func TestInstallSnapshot(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer w.Close()
-	for range 2 { // old, end of snapshot
+	for range 2 { // resource "old", then end of snapshot
 		if _, err := w.Next(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -239,13 +240,11 @@ func TestInstallSnapshot(t *testing.T) {
 	if _, err := leader.Commit(t.Context(), resource.RemoveOp(&pb.ID{Type: testType, Name: "old"}, "")); err != nil {
 		t.Fatal(err)
 	}
-	if err := leader.raft.Snapshot().Error(); err != nil {
-		t.Fatal(err)
-	}
+	mustSnapshot(t, leader)
 	nw.isolate(away.cfg.Node, false)
 	awaitText(t, away, "n39", "1")
 	if got := textOf(t, away, resource.Eventual, "old"); got != "" {
-		t.Errorf("old = %q, want none: it was deleted", got)
+		t.Errorf("Read(old) = %q, want none: the resource was deleted", got)
 	}
 	if ev, err := w.Next(t.Context()); !errors.Is(err, resource.ErrWatchReset) {
 		t.Errorf("Next() of a watch over a snapshot = %v, %v, want ErrWatchReset", ev, err)
@@ -253,7 +252,7 @@ func TestInstallSnapshot(t *testing.T) {
 	put(t, awaitLeader(t, values(all)...), "new", "1")
 	awaitText(t, away, "new", "1")
 
-	// After a restart it has the snapshot and the log.
+	// After a restart, the follower reads the snapshot and the log.
 	dir, node := away.cfg.Dir, away.cfg.Node
 	if err := away.Close(); err != nil {
 		t.Fatal(err)

@@ -26,7 +26,15 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// shortHeartbeat is for tests in which leaders are lost.
+// mustSnapshot makes Raft take a snapshot.
+func mustSnapshot(t testing.TB, s *Store) {
+	t.Helper()
+	if err := s.raft.Snapshot().Error(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// shortHeartbeat is for tests that lose leaders.
 func shortHeartbeat(c *Config) { c.Heartbeat = 150 * time.Millisecond }
 
 func mustOpen(t testing.TB, cfg Config) *Store {
@@ -74,9 +82,10 @@ func group(t testing.TB, nw *network, change func(*Config)) map[string]*Store {
 	return all
 }
 
+// waitLimit bounds each wait of a test.
 const waitLimit = time.Minute
 
-// until waits until cond holds.
+// until waits until cond returns true. what names the condition.
 func until(t testing.TB, what string, cond func() bool) {
 	t.Helper()
 	testutil.Eventually(t, waitLimit, cond, "%s", what)
@@ -98,6 +107,7 @@ func awaitLeader(t testing.TB, stores ...*Store) *Store {
 	return leader
 }
 
+// values returns the stores of nodes a, b and c, in this order, except some.
 func values(all map[string]*Store, except ...*Store) []*Store {
 	var out []*Store
 	for _, node := range []string{"a", "b", "c"} {
@@ -128,8 +138,8 @@ func put(t testing.TB, s *Store, name, text string) *pb.Resource {
 	return out[0]
 }
 
-// write writes at the store that leads, again if leadership is lost, and
-// returns that store.
+// write commits a resource on the leader and returns the leader. If leadership
+// is lost, write tries again.
 func write(t testing.TB, stores []*Store, name, text string) *Store {
 	t.Helper()
 	for {
@@ -144,7 +154,7 @@ func write(t testing.TB, stores []*Store, name, text string) *Store {
 	}
 }
 
-// textOf returns the text of a resource, "" if the resource does not exist.
+// textOf returns the text of a resource, or "" if the resource does not exist.
 func textOf(t testing.TB, s *Store, c resource.Consistency, name string) string {
 	t.Helper()
 	r, err := s.Read(t.Context(), c, &pb.ID{Type: testType, Name: name})

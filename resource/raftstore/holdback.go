@@ -8,29 +8,30 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// holdback delays the failure of a leader's call until the called server can be
-// reached again.
+// holdback delays the failure of a leader's call until the leader can reach the
+// called server again.
 //
 // Raft retries a failed call after a backoff that grows to ten seconds. Nothing
-// ends the backoff early. The heartbeats have their own goroutine and reach a
-// returning server within half a heartbeat timeout. With the delay, Raft sees
-// an outage of any length as one failure, and its backoff is some milliseconds.
+// ends the backoff early. Heartbeats have their own goroutine and reach a
+// returning server within half a heartbeat timeout. With the delay, an outage
+// of any length is one failure for Raft, and the backoff is some milliseconds.
 //
 // A call is held only while this server leads in the term of the call, the
 // called server belongs to the group, and no leadership transfer is in
-// progress. In other cases Raft needs the goroutine that would wait.
+// progress. In all other cases Raft needs the goroutine of the call.
 type holdback struct {
-	// leads reports whether this server leads a group that has id, in that
-	// term. It is nil until start is called. While it is nil, no call is held.
+	// leads reports whether this server leads in that term, and id is a voter
+	// of its group. leads is nil until start is called. Without leads, no call
+	// is held.
 	leads func(id raft.ServerID, term uint64) bool
 
 	mu        sync.Mutex
-	waiting   map[raft.ServerID]chan struct{} // closed to release the calls to a server
-	transfers int                             // in progress
+	waiting   map[raft.ServerID]chan struct{} // closing a channel releases the calls to that server
+	transfers int                             // number of leadership transfers in progress
 	stopped   bool
 }
 
-// start begins to hold calls. It is called once.
+// start enables the holding of calls. It is called once.
 func (h *holdback) start(leads func(id raft.ServerID, term uint64) bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -38,7 +39,8 @@ func (h *holdback) start(leads func(id raft.ServerID, term uint64) bool) {
 	h.waiting = make(map[raft.ServerID]chan struct{})
 }
 
-// wait returns when id was reached, or when the call must not be held.
+// wait holds a failed call to id. It returns when this server has reached id,
+// or when the call must not be held.
 func (h *holdback) wait(id raft.ServerID, term uint64) {
 	h.mu.Lock()
 	leads := h.leads
@@ -52,8 +54,8 @@ func (h *holdback) wait(id raft.ServerID, term uint64) {
 		h.waiting[id] = reached
 	}
 	h.mu.Unlock()
-	// leads is called after the channel is in the map. Every later change is
-	// followed by release, which finds the channel.
+	// The channel must be in the map before leads is called. A later change of
+	// leadership or membership calls release, which then finds the channel.
 	if !leads(id, term) {
 		h.reached(id)
 	}
@@ -70,8 +72,8 @@ func (h *holdback) reached(id raft.ServerID) {
 	}
 }
 
-// release releases all calls. Raft's next call is held again if it must be. It
-// is called after leadership was lost, or a server left the group.
+// release releases all calls. It is called after leadership was lost or a
+// server left the group. A later call of Raft may be held again.
 func (h *holdback) release() {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -20,10 +20,10 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// TestInstallSnapshot_UncommittedEntryAfter: the log of a server begins right
-// after a snapshot, with an entry that the next leader does not have. The
-// server recognizes the entry before from its snapshot, and takes the leader's
-// entry.
+// TestInstallSnapshot_UncommittedEntryAfter tests a server whose log begins
+// right after a snapshot, with an entry that the next leader does not have. The
+// server finds the previous entry in its snapshot, and replaces its own entry
+// with the leader's.
 func TestInstallSnapshot_UncommittedEntryAfter(t *testing.T) {
 	testutil.Cluster(t)
 	nw := loopback(t)
@@ -35,16 +35,14 @@ func TestInstallSnapshot_UncommittedEntryAfter(t *testing.T) {
 	for i := range 40 {
 		put(t, leader, "n"+sprint(i), "1")
 	}
-	if err := leader.raft.Snapshot().Error(); err != nil {
-		t.Fatal(err)
-	}
-	covered, term := leader.LastIndex(), leader.Stats().Term
+	mustSnapshot(t, leader)
+	covered, term := leader.LastIndex(), leader.raft.CurrentTerm()
 	nw.isolate(node, false)
 	awaitText(t, away, "n39", "1")
 	if err := away.Close(); err != nil {
 		t.Fatal(err)
 	}
-	nw.isolate(node, true) // if it was closed before it emptied its log, Open empties it
+	nw.isolate(node, true) // if Close came before Raft emptied the log, Open empties the log
 	if err := mustOpen(t, nw.config(t, node, dir)).Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -76,11 +74,12 @@ func TestInstallSnapshot_UncommittedEntryAfter(t *testing.T) {
 	put(t, leader, "last", "1")
 	awaitText(t, away, "last", "1")
 	if got := textOf(t, away, resource.Eventual, "lost"); got != "" {
-		t.Errorf("lost = %q, want none: the entry was never committed", got)
+		t.Errorf("Read(lost) = %q, want none: the entry was never committed", got)
 	}
 }
 
-// sendSnapshot makes leader send its newest snapshot to node.
+// sendSnapshot makes leader send its newest snapshot to node, after change has
+// modified the request.
 func sendSnapshot(t *testing.T, leader *Store, node string, change func(*raft.InstallSnapshotRequest)) (*raft.InstallSnapshotResponse, error) {
 	t.Helper()
 	snaps, err := raft.NewFileSnapshotStoreWithLogger(leader.cfg.Dir, retainSnapshots, hclog.NewNullLogger())
@@ -98,7 +97,7 @@ func sendSnapshot(t *testing.T, leader *Store, node string, change func(*raft.In
 	defer r.Close()
 	req := &raft.InstallSnapshotRequest{
 		RPCHeader:       raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(leader.cfg.Node), Addr: []byte(leader.cfg.Node)},
-		SnapshotVersion: meta.Version, Term: leader.Stats().Term, Size: meta.Size,
+		SnapshotVersion: meta.Version, Term: leader.raft.CurrentTerm(), Size: meta.Size,
 		LastLogIndex: meta.Index, LastLogTerm: meta.Term,
 		Configuration: raft.EncodeConfiguration(meta.Configuration), ConfigurationIndex: meta.ConfigurationIndex,
 	}
@@ -108,17 +107,15 @@ func sendSnapshot(t *testing.T, leader *Store, node string, change func(*raft.In
 	return &resp, err
 }
 
-// TestInstallSnapshot_NotNeeded: a snapshot of entries that the server has
-// changes nothing.
+// TestInstallSnapshot_NotNeeded checks that a snapshot whose entries the server
+// already has changes nothing, and which snapshots are rejected.
 func TestInstallSnapshot_NotNeeded(t *testing.T) {
 	nw := loopback(t)
 	all := group(t, nw, nil)
 	leader := awaitLeader(t, values(all)...)
 	f := values(all, leader)[0]
 	put(t, leader, "x", "1")
-	if err := leader.raft.Snapshot().Error(); err != nil {
-		t.Fatal(err)
-	}
+	mustSnapshot(t, leader)
 	last := put(t, leader, "after", "1").ModifyIndex
 	awaitText(t, f, "after", "1")
 	w, err := f.Watch(resource.Query{Type: testType, Prefix: "none"})
@@ -134,8 +131,8 @@ func TestInstallSnapshot_NotNeeded(t *testing.T) {
 		"older":     func(r *raft.InstallSnapshotRequest) { r.LastLogIndex-- },
 	} {
 		resp, err := sendSnapshot(t, leader, f.cfg.Node, change)
-		if err != nil || !resp.Success || resp.Term != leader.Stats().Term {
-			t.Errorf("%s snapshot: response %+v, %v, want success", what, resp, err)
+		if term := leader.raft.CurrentTerm(); err != nil || !resp.Success || resp.Term != term {
+			t.Errorf("InstallSnapshot(%s) = %+v, %v, want success in term %d", what, resp, err, term)
 		}
 	}
 	if got, err := f.log.LastIndex(); got < last || err != nil {
@@ -147,22 +144,23 @@ func TestInstallSnapshot_NotNeeded(t *testing.T) {
 	}
 
 	// Raft rejects a snapshot of an earlier term.
-	if resp, err := sendSnapshot(t, leader, f.cfg.Node, func(r *raft.InstallSnapshotRequest) { r.Term-- }); err != nil || resp.Success {
-		t.Errorf("snapshot of an earlier term: response %+v, %v, want no success", resp, err)
+	resp, err := sendSnapshot(t, leader, f.cfg.Node, func(r *raft.InstallSnapshotRequest) { r.Term-- })
+	if err != nil || resp.Success {
+		t.Errorf("InstallSnapshot() of an earlier term = %+v, %v, want no success and nil", resp, err)
 	}
 	// A snapshot that contradicts a longer log fails the store.
 	_, err = sendSnapshot(t, leader, f.cfg.Node, func(r *raft.InstallSnapshotRequest) { r.LastLogIndex, r.LastLogTerm = last, 99 })
 	if err == nil {
-		t.Error("snapshot that contradicts the log: no error")
+		t.Error("InstallSnapshot() that contradicts the log = nil, want an error")
 	}
 	<-f.Failed()
 	if err := f.Err(); !strings.Contains(err.Error(), "remove the data dir") {
-		t.Errorf("Err() = %v, want a remedy", err)
+		t.Errorf("Err() = %v, want an error with \"remove the data dir\"", err)
 	}
 }
 
-// TestOpen_SnapshotAfterLog: the last process ended when it had stored the
-// leader's snapshot and not yet emptied its log.
+// TestOpen_SnapshotAfterLog opens a store whose last process ended after it had
+// stored the leader's snapshot, and before it emptied the log.
 func TestOpen_SnapshotAfterLog(t *testing.T) {
 	testutil.Cluster(t)
 	nw := loopback(t)
@@ -178,22 +176,21 @@ func TestOpen_SnapshotAfterLog(t *testing.T) {
 	for i := range 50 {
 		put(t, leader, "n"+sprint(i), "1")
 	}
-	if err := leader.raft.Snapshot().Error(); err != nil {
-		t.Fatal(err)
-	}
+	mustSnapshot(t, leader)
 	if err := os.CopyFS(filepath.Join(dir, snapshotDir), os.DirFS(filepath.Join(leader.cfg.Dir, snapshotDir))); err != nil {
 		t.Fatal(err)
 	}
 	away = mustOpen(t, nw.config(t, node, dir))
 	if got := textOf(t, away, resource.Eventual, "n49"); got != "1" {
-		t.Errorf("n49 = %q, want 1 from the snapshot", got)
+		t.Errorf("Read(n49) = %q, want 1 from the snapshot", got)
 	}
 	put(t, leader, "last", "1")
 	awaitText(t, away, "last", "1")
 }
 
 // TestChurn isolates, closes and opens servers at random, with frequent
-// snapshots. In the end, all servers have everything that was acknowledged.
+// snapshots. It checks that in the end all servers have all acknowledged
+// writes.
 func TestChurn(t *testing.T) {
 	testutil.Cluster(t)
 	nw := loopback(t)
@@ -214,7 +211,7 @@ func TestChurn(t *testing.T) {
 			awaitWrites(t, awaitLeader(t, others...), 20)
 			nw.isolate(node, false)
 		case 1:
-			nw.isolate(node, true) // breaks its connections
+			nw.isolate(node, true) // closes the connections of node
 			nw.isolate(node, false)
 			awaitWrites(t, awaitLeader(t, values(all)...), 20)
 		case 2:

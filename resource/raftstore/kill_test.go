@@ -21,14 +21,16 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// writerDir is an environment variable. It makes the test binary write to the
-// store in that directory until it is killed.
+// writerDir is an environment variable with a data directory. If it is set, the
+// test binary writes to the store in that directory until the process is
+// killed.
 const writerDir = "WANFED_TEST_WRITER_DIR"
 
+// killWriters is the number of goroutines that write.
 const killWriters = 4
 
-// killConfig has small files and snapshots, so that kills hit rotation,
-// snapshots and truncation too.
+// killConfig returns a Config with small files and frequent snapshots, because
+// kills must also hit rotation, snapshots and truncation.
 func killConfig(dir string, l *layer) Config {
 	return Config{
 		Node: "a", Dir: dir, Stream: l, Logger: testLogger(),
@@ -37,9 +39,9 @@ func killConfig(dir string, l *layer) Config {
 	}
 }
 
-// runWriter does nothing unless writerDir is set. Otherwise it prints each
-// acknowledged write to standard output. It ends when it is killed or its
-// standard input ends.
+// runWriter writes to the store if writerDir is set, and returns false
+// otherwise. It prints the name of each acknowledged write to standard output.
+// The process ends when it is killed or when its standard input ends.
 func runWriter() bool {
 	dir := os.Getenv(writerDir)
 	if dir == "" {
@@ -83,14 +85,14 @@ func writeLoop(dir string) error {
 					errc <- err
 					return
 				}
-				fmt.Println(name) // one write of one line
+				fmt.Println(name) // one system call per line
 			}
 		}()
 	}
 	return <-errc
 }
 
-// TestKill: what was acknowledged before kill -9 is there afterwards.
+// TestKill checks that all acknowledged writes survive kill -9.
 func TestKill(t *testing.T) {
 	testutil.Cluster(t)
 	const rounds = 20
@@ -112,7 +114,7 @@ func TestKill(t *testing.T) {
 	t.Logf("%d acknowledged writes survived %d kills", len(acked), rounds)
 }
 
-// listenLocally is for a process without a testing.T.
+// listenLocally listens on loopback in a process without a testing.T.
 func listenLocally(*network) net.Listener {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -121,8 +123,8 @@ func listenLocally(*network) net.Listener {
 	return l
 }
 
-// untilKilled starts cmd, kills it after n lines, and returns all lines that it
-// printed.
+// untilKilled starts cmd, kills the process after n lines, and returns all
+// lines that the process printed.
 func untilKilled(t *testing.T, cmd *exec.Cmd, n int) (lines []string) {
 	t.Helper()
 	out, err := cmd.StdoutPipe()
@@ -141,7 +143,7 @@ func untilKilled(t *testing.T, cmd *exec.Cmd, n int) (lines []string) {
 	r := bufio.NewReader(out)
 	for {
 		line, err := r.ReadString('\n')
-		if err != nil { // ignores an incomplete line
+		if err != nil { // end of output; an incomplete line is ignored
 			break
 		}
 		lines = append(lines, strings.TrimSuffix(line, "\n"))
@@ -149,10 +151,11 @@ func untilKilled(t *testing.T, cmd *exec.Cmd, n int) (lines []string) {
 			kill()
 		}
 	}
-	cmd.Wait() // returns an error: it was killed
+	cmd.Wait() // returns an error, because the process was killed
 	return lines
 }
 
+// checkAcked checks that the store in dir has all acknowledged writes.
 func checkAcked(t *testing.T, dir string, acked map[string]bool) {
 	t.Helper()
 	s, err := Open(killConfig(dir, loopback(t).layer("a")))
@@ -169,7 +172,7 @@ func checkAcked(t *testing.T, dir string, acked map[string]bool) {
 	for _, r := range all {
 		n, err := resource.Decode[*pb.Node](r)
 		if err != nil || n.GetNode() != r.Id.Name {
-			t.Errorf("%s = %v, %v, want its name", r.Id.Name, n, err)
+			t.Errorf("data of %s = %v, %v, want its name", r.Id.Name, n, err)
 		}
 		stored[r.Id.Name] = true
 	}

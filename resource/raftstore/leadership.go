@@ -5,7 +5,6 @@ package raftstore
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"sync"
 	"time"
 
@@ -17,39 +16,41 @@ import (
 )
 
 const (
-	// barrierRetry is the pause before the next attempt when a leadership
-	// transfer is in progress.
+	// barrierRetry is the pause before the next attempt during a leadership
+	// transfer.
 	barrierRetry = 20 * time.Millisecond
-	// runRetry is the pause of RunWhileLeader before it calls its function
-	// again in the same term.
+	// runRetry is the pause before RunWhileLeader calls its function again in
+	// the same term.
 	runRetry = 50 * time.Millisecond
 )
 
 // leadership tracks the leader, and runs functions while this server leads.
 type leadership struct {
 	*calls
-	raft   *raft.Raft // set before follow is called
-	logger *slog.Logger
-	onLost func()       // called when this server no longer leads the term that it led
+	raft   *raft.Raft   // set before follow is called
+	onLost func()       // called when this server stops leading a term
 	onLead func() error // called when this server leads a new term; an error stops the store
 
-	changed broadcast.Broadcast // of changes of view
+	changed broadcast.Broadcast // notified after view has changed
 
 	mu   sync.Mutex
 	view view
 }
 
-// view is the leadership as this server has observed it.
+// view is the leadership as this server observes it.
 type view struct {
-	leader  string // node of the known leader; "" if none is known
-	term    uint64 // the term in which this server leads and has applied every earlier term; 0 if it does not lead
-	restore uint64 // number of snapshots that became the state
+	leader string // node name of the leader; "" if none is known
+	// term is the term in which this server leads, after it has applied the
+	// entries of all earlier terms. term is 0 while this server does not lead.
+	term     uint64
+	restores uint64 // number of snapshots that became the state
 }
 
-// sameTerm reports whether a function of RunWhileLeader can continue.
-func (v view) sameTerm(w view) bool { return v.term == w.term && v.restore == w.restore }
+// sameTerm reports whether a function of RunWhileLeader that began in view v
+// can continue in view w.
+func (v view) sameTerm(w view) bool { return v.term == w.term && v.restores == w.restores }
 
-// current returns the view, and a channel that is closed when it changes.
+// current returns the view and a channel that is closed when the view changes.
 func (l *leadership) current() (view, <-chan struct{}) {
 	changed := l.changed.Wait()
 	l.mu.Lock()
@@ -60,7 +61,7 @@ func (l *leadership) current() (view, <-chan struct{}) {
 func (l *leadership) setView(leader string, term uint64) {
 	l.mu.Lock()
 	old := l.view
-	v := view{leader: leader, term: term, restore: old.restore}
+	v := view{leader: leader, term: term, restores: old.restores}
 	l.view = v
 	l.mu.Unlock()
 	if old != v {
@@ -74,14 +75,14 @@ func (l *leadership) setView(leader string, term uint64) {
 // restored records that a snapshot became the state.
 func (l *leadership) restored() {
 	l.mu.Lock()
-	l.view.restore++
+	l.view.restores++
 	l.mu.Unlock()
 	l.changed.Notify()
 }
 
-// follow keeps the view current until the store closes or fails. Raft's
-// channels only signal a possible change. The state is read each time, so that
-// no change can be missed.
+// follow updates the view until the store closes or fails. The channels of Raft
+// only signal a possible change. follow reads the state after each signal, so
+// it misses no change.
 func (l *leadership) follow() {
 	ctx, cancel := context.WithCancel(context.Background())
 	var barriers sync.WaitGroup
@@ -97,7 +98,8 @@ func (l *leadership) follow() {
 	defer l.raft.DeregisterObserver(observer)
 	defer l.setView("", 0)
 
-	var ready, requested uint64 // terms: leading; barrier in progress
+	var ready uint64     // term in which this server leads and the barrier has passed; 0: none
+	var requested uint64 // term for which a barrier is in progress; 0: none
 	passed := make(chan uint64, 1)
 	for {
 		_, id := l.raft.LeaderWithID()
@@ -129,21 +131,22 @@ func (l *leadership) follow() {
 	}
 }
 
-// barrier returns term when this server has applied everything that was
-// committed before that term. It returns 0 if the barrier fails.
+// barrier waits until this server has applied everything that was committed
+// before term, and returns term. If the barrier fails, it returns 0.
 func (l *leadership) barrier(ctx context.Context, term uint64) uint64 {
 	_, err := l.do(ctx, func() raft.Future { return l.raft.Barrier(0) })
 	if err == nil {
 		return term
 	}
-	if l.raft.State() == raft.Leader { // a leadership transfer, which may fail
+	if l.raft.State() == raft.Leader { // a leadership transfer is in progress and may fail
 		backoff.Sleep(ctx, barrierRetry, nil)
 	}
 	return 0
 }
 
-// leaderTerm returns the term in which this server leads. If this server is
-// elected and has not applied every earlier term, leaderTerm waits.
+// leaderTerm returns the term in which this server leads. If this server was
+// elected but has not applied the entries of all earlier terms, leaderTerm
+// waits.
 func (l *leadership) leaderTerm(ctx context.Context) (uint64, error) {
 	for {
 		v, changed := l.current()
@@ -166,15 +169,16 @@ func (l *leadership) leaderTerm(ctx context.Context) (uint64, error) {
 	}
 }
 
-// Leader returns the node that leads, if one is known. It may be out of date
-// until a lost leader is noticed.
+// Leader returns the node name of the leader. ok is false if no leader is
+// known. After the loss of a leader, the result is outdated until Raft detects
+// the loss.
 func (l *leadership) Leader() (node string, ok bool) {
 	v, _ := l.current()
 	return v.leader, v.leader != ""
 }
 
 // IsLeader reports whether this server leads and has applied everything that
-// earlier leaders committed. Another server may have been elected since: only a
+// earlier leaders committed. Another server may already be elected: only a
 // strong read or a commit proves leadership.
 func (l *leadership) IsLeader() bool {
 	v, _ := l.current()
@@ -182,26 +186,26 @@ func (l *leadership) IsLeader() bool {
 }
 
 // LeaderChanged returns a channel that is closed when the result of Leader or
-// IsLeader changes. Take the channel before calling them, and a new one each
-// time.
+// IsLeader changes. Call LeaderChanged before each call of Leader or IsLeader.
 func (l *leadership) LeaderChanged() <-chan struct{} {
 	_, changed := l.current()
 	return changed
 }
 
-// RunWhileLeader calls fn each time this server begins to lead, in the sense of
-// IsLeader. The context of fn ends when the term ends. It also ends when a
-// snapshot is restored, because data that fn has read may be outdated: fn is then
-// called again in the same term. Two calls of fn never overlap.
+// RunWhileLeader calls fn each time this server begins to lead, as IsLeader
+// defines it. The context of fn ends when the term ends. The context also ends
+// when a snapshot is restored, because data that fn has read may be outdated.
+// fn is then called again in the same term. Two calls of fn never overlap.
 //
-// If fn returns nil, its work for this term is complete. Errors that fn returns
-// after its context ended are ignored. After resource.ErrNotLeader, ErrReadOnly
-// or ErrUnknownOutcome, fn is called again if this server still leads.
+// If fn returns nil, its work for this term is complete. RunWhileLeader ignores
+// an error that fn returns after its context ended. After
+// resource.ErrNotLeader, ErrReadOnly or ErrUnknownOutcome, it calls fn again if
+// this server still leads.
 //
-// RunWhileLeader returns nil when ctx ends. It returns the error of fn when fn
-// fails, and the error of the store when the store closes or fails.
+// RunWhileLeader returns nil when ctx ends, another error of fn when fn fails,
+// and the error of the store when the store closes or fails.
 func (l *leadership) RunWhileLeader(ctx context.Context, fn func(context.Context) error) error {
-	var done view // the term for which fn has done its work
+	var done view // view in which fn completed its work
 	for {
 		v, changed := l.current()
 		if err := l.Err(); err != nil && ctx.Err() == nil {
@@ -229,8 +233,8 @@ func (l *leadership) RunWhileLeader(ctx context.Context, fn func(context.Context
 	}
 }
 
-// runTerm calls fn once. It returns false if fn must be called again, perhaps
-// in the same term.
+// runTerm calls fn once. finished is false if fn must be called again while
+// this server leads, even in the same term.
 func (l *leadership) runTerm(
 	ctx context.Context, term view, fn func(context.Context) error,
 ) (finished bool, err error) {
@@ -249,7 +253,7 @@ func (l *leadership) runTerm(
 		return true, nil
 	case errors.Is(err, resource.ErrNotLeader), errors.Is(err, resource.ErrUnknownOutcome),
 		errors.Is(err, resource.ErrReadOnly):
-		// The term has ended and the view does not show it yet, or a leadership
+		// Either the term has ended and the view is outdated, or a leadership
 		// transfer failed.
 		ctx, cancel := context.WithTimeout(ctx, runRetry)
 		defer cancel()
@@ -259,7 +263,7 @@ func (l *leadership) runTerm(
 	return true, err
 }
 
-// waitTermEnd returns when this server no longer leads the term, the store
+// waitTermEnd waits until this server no longer leads the term, the store
 // fails, or ctx ends.
 func (l *leadership) waitTermEnd(ctx context.Context, term view) {
 	for {

@@ -14,8 +14,8 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// TestRunWhileLeader: one server at a time runs the function, while IsLeader is
-// true. Two calls on one server never overlap.
+// TestRunWhileLeader checks that only the leader runs the function, and that
+// two calls on one server never overlap.
 func TestRunWhileLeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		all := group(t, pipes(), nil)
@@ -27,15 +27,15 @@ func TestRunWhileLeader(t *testing.T) {
 			wg.Go(func() {
 				err := s.RunWhileLeader(ctx, func(ctx context.Context) error {
 					if !running.CompareAndSwap(false, true) {
-						t.Errorf("%s runs the function twice at once", s.cfg.Node)
+						t.Errorf("%s runs two calls of the function, want one at a time", s.cfg.Node)
 					}
 					defer running.Store(false)
 					if !s.IsLeader() {
-						t.Errorf("%s runs the function, and IsLeader() = false", s.cfg.Node)
+						t.Errorf("IsLeader() of %s in the function = false, want true", s.cfg.Node)
 					}
 					began <- s
 					<-ctx.Done()
-					time.Sleep(10 * time.Second) // RunWhileLeader waits for it
+					time.Sleep(10 * time.Second) // RunWhileLeader must wait for the function
 					return ctx.Err()
 				})
 				if err != nil {
@@ -50,7 +50,7 @@ func TestRunWhileLeader(t *testing.T) {
 			}
 			next := <-began
 			if next == at {
-				t.Errorf("%s leads after it transferred leadership", at.cfg.Node)
+				t.Errorf("leader after TransferLeadership() = %s, want another server", at.cfg.Node)
 			}
 			at = next
 		}
@@ -59,8 +59,8 @@ func TestRunWhileLeader(t *testing.T) {
 	})
 }
 
-// TestRunWhileLeader_Results: the result of the function decides whether it is
-// called again.
+// TestRunWhileLeader_Results checks for which results RunWhileLeader calls the
+// function again.
 func TestRunWhileLeader_Results(t *testing.T) {
 	s := single(t)
 	boom := errors.New("boom")
@@ -75,7 +75,7 @@ func TestRunWhileLeader_Results(t *testing.T) {
 		return boom
 	})
 	if calls != 3 || !errors.Is(err, boom) {
-		t.Errorf("after two ErrNotLeader: %d calls, %v, want 3", calls, err)
+		t.Errorf("RunWhileLeader() = %v after %d calls, want %v after 3", err, calls, boom)
 	}
 
 	ctx, cancel := context.WithCancel(t.Context())
@@ -83,7 +83,7 @@ func TestRunWhileLeader_Results(t *testing.T) {
 		t.Errorf("RunWhileLeader() with a cancelled context = %v, want nil", err)
 	}
 
-	// After nil the function is not called again in this term.
+	// After a nil result, the function is not called again in the same term.
 	donec := make(chan struct{})
 	errc := make(chan error, 1)
 	go func() {
@@ -96,7 +96,7 @@ func TestRunWhileLeader_Results(t *testing.T) {
 	}
 }
 
-// TestLeaderChanged: the channel is closed by a change after it was taken.
+// TestLeaderChanged checks that a later change closes the channel.
 func TestLeaderChanged(t *testing.T) {
 	s := mustOpen(t, loopback(t).config(t, "a", t.TempDir()))
 	changed := s.LeaderChanged()
@@ -115,6 +115,6 @@ func TestLeaderChanged(t *testing.T) {
 	s.Close()
 	<-changed
 	if node, ok := s.Leader(); ok || s.IsLeader() {
-		t.Errorf("Leader() after Close = %q, want none", node)
+		t.Errorf("Leader() after Close = %q, %t, IsLeader() = %t, want none and false", node, ok, s.IsLeader())
 	}
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// writeThrough writes to the leader among stores until stop, and returns the
-// names that were acknowledged.
+// writeThrough writes to the leader of three stores until stop is closed, and
+// returns the names of acknowledged resources.
 func writeThrough(t testing.TB, prefix string, stores []*Store, stop <-chan struct{}) []string {
 	var acked []string
 	for n := 0; ; n++ {
@@ -42,22 +42,22 @@ func writeThrough(t testing.TB, prefix string, stores []*Store, stop <-chan stru
 			acked = append(acked, name)
 		case errors.Is(err, resource.ErrNotLeader), errors.Is(err, resource.ErrUnknownOutcome), errors.Is(err, resource.ErrClosed):
 		default:
-			t.Errorf("Commit() = %v", err)
+			t.Errorf("Commit(%s) = %v, want nil or the loss of leadership", name, err)
 		}
 	}
 }
 
-// awaitWrites waits until s has applied n more writes.
+// awaitWrites waits until the index of s has grown by n.
 func awaitWrites(t *testing.T, s *Store, n uint64) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
 	defer cancel()
-	if err := s.Wait(ctx, resource.Query{Type: testType}, s.Stats().StoreIndex+n); err != nil {
+	if err := s.Wait(ctx, resource.Query{Type: testType}, s.state.Index()+n); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// checkHas checks that s has applied all of names.
+// checkHas checks that s has the resources with all names.
 func checkHas(t *testing.T, s *Store, names []string) {
 	t.Helper()
 	all, _, err := s.List(t.Context(), resource.Eventual, resource.Query{Type: testType})
@@ -75,8 +75,8 @@ func checkHas(t *testing.T, s *Store, names []string) {
 	}
 }
 
-// load writes to stores in four goroutines until stop is called, which returns
-// the names that were acknowledged.
+// load writes to stores in four goroutines until stop is called. stop returns
+// the names of acknowledged resources.
 func load(t *testing.T, prefix string, stores []*Store) (stop func() []string) {
 	stopc := make(chan struct{})
 	var wg sync.WaitGroup

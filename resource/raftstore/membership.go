@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
 	"strings"
 	"time"
@@ -18,14 +17,11 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// ErrHasState is returned by Bootstrap on a server that has a log, or that
-// voted for a server which bootstrapped first. Such a server is a follower or a
-// leader.
+// ErrHasState is returned by Bootstrap on a server that has a log or has voted.
 var ErrHasState = errors.New("this server has Raft state already")
 
-// electionNudge is the time by which callElection shortens the heartbeat
-// timeout.
-const electionNudge = time.Millisecond
+// timeoutStep is the time by which callElection shortens the heartbeat timeout.
+const timeoutStep = time.Millisecond
 
 // membership manages the servers of the Raft group.
 type membership struct {
@@ -35,22 +31,21 @@ type membership struct {
 	heartbeat  time.Duration
 	raft       *raft.Raft
 	trans      *transport
-	logger     *slog.Logger
 }
 
 func voter(node string) raft.Server {
 	return raft.Server{Suffrage: raft.Voter, ID: raft.ServerID(node), Address: raft.ServerAddress(node)}
 }
 
-// HasState reports whether this server has ever been part of a group. If not,
-// it waits for Bootstrap or for a leader.
+// HasState reports whether this server has ever been part of a group. A server
+// without state waits for Bootstrap or for a leader.
 func (m *membership) HasState() bool {
 	return m.raft.LastIndex() > 0 || m.raft.CurrentTerm() > 0
 }
 
 // Bootstrap forms the first group from nodes, which must include this server.
-// If Bootstrap is called on several servers, the list must be the same. On a
-// server with state it has no effect and returns ErrHasState.
+// All servers that call Bootstrap must pass the same nodes. On a server with
+// state, Bootstrap has no effect and returns ErrHasState.
 func (m *membership) Bootstrap(nodes []string) error {
 	nodes = slices.Sorted(slices.Values(nodes))
 	if err := m.checkNodes(nodes); err != nil {
@@ -71,12 +66,12 @@ func (m *membership) Bootstrap(nodes []string) error {
 	}
 	m.logger.Info("raft group bootstrapped", "nodes", nodes)
 	if nodes[0] == m.node {
-		m.callElection() // only one server calls an election, so that the vote is not split
+		m.callElection() // two servers that call an election would split the vote
 	}
 	return nil
 }
 
-// checkNodes checks the sorted nodes of a new group.
+// checkNodes checks the sorted node names of a new group.
 func (m *membership) checkNodes(nodes []string) error {
 	for i, node := range nodes {
 		if err := tlsutil.CheckLabel(node); err != nil {
@@ -92,11 +87,11 @@ func (m *membership) checkNodes(nodes []string) error {
 	return nil
 }
 
-// callElection makes a follower that has no leader call an election now. Raft
-// looks at its timeout again when the timeout becomes shorter.
+// callElection makes a follower without a leader call an election immediately.
+// A shorter heartbeat timeout makes Raft check the timeout again.
 func (m *membership) callElection() {
 	rc := m.raft.ReloadableConfig()
-	for _, t := range []time.Duration{m.heartbeat + electionNudge, m.heartbeat} {
+	for _, t := range []time.Duration{m.heartbeat + timeoutStep, m.heartbeat} {
 		rc.HeartbeatTimeout = t
 		if err := m.raft.ReloadConfig(rc); err != nil {
 			m.logger.Warn("cannot change raft timeouts", "err", err)
@@ -110,16 +105,16 @@ func (m *membership) isOnlyVoter() bool {
 	return err == nil && len(voters) == 1 && voters[0] == m.node
 }
 
-// leadsMember reports whether this server leads a group that has id as a voter,
-// in that term.
+// leadsMember reports whether this server leads in that term, and id is a voter
+// of its group.
 func (m *membership) leadsMember(id raft.ServerID, term uint64) bool {
 	voters, err := m.Peers()
 	return err == nil && slices.Contains(voters, string(id)) &&
 		m.raft.State() == raft.Leader && m.raft.CurrentTerm() == term
 }
 
-// Peers returns the sorted voters of the group, including this server if it is
-// a voter. The list is empty until this server is in a group.
+// Peers returns the sorted node names of the voters. The list includes this
+// server if it is a voter, and is empty until this server is in a group.
 func (m *membership) Peers() ([]string, error) {
 	servers, err := m.servers()
 	if err != nil {
@@ -144,57 +139,48 @@ func (m *membership) servers() ([]raft.Server, error) {
 	return f.Configuration().Servers, nil
 }
 
-// AddVoter makes node a voter. Its store must be open, and have no state or be
-// behind. AddVoter blocks until the group has agreed. It succeeds only on the
-// leader, and returns the errors of Commit. Adding a voter again has no effect.
+// AddVoter makes node a voter. The store of node must be open, and be empty or
+// behind. AddVoter succeeds only on the leader, blocks until the group has
+// agreed, and returns the errors of Commit. Adding a voter again has no effect.
 func (m *membership) AddVoter(ctx context.Context, node string) error {
-	done := func(srv raft.Server, member bool) bool { return member && srv.Suffrage == raft.Voter }
-	return m.add(ctx, "add voter", node, done, m.raft.AddVoter)
+	return m.change(ctx, "add voter", node, raft.Voter, func(srv raft.Server) raft.Future {
+		return m.raft.AddVoter(srv.ID, srv.Address, 0, untilDeadline(ctx))
+	})
 }
 
-// AddNonvoter makes node a member that receives the log and has no vote, until
-// AddVoter. Its store must be open, and have no state or be behind. AddNonvoter
-// blocks until the group has agreed. It succeeds only on the leader, and returns
-// the errors of Commit. Adding a member again has no effect.
+// AddNonvoter makes node a member that receives the log and has no vote until
+// AddVoter is called. Otherwise AddNonvoter is equivalent to AddVoter. Adding a
+// member again has no effect.
 func (m *membership) AddNonvoter(ctx context.Context, node string) error {
-	done := func(_ raft.Server, member bool) bool { return member }
-	return m.add(ctx, "add nonvoter", node, done, m.raft.AddNonvoter)
+	return m.change(ctx, "add nonvoter", node, raft.Nonvoter, func(srv raft.Server) raft.Future {
+		return m.raft.AddNonvoter(srv.ID, srv.Address, 0, untilDeadline(ctx))
+	})
 }
 
-// add calls change with a Raft method that adds a server.
-func (m *membership) add(
-	ctx context.Context, what, node string, done func(srv raft.Server, member bool) bool,
-	method func(raft.ServerID, raft.ServerAddress, uint64, time.Duration) raft.IndexFuture,
+// RemoveServer removes node from the group. The node may be the leader.
+// RemoveServer succeeds only on the leader, blocks until the group has agreed,
+// and returns the errors of Commit. Removing an unknown server has no effect.
+func (m *membership) RemoveServer(ctx context.Context, node string) error {
+	return m.change(ctx, "remove server", node, notMember, func(srv raft.Server) raft.Future {
+		return m.raft.RemoveServer(srv.ID, 0, untilDeadline(ctx))
+	})
+}
+
+// notMember is the suffrage of a server that is not in the group.
+const notMember raft.ServerSuffrage = -1
+
+// change runs start, which changes the suffrage of node to want. If node has
+// that suffrage, or is a voter and want is raft.Nonvoter, change does nothing.
+func (m *membership) change(
+	ctx context.Context, what, node string, want raft.ServerSuffrage, start func(raft.Server) raft.Future,
 ) error {
-	if err := tlsutil.CheckLabel(node); err != nil {
+	if err := tlsutil.CheckLabel(node); err != nil && want != notMember {
 		return fmt.Errorf("%s: %w", what, err)
 	}
-	return m.change(ctx, what, node, done, func() raft.Future {
-		return method(raft.ServerID(node), raft.ServerAddress(node), 0, untilDeadline(ctx))
-	})
-}
-
-// RemoveServer removes node from the group. The node may be the leader itself.
-// It blocks until the group has agreed. It succeeds only on the leader, and
-// returns the errors of Commit. Removing a server that is not a member has no
-// effect.
-func (m *membership) RemoveServer(ctx context.Context, node string) error {
-	done := func(_ raft.Server, member bool) bool { return !member }
-	return m.change(ctx, "remove server", node, done, func() raft.Future {
-		return m.raft.RemoveServer(raft.ServerID(node), 0, untilDeadline(ctx))
-	})
-}
-
-// change runs start, which changes the membership of node. It does not run
-// start if done reports that the change is already made.
-func (m *membership) change(
-	ctx context.Context, what, node string,
-	done func(srv raft.Server, member bool) bool, start func() raft.Future,
-) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	// A server that does not lead may have an old configuration.
+	// A server that does not lead may have an outdated configuration.
 	if _, err := m.leadership.leaderTerm(ctx); err != nil {
 		return fmt.Errorf("%s %s: %w", what, node, err)
 	}
@@ -202,16 +188,17 @@ func (m *membership) change(
 	if err != nil {
 		return err
 	}
-	var srv raft.Server
-	i := slices.IndexFunc(servers, func(srv raft.Server) bool { return srv.ID == raft.ServerID(node) })
-	if i >= 0 {
-		srv = servers[i]
+	current := notMember
+	for _, srv := range servers {
+		if string(srv.ID) == node {
+			current = srv.Suffrage
+		}
 	}
-	if done(srv, i >= 0) {
+	if current == want || want == raft.Nonvoter && current != notMember {
 		return nil
 	}
-	_, err = m.do(ctx, start)
-	m.trans.holdback.release() // no call waits for a server that was removed
+	_, err = m.do(ctx, func() raft.Future { return start(voter(node)) })
+	m.trans.holdback.release() // calls to a removed server must not be held
 	if err != nil {
 		return fmt.Errorf("%s %s: %w", what, node, writeError(err))
 	}
@@ -219,11 +206,10 @@ func (m *membership) change(
 	return nil
 }
 
-// TransferLeadership transfers leadership to another voter, before this server
-// stops. It tries the voter with the longest log first, and then each other
-// voter. It blocks for a few round trips, at most an election timeout for each
-// voter. On another server than the leader, it fails with
-// resource.ErrNotLeader.
+// TransferLeadership transfers leadership to another voter before this server
+// stops. The voter with the longest log is the first candidate, then each other
+// voter. TransferLeadership blocks for a few round trips, at most an election
+// timeout per voter. On a follower it returns resource.ErrNotLeader.
 func (m *membership) TransferLeadership(ctx context.Context) error {
 	voters, err := m.Peers()
 	if err != nil {
@@ -240,10 +226,11 @@ func (m *membership) TransferLeadership(ctx context.Context) error {
 	return m.transfer(ctx, attempts)
 }
 
-// TransferLeadershipTo transfers leadership to node, which must be a voter, when
-// the log of node is complete. It blocks for a few round trips, at most an election
-// timeout, and until this server receives a message of the new leader. It fails if
-// another server was elected, and with resource.ErrNotLeader on a follower.
+// TransferLeadershipTo transfers leadership to node, which must be a voter,
+// after the log of node is complete. It blocks for a few round trips, at most
+// an election timeout, and then until this server receives a message of the new
+// leader. It returns an error if another server was elected, and
+// resource.ErrNotLeader on a follower.
 func (m *membership) TransferLeadershipTo(ctx context.Context, node string) error {
 	voters, err := m.Peers()
 	switch {
@@ -262,9 +249,9 @@ func (m *membership) TransferLeadershipTo(ctx context.Context, node string) erro
 	return m.awaitLeader(ctx, node)
 }
 
-// awaitLeader waits until a leader is known, for a few elections at most. It
-// fails unless the leader is node. Raft reports success of a transfer when this
-// server no longer leads, whatever the reason.
+// awaitLeader waits until a leader is known, at most for a few election
+// timeouts. It returns an error unless node leads. Raft reports a successful
+// transfer whenever this server no longer leads, for any reason.
 func (m *membership) awaitLeader(ctx context.Context, node string) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*m.heartbeat)
 	defer cancel()
@@ -280,7 +267,7 @@ func (m *membership) awaitLeader(ctx context.Context, node string) error {
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return fmt.Errorf("transfer leadership: this server gave up leadership, and no new leader is known: %w", ctx.Err())
+			return fmt.Errorf("transfer leadership: this server no longer leads, and no new leader is known: %w", ctx.Err())
 		case <-m.donec:
 			return fmt.Errorf("transfer leadership: %w", resource.ErrClosed)
 		}
@@ -300,7 +287,7 @@ func (m *membership) transfer(ctx context.Context, attempts []func() raft.Future
 		switch {
 		case err == nil:
 			return nil
-		case errors.Is(err, raft.ErrLeadershipTransferInProgress): // another caller's, or the end of the last attempt
+		case errors.Is(err, raft.ErrLeadershipTransferInProgress): // of another caller or of the last attempt
 			backoff.Sleep(ctx, barrierRetry, nil)
 			if err = ctx.Err(); err == nil {
 				continue
@@ -319,20 +306,20 @@ type Member struct {
 	Node string
 	// Voter is false for a server that receives the log and has no vote.
 	Voter bool
-	// Leader reports whether this is the known leader.
+	// Leader reports whether this member is the known leader.
 	Leader bool
-	// LastContact is, on the leader, the time since the last response of the
-	// member. On a follower it is the time since the last message of the leader.
-	// It is 0 for the leader itself, and -1 if it is unknown.
+	// LastContact is the time since the last response of the member, measured
+	// by the leader. A follower knows only the time since the last message of
+	// the leader. LastContact is 0 for the leader, and -1 if unknown.
 	LastContact time.Duration
-	// LastIndex is the index of the last entry that the log of the member shares
-	// with the log of the leader. It is 0 if unknown. A follower reports only its
-	// own index.
+	// LastIndex is the index of the last entry that the log of the member
+	// shares with the log of the leader, or 0 if unknown. A follower knows only
+	// its own index.
 	LastIndex uint64
 }
 
-// Members returns the servers of the group, sorted by node. The list is empty
-// until this server is in a group.
+// Members returns the servers of the group, sorted by node name. The list is
+// empty until this server is in a group.
 func (m *membership) Members() ([]Member, error) {
 	servers, err := m.servers()
 	if err != nil {
@@ -365,8 +352,8 @@ func (m *membership) Members() ([]Member, error) {
 	return all, nil
 }
 
-// LastContact returns the time since the last contact with the leader: 0 on the
-// leader, -1 if there was none.
+// LastContact returns the time since the last message of the leader: 0 on the
+// leader, -1 if there was no message.
 func (m *membership) LastContact() time.Duration {
 	switch last := m.raft.LastContact(); {
 	case m.raft.State() == raft.Leader:

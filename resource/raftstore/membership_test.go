@@ -13,12 +13,12 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// awaitMember waits until s lists node as a Member that ok accepts, and returns
-// the Member.
+// awaitMember waits until ok accepts the Member of node at s, and returns the
+// Member.
 func awaitMember(t *testing.T, s *Store, node string, ok func(Member) bool) Member {
 	t.Helper()
 	timeout := time.After(waitLimit)
-	tick := time.NewTicker(5 * time.Millisecond) // the store does not notify of progress
+	tick := time.NewTicker(5 * time.Millisecond) // the store has no event for progress
 	defer tick.Stop()
 	for {
 		all, err := s.Members()
@@ -37,8 +37,9 @@ func awaitMember(t *testing.T, s *Store, node string, ok func(Member) bool) Memb
 	}
 }
 
-// TestNonvoter adds a server without a vote, which does not count for a majority,
-// and then gives it a vote. The leader reports how far it has replicated the log.
+// TestNonvoter adds a server without a vote, which does not count for a
+// majority, and then makes the server a voter. The leader reports how much of
+// the log the server has.
 func TestNonvoter(t *testing.T) {
 	nw := loopback(t)
 	config := func(node string) Config {
@@ -72,11 +73,11 @@ func TestNonvoter(t *testing.T) {
 	}
 	awaitMember(t, b, "a", func(m Member) bool { return m.Leader && m.LastContact >= 0 && m.LastIndex == 0 })
 	if voters, err := a.Peers(); err != nil || !slices.Equal(voters, []string{"a"}) {
-		t.Errorf("Peers() = %v, %v", voters, err)
+		t.Errorf("Peers() = %v, %v, want [a]", voters, err)
 	}
 
 	nw.isolate("b", true)
-	put(t, a, "y", "1") // needs no other server
+	put(t, a, "y", "1") // needs no vote of another server
 	awaitMember(t, a, "b", func(m Member) bool { return m.LastIndex < a.LastIndex() && m.LastContact > 100*time.Millisecond })
 	nw.isolate("b", false)
 	awaitText(t, b, "y", "1")
@@ -99,8 +100,8 @@ func TestNonvoter(t *testing.T) {
 	}
 }
 
-// TestTransferLeadershipTo: leadership moves to the named server, or the call
-// fails.
+// TestTransferLeadershipTo checks that leadership moves to the named server, or
+// that the call fails.
 func TestTransferLeadershipTo(t *testing.T) {
 	synctest.Test(t, testTransferTo)
 }
@@ -113,7 +114,7 @@ func testTransferTo(t *testing.T) {
 	others := values(all, leader)
 	for node, want := range map[string]string{"d": "d is not a voter; the voters are [a b c]", leader.cfg.Node: "leads already"} {
 		if err := leader.TransferLeadershipTo(t.Context(), node); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("TransferLeadershipTo(%s) = %v, want %s", node, err, want)
+			t.Errorf("TransferLeadershipTo(%s) = %v, want an error with %q", node, err, want)
 		}
 	}
 	for _, to := range []*Store{others[1], others[0], leader} {
@@ -135,8 +136,7 @@ func testTransferTo(t *testing.T) {
 		t.Error("TransferLeadershipTo() an isolated server = nil, want an error")
 	}
 
-	// The leader loses leadership during the transfer, to another server than
-	// the named one.
+	// During the transfer, a server other than the named server becomes leader.
 	from = write(t, []*Store{all["b"], all["c"]}, "y", "1")
 	third := values(all, from, all["a"])[0]
 	done := make(chan error, 1)
@@ -152,6 +152,6 @@ func testTransferTo(t *testing.T) {
 	}
 	s := write(t, values(all), "z", "1")
 	if got := textOf(t, s, resource.Strong, "y"); got != "1" {
-		t.Errorf("y after the transfers = %q, want 1", got)
+		t.Errorf("Read(y) after the transfers = %q, want 1", got)
 	}
 }

@@ -13,16 +13,17 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// network connects the stores of one test: by TCP on loopback, or by pipes in
-// memory for fake time. Dial finds a node by name, as a server's dialer does.
+// network connects the stores of one test with TCP on loopback, or with pipes
+// in memory for fake time. Dial finds a node by name, as the dialer of a server
+// does.
 type network struct {
 	listen func(nw *network) net.Listener
 	dial   func(l net.Listener, timeout time.Duration) (net.Conn, error)
 
 	mu    sync.Mutex
 	nodes map[string]net.Listener
-	cut   map[string]bool
-	conns map[net.Conn][2]string // dialed, with both ends
+	cut   map[string]bool        // isolated nodes
+	conns map[net.Conn][2]string // dialed connections with the nodes at both ends
 }
 
 func newNetwork(listen func(*network) net.Listener, dial func(net.Listener, time.Duration) (net.Conn, error)) *network {
@@ -77,7 +78,7 @@ func (l *layer) Dial(node raft.ServerAddress, timeout time.Duration) (net.Conn, 
 	}
 	l.nw.mu.Lock()
 	defer l.nw.mu.Unlock()
-	if l.nw.cut[string(node)] || l.nw.cut[l.node] { // isolated since
+	if l.nw.cut[string(node)] || l.nw.cut[l.node] { // isolated during the dial
 		c.Close()
 		return nil, errCut
 	}
@@ -85,7 +86,7 @@ func (l *layer) Dial(node raft.ServerAddress, timeout time.Duration) (net.Conn, 
 	return c, nil
 }
 
-// isolate disconnects node from the others, or connects it again.
+// isolate disconnects node from the other nodes, or connects node again.
 func (nw *network) isolate(node string, cut bool) {
 	nw.mu.Lock()
 	defer nw.mu.Unlock()
@@ -98,12 +99,12 @@ func (nw *network) isolate(node string, cut bool) {
 	}
 }
 
-// config returns the Config of a store: small files, and a heartbeat that a
-// busy machine does not miss.
+// config returns the Config of a store with small files. The heartbeat is long
+// enough for a busy machine.
 func (nw *network) config(t testing.TB, node, dir string) Config {
 	return Config{
 		Node: node, Dir: dir, Stream: nw.layer(node),
-		Logger:    testLogger().With("me", node),
+		Logger:    testLogger().With("node", node),
 		Heartbeat: 4 * time.Second, SegmentSize: 256 << 10,
 	}
 }

@@ -11,7 +11,8 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// TestReap_AfterRestart: the next leader completes a deletion after a restart.
+// TestReap_AfterRestart checks that a leader completes a deletion after a
+// restart.
 func TestReap_AfterRestart(t *testing.T) {
 	nw := loopback(t)
 	dir := t.TempDir()
@@ -28,7 +29,7 @@ func TestReap_AfterRestart(t *testing.T) {
 		r.Owner = owner.Id
 		ops = append(ops, resource.PutOp(r, ""))
 	}
-	ops = append(ops, resource.RemoveOp(owner.Id, "")) // without a call of Reap
+	ops = append(ops, resource.RemoveOp(owner.Id, "")) // Reap does not run yet
 	if _, err := s.Commit(t.Context(), ops...); err != nil {
 		t.Fatal(err)
 	}

@@ -15,14 +15,14 @@ import (
 // replayAlone applies the log that the store was opened with, if this server is
 // the only voter and Raft has applied nothing yet.
 //
-// Raft applies an entry when a leader has confirmed that it is committed. The
-// only voter must lead to confirm its entries, and must write to lead. If the
-// disk is full, readers would therefore see only the last snapshot. Every entry
-// in the log is committed, because this server alone is a majority. replayAlone
-// applies the entries for readers, and the state machine skips them when Raft
-// applies them.
+// Raft applies an entry after a leader has confirmed that the entry is
+// committed. The only voter must lead to confirm its entries, and must write to
+// the disk to lead. On a full disk, readers would therefore see only the last
+// snapshot. Every entry in the log is committed, because this server alone is a
+// majority. replayAlone applies the entries for readers. When Raft applies the
+// entries later, the state machine skips them.
 //
-// raft.Config.RestoreCommittedLogs of raft 1.8.0 is not used for this: it
+// The option RestoreCommittedLogs of raft 1.8.0 does not serve this purpose. It
 // ignores membership entries, and deadlocks on more than 32768 entries.
 func (s *Store) replayAlone() {
 	if !s.isOnlyVoter() || s.guard.pending() {
@@ -32,14 +32,14 @@ func (s *Store) replayAlone() {
 	switch {
 	case s.Err() != nil: // logged already, or the store is closing
 	case err != nil:
-		s.logger.Warn("cannot show the log before it can be written", "err", err)
+		s.logger.Warn("cannot replay raft log for readers", "err", err)
 	case n > 0:
-		s.logger.Info("log applied for readers, though it cannot be written", "count", n)
+		s.logger.Info("raft log replayed for readers", "count", n)
 	}
 }
 
-// replay applies the entries from first to last, and returns their number. It
-// does nothing if Raft has applied an entry already.
+// replay applies the entries from first to last, and returns the number of
+// applied commands. If Raft has already applied an entry, replay does nothing.
 func (m *machine) replay(logs raft.LogStore, first, last uint64) (n int, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -69,7 +69,8 @@ func (m *machine) replay(logs raft.LogStore, first, last uint64) (n int, err err
 }
 
 // skipReplayed returns the number of entries at the beginning of logs that
-// replay has applied. The caller holds m.mu.
+// replay has applied, and records the last entry as applied by Raft. The caller
+// holds m.mu.
 func (m *machine) skipReplayed(logs []*raft.Log) int {
 	n := 0
 	for _, log := range logs {

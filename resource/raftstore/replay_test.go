@@ -15,8 +15,9 @@ import (
 	"github.com/wanfed/wanfed/resource/memory"
 )
 
-// TestReplay: Raft skips entries that replay has applied, and applies the later
-// ones. No snapshot is taken before Raft has reached the replayed entries.
+// TestReplay checks that the state machine skips replayed entries when Raft
+// applies them, and applies later entries. It takes no snapshot before Raft has
+// applied the replayed entries.
 func TestReplay(t *testing.T) {
 	logs := raft.NewInmemStore()
 	var all []*raft.Log
@@ -51,7 +52,7 @@ func TestReplay(t *testing.T) {
 	t.Run("before Raft", func(t *testing.T) {
 		m, failed := open()
 		if n, err := m.replay(logs, 1, last); n != maxBatch+2 || err != nil || index(m) != last-1 {
-			t.Errorf("replay() = %d, %v, state at %d; want %d entries", n, err, index(m), maxBatch+2)
+			t.Errorf("replay() = %d, %v, state at %d, want %d, nil, state at %d", n, err, index(m), maxBatch+2, last-1)
 		}
 		if n, err := m.replay(logs, 1, last); n != 0 || err != nil {
 			t.Errorf("second replay() = %d, %v, want 0", n, err)
@@ -71,14 +72,14 @@ func TestReplay(t *testing.T) {
 			}
 		}
 		if _, err := m.Snapshot(); err != nil || *failed != nil || index(m) != last+1 {
-			t.Errorf("after all entries: Snapshot() = %v, failure %v, state at %d; want %d", err, *failed, index(m), last+1)
+			t.Errorf("Snapshot() = %v, failure %v, state at %d, want nil, nil, state at %d", err, *failed, index(m), last+1)
 		}
 	})
 	t.Run("after Raft", func(t *testing.T) {
 		m, _ := open()
 		m.ApplyBatch(all[:2])
 		if n, err := m.replay(logs, 1, last); n != 0 || err != nil || index(m) != 2 {
-			t.Errorf("replay() after Raft = %d, %v, state at %d; want 0", n, err, index(m))
+			t.Errorf("replay() after Raft = %d, %v, state at %d, want 0, nil, state at 2", n, err, index(m))
 		}
 	})
 	t.Run("another leader wrote the log", func(t *testing.T) {
@@ -95,7 +96,7 @@ func TestReplay(t *testing.T) {
 	t.Run("gap in the log", func(t *testing.T) {
 		m, _ := open()
 		if n, err := m.replay(logs, last, last+5); n != 0 || !errors.Is(err, raft.ErrLogNotFound) {
-			t.Errorf("replay() of a gap = %d, %v, want ErrLogNotFound", n, err)
+			t.Errorf("replay() of a gap = %d, %v, want 0, ErrLogNotFound", n, err)
 		}
 	})
 }

@@ -29,8 +29,8 @@ func many(b *testing.B, n int) *Store {
 	return s
 }
 
-// benchSizes returns numbers of resources. A million is included if
-// WANFED_BENCH is set.
+// benchSizes returns numbers of resources. If WANFED_BENCH is set, the list
+// includes a million.
 func benchSizes() []int {
 	if os.Getenv("WANFED_BENCH") != "" {
 		return []int{100_000, 1_000_000}

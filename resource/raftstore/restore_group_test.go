@@ -13,9 +13,10 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// TestRestore_Group: after a restore, three servers under load have one state.
-// It has nothing from before the restore, and everything that was acknowledged
-// after it. So it is after the leader was lost, and on a server that was away.
+// TestRestore_Group restores a snapshot in a group of three servers under load.
+// All servers must then have the same state: nothing from before the restore,
+// and everything that was acknowledged after the restore. This includes a
+// server that was isolated, and holds after the loss of the leader.
 func TestRestore_Group(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, testRestoreGroup)
@@ -42,33 +43,16 @@ func testRestoreGroup(t *testing.T) {
 	for _, s := range values(all) {
 		awaitText(t, s, "after", "1")
 		if got := textOf(t, s, resource.Eventual, "x"); got != "saved" {
-			t.Errorf("x at %s = %q, want saved", s.cfg.Node, got)
+			t.Errorf("Read(x) at %s = %q, want saved", s.cfg.Node, got)
 		}
 		for _, name := range before {
-			if textOf(t, s, resource.Eventual, name) != "" {
-				t.Errorf("%s has %s, which was written before the restore", s.cfg.Node, name)
+			if got := textOf(t, s, resource.Eventual, name); got != "" {
+				t.Errorf("Read(%s) at %s = %q, want none: written before the restore", name, s.cfg.Node, got)
 			}
 		}
 	}
 	same(t, values(all))
-	// A write that was acknowledged during the restore is there if it came
-	// after it.
-	have, _, err := last.List(t.Context(), resource.Strong, resource.Query{Type: testType})
-	if err != nil {
-		t.Fatal(err)
-	}
-	n := 0
-	for _, r := range have {
-		if strings.HasPrefix(r.Id.Name, "during") {
-			n++
-		}
-		if r.ModifyIndex < out.Index {
-			t.Errorf("ModifyIndex of %s = %d, want above %d", r.Id.Name, r.ModifyIndex, out.Index)
-		}
-	}
-	if n == 0 || n >= len(during) {
-		t.Errorf("%d of %d writes during the restore are there", n, len(during))
-	}
+	checkDuring(t, last, during, out.Index)
 
 	if err := last.Close(); err != nil {
 		t.Fatal(err)
@@ -79,14 +63,34 @@ func testRestoreGroup(t *testing.T) {
 	all[last.cfg.Node] = mustOpen(t, cfg)
 	for _, s := range values(all) {
 		awaitText(t, s, "more", "1")
-		if left := spools(t, s); len(left) > 0 {
-			t.Errorf("temporary files of %s = %v, want none", s.cfg.Node, left)
-		}
+		checkNoSpools(t, s)
 	}
 	same(t, values(all))
 }
 
-// same checks that stores have the same resources at the same versions.
+// checkDuring checks that s has some of the writes that were acknowledged
+// during a restore at index. The restore removes the earlier ones.
+func checkDuring(t *testing.T, s *Store, acked []string, index uint64) {
+	t.Helper()
+	stored, _, err := s.List(t.Context(), resource.Strong, resource.Query{Type: testType})
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for _, r := range stored {
+		if strings.HasPrefix(r.Id.Name, "during") {
+			n++
+		}
+		if r.ModifyIndex < index {
+			t.Errorf("ModifyIndex of %s = %d, want at least %d", r.Id.Name, r.ModifyIndex, index)
+		}
+	}
+	if n == 0 || n >= len(acked) {
+		t.Errorf("%d of %d writes during the restore are stored, want some but not all", n, len(acked))
+	}
+}
+
+// same checks that all stores have the same resources with the same versions.
 func same(t *testing.T, stores []*Store) {
 	t.Helper()
 	var first []*pb.Resource
@@ -103,19 +107,19 @@ func same(t *testing.T, stores []*Store) {
 			ok = ok && proto.Equal(all[i], first[i])
 		}
 		if !ok {
-			t.Errorf("resources of %s differ from those of %s", s.cfg.Node, stores[0].cfg.Node)
+			t.Errorf("List() at %s = %v, want the resources of %s, %v", s.cfg.Node, all, stores[0].cfg.Node, first)
 		}
 	}
 }
 
-// TestRestore_Majority: a snapshot that the leader and one follower have
-// restored stays when the leader is lost.
+// TestRestore_Majority checks that a snapshot that the leader and one follower
+// have restored survives the loss of the leader.
 func TestRestore_Majority(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, testRestoreByAMajority)
+	synctest.Test(t, testRestoreMajority)
 }
 
-func testRestoreByAMajority(t *testing.T) {
+func testRestoreMajority(t *testing.T) {
 	nw := pipes()
 	all := group(t, nw, longHeartbeat)
 	leader := write(t, values(all), "x", "saved")
@@ -126,12 +130,12 @@ func testRestoreByAMajority(t *testing.T) {
 	mustRestore(t, leader, m, data)
 	nw.isolate(leader.cfg.Node, true)
 	nw.isolate(away.cfg.Node, false)
-	rest := values(all, leader)
-	write(t, rest, "y", "1")
-	for _, s := range rest {
+	others := values(all, leader)
+	write(t, others, "y", "1")
+	for _, s := range others {
 		awaitText(t, s, "y", "1")
 		if got := textOf(t, s, resource.Eventual, "x"); got != "saved" {
-			t.Errorf("x at %s = %q, want saved", s.cfg.Node, got)
+			t.Errorf("Read(x) at %s = %q, want saved", s.cfg.Node, got)
 		}
 	}
 	nw.isolate(leader.cfg.Node, false)

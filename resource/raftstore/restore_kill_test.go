@@ -20,14 +20,17 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// restorerDir is an environment variable. It makes the test binary restore
-// snapshots a and b, in turns, to the store in that directory until it is
-// killed. The snapshots are in the parent directory.
+// restorerDir is an environment variable with a data directory. If it is set,
+// the test binary restores the snapshots a and b alternately to the store in
+// that directory, until the process is killed. The files of the snapshots are
+// in the parent directory.
 const restorerDir = "WANFED_TEST_RESTORER_DIR"
 
+// restoredThings is the number of resources in each snapshot.
 const restoredThings = 300
 
-// runRestorer is like runWriter. It prints the index of each restore.
+// runRestorer restores snapshots if restorerDir is set, and returns false
+// otherwise. It prints the index of each restore to standard output.
 func runRestorer() bool {
 	dir := os.Getenv(restorerDir)
 	if dir == "" {
@@ -67,8 +70,8 @@ func restoreLoop(dir string) error {
 	}
 }
 
-// TestRestore_Kill: after kill -9 the state is one of the two snapshots, at no
-// index below one that was printed.
+// TestRestore_Kill checks that after kill -9 the state is one of the two
+// snapshots, at the last printed index or above.
 func TestRestore_Kill(t *testing.T) {
 	testutil.Cluster(t)
 	t.Parallel()
@@ -109,7 +112,7 @@ func TestRestore_Kill(t *testing.T) {
 		total += len(lines)
 		last, err := strconv.ParseUint(lines[len(lines)-1], 10, 64)
 		if err != nil || last <= printed {
-			t.Fatalf("round %d: restored at %s, %v, want above %d", round, lines, err, printed)
+			t.Fatalf("round %d: printed indexes = %s, %v, want above %d", round, lines, err, printed)
 		}
 		printed = last
 		checkRestored(t, dir, printed)
@@ -120,6 +123,8 @@ func TestRestore_Kill(t *testing.T) {
 	t.Logf("%d restores and %d kills", total, rounds)
 }
 
+// checkRestored checks that the store in dir has the state of one snapshot, at
+// index printed or above.
 func checkRestored(t *testing.T, dir string, printed uint64) {
 	t.Helper()
 	s, err := Open(killConfig(dir, loopback(t).layer("a")))
@@ -137,15 +142,13 @@ func checkRestored(t *testing.T, dir string, printed uint64) {
 		texts[textOf(t, s, resource.Eventual, r.Id.Name)]++
 	}
 	if len(texts) != 1 {
-		t.Errorf("texts = %v, want those of one snapshot", texts)
+		t.Errorf("resources by text = %v, want the text of one snapshot", texts)
 	}
-	if left := spools(t, s); len(left) > 0 {
-		t.Errorf("temporary files = %v, want none", left)
-	}
+	checkNoSpools(t, s)
 }
 
-// killed runs this test binary with env, kills it after n lines, and returns
-// its output.
+// killed runs this test binary with env, kills the process after n lines, and
+// returns its output.
 func killed(t *testing.T, env string, n int) (lines []string, stderr string) {
 	t.Helper()
 	exe, err := os.Executable()

@@ -16,9 +16,10 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// TestRestore_Lost: an isolated leader restores a snapshot, and does not report
-// success. The others continue without the snapshot. The store fails then, and
-// again after a restart, instead of mixing the two states.
+// TestRestore_Lost restores a snapshot on an isolated leader. Restore must not
+// report success. The other servers continue without the snapshot. The store of
+// the old leader must then fail, also after a restart, because its state has
+// diverged.
 func TestRestore_Lost(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, testRestoreLost)
@@ -35,14 +36,14 @@ func testRestoreLost(t *testing.T) {
 		awaitText(t, s, "x", "2")
 	}
 	others := values(all, leader)
-	nw.isolate(leader.cfg.Node, true) // it keeps its leadership for a second
+	nw.isolate(leader.cfg.Node, true) // the leader steps down only after seconds
 	ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
 	defer cancel()
 	if out, err := leader.Restore(ctx, m, bytes.NewReader(data)); !errors.Is(err, resource.ErrUnknownOutcome) {
 		t.Errorf("Restore() = %+v, %v, want ErrUnknownOutcome", out, err)
 	}
 	if got := textOf(t, leader, resource.Eventual, "x"); got != "saved" {
-		t.Fatalf("x = %q at the isolated leader, want saved", got)
+		t.Fatalf("Read(x) at the isolated leader = %q, want saved", got)
 	}
 	write(t, others, "y", "1")
 	nw.isolate(leader.cfg.Node, false)
@@ -51,13 +52,13 @@ func testRestoreLost(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := textOf(t, write(t, others, "z", "1"), resource.Strong, "x"); got != "2" {
-		t.Errorf("x = %q at the others, want 2", got)
+		t.Errorf("Read(x) at the other servers = %q, want 2", got)
 	}
 	again := mustOpen(t, nw.config(t, leader.cfg.Node, leader.cfg.Dir))
 	awaitFailed(t, again)
 
-	// The remedy of its error: remove the server, empty its directory, start it
-	// again.
+	// The error names this remedy: remove the server from the group, remove its
+	// data directory, and start it again.
 	if err := again.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -79,21 +80,22 @@ func testRestoreLost(t *testing.T) {
 	same(t, append(others, again))
 }
 
+// awaitFailed waits until s fails, and checks the error.
 func awaitFailed(t *testing.T, s *Store) {
 	t.Helper()
 	select {
 	case <-s.Failed():
-		if err := s.Err(); !strings.Contains(err.Error(), "operator raft remove-peer "+s.cfg.Node) {
-			t.Errorf("Err() = %v, want the command of its remedy", err)
+		if err, want := s.Err(), "operator raft remove-peer "+s.cfg.Node; !strings.Contains(err.Error(), want) {
+			t.Errorf("Err() = %v, want an error with %q", err, want)
 		}
 	case <-time.After(waitLimit):
-		t.Fatal("the store has not failed, with a state that no other server has")
+		t.Fatalf("Err() of the diverged store = %v, want an error", s.Err())
 	}
 }
 
-// TestRestore_LostAtFollower: of five servers, the leader and one follower have
-// restored a snapshot. The follower notices too that the others continue
-// without it.
+// TestRestore_LostAtFollower restores a snapshot on the leader and one follower
+// of five servers. The other servers continue without the snapshot. The
+// follower must fail too.
 func TestRestore_LostAtFollower(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, testRestoreLostAtFollower)
@@ -123,8 +125,8 @@ func testRestoreLostAtFollower(t *testing.T) {
 	for _, s := range all {
 		awaitText(t, s, "x", "2")
 	}
-	rest := slices.DeleteFunc(slices.Clone(names), func(node string) bool { return node == leader.cfg.Node })
-	follower, others := all[rest[0]], stores(rest[1:]...)
+	followers := slices.DeleteFunc(slices.Clone(names), func(node string) bool { return node == leader.cfg.Node })
+	follower, others := all[followers[0]], stores(followers[1:]...)
 	for _, s := range others {
 		nw.isolate(s.cfg.Node, true)
 	}
@@ -145,6 +147,6 @@ func testRestoreLostAtFollower(t *testing.T) {
 	nw.isolate(leader.cfg.Node, false)
 	awaitFailed(t, leader)
 	if got := textOf(t, write(t, others, "z", "1"), resource.Strong, "x"); got != "2" {
-		t.Errorf("x = %q at the others, want 2", got)
+		t.Errorf("Read(x) at the other servers = %q, want 2", got)
 	}
 }

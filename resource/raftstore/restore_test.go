@@ -19,21 +19,18 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// spools returns the temporary files of restores.
-func spools(t *testing.T, s *Store) []string {
+// checkNoSpools checks that the data directory of s has no temporary files of
+// restores.
+func checkNoSpools(t *testing.T, s *Store) {
 	t.Helper()
-	var all []string
 	for _, pattern := range []string{spoolPattern, uncommittedFile} {
-		found, err := filepath.Glob(filepath.Join(s.cfg.Dir, pattern))
-		if err != nil {
-			t.Fatal(err)
+		if files, err := filepath.Glob(filepath.Join(s.cfg.Dir, pattern)); err != nil || len(files) > 0 {
+			t.Errorf("temporary files of %s = %v, %v, want none", s.cfg.Node, files, err)
 		}
-		all = append(all, found...)
 	}
-	return all
 }
 
-// longHeartbeat is for tests that lose leaders, and never by chance.
+// longHeartbeat is for tests that lose leaders only on purpose.
 func longHeartbeat(c *Config) { c.Heartbeat = time.Second }
 
 func mustRestore(t testing.TB, s *Store, m Manifest, data []byte) RestoreResult {
@@ -45,9 +42,8 @@ func mustRestore(t testing.TB, s *Store, m Manifest, data []byte) RestoreResult 
 	return out
 }
 
-// TestRestore: a restore brings back what was saved, at an index above all
-// earlier ones, and deletes what was written since. Watches, waits and
-// functions that run while leading are notified. The state survives a restart.
+// TestRestore checks that a restore replaces the whole state with the snapshot,
+// at an index above all earlier ones. The restored state survives a restart.
 func TestRestore(t *testing.T) {
 	s := single(t)
 	x := put(t, s, "x", "1")
@@ -57,66 +53,27 @@ func TestRestore(t *testing.T) {
 	if _, err := s.Commit(t.Context(), resource.RemoveOp(&pb.ID{Type: testType, Name: "gone"}, "")); err != nil {
 		t.Fatal(err)
 	}
-	later := put(t, s, "later", "1")
-	w, err := s.Watch(resource.Query{Type: testType})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer w.Close()
-	for range 3 {
-		if _, err := w.Next(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	began := make(chan struct{}, 3)
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	defer cancel()
-	wg.Go(func() {
-		err := s.RunWhileLeader(ctx, func(ctx context.Context) error {
-			began <- struct{}{}
-			<-ctx.Done()
-			return nil
-		})
-		if err != nil {
-			t.Error(err)
-		}
-	})
-	<-began
+	put(t, s, "later", "1")
 	last := s.LastIndex()
-
 	out := mustRestore(t, s, m, data)
 	if out.Index <= last || out.Totals.Resources != 2 {
-		t.Errorf("Restore() = %+v, want an index above %d", out, last)
-	}
-	select {
-	case <-began: // again
-	case <-time.After(waitLimit):
-		t.Error("RunWhileLeader has not called its function again")
-	}
-	if ev, err := w.Next(t.Context()); !errors.Is(err, resource.ErrWatchReset) {
-		t.Errorf("Next() = %v, %v, want ErrWatchReset", ev, err)
-	}
-	if err := s.Wait(t.Context(), resource.Query{Type: testType}, later.ModifyIndex); err != nil {
-		t.Errorf("Wait() = %v, want nil", err)
+		t.Errorf("Restore() = %+v, want 2 resources and an index above %d", out, last)
 	}
 	check := func(s *Store) {
 		t.Helper()
 		for name, want := range map[string]string{"x": "1", "gone": "1", "later": ""} {
 			if got := textOf(t, s, resource.Strong, name); got != want {
-				t.Errorf("%s = %q, want %q", name, got, want)
+				t.Errorf("Read(%s) = %q, want %q", name, got, want)
 			}
 		}
-		r, err := s.Read(t.Context(), resource.Strong, x.Id)
-		want := proto.CloneOf(x)
-		want.Version, want.ModifyIndex = "", out.Index
-		if err == nil && r.Version != x.Version && r.Version != changed.Version {
-			want.Version = r.Version
+		got, err := s.Read(t.Context(), resource.Strong, x.Id)
+		if err != nil {
+			t.Fatal(err)
 		}
-		if err != nil || !proto.Equal(r, want) {
-			t.Errorf("Read() = %v, %v, want %v", r, err, want)
+		want := proto.CloneOf(x)
+		want.Version, want.ModifyIndex = got.Version, out.Index
+		if !proto.Equal(got, want) || got.Version == x.Version || got.Version == changed.Version {
+			t.Errorf("Read(x) = %v, want %v with a new version", got, want)
 		}
 	}
 	check(s)
@@ -125,11 +82,7 @@ func TestRestore(t *testing.T) {
 			t.Errorf("Commit() with the earlier version %s = %v, want ErrConflict", version, err)
 		}
 	}
-	if left := spools(t, s); len(left) > 0 {
-		t.Errorf("temporary files = %v, want none", left)
-	}
-	cancel()
-	wg.Wait()
+	checkNoSpools(t, s)
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -137,11 +90,66 @@ func TestRestore(t *testing.T) {
 	awaitLeader(t, s)
 	check(s)
 	if next := put(t, s, "next", "1"); next.ModifyIndex <= out.Index {
-		t.Errorf("ModifyIndex = %d, want above %d of the restore", next.ModifyIndex, out.Index)
+		t.Errorf("ModifyIndex after the restore = %d, want above %d", next.ModifyIndex, out.Index)
 	}
 }
 
-// TestRestore_EmptyServer: two restores into empty servers use different versions.
+// TestRestore_Notifies checks that a restore resets watches, ends waits, and
+// makes RunWhileLeader call its function again.
+func TestRestore_Notifies(t *testing.T) {
+	s := single(t)
+	put(t, s, "x", "1")
+	m, data := saveData(t, s)
+	later := put(t, s, "later", "1")
+	w := openWatch(t, s, 3)
+	ctx, cancel := context.WithCancel(t.Context())
+	called := make(chan struct{}, 3)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	wg.Go(func() {
+		err := s.RunWhileLeader(ctx, func(ctx context.Context) error {
+			called <- struct{}{}
+			<-ctx.Done()
+			return nil
+		})
+		if err != nil {
+			t.Errorf("RunWhileLeader() = %v, want nil", err)
+		}
+	})
+	<-called
+	mustRestore(t, s, m, data)
+	select {
+	case <-called:
+	case <-time.After(waitLimit):
+		t.Error("RunWhileLeader() did not call its function after the restore, want a second call")
+	}
+	if ev, err := w.Next(t.Context()); !errors.Is(err, resource.ErrWatchReset) {
+		t.Errorf("Next() = %v, %v, want ErrWatchReset", ev, err)
+	}
+	if err := s.Wait(t.Context(), resource.Query{Type: testType}, later.ModifyIndex); err != nil {
+		t.Errorf("Wait() = %v, want nil", err)
+	}
+}
+
+// openWatch opens a watch and reads n events.
+func openWatch(t *testing.T, s *Store, n int) resource.Watch {
+	t.Helper()
+	w, err := s.Watch(resource.Query{Type: testType})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(w.Close)
+	for range n {
+		if _, err := w.Next(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return w
+}
+
+// TestRestore_EmptyServer: two restores into empty servers use different
+// versions.
 func TestRestore_EmptyServer(t *testing.T) {
 	s := single(t)
 	put(t, s, "x", "1")
@@ -152,7 +160,7 @@ func TestRestore_EmptyServer(t *testing.T) {
 		fresh := single(t)
 		mustRestore(t, fresh, m, data)
 		if got := textOf(t, fresh, resource.Strong, "x"); got != "1" {
-			t.Errorf("x in a new group = %q, want 1", got)
+			t.Errorf("Read(x) in a new group = %q, want 1", got)
 		}
 		r := put(t, fresh, "x", "3")
 		if r.ModifyIndex <= later.ModifyIndex || seen[r.Version] {
@@ -162,85 +170,78 @@ func TestRestore_EmptyServer(t *testing.T) {
 	}
 }
 
-// TestRestore_Refuses: a refused restore changes nothing.
+// TestRestore_Refuses checks that a failed restore changes nothing.
 func TestRestore_Refuses(t *testing.T) {
 	s := single(t)
 	put(t, s, "x", "1")
 	m, data := saveData(t, s)
 	put(t, s, "x", "2")
-	w, err := s.Watch(resource.Query{Type: testType})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer w.Close()
-	for range 2 {
-		if _, err := w.Next(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-	}
+	w := openWatch(t, s, 2)
 	broken := errors.New("connection lost")
 	for _, tt := range []struct {
-		name string
-		m    func(*Manifest)
-		data io.Reader
-		want error
+		name   string
+		change func(*Manifest) // nil: no change
+		data   io.Reader
+		want   error
 	}{
 		{"cut off", nil, bytes.NewReader(data[:len(data)-1]), resource.ErrInvalid},
 		{"longer", nil, bytes.NewReader(append(bytes.Clone(data), 0)), resource.ErrInvalid},
 		{"nothing", nil, bytes.NewReader(nil), resource.ErrInvalid},
 		{"damaged", nil, bytes.NewReader(append(bytes.Clone(data[:len(data)-1]), 'x')), resource.ErrInvalid},
-		{"lost on the way", nil, io.MultiReader(bytes.NewReader(data[:10]), failing{broken}), broken},
+		{"connection lost", nil, io.MultiReader(bytes.NewReader(data[:10]), failing{broken}), broken},
 		{"another index", func(m *Manifest) { m.Index-- }, bytes.NewReader(data), resource.ErrInvalid},
 		{"no manifest", func(m *Manifest) { *m = Manifest{} }, bytes.NewReader(data), resource.ErrInvalid},
 	} {
-		m := m
-		if tt.m != nil {
-			tt.m(&m)
+		t.Run(tt.name, func(t *testing.T) {
+			m := m
+			if tt.change != nil {
+				tt.change(&m)
+			}
+			if out, err := s.Restore(t.Context(), m, tt.data); !errors.Is(err, tt.want) {
+				t.Errorf("Restore() = %+v, %v, want %v", out, err, tt.want)
+			}
+		})
+	}
+	t.Run("context canceled", func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if _, err := s.Restore(ctx, m, bytes.NewReader(data)); !errors.Is(err, context.Canceled) {
+			t.Errorf("Restore() = %v, want Canceled", err)
 		}
-		if out, err := s.Restore(t.Context(), m, tt.data); !errors.Is(err, tt.want) {
-			t.Errorf("Restore(%s) = %+v, %v, want %v", tt.name, out, err, tt.want)
+	})
+	t.Run("during a restore", func(t *testing.T) {
+		r, pipe := io.Pipe()
+		first := make(chan error, 1)
+		go func() { _, err := s.Restore(t.Context(), m, r); first <- err }()
+		if _, err := pipe.Write(data[:1]); err != nil {
+			t.Fatal(err)
 		}
-	}
-	ended, cancel := context.WithCancel(t.Context())
-	cancel()
-	if _, err := s.Restore(ended, m, bytes.NewReader(data)); !errors.Is(err, context.Canceled) {
-		t.Errorf("Restore() with a cancelled context = %v, want Canceled", err)
-	}
-
-	// One restore at a time.
-	r, pipe := io.Pipe()
-	first := make(chan error, 1)
-	go func() { _, err := s.Restore(t.Context(), m, r); first <- err }()
-	if _, err := pipe.Write(data[:1]); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := s.Restore(t.Context(), m, bytes.NewReader(data)); !errors.Is(err, ErrRestoring) {
-		t.Errorf("second Restore() = %v, want ErrRestoring", err)
-	}
-	pipe.CloseWithError(broken)
-	if err := <-first; !errors.Is(err, broken) {
-		t.Errorf("first Restore() = %v", err)
-	}
-
+		if _, err := s.Restore(t.Context(), m, bytes.NewReader(data)); !errors.Is(err, ErrRestoring) {
+			t.Errorf("second Restore() = %v, want ErrRestoring", err)
+		}
+		pipe.CloseWithError(broken)
+		if err := <-first; !errors.Is(err, broken) {
+			t.Errorf("first Restore() = %v, want %v", err, broken)
+		}
+	})
 	if got := textOf(t, s, resource.Strong, "x"); got != "2" {
-		t.Errorf("x = %q", got)
+		t.Errorf("Read(x) after failed restores = %q, want 2", got)
 	}
 	put(t, s, "y", "1")
 	if ev, err := w.Next(t.Context()); err != nil || ev.GetUpsert().GetResource().GetId().GetName() != "y" {
-		t.Errorf("Next() = %v, %v", ev, err)
+		t.Errorf("Next() after failed restores = %v, %v, want the upsert of y", ev, err)
 	}
-	if left := spools(t, s); len(left) > 0 {
-		t.Errorf("temporary files = %v, want none", left)
-	}
+	checkNoSpools(t, s)
 	mustRestore(t, s, m, data) // a later restore succeeds
 }
 
+// failing is an io.Reader that returns err.
 type failing struct{ err error }
 
 func (f failing) Read([]byte) (int, error) { return 0, f.err }
 
-// TestRestore_Close: Close during a restore does not panic. The state is the
-// old or the new one.
+// TestRestore_Close checks that Close during a restore does not panic, and that
+// the next process has the old or the new state.
 func TestRestore_Close(t *testing.T) {
 	t.Parallel()
 	s := single(t)
@@ -262,8 +263,8 @@ func TestRestore_Close(t *testing.T) {
 		for len(done) == 0 && s.restorer.active.Load() == nil {
 			runtime.Gosched()
 		}
-		if cerr := s.Close(); cerr != nil {
-			t.Fatalf("Close() = %v, want nil", cerr)
+		if err := s.Close(); err != nil {
+			t.Fatalf("Close() = %v, want nil", err)
 		}
 		err := <-done // nil if the restore ended before Close
 		if err != nil {
@@ -271,13 +272,16 @@ func TestRestore_Close(t *testing.T) {
 		}
 		s = mustOpen(t, loopback(t).config(t, "a", s.cfg.Dir))
 		awaitLeader(t, s)
-		all, _, lerr := s.List(t.Context(), resource.Strong, resource.Query{Type: testType})
-		if x := textOf(t, s, resource.Strong, "x"); lerr != nil || err == nil && x != "" || len(all) != 2000+len(x) {
-			t.Errorf("List() = %d resources, %v, x = %q after %v; want one of the two states", len(all), lerr, x, err)
+		all, _, listErr := s.List(t.Context(), resource.Strong, resource.Query{Type: testType})
+		if listErr != nil {
+			t.Fatal(listErr)
 		}
-		if left := spools(t, s); len(left) > 0 {
-			t.Errorf("temporary files = %v, want none", left)
+		// The old state has 2000 resources and x, the new state has 2000
+		// resources.
+		if x := textOf(t, s, resource.Strong, "x"); err == nil && x != "" || len(all) != 2000+len(x) {
+			t.Errorf("List() = %d resources, x = %q after Restore() = %v, want the old or the new state", len(all), x, err)
 		}
+		checkNoSpools(t, s)
 	}
 	t.Logf("%d of 3 restores were interrupted", interrupted)
 }

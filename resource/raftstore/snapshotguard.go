@@ -18,33 +18,33 @@ import (
 	"github.com/wanfed/wanfed/resource/raftstore/raftlog"
 )
 
-// uncommittedFile is a file in the store's directory, with index and term of a
-// snapshot that may not be committed.
+// uncommittedFile is a file in the data directory. It contains the index and
+// the term of a snapshot that may not be committed.
 const uncommittedFile = "unproven"
 
-// snapshotGuard checks the entries and snapshots that a leader sends, before
-// Raft receives them.
+// snapshotGuard checks the entries and snapshots of a leader before Raft
+// receives them.
 //
-// The guard detects the loss of a restored snapshot. A snapshot that an operator
-// restores on the leader, or that a leader sends, is committed only when a majority
-// has it. If the leader fails earlier, the other servers may continue without the
-// snapshot. Raft would let this server follow them, but would never apply their
-// entries, because the index of the snapshot is higher. The guard therefore records
-// such a snapshot on disk until it is committed. It fails the store if the group
-// does not have the snapshot.
+// The guard detects that the group lost a restored snapshot. A snapshot that an
+// operator restores on the leader, or that a leader sends, is committed when a
+// majority has it. If the leader fails earlier, the other servers may continue
+// without the snapshot. This server would then follow them but never apply
+// their entries, because the index of the snapshot is higher. Therefore the
+// guard records an uncommitted snapshot on disk. It fails the store if the
+// group continues without the snapshot.
 //
-// It also keeps snapshots from Raft that this server does not need (see
+// The guard also rejects snapshots that this server does not need (see
 // raftlog.Log.Covers).
 type snapshotGuard struct {
 	node   string
-	path   string
+	path   string // path of uncommittedFile
 	log    *raftlog.Log
-	term   func() uint64 // Raft's current term
+	term   func() uint64 // returns the current term of Raft
 	fail   func(error)
 	logger *slog.Logger
 
-	mu          sync.Mutex // held while the file changes
-	uncommitted atomic.Pointer[raft.Log]
+	mu          sync.Mutex               // held while the file changes
+	uncommitted atomic.Pointer[raft.Log] // index and term of the recorded snapshot; nil: none
 }
 
 // open reads the file that an earlier process left in dir.
@@ -68,10 +68,11 @@ func (g *snapshotGuard) open(dir string) error {
 	return nil
 }
 
-// pending reports whether a snapshot here may not be committed.
+// pending reports whether this server has a snapshot that may not be committed.
 func (g *snapshotGuard) pending() bool { return g.uncommitted.Load() != nil }
 
-// mark is called before the write of a snapshot that may not be committed.
+// mark records a snapshot that may not be committed. It is called before the
+// snapshot is written.
 func (g *snapshotGuard) mark(index, term uint64) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -82,7 +83,7 @@ func (g *snapshotGuard) mark(index, term uint64) error {
 	return nil
 }
 
-// settle is called when the snapshot is committed, or was not written.
+// settle removes the record of a snapshot that is committed or was not written.
 func (g *snapshotGuard) settle() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -93,59 +94,50 @@ func (g *snapshotGuard) settle() error {
 	return atomicfile.SyncDir(filepath.Dir(g.path))
 }
 
-// observe checks a call of the leader of a term. The call sends entries or a
-// snapshot up to, or after, index. It contains the commit index of the leader.
-// observe reports whether that leader does not have the uncommitted snapshot
-// and will never have it.
-func (g *snapshotGuard) observe(at *raft.Log, term, index, committed uint64) (lost bool, err error) {
+// checkLeader compares the uncommitted snapshot with a call of a leader. The
+// leader of term has all entries up to index, and has committed the entries up
+// to committed. If the leader has committed the snapshot, checkLeader removes
+// the record. If the leader can never have the snapshot, checkLeader fails the
+// store and returns an error.
+func (g *snapshotGuard) checkLeader(term, index, committed uint64) error {
+	snapshot := g.uncommitted.Load()
 	switch {
-	case term < at.Term:
-		return false, nil
-	case committed >= at.Index && index >= at.Index:
-		return false, g.settle()
-	}
-	return g.log.HasSnapshot(at.Index) && term > at.Term && index < at.Index, nil
-}
-
-// lostError is the error of a store that failed because its uncommitted
-// snapshot was lost.
-func (g *snapshotGuard) lostError(at *raft.Log) error {
-	return fmt.Errorf("the snapshot restored here at index %d never reached a majority, and the datacenter continued "+
-		"without it; remove this server from the Raft group (on another one: wanfed operator raft remove-peer %s "+
-		"--force), remove its data dir, and start it again", at.Index, g.node)
-}
-
-// checkEntries checks entries of a leader before Raft receives them.
-func (g *snapshotGuard) checkEntries(req *raft.AppendEntriesRequest) error {
-	at := g.uncommitted.Load()
-	if at == nil || isHeartbeat(req) { // a heartbeat has nothing about the log
+	case snapshot == nil, term < snapshot.Term:
+		return nil
+	case committed >= snapshot.Index && index >= snapshot.Index:
+		return g.settle()
+	case !g.log.HasSnapshot(snapshot.Index), term == snapshot.Term, index >= snapshot.Index:
 		return nil
 	}
-	lost, err := g.observe(at, req.Term, req.PrevLogEntry, req.LeaderCommitIndex)
-	if lost {
-		err = g.lostError(at)
+	err := fmt.Errorf("the snapshot restored here at index %d never reached a majority, and the datacenter continued "+
+		"without it; remove this server from the Raft group (on another one: wanfed operator raft remove-peer %s "+
+		"--force), remove its data dir, and start it again", snapshot.Index, g.node)
+	g.fail(err)
+	return err
+}
+
+// checkEntries checks the entries of a leader before Raft receives them.
+func (g *snapshotGuard) checkEntries(req *raft.AppendEntriesRequest) error {
+	if isHeartbeat(req) { // a heartbeat does not describe the log
+		return nil
 	}
+	err := g.checkLeader(req.Term, req.PrevLogEntry, req.LeaderCommitIndex)
 	if err != nil {
 		g.fail(err)
 	}
 	return err
 }
 
-// checkInstall reports whether a snapshot must not reach Raft, and why it
-// cannot be installed. Raft itself rejects a snapshot of an earlier term.
+// checkInstall checks a snapshot of a leader before Raft receives it. handled
+// means that the snapshot must not reach Raft. err is the reason if this server
+// cannot install the snapshot. Raft itself rejects a snapshot of an earlier
+// term.
 func (g *snapshotGuard) checkInstall(req *raft.InstallSnapshotRequest) (handled bool, err error) {
 	if req.Term < g.term() {
 		return false, nil
 	}
-	if at := g.uncommitted.Load(); at != nil {
-		lost, err := g.observe(at, req.Term, req.LastLogIndex, 0)
-		if lost {
-			err = g.lostError(at)
-			g.fail(err)
-		}
-		if err != nil {
-			return true, err
-		}
+	if err := g.checkLeader(req.Term, req.LastLogIndex, 0); err != nil {
+		return true, err
 	}
 	if g.log.Covers(req.LastLogIndex, req.LastLogTerm) {
 		g.logger.Debug("raft snapshot not needed", "index", req.LastLogIndex)
@@ -156,8 +148,8 @@ func (g *snapshotGuard) checkInstall(req *raft.InstallSnapshotRequest) (handled 
 		return true, err
 	}
 	if last > req.LastLogIndex {
-		// The log has uncommitted entries. Their number exceeds the number of
-		// entries that the leader kept before its snapshot.
+		// The log has uncommitted entries, more than the leader keeps before
+		// its snapshot.
 		err := fmt.Errorf("the log has entries up to %d that are not the leader's, whose snapshot covers %d; %s",
 			last, req.LastLogIndex, removeDirRemedy)
 		g.fail(err)

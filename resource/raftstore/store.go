@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"sync"
-	"time"
 
 	"github.com/hashicorp/raft"
 
@@ -18,8 +17,8 @@ import (
 	"github.com/wanfed/wanfed/resource/raftstore/raftlog"
 )
 
-// Store is one server's part of the replicated store. Its methods may be called
-// from any goroutine.
+// Store is the replica of one server. All methods may be called from any
+// goroutine.
 type Store struct {
 	*calls
 	*leadership
@@ -30,23 +29,24 @@ type Store struct {
 	logger    *slog.Logger
 	dirLock   *os.File
 	log       *raftlog.Log
-	openIndex uint64 // the last entry of the log when it was opened
+	openIndex uint64 // index of the last log entry when the log was opened
 	streams   *streams
 	trans     *transport
 	state     *memory.State
 	machine   *machine
 	guard     *snapshotGuard
 	raft      *raft.Raft
-	stopRaft  func() raft.Future // returns the same future each time
+	stopRaft  func() raft.Future // returns the same future on each call
 
 	background sync.WaitGroup
 	closeOnce  sync.Once
 	closeErr   error
 }
 
-// Open reads the content of Config.Dir and starts Raft. It fails if another
+// Open reads the content of Config.Dir and starts Raft. Open fails if another
 // process uses the directory, if the directory belongs to another node, or if
-// it cannot be read. The error contains a remedy. The caller closes the store.
+// the directory cannot be read. The error contains a remedy. The caller closes
+// the store.
 func Open(cfg Config) (_ *Store, err error) {
 	cfg = cfg.withDefaults()
 	if err := cfg.validate(); err != nil {
@@ -58,7 +58,7 @@ func Open(cfg Config) (_ *Store, err error) {
 	state := memory.NewState()
 	s := &Store{
 		cfg: cfg, logger: cfg.Logger, state: state, streams: newStreams(cfg.Stream, cfg.Node),
-		calls: newCalls(cfg.Logger, state.Close), // ends watches and waits, which then return the reason
+		calls: newCalls(cfg.Logger, state.Close), // Close of the state ends its watches and waits
 	}
 	defer func() {
 		if err != nil {
@@ -87,9 +87,8 @@ func Open(cfg Config) (_ *Store, err error) {
 	return s, nil
 }
 
-// recovered calls f and returns its panic as an error. The libraries panic, or
-// read memory that a truncated file no longer backs, when a directory is
-// damaged.
+// recovered calls f and converts a panic to an error. If a file is damaged, the
+// libraries panic, or read mapped memory beyond the end of the file.
 func recovered(f func() error) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
@@ -100,13 +99,11 @@ func recovered(f func() error) (err error) {
 	return f()
 }
 
-// openLog opens the log and the snapshots, and returns the latter for Raft.
+// openLog opens the log and the snapshots, and returns the snapshot store for
+// Raft.
 func (s *Store) openLog(rc *raft.Config) (raft.SnapshotStore, error) {
 	dir := s.cfg.Dir
-	err := errors.Join(
-		removeAll("torn snapshot", filepath.Join(dir, snapshotDir, "*.tmp")),
-		removeAll("torn snapshot", filepath.Join(dir, spoolPattern)))
-	if err != nil {
+	if err := removeTornSnapshots(dir); err != nil {
 		return nil, err
 	}
 	snapshots, err := raft.NewFileSnapshotStoreWithLogger(dir, retainSnapshots, rc.Logger)
@@ -140,9 +137,9 @@ func (s *Store) startRaft(rc *raft.Config, snapshots raft.SnapshotStore) error {
 		Stream: s.streams, MaxPool: 3, Timeout: rpcTimeout, Logger: rc.Logger, MaxRPCsInFlight: rpcsInFlight,
 	})
 	s.leadership = &leadership{
-		calls: s.calls, logger: s.logger, onLost: s.trans.holdback.release,
+		calls: s.calls, onLost: s.trans.holdback.release,
 		onLead: func() error {
-			if s.guard.pending() { // the barrier was committed, and everything before it
+			if s.guard.pending() { // the barrier of the new term has committed the snapshot
 				return s.guard.settle()
 			}
 			return nil
@@ -157,26 +154,24 @@ func (s *Store) startRaft(rc *raft.Config, snapshots raft.SnapshotStore) error {
 		return err
 	})
 	if err != nil {
-		return errors.Join(err, s.Err()) // the latter has more details about a snapshot that cannot be read
+		return errors.Join(err, s.Err()) // Err has more details about an unreadable snapshot
 	}
 	s.stopRaft = sync.OnceValue(s.raft.Shutdown)
 	s.leadership.raft = s.raft
 	s.membership = &membership{
 		calls: s.calls, leadership: s.leadership, node: s.cfg.Node, heartbeat: s.cfg.Heartbeat,
-		raft: s.raft, trans: s.trans, logger: s.logger,
+		raft: s.raft, trans: s.trans,
 	}
 	s.restorer = &restorer{
-		calls: s.calls, leadership: s.leadership, dir: s.cfg.Dir,
-		raft: s.raft, state: s.state, guard: s.guard, logger: s.logger,
+		calls: s.calls, leadership: s.leadership, dir: s.cfg.Dir, raft: s.raft, state: s.state, guard: s.guard,
 	}
 	s.trans.holdback.start(s.membership.leadsMember)
 	s.trans.work.Go(func() { s.trans.forward(s.guard.checkEntries, s.guard.checkInstall) })
 	return nil
 }
 
-// When the log cannot be written, watchLog calls replayAlone, so that readers
-// see the content of the log. It stops Raft when the store fails, so that
-// another server can lead.
+// watchLog calls replayAlone when the log cannot be written. It stops Raft when
+// the store fails, so another server can lead.
 func (s *Store) watchLog() {
 	for {
 		select {
@@ -186,7 +181,7 @@ func (s *Store) watchLog() {
 			s.drain() // Raft drops results when it stops
 			s.awaitRestore()
 			s.stopRaft()
-			s.trans.Close() // otherwise other servers wait for responses
+			s.trans.Close() // other servers would otherwise wait for responses
 			return
 		case <-s.donec:
 			return
@@ -194,14 +189,14 @@ func (s *Store) watchLog() {
 	}
 }
 
-// Close stops Raft and unlocks the directory. It waits up to a second for
-// pending commits, for this server's part of a snapshot that is being restored,
-// and for all goroutines. It does not transfer leadership. For a transfer, call
-// TransferLeadership first. It is idempotent.
+// Close stops Raft and unlocks the directory. Close waits up to a second for
+// pending commits, until this server has stored a snapshot that is being
+// restored, and for all goroutines. Close does not transfer leadership; call
+// TransferLeadership first. Close is idempotent.
 func (s *Store) Close() error {
 	s.closeOnce.Do(func() {
 		s.refuse()
-		s.drain() // while Raft can still complete them
+		s.drain() // before Raft stops, because Raft must complete the calls
 		close(s.donec)
 		s.awaitRestore()
 		s.state.Close()
@@ -210,13 +205,13 @@ func (s *Store) Close() error {
 	return s.closeErr
 }
 
-// release stops and closes the parts that Open has started, each part before the
-// parts that it uses.
+// release closes the components that Open has started. A component is closed
+// before the components that it uses.
 func (s *Store) release() error {
 	var errs []error
 	if s.raft != nil {
 		stopped := s.stopRaft()
-		s.trans.Close() // otherwise Shutdown waits for calls of other servers to time out
+		s.trans.Close() // without this, Shutdown waits until the calls of other servers time out
 		errs = append(errs, stopped.Error())
 	} else if s.trans != nil {
 		s.trans.Close()
@@ -237,40 +232,11 @@ func (s *Store) release() error {
 	return errors.Join(errs...)
 }
 
-// Stats describes a store for an operator.
-type Stats struct {
-	Node   string
-	State  string // "follower", "candidate", "leader" or "stopped"
-	Leader string // node; "" if none is known
-	Term   uint64
-	// LastIndex is the last entry in the log, CommitIndex the last one known to
-	// be committed, AppliedIndex the last one passed to the state machine,
-	// StoreIndex the last one that changed a resource.
-	LastIndex, CommitIndex, AppliedIndex, StoreIndex uint64
-	// LastContact is the time since the last contact with the leader: 0 on the
-	// leader, -1 if there was none.
-	LastContact time.Duration
-	Voters      []string
-}
-
-var stateNames = map[raft.RaftState]string{
-	raft.Follower: "follower", raft.Candidate: "candidate", raft.Leader: "leader", raft.Shutdown: "stopped",
-}
-
-// Stats returns the numbers of the store. They are not read at the same moment.
-func (s *Store) Stats() Stats {
-	leader, _ := s.Leader()
-	voters, _ := s.Peers() // none if the store is closed
-	return Stats{
-		Node:         s.cfg.Node,
-		State:        stateNames[s.raft.State()],
-		Leader:       leader,
-		Term:         s.raft.CurrentTerm(),
-		LastIndex:    s.raft.LastIndex(),
-		CommitIndex:  s.raft.CommitIndex(),
-		AppliedIndex: s.raft.AppliedIndex(),
-		StoreIndex:   s.state.Index(),
-		LastContact:  s.LastContact(),
-		Voters:       voters,
-	}
+// CaughtUp reports whether this server leads, or follows a known leader and has
+// applied every entry that it knows to be committed.
+func (s *Store) CaughtUp() bool {
+	leader, known := s.Leader()
+	committed := s.raft.CommitIndex()
+	return s.IsLeader() ||
+		known && leader != s.cfg.Node && committed > 0 && s.raft.AppliedIndex() >= committed
 }

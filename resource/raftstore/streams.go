@@ -10,17 +10,18 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// streams adapts the stream layer of Config to Raft's transport. Its address is the
-// name of the node. Its Close closes every connection, because the transport would
-// leave the goroutines of accepted connections blocked in a read.
+// streams adapts the stream layer of Config to the transport of Raft. The
+// address of streams is the node name. Close closes all connections, because
+// the transport does not end the goroutines that read from accepted
+// connections.
 type streams struct {
 	inner raft.StreamLayer
 	node  nodeAddr
 
-	handlers sync.WaitGroup // accepted connections that the transport has not closed
+	handlers sync.WaitGroup // counts accepted connections until the transport closes them
 
 	mu     sync.Mutex
-	conns  map[net.Conn]struct{} // open, accepted or dialed
+	conns  map[net.Conn]struct{} // open connections, accepted and dialed
 	closed bool
 }
 
@@ -43,7 +44,7 @@ func (s *streams) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s.own(c, &s.handlers)
+	return s.track(c, &s.handlers)
 }
 
 // Dial implements raft.StreamLayer.
@@ -52,27 +53,27 @@ func (s *streams) Dial(node raft.ServerAddress, timeout time.Duration) (net.Conn
 	if err != nil {
 		return nil, err
 	}
-	return s.own(c, new(sync.WaitGroup))
+	return s.track(c, new(sync.WaitGroup))
 }
 
-// own makes Close end c. users counts c until the transport closes the returned
-// connection.
-func (s *streams) own(c net.Conn, users *sync.WaitGroup) (net.Conn, error) {
+// track registers c, so Close closes c. open counts c until the transport
+// closes the returned connection.
+func (s *streams) track(c net.Conn, open *sync.WaitGroup) (net.Conn, error) {
 	s.mu.Lock()
 	closed := s.closed
 	if !closed {
 		s.conns[c] = struct{}{}
-		users.Add(1)
+		open.Add(1)
 	}
 	s.mu.Unlock()
 	if closed {
 		c.Close()
 		return nil, net.ErrClosed
 	}
-	return &stream{Conn: c, s: s, users: users}, nil
+	return &stream{Conn: c, s: s, open: open}, nil
 }
 
-// Close ends every connection, accepts and dials. It is idempotent.
+// Close closes all connections and ends Accept and Dial. It is idempotent.
 func (s *streams) Close() error {
 	s.mu.Lock()
 	closed, conns := s.closed, s.conns
@@ -88,12 +89,12 @@ func (s *streams) Close() error {
 	return err
 }
 
-// stream is a connection that the transport closes.
+// stream is a connection of the transport.
 type stream struct {
 	net.Conn
-	s     *streams
-	users *sync.WaitGroup
-	once  sync.Once
+	s    *streams
+	open *sync.WaitGroup
+	once sync.Once
 }
 
 func (c *stream) Close() error {
@@ -102,7 +103,7 @@ func (c *stream) Close() error {
 		c.s.mu.Lock()
 		delete(c.s.conns, c.Conn)
 		c.s.mu.Unlock()
-		c.users.Done()
+		c.open.Done()
 	})
 	return err
 }

@@ -3,6 +3,7 @@
 package raftstore
 
 import (
+	"cmp"
 	"io"
 	"sync"
 	"time"
@@ -10,18 +11,18 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// transport extends the transport of the raft library. It does not pass entries
-// and snapshots to Raft that a snapshotGuard handles. It lets a leader reach a
-// returning server at once (see holdback). It measures the replication progress
-// of the other servers' logs (see progress).
+// transport extends the transport of the Raft library. It passes entries and
+// snapshots to Raft only if the snapshotGuard permits them. It lets a leader
+// reach a returning server without a backoff (see holdback). It measures how
+// far each server has replicated the log (see progress).
 type transport struct {
 	*raft.NetworkTransport
 	holdback holdback
 	progress progress
-	rpcc     chan raft.RPC // incoming calls, returned by Consumer
+	rpcc     chan raft.RPC // incoming calls for Raft; returned by Consumer
 	stopc    chan struct{} // closed by Close
 	stop     sync.Once
-	work     sync.WaitGroup // goroutines: forward and answerInstall
+	work     sync.WaitGroup // goroutines of forward and respondInstall
 }
 
 var _ raft.WithPreVote = (*transport)(nil)
@@ -44,13 +45,13 @@ func (t *transport) Close() error {
 	return t.NetworkTransport.Close()
 }
 
-// isHeartbeat recognizes a heartbeat as the receiving Raft does.
+// isHeartbeat reports whether req is a heartbeat. Raft uses the same condition.
 func isHeartbeat(req *raft.AppendEntriesRequest) bool {
 	return req.PrevLogEntry == 0 && len(req.Entries) == 0 && req.LeaderCommitIndex == 0
 }
 
-// AppendEntries implements raft.Transport: the leader's call with entries, and
-// its heartbeat.
+// AppendEntries implements raft.Transport. A leader sends entries or a
+// heartbeat.
 func (t *transport) AppendEntries(
 	id raft.ServerID, target raft.ServerAddress, req *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse,
 ) error {
@@ -72,7 +73,7 @@ func (t *transport) AppendEntries(
 	return err
 }
 
-// InstallSnapshot implements raft.Transport: the leader's call with a snapshot.
+// InstallSnapshot implements raft.Transport. A leader sends a snapshot.
 func (t *transport) InstallSnapshot(
 	id raft.ServerID, target raft.ServerAddress,
 	req *raft.InstallSnapshotRequest, resp *raft.InstallSnapshotResponse, data io.Reader,
@@ -86,9 +87,9 @@ func (t *transport) InstallSnapshot(
 	return err
 }
 
-// forward passes calls of other servers to Raft, in order, until Close. It
-// responds itself to entries that checkEntries rejects and to snapshots that
-// checkInstall handles.
+// forward passes the calls of other servers to Raft, in order, until Close.
+// Calls that checkEntries rejects or checkInstall handles do not reach Raft:
+// the transport responds to them.
 func (t *transport) forward(
 	checkEntries func(*raft.AppendEntriesRequest) error,
 	checkInstall func(*raft.InstallSnapshotRequest) (handled bool, err error),
@@ -109,7 +110,7 @@ func (t *transport) forward(
 			}
 		case *raft.InstallSnapshotRequest:
 			if handled, err := checkInstall(req); handled {
-				t.work.Go(func() { answerInstall(rpc, req, err) })
+				t.work.Go(func() { respondInstall(rpc, req, err) })
 				continue
 			}
 		}
@@ -121,32 +122,32 @@ func (t *transport) forward(
 	}
 }
 
-// answerInstall responds that the snapshot was installed, or could not be. It
-// reads the snapshot to its end, because the leader sends the whole snapshot
-// before it reads a response.
-func answerInstall(rpc raft.RPC, req *raft.InstallSnapshotRequest, err error) {
-	if _, rerr := io.Copy(io.Discard, rpc.Reader); rerr != nil && err == nil {
-		err = rerr
-	}
+// respondInstall responds that the snapshot was installed, or that err
+// prevented the installation. It reads the snapshot to its end, because the
+// leader sends the whole snapshot before it reads a response.
+func respondInstall(rpc raft.RPC, req *raft.InstallSnapshotRequest, err error) {
+	_, readErr := io.Copy(io.Discard, rpc.Reader)
+	err = cmp.Or(err, readErr)
 	header := raft.RPCHeader{ProtocolVersion: req.ProtocolVersion}
 	rpc.Respond(&raft.InstallSnapshotResponse{RPCHeader: header, Term: req.Term, Success: err == nil}, err)
 }
 
-// progress records, per server, the last entry that the server has confirmed to
-// this leader. Raft tracks the same numbers but does not export them.
+// progress records the last entry that each server has confirmed to this
+// leader. Raft tracks the same numbers but does not export them.
 type progress struct {
 	mu    sync.Mutex
 	nodes map[raft.ServerID]peerProgress
 }
 
 type peerProgress struct {
-	term    uint64    // term of the leader that received match
+	term    uint64    // term in which this server led and received match
 	contact time.Time // time of the last response
-	match   uint64    // index of the last entry in both this log and the leader's; 0: unknown
+	match   uint64    // index of the last entry that the logs of both servers share; 0: unknown
 }
 
-// record records a response to a call of a term. The argument match is the last
-// entry that the response confirms, or 0 if it confirms none.
+// record records a response of server id to a call of this leader in term.
+// match is the index of the last entry that the response confirms, or 0 for
+// none.
 func (p *progress) record(id raft.ServerID, term, match uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -162,8 +163,8 @@ func (p *progress) record(id raft.ServerID, term, match uint64) {
 	p.nodes[id] = peer
 }
 
-// get returns the progress of a server in a term. Its match is 0 if the server
-// has not confirmed an entry in that term.
+// get returns the progress of server id in term. match is 0 if the server has
+// not confirmed an entry in that term.
 func (p *progress) get(id raft.ServerID, term uint64) peerProgress {
 	p.mu.Lock()
 	defer p.mu.Unlock()
