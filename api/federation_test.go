@@ -240,15 +240,15 @@ func TestDatacenterHealth(t *testing.T) {
 	}
 }
 
-// What is not known is absent in JSON, not a zero that reads like a measurement.
-func TestStatusLeavesOutWhatIsUnknown(t *testing.T) {
+// Unknown values are absent in JSON. A zero would be taken for a measurement.
+func TestDatacenterStatusJSON_UnknownValues(t *testing.T) {
 	got, err := json.Marshal(DatacenterStatus{Name: "dc9"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := `{"name":"dc9","primary":false,"own":false,"servers_alive":0,"servers_known":0,"gateways_healthy":0,"gateways_known":0}`
 	if d := cmp.Diff(want, string(got)); d != "" {
-		t.Error(d)
+		t.Errorf("JSON of DatacenterStatus differs (-want +got):\n%s", d)
 	}
 	got, err = json.Marshal(DatacenterStatus{RecordAge: SecondsPtr(0), ReplicationLag: SecondsPtr(1500 * time.Millisecond)})
 	if err != nil {
@@ -256,6 +256,6 @@ func TestStatusLeavesOutWhatIsUnknown(t *testing.T) {
 	}
 	want = `{"name":"","primary":false,"own":false,"servers_alive":0,"servers_known":0,"gateways_healthy":0,"gateways_known":0,"record_age":0,"replication_lag":1.5}`
 	if d := cmp.Diff(want, string(got)); d != "" {
-		t.Error(d)
+		t.Errorf("JSON of DatacenterStatus differs (-want +got):\n%s", d)
 	}
 }

@@ -9,49 +9,42 @@ const StatusPath = "/v1/agent/federation-status"
 
 // Status is the state of the federation as one server sees it.
 type Status struct {
-	Datacenter string `json:"datacenter"`
-	Node       string `json:"node"`
-	// Leader is the ip:port of the Raft leader of this datacenter, or "".
-	Leader            string `json:"leader"`
-	PrimaryDatacenter string `json:"primary_datacenter"`
-	// MeshGatewayMode is the preferred path to other datacenters: "local",
-	// "remote" or "auto".
-	MeshGatewayMode string             `json:"mesh_gateway_mode"`
-	Version         string             `json:"version"`
-	Gossip          GossipStatus       `json:"gossip"`
-	Datacenters     []DatacenterStatus `json:"datacenters"` // this datacenter first; never null
-	Components      []ComponentStatus  `json:"components"`  // of the responding server; never null
-	// Replicated is the state of replication by type. It is absent in the primary
-	// and on servers that are not the leader.
+	Datacenter        string             `json:"datacenter"`
+	Node              string             `json:"node"`
+	Leader            string             `json:"leader"` // ip:port of the datacenter's Raft leader, or ""
+	PrimaryDatacenter string             `json:"primary_datacenter"`
+	MeshGatewayMode   string             `json:"mesh_gateway_mode"` // "local", "remote" or "auto"
+	Version           string             `json:"version"`
+	Gossip            GossipStatus       `json:"gossip"`
+	Datacenters       []DatacenterStatus `json:"datacenters"` // the local datacenter first; never null
+	Components        []ComponentStatus  `json:"components"`  // parts of the responding server; never null
+	// Replicated is the state of replication by type. Only the leader of a
+	// secondary has it.
 	Replicated []ReplicatedType `json:"replicated,omitempty"`
 }
 
 // ReplicatedType is the state of one type that a secondary replicates.
 type ReplicatedType struct {
-	// Type is group/version/Kind, or group/Kind if the server does not know it.
+	// Type is group/version/Kind, or group/Kind of an unknown type.
 	Type string `json:"type"`
 	// Known reports whether the server's version supports the type. Resources of
 	// an unknown type are not replicated.
-	Known bool `json:"known"`
-	// Records is the number of replicas.
-	Records uint64 `json:"records"`
-	// PrimaryRecords is the number of resources in the primary at the last
-	// connection.
+	Known   bool   `json:"known"`
+	Records uint64 `json:"records"` // number of replicas
+	// PrimaryRecords is the number of resources in the primary when the server
+	// last connected to the primary.
 	PrimaryRecords uint64 `json:"primary_records"`
 	// UnknownRecords is the number of resources in the primary that are not
 	// replicated because their type is unknown.
 	UnknownRecords uint64 `json:"unknown_records"`
 	// Lag is the time since the replicas were last known to be current, in
-	// seconds. It is absent until the replicas have been current once.
+	// seconds. Lag is absent until the replicas have been current once.
 	Lag *float64 `json:"lag,omitempty"`
 	// PrimaryIndex is the highest index of the primary among the replicas.
-	PrimaryIndex uint64 `json:"primary_index"`
-	// LastChange is the time at which the last change was received.
-	LastChange time.Time `json:"last_change,omitzero"`
-	// Changes is the number of changes received since the server started.
-	Changes uint64 `json:"changes"`
-	// ReceivedBytes is the size of these changes in bytes.
-	ReceivedBytes uint64 `json:"received_bytes"`
+	PrimaryIndex  uint64    `json:"primary_index"`
+	LastChange    time.Time `json:"last_change,omitzero"` // receipt of the last change
+	Changes       uint64    `json:"changes"`              // received since the server started
+	ReceivedBytes uint64    `json:"received_bytes"`       // size of Changes
 }
 
 // GossipStatus is the state of the gossip encryption of the responding server.
@@ -63,20 +56,20 @@ type GossipStatus struct {
 	Primary string `json:"primary,omitempty"`
 	// Version is the number of changes that operators have made to the keyring.
 	Version uint64 `json:"version"`
-	// AcceptsPlain reports whether unencrypted gossip is accepted.
+	// AcceptsPlain reports whether the server accepts unencrypted gossip, and
+	// SendsPlain whether the server sends unencrypted gossip.
 	AcceptsPlain bool `json:"accepts_plain"`
-	// SendsPlain reports whether gossip is sent unencrypted.
-	SendsPlain bool `json:"sends_plain"`
+	SendsPlain   bool `json:"sends_plain"`
 }
 
 // DatacenterStatus is the state of one datacenter.
 type DatacenterStatus struct {
 	Name    string `json:"name"`
 	Primary bool   `json:"primary"`
-	Own     bool   `json:"own"` // the responding server is in it
+	Own     bool   `json:"own"` // the datacenter of the responding server
 
-	// ServersAlive and ServersKnown are numbers of members of the WAN pool.
-	// Members that left are not counted.
+	// ServersAlive and ServersKnown are numbers of members of the WAN pool,
+	// without members that left.
 	ServersAlive int `json:"servers_alive"`
 	ServersKnown int `json:"servers_known"`
 	// GatewaysHealthy and GatewaysKnown are numbers of gateways in the federation
@@ -84,15 +77,14 @@ type DatacenterStatus struct {
 	GatewaysHealthy int `json:"gateways_healthy"`
 	GatewaysKnown   int `json:"gateways_known"`
 
-	// UpdatedAt is the time of the last write of the federation state. It is
-	// absent if there is no state.
+	// UpdatedAt is the time of the last write of the federation state. RecordAge
+	// is the time since UpdatedAt in seconds, by the clock of the responding
+	// server. Both are absent if the datacenter has no federation state.
 	UpdatedAt time.Time `json:"updated_at,omitzero"`
-	// RecordAge is the time since UpdatedAt in seconds, by the clock of the
-	// responding server. It is absent if there is no state.
-	RecordAge *float64 `json:"record_age,omitempty"`
+	RecordAge *float64  `json:"record_age,omitempty"`
 	// ReplicationLag is the time since the local replica was last known to match
-	// the primary, in seconds. It is absent in the primary, and in a secondary
-	// that has not followed the primary yet.
+	// the primary, in seconds. ReplicationLag is absent in the primary, and in a
+	// secondary that has not followed the primary yet.
 	ReplicationLag *float64 `json:"replication_lag,omitempty"`
 
 	// Paths are the paths to the datacenter in the order in which a new
@@ -100,8 +92,7 @@ type DatacenterStatus struct {
 	Paths []PathStatus `json:"paths,omitempty"`
 
 	// LastError describes the last failure to reach the datacenter, with path
-	// and address. It is empty without a failure. It stays after the path has
-	// recovered.
+	// and address. The text stays after the path has recovered.
 	LastError   string    `json:"last_error,omitempty"`
 	LastErrorAt time.Time `json:"last_error_at,omitzero"`
 	// Advice is the action that an operator should take now, or "".
@@ -120,22 +111,21 @@ type PathStatus struct {
 	// path in DatacenterStatus.Paths is faster.
 	Health string `json:"health"`
 	// RTT is the smoothed round-trip time to a server over this path, in seconds.
-	// It is absent if there is no measurement.
+	// RTT is absent before the first measurement.
 	RTT         *float64  `json:"rtt,omitempty"`
 	LastSuccess time.Time `json:"last_success,omitzero"`
 	LastFailure time.Time `json:"last_failure,omitzero"`
-	// LastError is the error of LastFailure. It stays after the path has recovered.
-	LastError string `json:"last_error,omitempty"`
+	LastError   string    `json:"last_error,omitempty"` // the error of LastFailure
 
 	// Sources are the sources of the address: "heartbeat", "gossip", "federation
 	// state", "configuration", "cache".
 	Sources []string `json:"sources,omitempty"`
 	// KnowledgeAge is the time since a source last contained the address, in
-	// seconds. It is absent if a source contains the address now.
+	// seconds. KnowledgeAge is absent while a source contains the address.
 	KnowledgeAge *float64 `json:"knowledge_age,omitempty"`
 }
 
-// Health is the state of a datacenter in one word.
+// Health summarizes the state of a datacenter.
 type Health string
 
 // The values of Health.
@@ -156,8 +146,7 @@ func (d DatacenterStatus) Health() Health {
 	return HealthOK
 }
 
-// SecondsPtr returns a pointer to d in seconds, for optional fields of the
-// status types.
+// SecondsPtr returns a pointer to d in seconds, for the optional fields of Status.
 func SecondsPtr(d time.Duration) *float64 { return new(d.Seconds()) }
 
 // ComponentStatus is the state of one part of a server.

@@ -30,24 +30,22 @@ func (h *handler) agentSelf(*http.Request, query) (response, error) {
 	return response{body: map[string]any{"Config": config, "Member": member}}, nil
 }
 
-// readOwnNode responds with the value of result for this server's node. The
-// node is nil if nothing is registered on it.
-func (h *handler) readOwnNode(
-	r *http.Request, q query, result func(n *catalog.Node) (any, error),
+// readOwnNode responds with the value of result for this server's node and
+// ?filter=, which applies to a T. The node is nil if it is not registered.
+func readOwnNode[T any](
+	h *handler, r *http.Request, q query, result func(n *catalog.Node, expr *expression) (any, error),
 ) (response, error) {
-	return h.readCatalog(r, q, func(s *catalog.Snapshot) (any, error) { return result(s.Node(h.node)) })
+	return readFiltered[T](h, r, q, func(s *catalog.Snapshot, expr *expression) (any, error) {
+		return result(s.Node(h.node), expr)
+	})
 }
 
 func (h *handler) agentServices(r *http.Request, q query) (response, error) {
-	x, err := expressionOf[api.Service](q)
-	if err != nil {
-		return response{}, err
-	}
-	return h.readOwnNode(r, q, func(n *catalog.Node) (any, error) {
-		services, err := matching(x, servicesOf(n))
+	return readOwnNode[api.Service](h, r, q, func(n *catalog.Node, expr *expression) (any, error) {
+		services, err := matching(expr, servicesOf(n))
 		out := make(map[string]agentService, len(services))
-		for _, v := range services {
-			out[v.ID] = agentService{v, h.dc}
+		for _, s := range services {
+			out[s.ID] = agentService{s, h.dc}
 		}
 		return out, err
 	})
@@ -63,29 +61,23 @@ func (h *handler) agentService(r *http.Request, q query) (response, error) {
 	if err := q.reject("hash"); err != nil { // a client that blocks by hash would poll
 		return response{}, err
 	}
-	id := r.PathValue("id")
-	found := false
-	a, err := h.readOwnNode(r, q, func(n *catalog.Node) (any, error) {
-		v := n.Service(id)
-		found = v != nil
-		if v == nil {
+	id, found := r.PathValue("id"), false
+	resp, err := h.readCatalog(r, q, func(s *catalog.Snapshot) (any, error) {
+		service := s.Node(h.node).Service(id)
+		if found = service != nil; !found {
 			return nil, nil
 		}
-		return agentService{serviceOf(v), h.dc}, nil
+		return agentService{serviceOf(service), h.dc}, nil
 	})
 	if err == nil && !found {
 		err = statusError{http.StatusNotFound, fmt.Sprintf("unknown service ID: %q", id)}
 	}
-	return a, err
+	return resp, err
 }
 
 func (h *handler) agentChecks(r *http.Request, q query) (response, error) {
-	x, err := expressionOf[api.Check](q)
-	if err != nil {
-		return response{}, err
-	}
-	return h.readOwnNode(r, q, func(n *catalog.Node) (any, error) {
-		checks, err := matching(x, checksOf(n.AllChecks()))
+	return readOwnNode[api.Check](h, r, q, func(n *catalog.Node, expr *expression) (any, error) {
+		checks, err := matching(expr, checksOf(n.AllChecks()))
 		out := make(map[string]api.Check, len(checks))
 		for _, c := range checks {
 			out[c.CheckID] = c
@@ -99,37 +91,37 @@ func (h *handler) agentServiceRegister(r *http.Request, q query) (response, erro
 	if err := decodeBody(q.body, &body, "object"); err != nil {
 		return response{}, err
 	}
-	e, err := h.agentEntry(body)
+	reg, err := h.agentRegistration(body)
 	if err != nil {
 		return response{}, badRequest{err}
 	}
-	if e.ReplaceChecks, err = q.flag("replace-existing-checks"); err != nil {
+	if reg.ReplaceChecks, err = q.flag("replace-existing-checks"); err != nil {
 		return response{}, err
 	}
-	return h.agentRegister(r, e)
+	return h.agentRegister(r, reg)
 }
 
-// agentEntry returns the registration in a request. Checks get the same ids as
-// in Consul.
-func (h *handler) agentEntry(body serviceBody) (e catalog.Registration, err error) {
-	if e.Service, err = body.record(h.node); err != nil {
-		return e, err
+// agentRegistration returns the registration of a service. Checks have the same
+// ids as in Consul.
+func (h *handler) agentRegistration(body serviceBody) (reg catalog.Registration, err error) {
+	if reg.Service, err = body.toProto(h.node); err != nil {
+		return reg, err
 	}
 	if body.Check != nil {
 		body.Checks = append([]agentCheckBody{*body.Check}, body.Checks...)
 	}
 	for i, c := range body.Checks {
-		id := "service:" + e.Service.Id
+		id := "service:" + reg.Service.Id
 		if len(body.Checks) > 1 {
-			id = fmt.Sprintf("service:%s:%d", e.Service.Id, i+1)
+			id = fmt.Sprintf("service:%s:%d", reg.Service.Id, i+1)
 		}
-		rec, err := c.record(h.node, e.Service, id)
+		check, err := c.toProto(h.node, reg.Service, id)
 		if err != nil {
-			return e, err
+			return reg, err
 		}
-		e.Checks = append(e.Checks, rec)
+		reg.Checks = append(reg.Checks, check)
 	}
-	return e, nil
+	return reg, nil
 }
 
 func (h *handler) agentCheckRegister(r *http.Request, q query) (response, error) {
@@ -140,7 +132,7 @@ func (h *handler) agentCheckRegister(r *http.Request, q query) (response, error)
 	if body.ID == "" && body.CheckID == "" && body.Name == "" {
 		return response{}, badRequest{errors.New("must provide the name of the check")}
 	}
-	c, err := body.record(h.node, nil, body.Name)
+	c, err := body.toProto(h.node, nil, body.Name)
 	if err != nil {
 		return response{}, badRequest{err}
 	}
@@ -148,65 +140,54 @@ func (h *handler) agentCheckRegister(r *http.Request, q query) (response, error)
 	return h.agentRegister(r, catalog.Registration{Checks: []*pb.Check{c}})
 }
 
-// agentRegister registers e on this server's node, and the node with its first
-// service.
-func (h *handler) agentRegister(r *http.Request, e catalog.Registration) (response, error) {
-	e.FromAgent = true
-	e.Node = &pb.Node{
+// agentRegister registers reg on this server's node. The first registration also
+// creates the node.
+func (h *handler) agentRegister(r *http.Request, reg catalog.Registration) (response, error) {
+	reg.FromAgent = true
+	reg.Node = &pb.Node{
 		Node: h.node, Address: h.address, Datacenter: h.dc,
 		TaggedAddresses: map[string]string{catalog.TagLAN: h.address},
 	}
-	err := untilLeader(r.Context(), func(ctx context.Context) error { return h.writer.Register(ctx, e) })
+	err := untilLeader(r.Context(), func(ctx context.Context) error { return h.writer.Register(ctx, reg) })
 	return response{body: encoded{}}, registerError(err)
 }
 
 func (h *handler) agentServiceDeregister(r *http.Request, _ query) (response, error) {
 	id := r.PathValue("id")
-	if err := h.present(r.Context(), func(n *catalog.Node) bool { return n.Service(id) != nil }); err != nil {
-		return response{}, statusIfMissing(err, fmt.Sprintf(
-			"Unknown service ID %q. Ensure that the service ID is passed, not the service name.", id))
-	}
-	err := untilLeader(r.Context(), func(ctx context.Context) error { return h.writer.Deregister(ctx, h.node, id, "") })
-	return response{body: encoded{}}, err
+	return h.agentDeregister(r, id, "", fmt.Sprintf(
+		"Unknown service ID %q. Ensure that the service ID is passed, not the service name.", id))
 }
 
 func (h *handler) agentCheckDeregister(r *http.Request, _ query) (response, error) {
 	id := r.PathValue("id")
-	if err := h.present(r.Context(), func(n *catalog.Node) bool { return n.Check(id) != nil }); err != nil {
-		return response{}, statusIfMissing(err, unknownCheck(id))
-	}
-	err := untilLeader(r.Context(), func(ctx context.Context) error { return h.writer.Deregister(ctx, h.node, "", id) })
-	return response{body: encoded{}}, err
+	return h.agentDeregister(r, "", id, unknownCheck(id))
 }
 
-// present returns a resource.ErrNotFound unless has returns true for this
-// server's node.
-func (h *handler) present(ctx context.Context, has func(n *catalog.Node) bool) error {
-	return untilLeader(ctx, func(ctx context.Context) error {
+// agentDeregister removes a service or a check from this server's node. If the
+// node does not have it, the response is 404 with the text unknown.
+func (h *handler) agentDeregister(r *http.Request, service, check, unknown string) (response, error) {
+	err := untilLeader(r.Context(), func(ctx context.Context) error {
 		s, err := h.view.At(ctx, resource.Strong)
-		if err == nil && !has(s.Node(h.node)) {
-			err = resource.ErrNotFound
+		if err != nil {
+			return err
 		}
-		return err
+		if n := s.Node(h.node); n.Service(service) == nil && n.Check(check) == nil {
+			return statusError{http.StatusNotFound, unknown}
+		}
+		return h.writer.Deregister(ctx, h.node, service, check)
 	})
-}
-
-func statusIfMissing(err error, text string) error {
-	if errors.Is(err, resource.ErrNotFound) {
-		return statusError{http.StatusNotFound, text}
-	}
-	return err
+	return response{body: encoded{}}, err
 }
 
 func unknownCheck(id string) string {
 	return fmt.Sprintf("Unknown check ID %q. Ensure that the check ID is passed, not the check name.", id)
 }
 
-// reportStatus returns the function of /v1/agent/check/pass, warn and fail. The
-// note is the output of the check.
-func reportStatus(status string) func(h *handler, r *http.Request, q query) (response, error) {
+// setStatus returns the function of /v1/agent/check/pass, warn and fail. The
+// parameter note is the output of the check.
+func setStatus(status string) func(h *handler, r *http.Request, q query) (response, error) {
 	return func(h *handler, r *http.Request, q query) (response, error) {
-		return h.reportCheck(r, catalog.CheckUpdate{Status: status, Output: q.values.Get("note")})
+		return h.updateCheck(r, status, q.values.Get("note"))
 	}
 }
 
@@ -215,14 +196,17 @@ func (h *handler) agentCheckUpdate(r *http.Request, q query) (response, error) {
 	if err := decodeBody(q.body, &body, "object"); err != nil {
 		return response{}, err
 	}
-	return h.reportCheck(r, catalog.CheckUpdate{Status: strings.ToLower(body.Status), Output: body.Output})
+	return h.updateCheck(r, strings.ToLower(body.Status), body.Output)
 }
 
-func (h *handler) reportCheck(r *http.Request, rep catalog.CheckUpdate) (response, error) {
-	rep.Node, rep.CheckID = h.node, r.PathValue("id")
+func (h *handler) updateCheck(r *http.Request, status, output string) (response, error) {
+	update := catalog.CheckUpdate{Node: h.node, CheckID: r.PathValue("id"), Status: status, Output: output}
 	err := h.resources.Allow(r.Context(), resource.VerbWrite, catalog.CheckType)
 	if err == nil {
-		err = untilLeader(r.Context(), func(ctx context.Context) error { return h.report(ctx, rep) })
+		err = untilLeader(r.Context(), func(ctx context.Context) error { return h.report(ctx, update) })
 	}
-	return response{body: encoded{}}, statusIfMissing(err, unknownCheck(rep.CheckID))
+	if errors.Is(err, resource.ErrNotFound) {
+		err = statusError{http.StatusNotFound, unknownCheck(update.CheckID)}
+	}
+	return response{body: encoded{}}, err
 }

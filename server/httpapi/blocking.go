@@ -16,19 +16,16 @@ import (
 )
 
 const (
-	// leaderTimeout is the maximum time that a request waits for a leader of
-	// the datacenter. The request is retried every leaderRetry.
-	leaderTimeout = 7 * time.Second
-	leaderRetry   = 50 * time.Millisecond
-	// operationTimeout bounds a write, and a read without its wait.
-	operationTimeout = 15 * time.Second
+	leaderTimeout    = 7 * time.Second       // of a request while the datacenter has no leader
+	leaderRetry      = 50 * time.Millisecond // between the attempts of a request
+	operationTimeout = 15 * time.Second      // of a write, and of a read without its wait
 )
 
 // errNoLeader has Consul's text.
 var errNoLeader = statusError{http.StatusInternalServerError, "No cluster leader"}
 
-// untilLeader calls f until it no longer fails with resource.ErrNotLeader, up
-// to leaderTimeout. A call of f that fails with this error must have no effect.
+// untilLeader retries f while f fails with resource.ErrNotLeader, up to
+// leaderTimeout. A call of f that fails with this error must have no effect.
 func untilLeader(ctx context.Context, f func(ctx context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, operationTimeout)
 	defer cancel()
@@ -50,16 +47,16 @@ func untilLeader(ctx context.Context, f func(ctx context.Context) error) error {
 	}
 }
 
-// withWait returns a context that ends with the wait of a blocking query.
+// withWait returns a context that ends after the wait of q and its jitter.
 func (q query) withWait(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, q.wait+rand.N(api.MaxBlockTime(q.wait)-q.wait+1))
 }
 
 // blocking returns the result of read with its index. If the index equals the
 // index of q, blocking waits until read returns another result, or until the
-// wait of q ends. The function same reports whether two results are equal,
-// because the index may grow without a change of the result. The function wait
-// blocks until the index is above its argument after.
+// wait of q ends. wait blocks until the index is above after. same reports
+// whether two results are equal, because the index may grow without a change of
+// the result.
 func blocking[T any](ctx context.Context, q query,
 	read func(ctx context.Context, c resource.Consistency) (T, uint64, error),
 	wait func(ctx context.Context, after uint64) error,
@@ -72,7 +69,7 @@ func blocking[T any](ctx context.Context, q query,
 	return blockingAt(ctx, q, c, read, wait, same)
 }
 
-// blockingAt is blocking with a given consistency.
+// blockingAt is blocking with consistency c.
 func blockingAt[T any](ctx context.Context, q query, c resource.Consistency,
 	read func(ctx context.Context, c resource.Consistency) (T, uint64, error),
 	wait func(ctx context.Context, after uint64) error,
@@ -81,13 +78,13 @@ func blockingAt[T any](ctx context.Context, q query, c resource.Consistency,
 	fetch := func(c resource.Consistency) (v T, index uint64, err error) {
 		if c == resource.Eventual { // needs no leader
 			v, index, err = read(ctx, c)
-			return v, max(index, 1), err
+		} else {
+			err = untilLeader(ctx, func(ctx context.Context) (err error) {
+				v, index, err = read(ctx, c)
+				return err
+			})
 		}
-		err = untilLeader(ctx, func(ctx context.Context) (err error) {
-			v, index, err = read(ctx, c)
-			return err
-		})
-		return v, max(index, 1), err // a client does not block on index 0 but polls
+		return v, max(index, 1), err // with index 0, a client would poll
 	}
 	got, index, err = fetch(c)
 	if err != nil || !q.blocks() || index != q.index {
@@ -106,7 +103,7 @@ func blockingAt[T any](ctx context.Context, q query, c resource.Consistency,
 			return got, index, err
 		}
 		before := got
-		got, index, err = fetch(resource.Eventual) // the wait has seen the change in this store
+		got, index, err = fetch(resource.Eventual) // the local store has the change
 		if err != nil || !same(before, got) {
 			return got, index, err
 		}

@@ -16,8 +16,8 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// readCatalog responds with the value of result for the catalog. A blocking
-// query waits until the value changes.
+// readCatalog responds with the value of result for the catalog. A blocking query
+// waits until the value changes.
 func (h *handler) readCatalog(
 	r *http.Request, q query, result func(s *catalog.Snapshot) (any, error),
 ) (response, error) {
@@ -35,19 +35,31 @@ func (h *handler) readCatalog(
 				return nil, 0, err
 			}
 			last = s
-			v, err := result(s)
+			value, err := result(s)
 			if err != nil {
 				return nil, 0, err
 			}
-			b, err := json.Marshal(v)
-			return b, s.Index, err
+			body, err := json.Marshal(value)
+			return body, s.Index, err
 		},
 		func(ctx context.Context, _ uint64) error { return h.view.Wait(ctx, last) },
 		bytes.Equal)
-	return response{body: encoded{typeJSON, body}, index: index}, err
+	return response{body: encoded{true, body}, index: index}, err
 }
 
-// listCatalog responds with the elements of list's result that match ?filter=.
+// readFiltered is readCatalog with the expression of ?filter=, which applies to a
+// T.
+func readFiltered[T any](
+	h *handler, r *http.Request, q query, result func(s *catalog.Snapshot, expr *expression) (any, error),
+) (response, error) {
+	expr, err := expressionOf[T](q)
+	if err != nil {
+		return response{}, err
+	}
+	return h.readCatalog(r, q, func(s *catalog.Snapshot) (any, error) { return result(s, expr) })
+}
+
+// listCatalog responds with the elements of list(s, f) that match ?filter=.
 func listCatalog[T any](
 	h *handler, r *http.Request, q query, list func(s *catalog.Snapshot, f filter) []T,
 ) (response, error) {
@@ -103,8 +115,8 @@ func (h *handler) catalogNodes(r *http.Request, q query) (response, error) {
 	})
 }
 
-// catalogServices responds with the tags of each service. The tags of a service
-// are the tags of all its instances.
+// catalogServices responds with the tags of each service: the tags of all its
+// instances.
 func (h *handler) catalogServices(r *http.Request, q query) (response, error) {
 	f, err := filterOf[api.CatalogService](q)
 	if err != nil {
@@ -112,17 +124,18 @@ func (h *handler) catalogServices(r *http.Request, q query) (response, error) {
 	}
 	return h.readCatalog(r, q, func(s *catalog.Snapshot) (any, error) {
 		out := map[string][]string{}
-		for _, v := range f.instances(s, "") {
+		for _, service := range f.instances(s, "") {
 			if f.expr != nil {
-				if ok, err := f.expr.matches(h.catalogServiceOf(v)); err != nil {
+				if ok, err := f.expr.matches(h.catalogServiceOf(service)); err != nil {
 					return nil, err
 				} else if !ok {
 					continue
 				}
 			}
-			tags := append(orEmpty(out[v.Service.Service]), v.Tags...)
+			name := service.Service.Service
+			tags := append(orEmpty(out[name]), service.Tags...)
 			slices.Sort(tags)
-			out[v.Service.Service] = slices.Compact(tags)
+			out[name] = slices.Compact(tags)
 		}
 		return out, nil
 	})
@@ -131,31 +144,26 @@ func (h *handler) catalogServices(r *http.Request, q query) (response, error) {
 func (h *handler) catalogService(r *http.Request, q query) (response, error) {
 	return listCatalog(h, r, q, func(s *catalog.Snapshot, f filter) (out []api.CatalogService) {
 		f.passing = false // only /v1/health/service has ?passing
-		for _, v := range f.instances(s, r.PathValue("service")) {
-			out = append(out, h.catalogServiceOf(v))
+		for _, service := range f.instances(s, r.PathValue("service")) {
+			out = append(out, h.catalogServiceOf(service))
 		}
 		return out
 	})
 }
 
 func (h *handler) catalogNode(r *http.Request, q query) (response, error) {
-	x, err := expressionOf[api.Service](q)
-	if err != nil {
-		return response{}, err
-	}
-	return h.readCatalog(r, q, func(s *catalog.Snapshot) (any, error) {
+	return readFiltered[api.Service](h, r, q, func(s *catalog.Snapshot, expr *expression) (any, error) {
 		n := s.Node(r.PathValue("node"))
 		if n == nil {
 			return nil, nil // null, as in Consul
 		}
-		services, err := matching(x, servicesOf(n))
+		services, err := matching(expr, servicesOf(n))
 		if err != nil {
 			return nil, err
 		}
-		node := h.nodeOf(n)
-		out := api.CatalogNode{Node: &node, Services: make(map[string]api.Service, len(services))}
-		for _, v := range services {
-			out.Services[v.ID] = v
+		out := api.CatalogNode{Node: new(h.nodeOf(n)), Services: make(map[string]api.Service, len(services))}
+		for _, service := range services {
+			out.Services[service.ID] = service
 		}
 		return out, nil
 	})
@@ -165,38 +173,30 @@ func (h *handler) catalogNode(r *http.Request, q query) (response, error) {
 func servicesOf(n *catalog.Node) []api.Service {
 	out := []api.Service{}
 	if n != nil {
-		for _, v := range n.Services {
-			out = append(out, serviceOf(v))
+		for _, service := range n.Services {
+			out = append(out, serviceOf(service))
 		}
 	}
 	return out
 }
 
 func (h *handler) catalogNodeServices(r *http.Request, q query) (response, error) {
-	x, err := expressionOf[api.Service](q)
-	if err != nil {
-		return response{}, err
-	}
-	return h.readCatalog(r, q, func(s *catalog.Snapshot) (any, error) {
+	return readFiltered[api.Service](h, r, q, func(s *catalog.Snapshot, expr *expression) (any, error) {
 		n := s.Node(r.PathValue("node"))
-		services, err := matching(x, servicesOf(n))
-		if err != nil {
-			return nil, err
-		}
+		services, err := matching(expr, servicesOf(n))
 		out := api.CatalogNodeServices{Services: services}
 		if n != nil {
-			node := h.nodeOf(n)
-			out.Node = &node
+			out.Node = new(h.nodeOf(n))
 		}
-		return out, nil
+		return out, err
 	})
 }
 
 func (h *handler) healthService(r *http.Request, q query) (response, error) {
 	return listCatalog(h, r, q, func(s *catalog.Snapshot, f filter) (out []api.ServiceEntry) {
-		for _, v := range f.instances(s, r.PathValue("service")) {
+		for _, service := range f.instances(s, r.PathValue("service")) {
 			out = append(out, api.ServiceEntry{
-				Node: h.nodeOf(v.OnNode), Service: serviceOf(v), Checks: checksOf(v.AllChecks()),
+				Node: h.nodeOf(service.OnNode), Service: serviceOf(service), Checks: checksOf(service.AllChecks()),
 			})
 		}
 		return out
@@ -204,12 +204,8 @@ func (h *handler) healthService(r *http.Request, q query) (response, error) {
 }
 
 func (h *handler) healthNode(r *http.Request, q query) (response, error) {
-	x, err := expressionOf[api.Check](q)
-	if err != nil {
-		return response{}, err
-	}
-	return h.readCatalog(r, q, func(s *catalog.Snapshot) (any, error) {
-		return matching(x, checksOf(s.Node(r.PathValue("node")).AllChecks()))
+	return readFiltered[api.Check](h, r, q, func(s *catalog.Snapshot, expr *expression) (any, error) {
+		return matching(expr, checksOf(s.Node(r.PathValue("node")).AllChecks()))
 	})
 }
 
@@ -220,22 +216,21 @@ func (h *handler) healthChecks(r *http.Request, q query) (response, error) {
 
 func (h *handler) healthState(r *http.Request, q query) (response, error) {
 	state := r.PathValue("state")
-	switch state {
-	case "any", catalog.StatusPassing, catalog.StatusWarning, catalog.StatusCritical:
-	default:
+	if !slices.Contains([]string{"any", catalog.StatusPassing, catalog.StatusWarning, catalog.StatusCritical}, state) {
 		return response{}, badRequest{fmt.Errorf("bad state %q: must be any, passing, warning or critical", state)}
 	}
 	return h.listChecks(r, q, func(c *catalog.Check) bool { return state == "any" || c.Status == state })
 }
 
-func (h *handler) listChecks(r *http.Request, q query, which func(c *catalog.Check) bool) (response, error) {
+// listChecks responds with the checks for which want returns true.
+func (h *handler) listChecks(r *http.Request, q query, want func(c *catalog.Check) bool) (response, error) {
 	return listCatalog(h, r, q, func(s *catalog.Snapshot, f filter) (out []api.Check) {
 		for _, n := range s.Nodes {
 			if !f.node(n) {
 				continue
 			}
 			for _, c := range n.AllChecks() {
-				if which(c) {
+				if want(c) {
 					out = append(out, checkOf(c))
 				}
 			}

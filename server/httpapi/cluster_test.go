@@ -19,15 +19,15 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// fakeCluster replaces the server, which needs a store and gossip pools. These
-// tests cover only the handlers. Package test covers the real one.
+// fakeCluster is a Cluster without a store and gossip pools. These tests cover the
+// handlers. Package test covers the Cluster of a server.
 type fakeCluster struct {
 	members     map[bool][]api.Member
 	datacenters []string
 	leaderAddr  string
 	lastContact time.Duration
-	peersList   []string
-	sum         api.Status
+	peers       []string
+	status      api.Status
 	err         error // of FederationStates and Status
 	waitErr     error // of WaitFederationStates
 	query       func(ctx context.Context, dc string, req *pb.QueryRequest) (*pb.QueryResponse, error)
@@ -38,6 +38,7 @@ type fakeCluster struct {
 	changed chan struct{} // closed and replaced by set
 }
 
+// set replaces the federation states and wakes all waiting calls.
 func (f *fakeCluster) set(index uint64, states ...*pb.FederationState) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -75,11 +76,11 @@ func (f *fakeCluster) WaitFederationStates(ctx context.Context, after uint64) er
 
 func (f *fakeCluster) Members(wan bool) []api.Member { return f.members[wan] }
 func (f *fakeCluster) Datacenters() []string         { return f.datacenters }
-func (f *fakeCluster) Peers() []string               { return f.peersList }
+func (f *fakeCluster) Peers() []string               { return f.peers }
 func (f *fakeCluster) Leader() (string, time.Duration, bool) {
 	return f.leaderAddr, f.lastContact, f.leaderAddr != ""
 }
-func (f *fakeCluster) Status(context.Context) (api.Status, error) { return f.sum, f.err }
+func (f *fakeCluster) Status(context.Context) (api.Status, error) { return f.status, f.err }
 func (f *fakeCluster) Query(
 	ctx context.Context, dc string, req *pb.QueryRequest, timeout time.Duration,
 ) (*pb.QueryResponse, error) {
@@ -106,9 +107,9 @@ func state(dc string, gateways ...string) *pb.FederationState {
 	return s
 }
 
-func newHandler(t testing.TB, src Cluster) http.Handler {
+func newHandler(t testing.TB, cluster Cluster) http.Handler {
 	t.Helper()
-	h, err := New(Config{DC: "dc1", Cluster: src, Logger: slog.New(slog.DiscardHandler)})
+	h, err := New(Config{DC: "dc1", Cluster: cluster, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

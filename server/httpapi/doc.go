@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: MPL-2.0
 
 // Package httpapi is the HTTP API of one server, for people, scripts and tools
-// written for Consul. It turns requests into calls of a [Cluster] and of the
-// resource service, and results into the JSON types of package api. The caller
+// written for Consul. It converts requests to calls of a [Cluster] and of the
+// resource service, and results to the JSON types of package api. The caller
 // provides the listener with its TLS, and decides who may connect.
-//
-// # Example
 //
 //	h, err := httpapi.New(httpapi.Config{DC: "dc1", Cluster: cluster, Logger: logger})
 //	srv := &http.Server{
@@ -25,21 +23,19 @@
 //  1. The Host header is checked, then [Config.Peer] identifies the client.
 //  2. The request is routed. [Endpoints] lists all endpoints. An unknown path
 //     fails with 404, another method with 405 and an Allow header.
-//  3. Parameters and body are read. A malformed one fails with 400.
+//  3. Parameters and body are read. Malformed ones fail with 400.
 //  4. A request with ?dc=OTHER goes to [Cluster.Query], which calls a server of
-//     that datacenter by gRPC. That server calls Serve. The response is the
-//     same as the response of its own HTTP API. A request is forwarded only
-//     once.
+//     that datacenter by gRPC. That server calls Serve and returns the response
+//     of its own HTTP API. A request is forwarded only once.
 //
 // # Blocking queries
 //
-// A read of stored data with ?index=N waits while the index of the data is N.
-// The wait ends when the data changes or when ?wait has passed (default
-// [api.DefaultWait], at most [api.MaxWait], plus a random sixteenth). If the
-// index of the data is not N, for example after the restore of a snapshot, the
-// response is sent at once. Keys and the catalog are read with the consistency
-// that clients of Consul expect. Federation states are read from the local
-// store.
+// A read of stored data with ?index=N blocks while the index of the data is N.
+// The read ends when the data changes or when ?wait has passed (see
+// [api.EffectiveWait] and [api.MaxBlockTime]). If the index already differs, for
+// example after the restore of a snapshot, the server responds at once. Keys and
+// the catalog are read with the consistency that clients of Consul expect.
+// Federation states are read from the local store.
 //
 // # Safety
 //
@@ -49,8 +45,8 @@
 //
 // Reads on a loopback address have no further protection, so a web page must
 // not reach the API through a browser. A request whose Host is a DNS name other
-// than localhost and [Config.Names] fails with 403 (DNS rebinding). No CORS
-// header is ever sent. A page cannot write with a certificate of the browser
+// than localhost and [Config.Names] fails with 403 (DNS rebinding). No response
+// has a CORS header. A page cannot write with a certificate of the browser
 // either: PUT and DELETE need CORS, and no endpoint writes by POST.
 //
 // A response of another datacenter is relayed with a fixed set of headers, as
@@ -63,11 +59,9 @@
 // further large response fails with 503. A response to another datacenter has
 // at most [api.MaxMessageSize] bytes.
 //
-// # Goroutines and timeouts
-//
-// The package starts no goroutine. A blocking query ends with the context of
-// its request: the http.Server should cancel its BaseContext when it stops.
-// Blocked requests then fail with 503 at once. Each request sets its own write
-// deadline, its longest wait plus 30 seconds, so the http.Server needs no
-// WriteTimeout. It should have a ReadHeaderTimeout and an IdleTimeout.
+// The package starts no goroutine. A blocking query ends with the context of its
+// request and then fails with 503: the http.Server should cancel its BaseContext
+// when it stops. Each request sets its own write deadline, its longest wait plus
+// 30 seconds. The http.Server therefore needs no WriteTimeout, but should have a
+// ReadHeaderTimeout and an IdleTimeout.
 package httpapi

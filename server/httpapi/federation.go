@@ -5,6 +5,7 @@ package httpapi
 import (
 	"context"
 	"net/http"
+	"slices"
 
 	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/api/pb"
@@ -26,22 +27,18 @@ func (h *handler) federationState(r *http.Request, q query) (response, error) {
 	if err != nil {
 		return response{}, err
 	}
-	for _, s := range states {
-		if s.GetDatacenter() != r.PathValue("dc") {
-			continue
-		}
-		state := api.FromFederationState(s)
-		_, lastContact, known := h.cluster.Leader()
-		return response{
-			body:  api.FederationStateResponse{State: &state, Index: index, LastContact: lastContact, KnownLeader: known},
-			index: index,
-		}, nil
+	i := slices.IndexFunc(states, func(s *pb.FederationState) bool { return s.GetDatacenter() == r.PathValue("dc") })
+	if i < 0 {
+		return response{index: index}, nil
 	}
-	return response{index: index}, nil
+	_, lastContact, known := h.cluster.Leader()
+	return response{index: index, body: api.FederationStateResponse{
+		State: new(api.FromFederationState(states[i])), Index: index, LastContact: lastContact, KnownLeader: known,
+	}}, nil
 }
 
-// states returns the federation states of this server's store. It waits while
-// their index equals the index of a blocking query.
+// states returns the federation states of this server's store. A blocking query
+// waits for any write.
 func (h *handler) states(ctx context.Context, q query) ([]*pb.FederationState, uint64, error) {
 	if err := q.reject("filter", "ns", "partition"); err != nil {
 		return nil, 0, err
@@ -59,11 +56,11 @@ func (h *handler) members(_ *http.Request, q query) (response, error) {
 	if err != nil {
 		return response{}, err
 	}
-	x, err := expressionOf[api.Member](q)
+	expr, err := expressionOf[api.Member](q)
 	if err != nil {
 		return response{}, err
 	}
-	members, err := matching(x, h.cluster.Members(wan))
+	members, err := matching(expr, h.cluster.Members(wan))
 	return response{body: orEmpty(members)}, err
 }
 

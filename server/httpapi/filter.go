@@ -16,10 +16,10 @@ import (
 	"github.com/wanfed/wanfed/catalog"
 )
 
-// filter selects nodes and services.
+// filter is the conditions of a request for nodes and services.
 type filter struct {
 	tags    []string
-	meta    map[string]string
+	meta    map[string]string // of the node
 	passing bool
 	expr    *expression
 }
@@ -38,18 +38,20 @@ func filterOf[T any](q query) (f filter, err error) {
 	return f, err
 }
 
+// node reports whether a node has the metadata of f.
 func (f filter) node(n *catalog.Node) bool {
-	for key, value := range f.meta {
-		if got, ok := n.Meta[key]; !ok || got != value {
+	for key, want := range f.meta {
+		if value, ok := n.Meta[key]; !ok || value != want {
 			return false
 		}
 	}
 	return true
 }
 
+// service reports whether a service has the tags and the health of f.
 func (f filter) service(s *catalog.Service) bool {
 	for _, tag := range f.tags {
-		if !slices.ContainsFunc(s.Tags, func(t string) bool { return strings.EqualFold(t, tag) }) {
+		if !slices.ContainsFunc(s.Tags, func(own string) bool { return strings.EqualFold(own, tag) }) {
 			return false
 		}
 	}
@@ -58,16 +60,16 @@ func (f filter) service(s *catalog.Service) bool {
 	})
 }
 
-// instances returns the instances of a service that match f, ordered by node
-// and id. An empty name stands for all services.
+// instances returns the instances of service name that match f, ordered by node
+// and id. If name is "", it returns the instances of all services.
 func (f filter) instances(s *catalog.Snapshot, name string) (out []*catalog.Service) {
 	for _, n := range s.Nodes {
 		if !f.node(n) {
 			continue
 		}
-		for _, v := range n.Services {
-			if (name == "" || v.Service.Service == name) && f.service(v) {
-				out = append(out, v)
+		for _, s := range n.Services {
+			if (name == "" || s.Service.Service == name) && f.service(s) {
+				out = append(out, s)
 			}
 		}
 	}
@@ -77,20 +79,20 @@ func (f filter) instances(s *catalog.Snapshot, name string) (out []*catalog.Serv
 const (
 	// maxExpression bounds ?filter=, in bytes.
 	maxExpression = 8 << 10
-	// maxParsing bounds the steps of the parser: about 50 ms. Each pair of
-	// nested parentheses multiplies them.
+	// maxParsing bounds the steps of the parser, to about 50 ms. Each pair of
+	// nested parentheses multiplies the steps.
 	maxParsing = 500_000
 )
 
-// expression is the value of ?filter=, in the language of Consul's API. A nil
-// expression matches everything.
+// expression is the value of ?filter=, in the expression language of Consul's
+// API. A nil expression matches every value.
 type expression struct {
 	eval *bexpr.Evaluator
 	text string
 }
 
-// expressionOf returns the expression of ?filter=, or nil. It applies to a T
-// and has the names of T's JSON.
+// expressionOf returns the expression of ?filter=, or nil. The expression applies
+// to a T and uses the names of T's JSON.
 func expressionOf[T any](q query) (*expression, error) {
 	text := q.values.Get("filter")
 	if text == "" {
@@ -108,15 +110,14 @@ func expressionOf[T any](q query) (*expression, error) {
 	if err != nil {
 		return nil, badRequest{fmt.Errorf("bad filter %q: %w", text, err)}
 	}
-	x := &expression{eval, text}
-	_, err = x.matches(*new(T)) // finds a name that T does not have, even if no T is stored
-	return x, err
+	expr := &expression{eval, text}
+	_, err = expr.matches(*new(T)) // finds unknown names even if no T is stored
+	return expr, err
 }
 
-// addressesIn appends the tags of tagged addresses that an expression refers
-// to: Service.TaggedAddresses.lan.Port refers to lan.
+// addressesIn appends the tags of the tagged addresses in an expression. For
+// example, Service.TaggedAddresses.lan.Port has the tag lan.
 func addressesIn(tree any, tags []string) []string {
-	var path []string
 	switch e := tree.(type) {
 	case *grammar.UnaryExpression:
 		return addressesIn(e.Operand, tags)
@@ -125,18 +126,17 @@ func addressesIn(tree any, tags []string) []string {
 	case *grammar.CollectionExpression:
 		return addressesIn(e.Inner, tags)
 	case *grammar.MatchExpression:
-		path = e.Selector.Path
-	}
-	for i, part := range path {
-		if strings.HasSuffix(part, "TaggedAddresses") && i+2 < len(path) {
-			tags = append(tags, path[i+1])
+		for i, part := range e.Selector.Path {
+			if strings.HasSuffix(part, "TaggedAddresses") && i+2 < len(e.Selector.Path) {
+				tags = append(tags, e.Selector.Path[i+1])
+			}
 		}
 	}
 	return tags
 }
 
-// withAddresses returns a hook that adds an empty address for each of tags that
-// a service lacks. Without the address, the evaluation would fail.
+// withAddresses returns a hook that adds an empty address for each tag that a
+// service lacks. The evaluation fails if an address is absent.
 func withAddresses(tags []string) bexpr.ValueTransformationHookFn {
 	return func(v reflect.Value) reflect.Value {
 		if len(tags) == 0 || !v.IsValid() || v.Type() != reflect.TypeFor[map[string]api.ServiceAddress]() {
@@ -151,28 +151,26 @@ func withAddresses(tags []string) bexpr.ValueTransformationHookFn {
 	}
 }
 
-// matches reports whether the expression is true for v.
-func (x *expression) matches(v any) (bool, error) {
-	ok, err := x.eval.Evaluate(v)
+// matches reports whether the expression is true for value.
+func (e *expression) matches(value any) (bool, error) {
+	ok, err := e.eval.Evaluate(value)
 	if err != nil {
-		return false, badRequest{fmt.Errorf("bad filter %q: %w", x.text, err)}
+		return false, badRequest{fmt.Errorf("bad filter %q: %w", e.text, err)}
 	}
 	return ok, nil
 }
 
-// matching returns the elements of all that match x.
-func matching[T any](x *expression, all []T) ([]T, error) {
-	if x == nil {
+// matching returns the elements of all that match expr.
+func matching[T any](expr *expression, all []T) ([]T, error) {
+	if expr == nil {
 		return all, nil
 	}
 	out := []T{}
-	for _, v := range all {
-		ok, err := x.matches(v)
-		if err != nil {
+	for _, value := range all {
+		if ok, err := expr.matches(value); err != nil {
 			return nil, err
-		}
-		if ok {
-			out = append(out, v)
+		} else if ok {
+			out = append(out, value)
 		}
 	}
 	return out, nil

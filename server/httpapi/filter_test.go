@@ -15,16 +15,22 @@ import (
 	"github.com/wanfed/wanfed/api"
 )
 
-func TestFilterExpressions(t *testing.T) {
-	r := newRecords(t)
+// registerWeb registers service web on the nodes n0 and n1.
+func registerWeb(t *testing.T, r storeHandler) {
+	t.Helper()
 	for i, tags := range []string{`"v1","main"`, `"v1"`} {
 		w := r.do(t, "PUT", "/v1/catalog/register", fmt.Sprintf(`{"Node": "n%d", "Address": "192.0.2.%d", "NodeMeta": {"rack": "r%[1]d"},
 			"Service": {"Service": "web", "Port": 8%[1]d, "Tags": [%[3]s], "Meta": {"version": "%[1]d"}, "TaggedAddresses": {"a%[1]d": {"Address": "192.0.2.9", "Port": 9}}},
 			"Checks": [{"Name": "up", "Status": "passing", "ServiceID": "web"}, {"Name": "load", "Status": "warning"}]}`, i, i, tags))
 		if w.Code != 200 {
-			t.Fatal(w.Body)
+			t.Fatalf("register = %d %s, want 200", w.Code, w.Body)
 		}
 	}
+}
+
+func TestFilter_Matches(t *testing.T) {
+	r := newStoreHandler(t)
+	registerWeb(t, r)
 	for _, test := range []struct{ path, filter, want string }{ // want is part of the body, or "n N" for a list of N objects
 		{"/v1/health/service/web", `Service.Port == 81`, `"Node":"n1"`},
 		{"/v1/health/service/web", `Service.Port == 81`, "n 1"},
@@ -69,13 +75,18 @@ func TestFilterExpressions(t *testing.T) {
 			t.Errorf("%s with filter %s = %d %s, want %s", test.path, test.filter, w.Code, body, test.want)
 		}
 	}
+}
+
+func TestFilter_Refused(t *testing.T) {
+	r := newStoreHandler(t)
+	registerWeb(t, r)
 	for _, test := range []struct{ path, filter, want string }{
 		{"/v1/health/service/none", `Service.Nothing == 1`, `bad filter "Service.Nothing == 1": `},
 		{"/v1/health/service/web", `Service.Port == x`, "bad filter"},
 		{"/v1/health/service/web", `Service.Port =`, "bad filter"},
 		{"/v1/health/service/web", `Service.TaggedAddresses.a0.Nothing == 1`, "bad filter"},
 		{"/v1/health/service/web", `Node.Node matches "("`, "bad filter"},
-		{"/v1/health/service/web", `any Checks as c { c.Nothing == 1 }`, "bad filter"}, // known only from a check
+		{"/v1/health/service/web", `any Checks as c { c.Nothing == 1 }`, "bad filter"}, // found only with a check
 		{"/v1/catalog/nodes", strings.Repeat("x", maxExpression+1), "the filter has 8193 bytes: must be at most 8192"},
 		{"/v1/internal/federation-states", `Datacenter == dc1`, "parameter filter is not supported"},
 	} {
@@ -85,7 +96,7 @@ func TestFilterExpressions(t *testing.T) {
 	}
 }
 
-// Any filter is refused or evaluated within a short time.
+// Any expression is refused or evaluated within 10 s.
 func FuzzExpression(f *testing.F) {
 	for _, s := range []string{
 		`Service.Port == 81 and ("a" in Service.Tags or not Node.Meta.x matches "a+")`, `any Checks as c { c.Status == "x" }`,
@@ -103,18 +114,18 @@ func FuzzExpression(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		q := query{values: url.Values{"filter": {text}}}
 		start := time.Now()
-		x, err := expressionOf[api.ServiceEntry](q)
-		if err == nil && x != nil {
-			_, err = matching(x, slices.Repeat([]api.ServiceEntry{entry}, 2))
+		expr, err := expressionOf[api.ServiceEntry](q)
+		if err == nil && expr != nil {
+			_, err = matching(expr, slices.Repeat([]api.ServiceEntry{entry}, 2))
 		}
 		if _, err := expressionOf[api.CatalogService](q); err != nil && !errors.As(err, new(badRequest)) {
-			t.Error(err)
+			t.Errorf("expressionOf(%q) = %v, want nil or a badRequest", text, err)
 		}
 		if took := time.Since(start); took > 10*time.Second {
-			t.Errorf("the expression took %v: %v, want at most 10 s", took, err)
+			t.Errorf("expression %q took %v: %v, want at most 10 s", text, took, err)
 		}
 		if _, ok := err.(badRequest); err != nil && !ok {
-			t.Error(err)
+			t.Errorf("matching(%q) = %v, want nil or a badRequest", text, err)
 		}
 	})
 }

@@ -21,29 +21,28 @@ import (
 )
 
 const (
-	// forwardTimeout is the maximum duration of a request to another datacenter
-	// in addition to its wait. It includes a dial, perhaps through a second
-	// gateway.
+	// forwardTimeout bounds a request to another datacenter, in addition to its
+	// wait. The time suffices for a dial through a second gateway.
 	forwardTimeout = 10 * time.Second
-	// maxForwarded bounds a response to another datacenter, in bytes. It is the
-	// size of a gRPC message less 64 KiB for status and headers.
+	// maxForwarded bounds the body of a response to another datacenter, in bytes.
+	// It leaves 64 KiB of the gRPC message for status and headers.
 	maxForwarded = api.MaxMessageSize - 64<<10
 	// maxHeaderValue bounds a header value that another server sent, in bytes.
 	maxHeaderValue = 1024
 )
 
-// relayedHeaders are the headers taken from the response of another datacenter,
+// relayedHeaders are the relayed headers of a response of another datacenter,
 // besides the content type.
 var relayedHeaders = []string{api.HeaderIndex, api.HeaderKnownLeader, api.HeaderLastContact, api.HeaderCause}
 
-// forward responds with the response of another datacenter.
+// forward sends a request to datacenter q.dc and relays the response.
 func (h *handler) forward(w http.ResponseWriter, r *http.Request, q query) {
 	if isForwarded(r.Context()) {
 		writeError(w, http.StatusBadRequest, fmt.Sprintf(
 			"datacenter %s received a request for datacenter %s: a request is forwarded only once", h.dc, q.dc))
 		return
 	}
-	q.values.Del("dc") // q is not used later
+	q.values.Del("dc")
 	req := &pb.QueryRequest{Path: r.URL.EscapedPath(), RawQuery: q.values.Encode(), Body: q.body, Brief: true}
 	if !isRead(r.Method) {
 		req.Method = r.Method
@@ -58,37 +57,33 @@ func (h *handler) forward(w http.ResponseWriter, r *http.Request, q query) {
 		}
 		defer done()
 		relay(w, q.dc, resp)
-	case r.Context().Err() != nil:
-		writeFailure(w, r, err)
-	case errors.Is(err, ErrNoPath):
+	case r.Context().Err() == nil && errors.Is(err, ErrNoPath):
 		writeUnreachable(w, ErrNoPath, err)
-	case errors.Is(err, ErrUnreachable), errors.Is(err, context.DeadlineExceeded):
+	case r.Context().Err() == nil && (errors.Is(err, ErrUnreachable) || errors.Is(err, context.DeadlineExceeded)):
 		writeUnreachable(w, ErrUnreachable, err)
 	default:
 		writeFailure(w, r, err)
 	}
 }
 
-// writeUnreachable responds with the text of known. A header has the rest of
-// err.
+// writeUnreachable responds with the text of known, which err wraps.
+// api.HeaderCause has the rest of err.
 func writeUnreachable(w http.ResponseWriter, known, err error) {
 	header := w.Header()
-	header.Set(api.HeaderIndex, "1")
-	header.Set(api.HeaderKnownLeader, "false")
-	header.Set(api.HeaderLastContact, "0")
+	putMeta(header, &pb.Brief{Index: 1})
 	if cause := strings.TrimPrefix(strings.TrimPrefix(err.Error(), known.Error()), ": "); cause != "" {
 		header.Set(api.HeaderCause, headerValue(cause))
 	}
 	writeError(w, http.StatusInternalServerError, known.Error())
 }
 
-// relay writes the response of datacenter dc. Nothing in it is trusted: a
+// relay writes the response of datacenter dc. The response is not trusted: a
 // browser must never show it as a page.
 func relay(w http.ResponseWriter, dc string, resp *pb.QueryResponse) {
 	status := int(resp.GetStatus())
 	if status < 200 || status > 599 {
 		writeError(w, http.StatusInternalServerError, fmt.Sprintf(
-			"datacenter %s answered with status %d, which HTTP does not have", dc, status))
+			"datacenter %s responded with status %d: must be 200 to 599", dc, status))
 		return
 	}
 	header, isJSON := w.Header(), strings.HasPrefix(resp.GetHeaders()["Content-Type"], typeJSON)
@@ -101,20 +96,15 @@ func relay(w http.ResponseWriter, dc string, resp *pb.QueryResponse) {
 			header.Set(key, headerValue(v))
 		}
 	}
-	if len(resp.GetBody()) > 0 {
-		contentType := ""
-		if isJSON {
-			contentType = typeJSON
-		}
-		setType(header, contentType)
-	} else {
-		header["X-Content-Type-Options"] = headerNosniff
+	setType(header, isJSON)
+	if len(resp.GetBody()) == 0 {
+		header.Del("Content-Type")
 	}
 	w.WriteHeader(status)
 	_, _ = w.Write(resp.GetBody())
 }
 
-// headerValue returns s shortened and without control characters.
+// headerValue returns s without control characters, shortened to maxHeaderValue.
 func headerValue(s string) string {
 	s = s[:min(len(s), maxHeaderValue)]
 	return strings.Map(func(r rune) rune {
@@ -132,10 +122,10 @@ type forwardedKey struct{}
 func isForwarded(ctx context.Context) bool { return ctx.Value(forwardedKey{}) != nil }
 
 // Serve serves a request that a server of another datacenter forwarded. It
-// returns the same response that h, a handler of New, sends over HTTP. Serve
-// blocks for the wait of a blocking query, or until ctx ends. The only possible
-// error is the error of ctx. If the request is malformed or its response is
-// above [api.MaxMessageSize], Serve returns a response with an error status.
+// returns the response that h, a handler of New, would send over HTTP. Serve
+// blocks for the wait of a blocking query, or until ctx ends. If the request is
+// malformed or its response is above [api.MaxMessageSize], Serve returns a
+// response with an error status. The only possible error is the error of ctx.
 func Serve(ctx context.Context, h http.Handler, req *pb.QueryRequest) (*pb.QueryResponse, error) {
 	w := &recorder{header: http.Header{}}
 	r, err := requestOf(ctx, req)
@@ -156,12 +146,11 @@ func Serve(ctx context.Context, h http.Handler, req *pb.QueryRequest) (*pb.Query
 	return w.response(req.GetBrief()), nil
 }
 
-// requestOf returns the HTTP request for req. Only paths of the API are
-// allowed, not metrics.
+// requestOf returns the HTTP request for req. Only paths under /v1/ are allowed.
 func requestOf(ctx context.Context, req *pb.QueryRequest) (*http.Request, error) {
 	path, err := url.PathUnescape(req.GetPath())
 	if err != nil || !strings.HasPrefix(path, "/v1/") || strings.ContainsAny(req.GetPath(), "?#") {
-		return nil, fmt.Errorf("bad path %.100q: it must be one of the HTTP API, under /v1/", req.GetPath())
+		return nil, fmt.Errorf("bad path %.100q: must be under /v1/", req.GetPath())
 	}
 	method := cmp.Or(req.GetMethod(), http.MethodGet)
 	if !slices.Contains([]string{http.MethodGet, http.MethodPut, http.MethodPost, http.MethodDelete}, method) {
@@ -208,18 +197,17 @@ func (r *recorder) Write(b []byte) (int, error) {
 	return r.body.Write(b)
 }
 
-// response returns the recorded response. If meta is true, its headers are
-// numbers where possible: a caller of an earlier version understands only
-// strings.
-func (r *recorder) response(meta bool) *pb.QueryResponse {
+// response returns the recorded response. If brief is true, its headers are a
+// pb.Brief where possible. A caller of an earlier version supports only Headers.
+func (r *recorder) response(brief bool) *pb.QueryResponse {
 	resp := &pb.QueryResponse{Status: int32(max(r.status, http.StatusOK)), Body: r.body.Bytes()}
-	if meta {
+	if brief {
 		resp.Brief = metaOf(r.header)
 	}
 	if resp.Brief == nil {
 		resp.Headers = make(map[string]string, len(relayedHeaders)+1)
 		for key := range r.header {
-			if key == "Content-Type" || slices.Contains(relayedHeaders, key) { // no other is relayed
+			if key == "Content-Type" || slices.Contains(relayedHeaders, key) {
 				resp.Headers[key] = r.header.Get(key)
 			}
 		}
@@ -227,8 +215,8 @@ func (r *recorder) response(meta bool) *pb.QueryResponse {
 	return resp
 }
 
-// metaOf returns relayedHeaders as numbers, which cost less than a map of
-// strings. It returns nil unless putMeta restores the same headers.
+// metaOf returns relayedHeaders as numbers, which are shorter than a map of
+// strings. It returns nil unless putMeta can restore the same headers.
 func metaOf(h http.Header) *pb.Brief {
 	m := &pb.Brief{
 		KnownLeader: firstValue(h, api.HeaderKnownLeader) == "true",

@@ -21,20 +21,20 @@ import (
 	"github.com/wanfed/wanfed/api/pb"
 )
 
-// twoDatacenters returns the handlers of two datacenters, and the cluster of
-// dc2. dc1 reaches dc2 through Serve, as it would over gRPC.
-func twoDatacenters(t testing.TB) (dc1, dc2 http.Handler, src2 *fakeCluster) {
+// twoDatacenters returns the handlers of two datacenters, and the cluster of dc2.
+// dc1 reaches dc2 through Serve.
+func twoDatacenters(t testing.TB) (dc1, dc2 http.Handler, cluster2 *fakeCluster) {
 	t.Helper()
-	src2 = newFakeCluster()
-	src2.leaderAddr = "10.2.0.11:8300"
-	src2.datacenters = []string{"dc2", "dc1"}
-	dc2, err := New(Config{DC: "dc2", Cluster: src2, Logger: slog.New(slog.DiscardHandler)})
+	cluster2 = newFakeCluster()
+	cluster2.leaderAddr = "10.2.0.11:8300"
+	cluster2.datacenters = []string{"dc2", "dc1"}
+	dc2, err := New(Config{DC: "dc2", Cluster: cluster2, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	src1 := newFakeCluster()
-	src1.set(7)
-	src1.query = func(ctx context.Context, dc string, req *pb.QueryRequest) (*pb.QueryResponse, error) {
+	cluster1 := newFakeCluster()
+	cluster1.set(7)
+	cluster1.query = func(ctx context.Context, dc string, req *pb.QueryRequest) (*pb.QueryResponse, error) {
 		if dc != "dc2" {
 			return nil, ErrNoPath
 		}
@@ -44,10 +44,11 @@ func twoDatacenters(t testing.TB) (dc1, dc2 http.Handler, src2 *fakeCluster) {
 		}
 		return overWire(t, resp, &pb.QueryResponse{}), nil
 	}
-	return newHandler(t, src1), dc2, src2
+	return newHandler(t, cluster1), dc2, cluster2
 }
 
-// overWire encodes and decodes m: protobuf rejects strings that are not UTF-8.
+// overWire encodes and decodes m, because protobuf rejects strings that are not
+// UTF-8.
 func overWire[M proto.Message](t testing.TB, m, into M) M {
 	t.Helper()
 	b, err := proto.Marshal(m)
@@ -89,13 +90,13 @@ func TestForward_SameResponseAsDirectly(t *testing.T) {
 
 func TestForward_BlockingQuery(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		dc1, _, src2 := twoDatacenters(t)
+		dc1, _, cluster2 := twoDatacenters(t)
 		start := time.Now()
 		w := get(t.Context(), dc1, "/v1/internal/federation-states?dc=dc2&index=22&wait=16s")
 		if took := time.Since(start); took < 16*time.Second || took > 17*time.Second || w.Code != 200 {
 			t.Errorf("status = %d after %v, want 200 after 16 s to 17 s", w.Code, took)
 		}
-		defer time.AfterFunc(5*time.Second, func() { src2.set(30, state("dc7")) }).Stop()
+		defer time.AfterFunc(5*time.Second, func() { cluster2.set(30, state("dc7")) }).Stop()
 		start = time.Now()
 		w = get(t.Context(), dc1, "/v1/internal/federation-states?dc=dc2&index=22&wait=16s")
 		if took := time.Since(start); took != 5*time.Second || w.Header().Get(api.HeaderIndex) != "30" {
@@ -105,8 +106,8 @@ func TestForward_BlockingQuery(t *testing.T) {
 }
 
 func TestForward_Unreachable(t *testing.T) {
-	src := newFakeCluster()
-	h := newHandler(t, src)
+	cluster := newFakeCluster()
+	h := newHandler(t, cluster)
 	for _, tt := range []struct {
 		name, body, cause string
 		err               error
@@ -120,7 +121,7 @@ func TestForward_Unreachable(t *testing.T) {
 		{"cause of several lines", "No path to datacenter", "a  b ?  c", fmt.Errorf("%w: a\r\nb ?é c", ErrNoPath)},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			src.query = func(context.Context, string, *pb.QueryRequest) (*pb.QueryResponse, error) { return nil, tt.err }
+			cluster.query = func(context.Context, string, *pb.QueryRequest) (*pb.QueryResponse, error) { return nil, tt.err }
 			w := get(t.Context(), h, "/v1/status/leader?dc=dc2")
 			if w.Code != 500 || w.Body.String() != tt.body || w.Header().Get(api.HeaderCause) != tt.cause {
 				t.Errorf("response = %d %q with cause %q, want 500 %q with cause %q",
@@ -133,13 +134,13 @@ func TestForward_Unreachable(t *testing.T) {
 	}
 }
 
-// The error of a server that was reached is not reported as unreachable.
+// A server that refuses a request is not reported as unreachable.
 func TestForward_Refused(t *testing.T) {
-	src := newFakeCluster()
-	src.query = func(context.Context, string, *pb.QueryRequest) (*pb.QueryResponse, error) {
+	cluster := newFakeCluster()
+	cluster.query = func(context.Context, string, *pb.QueryRequest) (*pb.QueryResponse, error) {
 		return nil, errors.New("server dc1/srv1 may not call")
 	}
-	w := get(t.Context(), newHandler(t, src), "/v1/status/leader?dc=dc2")
+	w := get(t.Context(), newHandler(t, cluster), "/v1/status/leader?dc=dc2")
 	if want := "server dc1/srv1 may not call"; w.Code != 500 || w.Body.String() != want {
 		t.Errorf("response = %d %s, want 500 %s", w.Code, w.Body, want)
 	}
@@ -154,13 +155,13 @@ func TestForward_Timeout(t *testing.T) {
 		"/v1/internal/federation-states?dc=dc2&index=1&wait=1000h": api.MaxBlockTime(api.MaxWait) + forwardTimeout,
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			src := newFakeCluster()
-			src.query = func(ctx context.Context, _ string, _ *pb.QueryRequest) (*pb.QueryResponse, error) {
+			cluster := newFakeCluster()
+			cluster.query = func(ctx context.Context, _ string, _ *pb.QueryRequest) (*pb.QueryResponse, error) {
 				<-ctx.Done()
 				return nil, ctx.Err()
 			}
 			start := time.Now()
-			w := get(t.Context(), newHandler(t, src), target)
+			w := get(t.Context(), newHandler(t, cluster), target)
 			if took := time.Since(start); took != want || w.Body.String() != ErrUnreachable.Error() {
 				t.Errorf("%s: response = %d %s after %v, want %v after %v", target, w.Code, w.Body, took, ErrUnreachable, want)
 			}
@@ -172,13 +173,13 @@ func TestForward_Timeout(t *testing.T) {
 }
 
 func TestForward_ClientDisconnected(t *testing.T) {
-	src := newFakeCluster()
+	cluster := newFakeCluster()
 	ctx, cancel := context.WithCancel(t.Context())
-	src.query = func(ctx context.Context, _ string, _ *pb.QueryRequest) (*pb.QueryResponse, error) {
+	cluster.query = func(ctx context.Context, _ string, _ *pb.QueryRequest) (*pb.QueryResponse, error) {
 		cancel()
 		return nil, ctx.Err()
 	}
-	if w := get(ctx, newHandler(t, src), "/v1/status/leader?dc=dc2"); w.Code != 503 {
+	if w := get(ctx, newHandler(t, cluster), "/v1/status/leader?dc=dc2"); w.Code != 503 {
 		t.Errorf("response = %d %s, want 503", w.Code, w.Body)
 	}
 }
@@ -186,9 +187,9 @@ func TestForward_ClientDisconnected(t *testing.T) {
 // The response of another datacenter must not reach a browser as a page, and
 // must not add headers.
 func TestRelay_TrustsNothing(t *testing.T) {
-	src := newFakeCluster()
-	h := newHandler(t, src)
-	src.query = func(context.Context, string, *pb.QueryRequest) (*pb.QueryResponse, error) {
+	cluster := newFakeCluster()
+	h := newHandler(t, cluster)
+	cluster.query = func(context.Context, string, *pb.QueryRequest) (*pb.QueryResponse, error) {
 		return &pb.QueryResponse{
 			Status: 200, Body: []byte("<script>"),
 			Headers: map[string]string{
@@ -201,22 +202,22 @@ func TestRelay_TrustsNothing(t *testing.T) {
 		"Content-Type": {"text/plain; charset=utf-8"}, "X-Content-Type-Options": {"nosniff"}, api.HeaderIndex: {"1  X: y"},
 	}
 	if d := cmp.Diff(want, w.Header()); d != "" {
-		t.Error(d)
+		t.Errorf("relayed headers differ (-want +got):\n%s", d)
 	}
 	for _, status := range []int32{-1, 0, 99, 101, 600, 1 << 30} {
-		src.query = func(context.Context, string, *pb.QueryRequest) (*pb.QueryResponse, error) {
+		cluster.query = func(context.Context, string, *pb.QueryRequest) (*pb.QueryResponse, error) {
 			return &pb.QueryResponse{Status: status}, nil
 		}
 		w := get(t.Context(), h, "/v1/status/leader?dc=dc2")
-		if want := fmt.Sprintf("datacenter dc2 answered with status %d, which HTTP does not have", status); w.Code != 500 || w.Body.String() != want {
+		if want := fmt.Sprintf("datacenter dc2 responded with status %d: must be 200 to 599", status); w.Code != 500 || w.Body.String() != want {
 			t.Errorf("response with status %d = %d %s, want 500 %s", status, w.Code, w.Body, want)
 		}
 	}
 }
 
 func TestServe_Refuses(t *testing.T) {
-	_, dc2, src2 := twoDatacenters(t)
-	src2.query = func(context.Context, string, *pb.QueryRequest) (*pb.QueryResponse, error) {
+	_, dc2, cluster2 := twoDatacenters(t)
+	cluster2.query = func(context.Context, string, *pb.QueryRequest) (*pb.QueryResponse, error) {
 		t.Error("a request was forwarded twice, want once")
 		return nil, ErrNoPath
 	}
@@ -227,13 +228,13 @@ func TestServe_Refuses(t *testing.T) {
 	}{
 		{"/v1/status/leader", "dc=dc3", 400, "datacenter dc2 received a request for datacenter dc3: a request is forwarded only once"},
 		{"/v1/status/leader", "dc=dc2", 200, `"10.2.0.11:8300"`},
-		{"/v1/none", "", 404, `no such endpoint: "/v1/none"; docs/kv-and-catalog.md lists those of Consul that are here`},
-		{"/metrics", "", 400, `bad path "/metrics": it must be one of the HTTP API, under /v1/`},
-		{"", "", 400, `bad path "": it must be one of the HTTP API, under /v1/`},
-		{"http://x/v1/status/leader", "", 400, `bad path "http://x/v1/status/leader": it must be one of the HTTP API, under /v1/`},
-		{"/v1/status/leader?dc=dc3", "", 400, `bad path "/v1/status/leader?dc=dc3": it must be one of the HTTP API, under /v1/`},
-		{"/v1/%zz", "", 400, `bad path "/v1/%zz": it must be one of the HTTP API, under /v1/`},
-		{"/v1/agent/members", "wan=x", 400, `bad wan "x": it must be 1 or 0`},
+		{"/v1/none", "", 404, `no such endpoint: "/v1/none"; wanfed has only a part of Consul's endpoints`},
+		{"/metrics", "", 400, `bad path "/metrics": must be under /v1/`},
+		{"", "", 400, `bad path "": must be under /v1/`},
+		{"http://x/v1/status/leader", "", 400, `bad path "http://x/v1/status/leader": must be under /v1/`},
+		{"/v1/status/leader?dc=dc3", "", 400, `bad path "/v1/status/leader?dc=dc3": must be under /v1/`},
+		{"/v1/%zz", "", 400, `bad path "/v1/%zz": must be under /v1/`},
+		{"/v1/agent/members", "wan=x", 400, `bad wan "x": must be 1 or 0`},
 	} {
 		resp, err := Serve(t.Context(), dc2, &pb.QueryRequest{Path: tt.path, RawQuery: tt.query})
 		if err != nil {
@@ -272,8 +273,8 @@ func TestServe_BoundsTheResponse(t *testing.T) {
 }
 
 func FuzzServe(f *testing.F) {
-	_, dc2, src2 := twoDatacenters(f)
-	src2.query = func(context.Context, string, *pb.QueryRequest) (*pb.QueryResponse, error) { return nil, ErrNoPath }
+	_, dc2, cluster2 := twoDatacenters(f)
+	cluster2.query = func(context.Context, string, *pb.QueryRequest) (*pb.QueryResponse, error) { return nil, ErrNoPath }
 	for _, seed := range []string{"/v1/status/leader", "/v1/internal/federation-state/dc2", "/v1/internal/federation-state/%2F..", "/v1//x/../..", "/v1/\x00\xff", "*", "//h"} {
 		f.Add(seed, "dc=dc2&index=1&wait=0s&pretty")
 	}
@@ -289,7 +290,7 @@ func FuzzServe(f *testing.F) {
 			t.Errorf("status = %d, want 200 to 599", resp.Status)
 		}
 		if _, err := proto.Marshal(resp); err != nil {
-			t.Error(err)
+			t.Errorf("Marshal() of the response = %v, want nil", err)
 		}
 	})
 }
@@ -364,14 +365,13 @@ func TestMeta_RestoresHeaders(t *testing.T) {
 	}
 }
 
-// A server of an earlier version, which does not know the numbers, gets
-// headers.
+// A server of an earlier version, which does not send Brief, gets Headers.
 func TestServe_HeadersForEarlierVersions(t *testing.T) {
 	_, dc2, _ := twoDatacenters(t)
 	for _, brief := range []bool{false, true} {
 		resp, err := Serve(t.Context(), dc2, &pb.QueryRequest{Path: "/v1/status/leader", Brief: brief})
 		if err != nil || (resp.GetBrief() != nil) != brief || (len(resp.GetHeaders()) > 0) == brief {
-			t.Errorf("Serve() with brief %v = %v, %v, want numbers = %v and headers otherwise", brief, resp, err, brief)
+			t.Errorf("Serve() with Brief %v = %v, %v, want Brief, or Headers without Brief", brief, resp, err)
 		}
 	}
 }

@@ -21,38 +21,32 @@ import (
 
 // Config configures the handler.
 type Config struct {
-	// DC is this server's datacenter. Required.
-	DC string
-	// Cluster is the source of the endpoints of the federation. Required.
-	Cluster Cluster
-	// Metrics serves /metrics. nil: the path does not exist.
-	Metrics http.Handler
-	// Peer identifies the client by the certificate of the connection. A
-	// request without a certificate comes from this machine. The request fails
-	// if Peer fails. Peer is not called for requests of Serve, because their
-	// context has the peer. nil: clients are unknown and may only read.
+	DC      string       // the server's datacenter; required
+	Cluster Cluster      // serves the endpoints of the federation; required
+	Metrics http.Handler // serves /metrics; nil: the path does not exist
+	Logger  *slog.Logger // gets a Debug line for each request; required
+	// Peer identifies the client by the certificate of the connection. A request
+	// without a certificate comes from the local machine. The request fails if
+	// Peer fails. A forwarded request has its peer in the context. nil: clients
+	// are unknown and may only read.
 	Peer func(r *http.Request) (tlsutil.Peer, error)
-	// Resources serves the resources. It authorizes each call by the peer of
-	// its context. Backend is the store of Resources. nil: the endpoints of
-	// keys and of the catalog do not exist.
+	// Resources serves the resources and authorizes each call by the peer of its
+	// context. Backend is the store of Resources. nil: the endpoints of keys and
+	// of the catalog do not exist.
 	Resources *resource.Service
 	Backend   resource.Backend
-	// Node and Address are the name and the IP address of this server. Services
-	// that are registered through the agent endpoints are on this node.
-	// Required with Resources.
+	// Node and Address are the name and the IP address of this server. The agent
+	// endpoints register services on this node. Required with Resources.
 	Node, Address string
-	// Report sends the status of a check to the leader. It fails with
-	// resource.ErrNotLeader while there is none. Required with Resources.
+	// Report sends the status of a check to the leader. Without a leader, it
+	// fails with resource.ErrNotLeader. Required with Resources.
 	Report func(ctx context.Context, r catalog.CheckUpdate) error
-	// API serves all paths under /api/. It finds the peer in the context. nil:
-	// the paths do not exist.
+	// API serves all paths under /api/. The peer is in the context. nil: the
+	// paths do not exist.
 	API http.Handler
-	// Names are the DNS names, without port, that a Host header may have
-	// besides localhost and IP addresses, for example the names of the
-	// certificate.
+	// Names are the permitted DNS names of the Host header, without port, in
+	// addition to localhost and IP addresses.
 	Names []string
-	// Logger gets a Debug line for each request. Required.
-	Logger *slog.Logger
 }
 
 func (c Config) validate() error {
@@ -82,9 +76,9 @@ type handler struct {
 	cluster Cluster
 	peer    func(r *http.Request) (tlsutil.Peer, error)
 	logger  *slog.Logger
-	large   *limit.PerPeer // large responses that are being sent
+	large   *limit.PerPeer // slots of large responses
 
-	// Parts of Config.Resources; all nil if it is nil.
+	// These fields are zero if Config.Resources is nil.
 	resources     *resource.Service
 	kv            *kv.Store
 	view          *catalog.View
@@ -114,14 +108,14 @@ func New(cfg Config) (http.Handler, error) {
 	return limitTime(rejectGRPC(checkHost(cfg.Names, h.logRequests(h.identify(h.router(cfg)))))), nil
 }
 
-// otherDatacenter is the error of an endpoint whose request body names the
-// target datacenter.
+// otherDatacenter is the error of an endpoint whose request body names another
+// datacenter, to which the request is then forwarded.
 type otherDatacenter string
 
 func (e otherDatacenter) Error() string { return "the request is for datacenter " + string(e) }
 
-// serve returns the handler of one route. A local one accepts no other
-// datacenter. The error of a route is converted by writeFailure.
+// serve returns the handler of one route. A local route refuses requests for
+// other datacenters.
 func (h *handler) serve(rt route, local bool) http.Handler {
 	return h.authorizeWrites(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		q, err := readRequest(w, r)
@@ -132,7 +126,7 @@ func (h *handler) serve(rt route, local bool) http.Handler {
 			writeFailure(w, r, err)
 			return
 		}
-		if q.blocks() || q.body != nil { // otherwise limitTime has set the same deadline
+		if q.blocks() || q.body != nil { // other requests have this deadline from limitTime
 			setWriteDeadline(w, api.MaxBlockTime(q.wait)+writeTimeout)
 		}
 		if q.dc != "" && q.dc != h.dc {
@@ -156,32 +150,25 @@ func (h *handler) serve(rt route, local bool) http.Handler {
 	}))
 }
 
-// Errors of Cluster.Query. Their texts are the same as in Consul, and are the
-// body of the response. If an error wraps one of them, the header
-// api.HeaderCause has the rest of its text.
+// Errors of Cluster.Query: the datacenter is unknown, or none of its servers is
+// reachable. The texts are Consul's and are the body of the response. The header
+// api.HeaderCause has the rest of the text of an error that wraps one of them.
 var (
-	// ErrNoPath: the datacenter is not known.
-	//lint:ignore ST1005 Consul's text
-	ErrNoPath = errors.New("No path to datacenter")
-	// ErrUnreachable: the datacenter is known, but none of its servers can be
-	// reached now.
-	//lint:ignore ST1005 Consul's text
-	ErrUnreachable = errors.New("Remote DC has no server currently reachable")
+	ErrNoPath      = errors.New("No path to datacenter")                       //lint:ignore ST1005 Consul's text
+	ErrUnreachable = errors.New("Remote DC has no server currently reachable") //lint:ignore ST1005 Consul's text
 )
 
-// Cluster is this server's view of the federation. All methods may be called
-// from any goroutine. Neither the caller nor the implementation changes a
+// Cluster is the federation as this server sees it. Goroutines may call all
+// methods concurrently. Neither the caller nor the implementation changes a
 // returned value. Methods without a context read from memory and do not block.
 type Cluster interface {
-	// FederationStates returns the states of all datacenters, ordered by
-	// datacenter, and their index in the store. The index is at least 1 and
-	// grows with every change. The states are read from this server's own
-	// store.
+	// FederationStates returns the states of all datacenters from this server's
+	// own store, ordered by datacenter, and their index in the store. The index
+	// is at least 1 and grows with every change.
 	FederationStates(ctx context.Context) (states []*pb.FederationState, index uint64, err error)
 
 	// WaitFederationStates returns nil when the index of the federation states
-	// is above after. It returns the error of ctx if ctx ends first. Any other
-	// error means that the store has failed.
+	// is above after, or the error of ctx or of the store.
 	WaitFederationStates(ctx context.Context, after uint64) error
 
 	// Members returns the members of the LAN pool or of the WAN pool, ordered
@@ -193,8 +180,8 @@ type Cluster interface {
 	Datacenters() []string
 
 	// Leader returns the ip:port of the Raft leader of this datacenter, and the
-	// time since this server last received a message from the leader. The time
-	// is 0 on the leader itself. ok is false if the datacenter has no leader.
+	// time since the leader's last message, which is 0 on the leader itself. ok
+	// is false if the datacenter has no leader.
 	Leader() (addr string, lastContact time.Duration, ok bool)
 
 	// Peers returns the ip:port of each voter of the Raft group.
@@ -206,8 +193,8 @@ type Cluster interface {
 	// Query sends a request of the HTTP API to a server of another datacenter.
 	// The path and the query of req are escaped as in a URL. The query has no
 	// parameter dc. A request other than GET is sent once, on behalf of the
-	// peer of ctx (tlsutil.PeerFromContext). Query returns at the latest when
-	// ctx ends or after timeout.
+	// peer of ctx (tlsutil.PeerFromContext). Query ends with ctx or after
+	// timeout.
 	//
 	// Errors: ErrNoPath; ErrUnreachable, wrapped with the failed path and the
 	// reason; resource.ErrDenied; context.DeadlineExceeded after timeout; the

@@ -19,7 +19,6 @@ import (
 	"github.com/wanfed/wanfed/api"
 )
 
-// Package api tests the entry of one gateway.
 const gatewaysOfDC2 = `[{"Node":{"ID":"","Node":"gw1","Address":"","Datacenter":"dc2","TaggedAddresses":{},"Meta":{},"CreateIndex":0,"ModifyIndex":0},` +
 	`"Service":{"Kind":"mesh-gateway","ID":"gw1","Service":"","Tags":null,"Address":"","TaggedAddresses":{},"Meta":{},"Port":0,` +
 	`"Weights":{"Passing":1,"Warning":1},"EnableTagOverride":false,"Proxy":{"Mode":"","MeshGateway":{},"Expose":{}},"Connect":{},"PeerName":"",` +
@@ -29,18 +28,18 @@ const stateOfDC2 = `{"Datacenter":"dc2","MeshGateways":` + gatewaysOfDC2 +
 	`,"UpdatedAt":"0001-01-01T00:00:00Z","PrimaryModifyIndex":0,"CreateIndex":0,"ModifyIndex":20}`
 
 func TestResponses(t *testing.T) {
-	src := newFakeCluster()
-	src.lastContact = 17 * time.Millisecond
-	src.members = map[bool][]api.Member{
+	cluster := newFakeCluster()
+	cluster.lastContact = 17 * time.Millisecond
+	cluster.members = map[bool][]api.Member{
 		true: {{Name: "srv1.dc1", Addr: "10.1.0.11", Port: 8300, Tags: map[string]string{"dc": "dc1"}, Status: api.MemberAlive}},
 	}
-	src.datacenters = []string{"dc1", "dc3", "dc2"}
-	src.peersList = []string{"10.1.0.11:8300", "10.1.0.12:8300"}
-	src.sum = api.Status{Datacenter: "dc1", Node: "srv1", PrimaryDatacenter: "dc1", Version: "0.1.0"}
+	cluster.datacenters = []string{"dc1", "dc3", "dc2"}
+	cluster.peers = []string{"10.1.0.11:8300", "10.1.0.12:8300"}
+	cluster.status = api.Status{Datacenter: "dc1", Node: "srv1", PrimaryDatacenter: "dc1", Version: "0.1.0"}
 	const wan = `[{"Name":"srv1.dc1","Addr":"10.1.0.11","Port":8300,"Tags":{"dc":"dc1"},"Status":1,` +
 		`"ProtocolMin":0,"ProtocolMax":0,"ProtocolCur":0,"DelegateMin":0,"DelegateMax":0,"DelegateCur":0}]`
 	const jsonType = "application/json"
-	h := newHandler(t, src)
+	h := newHandler(t, cluster)
 	for _, tt := range []struct {
 		target, index, contentType string
 		status                     int
@@ -68,10 +67,10 @@ func TestResponses(t *testing.T) {
 		t.Run(tt.target, func(t *testing.T) {
 			w := get(t.Context(), h, tt.target)
 			if w.Code != tt.status {
-				t.Errorf("status %d, want %d", w.Code, tt.status)
+				t.Errorf("status = %d, want %d", w.Code, tt.status)
 			}
 			if d := cmp.Diff(tt.body, w.Body.String()); d != "" {
-				t.Error(d)
+				t.Errorf("body differs (-want +got):\n%s", d)
 			}
 			want := map[string]string{
 				"Content-Type": tt.contentType, api.HeaderIndex: tt.index, api.HeaderKnownLeader: "true", api.HeaderLastContact: "17",
@@ -79,7 +78,7 @@ func TestResponses(t *testing.T) {
 			}
 			for key, value := range want {
 				if got := w.Header().Get(key); got != value {
-					t.Errorf("%s: %q, want %q", key, got, value)
+					t.Errorf("header %s = %q, want %q", key, got, value)
 				}
 			}
 		})
@@ -87,9 +86,9 @@ func TestResponses(t *testing.T) {
 }
 
 func TestResponses_EmptyServer(t *testing.T) {
-	src := &fakeCluster{}
-	src.set(0)
-	h := newHandler(t, src)
+	cluster := &fakeCluster{}
+	cluster.set(0)
+	h := newHandler(t, cluster)
 	for target, want := range map[string]string{
 		"/v1/internal/federation-states":               "[]",
 		"/v1/internal/federation-states/mesh-gateways": "{}",
@@ -99,57 +98,57 @@ func TestResponses_EmptyServer(t *testing.T) {
 	} {
 		w := get(t.Context(), h, target)
 		if got := w.Body.String(); got != want {
-			t.Errorf("%s: %s, want %s", target, got, want)
+			t.Errorf("%s = %s, want %s", target, got, want)
 		}
 		if got := w.Header().Get(api.HeaderKnownLeader); got != "false" {
-			t.Errorf("%s: known leader %q", target, got)
+			t.Errorf("%s: known leader = %q, want false", target, got)
 		}
-		// A client does not block on index 0 but polls.
+		// With index 0, a client would poll.
 		if got := w.Header().Get(api.HeaderIndex); strings.Contains(target, "federation") && got != "1" {
-			t.Errorf("%s: index %q", target, got)
+			t.Errorf("%s: index = %q, want 1", target, got)
 		}
 	}
 }
 
 func TestRefusedRequests(t *testing.T) {
-	src := newFakeCluster()
-	h := newHandler(t, src)
+	cluster := newFakeCluster()
+	h := newHandler(t, cluster)
 	for _, tt := range []struct {
 		method, target string
 		status         int
 		body           string
 	}{
 		{"GET", "/", 404, `no such endpoint: "/"; the API is under /v1/ and /api/, metrics are at /metrics`},
-		{"GET", "/v1/agent/self", 404, `no such endpoint: "/v1/agent/self"; docs/kv-and-catalog.md lists those of Consul that are here`},
+		{"GET", "/v1/agent/self", 404, `no such endpoint: "/v1/agent/self"; wanfed has only a part of Consul's endpoints`},
 		{"PUT", "/v1/session/create", 404, `no such endpoint: "/v1/session/create"; wanfed has no sessions and locks; cas writes a key only if it was not changed since`},
-		{"GET", "/v1/internal/federation-state/", 404, `no such endpoint: "/v1/internal/federation-state/"; docs/kv-and-catalog.md lists those of Consul that are here`},
+		{"GET", "/v1/internal/federation-state/", 404, `no such endpoint: "/v1/internal/federation-state/"; wanfed has only a part of Consul's endpoints`},
 		{"GET", "/metrics", 404, `no such endpoint: "/metrics"; the API is under /v1/ and /api/, metrics are at /metrics`},
 		{"POST", "/v1/internal/federation-states", 405, "method POST not allowed: /v1/internal/federation-states takes GET, HEAD"},
 		{"PUT", "/v1/agent/members", 405, "method PUT not allowed: /v1/agent/members takes GET, HEAD"},
 		{"DELETE", "/v1/internal/federation-state/dc2", 405, "method DELETE not allowed: /v1/internal/federation-state/dc2 takes GET, HEAD"},
 		{"OPTIONS", "/v1/status/leader", 405, "method OPTIONS not allowed: /v1/status/leader takes GET, HEAD"},
-		{"GET", "/v1/internal/federation-states?index=-1", 400, `bad index "-1": it must be a whole number, the X-Consul-Index of an earlier answer`},
-		{"GET", "/v1/internal/federation-states?index=1x", 400, `bad index "1x": it must be a whole number, the X-Consul-Index of an earlier answer`},
-		{"GET", "/v1/internal/federation-states?wait=10", 400, `bad wait "10": it must be a duration such as 10s or 5m`},
-		{"GET", "/v1/internal/federation-states?wait=-1s", 400, `bad wait "-1s": it must be a duration such as 10s or 5m`},
-		{"GET", "/v1/status/leader?dc=dc2&wait=soon", 400, `bad wait "soon": it must be a duration such as 10s or 5m`},
-		{"GET", "/v1/agent/members?wan=perhaps", 400, `bad wan "perhaps": it must be 1 or 0`},
+		{"GET", "/v1/internal/federation-states?index=-1", 400, `bad index "-1": must be a whole number, the X-Consul-Index of an earlier response`},
+		{"GET", "/v1/internal/federation-states?index=1x", 400, `bad index "1x": must be a whole number, the X-Consul-Index of an earlier response`},
+		{"GET", "/v1/internal/federation-states?wait=10", 400, `bad wait "10": must be a duration such as 10s or 5m`},
+		{"GET", "/v1/internal/federation-states?wait=-1s", 400, `bad wait "-1s": must be a duration such as 10s or 5m`},
+		{"GET", "/v1/status/leader?dc=dc2&wait=soon", 400, `bad wait "soon": must be a duration such as 10s or 5m`},
+		{"GET", "/v1/agent/members?wan=perhaps", 400, `bad wan "perhaps": must be 1 or 0`},
 		{"GET", "/v1/agent/members?%zz", 400, `bad query string: invalid URL escape "%zz"`},
 	} {
 		t.Run(tt.method+" "+tt.target, func(t *testing.T) {
 			w := do(t.Context(), h, tt.method, tt.target)
 			if w.Code != tt.status || w.Body.String() != tt.body {
-				t.Errorf("%d %q, want %d %q", w.Code, w.Body, tt.status, tt.body)
+				t.Errorf("response = %d %q, want %d %q", w.Code, w.Body, tt.status, tt.body)
 			}
 			if allow := w.Header().Get("Allow"); tt.status == 405 && allow != "GET, HEAD" {
-				t.Errorf("Allow: %q", allow)
+				t.Errorf("header Allow = %q, want GET, HEAD", allow)
 			}
 		})
 	}
-	src.err = errors.New("store is closed")
+	cluster.err = errors.New("store is closed")
 	for _, target := range []string{"/v1/internal/federation-states", "/v1/internal/federation-state/dc2", api.StatusPath} {
 		if w := get(t.Context(), h, target); w.Code != 500 || w.Body.String() != "store is closed" {
-			t.Errorf("%s of a closed store: %d %q", target, w.Code, w.Body)
+			t.Errorf("%s of a closed store = %d %q, want 500 store is closed", target, w.Code, w.Body)
 		}
 	}
 }
@@ -159,8 +158,8 @@ func TestRefusedRequests_NamespaceHeader(t *testing.T) {
 	r.Header.Set("X-Consul-Namespace", "team")
 	w := httptest.NewRecorder()
 	newHandler(t, newFakeCluster()).ServeHTTP(w, r)
-	if w.Code != 400 || w.Body.String() != "header X-Consul-Namespace is not supported: leave it out" {
-		t.Errorf("%d %s", w.Code, w.Body)
+	if want := "header X-Consul-Namespace is not supported: leave it out"; w.Code != 400 || w.Body.String() != want {
+		t.Errorf("request with a namespace = %d %s, want 400 %s", w.Code, w.Body, want)
 	}
 }
 
@@ -205,8 +204,9 @@ func TestCheckHost(t *testing.T) {
 		if w.Code != want {
 			t.Errorf("request with host %q = %d, want %d", host, w.Code, want)
 		}
-		if text := fmt.Sprintf("host %q is not a name of this server; use an IP address or localhost, srv1.server.dc1.wanfed", host); want == 403 && w.Body.String() != text {
-			t.Errorf("host %q: %s", host, w.Body)
+		text := fmt.Sprintf("host %q is not a name of this server; use an IP address or localhost, srv1.server.dc1.wanfed", host)
+		if want == 403 && w.Body.String() != text {
+			t.Errorf("request with host %q = %s, want %s", host, w.Body, text)
 		}
 	}
 }
@@ -214,9 +214,9 @@ func TestCheckHost(t *testing.T) {
 // HEAD has headers and no body, metrics are served, and the WriteTimeout of the
 // http.Server, which would end a blocking query, has no effect.
 func TestHandler_OverSocket(t *testing.T) {
-	src := newFakeCluster()
+	cluster := newFakeCluster()
 	h, err := New(Config{
-		DC: "dc1", Cluster: src, Logger: slog.New(slog.DiscardHandler),
+		DC: "dc1", Cluster: cluster, Logger: slog.New(slog.DiscardHandler),
 		Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "wanfed_up 1\n") }),
 	})
 	if err != nil {
@@ -244,14 +244,15 @@ func TestHandler_OverSocket(t *testing.T) {
 		return resp, string(body)
 	}
 	if resp, body := read("GET", "/metrics"); resp.StatusCode != 200 || body != "wanfed_up 1\n" {
-		t.Errorf("metrics: %d %q", resp.StatusCode, body)
+		t.Errorf("GET /metrics = %d %q, want 200 and the metrics", resp.StatusCode, body)
 	}
 	resp, body := read("HEAD", "/v1/internal/federation-states")
 	if resp.StatusCode != 200 || body != "" || resp.ContentLength <= 0 || resp.Header.Get(api.HeaderIndex) != "22" {
-		t.Errorf("HEAD: %d %q, length %d, index %s", resp.StatusCode, body, resp.ContentLength, resp.Header.Get(api.HeaderIndex))
+		t.Errorf("HEAD = %d %q, length %d, index %s, want 200, no body, a length and index 22",
+			resp.StatusCode, body, resp.ContentLength, resp.Header.Get(api.HeaderIndex))
 	}
 	if _, body := read("GET", "/v1/internal/federation-states?index=22&wait=20ms"); !strings.Contains(body, `"dc2"`) {
-		t.Errorf("blocking query: %q", body)
+		t.Errorf("blocking query = %q, want the state of dc2", body)
 	}
 }
 
@@ -267,7 +268,7 @@ func TestLogRequests(t *testing.T) {
 	}
 	got := out.String()
 	for _, want := range []string{
-		`level=DEBUG msg="HTTP request answered" method=GET path=/v1/internal/federation-state/dc9 query=stale`, "status=404", "status=200",
+		`level=DEBUG msg="HTTP request served" method=GET path=/v1/internal/federation-state/dc9 query=stale`, "status=404", "status=200",
 	} {
 		if strings.Count(got, want) != 1 {
 			t.Errorf("log has %q %d times, want once:\n%s", want, strings.Count(got, want), got)

@@ -16,7 +16,7 @@ import (
 
 var errNoKey = badRequest{errors.New("Missing key name")} //lint:ignore ST1005 Consul's text
 
-// kvEntry is a key in Consul's JSON. The value is null if it is empty.
+// kvEntry is a key in Consul's JSON. An empty value is null.
 type kvEntry struct {
 	LockIndex   uint64
 	Key         string
@@ -64,12 +64,12 @@ func (h *handler) kvGet(r *http.Request, q query) (response, error) {
 	case e == nil:
 		return response{index: index}, nil
 	case form == "raw":
-		return response{body: encoded{"", e.Value}, index: index}, nil
+		return response{body: encoded{false, e.Value}, index: index}, nil
 	}
 	return response{body: []kvEntry{kvEntryOf(e)}, index: index}, nil
 }
 
-// modifyIndex returns the index of the last change of e, 0 for nil.
+// modifyIndex returns the index of the last change of e, or 0 for nil.
 func modifyIndex(e *kv.Entry) uint64 {
 	if e == nil {
 		return 0

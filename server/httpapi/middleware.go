@@ -18,24 +18,21 @@ import (
 )
 
 const (
-	// writeTimeout is the maximum duration of a request in addition to the wait
-	// of a blocking query. It includes the time to reach another datacenter and
-	// to write the response.
+	// writeTimeout bounds a request in addition to the wait of a blocking query.
+	// The time includes the path to another datacenter and the response.
 	writeTimeout = 30 * time.Second
-	// bodyTimeout is the time in which the body of a request must arrive.
-	bodyTimeout = 30 * time.Second
+	bodyTimeout  = 30 * time.Second // bounds the receipt of a request body
 )
 
-// limitTime bounds the time to write to a client that does not read, and the
-// time to read a body that does not arrive. net/http clears the deadlines after
-// each request.
+// limitTime sets the deadlines to write a response and to read a body. net/http
+// clears them after each request.
 func limitTime(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		setWriteDeadline(w, writeTimeout)
 		if r.Body != nil && r.Body != http.NoBody {
-			setWriteDeadline(w, bodyTimeout+writeTimeout) // net/http may read the rest before it writes
+			setWriteDeadline(w, bodyTimeout+writeTimeout) // net/http may read the rest of the body first
 			rc := http.NewResponseController(w)
-			_ = rc.SetReadDeadline(time.Now().Add(bodyTimeout)) // fails only without a connection: in tests
+			_ = rc.SetReadDeadline(time.Now().Add(bodyTimeout)) // fails only without a connection, in tests
 			r.Body = &limitedBody{r.Body, rc}
 		}
 		next.ServeHTTP(w, r)
@@ -43,13 +40,13 @@ func limitTime(next http.Handler) http.Handler {
 }
 
 func setWriteDeadline(w http.ResponseWriter, d time.Duration) {
-	// Fails only without a connection: in tests.
+	// SetWriteDeadline fails only without a connection, in tests.
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(d))
 }
 
-// limitedBody clears the read deadline at the end of the body. net/http then
-// continues to read, to detect that the client has disconnected. A deadline
-// would end the request.
+// limitedBody clears the read deadline at the end of the body. After the body,
+// net/http reads on to detect a disconnected client, and a deadline would end the
+// request.
 type limitedBody struct {
 	io.ReadCloser
 	rc *http.ResponseController
@@ -63,8 +60,8 @@ func (b *limitedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// rejectGRPC rejects gRPC calls to the HTTP port with an error that a gRPC
-// client shows. The error reports that the client uses a wrong address.
+// rejectGRPC rejects gRPC calls to the HTTP port with a gRPC error that names the
+// right port.
 func rejectGRPC(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc") {
@@ -75,15 +72,14 @@ func rejectGRPC(next http.Handler) http.Handler {
 		h := w.Header()
 		h.Set("Content-Type", "application/grpc")
 		h.Set("Grpc-Status", "12") // UNIMPLEMENTED
-		h.Set("Grpc-Message", "this is the HTTP API, for people and tools; "+
-			"call the server port (8300 if not set otherwise), or a gateway")
+		h.Set("Grpc-Message", "this is the HTTP API, not gRPC; call the server port (default 8300), or a gateway")
 	})
 }
 
 // checkHost rejects requests whose Host is a DNS name other than localhost and
-// names. A web page could otherwise make its own name resolve to 127.0.0.1 and
-// read the API with the browser of its visitor (DNS rebinding). The browser
-// sends the name of the page as Host.
+// names. Otherwise a web page whose name resolves to 127.0.0.1 could read the API
+// through the browser of a visitor (DNS rebinding). The browser sends the name of
+// the page as Host.
 func checkHost(names []string, next http.Handler) http.Handler {
 	names = append([]string{"localhost"}, names...)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -97,7 +93,7 @@ func checkHost(names []string, next http.Handler) http.Handler {
 }
 
 // allowedHost reports whether a request with this Host header is allowed. The
-// header may have a port. A request without one (HTTP/1.0) is not from a
+// header may have a port. A request without the header (HTTP/1.0) is not from a
 // browser.
 func allowedHost(hostport string, names []string) bool {
 	if hostport == "" || hostport == "localhost" {
@@ -108,7 +104,7 @@ func allowedHost(hostport string, names []string) bool {
 		host = strings.TrimSuffix(strings.TrimPrefix(hostport, "["), "]")
 	}
 	if addr, err := netip.ParseAddr(host); err == nil {
-		return addr.Zone() == "" // a zone could hold any text, and clients do not send one
+		return addr.Zone() == "" // a zone may be any text, and clients do not send zones
 	}
 	host = strings.TrimSuffix(host, ".")
 	return slices.ContainsFunc(names, func(name string) bool {
@@ -116,7 +112,7 @@ func allowedHost(hostport string, names []string) bool {
 	})
 }
 
-// logRequests logs a Debug line for each request, at its end.
+// logRequests logs a Debug line at the end of each request.
 func (h *handler) logRequests(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !h.logger.Enabled(r.Context(), slog.LevelDebug) {
@@ -126,7 +122,7 @@ func (h *handler) logRequests(next http.Handler) http.Handler {
 		start := time.Now()
 		rec := &statusRecorder{ResponseWriter: w, status: http.StatusOK}
 		next.ServeHTTP(rec, r)
-		h.logger.DebugContext(context.WithoutCancel(r.Context()), "HTTP request answered", "method", r.Method,
+		h.logger.DebugContext(context.WithoutCancel(r.Context()), "HTTP request served", "method", r.Method,
 			"path", r.URL.Path, "query", redactToken(r.URL.RawQuery), "addr", r.RemoteAddr, "status", rec.status,
 			"duration", time.Since(start))
 	})
@@ -146,7 +142,7 @@ func (r *statusRecorder) WriteHeader(status int) {
 func (r *statusRecorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
 
 // identify puts the peer into the context of the request. The context of a
-// request of Serve already has a peer.
+// forwarded request already has a peer.
 func (h *handler) identify(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx := r.Context()
@@ -162,8 +158,8 @@ func (h *handler) identify(next http.Handler) http.Handler {
 	})
 }
 
-// authorizeWrites rejects writes by peers that may not write at all. For other
-// peers, the type of a resource decides who may write it.
+// authorizeWrites rejects writes of peers that may not write any resource. The
+// resource service authorizes the writes of other peers by type.
 func (h *handler) authorizeWrites(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if isRead(r.Method) {
@@ -174,7 +170,7 @@ func (h *handler) authorizeWrites(next http.Handler) http.Handler {
 		switch p, _ := tlsutil.PeerFromContext(r.Context()); {
 		case p.Role == tlsutil.RoleOperator || p.Role == tlsutil.RoleServer && p.DC == h.dc:
 			next.ServeHTTP(w, r)
-		case p.Role == tlsutil.RoleServer: // a server may read for any client, and write only for its operators
+		case p.Role == tlsutil.RoleServer: // another datacenter's server may write only for its operators
 			writeError(w, http.StatusForbidden, fmt.Sprintf("%v may not write in %s for itself", p, h.dc))
 		case r.TLS == nil:
 			writeError(w, http.StatusForbidden, fmt.Sprintf(

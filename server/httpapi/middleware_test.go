@@ -44,8 +44,8 @@ func (l oneConn) Accept() (net.Conn, error) {
 func (l oneConn) Close() error   { close(l.done); return nil }
 func (l oneConn) Addr() net.Addr { return &net.TCPAddr{} }
 
-// A body that never ends does not hold a request open, whether the handler
-// reads it or not. After a complete body, a slow handler may finish.
+// A body that never ends does not hold a request open, whether the handler reads
+// the body or not. After a complete body, a slow handler may finish.
 func TestLimitTime_Body(t *testing.T) {
 	const half, whole = "Host: localhost\r\nContent-Length: 4\r\n\r\nab", "Host: localhost\r\nContent-Length: 2\r\n\r\nab"
 	slow := func(w http.ResponseWriter, r *http.Request) {
@@ -94,8 +94,8 @@ func TestLimitTime_Body(t *testing.T) {
 	}
 }
 
-// A gRPC client that calls the HTTP port gets an error that names the mistake.
-// HTTP clients are not affected.
+// A gRPC client that calls the HTTP port gets an error that names the right port.
+// Requests of HTTP clients are served.
 func TestRejectGRPC(t *testing.T) {
 	srv := httptest.NewUnstartedServer(rejectGRPC(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) })))
 	srv.Config.Protocols = new(http.Protocols)
@@ -120,7 +120,7 @@ func TestRejectGRPC(t *testing.T) {
 	}
 	defer cc.Close()
 	err = cc.Invoke(t.Context(), "/wanfed.v1.OperatorService/ListPeers", &emptypb.Empty{}, &emptypb.Empty{})
-	const want = "this is the HTTP API, for people and tools; call the server port (8300 if not set otherwise), or a gateway"
+	const want = "this is the HTTP API, not gRPC; call the server port (default 8300), or a gateway"
 	if s := status.Convert(err); s.Code() != codes.Unimplemented || s.Message() != want {
 		t.Errorf("gRPC call = %v, want %v: %s", err, codes.Unimplemented, want)
 	}
@@ -128,10 +128,10 @@ func TestRejectGRPC(t *testing.T) {
 
 // newEchoHandler returns a handler whose /api/ responds with the method, the
 // peer and the body of the request.
-func newEchoHandler(t testing.TB, src Cluster) http.Handler {
+func newEchoHandler(t testing.TB, cluster Cluster) http.Handler {
 	t.Helper()
 	h, err := New(Config{
-		DC: "dc1", Cluster: src, Logger: slog.New(slog.DiscardHandler),
+		DC: "dc1", Cluster: cluster, Logger: slog.New(slog.DiscardHandler),
 		Peer: func(r *http.Request) (tlsutil.Peer, error) {
 			name := r.Header.Get("X-Test-Peer") // replaces the certificate
 			if name == "unknown" {

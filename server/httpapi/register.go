@@ -18,7 +18,7 @@ import (
 	"github.com/wanfed/wanfed/catalog"
 )
 
-// registration is the body of /v1/catalog/register. As in Consul, other members
+// registration is the body of /v1/catalog/register. As in Consul, unknown fields
 // are ignored.
 type registration struct {
 	ID, Node, Address, Datacenter string
@@ -29,8 +29,8 @@ type registration struct {
 	SkipNodeUpdate                bool
 }
 
-// serviceBody is a service in the body of a request. Its name is in Service at
-// the endpoints of the catalog, and in Name at those of the agent.
+// serviceBody is a service in the body of a request. The endpoints of the catalog
+// have its name in Service, and the endpoints of the agent in Name.
 type serviceBody struct {
 	Kind, ID, Service, Name string
 	Tags                    []string
@@ -60,16 +60,16 @@ func (h *handler) catalogRegister(r *http.Request, q query) (response, error) {
 	if body.Datacenter != "" && body.Datacenter != h.dc {
 		return response{}, otherDatacenter(body.Datacenter)
 	}
-	entry, err := body.entry()
+	reg, err := body.convert()
 	if err != nil {
 		return response{}, badRequest{err}
 	}
-	err = untilLeader(r.Context(), func(ctx context.Context) error { return h.writer.Register(ctx, entry) })
+	err = untilLeader(r.Context(), func(ctx context.Context) error { return h.writer.Register(ctx, reg) })
 	return response{body: true}, registerError(err)
 }
 
-// registerError converts the error of a registration whose node or service does
-// not exist. The result is an error that the client caused.
+// registerError returns err as a badRequest if the node or the service of a
+// registration does not exist.
 func registerError(err error) error {
 	if errors.Is(err, catalog.ErrNoNode) || errors.Is(err, catalog.ErrNoService) {
 		return badRequest{err}
@@ -77,19 +77,19 @@ func registerError(err error) error {
 	return err
 }
 
-func (b registration) entry() (e catalog.Registration, err error) {
-	e.Node = &pb.Node{Id: b.ID, Node: b.Node, Address: b.Address, TaggedAddresses: b.TaggedAddresses, Meta: b.NodeMeta}
+func (b registration) convert() (reg catalog.Registration, err error) {
+	reg.Node = &pb.Node{Id: b.ID, Node: b.Node, Address: b.Address, TaggedAddresses: b.TaggedAddresses, Meta: b.NodeMeta}
 	switch {
 	case b.Node == "":
-		return e, errors.New("must provide node")
+		return reg, errors.New("must provide node")
 	case b.SkipNodeUpdate:
-		e.Node = &pb.Node{Node: b.Node}
+		reg.Node = &pb.Node{Node: b.Node}
 	case b.Address == "":
-		return e, errors.New("must provide address if SkipNodeUpdate is not set")
+		return reg, errors.New("must provide address if SkipNodeUpdate is not set")
 	}
 	if b.Service != nil {
-		if e.Service, err = b.Service.record(b.Node); err != nil {
-			return e, err
+		if reg.Service, err = b.Service.toProto(b.Node); err != nil {
+			return reg, err
 		}
 	}
 	if b.Check != nil {
@@ -97,19 +97,19 @@ func (b registration) entry() (e catalog.Registration, err error) {
 	}
 	for _, c := range b.Checks {
 		if c.Node != "" && c.Node != b.Node {
-			return e, fmt.Errorf("check %q is of node %q: must be of node %q, which is registered",
+			return reg, fmt.Errorf("check %q is of node %q: must be of node %q, which is registered",
 				cmp.Or(c.CheckID, c.Name), c.Node, b.Node)
 		}
-		rec, err := c.record(b.Node)
+		check, err := c.toProto(b.Node)
 		if err != nil {
-			return e, err
+			return reg, err
 		}
-		e.Checks = append(e.Checks, rec)
+		reg.Checks = append(reg.Checks, check)
 	}
-	return e, nil
+	return reg, nil
 }
 
-func (b *serviceBody) record(node string) (*pb.Service, error) {
+func (b *serviceBody) toProto(node string) (*pb.Service, error) {
 	name := cmp.Or(b.Service, b.Name)
 	s := &pb.Service{
 		Node: node, Id: cmp.Or(b.ID, name), Service: name, Tags: b.Tags, Address: b.Address, Meta: b.Meta,
@@ -119,8 +119,7 @@ func (b *serviceBody) record(node string) (*pb.Service, error) {
 	case name == "":
 		return nil, errors.New("must provide the name of the service")
 	case b.Kind != "":
-		return nil, fmt.Errorf("service %q is of kind %q: only plain services are registered here; "+
-			"gateways register themselves", name, b.Kind)
+		return nil, fmt.Errorf("service %q is of kind %q: must be empty; gateways register themselves", name, b.Kind)
 	case !isEmpty(b.Proxy), !isEmpty(b.Connect):
 		return nil, fmt.Errorf("service %q has Proxy or Connect: wanfed has no service mesh; leave them out", name)
 	case b.SocketPath != "", !isEmpty(b.Ports):
@@ -147,7 +146,7 @@ func (b *serviceBody) record(node string) (*pb.Service, error) {
 	return s, nil
 }
 
-func (b checkBody) record(node string) (*pb.Check, error) {
+func (b checkBody) toProto(node string) (*pb.Check, error) {
 	c := &pb.Check{
 		Node: node, CheckId: cmp.Or(b.CheckID, b.Name), Name: cmp.Or(b.Name, b.CheckID),
 		Status: cmp.Or(b.Status, catalog.StatusCritical), Notes: b.Notes, Output: b.Output, ServiceId: b.ServiceID,
@@ -166,11 +165,8 @@ func (b checkBody) record(node string) (*pb.Check, error) {
 	return c, nil
 }
 
-// deregistration is the body of /v1/catalog/deregister.
-type deregistration struct{ Node, Datacenter, ServiceID, CheckID string }
-
 func (h *handler) catalogDeregister(r *http.Request, q query) (response, error) {
-	var body deregistration
+	var body struct{ Node, Datacenter, ServiceID, CheckID string }
 	if err := decodeBody(q.body, &body, "object"); err != nil {
 		return response{}, err
 	}
@@ -191,17 +187,17 @@ type agentCheckBody struct {
 	ID, CheckID, Name, Notes, Status, ServiceID, TTL, Timeout string
 	DeregisterCriticalServiceAfter                            string
 
-	// Fields of checks that Consul itself runs. wanfed does not run checks.
+	// These fields define checks that Consul runs. wanfed does not run checks.
 	HTTP, TCP, UDP, GRPC, H2PING, DockerContainerID string
 	AliasNode, AliasService, OSService, Interval    string
 	Args, ScriptArgs                                []string
 }
 
-// record returns the check. The argument id is the id of the check if the body
-// has none. The argument service may be nil.
-func (b agentCheckBody) record(node string, service *pb.Service, id string) (*pb.Check, error) {
+// toProto returns the check. The id of a check without an id is defaultID. service
+// is nil for a check of the node.
+func (b agentCheckBody) toProto(node string, service *pb.Service, defaultID string) (*pb.Check, error) {
 	c := &pb.Check{
-		Node: node, CheckId: cmp.Or(b.CheckID, b.ID, id), Notes: b.Notes,
+		Node: node, CheckId: cmp.Or(b.CheckID, b.ID, defaultID), Notes: b.Notes,
 		Status: cmp.Or(b.Status, catalog.StatusCritical), Type: catalog.TypeTTL,
 	}
 	c.Name = cmp.Or(b.Name, c.CheckId)
@@ -239,6 +235,7 @@ func (b agentCheckBody) record(node string, service *pb.Service, id string) (*pb
 	return c, nil
 }
 
+// positive parses the duration in field what.
 func positive(what, s string) (time.Duration, error) {
 	d, err := time.ParseDuration(s)
 	if err != nil || d <= 0 {

@@ -18,18 +18,18 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// MaxRequestBody bounds the body of a request, in bytes: a resource, and the
-// JSON around it.
+// MaxRequestBody bounds the body of a request, in bytes: a resource and the JSON
+// around it.
 const MaxRequestBody = resource.MaxSize + 64<<10
 
-// query has the parameters that every endpoint understands, and the body.
+// query is the parameters and the body of a request.
 type query struct {
-	values url.Values
-	dc     string // "" is this datacenter
-	index  uint64 // 0: do not block
+	values url.Values // all parameters
+	dc     string     // "": the local datacenter
+	index  uint64     // 0: do not block
 	wait   time.Duration
 	pretty bool
-	body   []byte // of a request other than a read
+	body   []byte // nil for a read
 }
 
 // blocks reports whether the request may wait for a change.
@@ -58,14 +58,14 @@ func parseQuery(raw string) (query, error) {
 	q := query{values: values, dc: values.Get("dc"), pretty: values.Has("pretty")}
 	if s := values.Get("index"); s != "" {
 		if q.index, err = strconv.ParseUint(s, 10, 64); err != nil {
-			return query{}, fmt.Errorf("bad index %q: it must be a whole number, the %s of an earlier answer",
+			return query{}, fmt.Errorf("bad index %q: must be a whole number, the %s of an earlier response",
 				s, api.HeaderIndex)
 		}
 	}
 	var wait time.Duration
 	if s := values.Get("wait"); s != "" {
 		if wait, err = time.ParseDuration(s); err != nil || wait < 0 {
-			return query{}, fmt.Errorf("bad wait %q: it must be a duration such as 10s or 5m", s)
+			return query{}, fmt.Errorf("bad wait %q: must be a duration such as 10s or 5m", s)
 		}
 	}
 	if q.blocks() {
@@ -74,25 +74,22 @@ func parseQuery(raw string) (query, error) {
 	return q, nil
 }
 
-// flag returns the value of a switch: false if it is absent, true if it has no
-// value.
+// flag returns the value of a boolean parameter: false if the parameter is absent,
+// true if it has no value.
 func (q query) flag(name string) (bool, error) {
-	if !q.values.Has(name) {
-		return false, nil
-	}
 	s := q.values.Get(name)
 	if s == "" {
-		return true, nil
+		return q.values.Has(name), nil
 	}
 	on, err := strconv.ParseBool(s)
 	if err != nil {
-		return false, badRequest{fmt.Errorf("bad %s %q: it must be 1 or 0", name, s)}
+		return false, badRequest{fmt.Errorf("bad %s %q: must be 1 or 0", name, s)}
 	}
 	return on, nil
 }
 
-// oneOf returns the name of the switch that is on, or "" if all are off. It
-// returns an error if more than one switch is on.
+// oneOf returns the name of the boolean parameter that is true, or "" if all are
+// false. It returns an error if several are true.
 func (q query) oneOf(names ...string) (given string, err error) {
 	var all []string
 	for _, name := range names {
@@ -110,9 +107,8 @@ func (q query) oneOf(names ...string) (given string, err error) {
 	return strings.Join(all, ""), nil
 }
 
-// reject returns an error if one of the parameters is given. These parameters
-// are not supported. They must not be ignored, because support for them would
-// change the result.
+// reject returns an error if one of the unsupported parameters is given. Ignoring
+// them would return a wrong result.
 func (q query) reject(names ...string) error {
 	for _, name := range names {
 		if q.values.Get(name) != "" {
@@ -122,8 +118,8 @@ func (q query) reject(names ...string) error {
 	return nil
 }
 
-// consistency returns the consistency of a read. Unless ?stale is given,
-// clients of Consul expect to read all earlier writes on any server.
+// consistency returns the consistency of a read. Clients of Consul expect
+// linearizable reads on any server, except with ?stale.
 func (q query) consistency() (resource.Consistency, error) {
 	stale, err := q.flag("stale")
 	if err != nil {
@@ -141,9 +137,8 @@ func (q query) consistency() (resource.Consistency, error) {
 	return resource.Strong, nil
 }
 
-// redactToken returns a query string for the log, without the token that
-// clients of Consul may send. wanfed ignores the token, but it may be a secret
-// of another system.
+// redactToken returns a query string for the log, without the token of clients of
+// Consul. wanfed ignores the token, which may be a secret of another system.
 func redactToken(raw string) string {
 	if !strings.Contains(strings.ToLower(raw), "tok") && !strings.Contains(raw, "%") {
 		return raw
@@ -174,15 +169,14 @@ func readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	return b, nil
 }
 
-// decodeBody decodes one JSON value. The argument what names the value in
-// errors.
+// decodeBody decodes a body of one JSON value. what is "object" or "list".
 func decodeBody(body []byte, into any, what string) error {
 	dec := json.NewDecoder(bytes.NewReader(body))
 	if err := dec.Decode(into); err != nil {
 		return badRequest{fmt.Errorf("request decode failed: %w", err)}
 	}
 	if dec.More() {
-		return badRequest{fmt.Errorf("request decode failed: there is something after the %s", what)}
+		return badRequest{fmt.Errorf("request decode failed: data after the %s", what)}
 	}
 	return nil
 }

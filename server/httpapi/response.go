@@ -17,7 +17,7 @@ import (
 
 const typeJSON = "application/json"
 
-// Header values that are never changed: one copy for all responses.
+// Header values that all responses share. No code changes them.
 var (
 	headerJSON    = []string{typeJSON}
 	headerText    = []string{"text/plain; charset=utf-8"}
@@ -25,31 +25,29 @@ var (
 )
 
 const (
-	// largeResponse is the size in bytes above which a response does not fit
-	// into the buffers of its connection. Such a response stays in memory until
-	// its client reads it.
+	// largeResponse is the size in bytes of the buffers of a connection. A larger
+	// response stays in memory until the client reads it.
 	largeResponse = 64 << 10
-	// maxLarge bounds the large responses that are being sent to one peer. All
-	// clients without a certificate are one peer.
+	// maxLarge bounds the large responses in flight to one peer. All clients
+	// without a certificate are one peer.
 	maxLarge = 256
 )
 
 // response is the result of an endpoint.
 type response struct {
 	body   any    // encoded, or a value to encode as JSON; nil: 404 without a body
-	index  uint64 // 0: the endpoint does not block
+	index  uint64 // 0: the endpoint does not support blocking
 	status int    // 0: 200
 }
 
-// encoded is the body of a response that is sent without conversion. It is JSON
-// if it has a content type. Otherwise it is bytes that clients wrote, which a
-// browser must not show as a page.
+// encoded is the body of a response that is sent without conversion. Unless the
+// body is JSON, clients wrote it, and a browser must not show it as a page.
 type encoded struct {
-	contentType string
-	body        []byte
+	isJSON bool
+	body   []byte
 }
 
-// badRequest is an error that the client caused: 400.
+// badRequest is an error with the status 400.
 type badRequest struct{ error }
 
 // statusError is an error with the status and the text of its response.
@@ -63,10 +61,10 @@ func (e statusError) Error() string { return e.text }
 var errTooManyLarge = statusError{http.StatusServiceUnavailable,
 	"too many large responses to you were not read yet: read them first, or request less"}
 
-// sendLarge counts a response of size bytes until done is called. It returns an
-// error if the peer has reached the limit of large responses.
+// sendLarge acquires a slot for a response of size bytes. It returns an error if
+// all slots of the peer are in use. done releases the slot.
 func (h *handler) sendLarge(ctx context.Context, size int) (done func(), err error) {
-	if size <= largeResponse || isForwarded(ctx) { // the gRPC edge bounds forwarded responses
+	if size <= largeResponse || isForwarded(ctx) { // package server/rpc bounds forwarded responses
 		return func() {}, nil
 	}
 	p, _ := tlsutil.PeerFromContext(ctx)
@@ -77,6 +75,7 @@ func (h *handler) sendLarge(ctx context.Context, size int) (done func(), err err
 	return slot.Release, nil
 }
 
+// write sends a response.
 func (h *handler) write(w http.ResponseWriter, r *http.Request, resp response, pretty bool) {
 	_, lastContact, known := h.cluster.Leader()
 	header := w.Header()
@@ -92,9 +91,9 @@ func (h *handler) write(w http.ResponseWriter, r *http.Request, resp response, p
 			writeError(w, http.StatusInternalServerError, err.Error())
 			return
 		}
-		e = encoded{typeJSON, body}
+		e = encoded{true, body}
 	}
-	if pretty && e.contentType == typeJSON {
+	if pretty && e.isJSON {
 		e.body = indent(e.body)
 	}
 	done, err := h.sendLarge(r.Context(), len(e.body))
@@ -103,8 +102,8 @@ func (h *handler) write(w http.ResponseWriter, r *http.Request, resp response, p
 		return
 	}
 	defer done()
-	setType(header, e.contentType)
-	if e.contentType == "" {
+	setType(header, e.isJSON)
+	if !e.isJSON {
 		header.Set("Content-Security-Policy", "sandbox")
 	}
 	if resp.status != 0 {
@@ -113,10 +112,10 @@ func (h *handler) write(w http.ResponseWriter, r *http.Request, resp response, p
 	_, _ = w.Write(e.body) // an error means that the client has disconnected
 }
 
-// setType sets the content type of a response: typeJSON or plain text.
-func setType(h http.Header, contentType string) {
+// setType sets the content type of a response: JSON or plain text.
+func setType(h http.Header, isJSON bool) {
 	h["Content-Type"] = headerText
-	if contentType == typeJSON {
+	if isJSON {
 		h["Content-Type"] = headerJSON
 	}
 	h["X-Content-Type-Options"] = headerNosniff
@@ -131,10 +130,10 @@ func indent(body []byte) []byte {
 	return out.Bytes()
 }
 
-// writeError responds with one line of text without a newline, because clients
-// of Consul compare some of the texts.
+// writeError responds with text, without a newline. Clients of Consul compare some
+// texts.
 func writeError(w http.ResponseWriter, status int, text string) {
-	setType(w.Header(), "")
+	setType(w.Header(), false)
 	w.WriteHeader(status)
 	_, _ = io.WriteString(w, text)
 }
@@ -143,11 +142,11 @@ func writeError(w http.ResponseWriter, status int, text string) {
 func writeFailure(w http.ResponseWriter, r *http.Request, err error) {
 	err = resource.FromStatus(err)
 	known, hasStatus := errors.AsType[statusError](err)
-	bad := badRequest{}
+	_, bad := errors.AsType[badRequest](err)
 	switch {
 	case hasStatus:
 		writeError(w, known.status, known.text)
-	case errors.As(err, &bad), errors.Is(err, resource.ErrInvalid):
+	case bad, errors.Is(err, resource.ErrInvalid):
 		writeError(w, http.StatusBadRequest, err.Error())
 	case r.Context().Err() != nil: // the server stops, or the client has disconnected
 		writeError(w, http.StatusServiceUnavailable,
@@ -164,8 +163,7 @@ func writeFailure(w http.ResponseWriter, r *http.Request, err error) {
 	}
 }
 
-// orEmpty returns list, or an empty list if list is nil. The JSON is then []
-// and not null.
+// orEmpty returns list, or an empty list for nil. JSON encodes nil as null.
 func orEmpty[T any](list []T) []T {
 	if list == nil {
 		return []T{}

@@ -26,17 +26,17 @@ func (s blockedWriter) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// A client that does not read large responses gets no more of them, neither of
-// this datacenter nor of another, but small ones. Other clients get all.
+// A client that does not read its large responses gets only small responses, from
+// any datacenter. Other clients get all responses.
 func TestSendLarge_UnreadResponsesOfOnePeer(t *testing.T) {
-	src := newFakeCluster()
+	cluster := newFakeCluster()
 	for range 2 * largeResponse / 20 {
-		src.datacenters = append(src.datacenters, "dc-of-some-length")
+		cluster.datacenters = append(cluster.datacenters, "dc-of-some-length")
 	}
-	src.query = func(context.Context, string, *pb.QueryRequest) (*pb.QueryResponse, error) {
+	cluster.query = func(context.Context, string, *pb.QueryRequest) (*pb.QueryResponse, error) {
 		return &pb.QueryResponse{Status: 200, Body: make([]byte, 2*largeResponse)}, nil
 	}
-	h := newHandler(t, src)
+	h := newHandler(t, cluster)
 	const large = "/v1/catalog/datacenters"
 	request := func(node, path string) *http.Request {
 		r := httptest.NewRequest(http.MethodGet, path, nil)

@@ -14,16 +14,14 @@ import (
 
 // Endpoint describes one endpoint, for the reference documentation.
 type Endpoint struct {
-	// Method is the HTTP method. GET serves HEAD too. It is empty if the
-	// endpoint serves more than one method.
+	// Method is the HTTP method, or "" for several methods. GET includes HEAD.
 	Method string
 	// Path may have a parameter: "{name}", or "{name...}" for the rest of the
 	// path, slashes included.
-	Path string
-	// Summary describes the endpoint in one sentence.
-	Summary string
-	// Local is true if the endpoint is about the server that receives the
-	// request. A local endpoint does not accept ?dc= of another datacenter.
+	Path    string
+	Summary string // one sentence
+	// Local endpoints describe the server that receives the request. They refuse
+	// ?dc= with another datacenter.
 	Local bool
 }
 
@@ -36,12 +34,11 @@ type route struct {
 const (
 	read  = http.MethodGet
 	write = http.MethodPut
-	// kvPath is the prefix of the paths of keys. A key is the rest of the path,
-	// "//" and ".." included.
+	// kvPath precedes the key in a path. A key may contain "//" and "..".
 	kvPath = "/v1/kv/"
 )
 
-// federationRoutes need only a Cluster.
+// federationRoutes need no Config.Resources.
 var federationRoutes = []route{
 	{read, "/v1/internal/federation-states", "Lists the federation states of all datacenters.",
 		(*handler).federationStates},
@@ -58,7 +55,7 @@ var federationRoutes = []route{
 		(*handler).status},
 }
 
-// keyRoutes are routed by kvPath: a ServeMux would clean the path.
+// keyRoutes are not in the ServeMux, which would clean the path of a key.
 var keyRoutes = []route{
 	{read, kvPath + "{key...}",
 		"Reads a key; with ?recurse all keys with a prefix, with ?keys their names, with ?raw the bare value.", (*handler).kvGet},
@@ -86,8 +83,7 @@ var catalogRoutes = []route{
 		(*handler).healthState},
 }
 
-// agentRoutes are local: they are about the node of the server that receives
-// the request.
+// agentRoutes are local.
 var agentRoutes = []route{
 	{read, "/v1/agent/self", "Returns the name, datacenter and version of this server.", (*handler).agentSelf},
 	{read, "/v1/agent/services", "Lists the services of this server's node.", (*handler).agentServices},
@@ -101,9 +97,9 @@ var agentRoutes = []route{
 		(*handler).agentCheckRegister},
 	{write, "/v1/agent/check/deregister/{id...}", "Removes a check from this server's node.",
 		(*handler).agentCheckDeregister},
-	{write, "/v1/agent/check/pass/{id...}", "Reports that a check passes.", reportStatus(catalog.StatusPassing)},
-	{write, "/v1/agent/check/warn/{id...}", "Reports a warning of a check.", reportStatus(catalog.StatusWarning)},
-	{write, "/v1/agent/check/fail/{id...}", "Reports that a check fails.", reportStatus(catalog.StatusCritical)},
+	{write, "/v1/agent/check/pass/{id...}", "Reports that a check passes.", setStatus(catalog.StatusPassing)},
+	{write, "/v1/agent/check/warn/{id...}", "Reports a warning of a check.", setStatus(catalog.StatusWarning)},
+	{write, "/v1/agent/check/fail/{id...}", "Reports that a check fails.", setStatus(catalog.StatusCritical)},
 	{write, "/v1/agent/check/update/{id...}", "Reports the status and the output of a check.",
 		(*handler).agentCheckUpdate},
 }
@@ -123,7 +119,7 @@ func Endpoints() []Endpoint {
 	)
 }
 
-// router returns the handler of all endpoints that cfg allows.
+// router returns the handler of all endpoints that cfg provides.
 func (h *handler) router(cfg Config) http.Handler {
 	mux := http.NewServeMux()
 	keys := map[string]http.Handler{}
@@ -174,7 +170,8 @@ func (rt route) requireName(r *http.Request) error {
 	return nil
 }
 
-// checkLocal fails if a request for this server names another datacenter.
+// checkLocal returns an error if a request for this server names another
+// datacenter.
 func (h *handler) checkLocal(r *http.Request, q query) error {
 	if q.dc == "" || q.dc == h.dc {
 		return nil
@@ -183,8 +180,8 @@ func (h *handler) checkLocal(r *http.Request, q query) error {
 		"send it to a server of %.63q, or leave dc out", r.URL.Path, h.node, h.dc, q.dc)}
 }
 
-// notFound responds to requests that no other pattern of mux matches: with 405
-// for a path that has other methods, otherwise with 404.
+// notFound responds to requests that match no other pattern of mux: with 405 if
+// the path has other methods, otherwise with 404.
 func notFound(mux *http.ServeMux) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var allowed []string
@@ -206,8 +203,8 @@ func notFound(mux *http.ServeMux) http.Handler {
 	})
 }
 
-// consulRemedies has the replacements for endpoints of Consul that wanfed does
-// not have, by prefix.
+// consulRemedies are texts about endpoints of Consul that wanfed does not have, by
+// prefix.
 var consulRemedies = []struct{ prefix, remedy string }{
 	{"/v1/session", noLocks},
 	{"/v1/acl", "wanfed has no tokens: certificates decide who may do what"},
@@ -229,8 +226,7 @@ var consulRemedies = []struct{ prefix, remedy string }{
 	{"/v1/operator/keyring", "use: wanfed keyring"},
 	{"/v1/operator", "use: wanfed operator"},
 	{"/v1/agent/metrics", "use /metrics"},
-	{"/v1/", "docs/kv-and-catalog.md lists those of Consul that are here"},
-	{"/api/", "docs/resources.md lists what is here"},
+	{"/v1/", "wanfed has only a part of Consul's endpoints"},
 }
 
 const (

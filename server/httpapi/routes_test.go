@@ -10,7 +10,7 @@ import (
 )
 
 func TestEndpoints_AreServed(t *testing.T) {
-	r := newRecords(t)
+	r := newStoreHandler(t)
 	seen := map[string]bool{}
 	for _, e := range Endpoints() {
 		key := e.Method + " " + e.Path

@@ -14,7 +14,7 @@ import (
 // maxTxn is the maximum number of operations in a transaction: Consul's limit.
 const maxTxn = 128
 
-// txnOp is one operation in the body of /v1/txn: an object with one member.
+// txnOp is one operation in the body of /v1/txn. wanfed supports only KV.
 type txnOp struct {
 	KV *struct {
 		Verb                          kv.Verb
@@ -32,13 +32,12 @@ type txnResponse struct {
 	Errors  []txnError
 }
 
-type (
-	txnResult struct{ KV kvEntry }
-	txnError  struct {
-		OpIndex int
-		What    string
-	}
-)
+type txnResult struct{ KV kvEntry }
+
+type txnError struct {
+	OpIndex int
+	What    string
+}
 
 func (h *handler) txn(r *http.Request, q query) (response, error) {
 	ops, err := decodeTxn(q)
@@ -89,7 +88,7 @@ func decodeTxn(q query) ([]kv.Op, error) {
 		if b.KV == nil || !isEmpty(b.Node) || !isEmpty(b.Service) || !isEmpty(b.Check) ||
 			!isEmpty(b.Session) || !isEmpty(b.Intention) {
 			return nil, badRequest{fmt.Errorf(
-				"operation %d: must be one of KV, and nothing else: the catalog is written by /v1/catalog/register", i)}
+				"operation %d: must be one of KV: the catalog is written by /v1/catalog/register", i)}
 		}
 		switch o := b.KV; {
 		case o.Session != "" || o.Verb == "lock" || o.Verb == "unlock" || o.Verb == "check-session":

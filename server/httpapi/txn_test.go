@@ -11,12 +11,12 @@ import (
 	"github.com/wanfed/wanfed/kv"
 )
 
-func TestTxnAnswers(t *testing.T) {
-	r := newRecords(t)
+func TestTxn_Responses(t *testing.T) {
+	r := newStoreHandler(t)
 	for _, test := range []struct {
 		target, body string
 		status       int
-		want         string // of the body's beginning
+		want         string // prefix of the body
 	}{
 		{"", `[]`, 200, `{"Results":[],"Errors":null}`},
 		{"", `[{"KV": {"Verb": "set", "Key": "a", "Value": "djE=", "Flags": 7}}, {"KV": {"Verb": "get", "Key": "a"}}]`, 200,
@@ -43,15 +43,15 @@ func TestTxnAnswers(t *testing.T) {
 	} {
 		w := r.do(t, "PUT", "/v1/txn"+test.target, test.body)
 		if w.Code != test.status || !strings.HasPrefix(w.Body.String(), test.want) {
-			t.Errorf("%s %.200s: %d %.300s, want %d %s", test.target, test.body, w.Code, w.Body, test.status, test.want)
+			t.Errorf("PUT /v1/txn%s %.200s = %d %.300s, want %d %s", test.target, test.body, w.Code, w.Body, test.status, test.want)
 		}
 		if ok := json.Valid(w.Body.Bytes()); ok != (w.Header().Get("Content-Type") == typeJSON) {
-			t.Errorf("%.200s: %s as %q", test.body, w.Body, w.Header())
+			t.Errorf("PUT /v1/txn %.200s = %s with headers %q, want the content type of the body", test.body, w.Body, w.Header())
 		}
 	}
 }
 
-// Any body is refused, or gets a response in Consul's shape.
+// Any body is refused, or gets a response in Consul's format.
 func FuzzTxn(f *testing.F) {
 	for _, s := range []string{
 		`[{"KV": {"Verb": "set", "Key": "a", "Value": "djE=", "Flags": 7}}, {"KV": {"Verb": "get-tree", "Key": ""}}]`,
@@ -61,20 +61,19 @@ func FuzzTxn(f *testing.F) {
 	} {
 		f.Add([]byte(s))
 	}
-	r := newRecords(f)
+	r := newStoreHandler(f)
 	f.Fuzz(func(t *testing.T, body []byte) {
 		w := r.do(t, "PUT", "/v1/txn", string(body))
 		if !slices.Contains([]int{200, 400, 409, 413}, w.Code) {
-			t.Fatalf("%d %s", w.Code, w.Body)
+			t.Fatalf("PUT /v1/txn %s = %d %s, want 200, 400, 409 or 413", body, w.Code, w.Body)
 		}
 		if w.Code != 200 && w.Code != 409 {
 			return
 		}
-		var a struct {
-			Results, Errors []json.RawMessage
-		}
-		if err := json.Unmarshal(w.Body.Bytes(), &a); err != nil || (a.Errors != nil) != (w.Code == 409) || (a.Results != nil) != (w.Code == 200) {
-			t.Fatalf("%d %s: %v", w.Code, w.Body, err)
+		var resp struct{ Results, Errors []json.RawMessage }
+		err := json.Unmarshal(w.Body.Bytes(), &resp)
+		if err != nil || (resp.Errors != nil) != (w.Code == 409) || (resp.Results != nil) != (w.Code == 200) {
+			t.Fatalf("PUT /v1/txn %s = %d %s, %v, want Results for 200 and Errors for 409", body, w.Code, w.Body, err)
 		}
 	})
 }

@@ -21,14 +21,14 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// recordsRig is a handler over a store in memory, called by an operator.
-// Reports of checks fail: package server tests the leader that accepts them.
-type recordsRig struct {
+// storeHandler is a handler over a store in memory. An operator sends all
+// requests. Config.Report fails. Package server tests reports.
+type storeHandler struct {
 	http.Handler
 	backend resource.Backend
 }
 
-func newRecords(t testing.TB) recordsRig {
+func newStoreHandler(t testing.TB) storeHandler {
 	t.Helper()
 	b := resourcetest.NewStore()
 	t.Cleanup(func() { b.Close() })
@@ -60,10 +60,10 @@ func newRecords(t testing.TB) recordsRig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return recordsRig{h, b}
+	return storeHandler{h, b}
 }
 
-func (r recordsRig) do(t testing.TB, method, target, body string) *httptest.ResponseRecorder {
+func (r storeHandler) do(t testing.TB, method, target, body string) *httptest.ResponseRecorder {
 	t.Helper()
 	req := httptest.NewRequest(method, "http://localhost/", strings.NewReader(body)).WithContext(t.Context())
 	path, query, _ := strings.Cut(target, "?")
@@ -74,7 +74,7 @@ func (r recordsRig) do(t testing.TB, method, target, body string) *httptest.Resp
 }
 
 func TestKV_Responses(t *testing.T) {
-	r := newRecords(t)
+	r := newStoreHandler(t)
 	for _, test := range []struct {
 		method, target, body string
 		status               int
@@ -119,9 +119,9 @@ func TestKV_Responses(t *testing.T) {
 	}
 }
 
-// A value may be a web page. A browser must not show it as one.
+// A value may be HTML. A browser must not show the value as a page.
 func TestKV_RawValueIsNotAPage(t *testing.T) {
-	r := newRecords(t)
+	r := newStoreHandler(t)
 	r.do(t, "PUT", "/v1/kv/page", "<script>")
 	w := r.do(t, "GET", "/v1/kv/page?raw", "")
 	for key, want := range map[string]string{
@@ -134,13 +134,13 @@ func TestKV_RawValueIsNotAPage(t *testing.T) {
 }
 
 func TestCatalog_Refuses(t *testing.T) {
-	r := newRecords(t)
+	r := newStoreHandler(t)
 	for _, test := range []struct {
 		method, target, body, want string
 		status                     int
 	}{
 		{"PUT", "/v1/catalog/register", "", "request decode failed", 400},
-		{"PUT", "/v1/catalog/register", `{"Node": "n", "Address": "a"} {}`, "something after the object", 400},
+		{"PUT", "/v1/catalog/register", `{"Node": "n", "Address": "a"} {}`, "data after the object", 400},
 		{"PUT", "/v1/catalog/register", `{"Node": 1}`, "request decode failed", 400},
 		{"PUT", "/v1/catalog/register", `{"Node": "n", "Address": "a", "Service": {"Service": "s", "Port": 70000}}`, "port of service", 400},
 		{"PUT", "/v1/catalog/register", `{"Node": "n", "Address": "a", "Service": {"Service": "s", "Weights": {"Passing": -1}}}`, "weights", 400},
@@ -177,7 +177,7 @@ func TestCatalog_Refuses(t *testing.T) {
 // A server of another datacenter may read here. It may write for its operators,
 // and not for itself.
 func TestServe_ServersOfOtherDatacentersDoNotWrite(t *testing.T) {
-	r := newRecords(t)
+	r := newStoreHandler(t)
 	serve := func(role tlsutil.Role, method string) int32 {
 		t.Helper()
 		ctx := tlsutil.WithPeer(t.Context(), tlsutil.Peer{Role: role, DC: "dc2", Node: "n"})
@@ -198,9 +198,9 @@ func TestServe_ServersOfOtherDatacentersDoNotWrite(t *testing.T) {
 	}
 }
 
-// Any body gets a response, and leaves a catalog that can be read.
+// Any body gets status 200 or 400. Afterwards the catalog can still be read.
 func FuzzRegister(f *testing.F) {
-	r := newRecords(f)
+	r := newStoreHandler(f)
 	for _, seed := range []string{
 		`{"Node":"n","Address":"a","Service":{"Service":"s","Port":1,"Tags":["t"],"TaggedAddresses":{"lan":{"Address":"10.0.0.1","Port":1}}},"Checks":[{"Name":"c","Status":"passing","ServiceID":"s","Definition":{"HTTP":"x"}}]}`,
 		`{"Name":"s","Check":{"TTL":"15s","DeregisterCriticalServiceAfter":"1h"},"Checks":[{"TTL":"1s"}],"Weights":{"Passing":1}}`,
@@ -212,12 +212,12 @@ func FuzzRegister(f *testing.F) {
 	f.Fuzz(func(t *testing.T, body []byte) {
 		for _, path := range paths {
 			if w := r.do(t, "PUT", path, string(body)); w.Code != 200 && w.Code != 400 {
-				t.Errorf("%s: %d %s", path, w.Code, w.Body)
+				t.Errorf("PUT %s %s = %d %s, want 200 or 400", path, body, w.Code, w.Body)
 			}
 		}
 		for _, path := range []string{"/v1/health/state/any", "/v1/catalog/nodes", "/v1/agent/services"} {
 			if w := r.do(t, "GET", path, ""); w.Code != 200 || !json.Valid(w.Body.Bytes()) {
-				t.Errorf("%s: %d %s", path, w.Code, w.Body)
+				t.Errorf("GET %s = %d %s, want 200 and JSON", path, w.Code, w.Body)
 			}
 		}
 	})
