@@ -33,7 +33,7 @@ func TestFollow(t *testing.T) {
 	// The primary lacks the first, which has a finalizer. It has the second with other
 	// contents. The third is local and stays.
 	own := record(t, docType, "stale", "own")
-	resource.AddFinalizer(own, "test")
+	resourcetest.AddFinalizer(own, "test")
 	commit1(t, secondary, resource.PutOp(own, ""))
 	put(t, secondary, siteType, "a", "own")
 	local := put(t, secondary, localType, "mine", "own")
@@ -198,7 +198,7 @@ func TestFollow_Owners(t *testing.T) {
 		r := record(t, typ, name, "1")
 		r.Owner = owner
 		if finalizer != "" {
-			resource.AddFinalizer(r, finalizer)
+			resourcetest.AddFinalizer(r, finalizer)
 		}
 		return commit1(t, b, resource.PutOp(r, ""))
 	}
@@ -225,7 +225,7 @@ func TestFollow_Owners(t *testing.T) {
 			t.Fatal(err)
 		}
 		r = proto.CloneOf(r)
-		resource.RemoveFinalizer(r, "test")
+		resourcetest.RemoveFinalizer(r, "test")
 		commit1(t, store, resource.PutOp(r, r.Version))
 	}
 	untilSame(t, store, secondary)

@@ -19,8 +19,8 @@ const (
 	// of one server never go back in time.
 	Eventual Consistency = iota
 	// Strong reads everything that was acknowledged before the call
-	// (linearizable). In a Raft store only the leader serves strong reads.
-	// Other servers return ErrNotLeader. A ForwardingBackend calls the leader.
+	// (linearizable). In a Raft store, only the leader serves strong reads, and
+	// other servers return ErrNotLeader. A ForwardingBackend calls the leader.
 	Strong
 )
 
@@ -31,17 +31,19 @@ const Wildcard = "*"
 // version, and also a resource that does not exist.
 const AnyVersion = "*"
 
-// MaxCascade is the highest number of owned resources that are deleted in the same
-// step as their owner. Servers that replay a log depend on it, so it must not
-// change. ReapBatch is the highest number that each later step deletes.
 const (
+	// MaxCascade is the highest number of owned resources that are deleted in
+	// the same step as their owner. Servers that replay a log depend on
+	// MaxCascade, so its value must not change.
 	MaxCascade = 512
-	ReapBatch  = 256
+	// ReapBatch is the highest number of owned resources that one later step
+	// deletes.
+	ReapBatch = 256
 )
 
-// Backend stores resources. Package memory implements it for tests and caches,
-// and package raftstore for servers. ForwardingBackend combines a follower with
-// its leader. All pass the tests of package resourcetest.
+// Backend stores resources. Package raftstore implements Backend for servers,
+// and package resourcetest for tests. A ForwardingBackend combines a follower
+// with its leader. All pass the tests of package resourcetest.
 //
 // Resources that a Backend returns are shared and immutable: clone a resource
 // before changing it. A Backend keeps no reference to its arguments. All
@@ -52,48 +54,48 @@ const (
 //
 // A resource has the same uid from its creation to its deletion. It is stored
 // under its group, kind, tenancy and name. The group versions of a type share
-// names: a resource is stored as one of them, and a write may change its group
-// version.
+// names: a resource is stored with one group version, and a write may change
+// the group version.
 //
 // # Consistency
 //
 // The state that a server has applied never goes back in time. Once an event or
 // a result has shown a change, all later calls of Read, List, ListByOwner, Watch
-// and Wait on that server show it or a newer one. Across servers and restarts
-// this holds for strong reads only.
+// and Wait on that server show the change or a newer one. Across servers and
+// restarts, only strong reads have this guarantee.
 //
 // # Indexes
 //
 // The index of a query is the store index of the last write or deletion of any
-// resource that the query selects, in any group version. It is at least 1. It
-// never decreases on one server, not even by a restart or a restore. Each write
-// raises it above all its earlier values. For a query of a whole type the index
-// is exact. For other queries it may be too high, but never too low. Only the
-// latest deletions are stored by name. When older deletions are dropped, the
-// index of every query of their type increases once.
+// resource that the query selects, in any group version. The index is at least
+// 1. It never decreases on one server, not even by a restart or a restore. Each
+// write raises the index above all its earlier values. For a query of a whole
+// type, the index is exact. For other queries, the index may be too high, but
+// never too low. Only the latest deletions are stored by name. When older
+// deletions are dropped, the index of every query of their type increases once.
 //
 // # Deletion
 //
 // Deleting a resource deletes the resources that it owns, directly or
 // indirectly. Up to MaxCascade of them are deleted in the same step. For each
-// owner that has more, the step stores a resource of TombstoneType. The leader
-// then deletes the rest in steps of ReapBatch, also after a crash: see Reap. No
+// owner that has more, the step stores a tombstone: a resource of TombstoneType.
+// The leader then runs Reap, which deletes the rest in steps of ReapBatch. No
 // new resource can be owned by a deleted one.
 //
-// A resource with finalizers (see Finalizers) is not deleted at once. It gets a
-// deletion timestamp (DeletionKey) instead. After that only its status can be
-// written and finalizers can be removed. The write that removes the last one
+// A resource with finalizers is not deleted at once. It gets a deletion
+// timestamp (DeletionKey) instead. From then on, only its status can be written
+// and finalizers can be removed. The write that removes the last finalizer
 // deletes the resource. A replica is deleted when the primary's resource is
 // deleted, regardless of the finalizers and the owner of the replica.
 type Backend interface {
 	// Read returns the resource with the id's type, tenancy and name. If the id
 	// has a uid, the resource must have the same uid. If the resource is stored
 	// as another group version, the error is a *GroupVersionError that contains
-	// it.
+	// the resource.
 	Read(ctx context.Context, c Consistency, id *pb.ID) (*pb.Resource, error)
 
-	// List returns the selected resources, ordered by tenancy and by the bytes
-	// of their names, and the index of q.
+	// List returns the selected resources and the index of q. The resources are
+	// ordered by tenancy and by the bytes of their names.
 	List(ctx context.Context, c Consistency, q Query) ([]*pb.Resource, uint64, error)
 
 	// ListByOwner returns the resources whose owner has owner's uid, as this
@@ -103,10 +105,10 @@ type Backend interface {
 
 	// Commit applies all ops in order in one step, or none. The first op whose
 	// expectation fails makes the batch fail with ErrConflict, ErrUIDMismatch,
-	// ErrGroupVersion, ErrTerminating, or, if its owner does not exist,
-	// ErrNotFound. When Commit returns no error, the batch is durable. It
-	// returns the stored resource of each op: nil for a Remove and an Expect,
-	// and the last state of the resource for a Put that removed the last
+	// ErrGroupVersion, ErrTerminating, or, if the owner of a new resource does
+	// not exist, ErrNotFound. When Commit returns no error, the batch is durable.
+	// Commit returns the stored resource of each op: nil for a Remove and an
+	// Expect, and the last state of the resource for a Put that removed the last
 	// finalizer.
 	//
 	// A Put stores status and generation as given; the caller keeps the
@@ -129,11 +131,11 @@ type Backend interface {
 	// version. When a snapshot is restored, the watch ends with ErrWatchReset.
 	Watch(q Query) (Watch, error)
 
-	// Wait returns nil when the index of q is above after. It checks the index
-	// before the context. With a context that has ended it returns nil if the
-	// index is above after, and the context's error otherwise. Writes that q
-	// does not select do not wake it. A blocking query is a Wait with the index
-	// of the last List, followed by a List.
+	// Wait returns nil when the index of q is above after. Wait checks the index
+	// before the context: if ctx has ended, Wait returns nil if the index is
+	// above after, and the context's error otherwise. Writes that q does not
+	// select do not wake a Wait. A blocking query is a Wait with the index of the
+	// last List, followed by a List.
 	Wait(ctx context.Context, q Query, after uint64) error
 }
 
@@ -143,19 +145,18 @@ type Query struct {
 	Type *pb.Type
 	// Tenancy defaults to the default tenancy. Its parts may be Wildcard.
 	Tenancy *pb.Tenancy
-	// Name selects one name, Prefix all names that begin with it. At most one of
-	// them may be set.
-	Name   string
+	// Name selects one name. Empty: the names that Prefix selects.
+	Name string
+	// Prefix selects all names that begin with it. Name must be empty.
 	Prefix string
 	// MaxBytes limits the encoded size of a List result. A List with a larger
 	// result fails with ErrTooLarge. Zero means no limit.
 	MaxBytes int
 }
 
-// Watch is one subscription. Next blocks until there is an event. It returns
-// ErrWatchReset, ErrClosed or the context's error if there will be no more
-// events. Only one goroutine may call Next. Any goroutine may call Close, which
-// ends Next.
+// Watch is one subscription. Next blocks until there is an event. After the last
+// event, Next returns ErrWatchReset, ErrClosed or the context's error. Only one
+// goroutine may call Next. Any goroutine may call Close, which ends Next.
 type Watch interface {
 	Next(ctx context.Context) (*pb.WatchEvent, error)
 	Close()
@@ -170,18 +171,17 @@ var canceled = func() context.Context {
 }()
 
 // Changed reports whether the index of q on this server is above after, or
-// cannot be read. It does not block. If the indexes of several Lists have not
-// changed when the last List returns, all Lists show the state of the same
-// moment.
+// cannot be read. Changed does not block. If the indexes of several Lists have
+// not changed when the last List returns, all Lists show the state of one moment.
 func Changed(b Backend, q Query, after uint64) bool {
 	err := b.Wait(canceled, q, after)
 	return err == nil || !errors.Is(err, context.Canceled)
 }
 
-// Notify puts a token into wake, which has size 1, after every change of a
-// resource that q selects. Several changes may cause one token. Notify returns
-// when ctx ends or the backend is closed. It is for loops that repeat their
-// reads after each token.
+// Notify puts a token into wake, a channel of size 1, after every change of a
+// resource that q selects. Several changes may cause one token. The receiver
+// repeats its reads after each token. Notify returns when ctx ends or the
+// backend is closed.
 func Notify(ctx context.Context, b Backend, q Query, wake chan<- struct{}) {
 	for ctx.Err() == nil {
 		w, err := b.Watch(q)
@@ -192,13 +192,15 @@ func Notify(ctx context.Context, b Backend, q Query, wake chan<- struct{}) {
 		if errors.Is(err, ErrClosed) {
 			return
 		}
-		notify(wake) // there may have been changes between two watches
+		notify(wake) // a change between two watches has no event
 		if err != nil && !errors.Is(err, ErrWatchReset) {
 			backoff.Sleep(ctx, time.Second, nil) // the fault is temporary: watch again later
 		}
 	}
 }
 
+// notifyWatch puts a token into wake for each event of w after the snapshot. It
+// returns the error of Next.
 func notifyWatch(ctx context.Context, w Watch, wake chan<- struct{}) error {
 	live := false
 	for {

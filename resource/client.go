@@ -15,16 +15,14 @@ import (
 	"github.com/wanfed/wanfed/api/pb"
 )
 
-// Client returns a client that calls s in this process. ServiceConfig.Peer gets
-// the caller's context. The service receives outgoing metadata, as over a
-// connection. Call options are ignored. Results are shared: clone a message
+// Client returns a client that calls s in this process. ServiceConfig.Peer
+// receives the caller's context. The service receives outgoing metadata, as over
+// a connection. Call options are ignored. Results are shared: clone a message
 // before changing it. A WatchList stream ends with its context, and only one
 // goroutine may call its Recv.
 func (s *Service) Client() pb.ResourceServiceClient { return localClient{s} }
 
 type localClient struct{ s *Service }
-
-var _ pb.ResourceServiceClient = localClient{}
 
 // localCall calls a method of the service with outgoing metadata as incoming
 // metadata.
@@ -75,23 +73,23 @@ func (l localClient) WatchList(
 	ctx context.Context, in *pb.WatchListRequest, _ ...grpc.CallOption,
 ) (grpc.ServerStreamingClient[pb.WatchEvent], error) {
 	w := &localStream{ctx: ctx}
-	next, stop := iter.Pull2(func(yield func(*pb.WatchEvent, error) bool) {
-		// After a failed Send nothing receives, and yield must not be called.
+	var stop func()
+	w.next, stop = iter.Pull2(func(yield func(*pb.WatchEvent, error) bool) {
+		// After stop, yield has returned false and must not be called again.
 		err := l.s.WatchList(in, localSender{ctx: incoming(ctx), yield: yield})
 		if err != nil && !errors.Is(err, errStopped) {
 			yield(nil, err)
 		}
 	})
-	w.next = next
 	context.AfterFunc(ctx, func() {
-		w.mu.Lock() // a running Recv ends with ctx too
+		w.mu.Lock() // a running Recv also ends with ctx
 		defer w.mu.Unlock()
 		stop()
 	})
 	return w, nil
 }
 
-// errStopped is the error of Send when nothing receives.
+// errStopped is the error of Send after the end of the stream.
 var errStopped = errors.New("stream was stopped")
 
 // localStream is the receiving end of WatchList. The service runs only while Recv

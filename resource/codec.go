@@ -12,21 +12,22 @@ import (
 	"github.com/wanfed/wanfed/api/pb"
 )
 
-// Codec returns gRPC's codec for protobuf, for a server with a Service. It
-// encodes an event once for all watches to which the Backend sends the same
-// message, as long as the event is among the latest.
+// Codec returns gRPC's codec for protobuf with a cache of encoded watch events.
+// A server with a Service uses the codec to encode a recent event once for all
+// watches.
 func Codec() encoding.CodecV2 { return &codec{CodecV2: encoding.GetCodecV2("proto")} }
 
 type codec struct {
 	encoding.CodecV2
-	events [64]atomic.Pointer[encodedEvent] // by index, modulo their number
+	events [64]atomic.Pointer[encodedEvent] // by store index, modulo 64
 }
 
-// maxCachedEvent bounds the events that the codec caches, in bytes.
+// maxCachedEvent bounds an event that the codec caches, in bytes.
 const maxCachedEvent = 64 << 10
 
+// encodedEvent is the encoding of an event, which is immutable.
 type encodedEvent struct {
-	event *pb.WatchEvent // immutable
+	event *pb.WatchEvent
 	data  mem.SliceBuffer
 }
 

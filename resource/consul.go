@@ -3,10 +3,14 @@
 package resource
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
 	"strings"
 
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protodesc"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
@@ -15,25 +19,28 @@ import (
 	"github.com/wanfed/wanfed/api/pb"
 )
 
-// Consul's clients call the resource service under its name in Consul. The names
-// of messages are not on the wire, and the field numbers are the same.
+// Clients of Consul call the resource service under its name in Consul. The
+// requests are compatible: names of messages are not on the wire, and the field
+// numbers are equal.
 const (
 	consulPackage = "hashicorp.consul.resource"
 	consulFile    = "pbresource/resource.proto"
-	// ConsulService is the second name of the service.
+	// ConsulService is the name of the resource service in Consul.
 	ConsulService = consulPackage + ".ResourceService"
 )
 
-// RegisterService registers the resource service under both names.
+// RegisterService registers the resource service under its own name and as
+// ConsulService.
 func RegisterService(r grpc.ServiceRegistrar, s pb.ResourceServiceServer) {
 	pb.RegisterResourceServiceServer(r, s)
-	second := pb.ResourceService_ServiceDesc
-	second.ServiceName, second.Metadata = ConsulService, consulFile
-	r.RegisterService(&second, s)
+	consul := pb.ResourceService_ServiceDesc
+	consul.ServiceName, consul.Metadata = ConsulService, consulFile
+	r.RegisterService(&consul, s)
 }
 
-// CanonicalMethod translates a gRPC method of the second name,
-// "/package.Service/Method", to the first name. It returns others unchanged.
+// CanonicalMethod translates a gRPC method of ConsulService,
+// "/package.Service/Method", to the same method of the resource service.
+// CanonicalMethod returns other methods unchanged.
 func CanonicalMethod(full string) string {
 	if name, ok := strings.CutPrefix(full, "/"+ConsulService+"/"); ok {
 		return "/" + pb.ResourceService_ServiceDesc.ServiceName + "/" + name
@@ -41,65 +48,36 @@ func CanonicalMethod(full string) string {
 	return full
 }
 
-// Descriptors resolves the files that gRPC reflection needs: the files of the
-// program, and one file for the second service name.
-type Descriptors struct{ second protoregistry.Files }
-
-var _ protodesc.Resolver = (*Descriptors)(nil)
-
-// NewDescriptors derives the file of the second service name from the file of the
-// first.
-func NewDescriptors() (*Descriptors, error) {
-	first := pb.File_api_pb_resource_proto
-	p := protodesc.ToFileDescriptorProto(first)
-	rename(p, "."+string(first.Package())+".", "."+consulPackage+".")
-	name, pkg := consulFile, consulPackage
-	p.Name, p.Package, p.Options = &name, &pkg, nil
-	f, err := protodesc.NewFile(p, protoregistry.GlobalFiles)
+// NewDescriptors returns the files for gRPC reflection: the files of the program,
+// and a file for ConsulService.
+func NewDescriptors() (*protoregistry.Files, error) {
+	consul, err := consulDescriptor()
 	if err != nil {
 		return nil, fmt.Errorf("descriptor of %s: %w", ConsulService, err)
 	}
-	d := new(Descriptors)
-	return d, d.second.RegisterFile(f)
+	files := new(protoregistry.Files)
+	protoregistry.GlobalFiles.RangeFiles(func(f protoreflect.FileDescriptor) bool {
+		if f.Path() != consulFile { // equal if the program links Consul's package
+			err = files.RegisterFile(f)
+		}
+		return err == nil
+	})
+	return files, errors.Join(err, files.RegisterFile(consul))
 }
 
-// rename replaces the prefix of the names of all types that a file refers to.
-func rename(f *descriptorpb.FileDescriptorProto, old, new string) {
-	change := func(name *string) {
-		if name != nil && strings.HasPrefix(*name, old) {
-			*name = new + (*name)[len(old):]
-		}
+// consulDescriptor derives the file of ConsulService from the file of the
+// resource service, by replacing the package in the names of types.
+func consulDescriptor() (protoreflect.FileDescriptor, error) {
+	file := pb.File_api_pb_resource_proto
+	text, err := protojson.Marshal(protodesc.ToFileDescriptorProto(file))
+	if err != nil {
+		return nil, err
 	}
-	var messages func(all []*descriptorpb.DescriptorProto)
-	messages = func(all []*descriptorpb.DescriptorProto) {
-		for _, m := range all {
-			for _, field := range m.Field {
-				change(field.TypeName)
-			}
-			messages(m.NestedType)
-		}
+	text = bytes.ReplaceAll(text, []byte(`".`+file.Package()+`.`), []byte(`".`+consulPackage+`.`))
+	p := new(descriptorpb.FileDescriptorProto)
+	if err := protojson.Unmarshal(text, p); err != nil {
+		return nil, err
 	}
-	messages(f.MessageType)
-	for _, s := range f.Service {
-		for _, m := range s.Method {
-			change(m.InputType)
-			change(m.OutputType)
-		}
-	}
-}
-
-// FindFileByPath implements protodesc.Resolver.
-func (d *Descriptors) FindFileByPath(path string) (protoreflect.FileDescriptor, error) {
-	if f, err := d.second.FindFileByPath(path); err == nil {
-		return f, nil
-	}
-	return protoregistry.GlobalFiles.FindFileByPath(path)
-}
-
-// FindDescriptorByName implements protodesc.Resolver.
-func (d *Descriptors) FindDescriptorByName(name protoreflect.FullName) (protoreflect.Descriptor, error) {
-	if f, err := d.second.FindDescriptorByName(name); err == nil {
-		return f, nil
-	}
-	return protoregistry.GlobalFiles.FindDescriptorByName(name)
+	p.Name, p.Package, p.Options = proto.String(consulFile), proto.String(consulPackage), nil
+	return protodesc.NewFile(p, protoregistry.GlobalFiles)
 }

@@ -20,14 +20,14 @@ import (
 // Errors of a Backend. Test for them with errors.Is. StatusError maps each to one
 // gRPC status.
 var (
-	// ErrNotFound: no resource has that type, tenancy and name, or the existing
+	// ErrNotFound: no resource has the type, tenancy and name, or the stored
 	// resource does not have the requested uid.
 	ErrNotFound = errors.New("resource not found")
-	// ErrConflict: the stored version is not the expected one. Read the resource
-	// and try again.
+	// ErrConflict: the stored version is not the expected version. Read the
+	// resource and try again.
 	ErrConflict = errors.New("resource has changed")
-	// ErrUIDMismatch: the stored resource of that name has another uid than the
-	// request. Usually the request refers to an earlier resource of that name.
+	// ErrUIDMismatch: the stored resource does not have the uid of the request.
+	// Usually the request refers to an earlier resource of the same name.
 	ErrUIDMismatch = errors.New("resource has another uid")
 	// ErrGroupVersion: the resource is stored as another version of its type.
 	// The error is a *GroupVersionError.
@@ -37,8 +37,8 @@ var (
 	ErrTerminating = errors.New("resource is marked for deletion")
 	// ErrNotLeader: this server is not the Raft leader. Nothing was written.
 	ErrNotLeader = errors.New("this server is not the leader")
-	// ErrUnknownOutcome: leadership was lost or time ran out during a write. The
-	// write may or may not be committed.
+	// ErrUnknownOutcome: leadership was lost, or the deadline passed, during a
+	// write. The write may or may not be committed.
 	ErrUnknownOutcome = errors.New("outcome of the write is unknown")
 	// ErrWatchReset: a snapshot was restored, or the watch fell too far behind.
 	// Open a new watch.
@@ -49,24 +49,24 @@ var (
 	// does not support the op. Nothing was written.
 	ErrUnsupported = errors.New("a server of this datacenter runs a version that does not support this kind of write")
 	// ErrReadOnly: this server cannot write its log, for example because its
-	// disk is full, and there is no known other leader. Nothing was written.
+	// disk is full, and no other server is known to lead. Nothing was written.
 	// Writes succeed again when the disk is repaired.
 	ErrReadOnly = errors.New("this server cannot write its log")
-	// ErrTooLarge: a List has more bytes than Query.MaxBytes or a response may
-	// have.
+	// ErrTooLarge: the result of a List exceeds Query.MaxBytes, or the maximum
+	// size of a response.
 	ErrTooLarge = errors.New("the list is larger than a response may be")
 )
 
-// Errors of Service and of checks.
+// Errors of Service, and of the functions that check names and types.
 var (
-	// ErrInvalid: the request breaks a rule, so trying again does not help. The
-	// text names field, value and rule.
+	// ErrInvalid: the request breaks a rule, and a retry fails too. The text
+	// names field, value and rule.
 	ErrInvalid = errors.New("invalid")
 	// ErrFederated: the type is federated, this datacenter is not the primary,
 	// and the write cannot be forwarded.
 	ErrFederated = errors.New("write it in the primary datacenter")
-	// ErrUnreachable: the primary, which alone writes federated types, could not
-	// be reached. Nothing was written.
+	// ErrUnreachable: the type is federated, and the primary could not be
+	// reached. Nothing was written.
 	ErrUnreachable = errors.New("the primary datacenter cannot be reached")
 	// ErrDenied: the peer is not authorized.
 	ErrDenied = errors.New("not allowed")
@@ -82,8 +82,8 @@ func TooLargeError(limit int) error {
 	return fmt.Errorf("%w, %d bytes: use a name prefix, or a watch", ErrTooLarge, limit)
 }
 
-// GroupVersionError reports that a resource is stored as another version of its
-// type than the requested version. It is an ErrGroupVersion.
+// GroupVersionError is an ErrGroupVersion with the stored resource and the
+// requested type.
 type GroupVersionError struct {
 	Requested *pb.Type
 	Stored    *pb.Resource
@@ -96,8 +96,8 @@ func (e *GroupVersionError) Error() string {
 
 func (e *GroupVersionError) Unwrap() error { return ErrGroupVersion }
 
-// Rejected reports whether err is the result of a state machine for a batch
-// whose expectations do not hold. No server has changed anything.
+// Rejected reports whether a state machine returned err because the expectations
+// of a batch do not hold. Then no server has applied the batch.
 func Rejected(err error) bool {
 	classes := []error{ErrConflict, ErrNotFound, ErrUIDMismatch, ErrGroupVersion, ErrTerminating, ErrInvalid}
 	return slices.ContainsFunc(classes, func(class error) bool { return errors.Is(err, class) })
@@ -137,9 +137,9 @@ var errorClasses = []errorClass{
 	{context.Canceled, codes.Canceled, "CANCELED"},
 }
 
-// knownOutcome reports whether err, which FromStatus returned, is an error of
-// this package. Such an error proves that the remote server has responded. The
-// end of a context does not prove this.
+// knownOutcome reports whether err, a result of FromStatus, is an error of this
+// package. The error then proves that the remote server has responded. A context
+// error does not prove a response.
 func knownOutcome(err error) bool {
 	for _, c := range errorClasses {
 		if errors.Is(err, c.err) && c.code != codes.DeadlineExceeded && c.code != codes.Canceled {
@@ -152,8 +152,8 @@ func knownOutcome(err error) bool {
 // StatusError returns err as a gRPC status error with the same text. The status
 // has a detail of type ErrorInfo with the domain "wanfed" and a reason, for
 // example NOT_LEADER. The status of a GroupVersionError also has the stored
-// resource and the requested type as details. StatusError returns nil
-// unchanged, and also an error that already is a status. Other errors get the
+// resource and the requested type as details. StatusError returns nil, and an
+// error that is already a status, unchanged. Errors of other packages get the
 // code Internal.
 func StatusError(err error) error {
 	if err == nil {
@@ -179,11 +179,11 @@ func StatusError(err error) error {
 	return status.Error(codes.Internal, err.Error())
 }
 
-// FromStatus undoes StatusError in the client: errors.Is finds the sentinel, and
-// errors.As a GroupVersionError. The error has the text of the server, and
-// status.FromError still returns the status. If a status has no ErrorInfo,
-// FromStatus translates only NotFound, Canceled and DeadlineExceeded. It returns
-// other errors unchanged.
+// FromStatus is the inverse of StatusError, for clients. errors.Is finds the
+// sentinel in its result, and errors.As finds a GroupVersionError. The result
+// has the text of the server, and status.FromError still returns the status. If
+// a status has no ErrorInfo, FromStatus translates only the codes NotFound,
+// Canceled and DeadlineExceeded. FromStatus returns other errors unchanged.
 func FromStatus(err error) error {
 	if err == nil {
 		return nil
@@ -228,8 +228,7 @@ func (e *remoteError) Error() string              { return e.st.Message() }
 func (e *remoteError) Unwrap() error              { return e.class }
 func (e *remoteError) GRPCStatus() *status.Status { return e.st }
 
-// ErrorText removes the additions of gRPC from the text of a call error or dial
-// error, so that people can read it.
+// ErrorText removes the text that gRPC adds to the errors of calls and dials.
 func ErrorText(text string) string {
 	head := ""
 	if before, call, ok := strings.Cut(text, "rpc error: code = "); ok {

@@ -18,32 +18,34 @@ import (
 )
 
 // ReplicatedBackend is one server's part of a replicated store. Package raftstore
-// implements it.
+// implements ReplicatedBackend.
 type ReplicatedBackend interface {
 	Backend
 	// IsLeader reports whether this server is the leader.
 	IsLeader() bool
-	// Leader returns the leader, if it is known.
+	// Leader returns the node name of the leader. It returns false if no leader is
+	// known.
 	Leader() (node string, ok bool)
-	// ReadIndex returns an index that covers everything acknowledged before the
-	// call. It fails with ErrNotLeader on a server that is not the leader.
+	// ReadIndex returns the index of a log entry. All writes acknowledged before
+	// the call are at or below this index. ReadIndex fails with ErrNotLeader on a
+	// server that is not the leader.
 	ReadIndex(ctx context.Context) (uint64, error)
-	// WaitIndex returns when this server has applied everything up to index. If
-	// ctx ends first, it returns the context's error.
+	// WaitIndex returns when this server has applied all entries up to index. If
+	// ctx ends first, WaitIndex returns the context's error.
 	WaitIndex(ctx context.Context, index uint64) error
-	// OpsVersion returns the highest version of ops that all servers of the
+	// OpsVersion returns the highest version of ops that all servers of the Raft
 	// group support, and the name of a server that supports no higher version.
 	OpsVersion() (version int, node string)
-	// WriteError returns nil, or an ErrReadOnly with the reason why this server cannot
-	// write its log now.
+	// WriteError returns an ErrReadOnly if this server cannot write its log now, or
+	// nil.
 	WriteError() error
 }
 
-// ForwardingBackend is a Backend that takes writes and strong reads on every
+// ForwardingBackend is a Backend that serves writes and strong reads on every
 // server. It forwards writes to the leader and reads the local state. A strong
-// read waits until this server has applied everything that the leader had
-// acknowledged. Without a known leader, writes and strong reads fail at once with
-// ErrNotLeader or ErrReadOnly.
+// read waits until this server has applied all entries that the leader has
+// acknowledged. Without a known leader, writes and strong reads fail immediately
+// with ErrNotLeader or ErrReadOnly.
 type ForwardingBackend struct {
 	node  string
 	local ReplicatedBackend
@@ -54,8 +56,8 @@ type ForwardingBackend struct {
 var _ Backend = (*ForwardingBackend)(nil)
 
 // NewForwardingBackend returns a ForwardingBackend over the local backend of a
-// node. Dial returns a client of another server of the datacenter, and must not
-// block.
+// node. The function dial returns a client of another server of the datacenter.
+// It must not block.
 func NewForwardingBackend(
 	node string, local ReplicatedBackend, dial func(node string) (pb.StoreServiceClient, error),
 ) (*ForwardingBackend, error) {
@@ -77,12 +79,12 @@ func (b *ForwardingBackend) leader(ctx context.Context) (pb.StoreServiceClient, 
 	}
 	node, ok := b.local.Leader()
 	switch {
-	case ok && node == b.node: // elected, but it still applies earlier entries
+	case ok && node == b.node: // elected, but still applying earlier entries
 		return nil, nil
 	case ok:
 		return b.dial(node)
 	}
-	if err := b.local.WriteError(); err != nil { // there may never be a leader
+	if err := b.local.WriteError(); err != nil { // the reason why this server may never find a leader
 		return nil, err
 	}
 	return nil, fmt.Errorf("%w, and none is known", ErrNotLeader)
@@ -92,7 +94,7 @@ func (b *ForwardingBackend) leader(ctx context.Context) (pb.StoreServiceClient, 
 // cannot write its log.
 const readOnlyTimeout = time.Second
 
-// awaitFresh returns when the local state is fresh enough for c.
+// awaitFresh returns when the local state has the freshness that c requires.
 func (b *ForwardingBackend) awaitFresh(ctx context.Context, c Consistency) error {
 	if c != Strong {
 		return nil
@@ -102,7 +104,7 @@ func (b *ForwardingBackend) awaitFresh(ctx context.Context, c Consistency) error
 		return err
 	}
 	readOnly := b.local.WriteError()
-	if readOnly != nil { // missing entries may never arrive
+	if readOnly != nil { // this server cannot append the missing entries
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, readOnlyTimeout)
 		defer cancel()
@@ -130,7 +132,7 @@ func (b *ForwardingBackend) readIndex(ctx context.Context) (uint64, error) {
 	return out.GetIndex(), known
 }
 
-// leaderUnreachable is the error of a call that was not sent to the leader.
+// leaderUnreachable returns the error of a call that was not sent to the leader.
 func leaderUnreachable(err error) error {
 	return fmt.Errorf("%w, and the known leader cannot be reached: %s", ErrNotLeader, status.Convert(err).Message())
 }
@@ -195,8 +197,8 @@ func (b *ForwardingBackend) Commit(ctx context.Context, ops ...*pb.Op) ([]*pb.Re
 	return stored, nil
 }
 
-// remoteCommitError explains a failed Commit of the leader. Sent means that the
-// leader may have received the batch.
+// remoteCommitError returns the error of a failed Commit at the leader, with its
+// outcome. If sent, the leader may have received the batch.
 func remoteCommitError(err error, sent bool) error {
 	known := FromStatus(err)
 	if knownOutcome(known) {
@@ -214,9 +216,9 @@ func remoteCommitError(err error, sent bool) error {
 	return fmt.Errorf("commit at the leader: %w: %w", ErrUnknownOutcome, known)
 }
 
-// StoreService serves the calls of other servers' ForwardingBackends on the
-// leader. Only servers of the same datacenter may call it; the caller of
-// NewStoreService must ensure that.
+// StoreService serves the calls of the ForwardingBackends of other servers on the
+// leader. The caller of NewStoreService must ensure that only servers of the same
+// datacenter can call the service.
 type StoreService struct {
 	pb.UnimplementedStoreServiceServer
 	local ReplicatedBackend
@@ -247,9 +249,9 @@ func (s *StoreService) ReadIndex(ctx context.Context, _ *pb.ReadIndexRequest) (*
 	return &pb.ReadIndexResponse{Index: index}, nil
 }
 
-// coalescer merges concurrent calls of one function. A caller shares a result
-// only if the function was called after the caller had arrived. This rule is
-// stricter than singleflight. A strong read needs it.
+// coalescer merges concurrent calls of one function. Unlike singleflight, a caller
+// of get never shares a result of a call that began before get. A strong read
+// needs this guarantee.
 type coalescer[T any] struct {
 	call func(ctx context.Context) (T, error)
 
@@ -265,11 +267,12 @@ type coalesced[T any] struct {
 	timedOut bool // after coalesceTimeout
 }
 
-// coalesceTimeout bounds one call, which does not end with a caller's context.
+// coalesceTimeout bounds one call, since the call ignores the contexts of its
+// callers.
 const coalesceTimeout = 5 * time.Second
 
-// get returns the result of a call that began after get was called. It returns
-// when ctx ends.
+// get returns the result of a call that begins after get was called. If ctx ends
+// first, get returns the context's error.
 func (c *coalescer[T]) get(ctx context.Context) (T, error) {
 	for {
 		r := c.join()

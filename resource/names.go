@@ -12,17 +12,18 @@ import (
 	"github.com/wanfed/wanfed/api/pb"
 )
 
-// DefaultTenancy is the partition, and the namespace, of a resource that names
-// none.
-const DefaultTenancy = "default"
-
-// MaxNameLen bounds a name in bytes, and MaxUTF8NameLen a name of a type whose
-// rule is CheckUTF8Name.
 const (
-	MaxNameLen     = 253
+	// DefaultTenancy is the default partition and the default namespace.
+	DefaultTenancy = "default"
+	// MaxNameLen is the length in bytes of the longest name that CheckName
+	// allows.
+	MaxNameLen = 253
+	// MaxUTF8NameLen is the length in bytes of the longest name that
+	// CheckUTF8Name allows.
 	MaxUTF8NameLen = 512
 )
 
+// Rules of names, for errors.
 const (
 	nameRule  = `must be 1 to 253 characters of a-z, 0-9, "-", ".", "_"`
 	utf8Rule  = `must be 1 to 512 bytes of UTF-8 without NUL`
@@ -31,8 +32,7 @@ const (
 	labelRule = `must be 1 to 63 characters of a-z, 0-9, "-", beginning with a letter or digit`
 )
 
-// TypeString returns group/version/Kind, the form of a type in logs, errors and
-// commands.
+// TypeString returns t as group/version/Kind, for logs, errors and commands.
 func TypeString(t *pb.Type) string {
 	return t.GetGroup() + "/" + t.GetGroupVersion() + "/" + t.GetKind()
 }
@@ -42,8 +42,8 @@ func SameType(a, b *pb.Type) bool {
 	return a.GetGroup() == b.GetGroup() && a.GetGroupVersion() == b.GetGroupVersion() && a.GetKind() == b.GetKind()
 }
 
-// IDString returns type and name, and the tenancy if it is not the default one.
-// It is the form of a resource in errors.
+// IDString returns type and name of an id, and the tenancy if it is not the
+// default tenancy, for logs and errors.
 func IDString(id *pb.ID) string {
 	s := TypeString(id.GetType()) + " " + quote(id.GetName())
 	if t := FillTenancy(id.GetTenancy()); t.Partition != DefaultTenancy || t.Namespace != DefaultTenancy {
@@ -72,10 +72,10 @@ func CheckName(name string) error {
 }
 
 // CheckUTF8Name is a Registration.CheckName for names that users choose, such as
-// keys. It allows any UTF-8 of 1 to MaxUTF8NameLen bytes without NUL, also "/"
-// and "*".
+// keys. CheckUTF8Name allows any UTF-8 of 1 to MaxUTF8NameLen bytes without NUL,
+// including "/" and "*".
 func CheckUTF8Name(name string) error {
-	if name == "" || !isUTF8Name(name) {
+	if !isUTF8Name(name) {
 		return invalidField("name", name, utf8Rule)
 	}
 	return nil
@@ -89,20 +89,21 @@ func (reg *Registration) checkName(name string) error {
 	return CheckName(name)
 }
 
-// checkPrefix checks a prefix of names of the type. It may be empty. If the type
-// has its own rule, only the rule of the store is checked.
+// checkPrefix checks a prefix of names of the type. The prefix may be empty. If
+// the type has its own CheckName, any UTF-8 is allowed.
 func (reg *Registration) checkPrefix(prefix string) error {
-	switch {
-	case prefix == "", reg.CheckName == nil && isName(prefix), reg.CheckName != nil && isUTF8Name(prefix):
-		return nil
-	case reg.CheckName != nil:
-		return invalidField("name_prefix", prefix, utf8Rule+", or empty")
+	valid, rule := isName, nameRule
+	if reg.CheckName != nil {
+		valid, rule = isUTF8Name, utf8Rule
 	}
-	return invalidField("name_prefix", prefix, nameRule+", or empty")
+	if prefix != "" && !valid(prefix) {
+		return invalidField("name_prefix", prefix, rule+", or empty")
+	}
+	return nil
 }
 
 func isUTF8Name(s string) bool {
-	return len(s) <= MaxUTF8NameLen && utf8.ValidString(s) && strings.IndexByte(s, 0) < 0
+	return s != "" && len(s) <= MaxUTF8NameLen && utf8.ValidString(s) && strings.IndexByte(s, 0) < 0
 }
 
 // quote formats a value for an error: on one line, without control characters,
@@ -145,9 +146,10 @@ func isKind(s string) bool {
 	return consistsOf(s, 63, lower+upper+digit) && strings.IndexByte(upper, s[0]) >= 0
 }
 
-// scopedTenancy returns t as resources of that scope have it. Missing parts get
-// the default. Parts outside the scope become empty; they may be given as
-// "default". Other values are an ErrInvalid. If wild, a part may be Wildcard.
+// scopedTenancy returns the tenancy of a resource of a scope for the tenancy t
+// of a request. An empty part inside the scope becomes "default". A part outside
+// the scope becomes empty, and must be empty or "default" in t. If wild, a part
+// of t may be Wildcard. Other values are an ErrInvalid.
 func scopedTenancy(scope Scope, t *pb.Tenancy, wild bool) (*pb.Tenancy, error) {
 	partition, err := scopedPart("partition", t.GetPartition(), scope, scope <= ScopePartition, wild)
 	if err != nil {

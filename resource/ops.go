@@ -12,10 +12,10 @@ import (
 	"github.com/wanfed/wanfed/api/pb"
 )
 
-// OpsVersion is the version of ops that this program supports, besides all
-// earlier versions. Version 1 has put, remove and replica. Version 2 adds expect
-// and overwrite. A new kind of op, or a new field of one, needs a new version: a
-// state machine stops at an op that it does not support.
+// OpsVersion is the highest version of ops that this program supports. The
+// program also supports all earlier versions. Version 1 has put, remove and
+// replica. Version 2 adds expect and overwrite. A new kind of op, or a new field
+// of an op, needs a new version: a state machine stops at an unsupported op.
 const OpsVersion = 2
 
 // RequiredOpsVersion returns the version that a program must support to apply
@@ -30,9 +30,9 @@ func RequiredOpsVersion(ops []*pb.Op) int {
 	return 1
 }
 
-// CheckSupported returns an ErrUnsupported if ops need a higher version than
-// the one that supported returns. The function supported returns the version
-// that all servers support, and a node that supports no higher version.
+// CheckSupported returns an ErrUnsupported if ops need a higher version than all
+// servers support. The function supported returns the highest version that all
+// servers support, and a node that supports no higher version.
 func CheckSupported(ops []*pb.Op, supported func() (version int, node string)) error {
 	need := RequiredOpsVersion(ops)
 	if need == 1 {
@@ -45,36 +45,37 @@ func CheckSupported(ops []*pb.Op, supported func() (version int, node string)) e
 	return nil
 }
 
-// PutOp writes r if the stored resource has the version expect. An empty expect
-// means that no resource is stored, and AnyVersion allows both.
+// PutOp writes r if the stored resource has the version expect. If expect is
+// empty, no resource may be stored under the name of r. AnyVersion allows any
+// stored resource, or none.
 func PutOp(r *pb.Resource, expect string) *pb.Op {
 	return &pb.Op{Op: &pb.Op_Put{Put: &pb.Put{Resource: r, ExpectVersion: expect}}}
 }
 
-// RemoveOp deletes the resource with that id if it has the version expect. If it
-// has finalizers, it gets a deletion timestamp instead. An empty expect and
-// AnyVersion allow every version. If id has a uid, only that resource is
+// RemoveOp deletes a resource if it has the version expect. A resource with
+// finalizers gets a deletion timestamp instead. An empty expect and AnyVersion
+// allow every version. If id has a uid, only the resource with that uid is
 // deleted.
 func RemoveOp(id *pb.ID, expect string) *pb.Op {
 	return &pb.Op{Op: &pb.Op_Remove{Remove: &pb.Remove{Id: id, ExpectVersion: expect, At: timestamppb.New(time.Now())}}}
 }
 
 // RemoveReplicaOp deletes the replica of a resource that the primary has deleted,
-// also if it has finalizers.
+// even if the replica has finalizers.
 func RemoveReplicaOp(id *pb.ID) *pb.Op {
 	op := RemoveOp(id, AnyVersion)
 	op.GetRemove().Replica = true
 	return op
 }
 
-// ReplicaOp stores r, a resource of the primary with PrimaryModifyIndex set, as a
-// replica.
+// ReplicaOp stores r as a replica. PrimaryModifyIndex of r is its index in the
+// primary.
 func ReplicaOp(r *pb.Resource) *pb.Op {
 	return &pb.Op{Op: &pb.Op_Replica{Replica: &pb.Replica{Resource: r}}}
 }
 
-// ExpectOp writes nothing. It fails with ErrConflict unless q, in all group
-// versions, still selects what a List of q has returned.
+// ExpectOp writes nothing. It fails with ErrConflict unless q still selects the
+// resources in listed, the result of an earlier List, in all group versions.
 func ExpectOp(q Query, listed []*pb.Resource) *pb.Op {
 	x := &pb.Expect{Id: &pb.ID{Type: q.Type, Tenancy: q.Tenancy, Name: q.Name}, Count: uint64(len(listed))}
 	if q.Name == "" {
@@ -86,16 +87,16 @@ func ExpectOp(q Query, listed []*pb.Resource) *pb.Op {
 	return &pb.Op{Op: &pb.Op_Expect{Expect: x}}
 }
 
-// OverwriteOp creates r, or replaces the data and the metadata of whatever is
-// stored under its name. With keepMetadata it keeps stored metadata. Concurrent
-// writes do not make it fail.
+// OverwriteOp creates r, or replaces the data and the metadata of the resource
+// that is stored under its name. With keepMetadata, the stored metadata stays.
+// Concurrent writes do not make the op fail.
 func OverwriteOp(r *pb.Resource, keepMetadata bool) *pb.Op {
 	return &pb.Op{Op: &pb.Op_Overwrite{Overwrite: &pb.Overwrite{Resource: r, KeepMetadata: keepMetadata}}}
 }
 
-// CheckOps returns an ErrInvalid for ops that no Backend can store: of an unknown
-// kind, or without an id or a uid. It does not check the rules of registered
-// types. Backends call it first.
+// CheckOps returns an ErrInvalid if an op has an unknown kind, or has no valid id
+// or uid. CheckOps does not check the rules of registered types. A Backend calls
+// CheckOps first in Commit.
 func CheckOps(ops []*pb.Op) error {
 	for i, op := range ops {
 		if err := checkOp(op); err != nil {
@@ -147,8 +148,8 @@ func CheckResource(r *pb.Resource) error {
 	return nil
 }
 
-// checkID checks the rules that the keys of a store need: no part is empty or
-// has a NUL, and only the name may be "*", which is not a wildcard there.
+// checkID checks the parts of an id, which are the key of a resource in a store:
+// no part is empty or has a NUL, and only the name may be "*".
 func checkID(id *pb.ID) error {
 	t := FillTenancy(id.GetTenancy())
 	for _, f := range []struct{ field, value string }{

@@ -16,11 +16,10 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// Verb is an action on a resource.
+// Verb is an action on a resource, for Registration.Authorize.
 type Verb string
 
-// The verbs of Registration.Authorize. A watch needs VerbList, and a dry run
-// VerbWrite.
+// A watch needs VerbList. A dry run needs VerbWrite.
 const (
 	VerbRead        Verb = "read"
 	VerbList        Verb = "list"
@@ -29,14 +28,13 @@ const (
 	VerbDelete      Verb = "delete"
 )
 
-// Scope defines which parts the tenancy of a type's resources has. The other parts
-// are empty.
+// Scope defines the parts of the tenancy that resources of a type have.
 type Scope int
 
 const (
 	ScopeNamespace Scope = iota // partition and namespace
-	ScopePartition              // partition
-	ScopeCluster                // neither
+	ScopePartition              // partition only
+	ScopeCluster                // neither partition nor namespace
 )
 
 func (s Scope) String() string {
@@ -46,17 +44,19 @@ func (s Scope) String() string {
 // Registration describes a type of resource. Its functions may be called from any
 // goroutine. They must not block and must not keep the resource.
 type Registration struct {
-	// Type is group (lower case), group version and Kind. Required.
+	// Type has a group and a group version (lower case), and a Kind. Required.
 	Type *pb.Type
 	// Message is any value of the message type of the data. Required.
 	Message proto.Message
 	// Scope defaults to ScopeNamespace.
 	Scope Scope
-	// Federated types are written in the primary. Every secondary has replicas.
+	// Federated: the resources are written in the primary, and every secondary
+	// has replicas.
 	Federated bool
-	// CheckName returns an ErrInvalid for an invalid name. It defaults to the
-	// function CheckName. It must not allow names that CheckUTF8Name refuses. All
-	// versions of a type share names, so they must have the same CheckName.
+	// CheckName returns an ErrInvalid for an invalid name. The default is the
+	// function CheckName. CheckName must not allow names that CheckUTF8Name
+	// rejects. All versions of a type must have the same CheckName, because they
+	// share names.
 	CheckName func(name string) error
 	// Mutate changes a resource before it is written, for example to set
 	// defaults. Nil: no change.
@@ -66,10 +66,11 @@ type Registration struct {
 	Validate func(r *pb.Resource) error
 	// Authorize returns the reason why p may not use verb on r, or nil. For
 	// VerbWrite, r is the request's resource after Mutate. For VerbDelete and
-	// VerbWriteStatus it is the stored resource if there is one. For VerbRead
-	// it has only the id, and for VerbList an id without a name. Nil: operators
-	// and servers of this datacenter may do everything. Other peers of this
-	// datacenter, and servers of other datacenters, may read and list.
+	// VerbWriteStatus, r is the stored resource, or has only the id if no
+	// resource is stored. For VerbRead, r has only the id. For VerbList, r has
+	// only an id without a name. Nil: operators and servers of this datacenter
+	// may use every verb. Other peers of this datacenter, and servers of other
+	// datacenters, may read and list.
 	Authorize func(p tlsutil.Peer, verb Verb, r *pb.Resource) error
 }
 
@@ -78,8 +79,7 @@ func (reg Registration) NewMessage() proto.Message {
 	return reg.Message.ProtoReflect().New().Interface()
 }
 
-// Registry holds the types of resources. It is filled when the program is
-// assembled, and safe for concurrent use.
+// Registry holds the registered types. A Registry is safe for concurrent use.
 type Registry struct {
 	mu    sync.RWMutex
 	types map[string]Registration // by TypeString
@@ -90,9 +90,9 @@ func NewRegistry() *Registry {
 	return &Registry{types: make(map[string]Registration)}
 }
 
-// Register adds a type. It fails if the type is already registered, or if
-// another version of the type has a different Scope or Federated. It reports
-// all invalid fields of reg.
+// Register adds a type. Register fails if the type is already registered, or if
+// another version of the type has a different Scope or Federated. The error
+// names all invalid fields of reg.
 func (g *Registry) Register(reg Registration) error {
 	var faults []error
 	if err := checkType(reg.Type); err != nil {
@@ -116,7 +116,7 @@ func (g *Registry) Register(reg Registration) error {
 	if _, ok := g.types[key]; ok {
 		return fmt.Errorf("register type %s: it is registered already", key)
 	}
-	for name, other := range g.types { // versions share names, so they must be stored in the same place
+	for name, other := range g.types { // all versions of a type share names
 		if other.Type.Group == reg.Type.Group && other.Type.Kind == reg.Type.Kind &&
 			(other.Scope != reg.Scope || other.Federated != reg.Federated) {
 			return fmt.Errorf("register type %s: %w scope %q, federated %t: must be as %s has it, %q and %t",

@@ -5,7 +5,6 @@ package resource
 import (
 	"crypto/rand"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -22,13 +21,13 @@ func ID(typ *pb.Type, name string) *pb.ID {
 }
 
 // New returns a new resource of the default tenancy, with data, a uid and a
-// generation. It fails with ErrInvalid for a bad name, and if data cannot be
-// encoded. Use NewNamed for a type whose Registration has CheckName.
+// generation. New fails with ErrInvalid for an invalid name, and if data cannot
+// be encoded. Use NewNamed for a type whose Registration has a CheckName.
 func New(typ *pb.Type, name string, data proto.Message) (*pb.Resource, error) {
 	return NewNamed(typ, name, CheckName, data)
 }
 
-// NewNamed is New with check in place of CheckName.
+// NewNamed is like New, but checks the name with check in place of CheckName.
 func NewNamed(typ *pb.Type, name string, check func(name string) error, data proto.Message) (*pb.Resource, error) {
 	if err := check(name); err != nil {
 		return nil, err
@@ -48,16 +47,16 @@ func SetData(r *pb.Resource, data proto.Message) error {
 	return nil
 }
 
-// WithData returns a copy of r with other data and a new generation. Commit it
-// with PutOp, and r.Version as the expected version.
+// WithData returns a copy of r with other data and a new generation. To store
+// the copy, commit a PutOp with r.Version as the expected version.
 func WithData(r *pb.Resource, data proto.Message) (*pb.Resource, error) {
 	r = proto.CloneOf(r)
 	return r, SetData(r, data)
 }
 
 // Decode returns the data of r as a new message of type T, for example
-// Decode[*pb.FederationState](r). It fails with ErrInvalid if r has data of
-// another type, or no data.
+// Decode[*pb.FederationState](r). Decode fails with ErrInvalid if r has no data
+// or data of another type.
 func Decode[T proto.Message](r *pb.Resource) (T, error) {
 	var zero T
 	msg := zero.ProtoReflect().New().Interface().(T)
@@ -67,6 +66,19 @@ func Decode[T proto.Message](r *pb.Resource) (T, error) {
 	return msg, nil
 }
 
+// ValidateData returns a Registration.Validate that decodes the data of a
+// resource and calls check.
+func ValidateData[T proto.Message](check func(T) error) func(*pb.Resource) error {
+	return func(r *pb.Resource) error {
+		data, err := Decode[T](r)
+		if err != nil {
+			return err
+		}
+		return check(data)
+	}
+}
+
+// decodeInto decodes the data of r into msg.
 func decodeInto(r *pb.Resource, msg proto.Message) error {
 	want := msg.ProtoReflect().Descriptor().FullName()
 	if got := r.GetData().MessageName(); got != want {
@@ -78,16 +90,15 @@ func decodeInto(r *pb.Resource, msg proto.Message) error {
 	return nil
 }
 
-// NewUID returns a uid for a new resource, in the form of a ULID. Its 26
-// characters sort by the time of creation, to the millisecond. It has 80 random
-// bits.
+// NewUID returns a uid for a new resource. The uid is a ULID: 26 characters that
+// sort by the time of creation in milliseconds, with 80 random bits.
 func NewUID() string { return ulid.MustNew(ulid.Now(), rand.Reader).String() }
 
-// NewGeneration returns a generation for changed data, in the form of NewUID.
+// NewGeneration returns a generation for changed data, also a ULID.
 func NewGeneration() string { return NewUID() }
 
-// TimeOf returns the time when NewUID or NewGeneration made id, to the
-// millisecond. It returns the zero time for other texts.
+// TimeOf returns the time in a ULID, in milliseconds. TimeOf returns the zero
+// time for any other text.
 func TimeOf(id string) time.Time {
 	parsed, err := ulid.ParseStrict(id)
 	if err != nil {
@@ -98,8 +109,8 @@ func TimeOf(id string) time.Time {
 
 // Metadata keys that every Backend interprets. Both are Consul's.
 const (
-	// FinalizersKey holds names separated by spaces. Each name represents a
-	// program that must clean up before the resource is deleted.
+	// FinalizersKey holds names, separated by spaces, of programs that must
+	// clean up before the resource is deleted.
 	FinalizersKey = "finalizers"
 	// DeletionKey holds the time (RFC 3339, UTC) when the deletion of a resource
 	// with finalizers was requested. Only a Backend sets it.
@@ -109,30 +120,6 @@ const (
 // Finalizers returns the names of r's finalizers, in order.
 func Finalizers(r *pb.Resource) []string { return strings.Fields(r.GetMetadata()[FinalizersKey]) }
 
-// AddFinalizer adds a name without spaces to the finalizers of r, unless r has
-// it already.
-func AddFinalizer(r *pb.Resource, name string) {
-	all := Finalizers(r)
-	if slices.Contains(all, name) {
-		return
-	}
-	if r.Metadata == nil {
-		r.Metadata = make(map[string]string)
-	}
-	r.Metadata[FinalizersKey] = strings.Join(append(all, name), " ")
-}
-
-// RemoveFinalizer removes a name from the finalizers of r. It removes the
-// metadata key with the last name.
-func RemoveFinalizer(r *pb.Resource, name string) {
-	left := slices.DeleteFunc(Finalizers(r), func(f string) bool { return f == name })
-	if len(left) > 0 {
-		r.Metadata[FinalizersKey] = strings.Join(left, " ")
-		return
-	}
-	delete(r.Metadata, FinalizersKey)
-}
-
 // Terminating returns the deletion timestamp of r, and whether r has one.
 func Terminating(r *pb.Resource) (since time.Time, ok bool) {
 	at, ok := r.GetMetadata()[DeletionKey]
@@ -140,8 +127,8 @@ func Terminating(r *pb.Resource) (since time.Time, ok bool) {
 	return since, ok
 }
 
-// MarkTerminating returns a copy of r with a deletion timestamp. It is for
-// Backends.
+// MarkTerminating returns a copy of r with a deletion timestamp. Only Backends
+// call MarkTerminating.
 func MarkTerminating(r *pb.Resource, at time.Time) *pb.Resource {
 	r = proto.CloneOf(r)
 	if r.Metadata == nil {

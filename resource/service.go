@@ -16,12 +16,12 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// ConsistencyKey is the gRPC metadata key by which a client selects the
-// consistency of a Read, List or ListByOwner: "consistent" for Strong, "stale"
-// for Eventual, which is the default. Consul's clients use
-// ConsulConsistencyKey.
 const (
-	ConsistencyKey       = "x-wanfed-consistency"
+	// ConsistencyKey is the gRPC metadata key for the consistency of a Read, List
+	// or ListByOwner. The value "consistent" requests Strong. The value "stale"
+	// requests Eventual, which is the default.
+	ConsistencyKey = "x-wanfed-consistency"
+	// ConsulConsistencyKey is the same key for clients of Consul.
 	ConsulConsistencyKey = "x-consul-consistency-mode"
 )
 
@@ -29,23 +29,23 @@ const (
 type ServiceConfig struct {
 	// Backend stores the resources. Required.
 	Backend Backend
-	// Registry has the types of resources. Required.
+	// Registry has the registered types. Required.
 	Registry *Registry
-	// DC is the datacenter of this server. The default authorization depends on
-	// whether a peer belongs to it. Required.
+	// DC is the datacenter of this server. The default authorization compares
+	// the datacenter of a peer with DC. Required.
 	DC string
-	// Peer returns the caller. An error refuses the call. Required.
+	// Peer returns the caller. If Peer fails, the call fails with ErrDenied.
+	// Required.
 	Peer func(ctx context.Context) (tlsutil.Peer, error)
 	// Primary reports whether this datacenter is the primary now. Required.
 	Primary func() bool
 	// PrimaryDC is the name of the primary, for errors.
 	PrimaryDC string
-	// PrimaryClient returns a client of the primary's resource service. The
-	// client must call on behalf of the peer that Peer finds in the context. In
-	// a secondary, Write, Delete and MutateAndValidate of federated types are
-	// authorized here and then forwarded to the primary. The response waits up
-	// to a second until the result is stored here. Nil: these calls fail with
-	// ErrFederated in a secondary.
+	// PrimaryClient returns a client of the primary's resource service, which
+	// passes on the identity of the caller. A secondary authorizes Write, Delete
+	// and MutateAndValidate of federated types and forwards them to the primary.
+	// The response waits up to a second until the replica is stored. Nil: in a
+	// secondary, these calls fail with ErrFederated.
 	PrimaryClient func() (pb.ResourceServiceClient, error)
 	// Logger defaults to slog.Default().
 	Logger *slog.Logger
@@ -67,10 +67,9 @@ func (c *ServiceConfig) validate() error {
 	return errors.Join(faults...)
 }
 
-// Service is the gRPC ResourceService over a Backend. Every method checks the
-// request, checks with the type's registration that the peer is authorized, and
-// returns errors of StatusError. A Service is safe for concurrent use and needs
-// no Close.
+// Service is the gRPC ResourceService over a Backend. Every gRPC method checks
+// and authorizes the request by the type's Registration, and returns errors of
+// StatusError. A Service is safe for concurrent use and needs no Close.
 type Service struct {
 	pb.UnimplementedResourceServiceServer
 	cfg ServiceConfig
@@ -79,8 +78,8 @@ type Service struct {
 
 var _ pb.ResourceServiceServer = (*Service)(nil)
 
-// NewService returns a Service. It fails if a required field of cfg is missing,
-// and names all of them.
+// NewService returns a Service. NewService fails if required fields of cfg are
+// missing. The error names all of them.
 func NewService(cfg ServiceConfig) (*Service, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
@@ -98,8 +97,8 @@ func (s *Service) admit(ctx context.Context, typ *pb.Type) (tlsutil.Peer, Regist
 	return peer, reg, err
 }
 
-// admitID is admit for a request about one resource. It also returns the
-// complete id.
+// admitID is admit for a request about one resource. It also returns the id with
+// a complete tenancy.
 func (s *Service) admitID(ctx context.Context, given *pb.ID) (tlsutil.Peer, Registration, *pb.ID, error) {
 	peer, reg, err := s.admit(ctx, given.GetType())
 	if err != nil {
@@ -122,10 +121,10 @@ func (s *Service) authorize(reg Registration, p tlsutil.Peer, verb Verb, r *pb.R
 	return nil
 }
 
-// authorizeByDefault allows operators everything. It allows servers everything
-// in their own datacenter, and reads in others. It allows all other peers reads
-// in their own datacenter. Calls of operators of other datacenters are
-// authorized before they reach this function.
+// authorizeByDefault allows every verb to operators, and to servers of this
+// datacenter. Servers of other datacenters, and all other peers of this
+// datacenter, may read and list. Package server/rpc has already authorized the
+// calls of operators of other datacenters.
 func (s *Service) authorizeByDefault(p tlsutil.Peer, verb Verb, _ *pb.Resource) error {
 	local, server := p.DC == s.cfg.DC, p.Role == tlsutil.RoleServer
 	reads := verb == VerbRead || verb == VerbList
@@ -140,8 +139,8 @@ func (s *Service) authorizeByDefault(p tlsutil.Peer, verb Verb, _ *pb.Resource) 
 }
 
 // Allow returns an ErrDenied if the caller of ctx may not use verb on resources
-// of a type. It is for server code that calls the Backend directly. The type's
-// Authorize must depend on the type alone.
+// of a type. Server code that calls the Backend directly calls Allow first. The
+// type's Authorize must ignore its argument r.
 func (s *Service) Allow(ctx context.Context, verb Verb, typ *pb.Type) error {
 	peer, reg, err := s.admit(ctx, typ)
 	if err != nil {
@@ -158,8 +157,8 @@ func (s *Service) checkWritable(reg Registration) error {
 	return nil
 }
 
-// checkRequestID checks the id of a request and returns it with the tenancy that
-// its type's scope requires.
+// checkRequestID checks the id of a request, and returns a copy with the tenancy
+// that the type's scope requires.
 func checkRequestID(reg Registration, id *pb.ID) (*pb.ID, error) {
 	if id == nil {
 		return nil, fmt.Errorf("%w id: it is missing", ErrInvalid)

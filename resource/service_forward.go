@@ -20,61 +20,60 @@ import (
 	"github.com/wanfed/wanfed/api/pb"
 )
 
-// A secondary forwards writes of federated types to the primary. The result
-// comes back as a replica. The version of a replica is local and has no meaning
-// in the primary. A compare-and-swap is therefore translated: the version of
-// the replica is replaced by the version of the primary's resource. The primary
-// decides whether that version is still the latest.
+// A secondary forwards writes of federated types to the primary. Replication
+// returns the result as a replica. The version of a replica is local and has no
+// meaning in the primary. In a compare-and-swap, the secondary therefore replaces
+// the version of the replica by the version of the primary's resource. The
+// primary checks that this version is still stored.
 
 const (
 	// forwardTimeout bounds a call to the primary, in addition to the caller's
 	// deadline.
 	forwardTimeout = 15 * time.Second
-	// replicaTimeout bounds the time that the response to a forwarded write
-	// waits for the replica. The wait is also limited to half of the time until
-	// the caller's deadline.
+	// replicaTimeout bounds the time that a forwarded write waits for the
+	// replica. Half of the time until the caller's deadline is another bound.
 	replicaTimeout = time.Second
 )
 
 // PrimaryVersionPrefix begins the version in the response to a forwarded write
-// whose replica has not arrived in time, or was overwritten already. The rest is
-// the primary's version. A secondary accepts it in a compare-and-swap.
+// whose replica has not arrived in time, or was already overwritten. The primary's
+// version follows. A secondary accepts the whole text in a compare-and-swap.
 const PrimaryVersionPrefix = "primary-"
 
-// forwards reports whether writes of a type go to the primary. It returns an
-// ErrFederated if forwarding is necessary but not possible.
+// forwards reports whether this server forwards writes of a type to the primary.
+// The error is ErrFederated if the type is not written in this datacenter.
 func (s *Service) forwards(reg Registration) (bool, error) {
 	err := s.checkWritable(reg)
 	return err != nil && s.cfg.PrimaryClient != nil, err
 }
 
-type primaryCall func(ctx context.Context, c pb.ResourceServiceClient, opts ...grpc.CallOption) error
-
-// forward makes a call in the primary. The client passes on the caller's
-// identity.
-func (s *Service) forward(ctx context.Context, call primaryCall) error {
+// forward calls a method of the primary's resource service, on behalf of the
+// caller of ctx.
+func forward[In, Out any](
+	ctx context.Context, s *Service, in In,
+	method func(pb.ResourceServiceClient, context.Context, In, ...grpc.CallOption) (Out, error),
+) (out Out, err error) {
 	client, err := s.cfg.PrimaryClient()
 	if err != nil {
-		return s.forwardError(ctx, false, err)
+		return out, s.forwardError(ctx, false, err)
 	}
 	fctx, cancel := context.WithTimeout(ctx, forwardTimeout)
 	defer cancel()
 	var at grpcpeer.Peer // stays empty if the call was not sent
-	if err := call(fctx, client, grpc.Peer(&at)); err != nil {
-		return s.forwardError(ctx, at.Addr != nil, err)
+	if out, err = method(client, fctx, in, grpc.Peer(&at)); err != nil {
+		err = s.forwardError(ctx, at.Addr != nil, err)
 	}
-	return nil
+	return out, err
 }
 
-// rejections are the codes of calls that the server has rejected without any
-// effect.
+// rejections are the codes of calls that had no effect in the primary.
 var rejections = []codes.Code{
 	codes.InvalidArgument, codes.PermissionDenied, codes.Unauthenticated, codes.Unimplemented, codes.ResourceExhausted,
 	codes.NotFound, codes.FailedPrecondition, codes.Aborted, codes.AlreadyExists,
 }
 
-// forwardError explains a failed call. Sent means that the primary may have
-// received the call.
+// forwardError returns the error of a failed call, with its outcome. If sent, the
+// primary may have received the call.
 func (s *Service) forwardError(ctx context.Context, sent bool, err error) error {
 	dc, known := s.cfg.PrimaryDC, FromStatus(err)
 	if knownOutcome(known) {
@@ -91,36 +90,33 @@ func (s *Service) forwardError(ctx context.Context, sent bool, err error) error 
 		return fmt.Errorf("write in the primary datacenter %s, which was not reached in time: nothing was written: %w",
 			dc, ctx.Err())
 	}
-	return fmt.Errorf("%w: %s: nothing was written, and what is here stays as it is; see: wanfed status: %w",
+	return fmt.Errorf("%w: %s: nothing was written, and the replicas stay as they are; see: wanfed status: %w",
 		ErrUnreachable, dc, known)
 }
 
-// forwardWrite writes given in the primary and waits for the replica.
+// forwardWrite writes the request's resource in the primary and waits for the
+// replica. The resource admitted is the result of admitWrite.
 func (s *Service) forwardWrite(ctx context.Context, admitted, given *pb.Resource) (*pb.Resource, error) {
 	given = proto.CloneOf(given)
-	given.Id = admitted.GetId() // with the complete tenancy
+	given.Id = admitted.GetId() // has the complete tenancy
 	version, err := s.primaryVersion(ctx, given.GetId(), given.GetVersion())
 	if err != nil {
 		return nil, fmt.Errorf("write %s: %w", IDString(given.GetId()), err)
 	}
 	given.Version = version
-	var out *pb.WriteResponse
-	err = s.forward(ctx, func(ctx context.Context, c pb.ResourceServiceClient, opts ...grpc.CallOption) (err error) {
-		out, err = c.Write(ctx, &pb.WriteRequest{Resource: given}, opts...)
-		return err
-	})
+	out, err := forward(ctx, s, &pb.WriteRequest{Resource: given}, pb.ResourceServiceClient.Write)
 	if err != nil {
 		return nil, err
 	}
 	return s.replicaOf(ctx, given, out.GetResource()), nil
 }
 
-// forwardDelete deletes the resource in the primary and waits until the deletion
-// has an effect here.
+// forwardDelete deletes the resource in the primary and waits until the replica
+// is deleted or has a deletion timestamp.
 func (s *Service) forwardDelete(ctx context.Context, id *pb.ID, version string) error {
 	version, err := s.primaryVersion(ctx, id, version)
 	if errors.Is(err, ErrNotFound) {
-		return nil // it was here, and is already deleted
+		return nil // the caller has read the replica, which is already deleted
 	}
 	if err != nil {
 		return fmt.Errorf("delete %s: %w", IDString(id), err)
@@ -129,10 +125,7 @@ func (s *Service) forwardDelete(ctx context.Context, id *pb.ID, version string) 
 	if err != nil && !errors.Is(err, ErrNotFound) {
 		return err
 	}
-	err = s.forward(ctx, func(ctx context.Context, c pb.ResourceServiceClient, opts ...grpc.CallOption) error {
-		_, err := c.Delete(ctx, &pb.DeleteRequest{Id: id, Version: version}, opts...)
-		return err
-	})
+	_, err = forward(ctx, s, &pb.DeleteRequest{Id: id, Version: version}, pb.ResourceServiceClient.Delete)
 	if err != nil || before == nil || id.GetUid() != "" && id.GetUid() != before.GetId().GetUid() {
 		return err
 	}
@@ -146,18 +139,19 @@ func (s *Service) forwardDelete(ctx context.Context, id *pb.ID, version string) 
 	return nil
 }
 
-// primaryVersion returns the primary's version for a version that was read here.
+// primaryVersion returns the version of the primary's resource for the version of
+// its replica.
 func (s *Service) primaryVersion(ctx context.Context, id *pb.ID, version string) (string, error) {
 	if v, ok := strings.CutPrefix(version, PrimaryVersionPrefix); ok || version == "" || version == AnyVersion {
 		return v, nil
 	}
 	r, err := s.stored(ctx, Eventual, id)
-	if err != nil || r.GetVersion() != version { // the caller may have read a newer version elsewhere
+	if err != nil || r.GetVersion() != version { // the caller may have read a newer version from another server
 		r, err = s.stored(ctx, Strong, id)
 	}
 	switch {
 	case errors.Is(err, ErrNotFound):
-		return "", fmt.Errorf("%w: version %s was given, but it does not exist: %w; leave the version out to create one",
+		return "", fmt.Errorf("%w: version %s was given, but it does not exist: %w; leave the version out to create it",
 			ErrConflict, version, ErrNotFound)
 	case err != nil:
 		return "", err
@@ -169,9 +163,9 @@ func (s *Service) primaryVersion(ctx context.Context, id *pb.ID, version string)
 	return strconv.FormatUint(r.GetPrimaryModifyIndex(), 10), nil
 }
 
-// replicaOf returns the replica of the resource that the primary has written.
-// If the replica does not arrive in time, or was overwritten already, replicaOf
-// builds the replica from the primary's resource.
+// replicaOf returns the replica of a resource that the primary has written. If the
+// replica does not arrive in time, or was already overwritten, replicaOf builds
+// the replica from the primary's resource.
 func (s *Service) replicaOf(ctx context.Context, given, written *pb.Resource) *pb.Resource {
 	_, deleted := Terminating(written)
 	deleted = deleted && len(Finalizers(given)) == 0 // the write removed the last finalizer
@@ -187,9 +181,9 @@ func (s *Service) replicaOf(ctx context.Context, given, written *pb.Resource) *p
 	return r
 }
 
-// awaitReplica waits at most replicaTimeout until done accepts the resource
-// that is stored here under id. Done receives nil if no resource is stored.
-// awaitReplica returns the resource that is stored at the end of the wait.
+// awaitReplica waits at most replicaTimeout until done returns true for the
+// resource that this server stores under id, or nil. awaitReplica returns the
+// stored resource at the end of the wait.
 func (s *Service) awaitReplica(ctx context.Context, id *pb.ID, done func(now *pb.Resource) bool) *pb.Resource {
 	timeout := replicaTimeout
 	if end, ok := ctx.Deadline(); ok {

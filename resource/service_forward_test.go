@@ -20,6 +20,7 @@ import (
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/resource"
+	"github.com/wanfed/wanfed/resource/resourcetest"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
@@ -121,7 +122,7 @@ func TestForwardFinalizers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPair(t)
 		r := fed(t, "dc7", "gw1")
-		resource.AddFinalizer(r, "f")
+		resourcetest.AddFinalizer(r, "f")
 		r = p.write(r)
 		for range 2 {
 			if _, err := p.Delete(t.Context(), &pb.DeleteRequest{Id: r.Id}); err != nil {
@@ -133,7 +134,7 @@ func TestForwardFinalizers(t *testing.T) {
 			t.Fatalf("replica has no deletion timestamp: %v", r)
 		}
 		p.fails(fed(t, "dc7", "gw2"), codes.FailedPrecondition, resource.ErrTerminating, "in the primary datacenter dc1: ")
-		resource.RemoveFinalizer(r, "f")
+		resourcetest.RemoveFinalizer(r, "f")
 		began := time.Now()
 		p.write(r)
 		if _, err := p.Read(t.Context(), &pb.ReadRequest{Id: r.Id}); status.Code(err) != codes.NotFound || time.Since(began) != 0 {

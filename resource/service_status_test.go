@@ -14,6 +14,7 @@ import (
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/resource"
+	"github.com/wanfed/wanfed/resource/resourcetest"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
@@ -80,7 +81,7 @@ func TestServiceStatusIsLocal(t *testing.T) {
 func TestServiceFinalizers(t *testing.T) {
 	g := newRig(t, nil)
 	r := node(t, "a", "10.0.0.1")
-	resource.AddFinalizer(r, "x")
+	resourcetest.AddFinalizer(r, "x")
 	r = g.write(r)
 	if _, err := g.Delete(t.Context(), &pb.DeleteRequest{Id: r.Id}); err != nil {
 		t.Fatal(err)
@@ -95,7 +96,7 @@ func TestServiceFinalizers(t *testing.T) {
 		t.Error(err)
 	}
 	marked.Version = "" // with any status
-	resource.RemoveFinalizer(marked, "x")
+	resourcetest.RemoveFinalizer(marked, "x")
 	g.write(marked)
 	_, err = g.Read(t.Context(), &pb.ReadRequest{Id: r.Id})
 	g.check(err, codes.NotFound, resource.ErrNotFound, "")

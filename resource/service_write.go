@@ -10,15 +10,14 @@ import (
 	"strconv"
 	"time"
 
-	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/wanfed/wanfed/api/pb"
 )
 
-// maxWriteTries is the maximum number of attempts of a write without a version
-// while concurrent writes change the resource.
+// maxWriteTries bounds the attempts of a write without a version, while concurrent
+// writes change the resource.
 const maxWriteTries = 8
 
 // MaxSize bounds an encoded resource, in bytes.
@@ -55,7 +54,7 @@ func (s *Service) write(ctx context.Context, given *pb.Resource) (*pb.Resource, 
 	if err != nil {
 		return nil, err
 	}
-	if forward, err := s.forwards(reg); forward {
+	if primary, err := s.forwards(reg); primary {
 		return s.forwardWrite(ctx, r, given)
 	} else if err != nil {
 		return nil, err
@@ -78,8 +77,8 @@ func (s *Service) write(ctx context.Context, given *pb.Resource) (*pb.Resource, 
 // resource.
 func canOverwrite(r *pb.Resource) bool { return r.Version == "" && r.Id.Uid == "" && r.Owner == nil }
 
-// overwriteOp returns an Overwrite of r, which it changes. Uid and generation are
-// used only if the op creates a resource.
+// overwriteOp changes r and returns an Overwrite of r. The op uses uid and
+// generation of r only if it creates a resource.
 func overwriteOp(r *pb.Resource, keepMetadata bool) *pb.Op {
 	r.Id.Uid, r.Generation, r.Status = NewUID(), NewGeneration(), nil
 	clearStoreFields(r)
@@ -117,8 +116,8 @@ func (s *Service) admitWrite(ctx context.Context, given *pb.Resource) (*pb.Resou
 	return r, reg, errors.Join(s.checkOwnerType(reg, r), checkSize(r))
 }
 
-// checkOwnerType refuses an owner of a type that is not federated for a resource
-// of a federated type: secondaries have no replica of such an owner.
+// checkOwnerType returns an error if a resource of a federated type has an owner
+// of a type that is not federated. Secondaries have no replica of the owner.
 func (s *Service) checkOwnerType(reg Registration, r *pb.Resource) error {
 	if !reg.Federated || r.Owner == nil {
 		return nil
@@ -134,9 +133,9 @@ func (s *Service) checkOwnerType(reg Registration, r *pb.Resource) error {
 	return nil
 }
 
-// MutateAndValidate checks a resource as Write does and returns the resource after
-// Mutate. It does not compare it with the stored resource. The primary checks
-// resources of federated types.
+// MutateAndValidate checks a resource as Write does, and returns the resource
+// after Mutate. It does not read the stored resource. A secondary forwards the
+// call to the primary if the type is federated.
 func (s *Service) MutateAndValidate(
 	ctx context.Context, req *pb.MutateAndValidateRequest,
 ) (*pb.MutateAndValidateResponse, error) {
@@ -144,18 +143,14 @@ func (s *Service) MutateAndValidate(
 	if err != nil {
 		return nil, StatusError(err)
 	}
-	if forward, _ := s.forwards(reg); forward {
-		var out *pb.MutateAndValidateResponse
-		err := s.forward(ctx, func(ctx context.Context, c pb.ResourceServiceClient, opts ...grpc.CallOption) (err error) {
-			out, err = c.MutateAndValidate(ctx, req, opts...)
-			return err
-		})
+	if primary, _ := s.forwards(reg); primary {
+		out, err := forward(ctx, s, req, pb.ResourceServiceClient.MutateAndValidate)
 		return out, StatusError(err)
 	}
 	return &pb.MutateAndValidateResponse{Resource: r}, nil
 }
 
-// writeOnce commits r, which it changes, against the stored resource.
+// writeOnce completes r from the stored resource and commits r.
 func (s *Service) writeOnce(ctx context.Context, reg Registration, r *pb.Resource) (*pb.Resource, error) {
 	expect, err := s.prepare(ctx, reg, r)
 	if err != nil {
@@ -173,8 +168,8 @@ func (s *Service) commitOne(ctx context.Context, op *pb.Op) (*pb.Resource, error
 }
 
 // prepare completes r from the stored resource and returns the version to expect.
-// It begins with an eventual read, which may be stale: the commit detects that. A
-// refusal is only returned after a strong read.
+// The first read is eventual, and the commit detects a stale result. prepare
+// returns an error only after a strong read.
 func (s *Service) prepare(ctx context.Context, reg Registration, r *pb.Resource) (expect string, err error) {
 	expect, err = s.prepareAt(ctx, Eventual, reg, r)
 	if err != nil {
@@ -203,8 +198,7 @@ func (s *Service) prepareAt(
 	return stored.GetVersion(), prepareUpdate(reg, r, stored)
 }
 
-// stored reads the resource with the id's name, whatever its uid and its group
-// version.
+// stored reads the resource with the id's name, with any uid and group version.
 func (s *Service) stored(ctx context.Context, c Consistency, id *pb.ID) (*pb.Resource, error) {
 	r, err := s.cfg.Backend.Read(ctx, c, &pb.ID{Name: id.GetName(), Type: id.GetType(), Tenancy: id.GetTenancy()})
 	if mismatch, ok := errors.AsType[*GroupVersionError](err); ok {
@@ -216,10 +210,10 @@ func (s *Service) stored(ctx context.Context, c Consistency, id *pb.ID) (*pb.Res
 func (s *Service) prepareCreate(ctx context.Context, c Consistency, r *pb.Resource) error {
 	switch {
 	case r.Id.Uid != "":
-		return fmt.Errorf("write %s: %w: it does not exist, but uid %s was given; leave the uid out to create one",
+		return fmt.Errorf("write %s: %w: it does not exist, but uid %s was given; leave the uid out to create it",
 			IDString(r.Id), ErrUIDMismatch, r.Id.Uid)
 	case r.Version != "":
-		return fmt.Errorf("write %s: %w: it does not exist, but version %s was given; leave the version out to create one",
+		return fmt.Errorf("write %s: %w: it does not exist, but version %s was given; leave the version out to create it",
 			IDString(r.Id), ErrConflict, r.Version)
 	}
 	if r.Owner != nil {
@@ -278,7 +272,7 @@ func versionConflict(stored, given string) error {
 }
 
 // sameOwner compares the owner of a request, which may have no uid, with the
-// stored one.
+// stored owner.
 func sameOwner(given, stored *pb.ID) bool {
 	if stored == nil || given.GetUid() != "" && given.GetUid() != stored.GetUid() {
 		return false
@@ -287,8 +281,8 @@ func sameOwner(given, stored *pb.ID) bool {
 		proto.Equal(FillTenancy(given.GetTenancy()), FillTenancy(stored.GetTenancy()))
 }
 
-// sameData compares data as messages, because a message has several encodings.
-// The data of a is valid.
+// sameData compares the data of two resources as messages, because a message has
+// several encodings. The data of a is valid.
 func sameData(reg Registration, a, b *pb.Resource) bool {
 	if a.Data.GetTypeUrl() == b.Data.GetTypeUrl() && bytes.Equal(a.Data.GetValue(), b.Data.GetValue()) {
 		return true
@@ -298,8 +292,8 @@ func sameData(reg Registration, a, b *pb.Resource) bool {
 }
 
 // Delete deletes a resource and the resources that it owns. A resource with
-// finalizers gets a deletion timestamp instead. Delete succeeds if the resource,
-// or the one with the given uid, does not exist.
+// finalizers gets a deletion timestamp instead. Delete succeeds if no resource
+// with the name, and the uid if given, exists.
 func (s *Service) Delete(ctx context.Context, req *pb.DeleteRequest) (*pb.DeleteResponse, error) {
 	if err := s.delete(ctx, req); err != nil {
 		return nil, StatusError(err)
@@ -312,7 +306,7 @@ func (s *Service) delete(ctx context.Context, req *pb.DeleteRequest) error {
 	if err != nil {
 		return err
 	}
-	if forward, err := s.forwards(reg); forward {
+	if primary, err := s.forwards(reg); primary {
 		return s.forwardDelete(ctx, id, req.GetVersion())
 	} else if err != nil {
 		return err
@@ -341,7 +335,7 @@ func (s *Service) admitDelete(ctx context.Context, given *pb.ID) (*pb.ID, Regist
 
 // WriteStatus replaces one status of a resource, which must have the given uid.
 // A request with a version is a compare-and-swap. The generation stays. Every
-// datacenter has its own status, also of federated types.
+// datacenter has its own status, even for federated types.
 func (s *Service) WriteStatus(ctx context.Context, req *pb.WriteStatusRequest) (*pb.WriteStatusResponse, error) {
 	r, err := s.writeStatus(ctx, req)
 	if err != nil {
@@ -378,8 +372,8 @@ func (s *Service) writeStatus(ctx context.Context, req *pb.WriteStatusRequest) (
 	}
 }
 
-// statusTarget returns the stored resource if it has the uid of id and the
-// version.
+// statusTarget returns the stored resource if its uid is the uid of id and its
+// version, unless version is empty, is version.
 func (s *Service) statusTarget(
 	ctx context.Context, c Consistency, id *pb.ID, version string, authorize func(*pb.Resource) error,
 ) (*pb.Resource, error) {
@@ -426,7 +420,7 @@ func checkStatus(req *pb.WriteStatusRequest) error {
 	key := req.GetKey()
 	switch {
 	case req.GetId().GetUid() == "":
-		return invalidField("id.uid", "", "must be that of the resource that the status is of")
+		return invalidField("id.uid", "", "must be the uid of the resource")
 	case key == "" || len(key) > maxStatusKey:
 		return invalidField("key", key, "must be 1 to "+strconv.Itoa(maxStatusKey)+" bytes")
 	case req.GetStatus() == nil:
@@ -444,31 +438,32 @@ func checkStatus(req *pb.WriteStatusRequest) error {
 
 // Step is one part of WriteAll: a write, a deletion, or an expectation.
 type Step struct {
-	// Write is a resource as Service.Write takes it. With a version the step is
-	// a compare-and-swap. Its owner may be a resource that an earlier step
-	// creates; the owner then needs no uid.
+	// Write is the resource to write, as for Service.Write. If Write has a
+	// version, the step is a compare-and-swap. The owner of Write may be a
+	// resource that an earlier step creates, and then needs no uid.
 	Write *pb.Resource
-	// Create makes the step fail if a resource of that name exists.
+	// Create makes the step fail if a resource of the name exists.
 	Create bool
-	// Overwrite replaces whatever is stored when the commit is applied, and
-	// keeps stored metadata. It needs no read and causes no ErrConflict. Write
-	// must have no version, uid or owner.
+	// Overwrite replaces any stored resource when the commit is applied, and
+	// keeps stored metadata. The step causes no ErrConflict. Write must have no
+	// version, uid or owner.
 	Overwrite bool
-	// Delete is the resource to delete. Version, if not empty, is its expected
-	// version.
-	Delete  *pb.ID
+	// Delete is the resource to delete.
+	Delete *pb.ID
+	// Version is the expected version of Delete. Empty: any version.
 	Version string
-	// Expect is a query whose List returned Listed. If the result of the query
-	// has changed, the commit fails with ErrConflict.
+	// Expect is a query. If its result is no longer Listed, the commit fails
+	// with ErrConflict.
 	Expect *Query
+	// Listed is the result of an earlier List of Expect.
 	Listed []*pb.Resource
 }
 
-// WriteAll makes all steps in order in one commit, or none. Each step is
+// WriteAll performs all steps in order in one commit, or none. Each step is
 // checked and authorized like a call of Write or Delete. WriteAll returns the
-// stored resource of each step, nil for a deletion or an expectation. It makes
-// one attempt. After an ErrConflict, the caller must read and decide again.
-// WriteAll returns the errors of this package, not a gRPC status.
+// stored resource of each step, nil for a deletion or an expectation. WriteAll
+// makes one attempt: after an ErrConflict, the caller reads and decides again.
+// The errors are errors of this package, not gRPC statuses.
 func (s *Service) WriteAll(ctx context.Context, steps ...Step) ([]*pb.Resource, error) {
 	ops := make([]*pb.Op, len(steps))
 	created := map[string]*pb.ID{}
@@ -520,23 +515,20 @@ func (s *Service) stepOp(ctx context.Context, step Step, created map[string]*pb.
 	return PutOp(r, expect), err
 }
 
-// prepareStep completes r, which must not exist yet.
+// prepareStep completes r, which must not exist yet, and adds its id to created.
 func (s *Service) prepareStep(ctx context.Context, r *pb.Resource, created map[string]*pb.ID) error {
-	var owner *pb.ID // a resource that an earlier step creates, so it is not stored
-	if r.Owner != nil {
-		owner = created[IDString(r.Owner)]
-	}
-	if owner != nil && (r.Owner.GetUid() == "" || r.Owner.GetUid() == owner.GetUid()) {
-		r.Owner = nil
-	} else {
+	owner := created[IDString(r.Owner)] // nil unless an earlier step creates the owner of r
+	if owner != nil && r.Owner.GetUid() != "" && r.Owner.GetUid() != owner.GetUid() {
 		owner = nil
+	}
+	if owner != nil {
+		r.Owner = nil // the owner is not stored yet, so prepareCreate cannot read it
 	}
 	err := s.prepareCreate(ctx, Eventual, r)
 	if err != nil {
-		err = s.prepareCreate(ctx, Strong, r)
-	}
-	if err != nil {
-		return err
+		if err = s.prepareCreate(ctx, Strong, r); err != nil {
+			return err
+		}
 	}
 	if owner != nil {
 		r.Owner = proto.CloneOf(owner)

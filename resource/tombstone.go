@@ -5,7 +5,6 @@ package resource
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
@@ -22,8 +21,8 @@ import (
 // resources, so they survive restarts, restores and changes of the leader.
 var TombstoneType = &pb.Type{Group: "internal", GroupVersion: "v1", Kind: "Tombstone"}
 
-// Register adds the types of this package to a registry. Every peer may read
-// tombstones. No peer may write them.
+// Register adds TombstoneType to a registry. Every peer may read tombstones. No
+// peer may write tombstones.
 func Register(g *Registry) error {
 	return g.Register(Registration{
 		Type: TombstoneType, Message: &pb.Tombstone{}, Scope: ScopeCluster,
@@ -37,7 +36,7 @@ func Register(g *Registry) error {
 }
 
 // NewTombstone returns the tombstone of a deleted resource. The tombstone
-// depends only on the id. It is for Backends.
+// depends only on the id. Only Backends call NewTombstone.
 func NewTombstone(owner *pb.ID) (*pb.Resource, error) {
 	data := new(anypb.Any)
 	err := anypb.MarshalFrom(data, &pb.Tombstone{Owner: owner}, proto.MarshalOptions{Deterministic: true})
@@ -50,92 +49,71 @@ func NewTombstone(owner *pb.ID) (*pb.Resource, error) {
 	}, err
 }
 
-// Reap deletes the resources whose deleted owners have tombstones, until ctx
-// ends. Only the leader may call it. It returns nil when ctx has ended, and the
-// error of a Commit otherwise.
+// Reap deletes the resources that deleted resources own, as their tombstones
+// appear, until ctx ends. Only the leader may call Reap. Reap returns nil when
+// ctx has ended, and the first error of the Backend otherwise.
 func Reap(ctx context.Context, b Backend, log *slog.Logger) error {
 	for {
-		err := reapWatched(ctx, b, log)
+		index, err := ReapOnce(ctx, b, log)
+		if err == nil {
+			err = b.Wait(ctx, Query{Type: TombstoneType}, index)
+		}
 		switch {
 		case ctx.Err() != nil:
 			return nil
-		case !errors.Is(err, ErrWatchReset):
-			return err
-		}
-	}
-}
-
-func reapWatched(ctx context.Context, b Backend, log *slog.Logger) error {
-	w, err := b.Watch(Query{Type: TombstoneType})
-	if err != nil {
-		return fmt.Errorf("watch tombstones: %w", err)
-	}
-	defer w.Close()
-	for {
-		ev, err := w.Next(ctx)
-		if err != nil {
-			return err
-		}
-		t := ev.GetUpsert().GetResource()
-		if t == nil {
-			continue
-		}
-		n, err := reap(ctx, b, t)
-		switch {
-		case errors.Is(err, ErrInvalid): // the tombstone is damaged; the others are not
-			log.Error("cannot delete owned resources", "tombstone", t.GetId().GetName(), "err", err)
 		case err != nil:
 			return err
-		default:
-			log.Debug("owned resources deleted", "owner", t.GetId().GetName(), "count", n)
 		}
 	}
 }
 
-// ReapAll deletes the resources of all tombstones, including the tombstones
-// that it creates, and returns.
-func ReapAll(ctx context.Context, b Backend) error {
-	for {
-		all, _, err := b.List(ctx, Eventual, Query{Type: TombstoneType})
-		if err != nil || len(all) == 0 {
-			return err
-		}
-		for _, t := range all {
-			if _, err := reap(ctx, b, t); err != nil {
-				return err
-			}
-		}
-	}
-}
-
-// reap deletes the resources of a tombstone's owner in batches, and then the
-// tombstone. It returns the number of deleted resources. A resource with
-// finalizers gets a deletion timestamp; the removal of its last finalizer
-// deletes it.
-func reap(ctx context.Context, b Backend, tombstone *pb.Resource) (count int, err error) {
-	t, err := Decode[*pb.Tombstone](tombstone)
+// ReapOnce deletes the resources of the tombstones that are stored now. The
+// deletions may create new tombstones. ReapOnce returns the index of the List of
+// tombstones.
+func ReapOnce(ctx context.Context, b Backend, log *slog.Logger) (index uint64, err error) {
+	tombstones, index, err := b.List(ctx, Eventual, Query{Type: TombstoneType})
 	if err != nil {
 		return 0, err
 	}
+	for _, r := range tombstones {
+		name := r.GetId().GetName()
+		t, err := Decode[*pb.Tombstone](r)
+		if err != nil { // the other tombstones are valid
+			log.Error("cannot delete owned resources", "tombstone", name, "err", err)
+			continue
+		}
+		n, err := reapOwned(ctx, b, t.GetOwner())
+		if err == nil {
+			_, err = b.Commit(ctx, RemoveOp(r.GetId(), AnyVersion))
+		}
+		if err != nil {
+			return 0, err
+		}
+		log.Debug("owned resources deleted", "owner", name, "count", n)
+	}
+	return index, nil
+}
+
+// reapOwned deletes the resources of an owner in batches, and returns their
+// number. A resource with finalizers gets a deletion timestamp instead. Replicas
+// are left to replication.
+func reapOwned(ctx context.Context, b Backend, owner *pb.ID) (count int, err error) {
 	for {
-		left, err := b.ListByOwner(ctx, t.GetOwner())
+		owned, err := b.ListByOwner(ctx, owner)
 		if err != nil {
 			return count, err
 		}
-		left = slices.DeleteFunc(left, func(r *pb.Resource) bool {
-			_, terminating := Terminating(r)
-			return terminating || r.GetPrimaryModifyIndex() != 0 // replication deletes replicas
-		})
-		if len(left) == 0 {
-			_, err := b.Commit(ctx, RemoveOp(tombstone.GetId(), AnyVersion))
-			return count, err
-		}
-		for batch := range slices.Chunk(left, ReapBatch) {
-			ops := make([]*pb.Op, len(batch))
-			for i, r := range batch {
-				ops[i] = RemoveOp(r.GetId(), AnyVersion)
+		var ops []*pb.Op
+		for _, r := range owned {
+			if _, terminating := Terminating(r); !terminating && r.GetPrimaryModifyIndex() == 0 {
+				ops = append(ops, RemoveOp(r.GetId(), AnyVersion))
 			}
-			if _, err := b.Commit(ctx, ops...); err != nil {
+		}
+		if len(ops) == 0 {
+			return count, nil
+		}
+		for batch := range slices.Chunk(ops, ReapBatch) {
+			if _, err := b.Commit(ctx, batch...); err != nil {
 				return count, err
 			}
 			count += len(batch)

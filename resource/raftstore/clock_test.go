@@ -11,6 +11,7 @@ import (
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/resource"
+	"github.com/wanfed/wanfed/resource/resourcetest"
 )
 
 // clockTest opens one data directory in several sessions, with different
@@ -128,7 +129,7 @@ func (c *clockTest) change(t *testing.T, s *Store, text string) {
 func (c *clockTest) writeFirst(t *testing.T, s *Store) {
 	c.kept = c.checkIncrease(t, put(t, s, "kept", "today"))
 	r := thing(t, "marked", "today")
-	resource.AddFinalizer(r, "x")
+	resourcetest.AddFinalizer(r, "x")
 	out, err := s.Commit(t.Context(), resource.PutOp(r, ""))
 	if err != nil {
 		t.Fatal(err)

@@ -12,6 +12,7 @@ import (
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/resource/memory"
+	"github.com/wanfed/wanfed/resource/resourcetest"
 )
 
 // FuzzApply checks that no log entry makes the state machine panic, and that a
@@ -22,10 +23,10 @@ func FuzzApply(f *testing.F) {
 	child.Owner = r.Id
 	held := thing(f, "z", "1")
 	held.Owner = r.Id
-	resource.AddFinalizer(held, "x")
+	resourcetest.AddFinalizer(held, "x")
 	marked := resource.MarkTerminating(held, time.Now())
 	free := proto.CloneOf(marked)
-	resource.RemoveFinalizer(free, "x")
+	resourcetest.RemoveFinalizer(free, "x")
 	v2 := proto.CloneOf(r)
 	v2.Id.Type.GroupVersion = "v2"
 	for _, ops := range [][]*pb.Op{

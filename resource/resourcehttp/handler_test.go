@@ -71,7 +71,7 @@ func TestWriteReadDelete(t *testing.T) {
 	g.do(204, "DELETE", web1+"?version="+c.Version, "")
 	g.do(204, "DELETE", web1, "")
 	g.fails(404, `catalog/v1/Node "web1": resource not found`, "GET", web1, "")
-	g.fails(409, "leave the version out to create one", "PUT", web1+"?version="+c.Version, `{"data":{"address":"x"}}`)
+	g.fails(409, "leave the version out to create it", "PUT", web1+"?version="+c.Version, `{"data":{"address":"x"}}`)
 }
 
 func TestInvalidRequests(t *testing.T) {

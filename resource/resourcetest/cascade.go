@@ -86,7 +86,7 @@ func testCascadeDeep(e *env) {
 	e.populate(child.Id, resource.MaxCascade+3)
 	grandchild := e.put(e.owned("grandchild", child.Id), "")
 	held := e.owned("held", grandchild.Id)
-	resource.AddFinalizer(held, "x")
+	AddFinalizer(held, "x")
 	held = e.put(held, "")
 	e.commit(resource.RemoveOp(owner.Id, ""))
 	e.missing(child.Id)

@@ -3,6 +3,8 @@
 package resourcetest
 
 import (
+	"slices"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -11,11 +13,27 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
+// AddFinalizer adds a name without spaces to the finalizers of r.
+func AddFinalizer(r *pb.Resource, name string) {
+	if r.Metadata == nil {
+		r.Metadata = make(map[string]string)
+	}
+	r.Metadata[resource.FinalizersKey] = strings.Join(append(resource.Finalizers(r), name), " ")
+}
+
+// RemoveFinalizer removes a name from the finalizers of r.
+func RemoveFinalizer(r *pb.Resource, name string) {
+	rest := slices.DeleteFunc(resource.Finalizers(r), func(f string) bool { return f == name })
+	if r.Metadata[resource.FinalizersKey] = strings.Join(rest, " "); len(rest) == 0 {
+		delete(r.Metadata, resource.FinalizersKey)
+	}
+}
+
 // held returns a new resource with finalizers.
 func (e *env) held(name string, finalizers ...string) *pb.Resource {
 	r := e.fresh(name, "1")
 	for _, f := range finalizers {
-		resource.AddFinalizer(r, f)
+		AddFinalizer(r, f)
 	}
 	return r
 }
@@ -23,7 +41,7 @@ func (e *env) held(name string, finalizers ...string) *pb.Resource {
 // released returns a copy of r without a finalizer.
 func released(r *pb.Resource, finalizer string) *pb.Resource {
 	c := proto.CloneOf(r)
-	resource.RemoveFinalizer(c, finalizer)
+	RemoveFinalizer(c, finalizer)
 	return c
 }
 
@@ -87,7 +105,7 @@ func testFinalizersForbid(e *env) {
 		"generation":    func(r *pb.Resource) { r.Generation = resource.NewGeneration() },
 		"metadata":      func(r *pb.Resource) { r.Metadata["k"] = "w" },
 		"no metadata":   func(r *pb.Resource) { delete(r.Metadata, "k") },
-		"a finalizer":   func(r *pb.Resource) { resource.AddFinalizer(r, "z") },
+		"a finalizer":   func(r *pb.Resource) { AddFinalizer(r, "z") },
 		"no mark":       func(r *pb.Resource) { delete(r.Metadata, resource.DeletionKey) },
 		"another mark":  func(r *pb.Resource) { r.Metadata[resource.DeletionKey] = "2026-01-02T03:04:05Z" },
 		"group version": func(r *pb.Resource) { r.Id.Type.GroupVersion = "v2" },
@@ -110,7 +128,7 @@ func testFinalizersOfOwned(e *env) {
 	owner := e.put(e.fresh("o", ""), "")
 	free := e.put(e.owned("a", owner.Id), "")
 	kept := e.owned("b", owner.Id)
-	resource.AddFinalizer(kept, "x")
+	AddFinalizer(kept, "x")
 	kept = e.put(kept, "")
 	below := e.put(e.owned("c", kept.Id), "")
 	e.commit(resource.RemoveOp(owner.Id, ""))
@@ -147,7 +165,7 @@ func testOwnerOfReplica(e *env) {
 // replica.
 func testFinalizersOfReplica(e *env) {
 	r := e.primary("a", "1", 40)
-	resource.AddFinalizer(r, "x")
+	AddFinalizer(r, "x")
 	e.commit(resource.ReplicaOp(r))
 	marked := resource.MarkTerminating(r, time.Now())
 	marked.PrimaryModifyIndex = 50

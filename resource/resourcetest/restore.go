@@ -53,7 +53,7 @@ func testRestore(e *env) {
 func testRestart(e *env) {
 	kept := e.fresh("kept", "1")
 	kept.Status = map[string]*pb.Status{"c": {ObservedGeneration: kept.Generation}}
-	resource.AddFinalizer(kept, "x")
+	AddFinalizer(kept, "x")
 	e.put(kept, "")
 	e.commit(resource.RemoveOp(kept.Id, ""))
 	marked := e.read(kept.Id)

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"log/slog"
 	"sync"
 
 	"google.golang.org/protobuf/proto"
@@ -46,7 +47,16 @@ func (s *Store) Commit(ctx context.Context, ops ...*pb.Op) ([]*pb.Resource, erro
 	if err != nil {
 		return nil, err
 	}
-	return stored, resource.ReapAll(context.WithoutCancel(ctx), keepTombstones{s})
+	ctx = context.WithoutCancel(ctx)
+	for q := (resource.Query{Type: resource.TombstoneType}); ; {
+		tombstones, _, err := s.State.List(ctx, q)
+		if err != nil || len(tombstones) == 0 {
+			return stored, err
+		}
+		if _, err := resource.ReapOnce(ctx, keepTombstones{s}, slog.New(slog.DiscardHandler)); err != nil {
+			return stored, err
+		}
+	}
 }
 
 // keepTombstones is a Store whose Commit does not delete the resources of
