@@ -6,8 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
-	"sync"
 	"time"
 
 	"google.golang.org/grpc"
@@ -29,7 +27,7 @@ const (
 	slowPath = 128 << 10
 )
 
-var errNoAnswer = errors.New("no answer on an open connection")
+var errNoResponse = errors.New("no response on an open connection")
 
 // Reader returns a connection to any server of another datacenter, for
 // idempotent calls. A call is repeated over another path when its path is found
@@ -71,7 +69,7 @@ func (c *Client) invokeRead(ctx context.Context, cc *conn, method string, args, 
 			cancel()
 		}
 	})()
-	defer c.checkIfSlow(ctx, cc, 0)()
+	defer c.checkIfLate(ctx, cc, 0)()
 	return cc.Invoke(ctx, method, args, reply, opts...)
 }
 
@@ -83,19 +81,18 @@ func (r reader) NewStream(ctx context.Context, desc *grpc.StreamDesc, method str
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	detach := context.AfterFunc(cc.retired, cancel)
-	stopChecks := r.c.checkIfSlow(ctx, cc, 0)
+	stopChecks := r.c.checkIfLate(ctx, cc, 0)
+	end := func() {
+		cancel()
+		detach()
+		stopChecks()
+	}
 	stream, err := cc.NewStream(ctx, desc, method, opts...)
 	if err != nil {
-		cancel()
-		detach()
-		stopChecks()
+		end()
 		return nil, err
 	}
-	context.AfterFunc(stream.Context(), func() { // the stream has ended
-		cancel()
-		detach()
-		stopChecks()
-	})
+	context.AfterFunc(stream.Context(), end)
 	return stream, nil
 }
 
@@ -113,34 +110,34 @@ func (w writer) Invoke(ctx context.Context, method string, args, reply any, opts
 	if err != nil {
 		return err
 	}
-	// A health check is queued behind the request in the connection. A late
-	// result proves nothing until even a slow path would have carried the
+	// A health check is queued behind the request in the connection. The first
+	// check therefore starts later, by the time in which a slow path carries the
 	// request.
-	var sending time.Duration
+	var sendTime time.Duration
 	if m, ok := args.(proto.Message); ok {
-		sending = time.Duration(proto.Size(m)) * time.Second / slowPath
+		sendTime = time.Duration(proto.Size(m)) * time.Second / slowPath
 	}
 	cctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	defer w.c.checkIfSlow(cctx, cc, sending)()
+	defer w.c.checkIfLate(cctx, cc, sendTime)()
 	err = cc.Invoke(cctx, method, args, reply, opts...)
 	if status.Code(err) == codes.Canceled && ctx.Err() == nil {
-		return status.Error(codes.Unavailable, fmt.Sprintf("the path to %s broke during the call: it may have been carried out or not; read before you repeat it", w.dc))
+		return status.Error(codes.Unavailable, fmt.Sprintf("the path to %s broke during the call: "+
+			"the server may have executed the call; read the data before you repeat the call", w.dc))
 	}
 	return err
 }
 
-// checkIfSlow checks the health of cc while a call that begins now has no
-// response. The first check starts after answerTime, and the interval doubles
-// with each check. The checks end when ctx ends, when cc is replaced or when
-// stop is called. The argument sending is the additional time to send the
-// request.
-func (c *Client) checkIfSlow(ctx context.Context, cc *conn, sending time.Duration) (stop func()) {
-	timer := time.AfterFunc(sending+cc.answerTime(), func() {
+// checkIfLate checks the health of cc while a call that begins now has no
+// response. The first check starts after sendTime and lateAfter. The interval
+// doubles with each check. The checks end when ctx ends, when cc is replaced or
+// when the caller calls stop.
+func (c *Client) checkIfLate(ctx context.Context, cc *conn, sendTime time.Duration) (stop func()) {
+	timer := time.AfterFunc(sendTime+cc.lateAfter(), func() {
 		c.spawn(func() {
-			for wait := 2 * cc.answerTime(); ; wait *= 2 {
+			for wait := 2 * cc.lateAfter(); ; wait *= 2 {
 				if c.check(cc); cc.GetState() != connectivity.Ready {
-					wait = cc.answerTime()
+					wait = cc.lateAfter()
 				}
 				backoff.Sleep(ctx, wait, cc.retired.Done())
 				if ctx.Err() != nil || cc.retired.Err() != nil {
@@ -154,10 +151,10 @@ func (c *Client) checkIfSlow(ctx context.Context, cc *conn, sending time.Duratio
 
 // check checks the health of cc. The path is dead if cc does not respond within
 // the probe timeout of its session. In this case check reports the dead path to
-// the session and replaces cc. The next stream of the session takes another
-// path, which is opened shortly before the probe timeout. Concurrent checks are
-// coalesced into one. A connection that is being dialed is not checked, because
-// the dialer tries all paths.
+// the session and replaces cc. The session opens a standby on another path
+// shortly before the probe timeout. Concurrent checks are coalesced into one. A
+// connection that is being dialed is not checked, because the dialer tries all
+// paths.
 func (c *Client) check(cc *conn) {
 	_, _, _ = cc.checks.Do("", func() (any, error) {
 		s := cc.stream.Load()
@@ -176,7 +173,7 @@ func (c *Client) check(cc *conn) {
 				settle = s.OpenStandby()
 			case alive := <-checked:
 				if !alive && cc.retired.Err() == nil && c.ctx.Err() == nil {
-					s.MarkDead(errNoAnswer)
+					s.MarkDead(errNoResponse)
 					cc.dead.Store(true)
 					c.replace(cc, drainTimeout)
 				}
@@ -196,63 +193,11 @@ func (c *Client) healthy(cc *conn, limit time.Duration) bool {
 	return status.Code(err) != codes.DeadlineExceeded
 }
 
-// answerTime returns the time without a response after which a check is due. It
-// is five eighths of the probe timeout. The probe timeout is two round trips.
-func (cc *conn) answerTime() time.Duration {
+// lateAfter returns the time after which a response is late: five eighths of
+// the probe timeout. The probe timeout is two round trips.
+func (cc *conn) lateAfter() time.Duration {
 	if s := cc.stream.Load(); s != nil {
 		return s.ProbeTimeout() * 5 / 8
 	}
 	return wanfed.MaxProbeTimeout * 5 / 8 // cc is being dialed
-}
-
-// maxBatch bounds the items of one batch.
-const maxBatch = 64
-
-// batcher sends items in order. Items that are added while a batch is sent form
-// the next batch. An idle sender sends an item at once. A busy sender sends few
-// large batches.
-type batcher[T any] struct {
-	wake chan struct{} // size 1: items is not empty
-
-	mu    sync.Mutex
-	items []T
-}
-
-func newBatcher[T any]() *batcher[T] { return &batcher[T]{wake: make(chan struct{}, 1)} }
-
-func (b *batcher[T]) add(item T) {
-	b.mu.Lock()
-	b.items = append(b.items, item)
-	b.mu.Unlock()
-	select {
-	case b.wake <- struct{}{}:
-	default:
-	}
-}
-
-// take returns the items of the next batch.
-func (b *batcher[T]) take() []T {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	n := min(len(b.items), maxBatch)
-	batch := b.items[:n:n]
-	b.items = b.items[n:]
-	return batch
-}
-
-// run sends batches until ctx ends or send fails. Unsent items may remain.
-func (b *batcher[T]) run(ctx context.Context, send func([]T) error) error {
-	for {
-		select {
-		case <-b.wake:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-		runtime.Gosched() // callers that are about to add share the batch
-		for batch := b.take(); len(batch) > 0; batch = b.take() {
-			if err := send(batch); err != nil {
-				return err
-			}
-		}
-	}
 }

@@ -5,6 +5,9 @@ package dcrpc
 import (
 	"context"
 	"errors"
+	"maps"
+	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -23,16 +26,14 @@ import (
 
 const (
 	// idleTimeout is the time without a call after which a connection to
-	// another datacenter is closed. Operators and tools send requests in bursts
-	// of minutes.
+	// another datacenter is closed.
 	idleTimeout = 2 * time.Minute
 	// drainTimeout is the time in which calls on a replaced connection must
 	// finish.
 	drainTimeout = 30 * time.Second
-	// deadTimeout is the grace period of writes on a connection that missed its
+	// deadTimeout is the grace period of writes on a connection that failed its
 	// health check. A machine may pause for longer than a health check lasts,
-	// and the outcome of an interrupted write is unknown. Reads do not wait:
-	// they are repeated on another connection at once.
+	// and the outcome of an interrupted write is unknown.
 	deadTimeout = 2 * time.Second
 
 	minBackoff    = 50 * time.Millisecond
@@ -45,28 +46,27 @@ var errStopping = errors.New("server is stopping")
 // Config configures a Client. All fields are required.
 type Config struct {
 	DC        string // the local datacenter
-	PrimaryDC string // its connection is kept open
+	PrimaryDC string // the connection to the primary is kept open
 	Tunnel    *wanfed.Tunnel
 	Dialer    *wanfed.Dialer
 	Book      *wanfed.SharedAddressBook
 }
 
-// Client holds gRPC connections to other servers. It has one connection to each
-// called server of the local datacenter, and one to each other called
-// datacenter, to any server there. See the package documentation.
+// Client holds gRPC connections to other servers: see the package
+// documentation.
 type Client struct {
 	cfg      Config
-	news     broadcast.Keyed[string] // by datacenter: its paths changed, or one of its servers connected
+	events   broadcast.Keyed[string] // by datacenter; the package documentation lists the events
 	reach    *reachability
 	requests *requestStreams
 
-	ctx  context.Context // ends when Run ends. Stored because it ends background work, not calls
+	ctx  context.Context // ends when Run ends, for background work that belongs to no call
 	stop context.CancelFunc
 
 	mu      sync.Mutex
 	closed  bool
 	conns   map[connKey]*conn
-	running sync.WaitGroup // goroutines of spawn; none is added after closed is set
+	running sync.WaitGroup // goroutines; none is added after closed is set
 }
 
 // connKey identifies a connection. An empty node stands for any server of the
@@ -74,29 +74,28 @@ type Client struct {
 type connKey struct{ dc, node string }
 
 // conn is a gRPC connection. It is replaced, not repaired, when its path is
-// dead or a better path was found. The context retired is cancelled when conn
-// is replaced.
+// dead or a better path was found.
 type conn struct {
 	*grpc.ClientConn
-	key     connKey
-	retired context.Context
-	retire  context.CancelFunc
-	dead    atomic.Bool // the last health check had no response. Set before retired is cancelled
-	checks  singleflight.Group
+	key        connKey
+	maxBackoff time.Duration   // maximum pause between dials
+	retired    context.Context // ends when conn is replaced
+	retire     context.CancelFunc
+	dead       atomic.Bool // the last health check had no response; set before retired ends
+	checks     singleflight.Group
 
-	stream atomic.Pointer[wanfed.GRPCConn] // the last one dialed; nil in the local datacenter
+	stream atomic.Pointer[wanfed.GRPCConn] // the last dialed stream; nil in the local datacenter
 
-	dialing    sync.Mutex      // held during a dial; guards
-	failures   int             // of dials in a row
-	news       <-chan struct{} // taken before the last dial
-	maxBackoff time.Duration   // never changed
+	dialing  sync.Mutex      // held during a dial; guards failures and event
+	failures int             // number of failed dials in a row
+	event    <-chan struct{} // closed by the first event after the start of the last dial
 }
 
 // New returns a Client. The Client connects with the first call. Calls require
 // that Run is running.
 func New(cfg Config) *Client {
 	c := &Client{cfg: cfg, reach: newReachability(), conns: map[connKey]*conn{}}
-	c.requests = newRequestStreams(c)
+	c.requests = &requestStreams{c: c, byDC: map[string]*requestStream{}, notBefore: map[string]time.Time{}}
 	c.ctx, c.stop = context.WithCancel(context.Background())
 	return c
 }
@@ -122,16 +121,16 @@ func (c *Client) Ping(ctx context.Context, dc string) error {
 }
 
 // PeerConnected reports to the Client that a server of dc has connected to this
-// server. The path probably works in both directions, so pending dials to dc
-// begin at once.
-func (c *Client) PeerConnected(dc string) { c.news.Notify(dc) }
+// server. The path probably works in both directions. The Client therefore dials
+// dc at once if it waits to do so.
+func (c *Client) PeerConnected(dc string) { c.events.Notify(dc) }
 
 // Reachability returns the reachability of each called datacenter, and a
-// channel that is closed when the result has changed.
+// channel that is closed at the next change.
 func (c *Client) Reachability() (map[string]Reachability, <-chan struct{}) { return c.reach.load() }
 
-// spawn runs f in a goroutine that Run joins. It returns false and does nothing
-// if the client is closed.
+// spawn runs f in a goroutine that Run joins. If the Client is closed, spawn
+// does nothing and returns false.
 func (c *Client) spawn(f func()) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -142,6 +141,7 @@ func (c *Client) spawn(f func()) bool {
 	return true
 }
 
+// conn returns the connection of key. It adds a connection if there is none.
 func (c *Client) conn(key connKey) (*conn, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -158,39 +158,40 @@ func (c *Client) addLocked(key connKey) (*conn, error) {
 	cc := &conn{key: key, maxBackoff: maxBackoff}
 	cc.retired, cc.retire = context.WithCancel(context.Background())
 	idle := idleTimeout
-	if key.dc == c.cfg.DC {
-		idle, cc.maxBackoff = 0, maxLANBackoff
-	} else if key.dc == c.cfg.PrimaryDC {
+	if key.dc == c.cfg.DC || key.dc == c.cfg.PrimaryDC {
 		idle = 0 // never
 	}
+	if key.dc == c.cfg.DC {
+		cc.maxBackoff = maxLANBackoff
+	}
+	dial := func(ctx context.Context) (net.Conn, error) { return c.redial(ctx, cc, c.dial) }
 	var err error
-	cc.ClientConn, err = api.NewGRPCClient(c.dialerOf(cc), grpc.WithIdleTimeout(idle), dialAtOnce)
-	if err != nil {
+	if cc.ClientConn, err = api.NewGRPCClient(dial, grpc.WithIdleTimeout(idle), dialAtOnce); err != nil {
 		cc.retire()
 		return nil, err
 	}
 	c.conns[key] = cc
 	if key.dc != c.cfg.DC {
-		c.running.Go(func() { c.follow(cc) })
+		c.running.Go(func() { c.watchState(cc) })
 	}
 	return cc, nil
 }
 
-// dialAtOnce makes gRPC repeat a failed dial after 5 ms. The backoff is in
-// redial.
+// dialAtOnce makes gRPC repeat a failed dial after 5 ms, because redial has its
+// own backoff.
 var dialAtOnce = grpc.WithConnectParams(grpc.ConnectParams{
 	Backoff:           grpcbackoff.Config{BaseDelay: 5 * time.Millisecond, Multiplier: 1, MaxDelay: 5 * time.Millisecond},
 	MinConnectTimeout: 15 * time.Second,
 })
 
-// keepsOpen reports whether the connection to another datacenter is kept open.
-// This holds for the primary and for a lost datacenter. The open connection
-// detects at once that a lost datacenter is reachable again.
-func (c *Client) keepsOpen(dc string) bool { return dc == c.cfg.PrimaryDC || c.reach.isLost(dc) }
+// keepsOpen reports whether the Client connects to another datacenter without a
+// call: to the primary, and to an unreachable datacenter. The connection
+// detects at once that a datacenter is reachable again.
+func (c *Client) keepsOpen(dc string) bool { return dc == c.cfg.PrimaryDC || c.reach.isUnreachable(dc) }
 
-// follow records whether cc works, until cc is replaced. It reconnects cc if
-// keepsOpen is true for the datacenter.
-func (c *Client) follow(cc *conn) {
+// watchState records whether cc works, until cc is replaced. It reconnects cc
+// if keepsOpen is true for the datacenter, and otherwise replaces an idle cc.
+func (c *Client) watchState(cc *conn) {
 	dc := cc.key.dc
 	for state, first := cc.GetState(), true; ; first = false {
 		switch state {
@@ -202,7 +203,7 @@ func (c *Client) follow(cc *conn) {
 			if c.keepsOpen(dc) {
 				cc.Connect()
 			} else if !first {
-				c.replace(cc, drainTimeout) // a call may just have begun
+				c.replace(cc, drainTimeout) // with a drain, because a call may just have begun
 				return
 			}
 		}
@@ -218,7 +219,7 @@ func (c *Client) follow(cc *conn) {
 func (c *Client) followSession(cc *conn, s *wanfed.GRPCConn) {
 	select {
 	case <-s.Migrated():
-		if !s.IsClosed() && cc.stream.Load() == s { // gRPC notices a dead one by itself
+		if !s.IsClosed() && cc.stream.Load() == s { // gRPC itself detects a closed stream
 			c.replace(cc, drainTimeout)
 		}
 	case <-cc.retired.Done():
@@ -226,7 +227,8 @@ func (c *Client) followSession(cc *conn, s *wanfed.GRPCConn) {
 }
 
 // replace makes the next call use a new connection. Calls in flight on cc may
-// finish within drain, unless cc is dead. Streams on cc end.
+// finish within drain. If cc is dead and stays without a response for
+// deadTimeout, the calls end. Streams on cc end at once.
 func (c *Client) replace(cc *conn, drain time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -249,25 +251,21 @@ func (c *Client) replace(cc *conn, drain time.Duration) {
 func (c *Client) all() []*conn {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	out := make([]*conn, 0, len(c.conns))
-	for _, cc := range c.conns {
-		out = append(out, cc)
-	}
-	return out
+	return slices.Collect(maps.Values(c.conns))
 }
 
-// Run follows the address book and the health of paths until ctx ends. Then it
+// Run watches the address book and the health of paths until ctx ends. Then it
 // closes all connections.
 func (c *Client) Run(ctx context.Context) error {
-	old, unreachable := &wanfed.AddressBook{}, map[string]time.Time{}
+	old, failingSince := &wanfed.AddressBook{}, map[string]time.Time{}
 	for {
-		changed := c.cfg.Book.Changed()
-		now := c.cfg.Book.Load()
-		c.bookChanged(old, now)
-		old = now
-		dcs, health := c.cfg.Dialer.Unreachable()
-		connect, wait := c.updateUnreachable(unreachable, dcs, time.Now())
-		if len(now.Paths[c.cfg.PrimaryDC]) > 0 && c.cfg.PrimaryDC != c.cfg.DC {
+		bookChanged := c.cfg.Book.Changed()
+		book := c.cfg.Book.Load()
+		c.bookChanged(old, book)
+		old = book
+		failing, healthChanged := c.cfg.Dialer.Unreachable()
+		connect, wait := c.updateUnreachable(failingSince, failing, time.Now())
+		if len(book.Paths[c.cfg.PrimaryDC]) > 0 && c.cfg.PrimaryDC != c.cfg.DC {
 			connect = append(connect, c.cfg.PrimaryDC)
 		}
 		for _, dc := range connect {
@@ -278,8 +276,8 @@ func (c *Client) Run(ctx context.Context) error {
 			cc.Connect()
 		}
 		select {
-		case <-changed:
-		case <-health:
+		case <-bookChanged:
+		case <-healthChanged:
 		case <-time.After(wait):
 		case <-ctx.Done():
 			return c.close()

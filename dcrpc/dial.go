@@ -16,8 +16,8 @@ import (
 
 // settleTime is the time after which a dial is restarted if it began right
 // after an event of its datacenter. The local gateways receive new paths a
-// moment later than this server. A dial through them that starts too early
-// hangs at a dead address.
+// moment later than this server. An earlier dial through them hangs at a dead
+// address.
 const settleTime = 500 * time.Millisecond
 
 var (
@@ -25,27 +25,16 @@ var (
 	errSettling     = errors.New("the local gateways may not have had the new paths yet")
 )
 
-// dialerOf returns the function with which gRPC dials cc. gRPC calls the
-// function repeatedly while it fails.
-func (c *Client) dialerOf(cc *conn) func(context.Context) (net.Conn, error) {
-	dial := c.dialSession
+// dial dials cc once. It dials a server of the local datacenter, or opens a
+// stream of the session with another datacenter.
+func (c *Client) dial(ctx context.Context, cc *conn) (net.Conn, error) {
 	if cc.key.dc == c.cfg.DC {
-		dial = c.dialServer
+		t, err := c.cfg.Dialer.Dial(ctx, wanfed.Target{DC: cc.key.dc, Node: cc.key.node}, wanfed.ProtoGRPC)
+		if err != nil {
+			return nil, err // not t: an interface with a nil pointer is not nil
+		}
+		return t, nil
 	}
-	return func(ctx context.Context) (net.Conn, error) {
-		return c.redial(ctx, cc, func(ctx context.Context) (net.Conn, error) { return dial(ctx, cc) })
-	}
-}
-
-func (c *Client) dialServer(ctx context.Context, cc *conn) (net.Conn, error) {
-	t, err := c.cfg.Dialer.Dial(ctx, wanfed.Target{DC: cc.key.dc, Node: cc.key.node}, wanfed.ProtoGRPC)
-	if err != nil {
-		return nil, err // a typed nil would not be nil
-	}
-	return t, nil
-}
-
-func (c *Client) dialSession(ctx context.Context, cc *conn) (net.Conn, error) {
 	s, err := c.cfg.Tunnel.DialGRPC(ctx, cc.key.dc)
 	if err != nil {
 		return nil, err
@@ -59,62 +48,62 @@ func (c *Client) dialSession(ctx context.Context, cc *conn) (net.Conn, error) {
 
 // redial calls dial. If the last dial of cc failed, redial pauses first. An
 // event of the datacenter ends the pause. If such an event arrives during a
-// failed call of dial, redial calls dial again.
+// failed call of dial, redial calls dial again. gRPC calls redial repeatedly
+// while it fails.
 //
 // The backoff of gRPC is not used. ClientConn.ResetConnectBackoff, which would
 // end its pause, races with the creation of connections (grpc-go 1.85).
-func (c *Client) redial(ctx context.Context, cc *conn, dial func(context.Context) (net.Conn, error)) (net.Conn, error) {
-	dc := cc.key.dc
+func (c *Client) redial(ctx context.Context, cc *conn, dial func(context.Context, *conn) (net.Conn, error)) (net.Conn, error) {
 	cc.dialing.Lock()
 	defer cc.dialing.Unlock()
 	var limit time.Duration
-	if backoff.Sleep(ctx, backoff.Delay(cc.failures, minBackoff, cc.maxBackoff), cc.news) {
-		cc.failures = 0 // what is new may need a moment to work
+	if backoff.Sleep(ctx, backoff.Delay(cc.failures, minBackoff, cc.maxBackoff), cc.event) {
+		cc.failures = 0 // a new path may need a moment to work
 		limit = settleTime
 	}
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
 	for {
-		cc.news = c.news.Wait(dc) // before the dial: news during the dial count
-		nc, err := c.dialOnce(ctx, dc, limit, dial)
-		if err == nil {
+		cc.event = c.events.Wait(cc.key.dc) // before the dial, to include events during the dial
+		nc, err := c.dialOnce(ctx, cc, limit, dial)
+		switch {
+		case err == nil:
 			cc.failures = 0
 			return nc, nil
-		}
-		limit = settleTime
-		switch {
-		case ctx.Err() != nil:
-		case errors.Is(err, errSettling):
+		case ctx.Err() == nil && errors.Is(err, errSettling):
 			limit = 0
-			continue
-		case errors.Is(err, errPathsChanged):
-			continue
+		case ctx.Err() == nil && errors.Is(err, errPathsChanged):
+			limit = settleTime
+		default:
+			cc.failures++
+			return nil, err
 		}
-		cc.failures++
-		return nil, err
 	}
 }
 
-// dialOnce calls dial once. When the paths to dc change, dialOnce cancels the
-// call and returns errPathsChanged, because the paths that dial tries may be
-// dead. It returns errSettling if the call takes longer than limit. A limit of
-// 0 means no limit.
-func (c *Client) dialOnce(ctx context.Context, dc string, limit time.Duration, dial func(context.Context) (net.Conn, error)) (net.Conn, error) {
+// dialOnce calls dial once. When the paths to the datacenter change, dialOnce
+// cancels the call and returns errPathsChanged, because the paths that dial
+// tries may be dead. It returns errSettling if the call takes longer than
+// limit. A limit of 0 means no limit.
+func (c *Client) dialOnce(
+	ctx context.Context, cc *conn, limit time.Duration, dial func(context.Context, *conn) (net.Conn, error),
+) (net.Conn, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel(nil)
+	dc := cc.key.dc
 	paths := c.cfg.Book.Load().Paths[dc]
 	wg.Go(func() {
 		for {
-			news := c.news.Wait(dc)
+			event := c.events.Wait(dc)
 			if !slices.Equal(c.cfg.Book.Load().Paths[dc], paths) {
 				cancel(errPathsChanged)
 				return
 			}
 			select {
-			case <-news:
+			case <-event:
 			case <-ctx.Done():
 				return
 			}
@@ -124,7 +113,7 @@ func (c *Client) dialOnce(ctx context.Context, dc string, limit time.Duration, d
 		timer := time.AfterFunc(limit, func() { cancel(errSettling) })
 		defer timer.Stop()
 	}
-	nc, err := dial(ctx)
+	nc, err := dial(ctx, cc)
 	if cause := context.Cause(ctx); err != nil && (errors.Is(cause, errPathsChanged) || errors.Is(cause, errSettling)) {
 		return nil, cause
 	}

@@ -11,16 +11,14 @@
 // # Connections
 //
 // A [Client] opens a gRPC connection with the first call. It has one connection
-// to each called server of the local datacenter. It has one connection to each
-// other called datacenter, to any server there. Connections to other
-// datacenters are streams of the tunnel's sessions. A server therefore has at
-// most two TLS connections to another datacenter: the packet link and the
-// session.
+// to each called server of the local datacenter, and one connection to any
+// server of each other called datacenter. A connection to another datacenter is
+// a stream of the tunnel's session with that datacenter (see package wanfed).
 //
 // A connection to another datacenter is closed after two minutes without a
-// call. The connection to the primary stays open. The Client also dials a lost
-// datacenter until that datacenter is reachable again.
-// [Client.Reachability] reports the change.
+// call. The connection to the primary stays open. The Client also dials an
+// unreachable datacenter until a dial succeeds. [Client.Reachability] reports
+// the change.
 //
 // Dials are repeated with backoff. Each of these events of a datacenter ends
 // the backoff:
@@ -33,11 +31,11 @@
 //
 // # Failover
 //
-// If a call has no response in time, the Client sends a gRPC health check on its
-// connection. The check must succeed within two round trips (150 ms to 1 s).
-// Otherwise the Client considers the path dead, long before TCP or the keepalive
-// of gRPC (15 s) would detect the failure. The next stream of the session takes
-// another path, and the connection is replaced.
+// If the response to a call is late, the Client sends a gRPC health check on
+// the connection. The check must succeed within two round trips (150 ms to 1
+// s). Otherwise the Client considers the path dead and replaces the connection.
+// TCP and the keepalive of gRPC (15 s) would detect the failure later. The next
+// stream of the session uses another path.
 //
 //   - A call of [Client.Reader] is repeated at once. Such calls must be
 //     idempotent.

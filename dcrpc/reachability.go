@@ -12,10 +12,9 @@ import (
 	"github.com/wanfed/wanfed/wanfed"
 )
 
-// lostAfter is the time without a working path after which a datacenter counts
-// as lost. A packet link that lost one path switches to another path within
-// that time.
-const lostAfter = time.Second
+// unreachableAfter is the time without a working path after which a datacenter
+// is unreachable. A packet link needs less time to switch to another path.
+const unreachableAfter = time.Second
 
 // Reachability reports whether any server of a datacenter can be reached.
 type Reachability struct {
@@ -31,17 +30,16 @@ type reachability struct {
 	byDC map[string]Reachability
 }
 
-func newReachability() *reachability {
-	return &reachability{byDC: map[string]Reachability{}}
-}
+func newReachability() *reachability { return &reachability{byDC: map[string]Reachability{}} }
 
+// load returns the values and a channel that is closed at the next change.
 func (r *reachability) load() (map[string]Reachability, <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return maps.Clone(r.byDC), r.changed.Wait()
 }
 
-func (r *reachability) isLost(dc string) bool {
+func (r *reachability) isUnreachable(dc string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.byDC[dc].Unreachable
@@ -50,42 +48,44 @@ func (r *reachability) isLost(dc string) bool {
 func (r *reachability) set(dc string, reachable bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	now := r.byDC[dc]
-	if now.Unreachable != reachable {
+	value := r.byDC[dc]
+	if value.Unreachable != reachable {
 		return
 	}
-	if now.Unreachable = !reachable; reachable {
-		now.Recoveries++
+	if value.Unreachable = !reachable; reachable {
+		value.Recoveries++
 	}
-	r.byDC[dc] = now
+	r.byDC[dc] = value
 	r.changed.Notify()
 }
 
-// updateUnreachable updates since, which maps each datacenter without a working
-// path to the start of that state. The argument dcs lists the datacenters
-// without a working path now. It returns the lost datacenters, and the time
-// until the next datacenter may count as lost.
-func (c *Client) updateUnreachable(since map[string]time.Time, dcs []string, now time.Time) (lost []string, wait time.Duration) {
+// updateUnreachable records the datacenters without a working path now, failing.
+// The argument since maps each of them to the time of its first failure, and is
+// updated. updateUnreachable returns the unreachable datacenters, and the time
+// until the next failing datacenter becomes unreachable.
+func (c *Client) updateUnreachable(
+	since map[string]time.Time, failing []string, now time.Time,
+) (unreachable []string, wait time.Duration) {
 	wait = time.Hour
-	for _, dc := range dcs {
+	for _, dc := range failing {
 		if since[dc].IsZero() {
 			since[dc] = now
 		}
-		if left := lostAfter - now.Sub(since[dc]); left > 0 {
-			wait = min(wait, left)
+		if remaining := unreachableAfter - now.Sub(since[dc]); remaining > 0 {
+			wait = min(wait, remaining)
 			continue
 		}
 		c.reach.set(dc, false)
-		lost = append(lost, dc)
+		unreachable = append(unreachable, dc)
 	}
 	for dc := range since {
-		if !slices.Contains(dcs, dc) {
+		if !slices.Contains(failing, dc) {
 			delete(since, dc)
 			c.reach.set(dc, true)
-			c.news.Notify(dc)
+			c.events.Notify(dc)
 		}
 	}
-	return lost, wait
+	return unreachable, wait
 }
 
 // bookChanged notifies waiting dials of datacenters whose paths changed. It
@@ -93,11 +93,11 @@ func (c *Client) updateUnreachable(since map[string]time.Time, dcs []string, now
 func (c *Client) bookChanged(old, now *wanfed.AddressBook) {
 	for dc, paths := range now.Paths {
 		if !slices.Equal(paths, old.Paths[dc]) {
-			c.news.Notify(dc)
+			c.events.Notify(dc)
 		}
 	}
 	if !maps.Equal(now.Servers, old.Servers) {
-		c.news.Notify(c.cfg.DC)
+		c.events.Notify(c.cfg.DC)
 	}
 	for _, cc := range c.all() {
 		if dc := cc.key.dc; dc != c.cfg.DC && len(now.Paths[dc]) == 0 && len(old.Paths[dc]) > 0 {

@@ -5,6 +5,7 @@ package dcrpc
 import (
 	"context"
 	"errors"
+	"maps"
 	"net"
 	"slices"
 	"strings"
@@ -21,11 +22,11 @@ import (
 
 var errDown = errors.New("down")
 
-// newTestClient returns a client of dc1 without a tunnel, and a function that
+// newTestClient returns a Client of dc1 without a tunnel, and a function that
 // changes its address book.
-func newTestClient() (*Client, func(*wanfed.AddressBook)) {
+func newTestClient() (c *Client, setBook func(*wanfed.AddressBook)) {
 	book := &wanfed.SharedAddressBook{}
-	c := New(Config{DC: "dc1", PrimaryDC: "dc1", Book: book})
+	c = New(Config{DC: "dc1", PrimaryDC: "dc1", Book: book})
 	return c, func(now *wanfed.AddressBook) {
 		old := book.Load()
 		book.Store(now)
@@ -33,124 +34,145 @@ func newTestClient() (*Client, func(*wanfed.AddressBook)) {
 	}
 }
 
-// addConn makes the connection of key dial with dial.
+// addConn adds the connection of key. The connection calls dial to connect.
 func (c *Client) addConn(t *testing.T, key connKey, dial func(ctx context.Context) (net.Conn, error)) *conn {
 	t.Helper()
 	cc := &conn{key: key, maxBackoff: maxBackoff}
 	cc.retired, cc.retire = context.WithCancel(t.Context())
 	var err error
-	cc.ClientConn, err = api.NewGRPCClient(func(ctx context.Context) (net.Conn, error) { return c.redial(ctx, cc, dial) }, dialAtOnce)
+	cc.ClientConn, err = api.NewGRPCClient(func(ctx context.Context) (net.Conn, error) {
+		return c.redial(ctx, cc, func(ctx context.Context, _ *conn) (net.Conn, error) { return dial(ctx) })
+	}, dialAtOnce)
 	if err != nil {
 		t.Fatal(err)
 	}
 	c.conns[key] = cc
 	if key.dc != c.cfg.DC {
-		c.running.Go(func() { c.follow(cc) })
+		c.running.Go(func() { c.watchState(cc) })
 	}
 	return cc
 }
 
+// pathsTo returns an address book with paths to dc.
 func pathsTo(dc string, addrs ...string) *wanfed.AddressBook {
-	r := &wanfed.AddressBook{Paths: map[string][]wanfed.Path{}}
+	book := &wanfed.AddressBook{Paths: map[string][]wanfed.Path{}}
 	for _, a := range addrs {
-		r.Paths[dc] = append(r.Paths[dc], wanfed.Path{Addr: a})
+		book.Paths[dc] = append(book.Paths[dc], wanfed.Path{Addr: a})
 	}
-	return r
+	return book
 }
 
-// TestBackoff_EndsWithNews lets dials fail: the pauses between them double up to a
-// limit, and news of the datacenter end a pause and make the next ones short.
-func TestBackoff_EndsWithNews(t *testing.T) {
+// dialLog records the times of dials, relative to its creation.
+type dialLog struct {
+	start time.Time
+	mu    sync.Mutex
+	times []time.Duration
+}
+
+// fail records a dial and returns errDown.
+func (l *dialLog) fail(context.Context) (net.Conn, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.times = append(l.times, time.Since(l.start))
+	return nil, errDown
+}
+
+func (l *dialLog) all() []time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.times)
+}
+
+// TestBackoff_EndsWithEvent proves that the pauses between failed dials double
+// up to a limit, and that an event of the datacenter ends a pause and makes the
+// next pause short.
+func TestBackoff_EndsWithEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, change := newTestClient()
-		began := time.Now()
-		var mu sync.Mutex
-		var all []time.Duration
-		dials := func() []time.Duration {
-			mu.Lock()
-			defer mu.Unlock()
-			return slices.Clone(all)
-		}
-		cc := c.addConn(t, connKey{dc: "dc2"}, func(context.Context) (net.Conn, error) {
-			mu.Lock()
-			defer mu.Unlock()
-			all = append(all, time.Since(began))
-			return nil, errDown
-		})
+		c, setBook := newTestClient()
+		log := &dialLog{start: time.Now()}
+		cc := c.addConn(t, connKey{dc: "dc2"}, log.fail)
 		cc.Connect()
 		time.Sleep(20 * time.Second)
 		synctest.Wait()
-		dialed, want := dials(), minBackoff
-		for i := 1; i < len(dialed); i++ {
-			if got := dialed[i] - dialed[i-1]; got < want || got > want*5/4+10*time.Millisecond {
-				t.Errorf("pause %d = %v, want %v and up to a quarter more", i, got, want)
-			}
-			want = min(2*want, maxBackoff)
-		}
-		if len(dialed) < 10 {
-			t.Errorf("%d dials in 20 s, want at least 10", len(dialed))
-		}
+		wantDoublingPauses(t, log.all())
 
-		change(pathsTo("dc3", "a:1"))
+		setBook(pathsTo("dc3", "a:1")) // an event of another datacenter
 		synctest.Wait()
-		before, at := len(dials()), time.Since(began)
-		change(pathsTo("dc2", "a:1"))
+		before, eventTime := len(log.all()), time.Since(log.start)
+		setBook(pathsTo("dc2", "a:1"))
 		synctest.Wait()
-		if dialed = dials(); len(dialed) != before+1 || dialed[before] != at {
-			t.Fatalf("dials after news at %v: %v, want one at once", at, dialed[before:])
+		if dials := log.all(); len(dials) != before+1 || dials[before] != eventTime {
+			t.Fatalf("dials after the event at %v = %v, want one dial at %v", eventTime, dials[before:], eventTime)
 		}
 		time.Sleep(minBackoff*5/4 + 10*time.Millisecond)
 		synctest.Wait()
-		if n := len(dials()); n != before+2 {
-			t.Errorf("%d dials in a short pause after news, want 2", n-before)
+		if got := len(log.all()) - before; got != 2 {
+			t.Errorf("dials since the event, after %v = %d, want 2", minBackoff, got)
 		}
-		if now, _ := c.Reachability(); !now["dc2"].Unreachable {
-			t.Error("a datacenter that cannot be dialed is not lost")
+		if got, _ := c.Reachability(); !got["dc2"].Unreachable {
+			t.Errorf("Reachability() = %+v after failed dials, want dc2 unreachable", got)
 		}
 		if err := c.close(); err != nil {
-			t.Error(err)
+			t.Errorf("close() = %v, want nil", err)
 		}
 	})
 }
 
-// TestRedial_OtherPaths restarts a dial when the datacenter has other paths, but
-// not for news that leave the paths as they are.
-func TestRedial_OtherPaths(t *testing.T) {
+func wantDoublingPauses(t *testing.T, dials []time.Duration) {
+	t.Helper()
+	want := minBackoff
+	for i := 1; i < len(dials); i++ {
+		if got := dials[i] - dials[i-1]; got < want || got > want*5/4+10*time.Millisecond {
+			t.Errorf("pause %d = %v, want %v to %v", i, got, want, want*5/4)
+		}
+		want = min(2*want, maxBackoff)
+	}
+	if len(dials) < 10 {
+		t.Errorf("dials in 20 s = %d, want at least 10", len(dials))
+	}
+}
+
+// TestRedial_PathsChange proves that a change of the paths restarts a dial, and
+// that an event without such a change does not.
+func TestRedial_PathsChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, change := newTestClient()
-		change(pathsTo("dc2", "dead:1"))
-		began, dials := time.Now(), 0
-		time.AfterFunc(time.Second, func() { c.news.Notify("dc2") })
-		time.AfterFunc(2*time.Second, func() { change(pathsTo("dc2", "new:1")) })
-		_, err := c.redial(t.Context(), &conn{key: connKey{dc: "dc2"}, maxBackoff: maxBackoff}, func(ctx context.Context) (net.Conn, error) {
-			if dials++; dials == 3 {
-				return nil, nil
-			}
-			<-ctx.Done() // a dial that hangs: the second passed a gateway that did not have the news yet
-			return nil, context.Cause(ctx)
-		})
-		if err != nil || dials != 3 || time.Since(began) != 2*time.Second+settleTime {
-			t.Errorf("redial() = %v after %d dials and %v, want nil after 3 and %v", err, dials, time.Since(began), 2*time.Second+settleTime)
+		c, setBook := newTestClient()
+		setBook(pathsTo("dc2", "dead:1"))
+		start, dials := time.Now(), 0
+		time.AfterFunc(time.Second, func() { c.events.Notify("dc2") })
+		time.AfterFunc(2*time.Second, func() { setBook(pathsTo("dc2", "new:1")) })
+		_, err := c.redial(t.Context(), &conn{key: connKey{dc: "dc2"}, maxBackoff: maxBackoff},
+			func(ctx context.Context, _ *conn) (net.Conn, error) {
+				if dials++; dials == 3 {
+					return nil, nil
+				}
+				<-ctx.Done() // the second dial hangs, as through a gateway without the new paths
+				return nil, context.Cause(ctx)
+			})
+		took, want := time.Since(start), 2*time.Second+settleTime
+		if err != nil || dials != 3 || took != want {
+			t.Errorf("redial() = %v after %d dials and %v, want nil after 3 dials and %v", err, dials, took, want)
 		}
 	})
 }
 
-// TestRedial_NewsDuringDial: news during a failed dial prevent the pause after it.
-func TestRedial_NewsDuringDial(t *testing.T) {
+// TestRedial_EventDuringDial proves that there is no pause after a failed dial
+// if an event arrived during the dial.
+func TestRedial_EventDuringDial(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, _ := newTestClient()
 		cc := &conn{key: connKey{dc: "dc2"}, maxBackoff: maxBackoff}
-		began := time.Now()
-		_, err := c.redial(t.Context(), cc, func(context.Context) (net.Conn, error) {
+		start := time.Now()
+		_, err := c.redial(t.Context(), cc, func(context.Context, *conn) (net.Conn, error) {
 			c.PeerConnected("dc2")
 			return nil, errDown
 		})
 		if !errors.Is(err, errDown) {
 			t.Fatalf("redial() = %v, want %v", err, errDown)
 		}
-		_, err = c.redial(t.Context(), cc, func(context.Context) (net.Conn, error) { return nil, nil })
-		if took := time.Since(began); err != nil || took != 0 {
-			t.Errorf("redial() = %v after %v, want nil at once", err, took)
+		_, err = c.redial(t.Context(), cc, func(context.Context, *conn) (net.Conn, error) { return nil, nil })
+		if took := time.Since(start); err != nil || took != 0 {
+			t.Errorf("redial() = %v after %v, want nil after 0s", err, took)
 		}
 	})
 }
@@ -160,10 +182,11 @@ func TestRedial_Deadline(t *testing.T) {
 		c, _ := newTestClient()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		_, err := c.redial(ctx, &conn{key: connKey{dc: "dc2"}, maxBackoff: maxBackoff}, func(ctx context.Context) (net.Conn, error) {
-			<-ctx.Done()
-			return nil, context.Cause(ctx)
-		})
+		_, err := c.redial(ctx, &conn{key: connKey{dc: "dc2"}, maxBackoff: maxBackoff},
+			func(ctx context.Context, _ *conn) (net.Conn, error) {
+				<-ctx.Done()
+				return nil, context.Cause(ctx)
+			})
 		if !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("redial() = %v, want %v", err, context.DeadlineExceeded)
 		}
@@ -176,56 +199,58 @@ func TestReachability_Changes(t *testing.T) {
 	r.set("dc2", true)
 	select {
 	case <-changed:
-		t.Error("a first success is reported as a change")
+		t.Error("set(dc2, true) closed the channel of load(), want no change for the first success")
 	default:
 	}
 	r.set("dc2", false)
 	<-changed
-	if now, _ := r.load(); now["dc2"] != (Reachability{Unreachable: true}) {
-		t.Errorf("after a failure: %+v, want lost", now["dc2"])
+	if got, _ := r.load(); got["dc2"] != (Reachability{Unreachable: true}) {
+		t.Errorf("load() = %+v after a failure, want dc2 unreachable", got)
 	}
 	r.set("dc2", true)
 	r.set("dc2", true)
-	if now, _ := r.load(); now["dc2"] != (Reachability{Recoveries: 1}) {
-		t.Errorf("after two successes: %+v, want regained once", now["dc2"])
+	if got, _ := r.load(); got["dc2"] != (Reachability{Recoveries: 1}) {
+		t.Errorf("load() = %+v after two successes, want dc2 reachable with 1 recovery", got)
 	}
 }
 
-// TestUnreachable_Lost: a datacenter without a path that works is lost after a
-// moment, and there is news of it when a path works again.
-func TestUnreachable_Lost(t *testing.T) {
+// TestUpdateUnreachable proves that a datacenter without a working path becomes
+// unreachable after unreachableAfter, and that its recovery is an event.
+func TestUpdateUnreachable(t *testing.T) {
 	c, _ := newTestClient()
 	since, now := map[string]time.Time{}, time.Now()
-	step := func(after time.Duration, unreachable ...string) []string {
-		now = now.Add(after)
-		lost, wait := c.updateUnreachable(since, unreachable, now)
-		if wait <= 0 {
-			t.Errorf("wait = %v, want more than 0", wait)
+	event := c.events.Wait("dc2")
+	for _, step := range []struct {
+		after   time.Duration
+		failing []string
+		want    []string
+	}{
+		{0, []string{"dc2"}, nil},
+		{unreachableAfter / 2, []string{"dc2", "dc3"}, nil},
+		{unreachableAfter / 2, []string{"dc2", "dc3"}, []string{"dc2"}},
+		{time.Second, []string{"dc3"}, []string{"dc3"}},
+	} {
+		now = now.Add(step.after)
+		got, wait := c.updateUnreachable(since, step.failing, now)
+		slices.Sort(got)
+		if !slices.Equal(got, step.want) || wait <= 0 {
+			t.Errorf("updateUnreachable(%v) = %v, %v, want %v and a positive wait", step.failing, got, wait, step.want)
 		}
-		slices.Sort(lost)
-		return lost
+		for _, dc := range []string{"dc2", "dc3"} {
+			if got, want := c.keepsOpen(dc), slices.Contains(step.want, dc); got != want {
+				t.Errorf("keepsOpen(%s) = %v, want %v", dc, got, want)
+			}
+		}
 	}
-	if got := step(0, "dc2"); len(got) != 0 || c.keepsOpen("dc2") {
-		t.Errorf("lost at once: %v, want none", got)
-	}
-	if got := step(lostAfter/2, "dc2", "dc3"); len(got) != 0 {
-		t.Errorf("lost after %v: %v, want none", lostAfter/2, got)
-	}
-	if got := step(lostAfter/2, "dc2", "dc3"); !slices.Equal(got, []string{"dc2"}) || !c.keepsOpen("dc2") || c.keepsOpen("dc3") {
-		t.Errorf("lost after %v: %v, want dc2", lostAfter, got)
-	}
-	news := c.news.Wait("dc2")
-	if got := step(time.Second, "dc3"); !slices.Equal(got, []string{"dc3"}) {
-		t.Errorf("lost when dc2 is back: %v, want dc3", got)
-	}
-	<-news
-	if now, _ := c.Reachability(); now["dc2"].Unreachable || now["dc2"].Recoveries != 1 || !now["dc3"].Unreachable {
-		t.Errorf("Reachability() = %+v, want dc2 regained once and dc3 lost", now)
+	<-event
+	want := map[string]Reachability{"dc2": {Recoveries: 1}, "dc3": {Unreachable: true}}
+	if got, _ := c.Reachability(); !maps.Equal(got, want) {
+		t.Errorf("Reachability() = %+v, want %+v", got, want)
 	}
 }
 
-// TestRead_ReplacedWhileDialing: a read over a connection that is being dialed
-// takes the next connection when that one is replaced, however long it has waited.
+// TestRead_ReplacedWhileDialing proves that a read whose connection is being
+// dialed uses the next connection when the first connection is replaced.
 func TestRead_ReplacedWhileDialing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, _ := newTestClient()
@@ -243,7 +268,7 @@ func TestRead_ReplacedWhileDialing(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
 		if len(done) > 0 || cc.GetState() != connectivity.Connecting {
-			t.Fatalf("Invoke() = %v while the connection is dialed, state %v", <-done, cc.GetState())
+			t.Fatalf("finished calls = %d in state %v, want 0 in %v", len(done), cc.GetState(), connectivity.Connecting)
 		}
 		c.mu.Lock()
 		delete(c.conns, key)
@@ -251,11 +276,11 @@ func TestRead_ReplacedWhileDialing(t *testing.T) {
 		c.addConn(t, key, func(context.Context) (net.Conn, error) { return nil, errDown })
 		cc.retire()
 		if err := <-done; err == nil || !strings.Contains(err.Error(), errDown.Error()) {
-			t.Errorf("Invoke() = %v, want the error of the next connection", err)
+			t.Errorf("Invoke() = %v, want the error of the next connection, %v", err, errDown)
 		}
 		cc.Close()
 		if err := c.close(); err != nil {
-			t.Error(err)
+			t.Errorf("close() = %v, want nil", err)
 		}
 	})
 }

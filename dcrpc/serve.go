@@ -17,28 +17,27 @@ import (
 // begins.
 const maxBatchBytes = 256 << 10
 
-// AnswerFunc returns the response to a read. It fails only if ctx ends. The
-// function release may be nil. It is called when the response was sent, or when
-// the response will not be sent.
-type AnswerFunc func(ctx context.Context, req *pb.QueryRequest) (resp *pb.QueryResponse, release func(), err error)
+// Handler returns the response to a read. It fails only if ctx ends. release
+// may be nil. It is called when the response was sent, or will not be sent.
+type Handler func(ctx context.Context, req *pb.QueryRequest) (resp *pb.QueryResponse, release func(), err error)
 
 // ServeRequests serves a request stream that a Client of another datacenter has
 // opened, until the stream ends. Each request has its own goroutine. At most
 // maxPending requests have no response or an unsent response. Further requests
 // wait in the connection.
-func ServeRequests(stream pb.ServerService_ExchangeServer, answer AnswerFunc) error {
+func ServeRequests(stream pb.ServerService_ExchangeServer, handler Handler) error {
 	ctx, cancel := context.WithCancel(stream.Context())
-	s := &responder{out: newBatcher[*response](), slots: make(chan struct{}, maxPending), answer: answer}
+	s := &responder{out: newBatcher[*response](), slots: make(chan struct{}, maxPending), handler: handler}
 	defer s.releaseUnsent()
 	defer s.running.Wait()
 	defer cancel()
 	requests, ended := make(chan []*pb.Question), make(chan error, 2)
-	go func() { ended <- receiveRequests(ctx, stream, requests) }() // Recv ends with the stream, so after this function
-	s.running.Go(func() { ended <- s.out.run(ctx, func(all []*response) error { return s.send(stream, all) }) })
+	go func() { ended <- receiveRequests(ctx, stream, requests) }() // not joined: Recv ends after ServeRequests returns
+	s.running.Go(func() { ended <- s.out.run(ctx, func(batch []*response) error { return s.send(stream, batch) }) })
 	for {
 		select {
-		case all := <-requests:
-			for _, q := range all {
+		case batch := <-requests:
+			for _, q := range batch {
 				if err := s.start(ctx, q); err != nil {
 					return err
 				}
@@ -59,7 +58,7 @@ func receiveRequests(ctx context.Context, stream pb.ServerService_ExchangeServer
 		}
 		for _, q := range msg.GetAll() {
 			if m := q.GetQuery().GetMethod(); m != "" && m != http.MethodGet {
-				return status.Errorf(codes.InvalidArgument, "method %.20q: a request stream carries GET alone", m)
+				return status.Errorf(codes.InvalidArgument, "method %.20q: a request stream accepts only GET", m)
 			}
 		}
 		select {
@@ -74,7 +73,7 @@ func receiveRequests(ctx context.Context, stream pb.ServerService_ExchangeServer
 type responder struct {
 	out     *batcher[*response]
 	slots   chan struct{} // one for each request until its response was sent
-	answer  AnswerFunc
+	handler Handler
 	running sync.WaitGroup
 }
 
@@ -91,36 +90,37 @@ func (s *responder) start(ctx context.Context, q *pb.Question) error {
 		return ctx.Err()
 	}
 	s.running.Go(func() {
-		resp, release, err := s.answer(ctx, q.GetQuery())
-		if err == nil {
+		resp, release, err := s.handler(ctx, q.GetQuery())
+		if err == nil { // otherwise the stream has ended
 			s.out.add(&response{&pb.Answer{Id: q.GetId(), Answer: resp}, release})
-		} // else the stream has ended
+		}
 	})
 	return nil
 }
 
-// send sends responses in messages of at most about maxBatchBytes.
-func (s *responder) send(stream pb.ServerService_ExchangeServer, all []*response) (err error) {
-	for len(all) > 0 {
+// send sends responses in messages of about maxBatchBytes or less. A larger
+// response has its own message.
+func (s *responder) send(stream pb.ServerService_ExchangeServer, batch []*response) (err error) {
+	for len(batch) > 0 {
 		msg, size := &pb.Answers{}, 0
-		for _, r := range all {
+		for _, r := range batch {
 			if size += len(r.GetAnswer().GetBody()); len(msg.All) > 0 && size > maxBatchBytes {
 				break
 			}
 			msg.All = append(msg.All, r.Answer)
 		}
-		sent := all[:len(msg.All)]
-		all = all[len(msg.All):]
 		if err == nil {
 			err = stream.Send(msg)
 		}
-		s.done(sent)
+		s.done(batch[:len(msg.All)])
+		batch = batch[len(msg.All):]
 	}
 	return err
 }
 
-func (s *responder) done(all []*response) {
-	for _, r := range all {
+// done releases the slots of responses that were sent or will not be sent.
+func (s *responder) done(batch []*response) {
+	for _, r := range batch {
 		if r.release != nil {
 			r.release()
 		}
@@ -129,7 +129,7 @@ func (s *responder) done(all []*response) {
 }
 
 func (s *responder) releaseUnsent() {
-	for all := s.out.take(); len(all) > 0; all = s.out.take() {
-		s.done(all)
+	for batch := s.out.take(); len(batch) > 0; batch = s.out.take() {
+		s.done(batch)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/wanfed/wanfed/api/pb"
@@ -24,17 +25,16 @@ const (
 	maxPending = 1024
 )
 
-// errNoStream means that a request did not go over a stream, or that the stream
-// ended before the response.
+// errNoStream means that a request was not sent over a stream, or that the
+// stream ended before the response.
 var errNoStream = errors.New("no open request stream")
 
 // Query sends a read of the HTTP API to any server of another datacenter, and
-// returns its response. It returns context.DeadlineExceeded after deadline.
-// Reads that wait for a change must use a Reader instead.
+// returns its response. It returns context.DeadlineExceeded after deadline. A
+// read that waits for a change must use a Reader instead.
 //
-// Requests share one stream for each datacenter. A request on the stream costs
-// half as much as a call. Query makes a call while no stream is open, for
-// example for the first request.
+// Query uses the request stream of the datacenter. It makes a call while no
+// stream is open, for example for the first request.
 func (c *Client) Query(ctx context.Context, dc string, req *pb.QueryRequest, deadline time.Time) (*pb.QueryResponse, error) {
 	if s := c.requests.get(dc); s != nil {
 		resp, err := s.query(ctx, req, deadline)
@@ -51,76 +51,51 @@ func (c *Client) Query(ctx context.Context, dc string, req *pb.QueryRequest, dea
 type requestStreams struct {
 	c *Client
 
-	mu   sync.Mutex
-	byDC map[string]*requestStream
-	next map[string]time.Time // earliest time of the next stream
-}
-
-func newRequestStreams(c *Client) *requestStreams {
-	return &requestStreams{c: c, byDC: map[string]*requestStream{}, next: map[string]time.Time{}}
+	mu        sync.Mutex
+	byDC      map[string]*requestStream
+	notBefore map[string]time.Time // earliest time of the next stream
 }
 
 // get returns the stream to dc. Without a stream, get returns nil and starts to
-// open one, unless a stream to dc failed less than streamBackoff ago.
+// open a stream, unless a stream to dc failed less than streamBackoff ago.
 func (r *requestStreams) get(dc string) *requestStream {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if s := r.byDC[dc]; s != nil {
 		return s
 	}
-	if time.Now().Before(r.next[dc]) {
+	if time.Now().Before(r.notBefore[dc]) {
 		return nil
 	}
 	s := newRequestStream()
-	if !r.c.spawn(func() {
-		err := r.run(dc, s)
+	if r.c.spawn(func() {
+		err := s.run(r.c, dc)
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		delete(r.byDC, dc)
 		if err != nil {
-			r.next[dc] = time.Now().Add(streamBackoff)
+			r.notBefore[dc] = time.Now().Add(streamBackoff)
 		}
 	}) {
-		return nil
+		r.byDC[dc] = s
 	}
-	r.byDC[dc] = s
 	return nil
 }
 
-// run opens s and serves it until it fails or is idle. It returns nil if s was
-// idle.
-func (r *requestStreams) run(dc string, s *requestStream) error {
-	cc, err := r.c.conn(connKey{dc: dc})
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithCancel(r.c.ctx)
-	defer cancel()
-	defer context.AfterFunc(cc.retired, cancel)()
-	stop := r.c.checkIfSlow(ctx, cc, 0)
-	stream, err := pb.NewServerServiceClient(cc).Exchange(ctx)
-	stop()
-	if err != nil {
-		return err
-	}
-	return s.run(ctx, cancel, stream, cc.answerTime, func() { r.c.spawn(func() { r.c.check(cc) }) })
-}
-
-// requestStream carries requests to one datacenter. Requests that wait while a
-// message is sent share the next message. Identical waiting requests are sent
-// once. A request that was already sent is not shared, so the response to a
-// caller is never older than the caller's request.
+// requestStream carries requests to one datacenter. A request that was already
+// sent is not shared, so the response to a caller is never older than the
+// caller's request.
 type requestStream struct {
-	out *batcher[*request]
+	out  *batcher[*request]
+	used atomic.Bool // a request was made since the last idle check
 
-	mu       sync.Mutex
-	open     bool
-	used     bool // a request was made since the last call of wasUsed
-	lastID   uint64
-	unsent   map[requestKey]*request
-	pending  map[uint64]*request
-	answerIn func() time.Duration // see conn.answerTime
-	check    func()               // checks the health of the connection. It does not block
+	mu      sync.Mutex
+	open    bool
+	client  *Client // set before open becomes true
+	conn    *conn   // set before open becomes true
+	lastID  uint64
+	unsent  map[requestKey]*request
+	pending map[uint64]*request // without a response, by id
 }
 
 type requestKey struct{ path, query string }
@@ -128,9 +103,10 @@ type requestKey struct{ path, query string }
 // request is a read that one or more callers wait for.
 type request struct {
 	id      uint64
+	key     requestKey
 	req     *pb.QueryRequest
-	done    chan struct{}     // closed when resp is set, or never will be
-	resp    *pb.QueryResponse // read after done; nil: the request has no response
+	done    chan struct{}     // closed when resp is set, or will not be set
+	resp    *pb.QueryResponse // read after done; nil if the stream ended before the response
 	callers int               // guarded by requestStream.mu
 }
 
@@ -146,7 +122,7 @@ func (s *requestStream) query(ctx context.Context, req *pb.QueryRequest, deadlin
 	if r == nil {
 		return nil, errNoStream
 	}
-	wait := s.answerIn()
+	wait := s.conn.lateAfter()
 	late := time.NewTimer(min(wait, time.Until(deadline)))
 	defer late.Stop()
 	for {
@@ -157,14 +133,14 @@ func (s *requestStream) query(ctx context.Context, req *pb.QueryRequest, deadlin
 			}
 			return r.resp, nil
 		case now := <-late.C:
-			left := deadline.Sub(now)
-			if left <= 0 {
+			remaining := deadline.Sub(now)
+			if remaining <= 0 {
 				s.leave(r)
 				return nil, context.DeadlineExceeded
 			}
-			s.check()
+			s.client.spawn(func() { s.client.check(s.conn) })
 			wait = min(2*wait, wanfed.MaxProbeTimeout)
-			late.Reset(min(wait, left))
+			late.Reset(min(wait, remaining))
 		case <-ctx.Done():
 			s.leave(r)
 			return nil, ctx.Err()
@@ -179,20 +155,20 @@ func (s *requestStream) add(req *pb.QueryRequest) *request {
 	if !s.open || len(s.pending) >= maxPending {
 		return nil
 	}
-	s.used = true
+	s.used.Store(true)
 	key := requestKey{req.GetPath(), req.GetRawQuery()}
 	if r := s.unsent[key]; r != nil {
 		r.callers++
 		return r
 	}
 	s.lastID++
-	r := &request{id: s.lastID, req: req, done: make(chan struct{}), callers: 1}
+	r := &request{id: s.lastID, key: key, req: req, done: make(chan struct{}), callers: 1}
 	s.unsent[key], s.pending[r.id] = r, r
 	s.out.add(r)
 	return r
 }
 
-// leave removes a caller that does not wait any longer.
+// leave removes a caller that stopped waiting.
 func (s *requestStream) leave(r *request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -200,20 +176,22 @@ func (s *requestStream) leave(r *request) {
 		return
 	}
 	delete(s.pending, r.id)
-	s.sentLocked(r) // further identical requests must not join r
+	s.endSharing(r)
 }
 
-func (s *requestStream) sentLocked(r *request) {
-	if key := (requestKey{r.req.GetPath(), r.req.GetRawQuery()}); s.unsent[key] == r {
-		delete(s.unsent, key)
+// endSharing makes further identical requests use a request of their own. The
+// caller holds s.mu.
+func (s *requestStream) endSharing(r *request) {
+	if s.unsent[r.key] == r {
+		delete(s.unsent, r.key)
 	}
 }
 
-func (s *requestStream) send(stream pb.ServerService_ExchangeClient, all []*request) error {
-	msg := &pb.Questions{All: make([]*pb.Question, 0, len(all))}
+func (s *requestStream) send(stream pb.ServerService_ExchangeClient, batch []*request) error {
+	msg := &pb.Questions{All: make([]*pb.Question, 0, len(batch))}
 	s.mu.Lock()
-	for _, r := range all {
-		s.sentLocked(r)
+	for _, r := range batch {
+		s.endSharing(r)
 		if r.callers > 0 {
 			msg.All = append(msg.All, &pb.Question{Id: r.id, Query: r.req})
 		}
@@ -222,10 +200,10 @@ func (s *requestStream) send(stream pb.ServerService_ExchangeClient, all []*requ
 	return stream.Send(msg)
 }
 
-func (s *requestStream) receive(all []*pb.Answer) {
+func (s *requestStream) receive(responses []*pb.Answer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, a := range all {
+	for _, a := range responses {
 		if r := s.pending[a.GetId()]; r != nil && a.GetAnswer() != nil {
 			delete(s.pending, r.id)
 			r.resp = a.GetAnswer()
@@ -234,16 +212,28 @@ func (s *requestStream) receive(all []*pb.Answer) {
 	}
 }
 
-// run sends requests and receives responses until the stream ends. The function
-// cancel ends the stream. run returns nil if no request was made during
-// streamIdleTimeout.
-func (s *requestStream) run(ctx context.Context, cancel func(), stream pb.ServerService_ExchangeClient, answerIn func() time.Duration, check func()) error {
+// run opens the stream to dc. It sends requests and receives responses until
+// the stream fails, or no request was made during streamIdleTimeout. It returns
+// nil in the second case.
+func (s *requestStream) run(c *Client, dc string) error {
+	cc, err := c.conn(connKey{dc: dc})
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(c.ctx)
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer s.close()
 	defer cancel()
+	defer context.AfterFunc(cc.retired, cancel)()
+	stopChecks := c.checkIfLate(ctx, cc, 0)
+	stream, err := pb.NewServerServiceClient(cc).Exchange(ctx)
+	stopChecks()
+	if err != nil {
+		return err
+	}
 	s.mu.Lock()
-	s.open, s.answerIn, s.check = true, answerIn, check
+	s.open, s.client, s.conn = true, c, cc
 	s.mu.Unlock()
 	ended := make(chan error, 2)
 	wg.Go(func() {
@@ -256,7 +246,7 @@ func (s *requestStream) run(ctx context.Context, cancel func(), stream pb.Server
 			s.receive(msg.GetAll())
 		}
 	})
-	wg.Go(func() { ended <- s.out.run(ctx, func(all []*request) error { return s.send(stream, all) }) })
+	wg.Go(func() { ended <- s.out.run(ctx, func(batch []*request) error { return s.send(stream, batch) }) })
 	idle := time.NewTicker(streamIdleTimeout)
 	defer idle.Stop()
 	for {
@@ -264,23 +254,14 @@ func (s *requestStream) run(ctx context.Context, cancel func(), stream pb.Server
 		case err := <-ended:
 			return err
 		case <-idle.C:
-			if !s.wasUsed() {
+			if !s.used.Swap(false) {
 				return nil
 			}
 		}
 	}
 }
 
-// wasUsed reports whether a request was made since the last call.
-func (s *requestStream) wasUsed() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	used := s.used
-	s.used = false
-	return used
-}
-
-// close ends all requests without a response.
+// close ends the stream and all requests without a response.
 func (s *requestStream) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -21,11 +22,12 @@ import (
 	"github.com/wanfed/wanfed/internal/testutil"
 )
 
-// echoService answers a read with its path. It answers /slow when the stream
-// ends, and calls only while allowCalls is set.
+// echoService returns the path of a read as the response. On a stream, it
+// does not respond to the path /slow. It rejects calls unless allowCalls is
+// set.
 type echoService struct {
 	pb.UnimplementedServerServiceServer
-	stopping   context.Context
+	stopping   context.Context // its end stops the server's streams
 	allowCalls atomic.Bool
 	calls      atomic.Int64
 }
@@ -59,7 +61,7 @@ type stoppable struct {
 
 func (s stoppable) Context() context.Context { return s.ctx }
 
-// streamTest is a client of dc1 and a server of dc2.
+// streamTest has a Client of dc1 and a server of dc2.
 type streamTest struct {
 	*Client
 	service *echoService
@@ -87,7 +89,7 @@ func newStreamTest(t *testing.T) *streamTest {
 	})
 	t.Cleanup(func() {
 		if err := s.close(); err != nil {
-			t.Errorf("close() = %v", err)
+			t.Errorf("close() = %v, want nil", err)
 		}
 		s.grpc.Stop()
 		<-served
@@ -99,13 +101,13 @@ func (s *streamTest) query(ctx context.Context, path string) (*pb.QueryResponse,
 	return s.Query(ctx, "dc2", &pb.QueryRequest{Path: path}, time.Now().Add(time.Minute))
 }
 
-// awaitStream makes requests until there is a stream.
+// awaitStream makes requests until a stream is open, and returns the stream.
 func (s *streamTest) awaitStream() *requestStream {
 	s.t.Helper()
 	testutil.Eventually(s.t, 30*time.Second, func() bool {
 		_, err := s.query(s.t.Context(), "/")
 		return err == nil
-	}, "no stream is open")
+	}, "an open stream")
 	s.requests.mu.Lock()
 	defer s.requests.mu.Unlock()
 	return s.requests.byDC["dc2"]
@@ -117,8 +119,9 @@ func (s *requestStream) numPending() int {
 	return len(s.pending)
 }
 
-// raw opens a request stream without a Client.
-func (s *streamTest) raw(ctx context.Context) pb.ServerService_ExchangeClient {
+// openRaw opens a request stream to the server. The test sends and receives its
+// messages.
+func (s *streamTest) openRaw(ctx context.Context) pb.ServerService_ExchangeClient {
 	s.t.Helper()
 	cc, err := s.conn(connKey{dc: "dc2"})
 	if err != nil {
@@ -131,6 +134,19 @@ func (s *streamTest) raw(ctx context.Context) pb.ServerService_ExchangeClient {
 	return stream
 }
 
+func (s *streamTest) wantEcho(t *testing.T, path string) {
+	t.Helper()
+	if resp, err := s.query(t.Context(), path); err != nil || string(resp.GetBody()) != path {
+		t.Errorf("Query(%s) = %v, %v, want the body %q", path, resp, err, path)
+	}
+}
+
+// awaitPending waits until a request of the stream has no response.
+func (s *requestStream) awaitPending(t *testing.T) {
+	t.Helper()
+	testutil.Eventually(t, 30*time.Second, func() bool { return s.numPending() > 0 }, "a pending request")
+}
+
 func TestQuery_Stream(t *testing.T) {
 	s := newStreamTest(t)
 	stream := s.awaitStream()
@@ -138,12 +154,7 @@ func TestQuery_Stream(t *testing.T) {
 	t.Run("many", func(t *testing.T) {
 		var wg sync.WaitGroup
 		for i := range 300 {
-			wg.Go(func() {
-				path := fmt.Sprintf("/%d", i%100)
-				if resp, err := s.query(t.Context(), path); err != nil || string(resp.GetBody()) != path {
-					t.Errorf("Query(%s) = %v, %v, want its path", path, resp, err)
-				}
-			})
+			wg.Go(func() { s.wantEcho(t, fmt.Sprintf("/%d", i%100)) })
 		}
 		wg.Wait()
 	})
@@ -154,7 +165,7 @@ func TestQuery_Stream(t *testing.T) {
 			_, err := s.query(ctx, "/slow")
 			done <- err
 		}()
-		testutil.Eventually(t, 30*time.Second, func() bool { return stream.numPending() > 0 }, "no request is pending")
+		stream.awaitPending(t)
 		cancel()
 		if err := <-done; !errors.Is(err, context.Canceled) {
 			t.Errorf("Query() = %v, want %v", err, context.Canceled)
@@ -166,70 +177,63 @@ func TestQuery_Stream(t *testing.T) {
 			t.Errorf("Query() = %v, want %v", err, context.DeadlineExceeded)
 		}
 	})
-	if n := stream.numPending(); n != 0 {
-		t.Errorf("%d requests are pending at the end, want 0", n)
+	if got := stream.numPending(); got != 0 {
+		t.Errorf("numPending() = %d after all requests, want 0", got)
 	}
-	if n := s.service.calls.Load() - calls; n != 0 {
-		t.Errorf("%d requests were calls, want 0", n)
+	if got := s.service.calls.Load() - calls; got != 0 {
+		t.Errorf("calls = %d, want 0, because all requests use the stream", got)
 	}
 }
 
-// TestQuery_StreamBreaks: requests of a stream that breaks are repeated as calls,
-// and the next ones open another stream.
+// TestQuery_StreamBreaks proves that a request without a response is repeated
+// as a call when its stream breaks, and that later requests open another
+// stream.
 func TestQuery_StreamBreaks(t *testing.T) {
 	s := newStreamTest(t)
 	stream := s.awaitStream()
 	s.service.allowCalls.Store(true)
-	done := make(chan error, 1)
-	go func() {
-		resp, err := s.query(t.Context(), "/slow")
-		if err == nil && string(resp.GetBody()) != "/slow" {
-			err = fmt.Errorf("response %v", resp)
-		}
-		done <- err
-	}()
-	testutil.Eventually(t, 30*time.Second, func() bool { return stream.numPending() > 0 }, "no request is pending")
-	_, _ = stream.query(t.Context(), &pb.QueryRequest{Path: "/", Method: "PUT"}, time.Now().Add(time.Minute)) // the server ends the stream
-	if err := <-done; err != nil {
-		t.Errorf("Query() = %v, want the response of a call", err)
-	}
-	if stream.add(&pb.QueryRequest{Path: "/"}) != nil {
-		t.Error("add() queues on a stream that has ended")
+	var request sync.WaitGroup
+	request.Go(func() { s.wantEcho(t, "/slow") })
+	stream.awaitPending(t)
+	invalid := &pb.QueryRequest{Path: "/", Method: "PUT"} // the server ends the stream
+	_, _ = stream.query(t.Context(), invalid, time.Now().Add(time.Minute))
+	request.Wait()
+	if got := stream.add(&pb.QueryRequest{Path: "/"}); got != nil {
+		t.Errorf("add() = %v on an ended stream, want nil", got)
 	}
 	s.service.allowCalls.Store(false)
 	s.awaitStream()
 }
 
-// TestQuery_NoStream: a server that does not know streams is called.
-func TestQuery_NoStream(t *testing.T) {
+// TestQuery_StreamNotSupported proves that Query makes calls to a server that
+// rejects streams.
+func TestQuery_StreamNotSupported(t *testing.T) {
 	s := newStreamTest(t)
 	s.stop()
 	s.service.allowCalls.Store(true)
 	for range 20 {
-		if resp, err := s.query(t.Context(), "/a"); err != nil || string(resp.GetBody()) != "/a" {
-			t.Errorf("Query() = %v, %v, want its path", resp, err)
-		}
+		s.wantEcho(t, "/a")
 	}
 }
 
-// TestServeRequests_Stop: a server that stops ends a stream without requests.
+// TestServeRequests_Stop proves that a stopping server ends an idle stream.
 func TestServeRequests_Stop(t *testing.T) {
 	s := newStreamTest(t)
 	s.awaitStream()
 	s.stop()
-	began := time.Now()
+	start := time.Now()
 	s.grpc.GracefulStop() // waits for streams
-	if took := time.Since(began); took > streamIdleTimeout {
-		t.Errorf("the stream ended after %v, want at once", took)
+	if got := time.Since(start); got > streamIdleTimeout {
+		t.Errorf("GracefulStop() took %v, want less than %v", got, streamIdleTimeout)
 	}
 }
 
-// TestServeRequests_Slow: a request without a response delays no other, and
-// responses that are ready together travel together.
-func TestServeRequests_Slow(t *testing.T) {
+// TestServeRequests_SlowRequest proves that a request without a response does
+// not delay other requests.
+func TestServeRequests_SlowRequest(t *testing.T) {
 	s := newStreamTest(t)
-	stream := s.raw(t.Context())
-	all, want := &pb.Questions{}, map[uint64]bool{}
+	stream := s.openRaw(t.Context())
+	requests, want := &pb.Questions{}, map[uint64]bool{}
 	for id := range uint64(3 * maxBatch) {
 		path := "/"
 		if id%10 == 5 {
@@ -237,98 +241,108 @@ func TestServeRequests_Slow(t *testing.T) {
 		} else {
 			want[id] = true
 		}
-		all.All = append(all.All, &pb.Question{Id: id, Query: &pb.QueryRequest{Path: path}})
+		requests.All = append(requests.All, &pb.Question{Id: id, Query: &pb.QueryRequest{Path: path}})
 	}
-	if err := stream.Send(all); err != nil {
+	if err := stream.Send(requests); err != nil {
 		t.Fatal(err)
 	}
 	for len(want) > 0 {
-		got, err := stream.Recv()
+		msg, err := stream.Recv()
 		if err != nil {
-			t.Fatal(err)
+			t.Fatalf("Recv() = %v, want responses to %d more requests", err, len(want))
 		}
-		for _, a := range got.GetAll() {
+		for _, a := range msg.GetAll() {
 			if !want[a.GetId()] {
-				t.Errorf("response to request %d, which has one or can have none", a.GetId())
+				t.Errorf("Recv() = response to request %d, want a pending request that is not slow", a.GetId())
 			}
 			delete(want, a.GetId())
 		}
 	}
-	for id, together := uint64(500), false; !together; id += 2 {
+}
+
+// TestServeRequests_SharedMessage proves that responses that are ready at the
+// same time share a message.
+func TestServeRequests_SharedMessage(t *testing.T) {
+	s := newStreamTest(t)
+	stream := s.openRaw(t.Context())
+	for id := uint64(0); id < 1000; id += 2 {
 		if err := stream.Send(&pb.Questions{All: []*pb.Question{{Id: id}, {Id: id + 1}}}); err != nil {
 			t.Fatal(err)
 		}
-		for left := 2; left > 0; {
-			got, err := stream.Recv()
+		for received := 0; received < 2; {
+			msg, err := stream.Recv()
 			if err != nil {
-				t.Fatal(err)
+				t.Fatalf("Recv() = %v after %d of 2 responses", err, received)
 			}
-			together = len(got.GetAll()) == 2
-			left -= len(got.GetAll())
-		}
-		if id > 1500 {
-			t.Fatal("two responses never travel together")
+			if len(msg.GetAll()) == 2 {
+				return
+			}
+			received += len(msg.GetAll())
 		}
 	}
+	t.Error("messages with 2 responses = 0 in 500 attempts, want at least 1")
 }
 
 func TestServeRequests_OnlyReads(t *testing.T) {
 	s := newStreamTest(t)
-	stream := s.raw(t.Context())
-	if err := stream.Send(&pb.Questions{All: []*pb.Question{{Id: 1, Query: &pb.QueryRequest{Path: "/", Method: "DELETE"}}}}); err != nil {
+	stream := s.openRaw(t.Context())
+	request := &pb.Question{Id: 1, Query: &pb.QueryRequest{Path: "/", Method: "DELETE"}}
+	if err := stream.Send(&pb.Questions{All: []*pb.Question{request}}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := stream.Recv(); status.Code(err) != codes.InvalidArgument {
-		t.Errorf("Recv() = %v, want %v", err, codes.InvalidArgument)
+		t.Errorf("Recv() = %v after DELETE, want %v", err, codes.InvalidArgument)
 	}
 }
 
-// TestServeRequests_Unread: a peer that reads no responses gets a bounded number
-// of requests answered.
-func TestServeRequests_Unread(t *testing.T) {
+// TestServeRequests_UnreadResponses proves that the server accepts a bounded
+// number of requests from a peer that reads no responses.
+func TestServeRequests_UnreadResponses(t *testing.T) {
 	s := newStreamTest(t)
 	var sender sync.WaitGroup
 	defer sender.Wait()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	stream := s.raw(ctx)
-	path := "/" + strings.Repeat("x", 64<<10) // also the size of the response: 128 MiB in all, of which the connection holds little
+	stream := s.openRaw(ctx)
+	// The responses have the same size: 128 MiB in total, much more than the
+	// buffers of the connection.
+	path := "/" + strings.Repeat("x", 64<<10)
 	var sent atomic.Int64
-	all := make(chan struct{})
+	allSent := make(chan struct{})
 	sender.Go(func() {
 		for id := range uint64(2 * maxPending) {
 			if err := stream.Send(&pb.Questions{All: []*pb.Question{{Id: id, Query: &pb.QueryRequest{Path: path}}}}); err != nil {
 				if ctx.Err() == nil {
-					t.Errorf("Send() = %v", err)
+					t.Errorf("Send() = %v, want nil", err)
 				}
 				return
 			}
 			sent.Add(1)
 		}
-		close(all)
+		close(allSent)
 	})
-	// The sender is blocked when it sends nothing for a second. A machine may pause
-	// for that long before half of the requests were sent.
-	for last, began := int64(-1), time.Now(); ; {
+	// The sender is blocked if it sent half of maxPending or more, and sends
+	// nothing for a second.
+	for last, progress := int64(-1), time.Now(); ; {
 		select {
-		case <-all:
-			t.Fatalf("%d requests were accepted, and no response was read", 2*maxPending)
+		case <-allSent:
+			t.Fatalf("accepted requests = %d without reading a response, want fewer", 2*maxPending)
 		case <-time.After(time.Second):
 		}
-		n := sent.Load()
-		if n == last && n >= maxPending/2 {
+		got := sent.Load()
+		if got == last && got >= maxPending/2 {
 			return
 		}
-		if n > last {
-			last, began = n, time.Now()
+		if got > last {
+			last, progress = got, time.Now()
 		}
-		if time.Since(began) > 30*time.Second {
-			t.Fatalf("only %d requests were accepted", n)
+		if time.Since(progress) > 30*time.Second {
+			t.Fatalf("accepted requests = %d, want at least %d", got, maxPending/2)
 		}
 	}
 }
 
-// sentMessages records what is sent on a stream.
+// sentMessages records the messages that are sent on a stream.
 type sentMessages struct {
 	pb.ServerService_ExchangeClient
 	messages []*pb.Questions
@@ -339,110 +353,103 @@ func (s *sentMessages) Send(q *pb.Questions) error {
 	return nil
 }
 
-// String returns id:path?query of what was sent, by message.
+// String returns the requests as "id:path?query". Messages are separated by
+// commas.
 func (s *sentMessages) String() string {
-	var all []string
+	var messages []string
 	for _, m := range s.messages {
-		var one []string
+		var requests []string
 		for _, q := range m.GetAll() {
-			one = append(one, fmt.Sprintf("%d:%s?%s", q.GetId(), q.GetQuery().GetPath(), q.GetQuery().GetRawQuery()))
+			requests = append(requests, fmt.Sprintf("%d:%s?%s", q.GetId(), q.GetQuery().GetPath(), q.GetQuery().GetRawQuery()))
 		}
-		all = append(all, strings.Join(one, " "))
+		messages = append(messages, strings.Join(requests, " "))
 	}
-	return strings.Join(all, ", ")
+	return strings.Join(messages, ", ")
 }
 
+// openTestStream returns an open stream without a connection. flush sends the
+// waiting requests to sent.
+func openTestStream(t *testing.T) (s *requestStream, sent *sentMessages, flush func()) {
+	s, sent = newRequestStream(), &sentMessages{}
+	s.open = true
+	return s, sent, func() {
+		t.Helper()
+		if err := s.send(sent, s.out.take()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// responseTo returns a response whose body is the id.
 func responseTo(id uint64) *pb.Answer {
 	return &pb.Answer{Id: id, Answer: &pb.QueryResponse{Body: []byte(fmt.Sprint(id))}}
 }
 
-// TestRequestStream_Identical: identical requests that wait share one message and
-// one response, and none gets the response to a request that was sent before.
-func TestRequestStream_Identical(t *testing.T) {
-	s, out := newRequestStream(), &sentMessages{}
-	s.open = true
-	flush := func() {
-		if err := s.send(out, s.out.take()); err != nil {
-			t.Fatal(err)
-		}
+func (r *request) wantResponse(t *testing.T, want string) {
+	t.Helper()
+	if <-r.done; string(r.resp.GetBody()) != want {
+		t.Errorf("response to request %d = %v, want the body %q", r.id, r.resp, want)
 	}
+}
+
+// TestRequestStream_Identical proves that identical waiting requests share one
+// message and one response, and that a request does not share the response to a
+// request that was already sent.
+func TestRequestStream_Identical(t *testing.T) {
+	s, sent, flush := openTestStream(t)
 	first := s.add(&pb.QueryRequest{Path: "/a"})
 	flush()
-	one, two := s.add(&pb.QueryRequest{Path: "/a"}), s.add(&pb.QueryRequest{Path: "/a"})
-	other, stale := s.add(&pb.QueryRequest{Path: "/b"}), s.add(&pb.QueryRequest{Path: "/a", RawQuery: "stale"})
+	second, third := s.add(&pb.QueryRequest{Path: "/a"}), s.add(&pb.QueryRequest{Path: "/a"})
+	unanswered, stale := s.add(&pb.QueryRequest{Path: "/b"}), s.add(&pb.QueryRequest{Path: "/a", RawQuery: "stale"})
 	flush()
-	if got, want := out.String(), "1:/a?, 2:/a? 3:/b? 4:/a?stale"; got != want {
-		t.Fatalf("sent %s, want %s", got, want)
+	if got, want := sent.String(), "1:/a?, 2:/a? 3:/b? 4:/a?stale"; got != want {
+		t.Fatalf("sent = %s, want %s", got, want)
 	}
+	// Request 9 does not exist, and the response to request 3 is empty.
 	s.receive([]*pb.Answer{responseTo(2), responseTo(9), responseTo(1), {Id: 3}, responseTo(4), responseTo(4)})
-	for i, tt := range []struct {
-		r    *request
-		want string
-	}{{first, "1"}, {one, "2"}, {two, "2"}, {stale, "4"}} {
-		if <-tt.r.done; string(tt.r.resp.GetBody()) != tt.want {
-			t.Errorf("response of request %d = %v, want %s", i, tt.r.resp, tt.want)
-		}
-	}
+	first.wantResponse(t, "1")
+	second.wantResponse(t, "2")
+	third.wantResponse(t, "2")
+	stale.wantResponse(t, "4")
 	select {
-	case <-other.done:
-		t.Error("an empty response ends a request")
+	case <-unanswered.done:
+		t.Error("an empty response ended request 3, want the request to stay pending")
 	default:
 	}
 	s.close()
-	if <-other.done; other.resp != nil {
-		t.Errorf("response %v of a stream that has ended, want none", other.resp)
+	if <-unanswered.done; unanswered.resp != nil {
+		t.Errorf("response after close() = %v, want nil", unanswered.resp)
 	}
 }
 
-// TestRequestStream_CallerLeaves: a caller that leaves does not affect the others,
-// and a request that all callers left is neither sent nor joined.
+// TestRequestStream_CallerLeaves proves that a caller that stops waiting does
+// not affect the other callers, and that a request without callers is neither
+// sent nor shared.
 func TestRequestStream_CallerLeaves(t *testing.T) {
-	s, out := newRequestStream(), &sentMessages{}
-	s.open = true
+	s, sent, flush := openTestStream(t)
 	add := func() *request { return s.add(&pb.QueryRequest{Path: "/a"}) }
-	one, two := add(), add()
-	s.leave(one)
-	if err := s.send(out, s.out.take()); err != nil {
-		t.Fatal(err)
+	first, sharing := add(), add()
+	s.leave(first)
+	flush()
+	abandoned := add()
+	s.leave(abandoned)
+	last := add()
+	if last == abandoned {
+		t.Error("add() = the abandoned request, want a new request")
 	}
-	three := add()
-	s.leave(three)
-	four := add()
-	if four == three {
-		t.Error("a request that its callers left is joined")
-	}
-	if err := s.send(out, s.out.take()); err != nil {
-		t.Fatal(err)
-	}
-	if got, want := out.String(), "1:/a?, 3:/a?"; got != want {
-		t.Errorf("sent %s, want %s", got, want)
+	flush()
+	if got, want := sent.String(), "1:/a?, 3:/a?"; got != want {
+		t.Errorf("sent = %s, want %s", got, want)
 	}
 	s.receive([]*pb.Answer{responseTo(1), responseTo(2), responseTo(3)})
-	if <-two.done; string(two.resp.GetBody()) != "1" {
-		t.Errorf("response = %v, want that of request 1", two.resp)
-	}
-	if <-four.done; string(four.resp.GetBody()) != "3" {
-		t.Errorf("response = %v, want that of request 3", four.resp)
-	}
-	if n := s.numPending(); n != 0 || len(s.unsent) != 0 {
-		t.Errorf("%d pending and %d unsent at the end, want none", n, len(s.unsent))
+	sharing.wantResponse(t, "1")
+	last.wantResponse(t, "3")
+	if got := s.numPending(); got != 0 || len(s.unsent) != 0 {
+		t.Errorf("pending and unsent requests = %d, %d, want 0, 0", got, len(s.unsent))
 	}
 }
 
-// TestResponder_BatchBytes: large responses do not share a message.
-func TestResponder_BatchBytes(t *testing.T) {
-	s := &responder{slots: make(chan struct{}, maxPending)}
-	var all []*response
-	for i, size := range []int{10, maxBatchBytes - 10, 1, 2 * maxBatchBytes, 3} {
-		s.slots <- struct{}{}
-		all = append(all, &response{&pb.Answer{Id: uint64(i), Answer: &pb.QueryResponse{Body: make([]byte, size)}}, nil})
-	}
-	out := &sentResponses{}
-	if err := s.send(out, all); err != nil || fmt.Sprint(out.sizes) != "[2 1 1 1]" || len(s.slots) != 0 {
-		t.Errorf("send() = %v in messages of %v responses with %d slots held, want [2 1 1 1] and none", err, out.sizes, len(s.slots))
-	}
-}
-
+// sentResponses records the number of responses in each sent message.
 type sentResponses struct {
 	pb.ServerService_ExchangeServer
 	sizes []int
@@ -451,4 +458,22 @@ type sentResponses struct {
 func (s *sentResponses) Send(m *pb.Answers) error {
 	s.sizes = append(s.sizes, len(m.GetAll()))
 	return nil
+}
+
+// TestResponder_BatchBytes proves that large responses do not share a message.
+func TestResponder_BatchBytes(t *testing.T) {
+	s := &responder{slots: make(chan struct{}, maxPending)}
+	var batch []*response
+	for i, size := range []int{10, maxBatchBytes - 10, 1, 2 * maxBatchBytes, 3} {
+		s.slots <- struct{}{}
+		batch = append(batch, &response{&pb.Answer{Id: uint64(i), Answer: &pb.QueryResponse{Body: make([]byte, size)}}, nil})
+	}
+	out, want := &sentResponses{}, []int{2, 1, 1, 1}
+	err := s.send(out, batch)
+	if err != nil || !slices.Equal(out.sizes, want) {
+		t.Errorf("send() = %v with %v responses per message, want nil with %v", err, out.sizes, want)
+	}
+	if got := len(s.slots); got != 0 {
+		t.Errorf("held slots after send() = %d, want 0", got)
+	}
 }

@@ -19,17 +19,17 @@ import (
 	"github.com/wanfed/wanfed/api/pb"
 )
 
-// plainConn is a connection without TLS that claims a finished handshake.
+// plainConn is a connection without TLS that reports a complete TLS handshake.
 type plainConn struct{ net.Conn }
 
 func (plainConn) ConnectionState() tls.ConnectionState {
 	return tls.ConnectionState{HandshakeComplete: true}
 }
 
-// slowConn sends at most perSecond bytes in a second; 0 is no limit.
+// slowConn limits the rate of writes.
 type slowConn struct {
 	net.Conn
-	perSecond int
+	perSecond int // bytes; 0 means no limit
 }
 
 func (c slowConn) Write(b []byte) (int, error) {
@@ -39,7 +39,7 @@ func (c slowConn) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-// slowHealth answers health checks after delay.
+// slowHealth responds to health checks after delay.
 type slowHealth struct {
 	healthpb.UnimplementedHealthServer
 	delay time.Duration
@@ -54,7 +54,7 @@ func (h slowHealth) Check(ctx context.Context, _ *healthpb.HealthCheckRequest) (
 	}
 }
 
-// slowService answers queries after delay.
+// slowService responds to queries after delay.
 type slowService struct {
 	pb.UnimplementedServerServiceServer
 	delay time.Duration
@@ -69,54 +69,59 @@ func (s slowService) Query(ctx context.Context, _ *pb.QueryRequest) (*pb.QueryRe
 	}
 }
 
-// TestWrite_ConnectionReplaced replaces the connection of a write in flight,
-// because a better path was found, or because a health check failed, which may
-// have waited behind the write. The write finishes when the connection answers,
-// and fails soon when it does not.
+// replacement replaces the connection of a write in flight.
+type replacement struct {
+	name            string
+	size, perSecond int           // bytes of the request, and bytes per second of the connection
+	after           time.Duration // from the call to the replacement
+	dead            bool          // a health check failed before the replacement
+	healthDelay     time.Duration // delay of the response to the next health check
+	want            codes.Code
+	within          time.Duration // maximum time from the replacement to an error
+}
+
+// TestWrite_ConnectionReplaced proves that a write in flight finishes after its
+// connection was replaced if the server responds, and fails within deadTimeout
+// otherwise.
 func TestWrite_ConnectionReplaced(t *testing.T) {
-	for _, tt := range []struct {
-		name            string
-		size, perSecond int
-		after           time.Duration // from the call until the connection is replaced
-		dead            bool          // a health check failed
-		health          time.Duration // until the next health check is answered
-		want            codes.Code
-		within          time.Duration // of the replacement, for an error
-	}{
+	for _, r := range []replacement{
 		{"better path", 1, 0, time.Second, false, 0, codes.OK, 0},
 		{"dead path", 1, 0, time.Second, true, time.Hour, codes.Unavailable, deadTimeout},
 		{"paused machine", 1, 0, time.Second, true, deadTimeout / 2, codes.OK, 0},
 		{"slow path", 512 << 10, 256 << 10, 200 * time.Millisecond, true, 0, codes.OK, 0},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				ln := bufconn.Listen(64 << 10)
-				srv := grpc.NewServer()
-				healthpb.RegisterHealthServer(srv, slowHealth{delay: tt.health})
-				pb.RegisterServerServiceServer(srv, slowService{delay: 10 * time.Second})
-				served := make(chan error, 1)
-				go func() { served <- srv.Serve(ln) }()
-				defer func() { srv.Stop(); <-served }()
-
-				c, _ := newTestClient()
-				cc := c.addConn(t, connKey{dc: "dc2"}, func(ctx context.Context) (net.Conn, error) {
-					nc, err := ln.DialContext(ctx)
-					return plainConn{slowConn{nc, tt.perSecond}}, err
-				})
-				var replaced time.Time
-				time.AfterFunc(tt.after, func() {
-					replaced = time.Now()
-					cc.dead.Store(tt.dead)
-					c.replace(cc, drainTimeout)
-				})
-				_, err := pb.NewServerServiceClient(c.Writer("dc2")).Query(t.Context(), &pb.QueryRequest{Method: "PUT", Body: make([]byte, tt.size)})
-				if took := time.Since(replaced); status.Code(err) != tt.want || err != nil && took > tt.within {
-					t.Errorf("Query() = %v, %v after the connection was replaced; want %v within %v", err, took, tt.want, tt.within)
-				}
-				if err := c.close(); err != nil {
-					t.Errorf("close() = %v", err)
-				}
-			})
+		t.Run(r.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { testReplacement(t, r) })
 		})
+	}
+}
+
+func testReplacement(t *testing.T, r replacement) {
+	ln := bufconn.Listen(64 << 10)
+	srv := grpc.NewServer()
+	healthpb.RegisterHealthServer(srv, slowHealth{delay: r.healthDelay})
+	pb.RegisterServerServiceServer(srv, slowService{delay: 10 * time.Second})
+	served := make(chan error, 1)
+	go func() { served <- srv.Serve(ln) }()
+	defer func() { srv.Stop(); <-served }()
+
+	c, _ := newTestClient()
+	cc := c.addConn(t, connKey{dc: "dc2"}, func(ctx context.Context) (net.Conn, error) {
+		nc, err := ln.DialContext(ctx)
+		return plainConn{slowConn{nc, r.perSecond}}, err
+	})
+	var replaced time.Time
+	time.AfterFunc(r.after, func() {
+		replaced = time.Now()
+		cc.dead.Store(r.dead)
+		c.replace(cc, drainTimeout)
+	})
+	request := &pb.QueryRequest{Method: "PUT", Body: make([]byte, r.size)}
+	_, err := pb.NewServerServiceClient(c.Writer("dc2")).Query(t.Context(), request)
+	if took := time.Since(replaced); status.Code(err) != r.want || err != nil && took > r.within {
+		t.Errorf("Query() = %v, %v after the replacement, want %v within %v", err, took, r.want, r.within)
+	}
+	if err := c.close(); err != nil {
+		t.Errorf("close() = %v, want nil", err)
 	}
 }

@@ -3,6 +3,7 @@
 package limit
 
 import (
+	"cmp"
 	"context"
 	"sync"
 
@@ -24,16 +25,16 @@ type peerSemaphore struct {
 	users int // slots that are held or awaited; guarded by PerPeer.mu
 }
 
-// New returns a PerPeer. size returns how many slots a peer may hold at a time.
-// It must return the same number for the same peer.
+// New returns a PerPeer. size returns the number of slots of a peer. It must
+// always return the same number for the same peer.
 func New(size func(tlsutil.Peer) int64) *PerPeer {
 	return &PerPeer{size: size, peers: map[tlsutil.Peer]*peerSemaphore{}}
 }
 
-// Acquire waits for a slot of peer p until ctx ends. The only error is that of
-// ctx.
+// Acquire waits for a slot of peer p until ctx ends. It fails only with the
+// error of ctx.
 func (l *PerPeer) Acquire(ctx context.Context, p tlsutil.Peer) (*Slot, error) {
-	s := l.slot(p)
+	s := l.newSlot(p)
 	if err := s.sem.Acquire(ctx, 1); err != nil {
 		s.Release()
 		return nil, err
@@ -42,19 +43,18 @@ func (l *PerPeer) Acquire(ctx context.Context, p tlsutil.Peer) (*Slot, error) {
 	return s, nil
 }
 
-// TryAcquire returns a slot of peer p, or nil if none is free.
+// TryAcquire returns a slot of peer p, or nil if all slots of p are held.
 func (l *PerPeer) TryAcquire(p tlsutil.Peer) *Slot {
-	s := l.slot(p)
-	if !s.sem.TryAcquire(1) {
+	s := l.newSlot(p)
+	if s.held = s.sem.TryAcquire(1); !s.held {
 		s.Release()
 		return nil
 	}
-	s.held = true
 	return s
 }
 
-// slot returns a slot that is not held yet.
-func (l *PerPeer) slot(p tlsutil.Peer) *Slot {
+// newSlot returns a slot of p that is not held yet.
+func (l *PerPeer) newSlot(p tlsutil.Peer) *Slot {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	sem := l.peers[p]
@@ -66,21 +66,13 @@ func (l *PerPeer) slot(p tlsutil.Peer) *Slot {
 	return &Slot{limit: l, peer: p, sem: sem}
 }
 
-func (l *PerPeer) leave(p tlsutil.Peer, sem *peerSemaphore) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if sem.users--; sem.users == 0 {
-		delete(l.peers, p)
-	}
-}
-
 // Slot is one slot of a peer.
 type Slot struct {
 	limit *PerPeer
 	peer  tlsutil.Peer
 	sem   *peerSemaphore
 
-	mu             sync.Mutex
+	mu             sync.Mutex // locked before PerPeer.mu
 	held, released bool
 }
 
@@ -91,15 +83,18 @@ func (s *Slot) Release() {
 		return
 	}
 	s.mu.Lock()
-	held, first := s.held, !s.released
-	s.held, s.released = false, true
-	s.mu.Unlock()
-	if held {
+	defer s.mu.Unlock()
+	if s.held {
 		s.sem.Release(1)
 	}
-	if first {
-		s.limit.leave(s.peer, s.sem)
+	if !s.released {
+		s.limit.mu.Lock()
+		defer s.limit.mu.Unlock()
+		if s.sem.users--; s.sem.users == 0 {
+			delete(s.limit.peers, s.peer)
+		}
 	}
+	s.held, s.released = false, true
 }
 
 type slotKey struct{}
@@ -109,38 +104,33 @@ func NewContext(ctx context.Context, s *Slot) context.Context {
 	return context.WithValue(ctx, slotKey{}, s)
 }
 
-// Pause calls wait without the slot that ctx carries, if it carries one, and
-// then acquires the slot again. It returns the error of wait, or else that of
-// ctx. If the slot was released during wait, it stays released.
+// Pause releases the slot that ctx carries, if any, calls wait, and acquires
+// the slot again. Pause returns the error of wait, or otherwise the error of
+// ctx. A slot that Release frees during wait stays free.
 func Pause(ctx context.Context, wait func() error) error {
 	s, _ := ctx.Value(slotKey{}).(*Slot)
 	if s == nil {
 		return wait()
 	}
 	s.mu.Lock()
-	held := s.held
-	s.held = false
-	s.mu.Unlock()
-	if held {
+	if s.held {
+		s.held = false
 		s.sem.Release(1)
 	}
+	s.mu.Unlock()
 	err := wait()
-	if resumed := s.resume(ctx); err == nil {
-		err = resumed
-	}
-	return err
+	return cmp.Or(err, s.resume(ctx))
 }
 
+// resume acquires the slot again after a pause.
 func (s *Slot) resume(ctx context.Context) error {
 	if err := s.sem.Acquire(ctx, 1); err != nil {
 		return err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.released {
+	if s.held = !s.released; s.released {
 		s.sem.Release(1)
-		return nil
 	}
-	s.held = true
 	return nil
 }

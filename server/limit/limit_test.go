@@ -5,7 +5,6 @@ package limit
 import (
 	"context"
 	"errors"
-	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,10 +14,19 @@ import (
 
 var client = tlsutil.Peer{Role: tlsutil.RoleClient, Node: "web1", DC: "dc1"}
 
-func one(tlsutil.Peer) int64 { return 1 }
+// newSingle returns a PerPeer with one slot for each peer.
+func newSingle() *PerPeer { return New(func(tlsutil.Peer) int64 { return 1 }) }
 
-func TestTryAcquire_BoundsEachPeer(t *testing.T) {
-	l := New(one)
+// wantPeers fails the test unless l stores semaphores of want peers.
+func wantPeers(t *testing.T, l *PerPeer, want int) {
+	t.Helper()
+	if got := len(l.peers); got != want {
+		t.Errorf("len(peers) = %d, want %d", got, want)
+	}
+}
+
+func TestTryAcquire_LimitsEachPeer(t *testing.T) {
+	l := newSingle()
 	held := l.TryAcquire(client)
 	if held == nil {
 		t.Fatal("TryAcquire() = nil for the first slot, want a slot")
@@ -41,14 +49,12 @@ func TestTryAcquire_BoundsEachPeer(t *testing.T) {
 	}
 	again.Release()
 	other.Release()
-	if got := len(l.peers); got != 0 {
-		t.Errorf("%d peers are kept after all slots were released, want 0", got)
-	}
+	wantPeers(t, l, 0)
 }
 
 func TestAcquire_EndsWithContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := New(one)
+		l := newSingle()
 		held := l.TryAcquire(client)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -56,17 +62,15 @@ func TestAcquire_EndsWithContext(t *testing.T) {
 			t.Errorf("Acquire() = %v while no slot is free, want %v", err, context.DeadlineExceeded)
 		}
 		held.Release()
-		if got := len(l.peers); got != 0 {
-			t.Errorf("%d peers are kept, want 0", got)
-		}
+		wantPeers(t, l, 0)
 	})
 }
 
-// A request that waits leaves its slot to others, and has one again before it
-// goes on.
+// TestPause_ReleasesSlot proves that another request can use the slot during a
+// pause, and that the pause ends only when it holds the slot again.
 func TestPause_ReleasesSlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := New(one)
+		l := newSingle()
 		first := l.TryAcquire(client)
 		var took time.Duration
 		done := make(chan error)
@@ -87,28 +91,26 @@ func TestPause_ReleasesSlot(t *testing.T) {
 			t.Errorf("Pause() = %v after %v, want nil after %v", err, took, 5*time.Second)
 		}
 		if got := l.TryAcquire(client); got != nil {
-			t.Errorf("TryAcquire() = %v after Pause, want nil: the slot is held again", got)
+			t.Errorf("TryAcquire() = %v after Pause, want nil, because Pause holds the slot again", got)
 		}
 		first.Release()
-		if got := len(l.peers); got != 0 {
-			t.Errorf("%d peers are kept, want 0", got)
-		}
+		wantPeers(t, l, 0)
 	})
 }
 
-func TestPause_KeepsReleasedSlotReleased(t *testing.T) {
-	l := New(one)
+func TestPause_SlotReleasedDuringWait(t *testing.T) {
+	l := newSingle()
 	s := l.TryAcquire(client)
 	if err := Pause(NewContext(t.Context(), s), func() error { s.Release(); return nil }); err != nil {
 		t.Errorf("Pause() = %v, want nil", err)
 	}
 	if got := l.TryAcquire(client); got == nil {
-		t.Error("TryAcquire() = nil after the slot was released during Pause, want a slot")
+		t.Error("TryAcquire() = nil after Release during Pause, want a slot")
 	}
 }
 
 func TestPause_WithoutSlot(t *testing.T) {
-	want := fmt.Errorf("failed")
+	want := errors.New("failed")
 	if got := Pause(t.Context(), func() error { return want }); !errors.Is(got, want) {
 		t.Errorf("Pause() = %v, want %v", got, want)
 	}
