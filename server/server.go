@@ -341,13 +341,10 @@ func (c *components) buildEdge(*tlsutil.Identity) error {
 	if err != nil {
 		return err
 	}
-	c.edge, err = rpc.New(rpc.Config{
+	c.edge = rpc.New(rpc.Config{
 		DC: c.cfg.DC, Node: c.cfg.Node, Domain: c.cfg.Domain, Leader: c.store, WriteError: c.store.WriteError,
 		Connect: c.network.calls.Server, AllowRemoteWritesFrom: func() []string { return c.live.Load().AllowRemoteWritesFrom }, Logger: c.logger,
 	})
-	if err != nil {
-		return err
-	}
 	pb.RegisterFederationServiceServer(c.edge, states)
 	resource.RegisterService(c.edge, c.resources)
 	pb.RegisterStoreServiceServer(c.edge, resource.NewStoreService(c.store))

@@ -1,29 +1,30 @@
 // SPDX-License-Identifier: MPL-2.0
 
-// Package operator serves the OperatorService. Through it, operators list and
-// change the members of the Raft group of a datacenter, and save and restore
-// snapshots. The package also adds and removes members by itself, because these
-// changes and the changes of operators share state.
+// Package operator serves the OperatorService. With this gRPC service, operators
+// list and change the members of the Raft group of a datacenter, and save and
+// restore snapshots. The package also adds and removes members by itself. Both
+// kinds of changes share state.
 //
 // # Membership
 //
 // The leader runs [Service.RunMembership], which applies these rules:
 //
 //   - A server of the LAN pool that is not in the group is added without a vote.
-//     It gets a vote once it has been alive and up to date for 10 seconds.
+//     The server gets a vote once it has been alive and up to date for 10
+//     seconds.
 //   - A server that has been down for [Config.DeadAfter] is removed. A voter is
-//     removed only if a quorum remains that is also a majority of the servers
-//     that the datacenter was set up for.
+//     removed only if a quorum remains. The quorum must also be a majority of
+//     the number of servers that the datacenter was set up for.
 //   - A server that left cleanly stays in the group until the LAN pool removes
-//     it after 72 hours.
-//   - A server that an operator removed while it runs is not added again for 10
+//     the server after 72 hours.
+//   - A running server that an operator removed is not added again for 10
 //     minutes.
 //
 // # Snapshots
 //
-// At most 2 snapshots are saved at a time. Each keeps one state of the store in
-// memory until it is sent. A restore replaces all resources of the datacenter.
-// At most one restore runs at a time.
+// At most 2 snapshots are saved at a time. Each save keeps one state of the
+// store in memory until the snapshot is sent. A restore replaces all resources
+// of the datacenter. At most one restore runs at a time.
 //
 // # Example
 //

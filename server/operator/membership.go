@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"sync"
@@ -29,10 +30,10 @@ const (
 	// vote. Raft sends no notification about the progress of such a server.
 	nonvoterInterval = 500 * time.Millisecond
 	// planInterval is the maximum time between two applications of the rules.
-	// It bounds the delay after the end of a hold, which sends no notification.
+	// The end of a hold sends no notification.
 	planInterval = time.Minute
-	// holdTime is the time for which a running server is not added again after
-	// an operator has removed it.
+	// holdTime is the duration of a hold. During a hold, a running server that
+	// an operator has removed is not added again.
 	holdTime = 10 * time.Minute
 	// changeTimeout bounds one change of the group.
 	changeTimeout = 15 * time.Second
@@ -40,19 +41,19 @@ const (
 	retryDelay = time.Second
 )
 
-// holds are the running servers that an operator has removed from the group.
-// They are in the memory of the leader that removed the servers.
+// holds has the running servers that an operator has removed from the group,
+// with the ends of their holds. Only the leader that removed a server has its
+// hold.
 type holds struct {
 	mu    sync.Mutex
 	until map[string]time.Time
 }
 
+func newHolds() *holds { return &holds{until: map[string]time.Time{}} }
+
 func (h *holds) add(node string, until time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.until == nil {
-		h.until = map[string]time.Time{}
-	}
 	h.until[node] = until
 }
 
@@ -62,7 +63,7 @@ func (h *holds) remove(node string) {
 	delete(h.until, node)
 }
 
-// active reports whether the server must not be added now.
+// active reports whether a server must not be added now.
 func (h *holds) active(node string, now time.Time) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -73,11 +74,7 @@ func (h *holds) active(node string, now time.Time) bool {
 func (h *holds) prune(members []gossip.Member) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for node := range h.until {
-		if p := find(members, node); p == nil || !p.Alive() {
-			delete(h.until, node)
-		}
-	}
+	maps.DeleteFunc(h.until, func(node string, _ time.Time) bool { return !alive(members, node) })
 }
 
 // RunMembership applies the rules of the package documentation until ctx ends.
@@ -123,37 +120,34 @@ func (s *Service) reconcile(ctx context.Context, m *membership) (wait time.Durat
 	return wait
 }
 
-// formedOwnGroup reports whether both the server p and this server were started
-// to form a group of one server. It logs such a server once.
+// formedOwnGroup reports whether the server p and this server were each started
+// to form a group of one server. It logs each such server once.
 func (s *Service) formedOwnGroup(p gossip.Member, m *membership) bool {
 	if s.Expect != 1 || p.Tags[TagExpect] != "1" {
 		return false
 	}
 	if !m.rejected[p.Name] {
-		s.Logger.Error("server not added to the Raft group: both it and this one were started to form one alone; "+
-			"start it again with an empty data directory and --retry-join", "peer", p.Name)
+		s.Logger.Error("server not added to the Raft group: this server and the peer were each started to form a group alone; "+
+			"restart the peer with an empty data directory and --retry-join", "peer", p.Name)
 	}
 	m.rejected[p.Name] = true
 	return true
 }
 
-func (s *Service) apply(ctx context.Context, c change) error {
+func (s *Service) apply(ctx context.Context, c change) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, changeTimeout)
 	defer cancel()
-	var err error
+	message := ""
 	switch c.kind {
 	case addServer:
-		if err = s.Store.AddNonvoter(ctx, c.node); err == nil {
-			s.Logger.Info("server added to the Raft group; it has no vote yet", "peer", c.node)
-		}
+		message, err = "server added to the Raft group without a vote", s.Store.AddNonvoter(ctx, c.node)
 	case giveVote:
-		if err = s.Store.AddVoter(ctx, c.node); err == nil {
-			s.Logger.Info("server has a vote in the Raft group", "peer", c.node)
-		}
+		message, err = "server has a vote in the Raft group", s.Store.AddVoter(ctx, c.node)
 	case removeServer:
-		if err = s.Store.RemoveServer(ctx, c.node); err == nil {
-			s.Logger.Info("server removed from the Raft group", "peer", c.node, "reason", c.reason)
-		}
+		message, err = "server removed from the Raft group", s.Store.RemoveServer(ctx, c.node)
+	}
+	if err == nil {
+		s.Logger.Info(message, "peer", c.node, "reason", c.reason)
 	}
 	return err
 }
@@ -162,7 +156,7 @@ func (s *Service) apply(ctx context.Context, c change) error {
 type change struct {
 	kind   changeKind
 	node   string
-	reason string // reason of a removal
+	reason string
 }
 
 type changeKind string
@@ -179,12 +173,12 @@ type warning struct{ node, reason string }
 // membership is the state of a leader between two calls of plan. The methods
 // read no clock and change only this state.
 type membership struct {
-	self      string
+	self      string // the leader
 	expect    int
 	deadAfter time.Duration
 
 	down     map[string]time.Time // servers of the group that are down, with the start of the outage
-	upToDate map[string]time.Time // servers without a vote, with the time at which they became up to date
+	upToDate map[string]time.Time // up-to-date servers without a vote, with the start of that state
 	stuck    map[string]bool      // dead voters that must stay
 	rejected map[string]bool      // logged servers that formed their own group
 	warnings []warning            // warnings that are not logged yet
@@ -198,8 +192,9 @@ func newMembership(self string, expect int) *membership {
 }
 
 // plan returns the changes to make now, and the maximum time until the next
-// call. The servers are the members of the Raft group, and last is the last
-// index of the leader. exclude reports whether a server must not be added.
+// call. The argument servers has the members of the Raft group, last is the
+// last index of the leader, and members has the members of the LAN pool.
+// exclude reports whether a server must not be added.
 func (m *membership) plan(
 	now time.Time, servers []raftstore.Member, last uint64, members []gossip.Member, exclude func(gossip.Member) bool,
 ) (changes []change, wait time.Duration) {
@@ -210,21 +205,21 @@ func (m *membership) plan(
 	}
 	for _, p := range members {
 		if p.Alive() && !inGroup[p.Name] && !exclude(p) {
-			changes = append(changes, change{kind: addServer, node: p.Name})
+			changes = append(changes, change{addServer, p.Name, "alive in the LAN pool"})
 		}
 	}
 	for _, s := range servers {
 		if s.Voter || s.Node == m.self {
 			continue
 		}
-		if left := m.untilVote(now, s, last, find(members, s.Node)); left == 0 {
-			changes = append(changes, change{kind: giveVote, node: s.Node})
+		if remaining := m.untilVote(now, s, last, members); remaining == 0 {
+			changes = append(changes, change{giveVote, s.Node, "up to date"})
 		} else {
-			wait = min(wait, left)
+			wait = min(wait, remaining)
 		}
 	}
-	dead, left := m.dead(now, servers, members)
-	wait = min(wait, left)
+	dead, untilDead := m.dead(now, servers, members)
+	wait = min(wait, untilDead)
 	for _, s := range dead {
 		if err := m.mayRemove(s, servers, members); err != nil {
 			if !m.stuck[s.Node] {
@@ -234,15 +229,15 @@ func (m *membership) plan(
 			continue
 		}
 		reason := fmt.Sprintf("down for %v", now.Sub(m.down[s.Node]).Round(time.Second))
-		return append(changes, change{kind: removeServer, node: s.Node, reason: reason}), wait // at most one removal
+		return append(changes, change{removeServer, s.Node, reason}), wait // at most one removal
 	}
 	return changes, wait
 }
 
 // untilVote returns the time until the next check of a server without a vote,
 // or 0 if the server may have a vote now.
-func (m *membership) untilVote(now time.Time, s raftstore.Member, last uint64, p *gossip.Member) time.Duration {
-	upToDate := p != nil && p.Alive() && s.LastContact >= 0 && s.LastContact < recentContact &&
+func (m *membership) untilVote(now time.Time, s raftstore.Member, last uint64, members []gossip.Member) time.Duration {
+	upToDate := alive(members, s.Node) && s.LastContact >= 0 && s.LastContact < recentContact &&
 		s.LastIndex > 0 && s.LastIndex+maxTrailing >= last
 	if !upToDate {
 		delete(m.upToDate, s.Node)
@@ -278,17 +273,13 @@ func (m *membership) dead(
 			since = contact
 		}
 		down[s.Node] = since
-		if left := m.deadAfter - now.Sub(since); left > 0 {
-			wait = min(wait, left)
+		if remaining := m.deadAfter - now.Sub(since); remaining > 0 {
+			wait = min(wait, remaining)
 		} else {
 			dead = append(dead, s)
 		}
 	}
-	for node := range m.stuck {
-		if _, ok := down[node]; !ok {
-			delete(m.stuck, node)
-		}
-	}
+	maps.DeleteFunc(m.stuck, func(node string, _ bool) bool { return down[node].IsZero() })
 	m.down = down
 	slices.SortFunc(dead, func(a, b raftstore.Member) int {
 		return cmp.Or(down[a.Node].Compare(down[b.Node]), cmp.Compare(a.Node, b.Node))
@@ -308,25 +299,16 @@ func (m *membership) mayRemove(s raftstore.Member, servers []raftstore.Member, m
 	if !s.Voter {
 		return nil
 	}
-	voters, up := 0, 0
-	for _, v := range servers {
-		if !v.Voter {
-			continue
-		}
-		voters++
-		if p := find(members, v.Node); v.Node == m.self || p != nil && p.Alive() {
-			up++
-		}
-	}
+	rest, up := otherVoters(s.Node, m.self, servers, members)
 	expect := m.expect
 	for _, p := range members {
 		if n, err := strconv.Atoi(p.Tags[TagExpect]); err == nil && p.Alive() {
 			expect = max(expect, n)
 		}
 	}
-	switch rest := voters - 1; {
-	case voters-up > rest/2:
-		return fmt.Errorf("%d of %d voters are down: more than a minority", voters-up, voters)
+	switch down := rest + 1 - up; {
+	case down > rest/2:
+		return fmt.Errorf("%d of %d voters are down: more than a minority", down, rest+1)
 	case rest < expect/2+1:
 		return fmt.Errorf("%d voters would remain, and %d servers (bootstrap_expect) need %d", rest, expect, expect/2+1)
 	case up < rest/2+1:
@@ -335,10 +317,31 @@ func (m *membership) mayRemove(s raftstore.Member, servers []raftstore.Member, m
 	return nil
 }
 
+// otherVoters returns the number of voters other than node, and the number of
+// those that are up. The leader is up.
+func otherVoters(node, leader string, servers []raftstore.Member, members []gossip.Member) (voters, up int) {
+	for _, v := range servers {
+		if !v.Voter || v.Node == node {
+			continue
+		}
+		voters++
+		if v.Node == leader || alive(members, v.Node) {
+			up++
+		}
+	}
+	return voters, up
+}
+
+// find returns the member of the LAN pool with the name node, or nil.
 func find(members []gossip.Member, node string) *gossip.Member {
 	i := slices.IndexFunc(members, func(p gossip.Member) bool { return p.Name == node })
 	if i < 0 {
 		return nil
 	}
 	return &members[i]
+}
+
+func alive(members []gossip.Member, node string) bool {
+	p := find(members, node)
+	return p != nil && p.Alive()
 }

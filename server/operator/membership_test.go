@@ -14,8 +14,9 @@ import (
 )
 
 // datacenter parses a short description of a Raft group and a LAN pool. In "a*
-// b+ c! d- e?", a leads, b is alive, c failed, d left, and e is unknown to the
-// pool. A name in capitals has no vote. A name in brackets is not in the group.
+// b+ c! d- e?", a leads, b is alive, c failed, d left, and e is not in the pool.
+// A server in upper case has no vote. A server in parentheses is not in the
+// group.
 func datacenter(text string) (servers []raftstore.Member, members []gossip.Member) {
 	statuses := map[byte]gossip.Status{
 		'*': gossip.StatusAlive, '+': gossip.StatusAlive, '!': gossip.StatusFailed, '-': gossip.StatusLeft,
@@ -59,13 +60,13 @@ func TestPlan_RemovesDeadServers(t *testing.T) {
 	for _, tt := range []struct {
 		group   string
 		expect  int
-		removed string // one after the other
-		warning string
+		removed string // servers in the order of their removal
+		warning string // part of a warning
 	}{
 		{"a* b+ c+", 3, "", ""},
 		{"a* b+ c!", 3, "c", ""},
-		{"a* b+ c?", 3, "c", ""}, // all others were restarted, and never saw it
-		{"a* b+ c-", 3, "", ""},  // stopped cleanly: a rolling restart
+		{"a* b+ c?", 3, "c", ""}, // the pool has no member c after a restart of a and b
+		{"a* b+ c-", 3, "", ""},  // c stopped cleanly, as in a rolling restart
 		{"a* b! c!", 3, "", "more than a minority"},
 		{"a* b+", 3, "", ""},
 		{"a* b!", 3, "", "more than a minority"},
@@ -75,11 +76,11 @@ func TestPlan_RemovesDeadServers(t *testing.T) {
 		{"a* b+ c! d! e!", 5, "", "more than a minority"},
 		{"a* b+ c+ d!", 5, "d", ""},
 		{"a* b+ c!", 5, "", "2 voters would remain, and 5 servers (bootstrap_expect) need 3"},
-		{"a* b+ c!", 1, "c", ""},                   // the others expect 3
+		{"a* b+ c!", 1, "c", ""},                   // the other servers expect 3
 		{"a* b+ c+ D! E!", 3, "d e", ""},           // servers without a vote may always be removed
-		{"a* b! C!", 3, "c", "than a minority"},    // also while a dead voter must stay
-		{"a* b+ c+ d+ e+ f! g!", 3, "f g", ""},     // more than expected
-		{"a* b+ c! D+", 3, "c", ""},                // its replacement gets a vote too
+		{"a* b! C!", 3, "c", "than a minority"},    // c is removed although b must stay
+		{"a* b+ c+ d+ e+ f! g!", 3, "f g", ""},     // more servers than expected
+		{"a* b+ c! D+", 3, "c", ""},                // d gets a vote and replaces c
 		{"a* b+ c- d- e!", 5, "", "3 of 5 voters"}, // a majority is down
 	} {
 		t.Run(tt.group, func(t *testing.T) { testRemoval(t, tt.group, tt.expect, tt.removed, tt.warning) })
@@ -108,7 +109,7 @@ func testRemoval(t *testing.T, group string, expect int, wantRemoved, wantWarnin
 	for _, d := range []time.Duration{0, deadAfter - time.Second} {
 		now = now.Add(d)
 		if step(); len(removed) > 0 {
-			t.Errorf("after %v: removed %v, want none yet", now.Sub(time.Unix(0, 0)), removed)
+			t.Errorf("removed servers after %v = %v, want none before %v", now.Sub(time.Unix(0, 0)), removed, deadAfter)
 		}
 	}
 	now = now.Add(2 * time.Second)
@@ -116,22 +117,20 @@ func testRemoval(t *testing.T, group string, expect int, wantRemoved, wantWarnin
 		step()
 	}
 	if got := strings.Join(removed, " "); got != wantRemoved {
-		t.Errorf("removed %q with expect %d, want %q", got, expect, wantRemoved)
+		t.Errorf("removed servers with expect %d = %q, want %q", expect, got, wantRemoved)
 	}
-	all, seen := "", map[warning]bool{}
+	warnings, unique := "", map[warning]bool{}
 	for _, w := range m.warnings {
-		if all += w.node + ": " + w.reason + "; "; seen[w] {
-			t.Errorf("warning %v is given twice", w)
-		}
-		seen[w] = true
+		warnings += w.node + ": " + w.reason + "; "
+		unique[w] = true
 	}
-	if wantWarning == "" && all != "" || !strings.Contains(all, wantWarning) {
-		t.Errorf("warnings = %q, want %q", all, wantWarning)
+	if wantWarning == "" && warnings != "" || !strings.Contains(warnings, wantWarning) || len(unique) != len(m.warnings) {
+		t.Errorf("warnings = %q, want each once, with %q", warnings, wantWarning)
 	}
 }
 
-// The last contact of Raft counts, whatever the pool reports. A server that
-// returns is no longer down.
+// TestPlan_DownSinceLastContact proves that the outage of a server begins with
+// the last contact of Raft, not with the report of the pool.
 func TestPlan_DownSinceLastContact(t *testing.T) {
 	start := time.Unix(0, 0)
 	m := newMembership("a", 3)
@@ -170,7 +169,7 @@ func TestPlan_NewServersGetVotesOnceStable(t *testing.T) {
 	if changes, _ := m.plan(now, servers, 1000, members, excludeAll); len(changes) > 0 {
 		t.Fatalf("plan() = %v while d is excluded, want no changes", changes)
 	}
-	const alive, failed = gossip.StatusAlive, gossip.StatusFailed
+	const isAlive, failed = gossip.StatusAlive, gossip.StatusFailed
 	for _, s := range []struct {
 		after   time.Duration
 		index   uint64
@@ -179,31 +178,31 @@ func TestPlan_NewServersGetVotesOnceStable(t *testing.T) {
 		want    string
 		when    string
 	}{
-		{0, 0, -1, alive, "", "its index is unknown"},
-		{time.Minute, 700, time.Millisecond, alive, "", "it is behind"},
-		{time.Minute, 800, time.Millisecond, alive, "", "it is up to date from now on"},
-		{StableTime - time.Second, 1000, time.Millisecond, alive, "", "not long enough"},
-		{time.Second / 2, 1000, recentContact, alive, "", "no contact"},
-		{time.Second / 2, 1000, time.Millisecond, alive, "", "up to date again"},
-		{StableTime - time.Second, 1000, time.Millisecond, failed, "", "failed"},
-		{time.Second, 1000, time.Millisecond, alive, "", "alive again"},
-		{StableTime, 1000, time.Millisecond, alive, "give a vote d", "stable"},
+		{0, 0, -1, isAlive, "", "the index of d is unknown"},
+		{time.Minute, 700, time.Millisecond, isAlive, "", "d is behind"},
+		{time.Minute, 800, time.Millisecond, isAlive, "", "d becomes up to date"},
+		{StableTime - time.Second, 1000, time.Millisecond, isAlive, "", "d is not stable yet"},
+		{time.Second / 2, 1000, recentContact, isAlive, "", "d has no contact"},
+		{time.Second / 2, 1000, time.Millisecond, isAlive, "", "d is up to date again"},
+		{StableTime - time.Second, 1000, time.Millisecond, failed, "", "d has failed"},
+		{time.Second, 1000, time.Millisecond, isAlive, "", "d is alive again"},
+		{StableTime, 1000, time.Millisecond, isAlive, "give a vote d", "d is stable"},
 	} {
 		now = now.Add(s.after)
 		members[3].Status = s.status
 		d := raftstore.Member{Node: "d", LastIndex: s.index, LastContact: s.contact}
 		changes, wait := m.plan(now, append(slices.Clone(servers), d), 1000, members, excludeNone)
 		if got := textOf(changes); got != s.want {
-			t.Errorf("%s: plan() = %q, want %q", s.when, got, s.want)
+			t.Errorf("plan() when %s = %q, want %q", s.when, got, s.want)
 		}
 		if len(changes) == 0 && wait > nonvoterInterval {
-			t.Errorf("%s: plan() waits %v, want at most %v", s.when, wait, nonvoterInterval)
+			t.Errorf("plan() when %s = wait %v, want at most %v", s.when, wait, nonvoterInterval)
 		}
 	}
 }
 
 func TestHolds(t *testing.T) {
-	var h holds
+	h := newHolds()
 	now := time.Unix(0, 0)
 	end := now.Add(time.Minute)
 	for _, node := range []string{"b", "c", "d"} {
@@ -226,7 +225,7 @@ func TestCheckRemoval(t *testing.T) {
 	for _, tt := range []struct {
 		group, node string
 		force       bool
-		want        string // in the error; "": allowed
+		want        string // part of the error; "" means nil
 	}{
 		{"a* b+ c!", "c", false, ""},
 		{"a* b+ c?", "c", false, ""},
@@ -245,7 +244,7 @@ func TestCheckRemoval(t *testing.T) {
 		servers, members := datacenter(tt.group)
 		err := checkRemoval("dc1", "a", &pb.RemovePeerRequest{Node: tt.node, Force: tt.force}, servers, members)
 		if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
-			t.Errorf("checkRemoval(%s of %s, force %v) = %v, want %q", tt.node, tt.group, tt.force, err, tt.want)
+			t.Errorf("checkRemoval(%s of %q, force %v) = %v, want %q", tt.node, tt.group, tt.force, err, tt.want)
 		}
 	}
 }

@@ -5,7 +5,6 @@ package operator
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
@@ -35,10 +34,8 @@ const TagExpect = "expect"
 type Config struct {
 	// DC and Node name this server.
 	DC, Node string
-	// Store is this server's part of the Raft group.
-	Store *raftstore.Store
-	// LAN is the LAN pool.
-	LAN *gossip.Pool
+	Store    *raftstore.Store
+	LAN      *gossip.Pool
 	// Expect is the number of servers that the datacenter was set up for
 	// (bootstrap_expect).
 	Expect int
@@ -52,13 +49,13 @@ type Config struct {
 type Service struct {
 	pb.UnimplementedOperatorServiceServer
 	Config
-	holds holds
-	saves chan struct{} // holds a token for each snapshot that is being saved
+	holds *holds
+	saves chan struct{} // has a token for each save of a snapshot in progress
 }
 
 // New returns a Service.
 func New(cfg Config) *Service {
-	return &Service{Config: cfg, saves: make(chan struct{}, maxSaves)}
+	return &Service{Config: cfg, holds: newHolds(), saves: make(chan struct{}, maxSaves)}
 }
 
 // ListPeers implements pb.OperatorServiceServer. The leader responds.
@@ -97,12 +94,11 @@ func (s *Service) RemovePeer(ctx context.Context, req *pb.RemovePeerRequest) (*p
 		return nil, resource.StatusError(err)
 	}
 	members := s.LAN.Members()
-	m := find(members, req.Node)
-	running := m != nil && m.Alive()
+	running := alive(members, req.Node)
 	if err := checkRemoval(s.DC, s.Node, req, servers, members); err != nil {
 		return nil, err
 	}
-	if running { // before the removal: RunMembership would add it again at once
+	if running { // before the removal, because RunMembership would add the server again at once
 		s.holds.add(req.Node, time.Now().Add(holdTime))
 	}
 	ctx, cancel := context.WithTimeout(ctx, changeTimeout)
@@ -117,9 +113,9 @@ func (s *Service) RemovePeer(ctx context.Context, req *pb.RemovePeerRequest) (*p
 }
 
 // checkRemoval returns the reason why an operator may not remove a server, as a
-// status. It has no side effects. The argument self is the leader.
+// gRPC status.
 func checkRemoval(
-	dc, self string, req *pb.RemovePeerRequest, servers []raftstore.Member, members []gossip.Member,
+	dc, leader string, req *pb.RemovePeerRequest, servers []raftstore.Member, members []gossip.Member,
 ) error {
 	refuse := func(format string, args ...any) error {
 		return status.Errorf(codes.FailedPrecondition, format, args...)
@@ -134,24 +130,14 @@ func checkRemoval(
 			req.Node, dc, strings.Join(names, ", "))
 	}
 	s := servers[i]
-	rest, up := 0, 0
-	for _, v := range servers {
-		if !v.Voter || v.Node == s.Node {
-			continue
-		}
-		rest++
-		if m := find(members, v.Node); v.Node == self || m != nil && m.Alive() {
-			up++
-		}
-	}
-	m := find(members, s.Node)
-	alive := m != nil && m.Alive() || s.LastContact >= 0 && s.LastContact < recentContact
+	rest, up := otherVoters(s.Node, leader, servers, members)
+	running := alive(members, s.Node) || s.LastContact >= 0 && s.LastContact < recentContact
 	switch {
 	case s.Voter && rest == 0:
-		return refuse("%s is the only voter of %s: without it there is no leader, and nothing can be written", s.Node, dc)
-	case s.Node == self:
+		return refuse("%s is the only voter of %s: without a voter there is no leader, and writes fail", s.Node, dc)
+	case s.Node == leader:
 		return refuse("%s leads %s: transfer leadership first, with: wanfed operator raft transfer-leader", s.Node, dc)
-	case alive && !req.Force:
+	case running && !req.Force:
 		return refuse("%s is alive; stop it first, or remove it all the same with --force", s.Node)
 	case s.Voter && up < rest/2+1:
 		return refuse("without %s only %d of the %d voters that remain would be up: no quorum; "+
@@ -161,12 +147,10 @@ func checkRemoval(
 }
 
 // TransferLeader implements pb.OperatorServiceServer.
-func (s *Service) TransferLeader(
-	ctx context.Context, req *pb.TransferLeaderRequest,
-) (*pb.TransferLeaderResponse, error) {
+func (s *Service) TransferLeader(ctx context.Context, req *pb.TransferLeaderRequest) (*pb.TransferLeaderResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, successorTimeout)
 	defer cancel()
-	if req.Node == s.Node { // this server leads already
+	if req.Node == s.Node { // only the leader serves the call
 		return &pb.TransferLeaderResponse{Leader: s.Node}, nil
 	}
 	var err error
@@ -190,13 +174,13 @@ func (s *Service) TransferLeader(
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return nil, status.Error(codes.DeadlineExceeded, fmt.Sprintf("%s gave leadership up, "+
-				"and does not know the new leader yet; see: wanfed operator raft list-peers", s.Node))
+			return nil, status.Errorf(codes.DeadlineExceeded, "%s is no longer the leader, "+
+				"and the new leader is not known yet; see: wanfed operator raft list-peers", s.Node)
 		}
 	}
 }
 
-// operatorName returns the operator that makes a call, for the log.
+// operatorName returns the name of the operator that makes a call, for the log.
 func operatorName(ctx context.Context) string {
 	p, err := rpc.Peer(ctx)
 	if err != nil {

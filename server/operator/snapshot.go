@@ -8,7 +8,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"hash"
-	"io"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc"
@@ -24,21 +24,19 @@ import (
 const (
 	// partSize is the size of the data of one message, in bytes.
 	partSize = 256 << 10
-	// maxSaves bounds the snapshots that are saved at a time. Each keeps one
-	// state of the store in memory.
+	// maxSaves bounds the snapshots that are saved at a time.
 	maxSaves = 2
 )
 
 // SaveSnapshot implements pb.OperatorServiceServer. It blocks while the caller
-// does not read. A caller that does not respond at all is disconnected by
-// keepalive.
+// does not read. Keepalive disconnects a caller that does not respond.
 func (s *Service) SaveSnapshot(_ *pb.SaveSnapshotRequest, stream grpc.ServerStreamingServer[pb.SnapshotPart]) error {
 	select {
 	case s.saves <- struct{}{}:
 		defer func() { <-s.saves }()
 	default:
 		return status.Errorf(codes.ResourceExhausted,
-			"%d snapshots are being saved already; try again when one is done", maxSaves)
+			"%d saves of snapshots are in progress, which is the limit; try again later", maxSaves)
 	}
 	saved, err := s.Store.Snapshot(stream.Context())
 	if err != nil {
@@ -64,40 +62,38 @@ func (s *Service) SaveSnapshot(_ *pb.SaveSnapshotRequest, stream grpc.ServerStre
 	return stream.Send(&pb.SnapshotPart{Part: &pb.SnapshotPart_End{End: m.Proto()}})
 }
 
-// partWriter sends written data in messages.
+// partWriter sends written data in messages of at most partSize bytes.
 type partWriter struct {
 	stream grpc.ServerStreamingServer[pb.SnapshotPart]
-	sum    hash.Hash
-	n      int64
+	sum    hash.Hash // of the data
+	n      int64     // bytes sent
 }
 
 func (w *partWriter) Write(p []byte) (int, error) {
-	for done := 0; done < len(p); {
-		chunk := p[done:min(len(p), done+partSize)]
+	written := 0
+	for chunk := range slices.Chunk(p, partSize) {
 		if w.n+int64(len(chunk)) > raftstore.MaxArchiveSize {
-			return done, status.Errorf(codes.ResourceExhausted,
-				"the records are more than %d bytes: no snapshot file can hold them", int64(raftstore.MaxArchiveSize))
+			return written, status.Errorf(codes.ResourceExhausted,
+				"the resources are larger than the maximum size of a snapshot, %d bytes", int64(raftstore.MaxArchiveSize))
 		}
 		if err := w.stream.Send(&pb.SnapshotPart{Part: &pb.SnapshotPart_Data{Data: chunk}}); err != nil {
-			return done, err
+			return written, err
 		}
 		w.sum.Write(chunk)
 		w.n += int64(len(chunk))
-		done += len(chunk)
+		written += len(chunk)
 	}
-	return len(p), nil
+	return written, nil
 }
 
 // RestoreSnapshot implements pb.OperatorServiceServer.
-func (s *Service) RestoreSnapshot(
-	stream grpc.ClientStreamingServer[pb.SnapshotPart, pb.RestoreSnapshotResponse],
-) error {
+func (s *Service) RestoreSnapshot(stream grpc.ClientStreamingServer[pb.SnapshotPart, pb.RestoreSnapshotResponse]) error {
 	first, err := stream.Recv()
 	if err != nil {
 		return err
 	}
 	if first.GetManifest() == nil {
-		return status.Error(codes.InvalidArgument, "the first part of a snapshot is its manifest")
+		return status.Error(codes.InvalidArgument, "the first part of a snapshot must be its manifest")
 	}
 	m := raftstore.ManifestFromProto(first.GetManifest())
 	if err := m.CheckDatacenter(s.DC); err != nil {
@@ -112,7 +108,7 @@ func (s *Service) RestoreSnapshot(
 	case err != nil:
 		s.Logger.Warn("cannot restore a snapshot", "err", err)
 		err = resource.StatusError(err)
-		if status.Code(err) == codes.Internal { // such as a full disk: nothing was changed
+		if status.Code(err) == codes.Internal { // for example a full disk; nothing was changed
 			err = status.Error(codes.FailedPrecondition, err.Error())
 		}
 		return err
@@ -129,11 +125,8 @@ type partReader struct {
 func (r *partReader) Read(p []byte) (int, error) {
 	for len(r.rest) == 0 {
 		part, err := r.recv()
-		if errors.Is(err, io.EOF) {
-			return 0, io.EOF
-		}
 		if err != nil {
-			return 0, err
+			return 0, err // io.EOF after the last message
 		}
 		if _, ok := part.GetPart().(*pb.SnapshotPart_Data); !ok {
 			return 0, status.Error(codes.InvalidArgument, "only data may follow the manifest of a snapshot")

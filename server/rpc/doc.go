@@ -1,27 +1,28 @@
 // SPDX-License-Identifier: MPL-2.0
 
-// Package rpc is the gRPC edge of one server. It authorizes each call, routes
-// it to the leader of the datacenter where that is required, and bounds what
-// one peer may use. Services see only calls that passed these checks.
+// Package rpc is the gRPC edge of one server: the part between the connections
+// and the gRPC services. The edge authorizes each call, forwards the call to
+// the leader of the datacenter if necessary, and limits each peer. Services
+// receive only calls that passed these checks.
 //
 // # Flow
 //
-//  1. The caller is identified by the certificate of its connection. A server
-//     may name the caller whose request it forwards. A server of this
-//     datacenter may name any caller. A server of another datacenter may name
-//     an operator of its own datacenter, if [Config.AllowRemoteWritesFrom]
-//     lists that datacenter.
-//  2. The rule of the method decides whether the caller may call it. [Rules]
-//     lists all rules. A method without a rule does not exist.
-//  3. A call that the leader must serve is forwarded to the leader, with the
-//     identity of the caller. While the datacenter has no leader, the call waits
-//     up to 7 seconds.
-//  4. The service handles the call. The type of a resource decides which callers
-//     may write it.
+//  1. The certificate of the connection identifies the caller. A server may
+//     name the caller whose request it forwards. A server of this datacenter
+//     may name any caller. A server of another datacenter may name an operator
+//     of its own datacenter, if [Config.AllowRemoteWritesFrom] lists that
+//     datacenter.
+//  2. The rule of the method lists the roles that may call the method. A call
+//     of a method without a rule fails with Unimplemented.
+//  3. If only the leader may serve the call, the edge forwards the call to the
+//     leader, with the identity of the caller. While the datacenter has no
+//     leader, the call waits up to 7 seconds.
+//  4. The service handles the call. For a resource, its type decides which
+//     callers may write it.
 //
 // # Example
 //
-//	edge, err := rpc.New(rpc.Config{DC: "dc1", Node: "srv1", Leader: store, ...})
+//	edge := rpc.New(rpc.Config{DC: "dc1", Node: "srv1", Leader: store, ...})
 //	pb.RegisterOperatorServiceServer(edge, operators)
 //	if err := edge.RegisterIntrospection(); err != nil {
 //		return err
@@ -30,8 +31,8 @@
 //
 // # Limits
 //
-// These limits hold for each peer, over all its connections. Servers of this
-// datacenter are exempt: they form one store with this server.
+// These limits apply to each peer, over all its connections. Servers of this
+// datacenter are exempt, because they form one store with this server.
 //
 //   - Open calls: 16,384 for operators and for servers of other datacenters,
 //     1,024 for gateways and clients. A call beyond the limit fails with
@@ -39,10 +40,11 @@
 //   - Responses that may be large: 32, from the start of the computation until
 //     the response is sent. A further call waits. Each response has at most
 //     [api.MaxMessageSize] bytes. A call that waits for a change is not counted.
-//   - One connection: 32,768 calls, 64 KiB of headers for each call.
+//
+// A connection has at most 32,768 calls, with 64 KiB of headers for each call.
 //
 // # Goroutines
 //
 // [Edge.Serve] starts the goroutines of gRPC and joins them. When its context
-// ends, streams end at once, and unary calls get 2 seconds.
+// ends, streams end at once, and unary calls have 2 seconds to finish.
 package rpc

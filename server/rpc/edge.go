@@ -5,7 +5,6 @@ package rpc
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"time"
@@ -37,7 +36,7 @@ const (
 	stopTimeout = 2 * time.Second
 )
 
-// Leadership reports the leader of the Raft group to an Edge.
+// Leadership reports the leader of the Raft group.
 type Leadership interface {
 	// IsLeader reports whether this server leads its datacenter.
 	IsLeader() bool
@@ -47,48 +46,33 @@ type Leadership interface {
 	LeaderChanged() <-chan struct{}
 }
 
-// Config configures an Edge.
+// Config configures an Edge. Fields are required unless documented otherwise.
 type Config struct {
 	// DC and Node name this server. Domain is the domain of names on the wire.
-	// All are required.
 	DC, Node, Domain string
-	// Leader reports which server leads. Required.
-	Leader Leadership
+	Leader           Leadership
 	// WriteError returns the reason why this server cannot write its log, or
 	// nil. The error of a call that found no leader includes the reason.
-	// Required.
 	WriteError func() error
 	// Connect returns a connection to another server of this datacenter.
-	// Required.
 	Connect func(node string) (grpc.ClientConnInterface, error)
 	// AllowRemoteWritesFrom returns the datacenters whose servers may forward
-	// calls of their operators. "*" stands for every datacenter. Required.
+	// calls of their operators. "*" stands for every datacenter.
 	AllowRemoteWritesFrom func() []string
-	// Logger is required.
-	Logger *slog.Logger
+	Logger                *slog.Logger
 }
 
-func (c Config) validate() error {
-	if c.DC == "" || c.Node == "" || c.Domain == "" {
-		return errors.New("DC, Node or Domain is empty")
-	}
-	if c.Leader == nil || c.WriteError == nil || c.Connect == nil || c.AllowRemoteWritesFrom == nil || c.Logger == nil {
-		return errors.New("Leader, WriteError, Connect, AllowRemoteWritesFrom or Logger is nil")
-	}
-	return nil
-}
-
-// Edge is the gRPC server of one datacenter server. It implements
-// grpc.ServiceRegistrar. Services must be registered before Serve.
+// Edge is the gRPC server of one datacenter server. Services must be registered
+// before Serve.
 type Edge struct {
 	cfg    Config
 	denied *denials
 	grpc   *grpc.Server
 
-	open      *limit.PerPeer // open calls
+	openCalls *limit.PerPeer
 	responses *limit.PerPeer // responses that may be large, until they are sent
 
-	stopping context.Context // ends with Serve's context, and ends all streams
+	stopping context.Context // ends with the context of Serve; then all streams end
 	stop     context.CancelFunc
 }
 
@@ -100,13 +84,10 @@ var _ grpc.ServiceRegistrar = (*Edge)(nil)
 const streamWorkers = 256
 
 // New returns an Edge without services.
-func New(cfg Config) (*Edge, error) {
-	if err := cfg.validate(); err != nil {
-		return nil, fmt.Errorf("gRPC edge: %w", err)
-	}
+func New(cfg Config) *Edge {
 	e := &Edge{
 		cfg: cfg, denied: newDenials(cfg.Logger),
-		open:      limit.New(func(p tlsutil.Peer) int64 { return maxOpenCalls(p.Role) }),
+		openCalls: limit.New(func(p tlsutil.Peer) int64 { return maxOpenCalls(p.Role) }),
 		responses: limit.New(func(tlsutil.Peer) int64 { return maxResponses }),
 	}
 	e.stopping, e.stop = context.WithCancel(context.Background())
@@ -128,14 +109,14 @@ func New(cfg Config) (*Edge, error) {
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 20 * time.Second, Timeout: 10 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
 	)
-	return e, nil
+	return e
 }
 
 // RegisterService implements grpc.ServiceRegistrar.
 func (e *Edge) RegisterService(desc *grpc.ServiceDesc, impl any) { e.grpc.RegisterService(desc, impl) }
 
-// RegisterIntrospection registers the health and reflection services, for all
-// services that were registered before.
+// RegisterIntrospection registers the health and reflection services. It
+// reports all services that were registered before.
 func (e *Edge) RegisterIntrospection() error {
 	descriptors, err := resource.NewDescriptors()
 	if err != nil {
@@ -152,8 +133,9 @@ func (e *Edge) RegisterIntrospection() error {
 	return nil
 }
 
-// Serve answers calls on all listeners until ctx ends. Connections must be TLS
-// with the handshake done and the peer verified. It may be called once.
+// Serve serves calls on all listeners until ctx ends. Connections must be TLS
+// connections with a complete handshake and a verified peer. Serve may be
+// called once.
 func (e *Edge) Serve(ctx context.Context, listeners ...net.Listener) error {
 	served, sctx := errgroup.WithContext(ctx)
 	for _, ln := range listeners {
@@ -172,21 +154,21 @@ func (e *Edge) Serve(ctx context.Context, listeners ...net.Listener) error {
 	return served.Wait()
 }
 
-// Denied returns how many calls were denied, by method and role of the caller.
+// Denied returns the number of denied calls, by method and role of the caller.
 func (e *Edge) Denied() map[DeniedCall]uint64 { return e.denied.counts() }
 
-// Responses bounds the responses that may be large.
+// Responses returns the limit of the responses that may be large.
 func (e *Edge) Responses() *limit.PerPeer { return e.responses }
 
 // call is an authorized call.
 type call struct {
-	rule      Rule
+	rule      rule
 	caller    tlsutil.Peer
-	forwarded bool // by a server of this datacenter
+	forwarded bool // a server of this datacenter forwarded the call
 }
 
-// admit identifies the caller and applies the rule of the method. The returned
-// context carries the caller: see Peer.
+// admit identifies the caller and applies the rule of the method. Peer returns
+// the caller from the returned context.
 func (e *Edge) admit(ctx context.Context, method string) (context.Context, call, error) {
 	r, known := rules[resource.CanonicalMethod(method)]
 	p, forwarded, err := e.identify(ctx, r)
@@ -198,7 +180,7 @@ func (e *Edge) admit(ctx context.Context, method string) (context.Context, call,
 	}
 	if err := r.allow(p, method, e.cfg.DC); err != nil {
 		err = status.Error(codes.PermissionDenied, err.Error())
-		e.denied.note(p, method, err)
+		e.denied.record(p, method, err)
 		return ctx, call{}, err
 	}
 	return tlsutil.WithPeer(ctx, p), call{r, p, forwarded}, nil
@@ -217,12 +199,12 @@ func (e *Edge) unary(
 		return err
 	}
 	switch {
-	case c.rule.WaitsForLeader:
+	case c.rule.waitsForLeader:
 		err = e.retryUntilLeader(ctx, serve)
-	case c.rule.Leader:
+	case c.rule.leader:
 		err = e.atLeader(ctx, c.forwarded, serve, func(node string) (retry bool, err error) {
 			resp, err = e.forward(ctx, c, node, info.FullMethod, req)
-			if notDone(err) || c.rule.Idempotent && status.Code(err) == codes.Unavailable {
+			if notDone(err) || c.rule.idempotent && status.Code(err) == codes.Unavailable {
 				return true, err
 			}
 			return false, e.unknownOutcome(node, err)
@@ -233,7 +215,8 @@ func (e *Edge) unary(
 	return resp, err
 }
 
-// serve calls the service.
+// serve calls the service at this server. A response that may be large holds a
+// slot until it is sent.
 func (e *Edge) serve(ctx context.Context, c call, req any, method string, next grpc.UnaryHandler) (any, error) {
 	slot, err := e.responseSlot(ctx, c)
 	if err != nil {
@@ -247,7 +230,7 @@ func (e *Edge) serve(ctx context.Context, c call, req any, method string, next g
 	if err == nil {
 		err = resource.CheckListSize(resp, api.MaxMessageSize)
 	}
-	e.denied.note(c.caller, method, err)
+	e.denied.recordDenial(c.caller, method, err)
 	switch {
 	case slot == nil:
 		return resp, err
@@ -258,7 +241,7 @@ func (e *Edge) serve(ctx context.Context, c call, req any, method string, next g
 	return newLimitedResponse(ctx, resp, slot), nil
 }
 
-// stream is the interceptor of streams. They end when the server stops.
+// stream is the interceptor of streams. Streams end when the server stops.
 func (e *Edge) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
 	ctx, c, err := e.admit(ss.Context(), info.FullMethod)
 	if err != nil {
@@ -268,20 +251,19 @@ func (e *Edge) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo
 	defer cancel()
 	defer context.AfterFunc(e.stopping, cancel)()
 	serve := func() error { return next(srv, streamWithContext{ss, ctx}) }
-	if c.rule.Leader {
+	if c.rule.leader {
 		err = e.streamAtLeader(ctx, c, info, ss, serve)
 	} else {
 		err = serve()
 	}
-	e.denied.note(c.caller, info.FullMethod, err)
+	e.denied.recordDenial(c.caller, info.FullMethod, err)
 	if e.stopping.Err() != nil {
 		return status.Error(codes.Unavailable, "server is stopping")
 	}
 	return err
 }
 
-// streamWithContext is a stream with another context. It stores the context,
-// because the context belongs to the stream.
+// streamWithContext replaces the context of a stream.
 type streamWithContext struct {
 	grpc.ServerStream
 	ctx context.Context
@@ -291,23 +273,22 @@ func (s streamWithContext) Context() context.Context { return s.ctx }
 
 // Limits of each peer: see the package documentation.
 const (
-	// manyCalls is the maximum number of open calls of a peer that calls for
-	// many clients or runs many watches. It is the limit of operators and of
-	// servers of other datacenters.
+	// manyCalls is the maximum number of open calls of an operator, and of a
+	// server of another datacenter. These peers make calls for many clients, or
+	// run many watches.
 	manyCalls = 16384
-	// fewCalls is the maximum number of open calls of any other peer.
+	// fewCalls is the maximum number of open calls of a gateway or a client.
 	fewCalls = 1024
 	// maxConnCalls bounds the calls of one connection. It includes cancelled
 	// calls that have not ended yet, and calls whose response was not sent yet.
 	maxConnCalls = 2 * manyCalls
-	// maxResponses bounds the responses to one peer that may be large, from the
-	// start of the computation until the response is sent.
+	// maxResponses bounds the responses to one peer that may be large.
 	maxResponses = 32
-	// smallResponse is the size, in bytes, up to which a response needs no slot
-	// while it waits to be sent.
-	smallResponse = 8 << 10
+	// SmallResponse is the maximum size, in bytes, of a response that needs no
+	// slot while it waits to be sent.
+	SmallResponse = 8 << 10
 	// MaxHeaders bounds the headers of a call, or of an HTTP request with its
-	// URL, in bytes. Each connection may use that much memory for headers.
+	// URL, in bytes. Each connection may use this amount of memory for headers.
 	MaxHeaders = 64 << 10
 )
 
@@ -320,25 +301,23 @@ func maxOpenCalls(r tlsutil.Role) int64 {
 	return fewCalls
 }
 
-// exempt reports whether p is exempt from all limits. Servers of this
-// datacenter are exempt, because they form one store with this server.
+// exempt reports whether p is exempt from all limits.
 func (e *Edge) exempt(p tlsutil.Peer) bool { return p.Role == tlsutil.RoleServer && p.DC == e.cfg.DC }
 
 // countCall counts a call from its headers to its end, or rejects the call.
-// gRPC calls countCall from the goroutine that reads the connection. At that
-// time only the context of the call is allocated. The context ends with the
-// call.
+// gRPC calls countCall from the goroutine that reads the connection, before it
+// allocates memory for the call. The context ends with the call.
 func (e *Edge) countCall(ctx context.Context, info *tap.Info) (context.Context, error) {
 	p, err := e.holder(ctx)
 	if err != nil || e.exempt(p) {
 		return ctx, err
 	}
-	slot := e.open.TryAcquire(p)
+	slot := e.openCalls.TryAcquire(p)
 	if slot == nil {
 		err := status.Errorf(codes.ResourceExhausted,
-			"%v has %d calls open already, the most that one may have here: end some, or use another certificate",
+			"%v already has %d open calls, which is the limit: end some, or use another certificate",
 			p, maxOpenCalls(p.Role))
-		e.denied.count(p, info.FullMethodName, err)
+		e.denied.record(p, info.FullMethodName, err)
 		return ctx, err
 	}
 	context.AfterFunc(ctx, slot.Release)

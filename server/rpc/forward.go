@@ -31,32 +31,32 @@ const (
 	// forwardDelay is the pause before a call is forwarded again to a leader
 	// that could not be reached.
 	forwardDelay = 100 * time.Millisecond
-	// acceptedKey is the header by which a leader accepts a forwarded stream,
-	// before it reads the first message.
+	// acceptedKey is the header that a leader sends when it accepts a forwarded
+	// stream, before it reads the first message.
 	acceptedKey = "wanfed-leader"
-	// consistencyKey is the metadata key of the consistency of a read.
-	consistencyKey = "x-wanfed-consistency"
 )
 
 // atLeader makes a call at the leader. If this server leads, atLeader calls
-// here. Otherwise it calls there(node), which forwards the call. It waits, up
-// to leaderTimeout, while the datacenter has no leader or there reports retry.
+// serve. Otherwise atLeader calls forward with the node of the leader. It
+// repeats this, up to leaderTimeout, while the datacenter has no leader or
+// forward returns retry. The argument forwarded reports that another server
+// forwarded the call to this server.
 func (e *Edge) atLeader(
-	ctx context.Context, forwarded bool, here func() error, there func(node string) (retry bool, err error),
+	ctx context.Context, forwarded bool, serve func() error, forward func(node string) (retry bool, err error),
 ) error {
 	timeout := time.After(leaderTimeout)
 	for {
 		changed, err := e.cfg.Leader.LeaderChanged(), e.noLeader()
 		var delay <-chan time.Time
 		if e.cfg.Leader.IsLeader() {
-			return here()
+			return serve()
 		}
 		if node, ok := e.cfg.Leader.Leader(); ok && node != e.cfg.Node {
-			if forwarded { // return at once: the forwarding server must find the leader again
+			if forwarded { // the forwarding server must find the leader again
 				return e.notLeader(node)
 			}
 			var retry bool
-			if retry, err = there(node); !retry {
+			if retry, err = forward(node); !retry {
 				return err
 			}
 			delay = time.After(forwardDelay) // the leader may be dead, or no longer lead
@@ -72,13 +72,13 @@ func (e *Edge) atLeader(
 	}
 }
 
-// retryUntilLeader repeats a call on this server while the call fails because
-// the datacenter has no leader.
-func (e *Edge) retryUntilLeader(ctx context.Context, here func() error) error {
-	for began := time.Now(); ; {
+// retryUntilLeader calls serve. It repeats this, up to leaderTimeout, while
+// serve fails because the datacenter has no leader.
+func (e *Edge) retryUntilLeader(ctx context.Context, serve func() error) error {
+	for start := time.Now(); ; {
 		changed := e.cfg.Leader.LeaderChanged()
-		err := here()
-		if err == nil || !notDone(err) || time.Since(began) >= leaderTimeout {
+		err := serve()
+		if !notDone(err) || time.Since(start) >= leaderTimeout {
 			return err
 		}
 		backoff.Sleep(ctx, forwardDelay, changed)
@@ -91,11 +91,11 @@ func (e *Edge) retryUntilLeader(ctx context.Context, here func() error) error {
 // noLeader returns the error of a call that waited for a leader without
 // success.
 func (e *Edge) noLeader() error {
-	why := "its servers must reach each other (see: wanfed members)"
+	reason := "its servers must reach each other (see: wanfed members)"
 	if err := e.cfg.WriteError(); err != nil {
-		why = fmt.Sprintf("%s: %v", e.cfg.Node, err)
+		reason = fmt.Sprintf("%s: %v", e.cfg.Node, err)
 	}
-	return resource.StatusError(noLeaderError(fmt.Sprintf("%s has no leader; %s", e.cfg.DC, why)))
+	return resource.StatusError(noLeaderError(fmt.Sprintf("%s has no leader; %s", e.cfg.DC, reason)))
 }
 
 // noLeaderError is a resource.ErrNotLeader with its own text.
@@ -104,8 +104,8 @@ type noLeaderError string
 func (e noLeaderError) Error() string        { return string(e) }
 func (e noLeaderError) Is(target error) bool { return target == resource.ErrNotLeader }
 
-// notLeader returns the error of a call that was forwarded to this server even
-// though node leads.
+// notLeader returns the error of a call that was forwarded to this server while
+// node leads.
 func (e *Edge) notLeader(node string) error {
 	return resource.StatusError(fmt.Errorf("%s in %s: %w; %s is", e.cfg.Node, e.cfg.DC, resource.ErrNotLeader, node))
 }
@@ -117,8 +117,8 @@ func (e *Edge) notSent(node string, err error) error {
 		e.cfg.Node, e.cfg.DC, resource.ErrNotLeader, node, status.Convert(err).Message()))
 }
 
-// notDone reports whether a call failed without effect, because no leader
-// accepted it.
+// notDone reports whether a call failed without effect because no leader
+// accepted the call.
 func notDone(err error) bool { return errors.Is(resource.FromStatus(err), resource.ErrNotLeader) }
 
 // unknownOutcome converts the error of a call that was sent to the leader and
@@ -127,12 +127,12 @@ func (e *Edge) unknownOutcome(node string, err error) error {
 	if status.Code(err) != codes.Unavailable || resource.FromStatus(err) != err {
 		return err
 	}
-	return resource.StatusError(fmt.Errorf("at the leader of %s, %s: %w: %s; read before you do it again",
+	return resource.StatusError(fmt.Errorf("at the leader of %s, %s: %w: %s; read the data before you repeat the call",
 		e.cfg.DC, node, resource.ErrUnknownOutcome, status.Convert(err).Message()))
 }
 
-// forward makes a call at the leader, for the same caller and with its
-// deadline.
+// forward makes a call at the leader, with the identity and the deadline of the
+// caller.
 func (e *Edge) forward(ctx context.Context, c call, node, method string, req any) (any, error) {
 	_, reply, err := messagesOf(method)
 	if err != nil {
@@ -142,12 +142,9 @@ func (e *Edge) forward(ctx context.Context, c call, node, method string, req any
 	if err != nil {
 		return nil, e.notSent(node, err)
 	}
-	md := metadata.Pairs(api.OnBehalfKey, c.caller.String())
-	if v := metadata.ValueFromIncomingContext(ctx, consistencyKey); len(v) > 0 {
-		md.Set(consistencyKey, v...)
-	}
+	ctx = metadata.NewOutgoingContext(ctx, metadata.Pairs(api.OnBehalfKey, c.caller.String()))
 	var leader grpcpeer.Peer // stays empty if the call was not sent
-	err = cc.Invoke(metadata.NewOutgoingContext(ctx, md), method, req, reply, grpc.Peer(&leader))
+	err = cc.Invoke(ctx, method, req, reply, grpc.Peer(&leader))
 	switch {
 	case err == nil:
 		return reply, nil
@@ -163,7 +160,7 @@ func (e *Edge) forward(ctx context.Context, c call, node, method string, req any
 func (e *Edge) streamAtLeader(
 	ctx context.Context, c call, info *grpc.StreamServerInfo, ss grpc.ServerStream, serve func() error,
 ) error {
-	here := func() error {
+	acceptAndServe := func() error {
 		if c.forwarded {
 			if err := ss.SendHeader(metadata.Pairs(acceptedKey, e.cfg.Node)); err != nil {
 				return err
@@ -171,14 +168,16 @@ func (e *Edge) streamAtLeader(
 		}
 		return serve()
 	}
-	return e.atLeader(ctx, c.forwarded, here, func(node string) (retry bool, err error) {
+	return e.atLeader(ctx, c.forwarded, acceptAndServe, func(node string) (retry bool, err error) {
 		err = e.relay(ctx, c, node, info, ss)
 		return notDone(err), err
 	})
 }
 
-// relay relays a one-way stream. It reads the first message after the leader
-// has accepted the stream. The slower end limits the throughput.
+// relay relays a stream to the leader: first the requests, then the responses.
+// At most one of the two may be many messages, which a test of the rules
+// ensures. relay reads the first request after the leader has accepted the
+// stream.
 func (e *Edge) relay(
 	ctx context.Context, c call, node string, info *grpc.StreamServerInfo, ss grpc.ServerStream,
 ) error {
@@ -195,75 +194,46 @@ func (e *Edge) relay(
 	ctx = metadata.NewOutgoingContext(ctx, metadata.Pairs(api.OnBehalfKey, c.caller.String()))
 	desc := &grpc.StreamDesc{ClientStreams: info.IsClientStream, ServerStreams: info.IsServerStream}
 	leader, err := cc.NewStream(ctx, desc, info.FullMethod)
+	var header metadata.MD
+	if err == nil {
+		header, err = leader.Header()
+	}
 	switch {
 	case status.Code(err) == codes.Unavailable:
 		return e.notSent(node, err)
 	case err != nil:
 		return err
-	case info.IsClientStream && info.IsServerStream:
-		return status.Errorf(codes.Unimplemented, "%s goes both ways: call the leader, %s", info.FullMethod, node)
-	}
-	if header, err := leader.Header(); status.Code(err) == codes.Unavailable {
-		return e.notSent(node, err)
-	} else if err != nil {
-		return err
-	} else if len(header.Get(acceptedKey)) == 0 {
+	case len(header.Get(acceptedKey)) == 0:
 		if err := leader.RecvMsg(out); err != nil && !errors.Is(err, io.EOF) {
 			return err // the reason why the leader refused the stream
 		}
-		return status.Errorf(codes.Internal, "%s answered %s without having accepted it", node, info.FullMethod)
+		return status.Errorf(codes.Internal, "%s responded to %s without accepting the stream", node, info.FullMethod)
 	}
-	if info.IsClientStream {
-		return relayRequests(ss, leader, in, out)
-	}
-	return relayResponses(ss, leader, in, out)
-}
-
-// relayRequests relays many requests, and one response.
-func relayRequests(ss grpc.ServerStream, leader grpc.ClientStream, in, out proto.Message) error {
-	for {
-		proto.Reset(in)
-		err := ss.RecvMsg(in)
-		if errors.Is(err, io.EOF) {
-			if err := leader.CloseSend(); err != nil {
-				return err
-			}
-			break
-		}
-		if err != nil {
-			return err
-		}
-		if err := leader.SendMsg(in); err != nil {
-			break // the response has the error
-		}
-	}
-	if err := leader.RecvMsg(out); err != nil {
-		return err
-	}
-	return ss.SendMsg(out)
-}
-
-// relayResponses relays one request, and many responses.
-func relayResponses(ss grpc.ServerStream, leader grpc.ClientStream, in, out proto.Message) error {
-	if err := ss.RecvMsg(in); err != nil {
-		return err
-	}
-	if err := leader.SendMsg(in); err != nil && !errors.Is(err, io.EOF) {
+	// If the leader ends the stream early, SendMsg returns io.EOF, and RecvMsg
+	// returns the error of the leader.
+	err = relayMessages(in, info.IsClientStream, ss.RecvMsg, leader.SendMsg)
+	if err != nil && !errors.Is(err, io.EOF) {
 		return err
 	}
 	if err := leader.CloseSend(); err != nil {
 		return err
 	}
+	return relayMessages(out, info.IsServerStream, leader.RecvMsg, ss.SendMsg)
+}
+
+// relayMessages relays one message from receive to send, or many messages until
+// receive returns io.EOF. It uses m for all messages.
+func relayMessages(m proto.Message, many bool, receive, send func(any) error) error {
 	for {
-		proto.Reset(out)
-		err := leader.RecvMsg(out)
-		if errors.Is(err, io.EOF) {
+		proto.Reset(m)
+		err := receive(m)
+		if many && errors.Is(err, io.EOF) {
 			return nil
 		}
-		if err != nil {
-			return err
+		if err == nil {
+			err = send(m)
 		}
-		if err := ss.SendMsg(out); err != nil {
+		if err != nil || !many {
 			return err
 		}
 	}
@@ -272,24 +242,15 @@ func relayResponses(ss grpc.ServerStream, leader grpc.ClientStream, in, out prot
 // messagesOf returns an empty request and an empty response of a method,
 // "/package.Service/Method".
 func messagesOf(method string) (in, out proto.Message, err error) {
-	service, name, _ := strings.Cut(strings.TrimPrefix(method, "/"), "/")
-	d, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(service))
-	if err != nil {
-		return nil, nil, fmt.Errorf("forward %s: %w", method, err)
-	}
-	var m protoreflect.MethodDescriptor
-	if sd, ok := d.(protoreflect.ServiceDescriptor); ok {
-		m = sd.Methods().ByName(protoreflect.Name(name))
-	}
-	if m == nil {
+	name := protoreflect.FullName(strings.ReplaceAll(strings.TrimPrefix(method, "/"), "/", "."))
+	d, err := protoregistry.GlobalFiles.FindDescriptorByName(name)
+	m, ok := d.(protoreflect.MethodDescriptor)
+	if err != nil || !ok {
 		return nil, nil, fmt.Errorf("forward %s: no such method", method)
 	}
-	request, err := protoregistry.GlobalTypes.FindMessageByName(m.Input().FullName())
-	if err != nil {
-		return nil, nil, fmt.Errorf("forward %s: %w", method, err)
-	}
-	response, err := protoregistry.GlobalTypes.FindMessageByName(m.Output().FullName())
-	if err != nil {
+	request, requestErr := protoregistry.GlobalTypes.FindMessageByName(m.Input().FullName())
+	response, responseErr := protoregistry.GlobalTypes.FindMessageByName(m.Output().FullName())
+	if err := errors.Join(requestErr, responseErr); err != nil {
 		return nil, nil, fmt.Errorf("forward %s: %w", method, err)
 	}
 	return request.New().Interface(), response.New().Interface(), nil

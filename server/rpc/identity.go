@@ -22,8 +22,8 @@ import (
 // AnyDatacenter, in Config.AllowRemoteWritesFrom, stands for every datacenter.
 const AnyDatacenter = "*"
 
-// Peer returns the caller of the request that ctx belongs to: the holder of the
-// certificate, or the caller for whom a server forwards the request.
+// Peer returns the caller of the request of ctx: the holder of the certificate,
+// or the caller for whom a server forwards the request.
 func Peer(ctx context.Context) (tlsutil.Peer, error) {
 	if p, ok := tlsutil.PeerFromContext(ctx); ok {
 		return p, nil
@@ -54,17 +54,17 @@ func (e *Edge) holder(ctx context.Context) (tlsutil.Peer, error) {
 // identify returns the caller of a method with rule r. The caller is the holder
 // of the certificate, unless the holder is a server that names another caller.
 // forwarded is true if a server of this datacenter names another caller.
-func (e *Edge) identify(ctx context.Context, r Rule) (p tlsutil.Peer, forwarded bool, err error) {
+func (e *Edge) identify(ctx context.Context, r rule) (p tlsutil.Peer, forwarded bool, err error) {
 	p, err = e.holder(ctx)
 	if err != nil || p.Role != tlsutil.RoleServer {
 		return p, false, err
 	}
 	md, _ := metadata.FromIncomingContext(ctx)
-	behalf := md.Get(api.OnBehalfKey)
-	if len(behalf) == 0 {
+	named := md.Get(api.OnBehalfKey)
+	if len(named) == 0 {
 		return p, false, nil
 	}
-	role, rest, _ := strings.Cut(behalf[0], "/")
+	role, rest, _ := strings.Cut(named[0], "/")
 	dc, node, ok := strings.Cut(rest, "/")
 	caller := tlsutil.Peer{Role: tlsutil.Role(role), DC: dc, Node: node}
 	switch {
@@ -83,18 +83,18 @@ func (e *Edge) identify(ctx context.Context, r Rule) (p tlsutil.Peer, forwarded 
 // An operator may write to another datacenter through a server of its own
 // datacenter. The other datacenter can verify the certificate of the server,
 // but not the certificate of the operator. A compromised server could name any
-// operator, so each datacenter lists the datacenters whose servers it trusts.
-// It trusts these servers only for operators of their own datacenter, and only
-// in methods whose rule is Delegable.
-func (e *Edge) delegated(p, caller tlsutil.Peer, r Rule) (tlsutil.Peer, error) {
-	if !r.Delegable || caller.Role != tlsutil.RoleOperator || caller.DC != p.DC {
+// operator. Each datacenter therefore lists the datacenters whose servers it
+// trusts. It trusts these servers only for operators of their own datacenter,
+// and only in methods whose rule is delegable.
+func (e *Edge) delegated(p, caller tlsutil.Peer, r rule) (tlsutil.Peer, error) {
+	if !r.delegable || caller.Role != tlsutil.RoleOperator || caller.DC != p.DC {
 		return p, nil // the server itself is the caller
 	}
 	from := e.cfg.AllowRemoteWritesFrom()
 	if !slices.Contains(from, p.DC) && !slices.Contains(from, AnyDatacenter) {
 		return p, resource.StatusError(fmt.Errorf(
-			"%w: %s takes no writes through servers of %s: write at a server of %s, or give its servers "+
-				"allow_remote_writes_from = [%q]", resource.ErrDenied, e.cfg.DC, p.DC, e.cfg.DC, p.DC))
+			"%w: %s does not accept writes through servers of %s: write at a server of %s, or set "+
+				"allow_remote_writes_from = [%q] on its servers", resource.ErrDenied, e.cfg.DC, p.DC, e.cfg.DC, p.DC))
 	}
 	return caller, nil
 }

@@ -13,8 +13,9 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// A server of another datacenter may name only its own operators as callers,
-// only where that datacenter is trusted, and only in methods that allow it.
+// TestDelegated proves that a server of another datacenter may name only
+// operators of that datacenter as callers. The local datacenter must trust the
+// other datacenter, and the method must be delegable.
 func TestDelegated(t *testing.T) {
 	dc2 := tlsutil.Peer{Role: tlsutil.RoleServer, Node: "srv1", DC: "dc2"}
 	joe := tlsutil.Peer{Role: tlsutil.RoleOperator, Node: "joe", DC: "dc2"}

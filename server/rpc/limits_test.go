@@ -16,7 +16,7 @@ import (
 
 func TestMaxOpenCalls(t *testing.T) {
 	e := &Edge{cfg: Config{DC: "dc1"}}
-	const exempt = -1
+	const exempt = -1 // no limit
 	for p, want := range map[tlsutil.Peer]int64{
 		{Role: tlsutil.RoleServer, Node: "srv2", DC: "dc1"}:  exempt,
 		{Role: tlsutil.RoleServer, Node: "srv1", DC: "dc2"}:  manyCalls,
@@ -29,12 +29,14 @@ func TestMaxOpenCalls(t *testing.T) {
 			got = exempt
 		}
 		if got != want {
-			t.Errorf("%v may have %d calls open, want %d", p, got, want)
+			t.Errorf("maximum number of open calls of %v = %d, want %d", p, got, want)
 		}
 	}
 }
 
-// gRPC drops a response without freeing it if its stream has just ended.
+// TestLimitedResponse_DroppedByGRPC proves that the garbage collector releases
+// the slot of a response that gRPC dropped without freeing the buffer. gRPC does
+// this if the stream of the response has just ended.
 func TestLimitedResponse_DroppedByGRPC(t *testing.T) {
 	p := tlsutil.Peer{Role: tlsutil.RoleClient, Node: "web1", DC: "dc1"}
 	responses := limit.New(func(tlsutil.Peer) int64 { return 1 })
@@ -42,7 +44,7 @@ func TestLimitedResponse_DroppedByGRPC(t *testing.T) {
 	closed, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	r := &limitedResponse{
-		message: &pb.QueryResponse{Body: make([]byte, 2*smallResponse)}, hold: hold{closed: closed, slot: slot},
+		message: &pb.QueryResponse{Body: make([]byte, 2*SmallResponse)}, hold: hold{closed: closed, slot: slot},
 	}
 	if _, err := (responseCodec{resource.Codec()}).Marshal(r); err != nil {
 		t.Fatal(err)
@@ -56,5 +58,5 @@ func TestLimitedResponse_DroppedByGRPC(t *testing.T) {
 			return
 		}
 	}
-	t.Error("the slot of a dropped response was not released within a minute")
+	t.Error("TryAcquire() = nil within a minute after gRPC dropped the response, want a slot")
 }

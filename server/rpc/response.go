@@ -16,21 +16,21 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// A slot of Edge.responses is held while a response is computed, and until gRPC
-// has sent it. For gRPC a unary call has ended when its response is queued,
-// even if the peer never reads. Without the slot, a peer that makes calls and
-// never reads could exhaust the memory.
+// A call whose response may be large holds a slot of Edge.responses until gRPC
+// has sent the response. For gRPC a unary call has ended when its response is
+// queued, even if the peer never reads. Without the slot, a peer that makes
+// calls and never reads could exhaust the memory.
 //
 // gRPC frees the buffer of a response when it has sent the response. In two
-// cases gRPC never frees the buffer. If the connection was closed, connInfo
-// releases the slot. If the stream ended just before, the garbage collector
-// releases the slot.
+// cases gRPC never frees the buffer. If the connection was closed, the context
+// connInfo.closed releases the slot. If the stream ended just before the send,
+// the garbage collector releases the slot.
 
 // responseSlot waits for the slot of a call whose response may be large. It
-// returns nil if the call needs none.
+// returns nil if the call needs no slot.
 func (e *Edge) responseSlot(ctx context.Context, c call) (*limit.Slot, error) {
 	p := c.caller
-	if !c.rule.Large || e.exempt(p) {
+	if !c.rule.large || e.exempt(p) {
 		return nil, nil
 	}
 	if p.Role == tlsutil.RoleOperator && p.DC != e.cfg.DC {
@@ -39,8 +39,8 @@ func (e *Edge) responseSlot(ctx context.Context, c call) (*limit.Slot, error) {
 	return e.responses.Acquire(ctx, p)
 }
 
-// limitedResponse is a response that holds a slot until it is sent. It is a
-// mem.BufferPool, because gRPC then calls Put when it frees the encoded
+// limitedResponse is a response that holds a slot until it is sent. It
+// implements mem.BufferPool, because gRPC calls Put when it frees the encoded
 // response.
 type limitedResponse struct {
 	message any
@@ -52,7 +52,7 @@ type limitedResponse struct {
 type hold struct {
 	closed context.Context // ends with the connection
 	slot   *limit.Slot
-	detach func() bool // from closed
+	detach func() bool // stops the release when closed ends
 }
 
 func (h *hold) attach() { h.detach = context.AfterFunc(h.closed, h.slot.Release) }
@@ -72,7 +72,7 @@ func newLimitedResponse(ctx context.Context, message any, slot *limit.Slot) *lim
 	return &limitedResponse{message: message, hold: hold{closed: closed, slot: slot}}
 }
 
-// Get implements mem.BufferPool. It is not used.
+// Get implements mem.BufferPool. gRPC does not call it.
 func (r *limitedResponse) Get(length int) *[]byte { return mem.DefaultBufferPool().Get(length) }
 
 // Put implements mem.BufferPool. gRPC calls it once the response is sent.
@@ -91,7 +91,7 @@ func (c responseCodec) Marshal(v any) (mem.BufferSlice, error) {
 		return c.CodecV2.Marshal(v)
 	}
 	all, err := c.CodecV2.Marshal(r.message)
-	if err != nil || all.Len() <= smallResponse {
+	if err != nil || all.Len() <= SmallResponse {
 		r.hold.slot.Release()
 		return all, err
 	}
@@ -104,8 +104,9 @@ func (c responseCodec) Marshal(v any) (mem.BufferSlice, error) {
 	return mem.BufferSlice{mem.NewBuffer(&data, r)}, nil
 }
 
-// connCredentials are the credentials of connections whose TLS handshake is
-// done. They add to each connection a context that ends when it is closed.
+// connCredentials are the credentials of connections with a complete TLS
+// handshake. They add to each connection a context that ends with the
+// connection.
 type connCredentials struct {
 	credentials.TransportCredentials
 }
@@ -125,16 +126,15 @@ func (c connCredentials) Clone() credentials.TransportCredentials {
 	return connCredentials{c.TransportCredentials.Clone()}
 }
 
-// connInfo is the information of calls about their connection. It stores the
-// context, because the context belongs to the connection.
+// connInfo describes the connection of a call.
 type connInfo struct {
 	credentials.TLSInfo
-	closed context.Context
+	closed context.Context // ends when the connection is closed
 }
 
 type closingConn struct {
 	net.Conn
-	end context.CancelFunc // of connInfo.closed
+	end context.CancelFunc // ends connInfo.closed
 }
 
 // Close implements net.Conn.

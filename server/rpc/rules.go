@@ -21,33 +21,30 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// Rule lists the roles that may call a gRPC method, and defines which server
-// serves the method. For resources, the type of the resource then decides which
-// operations the caller may perform.
-type Rule struct {
-	// Method is the full name: "/package.Service/Method".
-	Method string
-	// Anywhere lists the roles that may call from any datacenter.
-	Anywhere []tlsutil.Role
-	// Here lists the roles that may call from this datacenter.
-	Here []tlsutil.Role
-	// Leader is true if the leader of this datacenter serves the call. Other
+// rule lists the roles that may call a gRPC method, and defines which server
+// serves the method. For a resource, its type then decides which operations the
+// caller may perform.
+type rule struct {
+	// anywhere lists the roles that may call from any datacenter.
+	anywhere []tlsutil.Role
+	// here lists the roles that may call from this datacenter.
+	here []tlsutil.Role
+	// leader is true if the leader of this datacenter serves the call. Other
 	// servers forward the call to the leader.
-	Leader bool
-	// WaitsForLeader is true if any server serves the call. If the call needs
-	// the leader, it waits while the datacenter has no leader.
-	WaitsForLeader bool
-	// Idempotent is true if two executions of the call have the effect of one.
+	leader bool
+	// waitsForLeader is true if any server serves the call. The call waits while
+	// it needs the leader and the datacenter has no leader.
+	waitsForLeader bool
+	// idempotent is true if two executions of the call have the effect of one.
 	// A forwarded call is repeated if its connection breaks.
-	Idempotent bool
-	// Large is true if the response may be large, so that the call needs a
-	// slot. The service either never waits for a change, or waits inside
-	// limit.Pause.
-	Large bool
-	// Delegable is true if a server of another datacenter may make the call for
+	idempotent bool
+	// large is true if the response may be large. The call then needs a slot.
+	// The service either never waits for a change, or waits inside limit.Pause.
+	large bool
+	// delegable is true if a server of another datacenter may make the call for
 	// an operator of that datacenter. Config.AllowRemoteWritesFrom must list
 	// the datacenter.
-	Delegable bool
+	delegable bool
 }
 
 var (
@@ -55,40 +52,39 @@ var (
 	servers          = []tlsutil.Role{tlsutil.RoleServer}
 	gateways         = []tlsutil.Role{tlsutil.RoleGateway}
 	serversOperators = []tlsutil.Role{tlsutil.RoleServer, tlsutil.RoleOperator}
-	// readers lacks gateways: a gateway reads its snapshot and federation
-	// states.
+	// readers does not include gateways. A gateway reads only its snapshot and
+	// federation states.
 	readers = []tlsutil.Role{tlsutil.RoleServer, tlsutil.RoleClient, tlsutil.RoleOperator}
 
-	// A server of another datacenter reads for its clients.
-	readRecords  = Rule{Anywhere: serversOperators, Here: readers, Delegable: true, WaitsForLeader: true, Large: true}
-	writeRecords = Rule{Anywhere: operators, Here: servers, Leader: true, Delegable: true}
-	readAnywhere = Rule{Anywhere: serversOperators, Here: tlsutil.Roles}
-	gatewayRead  = Rule{Here: gateways}
-	gatewayWrite = Rule{Here: gateways, Leader: true, Idempotent: true}
-	anyServer    = Rule{Anywhere: servers}
-	serverHere   = Rule{Here: servers}
+	// Servers of other datacenters read resources for their clients.
+	readResources  = rule{anywhere: serversOperators, here: readers, delegable: true, waitsForLeader: true, large: true}
+	writeResources = rule{anywhere: operators, here: servers, leader: true, delegable: true}
+	readAnywhere   = rule{anywhere: serversOperators, here: tlsutil.Roles}
+	gatewayRead    = rule{here: gateways}
+	gatewayWrite   = rule{here: gateways, leader: true, idempotent: true}
+	anyServer      = rule{anywhere: servers}
+	serverHere     = rule{here: servers}
 )
 
-// rules has the rule of each method. The key is the method. Rules sets the
-// field Method.
-var rules = map[string]Rule{
-	pb.ResourceService_Read_FullMethodName:              readRecords,
-	pb.ResourceService_List_FullMethodName:              readRecords,
-	pb.ResourceService_ListByOwner_FullMethodName:       readRecords,
-	pb.ResourceService_WatchList_FullMethodName:         readRecords,
-	pb.ResourceService_Write_FullMethodName:             writeRecords,
-	pb.ResourceService_Delete_FullMethodName:            writeRecords,
-	pb.ResourceService_WriteStatus_FullMethodName:       writeRecords,
-	pb.ResourceService_MutateAndValidate_FullMethodName: {Anywhere: operators, Here: servers, Delegable: true},
+// rules has the rule of each method, "/package.Service/Method".
+var rules = map[string]rule{
+	pb.ResourceService_Read_FullMethodName:              readResources,
+	pb.ResourceService_List_FullMethodName:              readResources,
+	pb.ResourceService_ListByOwner_FullMethodName:       readResources,
+	pb.ResourceService_WatchList_FullMethodName:         readResources,
+	pb.ResourceService_Write_FullMethodName:             writeResources,
+	pb.ResourceService_Delete_FullMethodName:            writeResources,
+	pb.ResourceService_WriteStatus_FullMethodName:       writeResources,
+	pb.ResourceService_MutateAndValidate_FullMethodName: {anywhere: operators, here: servers, delegable: true},
 
-	// Servers call these on the store of their leader, for callers that they
-	// have authorized.
+	// A server calls these methods at its leader, for callers that the server
+	// has authorized.
 	pb.StoreService_Commit_FullMethodName:    serverHere,
 	pb.StoreService_ReadIndex_FullMethodName: serverHere,
 
-	// A server of another datacenter may call Apply. Its certificate decides
-	// whose state it may write.
-	pb.FederationService_Apply_FullMethodName:            {Anywhere: serversOperators, Leader: true, Idempotent: true},
+	// A server of another datacenter may call Apply, but may write only the
+	// state of its own datacenter. The service checks this.
+	pb.FederationService_Apply_FullMethodName:            {anywhere: serversOperators, leader: true, idempotent: true},
 	pb.FederationService_Get_FullMethodName:              readAnywhere,
 	pb.FederationService_List_FullMethodName:             readAnywhere,
 	pb.FederationService_ListMeshGateways_FullMethodName: readAnywhere,
@@ -97,23 +93,23 @@ var rules = map[string]Rule{
 	pb.GatewayService_Deregister_FullMethodName: gatewayWrite,
 	pb.GatewayService_Watch_FullMethodName:      gatewayRead,
 
-	pb.CheckService_Report_FullMethodName: {Anywhere: operators, Here: servers, Leader: true, Idempotent: true},
+	pb.CheckService_Report_FullMethodName: {anywhere: operators, here: servers, leader: true, idempotent: true},
 
 	pb.ReplicationService_Follow_FullMethodName: anyServer,
 	pb.ServerService_Exchange_FullMethodName:    anyServer,
-	pb.ServerService_Query_FullMethodName:       {Anywhere: serversOperators, Delegable: true, Large: true},
+	pb.ServerService_Query_FullMethodName:       {anywhere: serversOperators, delegable: true, large: true},
 
-	pb.KeyringService_Change_FullMethodName:   {Anywhere: operators, Leader: true, Idempotent: true},
-	pb.KeyringService_List_FullMethodName:     {Anywhere: operators},
-	pb.KeyringService_Give_FullMethodName:     {Anywhere: operators},
+	pb.KeyringService_Change_FullMethodName:   {anywhere: operators, leader: true, idempotent: true},
+	pb.KeyringService_List_FullMethodName:     {anywhere: operators},
+	pb.KeyringService_Give_FullMethodName:     {anywhere: operators},
 	pb.KeyringService_Exchange_FullMethodName: anyServer,
 
-	pb.OperatorService_ListPeers_FullMethodName:       {Here: operators, Leader: true, Idempotent: true},
-	pb.OperatorService_ListPeersHere_FullMethodName:   {Here: operators},
-	pb.OperatorService_RemovePeer_FullMethodName:      {Here: operators, Leader: true},
-	pb.OperatorService_TransferLeader_FullMethodName:  {Here: operators, Leader: true},
-	pb.OperatorService_SaveSnapshot_FullMethodName:    {Here: operators, Leader: true},
-	pb.OperatorService_RestoreSnapshot_FullMethodName: {Here: operators, Leader: true},
+	pb.OperatorService_ListPeers_FullMethodName:       {here: operators, leader: true, idempotent: true},
+	pb.OperatorService_ListPeersHere_FullMethodName:   {here: operators},
+	pb.OperatorService_RemovePeer_FullMethodName:      {here: operators, leader: true},
+	pb.OperatorService_TransferLeader_FullMethodName:  {here: operators, leader: true},
+	pb.OperatorService_SaveSnapshot_FullMethodName:    {here: operators, leader: true},
+	pb.OperatorService_RestoreSnapshot_FullMethodName: {here: operators, leader: true},
 
 	healthpb.Health_Check_FullMethodName: readAnywhere,
 	healthpb.Health_Watch_FullMethodName: readAnywhere,
@@ -124,35 +120,24 @@ var rules = map[string]Rule{
 	reflectionalphapb.ServerReflection_ServerReflectionInfo_FullMethodName: readAnywhere,
 }
 
-// Rules returns the rules of all methods, ordered by method.
-func Rules() []Rule {
-	out := make([]Rule, 0, len(rules))
-	for _, method := range slices.Sorted(maps.Keys(rules)) {
-		r := rules[method]
-		r.Method = method
-		out = append(out, r)
-	}
-	return out
-}
-
 // allow returns nil if peer p may call method in datacenter dc. The error has a
 // remedy.
-func (r Rule) allow(p tlsutil.Peer, method, dc string) error {
-	if slices.Contains(r.Anywhere, p.Role) || (p.DC == dc && slices.Contains(r.Here, p.Role)) {
+func (r rule) allow(p tlsutil.Peer, method, dc string) error {
+	if slices.Contains(r.anywhere, p.Role) || (p.DC == dc && slices.Contains(r.here, p.Role)) {
 		return nil
 	}
-	if p.DC != dc && slices.Contains(r.Here, p.Role) {
+	if p.DC != dc && slices.Contains(r.here, p.Role) {
 		return fmt.Errorf("%v may not call %s in %s: only %ss of %s may", p, method, dc, p.Role, dc)
 	}
 	err := fmt.Errorf("%v may not call %s: its certificate's role is %s", p, method, p.Role)
-	if slices.Contains(r.Here, tlsutil.RoleOperator) || slices.Contains(r.Anywhere, tlsutil.RoleOperator) {
+	if slices.Contains(r.here, tlsutil.RoleOperator) || slices.Contains(r.anywhere, tlsutil.RoleOperator) {
 		return fmt.Errorf("%w; make an operator's with: wanfed tls cert create --operator --datacenter %s", err, dc)
 	}
 	return err
 }
 
-// DeniedCall is the key by which denied calls are counted. The number of values
-// is bounded, because each method is a method of Rules or unknownMethod.
+// DeniedCall is the key by which denied calls are counted. The number of keys
+// is bounded, because a method without a rule is counted as unknownMethod.
 type DeniedCall struct {
 	Method string
 	Role   tlsutil.Role
@@ -162,7 +147,8 @@ type DeniedCall struct {
 // number of different method names.
 const unknownMethod = "unknown"
 
-// denials counts and logs calls that were denied because of their caller.
+// denials counts and logs denied calls. A forwarded call is counted by the
+// server that serves it.
 type denials struct {
 	log *ratelog.Logger[DeniedCall]
 
@@ -174,24 +160,24 @@ func newDenials(logger *slog.Logger) *denials {
 	return &denials{log: ratelog.New[DeniedCall](logger, 0), total: map[DeniedCall]uint64{}}
 }
 
-// note counts a call of p that ended with err, if err is a denial. A forwarded
-// call is counted by the server that serves it.
-func (d *denials) note(p tlsutil.Peer, method string, err error) {
+// recordDenial records a call of p that ended with err, if the call was denied
+// because of its caller.
+func (d *denials) recordDenial(p tlsutil.Peer, method string, err error) {
 	if status.Code(err) == codes.PermissionDenied {
-		d.count(p, method, err)
+		d.record(p, method, err)
 	}
 }
 
-// count counts and logs a denied call.
-func (d *denials) count(p tlsutil.Peer, method string, err error) {
+// record counts and logs a denied call.
+func (d *denials) record(p tlsutil.Peer, method string, err error) {
 	if _, known := rules[resource.CanonicalMethod(method)]; !known {
 		method = unknownMethod
 	}
-	kind := DeniedCall{method, p.Role}
+	key := DeniedCall{method, p.Role}
 	d.mu.Lock()
-	d.total[kind]++
+	d.total[key]++
 	d.mu.Unlock()
-	d.log.Log(kind, slog.LevelWarn, "call refused", "peer", p.String(), "method", method,
+	d.log.Log(key, slog.LevelWarn, "call refused", "peer", p.String(), "method", method,
 		"err", status.Convert(err).Message())
 }
 
