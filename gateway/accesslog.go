@@ -16,31 +16,22 @@ const accessQueue = 1024
 
 // accessLog writes one line of JSON per sampled connection when it ends.
 type accessLog struct {
-	w       io.Writer // nil: no access log
-	every   atomic.Int64
-	seen    atomic.Uint64
-	dropped atomic.Uint64
+	w       io.Writer     // nil: no access log
+	every   atomic.Int64  // one of this number of connections is logged; 0 or negative: none
+	seen    atomic.Uint64 // connections, logged or not
+	dropped atomic.Uint64 // lines that were not written
 	queue   chan *accessRecord
 }
 
-// accessRecord is the log entry of one connection. It belongs to the owner of
-// the connection; count may be called concurrently. A nil record is not logged:
-// its methods do nothing.
+// accessRecord is the line of an open connection. Only the byte counters are
+// safe for concurrent use.
 type accessRecord struct {
-	log      *accessLog
-	listener string
-	remote   netip.AddrPort
-	accepted time.Time
-	ended    time.Time
-	hello    time.Duration // from accept
-	dial     time.Duration // from the ClientHello
-	sni      string
-	upstream string
-	up, down atomic.Uint64
-	end      string
+	accessLine
+	log                *accessLog
+	bytesUp, bytesDown atomic.Uint64
 }
 
-// accessLine is the JSON form of a record.
+// accessLine is one line of the log. Times are in milliseconds.
 type accessLine struct {
 	Time     time.Time `json:"time"` // of the accept
 	Listener string    `json:"listener"`
@@ -49,10 +40,10 @@ type accessLine struct {
 	Upstream string    `json:"upstream,omitempty"`
 	Up       uint64    `json:"bytes_up"`
 	Down     uint64    `json:"bytes_down"`
-	Hello    float64   `json:"hello_ms"`
-	Dial     float64   `json:"dial_ms"`
-	Duration float64   `json:"duration_ms"`
-	End      string    `json:"end"` // a reactor.End, or a Reason
+	Hello    float64   `json:"hello_ms"`    // from the accept to the complete ClientHello
+	Dial     float64   `json:"dial_ms"`     // from the complete ClientHello to the upstream connection
+	Duration float64   `json:"duration_ms"` // from the accept to the end
+	End      string    `json:"end"`         // a reactor.End, or a Reason
 }
 
 func newAccessLog(w io.Writer, every int) *accessLog {
@@ -69,55 +60,21 @@ func (p *Proxy) SetAccessLogSample(n int) { p.access.every.Store(int64(n)) }
 // the writer was too slow or failed.
 func (p *Proxy) AccessLogDropped() uint64 { return p.access.dropped.Load() }
 
-// begin returns nil for a connection that is not logged.
+// begin returns the record of a new connection, or nil if the connection is not
+// logged.
 func (l *accessLog) begin(listener *Listener, remote netip.AddrPort, now time.Time) *accessRecord {
 	every := l.every.Load()
 	if l.w == nil || every <= 0 || (l.seen.Add(1)-1)%uint64(every) != 0 {
 		return nil
 	}
-	return &accessRecord{log: l, listener: listener.name, remote: remote, accepted: now}
+	return &accessRecord{log: l, accessLine: accessLine{Time: now, Listener: listener.name, Remote: remote.String()}}
 }
 
-func (r *accessRecord) setRemote(remote netip.AddrPort) {
-	if r != nil {
-		r.remote = remote
-	}
-}
-
-func (r *accessRecord) helloReceived(sni []byte, took time.Duration) {
-	if r != nil {
-		r.sni, r.hello = clip(string(sni)), took
-	}
-}
-
-func (r *accessRecord) connected(addr string, took time.Duration) {
-	if r != nil {
-		r.upstream, r.dial = addr, took
-	}
-}
-
-func (r *accessRecord) count(up, down int) {
-	if r != nil {
-		r.up.Add(uint64(up))
-		r.down.Add(uint64(down))
-	}
-}
-
-func (r *accessRecord) setEnd(end string) {
-	if r != nil {
-		r.end = end
-	}
-}
-
-// close passes the record to the writer. The argument end is used only if
-// setEnd was not called.
-func (r *accessRecord) close(end string) {
-	if r == nil {
-		return
-	}
-	if r.ended = time.Now(); r.end == "" {
-		r.end = end
-	}
+// close passes the record to the writer.
+func (r *accessRecord) close() {
+	r.Up, r.Down = r.bytesUp.Load(), r.bytesDown.Load()
+	r.Duration = milliseconds(time.Since(r.Time))
+	r.Time = r.Time.UTC() // only now: UTC removes the monotonic clock reading
 	select {
 	case r.log.queue <- r:
 	default:
@@ -125,7 +82,9 @@ func (r *accessRecord) close(end string) {
 	}
 }
 
-// start writes records in a goroutine. stop ends and joins it.
+func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+
+// start writes records in a goroutine. stop ends and joins the goroutine.
 func (l *accessLog) start() (stop func()) {
 	done := make(chan struct{})
 	go func() {
@@ -133,7 +92,7 @@ func (l *accessLog) start() (stop func()) {
 		enc := json.NewEncoder(l.w)
 		enc.SetEscapeHTML(false)
 		for r := range l.queue {
-			if err := enc.Encode(r.line()); err != nil {
+			if err := enc.Encode(r.accessLine); err != nil {
 				l.dropped.Add(1)
 			}
 		}
@@ -141,14 +100,5 @@ func (l *accessLog) start() (stop func()) {
 	return func() {
 		close(l.queue)
 		<-done
-	}
-}
-
-func (r *accessRecord) line() accessLine {
-	ms := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
-	return accessLine{
-		Time: r.accepted.UTC(), Listener: r.listener, Remote: r.remote.String(), SNI: r.sni, Upstream: r.upstream,
-		Up: r.up.Load(), Down: r.down.Load(),
-		Hello: ms(r.hello), Dial: ms(r.dial), Duration: ms(r.ended.Sub(r.accepted)), End: r.end,
 	}
 }

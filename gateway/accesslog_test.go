@@ -160,7 +160,7 @@ func TestAccessLog_DropsLinesOfSlowWriter(t *testing.T) {
 	s := blockedWriter{make(chan struct{}), make(chan struct{}, 2*accessQueue)}
 	l := newAccessLog(s, 1)
 	stop := l.start()
-	logOne := func() { l.begin(NewListener("lan"), netip.AddrPort{}, time.Time{}).close("done") }
+	logOne := func() { l.begin(NewListener("lan"), netip.AddrPort{}, time.Time{}).close() }
 	logOne()
 	<-s.tried // the writer has it
 	for range accessQueue + 7 {

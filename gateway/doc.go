@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MPL-2.0
 
-// Package gateway is the data plane of a gateway: it forwards TLS connections
-// by the server name (SNI) in their ClientHello and does not decrypt them. It
-// needs no keys or certificates. Routes come from package gateway/proxycfg or
-// from a route file.
+// Package gateway is the data plane of a gateway. It forwards TLS connections
+// by the server name (SNI) in their ClientHello and does not decrypt them, so
+// it needs neither keys nor certificates. The routes come from package
+// gateway/proxycfg or from a route file.
 //
 //	wan := gateway.NewListener("wan", socket)
 //	table, err := gateway.NewTable([]gateway.Route{
@@ -18,36 +18,37 @@
 //
 // # Flow
 //
-// A [Listener] accepts a connection. Its [Policy] decides whether the source
-// address may connect. The source address is the address of the peer. If the
-// peer is a load balancer that the policy lists, it is the address in the PROXY
-// header.
+// A [Listener] accepts a connection. The [Policy] of the listener decides
+// whether the source address may connect. The source address is the address of
+// the peer, or the address in a PROXY header if the policy lists the peer as a
+// load balancer.
 //
 // A [HelloParser] reads the ClientHello within Config.HelloTimeout. The [Table]
 // of the listener finds the [Route]: an exact name takes precedence over a
 // wildcard, a long wildcard over a short one. A route may list protocols
 // (ALPN), of which the client must offer one.
 //
-// Then an upstream address is selected. The first attempt goes to the address
-// with the fewest connections, or to the first one of an ordered route. The
-// next address is tried as soon as an attempt fails, or takes longer than
+// Then the gateway selects an upstream address. The first attempt goes to the
+// address with the fewest connections, or to the first address of an ordered
+// route. The next attempt starts when an attempt fails or takes longer than
 // usual. Every attempt sends the ClientHello, and the first complete TLS record
-// that comes back wins. If the route has only one address, the first open TCP
-// connection wins. The same applies if the client has sent data after its
-// ClientHello, because two servers could act on that data. Bytes are then
-// copied both ways until both directions have ended.
+// wins. In two cases the first open TCP connection wins: if the route has only
+// one address, and if the client has sent data after its ClientHello, because
+// two servers could act on that data. Bytes are then copied both ways until
+// both directions have ended.
 //
 // A connection that cannot be forwarded is closed, counted by its [Reason] and
 // logged at a limited rate. If TLS has an alert for the reason, the client
-// receives it first. [Listener.Stats] returns the counters.
+// receives the alert first. [Listener.Stats] returns the counters.
 //
 // # Goroutines
 //
-// Two engines do this work. On Linux, package gateway/internal/reactor runs one
-// event loop per processor. The portable engine runs everywhere, with two
-// goroutines per connection. It is used for listeners that are not TCP and with
-// Config.Dial. Further goroutines connect to upstreams, and one writes the
-// access log. [Proxy.Run] joins all of them before it returns.
+// Two engines forward connections. On Linux, package gateway/internal/reactor
+// runs one event loop per processor. The portable engine runs on every system,
+// with two goroutines per connection. The portable engine also serves listeners
+// that are not TCP, and proxies with Config.Dial. Further goroutines connect to
+// upstreams, and one writes the access log. [Proxy.Run] joins all goroutines
+// before it returns.
 //
 // # Guarantees
 //
@@ -56,7 +57,7 @@
 //   - An end of data in one direction leaves the other direction open. A
 //     failure ends both directions with a reset.
 //   - A dead peer is detected within about 30 s. A client that disconnects
-//     while an upstream is selected is noticed within 250 ms (Linux).
+//     while an upstream is selected is detected within 250 ms (Linux).
 //   - At the limit of connections, a connection whose ClientHello is overdue is
 //     closed to admit a new connection. A routed connection is never closed to
 //     admit another connection.

@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"iter"
+	"slices"
 
 	"golang.org/x/crypto/cryptobyte"
 
@@ -17,32 +18,32 @@ import (
 // MaxHelloSize bounds a ClientHello with its record headers, in bytes.
 const MaxHelloSize = 64 << 10
 
-// Sizes and numbers of RFC 8446, section 4, RFC 6066, section 3, and RFC 7301,
-// section 3.1.
+// Sizes in bytes and numbers of RFC 8446, RFC 6066 and RFC 7301.
 const (
 	recordHeader  = tlsrecord.HeaderSize
-	messageHeader = 4
-	clientHello   = 1
-	extServerName = 0
-	extALPN       = 16
+	messageHeader = 4  // type and length of a handshake message
+	clientHello   = 1  // handshake message type
+	extServerName = 0  // extension types
+	extALPN       = 16 // application_layer_protocol_negotiation
 	extEarlyData  = 42
-	nameTypeHost  = 0
+	nameTypeHost  = 0 // host_name, the only name type in use
 )
 
-// Hello is the unencrypted content of a ClientHello. Its slices share the
-// memory from which it was parsed.
+// Hello is the content of a ClientHello. Its slices share memory with the bytes
+// from which it was parsed.
 type Hello struct {
 	// SNI is the name of the server in lower case, without a final dot. It is
 	// empty if the client does not send a name.
 	SNI []byte
-	// EarlyData is set if the client sends data with its ClientHello (0-RTT). A
-	// second server that receives the data could also act on the data.
+	// EarlyData is true if the client sends data with its ClientHello (0-RTT).
+	// Only one server may receive the data: two servers could act on it.
 	EarlyData bool
 
-	alpn cryptobyte.String // the list of RFC 7301, section 3.1, well formed
+	alpn cryptobyte.String // the list of protocol ids, well formed
 }
 
-// ALPN returns the protocol ids that the client offers, best first.
+// ALPN returns the protocol ids that the client offers, in its order of
+// preference.
 func (h Hello) ALPN() iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
 		var id cryptobyte.String
@@ -65,8 +66,7 @@ var (
 
 // NotTLSError means that a connection does not begin with a ClientHello.
 type NotTLSError struct {
-	// Detected describes the bytes, such as "a plain HTTP request".
-	Detected string
+	Detected string // describes the bytes, such as "a plain HTTP request"
 }
 
 func (e *NotTLSError) Error() string { return "not a TLS ClientHello but " + e.Detected }
@@ -74,16 +74,16 @@ func (e *NotTLSError) Error() string { return "not a TLS ClientHello but " + e.D
 // HelloParser parses a ClientHello while its bytes arrive, in any number of TLS
 // records. The zero value is ready for one connection.
 type HelloParser struct {
-	next int    // start of the next unread record in the input
-	msg  []byte // handshake bytes of the records before next, if there are several records
-	end  int    // end of the ClientHello in the input, when it is complete
+	next int    // offset of the next unread record in the input
+	msg  []byte // handshake bytes of the records before next; nil: next is the first record
+	end  int    // offset of the first byte after the ClientHello, when it is complete
 }
 
-// Parse examines the argument in, which contains all received bytes, including
-// the bytes of earlier calls. It returns ErrNeedMore until the ClientHello is
-// complete. All calls together take linear time. A ClientHello in one record,
-// with its name in lower case, allocates nothing. Parse does not change in, but
-// the result may share memory with it.
+// Parse parses all received bytes, including the bytes of earlier calls. It
+// returns ErrNeedMore until the ClientHello is complete. All calls together take
+// linear time. A ClientHello in one record, with its name in lower case,
+// allocates nothing. Parse does not change the bytes, but the Hello may share
+// memory with them.
 func (p *HelloParser) Parse(in []byte) (Hello, error) {
 	for {
 		rec := in[p.next:]
@@ -93,16 +93,17 @@ func (p *HelloParser) Parse(in []byte) (Hello, error) {
 		if len(rec) < recordHeader {
 			return Hello{}, needMore(in)
 		}
-		payload, whole := rec[recordHeader:], false
-		if n := int(binary.BigEndian.Uint16(rec[3:])); len(payload) >= n {
-			payload, whole = payload[:n], true
+		payload, n := rec[recordHeader:], int(binary.BigEndian.Uint16(rec[3:]))
+		whole := len(payload) >= n
+		if whole {
+			payload = payload[:n]
 		}
 		msg := payload
-		if p.msg != nil {
+		switch {
+		case p.msg != nil && whole:
+			msg = append(p.msg, payload...)
+		case p.msg != nil:
 			msg = p.msg
-			if whole {
-				msg = append(msg, payload...)
-			}
 		}
 		size, err := messageSize(msg)
 		if err != nil {
@@ -116,12 +117,13 @@ func (p *HelloParser) Parse(in []byte) (Hello, error) {
 			return parseBody(msg[messageHeader:size])
 		}
 		if p.msg = msg; p.next == 0 {
-			p.msg = append([]byte(nil), msg...) // in belongs to the caller
+			p.msg = bytes.Clone(msg) // in belongs to the caller
 		}
 		p.next += recordHeader + len(payload)
 	}
 }
 
+// needMore returns the error for an incomplete ClientHello.
 func needMore(in []byte) error {
 	if len(in) >= MaxHelloSize {
 		return ErrHelloTooLarge
@@ -137,7 +139,7 @@ func (p *HelloParser) checkHeader(rec []byte) error {
 		if p.next == 0 {
 			return &NotTLSError{tlsrecord.Detect(rec)}
 		}
-		return malformed("a record of another type is between its parts")
+		return malformed("a record of another type is between its records")
 	case len(rec) < recordHeader:
 		return nil
 	}
@@ -172,6 +174,7 @@ func malformed(why string) error { return &NotTLSError{"a malformed one: " + why
 // parseBody parses the ClientHello of RFC 8446, section 4.1.2.
 func parseBody(body []byte) (Hello, error) {
 	var h Hello
+	hasName := false
 	s := cryptobyte.String(body)
 	var sessionID, suites, compression, exts cryptobyte.String
 	if !s.Skip(2+32) || // legacy_version, random
@@ -183,9 +186,8 @@ func parseBody(body []byte) (Hello, error) {
 		return h, nil // TLS 1.2 and earlier allow a ClientHello without extensions
 	}
 	if !s.ReadUint16LengthPrefixed(&exts) || !s.Empty() {
-		return Hello{}, malformed("its extensions do not fill it")
+		return Hello{}, malformed("the length of its extensions is wrong")
 	}
-	var hasName, hasALPN bool
 	for !exts.Empty() {
 		var kind uint16
 		var ext cryptobyte.String
@@ -195,8 +197,7 @@ func parseBody(body []byte) (Hello, error) {
 			ok = ok && !hasName && readServerName(ext, &h)
 			hasName = true
 		case extALPN:
-			ok = ok && !hasALPN && readALPN(ext, &h)
-			hasALPN = true
+			ok = ok && h.alpn == nil && readALPN(ext, &h)
 		case extEarlyData:
 			h.EarlyData = true
 		}
@@ -207,30 +208,29 @@ func parseBody(body []byte) (Hello, error) {
 	return h, nil
 }
 
+// readServerName parses the extension of RFC 6066, section 3.
 func readServerName(ext cryptobyte.String, h *Hello) bool {
 	var list cryptobyte.String
 	if !ext.ReadUint16LengthPrefixed(&list) || !ext.Empty() || list.Empty() {
 		return false
 	}
-	found := false
 	for !list.Empty() {
 		var kind uint8
 		var name cryptobyte.String
 		if !list.ReadUint8(&kind) || !list.ReadUint16LengthPrefixed(&name) || name.Empty() {
 			return false
 		}
-		if kind != nameTypeHost {
-			continue
+		if kind == nameTypeHost {
+			if h.SNI != nil {
+				return false
+			}
+			h.SNI = normalBytes(name)
 		}
-		if found {
-			return false
-		}
-		found = true
-		h.SNI = normalBytes(name)
 	}
 	return true
 }
 
+// readALPN parses the extension of RFC 7301, section 3.1.
 func readALPN(ext cryptobyte.String, h *Hello) bool {
 	var list cryptobyte.String
 	if !ext.ReadUint16LengthPrefixed(&list) || !ext.Empty() || list.Empty() {
@@ -251,19 +251,18 @@ func readALPN(ext cryptobyte.String, h *Hello) bool {
 // does not change b, and allocates only for upper case.
 func normalBytes(b []byte) []byte {
 	b = bytes.TrimSuffix(b, []byte{'.'})
+	upper := func(c byte) bool { return 'A' <= c && c <= 'Z' }
+	if !slices.ContainsFunc(b, upper) {
+		return b
+	}
+	b = bytes.Clone(b)
 	for i, c := range b {
-		if 'A' <= c && c <= 'Z' {
-			b = bytes.Clone(b)
-			for ; i < len(b); i++ {
-				if 'A' <= b[i] && b[i] <= 'Z' {
-					b[i] += 'a' - 'A'
-				}
-			}
-			return b
+		if upper(c) {
+			b[i] += 'a' - 'A'
 		}
 	}
 	return b
 }
 
-// normalName is normalBytes of a string.
+// normalName returns normalBytes of a string.
 func normalName(s string) string { return string(normalBytes([]byte(s))) }

@@ -4,6 +4,7 @@ package gateway
 
 import (
 	"net"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -24,9 +25,9 @@ type Listener struct {
 	admission                                admission
 }
 
-// NewListener returns a listener on sockets, which [Proxy.Run] serves and
-// closes. The argument name appears in logs and metrics. The table is empty:
-// the listener refuses every connection until SetTable is called.
+// NewListener returns a listener on sockets. [Proxy.Run] serves and closes the
+// sockets. The name appears in logs and metrics. The listener has no routes: it
+// refuses every connection until SetTable is called.
 func NewListener(name string, sockets ...net.Listener) *Listener {
 	l := &Listener{name: name, sockets: sockets}
 	l.table.Store(&Table{})
@@ -57,32 +58,30 @@ type Stats struct {
 	// were not forwarded, by reason.
 	Accepted uint64
 	Refused  map[Reason]uint64
-	// Active is the number of open client connections.
-	Active uint64
-	// BytesUp counts bytes from clients to upstreams. BytesDown counts bytes
-	// from upstreams to clients. The portable engine counts after 32 KiB, or at
-	// the end of the connection.
+	Active   uint64 // open client connections
+	// BytesUp counts bytes from clients to upstreams, BytesDown bytes from
+	// upstreams to clients. The portable engine counts after 32 KiB, or at the
+	// end of the connection.
 	BytesUp, BytesDown uint64
 	// DialFailures counts failed attempts to reach an upstream address, even if
 	// another address worked afterwards.
 	DialFailures uint64
-	// Sources is the number of sources that have open connections; see Policy.
+	// Sources is the number of client sources with open connections. Policy
+	// defines a source.
 	Sources int
-	// Hellos are the times from accept to the complete ClientHello.
-	Hellos map[RouteClass]Histogram
-	// Dials are the times from the complete ClientHello to a connected
-	// upstream.
-	Dials map[RouteClass]Histogram
+	// Hellos are the times from the accept to the complete ClientHello. Dials
+	// are the times from there to the upstream connection.
+	Hellos, Dials map[RouteClass]Histogram
 }
 
-// Stats returns the counters. The counters are not read at the same instant.
+// Stats returns the counters. They are not read at the same instant.
 func (l *Listener) Stats() Stats {
 	st := Stats{
 		Accepted: l.accepted.Load(), Active: l.active.Load(), Refused: make(map[Reason]uint64, reasons),
 		BytesUp: l.up.Load(), BytesDown: l.down.Load(), DialFailures: l.dialFailures.Load(),
 		Sources: l.admission.sources(), Hellos: readAll(&l.hellos), Dials: readAll(&l.dials),
 	}
-	for _, r := range Reasons {
+	for r := range reasons {
 		st.Refused[r] = l.refused[r].Load()
 	}
 	return st
@@ -94,14 +93,11 @@ type RouteClass uint8
 
 // The classes of routes.
 const (
-	RouteExact    RouteClass = iota // its Match is one name
-	RouteWildcard                   // its Match is "*.suffix"
-	RouteNone                       // the name is unknown, or there is none
-	routeClasses
+	RouteExact    RouteClass = iota // Route.Match is one name
+	RouteWildcard                   // Route.Match is "*.suffix"
+	RouteNone                       // the client sent an unknown name, or none
+	routeClasses                    // the number of classes
 )
-
-// RouteClasses lists every class.
-var RouteClasses = [routeClasses]RouteClass{RouteExact, RouteWildcard, RouteNone}
 
 // String returns the class as metrics show it.
 func (c RouteClass) String() string { return [routeClasses]string{"exact", "wildcard", "none"}[c] }
@@ -117,8 +113,8 @@ func (t *target) class() RouteClass {
 	return RouteExact
 }
 
-// HistogramBounds are the upper bounds of the buckets of a Histogram. The last
-// bucket does not have a bound.
+// HistogramBounds are the upper bounds of the buckets of a Histogram. Longer
+// durations have no bucket.
 var HistogramBounds = [...]time.Duration{
 	500 * time.Microsecond, time.Millisecond, 2500 * time.Microsecond, 5 * time.Millisecond, 10 * time.Millisecond,
 	25 * time.Millisecond, 50 * time.Millisecond, 100 * time.Millisecond, 250 * time.Millisecond, 500 * time.Millisecond,
@@ -134,22 +130,19 @@ type Histogram struct {
 	Buckets [len(HistogramBounds)]uint64
 }
 
-// histogram is a Histogram for concurrent writers.
+// histogram is a Histogram for concurrent writers. Its counts are not
+// cumulative, and the last one has no bound.
 type histogram struct {
 	sum    atomic.Int64 // nanoseconds
 	counts [len(HistogramBounds) + 1]atomic.Uint64
 }
 
 func (h *histogram) observe(d time.Duration) {
-	i := 0
-	for i < len(HistogramBounds) && d > HistogramBounds[i] {
-		i++
-	}
+	i, _ := slices.BinarySearch(HistogramBounds[:], d)
 	h.counts[i].Add(1)
 	h.sum.Add(int64(d))
 }
 
-// read returns the counts. They are not read at one instant.
 func (h *histogram) read() Histogram {
 	out := Histogram{Sum: time.Duration(h.sum.Load())}
 	for i := range h.counts {
@@ -161,10 +154,10 @@ func (h *histogram) read() Histogram {
 	return out
 }
 
-func readAll(of *[routeClasses]histogram) map[RouteClass]Histogram {
+func readAll(histograms *[routeClasses]histogram) map[RouteClass]Histogram {
 	out := make(map[RouteClass]Histogram, routeClasses)
-	for _, c := range RouteClasses {
-		out[c] = of[c].read()
+	for class := range routeClasses {
+		out[class] = histograms[class].read()
 	}
 	return out
 }

@@ -16,14 +16,14 @@ type Policy struct {
 	Allow []netip.Prefix
 	// Deny are networks that may not connect, even if Allow contains them.
 	Deny []netip.Prefix
-	// MaxPerSource bounds the open connections of one source: one IPv4 address,
-	// or one IPv6 network of 64 bits, since a host in it can use all addresses.
-	// 0 or negative: no limit.
+	// MaxPerSource bounds the open connections of one source. A source is one
+	// IPv4 address or one IPv6 /64 network, because a host in such a network
+	// can use all its addresses. 0 or negative: no limit.
 	MaxPerSource int
 	// ProxyFrom are the networks of load balancers. Their connections must
 	// begin with a PROXY header, version 2. The source address in the header is
-	// the address of the client for the fields above and in logs. Other clients
-	// must not send a header.
+	// the address of the client for Allow, Deny, MaxPerSource and logs. Other
+	// clients must not send a header.
 	ProxyFrom []netip.Prefix
 }
 
@@ -45,27 +45,23 @@ type rules struct {
 // networks is a set of IP networks. A lookup costs one hash per prefix length,
 // regardless of the number of networks.
 type networks struct {
-	bits4, bits6 []int // prefix lengths
-	set          map[netip.Prefix]struct{}
+	lengths []int // prefix lengths in bits, of IPv4 and IPv6
+	set     map[netip.Prefix]struct{}
 }
 
 func newNetworks(list []netip.Prefix) networks {
 	n := networks{set: make(map[netip.Prefix]struct{}, len(list))}
 	for _, p := range list {
-		bits, lengths := p.Bits(), &n.bits6
+		bits := p.Bits()
 		if p.Addr().Is4In6() && bits >= 96 {
 			bits -= 96
 		}
-		addr := p.Addr().Unmap()
-		if addr.Is4() {
-			lengths = &n.bits4
-		}
-		p, err := addr.Prefix(bits)
+		p, err := p.Addr().Unmap().Prefix(bits)
 		if err != nil {
 			continue // not a prefix
 		}
-		if !slices.Contains(*lengths, bits) {
-			*lengths = append(*lengths, bits)
+		if !slices.Contains(n.lengths, bits) {
+			n.lengths = append(n.lengths, bits)
 		}
 		n.set[p] = struct{}{}
 	}
@@ -73,17 +69,11 @@ func newNetworks(list []netip.Prefix) networks {
 }
 
 func (n *networks) contain(addr netip.Addr) bool {
-	lengths := n.bits6
-	if addr.Is4() {
-		lengths = n.bits4
-	}
-	for _, bits := range lengths {
-		p, err := addr.Prefix(bits)
-		if _, ok := n.set[p]; ok && err == nil {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(n.lengths, func(bits int) bool {
+		p, err := addr.Prefix(bits) // fails for IPv4 if bits exceeds 32
+		_, ok := n.set[p]
+		return ok && err == nil
+	})
 }
 
 // admission applies the rules and counts connections by source.
@@ -91,32 +81,28 @@ type admission struct {
 	rules atomic.Pointer[rules] // nil: all clients are accepted
 
 	mu   sync.Mutex
-	open map[netip.Addr]int // by source
+	open map[netip.Addr]int // connections by source
 }
 
-// sourceBits is the length of the IPv6 prefix that is one source.
-const sourceBits = 64
-
-// sourceOf returns the source of an unmapped address.
+// sourceOf returns the address that stands for the source of addr, an IPv4
+// address or an IPv6 address.
 func sourceOf(addr netip.Addr) netip.Addr {
-	if addr.Is6() {
-		if p, err := addr.WithZone("").Prefix(sourceBits); err == nil {
-			return p.Addr()
-		}
+	if addr = addr.Unmap(); addr.Is4() {
+		return addr
 	}
-	return addr
+	p, _ := addr.WithZone("").Prefix(64)
+	return p.Addr()
 }
 
 // admit reports whether a connection from addr is accepted, or returns the
 // reason for the refusal. An accepted connection counts until release. A
 // connection without an IP address, such as a Unix socket, is accepted unless
-// Allow has networks. It does not count.
+// Allow has networks. Such a connection does not count.
 func (l *Listener) admit(addr netip.Addr) (Reason, bool) {
-	addr = addr.Unmap()
 	r, limit := l.admission.rules.Load(), 0
 	if r != nil {
 		limit = r.maxPerSource
-		plain := addr.WithZone("")
+		plain := addr.Unmap().WithZone("")
 		if len(r.allow.set) > 0 && !r.allow.contain(plain) || r.deny.contain(plain) {
 			return ReasonDenied, false
 		}
@@ -127,14 +113,13 @@ func (l *Listener) admit(addr netip.Addr) (Reason, bool) {
 	source, a := sourceOf(addr), &l.admission
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	n := a.open[source]
-	if limit > 0 && n >= limit {
+	if limit > 0 && a.open[source] >= limit {
 		return ReasonSourceLimit, false
 	}
 	if a.open == nil {
 		a.open = map[netip.Addr]int{}
 	}
-	a.open[source] = n + 1
+	a.open[source]++
 	return 0, true
 }
 
@@ -147,16 +132,13 @@ func (l *Listener) expectsProxyHeader(addr netip.Addr) bool {
 
 // release ends the count of a connection that admit accepted from addr.
 func (l *Listener) release(addr netip.Addr) {
-	addr = addr.Unmap()
 	if !addr.IsValid() {
 		return
 	}
 	source, a := sourceOf(addr), &l.admission
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if n := a.open[source]; n > 1 {
-		a.open[source] = n - 1
-	} else {
+	if a.open[source]--; a.open[source] <= 0 {
 		delete(a.open, source)
 	}
 }

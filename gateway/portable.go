@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/netip"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -24,8 +23,8 @@ import (
 	"github.com/wanfed/wanfed/internal/proxyproto"
 )
 
-// portableEngine forwards connections with two goroutines for each. It runs on
-// every system and with every kind of listener.
+// portableEngine forwards each connection with two goroutines. It runs on every
+// system and with every kind of listener.
 type portableEngine struct {
 	*Proxy
 	listeners []*Listener
@@ -73,7 +72,7 @@ func (e *portableEngine) Serve(ctx context.Context) error {
 	return err
 }
 
-// accept accepts connections from socket until ctx ends, and serves them under
+// accept accepts connections from socket until ctx ends. It serves them under
 // the context serving.
 func (e *portableEngine) accept(ctx, serving context.Context, l *Listener, socket net.Listener) error {
 	pause := sockets.MinAcceptPause
@@ -104,34 +103,29 @@ func (e *portableEngine) accept(ctx, serving context.Context, l *Listener, socke
 }
 
 // shed accepts and closes one pending connection with the reserve file. It
-// returns false if no connection is pending, or if the shed is not possible.
+// returns false if no connection is pending, or if the reserve is in use.
 func (e *portableEngine) shed(l *Listener, socket net.Listener) (done bool) {
 	const timeout = 2 * time.Millisecond
 	bounded, ok := socket.(interface{ SetDeadline(time.Time) error })
 	if !ok {
 		return false
 	}
-	var remote netip.AddrPort
 	e.reserve.Use(func() {
 		bounded.SetDeadline(time.Now().Add(timeout)) // the connection may have ended
 		defer bounded.SetDeadline(time.Time{})
-		c, err := socket.Accept()
-		if err != nil {
-			return
+		if c, err := socket.Accept(); err == nil {
+			done = true
+			handler{e.Proxy, l}.RefuseNoFiles(sockets.Remote(c))
+			c.Close()
 		}
-		done, remote = true, sockets.Remote(c)
-		c.Close()
 	})
-	if done {
-		e.refuseNoFiles(l, remote)
-	}
 	return done
 }
 
 // handle owns one client connection from accept to close.
 func (e *portableEngine) handle(ctx context.Context, l *Listener, client net.Conn) {
 	c := &clientConn{Conn: client, accepted: time.Now()}
-	s := e.Proxy.accept(l, sockets.Remote(client), c.accepted, func() bool { return e.conns.add(c) })
+	s := handler{e.Proxy, l}.Accept(sockets.Remote(client), c.accepted, func() bool { return e.conns.add(c) })
 	if s == nil {
 		client.Close()
 		return
@@ -140,7 +134,7 @@ func (e *portableEngine) handle(ctx context.Context, l *Listener, client net.Con
 	sockets.SetKeepalive(client)
 	end, failures, err := e.forward(ctx, s, c)
 	if ctx.Err() != nil {
-		end = reactor.EndStopped // not the fault of the client
+		end = reactor.EndStopped // an error is not the fault of the client
 	} else if err != nil {
 		if alert := s.Fail(err, failures); alert != nil {
 			client.SetWriteDeadline(time.Now().Add(time.Second))
@@ -150,10 +144,11 @@ func (e *portableEngine) handle(ctx context.Context, l *Listener, client net.Con
 	s.Close(end)
 }
 
-// forward reads the ClientHello, connects to an upstream and relays until the
-// end. An error is the reason for which the connection is not forwarded.
+// forward reads the ClientHello, connects to an upstream and relays bytes until
+// the connection ends. An error is the reason why the connection is not
+// forwarded.
 func (e *portableEngine) forward(
-	ctx context.Context, s *session, c *clientConn,
+	ctx context.Context, s reactor.Session, c *clientConn,
 ) (end reactor.End, failures int, _ error) {
 	hello, req, err := e.readHello(s, c)
 	if err != nil {
@@ -170,7 +165,7 @@ func (e *portableEngine) forward(
 		ClientGone: func() bool { return sockets.PeerClosed(c.Conn, req.Race) },
 	}
 	if req.Race {
-		dial.Hello = slices.Clone(hello) // attempts that are given up may outlive this connection
+		dial.Hello = slices.Clone(hello) // abandoned attempts may outlive this connection
 	}
 	won, failures, err := e.dialer.DialAny(ctx, req.Addrs, req.Start, dial)
 	if err != nil {
@@ -186,11 +181,11 @@ func (e *portableEngine) forward(
 		if err := e.write(won.Conn, hello); err != nil {
 			return reactor.EndDone, failures, err
 		}
-	} else if e.write(c, won.Answer) != nil {
-		s.Connected(won.Addr, failures, time.Now())
-		return reactor.EndDone, 0, nil // the client has disconnected
 	}
 	s.Connected(won.Addr, failures, time.Now())
+	if len(won.Answer) > 0 && e.write(c, won.Answer) != nil {
+		return reactor.EndDone, 0, nil // the client has disconnected
+	}
 	s.Count(len(hello), len(won.Answer))
 	hello, req, won.Answer = nil, reactor.Request{}, nil // an idle connection keeps no buffer
 	if relay(c.Conn, won.Conn, s.Count) != nil {
@@ -201,7 +196,7 @@ func (e *portableEngine) forward(
 
 // readHello reads until the ClientHello is complete. It returns the ClientHello
 // and the bytes that were read after it.
-func (e *portableEngine) readHello(s *session, c *clientConn) ([]byte, reactor.Request, error) {
+func (e *portableEngine) readHello(s reactor.Session, c *clientConn) ([]byte, reactor.Request, error) {
 	c.SetReadDeadline(c.accepted.Add(e.helloTimeout))
 	buf := make([]byte, 0, 2<<10)
 	for {
@@ -229,7 +224,7 @@ func (e *portableEngine) readHello(s *session, c *clientConn) ([]byte, reactor.R
 	}
 }
 
-// write writes all of b within the time of a dial.
+// write writes all of b within Config.DialTimeout.
 func (e *portableEngine) write(c net.Conn, b []byte) error {
 	c.SetWriteDeadline(time.Now().Add(e.dialer.Timeout))
 	if _, err := c.Write(b); err != nil {
@@ -244,10 +239,10 @@ type clientConn struct {
 	net.Conn
 	accepted time.Time
 
-	// Guarded by connSet.mu.
+	// The mutex of connSet guards these fields.
 	upstream net.Conn
-	waiting  *list.Element // in connSet.waiting
-	wasShed  bool          // closed to make room
+	waiting  *list.Element // in connSet.waiting; nil: the ClientHello is complete
+	wasShed  bool          // closed to admit another connection
 }
 
 // connSet contains every open client connection.
@@ -261,31 +256,28 @@ type connSet struct {
 	closed  bool
 }
 
-// add adds c. At the limit, the oldest connection without a ClientHello is
-// closed. If none is older than shedAfter, or the set is closed, add returns
-// false.
+// add adds c. At the limit, add closes the oldest connection without a
+// ClientHello. If no such connection is older than shedAfter, or if the set is
+// closed, add returns false.
 func (s *connSet) add(c *clientConn) bool {
 	s.mu.Lock()
-	var shed *clientConn
-	ok := !s.closed
-	if ok && int64(len(s.open)) >= s.max.Load() {
-		if e := s.waiting.Front(); e == nil || c.accepted.Sub(e.Value.(*clientConn).accepted) < s.shedAfter {
-			ok = false
-		} else {
-			shed = e.Value.(*clientConn)
-			shed.wasShed = true
-			s.dropLocked(shed)
+	defer s.mu.Unlock()
+	if s.closed {
+		return false
+	}
+	if int64(len(s.open)) >= s.max.Load() {
+		e := s.waiting.Front()
+		if e == nil || c.accepted.Sub(e.Value.(*clientConn).accepted) < s.shedAfter {
+			return false
 		}
+		oldest := e.Value.(*clientConn)
+		oldest.wasShed = true
+		s.dropLocked(oldest)
+		defer oldest.Close()
 	}
-	if ok {
-		s.open[c] = struct{}{}
-		c.waiting = s.waiting.PushBack(c)
-	}
-	s.mu.Unlock()
-	if shed != nil {
-		shed.Close()
-	}
-	return ok
+	s.open[c] = struct{}{}
+	c.waiting = s.waiting.PushBack(c)
+	return true
 }
 
 func (s *connSet) dropLocked(c *clientConn) {
@@ -300,9 +292,8 @@ func (s *connSet) endWaitLocked(c *clientConn) {
 	}
 }
 
-// helloReceived records that the ClientHello of c is complete. From now on c is
-// not closed to admit another connection. helloReceived returns false if c was
-// closed before.
+// helloReceived records that the ClientHello of c is complete. From now on, add
+// does not close c. helloReceived returns false if add has already closed c.
 func (s *connSet) helloReceived(c *clientConn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -310,15 +301,15 @@ func (s *connSet) helloReceived(c *clientConn) bool {
 	return !c.wasShed
 }
 
-// shed reports whether c was closed to make room.
+// shed reports whether add has closed c.
 func (s *connSet) shed(c *clientConn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return c.wasShed
 }
 
-// setUpstream records the upstream of c. The upstream is closed together with
-// c. setUpstream returns false if the set is closed.
+// setUpstream records the upstream connection of c, which is closed together
+// with c. setUpstream returns false if the set is closed.
 func (s *connSet) setUpstream(c *clientConn, upstream net.Conn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -329,7 +320,7 @@ func (s *connSet) setUpstream(c *clientConn, upstream net.Conn) bool {
 	return true
 }
 
-// remove removes c and closes both its connections.
+// remove removes c, and closes c and its upstream connection.
 func (s *connSet) remove(c *clientConn) {
 	s.mu.Lock()
 	s.dropLocked(c)
@@ -357,36 +348,33 @@ func (s *connSet) closeAll() {
 	}
 }
 
-// A direction is copied in pieces, so that counters change while the direction
-// is open. After a piece that takes less than pieceTime, the next piece is
-// larger.
+// A direction is copied in pieces, because counters change after each piece. If
+// a piece takes less than pieceTime, the next piece is larger.
 const (
-	minPiece  = 32 << 10
+	minPiece  = 32 << 10 // bytes
 	maxPiece  = 16 << 20
 	pieceTime = 100 * time.Millisecond
 )
 
-// relay moves bytes both ways until both directions have ended. An end of data
-// leaves the other direction open; a failure ends both. Between two bare
-// *net.TCPConn the kernel moves the bytes (splice). The caller closes both
-// connections. A close during the relay ends the relay. relay returns the error
-// of the failed operation.
-func relay(client, upstream net.Conn, count func(up, down int)) (err error) {
-	var back error
+// relay moves bytes both ways until both directions have ended, or a connection
+// is closed. An end of data leaves the other direction open. A failure ends both
+// directions, and relay returns its error. Between two bare *net.TCPConn the
+// kernel moves the bytes (splice). The caller closes both connections.
+func relay(client, upstream net.Conn, count func(up, down int)) error {
+	var downErr error
 	var wg sync.WaitGroup
 	var clientEnded, upstreamEnded atomic.Bool
 	wg.Go(func() {
-		back = relayOneWay(client, upstream, func(n int) { count(0, n) }, &clientEnded, &upstreamEnded)
+		downErr = relayOneWay(client, upstream, func(n int) { count(0, n) }, &clientEnded, &upstreamEnded)
 	})
-	err = relayOneWay(upstream, client, func(n int) { count(n, 0) }, &upstreamEnded, &clientEnded)
+	upErr := relayOneWay(upstream, client, func(n int) { count(n, 0) }, &upstreamEnded, &clientEnded)
 	wg.Wait()
-	return errors.Join(err, back)
+	return errors.Join(upErr, downErr)
 }
 
 // relayOneWay moves bytes from src to dst until src ends, and sets srcEnded. A
-// failure after the end of dst is a normal end. A peer that closes at once
-// after its last data responds with a reset to data that still arrives, usually
-// a TLS close_notify.
+// failure after the end of dst is a normal end: a peer that closes right after
+// its last data answers later data, usually a TLS close_notify, with a reset.
 func relayOneWay(dst, src net.Conn, count func(int), dstEnded, srcEnded *atomic.Bool) error {
 	err := copyAll(dst, src, count)
 	if err == nil {
@@ -405,8 +393,8 @@ func relayOneWay(dst, src net.Conn, count func(int), dstEnded, srcEnded *atomic.
 	return err
 }
 
-// copyAll copies until src ends. A LimitedReader directly around src does not
-// keep TCPConn.ReadFrom from splicing.
+// copyAll copies until src ends. TCPConn.ReadFrom also splices from a
+// LimitedReader, if the LimitedReader directly wraps src.
 func copyAll(dst, src net.Conn, count func(int)) error {
 	piece := io.LimitedReader{R: src}
 	for size := int64(minPiece); ; {
@@ -432,7 +420,7 @@ func closeWrite(c net.Conn) error {
 	return c.Close()
 }
 
-// abort closes c with a reset: the peer can then detect that data is missing.
+// abort closes c with a reset, from which the peer can detect missing data.
 func abort(c net.Conn) {
 	if t, ok := c.(*net.TCPConn); ok {
 		t.SetLinger(0)

@@ -10,7 +10,6 @@ import (
 	"io"
 	"log/slog"
 	"net"
-	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -24,15 +23,15 @@ import (
 // Config configures a Proxy. Each field documents what its zero value means.
 type Config struct {
 	// MaxConns bounds the client connections of all listeners together. Default
-	// 65536. It is less if the process may not open two files for each
-	// connection and some more.
+	// 65536, or less if the process may not open enough files. Each connection
+	// needs two files.
 	MaxConns int
 	// MaxPerUpstream bounds the connections to one upstream address, pending
 	// ones included. At the limit the next address of the route is used.
 	// Default: no limit.
 	MaxPerUpstream int
-	// HelloTimeout is the time from accept to the complete ClientHello. Default
-	// 5 s.
+	// HelloTimeout bounds the time from the accept to the complete ClientHello.
+	// Default 5 s.
 	HelloTimeout time.Duration
 	// DialTimeout bounds one attempt to connect to an upstream address. All
 	// attempts for one client together, with the wait for an answer, take at
@@ -43,8 +42,9 @@ type Config struct {
 	Drain time.Duration
 	// AccessLog receives a line of JSON when a connection ends. Default: none.
 	AccessLog io.Writer
-	// AccessLogSample is N to log one of N connections. Default 1, which logs
-	// all; negative: none until SetAccessLogSample.
+	// AccessLogSample is the sampling of the access log: one of this number of
+	// connections is logged. Default 1; negative: none until
+	// SetAccessLogSample.
 	AccessLogSample int
 	// Dial connects to an upstream. It must return soon when ctx ends. Default:
 	// a net.Dialer. With another function the portable engine is used.
@@ -71,7 +71,7 @@ func (c Config) validate() error {
 	return errors.Join(errs...)
 }
 
-// Proxy forwards TLS connections by SNI. All methods but Run are safe for
+// Proxy forwards TLS connections by SNI. All methods except Run are safe for
 // concurrent use.
 type Proxy struct {
 	log          *slog.Logger
@@ -80,7 +80,7 @@ type Proxy struct {
 	dialer       *upstream.Dialer
 	maxConns     atomic.Int64
 	hellos       helloMemory
-	shedAfter    time.Duration // age at which a connection without a ClientHello may be closed for a new one
+	shedAfter    time.Duration // a younger connection without a ClientHello is not closed to admit another one
 	drain        drain
 	access       *accessLog
 	reserve      sockets.ReserveFD
@@ -112,7 +112,7 @@ func New(cfg Config) (*Proxy, error) {
 	p.SetMaxConns(cfg.MaxConns)
 	p.SetMaxPerUpstream(cfg.MaxPerUpstream)
 	if p.dialer.Dial == nil {
-		p.dialer.Dial = (&net.Dialer{KeepAlive: -1}).DialContext // sockets.SetKeepalive does that
+		p.dialer.Dial = (&net.Dialer{KeepAlive: -1}).DialContext // the engines set keepalive
 	} else {
 		p.engine = portable
 	}
@@ -127,16 +127,18 @@ const (
 	eventDriven engineKind = "reactor"  // package gateway/internal/reactor
 )
 
-// engine accepts and forwards connections until ctx ends, closes the listeners,
-// and lets connections continue for the drain time. It joins its goroutines. It
-// returns the error of a listener, or nil.
+// engine forwards connections.
 type engine interface {
+	// Serve accepts connections until ctx ends and then closes the listeners.
+	// Open connections continue for the drain time. Serve joins its goroutines
+	// and returns the error of a listener, or nil.
 	Serve(ctx context.Context) error
 }
 
 // Run serves the listeners until ctx ends. Then it closes their sockets, lets
-// open connections continue for Config.Drain, closes those that are left and
-// returns nil. It returns an error if a listener fails. Run may be called once.
+// open connections continue for Config.Drain, closes the remaining connections
+// and returns nil. It returns an error if a listener fails. Run may be called
+// once.
 func (p *Proxy) Run(ctx context.Context, listeners ...*Listener) error {
 	if err := CheckFiles(p.MaxConns()); err != nil {
 		p.log.Warn("the limit of connections exceeds the limit of open files", "err", err)
@@ -154,16 +156,14 @@ func (p *Proxy) Run(ctx context.Context, listeners ...*Listener) error {
 
 func (p *Proxy) newEngine(listeners []*Listener) engine {
 	if reactor.Supported && p.engine != portable {
-		h := &reactorHandler{proxy: p}
 		var all []reactor.Listener
 		for _, l := range listeners {
 			for _, socket := range l.sockets {
-				all = append(all, reactor.Listener{Listener: socket, Name: l.name})
-				h.listeners = append(h.listeners, l)
+				all = append(all, reactor.Listener{Listener: socket, Name: l.name, Handler: handler{p, l}})
 			}
 		}
 		if e := reactor.New(reactor.Config{
-			Listeners: all, Handler: h, Dialer: p.dialer, HelloTimeout: p.helloTimeout, ShedAfter: p.shedAfter,
+			Listeners: all, Dialer: p.dialer, HelloTimeout: p.helloTimeout, ShedAfter: p.shedAfter,
 			MaxConns: p.MaxConns, MaxPipes: maxPipes(), Reserve: &p.reserve, Drain: p.drain.begin, Logger: p.log,
 		}); e != nil {
 			return e
@@ -172,33 +172,16 @@ func (p *Proxy) newEngine(listeners []*Listener) engine {
 	return newPortableEngine(p, listeners)
 }
 
-// reactorHandler lets the reactor use a Proxy.
-type reactorHandler struct {
-	proxy     *Proxy
-	listeners []*Listener // by number of the socket
-}
-
-func (h *reactorHandler) Accept(n int, remote netip.AddrPort, now time.Time, reserve func() bool) reactor.Session {
-	if s := h.proxy.accept(h.listeners[n], remote, now, reserve); s != nil {
-		return s
-	}
-	return nil
-}
-
-func (h *reactorHandler) RefuseNoFiles(n int, remote netip.AddrPort) {
-	h.proxy.refuseNoFiles(h.listeners[n], remote)
-}
-
-// UpstreamConns returns the number of open connections per upstream address, of
-// all listeners, for the addresses that have any.
+// UpstreamConns returns the number of open connections by upstream address, of
+// all listeners together. Addresses without connections are absent.
 func (p *Proxy) UpstreamConns() map[string]int { return p.dialer.Conns() }
 
 const (
 	defaultMaxConns = 65536
-	filesPerConn    = 2  // its sockets
-	filesPerPipe    = 2  // its ends
+	filesPerConn    = 2  // two sockets
+	filesPerPipe    = 2  // two ends
 	otherFiles      = 64 // listeners, logs
-	extraShare      = 32 // one of this many files is for concurrent dials and for pipes
+	extraFraction   = 32 // one file of this number is reserved for concurrent dials and for pipes
 )
 
 // MaxConns returns the limit of client connections in force.
@@ -208,20 +191,16 @@ func (p *Proxy) MaxConns() int { return int(p.maxConns.Load()) }
 // even if they are more than n.
 func (p *Proxy) SetMaxConns(n int) {
 	files := sockets.MaxFiles()
-	most := min(defaultMaxConns, (files-files/extraShare-otherFiles)/filesPerConn)
-	p.maxConns.Store(int64(cmp.Or(n, max(1, most))))
+	possible := (files - files/extraFraction - otherFiles) / filesPerConn
+	p.maxConns.Store(int64(cmp.Or(n, max(1, min(defaultMaxConns, possible)))))
 }
-
-// MaxPerUpstream returns the limit of connections to one upstream address; 0:
-// no limit.
-func (p *Proxy) MaxPerUpstream() int { return p.dialer.MaxConns() }
 
 // SetMaxPerUpstream changes Config.MaxPerUpstream. Open connections stay, and
 // count towards the new limit.
 func (p *Proxy) SetMaxPerUpstream(n int) { p.dialer.SetMaxConns(n) }
 
-// maxPipes is the number of pipes of the reactor: half of the extra files.
-func maxPipes() int { return min(max(16, sockets.MaxFiles()/extraShare/2/filesPerPipe), 1024) }
+// maxPipes returns the limit of pipes. Half of the extra files are for pipes.
+func maxPipes() int { return min(max(16, sockets.MaxFiles()/extraFraction/2/filesPerPipe), 1024) }
 
 // MaxFiles returns the number of files and sockets that this process may have
 // open: the hard limit of the system (RLIMIT_NOFILE). The Go runtime raises the
@@ -236,17 +215,17 @@ func CheckFiles(n int) error {
 	if files >= need {
 		return nil
 	}
-	return fmt.Errorf("%d connections need %d files open, and this process may have %d: "+
-		"raise that (ulimit -n %d; LimitNOFILE=%d in a unit of systemd), or allow at most %d connections",
+	return fmt.Errorf("%d connections need %d open files, and this process may have %d: "+
+		"raise the limit (ulimit -n %d; LimitNOFILE=%d in a unit of systemd), or allow at most %d connections",
 		n, need, files, need, need, max(0, (files-otherFiles)/filesPerConn))
 }
 
-// drain is the time for which connections stay open after the end of Run's
-// context.
+// drain measures the time for which connections continue after the context of
+// Run has ended.
 type drain struct {
 	mu    sync.Mutex
 	time  time.Duration
-	timer *time.Timer // while connections are drained
+	timer *time.Timer // nil: no drain has begun
 }
 
 // SetDrain changes Config.Drain. During a drain, connections continue for d

@@ -3,6 +3,7 @@
 package gateway
 
 import (
+	"fmt"
 	"log/slog"
 	"net/netip"
 
@@ -29,15 +30,8 @@ const (
 	ReasonProtocol
 	ReasonProxyHeader
 	ReasonUpstreamLimit
-	reasons
+	reasons // the number of reasons
 )
-
-// Reasons lists every reason.
-var Reasons = [reasons]Reason{
-	ReasonNotTLS, ReasonNoSNI, ReasonUnknownSNI, ReasonHelloTimeout, ReasonHelloTooLarge, ReasonHelloCut, ReasonClientGone,
-	ReasonUpstreamUnreachable, ReasonLimit, ReasonNoFiles, ReasonDenied, ReasonSourceLimit, ReasonProtocol,
-	ReasonProxyHeader, ReasonUpstreamLimit,
-}
 
 // TLS alerts of RFC 8446, section 6.2.
 const (
@@ -49,58 +43,53 @@ const (
 
 var reasonInfo = [reasons]struct {
 	name  string
-	alert byte // for the client; 0: none
-	hint  string
+	alert byte   // for the client; 0: none
+	hint  string // for the log: the usual cause or the remedy
 }{
 	ReasonNotTLS: {"not_tls", 0,
-		"a gateway forwards only TLS; check what connects from there"},
+		"a gateway forwards only TLS; check which program connects from this address"},
 	ReasonNoSNI: {"no_sni", alertMissingExtension,
 		"the client must send the name of the server (SNI), <node>.server.<dc>.<domain>; an IP address is not a name"},
 	ReasonUnknownSNI: {"unknown_sni", alertUnrecognizedName,
-		"check datacenter and domain in the name, and that its servers or gateways are known here: see /routes"},
+		"check the datacenter and the domain in the name; GET /routes of the admin address lists the known names"},
 	ReasonHelloTimeout: {"hello_timeout", 0,
-		"the client connected and sent too little: a slow or filtering network, or a scan"},
+		"the ClientHello did not arrive in time; usual causes are a slow network, a firewall or a port scan"},
 	ReasonHelloTooLarge: {"hello_too_large", 0,
-		"no usual TLS client sends this much; check what connects from there"},
+		"usual TLS clients send less; check which program connects from this address"},
 	ReasonHelloCut: {"hello_cut", 0,
-		"the client closed before it had sent a ClientHello; a TCP health check does that"},
+		"the client closed before its ClientHello was complete, as a TCP health check does"},
 	ReasonClientGone: {"client_gone", 0,
-		"the client closed before an upstream had answered; it may have used another path"},
+		"the client closed before an upstream answered; it may have used another path"},
 	ReasonUpstreamUnreachable: {"upstream_unreachable", alertInternalError,
-		"check that the address is right, that a server listens there and that no firewall is between"},
+		"check that the address is right, that a server listens there and that no firewall blocks the connection"},
 	ReasonLimit: {"limit", 0,
-		"this gateway has as many connections as it may have; raise the limit or add a gateway"},
+		"the gateway is at its limit of connections or memory; raise the limit, or add a gateway"},
 	ReasonNoFiles: {"no_files", 0,
 		"the process or the system cannot open more files; raise the limit (ulimit -n), or lower the limit of connections"},
 	ReasonDenied: {"denied", 0,
 		"the policy of this listener does not allow the client's address"},
 	ReasonSourceLimit: {"source_limit", 0,
-		"this source has as many connections as one may have; check what connects from there, or raise the limit"},
+		"this source is at its limit of connections; check which program connects from there, or raise the limit"},
 	ReasonProtocol: {"protocol", alertNoApplicationProtocol,
-		"the route accepts only clients that offer one of its protocols (ALPN); check what connects from there"},
+		"the route accepts only clients that offer one of its protocols (ALPN); check which program connects"},
 	ReasonProxyHeader: {"proxy_header", 0,
 		"the load balancer must first send a PROXY header, version 2: enable it there, or remove its address from the list"},
 	ReasonUpstreamLimit: {"upstream_limit", alertInternalError,
-		"each address of the route has as many connections as one may have; raise the limit, or add an address"},
+		"each address of the route is at its limit of connections; raise the limit, or add an address"},
 }
 
 // String returns the reason as metrics and logs show it.
 func (r Reason) String() string { return reasonInfo[r].name }
 
-// refusal is the outcome of a connection that is not forwarded.
+// refusal is the error for a connection that is not forwarded.
 type refusal struct {
 	reason Reason
-	sni    string
-	err    error
+	sni    string // empty: unknown
+	err    error  // details; nil: none
 }
 
 // Error implements error.
-func (r *refusal) Error() string {
-	if r.err == nil {
-		return r.reason.String()
-	}
-	return r.reason.String() + ": " + r.err.Error()
-}
+func (r *refusal) Error() string { return fmt.Sprintf("%v: %v", r.reason, r.err) }
 
 // alert returns the TLS record that reports the reason to the client, or nil.
 func (r *refusal) alert() []byte {
@@ -110,9 +99,9 @@ func (r *refusal) alert() []byte {
 	return nil
 }
 
-// refuse counts a refusal and logs it. The first refusal of a reason in an
-// interval is logged at Info, the others at Debug. Disconnects of clients are
-// normal.
+// refuse counts a refusal and logs it. For each reason, the first refusal in an
+// interval is logged at Info and the others at Debug. Disconnects of clients
+// are normal and always logged at Debug.
 func (p *Proxy) refuse(l *Listener, remote netip.AddrPort, r *refusal) {
 	l.refused[r.reason].Add(1)
 	level := slog.LevelInfo
@@ -126,10 +115,10 @@ func (p *Proxy) refuse(l *Listener, remote netip.AddrPort, r *refusal) {
 	p.refusals.Log(r.reason, level, "connection refused", append(attrs, "hint", reasonInfo[r.reason].hint)...)
 }
 
-// clip bounds the part of a log line that an unauthenticated peer controls.
-func clip(sni string) string {
-	if len(sni) > maxName {
-		return sni[:maxName] + "..."
+// clip bounds a string from an unauthenticated peer for a log line.
+func clip(s string) string {
+	if len(s) > maxName {
+		return s[:maxName] + "..."
 	}
-	return sni
+	return s
 }

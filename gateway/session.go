@@ -3,6 +3,7 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,45 +22,51 @@ import (
 
 // session is the part of one client connection that both engines share:
 // admission, ClientHello, route, counters and logs. It does not move bytes. It
-// implements reactor.Session. It is small, because each idle connection has a
-// session.
+// is small, because each idle connection has a session. It implements
+// reactor.Session.
 type session struct {
 	proxy    *Proxy
 	listener *Listener
 	remote   netip.AddrPort // of the client; invalid if it has none
-	counted  bool           // the listener counts its source
-	opening  *opening       // until there is an upstream
-	record   *accessRecord  // nil: it is not logged
+	counted  bool           // admit has counted the connection
+	opening  *opening       // nil: connected to an upstream
+	record   *accessRecord  // nil: not logged
 }
 
 // opening is the state that a session needs until it has an upstream.
 type opening struct {
 	accepted    time.Time
 	proxyHeader bool // a PROXY header must come first
-	start       int  // of the ClientHello in the received bytes
+	start       int  // offset of the ClientHello in the received bytes
 	parser      HelloParser
-	held        int64 // bytes of helloMemory
+	held        int64 // bytes counted by helloMemory
 
-	received time.Time // the complete ClientHello
+	received time.Time // when the ClientHello was complete
 	sni      string
 	table    *Table // the last one that was searched
 	target   *target
 }
 
-// openings reduces garbage while many connections arrive. Most connections stay
-// open, and a gateway uses most of its memory for them.
+// openings reduces garbage while many connections arrive.
 var openings = sync.Pool{New: func() any { return new(opening) }}
 
-// accept admits a connection. It counts and logs a refused connection, and
-// returns nil. reserve is called last and counts the connection towards the
-// limit. It returns false when the limit is reached.
-func (p *Proxy) accept(l *Listener, remote netip.AddrPort, now time.Time, reserve func() bool) *session {
-	l.accepted.Add(1)
-	s := &session{proxy: p, listener: l, remote: remote, record: p.access.begin(l, remote, now)}
+// handler passes connections of one listener to one proxy. It implements
+// reactor.Handler.
+type handler struct {
+	proxy    *Proxy
+	listener *Listener
+}
+
+// Accept implements reactor.Handler.
+func (h handler) Accept(remote netip.AddrPort, now time.Time, reserve func() bool) reactor.Session {
+	h.listener.accepted.Add(1)
+	s := &session{
+		proxy: h.proxy, listener: h.listener, remote: remote, record: h.proxy.access.begin(h.listener, remote, now),
+	}
 	s.opening = openings.Get().(*opening)
 	s.opening.accepted = now
 	reason, ok := Reason(0), true
-	if s.opening.proxyHeader = l.expectsProxyHeader(remote.Addr()); !s.opening.proxyHeader {
+	if s.opening.proxyHeader = h.listener.expectsProxyHeader(remote.Addr()); !s.opening.proxyHeader {
 		reason, ok = s.admit()
 	}
 	if ok && !reserve() {
@@ -70,21 +77,20 @@ func (p *Proxy) accept(l *Listener, remote netip.AddrPort, now time.Time, reserv
 		s.finish(reactor.EndDone)
 		return nil
 	}
-	l.active.Add(1)
+	h.listener.active.Add(1)
 	return s
+}
+
+// RefuseNoFiles implements reactor.Handler.
+func (h handler) RefuseNoFiles(remote netip.AddrPort) {
+	h.listener.accepted.Add(1)
+	h.proxy.refuse(h.listener, remote, &refusal{reason: ReasonNoFiles})
 }
 
 func (s *session) admit() (Reason, bool) {
 	reason, ok := s.listener.admit(s.remote.Addr())
 	s.counted = ok
 	return reason, ok
-}
-
-// refuseNoFiles counts a connection that was closed because the process cannot
-// open more files.
-func (p *Proxy) refuseNoFiles(l *Listener, remote netip.AddrPort) {
-	l.accepted.Add(1)
-	p.refuse(l, remote, &refusal{reason: ReasonNoFiles})
 }
 
 // Receive implements reactor.Session.
@@ -102,7 +108,9 @@ func (s *session) Receive(in []byte, now time.Time) (reactor.Request, error) {
 	o.parser = HelloParser{}
 	o.received, o.table = now, s.listener.Table()
 	took := now.Sub(o.accepted)
-	s.record.helloReceived(hello.SNI, took)
+	if s.record != nil {
+		s.record.SNI, s.record.Hello = clip(string(hello.SNI)), milliseconds(took)
+	}
 	t, refused := o.table.route(hello)
 	s.listener.hellos[t.class()].observe(took)
 	if refused != nil {
@@ -111,14 +119,15 @@ func (s *session) Receive(in []byte, now time.Time) (reactor.Request, error) {
 	o.target, o.sni = t, string(hello.SNI)
 	return reactor.Request{
 		Addrs: t.To, Start: t.start(), Hello: in,
-		Race:        len(t.To) > 1 && !hello.EarlyData, // two servers could act on early data
+		Race:        len(t.To) > 1 && !hello.EarlyData,
 		ProxyHeader: t.ProxyProtocol, Source: s.remote,
 	}, nil
 }
 
 // readProxyHeader reads the PROXY header if the connection must have one. It
-// returns ErrNeedMore until the header is complete. A load balancer's own
-// connections, such as health checks, are accepted.
+// returns ErrNeedMore until the header is complete. A header without a source
+// address is accepted: it marks connections of the load balancer itself, such
+// as health checks.
 func (s *session) readProxyHeader(in []byte) error {
 	if !s.opening.proxyHeader {
 		return nil
@@ -135,7 +144,9 @@ func (s *session) readProxyHeader(in []byte) error {
 	s.opening.proxyHeader, s.opening.start = false, size
 	if source.IsValid() {
 		s.remote = source
-		s.record.setRemote(source)
+		if s.record != nil {
+			s.record.Remote = source.String()
+		}
 		if reason, ok := s.admit(); !ok {
 			return &refusal{reason: reason, err: errors.New("client address taken from the PROXY header")}
 		}
@@ -146,7 +157,7 @@ func (s *session) readProxyHeader(in []byte) error {
 // HoldHello implements reactor.Session.
 func (s *session) HoldHello(n int) error {
 	o := s.opening
-	if n += cap(o.parser.msg); n <= freeHello {
+	if n += cap(o.parser.msg); n <= uncountedHello {
 		n = 0
 	}
 	if !s.proxy.hellos.resize(&o.held, int64(n)) {
@@ -157,13 +168,12 @@ func (s *session) HoldHello(n int) error {
 
 // NewUpstreams implements reactor.Session.
 func (s *session) NewUpstreams() []string {
-	o := s.opening
-	now := s.listener.Table()
-	if now == o.table {
+	o, table := s.opening, s.listener.Table()
+	if table == o.table {
 		return nil
 	}
-	o.table = now
-	if t := now.find([]byte(o.sni)); t != nil && t.ProxyProtocol == o.target.ProxyProtocol {
+	o.table = table
+	if t := table.find([]byte(o.sni)); t != nil && t.ProxyProtocol == o.target.ProxyProtocol {
 		return t.To
 	}
 	return nil
@@ -174,13 +184,17 @@ func (s *session) Connected(addr string, failures int, now time.Time) {
 	o, took := s.opening, now.Sub(s.opening.received)
 	s.listener.dialFailures.Add(uint64(failures))
 	s.listener.dials[o.target.class()].observe(took)
-	s.record.connected(addr, took)
+	if s.record != nil {
+		s.record.Upstream, s.record.Dial = addr, milliseconds(took)
+	}
 	if s.proxy.log.Enabled(context.Background(), slog.LevelDebug) {
 		s.proxy.log.Debug("connection routed", "listener", s.listener.name, "remote", s.remote, "sni", o.sni, "addr", addr)
 	}
 	s.endOpening()
 }
 
+// endOpening releases the state that is not needed after the connection to an
+// upstream. It may be called again.
 func (s *session) endOpening() {
 	if s.opening != nil {
 		s.proxy.hellos.resize(&s.opening.held, 0)
@@ -194,7 +208,10 @@ func (s *session) endOpening() {
 func (s *session) Count(up, down int) {
 	s.listener.up.Add(uint64(up))
 	s.listener.down.Add(uint64(down))
-	s.record.count(up, down)
+	if s.record != nil {
+		s.record.bytesUp.Add(uint64(up))
+		s.record.bytesDown.Add(uint64(down))
+	}
 }
 
 // Fail implements reactor.Session.
@@ -238,7 +255,9 @@ func (s *session) classify(err error) *refusal {
 }
 
 func (s *session) refuse(r *refusal) {
-	s.record.setEnd(r.reason.String())
+	if s.record != nil {
+		s.record.End = r.reason.String()
+	}
 	s.proxy.refuse(s.listener, s.remote, r)
 }
 
@@ -248,39 +267,44 @@ func (s *session) Close(end reactor.End) {
 	s.finish(end)
 }
 
+// finish releases what Accept obtained, and logs the connection. The end of a
+// refused connection in the log is its Reason.
 func (s *session) finish(end reactor.End) {
 	s.endOpening()
 	if s.counted {
 		s.listener.release(s.remote.Addr())
 	}
-	s.record.close(string(end))
+	if s.record != nil {
+		s.record.End = cmp.Or(s.record.End, string(end))
+		s.record.close()
+	}
 }
 
 const (
-	// freeHello is the size up to which a ClientHello is not counted, in bytes.
-	// The ClientHellos of usual clients are smaller.
-	freeHello = 4 << 10
+	// uncountedHello is the size up to which helloMemory does not count a
+	// ClientHello, in bytes. Usual clients send less.
+	uncountedHello = 4 << 10
 	// maxHelloMemory bounds the memory of all larger ClientHellos together, in
 	// bytes: 1,000 ClientHellos of the largest size.
 	maxHelloMemory = 64 << 20
 )
 
 // helloMemory bounds the memory of ClientHellos that are not forwarded yet.
-// Without a bound, clients could exhaust the memory of a gateway. They could
-// stall during large ClientHellos, or send large ClientHellos to an upstream
-// that does not respond.
+// Without a bound, clients could exhaust the memory of a gateway: they could
+// stop in the middle of large ClientHellos, or send large ClientHellos to an
+// upstream that does not respond.
 type helloMemory struct {
 	max  atomic.Int64
 	held atomic.Int64
 }
 
 var errHelloMemory = &refusal{reason: ReasonLimit, err: errors.New(
-	"its ClientHello is large, and the memory for large ones that are not forwarded yet is used up")}
+	"its ClientHello is large, and the memory for large ClientHellos is used up")}
 
-// resize changes the share of one ClientHello to n bytes. It returns false if
-// the limit is reached.
-func (m *helloMemory) resize(share *int64, n int64) bool {
-	more := n - *share
+// resize changes the count of one ClientHello from *counted to n bytes. It
+// returns false if the limit is reached.
+func (m *helloMemory) resize(counted *int64, n int64) bool {
+	more := n - *counted
 	if more == 0 {
 		return true
 	}
@@ -288,6 +312,6 @@ func (m *helloMemory) resize(share *int64, n int64) bool {
 		m.held.Add(-more)
 		return false
 	}
-	*share = n
+	*counted = n
 	return true
 }

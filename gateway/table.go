@@ -17,17 +17,11 @@ import (
 	"github.com/wanfed/wanfed/internal/netaddr"
 )
 
-// maxName is the length of the longest DNS name, in bytes (RFC 1035, section
-// 2.3.4).
-const maxName = 253
-
-// maxProtocol is the length of the longest protocol id, in bytes (RFC 7301,
-// section 3.1).
-const maxProtocol = 255
-
-// maxTo bounds the addresses of a route. A connection tries them one after the
-// other, and a client times out long before that many attempts.
-const maxTo = 1024
+const (
+	maxName     = 253  // bytes of a DNS name (RFC 1035, section 2.3.4)
+	maxProtocol = 255  // bytes of a protocol id (RFC 7301, section 3.1)
+	maxTo       = 1024 // addresses of a route; a client times out long before the last attempt
+)
 
 // Route defines the upstream addresses of one name, or of all names below a
 // suffix.
@@ -37,9 +31,9 @@ type Route struct {
 	Match string `json:"match"`
 	// To are the addresses (host:port). A host name is resolved at each dial.
 	To []string `json:"to"`
-	// Ordered means that the first address is the best and the others are used
-	// when it fails. Otherwise a connection uses the address with the fewest
-	// open connections, of all routes of this gateway.
+	// Ordered means that the first address is preferred and the next ones are
+	// used when it fails. Otherwise a connection uses the address with the
+	// fewest open connections. Connections of all routes count.
 	Ordered bool `json:"ordered,omitempty"`
 	// Protocols lists protocol ids (ALPN). A client must offer one of them.
 	// Empty: a client may offer any protocol, or none.
@@ -60,15 +54,16 @@ type Table struct {
 // target is a route in a table.
 type target struct {
 	Route
-	turn atomic.Uint32 // counts connections, from a random start
+	next atomic.Uint32 // counts connections, from a random start
 }
 
-// start returns the number of the address for the next connection if all
-// addresses have equally many connections. The number increases with each
-// connection. For an ordered route it is upstream.InOrder.
+// start returns the index in To of the address that the next connection
+// prefers among those with equally many connections. The index advances with
+// each connection (round robin). For an ordered route start returns
+// upstream.InOrder.
 func (t *target) start() int {
 	if n := len(t.To); !t.Ordered && n > 1 {
-		return int(t.turn.Add(1) % uint32(n))
+		return int(t.next.Add(1) % uint32(n))
 	}
 	return upstream.InOrder
 }
@@ -93,7 +88,7 @@ func NewTable(routes []Route) (*Table, error) {
 			continue
 		}
 		names[key] = &target{Route: r}
-		names[key].turn.Store(rand.Uint32())
+		names[key].next.Store(rand.Uint32())
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
@@ -101,9 +96,9 @@ func NewTable(routes []Route) (*Table, error) {
 	return t, nil
 }
 
-// Lookup returns the route for an SNI in any case, with or without a final dot.
-// Its cost does not depend on the number of routes. The caller must not change
-// the slices of the route.
+// Lookup returns the route for an SNI in upper or lower case, with or without a
+// final dot. The cost does not depend on the number of routes. The caller must
+// not change the slices of the route.
 func (t *Table) Lookup(sni string) (Route, bool) {
 	if e := t.find(normalBytes([]byte(sni))); e != nil {
 		return e.Route, true
@@ -111,9 +106,9 @@ func (t *Table) Lookup(sni string) (Route, bool) {
 	return Route{}, false
 }
 
-// find looks up a name in normal form.
+// find returns the target of a name in the form of normalBytes, or nil.
 func (t *Table) find(sni []byte) *target {
-	if len(sni) > maxName { // each dot would cost a hash of the rest
+	if len(sni) > maxName { // bounds the work: each dot costs a hash of the rest
 		return nil
 	}
 	if e := t.exact[string(sni)]; e != nil {
@@ -149,9 +144,8 @@ func (t *Table) Routes() []Route {
 	return all
 }
 
-// route finds the route for a ClientHello, or returns the reason for the
-// refusal of the client. It returns both if the route does not accept the
-// client.
+// route returns the target for a ClientHello, or the refusal of the client. It
+// returns both if the route exists and does not accept the client.
 func (t *Table) route(hello Hello) (*target, *refusal) {
 	if len(hello.SNI) == 0 {
 		return nil, &refusal{reason: ReasonNoSNI, err: errors.New("the ClientHello has no server_name")}
@@ -161,7 +155,7 @@ func (t *Table) route(hello Hello) (*target, *refusal) {
 		return nil, &refusal{reason: ReasonUnknownSNI, sni: string(hello.SNI)}
 	}
 	if !to.accepts(hello) {
-		return to, &refusal{reason: ReasonProtocol, sni: string(hello.SNI), err: fmt.Errorf("it offers %s", offer(hello))}
+		return to, &refusal{reason: ReasonProtocol, sni: string(hello.SNI), err: fmt.Errorf("it offers %s", describeALPN(hello))}
 	}
 	return to, nil
 }
@@ -179,8 +173,8 @@ func (t *target) accepts(hello Hello) bool {
 	return false
 }
 
-// offer lists the first protocols that a client offers.
-func offer(hello Hello) string {
+// describeALPN lists the first protocols that a client offers, for the log.
+func describeALPN(hello Hello) string {
 	const most = 4
 	var ids []string
 	for id := range hello.ALPN() {

@@ -186,7 +186,7 @@ func (r *running) raw(t testing.TB) *net.TCPConn {
 func (r *running) refused(t testing.TB, want map[Reason]uint64) {
 	t.Helper()
 	got := r.listener.Stats().Refused
-	for _, reason := range Reasons {
+	for reason := range reasons {
 		if got[reason] != want[reason] {
 			t.Errorf("refused for %v = %d, want %d", reason, got[reason], want[reason])
 		}

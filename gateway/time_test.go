@@ -183,7 +183,7 @@ func TestRun_DrainEnds(t *testing.T) {
 		if err := <-errc; err != nil || time.Since(began) != 3*time.Second {
 			t.Errorf("Run() = %v after %v, want nil after 3s", err, time.Since(began))
 		}
-		for _, r := range Reasons {
+		for r := range reasons {
 			if n := s.Stats().Refused[r]; n != 0 {
 				t.Errorf("refused for %v = %d at the end of the gateway, want 0", r, n)
 			}

@@ -14,49 +14,39 @@ import (
 )
 
 const (
-	// maxAccept bounds the connections that a worker accepts at once from one
-	// listener. The bound leaves connections for other workers.
+	// maxAccept bounds the connections that a worker accepts in one round from
+	// one listener. The bound leaves connections for other workers.
 	maxAccept = 32
-	// stopRounds bounds the accepts of a worker that stops. Under load another
-	// connection is always pending.
+	// stopRounds bounds the accept rounds of a worker that stops. Under load
+	// another connection is always pending.
 	stopRounds = 32
-	// readEvery applies if the last connection that was read at once had sent
-	// nothing. After readEvery connections, another connection is read at once.
-	readEvery = 16
 )
 
 // acceptor accepts the connections of one listener for one worker.
 type acceptor struct {
-	fd       int32
-	listener int // its number
-	name     string
+	Listener
+	fd int32 // a duplicate of the socket of the listener
 
-	// Accepted sockets have the options of the listener. MPTCP listeners do not
-	// pass all of them on.
-	checked, inherits bool
-	// batch is the number of connections to accept next. It is about the number
-	// accepted last time, because an accept without a pending connection costs
+	// inherits is true if accepted sockets have the options of the listener,
+	// which does not hold for MPTCP. It is valid if checked is true.
+	inherits, checked bool
+	// batch is the number of connections to accept in the next round: about as
+	// many as in the last round. An accept without a pending connection costs
 	// as much as an accept with one.
 	batch int
-	// readNow is set if the last connection had sent data when it was accepted.
-	// The next connection is then read at once. skipped counts the connections
-	// that were not read at once.
-	readNow bool
-	skipped int
-	// paused means that the acceptor does not accept until resume: the process
-	// is out of a resource. pause is the last pause; 0: the last accept
-	// succeeded.
+	// paused is true until the time resume, because the process is out of a
+	// resource.
 	paused bool
-	pause  time.Duration
-	resume time.Duration // since the engine's start
+	resume time.Duration // since the start of the engine
+	pause  time.Duration // the last pause; 0: the last accept succeeded
 }
 
-func (w *worker) openAcceptor(n int, l Listener) error {
+func (w *worker) openAcceptor(l Listener) error {
 	fd, err := dup(l.Listener.(syscall.Conn))
 	if err != nil {
 		return fmt.Errorf("listener %s (%s): %w", l.Addr(), l.Name, err)
 	}
-	a := &acceptor{fd: fd, listener: n, name: l.Name, batch: 1}
+	a := &acceptor{Listener: l, fd: fd, batch: 1}
 	// Accepted sockets inherit these options.
 	sysSetsockopt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
 	sysDelayAck(fd)
@@ -74,15 +64,16 @@ func (a *acceptor) open(w *worker) error {
 	return w.register(a.fd, a, unix.EPOLLIN|unix.EPOLLEXCLUSIVE)
 }
 
+// close closes the descriptor of the acceptor.
 func (a *acceptor) close(w *worker) {
 	w.unregister(a.fd)
 	sysClose(a.fd)
 }
 
-// stop ends the acceptor. Other workers and processes may continue to wait at
-// the same socket, and the kernel wakes one waiter per connection. The acceptor
-// therefore first leaves the epoll set. It then accepts the connections for
-// which the kernel may have woken it.
+// stop ends the acceptor. The kernel wakes one waiter per connection, and other
+// workers and processes may wait at the same socket. The acceptor therefore
+// first leaves the epoll set, and then accepts the connections for which the
+// kernel may have woken it.
 func (a *acceptor) stop(w *worker) {
 	if !a.paused {
 		w.control(unix.EPOLL_CTL_DEL, a.fd, 0)
@@ -105,10 +96,10 @@ func (a *acceptor) accept(w *worker) (more bool) {
 		switch {
 		case errno == 0:
 			a.pause = 0
-			if w.engine.Reserve.Taken() { // another worker needs this file to shed a connection
+			if w.engine.Reserve.Taken() { // fd is the reserve of another worker, which sheds a connection
 				sysClose(fd)
 				w.engine.Reserve.Open()
-				w.engine.Handler.RefuseNoFiles(a.listener, remote)
+				a.Handler.RefuseNoFiles(remote)
 				continue
 			}
 			if !a.checked {
@@ -131,11 +122,10 @@ func (a *acceptor) accept(w *worker) (more bool) {
 	return true
 }
 
-// admit starts a connection. It reads the connection at once if the last
-// connection had sent data when it was accepted. Otherwise a wait for an event
-// costs less.
+// admit starts a connection and reads it at once, because most clients have
+// already sent their ClientHello.
 func (a *acceptor) admit(w *worker, fd int32, remote netip.AddrPort) {
-	session := w.engine.Handler.Accept(a.listener, remote, w.time(), w.tryReserve)
+	session := a.Handler.Accept(remote, w.time(), w.tryReserve)
 	if session == nil {
 		sysClose(fd)
 		return
@@ -148,28 +138,20 @@ func (a *acceptor) admit(w *worker, fd int32, remote netip.AddrPort) {
 		c.close(w, EndCut)
 		return
 	}
-	if a.skipped++; !a.readNow && a.skipped < readEvery {
-		return
-	}
-	a.skipped, c.client.readable = 0, true
+	c.client.readable = true
 	c.readHello(w)
-	a.readNow = c.hello != nil || c.state != receiving
 }
 
 // shed accepts and closes one pending connection with the reserve file. It
-// returns false if no connection is pending, or if the shed is not possible.
+// returns false if no connection is pending, or if the reserve is in use.
 func (a *acceptor) shed(w *worker) (done bool) {
-	var remote netip.AddrPort
 	w.engine.Reserve.Use(func() {
-		fd, from, errno := sysAccept(a.fd)
-		if errno == 0 {
-			done, remote = true, from
+		if fd, remote, errno := sysAccept(a.fd); errno == 0 {
+			done = true
 			sysClose(fd)
+			a.Handler.RefuseNoFiles(remote)
 		}
 	})
-	if done {
-		w.engine.Handler.RefuseNoFiles(a.listener, remote)
-	}
 	return done
 }
 
@@ -177,10 +159,10 @@ func (a *acceptor) shed(w *worker) (done bool) {
 // permanent.
 func (a *acceptor) fail(w *worker, errno unix.Errno) {
 	if !sockets.IsTemporary(errno) {
-		w.engine.fail(fmt.Errorf("accept (listener %s): %w", a.name, errno))
+		w.engine.fail(fmt.Errorf("accept (listener %s): %w", a.Name, errno))
 	}
 	a.pause = min(max(2*a.pause, sockets.MinAcceptPause), sockets.MaxAcceptPause)
-	w.engine.Logger.Warn("cannot accept connections", "listener", a.name, "err", errno, "duration", a.pause)
+	w.engine.Logger.Warn("cannot accept connections", "listener", a.Name, "err", errno, "duration", a.pause)
 	a.resume, a.paused = w.now+a.pause, true
 	w.control(unix.EPOLL_CTL_DEL, a.fd, 0)
 	w.unregister(a.fd)
@@ -194,9 +176,9 @@ func (w *worker) reopenAcceptors() time.Duration {
 		if !a.paused {
 			continue
 		}
-		if left := a.resume - w.now; left > 0 {
-			if next < 0 || left < next {
-				next = left
+		if wait := a.resume - w.now; wait > 0 {
+			if next < 0 || wait < next {
+				next = wait
 			}
 		} else if err := a.open(w); err != nil {
 			a.resume, a.paused = w.now+sockets.MaxAcceptPause, true
@@ -206,10 +188,10 @@ func (w *worker) reopenAcceptors() time.Duration {
 	return next
 }
 
-// reserve counts one more connection of the engine. At the limit, the oldest
-// connection without a ClientHello is closed. If no such connection is older
-// than ShedAfter, reserve returns false. A connection of another worker is
-// closed by that worker after a message.
+// reserve counts one more connection of the engine. At the limit, it closes the
+// oldest connection without a ClientHello, or sends a message to the worker that
+// owns the connection. If no such connection is older than ShedAfter, reserve
+// returns false.
 func (w *worker) reserve() bool {
 	e := w.engine
 	if e.open.Add(1) <= int64(e.MaxConns()) {
@@ -228,7 +210,7 @@ func (w *worker) reserve() bool {
 	case w:
 		w.shed()
 	default:
-		owner.send(message{kind: shedOne})
+		owner.send((*worker).shed)
 	}
 	return true
 }

@@ -29,31 +29,31 @@ const (
 type conn struct {
 	client, upstream socket
 	session          Session
-	since            time.Duration // begin of receiving, or of relaying, since the engine's start
-	hello            []byte        // while receiving: the first part of the ClientHello
-	dial             *dial         // while connecting
+	since            time.Duration // start of receiving, or of relaying, since the start of the engine
+	hello            []byte        // the first part of the ClientHello, while receiving
+	dial             *dial         // nil: not connecting
 	address          *upstream.Address
-	prev, next       *conn // in worker.hellos while receiving, in worker.young at first while relaying
+	prev, next       *conn // in worker.hellos while receiving, or in worker.young after that
 	state            state
 	keepalive        bool // the client's socket has keepalive
 }
 
-// socket is one end of a conn. Bytes that come from it go to the other end.
+// socket is one end of a conn. Bytes that are read from it go to the other end.
 type socket struct {
 	conn     *conn
-	pipe     *pipe  // while much flows from here
-	held     []byte // read here, not yet accepted by the other end
-	fd       int32  // -1: there is none
+	pipe     *pipe  // nil: bytes that are read go through worker.buf
+	held     []byte // bytes that were read and that the other end has not accepted
+	fd       int32  // -1: no socket
 	readable bool   // data may be available to read
-	writable bool   // it may accept bytes
+	writable bool   // the socket may accept bytes
 	hungUp   bool   // the peer has ended its direction
-	broken   bool   // the read ends with an error, after the remaining data
-	ended    bool   // the end was read
-	shut     bool   // the direction to the peer is ended
-	watched  bool   // an event comes when it is writable again
-	muted    bool   // no event comes when there is something to read
-	bulk     bool   // much flows from here
-	noSplice bool   // the kernel cannot splice it
+	broken   bool   // after the remaining data, a read returns an error
+	ended    bool   // a read has returned the end of data
+	shut     bool   // the direction to the peer was shut down
+	watched  bool   // epoll reports when the socket is writable
+	muted    bool   // epoll does not report when the socket is readable
+	bulk     bool   // many bytes are read: they go through a pipe
+	noSplice bool   // the kernel cannot splice from this socket
 	queued   bool   // in worker.ready
 	full     uint8  // consecutive reads that filled the buffer
 }
@@ -64,7 +64,7 @@ func newConn(session Session, fd int32, now time.Duration) *conn {
 	return c
 }
 
-// event records an event and continues the connection.
+// event implements eventHandler.
 func (s *socket) event(w *worker, events uint32) {
 	if events&(unix.EPOLLIN|unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) != 0 {
 		s.readable = true
@@ -110,7 +110,7 @@ func (c *conn) readHello(w *worker) {
 			c.fail(w, io.EOF)
 			return
 		case n < len(room) && !c.client.hungUp:
-			c.client.readable = false // an event follows when more comes
+			c.client.readable = false // an event follows when more data arrives
 		}
 		if in == nil {
 			in = room[:n]
@@ -122,12 +122,12 @@ func (c *conn) readHello(w *worker) {
 		if err == nil {
 			w.hellos.remove(c)
 			c.hello, c.state = nil, connecting
-			w.dial(c, req) // in may be in the worker's buffer: it is not valid afterwards
+			w.dial(c, req) // may overwrite worker.buf, to which in and req may refer
 			return
 		}
 		if err == ErrNeedMore {
 			if c.hello == nil {
-				in = slices.Clone(in) // the worker's buffer is for the next read
+				in = slices.Clone(in) // the next read overwrites worker.buf
 			}
 			c.hello = in
 			err = c.session.HoldHello(cap(in))
@@ -139,7 +139,7 @@ func (c *conn) readHello(w *worker) {
 	}
 }
 
-// fail refuses the client and closes.
+// fail refuses the client and closes c.
 func (c *conn) fail(w *worker, why error) {
 	failures := 0
 	if c.dial != nil {
@@ -151,8 +151,8 @@ func (c *conn) fail(w *worker, why error) {
 	c.close(w, EndDone)
 }
 
-// abort closes both sockets with a reset: the peers can then detect that data
-// is missing.
+// abort closes both sockets with a reset, from which the peers can detect
+// missing data.
 func (c *conn) abort(w *worker) {
 	for _, s := range []*socket{&c.client, &c.upstream} {
 		if s.fd >= 0 {
@@ -194,8 +194,8 @@ func (c *conn) close(w *worker, end End) {
 	c.session.Close(end)
 }
 
-// queue contains connections in the order of their arrival. A connection is in
-// at most one queue.
+// queue is a list of connections in the order of push. A connection is in at
+// most one queue.
 type queue struct {
 	first, last *conn
 }
@@ -231,8 +231,8 @@ func (q *queue) remove(c *conn) {
 // helloQueue contains the receiving connections of a worker, oldest first.
 type helloQueue struct {
 	queue
-	// oldest is conn.since of the first, in nanoseconds plus one; 0: there is
-	// none. Other workers read it.
+	// oldest is conn.since of the first connection, in nanoseconds plus one; 0:
+	// the queue is empty. Other workers read it.
 	oldest atomic.Int64
 }
 
@@ -257,12 +257,12 @@ func (q *helloQueue) publish() {
 }
 
 // expireHellos closes connections whose ClientHello is late. It returns the
-// time until the next ClientHello is late, or a negative number if none is
-// pending.
+// time until the next ClientHello is late, or a negative number if no
+// ClientHello is pending.
 func (w *worker) expireHellos() time.Duration {
 	for c := w.hellos.first; c != nil; c = w.hellos.first {
-		if left := c.since + w.engine.HelloTimeout - w.now; left > 0 {
-			return left
+		if wait := c.since + w.engine.HelloTimeout - w.now; wait > 0 {
+			return wait
 		}
 		c.fail(w, os.ErrDeadlineExceeded)
 	}
@@ -274,13 +274,13 @@ func (w *worker) expireHellos() time.Duration {
 // calls.
 const keepaliveAfter = time.Second
 
-// startKeepalives sets keepalive for connections that have reached
+// startKeepalives sets keepalive for connections that have reached the age
 // keepaliveAfter. It returns the time until the next connection reaches that
-// age, or a negative number if there are none.
+// age, or a negative number if no connection is younger.
 func (w *worker) startKeepalives() time.Duration {
 	for c := w.young.first; c != nil; c = w.young.first {
-		if left := c.since + keepaliveAfter - w.now; left > 0 {
-			return left
+		if wait := c.since + keepaliveAfter - w.now; wait > 0 {
+			return wait
 		}
 		w.young.remove(c)
 		sysSetKeepalive(c.upstream.fd)

@@ -17,38 +17,42 @@ import (
 	"github.com/wanfed/wanfed/internal/proxyproto"
 )
 
-// maxKeptHello bounds the buffer of a dial that is kept for another connection.
-const maxKeptHello = 4 << 10
+// Bounds of worker.freeDials: the number of dials, and the bytes in the buffer
+// of each.
+const (
+	maxFreeDials = 256
+	maxKeptHello = 4 << 10
+)
 
-// dial is the selection of an upstream for one connection: the sockets that are
-// connecting, and the time at which something is due.
+// dial is the selection of an upstream for one connection, with the sockets
+// that are connecting. Times are durations since the start of the engine.
 type dial struct {
 	upstream.Selection
-	conn     *conn
-	hello    []byte // with the PROXY header, if there is one
-	race     bool
-	attempts []*attempt
-	first    attempt       // most dials have one attempt
-	used     bool          // first
-	next     time.Duration // when the next address is tried, since the engine's start
-	deadline time.Duration // when the dial fails
-	over     bool
+	conn      *conn
+	hello     []byte // with the PROXY header, if there is one
+	race      bool
+	attempts  []*attempt
+	first     attempt       // most dials have one attempt
+	firstUsed bool          // first is in attempts, or was
+	next      time.Duration // when the next address is tried
+	deadline  time.Duration // when the dial fails
+	over      bool
 
-	due   time.Duration // of the timer
-	place int           // in timers, counted from 1; 0: not there
+	due   time.Duration // when expire is called
+	index int           // in timers, plus one; 0: not in timers
 }
 
-// attempt is one address of a dial.
+// attempt is the connection to one address of a dial.
 type attempt struct {
 	dial     *dial
-	n        int // of the address
+	n        int // number of the address in the Selection
 	fd       int32
 	state    attemptState
 	hungUp   bool               // the peer has ended its direction
 	sent     int                // bytes of the ClientHello
-	answer   []byte             // the first part of it
-	deadline time.Duration      // to be connected
-	cancel   context.CancelFunc // while it is resolving
+	answer   []byte             // the received part of the first TLS record
+	deadline time.Duration      // for the TCP connection
+	cancel   context.CancelFunc // nil: no goroutine resolves the name
 }
 
 type attemptState uint8
@@ -56,12 +60,17 @@ type attemptState uint8
 const (
 	resolving attemptState = iota // a goroutine resolves the name and connects
 	dialing                       // the socket is connecting
-	awaiting                      // the ClientHello is being sent or answered
+	awaiting                      // the socket is connected; the ClientHello or its answer is pending
 )
 
 // dial starts the selection of an upstream for c. It does not keep req.Hello.
 func (w *worker) dial(c *conn, req Request) {
-	d := w.newDial()
+	var d *dial
+	if n := len(w.freeDials); n > 0 {
+		d, w.freeDials = w.freeDials[n-1], w.freeDials[:n-1]
+	} else {
+		d = &dial{}
+	}
 	d.conn, d.race, d.over, d.deadline = c, req.Race, false, w.now+2*w.engine.Dialer.Timeout
 	if req.ProxyHeader {
 		local, _ := sysAddrs(c.client.fd)
@@ -112,7 +121,7 @@ func (d *dial) advance(w *worker) {
 	d.schedule(w)
 }
 
-// schedule sets the timer to the earliest due time.
+// schedule sets the timer to the next time at which an action is due.
 func (d *dial) schedule(w *worker) {
 	at := min(d.next, d.deadline)
 	for _, a := range d.attempts {
@@ -123,16 +132,17 @@ func (d *dial) schedule(w *worker) {
 	w.timers.set(d, at)
 }
 
-// start begins an attempt to connect to address n. The dial may be over when it
-// returns.
+// start begins an attempt to connect to address n. It sends the ClientHello at
+// once if the connection is established at once, as on the same machine. The
+// dial may be over when start returns.
 func (d *dial) start(w *worker, n int) error {
 	addr, err := netip.ParseAddrPort(d.Addr(n))
 	byName := err != nil || addr.Addr().Zone() != ""
 	a := &d.first
-	if d.used || byName { // a message of resolve may come after d is used again
+	if d.firstUsed || byName { // a message of resolve may arrive after d is used again
 		a = &attempt{}
 	} else {
-		d.used = true
+		d.firstUsed = true
 	}
 	*a = attempt{dial: d, n: n, fd: -1, deadline: w.now + w.engine.Dialer.Timeout}
 	if byName {
@@ -142,15 +152,15 @@ func (d *dial) start(w *worker, n int) error {
 	}
 	fd, errno := sysConnect(addr)
 	if errno != 0 {
-		return a.fault(errno)
+		return a.dialError(errno)
 	}
 	a.fd, a.state = fd, dialing
 	events := uint32(allEvents)
-	if !w.engine.Dialer.OwnPort(addr.Port()) { // otherwise the peer is checked first
+	if !w.engine.Dialer.OwnPort(addr.Port()) { // otherwise event first checks the peer
 		errno := a.sendHello()
 		if errno != 0 && errno != unix.EAGAIN {
 			sysClose(fd)
-			return a.fault(errno)
+			return a.dialError(errno)
 		}
 		if a.state == awaiting && a.sent == len(d.hello) {
 			events = inEvents
@@ -158,7 +168,7 @@ func (d *dial) start(w *worker, n int) error {
 	}
 	if err := w.register(fd, a, events); err != nil {
 		sysClose(fd)
-		return a.fault(err)
+		return a.dialError(err)
 	}
 	d.attempts = append(d.attempts, a)
 	if a.state == awaiting && !d.race {
@@ -176,7 +186,7 @@ func (d *dial) expire(w *worker) {
 	}
 	for i := len(d.attempts) - 1; i >= 0; i = min(i, len(d.attempts)) - 1 {
 		if a := d.attempts[i]; a.state != awaiting && w.now >= a.deadline {
-			if a.fail(w, a.fault(context.DeadlineExceeded)); d.over {
+			if a.fail(w, a.dialError(context.DeadlineExceeded)); d.over {
 				return
 			}
 		}
@@ -193,7 +203,7 @@ func (d *dial) expire(w *worker) {
 	d.advance(w)
 }
 
-// release closes the remaining sockets of the dial.
+// release ends the dial and closes its sockets.
 func (d *dial) release(w *worker) {
 	d.over, d.conn.dial = true, nil
 	w.timers.stop(d)
@@ -202,7 +212,7 @@ func (d *dial) release(w *worker) {
 		a.close(w)
 	}
 	clear(d.attempts)
-	d.attempts, d.used = d.attempts[:0], false
+	d.attempts, d.firstUsed = d.attempts[:0], false
 	if d.hello = d.hello[:0]; cap(d.hello) > maxKeptHello {
 		d.hello = nil
 	}
@@ -211,38 +221,29 @@ func (d *dial) release(w *worker) {
 	}
 }
 
-// newDial returns a dial that was released, or a new one.
-func (w *worker) newDial() *dial {
-	if n := len(w.freeDials); n > 0 {
-		d := w.freeDials[n-1]
-		w.freeDials = w.freeDials[:n-1]
-		return d
-	}
-	return &dial{}
-}
-
-func (a *attempt) fault(err error) error { return upstream.DialError(a.dial.Addr(a.n), err) }
+// dialError adds the address to an error of the attempt.
+func (a *attempt) dialError(err error) error { return upstream.DialError(a.dial.Addr(a.n), err) }
 
 // resolve connects in a goroutine, which sends the socket to the worker.
 func (a *attempt) resolve(w *worker) {
 	dialer, addr := w.engine.Dialer, a.dial.Addr(a.n)
 	ctx, cancel := context.WithCancel(w.engine.serving)
 	a.cancel = cancel
-	m := message{kind: connected, attempt: a}
 	dialer.Go(func() {
 		defer cancel()
+		fd := int32(-1)
 		conn, err := dialer.Connect(ctx, addr)
 		if err == nil {
-			m.fd, err = dup(conn.(syscall.Conn))
+			fd, err = dup(conn.(syscall.Conn))
 			conn.Close()
 		}
-		if m.err = err; !w.send(m) && err == nil {
-			sysClose(m.fd)
+		if !w.send(func(w *worker) { a.connected(w, fd, err) }) && err == nil {
+			sysClose(fd)
 		}
 	})
 }
 
-// connected continues with the outcome of resolve.
+// connected continues the attempt after resolve.
 func (a *attempt) connected(w *worker, fd int32, err error) {
 	if !slices.Contains(a.dial.attempts, a) { // the dial is over, or the attempt has timed out
 		if err == nil {
@@ -254,7 +255,7 @@ func (a *attempt) connected(w *worker, fd int32, err error) {
 		a.fd, a.state = fd, dialing
 		if err = w.register(fd, a, allEvents); err != nil {
 			sysClose(fd)
-			a.fd, err = -1, a.fault(err)
+			a.fd, err = -1, a.dialError(err)
 		}
 	}
 	if err != nil {
@@ -270,7 +271,7 @@ func (a *attempt) event(w *worker, events uint32) {
 	if a.state == dialing {
 		if events&(unix.EPOLLERR|unix.EPOLLHUP) != 0 {
 			if errno := sysError(a.fd); errno != 0 {
-				a.fail(w, a.fault(errno))
+				a.fail(w, a.dialError(errno))
 				return
 			}
 		}
@@ -278,7 +279,7 @@ func (a *attempt) event(w *worker, events uint32) {
 			return
 		}
 		if local, remote := a.ends(w); w.engine.Dialer.IsOwn(local.Addr(), remote) {
-			a.fail(w, a.fault(upstream.ErrLoop))
+			a.fail(w, a.dialError(upstream.ErrLoop))
 			return
 		}
 		a.state = awaiting
@@ -299,8 +300,7 @@ func (a *attempt) event(w *worker, events uint32) {
 }
 
 // sendHello sends as much of the ClientHello as the peer accepts. It sends
-// nothing before the connection is established. A connection on the same
-// machine may be established at once.
+// nothing before the connection is established.
 func (a *attempt) sendHello() unix.Errno {
 	n, errno := sysSend(a.fd, a.dial.hello[a.sent:], 0)
 	if errno == 0 {
@@ -310,7 +310,8 @@ func (a *attempt) sendHello() unix.Errno {
 	return errno
 }
 
-// ends returns the two ends of the socket if its peer may be this process.
+// ends returns the addresses of both ends of the socket, or nothing if the port
+// shows that the peer is not this process.
 func (a *attempt) ends(w *worker) (local, remote netip.AddrPort) {
 	addr, err := netip.ParseAddrPort(a.dial.Addr(a.n))
 	if err == nil && !w.engine.Dialer.OwnPort(addr.Port()) {
@@ -358,7 +359,7 @@ func (a *attempt) readAnswer(w *worker) {
 }
 
 // win makes the socket the upstream of the connection and starts to relay. more
-// is set if the socket may have more data to read.
+// means that the socket may have more data to read.
 func (a *attempt) win(w *worker, answer []byte, more bool) {
 	d, c := a.dial, a.dial.conn
 	w.updateNow()
@@ -409,23 +410,23 @@ func (a *attempt) close(w *worker) {
 	}
 }
 
-// timers are the dials of a worker, a heap by due time.
+// timers are the dials of a worker, a heap by due time (container/heap).
 type timers []*dial
 
-// set makes d due at a time.
+// set makes d due at the time at.
 func (t *timers) set(d *dial, at time.Duration) {
 	d.due = at
-	if d.place == 0 {
+	if d.index == 0 {
 		heap.Push(t, d)
 	} else {
-		heap.Fix(t, d.place-1)
+		heap.Fix(t, d.index-1)
 	}
 }
 
 // stop removes d. It may be called again.
 func (t *timers) stop(d *dial) {
-	if d.place > 0 {
-		heap.Remove(t, d.place-1)
+	if d.index > 0 {
+		heap.Remove(t, d.index-1)
 	}
 }
 
@@ -434,32 +435,30 @@ func (t *timers) stop(d *dial) {
 func (t *timers) expire(w *worker) time.Duration {
 	for len(*t) > 0 {
 		d := (*t)[0]
-		if left := d.due - w.now; left > 0 {
-			return left
+		if wait := d.due - w.now; wait > 0 {
+			return wait
 		}
-		d.expire(w) // sets a later time, or removes it
+		d.expire(w) // sets a later time, or stops the timer
 	}
 	return -1
 }
-
-// The methods of heap.Interface.
 
 func (t timers) Len() int           { return len(t) }
 func (t timers) Less(i, j int) bool { return t[i].due < t[j].due }
 func (t timers) Swap(i, j int) {
 	t[i], t[j] = t[j], t[i]
-	t[i].place, t[j].place = i+1, j+1
+	t[i].index, t[j].index = i+1, j+1
 }
 
 func (t *timers) Push(x any) {
 	*t = append(*t, x.(*dial))
-	x.(*dial).place = len(*t)
+	x.(*dial).index = len(*t)
 }
 
 func (t *timers) Pop() any {
 	last := len(*t) - 1
 	d := (*t)[last]
 	(*t)[last] = nil
-	*t, d.place = (*t)[:last], 0
+	*t, d.index = (*t)[:last], 0
 	return d
 }

@@ -9,6 +9,8 @@ import (
 	"runtime"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 )
 
 // Supported is true if this system has the system calls of the engine.
@@ -20,7 +22,7 @@ type Engine struct {
 	start   time.Time
 	workers []*worker
 	open    atomic.Int64    // connections of all workers
-	serving context.Context // of goroutines other than the workers; stored because events carry no context
+	serving context.Context // of dials; a field, because events carry no context
 	failed  chan error      // size 1: the first failure of a listener
 }
 
@@ -38,11 +40,11 @@ func New(cfg Config) *Engine {
 // Serve accepts and forwards connections until ctx ends. Then it closes the
 // listeners, lets connections continue for the drain time, and closes the
 // remaining connections. It joins its goroutines, but not the goroutines of the
-// Dialer. It returns the error of a listener, or nil. It may be called once.
-func (e *Engine) Serve(ctx context.Context) (err error) {
-	var stop context.CancelFunc
-	e.serving, stop = context.WithCancel(context.WithoutCancel(ctx))
+// Dialer. It returns the error of a listener, or nil. Serve may be called once.
+func (e *Engine) Serve(ctx context.Context) error {
+	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
+	e.serving = serving
 	for n := runtime.GOMAXPROCS(0); len(e.workers) < n; {
 		w, err := openWorker(e, n)
 		e.workers = append(e.workers, w)
@@ -55,37 +57,35 @@ func (e *Engine) Serve(ctx context.Context) (err error) {
 	if err := e.closeListeners(); err != nil {
 		return err
 	}
-	done := make(chan error, len(e.workers))
+	workers, accepting := errgroup.WithContext(ctx)
 	for _, w := range e.workers {
-		go func() { done <- w.run() }()
+		workers.Go(w.run)
 	}
-	left := len(e.workers)
-	defer func() {
-		for ; left > 0; left-- {
-			err = errors.Join(err, <-done)
+	workers.Go(func() error {
+		select {
+		case err := <-e.failed:
+			return err
+		case <-accepting.Done():
+			return nil
 		}
-	}()
-	select {
-	case <-ctx.Done():
-	case err = <-e.failed:
-	case err = <-done:
-		left--
-	}
-	e.broadcast(stopAccepting)
+	})
+	<-accepting.Done()
+	e.broadcast((*worker).stopAccepting)
 	over, endDrain := e.Drain()
 	defer endDrain()
-	for draining := true; draining && left > 0; {
-		select {
-		case one := <-done:
-			err = errors.Join(err, one)
-			left--
-		case <-over:
-			draining = false
-		}
+	drained := make(chan struct{})
+	go func() {
+		workers.Wait()
+		close(drained)
+	}()
+	select {
+	case <-drained:
+	case <-over:
 	}
 	stop()
-	e.broadcast(closeAll)
-	return err
+	e.broadcast((*worker).closeConns)
+	<-drained
+	return workers.Wait()
 }
 
 func (e *Engine) closeListeners() error {
@@ -96,9 +96,10 @@ func (e *Engine) closeListeners() error {
 	return errors.Join(errs...)
 }
 
-func (e *Engine) broadcast(kind messageKind) {
+// broadcast sends a message to each worker.
+func (e *Engine) broadcast(message func(*worker)) {
 	for _, w := range e.workers {
-		w.send(message{kind: kind})
+		w.send(message)
 	}
 }
 

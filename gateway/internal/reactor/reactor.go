@@ -17,17 +17,13 @@ import (
 // header, in bytes.
 const MaxHello = 64 << 10
 
-// Errors that an engine passes to Session.Fail. An engine also passes io.EOF if
-// the client closed before its ClientHello, os.ErrDeadlineExceeded if the
-// client sent its ClientHello too late, and errors of sockets, of Session
-// methods and of package upstream.
-var (
-	// ErrNeedMore is returned by Session.Receive while the ClientHello is
-	// incomplete.
-	ErrNeedMore = errors.New("ClientHello is not complete")
-	// ErrShed ends a connection without a ClientHello to admit another one.
-	ErrShed = errors.New("closed to make room: it had not sent a ClientHello yet")
-)
+// ErrNeedMore is returned by Session.Receive while the ClientHello is
+// incomplete.
+var ErrNeedMore = errors.New("ClientHello is not complete")
+
+// ErrShed is passed to Session.Fail when a connection without a ClientHello is
+// closed to admit another connection.
+var ErrShed = errors.New("closed at the limit of connections before its ClientHello was complete")
 
 // End describes the end of a connection.
 type End string
@@ -35,45 +31,46 @@ type End string
 // The ends, as the access log shows them.
 const (
 	EndDone    End = "done"    // both directions ended
-	EndCut     End = "cut"     // a connection failed: a reset, or a dead peer
-	EndStopped End = "stopped" // the gateway ended it when its drain time was over
+	EndCut     End = "cut"     // a reset or a dead peer
+	EndStopped End = "stopped" // the drain time of the gateway was over
 )
 
-// Handler decides which connections are served. Its methods are called by
-// several goroutines and must not block.
+// Handler decides which connections of one listener are served. Its methods are
+// called by several goroutines and must not block.
 type Handler interface {
-	// Accept admits a connection to listener number n of Config.Listeners. It
-	// returns nil if the connection is refused: the engine closes it. Before it
-	// admits a connection it calls reserve, which counts the connection towards
-	// the limit and returns false when the limit is reached.
-	Accept(n int, remote netip.AddrPort, now time.Time, reserve func() bool) Session
+	// Accept returns the session of a new connection, or nil to refuse the
+	// connection, which the engine then closes. Before Accept admits a
+	// connection it calls reserve. reserve counts the connection towards the
+	// limit, and returns false at the limit.
+	Accept(remote netip.AddrPort, now time.Time, reserve func() bool) Session
 	// RefuseNoFiles records a connection that was closed because the process
 	// cannot open more files.
-	RefuseNoFiles(n int, remote netip.AddrPort)
+	RefuseNoFiles(remote netip.AddrPort)
 }
 
-// Session is the gateway's part of one client connection. An engine calls its
+// Session is the gateway's part of one client connection. An engine calls the
 // methods from one goroutine at a time, except Count.
 type Session interface {
-	// Receive examines the argument in, which contains all bytes that the
-	// client has sent. It returns ErrNeedMore until the ClientHello is
-	// complete, and then the upstreams of its route. Any other error refuses
-	// the client. The result may share memory with in.
+	// Receive parses all bytes that the client has sent. It returns ErrNeedMore
+	// until the ClientHello is complete, and then the upstreams of its route.
+	// Any other error refuses the client. The Request may share memory with in.
 	Receive(in []byte, now time.Time) (Request, error)
-	// HoldHello accounts for n bytes of memory that hold the ClientHello. The
-	// number n replaces the number of the last call. An error refuses the
-	// client.
+	// HoldHello reports that n bytes of memory hold the ClientHello, in place
+	// of the number of the last call. An error refuses the client.
 	HoldHello(n int) error
-	// NewUpstreams returns the addresses of the route if it changed since the
+	// NewUpstreams returns the addresses of the route if they changed since the
 	// last call, or since Receive.
 	NewUpstreams() []string
-	// Connected records the upstream and the number of failed attempts before
-	// it.
+	// Connected records the address of the upstream and the number of attempts
+	// that failed before.
 	Connected(addr string, failures int, now time.Time)
 	// Count adds bytes that arrived: up at the upstream, down at the client.
 	Count(up, down int)
 	// Fail records why the connection is not forwarded and how many attempts
-	// failed. It returns a TLS alert for the client, or nil.
+	// failed. It returns a TLS alert for the client, or nil. The error is ErrShed,
+	// io.EOF if the client closed before its ClientHello was complete,
+	// os.ErrDeadlineExceeded if the ClientHello was late, or an error of a
+	// socket, of a Session method or of package upstream.
 	Fail(why error, failures int) (alert []byte)
 	// Close ends the session. No method may be called afterwards.
 	Close(end End)
@@ -81,14 +78,16 @@ type Session interface {
 
 // Request describes the upstream of a connection.
 type Request struct {
-	// Addrs are the addresses of the upstream. Start is as in upstream.Dialer.
+	// Addrs are the addresses of the upstream. Start is the parameter start of
+	// upstream.Dialer.DialAny.
 	Addrs []string
 	Start int
 	// Hello contains the first bytes for the upstream. It is valid until the
-	// next call.
+	// next call of a Session method.
 	Hello []byte
-	// Race sends the ClientHello to several addresses: the first TLS record
-	// that comes back decides. Otherwise an open connection decides.
+	// Race means that each address that is tried receives the ClientHello, and
+	// the first TLS record in response wins. Otherwise the first open connection
+	// wins.
 	Race bool
 	// ProxyHeader sends a PROXY header with Source before the ClientHello.
 	ProxyHeader bool
@@ -98,23 +97,23 @@ type Request struct {
 // Listener is a socket on which an engine accepts connections.
 type Listener struct {
 	net.Listener
-	Name string // for logs
+	Name    string // for logs
+	Handler Handler
 }
 
-// Config of an Engine. All fields are required.
+// Config configures an Engine. All fields are required.
 type Config struct {
 	Listeners    []Listener // Serve closes them
-	Handler      Handler
 	Dialer       *upstream.Dialer
 	HelloTimeout time.Duration
-	// ShedAfter is the age at which a connection without a ClientHello may be
-	// closed to admit another one.
+	// ShedAfter is the age from which a connection without a ClientHello may be
+	// closed to admit another connection.
 	ShedAfter time.Duration
-	MaxConns  func() int
-	MaxPipes  int // for all workers together
+	MaxConns  func() int // of all workers together
+	MaxPipes  int        // of all workers together
 	Reserve   *sockets.ReserveFD
-	// Drain starts the time for which connections stay open after the context
-	// of Serve has ended. over is closed at the end of that time.
+	// Drain starts the time for which connections continue after the context of
+	// Serve has ended. The channel over is closed at the end of that time.
 	Drain  func() (over <-chan struct{}, stop func())
 	Logger *slog.Logger
 }

@@ -12,15 +12,14 @@ const (
 	// maxMove bounds the bytes that one direction moves before other
 	// connections are served.
 	maxMove = 2 << 20
-	// bulkReads is the number of consecutive reads that must fill the buffer of
-	// bulkSize bytes before a direction gets a pipe. The direction keeps the
-	// pipe only if a splice moves bulkSize bytes.
+	// A direction gets a pipe after bulkReads consecutive reads of bulkSize
+	// bytes. It returns the pipe when a splice moves fewer than bulkSize bytes.
 	bulkReads = 2
 	bulkSize  = 16 << 10
 )
 
-// relay moves bytes after an event of s: the bytes that come from s, and the
-// bytes that s can accept again.
+// relay continues both directions after an event of s: the event may mean that
+// s has data to read, or that s accepts data again.
 func (c *conn) relay(w *worker, s *socket) {
 	other := &c.client
 	if s == other {
@@ -29,8 +28,9 @@ func (c *conn) relay(w *worker, s *socket) {
 	if s.readable || s.holds() {
 		s.flow(w, other)
 	}
-	if c.state == relaying && s.readable && !other.writable {
-		s.mute(w)
+	if c.state == relaying && s.readable && !other.writable && !s.muted {
+		s.muted = true // an event could not be used before other accepts data
+		s.updateEvents(w)
 	}
 	if c.state == relaying && s.writable && (other.readable || other.holds()) {
 		other.flow(w, s)
@@ -38,11 +38,11 @@ func (c *conn) relay(w *worker, s *socket) {
 }
 
 // holds reports whether bytes were read from s that the other end has not
-// taken.
+// accepted.
 func (s *socket) holds() bool { return s.held != nil || s.pipe != nil && s.pipe.held > 0 }
 
-// flow moves bytes from s to dst until there are none, dst accepts no more, or
-// maxMove is reached.
+// flow moves bytes from s to dst until s has no data, dst accepts no more data,
+// or maxMove is reached.
 func (s *socket) flow(w *worker, dst *socket) {
 	for moved := 0; s.flush(w, dst); {
 		if s.pipe != nil && !s.bulk {
@@ -53,7 +53,7 @@ func (s *socket) flow(w *worker, dst *socket) {
 			s.finish(w, dst)
 			return
 		case !s.readable || !dst.writable:
-			return // the remaining data stays in the socket
+			return // the remaining data stays in the socket of s
 		case moved >= maxMove:
 			w.queue(s)
 			return
@@ -106,8 +106,9 @@ func (s *socket) flush(w *worker, dst *socket) bool {
 	return true
 }
 
-// write sends b to dst with the flags of sysSend. It keeps a copy of the bytes
-// that dst does not accept. It returns false if the connection has ended.
+// write sends b, which was read from s, to dst with the flags of sysSend. It
+// keeps a copy of the bytes that dst does not accept. It returns false if the
+// connection has ended.
 func (s *socket) write(w *worker, dst *socket, b []byte, flags int) bool {
 	n, errno := sysSend(dst.fd, b, flags)
 	if errno != 0 && errno != unix.EAGAIN && errno != unix.EINTR {
@@ -131,22 +132,13 @@ func (s *socket) count(n int) {
 	}
 }
 
-// mute stops events for data from s, because the other end does not accept the
-// data.
-func (s *socket) mute(w *worker) {
-	if !s.muted {
-		s.muted = true
-		s.updateEvents(w)
-	}
-}
-
 // drained records that all data from s was read. An event follows when more
 // data arrives.
 func (s *socket) drained(w *worker) {
 	s.readable = false
 	if s.muted {
 		s.muted = false
-		s.updateEvents(w) // there is an event even if more has come by now
+		s.updateEvents(w) // epoll reports an event even if more data has already arrived
 	}
 }
 
@@ -155,7 +147,7 @@ func (s *socket) drained(w *worker) {
 func (s *socket) blocked(w *worker) {
 	s.writable = false
 	if !s.watched {
-		s.updateEvents(w) // there is an event even if s is writable by now
+		s.updateEvents(w) // epoll reports an event even if s is already writable again
 	}
 }
 
@@ -171,8 +163,8 @@ func (s *socket) updateEvents(w *worker) {
 	w.control(unix.EPOLL_CTL_MOD, s.fd, events)
 }
 
-// copy moves bytes through the worker's buffer. It returns false if there are
-// none, or if the connection has ended.
+// copy moves bytes from s to dst through worker.buf. It returns the number of
+// bytes. The result is false if s has no data, or if the connection has ended.
 func (s *socket) copy(w *worker, dst *socket) (int, bool) {
 	room, flags := w.buf[:bulkSize], 0
 	n, errno := sysRecv(s.fd, room)
@@ -195,7 +187,7 @@ func (s *socket) copy(w *worker, dst *socket) (int, bool) {
 		case !s.hungUp:
 			s.drained(w)
 		case !s.broken:
-			flags = unix.MSG_MORE // the end comes next and shares the segment
+			flags = unix.MSG_MORE // the end of data follows in the same segment
 		}
 	default:
 		if s.full++; s.full >= bulkReads {
@@ -205,12 +197,12 @@ func (s *socket) copy(w *worker, dst *socket) (int, bool) {
 	return n, s.write(w, dst, room[:n], flags)
 }
 
-// splice moves bytes to the pipe. flush takes them from there. It returns false
-// if there are none, or if the connection has ended.
+// splice moves bytes from s to the pipe, from which flush moves them to dst. The
+// results are those of copy.
 func (s *socket) splice(w *worker, dst *socket) (int, bool) {
 	if s.pipe == nil {
 		if s.pipe = w.pipes.get(); s.pipe == nil {
-			s.bulk = false // no pipe is left
+			s.bulk = false // copy instead
 			return 0, true
 		}
 	}
@@ -244,8 +236,8 @@ func (s *socket) returnPipe(w *worker) {
 	s.pipe, s.full = nil, 0
 }
 
-// finish passes the end of data on. The connection ends when both directions
-// have ended.
+// finish passes the end of data from s to dst. The connection ends when both
+// directions have ended.
 func (s *socket) finish(w *worker, dst *socket) {
 	if s.pipe != nil {
 		s.returnPipe(w)
@@ -264,20 +256,19 @@ func (s *socket) finish(w *worker, dst *socket) {
 }
 
 // fail ends the connection because the direction from s to dst failed. If dst
-// had ended before, the end is normal. A peer that closes at once after its
-// last data responds with a reset to data that still arrives, usually a TLS
-// close_notify.
+// has ended before, the end is normal: a peer that closes right after its last
+// data answers later data, usually a TLS close_notify, with a reset.
 func (s *socket) fail(w *worker, dst *socket) {
 	if dst.ended && !dst.holds() {
 		s.conn.close(w, EndDone)
-		return
+	} else {
+		s.conn.abort(w)
 	}
-	s.conn.abort(w)
 }
 
 const (
-	// pipeSize is the capacity of a pipe in bytes, if the system allows it. One
-	// splice moves up to pipeSize bytes.
+	// pipeSize is the capacity of a pipe in bytes, if the system allows so much.
+	// One splice moves up to pipeSize bytes.
 	pipeSize = 1 << 20
 	// maxSparePipes bounds the empty pipes that a worker keeps.
 	maxSparePipes = 16
@@ -286,22 +277,22 @@ const (
 // pipe holds bytes in the kernel on their way from one socket to another.
 type pipe struct {
 	r, w int32
-	held int // bytes in it
+	held int // bytes
 }
 
 // pipes are the pipes of a worker.
 type pipes struct {
 	spare []*pipe
-	open  int // spare ones included
-	max   int
+	open  int // with the spare pipes
+	max   int // bounds open
 }
 
-// get returns an empty pipe, or nil if there is none.
+// get returns an empty pipe, or nil if no pipe is available.
 func (p *pipes) get() *pipe {
 	if n := len(p.spare); n > 0 {
-		x := p.spare[n-1]
+		spare := p.spare[n-1]
 		p.spare = p.spare[:n-1]
-		return x
+		return spare
 	}
 	if p.open >= p.max {
 		return nil
@@ -311,28 +302,28 @@ func (p *pipes) get() *pipe {
 		return nil
 	}
 	p.open++
-	unix.FcntlInt(uintptr(fds[0]), unix.F_SETPIPE_SZ, pipeSize) // on an error it has the usual size
+	unix.FcntlInt(uintptr(fds[0]), unix.F_SETPIPE_SZ, pipeSize) // on an error the pipe keeps the default size
 	return &pipe{r: int32(fds[0]), w: int32(fds[1])}
 }
 
-// put returns a pipe. One that holds bytes is closed.
-func (p *pipes) put(x *pipe) {
-	if x.held > 0 || len(p.spare) >= maxSparePipes {
-		x.close()
+// put keeps a pipe for get, or closes it if it holds bytes.
+func (p *pipes) put(used *pipe) {
+	if used.held > 0 || len(p.spare) >= maxSparePipes {
+		used.close()
 		p.open--
 		return
 	}
-	p.spare = append(p.spare, x)
+	p.spare = append(p.spare, used)
 }
 
 func (p *pipes) close() {
-	for _, x := range p.spare {
-		x.close()
+	for _, spare := range p.spare {
+		spare.close()
 	}
 	p.spare = nil
 }
 
-func (x *pipe) close() {
-	sysClose(x.r)
-	sysClose(x.w)
+func (p *pipe) close() {
+	sysClose(p.r)
+	sysClose(p.w)
 }

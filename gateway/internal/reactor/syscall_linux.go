@@ -13,9 +13,9 @@ import (
 	"github.com/wanfed/wanfed/gateway/internal/sockets"
 )
 
-// The system calls that are made for each connection or each piece of data.
-// They do not block, so they bypass the scheduler of Go. The work of the
-// scheduler would take as long as some of these system calls.
+// The functions of this file make the system calls for each connection and each
+// piece of data. The calls do not block, so they bypass the scheduler of Go,
+// whose work would take as long as some of these calls.
 
 func sysRecv(fd int32, b []byte) (int, unix.Errno) {
 	n, _, e := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(fd),
@@ -58,14 +58,12 @@ func sysSetsockopt(fd int32, level, option, value int) unix.Errno {
 	return e
 }
 
-// sysDelayAck makes the kernel send acknowledgements together with the
-// response. This saves one packet for the ClientHello and one packet for the
-// connect. The kernel stops the delay for a connection without a response
-// within 40 ms.
+// sysDelayAck makes the kernel delay acknowledgements, by at most 40 ms, until it
+// can send them with data. This saves one packet for the ClientHello and one
+// for the connect.
 func sysDelayAck(fd int32) { sysSetsockopt(fd, unix.IPPROTO_TCP, unix.TCP_QUICKACK, 0) }
 
-// sysLingerReset makes close send a reset: the peer can then detect that data
-// is missing.
+// sysLingerReset makes close send a reset.
 func sysLingerReset(fd int32) {
 	l := unix.Linger{Onoff: 1}
 	unix.RawSyscall6(unix.SYS_SETSOCKOPT, uintptr(fd), unix.SOL_SOCKET, unix.SO_LINGER,
@@ -73,7 +71,7 @@ func sysLingerReset(fd int32) {
 }
 
 func sysAccept(fd int32) (int32, netip.AddrPort, unix.Errno) {
-	var sa unix.RawSockaddrInet6 // the larger one
+	var sa unix.RawSockaddrInet6 // has space for an IPv4 address too
 	size := uint32(unsafe.Sizeof(sa))
 	n, _, e := unix.RawSyscall6(unix.SYS_ACCEPT4, uintptr(fd),
 		uintptr(unsafe.Pointer(&sa)), uintptr(unsafe.Pointer(&size)),
@@ -124,16 +122,16 @@ func sysConnect(addr netip.AddrPort) (int32, unix.Errno) {
 	return fd, 0
 }
 
-// sysSetKeepalive makes the kernel detect a dead peer, as sockets.SetKeepalive
-// does.
+// sysSetKeepalive makes the kernel detect a dead peer, like
+// sockets.SetKeepalive.
 func sysSetKeepalive(fd int32) {
 	for _, o := range keepaliveOptions {
 		sysSetsockopt(fd, o.level, o.option, o.value)
 	}
 }
 
-// sysHasKeepalive reports whether sysSetKeepalive was called for fd, or for a
-// listener that passes its options on.
+// sysHasKeepalive reports whether fd has the options of sysSetKeepalive, which an
+// accepted socket may inherit from its listener.
 func sysHasKeepalive(fd int32) bool {
 	for _, o := range keepaliveOptions {
 		if v, err := unix.GetsockoptInt(int(fd), o.level, o.option); err != nil || v != o.value {
@@ -147,7 +145,7 @@ var keepaliveOptions = [...]struct{ level, option, value int }{
 	{unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1},
 	{unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, int(sockets.KeepaliveIdle / time.Second)},
 	{unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, int(sockets.KeepaliveInterval / time.Second)},
-	{unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(sockets.UserTimeout / time.Millisecond)}, // in place of TCP_KEEPCNT
+	{unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(sockets.UserTimeout / time.Millisecond)}, // makes TCP_KEEPCNT unnecessary
 }
 
 // sysError returns and clears the error of a socket.
@@ -159,7 +157,7 @@ func sysError(fd int32) unix.Errno {
 	return unix.Errno(v)
 }
 
-// sysAddrs returns the two ends of a connection.
+// sysAddrs returns the addresses of both ends of a connection.
 func sysAddrs(fd int32) (local, remote netip.AddrPort) {
 	l, _ := unix.Getsockname(int(fd))
 	r, _ := unix.Getpeername(int(fd))
@@ -176,7 +174,7 @@ func addrPort(sa unix.Sockaddr) netip.AddrPort {
 	return netip.AddrPort{}
 }
 
-// dup returns a descriptor of its own for a listener or a connection.
+// dup returns a duplicate of the descriptor of a listener or a connection.
 func dup(c syscall.Conn) (int32, error) {
 	raw, err := c.SyscallConn()
 	if err != nil {

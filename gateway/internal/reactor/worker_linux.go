@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Events are edge-triggered, except the events of acceptors and of the wakeup.
+// Events are edge-triggered, except the events of acceptors and of the mailbox:
 // epoll reports one event when the state of a socket changes. The handler of
 // the event then reads or writes until the socket would block.
 const (
@@ -26,26 +26,23 @@ const (
 	// shortWait bounds a wait without the scheduler of Go, and the work between
 	// two yields to other goroutines.
 	shortWait = 2 * time.Millisecond
-	// maxFreeDials bounds the dials that a worker keeps for the next
-	// connections.
-	maxFreeDials = 256
 )
 
-// handler handles an event of a descriptor.
-type handler interface {
+// eventHandler handles an event of a descriptor.
+type eventHandler interface {
 	event(w *worker, events uint32)
 }
 
-// entry is the handler of a descriptor. Events of an earlier use of the same
-// number have another generation.
+// entry is the handler of a descriptor. The generation distinguishes uses of
+// one descriptor number: events of an earlier use are dropped.
 type entry struct {
-	handler    handler
+	handler    eventHandler
 	generation uint32
 }
 
 // worker is an event loop. It owns connections from accept to close: no other
 // goroutine uses them. Except send, its methods and its fields are for its own
-// goroutine, run.
+// goroutine, run. Times are durations since the start of the engine.
 type worker struct {
 	engine     *Engine
 	epoll      int
@@ -53,42 +50,26 @@ type worker struct {
 	table      []entry // by descriptor
 	generation uint32
 	acceptors  []*acceptor
-	now        time.Duration // of the current round, since the engine's start
+	now        time.Duration // of the current round
 	lastEvents time.Duration
 	lastYield  time.Duration
 	conns      int
 	hellos     helloQueue // connections whose ClientHello is incomplete
 	young      queue      // relaying connections whose sockets have no keepalive yet
 	timers     timers
-	ready      []*socket // have more bytes to move
-	freeDials  []*dial
+	freeDials  []*dial     // for the next connections
+	ready      []*socket   // reached maxMove and have more bytes to move
 	tryReserve func() bool // reserve, for Handler.Accept
 	pipes      pipes
 	buf        [MaxHello]byte // for one read; nothing stays in it between events
 
 	mu       sync.Mutex
-	messages []message
-	closed   bool // accepts no messages
+	messages []func(*worker) // by other goroutines
+	closed   bool            // accepts no messages
 }
 
-// message is a request by another goroutine.
-type message struct {
-	kind    messageKind
-	attempt *attempt // of connected, with its outcome
-	fd      int32
-	err     error
-}
-
-type messageKind uint8
-
-const (
-	stopAccepting messageKind = iota // and end with the last connection
-	closeAll                         // connections
-	shedOne                          // to make room for a connection of another worker
-	connected                        // a goroutine has connected a socket
-)
-
-// openWorker returns one of n workers. On an error too, the caller closes it.
+// openWorker returns one of n workers. The caller closes it, also after an
+// error.
 func openWorker(e *Engine, n int) (*worker, error) {
 	w := &worker{engine: e, epoll: -1, wakeup: -1, pipes: pipes{max: max(4, e.MaxPipes/n)}}
 	w.tryReserve = w.reserve
@@ -102,30 +83,26 @@ func openWorker(e *Engine, n int) (*worker, error) {
 	if err := w.register(int32(w.wakeup), mailbox{}, unix.EPOLLIN); err != nil {
 		return w, err
 	}
-	for i, l := range e.Listeners {
-		if err := w.openAcceptor(i, l); err != nil {
+	for _, l := range e.Listeners {
+		if err := w.openAcceptor(l); err != nil {
 			return w, err
 		}
 	}
 	return w, nil
 }
 
-// close releases the resources that openWorker opened. When run has returned,
-// nothing else is open.
+// close releases the resources of the worker. run has returned, or was not
+// called.
 func (w *worker) close() {
-	w.mu.Lock()
-	w.closed = true
-	left := w.messages
-	w.messages = nil
-	w.mu.Unlock()
-	for _, m := range left {
-		if m.kind == connected && m.err == nil {
-			sysClose(m.fd)
-		}
-	}
 	for _, a := range w.acceptors {
 		a.close(w)
 	}
+	w.acceptors = nil
+	w.mu.Lock()
+	w.closed = true
+	w.mu.Unlock()
+	w.closeConns()     // after an error of run, connections are open
+	w.handleMessages() // a message may have a socket, which it then closes
 	w.pipes.close()
 	for _, fd := range []int{w.wakeup, w.epoll} {
 		if fd >= 0 {
@@ -198,10 +175,10 @@ func (w *worker) wait(events []unix.EpollEvent) (int, error) {
 // due, or a negative number if there are none.
 func (w *worker) runDue() int {
 	timeout := -1
-	for _, left := range [...]time.Duration{
+	for _, next := range [...]time.Duration{
 		w.expireHellos(), w.timers.expire(w), w.startKeepalives(), w.reopenAcceptors(),
 	} {
-		if ms := int((left + time.Millisecond - 1) / time.Millisecond); left >= 0 && (timeout < 0 || ms < timeout) {
+		if ms := int((next + time.Millisecond - 1) / time.Millisecond); next >= 0 && (timeout < 0 || ms < timeout) {
 			timeout = ms
 		}
 	}
@@ -211,7 +188,7 @@ func (w *worker) runDue() int {
 	return timeout
 }
 
-// resume continues sockets that had more bytes to move.
+// resume continues the sockets that reached maxMove.
 func (w *worker) resume() {
 	ready := w.ready
 	w.ready = nil
@@ -234,7 +211,7 @@ func (w *worker) queue(s *socket) {
 }
 
 // register passes events of fd to h.
-func (w *worker) register(fd int32, h handler, events uint32) error {
+func (w *worker) register(fd int32, h eventHandler, events uint32) error {
 	for int(fd) >= len(w.table) {
 		w.table = append(w.table, make([]entry, 64+len(w.table))...)
 	}
@@ -243,7 +220,8 @@ func (w *worker) register(fd int32, h handler, events uint32) error {
 	return w.control(unix.EPOLL_CTL_ADD, fd, events)
 }
 
-// unregister drops events of fd. A close of fd removes it from the set.
+// unregister drops later events of fd. A close of fd removes it from the epoll
+// set.
 func (w *worker) unregister(fd int32) { w.table[fd].handler = nil }
 
 func (w *worker) control(op int, fd int32, events uint32) error {
@@ -257,46 +235,50 @@ func (w *worker) control(op int, fd int32, events uint32) error {
 	return nil
 }
 
-// send passes a message to the worker. It returns false if the worker has
-// ended. Any goroutine may call it.
-func (w *worker) send(m message) bool {
+// send makes the worker call message. It returns false if the worker has ended.
+// Any goroutine may call send.
+func (w *worker) send(message func(*worker)) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.closed {
 		return false
 	}
-	w.messages = append(w.messages, m)
+	w.messages = append(w.messages, message)
 	unix.Write(w.wakeup, []byte{1, 0, 0, 0, 0, 0, 0, 0}) // cannot block: the count is small
 	return true
 }
 
-// mailbox handles messages.
+// mailbox is the event handler of worker.wakeup.
 type mailbox struct{}
 
 func (mailbox) event(w *worker, _ uint32) {
 	var b [8]byte
 	unix.Read(w.wakeup, b[:])
+	w.handleMessages()
+}
+
+func (w *worker) handleMessages() {
 	w.mu.Lock()
 	messages := w.messages
 	w.messages = nil
 	w.mu.Unlock()
-	for _, m := range messages {
-		switch m.kind {
-		case stopAccepting:
-			for _, a := range w.acceptors {
-				a.stop(w)
-			}
-			w.acceptors = nil
-		case closeAll:
-			for _, e := range w.table {
-				if s, ok := e.handler.(*socket); ok {
-					s.conn.close(w, EndStopped)
-				}
-			}
-		case shedOne:
-			w.shed()
-		case connected:
-			m.attempt.connected(w, m.fd, m.err)
+	for _, message := range messages {
+		message(w)
+	}
+}
+
+// stopAccepting makes run return after the last connection has ended.
+func (w *worker) stopAccepting() {
+	for _, a := range w.acceptors {
+		a.stop(w)
+	}
+	w.acceptors = nil
+}
+
+func (w *worker) closeConns() {
+	for _, e := range w.table {
+		if s, ok := e.handler.(*socket); ok {
+			s.conn.close(w, EndStopped)
 		}
 	}
 }

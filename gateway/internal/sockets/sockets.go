@@ -12,19 +12,18 @@ import (
 	"time"
 )
 
-// A silent connection is probed after KeepaliveIdle and then every
-// KeepaliveInterval. UserTimeout ends a connection whose data or probes remain
-// unacknowledged.
+// The kernel probes a silent connection after KeepaliveIdle, and then every
+// KeepaliveInterval. It ends the connection when data or probes remain
+// unacknowledged for UserTimeout.
 const (
 	KeepaliveIdle     = 15 * time.Second
 	KeepaliveInterval = 5 * time.Second
 	UserTimeout       = 30 * time.Second
 
-	keepaliveCount = 3
+	keepaliveCount = 3 // probes, on systems without UserTimeout
 )
 
-// The pause after a failed accept doubles from MinAcceptPause to
-// MaxAcceptPause.
+// After failed accepts, the pause doubles from MinAcceptPause to MaxAcceptPause.
 const (
 	MinAcceptPause = 5 * time.Millisecond
 	MaxAcceptPause = time.Second
@@ -34,8 +33,7 @@ const (
 // c is a *net.TCPConn.
 func SetKeepalive(c net.Conn) {
 	if t, ok := c.(*net.TCPConn); ok {
-		// An error means that the connection has ended. The next read reports
-		// it.
+		// An error means that the connection has ended: the next read fails.
 		t.SetKeepAliveConfig(net.KeepAliveConfig{
 			Enable: true, Idle: KeepaliveIdle, Interval: KeepaliveInterval, Count: keepaliveCount,
 		})
@@ -43,11 +41,12 @@ func SetKeepalive(c net.Conn) {
 	}
 }
 
-// Remote returns the IP address and port of the peer of c. It is invalid for a
-// connection that is not TCP.
+// Remote returns the IP address and port of the peer of c. The result is invalid
+// for a connection that is not TCP.
 func Remote(c net.Conn) netip.AddrPort { return addrPort(c.RemoteAddr()) }
 
-// Local returns the IP address and port of the local end of c, as Remote does.
+// Local returns the IP address and port of the local end of c. The result is
+// invalid for a connection that is not TCP.
 func Local(c net.Conn) netip.AddrPort { return addrPort(c.LocalAddr()) }
 
 func addrPort(a net.Addr) netip.AddrPort {
@@ -58,20 +57,16 @@ func addrPort(a net.Addr) netip.AddrPort {
 	return netip.AddrPort{}
 }
 
-// IsTemporary reports whether accept may succeed again after err: the process
-// or the system is out of a resource, or the error belongs to a connection that
-// has ended (accept(2), "Error handling"). Errors of the listener are
-// permanent.
+// IsTemporary reports whether accept may succeed again after err. That holds if
+// a resource is exhausted, or if err belongs to a connection that has ended
+// (accept(2), "Error handling"). Errors of the listener are permanent.
 func IsTemporary(err error) bool {
-	var errno syscall.Errno
-	if !errors.As(err, &errno) {
-		return false
-	}
-	switch errno {
+	switch errno, ok := errors.AsType[syscall.Errno](err); errno {
 	case syscall.EBADF, syscall.EINVAL, syscall.ENOTSOCK, syscall.EOPNOTSUPP, syscall.EFAULT:
 		return false
+	default:
+		return ok
 	}
-	return true
 }
 
 // OutOfFiles reports whether err means that the process or the system cannot
@@ -80,15 +75,15 @@ func OutOfFiles(err error) bool {
 	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
 }
 
-// ReserveFD is an open file that is closed when the process cannot open more
-// files. Pending connections can then be accepted and closed one at a time, and
-// their clients use another gateway without a timeout. The zero value holds no
-// file.
+// ReserveFD is an open file for a process that cannot open more files. The
+// process closes the file, and with the free descriptor it can accept and close
+// one pending connection after the other. Their clients use another gateway
+// without a timeout. The zero value holds no file.
 type ReserveFD struct {
-	f atomic.Pointer[os.File] // nil: in use, or it could not be opened
+	f atomic.Pointer[os.File] // nil: in use, or not open
 }
 
-// Open opens the file unless it is open.
+// Open opens the file, unless the file is open.
 func (r *ReserveFD) Open() error {
 	f, err := os.Open(os.DevNull)
 	if err == nil && !r.f.CompareAndSwap(nil, f) {
@@ -97,8 +92,9 @@ func (r *ReserveFD) Open() error {
 	return err
 }
 
-// Taken reports whether another goroutine uses the reserve and it cannot be
-// replaced. Then the last descriptor that the caller obtained is the reserve.
+// Taken reports whether another goroutine uses the reserve and the file cannot
+// be opened again. Then the last descriptor that the caller obtained is the
+// descriptor of the reserve.
 func (r *ReserveFD) Taken() bool { return r.f.Load() == nil && OutOfFiles(r.Open()) }
 
 // Use closes the file, calls f, and opens the file again. It does not call f
@@ -106,7 +102,7 @@ func (r *ReserveFD) Taken() bool { return r.f.Load() == nil && OutOfFiles(r.Open
 func (r *ReserveFD) Use(f func()) {
 	reserve := r.f.Swap(nil)
 	if reserve == nil {
-		r.Open() // an earlier attempt may have failed
+		r.Open() // an earlier Open may have failed
 		return
 	}
 	reserve.Close()

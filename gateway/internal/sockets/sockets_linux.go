@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// setUserTimeout ends c when data stays unacknowledged for d (TCP_USER_TIMEOUT,
-// RFC 5482).
+// setUserTimeout makes the kernel end c when data remains unacknowledged for d
+// (TCP_USER_TIMEOUT, RFC 5482).
 func setUserTimeout(c *net.TCPConn, d time.Duration) {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -31,9 +31,9 @@ func MaxFiles() int {
 	return int(min(r.Cur, 1<<30))
 }
 
-// PeerClosed reports whether the peer of a TCP connection has reset it. With
-// half, a peer that has ended its direction counts too. It neither reads nor
-// blocks.
+// PeerClosed reports whether the peer of a TCP connection has reset it. If half
+// is true, it also reports whether the peer has ended its direction. PeerClosed
+// neither reads nor blocks.
 func PeerClosed(c net.Conn, half bool) bool {
 	t, ok := c.(*net.TCPConn)
 	if !ok {

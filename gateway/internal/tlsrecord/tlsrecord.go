@@ -12,7 +12,7 @@ import (
 // Sizes and content types of RFC 8446, section 5.1.
 const (
 	HeaderSize = 5
-	MaxPayload = 16 << 10 // of a record that is not encrypted
+	MaxPayload = 16 << 10 // bytes of a record that is not encrypted
 	Alert      = 21
 	Handshake  = 22
 
@@ -20,23 +20,24 @@ const (
 	// header.
 	MaxSize = HeaderSize + MaxPayload + protection
 
-	first      = 20  // change_cipher_spec
-	last       = 24  // heartbeat (RFC 6520)
-	protection = 256 // what encryption may add
+	firstType  = 20  // change_cipher_spec
+	lastType   = 24  // heartbeat (RFC 6520)
+	protection = 256 // bytes that encryption may add
 )
 
-// Size returns the size of the TLS record at the start of b, with its header.
-// It returns 0 while the header is incomplete, and at most MaxSize.
+// Size returns the size of the TLS record at the start of b, with its header, at
+// most MaxSize. It returns 0 while the header is incomplete, and an error if b is
+// not the start of a TLS record.
 func Size(b []byte) (int, error) {
-	if len(b) >= 1 && (b[0] < first || b[0] > last) || len(b) >= 2 && b[1] != 3 {
-		return 0, errors.New("it does not speak TLS but " + Detect(b))
+	if len(b) >= 1 && (b[0] < firstType || b[0] > lastType) || len(b) >= 2 && b[1] != 3 {
+		return 0, errors.New("its response is not TLS but " + Detect(b))
 	}
 	if len(b) < HeaderSize {
 		return 0, nil
 	}
 	n := int(binary.BigEndian.Uint16(b[3:]))
 	if n == 0 || n > MaxPayload+protection {
-		return 0, fmt.Errorf("its first TLS record has %d bytes", n)
+		return 0, fmt.Errorf("its first TLS record has an invalid length of %d bytes", n)
 	}
 	return HeaderSize + n, nil
 }
@@ -46,8 +47,8 @@ const (
 	proxyHeader = "a PROXY protocol header: name its sender in proxy_protocol (version 2 only), or disable it there"
 )
 
-// prefixes are the first bytes of other protocols, and of TLS records that do
-// not begin a connection.
+// prefixes are the first bytes of other protocols, and of TLS records that
+// cannot be the first of a connection.
 var prefixes = []struct{ prefix, name string }{
 	{"GET ", httpRequest}, {"HEAD ", httpRequest}, {"POST ", httpRequest}, {"PUT ", httpRequest},
 	{"DELETE ", httpRequest}, {"OPTIONS ", httpRequest}, {"PATCH ", httpRequest}, {"TRACE ", httpRequest},

@@ -17,8 +17,8 @@ import (
 	"github.com/wanfed/wanfed/gateway/internal/tlsrecord"
 )
 
-// InOrder is a value for the start of a selection. The addresses are then tried
-// in their own order, regardless of their numbers of connections.
+// InOrder is a value for the parameter start of DialAny. The addresses are then
+// tried in the given order, regardless of their numbers of connections.
 const InOrder = -1
 
 // Errors of an attempt or of a selection.
@@ -26,8 +26,8 @@ var (
 	// ErrLoop is returned for an address that is a listener of this process.
 	// Forwarding there would loop until the limit of connections.
 	ErrLoop = errors.New("leads back to this gateway; remove the address from the route")
-	// ErrClosed is returned for an upstream that closes instead of an answer.
-	ErrClosed = errors.New("it closed the connection")
+	// ErrClosed is returned for an upstream that closes without an answer.
+	ErrClosed = errors.New("the upstream closed the connection")
 	// ErrClientGone ends a selection whose client has disconnected.
 	ErrClientGone = errors.New("the client has disconnected")
 )
@@ -41,18 +41,18 @@ type Dialer struct {
 	// Timeout bounds one attempt to connect. A selection takes at most twice as
 	// long. Required.
 	Timeout time.Duration
-	// AttemptDelay is the longest time without an answer after which the next
+	// AttemptDelay bounds the time without an answer after which the next
 	// address is tried too. Required.
 	AttemptDelay time.Duration
 	// EjectFor bounds the time for which an address that failed is tried last.
-	// It is probed after an eighth of that time, then after longer pauses.
-	// Zero: it is not ejected.
+	// The address is first probed after an eighth of EjectFor, then after
+	// longer pauses. Zero: addresses are not ejected.
 	EjectFor time.Duration
 	// Own contains the listeners of this process. Connections to them are
 	// refused with ErrLoop.
 	Own []net.Addr
 
-	tracker  tracker
+	tracker
 	maxConns atomic.Int64
 	attempts sync.WaitGroup
 }
@@ -60,13 +60,14 @@ type Dialer struct {
 // Request describes the purpose of a connection. The zero value requests only
 // an open connection.
 type Request struct {
-	// Hello is sent to each address. The first TLS record that comes back is
-	// the answer. Nil: an open connection is the answer.
+	// Hello is sent to each address. The first TLS record in response is the
+	// answer. Nil: an open connection is the answer.
 	Hello []byte
 	// NewAddrs returns addresses that may have become known since the selection
-	// began. Nil: there are none.
+	// began. Nil: no new addresses.
 	NewAddrs func() []string
-	// ClientGone reports whether the result is still needed. Nil: it is.
+	// ClientGone reports whether the client has disconnected, which ends the
+	// selection. Nil: the client stays connected.
 	ClientGone func() bool
 }
 
@@ -75,21 +76,18 @@ type Result struct {
 	Conn    net.Conn
 	Addr    string
 	Address *Address // for Dialer.Closed
-	// Answer is the first TLS record and what was read with it. It is nil
-	// without a Request.Hello.
+	// Answer is the first TLS record and the bytes that were read with it. Nil
+	// without Request.Hello.
 	Answer []byte
 }
 
-// SetMaxConns limits the connections to one address, pending ones included. 0
-// is no limit. Open connections stay, and count.
-func (d *Dialer) SetMaxConns(n int) { d.maxConns.Store(int64(max(0, n))) }
-
-// MaxConns returns the limit of SetMaxConns.
-func (d *Dialer) MaxConns() int { return int(d.maxConns.Load()) }
+// SetMaxConns limits the connections to one address, with the pending ones. 0
+// or negative: no limit. Open connections stay, and count.
+func (d *Dialer) SetMaxConns(n int) { d.maxConns.Store(int64(n)) }
 
 // DialFirst connects to one of addrs (host:port), in this order except for
-// those that failed recently. It returns the connection, which the caller
-// closes, and its address. An error names every address with its fault.
+// addresses that failed recently. It returns the connection, which the caller
+// closes, and its address. An error names the fault of every address.
 func (d *Dialer) DialFirst(ctx context.Context, addrs []string) (net.Conn, string, error) {
 	won, _, err := d.DialAny(ctx, addrs, InOrder, Request{})
 	d.Closed(won.Address) // the caller does not report the end
@@ -102,15 +100,15 @@ func (d *Dialer) Wait() { d.attempts.Wait() }
 
 // attempt is the outcome of one connection attempt.
 type attempt struct {
-	n      int // number of the address in the selection
+	n      int // index of the address in the selection
 	conn   net.Conn
 	answer []byte
 	err    error
 }
 
-// DialAny connects to one of addrs. start is InOrder, or the number of the
-// address that comes first among those with equally few connections. It also
-// returns how many attempts failed. The caller calls Closed with Result.Address
+// DialAny connects to one of addrs. start is InOrder, or the index of the address
+// that is preferred among addresses with equally few connections. failed is the
+// number of attempts that failed. The caller calls Closed with Result.Address
 // when the connection ends.
 func (d *Dialer) DialAny(ctx context.Context, addrs []string, start int, req Request) (_ Result, failed int, _ error) {
 	var s Selection
@@ -173,17 +171,17 @@ func (d *Dialer) attempt(ctx context.Context, n int, addr string, hello []byte, 
 // Probe checks in a goroutine whether an address that failed works again.
 func (d *Dialer) Probe(ctx context.Context, addr string, hello []byte) {
 	d.attempts.Go(func() {
-		limit := 2*d.AttemptDelay + 2*d.tracker.delay(addr, d.AttemptDelay)
+		limit := 2*d.AttemptDelay + 2*d.delay(addr)
 		ctx, cancel := context.WithTimeout(ctx, min(limit, d.Timeout))
 		defer cancel()
 		began := time.Now()
 		conn, _, err := d.exchange(ctx, addr, hello)
 		switch {
 		case err == nil:
-			d.tracker.worked(addr, time.Since(began))
+			d.worked(addr, time.Since(began))
 			conn.Close()
 		case !errors.Is(ctx.Err(), context.Canceled):
-			d.tracker.failed(addr, 0, time.Now(), d.EjectFor)
+			d.failed(addr, 0, time.Now())
 		}
 	})
 }
@@ -204,7 +202,7 @@ func (d *Dialer) exchange(ctx context.Context, addr string, hello []byte) (net.C
 	if _, err = conn.Write(hello); err == nil {
 		answer, err = readAnswer(conn)
 	}
-	if !stop() { // the deadline may be set
+	if !stop() { // ctx has ended, and the deadline may be set
 		err = ctx.Err()
 	}
 	if err != nil {
@@ -214,8 +212,8 @@ func (d *Dialer) exchange(ctx context.Context, addr string, hello []byte) (net.C
 	return conn, answer, nil
 }
 
-// readAnswer reads until the first TLS record is complete. An alert is an
-// answer too. The deadline of c applies.
+// readAnswer reads until the first TLS record is complete. An alert is an answer
+// too.
 func readAnswer(c net.Conn) ([]byte, error) {
 	b := make([]byte, 0, 2<<10)
 	for {
@@ -256,16 +254,15 @@ func (d *Dialer) Connect(ctx context.Context, addr string) (net.Conn, error) {
 	return conn, nil
 }
 
-// DialError is the error of an attempt to connect to addr.
+// DialError adds addr to the error of an attempt to connect.
 func DialError(addr string, err error) error { return fmt.Errorf("dial %s: %w", addr, cause(err)) }
 
-// AnswerError is the error of an address that connected and did not answer.
+// AnswerError adds addr to the error of a connection without an answer.
 func AnswerError(addr string, err error) error {
 	return fmt.Errorf("no answer to the ClientHello from %s: %w", addr, cause(err))
 }
 
-// cause removes the address from a network error, because the caller adds the
-// address.
+// cause removes the address from a network error.
 func cause(err error) error {
 	if op, ok := errors.AsType[*net.OpError](err); ok {
 		return op.Err

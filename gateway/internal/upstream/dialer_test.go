@@ -21,13 +21,13 @@ import (
 	"github.com/wanfed/wanfed/gateway/internal/tlsrecord"
 )
 
-// fakeNet has upstreams that connect late or never, in fake time.
+// fakeNet has addresses that accept connections late or never, in fake time.
 type fakeNet struct {
 	began  time.Time
-	answer map[string]time.Duration // negative: refuses after that time; absent: never answers
+	answer map[string]time.Duration // until accepted; negative: until refused; absent: no response
 
 	mu  sync.Mutex
-	log []string // each dial with its time
+	log []string // the address and time of each dial
 }
 
 func (f *fakeNet) dial(ctx context.Context, _, addr string) (net.Conn, error) {
@@ -58,8 +58,8 @@ func TestDialAny_TriesNextAddress(t *testing.T) {
 		answer map[string]time.Duration
 		dials  []string
 		took   time.Duration
-		err    string
-		after  string // order of the next selection
+		err    string // part of the error; empty: none
+		after  string // order of the addresses in the next selection
 	}{
 		{"first works", map[string]time.Duration{"a": 30 * ms}, []string{"a@0s"}, 30 * ms, "", "abc"},
 		{"first refuses: next at once", map[string]time.Duration{"a": -1 * ms, "b": 1 * ms}, []string{"a@0s", "b@1ms"}, 2 * ms, "", "bca"},
@@ -91,7 +91,7 @@ func TestDialAny_TriesNextAddress(t *testing.T) {
 				if (err != nil) != (tt.err != "") || err != nil && !strings.Contains(err.Error(), tt.err) {
 					t.Errorf("DialAny() = %v, want %q", err, tt.err)
 				}
-				got, probe := d.tracker.order(addrs, InOrder, time.Now(), d.EjectFor)
+				got, probe := d.order(addrs, InOrder, time.Now())
 				if strings.Join(got, "") != tt.after || probe != "" {
 					t.Errorf("next order = %s, probe %q; want %s and none", got, probe, tt.after)
 				}
@@ -126,16 +126,16 @@ func TestDialFirst(t *testing.T) {
 			c.Close()
 		}
 		d.Wait()
-		if got := len(f.log); got != 3 { // the second time b is first
+		if len(f.log) != 3 { // a, b and, in the second call, b alone
 			t.Errorf("dials = %v, want 3", f.log)
 		}
 		if _, _, err := d.DialFirst(t.Context(), []string{"a"}); err == nil || err.Error() != "dial a: refused" {
-			t.Errorf("DialFirst() = %v, want the fault of a", err)
+			t.Errorf("DialFirst() = %v, want dial a: refused", err)
 		}
 	})
 }
 
-func TestDialAny_TakesTurns(t *testing.T) {
+func TestDialAny_StartSelectsAmongEqualAddresses(t *testing.T) {
 	f := &fakeNet{began: time.Now(), answer: map[string]time.Duration{"a": 0, "b": 0, "c": 0}}
 	d := &Dialer{Dial: f.dial, Timeout: time.Second, AttemptDelay: time.Second}
 	for _, ordered := range []bool{false, true} {
@@ -166,12 +166,11 @@ func TestDialAny_TakesTurns(t *testing.T) {
 	}
 }
 
-// helloNet has upstreams that answer a ClientHello after a time, in fake time.
-// Pipes stand for sockets. An address that is absent never answers.
+// helloNet has addresses that answer a ClientHello late or never, in fake time.
 type helloNet struct {
 	mu   sync.Mutex
-	took map[string]time.Duration
-	log  []string // addresses that were dialed
+	took map[string]time.Duration // until the answer; absent: no answer
+	log  []string                 // the address of each dial
 }
 
 func (n *helloNet) dialer() *Dialer {
@@ -216,7 +215,7 @@ func (n *helloNet) connect(t *testing.T, d *Dialer, req Request, addrs ...string
 		t.Fatal(err)
 	}
 	if won.Answer[5] != won.Addr[0] {
-		t.Errorf("%s won with the answer of %s", won.Addr, won.Answer[5:])
+		t.Errorf("DialAny() = address %s with the answer of %s", won.Addr, won.Answer[5:])
 	}
 	won.Conn.Close()
 	took := time.Since(began)
@@ -225,8 +224,8 @@ func (n *helloNet) connect(t *testing.T, d *Dialer, req Request, addrs ...string
 	return won.Addr, took, n.log
 }
 
-// A server that answers in 5 ms takes 100 ms for a while. It must be in use
-// again after the first pause.
+// A server that answers in 5 ms later answers in 100 ms. It must be in use again
+// after the first pause.
 func TestDialAny_SlowServerReturns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &helloNet{took: map[string]time.Duration{"a": 5 * ms, "b": 5 * ms}}
@@ -236,27 +235,27 @@ func TestDialAny_SlowServerReturns(t *testing.T) {
 		}
 		n.set("a", 100*ms)
 		if addr, took, _ := n.connect(t, d, Request{}, "a", "b"); addr != "b" || took < 55*ms || took > 61*ms {
-			t.Errorf("%s answered after %v, want b after 55ms to 61ms", addr, took)
+			t.Errorf("DialAny() = %s after %v, want b after 55ms to 61ms", addr, took)
 		}
 		if addr, _, log := n.connect(t, d, Request{}, "a", "b"); addr != "b" || !slices.Equal(log, []string{"b"}) {
-			t.Errorf("%s answered, dialed were %s; want b alone", addr, log)
+			t.Errorf("DialAny() = %s with dials to %s, want b with a dial to b alone", addr, log)
 		}
-		time.Sleep(time.Second) // the next one probes a
+		time.Sleep(time.Second) // the next connection probes a
 		if addr, _, log := n.connect(t, d, Request{}, "a", "b"); addr != "b" || len(log) != 2 {
-			t.Errorf("%s answered, dialed were %s; want b and a probe", addr, log)
+			t.Errorf("DialAny() = %s with dials to %s, want b with dials to a and b", addr, log)
 		}
 		time.Sleep(150 * ms)
-		for range 3 { // a has more time now
+		for range 3 { // the delay of a is longer now
 			if addr, took, _ := n.connect(t, d, Request{}, "a", "b"); addr != "a" || took != 100*ms {
-				t.Errorf("%s answered after %v, want a after 100ms", addr, took)
+				t.Errorf("DialAny() = %s after %v, want a after 100ms", addr, took)
 			}
 		}
 		d.Wait()
 	})
 }
 
-// One of two addresses is silent and then recovers. Only the first of 100
-// clients may wait for it.
+// One of two addresses is silent and later recovers. Only the first of 100
+// clients may wait for this address.
 func TestDialAny_OneClientWaitsForSilentAddress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &helloNet{took: map[string]time.Duration{"b": 5 * ms}}
@@ -271,13 +270,13 @@ func TestDialAny_OneClientWaitsForSilentAddress(t *testing.T) {
 				waited++
 			}
 			if dialed += len(log); i == 99 && addr != "a" {
-				t.Errorf("the last client uses %s, want a", addr)
+				t.Errorf("last DialAny() = %s, want a", addr)
 			}
 			time.Sleep(200 * ms)
 		}
 		d.Wait()
 		if waited != 1 || dialed > 108 {
-			t.Errorf("%d clients waited, %d dials; want 1 and at most 108", waited, dialed)
+			t.Errorf("clients that waited = %d, dials = %d; want 1 and at most 108", waited, dialed)
 		}
 	})
 }
@@ -295,7 +294,7 @@ func TestDialAny_NewAddresses(t *testing.T) {
 				return []string{"b", "c"}
 			}}
 			if addr, took, _ := n.connect(t, d, req, "a", "b"); addr != "c" || took != 755*ms {
-				t.Errorf("%s answered after %v, want c after 755ms", addr, took)
+				t.Errorf("DialAny() = %s after %v, want c after 755ms", addr, took)
 			}
 			d.Wait()
 		})
@@ -329,7 +328,7 @@ func TestDialAny_NewAddresses(t *testing.T) {
 			}
 			d.Wait()
 			if n := len(f.log); n != 1+maxNewAddrs {
-				t.Errorf("%d dials, want %d", n, 1+maxNewAddrs)
+				t.Errorf("dials = %d, want %d", n, 1+maxNewAddrs)
 			}
 		})
 	})
@@ -354,17 +353,17 @@ func FuzzReadAnswer(f *testing.F) {
 		switch {
 		case err != nil:
 			if got != nil {
-				t.Errorf("readAnswer() returned %d bytes with %v", len(got), err)
+				t.Errorf("readAnswer() = %d bytes, %v; want none with an error", len(got), err)
 			}
 		case !bytes.HasPrefix(b, got):
-			t.Error("the answer differs from what was sent")
+			t.Errorf("readAnswer() = % x, want the first bytes of % x", got, b)
 		default:
 			if size, err := tlsrecord.Size(got); err != nil || size < tlsrecord.HeaderSize || size > len(got) {
-				t.Errorf("an answer of %d bytes has a record of %d, %v", len(got), size, err)
+				t.Errorf("readAnswer() = %d bytes with a record of %d bytes, %v; want a whole record", len(got), size, err)
 			}
 		}
 		if len(got) > tlsrecord.MaxSize {
-			t.Errorf("the answer has %d bytes, want at most %d", len(got), tlsrecord.MaxSize)
+			t.Errorf("readAnswer() = %d bytes, want at most %d", len(got), tlsrecord.MaxSize)
 		}
 		if len(b) == 0 && !errors.Is(err, ErrClosed) {
 			t.Errorf("readAnswer() of nothing = %v, want %v", err, ErrClosed)

@@ -16,44 +16,43 @@ const maxNewAddrs = 16
 
 var errTooLate = errors.New("another address answered sooner")
 
-// Selection is the choice of one address. It decides the order and times of
-// attempts, and records the outcome of each attempt. All addresses that were
-// tried may still answer. A Selection does no I/O and starts no goroutine. It
-// is not safe for concurrent use. Init must be called first, and Won or Cancel
-// last.
+// Selection selects one of several addresses. It decides the order and times of
+// attempts, and records their outcomes. A Selection does no I/O, starts no
+// goroutine and is not safe for concurrent use. Init must be called first, and
+// Won or Cancel last.
 type Selection struct {
 	d        *Dialer
 	newAddrs func() []string
 	addrs    []string // in the order in which they are tried
-	tried    []try    // one per address that was tried
-	pending  int      // number of tried addresses that may still answer
+	tried    []trial  // of the first addresses of addrs
+	pending  int      // number of trials that have not ended
 	added    int      // addresses that AddNew added
 	failures int      // addresses that failed or answered too late
 }
 
-// try is an address that was tried.
-type try struct {
+// trial is an attempt to connect to one address.
+type trial struct {
 	began   time.Time
-	err     error    // set when it has failed, or must not be tried now
-	address *Address // while it is pending
+	err     error    // nil: not failed
+	address *Address // nil: the trial has ended
 }
 
-// Init prepares s for addrs. start and newAddrs are as in DialAny. It returns
-// an address that the caller passes to Dialer.Probe, or "". s may have been
-// used before: its memory is reused.
+// Init prepares s for addrs. start is the parameter of DialAny, newAddrs is
+// Request.NewAddrs. Init returns an address that the caller passes to
+// Dialer.Probe, or "". It reuses the memory of an earlier selection with s.
 func (s *Selection) Init(d *Dialer, addrs []string, start int, newAddrs func() []string, now time.Time) (probe string) {
-	sorted, probe := d.tracker.order(addrs, start, now, d.EjectFor)
+	sorted, probe := d.order(addrs, start, now)
 	*s = Selection{d: d, newAddrs: newAddrs, addrs: sorted, tried: s.tried[:0]}
 	return probe
 }
 
-// Next returns the number of the next address to try. ok is false if there is
-// none: then the selection may be over. The caller calls Next again after wait,
-// or when an address fails.
+// Next returns the number of the next address to try. ok is false if no address
+// is left. Then the selection may be over. The caller calls Next again after the
+// time wait, or when an address fails.
 func (s *Selection) Next(now time.Time) (n int, wait time.Duration, ok bool) {
 	for n = len(s.tried); n < len(s.addrs); n++ {
-		a, wait, err := s.d.tracker.begin(s.addrs[n], s.d.MaxConns(), s.d.AttemptDelay, now)
-		s.tried = append(s.tried, try{began: now, address: a, err: err})
+		a, wait, err := s.d.begin(s.addrs[n], now)
+		s.tried = append(s.tried, trial{began: now, address: a, err: err})
 		if err == nil {
 			s.pending++
 			return n, wait, true
@@ -65,7 +64,7 @@ func (s *Selection) Next(now time.Time) (n int, wait time.Duration, ok bool) {
 // Addr returns address number n.
 func (s *Selection) Addr(n int) string { return s.addrs[n] }
 
-// Over reports whether no address is left to wait for or to try.
+// Over reports whether no attempt is pending and no address is left to try.
 func (s *Selection) Over() bool { return s.pending == 0 && len(s.tried) == len(s.addrs) }
 
 // Failures returns the number of addresses that failed or answered too late.
@@ -101,7 +100,7 @@ func (s *Selection) Failed(n int, err error, now time.Time) (over bool) {
 func (s *Selection) Won(n int, now time.Time) *Address {
 	a := s.tried[n].address
 	s.tried[n].address = nil
-	s.d.tracker.opened(a, now.Sub(s.tried[n].began))
+	s.d.opened(a, now.Sub(s.tried[n].began))
 	for other := range n {
 		if s.tried[other].err == nil {
 			s.fail(other, errTooLate, now)
@@ -121,14 +120,14 @@ func (s *Selection) Cancel() {
 func (s *Selection) cancel(n int, broken bool) {
 	if a := s.tried[n].address; a != nil {
 		s.tried[n].address = nil
-		s.d.tracker.canceled(a, broken)
+		s.d.canceled(a, broken)
 	}
 }
 
 func (s *Selection) fail(n int, err error, now time.Time) {
 	s.tried[n].err = err
 	s.cancel(n, err != errTooLate)
-	s.d.tracker.failed(s.addrs[n], min(now.Sub(s.tried[n].began), s.d.AttemptDelay), now, s.d.EjectFor)
+	s.d.failed(s.addrs[n], min(now.Sub(s.tried[n].began), s.d.AttemptDelay), now)
 	s.failures++
 }
 
@@ -150,8 +149,8 @@ func (s *Selection) Abort(why error, now time.Time) {
 	}
 }
 
-// Err returns the faults of all addresses, in the order of the addresses. It
-// wraps ErrFull if ErrFull is the only fault.
+// Err returns the faults of all addresses. It wraps ErrFull if ErrFull is the
+// fault of each address.
 func (s *Selection) Err() error {
 	errs, full := make([]error, len(s.tried)), 0
 	for n, t := range s.tried {

@@ -16,46 +16,46 @@ const (
 	// in use.
 	maxUnused = 4096
 	// slack is added to the usual response time of an address before the next
-	// one is tried too.
+	// address is tried too.
 	slack = 50 * time.Millisecond
-	// firstPause is the part of Dialer.EjectFor after which an address that
-	// failed is probed for the first time. The pause doubles up to the whole.
+	// firstPause is the fraction of Dialer.EjectFor after which an address that
+	// failed is first probed. The pause doubles up to EjectFor.
 	firstPause = 8
 	// maxTrial is the number of clients that may concurrently try an address
 	// whose last attempt failed. One more client may try per AttemptDelay,
 	// because pending attempts may be lost and take long to fail. Other clients
 	// are refused at once. Otherwise they would wait, with two files each, and
-	// all reach the address together when it recovers. As soon as one client
-	// succeeds, all clients may use the address.
+	// all reach the address together when it recovers. After one success, all
+	// clients may use the address.
 	maxTrial = 16
 )
 
 // Reasons why an address is not tried now.
 var (
 	// ErrFull is returned for an address at the limit of SetMaxConns.
-	ErrFull = errors.New("has as many connections as one upstream may have")
+	ErrFull = errors.New("is at the limit of connections to one address")
 
-	errOpenCircuit = fmt.Errorf("did not work, and %d clients are trying it already", maxTrial)
+	errOpenCircuit = fmt.Errorf("failed, and %d clients are already trying it", maxTrial)
 )
 
-// Address contains the measurements of a Dialer for one address. It is guarded
-// by the mutex of the tracker.
-type Address struct {
-	pending   int       // attempts
-	began     time.Time // when the last of them began
-	open      int       // connections
-	broken    bool      // the last attempt failed
-	rtt, vary time.Duration
-	failed    time.Time     // when it was ejected; zero: it is not ejected
-	pause     time.Duration // until the next probe; it stays when the address works, in case it fails again
-	retry     time.Time     // when it is probed
-}
-
-// tracker contains the addresses of a Dialer.
+// tracker has the measurements of a Dialer by address.
 type tracker struct {
 	mu    sync.Mutex
 	addrs map[string]*Address
 	sweep int // number of addresses at which unused ones are removed
+}
+
+// Address has the measurements of a Dialer for one address. The mutex of the
+// Dialer guards its fields.
+type Address struct {
+	pending   int       // attempts
+	began     time.Time // when the last attempt began
+	open      int       // connections
+	broken    bool      // the last attempt failed
+	rtt, vary time.Duration
+	failed    time.Time     // when it was ejected; zero: not ejected
+	pause     time.Duration // until the next probe; a success keeps it, because the address may soon fail again
+	retry     time.Time     // when it is probed
 }
 
 func (t *tracker) getLocked(addr string) *Address {
@@ -74,64 +74,62 @@ func (t *tracker) getLocked(addr string) *Address {
 	return a
 }
 
-// load is the number of connections, pending ones included.
+// load returns the number of connections with the pending ones.
 func (a *Address) load() int { return a.pending + a.open }
 
-// begin counts an attempt, unless the address must not be tried now. The
-// attempt ends with canceled or opened. wait is the time after which the next
-// address is tried too, at most limit. maxConns 0 is no limit.
-func (t *tracker) begin(
-	addr string, maxConns int, limit time.Duration, now time.Time,
-) (a *Address, wait time.Duration, err error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	a = t.getLocked(addr)
+// begin counts an attempt, unless the address must not be tried now. canceled or
+// opened ends the attempt. wait is the time after which the next address is
+// tried too.
+func (d *Dialer) begin(addr string, now time.Time) (a *Address, wait time.Duration, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	a = d.getLocked(addr)
+	limit := int(d.maxConns.Load())
 	switch {
-	case maxConns > 0 && a.load() >= maxConns:
+	case limit > 0 && a.load() >= limit:
 		return nil, 0, fmt.Errorf("%s %w", addr, ErrFull)
-	case a.broken && a.pending >= maxTrial && now.Sub(a.began) < limit:
+	case a.broken && a.pending >= maxTrial && now.Sub(a.began) < d.AttemptDelay:
 		return nil, 0, fmt.Errorf("%s %w", addr, errOpenCircuit)
 	}
 	a.pending, a.began = a.pending+1, now
-	return a, a.delay(limit), nil
+	return a, a.delay(d.AttemptDelay), nil
 }
 
 // canceled ends an attempt without a connection. broken means that the address
-// failed, rather than that the attempt was not needed.
-func (t *tracker) canceled(a *Address, broken bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+// failed. Otherwise the attempt was not needed.
+func (d *Dialer) canceled(a *Address, broken bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	a.pending--
 	a.broken = a.broken || broken
 }
 
-// opened ends an attempt that succeeded after took. The connection counts until
-// Dialer.Closed.
-func (t *tracker) opened(a *Address, took time.Duration) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+// opened ends an attempt that succeeded after the time took. The connection
+// counts until Closed.
+func (d *Dialer) opened(a *Address, took time.Duration) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	a.pending--
 	a.open++
 	a.worked(took)
 }
 
-// Closed ends a connection to an address. a may be nil.
+// Closed ends the count of a connection to an address. a may be nil.
 func (d *Dialer) Closed(a *Address) {
-	if a == nil {
-		return
+	if a != nil {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		a.open--
 	}
-	d.tracker.mu.Lock()
-	defer d.tracker.mu.Unlock()
-	a.open--
 }
 
-// Conns returns the number of open connections by address, for the addresses
-// that have any.
+// Conns returns the number of open connections by address. Addresses without
+// connections are absent.
 func (d *Dialer) Conns() map[string]int {
-	d.tracker.mu.Lock()
-	defer d.tracker.mu.Unlock()
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	open := map[string]int{}
-	for addr, a := range d.tracker.addrs {
+	for addr, a := range d.addrs {
 		if a.open > 0 {
 			open[addr] = a.open
 		}
@@ -141,19 +139,19 @@ func (d *Dialer) Conns() map[string]int {
 
 // Pending returns the number of attempts that have not ended.
 func (d *Dialer) Pending() (n int) {
-	d.tracker.mu.Lock()
-	defer d.tracker.mu.Unlock()
-	for _, a := range d.tracker.addrs {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, a := range d.addrs {
 		n += a.pending
 	}
 	return n
 }
 
-// worked records that addr answered after took.
-func (t *tracker) worked(addr string, took time.Duration) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.getLocked(addr).worked(took)
+// worked records that addr answered after the time took.
+func (d *Dialer) worked(addr string, took time.Duration) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.getLocked(addr).worked(took)
 }
 
 // worked smooths the response time as in RFC 6298, section 2.
@@ -167,35 +165,34 @@ func (a *Address) worked(took time.Duration) {
 	a.rtt += (took - a.rtt) / 8
 }
 
-// failed ejects addr, which failed took after the attempt began, until it is
-// probed. ejectFor bounds that time.
-func (t *tracker) failed(addr string, took time.Duration, now time.Time, ejectFor time.Duration) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	a := t.getLocked(addr)
+// failed ejects addr until its next probe. took is the time from the start of
+// the attempt to its failure.
+func (d *Dialer) failed(addr string, took time.Duration, now time.Time) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	a := d.getLocked(addr)
 	if a.rtt > 0 {
-		a.rtt = max(a.rtt, took) // an address that is only slow gets more time from now on
+		a.rtt = max(a.rtt, took) // gives an address that is only slow more time from now on
 	}
 	switch {
 	case !a.failed.IsZero() && now.Before(a.retry):
-		return // the same failure, or the probe that order started: the time is set
-	case a.pause == 0 || now.Sub(a.retry) > 2*ejectFor:
-		a.pause = ejectFor / firstPause
+		return // the time of the next probe is already set
+	case a.pause == 0 || now.Sub(a.retry) > 2*d.EjectFor:
+		a.pause = d.EjectFor / firstPause
 	default:
-		a.pause = min(2*a.pause, ejectFor)
+		a.pause = min(2*a.pause, d.EjectFor)
 	}
 	a.failed, a.retry = now, now.Add(a.pause)
 }
 
-// delay returns the time to wait for addr before the next address is also
-// tried, at most limit.
-func (t *tracker) delay(addr string, limit time.Duration) time.Duration {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if a := t.addrs[addr]; a != nil {
-		return a.delay(limit)
+// delay returns the time to wait for addr before the next address is also tried.
+func (d *Dialer) delay(addr string) time.Duration {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if a := d.addrs[addr]; a != nil {
+		return a.delay(d.AttemptDelay)
 	}
-	return limit
+	return d.AttemptDelay
 }
 
 func (a *Address) delay(limit time.Duration) time.Duration {
@@ -205,12 +202,12 @@ func (a *Address) delay(limit time.Duration) time.Duration {
 	return min(limit, a.usual())
 }
 
-// usual returns the time within which the address a nearly always answers. It
-// is valid only if a has answered before.
+// usual returns the time within which the address nearly always answers. It is
+// valid only if the address has answered before.
 func (a *Address) usual() time.Duration { return a.rtt + max(4*a.vary, slack) }
 
-// before reports whether a is a better choice than b: it has fewer connections
-// or, with equally many, is usually faster by more than the variation.
+// before reports whether a is a better choice than b: a has fewer connections
+// or, with equally many, is faster by more than the usual variation.
 func (a *Address) before(b *Address) bool {
 	if x, y := a.load(), b.load(); x != y {
 		return x < y
@@ -218,32 +215,32 @@ func (a *Address) before(b *Address) bool {
 	return a.rtt > 0 && b.rtt > a.usual()
 }
 
-// order sorts addresses for a selection: the one with the fewest connections
-// first, then the others in a circle, and those that failed last, with the
-// oldest failure first. Ties go to the address number start. With InOrder the
-// connections do not count.
+// order sorts addresses for a selection: the address with the fewest connections
+// comes first, then the addresses that follow it in addrs, as in a circle.
+// Ejected addresses come last, the oldest failure first. Among equally good
+// addresses, the first is the one that follows index start-1. With start InOrder,
+// the first address of addrs comes first.
 //
-// probe is an address that failed and is due for a probe, if the first address
-// works. Each due address is returned to one caller. An address that was not
-// probed for ejectFor longer than planned is no longer ejected.
-func (t *tracker) order(
-	addrs []string, start int, now time.Time, ejectFor time.Duration,
-) (sorted []string, probe string) {
+// probe is an ejected address whose probe is due, or "". Each due address is
+// returned to one caller, and to none if all addresses are ejected. An address
+// that is not probed within EjectFor after its probe was due is no longer
+// ejected.
+func (d *Dialer) order(addrs []string, start int, now time.Time) (sorted []string, probe string) {
 	if len(addrs) == 1 {
 		return addrs, ""
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	from, ejected := max(start, 0), 0
 	first, unknown := from, &Address{}
-	var least *Address
+	var best *Address
 	for i := range addrs {
 		n := (from + i) % len(addrs)
-		a := t.addrs[addrs[n]]
+		a := d.addrs[addrs[n]]
 		if a == nil {
 			a = unknown
 		}
-		if !a.failed.IsZero() && now.Sub(a.retry) >= ejectFor {
+		if now.Sub(a.retry) >= d.EjectFor {
 			a.failed = time.Time{}
 		}
 		if !a.failed.IsZero() {
@@ -251,8 +248,8 @@ func (t *tracker) order(
 			if probe == "" && !now.Before(a.retry) {
 				probe = addrs[n]
 			}
-		} else if least == nil || a.before(least) {
-			first, least = n, a
+		} else if best == nil || a.before(best) {
+			first, best = n, a
 		}
 	}
 	if start == InOrder {
@@ -263,13 +260,13 @@ func (t *tracker) order(
 	}
 	sorted = append(slices.Clone(addrs[first:]), addrs[:first]...)
 	if ejected > 0 {
-		slices.SortStableFunc(sorted, func(a, b string) int { return t.failedLocked(a).Compare(t.failedLocked(b)) })
+		slices.SortStableFunc(sorted, func(a, b string) int { return d.failedLocked(a).Compare(d.failedLocked(b)) })
 	}
 	if ejected == len(addrs) || probe == "" {
 		return sorted, ""
 	}
-	a := t.addrs[probe]
-	a.pause = min(2*a.pause, ejectFor)
+	a := d.addrs[probe]
+	a.pause = min(2*a.pause, d.EjectFor)
 	a.retry = now.Add(a.pause)
 	return sorted, probe
 }
