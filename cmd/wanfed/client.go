@@ -14,7 +14,6 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -43,8 +42,8 @@ func addClientFlags(c *cobra.Command) {
 	_ = c.RegisterFlagCompletionFunc("datacenter", completeDatacenters)
 }
 
-// addReadFlags adds the flags of a command that reads through the HTTP API. run
-// prints to out.
+// addReadFlags adds the flags of a command that calls the HTTP API. The command
+// calls run, which prints to out.
 func addReadFlags(
 	c *cobra.Command, run func(cmd *cobra.Command, args []string, cl client, out printer) error,
 ) *cobra.Command {
@@ -61,14 +60,14 @@ func addReadFlags(
 	return c
 }
 
-// client is a client of the HTTP API with the datacenter to call.
+// client is a client of the HTTP API.
 type client struct {
 	*api.Client
-	opts api.QueryOptions
+	opts api.QueryOptions // with the value of --datacenter
 }
 
-// newClient returns a client for the flags of cmd. Timeout 0 is the default of
-// package api.
+// newClient returns a client for the flags of cmd. If timeout is 0, the client has
+// the default timeout of package api.
 func newClient(cmd *cobra.Command, timeout time.Duration) (client, error) {
 	cfg := api.ClientConfig{Addr: flagOrEnv(cmd, "http-addr"), Timeout: timeout}
 	if strings.HasPrefix(cfg.Addr, "https://") {
@@ -85,8 +84,8 @@ func newClient(cmd *cobra.Command, timeout time.Duration) (client, error) {
 	return client{c, api.QueryOptions{Datacenter: cmd.Flag("datacenter").Value.String()}}, nil
 }
 
-// loadIdentity loads the certificate that the flags name. The argument what is
-// the subject of the usage error for missing flags.
+// loadIdentity loads the certificate that the flags name. what is the subject of
+// the usage error for missing flags.
 func loadIdentity(cmd *cobra.Command, what string) (*tlsutil.Identity, error) {
 	var missing []string
 	for _, flag := range []string{"ca-file", "cert-file", "key-file"} {
@@ -109,7 +108,7 @@ func explainHTTP(err error) error {
 	const port = "this may be the server port; the HTTP API has another port (default 8500): " +
 		"set --http-addr or WANFED_HTTP_ADDR"
 	if s, ok := errors.AsType[*api.StatusError](err); ok && s.Code == http.StatusUnsupportedMediaType {
-		return fmt.Errorf("%w; %s", err, port) // the response of a gRPC server to HTTP requests
+		return fmt.Errorf("%w; %s", err, port) // a gRPC server responds with this status
 	}
 	e, ok := errors.AsType[*api.UnreachableError](err)
 	if !ok {
@@ -129,7 +128,7 @@ func explainHTTP(err error) error {
 	return fmt.Errorf("%w; check that a server runs there, or set --http-addr or WANFED_HTTP_ADDR", err)
 }
 
-// completeFrom completes with the words of list, if a server answers within a
+// completeFrom completes with the words of list, if a server responds within a
 // second.
 func completeFrom(
 	cmd *cobra.Command, list func(context.Context, client) []cobra.Completion,
@@ -152,17 +151,16 @@ func completeDatacenters(cmd *cobra.Command, _ []string, _ string) ([]cobra.Comp
 	})
 }
 
-// operatorTimeout limits a command that makes one call as an operator.
+// operatorTimeout limits one gRPC call of an operator.
 const operatorTimeout = 45 * time.Second
 
 // operator calls the gRPC services of a server with the certificate of an
 // operator.
 type operator struct {
-	server string // host:port of a server or gateway; empty: found through the HTTP API
-	node   string // name of the server; empty: any
-	dc     string // to call, once connected
-	// inPrimary: the default datacenter is the primary.
-	inPrimary bool
+	server    string // host:port of a server or gateway; "": found through the HTTP API
+	node      string // name of the server; "": any server
+	dc        string // datacenter to call; set by connect
+	inPrimary bool   // the default of --datacenter is the primary
 }
 
 // addFlags adds the client flags and --server to c.
@@ -211,9 +209,8 @@ func (o *operator) checkFlags(cmd *cobra.Command) error {
 	return nil
 }
 
-// find sets server and dc with the HTTP API. The server is the server port of
-// the responding server. For another datacenter, it is the LAN address of a
-// gateway.
+// find sets dc and server through the HTTP API. server becomes the server port of
+// the responding server, or the LAN address of a gateway to another datacenter.
 func (o *operator) find(cmd *cobra.Command) error {
 	cl, err := newClient(cmd, 0)
 	if err != nil {
@@ -252,37 +249,57 @@ func (o *operator) find(cmd *cobra.Command) error {
 		fmt.Errorf("%s has no healthy gateway to reach %s; set --server", st.Datacenter, o.dc))
 }
 
-// call connects and runs f, which makes one call. The argument what names the
-// call in errors. The text unknown is added to an error if the outcome of the
-// call is unknown.
-func (o *operator) call(
-	cmd *cobra.Command, what, unknown string, f func(ctx context.Context, cc *grpc.ClientConn) error,
-) error {
+// callFunc makes one gRPC call.
+type callFunc[Resp any] func(ctx context.Context, cc *grpc.ClientConn) (Resp, error)
+
+// addOperatorRead makes c a command that calls f and prints the response with show.
+// what names the call in errors.
+func addOperatorRead[Resp any](
+	c *cobra.Command, o *operator, what string, f callFunc[Resp], show func(out printer, resp Resp) error,
+) *cobra.Command {
+	o.addFlags(c)
+	format := addOutput(c)
+	c.Args = noArgs
+	c.RunE = func(cmd *cobra.Command, _ []string) error {
+		resp, err := callServer(cmd, o, what, "", f)
+		if err != nil {
+			return err
+		}
+		return show(printer{cmd.OutOrStdout(), *format}, resp)
+	}
+	return c
+}
+
+// callServer connects and returns the response of f. what names the call in
+// errors. If the outcome of a write is unknown, the error names see, the command
+// that shows the state. see is "" for reads.
+func callServer[Resp any](cmd *cobra.Command, o *operator, what, see string, f callFunc[Resp]) (resp Resp, err error) {
 	cc, closeAll, err := o.connect(cmd)
 	if err != nil {
-		return err
+		return resp, err
 	}
 	defer closeAll()
 	ctx, cancel := context.WithTimeout(cmd.Context(), operatorTimeout)
 	defer cancel()
-	stop := printWaiting(cmd.ErrOrStderr(), "waiting for the servers to answer")
-	err = f(ctx, cc)
+	stop := printWaiting(cmd.ErrOrStderr(), "waiting for the servers to respond")
+	resp, err = f(ctx, cc)
 	stop()
-	if unknown != "" && outcomeUnknown(ctx, err) {
-		return fmt.Errorf("%w; %s", o.explain(ctx, what, err), unknown)
+	unknown := see != "" && outcomeUnknown(ctx, err)
+	if err = o.explain(ctx, what, err); unknown {
+		err = fmt.Errorf("%w; the outcome is unknown: see %s", err, see)
 	}
-	return o.explain(ctx, what, err)
+	return resp, err
 }
 
-// explain names call and server in an error, and removes the gRPC text.
+// explain adds the call and the server to err, and removes the text of gRPC.
 func (o *operator) explain(ctx context.Context, what string, err error) error {
 	switch s, ok := status.FromError(err); {
 	case err == nil:
 		return nil
 	case context.Cause(ctx) != nil:
-		return fmt.Errorf("%s at %s: %w", what, o.server, context.Cause(ctx))
+		err = context.Cause(ctx)
 	case ok:
-		return fmt.Errorf("%s at %s: %s", what, o.server, printable(s.Message()))
+		err = errors.New(printable(s.Message()))
 	}
 	return fmt.Errorf("%s at %s: %w", what, o.server, err)
 }
@@ -300,21 +317,16 @@ func outcomeUnknown(ctx context.Context, err error) bool {
 // waitingDelay is the time after which a waiting command prints the reason.
 const waitingDelay = time.Second
 
-// printWaiting writes a line to w unless stop is called within waitingDelay.
+// printWaiting prints line to w unless the caller calls stop within waitingDelay.
 func printWaiting(w io.Writer, line string) (stop func()) {
-	stopped := make(chan struct{})
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		timer := time.NewTimer(waitingDelay)
-		defer timer.Stop()
-		select {
-		case <-timer.C:
-			fmt.Fprintln(w, line+" ...")
-		case <-stopped:
-		}
+	printed := make(chan struct{})
+	timer := time.AfterFunc(waitingDelay, func() {
+		defer close(printed)
+		fmt.Fprintln(w, line+" ...")
 	})
 	return func() {
-		close(stopped)
-		wg.Wait()
+		if !timer.Stop() {
+			<-printed
+		}
 	}
 }

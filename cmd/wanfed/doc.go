@@ -3,9 +3,8 @@
 // Command wanfed joins datacenters that reach each other only through gateways.
 // "wanfed --help" lists the subcommands.
 //
-// Each subcommand converts flags, environment variables and files to the
-// configuration of a library, calls the library and prints the result. All logic
-// is in the libraries.
+// A subcommand converts flags, environment variables and files to the
+// configuration of a library, calls the library and prints the result.
 //
 // # Flow
 //
@@ -13,10 +12,10 @@
 // SIGINT or SIGTERM. A second signal ends the process at once. With the hidden
 // flag --stop-on-eof the context also ends when stdin ends.
 //
-// Settings of server and gateway come from a file, then WANFED_... environment
-// variables, then flags; a later source overrides an earlier one (settings.go).
-// Commands that call a server take the same flags and environment variables
-// (client.go) and print tables or JSON (output.go).
+// The settings of server and gateway come from a file, WANFED_... environment
+// variables and flags (settings.go). Commands that call a server take the same
+// flags and environment variables (client.go) and print tables or JSON
+// (output.go).
 //
 // Results go to stdout, logs and errors to stderr. The exit status is 0 for
 // success, 1 for a failure, and 2 for wrong usage or settings. All errors of the

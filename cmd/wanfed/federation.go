@@ -15,7 +15,6 @@ import (
 
 	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/api/pb"
-	"github.com/wanfed/wanfed/tlsutil"
 )
 
 func newFederation() *cobra.Command {
@@ -23,7 +22,7 @@ func newFederation() *cobra.Command {
 		newFederationList(), newFederationRead(), newFederationGateways(), newFederationDelete())
 	c.Long = `Read or delete federation states. The federation state of a datacenter has its
 gateways. The primary datacenter owns all states, and the other datacenters have
-replicas. Each server answers from its own store.`
+replicas. Each server reads from its own store.`
 	c.Example = `  wanfed federation list
   wanfed federation read dc2
   wanfed federation gateways --only dc2`
@@ -37,8 +36,8 @@ func newFederationList() *cobra.Command {
 		Long: `List the federation state of each datacenter: the number of healthy gateways and
 the time of the last change.
 
-Primary Index is the index of that change in the store of the primary, or "-" in
-the answer of the primary itself. Two secondaries with equal numbers have equal
+Primary Index is the index of that change in the store of the primary. The
+primary itself prints "-". Two secondaries with equal numbers have equal
 replicas.`,
 		Example: `  wanfed federation list
   wanfed federation list --datacenter dc2
@@ -61,17 +60,6 @@ replicas.`,
 	})
 }
 
-// datacenterArg requires one argument, the name of a datacenter.
-func datacenterArg(cmd *cobra.Command, args []string) error {
-	if err := exactArgs("DC")(cmd, args); err != nil {
-		return err
-	}
-	if err := tlsutil.CheckLabel(args[0]); err != nil {
-		return usagef("datacenter: %w", err)
-	}
-	return nil
-}
-
 func newFederationRead() *cobra.Command {
 	return addReadFlags(&cobra.Command{
 		Use:   "read DC",
@@ -79,7 +67,7 @@ func newFederationRead() *cobra.Command {
 		Long:  `Show the federation state of datacenter DC with all its gateways.`,
 		Example: `  wanfed federation read dc2
   wanfed federation read dc2 --datacenter dc1 --output json`,
-		Args: datacenterArg,
+		Args: labelArg("DC", "datacenter"),
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
 			if len(args) > 0 {
 				return nil, cobra.ShellCompDirectiveNoFileComp
@@ -158,8 +146,8 @@ func gatewayRows(gateways []api.MeshGateway) [][]string {
 	return rows
 }
 
-// addrOf returns the tagged address of a service, or its plain address if it
-// has no address with the tag.
+// addrOf returns the address of a service with the tag, or else its default
+// address.
 func addrOf(s api.Service, tag string) string {
 	a, ok := s.TaggedAddresses[tag]
 	if !ok {
@@ -173,16 +161,12 @@ func addrOf(s api.Service, tag string) string {
 
 // health returns the worst status of the checks of a gateway.
 func health(g api.MeshGateway) string {
-	worst := api.CheckPassing
-	for _, c := range g.Checks {
-		switch c.Status {
-		case api.CheckCritical:
-			return api.CheckCritical
-		case api.CheckWarning:
-			worst = api.CheckWarning
+	for _, status := range []string{api.CheckCritical, api.CheckWarning} {
+		if slices.ContainsFunc(g.Checks, func(c api.Check) bool { return c.Status == status }) {
+			return status
 		}
 	}
-	return worst
+	return api.CheckPassing
 }
 
 func healthSummary(gateways []api.MeshGateway) string {
@@ -214,9 +198,9 @@ func newFederationDelete() *cobra.Command {
 		Use:   "delete DC",
 		Short: "Delete the federation state of a datacenter that no longer exists",
 		Long: `Delete the federation state of datacenter DC. Other datacenters then stop dialing
-its gateways. A running datacenter writes its state again, so stop its servers
-first. The deletion is refused while a server of DC is alive, unless --force is
-given.
+its gateways. Stop the servers of DC first, because a running datacenter writes
+its state again. Without --force, the deletion is refused while a server of DC is
+alive.
 
 A server of the primary deletes the state. The command needs the certificate of
 an operator.`,
@@ -224,32 +208,28 @@ an operator.`,
   wanfed federation delete dc3 \
     --ca-file wanfed-agent-ca.pem --cert-file dc1-operator-wanfed-0.pem \
     --key-file dc1-operator-wanfed-0-key.pem`,
-		Args:              datacenterArg,
+		Args:              labelArg("DC", "datacenter"),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			changed := false
-			err := o.call(cmd, "delete federation state of "+args[0],
-				"the outcome is unknown: see wanfed federation list",
-				func(ctx context.Context, cc *grpc.ClientConn) error {
-					resp, err := pb.NewFederationServiceClient(cc).Apply(ctx, &pb.ApplyFederationStateRequest{
+			resp, err := callServer(cmd, &o, "delete federation state of "+args[0], "wanfed federation list",
+				func(ctx context.Context, cc *grpc.ClientConn) (*pb.ApplyFederationStateResponse, error) {
+					return pb.NewFederationServiceClient(cc).Apply(ctx, &pb.ApplyFederationStateRequest{
 						Op:    pb.ApplyFederationStateRequest_OP_DELETE,
 						State: &pb.FederationState{Datacenter: args[0]}, Force: force,
 					})
-					changed = resp.GetChanged()
-					return err
 				})
 			if err != nil {
 				return err
 			}
-			if !changed {
-				fmt.Fprintf(cmd.OutOrStdout(), "%s had no federation state\n", args[0])
-				return nil
+			text := "deleted the federation state of %s\n"
+			if !resp.Changed {
+				text = "%s had no federation state\n"
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "deleted the federation state of %s\n", args[0])
+			fmt.Fprintf(cmd.OutOrStdout(), text, args[0])
 			return nil
 		},
 	}
 	o.addFlags(c)
-	c.Flags().BoolVar(&force, "force", false, "delete it although servers of DC are alive")
+	c.Flags().BoolVar(&force, "force", false, "delete the state although servers of DC are alive")
 	return c
 }

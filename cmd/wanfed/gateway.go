@@ -24,8 +24,8 @@ func newGateway() *cobra.Command {
 
 A gateway forwards TLS connections by the server name (SNI) in their ClientHello
 and does not decrypt them. It registers with the servers of its datacenter and
-receives its routes from them. With --listen and --routes it is a standalone
-gateway: it reads its routes from a file and needs no certificate:
+receives its routes from them. With --listen and --routes, a standalone gateway
+reads its routes from a file and needs no certificate:
 
     route "*.server.dc2.wanfed" { to = ["198.51.100.2:8443"] }
 
@@ -94,12 +94,12 @@ func newGatewayRoutes() *cobra.Command {
 		Long: `List the routes of a running gateway: the server names and upstream addresses of
 each listener. An exact name takes precedence over a wildcard.
 
-Use is "shared" if connections go to the address with the fewest open ones, and
-"first" if they go to the first address that is reachable. Open has the number
-of connections to each address, those of other routes included.
+Use is "shared" if a connection goes to the address with the fewest open
+connections, and "first" if it goes to the first reachable address. Open has the
+number of connections to each address, including connections of other routes.
 
-The gateway is addressed by its admin address: --admin-addr, WANFED_ADMIN_ADDR,
-or admin_addr in the file of --config-file.`,
+The command calls the admin address of the gateway: --admin-addr,
+WANFED_ADMIN_ADDR, or admin_addr in the file of --config-file.`,
 		Example: `  wanfed gateway routes --admin-addr 127.0.0.1:9102
   wanfed gateway routes --config-file /etc/wanfed/gateway.hcl --output json`,
 		Args: noArgs,
@@ -122,8 +122,8 @@ or admin_addr in the file of --config-file.`,
 	return cmd
 }
 
-// adminAddr returns the admin address of a gateway from flags, environment or the
-// settings of the gateway.
+// adminAddr returns the admin address of a gateway from the flags, the environment
+// or the settings file.
 func adminAddr(cmd *cobra.Command) (string, error) {
 	s := gatewayd.DefaultSettings()
 	if path := flagOrEnv(cmd, configFileFlag); path != "" {

@@ -25,8 +25,8 @@ func newKeyring() *cobra.Command {
 		newKeyringGenerate(), newKeyringInstall(), newKeyringUse(), newKeyringRemove(), newKeyringList())
 	c.Long = `Create gossip keys, and change them on all servers of the federation.
 
-Gossip travels in TLS connections between servers with certificates and needs no
-keys. With keys it is encrypted once more (AES-256-GCM): a server then needs a
+Gossip uses TLS connections between servers with certificates and needs no keys.
+With keys, gossip is encrypted a second time (AES-256-GCM). A server then needs a
 key in addition to its certificate. All servers have the same keyring, for the
 LAN pools and the WAN pool. Gossip is encrypted with the primary key, and any key
 of the keyring decrypts it. Each server stores the keyring in its data directory.
@@ -34,13 +34,13 @@ of the keyring decrypts it. Each server stores the keyring in its data directory
 To change the key without losing gossip:
 
   install   adds the new key to the keyring of every server
-  use       makes it the primary key, once every alive server has it
-  remove    removes the old key, once every server uses the new one
+  use       makes the new key the primary key, once every alive server has it
+  remove    removes the old key, once every server uses the new key
 
-Each command lists the servers that it did not reach. Such a server receives the
-new keyring from any other server when it is reachable again, if it still has
-one of the keys. For that reason "remove" is refused until then, unless it is
-forced. A server without a common key needs one first: install --node.
+Each command lists the servers that it did not reach. When such a server is
+reachable again, it receives the new keyring from any other server, if it still
+has one of the keys. Until then "remove" is refused without --force. A server
+without a common key first needs one: install --node.
 
 To start: create a key, write it to a file (mode 0600) on each server, and start
 every server with --encrypt-file. If servers are running, restart each of them
@@ -66,15 +66,8 @@ certificate of an operator.`
 	return c
 }
 
-const keyringUnknown = "the outcome is unknown: see wanfed keyring list"
-
-// keyArg requires one argument, a key. If fingerprint is true, the argument may
-// be the fingerprint of a key.
-func keyArg(fingerprint bool) cobra.PositionalArgs {
-	name := "KEY"
-	if fingerprint {
-		name = "KEY or its fingerprint"
-	}
+// keyArg requires one argument, which errors call name.
+func keyArg(name string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		switch {
 		case len(args) == 0:
@@ -148,19 +141,20 @@ func newKeyringInstall() *cobra.Command {
 		Use:   "install KEY",
 		Short: "Add a key to the keyring of every server",
 		Long: `Add a key to the keyring of every server of the federation. The servers then
-decrypt gossip that is encrypted with it. KEY is the output of "wanfed keyring
-generate". "-" reads it from stdin, hidden from other users of the machine.
+decrypt gossip that is encrypted with the key. KEY is the output of "wanfed keyring
+generate". With "-" the key is read from stdin, hidden from other users of the
+machine.
 
 A server of the primary makes the change. The exit status is 1 if a server was
-not reached. It receives the keyring from another server when it is reachable
-again. Repeat the command to check that.
+not reached. Such a server receives the keyring from another server when it is
+reachable again. Repeat the command to check all servers.
 
-With --node the key goes to that server alone, of datacenter --datacenter. Use it
-for a server without a common key: install a key of the others, and it receives
-the whole keyring.`,
+With --node the key goes only to that server of datacenter --datacenter. Use it
+for a server without a common key. After the installation of a key of the other
+servers, the server receives the whole keyring.`,
 		Example: `  wanfed keyring install - <gossip.key
   wanfed keyring install - --datacenter dc3 --node srv2 --server 192.0.2.7:8443 <gossip.key`,
-		Args:              keyArg(false),
+		Args:              keyArg("KEY"),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			text, err := readKey(cmd, args[0])
@@ -185,17 +179,18 @@ the whole keyring.`,
 	return c
 }
 
-// giveKey installs a key on one server.
+// giveKey installs a key on the server o.node.
 func giveKey(cmd *cobra.Command, o *operator, key gossip.Key) error {
-	return o.call(cmd, "keyring install", keyringUnknown, func(ctx context.Context, cc *grpc.ClientConn) error {
-		s, err := pb.NewKeyringServiceClient(cc).Give(ctx, &pb.GiveKeyRequest{Key: key.Base64()})
-		if err == nil {
-			fmt.Fprintf(cmd.OutOrStdout(),
-				"%s.%s has key %s and receives the keyring when it reaches another server; see: wanfed keyring list\n",
-				printable(s.Node), printable(s.Datacenter), key.Fingerprint())
-		}
-		return err
-	})
+	s, err := callServer(cmd, o, "keyring install", "wanfed keyring list",
+		func(ctx context.Context, cc *grpc.ClientConn) (*pb.ServerKeyring, error) {
+			return pb.NewKeyringServiceClient(cc).Give(ctx, &pb.GiveKeyRequest{Key: key.Base64()})
+		})
+	if err == nil {
+		fmt.Fprintf(cmd.OutOrStdout(),
+			"%s.%s has key %s and receives the keyring when it reaches another server; see: wanfed keyring list\n",
+			printable(s.Node), printable(s.Datacenter), key.Fingerprint())
+	}
+	return err
 }
 
 func newKeyringUse() *cobra.Command {
@@ -203,28 +198,30 @@ func newKeyringUse() *cobra.Command {
 		Use:   "use KEY",
 		Short: "Make a key the primary key",
 		Long: `Make a key of the keyring the primary key on every server: gossip is encrypted
-with it. KEY is the key or its fingerprint. "-" reads it from stdin. The command is
-refused while an alive server does not have the key.`,
+with it. KEY is the key, its fingerprint, or "-" for stdin. The command is refused
+while an alive server does not have the key.`,
 		Example: `  wanfed keyring use 1f7c0e5b9a3d2468`,
-	}, "use it although alive servers do not have it; they lose gossip")
+	}, "use the key although alive servers do not have it; these servers lose gossip")
 }
 
 func newKeyringRemove() *cobra.Command {
 	return newKeyringChange(pb.ChangeKeyringRequest_OP_REMOVE, &cobra.Command{
 		Use:   "remove KEY",
 		Short: "Remove a key from the keyring of every server",
-		Long: `Remove a key from the keyring of every server. KEY is the key or its fingerprint.
-"-" reads it from stdin. The primary key cannot be removed. The command is refused
-while a server, alive or not, may have no other key: a server that missed a change
-needs a common key to receive the keyring.`,
+		Long: `Remove a key from the keyring of every server. KEY is the key, its fingerprint, or
+"-" for stdin. The primary key cannot be removed. The command is refused while a
+server, alive or not, may have no other key: a server that missed a change needs a
+common key to receive the keyring.`,
 		Example: `  wanfed keyring remove 1f7c0e5b9a3d2468`,
-	}, "remove it although servers may have no other key; they lose gossip")
+	}, "remove the key although servers may have no other key; these servers lose gossip")
 }
 
+// newKeyringChange completes c, a command that changes the keyring of all servers.
+// force is the help of --force.
 func newKeyringChange(op pb.ChangeKeyringRequest_Op, c *cobra.Command, force string) *cobra.Command {
 	o := operator{inPrimary: true}
 	var forced bool
-	c.Args = keyArg(true)
+	c.Args = keyArg("KEY or its fingerprint")
 	c.ValidArgsFunction = cobra.NoFileCompletions
 	c.RunE = func(cmd *cobra.Command, args []string) error {
 		key, err := readKey(cmd, args[0])
@@ -239,51 +236,48 @@ func newKeyringChange(op pb.ChangeKeyringRequest_Op, c *cobra.Command, force str
 }
 
 func changeKeyring(cmd *cobra.Command, o *operator, op pb.ChangeKeyringRequest_Op, key string, force bool) error {
-	var report *pb.KeyringReport
-	err := o.call(cmd, "keyring "+cmd.Name(), keyringUnknown, func(ctx context.Context, cc *grpc.ClientConn) (err error) {
-		report, err = pb.NewKeyringServiceClient(cc).Change(ctx, &pb.ChangeKeyringRequest{Op: op, Key: key, Force: force})
-		return err
-	})
+	report, err := callServer(cmd, o, "keyring "+cmd.Name(), "wanfed keyring list",
+		func(ctx context.Context, cc *grpc.ClientConn) (*pb.KeyringReport, error) {
+			req := &pb.ChangeKeyringRequest{Op: op, Key: key, Force: force}
+			return pb.NewKeyringServiceClient(cc).Change(ctx, req)
+		})
 	if err != nil {
 		return err
 	}
 	out := printer{cmd.OutOrStdout(), outputTable}
-	if err := out.table(serverKeyRows(report)); err != nil {
+	if err := out.table(serverKeyRows(keyringView(report))); err != nil {
 		return err
 	}
 	if report.Refused != "" {
 		return errors.New(printable(report.Refused))
 	}
-	return changeResult(out.w, op, report)
+	return printChange(out.w, op, report)
 }
 
-// changeResult prints the result of a change. It returns an error if a server
-// missed it.
-func changeResult(w io.Writer, op pb.ChangeKeyringRequest_Op, report *pb.KeyringReport) error {
+// printChange prints the result of a change. It returns an error if a server missed
+// the change.
+func printChange(w io.Writer, op pb.ChangeKeyringRequest_Op, report *pb.KeyringReport) error {
 	var missed []string
 	for _, s := range report.Servers {
 		if s.Error != "" || s.Version != report.Version || !slices.Equal(s.Fingerprints, report.Fingerprints) {
 			missed = append(missed, s.Node+"."+s.Datacenter)
 		}
 	}
-	done := map[pb.ChangeKeyringRequest_Op]string{
+	result := map[pb.ChangeKeyringRequest_Op]string{
 		pb.ChangeKeyringRequest_OP_INSTALL: "installed",
 		pb.ChangeKeyringRequest_OP_USE:     "in use",
 		pb.ChangeKeyringRequest_OP_REMOVE:  "removed",
 	}[op]
 	if !report.Changed {
-		done = "unchanged"
+		result = "unchanged"
 	}
 	keys := fmt.Sprintf("%d keys", len(report.Fingerprints))
 	if len(report.Fingerprints) == 1 {
 		keys = "1 key"
 	}
-	all, primary := len(report.Servers), ""
-	if len(report.Fingerprints) > 0 {
-		primary = report.Fingerprints[0]
-	}
+	all := len(report.Servers)
 	fmt.Fprintf(w, "\n%s: %d of %d servers have version %d of the keyring, with %s, primary key %s\n",
-		done, all-len(missed), all, report.Version, keys, printable(primary))
+		result, all-len(missed), all, report.Version, keys, printable(firstOf(report.Fingerprints)))
 	if len(missed) > 0 {
 		return fmt.Errorf("%d of %d servers missed the change: %s; "+
 			"they receive it from another server when they are reachable, if they have a key of the keyring",
@@ -292,49 +286,47 @@ func changeResult(w io.Writer, op pb.ChangeKeyringRequest_Op, report *pb.Keyring
 	return nil
 }
 
+// firstOf returns the first of fingerprints, which is the primary key, or "".
+func firstOf(fingerprints []string) string {
+	if len(fingerprints) == 0 {
+		return ""
+	}
+	return fingerprints[0]
+}
+
 func newKeyringList() *cobra.Command {
-	var o operator
 	var show bool
-	c := &cobra.Command{
+	c := addOperatorRead(&cobra.Command{
 		Use:   "list",
 		Short: "List the keys of all servers",
 		Long: `List the keys of every server of the federation. The called server collects them.
-Problem is set for a server that did not answer, or whose keys differ from those
-of the called server. The node "*" stands for a datacenter without a known
+Problem is set for a server that did not respond, or whose keys differ from the
+keys of the called server. The node "*" stands for a datacenter without a known
 server.
 
 Keys are printed as fingerprints. With --show-keys the keys of the called server
-are printed as well. The exit status is 0 if the called server answers.`,
+are printed as well. The exit status is 0 if the called server responds.`,
 		Example: `  wanfed keyring list
   wanfed keyring list --output json | jq '.servers[] | select(.problem)'`,
-		Args: noArgs,
-	}
-	o.addFlags(c)
-	format := addOutput(c)
-	c.Flags().BoolVar(&show, "show-keys", false, "print the keys of the called server")
-	c.RunE = func(cmd *cobra.Command, _ []string) error {
-		return o.call(cmd, "keyring list", "", func(ctx context.Context, cc *grpc.ClientConn) error {
-			report, err := pb.NewKeyringServiceClient(cc).List(ctx, &pb.ListKeyringRequest{ShowKeys: show})
-			if err != nil {
+	}, new(operator), "keyring list", func(ctx context.Context, cc *grpc.ClientConn) (*pb.KeyringReport, error) {
+		return pb.NewKeyringServiceClient(cc).List(ctx, &pb.ListKeyringRequest{ShowKeys: show})
+	}, func(out printer, report *pb.KeyringReport) error {
+		view := keyringView(report)
+		return out.print(view, func() error {
+			if err := out.table(serverKeyRows(view)); err != nil || len(view.Keys) == 0 {
 				return err
 			}
-			view := keyringView(report)
-			out := printer{cmd.OutOrStdout(), *format}
-			return out.print(view, func() error {
-				if err := out.table(serverKeyRows(report)); err != nil || len(view.Keys) == 0 {
-					return err
-				}
-				fmt.Fprintln(out.w)
-				return out.table(keyRows(view, show))
-			})
+			fmt.Fprintln(out.w)
+			return out.table(keyRows(view, show))
 		})
-	}
+	})
+	c.Flags().BoolVar(&show, "show-keys", false, "print the keys of the called server")
 	return c
 }
 
-// keyringJSON is the JSON of keyring list.
+// keyringJSON is the JSON of "keyring list".
 type keyringJSON struct {
-	Version uint64           `json:"version"` // of the called server
+	Version uint64           `json:"version"` // of the called server's keyring
 	Keys    []keyJSON        `json:"keys"`
 	Servers []serverKeysJSON `json:"servers"`
 }
@@ -342,8 +334,8 @@ type keyringJSON struct {
 type keyJSON struct {
 	Fingerprint string `json:"fingerprint"`
 	Key         string `json:"key,omitempty"` // base64; only with --show-keys
-	Servers     int    `json:"servers"`       // that have it
-	PrimaryOn   int    `json:"primary_on"`    // that encrypt with it
+	Servers     int    `json:"servers"`       // number of servers that have the key
+	PrimaryOn   int    `json:"primary_on"`    // number of servers that encrypt with the key
 }
 
 type serverKeysJSON struct {
@@ -353,7 +345,7 @@ type serverKeysJSON struct {
 	Answered     bool     `json:"answered"`
 	Version      uint64   `json:"version"`
 	Primary      string   `json:"primary"`
-	Keys         []string `json:"keys"` // fingerprints, the primary first
+	Keys         []string `json:"keys"` // fingerprints, the primary key first
 	AcceptsPlain bool     `json:"accepts_plain"`
 	SendsPlain   bool     `json:"sends_plain"`
 	Problem      string   `json:"problem,omitempty"`
@@ -361,7 +353,7 @@ type serverKeysJSON struct {
 
 func keyringView(report *pb.KeyringReport) keyringJSON {
 	out := keyringJSON{Version: report.Version, Keys: []keyJSON{}, Servers: []serverKeysJSON{}}
-	entry := func(fingerprint string) *keyJSON {
+	find := func(fingerprint string) *keyJSON {
 		i := slices.IndexFunc(out.Keys, func(k keyJSON) bool { return k.Fingerprint == fingerprint })
 		if i < 0 {
 			i = len(out.Keys)
@@ -370,42 +362,31 @@ func keyringView(report *pb.KeyringReport) keyringJSON {
 		return &out.Keys[i]
 	}
 	for i, fingerprint := range report.Fingerprints {
-		if k := entry(fingerprint); i < len(report.Keys) {
+		if k := find(fingerprint); i < len(report.Keys) {
 			k.Key = report.Keys[i]
 		}
 	}
 	for _, s := range report.Servers {
 		for i, fingerprint := range s.Fingerprints {
-			k := entry(fingerprint)
+			k := find(fingerprint)
 			k.Servers++
 			if i == 0 {
 				k.PrimaryOn++
 			}
 		}
-		keys := s.Fingerprints
-		if keys == nil {
-			keys = []string{}
-		}
 		out.Servers = append(out.Servers, serverKeysJSON{
 			Datacenter: s.Datacenter, Node: s.Node, Member: s.Member, Answered: s.Error == "", Version: s.Version,
-			Primary: primaryKey(s), Keys: keys, AcceptsPlain: s.AcceptsPlain, SendsPlain: s.SendsPlain,
-			Problem: keyProblem(s, report),
+			Primary: firstOf(s.Fingerprints), Keys: append([]string{}, s.Fingerprints...),
+			AcceptsPlain: s.AcceptsPlain, SendsPlain: s.SendsPlain, Problem: keyProblem(s, report),
 		})
 	}
 	return out
 }
 
-func primaryKey(s *pb.ServerKeyring) string {
-	if len(s.Fingerprints) == 0 {
-		return ""
-	}
-	return s.Fingerprints[0]
-}
-
 // keyProblem describes the difference between the keys of a server and the keys
-// of the called server. It returns "" if the keys are equal.
+// of the called server. It returns "" if they are equal.
 func keyProblem(s *pb.ServerKeyring, report *pb.KeyringReport) string {
-	var all []string
+	var problems []string
 	switch {
 	case s.Error != "":
 		return "no answer: " + s.Error
@@ -416,36 +397,36 @@ func keyProblem(s *pb.ServerKeyring, report *pb.KeyringReport) string {
 	case len(report.Fingerprints) == 0:
 		return "gossip is encrypted"
 	case s.Fingerprints[0] != report.Fingerprints[0]:
-		all = append(all, "another primary key")
+		problems = append(problems, "another primary key")
 	}
 	for _, k := range report.Fingerprints {
 		if !slices.Contains(s.Fingerprints, k) {
-			all = append(all, "lacks "+k)
+			problems = append(problems, "lacks "+k)
 		}
 	}
 	for _, k := range s.Fingerprints {
 		if !slices.Contains(report.Fingerprints, k) {
-			all = append(all, "also has "+k)
+			problems = append(problems, "also has "+k)
 		}
 	}
 	if s.SendsPlain {
-		all = append(all, "sends plain gossip")
+		problems = append(problems, "sends plain gossip")
 	}
 	if s.AcceptsPlain {
-		all = append(all, "accepts plain gossip")
+		problems = append(problems, "accepts plain gossip")
 	}
-	return strings.Join(all, "; ")
+	return strings.Join(problems, "; ")
 }
 
-func serverKeyRows(report *pb.KeyringReport) [][]string {
+func serverKeyRows(view keyringJSON) [][]string {
 	rows := [][]string{{"Datacenter", "Node", "Member", "Version", "Primary", "Keys", "Problem"}}
-	for _, s := range report.Servers {
+	for _, s := range view.Servers {
 		version, keys := "-", "-"
-		if s.Error == "" {
-			version, keys = fmt.Sprint(s.Version), fmt.Sprint(len(s.Fingerprints))
+		if s.Answered {
+			version, keys = fmt.Sprint(s.Version), fmt.Sprint(len(s.Keys))
 		}
 		rows = append(rows, []string{
-			s.Datacenter, s.Node, s.Member, version, cmp.Or(primaryKey(s), "-"), keys, cmp.Or(keyProblem(s, report), "-"),
+			s.Datacenter, s.Node, s.Member, version, cmp.Or(s.Primary, "-"), keys, cmp.Or(s.Problem, "-"),
 		})
 	}
 	return rows
@@ -458,7 +439,7 @@ func keyRows(view keyringJSON, show bool) [][]string {
 			answered++
 		}
 	}
-	rows := [][]string{{"Key", "Installed on", "Primary on"}}
+	rows := [][]string{{"Key", "Installed On", "Primary On"}}
 	if show {
 		rows[0] = append(rows[0], "Secret")
 	}

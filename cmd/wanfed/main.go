@@ -17,6 +17,7 @@ import (
 
 	"github.com/wanfed/wanfed/internal/subprocess"
 	"github.com/wanfed/wanfed/internal/version"
+	"github.com/wanfed/wanfed/tlsutil"
 )
 
 // Exit codes.
@@ -26,7 +27,7 @@ const (
 	exitUsage   = 2
 )
 
-// usageError is an error of the command line or the settings: exit code 2.
+// usageError is an error of the command line or the settings, with exit code 2.
 type usageError struct{ error }
 
 func (u usageError) Unwrap() error { return u.error }
@@ -97,18 +98,18 @@ func newGroup(use, short string, subs ...*cobra.Command) *cobra.Command {
 
 // flagError replaces the error text of package strconv in an error of a flag.
 func flagError(err error) error {
-	bad, ok := errors.AsType[*strconv.NumError](err)
+	numErr, ok := errors.AsType[*strconv.NumError](err)
 	if !ok {
 		return err
 	}
-	must := "must be a whole number"
+	remedy := "must be a whole number"
 	switch {
-	case bad.Func == "ParseBool":
-		must = "must be true or false"
-	case errors.Is(bad, strconv.ErrRange):
-		must = "number too large"
+	case numErr.Func == "ParseBool":
+		remedy = "must be true or false"
+	case errors.Is(numErr, strconv.ErrRange):
+		remedy = "number too large"
 	}
-	return errors.New(strings.TrimSuffix(err.Error(), bad.Error()) + must)
+	return errors.New(strings.TrimSuffix(err.Error(), numErr.Error()) + remedy)
 }
 
 // noArgs is cobra.NoArgs as a usage error.
@@ -137,7 +138,21 @@ func exactArgs(names ...string) cobra.PositionalArgs {
 	}
 }
 
-// files requires at least one argument, a file.
+// labelArg requires one argument, name, that is a DNS label. what names the label
+// in errors.
+func labelArg(name, what string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if err := exactArgs(name)(cmd, args); err != nil {
+			return err
+		}
+		if err := tlsutil.CheckLabel(args[0]); err != nil {
+			return usagef("%s: %w", what, err)
+		}
+		return nil
+	}
+}
+
+// files requires at least one argument.
 func files(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return usagef("FILE is required: %s; see: %s --help", cmd.UseLine(), cmd.CommandPath())
@@ -145,14 +160,14 @@ func files(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// orphanTimeout is the time limit for the stop of a process whose parent has
-// ended.
+// orphanTimeout is the time after which a process whose parent has ended exits,
+// even if it has not stopped.
 const orphanTimeout = 15 * time.Second
 
 // addStopOnEOF adds the flag that stops a process when its parent process ends.
 func addStopOnEOF(root *cobra.Command) {
 	on := root.PersistentFlags().Bool(subprocess.StopOnEOF, false,
-		"stop when stdin ends: the parent process is gone then")
+		"stop when stdin ends, because the parent process has ended")
 	_ = root.PersistentFlags().MarkHidden(subprocess.StopOnEOF)
 	root.PersistentPreRun = func(cmd *cobra.Command, _ []string) {
 		if !*on {
@@ -161,7 +176,6 @@ func addStopOnEOF(root *cobra.Command) {
 		ctx := subprocess.UntilEOF(cmd.Context(), cmd.InOrStdin())
 		context.AfterFunc(ctx, func() {
 			if errors.Is(context.Cause(ctx), subprocess.ErrParentGone) {
-				// No parent is left to kill a process that does not stop.
 				time.AfterFunc(orphanTimeout, func() { os.Exit(exitFailure) })
 			}
 		})

@@ -22,9 +22,9 @@ func newMembers() *cobra.Command {
 		Long: `List the servers of a datacenter, or with --wan of all datacenters, as members
 of their gossip pool.
 
-Status is alive, failed (the server does not answer) or left (it stopped
-cleanly). Address is valid inside the datacenter of the server. With --output
-wide all tags of a member are printed.`,
+Status is alive, failed (the server does not respond) or left (the server
+stopped cleanly). Address is valid inside the datacenter of the server. With
+--output wide all tags of a member are printed.`,
 		Example: `  wanfed members --wan
   wanfed members --datacenter dc2
   wanfed members --wan --output json | jq -r '.[] | select(.Status != 1).Name'`,

@@ -41,7 +41,7 @@ func (f *outputFormat) String() string { return string(*f) }
 // Type implements pflag.Value.
 func (f *outputFormat) Type() string { return "format" }
 
-// addOutput adds --output to a command that reads.
+// addOutput adds --output to a command.
 func addOutput(c *cobra.Command) *outputFormat {
 	f := outputTable
 	c.Flags().VarP(&f, "output", "o", "table (80 columns), wide (all columns) or json")
@@ -56,7 +56,7 @@ type printer struct {
 	format outputFormat
 }
 
-// wide reports whether tables have all their columns.
+// wide reports whether tables have all columns.
 func (p printer) wide() bool { return p.format == outputWide }
 
 // print writes v as JSON, or else calls table.
@@ -70,11 +70,11 @@ func (p printer) print(v any, table func() error) error {
 	return enc.Encode(v)
 }
 
-// tableWidth is the maximum width of a line of a table, unless it is wide.
+// tableWidth is the maximum number of characters of a line, except in wide output.
 const tableWidth = 80
 
 // table writes aligned columns. The first row has the titles. Unless the output
-// is wide, no line is longer than tableWidth: the last column wraps.
+// is wide, the last column wraps at tableWidth.
 func (p printer) table(rows [][]string) error {
 	var b strings.Builder
 	if err := writeFields(&b, rows); err != nil {
@@ -94,21 +94,21 @@ func (p printer) table(rows [][]string) error {
 	return nil
 }
 
-// wrapFrom breaks a line into lines of at most tableWidth characters. It breaks
-// at spaces where it can, and indents all lines but the first by indent.
+// wrapFrom breaks a line into lines of at most tableWidth characters, at spaces
+// where possible. All lines but the first are indented.
 func wrapFrom(line string, indent int) string {
 	var b strings.Builder
 	rest := []rune(line)
 	for start := 0; ; start = indent {
 		width := tableWidth - start
 		if len(rest) <= width {
-			b.WriteString(string(rest))
-			return b.String()
+			return b.String() + string(rest)
 		}
 		end, next := width, width
-		if i := strings.LastIndex(string(rest[:width+1]), " "); i >= 0 {
-			if n := utf8.RuneCountInString(string(rest[:width+1])[:i]); n > indent-start {
-				end, next = n, n+1
+		for i := width; i > indent-start; i-- {
+			if rest[i] == ' ' {
+				end, next = i, i+1
+				break
 			}
 		}
 		b.WriteString(strings.TrimRight(string(rest[:end]), " ") + "\n" + strings.Repeat(" ", indent))
@@ -128,7 +128,8 @@ func writeFields(w io.Writer, rows [][]string) error {
 	return tw.Flush()
 }
 
-// printable makes text of the network safe for a terminal and a table cell.
+// printable replaces the characters of s that could control a terminal or break a
+// table.
 func printable(s string) string {
 	return strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
@@ -138,21 +139,20 @@ func printable(s string) string {
 	}, s)
 }
 
-// age formats a number of seconds; nil is unknown.
+// age formats a number of seconds, or "-" for nil.
 func age(seconds *float64) string {
 	if seconds == nil {
 		return "-"
 	}
 	s := max(*seconds, 0)
-	d := time.Duration(min(s, 1e9) * float64(time.Second))
-	switch {
-	case s < 10:
-		return d.Round(100 * time.Millisecond).String()
-	case s < 24*3600:
-		return d.Round(time.Second).String()
+	if hours := int(s / 3600); hours >= 24 {
+		return fmt.Sprintf("%dd%dh", hours/24, hours%24)
 	}
-	hours := int(s / 3600)
-	return fmt.Sprintf("%dd%dh", hours/24, hours%24)
+	precision := time.Second
+	if s < 10 {
+		precision = 100 * time.Millisecond
+	}
+	return time.Duration(s * float64(time.Second)).Round(precision).String()
 }
 
 // size formats a number of bytes.
@@ -169,7 +169,7 @@ func size(n int64) string {
 	return fmt.Sprintf("%.1f %s", f, unit)
 }
 
-// timestamp formats a time; the zero time is unknown.
+// timestamp formats a time, or "-" for the zero time.
 func timestamp(t time.Time) string {
 	if t.IsZero() {
 		return "-"

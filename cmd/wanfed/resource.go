@@ -29,11 +29,11 @@ func newResource() *cobra.Command {
 	c.Long = `Read, write and watch resources of any type.
 
 All durable data of wanfed are resources of registered types, see: wanfed
-resource types. A type is written as group/version/Kind or, if it is unique, as
-its kind in upper or lower case: catalog/v1/Node, node.
+resource types. A type is written as group/version/Kind, such as catalog/v1/Node.
+If the kind is unique, the kind is enough, in upper or lower case: node.
 
-Every server answers reads. Writes need HTTPS and the certificate of an
-operator. Set both once for a shell:
+Every server serves reads. Writes need HTTPS and the certificate of an operator.
+Set both once for a shell:
   export WANFED_HTTP_ADDR=https://127.0.0.1:8500
   export WANFED_CA_FILE=wanfed-agent-ca.pem
   export WANFED_CERT_FILE=dc1-operator-wanfed-0.pem
@@ -72,17 +72,17 @@ func addResourceWriteFlags(c *cobra.Command, run resourceRun) *cobra.Command {
 	})
 }
 
-// resourceClient is a client of a resource command.
+// resourceClient is the client of a resource command.
 type resourceClient struct {
 	client
 	cmd   *cobra.Command
-	types []api.ResourceType // cached
+	types []api.ResourceType // cache of typeOf
 }
 
-// addTenancyFlags adds the flags of the tenancy of resources.
-func addTenancyFlags(c *cobra.Command, all string) {
-	c.Flags().String("partition", "", "`partition` of the resources"+all+" (default \"default\")")
-	c.Flags().String("namespace", "", "`namespace` of the resources"+all+" (default \"default\")")
+// addTenancyFlags adds --partition and --namespace. suffix is added to their help.
+func addTenancyFlags(c *cobra.Command, suffix string) {
+	c.Flags().String("partition", "", "`partition` of the resources"+suffix+" (default \"default\")")
+	c.Flags().String("namespace", "", "`namespace` of the resources"+suffix+" (default \"default\")")
 }
 
 func addConsistentFlag(c *cobra.Command) {
@@ -114,7 +114,7 @@ func (cl *resourceClient) id(ctx context.Context, args []string) (api.ResourceID
 	return api.ResourceID{Type: typ, Name: args[1], Tenancy: cl.tenancy()}, err
 }
 
-// typeOf returns the type for the text group/version/Kind or Kind.
+// typeOf returns the type that text names, as group/version/Kind or as Kind.
 func (cl *resourceClient) typeOf(ctx context.Context, text string) (api.ResourceTypeName, error) {
 	if strings.Contains(text, "/") {
 		typ, err := api.ParseResourceType(text)
@@ -161,8 +161,8 @@ func completeTypes(cmd *cobra.Command, args []string, _ string) ([]cobra.Complet
 	})
 }
 
-// refusalText reduces a refusal of the server to its message, without the server and
-// the HTTP status. Other errors are unchanged.
+// refusalText removes the server and the HTTP status from the error of a request
+// that the server refused. It returns other errors unchanged.
 func refusalText(err error) error {
 	e, ok := errors.AsType[*api.StatusError](err)
 	if ok && e.Message != "" && e.Code < http.StatusInternalServerError {
@@ -171,8 +171,7 @@ func refusalText(err error) error {
 	return err
 }
 
-// resourceText returns type and name of a resource, and its tenancy unless it is
-// the default one.
+// resourceText returns the type, the name and any other than the default tenancy.
 func resourceText(id api.ResourceID) string {
 	s := id.Type.String() + " " + printable(id.Name)
 	if !isDefault(id.Tenancy) {
@@ -185,16 +184,17 @@ func isDefault(t api.Tenancy) bool {
 	return orDefault(t.Partition) == "default" && orDefault(t.Namespace) == "default"
 }
 
+// orDefault returns a partition or namespace for printing.
 func orDefault(s string) string { return printable(cmp.Or(s, "default")) }
 
 func newResourceTypes() *cobra.Command {
 	return addResourceFlags(&cobra.Command{
 		Use:   "types",
 		Short: "List the types of resources",
-		Long: `List the types of resources that a server has: the scope of the resources,
-whether they are federated (owned by the primary datacenter and replicated to
-all), and the protobuf message of their data. The server describes all messages
-at /api/openapi.json.`,
+		Long: `List the types of resources of a server: the scope of the resources, whether they
+are federated (owned by the primary datacenter and replicated to all), and the
+protobuf message of their data. The server describes all messages at
+/api/openapi.json.`,
 		Example: `  wanfed resource types
   curl http://127.0.0.1:8500/api/openapi.json | jq '.components.schemas["wanfed.v1.Node"]'`,
 		Args:              noArgs,
@@ -273,10 +273,8 @@ func printResource(out printer, r api.Resource) error {
 		return err
 	}
 	fmt.Fprintln(out.w, "\nData:")
-	for line := range strings.Lines(data.String()) {
-		if _, err := fmt.Fprintln(out.w, printable(strings.TrimSuffix(line, "\n"))); err != nil {
-			return err
-		}
+	for line := range strings.SplitSeq(data.String(), "\n") {
+		fmt.Fprintln(out.w, printable(line))
 	}
 	return nil
 }
@@ -323,8 +321,8 @@ func newResourceOwned() *cobra.Command {
 	c := addResourceFlags(&cobra.Command{
 		Use:   "list-by-owner TYPE NAME",
 		Short: "List the resources that a resource owns",
-		Long: `List the resources, of any type, that a resource owns. They are deleted with
-their owner. With --uid the command also lists the remaining resources of a
+		Long: `List the resources, of any type, that a resource owns. Owned resources are deleted
+with their owner. With --uid the command also lists the remaining resources of a
 deleted owner.`,
 		Example: `  wanfed resource list-by-owner node web1`,
 		Args:    exactArgs("TYPE", "NAME"),
@@ -341,15 +339,14 @@ deleted owner.`,
 	return c
 }
 
-// printResources prints a list. It prints JSON while it receives the list, and
-// a table after the list is complete. The argument types adds a column with the
-// type.
+// printResources prints a list: JSON while the list arrives, a table when the list
+// is complete. types adds a column with the type.
 func printResources(out printer, types bool, all iter.Seq2[api.Resource, error]) error {
 	if out.format == outputJSON {
 		return printJSONList(out.w, all)
 	}
-	var rows [][]string
-	tenancy := false // add the columns of the tenancy
+	rows := [][]string{{"Type", "Partition", "Namespace", "Name", "Version", "Data"}}
+	tenancy := false // print the columns of the tenancy
 	for r, err := range all {
 		if err != nil {
 			return refusalText(err)
@@ -360,16 +357,14 @@ func printResources(out printer, types bool, all iter.Seq2[api.Resource, error])
 			r.ID.Name, r.Version, compact(r.Data),
 		})
 	}
-	rows = slices.Insert(rows, 0, []string{"Type", "Partition", "Namespace", "Name", "Version", "Data"})
 	for i, row := range rows {
-		shown := row[3:]
-		if tenancy {
-			shown = row[1:]
+		if !tenancy {
+			row = slices.Delete(row, 1, 3)
 		}
-		if types {
-			shown = append([]string{row[0]}, shown...)
+		if !types {
+			row = row[1:]
 		}
-		rows[i] = shown
+		rows[i] = row
 	}
 	return out.table(rows)
 }
@@ -383,8 +378,9 @@ func compact(data json.RawMessage) string {
 	return b.String()
 }
 
+// printJSONList prints resources as a JSON list.
 func printJSONList(w io.Writer, all iter.Seq2[api.Resource, error]) error {
-	before := "[\n  "
+	separator, end := "[\n  ", "[]\n"
 	for r, err := range all {
 		if err != nil {
 			return refusalText(err)
@@ -396,14 +392,10 @@ func printJSONList(w io.Writer, all iter.Seq2[api.Resource, error]) error {
 		if err := enc.Encode(r); err != nil {
 			return err
 		}
-		if _, err := fmt.Fprint(w, before, strings.TrimSuffix(b.String(), "\n")); err != nil {
+		if _, err := fmt.Fprint(w, separator, strings.TrimSuffix(b.String(), "\n")); err != nil {
 			return err
 		}
-		before = ",\n  "
-	}
-	end := "\n]\n"
-	if strings.HasPrefix(before, "[") {
-		end = "[]\n"
+		separator, end = ",\n  ", "\n]\n"
 	}
 	_, err := io.WriteString(w, end)
 	return err
@@ -412,10 +404,10 @@ func printJSONList(w io.Writer, all iter.Seq2[api.Resource, error]) error {
 func newResourceDelete() *cobra.Command {
 	c := addResourceWriteFlags(&cobra.Command{
 		Use:   "delete TYPE NAME",
-		Short: "Delete a resource and what it owns",
+		Short: "Delete a resource and the resources that it owns",
 		Long: `Delete a resource and the resources that it owns. A resource with finalizers is
-marked for deletion, and deleted when the last finalizer is removed. It is not an
-error if the resource does not exist.`,
+marked for deletion, and deleted when the last finalizer is removed. The command
+succeeds if the resource does not exist.`,
 		Example: `  wanfed resource delete node web1
   wanfed resource delete node web1 --version 12   # only this version`,
 		Args: exactArgs("TYPE", "NAME"),
@@ -437,7 +429,7 @@ func deleteResource(ctx context.Context, cl *resourceClient, out printer, id api
 	r, err := cl.ReadResource(ctx, id, read)
 	absent := api.IsStatus(err, http.StatusNotFound)
 	if err == nil {
-		id.Type = r.ID.Type // in the spelling of the server
+		id.Type = r.ID.Type // the type in the spelling of the server
 	} else if !absent {
 		return refusalText(err)
 	}
@@ -461,8 +453,8 @@ func newResourceWatch() *cobra.Command {
 		Use:   "watch TYPE",
 		Short: "Watch the resources of a type",
 		Long: `Print the resources of a type, and then every change, until SIGINT or SIGTERM.
-The command fails when the server closes the watch or is lost. With --output json
-each event is one line of JSON.`,
+The command fails when the server closes the watch or the connection is lost. With
+--output json each event is one line of JSON.`,
 		Example: `  wanfed resource watch node
   wanfed resource watch node --prefix web --output json | jq -c 'select(.event == "delete").resource.id.name'`,
 		Args: exactArgs("TYPE"),
@@ -471,7 +463,7 @@ each event is one line of JSON.`,
 		if err != nil {
 			return err
 		}
-		n := 0
+		n := 0 // number of resources before the end of the snapshot
 		for ev, err := range cl.WatchResources(ctx, typ, cl.tenancy(), cl.options()) {
 			if ctx.Err() != nil {
 				return nil
@@ -479,12 +471,10 @@ each event is one line of JSON.`,
 			if err != nil {
 				return refusalText(err)
 			}
-			if n++; ev.Type == api.EventEndOfSnapshot {
-				n--
-			}
 			if err := printEvent(out, ev, n); err != nil {
 				return err
 			}
+			n++
 		}
 		return nil
 	})
@@ -493,8 +483,7 @@ each event is one line of JSON.`,
 	return c
 }
 
-// printEvent prints one event. n is the number of resources before the end of the
-// snapshot.
+// printEvent prints one event. n is the number of earlier events.
 func printEvent(out printer, ev api.ResourceEvent, n int) error {
 	if out.format == outputJSON {
 		enc := json.NewEncoder(out.w)

@@ -22,10 +22,10 @@ func newResourceApply() *cobra.Command {
 	c := addResourceWriteFlags(&cobra.Command{
 		Use:   "apply -f FILE",
 		Short: "Create or update the resources of a file",
-		Long: `Create the resources of files, or update those that differ from the stored ones.
-The server checks all resources before the first is written. Then they are
-written in their order, so an owner may precede the resources that it owns. The
-command prints whether each resource was created, updated or unchanged.
+		Long: `Create the resources of files, or update stored resources that differ. The server
+checks all resources before the first is written. Then the resources are written
+in their order, so an owner may precede the resources that it owns. The command
+prints whether each resource was created, updated or unchanged.
 
 A file is HCL, JSON or YAML, by its name (.hcl, .json, .yaml, .yml) or by its
 content. A resource has type, name and data, and optionally partition, namespace,
@@ -78,28 +78,28 @@ In YAML:
 	return c
 }
 
-// readResources reads all resources of files, with their positions. Its errors
-// are usage errors.
+// readResources reads all resources of files, with their positions in the files.
+// Its errors are usage errors.
 func readResources(
 	ctx context.Context, cl *resourceClient, files []string, version string,
 ) (positions []string, resources []api.Resource, err error) {
 	var errs []error
-	seen := make(map[string]string)
+	seen := make(map[string]string) // positions by resource
 	for _, file := range files {
-		all, err := resourcefile.Read(file, cl.cmd.InOrStdin())
+		documents, err := resourcefile.Read(file, cl.cmd.InOrStdin())
 		errs = append(errs, err)
-		for _, d := range all {
-			r, err := d.Resource(func(name string) (api.ResourceTypeName, error) { return cl.typeOf(ctx, name) })
+		for _, doc := range documents {
+			r, err := doc.Resource(func(name string) (api.ResourceTypeName, error) { return cl.typeOf(ctx, name) })
 			if err != nil {
-				errs = append(errs, fmt.Errorf("%s: %w", d.Pos, err))
+				errs = append(errs, fmt.Errorf("%s: %w", doc.Pos, err))
 				continue
 			}
 			key := resourceText(r.ID)
 			if first, ok := seen[key]; ok {
-				errs = append(errs, fmt.Errorf("%s: duplicate of %s in %s", d.Pos, key, first))
+				errs = append(errs, fmt.Errorf("%s: duplicate of %s in %s", doc.Pos, key, first))
 			}
-			seen[key] = d.Pos
-			positions, resources = append(positions, d.Pos), append(resources, r)
+			seen[key] = doc.Pos
+			positions, resources = append(positions, doc.Pos), append(resources, r)
 		}
 	}
 	if version != "" && len(resources) == 1 {
@@ -126,13 +126,13 @@ func refusals(positions []string, err error) error {
 	return settings.Join(errs...)
 }
 
-// runPlan writes all items in their order.
+// runPlan writes all items in their order, unless dryRun is true, and prints them.
 func runPlan(ctx context.Context, out printer, positions []string, plan []*apply.Item, dryRun bool) error {
 	for i, item := range plan {
 		if !dryRun {
 			if err := item.Write(ctx); err != nil {
-				if plain := refusalText(err); plain != err {
-					err = fmt.Errorf("%s: %w", positions[i], plain)
+				if refusal := refusalText(err); refusal != err {
+					err = fmt.Errorf("%s: %w", positions[i], refusal)
 				}
 				if i > 0 {
 					err = fmt.Errorf("%w (%d of %d are written; apply can be repeated)", err, i, len(plan))

@@ -120,8 +120,7 @@ func runServer(cmd *cobra.Command, load func() (serverSettings, error)) error {
 	if cfg.Logger, err = settings.NewLogger(cmd.ErrOrStderr(), level, s.LogFormat); err != nil {
 		return usageError{err}
 	}
-	// The line contains the actual ports, because the system may have chosen
-	// them.
+	// The line has the actual ports, because the system may choose them.
 	cfg.Started = func(a server.Addrs) {
 		fmt.Fprintln(cmd.OutOrStdout(), subprocess.ServerReady{DC: s.DC, Node: s.Node, Addr: a.Server, HTTP: a.HTTP})
 		sdnotify.Send(cfg.Logger, sdnotify.Ready)
@@ -216,8 +215,8 @@ func (s serverSettings) config() server.Config {
 	}
 }
 
-// collectMetrics adds the metrics of Raft, serf and memberlist to those of this
-// process. These libraries have one sink per process.
+// collectMetrics adds the metrics of Raft, serf and memberlist, which have one sink
+// per process, to the metrics of this process.
 func collectMetrics() error {
 	sink, err := prometheus.NewPrometheusSinkFrom(prometheus.PrometheusOpts{})
 	if err != nil {

@@ -20,9 +20,8 @@ import (
 // variable WANFED_DATA_DIR and the flag --data-dir. A later source overrides an
 // earlier source. The initial value of the field is the default.
 //
-// Fields are string, int, bool or []string. A list is a list in the file,
-// separated by commas in the environment, and a repeated flag. An empty
-// environment variable counts as absent.
+// Fields are string, int, bool or []string. A list has commas in the environment,
+// and one flag for each element. An empty environment variable counts as absent.
 
 const configFileFlag = "config-file"
 
@@ -57,14 +56,14 @@ func loadSettings(cmd *cobra.Command, s any) error {
 	flags := cmd.Flags()
 	settings.Each(s, func(f settings.Field) {
 		if text := os.Getenv(settings.EnvName(f.Name)); text != "" {
-			ofFile := f.Value.Interface()
+			before := f.Value.Interface() // the value of the file, or the default
 			if err := setField(f.Value, text); err != nil {
 				errs = append(errs, fmt.Errorf("environment variable %s: %w", settings.EnvName(f.Name), err))
 			}
-			// A shell that sets an operator certificate for commands would
-			// override the certificate of a server by accident.
-			if !flags.Changed(f.Flag) && !reflect.DeepEqual(ofFile, defaults[f.Name]) &&
-				!reflect.DeepEqual(ofFile, f.Value.Interface()) {
+			// Warn, because a shell may export an operator certificate for commands
+			// and override the certificate of a server by accident.
+			if !flags.Changed(f.Flag) && !reflect.DeepEqual(before, defaults[f.Name]) &&
+				!reflect.DeepEqual(before, f.Value.Interface()) {
 				fmt.Fprintf(cmd.ErrOrStderr(), "wanfed: environment variable %s overrides %s of %s\n",
 					settings.EnvName(f.Name), f.Name, path)
 			}
@@ -72,15 +71,11 @@ func loadSettings(cmd *cobra.Command, s any) error {
 		if !flags.Changed(f.Flag) {
 			return
 		}
-		switch p := f.Value.Addr().Interface().(type) {
-		case *string:
-			*p, _ = flags.GetString(f.Flag)
-		case *int:
-			*p, _ = flags.GetInt(f.Flag)
-		case *bool:
-			*p, _ = flags.GetBool(f.Flag)
-		case *[]string:
-			*p, _ = flags.GetStringSlice(f.Flag)
+		value := flags.Lookup(f.Flag).Value
+		if list, ok := value.(interface{ GetSlice() []string }); ok {
+			f.Value.Set(reflect.ValueOf(list.GetSlice()))
+		} else {
+			_ = setField(f.Value, value.String()) // the flag has a valid value
 		}
 	})
 	if err := settings.Join(errs...); err != nil {

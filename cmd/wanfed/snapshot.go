@@ -10,6 +10,7 @@ import (
 	"io"
 	"io/fs"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -32,7 +33,7 @@ func newSnapshot() *cobra.Command {
 	c.Long = `Save the resources of a datacenter to a file, inspect such a file, or restore it.
 
 A snapshot has all resources of the datacenter at one point in time. It has no
-certificates, keys or settings. Saving and restoring need the certificate of an
+certificates, keys or settings. "save" and "restore" need the certificate of an
 operator of that datacenter.`
 	c.Example = `  wanfed snapshot save dc1.snap
   wanfed snapshot inspect dc1.snap
@@ -46,10 +47,10 @@ func newSnapshotSave() *cobra.Command {
 		Use:   "save FILE",
 		Short: "Save the resources of a datacenter to a file",
 		Long: `Save the resources of a datacenter to FILE. The snapshot includes every write
-that was acknowledged before. The servers keep working.
+that was acknowledged before the command. The servers keep running.
 
-FILE appears when it is complete, with a checksum and mode 0600. An existing file
-is not replaced.`,
+FILE is created when the snapshot is complete, with a checksum and mode 0600. An
+existing file is not replaced.`,
 		Example: `  wanfed snapshot save dc1-$(date +%F).snap`,
 		Args:    exactArgs("FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -71,17 +72,17 @@ is not replaced.`,
 	return c
 }
 
-// save receives a snapshot into a file. w receives the progress.
+// save receives a snapshot into a file. It prints the progress to w.
 func (o *operator) save(
 	ctx context.Context, c pb.OperatorServiceClient, path string, w io.Writer,
-) (_ raftstore.Manifest, err error) {
+) (m raftstore.Manifest, err error) {
 	file, err := raftstore.CreateArchive(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return raftstore.Manifest{}, fmt.Errorf("directory %s of %s does not exist; create it, or choose another file",
+		return m, fmt.Errorf("directory %s of %s does not exist; create it, or choose another file",
 			filepath.Dir(path), path)
 	}
 	if err != nil {
-		return raftstore.Manifest{}, err
+		return m, err
 	}
 	defer func() { err = errors.Join(err, file.Abort()) }()
 	p := startProgress(ctx, w, "saved", 0)
@@ -94,12 +95,12 @@ func (o *operator) save(
 		}
 		if data := part.GetData(); data != nil {
 			if _, werr := file.Write(data); werr != nil {
-				return raftstore.Manifest{}, werr
+				return m, werr
 			}
 			p.add(len(data))
 		}
 		if end := part.GetEnd(); end != nil {
-			m := raftstore.ManifestFromProto(end)
+			m = raftstore.ManifestFromProto(end)
 			if err := m.CheckDatacenter(o.dc); err != nil {
 				return m, err
 			}
@@ -109,7 +110,7 @@ func (o *operator) save(
 	if errors.Is(err, io.EOF) {
 		err = errors.New("the stream ended before the snapshot was complete")
 	}
-	return raftstore.Manifest{}, fmt.Errorf("%w; nothing was saved", o.explain(p.ctx, "snapshot save", err))
+	return m, fmt.Errorf("%w; nothing was saved", o.explain(p.ctx, "snapshot save", err))
 }
 
 func newSnapshotInspect() *cobra.Command {
@@ -138,7 +139,7 @@ number of resources of each type. The command calls no server.`,
 	return c
 }
 
-// snapshotInfo is the content of a snapshot file as JSON.
+// snapshotInfo is the JSON of "snapshot inspect".
 type snapshotInfo struct {
 	Manifest  raftstore.Manifest `json:"manifest"`
 	Resources int                `json:"resources"`
@@ -176,14 +177,13 @@ func (i snapshotInfo) print(out printer, path string) error {
 }
 
 // readSnapshot reads and checks a whole file.
-func readSnapshot(path string) (raftstore.Manifest, memory.SnapshotTotals, error) {
+func readSnapshot(path string) (m raftstore.Manifest, totals memory.SnapshotTotals, err error) {
 	f, err := settings.OpenFile(path)
 	if err != nil {
-		return raftstore.Manifest{}, memory.SnapshotTotals{}, err
+		return m, totals, err
 	}
 	defer f.Close()
-	m, totals, err := raftstore.ReadArchive(bufio.NewReaderSize(f, 1<<20))
-	if err != nil {
+	if m, totals, err = raftstore.ReadArchive(bufio.NewReaderSize(f, 1<<20)); err != nil {
 		err = fmt.Errorf("%s: %w", path, err)
 	}
 	return m, totals, err
@@ -193,15 +193,15 @@ func newSnapshotRestore() *cobra.Command {
 	var o operator
 	c := &cobra.Command{
 		Use:   "restore FILE",
-		Short: "Replace the resources of a datacenter by those of a file",
-		Long: `Replace all resources of a datacenter by those of a snapshot file. Writes since
-the snapshot are lost. A file that is damaged, of another datacenter, or of a
-newer version of wanfed is refused before anything changes.
+		Short: "Replace the resources of a datacenter by the resources of a file",
+		Long: `Replace all resources of a datacenter by the resources of a snapshot file. Writes
+since the snapshot are lost. A file that is damaged, of another datacenter, or of
+a newer version of wanfed is refused before any change.
 
-The servers keep running. When the command ends, a majority of them has the
-restored resources. Restored resources get new versions. Federated resources
-follow the primary: a secondary soon has the replicas of the primary again, and
-after a restore in the primary all secondaries soon have the restored resources.`,
+The servers keep running. When the command ends, a majority of the servers has
+the restored resources. Restored resources get new versions. A secondary soon
+receives the federated resources of the primary again. After a restore in the
+primary, all secondaries soon receive the restored federated resources.`,
 		Example: `  wanfed snapshot inspect dc1.snap
   wanfed snapshot restore dc1.snap`,
 		Args: exactArgs("FILE"),
@@ -242,18 +242,18 @@ func (o *operator) restoreFile(cmd *cobra.Command, path string) error {
 	if err != nil {
 		return err
 	}
-	resources := "resources"
+	plural := "s"
 	if resp.Resources == 1 {
-		resources = "resource"
+		plural = ""
 	}
-	fmt.Fprintf(cmd.OutOrStdout(), "restored %d %s of %s, at index %d\n", resp.Resources, resources, o.dc, resp.Index)
+	fmt.Fprintf(cmd.OutOrStdout(), "restored %d resource%s of %s, at index %d\n", resp.Resources, plural, o.dc, resp.Index)
 	return nil
 }
 
 // restorePart is the size of the data of one message, in bytes.
 const restorePart = 256 << 10
 
-// restore sends a snapshot to a server. w receives the progress.
+// restore sends a snapshot to a server. It prints the progress to w.
 func (o *operator) restore(
 	ctx context.Context, c pb.OperatorServiceClient, m raftstore.Manifest, data io.Reader, w io.Writer,
 ) (*pb.RestoreSnapshotResponse, error) {
@@ -274,7 +274,7 @@ func (o *operator) restore(
 			p.add(n)
 		}
 		if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
-			// The stream is canceled, and the server discards what it received.
+			// The end of p cancels the stream, and the server discards the data.
 			return nil, fmt.Errorf("read the snapshot: %w; nothing was changed", err)
 		}
 	}
@@ -282,21 +282,18 @@ func (o *operator) restore(
 	if err == nil {
 		return resp, nil
 	}
-	switch code := status.Code(err); {
-	case code == codes.InvalidArgument, code == codes.FailedPrecondition, code == codes.PermissionDenied,
-		code == codes.Unimplemented, errors.Is(resource.FromStatus(err), resource.ErrNotLeader):
-		return nil, fmt.Errorf("%w; nothing was changed", o.explain(p.ctx, what, err))
+	outcome := "the outcome is unknown: either no resource was changed, or all are as in the file"
+	refusals := []codes.Code{codes.InvalidArgument, codes.FailedPrecondition, codes.PermissionDenied, codes.Unimplemented}
+	if slices.Contains(refusals, status.Code(err)) || errors.Is(resource.FromStatus(err), resource.ErrNotLeader) {
+		outcome = "nothing was changed"
 	}
-	return nil, fmt.Errorf("%w; the outcome is unknown: the resources are all as before, or all as in the file",
-		o.explain(p.ctx, what, err))
+	return nil, fmt.Errorf("%w; %s", o.explain(p.ctx, what, err), outcome)
 }
 
 const (
 	progressInterval = 2 * time.Second
-	// transferTimeout ends a transfer in which no data moves. After all data is
-	// sent, the servers have restoreTimeout.
-	transferTimeout = time.Minute
-	restoreTimeout  = 30 * time.Minute
+	transferTimeout  = time.Minute      // ends a transfer in which no data moves
+	restoreTimeout   = 30 * time.Minute // of the servers, after all data is sent
 )
 
 // progress prints the progress of a transfer and cancels ctx when it stalls.
@@ -309,8 +306,8 @@ type progress struct {
 // add reports n transferred bytes.
 func (p *progress) add(n int) { p.bytes.Add(int64(n)) }
 
-// startProgress starts the progress of a transfer of total bytes; 0: unknown. The
-// caller calls stop at the end.
+// startProgress starts the progress of a transfer of total bytes. If total is
+// unknown, it is 0. The caller calls stop at the end.
 func startProgress(ctx context.Context, w io.Writer, verb string, total int64) *progress {
 	ctx, cancel := context.WithCancelCause(ctx)
 	p := &progress{ctx: ctx}
@@ -318,33 +315,33 @@ func startProgress(ctx context.Context, w io.Writer, verb string, total int64) *
 	wg.Go(func() {
 		tick := time.NewTicker(progressInterval)
 		defer tick.Stop()
-		last, since, waiting := int64(0), time.Now(), false
+		last, since, complete := int64(0), time.Now(), false
 		for {
+			var now time.Time
 			select {
 			case <-ctx.Done():
 				return
-			case now := <-tick.C:
-				n := p.bytes.Load()
-				if n != last {
-					last, since = n, now
+			case now = <-tick.C:
+			}
+			n := p.bytes.Load()
+			if n != last {
+				last, since = n, now
+			}
+			timeout := transferTimeout
+			switch {
+			case total == 0:
+				fmt.Fprintf(w, "%s %s ...\n", verb, size(n))
+			case n < total:
+				fmt.Fprintf(w, "%s %s of %s ...\n", verb, size(n), size(total))
+			default:
+				timeout = restoreTimeout
+				if !complete {
+					fmt.Fprintf(w, "%s all of %s; waiting for the servers to restore it ...\n", verb, size(total))
 				}
-				timeout := transferTimeout
-				switch {
-				case total > 0 && n == total:
-					timeout = restoreTimeout
-					if !waiting {
-						fmt.Fprintf(w, "%s all of %s; waiting for the servers to restore it ...\n", verb, size(total))
-					}
-					waiting = true
-				case total > 0:
-					fmt.Fprintf(w, "%s %s of %s ...\n", verb, size(n), size(total))
-				default:
-					fmt.Fprintf(w, "%s %s ...\n", verb, size(n))
-				}
-				if now.Sub(since) > timeout {
-					cancel(fmt.Errorf("no data was transferred for %v", timeout))
-					return
-				}
+				complete = true
+			}
+			if now.Sub(since) > timeout {
+				cancel(fmt.Errorf("no data was transferred for %v", timeout))
 			}
 		}
 	})

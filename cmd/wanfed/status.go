@@ -17,9 +17,10 @@ func newStatus() *cobra.Command {
 	return addReadFlags(&cobra.Command{
 		Use:   "status",
 		Short: "Show the health of the federation",
-		Long: `Show what a server knows of each datacenter: the number of alive servers and of
-healthy gateways, the time since its federation state changed (Age) and since the
-replica was last equal to the primary (Lag), the last error and the remedy.
+		Long: `Show the health of each datacenter as one server sees it: the number of alive
+servers and of healthy gateways, the time since the federation state changed (Age)
+and since the replica was last equal to the primary (Lag), the last error and the
+remedy.
 
 The second table has the paths to each other datacenter in the order in which a
 connection tries them, with the smoothed round trip time (RTT). With --output
@@ -28,11 +29,12 @@ the address (Known).
 
 The leader of a secondary also lists the replicated types: the number of
 replicas, the number of resources of the primary whose type this version does not
-know, the index of the primary, and the time since the replicas were last equal
-(Lag). With --output wide it also lists the changes since the server started.
+support, the index of the primary, and the time since the replicas were last
+equal (Lag). With --output wide it also lists the changes since the server
+started.
 
 The state is ok, degraded (some servers or gateways are down) or unreachable (no
-server is alive). The exit status is 0 if the server answers.`,
+server is alive). The exit status is 0 if the server responds.`,
 		Example: `  wanfed status
   wanfed status --datacenter dc2
   wanfed status --output wide
@@ -142,7 +144,7 @@ func printReplicated(out printer, s api.Status, now time.Time) error {
 	return out.table(rows)
 }
 
-// ago returns the time since t.
+// ago formats the time since t, or "-" for the zero time.
 func ago(t, now time.Time) string {
 	if t.IsZero() {
 		return "-"

@@ -28,10 +28,10 @@ func newTLS() *cobra.Command {
 	c := newGroup("tls", "Create and inspect certificates", ca, cert, newTLSInspect())
 	c.Long = `Create and inspect certificates.
 
-The certificate of a server or gateway has its identity as a name:
+The name in the certificate of a server or gateway is its identity:
 <node>.server.<dc>.<domain> or <node>.gateway.<dc>.<domain>. One CA signs the
-certificates of all datacenters. Any CA works whose certificates have these
-names.`
+certificates of all datacenters. Any CA whose certificates have these names can
+be used.`
 	c.Example = `  wanfed tls ca create
   wanfed tls cert create --server --datacenter dc1 --node srv1
   wanfed tls cert create --gateway --datacenter dc1 --node gw1
@@ -106,8 +106,7 @@ func printSaved(w io.Writer, p tlsutil.KeyPair, cert, key, note string) error {
 	return nil
 }
 
-// certRoles are the roles of certificates, with their flags. Certificates of
-// operators have the name "cli", for compatibility.
+// certRoles are the roles of certificates, with their flags.
 var certRoles = []struct {
 	role       tlsutil.Role
 	flag, help string
@@ -136,9 +135,9 @@ of "wanfed tls ca create": <dc>-<role>-<domain>-<i>.pem and
 <dc>-<role>-<domain>-<i>-key.pem, with the first unused i. Existing files are not
 overwritten.
 
-Its names are <node>.<role>.<dc>.<domain>, <role>.<dc>.<domain>, localhost,
-127.0.0.1, ::1 and the additional ones. The role of an operator in names is
-"cli". Without --days the certificate is valid for 365 days, or until its CA
+The names in the certificate are <node>.<role>.<dc>.<domain>, <role>.<dc>.<domain>,
+localhost, 127.0.0.1, ::1 and the additional names. An operator has the role "cli"
+in names. Without --days the certificate is valid for 365 days, or until its CA
 expires.`,
 		Example: `  wanfed tls cert create --server --datacenter dc2 --node srv1
   wanfed tls cert create --gateway --datacenter dc2 --node gw1 --additional-ipaddress 203.0.113.7
@@ -185,7 +184,7 @@ func (f *certFlags) create(cmd *cobra.Command) error {
 	return f.printExpiry(cmd.OutOrStdout(), p)
 }
 
-// printExpiry prints a note if the certificate expires early with its CA.
+// printExpiry prints a note if the certificate expires early because its CA does.
 func (f *certFlags) printExpiry(w io.Writer, p tlsutil.KeyPair) error {
 	certs, err := tlsutil.ParseCerts(p.Cert)
 	if err != nil {
@@ -203,10 +202,9 @@ func (f *certFlags) printExpiry(w io.Writer, p tlsutil.KeyPair) error {
 func (f *certFlags) check(cmd *cobra.Command) (name string, err error) {
 	for i, given := range f.roles {
 		switch {
-		case !given:
-		case name != "":
+		case given && name != "":
 			return "", usagef("--%s and --%s exclude each other; create two certificates", name, certRoles[i].flag)
-		default:
+		case given:
 			name, f.req.Role = certRoles[i].flag, certRoles[i].role
 		}
 	}
@@ -236,29 +234,30 @@ func (f *certFlags) check(cmd *cobra.Command) (name string, err error) {
 	return name, nil
 }
 
+// readCA reads the files of the CA into the request.
 func (f *certFlags) readCA() error {
 	hint := ""
 	if f.caFile == "" {
 		f.caFile, f.caKeyFile = caFiles(f.req.Domain)
-		flag := ""
+		domain := ""
 		if f.req.Domain != tlsutil.DefaultDomain {
-			flag = " --domain " + f.req.Domain
+			domain = " --domain " + f.req.Domain
 		}
 		hint = fmt.Sprintf("; create one with: wanfed tls ca create%s, or name one with --ca-file and --ca-key-file",
-			flag)
+			domain)
 	}
-	for _, part := range []struct {
+	for _, file := range []struct {
 		what, path string
-		to         *[]byte
+		content    *[]byte
 	}{{"certificate", f.caFile, &f.req.CA.Cert}, {"key", f.caKeyFile, &f.req.CA.Key}} {
-		b, err := settings.ReadFile(part.path, maxPEM)
+		var err error
+		*file.content, err = settings.ReadFile(file.path, maxPEM)
 		if errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("CA %s %s does not exist%s", part.what, part.path, hint)
+			return fmt.Errorf("CA %s %s does not exist%s", file.what, file.path, hint)
 		}
 		if err != nil {
-			return fmt.Errorf("read CA %s: %w", part.what, err)
+			return fmt.Errorf("read CA %s: %w", file.what, err)
 		}
-		*part.to = b
 	}
 	return nil
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// inspection is one certificate of a file, as JSON.
+// inspection is the JSON of one certificate of a file.
 type inspection struct {
 	File     string `json:"file"`
 	Position int    `json:"position"` // in the file, from 1
@@ -73,7 +73,7 @@ func (in *inspector) inspect(files []string, now time.Time) error {
 			return err
 		}
 	}
-	all := []inspection{} // [] rather than null in JSON
+	all := []inspection{} // not nil, which JSON encodes as null
 	var errs []string
 	for _, file := range files {
 		certs, err := readCerts(file)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"regexp"
+	"slices"
 
 	"github.com/hashicorp/hcl/v2"
 	"github.com/spf13/cobra"
@@ -23,12 +24,12 @@ func newValidate() *cobra.Command {
 		Short: "Check files of settings",
 		Long: `Check files of settings, as "wanfed server" and "wanfed gateway" do at their
 start. The check includes the files that the settings name: certificates, keys
-and the routes of a gateway. The content of a file shows whether it has settings
+and the routes of a gateway. The content of a file decides whether it has settings
 of a server, settings of a gateway, or routes. Flags and environment variables
 are ignored: required settings must be in the file.
 
-Prints "FILE: valid", or each error (50 at most) with its line. The exit status
-is 1 if there is an error.`,
+The command prints "FILE: valid", or each error (50 at most) with its line. The
+exit status is 1 if there is an error.`,
 		Example: `  wanfed validate /etc/wanfed/server.hcl /etc/wanfed/gateway.hcl`,
 		Args:    files,
 		RunE: func(cmd *cobra.Command, files []string) error {
@@ -66,8 +67,8 @@ func validateFiles(w io.Writer, files []string, kinds []fileKind) error {
 	return nil
 }
 
-// fileKind returns a pointer to the default settings of a kind of file, and a
-// function that checks them once they are filled.
+// fileKind returns a pointer to the default settings of a kind of file. The function
+// check checks the settings after they are set.
 type fileKind func() (defaults any, check func() error)
 
 func serverFile() (any, func() error) {
@@ -80,11 +81,11 @@ func gatewayFile() (any, func() error) {
 	return &s, func() error { return settings.Join(s.Check(), s.CheckFiles()) }
 }
 
-// routeBlocks distinguishes a file of routes from a file of settings, which has
-// no blocks.
+// routeBlocks matches the blocks of a file of routes. A file of settings has no
+// blocks.
 var routeBlocks = &hcl.BodySchema{Blocks: []hcl.BlockHeaderSchema{{Type: "route", LabelNames: []string{"match"}}}}
 
-// validateFile checks a file as the most similar of kinds, or as a file of routes.
+// validateFile checks a file of routes, or a file of settings of one of kinds.
 func validateFile(path string, kinds []fileKind) error {
 	src, err := settings.ReadFile(path, gatewayd.MaxRouteFile)
 	if err != nil {
@@ -110,32 +111,33 @@ func validateFile(path string, kinds []fileKind) error {
 	return settings.Join(errs...)
 }
 
-// detectKind returns the kind that has most of the attributes. Among equal
-// kinds, it returns the first.
+// detectKind returns the kind that has most of the attributes. Of equal kinds, it
+// returns the first.
 func detectKind(attrs hcl.Attributes, kinds []fileKind) fileKind {
-	best, most := kinds[0], -1
-	for _, kind := range kinds {
-		n := 0
-		values, _ := kind()
-		settings.Each(values, func(f settings.Field) {
-			if _, ok := attrs[f.Name]; ok {
-				n++
-			}
-		})
-		if n > most {
-			best, most = kind, n
+	return slices.MaxFunc(kinds, func(a, b fileKind) int {
+		return cmp.Compare(matchCount(attrs, a), matchCount(attrs, b))
+	})
+}
+
+// matchCount returns the number of attributes that are settings of kind.
+func matchCount(attrs hcl.Attributes, kind fileKind) (n int) {
+	values, _ := kind()
+	settings.Each(values, func(f settings.Field) {
+		if _, ok := attrs[f.Name]; ok {
+			n++
 		}
-	}
-	return best
+	})
+	return n
 }
 
 var firstWord = regexp.MustCompile(`^[A-Za-z0-9_]+`)
 
-// attributeOf maps the first word of an error of a file to its attribute.
+// attributeOf maps the first word of an error about a file to the attribute that
+// names the file.
 var attributeOf = map[string]string{"CA": "ca_file", "cert": "cert_file", "key": "key_file"}
 
-// withLine adds the path to err. If the first word of err names an attribute,
-// withLine also adds the line of the attribute.
+// withLine adds the path to err, and the line of the attribute that the first word
+// of err names.
 func withLine(path string, attrs hcl.Attributes, err error) error {
 	word := firstWord.FindString(err.Error())
 	if a, ok := attrs[cmp.Or(attributeOf[word], word)]; ok {
