@@ -31,7 +31,7 @@ func saveData(t testing.TB, s *Store) (Manifest, []byte) {
 	if _, err := saved.WriteTo(&b); err != nil {
 		t.Fatal(err)
 	}
-	return manifestOf(saved.Index, saved.Term, b.Bytes()), b.Bytes()
+	return manifestOf(saved.Index(), saved.Term, b.Bytes()), b.Bytes()
 }
 
 func manifestOf(index, term uint64, data []byte) Manifest {

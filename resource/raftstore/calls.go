@@ -13,6 +13,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/wanfed/wanfed/internal/backoff"
 	"github.com/wanfed/wanfed/resource"
 )
 
@@ -25,15 +26,15 @@ var errRefused = errors.New("store takes no calls")
 // calls runs the calls to Raft. It also records that the store is closing or
 // has failed, which ends the calls.
 type calls struct {
-	logger  *slog.Logger
-	onFail  func()         // called once, by fail
-	failedc chan struct{}  // closed when err is set
-	donec   chan struct{}  // closed when Close stops waiting for pending calls
-	pending sync.WaitGroup // calls.do adds to it with mu held, unless closing is set
+	logger   *slog.Logger
+	onFail   func() // called once, by fail
+	failOnce sync.Once
+	failedc  chan struct{}  // closed by fail
+	donec    chan struct{}  // closed when Close stops waiting for pending calls
+	pending  sync.WaitGroup // calls.do adds to it with mu held, unless err is set
 
-	mu      sync.Mutex
-	closing bool
-	err     error // reason for the failure of the store; nil while the store works
+	mu  sync.Mutex
+	err error // reason for the failure of the store; ErrClosed while the store closes; nil before
 }
 
 func newCalls(logger *slog.Logger, onFail func()) *calls {
@@ -46,7 +47,7 @@ func newCalls(logger *slog.Logger, onFail func()) *calls {
 // still complete the call.
 func (c *calls) do(ctx context.Context, start func() raft.Future) (raft.Future, error) {
 	c.mu.Lock()
-	if err := c.errLocked(); err != nil {
+	if err := c.err; err != nil {
 		c.mu.Unlock()
 		return nil, fmt.Errorf("%w: %w", errRefused, err)
 	}
@@ -73,17 +74,14 @@ func (c *calls) do(ctx context.Context, start func() raft.Future) (raft.Future, 
 
 // fail stops the store with err as the reason. Later calls have no effect.
 func (c *calls) fail(err error) {
-	c.mu.Lock()
-	first := c.err == nil
-	if first {
+	c.failOnce.Do(func() {
+		c.mu.Lock()
 		c.err = err
-	}
-	c.mu.Unlock()
-	if first {
+		c.mu.Unlock()
 		c.logger.Error("store stopped", "err", err)
 		c.onFail()
 		close(c.failedc)
-	}
+	})
 }
 
 // Failed returns a channel that is closed when the store fails. Err then
@@ -95,22 +93,16 @@ func (c *calls) Failed() <-chan struct{} { return c.failedc }
 func (c *calls) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.errLocked()
-}
-
-func (c *calls) errLocked() error {
-	if c.err == nil && c.closing {
-		return resource.ErrClosed
-	}
 	return c.err
 }
 
 // failure returns the reason for the failure of the store, or nil if the store
 // has not failed.
 func (c *calls) failure() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.err
+	if err := c.Err(); !errors.Is(err, resource.ErrClosed) {
+		return err
+	}
+	return nil
 }
 
 // withReason returns err, or the result of Err if err is the resource.ErrClosed
@@ -126,19 +118,14 @@ func (c *calls) withReason(err error) error {
 func (c *calls) refuse() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.closing = true
+	c.err = cmp.Or(c.err, resource.ErrClosed)
 }
 
 // drain waits for the pending calls, at most drainTimeout.
 func (c *calls) drain() {
 	drained := make(chan struct{})
 	go func() { c.pending.Wait(); close(drained) }()
-	timeout := time.NewTimer(drainTimeout)
-	defer timeout.Stop()
-	select {
-	case <-drained:
-	case <-timeout.C:
-	}
+	backoff.Sleep(context.Background(), drainTimeout, drained)
 }
 
 // untilDeadline returns the time until the deadline of ctx, at least 1 ns. It

@@ -42,19 +42,14 @@ type Config struct {
 	// Heartbeat. The value must be equal on all servers. Default 1 s, minimum
 	// 20 ms.
 	Heartbeat time.Duration
-	// SnapshotInterval is the time between two checks whether a snapshot is
-	// due. Default 30 s, minimum 20 ms.
-	SnapshotInterval time.Duration
-	// SnapshotThreshold is the number of entries between two snapshots. Default
-	// 8192.
-	SnapshotThreshold uint64
-	// TrailingLogs is the number of entries that stay in the log after a
+	// Tests lower the following values. 0 means the default.
+	snapshotInterval  time.Duration // time between two checks whether a snapshot is due; default 30 s
+	snapshotThreshold uint64        // number of entries between two snapshots; default 8192
+	// trailingLogs is the number of entries that stay in the log after a
 	// snapshot. A server that missed fewer entries needs no snapshot. Default
 	// 10240.
-	TrailingLogs uint64
-	// SegmentSize is the size of one log file in bytes, allocated when the file
-	// is created. Default 64 MiB, minimum 4096 bytes, maximum 1 GiB.
-	SegmentSize int
+	trailingLogs uint64
+	segmentSize  int // size of one log file in bytes; default 64 MiB
 }
 
 const (
@@ -87,10 +82,10 @@ func (c Config) withDefaults() Config {
 		c.OpsVersion = func() (int, string) { return resource.OpsVersion, "" }
 	}
 	c.Heartbeat = cmp.Or(c.Heartbeat, time.Second)
-	c.SnapshotInterval = cmp.Or(c.SnapshotInterval, 30*time.Second)
-	c.SnapshotThreshold = cmp.Or(c.SnapshotThreshold, 8192)
-	c.TrailingLogs = cmp.Or(c.TrailingLogs, 10240)
-	c.SegmentSize = cmp.Or(c.SegmentSize, 64<<20)
+	c.snapshotInterval = cmp.Or(c.snapshotInterval, 30*time.Second)
+	c.snapshotThreshold = cmp.Or(c.snapshotThreshold, 8192)
+	c.trailingLogs = cmp.Or(c.trailingLogs, 10240)
+	c.segmentSize = cmp.Or(c.segmentSize, 64<<20)
 	return c
 }
 
@@ -108,12 +103,6 @@ func (c *Config) validate() error {
 	}
 	if c.Heartbeat < minHeartbeat {
 		faults = append(faults, fmt.Errorf("Heartbeat %v is below %v", c.Heartbeat, minHeartbeat))
-	}
-	if c.SnapshotInterval < minHeartbeat {
-		faults = append(faults, fmt.Errorf("SnapshotInterval %v is below %v", c.SnapshotInterval, minHeartbeat))
-	}
-	if c.SegmentSize < 4096 || c.SegmentSize > 1<<30 {
-		faults = append(faults, fmt.Errorf("SegmentSize %d is not within 4096 bytes and 1 GiB", c.SegmentSize))
 	}
 	if len(faults) > 0 {
 		return fmt.Errorf("raft store: %w", errors.Join(faults...))
@@ -133,9 +122,9 @@ func (c *Config) raftConfig() *raft.Config {
 	rc.LeaderLeaseTimeout = c.Heartbeat * 3 / 4
 	rc.CommitTimeout = commitTimeout
 	rc.MaxAppendEntries, rc.BatchApplyCh = maxBatch, true
-	rc.SnapshotInterval = c.SnapshotInterval
-	rc.SnapshotThreshold = c.SnapshotThreshold
-	rc.TrailingLogs = c.TrailingLogs
+	rc.SnapshotInterval = c.snapshotInterval
+	rc.SnapshotThreshold = c.snapshotThreshold
+	rc.TrailingLogs = c.trailingLogs
 	rc.ShutdownOnRemove = false // a removed server serves eventual reads until it is closed
 	rc.NoLegacyTelemetry = true
 	return rc

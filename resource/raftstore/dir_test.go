@@ -30,7 +30,7 @@ func openFails(t *testing.T, cfg Config, want ...string) {
 }
 
 func TestOpen_Refuses(t *testing.T) {
-	openFails(t, Config{Node: "A.b", Heartbeat: time.Millisecond, SegmentSize: 1}, "Node", "Dir is required", "Stream is required", "Heartbeat", "SegmentSize")
+	openFails(t, Config{Node: "A.b", Heartbeat: time.Millisecond}, "Node", "Dir is required", "Stream is required", "Heartbeat")
 
 	nw := loopback(t)
 	dir := t.TempDir()
@@ -63,7 +63,7 @@ func writeTest(t *testing.T, path, content string) string {
 func TestOpen_Again(t *testing.T) {
 	nw := loopback(t)
 	cfg := nw.config(t, "a", t.TempDir())
-	cfg.TrailingLogs = 5
+	cfg.trailingLogs = 5
 	s := mustOpen(t, cfg)
 	if err := s.Bootstrap([]string{"a"}); err != nil {
 		t.Fatal(err)
@@ -112,7 +112,7 @@ func TestOpen_Again(t *testing.T) {
 func TestOpen_DamagedFiles(t *testing.T) {
 	nw := loopback(t)
 	cfg := nw.config(t, "a", t.TempDir())
-	cfg.TrailingLogs = 5
+	cfg.trailingLogs = 5
 	s := mustOpen(t, cfg)
 	if err := s.Bootstrap([]string{"a"}); err != nil {
 		t.Fatal(err)

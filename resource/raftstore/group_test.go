@@ -217,7 +217,7 @@ func TestBootstrap_Refuses(t *testing.T) {
 func TestInstallSnapshot(t *testing.T) {
 	testutil.Cluster(t)
 	nw := loopback(t)
-	all := group(t, nw, func(c *Config) { c.TrailingLogs, c.SegmentSize = 5, 4096 })
+	all := group(t, nw, func(c *Config) { c.trailingLogs, c.segmentSize = 5, 4096 })
 	leader := awaitLeader(t, values(all)...)
 	away := values(all, leader)[0]
 	put(t, leader, "old", "1")

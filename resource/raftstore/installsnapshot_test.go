@@ -27,7 +27,7 @@ import (
 func TestInstallSnapshot_UncommittedEntryAfter(t *testing.T) {
 	testutil.Cluster(t)
 	nw := loopback(t)
-	all := group(t, nw, func(c *Config) { c.TrailingLogs, c.SegmentSize = 5, 4096 })
+	all := group(t, nw, func(c *Config) { c.trailingLogs, c.segmentSize = 5, 4096 })
 	leader := awaitLeader(t, values(all)...)
 	away := values(all, leader)[0]
 	node, dir := away.cfg.Node, away.cfg.Dir
@@ -196,7 +196,7 @@ func TestChurn(t *testing.T) {
 	nw := loopback(t)
 	small := func(c *Config) {
 		shortHeartbeat(c)
-		c.SegmentSize, c.TrailingLogs, c.SnapshotThreshold, c.SnapshotInterval = 4096, 20, 10, 20*time.Millisecond
+		c.segmentSize, c.trailingLogs, c.snapshotThreshold, c.snapshotInterval = 4096, 20, 10, 20*time.Millisecond
 	}
 	all := group(t, nw, small)
 	awaitLeader(t, values(all)...)

@@ -34,8 +34,8 @@ const killWriters = 4
 func killConfig(dir string, l *layer) Config {
 	return Config{
 		Node: "a", Dir: dir, Stream: l, Logger: testLogger(),
-		Heartbeat: 100 * time.Millisecond, SegmentSize: 16 << 10,
-		SnapshotInterval: 20 * time.Millisecond, SnapshotThreshold: 40, TrailingLogs: 20,
+		Heartbeat: 100 * time.Millisecond, segmentSize: 16 << 10,
+		snapshotInterval: 20 * time.Millisecond, snapshotThreshold: 40, trailingLogs: 20,
 	}
 }
 

@@ -33,8 +33,9 @@ type leadership struct {
 
 	changed broadcast.Broadcast // notified after view has changed
 
-	mu   sync.Mutex
-	view view
+	mu      sync.Mutex
+	view    view
+	endTerm context.CancelFunc // cancels view.leading; nil if view.leading is nil
 }
 
 // view is the leadership as this server observes it.
@@ -42,13 +43,12 @@ type view struct {
 	leader string // node name of the leader; "" if none is known
 	// term is the term in which this server leads, after it has applied the
 	// entries of all earlier terms. term is 0 while this server does not lead.
-	term     uint64
-	restores uint64 // number of snapshots that became the state
+	term uint64
+	// leading is the context of RunWhileLeader. It ends when this server stops
+	// leading the term, or when a snapshot becomes the state. It is nil while
+	// term is 0.
+	leading context.Context
 }
-
-// sameTerm reports whether a function of RunWhileLeader that began in view v
-// can continue in view w.
-func (v view) sameTerm(w view) bool { return v.term == w.term && v.restores == w.restores }
 
 // current returns the view and a channel that is closed when the view changes.
 func (l *leadership) current() (view, <-chan struct{}) {
@@ -61,21 +61,35 @@ func (l *leadership) current() (view, <-chan struct{}) {
 func (l *leadership) setView(leader string, term uint64) {
 	l.mu.Lock()
 	old := l.view
-	v := view{leader: leader, term: term, restores: old.restores}
-	l.view = v
+	l.view.leader = leader
+	if term != old.term {
+		l.setTermLocked(term)
+	}
+	changed := l.view != old
 	l.mu.Unlock()
-	if old != v {
+	if changed {
 		l.changed.Notify()
 	}
-	if old.leader != v.leader && v.leader != "" {
-		l.logger.Info("leader elected", "leader", v.leader)
+	if old.leader != leader && leader != "" {
+		l.logger.Info("leader elected", "leader", leader)
 	}
 }
 
-// restored records that a snapshot became the state.
+// setTermLocked ends the context of the previous term and begins term.
+func (l *leadership) setTermLocked(term uint64) {
+	if l.endTerm != nil {
+		l.endTerm()
+	}
+	l.view.term, l.view.leading, l.endTerm = term, nil, nil
+	if term != 0 {
+		l.view.leading, l.endTerm = context.WithCancel(context.Background())
+	}
+}
+
+// restored is called after a snapshot became the state.
 func (l *leadership) restored() {
 	l.mu.Lock()
-	l.view.restores++
+	l.setTermLocked(l.view.term)
 	l.mu.Unlock()
 	l.changed.Notify()
 }
@@ -205,19 +219,19 @@ func (l *leadership) LeaderChanged() <-chan struct{} {
 // RunWhileLeader returns nil when ctx ends, another error of fn when fn fails,
 // and the error of the store when the store closes or fails.
 func (l *leadership) RunWhileLeader(ctx context.Context, fn func(context.Context) error) error {
-	var done view // view in which fn completed its work
+	var done context.Context // view.leading when fn completed its work
 	for {
 		v, changed := l.current()
 		if err := l.Err(); err != nil && ctx.Err() == nil {
 			return err
 		}
-		if v.term != 0 && !v.sameTerm(done) && ctx.Err() == nil {
-			finished, err := l.runTerm(ctx, v, fn)
+		if v.leading != nil && v.leading != done && ctx.Err() == nil {
+			finished, err := l.runTerm(ctx, v.leading, fn)
 			if err != nil && ctx.Err() == nil {
 				return err
 			}
 			if finished {
-				done = v
+				done = v.leading
 			}
 			continue
 		}
@@ -233,50 +247,25 @@ func (l *leadership) RunWhileLeader(ctx context.Context, fn func(context.Context
 	}
 }
 
-// runTerm calls fn once. finished is false if fn must be called again while
-// this server leads, even in the same term.
+// runTerm calls fn once, with a context that ends with ctx and leading.
+// finished is false if fn must be called again while this server leads, even in
+// the same term.
 func (l *leadership) runTerm(
-	ctx context.Context, term view, fn func(context.Context) error,
+	ctx, leading context.Context, fn func(context.Context) error,
 ) (finished bool, err error) {
 	termCtx, cancel := context.WithCancel(ctx)
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		defer cancel()
-		l.waitTermEnd(termCtx, term)
-	})
+	defer cancel()
+	defer context.AfterFunc(leading, cancel)()
 	err = fn(termCtx)
-	lost := termCtx.Err() != nil
-	cancel()
-	wg.Wait()
 	switch {
-	case err == nil || lost:
+	case err == nil || termCtx.Err() != nil:
 		return true, nil
 	case errors.Is(err, resource.ErrNotLeader), errors.Is(err, resource.ErrUnknownOutcome),
 		errors.Is(err, resource.ErrReadOnly):
 		// Either the term has ended and the view is outdated, or a leadership
 		// transfer failed.
-		ctx, cancel := context.WithTimeout(ctx, runRetry)
-		defer cancel()
-		l.waitTermEnd(ctx, term)
+		backoff.Sleep(ctx, runRetry, leading.Done())
 		return false, nil
 	}
 	return true, err
-}
-
-// waitTermEnd waits until this server no longer leads the term, the store
-// fails, or ctx ends.
-func (l *leadership) waitTermEnd(ctx context.Context, term view) {
-	for {
-		v, changed := l.current()
-		if !v.sameTerm(term) {
-			return
-		}
-		select {
-		case <-changed:
-		case <-l.failedc:
-			return
-		case <-ctx.Done():
-			return
-		}
-	}
 }

@@ -219,11 +219,7 @@ func (m *membership) TransferLeadership(ctx context.Context) error {
 	if len(others) == 0 {
 		return errors.New("transfer leadership: this server is the only voter")
 	}
-	attempts := []func() raft.Future{func() raft.Future { return m.raft.LeadershipTransfer() }}
-	for _, node := range others {
-		attempts = append(attempts, m.transferTo(node))
-	}
-	return m.transfer(ctx, attempts)
+	return m.transfer(ctx, append([]string{""}, others...))
 }
 
 // TransferLeadershipTo transfers leadership to node, which must be a voter,
@@ -243,7 +239,7 @@ func (m *membership) TransferLeadershipTo(ctx context.Context, node string) erro
 	case !slices.Contains(voters, node):
 		return fmt.Errorf("transfer leadership: %s is not a voter; the voters are %v", node, voters)
 	}
-	if err := m.transfer(ctx, []func() raft.Future{m.transferTo(node)}); err != nil {
+	if err := m.transfer(ctx, []string{node}); err != nil {
 		return err
 	}
 	return m.awaitLeader(ctx, node)
@@ -274,29 +270,28 @@ func (m *membership) awaitLeader(ctx context.Context, node string) error {
 	}
 }
 
-func (m *membership) transferTo(node string) func() raft.Future {
-	srv := voter(node)
-	return func() raft.Future { return m.raft.LeadershipTransferToServer(srv.ID, srv.Address) }
-}
-
-// transfer runs the attempts in order until one succeeds.
-func (m *membership) transfer(ctx context.Context, attempts []func() raft.Future) (err error) {
+// transfer transfers leadership to the first of nodes that takes it. The node
+// "" is the voter with the longest log.
+func (m *membership) transfer(ctx context.Context, nodes []string) (err error) {
 	defer m.trans.holdback.suspend()()
-	for len(attempts) > 0 {
-		_, err = m.do(ctx, attempts[0])
-		switch {
-		case err == nil:
-			return nil
-		case errors.Is(err, raft.ErrLeadershipTransferInProgress): // of another caller or of the last attempt
+	for _, node := range nodes {
+		start := func() raft.Future { return m.raft.LeadershipTransfer() }
+		if srv := voter(node); node != "" {
+			start = func() raft.Future { return m.raft.LeadershipTransferToServer(srv.ID, srv.Address) }
+		}
+		_, err = m.do(ctx, start)
+		for errors.Is(err, raft.ErrLeadershipTransferInProgress) { // of another caller or of the last attempt
 			backoff.Sleep(ctx, barrierRetry, nil)
 			if err = ctx.Err(); err == nil {
-				continue
+				_, err = m.do(ctx, start)
 			}
+		}
+		if err == nil {
+			return nil
 		}
 		if err = readError(err); ctx.Err() != nil || errors.Is(err, resource.ErrNotLeader) {
 			break
 		}
-		attempts = attempts[1:]
 	}
 	return fmt.Errorf("transfer leadership: %w", err)
 }

@@ -105,6 +105,6 @@ func (nw *network) config(t testing.TB, node, dir string) Config {
 	return Config{
 		Node: node, Dir: dir, Stream: nw.layer(node),
 		Logger:    testLogger().With("node", node),
-		Heartbeat: 4 * time.Second, SegmentSize: 256 << 10,
+		Heartbeat: 4 * time.Second, segmentSize: 256 << 10,
 	}
 }

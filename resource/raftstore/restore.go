@@ -34,12 +34,10 @@ const (
 )
 
 // Snapshot is the state at one moment. A referenced Snapshot keeps that state
-// in memory.
+// in memory. WriteTo writes the data of a snapshot file.
 type Snapshot struct {
-	// Index is the store index of the last change in the snapshot. Term is the
-	// Raft term of the leader.
-	Index, Term uint64
-	state       *memory.Snapshot
+	*memory.Snapshot
+	Term uint64 // Raft term of the leader
 }
 
 // Snapshot returns the current state, with everything that was acknowledged
@@ -49,18 +47,7 @@ func (s *Store) Snapshot(ctx context.Context) (*Snapshot, error) {
 	if err := s.checkFresh(ctx, resource.Strong); err != nil {
 		return nil, fmt.Errorf("save snapshot: %w", err)
 	}
-	term, state := s.raft.CurrentTerm(), s.state.Snapshot()
-	return &Snapshot{Index: state.Index(), Term: term, state: state}, nil
-}
-
-// WriteTo writes the snapshot to w, as the data of a snapshot file.
-func (s *Snapshot) WriteTo(w io.Writer) (int64, error) { return s.state.WriteTo(w) }
-
-// RestoreResult describes a restore.
-type RestoreResult struct {
-	// Index is the store index and the version of all restored resources.
-	Index  uint64
-	Totals memory.SnapshotTotals
+	return &Snapshot{Term: s.raft.CurrentTerm(), Snapshot: s.state.Snapshot()}, nil
 }
 
 // restorer restores snapshots that an operator sends.
@@ -88,16 +75,18 @@ type restore struct {
 // majority has the new state. Watches end with resource.ErrWatchReset, and
 // RunWhileLeader calls its function again.
 //
-// All restored resources get one new version and index (see nextIndex). Restore
+// Restore returns the totals of the new state. All restored resources get one
+// new version and index, the index of the totals (see nextIndex). Restore
 // succeeds only on the leader; other servers return resource.ErrNotLeader. It
 // returns resource.ErrUnknownOutcome if leadership was lost or ctx ended. The
 // state is then the old or the new state.
-func (r *restorer) Restore(ctx context.Context, m Manifest, data io.Reader) (RestoreResult, error) {
+func (r *restorer) Restore(ctx context.Context, m Manifest, data io.Reader) (memory.SnapshotTotals, error) {
+	var totals memory.SnapshotTotals
 	if err := m.check(); err != nil {
-		return RestoreResult{}, err
+		return totals, err
 	}
 	if !r.mu.TryLock() {
-		return RestoreResult{}, ErrRestoring
+		return totals, ErrRestoring
 	}
 	unlock := true
 	defer func() {
@@ -106,11 +95,11 @@ func (r *restorer) Restore(ctx context.Context, m Manifest, data io.Reader) (Res
 		}
 	}()
 	if _, err := r.leadership.leaderTerm(ctx); err != nil {
-		return RestoreResult{}, fmt.Errorf("restore snapshot: %w", err)
+		return totals, fmt.Errorf("restore snapshot: %w", err)
 	}
 	in, totals, err := r.receive(m, data)
 	if err != nil {
-		return RestoreResult{}, err
+		return totals, err
 	}
 	defer removeSpool(in)
 	index, size := r.nextIndex(totals.Index), int64(0)
@@ -119,18 +108,19 @@ func (r *restorer) Restore(ctx context.Context, m Manifest, data io.Reader) (Res
 		return err
 	})
 	if err != nil {
-		return RestoreResult{}, err
+		return totals, err
 	}
 	if err := ctx.Err(); err != nil {
 		removeSpool(out)
-		return RestoreResult{}, err
+		return totals, err
 	}
 	unlock = false
 	if err := r.install(ctx, index, size, out, r.mu.Unlock); err != nil {
-		return RestoreResult{}, fmt.Errorf("restore snapshot: %w", err)
+		return totals, fmt.Errorf("restore snapshot: %w", err)
 	}
 	r.logger.Info("snapshot restored", "index", index, "count", totals.Resources, "snapshot_index", totals.Index)
-	return RestoreResult{Index: index, Totals: totals}, nil
+	totals.Index = index
+	return totals, nil
 }
 
 // nextIndex returns the index of a restore. The index is above every index that

@@ -17,6 +17,7 @@ import (
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/resource"
+	"github.com/wanfed/wanfed/resource/memory"
 )
 
 // checkNoSpools checks that the data directory of s has no temporary files of
@@ -33,7 +34,7 @@ func checkNoSpools(t *testing.T, s *Store) {
 // longHeartbeat is for tests that lose leaders only on purpose.
 func longHeartbeat(c *Config) { c.Heartbeat = time.Second }
 
-func mustRestore(t testing.TB, s *Store, m Manifest, data []byte) RestoreResult {
+func mustRestore(t testing.TB, s *Store, m Manifest, data []byte) memory.SnapshotTotals {
 	t.Helper()
 	out, err := s.Restore(t.Context(), m, bytes.NewReader(data))
 	if err != nil {
@@ -56,7 +57,7 @@ func TestRestore(t *testing.T) {
 	put(t, s, "later", "1")
 	last := s.LastIndex()
 	out := mustRestore(t, s, m, data)
-	if out.Index <= last || out.Totals.Resources != 2 {
+	if out.Index <= last || out.Resources != 2 {
 		t.Errorf("Restore() = %+v, want 2 resources and an index above %d", out, last)
 	}
 	check := func(s *Store) {

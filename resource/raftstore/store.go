@@ -112,7 +112,7 @@ func (s *Store) openLog(rc *raft.Config) (raft.SnapshotStore, error) {
 	}
 	err = recovered(func() (err error) {
 		s.log, err = raftlog.Open(raftlog.Config{
-			Dir: filepath.Join(dir, logDir), SegmentSize: s.cfg.SegmentSize,
+			Dir: filepath.Join(dir, logDir), SegmentSize: s.cfg.segmentSize,
 			Snapshots: snapshots, Logger: s.logger, Fail: s.fail,
 		})
 		return err

@@ -44,7 +44,7 @@ func (s *Service) SaveSnapshot(_ *pb.SaveSnapshotRequest, stream grpc.ServerStre
 	}
 	m := raftstore.Manifest{
 		Version: version.Version, Datacenter: s.DC, Node: s.Node, CreatedAt: time.Now(),
-		Index: saved.Index, Term: saved.Term,
+		Index: saved.Index(), Term: saved.Term,
 	}
 	if err := stream.Send(&pb.SnapshotPart{Part: &pb.SnapshotPart_Manifest{Manifest: m.Proto()}}); err != nil {
 		return err
@@ -113,7 +113,7 @@ func (s *Service) RestoreSnapshot(stream grpc.ClientStreamingServer[pb.SnapshotP
 		}
 		return err
 	}
-	return stream.SendAndClose(&pb.RestoreSnapshotResponse{Index: out.Index, Resources: uint64(out.Totals.Resources)})
+	return stream.SendAndClose(&pb.RestoreSnapshotResponse{Index: out.Index, Resources: uint64(out.Resources)})
 }
 
 // partReader reads the data of received messages.
