@@ -252,9 +252,9 @@ func (s *State) Restore(r io.Reader) error {
 		return fmt.Errorf("restore snapshot: %w", err)
 	}
 	s.mu.Lock()
-	if s.closed.Load() {
+	if err := s.Err(); err != nil {
 		s.mu.Unlock()
-		return resource.ErrClosed
+		return err
 	}
 	woken := s.replaceLocked(in)
 	s.mu.Unlock()
@@ -348,21 +348,21 @@ func readRecords(src io.Reader, visit func(record) error) error {
 	if _, err := io.ReadFull(r, magic); err != nil || string(magic) != snapshotMagic {
 		return fmt.Errorf("it does not begin with %q: it is not a snapshot, or a newer version of wanfed wrote it", snapshotMagic)
 	}
-	in := recordReader{r: r}
+	var body bytes.Buffer
 	var index, count uint64 // store index; number of resources
 	for n := 1; ; n++ {
-		kind, body, err := in.next()
+		kind, err := readRecord(r, &body)
 		switch {
 		case err != nil:
 		case (n == 1) != (kind == recordIndex):
 			err = errors.New("the index is not the first record")
 		case kind == recordEnd:
-			if err = in.checkEnd(body, count); err == nil {
+			if err = checkEnd(r, body.Bytes(), count); err == nil {
 				return nil
 			}
 		default:
 			var rec record
-			if rec, err = decodeRecord(kind, body, index); err != nil {
+			if rec, err = decodeRecord(kind, body.Bytes(), index); err != nil {
 				break
 			}
 			switch kind {
@@ -425,49 +425,25 @@ func decodeIndexed(body []byte, what string, m proto.Message) (uint64, error) {
 	return v, nil
 }
 
-// recordReader reads records without decoding their bodies.
-type recordReader struct {
-	r    *bufio.Reader
-	used int // bytes of the last body that are in the buffer of r
-	buf  bytes.Buffer
-}
-
-// skip moves to the end of the last record.
-func (in *recordReader) skip() error {
-	_, err := in.r.Discard(in.used)
-	in.used = 0
-	return err
-}
-
-// next returns the next record. The body is valid until the following call. The
+// readRecord reads the next record from r, and stores the body in buf. The
 // memory for a large body grows with the bytes that were read, not with the
 // length in the record.
-func (in *recordReader) next() (kind byte, body []byte, err error) {
-	if err := in.skip(); err != nil {
-		return 0, nil, err
+func readRecord(r *bufio.Reader, buf *bytes.Buffer) (kind byte, err error) {
+	if kind, err = r.ReadByte(); err != nil {
+		return 0, truncated(err)
 	}
-	if kind, err = in.r.ReadByte(); err != nil {
-		return 0, nil, truncated(err)
-	}
-	n, err := binary.ReadUvarint(in.r)
+	n, err := binary.ReadUvarint(r)
 	if err != nil {
-		return 0, nil, truncated(err)
+		return 0, truncated(err)
 	}
 	if n > maxRecord {
-		return 0, nil, fmt.Errorf("its length, %d bytes, is above %d", n, maxRecord)
+		return 0, fmt.Errorf("its length, %d bytes, is above %d", n, maxRecord)
 	}
-	if int(n) <= in.r.Size() {
-		if body, err = in.r.Peek(int(n)); err != nil {
-			return 0, nil, truncated(err)
-		}
-		in.used = int(n)
-		return kind, body, nil
+	buf.Reset()
+	if _, err := io.CopyN(buf, r, int64(n)); err != nil {
+		return 0, truncated(err)
 	}
-	in.buf.Reset()
-	if _, err := io.CopyN(&in.buf, in.r, int64(n)); err != nil {
-		return 0, nil, truncated(err)
-	}
-	return kind, in.buf.Bytes(), nil
+	return kind, nil
 }
 
 func truncated(err error) error {
@@ -485,8 +461,9 @@ func uvarint(body []byte) (uint64, error) {
 	return v, nil
 }
 
-// checkEnd checks the body of the end record in a snapshot of count resources.
-func (in *recordReader) checkEnd(body []byte, count uint64) error {
+// checkEnd checks the body of the end record in a snapshot of count resources,
+// and that r ends after the record.
+func checkEnd(r *bufio.Reader, body []byte, count uint64) error {
 	want, err := uvarint(body)
 	if err != nil {
 		return err
@@ -494,10 +471,7 @@ func (in *recordReader) checkEnd(body []byte, count uint64) error {
 	if want != count {
 		return fmt.Errorf("the snapshot has %d resources, but its end record has %d", count, want)
 	}
-	if err := in.skip(); err != nil {
-		return err
-	}
-	if _, err := in.r.ReadByte(); !errors.Is(err, io.EOF) {
+	if _, err := r.ReadByte(); !errors.Is(err, io.EOF) {
 		return errors.New("there is data after the end record")
 	}
 	return nil

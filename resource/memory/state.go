@@ -3,6 +3,7 @@
 package memory
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,7 +26,7 @@ type State struct {
 	own     *tables    // tables of the writer; guarded by writeMu
 
 	published atomic.Pointer[tables] // tables of readers; replaced with mu held
-	closed    atomic.Bool            // set with mu held
+	closed    atomic.Pointer[error]  // reason of the first Close or Fail, set with mu held; nil before
 	epoch     atomic.Uint64          // number of restores; changed with mu held
 	retained  atomic.Int64           // bytes of events that topics retain for slow watches
 	limits    limits
@@ -55,15 +56,29 @@ func (s *State) Index() uint64 {
 	return s.index
 }
 
-// Close ends watches and waits with resource.ErrClosed. Later calls return the
-// same error. Close is idempotent.
-func (s *State) Close() {
+// Close closes the state with resource.ErrClosed. Close is idempotent.
+func (s *State) Close() { s.Fail(resource.ErrClosed) }
+
+// Fail ends watches and waits with err, and makes later calls return err. Fail
+// has no effect on a state that is closed.
+func (s *State) Fail(err error) {
 	s.mu.Lock()
-	s.closed.Store(true)
+	if !s.closed.CompareAndSwap(nil, &err) {
+		s.mu.Unlock()
+		return
+	}
 	s.moved.Notify()
 	ended := s.endTopicsLocked()
 	s.mu.Unlock()
 	wakeAll(ended)
+}
+
+// Err returns the reason why the state is closed, or nil if it is not.
+func (s *State) Err() error {
+	if reason := s.closed.Load(); reason != nil {
+		return *reason
+	}
+	return nil
 }
 
 // Read implements the eventual Read of resource.Backend.
@@ -163,8 +178,8 @@ func (s *State) commit(b *batch, index uint64) (woken []*item, err error) {
 	b.dropDeletions()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed.Load() {
-		return nil, resource.ErrClosed
+	if err := s.Err(); err != nil {
+		return nil, err
 	}
 	if len(b.events) == 0 {
 		return nil, nil
@@ -175,15 +190,7 @@ func (s *State) commit(b *batch, index uint64) (woken []*item, err error) {
 	return s.publishLocked(b.events), nil
 }
 
-func (s *State) usable(ctx context.Context) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	if s.closed.Load() {
-		return resource.ErrClosed
-	}
-	return nil
-}
+func (s *State) usable(ctx context.Context) error { return cmp.Or(ctx.Err(), s.Err()) }
 
 // Wait implements resource.Backend.
 func (s *State) Wait(ctx context.Context, q resource.Query, after uint64) error {
@@ -234,11 +241,8 @@ func (s *State) WaitIndex(ctx context.Context, index uint64) error {
 	for {
 		moved := s.moved.Wait()
 		at := s.Index()
-		switch {
-		case s.closed.Load():
-			return resource.ErrClosed
-		case at >= index:
-			return nil
+		if err := s.Err(); err != nil || at >= index {
+			return err
 		}
 		select {
 		case <-moved:

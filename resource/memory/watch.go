@@ -82,8 +82,8 @@ func (s *State) follow(sel selection) (*watch, view, error) {
 	w := &watch{s: s, sel: sel, donec: make(chan struct{})}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed.Load() {
-		return nil, view{}, resource.ErrClosed
+	if err := s.Err(); err != nil {
+		return nil, view{}, err
 	}
 	w.topic, w.epoch = s.joinTopicLocked(sel.typ, sel.key), s.epoch.Load()
 	w.at = w.topic.join()
@@ -120,11 +120,12 @@ func (w *watch) sleep(ctx context.Context, at *item) error {
 func (w *watch) take() (ev *pb.WatchEvent, at *item, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	closed := w.s.Err()
 	switch {
 	case w.err != nil:
 		return nil, nil, w.err
-	case w.s.closed.Load():
-		return nil, nil, w.failLocked(resource.ErrClosed)
+	case closed != nil:
+		return nil, nil, w.failLocked(closed)
 	case w.epoch != w.s.epoch.Load(), w.at.next.Load() == cutOff:
 		return nil, nil, w.failLocked(resource.ErrWatchReset)
 	}

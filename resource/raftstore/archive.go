@@ -100,25 +100,27 @@ func (m Manifest) Header() ([]byte, error) {
 	return b.Bytes(), nil
 }
 
+// invalid returns a resource.ErrInvalid for what.
+func invalid(what, format string, args ...any) error {
+	return fmt.Errorf("%w %s: %w", resource.ErrInvalid, what, fmt.Errorf(format, args...))
+}
+
 // check returns a resource.ErrInvalid if no server can have written m.
 func (m Manifest) check() error {
-	invalid := func(format string, args ...any) error {
-		return fmt.Errorf("%w manifest: %s", resource.ErrInvalid, fmt.Sprintf(format, args...))
-	}
 	sum, err := hex.DecodeString(m.SHA256)
 	switch {
 	case tlsutil.CheckLabel(m.Datacenter) != nil:
-		return invalid("datacenter %q is not a datacenter name", m.Datacenter)
+		return invalid("manifest", "datacenter %q is not a datacenter name", m.Datacenter)
 	case tlsutil.CheckLabel(m.Node) != nil:
-		return invalid("node %q is not a node name", m.Node)
+		return invalid("manifest", "node %q is not a node name", m.Node)
 	case len(m.Version) > 128:
-		return invalid("version is longer than 128 bytes")
+		return invalid("manifest", "version is longer than 128 bytes")
 	case m.Size < 1 || m.Size > MaxArchiveSize:
-		return invalid("size %d is not within 1 and %d bytes", m.Size, int64(MaxArchiveSize))
+		return invalid("manifest", "size %d is not within 1 and %d bytes", m.Size, int64(MaxArchiveSize))
 	case m.Index == 0:
-		return invalid("index is 0")
+		return invalid("manifest", "index is 0")
 	case err != nil || len(sum) != sha256.Size:
-		return invalid("sha256 is not %d bytes in hex", sha256.Size)
+		return invalid("manifest", "sha256 is not %d bytes in hex", sha256.Size)
 	}
 	return nil
 }
@@ -127,7 +129,7 @@ func (m Manifest) check() error {
 // in datacenter dc.
 func (m Manifest) CheckDatacenter(dc string) error {
 	if m.Datacenter != dc {
-		return fmt.Errorf("%w snapshot: it is of datacenter %s, not of %s", resource.ErrInvalid, m.Datacenter, dc)
+		return invalid("snapshot", "it is of datacenter %s, not of %s", m.Datacenter, dc)
 	}
 	return nil
 }
@@ -136,36 +138,32 @@ func (m Manifest) CheckDatacenter(dc string) error {
 // resource.ErrInvalid that names the fault.
 func ParseHeader(b []byte) (Manifest, error) {
 	var m Manifest
-	invalid := func(format string, args ...any) (Manifest, error) {
-		return Manifest{}, fmt.Errorf("%w snapshot file: %w", resource.ErrInvalid, fmt.Errorf(format, args...))
-	}
 	rest, ok := bytes.CutPrefix(b, []byte(archiveMagic))
 	if !ok {
-		return invalid("it does not begin with %q", strings.TrimSpace(archiveMagic))
+		return m, invalid("snapshot file", "it does not begin with %q", strings.TrimSpace(archiveMagic))
 	}
 	format, rest, ok := bytes.Cut(rest, []byte("\n"))
 	switch n, err := strconv.ParseUint(string(format), 10, 31); {
 	case !ok || err != nil:
-		return invalid("its first line is damaged")
+		return m, invalid("snapshot file", "its first line is damaged")
 	case n > archiveFormat:
-		return invalid("its format is %d, and this version of wanfed knows %d: use a newer one", n, archiveFormat)
+		return m, invalid("snapshot file", "its format is %d, and this version of wanfed knows %d: use a newer one", n, archiveFormat)
 	case len(b) < HeaderSize:
-		return invalid("it is cut off within its header, after %d bytes", len(b))
+		return m, invalid("snapshot file", "it is cut off within its header, after %d bytes", len(b))
 	}
 	text, rest, _ := bytes.Cut(rest, []byte("\n"))
 	written, rest, ok := bytes.Cut(rest, []byte("\n"))
 	if !ok {
-		return invalid("its header is damaged")
+		return m, invalid("snapshot file", "its header is damaged")
 	}
 	sum := sha256.Sum256(b[:len(archiveMagic)+len(format)+1+len(text)+1])
-	padding := strings.Repeat(" ", len(rest)-1) + "\n"
-	if string(written) != hex.EncodeToString(sum[:]) || string(rest) != padding {
-		return invalid("its header is damaged: the checksum is another")
+	if string(written) != hex.EncodeToString(sum[:]) || string(bytes.TrimLeft(rest, " ")) != "\n" {
+		return m, invalid("snapshot file", "its header is damaged: the checksum is another")
 	}
 	dec := json.NewDecoder(bytes.NewReader(text))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(&m); err != nil {
-		return invalid("its manifest: %w", err)
+		return m, invalid("snapshot file", "its manifest: %w", err)
 	}
 	if err := m.check(); err != nil {
 		return Manifest{}, err
@@ -193,9 +191,6 @@ func ReadArchive(r io.Reader) (Manifest, memory.SnapshotTotals, error) {
 // checkData reads the data that m describes, and checks that r ends after the
 // data. A read error of r must be permanent.
 func checkData(r io.Reader, m Manifest) (memory.SnapshotTotals, error) {
-	invalid := func(format string, args ...any) error {
-		return fmt.Errorf("%w snapshot: %w", resource.ErrInvalid, fmt.Errorf(format, args...))
-	}
 	limited, checksum := &io.LimitedReader{R: r, N: m.Size}, sha256.New()
 	data := io.TeeReader(limited, checksum)
 	totals, scanErr := memory.ScanSnapshot(data)
@@ -205,15 +200,15 @@ func checkData(r io.Reader, m Manifest) (memory.SnapshotTotals, error) {
 	extra, _ := io.ReadFull(r, make([]byte, 1))
 	switch sum := hex.EncodeToString(checksum.Sum(nil)); {
 	case limited.N > 0:
-		return totals, invalid("it is cut off, with %d of %d bytes of data", m.Size-limited.N, m.Size)
+		return totals, invalid("snapshot", "it is cut off, with %d of %d bytes of data", m.Size-limited.N, m.Size)
 	case extra > 0:
-		return totals, invalid("something follows its %d bytes of data", m.Size)
+		return totals, invalid("snapshot", "something follows its %d bytes of data", m.Size)
 	case sum != m.SHA256:
-		return totals, invalid("it is damaged: the data's SHA-256 is %s, not %s as in its manifest", sum, m.SHA256)
+		return totals, invalid("snapshot", "it is damaged: the data's SHA-256 is %s, not %s as in its manifest", sum, m.SHA256)
 	case scanErr != nil:
-		return totals, invalid("%w", scanErr)
+		return totals, invalid("snapshot", "%w", scanErr)
 	case totals.Index != m.Index:
-		return totals, invalid("its data's index is %d, not %d as in its manifest", totals.Index, m.Index)
+		return totals, invalid("snapshot", "its data's index is %d, not %d as in its manifest", totals.Index, m.Index)
 	}
 	return totals, nil
 }

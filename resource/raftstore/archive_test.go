@@ -106,6 +106,8 @@ func TestReadArchive_Invalid(t *testing.T) {
 		{"header cut off early", whole[:len(archiveMagic)+2], "cut off within its header"},
 		{"manifest damaged", bytes.Replace(whole, []byte("dc1"), []byte("dc2"), 1), "its header is damaged"},
 		{"padding damaged", change(HeaderSize-2, 'x'), "its header is damaged"},
+		{"no padding", []byte(archiveMagic + "1\n{}\n" + strings.Repeat("x", HeaderSize-len(archiveMagic)-6) + "\n"),
+			"its header is damaged"},
 		{"no data", whole[:HeaderSize], "cut off, with 0 of"},
 		{"cut off", whole[:len(whole)-1], fmt.Sprintf("cut off, with %d of %d bytes", len(data)-1, len(data))},
 		{"longer", append(bytes.Clone(whole), 'x'), "something follows"},

@@ -46,7 +46,7 @@ func (s *Store) Commit(ctx context.Context, ops ...*pb.Op) ([]*pb.Resource, erro
 		return nil, fmt.Errorf("commit: %w", writeError(err))
 	}
 	res := f.(raft.ApplyFuture).Response().(result)
-	return res.resources, s.withReason(res.err)
+	return res.resources, res.err
 }
 
 // OpsVersion implements resource.ReplicatedBackend.
@@ -63,8 +63,7 @@ func (s *Store) Read(ctx context.Context, c resource.Consistency, id *pb.ID) (*p
 	if err := s.checkFresh(ctx, c); err != nil {
 		return nil, fmt.Errorf("read %s: %w", resource.IDString(id), err)
 	}
-	r, err := s.state.Read(ctx, id)
-	return r, s.withReason(err)
+	return s.state.Read(ctx, id)
 }
 
 // List implements resource.Backend. A strong list blocks for a round trip to a
@@ -75,40 +74,22 @@ func (s *Store) List(
 	if err := s.checkFresh(ctx, c); err != nil {
 		return nil, 0, fmt.Errorf("list %s: %w", resource.TypeString(q.Type), err)
 	}
-	all, index, err := s.state.List(ctx, q)
-	return all, index, s.withReason(err)
+	return s.state.List(ctx, q)
 }
 
 // ListByOwner implements resource.Backend.
 func (s *Store) ListByOwner(ctx context.Context, owner *pb.ID) ([]*pb.Resource, error) {
-	all, err := s.state.ListByOwner(ctx, owner)
-	return all, s.withReason(err)
+	return s.state.ListByOwner(ctx, owner)
 }
 
 // Watch implements resource.Backend. The watch returns changes after this
 // server has applied them.
-func (s *Store) Watch(q resource.Query) (resource.Watch, error) {
-	w, err := s.state.Watch(q)
-	if err != nil {
-		return nil, s.withReason(err)
-	}
-	return watch{w, s}, nil
-}
-
-type watch struct {
-	resource.Watch
-	s *Store
-}
-
-func (w watch) Next(ctx context.Context) (*pb.WatchEvent, error) {
-	ev, err := w.Watch.Next(ctx)
-	return ev, w.s.withReason(err)
-}
+func (s *Store) Watch(q resource.Query) (resource.Watch, error) { return s.state.Watch(q) }
 
 // Wait implements resource.Backend. Wait returns after this server has applied
 // a change.
 func (s *Store) Wait(ctx context.Context, q resource.Query, after uint64) error {
-	return s.withReason(s.state.Wait(ctx, q, after))
+	return s.state.Wait(ctx, q, after)
 }
 
 // ReadIndex implements resource.ReplicatedBackend. ReadIndex blocks for a round
@@ -122,7 +103,7 @@ func (s *Store) ReadIndex(ctx context.Context) (uint64, error) {
 
 // WaitIndex implements resource.ReplicatedBackend.
 func (s *Store) WaitIndex(ctx context.Context, index uint64) error {
-	return s.withReason(s.state.WaitIndex(ctx, index))
+	return s.state.WaitIndex(ctx, index)
 }
 
 // checkFresh returns nil if the state of this server is fresh enough for a read

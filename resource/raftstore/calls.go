@@ -27,7 +27,7 @@ var errRefused = errors.New("store takes no calls")
 // has failed, which ends the calls.
 type calls struct {
 	logger   *slog.Logger
-	onFail   func() // called once, by fail
+	onFail   func(error) // called once, by fail
 	failOnce sync.Once
 	failedc  chan struct{}  // closed by fail
 	donec    chan struct{}  // closed when Close stops waiting for pending calls
@@ -37,7 +37,7 @@ type calls struct {
 	err error // reason for the failure of the store; ErrClosed while the store closes; nil before
 }
 
-func newCalls(logger *slog.Logger, onFail func()) *calls {
+func newCalls(logger *slog.Logger, onFail func(error)) *calls {
 	return &calls{logger: logger, onFail: onFail, failedc: make(chan struct{}), donec: make(chan struct{})}
 }
 
@@ -51,20 +51,17 @@ func (c *calls) do(ctx context.Context, start func() raft.Future) (raft.Future, 
 		c.mu.Unlock()
 		return nil, fmt.Errorf("%w: %w", errRefused, err)
 	}
-	type result struct {
-		future raft.Future
-		err    error
-	}
-	resultc := make(chan result, 1)
+	futurec := make(chan raft.Future, 1)
 	c.pending.Go(func() {
 		f := start()
-		resultc <- result{f, f.Error()}
+		_ = f.Error() // waits; each later call returns the same result
+		futurec <- f
 	})
 	c.mu.Unlock()
 
 	select {
-	case r := <-resultc:
-		return r.future, r.err
+	case f := <-futurec:
+		return f, f.Error()
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	case <-c.donec:
@@ -79,7 +76,7 @@ func (c *calls) fail(err error) {
 		c.err = err
 		c.mu.Unlock()
 		c.logger.Error("store stopped", "err", err)
-		c.onFail()
+		c.onFail(err)
 		close(c.failedc)
 	})
 }
@@ -103,15 +100,6 @@ func (c *calls) failure() error {
 		return err
 	}
 	return nil
-}
-
-// withReason returns err, or the result of Err if err is the resource.ErrClosed
-// of a state that was closed because the store failed.
-func (c *calls) withReason(err error) error {
-	if errors.Is(err, resource.ErrClosed) {
-		return cmp.Or(c.Err(), err)
-	}
-	return err
 }
 
 // refuse makes every later call fail with resource.ErrClosed.

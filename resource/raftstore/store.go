@@ -58,7 +58,7 @@ func Open(cfg Config) (_ *Store, err error) {
 	state := memory.NewState()
 	s := &Store{
 		cfg: cfg, logger: cfg.Logger, state: state, streams: newStreams(cfg.Stream, cfg.Node),
-		calls: newCalls(cfg.Logger, state.Close), // Close of the state ends its watches and waits
+		calls: newCalls(cfg.Logger, state.Fail),
 	}
 	defer func() {
 		if err != nil {
