@@ -20,23 +20,27 @@ import (
 
 // AntiEntropyConfig configures an AntiEntropy. All fields are required.
 type AntiEntropyConfig struct {
-	DC      string
-	Backend resource.Backend
+	DC      string           // the local datacenter
+	Backend resource.Backend // the local store
 	// Apply writes a federation state in the primary, within applyTimeout.
 	Apply func(ctx context.Context, s *pb.FederationState) error
-	// PathsChanged returns a channel that is closed when the paths to the primary
-	// may have changed.
+	// PathsChanged returns a channel that is closed when the paths to the
+	// primary may have changed.
 	PathsChanged func() <-chan struct{}
 	Logger       *slog.Logger
 }
 
 const (
-	applyTimeout   = 10 * time.Second
+	applyTimeout = 10 * time.Second
+	// resyncInterval is the interval between two comparisons without a change.
 	resyncInterval = time.Minute
 )
 
-// AntiEntropy keeps the primary's federation state of this datacenter in sync
-// with the gateways in its catalog.
+// AntiEntropy keeps the federation state of this datacenter equal to the
+// gateways in its catalog. It compares the gateways with the local replica of
+// the state after every change of either. If they differ, it writes the current
+// state to the primary. It queues nothing. It writes a state again that was
+// deleted in the primary, because the deletion is replicated.
 type AntiEntropy struct {
 	cfg AntiEntropyConfig
 
@@ -46,10 +50,9 @@ type AntiEntropy struct {
 
 // AntiEntropyStatus is the state of an AntiEntropy.
 type AntiEntropyStatus struct {
-	LastApplied time.Time
-	// LastError is nil after a success.
-	LastError   error
-	LastErrorAt time.Time
+	LastApplied time.Time // time of the last write; zero: never
+	LastError   error     // nil after a success
+	LastErrorAt time.Time // time of the last error; zero: never
 }
 
 // NewAntiEntropy checks cfg.
@@ -67,16 +70,17 @@ func (a *AntiEntropy) Status() AntiEntropyStatus {
 	return a.status
 }
 
-// applied is the last applied state and the index of the local replicas at that
-// time. The version of the replica does not suffice: a replica that was created
-// and deleted between two rounds leaves no version.
-type applied struct {
+// appliedState is the last applied state and the local store's index of
+// federation states at that time. The version of the replica cannot replace the
+// index: a replica that was created and deleted between two rounds has no
+// version.
+type appliedState struct {
 	state *pb.FederationState
 	index uint64
 }
 
-// Run compares and applies until ctx ends. It belongs to the leader and must not
-// run twice at a time.
+// Run compares and writes until ctx ends. Only the leader calls it. Two calls
+// must not run at the same time.
 func (a *AntiEntropy) Run(ctx context.Context) error {
 	wake := make(chan struct{}, 1)
 	var wg sync.WaitGroup
@@ -89,7 +93,7 @@ func (a *AntiEntropy) Run(ctx context.Context) error {
 		wg.Go(func() { resource.Notify(ctx, a.cfg.Backend, q, wake) })
 	}
 
-	var last applied
+	var last appliedState
 	retry := backoff.Backoff{Min: minRetryPause, Max: maxRetryPause}
 	failing := false
 	for {
@@ -111,7 +115,7 @@ func (a *AntiEntropy) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-time.After(pause):
-			last = applied{} // the next round does not rely on earlier rounds
+			last = appliedState{} // write again, in case the last write was lost
 		case <-wake:
 		case <-pathsChanged:
 			retry.Reset()
@@ -124,8 +128,8 @@ func (a *AntiEntropy) stateQuery() resource.Query {
 	return resource.Query{Type: federation.StateType, Name: a.cfg.DC}
 }
 
-// sync compares once and applies the state if needed.
-func (a *AntiEntropy) sync(ctx context.Context, last *applied) error {
+// sync compares once and writes the state if needed.
+func (a *AntiEntropy) sync(ctx context.Context, last *appliedState) error {
 	gateways, err := catalog.ListGateways(ctx, a.cfg.Backend)
 	if err != nil {
 		return err
@@ -148,14 +152,14 @@ func (a *AntiEntropy) sync(ctx context.Context, last *applied) error {
 		return nil
 	}
 	if last.state != nil && last.index == index && federation.SameContent(last.state, want) {
-		return nil // applied; its replica has not arrived yet
+		return nil // the state was applied, and its replica has not arrived yet
 	}
 	applyCtx, cancel := context.WithTimeout(ctx, applyTimeout)
 	defer cancel()
 	if err := a.cfg.Apply(applyCtx, want); err != nil {
 		return err
 	}
-	*last = applied{state: want, index: index}
+	*last = appliedState{state: want, index: index}
 	a.cfg.Logger.Debug("federation state written to the primary", "count", len(gateways))
 	a.mu.Lock()
 	defer a.mu.Unlock()

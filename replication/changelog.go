@@ -19,23 +19,23 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// Limits of the change log. The latest commit is always kept, regardless of its
-// size.
+// Limits of the change log. The latest commit is kept regardless of its size.
 const (
 	maxLogChanges = 8192
 	maxLogBytes   = 16 << 20
 )
 
-// errEvicted reports that the log does not contain a follower's place any more.
-var errEvicted = errors.New("the follower lags too far, or the primary's records were restored: compare again")
+// errEvicted reports that the log does not contain the next commit of a
+// follower any more.
+var errEvicted = errors.New("the follower lags behind the log, or the primary restored a snapshot: compare again")
 
-// change is the change of one record. It contains the replica, or the id of a
-// deleted record. Both are shared and immutable.
+// change is the change of one resource. It contains the replica, or the id of a
+// deleted resource. Both are shared and immutable.
 type change struct {
 	kind    kind
-	put     *pb.Resource // nil if the record was deleted
-	deleted *pb.ID
-	size    int // encoded, in bytes
+	put     *pb.Resource // nil: the resource was deleted
+	deleted *pb.ID       // nil unless the resource was deleted
+	size    int          // encoded size in bytes
 }
 
 func (c change) id() *pb.ID {
@@ -45,18 +45,18 @@ func (c change) id() *pb.ID {
 	return c.deleted
 }
 
-// commit is the part of one commit of the primary's store that changes federated
-// resources.
+// commit contains the changes of federated resources in one commit of the
+// primary's store.
 type commit struct {
 	index    uint64
 	checksum uint64
 	changes  []change
-	size     int
+	size     int // of all changes, in bytes
 }
 
-// newCommit computes the sizes and the checksum. The encoding is deterministic:
-// all servers of the primary that federate the same kinds compute the same
-// checksum.
+// newCommit computes the sizes and the checksum. The checksum is equal on all
+// servers of the primary that federate the same kinds, because the encoding is
+// deterministic.
 func newCommit(kinds []kind, index uint64, changes []change) *commit {
 	c := &commit{index: index, changes: changes}
 	sum := sha256.New()
@@ -72,7 +72,7 @@ func newCommit(kinds []kind, index uint64, changes []change) *commit {
 		var err error
 		buf, err = proto.MarshalOptions{Deterministic: true}.MarshalAppend(buf[:0], m)
 		if err != nil {
-			panic(err) // the store had encoded it before
+			panic(err) // impossible: the store has encoded the message before
 		}
 		changes[i].size = len(buf)
 		c.size += len(buf)
@@ -87,31 +87,32 @@ func (c *commit) position() *pb.FollowPosition {
 	return &pb.FollowPosition{Index: c.index, Check: c.checksum}
 }
 
-// changeLog keeps the latest commits for all followers. A place in the log is
-// the number of the next commit to send. The methods may be called from any
+// changeLog keeps the latest commits for all followers. Each commit has a
+// number, which increases by one per commit. All methods may be called from any
 // goroutine.
 type changeLog struct {
-	moved broadcast.Broadcast // notified after every change
+	grown broadcast.Broadcast // notified after every change of the log
 
 	mu      sync.Mutex
-	ready   bool // the log continues the contents of the store
+	ready   bool // the log was started
 	commits []*commit
 	first   uint64             // number of commits[0]
 	before  *pb.FollowPosition // position before commits[0]
-	changes int
-	size    int
+	changes int                // in all commits
+	size    int                // of all commits, in bytes
 }
 
-// start empties the log and starts it at index. Earlier places become invalid.
+// start empties the log and starts it at a store index. Earlier commit numbers
+// become invalid.
 func (l *changeLog) start(index uint64) {
+	// The commit at index is unknown, so its checksum is unknown too. With a
+	// random checksum, no other server accepts the position.
 	var random [8]byte
 	rand.Read(random[:])
-	// The position before the first commit has no checksum of its own. A random
-	// one ensures that no other server accepts the position.
 	l.reset(&pb.FollowPosition{Index: index, Check: binary.BigEndian.Uint64(random[:])}, true)
 }
 
-// stop makes the log unusable until it is started again.
+// stop empties the log. Followers cannot use the log until it is started again.
 func (l *changeLog) stop() { l.reset(nil, false) }
 
 func (l *changeLog) reset(before *pb.FollowPosition, ready bool) {
@@ -120,11 +121,11 @@ func (l *changeLog) reset(before *pb.FollowPosition, ready bool) {
 	l.first += uint64(len(l.commits)) + 1
 	l.commits, l.changes, l.size = nil, 0, 0
 	l.before, l.ready = before, ready
-	l.moved.Notify()
+	l.grown.Notify()
 }
 
-// append adds commits. If the log exceeds a limit, append evicts the oldest
-// commits.
+// append adds commits. It evicts the oldest commits while the log exceeds a
+// limit.
 func (l *changeLog) append(all ...*commit) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -142,45 +143,41 @@ func (l *changeLog) append(all ...*commit) {
 		l.commits = l.commits[1:]
 		l.first++
 	}
-	l.moved.Notify()
+	l.grown.Notify()
 }
 
-// end returns the place and position after the last commit. ok is false if the
-// log is not started.
-func (l *changeLog) end() (next uint64, at *pb.FollowPosition, ok bool) {
+// end returns the number of the next commit and the position before that
+// commit. ok is false if the log is not started.
+func (l *changeLog) end() (next uint64, position *pb.FollowPosition, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	at = l.before
+	position = l.before
 	if n := len(l.commits); n > 0 {
-		at = l.commits[n-1].position()
+		position = l.commits[n-1].position()
 	}
-	return l.first + uint64(len(l.commits)), at, l.ready
+	return l.first + uint64(len(l.commits)), position, l.ready
 }
 
-// find returns the place after a position. ok is false if the log does not
-// reach back to the position.
-func (l *changeLog) find(at *pb.FollowPosition) (next uint64, ok bool) {
+// find returns the number of the commit after a position. ok is false if the
+// log does not contain the position.
+func (l *changeLog) find(p *pb.FollowPosition) (next uint64, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !l.ready || at == nil {
+	if !l.ready || p == nil {
 		return 0, false
 	}
-	if l.before.Index == at.Index && l.before.Check == at.Check {
+	if l.before.Index == p.Index && l.before.Check == p.Check {
 		return l.first, true
 	}
-	for i, c := range l.commits {
-		if c.index == at.Index && c.checksum == at.Check {
-			return l.first + uint64(i) + 1, true
-		}
-	}
-	return 0, false
+	i := slices.IndexFunc(l.commits, func(c *commit) bool { return c.index == p.Index && c.checksum == p.Check })
+	return l.first + uint64(i) + 1, i >= 0
 }
 
-// since returns the commits from place next on: at least one commit, and at
-// most about size bytes in total. If such a commit does not exist yet, since
-// returns a channel that is closed when it may exist. If the place is not in
-// the log any more, since returns errEvicted.
-func (l *changeLog) since(next uint64, size int) (commits []*commit, moved <-chan struct{}, err error) {
+// since returns commits from number next on: at least one commit, and more
+// while their total size is at most size bytes. If commit next does not exist
+// yet, since returns a channel that is closed when the log changes. If commit
+// next is evicted, since returns errEvicted.
+func (l *changeLog) since(next uint64, size int) (commits []*commit, grown <-chan struct{}, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.ready || next < l.first {
@@ -194,7 +191,7 @@ func (l *changeLog) since(next uint64, size int) (commits []*commit, moved <-cha
 		commits = append(commits, c)
 	}
 	if len(commits) == 0 {
-		return nil, l.moved.Wait(), nil
+		return nil, l.grown.Wait(), nil
 	}
 	return commits, nil, nil
 }
@@ -203,10 +200,11 @@ func (l *changeLog) since(next uint64, size int) (commits []*commit, moved <-cha
 // until ctx or a watch ends.
 //
 // Each kind has its own watch, and one commit may change several kinds. The
-// store publishes commits one after another. If one round of polls returns an
-// event of a commit, the next round returns the remaining events of all earlier
-// commits. After that round, the commits enter the log. A commit that is being
-// published during that round may enter the log in two parts.
+// store publishes commits one after another. Therefore collect reads all
+// watches twice: after the first round has returned an event of a commit, the
+// second round returns the remaining events of all earlier commits. The events
+// of a commit that is published during the second round may enter the log in
+// two parts.
 func (s *Source) collect(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
@@ -250,8 +248,8 @@ func (s *Source) collect(ctx context.Context) error {
 	}
 }
 
-// openWatches opens the watches and skips their snapshots. It returns an index
-// that the store had reached before the watches were opened.
+// openWatches opens a watch of each kind and skips its snapshot. It returns an
+// index that the store had reached before the watches were opened.
 func (s *Source) openWatches(ctx context.Context) (watches []resource.Watch, index uint64, err error) {
 	for _, k := range s.kinds {
 		_, at, err := s.cfg.Backend.List(ctx, resource.Eventual, k.query())
@@ -287,15 +285,15 @@ type event struct {
 
 func (e event) compare(other event) int { return cmp.Compare(e.index, other.index) }
 
-// ended is a context with which Watch.Next returns buffered events and does not
-// wait.
+// ended is a canceled context. With it, Watch.Next returns buffered events and
+// does not wait.
 var ended = func() context.Context {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	return ctx
 }()
 
-// poll appends the buffered events of the watches.
+// poll appends the buffered events of all watches to events.
 func poll(watches []resource.Watch, events []event) ([]event, error) {
 	for _, w := range watches {
 		for {
@@ -307,20 +305,22 @@ func poll(watches []resource.Watch, events []event) ([]event, error) {
 				return events, err
 			}
 			if r := e.GetUpsert().GetResource(); r != nil {
-				events = append(events, event{change{kind: kindOf(r.GetId().GetType()), put: replicaOf(r)}, r.GetModifyIndex()})
+				c := change{kind: kindOf(r.GetId().GetType()), put: replicaOf(r)}
+				events = append(events, event{c, r.GetModifyIndex()})
 			} else if r := e.GetDelete().GetResource(); r != nil {
-				events = append(events, event{change{kind: kindOf(r.GetId().GetType()), deleted: r.GetId()}, r.GetModifyIndex()})
+				c := change{kind: kindOf(r.GetId().GetType()), deleted: r.GetId()}
+				events = append(events, event{c, r.GetModifyIndex()})
 			}
 		}
 	}
 	return events, nil
 }
 
-// splitCommits groups the events up to an index into commits. It also returns
-// the remaining events. Events of one kind are in order.
-func splitCommits(kinds []kind, events []event, upTo uint64) (commits []*commit, left []event) {
+// splitCommits groups the events up to index last into commits. It also returns
+// the remaining events. The events of each kind must be in order.
+func splitCommits(kinds []kind, events []event, last uint64) (commits []*commit, rest []event) {
 	slices.SortStableFunc(events, event.compare)
-	for len(events) > 0 && events[0].index <= upTo {
+	for len(events) > 0 && events[0].index <= last {
 		n := slices.IndexFunc(events, func(e event) bool { return e.index != events[0].index })
 		if n < 0 {
 			n = len(events)
@@ -332,8 +332,8 @@ func splitCommits(kinds []kind, events []event, upTo uint64) (commits []*commit,
 }
 
 // changesOf returns the changes of one commit, in the same order on all
-// servers. A change of a record's group version produces a deletion and an
-// upsert. changesOf keeps only the upsert.
+// servers. If a resource changes its group version, the store publishes a
+// deletion and an upsert. changesOf drops the deletion.
 func changesOf(events []event) []change {
 	slices.SortStableFunc(events, func(a, b event) int { return a.kind.compare(b.kind) })
 	lastPut := map[string]int{} // by uid
@@ -351,8 +351,9 @@ func changesOf(events []event) []change {
 	return out
 }
 
-// replicaOf returns the form of a resource that a secondary stores. The replica
-// has no status. Its PrimaryModifyIndex is the ModifyIndex in this store.
+// replicaOf returns the replica of a resource of the primary, as a secondary
+// stores it. A replica has no status. Its PrimaryModifyIndex is the ModifyIndex
+// in the primary.
 func replicaOf(r *pb.Resource) *pb.Resource {
 	return &pb.Resource{
 		Id: r.Id, Owner: r.Owner, Generation: r.Generation, Metadata: r.Metadata, Data: r.Data,

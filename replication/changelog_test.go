@@ -209,7 +209,7 @@ func TestCompare(t *testing.T) {
 			t.Fatal(err)
 		}
 		sent := 0
-		for _, r := range d.records {
+		for _, r := range d.resources {
 			if r != nil {
 				sent++
 			}
@@ -217,7 +217,7 @@ func TestCompare(t *testing.T) {
 		if got := sent + len(deletes); got != differ {
 			t.Fatalf("seed %d: %d of %d records differ, but %d were sent and %d deleted", seed, differ, len(primary), sent, len(deletes))
 		}
-		if n := len(details); n > (differ+1)*8*recordsPerBucket {
+		if n := len(details); n > (differ+1)*8*resourcesPerBucket {
 			t.Errorf("seed %d: %d digests for %d differences, want fewer", seed, n, differ)
 		}
 	}

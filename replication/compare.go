@@ -9,21 +9,21 @@ import (
 	"fmt"
 	"hash"
 	"hash/fnv"
+	"math/bits"
 	"slices"
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/resource"
 )
 
-// A summary has one bucket for every recordsPerBucket records, and at most
-// maxBuckets buckets.
+// A summary has about one bucket for every resourcesPerBucket resources, and at
+// most maxBuckets buckets.
 const (
-	recordsPerBucket = 32
-	maxBuckets       = 1024
+	resourcesPerBucket = 32
+	maxBuckets         = 1024
 )
 
-// kind is a group and a kind, in any group version. Resources of one kind share
-// their names.
+// kind is a type without its version. Names are unique within a kind.
 type kind struct{ group, name string }
 
 func kindOf(t *pb.Type) kind { return kind{t.GetGroup(), t.GetKind()} }
@@ -38,11 +38,12 @@ func (k kind) compare(other kind) int {
 
 // query selects all resources of a kind.
 func (k kind) query() resource.Query {
-	return resource.Query{Type: k.typ(), Tenancy: &pb.Tenancy{Partition: resource.Wildcard, Namespace: resource.Wildcard}}
+	tenancy := &pb.Tenancy{Partition: resource.Wildcard, Namespace: resource.Wildcard}
+	return resource.Query{Type: k.typ(), Tenancy: tenancy}
 }
 
-// kindsOf returns the kinds of federated types, in order, and the registered
-// types of each.
+// kindsOf returns the kinds of the federated types in g, in order, and the
+// registered types of each kind.
 func kindsOf(g *resource.Registry) (order []kind, types map[kind][]*pb.Type) {
 	types = map[kind][]*pb.Type{}
 	for _, reg := range g.Types() {
@@ -59,33 +60,29 @@ func kindsOf(g *resource.Registry) (order []kind, types map[kind][]*pb.Type) {
 	return order, types
 }
 
-// digest identifies one state of one record.
+// digest identifies one state of one resource.
 type digest struct {
 	key   string // see keyOf
 	uid   string
-	index uint64 // of the primary
+	index uint64 // ModifyIndex in the primary
 }
 
-// keyOf returns the part of an id that is unique within a kind.
+// keyOf returns the tenancy and name of id, which are unique within a kind.
 func keyOf(id *pb.ID) string {
 	t := resource.FillTenancy(id.GetTenancy())
-	return key(t.Partition, t.Namespace, id.GetName())
+	return joinKey(t.Partition, t.Namespace, id.GetName())
 }
 
-func key(partition, namespace, name string) string {
+func joinKey(partition, namespace, name string) string {
 	return partition + "\x00" + namespace + "\x00" + name
 }
 
-// bucketsFor returns the number of buckets for n records: a power of 2, or 0.
+// bucketsFor returns the number of buckets for n resources: a power of 2, or 0.
 func bucketsFor(n int) int {
 	if n == 0 {
 		return 0
 	}
-	b := 1
-	for b < maxBuckets && b*recordsPerBucket < n {
-		b *= 2
-	}
-	return b
+	return min(maxBuckets, 1<<bits.Len(uint(n-1)/resourcesPerBucket))
 }
 
 func bucketOf(key string, buckets int) int {
@@ -96,7 +93,8 @@ func bucketOf(key string, buckets int) int {
 }
 
 // summarize returns the checksum of each bucket. The checksum of an empty
-// bucket is 0. Both sides list records in the same order: by tenancy and name.
+// bucket is 0. Both sides list resources in the same order: by tenancy and
+// name.
 func summarize(all []digest, buckets int) []uint64 {
 	state := make([]hash.Hash, buckets)
 	var buf []byte
@@ -119,28 +117,28 @@ func summarize(all []digest, buckets int) []uint64 {
 	return sums
 }
 
-// difference contains the records of one kind that a follower may lack.
+// difference contains the resources of one kind that a follower may lack.
 type difference struct {
-	records   []*pb.Resource // in order; nil for a record that the follower has
-	at        map[string]int // by key: index into records
-	requested []bool         // buckets whose details the follower sends; nil: none
+	resources []*pb.Resource // in order; nil element: the follower has the resource
+	at        map[string]int // by key: index into resources
+	requested []bool         // by bucket: the follower must send its digests
 }
 
-// compare compares records with the checksums of a follower. It returns the
-// records that may differ from the follower's, and the buckets whose details
-// are needed.
-func compare(records []*pb.Resource, sums []uint64) (difference, []uint32, error) {
+// compare compares the resources of one kind with the checksums of a follower.
+// It returns the resources that may differ from the follower's, and the buckets
+// whose digests are needed.
+func compare(resources []*pb.Resource, sums []uint64) (difference, []uint32, error) {
 	d := difference{at: map[string]int{}}
 	n := len(sums)
-	if n == 0 {
-		d.records = slices.Clone(records)
+	if n == 0 { // the follower has no resources
+		d.resources = slices.Clone(resources)
 		return d, nil, nil
 	}
 	if n > maxBuckets || n&(n-1) != 0 {
 		return d, nil, fmt.Errorf("a summary has %d buckets: must be a power of 2, at most %d", n, maxBuckets)
 	}
-	digests := make([]digest, len(records))
-	for i, r := range records {
+	digests := make([]digest, len(resources))
+	for i, r := range resources {
 		digests[i] = digest{keyOf(r.GetId()), r.GetId().GetUid(), r.GetModifyIndex()}
 	}
 	var needed []uint32
@@ -150,22 +148,22 @@ func compare(records []*pb.Resource, sums []uint64) (difference, []uint32, error
 			needed = append(needed, uint32(i))
 		}
 	}
-	for i, r := range records {
+	for i, r := range resources {
 		if d.requested[bucketOf(digests[i].key, n)] {
-			d.at[digests[i].key] = len(d.records)
-			d.records = append(d.records, r)
+			d.at[digests[i].key] = len(d.resources)
+			d.resources = append(d.resources, r)
 		}
 	}
 	return d, needed, nil
 }
 
-// applyDetails processes the follower's digests of the requested buckets. It
-// removes the records that the follower has from d, and returns the ids that
-// the follower must delete. The ids have type typ. Their uids identify the
-// records in any version of the type.
+// applyDetails processes digests of the requested buckets. It removes the
+// resources that the follower has from d, and returns the ids that the follower
+// must delete. The ids have type typ. Their uids identify the resources in any
+// version of the type.
 func (d *difference) applyDetails(typ *pb.Type, digests []*pb.FollowDigest) (deletes []*pb.ID, err error) {
 	for _, x := range digests {
-		k := key(x.GetPartition(), x.GetNamespace(), x.GetName())
+		k := joinKey(x.GetPartition(), x.GetNamespace(), x.GetName())
 		if len(d.requested) == 0 || !d.requested[bucketOf(k, len(d.requested))] {
 			return nil, fmt.Errorf("details of %s %q were not requested", typ.GetKind(), x.GetName())
 		}
@@ -177,10 +175,10 @@ func (d *difference) applyDetails(typ *pb.Type, digests []*pb.FollowDigest) (del
 			})
 			continue
 		}
-		if r := d.records[i]; r.GetId().GetUid() == x.GetUid() && r.GetModifyIndex() == x.GetIndex() {
-			d.records[i] = nil
+		if r := d.resources[i]; r.GetId().GetUid() == x.GetUid() && r.GetModifyIndex() == x.GetIndex() {
+			d.resources[i] = nil
 		}
-		delete(d.at, k) // a repeated digest counts as an unknown record
+		delete(d.at, k) // a repeated digest counts as a resource that does not exist here
 	}
 	return deletes, nil
 }

@@ -155,7 +155,7 @@ func (x *dc) until(what string, done func() bool) {
 	x.in.t.Helper()
 	until(x.in.t, x.store, func() error {
 		if !done() {
-			return fmt.Errorf("%s: want %s: record %v, pending: %s", x.name, what, x.manager.record(), x.manager.PendingReason())
+			return fmt.Errorf("%s: want %s: record %v, pending: %s", x.name, what, x.manager.stored(), x.manager.PendingReason())
 		}
 		return nil
 	})
@@ -165,7 +165,7 @@ func (x *dc) until(what string, done func() bool) {
 func (x *dc) is(primary string) {
 	x.in.t.Helper()
 	x.until("of "+primary, func() bool {
-		m := x.manager.record()
+		m := x.manager.stored()
 		return m.GetDatacenter() == primary && m.GetComplete()
 	})
 }

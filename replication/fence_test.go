@@ -48,7 +48,7 @@ func TestFenced(t *testing.T) {
 	}
 	writeRecord := func(m *pb.Primary) {
 		t.Helper()
-		if err := one.manager.writeRecord(t.Context(), m); err != nil {
+		if err := one.manager.store(t.Context(), m); err != nil {
 			t.Fatal(err)
 		}
 	}

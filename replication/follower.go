@@ -20,17 +20,17 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// FollowerConfig configures a Follower. All fields but PrimaryManager are
+// FollowerConfig configures a Follower. All fields except PrimaryManager are
 // required.
 type FollowerConfig struct {
+	// Backend stores the replicas.
 	Backend resource.Backend
-	// Registry contains the types. The types that are federated when the Follower
-	// is created are replicated.
+	// Registry contains the federated types.
 	Registry *resource.Registry
 	// Connect returns a client of any server of the primary.
 	Connect func() (pb.ReplicationServiceClient, error)
-	// PathsChanged returns a channel that is closed when the paths to the primary
-	// may have changed.
+	// PathsChanged returns a channel that is closed when the paths to the
+	// primary may have changed.
 	PathsChanged func() <-chan struct{}
 	Logger       *slog.Logger
 	// PrimaryManager stores the primary from which the replicas come. nil means
@@ -38,37 +38,38 @@ type FollowerConfig struct {
 	PrimaryManager *PrimaryManager
 }
 
-// Follower keeps replicas of the primary's federated resources.
+// Follower keeps replicas of the primary's federated resources. It covers the
+// types that are registered when NewFollower is called.
 type Follower struct {
 	cfg   FollowerConfig
-	order []kind
-	types map[kind][]*pb.Type
-	known map[string]bool // by resource.TypeString
+	order []kind              // federated kinds
+	types map[kind][]*pb.Type // federated types of each kind
+	known map[string]bool     // federated types, by resource.TypeString
 
-	// position is the position in the primary's changes up to which the store
-	// is complete. nil means unknown. Only Run uses it.
+	// position is the last position of the primary whose changes are stored.
+	// nil means unknown. Only Run uses it.
 	position *pb.FollowPosition
 
 	mu         sync.Mutex
 	status     FollowerStatus
 	kinds      map[kind]*kindStatus
-	resetIndex bool      // status.Index is older than the running comparison
+	resetIndex bool      // the running comparison will replace status.Index
 	synced     time.Time // last time at which the replicas were in sync
-	// successor is HandedTo of the running stream. syncedSuccessor is the value
-	// of successor at the time synced.
+	// successor is the next primary that the running stream announced, or "".
+	// syncedSuccessor is the value of successor at the time synced.
 	successor, syncedSuccessor string
 }
 
-// Backoff between attempts to open a stream or to send an update. An attempt
-// itself waits until the primary is connected, so the backoff applies to errors
-// that the primary returns.
+// Limits of the backoff between attempts to open a stream or to write a
+// federation state. The backoff applies to errors that the primary returns,
+// because an attempt waits until a server of the primary is connected.
 const (
 	minRetryPause = 100 * time.Millisecond
 	maxRetryPause = 3 * time.Second
 )
 
-// retryLevel returns the log level of an error. Only the first error in a row is
-// a warning.
+// retryLevel returns the log level of an error: a warning for the first error
+// in a row. failing reports whether the previous attempt failed.
 func retryLevel(failing bool) slog.Level {
 	if failing {
 		return slog.LevelDebug
@@ -79,7 +80,7 @@ func retryLevel(failing bool) slog.Level {
 // NewFollower checks cfg.
 func NewFollower(cfg FollowerConfig) (*Follower, error) {
 	if cfg.Backend == nil || cfg.Registry == nil || cfg.Connect == nil || cfg.PathsChanged == nil || cfg.Logger == nil {
-		return nil, errors.New("replication: every field of FollowerConfig but PrimaryManager is required")
+		return nil, errors.New("replication: every field of FollowerConfig except PrimaryManager is required")
 	}
 	f := &Follower{cfg: cfg, known: map[string]bool{}, kinds: map[kind]*kindStatus{}}
 	f.order, f.types = kindsOf(cfg.Registry)
@@ -92,10 +93,10 @@ func NewFollower(cfg FollowerConfig) (*Follower, error) {
 	return f, nil
 }
 
-// Run replicates from the primary until ctx ends. It belongs to the leader and
-// must not run twice at a time.
+// Run replicates from the primary until ctx ends. Only the leader calls it. Two
+// calls must not run at the same time.
 func (f *Follower) Run(ctx context.Context) error {
-	f.position = nil // another server may have led in between
+	f.position = nil // another server may have been the leader since the last Run
 	retry := backoff.Backoff{Min: minRetryPause, Max: maxRetryPause}
 	failing := false
 	for {
@@ -112,7 +113,7 @@ func (f *Follower) Run(ctx context.Context) error {
 		}
 		pause := max(0, retry.Next()-time.Since(start))
 		if status.Code(err) == codes.Canceled { // the connection moved to a better path
-			f.cfg.Logger.Debug("reopening the stream from the primary", "err", err)
+			f.cfg.Logger.Debug("stream from the primary closed", "err", err)
 		} else {
 			f.cfg.Logger.Log(ctx, retryLevel(failing), "cannot follow the primary", "err", err, "retry", pause)
 			failing = true
@@ -129,19 +130,21 @@ func (f *Follower) Run(ctx context.Context) error {
 // FollowerStatus is the state of a Follower. The counters begin at the start of
 // the process.
 type FollowerStatus struct {
+	// Connected reports whether a stream is open.
 	Connected bool
 	// LastContact is the time of the last message from the primary. An idle
-	// stream carries a heartbeat every SourceHeartbeat.
+	// stream carries a heartbeat every 2 s.
 	LastContact time.Time
-	// Index is the index of the primary up to which the replicas are complete.
-	Index uint64
-	// LastError is nil after a success.
-	LastError   error
-	LastErrorAt time.Time
-	// ReceivedBytes is the encoded size of all messages.
+	// Index is the primary's index. All changes up to Index are stored.
+	Index       uint64
+	LastError   error     // nil after a success
+	LastErrorAt time.Time // time of the last error; zero: never
+	// ReceivedBytes is the encoded size of all stored messages.
 	ReceivedBytes uint64
-	// Commits and Changes count the stored commits and their changes.
-	Commits, Changes uint64
+	// Commits counts the commits to the local store.
+	Commits uint64
+	// Changes counts the changes in these commits.
+	Changes uint64
 	// Resumed counts the streams that continued at a position.
 	Resumed uint64
 	// Compared counts the streams that began with a comparison.
@@ -152,34 +155,34 @@ type FollowerStatus struct {
 
 // TypeStatus is the state of the replicas of one type.
 type TypeStatus struct {
-	// Type is group/version/Kind as registered here, with the first of several
-	// versions. It has no version if the type is unknown here.
+	// Type is group/version/Kind with the first registered version. It is
+	// group/Kind if the type is not registered.
 	Type string
 	// Known reports whether the type is federated here. Resources of other
 	// types are not replicated.
 	Known bool
-	// Records counts the replicas here.
+	// Records is the number of local resources.
 	Records uint64
-	// Primary counts the resources that the primary had when the stream began.
+	// Primary is the number of resources in the primary when the stream began.
 	Primary uint64
-	// Unknown counts the resources in Primary whose type this version does not
-	// support.
+	// Unknown is the number of resources in the primary whose type this version
+	// does not support.
 	Unknown uint64
-	// Index is the highest index of the primary among the replicas.
+	// Index is the highest PrimaryModifyIndex of a replica.
 	Index uint64
-	// Changed is the time of the last change of a replica since the start of
-	// the process.
+	// Changed is the time of the last received change. Zero: none since the
+	// start of the process.
 	Changed time.Time
-	// Changes and Bytes count the received changes and their encoded size.
-	Changes, Bytes uint64
+	// Changes is the number of received changes.
+	Changes uint64
+	// Bytes is the encoded size of the received changes.
+	Bytes uint64
 }
 
-// kindStatus is guarded by Follower.mu.
+// kindStatus is a TypeStatus without Type, Known and Records.
 type kindStatus struct {
-	index, changes, bytes uint64
-	primary, unknown      uint64
-	changed               time.Time
-	warned                bool // a type that one side does not support was logged
+	TypeStatus
+	warned bool // recordKinds has logged a warning
 }
 
 // Status returns the current state.
@@ -189,29 +192,19 @@ func (f *Follower) Status() FollowerStatus {
 	return f.status
 }
 
-// TypeStatuses returns the state of each type, ordered by name. The result
-// includes the types federated here and other types of the primary. It reads
-// all replicas.
+// TypeStatuses returns the state of each type that is federated here or in the
+// primary, ordered by name. It reads all replicas.
 func (f *Follower) TypeStatuses(ctx context.Context) ([]TypeStatus, error) {
-	records, highest := map[kind]uint64{}, map[kind]uint64{}
-	for _, k := range f.order {
-		all, _, err := f.cfg.Backend.List(ctx, resource.Eventual, k.query())
-		if err != nil {
-			return nil, err
-		}
-		records[k] = uint64(len(all))
-		for _, r := range all {
-			highest[k] = max(highest[k], r.GetPrimaryModifyIndex())
-		}
+	counts, indexes, err := f.readReplicas(ctx)
+	if err != nil {
+		return nil, err
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	out := []TypeStatus{}
 	for k, st := range f.kinds {
-		t := TypeStatus{
-			Type: k.String(), Records: records[k], Primary: st.primary, Unknown: st.unknown,
-			Index: max(st.index, highest[k]), Changed: st.changed, Changes: st.changes, Bytes: st.bytes,
-		}
+		t := st.TypeStatus
+		t.Type, t.Records, t.Index = k.String(), counts[k], max(st.Index, indexes[k])
 		if types := f.types[k]; types != nil {
 			t.Known, t.Type = true, resource.TypeString(types[0])
 		}
@@ -221,31 +214,47 @@ func (f *Follower) TypeStatuses(ctx context.Context) ([]TypeStatus, error) {
 	return out, nil
 }
 
-// HighestIndex returns the highest index of the primary among the replicas. The
-// result does not require a response of the primary. It is 0 if the store is
-// closed. HighestIndex reads all replicas.
+// HighestIndex returns the highest PrimaryModifyIndex of a replica. It returns
+// 0 if the store is closed. It reads all replicas and does not call the
+// primary.
 func (f *Follower) HighestIndex() (index uint64) {
-	for _, k := range f.order {
-		all, _, err := f.cfg.Backend.List(context.Background(), resource.Eventual, k.query()) // reads memory
-		if err != nil {
-			return 0
-		}
-		for _, r := range all {
-			index = max(index, r.GetPrimaryModifyIndex())
-		}
+	_, indexes, err := f.readReplicas(context.Background()) // reads memory
+	if err != nil {
+		return 0
+	}
+	for _, at := range indexes {
+		index = max(index, at)
 	}
 	return index
 }
 
-// syncedSince reports whether the replicas were in sync with the primary after t.
+// readReplicas returns the number of resources of each kind, and their highest
+// PrimaryModifyIndex.
+func (f *Follower) readReplicas(ctx context.Context) (counts, indexes map[kind]uint64, err error) {
+	counts, indexes = map[kind]uint64{}, map[kind]uint64{}
+	for _, k := range f.order {
+		all, _, err := f.cfg.Backend.List(ctx, resource.Eventual, k.query())
+		if err != nil {
+			return nil, nil, err
+		}
+		counts[k] = uint64(len(all))
+		for _, r := range all {
+			indexes[k] = max(indexes[k], r.GetPrimaryModifyIndex())
+		}
+	}
+	return counts, indexes, nil
+}
+
+// syncedSince reports whether the replicas were in sync with the primary after
+// t.
 func (f *Follower) syncedSince(t time.Time) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.synced.After(t)
 }
 
-// syncedAfterDemotion reports whether the replicas were last in sync with a
-// primary that was demoted in favor of dc. Then no record is missing.
+// syncedAfterDemotion reports whether the primary was demoted in favor of dc
+// when the replicas were last in sync. In that case no resource is missing.
 func (f *Follower) syncedAfterDemotion(dc string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -270,8 +279,9 @@ func (f *Follower) recordEnd(err error) {
 	}
 }
 
-// recordBegin records the first message of a stream. A comparison starts with a
-// new index, because the index of the primary may have decreased.
+// recordBegin records the first message of a stream. After a comparison,
+// status.Index may decrease, because the index of the primary may have
+// decreased.
 func (f *Follower) recordBegin(begin *pb.FollowBegin) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -284,8 +294,7 @@ func (f *Follower) recordBegin(begin *pb.FollowBegin) {
 	f.resetIndex = true
 }
 
-// recordStored records stored messages. The argument changes is the number of
-// changes in them.
+// recordStored records the messages of a commit and its number of changes.
 func (f *Follower) recordStored(ms []*pb.FollowResponse, changes int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -294,14 +303,15 @@ func (f *Follower) recordStored(ms []*pb.FollowResponse, changes int) {
 		f.status.Changes += uint64(changes)
 	}
 	for _, m := range ms {
-		if m.GetIndex() > 0 {
-			f.synced, f.syncedSuccessor = time.Now(), f.successor
+		f.status.ReceivedBytes += uint64(proto.Size(m))
+		if m.GetIndex() == 0 {
+			continue
 		}
-		if f.resetIndex && m.GetIndex() > 0 {
+		f.synced, f.syncedSuccessor = time.Now(), f.successor
+		if f.resetIndex {
 			f.resetIndex, f.status.Index = false, 0
 		}
 		f.status.Index = max(f.status.Index, m.GetIndex())
-		f.status.ReceivedBytes += uint64(proto.Size(m))
 	}
 }
 
@@ -310,25 +320,24 @@ func (f *Follower) recordChange(k kind, index uint64, bytes int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	st := f.kinds[k]
-	st.changes++
-	st.bytes += uint64(bytes)
-	st.index = max(st.index, index)
-	st.changed = time.Now()
+	st.Changes++
+	st.Bytes += uint64(bytes)
+	st.Index = max(st.Index, index)
+	st.Changed = time.Now()
 }
 
 // maxKinds limits the kinds that a primary can add to Follower.kinds.
 const maxKinds = 256
 
 // recordKinds records the kinds that the primary federates. It logs each kind
-// that one side does not support once.
+// that only one side supports once.
 func (f *Follower) recordKinds(primary []*pb.FollowKind) {
-	present := map[kind]bool{}
-	unknownHere := map[kind]uint64{}
-	var unknownThere []kind
+	inPrimary := map[kind]bool{}
 	f.mu.Lock()
+	defer f.mu.Unlock()
 	for _, p := range primary {
 		k := kindOf(p.GetType())
-		present[k] = true
+		inPrimary[k] = true
 		st := f.kinds[k]
 		if st == nil {
 			if len(f.kinds) >= maxKinds {
@@ -337,24 +346,17 @@ func (f *Follower) recordKinds(primary []*pb.FollowKind) {
 			st = &kindStatus{}
 			f.kinds[k] = st
 		}
-		st.primary, st.unknown = p.GetRecords(), p.GetUnknown()
+		st.Primary, st.Unknown = p.GetRecords(), p.GetUnknown()
 		if (p.GetUnknown() > 0 || f.types[k] == nil) && !st.warned {
 			st.warned = true
-			unknownHere[k] = p.GetUnknown()
+			f.cfg.Logger.Warn("resources are not replicated: this version of wanfed does not support their type",
+				"type", k.String(), "count", p.GetUnknown())
 		}
 	}
 	for k := range f.types {
-		if st := f.kinds[k]; !present[k] && !st.warned {
+		if st := f.kinds[k]; !inPrimary[k] && !st.warned {
 			st.warned = true
-			unknownThere = append(unknownThere, k)
+			f.cfg.Logger.Warn("replicas stay unchanged: the primary does not support their type", "type", k.String())
 		}
-	}
-	f.mu.Unlock()
-	for k, n := range unknownHere {
-		f.cfg.Logger.Warn("records of a type that this version of wanfed does not know are not replicated",
-			"type", k.String(), "count", n)
-	}
-	for _, k := range unknownThere {
-		f.cfg.Logger.Warn("the primary does not know a federated type: its replicas stay unchanged", "type", k.String())
 	}
 }

@@ -3,11 +3,13 @@
 package replication
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -19,35 +21,26 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-const (
-	// streamTimeout is the time without a message after which a stream ends.
-	streamTimeout = 2*SourceHeartbeat + SourceHeartbeat/2
-	// digestsPerMessage limits the digests in one message.
-	digestsPerMessage = 4096
-)
+// digestsPerMessage limits the digests in one message.
+const digestsPerMessage = 4096
 
 // followerStream is one stream of a Follower. One goroutine uses it. Another
 // goroutine fills its receive buffer.
 type followerStream struct {
-	f        *Follower
+	follower *Follower
 	stream   grpc.BidiStreamingClient[pb.FollowRequest, pb.FollowResponse]
 	progress func() // restarts the stream timeout
 
-	// untrusted is set if the replicas may come from another primary. Their
-	// indexes then have no meaning, because two primaries may use equal
-	// indexes.
+	// untrusted reports that the replicas may come from another primary, whose
+	// indexes are unrelated. The comparison ignores the indexes.
 	untrusted bool
-	// deleted names this datacenter's own records that the primary does not
-	// have. replaced names those that the primary has with other contents.
+	// deleted has the names of own resources that the primary does not have.
+	// replaced has the names of own resources with other contents in the
+	// primary. Both are collected while untrusted is set.
 	deleted, replaced []string
-	summarized        bool                // summaries were sent
-	digests           map[kind][]digestID // contents of the summaries; nil after the details
-}
 
-// digestID is the digest of a record with its stored id.
-type digestID struct {
-	digest
-	id *pb.ID
+	summarized bool              // summaries were sent
+	digests    map[kind][]digest // contents of the summaries; nil after sendDetails
 }
 
 // runStream runs one stream and returns the error that ended it.
@@ -67,7 +60,7 @@ func (f *Follower) runStream(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s := &followerStream{f: f, stream: stream, progress: func() { watchdog.Reset(streamTimeout) }}
+	s := &followerStream{follower: f, stream: stream, progress: func() { watchdog.Reset(streamTimeout) }}
 	if f.cfg.PrimaryManager != nil && f.cfg.PrimaryManager.replicasUntrusted() {
 		s.untrusted, f.position = true, nil
 	}
@@ -80,7 +73,7 @@ func (f *Follower) runStream(ctx context.Context) error {
 			m, err := stream.Recv()
 			if err == nil {
 				f.recordContact()
-				watchdog.Stop() // the wait for a full buffer does not count
+				watchdog.Stop() // a full buffer must not end the stream
 				err = buf.put(ctx, m)
 				watchdog.Reset(streamTimeout)
 			}
@@ -96,10 +89,7 @@ func (f *Follower) runStream(ctx context.Context) error {
 			err = s.handle(ctx, ms)
 		}
 		if err != nil {
-			if cause := context.Cause(ctx); cause != nil {
-				return cause
-			}
-			return err
+			return cmp.Or(context.Cause(ctx), err)
 		}
 	}
 }
@@ -117,17 +107,17 @@ func (s *followerStream) send(m *pb.FollowRequest) error {
 // hello sends the first message. If the Follower has no position, hello also
 // sends the summaries.
 func (s *followerStream) hello(ctx context.Context) error {
-	hello := &pb.FollowHello{Position: s.f.position}
+	hello := &pb.FollowHello{Position: s.follower.position}
 	if !s.untrusted {
-		hello.Reached = max(s.f.Status().Index, s.f.HighestIndex())
+		hello.Reached = max(s.follower.Status().Index, s.follower.HighestIndex())
 	}
-	for _, k := range s.f.order {
-		hello.Types = append(hello.Types, s.f.types[k]...)
+	for _, k := range s.follower.order {
+		hello.Types = append(hello.Types, s.follower.types[k]...)
 	}
 	if err := s.send(&pb.FollowRequest{Part: &pb.FollowRequest_Hello{Hello: hello}}); err != nil {
 		return err
 	}
-	if s.f.position == nil {
+	if s.follower.position == nil {
 		return s.sendSummaries(ctx)
 	}
 	return nil
@@ -136,35 +126,35 @@ func (s *followerStream) hello(ctx context.Context) error {
 // sendSummaries sends a summary of each kind and keeps the digests for
 // sendDetails.
 func (s *followerStream) sendSummaries(ctx context.Context) error {
-	s.summarized, s.digests = true, map[kind][]digestID{}
-	for _, k := range s.f.order {
-		all, _, err := s.f.cfg.Backend.List(ctx, resource.Eventual, k.query())
+	send := func(sum *pb.FollowSummary) error {
+		return s.send(&pb.FollowRequest{Part: &pb.FollowRequest_Summary{Summary: sum}})
+	}
+	s.summarized, s.digests = true, map[kind][]digest{}
+	for _, k := range s.follower.order {
+		all, _, err := s.follower.cfg.Backend.List(ctx, resource.Eventual, k.query())
 		if err != nil {
 			return err
 		}
-		s.f.warnOwnRecords(k, all)
-		digests, withIDs := make([]digest, len(all)), make([]digestID, len(all))
+		s.follower.warnOwnResources(k, all)
+		digests := make([]digest, len(all))
 		for i, r := range all {
 			digests[i] = digest{keyOf(r.GetId()), r.GetId().GetUid(), r.GetPrimaryModifyIndex()}
 			if s.untrusted {
 				digests[i].index = 0
 			}
-			withIDs[i] = digestID{digests[i], r.GetId()}
 		}
-		s.digests[k] = withIDs
-		sum := &pb.FollowSummary{Type: k.typ(), Buckets: summarize(digests, bucketsFor(len(digests)))}
-		if err := s.send(&pb.FollowRequest{Part: &pb.FollowRequest_Summary{Summary: sum}}); err != nil {
+		s.digests[k] = digests
+		sums := summarize(digests, bucketsFor(len(digests)))
+		if err := send(&pb.FollowSummary{Type: k.typ(), Buckets: sums}); err != nil {
 			return err
 		}
 	}
-	last := &pb.FollowSummary{Last: true}
-	return s.send(&pb.FollowRequest{Part: &pb.FollowRequest_Summary{Summary: last}})
+	return send(&pb.FollowSummary{Last: true})
 }
 
-// warnOwnRecords logs the records of a federated type that are not replicas. They
-// were written before the type was federated, or while this datacenter was the
-// primary.
-func (f *Follower) warnOwnRecords(k kind, all []*pb.Resource) {
+// warnOwnResources logs the resources of a federated type that are not
+// replicas. The primary's resources will replace them.
+func (f *Follower) warnOwnResources(k kind, all []*pb.Resource) {
 	var names []string
 	n := 0
 	for _, r := range all {
@@ -175,15 +165,16 @@ func (f *Follower) warnOwnRecords(k kind, all []*pb.Resource) {
 		}
 	}
 	if n > 0 {
-		f.cfg.Logger.Warn("records of a federated type are this datacenter's own: "+
-			"records of the primary replace them, and the others are deleted",
+		f.cfg.Logger.Warn("own resources of a federated type are replaced by resources of the primary, or deleted",
 			"type", k.String(), "count", n, "names", names)
 	}
 }
 
-// handle processes messages in order. Their changes become one commit.
+// handle processes messages in order. All their changes become one commit.
 func (s *followerStream) handle(ctx context.Context, ms []*pb.FollowResponse) error {
+	complete := false
 	for _, m := range ms {
+		complete = complete || m.GetIndex() > 0
 		if begin := m.GetBegin(); begin != nil {
 			if err := s.begin(ctx, begin); err != nil {
 				return err
@@ -196,48 +187,42 @@ func (s *followerStream) handle(ctx context.Context, ms []*pb.FollowResponse) er
 		}
 	}
 	if s.untrusted {
-		s.recordLosses(ctx, ms)
+		s.collectLosses(ctx, ms)
 	}
-	if err := s.f.commit(ctx, ms); err != nil || !s.untrusted || !completes(ms) {
+	if err := s.follower.commit(ctx, ms); err != nil || !s.untrusted || !complete {
 		return err
 	}
 	s.untrusted = false
 	if len(s.deleted)+len(s.replaced) > 0 {
-		s.f.cfg.Logger.Warn("records written here while this datacenter was the primary differ from those of the new primary",
+		firstNames := func(names []string) []string { return names[:min(len(names), 100)] }
+		s.follower.cfg.Logger.Warn("writes lost: this datacenter acknowledged them as the primary, and the new primary lacks them",
 			"deleted", len(s.deleted), "deleted_names", firstNames(s.deleted),
 			"replaced", len(s.replaced), "replaced_names", firstNames(s.replaced))
 	}
-	return s.f.cfg.PrimaryManager.replicasComplete(ctx)
+	return s.follower.cfg.PrimaryManager.replicasComplete(ctx)
 }
 
+// begin processes the first message of the Source.
 func (s *followerStream) begin(ctx context.Context, begin *pb.FollowBegin) error {
-	s.f.recordKinds(begin.GetKinds())
-	s.f.recordBegin(begin)
+	s.follower.recordKinds(begin.GetKinds())
+	s.follower.recordBegin(begin)
 	if s.untrusted {
-		if err := s.f.cfg.PrimaryManager.replicasBegin(ctx); err != nil {
+		if err := s.follower.cfg.PrimaryManager.replicasBegin(ctx); err != nil {
 			return err
 		}
 	}
 	if begin.GetResumed() || s.summarized {
 		return nil
 	}
-	s.f.position = nil
+	s.follower.position = nil
 	return s.sendSummaries(ctx)
 }
 
-// completes reports whether the replicas are in sync with the primary after ms.
-func completes(ms []*pb.FollowResponse) bool {
-	return slices.ContainsFunc(ms, func(m *pb.FollowResponse) bool { return m.GetIndex() > 0 })
-}
-
-// firstNames limits the names in one log line.
-func firstNames(names []string) []string { return names[:min(len(names), 100)] }
-
-// recordLosses collects this datacenter's own records that messages delete or
-// replace.
-func (s *followerStream) recordLosses(ctx context.Context, ms []*pb.FollowResponse) {
-	own := func(id *pb.ID) *pb.Resource {
-		r, err := s.f.cfg.Backend.Read(ctx, resource.Eventual,
+// collectLosses adds the own resources that ms delete or replace to s.deleted
+// and s.replaced.
+func (s *followerStream) collectLosses(ctx context.Context, ms []*pb.FollowResponse) {
+	readOwn := func(id *pb.ID) *pb.Resource {
+		r, err := s.follower.cfg.Backend.Read(ctx, resource.Eventual,
 			&pb.ID{Type: id.GetType(), Tenancy: id.GetTenancy(), Name: id.GetName()})
 		if err != nil || r.GetPrimaryModifyIndex() != 0 {
 			return nil
@@ -247,20 +232,20 @@ func (s *followerStream) recordLosses(ctx context.Context, ms []*pb.FollowRespon
 	name := func(id *pb.ID) string { return id.GetType().GetKind() + " " + id.GetName() }
 	for _, m := range ms {
 		for _, id := range m.GetDeletes() {
-			if own(id) != nil {
+			if readOwn(id) != nil {
 				s.deleted = append(s.deleted, name(id))
 			}
 		}
 		for _, r := range m.GetUpserts() {
-			old := own(r.GetId())
-			if old != nil && (old.GetGeneration() != r.GetGeneration() || old.GetId().GetUid() != r.GetId().GetUid()) {
+			own := readOwn(r.GetId())
+			if own != nil && (own.GetGeneration() != r.GetGeneration() || own.GetId().GetUid() != r.GetId().GetUid()) {
 				s.replaced = append(s.replaced, name(r.GetId()))
 			}
 		}
 	}
 }
 
-// sendDetails sends the digests in the buckets that differ.
+// sendDetails sends the digests in the requested buckets.
 func (s *followerStream) sendDetails(request *pb.FollowAsk) error {
 	if s.digests == nil {
 		return errors.New("the primary requests details without a summary")
@@ -270,30 +255,24 @@ func (s *followerStream) sendDetails(request *pb.FollowAsk) error {
 	}
 	for _, part := range request.GetKinds() {
 		k := kindOf(part.GetType())
-		digests := s.digests[k]
-		buckets := bucketsFor(len(digests))
 		requested := map[int]bool{}
 		for _, b := range part.GetBuckets() {
 			requested[int(b)] = true
 		}
-		out := &pb.FollowDetails{Type: k.typ()}
-		for _, d := range digests {
-			if !requested[bucketOf(d.key, buckets)] {
-				continue
-			}
-			tenancy := resource.FillTenancy(d.id.GetTenancy())
-			out.Digests = append(out.Digests, &pb.FollowDigest{
-				Partition: tenancy.Partition, Namespace: tenancy.Namespace, Name: d.id.GetName(), Uid: d.uid, Index: d.index,
-			})
-			if len(out.Digests) == digestsPerMessage {
-				if err := send(out); err != nil {
-					return err
-				}
-				out = &pb.FollowDetails{Type: k.typ()}
+		buckets := bucketsFor(len(s.digests[k]))
+		var out []*pb.FollowDigest
+		for _, d := range s.digests[k] {
+			if requested[bucketOf(d.key, buckets)] {
+				parts := strings.SplitN(d.key, "\x00", 3) // see joinKey
+				out = append(out, &pb.FollowDigest{
+					Partition: parts[0], Namespace: parts[1], Name: parts[2], Uid: d.uid, Index: d.index,
+				})
 			}
 		}
-		if err := send(out); err != nil {
-			return err
+		for digests := range slices.Chunk(out, digestsPerMessage) {
+			if err := send(&pb.FollowDetails{Type: k.typ(), Digests: digests}); err != nil {
+				return err
+			}
 		}
 	}
 	s.digests = nil
@@ -319,15 +298,16 @@ func (f *Follower) commit(ctx context.Context, ms []*pb.FollowResponse) error {
 	return nil
 }
 
-// ops returns the changes of ms as operations of the store. It omits and counts
-// changes that a follower must not store. A primary may write only the types
-// that are federated here.
+// ops returns the changes of ms as operations of the store. It refuses and
+// counts invalid changes. A primary may change only the types that are
+// federated here.
 func (f *Follower) ops(ms []*pb.FollowResponse) []*pb.Op {
 	var ops []*pb.Op
 	for _, m := range ms {
 		for _, id := range m.GetDeletes() {
+			t := resource.TypeString(id.GetType())
 			if k := kindOf(id.GetType()); f.types[k] == nil || id.GetUid() == "" {
-				f.refuse(id, fmt.Errorf("%s is not federated here, or the record has no uid", resource.TypeString(id.GetType())))
+				f.refuse(id, fmt.Errorf("%s is not federated here, or the resource has no uid", t))
 			} else {
 				f.recordChange(k, 0, proto.Size(id))
 				ops = f.appendValid(ops, id, resource.RemoveReplicaOp(id))
@@ -336,7 +316,7 @@ func (f *Follower) ops(ms []*pb.FollowResponse) []*pb.Op {
 		for _, r := range m.GetUpserts() {
 			t := resource.TypeString(r.GetId().GetType())
 			if !f.known[t] || r.GetPrimaryModifyIndex() == 0 {
-				f.refuse(r.GetId(), fmt.Errorf("%s is not federated here, or the record has no index", t))
+				f.refuse(r.GetId(), fmt.Errorf("%s is not federated here, or the resource has no index", t))
 			} else {
 				f.recordChange(kindOf(r.GetId().GetType()), r.GetPrimaryModifyIndex(), proto.Size(r))
 				ops = f.appendValid(ops, r.GetId(), resource.ReplicaOp(r))
@@ -356,94 +336,78 @@ func (f *Follower) appendValid(ops []*pb.Op, id *pb.ID, op *pb.Op) []*pb.Op {
 	return append(ops, op)
 }
 
+// refuse counts an invalid change and logs the first one.
 func (f *Follower) refuse(id *pb.ID, err error) {
 	f.mu.Lock()
 	f.status.Refused++
 	n := f.status.Refused
 	f.mu.Unlock()
 	if n == 1 {
-		f.cfg.Logger.Error("refused a record from the primary; see wanfed_replication_refused_total",
+		f.cfg.Logger.Error("refused a resource from the primary; see wanfed_replication_refused_total",
 			"resource", resource.IDString(id), "err", err)
 	}
 }
 
-// receiveBufferBytes limits the size of the messages that wait for the next
-// commit. The stream is not read while the buffer is full.
-const receiveBufferBytes = 2 * batchBytes
-
-// receiveBuffer holds messages that are not stored yet. One goroutine calls put
-// and end, another one calls take.
+// receiveBuffer holds messages that are not stored yet: up to batchBytes, or
+// one larger message. One goroutine calls put and end. Another goroutine calls
+// take.
 type receiveBuffer struct {
-	free    *semaphore.Weighted // size receiveBufferBytes
-	msgs    chan received       // closed by end
-	err     error               // set before msgs is closed
-	pending *received           // received from msgs, but not in the last batch
+	free *semaphore.Weighted     // size batchBytes
+	msgs chan *pb.FollowResponse // closed by end
+	err  error                   // set before msgs is closed
 }
-
-type received struct {
-	msg  *pb.FollowResponse
-	size int
-}
-
-func (r received) weight() int64 { return int64(min(r.size, receiveBufferBytes)) }
 
 func newReceiveBuffer() *receiveBuffer {
-	// The channel limits the number of small messages in one commit.
-	return &receiveBuffer{free: semaphore.NewWeighted(receiveBufferBytes), msgs: make(chan received, batchRecords)}
+	return &receiveBuffer{free: semaphore.NewWeighted(batchBytes), msgs: make(chan *pb.FollowResponse, batchChanges)}
 }
 
-// put blocks until there is space, or ctx ends.
+// weight returns the size of m in the semaphore.
+func weight(m *pb.FollowResponse) int64 { return int64(min(proto.Size(m), batchBytes)) }
+
+// put adds m. It blocks until there is space, or ctx ends.
 func (b *receiveBuffer) put(ctx context.Context, m *pb.FollowResponse) error {
-	r := received{m, proto.Size(m)}
-	if err := b.free.Acquire(ctx, r.weight()); err != nil {
+	if err := b.free.Acquire(ctx, weight(m)); err != nil {
 		return err
 	}
 	select {
-	case b.msgs <- r:
+	case b.msgs <- m:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 }
 
-// end ends the buffer with err. take returns the remaining messages first, and
-// then err.
+// end closes the buffer. take returns the remaining messages first, and then
+// err.
 func (b *receiveBuffer) end(err error) {
 	b.err = err
 	close(b.msgs)
 }
 
-// take waits for a message. It returns that message and the messages behind it,
-// up to batchBytes in total. A larger message is returned alone.
+// take waits for a message and returns all messages in the buffer, in order, up
+// to batchChanges messages.
 func (b *receiveBuffer) take(ctx context.Context) (batch []*pb.FollowResponse, err error) {
-	next := b.pending
-	if next == nil {
-		select {
-		case r, open := <-b.msgs:
-			if !open {
-				return nil, b.err
-			}
-			next = &r
-		case <-ctx.Done():
-			return nil, context.Cause(ctx)
-		}
-	}
-	for bytes := 0; next != nil && (bytes == 0 || bytes+next.size <= batchBytes); next = b.poll() {
-		batch, bytes = append(batch, next.msg), bytes+next.size
-		b.free.Release(next.weight())
-	}
-	b.pending = next
-	return batch, nil
-}
-
-// poll returns the next message, or nil if there is none.
-func (b *receiveBuffer) poll() *received {
 	select {
-	case r, open := <-b.msgs:
-		if open {
-			return &r
+	case m, open := <-b.msgs:
+		if !open {
+			return nil, b.err
 		}
-	default:
+		batch = append(batch, m)
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
 	}
-	return nil
+	size := weight(batch[0])
+	defer func() { b.free.Release(size) }()
+	for len(batch) < batchChanges {
+		select {
+		case m, open := <-b.msgs:
+			if !open {
+				return batch, nil
+			}
+			batch, size = append(batch, m), size+weight(m)
+		default:
+			return batch, nil
+		}
+	}
+	return batch, nil
 }

@@ -110,7 +110,7 @@ func FuzzFollower(f *testing.F) {
 		local := put(t, secondary, localType, "mine", "own")
 		put(t, secondary, docType, "n1", "own")
 		fl := follower(t, secondary, nil)
-		tk := &followerStream{f: fl, stream: &scriptedClient{in: bytes.NewReader(b)}, progress: func() {}}
+		tk := &followerStream{follower: fl, stream: &scriptedClient{in: bytes.NewReader(b)}, progress: func() {}}
 		if err := tk.hello(t.Context()); err != nil {
 			t.Fatal(err)
 		}

@@ -16,61 +16,19 @@ import (
 )
 
 const (
-	// unknownServerTimeout limits the time for which a new leader waits for the
-	// configuration of all servers. A server that has not reported its
-	// configuration within that time counts as dead.
+	// unknownServerTimeout limits the time that a new leader waits for the
+	// configuration of all servers. After that time, a server that has not
+	// reported its configuration counts as dead.
 	unknownServerTimeout = 5 * time.Second
 	// checkInterval is the interval at which the leader checks the desired
-	// primary and probes other datacenters during a change.
+	// primary and, during a change, probes other datacenters.
 	checkInterval = time.Second
 	probeTimeout  = 3 * time.Second
 )
 
-// role is the task that a leader performs for its datacenter.
-type role int
-
-const (
-	// roleUndecided: this datacenter is the primary, but its servers are
-	// configured with different primaries. Nothing changes.
-	roleUndecided role = iota
-	// rolePrimary: this datacenter is the primary and stays it.
-	rolePrimary
-	// roleSecondary: this datacenter follows the primary.
-	roleSecondary
-	// rolePromotion: this datacenter becomes the primary. It follows the former
-	// primary until one of two events. Either the former primary is demoted and
-	// all of its records are copied, or it has not responded for
-	// takeoverTimeout.
-	rolePromotion
-	// roleDemotion: this datacenter stops being the primary. It accepts no
-	// writes. It can be followed until the new primary can be followed.
-	roleDemotion
-	// roleSwitch: this datacenter follows its primary until another primary can
-	// be followed.
-	roleSwitch
-)
-
-// roleFor returns the role of datacenter dc, whose record names owner and whose
-// servers agree on the primary desired. desired is "" while they disagree.
-func roleFor(dc, owner, desired string) role {
-	switch {
-	case desired == "":
-		return roleUndecided
-	case desired == dc && owner == dc:
-		return rolePrimary
-	case desired == dc:
-		return rolePromotion
-	case owner == "" || owner == desired:
-		return roleSecondary
-	case owner == dc:
-		return roleDemotion
-	}
-	return roleSwitch
-}
-
-// RunLeader does the leader's work until ctx ends. In a secondary it follows the
-// primary. When all alive servers of the datacenter are configured with another
-// primary, it performs the change.
+// RunLeader follows the primary in a secondary, until ctx ends. It performs a
+// change of the primary when all alive servers of the datacenter are configured
+// with another primary.
 func (p *PrimaryManager) RunLeader(ctx context.Context) error {
 	start := time.Now()
 	for ctx.Err() == nil {
@@ -80,7 +38,7 @@ func (p *PrimaryManager) RunLeader(ctx context.Context) error {
 		})
 		p.setPending("")
 		switch {
-		case errors.Is(err, resource.ErrConflict): // the record was written, for example its status
+		case errors.Is(err, resource.ErrConflict): // the status of the primary resource was written
 			p.pause(ctx, nil)
 		case err != nil && ctx.Err() == nil:
 			return err
@@ -89,9 +47,10 @@ func (p *PrimaryManager) RunLeader(ctx context.Context) error {
 	return nil
 }
 
-// desired returns the primary that all alive servers are configured with. If
-// their configurations differ, desired returns the current primary in a
-// secondary, and "" in the primary.
+// desired returns the configured primary of all alive servers. If their
+// configurations differ, desired returns the current primary in a secondary,
+// and "" in the primary. start is the time at which this server became the
+// leader.
 func (p *PrimaryManager) desired(start time.Time) string {
 	byNode, unknown := p.cfg.Servers.ConfiguredPrimaries()
 	agreed := len(unknown) == 0 || time.Since(start) >= unknownServerTimeout
@@ -101,13 +60,13 @@ func (p *PrimaryManager) desired(start time.Time) string {
 	if agreed {
 		return p.cfg.ConfiguredPrimary
 	}
-	if owner := p.record().GetDatacenter(); owner != p.cfg.DC {
+	if owner := p.stored().GetDatacenter(); owner != p.cfg.DC {
 		return owner
 	}
 	return ""
 }
 
-// runWhile runs f until cond returns false or ctx ends. It returns after f.
+// runWhile runs f until cond returns false or ctx ends. It joins f.
 func (p *PrimaryManager) runWhile(ctx context.Context, cond func() bool, f func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
@@ -134,41 +93,44 @@ func (p *PrimaryManager) pause(ctx context.Context, changed <-chan struct{}) boo
 	return ctx.Err() == nil
 }
 
+// runRole performs the task of the leader until ctx ends. The task depends on
+// the desired primary and on the actual primary.
 func (p *PrimaryManager) runRole(ctx context.Context, desired string) error {
-	rec := p.record()
-	owner := rec.GetDatacenter()
-	switch roleFor(p.cfg.DC, owner, desired) {
-	case rolePrimary:
-		return p.runPrimary(ctx, rec)
-	case roleSecondary:
-		if p.cfg.ConfiguredPrimary != p.cfg.DC && rec.GetUnanswered() != nil { // a promotion was cancelled
-			if err := p.recordSilence(ctx, 0); err != nil {
+	st := p.stored()
+	owner := st.GetDatacenter()
+	switch {
+	case desired == "": // the servers of the primary are configured differently: change nothing
+		<-ctx.Done()
+		return nil
+	case desired == p.cfg.DC && owner == p.cfg.DC:
+		return p.runPrimary(ctx, st)
+	case desired == p.cfg.DC && owner == "": // the first start of this datacenter
+		return p.promote(ctx, "")
+	case desired == p.cfg.DC:
+		return (&promotion{PrimaryManager: p, former: owner}).run(ctx)
+	case owner == "" || owner == desired:
+		if p.cfg.ConfiguredPrimary != p.cfg.DC && st.GetUnanswered() != nil { // a promotion was canceled
+			if err := p.storeSilence(ctx, 0); err != nil {
 				return err
 			}
 		}
 		return p.follow(ctx, desired)
-	case rolePromotion:
-		if owner == "" { // the first start of this datacenter
-			return p.promote(ctx, "")
-		}
-		return (&promotion{PrimaryManager: p, former: owner}).run(ctx)
-	case roleDemotion:
-		if err := p.demote(ctx, rec, desired); err != nil {
+	case owner == p.cfg.DC:
+		if err := p.demote(ctx, st, desired); err != nil {
 			return err
 		}
-		return p.runSwitch(ctx, "", desired)
-	case roleSwitch:
-		return p.runSwitch(ctx, owner, desired)
+		return p.followWhenPrimary(ctx, "", desired)
 	}
-	<-ctx.Done() // roleUndecided
-	return nil
+	return p.followWhenPrimary(ctx, owner, desired)
 }
 
-func (p *PrimaryManager) runPrimary(ctx context.Context, rec *pb.Primary) error {
-	if rec.GetHandedTo() != "" {
-		p.cfg.Logger.Info("this datacenter stays the primary: its servers are configured with it again",
-			"handed_to", rec.GetHandedTo())
-		if err := p.writeRecord(ctx, &pb.Primary{Datacenter: p.cfg.DC, Complete: true}); err != nil {
+// runPrimary is the task of the leader of the primary. It ends a demotion that
+// was canceled.
+func (p *PrimaryManager) runPrimary(ctx context.Context, st *pb.Primary) error {
+	if st.GetHandedTo() != "" {
+		p.cfg.Logger.Info("demotion of this datacenter canceled: its servers are configured with it again",
+			"handed_to", st.GetHandedTo())
+		if err := p.store(ctx, &pb.Primary{Datacenter: p.cfg.DC, Complete: true}); err != nil {
 			return err
 		}
 	}
@@ -176,23 +138,24 @@ func (p *PrimaryManager) runPrimary(ctx context.Context, rec *pb.Primary) error 
 	return nil
 }
 
-// demote ends writes in this datacenter, the primary, in favor of desired.
-func (p *PrimaryManager) demote(ctx context.Context, rec *pb.Primary, desired string) error {
-	if rec.GetHandedTo() == desired {
+// demote stops writes of federated resources in this datacenter, the primary.
+// Other datacenters can follow it until the primary desired can be followed.
+func (p *PrimaryManager) demote(ctx context.Context, st *pb.Primary, desired string) error {
+	if st.GetHandedTo() == desired {
 		return nil
 	}
-	p.cfg.Logger.Info("primary demoted: federated records cannot be written until the new primary takes over",
+	p.cfg.Logger.Info("primary demoted: federated resources cannot be written until the new primary is promoted",
 		"primary", desired)
-	return p.writeRecord(ctx, &pb.Primary{Datacenter: p.cfg.DC, Complete: true, HandedTo: desired})
+	return p.store(ctx, &pb.Primary{Datacenter: p.cfg.DC, Complete: true, HandedTo: desired})
 }
 
-// runSwitch follows former until desired is a primary, and then follows
-// desired. If former is "", it only waits for desired.
-func (p *PrimaryManager) runSwitch(ctx context.Context, former, desired string) error {
-	var bg background
-	defer bg.stop()
+// followWhenPrimary waits until desired is a primary, and then follows desired.
+// While it waits, it follows former unless former is "".
+func (p *PrimaryManager) followWhenPrimary(ctx context.Context, former, desired string) error {
+	var following background
+	defer following.stop()
 	if former != "" {
-		bg.start(ctx, func(ctx context.Context) { _ = p.follow(ctx, former) })
+		following.start(ctx, func(ctx context.Context) { _ = p.follow(ctx, former) })
 	}
 	for {
 		pathsChanged := p.cfg.Remote.PathsChanged()
@@ -200,32 +163,32 @@ func (p *PrimaryManager) runSwitch(ctx context.Context, former, desired string) 
 		if err == nil {
 			break
 		}
-		p.setPending("waits for %s to be the primary, according to primary_datacenter of the servers here: %v", desired, err)
+		p.setPending("waits until %s, the primary_datacenter of the servers here, is the primary: %v", desired, err)
 		if !p.pause(ctx, pathsChanged) {
 			return nil
 		}
 	}
 	p.setPending("")
-	bg.stop()
+	following.stop()
 	return p.follow(ctx, desired)
 }
 
 // follow follows datacenter dc until ctx ends.
 func (p *PrimaryManager) follow(ctx context.Context, dc string) error {
 	p.mu.Lock()
-	p.target = dc
+	p.followed = dc
 	p.mu.Unlock()
 	return p.follower.Run(ctx)
 }
 
-// background is a goroutine that can be started and stopped repeatedly. Its zero
-// value is stopped. Only one goroutine may call its methods.
+// background is a goroutine that can be started and stopped repeatedly. The
+// zero value is stopped. Only one goroutine may call its methods.
 type background struct {
 	cancel context.CancelFunc // nil: stopped
 	wg     sync.WaitGroup
 }
 
-// start runs f unless it is running.
+// start runs f unless the goroutine is running.
 func (b *background) start(ctx context.Context, f func(context.Context)) {
 	if b.cancel != nil {
 		return
@@ -234,7 +197,7 @@ func (b *background) start(ctx context.Context, f func(context.Context)) {
 	b.wg.Go(func() { f(ctx) })
 }
 
-// stop ends and joins f if it is running.
+// stop ends and joins the goroutine if it is running.
 func (b *background) stop() {
 	if b.cancel != nil {
 		b.cancel()
@@ -243,9 +206,9 @@ func (b *background) stop() {
 	}
 }
 
-// probe opens a stream without types to any server of a datacenter. It returns
-// nil if the datacenter can be followed. successor is the datacenter in favor
-// of which the probed one is demoted, or "".
+// probe opens a stream without types to any server of dc. It returns nil if dc
+// can be followed. successor is the next primary if dc is demoted, otherwise
+// "".
 func (p *PrimaryManager) probe(ctx context.Context, dc string) (successor string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
@@ -262,14 +225,14 @@ func (p *PrimaryManager) probe(ctx context.Context, dc string) (successor string
 		_, err = stream.Recv()
 		return "", err
 	}
-	got, err := stream.Recv()
-	if err == nil && got.GetBegin() == nil {
+	response, err := stream.Recv()
+	if err == nil && response.GetBegin() == nil {
 		err = errors.New("the first message of the response is not the beginning of a stream")
 	}
-	return got.GetBegin().GetHandedTo(), err
+	return response.GetBegin().GetHandedTo(), err
 }
 
-// ProbePrimary reports whether datacenter dc answers and is a primary.
+// ProbePrimary reports whether datacenter dc responds and is a primary.
 func (p *PrimaryManager) ProbePrimary(ctx context.Context, dc string) bool {
 	_, err := p.probe(ctx, dc)
 	return err == nil

@@ -3,10 +3,12 @@
 package replication
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -19,17 +21,18 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// PrimaryType is the type of the single resource that stores which datacenter
-// owns the federated resources of this datacenter. See PrimaryManager.
+// PrimaryType is the type of the resource that names the primary of this
+// datacenter: the datacenter that owns the federated resources here. Each store
+// contains one resource of this type, the primary resource. See pb.Primary.
 var PrimaryType = &pb.Type{Group: "internal", GroupVersion: "v1", Kind: "Primary"}
 
-// primaryName is the name of that resource.
+// primaryName is the name of the primary resource.
 const primaryName = "primary"
 
 var primaryQuery = resource.Query{Type: PrimaryType, Name: primaryName}
 
 // Register adds PrimaryType to a registry. Every peer with read access may read
-// the resource. No peer may write it.
+// the primary resource. No peer may write it.
 func Register(g *resource.Registry) error {
 	return g.Register(resource.Registration{
 		Type: PrimaryType, Message: &pb.Primary{}, Scope: resource.ScopeCluster,
@@ -44,11 +47,12 @@ func Register(g *resource.Registry) error {
 
 // Servers reports the configuration of the servers of this datacenter.
 type Servers interface {
-	// ConfiguredPrimaries returns the configured primary of each alive server,
-	// including this one, by node. unknown lists the servers of the datacenter
-	// whose configuration is not known yet.
+	// ConfiguredPrimaries returns the configured primary of each alive server
+	// by node, including the local server. unknown lists the servers whose
+	// configuration is not known yet.
 	ConfiguredPrimaries() (byNode map[string]string, unknown []string)
-	// Changed returns a channel that is closed when the result may have changed.
+	// Changed returns a channel that is closed when the result of
+	// ConfiguredPrimaries may have changed.
 	Changed() <-chan struct{}
 }
 
@@ -63,34 +67,31 @@ type Remote interface {
 
 // PrimaryManagerConfig configures a PrimaryManager. All fields are required.
 type PrimaryManagerConfig struct {
-	// DC is this datacenter.
-	DC string
-	// ConfiguredPrimary is the primary in the configuration of this server.
-	ConfiguredPrimary string
-	// Backend is the store of this server.
-	Backend  resource.Backend
-	Registry *resource.Registry
-	Servers  Servers
-	Remote   Remote
-	Logger   *slog.Logger
+	DC                string // the local datacenter
+	ConfiguredPrimary string // the primary in the configuration of this server
+	Backend           resource.Backend
+	Registry          *resource.Registry
+	Servers           Servers
+	Remote            Remote
+	Logger            *slog.Logger
 }
 
-// PrimaryManager determines which datacenter is the primary for this one. The
-// configuration of the servers states the desired primary. A record in the
-// datacenter's own store states the actual one, which the leader changes
-// (RunLeader). Therefore all servers change together, after the last of them was
-// reconfigured, and the record always fits the stored resources.
+// PrimaryManager determines the primary of the local datacenter. The
+// configuration of the servers names the desired primary. The primary resource
+// names the actual one. The leader writes that resource in RunLeader, after all
+// servers were reconfigured. Therefore all servers change at the same time, and
+// the primary resource always matches the stored federated resources.
 type PrimaryManager struct {
 	cfg      PrimaryManagerConfig
 	follower *Follower
-	started  time.Time
+	started  time.Time // start of this process
 
 	mu        sync.Mutex
-	target    string    // datacenter that the follower follows
+	followed  string    // datacenter that the follower follows
 	pending   string    // see PendingReason
 	demotedAt time.Time // see DemotedAt
-	// successor is HandedTo in the last read of the record. successorSince is
-	// the time of the first read with that value.
+	// successor is HandedTo in the last read of the primary resource.
+	// successorSince is the time of the first read with that value.
 	successor      string
 	successorSince time.Time
 }
@@ -104,9 +105,11 @@ func NewPrimaryManager(cfg PrimaryManagerConfig) (*PrimaryManager, error) {
 	p := &PrimaryManager{cfg: cfg, started: time.Now()}
 	var err error
 	p.follower, err = NewFollower(FollowerConfig{
-		Backend: cfg.Backend, Registry: cfg.Registry, Logger: cfg.Logger, PrimaryManager: p,
-		PathsChanged: cfg.Remote.PathsChanged,
-		Connect:      func() (pb.ReplicationServiceClient, error) { return cfg.Remote.ReplicationClient(p.following()) },
+		Backend: cfg.Backend, Registry: cfg.Registry, PathsChanged: cfg.Remote.PathsChanged, Logger: cfg.Logger,
+		PrimaryManager: p,
+		Connect: func() (pb.ReplicationServiceClient, error) {
+			return cfg.Remote.ReplicationClient(p.followedDC())
+		},
 	})
 	return p, err
 }
@@ -115,14 +118,10 @@ func NewPrimaryManager(cfg PrimaryManagerConfig) (*PrimaryManager, error) {
 // runs it while another datacenter is the primary.
 func (p *PrimaryManager) Follower() *Follower { return p.follower }
 
-// PrimaryDC returns the datacenter that owns the federated resources here: the
-// primary as seen by this datacenter. It is the configured primary until a
-// leader has written the record for the first time.
+// PrimaryDC returns the primary of this datacenter. It is the configured
+// primary until a leader has written the primary resource for the first time.
 func (p *PrimaryManager) PrimaryDC() string {
-	if dc := p.record().GetDatacenter(); dc != "" {
-		return dc
-	}
-	return p.cfg.ConfiguredPrimary
+	return cmp.Or(p.stored().GetDatacenter(), p.cfg.ConfiguredPrimary)
 }
 
 // IsPrimary reports whether this datacenter owns its federated resources. Other
@@ -132,80 +131,81 @@ func (p *PrimaryManager) IsPrimary() bool { return p.PrimaryDC() == p.cfg.DC }
 // WaitPrimary blocks until IsPrimary returns primary. It fails when ctx ends or
 // the store is closed.
 func (p *PrimaryManager) WaitPrimary(ctx context.Context, primary bool) error {
-	return p.waitRecord(ctx, func() bool { return p.IsPrimary() == primary })
+	return p.waitStored(ctx, func() bool { return p.IsPrimary() == primary })
 }
 
-// CheckFollow returns nil if other datacenters can follow this one, otherwise a
-// gRPC status with the reason.
+// CheckFollow returns nil if other datacenters can follow this one. Otherwise
+// it returns a gRPC status with the reason.
 func (p *PrimaryManager) CheckFollow() error {
-	switch owner := p.PrimaryDC(); {
+	owner := p.PrimaryDC()
+	switch {
 	case owner == p.cfg.DC:
 		return nil
 	case p.cfg.ConfiguredPrimary == p.cfg.DC:
-		return status.Errorf(codes.FailedPrecondition, "%s is not the primary yet: it takes over from %s; see its status",
-			p.cfg.DC, owner)
-	default:
-		return status.Errorf(codes.FailedPrecondition, "%s cannot be followed: it is not the primary; its primary is %s",
-			p.cfg.DC, owner)
+		return status.Errorf(codes.FailedPrecondition,
+			"%s is not the primary yet: it takes over from %s; see its status", p.cfg.DC, owner)
 	}
+	return status.Errorf(codes.FailedPrecondition,
+		"%s cannot be followed: it is not the primary; its primary is %s", p.cfg.DC, owner)
 }
 
-// firstRecordTimeout limits the time for which a write in the primary waits for
-// the leader's first write of the record.
-const firstRecordTimeout = 5 * time.Second
+// firstWriteTimeout limits the time that Writable waits for the leader's first
+// write of the primary resource.
+const firstWriteTimeout = 5 * time.Second
 
-// Writable returns nil if federated resources may be written here now, otherwise
-// the reason. The caller is the leader.
+// Writable returns nil if federated resources may be written here, otherwise
+// the reason. Only the leader calls it.
 func (p *PrimaryManager) Writable() error {
-	rec := p.record()
-	if rec.GetDatacenter() == "" && p.cfg.ConfiguredPrimary == p.cfg.DC {
-		ctx, cancel := context.WithTimeout(context.Background(), firstRecordTimeout)
+	st := p.stored()
+	if st.GetDatacenter() == "" && p.cfg.ConfiguredPrimary == p.cfg.DC {
+		ctx, cancel := context.WithTimeout(context.Background(), firstWriteTimeout)
 		defer cancel()
-		_ = p.waitRecord(ctx, func() bool { rec = p.record(); return rec.GetDatacenter() != "" })
+		_ = p.waitStored(ctx, func() bool { st = p.stored(); return st.GetDatacenter() != "" })
 	}
 	switch {
-	case rec.GetDatacenter() == p.cfg.DC && rec.GetHandedTo() == "":
+	case st.GetDatacenter() == p.cfg.DC && st.GetHandedTo() == "":
 		return nil
-	case rec.GetDatacenter() == p.cfg.DC:
-		return fmt.Errorf("%s is demoted in favor of %s, according to primary_datacenter of its servers, and %s is not "+
-			"the primary yet: write again in a moment, or see: wanfed status", p.cfg.DC, rec.GetHandedTo(), rec.GetHandedTo())
+	case st.GetDatacenter() == p.cfg.DC:
+		return fmt.Errorf("%s is demoted in favor of %[2]s, according to primary_datacenter of its servers, and %[2]s is "+
+			"not the primary yet: write again in a moment, or see: wanfed status", p.cfg.DC, st.GetHandedTo())
 	case p.cfg.ConfiguredPrimary == p.cfg.DC:
 		return fmt.Errorf("%s is not the primary yet, though it is configured to be: see wanfed status", p.cfg.DC)
 	}
 	return fmt.Errorf("%s is not the primary: %s is", p.cfg.DC, p.PrimaryDC())
 }
 
-// demotionGrace is the time from a demotion to the announcement of the
-// successor. Writes in progress end within that time, including writes that are
-// not fenced because a server runs an older version.
+// demotionGrace is the time between a demotion and the announcement of the
+// successor. Pending writes end within that time. Writes on a server of an
+// older version are not fenced and need it too.
 const demotionGrace = 2 * time.Second
 
 // Successor returns the datacenter in favor of which this one is demoted. It
-// returns "" until all writes have ended.
+// returns "" until all pending writes have ended.
 func (p *PrimaryManager) Successor() string {
-	to := p.record().GetHandedTo()
+	successor := p.stored().GetHandedTo()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if to != p.successor {
-		p.successor, p.successorSince = to, time.Now()
+	if successor != p.successor {
+		p.successor, p.successorSince = successor, time.Now()
 	}
 	if time.Since(p.successorSince) < demotionGrace {
 		return ""
 	}
-	return to
+	return successor
 }
 
-// DemotedAt returns the last time at which this server, as leader, demoted its
-// datacenter to a secondary. Other servers may receive the demotion later. Zero
-// means never.
+// DemotedAt returns the last time at which this server, as the leader, made its
+// datacenter a secondary. Other servers may apply that change later. Zero means
+// never.
 func (p *PrimaryManager) DemotedAt() time.Time {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.demotedAt
 }
 
-// PendingReason returns the reason for the delay of a change of the primary, or
-// "". It returns "" on servers that are not the leader.
+// PendingReason returns the reason why a change of the primary is not complete.
+// It returns "" if no change is pending, and on servers that are not the
+// leader.
 func (p *PrimaryManager) PendingReason() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -218,49 +218,52 @@ func (p *PrimaryManager) setPending(format string, args ...any) {
 	p.pending = fmt.Sprintf(format, args...)
 }
 
-func (p *PrimaryManager) following() string {
+// followedDC returns the datacenter that the follower follows.
+func (p *PrimaryManager) followedDC() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.target
+	return p.followed
 }
 
-// record reads the record from memory. It returns nil if the record does not
-// exist or cannot be decoded. In both cases the leader writes a new record.
-func (p *PrimaryManager) record() *pb.Primary {
+// stored reads the primary resource from memory. It returns nil if the resource
+// does not exist or cannot be decoded. In both cases the leader writes it
+// again.
+func (p *PrimaryManager) stored() *pb.Primary {
 	r, err := p.cfg.Backend.Read(context.Background(), resource.Eventual, resource.ID(PrimaryType, primaryName))
 	if err != nil {
 		return nil
 	}
-	rec, err := resource.Decode[*pb.Primary](r)
+	st, err := resource.Decode[*pb.Primary](r)
 	if err != nil {
 		return nil
 	}
-	return rec
+	return st
 }
 
-func (p *PrimaryManager) writeRecord(ctx context.Context, rec *pb.Primary) error {
-	r, err := resource.New(PrimaryType, primaryName, rec)
+// store writes the primary resource.
+func (p *PrimaryManager) store(ctx context.Context, st *pb.Primary) error {
+	r, err := resource.New(PrimaryType, primaryName, st)
 	if err != nil {
 		return err
 	}
 	old, err := p.cfg.Backend.Read(ctx, resource.Eventual, resource.ID(PrimaryType, primaryName))
 	switch {
 	case err == nil:
-		if r, err = resource.WithData(old, rec); err != nil {
+		if r, err = resource.WithData(old, st); err != nil {
 			return err
 		}
 	case !errors.Is(err, resource.ErrNotFound):
 		return err
 	}
 	if _, err := p.cfg.Backend.Commit(ctx, resource.PutOp(r, old.GetVersion())); err != nil {
-		return fmt.Errorf("store that the primary is %s: %w", rec.GetDatacenter(), err)
+		return fmt.Errorf("store that the primary is %s: %w", st.GetDatacenter(), err)
 	}
 	return nil
 }
 
-// waitRecord blocks until done returns true. It calls done after every change
-// of the record.
-func (p *PrimaryManager) waitRecord(ctx context.Context, done func() bool) error {
+// waitStored blocks until done returns true. It calls done after every change
+// of the primary resource.
+func (p *PrimaryManager) waitStored(ctx context.Context, done func() bool) error {
 	for {
 		_, index, err := p.cfg.Backend.List(ctx, resource.Eventual, primaryQuery)
 		if err != nil || done() {
@@ -272,18 +275,18 @@ func (p *PrimaryManager) waitRecord(ctx context.Context, done func() bool) error
 	}
 }
 
-// replicasUntrusted reports whether the replicas here may come from a
-// datacenter other than the followed one.
+// replicasUntrusted reports whether some replicas here may come from another
+// datacenter than the followed one.
 func (p *PrimaryManager) replicasUntrusted() bool {
-	rec := p.record()
-	return rec.GetDatacenter() != p.following() || !rec.GetComplete()
+	st := p.stored()
+	return st.GetDatacenter() != p.followedDC() || !st.GetComplete()
 }
 
-// replicasBegin records that the resources here are being replaced by replicas
-// of the followed datacenter.
+// replicasBegin stores that replicas of the followed datacenter begin to
+// replace the resources here.
 func (p *PrimaryManager) replicasBegin(ctx context.Context) error {
-	target, former := p.following(), p.record().GetDatacenter()
-	if former == target {
+	followed, former := p.followedDC(), p.stored().GetDatacenter()
+	if former == followed {
 		return nil
 	}
 	if former == p.cfg.DC {
@@ -292,24 +295,23 @@ func (p *PrimaryManager) replicasBegin(ctx context.Context) error {
 		p.mu.Unlock()
 	}
 	if former != "" {
-		p.cfg.Logger.Info("another datacenter is the primary now: its records replace those here",
-			"primary", target, "former", former)
+		p.cfg.Logger.Info("primary changed: resources of the new primary replace those here",
+			"primary", followed, "former", former)
 	}
-	return p.writeRecord(ctx, &pb.Primary{Datacenter: target})
+	return p.store(ctx, &pb.Primary{Datacenter: followed})
 }
 
-// replicasComplete records that the replicas of the followed datacenter are
-// complete.
+// replicasComplete stores that all replicas come from the followed datacenter.
 func (p *PrimaryManager) replicasComplete(ctx context.Context) error {
-	return p.writeRecord(ctx, &pb.Primary{Datacenter: p.following(), Complete: true})
+	return p.store(ctx, &pb.Primary{Datacenter: p.followedDC(), Complete: true})
 }
 
-// Fenced returns a Backend for writers of federated resources, on top of b, a
-// Backend of the same store. Its commits assert, in the same Raft entry, that
-// the record of the primary is the one that Writable has checked. A commit that
+// Fenced returns a Backend for writers of federated resources. It wraps b, a
+// Backend of the same store. A commit asserts, in the same Raft entry, that the
+// primary resource has not changed since Writable has checked it. A commit that
 // is applied after a demotion therefore writes nothing and fails with
-// resource.ErrFederated. Otherwise the next primary would miss an acknowledged
-// write.
+// resource.ErrFederated. Without fencing, the next primary could miss an
+// acknowledged write.
 func (p *PrimaryManager) Fenced(b resource.Backend) resource.Backend {
 	return fencedBackend{Backend: b, primary: p}
 }
@@ -325,14 +327,14 @@ func (b fencedBackend) Commit(ctx context.Context, ops ...*pb.Op) ([]*pb.Resourc
 		return b.Backend.Commit(ctx, ops...)
 	}
 	for {
-		rec, _, err := b.List(ctx, resource.Eventual, primaryQuery)
+		checked, _, err := b.List(ctx, resource.Eventual, primaryQuery)
 		if err != nil {
 			return nil, err
 		}
 		if err := b.primary.Writable(); err != nil {
 			return nil, fmt.Errorf("%w: %w", resource.ErrFederated, err)
 		}
-		expect := resource.ExpectOp(primaryQuery, rec)
+		expect := resource.ExpectOp(primaryQuery, checked)
 		stored, err := b.Backend.Commit(ctx, append(ops[:len(ops):len(ops)], expect)...)
 		switch {
 		case err == nil:
@@ -344,20 +346,20 @@ func (b fencedBackend) Commit(ctx context.Context, ops ...*pb.Op) ([]*pb.Resourc
 		}
 		current, _, listErr := b.List(ctx, resource.Strong, primaryQuery)
 		if listErr != nil || proto.Equal(expect, resource.ExpectOp(primaryQuery, current)) {
-			return nil, err // the conflict is not about the record
+			return nil, err // one of ops has the conflict, not expect
 		}
 	}
 }
 
-// writesFederated reports whether ops write federated resources other than the
-// status of replicas.
+// writesFederated reports whether ops write federated resources. Status updates
+// of replicas do not count.
 func (p *PrimaryManager) writesFederated(ops []*pb.Op) bool {
-	for _, op := range ops {
+	return slices.ContainsFunc(ops, func(op *pb.Op) bool {
 		var id *pb.ID
 		switch o := op.GetOp().(type) {
 		case *pb.Op_Put:
 			if o.Put.GetResource().GetPrimaryModifyIndex() != 0 {
-				continue // the status of a replica
+				return false // the status of a replica
 			}
 			id = o.Put.GetResource().GetId()
 		case *pb.Op_Overwrite:
@@ -365,9 +367,6 @@ func (p *PrimaryManager) writesFederated(ops []*pb.Op) bool {
 		case *pb.Op_Remove:
 			id = o.Remove.GetId()
 		}
-		if _, federated := p.follower.types[kindOf(id.GetType())]; federated {
-			return true
-		}
-	}
-	return false
+		return p.follower.types[kindOf(id.GetType())] != nil
+	})
 }

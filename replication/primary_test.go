@@ -107,7 +107,7 @@ func TestPromotion_LeaderChanges(t *testing.T) {
 	one, two := d.add("dc1", "dc1"), d.add("dc2", "dc1")
 	put(t, one.store, docType, "a", "1")
 	untilSame(t, one.store, two.store)
-	waited := func() time.Duration { return two.manager.record().GetUnanswered().AsDuration() }
+	waited := func() time.Duration { return two.manager.stored().GetUnanswered().AsDuration() }
 	one.stop()
 	two.restart("dc2")
 	two.until("waiting", func() bool { return waited() >= silenceStep })
@@ -132,13 +132,13 @@ func TestPromotion_LeaderChanges(t *testing.T) {
 	untilSame(t, two.store, three.store)
 	two.stop()
 	three.restart("dc3")
-	three.until("waiting", func() bool { return three.manager.record().GetUnanswered() != nil })
+	three.until("waiting", func() bool { return three.manager.stored().GetUnanswered() != nil })
 	three.restart("dc3") // for example with its gateways, which need time to start
 	if m := (&pb.Primary{Unanswered: durationpb.New(takeoverTimeout)}); three.manager.silence(m) >= silenceStep {
 		t.Errorf("silence() after a restart = %v, want less than one step", three.manager.silence(m))
 	}
 	three.restart("dc2")
-	three.until("waiting no more", func() bool { return three.manager.record().GetUnanswered() == nil })
+	three.until("waiting no more", func() bool { return three.manager.stored().GetUnanswered() == nil })
 }
 
 // While alive servers of a datacenter are configured with different primaries,
@@ -161,7 +161,7 @@ func TestDesired_ServersDiffer(t *testing.T) {
 		t.Errorf("PrimaryDC() = %s and %s, want dc1", one.manager.PrimaryDC(), two.manager.PrimaryDC())
 	}
 	one.others(map[string]string{"srv2": "dc2"})
-	one.until("demoted", func() bool { return one.manager.record().GetHandedTo() == "dc2" })
+	one.until("demoted", func() bool { return one.manager.stored().GetHandedTo() == "dc2" })
 	if err := one.manager.Writable(); err == nil || !strings.Contains(err.Error(), "is demoted in favor of dc2") {
 		t.Errorf("Writable() after the demotion = %v, want an error", err)
 	}
@@ -185,7 +185,7 @@ func TestFollow_SameIndexOfAnotherPrimary(t *testing.T) {
 	old.Id.Uid, old.PrimaryModifyIndex = r.Id.Uid, r.ModifyIndex
 	commit1(t, three.store, resource.ReplicaOp(old))
 	three.stop()
-	if err := three.manager.writeRecord(t.Context(), &pb.Primary{Datacenter: "dc1", Complete: true}); err != nil {
+	if err := three.manager.store(t.Context(), &pb.Primary{Datacenter: "dc1", Complete: true}); err != nil {
 		t.Fatal(err)
 	}
 	three.start("dc2")
@@ -244,7 +244,7 @@ func TestCheckFollow(t *testing.T) {
 	check := func(configured string, m *pb.Primary) error {
 		p := &PrimaryManager{cfg: PrimaryManagerConfig{DC: "dc2", ConfiguredPrimary: configured, Backend: store}}
 		if m != nil {
-			if err := p.writeRecord(context.Background(), m); err != nil {
+			if err := p.store(context.Background(), m); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -19,14 +19,18 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// SourceHeartbeat is the interval at which an idle stream carries an empty
-// message.
-const SourceHeartbeat = 2 * time.Second
-
-// catchUpTimeout limits the time for which a source waits until its store has
-// every commit that its datacenter has acknowledged. It is shorter than the
-// follower's stream timeout.
-const catchUpTimeout = 4 * time.Second
+const (
+	// heartbeatInterval is the interval at which an idle stream carries an
+	// empty message.
+	heartbeatInterval = 2 * time.Second
+	// streamTimeout is the time without a message after which a Follower ends
+	// the stream.
+	streamTimeout = 2*heartbeatInterval + heartbeatInterval/2
+	// catchUpTimeout limits the wait of a Source until its store has every
+	// commit that its datacenter has acknowledged. It must be shorter than
+	// streamTimeout.
+	catchUpTimeout = 4 * time.Second
+)
 
 // PrimaryState reports whether a datacenter is the primary. PrimaryManager
 // implements it.
@@ -35,10 +39,11 @@ type PrimaryState interface {
 	IsPrimary() bool
 	// WaitPrimary blocks until IsPrimary returns primary, or ctx ends.
 	WaitPrimary(ctx context.Context, primary bool) error
-	// CheckFollow returns nil if the datacenter can be followed, otherwise a gRPC
-	// status with the reason.
+	// CheckFollow returns nil if other datacenters can follow this one.
+	// Otherwise it returns a gRPC status with the reason.
 	CheckFollow() error
-	// Successor returns the datacenter in favor of which this one is demoted, or "".
+	// Successor returns the next primary if this datacenter is demoted,
+	// otherwise "".
 	Successor() string
 }
 
@@ -60,39 +65,41 @@ func (alwaysPrimary) WaitPrimary(ctx context.Context, primary bool) error {
 
 // SourceConfig configures a Source.
 type SourceConfig struct {
-	// Backend stores the resources. Its strong reads return everything that the
-	// other servers of this datacenter have acknowledged. Required.
-	Backend  resource.Backend
-	Registry *resource.Registry // required
-	// Primary reports whether this datacenter can be followed. Required.
+	// Backend stores the resources. Its strong reads include every commit that
+	// another server of this datacenter has acknowledged. Required.
+	Backend resource.Backend
+	// Registry contains the federated types. Required.
+	Registry *resource.Registry
+	// Primary reports whether other datacenters can follow this one. Required.
 	Primary PrimaryState
-	// Logger. Default: slog.Default().
+	// Logger receives the log. Default: slog.Default().
 	Logger *slog.Logger
 }
 
 // Source lets secondaries follow the federated resources of this datacenter. It
-// covers the types that are registered when it is created.
+// covers the types that are registered when NewSource is called.
 type Source struct {
 	pb.UnimplementedReplicationServiceServer
-	cfg       SourceConfig
-	kinds     []kind
-	types     map[kind][]*pb.Type
-	log       *changeLog
-	followers atomic.Int64
-	sent      atomic.Uint64
-	compared  atomic.Uint64
-	resumed   atomic.Uint64
+	cfg   SourceConfig
+	kinds []kind              // federated kinds, in order
+	types map[kind][]*pb.Type // federated types of each kind
+	log   *changeLog          // latest commits
+
+	// See SourceStatus.
+	followers               atomic.Int64
+	sent, compared, resumed atomic.Uint64
 }
 
 // SourceStatus describes the followers of a Source. The counters begin at the
 // start of the process.
 type SourceStatus struct {
+	// Followers is the number of open streams.
 	Followers int
 	// Resumed counts the streams that continued at a position.
 	Resumed uint64
 	// Compared counts the streams that began with a comparison.
 	Compared uint64
-	// SentBytes is the encoded size of all messages.
+	// SentBytes is the encoded size of all sent messages.
 	SentBytes uint64
 }
 
@@ -111,9 +118,7 @@ func NewSource(cfg SourceConfig) (*Source, error) {
 
 // Status returns the current state.
 func (s *Source) Status() SourceStatus {
-	return SourceStatus{
-		Followers: int(s.followers.Load()), Resumed: s.resumed.Load(), Compared: s.compared.Load(), SentBytes: s.sent.Load(),
-	}
+	return SourceStatus{int(s.followers.Load()), s.resumed.Load(), s.compared.Load(), s.sent.Load()}
 }
 
 // Run collects changes while this datacenter is the primary, until ctx ends.
@@ -129,9 +134,9 @@ func (s *Source) Run(ctx context.Context) error {
 			return nil
 		case err == nil: // this datacenter is not the primary any more
 		case !errors.Is(err, resource.ErrWatchReset):
-			return fmt.Errorf("collect changes of federated records: %w", err)
+			return fmt.Errorf("collect changes of federated resources: %w", err)
 		default:
-			s.cfg.Logger.Info("federated records were replaced, or change faster than they can be read: followers compare again")
+			s.cfg.Logger.Info("change log restarted: a snapshot was restored, or changes arrive faster than they are read")
 		}
 	}
 }
@@ -156,8 +161,8 @@ func (s *Source) collectWhilePrimary(ctx context.Context) error {
 }
 
 // Follow implements pb.ReplicationServiceServer. It returns when the follower
-// ends the stream. It fails with ABORTED if the follower lags too far or the
-// store was replaced. The follower then compares again.
+// ends the stream. It fails with ABORTED if the follower lags behind the log or
+// a snapshot was restored. The follower then compares its resources again.
 func (s *Source) Follow(stream grpc.BidiStreamingServer[pb.FollowRequest, pb.FollowResponse]) error {
 	if err := s.cfg.Primary.CheckFollow(); err != nil {
 		return err
@@ -167,18 +172,15 @@ func (s *Source) Follow(stream grpc.BidiStreamingServer[pb.FollowRequest, pb.Fol
 		return err
 	}
 	if req.GetHello() == nil {
-		return status.Error(codes.InvalidArgument, "a follower begins with hello; it may run an incompatible version")
+		return status.Error(codes.InvalidArgument, "first message is not hello: the follower may run an incompatible version")
 	}
 	if _, _, ready := s.log.end(); !ready {
-		return status.Error(codes.Unavailable, "this server has not read its records yet")
+		return status.Error(codes.Unavailable, "this server has not read its federated resources yet")
 	}
 	s.followers.Add(1)
 	defer s.followers.Add(-1)
-	err = newSourceStream(s, stream, req.GetHello()).run(req.GetHello())
-	switch {
-	case err == nil:
-		return nil
-	case errors.Is(err, errEvicted):
+	err = s.serve(stream, req.GetHello())
+	if errors.Is(err, errEvicted) {
 		return status.Error(codes.Aborted, err.Error())
 	}
 	return resource.StatusError(err)

@@ -15,80 +15,80 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// sourceStream serves one follower, in one goroutine. A slow follower does not
-// delay other followers. Its stream blocks in Send, and later changes stay in
-// the log until they are evicted.
+// sourceStream serves one follower, in one goroutine. If the follower is slow,
+// the goroutine blocks in Send, and later changes stay in the log until they
+// are evicted.
 type sourceStream struct {
-	s      *Source
+	source *Source
 	stream grpc.BidiStreamingServer[pb.FollowRequest, pb.FollowResponse]
-	known  map[string]bool // types of the follower, by resource.TypeString
-	kinds  map[kind]bool   // kinds of the types in known
+	known  map[string]bool // types that the follower supports, by resource.TypeString
+	kinds  map[kind]bool   // kinds of the known types
 
-	next uint64             // place in the log
-	at   *pb.FollowPosition // position before next
-	// covered is the index at which each kind was compared. Changes up to that
-	// index have been sent.
+	next     uint64             // log number of the next commit to send
+	position *pb.FollowPosition // position before that commit
+	// covered is the store's index when each kind was compared. Changes up to
+	// that index have been sent.
 	covered map[kind]uint64
-	floor   uint64 // highest of covered; a lower position cannot be resumed
+	floor   uint64 // highest index in covered
 }
 
-func newSourceStream(
-	s *Source, stream grpc.BidiStreamingServer[pb.FollowRequest, pb.FollowResponse], hello *pb.FollowHello,
-) *sourceStream {
-	f := &sourceStream{s: s, stream: stream, known: map[string]bool{}, kinds: map[kind]bool{}, covered: map[kind]uint64{}}
+// serve serves the follower that has sent hello, until the stream ends.
+func (s *Source) serve(stream grpc.BidiStreamingServer[pb.FollowRequest, pb.FollowResponse], hello *pb.FollowHello) error {
+	f := &sourceStream{
+		source: s, stream: stream, known: map[string]bool{}, kinds: map[kind]bool{}, covered: map[kind]uint64{},
+	}
 	for _, t := range hello.GetTypes() {
 		f.known[resource.TypeString(t)] = true
 		f.kinds[kindOf(t)] = true
 	}
-	return f
+	return f.run(hello)
 }
 
-// run serves the follower until its stream ends.
-func (f *sourceStream) run(hello *pb.FollowHello) error {
-	next, resumed := f.s.log.find(hello.GetPosition())
-	begin := &pb.FollowBegin{Resumed: resumed, HandedTo: f.s.cfg.Primary.Successor()}
-	if len(hello.GetTypes()) == 0 { // a probe; see PrimaryManager.probe
-		return f.send(&pb.FollowResponse{Begin: begin})
+func (s *sourceStream) run(hello *pb.FollowHello) error {
+	next, resumed := s.source.log.find(hello.GetPosition())
+	begin := &pb.FollowBegin{Resumed: resumed, HandedTo: s.source.cfg.Primary.Successor()}
+	if len(hello.GetTypes()) == 0 { // sent by PrimaryManager.probe
+		return s.send(&pb.FollowResponse{Begin: begin})
 	}
-	for _, k := range f.s.kinds {
-		all, _, err := f.list(k)
+	for _, k := range s.source.kinds {
+		all, _, err := s.list(k)
 		if err != nil {
 			return err
 		}
 		n := len(all)
 		begin.Kinds = append(begin.Kinds, &pb.FollowKind{
-			Type: k.typ(), Records: uint64(n), Unknown: uint64(n - len(f.knownOf(all))),
+			Type: k.typ(), Records: uint64(n), Unknown: uint64(n - len(s.filterKnown(all))),
 		})
 	}
-	if err := f.send(&pb.FollowResponse{Begin: begin}); err != nil {
+	if err := s.send(&pb.FollowResponse{Begin: begin}); err != nil {
 		return err
 	}
-	f.next, f.at = next, hello.GetPosition()
+	s.next, s.position = next, hello.GetPosition()
 	if resumed {
-		f.s.resumed.Add(1)
+		s.source.resumed.Add(1)
 	} else {
-		f.s.compared.Add(1)
-		if err := f.compare(hello.GetReached()); err != nil {
+		s.source.compared.Add(1)
+		if err := s.compare(hello.GetReached()); err != nil {
 			return err
 		}
 	}
-	return f.sendChanges()
+	return s.sendChanges()
 }
 
-func (f *sourceStream) send(m *pb.FollowResponse) error {
-	f.s.sent.Add(uint64(proto.Size(m)))
-	return f.stream.Send(m)
+func (s *sourceStream) send(m *pb.FollowResponse) error {
+	s.source.sent.Add(uint64(proto.Size(m)))
+	return s.stream.Send(m)
 }
 
-func (f *sourceStream) list(k kind) ([]*pb.Resource, uint64, error) {
-	return f.s.cfg.Backend.List(f.stream.Context(), resource.Eventual, k.query())
+func (s *sourceStream) list(k kind) ([]*pb.Resource, uint64, error) {
+	return s.source.cfg.Backend.List(s.stream.Context(), resource.Eventual, k.query())
 }
 
-// knownOf returns the resources whose type the follower supports.
-func (f *sourceStream) knownOf(all []*pb.Resource) []*pb.Resource {
+// filterKnown returns the resources whose type the follower supports.
+func (s *sourceStream) filterKnown(all []*pb.Resource) []*pb.Resource {
 	out := make([]*pb.Resource, 0, len(all))
 	for _, r := range all {
-		if f.known[resource.TypeString(r.GetId().GetType())] {
+		if s.known[resource.TypeString(r.GetId().GetType())] {
 			out = append(out, r)
 		}
 	}
@@ -96,58 +96,62 @@ func (f *sourceStream) knownOf(all []*pb.Resource) []*pb.Resource {
 }
 
 // catchUp blocks until this server has every commit that its datacenter has
-// acknowledged. If the leader does not respond, it suffices that this server
-// has the commits up to index reached, which is the index of the follower.
-func (f *sourceStream) catchUp(reached uint64) error {
-	ctx, cancel := context.WithTimeout(f.stream.Context(), catchUpTimeout)
+// acknowledged. If the leader does not respond, catchUp succeeds if this server
+// has the commits up to reached, which is the index of the follower.
+func (s *sourceStream) catchUp(reached uint64) error {
+	ctx, cancel := context.WithTimeout(s.stream.Context(), catchUpTimeout)
 	defer cancel()
-	empty := resource.Query{Type: f.s.types[f.s.kinds[0]][0], Prefix: "\xff"}
-	_, _, err := f.s.cfg.Backend.List(ctx, resource.Strong, empty)
-	if err == nil || f.stream.Context().Err() != nil {
+	// A strong read waits for the leader's commits. The query selects no
+	// resource.
+	empty := resource.Query{Type: s.source.types[s.source.kinds[0]][0], Prefix: "\xff"}
+	_, _, err := s.source.cfg.Backend.List(ctx, resource.Strong, empty)
+	if err == nil || s.stream.Context().Err() != nil {
 		return err
 	}
-	for _, k := range f.s.kinds {
-		_, at, listErr := f.list(k)
+	for _, k := range s.source.kinds {
+		_, at, listErr := s.list(k)
 		if listErr != nil || at >= reached {
 			return listErr
 		}
 	}
 	return status.Errorf(codes.Unavailable,
-		"this server of the primary may have older records than its follower, and cannot reach its leader: %v", err)
+		"this server of the primary may lag behind its follower, and cannot reach its leader: %v", err)
 }
 
-// compare sends the records that the follower lacks, and the ids of the records
-// that it must delete. It sends at least one message, which reports to the
-// follower that it is in sync. compare reads the place in the log first. Later
-// changes are sent afterwards, unless a list contained them.
-func (f *sourceStream) compare(reached uint64) error {
-	if len(f.s.kinds) > 0 {
-		if err := f.catchUp(reached); err != nil {
+// compare sends the resources that the follower lacks, and the ids of the
+// resources that the follower must delete. It sends at least one message: the
+// index in the last message reports to the follower that it is in sync.
+//
+// compare reads the end of the log before it lists resources. Therefore
+// sendChanges sends every change that no list contained.
+func (s *sourceStream) compare(reached uint64) error {
+	if len(s.source.kinds) > 0 {
+		if err := s.catchUp(reached); err != nil {
 			return err
 		}
 	}
-	if err := f.s.cfg.Primary.CheckFollow(); err != nil {
-		return err // this server lagged and has now seen a demotion
+	if err := s.source.cfg.Primary.CheckFollow(); err != nil {
+		return err // catchUp received a demotion
 	}
 	var ready bool
-	if f.next, f.at, ready = f.s.log.end(); !ready {
+	if s.next, s.position, ready = s.source.log.end(); !ready {
 		return errEvicted
 	}
-	differences, needed, err := f.receiveSummaries()
+	differences, request, err := s.receiveSummaries()
 	if err != nil {
 		return err
 	}
-	out := &changeBatch{send: f.send}
-	if len(needed.Kinds) > 0 {
-		if err := f.send(&pb.FollowResponse{Ask: needed}); err != nil {
+	out := &changeBatch{send: s.send}
+	if len(request.Kinds) > 0 {
+		if err := s.send(&pb.FollowResponse{Ask: request}); err != nil {
 			return err
 		}
-		if err := f.receiveDetails(differences, out); err != nil {
+		if err := s.receiveDetails(differences, out); err != nil {
 			return err
 		}
 	}
-	for _, k := range f.s.kinds {
-		for _, r := range differences[k].records {
+	for _, k := range s.source.kinds {
+		for _, r := range differences[k].resources {
 			if r == nil {
 				continue
 			}
@@ -157,71 +161,73 @@ func (f *sourceStream) compare(reached uint64) error {
 			}
 		}
 	}
-	return out.flush(f.floor, f.position())
+	return out.flush(s.floor, s.resumePosition())
 }
 
-// receiveSummaries compares the follower's summary of each kind that both sides
-// know. It returns the differences and the buckets whose details are needed.
-func (f *sourceStream) receiveSummaries() (map[kind]*difference, *pb.FollowAsk, error) {
-	differences, needed := map[kind]*difference{}, &pb.FollowAsk{}
+// receiveSummaries compares the follower's summary of each kind with the local
+// resources. It returns the differences, and a request for the digests of the
+// buckets that differ. It ignores kinds that one side does not support.
+func (s *sourceStream) receiveSummaries() (map[kind]*difference, *pb.FollowAsk, error) {
+	differences, request := map[kind]*difference{}, &pb.FollowAsk{}
 	for last := false; !last; {
-		req, err := f.stream.Recv()
+		req, err := s.stream.Recv()
 		if err != nil {
 			return nil, nil, err
 		}
 		sum := req.GetSummary()
 		if sum == nil {
-			return nil, nil, status.Error(codes.InvalidArgument, "a follower that is not resumed sends summaries")
+			return nil, nil, status.Error(codes.InvalidArgument, "message is not a summary")
 		}
 		last = sum.GetLast()
 		k := kindOf(sum.GetType())
-		if !f.kinds[k] || f.s.types[k] == nil || differences[k] != nil {
-			continue // unknown to one side, or a duplicate
+		if !s.kinds[k] || s.source.types[k] == nil || differences[k] != nil {
+			continue // unsupported, or a duplicate
 		}
-		all, index, err := f.list(k)
+		all, index, err := s.list(k)
 		if err != nil {
 			return nil, nil, err
 		}
-		d, buckets, err := compare(f.knownOf(all), sum.GetBuckets())
+		d, buckets, err := compare(s.filterKnown(all), sum.GetBuckets())
 		if err != nil {
 			return nil, nil, status.Error(codes.InvalidArgument, err.Error())
 		}
 		differences[k] = &d
-		f.covered[k], f.floor = index, max(f.floor, index)
+		s.covered[k], s.floor = index, max(s.floor, index)
 		if len(buckets) > 0 {
-			needed.Kinds = append(needed.Kinds, &pb.FollowBuckets{Type: k.typ(), Buckets: buckets})
+			request.Kinds = append(request.Kinds, &pb.FollowBuckets{Type: k.typ(), Buckets: buckets})
 		}
 	}
-	for _, k := range f.s.kinds {
-		if differences[k] == nil { // without a comparison, nothing of the kind is sent, now or later
+	for _, k := range s.source.kinds {
+		if differences[k] == nil { // never send changes of a kind that was not compared
 			differences[k] = &difference{}
-			delete(f.kinds, k)
+			delete(s.kinds, k)
 		}
 	}
-	return differences, needed, nil
+	return differences, request, nil
 }
 
-// receiveDetails receives the follower's digests and adds deletions to out.
-func (f *sourceStream) receiveDetails(differences map[kind]*difference, out *changeBatch) error {
+// receiveDetails receives the requested digests. It removes equal resources
+// from differences and adds deletions to out.
+func (s *sourceStream) receiveDetails(differences map[kind]*difference, out *changeBatch) error {
 	for last := false; !last; {
-		req, err := f.stream.Recv()
+		req, err := s.stream.Recv()
 		if err != nil {
 			return err
 		}
 		part := req.GetDetails()
 		if part == nil {
-			return status.Error(codes.InvalidArgument, "a follower that has a request for details sends details")
+			return status.Error(codes.InvalidArgument, "message has no details, which were requested")
 		}
 		last = part.GetLast()
 		k := kindOf(part.GetType())
 		d := differences[k]
 		if d == nil {
 			if len(part.GetDigests()) > 0 {
-				return status.Errorf(codes.InvalidArgument, "details of %s were not requested", resource.TypeString(part.GetType()))
+				return status.Errorf(codes.InvalidArgument, "details of %s were not requested", k)
 			}
 			continue
 		}
-		deletes, err := d.applyDetails(f.s.types[k][0], part.GetDigests())
+		deletes, err := d.applyDetails(s.source.types[k][0], part.GetDigests())
 		if err != nil {
 			return status.Error(codes.InvalidArgument, err.Error())
 		}
@@ -234,60 +240,61 @@ func (f *sourceStream) receiveDetails(differences map[kind]*difference, out *cha
 	return nil
 }
 
-// position returns the position at which the follower may resume, or nil. At a
-// position below floor, the follower would receive changes that are older than
-// its records.
-func (f *sourceStream) position() *pb.FollowPosition {
-	if f.at.GetIndex() < f.floor {
+// resumePosition returns the position at which the follower may resume, or nil.
+// A position below floor is not returned: a stream that resumes there would
+// send changes that are older than the follower's replicas.
+func (s *sourceStream) resumePosition() *pb.FollowPosition {
+	if s.position.GetIndex() < s.floor {
 		return nil
 	}
-	return f.at
+	return s.position
 }
 
-// sendChanges sends commits as they come, and heartbeats in between.
-func (f *sourceStream) sendChanges() error {
-	idle := time.NewTimer(SourceHeartbeat)
+// sendChanges sends each commit, and heartbeats while no commit arrives.
+func (s *sourceStream) sendChanges() error {
+	idle := time.NewTimer(heartbeatInterval)
 	defer idle.Stop()
 	for {
-		commits, moved, err := f.s.log.since(f.next, batchBytes)
+		commits, grown, err := s.source.log.since(s.next, batchBytes)
 		if err != nil {
 			return err
 		}
 		if len(commits) == 0 {
 			select {
-			case <-moved:
+			case <-grown:
 				continue
 			case <-idle.C:
-			case <-f.stream.Context().Done():
-				return f.stream.Context().Err()
+			case <-s.stream.Context().Done():
+				return s.stream.Context().Err()
 			}
 		}
-		sent, err := f.sendCommits(commits)
+		sent, err := s.sendCommits(commits)
 		if err != nil {
 			return err
 		}
 		if sent {
-			idle.Reset(SourceHeartbeat)
+			idle.Reset(heartbeatInterval)
 		}
 	}
 }
 
-// sendCommits sends commits, in one message if they fit. It omits changes that
-// are not for the follower. If no change remains, it sends nothing. If commits
-// is empty, it sends a heartbeat.
-func (f *sourceStream) sendCommits(commits []*commit) (sent bool, err error) {
-	out := &changeBatch{send: f.send}
+// sendCommits sends commits, in one message if they fit. It omits changes of
+// kinds that the follower does not support, and sends nothing if no change
+// remains. If commits is empty, sendCommits sends a heartbeat.
+func (s *sourceStream) sendCommits(commits []*commit) (sent bool, err error) {
+	out := &changeBatch{send: s.send}
 	relevant := len(commits) == 0
 	for _, c := range commits {
-		f.next++
-		f.at = c.position()
+		s.next++
+		s.position = c.position()
 		for _, ch := range c.changes {
-			if !f.kinds[ch.kind] || c.index <= f.covered[ch.kind] {
+			if !s.kinds[ch.kind] || c.index <= s.covered[ch.kind] {
 				continue
 			}
 			relevant = true
-			if ch.put != nil && !f.known[resource.TypeString(ch.put.Id.GetType())] {
-				// The follower does not support the new version of the record.
+			if ch.put != nil && !s.known[resource.TypeString(ch.put.Id.GetType())] {
+				// The resource has a new version that the follower does not
+				// support.
 				ch = change{kind: ch.kind, deleted: ch.put.Id, size: proto.Size(ch.put.Id)}
 			}
 			if err := out.add(ch); err != nil {
@@ -298,21 +305,22 @@ func (f *sourceStream) sendCommits(commits []*commit) (sent bool, err error) {
 	if !relevant {
 		return false, nil
 	}
-	return true, out.flush(max(f.floor, f.at.GetIndex()), f.position())
+	return true, out.flush(max(s.floor, s.position.GetIndex()), s.resumePosition())
 }
 
-// Limits of a batch. A larger record is sent alone.
+// Limits of a message and of a Raft entry. A larger resource is sent and
+// committed alone.
 const (
 	batchBytes   = 1 << 20
-	batchRecords = 1024
+	batchChanges = 1024
 )
 
-// changeBatch collects changes for one message. It keeps only the last of
-// several changes with the same key.
+// changeBatch collects changes for one message. It keeps only the last change
+// of each resource.
 type changeBatch struct {
 	send func(*pb.FollowResponse) error
 
-	puts    []*pb.Resource // nil where a later change replaces the record
+	puts    []*pb.Resource // nil element: deleted by a later change
 	at      map[string]int // by kind and key: index into puts
 	deletes []*pb.ID
 	bytes   int
@@ -320,7 +328,7 @@ type changeBatch struct {
 
 // add adds c. If c does not fit, add sends the batch first.
 func (b *changeBatch) add(c change) error {
-	if n := len(b.puts) + len(b.deletes); n > 0 && (n >= batchRecords || b.bytes+c.size > batchBytes) {
+	if n := len(b.puts) + len(b.deletes); n > 0 && (n >= batchChanges || b.bytes+c.size > batchBytes) {
 		if err := b.flush(0, nil); err != nil {
 			return err
 		}
@@ -329,28 +337,29 @@ func (b *changeBatch) add(c change) error {
 	key := c.kind.group + "\x00" + c.kind.name + "\x00" + keyOf(c.id())
 	i, replaces := b.at[key]
 	switch {
-	case c.put != nil && replaces:
+	case c.put == nil:
+		if replaces { // the receiver applies deletions first
+			b.puts[i] = nil
+			delete(b.at, key)
+		}
+		b.deletes = append(b.deletes, c.deleted)
+	case replaces:
 		b.puts[i] = c.put
-	case c.put != nil:
+	default:
 		if b.at == nil {
 			b.at = map[string]int{}
 		}
 		b.at[key] = len(b.puts)
 		b.puts = append(b.puts, c.put)
-	default:
-		if replaces { // a receiver applies deletions first
-			b.puts[i] = nil
-			delete(b.at, key)
-		}
-		b.deletes = append(b.deletes, c.deleted)
 	}
 	return nil
 }
 
-// flush sends the batch, even if it is empty. The message contains the index
-// and position that the follower reaches with the batch.
-func (b *changeBatch) flush(index uint64, at *pb.FollowPosition) error {
-	msg := &pb.FollowResponse{Index: index, Position: at, Deletes: b.deletes}
+// flush sends the batch, even if the batch is empty. index and position are the
+// follower's index and position after the batch. They are 0 and nil if more
+// batches follow.
+func (b *changeBatch) flush(index uint64, position *pb.FollowPosition) error {
+	msg := &pb.FollowResponse{Index: index, Position: position, Deletes: b.deletes}
 	for _, r := range b.puts {
 		if r != nil {
 			msg.Upserts = append(msg.Upserts, r)
