@@ -5,7 +5,7 @@ package replication
 import (
 	"context"
 	"errors"
-	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -17,91 +17,97 @@ import (
 	"github.com/wanfed/wanfed/resource/resourcetest"
 )
 
-func TestAntiEntropy(t *testing.T) {
-	store, up := resourcetest.NewStore(), resourcetest.NewStore()
-	monitor, err := catalog.NewTTLMonitor(store, quiet)
+// antiEntropyTest runs an AntiEntropy of dc2.
+type antiEntropyTest struct {
+	store, primary resource.Backend // of dc2 and of the primary
+	gateways       *catalog.Gateways
+	paths          broadcast.Broadcast
+	unreachable    atomic.Bool              // Apply fails
+	applied        chan *pb.FederationState // states that Apply received
+}
+
+func newAntiEntropyTest(t *testing.T) *antiEntropyTest {
+	t.Helper()
+	e := &antiEntropyTest{store: resourcetest.NewStore(), primary: resourcetest.NewStore(), applied: make(chan *pb.FederationState, 100)}
+	monitor, err := catalog.NewTTLMonitor(e.store, discardLogger)
 	if err != nil {
 		t.Fatal(err)
 	}
-	run(t, monitor.Run)
-	g := catalog.NewGateways("dc2", monitor)
-	var mu sync.Mutex
-	var failing error
-	applied := make(chan *pb.FederationState, 100)
-	var paths broadcast.Broadcast
-	ae, err := NewAntiEntropy(AntiEntropyConfig{
-		DC: "dc2", Backend: store, PathsChanged: paths.Wait, Logger: quiet,
-		Apply: func(ctx context.Context, s *pb.FederationState) error {
-			mu.Lock()
-			defer mu.Unlock()
-			if failing != nil {
-				return failing
-			}
-			_, _, err := federation.Upsert(ctx, up, s)
-			applied <- s
-			return err
-		},
+	e.gateways = catalog.NewGateways("dc2", monitor)
+	a, err := NewAntiEntropy(AntiEntropyConfig{
+		DC: "dc2", Backend: e.store, PathsChanged: e.paths.Wait, Logger: discardLogger, Apply: e.apply,
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	run(t, ae.Run)
-	register := func(wan string) {
-		t.Helper()
-		reg := catalog.GatewayRegistration{Node: "gw1", LAN: "10.0.0.1:8444", WAN: wan}
-		for err := g.Register(t.Context(), reg); err != nil; err = g.Register(t.Context(), reg) {
-			if !errors.Is(err, resource.ErrNotLeader) { // Run has not started yet
-				t.Fatal(err)
-			}
-		}
-	}
-	next := func() *pb.FederationState {
-		t.Helper()
-		select {
-		case s := <-applied:
-			return s
-		case <-time.After(10 * time.Second):
-			t.Fatal("Apply was not called, want a call")
-			return nil
-		}
-	}
+	run(t, monitor.Run)
+	run(t, a.Run)
+	return e
+}
 
-	register("198.51.100.1:8443")
-	if s := next(); len(s.MeshGateways) != 1 || s.UpdatedAt == nil {
-		t.Fatalf("applied state = %v, want one gateway", s)
+func (e *antiEntropyTest) apply(ctx context.Context, s *pb.FederationState) error {
+	if e.unreachable.Load() {
+		return errors.New("unreachable")
 	}
-	// The replica arrives. Then the state is deleted in the primary, the deletion
-	// arrives too, and the state is written again.
-	replicate(t, up, store)
-	remove := resource.RemoveOp(resource.ID(federation.StateType, "dc2"), resource.AnyVersion)
-	for _, b := range []resource.Backend{up, store} {
-		if _, err := b.Commit(t.Context(), remove); err != nil {
+	_, _, err := federation.Upsert(ctx, e.primary, s)
+	e.applied <- s
+	return err
+}
+
+// register registers a gateway with a WAN address.
+func (e *antiEntropyTest) register(t *testing.T, wan string) {
+	t.Helper()
+	reg := catalog.GatewayRegistration{Node: "gw1", LAN: "10.0.0.1:8444", WAN: wan}
+	for err := e.gateways.Register(t.Context(), reg); err != nil; err = e.gateways.Register(t.Context(), reg) {
+		if !errors.Is(err, resource.ErrNotLeader) { // monitor.Run has not started yet
 			t.Fatal(err)
 		}
 	}
-	next()
-	replicate(t, up, store)
+}
 
-	// The primary is unreachable while the address changes.
-	mu.Lock()
-	failing = errors.New("unreachable")
-	mu.Unlock()
-	register("198.51.100.2:8443")
-	mu.Lock()
-	failing = nil
-	mu.Unlock()
-	paths.Notify()
-	if s := next(); catalog.TaggedAddr(s.MeshGateways[0], catalog.TagWAN) != "198.51.100.2:8443" {
-		t.Errorf("applied state = %v, want the new address", s)
-	}
+// checkApplied waits for a call of Apply and checks the WAN address in the
+// state.
+func (e *antiEntropyTest) checkApplied(t *testing.T, wan string) {
+	t.Helper()
 	select {
-	case s := <-applied:
-		t.Errorf("applied again: %v, want no call", s)
+	case s := <-e.applied:
+		if len(s.MeshGateways) != 1 || s.UpdatedAt == nil ||
+			catalog.TaggedAddr(s.MeshGateways[0], catalog.TagWAN) != wan {
+			t.Fatalf("applied state = %v, want a gateway with address %s", s, wan)
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatal("Apply() was not called, want a call")
+	}
+}
+
+func TestAntiEntropy(t *testing.T) {
+	e := newAntiEntropyTest(t)
+	e.register(t, "198.51.100.1:8443")
+	e.checkApplied(t, "198.51.100.1:8443")
+	replicate(t, e.primary, e.store)
+
+	t.Run("state deleted in the primary", func(t *testing.T) {
+		remove := resource.RemoveOp(resource.ID(federation.StateType, "dc2"), resource.AnyVersion)
+		commitOne(t, e.primary, remove)
+		commitOne(t, e.store, remove)
+		e.checkApplied(t, "198.51.100.1:8443")
+		replicate(t, e.primary, e.store)
+	})
+	t.Run("primary unreachable during a change", func(t *testing.T) {
+		e.unreachable.Store(true)
+		e.register(t, "198.51.100.2:8443")
+		e.unreachable.Store(false)
+		e.paths.Notify()
+		e.checkApplied(t, "198.51.100.2:8443")
+	})
+	select {
+	case s := <-e.applied:
+		t.Errorf("Apply(%v) was called again, want no call", s)
 	default:
 	}
 }
 
-// replicate replicates federation states in one step.
+// replicate copies all federation states from one store to another.
 func replicate(t *testing.T, from, to resource.Backend) {
 	t.Helper()
 	rs, _, err := from.List(t.Context(), resource.Eventual, resource.Query{Type: federation.StateType})
@@ -109,8 +115,6 @@ func replicate(t *testing.T, from, to resource.Backend) {
 		t.Fatal(err)
 	}
 	for _, r := range rs {
-		if _, err := to.Commit(t.Context(), resource.ReplicaOp(replicaOf(r))); err != nil {
-			t.Fatal(err)
-		}
+		commitOne(t, to, resource.ReplicaOp(replicaOf(r)))
 	}
 }

@@ -5,6 +5,7 @@ package replication
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"testing"
 
@@ -15,41 +16,43 @@ import (
 	"github.com/wanfed/wanfed/resource/resourcetest"
 )
 
-// Events of several kinds become commits in order. Incomplete commits are left.
+// splitCommits groups the events of several kinds into commits, in order. It
+// returns later events unchanged.
 func TestSplitCommits(t *testing.T) {
 	doc, site := kindOf(docType), kindOf(siteType)
 	put := func(k kind, name string, index uint64) event {
 		id := &pb.ID{Type: k.typ(), Name: name, Uid: "uid-" + name}
 		return event{change{kind: k, put: &pb.Resource{Id: id}}, index}
 	}
-	gone := func(k kind, name string, index uint64) event {
+	del := func(k kind, name string, index uint64) event {
 		return event{change{kind: k, deleted: &pb.ID{Type: k.typ(), Name: name, Uid: "uid-" + name}}, index}
 	}
-	commits, left := splitCommits([]kind{doc, site}, []event{
-		put(site, "s", 4), gone(site, "t", 5), // the watch of one kind
-		gone(doc, "a", 3), put(doc, "a", 3), put(doc, "b", 4), put(doc, "c", 4), gone(doc, "c", 4), put(doc, "d", 6), // of the other
+	commits, rest := splitCommits([]kind{doc, site}, []event{
+		put(site, "s", 4), del(site, "t", 5), // events of the first watch
+		del(doc, "a", 3), put(doc, "a", 3), put(doc, "b", 4), put(doc, "c", 4), del(doc, "c", 4), put(doc, "d", 6),
 	}, 5)
 	var got []string
 	for _, c := range commits {
 		for _, ch := range c.changes {
-			what := "gone"
+			op := "del"
 			if ch.put != nil {
-				what = "put"
+				op = "put"
 			}
-			got = append(got, fmt.Sprint(c.index, " ", what, " ", ch.id().Name))
+			got = append(got, fmt.Sprint(c.index, " ", op, " ", ch.id().Name))
 		}
 	}
-	// a changed its version, so its upsert is kept. c was created and deleted.
-	want := "[3 put a 4 put b 4 put c 4 gone c 4 put s 5 gone t]"
+	// The group version of a changed, so its deletion is dropped.
+	want := "[3 put a 4 put b 4 put c 4 del c 4 put s 5 del t]"
 	if fmt.Sprint(got) != want {
 		t.Errorf("splitCommits() = %v, want %s", got, want)
 	}
-	if len(left) != 1 || left[0].put.Id.Name != "d" {
-		t.Errorf("splitCommits() left %v, want d", left)
+	if len(rest) != 1 || rest[0].put.Id.Name != "d" {
+		t.Errorf("splitCommits() rest = %v, want d", rest)
 	}
 }
 
-// The log keeps the latest commit whatever its size, and reports evicted places.
+// The log keeps the latest commit regardless of its size, and reports evicted
+// commits.
 func TestChangeLog_Limits(t *testing.T) {
 	l := &changeLog{}
 	if _, _, err := l.since(0, 1); !errors.Is(err, errEvicted) {
@@ -79,20 +82,20 @@ func TestChangeLog_Limits(t *testing.T) {
 	}
 	add(11, maxLogBytes+1) // alone
 	if _, _, err := l.since(first, 1); !errors.Is(err, errEvicted) {
-		t.Errorf("since() of an evicted place = %v, want errEvicted", err)
+		t.Errorf("since() of an evicted commit = %v, want errEvicted", err)
 	}
 	if next, ok := l.find(&pb.FollowPosition{Index: 10, Check: 10}); !ok || next != first+3 {
-		t.Errorf("find() of the position before the oldest commit = %d, %v, want %d", next, ok, first+3)
+		t.Errorf("find() of the position before the oldest commit = %d, %v, want %d, true", next, ok, first+3)
 	}
 	for i := range uint64(2 * maxLogChanges) {
 		add(12+i, 1)
 	}
 	if n := len(l.commits); n != maxLogChanges || l.changes != n {
-		t.Errorf("log has %d commits and %d changes, want %d", n, l.changes, maxLogChanges)
+		t.Errorf("log has %d commits and %d changes, want %d commits and changes", n, l.changes, maxLogChanges)
 	}
 	last, _, _ := l.end()
 	if got, _, err := l.since(last, 1); err != nil || got != nil {
-		t.Errorf("since() at the end = %v, %v, want none", got, err)
+		t.Errorf("since() at the end = %v, %v, want no commits and nil", got, err)
 	}
 	l.start(5)
 	if _, _, err := l.since(last, 1); !errors.Is(err, errEvicted) {
@@ -100,11 +103,12 @@ func TestChangeLog_Limits(t *testing.T) {
 	}
 	l.stop()
 	if _, _, ok := l.end(); ok {
-		t.Error("end() after stop is ok, want not")
+		t.Error("end() after stop: ok = true, want false")
 	}
 }
 
-// A batch, with deletions first, has the same effect as its changes in order.
+// A batch, which is applied deletions first, has the same effect as its changes
+// in order.
 func TestChangeBatch(t *testing.T) {
 	for seed := range uint64(60) {
 		rng := rand.New(rand.NewPCG(seed, 1))
@@ -131,12 +135,12 @@ func TestChangeBatch(t *testing.T) {
 				}
 				id.Uid = uids[name]
 				c.put = &pb.Resource{Id: id, Generation: fmt.Sprint(i), PrimaryModifyIndex: i + 1}
-				commit1(t, oneByOne, resource.ReplicaOp(c.put))
+				commitOne(t, oneByOne, resource.ReplicaOp(c.put))
 			} else {
 				id.Uid = uids[name]
 				uids[name] = ""
 				c.deleted = id
-				commit1(t, oneByOne, resource.RemoveReplicaOp(id))
+				commitOne(t, oneByOne, resource.RemoveReplicaOp(id))
 			}
 			if err := b.add(c); err != nil {
 				t.Fatal(err)
@@ -145,49 +149,48 @@ func TestChangeBatch(t *testing.T) {
 		if err := b.flush(0, nil); err != nil {
 			t.Fatal(err)
 		}
-		want, got := copies(t, oneByOne, false), copies(t, batched, false)
-		if len(want) != len(got) {
-			t.Fatalf("seed %d: %v, want %v", seed, got, want)
-		}
-		for name := range want {
-			if !proto.Equal(want[name], got[name]) {
-				t.Fatalf("seed %d: %v, want %v", seed, got[name], want[name])
-			}
+		want, got := replicas(t, oneByOne, false), replicas(t, batched, false)
+		equal := func(a, b *pb.Resource) bool { return proto.Equal(a, b) }
+		if !maps.EqualFunc(got, want, equal) {
+			t.Fatalf("seed %d: replicas after the batches = %v, want %v", seed, got, want)
 		}
 	}
 }
 
-// After a comparison of random records, the follower has those of the primary, and
-// nothing was sent that it had.
+// randomDifference returns the resources of a primary and the digests of a
+// follower. differ is the number of resources that differ.
+func randomDifference(rng *rand.Rand) (primary []*pb.Resource, follower []digest, differ int) {
+	for i := range rng.IntN(3000) {
+		name, uid := fmt.Sprintf("n%06d", i), fmt.Sprint("u", i)
+		id := &pb.ID{Type: docType, Name: name, Uid: uid, Tenancy: resource.FillTenancy(nil)}
+		r := &pb.Resource{Id: id, ModifyIndex: uint64(i + 2)}
+		d := digest{keyOf(id), id.Uid, r.ModifyIndex}
+		choice := rng.IntN(400)
+		switch choice {
+		case 1:
+			d.uid = "another"
+		case 2:
+			d.index--
+		case 3:
+			d.index = 0
+		}
+		if choice != 0 {
+			primary = append(primary, r)
+		}
+		if choice != 4 {
+			follower = append(follower, d)
+		}
+		if choice <= 4 {
+			differ++
+		}
+	}
+	return primary, follower, differ
+}
+
+// A comparison sends and deletes exactly the resources that differ.
 func TestCompare(t *testing.T) {
 	for seed := range uint64(40) {
-		rng := rand.New(rand.NewPCG(seed, 2))
-		var primary []*pb.Resource
-		var follower []digest
-		differ := 0
-		for i := range rng.IntN(3000) {
-			id := &pb.ID{Type: docType, Name: fmt.Sprintf("n%06d", i), Uid: fmt.Sprint("u", i), Tenancy: resource.FillTenancy(nil)}
-			r := &pb.Resource{Id: id, ModifyIndex: uint64(i + 2)}
-			d := digest{keyOf(id), id.Uid, r.ModifyIndex}
-			odds := rng.IntN(400)
-			if odds != 0 {
-				primary = append(primary, r)
-			}
-			switch odds {
-			case 1:
-				d.uid = "another"
-			case 2:
-				d.index--
-			case 3:
-				d.index = 0
-			}
-			if odds != 4 {
-				follower = append(follower, d)
-			}
-			if odds <= 4 {
-				differ++
-			}
-		}
+		primary, follower, differ := randomDifference(rand.New(rand.NewPCG(seed, 2)))
 		buckets := bucketsFor(len(follower))
 		d, needed, err := compare(primary, summarize(follower, buckets))
 		if err != nil {
@@ -198,10 +201,12 @@ func TestCompare(t *testing.T) {
 			requested[b] = true
 		}
 		var details []*pb.FollowDigest
-		for _, h := range follower {
-			if requested[uint32(bucketOf(h.key, buckets))] {
-				name := h.key[len("default\x00default\x00"):]
-				details = append(details, &pb.FollowDigest{Partition: "default", Namespace: "default", Name: name, Uid: h.uid, Index: h.index})
+		for _, f := range follower {
+			if requested[uint32(bucketOf(f.key, buckets))] {
+				name := f.key[len("default\x00default\x00"):]
+				details = append(details, &pb.FollowDigest{
+					Partition: "default", Namespace: "default", Name: name, Uid: f.uid, Index: f.index,
+				})
 			}
 		}
 		deletes, err := d.applyDetails(docType, details)
@@ -214,11 +219,11 @@ func TestCompare(t *testing.T) {
 				sent++
 			}
 		}
-		if got := sent + len(deletes); got != differ {
-			t.Fatalf("seed %d: %d of %d records differ, but %d were sent and %d deleted", seed, differ, len(primary), sent, len(deletes))
+		if sent+len(deletes) != differ {
+			t.Fatalf("seed %d: %d resources to send, %d to delete, want %d in total", seed, sent, len(deletes), differ)
 		}
-		if n := len(details); n > (differ+1)*8*resourcesPerBucket {
-			t.Errorf("seed %d: %d digests for %d differences, want fewer", seed, n, differ)
+		if n, most := len(details), (differ+1)*8*resourcesPerBucket; n > most {
+			t.Errorf("seed %d: %d digests for %d differences, want at most %d", seed, n, differ, most)
 		}
 	}
 }

@@ -16,65 +16,61 @@ import (
 	"github.com/wanfed/wanfed/resource/resourcetest"
 )
 
-// dcs are in-memory datacenters of one server each. A restart changes the
-// configuration of a server.
-type dcs struct {
-	t   *testing.T
-	mu  sync.Mutex
-	all map[string]*dc
+// testFederation is a set of in-memory datacenters with one server each, srv1.
+// It implements Remote.
+type testFederation struct {
+	t      *testing.T
+	mu     sync.Mutex
+	byName map[string]*datacenter
 }
 
-func (d *dcs) get(name string) *dc {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.all[name]
-}
-
-// dc is one datacenter.
-type dc struct {
-	in    *dcs
+type datacenter struct {
+	fed   *testFederation
 	name  string
 	store resource.Backend
+	stop  func() // stops srv1
 
 	mu      sync.Mutex
 	manager *PrimaryManager
 	source  *Source
-	cc      *grpc.ClientConn
-	named   map[string]string // primaries of the other servers, by node
-	changed chan struct{}
-	stop    func()
-	relead  func()                                  // elects another leader without a restart
-	second  func(n int) pb.ReplicationServiceClient // the server that connection n, from 1, reaches; nil: srv1
-	reached int
+	conn    *grpc.ClientConn  // to srv1; nil: srv1 is stopped
+	others  map[string]string // configured primaries of the other servers, by node
+	changed chan struct{}     // closed when others changes
+	relead  func()            // starts another leader without a restart
+	// route replaces the client of connection n, counted from 1. nil: no
+	// connection is replaced.
+	route       func(n int) pb.ReplicationServiceClient
+	connections int
 }
 
-func (d *dcs) add(name, primary string) *dc {
-	x := &dc{in: d, name: name, store: resourcetest.NewStore(), changed: make(chan struct{})}
-	d.mu.Lock()
-	if d.all == nil {
-		d.all = map[string]*dc{}
+// add starts a datacenter whose server is configured with primary.
+func (f *testFederation) add(name, primary string) *datacenter {
+	dc := &datacenter{fed: f, name: name, store: resourcetest.NewStore(), changed: make(chan struct{})}
+	f.mu.Lock()
+	if f.byName == nil {
+		f.byName = map[string]*datacenter{}
 	}
-	d.all[name] = x
-	d.mu.Unlock()
-	x.start(primary)
-	return x
+	f.byName[name] = dc
+	f.mu.Unlock()
+	dc.start(primary)
+	return dc
 }
 
-// start starts the server as the leader.
-func (x *dc) start(primary string) {
-	x.in.t.Helper()
-	t, reg := x.in.t, registry(x.in.t)
+// start starts srv1 as the leader, configured with primary.
+func (dc *datacenter) start(primary string) {
+	dc.fed.t.Helper()
+	t, reg := dc.fed.t, registry(dc.fed.t)
 	if err := Register(reg); err != nil {
 		t.Fatal(err)
 	}
 	p, err := NewPrimaryManager(PrimaryManagerConfig{
-		DC: x.name, ConfiguredPrimary: primary, Backend: x.store, Registry: reg, Logger: quiet,
-		Servers: settings{x, primary}, Remote: x.in,
+		DC: dc.name, ConfiguredPrimary: primary, Backend: dc.store, Registry: reg, Logger: discardLogger,
+		Servers: configuredServers{dc, primary}, Remote: dc.fed,
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	src, err := NewSource(SourceConfig{Backend: x.store, Registry: reg, Primary: p, Logger: quiet})
+	src, err := NewSource(SourceConfig{Backend: dc.store, Registry: reg, Primary: p, Logger: discardLogger})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,90 +78,91 @@ func (x *dc) start(primary string) {
 	pb.RegisterReplicationServiceServer(srv, src)
 	ln, stopServing := serve(t, srv)
 	stopSource, stopLeading := run(t, src.Run), run(t, p.RunLeader)
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.manager, x.source, x.cc = p, src, connect(t, ln)
-	x.relead = func() { stopLeading(); stopLeading = run(t, p.RunLeader) }
-	x.stop = func() {
-		x.mu.Lock()
-		x.cc = nil
-		x.mu.Unlock()
+	dc.mu.Lock()
+	defer dc.mu.Unlock()
+	dc.manager, dc.source, dc.conn = p, src, connect(t, ln)
+	dc.relead = func() { stopLeading(); stopLeading = run(t, p.RunLeader) }
+	dc.stop = func() {
+		dc.mu.Lock()
+		dc.conn = nil
+		dc.mu.Unlock()
 		stopLeading()
 		stopServing()
 		stopSource()
 	}
 }
 
-// settings reports what the servers of a datacenter are configured with.
-type settings struct {
-	*dc
-	primary string // of srv1
+func (dc *datacenter) restart(primary string) { dc.fed.t.Helper(); dc.stop(); dc.start(primary) }
+
+// configuredServers implements Servers. primary is the configured primary of
+// srv1.
+type configuredServers struct {
+	*datacenter
+	primary string
 }
 
-func (s settings) ConfiguredPrimaries() (map[string]string, []string) {
+func (s configuredServers) ConfiguredPrimaries() (map[string]string, []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	byNode := maps.Clone(s.named)
-	if byNode == nil {
-		byNode = map[string]string{}
-	}
-	byNode["srv1"] = s.primary
+	byNode := map[string]string{"srv1": s.primary}
+	maps.Copy(byNode, s.others)
 	return byNode, nil
 }
 
-func (s settings) Changed() <-chan struct{} {
+func (s configuredServers) Changed() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.changed
 }
 
-func (d *dcs) PathsChanged() <-chan struct{} { return nil }
+// configureOthers sets the configured primaries of the other servers, by node.
+func (dc *datacenter) configureOthers(byNode map[string]string) {
+	dc.mu.Lock()
+	defer dc.mu.Unlock()
+	dc.others = byNode
+	close(dc.changed)
+	dc.changed = make(chan struct{})
+}
 
-// ReplicationClient returns a client of a server of the named datacenter.
-func (d *dcs) ReplicationClient(name string) (pb.ReplicationServiceClient, error) {
-	to := d.get(name)
-	if to == nil {
+func (f *testFederation) PathsChanged() <-chan struct{} { return nil }
+
+func (f *testFederation) ReplicationClient(name string) (pb.ReplicationServiceClient, error) {
+	f.mu.Lock()
+	dc := f.byName[name]
+	f.mu.Unlock()
+	if dc == nil {
 		return nil, errors.New("unknown datacenter " + name)
 	}
-	to.mu.Lock()
-	defer to.mu.Unlock()
-	if to.cc == nil {
+	dc.mu.Lock()
+	defer dc.mu.Unlock()
+	if dc.conn == nil {
 		return nil, errors.New(name + " is down")
 	}
-	if to.reached++; to.second != nil {
-		if c := to.second(to.reached); c != nil {
+	if dc.connections++; dc.route != nil {
+		if c := dc.route(dc.connections); c != nil {
 			return c, nil
 		}
 	}
-	return pb.NewReplicationServiceClient(to.cc), nil
+	return pb.NewReplicationServiceClient(dc.conn), nil
 }
 
-func (x *dc) restart(primary string) { x.in.t.Helper(); x.stop(); x.start(primary) }
-
-// others sets the configured primaries of the other servers.
-func (x *dc) others(named map[string]string) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.named = named
-	close(x.changed)
-	x.changed = make(chan struct{})
-}
-
-func (x *dc) until(what string, done func() bool) {
-	x.in.t.Helper()
-	until(x.in.t, x.store, func() error {
+// waitUntil waits until done returns true. condition describes done.
+func (dc *datacenter) waitUntil(condition string, done func() bool) {
+	dc.fed.t.Helper()
+	waitUntil(dc.fed.t, dc.store, func() error {
 		if !done() {
-			return fmt.Errorf("%s: want %s: record %v, pending: %s", x.name, what, x.manager.stored(), x.manager.PendingReason())
+			return fmt.Errorf("%s: primary resource = %v, pending reason = %q, want %s",
+				dc.name, dc.manager.stored(), dc.manager.PendingReason(), condition)
 		}
 		return nil
 	})
 }
 
-// is waits until all records are those of a primary.
-func (x *dc) is(primary string) {
-	x.in.t.Helper()
-	x.until("of "+primary, func() bool {
-		m := x.manager.stored()
-		return m.GetDatacenter() == primary && m.GetComplete()
+// waitPrimary waits until all federated resources belong to the given primary.
+func (dc *datacenter) waitPrimary(primary string) {
+	dc.fed.t.Helper()
+	dc.waitUntil("complete replicas of "+primary, func() bool {
+		st := dc.manager.stored()
+		return st.GetDatacenter() == primary && st.GetComplete()
 	})
 }

@@ -8,7 +8,7 @@ import (
 	"fmt"
 	"runtime"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"testing"
 
 	"google.golang.org/grpc"
@@ -20,30 +20,31 @@ import (
 	"github.com/wanfed/wanfed/resource/resourcetest"
 )
 
-// Each attempt at the first comparison progresses, and nothing is sent twice.
+// An interrupted comparison continues in the next stream. No resource is sent
+// twice.
 func TestFollow_InterruptedComparison(t *testing.T) {
 	store, secondary := resourcetest.NewStore(), resourcetest.NewStore()
-	for i := range 20 { // three to a batch
+	for i := range 20 { // three resources fit in a batch
 		put(t, store, docType, fmt.Sprint("d", i), strings.Repeat("x", batchBytes*3/10))
 	}
 	p := newPrimary(t, store)
-	p.cut.Store(3) // begin, and at most two of seven batches
+	p.cutAfter.Store(3) // the begin message, and at most two of seven batches
 	f := p.follower(t, secondary)
 	run(t, f.Run)
-	until(t, secondary, func() error {
-		if n := len(copies(t, secondary, false)); n < 6 {
+	waitUntil(t, secondary, func() error {
+		if n := len(replicas(t, secondary, false)); n < 6 {
 			return fmt.Errorf("%d replicas, want at least 6", n)
 		}
 		return nil
 	})
-	if err := unlike(t, store, secondary); err == nil {
-		t.Error("the stream was not interrupted")
+	if err := checkInSync(t, store, secondary); err == nil {
+		t.Error("all replicas arrived in one stream, want an interrupted stream")
 	}
-	p.cut.Store(5)
-	untilSame(t, store, secondary)
-	p.cut.Store(0)
+	p.cutAfter.Store(5)
+	waitInSync(t, store, secondary)
+	p.cutAfter.Store(0)
 	put(t, store, docType, "last", "1")
-	untilSame(t, store, secondary)
+	waitInSync(t, store, secondary)
 	p.sent.Range(func(name, times any) bool {
 		if times != 1 {
 			t.Errorf("%v was sent %v times, want once", name, times)
@@ -51,18 +52,18 @@ func TestFollow_InterruptedComparison(t *testing.T) {
 		return times == 1
 	})
 	if st := f.Status(); st.Compared < 2 {
-		t.Errorf("status: %+v", st)
+		t.Errorf("Status() = %+v, want Compared of at least 2", st)
 	}
 }
 
-// Secondaries follow a primary that was restored to an older state.
+// A secondary follows a primary that restored an older snapshot.
 func TestFollow_RestoredPrimary(t *testing.T) {
 	store, secondary := resourcetest.NewStore(), resourcetest.NewStore()
 	fill(t, store, 100)
 	p := newPrimary(t, store)
 	f := p.follower(t, secondary)
 	run(t, f.Run)
-	untilSame(t, store, secondary)
+	waitInSync(t, store, secondary)
 	var snapshot bytes.Buffer
 	if err := store.WriteSnapshot(&snapshot); err != nil {
 		t.Fatal(err)
@@ -70,60 +71,57 @@ func TestFollow_RestoredPrimary(t *testing.T) {
 	put(t, store, docType, "document-00001", "2", "default", "default")
 	put(t, store, siteType, "later", "1")
 	remove(t, store, docType, "document-00002", "default", "default")
-	untilSame(t, store, secondary)
+	waitInSync(t, store, secondary)
 	if err := store.Restore(&snapshot); err != nil {
 		t.Fatal(err)
 	}
-	untilSame(t, store, secondary)
+	waitInSync(t, store, secondary)
 	put(t, store, docType, "after", "1")
-	untilSame(t, store, secondary)
+	waitInSync(t, store, secondary)
 	if st := f.Status(); st.Resumed != 0 {
-		t.Errorf("status = %+v, want no resumed stream after a restore", st)
+		t.Errorf("Status() after a restore = %+v, want Resumed 0", st)
 	}
 }
 
-// A primary that was reinstalled, with some of the same names, is followed too,
-// whether its indexes are lower or higher than those of the first one.
+// A secondary follows a primary that was reinstalled. Some names exist in both
+// installations. The indexes of the second one are lower or higher.
 func TestFollow_ReinstalledPrimary(t *testing.T) {
-	for _, later := range []int{0, 300} {
-		first, second, secondary := resourcetest.NewStore(), resourcetest.NewStore(), resourcetest.NewStore()
-		for i := range 150 {
-			put(t, first, docType, fmt.Sprint("d", i), "1")
-		}
-		put(t, second, docType, "d7", "new")
-		p, q := newPrimary(t, first), newPrimary(t, second)
-		ready(t, q)
-		for i := range later {
-			put(t, second, siteType, fmt.Sprint("s", i%3), fmt.Sprint(i))
-		}
-		var mu sync.Mutex
-		to := p.client(t)
-		f := follower(t, secondary, func() *grpc.ClientConn {
-			mu.Lock()
-			defer mu.Unlock()
-			return to
-		})
-		run(t, f.Run)
-		untilSame(t, first, secondary)
-		put(t, first, siteType, "position", "1")
-		untilSame(t, first, secondary)
-		mu.Lock()
-		to = q.client(t)
-		mu.Unlock()
-		p.drop()
-		untilSame(t, second, secondary)
-		put(t, second, docType, "d7", "newer")
-		untilSame(t, second, secondary)
-		until(t, secondary, func() error {
-			if st := f.Status(); st.Index > uint64(2+later+10) || st.Index < 2 {
-				return fmt.Errorf("status: %+v", st)
+	for name, writes := range map[string]int{"lower indexes": 0, "higher indexes": 300} {
+		t.Run(name, func(t *testing.T) {
+			oldStore, newStore, secondary := resourcetest.NewStore(), resourcetest.NewStore(), resourcetest.NewStore()
+			for i := range 150 {
+				put(t, oldStore, docType, fmt.Sprint("d", i), "1")
 			}
-			return nil
+			put(t, newStore, docType, "d7", "new")
+			oldPrimary, reinstalled := newPrimary(t, oldStore), newPrimary(t, newStore)
+			waitReady(t, reinstalled)
+			for i := range writes {
+				put(t, newStore, siteType, fmt.Sprint("s", i%3), fmt.Sprint(i))
+			}
+			var conn atomic.Pointer[grpc.ClientConn]
+			conn.Store(oldPrimary.client(t))
+			f := follower(t, secondary, conn.Load)
+			run(t, f.Run)
+			waitInSync(t, oldStore, secondary)
+			put(t, oldStore, siteType, "position", "1")
+			waitInSync(t, oldStore, secondary)
+			conn.Store(reinstalled.client(t))
+			oldPrimary.drop()
+			waitInSync(t, newStore, secondary)
+			put(t, newStore, docType, "d7", "newer")
+			waitInSync(t, newStore, secondary)
+			waitUntil(t, secondary, func() error {
+				if st := f.Status(); st.Index > uint64(2+writes+10) || st.Index < 2 {
+					return fmt.Errorf("Status() = %+v, want an index of the reinstalled primary", st)
+				}
+				return nil
+			})
 		})
 	}
 }
 
-// Two followers of one store agree, as when two servers consider themselves leader.
+// Two servers of a secondary may both be leader for a moment. Their followers
+// store the same replicas.
 func TestFollow_TwoLeaders(t *testing.T) {
 	store, secondary := resourcetest.NewStore(), resourcetest.NewStore()
 	fill(t, store, 200)
@@ -139,15 +137,15 @@ func TestFollow_TwoLeaders(t *testing.T) {
 			stop()
 		}
 	}
-	untilSame(t, store, secondary)
+	waitInSync(t, store, secondary)
 }
 
-// A follower that does not read delays no other one and costs no more memory than
-// the log. When it reads again, its stream is aborted.
+// A follower that does not read delays no other follower and costs no memory
+// except the log. When it reads again, the stream is aborted.
 func TestSource_SlowFollower(t *testing.T) {
 	store, secondary := resourcetest.NewStore(), resourcetest.NewStore()
 	p := newPrimary(t, store)
-	ready(t, p)
+	waitReady(t, p)
 	stream, err := pb.NewReplicationServiceClient(p.client(t)).Follow(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -162,7 +160,7 @@ func TestSource_SlowFollower(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := stream.Recv(); err != nil { // the stream has begun; the rest is not read for now
+	if _, err := stream.Recv(); err != nil { // only the begin message is read
 		t.Fatal(err)
 	}
 	run(t, p.follower(t, secondary).Run)
@@ -171,18 +169,18 @@ func TestSource_SlowFollower(t *testing.T) {
 	for i := range written / len(big) {
 		put(t, store, docType, fmt.Sprint("d", i%10), big)
 	}
-	untilSame(t, store, secondary)
+	waitInSync(t, store, secondary)
 	runtime.GC()
 	var mem runtime.MemStats
 	runtime.ReadMemStats(&mem)
 	if mem.HeapAlloc > 2*written {
-		t.Errorf("%d MiB are in use, want at most %d", mem.HeapAlloc>>20, 2*written>>20)
+		t.Errorf("heap = %d MiB, want at most %d", mem.HeapAlloc>>20, 2*written>>20)
 	}
 	p.source.log.mu.Lock()
 	size := p.source.log.size
 	p.source.log.mu.Unlock()
 	if size > maxLogBytes {
-		t.Errorf("the log has %d bytes, want at most %d", size, maxLogBytes)
+		t.Errorf("size of the log = %d bytes, want at most %d", size, maxLogBytes)
 	}
 	for err == nil {
 		_, err = stream.Recv()
@@ -192,23 +190,19 @@ func TestSource_SlowFollower(t *testing.T) {
 	}
 }
 
-// failing is a store whose commits fail, applied or not.
-type failing struct {
+// failingStore is a store whose next commit fails if fail is set. The failed
+// commit is applied if apply is set.
+type failingStore struct {
 	*resourcetest.Store
-	mu   sync.Mutex
-	fail int // number of failures
-	done bool
+	fail  atomic.Bool
+	apply bool
 }
 
-func (s *failing) Commit(ctx context.Context, ops ...*pb.Op) ([]*pb.Resource, error) {
-	s.mu.Lock()
-	fail, done := s.fail > 0, s.done
-	s.fail--
-	s.mu.Unlock()
-	if !fail {
+func (s *failingStore) Commit(ctx context.Context, ops ...*pb.Op) ([]*pb.Resource, error) {
+	if !s.fail.Swap(false) {
 		return s.Store.Commit(ctx, ops...)
 	}
-	if done {
+	if s.apply {
 		if _, err := s.Store.Commit(ctx, ops...); err != nil {
 			return nil, err
 		}
@@ -218,57 +212,67 @@ func (s *failing) Commit(ctx context.Context, ops ...*pb.Op) ([]*pb.Resource, er
 
 // After a commit with an unknown outcome, the follower compares.
 func TestFollow_UnknownCommitOutcome(t *testing.T) {
-	for _, done := range []bool{false, true} {
-		store, secondary := resourcetest.NewStore(), &failing{Store: resourcetest.NewStore(), done: done}
-		p := newPrimary(t, store)
-		f := p.follower(t, secondary)
-		run(t, f.Run)
-		put(t, store, docType, "a", "1")
-		untilSame(t, store, secondary)
-		put(t, store, docType, "a", "2") // now the follower has a position
-		untilSame(t, store, secondary)
-		secondary.mu.Lock()
-		secondary.fail = 1
-		secondary.mu.Unlock()
-		put(t, store, docType, "a", "3")
-		put(t, store, docType, "b", "1")
-		untilSame(t, store, secondary)
-		until(t, secondary, func() error {
-			if st := f.Status(); st.Compared != 2 || st.Resumed != 0 {
-				return fmt.Errorf("status: %+v", st)
-			}
-			return nil
+	for _, apply := range []bool{false, true} {
+		t.Run(fmt.Sprintf("applied %v", apply), func(t *testing.T) {
+			store, secondary := resourcetest.NewStore(), &failingStore{Store: resourcetest.NewStore(), apply: apply}
+			p := newPrimary(t, store)
+			f := p.follower(t, secondary)
+			run(t, f.Run)
+			put(t, store, docType, "a", "1")
+			waitInSync(t, store, secondary)
+			put(t, store, docType, "a", "2") // the follower now has a position
+			waitInSync(t, store, secondary)
+			secondary.fail.Store(true)
+			put(t, store, docType, "a", "3")
+			put(t, store, docType, "b", "1")
+			waitInSync(t, store, secondary)
+			waitUntil(t, secondary, func() error {
+				if st := f.Status(); st.Compared != 2 || st.Resumed != 0 {
+					return fmt.Errorf("Status() = %+v, want Compared 2 and Resumed 0", st)
+				}
+				return nil
+			})
 		})
 	}
 }
 
-// A server of the primary that cannot reach its leader, and may have older records
-// than the follower, is not followed.
+// leaderless is the store of a server that cannot reach its leader.
+type leaderless struct{ *resourcetest.Store }
+
+func (s leaderless) List(ctx context.Context, c resource.Consistency, q resource.Query) ([]*pb.Resource, uint64, error) {
+	if c == resource.Strong {
+		return nil, 0, resource.ErrNotLeader
+	}
+	return s.Store.List(ctx, c, q)
+}
+
+// A server of the primary that cannot reach its leader does not serve a
+// follower with a higher index.
 func TestFollow_LaggingSource(t *testing.T) {
 	store, secondary := resourcetest.NewStore(), resourcetest.NewStore()
 	put(t, store, docType, "a", "1")
 	p := newPrimary(t, leaderless{store})
-	ahead := record(t, docType, "ahead", "1")
+	ahead := newResource(t, docType, "ahead", "1")
 	ahead.PrimaryModifyIndex = 1000
-	commit1(t, secondary, resource.ReplicaOp(ahead))
+	commitOne(t, secondary, resource.ReplicaOp(ahead))
 	f := p.follower(t, secondary)
 	stop := run(t, f.Run)
-	until(t, secondary, func() error {
+	waitUntil(t, secondary, func() error {
 		if st := f.Status(); status.Code(st.LastError) != codes.Unavailable || st.Index != 0 {
-			return fmt.Errorf("status: %+v", st)
+			return fmt.Errorf("Status() = %+v, want Unavailable and index 0", st)
 		}
 		return nil
 	})
 	stop()
-	commit1(t, secondary, resource.RemoveReplicaOp(ahead.Id))
-	behind := record(t, docType, "behind", "1")
+	commitOne(t, secondary, resource.RemoveReplicaOp(ahead.Id))
+	behind := newResource(t, docType, "behind", "1")
 	behind.PrimaryModifyIndex = 2
-	commit1(t, secondary, resource.ReplicaOp(behind))
-	g := p.follower(t, secondary)
-	run(t, g.Run)
-	until(t, secondary, func() error {
-		if err := unlike(t, store, secondary); err != nil {
-			return fmt.Errorf("%w; status: %+v", err, g.Status())
+	commitOne(t, secondary, resource.ReplicaOp(behind))
+	f = p.follower(t, secondary)
+	run(t, f.Run)
+	waitUntil(t, secondary, func() error {
+		if err := checkInSync(t, store, secondary); err != nil {
+			return fmt.Errorf("%w; Status() = %+v", err, f.Status())
 		}
 		return nil
 	})

@@ -11,63 +11,65 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// delayed is a store whose next commit runs the function before it.
-type delayed struct {
+// delayedStore is a store that calls before once, at the next commit. It counts
+// the commits.
+type delayedStore struct {
 	resource.Backend
 	before  func()
 	commits int
 }
 
-func (l *delayed) Commit(ctx context.Context, ops ...*pb.Op) ([]*pb.Resource, error) {
-	l.commits++
-	if f := l.before; f != nil {
-		l.before = nil
-		f()
+func (s *delayedStore) Commit(ctx context.Context, ops ...*pb.Op) ([]*pb.Resource, error) {
+	s.commits++
+	if before := s.before; before != nil {
+		s.before = nil
+		before()
 	}
-	return l.Backend.Commit(ctx, ops...)
+	return s.Backend.Commit(ctx, ops...)
 }
 
-// A write that was admitted before a demotion, and reaches the store after it, is
-// not acknowledged.
+// A write that Writable permits before a demotion fails if the store receives
+// the write after the demotion.
 func TestFenced(t *testing.T) {
-	d := &dcs{t: t}
-	one := d.add("dc1", "dc1")
-	one.is("dc1")
+	fed := &testFederation{t: t}
+	dc1 := fed.add("dc1", "dc1")
+	dc1.waitPrimary("dc1")
 	write := func(store resource.Backend, name string) error {
-		stored, err := one.manager.Fenced(store).Commit(t.Context(), resource.PutOp(record(t, docType, name, "1"), ""))
+		put := resource.PutOp(newResource(t, docType, name, "1"), "")
+		stored, err := dc1.manager.Fenced(store).Commit(t.Context(), put)
 		if err == nil && (len(stored) != 1 || stored[0].GetId().GetName() != name) {
 			t.Errorf("Commit() = %v, want %s", stored, name)
 		}
 		return err
 	}
-	if err := write(one.store, "a"); err != nil {
+	if err := write(dc1.store, "a"); err != nil {
 		t.Fatal(err)
 	}
-	if err := write(one.store, "a"); !errors.Is(err, resource.ErrConflict) {
+	if err := write(dc1.store, "a"); !errors.Is(err, resource.ErrConflict) {
 		t.Errorf("Commit() of an existing resource = %v, want ErrConflict", err)
 	}
-	writeRecord := func(m *pb.Primary) {
+	demoted := &pb.Primary{Datacenter: "dc1", Complete: true, HandedTo: "dc2"}
+	active := &pb.Primary{Datacenter: "dc1", Complete: true}
+	setState := func(states ...*pb.Primary) {
 		t.Helper()
-		if err := one.manager.store(t.Context(), m); err != nil {
-			t.Fatal(err)
+		for _, st := range states {
+			if err := dc1.manager.store(t.Context(), st); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
-	l := &delayed{Backend: one.store, before: func() { writeRecord(&pb.Primary{Datacenter: "dc1", Complete: true, HandedTo: "dc2"}) }}
-	if err := write(l, "late"); !errors.Is(err, resource.ErrFederated) {
+	store := &delayedStore{Backend: dc1.store, before: func() { setState(demoted) }}
+	if err := write(store, "late"); !errors.Is(err, resource.ErrFederated) {
 		t.Errorf("Commit() after a demotion = %v, want ErrFederated", err)
 	}
-	writeRecord(&pb.Primary{Datacenter: "dc1", Complete: true})
-	l = &delayed{Backend: one.store, before: func() {
-		writeRecord(&pb.Primary{Datacenter: "dc1", Complete: true, HandedTo: "dc2"})
-		writeRecord(&pb.Primary{Datacenter: "dc1", Complete: true})
-	}}
-	if err := write(l, "twice"); err != nil || l.commits != 2 {
-		t.Errorf("Commit() after a cancelled demotion = %v in %d commits, want nil in 2", err, l.commits)
+	setState(active)
+	store = &delayedStore{Backend: dc1.store, before: func() { setState(demoted, active) }}
+	if err := write(store, "twice"); err != nil || store.commits != 2 {
+		t.Errorf("Commit() after a canceled demotion = %v in %d commits, want nil in 2", err, store.commits)
 	}
 	for name, stored := range map[string]bool{"a": true, "late": false, "twice": true} {
-		id := record(t, docType, name, "").Id
-		id.Uid = ""
-		if _, err := one.store.Read(t.Context(), resource.Eventual, id); (err == nil) != stored {
+		_, err := dc1.store.Read(t.Context(), resource.Eventual, resource.ID(docType, name))
+		if (err == nil) != stored {
 			t.Errorf("Read(%s) = %v, want success %v", name, err, stored)
 		}
 	}

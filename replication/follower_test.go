@@ -3,7 +3,6 @@
 package replication
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"testing"
@@ -16,14 +15,14 @@ import (
 	"github.com/wanfed/wanfed/resource/resourcetest"
 )
 
-// hostile is a compromised or faulty primary. It sends the given messages.
-type hostile struct {
+// fakeSource is a faulty primary. It sends the given messages and then nothing.
+type fakeSource struct {
 	pb.UnimplementedReplicationServiceServer
 	messages []*pb.FollowResponse
 }
 
-func (h *hostile) Follow(stream grpc.BidiStreamingServer[pb.FollowRequest, pb.FollowResponse]) error {
-	for _, m := range h.messages {
+func (s *fakeSource) Follow(stream grpc.BidiStreamingServer[pb.FollowRequest, pb.FollowResponse]) error {
+	for _, m := range s.messages {
 		if err := stream.Send(m); err != nil {
 			return err
 		}
@@ -32,80 +31,78 @@ func (h *hostile) Follow(stream grpc.BidiStreamingServer[pb.FollowRequest, pb.Fo
 	return nil
 }
 
-// A primary can write federated resources and nothing else. Invalid changes do not
-// delay the others.
+func (s *fakeSource) follower(t *testing.T, secondary resource.Backend) *Follower {
+	t.Helper()
+	srv := grpc.NewServer()
+	pb.RegisterReplicationServiceServer(srv, s)
+	ln, _ := serve(t, srv)
+	conn := connect(t, ln)
+	return follower(t, secondary, func() *grpc.ClientConn { return conn })
+}
+
+// A follower stores changes of federated types only. Invalid changes do not
+// delay valid changes in the same message.
 func TestFollower_RefusesInvalidChanges(t *testing.T) {
 	secondary := resourcetest.NewStore()
-	local := put(t, secondary, localType, "mine", "own")
-	kept := put(t, secondary, docType, "kept", "own")
-	good, local2, noUID, noIndex := record(t, docType, "good", "1"), record(t, localType, "x", "1"), record(t, docType, "x", "1"), record(t, docType, "y", "1")
-	for _, r := range []*pb.Resource{good, local2, noUID} {
-		r.PrimaryModifyIndex = 7
+	local := put(t, secondary, localType, "local", "own")
+	own := put(t, secondary, docType, "own", "own")
+	replica := func(typ *pb.Type, name, uid string, index uint64) *pb.Resource {
+		r := newResource(t, typ, "x", "1")
+		r.Id.Name, r.Id.Uid, r.PrimaryModifyIndex = name, uid, index
+		return r
 	}
-	noUID.Id.Uid = ""
-	nul := record(t, docType, "z", "1")
-	nul.Id.Name, nul.PrimaryModifyIndex = "z\x00", 7
-	h := &hostile{messages: []*pb.FollowResponse{
-		{Begin: &pb.FollowBegin{Kinds: []*pb.FollowKind{{Type: docType, Records: 1}, {Type: localType, Records: 9, Unknown: 9}}}},
+	valid, localUpsert := replica(docType, "valid", "u1", 7), replica(localType, "x", "u2", 7)
+	source := &fakeSource{messages: []*pb.FollowResponse{
+		{Begin: &pb.FollowBegin{Kinds: []*pb.FollowKind{
+			{Type: docType, Records: 1}, {Type: localType, Records: 9, Unknown: 9},
+		}}},
 		{
-			Upserts: []*pb.Resource{local2, noUID, noIndex, nul, good, nil, {}},
-			Deletes: []*pb.ID{local.Id, {Type: docType, Name: "kept", Tenancy: kept.Id.Tenancy}, nil, {}},
+			Upserts: []*pb.Resource{
+				localUpsert,
+				replica(docType, "no-uid", "", 7),
+				replica(docType, "no-index", "u3", 0),
+				replica(docType, "nul\x00", "u4", 7),
+				valid, nil, {},
+			},
+			Deletes: []*pb.ID{local.Id, {Type: docType, Name: own.Id.Name, Tenancy: own.Id.Tenancy}, nil, {}},
 			Index:   7,
 		},
 	}}
-	srv := grpc.NewServer()
-	pb.RegisterReplicationServiceServer(srv, h)
-	ln, _ := serve(t, srv)
-	cc := connect(t, ln)
-	f := follower(t, secondary, func() *grpc.ClientConn { return cc })
+	f := source.follower(t, secondary)
 	run(t, f.Run)
-	until(t, secondary, func() error {
+	waitUntil(t, secondary, func() error {
 		if st := f.Status(); st.Refused != 10 || st.Changes != 1 || st.Index != 7 {
-			return fmt.Errorf("status: %+v", st)
+			return fmt.Errorf("Status() = %+v, want 10 refused changes, 1 change and index 7", st)
 		}
 		return nil
 	})
-	for _, r := range []*pb.Resource{local, kept, good} {
+	for _, r := range []*pb.Resource{local, own, valid} {
 		if _, err := secondary.Read(t.Context(), resource.Eventual, r.Id); err != nil {
-			t.Error(err)
+			t.Errorf("Read(%s) = %v, want nil", r.Id.Name, err)
 		}
 	}
-	if _, err := secondary.Read(t.Context(), resource.Eventual, local2.Id); !errors.Is(err, resource.ErrNotFound) {
-		t.Errorf("Read() of a record of a local type = %v, want ErrNotFound", err)
+	if _, err := secondary.Read(t.Context(), resource.Eventual, localUpsert.Id); !errors.Is(err, resource.ErrNotFound) {
+		t.Errorf("Read() of a refused resource = %v, want ErrNotFound", err)
 	}
 }
 
-// leaderless is the store of a server without a leader.
-type leaderless struct{ *resourcetest.Store }
-
-func (s leaderless) List(ctx context.Context, c resource.Consistency, q resource.Query) ([]*pb.Resource, uint64, error) {
-	if c == resource.Strong {
-		return nil, 0, resource.ErrNotLeader
-	}
-	return s.Store.List(ctx, c, q)
-}
-
-// A silent stream times out.
+// A stream without messages times out.
 func TestFollower_StreamTimeout(t *testing.T) {
 	if testing.Short() {
-		t.Skip("takes as long as streamTimeout")
+		t.Skip("waits for streamTimeout")
 	}
 	t.Parallel()
 	secondary := resourcetest.NewStore()
-	srv := grpc.NewServer()
-	pb.RegisterReplicationServiceServer(srv, &hostile{})
-	ln, _ := serve(t, srv)
-	cc := connect(t, ln)
-	f := follower(t, secondary, func() *grpc.ClientConn { return cc })
-	began := time.Now()
+	f := (&fakeSource{}).follower(t, secondary)
+	start := time.Now()
 	run(t, f.Run)
-	until(t, secondary, func() error {
+	waitUntil(t, secondary, func() error {
 		if f.Status().LastError == nil {
-			return errors.New("still following")
+			return errors.New("LastError = nil, want a timeout")
 		}
 		return nil
 	})
-	if took := time.Since(began); took < streamTimeout || took > streamTimeout+5*time.Second {
-		t.Errorf("the stream ended after %v, want %v", took, streamTimeout)
+	if elapsed := time.Since(start); elapsed < streamTimeout || elapsed > streamTimeout+5*time.Second {
+		t.Errorf("stream ended after %v, want %v", elapsed, streamTimeout)
 	}
 }

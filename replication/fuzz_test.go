@@ -18,7 +18,7 @@ import (
 	"github.com/wanfed/wanfed/resource/resourcetest"
 )
 
-// script encodes the messages of a peer.
+// script encodes messages that a peer sends.
 func script(messages ...proto.Message) []byte {
 	var b bytes.Buffer
 	for _, m := range messages {
@@ -29,13 +29,14 @@ func script(messages ...proto.Message) []byte {
 	return b.Bytes()
 }
 
-// scriptedServer is the stream of a source that reads a script and ends with it.
+// scriptedServer is the stream of a source. It receives the messages of a
+// script and ends after the last message.
 type scriptedServer struct {
 	grpc.ServerStream
-	ctx   context.Context
-	end   context.CancelFunc
-	in    *bytes.Reader
-	count int
+	ctx     context.Context
+	end     context.CancelFunc // cancels ctx
+	in      *bytes.Reader      // the script
+	upserts int                // number of sent upserts
 }
 
 func (s *scriptedServer) Context() context.Context { return s.ctx }
@@ -50,27 +51,34 @@ func (s *scriptedServer) Recv() (*pb.FollowRequest, error) {
 }
 
 func (s *scriptedServer) Send(m *pb.FollowResponse) error {
-	s.count += len(m.Upserts)
-	if s.in.Len() == 0 || m.Begin == nil && m.Ask == nil { // the script has ended
+	s.upserts += len(m.Upserts)
+	if s.in.Len() == 0 || m.Begin == nil && m.Ask == nil { // the source reads no more requests
 		s.end()
 	}
 	return nil
 }
 
-// For any requests, the source responds or refuses, and sends no record twice.
+// FuzzSource checks that a source sends no resource twice, for any requests.
 func FuzzSource(f *testing.F) {
-	hello := &pb.FollowRequest{Part: &pb.FollowRequest_Hello{Hello: &pb.FollowHello{Types: []*pb.Type{docType, siteType}}}}
-	sum := &pb.FollowRequest{Part: &pb.FollowRequest_Summary{Summary: &pb.FollowSummary{Type: docType, Buckets: []uint64{5}}}}
-	last := &pb.FollowRequest{Part: &pb.FollowRequest_Summary{Summary: &pb.FollowSummary{Last: true}}}
-	details := &pb.FollowRequest{Part: &pb.FollowRequest_Details{Details: &pb.FollowDetails{
-		Type: docType, Digests: []*pb.FollowDigest{{Partition: "default", Namespace: "default", Name: "n3", Uid: "u"}}, Last: true,
-	}}}
+	hello := &pb.FollowRequest{Part: &pb.FollowRequest_Hello{
+		Hello: &pb.FollowHello{Types: []*pb.Type{docType, siteType}},
+	}}
+	summary := func(sum *pb.FollowSummary) *pb.FollowRequest {
+		return &pb.FollowRequest{Part: &pb.FollowRequest_Summary{Summary: sum}}
+	}
+	sum, last := summary(&pb.FollowSummary{Type: docType, Buckets: []uint64{5}}), summary(&pb.FollowSummary{Last: true})
+	digest := &pb.FollowDigest{Partition: "default", Namespace: "default", Name: "n3", Uid: "u"}
+	details := &pb.FollowRequest{Part: &pb.FollowRequest_Details{
+		Details: &pb.FollowDetails{Type: docType, Digests: []*pb.FollowDigest{digest}, Last: true},
+	}}
 	f.Add(script(hello))
 	f.Add(script(hello, sum, last, details))
 	f.Add(script(hello, last, details))
 	store := resourcetest.NewStore()
 	fill(f, store, 50)
-	src, err := NewSource(SourceConfig{Backend: store, Registry: registry(f), Primary: AlwaysPrimary, Logger: quiet})
+	src, err := NewSource(SourceConfig{
+		Backend: store, Registry: registry(f), Primary: AlwaysPrimary, Logger: discardLogger,
+	})
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -80,13 +88,14 @@ func FuzzSource(f *testing.F) {
 		defer cancel()
 		s := &scriptedServer{ctx: ctx, end: cancel, in: bytes.NewReader(b)}
 		_ = src.Follow(s)
-		if s.count > 50 {
-			t.Errorf("%d records were sent, want at most 50", s.count)
+		if s.upserts > 50 {
+			t.Errorf("Follow() sent %d resources, want at most 50", s.upserts)
 		}
 	})
 }
 
-// scriptedClient is the stream of a follower that reads a script.
+// scriptedClient is the stream of a follower. It receives the messages of a
+// script.
 type scriptedClient struct {
 	grpc.ClientStream
 	in *bytes.Reader
@@ -98,39 +107,43 @@ func (s *scriptedClient) Recv() (*pb.FollowResponse, error) {
 	return m, protodelim.UnmarshalFrom(s.in, m)
 }
 
-// For any messages of a primary, only federated records change.
+// FuzzFollower checks that any messages of a primary change only federated
+// resources.
 func FuzzFollower(f *testing.F) {
 	r := &pb.Resource{Id: &pb.ID{Type: docType, Name: "a", Uid: "u"}, PrimaryModifyIndex: 3}
 	f.Add(script(&pb.FollowResponse{Begin: &pb.FollowBegin{Kinds: []*pb.FollowKind{{Type: docType}}}},
 		&pb.FollowResponse{Ask: &pb.FollowAsk{Kinds: []*pb.FollowBuckets{{Type: docType, Buckets: []uint32{0, 1 << 31}}}}},
-		&pb.FollowResponse{Index: 4, Upserts: []*pb.Resource{r}, Deletes: []*pb.ID{r.Id}, Position: &pb.FollowPosition{Index: 4}}))
+		&pb.FollowResponse{
+			Index: 4, Upserts: []*pb.Resource{r}, Deletes: []*pb.ID{r.Id}, Position: &pb.FollowPosition{Index: 4},
+		}))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		secondary := resourcetest.NewStore()
 		defer secondary.Close()
-		local := put(t, secondary, localType, "mine", "own")
+		local := put(t, secondary, localType, "local", "own")
 		put(t, secondary, docType, "n1", "own")
-		fl := follower(t, secondary, nil)
-		tk := &followerStream{follower: fl, stream: &scriptedClient{in: bytes.NewReader(b)}, progress: func() {}}
-		if err := tk.hello(t.Context()); err != nil {
+		follower := follower(t, secondary, nil)
+		s := &followerStream{follower: follower, stream: &scriptedClient{in: bytes.NewReader(b)}, progress: func() {}}
+		if err := s.hello(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		for {
-			m, err := tk.stream.Recv()
+			m, err := s.stream.Recv()
 			if err == nil {
-				err = tk.handle(t.Context(), []*pb.FollowResponse{m})
+				err = s.handle(t.Context(), []*pb.FollowResponse{m})
 			}
 			if errors.Is(err, resource.ErrInvalid) {
-				t.Fatalf("the store rejected a change that the follower accepted: %v", err)
+				t.Fatalf("handle(%v) = %v, want a refused change instead of ErrInvalid", m, err)
 			}
 			if err != nil {
 				break
 			}
 		}
-		if now, err := secondary.Read(t.Context(), resource.Eventual, local.Id); err != nil || now.Version != local.Version {
-			t.Errorf("the local record = %v, %v, want it unchanged", now, err)
+		r, err := secondary.Read(t.Context(), resource.Eventual, local.Id)
+		if err != nil || r.Version != local.Version {
+			t.Errorf("Read() of a local type = %v, %v, want version %s", r, err, local.Version)
 		}
-		if _, err := fl.TypeStatuses(t.Context()); err != nil {
-			t.Error(err)
+		if _, err := follower.TypeStatuses(t.Context()); err != nil {
+			t.Errorf("TypeStatuses() = %v, want nil", err)
 		}
 	})
 }

@@ -24,10 +24,9 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-var quiet = slog.New(slog.DiscardHandler)
+var discardLogger = slog.New(slog.DiscardHandler)
 
-// The types of the tests: three kinds of different scopes, one of them with two
-// versions, and one that is not federated.
+// The registered types of the tests. All types except localType are federated.
 var (
 	docType   = &pb.Type{Group: "test", GroupVersion: "v1", Kind: "Doc"}
 	doc2Type  = &pb.Type{Group: "test", GroupVersion: "v2", Kind: "Doc"}
@@ -61,28 +60,30 @@ next:
 	return reg
 }
 
-// primary is a Source with a gRPC server over in-memory connections. Tests with TLS
-// and the tunnel are in package test.
+// primary is a Source with a gRPC server over in-memory connections. It counts
+// the messages of its streams.
 type primary struct {
 	store  resource.Backend
 	source *Source
 	ln     *bufconn.Listener
 	srv    *grpc.Server
-	open   sync.WaitGroup
+	open   sync.WaitGroup // open streams
 
 	mu      sync.Mutex
 	streams []context.CancelFunc
 
-	sent sync.Map     // name: number of upserts
-	up   atomic.Int64 // bytes on the wire from followers
-	down atomic.Int64 // bytes on the wire to followers
-	ask  atomic.Int64 // received digests
-	cut  atomic.Int64 // if not 0, streams fail after so many messages
+	sent      sync.Map     // number of sent upserts (int), by name of the resource
+	bytesUp   atomic.Int64 // on the wire, from followers
+	bytesDown atomic.Int64 // on the wire, to followers
+	digests   atomic.Int64 // received digests
+	cutAfter  atomic.Int64 // number of messages after which a stream fails; 0: no limit
 }
 
 func newPrimary(t testing.TB, store resource.Backend, without ...*pb.Type) *primary {
 	t.Helper()
-	src, err := NewSource(SourceConfig{Backend: store, Registry: registry(t, without...), Primary: AlwaysPrimary, Logger: quiet})
+	src, err := NewSource(SourceConfig{
+		Backend: store, Registry: registry(t, without...), Primary: AlwaysPrimary, Logger: discardLogger,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,7 +96,7 @@ func newPrimary(t testing.TB, store resource.Backend, without ...*pb.Type) *prim
 		p.mu.Lock()
 		p.streams = append(p.streams, cancel)
 		p.mu.Unlock()
-		return h(s, &counted{ServerStream: ss, p: p, ctx: ctx})
+		return h(s, &countingStream{ServerStream: ss, p: p, ctx: ctx})
 	}
 	p.srv = grpc.NewServer(grpc.StatsHandler(p), grpc.StreamInterceptor(intercept))
 	pb.RegisterReplicationServiceServer(p.srv, src)
@@ -115,16 +116,16 @@ func serve(t testing.TB, srv *grpc.Server) (ln *bufconn.Listener, stop func()) {
 	return ln, stop
 }
 
-// primary is the stats.Handler of its server.
+// primary implements stats.Handler for its server.
 func (p *primary) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context   { return ctx }
 func (p *primary) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
 func (p *primary) HandleConn(context.Context, stats.ConnStats)                       {}
 func (p *primary) HandleRPC(_ context.Context, s stats.RPCStats) {
 	switch s := s.(type) {
 	case *stats.InPayload:
-		p.up.Add(int64(s.WireLength))
+		p.bytesUp.Add(int64(s.WireLength))
 	case *stats.OutPayload:
-		p.down.Add(int64(s.WireLength))
+		p.bytesDown.Add(int64(s.WireLength))
 	}
 }
 
@@ -138,23 +139,23 @@ func (p *primary) drop() {
 	p.streams = nil
 }
 
-type counted struct {
+type countingStream struct {
 	grpc.ServerStream
 	p   *primary
 	ctx context.Context // context of the stream, which drop ends
 	n   int64
 }
 
-func (c *counted) Context() context.Context { return c.ctx }
+func (c *countingStream) Context() context.Context { return c.ctx }
 
-func (c *counted) RecvMsg(m any) error {
+func (c *countingStream) RecvMsg(m any) error {
 	err := c.ServerStream.RecvMsg(m)
-	c.p.ask.Add(int64(len(m.(*pb.FollowRequest).GetDetails().GetDigests())))
+	c.p.digests.Add(int64(len(m.(*pb.FollowRequest).GetDetails().GetDigests())))
 	return err
 }
 
-func (c *counted) SendMsg(m any) error {
-	if c.n++; c.p.cut.Load() != 0 && c.n > c.p.cut.Load() {
+func (c *countingStream) SendMsg(m any) error {
+	if c.n++; c.p.cutAfter.Load() != 0 && c.n > c.p.cutAfter.Load() {
 		return fmt.Errorf("the test cuts the stream after %d messages", c.n-1)
 	}
 	for _, r := range m.(*pb.FollowResponse).Upserts {
@@ -180,12 +181,14 @@ func connect(t testing.TB, ln *bufconn.Listener) *grpc.ClientConn {
 	return cc
 }
 
-// follower returns a Follower of the primary that to connects.
-func follower(t testing.TB, secondary resource.Backend, to func() *grpc.ClientConn, without ...*pb.Type) *Follower {
+// follower returns a Follower that stores replicas in secondary. It uses the
+// connection that conn returns.
+func follower(t testing.TB, secondary resource.Backend, conn func() *grpc.ClientConn, without ...*pb.Type) *Follower {
 	t.Helper()
 	f, err := NewFollower(FollowerConfig{
-		Backend: secondary, Registry: registry(t, without...), PathsChanged: (&broadcast.Broadcast{}).Wait, Logger: quiet,
-		Connect: func() (pb.ReplicationServiceClient, error) { return pb.NewReplicationServiceClient(to()), nil },
+		Backend: secondary, Registry: registry(t, without...), Logger: discardLogger,
+		PathsChanged: (&broadcast.Broadcast{}).Wait,
+		Connect:      func() (pb.ReplicationServiceClient, error) { return pb.NewReplicationServiceClient(conn()), nil },
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -199,7 +202,8 @@ func (p *primary) follower(t testing.TB, secondary resource.Backend, without ...
 	return follower(t, secondary, func() *grpc.ClientConn { return cc }, without...)
 }
 
-// run runs f until the test ends, or stop is called, and joins it.
+// run starts f in a goroutine. stop and the end of the test cancel the context
+// of f and join the goroutine.
 func run(t testing.TB, f func(context.Context) error) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())

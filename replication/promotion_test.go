@@ -3,7 +3,6 @@
 package replication
 
 import (
-	"context"
 	"testing"
 
 	"google.golang.org/grpc"
@@ -13,36 +12,27 @@ import (
 	"github.com/wanfed/wanfed/resource/resourcetest"
 )
 
-// cutOff is the store of a server that cannot reach its leader.
-type cutOff struct{ resource.Backend }
-
-func (c cutOff) List(ctx context.Context, how resource.Consistency, q resource.Query) ([]*pb.Resource, uint64, error) {
-	if how == resource.Strong {
-		return nil, 0, resource.ErrNotLeader
-	}
-	return c.Backend.List(ctx, how, q)
-}
-
-// A server of the former primary that is cut off and has not seen the demotion may
-// lack the last records. The new primary does not complete its copy from it.
-func TestPromotion_DrainsFromCurrentServer(t *testing.T) {
+// A partitioned server of the former primary lacks the demotion and the last
+// writes. A new primary that copies resources from that server copies them
+// again from another server.
+func TestPromotion_CopiesFromCurrentServer(t *testing.T) {
 	t.Parallel()
-	d := &dcs{t: t}
-	one, two := d.add("dc1", "dc1"), d.add("dc2", "dc1")
-	fill(t, one.store, 10)
-	untilSame(t, one.store, two.store)
-	two.stop()
+	fed := &testFederation{t: t}
+	dc1, dc2 := fed.add("dc1", "dc1"), fed.add("dc2", "dc1")
+	fill(t, dc1.store, 10)
+	waitInSync(t, dc1.store, dc2.store)
+	dc2.stop()
 
 	lagging := resourcetest.NewStore()
 	fill(t, lagging, 10)
-	if _, err := lagging.Commit(t.Context(), resource.PutOp(primaryRecord(t, &pb.Primary{Datacenter: "dc1", Complete: true}), "")); err != nil {
-		t.Fatal(err)
-	}
+	commitOne(t, lagging, resource.PutOp(primaryResource(t, &pb.Primary{Datacenter: "dc1", Complete: true}), ""))
 	reg := registry(t)
 	if err := Register(reg); err != nil {
 		t.Fatal(err)
 	}
-	src, err := NewSource(SourceConfig{Backend: cutOff{lagging}, Registry: reg, Primary: AlwaysPrimary, Logger: quiet})
+	src, err := NewSource(SourceConfig{
+		Backend: leaderless{lagging}, Registry: reg, Primary: AlwaysPrimary, Logger: discardLogger,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,37 +40,37 @@ func TestPromotion_DrainsFromCurrentServer(t *testing.T) {
 	pb.RegisterReplicationServiceServer(srv, src)
 	ln, stopServing := serve(t, srv)
 	stopSource := run(t, src.Run)
-	cc := connect(t, ln)
+	laggingConn := connect(t, ln)
 	t.Cleanup(func() { stopServing(); stopSource() })
 
-	put(t, one.store, docType, "late", "1")
-	one.restart("dc2")
-	one.until("demoted", func() bool { return one.manager.Successor() == "dc2" })
-	one.mu.Lock()
+	put(t, dc1.store, docType, "late", "1")
+	dc1.restart("dc2")
+	dc1.waitUntil("successor dc2", func() bool { return dc1.manager.Successor() == "dc2" })
+	dc1.mu.Lock()
 	streams := 0
-	one.reached, one.second = 0, func(n int) pb.ReplicationServiceClient {
-		if n%2 == 0 && streams < 2 { // probes reach srv1, and the first streams the lagging server
+	dc1.connections, dc1.route = 0, func(n int) pb.ReplicationServiceClient {
+		if n%2 == 0 && streams < 2 { // odd connections are probes, which must reach srv1
 			streams++
-			return pb.NewReplicationServiceClient(cc)
+			return pb.NewReplicationServiceClient(laggingConn)
 		}
 		return nil
 	}
-	one.mu.Unlock()
-	two.start("dc2")
-	two.is("dc2")
-	late := record(t, docType, "late", "1").Id
+	dc1.mu.Unlock()
+	dc2.start("dc2")
+	dc2.waitPrimary("dc2")
+	late := newResource(t, docType, "late", "1").Id
 	late.Uid = ""
-	if _, err := two.store.Read(t.Context(), resource.Eventual, late); err != nil {
-		t.Errorf("Read() of a record that dc1 has acknowledged = %v, want nil", err)
+	if _, err := dc2.store.Read(t.Context(), resource.Eventual, late); err != nil {
+		t.Errorf("Read(%v) in dc2 = %v, want the resource that dc1 acknowledged", late, err)
 	}
-	one.mu.Lock()
-	defer one.mu.Unlock()
+	dc1.mu.Lock()
+	defer dc1.mu.Unlock()
 	if streams == 0 {
-		t.Error("no stream reached the lagging server, want one")
+		t.Error("the lagging server received 0 streams, want at least 1")
 	}
 }
 
-func primaryRecord(t testing.TB, m *pb.Primary) *pb.Resource {
+func primaryResource(t testing.TB, m *pb.Primary) *pb.Resource {
 	t.Helper()
 	r, err := resource.New(PrimaryType, primaryName, m)
 	if err != nil {

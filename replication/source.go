@@ -172,7 +172,7 @@ func (s *Source) Follow(stream grpc.BidiStreamingServer[pb.FollowRequest, pb.Fol
 		return err
 	}
 	if req.GetHello() == nil {
-		return status.Error(codes.InvalidArgument, "first message is not hello: the follower may run an incompatible version")
+		return status.Error(codes.InvalidArgument, "first message is not hello: the follower has an incompatible version")
 	}
 	if _, _, ready := s.log.end(); !ready {
 		return status.Error(codes.Unavailable, "this server has not read its federated resources yet")

@@ -20,10 +20,14 @@ func TestSource_RefusesInvalidRequests(t *testing.T) {
 	client := pb.NewReplicationServiceClient(p.client(t))
 	hello := &pb.FollowRequest{Part: &pb.FollowRequest_Hello{Hello: &pb.FollowHello{Types: []*pb.Type{siteType}}}}
 	summary := func(last bool, buckets ...uint64) *pb.FollowRequest {
-		return &pb.FollowRequest{Part: &pb.FollowRequest_Summary{Summary: &pb.FollowSummary{Type: siteType, Buckets: buckets, Last: last}}}
+		return &pb.FollowRequest{Part: &pb.FollowRequest_Summary{
+			Summary: &pb.FollowSummary{Type: siteType, Buckets: buckets, Last: last},
+		}}
 	}
-	details := &pb.FollowRequest{Part: &pb.FollowRequest_Details{Details: &pb.FollowDetails{Type: docType, Digests: []*pb.FollowDigest{{Name: "x"}}}}}
-	ready(t, p)
+	details := &pb.FollowRequest{Part: &pb.FollowRequest_Details{
+		Details: &pb.FollowDetails{Type: docType, Digests: []*pb.FollowDigest{{Name: "x"}}},
+	}}
+	waitReady(t, p)
 	for name, requests := range map[string][]*pb.FollowRequest{
 		"empty request":                   {{}},
 		"summary first":                   {summary(true)},
@@ -33,7 +37,6 @@ func TestSource_RefusesInvalidRequests(t *testing.T) {
 		"details of another kind":         {hello, summary(true, 1), details},
 		"summary for details":             {hello, summary(true, 1), summary(true, 1)},
 		"details that were not requested": {hello, summary(true, 1, summarize([]digest{{"x", "y", 1}}, 1)[0]), details},
-		"old version":                     {{}},
 	} {
 		stream, err := client.Follow(t.Context())
 		if err != nil {
@@ -51,7 +54,11 @@ func TestSource_RefusesInvalidRequests(t *testing.T) {
 			t.Errorf("%s: Recv() = %v, want InvalidArgument", name, err)
 		}
 	}
-	s, err := NewSource(SourceConfig{Backend: store, Registry: registry(t), Primary: notPrimary{}})
+}
+
+// A Source refuses all streams if CheckFollow fails.
+func TestSource_CheckFollow(t *testing.T) {
+	s, err := NewSource(SourceConfig{Backend: resourcetest.NewStore(), Registry: registry(t), Primary: secondaryState{}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,15 +67,17 @@ func TestSource_RefusesInvalidRequests(t *testing.T) {
 	}
 }
 
-// notPrimary is the PrimaryState of a secondary.
-type notPrimary struct{ PrimaryState }
+// secondaryState is the PrimaryState of a secondary.
+type secondaryState struct{ PrimaryState }
 
-func (notPrimary) CheckFollow() error { return status.Error(codes.FailedPrecondition, "a secondary") }
+func (secondaryState) CheckFollow() error {
+	return status.Error(codes.FailedPrecondition, "a secondary")
+}
 
-// ready waits until a source has read its records.
-func ready(t *testing.T, p *primary) {
+// waitReady waits until the log of a source is started.
+func waitReady(t *testing.T, p *primary) {
 	t.Helper()
-	until(t, p.store, func() error {
+	waitUntil(t, p.store, func() error {
 		if _, _, ok := p.source.log.end(); !ok {
 			return errors.New("the source is not ready")
 		}

@@ -33,7 +33,9 @@ type sourceStream struct {
 }
 
 // serve serves the follower that has sent hello, until the stream ends.
-func (s *Source) serve(stream grpc.BidiStreamingServer[pb.FollowRequest, pb.FollowResponse], hello *pb.FollowHello) error {
+func (s *Source) serve(
+	stream grpc.BidiStreamingServer[pb.FollowRequest, pb.FollowResponse], hello *pb.FollowHello,
+) error {
 	f := &sourceStream{
 		source: s, stream: stream, known: map[string]bool{}, kinds: map[kind]bool{}, covered: map[kind]uint64{},
 	}

@@ -16,8 +16,8 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// record returns a resource. tenancy is a partition and a namespace.
-func record(t testing.TB, typ *pb.Type, name, address string, tenancy ...string) *pb.Resource {
+// newResource returns a resource. tenancy is a partition and a namespace.
+func newResource(t testing.TB, typ *pb.Type, name, address string, tenancy ...string) *pb.Resource {
 	t.Helper()
 	r, err := resource.New(typ, name, &pb.Node{Node: name, Address: address})
 	if err != nil {
@@ -33,7 +33,7 @@ func record(t testing.TB, typ *pb.Type, name, address string, tenancy ...string)
 	return r
 }
 
-func commit1(t testing.TB, b resource.Backend, ops ...*pb.Op) *pb.Resource {
+func commitOne(t testing.TB, b resource.Backend, ops ...*pb.Op) *pb.Resource {
 	t.Helper()
 	out, err := b.Commit(t.Context(), ops...)
 	if err != nil {
@@ -42,31 +42,32 @@ func commit1(t testing.TB, b resource.Backend, ops ...*pb.Op) *pb.Resource {
 	return out[0]
 }
 
-// put creates a record or changes the address of the stored one.
+// put creates a resource or changes the address in a stored one.
 func put(t testing.TB, b resource.Backend, typ *pb.Type, name, address string, tenancy ...string) *pb.Resource {
 	t.Helper()
-	r := record(t, typ, name, address, tenancy...)
+	r := newResource(t, typ, name, address, tenancy...)
 	byName := proto.CloneOf(r.Id)
 	byName.Uid = ""
 	old, err := b.Read(t.Context(), resource.Strong, byName)
-	if other, ok := errors.AsType[*resource.GroupVersionError](err); ok {
-		old, err = other.Stored, nil
+	if mismatch, ok := errors.AsType[*resource.GroupVersionError](err); ok {
+		old, err = mismatch.Stored, nil
 	}
 	if err == nil {
 		r.Id.Uid, r.Owner, r.Metadata = old.Id.Uid, old.Owner, old.Metadata
 	}
-	return commit1(t, b, resource.PutOp(r, resource.AnyVersion))
+	return commitOne(t, b, resource.PutOp(r, resource.AnyVersion))
 }
 
 func remove(t testing.TB, b resource.Backend, typ *pb.Type, name string, tenancy ...string) {
 	t.Helper()
-	id := record(t, typ, name, "", tenancy...).Id
+	id := newResource(t, typ, name, "", tenancy...).Id
 	id.Uid = ""
-	commit1(t, b, resource.RemoveOp(id, resource.AnyVersion))
+	commitOne(t, b, resource.RemoveOp(id, resource.AnyVersion))
 }
 
-// copies returns the federated resources of a store in the form of replicas.
-func copies(t testing.TB, b resource.Backend, isPrimary bool) map[string]*pb.Resource {
+// replicas returns the federated resources of a store, by kind and key. It
+// converts the resources of the primary to replicas.
+func replicas(t testing.TB, b resource.Backend, isPrimary bool) map[string]*pb.Resource {
 	t.Helper()
 	out := map[string]*pb.Resource{}
 	order, _ := kindsOf(registry(t))
@@ -86,32 +87,33 @@ func copies(t testing.TB, b resource.Backend, isPrimary bool) map[string]*pb.Res
 	return out
 }
 
-// unlike returns the first difference between the primary and a secondary.
-func unlike(t testing.TB, primary, secondary resource.Backend) error {
+// checkInSync returns the first difference between the stores of the primary
+// and of a secondary.
+func checkInSync(t testing.TB, primary, secondary resource.Backend) error {
 	t.Helper()
-	want, got := copies(t, primary, true), copies(t, secondary, false)
+	want, got := replicas(t, primary, true), replicas(t, secondary, false)
 	for name, w := range want {
 		if !proto.Equal(w, got[name]) {
-			return fmt.Errorf("%q is %v, want %v", name, got[name], w)
+			return fmt.Errorf("replica %q = %v, want %v", name, got[name], w)
 		}
 	}
 	for name := range got {
 		if want[name] == nil {
-			return fmt.Errorf("%q is not in the primary", name)
+			return fmt.Errorf("replica %q exists, want none", name)
 		}
 	}
 	return nil
 }
 
-// untilSame waits until a secondary has the primary's records.
-func untilSame(t testing.TB, primary, secondary resource.Backend) {
+// waitInSync waits until the store of a secondary has the primary's resources.
+func waitInSync(t testing.TB, primary, secondary resource.Backend) {
 	t.Helper()
-	until(t, secondary, func() error { return unlike(t, primary, secondary) })
+	waitUntil(t, secondary, func() error { return checkInSync(t, primary, secondary) })
 }
 
-// until waits until check returns nil. It checks after every change of federated
-// records in b.
-func until(t testing.TB, b resource.Backend, check func() error) {
+// waitUntil waits until check returns nil. It calls check after every change of
+// federated resources in b.
+func waitUntil(t testing.TB, b resource.Backend, check func() error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	wake := make(chan struct{}, 1)
@@ -122,15 +124,15 @@ func until(t testing.TB, b resource.Backend, check func() error) {
 	for _, k := range order {
 		wg.Go(func() { resource.Notify(ctx, b, k.query(), wake) })
 	}
-	tick := time.NewTicker(50 * time.Millisecond) // for changes other than of records
+	tick := time.NewTicker(50 * time.Millisecond) // check may depend on more than resources
 	defer tick.Stop()
 	for {
-		began := time.Now()
+		start := time.Now()
 		err := check()
 		if err == nil {
 			return
 		}
-		<-time.After(2 * time.Since(began)) // checks take at most a third of a processor
+		<-time.After(2 * time.Since(start)) // limits the load to a third of a processor
 		select {
 		case <-wake:
 		case <-tick.C:
