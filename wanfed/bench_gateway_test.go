@@ -15,21 +15,22 @@ import (
 )
 
 // BenchmarkThroughGateway sends packets from one server to another through a
-// gateway, by the tunnel and by plainPool alternately, and counts those that
-// arrive. No packet is lost. An operation is one packet by each. rawBulk sends
-// as many bytes, which shows how many packets of that size the machine could
-// encrypt, forward and decrypt at most.
+// gateway. It alternates between three senders: the tunnel, plainPool and
+// rawBulk. rawBulk sends the same number of bytes without packets. Its result is
+// the upper bound of encryption, forwarding and decryption on this machine. An
+// operation is one packet of the tunnel and one of plainPool. No packet is lost.
 func BenchmarkThroughGateway(b *testing.B) {
-	w := newBenchWorld(b, 4<<20)            // room for the bursts of the senders
-	for _, size := range []int{100, 1400} { // a ping or an ack; memberlist's full packet
+	w := newBenchWorld(b, 4<<20)            // bytes per queue, enough for the bursts of the senders
+	for _, size := range []int{100, 1400} { // bytes: a ping or an ack; a full packet of memberlist
 		for _, senders := range []int{1, 8} {
 			b.Run(fmt.Sprintf("bytes=%d/senders=%d", size, senders), func(b *testing.B) { w.compare(b, size, senders) })
 		}
 	}
 }
 
-// Bounds of what is in flight, so that neither the link's queue nor the
-// receiver, where 4096 packets may wait for memberlist, drops a packet.
+// Bounds of the packets in flight. Below these bounds neither the queue of the
+// link nor the receiver drops a packet. The receiver queues 4096 packets for
+// memberlist.
 const (
 	maxInFlight        = 3 << 20 // bytes
 	maxPacketsInFlight = 4000
@@ -54,38 +55,40 @@ func (w *benchWorld) compare(b *testing.B, size, senders int) {
 	plain(1000)
 	b.ResetTimer()
 	const rounds = 10
-	var t, p, raw, tCPU, pCPU, rawCPU time.Duration
+	var tunnelTime, plainTime, rawTime, tunnelCPU, plainCPU, rawCPU time.Duration
 	for i := range rounds {
 		n := b.N*(i+1)/rounds - b.N*i/rounds
 		begin := w.gateway.cpuTime(b)
-		t += tunnel(n)
+		tunnelTime += tunnel(n)
 		afterTunnel := w.gateway.cpuTime(b)
-		p += plain(n)
+		plainTime += plain(n)
 		afterPlain := w.gateway.cpuTime(b)
-		raw += w.raw.transfer(b, n*size)
-		tCPU, pCPU, rawCPU = tCPU+afterTunnel-begin, pCPU+afterPlain-afterTunnel, rawCPU+w.gateway.cpuTime(b)-afterPlain
+		rawTime += w.raw.transfer(b, n*size)
+		tunnelCPU += afterTunnel - begin
+		plainCPU += afterPlain - afterTunnel
+		rawCPU += w.gateway.cpuTime(b) - afterPlain
 	}
 	b.ReportMetric(0, "ns/op")
-	b.ReportMetric(float64(b.N)/t.Seconds(), "packets/s")
-	b.ReportMetric(float64(b.N)/p.Seconds(), "plain-packets/s")
-	b.ReportMetric(p.Seconds()/t.Seconds(), "x-plain")
-	b.ReportMetric(float64(b.N*size)/raw.Seconds()/1e6, "raw-MB/s")
-	b.ReportMetric(p.Seconds()/raw.Seconds(), "x-plain-bound")
-	b.ReportMetric(float64(w.plain.dialed()), "plain-conns") // so far; the tunnel has one
-	// work per packet, of sender, gateway and receiver: other programs do not change it much
-	if tCPU > 0 && rawCPU > 0 {
-		b.ReportMetric(float64(tCPU)/float64(b.N), "cpu-ns/packet")
-		b.ReportMetric(float64(pCPU)/float64(tCPU), "x-plain-cpu")
-		b.ReportMetric(float64(pCPU)/float64(rawCPU), "x-plain-cpu-bound")
+	b.ReportMetric(float64(b.N)/tunnelTime.Seconds(), "packets/s")
+	b.ReportMetric(float64(b.N)/plainTime.Seconds(), "plain-packets/s")
+	b.ReportMetric(plainTime.Seconds()/tunnelTime.Seconds(), "x-plain")
+	b.ReportMetric(float64(b.N*size)/rawTime.Seconds()/1e6, "raw-MB/s")
+	b.ReportMetric(plainTime.Seconds()/rawTime.Seconds(), "x-plain-bound")
+	b.ReportMetric(float64(w.plain.dialed()), "plain-conns") // since the start; the tunnel has one connection
+	// The CPU time of sender, gateway and receiver. Other programs hardly change it.
+	if tunnelCPU > 0 && rawCPU > 0 {
+		b.ReportMetric(float64(tunnelCPU)/float64(b.N), "cpu-ns/packet")
+		b.ReportMetric(float64(plainCPU)/float64(tunnelCPU), "x-plain-cpu")
+		b.ReportMetric(float64(plainCPU)/float64(rawCPU), "x-plain-cpu-bound")
 	}
 }
 
-// transfer sends n packets and returns when all were received. At most window
-// are in flight.
+// transfer sends n packets, waits until all are received, and returns the time
+// taken. At most window packets are in flight.
 func transfer(n, senders, window int, send, receive func()) time.Duration {
 	const batch = 16
 	begin := time.Now()
-	credit := make(chan struct{}, max(1, min(window, n+batch)/batch)) // one batch in flight each
+	credit := make(chan struct{}, max(1, min(window, n+batch)/batch)) // one value per batch in flight
 	var taken atomic.Int64
 	var wg sync.WaitGroup
 	for range senders {
@@ -112,14 +115,15 @@ func transfer(n, senders, window int, send, receive func()) time.Duration {
 	return time.Since(begin)
 }
 
-// BenchmarkSend measures the time of a send in memberlist's goroutines, through
-// a gateway to a peer that reads: by the tunnel, where the link's goroutine
-// writes, and by plainPool. The allocations of sender, gateway and peer count.
+// BenchmarkSend measures the time of a send in memberlist's goroutines, for the
+// tunnel and for plainPool. In the tunnel, the goroutine of the link writes. The
+// packets pass through a gateway to a peer that reads. The allocations include
+// the peer.
 func BenchmarkSend(b *testing.B) {
 	w := newBenchWorld(b, 0)
 	packet, to := make([]byte, 1400), srv1(dcSink)
 	w.write(b, packet, to)
-	w.connected(b, dcSink)
+	w.awaitLink(b, dcSink)
 	b.Run("tunnel", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
@@ -142,22 +146,22 @@ func BenchmarkSendBlackHole(b *testing.B) {
 	w := newBenchWorld(b, 0)
 	packet, to := make([]byte, 1400), srv1(dcHole)
 	w.write(b, packet, to)
-	w.connected(b, dcHole)
+	w.awaitLink(b, dcHole)
 	for _, senders := range []int{1, 8} {
 		b.Run(fmt.Sprintf("senders=%d", senders), func(b *testing.B) {
 			b.ReportAllocs()
 			latencies(b, senders, func() { w.write(b, packet, to) })
 		})
 	}
-	b.Run("nothing", func(b *testing.B) { latencies(b, 1, func() {}) }) // what the machine alone does
+	b.Run("nothing", func(b *testing.B) { latencies(b, 1, func() {}) }) // pauses of the machine itself
 	b.Run("plain", w.plainBlackHole)
 }
 
-// latencies calls f b.N times from several goroutines and reports the
-// latencies.
+// latencies calls f b.N times from several goroutines and reports percentiles
+// of the durations.
 func latencies(b *testing.B, goroutines int, f func()) {
 	took := make([]time.Duration, b.N)
-	clear(took) // page faults now, not later
+	clear(took) // causes the page faults before the measurement
 	b.ResetTimer()
 	var next atomic.Int64
 	var wg sync.WaitGroup
@@ -178,8 +182,8 @@ func latencies(b *testing.B, goroutines int, f func()) {
 	}
 }
 
-// plainBlackHole returns how many packets plainPool sends to such a peer until
-// a sender blocks.
+// plainBlackHole counts the packets that plainPool sends to a peer that never
+// reads, until the sender has blocked for a second.
 func (w *benchWorld) plainBlackHole(b *testing.B) {
 	for range b.N {
 		sent, failed := make(chan struct{}), make(chan struct{})
@@ -190,16 +194,15 @@ func (w *benchWorld) plainBlackHole(b *testing.B) {
 			}
 		}()
 		n := 0
-		for still := time.After(time.Second); ; still = time.After(time.Second) {
+		for blocked := false; !blocked; {
 			select {
 			case <-sent:
 				n++
-				continue
-			case <-still:
+			case <-time.After(time.Second):
+				blocked = true
 			}
-			break
 		}
-		w.plain.close() // ends the write that stands still
+		w.plain.close() // ends the blocked write
 		<-failed
 		b.ReportMetric(float64(n), "packets-until-blocked")
 	}
@@ -207,8 +210,8 @@ func (w *benchWorld) plainBlackHole(b *testing.B) {
 }
 
 // BenchmarkStreams opens and closes streams, as memberlist does for each
-// exchange of state, by the tunnel and by plainPool. It counts TLS handshakes.
-// An operation is one stream by each.
+// exchange of state. It alternates between the tunnel and plainPool, and counts
+// TLS handshakes. An operation is one stream of each.
 func BenchmarkStreams(b *testing.B) {
 	w := newBenchWorld(b, 0)
 	background(b, func(ctx context.Context) error {
@@ -222,8 +225,8 @@ func BenchmarkStreams(b *testing.B) {
 		}
 	})
 	handshakes := func() uint64 { return w.muxes[dcTunnel].Stats().Accepted }
-	before, dialed := handshakes(), w.plain.dialed()
-	var t, p time.Duration
+	handshakesBefore, dialedBefore := handshakes(), w.plain.dialed()
+	var tunnelTime, plainTime time.Duration
 	b.ResetTimer()
 	for range b.N {
 		begin := time.Now()
@@ -232,18 +235,18 @@ func BenchmarkStreams(b *testing.B) {
 			b.Fatal(err)
 		}
 		c.Close()
-		t += time.Since(begin)
+		tunnelTime += time.Since(begin)
 		begin = time.Now()
 		pc, err := w.plain.dial("srv1", dcPlain, wanfed.ProtoConsulStream)
 		if err != nil {
 			b.Fatal(err)
 		}
 		pc.Close()
-		p += time.Since(begin)
+		plainTime += time.Since(begin)
 	}
 	b.ReportMetric(0, "ns/op")
-	b.ReportMetric(float64(handshakes()-before), "handshakes")
-	b.ReportMetric(float64(w.plain.dialed()-dialed), "plain-handshakes")
-	b.ReportMetric(float64(t.Microseconds())/float64(b.N), "us/stream")
-	b.ReportMetric(float64(p.Microseconds())/float64(b.N), "plain-us/stream")
+	b.ReportMetric(float64(handshakes()-handshakesBefore), "handshakes")
+	b.ReportMetric(float64(w.plain.dialed()-dialedBefore), "plain-handshakes")
+	b.ReportMetric(float64(tunnelTime.Microseconds())/float64(b.N), "us/stream")
+	b.ReportMetric(float64(plainTime.Microseconds())/float64(b.N), "plain-us/stream")
 }

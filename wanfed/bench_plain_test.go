@@ -16,11 +16,12 @@ import (
 	"github.com/wanfed/wanfed/wanfed"
 )
 
-// plainPool is the transport that benchmarks compare the tunnel with. It works
-// like Consul's. It keeps a pool of idle TLS connections per node. The sender
-// of a packet takes the one that was used last, or dials, writes a u32 length
-// and the body, and returns the connection. So concurrent packets need as many
-// connections, and senders wait for dials and for peers.
+// plainPool is the transport with which benchmarks compare the tunnel. It works
+// like the transport of Consul: it has a pool of idle TLS connections per node.
+// The sender of a packet takes the last used connection, or dials. It writes a
+// u32 length and the body, and puts the connection into the pool. Each
+// concurrent packet therefore needs a connection, and senders wait for dials
+// and for peers.
 type plainPool struct {
 	id      *tlsutil.Identity
 	gateway string
@@ -96,7 +97,7 @@ func (p *plainPool) dialed() int {
 	return p.dials
 }
 
-// close closes all connections, also those in use.
+// close closes all connections, including connections in use.
 func (p *plainPool) close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -105,8 +106,9 @@ func (p *plainPool) close() {
 	}
 }
 
-// plainPackets is the receiver. It reads length and body separately, and waits
-// until ch takes the packet, like memberlist's NetTransport.IngestPacket.
+// plainPackets returns the receiver of plainPool's packets. It reads length and
+// body separately and waits until ch takes the packet, like
+// NetTransport.IngestPacket of memberlist.
 func plainPackets(ch chan<- []byte) wanfed.Handler {
 	return func(ctx context.Context, c *tls.Conn, _ tlsutil.Peer) {
 		defer c.Close()
@@ -130,8 +132,8 @@ func plainPackets(ch chan<- []byte) wanfed.Handler {
 	}
 }
 
-// plainStreams is the receiver of streams, one per connection. It reads until
-// EOF.
+// plainStreams is the receiver of plainPool's streams. A connection is one
+// stream, and plainStreams reads it until EOF.
 func plainStreams(_ context.Context, c *tls.Conn, _ tlsutil.Peer) {
 	defer c.Close()
 	_, _ = io.Copy(io.Discard, c)

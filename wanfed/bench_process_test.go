@@ -18,8 +18,8 @@ import (
 	"github.com/wanfed/wanfed/gateway"
 )
 
-// gatewayEnv contains routes as JSON. If it is set, this test binary runs a
-// gateway with these routes instead of tests.
+// gatewayEnv is an environment variable with routes as JSON. If the variable is
+// set, this test binary runs a gateway with these routes instead of tests.
 const gatewayEnv = "WANFED_TEST_GATEWAY"
 
 func TestMain(m *testing.M) {
@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// gatewayProcess is a gateway in a process of its own.
+// gatewayProcess is a gateway in a separate process.
 type gatewayProcess struct {
 	addr string
 	in   io.Writer
@@ -61,33 +61,33 @@ func startGatewayProcess(tb testing.TB, routes []gateway.Route) *gatewayProcess 
 		tb.Fatal(err)
 	}
 	tb.Cleanup(func() {
-		in.Close() // stops it
+		in.Close() // stops the gateway
 		if err := cmd.Wait(); err != nil {
 			tb.Error(err)
 		}
 	})
 	g := &gatewayProcess{in: in, out: bufio.NewReader(out)}
 	if _, err := fmt.Fscanln(g.out, &g.addr); err != nil {
-		tb.Fatalf("the gateway's address: %v", err)
+		tb.Fatalf("cannot read the address of the gateway: %v", err)
 	}
 	return g
 }
 
-// cpuTime returns the CPU time of the gateway and this process.
+// cpuTime returns the CPU time of the gateway and this process together.
 func (g *gatewayProcess) cpuTime(tb testing.TB) time.Duration {
 	tb.Helper()
-	var its time.Duration
+	var gatewayTime time.Duration
 	if _, err := fmt.Fprintln(g.in); err != nil {
 		tb.Fatal(err)
 	}
-	if _, err := fmt.Fscanln(g.out, &its); err != nil {
-		tb.Fatalf("the gateway's processor time: %v", err)
+	if _, err := fmt.Fscanln(g.out, &gatewayTime); err != nil {
+		tb.Fatalf("cannot read the CPU time of the gateway: %v", err)
 	}
-	return its + cpuTime()
+	return gatewayTime + cpuTime()
 }
 
-// gatewayMain runs a gateway until standard input ends. It prints its address,
-// and its CPU time for each line that it reads.
+// gatewayMain runs a gateway until standard input ends. It prints the address
+// of the gateway, and the CPU time of the process for each line of input.
 func gatewayMain(spec string) error {
 	var routes []gateway.Route
 	if err := json.Unmarshal([]byte(spec), &routes); err != nil {

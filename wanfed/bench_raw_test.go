@@ -12,17 +12,17 @@ import (
 	"github.com/wanfed/wanfed/wanfed"
 )
 
-// rawBulk measures the upper bound of one connection on this machine: bytes
-// without packets, in TLS records of the largest size, through the same
-// gateway.
+// rawBulk measures the upper bound of one connection on this machine. It sends
+// bytes without packets, in TLS records of the largest size, through the same
+// gateway as the packets.
 type rawBulk struct {
-	c   *tls.Conn
-	got chan int // bytes that arrived
+	c        *tls.Conn
+	received chan int // number of bytes of each read; the buffer keeps the receiver from waiting
 }
 
-func newRawBulk() *rawBulk { return &rawBulk{got: make(chan int, 64)} } // it must not wait for who counts
+func newRawBulk() *rawBulk { return &rawBulk{received: make(chan int, 64)} }
 
-// sink is the receiver.
+// sink is the receiver of the bytes.
 func (r *rawBulk) sink(ctx context.Context, c *tls.Conn, _ tlsutil.Peer) {
 	defer c.Close()
 	for buf := make([]byte, 32<<10); ; {
@@ -31,14 +31,14 @@ func (r *rawBulk) sink(ctx context.Context, c *tls.Conn, _ tlsutil.Peer) {
 			return
 		}
 		select {
-		case r.got <- n:
+		case r.received <- n:
 		case <-ctx.Done():
 			return
 		}
 	}
 }
 
-// dial connects to dcRaw's server.
+// dial connects to the server of dcRaw.
 func (r *rawBulk) dial(tb testing.TB, id *tlsutil.Identity, gateway string) {
 	tb.Helper()
 	config := id.ClientConfig(tlsutil.ServerName("srv1", dcRaw, id.Domain()), wanfed.ProtoConsulPacket)
@@ -51,24 +51,25 @@ func (r *rawBulk) dial(tb testing.TB, id *tlsutil.Identity, gateway string) {
 	tb.Cleanup(func() { r.c.Close() })
 }
 
-// transfer sends n bytes and returns when all were received.
+// transfer sends n bytes, waits until all are received, and returns the time
+// taken.
 func (r *rawBulk) transfer(tb testing.TB, n int) time.Duration {
 	begin := time.Now()
 	sent := make(chan error, 1)
 	go func() {
 		chunk := make([]byte, 64<<10)
-		for left := n; left > 0; {
-			k, err := r.c.Write(chunk[:min(left, len(chunk))])
+		for rest := n; rest > 0; {
+			written, err := r.c.Write(chunk[:min(rest, len(chunk))])
 			if err != nil {
 				sent <- err
 				return
 			}
-			left -= k
+			rest -= written
 		}
 		sent <- nil
 	}()
 	for n > 0 {
-		n -= <-r.got
+		n -= <-r.received
 	}
 	if err := <-sent; err != nil {
 		tb.Error(err)

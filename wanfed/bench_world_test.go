@@ -18,6 +18,7 @@ import (
 	"github.com/hashicorp/memberlist"
 
 	"github.com/wanfed/wanfed/gateway"
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/tlsutil"
 	"github.com/wanfed/wanfed/tlsutil/tlstest"
 	"github.com/wanfed/wanfed/wanfed"
@@ -25,27 +26,28 @@ import (
 
 // Datacenters of the benchmarks, one for each kind of receiver.
 const (
-	dcTunnel = "dc2" // a tunnel, as it is
-	dcPlain  = "dc3" // plainPackets and plainStreams
-	dcSink   = "dc4" // reads packets, answers echoes, keeps nothing
+	dcTunnel = "dc2" // receives with a Tunnel
+	dcPlain  = "dc3" // receives with plainPackets and plainStreams
+	dcSink   = "dc4" // reads packets and sends echoes back, without a Tunnel
 	dcHole   = "dc5" // accepts TLS and never reads
-	dcRaw    = "dc6" // rawBulk
+	dcRaw    = "dc6" // receives with rawBulk
 )
 
-// benchWorld is one server of dc1, which sends, one server in each other
-// datacenter, and one gateway to all of them.
+// benchWorld is one sending server in dc1, one receiving server in each other
+// datacenter, and one gateway to all receivers.
 type benchWorld struct {
-	tunnel  *wanfed.Tunnel    // dc1's server
-	send    *wanfed.Transport // of it
-	plain   *plainPool        // of dc1's server
-	muxes   map[string]*wanfed.Mux
-	receive *wanfed.Transport // of dcTunnel's server
-	plainCh chan []byte       // packets that reached dcPlain's
-	raw     *rawBulk          // from dc1's server to dcRaw's
+	tunnel  *wanfed.Tunnel         // of the sender
+	send    *wanfed.Transport      // of the sender
+	plain   *plainPool             // of the sender
+	muxes   map[string]*wanfed.Mux // of the receivers, by datacenter
+	receive *wanfed.Transport      // of the receiver in dcTunnel
+	plainCh chan []byte            // packets that the receiver in dcPlain has read
+	raw     *rawBulk               // from the sender to the receiver in dcRaw
 	gateway *gatewayProcess
 }
 
-// queueBytes is the queue size of dc1's links; 0: the default.
+// newBenchWorld starts all servers and the gateway. queueBytes is the queue
+// size of the sender's links; 0 means the default.
 func newBenchWorld(tb testing.TB, queueBytes int) *benchWorld {
 	tb.Helper()
 	ca := tlstest.NewCA(tb)
@@ -98,35 +100,25 @@ func newBenchWorld(tb testing.TB, queueBytes int) *benchWorld {
 	return w
 }
 
-// write sends one packet by the tunnel to a datacenter's server.
+// write sends one packet through the tunnel.
 func (w *benchWorld) write(tb testing.TB, packet []byte, to memberlist.Address) {
 	if _, err := w.send.WriteToAddress(packet, to); err != nil {
 		tb.Error(err)
 	}
 }
 
-// connected waits until the link to dc is up; a packet must have been written
-// to it.
-func (w *benchWorld) connected(tb testing.TB, dc string) {
+// awaitLink waits until the link to dc has a connection. The caller has written
+// a packet to dc.
+func (w *benchWorld) awaitLink(tb testing.TB, dc string) {
 	tb.Helper()
-	limit, tick := time.After(10*time.Second), time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for {
-		links := w.tunnel.Stats().Links
-		if i := slices.IndexFunc(links, func(l wanfed.LinkStatus) bool { return l.DC == dc }); i >= 0 &&
-			links[i].Path.Addr != "" {
-			return
-		}
-		select {
-		case <-tick.C:
-		case <-limit:
-			tb.Fatalf("no link to %s", dc)
-		}
-	}
+	testutil.Eventually(tb, 10*time.Second, func() bool {
+		return slices.ContainsFunc(w.tunnel.Stats().Links,
+			func(l wanfed.LinkStatus) bool { return l.DC == dc && l.Path.Addr != "" })
+	}, "a link to %s", dc)
 }
 
-// srv1 returns memberlist's address of the server of a datacenter. The IP
-// address in it is not used.
+// srv1 returns the memberlist address of the server of a datacenter. The tunnel
+// ignores the IP address.
 func srv1(dc string) memberlist.Address {
 	return memberlist.Address{Name: "srv1." + dc, Addr: "10.0.0.1:8300"}
 }
@@ -145,7 +137,7 @@ func newMux(tb testing.TB, ca *tlstest.CA, dc string) (*wanfed.Mux, *tlsutil.Ide
 	return mux, id, ln
 }
 
-// newTunnel starts a tunnel and returns it with its WAN pool.
+// newTunnel starts a tunnel and returns the tunnel and its WAN transport.
 func newTunnel(
 	tb testing.TB, id *tlsutil.Identity, mux *wanfed.Mux, addr string, book *wanfed.SharedAddressBook, queueBytes int,
 ) (*wanfed.Tunnel, *wanfed.Transport) {
@@ -186,7 +178,7 @@ func newGateway(routes []gateway.Route) (*gateway.Proxy, *gateway.Listener, erro
 	return proxy, wan, nil
 }
 
-// background runs f until the end of the benchmark, and waits for it.
+// background runs f until the benchmark ends, and waits for the return of f.
 func background(tb testing.TB, f func(context.Context) error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
@@ -204,7 +196,7 @@ func hole(ctx context.Context, c *tls.Conn, _ tlsutil.Peer) {
 	c.Close()
 }
 
-// sink reads frames (see SPEC.md) and sends echo frames back.
+// sink reads the frames that SPEC.md specifies and sends echo frames back.
 func sink(_ context.Context, c *tls.Conn, _ tlsutil.Peer) {
 	defer c.Close()
 	r := bufio.NewReaderSize(c, 32<<10)
