@@ -15,7 +15,7 @@ import (
 	"github.com/wanfed/wanfed/wanfed"
 )
 
-// demo has a CA and issues identities in a temporary directory.
+// demo is a CA with a temporary directory for the files of its certificates.
 type demo struct {
 	ca  tlsutil.KeyPair
 	dir string
@@ -32,7 +32,7 @@ func newDemo() *demo {
 func (d *demo) identity(node, dc string) *tlsutil.Identity { return identity(d.ca, d.dir, node, dc) }
 func (d *demo) close()                                     { os.RemoveAll(d.dir) }
 
-// A node serves one port for everything: gossip of both pools, streams, and
+// A node has one port. The port serves gossip of both pools, streams, and
 // protocols of the program.
 func ExampleNewNode() {
 	d := newDemo()
@@ -59,8 +59,8 @@ func ExampleNewNode() {
 	// gw.dc2.example:8443 configured address
 }
 
-// memberlist uses the tunnel as its transport. RequireNodeNames is needed,
-// because the tunnel finds members of other datacenters by name.
+// memberlist uses the tunnel as its transport. The tunnel finds members of
+// other datacenters by name. RequireNodeNames is therefore required.
 func ExampleTunnel_Transport() {
 	d := newDemo()
 	defer d.close()
@@ -85,7 +85,8 @@ func ExampleTunnel_Transport() {
 	// Output: a.dc1
 }
 
-// A Mux serves several protocols on one port. The client chooses by ALPN.
+// A Mux serves several protocols on one port. The client selects the protocol
+// by ALPN.
 func ExampleMux() {
 	d := newDemo()
 	defer d.close()

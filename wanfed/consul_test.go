@@ -13,20 +13,20 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// asConsul makes a node that has not started serve only Consul's two protocols,
-// like a Consul server. Consul's framing is fixed by the test vectors. The node
-// can still send with the tunnel's own protocols.
+// asConsul starts a node that serves only Consul's two protocols, like a Consul
+// server. The test vectors of SPEC.md define Consul's framing. The node can
+// send with the tunnel's own protocols.
 func (n *node) asConsul() *node { return n.asConsulOn(listen(n.t)) }
 
 func (n *node) asConsulOn(ln net.Listener) *node {
 	n.t.Helper()
-	own := n.mux
+	unusedMux := n.mux // receives the handlers of the tunnel's own protocols, and never runs
 	var err error
 	if n.mux, err = NewMux(MuxConfig{Identity: n.id, Logger: n.log.logger()}); err != nil {
 		n.t.Fatal(err)
 	}
 	n.addr = ln.Addr().String()
-	if n.tun, err = NewTunnel(TunnelConfig{Identity: n.id, Dialer: n.d, Mux: own, Advertise: n.addr}); err != nil {
+	if n.tun, err = NewTunnel(TunnelConfig{Identity: n.id, Dialer: n.d, Mux: unusedMux, Advertise: n.addr}); err != nil {
 		n.t.Fatal(err)
 	}
 	servers := []tlsutil.Role{tlsutil.RoleServer}
@@ -37,15 +37,18 @@ func (n *node) asConsulOn(ln net.Listener) *node {
 	return n
 }
 
+// TestConsul_Fallback sends packets and opens streams to two servers that speak
+// only Consul's protocols. One of them is then replaced by a server that speaks
+// the tunnel's own protocols.
 func TestConsul_Fallback(t *testing.T) {
 	a := newAuthority(t)
 	n := newNode(t, a, "srv1", "dc1").start(listen(t))
 	c1, c2 := newNode(t, a, "srv1", "dc2").asConsul(), newNode(t, a, "srv2", "dc2").asConsul()
 	gw := newFakeGateway(t, listen(t), "dc2", map[string]string{"srv1": c1.addr, "srv2": c2.addr})
-	n.book.Store(&AddressBook{Paths: map[string][]Path{"dc2": {{Addr: gw.addr, Via: "remote gateway"}}}})
+	n.book.Store(bookOf(gw.addr))
 	tr, tr1, tr2 := n.tun.Transport(PoolWAN), c1.tun.Transport(PoolWAN), c2.tun.Transport(PoolWAN)
 	t.Run("by name", func(t *testing.T) {
-		for range 2 { // the first time the protocol of dc2 is unknown
+		for range 2 { // in the first round the protocol of dc2 is unknown
 			for name, far := range map[string]*Transport{"srv1.dc2": tr1, "srv2.dc2": tr2} {
 				send(t, tr, name, "to "+name)
 				if got := receive(t, far); got != "to "+name {
@@ -55,8 +58,7 @@ func TestConsul_Fallback(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				s := <-far.StreamCh()
-				checkEcho(t, c, s)
+				checkEcho(t, c, <-far.StreamCh())
 			}
 		}
 	})
@@ -80,50 +82,54 @@ func TestConsul_Fallback(t *testing.T) {
 		}
 	})
 	t.Run("after an upgrade", func(t *testing.T) {
-		up := newNode(t, a, "srv1", "dc2").start(listen(t))
+		upgraded := newNode(t, a, "srv1", "dc2").start(listen(t))
 		gw.mu.Lock()
-		gw.routes = map[string]string{"srv1": up.addr}
+		gw.routes = map[string]string{"srv1": upgraded.addr}
 		for c := range gw.conns {
 			c.Close()
 		}
 		gw.mu.Unlock()
-		trUp := up.tun.Transport(PoolWAN)
+		trUpgraded := upgraded.tun.Transport(PoolWAN)
 		testutil.Eventually(t, 10*time.Second, func() bool {
 			send(t, tr, "srv1.dc2", "new")
-			return len(trUp.PacketCh()) > 0 && !n.tun.speaksConsul("dc2")
-		}, "a packet over the tunnel's protocol")
+			return len(trUpgraded.PacketCh()) > 0 && !n.tun.speaksConsul("dc2")
+		}, "a packet over the tunnel's own protocol")
 		c, err := tr.DialAddressTimeout(to("srv1.dc2"), 10*time.Second)
 		if err != nil {
 			t.Fatal(err)
 		}
-		checkEcho(t, c, <-trUp.StreamCh())
+		checkEcho(t, c, <-trUpgraded.StreamCh())
 		if _, ok := c.(*streamConn); !ok {
-			t.Errorf("the stream is a %T", c)
+			t.Errorf("DialAddressTimeout() returned a %T, want a *streamConn", c)
 		}
 	})
 }
 
-// checkEcho sends one byte each way and closes both.
+// checkEcho sends one byte in each direction of the connection with the ends a
+// and b, and closes both ends.
 func checkEcho(t *testing.T, a, b net.Conn) {
 	t.Helper()
 	defer a.Close()
 	defer b.Close()
-	for _, d := range [][2]net.Conn{{a, b}, {b, a}} {
-		d[0].SetDeadline(time.Now().Add(10 * time.Second))
-		d[1].SetDeadline(time.Now().Add(10 * time.Second))
-		if _, err := d[0].Write([]byte("x")); err != nil {
-			t.Fatal(err)
+	for _, ends := range [][2]net.Conn{{a, b}, {b, a}} {
+		from, to := ends[0], ends[1]
+		from.SetDeadline(time.Now().Add(10 * time.Second))
+		to.SetDeadline(time.Now().Add(10 * time.Second))
+		if _, err := from.Write([]byte("x")); err != nil {
+			t.Fatalf("Write() = %v, want nil", err)
 		}
-		if _, err := io.ReadFull(d[1], make([]byte, 1)); err != nil {
-			t.Fatal(err)
+		if _, err := io.ReadFull(to, make([]byte, 1)); err != nil {
+			t.Fatalf("ReadFull() = %v, want nil", err)
 		}
 	}
 }
 
+// TestConsul_UpgradedBetweenDials opens a stream to a server that spoke Consul's
+// protocols at the last dial and now speaks the tunnel's own protocols.
 func TestConsul_UpgradedBetweenDials(t *testing.T) {
 	w := newWorld(t, 1, []string{"dc1", "dc2"})
 	n := w.nodes["srv1.dc1"]
-	n.tun.setConsul("dc2", true) // as if it had spoken Consul's protocols before
+	n.tun.setConsul("dc2", true)
 	tr, far := n.tun.Transport(PoolWAN), w.nodes["srv1.dc2"].tun.Transport(PoolWAN)
 	c, err := tr.DialAddressTimeout(to("srv1.dc2"), 10*time.Second)
 	if err != nil {

@@ -41,22 +41,24 @@ func echoNode(t testing.TB, a *authority, name string) (*node, *fakeGateway) {
 	return n, newFakeGateway(t, listen(t), "dc2", map[string]string{name: n.addr})
 }
 
+// bookOf returns an address book with gateways of dc2.
 func bookOf(addrs ...string) *AddressBook {
-	r := &AddressBook{Paths: map[string][]Path{}}
-	for _, a := range addrs {
-		r.Paths["dc2"] = append(r.Paths["dc2"], Path{Addr: a, Via: "remote gateway"})
+	var paths []Path
+	for _, addr := range addrs {
+		paths = append(paths, Path{Addr: addr, Via: "remote gateway"})
 	}
-	return r
+	return &AddressBook{Paths: map[string][]Path{"dc2": paths}}
 }
 
+// roundTrip exchanges one byte with an echoNode.
 func roundTrip(t testing.TB, c *tls.Conn) {
 	t.Helper()
 	c.SetDeadline(time.Now().Add(5 * time.Second))
 	if _, err := c.Write([]byte("x")); err != nil {
-		t.Fatal(err)
+		t.Fatalf("Write() = %v, want nil", err)
 	}
 	if _, err := c.Read(make([]byte, 1)); err != nil {
-		t.Fatal(err)
+		t.Fatalf("Read() = %v, want nil", err)
 	}
 }
 
@@ -77,11 +79,11 @@ func TestDial_ThroughGateway(t *testing.T) {
 		{DC: "dc2", Node: "srv1", Addr: "192.0.2.1:1"}} {
 		c, err := n.d.Dial(t.Context(), target, "other/1", testProto)
 		if err != nil {
-			t.Fatal(err)
+			t.Fatalf("Dial(%+v) = %v, want nil", target, err)
 		}
 		roundTrip(t, c)
-		if p := c.ConnectionState().NegotiatedProtocol; p != testProto {
-			t.Errorf("protocol %q", p)
+		if got := c.ConnectionState().NegotiatedProtocol; got != testProto {
+			t.Errorf("NegotiatedProtocol after Dial(%+v) = %q, want %q", target, got, testProto)
 		}
 		c.Close()
 	}
@@ -92,6 +94,7 @@ func TestDial_ThroughGateway(t *testing.T) {
 	}
 }
 
+// TestDial_GatewayDown proves that a refused connection costs no AttemptDelay.
 func TestDial_GatewayDown(t *testing.T) {
 	a := newAuthority(t)
 	_, gw := echoNode(t, a, "srv1")
@@ -100,7 +103,7 @@ func TestDial_GatewayDown(t *testing.T) {
 	n.book.Store(bookOf(dead, gw.addr))
 	c, err := n.d.Dial(t.Context(), Target{DC: "dc2"}, testProto)
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("Dial() = %v, want nil", err)
 	}
 	c.Close()
 	paths := n.d.Paths()
@@ -113,14 +116,16 @@ func TestDial_GatewayDown(t *testing.T) {
 	}
 }
 
+// TestDial_GatewaySilent proves that a gateway without a response delays only
+// the first dial, by AttemptDelay.
 func TestDial_GatewaySilent(t *testing.T) {
 	testutil.Cluster(t)
 	a := newAuthority(t)
 	_, gw := echoNode(t, a, "srv1")
 	silent := newFakeGateway(t, listen(t), "dc2", nil)
 	silent.freeze(true)
-	// The delay is long enough for a slow machine: the second dial tries only one
-	// gateway.
+	// The delay is long enough for a slow machine. The second dial must not reach
+	// the silent gateway.
 	const attemptDelay = 2 * time.Second
 	n := newNode(t, a, "srv1", "dc1", func(c *DialerConfig) { c.AttemptDelay = attemptDelay })
 	n.book.Store(bookOf(silent.addr, gw.addr))
@@ -128,7 +133,7 @@ func TestDial_GatewaySilent(t *testing.T) {
 		start := time.Now()
 		c, err := n.d.Dial(t.Context(), Target{DC: "dc2"}, testProto)
 		if err != nil {
-			t.Fatal(err)
+			t.Fatalf("Dial() %d = %v, want nil", i, err)
 		}
 		c.Close()
 		if took := time.Since(start); took < least || took >= n.d.cfg.AttemptTimeout {
@@ -148,6 +153,8 @@ func TestDial_GatewaySilent(t *testing.T) {
 	}
 }
 
+// TestDial_Names dials DNS names. One name has no address, and the other name
+// has three addresses, of which one has a listener.
 func TestDial_Names(t *testing.T) {
 	a := newAuthority(t)
 	_, gw := echoNode(t, a, "srv1")
@@ -166,10 +173,10 @@ func TestDial_Names(t *testing.T) {
 	for range 2 {
 		c, err := n.d.Dial(t.Context(), Target{DC: "dc2"}, testProto)
 		if err != nil {
-			t.Fatal(err)
+			t.Fatalf("Dial() = %v, want nil", err)
 		}
 		if p := pathConnOf(c); p.addr != gw.addr || p.path.Addr != "gw.example:"+port {
-			t.Errorf("Dial() used %+v, want the address with a listener", p)
+			t.Errorf("Dial() used %s of path %s, want %s of gw.example:%s", p.addr, p.path.Addr, gw.addr, port)
 		}
 		c.Close()
 	}
@@ -181,8 +188,9 @@ func TestDial_Names(t *testing.T) {
 }
 
 // TestDial_MovedName resolves the name of a gateway to a new address without a
-// listener. The dialer then tries the new address first and the last address that
-// worked after it. It also uses the last address if the lookup fails.
+// listener. The dialer then dials the new address first, and after that the last
+// address that worked. The dialer also uses the last address if the lookup
+// fails.
 func TestDial_MovedName(t *testing.T) {
 	a := newAuthority(t)
 	_, gw := echoNode(t, a, "srv1")
@@ -192,39 +200,43 @@ func TestDial_MovedName(t *testing.T) {
 		c.lookupIP = func(context.Context, string) ([]net.IP, error) { return ips, lookupErr }
 	})
 	n.book.Store(bookOf("gw.example:" + port))
-	dial := func(what string) {
+	dial := func(when string) {
 		t.Helper()
 		c, err := n.d.Dial(t.Context(), Target{DC: "dc2"}, testProto)
 		if err != nil {
-			t.Fatalf("%s: Dial() = %v, want nil", what, err)
+			t.Fatalf("Dial() %s = %v, want nil", when, err)
 		}
 		if p := pathConnOf(c); p.addr != gw.addr {
-			t.Errorf("%s: Dial() used %s, want %s", what, p.addr, gw.addr)
+			t.Errorf("Dial() %s used %s, want %s", when, p.addr, gw.addr)
 		}
 		c.Close()
 	}
-	dial("first")
+	dial("at first")
 	n.d.names.cache = map[string]*lookupResult{} // the cached lookup has expired
 	ips = []net.IP{net.IPv4(127, 0, 0, 9)}
-	dial("moved to an address without a listener")
+	dial("after a move to an address without a listener")
 	if got := n.d.names.cache["gw.example"].ips; !slices.EqualFunc(got, ips, net.IP.Equal) {
 		t.Errorf("cached addresses of gw.example = %v, want %v", got, ips)
 	}
 	n.d.names.cache["gw.example"] = &lookupResult{ips: []net.IP{net.IPv4(127, 0, 0, 1)}}
 	lookupErr = errors.New("no resolver")
-	dial("lookup fails")
+	dial("after a failed lookup")
 }
 
 func TestSortAddrs(t *testing.T) {
 	ips := []net.IP{net.IPv4(1, 1, 1, 1), net.IPv4(2, 2, 2, 2), net.ParseIP("2001:db8::1")}
-	if got := strings.Join(sortAddrs(ips, "1", ""), " "); got != "[2001:db8::1]:1 1.1.1.1:1 2.2.2.2:1" {
-		t.Errorf("sortAddrs() = %s, want IPv6 and IPv4 alternating", got)
-	}
-	if got := strings.Join(sortAddrs(ips, "1", "2.2.2.2:1"), " "); got != "2.2.2.2:1 [2001:db8::1]:1 1.1.1.1:1" {
-		t.Errorf("sortAddrs() = %s, want the last address first", got)
+	for lastUsed, want := range map[string]string{
+		"":          "[2001:db8::1]:1 1.1.1.1:1 2.2.2.2:1", // the families alternate
+		"2.2.2.2:1": "2.2.2.2:1 [2001:db8::1]:1 1.1.1.1:1",
+		"9.9.9.9:1": "[2001:db8::1]:1 1.1.1.1:1 2.2.2.2:1 9.9.9.9:1",
+	} {
+		if got := strings.Join(sortAddrs(ips, "1", lastUsed), " "); got != want {
+			t.Errorf("sortAddrs(%q) = %s, want %s", lastUsed, got, want)
+		}
 	}
 }
 
+// TestDial_Context proves that Dial returns at the deadline of its context.
 func TestDial_Context(t *testing.T) {
 	a := newAuthority(t)
 	silent := newFakeGateway(t, listen(t), "dc2", nil)
@@ -248,12 +260,12 @@ func TestDial_AnyLocalServer(t *testing.T) {
 	n.book.Store(&AddressBook{Servers: map[string]string{"srv1": closedPort(t), "srv2": srv.addr}})
 	c, err := n.d.Dial(t.Context(), Target{DC: "dc2"}, testProto)
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("Dial() = %v, want nil", err)
 	}
 	defer c.Close()
 	roundTrip(t, c)
 	if got := n.d.Paths(); len(got) != 1 || got[0].Via != viaServer || got[0].Addr != srv.addr {
-		t.Errorf("Paths() = %+v, want one path: the other server", got)
+		t.Errorf("Paths() = %+v, want one path, %s via %q", got, srv.addr, viaServer)
 	}
 }
 
@@ -261,7 +273,7 @@ func TestNewDialer_InvalidConfig(t *testing.T) {
 	_, err := NewDialer(DialerConfig{AttemptDelay: -1})
 	for _, want := range []string{"Identity", "Book", "negative"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%v does not contain %q", err, want)
+			t.Errorf("NewDialer() = %v, want an error that contains %q", err, want)
 		}
 	}
 }

@@ -5,6 +5,7 @@ package wanfed
 import (
 	"bytes"
 	"io"
+	"slices"
 	"testing"
 	"time"
 
@@ -13,88 +14,97 @@ import (
 	"github.com/wanfed/wanfed/internal/testutil"
 )
 
-// TestTunnel_EncryptedGossip checks that the tunnel carries encrypted packets
-// and streams unchanged, also over Consul's protocols, and while the key
-// changes.
+// TestTunnel_EncryptedGossip proves that the tunnel carries encrypted packets
+// and streams unchanged, also over Consul's protocols, and during a change of
+// the gossip key.
 func TestTunnel_EncryptedGossip(t *testing.T) {
-	for name, start := range map[string]func(*node) *node{
-		"the tunnel's protocols": func(n *node) *node { return n.start(listen(t)) },
-		"Consul's protocols":     (*node).asConsul,
+	t.Run("the tunnel's protocols", func(t *testing.T) {
+		near := testEncryptedGossip(t, func(n *node) *node { return n.start(listen(t)) })
+		if near.tun.speaksConsul("dc2") {
+			t.Error("speaksConsul(dc2) = true, want false")
+		}
+	})
+	t.Run("Consul's protocols", func(t *testing.T) {
+		near := testEncryptedGossip(t, (*node).asConsul)
+		if !near.tun.speaksConsul("dc2") {
+			t.Error("speaksConsul(dc2) = false, want true")
+		}
+	})
+}
+
+// testEncryptedGossip connects a member of dc1 and a member of dc2, whose node
+// startFar starts. It changes the key in three steps and sends messages at each
+// step. It returns the node of dc1.
+func testEncryptedGossip(t *testing.T, startFar func(*node) *node) *node {
+	a := newAuthority(t)
+	near := newNode(t, a, "srv1", "dc1").start(listen(t))
+	far := startFar(newNode(t, a, "srv1", "dc2"))
+	for _, pair := range [][2]*node{{near, far}, {far, near}} {
+		from, to := pair[0], pair[1]
+		gw := newFakeGateway(t, listen(t), to.dc, map[string]string{"srv1": to.addr})
+		from.book.Store(&AddressBook{Paths: map[string][]Path{to.dc: {{Addr: gw.addr, Via: "remote gateway"}}}})
+	}
+	oldKey, newKey := bytes.Repeat([]byte{1}, 32), bytes.Repeat([]byte{2}, 32)
+	sender, senderKeys, _ := encryptedMember(t, near, oldKey)
+	receiver, receiverKeys, received := encryptedMember(t, far, oldKey)
+	if _, err := sender.Join([]string{"srv1.dc2/192.0.2.2:1"}); err != nil {
+		t.Fatalf("Join() = %v, want nil", err)
+	}
+	for i, step := range []func(*memberlist.Keyring) error{
+		func(k *memberlist.Keyring) error { return k.AddKey(newKey) },
+		func(k *memberlist.Keyring) error { return k.UseKey(newKey) },
+		func(k *memberlist.Keyring) error { return k.RemoveKey(oldKey) },
 	} {
-		t.Run(name, func(t *testing.T) {
-			a := newAuthority(t)
-			near := newNode(t, a, "srv1", "dc1").start(listen(t))
-			far := start(newNode(t, a, "srv1", "dc2"))
-			for _, pair := range [][2]*node{{near, far}, {far, near}} {
-				gw := newFakeGateway(t, listen(t), pair[1].dc, map[string]string{"srv1": pair[1].addr})
-				pair[0].book.Store(&AddressBook{Paths: map[string][]Path{pair[1].dc: {{Addr: gw.addr, Via: "remote gateway"}}}})
-			}
-			keys := [][]byte{bytes.Repeat([]byte{1}, 32), bytes.Repeat([]byte{2}, 32)}
-			x, xKeys, _ := encryptedMember(t, near, keys[0])
-			y, yKeys, got := encryptedMember(t, far, keys[0])
-			if _, err := x.Join([]string{"srv1.dc2/192.0.2.2:1"}); err != nil {
+		for _, keys := range []*memberlist.Keyring{senderKeys, receiverKeys} {
+			if err := step(keys); err != nil {
 				t.Fatal(err)
 			}
-			for i, step := range []func(*memberlist.Keyring) error{
-				func(k *memberlist.Keyring) error { return k.AddKey(keys[1]) },
-				func(k *memberlist.Keyring) error { return k.UseKey(keys[1]) },
-				func(k *memberlist.Keyring) error { return k.RemoveKey(keys[0]) },
-			} {
-				for _, k := range []*memberlist.Keyring{xKeys, yKeys} {
-					if err := step(k); err != nil {
-						t.Fatal(err)
-					}
-				}
-				testutil.Eventually(t, 10*time.Second, func() bool { return x.NumMembers() == 2 && y.NumMembers() == 2 },
-					"two members on both sides")
-				large := bytes.Repeat([]byte{byte('a' + i)}, 1<<20)
-				to := x.Members()[0]
-				if to.Name != "srv1.dc2" {
-					to = x.Members()[1]
-				}
-				if err := x.SendReliable(to, large); err != nil { // a stream
-					t.Fatal(err)
-				}
-				awaitMessage(t, got, large)
-				if err := x.SendBestEffort(to, large[:1000]); err != nil { // a packet
-					t.Fatal(err)
-				}
-				awaitMessage(t, got, large[:1000])
-			}
-			if alive(x) != "srv1.dc1 srv1.dc2" || alive(y) != "srv1.dc1 srv1.dc2" {
-				t.Errorf("members: %s, %s", alive(x), alive(y))
-			}
-			if consul := near.tun.speaksConsul("dc2"); consul != (name == "Consul's protocols") {
-				t.Errorf("speaksConsul(dc2) = %v, want the opposite", consul)
-			}
-		})
+		}
+		testutil.Eventually(t, 10*time.Second,
+			func() bool { return sender.NumMembers() == 2 && receiver.NumMembers() == 2 }, "two members on both sides")
+		members := sender.Members()
+		to := members[slices.IndexFunc(members, func(m *memberlist.Node) bool { return m.Name == "srv1.dc2" })]
+		large := bytes.Repeat([]byte{byte('a' + i)}, 1<<20)
+		if err := sender.SendReliable(to, large); err != nil { // over a stream
+			t.Fatalf("SendReliable() = %v, want nil", err)
+		}
+		awaitMessage(t, received, large)
+		if err := sender.SendBestEffort(to, large[:1000]); err != nil { // in a packet
+			t.Fatalf("SendBestEffort() = %v, want nil", err)
+		}
+		awaitMessage(t, received, large[:1000])
 	}
+	const want = "srv1.dc1 srv1.dc2"
+	if alive(sender) != want || alive(receiver) != want {
+		t.Errorf("alive members = %q and %q, want %q for both", alive(sender), alive(receiver), want)
+	}
+	return near
 }
 
-func awaitMessage(t *testing.T, got <-chan []byte, want []byte) {
+func awaitMessage(t *testing.T, received <-chan []byte, want []byte) {
 	t.Helper()
 	select {
-	case b := <-got:
-		if !bytes.Equal(b, want) {
-			t.Fatalf("received %d bytes, want the %d that were sent", len(b), len(want))
+	case got := <-received:
+		if !bytes.Equal(got, want) {
+			t.Fatalf("received %d bytes, want the %d bytes that were sent", len(got), len(want))
 		}
 	case <-time.After(10 * time.Second):
-		t.Fatalf("a message of %d bytes was not received", len(want))
+		t.Fatalf("received no message in 10 s, want %d bytes", len(want))
 	}
 }
 
-// encryptedMember starts a memberlist on n and returns the messages it
-// receives.
+// encryptedMember starts a memberlist on n. It returns the memberlist, its
+// keyring, and the messages that it receives.
 func encryptedMember(t *testing.T, n *node, key []byte) (*memberlist.Memberlist, *memberlist.Keyring, <-chan []byte) {
 	t.Helper()
 	ring, err := memberlist.NewKeyring(nil, key)
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := messages(make(chan []byte, 8)) // more than the test sends
+	received := messages(make(chan []byte, 8)) // has room for all messages of the test
 	conf := memberlist.DefaultWANConfig()
 	conf.Name, conf.RequireNodeNames = n.name+"."+n.dc, true
-	conf.Transport, conf.Keyring, conf.Delegate = n.tun.Transport(PoolWAN), ring, got
+	conf.Transport, conf.Keyring, conf.Delegate = n.tun.Transport(PoolWAN), ring, received
 	conf.LogOutput = io.Discard
 	conf.GossipInterval, conf.PushPullInterval = 20*time.Millisecond, 200*time.Millisecond
 	m, err := memberlist.Create(conf)
@@ -102,7 +112,7 @@ func encryptedMember(t *testing.T, n *node, key []byte) (*memberlist.Memberlist,
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { m.Shutdown() })
-	return m, ring, got
+	return m, ring, received
 }
 
 // messages is a memberlist.Delegate that collects user messages.

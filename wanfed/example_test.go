@@ -21,9 +21,9 @@ import (
 	"github.com/wanfed/wanfed/wanfed"
 )
 
-// Two programs in two datacenters gossip with memberlist. A gateway between
-// them forwards TLS connections by name. The function gossip is what a program
-// does.
+// Two programs in two datacenters gossip with memberlist. A gateway forwards
+// the TLS connections of both programs by SNI. The function gossip contains the
+// code of one program.
 func Example() {
 	dir, err := os.MkdirTemp("", "wanfed")
 	exitOn(err)
@@ -45,7 +45,7 @@ func Example() {
 	exitOn(err)
 	group.Go(func() error { return proxy.Run(ctx, wan) })
 
-	// gossip starts a node at ln and a memberlist on it.
+	// gossip starts a node at ln, and a memberlist that uses the node.
 	gossip := func(id *tlsutil.Identity, ln net.Listener, otherDC string) *memberlist.Memberlist {
 		node, err := wanfed.NewNode(wanfed.NodeConfig{
 			Identity: id, Advertise: ln.Addr().String(),
@@ -80,8 +80,8 @@ func Example() {
 	// Output: [a.dc1 b.dc2]
 }
 
-// identity issues a node's certificate, as wanfed tls cert create does, and
-// loads it.
+// identity issues a certificate for a node, like the command wanfed tls cert
+// create, and loads the certificate.
 func identity(ca tlsutil.KeyPair, dir, node, dc string) *tlsutil.Identity {
 	cert, err := tlsutil.CreateCert(tlsutil.CertRequest{Role: tlsutil.RoleServer, Node: node, DC: dc, CA: ca})
 	exitOn(err)

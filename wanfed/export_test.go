@@ -2,6 +2,6 @@
 
 package wanfed
 
-// SetQueueBytes changes the queue size of new links. It is for benchmarks that
-// must not drop packets.
+// SetQueueBytes changes the queue size of new links. Benchmarks that must not
+// drop packets call SetQueueBytes.
 func SetQueueBytes(t *Tunnel, n int) { t.limits.queueBytes = n }

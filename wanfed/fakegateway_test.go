@@ -17,20 +17,21 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// fakeGateway reads the SNI of each connection and copies bytes, like a
-// gateway. It can also stall.
+// fakeGateway forwards connections by SNI, like the gateway of a datacenter. It
+// can also stall.
 type fakeGateway struct {
 	t      testing.TB
 	dc     string
 	addr   string
-	routes map[string]string // node -> address
-	// datacenter -> address of its only server, for the local gateway of another datacenter; nil otherwise
-	farServers map[string]string
-	dial       func(addr string) (net.Conn, error)
+	routes map[string]string // addresses of the servers of dc, by node name
+	// remoteServers has the address of the only server of each remote datacenter.
+	// If it is not nil, the gateway forwards only to these servers.
+	remoteServers map[string]string
+	dial          func(addr string) (net.Conn, error)
 
 	mu         sync.Mutex
 	frozen     bool
-	thawed     chan struct{} // closed when frozen ends
+	thawed     chan struct{} // closed while the gateway is not frozen
 	ln         net.Listener  // nil: stopped
 	conns      map[net.Conn]bool
 	nextServer int
@@ -63,7 +64,7 @@ func (g *fakeGateway) serve(ln net.Listener) {
 	})
 }
 
-// stop closes everything, like a gateway process that was killed.
+// stop closes the listener and all connections, like a killed process.
 func (g *fakeGateway) stop() {
 	g.freeze(false)
 	g.mu.Lock()
@@ -88,33 +89,35 @@ func (g *fakeGateway) restart() {
 	g.serve(ln)
 }
 
-// freeze makes the gateway accept and keep connections without copying bytes,
-// like a stopped process.
-func (g *fakeGateway) freeze(yes bool) {
+// freeze(true) makes the gateway accept connections without copying bytes, like
+// a stopped process. freeze(false) makes the gateway continue.
+func (g *fakeGateway) freeze(frozen bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if yes && !g.frozen {
+	if frozen && !g.frozen {
 		g.thawed = make(chan struct{})
 	}
-	if !yes && g.frozen {
+	if !frozen && g.frozen {
 		close(g.thawed)
 	}
-	g.frozen = yes
+	g.frozen = frozen
 }
 
 func (g *fakeGateway) waitThawed() {
 	g.mu.Lock()
-	c := g.thawed
+	thawed := g.thawed
 	g.mu.Unlock()
-	<-c
+	<-thawed
 }
 
+// count returns the number of accepted connections.
 func (g *fakeGateway) count() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.accepted
 }
 
+// track registers c for stop. It closes c and returns false after stop.
 func (g *fakeGateway) track(c net.Conn) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -126,6 +129,7 @@ func (g *fakeGateway) track(c net.Conn) bool {
 	return true
 }
 
+// relay forwards the connection c.
 func (g *fakeGateway) relay(c net.Conn) {
 	defer c.Close()
 	if !g.track(c) {
@@ -135,7 +139,7 @@ func (g *fakeGateway) relay(c net.Conn) {
 	g.accepted++
 	g.mu.Unlock()
 	g.waitThawed()
-	sni, raw := peekSNI(c)
+	sni, hello := peekSNI(c)
 	addr := g.route(sni)
 	if addr == "" {
 		return
@@ -148,7 +152,7 @@ func (g *fakeGateway) relay(c net.Conn) {
 	if !g.track(out) {
 		return
 	}
-	if _, err := out.Write(raw); err != nil {
+	if _, err := out.Write(hello); err != nil {
 		return
 	}
 	var wg sync.WaitGroup
@@ -157,16 +161,18 @@ func (g *fakeGateway) relay(c net.Conn) {
 	wg.Wait()
 }
 
+// route returns the address of a server for sni, or "" if there is none. The
+// name server.<dc> selects the servers of dc in turn.
 func (g *fakeGateway) route(sni string) string {
-	if dc, ok := strings.CutSuffix(sni, "."+tlsutil.DefaultDomain); ok && g.farServers != nil {
-		return g.farServers[dc[strings.LastIndex(dc, ".")+1:]]
+	if name, ok := strings.CutSuffix(sni, "."+tlsutil.DefaultDomain); ok && g.remoteServers != nil {
+		return g.remoteServers[name[strings.LastIndex(name, ".")+1:]] // by the last label, the datacenter
 	}
-	name, ok := strings.CutSuffix(sni, "server."+g.dc+"."+tlsutil.DefaultDomain)
+	node, ok := strings.CutSuffix(sni, "server."+g.dc+"."+tlsutil.DefaultDomain)
 	if !ok || len(g.routes) == 0 {
 		return ""
 	}
-	if name != "" {
-		return g.routes[strings.TrimSuffix(name, ".")]
+	if node != "" {
+		return g.routes[strings.TrimSuffix(node, ".")]
 	}
 	names := slices.Sorted(maps.Keys(g.routes))
 	g.mu.Lock()
@@ -188,13 +194,13 @@ func (g *fakeGateway) copy(dst, src net.Conn) {
 			}
 		}
 		if err != nil {
-			dst.Close() // no half-close
+			dst.Close() // the fake gateway has no half-close
 			return
 		}
 	}
 }
 
-// peekConn records what is read and discards what is written.
+// peekConn records the bytes that are read. Writes fail.
 type peekConn struct {
 	net.Conn
 	raw bytes.Buffer
@@ -208,10 +214,11 @@ func (p *peekConn) Read(b []byte) (int, error) {
 
 func (p *peekConn) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }
 
-func peekSNI(c net.Conn) (sni string, raw []byte) {
+// peekSNI reads the ClientHello of c. It returns the SNI and all read bytes.
+func peekSNI(c net.Conn) (sni string, hello []byte) {
 	p := &peekConn{Conn: c}
-	_ = tls.Server(p, &tls.Config{GetConfigForClient: func(h *tls.ClientHelloInfo) (*tls.Config, error) {
-		sni = h.ServerName
+	_ = tls.Server(p, &tls.Config{GetConfigForClient: func(info *tls.ClientHelloInfo) (*tls.Config, error) {
+		sni = info.ServerName
 		return nil, errors.New("SNI is known")
 	}}).Handshake()
 	return sni, p.raw.Bytes()

@@ -49,25 +49,25 @@ func TestFrame_Vectors(t *testing.T) {
 			checkInSpec(t, tt.hex)
 			want := unhex(t, tt.hex)
 			if got := appendFrame(nil, tt.pool, tt.name, []byte(tt.packet)); !bytes.Equal(got, want) {
-				t.Errorf("appendFrame = %x, want %x", got, want)
+				t.Errorf("appendFrame() = %x, want %x", got, want)
 			}
 			f, err := decodeFrame(append(want, "the next frame"...))
 			if err != nil {
-				t.Fatal(err)
+				t.Fatalf("decodeFrame() = %v, want nil", err)
 			}
 			if f.pool != tt.pool || string(f.name) != tt.name || string(f.packet) != tt.packet || f.size != len(want) {
-				t.Errorf("decodeFrame() = %+v, want the encoded frame", f)
+				t.Errorf("decodeFrame() = %+v, want pool %v, name %q, packet %q, size %d", f, tt.pool, tt.name, tt.packet, len(want))
 			}
 		})
 	}
-	if got := appendEcho(nil, 1000); !bytes.Equal(got, unhex(t, "0000000a 00 00 00000000000003e8")) {
-		t.Errorf("appendEcho = %x", got)
+	if got, want := appendEcho(nil, 1000), unhex(t, "0000000a 00 00 00000000000003e8"); !bytes.Equal(got, want) {
+		t.Errorf("appendEcho(1000) = %x, want %x", got, want)
 	}
 }
 
 func TestFrame_Invalid(t *testing.T) {
 	for _, tt := range []struct {
-		why  string
+		name string
 		hex  string
 		want error
 	}{
@@ -88,14 +88,14 @@ func TestFrame_Invalid(t *testing.T) {
 		{"cut in the packet", "00000008 01 04 73727631 00", errFrameShort},
 		{"plain HTTP", "47455420 2f 20 485454502f312e310d0a", errFramePool},
 	} {
-		t.Run(tt.why, func(t *testing.T) {
+		t.Run(tt.name, func(t *testing.T) {
 			if _, err := decodeFrame(unhex(t, tt.hex)); !errors.Is(err, tt.want) {
-				t.Errorf("decodeFrame = %v, want %v", err, tt.want)
+				t.Errorf("decodeFrame(%s) = %v, want %v", tt.hex, err, tt.want)
 			}
 		})
 	}
-	if _, err := decodeFrame(appendFrame(nil, PoolWAN, strings.Repeat("n", MaxName),
-		make([]byte, MaxPacket))); err != nil {
+	largest := appendFrame(nil, PoolWAN, strings.Repeat("n", MaxName), make([]byte, MaxPacket))
+	if _, err := decodeFrame(largest); err != nil {
 		t.Errorf("decodeFrame() of the largest frame = %v, want nil", err)
 	}
 }
@@ -106,20 +106,23 @@ func FuzzFrame(f *testing.F) {
 	f.Add(appendEcho(nil, 1<<63))
 	f.Add([]byte{0, 1, 0, 3, 1, 0})
 	f.Fuzz(func(t *testing.T, b []byte) {
-		fr, err := decodeFrame(b)
+		decoded, err := decodeFrame(b)
 		if err != nil {
 			return
 		}
-		if len(fr.packet) == 0 || len(fr.packet) > MaxPacket || len(fr.name) > MaxName || fr.size > maxFrame ||
-			fr.size > len(b) {
-			t.Fatalf("out of bounds: %d %d %d", len(fr.packet), len(fr.name), fr.size)
+		name, packet, size := len(decoded.name), len(decoded.packet), decoded.size
+		if packet == 0 || packet > MaxPacket || name > MaxName || size > maxFrame || size > len(b) {
+			t.Fatalf("decodeFrame() = name of %d, packet of %d, frame of %d bytes; want at most %d, 1 to %d, at most %d",
+				name, packet, size, MaxName, MaxPacket, min(maxFrame, len(b)))
 		}
-		if again := appendFrame(nil, fr.pool, string(fr.name), fr.packet); !bytes.Equal(again, b[:fr.size]) {
-			t.Fatalf("%x encodes as %x", b[:fr.size], again)
+		if got := appendFrame(nil, decoded.pool, string(decoded.name), decoded.packet); !bytes.Equal(got, b[:size]) {
+			t.Fatalf("appendFrame() of the decoded frame = %x, want %x", got, b[:size])
 		}
 	})
 }
 
+// TestConsulFrames converts a sequence of frames to Consul's framing, which
+// lacks echoes and packets of the LAN pool.
 func TestConsulFrames(t *testing.T) {
 	frames := appendFrame(nil, PoolWAN, "srv1", []byte("ab"))
 	frames = appendEcho(frames, 7)
@@ -128,7 +131,7 @@ func TestConsulFrames(t *testing.T) {
 	const vector = "00000002 6162"
 	checkInSpec(t, vector)
 	if got, want := appendConsulFrames(nil, frames), unhex(t, vector+"00000001 63"); !bytes.Equal(got, want) {
-		t.Errorf("appendConsulFrames = %x, want %x", got, want)
+		t.Errorf("appendConsulFrames() = %x, want %x", got, want)
 	}
 }
 
@@ -139,8 +142,8 @@ func FuzzConsulLength(f *testing.F) {
 	f.Add(uint32(maxConsulPacket + 1))
 	f.Fuzz(func(t *testing.T, n uint32) {
 		got, err := parseConsulLength([lengthLen]byte{byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)})
-		if ok := n >= 1 && n <= 4<<20; ok != (err == nil) || ok && got != int(n) {
-			t.Fatalf("length %d: %d, %v", n, got, err)
+		if valid := n >= 1 && n <= 4<<20; valid != (err == nil) || valid && got != int(n) {
+			t.Fatalf("parseConsulLength(%d) = %d, %v; want %d, or an error outside of 1 to 4 MiB", n, got, err, n)
 		}
 	})
 }

@@ -14,48 +14,53 @@ import (
 
 func TestHappyEyeballs(t *testing.T) {
 	const ms = time.Millisecond
-	type runner struct {
-		takes time.Duration
-		ok    bool
+	type attempt struct {
+		duration time.Duration
+		succeeds bool
 	}
 	for _, tt := range []struct {
-		name    string
-		runners []runner
-		winner  int // -1: none
-		takes   time.Duration
-		started int
+		name         string
+		attempts     []attempt
+		wantWinner   int // -1: none
+		wantDuration time.Duration
+		wantStarted  int
 	}{
-		{"first succeeds", []runner{{100 * ms, true}, {0, true}}, 0, 100 * ms, 1},
-		{"a silent one costs one delay", []runner{{time.Hour, true}, {10 * ms, true}}, 1, 260 * ms, 2},
-		{"a failure costs nothing", []runner{{10 * ms, false}, {20 * ms, true}}, 1, 30 * ms, 2},
-		{"two silent ones", []runner{{time.Hour, false}, {time.Hour, false}, {0, true}}, 2, 500 * ms, 3},
-		{"the slow first still wins", []runner{{300 * ms, true}, {100 * ms, true}}, 0, 300 * ms, 2},
-		{"all fail", []runner{{10 * ms, false}, {20 * ms, false}}, -1, 30 * ms, 2},
-		{"a failure restarts the delay", []runner{{200 * ms, false}, {time.Hour, true}, {0, true}}, 2, 450 * ms, 3},
+		{"the first succeeds", []attempt{{100 * ms, true}, {0, true}}, 0, 100 * ms, 1},
+		{"a silent attempt costs one delay", []attempt{{time.Hour, true}, {10 * ms, true}}, 1, 260 * ms, 2},
+		{"a failure costs no delay", []attempt{{10 * ms, false}, {20 * ms, true}}, 1, 30 * ms, 2},
+		{"two silent attempts", []attempt{{time.Hour, false}, {time.Hour, false}, {0, true}}, 2, 500 * ms, 3},
+		{"a slow first attempt wins", []attempt{{300 * ms, true}, {100 * ms, true}}, 0, 300 * ms, 2},
+		{"all fail", []attempt{{10 * ms, false}, {20 * ms, false}}, -1, 30 * ms, 2},
+		{"a failure restarts the delay", []attempt{{200 * ms, false}, {time.Hour, true}, {0, true}}, 2, 450 * ms, 3},
 		{"no attempts", nil, -1, 0, 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				start := time.Now()
 				var running atomic.Int32
-				got, won, errs := happyEyeballs(t.Context(), len(tt.runners), 250*ms,
+				winner, won, errs := happyEyeballs(t.Context(), len(tt.attempts), 250*ms,
 					func(ctx context.Context, i int) (int, error) {
 						running.Add(1)
 						defer running.Add(-1)
-						if !sleep(ctx, tt.runners[i].takes) {
+						if !sleep(ctx, tt.attempts[i].duration) {
 							return 0, context.Cause(ctx)
 						}
-						if !tt.runners[i].ok {
-							return 0, errors.New("no")
+						if !tt.attempts[i].succeeds {
+							return 0, errors.New("attempt failed")
 						}
 						return i, nil
 					}, func(int) {})
-				if won != (tt.winner >= 0) || won && got != tt.winner {
-					t.Errorf("winner %d, %v; want %d", got, won, tt.winner)
+				if !won {
+					winner = -1
 				}
-				if took := time.Since(start); took != tt.takes || len(errs) != tt.started || running.Load() != 0 {
-					t.Errorf("took %v, started %d, still running %d; want %v, %d, 0", took, len(errs), running.Load(), tt.takes,
-						tt.started)
+				if winner != tt.wantWinner {
+					t.Errorf("winner = %d, want %d", winner, tt.wantWinner)
+				}
+				if got := time.Since(start); got != tt.wantDuration {
+					t.Errorf("duration = %v, want %v", got, tt.wantDuration)
+				}
+				if len(errs) != tt.wantStarted || running.Load() != 0 {
+					t.Errorf("attempts: %d started, %d still running; want %d, 0", len(errs), running.Load(), tt.wantStarted)
 				}
 			})
 		})
@@ -65,18 +70,19 @@ func TestHappyEyeballs(t *testing.T) {
 func TestHappyEyeballs_DiscardsLateResult(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var discarded []int
-		got, _, _ := happyEyeballs(t.Context(), 2, time.Second, func(ctx context.Context, i int) (int, error) {
+		winner, _, _ := happyEyeballs(t.Context(), 2, time.Second, func(ctx context.Context, i int) (int, error) {
 			if i == 0 {
-				time.Sleep(3 * time.Second) // ignores ctx
+				time.Sleep(3 * time.Second) // this attempt ignores ctx
 			}
 			return i, nil
 		}, func(i int) { discarded = append(discarded, i) })
-		if got != 1 || !slices.Equal(discarded, []int{0}) {
-			t.Errorf("winner %d, discarded %v", got, discarded)
+		if winner != 1 || !slices.Equal(discarded, []int{0}) {
+			t.Errorf("winner = %d, discarded = %v, want 1 and [0]", winner, discarded)
 		}
 	})
 }
 
+// TestHappyEyeballs_Context proves that no attempt starts after ctx has ended.
 func TestHappyEyeballs_Context(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
@@ -86,8 +92,8 @@ func TestHappyEyeballs_Context(t *testing.T) {
 			<-ctx.Done()
 			return 0, ctx.Err()
 		}, func(int) {})
-		if won || len(errs) != 2 || time.Since(start) != 300*time.Millisecond {
-			t.Errorf("won %v, %v after %v", won, errs, time.Since(start))
+		if took := time.Since(start); won || len(errs) != 2 || took != 300*time.Millisecond {
+			t.Errorf("happyEyeballs() = won %v, errors %v after %v; want false, 2 errors after 300ms", won, errs, took)
 		}
 	})
 }

@@ -170,7 +170,7 @@ func TestLink_LateEchoAlertsOtherLinks(t *testing.T) {
 		var gws []*fakeGateway
 		for _, addr := range []string{"10.0.1.101:8443", "10.0.1.102:8443"} {
 			g := newFakeGateway(t, nw.listen(addr), "dc1", nil)
-			g.farServers, g.dial = far, func(addr string) (net.Conn, error) { return nw.dial(t.Context(), addr) }
+			g.remoteServers, g.dial = far, func(addr string) (net.Conn, error) { return nw.dial(t.Context(), addr) }
 			gws = append(gws, g)
 		}
 		via := func(i int) Path { return Path{Addr: gws[i].addr, Via: "local gateway", Local: true} }
