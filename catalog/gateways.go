@@ -16,15 +16,14 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// Times of gateway heartbeats.
 const (
 	// HeartbeatInterval is the time between two calls of Register by a gateway.
 	HeartbeatInterval = 2 * time.Second
-	// HeartbeatTTL is the time without a heartbeat after which the check of a
-	// gateway is critical.
+	// HeartbeatTTL is the time without a heartbeat after which the leader writes
+	// the check of a gateway as critical.
 	HeartbeatTTL = 10 * time.Second
-	// ReapAfter is the time without a heartbeat after which a gateway is
-	// deleted.
+	// ReapAfter is the time without a heartbeat after which the leader deletes a
+	// gateway.
 	ReapAfter = 72 * time.Hour
 )
 
@@ -48,8 +47,8 @@ func NewGateways(dc string, monitor *TTLMonitor) *Gateways {
 	return &Gateways{dc: dc, monitor: monitor}
 }
 
-// Register records a heartbeat of a gateway. Register writes only the resources
-// that changed. Register fails with resource.ErrNotLeader while the monitor does
+// Register records a heartbeat of a gateway, and writes the resources that
+// changed. Register fails with resource.ErrNotLeader while TTLMonitor.Run does
 // not run. The error for an invalid registration names the field.
 func (g *Gateways) Register(ctx context.Context, reg GatewayRegistration) error {
 	want, err := g.describe(reg)
@@ -170,8 +169,8 @@ func (g *Gateways) plan(ctx context.Context, want *pb.MeshGateway) ([]*pb.Op, er
 	return ops, nil
 }
 
-// ListGateways returns the gateways of this datacenter, sorted by node, from the
-// local store. The node, service and checks of a gateway are as of one commit.
+// ListGateways returns the gateways in b, sorted by node. The reads are eventual.
+// The node, service and checks of a gateway belong to one moment.
 func ListGateways(ctx context.Context, b resource.Backend) ([]*pb.MeshGateway, error) {
 	all, err := readAll(ctx, b)
 	if err != nil {

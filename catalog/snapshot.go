@@ -20,22 +20,23 @@ import (
 // while writes continue.
 const maxReadAttempts = 10
 
+// types are the types of the catalog. Arrays of size 3 have one element per type.
 var types = [3]*pb.Type{NodeType, ServiceType, CheckType}
 
 // Snapshot is the catalog of one datacenter at one moment. A Snapshot and all
-// that it points to are immutable.
+// nodes, services, checks and resources in it are immutable.
 type Snapshot struct {
 	// Index is the highest of the store's indexes of the three types.
 	Index uint64
 	// Nodes are all nodes, sorted by name.
 	Nodes []*Node
 
-	indexes [3]uint64 // store index of each of types
+	indexes [3]uint64 // store index of each type
 	nodes   map[string]*Node
-	decoded map[*pb.Resource]any // decoded data, reused by the next snapshot
-	known   map[write]*pb.Resource
-	// orphans are the resources whose owner was deleted, by type and name. The
-	// store is about to delete them.
+	decoded map[*pb.Resource]proto.Message // decoded data, reused by the next snapshot
+	byWrite map[writeKey]*pb.Resource
+	// orphans are the resources whose owner was deleted, by resource.IDString.
+	// The store is about to delete them.
 	orphans map[string]*pb.ID
 }
 
@@ -44,7 +45,7 @@ type Node struct {
 	*pb.Node
 	Resource *pb.Resource
 	Services []*Service // sorted by id
-	Checks   []*Check   // of the node, not of its services; sorted by id
+	Checks   []*Check   // checks of the node without a service, sorted by id
 }
 
 // Service is one instance of a service.
@@ -62,24 +63,24 @@ type Check struct {
 	Service  *Service // nil for a check of the node
 }
 
-// Node returns the node of that name, or nil if it does not exist.
+// Node returns a node, or nil if no node has the name.
 func (s *Snapshot) Node(name string) *Node { return s.nodes[name] }
 
-// Service returns the service with that id, or nil if it does not exist. n may
+// Service returns a service of the node, or nil if no service has the id. n may
 // be nil.
 func (n *Node) Service(id string) *Service {
-	if n == nil {
-		return nil
+	if n != nil {
+		for _, s := range n.Services {
+			if s.Id == id {
+				return s
+			}
+		}
 	}
-	i := slices.IndexFunc(n.Services, func(s *Service) bool { return s.Id == id })
-	if i < 0 {
-		return nil
-	}
-	return n.Services[i]
+	return nil
 }
 
-// AllChecks returns the checks of the node, and then those of its services. n
-// may be nil.
+// AllChecks returns the checks of the node, and then the checks of its services.
+// n may be nil.
 func (n *Node) AllChecks() []*Check {
 	if n == nil {
 		return nil
@@ -91,18 +92,18 @@ func (n *Node) AllChecks() []*Check {
 	return all
 }
 
-// Check returns the check with that id, of the node or of one of its services.
-// It returns nil if the check does not exist. n may be nil.
+// Check returns a check of the node or of one of its services, or nil if no check
+// has the id. n may be nil.
 func (n *Node) Check(id string) *Check {
-	all := n.AllChecks()
-	i := slices.IndexFunc(all, func(c *Check) bool { return c.CheckId == id })
-	if i < 0 {
-		return nil
+	for _, c := range n.AllChecks() {
+		if c.CheckId == id {
+			return c
+		}
 	}
-	return all[i]
+	return nil
 }
 
-// AllChecks returns the checks that decide the health of the service: the
+// AllChecks returns the checks that determine the health of the service: the
 // checks of its node, then the checks of the service.
 func (s *Service) AllChecks() []*Check { return slices.Concat(s.OnNode.Checks, s.Checks) }
 
@@ -112,7 +113,7 @@ func (s *Service) AllChecks() []*Check { return slices.Concat(s.OnNode.Checks, s
 type View struct {
 	backend resource.Backend
 	last    atomic.Pointer[Snapshot]
-	reading chan struct{} // size 1: semaphore of the goroutine that makes the next snapshot
+	reading chan struct{} // semaphore of size 1 for building the next snapshot
 }
 
 // NewView returns a View of the catalog in b.
@@ -122,7 +123,7 @@ func NewView(b resource.Backend) *View { return &View{backend: b, reading: make(
 // write that was acknowledged before the call.
 func (v *View) At(ctx context.Context, c resource.Consistency) (*Snapshot, error) {
 	if c == resource.Strong {
-		// After a strong read of anything, an eventual read is as fresh.
+		// After any strong read, an eventual read is as fresh as a strong read.
 		_, err := v.backend.Read(ctx, c, resource.ID(NodeType, "-"))
 		if err != nil && !errors.Is(err, resource.ErrNotFound) {
 			return nil, err
@@ -138,7 +139,7 @@ func (v *View) At(ctx context.Context, c resource.Consistency) (*Snapshot, error
 	}
 	defer func() { <-v.reading }()
 	last := v.last.Load()
-	if last != nil && !changed(v.backend, last.indexes) { // made by a concurrent call
+	if last != nil && !changed(v.backend, last.indexes) { // a concurrent call has built it
 		return last, nil
 	}
 	all, err := readAll(ctx, v.backend)
@@ -167,15 +168,14 @@ func (v *View) Wait(ctx context.Context, s *Snapshot) error {
 	return <-errs
 }
 
-// resources are all resources of each of types, with the store index of the
-// type.
+// resources are all resources of each type, and the store index of each type.
 type resources struct {
 	byType  [3][]*pb.Resource
 	indexes [3]uint64
 }
 
-// readAll reads the three types as they were at one moment. If writes interfere
-// with every attempt, readAll returns the result of the last one.
+// readAll reads the three types at one moment. If writes interfere with every
+// attempt, readAll returns the result of the last attempt.
 func readAll(ctx context.Context, b resource.Backend) (all resources, err error) {
 	for range maxReadAttempts {
 		for i, typ := range types {
@@ -202,17 +202,17 @@ func changed(b resource.Backend, indexes [3]uint64) bool {
 	return false
 }
 
-// newSnapshot builds a snapshot of r. It reuses the data that last has decoded;
-// last may be nil. newSnapshot omits a resource whose node or service was
-// deleted, even if a new node or service has the same name. The store is about
-// to delete such a resource.
+// newSnapshot builds a snapshot of r. It reuses the decoded data of the snapshot
+// last, which may be nil. A resource is an orphan if its node or service was
+// deleted, even if a new node or service has the same name. newSnapshot omits
+// orphans.
 func newSnapshot(r resources, last *Snapshot) (*Snapshot, error) {
 	nodes, services, checks := r.byType[0], r.byType[1], r.byType[2]
 	size := len(nodes) + len(services) + len(checks)
 	s := &Snapshot{
 		Index: slices.Max(r.indexes[:]), indexes: r.indexes,
 		nodes: make(map[string]*Node, len(nodes)), orphans: map[string]*pb.ID{},
-		decoded: make(map[*pb.Resource]any, size), known: make(map[write]*pb.Resource, size),
+		decoded: make(map[*pb.Resource]proto.Message, size), byWrite: make(map[writeKey]*pb.Resource, size),
 	}
 	if last == nil {
 		last = &Snapshot{}
@@ -247,22 +247,22 @@ func newSnapshot(r resources, last *Snapshot) (*Snapshot, error) {
 	return s, s.addChecks(checks, last)
 }
 
-// write identifies one write of one resource.
-type write struct {
+// writeKey identifies one write of one resource.
+type writeKey struct {
 	uid, kind, name string
 	index           uint64
 }
 
-// reuse replaces the resources in all that last also contains with the values
-// of last, because their data are decoded.
+// reuse replaces each resource in all by the equal resource of the snapshot last,
+// if there is one, because the data of that resource are decoded.
 func (s *Snapshot) reuse(last *Snapshot, all []*pb.Resource) {
 	for i, r := range all {
 		id := r.GetId()
-		w := write{id.GetUid(), id.GetType().GetKind(), id.GetName(), r.GetModifyIndex()}
-		if old := last.known[w]; old != nil {
+		key := writeKey{id.GetUid(), id.GetType().GetKind(), id.GetName(), r.GetModifyIndex()}
+		if old := last.byWrite[key]; old != nil {
 			all[i] = old
 		}
-		s.known[w] = all[i]
+		s.byWrite[key] = all[i]
 	}
 }
 
@@ -298,16 +298,16 @@ func sortChecks(all []*Check) {
 	slices.SortFunc(all, func(a, b *Check) int { return cmp.Compare(a.CheckId, b.CheckId) })
 }
 
-// owns reports whether owner is the owner of r, or r has no owner. Only a
-// Writer sets the owner; a direct write of the resource may omit it.
+// owns reports whether owner is the owner of r, or r has no owner. A resource that
+// was written without a Writer may have no owner.
 func owns(owner, r *pb.Resource) bool {
 	return r.GetOwner() == nil || r.GetOwner().GetUid() == owner.GetId().GetUid()
 }
 
 func (s *Snapshot) addOrphan(r *pb.Resource) { s.orphans[resource.IDString(r.GetId())] = r.GetId() }
 
-// decode returns the decoded data of r. It reuses the data that last has
-// decoded.
+// decode returns the decoded data of r. It reuses the decoded data of the snapshot
+// last.
 func decode[T proto.Message](s, last *Snapshot, r *pb.Resource) (T, error) {
 	if old, ok := last.decoded[r].(T); ok {
 		s.decoded[r] = old

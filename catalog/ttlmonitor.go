@@ -21,15 +21,15 @@ const (
 	// TypeTTL is the type of checks whose status programs update before a TTL
 	// passes.
 	TypeTTL = "ttl"
-	// TTLExpiredOutput is the output of a check whose TTL has passed.
+	// TTLExpiredOutput is the output of a check after its TTL has passed.
 	TTLExpiredOutput = "TTL expired"
 	// OutputInterval is the minimum time between two writes of a check's
 	// output, while its status stays the same.
 	OutputInterval = 10 * time.Second
-	// MinDeregisterAfter is the minimum time after which a critical service is
-	// deleted.
+	// MinDeregisterAfter is the minimum time as critical after which a service
+	// is deleted.
 	MinDeregisterAfter = time.Minute
-	// writeRetry is the pause after a write that failed.
+	// writeRetry is the time between a failed write and its retry.
 	writeRetry = time.Second
 )
 
@@ -116,7 +116,7 @@ func (m *TTLMonitor) record(name string, c *pb.Check, u CheckUpdate) (write bool
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.checks == nil {
-		return true // not the leader any more: the write returns the error
+		return true // leadership was lost: the write returns the error
 	}
 	k := m.loadLocked(name, c)
 	if k == nil {
@@ -302,15 +302,14 @@ func (m *TTLMonitor) followWatch(ctx context.Context, w resource.Watch) error {
 	}
 }
 
-// action is the write that follows a deadline. It writes output unless
-// deregister or expire is set.
+// action is the write after a deadline.
 type action struct {
 	name          string // name of the check's resource
 	node, service string
-	gateway       bool // the check is the heartbeat of a gateway
-	deregister    bool // delete the service; for a gateway, delete the node
-	expire        bool // write the check as critical
-	output        string
+	gateway       bool   // the check is the heartbeat of a gateway
+	deregister    bool   // delete the service; for a gateway, delete the node
+	expire        bool   // write the check as critical
+	output        string // output to write, unless deregister or expire is set
 }
 
 // due returns the actions whose deadlines have passed, and the time until the
@@ -392,8 +391,8 @@ func (m *TTLMonitor) perform(ctx context.Context, a action) error {
 	}
 }
 
-// claim reports whether an action is still due. For an action that writes an
-// output, claim also records the write.
+// claim reports whether the deadline of an action has still passed. For an action
+// that writes an output, claim also records the write.
 func (m *TTLMonitor) claim(a action) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -13,35 +13,43 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// The resource types of the catalog. They are local to a datacenter.
+// The types of resources of the catalog. They are not federated: each datacenter
+// has its own catalog.
 var (
 	NodeType    = &pb.Type{Group: "catalog", GroupVersion: "v1", Kind: "Node"}
 	ServiceType = &pb.Type{Group: "catalog", GroupVersion: "v1", Kind: "Service"}
 	CheckType   = &pb.Type{Group: "catalog", GroupVersion: "v1", Kind: "Check"}
 )
 
-// Values of fields.
 const (
-	KindMeshGateway = "mesh-gateway" // Service.Kind
-	ServiceName     = "mesh-gateway" // Service.Service
-	// MetaFederation marks a gateway that forwards between datacenters. The key
-	// and its value "1" are Consul's.
+	// KindMeshGateway is the field Kind of a gateway's service.
+	KindMeshGateway = "mesh-gateway"
+	// ServiceName is the field Service of a gateway's service.
+	ServiceName = "mesh-gateway"
+	// MetaFederation is the metadata key of a gateway that forwards between
+	// datacenters. The value is "1". Consul has the same key.
 	MetaFederation = "consul-wan-federation"
+)
 
-	StatusPassing  = "passing" // Check.Status
+// Values of the field Status of a check.
+const (
+	StatusPassing  = "passing"
 	StatusWarning  = "warning"
 	StatusCritical = "critical"
+)
 
-	TagLAN = "lan" // tagged addresses
+// Keys of tagged addresses.
+const (
+	TagLAN = "lan"
 	TagWAN = "wan"
 )
 
 // Register adds the catalog's types to a registry.
 func Register(r *resource.Registry) error {
 	for _, reg := range []resource.Registration{
-		{Type: NodeType, Message: &pb.Node{}, Validate: validateNode},
-		{Type: ServiceType, Message: &pb.Service{}, Validate: validateService},
-		{Type: CheckType, Message: &pb.Check{}, Validate: validateCheck},
+		{Type: NodeType, Message: &pb.Node{}, Validate: resource.ValidateData(checkStoredNode)},
+		{Type: ServiceType, Message: &pb.Service{}, Validate: resource.ValidateData(checkService)},
+		{Type: CheckType, Message: &pb.Check{}, Validate: resource.ValidateData(checkCheck)},
 	} {
 		reg.CheckName, reg.Authorize = resource.CheckUTF8Name, authorize
 		if err := r.Register(reg); err != nil {
@@ -51,9 +59,9 @@ func Register(r *resource.Registry) error {
 	return nil
 }
 
-// authorize permits all peers to read, and operators and servers to write. The
-// server has checked the datacenter of the certificate. A gateway registers
-// with Gateways.Register, and writes no resources itself.
+// authorize permits all peers to read, and operators and servers to write.
+// Package server/rpc has checked the datacenter of the certificate. A gateway
+// calls Gateways.Register and writes no resources.
 func authorize(p tlsutil.Peer, verb resource.Verb, _ *pb.Resource) error {
 	if verb == resource.VerbRead || verb == resource.VerbList ||
 		p.Role == tlsutil.RoleServer || p.Role == tlsutil.RoleOperator {
@@ -84,13 +92,13 @@ func TaggedAddr(g *pb.MeshGateway, tag string) string {
 
 var nodeEscaper = strings.NewReplacer("%", "%25", "/", "%2F")
 
-// resourceName returns the name of the resource of a service or check with that
-// id. An id is unique on its node only. The service and check of a gateway have
-// the node's name instead.
+// resourceName returns the name of the resource of a service or check. An id is
+// unique on its node only. The service and check of a gateway have the node's
+// name instead.
 func resourceName(node, id string) string { return nodeEscaper.Replace(node) + "/" + id }
 
-// nodeOf returns the node's part of the name of a resource. For a gateway, that
-// part is the node's name, since a label needs no escapes.
+// nodeOf returns the node's part of the name of a resource. For a gateway, the
+// part is the node's name, because a DNS label has no characters to escape.
 func nodeOf(r *pb.Resource) string {
 	node, _, _ := strings.Cut(r.GetId().GetName(), "/")
 	return node

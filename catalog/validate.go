@@ -13,7 +13,6 @@ import (
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/internal/netaddr"
-	"github.com/wanfed/wanfed/resource"
 )
 
 // Limits of the fields of a resource, in bytes unless noted.
@@ -24,38 +23,18 @@ const (
 	maxPairKey      = 128
 	maxPairValue    = 512
 	maxDefinition   = 4 << 10
-	// maxGatewayMeta bounds the metadata of one gateway in total, since they are
-	// replicated to every datacenter.
+	// maxGatewayMeta bounds all metadata of one gateway, which are replicated to
+	// every datacenter.
 	maxGatewayMeta = 4 << 10
 	// MaxOutput bounds the output of a check, in bytes.
 	MaxOutput = 4 << 10
 )
 
-func validateNode(r *pb.Resource) error {
-	n, err := resource.Decode[*pb.Node](r)
-	if err != nil {
-		return err
-	}
+func checkStoredNode(n *pb.Node) error {
 	if n.Address == "" {
 		return fmt.Errorf("data.address of node %.300q is empty", n.Node)
 	}
 	return checkNode(n)
-}
-
-func validateService(r *pb.Resource) error {
-	s, err := resource.Decode[*pb.Service](r)
-	if err != nil {
-		return err
-	}
-	return checkService(s)
-}
-
-func validateCheck(r *pb.Resource) error {
-	c, err := resource.Decode[*pb.Check](r)
-	if err != nil {
-		return err
-	}
-	return checkCheck(c)
 }
 
 // checkRegistration checks the fields of a registration. It does not compare
@@ -163,9 +142,8 @@ func checkResourceName(node, id string) error {
 	return nil
 }
 
-// CheckAddress returns an error unless a can be dialed: the host must be an IP
-// address or a DNS name, and the port 1 to 65535. Gateways of other datacenters
-// dial a.
+// CheckAddress returns an error unless gateways of other datacenters can dial a:
+// the host must be an IP address or a DNS name, and the port 1 to 65535.
 func CheckAddress(a *pb.Address) error {
 	if a.GetPort() == 0 || a.GetPort() > 65535 {
 		return errors.New("port is not a number from 1 to 65535")
@@ -186,8 +164,8 @@ func CheckAddress(a *pb.Address) error {
 	return nil
 }
 
-// parseAddr splits host:port. The parameter kind names the address in errors,
-// such as "WAN".
+// parseAddr parses host:port. The parameter kind, such as "WAN", names the
+// address in errors.
 func parseAddr(kind, s string) (*pb.Address, error) {
 	host, port, err := net.SplitHostPort(s)
 	if err != nil || host == "" {

@@ -3,6 +3,7 @@
 package catalog
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,8 +19,8 @@ import (
 // Registration is a node, at most one service of the node, and checks of the
 // node or its services. Writer.Register writes a Registration in one commit.
 type Registration struct {
-	// Node is required. If Node has no address, a node of that name must exist,
-	// and is not changed.
+	// Node is required. If Node has no address, the node must exist, and is not
+	// changed.
 	Node *pb.Node
 	// Service may be nil.
 	Service *pb.Service
@@ -27,10 +28,10 @@ type Registration struct {
 	Checks []*pb.Check
 	// ReplaceChecks deletes the other checks of Service.
 	ReplaceChecks bool
-	// FromAgent is set if a program registers itself. A program repeats that at
-	// each start. Therefore an existing check keeps its status and output, which
-	// only a CheckUpdate changes. An existing node keeps its fields except the
-	// addresses.
+	// FromAgent is set if a program registers itself. A program registers again
+	// at each start. Therefore an existing check keeps its status and output,
+	// which only a CheckUpdate changes. An existing node keeps its fields except
+	// the addresses.
 	FromAgent bool
 }
 
@@ -54,8 +55,8 @@ type Writer struct {
 	view *View
 }
 
-// NewWriter returns a Writer to res. The Writer compares each registration with
-// a snapshot of view.
+// NewWriter returns a Writer that writes through res. The Writer compares each
+// registration with a snapshot of view.
 func NewWriter(res *resource.Service, view *View) *Writer { return &Writer{res: res, view: view} }
 
 // Register writes a registration in one commit. Resources that are unchanged
@@ -73,8 +74,8 @@ func (w *Writer) Register(ctx context.Context, reg Registration) error {
 }
 
 // Deregister deletes a service if serviceID is set, else a check if checkID is
-// set, else the node. The resources that a node or service owns are deleted
-// with it. Deregister succeeds if there is nothing to delete.
+// set, else the node. The resources that a node or service owns are also
+// deleted. Deregister succeeds if nothing has the name.
 func (w *Writer) Deregister(ctx context.Context, node, serviceID, checkID string) error {
 	if err := w.res.Allow(ctx, resource.VerbDelete, NodeType); err != nil {
 		return err
@@ -122,46 +123,46 @@ func (w *Writer) write(ctx context.Context, plan func(s *Snapshot) ([]resource.S
 func planRegistration(s *Snapshot, reg Registration) ([]resource.Step, error) {
 	p := planner{Snapshot: s}
 	name := reg.Node.Node
-	node := s.Node(name)
-	if node == nil && reg.Node.Address == "" {
+	node := cmp.Or(s.Node(name), &Node{}) // without a resource if the node does not exist
+	if node.Resource == nil && reg.Node.Address == "" {
 		return nil, fmt.Errorf("%w: %q; register it with its address", ErrNoNode, name)
 	}
-	if reg.FromAgent && node != nil {
+	if reg.FromAgent && node.Resource != nil {
 		reg.Node = withAddresses(node.Node, reg.Node)
 	}
-	nodeID := p.put(NodeType, name, stored(node), nil, reg.Node, reg.Node.Address == "")
-	var service *Service
-	serviceID := (*pb.ID)(nil)
+	nodeID := p.put(NodeType, name, node.Resource, nil, reg.Node, reg.Node.Address == "")
+	service := &Service{}
+	var serviceID *pb.ID
 	if reg.Service != nil {
-		service = node.Service(reg.Service.Id)
-		serviceID = p.put(ServiceType, resourceName(name, reg.Service.Id), stored(service), nodeID, reg.Service, false)
+		service = cmp.Or(node.Service(reg.Service.Id), service)
+		serviceID = p.put(ServiceType, resourceName(name, reg.Service.Id), service.Resource, nodeID, reg.Service, false)
 	}
 	listed := map[string]bool{}
 	for _, c := range reg.Checks {
 		listed[c.CheckId] = true
 		c, owner := proto.CloneOf(c), nodeID
-		if c.ServiceId != "" {
+		switch existing := node.Service(c.ServiceId); {
+		case c.ServiceId == "":
+		case c.ServiceId == reg.Service.GetId():
 			c.ServiceName, owner = reg.Service.GetService(), serviceID
-			if reg.Service.GetId() != c.ServiceId {
-				existing := node.Service(c.ServiceId)
-				if existing == nil {
-					return nil, fmt.Errorf("%w: check %q is of service %q, which node %q does not have",
-						ErrNoService, c.CheckId, c.ServiceId, name)
-				}
-				c.ServiceName, owner = existing.Service.Service, existing.Resource.GetId()
-			}
+		case existing == nil:
+			return nil, fmt.Errorf("%w: check %q is of service %q, which node %q does not have",
+				ErrNoService, c.CheckId, c.ServiceId, name)
+		default:
+			c.ServiceName, owner = existing.Service.Service, existing.Resource.GetId()
 		}
-		old := node.Check(c.CheckId)
-		if reg.FromAgent && old != nil {
+		old := cmp.Or(node.Check(c.CheckId), &Check{Check: &pb.Check{}})
+		stored := old.Resource
+		if reg.FromAgent && stored != nil {
 			c.Status, c.Output = old.Status, old.Output
 		}
-		if old != nil && old.ServiceId != c.ServiceId { // the owner of a resource cannot change
-			p.steps = append(p.steps, resource.Step{Delete: old.Resource.GetId()})
-			old = nil
+		if stored != nil && old.ServiceId != c.ServiceId { // the owner of a resource cannot change
+			p.steps = append(p.steps, resource.Step{Delete: stored.GetId()})
+			stored = nil
 		}
-		p.put(CheckType, resourceName(name, c.CheckId), stored(old), owner, c, false)
+		p.put(CheckType, resourceName(name, c.CheckId), stored, owner, c, false)
 	}
-	if reg.ReplaceChecks && service != nil {
+	if reg.ReplaceChecks {
 		for _, c := range service.Checks {
 			if !listed[c.CheckId] {
 				p.steps = append(p.steps, resource.Step{Delete: c.Resource.GetId()})
@@ -182,27 +183,6 @@ func withAddresses(old, next *pb.Node) *pb.Node {
 	return n
 }
 
-// storedData is a resource of a snapshot with its decoded data. Both are nil if
-// the resource does not exist.
-type storedData struct {
-	r    *pb.Resource
-	data proto.Message
-}
-
-func stored[T interface {
-	comparable
-	stored() storedData
-}](rec T) (out storedData) {
-	if rec != *new(T) {
-		return rec.stored()
-	}
-	return out
-}
-
-func (n *Node) stored() storedData    { return storedData{n.Resource, n.Node} }
-func (s *Service) stored() storedData { return storedData{s.Resource, s.Service} }
-func (c *Check) stored() storedData   { return storedData{c.Resource, c.Check} }
-
 // planner collects the steps of one registration.
 type planner struct {
 	*Snapshot
@@ -210,22 +190,20 @@ type planner struct {
 	err   error
 }
 
-// put adds the step that stores data, and returns the id of the resource. If
-// the stored data are equal, or keep is set and the resource exists, put adds
-// no step.
-func (p *planner) put(typ *pb.Type, name string, old storedData, owner *pb.ID, data proto.Message, keep bool) *pb.ID {
-	if old.r != nil && (keep || proto.Equal(old.data, data)) {
-		return old.r.GetId()
+// put adds the step that stores data, and returns the id of the resource. The
+// stored resource is old, or nil if no resource is stored. If the stored data
+// are equal, or keep is set and old exists, put adds no step.
+func (p *planner) put(typ *pb.Type, name string, old *pb.Resource, owner *pb.ID, data proto.Message, keep bool) *pb.ID {
+	if old != nil && (keep || proto.Equal(p.decoded[old], data)) {
+		return old.GetId()
 	}
 	packed, err := anypb.New(data)
 	if err != nil {
 		p.err = errors.Join(p.err, err)
 		return nil
 	}
-	if old.r != nil {
-		r := &pb.Resource{
-			Id: old.r.GetId(), Version: old.r.GetVersion(), Metadata: old.r.GetMetadata(), Data: packed,
-		}
+	if old != nil {
+		r := &pb.Resource{Id: old.GetId(), Version: old.GetVersion(), Metadata: old.GetMetadata(), Data: packed}
 		p.steps = append(p.steps, resource.Step{Write: r})
 		return r.Id
 	}

@@ -18,44 +18,22 @@ import (
 // Type is the federated type of documents.
 var Type = &pb.Type{Group: "config", GroupVersion: "v1", Kind: "Document"}
 
-// MaxSize bounds the content of a document in bytes, encoded as protocol buffers.
-// The encoding is somewhat larger than JSON. MaxDepth bounds the nesting of lists
-// and objects. A string alone has depth 1.
 const (
-	MaxSize  = 512 << 10
+	// MaxSize bounds the content of a document, in bytes of protobuf, which is
+	// somewhat larger than JSON.
+	MaxSize = 512 << 10
+	// MaxDepth bounds the nesting of lists and objects. A string alone has
+	// depth 1.
 	MaxDepth = 64
 )
 
 // Register adds Type to a registry, with the default authorization.
 func Register(g *resource.Registry) error {
-	return g.Register(resource.Registration{Type: Type, Message: &pb.Document{}, Federated: true, Validate: validate})
-}
-
-// New returns a new document of the default tenancy. The content is a value that
-// structpb.NewValue accepts: maps, lists, strings, numbers, booleans and nil. New
-// fails with resource.ErrInvalid if structpb.NewValue or Check fails.
-func New(name string, content any) (*pb.Resource, error) {
-	v, err := structpb.NewValue(content)
-	if err != nil {
-		return nil, fmt.Errorf("%w data.content: %w", resource.ErrInvalid, err)
-	}
-	d := &pb.Document{Content: v}
-	if err := Check(d); err != nil {
-		return nil, fmt.Errorf("%w %w", resource.ErrInvalid, err)
-	}
-	return resource.New(Type, name, d)
-}
-
-func validate(r *pb.Resource) error {
-	d, err := resource.Decode[*pb.Document](r)
-	if err != nil {
-		return err
-	}
-	return Check(d)
+	return g.Register(resource.Registration{Type: Type, Message: &pb.Document{}, Federated: true, Validate: resource.ValidateData(Check)})
 }
 
 // Check returns an error if a document is invalid. The error names the invalid
-// part and the rule that it breaks.
+// part and the broken rule.
 func Check(d *pb.Document) error {
 	if d.GetContent() == nil {
 		return errors.New(`data.content: it is missing; it may be any JSON value, also null`)
@@ -66,7 +44,7 @@ func Check(d *pb.Document) error {
 	return check("data.content", d.Content, 1)
 }
 
-// check checks the value at path, at nesting level depth.
+// check checks the value v with the given path and nesting depth.
 func check(path string, v *structpb.Value, depth int) error {
 	if depth > MaxDepth {
 		return fmt.Errorf("%s is %d levels deep: must be at most %d", shorten(path), depth, MaxDepth)

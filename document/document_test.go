@@ -3,7 +3,6 @@
 package document
 
 import (
-	"errors"
 	"math"
 	"strings"
 	"testing"
@@ -16,12 +15,13 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
+// deep returns the JSON of a document with a list of depth n.
 func deep(n int) string {
 	return `{"content":` + strings.Repeat("[", n-1) + "1" + strings.Repeat("]", n-1) + "}"
 }
 
-// TestValidate checks JSON that a document may have, and the errors for other.
-func TestValidate(t *testing.T) {
+// TestCheck_JSON checks the errors for the content of a document in JSON.
+func TestCheck_JSON(t *testing.T) {
 	for in, want := range map[string]string{
 		`{"content":null}`:                         "",
 		`{"content":{"a":[1,"two",true,null,{}]}}`: "",
@@ -37,18 +37,15 @@ func TestValidate(t *testing.T) {
 		if err := protojson.Unmarshal([]byte(in), d); err != nil {
 			t.Fatal(err)
 		}
-		r, err := resource.New(Type, "d", d)
-		if err != nil {
-			t.Fatal(err)
-		}
-		err = validate(r)
+		err := Check(d)
 		if (err == nil) != (want == "") || err != nil && (!strings.Contains(err.Error(), want) || len(err.Error()) > 400) {
-			t.Errorf("validate(%.80s) = %v, want %q", in, err, want)
+			t.Errorf("Check(%.80s) = %v, want %q in at most 400 bytes", in, err, want)
 		}
 	}
 }
 
-func TestCheck(t *testing.T) {
+// TestCheck_NotJSON checks the errors for content that has no form in JSON.
+func TestCheck_NotJSON(t *testing.T) {
 	list := func(v *structpb.Value) *pb.Document {
 		return &pb.Document{Content: structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{
 			"a\n": structpb.NewListValue(&structpb.ListValue{Values: []*structpb.Value{structpb.NewBoolValue(true), v}}),
@@ -66,34 +63,31 @@ func TestCheck(t *testing.T) {
 	} {
 		err := Check(d)
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") || len(err.Error()) > 400 {
-			t.Errorf("Check() = %v, want %q on one line", err, want)
+			t.Errorf("Check(%.80v) = %v, want %q on one line of at most 400 bytes", d, err, want)
 		}
 	}
 }
 
-func TestNew(t *testing.T) {
-	r, err := New("limits", map[string]any{"rate": 100})
-	if err != nil || r.Id.Name != "limits" || !resource.SameType(r.Id.Type, Type) {
-		t.Fatalf("New() = %v, %v, want a document", r, err)
-	}
-	for _, bad := range []any{make(chan int), math.NaN()} {
-		if _, err := New("x", bad); !errors.Is(err, resource.ErrInvalid) {
-			t.Errorf("New() of %v = %v, want ErrInvalid", bad, err)
-		}
-	}
-	if _, err := New("UPPER", nil); !errors.Is(err, resource.ErrInvalid) {
-		t.Errorf("New() with a bad name = %v, want ErrInvalid", err)
-	}
+// TestRegister checks the registration, and that it validates the content.
+func TestRegister(t *testing.T) {
 	g := resource.NewRegistry()
 	if err := Register(g); err != nil {
 		t.Fatal(err)
 	}
-	if reg, err := g.Lookup(Type); err != nil || !reg.Federated || reg.Scope != resource.ScopeNamespace {
-		t.Errorf("Lookup() = %+v, %v, want a federated type with a namespace", reg, err)
+	reg, err := g.Lookup(Type)
+	if err != nil || !reg.Federated || reg.Scope != resource.ScopeNamespace {
+		t.Fatalf("Lookup(%v) = %+v, %v, want a federated type with a namespace", Type, reg, err)
+	}
+	r, err := resource.New(Type, "empty", &pb.Document{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := reg.Validate(r); err == nil {
+		t.Error("Validate() of a document without content = nil, want an error")
 	}
 }
 
-// FuzzCheck checks any message that decodes.
+// FuzzCheck checks that every document that Check accepts has a form in JSON.
 func FuzzCheck(f *testing.F) {
 	for _, in := range []string{`{"content":{"a":[1,null]}}`, deep(100)} {
 		d := &pb.Document{}
@@ -112,7 +106,7 @@ func FuzzCheck(f *testing.F) {
 			return
 		}
 		if _, err := protojson.Marshal(d); err != nil {
-			t.Errorf("Marshal() of a checked document %v = %v", d, err)
+			t.Errorf("protojson.Marshal(%v) = %v, want nil after Check() = nil", d, err)
 		}
 	})
 }

@@ -3,15 +3,11 @@
 // Package kv is the key-value store of a datacenter. Each entry is a resource
 // of type kv/v1/Entry whose name is the key.
 //
-// Package resource stores the resources. Package httpapi serves the keys by
-// HTTP.
-//
-// # Flow
-//
-// A Store reads from a Backend and writes through a resource.Service, which
-// validates and authorizes every write. A write is one commit. A transaction
-// is one commit as well. The commit fails if a key that the transaction has
-// read was changed since. The Store then runs the transaction again.
+// A Store reads from a resource.Backend and writes through a resource.Service,
+// which validates and authorizes every write. A write is one commit. A
+// transaction is also one commit. The commit fails if a concurrent write has
+// changed a key that the transaction has read. The Store then runs the
+// transaction again. Package httpapi serves the keys by HTTP.
 //
 // # Example
 //
@@ -23,15 +19,16 @@
 //
 // # Indexes
 //
-// A read returns the index of its key or prefix. That is the store index of the
-// last write to the key, or to any key with the prefix. Deletions are writes. A
-// key that does not exist also has an index. WaitKey and WaitPrefix block until
-// the index exceeds a given one. Indexes of two datacenters are unrelated.
+// A read returns the index of its key or prefix. The index is the store index of
+// the last write to the key, or to any key with the prefix. Deletions are
+// writes. A key that does not exist also has an index. WaitKey and WaitPrefix
+// block until the index exceeds a given index. Indexes of two datacenters are
+// unrelated.
 //
 // # Limits
 //
 // A key has 1 to 512 bytes of UTF-8 without NUL. A value has at most MaxValue
-// bytes. DeleteTree deletes at most DeleteTreeBatch keys in one commit. It needs
+// bytes. DeleteTree deletes at most DeleteTreeBatch keys in one commit, and needs
 // several commits for more keys.
 //
 // The package starts no goroutine. All methods may be called from any

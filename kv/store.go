@@ -33,17 +33,13 @@ const (
 func Register(r *resource.Registry) error {
 	return r.Register(resource.Registration{
 		Type: EntryType, Message: &pb.KVEntry{}, CheckName: resource.CheckUTF8Name,
-		Validate: validate, Authorize: authorize,
+		Validate: resource.ValidateData(checkEntry), Authorize: authorize,
 	})
 }
 
-func validate(r *pb.Resource) error {
-	e, err := resource.Decode[*pb.KVEntry](r)
-	if err != nil {
-		return err
-	}
+func checkEntry(e *pb.KVEntry) error {
 	if n := len(e.Value); n > MaxValue {
-		return fmt.Errorf("data.value of %q has %d bytes: more than %d", r.GetId().GetName(), n, MaxValue)
+		return fmt.Errorf("data.value has %d bytes: more than %d", n, MaxValue)
 	}
 	return nil
 }
@@ -83,8 +79,8 @@ type Precondition struct {
 	Index uint64
 }
 
-// IfIndex returns the condition that the ModifyIndex of a key is index. For 0,
-// the condition is that the key does not exist.
+// IfIndex returns the condition that the ModifyIndex of a key is index. IfIndex(0)
+// requires that the key does not exist.
 func IfIndex(index uint64) Precondition { return Precondition{Required: true, Index: index} }
 
 func (p Precondition) holds(r *pb.Resource) bool { return !p.Required || p.Index == r.GetModifyIndex() }
@@ -107,10 +103,7 @@ func New(res *resource.Service, backend resource.Backend) (*Store, error) {
 // Get returns the entry and the index of a key. The entry is nil if the key
 // does not exist. The peer in ctx must have permission to read.
 func (s *Store) Get(ctx context.Context, c resource.Consistency, key string) (*Entry, uint64, error) {
-	if err := s.allow(ctx, resource.VerbRead); err != nil {
-		return nil, 0, err
-	}
-	if err := resource.CheckUTF8Name(key); err != nil {
+	if err := s.admit(ctx, resource.VerbRead, key); err != nil {
 		return nil, 0, err
 	}
 	all, index, err := s.backend.List(ctx, c, keyQuery(key))
@@ -160,14 +153,14 @@ func (s *Store) Keys(ctx context.Context, c resource.Consistency, prefix, separa
 	return keys, index, nil
 }
 
-// WaitKey blocks until the index of a key exceeds the argument after. If ctx
-// ends first, WaitKey returns the error of ctx.
+// WaitKey blocks until the index of a key exceeds after. If ctx ends first,
+// WaitKey returns the context's error.
 func (s *Store) WaitKey(ctx context.Context, key string, after uint64) error {
 	return s.backend.Wait(ctx, keyQuery(key), after)
 }
 
-// WaitPrefix blocks until the index of a prefix exceeds the argument after. If
-// ctx ends first, WaitPrefix returns the error of ctx.
+// WaitPrefix blocks until the index of a prefix exceeds after. If ctx ends first,
+// WaitPrefix returns the context's error.
 func (s *Store) WaitPrefix(ctx context.Context, prefix string, after uint64) error {
 	return s.backend.Wait(ctx, prefixQuery(prefix), after)
 }
@@ -188,7 +181,16 @@ func (s *Store) allow(ctx context.Context, verb resource.Verb) error {
 	return s.res.Allow(ctx, verb, EntryType)
 }
 
+// admit authorizes a request for one key and checks the key.
+func (s *Store) admit(ctx context.Context, verb resource.Verb, key string) error {
+	if err := s.allow(ctx, verb); err != nil {
+		return err
+	}
+	return resource.CheckUTF8Name(key)
+}
+
 func keyQuery(key string) resource.Query { return resource.Query{Type: EntryType, Name: key} }
+
 func prefixQuery(prefix string) resource.Query {
 	return resource.Query{Type: EntryType, Prefix: prefix}
 }
@@ -198,7 +200,7 @@ func prefixQuery(prefix string) resource.Query {
 // returns false.
 func (s *Store) Put(ctx context.Context, e Entry, cond Precondition) (done bool, err error) {
 	if !cond.Required {
-		// A server of an earlier version does not support Overwrite.
+		// ErrUnsupported: a server of an earlier version does not support Overwrite.
 		if done, err := s.overwrite(ctx, e); !errors.Is(err, resource.ErrUnsupported) {
 			return done, err
 		}
@@ -207,7 +209,7 @@ func (s *Store) Put(ctx context.Context, e Entry, cond Precondition) (done bool,
 		if !cond.holds(stored) {
 			return nil, false, nil
 		}
-		step, err := putStep(e, stored)
+		step, err := putStep(e, stored, false)
 		if err == nil && stored != nil && proto.Equal(step.Write.Data, stored.Data) {
 			return nil, true, nil
 		}
@@ -218,17 +220,13 @@ func (s *Store) Put(ctx context.Context, e Entry, cond Precondition) (done bool,
 // overwrite writes e without a condition. Concurrent writes of the key cause no
 // conflict and no retry.
 func (s *Store) overwrite(ctx context.Context, e Entry) (done bool, err error) {
-	if err := s.allow(ctx, resource.VerbWrite); err != nil {
+	if err := s.admit(ctx, resource.VerbWrite, e.Key); err != nil {
 		return false, err
 	}
-	if err := resource.CheckUTF8Name(e.Key); err != nil {
-		return false, err
-	}
-	step, err := putStep(e, nil)
+	step, err := putStep(e, nil, true)
 	if err != nil {
 		return false, err
 	}
-	step.Create, step.Overwrite = false, true
 	_, err = s.res.WriteAll(ctx, *step)
 	return err == nil, err
 }
@@ -249,20 +247,17 @@ func (s *Store) Delete(ctx context.Context, key string, cond Precondition) (done
 	})
 }
 
-// update reads the resource of a key, calls decide and commits the step that
+// update reads the resource of a key, calls decide, and commits the step that
 // decide returns. The argument stored is nil if the key does not exist. If
 // decide returns no step, update returns done.
 //
-// The first read is eventual, so it may be stale. A commit fails if it was. If
-// decide returns no step after an eventual read, update calls decide again after
-// a strong read.
+// The first read is eventual and may be stale. A commit after a stale read
+// fails. If decide returns no step after an eventual read, update calls decide
+// again after a strong read.
 func (s *Store) update(
 	ctx context.Context, key string, decide func(stored *pb.Resource) (step *resource.Step, done bool, err error),
 ) (bool, error) {
-	if err := s.allow(ctx, resource.VerbWrite); err != nil {
-		return false, err
-	}
-	if err := resource.CheckUTF8Name(key); err != nil {
+	if err := s.admit(ctx, resource.VerbWrite, key); err != nil {
 		return false, err
 	}
 	for c := resource.Eventual; ; c = resource.Strong {
@@ -309,9 +304,9 @@ func (s *Store) DeleteTree(ctx context.Context, prefix string) error {
 	return nil
 }
 
-// putStep returns the step that replaces stored with e, or creates e if stored
-// is nil.
-func putStep(e Entry, stored *pb.Resource) (*resource.Step, error) {
+// putStep returns the step that replaces stored by e. If stored is nil, the step
+// creates e, or, with overwrite, replaces any stored entry.
+func putStep(e Entry, stored *pb.Resource, overwrite bool) (*resource.Step, error) {
 	data, err := anypb.New(&pb.KVEntry{Value: e.Value, Flags: e.Flags})
 	if err != nil {
 		return nil, fmt.Errorf("encode %q: %w", e.Key, err)
@@ -320,28 +315,16 @@ func putStep(e Entry, stored *pb.Resource) (*resource.Step, error) {
 		Id: resource.ID(EntryType, e.Key), Data: data,
 		Metadata: stored.GetMetadata(), Version: stored.GetVersion(),
 	}
-	return &resource.Step{Write: r, Create: stored == nil}, nil
+	return &resource.Step{Write: r, Create: stored == nil && !overwrite, Overwrite: overwrite}, nil
 }
 
 func entryOf(r *pb.Resource) (Entry, error) {
-	e := pb.KVEntry{}
-	if a := r.GetData(); a.GetTypeUrl() != entryURL {
-		return Entry{}, fmt.Errorf("%s holds a %q, not a %q", resource.IDString(r.GetId()), a.GetTypeUrl(), entryURL)
-	}
-	if err := proto.Unmarshal(r.GetData().GetValue(), &e); err != nil {
-		return Entry{}, fmt.Errorf("%s: %w", resource.IDString(r.GetId()), err)
+	e, err := resource.Decode[*pb.KVEntry](r)
+	if err != nil {
+		return Entry{}, err
 	}
 	return Entry{
 		Key: r.GetId().GetName(), Value: e.Value, Flags: e.Flags,
 		CreateIndex: r.GetCreateIndex(), ModifyIndex: r.GetModifyIndex(),
 	}, nil
 }
-
-// entryURL is the type URL of an entry's data, as anypb writes it.
-var entryURL = func() string {
-	a, err := anypb.New(&pb.KVEntry{})
-	if err != nil {
-		panic(err) // an empty message always has an encoding
-	}
-	return a.GetTypeUrl()
-}()

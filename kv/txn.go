@@ -17,23 +17,23 @@ import (
 // Verb is the kind of an Op.
 type Verb string
 
-// The verbs of transactions. If an op fails, Txn returns a Failure for it, and
-// the transaction changes nothing.
+// The verbs of transactions. If an op fails, Txn returns a Failure for the op,
+// and the transaction changes nothing.
 const (
 	VerbSet        Verb = "set"         // writes key, value and flags
-	VerbCAS        Verb = "cas"         // as VerbSet; fails unless ModifyIndex is Index (0: no such key)
+	VerbCAS        Verb = "cas"         // as VerbSet; fails unless ModifyIndex is Index (0: the key does not exist)
 	VerbDelete     Verb = "delete"      // deletes the key, if it exists
-	VerbDeleteCAS  Verb = "delete-cas"  // as VerbDelete; fails if the key has another ModifyIndex than Index
-	VerbDeleteTree Verb = "delete-tree" // deletes all keys with that prefix
+	VerbDeleteCAS  Verb = "delete-cas"  // as VerbDelete; fails if the key has a ModifyIndex other than Index
+	VerbDeleteTree Verb = "delete-tree" // deletes all keys with the prefix Key
 	VerbGet        Verb = "get"         // returns the entry; fails if the key does not exist
-	VerbGetTree    Verb = "get-tree"    // returns the entries of all keys with that prefix
+	VerbGetTree    Verb = "get-tree"    // returns the entries of all keys with the prefix Key
 
-	VerbGetOrEmpty     Verb = "get-or-empty"     // returns the entry, or one that has only the key
-	VerbCheckIndex     Verb = "check-index"      // fails unless the key has Index as ModifyIndex
+	VerbGetOrEmpty     Verb = "get-or-empty"     // returns the entry; if there is none, an entry with only the key
+	VerbCheckIndex     Verb = "check-index"      // fails unless the ModifyIndex of the key is Index
 	VerbCheckNotExists Verb = "check-not-exists" // fails if the key exists
 )
 
-// verbs has all verbs, with true for those that write.
+// verbs has all verbs. The value is true for verbs that write.
 var verbs = map[Verb]bool{
 	VerbSet: true, VerbCAS: true, VerbDelete: true, VerbDeleteCAS: true, VerbDeleteTree: true,
 	VerbGet: false, VerbGetOrEmpty: false, VerbGetTree: false, VerbCheckIndex: false, VerbCheckNotExists: false,
@@ -42,7 +42,8 @@ var verbs = map[Verb]bool{
 // ofTree reports whether the key of an op with verb v is a prefix.
 func (v Verb) ofTree() bool { return v == VerbGetTree || v == VerbDeleteTree }
 
-// isBlind reports whether the result of the op is independent of the store.
+// isBlind reports whether an op with verb v has a result that does not depend on
+// the stored key.
 func (v Verb) isBlind() bool { return v == VerbSet || v == VerbDelete }
 
 // Op is one operation of a transaction.
@@ -51,9 +52,9 @@ type Op struct {
 	// Key is a key, or, for VerbGetTree and VerbDeleteTree, a prefix that may
 	// be empty.
 	Key   string
-	Value []byte
-	Flags uint64
-	Index uint64
+	Value []byte // value of VerbSet and VerbCAS
+	Flags uint64 // flags of VerbSet and VerbCAS
+	Index uint64 // expected ModifyIndex of VerbCAS, VerbDeleteCAS and VerbCheckIndex
 }
 
 // Failure describes an op of a transaction that failed.
@@ -64,24 +65,23 @@ type Failure struct {
 
 const (
 	// maxRepeated bounds the bytes of entries that a transaction returns more
-	// than once. It permits 128 gets of the largest value, since an HTTP request
-	// has at most 128 operations.
+	// than once. An HTTP request has at most 128 operations, so maxRepeated
+	// permits 128 gets of the largest value.
 	maxRepeated = 128 * (MaxValue + resource.MaxUTF8NameLen + entryOverhead)
 	// entryOverhead is the size of an entry without key and value, in bytes.
 	entryOverhead = 128
 )
 
-// Txn performs all ops in order, in one commit. If an op fails, Txn performs
-// none of them and returns the failures. An op reads the result of earlier ops.
-// Txn returns the entries that the ops return. The entry of a write has no
-// value.
+// Txn performs all ops in order, in one commit. If an op fails, Txn performs no
+// op and returns the failures. An op reads the result of earlier ops. Txn
+// returns the entries that the ops return. The entry of a write has no value.
 //
-// A key that is only set or deleted is not read, so a concurrent write to it
-// causes no retry. After a concurrent write to any other key of ops, Txn runs
-// the transaction again.
+// Txn does not read a key that is only set or deleted, so a concurrent write to
+// the key causes no retry. After a concurrent write to any other key of ops, Txn
+// runs the transaction again.
 //
-// If no op writes, Txn reads all keys as of one moment, with the consistency c,
-// and commits nothing. If an op writes, c has no effect.
+// If no op writes, Txn reads all keys at one moment, with the consistency c, and
+// commits nothing. If an op writes, c has no effect.
 //
 // In a transaction that writes, a prefix matches at most DeleteTreeBatch keys.
 // Entries that are returned more than once have at most about 64 MiB in total.
@@ -92,7 +92,7 @@ func (s *Store) Txn(ctx context.Context, c resource.Consistency, ops []Op) ([]En
 		return nil, nil, err
 	}
 	if writes {
-		c = resource.Eventual // a commit proves that the read was fresh enough
+		c = resource.Eventual // the commit fails if the read was stale
 	}
 	for ; ; c = resource.Strong {
 		t, err := s.readTxn(ctx, c, ops, writes)
@@ -115,7 +115,7 @@ func (s *Store) Txn(ctx context.Context, c resource.Consistency, ops []Op) ([]En
 		stored, err := t.commit(ctx, s.res)
 		if errors.Is(err, resource.ErrConflict) {
 			if ctx.Err() != nil {
-				return nil, nil, fmt.Errorf("transaction: %w: in each attempt, others had written what it reads", ctx.Err())
+				return nil, nil, fmt.Errorf("transaction: %w: concurrent writes changed its keys in each attempt", ctx.Err())
 			}
 			continue
 		}
@@ -145,16 +145,16 @@ func (s *Store) checkTxn(ctx context.Context, ops []Op) (writes bool, err error)
 	return writes, s.allow(ctx, verb)
 }
 
-// readTxn reads the keys and trees of ops, as they were at one moment.
+// readTxn reads the keys and trees of ops at one moment.
 func (s *Store) readTxn(ctx context.Context, c resource.Consistency, ops []Op, writes bool) (*txn, error) {
-	if c == resource.Strong { // after a strong read, eventual reads are as fresh
+	if c == resource.Strong { // after a strong read, eventual reads are as fresh as strong reads
 		_, err := s.backend.Read(ctx, c, resource.ID(EntryType, "-"))
 		if err != nil && !errors.Is(err, resource.ErrNotFound) {
 			return nil, err
 		}
 	}
 	for {
-		t := &txn{keys: map[string]*txnKey{}, trees: map[string]bool{}}
+		t := &txn{keys: map[string]*txnKey{}, queried: map[resource.Query]bool{}}
 		if err := s.readOps(ctx, t, ops, writes); err != nil {
 			return nil, err
 		}
@@ -170,20 +170,17 @@ func (s *Store) readTxn(ctx context.Context, c resource.Consistency, ops []Op, w
 func (s *Store) readOps(ctx context.Context, t *txn, ops []Op, writes bool) error {
 	blind := blindKeys(ops)
 	for _, op := range ops {
-		if blind[op.Key] && !op.Verb.ofTree() {
+		q := keyQuery(op.Key)
+		if op.Verb.ofTree() {
+			q = prefixQuery(op.Key)
+		} else if blind[op.Key] {
 			t.key(op.Key).blind = true
 			continue
 		}
-		q := keyQuery(op.Key)
-		if op.Verb.ofTree() {
-			if t.trees[op.Key] {
-				continue
-			}
-			t.trees[op.Key] = true
-			q = prefixQuery(op.Key)
-		} else if k := t.keys[op.Key]; k != nil && k.named {
+		if t.queried[q] {
 			continue
 		}
+		t.queried[q] = true
 		all, index, err := s.backend.List(ctx, resource.Eventual, q)
 		if err != nil {
 			return err
@@ -196,14 +193,11 @@ func (s *Store) readOps(ctx context.Context, t *txn, ops []Op, writes bool) erro
 		for _, r := range all {
 			t.key(r.GetId().GetName()).stored = r
 		}
-		if !op.Verb.ofTree() {
-			t.key(op.Key).named = true
-		}
 	}
 	return nil
 }
 
-// blindKeys returns the keys that need not be read.
+// blindKeys returns the keys of ops that are only set or deleted.
 func blindKeys(ops []Op) map[string]bool {
 	keys := map[string]bool{}
 	for _, op := range ops {
@@ -225,8 +219,8 @@ func blindKeys(ops []Op) map[string]bool {
 // txn is a running transaction: the keys that were read, and the effect of the
 // ops that were performed.
 type txn struct {
+	queried  map[resource.Query]bool // queries in reads
 	reads    []txnRead
-	trees    map[string]bool // prefixes that were read
 	keys     map[string]*txnKey
 	results  []txnResult
 	repeated int // bytes of entries that are returned more than once
@@ -242,20 +236,19 @@ type txnRead struct {
 // txnKey is one key of a transaction.
 type txnKey struct {
 	key    string
-	named  bool         // an op names the key itself, not only a prefix of it
 	blind  bool         // the key was not read
-	stored *pb.Resource // the resource that was read; nil if the key did not exist
+	stored *pb.Resource // resource that was read; nil: the key did not exist, or is blind
 
-	now      *Entry // the effect of the ops so far; nil: no such key
-	written  bool   // now must be written
-	deleted  bool   // the stored key must be deleted, even if now is written after
-	returned bool
+	now      *Entry // entry after the ops so far; nil: the key does not exist
+	written  bool   // the commit writes now
+	deleted  bool   // the commit deletes the stored key, before it writes now
+	returned bool   // an op has returned the entry
 }
 
 // txnResult is an entry that an op returns.
 type txnResult struct {
 	entry   Entry
-	written bool // the entry has the indexes of the commit
+	written bool // the commit sets the indexes of the entry
 }
 
 func (t *txn) key(name string) *txnKey {
@@ -294,8 +287,8 @@ func (t *txn) run(ops []Op) (failures []Failure, err error) {
 			failures = append(failures, Failure{i, reason})
 		}
 		if t.repeated > maxRepeated {
-			return nil, fmt.Errorf("%w transaction: it returns the same keys again and again, more than %d bytes of them: "+
-				"read each tree once", resource.ErrInvalid, maxRepeated)
+			return nil, fmt.Errorf("%w transaction: its repeated reads return more than %d bytes: read each tree once",
+				resource.ErrInvalid, maxRepeated)
 		}
 	}
 	return failures, nil
@@ -402,8 +395,8 @@ func (t *txn) hasChanges() bool {
 	return false
 }
 
-// commit commits the changes, and returns the stored resources by key. It fails
-// with resource.ErrConflict if a key that was read has changed.
+// commit commits the changes, and returns the stored resources by key. commit
+// fails with resource.ErrConflict if a key that was read has changed.
 func (t *txn) commit(ctx context.Context, res *resource.Service) (map[string]*pb.Resource, error) {
 	var steps []resource.Step
 	for _, r := range t.reads {
@@ -416,17 +409,14 @@ func (t *txn) commit(ctx context.Context, res *resource.Service) (map[string]*pb
 			if k.written && len(resource.Finalizers(stored)) > 0 { // the deletion would wait for the finalizers
 				return nil, fmt.Errorf("set %q after its deletion in one transaction: %w", k.key, resource.ErrTerminating)
 			}
-			// The version of a blind key is empty: any version.
+			// The version of a blind key is empty, which allows any version.
 			steps = append(steps, resource.Step{Delete: resource.ID(EntryType, k.key), Version: stored.GetVersion()})
 			stored = nil
 		}
 		if k.written {
-			step, err := putStep(*k.now, stored)
+			step, err := putStep(*k.now, stored, k.blind)
 			if err != nil {
 				return nil, err
-			}
-			if k.blind {
-				step.Create, step.Overwrite = false, true
 			}
 			writes[k.key] = len(steps)
 			steps = append(steps, *step)
@@ -443,8 +433,8 @@ func (t *txn) commit(ctx context.Context, res *resource.Service) (map[string]*pb
 	return stored, nil
 }
 
-// entries returns the entries that the ops return. The argument stored is the
-// result of commit.
+// entries returns the results of the ops. The argument stored is the result of
+// commit.
 func (t *txn) entries(stored map[string]*pb.Resource) []Entry {
 	var index uint64 // index of the commit; an unchanged key keeps its index
 	for _, r := range stored {

@@ -84,7 +84,7 @@ func decodeInto(r *pb.Resource, msg proto.Message) error {
 	if got := r.GetData().MessageName(); got != want {
 		return fmt.Errorf("%w data of %s: its type is %q, not %q", ErrInvalid, IDString(r.GetId()), got, want)
 	}
-	if err := r.GetData().UnmarshalTo(msg); err != nil {
+	if err := proto.Unmarshal(r.GetData().GetValue(), msg); err != nil {
 		return fmt.Errorf("%w data of %s: not a %s: %w", ErrInvalid, IDString(r.GetId()), want, err)
 	}
 	return nil

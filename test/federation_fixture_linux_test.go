@@ -15,6 +15,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/document"
@@ -56,7 +57,11 @@ func (f *documentWriters) identity(s *lab.Node) *tlsutil.Identity {
 // doc returns a document of about 100 bytes.
 func (f *documentWriters) doc(name string, n int) *pb.Resource {
 	f.t.Helper()
-	r, err := document.New(name, map[string]any{"number": n, "text": strings.Repeat("x", 100)})
+	content, err := structpb.NewValue(map[string]any{"number": n, "text": strings.Repeat("x", 100)})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	r, err := resource.New(document.Type, name, &pb.Document{Content: content})
 	if err != nil {
 		f.t.Fatal(err)
 	}
