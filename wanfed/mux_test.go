@@ -244,7 +244,7 @@ func TestRefusals_LogRate(t *testing.T) {
 			r.record(plainText, nameAddr("192.0.2.1:1"), nil)
 		}
 		r.record(noALPN, nameAddr("192.0.2.1:1"), nil)
-		time.Sleep(ratelog.DefaultInterval)
+		time.Sleep(ratelog.Interval)
 		r.record(plainText, nameAddr("192.0.2.1:1"), nil)
 		if got := log.String(); strings.Count(got, "\n") != 3 || !strings.Contains(got, "suppressed=999") {
 			t.Errorf("log:\n%s", got)

@@ -98,7 +98,7 @@ type refusals struct {
 }
 
 func newRefusals(log *slog.Logger) *refusals {
-	return &refusals{log: ratelog.New[refusal](log, 0), total: map[refusal]uint64{}}
+	return &refusals{log: ratelog.New[refusal](log), total: map[refusal]uint64{}}
 }
 
 // record counts one refusal and logs it.
