@@ -120,8 +120,8 @@ func TestServer_StartErrors(t *testing.T) {
 			want: `http_addr "127\.0\.0\.1" has no port`},
 
 		{name: "primary gateways in the primary", args: []string{"--primary-gateway", "gw:8443"}, code: 2,
-			want: `primary_gateways is set, but dc1 is the primary itself: remove it, or set ` +
-				`primary_datacenter: to another datacenter, or to dc1`},
+			want: `primary_gateways is set, but dc1 is the primary itself: remove primary_gateways, ` +
+				`or set primary_datacenter to another datacenter or to dc1`},
 		{name: "secondary without primary gateways", args: []string{"--primary-datacenter", "dc9"}, code: 2,
 			want: `primary_gateways is missing: dc1 is a secondary of dc9 and needs at least one WAN address of ` +
 				`a gateway there, for example --primary-gateway gw\.dc9\.example\.com:8443`},
