@@ -16,12 +16,12 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// Tags of members of the WAN pool.
+// Names of tags in the WAN pool. See also TagGateways.
 const (
 	TagRole    = "role"
 	TagDC      = "dc"
 	TagNodeID  = "id"
-	TagPrimary = "primary"
+	TagPrimary = "primary" // the configured primary datacenter
 	TagPort    = "port"
 	TagBuild   = "build"
 )
@@ -53,9 +53,10 @@ func SplitWANName(name string) (node, dc string, err error) {
 	return node, dc, nil
 }
 
-// Admit returns a check for members of the WAN pool, for a server of dc that is
-// configured with primary. A member that names another primary is rejected. If
-// onConflict is not nil, Admit's check calls it for such a member.
+// Admit returns the function gossip.Config.Admit of the WAN pool, for a server
+// of dc that is configured with primary. The function rejects members that are
+// configured with another primary, and calls onConflict for them unless
+// onConflict is nil.
 func Admit(dc, primary string, onConflict func(node, dc, primary string)) func(gossip.Member) error {
 	return func(m gossip.Member) error {
 		node, memberDC, err := SplitWANName(m.Name)
@@ -65,68 +66,66 @@ func Admit(dc, primary string, onConflict func(node, dc, primary string)) func(g
 		if tag := m.Tags[TagDC]; tag != memberDC {
 			return fmt.Errorf("WAN member %s reports the datacenter %q", m.Name, tag)
 		}
-		if named := m.Tags[TagPrimary]; named != primary {
+		if other := m.Tags[TagPrimary]; other != primary {
 			if onConflict != nil {
-				onConflict(node, memberDC, named)
+				onConflict(node, memberDC, other)
 			}
-			return fmt.Errorf("%s reports the primary datacenter %q, %s reports %q: set the same primary_datacenter everywhere",
-				m.Name, named, dc, primary)
+			return fmt.Errorf("%s reports the primary datacenter %q, %s reports %q: "+
+				"set the same primary_datacenter everywhere", m.Name, other, dc, primary)
 		}
 		return nil
 	}
 }
 
-// PrimaryConflict describes a server of another datacenter that names another
-// primary than this server.
+// PrimaryConflict describes a server of another datacenter that is configured
+// with another primary than this server.
 type PrimaryConflict struct {
 	DC, Node string
-	// Primary is the datacenter that the server names.
-	Primary  string
+	Primary  string // the configured primary of that server
 	LastSeen time.Time
 }
 
-// ClaimsItself reports whether the server names its own datacenter. That
-// datacenter is a primary or is to become one.
+// ClaimsItself reports whether the configured primary of the server is its own
+// datacenter.
 func (c PrimaryConflict) ClaimsItself() bool { return c.Primary == c.DC }
 
 const (
 	// conflictTimeout is the time from the last observation of a conflict to
 	// its removal. A rejected member retries every few seconds.
 	conflictTimeout = 30 * time.Second
-	// maxConflicts limits the number of stored conflicts, which peers cause.
+	// maxConflicts limits the number of conflicts that peers can cause.
 	maxConflicts = 256
 	// conflictLogInterval is the minimum time between two log lines about a
-	// datacenter that keeps changing the primary that it names.
+	// datacenter whose configured primary changes repeatedly.
 	conflictLogInterval = 10 * time.Second
 )
 
-// PrimaryConflicts records the datacenters that name another primary. Use
-// NewPrimaryConflicts to create one. Its methods may be called from any
+// PrimaryConflicts records the datacenters that are configured with another
+// primary. NewPrimaryConflicts creates it. Its methods may be called from any
 // goroutine.
 type PrimaryConflicts struct {
 	dc, primary string
 	log         *slog.Logger
 
 	mu  sync.Mutex
-	all map[string]loggedConflict // by datacenter, the last one seen
+	all map[string]loggedConflict // last conflict of each datacenter
 }
 
-// loggedConflict is a conflict with the primary and time of its last log line.
+// loggedConflict is a conflict with the primary and time in its last log line.
 type loggedConflict struct {
 	PrimaryConflict
 	loggedPrimary string
 	loggedAt      time.Time
 }
 
-// NewPrimaryConflicts returns the conflicts of a server of dc that is configured
-// with primary.
+// NewPrimaryConflicts returns an empty PrimaryConflicts for a server of dc that
+// is configured with primary.
 func NewPrimaryConflicts(dc, primary string, log *slog.Logger) *PrimaryConflicts {
 	return &PrimaryConflicts{dc: dc, primary: primary, log: log, all: map[string]loggedConflict{}}
 }
 
-// Record records that a server names another primary, and logs a new conflict.
-// It ignores servers of the local datacenter, which are compared in the LAN pool.
-// It has the type of Admit's last argument.
+// Record records the configured primary of a server that Admit rejects, and
+// logs a new conflict. It ignores servers of the local datacenter.
 func (p *PrimaryConflicts) Record(node, dc, primary string) {
 	if dc == p.dc || tlsutil.CheckLabel(primary) != nil {
 		return
@@ -137,16 +136,15 @@ func (p *PrimaryConflicts) Record(node, dc, primary string) {
 	}
 }
 
-// add stores c if there is space, and reports whether to log it.
+// add stores c unless the limit is reached. It reports whether to log c.
 func (p *PrimaryConflicts) add(c PrimaryConflict) (log bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	old, known := p.all[c.DC]
 	if !known && len(p.all) >= maxConflicts {
-		p.sweepLocked()
-	}
-	if !known && len(p.all) >= maxConflicts {
-		return false
+		if p.removeExpired(); len(p.all) >= maxConflicts {
+			return false
+		}
 	}
 	logged := loggedConflict{c, old.loggedPrimary, old.loggedAt}
 	log = !known || c.LastSeen.Sub(old.LastSeen) >= conflictTimeout ||
@@ -158,7 +156,8 @@ func (p *PrimaryConflicts) add(c PrimaryConflict) (log bool) {
 	return log
 }
 
-func (p *PrimaryConflicts) sweepLocked() {
+// removeExpired removes old conflicts. The caller holds p.mu.
+func (p *PrimaryConflicts) removeExpired() {
 	maps.DeleteFunc(p.all, func(_ string, c loggedConflict) bool { return time.Since(c.LastSeen) >= conflictTimeout })
 }
 
@@ -166,7 +165,7 @@ func (p *PrimaryConflicts) sweepLocked() {
 func (p *PrimaryConflicts) List() []PrimaryConflict {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.sweepLocked()
+	p.removeExpired()
 	var out []PrimaryConflict
 	for _, c := range p.all {
 		out = append(out, c.PrimaryConflict)

@@ -75,7 +75,7 @@ type components struct {
 
 	lan, wan  *gossip.Pool
 	conflicts *federation.PrimaryConflicts
-	tagger    *federation.GatewayTagger
+	runTags   func(ctx context.Context) error // keeps the gateway tag up to date
 	contacts  *contacts
 	group     *group
 	operator  *operator.Service // also maintains the membership of the Raft group
@@ -239,11 +239,8 @@ func (c *components) buildGossip(*tlsutil.Identity) error {
 		return err
 	}
 
-	c.tagger, err = federation.NewGatewayTagger(federation.GatewayTaggerConfig{
-		Backend: c.store, WAN: c.wan, Tags: wan.Tags, Logger: c.logger,
-	})
-	if err != nil {
-		return err
+	c.runTags = func(ctx context.Context) error {
+		return federation.RunGatewayTags(ctx, c.store, c.wan, wan.Tags, c.logger)
 	}
 	c.contacts = &contacts{
 		node: c.cfg.Node, dc: c.cfg.DC, path: filepath.Join(c.cfg.DataDir, "servers.json"),
@@ -401,7 +398,7 @@ func (c *components) run(ctx context.Context) error {
 	defer context.AfterFunc(lctx, stopUpper)() // the network failed
 	upper, uctx := errgroup.WithContext(uctx)
 	for _, run := range []func(context.Context) error{
-		c.lan.Run, c.wan.Run, c.addressBook.Run, c.network.prober.Run, c.joiner.Run, c.tagger.Run, c.keyring.Run,
+		c.lan.Run, c.wan.Run, c.addressBook.Run, c.network.prober.Run, c.joiner.Run, c.runTags, c.keyring.Run,
 		c.contacts.run, c.group.runJoin, c.group.runBootstrap, c.watchStore, c.awaitLoaded, c.source.Run, c.applyUpdates,
 	} {
 		upper.Go(func() error { return run(uctx) })

@@ -191,7 +191,7 @@ func attempts(dc1, dc2 *site) (all []attempt) {
 
 	// Only the servers of a datacenter, and operators, may write its federation
 	// state.
-	add(dc1, denied, "may not write the federation state of dc2: a server writes that of its own datacenter only", "upsert dc2",
+	add(dc1, denied, "may not write the federation state of dc2: a server may write only the state of its own datacenter", "upsert dc2",
 		apply(upsert, "dc2"), "server/dc3/srv1", "server/dc1/srv1")
 	add(dc1, denied, "may not call /wanfed.v1.FederationService/Apply: its certificate's role is", "upsert dc2", apply(upsert, "dc2"), ofOthers...)
 	add(dc1, denied, "may not call", "delete dc2", apply(del, "dc2"), ofOthers...)
