@@ -16,11 +16,11 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// TestApplyAll checks that entries applied together have the same results, and
-// lead to the same state, as entries applied one by one.
+// TestApplyAll checks that ApplyAll has the same results, and leads to the same
+// state, as an Apply of each entry.
 func TestApplyAll(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
-	one, all := NewState(), NewState()
+	one, all := NewState(), NewState() // changed by Apply and by ApplyAll
 	defer one.Close()
 	defer all.Close()
 	var known []*pb.Resource
@@ -31,7 +31,7 @@ func TestApplyAll(t *testing.T) {
 			index++
 			e := &Entry{Index: index}
 			for range 1 + rnd.IntN(3)*rnd.IntN(2) {
-				e.Ops = append(e.Ops, anyOp(t, rnd, known))
+				e.Ops = append(e.Ops, randomOp(t, rnd, known))
 			}
 			alone := Entry{Index: index, Ops: proto.CloneOf(&pb.Batch{Ops: e.Ops}).Ops}
 			alone.Resources, alone.Err = one.Apply(index, alone.Ops)
@@ -47,11 +47,11 @@ func TestApplyAll(t *testing.T) {
 			together = append(together, e)
 			defer func() {
 				if (alone.Err == nil) != (e.Err == nil) || alone.Err != nil && alone.Err.Error() != e.Err.Error() {
-					t.Errorf("ApplyAll() of entry %d = %v, want %v as with Apply()", e.Index, e.Err, alone.Err)
+					t.Errorf("ApplyAll() of entry %d = %v, want %v", e.Index, e.Err, alone.Err)
 				}
 				for i, r := range alone.Resources {
 					if !proto.Equal(r, e.Resources[i]) {
-						t.Errorf("ApplyAll() of entry %d:\ngot  %v\nwant %v", e.Index, e.Resources[i], r)
+						t.Errorf("ApplyAll() of entry %d stores %v\nwant %v", e.Index, e.Resources[i], r)
 					}
 				}
 			}()
@@ -59,7 +59,7 @@ func TestApplyAll(t *testing.T) {
 		all.ApplyAll(together)
 	}
 	if refused < 100 {
-		t.Fatalf("%d entries failed, want more", refused)
+		t.Fatalf("failed entries = %d, want at least 100", refused)
 	}
 	a, b := new(bytes.Buffer), new(bytes.Buffer)
 	if _, err := one.Snapshot().WriteTo(a); err != nil {
@@ -73,26 +73,30 @@ func TestApplyAll(t *testing.T) {
 	if err := errors.Join(erra, errb); err != nil {
 		t.Fatal(err)
 	}
-	same(t, ra, rb)
+	checkEqual(t, rb, ra)
 }
 
-func same(t *testing.T, a, b *Snapshot) {
+// checkEqual checks that two snapshots have the same index, resources and
+// deletions.
+func checkEqual(t *testing.T, got, want *Snapshot) {
 	t.Helper()
-	if a.index != b.index || a.tables.owned.Len() != b.tables.owned.Len() {
-		t.Fatalf("index %d, %d owned resources; want %d, %d", b.index, b.tables.owned.Len(), a.index, a.tables.owned.Len())
+	if got.index != want.index || got.tables.owned.Len() != want.tables.owned.Len() {
+		t.Fatalf("index = %d with %d owned resources, want %d with %d",
+			got.index, got.tables.owned.Len(), want.index, want.tables.owned.Len())
 	}
 	equal := func(a, b *pb.Resource) bool { return proto.Equal(a, b) }
-	if got, want := b.tables.resources.Items(), a.tables.resources.Items(); !slices.EqualFunc(got, want, equal) {
+	if got, want := got.tables.resources.Items(), want.tables.resources.Items(); !slices.EqualFunc(got, want, equal) {
 		t.Errorf("resources = %v, want %v", got, want)
 	}
 	sameDeletion := func(a, b *deletion) bool { return a.index == b.index && proto.Equal(a.id, b.id) }
-	if got, want := b.tables.oldest.Values(), a.tables.oldest.Values(); !slices.EqualFunc(got, want, sameDeletion) {
+	if got, want := got.tables.oldest.Values(), want.tables.oldest.Values(); !slices.EqualFunc(got, want, sameDeletion) {
 		t.Errorf("deletions = %v, want %v", got, want)
 	}
 }
 
-// anyOp returns a random op on one of few names. It may fail.
-func anyOp(t *testing.T, rnd *rand.Rand, known []*pb.Resource) *pb.Op {
+// randomOp returns a random op on one of few names. The op may be refused.
+// known are stored resources.
+func randomOp(t *testing.T, rnd *rand.Rand, known []*pb.Resource) *pb.Op {
 	r := thing(t, "n"+strconv.Itoa(rnd.IntN(12)))
 	expect := resource.AnyVersion
 	if len(known) > 0 {

@@ -15,8 +15,7 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// things returns ops that create n resources, which owner owns unless it is
-// nil.
+// things returns ops that create n resources with that owner, which may be nil.
 func things(t testing.TB, prefix string, n int, owner *pb.ID) []*pb.Op {
 	t.Helper()
 	var ops []*pb.Op
@@ -31,6 +30,7 @@ func things(t testing.TB, prefix string, n int, owner *pb.ID) []*pb.Op {
 	return ops
 }
 
+// count returns the number of resources of a type.
 func count(t testing.TB, b resource.Backend, typ *pb.Type) int {
 	t.Helper()
 	all, _, err := b.List(t.Context(), resource.Eventual, resource.Query{Type: typ})
@@ -40,8 +40,8 @@ func count(t testing.TB, b resource.Backend, typ *pb.Type) int {
 	return len(all)
 }
 
-// TestCommit_CascadeLimit checks that a step deletes no more owned resources
-// than its limit, and leaves tombstones for the owners of the rest.
+// TestCommit_CascadeLimit checks that a commit deletes at most MaxCascade owned
+// resources, and stores tombstones for the owners of the remaining resources.
 func TestCommit_CascadeLimit(t *testing.T) {
 	b := New()
 	defer b.Close()
@@ -59,10 +59,10 @@ func TestCommit_CascadeLimit(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := before - count(t, b, testType); got != 3+resource.MaxCascade {
-		t.Errorf("one step deleted %d resources, want 3 owners and MaxCascade owned ones", got)
+		t.Errorf("resources deleted by one commit = %d, want 3 owners and %d owned resources", got, resource.MaxCascade)
 	}
 	if got := count(t, b, resource.TombstoneType); got != 2 {
-		t.Errorf("%d tombstones, want 2", got)
+		t.Errorf("tombstones = %d, want 2", got)
 	}
 	for count(t, b, resource.TombstoneType) > 0 {
 		if _, err := resource.ReapOnce(t.Context(), b, slog.New(slog.DiscardHandler)); err != nil {
@@ -106,7 +106,7 @@ func TestApply_Deterministic(t *testing.T) {
 			t.Fatal(err)
 		}
 		if since, ok := resource.Terminating(r); !ok || !since.Equal(resource.TimeOf(next.Id.Uid).Truncate(time.Second)) {
-			t.Errorf("Terminating() = %v, %v, want the time when its owner was replaced", ok, since)
+			t.Errorf("Terminating() = %v, %v, want %v, true", since, ok, resource.TimeOf(next.Id.Uid).Truncate(time.Second))
 		}
 		for typ, want := range map[*pb.Type]int{testType: 2, resource.TombstoneType: 1} {
 			all, _, err := s.List(t.Context(), resource.Query{Type: typ})
@@ -120,6 +120,6 @@ func TestApply_Deterministic(t *testing.T) {
 		}
 	}
 	if !slices.EqualFunc(states[0], states[1], func(a, b *pb.Resource) bool { return proto.Equal(a, b) }) {
-		t.Errorf("states of the same log differ:\n%v\n%v", states[0], states[1])
+		t.Errorf("second state of the log = %v\nwant %v", states[1], states[0])
 	}
 }

@@ -14,8 +14,8 @@ func TestConformance(t *testing.T) {
 	resourcetest.Run(t, func(t *testing.T) resourcetest.Target { return target(t, resourcetest.NewStore()) })
 }
 
-// target returns s as a target. Restart moves the data to a new store in a
-// snapshot.
+// target returns a conformance target for s. Restart restores a snapshot of s
+// in a new store.
 func target(t *testing.T, s *resourcetest.Store) resourcetest.Target {
 	t.Cleanup(s.Close)
 	return resourcetest.Target{

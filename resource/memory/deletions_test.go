@@ -11,6 +11,7 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
+// indexOf returns the index of a query.
 func (s *Store) indexOf(t testing.TB, q resource.Query) uint64 {
 	t.Helper()
 	q.Type = testType
@@ -42,7 +43,7 @@ func TestDeletions_DropOldest(t *testing.T) {
 	if first <= kept {
 		t.Fatalf("index of the deletion = %d, want more than %d", first, kept)
 	}
-	moved, last := 0, kept
+	rises, last := 0, kept // of the index of the unchanged resource
 	for n := 0; n < maxDeletions+1024; n += 512 {
 		var names []string
 		for i := range 512 {
@@ -52,20 +53,20 @@ func TestDeletions_DropOldest(t *testing.T) {
 		del(names...)
 		if now := s.indexOf(t, resource.Query{Name: "kept"}); now != last {
 			last = now
-			moved++
+			rises++
 		}
 	}
-	if moved != 1 {
-		t.Errorf("the index of an unchanged resource rose %d times, want 1", moved)
+	if rises != 1 {
+		t.Errorf("the index of an unchanged resource rose %d times, want 1", rises)
 	}
 	if d := s.published.Load(); d.deletions.Len() > maxDeletions || d.oldest.Len() != d.deletions.Len() {
-		t.Errorf("%d deletions, %d by age, want the same and at most %d", d.deletions.Len(), d.oldest.Len(), maxDeletions)
+		t.Errorf("deletions = %d, by age = %d, want equal numbers of at most %d", d.deletions.Len(), d.oldest.Len(), maxDeletions)
 	}
 	if now := s.indexOf(t, resource.Query{Name: "first"}); now < first || now != last {
 		t.Errorf("index of a dropped deletion = %d, was %d, want the floor of the type, %d", now, first, last)
 	}
 
-	// A restored snapshot has the same indexes.
+	// A restored snapshot must have the same indexes.
 	restored := NewState()
 	defer restored.Close()
 	if err := restored.Restore(bytes.NewReader(snapshotOf(t, s))); err != nil {

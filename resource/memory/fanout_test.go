@@ -15,9 +15,9 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// BenchmarkFanout writes while watches wait in Next: all for the same name, or
-// each for another. It reports the time of a write, the latency of the events,
-// and the memory of a watch.
+// BenchmarkFanout writes while watches wait in Next. All watches are for one
+// name, or each watch is for another name. The benchmark reports the time of a
+// write, the latency of the events, and the memory of a watch.
 func BenchmarkFanout(b *testing.B) {
 	for _, same := range []bool{true, false} {
 		for _, n := range []int{1, 1000, 10_000} {

@@ -19,12 +19,13 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
+// snapshotOf returns an encoded snapshot of s.
 func snapshotOf(t testing.TB, s *Store) []byte {
 	t.Helper()
 	var b bytes.Buffer
 	n, err := s.Snapshot().WriteTo(&b)
 	if err != nil || n != int64(b.Len()) {
-		t.Fatalf("WriteTo() = %d of %d bytes, %v", n, b.Len(), err)
+		t.Fatalf("WriteTo() = %d, %v, want %d, nil", n, err, b.Len())
 	}
 	return b.Bytes()
 }
@@ -55,7 +56,7 @@ func TestSnapshot(t *testing.T) {
 	}
 	for i := range want {
 		if !proto.Equal(got[i], want[i]) {
-			t.Errorf("got  %v\nwant %v", got[i], want[i])
+			t.Errorf("restored resource = %v\nwant %v", got[i], want[i])
 		}
 	}
 	put(t, into, "next")
@@ -70,7 +71,7 @@ type oneByteReader struct{ r io.Reader }
 func (o oneByteReader) Read(p []byte) (int, error) { return o.r.Read(p[:min(1, len(p))]) }
 
 // TestRestore_EndsWatches checks that a restore ends watches and waits, and
-// that no index falls.
+// lowers no index.
 func TestRestore_EndsWatches(t *testing.T) {
 	s := New()
 	defer s.Close()
@@ -94,25 +95,25 @@ func TestRestore_EndsWatches(t *testing.T) {
 		t.Errorf("Next() after Restore() = %v, want ErrWatchReset", err)
 	}
 	if n, err := drain(t, midSnapshot); n != 0 || !errors.Is(err, resource.ErrWatchReset) {
-		t.Errorf("watch that was reading its snapshot has %d events, %v, want none, ErrWatchReset", n, err)
+		t.Errorf("drain() of a watch within its snapshot = %d, %v, want 0, ErrWatchReset", n, err)
 	}
 	all, after, _ := s.List(t.Context(), resource.Strong, resource.Query{Type: testType})
 	if len(all) != 1 || after <= before {
-		t.Errorf("after Restore(): %d resources, index %d, want 1 and more than %d", len(all), after, before)
+		t.Errorf("List() after Restore() has %d resources, index %d, want 1, index above %d", len(all), after, before)
 	}
 	put(t, s, "d")
 	if _, last, _ := s.List(t.Context(), resource.Strong, resource.Query{Type: testType}); last <= after {
 		t.Errorf("index of the next write = %d, want more than %d", last, after)
 	}
 
-	// A restore of the present state changes no index.
+	// A restore of the current state must not change the index.
 	same := snapshotOf(t, s)
 	_, before, _ = s.List(t.Context(), resource.Strong, resource.Query{Type: testType})
 	if err := s.Restore(bytes.NewReader(same)); err != nil {
 		t.Fatal(err)
 	}
 	if _, after, _ := s.List(t.Context(), resource.Strong, resource.Query{Type: testType}); after != before {
-		t.Errorf("Restore() of the present state moved the index from %d to %d", before, after)
+		t.Errorf("index after Restore() of the current state = %d, want %d", after, before)
 	}
 }
 
@@ -125,7 +126,7 @@ func TestRestore_Invalid(t *testing.T) {
 	good := snapshotOf(t, s)
 	into := New()
 	defer into.Close()
-	put(t, into, "mine")
+	put(t, into, "present")
 	w := open(t, into)
 	drain(t, w)
 	for n := range good {
@@ -133,9 +134,9 @@ func TestRestore_Invalid(t *testing.T) {
 			t.Fatalf("Restore() of the first %d of %d bytes = nil, want an error", n, len(good))
 		}
 	}
-	for what, bad := range map[string][]byte{
+	for name, bad := range map[string][]byte{
 		"more after the end": append(bytes.Clone(good), 'x'),
-		"foreign":            []byte("PK\x03\x04 something else entirely, longer than the magic"),
+		"another format":     []byte("PK\x03\x04 something else entirely, longer than the magic"),
 		"unknown kind":       append([]byte(snapshotMagic+"I\x01\x05"), 'Z', 0),
 		"huge record":        append([]byte(snapshotMagic+"I\x01\x05R"), 0xff, 0xff, 0xff, 0xff, 0xff, 0x01),
 		"index above store":  append([]byte(snapshotMagic+"I\x01\x05T"), 0x01, 0x09),
@@ -143,14 +144,14 @@ func TestRestore_Invalid(t *testing.T) {
 		"wrong count":        []byte(snapshotMagic + "I\x01\x05E\x01\x07"),
 	} {
 		if err := into.Restore(bytes.NewReader(bad)); err == nil || !strings.HasPrefix(err.Error(), "restore snapshot: ") {
-			t.Errorf("Restore() of %s = %v, want an error", what, err)
+			t.Errorf("Restore(%s) = %v, want an error that begins with \"restore snapshot: \"", name, err)
 		}
 	}
-	if all, _, _ := into.List(t.Context(), resource.Strong, resource.Query{Type: testType}); len(all) != 1 || all[0].Id.Name != "mine" {
-		t.Errorf("resources after an invalid snapshot = %v, want those before", all)
+	if all, _, _ := into.List(t.Context(), resource.Strong, resource.Query{Type: testType}); len(all) != 1 || all[0].Id.Name != "present" {
+		t.Errorf("List() after an invalid snapshot = %v, want only \"present\"", all)
 	}
 	if n, err := drain(t, w); n != 0 || err != nil {
-		t.Errorf("watch has %d events, %v, want none", n, err)
+		t.Errorf("drain() after an invalid snapshot = %d, %v, want 0, nil", n, err)
 	}
 }
 
@@ -175,8 +176,8 @@ func stored(t testing.TB) map[string]*pb.Resource {
 	with("tenancy", func(r *pb.Resource) { r.Id.Tenancy = &pb.Tenancy{Partition: "p", Namespace: "n"} })
 	with("half a tenancy", func(r *pb.Resource) { r.Id.Tenancy = &pb.Tenancy{Namespace: "n"} })
 	with("no tenancy", func(r *pb.Resource) { r.Id.Tenancy = nil })
-	with("own words", func(r *pb.Resource) { r.Id.Uid, r.Generation, r.Version = "u", "g", "v1" })
-	with("nothing optional", func(r *pb.Resource) { r.Generation, r.Version = "", "" })
+	with("own identifiers", func(r *pb.Resource) { r.Id.Uid, r.Generation, r.Version = "u", "g", "v1" })
+	with("no optional field", func(r *pb.Resource) { r.Generation, r.Version = "", "" })
 	with("small letters", func(r *pb.Resource) { r.Id.Uid = strings.ToLower(r.Id.Uid) })
 	with("above 128 bits", func(r *pb.Resource) { r.Id.Uid = "8" + r.Id.Uid[1:] })
 	with("zero uid", func(r *pb.Resource) { r.Id.Uid, r.Generation = strings.Repeat("0", 26), "7"+strings.Repeat("Z", 25) })
@@ -202,8 +203,8 @@ func stored(t testing.TB) map[string]*pb.Resource {
 	return all
 }
 
-// TestRestore_AllForms restores resources in protobuf's own encoding, which all
-// versions of wanfed write.
+// TestRestore_AllForms restores resources of all forms in the encoding of
+// protobuf, which all versions of wanfed write.
 func TestRestore_AllForms(t *testing.T) {
 	all := stored(t)
 	var in bytes.Buffer
@@ -215,7 +216,7 @@ func TestRestore_AllForms(t *testing.T) {
 		r.Id.Name = name
 		e.resource(r)
 		n++
-		if n%2 == 0 { // the second of two records counts
+		if n%2 == 0 { // a second record of a resource replaces the first
 			e.resource(r)
 			n++
 		}
@@ -234,9 +235,9 @@ func TestRestore_AllForms(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, want := range all {
-		for what, from := range map[string]*Store{"restored": s, "saved and restored": again} {
+		for restores, from := range []*Store{s, again} {
 			if got, err := from.Read(t.Context(), resource.Strong, want.Id); err != nil || !proto.Equal(got, want) {
-				t.Errorf("resource with %s, %s: Read() = %v, %v\nwant %v", name, what, got, err, want)
+				t.Errorf("Read(%s) after %d restores = %v, %v\nwant %v", name, restores+1, got, err, want)
 			}
 		}
 	}
@@ -255,21 +256,20 @@ func FuzzRestore(f *testing.F) {
 		totals, scanned := ScanSnapshot(bytes.NewReader(in))
 		restored := s.Restore(bytes.NewReader(in))
 		if scanned == nil && restored != nil {
-			t.Fatalf("ScanSnapshot() = nil, but Restore() = %v", restored)
+			t.Fatalf("Restore() = %v, want nil as ScanSnapshot()", restored)
 		}
 		if restored != nil {
 			return
 		}
 		if scanned == nil {
 			if _, err := s.Rebase(io.Discard, bytes.NewReader(in), max(totals.Index, totals.Index+1)); err != nil && totals.Index+1 > 0 {
-				t.Fatalf("ScanSnapshot() = nil, but Rebase() = %v", err)
+				t.Fatalf("Rebase() = %v, want nil as ScanSnapshot()", err)
 			}
 		}
-		// A restored state can be written to a snapshot, restored again and
-		// changed.
+		// A restored state can be saved, restored again and changed.
 		out := snapshotOf(t, s)
 		if err := s.Restore(bytes.NewReader(out)); err != nil {
-			t.Fatalf("Restore() of a snapshot of a restored state = %v", err)
+			t.Fatalf("Restore() of a snapshot of the restored state = %v, want nil", err)
 		}
 		put(t, s, "x")
 	})
@@ -300,14 +300,14 @@ func TestScanSnapshot(t *testing.T) {
 	}
 	typ := got.Types[0]
 	if typ.Type != resource.TypeString(testType) || typ.Resources != 3 || typ.Bytes <= 0 || typ.Bytes >= int64(len(data)) {
-		t.Errorf("ScanSnapshot() has type %+v of a snapshot of %d bytes", typ, len(data))
+		t.Errorf("type in ScanSnapshot() = %+v, want %s, 3 resources, less than %d bytes",
+			typ, resource.TypeString(testType), len(data))
 	}
 	if _, err := ScanSnapshot(bytes.NewReader(data[:len(data)-1])); err == nil {
 		t.Error("ScanSnapshot() of a truncated snapshot = nil, want an error")
 	}
 
-	// The same resource twice: the end record does not match what Restore
-	// stores.
+	// For a duplicate resource, the number in the end record would be wrong.
 	var twice bytes.Buffer
 	e := newRecordWriter(&twice)
 	e.number(recordIndex, 9)
@@ -318,12 +318,12 @@ func TestScanSnapshot(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := ScanSnapshot(&twice); err == nil || !strings.Contains(err.Error(), "duplicate") {
-		t.Errorf("ScanSnapshot() of a duplicate resource = %v, want an error", err)
+		t.Errorf("ScanSnapshot() of a duplicate resource = %v, want an error with \"duplicate\"", err)
 	}
 }
 
-// TestRebase checks that a rebased snapshot has the old resources with the new
-// index, and a new index for types without resources.
+// TestRebase checks that a rebased snapshot has the old resources at the new
+// index, and that types without resources have the new index too.
 func TestRebase(t *testing.T) {
 	s := New()
 	defer s.Close()
@@ -339,12 +339,12 @@ func TestRebase(t *testing.T) {
 	if size, err := s.Rebase(&b, bytes.NewReader(old), index); err != nil || size != int64(b.Len()) {
 		t.Fatalf("Rebase() = %d, %v, want %d, nil", size, err, b.Len())
 	}
-	// A type that was first written after the Rebase.
+	// The first write of this type is after Rebase.
 	late := &pb.Type{Group: "test", GroupVersion: "v1", Kind: "Late"}
 	if _, err := s.Commit(t.Context(), resource.PutOp(&pb.Resource{Id: &pb.ID{Type: late, Name: "x", Uid: "u2"}}, "")); err != nil {
 		t.Fatal(err)
 	}
-	for _, into := range []*Store{s, New()} { // one with earlier state, and one without
+	for _, into := range []*Store{s, New()} { // a store with resources, and an empty store
 		defer into.Close()
 		if err := into.Restore(bytes.NewReader(b.Bytes())); err != nil {
 			t.Fatal(err)
@@ -357,14 +357,14 @@ func TestRebase(t *testing.T) {
 			w := proto.CloneOf(w)
 			w.Version, w.ModifyIndex = "1000000", index
 			if !proto.Equal(got[i], w) {
-				t.Errorf("got  %v\nwant %v", got[i], w)
+				t.Errorf("rebased resource = %v\nwant %v", got[i], w)
 			}
 		}
 		if into.Index() != index {
 			t.Errorf("Index() = %d, want %d", into.Index(), index)
 		}
 		if _, at, err := into.List(t.Context(), resource.Strong, resource.Query{Type: late}); err != nil || into == s && at != index {
-			t.Errorf("index of the later type = %d, %v", at, err)
+			t.Errorf("List() of the later type has index %d, %v, want %d for the store that has the type", at, err, index)
 		}
 		if gone, at, err := into.List(t.Context(), resource.Strong, resource.Query{Type: other}); err != nil || len(gone) > 0 || at != index {
 			t.Errorf("List() of the other type has %d resources, index %d, %v, want none, index %d", len(gone), at, err, index)
@@ -378,6 +378,6 @@ func TestRebase(t *testing.T) {
 	}
 	again, err := ScanSnapshot(bytes.NewReader(b.Bytes()))
 	if err != nil || !slices.Equal([]int{again.Resources, int(again.Index)}, []int{2, index}) {
-		t.Errorf("ScanSnapshot() of the rebased snapshot = %+v, %v", again, err)
+		t.Errorf("ScanSnapshot() of the rebased snapshot = %+v, %v, want 2 resources at %d", again, err, index)
 	}
 }

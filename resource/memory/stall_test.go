@@ -31,6 +31,7 @@ func changeOther(t *testing.T, s *Store, n int) {
 	}
 }
 
+// next reads one event.
 func next(t *testing.T, w *watch) {
 	t.Helper()
 	if _, err := w.Next(t.Context()); err != nil {
@@ -44,8 +45,8 @@ func hasSnapshot(w *watch) bool {
 	return w.snapshot != nil
 }
 
-// newStallStore returns a store of 100 resources in which a watch may miss
-// limit changes while it reads its snapshot.
+// newStallStore returns a store of 100 resources. A watch that stops reading
+// its snapshot ends after more than limit changes.
 func newStallStore(t *testing.T, limit int) *Store {
 	t.Helper()
 	s := New()
@@ -58,8 +59,8 @@ func newStallStore(t *testing.T, limit int) *Store {
 }
 
 // TestWatch_StalledSnapshot checks that a watch that stops reading its snapshot
-// is cut off when much has changed. It then keeps nothing alive, even if Next
-// is not called again. A watch that reads on is not cut off.
+// is cut off after many changes. The watch then releases its memory, even if
+// Next is not called again. A watch that continues to read is not cut off.
 func TestWatch_StalledSnapshot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const limit = 20
@@ -71,29 +72,31 @@ func TestWatch_StalledSnapshot(t *testing.T) {
 		old := weak.Make(replaced)
 		replaced = nil
 		stalled, reading := open(t, s), open(t, s)
-		put(t, s, "n50") // only the snapshots have the old resource now
+		put(t, s, "n50") // now only the snapshots refer to the old resource
 		next(t, stalled)
 		next(t, reading)
 		changeOther(t, s, limit)
 		time.Sleep(stallTimeout + time.Second)
 		if !hasSnapshot(stalled) || !hasSnapshot(reading) {
-			t.Error("a watch was cut off within stallTimeout of its last read")
+			t.Errorf("within stallTimeout: stalled watch has a snapshot: %t, reading watch: %t, want true, true",
+				hasSnapshot(stalled), hasSnapshot(reading))
 		}
 		next(t, reading)
 		changeOther(t, s, limit+1)
 		time.Sleep(stallTimeout)
 		if hasSnapshot(stalled) || !hasSnapshot(reading) {
-			t.Errorf("stalled watch has a snapshot: %t, reading watch: %t; want false, true", hasSnapshot(stalled), hasSnapshot(reading))
+			t.Errorf("after stallTimeout: stalled watch has a snapshot: %t, reading watch: %t, want false, true",
+				hasSnapshot(stalled), hasSnapshot(reading))
 		}
 		if _, err := stalled.Next(t.Context()); !errors.Is(err, resource.ErrWatchReset) {
 			t.Errorf("Next() of the stalled watch = %v, want ErrWatchReset", err)
 		}
 		if n, err := drain(t, reading); n != 98+1+2 || err != nil {
-			t.Errorf("the reading watch has %d more events, %v; want 101", n, err)
+			t.Errorf("drain() of the reading watch = %d, %v, want 101, nil", n, err)
 		}
 		runtime.GC()
-		if old.Value() != nil {
-			t.Error("the replaced resource is still in memory")
+		if got := old.Value(); got != nil {
+			t.Errorf("replaced resource = %v, want nil after garbage collection", got)
 		}
 		runtime.KeepAlive(stalled)
 	})
@@ -110,7 +113,7 @@ func TestWatch_StalledWithoutChanges(t *testing.T) {
 		changeOther(t, s, limit)
 		time.Sleep(time.Hour)
 		if n, err := drain(t, w); n != 101 || err != nil {
-			t.Errorf("watch has %d events, %v; want 101", n, err)
+			t.Errorf("drain() = %d, %v, want 101, nil", n, err)
 		}
 	})
 }

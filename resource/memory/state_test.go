@@ -43,7 +43,7 @@ func TestClose(t *testing.T) {
 	}
 }
 
-// TestApply checks that Apply takes rising indexes, and applies all ops or
+// TestApply checks that Apply requires rising indexes, and applies all ops or
 // none.
 func TestApply(t *testing.T) {
 	s := NewState()
@@ -96,8 +96,8 @@ func BenchmarkCommit(b *testing.B) {
 	}
 }
 
-// TestState_MemoryPerResource bounds the memory of a resource with 256 bytes of
-// data, with its place in the tables.
+// TestState_MemoryPerResource checks the memory of a resource with 256 bytes of
+// data, including its entries in the tables.
 func TestState_MemoryPerResource(t *testing.T) {
 	const count, limit = 50_000, 740
 	var s *Store
@@ -122,8 +122,7 @@ func TestState_MemoryPerResource(t *testing.T) {
 	}
 }
 
-// TestList_SharesResources checks that lists share the resources that did not
-// change between them.
+// TestList_SharesResources checks that two lists share an unchanged resource.
 func TestList_SharesResources(t *testing.T) {
 	s := New()
 	defer s.Close()
@@ -139,14 +138,14 @@ func TestList_SharesResources(t *testing.T) {
 	put(t, s, "b")
 	after := list()
 	if before[0] != after[0] {
-		t.Error("two lists have different copies of an unchanged resource")
+		t.Errorf("unchanged resource in two lists = %p, %p, want one address", before[0], after[0])
 	}
 	if after[1].ModifyIndex <= before[1].ModifyIndex {
 		t.Errorf("index after a write = %d, want more than %d", after[1].ModifyIndex, before[1].ModifyIndex)
 	}
 }
 
-// allocated returns how many bytes f leaves in memory.
+// allocated returns the number of bytes that are in use after f but not before.
 func allocated(f func()) uint64 {
 	live := func() uint64 {
 		var m runtime.MemStats

@@ -18,6 +18,7 @@ import (
 
 var testType = &pb.Type{Group: "test", GroupVersion: "v1", Kind: "Thing"}
 
+// thing returns a resource with that name.
 func thing(t testing.TB, name string) *pb.Resource {
 	t.Helper()
 	r, err := resource.NewNamed(testType, name, resource.CheckUTF8Name, &pb.Node{Node: name})
@@ -27,6 +28,7 @@ func thing(t testing.TB, name string) *pb.Resource {
 	return r
 }
 
+// put stores a new resource for each name.
 func put(t testing.TB, s *Store, names ...string) {
 	t.Helper()
 	for _, name := range names {
@@ -36,6 +38,7 @@ func put(t testing.TB, s *Store, names ...string) {
 	}
 }
 
+// open opens a watch for all resources of testType.
 func open(t testing.TB, s *Store) *watch {
 	t.Helper()
 	w, err := s.Watch(resource.Query{Type: testType})
@@ -46,8 +49,8 @@ func open(t testing.TB, s *Store) *watch {
 	return w.(*watch)
 }
 
-// drain takes events until the watch would wait or fails, and returns their
-// number.
+// drain takes events until the watch would wait or ends. It returns the number
+// of events.
 func drain(t testing.TB, w *watch) (n int, err error) {
 	t.Helper()
 	for {
@@ -61,7 +64,7 @@ func drain(t testing.TB, w *watch) (n int, err error) {
 	}
 }
 
-// TestWatch_Slow checks that a watch which stops reading is cut off at the
+// TestWatch_Slow checks that a watch that stops reading is cut off at the
 // limit.
 func TestWatch_Slow(t *testing.T) {
 	s := New()
@@ -72,10 +75,10 @@ func TestWatch_Slow(t *testing.T) {
 	for i := range 100 {
 		put(t, s, "n"+strconv.Itoa(i))
 		if _, err := drain(t, quick); err != nil {
-			t.Fatalf("watch that keeps up = %v, want no error", err)
+			t.Fatalf("drain() of the quick watch = %v, want nil", err)
 		}
 		if n := slow.topic.events; n > 10 {
-			t.Fatalf("%d events retained, want at most 10", n)
+			t.Fatalf("retained events = %d, want at most 10", n)
 		}
 	}
 	for range 2 {
@@ -84,12 +87,12 @@ func TestWatch_Slow(t *testing.T) {
 		}
 	}
 	if _, err := drain(t, open(t, s)); err != nil {
-		t.Errorf("new watch = %v, want no error", err)
+		t.Errorf("drain() of a new watch = %v, want nil", err)
 	}
 }
 
-// TestWatch_HugeCommit checks that a commit above the limit reaches a watch
-// that has read everything before.
+// TestWatch_HugeCommit checks that a watch without unread events receives a
+// commit above the limit.
 func TestWatch_HugeCommit(t *testing.T) {
 	s := New()
 	defer s.Close()
@@ -104,12 +107,12 @@ func TestWatch_HugeCommit(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n, err := drain(t, w); n != 50 || err != nil {
-		t.Errorf("watch has %d events, %v, want 50", n, err)
+		t.Errorf("drain() = %d, %v, want 50, nil", n, err)
 	}
 }
 
-// TestTopic_ReleasesEvents checks that a topic releases events that all
-// followers have read, and ends with its last follower.
+// TestTopic_ReleasesEvents checks that a topic releases the events that all
+// followers have read, and is deleted with its last follower.
 func TestTopic_ReleasesEvents(t *testing.T) {
 	s := New()
 	defer s.Close()
@@ -117,24 +120,25 @@ func TestTopic_ReleasesEvents(t *testing.T) {
 	drain(t, a)
 	put(t, s, "x", "y")
 	if n, err := drain(t, a); n != 2 || err != nil {
-		t.Errorf("watch has %d events, %v, want 2", n, err)
+		t.Errorf("drain() = %d, %v, want 2, nil", n, err)
 	}
 	if a.topic != b.topic || a.topic.events != 2 || s.retained.Load() == 0 {
-		t.Errorf("%d events of %d bytes retained for the other watch, want 2", a.topic.events, s.retained.Load())
+		t.Errorf("retained for the other watch: %d events of %d bytes, want 2", a.topic.events, s.retained.Load())
 	}
 	a.Close()
 	a.Close()
 	b.Close()
 	if k := s.types[a.sel.typ]; b.topic.events != 0 || b.topic.bytes != 0 || s.retained.Load() != 0 || len(k.topics) != 0 || len(k.lengths) != 0 {
-		t.Errorf("without watches %d events of %d bytes retained, type %+v, want none", b.topic.events, s.retained.Load(), k)
+		t.Errorf("retained without watches: %d events of %d bytes, type %+v, want none", b.topic.events, s.retained.Load(), k)
 	}
 	put(t, s, "z")
 	if n, err := drain(t, open(t, s)); n != 4 || err != nil {
-		t.Errorf("new watch has %d events, %v, want 3 upserts and end-of-snapshot", n, err)
+		t.Errorf("drain() of a new watch = %d, %v, want 3 upserts and the end of the snapshot", n, err)
 	}
 }
 
-// TestWatch_SlowBytes checks the limits in bytes, of one topic and of all.
+// TestWatch_SlowBytes checks the limits in bytes of one topic and of all
+// topics.
 func TestWatch_SlowBytes(t *testing.T) {
 	for name, limit := range map[string]func(*limits){
 		"topic": func(l *limits) { l.bytes = 40_000 },
@@ -155,21 +159,21 @@ func TestWatch_SlowBytes(t *testing.T) {
 					t.Fatal(err)
 				}
 				if n := s.retained.Load(); n > 40_000+11_000 {
-					t.Fatalf("%d bytes retained after %d writes, want at most the limit and one event", n, i+1)
+					t.Fatalf("retained bytes after %d writes = %d, want at most the limit and one event", i+1, n)
 				}
 			}
 			if _, err := drain(t, slow); !errors.Is(err, resource.ErrWatchReset) {
-				t.Errorf("the Next() of the slow watch = %v, want ErrWatchReset", err)
+				t.Errorf("drain() of the slow watch = %v, want ErrWatchReset", err)
 			}
 			if n := s.retained.Load(); n != 0 {
-				t.Errorf("%d bytes retained without followers, want 0", n)
+				t.Errorf("retained bytes without followers = %d, want 0", n)
 			}
 		})
 	}
 }
 
 // TestWait_Selects checks that a write wakes only waits for its name and for
-// prefixes of it.
+// prefixes of its name.
 func TestWait_Selects(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := New()
@@ -203,8 +207,49 @@ func TestWait_Selects(t *testing.T) {
 	})
 }
 
-// TestWatch_Race checks that watches which begin, lag and end during writes
-// miss no event, and release everything.
+// followUntil checks that a new watch of s misses no event. It returns false
+// when the watch was reset, and true when stop is closed.
+func followUntil(t *testing.T, s *Store, stop <-chan struct{}, yield bool) bool {
+	w, err := s.Watch(resource.Query{Type: testType})
+	if err != nil {
+		t.Errorf("Watch() = %v, want nil", err)
+		return true
+	}
+	defer w.Close()
+	last, begun := uint64(0), false
+	for {
+		ev, at, err := w.(*watch).take()
+		if errors.Is(err, resource.ErrWatchReset) {
+			return false
+		}
+		if err != nil {
+			t.Errorf("take() = %v, want nil or ErrWatchReset", err)
+			return true
+		}
+		if ev == endOfSnapshot {
+			begun = true
+		} else if begun && ev.GetUpsert() != nil { // follows the deletion of the replaced resource
+			index := resourceOf(ev).GetModifyIndex()
+			if last != 0 && index != last+1 {
+				t.Errorf("index of the event after %d = %d, want %d", last, index, last+1)
+			}
+			last = index
+		}
+		if yield {
+			runtime.Gosched()
+		}
+		if at != nil {
+			select {
+			case <-at.ready:
+			case <-stop:
+				return true
+			}
+		}
+	}
+}
+
+// TestWatch_Race checks that watches that begin, lag and end during writes miss
+// no event and release all memory.
 func TestWatch_Race(t *testing.T) {
 	s := New()
 	defer s.Close()
@@ -213,45 +258,7 @@ func TestWatch_Race(t *testing.T) {
 	stop := make(chan struct{})
 	for n := range 8 {
 		followers.Go(func() {
-			for resets := 0; ; {
-				w, err := s.Watch(resource.Query{Type: testType})
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				last, begun := uint64(0), false
-				for {
-					ev, at, err := w.(*watch).take()
-					if errors.Is(err, resource.ErrWatchReset) {
-						resets++
-						break
-					}
-					if err != nil {
-						t.Error(err)
-						return
-					}
-					if ev == endOfSnapshot {
-						begun = true
-					} else if begun && ev.GetUpsert() != nil { // each comes with the deletion of the former resource
-						index := resourceOf(ev).GetModifyIndex()
-						if last != 0 && index != last+1 {
-							t.Errorf("event of index %d after %d, want the next index", index, last)
-						}
-						last = index
-					}
-					if n%2 == 0 {
-						runtime.Gosched()
-					}
-					if at != nil {
-						select {
-						case <-at.ready:
-						case <-stop:
-							w.Close()
-							return
-						}
-					}
-				}
-				w.Close()
+			for !followUntil(t, s, stop, n%2 == 0) {
 			}
 		})
 	}
@@ -266,12 +273,12 @@ func TestWatch_Race(t *testing.T) {
 	close(stop)
 	followers.Wait()
 	if n := s.retained.Load(); n != 0 {
-		t.Errorf("%d bytes retained without followers, want 0", n)
+		t.Errorf("retained bytes without followers = %d, want 0", n)
 	}
 }
 
-// TestWait_OtherType checks that Wait and Next do not wake before a write to
-// their type.
+// TestWait_OtherType checks that Wait and Next do not return after a write of
+// another type.
 func TestWait_OtherType(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := New()
@@ -293,12 +300,12 @@ func TestWait_OtherType(t *testing.T) {
 		}
 		synctest.Wait()
 		if woken != 0 || len(errc) != 0 {
-			t.Error("write of another type ended a wait")
+			t.Errorf("after a write of another type: %d waits, %d calls returned, want 0", woken, len(errc))
 		}
 		put(t, s, "x")
 		for range 2 {
 			if err := <-errc; err != nil {
-				t.Error(err)
+				t.Errorf("Wait() or Next() = %v, want nil", err)
 			}
 		}
 		s.Close()
