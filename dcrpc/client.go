@@ -248,6 +248,18 @@ func (c *Client) replace(cc *conn, drain time.Duration) {
 	})
 }
 
+// Disconnect makes the next call to another datacenter use a new connection.
+// Calls in flight fail with codes.Canceled. It is for a datacenter that was
+// replaced by another one with the same name.
+func (c *Client) Disconnect(dc string) {
+	c.cfg.Tunnel.Disconnect(dc)
+	for _, cc := range c.all() {
+		if cc.key.dc == dc {
+			c.replace(cc, 0)
+		}
+	}
+}
+
 func (c *Client) all() []*conn {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -4,13 +4,13 @@ package federation
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/catalog"
@@ -19,34 +19,36 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// TagGateways is the name of a tag of servers in the WAN pool, the gateway tag.
-// It contains the WAN addresses of the healthy gateways in the server's
-// datacenter, separated by commas. Gossip carries the tag to members that
-// cannot receive the federation state. For example, when all gateways of the
-// primary get new addresses, servers of the primary can still dial other
-// datacenters, and the first state exchange transfers the tag. The tag needs no
-// authentication, because TLS authenticates each dialed peer.
+// TagGateways is the WAN pool tag with the WAN addresses of the healthy gateways
+// of a server's datacenter, separated by commas. Gossip carries it to every
+// reachable member, even when the federation state cannot travel. For example,
+// when all gateways of the primary get new addresses, its servers can still dial
+// out, and the first state exchange transfers the new addresses. The tag is only
+// a hint where to dial: TLS authenticates the peer.
 const TagGateways = "gw"
 
-// maxGatewayTag limits the gateway tag in bytes. All tags of a member together
-// have at most 512 bytes.
+// maxGatewayTag limits the tag in bytes. All tags of a member together have at
+// most 512 bytes.
 const maxGatewayTag = 160
 
-// formatGatewayTag returns a gateway tag with the first healthy gateways that
-// fit.
+// formatGatewayTag returns a tag with as many gateways as fit.
 func formatGatewayTag(gateways []*pb.MeshGateway) string {
-	var addrs []string
-	size := -1 // of the tag
-	for _, c := range candidatesOf(gateways, catalog.TagWAN, 0, time.Time{}) {
-		if size += 1 + len(c.addr); c.critical || size > maxGatewayTag {
+	var b strings.Builder
+	for _, addr := range candidatesOf(slices.DeleteFunc(slices.Clone(gateways), unhealthy), catalog.TagWAN, 0, never).addrs() {
+		if b.Len()+1+len(addr) > maxGatewayTag {
 			break
 		}
-		addrs = append(addrs, c.addr)
+		if b.Len() > 0 {
+			b.WriteByte(',')
+		}
+		b.WriteString(addr)
 	}
-	return strings.Join(addrs, ",")
+	return b.String()
 }
 
-// parseGatewayTag returns the valid addresses in a gateway tag.
+func unhealthy(g *pb.MeshGateway) bool { return !catalog.Healthy(g) }
+
+// parseGatewayTag returns the valid addresses in a tag.
 func parseGatewayTag(s string) []string {
 	if len(s) > maxGatewayTag {
 		return nil
@@ -60,7 +62,7 @@ func parseGatewayTag(s string) []string {
 	return out
 }
 
-// union appends to a the elements of b that a does not contain.
+// union appends the elements of b that a does not contain.
 func union(a, b []string) []string {
 	for _, s := range b {
 		if !slices.Contains(a, s) {
@@ -70,11 +72,11 @@ func union(a, b []string) []string {
 	return a
 }
 
-// tagReader collects the gateway tags of members. It caches parsed tags. Its
-// zero value is ready.
+// tagReader collects the gateway tags of members. It caches parsed tags. Its zero
+// value is ready.
 type tagReader struct {
 	parsed map[string]parsedTag // by member
-	byDC   map[string][]string  // result of the last collect
+	out    map[string][]string  // result of the last collect
 }
 
 type parsedTag struct {
@@ -82,25 +84,28 @@ type parsedTag struct {
 	addrs []string
 }
 
-// collect returns the addresses in the gateway tags of members of other
-// datacenters, by datacenter. The map is valid until the next call. Its slices
-// are immutable.
+// collect returns the addresses in the tags of other datacenters' members, by
+// datacenter. The map is valid until the next call. Its slices are immutable.
 //
-// collect includes the tag of a failed member, which may only be partitioned,
-// as long as its datacenter is the primary or hasState returns true. After an
-// operator deletes the federation state of a dead datacenter, collect omits its
-// addresses.
+// A failed member may only be partitioned. Its tag also counts as long as its
+// datacenter is part of the federation: the datacenter is the primary, or
+// state returns a federation state. After the state of a dead datacenter is
+// deleted, its addresses are not dialed any more. The tag of a member of another
+// Raft group than that of the state does not count.
 func (r *tagReader) collect(
-	members []gossip.Member, localDC, primary string, hasState func(dc string) bool,
+	members []gossip.Member, localDC, primary string, state func(dc string) *stateGateways,
 ) map[string][]string {
-	if r.byDC == nil || len(r.parsed) > 2*len(members) { // also drops the tags of former members
-		r.parsed, r.byDC = map[string]parsedTag{}, map[string][]string{}
+	if r.out == nil || len(r.parsed) > 2*len(members) { // drops members that are gone
+		r.parsed, r.out = map[string]parsedTag{}, map[string][]string{}
 	}
-	clear(r.byDC)
+	clear(r.out)
 	for _, m := range members {
 		_, dc, err := SplitWANName(m.Name)
-		if err != nil || dc == localDC || m.Status == gossip.StatusLeft ||
-			!m.Alive() && dc != primary && !hasState(dc) {
+		if err != nil || dc == localDC || m.Status == gossip.StatusLeft {
+			continue
+		}
+		st, group := state(dc), m.Tags[TagGroup]
+		if st == nil && !m.Alive() && dc != primary || st != nil && st.group != "" && group != "" && group != st.group {
 			continue
 		}
 		tag := m.Tags[TagGateways]
@@ -112,43 +117,74 @@ func (r *tagReader) collect(
 			p = parsedTag{tag, slices.Clip(parseGatewayTag(tag))}
 			r.parsed[m.Name] = p
 		}
-		if addrs := r.byDC[dc]; len(addrs) == 0 && len(p.addrs) > 0 {
-			r.byDC[dc] = p.addrs
+		if addrs := r.out[dc]; len(addrs) == 0 && len(p.addrs) > 0 {
+			r.out[dc] = p.addrs
 		} else if len(p.addrs) > 0 {
-			r.byDC[dc] = union(slices.Clip(addrs), p.addrs)
+			r.out[dc] = union(slices.Clip(addrs), p.addrs)
 		}
 	}
-	return r.byDC
+	return r.out
 }
 
-// RunGatewayTags sets the gateway tag of this server in the pool wan after
-// every change of the local gateways in b, until ctx ends. Without a healthy
-// gateway the tag does not change, because an old address may still work. tags
-// are the other tags of this server.
-func RunGatewayTags(
-	ctx context.Context, b resource.Backend, wan *gossip.Pool, tags map[string]string, logger *slog.Logger,
-) error {
+// GatewayTaggerConfig configures a GatewayTagger. All fields but Tags are
+// required.
+type GatewayTaggerConfig struct {
+	Backend resource.Backend
+	WAN     *gossip.Pool
+	// Tags are the other tags of this server.
+	Tags   map[string]string
+	Logger *slog.Logger
+}
+
+// GatewayTagger keeps TagGateways of this server up to date.
+type GatewayTagger struct{ cfg GatewayTaggerConfig }
+
+// NewGatewayTagger checks cfg.
+func NewGatewayTagger(cfg GatewayTaggerConfig) (*GatewayTagger, error) {
+	if cfg.Backend == nil || cfg.WAN == nil || cfg.Logger == nil {
+		return nil, errors.New("federation: Backend, WAN and Logger are required")
+	}
+	return &GatewayTagger{cfg: cfg}, nil
+}
+
+// Run sets the tag after every change of the local gateways, until ctx ends.
+// Without a healthy gateway the tag keeps its last value, because an old address
+// may still work.
+func (g *GatewayTagger) Run(ctx context.Context) error {
 	wake := make(chan struct{}, 1)
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	for _, typ := range []*pb.Type{catalog.NodeType, catalog.ServiceType, catalog.CheckType} {
-		wg.Go(func() { resource.Notify(ctx, b, resource.Query{Type: typ}, wake) })
+	for _, typ := range []*pb.Type{GroupType, catalog.NodeType, catalog.ServiceType, catalog.CheckType} {
+		wg.Go(func() { resource.Notify(ctx, g.cfg.Backend, resource.Query{Type: typ}, wake) })
 	}
+	published := g.cfg.Tags
 	for {
-		gateways, err := catalog.ListGateways(ctx, b)
+		gateways, err := catalog.ListGateways(ctx, g.cfg.Backend)
 		if err != nil && ctx.Err() == nil {
 			return fmt.Errorf("gateway tag: %w", err)
 		}
-		if tag := formatGatewayTag(gateways); err == nil && tag != "" && tag != tags[TagGateways] {
-			tags = maps.Clone(tags) // the pool uses the old map
+		id, err := GroupID(ctx, g.cfg.Backend)
+		if err != nil && ctx.Err() == nil {
+			return fmt.Errorf("gateway tag: %w", err)
+		}
+		tags := maps.Clone(g.cfg.Tags)
+		if tag := formatGatewayTag(gateways); tag != "" {
 			tags[TagGateways] = tag
-			if err := wan.SetTags(ctx, tags); err != nil && ctx.Err() == nil {
-				// The tag is set, but its broadcast has timed out. State
-				// exchanges carry the tag to other members.
-				logger.Debug("cannot broadcast the gateway tag", "err", err)
+		} else if old, ok := published[TagGateways]; ok {
+			tags[TagGateways] = old
+		}
+		if id != "" {
+			tags[TagGroup] = id
+		}
+		if err == nil && !maps.Equal(tags, published) {
+			if err := g.cfg.WAN.SetTags(ctx, tags); err != nil && ctx.Err() == nil {
+				// The tag is set. Only its broadcast timed out. State exchanges
+				// carry the tag to other members.
+				g.cfg.Logger.Debug("cannot broadcast the gateway tag", "err", err)
 			}
+			published = tags
 		}
 		select {
 		case <-ctx.Done():

@@ -15,42 +15,55 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/internal/netaddr"
+	"github.com/wanfed/wanfed/internal/ratelog"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// ServiceConfig configures a Service. All fields except Writable are required.
+// ServiceConfig configures a Service. All fields but Writable and Claims are
+// required.
 type ServiceConfig struct {
-	Backend   resource.Backend
-	DC        string // the local datacenter
-	PrimaryDC string // the datacenter that owns federation states
-	// Writable returns nil if states can be written here, otherwise the reason.
-	// Default: states can be written in PrimaryDC.
+	Backend resource.Backend
+	DC      string // this datacenter
+	// PrimaryDC is the datacenter that owns federation states.
+	PrimaryDC string
+	// Writable returns nil if states can be written here now, otherwise the
+	// reason. Default: states can be written in PrimaryDC.
 	Writable func() error
 	// Peer returns the identity in the caller's verified certificate.
 	Peer func(ctx context.Context) (tlsutil.Peer, error)
-	// Alive reports whether any server of a datacenter is alive in the WAN
-	// pool.
+	// Claims decides about the names of servers. Default: new Claims.
+	Claims *Claims
+	// Alive reports whether any server of a datacenter is alive in the WAN pool.
 	Alive func(dc string) bool
 	// Connect returns a client of any server of another datacenter.
 	Connect func(dc string) (pb.FederationServiceClient, error)
 	Logger  *slog.Logger
 }
 
-// Service implements pb.FederationServiceServer. Only the leader of the primary
-// accepts Apply.
+// refusalLogInterval is the minimum time between two log lines about the refused
+// claims of one server.
+const refusalLogInterval = time.Minute
+
+// Service implements pb.FederationServiceServer. Apply runs on the leader of the
+// primary: the server forwards calls there.
 type Service struct {
 	pb.UnimplementedFederationServiceServer
-	cfg ServiceConfig
+	cfg     ServiceConfig
+	refused *ratelog.Logger[string] // refused claims, by peer: certificates limit their number
 }
 
 // NewService checks cfg.
 func NewService(cfg ServiceConfig) (*Service, error) {
 	if cfg.Backend == nil || cfg.DC == "" || cfg.PrimaryDC == "" || cfg.Peer == nil || cfg.Alive == nil ||
 		cfg.Connect == nil || cfg.Logger == nil {
-		return nil, errors.New("federation: every field of ServiceConfig except Writable is required")
+		return nil, errors.New("federation: every field of ServiceConfig but Writable and Claims is required")
 	}
-	return &Service{cfg: cfg}, nil
+	if cfg.Claims == nil {
+		cfg.Claims = &Claims{}
+	}
+	return &Service{cfg: cfg, refused: ratelog.New[string](cfg.Logger, refusalLogInterval)}, nil
 }
 
 // Apply implements pb.FederationServiceServer.
@@ -80,7 +93,98 @@ func (s *Service) Apply(
 		}
 		return s.remove(ctx, dc, req.Force, peer)
 	}
-	return nil, status.Errorf(codes.InvalidArgument, "op is %v, not OP_UPSERT or OP_DELETE", req.Op)
+	return nil, status.Errorf(codes.InvalidArgument, "op is %v: not an upsert, not a delete", req.Op)
+}
+
+// Claim implements pb.FederationServiceServer.
+func (s *Service) Claim(ctx context.Context, req *pb.ClaimRequest) (*pb.ClaimResponse, error) {
+	peer, err := s.cfg.Peer(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if peer.Role != tlsutil.RoleServer || peer.DC != req.Datacenter || peer.Node != req.Node {
+		return nil, status.Errorf(codes.PermissionDenied, "%v may not claim the name %s: its certificate has another name",
+			peer, WANName(req.Node, req.Datacenter))
+	}
+	if err := s.writable(); err != nil {
+		return nil, status.Error(codes.FailedPrecondition, err.Error())
+	}
+	if err := checkClaim(req); err != nil {
+		return nil, status.Error(codes.InvalidArgument, err.Error())
+	}
+	have, _, err := ReadState(ctx, s.cfg.Backend, req.Datacenter)
+	if err != nil {
+		return nil, resource.StatusError(err)
+	}
+	resp := s.cfg.Claims.Claim(req, have.GetGroupId(), time.Now())
+	if resp.Reason != "" {
+		s.refused.Log(peer.String(), slog.LevelWarn, "claim refused", "peer", peer.String(), "addr", req.ServerAddress, "reason", resp.Reason)
+	}
+	return resp, nil
+}
+
+// Limits of the texts in a claim.
+const (
+	maxClaimText     = 128
+	maxClaimGateways = 16
+)
+
+func checkClaim(req *pb.ClaimRequest) error {
+	for _, f := range []struct{ name, text string }{
+		{"group_id", req.GroupId}, {"instance", req.Instance}, {"previous_instance", req.PreviousInstance},
+		{"server_address", req.ServerAddress},
+	} {
+		if len(f.text) > maxClaimText {
+			return fmt.Errorf("%s has %d bytes: more than %d", f.name, len(f.text), maxClaimText)
+		}
+	}
+	if req.GroupId == "" || req.Instance == "" {
+		return errors.New("group_id or instance is empty")
+	}
+	if len(req.Gateways) > maxClaimGateways {
+		return fmt.Errorf("%d gateways: more than %d", len(req.Gateways), maxClaimGateways)
+	}
+	for _, addr := range req.Gateways {
+		if err := netaddr.CheckHostPort(addr); err != nil {
+			return fmt.Errorf("gateways: %w", err)
+		}
+	}
+	return nil
+}
+
+// Replace implements pb.FederationServiceServer.
+func (s *Service) Replace(ctx context.Context, req *pb.ReplaceGroupRequest) (*pb.ReplaceGroupResponse, error) {
+	peer, err := s.cfg.Peer(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if peer.Role != tlsutil.RoleOperator {
+		return nil, status.Errorf(codes.PermissionDenied, "%v may not replace a datacenter: only operators may", peer)
+	}
+	if err := s.writable(); err != nil {
+		return nil, status.Error(codes.FailedPrecondition, err.Error())
+	}
+	if req.GroupId == "" || len(req.GroupId) > maxClaimText {
+		return nil, status.Error(codes.InvalidArgument, "group_id is empty or too long: use the id in the status of the new datacenter")
+	}
+	have, _, err := ReadState(ctx, s.cfg.Backend, req.Datacenter)
+	if err != nil {
+		return nil, resource.StatusError(err)
+	}
+	if have == nil {
+		return nil, status.Errorf(codes.NotFound, "%s has no federation state, so any group may take the name", req.Datacenter)
+	}
+	if have.GroupId == req.GroupId {
+		return &pb.ReplaceGroupResponse{PreviousGroupId: have.GroupId}, nil
+	}
+	// The gateways are those of the datacenter that is replaced.
+	next := &pb.FederationState{Datacenter: req.Datacenter, GroupId: req.GroupId}
+	if _, _, err := Upsert(ctx, s.cfg.Backend, next); err != nil {
+		return nil, resource.StatusError(err)
+	}
+	s.cfg.Claims.Remove(req.Datacenter)
+	s.cfg.Logger.Warn("datacenter replaced", "state_dc", req.Datacenter, "peer", peer.String(), "group", req.GroupId, "previous_group", have.GroupId)
+	return &pb.ReplaceGroupResponse{PreviousGroupId: have.GroupId}, nil
 }
 
 // writable returns nil if states can be written here, otherwise the reason.
@@ -97,8 +201,6 @@ func (s *Service) writable() error {
 		"call a server there, directly or through a gateway", s.cfg.DC, s.cfg.PrimaryDC)
 }
 
-// checkDeleteAccess returns an error unless peer p may delete federation
-// states: an operator or a server of the primary.
 func checkDeleteAccess(p tlsutil.Peer, primary string) error {
 	if p.Role == tlsutil.RoleOperator || (p.Role == tlsutil.RoleServer && p.DC == primary) {
 		return nil
@@ -111,6 +213,14 @@ func (s *Service) upsert(ctx context.Context, want *pb.FederationState) (*pb.App
 	if err := ValidateState(want); err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
+	have, _, err := ReadState(ctx, s.cfg.Backend, want.Datacenter)
+	if err != nil {
+		return nil, resource.StatusError(err)
+	}
+	if id := have.GetGroupId(); id != "" && want.GroupId != "" && want.GroupId != id {
+		return nil, status.Errorf(codes.AlreadyExists, "another datacenter is called %s too: the accepted one has the group id %s, and this one has %s",
+			want.Datacenter, id, want.GroupId)
+	}
 	stored, changed, err := Upsert(ctx, s.cfg.Backend, want)
 	if err != nil {
 		return nil, resource.StatusError(err)
@@ -121,8 +231,8 @@ func (s *Service) upsert(ctx context.Context, want *pb.FederationState) (*pb.App
 	return &pb.ApplyFederationStateResponse{Changed: changed, State: stored}, nil
 }
 
-// Upsert writes a state to the primary's store unless the store has an equal
-// state. Unlike Apply, it does not check the access of a peer.
+// Upsert stores a state in the primary's store unless it is stored already.
+// Unlike Apply it checks no access: the primary's own anti-entropy calls it.
 func Upsert(
 	ctx context.Context, b resource.Backend, want *pb.FederationState,
 ) (stored *pb.FederationState, changed bool, err error) {
@@ -130,6 +240,10 @@ func Upsert(
 		have, r, err := ReadState(ctx, b, want.Datacenter)
 		if err != nil {
 			return nil, false, err
+		}
+		if have.GetGroupId() != "" && want.GroupId == "" { // from a server of an earlier version
+			want = proto.Clone(want).(*pb.FederationState)
+			want.GroupId = have.GroupId
 		}
 		if have != nil && SameContent(have, want) {
 			return have, false, nil
@@ -164,8 +278,8 @@ func (s *Service) remove(
 	ctx context.Context, dc string, force bool, by tlsutil.Peer,
 ) (*pb.ApplyFederationStateResponse, error) {
 	if !force && s.cfg.Alive(dc) {
-		return nil, status.Errorf(codes.FailedPrecondition, "%s is alive in the WAN pool and would write its "+
-			"federation state again; stop its servers first, or delete the state anyway with --force", dc)
+		return nil, status.Errorf(codes.FailedPrecondition, "%s is alive in the WAN pool and would write its federation state "+
+			"again; stop its servers first, or delete the state anyway with --force", dc)
 	}
 	have, _, err := ReadState(ctx, s.cfg.Backend, dc)
 	if err != nil {
@@ -186,29 +300,32 @@ func (s *Service) remove(
 func (s *Service) Get(
 	ctx context.Context, req *pb.GetFederationStateRequest,
 ) (*pb.GetFederationStateResponse, error) {
-	if remote, err := s.remote(req.Query); err != nil {
+	if remote, q, err := s.target(req.Query); err != nil {
 		return nil, err
 	} else if remote != nil {
-		return remote.Get(ctx, req)
+		return remote.Get(ctx, &pb.GetFederationStateRequest{Datacenter: req.Datacenter, Query: q})
 	}
 	states, index, err := s.read(ctx, req.Query)
+	if err != nil {
+		return nil, err
+	}
 	out := &pb.GetFederationStateResponse{Index: index}
 	for _, st := range states {
 		if st.Datacenter == req.Datacenter {
 			out.State = st
 		}
 	}
-	return out, err
+	return out, nil
 }
 
 // List implements pb.FederationServiceServer.
 func (s *Service) List(
 	ctx context.Context, req *pb.ListFederationStatesRequest,
 ) (*pb.ListFederationStatesResponse, error) {
-	if remote, err := s.remote(req.Query); err != nil {
+	if remote, q, err := s.target(req.Query); err != nil {
 		return nil, err
 	} else if remote != nil {
-		return remote.List(ctx, req)
+		return remote.List(ctx, &pb.ListFederationStatesRequest{Query: q})
 	}
 	states, index, err := s.read(ctx, req.Query)
 	return &pb.ListFederationStatesResponse{States: states, Index: index}, err
@@ -218,10 +335,10 @@ func (s *Service) List(
 func (s *Service) ListMeshGateways(
 	ctx context.Context, req *pb.ListMeshGatewaysRequest,
 ) (*pb.ListMeshGatewaysResponse, error) {
-	if remote, err := s.remote(req.Query); err != nil {
+	if remote, q, err := s.target(req.Query); err != nil {
 		return nil, err
 	} else if remote != nil {
-		return remote.ListMeshGateways(ctx, req)
+		return remote.ListMeshGateways(ctx, &pb.ListMeshGatewaysRequest{Query: q})
 	}
 	states, index, err := s.read(ctx, req.Query)
 	out := &pb.ListMeshGatewaysResponse{Index: index, Datacenters: map[string]*pb.ListMeshGatewaysResponse_Gateways{}}
@@ -233,28 +350,31 @@ func (s *Service) ListMeshGateways(
 	return out, err
 }
 
-// remote returns a client of the datacenter that the query names, or nil if
-// that is the local datacenter.
-func (s *Service) remote(q *pb.QueryOptions) (pb.FederationServiceClient, error) {
+// target returns a client and the query to send if the query names another
+// datacenter. Otherwise the client is nil.
+func (s *Service) target(q *pb.QueryOptions) (pb.FederationServiceClient, *pb.QueryOptions, error) {
 	dc := q.GetTargetDatacenter()
 	if dc == "" || dc == s.cfg.DC {
-		return nil, nil
+		return nil, nil, nil
 	}
 	c, err := s.cfg.Connect(dc)
 	if err != nil {
-		return nil, status.Error(codes.Unavailable, err.Error())
+		return nil, nil, status.Error(codes.Unavailable, err.Error())
 	}
-	return c, nil
+	q = proto.Clone(q).(*pb.QueryOptions)
+	q.TargetDatacenter = dc // the remote server reads its local store
+	return c, q, nil
 }
 
-// maxWait limits the wait of a blocking query.
-const maxWait = 10 * time.Minute
+// MaxWait limits the wait of a blocking query.
+const MaxWait = 10 * time.Minute
 
-// read returns all states. A blocking query first waits until the index of the
-// states exceeds the index of the query, or until the wait of the query ends.
+// read returns all states. It first waits until their index exceeds the index
+// of the query, or until the wait of the query has ended.
 func (s *Service) read(ctx context.Context, q *pb.QueryOptions) ([]*pb.FederationState, uint64, error) {
 	if q.GetMinIndex() > 0 {
-		waitCtx, cancel := context.WithTimeout(ctx, min(q.GetWait().AsDuration(), maxWait))
+		wait := min(q.GetWait().AsDuration(), MaxWait)
+		waitCtx, cancel := context.WithTimeout(ctx, wait)
 		err := s.cfg.Backend.Wait(waitCtx, resource.Query{Type: StateType}, q.MinIndex)
 		cancel()
 		if err != nil && waitCtx.Err() == nil {

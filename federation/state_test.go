@@ -44,8 +44,7 @@ func TestSameContent(t *testing.T) {
 			b := base()
 			tt.change(b)
 			if SameContent(base(), b) != tt.same || SameContent(b, base()) != tt.same {
-				t.Errorf("SameContent() = %v or %v with exchanged arguments, want %v",
-					SameContent(base(), b), SameContent(b, base()), tt.same)
+				t.Errorf("SameContent() = %v, want %v", !tt.same, tt.same)
 			}
 		})
 	}
@@ -71,7 +70,6 @@ func TestCheckWriteAccess(t *testing.T) {
 
 func TestValidateState(t *testing.T) {
 	ok := meshGateway("dc2", "gw-a", "10.0.0.1", "198.51.100.1", catalog.StatusPassing)
-	noWAN := &pb.MeshGateway{Node: ok.Node, Service: &pb.Service{}}
 	tests := []struct {
 		state *pb.FederationState
 		want  string // in the error; "" for none
@@ -82,8 +80,8 @@ func TestValidateState(t *testing.T) {
 		{nil, "empty"},
 		{&pb.FederationState{Datacenter: "dc3", MeshGateways: []*pb.MeshGateway{ok}}, `in datacenter "dc2"`},
 		{&pb.FederationState{Datacenter: "dc2", MeshGateways: []*pb.MeshGateway{{}}}, "has no node"},
-		{&pb.FederationState{Datacenter: "dc2", MeshGateways: []*pb.MeshGateway{noWAN}}, "no WAN address"},
-		{&pb.FederationState{Datacenter: "dc2", MeshGateways: make([]*pb.MeshGateway, maxGateways+1)}, "more than 1024"},
+		{&pb.FederationState{Datacenter: "dc2", MeshGateways: []*pb.MeshGateway{{Node: ok.Node, Service: &pb.Service{}}}}, "no WAN address"},
+		{&pb.FederationState{Datacenter: "dc2", MeshGateways: make([]*pb.MeshGateway, MaxGateways+1)}, "more than 1024"},
 	}
 	for _, tt := range tests {
 		err := ValidateState(tt.state)
@@ -93,9 +91,29 @@ func TestValidateState(t *testing.T) {
 	}
 }
 
+func anyGroup(string) string { return "" }
+
+func TestAdmit_Group(t *testing.T) {
+	admit := Admit("dc3", "dc1", func(dc string) string { return map[string]string{"dc2": "g1"}[dc] }, nil)
+	for _, tt := range []struct {
+		dc, group string
+		want      string
+	}{
+		{"dc2", "g1", ""},
+		{"dc2", "", ""}, // an earlier version
+		{"dc2", "g2", "in the group g2, but the accepted group of dc2 is g1"},
+		{"dc4", "g2", ""}, // no state yet
+	} {
+		err := admit(gossip.Member{Name: "srv1." + tt.dc, Tags: map[string]string{TagDC: tt.dc, TagPrimary: "dc1", TagGroup: tt.group}})
+		if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
+			t.Errorf("Admit() of group %q of %s = %v, want %q", tt.group, tt.dc, err, tt.want)
+		}
+	}
+}
+
 func TestAdmit(t *testing.T) {
 	conflict := ""
-	admit := Admit("dc3", "dc1", func(node, dc, primary string) { conflict = node + " " + dc + " " + primary })
+	admit := Admit("dc3", "dc1", anyGroup, func(node, dc, primary string) { conflict = node + " " + dc + " " + primary })
 	for _, tt := range []struct {
 		name, dc, primary string
 		want              string

@@ -95,7 +95,7 @@ func New(cfg Config) (*Proxy, error) {
 	log := cmp.Or(cfg.Logger, slog.Default())
 	p := &Proxy{
 		log:          log,
-		refusals:     ratelog.New[Reason](log),
+		refusals:     ratelog.New[Reason](log, 0),
 		helloTimeout: cmp.Or(cfg.HelloTimeout, 5*time.Second),
 		drain:        drain{time: cmp.Or(cfg.Drain, 2*time.Second)},
 		access:       newAccessLog(cfg.AccessLog, cmp.Or(cfg.AccessLogSample, 1)),

@@ -92,6 +92,15 @@ func (p *Pool) setEvents(events <-chan serf.Event) {
 	p.publish(out)
 }
 
+// removeMembers publishes an empty member list and ignores the events of the
+// former serf instance.
+func (p *Pool) removeMembers() {
+	p.updating.Lock()
+	defer p.updating.Unlock()
+	p.events = nil
+	p.publish(nil)
+}
+
 // publish replaces the member list, which is immutable from then on. The caller
 // holds p.updating.
 func (p *Pool) publish(members []Member) {

@@ -52,6 +52,12 @@ type Config struct {
 	// SendPlaintext sends unencrypted gossip in spite of Keyring. It is for the
 	// first step of the same procedure.
 	SendPlaintext bool
+	// Enabled reports whether this member may take part in the pool, and returns
+	// a channel that is closed at the next change. While it may not, the pool
+	// has no members, and Join blocks or returns ErrNotRunning. A member that
+	// becomes disabled sends no leave message, because another server may have
+	// its name. Default: always enabled.
+	Enabled func() (enabled bool, changed <-chan struct{})
 	// Logger is required.
 	Logger *slog.Logger
 }
@@ -100,32 +106,73 @@ func New(cfg Config) (*Pool, error) {
 // called once. Leaving takes up to a second. It takes no time if no other
 // member is alive.
 func (p *Pool) Run(ctx context.Context) error {
-	events := newEvents()
-	s, err := p.create(p.cfg.Advertise, events)
-	if err != nil {
-		return err
-	}
-	p.serf.Store(s.Serf)
-	p.setEvents(events)
-	close(p.ready)
-
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	stopped := make(chan struct{})
 	defer close(stopped)
 	follow := func(events <-chan serf.Event) { wg.Go(func() { p.follow(events, stopped) }) }
-	follow(events)
 
+	for first := true; p.awaitEnabled(ctx); first = false {
+		events := newEvents()
+		s, err := p.create(p.cfg.Advertise, events)
+		if err != nil {
+			return err
+		}
+		p.serf.Store(s.Serf)
+		p.setEvents(events)
+		if first {
+			close(p.ready)
+		}
+		follow(events)
+		if ended, err := p.runInstance(ctx, s, follow); ended || err != nil {
+			return err
+		}
+		p.removeMembers()
+	}
+	return p.cfg.Transport.Shutdown()
+}
+
+// runInstance runs s until ctx ends or the pool is disabled, and shuts s down.
+// The result ended is false after the pool was disabled.
+func (p *Pool) runInstance(ctx context.Context, s instance, follow func(<-chan serf.Event)) (ended bool, err error) {
 	for {
+		enabled, changed := p.enabled()
+		if !enabled {
+			return false, s.Shutdown()
+		}
 		select {
 		case <-ctx.Done():
-			return p.stop(s)
+			return true, p.stop(s)
 		case <-s.ShutdownCh():
-			return fmt.Errorf("gossip pool of %s stopped by itself", p.cfg.Name)
+			return true, fmt.Errorf("gossip pool of %s stopped by itself", p.cfg.Name)
+		case <-changed:
 		case addr := <-p.staleAddr:
 			if s, err = p.rejoin(ctx, s, addr, follow); err != nil {
-				return err
+				return true, err
 			}
+		}
+	}
+}
+
+func (p *Pool) enabled() (bool, <-chan struct{}) {
+	if p.cfg.Enabled == nil {
+		return true, nil
+	}
+	return p.cfg.Enabled()
+}
+
+// awaitEnabled waits until the pool is enabled. It returns false if ctx ends
+// first.
+func (p *Pool) awaitEnabled(ctx context.Context) bool {
+	for {
+		enabled, changed := p.enabled()
+		if enabled {
+			return true
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return false
 		}
 	}
 }

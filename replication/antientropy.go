@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -18,14 +19,18 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// AntiEntropyConfig configures an AntiEntropy. All fields are required.
+// AntiEntropyConfig configures an AntiEntropy. All fields but Enabled are
+// required.
 type AntiEntropyConfig struct {
 	DC      string           // the local datacenter
 	Backend resource.Backend // the local store
 	// Apply writes a federation state in the primary, within applyTimeout.
 	Apply func(ctx context.Context, s *pb.FederationState) error
-	// PathsChanged returns a channel that is closed when the paths to the
-	// primary may have changed.
+	// Enabled reports whether this server may write the state. While it may not,
+	// another datacenter has the name DC. Default: always.
+	Enabled func() (enabled bool, changed <-chan struct{})
+	// PathsChanged returns a channel that is closed when the paths to the primary
+	// may have changed.
 	PathsChanged func() <-chan struct{}
 	Logger       *slog.Logger
 }
@@ -34,6 +39,9 @@ const (
 	applyTimeout = 10 * time.Second
 	// resyncInterval is the interval between two comparisons without a change.
 	resyncInterval = time.Minute
+	// maxQuickWrites is the number of writes in resyncInterval after which further
+	// writes are delayed.
+	maxQuickWrites = 8
 )
 
 // AntiEntropy keeps the federation state of this datacenter equal to the
@@ -58,7 +66,10 @@ type AntiEntropyStatus struct {
 // NewAntiEntropy checks cfg.
 func NewAntiEntropy(cfg AntiEntropyConfig) (*AntiEntropy, error) {
 	if cfg.DC == "" || cfg.Backend == nil || cfg.Apply == nil || cfg.PathsChanged == nil || cfg.Logger == nil {
-		return nil, errors.New("replication: every field of AntiEntropyConfig is required")
+		return nil, errors.New("replication: every field of AntiEntropyConfig but Enabled is required")
+	}
+	if cfg.Enabled == nil {
+		cfg.Enabled = func() (bool, <-chan struct{}) { return true, nil }
 	}
 	return &AntiEntropy{cfg: cfg}, nil
 }
@@ -77,6 +88,7 @@ func (a *AntiEntropy) Status() AntiEntropyStatus {
 type appliedState struct {
 	state *pb.FederationState
 	index uint64
+	at    time.Time
 }
 
 // Run compares and writes until ctx ends. Only the leader calls it. Two calls
@@ -88,15 +100,24 @@ func (a *AntiEntropy) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	for _, q := range []resource.Query{
-		a.stateQuery(), {Type: catalog.NodeType}, {Type: catalog.ServiceType}, {Type: catalog.CheckType},
+		a.stateQuery(), {Type: federation.GroupType}, {Type: catalog.NodeType}, {Type: catalog.ServiceType}, {Type: catalog.CheckType},
 	} {
 		wg.Go(func() { resource.Notify(ctx, a.cfg.Backend, q, wake) })
 	}
 
 	var last appliedState
+	var writes []time.Time // of the last minute
+	floor := backoff.Backoff{Min: time.Second, Max: resyncInterval / 2}
 	retry := backoff.Backoff{Min: minRetryPause, Max: maxRetryPause}
 	failing := false
 	for {
+		enabled, enabledChanged := a.cfg.Enabled()
+		if !enabled {
+			if backoff.Sleep(ctx, resyncInterval, enabledChanged); ctx.Err() != nil {
+				return nil
+			}
+			continue
+		}
 		pathsChanged, start := a.cfg.PathsChanged(), time.Now()
 		pause := backoff.Jitter(resyncInterval)
 		err := a.sync(ctx, &last)
@@ -111,11 +132,21 @@ func (a *AntiEntropy) Run(ctx context.Context) error {
 			retry.Reset()
 			pathsChanged = nil
 		}
+		if !last.at.IsZero() && (len(writes) == 0 || last.at.After(writes[len(writes)-1])) {
+			writes = append(writes, last.at)
+		}
+		writes = slices.DeleteFunc(writes, func(t time.Time) bool { return time.Since(t) > resyncInterval })
+		if len(writes) > maxQuickWrites {
+			a.cfg.Logger.Warn("the federation state changes often: another server may write it too", "count", len(writes))
+			backoff.Sleep(ctx, floor.Next(), nil)
+		} else {
+			floor.Reset()
+		}
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-time.After(pause):
-			last = appliedState{} // write again, in case the last write was lost
+			last = appliedState{at: last.at} // write again, in case the last write was lost
 		case <-wake:
 		case <-pathsChanged:
 			retry.Reset()
@@ -147,7 +178,11 @@ func (a *AntiEntropy) sync(ctx context.Context, last *appliedState) error {
 	if have == nil && len(gateways) == 0 {
 		return nil // this datacenter has never had a gateway
 	}
-	want := &pb.FederationState{Datacenter: a.cfg.DC, MeshGateways: gateways, UpdatedAt: timestamppb.New(time.Now())}
+	id, err := federation.GroupID(ctx, a.cfg.Backend)
+	if err != nil {
+		return err
+	}
+	want := &pb.FederationState{Datacenter: a.cfg.DC, MeshGateways: gateways, GroupId: id, UpdatedAt: timestamppb.New(time.Now())}
 	if have != nil && federation.SameContent(have, want) {
 		return nil
 	}
@@ -159,7 +194,7 @@ func (a *AntiEntropy) sync(ctx context.Context, last *appliedState) error {
 	if err := a.cfg.Apply(applyCtx, want); err != nil {
 		return err
 	}
-	*last = appliedState{state: want, index: index}
+	*last = appliedState{state: want, index: index, at: time.Now()}
 	a.cfg.Logger.Debug("federation state written to the primary", "count", len(gateways))
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -23,41 +23,44 @@ import (
 // maxContacts limits the servers in the contacts file.
 const maxContacts = 100
 
-// contacts has the addresses of the other servers of this datacenter. A file
-// has the last known address of each server. A restarted server therefore finds
-// the other servers without retry_join.
+// contacts knows the addresses of the other servers of this datacenter, so that
+// a restarted server finds them without retry_join. A file keeps the last known
+// address of each server.
 type contacts struct {
 	node, dc string
-	path     string // path of the file, a JSON object of host:port by node
+	path     string // of the file: a JSON object of host:port by node
 	lan, wan *gossip.Pool
-	peers    func() ([]string, error) // returns the nodes of the Raft group
+	peers    func() ([]string, error) // the nodes of the Raft group
 	logger   *slog.Logger
 
 	mu   sync.Mutex
-	file map[string]string // content of the file
+	file map[string]string
 }
 
 // load reads the file. A damaged file is logged and ignored.
 func (c *contacts) load() {
 	c.file = map[string]string{}
-	stored := map[string]string{}
 	b, err := os.ReadFile(c.path)
-	if err == nil {
-		err = json.Unmarshal(b, &stored)
+	if errors.Is(err, fs.ErrNotExist) {
+		return
 	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	read := map[string]string{}
+	if err == nil {
+		err = json.Unmarshal(b, &read)
+	}
+	if err != nil {
 		c.logger.Warn("cannot read the addresses of other servers", "err", err)
 		return
 	}
-	for node, addr := range stored {
+	for node, addr := range read {
 		if err := netaddr.CheckHostPort(addr); err == nil && node != c.node && len(c.file) < maxContacts {
 			c.file[node] = addr
 		}
 	}
 }
 
-// run updates the file at each change of the LAN pool until ctx ends.
-func (c *contacts) run(ctx context.Context) error {
+// Run updates the file at each change of the LAN pool until ctx ends.
+func (c *contacts) Run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		changed := c.lan.Changed()
 		if err := c.update(c.lan.Members()); err != nil {
@@ -105,9 +108,9 @@ func (c *contacts) update(members []gossip.Member) error {
 	return nil
 }
 
-// known returns the last known address of each other server of this datacenter.
-// The LAN pool takes precedence over the WAN pool, and the WAN pool over the
-// file.
+// known returns the last known address of each other server of this datacenter:
+// from the file, from the WAN pool, and from the LAN pool. A later source
+// replaces an earlier one.
 func (c *contacts) known() map[string]string {
 	c.mu.Lock()
 	out := maps.Clone(c.file)

@@ -16,28 +16,56 @@ import (
 	"github.com/wanfed/wanfed/internal/atomicfile"
 )
 
+// dataDir is the data directory of a server.
+type dataDir struct {
+	nodeID string // a UUID, the same at every start
+	// instance is a UUID of this process. previousInstance is that of the process
+	// that used the directory before, or "".
+	instance, previousInstance string
+}
+
 // openDataDir creates the data directory, or checks that it belongs to
 // datacenter dc. A directory that was copied with a machine image may contain
 // the resources of another datacenter. The store checks that the directory
-// belongs to this node and is not in use. The node id is a UUID that does not
-// change.
-func openDataDir(dir, dc string) (nodeID string, err error) {
+// belongs to this node and is not in use.
+func openDataDir(dir, dc string) (d dataDir, err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return "", fmt.Errorf("create data_dir: %w; choose a --data-dir that this user may write", err)
+		return d, fmt.Errorf("create data_dir: %w; choose a --data-dir that this user may write", err)
 	}
 	owner, err := readOrWriteLine(filepath.Join(dir, "datacenter"), func() string { return dc })
 	if err != nil {
-		return "", err
+		return d, err
 	}
 	if owner != dc {
-		return "", fmt.Errorf("data directory %s belongs to datacenter %q, not %q; choose another --data-dir, or empty this one",
-			dir, owner, dc)
+		return d, fmt.Errorf("data directory %s belongs to datacenter %q, not %q; choose another --data-dir, or empty this one", dir, owner, dc)
 	}
-	return readOrWriteLine(filepath.Join(dir, "node-id"), uuid.NewString)
+	if d.nodeID, err = readOrWriteLine(filepath.Join(dir, "node-id"), uuid.NewString); err != nil {
+		return d, err
+	}
+	d.instance = uuid.NewString()
+	d.previousInstance, err = replaceLine(filepath.Join(dir, "instance"), d.instance)
+	return d, err
 }
 
-// readOrWriteLine returns the line in a file. If the file does not exist or is
-// empty, readOrWriteLine writes initial() to the file first.
+// replaceLine writes a line to a file and returns the line that it replaced, or
+// "".
+func replaceLine(file, line string) (old string, err error) {
+	b, err := os.ReadFile(file)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return "", fmt.Errorf("read %s of the data directory: %w", filepath.Base(file), err)
+	}
+	return strings.TrimSpace(string(b)), writeLine(file, line)
+}
+
+func writeLine(file, line string) error {
+	if err := atomicfile.WriteFile(file, []byte(line+"\n"), 0o600); err != nil {
+		return fmt.Errorf("write %s of the data directory: %w; choose a --data-dir that this user may write", filepath.Base(file), err)
+	}
+	return nil
+}
+
+// readOrWriteLine returns the line in a file. If there is no such file, or it is
+// empty, it writes initial() to it.
 func readOrWriteLine(file string, initial func() string) (string, error) {
 	b, err := os.ReadFile(file)
 	if line := strings.TrimSpace(string(b)); err == nil && line != "" {
@@ -47,24 +75,20 @@ func readOrWriteLine(file string, initial func() string) (string, error) {
 		return "", fmt.Errorf("read %s of the data directory: %w", filepath.Base(file), err)
 	}
 	line := initial()
-	if err := atomicfile.WriteFile(file, []byte(line+"\n"), 0o600); err != nil {
-		return "", fmt.Errorf("write %s of the data directory: %w; choose a --data-dir that this user may write",
-			filepath.Base(file), err)
-	}
-	return line, nil
+	return line, writeLine(file, line)
 }
 
-// openKeyring opens the keyring of the data directory. Without a keyring,
-// openKeyring creates one with the key of cfg.EncryptFile. It returns nil if
-// there is neither a keyring nor a key file.
+// openKeyring opens the keyring of the data directory. If there is none, it
+// creates one with the key of cfg.EncryptFile. It returns nil if there is
+// neither a keyring nor a key file.
 func openKeyring(cfg Config, logger *slog.Logger) (*gossip.KeyringStore, error) {
-	store := gossip.KeyringStoreConfig{Path: filepath.Join(cfg.DataDir, "keyring.json"), Logger: logger}
+	var initial *gossip.Key
 	if cfg.EncryptFile != "" {
 		key, err := gossip.ReadKeyFile(cfg.EncryptFile, logger)
 		if err != nil {
 			return nil, err
 		}
-		store.InitialKey = &key
+		initial = &key
 	}
-	return gossip.OpenKeyringStore(store)
+	return gossip.OpenKeyringStore(gossip.KeyringStoreConfig{Path: filepath.Join(cfg.DataDir, "keyring.json"), InitialKey: initial, Logger: logger})
 }

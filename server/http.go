@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/wanfed/wanfed/gateway"
+	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/resource/resourcehttp"
 	"github.com/wanfed/wanfed/server/httpapi"
 	"github.com/wanfed/wanfed/server/rpc"
@@ -31,72 +32,65 @@ const loopback = "loopback"
 type httpServer struct {
 	server *http.Server
 	mux    *wanfed.Mux
-	conns  net.Listener // accepts the connections of mux
+	conns  net.Listener // of mux
 }
 
-func (c *components) buildHTTP(id *tlsutil.Identity) error {
-	logger := c.logger.With("component", "http")
-	mux, err := wanfed.NewMux(wanfed.MuxConfig{Identity: id, MaxPerPeer: httpPerPeer(), Logger: logger})
+type httpConfig struct {
+	dc, domain string
+	useTLS     bool
+	identity   *tlsutil.Identity
+	logger     *slog.Logger
+	registry   *resource.Registry
+	remote     *remote
+	api        httpapi.Config // without what the others provide
+	view       status.Config  // without HTTPMux
+}
+
+func newHTTPServer(cfg httpConfig) (*httpServer, error) {
+	logger := cfg.logger.With("component", "http")
+	mux, err := wanfed.NewMux(wanfed.MuxConfig{Identity: cfg.identity, MaxPerPeer: httpPerPeer(), Logger: logger})
 	if err != nil {
-		return err
+		return nil, err
 	}
-	reporter := status.NewReporter(status.Config{
-		DC: c.cfg.DC, Node: c.cfg.Node, MeshGatewayMode: c.cfg.MeshGatewayMode, BootstrapExpect: c.cfg.BootstrapExpect,
-		Book: c.network.book, Dialer: c.network.dialer, Tunnel: c.network.tunnel,
-		Mux: c.network.mux, HTTPMux: mux, Edge: c.edge,
-		Store: c.store, LAN: c.lan, WAN: c.wan, Keyring: c.keyring, AddressBook: c.addressBook, Joiner: c.joiner,
-		Primary: c.primary, AntiEntropy: c.antiEntropy, Source: c.source,
-	})
+	cfg.view.HTTPMux = mux
 	metrics := prometheus.NewRegistry()
-	if err := metrics.Register(reporter); err != nil {
-		return err
+	if err := metrics.Register(status.NewCollector(cfg.view)); err != nil {
+		return nil, err
 	}
-	resources, err := resourcehttp.New(resourcehttp.Config{
-		DC: c.cfg.DC, Registry: c.registry, Client: c.remote.resources,
-	})
+	resources, err := resourcehttp.New(resourcehttp.Config{DC: cfg.dc, Registry: cfg.registry, Client: cfg.remote.resources})
 	if err != nil {
-		return err
+		return nil, err
 	}
-	checks := &checkReporter{node: c.cfg.Node, store: c.store, monitor: c.checks, calls: c.network.calls}
-	handler, err := httpapi.New(httpapi.Config{
-		DC: c.cfg.DC, Node: c.cfg.Node, Address: c.network.advertise.Addr().String(), Logger: c.logger,
-		Cluster: &cluster{reporter, c.remote}, Resources: c.resources, Backend: c.strong, Report: checks.report,
-		API: resources, Names: id.Leaf().DNSNames,
-		Metrics: promhttp.HandlerFor(prometheus.Gatherers{prometheus.DefaultGatherer, metrics}, promhttp.HandlerOpts{}),
-		Peer: func(r *http.Request) (tlsutil.Peer, error) {
-			if r.TLS == nil {
-				return tlsutil.Peer{Role: tlsutil.RoleClient, Node: loopback, DC: c.cfg.DC}, nil
-			}
-			return tlsutil.PeerFromCert(r.TLS.PeerCertificates[0], c.cfg.Domain) // the mux requires a certificate
-		},
-	})
+	api := cfg.api
+	api.API, api.Names = resources, cfg.identity.Leaf().DNSNames
+	api.Metrics = promhttp.HandlerFor(prometheus.Gatherers{prometheus.DefaultGatherer, metrics}, promhttp.HandlerOpts{})
+	api.Peer = func(r *http.Request) (tlsutil.Peer, error) {
+		if r.TLS == nil {
+			return tlsutil.Peer{Role: tlsutil.RoleClient, Node: loopback, DC: cfg.dc}, nil
+		}
+		return tlsutil.PeerFromCert(r.TLS.PeerCertificates[0], cfg.domain) // the mux requires one
+	}
+	handler, err := httpapi.New(api)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	c.http = &httpServer{
-		mux: mux, conns: mux.HTTPListener(tlsutil.Roles, !c.httpUsesTLS),
+	return &httpServer{
+		mux: mux, conns: mux.HTTPListener(tlsutil.Roles, !cfg.useTLS),
 		server: &http.Server{
-			Handler: handler, MaxHeaderBytes: rpc.MaxHeaders,
-			ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 2 * time.Minute,
+			Handler: handler, MaxHeaderBytes: rpc.MaxHeaders, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 2 * time.Minute,
 			ErrorLog: slog.NewLogLogger(logger.Handler(), slog.LevelWarn),
 		},
-	}
-	return nil
+	}, nil
 }
 
-// cluster implements httpapi.Cluster.
-type cluster struct {
-	*status.Reporter
-	*remote
-}
-
-// httpPerPeer returns the maximum number of HTTP connections of one peer: three
-// quarters of the files that this process may open, and at most 16384. A program
-// may have a connection for each watch. The store needs the other files.
+// httpPerPeer returns the maximum number of HTTP connections of one peer. It is
+// a part of the files that this process may open. The number is large because a
+// program may have a connection for each watch. The rest leaves files for the
+// store.
 func httpPerPeer() int { return max(64, min(gateway.MaxFiles()/4*3, 16384)) }
 
-// run serves ln until ctx ends. Blocking queries end with ctx. Other requests
-// have stopTimeout to finish.
+// run serves ln until ctx ends. Blocking queries end with ctx, other requests
+// within stopTimeout.
 func (s *httpServer) run(ctx context.Context, ln net.Listener) error {
 	s.server.BaseContext = func(net.Listener) context.Context { return ctx }
 	g, gctx := errgroup.WithContext(context.WithoutCancel(ctx))
@@ -111,14 +105,14 @@ func (s *httpServer) run(ctx context.Context, ln net.Listener) error {
 	})
 	g.Go(func() error { return s.mux.Run(mctx, ln) })
 	select {
-	case <-gctx.Done(): // the server or the mux failed
+	case <-gctx.Done(): // one of them failed
 	case <-ctx.Done():
 	}
-	stopMux() // ends Accept; open connections stay
+	stopMux() // accepts no connection any more; open ones stay
 	sctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
 	defer cancel()
 	if err := s.server.Shutdown(sctx); err != nil {
-		_ = s.server.Close() // ends the open requests
+		_ = s.server.Close() // cuts off the requests that are still open
 	}
 	return g.Wait()
 }

@@ -4,6 +4,7 @@ package server
 
 import (
 	"context"
+	"errors"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -21,8 +22,8 @@ import (
 	"github.com/wanfed/wanfed/server/rpc"
 )
 
-// gatewayService serves the gateways of this datacenter. The certificate of a
-// gateway has its name.
+// gatewayService serves the gateways of this datacenter. The name of a gateway
+// is the name in its certificate.
 type gatewayService struct {
 	pb.UnimplementedGatewayServiceServer
 	gateways *catalog.Gateways
@@ -35,14 +36,9 @@ func (s *gatewayService) Register(ctx context.Context, req *pb.RegisterGatewayRe
 	if err != nil {
 		return nil, err
 	}
-	err = resource.StatusError(s.gateways.Register(ctx, catalog.GatewayRegistration{
-		Node: gateway.Node, LAN: req.Lan, WAN: req.Wan, Meta: req.Meta,
-	}))
-	if status.Code(err) == codes.Internal { // not an error of the store: the registration is invalid
-		err = status.Error(codes.InvalidArgument, status.Convert(err).Message())
-	}
+	err = s.gateways.Register(ctx, catalog.GatewayRegistration{Node: gateway.Node, LAN: req.Lan, WAN: req.Wan, Meta: req.Meta})
 	if err != nil {
-		return nil, err
+		return nil, storeStatus(err, codes.InvalidArgument)
 	}
 	return &pb.RegisterGatewayResponse{
 		Interval: durationpb.New(catalog.HeartbeatInterval), Ttl: durationpb.New(catalog.HeartbeatTTL),
@@ -50,15 +46,13 @@ func (s *gatewayService) Register(ctx context.Context, req *pb.RegisterGatewayRe
 }
 
 // Deregister implements pb.GatewayServiceServer.
-func (s *gatewayService) Deregister(
-	ctx context.Context, _ *pb.DeregisterGatewayRequest,
-) (*pb.DeregisterGatewayResponse, error) {
+func (s *gatewayService) Deregister(ctx context.Context, _ *pb.DeregisterGatewayRequest) (*pb.DeregisterGatewayResponse, error) {
 	gateway, err := rpc.Peer(ctx)
 	if err != nil {
 		return nil, err
 	}
 	if err := s.gateways.Deregister(ctx, gateway.Node); err != nil {
-		return nil, resource.StatusError(err)
+		return nil, storeStatus(err, codes.Internal)
 	}
 	return &pb.DeregisterGatewayResponse{}, nil
 }
@@ -80,8 +74,22 @@ func (s *gatewayService) Watch(_ *pb.WatchGatewayRequest, stream grpc.ServerStre
 	}
 }
 
-// checkService receives check results from followers and operators. It runs at
-// the leader.
+// storeStatus converts an error to a status. Errors that do not come from the
+// store get code.
+func storeStatus(err error, code codes.Code) error {
+	for _, known := range []error{
+		resource.ErrNotLeader, resource.ErrReadOnly, resource.ErrUnknownOutcome, resource.ErrConflict, resource.ErrClosed,
+		context.Canceled, context.DeadlineExceeded,
+	} {
+		if errors.Is(err, known) {
+			return resource.StatusError(err)
+		}
+	}
+	return status.Error(code, err.Error())
+}
+
+// checkService receives check results from followers and operators. The leader
+// serves it.
 type checkService struct {
 	pb.UnimplementedCheckServiceServer
 	resources *resource.Service
@@ -104,10 +112,10 @@ func (s *checkService) Report(ctx context.Context, req *pb.CheckReportRequest) (
 
 // checkReporter sends check results to the monitor of the leader.
 type checkReporter struct {
-	node    string
-	store   *raftstore.Store
-	monitor *catalog.TTLMonitor
-	calls   *dcrpc.Client
+	dc, node string
+	store    *raftstore.Store
+	monitor  *catalog.TTLMonitor
+	calls    *dcrpc.Client
 }
 
 func (r *checkReporter) report(ctx context.Context, u catalog.CheckUpdate) error {

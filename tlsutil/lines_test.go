@@ -10,11 +10,11 @@ import (
 	"time"
 )
 
-// lines collects log lines.
+// lines collects log lines. A test can wait for the next line with take.
 type lines struct {
 	mu  sync.Mutex
-	all []string      // lines that take has not returned
-	c   chan struct{} // size 1; signaled after each line
+	all []string
+	c   chan struct{} // size 1: a wake-up that is never lost
 }
 
 func newLines() *lines { return &lines{c: make(chan struct{}, 1)} }
@@ -30,8 +30,7 @@ func (l *lines) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// take removes the next line, and checks that the line contains want. If
-// necessary, take waits for the line.
+// take waits for the next line and checks that it contains want.
 func (l *lines) take(t *testing.T, want string) {
 	t.Helper()
 	timeout := time.After(10 * time.Second)
@@ -42,7 +41,7 @@ func (l *lines) take(t *testing.T, want string) {
 			l.all = l.all[1:]
 			l.mu.Unlock()
 			if !strings.Contains(line, want) {
-				t.Fatalf("log line = %s, want a line with %q", line, want)
+				t.Fatalf("log line = %s, want %q in it", line, want)
 			}
 			return
 		}
@@ -50,12 +49,12 @@ func (l *lines) take(t *testing.T, want string) {
 		select {
 		case <-l.c:
 		case <-timeout:
-			t.Fatalf("log line within 10s = none, want a line with %q", want)
+			t.Fatalf("no log line within 10s, want %q", want)
 		}
 	}
 }
 
-// none checks that take has returned all lines.
+// none checks that there are no log lines that take has not returned.
 func (l *lines) none(t *testing.T) {
 	t.Helper()
 	l.mu.Lock()

@@ -10,8 +10,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/wanfed/wanfed/internal/backoff"
 )
 
 func TestHappyEyeballs(t *testing.T) {
@@ -44,7 +42,7 @@ func TestHappyEyeballs(t *testing.T) {
 					func(ctx context.Context, i int) (int, error) {
 						running.Add(1)
 						defer running.Add(-1)
-						if backoff.Sleep(ctx, tt.attempts[i].duration, nil); ctx.Err() != nil {
+						if !sleep(ctx, tt.attempts[i].duration) {
 							return 0, context.Cause(ctx)
 						}
 						if !tt.attempts[i].succeeds {

@@ -10,13 +10,13 @@ import (
 	"time"
 )
 
-// memNet is a network of pipes for tests in a synctest bubble. The tests use
-// limits of minutes without change. yamux does not work in a bubble, because it
-// keeps timers in a global pool.
+// memNet is a network of pipes inside a synctest bubble, where limits of
+// minutes are tested without change. yamux does not work there: it keeps timers
+// in a global pool, which bubbles must not share.
 type memNet struct {
 	mu        sync.Mutex
 	listeners map[string]*memListener
-	conns     map[string][]net.Conn // client ends, by dialed address
+	conns     map[string][]net.Conn // to an address
 	dials     []time.Time
 }
 
@@ -25,7 +25,7 @@ func newMemNet() *memNet {
 }
 
 func (n *memNet) listen(addr string) *memListener {
-	l := &memListener{addr: nameAddr(addr), conns: make(chan net.Conn), doneC: make(chan struct{})}
+	l := &memListener{addr: nameAddr(addr), conns: make(chan net.Conn), donec: make(chan struct{})}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.listeners[addr] = l
@@ -40,14 +40,14 @@ func (n *memNet) dial(ctx context.Context, addr string) (net.Conn, error) {
 	if l == nil {
 		return nil, errors.New("no listener")
 	}
-	client, server := net.Pipe()
+	a, b := net.Pipe()
 	select {
-	case l.conns <- server:
+	case l.conns <- b:
 		n.mu.Lock()
 		defer n.mu.Unlock()
-		n.conns[addr] = append(n.conns[addr], client)
-		return client, nil
-	case <-l.doneC:
+		n.conns[addr] = append(n.conns[addr], a)
+		return a, nil
+	case <-l.donec:
 		return nil, net.ErrClosed
 	case <-ctx.Done():
 		return nil, ctx.Err()
@@ -70,7 +70,6 @@ func (n *memNet) cut(addr string) (heal func()) {
 	}
 }
 
-// dialed returns the time of each dial.
 func (n *memNet) dialed() []time.Time {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -81,17 +80,17 @@ type memListener struct {
 	addr  nameAddr
 	conns chan net.Conn
 	once  sync.Once
-	doneC chan struct{}
+	donec chan struct{}
 }
 
 func (l *memListener) Accept() (net.Conn, error) {
 	select {
 	case c := <-l.conns:
 		return c, nil
-	case <-l.doneC:
+	case <-l.donec:
 		return nil, net.ErrClosed
 	}
 }
 
-func (l *memListener) Close() error   { l.once.Do(func() { close(l.doneC) }); return nil }
+func (l *memListener) Close() error   { l.once.Do(func() { close(l.donec) }); return nil }
 func (l *memListener) Addr() net.Addr { return l.addr }

@@ -48,16 +48,14 @@ func isRemoteFailure(err error) bool {
 	return ok && strings.HasPrefix(op.Net, "tcp") && (op.Op == "dial" || op.Op == "read" || op.Op == "write")
 }
 
-// Each server sends a packet to each other server. It has one link to the other
-// datacenter and one link to the other local server.
 func TestTunnel_Packets(t *testing.T) {
 	w := newWorld(t, 2, []string{"dc1", "dc2"})
-	transports := map[string]*Transport{}
+	trs := map[string]*Transport{}
 	for name, n := range w.nodes {
-		transports[name] = n.tun.Transport(PoolWAN)
+		trs[name] = n.tun.Transport(PoolWAN)
 	}
-	for from, tr := range transports {
-		for name := range transports {
+	for from, tr := range trs {
+		for name := range trs {
 			if from != name {
 				addr := memberlist.Address{Name: name, Addr: w.nodes[name].addr}
 				if _, err := tr.WriteToAddress([]byte(from+" to "+name), addr); err != nil {
@@ -66,16 +64,19 @@ func TestTunnel_Packets(t *testing.T) {
 			}
 		}
 	}
-	for name, tr := range transports {
-		for range len(transports) - 1 {
+	for name, tr := range trs {
+		for range len(trs) - 1 {
 			if got := receive(t, tr); !strings.HasSuffix(got, " to "+name) {
-				t.Errorf("%s received %q, want a packet to %s", name, got, name)
+				t.Errorf("%s received %q", name, got)
 			}
 		}
 	}
 	for name, n := range w.nodes {
-		if links := n.tun.Stats().Links; len(links) != 2 {
-			t.Errorf("Stats().Links of %s = %+v, want 2", name, links)
+		s := n.tun.Stats()
+		// One link to the other datacenter, whatever its number of servers, and
+		// one to the other local server.
+		if len(s.Links) != 2 {
+			t.Errorf("%s has links %+v", name, s.Links)
 		}
 		testutil.Eventually(t, 5*time.Second, func() bool {
 			for _, l := range n.tun.Stats().Links {
@@ -86,8 +87,8 @@ func TestTunnel_Packets(t *testing.T) {
 			return true
 		}, "connected links")
 	}
-	// Each server sends two packets over the link to the other datacenter. One
-	// of them is relayed, because its target is not the peer of the link.
+	// Of two packets from each server, one is for the server that did not get
+	// the connection.
 	testutil.Eventually(t, 5*time.Second, func() bool {
 		relayed := uint64(0)
 		for _, n := range w.nodes {
@@ -96,7 +97,7 @@ func TestTunnel_Packets(t *testing.T) {
 			}
 		}
 		return relayed == 4
-	}, "4 relayed packets")
+	}, "relayed packets counted")
 }
 
 func TestTunnel_LANPackets(t *testing.T) {
@@ -117,8 +118,6 @@ func TestTunnel_LANPackets(t *testing.T) {
 	}
 }
 
-// Streams to all servers of a datacenter use one session. Streams to a local
-// server work in both pools.
 func TestTunnel_Streams(t *testing.T) {
 	w := newWorld(t, 2, []string{"dc1", "dc2"})
 	far := map[string]*Transport{
@@ -126,7 +125,7 @@ func TestTunnel_Streams(t *testing.T) {
 		"srv2.dc2": w.nodes["srv2.dc2"].tun.Transport(PoolWAN),
 	}
 	tr := w.nodes["srv1.dc1"].tun.Transport(PoolWAN)
-	for range 2 { // the second time over the session that is open
+	for range 2 { // the second time on the same sessions
 		for name, f := range far {
 			c, err := tr.DialAddressTimeout(to(name), 10*time.Second)
 			if err != nil {
@@ -134,7 +133,7 @@ func TestTunnel_Streams(t *testing.T) {
 			}
 			s := <-f.StreamCh()
 			if got := s.RemoteAddr().String(); got != "srv1.dc1" {
-				t.Errorf("RemoteAddr() = %q, want %q", got, "srv1.dc1")
+				t.Errorf("stream from %q", got)
 			}
 			checkHalfClose(t, c, s)
 			checkHalfClose(t, s, c)
@@ -142,7 +141,8 @@ func TestTunnel_Streams(t *testing.T) {
 			s.Close()
 		}
 	}
-	// Streams to the server without a session were relayed by the other server.
+	// Half of the streams were for the server that had no session with
+	// srv1.dc1.
 	if got := w.nodes["srv1.dc1"].tun.Stats().Sessions; len(got) != 1 || got[0].DC != "dc2" ||
 		got[0].ConnectedSince.IsZero() {
 		t.Errorf("Sessions = %+v, want one to dc2, connected", got)
@@ -179,11 +179,10 @@ func checkHalfClose(t *testing.T, a, b net.Conn) {
 	}()
 	got, err := io.ReadAll(b)
 	if err != nil || !bytes.Equal(got, data) {
-		t.Fatalf("ReadAll() = %d bytes, %v, want the %d bytes sent", len(got), err, len(data))
+		t.Fatalf("received %d of %d bytes: %v", len(got), len(data), err)
 	}
 }
 
-// Packets that memberlist does not read are dropped and counted.
 func TestTransport_PoolFull(t *testing.T) {
 	w := newWorld(t, 1, []string{"dc1", "dc2"})
 	t1 := w.nodes["srv1.dc1"].tun.Transport(PoolWAN)
@@ -196,9 +195,9 @@ func TestTransport_PoolFull(t *testing.T) {
 			sent++
 		}
 		return n2.traffic(PoolWAN, "dc1").Dropped["pool_full"] > 0
-	}, "packets dropped for pool_full")
+	}, "packets dropped")
 	if got := n2.traffic(PoolWAN, "dc1"); got.Received != packetBacklog || len(t2.PacketCh()) != packetBacklog {
-		t.Errorf("traffic = %+v, %d in PacketCh, want %d received", got, len(t2.PacketCh()), packetBacklog)
+		t.Errorf("traffic = %+v, want packetBacklog received", got)
 	}
 }
 
@@ -207,37 +206,34 @@ func TestNewTunnel_InvalidConfig(t *testing.T) {
 		_, err := NewTunnel(TunnelConfig{Advertise: adv, MaxIdleLinks: -1})
 		for _, want := range []string{"Identity", "Dialer", "Mux", "Advertise", "MaxIdleLinks"} {
 			if err == nil || !strings.Contains(err.Error(), want) {
-				t.Errorf("NewTunnel() = %v, want an error that contains %q", err, want)
+				t.Errorf("%v does not contain %q", err, want)
 			}
 		}
 	}
-}
-
-func TestTunnel_Transport(t *testing.T) {
-	n := newWorld(t, 1, []string{"dc1"}).nodes["srv1.dc1"]
+	w := newWorld(t, 1, []string{"dc1"})
+	n := w.nodes["srv1.dc1"]
 	tr := n.tun.Transport(PoolWAN)
 	ip, port, err := tr.FinalAdvertiseAddr("1.2.3.4", 5)
 	if got := fmt.Sprintf("%v:%d", ip, port); err != nil || got != n.addr {
-		t.Errorf("FinalAdvertiseAddr() = %s, %v, want %s", got, err, n.addr)
+		t.Errorf("FinalAdvertiseAddr = %s, %v", got, err)
 	}
 	defer func() {
 		if recover() == nil {
-			t.Error("a second Transport() of the pool returns, want a panic")
+			t.Error("a second Transport() of the same pool does not panic")
 		}
 	}()
 	n.tun.Transport(PoolWAN)
 }
 
-// Run ends within seconds while links and streams are open and a gateway hangs.
 func TestTunnel_StopsWhileBusy(t *testing.T) {
 	testutil.Cluster(t)
 	w := newWorld(t, 2, []string{"dc1", "dc2"})
-	transports := map[string]*Transport{}
+	trs := map[string]*Transport{}
 	for name, n := range w.nodes {
-		transports[name] = n.tun.Transport(PoolWAN)
+		trs[name] = n.tun.Transport(PoolWAN)
 	}
-	for _, tr := range transports {
-		for name := range transports {
+	for _, tr := range trs {
+		for name := range trs {
 			send(t, tr, name, "x")
 			if c, err := tr.DialAddressTimeout(memberlist.Address{Name: name, Addr: w.nodes[name].addr},
 				10*time.Second); err != nil {
@@ -255,7 +251,7 @@ func TestTunnel_StopsWhileBusy(t *testing.T) {
 	if took := time.Since(start); took > 4*time.Second {
 		t.Errorf("Run returned after %v, want at most 4 s", took)
 	}
-	for _, tr := range transports {
+	for _, tr := range trs {
 		if _, err := tr.WriteToAddress([]byte("x"), to("srv1.dc9")); !errors.Is(err, net.ErrClosed) {
 			t.Errorf("WriteToAddress() after Run = %v, want net.ErrClosed", err)
 		}
@@ -265,8 +261,8 @@ func TestTunnel_StopsWhileBusy(t *testing.T) {
 	}
 }
 
-// A server is reached after its address changed, if either memberlist or the
-// address book has the new address.
+// A server has moved, and either memberlist or the address book has its old
+// address.
 func TestTunnel_ServerWithTwoAddresses(t *testing.T) {
 	w := newWorld(t, 2, []string{"dc1"})
 	n1, n2 := w.nodes["srv1.dc1"], w.nodes["srv2.dc1"]

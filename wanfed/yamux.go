@@ -3,12 +3,13 @@
 package wanfed
 
 import (
-	"cmp"
+	"context"
 	"crypto/tls"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -22,12 +23,11 @@ const (
 	// maxStreams bounds the streams of an accepted session. Further streams are
 	// refused with a status.
 	maxStreams = 256
-	// maxOpenStreams bounds the streams including the refused streams that the
-	// peer has not closed yet. A session with more streams is closed, because
-	// its peer ignores refusals.
+	// maxOpenStreams also counts refused streams that the peer has not closed
+	// yet. Beyond it the session is closed, because the peer ignores refusals.
 	maxOpenStreams = 4 * maxStreams
-	// maxPings bounds the pings of a peer without a response. A keepalive sends
-	// one ping.
+	// maxPings bounds the unanswered pings of a peer. A keepalive sends one
+	// ping.
 	maxPings = 64
 	// maxRecord is the largest payload of a TLS record, in bytes (RFC 8446
 	// section 5.1).
@@ -35,13 +35,13 @@ const (
 )
 
 var (
-	errTooManyPings   = fmt.Errorf("peer sent more than %d pings without reading the responses", maxPings)
+	errTooManyPings   = fmt.Errorf("peer sent more than %d pings without reading the answers", maxPings)
 	errTooManyStreams = fmt.Errorf("peer has more than %d streams open", maxOpenStreams)
 )
 
-// sessionFault returns the fault of the peer that ended a session with err. It
-// returns nil if the peer did not cause the end.
-func sessionFault(err error) *refusal {
+// sessionFault returns the fault of the peer that ended a session. It returns
+// "" if the peer did not cause the end.
+func sessionFault(err error) refusal {
 	if errors.Is(err, errTooManyPings) || errors.Is(err, errTooManyStreams) {
 		return faultFlood
 	}
@@ -53,11 +53,10 @@ func sessionFault(err error) *refusal {
 			return faultFrame
 		}
 	}
-	return nil
+	return ""
 }
 
-// yamuxConfig returns the yamux configuration of both ends of a session. yamux
-// logs at level Debug, because each of its messages concerns one connection.
+// yamuxConfig is the yamux configuration of both sides of a session.
 func (l limits) yamuxConfig(log *slog.Logger) *yamux.Config {
 	c := yamux.DefaultConfig()
 	c.AcceptBacklog = maxStreams
@@ -66,23 +65,26 @@ func (l limits) yamuxConfig(log *slog.Logger) *yamux.Config {
 	c.MaxStreamWindowSize = streamWindow
 	c.StreamOpenTimeout = l.openTimeout
 	c.LogOutput = nil
-	c.Logger = slog.NewLogLogger(log.Handler(), slog.LevelDebug)
+	c.Logger = yamuxLog{log}
 	return c
 }
 
-// yamuxConn is the TLS connection that carries a session. It bounds the
-// duration of Write and Close, and the number of ping responses that yamux
-// queues for a peer that does not read.
+// yamuxConn is the connection below a session. A peer that does not read cannot
+// block a Write or Close indefinitely. It also cannot make this end queue an
+// unbounded number of ping responses.
 type yamuxConn struct {
 	*tls.Conn
-	timeout time.Duration // of one Write
+	timeout time.Duration // limit of one Write
 	joiner  headerJoiner
 	pings   pingGuard
 }
 
 func (c *yamuxConn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
-	return n, cmp.Or(c.pings.received(b[:n]), err)
+	if flood := c.pings.received(b[:n]); flood != nil {
+		return n, flood
+	}
+	return n, err
 }
 
 func (c *yamuxConn) Write(b []byte) (int, error) {
@@ -107,19 +109,19 @@ const (
 	pingRequest    = 1 // flag of a ping
 	pingResponse   = 2 // flag of a ping
 
-	maxJoinBuffer = 4 << 10 // capacity of headerJoiner.header between two frames, in bytes
+	maxJoinBuffer = 4 << 10 // kept between two frames, in bytes
 )
 
 // headerJoiner writes the header and the body of a yamux frame in one TLS
-// record. yamux writes header and body separately, which costs a second system
-// call, and a second wakeup on each server of the path. Only the sending
-// goroutine of yamux uses a headerJoiner.
+// record. yamux writes them separately, which would cost a further system call,
+// and a wakeup on each server of the path. Only the sending goroutine of yamux
+// uses a headerJoiner.
 type headerJoiner struct {
-	header []byte // of a frame whose body is the next write; empty: none
+	header []byte // a header that waits for its body, which is the next write
 }
 
 // write passes b to w. If b is the header of a frame with a body, write stores
-// b. The next call then passes the header and the body to w.
+// it and passes header and body to w at the next call.
 func (f *headerJoiner) write(b []byte, w func([]byte) (int, error)) (int, error) {
 	if len(f.header) == 0 {
 		if bodyFollows(b) {
@@ -136,8 +138,8 @@ func (f *headerJoiner) write(b []byte, w func([]byte) (int, error)) (int, error)
 	return max(0, n-yamuxHeaderLen), err
 }
 
-// bodyFollows reports whether b is the header of a frame that has a body and
-// fits into one TLS record.
+// bodyFollows reports whether b is a header with a body, and both fit into one
+// record.
 func bodyFollows(b []byte) bool {
 	if len(b) != yamuxHeaderLen || b[1] != yamuxTypeData {
 		return false
@@ -146,20 +148,18 @@ func bodyFollows(b []byte) bool {
 	return n > 0 && n <= maxRecord-yamuxHeaderLen
 }
 
-// pingGuard counts the pings of a peer that have no response yet. yamux
-// responds to each ping in a goroutine, which ends when the response is sent. A
-// peer that sends pings without reading could otherwise start any number of
-// goroutines.
+// pingGuard counts the unanswered pings of a peer. yamux responds to each ping
+// in a goroutine, which ends when the response is sent. Without the guard, a
+// peer that sends pings without reading could start any number of goroutines.
 type pingGuard struct {
 	head       [yamuxHeaderLen]byte
 	n          int    // bytes of head that have arrived
-	body       uint32 // missing bytes of the current body
+	body       uint32 // bytes of the current body that are missing
 	unanswered atomic.Int32
 }
 
-// received parses bytes from the peer, in pieces of any size. It returns
-// errTooManyPings if the peer exceeds maxPings. Only one goroutine calls
-// received.
+// received parses the bytes that arrived, in pieces of any size. It is called
+// by one goroutine.
 func (g *pingGuard) received(b []byte) error {
 	for len(b) > 0 {
 		if g.body > 0 {
@@ -183,8 +183,7 @@ func (g *pingGuard) received(b []byte) error {
 	return nil
 }
 
-// sent counts a response to a ping. header is the header of a frame to the
-// peer.
+// sent counts a ping response. header is the header of a frame that is sent.
 func (g *pingGuard) sent(header []byte) {
 	if isPing(header, pingResponse) {
 		g.unanswered.Add(-1)
@@ -194,4 +193,15 @@ func (g *pingGuard) sent(header []byte) {
 func isPing(header []byte, flag uint16) bool {
 	return len(header) == yamuxHeaderLen && header[1] == yamuxTypePing &&
 		binary.BigEndian.Uint16(header[2:])&flag != 0
+}
+
+// yamuxLog logs messages of yamux at level Debug. Each concerns one connection.
+type yamuxLog struct{ log *slog.Logger }
+
+func (l yamuxLog) Printf(format string, v ...any) { l.debug(fmt.Sprintf(format, v...)) }
+func (l yamuxLog) Print(v ...any)                 { l.debug(fmt.Sprint(v...)) }
+func (l yamuxLog) Println(v ...any)               { l.debug(fmt.Sprintln(v...)) }
+
+func (l yamuxLog) debug(text string) {
+	l.log.Log(context.Background(), slog.LevelDebug, "stream session", "text", strings.TrimSpace(text))
 }

@@ -71,7 +71,7 @@ func (x ApplyFederationStateRequest_Op) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ApplyFederationStateRequest_Op.Descriptor instead.
 func (ApplyFederationStateRequest_Op) EnumDescriptor() ([]byte, []int) {
-	return file_api_pb_federation_proto_rawDescGZIP(), []int{2, 0}
+	return file_api_pb_federation_proto_rawDescGZIP(), []int{8, 0}
 }
 
 // MeshGateway is one gateway of a datacenter with its node and health.
@@ -147,8 +147,10 @@ type FederationState struct {
 	PrimaryModifyIndex uint64 `protobuf:"varint,4,opt,name=primary_modify_index,json=primaryModifyIndex,proto3" json:"primary_modify_index,omitempty"`
 	CreateIndex        uint64 `protobuf:"varint,5,opt,name=create_index,json=createIndex,proto3" json:"create_index,omitempty"`
 	ModifyIndex        uint64 `protobuf:"varint,6,opt,name=modify_index,json=modifyIndex,proto3" json:"modify_index,omitempty"`
-	unknownFields      protoimpl.UnknownFields
-	sizeCache          protoimpl.SizeCache
+	// The id of the Raft group of the datacenter. Empty: not known yet.
+	GroupId       string `protobuf:"bytes,7,opt,name=group_id,json=groupId,proto3" json:"group_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *FederationState) Reset() {
@@ -223,6 +225,445 @@ func (x *FederationState) GetModifyIndex() uint64 {
 	return 0
 }
 
+func (x *FederationState) GetGroupId() string {
+	if x != nil {
+		return x.GroupId
+	}
+	return ""
+}
+
+// Group contains the id of the Raft group of a datacenter. It is the data of the
+// type federation/v1/Group, which is not federated. Its first leader creates it.
+type Group struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Group) Reset() {
+	*x = Group{}
+	mi := &file_api_pb_federation_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Group) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Group) ProtoMessage() {}
+
+func (x *Group) ProtoReflect() protoreflect.Message {
+	mi := &file_api_pb_federation_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Group.ProtoReflect.Descriptor instead.
+func (*Group) Descriptor() ([]byte, []int) {
+	return file_api_pb_federation_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Group) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+// ClaimRequest identifies a server of a secondary.
+type ClaimRequest struct {
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Datacenter string                 `protobuf:"bytes,1,opt,name=datacenter,proto3" json:"datacenter,omitempty"`
+	Node       string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`
+	GroupId    string                 `protobuf:"bytes,3,opt,name=group_id,json=groupId,proto3" json:"group_id,omitempty"`
+	// A random id of the process, and that of the process that used the data
+	// directory before.
+	Instance         string `protobuf:"bytes,4,opt,name=instance,proto3" json:"instance,omitempty"`
+	PreviousInstance string `protobuf:"bytes,5,opt,name=previous_instance,json=previousInstance,proto3" json:"previous_instance,omitempty"`
+	// The last claim of this process was refused because it is a clone.
+	Clone bool `protobuf:"varint,6,opt,name=clone,proto3" json:"clone,omitempty"`
+	// The address of the server (host:port), and the WAN addresses of the gateways
+	// of its datacenter. They are for messages to operators only.
+	ServerAddress string   `protobuf:"bytes,7,opt,name=server_address,json=serverAddress,proto3" json:"server_address,omitempty"`
+	Gateways      []string `protobuf:"bytes,8,rep,name=gateways,proto3" json:"gateways,omitempty"`
+	// The process ends: its claim is given up.
+	Release       bool `protobuf:"varint,9,opt,name=release,proto3" json:"release,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ClaimRequest) Reset() {
+	*x = ClaimRequest{}
+	mi := &file_api_pb_federation_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ClaimRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ClaimRequest) ProtoMessage() {}
+
+func (x *ClaimRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_pb_federation_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ClaimRequest.ProtoReflect.Descriptor instead.
+func (*ClaimRequest) Descriptor() ([]byte, []int) {
+	return file_api_pb_federation_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *ClaimRequest) GetDatacenter() string {
+	if x != nil {
+		return x.Datacenter
+	}
+	return ""
+}
+
+func (x *ClaimRequest) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *ClaimRequest) GetGroupId() string {
+	if x != nil {
+		return x.GroupId
+	}
+	return ""
+}
+
+func (x *ClaimRequest) GetInstance() string {
+	if x != nil {
+		return x.Instance
+	}
+	return ""
+}
+
+func (x *ClaimRequest) GetPreviousInstance() string {
+	if x != nil {
+		return x.PreviousInstance
+	}
+	return ""
+}
+
+func (x *ClaimRequest) GetClone() bool {
+	if x != nil {
+		return x.Clone
+	}
+	return false
+}
+
+func (x *ClaimRequest) GetServerAddress() string {
+	if x != nil {
+		return x.ServerAddress
+	}
+	return ""
+}
+
+func (x *ClaimRequest) GetGateways() []string {
+	if x != nil {
+		return x.Gateways
+	}
+	return nil
+}
+
+func (x *ClaimRequest) GetRelease() bool {
+	if x != nil {
+		return x.Release
+	}
+	return false
+}
+
+type ClaimResponse struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Accepted bool                   `protobuf:"varint,1,opt,name=accepted,proto3" json:"accepted,omitempty"`
+	// The reason and the remedy, if the claim was not accepted.
+	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	// The other servers that claim the same names.
+	Rivals []*Claimant `protobuf:"bytes,3,rep,name=rivals,proto3" json:"rivals,omitempty"`
+	// The claim was refused because another process has the same data directory.
+	Clone bool `protobuf:"varint,4,opt,name=clone,proto3" json:"clone,omitempty"`
+	// Another process on the same data directory claimed the name moments ago. The
+	// claim is decided when that process has had the time to repeat its claim.
+	Pending       bool `protobuf:"varint,5,opt,name=pending,proto3" json:"pending,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ClaimResponse) Reset() {
+	*x = ClaimResponse{}
+	mi := &file_api_pb_federation_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ClaimResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ClaimResponse) ProtoMessage() {}
+
+func (x *ClaimResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_pb_federation_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ClaimResponse.ProtoReflect.Descriptor instead.
+func (*ClaimResponse) Descriptor() ([]byte, []int) {
+	return file_api_pb_federation_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *ClaimResponse) GetAccepted() bool {
+	if x != nil {
+		return x.Accepted
+	}
+	return false
+}
+
+func (x *ClaimResponse) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *ClaimResponse) GetRivals() []*Claimant {
+	if x != nil {
+		return x.Rivals
+	}
+	return nil
+}
+
+func (x *ClaimResponse) GetClone() bool {
+	if x != nil {
+		return x.Clone
+	}
+	return false
+}
+
+func (x *ClaimResponse) GetPending() bool {
+	if x != nil {
+		return x.Pending
+	}
+	return false
+}
+
+// Claimant is a server that has claimed a name.
+type Claimant struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	GroupId       string                 `protobuf:"bytes,2,opt,name=group_id,json=groupId,proto3" json:"group_id,omitempty"`
+	Instance      string                 `protobuf:"bytes,3,opt,name=instance,proto3" json:"instance,omitempty"`
+	ServerAddress string                 `protobuf:"bytes,4,opt,name=server_address,json=serverAddress,proto3" json:"server_address,omitempty"`
+	Gateways      []string               `protobuf:"bytes,5,rep,name=gateways,proto3" json:"gateways,omitempty"`
+	LastSeen      *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=last_seen,json=lastSeen,proto3" json:"last_seen,omitempty"`
+	Refused       bool                   `protobuf:"varint,7,opt,name=refused,proto3" json:"refused,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Claimant) Reset() {
+	*x = Claimant{}
+	mi := &file_api_pb_federation_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Claimant) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Claimant) ProtoMessage() {}
+
+func (x *Claimant) ProtoReflect() protoreflect.Message {
+	mi := &file_api_pb_federation_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Claimant.ProtoReflect.Descriptor instead.
+func (*Claimant) Descriptor() ([]byte, []int) {
+	return file_api_pb_federation_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *Claimant) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *Claimant) GetGroupId() string {
+	if x != nil {
+		return x.GroupId
+	}
+	return ""
+}
+
+func (x *Claimant) GetInstance() string {
+	if x != nil {
+		return x.Instance
+	}
+	return ""
+}
+
+func (x *Claimant) GetServerAddress() string {
+	if x != nil {
+		return x.ServerAddress
+	}
+	return ""
+}
+
+func (x *Claimant) GetGateways() []string {
+	if x != nil {
+		return x.Gateways
+	}
+	return nil
+}
+
+func (x *Claimant) GetLastSeen() *timestamppb.Timestamp {
+	if x != nil {
+		return x.LastSeen
+	}
+	return nil
+}
+
+func (x *Claimant) GetRefused() bool {
+	if x != nil {
+		return x.Refused
+	}
+	return false
+}
+
+type ReplaceGroupRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Datacenter    string                 `protobuf:"bytes,1,opt,name=datacenter,proto3" json:"datacenter,omitempty"`
+	GroupId       string                 `protobuf:"bytes,2,opt,name=group_id,json=groupId,proto3" json:"group_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReplaceGroupRequest) Reset() {
+	*x = ReplaceGroupRequest{}
+	mi := &file_api_pb_federation_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReplaceGroupRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReplaceGroupRequest) ProtoMessage() {}
+
+func (x *ReplaceGroupRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_pb_federation_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReplaceGroupRequest.ProtoReflect.Descriptor instead.
+func (*ReplaceGroupRequest) Descriptor() ([]byte, []int) {
+	return file_api_pb_federation_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *ReplaceGroupRequest) GetDatacenter() string {
+	if x != nil {
+		return x.Datacenter
+	}
+	return ""
+}
+
+func (x *ReplaceGroupRequest) GetGroupId() string {
+	if x != nil {
+		return x.GroupId
+	}
+	return ""
+}
+
+type ReplaceGroupResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The id that was replaced.
+	PreviousGroupId string `protobuf:"bytes,1,opt,name=previous_group_id,json=previousGroupId,proto3" json:"previous_group_id,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *ReplaceGroupResponse) Reset() {
+	*x = ReplaceGroupResponse{}
+	mi := &file_api_pb_federation_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReplaceGroupResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReplaceGroupResponse) ProtoMessage() {}
+
+func (x *ReplaceGroupResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_pb_federation_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReplaceGroupResponse.ProtoReflect.Descriptor instead.
+func (*ReplaceGroupResponse) Descriptor() ([]byte, []int) {
+	return file_api_pb_federation_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *ReplaceGroupResponse) GetPreviousGroupId() string {
+	if x != nil {
+		return x.PreviousGroupId
+	}
+	return ""
+}
+
 type ApplyFederationStateRequest struct {
 	state protoimpl.MessageState         `protogen:"open.v1"`
 	Op    ApplyFederationStateRequest_Op `protobuf:"varint,1,opt,name=op,proto3,enum=wanfed.v1.ApplyFederationStateRequest_Op" json:"op,omitempty"`
@@ -236,7 +677,7 @@ type ApplyFederationStateRequest struct {
 
 func (x *ApplyFederationStateRequest) Reset() {
 	*x = ApplyFederationStateRequest{}
-	mi := &file_api_pb_federation_proto_msgTypes[2]
+	mi := &file_api_pb_federation_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -248,7 +689,7 @@ func (x *ApplyFederationStateRequest) String() string {
 func (*ApplyFederationStateRequest) ProtoMessage() {}
 
 func (x *ApplyFederationStateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_federation_proto_msgTypes[2]
+	mi := &file_api_pb_federation_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -261,7 +702,7 @@ func (x *ApplyFederationStateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyFederationStateRequest.ProtoReflect.Descriptor instead.
 func (*ApplyFederationStateRequest) Descriptor() ([]byte, []int) {
-	return file_api_pb_federation_proto_rawDescGZIP(), []int{2}
+	return file_api_pb_federation_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ApplyFederationStateRequest) GetOp() ApplyFederationStateRequest_Op {
@@ -296,7 +737,7 @@ type ApplyFederationStateResponse struct {
 
 func (x *ApplyFederationStateResponse) Reset() {
 	*x = ApplyFederationStateResponse{}
-	mi := &file_api_pb_federation_proto_msgTypes[3]
+	mi := &file_api_pb_federation_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -308,7 +749,7 @@ func (x *ApplyFederationStateResponse) String() string {
 func (*ApplyFederationStateResponse) ProtoMessage() {}
 
 func (x *ApplyFederationStateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_federation_proto_msgTypes[3]
+	mi := &file_api_pb_federation_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -321,7 +762,7 @@ func (x *ApplyFederationStateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyFederationStateResponse.ProtoReflect.Descriptor instead.
 func (*ApplyFederationStateResponse) Descriptor() ([]byte, []int) {
-	return file_api_pb_federation_proto_rawDescGZIP(), []int{3}
+	return file_api_pb_federation_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ApplyFederationStateResponse) GetChanged() bool {
@@ -352,7 +793,7 @@ type QueryOptions struct {
 
 func (x *QueryOptions) Reset() {
 	*x = QueryOptions{}
-	mi := &file_api_pb_federation_proto_msgTypes[4]
+	mi := &file_api_pb_federation_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -364,7 +805,7 @@ func (x *QueryOptions) String() string {
 func (*QueryOptions) ProtoMessage() {}
 
 func (x *QueryOptions) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_federation_proto_msgTypes[4]
+	mi := &file_api_pb_federation_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -377,7 +818,7 @@ func (x *QueryOptions) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueryOptions.ProtoReflect.Descriptor instead.
 func (*QueryOptions) Descriptor() ([]byte, []int) {
-	return file_api_pb_federation_proto_rawDescGZIP(), []int{4}
+	return file_api_pb_federation_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *QueryOptions) GetMinIndex() uint64 {
@@ -411,7 +852,7 @@ type GetFederationStateRequest struct {
 
 func (x *GetFederationStateRequest) Reset() {
 	*x = GetFederationStateRequest{}
-	mi := &file_api_pb_federation_proto_msgTypes[5]
+	mi := &file_api_pb_federation_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -423,7 +864,7 @@ func (x *GetFederationStateRequest) String() string {
 func (*GetFederationStateRequest) ProtoMessage() {}
 
 func (x *GetFederationStateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_federation_proto_msgTypes[5]
+	mi := &file_api_pb_federation_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -436,7 +877,7 @@ func (x *GetFederationStateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetFederationStateRequest.ProtoReflect.Descriptor instead.
 func (*GetFederationStateRequest) Descriptor() ([]byte, []int) {
-	return file_api_pb_federation_proto_rawDescGZIP(), []int{5}
+	return file_api_pb_federation_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *GetFederationStateRequest) GetDatacenter() string {
@@ -464,7 +905,7 @@ type GetFederationStateResponse struct {
 
 func (x *GetFederationStateResponse) Reset() {
 	*x = GetFederationStateResponse{}
-	mi := &file_api_pb_federation_proto_msgTypes[6]
+	mi := &file_api_pb_federation_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -476,7 +917,7 @@ func (x *GetFederationStateResponse) String() string {
 func (*GetFederationStateResponse) ProtoMessage() {}
 
 func (x *GetFederationStateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_federation_proto_msgTypes[6]
+	mi := &file_api_pb_federation_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -489,7 +930,7 @@ func (x *GetFederationStateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetFederationStateResponse.ProtoReflect.Descriptor instead.
 func (*GetFederationStateResponse) Descriptor() ([]byte, []int) {
-	return file_api_pb_federation_proto_rawDescGZIP(), []int{6}
+	return file_api_pb_federation_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *GetFederationStateResponse) GetState() *FederationState {
@@ -515,7 +956,7 @@ type ListFederationStatesRequest struct {
 
 func (x *ListFederationStatesRequest) Reset() {
 	*x = ListFederationStatesRequest{}
-	mi := &file_api_pb_federation_proto_msgTypes[7]
+	mi := &file_api_pb_federation_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -527,7 +968,7 @@ func (x *ListFederationStatesRequest) String() string {
 func (*ListFederationStatesRequest) ProtoMessage() {}
 
 func (x *ListFederationStatesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_federation_proto_msgTypes[7]
+	mi := &file_api_pb_federation_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -540,7 +981,7 @@ func (x *ListFederationStatesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListFederationStatesRequest.ProtoReflect.Descriptor instead.
 func (*ListFederationStatesRequest) Descriptor() ([]byte, []int) {
-	return file_api_pb_federation_proto_rawDescGZIP(), []int{7}
+	return file_api_pb_federation_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ListFederationStatesRequest) GetQuery() *QueryOptions {
@@ -560,7 +1001,7 @@ type ListFederationStatesResponse struct {
 
 func (x *ListFederationStatesResponse) Reset() {
 	*x = ListFederationStatesResponse{}
-	mi := &file_api_pb_federation_proto_msgTypes[8]
+	mi := &file_api_pb_federation_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -572,7 +1013,7 @@ func (x *ListFederationStatesResponse) String() string {
 func (*ListFederationStatesResponse) ProtoMessage() {}
 
 func (x *ListFederationStatesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_federation_proto_msgTypes[8]
+	mi := &file_api_pb_federation_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -585,7 +1026,7 @@ func (x *ListFederationStatesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListFederationStatesResponse.ProtoReflect.Descriptor instead.
 func (*ListFederationStatesResponse) Descriptor() ([]byte, []int) {
-	return file_api_pb_federation_proto_rawDescGZIP(), []int{8}
+	return file_api_pb_federation_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ListFederationStatesResponse) GetStates() []*FederationState {
@@ -611,7 +1052,7 @@ type ListMeshGatewaysRequest struct {
 
 func (x *ListMeshGatewaysRequest) Reset() {
 	*x = ListMeshGatewaysRequest{}
-	mi := &file_api_pb_federation_proto_msgTypes[9]
+	mi := &file_api_pb_federation_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -623,7 +1064,7 @@ func (x *ListMeshGatewaysRequest) String() string {
 func (*ListMeshGatewaysRequest) ProtoMessage() {}
 
 func (x *ListMeshGatewaysRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_federation_proto_msgTypes[9]
+	mi := &file_api_pb_federation_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -636,7 +1077,7 @@ func (x *ListMeshGatewaysRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMeshGatewaysRequest.ProtoReflect.Descriptor instead.
 func (*ListMeshGatewaysRequest) Descriptor() ([]byte, []int) {
-	return file_api_pb_federation_proto_rawDescGZIP(), []int{9}
+	return file_api_pb_federation_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ListMeshGatewaysRequest) GetQuery() *QueryOptions {
@@ -657,7 +1098,7 @@ type ListMeshGatewaysResponse struct {
 
 func (x *ListMeshGatewaysResponse) Reset() {
 	*x = ListMeshGatewaysResponse{}
-	mi := &file_api_pb_federation_proto_msgTypes[10]
+	mi := &file_api_pb_federation_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -669,7 +1110,7 @@ func (x *ListMeshGatewaysResponse) String() string {
 func (*ListMeshGatewaysResponse) ProtoMessage() {}
 
 func (x *ListMeshGatewaysResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_federation_proto_msgTypes[10]
+	mi := &file_api_pb_federation_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -682,7 +1123,7 @@ func (x *ListMeshGatewaysResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMeshGatewaysResponse.ProtoReflect.Descriptor instead.
 func (*ListMeshGatewaysResponse) Descriptor() ([]byte, []int) {
-	return file_api_pb_federation_proto_rawDescGZIP(), []int{10}
+	return file_api_pb_federation_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ListMeshGatewaysResponse) GetDatacenters() map[string]*ListMeshGatewaysResponse_Gateways {
@@ -708,7 +1149,7 @@ type ListMeshGatewaysResponse_Gateways struct {
 
 func (x *ListMeshGatewaysResponse_Gateways) Reset() {
 	*x = ListMeshGatewaysResponse_Gateways{}
-	mi := &file_api_pb_federation_proto_msgTypes[11]
+	mi := &file_api_pb_federation_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -720,7 +1161,7 @@ func (x *ListMeshGatewaysResponse_Gateways) String() string {
 func (*ListMeshGatewaysResponse_Gateways) ProtoMessage() {}
 
 func (x *ListMeshGatewaysResponse_Gateways) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_federation_proto_msgTypes[11]
+	mi := &file_api_pb_federation_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -733,7 +1174,7 @@ func (x *ListMeshGatewaysResponse_Gateways) ProtoReflect() protoreflect.Message 
 
 // Deprecated: Use ListMeshGatewaysResponse_Gateways.ProtoReflect.Descriptor instead.
 func (*ListMeshGatewaysResponse_Gateways) Descriptor() ([]byte, []int) {
-	return file_api_pb_federation_proto_rawDescGZIP(), []int{10, 0}
+	return file_api_pb_federation_proto_rawDescGZIP(), []int{16, 0}
 }
 
 func (x *ListMeshGatewaysResponse_Gateways) GetMeshGateways() []*MeshGateway {
@@ -751,7 +1192,7 @@ const file_api_pb_federation_proto_rawDesc = "" +
 	"\vMeshGateway\x12#\n" +
 	"\x04node\x18\x01 \x01(\v2\x0f.wanfed.v1.NodeR\x04node\x12,\n" +
 	"\aservice\x18\x02 \x01(\v2\x12.wanfed.v1.ServiceR\aservice\x12(\n" +
-	"\x06checks\x18\x03 \x03(\v2\x10.wanfed.v1.CheckR\x06checks\"\xa1\x02\n" +
+	"\x06checks\x18\x03 \x03(\v2\x10.wanfed.v1.CheckR\x06checks\"\xbc\x02\n" +
 	"\x0fFederationState\x12\x1e\n" +
 	"\n" +
 	"datacenter\x18\x01 \x01(\tR\n" +
@@ -761,7 +1202,43 @@ const file_api_pb_federation_proto_rawDesc = "" +
 	"updated_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\tupdatedAt\x120\n" +
 	"\x14primary_modify_index\x18\x04 \x01(\x04R\x12primaryModifyIndex\x12!\n" +
 	"\fcreate_index\x18\x05 \x01(\x04R\vcreateIndex\x12!\n" +
-	"\fmodify_index\x18\x06 \x01(\x04R\vmodifyIndex\"\xd8\x01\n" +
+	"\fmodify_index\x18\x06 \x01(\x04R\vmodifyIndex\x12\x19\n" +
+	"\bgroup_id\x18\a \x01(\tR\agroupId\"\x17\n" +
+	"\x05Group\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\"\x99\x02\n" +
+	"\fClaimRequest\x12\x1e\n" +
+	"\n" +
+	"datacenter\x18\x01 \x01(\tR\n" +
+	"datacenter\x12\x12\n" +
+	"\x04node\x18\x02 \x01(\tR\x04node\x12\x19\n" +
+	"\bgroup_id\x18\x03 \x01(\tR\agroupId\x12\x1a\n" +
+	"\binstance\x18\x04 \x01(\tR\binstance\x12+\n" +
+	"\x11previous_instance\x18\x05 \x01(\tR\x10previousInstance\x12\x14\n" +
+	"\x05clone\x18\x06 \x01(\bR\x05clone\x12%\n" +
+	"\x0eserver_address\x18\a \x01(\tR\rserverAddress\x12\x1a\n" +
+	"\bgateways\x18\b \x03(\tR\bgateways\x12\x18\n" +
+	"\arelease\x18\t \x01(\bR\arelease\"\xa0\x01\n" +
+	"\rClaimResponse\x12\x1a\n" +
+	"\baccepted\x18\x01 \x01(\bR\baccepted\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\x12+\n" +
+	"\x06rivals\x18\x03 \x03(\v2\x13.wanfed.v1.ClaimantR\x06rivals\x12\x14\n" +
+	"\x05clone\x18\x04 \x01(\bR\x05clone\x12\x18\n" +
+	"\apending\x18\x05 \x01(\bR\apending\"\xeb\x01\n" +
+	"\bClaimant\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x19\n" +
+	"\bgroup_id\x18\x02 \x01(\tR\agroupId\x12\x1a\n" +
+	"\binstance\x18\x03 \x01(\tR\binstance\x12%\n" +
+	"\x0eserver_address\x18\x04 \x01(\tR\rserverAddress\x12\x1a\n" +
+	"\bgateways\x18\x05 \x03(\tR\bgateways\x127\n" +
+	"\tlast_seen\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\blastSeen\x12\x18\n" +
+	"\arefused\x18\a \x01(\bR\arefused\"P\n" +
+	"\x13ReplaceGroupRequest\x12\x1e\n" +
+	"\n" +
+	"datacenter\x18\x01 \x01(\tR\n" +
+	"datacenter\x12\x19\n" +
+	"\bgroup_id\x18\x02 \x01(\tR\agroupId\"B\n" +
+	"\x14ReplaceGroupResponse\x12*\n" +
+	"\x11previous_group_id\x18\x01 \x01(\tR\x0fpreviousGroupId\"\xd8\x01\n" +
 	"\x1bApplyFederationStateRequest\x129\n" +
 	"\x02op\x18\x01 \x01(\x0e2).wanfed.v1.ApplyFederationStateRequest.OpR\x02op\x120\n" +
 	"\x05state\x18\x02 \x01(\v2\x1a.wanfed.v1.FederationStateR\x05state\x12\x14\n" +
@@ -799,12 +1276,14 @@ const file_api_pb_federation_proto_rawDesc = "" +
 	"\rmesh_gateways\x18\x01 \x03(\v2\x16.wanfed.v1.MeshGatewayR\fmeshGateways\x1al\n" +
 	"\x10DatacentersEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12B\n" +
-	"\x05value\x18\x02 \x01(\v2,.wanfed.v1.ListMeshGatewaysResponse.GatewaysR\x05value:\x028\x012\xf7\x02\n" +
+	"\x05value\x18\x02 \x01(\v2,.wanfed.v1.ListMeshGatewaysResponse.GatewaysR\x05value:\x028\x012\xff\x03\n" +
 	"\x11FederationService\x12X\n" +
 	"\x05Apply\x12&.wanfed.v1.ApplyFederationStateRequest\x1a'.wanfed.v1.ApplyFederationStateResponse\x12R\n" +
 	"\x03Get\x12$.wanfed.v1.GetFederationStateRequest\x1a%.wanfed.v1.GetFederationStateResponse\x12W\n" +
 	"\x04List\x12&.wanfed.v1.ListFederationStatesRequest\x1a'.wanfed.v1.ListFederationStatesResponse\x12[\n" +
-	"\x10ListMeshGateways\x12\".wanfed.v1.ListMeshGatewaysRequest\x1a#.wanfed.v1.ListMeshGatewaysResponseB!Z\x1fgithub.com/wanfed/wanfed/api/pbb\x06proto3"
+	"\x10ListMeshGateways\x12\".wanfed.v1.ListMeshGatewaysRequest\x1a#.wanfed.v1.ListMeshGatewaysResponse\x12:\n" +
+	"\x05Claim\x12\x17.wanfed.v1.ClaimRequest\x1a\x18.wanfed.v1.ClaimResponse\x12J\n" +
+	"\aReplace\x12\x1e.wanfed.v1.ReplaceGroupRequest\x1a\x1f.wanfed.v1.ReplaceGroupResponseB!Z\x1fgithub.com/wanfed/wanfed/api/pbb\x06proto3"
 
 var (
 	file_api_pb_federation_proto_rawDescOnce sync.Once
@@ -819,59 +1298,71 @@ func file_api_pb_federation_proto_rawDescGZIP() []byte {
 }
 
 var file_api_pb_federation_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_api_pb_federation_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
+var file_api_pb_federation_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_api_pb_federation_proto_goTypes = []any{
 	(ApplyFederationStateRequest_Op)(0),       // 0: wanfed.v1.ApplyFederationStateRequest.Op
 	(*MeshGateway)(nil),                       // 1: wanfed.v1.MeshGateway
 	(*FederationState)(nil),                   // 2: wanfed.v1.FederationState
-	(*ApplyFederationStateRequest)(nil),       // 3: wanfed.v1.ApplyFederationStateRequest
-	(*ApplyFederationStateResponse)(nil),      // 4: wanfed.v1.ApplyFederationStateResponse
-	(*QueryOptions)(nil),                      // 5: wanfed.v1.QueryOptions
-	(*GetFederationStateRequest)(nil),         // 6: wanfed.v1.GetFederationStateRequest
-	(*GetFederationStateResponse)(nil),        // 7: wanfed.v1.GetFederationStateResponse
-	(*ListFederationStatesRequest)(nil),       // 8: wanfed.v1.ListFederationStatesRequest
-	(*ListFederationStatesResponse)(nil),      // 9: wanfed.v1.ListFederationStatesResponse
-	(*ListMeshGatewaysRequest)(nil),           // 10: wanfed.v1.ListMeshGatewaysRequest
-	(*ListMeshGatewaysResponse)(nil),          // 11: wanfed.v1.ListMeshGatewaysResponse
-	(*ListMeshGatewaysResponse_Gateways)(nil), // 12: wanfed.v1.ListMeshGatewaysResponse.Gateways
-	nil,                           // 13: wanfed.v1.ListMeshGatewaysResponse.DatacentersEntry
-	(*Node)(nil),                  // 14: wanfed.v1.Node
-	(*Service)(nil),               // 15: wanfed.v1.Service
-	(*Check)(nil),                 // 16: wanfed.v1.Check
-	(*timestamppb.Timestamp)(nil), // 17: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 18: google.protobuf.Duration
+	(*Group)(nil),                             // 3: wanfed.v1.Group
+	(*ClaimRequest)(nil),                      // 4: wanfed.v1.ClaimRequest
+	(*ClaimResponse)(nil),                     // 5: wanfed.v1.ClaimResponse
+	(*Claimant)(nil),                          // 6: wanfed.v1.Claimant
+	(*ReplaceGroupRequest)(nil),               // 7: wanfed.v1.ReplaceGroupRequest
+	(*ReplaceGroupResponse)(nil),              // 8: wanfed.v1.ReplaceGroupResponse
+	(*ApplyFederationStateRequest)(nil),       // 9: wanfed.v1.ApplyFederationStateRequest
+	(*ApplyFederationStateResponse)(nil),      // 10: wanfed.v1.ApplyFederationStateResponse
+	(*QueryOptions)(nil),                      // 11: wanfed.v1.QueryOptions
+	(*GetFederationStateRequest)(nil),         // 12: wanfed.v1.GetFederationStateRequest
+	(*GetFederationStateResponse)(nil),        // 13: wanfed.v1.GetFederationStateResponse
+	(*ListFederationStatesRequest)(nil),       // 14: wanfed.v1.ListFederationStatesRequest
+	(*ListFederationStatesResponse)(nil),      // 15: wanfed.v1.ListFederationStatesResponse
+	(*ListMeshGatewaysRequest)(nil),           // 16: wanfed.v1.ListMeshGatewaysRequest
+	(*ListMeshGatewaysResponse)(nil),          // 17: wanfed.v1.ListMeshGatewaysResponse
+	(*ListMeshGatewaysResponse_Gateways)(nil), // 18: wanfed.v1.ListMeshGatewaysResponse.Gateways
+	nil,                           // 19: wanfed.v1.ListMeshGatewaysResponse.DatacentersEntry
+	(*Node)(nil),                  // 20: wanfed.v1.Node
+	(*Service)(nil),               // 21: wanfed.v1.Service
+	(*Check)(nil),                 // 22: wanfed.v1.Check
+	(*timestamppb.Timestamp)(nil), // 23: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 24: google.protobuf.Duration
 }
 var file_api_pb_federation_proto_depIdxs = []int32{
-	14, // 0: wanfed.v1.MeshGateway.node:type_name -> wanfed.v1.Node
-	15, // 1: wanfed.v1.MeshGateway.service:type_name -> wanfed.v1.Service
-	16, // 2: wanfed.v1.MeshGateway.checks:type_name -> wanfed.v1.Check
+	20, // 0: wanfed.v1.MeshGateway.node:type_name -> wanfed.v1.Node
+	21, // 1: wanfed.v1.MeshGateway.service:type_name -> wanfed.v1.Service
+	22, // 2: wanfed.v1.MeshGateway.checks:type_name -> wanfed.v1.Check
 	1,  // 3: wanfed.v1.FederationState.mesh_gateways:type_name -> wanfed.v1.MeshGateway
-	17, // 4: wanfed.v1.FederationState.updated_at:type_name -> google.protobuf.Timestamp
-	0,  // 5: wanfed.v1.ApplyFederationStateRequest.op:type_name -> wanfed.v1.ApplyFederationStateRequest.Op
-	2,  // 6: wanfed.v1.ApplyFederationStateRequest.state:type_name -> wanfed.v1.FederationState
-	2,  // 7: wanfed.v1.ApplyFederationStateResponse.state:type_name -> wanfed.v1.FederationState
-	18, // 8: wanfed.v1.QueryOptions.wait:type_name -> google.protobuf.Duration
-	5,  // 9: wanfed.v1.GetFederationStateRequest.query:type_name -> wanfed.v1.QueryOptions
-	2,  // 10: wanfed.v1.GetFederationStateResponse.state:type_name -> wanfed.v1.FederationState
-	5,  // 11: wanfed.v1.ListFederationStatesRequest.query:type_name -> wanfed.v1.QueryOptions
-	2,  // 12: wanfed.v1.ListFederationStatesResponse.states:type_name -> wanfed.v1.FederationState
-	5,  // 13: wanfed.v1.ListMeshGatewaysRequest.query:type_name -> wanfed.v1.QueryOptions
-	13, // 14: wanfed.v1.ListMeshGatewaysResponse.datacenters:type_name -> wanfed.v1.ListMeshGatewaysResponse.DatacentersEntry
-	1,  // 15: wanfed.v1.ListMeshGatewaysResponse.Gateways.mesh_gateways:type_name -> wanfed.v1.MeshGateway
-	12, // 16: wanfed.v1.ListMeshGatewaysResponse.DatacentersEntry.value:type_name -> wanfed.v1.ListMeshGatewaysResponse.Gateways
-	3,  // 17: wanfed.v1.FederationService.Apply:input_type -> wanfed.v1.ApplyFederationStateRequest
-	6,  // 18: wanfed.v1.FederationService.Get:input_type -> wanfed.v1.GetFederationStateRequest
-	8,  // 19: wanfed.v1.FederationService.List:input_type -> wanfed.v1.ListFederationStatesRequest
-	10, // 20: wanfed.v1.FederationService.ListMeshGateways:input_type -> wanfed.v1.ListMeshGatewaysRequest
-	4,  // 21: wanfed.v1.FederationService.Apply:output_type -> wanfed.v1.ApplyFederationStateResponse
-	7,  // 22: wanfed.v1.FederationService.Get:output_type -> wanfed.v1.GetFederationStateResponse
-	9,  // 23: wanfed.v1.FederationService.List:output_type -> wanfed.v1.ListFederationStatesResponse
-	11, // 24: wanfed.v1.FederationService.ListMeshGateways:output_type -> wanfed.v1.ListMeshGatewaysResponse
-	21, // [21:25] is the sub-list for method output_type
-	17, // [17:21] is the sub-list for method input_type
-	17, // [17:17] is the sub-list for extension type_name
-	17, // [17:17] is the sub-list for extension extendee
-	0,  // [0:17] is the sub-list for field type_name
+	23, // 4: wanfed.v1.FederationState.updated_at:type_name -> google.protobuf.Timestamp
+	6,  // 5: wanfed.v1.ClaimResponse.rivals:type_name -> wanfed.v1.Claimant
+	23, // 6: wanfed.v1.Claimant.last_seen:type_name -> google.protobuf.Timestamp
+	0,  // 7: wanfed.v1.ApplyFederationStateRequest.op:type_name -> wanfed.v1.ApplyFederationStateRequest.Op
+	2,  // 8: wanfed.v1.ApplyFederationStateRequest.state:type_name -> wanfed.v1.FederationState
+	2,  // 9: wanfed.v1.ApplyFederationStateResponse.state:type_name -> wanfed.v1.FederationState
+	24, // 10: wanfed.v1.QueryOptions.wait:type_name -> google.protobuf.Duration
+	11, // 11: wanfed.v1.GetFederationStateRequest.query:type_name -> wanfed.v1.QueryOptions
+	2,  // 12: wanfed.v1.GetFederationStateResponse.state:type_name -> wanfed.v1.FederationState
+	11, // 13: wanfed.v1.ListFederationStatesRequest.query:type_name -> wanfed.v1.QueryOptions
+	2,  // 14: wanfed.v1.ListFederationStatesResponse.states:type_name -> wanfed.v1.FederationState
+	11, // 15: wanfed.v1.ListMeshGatewaysRequest.query:type_name -> wanfed.v1.QueryOptions
+	19, // 16: wanfed.v1.ListMeshGatewaysResponse.datacenters:type_name -> wanfed.v1.ListMeshGatewaysResponse.DatacentersEntry
+	1,  // 17: wanfed.v1.ListMeshGatewaysResponse.Gateways.mesh_gateways:type_name -> wanfed.v1.MeshGateway
+	18, // 18: wanfed.v1.ListMeshGatewaysResponse.DatacentersEntry.value:type_name -> wanfed.v1.ListMeshGatewaysResponse.Gateways
+	9,  // 19: wanfed.v1.FederationService.Apply:input_type -> wanfed.v1.ApplyFederationStateRequest
+	12, // 20: wanfed.v1.FederationService.Get:input_type -> wanfed.v1.GetFederationStateRequest
+	14, // 21: wanfed.v1.FederationService.List:input_type -> wanfed.v1.ListFederationStatesRequest
+	16, // 22: wanfed.v1.FederationService.ListMeshGateways:input_type -> wanfed.v1.ListMeshGatewaysRequest
+	4,  // 23: wanfed.v1.FederationService.Claim:input_type -> wanfed.v1.ClaimRequest
+	7,  // 24: wanfed.v1.FederationService.Replace:input_type -> wanfed.v1.ReplaceGroupRequest
+	10, // 25: wanfed.v1.FederationService.Apply:output_type -> wanfed.v1.ApplyFederationStateResponse
+	13, // 26: wanfed.v1.FederationService.Get:output_type -> wanfed.v1.GetFederationStateResponse
+	15, // 27: wanfed.v1.FederationService.List:output_type -> wanfed.v1.ListFederationStatesResponse
+	17, // 28: wanfed.v1.FederationService.ListMeshGateways:output_type -> wanfed.v1.ListMeshGatewaysResponse
+	5,  // 29: wanfed.v1.FederationService.Claim:output_type -> wanfed.v1.ClaimResponse
+	8,  // 30: wanfed.v1.FederationService.Replace:output_type -> wanfed.v1.ReplaceGroupResponse
+	25, // [25:31] is the sub-list for method output_type
+	19, // [19:25] is the sub-list for method input_type
+	19, // [19:19] is the sub-list for extension type_name
+	19, // [19:19] is the sub-list for extension extendee
+	0,  // [0:19] is the sub-list for field type_name
 }
 
 func init() { file_api_pb_federation_proto_init() }
@@ -886,7 +1377,7 @@ func file_api_pb_federation_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_pb_federation_proto_rawDesc), len(file_api_pb_federation_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   13,
+			NumMessages:   19,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -25,6 +25,8 @@ const (
 	FederationService_Get_FullMethodName              = "/wanfed.v1.FederationService/Get"
 	FederationService_List_FullMethodName             = "/wanfed.v1.FederationService/List"
 	FederationService_ListMeshGateways_FullMethodName = "/wanfed.v1.FederationService/ListMeshGateways"
+	FederationService_Claim_FullMethodName            = "/wanfed.v1.FederationService/Claim"
+	FederationService_Replace_FullMethodName          = "/wanfed.v1.FederationService/Replace"
 )
 
 // FederationServiceClient is the client API for FederationService service.
@@ -40,6 +42,12 @@ type FederationServiceClient interface {
 	Get(ctx context.Context, in *GetFederationStateRequest, opts ...grpc.CallOption) (*GetFederationStateResponse, error)
 	List(ctx context.Context, in *ListFederationStatesRequest, opts ...grpc.CallOption) (*ListFederationStatesResponse, error)
 	ListMeshGateways(ctx context.Context, in *ListMeshGatewaysRequest, opts ...grpc.CallOption) (*ListMeshGatewaysResponse, error)
+	// Claim claims the names of a datacenter and a server of a secondary. The
+	// leader of the primary accepts one claim. Each server repeats its claim every
+	// few seconds.
+	Claim(ctx context.Context, in *ClaimRequest, opts ...grpc.CallOption) (*ClaimResponse, error)
+	// Replace sets the id of the Raft group of a datacenter that was rebuilt.
+	Replace(ctx context.Context, in *ReplaceGroupRequest, opts ...grpc.CallOption) (*ReplaceGroupResponse, error)
 }
 
 type federationServiceClient struct {
@@ -90,6 +98,26 @@ func (c *federationServiceClient) ListMeshGateways(ctx context.Context, in *List
 	return out, nil
 }
 
+func (c *federationServiceClient) Claim(ctx context.Context, in *ClaimRequest, opts ...grpc.CallOption) (*ClaimResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ClaimResponse)
+	err := c.cc.Invoke(ctx, FederationService_Claim_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *federationServiceClient) Replace(ctx context.Context, in *ReplaceGroupRequest, opts ...grpc.CallOption) (*ReplaceGroupResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ReplaceGroupResponse)
+	err := c.cc.Invoke(ctx, FederationService_Replace_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // FederationServiceServer is the server API for FederationService service.
 // All implementations must embed UnimplementedFederationServiceServer
 // for forward compatibility.
@@ -103,6 +131,12 @@ type FederationServiceServer interface {
 	Get(context.Context, *GetFederationStateRequest) (*GetFederationStateResponse, error)
 	List(context.Context, *ListFederationStatesRequest) (*ListFederationStatesResponse, error)
 	ListMeshGateways(context.Context, *ListMeshGatewaysRequest) (*ListMeshGatewaysResponse, error)
+	// Claim claims the names of a datacenter and a server of a secondary. The
+	// leader of the primary accepts one claim. Each server repeats its claim every
+	// few seconds.
+	Claim(context.Context, *ClaimRequest) (*ClaimResponse, error)
+	// Replace sets the id of the Raft group of a datacenter that was rebuilt.
+	Replace(context.Context, *ReplaceGroupRequest) (*ReplaceGroupResponse, error)
 	mustEmbedUnimplementedFederationServiceServer()
 }
 
@@ -124,6 +158,12 @@ func (UnimplementedFederationServiceServer) List(context.Context, *ListFederatio
 }
 func (UnimplementedFederationServiceServer) ListMeshGateways(context.Context, *ListMeshGatewaysRequest) (*ListMeshGatewaysResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListMeshGateways not implemented")
+}
+func (UnimplementedFederationServiceServer) Claim(context.Context, *ClaimRequest) (*ClaimResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Claim not implemented")
+}
+func (UnimplementedFederationServiceServer) Replace(context.Context, *ReplaceGroupRequest) (*ReplaceGroupResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Replace not implemented")
 }
 func (UnimplementedFederationServiceServer) mustEmbedUnimplementedFederationServiceServer() {}
 func (UnimplementedFederationServiceServer) testEmbeddedByValue()                           {}
@@ -218,6 +258,42 @@ func _FederationService_ListMeshGateways_Handler(srv interface{}, ctx context.Co
 	return interceptor(ctx, in, info, handler)
 }
 
+func _FederationService_Claim_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ClaimRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(FederationServiceServer).Claim(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: FederationService_Claim_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(FederationServiceServer).Claim(ctx, req.(*ClaimRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _FederationService_Replace_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ReplaceGroupRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(FederationServiceServer).Replace(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: FederationService_Replace_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(FederationServiceServer).Replace(ctx, req.(*ReplaceGroupRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // FederationService_ServiceDesc is the grpc.ServiceDesc for FederationService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -240,6 +316,14 @@ var FederationService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ListMeshGateways",
 			Handler:    _FederationService_ListMeshGateways_Handler,
+		},
+		{
+			MethodName: "Claim",
+			Handler:    _FederationService_Claim_Handler,
+		},
+		{
+			MethodName: "Replace",
+			Handler:    _FederationService_Replace_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

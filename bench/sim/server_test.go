@@ -43,6 +43,7 @@ type server struct {
 
 	addressBook *federation.AddressBookUpdater
 	joiner      *federation.Joiner
+	tagger      *federation.GatewayTagger
 
 	toPrimary *grpc.ClientConn // nil in the primary
 	grpc      *grpc.Server
@@ -92,7 +93,7 @@ func (v *server) buildPools() (err error) {
 	v.wan, err = gossip.New(gossip.Config{
 		Kind: wanfed.PoolWAN, Name: federation.WANName(v.name, v.site.dc), Tags: tags,
 		Transport: v.tunnel.Transport(wanfed.PoolWAN), Advertise: adv, Logger: discardLogger,
-		Admit: federation.Admit(v.site.dc, primary, nil),
+		Admit: federation.Admit(v.site.dc, primary, func(string) string { return "" }, nil),
 	})
 	return err
 }
@@ -106,11 +107,6 @@ func (v *server) tags() map[string]string {
 		"segment":           "", "vsn": "2", "vsn_min": "2", "vsn_max": "3", "raft_vsn": "3",
 		"use_tls": "1", "acls": "0", "ft_fs": "1", "ft_si": "1",
 	}
-}
-
-// runTags keeps the gateway tag up to date.
-func (v *server) runTags(ctx context.Context) error {
-	return federation.RunGatewayTags(ctx, v.site.store, v.wan, v.tags(), discardLogger)
 }
 
 func (v *server) buildFederation(w *world) (err error) {
@@ -129,6 +125,12 @@ func (v *server) buildFederation(w *world) (err error) {
 	}
 	v.joiner, err = federation.NewJoiner(federation.JoinerConfig{
 		DC: s.dc, Node: v.name, LAN: v.lan, WAN: v.wan, Book: v.book, WaitReachable: v.reach, Logger: discardLogger,
+	})
+	if err != nil {
+		return err
+	}
+	v.tagger, err = federation.NewGatewayTagger(federation.GatewayTaggerConfig{
+		Backend: s.store, WAN: v.wan, Tags: v.tags(), Logger: discardLogger,
 	})
 	if err != nil {
 		return err
@@ -217,7 +219,7 @@ func (v *server) start(leader bool) {
 	v.run, ctx = errgroup.WithContext(ctx)
 	parts := []func(context.Context) error{
 		func(ctx context.Context) error { return v.mux.Run(ctx, v.host) },
-		v.tunnel.Run, v.lan.Run, v.wan.Run, v.addressBook.Run, v.joiner.Run, v.runTags, v.serveGRPC,
+		v.tunnel.Run, v.lan.Run, v.wan.Run, v.addressBook.Run, v.joiner.Run, v.tagger.Run, v.serveGRPC,
 	}
 	if leader {
 		parts = append(parts, v.leading...)

@@ -3,7 +3,9 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net"
@@ -19,7 +21,7 @@ import (
 
 func newFederation() *cobra.Command {
 	c := newGroup("federation", "Read or delete federation states",
-		newFederationList(), newFederationRead(), newFederationGateways(), newFederationDelete())
+		newFederationList(), newFederationRead(), newFederationGateways(), newFederationDelete(), newFederationReplace())
 	c.Long = `Read or delete federation states. The federation state of a datacenter has its
 gateways. The primary datacenter owns all states, and the other datacenters have
 replicas. Each server reads from its own store.`
@@ -231,5 +233,44 @@ an operator.`,
 	}
 	o.addFlags(c)
 	c.Flags().BoolVar(&force, "force", false, "delete the state although servers of DC are alive")
+	return c
+}
+
+func newFederationReplace() *cobra.Command {
+	o := operator{inPrimary: true}
+	var id string
+	c := &cobra.Command{
+		Use:   "replace DC --id ID",
+		Short: "Accept a datacenter that was rebuilt under the same name",
+		Long: `Accept the Raft group ID as datacenter DC, in place of the group that had the
+name before. The primary refuses a second datacenter with the name of another
+one, because it cannot distinguish a rebuilt datacenter from a copied
+configuration. "wanfed status" shows the id of the refused group.
+
+A server of the primary stores the new id. The servers of the earlier group are
+refused from then on. The command needs the certificate of an operator.`,
+		Example: `  wanfed status
+  wanfed federation replace dc2 --id 9f86d081884c7d65 \
+    --ca-file wanfed-agent-ca.pem --cert-file dc1-operator-wanfed-0.pem \
+    --key-file dc1-operator-wanfed-0-key.pem`,
+		Args:              labelArg("DC", "datacenter"),
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if id == "" {
+				return usageError{errors.New("the id of the new Raft group is missing: set --id (see: wanfed status)")}
+			}
+			resp, err := callServer(cmd, &o, "replace "+args[0], "wanfed status",
+				func(ctx context.Context, cc *grpc.ClientConn) (*pb.ReplaceGroupResponse, error) {
+					return pb.NewFederationServiceClient(cc).Replace(ctx, &pb.ReplaceGroupRequest{Datacenter: args[0], GroupId: id})
+				})
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "%s is the group %s (before: %s)\n", args[0], id, cmp.Or(resp.PreviousGroupId, "unknown"))
+			return nil
+		},
+	}
+	o.addFlags(c)
+	c.Flags().StringVar(&id, "id", "", "`id` of the Raft group that takes the name (required)")
 	return c
 }

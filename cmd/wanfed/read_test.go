@@ -250,6 +250,8 @@ func TestReadCommands_Errors(t *testing.T) {
 		{"federation read", exitUsage, "DC is required: wanfed federation read DC"},
 		{"federation read dc1 dc2", exitUsage, `unexpected argument "dc2"; see: wanfed federation read --help`},
 		{"federation read DC/2", exitUsage, `datacenter: "DC/2" is not a DNS label`},
+		{"federation replace dc2", exitUsage, "the id of the new Raft group is missing: set --id"},
+		{"federation replace dc2 --id x", exitUsage, "federation replace needs --ca-file, --cert-file, --key-file; create"},
 		{"federation delete dc2", exitUsage, "federation delete needs --ca-file, --cert-file, --key-file; create"},
 		{"federation delete dc2 --server 10.0.0.5:1", exitUsage, "--datacenter is required with --server"},
 		{"federation delete dc2 --datacenter dc1 --server 10.0.0.5", exitUsage,

@@ -17,22 +17,21 @@ import (
 	"github.com/wanfed/wanfed/internal/settings"
 )
 
-// Maximum sizes of files in bytes. The HCL parser needs up to 500 times the
-// size of a file in memory.
+// Limits of files, in bytes. The HCL parser needs up to 500 times as much memory.
 const (
 	maxFile = 256 << 20
 	maxHCL  = 16 << 20
 )
 
-// Document is a resource in a file.
+// Document is a resource of a file.
 type Document struct {
-	// Pos is the file name and the line of the resource, for error messages.
+	// Pos is the file and line, for errors.
 	Pos    string
 	fields fields
 }
 
-// fields are the fields of a resource in a file. The fields of resourceID
-// identify the resource. In the JSON of the HTTP API, ID does.
+// fields are the fields of a resource: type, name and data, and optional ones; or
+// those of the HTTP API, with an id.
 type fields struct {
 	resourceID
 	ID       *resourceID       `json:"id"`
@@ -41,7 +40,7 @@ type fields struct {
 	Metadata map[string]string `json:"metadata"`
 	Data     json.RawMessage   `json:"data"`
 
-	// The following fields are set only by the server, and ignored.
+	// The server sets these. They are ignored.
 	Generation         any `json:"generation"`
 	Status             any `json:"status"`
 	CreateIndex        any `json:"create_index"`
@@ -55,12 +54,11 @@ type resourceID struct {
 	Name      string       `json:"name"`
 	Partition string       `json:"partition"`
 	Namespace string       `json:"namespace"`
-	Tenancy   *api.Tenancy `json:"tenancy"` // only in the JSON of the HTTP API
+	Tenancy   *api.Tenancy `json:"tenancy"` // in the JSON of the HTTP API
 	UID       string       `json:"uid"`
 }
 
-// typeName is the name of a type. Its JSON is a string, or an object as in the
-// HTTP API.
+// typeName is a type as a string, or as an object as in the HTTP API.
 type typeName string
 
 // UnmarshalJSON implements json.Unmarshaler.
@@ -74,8 +72,8 @@ func (t *typeName) UnmarshalJSON(b []byte) error {
 	return err
 }
 
-// numberOrString is a string whose JSON is a string or a number. In YAML and
-// HCL, a version without quotes is a number.
+// numberOrString is a string that may be written as a number: a version without
+// quotes is a number in YAML and HCL.
 type numberOrString string
 
 // UnmarshalJSON implements json.Unmarshaler.
@@ -87,7 +85,8 @@ func (t *numberOrString) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// Resource converts d to a resource. resolve returns the type for a type name.
+// Resource returns the resource. resolve returns the type for its name in the
+// file.
 func (d *Document) Resource(resolve func(name string) (api.ResourceTypeName, error)) (api.Resource, error) {
 	f := &d.fields
 	r := api.Resource{Version: string(f.Version), Metadata: f.Metadata, Data: f.Data}
@@ -128,7 +127,7 @@ func (i resourceID) resolve(resolve func(name string) (api.ResourceTypeName, err
 	return id, err
 }
 
-// Read reads the resources of a file, in their order. The path "-" means stdin.
+// Read reads the resources of a file in their order. Path "-" is stdin.
 func Read(path string, stdin io.Reader) ([]Document, error) {
 	name, src := path, []byte(nil)
 	var err error
@@ -150,13 +149,13 @@ func Read(path string, stdin io.Reader) ([]Document, error) {
 
 type decoder func(name string, src []byte) ([]Document, error)
 
-// hclLine matches the first line of an HCL attribute or block. It matches no
-// line of YAML.
+// hclLine matches the beginning of an attribute or a block of HCL, and no line of
+// YAML.
 var hclLine = regexp.MustCompile(`^\s*\w+\s*(=|("[^"]*"\s*)*\{)`)
 
-// decoderFor returns the decoder for the extension of the file. For an unknown
-// extension, the first character and the first line that is not a comment
-// select the decoder.
+// decoderFor returns the decoder for the extension of the file. If the
+// extension is unknown, the first character and the first line that is not a
+// comment select the decoder.
 func decoderFor(path string, src []byte) decoder {
 	switch filepath.Ext(path) {
 	case ".json":
@@ -182,8 +181,8 @@ func decoderFor(path string, src []byte) decoder {
 	return decodeYAML
 }
 
-// decodeJSON decodes consecutive values. Each value is a resource, a list of
-// resources, or a response of the HTTP API to a list request.
+// decodeJSON decodes consecutive values. Each is a resource, a list of resources,
+// or the response of the HTTP API to a list request.
 func decodeJSON(name string, src []byte) ([]Document, error) {
 	dec := json.NewDecoder(bytes.NewReader(src))
 	var all []Document

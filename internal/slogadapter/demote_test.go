@@ -12,10 +12,10 @@ import (
 	"time"
 )
 
-// demoteTest has two loggers with Demote: one for level Debug and one for level
-// Info.
+// demoteTest has two loggers behind Demote: one that writes Debug records and one
+// that does not.
 type demoteTest struct {
-	all, info bytes.Buffer // output of the loggers
+	all, info bytes.Buffer
 	loggers   []*slog.Logger
 }
 

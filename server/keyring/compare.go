@@ -13,28 +13,30 @@ import (
 	"github.com/wanfed/wanfed/gossip"
 )
 
-// mismatch returns the reason why this server, self, and another server cannot
-// gossip, with a remedy. It returns "" if they can gossip, or can gossip as soon
-// as one server has accepted the keyring of the other.
+// mismatch returns the reason why two servers cannot gossip, with a remedy. It
+// returns "" if they can gossip, or can gossip as soon as one has accepted the
+// keyring of the other. It is pure.
 func mismatch(self, other *pb.ServerKeyring) string {
 	plaintext := func(sk *pb.ServerKeyring) bool { return sk.AcceptsPlain && sk.SendsPlain }
-	common := func(f string) bool { return slices.Contains(other.Fingerprints, f) }
 	switch {
-	case plaintext(self) && plaintext(other) || slices.ContainsFunc(self.Fingerprints, common):
+	case plaintext(self) && plaintext(other):
 		return ""
 	case len(self.Fingerprints) == 0:
-		return "no gossip with a server that encrypts gossip, because this server has no key; " +
-			"restart this server with --encrypt-file and a file with a key of the peer"
+		return "no gossip with a server that encrypts it: this one has no key; " +
+			"put a key of the other one into a file and start this one with --encrypt-file"
 	case len(other.Fingerprints) == 0:
-		return "no gossip with a server that does not encrypt gossip; " +
-			"restart the peer with --encrypt-file and a file with a key of this server"
+		return "no gossip with a server that does not encrypt it: " +
+			"start that one with --encrypt-file, which names a file with a key of this one"
+	case !slices.ContainsFunc(self.Fingerprints, func(f string) bool { return slices.Contains(other.Fingerprints, f) }):
+		return "no gossip with a server that has none of the keys of this one; " +
+			"to whichever of the two is out of date give a key that the others use: " +
+			"wanfed keyring install --node (see its --help)"
 	}
-	return "no gossip with a server without a common key; " +
-		"add a current key to the server with the outdated keys: wanfed keyring install --node (see its --help)"
+	return ""
 }
 
 const (
-	// maxProblems bounds the map Service.problems.
+	// maxProblems bounds Service.problems.
 	maxProblems = 4096
 	// fingerprintLen is the length of a fingerprint in hex digits.
 	fingerprintLen = 16
@@ -45,15 +47,15 @@ const (
 func (s *Service) compare(other *pb.ServerKeyring) {
 	self, name := s.Self(), federation.WANName(other.Node, other.Datacenter)
 	keys, otherKeys := strings.Join(self.Fingerprints, " "), strings.Join(sanitize(other.Fingerprints), " ")
-	reason := mismatch(self, other)
+	why := mismatch(self, other)
 	problem := ""
-	if reason != "" {
-		problem = fmt.Sprint(reason, keys, otherKeys)
+	if why != "" {
+		problem = fmt.Sprint(why, keys, otherKeys)
 	}
 	s.mu.Lock()
-	logged := s.problems[name]
+	before := s.problems[name]
 	if len(s.problems) >= maxProblems {
-		clear(s.problems) // all problems are logged again
+		clear(s.problems) // each problem is logged once more
 	}
 	delete(s.problems, name)
 	if problem != "" {
@@ -61,14 +63,15 @@ func (s *Service) compare(other *pb.ServerKeyring) {
 	}
 	s.mu.Unlock()
 	switch {
-	case problem != "" && problem != logged:
-		s.Logger.Warn(reason, "peer", name, "keys", keys, "peer_keys", otherKeys)
-	case problem == "" && logged != "":
+	case problem != "" && problem != before:
+		s.Logger.Warn(why, "peer", name, "keys", keys, "peer_keys", otherKeys)
+	case problem == "" && before != "":
 		s.Logger.Info("gossip keys agree again", "peer", name)
 	}
 }
 
-// sanitize bounds the number and the length of fingerprints from another server.
+// sanitize bounds the fingerprints from another server, to limit memory and the
+// log.
 func sanitize(fingerprints []string) (out []string) {
 	for _, f := range fingerprints[:min(len(fingerprints), gossip.MaxKeys)] {
 		out = append(out, f[:min(len(f), fingerprintLen)])
@@ -100,10 +103,10 @@ func (s *Service) Detail() string {
 		text = strings.TrimSuffix(text, "s")
 	}
 	if st.SendsPlain {
-		text += "; sent gossip is not encrypted"
+		text += "; what is sent is not encrypted yet"
 	}
 	if st.AcceptsPlain {
-		text += "; unencrypted gossip is accepted"
+		text += "; plain gossip is accepted too"
 	}
 	return text
 }

@@ -85,6 +85,8 @@ var rules = map[string]rule{
 	// A server of another datacenter may call Apply, but may write only the
 	// state of its own datacenter. The service checks this.
 	pb.FederationService_Apply_FullMethodName:            {anywhere: serversOperators, leader: true, idempotent: true},
+	pb.FederationService_Claim_FullMethodName:            {anywhere: servers, leader: true, idempotent: true},
+	pb.FederationService_Replace_FullMethodName:          {anywhere: operators, leader: true, idempotent: true},
 	pb.FederationService_Get_FullMethodName:              readAnywhere,
 	pb.FederationService_List_FullMethodName:             readAnywhere,
 	pb.FederationService_ListMeshGateways_FullMethodName: readAnywhere,
@@ -157,7 +159,7 @@ type denials struct {
 }
 
 func newDenials(logger *slog.Logger) *denials {
-	return &denials{log: ratelog.New[DeniedCall](logger), total: map[DeniedCall]uint64{}}
+	return &denials{log: ratelog.New[DeniedCall](logger, 0), total: map[DeniedCall]uint64{}}
 }
 
 // recordDenial records a call of p that ended with err, if the call was denied

@@ -4,6 +4,7 @@ package status
 
 import (
 	"context"
+	"strconv"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -59,17 +60,23 @@ var (
 	descRepSent   = desc("replication_sent_bytes_total", "Bytes sent to secondaries, encoded.")
 )
 
+// Collector reads the counters of the components at each scrape. Raft, serf and
+// memberlist register their own metrics.
+type Collector struct{ cfg Config }
+
+// NewCollector returns a Collector.
+func NewCollector(cfg Config) *Collector { return &Collector{cfg} }
+
 // Describe implements prometheus.Collector. It describes nothing, because the
 // labels change.
-func (*Reporter) Describe(chan<- *prometheus.Desc) {}
+func (*Collector) Describe(chan<- *prometheus.Desc) {}
 
-// Collect implements prometheus.Collector. It reads the counters of the
-// components. Raft, serf and memberlist register their own metrics.
-func (r *Reporter) Collect(ch chan<- prometheus.Metric) {
+// Collect implements prometheus.Collector.
+func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	s := scrape{ch}
-	s.gauge(descLeader, one(r.cfg.Store.IsLeader()))
-	s.gauge(descWritable, one(r.cfg.Store.WriteError() == nil))
-	for name, members := range map[string][]gossip.Member{"lan": r.cfg.LAN.Members(), "wan": r.cfg.WAN.Members()} {
+	s.gauge(descLeader, one(c.cfg.Store.IsLeader()))
+	s.gauge(descWritable, one(c.cfg.Store.WriteError() == nil))
+	for name, members := range map[string][]gossip.Member{"lan": c.cfg.LAN.Members(), "wan": c.cfg.WAN.Members()} {
 		n := map[gossip.Status]int{gossip.StatusAlive: 0, gossip.StatusFailed: 0, gossip.StatusLeft: 0}
 		for _, m := range members {
 			n[m.Status]++
@@ -78,24 +85,24 @@ func (r *Reporter) Collect(ch chan<- prometheus.Metric) {
 			s.gauge(descMembers, float64(v), name, status.String())
 		}
 	}
-	keys := r.cfg.Keyring.Self()
+	keys := c.cfg.Keyring.Self()
 	s.gauge(descKeys, float64(len(keys.Fingerprints)))
 	s.gauge(descKeysVsn, float64(keys.Version))
-	for reason, v := range r.cfg.HTTPMux.Stats().Refused {
+	for reason, v := range c.cfg.HTTPMux.Stats().Refused {
 		s.count(descHTTP, v, reason)
 	}
-	for kind, v := range r.cfg.Edge.Denied() {
+	for kind, v := range c.cfg.Edge.Denied() {
 		s.count(descCalls, v, kind.Method, string(kind.Role))
 	}
-	r.collectPort(s)
-	r.collectTunnel(s)
-	r.collectPaths(s)
-	r.collectPrimary(s)
-	r.collectReplication(s)
+	c.collectPort(s)
+	c.collectTunnel(s)
+	c.collectPaths(s)
+	c.collectPrimary(s)
+	c.collectReplication(s)
 }
 
-func (r *Reporter) collectPort(s scrape) {
-	port := r.cfg.Mux.Stats()
+func (c *Collector) collectPort(s scrape) {
+	port := c.cfg.Mux.Stats()
 	s.count(descAccepted, port.Accepted)
 	for reason, v := range port.Refused {
 		s.count(descRefused, v, reason)
@@ -105,10 +112,10 @@ func (r *Reporter) collectPort(s scrape) {
 	}
 }
 
-func (r *Reporter) collectTunnel(s scrape) {
-	stats := r.cfg.Tunnel.Stats()
+func (c *Collector) collectTunnel(s scrape) {
+	stats := c.cfg.Tunnel.Stats()
 	for _, t := range stats.Traffic {
-		p := t.Pool.String()
+		p := poolName(t.Pool)
 		s.count(descSent, t.Sent, p, t.DC)
 		s.count(descReceived, t.Received, p, t.DC)
 		s.count(descRelayed, t.Relayed, p, t.DC)
@@ -120,8 +127,7 @@ func (r *Reporter) collectTunnel(s scrape) {
 		s.gauge(descConnected, one(!l.ConnectedSince.IsZero()), l.DC, l.Node)
 		s.gauge(descQueued, float64(l.Queued), l.DC, l.Node)
 	}
-	// Sessions without a known node have equal labels, so they share a metric.
-	sessions := map[[2]string]float64{}
+	sessions := map[[2]string]float64{} // sessions whose node is not known yet have the same labels
 	for _, l := range stats.Sessions {
 		key := [2]string{l.DC, l.Node}
 		sessions[key] = max(sessions[key], one(!l.ConnectedSince.IsZero()))
@@ -134,12 +140,12 @@ func (r *Reporter) collectTunnel(s scrape) {
 	}
 }
 
-func (r *Reporter) collectPaths(s scrape) {
-	for _, p := range r.cfg.Dialer.Paths() {
+func (c *Collector) collectPaths(s scrape) {
+	for _, p := range c.cfg.Dialer.Paths() {
 		s.count(descDials, p.Attempts, p.DC, p.Addr, p.Via)
 		s.count(descDialFails, p.Failures, p.DC, p.Addr, p.Via)
 		s.gauge(descDialRTT, p.RTT.Seconds(), p.DC, p.Addr, p.Via)
-		if p.DC != r.cfg.DC {
+		if p.DC != c.cfg.DC {
 			s.count(descProbes, p.Probes, p.DC, p.Addr, p.Via)
 			s.count(descProbeFail, p.ProbeFailures, p.DC, p.Addr, p.Via)
 			s.gauge(descPathOK, one(p.Health == wanfed.PathOK), p.DC, p.Addr, p.Via)
@@ -148,32 +154,32 @@ func (r *Reporter) collectPaths(s scrape) {
 	}
 }
 
-func (r *Reporter) collectPrimary(s scrape) {
-	s.gauge(descPrimary, 1, r.cfg.Primary.manager.PrimaryDC())
-	s.gauge(descRivals, float64(1+len(r.cfg.Primary.otherPrimaries())))
-	for _, d := range r.cfg.Primary.conflicts.List() {
+func (c *Collector) collectPrimary(s scrape) {
+	s.gauge(descPrimary, 1, c.cfg.Primary.manager.PrimaryDC())
+	s.gauge(descRivals, float64(1+len(c.cfg.Primary.otherPrimaries())))
+	for _, d := range c.cfg.Primary.conflicts.List() {
 		s.gauge(descDisputed, 1, d.DC, d.Primary)
 	}
-	_, different := r.cfg.Primary.settings.differences()
-	s.gauge(descDiffer, float64(different))
+	_, others := c.cfg.Primary.settings.differ()
+	s.gauge(descDiffer, float64(others))
 }
 
 // collectReplication reads the replication counters. In the primary, each
-// server has a source with counters. In a secondary, the leader has a follower
-// with counters.
-func (r *Reporter) collectReplication(s scrape) {
-	if r.cfg.Primary.manager.IsPrimary() {
-		st := r.cfg.Source.Status()
+// server has the counters of the source. In a secondary, the leader has the
+// counters of the follower.
+func (c *Collector) collectReplication(s scrape) {
+	if c.cfg.Primary.manager.IsPrimary() {
+		st := c.cfg.Source.Status()
 		s.gauge(descFollowers, float64(st.Followers))
 		s.count(descRepSent, st.SentBytes)
 		s.count(descRepBegun, st.Resumed, "resumed")
 		s.count(descRepBegun, st.Compared, "compared")
 		return
 	}
-	if !r.cfg.Store.IsLeader() {
+	if !c.cfg.Store.IsLeader() {
 		return
 	}
-	follower := r.cfg.Primary.manager.Follower()
+	follower := c.cfg.Primary.manager.Follower()
 	st := follower.Status()
 	if !st.LastContact.IsZero() {
 		s.gauge(descLag, lag(st.Connected, st.LastContact).Seconds())
@@ -214,4 +220,14 @@ func one(b bool) float64 {
 		return 1
 	}
 	return 0
+}
+
+func poolName(p wanfed.Pool) string {
+	switch p {
+	case wanfed.PoolWAN:
+		return "wan"
+	case wanfed.PoolLAN:
+		return "lan"
+	}
+	return strconv.Itoa(int(p))
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/wanfed/wanfed/wanfed"
 )
 
-// Values of wanfed.Path.Via in the address book.
+// Values of wanfed.Path.Via.
 const (
 	ViaLocalGateway  = "own gateway"
 	ViaRemoteGateway = "remote gateway"
@@ -23,8 +23,8 @@ const (
 
 // Values of Origin.Sources.
 const (
-	SourceHeartbeat  = "heartbeat" // registration of a local gateway
-	SourceGossip     = "gossip"    // gateway tag of a server
+	SourceHeartbeat  = "heartbeat" // of a local gateway
+	SourceGossip     = "gossip"
 	SourceState      = "federation state"
 	SourceConfigured = "configuration"
 	SourceCache      = "cache" // no other source contains the address now
@@ -39,8 +39,8 @@ type Origin struct {
 	At time.Time
 }
 
-// sources is a set of sources. It has one byte, because an address book
-// contains a set for each gateway of the federation.
+// sources is a set of sources in one byte. It is small because an address book
+// contains one set for each gateway of the federation.
 type sources uint8
 
 const (
@@ -51,17 +51,20 @@ const (
 	fromCache
 )
 
-// names returns the sources in the form of Origin.Sources.
-func (s sources) names() (out []string) {
-	for i, name := range []string{SourceHeartbeat, SourceGossip, SourceState, SourceConfigured, SourceCache} {
+// words returns the sources in the form of Origin.Sources.
+func (s sources) words() (out []string) {
+	for i, word := range []string{SourceHeartbeat, SourceGossip, SourceState, SourceConfigured, SourceCache} {
 		if s&(1<<i) != 0 {
-			out = append(out, name)
+			out = append(out, word)
 		}
 	}
 	return out
 }
 
-// candidate is the address of a gateway.
+// never is the zero time.
+var never time.Time
+
+// candidate is an address to which a path can lead.
 type candidate struct {
 	addr     string
 	at       time.Time // see Origin.At
@@ -69,14 +72,12 @@ type candidate struct {
 	critical bool
 }
 
-func (c candidate) origin() Origin { return Origin{c.from.names(), c.at} }
+func (c candidate) origin() Origin { return Origin{c.from.words(), c.at} }
 
-// path returns the path that leads to c.
+// path returns the path of c, the address of a remote gateway.
 func (c candidate) path() wanfed.Path {
 	p := wanfed.Path{Addr: c.addr, Via: ViaRemoteGateway}
 	switch {
-	case c.from&fromHeartbeat != 0:
-		p.Via, p.Local = ViaLocalGateway, true
 	case c.from&fromConfig != 0:
 		p.Via = ViaConfigured
 	case c.from&fromCache != 0:
@@ -95,7 +96,7 @@ func (cs candidates) find(addr string) int {
 	return slices.IndexFunc(cs, func(c candidate) bool { return c.addr == addr })
 }
 
-// add appends addr. If addr is present, add only adds a source.
+// add appends addr, or adds a source to it if it is present.
 func (cs candidates) add(addr string, critical bool, from sources, at time.Time) candidates {
 	i := cs.find(addr)
 	if i < 0 {
@@ -119,54 +120,60 @@ func (cs candidates) addrs() []string {
 	return out
 }
 
-// candidatesOf returns the addresses of gateways, healthy gateways first, then
-// by node. It includes critical gateways, because a health check may be wrong.
-// tag selects the LAN or the WAN address.
+// candidatesOf returns the addresses of gateways, healthy ones first. Critical
+// gateways are kept: a health check may be wrong, and the last known address
+// must not be lost.
 func candidatesOf(gs []*pb.MeshGateway, tag string, from sources, at time.Time) (cs candidates) {
 	gs = slices.Clone(gs)
-	slices.SortStableFunc(gs, byNode)
-	for _, critical := range []bool{false, true} {
-		for _, g := range gs {
-			if addr := catalog.TaggedAddr(g, tag); addr != "" && critical != catalog.Healthy(g) {
-				cs = cs.add(addr, critical, from, at)
+	slices.SortStableFunc(gs, func(a, b *pb.MeshGateway) int {
+		if catalog.Healthy(a) != catalog.Healthy(b) {
+			if catalog.Healthy(a) {
+				return -1
 			}
+			return 1
+		}
+		return byNode(a, b)
+	})
+	for _, g := range gs {
+		if addr := catalog.TaggedAddr(g, tag); addr != "" {
+			cs = cs.add(addr, !catalog.Healthy(g), from, at)
 		}
 	}
 	return cs
 }
 
-// stateGateways contains the gateway addresses of a federation state. It is
-// immutable.
+// stateGateways are the gateway addresses in a federation state; immutable.
 type stateGateways struct {
 	dc         string
-	candidates candidates // in the order of candidatesOf
+	group      string     // id of the Raft group, or ""
+	candidates candidates // healthy ones first
 }
 
 func gatewaysOf(s *pb.FederationState) *stateGateways {
 	at := s.GetUpdatedAt().AsTime()
-	return &stateGateways{s.Datacenter, slices.Clip(candidatesOf(s.MeshGateways, catalog.TagWAN, fromState, at))}
+	return &stateGateways{s.Datacenter, s.GroupId, slices.Clip(candidatesOf(s.MeshGateways, catalog.TagWAN, fromState, at))}
 }
 
-// inputs are the inputs of compute.
+// inputs are the inputs of the computation of an address book, read at one
+// moment.
 type inputs struct {
 	states  []*stateGateways
 	local   []*pb.MeshGateway   // gateways of this datacenter
-	servers map[string]string   // host:port of the alive servers of this datacenter, by node
-	tagged  map[string][]string // addresses in gateway tags, by datacenter
+	servers map[string]string   // node: host:port of an alive server of this datacenter
+	tagged  map[string][]string // datacenter: addresses in gateway tags
 	cache   addressCache
 }
 
 // entry contains the known addresses of one datacenter and the resulting paths.
-// It is immutable. A change of one datacenter replaces only its own entry.
+// It is immutable. Most changes of a large federation concern one datacenter,
+// so the entries of all other datacenters are reused.
 type entry struct {
-	// inputs
-	state  *stateGateways // nil: the datacenter has no federation state
-	tagged []string       // addresses in gateway tags
-	local  candidates     // local gateways
+	state  *stateGateways // nil: none
+	tagged []string
+	local  candidates // local gateways
 
-	// results
-	remote candidates // remote gateways: named addresses, then cached addresses
-	named  []string   // addresses of remote from sources other than the cache
+	remote candidates // remote gateways: first named, then cached addresses
+	named  []string   // addresses from sources other than the cache
 	paths  []wanfed.Path
 	snap   *pb.SnapshotDatacenter
 }
@@ -181,7 +188,7 @@ type computed struct {
 // before whose inputs have not changed.
 func compute(cfg AddressBookUpdaterConfig, in inputs, before map[string]*entry) computed {
 	c := computed{entries: make(map[string]*entry, len(before)), same: true}
-	local := candidatesOf(in.local, catalog.TagLAN, fromHeartbeat, time.Time{})
+	local := candidatesOf(in.local, catalog.TagLAN, fromHeartbeat, never)
 	add := func(dc string, state *stateGateways) {
 		e := before[dc]
 		if e == nil || e.state != state || !slices.Equal(e.tagged, in.tagged[dc]) || !slices.Equal(e.local, local) ||
@@ -211,8 +218,8 @@ func newEntry(
 	cfg AddressBookUpdaterConfig, dc string, state *stateGateways, in inputs, local candidates,
 ) *entry {
 	e := &entry{state: state, tagged: in.tagged[dc], local: local}
-	for _, addr := range e.tagged {
-		e.remote = e.remote.add(addr, false, fromGossip, time.Time{})
+	for _, addr := range e.tagged { // tags are more recent than a state
+		e.remote = e.remote.add(addr, false, fromGossip, never)
 	}
 	if state != nil {
 		for _, c := range state.candidates {
@@ -221,13 +228,13 @@ func newEntry(
 	}
 	if dc == cfg.PrimaryDC {
 		for _, addr := range cfg.PrimaryGateways {
-			e.remote = e.remote.add(addr, false, fromConfig, time.Time{})
+			e.remote = e.remote.add(addr, false, fromConfig, never)
 		}
 	}
 	e.named = e.remote.addrs()
-	for _, a := range in.cache.byUse(dc) {
-		if !slices.Contains(e.named, a.addr) {
-			e.remote = e.remote.add(a.addr, false, fromCache, a.lastUse())
+	for _, addr := range in.cache.addrs(dc) {
+		if !slices.Contains(e.named, addr) {
+			e.remote = e.remote.add(addr, false, fromCache, in.cache.get(dc, addr).lastUse())
 		}
 	}
 	e.remote = slices.Clip(e.remote)
@@ -236,10 +243,14 @@ func newEntry(
 	}
 	e.paths = make([]wanfed.Path, 0, len(local)+len(e.remote))
 	for _, c := range local {
-		e.paths = append(e.paths, c.path())
+		p := wanfed.Path{Addr: c.addr, Via: ViaLocalGateway, Local: true}
+		if c.critical {
+			p.Rank = wanfed.RankCritical
+		}
+		e.paths = append(e.paths, p)
 	}
 	for _, c := range e.remote {
-		if local.find(c.addr) < 0 { // a dial to an equal address would reach the local gateway
+		if local.find(c.addr) < 0 { // otherwise a dial from here reaches the local gateway
 			e.paths = append(e.paths, c.path())
 		}
 	}
@@ -253,13 +264,15 @@ func (e *entry) origins() map[string]Origin {
 		return nil
 	}
 	out := make(map[string]Origin, len(e.paths))
-	for _, c := range slices.Concat(e.remote, e.local) {
+	for _, c := range e.remote {
+		out[c.addr] = c.origin()
+	}
+	for _, c := range e.local {
 		out[c.addr] = c.origin()
 	}
 	return out
 }
 
-// addressBook returns the paths in the form for the dialer.
 func (c computed) addressBook(servers map[string]string) *wanfed.AddressBook {
 	book := &wanfed.AddressBook{Servers: servers, Paths: make(map[string][]wanfed.Path, len(c.entries))}
 	for dc, e := range c.entries {
@@ -270,7 +283,6 @@ func (c computed) addressBook(servers map[string]string) *wanfed.AddressBook {
 	return book
 }
 
-// snapshot returns the addresses in the form for the local gateways.
 func (c computed) snapshot(cfg AddressBookUpdaterConfig, servers map[string]string) *pb.GatewaySnapshot {
 	s := &pb.GatewaySnapshot{Datacenter: cfg.DC, Domain: cfg.Domain}
 	for _, dc := range slices.Sorted(maps.Keys(c.entries)) {

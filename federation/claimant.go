@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package federation
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/catalog"
+	"github.com/wanfed/wanfed/internal/backoff"
+	"github.com/wanfed/wanfed/internal/broadcast"
+	"github.com/wanfed/wanfed/resource"
+)
+
+const (
+	// claimWait is the time for which a started server waits for the primary
+	// before it joins the WAN pool without an accepted claim.
+	claimWait = 2 * time.Second
+	// claimRequestTimeout limits one request to the primary.
+	claimRequestTimeout = 5 * time.Second
+	// groupIDInterval is the interval at which a server without a group id reads
+	// it.
+	groupIDInterval = 50 * time.Millisecond
+	// releaseTimeout limits the request with which a server that stops gives its
+	// claim up.
+	releaseTimeout = 300 * time.Millisecond
+	// pendingInterval is the interval of claims that are not decided yet.
+	pendingInterval = 500 * time.Millisecond
+)
+
+// ClaimantConfig configures a Claimant. All fields but PreviousInstance are
+// required.
+type ClaimantConfig struct {
+	DC, Node string
+	// Primary returns the primary datacenter.
+	Primary func() string
+	Backend resource.Backend
+	// Instance is a random id of this process. PreviousInstance is that of the
+	// process that used the data directory before, or "".
+	Instance, PreviousInstance string
+	// Address is the address (host:port) of this server.
+	Address string
+	// Client returns a client of any server of a datacenter.
+	Client func(dc string) pb.FederationServiceClient
+	// PathsChanged returns a channel that is closed when the paths to the primary
+	// may have changed.
+	PathsChanged func() <-chan struct{}
+	Logger       *slog.Logger
+}
+
+// Claimant claims the names of this server and its datacenter at the primary:
+// see Claims. While the claim is refused, this server must not take part in the
+// WAN pool. In the primary, a Claimant does nothing.
+type Claimant struct {
+	cfg     ClaimantConfig
+	changed broadcast.Broadcast
+
+	mu    sync.Mutex
+	state ClaimState
+}
+
+// ClaimState is the result of the last claim.
+type ClaimState struct {
+	// Enabled reports whether this server may take part in the WAN pool.
+	Enabled bool
+	// GroupID is the id of the Raft group of this datacenter, or "".
+	GroupID string
+	// Reason is the reason of a refusal, with its remedy, or "".
+	Reason string
+	// Rivals are the other servers that claim the names of this one.
+	Rivals []*pb.Claimant
+
+	claimed, clone, pending bool
+}
+
+// NewClaimant checks cfg.
+func NewClaimant(cfg ClaimantConfig) (*Claimant, error) {
+	if cfg.DC == "" || cfg.Node == "" || cfg.Primary == nil || cfg.Backend == nil || cfg.Instance == "" || cfg.Address == "" ||
+		cfg.Client == nil || cfg.PathsChanged == nil || cfg.Logger == nil {
+		return nil, errors.New("federation: every field of ClaimantConfig but PreviousInstance is required")
+	}
+	return &Claimant{cfg: cfg}, nil
+}
+
+// State returns the current state.
+func (c *Claimant) State() ClaimState {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.state
+}
+
+// Enabled reports whether this server may take part in the WAN pool, and returns
+// a channel that is closed at the next change. It has the type of
+// gossip.Config.Enabled.
+func (c *Claimant) Enabled() (enabled bool, changed <-chan struct{}) {
+	changed = c.changed.Wait()
+	return c.State().Enabled, changed
+}
+
+// set replaces the state and logs a change between accepted and refused.
+func (c *Claimant) set(next ClaimState) {
+	c.mu.Lock()
+	old := c.state
+	c.state = next
+	c.mu.Unlock()
+	if old.Enabled != next.Enabled {
+		c.changed.Notify()
+	}
+	switch {
+	case next.Reason != "" && next.Reason != old.Reason:
+		c.cfg.Logger.Error("this server takes no part in the federation", "reason", next.Reason)
+	case next.Reason == "" && old.Reason != "":
+		c.cfg.Logger.Info("this server takes part in the federation again")
+	case len(next.Rivals) > 0 && len(old.Rivals) == 0:
+		c.cfg.Logger.Warn("another server claims the name of this one", "addr", PlaceOf(next.Rivals[0]), "group", next.Rivals[0].GroupId)
+	}
+}
+
+// Run repeats the claim until ctx ends.
+func (c *Claimant) Run(ctx context.Context) error {
+	wait := time.AfterFunc(claimWait, func() {
+		if s := c.State(); s.Reason == "" && !s.pending {
+			s.Enabled = true
+			c.set(s)
+		}
+	})
+	defer wait.Stop()
+	for ctx.Err() == nil {
+		pathsChanged := c.cfg.PathsChanged()
+		pause := backoff.Jitter(ClaimInterval)
+		id, err := GroupID(ctx, c.cfg.Backend)
+		if c.cfg.Primary() == c.cfg.DC {
+			c.set(ClaimState{Enabled: true, GroupID: id})
+		}
+		if err != nil || id == "" {
+			pause, pathsChanged = groupIDInterval, nil
+		} else if err := c.claim(ctx, id); err != nil {
+			c.cfg.Logger.Debug("cannot claim the name of this server", "err", err)
+		} else {
+			pathsChanged = nil
+			if c.State().pending {
+				pause = pendingInterval
+			}
+		}
+		backoff.Sleep(ctx, pause, pathsChanged)
+	}
+	c.release(context.WithoutCancel(ctx))
+	return nil
+}
+
+// release gives the claim up, so that a restart of this server is accepted at
+// once.
+func (c *Claimant) release(ctx context.Context) {
+	s, primary := c.State(), c.cfg.Primary()
+	if !s.claimed || primary == c.cfg.DC {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, releaseTimeout)
+	defer cancel()
+	_, err := c.cfg.Client(primary).Claim(ctx, &pb.ClaimRequest{
+		Datacenter: c.cfg.DC, Node: c.cfg.Node, GroupId: s.GroupID, Instance: c.cfg.Instance, Release: true,
+	})
+	if err != nil {
+		c.cfg.Logger.Debug("cannot release the name of this server", "err", err)
+	}
+}
+
+// claim claims once. After an error the state stays as it is.
+func (c *Claimant) claim(ctx context.Context, id string) error {
+	next := c.State()
+	next.GroupID = id
+	primary := c.cfg.Primary()
+	if primary == c.cfg.DC {
+		return nil
+	}
+	gateways, err := catalog.ListGateways(ctx, c.cfg.Backend)
+	if err != nil {
+		return err
+	}
+	addrs := candidatesOf(gateways, catalog.TagWAN, 0, never).addrs()
+	ctx, cancel := context.WithTimeout(ctx, claimRequestTimeout)
+	defer cancel()
+	resp, err := c.cfg.Client(primary).Claim(ctx, &pb.ClaimRequest{
+		Datacenter: c.cfg.DC, Node: c.cfg.Node, GroupId: id, Instance: c.cfg.Instance, PreviousInstance: c.cfg.PreviousInstance,
+		Clone: next.clone, ServerAddress: c.cfg.Address, Gateways: addrs[:min(len(addrs), maxClaimGateways)],
+	}, grpc.WaitForReady(true))
+	switch {
+	case status.Code(err) == codes.Unimplemented: // an earlier version, which checks no names
+		c.set(ClaimState{Enabled: true, GroupID: id})
+	case err != nil:
+		c.set(next)
+		return err
+	default:
+		c.set(ClaimState{Enabled: resp.Accepted, GroupID: id, Reason: resp.Reason, Rivals: resp.Rivals,
+			claimed: true, clone: resp.Clone, pending: resp.Pending})
+	}
+	return nil
+}
