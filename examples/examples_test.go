@@ -25,7 +25,7 @@ import (
 	"github.com/wanfed/wanfed/internal/testutil"
 )
 
-// shell runs the steps of a README one after the other.
+// shell is a shell process that runs the steps of a README.
 type shell struct {
 	t   testing.TB
 	cmd *exec.Cmd
@@ -33,8 +33,8 @@ type shell struct {
 	out *bufio.Reader
 }
 
-// newShell starts a shell in the root directory of the repository. Its background
-// processes are in its process group and end with the test.
+// newShell starts a shell in the root directory of the repository. The shell and its
+// background processes end with the test.
 func newShell(t testing.TB) *shell {
 	t.Helper()
 	cmd := exec.Command("sh", "-eu")
@@ -58,14 +58,14 @@ func newShell(t testing.TB) *shell {
 		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // fails only if all have ended
 		_ = cmd.Wait()
 		if t.Failed() {
-			t.Logf("the shell's errors:\n%s", errs.String())
+			t.Logf("stderr of the shell:\n%s", errs.String())
 		}
 	})
 	return &shell{t, cmd, in, bufio.NewReader(out)}
 }
 
-// step runs script and returns the last line it printed. It waits for the
-// foreground commands.
+// step runs script, waits for its foreground commands, and returns the last line of
+// their output.
 func (s *shell) step(script string) (last string) {
 	s.t.Helper()
 	const done = "that step is done"
@@ -75,7 +75,7 @@ func (s *shell) step(script string) (last string) {
 	for {
 		line, err := s.out.ReadString('\n')
 		if err != nil {
-			s.t.Fatalf("the shell ended in the step\n%s", script)
+			s.t.Fatalf("the shell ended with %v, want the end of the step\n%s", err, script)
 		}
 		if line = strings.TrimSpace(line); line == done {
 			return last
@@ -92,8 +92,8 @@ var (
 	onlyB   = regexp.MustCompile(`(route "server\.dc2\.wanfed" +\{ to = \[)"[^"]*", ("[^"]*"\] \})`)
 )
 
-// steps returns the shell scripts of a README, with free ports in place of those in
-// the text.
+// steps returns the shell scripts of a README. Free ports replace the ports of the
+// text.
 func steps(t testing.TB, readme string) (scripts []string) {
 	t.Helper()
 	b, err := os.ReadFile(readme)
@@ -112,7 +112,7 @@ func steps(t testing.TB, readme string) (scripts []string) {
 	return scripts
 }
 
-// freeAddr returns a free address. Only the caller's programs use it.
+// freeAddr returns a loopback address whose port is free.
 func freeAddr(t testing.TB) string {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -123,22 +123,23 @@ func freeAddr(t testing.TB) string {
 	return ln.Addr().String()
 }
 
-var nodes = []string{"a.dc1", "a.dc2", "b.dc1", "b.dc2"}
+// allNodes are the nodes of both READMEs.
+var allNodes = []string{"a.dc1", "a.dc2", "b.dc1", "b.dc2"}
 
-// wait waits until done returns true for the output of each node in of. what
+// waitForLogs waits until done returns true for the log of each of nodes. what
 // describes the condition.
-func wait(t testing.TB, what, dir string, of []string, done func(log []string) bool) {
+func waitForLogs(t testing.TB, what, dir string, nodes []string, done func(log []string) bool) {
 	t.Helper()
-	start, end := time.Now(), time.After(45*time.Second)
+	start, timeout := time.Now(), time.After(45*time.Second)
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
-	for left := slices.Clone(of); len(left) > 0; {
-		left = slices.DeleteFunc(left, func(node string) bool { return done(logOf(t, dir, node)) })
+	for pending := slices.Clone(nodes); len(pending) > 0; {
+		pending = slices.DeleteFunc(pending, func(node string) bool { return done(logOf(t, dir, node)) })
 		select {
 		case <-tick.C:
-		case <-end:
-			for _, node := range left {
-				t.Errorf("%s: no output that %s, got\n%s", node, what, strings.Join(logOf(t, dir, node), "\n"))
+		case <-timeout:
+			for _, node := range pending {
+				t.Errorf("log of %s = %s\nwant a log that %s", node, strings.Join(logOf(t, dir, node), "\n"), what)
 			}
 			t.FailNow()
 		}
@@ -146,25 +147,25 @@ func wait(t testing.TB, what, dir string, of []string, done func(log []string) b
 	t.Logf("%s: after %v", what, time.Since(start).Round(time.Millisecond))
 }
 
-// logOf returns the lines that a node printed: at least one, which may be empty.
+// logOf returns the lines of a node's log: at least one line, which may be empty.
 func logOf(t testing.TB, dir, node string) []string {
 	t.Helper()
 	b, err := os.ReadFile(filepath.Join(dir, node+".log"))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) { // the shell may not have started the node yet
+	if err != nil && !errors.Is(err, fs.ErrNotExist) { // before the start of the node
 		t.Fatal(err)
 	}
 	return strings.Split(strings.TrimSpace(string(b)), "\n")
 }
 
-// example is a README whose steps were run up to the start of the nodes. Two steps
-// remain.
+// example is a README after the steps up to the start of the nodes.
 type example struct {
 	*shell
-	scripts        []string
-	dir            string
-	leave, cleanUp string
+	scripts        []string // all steps
+	dir            string   // directory of the logs
+	leave, cleanUp string   // the remaining steps
 }
 
+// start runs the steps of a README up to the start of the nodes.
 func start(t testing.TB, readme string) *example {
 	t.Helper()
 	scripts := steps(t, readme)
@@ -178,63 +179,63 @@ func start(t testing.TB, readme string) *example {
 	return &example{s, scripts, s.step("pwd"), scripts[4], scripts[5]}
 }
 
-// checkRelay restarts all nodes but a of dc1. Traffic from dc1 to a of dc2 then
-// reaches b of dc2, which has not joined a yet. b must relay it. Before the call, b
-// of dc2 has left.
-func (x *example) checkRelay() {
-	x.t.Helper()
-	prints := func(pattern string) func([]string) bool {
+// checkRelay restarts all nodes except a of dc1. b of dc2 starts before a of dc2, so
+// the gateway sends traffic for a to b. b must relay the traffic although it has not
+// joined a. Before the call, b of dc2 has left.
+func (ex *example) checkRelay() {
+	ex.t.Helper()
+	hasLine := func(pattern string) func([]string) bool {
 		line := regexp.MustCompile(pattern)
 		return func(log []string) bool { return slices.ContainsFunc(log, line.MatchString) }
 	}
-	nodes := startOf.FindAllString(x.scripts[3], -1)
-	if len(nodes) != 4 {
-		x.t.Fatalf("the README starts %d nodes, want 4", len(nodes))
+	commands := startOf.FindAllString(ex.scripts[3], -1)
+	if len(commands) != 4 {
+		ex.t.Fatalf("the README starts %d nodes, want 4", len(commands))
 	}
-	b1, a2, b2 := nodes[1], nodes[2], nodes[3]
-	x.step("kill $a1 $b1 $a2 $gateway1 $gateway2; wait; rm *.log")
-	x.step(onlyB.ReplaceAllString(x.scripts[2], "$1$2"))
-	x.step(b2)
-	wait(x.t, "shows that a does not run yet", x.dir, []string{"b.dc2"}, prints("connection refused")) // it retries after a second
-	x.step(joinArg.ReplaceAllString(a2, "") + "\na1=")
-	wait(x.t, "shows that it runs", x.dir, []string{"a.dc2"}, prints("^member"))
-	x.step(joinArg.ReplaceAllString(b1, " --join a.dc2/192.0.2.1:8300"))
-	wait(x.t, "lists a", x.dir, []string{"b.dc1"}, prints(`^member.* a\.dc2`))
-	if log := logOf(x.t, x.dir, "b.dc1"); prints("no such server")(log) {
-		x.t.Errorf("b of dc2 did not relay traffic for a:\n%s", strings.Join(log, "\n"))
+	b1, a2, b2 := commands[1], commands[2], commands[3]
+	ex.step("kill $a1 $b1 $a2 $gateway1 $gateway2; wait; rm *.log")
+	ex.step(onlyB.ReplaceAllString(ex.scripts[2], "$1$2"))
+	ex.step(b2)
+	waitForLogs(ex.t, "shows that a does not run yet", ex.dir, []string{"b.dc2"}, hasLine("connection refused")) // b retries after a second
+	ex.step(joinArg.ReplaceAllString(a2, "") + "\na1=")
+	waitForLogs(ex.t, "shows that it runs", ex.dir, []string{"a.dc2"}, hasLine("^member"))
+	ex.step(joinArg.ReplaceAllString(b1, " --join a.dc2/192.0.2.1:8300"))
+	waitForLogs(ex.t, "lists a", ex.dir, []string{"b.dc1"}, hasLine(`^member.* a\.dc2`))
+	if log := logOf(ex.t, ex.dir, "b.dc1"); hasLine("no such server")(log) {
+		ex.t.Errorf("log of b.dc1 = %s\nwant no unknown server, because b of dc2 relays traffic for a", strings.Join(log, "\n"))
 	}
-	x.step(x.leave)
+	ex.step(ex.leave)
 }
 
 func TestMemberlist(t *testing.T) {
 	testutil.Cluster(t)
 	t.Parallel()
-	x := start(t, "memberlist/README.md")
+	ex := start(t, "memberlist/README.md")
 	lastIs := func(want string) func([]string) bool {
 		return func(log []string) bool { return log[len(log)-1] == want }
 	}
-	wait(t, "lists all members", x.dir, nodes, lastIs("members: a.dc1 a.dc2 b.dc1 b.dc2"))
-	x.step(x.leave)
-	wait(t, "shows that b.dc2 has left", x.dir, nodes[:3], lastIs("members: a.dc1 a.dc2 b.dc1"))
-	x.checkRelay()
-	x.step(x.cleanUp)
+	waitForLogs(t, "lists all members", ex.dir, allNodes, lastIs("members: a.dc1 a.dc2 b.dc1 b.dc2"))
+	ex.step(ex.leave)
+	waitForLogs(t, "shows that b.dc2 has left", ex.dir, allNodes[:3], lastIs("members: a.dc1 a.dc2 b.dc1"))
+	ex.checkRelay()
+	ex.step(ex.cleanUp)
 }
 
 func TestSerf(t *testing.T) {
 	testutil.Cluster(t)
 	t.Parallel()
-	x := start(t, "serf/README.md")
+	ex := start(t, "serf/README.md")
 	has := func(want ...string) func([]string) bool {
 		return func(log []string) bool {
 			return !slices.ContainsFunc(want, func(line string) bool { return !slices.Contains(log, line) })
 		}
 	}
-	wait(t, "lists all members and events", x.dir, nodes, has("member-join a.dc1", "member-join a.dc2", "member-join b.dc1",
+	waitForLogs(t, "lists all members and events", ex.dir, allNodes, has("member-join a.dc1", "member-join a.dc2", "member-join b.dc1",
 		"member-join b.dc2", "user-event: b.dc2: good morning"))
-	x.step(x.leave)
-	wait(t, "shows that b.dc2 has left", x.dir, nodes[:3], has("member-leave b.dc2"))
-	x.checkRelay()
-	x.step(x.cleanUp)
+	ex.step(ex.leave)
+	waitForLogs(t, "shows that b.dc2 has left", ex.dir, allNodes[:3], has("member-leave b.dc2"))
+	ex.checkRelay()
+	ex.step(ex.cleanUp)
 }
 
 func TestExamplesUseTheTunnelAlone(t *testing.T) {
@@ -243,12 +244,12 @@ func TestExamplesUseTheTunnelAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	const module = "github.com/wanfed/wanfed/"
-	allowed := []string{"wanfed", "tlsutil", "internal/atomicfile", "internal/backoff", "internal/broadcast", "internal/proxyproto", "internal/ratelog",
-		"examples/memberlist", "examples/serf"}
+	allowed := []string{"wanfed", "tlsutil", "internal/atomicfile", "internal/backoff", "internal/broadcast",
+		"internal/proxyproto", "internal/ratelog", "examples/memberlist", "examples/serf"}
 	for dep := range strings.Lines(string(out)) {
 		dep = strings.TrimSpace(dep)
-		if ours, ok := strings.CutPrefix(dep, module); ok && !slices.Contains(allowed, ours) || strings.Contains(dep, "hashicorp/raft") {
-			t.Errorf("the examples depend on %s", dep)
+		if pkg, ok := strings.CutPrefix(dep, module); ok && !slices.Contains(allowed, pkg) || strings.Contains(dep, "hashicorp/raft") {
+			t.Errorf("dependency %s of the examples, want only %v of this module, and no Raft", dep, allowed)
 		}
 	}
 }

@@ -24,7 +24,7 @@ import (
 
 func main() {
 	listen := flag.String("listen", "", "`ip:port` that gateways and the other nodes of this datacenter dial")
-	join := flag.String("join", "", "what to join: another `datacenter`, or node.dc/ip:port of this one")
+	join := flag.String("join", "", "another `datacenter`, or node.dc/ip:port of this one, to join")
 	ca := flag.String("ca", "wanfed-agent-ca.pem", "`file` of the CA")
 	cert, key := flag.String("cert", "", "`file` of the certificate"), flag.String("key", "", "`file` of its key")
 	message := flag.String("message", "hello", "`text` of the event that is sent after joining")
@@ -32,7 +32,7 @@ func main() {
 	flag.Func("gateway", "`dc=host:port` of a gateway to another datacenter; repeatable", func(s string) error {
 		dc, addr, _ := strings.Cut(s, "=")
 		gateways[dc] = append(gateways[dc], addr)
-		return nil // NewNode checks them
+		return nil // NewNode checks the addresses
 	})
 	flag.Parse()
 
@@ -42,7 +42,7 @@ func main() {
 	node, err := wanfed.NewNode(wanfed.NodeConfig{Identity: id, Advertise: *listen, Gateways: gateways})
 	exitOn(err)
 	if name, addr, ok := strings.Cut(*join, "/"); ok {
-		node.SetServer(name, addr) // traffic for it may arrive here before the join succeeds
+		node.SetServer(name, addr) // traffic for that node may arrive before the join
 	} else if *join != "" {
 		*join = wanfed.AnyServer(*join)
 	}
