@@ -11,13 +11,13 @@ import (
 	"github.com/wanfed/wanfed/internal/settings"
 )
 
-// TestEndlessFile names an endless device in place of each kind of file.
+// An endless device in place of a file fails at the size limit of that file.
 func TestEndlessFile(t *testing.T) {
 	const zero = "/dev/zero"
 	if _, err := os.Stat(zero); err != nil {
 		t.Skip("no /dev/zero")
 	}
-	for _, c := range []struct {
+	for _, tt := range []struct {
 		args []string
 		code int
 		want string
@@ -33,22 +33,22 @@ func TestEndlessFile(t *testing.T) {
 			"--key-file", zero},
 			1, "has more than 4194304 bytes"},
 	} {
-		t.Run(strings.Join(c.args[:2], " "), func(t *testing.T) {
-			got := execute(t, nil, c.args...)
-			if all := got.stdout + got.stderr; got.code != c.code || !strings.Contains(all, c.want) {
+		t.Run(strings.Join(tt.args[:2], " "), func(t *testing.T) {
+			got := execute(t, nil, tt.args...)
+			if all := got.stdout + got.stderr; got.code != tt.code || !strings.Contains(all, tt.want) {
 				t.Errorf("wanfed %s: exit status = %d, output %.300s, want %d, %s",
-					c.args, got.code, all, c.code, c.want)
+					tt.args, got.code, all, tt.code, tt.want)
 			}
 		})
 	}
 }
 
-// TestGarbageFile gives files that are not settings to the commands that read
-// settings. Each must fail with a short error.
+// Commands that read settings fail with a short error for files that are not
+// settings.
 func TestGarbageFile(t *testing.T) {
 	dir := t.TempDir()
 	repeat := func(s string, size int) string { return strings.Repeat(s, size/len(s)) }
-	for _, c := range []struct{ name, file, want string }{
+	for _, tt := range []struct{ name, file, want string }{
 		{"binary.hcl", "route \"a.b\" {\n\xff\xfe\x00", "FILE is not a text file"},
 		{"brackets.hcl", "a = 1\nb = " + repeat("[", settings.MaxFile/4), "FILE is nested too deep"},
 		{"parens.hcl", "a = " + repeat("(", settings.MaxFile/4), "FILE is nested too deep"},
@@ -58,14 +58,14 @@ func TestGarbageFile(t *testing.T) {
 		{"objects.json", repeat("{\"a\":", settings.MaxFile/4), "FILE is nested too deep"},
 		{"words.hcl", "not a setting", "FILE:1,"},
 	} {
-		path := filepath.Join(dir, c.name)
-		writeFile(t, path, c.file)
-		want := strings.ReplaceAll(c.want, "FILE", path)
+		path := filepath.Join(dir, tt.name)
+		writeFile(t, path, tt.file)
+		want := strings.ReplaceAll(tt.want, "FILE", path)
 		for _, args := range [][]string{
 			{"validate", path}, {"gateway", "--listen", "127.0.0.1:0", "--routes", path},
 			{"server", "--config-file", path},
 		} {
-			t.Run(args[0]+" "+c.name, func(t *testing.T) {
+			t.Run(args[0]+" "+tt.name, func(t *testing.T) {
 				got := execute(t, nil, args...)
 				if all := got.stdout + got.stderr; got.code == 0 || !strings.Contains(all, want) || len(all) > 1000 {
 					t.Errorf("wanfed %s: exit status = %d, output %.300s, want a short error with %s",

@@ -15,7 +15,7 @@ import (
 	"github.com/wanfed/wanfed/api"
 )
 
-// call runs the command as main does. code is the exit status.
+// call runs the command in this process. code is the exit status of main.
 func call(t testing.TB, args ...string) (stdout string, code int, err error) {
 	t.Helper()
 	var out bytes.Buffer
@@ -32,32 +32,33 @@ func call(t testing.TB, args ...string) (stdout string, code int, err error) {
 	return out.String(), code, err
 }
 
-// startFakeAPI starts an HTTP API with fixed responses by URI. A string is an
-// error. The tests check requests and output of commands; server/httpapi and
-// package test check the responses of real servers.
+// startFakeAPI starts an HTTP API with fixed responses by URI, and selects it by the
+// environment. A string is an error. Packages server/httpapi and test check the
+// responses of real servers.
 func startFakeAPI(t *testing.T, responses map[string]any) {
 	t.Helper()
 	for _, name := range []string{"HTTP_ADDR", "CA_FILE", "CERT_FILE", "KEY_FILE", "DOMAIN"} {
 		t.Setenv("WANFED_"+name, "")
 	}
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		v, ok := responses[r.URL.RequestURI()]
+		body, ok := responses[r.URL.RequestURI()]
 		if !ok {
 			w.WriteHeader(http.StatusNotFound)
 			return
 		}
-		if text, ok := v.(string); ok {
+		if text, ok := body.(string); ok {
 			http.Error(w, text, http.StatusInternalServerError)
 			return
 		}
-		if err := json.NewEncoder(w).Encode(v); err != nil {
-			t.Error(err)
+		if err := json.NewEncoder(w).Encode(body); err != nil {
+			t.Errorf("Encode(%v) = %v, want nil", body, err)
 		}
 	}))
 	t.Cleanup(srv.Close)
 	t.Setenv("WANFED_HTTP_ADDR", srv.URL)
 }
 
+// gatewayOf returns a gateway with a passing check and a check in state health.
 func gatewayOf(id, health, lan, wan string) api.MeshGateway {
 	return api.MeshGateway{
 		Node: api.Node{Node: id},
@@ -68,6 +69,7 @@ func gatewayOf(id, health, lan, wan string) api.MeshGateway {
 	}
 }
 
+// sampleResponses are the responses of a server of dc2.
 func sampleResponses() map[string]any {
 	dc2 := api.FederationState{
 		Datacenter: "dc2", UpdatedAt: time.Date(2026, 11, 21, 1, 5, 0, 38604653, time.UTC), PrimaryModifyIndex: 20,

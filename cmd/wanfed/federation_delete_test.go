@@ -81,7 +81,7 @@ func fileFlags(f tlsutil.Files) []string {
 }
 
 // startServer serves the federation service of the primary over TLS, with a store
-// in memory. It reports dc2 as alive. Package test has complete servers.
+// in memory. The service sees dc2 as alive. Package test has complete servers.
 func startServer(t *testing.T, id *tlsutil.Identity) (addr string, store *resourcetest.Store) {
 	t.Helper()
 	store = resourcetest.NewStore()
@@ -126,9 +126,9 @@ func TestFederationDelete_Outcomes(t *testing.T) {
 	startFakeAPI(t, nil) // clears the environment
 	p := newPKI(t)
 	addr, store := startServer(t, p.identity(t, tlsutil.RoleServer, "srv1"))
-	cli := fileFlags(p.files(t, tlsutil.RoleOperator, "cli"))
+	operator := fileFlags(p.files(t, tlsutil.RoleOperator, "cli"))
 	gateway := fileFlags(p.files(t, tlsutil.RoleGateway, "gw1"))
-	foreign := fileFlags(newPKI(t).files(t, tlsutil.RoleOperator, "cli"))
+	otherCA := fileFlags(newPKI(t).files(t, tlsutil.RoleOperator, "cli"))
 	dead, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -140,22 +140,22 @@ func TestFederationDelete_Outcomes(t *testing.T) {
 		want       string // part of stdout, or of the error
 		code       int
 	}{
-		{"deleted", "dc3 --datacenter dc1 --server " + addr, cli, "deleted the federation state of dc3\n", 0},
-		{"no federation state", "dc3 --datacenter dc1 --server " + addr, cli, "dc3 had no federation state\n", 0},
-		{"alive", "dc2 --datacenter dc1 --server " + addr, cli,
+		{"deleted", "dc3 --datacenter dc1 --server " + addr, operator, "deleted the federation state of dc3\n", 0},
+		{"no federation state", "dc3 --datacenter dc1 --server " + addr, operator, "dc3 had no federation state\n", 0},
+		{"alive", "dc2 --datacenter dc1 --server " + addr, operator,
 			"delete federation state of dc2 at " + addr + ": dc2 is alive in the WAN pool and " +
 				"would write its federation state again; " +
 				"stop its servers first, or delete the state anyway with --force", exitFailure},
 		{"gateway's certificate", "dc2 --force --datacenter dc1 --server " + addr, gateway,
 			"gateway/dc1/gw1 may not delete federation states", exitFailure},
-		{"another CA's certificate", "dc2 --force --datacenter dc1 --server " + addr, foreign,
+		{"another CA's certificate", "dc2 --force --datacenter dc1 --server " + addr, otherCA,
 			"is signed by another CA", exitFailure},
-		{"name of another datacenter", "dc2 --force --datacenter dc9 --server " + addr, cli,
+		{"name of another datacenter", "dc2 --force --datacenter dc9 --server " + addr, operator,
 			"reach server.dc9.wanfed through " + addr, exitFailure},
-		{"no server", "dc2 --force --datacenter dc1 --server " + dead.Addr().String(), cli,
+		{"no server", "dc2 --force --datacenter dc1 --server " + dead.Addr().String(), operator,
 			"no server answers at " + dead.Addr().String() + ": connect: connection refused; " +
 				"--server must be a server of dc1, or a gateway", exitFailure},
-		{"forced", "dc2 --force --datacenter dc1 --server " + addr, cli, "deleted the federation state of dc2\n", 0},
+		{"forced", "dc2 --force --datacenter dc1 --server " + addr, operator, "deleted the federation state of dc2\n", 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			args := slices.Concat([]string{"federation", "delete"}, strings.Fields(tt.args), tt.files)
@@ -175,8 +175,7 @@ func TestFederationDelete_Outcomes(t *testing.T) {
 	}
 }
 
-// TestFederationDelete_Interrupted interrupts the command while the server does
-// not respond. The command ends at once.
+// An interrupted command ends at once, although the server does not respond.
 func TestFederationDelete_Interrupted(t *testing.T) {
 	p := newPKI(t)
 	ln, err := tls.Listen("tcp", "127.0.0.1:0",
@@ -217,7 +216,7 @@ func TestMembers_OverTLS(t *testing.T) {
 	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		caller, err := tlsutil.PeerFromCert(r.TLS.PeerCertificates[0], tlsutil.DefaultDomain)
 		if err != nil {
-			t.Error(err)
+			t.Errorf("PeerFromCert() = %v, want nil", err)
 		}
 		json.NewEncoder(w).Encode([]api.Member{{Name: string(caller.Role) + "." + caller.DC}})
 	}))
@@ -227,10 +226,10 @@ func TestMembers_OverTLS(t *testing.T) {
 	srv.Start()
 	t.Cleanup(srv.Close)
 	url := "https://" + srv.Listener.Addr().String()
-	cli := p.files(t, tlsutil.RoleOperator, "cli")
-	t.Setenv("WANFED_CA_FILE", cli.CA)
-	t.Setenv("WANFED_CERT_FILE", cli.Cert)
-	t.Setenv("WANFED_KEY_FILE", cli.Key)
+	operator := p.files(t, tlsutil.RoleOperator, "cli")
+	t.Setenv("WANFED_CA_FILE", operator.CA)
+	t.Setenv("WANFED_CERT_FILE", operator.Cert)
+	t.Setenv("WANFED_KEY_FILE", operator.Key)
 	t.Setenv("WANFED_HTTP_ADDR", url)
 	for _, args := range [][]string{{"members"}, {"members", "--tls-server-name", "server.dc1.wanfed"}} {
 		out, _, err := call(t, args...)
@@ -238,11 +237,11 @@ func TestMembers_OverTLS(t *testing.T) {
 			t.Errorf("wanfed %q = %s, %v, want cli.dc1", args, out, err)
 		}
 	}
-	foreign := fileFlags(newPKI(t).files(t, tlsutil.RoleOperator, "cli"))
+	otherCA := fileFlags(newPKI(t).files(t, tlsutil.RoleOperator, "cli"))
 	wrongName := "no server answers at " + url + ": peer failed, or has no certificate for the requested name"
 	for want, args := range map[string][]string{
 		wrongName: {"--tls-server-name", "server.dc9.wanfed"},
-		"set --ca-file (WANFED_CA_FILE) to the CA of its certificate": foreign,
+		"set --ca-file (WANFED_CA_FILE) to the CA of its certificate": otherCA,
 	} {
 		_, _, err := call(t, append([]string{"members"}, args...)...)
 		if err == nil || !strings.Contains(err.Error(), want) {

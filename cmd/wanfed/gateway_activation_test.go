@@ -42,8 +42,8 @@ func serviceSocket(t testing.TB) (addr string, socket *os.File) {
 	return ln.Addr().String(), socket
 }
 
-// TestSocketActivation serves a socket of the service manager, also after a hot
-// restart. A client that connects while no gateway runs waits for the next one.
+// A gateway serves a socket of the service manager, also after a hot restart. A
+// connection that a client opens while no gateway runs is served by the next gateway.
 func TestSocketActivation(t *testing.T) {
 	testutil.Cluster(t)
 	addr, socket := serviceSocket(t)
@@ -65,7 +65,7 @@ func TestSocketActivation(t *testing.T) {
 			break
 		}
 		c.SetDeadline(time.Now().Add(processTimeout))
-		c.Read(make([]byte, 1)) // until it is closed
+		c.Read(make([]byte, 1)) // blocks until the process closes c
 		c.Close()
 	}
 	early, err := net.Dial("tcp", addr) // no gateway runs
@@ -76,7 +76,7 @@ func TestSocketActivation(t *testing.T) {
 	early.SetDeadline(time.Now().Add(processTimeout))
 	next := startGatewayProcess(t, activate(socket), "--listen", addr, "--routes", routes)
 	if err := roundTrip(early, hello); err != nil {
-		t.Errorf("connection from before the start: %v, want it served", err)
+		t.Errorf("roundTrip() on a connection opened before the start = %v, want nil", err)
 	}
 	next.checkOpen(t, hello)
 }

@@ -31,8 +31,8 @@ func (g *gatewayProcess) awaitReplaced(t testing.TB, n int) (pid int) {
 	return pid
 }
 
-// load opens connections until stop is closed, as many at a time as concurrency.
-// Each must work.
+// load opens connections until stop is closed, concurrency at a time. A connection
+// that fails is an error of the test.
 func (g *gatewayProcess) load(
 	t testing.TB, hello []byte, concurrency int, stop <-chan struct{},
 ) (opened *atomic.Int64, join func()) {
@@ -48,7 +48,7 @@ func (g *gatewayProcess) load(
 				}
 				c, err := g.open(hello)
 				if err != nil {
-					t.Errorf("connection %d: %v", opened.Load(), err)
+					t.Errorf("open() of connection %d = %v, want nil", opened.Load(), err)
 					return
 				}
 				c.(*net.TCPConn).SetLinger(0) // leaves no port in TIME_WAIT
@@ -60,12 +60,12 @@ func (g *gatewayProcess) load(
 	return opened, wg.Wait
 }
 
-// TestHotRestart_UnderLoad replaces the process several times while clients
-// connect: 1,000 of them, or WANFED_TEST_CONNECTIONS. None is refused, and
-// open connections stay open.
+// Hot restarts under load refuse no connection, and open connections stay open. The
+// number of connections is 1,000, or WANFED_TEST_CONNECTIONS.
 func TestHotRestart_UnderLoad(t *testing.T) {
 	testutil.Cluster(t)
-	// One connection at a time detects one that waits until the next arrives.
+	// With one connection at a time, the test detects a connection that is served
+	// only when another arrives.
 	for _, concurrency := range []int{1, 16} {
 		t.Run(fmt.Sprintf("%d at a time", concurrency), func(t *testing.T) { testHotRestart(t, concurrency) })
 	}
@@ -116,12 +116,12 @@ func testHotRestart(t *testing.T, concurrency int) {
 	halt()
 	for i, c := range longLived {
 		if err := roundTrip(c, []byte("still here")); err != nil {
-			t.Errorf("connection %d, opened before the restarts: %v, want it open", i, err)
+			t.Errorf("roundTrip() on connection %d, opened before the restarts = %v, want nil", i, err)
 		}
 		c.Close()
 	}
 	t.Logf("%d connections, %d hot restarts", opened.Load(), restarts)
-	g.awaitEnd(t) // without connections, it ends before its drain time
+	g.awaitEnd(t) // a process without connections ends before its drain time
 	g.checkStopped(t, pid)
 	b, err := os.ReadFile(access)
 	if n := int64(bytes.Count(b, []byte(`"end":"`))); err != nil || n < opened.Load() {
@@ -129,7 +129,7 @@ func testHotRestart(t *testing.T, concurrency int) {
 	}
 }
 
-// checkStopped stops the last process. The listening socket must then be closed.
+// checkStopped stops the last process, and checks that the listening socket closes.
 func (g *gatewayProcess) checkStopped(t testing.TB, pid int) {
 	t.Helper()
 	if code, body := get(t, g.admin+"/readyz"); code != http.StatusOK {
@@ -148,8 +148,8 @@ func (g *gatewayProcess) checkStopped(t testing.TB, pid int) {
 	}, "the listening socket closed in all processes")
 }
 
-// TestHotRestart_NewProcessFails starts new processes that fail. The old process
-// serves on, and a later hot restart succeeds.
+// If a new process fails, the old process continues to serve, and a later hot
+// restart succeeds.
 func TestHotRestart_NewProcessFails(t *testing.T) {
 	testutil.Cluster(t)
 	routes := filepath.Join(t.TempDir(), "routes.hcl")
@@ -175,13 +175,13 @@ func TestHotRestart_NewProcessFails(t *testing.T) {
 	g.signal(t, syscall.SIGUSR2)
 	g.awaitReplaced(t, 1)
 	if err := roundTrip(longLived, []byte("still here")); err != nil {
-		t.Errorf("connection of the old process: %v, want it open", err)
+		t.Errorf("roundTrip() through the old process = %v, want nil", err)
 	}
 	// The old process would run as long as its connection. SIGTERM ends both.
 	g.signal(t, syscall.SIGTERM)
 	g.awaitEnd(t)
 	if err := roundTrip(longLived, []byte("?")); err == nil {
-		t.Error("connection of the ended process is open, want it closed")
+		t.Errorf("roundTrip() through the ended process = %v, want an error", err)
 	}
 	g.checkOpen(t, hello)
 }

@@ -18,8 +18,7 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// awaitGateways waits until the federation state of dc1 has this number of
-// healthy gateways.
+// awaitGateways waits until the federation state of dc1 has want healthy gateways.
 func awaitGateways(t testing.TB, client *api.Client, want int) {
 	t.Helper()
 	index := uint64(0)
@@ -37,15 +36,14 @@ func awaitGateways(t testing.TB, client *api.Client, want int) {
 			}
 		}
 		if healthy != want {
-			return fmt.Errorf("got %d", healthy)
+			return fmt.Errorf("healthy gateways = %d, want %d", healthy, want)
 		}
 		return nil
 	})
 }
 
-// TestGateway_DeregistersAtStop runs a gateway of a datacenter with a server. A
-// hot restart leaves it registered. A stop deregisters it at once, while it
-// accepts connections for the shutdown delay.
+// A gateway stays registered during a hot restart. A stopping gateway deregisters at
+// once, and accepts connections for the shutdown delay.
 func TestGateway_DeregistersAtStop(t *testing.T) {
 	testutil.Cluster(t)
 	dir := t.TempDir()
@@ -76,7 +74,7 @@ func TestGateway_DeregistersAtStop(t *testing.T) {
 		t.Helper()
 		_, err := readThrough(g.addr, "srv1.server.dc1.wanfed")
 		if err != nil && !strings.Contains(err.Error(), "tls: certificate required") {
-			t.Errorf("connection %s: %v, want the server's refusal of the certificate", when, err)
+			t.Errorf("readThrough() %s = %v, want an error of the server: certificate required", when, err)
 		}
 	}
 	awaitGateways(t, client, 1)
@@ -86,7 +84,7 @@ func TestGateway_DeregistersAtStop(t *testing.T) {
 	<-g.ended
 	awaitGateways(t, client, 1)
 	if strings.Contains(g.output(t), "msg=deregistered") {
-		t.Error("the old process deregistered the gateway, want it registered after the hot restart")
+		t.Errorf("log after the hot restart = %s\nwant no deregistration", g.output(t))
 	}
 	checkConnects("after the hot restart")
 
@@ -99,7 +97,7 @@ func TestGateway_DeregistersAtStop(t *testing.T) {
 		t.Errorf("/readyz = %d %s, want %d and stopping", code, body, http.StatusServiceUnavailable)
 	}
 	if _, metrics := get(t, g.admin+"/metrics"); !strings.Contains(metrics, "wanfed_gateway_stopping 1\n") {
-		t.Error("/metrics lacks wanfed_gateway_stopping 1")
+		t.Errorf("/metrics = %s\nwant wanfed_gateway_stopping 1", metrics)
 	}
 	checkConnects("during the shutdown delay")
 	if err := syscall.Kill(pid, syscall.SIGTERM); err != nil { // the second SIGTERM ends it at once

@@ -22,8 +22,8 @@ import (
 	"github.com/wanfed/wanfed/internal/testutil"
 )
 
-// gatewayProcess is a gateway process with the processes that replace it in hot
-// restarts. All of them write to one log.
+// gatewayProcess is a gateway process, and the processes that replace it in hot
+// restarts. All processes write to one log.
 type gatewayProcess struct {
 	first *os.Process
 	ended chan struct{} // closed when the first process has ended
@@ -59,7 +59,7 @@ func startGatewayProcess(t testing.TB, change func(*exec.Cmd), args ...string) *
 	g := &gatewayProcess{first: cmd.Process, ended: make(chan struct{}), log: log}
 	go func() { cmd.Wait(); close(g.ended) }()
 	t.Cleanup(func() {
-		hold.Close() // ends all processes, also those that the test has no id of
+		hold.Close() // ends all processes, because their stdin ends
 		g.first.Kill()
 		<-g.ended
 	})
@@ -68,7 +68,7 @@ func startGatewayProcess(t testing.TB, change func(*exec.Cmd), args ...string) *
 	return g
 }
 
-// unchanged starts a gateway process as it is.
+// unchanged does not edit the command of startGatewayProcess.
 func unchanged(*exec.Cmd) {}
 
 // signal sends a signal to the first process.
@@ -96,7 +96,7 @@ func awaitLine(t testing.TB, expr string, n int, output func() string) []string 
 		if all = re.FindAllStringSubmatch(text, n); len(all) == n {
 			return nil
 		}
-		return fmt.Errorf("got %d; the output is:\n%s", len(all), text)
+		return fmt.Errorf("matching lines = %d, want %d; output:\n%s", len(all), n, text)
 	})
 	return all[n-1]
 }
@@ -107,7 +107,7 @@ func (g *gatewayProcess) awaitEnd(t testing.TB) {
 	select {
 	case <-g.ended:
 	case <-time.After(processTimeout):
-		t.Errorf("the first process runs after %v, want it ended", processTimeout)
+		t.Errorf("first process after %v = running, want ended", processTimeout)
 	}
 }
 
@@ -157,12 +157,12 @@ func roundTrip(c net.Conn, msg []byte) error {
 		return err
 	}
 	if !bytes.Equal(got, msg) {
-		return fmt.Errorf("the upstream returned %d other bytes", len(got))
+		return fmt.Errorf("the upstream returned %x, want %x", got, msg)
 	}
 	return nil
 }
 
-// echoUpstream starts a server that returns what it receives.
+// echoUpstream starts a server that sends all received bytes back.
 func echoUpstream(t testing.TB) string {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -172,7 +172,7 @@ func echoUpstream(t testing.TB) string {
 	return serveConns(t, ln, 2*time.Minute, func(c net.Conn) { io.Copy(c, c) })
 }
 
-// serveConns serves each connection of ln and closes it. All end with the test.
+// serveConns serves and closes each connection of ln until the test ends.
 func serveConns(t testing.TB, ln net.Listener, timeout time.Duration, serve func(net.Conn)) (addr string) {
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -218,7 +218,7 @@ func runGateway(t testing.TB, change func(*exec.Cmd), args ...string) (code int,
 	cmd.Stderr = &out
 	change(cmd)
 	if err := cmd.Run(); err == nil {
-		t.Error("exit status = 0, want a failure")
+		t.Errorf("wanfed gateway %q: exit status = 0, want another", args)
 	}
 	return cmd.ProcessState.ExitCode(), out.String()
 }

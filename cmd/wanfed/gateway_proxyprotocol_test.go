@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// TestGateway_ProxyProtocol sends a PROXY header as a load balancer does. The
-// upstream receives the address of the client in a header of its own.
+// A gateway reads the PROXY header of a load balancer, and sends the address of the
+// client in a PROXY header to the upstream.
 func TestGateway_ProxyProtocol(t *testing.T) {
 	up, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/wanfed/wanfed/internal/testutil"
 )
 
-// accessLine has the fields of an access log that these tests read.
+// accessLine is a line of the access log, with the fields that these tests read.
 type accessLine struct{ SNI, End, Upstream string }
 
 // awaitAccessLine waits for a file with one line of an access log.
@@ -49,14 +49,14 @@ func newReloadTest(t *testing.T) *reloadTest {
 	return r
 }
 
-// write writes a settings file that has these lines.
+// write writes a settings file with additional lines.
 func (r *reloadTest) write(t *testing.T, lines ...string) {
 	t.Helper()
 	common := []string{`listen = ["127.0.0.1:0"]`, `admin_addr = "127.0.0.1:0"`, `routes = "` + r.routes + `"`}
 	writeFile(t, r.config, strings.Join(append(common, lines...), "\n"))
 }
 
-// set reloads a settings file that has these lines.
+// set writes a settings file with additional lines, and reloads it.
 func (r *reloadTest) set(t *testing.T, lines ...string) {
 	t.Helper()
 	r.write(t, lines...)
@@ -77,7 +77,7 @@ func TestGatewayReload_LiveSettings(t *testing.T) {
 	checkMetric := func(want string) {
 		t.Helper()
 		if _, metrics := get(t, admin+"/metrics"); !strings.Contains(metrics, want+"\n") {
-			t.Errorf("/metrics lacks %s", want)
+			t.Errorf("/metrics = %s\nwant %s", metrics, want)
 		}
 	}
 	r.checkServed(t, true)

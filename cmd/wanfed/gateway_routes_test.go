@@ -108,13 +108,13 @@ func TestAdminAddress(t *testing.T) {
 		`wanfed_gateway_sources\{listener="listen"\} 0`, `wanfed_gateway_access_log_dropped_total 0`,
 	} {
 		if !regexp.MustCompile(`(?m)^` + want + `$`).MatchString(metrics) {
-			t.Errorf("/metrics lacks %s", want)
+			t.Errorf("/metrics = %s\nwant a match of %s", metrics, want)
 		}
 	}
 	gw.stop()
 }
 
-// TestGatewayRoutes_OpenConnections opens a connection to one of two addresses.
+// The number of open connections of an address includes other routes to it.
 func TestGatewayRoutes_OpenConnections(t *testing.T) {
 	up, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

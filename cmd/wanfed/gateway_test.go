@@ -26,14 +26,14 @@ import (
 	"github.com/wanfed/wanfed/tlsutil/tlstest"
 )
 
-// runningCommand is a command that runs inside the test.
+// runningCommand is a command that runs in this process.
 type runningCommand struct {
 	line   string // the first line of stdout
 	stderr *outputBuffer
-	stop   func() // stops it as SIGTERM does; it must end without an error
+	stop   func() // ends the context of the command, which must return nil
 }
 
-// outputBuffer keeps the output of a running command.
+// outputBuffer is the output of a running command.
 type outputBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -73,6 +73,7 @@ func (r *runningCommand) addr(t testing.TB) string {
 	return m[1]
 }
 
+// startCommand starts a command and waits for the first line of stdout.
 func startCommand(t testing.TB, args ...string) *runningCommand {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -91,7 +92,7 @@ func startCommand(t testing.TB, args ...string) *runningCommand {
 	r.stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-errc; err != nil {
-			t.Errorf("wanfed %s: %v", strings.Join(args, " "), err)
+			t.Errorf("wanfed %s = %v, want nil", strings.Join(args, " "), err)
 		}
 	})
 	t.Cleanup(r.stop)
@@ -103,8 +104,8 @@ func startCommand(t testing.TB, args ...string) *runningCommand {
 	return r
 }
 
-// reload sends SIGHUP to this process, which runs the command. Tests that use it
-// do not run in parallel.
+// reload sends SIGHUP to this process, which runs the command. Tests that call
+// reload do not run in parallel.
 func reload(t testing.TB) {
 	t.Helper()
 	if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
@@ -147,8 +148,8 @@ func serverTLS(t testing.TB) *tls.Config {
 	return &tls.Config{Certificates: []tls.Certificate{cert}}
 }
 
-// readThrough connects to addr with the server name sni and returns what the
-// upstream sends.
+// readThrough connects to addr with the server name sni, and returns the data of the
+// upstream.
 func readThrough(addr, sni string) (string, error) {
 	cfg := &tls.Config{ServerName: sni, InsecureSkipVerify: true}
 	c, err := tls.DialWithDialer(&net.Dialer{Timeout: 10 * time.Second}, "tcp", addr, cfg)
@@ -175,7 +176,8 @@ func get(t testing.TB, url string) (int, string) {
 	return resp.StatusCode, string(b)
 }
 
-// TestStandaloneGateway runs a gateway on a file of routes and changes the file.
+// A standalone gateway reloads its file of routes, and keeps its routes if the file
+// has an error.
 func TestStandaloneGateway(t *testing.T) {
 	cfg := serverTLS(t)
 	one, two := upstreamTLS(t, "one", cfg), upstreamTLS(t, "two", cfg)
@@ -208,7 +210,7 @@ func TestStandaloneGateway(t *testing.T) {
 	check("after a valid file", m[1], "two")
 	_, err := readThrough(m[1], "srv2.server.dc2.wanfed")
 	if err == nil || !strings.Contains(err.Error(), "unrecognized name") {
-		t.Errorf("name without a route: %v, want unrecognized name", err)
+		t.Errorf("readThrough() with a name without a route = %v, want unrecognized name", err)
 	}
 
 	admin := gw.adminURL(t)
@@ -223,19 +225,18 @@ func TestStandaloneGateway(t *testing.T) {
 		`wanfed_gateway_routes{listener="listen"} 1`,
 	} {
 		if !strings.Contains(metrics, want+"\n") {
-			t.Errorf("/metrics lacks %s", want)
+			t.Errorf("/metrics = %s\nwant %s", metrics, want)
 		}
 	}
 	gw.stop()
 	if c, err := net.Dial("tcp", m[1]); err == nil {
 		c.Close()
-		t.Error("the address accepts connections after the end, want it closed")
+		t.Errorf("Dial(%s) after the end = nil, want an error", m[1])
 	}
 }
 
-// TestGateway_ServersDown starts a gateway without a reachable server. It logs
-// that, serves its admin address, and stops. Package test has gateways with
-// servers.
+// A gateway without a reachable server logs the failure, serves its admin address,
+// and stops. Package test has gateways with servers.
 func TestGateway_ServersDown(t *testing.T) {
 	f := tlstest.NewCA(t).Files(t, tlsutil.RoleGateway, "gw1", "dc1")
 	gw := startCommand(t, "gateway", "--dc", "dc1", "--node", "gw1", "--data-dir", filepath.Join(t.TempDir(), "data"),
@@ -249,7 +250,7 @@ func TestGateway_ServersDown(t *testing.T) {
 	for _, addr := range []string{ready.LAN, ready.WAN} {
 		_, err := readThrough(addr, "srv1.server.dc1.wanfed")
 		if err == nil || !strings.Contains(err.Error(), "unrecognized name") {
-			t.Errorf("connection to %s: %v, want unrecognized name", addr, err)
+			t.Errorf("readThrough(%s) = %v, want unrecognized name", addr, err)
 		}
 	}
 	gw.awaitLog(t, `level=WARN msg="cannot register" dc=dc1 gateway=gw1 `+

@@ -26,7 +26,7 @@ func TestTable_WrapsTheLastColumn(t *testing.T) {
 		}
 		text.WriteString(strings.TrimSpace(line))
 	}
-	// Spaces at which a line was broken are missing on both sides.
+	// Both texts are compared without spaces, because lines break at spaces.
 	if got := strings.ReplaceAll(text.String(), " ", ""); !strings.Contains(got, strings.ReplaceAll(detail, " ", "")) {
 		t.Errorf("table() = %s, want all of the detail", b.String())
 	}

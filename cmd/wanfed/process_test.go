@@ -102,14 +102,14 @@ type result struct {
 	code           int
 }
 
-// execute runs wanfed as a process. It does not inherit settings from the
-// environment.
+// execute runs wanfed as a process, without the settings in the environment of the
+// test.
 func execute(t testing.TB, env []string, args ...string) result {
 	t.Helper()
 	return executeProgram(t, env, append([]string{"wanfed"}, args...)...)
 }
 
-// executeProgram is execute for a command line with its program.
+// executeProgram is execute for a command line that begins with a program.
 func executeProgram(t testing.TB, env []string, args ...string) result {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), processTimeout)
@@ -130,11 +130,11 @@ func executeProgram(t testing.TB, env []string, args ...string) result {
 	return result{stdout.String(), stderr.String(), cmd.ProcessState.ExitCode()}
 }
 
-// startError is a command that must fail at its start: with one line of output,
-// and without files.
+// startError is a command that must fail at its start, with one line of output and
+// without files.
 type startError struct {
 	name string
-	args []string // added to the common ones; a flag replaces the common one
+	args []string // appended to the common arguments
 	env  []string
 	code int    // exit status
 	want string // regular expression of the whole line after "wanfed: "
@@ -148,13 +148,14 @@ func (r startError) check(t *testing.T, base ...string) {
 		args := append(append([]string{}, base...), "--data-dir", filepath.Join(dir, "data"))
 		got := execute(t, r.env, append(args, r.args...)...)
 		got.checkError(t, r.code, r.want)
-		if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
-			t.Errorf("files after the command = %v, %v, want none", left, err)
+		if files, err := os.ReadDir(dir); err != nil || len(files) > 0 {
+			t.Errorf("files after the command = %v, %v, want none", files, err)
 		}
 	})
 }
 
-// checkError wants the exit status, one line on stderr, and nothing on stdout.
+// checkError checks the exit status, the only line on stderr, and that stdout is
+// empty.
 func (r result) checkError(t testing.TB, code int, want string) {
 	t.Helper()
 	if r.code != code {
@@ -163,8 +164,8 @@ func (r result) checkError(t testing.TB, code int, want string) {
 	if r.stdout != "" {
 		t.Errorf("stdout = %s, want nothing", r.stdout)
 	}
-	line, whole := strings.CutSuffix(r.stderr, "\n")
-	if !whole || strings.Contains(line, "\n") {
+	line, complete := strings.CutSuffix(r.stderr, "\n")
+	if !complete || strings.Contains(line, "\n") {
 		t.Errorf("stderr =\n%s\nwant one line", r.stderr)
 	}
 	if !regexp.MustCompile(`^wanfed: ` + want + `$`).MatchString(line) {
@@ -172,7 +173,7 @@ func (r result) checkError(t testing.TB, code int, want string) {
 	}
 }
 
-// usedAddress returns an address that another socket listens on.
+// usedAddress returns an address on which the test listens.
 func usedAddress(t testing.TB) (addr, port string) {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")

@@ -141,14 +141,13 @@ replication  not connected
 				lines = append(lines, strings.TrimRight(line, " \n"))
 			}
 			if d := cmp.Diff(strings.TrimPrefix(tt.want, "\n"), strings.Join(lines, "\n")+"\n"); d != "" {
-				t.Error(d)
+				t.Errorf("wanfed %s: (-want +got)\n%s", tt.args, d)
 			}
 		})
 	}
 }
 
-// TestTables_Fit80Columns prints tables with long names and addresses. None of
-// their lines may be cut.
+// Tables with long names and addresses fit 80 columns, and no line is cut.
 func TestTables_Fit80Columns(t *testing.T) {
 	const node, dc, addr = "frankfurt-01", "frankfurt", "192.168.100.100:8300"
 	var out bytes.Buffer
@@ -187,7 +186,7 @@ func TestTables_Fit80Columns(t *testing.T) {
 	}
 }
 
-// TestJSON_IsResponse wants the JSON of the API as the output of commands.
+// The JSON of commands is the JSON of the API.
 func TestJSON_IsResponse(t *testing.T) {
 	responses := sampleResponses()
 	startFakeAPI(t, responses)
@@ -203,7 +202,7 @@ func TestJSON_IsResponse(t *testing.T) {
 	} {
 		out, _, err := call(t, append(strings.Fields(args), "--output", "json")...)
 		if err != nil {
-			t.Errorf("%s: %v", args, err)
+			t.Errorf("wanfed %s = %v, want nil", args, err)
 			continue
 		}
 		wantJSON, err := json.MarshalIndent(want, "", "  ")

@@ -24,11 +24,11 @@ func TestMain(m *testing.M) {
 }
 
 // TestScripts runs testdata/script/*.txtar, each in its own directory. A script
-// can use the commands of testscript, those of processCommands, and
+// can use the commands of testscript and of processCommands. The command
 //
 //	exits 2 wanfed tls
 //
-// which runs a command like exec and requires its exit status.
+// runs wanfed tls like exec and requires exit status 2.
 func TestScripts(t *testing.T) {
 	cmds := maps.Clone(processCommands)
 	cmds["exits"] = exits
@@ -37,7 +37,7 @@ func TestScripts(t *testing.T) {
 		RequireExplicitExec: true,
 		Cmds:                cmds,
 		Setup: func(env *testscript.Env) error {
-			env.Setenv("GORACE", "atexit_sleep_ms=0") // otherwise each successful process sleeps for a second
+			env.Setenv("GORACE", "atexit_sleep_ms=0") // the default is a sleep of one second
 			setupProcesses(env)
 			return nil
 		},
@@ -71,14 +71,14 @@ const scriptTimeout = 30 * time.Second
 //	start NAME server|gateway ARG...
 //		Start a process and wait until it is ready. Set $NAME to the address of
 //		a server, $NAME_http and $NAME_https to its URLs, $NAME_lan and
-//		$NAME_wan to the addresses of a gateway. Its output is in NAME.log.
+//		$NAME_wan to the addresses of a gateway. NAME.log has the output.
 //	halt NAME
-//		Stop it with SIGTERM. Its exit status must be 0.
+//		Stop the process with SIGTERM. Its exit status must be 0.
 //	die NAME
-//		Kill it.
+//		Kill the process.
 //	until PATTERN COMMAND ARG...
 //		Repeat the command until it succeeds and its stdout matches PATTERN.
-//		With ! before it: until it fails and its stderr matches PATTERN.
+//		"! until" repeats the command until it fails and its stderr matches.
 //
 // The end of the script kills the processes that still run.
 var processCommands = map[string]func(*testscript.TestScript, bool, []string){

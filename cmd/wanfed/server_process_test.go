@@ -44,7 +44,7 @@ func startServerProcess(
 	return s
 }
 
-// wanfedPath returns a copy of this test binary that is the command wanfed: see
+// wanfedPath returns the path of the command wanfed, a copy of this test binary. See
 // TestMain.
 func wanfedPath(t testing.TB) string {
 	t.Helper()
@@ -60,13 +60,13 @@ func stopProcess(t testing.TB, p *subprocess.Process) {
 	ctx, cancel := context.WithTimeout(t.Context(), processTimeout)
 	defer cancel()
 	if err := p.Stop(ctx); err != nil {
-		t.Errorf("stop %s: %v", p.Name(), err)
+		t.Errorf("Stop() of %s = %v, want nil", p.Name(), err)
 	}
 }
 
-// serviceManager replaces the service manager for processes that the test
-// starts after this call. The returned function waits for these states in any
-// order. It fails the test if a process reports another one.
+// serviceManager replaces the service manager for processes that the test starts
+// after this call. expectStates waits for states in any order. It fails the test if
+// a process reports another state.
 func serviceManager(t *testing.T) (expectStates func(want ...string)) {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "notify")
@@ -117,8 +117,8 @@ func tree(t testing.TB, dir string) (all []string) {
 	return all
 }
 
-// TestDataDir_OfAnotherNode starts servers on the data directory of another
-// process, node or datacenter. They must fail without a change in it.
+// A server refuses the data directory of another process, node or datacenter, and
+// does not change it.
 func TestDataDir_OfAnotherNode(t *testing.T) {
 	testutil.Cluster(t)
 	t.Parallel()
@@ -139,7 +139,7 @@ func TestDataDir_OfAnotherNode(t *testing.T) {
 		`data dir \S+ is in use by another process; stop that one, or give another --data-dir`)
 	select {
 	case <-s.Done():
-		t.Fatalf("the running server ended: %v, want it unaffected", s.Err())
+		t.Fatalf("running server = ended with %v, want running", s.Err())
 	default:
 	}
 	stopProcess(t, s.Process)
@@ -149,15 +149,15 @@ func TestDataDir_OfAnotherNode(t *testing.T) {
 	start("dc2-srv1", "--node", "srv1", "--dc", "dc2").checkError(t, 1,
 		`data directory \S+ belongs to datacenter "dc1", not "dc2"; choose another --data-dir, or empty this one`)
 	if after := tree(t, data); !slices.Equal(after, before) {
-		t.Errorf("files = %q, want those of before: %q", after, before)
+		t.Errorf("files after the failed starts = %q, want %q", after, before)
 	}
 	stopProcess(t, startServerProcess(t, dir, "srv1", c.files("srv1"), subprocess.ServerConfig{}).Process)
 }
 
 const keyModeWarning = "private key file can be read by group or others; make it 0600"
 
-// TestKeyFile_ReadableByOthers wants one warning from each process and from
-// "wanfed validate", and no error.
+// A key file that others can read causes one warning of each process and of "wanfed
+// validate", and no error.
 func TestKeyFile_ReadableByOthers(t *testing.T) {
 	testutil.Cluster(t)
 	t.Parallel()
@@ -203,8 +203,8 @@ func TestKeyFile_ReadableByOthers(t *testing.T) {
 	}
 }
 
-// TestKeyFile_Unreadable runs as another user than root, or as root without the
-// capability to read all files.
+// A key file that the user may not read is an error with a remedy. The command runs
+// without the capability of root to read all files.
 func TestKeyFile_Unreadable(t *testing.T) {
 	t.Parallel()
 	c := newPEMFiles(t)
@@ -231,7 +231,7 @@ func executeWithout(t *testing.T, capabilities string, args ...string) result {
 	return executeProgram(t, nil, args...)
 }
 
-// TestPort_Privileged listens on a port below 1024 without the capability.
+// Without the capability, a port below 1024 is refused with a remedy.
 func TestPort_Privileged(t *testing.T) {
 	t.Parallel()
 	first, err := os.ReadFile("/proc/sys/net/ipv4/ip_unprivileged_port_start")
@@ -250,25 +250,25 @@ func TestPort_Privileged(t *testing.T) {
 		`wan 127\.0\.0\.1:1: this user may not use the port; choose one above 1023, let systemd open the socket, or .*`)
 }
 
-// checkHTTPS requests url with several client certificates. Only that of the
-// same CA may get a response.
+// checkHTTPS sends requests with several client certificates. Only a certificate of
+// the same CA gets a response.
 func checkHTTPS(t *testing.T, c pemFiles, port string, valid *tls.Config) {
 	t.Helper()
 	const path = "/v1/catalog/datacenters"
 	url := "https://127.0.0.1:" + port + path
 	without := valid.Clone()
 	without.GetClientCertificate = nil
-	foreign := valid.Clone()
+	otherCA := valid.Clone()
 	pair, err := tls.LoadX509KeyPair(c.path("other-srv1.pem"), c.path("other-srv1-key.pem"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	foreign.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil }
+	otherCA.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil }
 
 	if body, err := fetch(t, url, valid); err != nil || body != `["dc1"]` {
 		t.Errorf("response to a valid certificate = %q, %v, want [\"dc1\"]", body, err)
 	}
-	for what, cfg := range map[string]*tls.Config{"no certificate": without, "a certificate of another CA": foreign} {
+	for what, cfg := range map[string]*tls.Config{"no certificate": without, "a certificate of another CA": otherCA} {
 		if body, err := fetch(t, url, cfg); err == nil {
 			t.Errorf("response to %s = %q, want an error", what, body)
 		}
@@ -279,8 +279,8 @@ func checkHTTPS(t *testing.T, c pemFiles, port string, valid *tls.Config) {
 	}
 }
 
-// TestHTTPS_RequiresClientCertificate serves the HTTP API beyond loopback. Only
-// clients with a certificate are served. Others are counted and logged.
+// On an address other than loopback, the HTTP API serves only clients with a
+// certificate. Refused connections are counted and logged.
 func TestHTTPS_RequiresClientCertificate(t *testing.T) {
 	testutil.Cluster(t)
 	t.Parallel()
@@ -315,8 +315,8 @@ func TestHTTPS_RequiresClientCertificate(t *testing.T) {
 	checkRefusalLog(t, s.LogPath())
 }
 
-// checkRefusalLog wants one line per refused connection, and no lines of other
-// loggers.
+// checkRefusalLog checks that the log has one line per refused connection, and no
+// lines of other loggers.
 func checkRefusalLog(t *testing.T, path string) {
 	t.Helper()
 	b, err := os.ReadFile(path)

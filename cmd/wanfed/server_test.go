@@ -66,18 +66,18 @@ bootstrap_expect = 3
 func TestServerSettings_UsageErrors(t *testing.T) {
 	_, err := loadServer(t, "--config-file", filepath.Join(t.TempDir(), "absent.hcl"))
 	if !errors.As(err, new(usageError)) || !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("absent file: %v, want a usage error that is %v", err, os.ErrNotExist)
+		t.Errorf("loadSettings() of an absent file = %v, want a usage error that is %v", err, os.ErrNotExist)
 	}
 	root := newRoot()
 	root.SetArgs([]string{"server", "--dc", "dc1", "--port", "-5"})
 	root.SetErr(io.Discard)
 	err = root.ExecuteContext(t.Context())
 	if !errors.As(err, new(usageError)) {
-		t.Fatalf("error = %v, want a usage error", err)
+		t.Fatalf("wanfed server = %v, want a usage error", err)
 	}
 	for _, want := range []string{"node is required", "data_dir is required", "port is -5"} {
 		if !strings.Contains(err.Error(), want) {
-			t.Errorf("error lacks %q: %v", want, err)
+			t.Errorf("wanfed server = %v, want %s", err, want)
 		}
 	}
 }

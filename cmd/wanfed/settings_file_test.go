@@ -14,13 +14,13 @@ import (
 // fileError is a settings file with one error.
 type fileError struct {
 	name string
-	set  map[string]string // attributes as HCL that replace others; empty: omitted
+	set  map[string]string // values that replace the common values; "": no attribute
 	line string            // last line of the file
 	want string            // regular expression of the whole error; FILE is the path of the file
 	code int               // exit status of the command with this file
 }
 
-// settingsFile writes a file with attrs in order and those of r.
+// settingsFile writes a file with attrs in their order, and the changes of r.
 func (r fileError) settingsFile(t testing.TB, dir string, attrs [][2]string) string {
 	t.Helper()
 	var b strings.Builder
@@ -39,8 +39,8 @@ func (r fileError) settingsFile(t testing.TB, dir string, attrs [][2]string) str
 	return path
 }
 
-// check validates the file, and starts the command with it. Both must report the
-// same error.
+// check validates the file and starts the command with the file. Both must report
+// the same error.
 func (r fileError) check(t *testing.T, command string, attrs [][2]string) {
 	t.Run(r.name, func(t *testing.T) {
 		t.Parallel()
@@ -61,8 +61,8 @@ func (r fileError) check(t *testing.T, command string, attrs [][2]string) {
 		short := line.ReplaceAllString(want, "")
 		execute(t, nil, command, "--config-file", path).checkError(t, r.code, short)
 
-		if left, err := os.ReadDir(dir); err != nil || len(left) != 1 {
-			t.Errorf("files after the command = %v, %v, want the settings file only", left, err)
+		if files, err := os.ReadDir(dir); err != nil || len(files) != 1 {
+			t.Errorf("files after the command = %v, %v, want only the settings file", files, err)
 		}
 	})
 }

@@ -79,7 +79,7 @@ func TestLoadSettings_Order(t *testing.T) {
 			}
 			tt.want.note = "kept"
 			if d := cmp.Diff(tt.want, got, cmp.AllowUnexported(sampleSettings{})); d != "" {
-				t.Error(d)
+				t.Errorf("loadSettings(): (-want +got)\n%s", d)
 			}
 		})
 	}
@@ -112,7 +112,7 @@ func TestLoadSettings_AllErrors(t *testing.T) {
 	_, err := load(t, "prot = 1\nquiet = \"maybe\"\n", map[string]string{"WANFED_PORT": "many"})
 	u, ok := errors.AsType[usageError](err)
 	if !ok {
-		t.Fatalf("got %v, want a usage error", err)
+		t.Fatalf("loadSettings() = %v, want a usage error", err)
 	}
 	if n := len(settings.Split(u.error)); n != 3 {
 		t.Fatalf("errors = %d, want 3: %v", n, err)

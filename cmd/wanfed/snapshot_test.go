@@ -29,9 +29,8 @@ import (
 	"github.com/wanfed/wanfed/wanfed"
 )
 
-// badServer is a server whose connections fail, or that sends data that a real
-// server does not send. Tests with a real server are in the script operator, and
-// in packages server and test.
+// badServer is a server whose connections fail, or that sends invalid data. The
+// script operator.txtar and packages server and test have tests with real servers.
 type badServer struct {
 	pb.UnimplementedOperatorServiceServer
 	save    func(saveStream) error
@@ -83,7 +82,7 @@ type (
 
 var someData = &pb.SnapshotPart{Part: &pb.SnapshotPart_Data{Data: []byte("data")}}
 
-// endOf returns the last part of a snapshot of dc that consists of someData.
+// endOf returns the last part of a snapshot of dc whose only data are someData.
 func endOf(dc string) *pb.SnapshotPart {
 	return &pb.SnapshotPart{Part: &pb.SnapshotPart_End{End: &pb.SnapshotManifest{
 		Datacenter: dc, Node: "srv1", Index: 3, Size: 4,
@@ -125,8 +124,8 @@ func TestSave_FailsWithoutFile(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("save() = %v, want %s", err, tt.want)
 			}
-			if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
-				t.Errorf("files after save() = %v, %v, want none", left, err)
+			if files, err := os.ReadDir(dir); err != nil || len(files) > 0 {
+				t.Errorf("files after save() = %v, %v, want none", files, err)
 			}
 		})
 	}
@@ -145,7 +144,7 @@ func TestSave_WritesPrivateFile(t *testing.T) {
 	}
 }
 
-// TestRestore_Fails wants errors that report whether data may have changed.
+// The error of a failed restore reports whether resources may have changed.
 func TestRestore_Fails(t *testing.T) {
 	m := raftstore.Manifest{Datacenter: "dc1", Node: "srv1", Index: 3, Size: 4}
 	for _, tt := range []struct {
@@ -179,8 +178,7 @@ func TestRestore_Fails(t *testing.T) {
 	}
 }
 
-// TestOutcomeUnknown has errors of a write. Without a leader nothing was written:
-// the outcome is known.
+// The outcome of a write without a leader is known: nothing was written.
 func TestOutcomeUnknown(t *testing.T) {
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestServer_StartErrors starts servers with one error each.
+// A server with an error in its settings or files fails at its start.
 func TestServer_StartErrors(t *testing.T) {
 	c := newPEMFiles(t)
 	addr, port := usedAddress(t)
@@ -186,7 +186,7 @@ func TestServer_StartErrors(t *testing.T) {
 	}
 }
 
-// TestGateway_StartErrors starts gateways with one error each.
+// A gateway with an error in its settings or files fails at its start.
 func TestGateway_StartErrors(t *testing.T) {
 	c := newPEMFiles(t)
 	addr, _ := usedAddress(t)

@@ -46,9 +46,9 @@ func (test validateTest) run(t *testing.T, kinds ...fileKind) {
 			want = []string{"FILE: valid"}
 		}
 		got := strings.ReplaceAll(out.String(), path, "FILE")
-		for _, w := range want {
-			if !strings.Contains(got, w) {
-				t.Errorf("output lacks %q:\n%s", w, got)
+		for _, part := range want {
+			if !strings.Contains(got, part) {
+				t.Errorf("output = %s\nwant %s", got, part)
 			}
 		}
 		if lines := strings.Count(got, "\n"); lines != len(want) {
@@ -72,7 +72,7 @@ func TestValidate_ServerFile(t *testing.T) {
 				"FILE:8: bootstrap_expect is 2"}},
 		{"absent attribute", strings.Replace(valid, "data_dir", "bind", 1) + certs,
 			[]string{"FILE: data_dir is required", "FILE:3: bind"}},
-		{"another's certificate", strings.Replace(valid, "srv1", "srv2", 1) + certs, []string{"srv2"}},
+		{"certificate of another node", strings.Replace(valid, "srv1", "srv2", 1) + certs, []string{"srv2"}},
 	} {
 		test.run(t, serverFile, gatewayFile)
 	}
@@ -87,10 +87,10 @@ func TestValidate_GatewayFile(t *testing.T) {
 	for _, test := range []validateTest{
 		{"valid", valid, nil},
 		{"errors", strings.Replace(valid, "10.0.0.5:8444", "lan", 1), []string{"FILE:5: lan"}},
-		{"another's certificate", strings.Replace(valid, "gw1", "gw2", 1), []string{"gw2"}},
+		{"certificate of another node", strings.Replace(valid, "gw1", "gw2", 1), []string{"gw2"}},
 		{"file of routes", "listen = [\"0.0.0.0:8443\"]\nroutes = \"" + routes + "\"\n",
 			[]string{"routes.hcl:1,1: route \"a b\""}},
-		{"server's attribute", valid + "primary_gateways = [\"a:1\"]\n", []string{"FILE:10,1: Unsupported argument"}},
+		{"attribute of a server", valid + "primary_gateways = [\"a:1\"]\n", []string{"FILE:10,1: Unsupported argument"}},
 	} {
 		test.run(t, serverFile, gatewayFile)
 	}
