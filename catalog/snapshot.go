@@ -33,8 +33,7 @@ type Snapshot struct {
 
 	indexes [3]uint64 // store index of each type
 	nodes   map[string]*Node
-	decoded map[*pb.Resource]proto.Message // decoded data, reused by the next snapshot
-	byWrite map[writeKey]*pb.Resource
+	decoded map[writeKey]decodedResource // reused by the next snapshot
 	// orphans are the resources whose owner was deleted, by resource.IDString.
 	// The store is about to delete them.
 	orphans map[string]*pb.ID
@@ -212,16 +211,13 @@ func newSnapshot(r resources, last *Snapshot) (*Snapshot, error) {
 	s := &Snapshot{
 		Index: slices.Max(r.indexes[:]), indexes: r.indexes,
 		nodes: make(map[string]*Node, len(nodes)), orphans: map[string]*pb.ID{},
-		decoded: make(map[*pb.Resource]proto.Message, size), byWrite: make(map[writeKey]*pb.Resource, size),
+		decoded: make(map[writeKey]decodedResource, size),
 	}
 	if last == nil {
 		last = &Snapshot{}
 	}
-	for _, all := range r.byType {
-		s.reuse(last, all)
-	}
 	for _, res := range nodes {
-		n, err := decode[*pb.Node](s, last, res)
+		res, n, err := decode[*pb.Node](s, last, res)
 		if err != nil {
 			return nil, err
 		}
@@ -229,7 +225,7 @@ func newSnapshot(r resources, last *Snapshot) (*Snapshot, error) {
 		s.nodes[n.Node], s.Nodes = node, append(s.Nodes, node)
 	}
 	for _, res := range services {
-		v, err := decode[*pb.Service](s, last, res)
+		res, v, err := decode[*pb.Service](s, last, res)
 		if err != nil {
 			return nil, err
 		}
@@ -247,28 +243,9 @@ func newSnapshot(r resources, last *Snapshot) (*Snapshot, error) {
 	return s, s.addChecks(checks, last)
 }
 
-// writeKey identifies one write of one resource.
-type writeKey struct {
-	uid, kind, name string
-	index           uint64
-}
-
-// reuse replaces each resource in all by the equal resource of the snapshot last,
-// if there is one, because the data of that resource are decoded.
-func (s *Snapshot) reuse(last *Snapshot, all []*pb.Resource) {
-	for i, r := range all {
-		id := r.GetId()
-		key := writeKey{id.GetUid(), id.GetType().GetKind(), id.GetName(), r.GetModifyIndex()}
-		if old := last.byWrite[key]; old != nil {
-			all[i] = old
-		}
-		s.byWrite[key] = all[i]
-	}
-}
-
 func (s *Snapshot) addChecks(all []*pb.Resource, last *Snapshot) error {
 	for _, res := range all {
-		c, err := decode[*pb.Check](s, last, res)
+		res, c, err := decode[*pb.Check](s, last, res)
 		if err != nil {
 			return err
 		}
@@ -306,16 +283,34 @@ func owns(owner, r *pb.Resource) bool {
 
 func (s *Snapshot) addOrphan(r *pb.Resource) { s.orphans[resource.IDString(r.GetId())] = r.GetId() }
 
-// decode returns the decoded data of r. It reuses the decoded data of the snapshot
-// last.
-func decode[T proto.Message](s, last *Snapshot, r *pb.Resource) (T, error) {
-	if old, ok := last.decoded[r].(T); ok {
-		s.decoded[r] = old
-		return old, nil
+// writeKey identifies one write of one resource.
+type writeKey struct {
+	uid, kind, name string
+	index           uint64
+}
+
+func writeKeyOf(r *pb.Resource) writeKey {
+	id := r.GetId()
+	return writeKey{id.GetUid(), id.GetType().GetKind(), id.GetName(), r.GetModifyIndex()}
+}
+
+type decodedResource struct {
+	r    *pb.Resource
+	data proto.Message
+}
+
+// decode returns r with its decoded data. If the snapshot last has the same write
+// of the resource, decode returns resource and data of that snapshot.
+func decode[T proto.Message](s, last *Snapshot, r *pb.Resource) (*pb.Resource, T, error) {
+	key := writeKeyOf(r)
+	d, ok := last.decoded[key]
+	if !ok {
+		data, err := resource.Decode[T](r)
+		if err != nil {
+			return nil, data, err
+		}
+		d = decodedResource{r, data}
 	}
-	d, err := resource.Decode[T](r)
-	if err == nil {
-		s.decoded[r] = d
-	}
-	return d, err
+	s.decoded[key] = d
+	return d.r, d.data.(T), nil
 }

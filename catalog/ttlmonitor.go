@@ -11,9 +11,11 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/internal/broadcast"
 	"github.com/wanfed/wanfed/resource"
 )
 
@@ -45,7 +47,7 @@ type CheckUpdate struct {
 type TTLMonitor struct {
 	backend resource.Backend
 	logger  *slog.Logger
-	wake    chan struct{} // size 1: a deadline changed
+	changed broadcast.Broadcast // of deadlines
 
 	mu     sync.Mutex
 	checks map[string]*ttlCheck // by name of the resource; nil while Run does not run
@@ -70,7 +72,7 @@ func NewTTLMonitor(b resource.Backend, logger *slog.Logger) (*TTLMonitor, error)
 	if b == nil || logger == nil {
 		return nil, errors.New("catalog: Backend and Logger are required")
 	}
-	return &TTLMonitor{backend: b, logger: logger, wake: make(chan struct{}, 1)}, nil
+	return &TTLMonitor{backend: b, logger: logger}, nil
 }
 
 // Update applies an update of a check with a TTL. A changed status is written
@@ -131,7 +133,7 @@ func (m *TTLMonitor) record(name string, c *pb.Check, u CheckUpdate) (write bool
 		return false
 	}
 	k.pending = u.Output
-	notify(m.wake)
+	m.changed.Notify()
 	return false
 }
 
@@ -143,7 +145,7 @@ func (m *TTLMonitor) heartbeat(node string, c *pb.Check) error {
 		return resource.ErrNotLeader
 	}
 	if k := m.checks[node]; k == nil || k.status == StatusCritical {
-		notify(m.wake)
+		m.changed.Notify()
 	}
 	m.loadLocked(node, c)
 	return nil
@@ -192,14 +194,6 @@ func (m *TTLMonitor) replace(ctx context.Context, r *pb.Resource, data proto.Mes
 	return err
 }
 
-// notify makes a receive from wake, a channel of size 1, succeed.
-func notify(wake chan struct{}) {
-	select {
-	case wake <- struct{}{}:
-	default:
-	}
-}
-
 func (m *TTLMonitor) read(ctx context.Context, name string) (*pb.Resource, *pb.Check, error) {
 	r, err := m.backend.Read(ctx, resource.Eventual, resource.ID(CheckType, name))
 	if errors.Is(err, resource.ErrNotFound) {
@@ -218,37 +212,30 @@ func (m *TTLMonitor) leading() bool {
 	return m.checks != nil
 }
 
-// Run watches the deadlines until ctx ends. Call it while this server leads,
+// Run watches the deadlines until ctx ends. Call Run while this server leads,
 // once at a time.
 func (m *TTLMonitor) Run(ctx context.Context) error {
 	m.mu.Lock()
 	m.checks = map[string]*ttlCheck{}
 	m.mu.Unlock()
-	ctx, cancel := context.WithCancel(ctx)
-	var wg sync.WaitGroup
-	failed := make(chan error, 1)
-	wg.Go(func() { failed <- m.follow(ctx) })
 	defer func() {
-		cancel()
-		wg.Wait()
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		m.checks = nil
 	}()
-	timer := time.NewTimer(0)
-	defer timer.Stop()
+	g, gctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return m.follow(gctx) })
+	g.Go(func() error { return m.performDue(gctx) })
+	if err := g.Wait(); ctx.Err() == nil {
+		return fmt.Errorf("watch checks: %w", err)
+	}
+	return nil
+}
+
+// performDue performs the action of each deadline that passes, until ctx ends.
+func (m *TTLMonitor) performDue(ctx context.Context) error {
 	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case err := <-failed:
-			if ctx.Err() != nil {
-				return nil
-			}
-			return fmt.Errorf("watch checks: %w", err)
-		case <-timer.C:
-		case <-m.wake:
-		}
+		changed := m.changed.Wait()
 		due, next := m.due(time.Now())
 		for _, a := range due {
 			if err := m.perform(ctx, a); err != nil && ctx.Err() == nil {
@@ -257,19 +244,29 @@ func (m *TTLMonitor) Run(ctx context.Context) error {
 				next = min(next, writeRetry)
 			}
 		}
-		timer.Reset(next)
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(next):
+		case <-changed:
+		}
 	}
 }
 
-// follow updates the state of the checks from a watch of the stored checks,
-// until ctx ends.
+// follow updates the state of the checks from watches of the stored checks, until
+// ctx ends.
 func (m *TTLMonitor) follow(ctx context.Context) error {
 	for {
 		w, err := m.backend.Watch(resource.Query{Type: CheckType})
 		if err != nil {
 			return err
 		}
-		err = m.followWatch(ctx, w)
+		for err == nil {
+			var ev *pb.WatchEvent
+			if ev, err = w.Next(ctx); err == nil {
+				m.apply(ev)
+			}
+		}
 		w.Close()
 		if !errors.Is(err, resource.ErrWatchReset) {
 			return err
@@ -277,29 +274,19 @@ func (m *TTLMonitor) follow(ctx context.Context) error {
 	}
 }
 
-func (m *TTLMonitor) followWatch(ctx context.Context, w resource.Watch) error {
-	for {
-		ev, err := w.Next(ctx)
+// apply updates the state of a check from an event of the watch.
+func (m *TTLMonitor) apply(ev *pb.WatchEvent) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if r := ev.GetUpsert().GetResource(); r != nil {
+		c, err := resource.Decode[*pb.Check](r)
 		if err != nil {
-			return err
-		}
-		if r := ev.GetUpsert().GetResource(); r != nil {
-			c, err := resource.Decode[*pb.Check](r)
-			if err != nil {
-				m.logger.Error("cannot read a check", "check", r.GetId().GetName(), "err", err)
-				continue
-			}
-			m.mu.Lock()
-			if m.loadLocked(r.GetId().GetName(), c) != nil {
-				notify(m.wake)
-			}
-			m.mu.Unlock()
-		} else if r := ev.GetDelete().GetResource(); r != nil {
-			m.mu.Lock()
-			delete(m.checks, r.GetId().GetName())
-			m.mu.Unlock()
+			m.logger.Error("cannot read a check", "check", r.GetId().GetName(), "err", err)
+		} else if m.loadLocked(r.GetId().GetName(), c) != nil {
+			m.changed.Notify()
 		}
 	}
+	delete(m.checks, ev.GetDelete().GetResource().GetId().GetName())
 }
 
 // action is the write after a deadline.

@@ -194,7 +194,7 @@ type planner struct {
 // stored resource is old, or nil if no resource is stored. If the stored data
 // are equal, or keep is set and old exists, put adds no step.
 func (p *planner) put(typ *pb.Type, name string, old *pb.Resource, owner *pb.ID, data proto.Message, keep bool) *pb.ID {
-	if old != nil && (keep || proto.Equal(p.decoded[old], data)) {
+	if old != nil && (keep || proto.Equal(p.decoded[writeKeyOf(old)].data, data)) {
 		return old.GetId()
 	}
 	packed, err := anypb.New(data)

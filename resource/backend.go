@@ -184,32 +184,31 @@ func Changed(b Backend, q Query, after uint64) bool {
 // backend is closed.
 func Notify(ctx context.Context, b Backend, q Query, wake chan<- struct{}) {
 	for ctx.Err() == nil {
-		w, err := b.Watch(q)
-		if err == nil {
-			err = notifyWatch(ctx, w, wake)
-			w.Close()
-		}
+		err := notifyWatch(ctx, b, q, wake)
 		if errors.Is(err, ErrClosed) {
 			return
 		}
 		notify(wake) // a change between two watches has no event
-		if err != nil && !errors.Is(err, ErrWatchReset) {
+		if !errors.Is(err, ErrWatchReset) {
 			backoff.Sleep(ctx, time.Second, nil) // the fault is temporary: watch again later
 		}
 	}
 }
 
-// notifyWatch puts a token into wake for each event of w after the snapshot. It
-// returns the error of Next.
-func notifyWatch(ctx context.Context, w Watch, wake chan<- struct{}) error {
-	live := false
-	for {
+// notifyWatch puts a token into wake for each event of one watch, after its
+// snapshot. notifyWatch returns the error that ends the watch.
+func notifyWatch(ctx context.Context, b Backend, q Query, wake chan<- struct{}) error {
+	w, err := b.Watch(q)
+	if err != nil {
+		return err
+	}
+	defer w.Close()
+	for live := false; ; {
 		e, err := w.Next(ctx)
 		if err != nil {
 			return err
 		}
-		live = live || e.GetEndOfSnapshot() != nil
-		if live {
+		if live = live || e.GetEndOfSnapshot() != nil; live {
 			notify(wake)
 		}
 	}

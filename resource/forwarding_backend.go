@@ -47,13 +47,13 @@ type ReplicatedBackend interface {
 // acknowledged. Without a known leader, writes and strong reads fail immediately
 // with ErrNotLeader or ErrReadOnly.
 type ForwardingBackend struct {
+	Backend // local; serves ListByOwner, Watch and Wait
+
 	node  string
 	local ReplicatedBackend
 	dial  func(node string) (pb.StoreServiceClient, error)
 	index coalescer[uint64] // calls readIndex
 }
-
-var _ Backend = (*ForwardingBackend)(nil)
 
 // NewForwardingBackend returns a ForwardingBackend over the local backend of a
 // node. The function dial returns a client of another server of the datacenter.
@@ -64,7 +64,7 @@ func NewForwardingBackend(
 	if node == "" || local == nil || dial == nil {
 		return nil, errors.New("forwarding backend: node, local and dial are required")
 	}
-	b := &ForwardingBackend{node: node, local: local, dial: dial}
+	b := &ForwardingBackend{Backend: local, node: node, local: local, dial: dial}
 	b.index.call = b.readIndex
 	return b, nil
 }
@@ -152,19 +152,6 @@ func (b *ForwardingBackend) List(ctx context.Context, c Consistency, q Query) ([
 		return nil, 0, fmt.Errorf("list %s: %w", TypeString(q.Type), err)
 	}
 	return b.local.List(ctx, Eventual, q)
-}
-
-// ListByOwner implements Backend.
-func (b *ForwardingBackend) ListByOwner(ctx context.Context, owner *pb.ID) ([]*pb.Resource, error) {
-	return b.local.ListByOwner(ctx, owner)
-}
-
-// Watch implements Backend.
-func (b *ForwardingBackend) Watch(q Query) (Watch, error) { return b.local.Watch(q) }
-
-// Wait implements Backend.
-func (b *ForwardingBackend) Wait(ctx context.Context, q Query, after uint64) error {
-	return b.local.Wait(ctx, q, after)
 }
 
 // Commit implements Backend. When it returns, this server may not have applied
@@ -255,16 +242,17 @@ func (s *StoreService) ReadIndex(ctx context.Context, _ *pb.ReadIndexRequest) (*
 type coalescer[T any] struct {
 	call func(ctx context.Context) (T, error)
 
-	mu      sync.Mutex
-	running bool
-	next    *coalesced[T] // result of the next call; nil: no caller waits for it
+	mu   sync.Mutex
+	next *coalesced[T]   // result of the call that has not begun; nil: none
+	last <-chan struct{} // closed when the latest call has ended; nil: no call yet
 }
 
+// coalesced is the result of one call.
 type coalesced[T any] struct {
 	done     chan struct{} // closed when the result is set
 	value    T
 	err      error
-	timedOut bool // after coalesceTimeout
+	timedOut bool // the call has exceeded coalesceTimeout
 }
 
 // coalesceTimeout bounds one call, since the call ignores the contexts of its
@@ -275,10 +263,17 @@ const coalesceTimeout = 5 * time.Second
 // first, get returns the context's error.
 func (c *coalescer[T]) get(ctx context.Context) (T, error) {
 	for {
-		r := c.join()
+		c.mu.Lock()
+		r := c.next
+		if r == nil {
+			r = &coalesced[T]{done: make(chan struct{})}
+			go c.run(r, c.last) // ends after this call and the call before, each within coalesceTimeout
+			c.next, c.last = r, r.done
+		}
+		c.mu.Unlock()
 		select {
 		case <-r.done:
-			if !r.timedOut {
+			if !r.timedOut { // otherwise call again, until ctx ends
 				return r.value, r.err
 			}
 		case <-ctx.Done():
@@ -288,32 +283,17 @@ func (c *coalescer[T]) get(ctx context.Context) (T, error) {
 	}
 }
 
-func (c *coalescer[T]) join() *coalesced[T] {
+// run makes the call of r when the call before has ended.
+func (c *coalescer[T]) run(r *coalesced[T], before <-chan struct{}) {
+	if before != nil {
+		<-before
+	}
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.next == nil {
-		c.next = &coalesced[T]{done: make(chan struct{})}
-	}
-	if !c.running {
-		c.running = true
-		go c.run() // ends when no caller waits, at the latest after coalesceTimeout
-	}
-	return c.next
-}
-
-func (c *coalescer[T]) run() {
-	for {
-		c.mu.Lock()
-		r := c.next
-		c.next, c.running = nil, r != nil
-		c.mu.Unlock()
-		if r == nil {
-			return
-		}
-		ctx, cancel := context.WithTimeout(context.Background(), coalesceTimeout)
-		r.value, r.err = c.call(ctx)
-		r.timedOut = r.err != nil && ctx.Err() != nil
-		cancel()
-		close(r.done)
-	}
+	c.next = nil // later callers wait for the next call
+	c.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), coalesceTimeout)
+	defer cancel()
+	r.value, r.err = c.call(ctx)
+	r.timedOut = r.err != nil && ctx.Err() != nil
+	close(r.done)
 }

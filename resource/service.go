@@ -51,22 +51,6 @@ type ServiceConfig struct {
 	Logger *slog.Logger
 }
 
-func (c *ServiceConfig) validate() error {
-	var faults []error
-	for _, f := range []struct {
-		name    string
-		missing bool
-	}{
-		{"Backend", c.Backend == nil}, {"Registry", c.Registry == nil}, {"DC", c.DC == ""},
-		{"Peer", c.Peer == nil}, {"Primary", c.Primary == nil},
-	} {
-		if f.missing {
-			faults = append(faults, fmt.Errorf("resource service: %s is required", f.name))
-		}
-	}
-	return errors.Join(faults...)
-}
-
 // Service is the gRPC ResourceService over a Backend. Every gRPC method checks
 // and authorizes the request by the type's Registration, and returns errors of
 // StatusError. A Service is safe for concurrent use and needs no Close.
@@ -78,11 +62,11 @@ type Service struct {
 
 var _ pb.ResourceServiceServer = (*Service)(nil)
 
-// NewService returns a Service. NewService fails if required fields of cfg are
-// missing. The error names all of them.
+// NewService returns a Service. NewService fails if a required field of cfg is
+// missing.
 func NewService(cfg ServiceConfig) (*Service, error) {
-	if err := cfg.validate(); err != nil {
-		return nil, err
+	if cfg.Backend == nil || cfg.Registry == nil || cfg.DC == "" || cfg.Peer == nil || cfg.Primary == nil {
+		return nil, errors.New("resource: Backend, Registry, DC, Peer and Primary are required")
 	}
 	return &Service{cfg: cfg, log: cmp.Or(cfg.Logger, slog.Default())}, nil
 }

@@ -3,7 +3,6 @@
 package resourcehttp
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -16,40 +15,16 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// ErrNoDatacenter: no datacenter of that name is known. The response is 404.
+// ErrNoDatacenter: no datacenter of the name is known. The response is 404.
 var ErrNoDatacenter = errors.New("no such datacenter")
 
-// errTooLarge: the body is larger than MaxBody.
-var errTooLarge = errors.New("request is too large")
+var (
+	errNoPath   = errors.New("no such path")
+	errTooLarge = errors.New("request is too large") // the body is larger than MaxBody
+)
 
 func badRequest(format string, args ...any) error {
 	return fmt.Errorf("%w "+format, append([]any{resource.ErrInvalid}, args...)...)
-}
-
-// statuses maps errors to HTTP, in order of precedence.
-var statuses = []struct {
-	err  error
-	code int
-}{
-	{resource.ErrUnknownOutcome, http.StatusGatewayTimeout},
-	{errTooLarge, http.StatusRequestEntityTooLarge},
-	{ErrNoDatacenter, http.StatusNotFound},
-	{resource.ErrGroupVersion, http.StatusConflict},
-	{resource.ErrInvalid, http.StatusBadRequest},
-	{resource.ErrDenied, http.StatusForbidden},
-	{resource.ErrNotLeader, http.StatusServiceUnavailable},
-	{resource.ErrUnsupported, http.StatusServiceUnavailable},
-	{resource.ErrReadOnly, http.StatusServiceUnavailable},
-	{resource.ErrUnreachable, http.StatusServiceUnavailable},
-	{resource.ErrClosed, http.StatusServiceUnavailable},
-	{resource.ErrWatchReset, http.StatusServiceUnavailable},
-	{resource.ErrConflict, http.StatusConflict},
-	{resource.ErrUIDMismatch, http.StatusConflict},
-	{resource.ErrTerminating, http.StatusConflict},
-	{resource.ErrFederated, http.StatusConflict},
-	{resource.ErrNotFound, http.StatusNotFound},
-	{context.DeadlineExceeded, http.StatusGatewayTimeout},
-	{context.Canceled, http.StatusServiceUnavailable},
 }
 
 // StatusOf returns the HTTP status of an error of a resource service or a
@@ -58,7 +33,7 @@ var statuses = []struct {
 //	400  the request breaks a rule
 //	403  the caller is not authorized
 //	404  the resource or the datacenter does not exist
-//	409  the stored resource is not as expected
+//	409  the stored version, uid or state is not the expected one
 //	413  the request or the result is too large
 //	501  the server is too old for the request
 //	503  nothing was done; try again
@@ -66,38 +41,49 @@ var statuses = []struct {
 //	500  any other error
 func StatusOf(err error) int {
 	err = resource.FromStatus(err)
-	for _, s := range statuses {
-		if errors.Is(err, s.err) {
-			return s.code
-		}
+	switch {
+	case errors.Is(err, resource.ErrUnknownOutcome):
+		return http.StatusGatewayTimeout
+	case errors.Is(err, errTooLarge):
+		return http.StatusRequestEntityTooLarge
+	case errors.Is(err, ErrNoDatacenter), errors.Is(err, errNoPath):
+		return http.StatusNotFound
+	case errors.Is(err, resource.ErrGroupVersion):
+		return http.StatusConflict
+	case errors.Is(err, resource.ErrWatchReset):
+		return http.StatusServiceUnavailable
 	}
-	switch status.Code(err) {
+	code := status.Code(resource.StatusError(err))
+	if code == codes.Internal { // no error of package resource
+		code = status.Code(err)
+	}
+	switch code {
 	case codes.InvalidArgument, codes.OutOfRange:
 		return http.StatusBadRequest
 	case codes.PermissionDenied, codes.Unauthenticated:
 		return http.StatusForbidden
+	case codes.NotFound:
+		return http.StatusNotFound
+	case codes.Aborted, codes.FailedPrecondition:
+		return http.StatusConflict
 	case codes.ResourceExhausted:
 		return http.StatusRequestEntityTooLarge
-	case codes.Unavailable:
-		return http.StatusServiceUnavailable
 	case codes.Unimplemented:
 		return http.StatusNotImplemented
+	case codes.Unavailable, codes.Canceled:
+		return http.StatusServiceUnavailable
+	case codes.DeadlineExceeded:
+		return http.StatusGatewayTimeout
 	}
 	return http.StatusInternalServerError
 }
 
-// outcome returns the error of a write that was sent to at. If the server has
-// not responded, the error is an ErrUnknownOutcome. Errors of the server stay
-// as they are.
+// outcome returns the error of a write that was sent to the server at. If the
+// server has not responded, the error is an ErrUnknownOutcome. Errors of the
+// server stay as they are.
 func outcome(at net.Addr, err error) error {
-	if err == nil || at == nil {
+	if at == nil || resource.FromStatus(err) != err { // not sent, or an error of package resource
 		return err
-	}
-	known := resource.FromStatus(err)
-	for _, s := range statuses {
-		if errors.Is(known, s.err) {
-			return err
-		}
 	}
 	switch status.Code(err) {
 	case codes.Unavailable, codes.Unknown, codes.Internal:
@@ -121,7 +107,7 @@ func failWith(w http.ResponseWriter, r *http.Request, err error) {
 	if errors.Is(err, http.ErrAbortHandler) {
 		panic(http.ErrAbortHandler) // the client must see that the response is incomplete
 	}
-	if r.Context().Err() != nil { // the server stops, or the client has disconnected
+	if r.Context().Err() != nil { // the server is stopping, or the client has disconnected
 		fail(w, http.StatusServiceUnavailable, "the request was ended: this server is stopping; try again, or use another server")
 		return
 	}

@@ -6,10 +6,8 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
-	"strings"
 	"time"
 
 	"google.golang.org/protobuf/encoding/protojson"
@@ -20,8 +18,9 @@ import (
 )
 
 const (
-	// MaxBody bounds the body of a PUT, in bytes. It exceeds resource.MaxSize
-	// because JSON is longer than protobuf, for binary data by a third.
+	// MaxBody bounds the body of a PUT, in bytes. MaxBody exceeds
+	// resource.MaxSize because JSON is longer than protobuf, for binary data by a
+	// third.
 	MaxBody = resource.MaxSize + resource.MaxSize/2
 	// callTimeout bounds one call of a service.
 	callTimeout = 25 * time.Second
@@ -33,127 +32,78 @@ const (
 type Config struct {
 	// DC is the datacenter of this server. Required.
 	DC string
-	// Registry has the types of resources. It must be complete. Required.
+	// Registry has all types of resources. No type may be added later. Required.
 	Registry *resource.Registry
 	// Client returns a client of the resource service of a datacenter. An empty
-	// dc means this one. Client must not block. Calls get the request's
-	// context, which identifies the caller. Client fails with ErrNoDatacenter
-	// if dc is unknown. Required.
+	// dc means the datacenter DC. The calls have the request's context, which
+	// identifies the caller. Client must not block. Client fails with
+	// ErrNoDatacenter if dc is unknown. Required.
 	Client func(dc string) (pb.ResourceServiceClient, error)
 }
 
 type handler struct {
 	Config
-	openAPI []byte // the document, in JSON
+	documents map[string]any // by path; encoded as JSON
 }
 
 // New returns the handler of all paths under api.ResourcePath. It starts no
 // goroutine.
 func New(cfg Config) (http.Handler, error) {
-	var errs []error
-	for _, f := range []struct {
-		name    string
-		missing bool
-	}{{"DC", cfg.DC == ""}, {"Registry", cfg.Registry == nil}, {"Client", cfg.Client == nil}} {
-		if f.missing {
-			errs = append(errs, fmt.Errorf("HTTP API of resources: %s is required", f.name))
-		}
+	if cfg.DC == "" || cfg.Registry == nil || cfg.Client == nil {
+		return nil, errors.New("resourcehttp: DC, Registry and Client are required")
 	}
-	if err := errors.Join(errs...); err != nil {
-		return nil, err
+	types := []api.ResourceType{} // encoded as [], not null
+	for _, reg := range cfg.Registry.Types() {
+		types = append(types, describeType(reg))
 	}
-	h := &handler{Config: cfg}
-	var err error
-	h.openAPI, err = json.Marshal(describe(cfg.Registry.Types()))
-	return h, err
+	openAPI, err := json.Marshal(describe(cfg.Registry.Types()))
+	return &handler{cfg, map[string]any{
+		api.ResourceTypesPath: types,
+		api.OpenAPIPath:       json.RawMessage(openAPI),
+	}}, err
 }
 
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	extendWrite(w, callTimeout+clientTimeout)
-	rest, ok := strings.CutPrefix(r.URL.Path, api.ResourcePath)
-	if !ok {
-		fail(w, http.StatusNotFound, "no such path; resources are under "+api.ResourcePath)
-		return
-	}
-	switch r.URL.Path {
-	case api.ResourceTypesPath:
-		h.get(w, r, h.types)
-		return
-	case api.OpenAPIPath:
-		h.get(w, r, h.describe)
-		return
-	}
-	if err := h.serve(w, r, rest); err != nil {
+	if err := h.serve(w, r); err != nil {
 		failWith(w, r, err)
 	}
 }
 
-// serve responds to a request for a type or a resource.
-func (h *handler) serve(w http.ResponseWriter, r *http.Request, path string) error {
-	t, err := h.target(path)
+func (h *handler) serve(w http.ResponseWriter, r *http.Request) error {
+	t, err := h.target(r.URL.Path)
 	if err != nil {
 		return err
 	}
-	op, allowed := t.operation(r)
+	op, allowed := t.operation(r.Method)
 	if op == nil {
-		refuseMethod(w, r, allowed)
+		w.Header().Set("Allow", allowed)
+		fail(w, http.StatusMethodNotAllowed, "method "+r.Method+" is not allowed for this path; allowed are "+allowed)
 		return nil
 	}
 	q, err := parse(r.URL.RawQuery, op.name, op.params)
 	if err != nil {
 		return err
 	}
-	dc := q.dc
-	if dc == h.DC {
-		dc = ""
+	if q.dc == h.DC {
+		q.dc = ""
 	}
-	client, err := h.Client(dc)
+	if t.document != nil {
+		if q.dc != "" {
+			return badRequest("dc %q: each server describes only itself: send the request to a server of %s", q.dc, q.dc)
+		}
+		return respond(w, t.document, q.pretty)
+	}
+	client, err := h.Client(q.dc)
 	if err != nil {
 		return err
 	}
-	return op.do(&request{h: h, w: w, r: r, t: t, q: q, client: client})
+	return op.do(&request{h: h, w: w, r: r, target: t, params: q, client: client})
 }
-
-func refuseMethod(w http.ResponseWriter, r *http.Request, allowed string) {
-	w.Header().Set("Allow", allowed)
-	fail(w, http.StatusMethodNotAllowed, r.Method+" is not for this path, but "+allowed)
-}
-
-// get serves a document about this server.
-func (h *handler) get(w http.ResponseWriter, r *http.Request, serve func(w http.ResponseWriter, q query) error) {
-	if !isGet(r) {
-		refuseMethod(w, r, "GET, HEAD")
-		return
-	}
-	q, err := parse(r.URL.RawQuery, "this document", nil)
-	if err == nil && q.dc != "" && q.dc != h.DC {
-		err = badRequest("dc %q: each server describes itself: use a server of %s", q.dc, q.dc)
-	}
-	if err == nil {
-		err = serve(w, q)
-	}
-	if err != nil {
-		failWith(w, r, err)
-	}
-}
-
-func (h *handler) types(w http.ResponseWriter, q query) error {
-	all := []api.ResourceType{}
-	for _, reg := range h.Registry.Types() {
-		all = append(all, describeType(reg))
-	}
-	return respond(w, all, q.pretty)
-}
-
-func (h *handler) describe(w http.ResponseWriter, q query) error {
-	return respond(w, json.RawMessage(h.openAPI), q.pretty)
-}
-
-func isGet(r *http.Request) bool { return r.Method == http.MethodGet || r.Method == http.MethodHead }
 
 // extendWrite sets the write deadline to d from now.
 func extendWrite(w http.ResponseWriter, d time.Duration) {
-	// This fails only without a connection, in tests.
+	// SetWriteDeadline fails only in tests, without a connection.
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(d))
 }
 
@@ -173,8 +123,7 @@ func jsonHeader(w http.ResponseWriter) {
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 }
 
-// fail responds with one line of text without a newline, as the rest of the HTTP
-// API does.
+// fail responds with one line of text without a newline, like package httpapi.
 func fail(w http.ResponseWriter, status int, text string) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
@@ -204,8 +153,8 @@ func (h *handler) dataOf(r *pb.Resource) (json.RawMessage, error) {
 	return protojson.MarshalOptions{UseProtoNames: true}.Marshal(msg) // marshal removes its random spaces
 }
 
-// marshal returns v as JSON on one line, or, if pretty, indented, with prefix
-// before each line.
+// marshal returns v as JSON on one line. If pretty, marshal returns several
+// indented lines, with prefix before each line.
 func marshal(v any, prefix string, pretty bool) ([]byte, error) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)

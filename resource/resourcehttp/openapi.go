@@ -78,7 +78,7 @@ func (s schemas) typePaths(reg resource.Registration) object {
 		"operationId": "write." + name, "summary": "Create or replace a " + typ,
 		"parameters": parameters(reg, opWrite.params),
 		"requestBody": object{"required": true, "content": object{"application/json": object{"schema": object{
-			"oneOf": []object{ref(name + ".Write"), ref("wanfed.v1.Status")}, // the latter with ?status=
+			"oneOf": []object{ref(name + ".Write"), ref("wanfed.v1.Status")}, // a status with ?status=
 		}}}},
 		"responses": responses("200", object{"description": "As stored", "content": jsonContent(ref(name))}),
 	}
@@ -99,7 +99,7 @@ func (s schemas) typePaths(reg resource.Registration) object {
 	}
 }
 
-// resource returns the schema of a type's resources, of a response or a request.
+// resource returns the schema of resources of a type, in responses or in requests.
 func (s schemas) resource(reg resource.Registration, response bool) object {
 	data := s.message(reg.Message.ProtoReflect().Descriptor())
 	properties := object{
@@ -113,7 +113,7 @@ func (s schemas) resource(reg resource.Registration, response bool) object {
 		properties[name] = index
 	}
 	s["Owned"] = object{
-		"type": "object", "description": "with ?owned: resources of any type",
+		"type": "object", "description": "with ?owned: resources of all types",
 		"properties": object{"resources": object{"type": "array", "items": object{"type": "object"}}},
 	}
 	required := []string{"data"}
@@ -140,12 +140,12 @@ func jsonContent(schema object) object { return object{"application/json": objec
 // responses returns a successful response and all error responses.
 func responses(code string, success object) object {
 	out := object{code: success}
-	for code, why := range map[int]string{
+	for code, description := range map[int]string{
 		400: "The request breaks a rule; the text names field, value and rule", 403: "Not allowed", 404: "Not found",
 		409: "The stored version, uid or state is not the expected one",
 		413: "Too large", 503: "Nothing was done; try again", 504: "The outcome is unknown",
 	} {
-		out[strconv.Itoa(code)] = object{"description": why, "content": object{"text/plain": object{"schema": text}}}
+		out[strconv.Itoa(code)] = object{"description": description, "content": object{"text/plain": object{"schema": text}}}
 	}
 	return out
 }
@@ -157,14 +157,14 @@ var parameterHelp = map[string]struct {
 }{
 	"dc":         {"forward to a server of that datacenter", false},
 	"pretty":     {"indent the JSON", true},
-	"partition":  {"default: default; in lists * is every one", false},
-	"namespace":  {"default: default; in lists * is every one", false},
-	"prefix":     {"of names", false},
-	"uid":        {"only the resource that has this uid", false},
+	"partition":  {"default: default; in lists, * selects all partitions", false},
+	"namespace":  {"default: default; in lists, * selects all namespaces", false},
+	"prefix":     {"only names with this prefix", false},
+	"uid":        {"only the resource with this uid", false},
 	"version":    {"only if this version is stored", false},
 	"consistent": {"read everything that was acknowledged before", true},
 	"watch":      {"respond with server-sent events: upsert, delete, end-of-snapshot, end", true},
-	"owned":      {"list the resources that it owns", true},
+	"owned":      {"list the resources that the resource owns", true},
 	"dry-run":    {"check without writing, and return the result", true},
 	"status":     {"write the status of this key; the body is a status", false},
 }
@@ -196,39 +196,33 @@ type object = map[string]any
 
 func ref(name string) object { return object{"$ref": "#/components/schemas/" + name} }
 
-// wellKnown are the messages with a special form in protojson.
+// wellKnown has the messages with a special form in JSON, except wrappers.
 var wellKnown = map[protoreflect.FullName]object{
-	"google.protobuf.Timestamp":   {"type": "string", "format": "date-time"},
-	"google.protobuf.Duration":    {"type": "string", "pattern": `^-?[0-9]+(\.[0-9]+)?s$`},
-	"google.protobuf.FieldMask":   {"type": "string"},
-	"google.protobuf.Empty":       {"type": "object", "maxProperties": 0},
-	"google.protobuf.Struct":      {"type": "object"},
-	"google.protobuf.ListValue":   {"type": "array", "items": object{}},
-	"google.protobuf.Value":       {},
-	"google.protobuf.Any":         {"type": "object", "properties": object{"@type": text}, "required": []string{"@type"}},
-	"google.protobuf.BoolValue":   {"type": "boolean"},
-	"google.protobuf.StringValue": {"type": "string"},
-	"google.protobuf.BytesValue":  {"type": "string", "contentEncoding": "base64"},
-	"google.protobuf.DoubleValue": {"type": "number"},
-	"google.protobuf.FloatValue":  {"type": "number"},
-	"google.protobuf.Int32Value":  {"type": "integer", "format": "int32"},
-	"google.protobuf.UInt32Value": {"type": "integer", "format": "uint32"},
-	"google.protobuf.Int64Value":  {"type": "string", "format": "int64"},
-	"google.protobuf.UInt64Value": {"type": "string", "format": "uint64"},
+	"google.protobuf.Timestamp": {"type": "string", "format": "date-time"},
+	"google.protobuf.Duration":  {"type": "string", "pattern": `^-?[0-9]+(\.[0-9]+)?s$`},
+	"google.protobuf.FieldMask": {"type": "string"},
+	"google.protobuf.Empty":     {"type": "object", "maxProperties": 0},
+	"google.protobuf.Struct":    {"type": "object"},
+	"google.protobuf.ListValue": {"type": "array", "items": object{}},
+	"google.protobuf.Value":     {},
+	"google.protobuf.Any":       {"type": "object", "properties": object{"@type": text}, "required": []string{"@type"}},
 }
 
-// message returns a reference to m's schema. It adds the schema with all schemas
-// that it refers to.
+// message returns a reference to the schema of m. It adds the schema of m, and all
+// schemas to which that schema refers, to s.
 func (s schemas) message(m protoreflect.MessageDescriptor) object {
 	if known, ok := wellKnown[m.FullName()]; ok {
 		return known
+	}
+	if m.ParentFile().Path() == "google/protobuf/wrappers.proto" { // in JSON, a wrapper is its value
+		return s.value(m.Fields().ByName("value"))
 	}
 	name := string(m.FullName())
 	if _, ok := s[name]; ok {
 		return ref(name)
 	}
 	properties := object{}
-	// Set before the fields, because a message may contain itself.
+	// Set the schema before its properties, because a message may contain itself.
 	s[name] = object{"type": "object", "properties": properties, "additionalProperties": false}
 	for i := range m.Fields().Len() {
 		f := m.Fields().Get(i)
@@ -257,7 +251,7 @@ func (s schemas) value(f protoreflect.FieldDescriptor) object {
 	case protoreflect.BoolKind:
 		return object{"type": "boolean"}
 	case protoreflect.StringKind:
-		return object{"type": "string"}
+		return text
 	case protoreflect.BytesKind:
 		return object{"type": "string", "contentEncoding": "base64"}
 	case protoreflect.FloatKind, protoreflect.DoubleKind:

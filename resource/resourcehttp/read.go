@@ -14,10 +14,11 @@ import (
 	"github.com/wanfed/wanfed/api/pb"
 )
 
+// read serves opRead.
 func (q *request) read() error {
 	ctx, cancel := q.ctx()
 	defer cancel()
-	if q.q.owned {
+	if q.params.owned {
 		out, err := withLeader(ctx, q.client.ListByOwner, &pb.ListByOwnerRequest{Owner: q.id()})
 		if err != nil {
 			return err
@@ -28,19 +29,20 @@ func (q *request) read() error {
 	if err != nil {
 		return err
 	}
-	return respond(q.w, q.h.encode(out.GetResource()), q.q.pretty)
+	return respond(q.w, q.h.encode(out.GetResource()), q.params.pretty)
 }
 
+// list serves opList.
 func (q *request) list() error {
-	if q.q.watch {
+	if q.params.watch {
 		return q.watch()
 	}
 	ctx, cancel := q.ctx()
 	defer cancel()
-	req := &pb.ListRequest{Type: q.t.reg.Type, Tenancy: q.tenancy(), NamePrefix: q.q.prefix}
+	req := &pb.ListRequest{Type: q.target.reg.Type, Tenancy: q.tenancy(), NamePrefix: q.params.prefix}
 	out, err := withLeader(ctx, q.client.List, req)
-	if status.Code(err) == codes.ResourceExhausted && !q.q.consistent {
-		return q.snapshot() // too large for one message of another datacenter
+	if status.Code(err) == codes.ResourceExhausted && !q.params.consistent {
+		return q.snapshot() // the list is too large for one gRPC message
 	}
 	if err != nil {
 		return err
@@ -58,7 +60,7 @@ func (q *request) writeList(all []*pb.Resource) error {
 	return l.end()
 }
 
-// snapshot responds to a list with the snapshot of a watch.
+// snapshot responds to a list with the initial resources of a watch.
 func (q *request) snapshot() error {
 	ctx, cancel := context.WithCancel(q.r.Context())
 	defer cancel()
@@ -84,15 +86,15 @@ func (q *request) snapshot() error {
 	}
 }
 
-// listWriter writes {"resources": [...]} in pieces. It fails with
+// listWriter writes {"resources": [...]} in pieces. Its methods fail with
 // http.ErrAbortHandler if the client does not read or has disconnected.
 type listWriter struct {
 	q     *request
 	out   *bufio.Writer
-	begun bool
+	begun bool // a part of the response was written
 }
 
-// piece is the size of the pieces, in bytes.
+// piece is the size in bytes of the pieces in which lists and watches are written.
 const piece = 64 << 10
 
 func (q *request) newList() *listWriter {
@@ -104,25 +106,27 @@ func (l *listWriter) separator() (text string) {
 	switch {
 	case l.begun:
 		text = ",\n"
-	case l.q.q.pretty:
+	case l.q.params.pretty:
 		text = "{\n  \"resources\": [\n"
 	default:
 		text = `{"resources":[`
 	}
-	if l.q.q.pretty {
+	if l.q.params.pretty {
 		text += "    "
 	}
 	return text
 }
 
 func (l *listWriter) add(r *pb.Resource) error {
-	body, err := marshal(l.q.h.encode(r), "    ", l.q.q.pretty)
+	body, err := marshal(l.q.h.encode(r), "    ", l.q.params.pretty)
 	if err != nil && !l.begun {
 		return err
 	}
 	return l.write(l.separator(), body, err)
 }
 
+// write writes before and body. If err is not nil, the response is incomplete, and
+// write fails.
 func (l *listWriter) write(before string, body []byte, err error) error {
 	if !l.begun {
 		jsonHeader(l.q.w)
@@ -144,7 +148,7 @@ func (l *listWriter) end() error {
 	switch {
 	case !l.begun:
 		text = `{"resources":[]}` + "\n"
-	case l.q.q.pretty:
+	case l.q.params.pretty:
 		text = "\n  ]\n}\n"
 	}
 	if err := l.write(text, nil, nil); err != nil {

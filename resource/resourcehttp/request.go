@@ -5,6 +5,7 @@ package resourcehttp
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/url"
 	"slices"
@@ -14,41 +15,46 @@ import (
 
 	"google.golang.org/grpc"
 
+	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/internal/backoff"
 	"github.com/wanfed/wanfed/resource"
 )
 
-// target is the type, or the resource of a type, that a path names.
+// target is what a path names: a document, a type, or a resource of a type.
 type target struct {
-	reg  resource.Registration
-	name string // empty: the type
+	document any // nil: a type or a resource
+	reg      resource.Registration
+	name     string // empty: the type
 }
 
-// target parses group/version/kind[/name].
+// target parses /api/group/version/kind[/name], or the path of a document.
 func (h *handler) target(path string) (target, error) {
-	parts := strings.SplitN(path, "/", 4)
+	if document, ok := h.documents[path]; ok {
+		return target{document: document}, nil
+	}
+	rest, ok := strings.CutPrefix(path, api.ResourcePath)
+	if !ok {
+		return target{}, fmt.Errorf("%w; resources are under %s", errNoPath, api.ResourcePath)
+	}
+	parts := strings.SplitN(rest, "/", 4)
 	if len(parts) < 3 {
-		return target{}, badRequest("path %q: must be %sGROUP/VERSION/KIND, or that and a name; see /api/types",
-			"/api/"+path, "/api/")
+		return target{}, badRequest("path %q: must be %[2]sGROUP/VERSION/KIND or %[2]sGROUP/VERSION/KIND/NAME; see %[3]s",
+			path, api.ResourcePath, api.ResourceTypesPath)
 	}
 	typ := &pb.Type{Group: parts[0], GroupVersion: parts[1], Kind: parts[2]}
 	for _, reg := range h.Registry.Types() { // the case of the kind does not matter
 		if strings.EqualFold(reg.Type.Kind, typ.Kind) &&
 			reg.Type.Group == typ.Group && reg.Type.GroupVersion == typ.GroupVersion {
-			typ.Kind = reg.Type.Kind
-			break
+			typ = reg.Type
 		}
 	}
 	reg, err := h.Registry.Lookup(typ)
-	if err != nil {
-		return target{}, err
-	}
 	t := target{reg: reg}
 	if len(parts) == 4 {
 		t.name = parts[3]
 	}
-	return t, nil
+	return t, err
 }
 
 // operation is an action on a target.
@@ -61,25 +67,30 @@ type operation struct {
 func withTenancy(params ...string) []string { return append(params, "partition", "namespace") }
 
 var (
+	opDocument = operation{name: "this document"}
+
 	opList   = operation{"a list", withTenancy("prefix", "consistent", "watch"), (*request).list}
 	opRead   = operation{"a read", withTenancy("uid", "consistent", "owned"), (*request).read}
 	opWrite  = operation{"a write", withTenancy("version", "uid", "dry-run", "status"), (*request).write}
 	opDelete = operation{"a deletion", withTenancy("version", "uid"), (*request).delete}
 )
 
-// operation returns the operation of a request. If there is none, it returns the
+// operation returns the operation of a method. If there is none, it returns the
 // allowed methods.
-func (t target) operation(r *http.Request) (op *operation, allowed string) {
+func (t target) operation(method string) (op *operation, allowed string) {
+	get := method == http.MethodGet || method == http.MethodHead
 	switch {
-	case isGet(r) && t.name == "":
+	case t.document != nil && get:
+		return &opDocument, ""
+	case t.name == "" && get:
 		return &opList, ""
-	case t.name == "":
+	case t.name == "": // a document or a type
 		return nil, "GET, HEAD"
-	case isGet(r):
+	case get:
 		return &opRead, ""
-	case r.Method == http.MethodPut:
+	case method == http.MethodPut:
 		return &opWrite, ""
-	case r.Method == http.MethodDelete:
+	case method == http.MethodDelete:
 		return &opDelete, ""
 	}
 	return nil, "GET, HEAD, PUT, DELETE"
@@ -92,8 +103,8 @@ type query struct {
 	consistent, watch, owned, dryRun, pretty bool
 }
 
-// parse reads the parameters of an operation. Params are the allowed ones, in
-// addition to dc and pretty.
+// parse parses the query string of an operation. The allowed parameters are dc,
+// pretty and params.
 func parse(raw, op string, params []string) (query, error) {
 	var q query
 	values, err := url.ParseQuery(raw)
@@ -111,7 +122,7 @@ func parse(raw, op string, params []string) (query, error) {
 	for name, all := range values {
 		switch text, flag := texts[name], flags[name]; {
 		case !slices.Contains(known, name):
-			return q, badRequest("parameter %.100q: %s knows %s", name, op, strings.Join(known, ", "))
+			return q, badRequest("parameter %.100q: %s has the parameters %s", name, op, strings.Join(known, ", "))
 		case len(all) > 1:
 			return q, badRequest("parameter %s: is given %d times", name, len(all))
 		case text != nil:
@@ -125,7 +136,7 @@ func parse(raw, op string, params []string) (query, error) {
 		}
 	}
 	if q.watch && q.consistent {
-		return q, badRequest("parameters watch and consistent: a watch shows what the server has applied; leave one out")
+		return q, badRequest("parameters watch and consistent: a watch is never consistent; leave one of them out")
 	}
 	return q, nil
 }
@@ -135,38 +146,38 @@ type request struct {
 	h      *handler
 	w      http.ResponseWriter
 	r      *http.Request
-	t      target
-	q      query
+	target target
+	params query
 	client pb.ResourceServiceClient
 }
 
 func (q *request) tenancy() *pb.Tenancy {
-	return &pb.Tenancy{Partition: q.q.partition, Namespace: q.q.namespace}
+	return &pb.Tenancy{Partition: q.params.partition, Namespace: q.params.namespace}
 }
 
 func (q *request) id() *pb.ID {
-	return &pb.ID{Uid: q.q.uid, Name: q.t.name, Type: q.t.reg.Type, Tenancy: q.tenancy()}
+	return &pb.ID{Uid: q.params.uid, Name: q.target.name, Type: q.target.reg.Type, Tenancy: q.tenancy()}
 }
 
 // ctx returns the context of one call of a service.
 func (q *request) ctx() (context.Context, context.CancelFunc) {
 	ctx := q.r.Context()
-	if q.q.consistent {
+	if q.params.consistent {
 		ctx = resource.WithConsistency(ctx, resource.Strong)
 	}
 	return context.WithTimeout(ctx, callTimeout)
 }
 
 const (
-	// leaderTimeout is the maximum time that a call waits for a leader. gRPC
-	// calls have the same timeout. It is longer than an election.
+	// leaderTimeout bounds the time that a call waits for a leader. It is longer
+	// than an election. gRPC calls between servers have the same timeout.
 	leaderTimeout = 7 * time.Second
-	// leaderInterval is the time between two tries.
+	// leaderInterval is the time between two attempts.
 	leaderInterval = 100 * time.Millisecond
 )
 
-// withLeader makes a call and retries it while there is no leader. The retry is
-// safe, because a call without a leader has no effect.
+// withLeader makes a call, and retries the call while there is no leader. A call
+// without a leader has no effect, so the retry is safe.
 func withLeader[In, Out any](
 	ctx context.Context, call func(context.Context, In, ...grpc.CallOption) (Out, error), in In, opts ...grpc.CallOption,
 ) (Out, error) {

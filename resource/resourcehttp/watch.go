@@ -17,30 +17,29 @@ import (
 )
 
 const (
-	// heartbeatInterval is the time between comments on a watch without events.
-	// They let both sides detect a lost connection.
+	// heartbeatInterval is the time between the comments that a watch sends.
+	// Comments let both sides detect a lost connection.
 	heartbeatInterval = 15 * time.Second
-	// watchTimeout is the maximum time that a client may take to read one piece
-	// of a watch.
+	// watchTimeout bounds the time in which a client reads one piece of a watch.
 	watchTimeout = 10 * time.Second
-	// maxBuffered is the number of events that are received while others are
-	// written. Because of this buffer, a snapshot needs few writes.
+	// maxBuffered is the number of received events that wait for a write. The
+	// buffer reduces the number of writes for a snapshot.
 	maxBuffered = 64
 )
 
-// received is an event of a stream, or its end.
+// received is an event of a stream, or the error that ended the stream.
 type received struct {
 	ev  *pb.WatchEvent
 	err error
 }
 
 func (q *request) watchList(ctx context.Context) (grpc.ServerStreamingClient[pb.WatchEvent], error) {
-	req := &pb.WatchListRequest{Type: q.t.reg.Type, Tenancy: q.tenancy(), NamePrefix: q.q.prefix}
+	req := &pb.WatchListRequest{Type: q.target.reg.Type, Tenancy: q.tenancy(), NamePrefix: q.params.prefix}
 	return q.client.WatchList(ctx, req)
 }
 
-// watch responds with server-sent events until one side ends the watch. It fails
-// as other requests do if the first event is an error.
+// watch responds with server-sent events until one side ends the watch. If the
+// service sends an error before the first event, watch returns the error.
 func (q *request) watch() error {
 	if q.r.Method == http.MethodHead {
 		return badRequest("parameter watch: is not for HEAD")
@@ -92,7 +91,7 @@ type eventStream struct {
 	rc  *http.ResponseController
 	h   *handler
 	buf bytes.Buffer
-	end bool // buf has the last event
+	end bool // buf has the event "end", the last event
 }
 
 // follow writes events until the stream, the client or ctx ends.
@@ -101,7 +100,7 @@ func (s *eventStream) follow(ctx context.Context, events <-chan received) {
 	defer tick.Stop()
 	for {
 		select {
-		case e := <-events: // collect all available events first
+		case e := <-events: // collect all available events, up to a piece
 			s.add(ctx, e)
 			if !s.end && s.buf.Len() < piece {
 				continue
@@ -116,7 +115,7 @@ func (s *eventStream) follow(ctx context.Context, events <-chan received) {
 			s.add(ctx, e)
 		case <-tick.C:
 			s.buf.WriteString(": heartbeat\n\n")
-		case <-ctx.Done(): // the server stops, or the client has disconnected
+		case <-ctx.Done(): // the server is stopping, or the client has disconnected
 			s.add(ctx, received{err: ctx.Err()})
 		}
 	}
@@ -139,8 +138,9 @@ func (s *eventStream) add(ctx context.Context, e received) {
 	}
 }
 
-func (s *eventStream) finish(why string) {
-	s.event(api.EventEnd, map[string]string{"error": why})
+// finish appends the event "end" with a reason.
+func (s *eventStream) finish(reason string) {
+	s.event(api.EventEnd, map[string]string{"error": reason})
 	s.end = true
 }
 

@@ -30,7 +30,7 @@ func (q *request) write() error {
 	if err != nil {
 		return err
 	}
-	if q.q.status != "" {
+	if q.params.status != "" {
 		return q.writeStatus(body)
 	}
 	r, err := q.decode(body)
@@ -39,24 +39,24 @@ func (q *request) write() error {
 	}
 	ctx, cancel := q.ctx()
 	defer cancel()
-	if q.q.dryRun {
+	if q.params.dryRun {
 		out, err := q.client.MutateAndValidate(ctx, &pb.MutateAndValidateRequest{Resource: r})
 		if err != nil {
 			return err
 		}
-		return respond(q.w, q.h.encode(out.GetResource()), q.q.pretty)
+		return respond(q.w, q.h.encode(out.GetResource()), q.params.pretty)
 	}
-	var at peer.Peer // stays empty if the call was not sent, or stays in this process
+	var at peer.Peer // stays empty if the call was not sent, or was a call in this process
 	out, err := withLeader(ctx, q.client.Write, &pb.WriteRequest{Resource: r}, grpc.Peer(&at))
 	if err != nil {
 		return outcome(at.Addr, err)
 	}
-	return respond(q.w, q.h.encode(out.GetResource()), q.q.pretty)
+	return respond(q.w, q.h.encode(out.GetResource()), q.params.pretty)
 }
 
 func (q *request) writeStatus(body []byte) error {
-	if q.q.dryRun {
-		return badRequest("parameters status and dry-run: a status is not tried; leave one of them out")
+	if q.params.dryRun {
+		return badRequest("parameters status and dry-run: a status has no dry run; leave one of them out")
 	}
 	status := &pb.Status{}
 	if err := unmarshal(body, status); err != nil {
@@ -65,19 +65,19 @@ func (q *request) writeStatus(body []byte) error {
 	ctx, cancel := q.ctx()
 	defer cancel()
 	var at peer.Peer
-	req := &pb.WriteStatusRequest{Id: q.id(), Version: q.q.version, Key: q.q.status, Status: status}
+	req := &pb.WriteStatusRequest{Id: q.id(), Version: q.params.version, Key: q.params.status, Status: status}
 	out, err := withLeader(ctx, q.client.WriteStatus, req, grpc.Peer(&at))
 	if err != nil {
 		return outcome(at.Addr, err)
 	}
-	return respond(q.w, q.h.encode(out.GetResource()), q.q.pretty)
+	return respond(q.w, q.h.encode(out.GetResource()), q.params.pretty)
 }
 
 func (q *request) delete() error {
 	ctx, cancel := q.ctx()
 	defer cancel()
 	var at peer.Peer
-	req := &pb.DeleteRequest{Id: q.id(), Version: q.q.version}
+	req := &pb.DeleteRequest{Id: q.id(), Version: q.params.version}
 	if _, err := withLeader(ctx, q.client.Delete, req, grpc.Peer(&at)); err != nil {
 		return outcome(at.Addr, err)
 	}
@@ -91,7 +91,7 @@ func (q *request) body() ([]byte, error) {
 	_ = rc.SetReadDeadline(time.Now().Add(clientTimeout)) // fails only without a connection
 	body, err := io.ReadAll(http.MaxBytesReader(q.w, q.r.Body, MaxBody))
 	if err == nil {
-		_ = rc.SetReadDeadline(time.Time{}) // otherwise it would end the request
+		_ = rc.SetReadDeadline(time.Time{}) // the deadline would end the context of the request
 	}
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		return nil, fmt.Errorf("%w: its body must be at most %d bytes", errTooLarge, MaxBody)
@@ -102,7 +102,7 @@ func (q *request) body() ([]byte, error) {
 	return body, nil
 }
 
-// decode reads the resource of a body and completes the resource from path and
+// decode decodes the resource in a body, and completes it from path and
 // parameters.
 func (q *request) decode(body []byte) (*pb.Resource, error) {
 	var given struct {
@@ -115,13 +115,13 @@ func (q *request) decode(body []byte) (*pb.Resource, error) {
 		return nil, badRequest("body: %s", strings.TrimPrefix(err.Error(), "json: "))
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return nil, badRequest("body: there is more after the resource")
+		return nil, badRequest("body: must end after the resource")
 	}
 	id, err := q.idWith(given.ID)
 	if err != nil {
 		return nil, err
 	}
-	version, err := agree("version", q.q.version, given.Version)
+	version, err := agree("version", q.params.version, given.Version)
 	if err != nil {
 		return nil, err
 	}
@@ -129,18 +129,19 @@ func (q *request) decode(body []byte) (*pb.Resource, error) {
 	if given.Owner != nil {
 		r.Owner = given.Owner.ToPB()
 	}
-	r.Data, err = data(q.t.reg, given.Data)
+	r.Data, err = data(q.target.reg, given.Data)
 	return r, err
 }
 
-// idWith returns the id of the request. The id in the body must agree with it.
+// idWith returns the id of the request, completed by the id in the body. Values
+// that the request and the body both have must be equal.
 func (q *request) idWith(given *api.ResourceID) (*pb.ID, error) {
 	id := q.id()
 	if given == nil {
 		return id, nil
 	}
 	if typ := given.Type.ToPB(); given.Type != (api.ResourceTypeName{}) && !resource.SameType(typ, id.Type) {
-		return nil, badRequest("id.type %q: must be that of the path, %q, or left out", given.Type, resource.TypeString(id.Type))
+		return nil, badRequest("id.type %q: must be the type in the path, %q, or left out", given.Type, resource.TypeString(id.Type))
 	}
 	var errs []error
 	for _, f := range []struct {
@@ -159,16 +160,16 @@ func (q *request) idWith(given *api.ResourceID) (*pb.ID, error) {
 	return id, errors.Join(errs...)
 }
 
-// agree returns the value of a field that the request and the body may both have.
+// agree returns the value of a field that the request, the body or both may have.
 func agree(field, request, body string) (string, error) {
 	if request != "" && body != "" && request != body {
-		return "", badRequest("%s %q: must be that of the request, %q, or left out", field, body, request)
+		return "", badRequest("%s %q: must be the value in the request, %q, or left out", field, body, request)
 	}
 	return cmp.Or(request, body), nil
 }
 
-// data reads the JSON of a type's message. It may have "@type", as an Any in
-// protobuf's JSON.
+// data decodes the JSON of a type's message. The JSON may have the field "@type",
+// like an Any in protobuf's JSON.
 func data(reg resource.Registration, raw json.RawMessage) (*anypb.Any, error) {
 	if len(raw) == 0 || string(raw) == "null" {
 		return nil, badRequest("data: it is missing; it is the JSON of a %s",
@@ -185,7 +186,8 @@ func data(reg resource.Registration, raw json.RawMessage) (*anypb.Any, error) {
 	return anypb.New(msg)
 }
 
-// withoutType removes "@type" from an object. Its value must be want.
+// withoutType removes the field "@type" from a JSON object. Its value must be a
+// URL of the message want.
 func withoutType(raw json.RawMessage, want string) (json.RawMessage, error) {
 	var fields map[string]json.RawMessage
 	if !bytes.Contains(raw, []byte(`"@type"`)) || json.Unmarshal(raw, &fields) != nil || fields["@type"] == nil {
@@ -193,14 +195,14 @@ func withoutType(raw json.RawMessage, want string) (json.RawMessage, error) {
 	}
 	var url string
 	if err := json.Unmarshal(fields["@type"], &url); err != nil || url[strings.LastIndexByte(url, '/')+1:] != want {
-		return nil, fmt.Errorf("@type %s: must be that of the type's message, %s, or left out", fields["@type"], want)
+		return nil, fmt.Errorf("@type %s: must be the type's message, %s, or left out", fields["@type"], want)
 	}
 	delete(fields, "@type")
 	return json.Marshal(fields)
 }
 
-// protoPlace matches the prefix of protojson's errors. Its line numbers do not
-// refer to lines of the request, and its spaces vary.
+// protoPlace matches the prefix of protojson's errors. The prefix has line numbers
+// of another text than the request, and its spaces vary.
 var protoPlace = regexp.MustCompile(`^proto:[\s\p{Zs}]*(\(line \d+:\d+\):[\s\p{Zs}]*)?`)
 
 func unmarshal(raw []byte, msg proto.Message) error {
