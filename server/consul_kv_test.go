@@ -15,189 +15,213 @@ import (
 	"github.com/wanfed/wanfed/server/httpapi"
 )
 
-func consulKV(t *testing.T, lab *consulLab, dc string) {
-	w, r := lab.writer.KV(), lab.reader.KV()
-	wo, ro := &consul.WriteOptions{Datacenter: dc}, &consul.QueryOptions{Datacenter: dc}
-	must := func(_ *consul.WriteMeta, err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	get := func(key string) *consul.KVPair {
-		t.Helper()
-		p, meta, err := r.Get(key, ro)
-		if err != nil || meta.LastIndex == 0 || !meta.KnownLeader {
-			t.Fatalf("get %q: %+v, %v", key, meta, err)
-		}
-		return p
-	}
-	if p := get("app/color"); p != nil {
-		t.Fatalf("there is %+v", p)
-	}
-	must(w.Put(&consul.KVPair{Key: "app/color", Value: []byte("blue"), Flags: 42}, wo))
-	first := get("app/color")
-	if first == nil || string(first.Value) != "blue" || first.Flags != 42 || first.Key != "app/color" ||
-		first.CreateIndex != first.ModifyIndex || first.LockIndex != 0 || first.Session != "" {
-		t.Fatalf("%+v", first)
-	}
+// kvTest reads and writes keys of one datacenter.
+type kvTest struct {
+	*testing.T
+	reader, writer *consul.KV
+	query          *consul.QueryOptions
+	write          *consul.WriteOptions
+}
 
-	// Compare-and-swap, also of a key that must not be there.
-	for _, test := range []struct {
-		index uint64
-		want  bool
-	}{{0, false}, {first.ModifyIndex + 1000, false}, {first.ModifyIndex, true}, {first.ModifyIndex, false}} {
-		if ok, _, err := w.CAS(&consul.KVPair{Key: "app/color", Value: []byte("red"), ModifyIndex: test.index}, wo); ok != test.want || err != nil {
-			t.Errorf("CAS at %d: %t, %v", test.index, ok, err)
-		}
-	}
-	if ok, _, err := w.CAS(&consul.KVPair{Key: "app/new key/é", Value: nil}, wo); !ok || err != nil {
-		t.Errorf("CAS of a new key: %t, %v", ok, err)
-	}
-	second := get("app/color")
-	if string(second.Value) != "red" || second.Flags != 0 || second.ModifyIndex <= first.ModifyIndex || second.CreateIndex != first.CreateIndex {
-		t.Errorf("%+v after %+v", second, first)
-	}
-	if p := get("app/new key/é"); p == nil || p.Value != nil {
-		t.Errorf("an empty value: %+v", p)
-	}
+func newKVTest(t *testing.T, lab *consulLab, dc string) *kvTest {
+	return &kvTest{t, lab.reader.KV(), lab.writer.KV(), &consul.QueryOptions{Datacenter: dc}, &consul.WriteOptions{Datacenter: dc}}
+}
 
-	// Keys that a path would not keep as they are.
-	odd := []string{"odd//a", "odd/../b", "odd/./c", "odd/%2F?&#d", "odd/e/"}
-	for _, key := range odd {
-		must(w.Put(&consul.KVPair{Key: key, Value: []byte(key)}, wo))
-		if p := get(key); p == nil || p.Key != key || string(p.Value) != key {
-			t.Errorf("key %q: %+v", key, p)
-		}
-	}
-	slices.Sort(odd)
-	if keys, _, err := r.Keys("odd/", "", ro); err != nil || !slices.Equal(keys, odd) {
-		t.Errorf("keys: %q, %v", keys, err)
-	}
-	if keys, _, err := r.Keys("", "/", ro); err != nil || !slices.Equal(keys, []string{"app/", "odd/"}) {
-		t.Errorf("keys by separator: %q, %v", keys, err)
-	}
-	pairs, meta, err := r.List("app", ro)
-	if err != nil || len(pairs) != 2 || pairs[0].Key != "app/color" || string(pairs[0].Value) != "red" || meta.LastIndex < pairs[1].ModifyIndex {
-		t.Errorf("list: %v, %v", pairs, err)
-	}
-	if pairs, _, err := r.List("nothing", ro); err != nil || pairs != nil {
-		t.Errorf("list of nothing: %v, %v", pairs, err)
-	}
-	for _, o := range []consul.QueryOptions{{Datacenter: dc, AllowStale: true}, {Datacenter: dc, RequireConsistent: true}} {
-		if p, _, err := r.Get("app/color", &o); err != nil || p == nil {
-			t.Errorf("%+v: %v, %v", o, p, err)
-		}
-	}
-
-	// Deletion.
-	for _, test := range []struct {
-		index uint64
-		want  bool
-	}{{first.ModifyIndex, false}, {second.ModifyIndex, true}, {second.ModifyIndex, true}} {
-		if ok, _, err := w.DeleteCAS(&consul.KVPair{Key: "app/color", ModifyIndex: test.index}, wo); ok != test.want || err != nil {
-			t.Errorf("DeleteCAS at %d: %t, %v", test.index, ok, err)
-		}
-	}
-	must(w.Delete("app/color", wo))
-	must(w.DeleteTree("odd/", wo))
-	if keys, _, err := r.Keys("", "", ro); err != nil || !slices.Equal(keys, []string{"app/new key/é"}) {
-		t.Errorf("what is left: %q, %v", keys, err)
-	}
-	must(w.DeleteTree("", wo))
-	if keys, _, err := r.Keys("", "", ro); err != nil || keys != nil {
-		t.Errorf("what is left of all: %q, %v", keys, err)
+func (t *kvTest) put(key, value string, flags uint64) {
+	t.Helper()
+	if _, err := t.writer.Put(&consul.KVPair{Key: key, Value: []byte(value), Flags: flags}, t.write); err != nil {
+		t.Fatalf("Put(%q) = %v, want nil", key, err)
 	}
 }
 
-func consulKVBlocking(t *testing.T, lab *consulLab, dc string) {
-	w, wo := lab.writer.KV(), &consul.WriteOptions{Datacenter: dc}
-	put := func(key, value string) {
-		t.Helper()
-		if _, err := w.Put(&consul.KVPair{Key: key, Value: []byte(value)}, wo); err != nil {
-			t.Fatal(err)
+// get returns nil if the key does not exist.
+func (t *kvTest) get(key string) *consul.KVPair {
+	t.Helper()
+	p, meta, err := t.reader.Get(key, t.query)
+	if err != nil || meta.LastIndex == 0 || !meta.KnownLeader {
+		t.Fatalf("Get(%q) = %v with %+v, want nil, an index and a known leader", key, err, meta)
+	}
+	return p
+}
+
+func (t *kvTest) wantKeys(prefix, separator string, want ...string) {
+	t.Helper()
+	if keys, _, err := t.reader.Keys(prefix, separator, t.query); err != nil || !slices.Equal(keys, want) {
+		t.Errorf("Keys(%q, %q) = %q, %v, want %q", prefix, separator, keys, err, want)
+	}
+}
+
+// wantCAS makes a compare-and-swap at each index and checks whether it succeeds.
+func (t *kvTest) wantCAS(name string, cas func(index uint64) (bool, *consul.WriteMeta, error), attempts []casAttempt) {
+	t.Helper()
+	for _, a := range attempts {
+		if ok, _, err := cas(a.index); ok != a.want || err != nil {
+			t.Errorf("%s(index %d) = %t, %v, want %t, nil", name, a.index, ok, err, a.want)
 		}
 	}
-	type answer struct {
-		value string
+}
+
+type casAttempt struct {
+	index uint64
+	want  bool
+}
+
+// testConsulKV writes, reads and deletes keys in datacenter dc.
+func testConsulKV(parent *testing.T, lab *consulLab, dc string) {
+	t := newKVTest(parent, lab, dc)
+	if p := t.get("app/color"); p != nil {
+		t.Fatalf("Get(app/color) = %+v before the first write, want nil", p)
+	}
+	t.put("app/color", "blue", 42)
+	first := t.get("app/color")
+	if first == nil || string(first.Value) != "blue" || first.Flags != 42 || first.Key != "app/color" ||
+		first.CreateIndex != first.ModifyIndex || first.LockIndex != 0 || first.Session != "" {
+		t.Fatalf("Get(app/color) = %+v, want blue with flags 42 and equal indexes", first)
+	}
+	swap := func(index uint64) (bool, *consul.WriteMeta, error) {
+		return t.writer.CAS(&consul.KVPair{Key: "app/color", Value: []byte("red"), ModifyIndex: index}, t.write)
+	}
+	t.wantCAS("CAS", swap, []casAttempt{
+		{0, false}, {first.ModifyIndex + 1000, false}, {first.ModifyIndex, true}, {first.ModifyIndex, false},
+	})
+	second := t.get("app/color")
+	if string(second.Value) != "red" || second.Flags != 0 || second.ModifyIndex <= first.ModifyIndex ||
+		second.CreateIndex != first.CreateIndex {
+		t.Errorf("Get(app/color) = %+v after CAS, want red with a later index than %+v", second, first)
+	}
+	if ok, _, err := t.writer.CAS(&consul.KVPair{Key: "app/new key/é", Value: nil}, t.write); !ok || err != nil {
+		t.Errorf("CAS() of a new key = %t, %v, want true, nil", ok, err)
+	}
+	if p := t.get("app/new key/é"); p == nil || p.Value != nil {
+		t.Errorf("Get() of an empty value = %+v, want a pair without value", p)
+	}
+	t.testKeysAndLists()
+	for _, o := range []consul.QueryOptions{{Datacenter: dc, AllowStale: true}, {Datacenter: dc, RequireConsistent: true}} {
+		if p, _, err := t.reader.Get("app/color", &o); err != nil || p == nil {
+			t.Errorf("Get(app/color) with %+v = %v, %v, want a pair", o, p, err)
+		}
+	}
+	deleteAt := func(index uint64) (bool, *consul.WriteMeta, error) {
+		return t.writer.DeleteCAS(&consul.KVPair{Key: "app/color", ModifyIndex: index}, t.write)
+	}
+	t.wantCAS("DeleteCAS", deleteAt, []casAttempt{
+		{first.ModifyIndex, false}, {second.ModifyIndex, true}, {second.ModifyIndex, true}, // the key no longer exists
+	})
+	if _, err := t.writer.Delete("app/color", t.write); err != nil {
+		t.Errorf("Delete() of a deleted key = %v, want nil", err)
+	}
+	t.deleteTree("odd/")
+	t.wantKeys("", "", "app/new key/é")
+	t.deleteTree("")
+	t.wantKeys("", "")
+}
+
+func (t *kvTest) deleteTree(prefix string) {
+	t.Helper()
+	if _, err := t.writer.DeleteTree(prefix, t.write); err != nil {
+		t.Fatalf("DeleteTree(%q) = %v, want nil", prefix, err)
+	}
+}
+
+// testKeysAndLists writes keys that differ from their path in a URL, and lists
+// keys and pairs.
+func (t *kvTest) testKeysAndLists() {
+	t.Helper()
+	odd := []string{"odd//a", "odd/../b", "odd/./c", "odd/%2F?&#d", "odd/e/"}
+	for _, key := range odd {
+		t.put(key, key, 0)
+		if p := t.get(key); p == nil || p.Key != key || string(p.Value) != key {
+			t.Errorf("Get(%q) = %+v, want the key as value", key, p)
+		}
+	}
+	slices.Sort(odd)
+	t.wantKeys("odd/", "", odd...)
+	t.wantKeys("", "/", "app/", "odd/")
+	pairs, meta, err := t.reader.List("app", t.query)
+	if err != nil || len(pairs) != 2 || pairs[0].Key != "app/color" || string(pairs[0].Value) != "red" ||
+		meta.LastIndex < pairs[1].ModifyIndex {
+		t.Errorf("List(app) = %v, %v with %+v, want app/color = red and one more pair", pairs, err, meta)
+	}
+	if pairs, _, err := t.reader.List("nothing", t.query); err != nil || pairs != nil {
+		t.Errorf("List(nothing) = %v, %v, want nil, nil", pairs, err)
+	}
+}
+
+// testConsulKVBlocking proves that a blocking query returns when its key or
+// prefix changes, and not when another key changes.
+func testConsulKVBlocking(parent *testing.T, lab *consulLab, dc string) {
+	t := newKVTest(parent, lab, dc)
+	type result struct {
+		value string // of wait/a; empty if the key does not exist
 		index uint64
 		err   error
 	}
-	// query reads wait/a, or keys below wait/, waiting for a change of the index.
-	query := func(list bool, index uint64) (a answer) {
+	query := func(list bool, index uint64) (r result) {
 		o := &consul.QueryOptions{Datacenter: dc, WaitIndex: index, WaitTime: 20 * time.Second}
+		var pairs consul.KVPairs
 		var meta *consul.QueryMeta
 		if list {
-			var pairs consul.KVPairs
-			if pairs, meta, a.err = lab.reader.KV().List("wait/", o); len(pairs) > 0 {
-				a.value = string(pairs[0].Value)
-			}
+			pairs, meta, r.err = t.reader.List("wait/", o)
 		} else {
-			var p *consul.KVPair
-			if p, meta, a.err = lab.reader.KV().Get("wait/a", o); p != nil {
-				a.value = string(p.Value)
-			}
+			pairs = make(consul.KVPairs, 1)
+			pairs[0], meta, r.err = t.reader.Get("wait/a", o)
 		}
-		if a.err == nil {
-			a.index = meta.LastIndex
+		if len(pairs) > 0 && pairs[0] != nil {
+			r.value = string(pairs[0].Value)
 		}
-		return a
+		if r.err == nil {
+			r.index = meta.LastIndex
+		}
+		return r
 	}
 	for _, list := range []bool{false, true} {
 		now := query(list, 0)
 		if now.err != nil || now.value != "" {
-			t.Fatalf("at first: %+v", now)
+			t.Fatalf("query (list %t) before the first write = %+v, want no value", list, now)
 		}
-		for _, step := range []struct {
-			want  string
-			write func()
-		}{
-			{"1", func() { put("wait/a", "1") }}, // it was not there
-			{"2", func() { put("wait/a", "2") }},
-			{"", func() {
-				if _, err := w.Delete("wait/a", wo); err != nil {
-					t.Error(err)
-				}
-			}},
-		} {
-			answers := make(chan answer, 1)
+		for _, want := range []string{"1", "2", ""} {
+			results := make(chan result, 1)
 			index := now.index
-			go func() { answers <- query(list, index) }()
-			put("elsewhere", step.want)
-			step.write()
-			now = <-answers
-			if now.err != nil || now.value != step.want || now.index <= index {
-				t.Fatalf("list %t: %+v after index %d, want %q", list, now, index, step.want)
+			go func() { results <- query(list, index) }()
+			t.put("elsewhere", want, 0)
+			if want != "" {
+				t.put("wait/a", want, 0)
+			} else if _, err := t.writer.Delete("wait/a", t.write); err != nil {
+				t.Errorf("Delete(wait/a) = %v, want nil", err)
+			}
+			now = <-results
+			if now.err != nil || now.value != want || now.index <= index {
+				t.Fatalf("query (list %t) = %+v, want %q with an index above %d", list, now, want, index)
 			}
 		}
 	}
 }
 
-// consulKVRefused looks at refusals by plain HTTP: their status and text.
-func consulKVRefused(t *testing.T, lab *consulLab, dc string) {
-	_, err := lab.reader.KV().Put(&consul.KVPair{Key: "x"}, &consul.WriteOptions{Datacenter: dc})
-	if e, ok := err.(consul.StatusError); !ok || e.Code != http.StatusForbidden {
-		t.Errorf("a write without a certificate: %v", err)
+// testConsulKVRejected checks the HTTP status of rejected writes, and writes a
+// value of the maximum size.
+func testConsulKVRejected(parent *testing.T, lab *consulLab, dc string) {
+	t := newKVTest(parent, lab, dc)
+	const maxValue = 512 << 10
+	if _, err := t.reader.Put(&consul.KVPair{Key: "x"}, t.write); httpStatus(err) != http.StatusForbidden {
+		t.Errorf("Put() without a certificate = %v, want status %d", err, http.StatusForbidden)
 	}
-	_, err = lab.writer.KV().Put(&consul.KVPair{Key: "x", Value: bytes.Repeat([]byte("v"), 512<<10+1)}, &consul.WriteOptions{Datacenter: dc})
-	if e, ok := err.(consul.StatusError); !ok || e.Code != http.StatusRequestEntityTooLarge {
-		t.Errorf("too large a value: %v", err)
+	tooLarge := &consul.KVPair{Key: "x", Value: bytes.Repeat([]byte("v"), maxValue+1)}
+	if _, err := t.writer.Put(tooLarge, t.write); httpStatus(err) != http.StatusRequestEntityTooLarge {
+		t.Errorf("Put() of %d bytes = %v, want status %d", maxValue+1, err, http.StatusRequestEntityTooLarge)
 	}
-	for n := 1; ; n++ {
-		_, err = lab.writer.KV().Put(&consul.KVPair{Key: "x", Value: bytes.Repeat([]byte("v"), 512<<10)}, &consul.WriteOptions{Datacenter: dc})
-		// A way that does not answer for a quarter of a second is held to be dead, and a write on it fails. It took so long on a busy machine.
-		if e, ok := err.(consul.StatusError); n == 5 || !ok || !strings.Contains(e.Body, httpapi.ErrUnreachable.Error()) {
+	var err error
+	for range 5 { // on a slow machine, a late response makes the server replace the path and reject the write
+		_, err = t.writer.Put(&consul.KVPair{Key: "x", Value: bytes.Repeat([]byte("v"), maxValue)}, t.write)
+		if e, ok := err.(consul.StatusError); !ok || !strings.Contains(e.Body, httpapi.ErrUnreachable.Error()) {
 			break
 		}
 	}
 	if err != nil {
-		t.Errorf("the largest value: %v", err)
+		t.Errorf("Put() of %d bytes = %v, want nil", maxValue, err)
 	}
-	_, _, err = lab.writer.KV().Acquire(&consul.KVPair{Key: "x", Session: "s"}, &consul.WriteOptions{Datacenter: dc})
-	if e, ok := err.(consul.StatusError); !ok || e.Code != http.StatusBadRequest {
-		t.Errorf("a lock: %v", err)
+	_, _, err = t.writer.Acquire(&consul.KVPair{Key: "x", Session: "s"}, t.write)
+	if httpStatus(err) != http.StatusBadRequest {
+		t.Errorf("Acquire() = %v, want status %d", err, http.StatusBadRequest)
 	}
-	if _, err := lab.writer.KV().DeleteTree("", &consul.WriteOptions{Datacenter: dc}); err != nil {
-		t.Error(err)
-	}
+	t.deleteTree("")
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// consulLab has two datacenters in this process, joined by gateways, and
-// clients of Consul that are connected to a server of dc1.
+// consulLab has clients of Consul that are connected to a server of dc1. dc1
+// and dc2 run in this process, joined by gateways.
 type consulLab struct {
 	writer *consul.Client // has the certificate of an operator of dc1
 	reader *consul.Client // has no certificate, and uses the loopback address
@@ -38,29 +38,29 @@ func newConsulLab(t *testing.T) *consulLab {
 		}
 		return f
 	}
-	server := func(dc string, gateways ...string) Addrs {
+	start := func(dc string, primaryGateways ...string) Addrs {
 		f := issue(tlsutil.RoleServer, dc, "srv1")
 		p, a := startServer(t, Config{
-			DC: dc, Node: "srv1", PrimaryDC: "dc1", PrimaryGateways: gateways, DataDir: filepath.Join(dir, dc),
+			DC: dc, Node: "srv1", PrimaryDC: "dc1", PrimaryGateways: primaryGateways, DataDir: filepath.Join(dir, dc),
 			CAFile: f.CA, CertFile: f.Cert, KeyFile: f.Key, AllowRemoteWritesFrom: []string{"dc1"},
 		})
 		t.Cleanup(func() { p.end(t) })
 		return a
 	}
-	gateway := func(dc string, a Addrs) string {
+	startGW := func(dc string, a Addrs) (wanAddr string) {
 		p, wan := startGateway(t, issue(tlsutil.RoleGateway, dc, "gw1"), a.Server, filepath.Join(dir, "gw-"+dc))
 		t.Cleanup(func() { p.end(t) })
 		return wan
 	}
-	a1 := server("dc1")
-	a2 := server("dc2", gateway("dc1", a1))
-	gateway("dc2", a2)
+	a1 := start("dc1")
+	a2 := start("dc2", startGW("dc1", a1))
+	startGW("dc2", a2)
 	untilFederated(t, a1.HTTP, a2.HTTP)
 
-	joe, addr := issue(tlsutil.RoleOperator, "dc1", "joe"), strings.TrimPrefix(a1.HTTP, "http://")
+	operator, addr := issue(tlsutil.RoleOperator, "dc1", "joe"), strings.TrimPrefix(a1.HTTP, "http://")
 	return &consulLab{
 		writer: consulClient(t, &consul.Config{Address: addr, Scheme: "https", TLSConfig: consul.TLSConfig{
-			CAFile: joe.CA, CertFile: joe.Cert, KeyFile: joe.Key,
+			CAFile: operator.CA, CertFile: operator.Cert, KeyFile: operator.Key,
 		}}),
 		reader: consulClient(t, &consul.Config{Address: addr}),
 	}
@@ -82,7 +82,8 @@ func TestConsulClient(t *testing.T) {
 	lab := newConsulLab(t)
 	for _, dc := range []string{"dc1", "dc2"} {
 		for name, test := range map[string]func(t *testing.T, c *consulLab, dc string){
-			"KV": consulKV, "KV blocking": consulKVBlocking, "KV refused": consulKVRefused, "transaction": consulTxn, "catalog": consulCatalog, "agent": consulAgent,
+			"KV": testConsulKV, "KV blocking": testConsulKVBlocking, "KV rejected": testConsulKVRejected,
+			"transaction": testConsulTxn, "catalog": testConsulCatalog, "agent": testConsulAgent,
 		} {
 			t.Run(name+" in "+dc, func(t *testing.T) { test(t, lab, dc) })
 		}

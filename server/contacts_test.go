@@ -34,24 +34,24 @@ func TestContacts_Update(t *testing.T) {
 		members []gossip.Member
 		want    map[string]string
 	}{
-		{"alone", []gossip.Member{member("srv1", "a:1", gossip.StatusAlive)}, map[string]string{}},
+		{"no other member", []gossip.Member{member("srv1", "a:1", gossip.StatusAlive)}, map[string]string{}},
 		{"alive members", []gossip.Member{
 			member("srv2", "b:1", gossip.StatusAlive), member("srv4", "d:1", gossip.StatusAlive),
 		}, map[string]string{"srv2": "b:1", "srv4": "d:1"}},
-		{"new address", []gossip.Member{member("srv2", "b:2", gossip.StatusAlive)}, map[string]string{"srv2": "b:2", "srv4": "d:1"}},
-		{"failed member", []gossip.Member{member("srv4", "d:9", gossip.StatusFailed)}, map[string]string{"srv2": "b:2", "srv4": "d:1"}},
-		{"voter and other that left", []gossip.Member{
+		{"a new address", []gossip.Member{member("srv2", "b:2", gossip.StatusAlive)}, map[string]string{"srv2": "b:2", "srv4": "d:1"}},
+		{"a failed member", []gossip.Member{member("srv4", "d:9", gossip.StatusFailed)}, map[string]string{"srv2": "b:2", "srv4": "d:1"}},
+		{"a voter and a non-voter that left", []gossip.Member{
 			member("srv2", "b:2", gossip.StatusLeft), member("srv4", "d:1", gossip.StatusLeft),
 		}, map[string]string{"srv2": "b:2"}},
 	} {
 		if err := c.update(step.members); err != nil {
-			t.Fatalf("%s: update() = %v, want nil", step.name, err)
+			t.Fatalf("update() with %s = %v, want nil", step.name, err)
 		}
 		if !maps.Equal(c.file, step.want) {
-			t.Errorf("%s: contacts = %v, want %v", step.name, c.file, step.want)
+			t.Errorf("contacts after update() with %s = %v, want %v", step.name, c.file, step.want)
 		}
 		if got := newContacts(t, path).file; !maps.Equal(got, step.want) {
-			t.Errorf("%s: contacts after a restart = %v, want %v", step.name, got, step.want)
+			t.Errorf("contacts after update() with %s and a restart = %v, want %v", step.name, got, step.want)
 		}
 	}
 }

@@ -8,71 +8,61 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
+	"testing/synctest"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/wanfed/wanfed/api/pb"
-	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/server/limit"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// Responses to a peer that does not read are computed only up to its limit,
-// over all its streams and calls. All responses arrive once the peer reads.
+// TestExchange_UnreadResponses proves that the server computes a bounded number
+// of responses for a peer that does not read, over all streams and calls of the
+// peer. All responses arrive once the peer reads.
 func TestExchange_UnreadResponses(t *testing.T) {
-	testutil.Cluster(t)
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	synctest.Test(t, testUnreadResponses)
+}
+
+func testUnreadResponses(t *testing.T) {
 	const (
-		size    = 256 << 10
-		streams = 2
-		each    = 60
+		size      = 256 << 10 // bytes of a response
+		streams   = 2
+		perStream = 60 // requests; also the number of calls
 	)
 	var computed atomic.Int64
-	srv := grpc.NewServer()
-	pb.RegisterServerServiceServer(srv, &queryService{query: func(context.Context, *pb.QueryRequest) (*pb.QueryResponse, error) {
-		computed.Add(1)
-		return &pb.QueryResponse{Status: 200, Body: make([]byte, size)}, nil
-	}, responses: limit.New(func(tlsutil.Peer) int64 { return maxUnreadResponses })})
-	served := make(chan error, 1)
-	go func() { served <- srv.Serve(ln) }()
-	defer func() { srv.Stop(); <-served }()
-	// A window that grows would take more responses that are not read.
-	cc, err := grpc.NewClient(ln.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithStaticStreamWindowSize(64<<10))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer cc.Close()
-	client := pb.NewServerServiceClient(cc)
+	client := newQueryClient(t, &queryService{
+		query: func(context.Context, *pb.QueryRequest) (*pb.QueryResponse, error) {
+			computed.Add(1)
+			return &pb.QueryResponse{Status: 200, Body: make([]byte, size)}, nil
+		},
+		responses: limit.New(func(tlsutil.Peer) int64 { return maxUnreadResponses }),
+	})
 	var exchanges []pb.ServerService_ExchangeClient
 	for range streams {
-		s, err := client.Exchange(t.Context())
+		stream, err := client.Exchange(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
 		requests := &pb.Questions{}
-		for id := range uint64(each) {
+		for id := range uint64(perStream) {
 			requests.All = append(requests.All, &pb.Question{Id: id, Query: &pb.QueryRequest{Path: "/"}})
 		}
-		if err := s.Send(requests); err != nil {
+		if err := stream.Send(requests); err != nil {
 			t.Fatal(err)
 		}
-		exchanges = append(exchanges, s)
+		exchanges = append(exchanges, stream)
 	}
-	for last := int64(-1); last != computed.Load() || last == 0; time.Sleep(300 * time.Millisecond) {
-		last = computed.Load()
+	synctest.Wait() // until the server is blocked
+	// Each stream has sent one more response, and is sending one more.
+	if got, highest := computed.Load(), int64(maxUnreadResponses+2*streams); got == 0 || got > highest {
+		t.Errorf("computed responses without a read = %d, want 1 to %d", got, highest)
 	}
-	// Of each stream, one more was sent, and one is being sent.
-	if got, most := computed.Load(), int64(maxUnreadResponses+2*streams); got > most {
-		t.Errorf("%d responses were computed and none was read, want at most %d", got, most)
-	}
+
 	var readers sync.WaitGroup
-	for range each {
+	for range perStream {
 		readers.Go(func() {
 			resp, err := client.Query(t.Context(), &pb.QueryRequest{}, grpc.WaitForReady(true))
 			if err != nil || len(resp.GetBody()) != size {
@@ -80,20 +70,43 @@ func TestExchange_UnreadResponses(t *testing.T) {
 			}
 		})
 	}
-	for _, s := range exchanges {
+	for _, stream := range exchanges {
 		readers.Go(func() {
-			for n := 0; n < each; {
-				got, err := s.Recv()
+			for received := 0; received < perStream; {
+				msg, err := stream.Recv()
 				if err != nil {
-					t.Errorf("Recv() = %v after %d responses, want %d responses", err, n, each)
+					t.Errorf("Recv() = %v after %d responses, want %d responses", err, received, perStream)
 					return
 				}
-				n += len(got.GetAll())
+				received += len(msg.GetAll())
 			}
 		})
 	}
 	readers.Wait()
-	if got, want := computed.Load(), int64((streams+1)*each); got != want {
-		t.Errorf("%d responses were computed, want %d", got, want)
+	if got, want := computed.Load(), int64((streams+1)*perStream); got != want {
+		t.Errorf("computed responses = %d, want %d", got, want)
 	}
+}
+
+// newQueryClient serves service in memory, and returns a client of the service.
+func newQueryClient(t *testing.T, service *queryService) pb.ServerServiceClient {
+	t.Helper()
+	ln := bufconn.Listen(64 << 10)
+	srv := grpc.NewServer()
+	pb.RegisterServerServiceServer(srv, service)
+	served := make(chan error, 1)
+	go func() { served <- srv.Serve(ln) }()
+	t.Cleanup(func() {
+		srv.Stop()
+		<-served
+	})
+	// A window that grows would accept more unread responses.
+	cc, err := grpc.NewClient("passthrough:///memory", grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithStaticStreamWindowSize(64<<10),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return ln.DialContext(ctx) }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cc.Close() })
+	return pb.NewServerServiceClient(cc)
 }

@@ -22,23 +22,22 @@ import (
 	"github.com/wanfed/wanfed/tlsutil/tlstest"
 )
 
-// steady is a heartbeat with which the leader stays although the machine stalls
-// for a second.
-const steady = 5 * time.Second
+// longHeartbeat prevents an election when the machine pauses for a second.
+const longHeartbeat = 5 * time.Second
 
-// startThree runs a datacenter of three servers and waits until each knows the
-// leader.
+// startThree runs a datacenter of three servers, and waits until each server
+// knows the leader. The argument leader is an index of addrs.
 func startThree(t *testing.T, ca *tlstest.CA) (addrs []string, leader int) {
 	t.Helper()
 	addrs, _, leader = startThreeHTTP(t, ca)
 	return addrs, leader
 }
 
-// startThreeHTTP is startThree that returns the URLs too.
+// startThreeHTTP is startThree, and also returns the URLs of the HTTP API.
 func startThreeHTTP(t *testing.T, ca *tlstest.CA) (addrs, urls []string, leader int) {
 	t.Helper()
 	dir := t.TempDir()
-	join := []string{"127.0.0.1:1"} // no server: the others contact the first
+	join := []string{"127.0.0.1:1"} // no server; the later servers join the first server
 	var parts []*part
 	t.Cleanup(func() {
 		for _, p := range parts {
@@ -53,7 +52,7 @@ func startThreeHTTP(t *testing.T, ca *tlstest.CA) (addrs, urls []string, leader 
 		f := ca.Files(t, tlsutil.RoleServer, node, "dc1")
 		p, a := startServer(t, Config{
 			DC: "dc1", Node: node, DataDir: filepath.Join(dir, node), CAFile: f.CA, CertFile: f.Cert, KeyFile: f.Key,
-			BootstrapExpect: 3, RetryJoin: join, heartbeat: steady,
+			BootstrapExpect: 3, RetryJoin: join, heartbeat: longHeartbeat,
 		})
 		parts = append(parts, p)
 		if i == 0 {
@@ -61,21 +60,16 @@ func startThreeHTTP(t *testing.T, ca *tlstest.CA) (addrs, urls []string, leader 
 		}
 		addrs, urls = append(addrs, a.Server), append(urls, a.HTTP)
 	}
-	testutil.Eventually(t, starting, func() bool {
-		known := map[string]int{}
-		for _, url := range urls {
-			known[leaderAt(t, url)]++
-		}
-		for addr, n := range known {
-			if leader = slices.Index(addrs, addr); addr != "" && n == 3 {
-				return true
-			}
-		}
-		return false
+	testutil.Eventually(t, startTimeout, func() bool {
+		addr := leaderAt(t, urls[0])
+		leader = slices.Index(addrs, addr)
+		return leader >= 0 && leaderAt(t, urls[1]) == addr && leaderAt(t, urls[2]) == addr
 	}, "one leader that all servers know")
 	return addrs, urls, leader
 }
 
+// leaderAt returns the address of the leader that the server at url knows, or
+// "".
 func leaderAt(t testing.TB, url string) string {
 	t.Helper()
 	c, err := api.NewClient(api.ClientConfig{Addr: url})
@@ -83,7 +77,7 @@ func leaderAt(t testing.TB, url string) string {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), starting)
+	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
 	defer cancel()
 	leader, err := c.Leader(ctx, api.QueryOptions{})
 	if err != nil {
@@ -92,7 +86,8 @@ func leaderAt(t testing.TB, url string) string {
 	return leader
 }
 
-// connectAs returns a gRPC client of a server of dc1, with its own certificate.
+// connectAs returns a gRPC client of the server of dc1 at addr, with a new
+// certificate.
 func connectAs(t *testing.T, ca *tlstest.CA, addr string, role tlsutil.Role, node, dc string) *grpc.ClientConn {
 	t.Helper()
 	cc, closeAll, err := api.DialServer(t.Context(), ca.Identity(t, role, node, dc), addr, "", "dc1")
@@ -103,18 +98,19 @@ func connectAs(t *testing.T, ca *tlstest.CA, addr string, role tlsutil.Role, nod
 	return cc
 }
 
-// Whichever server is called, the leader decides by the certificate of the
-// caller, and not by what the caller claims.
+// TestForwardedCalls_KeepTheirCaller proves that a follower forwards a call with
+// the identity in the caller's certificate. The metadata of the caller has no
+// effect.
 func TestForwardedCalls_KeepTheirCaller(t *testing.T) {
 	testutil.Cluster(t)
 	ca := tlstest.NewCA(t)
 	addrs, leader := startThree(t, ca)
 	follower := addrs[(leader+1)%3]
-	ctx, cancel := context.WithTimeout(t.Context(), starting)
+	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
 	defer cancel()
 	const upsert, del = pb.ApplyFederationStateRequest_OP_UPSERT, pb.ApplyFederationStateRequest_OP_DELETE
-	// apply writes a state. claim is the caller that the metadata names, if
-	// any.
+	// apply writes a state. If claim is not empty, the metadata names claim as
+	// the caller.
 	apply := func(cc *grpc.ClientConn, op pb.ApplyFederationStateRequest_Op, dc, claim string) error {
 		ctx := ctx
 		if claim != "" {
@@ -132,10 +128,10 @@ func TestForwardedCalls_KeepTheirCaller(t *testing.T) {
 			{Role: tlsutil.RoleClient, Node: "client", DC: "dc1"},
 		} {
 			cc := connectAs(t, ca, follower, p.Role, p.Node, p.DC)
-			for _, claim := range []string{"", "server/dc2/srv1", "server/dc1/srv1", "cli/dc1/cli", "nonsense"} {
+			for _, claim := range []string{"", "server/dc2/srv1", "server/dc1/srv1", "cli/dc1/cli", "invalid"} {
 				for _, op := range []pb.ApplyFederationStateRequest_Op{upsert, del} {
 					if err := apply(cc, op, "dc2", claim); status.Code(err) != codes.PermissionDenied {
-						t.Errorf("Apply(%v) by %v that claims to be %q = %v, want %v", op, p, claim, err, codes.PermissionDenied)
+						t.Errorf("Apply(%v) by %v with the claim %q = %v, want %v", op, p, claim, err, codes.PermissionDenied)
 					}
 				}
 			}
@@ -144,15 +140,14 @@ func TestForwardedCalls_KeepTheirCaller(t *testing.T) {
 	t.Run("true callers", func(t *testing.T) {
 		server := connectAs(t, ca, follower, tlsutil.RoleServer, "srv1", "dc3")
 		if err := apply(server, upsert, "dc3", "server/dc2/srv1"); err != nil {
-			t.Errorf("Apply() of its own state by a server of dc3 = %v, want nil", err)
+			t.Errorf("Apply(dc3) by a server of dc3 = %v, want nil", err)
 		}
 		operator := connectAs(t, ca, follower, tlsutil.RoleOperator, "cli", "dc2")
 		if err := apply(operator, del, "dc3", ""); err != nil {
-			t.Errorf("Apply() of a deletion by an operator = %v, want nil", err)
+			t.Errorf("Apply(OP_DELETE) by an operator = %v, want nil", err)
 		}
 	})
-	// Also where the gateway is not the caller of the leader.
-	t.Run("a gateway has the name in its certificate", func(t *testing.T) {
+	t.Run("gateway", func(t *testing.T) {
 		gw := connectAs(t, ca, follower, tlsutil.RoleGateway, "gw7", "dc1")
 		claim := metadata.AppendToOutgoingContext(ctx, api.OnBehalfKey, "gateway/dc1/gw8")
 		_, err := pb.NewGatewayServiceClient(gw).Register(claim,

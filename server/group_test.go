@@ -10,25 +10,25 @@ import (
 )
 
 func TestFirstGroup(t *testing.T) {
-	m := func(name string, status gossip.Status, expect, raft string) gossip.Member {
+	member := func(name string, status gossip.Status, expect, raft string) gossip.Member {
 		return gossip.Member{Name: name, Status: status, Tags: map[string]string{tagExpect: expect, tagRaft: raft}}
 	}
-	fresh := func(name string) gossip.Member { return m(name, gossip.StatusAlive, "3", "") }
+	fresh := func(name string) gossip.Member { return member(name, gossip.StatusAlive, "3", "") }
 	tests := []struct {
 		name    string
 		members []gossip.Member
 		node    string
 		expect  int
-		want    []string // nil: do not form a group
+		want    []string // nil means that the node does not form a group
 	}{
-		{"alone", nil, "a", 1, []string{"a"}},
-		{"joins only", []gossip.Member{m("a", gossip.StatusAlive, "0", ""), m("b", gossip.StatusAlive, "0", "")}, "a", 0, nil},
+		{"expect 1", nil, "a", 1, []string{"a"}},
+		{"expect 0", []gossip.Member{member("a", gossip.StatusAlive, "0", ""), member("b", gossip.StatusAlive, "0", "")}, "a", 0, nil},
 		{"too few", []gossip.Member{fresh("a"), fresh("b")}, "a", 3, nil},
 		{"first by name", []gossip.Member{fresh("c"), fresh("a"), fresh("b")}, "a", 3, []string{"a", "b", "c"}},
 		{"not first", []gossip.Member{fresh("a"), fresh("b"), fresh("c")}, "b", 3, nil},
-		{"one has failed", []gossip.Member{fresh("a"), fresh("b"), m("c", gossip.StatusFailed, "3", "")}, "a", 3, nil},
-		{"one expects another number", []gossip.Member{fresh("a"), fresh("b"), m("c", gossip.StatusAlive, "5", "")}, "a", 3, nil},
-		{"there is a group already", []gossip.Member{fresh("a"), fresh("b"), fresh("c"), m("d", gossip.StatusAlive, "3", "1")}, "a", 3, nil},
+		{"failed member", []gossip.Member{fresh("a"), fresh("b"), member("c", gossip.StatusFailed, "3", "")}, "a", 3, nil},
+		{"member with another expect", []gossip.Member{fresh("a"), fresh("b"), member("c", gossip.StatusAlive, "5", "")}, "a", 3, nil},
+		{"member with Raft state", []gossip.Member{fresh("a"), fresh("b"), fresh("c"), member("d", gossip.StatusAlive, "3", "1")}, "a", 3, nil},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -67,28 +67,29 @@ type keyChange struct {
 	force bool
 }
 
-// changeKeys makes a change that must be accepted, or must be refused.
+// changeKeys makes a change, and fails the test unless the change is accepted,
+// or refused if wantRefused is true.
 func changeKeys(t testing.TB, c pb.KeyringServiceClient, change keyChange, wantRefused bool) *pb.KeyringReport {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), starting)
+	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
 	defer cancel()
 	r, err := c.Change(ctx, &pb.ChangeKeyringRequest{Op: change.op, Key: change.key, Force: change.force})
 	if err != nil {
 		t.Fatalf("Change(%v) = %v, want nil", change.op, err)
 	}
 	if (r.Refused != "") != wantRefused {
-		t.Fatalf("Change(%v) is refused: %q, want refused = %v; servers: %v", change.op, r.Refused, wantRefused, r.Servers)
+		t.Fatalf("Change(%v) = refused %q, want refused = %v; servers: %v", change.op, r.Refused, wantRefused, r.Servers)
 	}
 	return r
 }
 
-// awaitKeys waits until n servers are listed, each with exactly these keys, the
-// primary key first.
+// awaitKeys waits until List returns n servers, and each has exactly keys. The
+// first key is the primary key.
 func awaitKeys(t testing.TB, c pb.KeyringServiceClient, n int, keys ...gossip.Key) {
 	t.Helper()
 	want := gossip.Keyring{Keys: keys}.Fingerprints()
-	testutil.Eventually(t, starting, func() bool {
-		ctx, cancel := context.WithTimeout(t.Context(), starting)
+	testutil.Eventually(t, startTimeout, func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
 		defer cancel()
 		r, err := c.List(ctx, &pb.ListKeyringRequest{})
 		return err == nil && len(r.Servers) == n && !slices.ContainsFunc(r.Servers, func(s *pb.ServerKeyring) bool {
@@ -97,21 +98,21 @@ func awaitKeys(t testing.TB, c pb.KeyringServiceClient, n int, keys ...gossip.Ke
 	}, "keys %v on %d servers", want, n)
 }
 
-// noneLeft fails the test if goroutines are left. memberlist does not join its
-// probes: the probe of a member that has stopped ends at most 6 s after it
-// began.
-func noneLeft(t *testing.T, before goleak.Option) {
+// wantNoGoroutines fails the test if goroutines other than before remain.
+// memberlist does not join its probes. The probe of a stopped member ends within
+// 6 s.
+func wantNoGoroutines(t *testing.T, before goleak.Option) {
 	t.Helper()
 	var err error
-	for began := time.Now(); time.Since(began) < starting; {
+	for start := time.Now(); time.Since(start) < startTimeout; {
 		if err = goleak.Find(before); err == nil { // Find retries for a while
 			return
 		}
 	}
-	t.Error(err)
+	t.Errorf("goroutines after the test: %v, want none", err)
 }
 
-// lockedBuffer collects a log.
+// lockedBuffer stores a log that several goroutines write.
 type lockedBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -129,16 +130,16 @@ func (l *lockedBuffer) String() string {
 	return l.b.String()
 }
 
-// encryptedFederation is two datacenters of one server and one gateway each,
-// whose gossip is encrypted.
+// encryptedFederation has two datacenters with encrypted gossip. Each has one
+// server and one gateway.
 type encryptedFederation struct {
 	t        *testing.T
 	ca       *tlstest.CA
 	dir      string
-	log      lockedBuffer // of all servers
-	parts    map[string]*part
-	addrs    map[string]Addrs
-	wan      map[string]string // of the gateways
+	log      lockedBuffer      // of all servers
+	parts    map[string]*part  // servers by datacenter, and gateways as gw-<datacenter>
+	addrs    map[string]Addrs  // addresses of the servers, by datacenter
+	wan      map[string]string // WAN addresses of the gateways, by datacenter
 	operator pb.KeyringServiceClient
 }
 
@@ -182,8 +183,8 @@ func (f *encryptedFederation) startServer(dc string, initial gossip.Key) {
 	f.parts[dc], f.addrs[dc] = startServer(f.t, cfg)
 }
 
-// startGateway starts the gateway of dc, at its previous WAN address if it has
-// one.
+// startGateway starts the gateway of dc. A restarted gateway has its previous
+// WAN address.
 func (f *encryptedFederation) startGateway(dc string) {
 	f.t.Helper()
 	files := f.ca.Files(f.t, tlsutil.RoleGateway, "gw1", dc)
@@ -214,7 +215,7 @@ func (f *encryptedFederation) restartServer(initial gossip.Key, prepare func()) 
 // awaitLog waits until one line of the log matches all patterns.
 func (f *encryptedFederation) awaitLog(patterns ...string) {
 	f.t.Helper()
-	testutil.Eventually(f.t, starting, func() bool {
+	testutil.Eventually(f.t, startTimeout, func() bool {
 		for line := range strings.Lines(f.log.String()) {
 			matches := func(p string) bool { return regexp.MustCompile(p).MatchString(line) }
 			if !slices.ContainsFunc(patterns, func(p string) bool { return !matches(p) }) {
@@ -225,7 +226,8 @@ func (f *encryptedFederation) awaitLog(patterns ...string) {
 	}, "a line of the log that matches all of %q", patterns)
 }
 
-// watchMembers checks, until stop is called, that each server sees both alive.
+// watchMembers checks until stop is called that each server reports two alive
+// members.
 func (f *encryptedFederation) watchMembers() (stop func()) {
 	ctx, cancel := context.WithCancel(f.t.Context())
 	var wg sync.WaitGroup
@@ -242,7 +244,7 @@ func (f *encryptedFederation) watchMembers() (stop func()) {
 			for ctx.Err() == nil {
 				members, err := c.Members(ctx, true, api.QueryOptions{})
 				if err == nil && (len(members) != 2 || slices.ContainsFunc(members, notAlive)) {
-					f.t.Errorf("members in %s = %v, want 2 that are alive", dc, members)
+					f.t.Errorf("Members() in %s = %v, want 2 alive members", dc, members)
 				}
 				select {
 				case <-tick.C:
@@ -257,14 +259,15 @@ func (f *encryptedFederation) watchMembers() (stop func()) {
 	}
 }
 
-// TestKeyring_Rotation changes the key of two datacenters while both are
-// connected, while one is disconnected, and after one has lost its keyring. The
+// TestKeyring_Rotation proves that keys can be changed without loss of gossip
+// while both datacenters are connected, that a disconnected datacenter receives
+// the change later, and that a datacenter without its keyring can return. The
 // subtests share one federation and depend on their order.
 func TestKeyring_Rotation(t *testing.T) {
 	testutil.Cluster(t)
 	leaks := goleak.IgnoreCurrent()
 	t.Run("federation", testRotation)
-	noneLeft(t, leaks)
+	wantNoGoroutines(t, leaks)
 }
 
 func testRotation(t *testing.T) {
@@ -291,18 +294,18 @@ func testRotation(t *testing.T) {
 	}
 	for _, k := range []gossip.Key{k1, k2, k3} {
 		if strings.Contains(f.log.String(), k.Base64()) {
-			t.Error("the log contains a key, want only fingerprints")
+			t.Errorf("the log contains the key with fingerprint %s, want only fingerprints", k.Fingerprint())
 		}
 	}
 }
 
-// No member is lost at any step.
+// testRotationConnected proves that all members stay alive during the change.
 func testRotationConnected(t *testing.T, f *encryptedFederation, k1, k2 gossip.Key) {
 	stop := f.watchMembers()
 	defer stop()
 	r := changeKeys(t, f.operator, keyChange{op: opInstall, key: k2.Base64()}, false)
 	if !r.Changed || r.Version != 1 {
-		t.Errorf("install = %v, want a change to version 1", r)
+		t.Errorf("Change(install) = %v, want a change to version 1", r)
 	}
 	awaitKeys(t, f.operator, 2, k1, k2)
 	changeKeys(t, f.operator, keyChange{op: opUse, key: k2.Fingerprint()}, false)
@@ -311,7 +314,8 @@ func testRotationConnected(t *testing.T, f *encryptedFederation, k1, k2 gossip.K
 	awaitKeys(t, f.operator, 2, k2)
 }
 
-// testRefusedKeyRequests: the keyring has only current.
+// testRefusedKeyRequests sends invalid requests. The keyring has only the key
+// current.
 func testRefusedKeyRequests(t *testing.T, f *encryptedFederation, removed, current gossip.Key) {
 	dc2 := keyringAt(t, f.ca, f.addrs["dc2"].Server, tlsutil.RoleOperator, "dc2")
 	server := keyringAt(t, f.ca, f.addrs["dc1"].Server, tlsutil.RoleServer, "dc1")
@@ -338,32 +342,32 @@ func testRefusedKeyRequests(t *testing.T, f *encryptedFederation, removed, curre
 	}
 	r, err := dc2.List(t.Context(), &pb.ListKeyringRequest{ShowKeys: true})
 	if err != nil || !slices.Equal(r.Keys, []string{current.Base64()}) {
-		t.Errorf("List() with keys = %v, %v, want the current key", r, err)
+		t.Errorf("List(ShowKeys) = %v, %v, want the current key", r, err)
 	}
 	if r, err := dc2.List(t.Context(), &pb.ListKeyringRequest{}); err != nil || len(r.Keys) != 0 {
 		t.Errorf("List() = %v, %v, want no keys", r, err)
 	}
 }
 
-// The operator learns which server missed a change, and no step cuts it off
-// permanently.
+// testRotationDisconnected proves that the report of a change names the servers
+// that missed the change, and that these servers receive the change later.
 func testRotationDisconnected(t *testing.T, f *encryptedFederation, k2, k3 gossip.Key) {
 	f.stop("gw-dc1")
 	f.stop("gw-dc2")
 	r := changeKeys(t, f.operator, keyChange{op: opInstall, key: k3.Base64()}, false)
 	missed := r.Servers[1]
 	if missed.Datacenter != "dc2" || missed.Node != "srv1" || missed.Error == "" || r.Servers[0].Version != 4 {
-		t.Errorf("install = %v, want an error of srv1.dc2 and version 4 in dc1", r)
+		t.Errorf("Change(install) = %v, want an error of srv1.dc2 and version 4 in dc1", r)
 	}
 	const behind = "1 of 2 servers (srv1.dc2)"
 	r = changeKeys(t, f.operator, keyChange{op: opUse, key: k3.Base64()}, true)
 	if !strings.Contains(r.Refused, behind) {
-		t.Errorf("use is refused: %q, want %q", r.Refused, behind)
+		t.Errorf("Change(use) = refused %q, want %q", r.Refused, behind)
 	}
 	changeKeys(t, f.operator, keyChange{opUse, k3.Base64(), true}, false)
 	r = changeKeys(t, f.operator, keyChange{op: opRemove, key: k2.Base64()}, true)
 	if !strings.Contains(r.Refused, behind) {
-		t.Errorf("remove is refused: %q, want %q", r.Refused, behind)
+		t.Errorf("Change(remove) = refused %q, want %q", r.Refused, behind)
 	}
 	f.startGateway("dc1")
 	f.startGateway("dc2")
@@ -373,8 +377,9 @@ func testRotationDisconnected(t *testing.T, f *encryptedFederation, k2, k3 gossi
 	untilFederated(t, f.addrs["dc1"].HTTP, f.addrs["dc2"].HTTP)
 }
 
-// A server that has lost its keyring, and has an initial key that is no longer
-// used, stays outside. Both sides log the remedy. One key is enough to return.
+// testKeyringLost proves that both datacenters log the remedy if a server without
+// its keyring has an outdated initial key, and that the server returns after it
+// received one current key.
 func testKeyringLost(t *testing.T, f *encryptedFederation, unused, current gossip.Key) {
 	f.restartServer(unused, func() {
 		if err := os.Remove(filepath.Join(f.dir, "dc2", "keyring.json")); err != nil {
@@ -392,14 +397,15 @@ func testKeyringLost(t *testing.T, f *encryptedFederation, unused, current gossi
 	untilFederated(t, f.addrs["dc1"].HTTP, f.addrs["dc2"].HTTP)
 }
 
-// One of three servers is down while the key changes. When it returns, it finds
-// the others by their addresses, although it receives no gossip.
+// TestKeyring_ServerDownDuringChange proves that a server that was down during a
+// change of the key receives the new keyring when it returns. It contacts the
+// other servers by their addresses, because it receives no gossip.
 func TestKeyring_ServerDownDuringChange(t *testing.T) {
 	testutil.Cluster(t)
 	t.Parallel()
 	ca, dir := tlstest.NewCA(t), t.TempDir()
 	k1, k2 := gossip.NewKey(), gossip.NewKey()
-	parts, addrs, join := map[string]*part{}, map[string]Addrs{}, []string{"127.0.0.1:1"}
+	parts, addrs, join := map[string]*part{}, map[string]Addrs{}, []string{"127.0.0.1:1"} // join: no server
 	t.Cleanup(func() {
 		for _, p := range parts {
 			p.stop()
@@ -413,7 +419,7 @@ func TestKeyring_ServerDownDuringChange(t *testing.T) {
 		f := ca.Files(t, tlsutil.RoleServer, node, "dc1")
 		parts[node], addrs[node] = startServer(t, Config{
 			DC: "dc1", Node: node, DataDir: filepath.Join(dir, node), CAFile: f.CA, CertFile: f.Cert, KeyFile: f.Key,
-			BootstrapExpect: 3, RetryJoin: join, heartbeat: steady, EncryptFile: keyFile(t, k1),
+			BootstrapExpect: 3, RetryJoin: join, heartbeat: longHeartbeat, EncryptFile: keyFile(t, k1),
 		})
 		if len(addrs) == 1 {
 			join = []string{addrs[node].Server}
@@ -429,9 +435,8 @@ func TestKeyring_ServerDownDuringChange(t *testing.T) {
 	delete(parts, "srv3")
 	r := changeKeys(t, operator, keyChange{op: opInstall, key: k2.Base64()}, false)
 	if s := r.Servers[2]; s.Node != "srv3" || s.Error == "" || s.Member == "alive" {
-		t.Errorf("install = %v, want an error of srv3, which is not alive", r.Servers)
+		t.Errorf("Change(install) = %v, want an error of srv3, which is not alive", r.Servers)
 	}
-	// srv3 is not alive: it receives the keyring when it returns.
 	changeKeys(t, operator, keyChange{op: opUse, key: k2.Base64()}, false)
 	changeKeys(t, operator, keyChange{op: opRemove, key: k1.Base64()}, true)
 	start("srv3")

@@ -29,19 +29,13 @@ import (
 	"github.com/wanfed/wanfed/wanfed"
 )
 
-// Limits of one peer, from the documentation of package rpc.
+// Limits of one peer: see the documentation of package rpc.
 const (
 	maxGatewayCalls    = 1024
 	maxUnreadResponses = 32
 )
 
-// until polls ok until it returns true.
-func until(t testing.TB, ok func() bool) {
-	t.Helper()
-	testutil.Eventually(t, starting, ok, "the condition to become true")
-}
-
-// connectTo returns a gRPC client of g with the certificate of id.
+// connectTo returns a gRPC client of the server with the certificate of id.
 func (g *target) connectTo(t *testing.T, id *tlsutil.Identity, opts ...grpc.DialOption) *grpc.ClientConn {
 	t.Helper()
 	cc, err := api.NewGRPCClient(func(ctx context.Context) (net.Conn, error) {
@@ -67,12 +61,12 @@ func TestLimits_HeadersOfCallsAndRequests(t *testing.T) {
 	defer http.DefaultClient.CloseIdleConnections()
 	cc := g.connectTo(t, ca.Identity(t, tlsutil.RoleGateway, "gw1", "dc1"))
 	for size, want := range map[int]bool{rpc.MaxHeaders / 2: true, 2 * rpc.MaxHeaders: false} {
-		ctx, cancel := context.WithTimeout(t.Context(), starting)
+		ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
 		defer cancel()
 		long := strings.Repeat("x", size)
 		err := checkHealth(metadata.AppendToOutgoingContext(ctx, "long", long), cc)
 		if (err == nil) != want {
-			t.Errorf("a call with headers of %d bytes = %v, want success = %v", size, err, want)
+			t.Errorf("Check() with headers of %d bytes = %v, want success = %v", size, err, want)
 		}
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, g.addrs.HTTP+"/v1/status/leader?x="+long, nil)
 		if err != nil {
@@ -84,55 +78,55 @@ func TestLimits_HeadersOfCallsAndRequests(t *testing.T) {
 		}
 		resp.Body.Close()
 		if (resp.StatusCode == http.StatusOK) != want {
-			t.Errorf("a request with headers of %d bytes = %s, want success = %v", size, resp.Status, want)
+			t.Errorf("GET with headers of %d bytes = %s, want success = %v", size, resp.Status, want)
 		}
 	}
 }
 
-// A peer that opens calls and never sends a request is limited, whichever
-// methods it may call, and over all its connections. Other peers are answered.
-// Once the peer disconnects, it has its whole limit again.
+// TestLimits_OpenCallsOfOnePeer proves that the limit of open calls of a peer
+// includes denied methods and all connections of the peer, and does not affect
+// other peers. The calls of a closed connection no longer count.
 func TestLimits_OpenCallsOfOnePeer(t *testing.T) {
 	testutil.Cluster(t)
 	ca := tlstest.NewCA(t)
 	g := newTargetOf(t, ca)
 	defer g.part.end(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 3*starting)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*startTimeout)
 	defer cancel()
 	id := ca.Identity(t, tlsutil.RoleGateway, "gw1", "dc1")
-	one, two := g.connectTo(t, id), g.connectTo(t, id)
-	if err := checkHealth(ctx, two); err != nil {
+	busy, idle := g.connectTo(t, id), g.connectTo(t, id)
+	if err := checkHealth(ctx, idle); err != nil {
 		t.Fatal(err)
 	}
 	both := &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}
 	open := func(n int) {
 		t.Helper()
 		for range n {
-			if _, err := one.NewStream(ctx, both, pb.OperatorService_RemovePeer_FullMethodName); err != nil {
+			if _, err := busy.NewStream(ctx, both, pb.OperatorService_RemovePeer_FullMethodName); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
 	open(maxGatewayCalls + 16)
-	until(t, func() bool {
-		if err := checkHealth(ctx, two); status.Code(err) == codes.ResourceExhausted {
+	testutil.Eventually(t, startTimeout, func() bool {
+		if err := checkHealth(ctx, idle); status.Code(err) == codes.ResourceExhausted {
 			return true
 		}
-		// One call was refused because an answered call was still counted as
-		// open.
-		open(1)
+		open(1) // replaces a call that was rejected because a finished call still counted
 		return false
-	})
+	}, "ResourceExhausted on the second connection")
 	if err := checkHealth(ctx, g.connectTo(t, ca.Identity(t, tlsutil.RoleGateway, "gw2", "dc1"))); err != nil {
-		t.Errorf("a call of another peer = %v, want nil", err)
+		t.Errorf("Check() of another peer = %v, want nil", err)
 	}
-	one.Close()
-	until(t, func() bool { return checkHealth(ctx, two) == nil })
+	busy.Close()
+	testutil.Eventually(t, startTimeout, func() bool { return checkHealth(ctx, idle) == nil },
+		"a successful call after the first connection was closed")
 }
 
-// A peer that makes calls with large responses and reads nothing has only its
-// limit of responses computed. Other peers are answered. The slots are released
-// when the calls are cancelled, and when their connection is closed.
+// TestLimits_UnreadResponsesOfOnePeer proves that the server computes a bounded
+// number of large responses for a peer that does not read, and still serves
+// other peers. The slots are released when the calls are cancelled, and when
+// their connection is closed.
 func TestLimits_UnreadResponsesOfOnePeer(t *testing.T) {
 	testutil.Cluster(t)
 	ca := tlstest.NewCA(t)
@@ -142,7 +136,7 @@ func TestLimits_UnreadResponsesOfOnePeer(t *testing.T) {
 	defer cancel()
 	connect := func(node string) *grpc.ClientConn {
 		id := ca.Identity(t, tlsutil.RoleOperator, node, "dc1")
-		return g.connectTo(t, id, grpc.WithStaticStreamWindowSize(64<<10)) // much less than the response
+		return g.connectTo(t, id, grpc.WithStaticStreamWindowSize(64<<10)) // smaller than the response
 	}
 	request := &pb.ListRequest{Type: kv.EntryType}
 	list := func(cc *grpc.ClientConn, timeout time.Duration) error {
@@ -172,11 +166,11 @@ func TestLimits_UnreadResponsesOfOnePeer(t *testing.T) {
 		{"connection closed", func(cc *grpc.ClientConn, _ context.CancelFunc) { cc.Close() }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			silent, sameCert := connect("silent"), connect("silent")
+			unread, samePeer := connect("unread"), connect("unread")
 			calls, cancel := context.WithCancel(ctx)
 			defer cancel()
 			for range 2 * maxUnreadResponses {
-				s, err := silent.NewStream(calls, &grpc.StreamDesc{ServerStreams: true}, pb.ResourceService_List_FullMethodName)
+				s, err := unread.NewStream(calls, &grpc.StreamDesc{ServerStreams: true}, pb.ResourceService_List_FullMethodName)
 				if err == nil {
 					err = s.SendMsg(request)
 				}
@@ -188,13 +182,15 @@ func TestLimits_UnreadResponsesOfOnePeer(t *testing.T) {
 				}
 			}
 			for range 3 {
-				until(t, func() bool { return list(sameCert, 300*time.Millisecond) != nil })
+				testutil.Eventually(t, startTimeout, func() bool { return list(samePeer, 300*time.Millisecond) != nil },
+					"a timeout of List() while the slots are held")
 			}
-			if err := list(other, starting); err != nil {
-				t.Errorf("a call of another peer = %v, want nil", err)
+			if err := list(other, startTimeout); err != nil {
+				t.Errorf("List() of another peer = %v, want nil", err)
 			}
-			tt.end(silent, cancel)
-			until(t, func() bool { return list(sameCert, time.Second) == nil })
+			tt.end(unread, cancel)
+			testutil.Eventually(t, startTimeout, func() bool { return list(samePeer, time.Second) == nil },
+				"a successful List() after the slots were released")
 		})
 	}
 }

@@ -26,7 +26,8 @@ import (
 	"github.com/wanfed/wanfed/tlsutil/tlstest"
 )
 
-// savedSnapshot is a received snapshot.
+// savedSnapshot is a received snapshot. The manifest end has the size and the
+// checksum of the data.
 type savedSnapshot struct {
 	manifest, end *pb.SnapshotManifest
 	data          []byte
@@ -71,22 +72,22 @@ func restoreSnapshot(
 	return stream.CloseAndRecv()
 }
 
-// operatorCluster is a datacenter of three servers, and operators that call
-// them.
+// operatorCluster is a datacenter of three servers. Methods identify a server by
+// its position after the first leader: 0 is the leader, 1 and 2 are followers.
 type operatorCluster struct {
 	ca     *tlstest.CA
 	addrs  []string
 	leader int             // index of the first leader in addrs
-	ctx    context.Context // of the test
+	ctx    context.Context // context of the test
 }
 
-// name returns the node that is i places after the first leader.
+// name returns the node name of server i.
 func (c *operatorCluster) name(i int) string { return fmt.Sprintf("srv%d", (c.leader+i)%3+1) }
 
-// addr returns its address.
+// addr returns the address of server i.
 func (c *operatorCluster) addr(i int) string { return c.addrs[(c.leader+i)%3] }
 
-// at returns a client of its operator service.
+// at returns a client of the operator service of server i.
 func (c *operatorCluster) at(t *testing.T, i int) pb.OperatorServiceClient {
 	t.Helper()
 	return pb.NewOperatorServiceClient(connectAs(t, c.ca, c.addr(i), tlsutil.RoleOperator, "cli", "dc1"))
@@ -121,16 +122,16 @@ func (c *operatorCluster) states(t *testing.T) string {
 
 func (c *operatorCluster) awaitStates(t *testing.T, want string) {
 	t.Helper()
-	testutil.Eventually(t, starting, func() bool { return c.states(t) == want }, "the states of %s", want)
+	testutil.Eventually(t, startTimeout, func() bool { return c.states(t) == want }, "federation states of %s", want)
 }
 
-// TestOperators calls the operator service at followers, which forward to the
-// leader. The subtests share one datacenter and depend on their order.
+// TestOperators calls the operator service at followers, which forward the calls
+// to the leader. The subtests share one datacenter and depend on their order.
 func TestOperators(t *testing.T) {
 	testutil.Cluster(t)
 	ca := tlstest.NewCA(t)
 	addrs, leader := startThree(t, ca)
-	ctx, cancel := context.WithTimeout(t.Context(), 3*starting)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*startTimeout)
 	defer cancel()
 	c := &operatorCluster{ca: ca, addrs: addrs, leader: leader, ctx: ctx}
 	for _, tt := range []struct {
@@ -161,12 +162,12 @@ func testListPeers(t *testing.T, c *operatorCluster) {
 			Id: p.Id, LastContact: p.LastContact, LastIndex: p.LastIndex, Trailing: p.Trailing,
 		}
 		if !proto.Equal(p, want) || p.Id == "" || p.LastContact == nil || p.LastIndex == 0 {
-			t.Errorf("ListPeers() has %v, want %v with an id, a contact and an index", p, want)
+			t.Errorf("ListPeers()[%d] = %v, want %v with an id, a contact and an index", i, p, want)
 		}
 	}
 	here, err := c.at(t, 1).ListPeersHere(c.ctx, &pb.ListPeersRequest{})
 	if err != nil || len(here.Peers) != 3 || here.Peers[(c.leader+2)%3].LastIndex != 0 {
-		t.Errorf("ListPeersHere() at a follower = %v, %v, want 3 peers, the other follower's index unknown", here, err)
+		t.Errorf("ListPeersHere() at a follower = %v, %v, want 3 peers without the index of the other follower", here, err)
 	}
 }
 
@@ -194,43 +195,44 @@ func testRefusedChanges(t *testing.T, c *operatorCluster) {
 }
 
 func testTransferLeadership(t *testing.T, c *operatorCluster) {
-	other := c.at(t, 2)
-	for _, to := range []string{c.name(2), c.name(1), c.name(1), c.name(0)} { // once to the leader itself
-		got, err := other.TransferLeader(c.ctx, &pb.TransferLeaderRequest{Node: to})
+	follower := c.at(t, 2)
+	for _, to := range []string{c.name(2), c.name(1), c.name(1), c.name(0)} { // the third target is already the leader
+		got, err := follower.TransferLeader(c.ctx, &pb.TransferLeaderRequest{Node: to})
 		if err != nil || got.Leader != to {
 			t.Fatalf("TransferLeader(%s) = %v, %v, want %s", to, got, err, to)
 		}
 	}
 }
 
-// A forwarded call to a server that does not lead fails at once, undone. The
-// server that forwarded it has outdated knowledge and must look again.
+// testForwardedToFollower proves that a forwarded call fails at once and without
+// effect at a server that is not the leader. The forwarding server must find the
+// new leader.
 func testForwardedToFollower(t *testing.T, c *operatorCluster) {
 	ctx := metadata.AppendToOutgoingContext(c.ctx, api.OnBehalfKey, "cli/dc1/cli")
 	follower := pb.NewOperatorServiceClient(connectAs(t, c.ca, c.addr(1), tlsutil.RoleServer, c.name(2), "dc1"))
-	for what, call := range map[string]func() error{
-		"a unary call": func() error {
+	for name, call := range map[string]func() error{
+		"TransferLeader": func() error {
 			_, err := follower.TransferLeader(ctx, &pb.TransferLeaderRequest{Node: c.name(2)})
 			return err
 		},
-		"a stream": func() error {
+		"SaveSnapshot": func() error {
 			_, err := saveSnapshot(ctx, follower)
 			return err
 		},
 	} {
 		const leaderTimeout = 7 * time.Second
-		began := time.Now()
+		start := time.Now()
 		err := call()
-		took := time.Since(began)
+		took := time.Since(start)
 		notDone := errors.Is(resource.FromStatus(err), resource.ErrNotLeader)
 		if !notDone || !strings.Contains(err.Error(), c.name(0)+" is") || took >= leaderTimeout {
-			t.Errorf("%s = %v after %v, want %v with the name of the leader, at once",
-				what, err, took, resource.ErrNotLeader)
+			t.Errorf("%s() = %v after %v, want %v with the name of the leader within %v",
+				name, err, took, resource.ErrNotLeader, leaderTimeout)
 		}
 	}
 }
 
-// Snapshots are saved and restored through a follower.
+// testSaveAndRestore saves and restores a snapshot through a follower.
 func testSaveAndRestore(t *testing.T, c *operatorCluster) {
 	follower := c.at(t, 1)
 	c.writeState(t, "dc3")
@@ -248,13 +250,13 @@ func testSaveAndRestore(t *testing.T, c *operatorCluster) {
 		err = stream.Send(&pb.SnapshotPart{Part: &pb.SnapshotPart_Manifest{Manifest: saved.end}})
 	}
 	if abandon(); err != nil {
-		t.Errorf("beginning of a restore = %v, want nil", err)
+		t.Errorf("RestoreSnapshot() and Send() before the cancellation = %v, want nil", err)
 	}
 	got, err := restoreSnapshot(c.ctx, follower, saved.end, saved.data)
-	for status.Code(err) == codes.FailedPrecondition { // the abandoned restore has not ended yet
+	for status.Code(err) == codes.FailedPrecondition { // until the abandoned restore has ended
 		got, err = restoreSnapshot(c.ctx, follower, saved.end, saved.data)
 	}
-	// The two resources are the state of dc3 and the record of the primary.
+	// The two resources are the state of dc3 and the record of the primary datacenter.
 	if err != nil || got.Resources != 2 || got.Index <= saved.end.Index {
 		t.Fatalf("RestoreSnapshot() = %v, %v, want 2 resources above index %d", got, err, saved.end.Index)
 	}
@@ -266,8 +268,8 @@ func testSaveAndRestore(t *testing.T, c *operatorCluster) {
 func testRefusedRestores(t *testing.T, c *operatorCluster, saved savedSnapshot) {
 	t.Helper()
 	follower := c.at(t, 1)
-	foreign := proto.CloneOf(saved.end)
-	foreign.Datacenter = "dc2"
+	ofDC2 := proto.CloneOf(saved.end)
+	ofDC2.Datacenter = "dc2"
 	damaged := bytes.Clone(saved.data)
 	damaged[len(damaged)/2] ^= 1
 	for _, tt := range []struct {
@@ -275,7 +277,7 @@ func testRefusedRestores(t *testing.T, c *operatorCluster, saved savedSnapshot) 
 		data     []byte
 		want     string
 	}{
-		{foreign, saved.data, "of datacenter dc2, not of dc1"},
+		{ofDC2, saved.data, "of datacenter dc2, not of dc1"},
 		{&pb.SnapshotManifest{}, saved.data, "of datacenter , not"},
 		{saved.end, damaged, "it is damaged"},
 	} {
@@ -293,11 +295,12 @@ func testRefusedRestores(t *testing.T, c *operatorCluster, saved savedSnapshot) 
 	}
 	_, err = stream.CloseAndRecv()
 	if status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), "its manifest") {
-		t.Errorf("RestoreSnapshot() without a manifest = %v, want %v", err, codes.InvalidArgument)
+		t.Errorf("RestoreSnapshot() without a manifest = %v, want %v: its manifest", err, codes.InvalidArgument)
 	}
 }
 
-// A running server is removed by force, and not added again while it runs.
+// testRemoveServers proves that a running server is removed with force, and is
+// not added again while it runs. The only voter cannot be removed.
 func testRemoveServers(t *testing.T, c *operatorCluster) {
 	follower := c.at(t, 1)
 	resp, err := follower.RemovePeer(c.ctx, &pb.RemovePeerRequest{Node: c.name(2), Force: true})

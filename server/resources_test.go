@@ -26,20 +26,21 @@ import (
 	"github.com/wanfed/wanfed/tlsutil/tlstest"
 )
 
-// call calls a method of the resource service by its Consul name.
-func call[Resp any](ctx context.Context, cc *grpc.ClientConn, method string, req proto.Message) (*Resp, error) {
+// callConsul calls a method of the resource service with Consul's name of the
+// service.
+func callConsul[Resp any](ctx context.Context, cc *grpc.ClientConn, method string, req proto.Message) (*Resp, error) {
 	resp := new(Resp)
 	return resp, cc.Invoke(ctx, "/"+resource.ConsulService+"/"+method, req, resp)
 }
 
-// TestResourceService_Follower: a follower serves the resource service under both
-// names, and its strong reads return what the leader has.
+// TestResourceService_Follower proves that a follower serves the resource service
+// with both names, and that its strong reads return the last write.
 func TestResourceService_Follower(t *testing.T) {
 	ca := tlstest.NewCA(t)
 	addrs, leader := startThree(t, ca)
 	cc := connectAs(t, ca, addrs[(leader+1)%3], tlsutil.RoleOperator, "cli", "dc1")
 	first := pb.NewResourceServiceClient(cc)
-	ctx, cancel := context.WithTimeout(t.Context(), 3*starting)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*startTimeout)
 	defer cancel()
 	strong := metadata.AppendToOutgoingContext(ctx, resource.ConsulConsistencyKey, "consistent")
 
@@ -48,17 +49,17 @@ func TestResourceService_Follower(t *testing.T) {
 		t.Fatal(err)
 	}
 	given.Id.Uid, given.Generation = "", ""
-	written, err := call[pb.WriteResponse](ctx, cc, "Write", &pb.WriteRequest{Resource: given})
+	written, err := callConsul[pb.WriteResponse](ctx, cc, "Write", &pb.WriteRequest{Resource: given})
 	if err != nil {
 		t.Fatal(err)
 	}
 	stored := written.GetResource()
-	for range 10 { // each read must return the write before it
+	for range 10 {
 		out, err := first.WriteStatus(ctx, &pb.WriteStatusRequest{Id: stored.Id, Key: "c", Status: &pb.Status{ObservedGeneration: stored.Generation}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		read, err := call[pb.ReadResponse](strong, cc, "Read", &pb.ReadRequest{Id: stored.Id})
+		read, err := callConsul[pb.ReadResponse](strong, cc, "Read", &pb.ReadRequest{Id: stored.Id})
 		if err != nil || !proto.Equal(read.GetResource(), out.GetResource()) {
 			t.Fatalf("strong Read() at a follower = %v, %v, want %v", read, err, out)
 		}
@@ -72,12 +73,12 @@ func TestResourceService_Follower(t *testing.T) {
 		err = stream.RecvMsg(&ev)
 	}
 	if err != nil || ev.GetUpsert().GetResource().GetId().GetName() != "n1" {
-		t.Errorf("WatchList() by the Consul name = %v, %v, want n1", &ev, err)
+		t.Errorf("WatchList() with Consul's name = %v, %v, want n1", &ev, err)
 	}
 
-	// The rules apply to both names.
+	// The authorization rules apply to both names.
 	client := connectAs(t, ca, addrs[(leader+1)%3], tlsutil.RoleClient, "c", "dc1")
-	_, err = call[pb.DeleteResponse](ctx, client, "Delete", &pb.DeleteRequest{Id: stored.Id})
+	_, err = callConsul[pb.DeleteResponse](ctx, client, "Delete", &pb.DeleteRequest{Id: stored.Id})
 	if status.Code(err) != codes.PermissionDenied {
 		t.Errorf("Delete() by a client = %v, want %v", err, codes.PermissionDenied)
 	}
@@ -85,12 +86,12 @@ func TestResourceService_Follower(t *testing.T) {
 	if status.Code(err) != codes.PermissionDenied {
 		t.Errorf("ReadIndex() by an operator = %v, want %v", err, codes.PermissionDenied)
 	}
-	dropOwner(ctx, t, first, pb.NewStoreServiceClient(connectAs(t, ca, addrs[leader], tlsutil.RoleServer, "srv9", "dc1")), stored.Id)
+	testDeleteOwner(ctx, t, first, pb.NewStoreServiceClient(connectAs(t, ca, addrs[leader], tlsutil.RoleServer, "srv9", "dc1")), stored.Id)
 }
 
-// dropOwner deletes an owner of more resources than one step deletes, and waits
-// until all are deleted.
-func dropOwner(ctx context.Context, t *testing.T, c pb.ResourceServiceClient, store pb.StoreServiceClient, owner *pb.ID) {
+// testDeleteOwner deletes an owner of more resources than one step deletes, and
+// proves that all owned resources are deleted.
+func testDeleteOwner(ctx context.Context, t *testing.T, c pb.ResourceServiceClient, store pb.StoreServiceClient, owner *pb.ID) {
 	t.Helper()
 	batch := &pb.Batch{}
 	for i := range 2 * resource.MaxCascade {
@@ -111,7 +112,7 @@ func dropOwner(ctx context.Context, t *testing.T, c pb.ResourceServiceClient, st
 	if _, err := c.Delete(ctx, &pb.DeleteRequest{Id: owner}); err != nil {
 		t.Fatal(err)
 	}
-	for { // the tombstone is deleted when no resource is left
+	for { // until the tombstone is deleted, after all owned resources
 		ev, err := w.Recv()
 		if err != nil {
 			t.Fatal(err)
@@ -126,13 +127,13 @@ func dropOwner(ctx context.Context, t *testing.T, c pb.ResourceServiceClient, st
 	}
 }
 
-// TestIntrospection: a client lists the services by reflection, and reads their
-// health by name.
+// TestIntrospection proves that a client can read the health of each service, and
+// the services and their files by reflection.
 func TestIntrospection(t *testing.T) {
 	ca := tlstest.NewCA(t)
 	g := newTargetOf(t, ca)
 	cc := connectAs(t, ca, g.addrs.Server, tlsutil.RoleClient, "c", "dc1")
-	ctx, cancel := context.WithTimeout(t.Context(), starting)
+	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
 	defer cancel()
 	for _, service := range []string{"", "wanfed.v1.ResourceService", resource.ConsulService} {
 		out, err := healthpb.NewHealthClient(cc).Check(ctx, &healthpb.HealthCheckRequest{Service: service})
@@ -163,7 +164,7 @@ func TestIntrospection(t *testing.T) {
 	}
 	for _, want := range []string{"wanfed.v1.ResourceService", resource.ConsulService, "grpc.health.v1.Health"} {
 		if !slices.Contains(names, want) {
-			t.Errorf("services = %v, want %s among them", names, want)
+			t.Errorf("listed services = %v, want %s in the list", names, want)
 		}
 	}
 	for _, name := range names {
@@ -172,7 +173,8 @@ func TestIntrospection(t *testing.T) {
 		}).GetFileDescriptorResponse().GetFileDescriptorProto()
 		var f descriptorpb.FileDescriptorProto
 		if len(files) == 0 || proto.Unmarshal(files[0], &f) != nil || !strings.HasPrefix(name, f.GetPackage()+".") {
-			t.Errorf("file of %s: %d files, package %q, want its package", name, len(files), f.GetPackage())
+			t.Errorf("FileContainingSymbol(%s) = %d files with package %q, want a file with the package of the service",
+				name, len(files), f.GetPackage())
 		}
 	}
 	if err := stream.CloseSend(); err != nil {

@@ -29,7 +29,7 @@ import (
 
 var quiet = slog.New(slog.DiscardHandler)
 
-// part is a component that runs until it is stopped.
+// part is a server or a gateway that runs until it is stopped.
 type part struct {
 	stop context.CancelFunc
 	done chan error
@@ -42,7 +42,7 @@ func start(run func(context.Context) error) *part {
 	return p
 }
 
-// end stops the part, which must return nil.
+// end stops the part and fails the test unless the part returns nil.
 func (p *part) end(t testing.TB) {
 	t.Helper()
 	p.stop()
@@ -51,8 +51,8 @@ func (p *part) end(t testing.TB) {
 		if err != nil {
 			t.Errorf("Run() = %v, want nil", err)
 		}
-	case <-time.After(starting):
-		t.Error("Run() does not return after its context ended")
+	case <-time.After(startTimeout):
+		t.Errorf("Run() has not returned %v after the end of its context", startTimeout)
 	}
 }
 
@@ -69,15 +69,16 @@ func startServer(t testing.TB, cfg Config) (*part, Addrs) {
 	case a := <-started:
 		return p, a
 	case err := <-p.done:
-		t.Fatalf("server of %s does not start: %v", cfg.DC, err)
-	case <-time.After(starting):
-		t.Fatalf("server of %s does not start", cfg.DC)
+		t.Fatalf("Run() of a server of %s = %v, want a started server", cfg.DC, err)
+	case <-time.After(startTimeout):
+		t.Fatalf("Run() of a server of %s has not called Started after %v", cfg.DC, startTimeout)
 	}
 	return nil, Addrs{}
 }
 
-// startGateway runs a real gateway in this process. It returns its WAN address, which is wanAddr if that is given.
-func startGateway(t *testing.T, files tlsutil.Files, server, dir string, wanAddr ...string) (*part, string) {
+// startGateway runs a gateway in this process, and returns its WAN address. The
+// argument wanAddr selects the address. Without wanAddr, the system chooses.
+func startGateway(t *testing.T, files tlsutil.Files, server, dir string, wanAddr ...string) (_ *part, wan string) {
 	t.Helper()
 	id, err := tlsutil.Load(files, "wanfed", quiet)
 	if err != nil {
@@ -91,14 +92,14 @@ func startGateway(t *testing.T, files tlsutil.Files, server, dir string, wanAddr
 		}
 		lns = append(lns, ln)
 	}
-	lan, wan := gateway.NewListener("lan", lns[0]), gateway.NewListener("wan", lns[1])
+	lanListener, wanListener := gateway.NewListener("lan", lns[0]), gateway.NewListener("wan", lns[1])
 	proxy, err := gateway.New(gateway.Config{Logger: quiet, Drain: -1})
 	if err != nil {
 		t.Fatal(err)
 	}
 	client, err := proxycfg.New(proxycfg.Config{
 		Identity: id, Servers: []string{server}, LAN: lns[0].Addr().String(), WAN: lns[1].Addr().String(),
-		DataDir: dir, LANListener: lan, WANListener: wan, Logger: quiet,
+		DataDir: dir, LANListener: lanListener, WANListener: wanListener, Logger: quiet,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -109,18 +110,16 @@ func startGateway(t *testing.T, files tlsutil.Files, server, dir string, wanAddr
 		var wg sync.WaitGroup
 		defer wg.Wait()
 		served := make(chan error, 1)
-		wg.Go(func() {
-			served <- proxy.Run(base, lan, wan)
-		})
+		wg.Go(func() { served <- proxy.Run(base, lanListener, wanListener) })
 		err := client.Run(ctx)
 		stop()
 		return errors.Join(err, <-served)
 	}), lns[1].Addr().String()
 }
 
-// open returns the files that this process has open. It leaves out pipes: the
-// runtime keeps those of splice for a while.
-func open() (out []string) {
+// openFiles returns the targets of the open file descriptors of this process,
+// without pipes. The runtime keeps the pipes of splice open for a while.
+func openFiles() (out []string) {
 	links, _ := filepath.Glob("/proc/self/fd/*")
 	for _, l := range links {
 		if to, err := os.Readlink(l); err == nil && !strings.HasPrefix(to, "pipe:") {
@@ -131,15 +130,16 @@ func open() (out []string) {
 	return out
 }
 
-// TestRun_Lifecycle federates two datacenters in this process, stops them, and
-// starts them again on their data. No goroutine, descriptor or temporary file is
-// left.
+// TestRun_Lifecycle starts and stops two federated datacenters three times, with
+// the same data directories. It proves that the data survives, and that no
+// goroutine, file descriptor or temporary file remains.
 func TestRun_Lifecycle(t *testing.T) {
 	testutil.Cluster(t)
 	leaks := goleak.IgnoreCurrent()
 	dir := t.TempDir()
-	t.Setenv("TMPDIR", filepath.Join(dir, "tmp"))
-	if err := os.Mkdir(filepath.Join(dir, "tmp"), 0o700); err != nil {
+	tmp := filepath.Join(dir, "tmp")
+	t.Setenv("TMPDIR", tmp)
+	if err := os.Mkdir(tmp, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	pki, err := subprocess.NewPKI(filepath.Join(dir, "pki"), "")
@@ -169,88 +169,73 @@ func TestRun_Lifecycle(t *testing.T) {
 		g2, _ := startGateway(t, issue(tlsutil.RoleGateway, "dc2", "gw1"), a2.Server, filepath.Join(dir, "gw-dc2"))
 		index := untilFederated(t, a1.HTTP, a2.HTTP)
 		if index <= lastIndex {
-			t.Errorf("round %d: index %d is not above %d of the round before: the store lost data", round, index, lastIndex)
+			t.Errorf("index of dc1 in round %d = %d, want more than %d", round, index, lastIndex)
 		}
 		lastIndex = index
 		for _, p := range []*part{g2, s2, g1, s1} {
 			p.end(t)
 		}
-		if round == 0 { // the runtime has opened the descriptors that it keeps
-			before = open()
+		if round == 0 { // the runtime now has all descriptors that it keeps open
+			before = openFiles()
 		}
 	}
 	http.DefaultClient.CloseIdleConnections()
-	noneLeft(t, leaks)
-	if after := open(); len(after) > len(before) {
-		t.Errorf("open descriptors = %v, want at most %v", after, before)
+	wantNoGoroutines(t, leaks)
+	if after := openFiles(); len(after) > len(before) {
+		t.Errorf("open files = %v, want at most %v", after, before)
 	}
 	for _, pattern := range []string{"tmp/*", "*/*.tmp", "*/*/*.tmp"} {
-		if left, _ := filepath.Glob(filepath.Join(dir, pattern)); len(left) > 0 {
-			t.Errorf("files left: %v, want none", left)
+		if files, _ := filepath.Glob(filepath.Join(dir, pattern)); len(files) > 0 {
+			t.Errorf("temporary files %s = %v, want none", pattern, files)
 		}
 	}
 }
 
-// starting bounds how long a test waits until servers run, have a leader, know each
-// other or have stopped, when it does not test how long that takes. 20 s were too
-// short at load 14 on two cores.
-const starting = time.Minute
+// startTimeout bounds the time for servers to start, elect a leader, federate or
+// stop, in tests that do not measure this time.
+const startTimeout = time.Minute
 
-// untilFederated waits until both servers see two members and two states with a
-// healthy gateway. It returns the index of dc1.
-func untilFederated(t *testing.T, urls ...string) uint64 {
+// untilFederated waits until checkFederated returns nil for all servers. It
+// returns the index of the federation states at the first server.
+func untilFederated(t *testing.T, urls ...string) (index uint64) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), starting)
-	defer cancel()
-	var index uint64
-	for _, url := range urls {
+	for i, url := range urls {
 		c, err := api.NewClient(api.ClientConfig{Addr: url})
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer c.Close()
-		var q api.QueryOptions
-		for {
-			states, meta, err := c.FederationStates(ctx, q)
+		testutil.Await(t, startTimeout, "a federation of dc1 and dc2 at "+url, func(ctx context.Context) error {
+			states, meta, err := c.FederationStates(ctx, api.QueryOptions{})
 			if err != nil {
-				t.Fatal(err)
+				return err
 			}
-			if url == urls[0] {
+			if i == 0 {
 				index = meta.Index
 			}
-			problem := unfederated(ctx, c, states)
-			if problem == nil {
-				break
-			}
-			if ctx.Err() != nil {
-				t.Fatalf("%s: %v", url, problem)
-			}
-			q = api.QueryOptions{Index: meta.Index, Wait: 50 * time.Millisecond} // members have no index of their own
-		}
+			return checkFederated(ctx, c, states)
+		})
 	}
 	return index
 }
 
-func unfederated(ctx context.Context, c *api.Client, states []api.FederationState) error {
+// checkFederated returns an error unless both datacenters have a state with a
+// healthy gateway, an alive member of the WAN pool and a leader.
+func checkFederated(ctx context.Context, c *api.Client, states []api.FederationState) error {
 	for _, dc := range []string{"dc1", "dc2"} {
 		if !slices.ContainsFunc(states, func(s api.FederationState) bool {
 			return s.Datacenter == dc && slices.ContainsFunc(s.MeshGateways, api.MeshGateway.Healthy)
 		}) {
-			return fmt.Errorf("no healthy gateway of %s", dc)
+			return fmt.Errorf("%s has no healthy gateway", dc)
 		}
 	}
 	members, err := c.Members(ctx, true, api.QueryOptions{})
 	if err != nil {
 		return err
 	}
-	alive := 0
-	for _, m := range members {
-		if m.Status == api.MemberAlive {
-			alive++
-		}
-	}
-	if alive != 2 {
-		return fmt.Errorf("%d members alive", alive)
+	alive := slices.DeleteFunc(members, func(m api.Member) bool { return m.Status != api.MemberAlive })
+	if len(alive) != 2 {
+		return fmt.Errorf("%d members are alive", len(alive))
 	}
 	for _, dc := range []string{"dc1", "dc2"} {
 		if _, err := c.Leader(ctx, api.QueryOptions{Datacenter: dc}); err != nil {

@@ -30,12 +30,12 @@ import (
 	"github.com/wanfed/wanfed/wanfed"
 )
 
-// target is a running server, with certificates for faulty peers of it.
+// target is a running server of dc1, with identities of faulty peers.
 type target struct {
-	t         testing.TB
-	part      *part
-	addrs     Addrs
-	here, far *tlsutil.Identity // of this datacenter, and of another
+	t        testing.TB
+	part     *part
+	addrs    Addrs
+	dc1, dc2 *tlsutil.Identity // servers
 }
 
 func newTarget(t testing.TB) *target {
@@ -46,36 +46,28 @@ func newTarget(t testing.TB) *target {
 func newTargetOf(t testing.TB, ca *tlstest.CA) *target {
 	t.Helper()
 	f := ca.Files(t, tlsutil.RoleServer, "srv1", "dc1")
-	g := &target{t: t, here: ca.Identity(t, tlsutil.RoleServer, "srv2", "dc1"), far: ca.Identity(t, tlsutil.RoleServer, "srv1", "dc2")}
+	g := &target{
+		t:   t,
+		dc1: ca.Identity(t, tlsutil.RoleServer, "srv2", "dc1"), dc2: ca.Identity(t, tlsutil.RoleServer, "srv1", "dc2"),
+	}
 	g.part, g.addrs = startServer(t, Config{
 		DC: "dc1", Node: "srv1", DataDir: filepath.Join(t.TempDir(), "data"), CAFile: f.CA, CertFile: f.Cert, KeyFile: f.Key,
 	})
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for limit := time.After(starting); ; {
-		err := g.alive(context.Background())
-		if err == nil {
-			return g
-		}
-		select {
-		case <-tick.C:
-		case <-limit:
-			g.part.end(t)
-			t.Fatal(err)
-		}
-	}
+	testutil.Await(t, startTimeout, "a server that serves HTTP and gRPC", g.alive)
+	return g
 }
 
 // protocols has all protocols of the TLS port.
 var protocols = []string{
-	wanfed.ProtoGossip, wanfed.ProtoStream, wanfed.ProtoConsulPacket, wanfed.ProtoConsulStream, wanfed.ProtoRaft, wanfed.ProtoGRPC,
+	wanfed.ProtoGossip, wanfed.ProtoStream, wanfed.ProtoConsulPacket, wanfed.ProtoConsulStream,
+	wanfed.ProtoRaft, wanfed.ProtoGRPC,
 }
 
-// dial connects for one protocol, as a peer that may use it.
+// dial connects with a protocol, as a peer that may use the protocol.
 func (g *target) dial(ctx context.Context, alpn string) (*tls.Conn, error) {
-	id := g.far
+	id := g.dc2
 	if alpn == wanfed.ProtoRaft {
-		id = g.here
+		id = g.dc1
 	}
 	c, err := (&tls.Dialer{Config: id.ClientConfig("server.dc1.wanfed", alpn)}).DialContext(ctx, "tcp", g.addrs.Server)
 	if err != nil {
@@ -84,16 +76,16 @@ func (g *target) dial(ctx context.Context, alpn string) (*tls.Conn, error) {
 	return c.(*tls.Conn), nil
 }
 
-// How a connection ends after the last byte.
+// Ways to end a connection after the last byte.
 const (
-	endHalf  = iota // close the write side, and read the rest
+	endHalf  = iota // close the write side, and read until the server closes
 	endClose        // close
 	endReset        // reset, without a TLS close_notify
-	ends
+	ends            // number of ways
 )
 
-// pour sends data and ends the connection. It ignores the answer.
-func (g *target) pour(ctx context.Context, alpn string, data []byte, end int) error {
+// sendGarbage sends data and ends the connection. It ignores the response.
+func (g *target) sendGarbage(ctx context.Context, alpn string, data []byte, end int) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	c, err := g.dial(ctx, alpn)
@@ -110,7 +102,7 @@ func (g *target) pour(ctx context.Context, alpn string, data []byte, end int) er
 	case endHalf:
 		if c.CloseWrite() == nil {
 			if _, err := io.Copy(io.Discard, c); errors.Is(err, os.ErrDeadlineExceeded) {
-				return fmt.Errorf("%s: the server keeps a connection that its peer has closed", alpn)
+				return fmt.Errorf("Read() of %s = %v after CloseWrite(), want the end of the connection", alpn, err)
 			}
 		}
 	case endReset:
@@ -120,7 +112,7 @@ func (g *target) pour(ctx context.Context, alpn string, data []byte, end int) er
 	return nil
 }
 
-// alive returns an error unless the server answers HTTP and gRPC, and leads its
+// alive returns an error unless the server serves HTTP and gRPC, and leads its
 // datacenter.
 func (g *target) alive(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
@@ -142,7 +134,7 @@ func (g *target) alive(ctx context.Context) error {
 	return err
 }
 
-// metrics returns the sum of the series of one name.
+// metrics returns the sum of all series of a metric.
 func (g *target) metrics(t testing.TB, name string) (sum float64) {
 	t.Helper()
 	resp, err := http.Get(g.addrs.HTTP + "/metrics")
@@ -162,8 +154,8 @@ func (g *target) metrics(t testing.TB, name string) (sum float64) {
 	return sum
 }
 
-// beginnings returns valid first bytes of a connection, so that garbage passes the
-// first check.
+// beginnings returns valid first bytes of a connection. Garbage that follows
+// them passes the first checks of the server.
 func beginnings(alpn string) [][]byte {
 	frame := func(pool byte, target string, n int) []byte {
 		b := binary.BigEndian.AppendUint32(nil, uint32(2+len(target)+n))
@@ -177,42 +169,50 @@ func beginnings(alpn string) [][]byte {
 	header := append([]byte{0x51, 1, 4, 8}, "srv1srv1.dc2"...)
 	switch alpn {
 	case wanfed.ProtoGossip:
-		return [][]byte{nil, frame(1, "srv1", 40), frame(1, "", 65536), frame(1, "srv9", 5), frame(2, "srv1", 9), frame(0, "", 8), {255, 255, 255, 255, 1, 0}}
+		return [][]byte{
+			nil, frame(1, "srv1", 40), frame(1, "", 65536), frame(1, "srv9", 5), frame(2, "srv1", 9), frame(0, "", 8),
+			{255, 255, 255, 255, 1, 0},
+		}
 	case wanfed.ProtoStream:
 		data := append(append(open[:12:12], yamux(0, 0, 1, uint32(len(header)))...), header...)
-		return [][]byte{nil, open, yamux(0, 0, 7, 100), yamux(0, 1, 1, 1<<31), yamux(2, 1, 0, 9), yamux(3, 0, 0, 0), data,
-			append(data[:len(data):len(data)], yamux(0, 0, 1, 512)...)}
+		return [][]byte{
+			nil, open, yamux(0, 0, 7, 100), yamux(0, 1, 1, 1<<31), yamux(2, 1, 0, 9), yamux(3, 0, 0, 0), data,
+			append(data[:len(data):len(data)], yamux(0, 0, 1, 512)...),
+		}
 	case wanfed.ProtoConsulPacket:
 		return [][]byte{nil, {0, 0, 0, 40}, {0, 0, 255, 255}, {0, 0, 0, 0}, {127, 0, 0, 0}}
-	case wanfed.ProtoConsulStream: // memberlist's types: ping, push/pull, user, compressed, encrypted, checksum, error, label
+	case wanfed.ProtoConsulStream: // ping, push/pull, user, compressed, encrypted, checksum, error, label
 		return [][]byte{nil, {0}, {6}, {8}, {9}, {10}, {12}, {13}, {244, 3}}
 	case wanfed.ProtoRaft: // append entries, vote, snapshot, timeout now, pre-vote
 		return [][]byte{nil, {0}, {1}, {2}, {3}, {4}}
 	}
 	preface := []byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
 	settings := append(preface[:len(preface):len(preface)], 0, 0, 0, 4, 0, 0, 0, 0, 0)
-	return [][]byte{nil, []byte("GET / HTTP/1.1\r\n\r\n"), preface, settings, append(settings[:len(settings):len(settings)], 0, 1, 0, 1, 4, 0, 0, 0, 1)}
+	return [][]byte{
+		nil, []byte("GET / HTTP/1.1\r\n\r\n"), preface, settings,
+		append(settings[:len(settings):len(settings)], 0, 1, 0, 1, 4, 0, 0, 0, 1),
+	}
 }
 
-// TestServerPort_Garbage: a peer with a valid certificate that violates the protocol
-// affects no other. The server closes the connection and counts it, and leaves
-// nothing open when it stops.
+// TestServerPort_Garbage proves that a peer with a valid certificate that
+// violates the protocol does not affect other peers. The server closes and
+// counts its connections. No goroutine remains after the server has stopped.
 func TestServerPort_Garbage(t *testing.T) {
 	testutil.Cluster(t)
 	leaks := goleak.IgnoreCurrent()
 	g := newTarget(t)
 	defer func() {
 		http.DefaultClient.CloseIdleConnections()
-		noneLeft(t, leaks)
+		wantNoGoroutines(t, leaks)
 	}()
 	defer g.part.end(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute) // each connection has its own limit
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 
 	const workers = 4
 	var wg sync.WaitGroup
-	for w := range workers {
-		rnd := rand.New(rand.NewPCG(1, uint64(w)))
+	for worker := range workers {
+		rnd := rand.New(rand.NewPCG(1, uint64(worker)))
 		wg.Go(func() {
 			for _, alpn := range protocols {
 				for _, begin := range beginnings(alpn) {
@@ -220,8 +220,8 @@ func TestServerPort_Garbage(t *testing.T) {
 					for range rnd.IntN(3000) {
 						data = append(data, byte(rnd.Uint32()))
 					}
-					if err := g.pour(ctx, alpn, data, rnd.IntN(ends)); err != nil {
-						t.Errorf("% x…: %v", begin, err)
+					if err := g.sendGarbage(ctx, alpn, data, rnd.IntN(ends)); err != nil {
+						t.Errorf("sendGarbage(%s, % x…) = %v, want nil", alpn, begin, err)
 					}
 				}
 			}
@@ -229,15 +229,15 @@ func TestServerPort_Garbage(t *testing.T) {
 	}
 	wg.Wait()
 	if err := g.alive(ctx); err != nil {
-		t.Fatal(err)
+		t.Fatalf("alive() = %v after the garbage, want nil", err)
 	}
 	for name, least := range map[string]float64{
 		"wanfed_gossip_closed_total": workers * 5, "wanfed_port_connections_total": float64(workers * len(protocols)),
 	} { // the server may not have read all data yet
-		until(t, func() bool { return g.metrics(t, name) >= least })
+		testutil.Eventually(t, startTimeout, func() bool { return g.metrics(t, name) >= least }, "%s of at least %v", name, least)
 	}
 
-	// Connections that are open, with an unfinished message, when the server stops.
+	// When the server stops, these connections are open with incomplete messages.
 	for _, alpn := range protocols {
 		for _, begin := range beginnings(alpn) {
 			c, err := g.dial(ctx, alpn)
@@ -252,8 +252,8 @@ func TestServerPort_Garbage(t *testing.T) {
 	}
 }
 
-// FuzzServerPort sends arbitrary data to a server over a real connection, as a server
-// of another datacenter.
+// FuzzServerPort sends arbitrary data to a server over TCP, as a server of
+// another datacenter.
 func FuzzServerPort(f *testing.F) {
 	g := newTarget(f)
 	f.Cleanup(func() { g.part.end(f) })
@@ -263,11 +263,11 @@ func FuzzServerPort(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, protocol uint8, data []byte, end uint8) {
-		if err := g.pour(t.Context(), protocols[int(protocol)%len(protocols)], data, int(end)%ends); err != nil {
-			t.Fatal(err)
+		if err := g.sendGarbage(t.Context(), protocols[int(protocol)%len(protocols)], data, int(end)%ends); err != nil {
+			t.Fatalf("sendGarbage() = %v, want nil", err)
 		}
 		if err := g.alive(t.Context()); err != nil {
-			t.Fatal(err)
+			t.Fatalf("alive() = %v after the data, want nil", err)
 		}
 	})
 }

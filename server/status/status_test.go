@@ -21,7 +21,8 @@ import (
 	"github.com/wanfed/wanfed/wanfed"
 )
 
-// TestRaftState: the status explains why servers form no group, or two.
+// TestRaftState proves that the status names the reason if servers form no Raft
+// group, or two groups.
 func TestRaftState(t *testing.T) {
 	members := func(expect string, names ...string) []gossip.Member {
 		var all []gossip.Member
@@ -79,7 +80,7 @@ func TestPathStatuses(t *testing.T) {
 	}
 }
 
-// TestErrorOrAge_GRPC: the text of an error has no decoration by gRPC.
+// TestErrorOrAge_GRPC proves that the text of an error has no prefix of gRPC.
 func TestErrorOrAge_GRPC(t *testing.T) {
 	const want = `dial dc2: cert has no SAN "a.b": refused`
 	cc, err := grpc.NewClient("passthrough:///x", grpc.WithTransportCredentials(insecure.NewCredentials()),
