@@ -249,8 +249,8 @@ func (c *Client) replace(cc *conn, drain time.Duration) {
 }
 
 // Disconnect makes the next call to another datacenter use a new connection.
-// Calls in flight fail with codes.Canceled. It is for a datacenter that was
-// replaced by another one with the same name.
+// Calls in flight fail with codes.Canceled. The caller uses Disconnect when
+// another datacenter with the same name has replaced that datacenter.
 func (c *Client) Disconnect(dc string) {
 	c.cfg.Tunnel.Disconnect(dc)
 	for _, cc := range c.all() {

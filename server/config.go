@@ -3,6 +3,7 @@
 package server
 
 import (
+	"cmp"
 	"log/slog"
 	"net/netip"
 	"time"
@@ -20,25 +21,25 @@ const (
 
 	DefaultDeadServerAfter = 10 * time.Minute
 	// MinDeadServerAfter is the time from the return of a removed server until
-	// it has a vote again. With a smaller value, a server would be without a
-	// vote for longer than its outage.
+	// the server has a vote again. With a smaller value, a server would be
+	// without a vote for longer than its outage.
 	MinDeadServerAfter = operator.StableTime
 	// MaxDeadServerAfter means in practice that no server is removed.
 	MaxDeadServerAfter = 365 * 24 * time.Hour
 )
 
-// Config configures one datacenter server. The error of Run for an invalid
-// Config lists all invalid fields.
+// Config configures one datacenter server. Run checks all fields, and its error
+// lists all invalid fields.
 type Config struct {
 	// DC and Node are the names of the datacenter and of this server: DNS labels
 	// in lower case. Both are required, and must match the certificate.
 	DC   string
 	Node string
-	// Domain is the domain of names on the wire. Default: "wanfed".
+	// Domain is the domain of the names in certificates. Default: "wanfed".
 	Domain string
 	// DataDir is the directory of the Raft log, snapshots and last known
-	// addresses. Required. It is created with mode 0700, and belongs to one
-	// process, one node and one datacenter.
+	// addresses. Required. The server creates the directory with mode 0700. The
+	// directory belongs to one process, one node and one datacenter.
 	DataDir string
 
 	// CAFile, CertFile and KeyFile are PEM files. Required. The server reads a
@@ -46,9 +47,8 @@ type Config struct {
 	CAFile, CertFile, KeyFile string
 
 	// EncryptFile is a file with the initial gossip key: base64 of 32 bytes. A
-	// keyring in DataDir takes precedence. Gossip is not encrypted if there is
-	// neither a file nor a keyring. Operators change keys through the
-	// KeyringService.
+	// keyring in DataDir takes precedence. Without a file and a keyring, gossip
+	// is not encrypted. Operators change keys through the KeyringService.
 	EncryptFile string
 	// GossipAcceptPlain accepts unencrypted gossip in addition to encrypted
 	// gossip. GossipSendPlain sends gossip unencrypted. Both are needed only
@@ -56,28 +56,26 @@ type Config struct {
 	GossipAcceptPlain, GossipSendPlain bool
 
 	// PrimaryDC is the datacenter that owns federated resources. Default: DC.
-	// When all alive servers of this datacenter are configured with a new
-	// PrimaryDC, their leader changes the primary: see
-	// replication.PrimaryManager.
+	// When all alive servers of this datacenter have a new PrimaryDC, their
+	// leader changes the primary: see replication.PrimaryManager.
 	PrimaryDC        string
-	primaryByDefault bool // PrimaryDC was empty
+	primaryByDefault bool // PrimaryDC was empty before withDefaults
 	// PrimaryGateways lists WAN addresses (host:port; IPv4, [IPv6] or DNS name)
-	// of the primary's gateways. A secondary needs at least one. If PrimaryDC is
-	// set, the primary may list them as well, and uses them once it is a
-	// secondary.
+	// of the primary's gateways. A secondary needs at least one address. If
+	// PrimaryDC is set, the primary may have addresses as well, for the time
+	// when it is a secondary.
 	PrimaryGateways []string
-	// MeshGatewayMode selects the preferred path to other datacenters. "local"
-	// is through a local gateway, "remote" directly to a remote gateway, and
-	// "auto" is the path with the lower latency. The other paths are the
-	// fallback. Default: "local", since in many networks only gateways can send
-	// traffic to other datacenters.
+	// MeshGatewayMode selects the preferred paths to other datacenters: through
+	// local gateways ("local"), directly to remote gateways ("remote"), or the
+	// paths with the lower latency ("auto"). The other paths are the fallback.
+	// Default: "local".
 	MeshGatewayMode string
 
-	// Bind is the IP address to listen on. Default: "0.0.0.0".
+	// Bind is the IP address of the TLS listener. Default: "0.0.0.0".
 	Bind string
 	// Advertise is the IP address that other servers of this datacenter dial.
-	// Default: Bind, or, if that is unspecified, the first private address of
-	// this machine, or else its first global address.
+	// Default: Bind. If Bind is unspecified, the default is the first private
+	// address of this machine, or otherwise its first global address.
 	Advertise string
 	// Port is the TLS port. 0 means the default, 8300. With a negative value,
 	// the system chooses a port.
@@ -90,24 +88,24 @@ type Config struct {
 
 	// ProxyFrom lists the addresses of gateways that send a PROXY header,
 	// version 2, with the address of their client. Each connection from these
-	// addresses must begin with a header. The list must not contain the address
-	// of a server. Default: none.
+	// addresses must begin with a header. The networks must not contain the
+	// address of a server. Default: none.
 	ProxyFrom []netip.Prefix
 
 	// BootstrapExpect is the number of servers that form the first Raft group:
 	// 1, 3 or 5. Without RetryJoin the default is 1. With RetryJoin the default
 	// is 0: this server forms no group, and waits until the leader of its
-	// datacenter adds it.
+	// datacenter adds this server.
 	BootstrapExpect int
 	// RetryJoin lists addresses (host:port) of servers of this datacenter.
-	// Required if BootstrapExpect is above 1. A server that has joined once also
-	// finds the others by the addresses in DataDir.
+	// Required if BootstrapExpect is above 1. A restarted server also uses the
+	// last known addresses in DataDir.
 	RetryJoin []string
 
 	// AllowRemoteWritesFrom lists the datacenters whose servers may forward
-	// writes of their operators to this datacenter. Such writes are HTTP
-	// requests with "?dc=", and writes of federated resources in a secondary.
-	// "*" means every datacenter. Default: none.
+	// writes of their operators to this datacenter: HTTP requests with "?dc=",
+	// and writes of federated resources in a secondary. "*" means every
+	// datacenter. Default: none.
 	AllowRemoteWritesFrom []string
 
 	// DeadServerAfter is the time that a server of this datacenter must be down
@@ -116,12 +114,11 @@ type Config struct {
 	// MaxDeadServerAfter.
 	DeadServerAfter time.Duration
 
-	// heartbeat is the heartbeat of raftstore.Config. Tests that do not test
-	// elections set it.
+	// heartbeat is the heartbeat of raftstore.Config. Only tests set it.
 	heartbeat time.Duration
 
-	// Updates, if not nil, delivers settings that change while the server runs.
-	// The server applies each, and reads its certificate files again.
+	// Updates, if not nil, delivers changed settings while the server runs. With
+	// each update, the server also reads its certificate files again.
 	Updates <-chan LiveSettings
 
 	// Logger receives the log. Default: slog.Default().
@@ -130,8 +127,8 @@ type Config struct {
 	Started func(Addrs)
 }
 
-// LiveSettings are the settings that can change while a server runs. They are
-// described at the fields of Config with the same names.
+// LiveSettings are the settings that can change while a server runs: see the
+// fields of Config with the same names.
 type LiveSettings struct {
 	AllowRemoteWritesFrom []string
 	RetryJoin             []string
@@ -140,8 +137,7 @@ type LiveSettings struct {
 
 // Live returns the settings of c that can change while the server runs.
 func (c Config) Live() LiveSettings {
-	c = c.withDefaults()
-	return LiveSettings{AllowRemoteWritesFrom: c.AllowRemoteWritesFrom, RetryJoin: c.RetryJoin, DeadServerAfter: c.DeadServerAfter}
+	return LiveSettings{c.AllowRemoteWritesFrom, c.RetryJoin, cmp.Or(c.DeadServerAfter, DefaultDeadServerAfter)}
 }
 
 // Addrs are the addresses at which other processes dial a started server.
@@ -153,34 +149,17 @@ type Addrs struct {
 // withDefaults returns c with defaults in place of zero values. A Port that the
 // system chooses becomes 0.
 func (c Config) withDefaults() Config {
-	if c.Domain == "" {
-		c.Domain = tlsutil.DefaultDomain
-	}
-	if c.PrimaryDC == "" {
-		c.PrimaryDC, c.primaryByDefault = c.DC, true
-	}
-	if c.Bind == "" {
-		c.Bind = DefaultBind
-	}
-	if c.Port == 0 {
-		c.Port = DefaultPort
-	} else if c.Port < 0 {
-		c.Port = 0
-	}
-	if c.HTTPAddr == "" {
-		c.HTTPAddr = DefaultHTTPAddr
-	}
-	if c.MeshGatewayMode == "" {
-		c.MeshGatewayMode = string(wanfed.ModeLocal)
-	}
+	c.primaryByDefault = c.primaryByDefault || c.PrimaryDC == ""
+	c.PrimaryDC = cmp.Or(c.PrimaryDC, c.DC)
+	c.Domain = cmp.Or(c.Domain, tlsutil.DefaultDomain)
+	c.Bind = cmp.Or(c.Bind, DefaultBind)
+	c.Port = max(0, cmp.Or(c.Port, DefaultPort))
+	c.HTTPAddr = cmp.Or(c.HTTPAddr, DefaultHTTPAddr)
+	c.MeshGatewayMode = cmp.Or(c.MeshGatewayMode, string(wanfed.ModeLocal))
 	if c.BootstrapExpect == 0 && len(c.RetryJoin) == 0 {
 		c.BootstrapExpect = 1
 	}
-	if c.DeadServerAfter == 0 {
-		c.DeadServerAfter = DefaultDeadServerAfter
-	}
-	if c.Logger == nil {
-		c.Logger = slog.Default()
-	}
+	c.DeadServerAfter = cmp.Or(c.DeadServerAfter, DefaultDeadServerAfter)
+	c.Logger = cmp.Or(c.Logger, slog.Default())
 	return c
 }

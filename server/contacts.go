@@ -23,44 +23,41 @@ import (
 // maxContacts limits the servers in the contacts file.
 const maxContacts = 100
 
-// contacts knows the addresses of the other servers of this datacenter, so that
-// a restarted server finds them without retry_join. A file keeps the last known
-// address of each server.
+// contacts has the addresses of the other servers of this datacenter. A file
+// has the last known address of each server. A restarted server therefore finds
+// the other servers without retry_join.
 type contacts struct {
 	node, dc string
-	path     string // of the file: a JSON object of host:port by node
+	path     string // path of the file, a JSON object of host:port by node
 	lan, wan *gossip.Pool
-	peers    func() ([]string, error) // the nodes of the Raft group
+	peers    func() ([]string, error) // returns the nodes of the Raft group
 	logger   *slog.Logger
 
 	mu   sync.Mutex
-	file map[string]string
+	file map[string]string // content of the file
 }
 
 // load reads the file. A damaged file is logged and ignored.
 func (c *contacts) load() {
 	c.file = map[string]string{}
+	stored := map[string]string{}
 	b, err := os.ReadFile(c.path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return
-	}
-	read := map[string]string{}
 	if err == nil {
-		err = json.Unmarshal(b, &read)
+		err = json.Unmarshal(b, &stored)
 	}
-	if err != nil {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		c.logger.Warn("cannot read the addresses of other servers", "err", err)
 		return
 	}
-	for node, addr := range read {
+	for node, addr := range stored {
 		if err := netaddr.CheckHostPort(addr); err == nil && node != c.node && len(c.file) < maxContacts {
 			c.file[node] = addr
 		}
 	}
 }
 
-// Run updates the file at each change of the LAN pool until ctx ends.
-func (c *contacts) Run(ctx context.Context) error {
+// run updates the file at each change of the LAN pool until ctx ends.
+func (c *contacts) run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		changed := c.lan.Changed()
 		if err := c.update(c.lan.Members()); err != nil {
@@ -108,9 +105,9 @@ func (c *contacts) update(members []gossip.Member) error {
 	return nil
 }
 
-// known returns the last known address of each other server of this datacenter:
-// from the file, from the WAN pool, and from the LAN pool. A later source
-// replaces an earlier one.
+// known returns the last known address of each other server of this datacenter.
+// The LAN pool takes precedence over the WAN pool, and the WAN pool over the
+// file.
 func (c *contacts) known() map[string]string {
 	c.mu.Lock()
 	out := maps.Clone(c.file)

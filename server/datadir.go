@@ -16,12 +16,11 @@ import (
 	"github.com/wanfed/wanfed/internal/atomicfile"
 )
 
-// dataDir is the data directory of a server.
+// dataDir has the identity of a data directory and of its process.
 type dataDir struct {
-	nodeID string // a UUID, the same at every start
-	// instance is a UUID of this process. previousInstance is that of the process
-	// that used the directory before, or "".
-	instance, previousInstance string
+	nodeID           string // a UUID that does not change
+	instance         string // a UUID of this process
+	previousInstance string // the instance of the previous process, or ""
 }
 
 // openDataDir creates the data directory, or checks that it belongs to
@@ -37,7 +36,8 @@ func openDataDir(dir, dc string) (d dataDir, err error) {
 		return d, err
 	}
 	if owner != dc {
-		return d, fmt.Errorf("data directory %s belongs to datacenter %q, not %q; choose another --data-dir, or empty this one", dir, owner, dc)
+		return d, fmt.Errorf("data directory %s belongs to datacenter %q, not %q; choose another --data-dir, or empty this one",
+			dir, owner, dc)
 	}
 	if d.nodeID, err = readOrWriteLine(filepath.Join(dir, "node-id"), uuid.NewString); err != nil {
 		return d, err
@@ -47,9 +47,8 @@ func openDataDir(dir, dc string) (d dataDir, err error) {
 	return d, err
 }
 
-// replaceLine writes a line to a file and returns the line that it replaced, or
-// "".
-func replaceLine(file, line string) (old string, err error) {
+// replaceLine writes a line to a file and returns the previous line, or "".
+func replaceLine(file, line string) (previous string, err error) {
 	b, err := os.ReadFile(file)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return "", fmt.Errorf("read %s of the data directory: %w", filepath.Base(file), err)
@@ -59,13 +58,14 @@ func replaceLine(file, line string) (old string, err error) {
 
 func writeLine(file, line string) error {
 	if err := atomicfile.WriteFile(file, []byte(line+"\n"), 0o600); err != nil {
-		return fmt.Errorf("write %s of the data directory: %w; choose a --data-dir that this user may write", filepath.Base(file), err)
+		return fmt.Errorf("write %s of the data directory: %w; choose a --data-dir that this user may write",
+			filepath.Base(file), err)
 	}
 	return nil
 }
 
-// readOrWriteLine returns the line in a file. If there is no such file, or it is
-// empty, it writes initial() to it.
+// readOrWriteLine returns the line in a file. If the file does not exist or is
+// empty, readOrWriteLine writes initial() to the file first.
 func readOrWriteLine(file string, initial func() string) (string, error) {
 	b, err := os.ReadFile(file)
 	if line := strings.TrimSpace(string(b)); err == nil && line != "" {
@@ -78,17 +78,17 @@ func readOrWriteLine(file string, initial func() string) (string, error) {
 	return line, writeLine(file, line)
 }
 
-// openKeyring opens the keyring of the data directory. If there is none, it
-// creates one with the key of cfg.EncryptFile. It returns nil if there is
-// neither a keyring nor a key file.
+// openKeyring opens the keyring of the data directory. Without a keyring,
+// openKeyring creates one with the key of cfg.EncryptFile. It returns nil if
+// there is neither a keyring nor a key file.
 func openKeyring(cfg Config, logger *slog.Logger) (*gossip.KeyringStore, error) {
-	var initial *gossip.Key
+	store := gossip.KeyringStoreConfig{Path: filepath.Join(cfg.DataDir, "keyring.json"), Logger: logger}
 	if cfg.EncryptFile != "" {
 		key, err := gossip.ReadKeyFile(cfg.EncryptFile, logger)
 		if err != nil {
 			return nil, err
 		}
-		initial = &key
+		store.InitialKey = &key
 	}
-	return gossip.OpenKeyringStore(gossip.KeyringStoreConfig{Path: filepath.Join(cfg.DataDir, "keyring.json"), InitialKey: initial, Logger: logger})
+	return gossip.OpenKeyringStore(store)
 }

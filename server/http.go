@@ -15,7 +15,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/wanfed/wanfed/gateway"
-	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/resource/resourcehttp"
 	"github.com/wanfed/wanfed/server/httpapi"
 	"github.com/wanfed/wanfed/server/rpc"
@@ -32,65 +31,73 @@ const loopback = "loopback"
 type httpServer struct {
 	server *http.Server
 	mux    *wanfed.Mux
-	conns  net.Listener // of mux
+	conns  net.Listener // accepts the connections of mux
 }
 
-type httpConfig struct {
-	dc, domain string
-	useTLS     bool
-	identity   *tlsutil.Identity
-	logger     *slog.Logger
-	registry   *resource.Registry
-	remote     *remote
-	api        httpapi.Config // without what the others provide
-	view       status.Config  // without HTTPMux
-}
-
-func newHTTPServer(cfg httpConfig) (*httpServer, error) {
-	logger := cfg.logger.With("component", "http")
-	mux, err := wanfed.NewMux(wanfed.MuxConfig{Identity: cfg.identity, MaxPerPeer: httpPerPeer(), Logger: logger})
+func (c *components) buildHTTP(id *tlsutil.Identity) error {
+	logger := c.logger.With("component", "http")
+	mux, err := wanfed.NewMux(wanfed.MuxConfig{Identity: id, MaxPerPeer: httpPerPeer(), Logger: logger})
 	if err != nil {
-		return nil, err
+		return err
 	}
-	cfg.view.HTTPMux = mux
+	reporter := status.NewReporter(status.Config{
+		DC: c.cfg.DC, Node: c.cfg.Node, MeshGatewayMode: c.cfg.MeshGatewayMode, BootstrapExpect: c.cfg.BootstrapExpect,
+		Book: c.network.book, Dialer: c.network.dialer, Tunnel: c.network.tunnel,
+		Mux: c.network.mux, HTTPMux: mux, Edge: c.edge,
+		Store: c.store, LAN: c.lan, WAN: c.wan, Keyring: c.keyring, AddressBook: c.addressBook, Joiner: c.joiner,
+		Claims: c.claims, Claimant: c.claimant,
+		Primary: c.primary, AntiEntropy: c.antiEntropy, Source: c.source,
+	})
 	metrics := prometheus.NewRegistry()
-	if err := metrics.Register(status.NewCollector(cfg.view)); err != nil {
-		return nil, err
+	if err := metrics.Register(reporter); err != nil {
+		return err
 	}
-	resources, err := resourcehttp.New(resourcehttp.Config{DC: cfg.dc, Registry: cfg.registry, Client: cfg.remote.resources})
+	resources, err := resourcehttp.New(resourcehttp.Config{
+		DC: c.cfg.DC, Registry: c.registry, Client: c.remote.resources,
+	})
 	if err != nil {
-		return nil, err
+		return err
 	}
-	api := cfg.api
-	api.API, api.Names = resources, cfg.identity.Leaf().DNSNames
-	api.Metrics = promhttp.HandlerFor(prometheus.Gatherers{prometheus.DefaultGatherer, metrics}, promhttp.HandlerOpts{})
-	api.Peer = func(r *http.Request) (tlsutil.Peer, error) {
-		if r.TLS == nil {
-			return tlsutil.Peer{Role: tlsutil.RoleClient, Node: loopback, DC: cfg.dc}, nil
-		}
-		return tlsutil.PeerFromCert(r.TLS.PeerCertificates[0], cfg.domain) // the mux requires one
-	}
-	handler, err := httpapi.New(api)
+	checks := &checkReporter{node: c.cfg.Node, store: c.store, monitor: c.checks, calls: c.network.calls}
+	handler, err := httpapi.New(httpapi.Config{
+		DC: c.cfg.DC, Node: c.cfg.Node, Address: c.network.advertise.Addr().String(), Logger: c.logger,
+		Cluster: &cluster{reporter, c.remote}, Resources: c.resources, Backend: c.strong, Report: checks.report,
+		API: resources, Names: id.Leaf().DNSNames,
+		Metrics: promhttp.HandlerFor(prometheus.Gatherers{prometheus.DefaultGatherer, metrics}, promhttp.HandlerOpts{}),
+		Peer: func(r *http.Request) (tlsutil.Peer, error) {
+			if r.TLS == nil {
+				return tlsutil.Peer{Role: tlsutil.RoleClient, Node: loopback, DC: c.cfg.DC}, nil
+			}
+			return tlsutil.PeerFromCert(r.TLS.PeerCertificates[0], c.cfg.Domain) // the mux requires a certificate
+		},
+	})
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return &httpServer{
-		mux: mux, conns: mux.HTTPListener(tlsutil.Roles, !cfg.useTLS),
+	c.http = &httpServer{
+		mux: mux, conns: mux.HTTPListener(tlsutil.Roles, !c.httpUsesTLS),
 		server: &http.Server{
-			Handler: handler, MaxHeaderBytes: rpc.MaxHeaders, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 2 * time.Minute,
+			Handler: handler, MaxHeaderBytes: rpc.MaxHeaders,
+			ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 2 * time.Minute,
 			ErrorLog: slog.NewLogLogger(logger.Handler(), slog.LevelWarn),
 		},
-	}, nil
+	}
+	return nil
 }
 
-// httpPerPeer returns the maximum number of HTTP connections of one peer. It is
-// a part of the files that this process may open. The number is large because a
-// program may have a connection for each watch. The rest leaves files for the
-// store.
+// cluster implements httpapi.Cluster.
+type cluster struct {
+	*status.Reporter
+	*remote
+}
+
+// httpPerPeer returns the maximum number of HTTP connections of one peer: three
+// quarters of the files that this process may open, and at most 16384. A program
+// may have a connection for each watch. The store needs the other files.
 func httpPerPeer() int { return max(64, min(gateway.MaxFiles()/4*3, 16384)) }
 
-// run serves ln until ctx ends. Blocking queries end with ctx, other requests
-// within stopTimeout.
+// run serves ln until ctx ends. Blocking queries end with ctx. Other requests
+// have stopTimeout to finish.
 func (s *httpServer) run(ctx context.Context, ln net.Listener) error {
 	s.server.BaseContext = func(net.Listener) context.Context { return ctx }
 	g, gctx := errgroup.WithContext(context.WithoutCancel(ctx))
@@ -105,14 +112,14 @@ func (s *httpServer) run(ctx context.Context, ln net.Listener) error {
 	})
 	g.Go(func() error { return s.mux.Run(mctx, ln) })
 	select {
-	case <-gctx.Done(): // one of them failed
+	case <-gctx.Done(): // the server or the mux failed
 	case <-ctx.Done():
 	}
-	stopMux() // accepts no connection any more; open ones stay
+	stopMux() // ends Accept; open connections stay
 	sctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
 	defer cancel()
 	if err := s.server.Shutdown(sctx); err != nil {
-		_ = s.server.Close() // cuts off the requests that are still open
+		_ = s.server.Close() // ends the open requests
 	}
 	return g.Wait()
 }

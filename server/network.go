@@ -22,7 +22,7 @@ import (
 // tunnel to other datacenters, and gRPC connections to other servers.
 type network struct {
 	dc        string
-	advertise netip.AddrPort // the address that others dial
+	advertise netip.AddrPort // the address that other servers dial
 	identity  *tlsutil.Identity
 	book      *wanfed.SharedAddressBook
 	dialer    *wanfed.Dialer
@@ -43,7 +43,9 @@ func newNetwork(cfg Config, id *tlsutil.Identity, advertise netip.AddrPort, logg
 	if n.prober, err = wanfed.NewProber(wanfed.ProberConfig{Dialer: n.dialer, Logger: logger}); err != nil {
 		return nil, err
 	}
-	n.mux, err = wanfed.NewMux(wanfed.MuxConfig{Identity: id, ProxyFrom: cfg.ProxyFrom, OnPeer: n.peerConnected, Logger: logger})
+	n.mux, err = wanfed.NewMux(wanfed.MuxConfig{
+		Identity: id, ProxyFrom: cfg.ProxyFrom, OnPeer: n.peerConnected, Logger: logger,
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -53,7 +55,9 @@ func newNetwork(cfg Config, id *tlsutil.Identity, advertise netip.AddrPort, logg
 	if err != nil {
 		return nil, err
 	}
-	n.calls = dcrpc.New(dcrpc.Config{DC: cfg.DC, PrimaryDC: cfg.PrimaryDC, Tunnel: n.tunnel, Dialer: n.dialer, Book: n.book})
+	n.calls = dcrpc.New(dcrpc.Config{
+		DC: cfg.DC, PrimaryDC: cfg.PrimaryDC, Tunnel: n.tunnel, Dialer: n.dialer, Book: n.book,
+	})
 	return n, nil
 }
 
@@ -74,8 +78,8 @@ func (n *network) peerConnected(peer tlsutil.Peer) {
 	}
 }
 
-// grpcListeners returns the sources of gRPC connections: the TLS port, and the
-// sessions of other datacenters' servers.
+// grpcListeners returns the listeners of gRPC connections: one for the TLS port,
+// and one for the sessions of servers of other datacenters.
 func (n *network) grpcListeners() []net.Listener {
 	return []net.Listener{n.mux.Listener(wanfed.ProtoGRPC, tlsutil.Roles, false), n.tunnel.GRPCListener()}
 }
@@ -92,8 +96,9 @@ func (n *network) ReplicationClient(dc string) (pb.ReplicationServiceClient, err
 // PathsChanged implements replication.Remote.
 func (n *network) PathsChanged() <-chan struct{} { return n.book.Changed() }
 
-// raftStream carries Raft over the TLS port. Raft's addresses are node names. The
-// address book has their addresses, so a server may change its address.
+// raftStream carries Raft over the TLS port. The addresses in the Raft
+// configuration are node names. The address book has the IP addresses, so a
+// server may change its IP address.
 type raftStream struct {
 	net.Listener
 	dc     string
@@ -106,7 +111,7 @@ func (s raftStream) Dial(node raft.ServerAddress, timeout time.Duration) (net.Co
 	defer cancel()
 	c, err := s.dialer.Dial(ctx, wanfed.Target{DC: s.dc, Node: string(node)}, wanfed.ProtoRaft)
 	if err != nil {
-		return nil, err // a typed nil would not be nil
+		return nil, err // not c: an interface with a nil pointer is not nil
 	}
 	return c, nil
 }

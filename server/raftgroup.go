@@ -21,53 +21,45 @@ import (
 // Tags of LAN pool members.
 const (
 	tagExpect = operator.TagExpect
-	// tagRaft is "1" once a server has Raft state. Such a server must not be part
-	// of a new group.
+	// tagRaft is "1" once a server has Raft state. A new group must not contain
+	// such a server.
 	tagRaft = "raft"
 	// tagOps is the version of store operations that a server supports:
-	// resource.OpsVersion. Older servers without the tag support version 1.
+	// resource.OpsVersion. A server without the tag supports version 1.
 	tagOps = "ops"
 )
 
 // groupOpsVersion returns the version of store operations that all servers of
-// the Raft group support. It also returns the node that limits the version, if
-// the version is not this server's. Dead servers count, because they read the
-// log when they return. Servers that are not in the pool do not count.
+// the Raft group support. If the version is lower than the version of this
+// server, groupOpsVersion also returns the node that limits the version. Dead
+// servers count, because they read the log when they return. Servers that are
+// not in the pool do not count.
 func groupOpsVersion(lan *gossip.Pool, store *raftstore.Store) (version int, node string) {
 	version = resource.OpsVersion
 	peers, _ := store.Peers()
 	for _, m := range lan.Members() {
-		theirs, err := strconv.Atoi(m.Tags[tagOps])
+		supported, err := strconv.Atoi(m.Tags[tagOps])
 		if err != nil {
-			theirs = 1
+			supported = 1
 		}
-		if theirs < version && (m.Alive() || slices.Contains(peers, m.Name)) {
-			version, node = theirs, m.Name
+		if supported < version && (m.Alive() || slices.Contains(peers, m.Name)) {
+			version, node = supported, m.Name
 		}
 	}
 	return version, node
 }
 
-// raftGroup has the methods of the store that bootstrap needs.
-type raftGroup interface {
-	HasState() bool
-	Peers() ([]string, error)
-	Bootstrap(nodes []string) error
-	LeaderChanged() <-chan struct{}
-}
-
-// group joins the LAN pool, and forms the first Raft group from it. Package
-// server/operator maintains the membership later.
+// group joins the LAN pool, and forms the first Raft group from the members of
+// the pool. Package server/operator maintains the membership later.
 type group struct {
-	node   string
-	expect int             // bootstrap_expect
-	join   func() []string // retry_join
-	tags   map[string]string
-	raft   raftGroup
-	lan    *gossip.Pool
-	// contacts are the known addresses of the servers of this datacenter.
-	contacts *contacts
-	logger   *slog.Logger
+	node      string
+	expect    int             // bootstrap_expect
+	retryJoin func() []string // addresses
+	tags      map[string]string
+	store     *raftstore.Store
+	lan       *gossip.Pool
+	contacts  *contacts
+	logger    *slog.Logger
 }
 
 const (
@@ -94,7 +86,7 @@ func (g *group) runJoin(ctx context.Context) error {
 			}
 			continue
 		}
-		order := slices.Clone(targets) // addresses are dialed in order, and a dead address must not always be the first
+		order := slices.Clone(targets) // dialed in random order, because the first address may be dead
 		rand.Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
 		if err := g.lan.Join(ctx, order...); err != nil && ctx.Err() == nil {
 			level := slog.LevelDebug
@@ -111,10 +103,10 @@ func (g *group) runJoin(ctx context.Context) error {
 
 // joinTargets returns the servers to join in order, as host:port or
 // node/host:port, and whether no other server is alive in the LAN pool. The
-// targets are the failed members, because only servers that were cut off notice
-// the end of a partition, and the members of the Raft group that are not alive.
-// While no other server is alive, the targets also include retry_join and every
-// other known server.
+// targets are the failed members and the members of the Raft group that are not
+// alive. Contacts to failed members detect the end of a partition. While no
+// other server is alive, the targets also include retry_join and every other
+// known server.
 func (g *group) joinTargets() (targets []string, alone bool) {
 	alive, failed := map[string]bool{}, map[string]bool{}
 	for _, m := range g.lan.Members() {
@@ -123,27 +115,27 @@ func (g *group) joinTargets() (targets []string, alone bool) {
 		}
 	}
 	alone = !slices.Contains(slices.Collect(maps.Values(alive)), true)
-	voters, _ := g.raft.Peers() // an error means that no member of the group is a target for that reason
+	voters, _ := g.store.Peers() // on an error, no server is a target because of the group
 	for node, addr := range g.contacts.known() {
 		if !alive[node] && (alone || failed[node] || slices.Contains(voters, node)) {
 			targets = append(targets, node+"/"+addr)
 		}
 	}
 	if alone {
-		targets = append(targets, g.join()...)
+		targets = append(targets, g.retryJoin()...)
 	}
 	slices.Sort(targets)
 	return targets, alone
 }
 
-// runBootstrap forms the first Raft group once as many servers as expected are
-// alive, none of which has Raft state. Only the first of them by name writes the
-// configuration; the others wait for its messages.
+// runBootstrap forms the first Raft group once the expected number of servers is
+// alive and none of them has Raft state. Only the first of them by name writes
+// the configuration. The other servers wait for its messages.
 func (g *group) runBootstrap(ctx context.Context) error {
-	for !g.raft.HasState() {
-		changed, leader := g.lan.Changed(), g.raft.LeaderChanged()
+	for !g.store.HasState() {
+		changed, leader := g.lan.Changed(), g.store.LeaderChanged()
 		if nodes, ok := firstGroup(g.lan.Members(), g.node, g.expect); ok {
-			if err := g.raft.Bootstrap(nodes); err != nil {
+			if err := g.store.Bootstrap(nodes); err != nil {
 				return err
 			}
 			g.logger.Info("first Raft group formed", "servers", nodes)
@@ -167,7 +159,7 @@ func (g *group) runBootstrap(ctx context.Context) error {
 }
 
 // firstGroup returns the servers of the first Raft group, and whether this node
-// forms it. With expect 0 this node never forms a group.
+// forms the group. With expect 0 this node never forms a group.
 func firstGroup(members []gossip.Member, node string, expect int) (nodes []string, ok bool) {
 	switch expect {
 	case 0:

@@ -28,8 +28,8 @@ import (
 	"github.com/wanfed/wanfed/wanfed"
 )
 
-// remote forwards requests to other datacenters: reads as this server, writes on
-// behalf of the caller.
+// remote forwards requests to other datacenters. It forwards reads with the
+// identity of this server, and writes on behalf of the caller.
 type remote struct {
 	dc      string
 	book    *wanfed.SharedAddressBook
@@ -38,39 +38,43 @@ type remote struct {
 	local   *resource.Service
 }
 
-// known reports whether dc is in the address book.
-func (r *remote) known(dc string) bool {
-	_, ok := r.book.Load().Paths[dc]
-	return ok
+// checkKnown returns an error that wraps unknown if dc is not in the address
+// book.
+func (r *remote) checkKnown(dc string, unknown error) error {
+	if _, ok := r.book.Load().Paths[dc]; ok {
+		return nil
+	}
+	return fmt.Errorf("%w: datacenter %q is not known in %s; see: wanfed federation list", unknown, dc, r.dc)
 }
 
 // onBehalf returns a context for calls to another datacenter on behalf of the
-// caller of ctx. The other datacenter cannot verify the caller's certificate, so
-// this server verifies that the caller is an operator of this datacenter. The
-// other datacenter decides whether it accepts such writes: see
+// caller of ctx. The other datacenter cannot verify the caller's certificate.
+// This server therefore verifies that the caller is an operator of this
+// datacenter. The other datacenter may reject such writes: see
 // Config.AllowRemoteWritesFrom.
 func (r *remote) onBehalf(ctx context.Context) (context.Context, error) {
 	caller, err := rpc.Peer(ctx)
-	if err != nil {
-		return nil, err
-	}
 	switch {
+	case err != nil:
+		return nil, err
 	case caller.Role != tlsutil.RoleOperator:
-		return nil, fmt.Errorf("%w: %v may not write: create an operator's certificate with: wanfed tls cert create --operator --datacenter %s",
-			resource.ErrDenied, caller, r.dc)
+		return nil, resource.StatusError(fmt.Errorf("%w: %v may not write: create an operator's certificate with: "+
+			"wanfed tls cert create --operator --datacenter %s", resource.ErrDenied, caller, r.dc))
 	case caller.DC != r.dc:
-		return nil, fmt.Errorf("%w: servers of %s forward writes of operators of %s only, not of %v: "+
-			"write at a server of the datacenter itself", resource.ErrDenied, r.dc, r.dc, caller)
+		return nil, resource.StatusError(fmt.Errorf("%w: servers of %s forward writes only for operators of %s, not for %v: "+
+			"write at a server of the other datacenter", resource.ErrDenied, r.dc, r.dc, caller))
 	}
 	return metadata.AppendToOutgoingContext(ctx, api.OnBehalfKey, caller.String()), nil
 }
 
-// query forwards a request of the HTTP API to any server of dc.
-func (r *remote) query(ctx context.Context, dc string, req *pb.QueryRequest, limit time.Duration) (*pb.QueryResponse, error) {
-	if !r.known(dc) {
-		return nil, fmt.Errorf("%w: datacenter %q is not known in %s; see: wanfed federation list", httpapi.ErrNoPath, dc, r.dc)
+// Query implements httpapi.Cluster.
+func (r *remote) Query(
+	ctx context.Context, dc string, req *pb.QueryRequest, timeout time.Duration,
+) (*pb.QueryResponse, error) {
+	if err := r.checkKnown(dc, httpapi.ErrNoPath); err != nil {
+		return nil, err
 	}
-	resp, err := r.send(ctx, dc, req, time.Now().Add(limit))
+	resp, err := r.send(ctx, dc, req, time.Now().Add(timeout))
 	switch code := status.Code(err); {
 	case err == nil:
 		return resp, nil
@@ -81,7 +85,7 @@ func (r *remote) query(ctx context.Context, dc string, req *pb.QueryRequest, lim
 		return nil, ctx.Err()
 	case code == codes.DeadlineExceeded:
 		return nil, context.DeadlineExceeded
-	case code == codes.Unavailable, code == codes.Canceled: // the latter: the connection was closed
+	case code == codes.Unavailable, code == codes.Canceled: // Canceled: the connection was closed
 		return nil, fmt.Errorf("%w: %s", httpapi.ErrUnreachable, resource.ErrorText(status.Convert(err).Message()))
 	}
 	return nil, err
@@ -106,8 +110,8 @@ func (r *remote) send(ctx context.Context, dc string, req *pb.QueryRequest, dead
 
 // federationStates returns a client of the federation service of dc.
 func (r *remote) federationStates(dc string) (pb.FederationServiceClient, error) {
-	if !r.known(dc) {
-		return nil, fmt.Errorf("no path to datacenter %s: it is not in the address book", dc)
+	if err := r.checkKnown(dc, httpapi.ErrNoPath); err != nil {
+		return nil, err
 	}
 	return pb.NewFederationServiceClient(r.calls.Reader(dc)), nil
 }
@@ -118,10 +122,18 @@ func (r *remote) resources(dc string) (pb.ResourceServiceClient, error) {
 	if dc == "" || dc == r.dc {
 		return r.local.Client(), nil
 	}
-	if !r.known(dc) {
-		return nil, fmt.Errorf("%w: datacenter %q is not known in %s; see: wanfed federation list", resourcehttp.ErrNoDatacenter, dc, r.dc)
+	return r.resourcesOf(dc, r.onBehalf)
+}
+
+// resourcesOf returns a client of the resource service of another datacenter.
+// onBehalf returns the context of a write.
+func (r *remote) resourcesOf(
+	dc string, onBehalf func(context.Context) (context.Context, error),
+) (pb.ResourceServiceClient, error) {
+	if err := r.checkKnown(dc, resourcehttp.ErrNoDatacenter); err != nil {
+		return nil, err
 	}
-	return pb.NewResourceServiceClient(&splitConn{r.calls.Reader(dc), r.calls.Writer(dc), r.onBehalf}), nil
+	return pb.NewResourceServiceClient(&splitConn{r.calls.Reader(dc), r.calls.Writer(dc), onBehalf}), nil
 }
 
 // demotedGrace is the time after a demotion in which other datacenters may
@@ -129,27 +141,33 @@ func (r *remote) resources(dc string) (pb.ResourceServiceClient, error) {
 const demotedGrace = time.Minute
 
 // primaryResources returns a client of the resource service of the primary.
+// During demotedGrace, a caller of another datacenter gets an error that
+// requests a retry, because the caller may treat this datacenter as the primary.
 func (r *remote) primaryResources() (pb.ResourceServiceClient, error) {
 	primary := r.manager.PrimaryDC()
-	if primary == r.dc {
+	switch {
+	case primary == r.dc:
 		return r.local.Client(), r.manager.Writable()
+	case time.Since(r.manager.DemotedAt()) > demotedGrace:
+		return r.resourcesOf(primary, r.onBehalf)
 	}
-	client, err := r.resources(primary)
-	if err != nil || time.Since(r.manager.DemotedAt()) > demotedGrace {
-		return client, err
-	}
-	return &demotedClient{client, r.dc, primary}, nil
+	return r.resourcesOf(primary, func(ctx context.Context) (context.Context, error) {
+		if caller, err := rpc.Peer(ctx); err == nil && caller.DC != r.dc {
+			return nil, fmt.Errorf("the primary is %s, no longer %s: retry later, or see: wanfed status", primary, r.dc)
+		}
+		return r.onBehalf(ctx)
+	})
 }
 
 // writeMethods are the methods of the resource service that write, or validate a
 // write.
 var writeMethods = []string{
-	pb.ResourceService_Write_FullMethodName, pb.ResourceService_WriteStatus_FullMethodName, pb.ResourceService_Delete_FullMethodName,
-	pb.ResourceService_MutateAndValidate_FullMethodName,
+	pb.ResourceService_Write_FullMethodName, pb.ResourceService_WriteStatus_FullMethodName,
+	pb.ResourceService_Delete_FullMethodName, pb.ResourceService_MutateAndValidate_FullMethodName,
 }
 
-// splitConn sends reads over one connection, and writes over another on behalf
-// of the caller.
+// splitConn sends reads over one connection, and writes over another connection
+// on behalf of the caller.
 type splitConn struct {
 	read, write grpc.ClientConnInterface
 	onBehalf    func(context.Context) (context.Context, error)
@@ -162,52 +180,19 @@ func (c *splitConn) Invoke(ctx context.Context, method string, args, reply any, 
 	}
 	ctx, err := c.onBehalf(ctx)
 	if err != nil {
-		return resource.StatusError(err)
+		return err
 	}
 	return c.write.Invoke(ctx, method, args, reply, opts...)
 }
 
 // NewStream implements grpc.ClientConnInterface.
-func (c *splitConn) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+func (c *splitConn) NewStream(
+	ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption,
+) (grpc.ClientStream, error) {
 	return c.read.NewStream(ctx, desc, method, opts...)
 }
 
-// demotedClient forwards writes to the primary for callers of this datacenter
-// only. Callers of other datacenters still treat this datacenter as the
-// primary. Their error requests a retry instead of reporting denied access.
-type demotedClient struct {
-	pb.ResourceServiceClient
-	dc, primary string
-}
-
-func (c *demotedClient) check(ctx context.Context) error {
-	if caller, err := rpc.Peer(ctx); err == nil && caller.DC != c.dc {
-		return fmt.Errorf("%s is not the primary, %s is: retry in a moment, or see: wanfed status", c.dc, c.primary)
-	}
-	return nil
-}
-
-// Write implements pb.ResourceServiceClient.
-func (c *demotedClient) Write(ctx context.Context, req *pb.WriteRequest, opts ...grpc.CallOption) (*pb.WriteResponse, error) {
-	if err := c.check(ctx); err != nil {
-		return nil, err
-	}
-	return c.ResourceServiceClient.Write(ctx, req, opts...)
-}
-
-// Delete implements pb.ResourceServiceClient.
-func (c *demotedClient) Delete(ctx context.Context, req *pb.DeleteRequest, opts ...grpc.CallOption) (*pb.DeleteResponse, error) {
-	if err := c.check(ctx); err != nil {
-		return nil, err
-	}
-	return c.ResourceServiceClient.Delete(ctx, req, opts...)
-}
-
-// smallResponse is the size, in bytes, up to which a response needs no slot while
-// it waits to be sent.
-const smallResponse = 8 << 10
-
-// queryService serves the requests that remote forwards.
+// queryService serves the requests that servers of other datacenters forward.
 type queryService struct {
 	pb.UnimplementedServerServiceServer
 	responses *limit.PerPeer
@@ -228,7 +213,7 @@ func (s *queryService) Exchange(stream pb.ServerService_ExchangeServer) error {
 			return nil, nil, err
 		}
 		resp, err := s.query(limit.NewContext(ctx, slot), req)
-		if err != nil || len(resp.GetBody()) <= smallResponse {
+		if err != nil || len(resp.GetBody()) <= rpc.SmallResponse {
 			slot.Release()
 			return resp, nil, err
 		}

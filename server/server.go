@@ -37,13 +37,13 @@ import (
 	"github.com/wanfed/wanfed/wanfed"
 )
 
-// stopTimeout is the maximum duration of open requests after the server begins
-// to stop.
+// stopTimeout is the time for open requests to finish after the server begins to
+// stop.
 const stopTimeout = 2 * time.Second
 
-// Run runs one datacenter server until ctx ends. Then it leaves the gossip
-// pools, closes the store and returns nil. Any other end is an error: a fault
-// in cfg, a port that is in use, a component that failed.
+// Run runs one datacenter server until ctx ends. Then Run leaves the gossip
+// pools, closes the store and returns nil. It returns an error if cfg is
+// invalid, if a port is in use, or if a component fails.
 func Run(ctx context.Context, cfg Config) error {
 	cfg = cfg.withDefaults()
 	id, err := cfg.validate()
@@ -58,51 +58,54 @@ func Run(ctx context.Context, cfg Config) error {
 	return errors.Join(err, c.close())
 }
 
-// components are the parts that run starts and joins. assemble builds them in
-// the order of the fields. It gives each component the earlier components that
-// it needs.
+// components has the components of a server. assemble builds them in the order
+// of the fields. A component uses only earlier components.
 type components struct {
-	cfg     Config
-	live    atomic.Pointer[LiveSettings]
-	logger  *slog.Logger
-	addrs   Addrs
+	cfg    Config
+	live   atomic.Pointer[LiveSettings]
+	logger *slog.Logger
+	addrs  Addrs
+
 	dataDir dataDir
 
 	tlsListener, httpListener net.Listener
+	httpUsesTLS               bool
 
 	network *network
 	store   *raftstore.Store
 
 	lan, wan  *gossip.Pool
-	claims    *federation.Claims // of other datacenters' servers, in the primary
+	claims    *federation.Claims // claims of servers of other datacenters, in the primary
 	claimant  *federation.Claimant
 	conflicts *federation.PrimaryConflicts
-	tagger    *federation.GatewayTagger
+	runTags   func(ctx context.Context) error // keeps the gateway tag up to date
 	contacts  *contacts
 	group     *group
 	operator  *operator.Service // also maintains the membership of the Raft group
+	keyring   *keyring.Service
 
+	loaded      chan struct{} // closed when the store has applied all entries that were committed before the start
+	addressBook *federation.AddressBookUpdater
+	joiner      *federation.Joiner
 	settings    *status.PrimarySettings
 	manager     *replication.PrimaryManager
 	primary     *status.PrimaryView
-	leader      *leader
-	loaded      chan struct{} // closed when the store has applied everything that its datacenter had committed
-	addressBook *federation.AddressBookUpdater
-	joiner      *federation.Joiner
-	keyring     *keyring.Service
+	checks      *catalog.TTLMonitor      // runs at the leader
+	gateways    *catalog.Gateways        // used at the leader
+	antiEntropy *replication.AntiEntropy // runs at the leader
 
 	registry  *resource.Registry
 	strong    *resource.ForwardingBackend // the store, with strong reads and writes at any server
 	resources *resource.Service
-	source    *replication.Source // of replicas, in the primary
 	remote    *remote
+	source    *replication.Source // sends resources to secondaries, in the primary
 	edge      *rpc.Edge
 	http      *httpServer
 }
 
 // assemble builds all components of a valid configuration. It binds both ports
-// and opens the store, but serves nothing. assemble binds the ports first, so a
-// server that cannot bind them leaves nothing on the disk.
+// and opens the store, but does not serve requests. assemble binds the ports
+// first. A server that cannot bind them therefore writes nothing to the disk.
 func assemble(cfg Config, id *tlsutil.Identity) (_ *components, err error) {
 	c := &components{cfg: cfg, logger: cfg.Logger.With("dc", cfg.DC, "node", cfg.Node), loaded: make(chan struct{})}
 	c.live.Store(new(cfg.Live()))
@@ -121,7 +124,7 @@ func assemble(cfg Config, id *tlsutil.Identity) (_ *components, err error) {
 	return c, nil
 }
 
-// close releases everything that assemble has opened. It is idempotent.
+// close closes the listeners and the store. It is idempotent.
 func (c *components) close() error {
 	var errs []error
 	for _, ln := range []net.Listener{c.tlsListener, c.httpListener} {
@@ -155,7 +158,7 @@ func (c *components) listen(id *tlsutil.Identity) (err error) {
 		return err
 	}
 	scheme := "http"
-	if useTLS {
+	if c.httpUsesTLS = useTLS; useTLS {
 		scheme = "https"
 	}
 	c.addrs = Addrs{Server: advertise.String(), HTTP: scheme + "://" + c.httpListener.Addr().String()}
@@ -166,17 +169,19 @@ func (c *components) listen(id *tlsutil.Identity) (err error) {
 	return err
 }
 
-// listen returns a listener of addr. The argument flag is the name of the flag
-// that selects another addr.
+// listen returns a listener of addr. The errors recommend the argument flag to
+// select another address.
 func listen(addr, flag string) (net.Listener, error) {
 	ln, err := net.Listen("tcp", addr)
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
-		return nil, fmt.Errorf("port of %s is in use by another process: stop it (see: ss -ltnp), or choose another with %s", addr, flag)
+		return nil, fmt.Errorf("port of %s is in use by another process: stop the process (see: ss -ltnp), "+
+			"or choose another port with %s", addr, flag)
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
-		return nil, fmt.Errorf("%s is not an address of this machine: choose another with %s", addr, flag)
+		return nil, fmt.Errorf("%s is not an address of this machine: choose another address with %s", addr, flag)
 	case errors.Is(err, syscall.EACCES):
-		return nil, fmt.Errorf("port of %s is not allowed for this user: choose one above 1023 with %s, or give the program CAP_NET_BIND_SERVICE", addr, flag)
+		return nil, fmt.Errorf("port of %s is not allowed for this user: choose a port above 1023 with %s, "+
+			"or give the program CAP_NET_BIND_SERVICE", addr, flag)
 	case err != nil:
 		return nil, fmt.Errorf("listen on %s: %w", addr, err)
 	}
@@ -231,11 +236,13 @@ func (c *components) buildGossip(*tlsutil.Identity) error {
 	wan.Kind, wan.Name = wanfed.PoolWAN, federation.WANName(c.cfg.Node, c.cfg.DC)
 	wan.Transport = c.network.tunnel.Transport(wanfed.PoolWAN)
 	wan.Tags = c.memberTags()
-	wan.Admit, wan.GroupOf = federation.Admit(c.cfg.DC, c.cfg.PrimaryDC, c.stateGroup, c.conflicts.Record), federation.DatacenterOf
+	wan.Admit = federation.Admit(c.cfg.DC, c.cfg.PrimaryDC, c.stateGroup, c.conflicts.Record)
+	wan.GroupOf = federation.DatacenterOf
 	c.claims = &federation.Claims{}
 	c.claimant, err = federation.NewClaimant(federation.ClaimantConfig{
 		DC: c.cfg.DC, Node: c.cfg.Node, Primary: func() string { return c.manager.PrimaryDC() }, Backend: c.store,
-		Instance: c.dataDir.instance, PreviousInstance: c.dataDir.previousInstance, Address: c.network.advertise.String(),
+		Instance: c.dataDir.instance, PreviousInstance: c.dataDir.previousInstance,
+		Address: c.network.advertise.String(),
 		Client: func(dc string) pb.FederationServiceClient {
 			return pb.NewFederationServiceClient(c.network.calls.Reader(dc))
 		},
@@ -250,18 +257,21 @@ func (c *components) buildGossip(*tlsutil.Identity) error {
 		return err
 	}
 
-	c.tagger, err = federation.NewGatewayTagger(federation.GatewayTaggerConfig{Backend: c.store, WAN: c.wan, Tags: wan.Tags, Logger: c.logger})
+	tagger, err := federation.NewGatewayTagger(federation.GatewayTaggerConfig{
+		Backend: c.store, WAN: c.wan, Tags: wan.Tags, Logger: c.logger,
+	})
 	if err != nil {
 		return err
 	}
+	c.runTags = tagger.Run
 	c.contacts = &contacts{
 		node: c.cfg.Node, dc: c.cfg.DC, path: filepath.Join(c.cfg.DataDir, "servers.json"),
 		lan: c.lan, wan: c.wan, peers: c.store.Peers, logger: c.logger,
 	}
 	c.contacts.load()
 	c.group = &group{
-		node: c.cfg.Node, expect: c.cfg.BootstrapExpect, join: c.retryJoin, tags: lan.Tags,
-		raft: c.store, lan: c.lan, contacts: c.contacts, logger: c.logger,
+		node: c.cfg.Node, expect: c.cfg.BootstrapExpect, retryJoin: c.retryJoin, tags: lan.Tags,
+		store: c.store, lan: c.lan, contacts: c.contacts, logger: c.logger,
 	}
 	c.operator = operator.New(operator.Config{
 		DC: c.cfg.DC, Node: c.cfg.Node, Store: c.store, LAN: c.lan,
@@ -276,17 +286,18 @@ func (c *components) buildGossip(*tlsutil.Identity) error {
 	return nil
 }
 
-// disconnect closes the connections to a datacenter whose name another Raft group
-// has taken. It does so again later, because the local gateways may route to the
-// earlier datacenter until they have received the new routes.
+// disconnect closes the connections to datacenter dc, whose name now belongs to
+// another Raft group. It closes them again after routesUpdated, because the local
+// gateways may route to the previous datacenter until they receive the new
+// routes.
 func (c *components) disconnect(dc string) {
 	const routesUpdated = 2 * time.Second
 	c.network.calls.Disconnect(dc)
 	time.AfterFunc(routesUpdated, func() { c.network.calls.Disconnect(dc) })
 }
 
-// stateGroup returns the id of the Raft group in the federation state of a
-// datacenter, or "" if it is not known. It does not block.
+// stateGroup returns the id of the Raft group in the federation state of
+// datacenter dc, or "" if the id is not known. It does not block.
 func (c *components) stateGroup(dc string) string {
 	state, _, err := federation.ReadState(context.Background(), c.store, dc)
 	if err != nil {
@@ -297,8 +308,8 @@ func (c *components) stateGroup(dc string) string {
 
 func (c *components) retryJoin() []string { return c.live.Load().RetryJoin }
 
-// memberTags returns the tags of this server in both pools. Tags that Consul's
-// servers read have values that these servers accept.
+// memberTags returns the tags of this server in both pools. The tags in quotes
+// are for Consul's servers.
 func (c *components) memberTags() map[string]string {
 	return map[string]string{
 		federation.TagRole: federation.RoleValue, federation.TagDC: c.cfg.DC, federation.TagNodeID: c.dataDir.nodeID,
@@ -334,7 +345,14 @@ func (c *components) buildFederation(*tlsutil.Identity) (err error) {
 		return err
 	}
 	c.primary = status.NewPrimaryView(c.cfg.DC, c.settings, c.manager, c.conflicts, c.logger)
-	c.leader, err = newLeader(c.cfg.DC, c.store, c.claimant, c.operator, c.manager, c.primary, c.network, c.logger)
+	if c.checks, err = catalog.NewTTLMonitor(c.store, c.logger); err != nil {
+		return err
+	}
+	c.gateways = catalog.NewGateways(c.cfg.DC, c.checks)
+	c.antiEntropy, err = replication.NewAntiEntropy(replication.AntiEntropyConfig{
+		DC: c.cfg.DC, Backend: c.store, Enabled: c.claimant.Enabled, PathsChanged: book.Changed, Apply: c.applyState,
+		Logger: c.logger,
+	})
 	return err
 }
 
@@ -369,29 +387,30 @@ func (c *components) buildResources(*tlsutil.Identity) (err error) {
 func (c *components) buildEdge(*tlsutil.Identity) error {
 	manager := c.manager
 	states, err := federation.NewService(federation.ServiceConfig{
-		Backend: manager.Fenced(c.store), DC: c.cfg.DC, PrimaryDC: c.cfg.PrimaryDC, Writable: manager.Writable, Peer: rpc.Peer, Claims: c.claims, Logger: c.logger,
-		Alive: func(dc string) bool { return aliveIn(c.wan, dc) }, Connect: c.remote.federationStates,
+		Backend: manager.Fenced(c.store), DC: c.cfg.DC, PrimaryDC: c.cfg.PrimaryDC, Writable: manager.Writable,
+		Peer: rpc.Peer, Claims: c.claims, Alive: c.anyServerAlive, Connect: c.remote.federationStates, Logger: c.logger,
 	})
 	if err != nil {
 		return err
 	}
 	c.edge = rpc.New(rpc.Config{
 		DC: c.cfg.DC, Node: c.cfg.Node, Domain: c.cfg.Domain, Leader: c.store, WriteError: c.store.WriteError,
-		Connect: c.network.calls.Server, AllowRemoteWritesFrom: func() []string { return c.live.Load().AllowRemoteWritesFrom }, Logger: c.logger,
+		Connect: c.network.calls.Server, Logger: c.logger,
+		AllowRemoteWritesFrom: func() []string { return c.live.Load().AllowRemoteWritesFrom },
 	})
 	pb.RegisterFederationServiceServer(c.edge, states)
 	resource.RegisterService(c.edge, c.resources)
 	pb.RegisterStoreServiceServer(c.edge, resource.NewStoreService(c.store))
 	pb.RegisterReplicationServiceServer(c.edge, c.source)
 	pb.RegisterKeyringServiceServer(c.edge, c.keyring)
-	pb.RegisterGatewayServiceServer(c.edge, &gatewayService{gateways: c.leader.gateways, book: c.addressBook})
-	pb.RegisterCheckServiceServer(c.edge, &checkService{resources: c.resources, monitor: c.leader.checks})
+	pb.RegisterGatewayServiceServer(c.edge, &gatewayService{gateways: c.gateways, book: c.addressBook})
+	pb.RegisterCheckServiceServer(c.edge, &checkService{resources: c.resources, monitor: c.checks})
 	pb.RegisterOperatorServiceServer(c.edge, c.operator)
 	pb.RegisterServerServiceServer(c.edge, &queryService{responses: c.edge.Responses(), query: c.query})
 	return c.edge.RegisterIntrospection()
 }
 
-// query serves a request of another datacenter like the HTTP API.
+// query serves a request that a server of another datacenter has forwarded.
 func (c *components) query(ctx context.Context, req *pb.QueryRequest) (*pb.QueryResponse, error) {
 	resp, err := httpapi.Serve(ctx, c.http.server.Handler, req)
 	if err != nil {
@@ -400,42 +419,11 @@ func (c *components) query(ctx context.Context, req *pb.QueryRequest) (*pb.Query
 	return resp, nil
 }
 
-func (c *components) buildHTTP(id *tlsutil.Identity) (err error) {
-	view := status.Config{
-		DC: c.cfg.DC, Node: c.cfg.Node, MeshGatewayMode: c.cfg.MeshGatewayMode, BootstrapExpect: c.cfg.BootstrapExpect,
-		Book: c.network.book, Dialer: c.network.dialer, Tunnel: c.network.tunnel, Mux: c.network.mux, Edge: c.edge,
-		Store: c.store, LAN: c.lan, WAN: c.wan, Keyring: c.keyring, AddressBook: c.addressBook, Joiner: c.joiner, Claims: c.claims, Claimant: c.claimant,
-		Primary: c.primary, AntiEntropy: c.leader.antiEntropy, Source: c.source,
-	}
-	checks := &checkReporter{dc: c.cfg.DC, node: c.cfg.Node, store: c.store, monitor: c.leader.checks, calls: c.network.calls}
-	c.http, err = newHTTPServer(httpConfig{
-		dc: c.cfg.DC, domain: c.cfg.Domain, useTLS: c.cfg.httpUsesTLS(), identity: id, logger: c.logger, registry: c.registry, remote: c.remote,
-		api: httpapi.Config{
-			DC: c.cfg.DC, Node: c.cfg.Node, Address: c.network.advertise.Addr().String(), Logger: c.logger,
-			Cluster:   &cluster{status.NewReporter(view), c.remote},
-			Resources: c.resources, Backend: c.strong, Report: checks.report,
-		},
-		view: view,
-	})
-	return err
-}
-
-// cluster implements httpapi.Cluster.
-type cluster struct {
-	*status.Reporter
-	remote *remote
-}
-
-// Query implements httpapi.Cluster.
-func (c *cluster) Query(ctx context.Context, dc string, req *pb.QueryRequest, limit time.Duration) (*pb.QueryResponse, error) {
-	return c.remote.query(ctx, dc, req, limit)
-}
-
-// aliveIn reports whether any server of dc is alive.
-func aliveIn(wan *gossip.Pool, dc string) bool {
-	return slices.ContainsFunc(wan.Members(), func(m gossip.Member) bool {
-		_, of, err := federation.SplitWANName(m.Name)
-		return err == nil && of == dc && m.Alive()
+// anyServerAlive reports whether any server of dc is alive in the WAN pool.
+func (c *components) anyServerAlive(dc string) bool {
+	return slices.ContainsFunc(c.wan.Members(), func(m gossip.Member) bool {
+		_, memberDC, err := federation.SplitWANName(m.Name)
+		return err == nil && memberDC == dc && m.Alive()
 	})
 }
 
@@ -453,13 +441,14 @@ func (c *components) run(ctx context.Context) error {
 	defer context.AfterFunc(lctx, stopUpper)() // the network failed
 	upper, uctx := errgroup.WithContext(uctx)
 	for _, run := range []func(context.Context) error{
-		c.lan.Run, c.wan.Run, c.addressBook.Run, c.network.prober.Run, c.joiner.Run, c.tagger.Run, c.keyring.Run,
-		c.claimant.Run, c.contacts.Run, c.group.runJoin, c.group.runBootstrap, c.watchStore, c.awaitLoaded, c.source.Run, c.applyUpdates,
+		c.lan.Run, c.wan.Run, c.addressBook.Run, c.network.prober.Run, c.joiner.Run, c.runTags, c.keyring.Run,
+		c.claimant.Run, c.contacts.run, c.group.runJoin, c.group.runBootstrap, c.watchStore, c.awaitLoaded, c.source.Run,
+		c.applyUpdates,
 	} {
 		upper.Go(func() error { return run(uctx) })
 	}
 	upper.Go(func() error { return c.joiner.RunResync(uctx, c.cfg.PrimaryDC, c.network.calls.Reachability) })
-	upper.Go(func() error { return c.store.RunWhileLeader(uctx, c.leader.run) })
+	upper.Go(func() error { return c.store.RunWhileLeader(uctx, c.lead) })
 	upper.Go(func() error { return c.edge.Serve(uctx, grpcListeners...) })
 	upper.Go(func() error { return c.http.run(uctx, c.httpListener) })
 
@@ -493,8 +482,8 @@ func (c *components) applyUpdates(ctx context.Context) error {
 	}
 }
 
-// transferLeadership makes another server the leader, if there is one, so that
-// the others need not wait for an election timeout.
+// transferLeadership makes another server the leader, if there is another
+// server. The other servers then need not wait for an election timeout.
 func (c *components) transferLeadership() {
 	peers, err := c.store.Peers()
 	if err != nil || len(peers) < 2 || !c.store.IsLeader() {
@@ -535,64 +524,36 @@ func (c *components) awaitLoaded(ctx context.Context) error {
 	return nil
 }
 
-// leader is the work of the server that leads its datacenter.
-type leader struct {
-	store       *raftstore.Store
-	operator    *operator.Service
-	manager     *replication.PrimaryManager
-	primary     *status.PrimaryView
-	gateways    *catalog.Gateways
-	checks      *catalog.TTLMonitor
-	antiEntropy *replication.AntiEntropy
-	logger      *slog.Logger
-}
-
-func newLeader(
-	dc string, store *raftstore.Store, claimant *federation.Claimant, op *operator.Service, manager *replication.PrimaryManager, primary *status.PrimaryView, n *network, logger *slog.Logger,
-) (*leader, error) {
-	l := &leader{store: store, operator: op, manager: manager, primary: primary, logger: logger}
-	var err error
-	if l.checks, err = catalog.NewTTLMonitor(store, logger); err != nil {
-		return nil, err
-	}
-	l.gateways = catalog.NewGateways(dc, l.checks)
-	l.antiEntropy, err = replication.NewAntiEntropy(replication.AntiEntropyConfig{
-		DC: dc, Backend: store, Enabled: claimant.Enabled, PathsChanged: n.book.Changed, Logger: logger,
-		Apply: func(ctx context.Context, s *pb.FederationState) error { return l.applyState(ctx, dc, n, s) },
-	})
-	return l, err
-}
-
 // applyState writes the federation state of this datacenter in the primary.
-func (l *leader) applyState(ctx context.Context, dc string, n *network, s *pb.FederationState) error {
-	manager := l.manager
-	primary := manager.PrimaryDC()
-	if primary == dc {
-		if err := manager.Writable(); err != nil {
+func (c *components) applyState(ctx context.Context, s *pb.FederationState) error {
+	primary := c.manager.PrimaryDC()
+	if primary == c.cfg.DC {
+		if err := c.manager.Writable(); err != nil {
 			return err
 		}
-		_, _, err := federation.Upsert(ctx, manager.Fenced(l.store), s)
+		_, _, err := federation.Upsert(ctx, c.manager.Fenced(c.store), s)
 		return err
 	}
-	_, err := pb.NewFederationServiceClient(n.calls.Reader(primary)).Apply(ctx, &pb.ApplyFederationStateRequest{
+	_, err := pb.NewFederationServiceClient(c.network.calls.Reader(primary)).Apply(ctx, &pb.ApplyFederationStateRequest{
 		Op: pb.ApplyFederationStateRequest_OP_UPSERT, State: s,
 	}, grpc.WaitForReady(true))
 	return err
 }
 
-// run does the work until ctx ends: leadership was lost, or the server stops.
-func (l *leader) run(ctx context.Context) error {
-	l.logger.Info("leading the datacenter")
+// lead does the work of the leader until ctx ends, because leadership was lost
+// or the server stops.
+func (c *components) lead(ctx context.Context) error {
+	c.logger.Info("leadership acquired")
 	g, gctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return federation.KeepGroupID(gctx, l.store, l.logger) })
-	g.Go(func() error { return l.checks.Run(gctx) })
-	g.Go(func() error { return l.antiEntropy.Run(gctx) })
-	g.Go(func() error { return l.operator.RunMembership(gctx) })
-	g.Go(func() error { return resource.Reap(gctx, l.store, l.logger) })
-	g.Go(func() error { return l.manager.RunLeader(gctx) })
-	g.Go(func() error { return l.primary.WatchOthers(gctx) })
+	for _, run := range []func(context.Context) error{
+		c.checks.Run, c.antiEntropy.Run, c.operator.RunMembership, c.manager.RunLeader, c.primary.WatchOthers,
+		func(ctx context.Context) error { return federation.KeepGroupID(ctx, c.store, c.logger) },
+		func(ctx context.Context) error { return resource.Reap(ctx, c.store, c.logger) },
+	} {
+		g.Go(func() error { return run(gctx) })
+	}
 	err := g.Wait()
-	l.logger.Info("no longer leading the datacenter")
+	c.logger.Info("leadership lost")
 	if ctx.Err() != nil {
 		return nil // components fail when leadership is lost
 	}

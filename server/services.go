@@ -4,7 +4,6 @@ package server
 
 import (
 	"context"
-	"errors"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -22,8 +21,8 @@ import (
 	"github.com/wanfed/wanfed/server/rpc"
 )
 
-// gatewayService serves the gateways of this datacenter. The name of a gateway
-// is the name in its certificate.
+// gatewayService serves the gateways of this datacenter. The certificate of a
+// gateway has its name.
 type gatewayService struct {
 	pb.UnimplementedGatewayServiceServer
 	gateways *catalog.Gateways
@@ -36,9 +35,14 @@ func (s *gatewayService) Register(ctx context.Context, req *pb.RegisterGatewayRe
 	if err != nil {
 		return nil, err
 	}
-	err = s.gateways.Register(ctx, catalog.GatewayRegistration{Node: gateway.Node, LAN: req.Lan, WAN: req.Wan, Meta: req.Meta})
+	err = resource.StatusError(s.gateways.Register(ctx, catalog.GatewayRegistration{
+		Node: gateway.Node, LAN: req.Lan, WAN: req.Wan, Meta: req.Meta,
+	}))
+	if status.Code(err) == codes.Internal { // not an error of the store: the registration is invalid
+		err = status.Error(codes.InvalidArgument, status.Convert(err).Message())
+	}
 	if err != nil {
-		return nil, storeStatus(err, codes.InvalidArgument)
+		return nil, err
 	}
 	return &pb.RegisterGatewayResponse{
 		Interval: durationpb.New(catalog.HeartbeatInterval), Ttl: durationpb.New(catalog.HeartbeatTTL),
@@ -46,13 +50,15 @@ func (s *gatewayService) Register(ctx context.Context, req *pb.RegisterGatewayRe
 }
 
 // Deregister implements pb.GatewayServiceServer.
-func (s *gatewayService) Deregister(ctx context.Context, _ *pb.DeregisterGatewayRequest) (*pb.DeregisterGatewayResponse, error) {
+func (s *gatewayService) Deregister(
+	ctx context.Context, _ *pb.DeregisterGatewayRequest,
+) (*pb.DeregisterGatewayResponse, error) {
 	gateway, err := rpc.Peer(ctx)
 	if err != nil {
 		return nil, err
 	}
 	if err := s.gateways.Deregister(ctx, gateway.Node); err != nil {
-		return nil, storeStatus(err, codes.Internal)
+		return nil, resource.StatusError(err)
 	}
 	return &pb.DeregisterGatewayResponse{}, nil
 }
@@ -74,22 +80,8 @@ func (s *gatewayService) Watch(_ *pb.WatchGatewayRequest, stream grpc.ServerStre
 	}
 }
 
-// storeStatus converts an error to a status. Errors that do not come from the
-// store get code.
-func storeStatus(err error, code codes.Code) error {
-	for _, known := range []error{
-		resource.ErrNotLeader, resource.ErrReadOnly, resource.ErrUnknownOutcome, resource.ErrConflict, resource.ErrClosed,
-		context.Canceled, context.DeadlineExceeded,
-	} {
-		if errors.Is(err, known) {
-			return resource.StatusError(err)
-		}
-	}
-	return status.Error(code, err.Error())
-}
-
-// checkService receives check results from followers and operators. The leader
-// serves it.
+// checkService receives check results from followers and operators. It runs at
+// the leader.
 type checkService struct {
 	pb.UnimplementedCheckServiceServer
 	resources *resource.Service
@@ -112,10 +104,10 @@ func (s *checkService) Report(ctx context.Context, req *pb.CheckReportRequest) (
 
 // checkReporter sends check results to the monitor of the leader.
 type checkReporter struct {
-	dc, node string
-	store    *raftstore.Store
-	monitor  *catalog.TTLMonitor
-	calls    *dcrpc.Client
+	node    string
+	store   *raftstore.Store
+	monitor *catalog.TTLMonitor
+	calls   *dcrpc.Client
 }
 
 func (r *checkReporter) report(ctx context.Context, u catalog.CheckUpdate) error {

@@ -20,13 +20,12 @@ import (
 	"github.com/wanfed/wanfed/wanfed"
 )
 
-// CheckSettings returns all faults of cfg itself, joined, or nil. It reads no
-// file.
+// CheckSettings returns all faults of cfg, joined, or nil. It reads no file.
 func CheckSettings(cfg Config) error { return errors.Join(cfg.withDefaults().check()...) }
 
 // CheckFiles returns all faults of the files and directories that cfg names,
 // joined, or nil. It does not report missing settings, because CheckSettings
-// reports them. It changes nothing.
+// reports them. It does not change any file.
 func CheckFiles(cfg Config) error {
 	_, err := cfg.withDefaults().checkFiles()
 	return err
@@ -74,7 +73,7 @@ func (c Config) check() (errs []error) {
 			fault("%s: %w", f.name, err)
 		}
 	}
-	if err := tlsutil.CheckLabel(c.PrimaryDC); err != nil && c.PrimaryDC != c.DC { // equal values are reported as one fault
+	if err := tlsutil.CheckLabel(c.PrimaryDC); err != nil && c.PrimaryDC != c.DC { // otherwise reported as a fault of dc
 		fault("primary_datacenter: %w", err)
 	}
 	if err := tlsutil.CheckDomain(c.Domain); err != nil {
@@ -94,15 +93,16 @@ func (c Config) check() (errs []error) {
 	case 0, 1: // withDefaults leaves 0 only with retry_join
 	case 3, 5:
 		if len(c.RetryJoin) == 0 {
-			fault("bootstrap_expect is %d but retry_join is empty: name the other servers, for example --retry-join 10.0.0.2:8300", c.BootstrapExpect)
+			fault("bootstrap_expect is %d but retry_join is empty: name the other servers, for example --retry-join 10.0.0.2:8300",
+				c.BootstrapExpect)
 		}
 	default:
 		fault("bootstrap_expect is %d: must be 1, 3 or 5", c.BootstrapExpect)
 	}
 	switch {
 	case c.DeadServerAfter < MinDeadServerAfter:
-		fault("dead_server_after is %v: must be %v or more, since a server that was removed and returned has no vote for %v: "+
-			"a shorter outage would cost more than it lasts", c.DeadServerAfter, MinDeadServerAfter, operator.StableTime)
+		fault("dead_server_after is %v: must be %v or more, because a removed server that returns has no vote for %v",
+			c.DeadServerAfter, MinDeadServerAfter, operator.StableTime)
 	case c.DeadServerAfter > MaxDeadServerAfter:
 		fault("dead_server_after is %v: must be %v (a year) or less", c.DeadServerAfter, MaxDeadServerAfter)
 	}
@@ -114,7 +114,8 @@ func (c Config) checkFederation() (errs []error) {
 	switch {
 	case c.DC == "": // reported by check
 	case c.primaryByDefault && len(c.PrimaryGateways) > 0: // usually a secondary without primary_datacenter
-		fault("primary_gateways is set, but %s is the primary itself: remove it, or set primary_datacenter: to another datacenter, or to %s", c.DC, c.DC)
+		fault("primary_gateways is set, but %s is the primary itself: remove primary_gateways, "+
+			"or set primary_datacenter to another datacenter or to %s", c.DC, c.DC)
 	case c.DC != c.PrimaryDC && len(c.PrimaryGateways) == 0:
 		fault("primary_gateways is missing: %s is a secondary of %s and needs at least one WAN address of a gateway there, "+
 			"for example --primary-gateway gw.%s.example.com:8443", c.DC, c.PrimaryDC, c.PrimaryDC)
@@ -129,7 +130,7 @@ func (c Config) checkFederation() (errs []error) {
 	}
 	for _, dc := range c.AllowRemoteWritesFrom {
 		if err := tlsutil.CheckLabel(dc); err != nil && dc != rpc.AnyDatacenter {
-			fault("allow_remote_writes_from: %w; name datacenters, or write %q for every one", err, rpc.AnyDatacenter)
+			fault("allow_remote_writes_from: %w; name datacenters, or write %q for all datacenters", err, rpc.AnyDatacenter)
 		}
 	}
 	for _, addr := range c.RetryJoin {
@@ -168,22 +169,24 @@ func (c Config) checkAddresses() (errs []error) {
 	return append(errs, c.checkProxyFrom())
 }
 
-// checkProxyFrom rejects networks that contain servers of this datacenter.
-// These servers dial each other and send no PROXY header.
+// checkProxyFrom rejects networks that contain servers of this datacenter,
+// because connections between servers have no PROXY header.
 func (c Config) checkProxyFrom() error {
-	known := []struct{ setting, host string }{{"bind", c.Bind}, {"advertise", c.Advertise}}
+	type setting struct{ name, host string }
+	servers := []setting{{"bind", c.Bind}, {"advertise", c.Advertise}}
 	for _, addr := range c.RetryJoin {
 		if host, _, err := net.SplitHostPort(addr); err == nil {
-			known = append(known, struct{ setting, host string }{"retry_join", host})
+			servers = append(servers, setting{"retry_join", host})
 		}
 	}
 	for _, p := range c.ProxyFrom {
 		if !p.IsValid() {
 			return errors.New("proxy_protocol has an entry that is not a network")
 		}
-		for _, k := range known {
-			if ip, err := netip.ParseAddr(k.host); err == nil && !ip.IsUnspecified() && p.Contains(ip.Unmap()) {
-				return fmt.Errorf("proxy_protocol %s has %s, a server's address (%s): servers send no PROXY header; name the gateways alone", p, ip, k.setting)
+		for _, s := range servers {
+			if ip, err := netip.ParseAddr(s.host); err == nil && !ip.IsUnspecified() && p.Contains(ip.Unmap()) {
+				return fmt.Errorf("proxy_protocol %s contains %s, the address of a server (%s): servers send no PROXY header; "+
+					"name only the gateways", p, ip, s.name)
 			}
 		}
 	}
@@ -215,15 +218,10 @@ func parseHTTPAddr(s string) (addr string, useTLS bool, err error) {
 		return "", false, fmt.Errorf("http_addr %q: scheme is neither http nor https", s)
 	}
 	if ip, err := netip.ParseAddr(host); host != "localhost" && (err != nil || !ip.IsLoopback()) {
-		return "", false, fmt.Errorf("http_addr %q is not a loopback address: HTTP there needs TLS and client certificates; write https://%s", s, addr)
+		return "", false, fmt.Errorf("http_addr %q is not a loopback address: other addresses need TLS and client certificates; "+
+			"write https://%s", s, addr)
 	}
 	return addr, false, nil
-}
-
-// httpUsesTLS reports whether the HTTP API of a valid Config uses TLS.
-func (c Config) httpUsesTLS() bool {
-	_, useTLS, _ := parseHTTPAddr(c.HTTPAddr)
-	return useTLS
 }
 
 // advertiseAddr returns the address that other servers dial. The argument
@@ -259,7 +257,7 @@ func (c Config) advertiseIP() (netip.Addr, error) {
 		}
 	}
 	if !global.IsValid() {
-		return global, errors.New("this machine has no address that other servers could dial: set --advertise")
+		return global, errors.New("this machine has no address that other servers can dial: set --advertise")
 	}
 	return global, nil
 }

@@ -191,7 +191,7 @@ func attempts(dc1, dc2 *site) (all []attempt) {
 
 	// Only the servers of a datacenter, and operators, may write its federation
 	// state.
-	add(dc1, denied, "may not write the federation state of dc2: a server writes that of its own datacenter only", "upsert dc2",
+	add(dc1, denied, "may not write the federation state of dc2: a server may write only the state of its own datacenter", "upsert dc2",
 		apply(upsert, "dc2"), "server/dc3/srv1", "server/dc1/srv1")
 	add(dc1, denied, "may not call /wanfed.v1.FederationService/Apply: its certificate's role is", "upsert dc2", apply(upsert, "dc2"), ofOthers...)
 	add(dc1, denied, "may not call", "delete dc2", apply(del, "dc2"), ofOthers...)
@@ -265,7 +265,7 @@ func attempts(dc1, dc2 *site) (all []attempt) {
 		name += " a federation state in a secondary"
 		add(dc2, denied, "server/dc2/srv1 may not write: create an operator's certificate", name, call, "server/dc2/srv1")
 		add(dc2, denied, "dc1 does not accept writes through servers of dc2", name, call, "cli/dc2/cli")
-		add(dc2, denied, "servers of dc2 forward writes of operators of dc2 only", name, call, "cli/dc1/cli")
+		add(dc2, denied, "servers of dc2 forward writes only for operators of dc2", name, call, "cli/dc1/cli")
 	}
 	add(dc2, denied, "may not call", "write a federation state in a secondary", writeRecord(stateType, "dc2", state), "server/dc1/srv1", "gateway/dc2/gw1", "client/dc2/client")
 	node := &pb.Node{Node: "n1", Address: "192.0.2.1", Datacenter: "dc1"}

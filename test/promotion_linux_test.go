@@ -128,7 +128,7 @@ func (f promotion) returnOldPrimary() map[string]*pb.Resource {
 		}
 		return err
 	})
-	logOf(lab.One(dc1).Process).await(t, `level=ERROR msg="two primaries: .* dc=dc2\b`)
+	logOf(lab.One(dc1).Process).await(t, `level=ERROR msg="two primaries: .* other_primary=dc2\b`)
 	f.mustWrite(dc1, f.doc("d2", 200)) // what is written there is lost
 	f.mustWrite(dc2, f.doc("d3", 300))
 	f.same("two primaries", dc2, dc3)

@@ -243,7 +243,7 @@ func TestPort_Privileged(t *testing.T) {
 	server := slices.Concat([]string{"server", "--node", "srv1", "--bind", "127.0.0.1", "--port", "1"},
 		common, c.certFlags("srv1"))
 	executeWithout(t, "-net_bind_service", server...).checkError(t, 1,
-		`port of 127\.0\.0\.1:1 is not allowed for this user: choose one above 1023 with --port or --bind, or .*`)
+		`port of 127\.0\.0\.1:1 is not allowed for this user: choose a port above 1023 with --port or --bind, or .*`)
 	gateway := slices.Concat([]string{"gateway", "--node", "gw1", "--server", "127.0.0.1:1",
 		"--lan", "127.0.0.1:0", "--wan", "127.0.0.1:1"}, common, c.certFlags("gw1"))
 	executeWithout(t, "-net_bind_service", gateway...).checkError(t, 1,

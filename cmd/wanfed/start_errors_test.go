@@ -99,16 +99,16 @@ func TestServer_StartErrors(t *testing.T) {
 		{name: "data dir below a file", args: []string{"--data-dir", filepath.Join(c.path("text"), "data")}, code: 1,
 			want: `create data_dir: mkdir \S+/text: not a directory; choose a --data-dir that this user may write`},
 		{name: "server port taken", args: []string{"--port", port}, code: 1,
-			want: `port of 127\.0\.0\.1:` + port + ` is in use by another process: stop it \(see: ss -ltnp\), ` +
-				`or choose another with --port or --bind`},
+			want: `port of 127\.0\.0\.1:` + port + ` is in use by another process: stop the process \(see: ss -ltnp\), ` +
+				`or choose another port with --port or --bind`},
 		{name: "HTTP port taken", args: []string{"--http-addr", addr}, code: 1,
-			want: `port of ` + addr + ` is in use by another process: stop it \(see: ss -ltnp\), or choose ` +
-				`another with --http-addr`},
+			want: `port of ` + addr + ` is in use by another process: stop the process \(see: ss -ltnp\), or choose ` +
+				`another port with --http-addr`},
 		{name: "HTTP on the server port", args: []string{"--port", "18300", "--http-addr", "127.0.0.1:18300"}, code: 2,
 			want: `http_addr "127\.0\.0\.1:18300" overlaps with bind and port, 127\.0\.0\.1:18300: each needs ` +
 				`its own address or port`},
 		{name: "HTTP beyond loopback", args: []string{"--http-addr", "0.0.0.0:0"}, code: 2,
-			want: `http_addr "0\.0\.0\.0:0" is not a loopback address: HTTP there needs TLS and client ` +
+			want: `http_addr "0\.0\.0\.0:0" is not a loopback address: other addresses need TLS and client ` +
 				`certificates; write https://0\.0\.0\.0:0`},
 		{name: "HTTP beyond loopback, IPv6", args: []string{"--http-addr", "http://[::]:0"}, code: 2,
 			want: `http_addr "http://\[::\]:0" is not a loopback address: .*`},
@@ -120,8 +120,8 @@ func TestServer_StartErrors(t *testing.T) {
 			want: `http_addr "127\.0\.0\.1" has no port`},
 
 		{name: "primary gateways in the primary", args: []string{"--primary-gateway", "gw:8443"}, code: 2,
-			want: `primary_gateways is set, but dc1 is the primary itself: remove it, or set ` +
-				`primary_datacenter: to another datacenter, or to dc1`},
+			want: `primary_gateways is set, but dc1 is the primary itself: remove primary_gateways, ` +
+				`or set primary_datacenter to another datacenter or to dc1`},
 		{name: "secondary without primary gateways", args: []string{"--primary-datacenter", "dc9"}, code: 2,
 			want: `primary_gateways is missing: dc1 is a secondary of dc9 and needs at least one WAN address of ` +
 				`a gateway there, for example --primary-gateway gw\.dc9\.example\.com:8443`},
@@ -142,7 +142,7 @@ func TestServer_StartErrors(t *testing.T) {
 		{name: "bind is not an IP address", args: []string{"--bind", "eth0"}, code: 2,
 			want: `bind "eth0" is not an IP address`},
 		{name: "bind to another machine's address", args: []string{"--bind", "192.0.2.1"}, code: 1,
-			want: `192\.0\.2\.1:0 is not an address of this machine: choose another with --port or --bind`},
+			want: `192\.0\.2\.1:0 is not an address of this machine: choose another address with --port or --bind`},
 		{name: "advertise the unspecified address", args: []string{"--advertise", "0.0.0.0"}, code: 2,
 			want: `advertise "0\.0\.0\.0" is unspecified: .*`},
 		{name: "advertise a name", args: []string{"--advertise", "host"}, code: 2,

@@ -26,9 +26,8 @@ import (
 const (
 	// serverTimeout bounds an exchange with one server of this datacenter.
 	serverTimeout = 3 * time.Second
-	// datacenterTimeout bounds an exchange with another datacenter. It is
-	// longer than serverTimeout, because that datacenter exchanges keyrings
-	// with its own servers first.
+	// datacenterTimeout bounds an exchange with another datacenter. That
+	// datacenter may exchange keyrings with its own servers first.
 	datacenterTimeout = 5 * time.Second
 	// unknownNode stands for the servers of a datacenter without known servers.
 	unknownNode = "*"
@@ -44,14 +43,14 @@ func (s *Service) collect(ctx context.Context) []*pb.ServerKeyring {
 	var wg sync.WaitGroup
 	for dc, members := range s.knownServers() {
 		wg.Go(func() {
-			got, err := s.collectFrom(ctx, dc)
+			reported, err := s.collectFrom(ctx, dc)
 			if err == nil {
-				err = errors.New("its datacenter answered, but does not know it")
+				err = errors.New("its datacenter responded, but does not know this server")
 			}
-			got = complete(dc, got, members, err)
+			reported = complete(dc, reported, members, err)
 			mu.Lock()
 			defer mu.Unlock()
-			out = append(out, got...)
+			out = append(out, reported...)
 		})
 	}
 	wg.Wait()
@@ -65,13 +64,11 @@ func (s *Service) collectFrom(ctx context.Context, dc string) ([]*pb.ServerKeyri
 	if dc == s.DC {
 		return s.collectLocal(ctx, nil), nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, datacenterTimeout)
-	defer cancel()
-	return s.exchange(ctx, s.Calls.Reader(dc), &pb.ExchangeKeyringRequest{Datacenter: true})
+	return s.exchangeWithDatacenter(ctx, dc, &pb.ExchangeKeyringRequest{Datacenter: true})
 }
 
-// knownServers returns the servers of every known datacenter, with their status
-// in the gossip pools.
+// knownServers returns the servers by datacenter and node, with their status in
+// the gossip pools.
 func (s *Service) knownServers() map[string]map[string]string {
 	out := map[string]map[string]string{s.DC: {s.Node: gossip.StatusAlive.String()}}
 	for dc := range s.Book.Load().Paths {
@@ -96,34 +93,38 @@ func (s *Service) knownServers() map[string]map[string]string {
 	return out
 }
 
-// complete removes the keyrings from got that datacenter dc must not report. It
-// adds the known servers that are missing and have not left, with the error
-// err. It adds the status of each server in the gossip pools. It is pure.
-func complete(dc string, got []*pb.ServerKeyring, members map[string]string, err error) []*pb.ServerKeyring {
+// complete returns the reported keyrings of datacenter dc. It removes duplicates
+// and keyrings of other datacenters. It adds the known servers that are missing
+// and have not left, with the error err. It sets the status of each server in
+// the gossip pools from members, which has the status by node.
+func complete(dc string, reported []*pb.ServerKeyring, members map[string]string, err error) []*pb.ServerKeyring {
 	seen := map[string]bool{}
-	got = slices.DeleteFunc(got, func(sk *pb.ServerKeyring) bool {
-		bad := sk.GetDatacenter() != dc || sk.GetNode() == "" || seen[sk.GetNode()]
+	reported = slices.DeleteFunc(reported, func(sk *pb.ServerKeyring) bool {
+		invalid := sk.GetDatacenter() != dc || sk.GetNode() == "" || seen[sk.GetNode()]
 		seen[sk.GetNode()] = true
-		return bad
+		return invalid
 	})
+	add := func(node string) {
+		reported = append(reported, &pb.ServerKeyring{Datacenter: dc, Node: node, Error: err.Error()})
+	}
 	for node, memberStatus := range members {
 		if !seen[node] && memberStatus != gossip.StatusLeft.String() {
-			got = append(got, &pb.ServerKeyring{Datacenter: dc, Node: node, Error: err.Error()})
+			add(node)
 		}
 	}
-	if len(got) == 0 {
-		got = append(got, &pb.ServerKeyring{Datacenter: dc, Node: unknownNode, Error: err.Error()})
+	if len(reported) == 0 {
+		add(unknownNode)
 	}
-	for _, sk := range got {
+	for _, sk := range reported {
 		sk.Member = cmp.Or(members[sk.Node], "unknown")
 	}
-	return got
+	return reported
 }
 
 // collectLocal exchanges keyrings with every server of this datacenter. The
-// result begins with this server. The argument relayed is the keyring of
-// another server. Servers of this datacenter may be able to decrypt it even if
-// this server cannot.
+// result begins with this server. The argument relayed is the keyring of a
+// server of another datacenter. Servers of this datacenter may be able to
+// decrypt relayed even if this server cannot.
 func (s *Service) collectLocal(ctx context.Context, relayed []*pb.SealedKeyring) []*pb.ServerKeyring {
 	var mu sync.Mutex
 	out := []*pb.ServerKeyring{nil}
@@ -140,28 +141,38 @@ func (s *Service) collectLocal(ctx context.Context, relayed []*pb.SealedKeyring)
 		}
 		seen[m.Name] = true
 		wg.Go(func() {
-			got, err := s.exchangeWithServer(ctx, m.Name, m.Addr, relayed)
+			sk, err := s.exchangeWithServer(ctx, m.Name, m.Addr, relayed)
 			if err != nil {
-				got = &pb.ServerKeyring{Datacenter: s.DC, Node: m.Name, Error: err.Error()}
+				sk = &pb.ServerKeyring{Datacenter: s.DC, Node: m.Name, Error: err.Error()}
 			}
-			add(got)
+			add(sk)
 		})
 	}
 	if peers, err := s.RaftPeers(); err == nil {
 		for _, node := range peers {
 			if !seen[node] {
-				add(&pb.ServerKeyring{Datacenter: s.DC, Node: node, Error: "it is not in the LAN pool of " + s.DC})
+				add(&pb.ServerKeyring{Datacenter: s.DC, Node: node, Error: "not in the LAN pool of " + s.DC})
 			}
 		}
 	}
 	wg.Wait()
-	out[0] = s.Self() // after the exchanges: another server may have had a newer keyring
+	out[0] = s.Self() // after the exchanges, because this server may have accepted a newer keyring
 	return out
+}
+
+// exchangeWithDatacenter exchanges keyrings with any server of another
+// datacenter.
+func (s *Service) exchangeWithDatacenter(
+	ctx context.Context, dc string, req *pb.ExchangeKeyringRequest,
+) ([]*pb.ServerKeyring, error) {
+	ctx, cancel := context.WithTimeout(ctx, datacenterTimeout)
+	defer cancel()
+	return s.exchange(ctx, s.Calls.Reader(dc), req)
 }
 
 // exchangeWithServer exchanges keyrings with one server of this datacenter. It
 // uses a new connection, because a server that receives no gossip is not in the
-// address book.
+// address book. An empty node means any server at addr.
 func (s *Service) exchangeWithServer(
 	ctx context.Context, node, addr string, relayed []*pb.SealedKeyring,
 ) (*pb.ServerKeyring, error) {
@@ -176,18 +187,18 @@ func (s *Service) exchangeWithServer(
 		return nil, err
 	}
 	defer closeAll()
-	got, err := s.exchange(ctx, cc, &pb.ExchangeKeyringRequest{Sealed: relayed})
+	reported, err := s.exchange(ctx, cc, &pb.ExchangeKeyringRequest{Sealed: relayed})
 	if err != nil {
 		return nil, err
 	}
-	if len(got) != 1 || got[0].Datacenter != s.DC || node != "" && got[0].Node != node {
+	if len(reported) != 1 || reported[0].Datacenter != s.DC || node != "" && reported[0].Node != node {
 		return nil, fmt.Errorf("server at %s did not report its own keyring", addr)
 	}
-	return got[0], nil
+	return reported[0], nil
 }
 
-// exchange sends req with this server's keyring. It accepts the keyring of the
-// response if the received keyring is newer.
+// exchange sends req with this server's keyring. It accepts the keyring in the
+// response if that keyring is newer.
 func (s *Service) exchange(
 	ctx context.Context, cc grpc.ClientConnInterface, req *pb.ExchangeKeyringRequest,
 ) ([]*pb.ServerKeyring, error) {
@@ -210,9 +221,9 @@ func (s *Service) exchange(
 	switch {
 	case err == nil:
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
-		return nil, errors.New("no answer in time")
+		return nil, errors.New("no response in time")
 	case status.Code(err) == codes.Unimplemented:
-		return nil, errors.New("its version of wanfed has no keyring")
+		return nil, errors.New("its version of wanfed does not support keyrings")
 	default:
 		return nil, errors.New(resource.ErrorText(status.Convert(err).Message()))
 	}

@@ -13,30 +13,28 @@ import (
 	"github.com/wanfed/wanfed/gossip"
 )
 
-// mismatch returns the reason why two servers cannot gossip, with a remedy. It
-// returns "" if they can gossip, or can gossip as soon as one has accepted the
-// keyring of the other. It is pure.
+// mismatch returns the reason why this server, self, and another server cannot
+// gossip, with a remedy. It returns "" if they can gossip, or can gossip as soon
+// as one server has accepted the keyring of the other.
 func mismatch(self, other *pb.ServerKeyring) string {
 	plaintext := func(sk *pb.ServerKeyring) bool { return sk.AcceptsPlain && sk.SendsPlain }
+	common := func(f string) bool { return slices.Contains(other.Fingerprints, f) }
 	switch {
-	case plaintext(self) && plaintext(other):
+	case plaintext(self) && plaintext(other) || slices.ContainsFunc(self.Fingerprints, common):
 		return ""
 	case len(self.Fingerprints) == 0:
-		return "no gossip with a server that encrypts it: this one has no key; " +
-			"put a key of the other one into a file and start this one with --encrypt-file"
+		return "no gossip with a server that encrypts gossip, because this server has no key; " +
+			"restart this server with --encrypt-file and a file with a key of the peer"
 	case len(other.Fingerprints) == 0:
-		return "no gossip with a server that does not encrypt it: " +
-			"start that one with --encrypt-file, which names a file with a key of this one"
-	case !slices.ContainsFunc(self.Fingerprints, func(f string) bool { return slices.Contains(other.Fingerprints, f) }):
-		return "no gossip with a server that has none of the keys of this one; " +
-			"to whichever of the two is out of date give a key that the others use: " +
-			"wanfed keyring install --node (see its --help)"
+		return "no gossip with a server that does not encrypt gossip; " +
+			"restart the peer with --encrypt-file and a file with a key of this server"
 	}
-	return ""
+	return "no gossip with a server without a common key; " +
+		"add a current key to the server with the outdated keys: wanfed keyring install --node (see its --help)"
 }
 
 const (
-	// maxProblems bounds Service.problems.
+	// maxProblems bounds the map Service.problems.
 	maxProblems = 4096
 	// fingerprintLen is the length of a fingerprint in hex digits.
 	fingerprintLen = 16
@@ -47,15 +45,15 @@ const (
 func (s *Service) compare(other *pb.ServerKeyring) {
 	self, name := s.Self(), federation.WANName(other.Node, other.Datacenter)
 	keys, otherKeys := strings.Join(self.Fingerprints, " "), strings.Join(sanitize(other.Fingerprints), " ")
-	why := mismatch(self, other)
+	reason := mismatch(self, other)
 	problem := ""
-	if why != "" {
-		problem = fmt.Sprint(why, keys, otherKeys)
+	if reason != "" {
+		problem = fmt.Sprint(reason, keys, otherKeys)
 	}
 	s.mu.Lock()
-	before := s.problems[name]
+	logged := s.problems[name]
 	if len(s.problems) >= maxProblems {
-		clear(s.problems) // each problem is logged once more
+		clear(s.problems) // all problems are logged again
 	}
 	delete(s.problems, name)
 	if problem != "" {
@@ -63,15 +61,14 @@ func (s *Service) compare(other *pb.ServerKeyring) {
 	}
 	s.mu.Unlock()
 	switch {
-	case problem != "" && problem != before:
-		s.Logger.Warn(why, "peer", name, "keys", keys, "peer_keys", otherKeys)
-	case problem == "" && before != "":
+	case problem != "" && problem != logged:
+		s.Logger.Warn(reason, "peer", name, "keys", keys, "peer_keys", otherKeys)
+	case problem == "" && logged != "":
 		s.Logger.Info("gossip keys agree again", "peer", name)
 	}
 }
 
-// sanitize bounds the fingerprints from another server, to limit memory and the
-// log.
+// sanitize bounds the number and the length of fingerprints from another server.
 func sanitize(fingerprints []string) (out []string) {
 	for _, f := range fingerprints[:min(len(fingerprints), gossip.MaxKeys)] {
 		out = append(out, f[:min(len(f), fingerprintLen)])
@@ -103,10 +100,10 @@ func (s *Service) Detail() string {
 		text = strings.TrimSuffix(text, "s")
 	}
 	if st.SendsPlain {
-		text += "; what is sent is not encrypted yet"
+		text += "; sent gossip is not encrypted"
 	}
 	if st.AcceptsPlain {
-		text += "; plain gossip is accepted too"
+		text += "; unencrypted gossip is accepted"
 	}
 	return text
 }

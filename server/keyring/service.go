@@ -11,7 +11,6 @@ import (
 	"strings"
 	"sync"
 
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -28,50 +27,35 @@ type Config struct {
 	// DC and Node name this server. PrimaryDC is the datacenter that makes new
 	// keyrings.
 	DC, Node, PrimaryDC string
-	// AcceptsPlaintext and SendsPlaintext are for the migration of a federation
-	// to encryption. With AcceptsPlaintext, this server also accepts gossip
-	// without encryption. With SendsPlaintext, it sends gossip without
-	// encryption. They have no effect without a Store.
+	// AcceptsPlaintext and SendsPlaintext enable encryption server by server:
+	// see the fields GossipAcceptPlain and GossipSendPlain of server.Config.
+	// They have no effect without a Store.
 	AcceptsPlaintext, SendsPlaintext bool
 	// RetryJoin returns addresses (host:port) of servers of this datacenter.
-	// They are contacted while no other server is alive in the LAN pool, because
-	// outdated keys may be the reason.
+	// Servers returns the last known address of each other server, by node. Both
+	// are used while no other server is alive in the LAN pool, because outdated
+	// keys may be the reason.
 	RetryJoin func() []string
-	// Servers returns the last known address (host:port) of each other server of
-	// this datacenter. These servers are contacted like those of RetryJoin.
-	Servers func() map[string]string
-	// Store keeps the keyring. nil: gossip is not encrypted.
-	Store *gossip.KeyringStore
-	// LAN and WAN are the gossip pools.
+	Servers   func() map[string]string
+	// Store has the keyring. nil means that gossip is not encrypted.
+	Store    *gossip.KeyringStore
 	LAN, WAN *gossip.Pool
 	// RaftPeers returns the nodes of the Raft group.
 	RaftPeers func() ([]string, error)
-	// Book has the known datacenters.
-	Book *wanfed.SharedAddressBook
-	// Dialer dials servers of this datacenter. Calls reaches the servers of
-	// other datacenters.
-	Dialer *wanfed.Dialer
-	Calls  Caller
-	Logger *slog.Logger
+	Book      *wanfed.SharedAddressBook
+	Dialer    *wanfed.Dialer // dials servers of this datacenter
+	Calls     *dcrpc.Client  // calls servers of other datacenters
+	Logger    *slog.Logger
 }
 
-// Caller calls servers of other datacenters.
-type Caller interface {
-	// Reader returns a connection to any server of datacenter dc.
-	Reader(dc string) grpc.ClientConnInterface
-	// Reachability returns the reachability of each called datacenter, and a
-	// channel that is closed at the next change.
-	Reachability() (map[string]dcrpc.Reachability, <-chan struct{})
-}
-
-// Service serves the KeyringService and compares the keyrings of all servers.
+// Service serves the KeyringService, and exchanges keyrings with other servers.
 type Service struct {
 	pb.UnimplementedKeyringServiceServer
 	Config
-	changing chan struct{} // size 1: holds a token while a new keyring is made
+	changing chan struct{} // size 1: has a token while a new keyring is made
 
 	mu       sync.Mutex
-	problems map[string]string // server → the mismatch that was logged
+	problems map[string]string // by server: the mismatch that was logged
 }
 
 // New returns a Service.
@@ -79,7 +63,7 @@ func New(cfg Config) *Service {
 	return &Service{Config: cfg, changing: make(chan struct{}, 1), problems: map[string]string{}}
 }
 
-const notEncrypted = "gossip is not encrypted at %s: to begin, start every server with --encrypt-file; " +
+const notEncrypted = "gossip is not encrypted at %s: restart every server with --encrypt-file; " +
 	"for the steps see: wanfed keyring --help"
 
 // Change implements pb.KeyringServiceServer.
@@ -94,7 +78,7 @@ func (s *Service) Change(ctx context.Context, req *pb.ChangeKeyringRequest) (*pb
 			"%s is not the primary: the keyring is changed in %s; call a server there, directly or through a gateway",
 			s.DC, s.PrimaryDC)
 	case s.Store == nil:
-		return nil, status.Errorf(codes.FailedPrecondition, notEncrypted, s.name())
+		return nil, status.Errorf(codes.FailedPrecondition, notEncrypted, federation.WANName(s.Node, s.DC))
 	}
 	select {
 	case s.changing <- struct{}{}:
@@ -102,18 +86,18 @@ func (s *Service) Change(ctx context.Context, req *pb.ChangeKeyringRequest) (*pb
 	case <-ctx.Done():
 		return nil, status.FromContextError(ctx.Err()).Err()
 	}
-	servers := s.collect(ctx) // then this server has the newest keyring
+	servers := s.collect(ctx) // this server may accept a newer keyring
 	before := s.Store.Current()
 	next, key, err := apply(before, req)
 	if err != nil {
 		return nil, status.Error(codes.FailedPrecondition, err.Error())
 	}
-	if behind := leftBehind(req.Op, key, before, servers); len(behind) > 0 && !req.Force {
-		return report(servers, before, refusal(req.Op, key, behind, len(servers))), nil
+	if affected := cutOff(req.Op, key, before, servers); len(affected) > 0 && !req.Force {
+		return report(servers, before, refusal(req.Op, key, affected, len(servers))), nil
 	}
 	now, err := s.Store.Update(func(r gossip.Keyring) (gossip.Keyring, error) {
 		if r.Version != before.Version {
-			return r, errors.New("the keyring was changed at another server at the same time; try again")
+			return r, errors.New("another server changed the keyring at the same time; try again")
 		}
 		return next, nil
 	})
@@ -121,7 +105,7 @@ func (s *Service) Change(ctx context.Context, req *pb.ChangeKeyringRequest) (*pb
 		return nil, status.Error(codes.Aborted, err.Error())
 	}
 	if now.Version == before.Version {
-		return report(servers, now, ""), nil // collect has sent it to the servers that lacked it
+		return report(servers, now, ""), nil // collect has sent the keyring to the other servers
 	}
 	s.Logger.Info("gossip keyring changed by an operator", "peer", operator.String(), "op", opName(req.Op),
 		"key", key.Fingerprint(), "version", now.Version, "force", req.Force)
@@ -130,7 +114,7 @@ func (s *Service) Change(ctx context.Context, req *pb.ChangeKeyringRequest) (*pb
 	return out, nil
 }
 
-// apply returns the keyring after the change req, and the key of that change.
+// apply returns the keyring after the change req, and the changed key.
 func apply(r gossip.Keyring, req *pb.ChangeKeyringRequest) (next gossip.Keyring, key gossip.Key, err error) {
 	switch req.Op {
 	case pb.ChangeKeyringRequest_OP_INSTALL:
@@ -155,52 +139,53 @@ func opName(op pb.ChangeKeyringRequest_Op) string {
 	return strings.ToLower(strings.TrimPrefix(op.String(), "OP_"))
 }
 
-// leftBehind returns the servers that a change would cut off.
+// cutOff returns the servers that would have no common key after a change of
+// keyring r.
 //
-// A key may be used if every server that is alive has it. A key may be removed
-// if every known server, alive or not, uses the primary key. A server that has
-// missed the change of the primary key still shares the old key with the other
-// servers. When it returns, it receives the new keyring, encrypted with the old
-// key. If the old key were removed, the server could not decrypt the new
-// keyring.
-func leftBehind(
+// A key may be used if every server that is alive has the key. A key may be
+// removed if every known server, alive or not, uses the primary key. A server
+// that has missed the change of the primary key still shares the old key with
+// the other servers. When the server returns, it receives the new keyring,
+// encrypted with the old key. Without the old key, the server could not decrypt
+// the new keyring.
+func cutOff(
 	op pb.ChangeKeyringRequest_Op, key gossip.Key, r gossip.Keyring, servers []*pb.ServerKeyring,
-) (behind []*pb.ServerKeyring) {
+) (affected []*pb.ServerKeyring) {
 	for _, sk := range servers {
-		bad := false
+		noCommonKey := false
 		switch op {
 		case pb.ChangeKeyringRequest_OP_USE:
-			bad = !slices.Contains(sk.Fingerprints, key.Fingerprint()) &&
+			noCommonKey = !slices.Contains(sk.Fingerprints, key.Fingerprint()) &&
 				(sk.Error == "" || sk.Member == gossip.StatusAlive.String())
 		case pb.ChangeKeyringRequest_OP_REMOVE:
-			bad = sk.Error != "" || !slices.Equal(firstOf(sk.Fingerprints), firstOf(r.Fingerprints()))
+			noCommonKey = sk.Error != "" || !slices.Equal(firstOf(sk.Fingerprints), firstOf(r.Fingerprints()))
 		}
-		if bad {
-			behind = append(behind, sk)
+		if noCommonKey {
+			affected = append(affected, sk)
 		}
 	}
-	return behind
+	return affected
 }
 
 func firstOf(s []string) []string { return s[:min(len(s), 1)] }
 
 // refusal returns the reason why a change is refused, for the operator.
-func refusal(op pb.ChangeKeyringRequest_Op, key gossip.Key, behind []*pb.ServerKeyring, total int) string {
+func refusal(op pb.ChangeKeyringRequest_Op, key gossip.Key, affected []*pb.ServerKeyring, total int) string {
 	const shown = 5
 	var names []string
-	for _, sk := range behind[:min(len(behind), shown)] {
-		names = append(names, sk.Node+"."+sk.Datacenter)
+	for _, sk := range affected[:min(len(affected), shown)] {
+		names = append(names, federation.WANName(sk.Node, sk.Datacenter))
 	}
-	if len(behind) > shown {
+	if len(affected) > shown {
 		names = append(names, "...")
 	}
-	servers := fmt.Sprintf("%d of %d servers (%s)", len(behind), total, strings.Join(names, ", "))
+	servers := fmt.Sprintf("%d of %d servers (%s)", len(affected), total, strings.Join(names, ", "))
 	if op == pb.ChangeKeyringRequest_OP_REMOVE {
-		return fmt.Sprintf("key %s is not removed: %s may still need it to receive the others; "+
-			"wait until they are back, or cut them off with --force", key, servers)
+		return fmt.Sprintf("key %s is not removed: %s may still need the key to receive other keys; "+
+			"wait until these servers respond, or cut them off with --force", key, servers)
 	}
-	return fmt.Sprintf("key %s is not used: %s do not have it; "+
-		"install it again when they answer, or cut them off with --force", key, servers)
+	return fmt.Sprintf("key %s is not used: %s do not have the key; "+
+		"install the key again when these servers respond, or cut them off with --force", key, servers)
 }
 
 // List implements pb.KeyringServiceServer.
@@ -232,7 +217,7 @@ func (s *Service) Give(ctx context.Context, req *pb.GiveKeyRequest) (*pb.ServerK
 		return nil, err
 	}
 	if s.Store == nil {
-		return nil, status.Errorf(codes.FailedPrecondition, notEncrypted, s.name())
+		return nil, status.Errorf(codes.FailedPrecondition, notEncrypted, federation.WANName(s.Node, s.DC))
 	}
 	key, err := gossip.ParseKey(req.Key)
 	if err != nil {
@@ -254,8 +239,8 @@ func (s *Service) Give(ctx context.Context, req *pb.GiveKeyRequest) (*pb.ServerK
 }
 
 // Exchange implements pb.KeyringServiceServer. It accepts the caller's keyring
-// if the caller's keyring is newer. It returns the keyring of this server if
-// this server's keyring is newer.
+// if that keyring is newer. It returns the keyring of this server if that
+// keyring is newer.
 func (s *Service) Exchange(ctx context.Context, req *pb.ExchangeKeyringRequest) (*pb.ExchangeKeyringResponse, error) {
 	caller, err := rpc.Peer(ctx)
 	if err != nil {
@@ -299,9 +284,7 @@ func (s *Service) accept(sealed []*pb.SealedKeyring) {
 	}
 }
 
-func (s *Service) name() string { return federation.WANName(s.Node, s.DC) }
-
-// Self returns this server's report about its own keyring.
+// Self returns the keyring of this server as other servers see it: without keys.
 func (s *Service) Self() *pb.ServerKeyring {
 	out := &pb.ServerKeyring{Datacenter: s.DC, Node: s.Node, AcceptsPlain: true, SendsPlain: true}
 	if s.Store != nil {

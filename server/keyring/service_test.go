@@ -12,7 +12,7 @@ import (
 	"github.com/wanfed/wanfed/gossip"
 )
 
-func TestLeftBehind(t *testing.T) {
+func TestCutOff(t *testing.T) {
 	oldKey, newKey := gossip.NewKey(), gossip.NewKey()
 	ring := gossip.Keyring{Version: 2, Keys: []gossip.Key{newKey, oldKey}}
 	server := func(node, member, err string, keys ...gossip.Key) *pb.ServerKeyring {
@@ -21,31 +21,31 @@ func TestLeftBehind(t *testing.T) {
 		}
 	}
 	servers := []*pb.ServerKeyring{
-		server("uses", "alive", "", newKey, oldKey),
-		server("has", "alive", "", oldKey, newKey),
-		server("lacks", "alive", "", oldKey),
-		server("silent", "alive", "no answer"),
-		server("down", "failed", "no answer"),
-		server("late", "failed", "", oldKey),
-		server("plain", "alive", ""),
+		server("uses-new", "alive", "", newKey, oldKey),
+		server("has-new", "alive", "", oldKey, newKey),
+		server("only-old", "alive", "", oldKey),
+		server("no-response", "alive", "timeout"),
+		server("failed", "failed", "timeout"),
+		server("failed-only-old", "failed", "", oldKey),
+		server("no-key", "alive", ""),
 	}
 	for op, want := range map[pb.ChangeKeyringRequest_Op][]string{
 		pb.ChangeKeyringRequest_OP_INSTALL: nil,
-		pb.ChangeKeyringRequest_OP_USE:     {"lacks", "silent", "late", "plain"},
-		pb.ChangeKeyringRequest_OP_REMOVE:  {"has", "lacks", "silent", "down", "late", "plain"},
+		pb.ChangeKeyringRequest_OP_USE:     {"only-old", "no-response", "failed-only-old", "no-key"},
+		pb.ChangeKeyringRequest_OP_REMOVE:  {"has-new", "only-old", "no-response", "failed", "failed-only-old", "no-key"},
 	} {
 		var got []string
-		for _, s := range leftBehind(op, newKey, ring, servers) {
+		for _, s := range cutOff(op, newKey, ring, servers) {
 			got = append(got, s.Node)
 		}
 		if !slices.Equal(got, want) {
-			t.Errorf("leftBehind(%v) = %v, want %v", op, got, want)
+			t.Errorf("cutOff(%v) = %v, want %v", op, got, want)
 		}
 	}
 }
 
 func TestComplete(t *testing.T) {
-	silent := errors.New("silent")
+	missing := errors.New("missing")
 	members := map[string]string{"a": "alive", "b": "failed", "gone": "left"}
 	got := complete("dc2", []*pb.ServerKeyring{
 		{Datacenter: "dc2", Node: "a", Version: 3},
@@ -54,7 +54,7 @@ func TestComplete(t *testing.T) {
 		{Datacenter: "dc2"},
 		nil,
 		{Datacenter: "dc2", Node: "new"},
-	}, members, silent)
+	}, members, missing)
 	text := ""
 	for _, node := range []string{"a", "b", "new"} {
 		for _, s := range got {
@@ -63,15 +63,15 @@ func TestComplete(t *testing.T) {
 			}
 		}
 	}
-	if want := "a alive 3 ; b failed 0 silent; new unknown 0 ; "; text != want || len(got) != 3 {
+	if want := "a alive 3 ; b failed 0 missing; new unknown 0 ; "; text != want || len(got) != 3 {
 		t.Errorf("complete() = %q (%d servers), want %q (3 servers)", text, len(got), want)
 	}
-	if got := complete("dc3", nil, nil, silent); len(got) != 1 || got[0].Node != unknownNode {
-		t.Errorf("complete() of a datacenter without a known server = %v, want one server %q", got, unknownNode)
+	if got := complete("dc3", nil, nil, missing); len(got) != 1 || got[0].Node != unknownNode {
+		t.Errorf("complete() without known servers = %v, want one server %q", got, unknownNode)
 	}
 }
 
-// The pairs are those of the encryption tests in package gossip.
+// TestMismatch uses the same pairs as the encryption tests in package gossip.
 func TestMismatch(t *testing.T) {
 	a, b := []string{"a"}, []string{"b"}
 	server := func(accepts, sends bool, keys []string) *pb.ServerKeyring {
@@ -88,7 +88,7 @@ func TestMismatch(t *testing.T) {
 		{step3, otherKey, false},
 	} {
 		if xy, yx := mismatch(tt.x, tt.y), mismatch(tt.y, tt.x); (xy == "") != tt.ok || (yx == "") != tt.ok {
-			t.Errorf("mismatch(%v, %v) = %q and reversed %q, want none = %v", tt.x, tt.y, xy, yx, tt.ok)
+			t.Errorf("mismatch(%v, %v) = %q, reversed %q, want both empty = %v", tt.x, tt.y, xy, yx, tt.ok)
 		}
 	}
 }

@@ -14,31 +14,30 @@ import (
 )
 
 const (
-	// syncInterval is the interval of comparisons with one server of this
+	// syncInterval is the interval of exchanges with one server of this
 	// datacenter and with one other datacenter, both chosen at random.
 	syncInterval = 30 * time.Second
-	// minSyncDelay and maxSyncDelay bound the backoff after a failed
-	// comparison.
+	// minSyncDelay and maxSyncDelay bound the backoff after a failed exchange.
 	minSyncDelay = 500 * time.Millisecond
 	maxSyncDelay = 15 * time.Second
-	// maxSyncs bounds the comparisons in flight.
+	// maxSyncs bounds the exchanges in flight.
 	maxSyncs = 16
 )
 
-// syncTarget is the target of a comparison: any server of another datacenter,
-// or a server of this datacenter at an address.
+// syncTarget is the target of an exchange: any server of another datacenter, or
+// a server of this datacenter at an address.
 type syncTarget struct{ dc, node, addr string }
 
 // syncState is the state of one target. Only Run's goroutine uses it.
 type syncState struct {
 	running    bool
-	failures   int       // in a row
-	due        time.Time // zero: nothing to do until something changes
+	failures   int       // number of failed exchanges in a row
+	due        time.Time // zero means that no exchange is due until a change
 	alive      bool      // in the LAN pool
-	recoveries int       // of its datacenter
+	recoveries int       // dcrpc.Reachability.Recoveries of its datacenter
 }
 
-// Run compares keyrings with other servers until ctx ends: see the package
+// Run exchanges keyrings with other servers until ctx ends: see the package
 // documentation.
 func (s *Service) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
@@ -48,7 +47,7 @@ func (s *Service) Run(ctx context.Context) error {
 		target syncTarget
 		ok     bool
 	}
-	done := make(chan result, maxSyncs) // one for each comparison: a send never blocks
+	done := make(chan result, maxSyncs) // a send never blocks, because at most maxSyncs exchanges run
 	tick := time.NewTicker(backoff.Jitter(syncInterval))
 	defer tick.Stop()
 	var keys <-chan struct{}
@@ -64,8 +63,8 @@ func (s *Service) Run(ctx context.Context) error {
 			recoveries[dc] = r.Recoveries
 		}
 		updateTargets(states, s.targets(), recoveries, time.Now())
-		begun, wait := startDue(states, time.Now())
-		for _, t := range begun {
+		started, wait := startDue(states, time.Now())
+		for _, t := range started {
 			wg.Go(func() { done <- result{t, s.sync(ctx, t)} })
 		}
 		select {
@@ -115,25 +114,22 @@ func (s *Service) targets() map[syncTarget]bool {
 
 // sync exchanges keyrings with t. ok is false if the exchange must be retried.
 func (s *Service) sync(ctx context.Context, t syncTarget) (ok bool) {
-	var got []*pb.ServerKeyring
+	var reported []*pb.ServerKeyring
 	var err error
 	if t.dc == s.DC {
-		var one *pb.ServerKeyring
-		one, err = s.exchangeWithServer(ctx, t.node, t.addr, nil)
-		got = []*pb.ServerKeyring{one}
+		reported = make([]*pb.ServerKeyring, 1)
+		reported[0], err = s.exchangeWithServer(ctx, t.node, t.addr, nil)
 	} else {
-		ctx, cancel := context.WithTimeout(ctx, datacenterTimeout)
-		defer cancel()
-		got, err = s.exchange(ctx, s.Calls.Reader(t.dc), &pb.ExchangeKeyringRequest{})
+		reported, err = s.exchangeWithDatacenter(ctx, t.dc, &pb.ExchangeKeyringRequest{})
 	}
 	if err != nil {
-		s.Logger.Debug("cannot compare gossip keys", "peer", t.dc+"/"+t.node, "addr", t.addr, "err", err)
+		s.Logger.Debug("cannot exchange gossip keyrings", "peer", t.dc+"/"+t.node, "addr", t.addr, "err", err)
 		return false
 	}
 	if s.Store == nil {
 		return true // a mismatch was logged; only a restart with a key resolves it
 	}
-	return !slices.ContainsFunc(got, func(sk *pb.ServerKeyring) bool { return mismatch(s.Self(), sk) != "" })
+	return !slices.ContainsFunc(reported, func(sk *pb.ServerKeyring) bool { return mismatch(s.Self(), sk) != "" })
 }
 
 // updateTargets adds and removes states so that they match targets. A target
@@ -161,7 +157,7 @@ func updateTargets(
 
 // startDue marks the due targets as running and returns them. It also returns
 // the time until the next target is due.
-func startDue(states map[syncTarget]*syncState, now time.Time) (begun []syncTarget, wait time.Duration) {
+func startDue(states map[syncTarget]*syncState, now time.Time) (started []syncTarget, wait time.Duration) {
 	wait = time.Hour
 	running := 0
 	for _, st := range states {
@@ -170,20 +166,20 @@ func startDue(states map[syncTarget]*syncState, now time.Time) (begun []syncTarg
 		}
 	}
 	for t, st := range states {
-		switch left := st.due.Sub(now); {
+		switch remaining := st.due.Sub(now); {
 		case st.running || st.due.IsZero():
-		case left > 0:
-			wait = min(wait, left)
-		case running < maxSyncs: // otherwise the end of a running comparison wakes Run
+		case remaining > 0:
+			wait = min(wait, remaining)
+		case running < maxSyncs: // otherwise the end of a running exchange wakes Run
 			st.running, st.due = true, time.Time{}
 			running++
-			begun = append(begun, t)
+			started = append(started, t)
 		}
 	}
-	return begun, wait
+	return started, wait
 }
 
-// finished records the result of a comparison.
+// finished records the result of an exchange.
 func (st *syncState) finished(ok bool, now time.Time) {
 	st.running = false
 	if ok {
@@ -196,8 +192,8 @@ func (st *syncState) finished(ok bool, now time.Time) {
 	}
 }
 
-// keyringChanged makes the targets due to which the new keyring may be useful:
-// all targets of this datacenter, and all targets whose comparisons fail.
+// keyringChanged makes all targets of this datacenter due, and all targets with
+// a failed exchange.
 func keyringChanged(states map[syncTarget]*syncState, local string, now time.Time) {
 	for t, st := range states {
 		if t.dc == local || st.failures > 0 {

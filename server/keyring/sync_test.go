@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// syncRig plays Run's loop over its targets at a fixed time.
+// syncRig has the state of Run at a fixed time.
 type syncRig struct {
 	states map[syncTarget]*syncState
 	now    time.Time
@@ -28,22 +28,22 @@ func (r *syncRig) wantDue(t *testing.T, when string, want ...syncTarget) {
 	got, _ := startDue(r.states, r.now)
 	for _, target := range want {
 		if !slices.Contains(got, target) {
-			t.Errorf("%s: startDue() = %v, want it to contain %v", when, got, target)
+			t.Errorf("startDue() %s = %v, want it to contain %v", when, got, target)
 		}
 	}
 	if len(got) != len(want) {
-		t.Errorf("%s: startDue() = %v, want %v", when, got, want)
+		t.Errorf("startDue() %s = %v, want %v", when, got, want)
 	}
 }
 
 func (r *syncRig) wantWait(t *testing.T, when string, want time.Duration) {
 	t.Helper()
 	if _, got := startDue(r.states, r.now); got < want || got > want*5/4 {
-		t.Errorf("%s: startDue() waits %v, want %v to %v", when, got, want, want*5/4)
+		t.Errorf("startDue() %s = wait %v, want %v to %v", when, got, want, want*5/4)
 	}
 }
 
-func TestSync_WhenTargetsAreDue(t *testing.T) {
+func TestSync_DueTargets(t *testing.T) {
 	r := newSyncRig()
 	local, remote := syncTarget{"dc1", "srv2", "127.0.0.1:1"}, syncTarget{dc: "dc2"}
 	both := map[syncTarget]bool{local: false, remote: false}
@@ -69,7 +69,7 @@ func TestSync_WhenTargetsAreDue(t *testing.T) {
 	r.wantDue(t, "when the keyring changes", local, remote)
 	keyringChanged(r.states, "dc1", r.now)
 	r.states[local].finished(true, r.now)
-	r.wantDue(t, "when the keyring changed during a comparison", local)
+	r.wantDue(t, "when the keyring changed during an exchange", local)
 	r.states[local].finished(true, r.now)
 	r.states[remote].finished(true, r.now)
 	pickRandom(r.states, "dc1", r.now)
@@ -77,11 +77,11 @@ func TestSync_WhenTargetsAreDue(t *testing.T) {
 	r.states[local].finished(true, r.now)
 	r.update(1, map[syncTarget]bool{})
 	if got := len(r.states); got != 1 {
-		t.Errorf("%d states are kept without targets, want 1: that of the running comparison", got)
+		t.Errorf("len(states) without targets = %d, want 1, the state of the running exchange", got)
 	}
 }
 
-func TestSync_BoundsComparisonsInFlight(t *testing.T) {
+func TestSync_LimitsExchangesInFlight(t *testing.T) {
 	r := newSyncRig()
 	targets := map[syncTarget]bool{}
 	for i := range 1000 {
@@ -89,7 +89,7 @@ func TestSync_BoundsComparisonsInFlight(t *testing.T) {
 	}
 	r.update(0, targets)
 	if got, _ := startDue(r.states, r.now); len(got) != maxSyncs {
-		t.Errorf("startDue() starts %d comparisons, want %d", len(got), maxSyncs)
+		t.Errorf("startDue() = %d targets, want %d", len(got), maxSyncs)
 	}
 	pickRandom(r.states, "dc1", r.now)
 }

@@ -5,9 +5,9 @@
 //
 // A [Reporter] provides the status page and the read-only endpoints of the HTTP
 // API. The entry of a component with a problem names the cause and the remedy.
-// A [Collector] reads the counters of all components for Prometheus. A
-// [PrimaryView] returns the primary, and the servers that are configured with
-// another one.
+// For Prometheus, a Reporter also reads the counters of all components. A
+// [PrimaryView] reports the primary, and servers that are configured with
+// another primary.
 //
 // The package reads the measurements of the components and makes no
 // measurements itself. It does not wait for the network, except in

@@ -4,7 +4,6 @@ package status
 
 import (
 	"context"
-	"strconv"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -60,23 +59,17 @@ var (
 	descRepSent   = desc("replication_sent_bytes_total", "Bytes sent to secondaries, encoded.")
 )
 
-// Collector reads the counters of the components at each scrape. Raft, serf and
-// memberlist register their own metrics.
-type Collector struct{ cfg Config }
-
-// NewCollector returns a Collector.
-func NewCollector(cfg Config) *Collector { return &Collector{cfg} }
-
 // Describe implements prometheus.Collector. It describes nothing, because the
 // labels change.
-func (*Collector) Describe(chan<- *prometheus.Desc) {}
+func (*Reporter) Describe(chan<- *prometheus.Desc) {}
 
-// Collect implements prometheus.Collector.
-func (c *Collector) Collect(ch chan<- prometheus.Metric) {
+// Collect implements prometheus.Collector. It reads the counters of the
+// components. Raft, serf and memberlist register their own metrics.
+func (r *Reporter) Collect(ch chan<- prometheus.Metric) {
 	s := scrape{ch}
-	s.gauge(descLeader, one(c.cfg.Store.IsLeader()))
-	s.gauge(descWritable, one(c.cfg.Store.WriteError() == nil))
-	for name, members := range map[string][]gossip.Member{"lan": c.cfg.LAN.Members(), "wan": c.cfg.WAN.Members()} {
+	s.gauge(descLeader, one(r.cfg.Store.IsLeader()))
+	s.gauge(descWritable, one(r.cfg.Store.WriteError() == nil))
+	for name, members := range map[string][]gossip.Member{"lan": r.cfg.LAN.Members(), "wan": r.cfg.WAN.Members()} {
 		n := map[gossip.Status]int{gossip.StatusAlive: 0, gossip.StatusFailed: 0, gossip.StatusLeft: 0}
 		for _, m := range members {
 			n[m.Status]++
@@ -85,24 +78,24 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 			s.gauge(descMembers, float64(v), name, status.String())
 		}
 	}
-	keys := c.cfg.Keyring.Self()
+	keys := r.cfg.Keyring.Self()
 	s.gauge(descKeys, float64(len(keys.Fingerprints)))
 	s.gauge(descKeysVsn, float64(keys.Version))
-	for reason, v := range c.cfg.HTTPMux.Stats().Refused {
+	for reason, v := range r.cfg.HTTPMux.Stats().Refused {
 		s.count(descHTTP, v, reason)
 	}
-	for kind, v := range c.cfg.Edge.Denied() {
+	for kind, v := range r.cfg.Edge.Denied() {
 		s.count(descCalls, v, kind.Method, string(kind.Role))
 	}
-	c.collectPort(s)
-	c.collectTunnel(s)
-	c.collectPaths(s)
-	c.collectPrimary(s)
-	c.collectReplication(s)
+	r.collectPort(s)
+	r.collectTunnel(s)
+	r.collectPaths(s)
+	r.collectPrimary(s)
+	r.collectReplication(s)
 }
 
-func (c *Collector) collectPort(s scrape) {
-	port := c.cfg.Mux.Stats()
+func (r *Reporter) collectPort(s scrape) {
+	port := r.cfg.Mux.Stats()
 	s.count(descAccepted, port.Accepted)
 	for reason, v := range port.Refused {
 		s.count(descRefused, v, reason)
@@ -112,10 +105,10 @@ func (c *Collector) collectPort(s scrape) {
 	}
 }
 
-func (c *Collector) collectTunnel(s scrape) {
-	stats := c.cfg.Tunnel.Stats()
+func (r *Reporter) collectTunnel(s scrape) {
+	stats := r.cfg.Tunnel.Stats()
 	for _, t := range stats.Traffic {
-		p := poolName(t.Pool)
+		p := t.Pool.String()
 		s.count(descSent, t.Sent, p, t.DC)
 		s.count(descReceived, t.Received, p, t.DC)
 		s.count(descRelayed, t.Relayed, p, t.DC)
@@ -127,7 +120,8 @@ func (c *Collector) collectTunnel(s scrape) {
 		s.gauge(descConnected, one(!l.ConnectedSince.IsZero()), l.DC, l.Node)
 		s.gauge(descQueued, float64(l.Queued), l.DC, l.Node)
 	}
-	sessions := map[[2]string]float64{} // sessions whose node is not known yet have the same labels
+	// Sessions without a known node have equal labels, so they share a metric.
+	sessions := map[[2]string]float64{}
 	for _, l := range stats.Sessions {
 		key := [2]string{l.DC, l.Node}
 		sessions[key] = max(sessions[key], one(!l.ConnectedSince.IsZero()))
@@ -140,12 +134,12 @@ func (c *Collector) collectTunnel(s scrape) {
 	}
 }
 
-func (c *Collector) collectPaths(s scrape) {
-	for _, p := range c.cfg.Dialer.Paths() {
+func (r *Reporter) collectPaths(s scrape) {
+	for _, p := range r.cfg.Dialer.Paths() {
 		s.count(descDials, p.Attempts, p.DC, p.Addr, p.Via)
 		s.count(descDialFails, p.Failures, p.DC, p.Addr, p.Via)
 		s.gauge(descDialRTT, p.RTT.Seconds(), p.DC, p.Addr, p.Via)
-		if p.DC != c.cfg.DC {
+		if p.DC != r.cfg.DC {
 			s.count(descProbes, p.Probes, p.DC, p.Addr, p.Via)
 			s.count(descProbeFail, p.ProbeFailures, p.DC, p.Addr, p.Via)
 			s.gauge(descPathOK, one(p.Health == wanfed.PathOK), p.DC, p.Addr, p.Via)
@@ -154,32 +148,32 @@ func (c *Collector) collectPaths(s scrape) {
 	}
 }
 
-func (c *Collector) collectPrimary(s scrape) {
-	s.gauge(descPrimary, 1, c.cfg.Primary.manager.PrimaryDC())
-	s.gauge(descRivals, float64(1+len(c.cfg.Primary.otherPrimaries())))
-	for _, d := range c.cfg.Primary.conflicts.List() {
+func (r *Reporter) collectPrimary(s scrape) {
+	s.gauge(descPrimary, 1, r.cfg.Primary.manager.PrimaryDC())
+	s.gauge(descRivals, float64(1+len(r.cfg.Primary.otherPrimaries())))
+	for _, d := range r.cfg.Primary.conflicts.List() {
 		s.gauge(descDisputed, 1, d.DC, d.Primary)
 	}
-	_, others := c.cfg.Primary.settings.differ()
-	s.gauge(descDiffer, float64(others))
+	_, different := r.cfg.Primary.settings.differences()
+	s.gauge(descDiffer, float64(different))
 }
 
 // collectReplication reads the replication counters. In the primary, each
-// server has the counters of the source. In a secondary, the leader has the
-// counters of the follower.
-func (c *Collector) collectReplication(s scrape) {
-	if c.cfg.Primary.manager.IsPrimary() {
-		st := c.cfg.Source.Status()
+// server has a source with counters. In a secondary, the leader has a follower
+// with counters.
+func (r *Reporter) collectReplication(s scrape) {
+	if r.cfg.Primary.manager.IsPrimary() {
+		st := r.cfg.Source.Status()
 		s.gauge(descFollowers, float64(st.Followers))
 		s.count(descRepSent, st.SentBytes)
 		s.count(descRepBegun, st.Resumed, "resumed")
 		s.count(descRepBegun, st.Compared, "compared")
 		return
 	}
-	if !c.cfg.Store.IsLeader() {
+	if !r.cfg.Store.IsLeader() {
 		return
 	}
-	follower := c.cfg.Primary.manager.Follower()
+	follower := r.cfg.Primary.manager.Follower()
 	st := follower.Status()
 	if !st.LastContact.IsZero() {
 		s.gauge(descLag, lag(st.Connected, st.LastContact).Seconds())
@@ -220,14 +214,4 @@ func one(b bool) float64 {
 		return 1
 	}
 	return 0
-}
-
-func poolName(p wanfed.Pool) string {
-	switch p {
-	case wanfed.PoolWAN:
-		return "wan"
-	case wanfed.PoolLAN:
-		return "lan"
-	}
-	return strconv.Itoa(int(p))
 }

@@ -25,8 +25,7 @@ import (
 	"github.com/wanfed/wanfed/wanfed"
 )
 
-// Config has the components that a Reporter and a Collector read. All fields
-// are required, except that only a Collector needs HTTPMux.
+// Config has the components that a Reporter reads. All fields are required.
 type Config struct {
 	DC, Node        string
 	MeshGatewayMode string
@@ -35,8 +34,8 @@ type Config struct {
 	Book        *wanfed.SharedAddressBook
 	Dialer      *wanfed.Dialer
 	Tunnel      *wanfed.Tunnel
-	Mux         *wanfed.Mux // of the TLS port
-	HTTPMux     *wanfed.Mux
+	Mux         *wanfed.Mux // accepts the connections of the TLS port
+	HTTPMux     *wanfed.Mux // accepts the connections of the HTTP API
 	Edge        *rpc.Edge
 	Store       *raftstore.Store
 	LAN, WAN    *gossip.Pool
@@ -51,8 +50,8 @@ type Config struct {
 }
 
 // Reporter reports the state of this server's components and of the
-// datacenters, with the cause of a failure and its remedy. Together with the
-// method Query of a forwarder, it implements httpapi.Cluster.
+// datacenters, with the cause of a failure and its remedy. It has all methods of
+// httpapi.Cluster except Query. It also implements prometheus.Collector.
 type Reporter struct{ cfg Config }
 
 // NewReporter returns a Reporter.
@@ -71,13 +70,14 @@ func (r *Reporter) Status(ctx context.Context) (api.Status, error) {
 	leader, _, _ := r.Leader()
 	out := api.Status{
 		Datacenter: r.cfg.DC, Node: r.cfg.Node, Leader: leader, PrimaryDatacenter: r.cfg.Primary.manager.PrimaryDC(),
-		MeshGatewayMode: r.cfg.MeshGatewayMode, Version: version.Version, Gossip: r.cfg.Keyring.Status(), Components: r.components(), Replicated: replicated,
+		MeshGatewayMode: r.cfg.MeshGatewayMode, Version: version.Version, Gossip: r.cfg.Keyring.Status(),
+		Components: r.components(), Replicated: replicated,
 	}
 	byDC := map[string]*pb.FederationState{}
 	for _, st := range states {
 		byDC[st.Datacenter] = st
 	}
-	used := map[string]string{} // by datacenter: the path that its packet link takes
+	used := map[string]string{} // by datacenter: the path of its packet link
 	for _, l := range r.cfg.Tunnel.Stats().Links {
 		if !l.ConnectedSince.IsZero() {
 			used[l.DC] = l.Path.Addr
@@ -93,7 +93,8 @@ func (r *Reporter) datacenter(dc string, state *pb.FederationState, used string)
 	manager := r.cfg.Primary.manager
 	d := api.DatacenterStatus{Name: dc, Own: dc == r.cfg.DC, Primary: dc == manager.PrimaryDC()}
 	for _, m := range r.cfg.WAN.Members() {
-		if _, of, err := federation.SplitWANName(m.Name); err != nil || of != dc || m.Status == gossip.StatusLeft {
+		_, memberDC, err := federation.SplitWANName(m.Name)
+		if err != nil || memberDC != dc || m.Status == gossip.StatusLeft {
 			continue
 		}
 		d.ServersKnown++
@@ -130,28 +131,29 @@ func (r *Reporter) datacenter(dc string, state *pb.FederationState, used string)
 
 // pathStatuses returns the states of the paths to one datacenter, in the order
 // of the paths. The argument used is the address of the path in use.
-func pathStatuses(paths []wanfed.PathStatus, origins map[string]federation.Origin, used string, now time.Time) []api.PathStatus {
+func pathStatuses(
+	paths []wanfed.PathStatus, origins map[string]federation.Origin, used string, now time.Time,
+) []api.PathStatus {
 	var out []api.PathStatus
 	for _, p := range paths {
-		h := api.PathStatus{
+		status := api.PathStatus{
 			Address: p.Addr, Via: p.Via, Used: p.Addr == used, Health: string(p.Health),
 			LastSuccess: p.LastSuccess, LastFailure: p.LastErrorAt, LastError: p.LastError,
 			Sources: origins[p.Addr].Sources,
 		}
 		if p.SmoothedRTT > 0 {
-			h.RTT = api.SecondsPtr(p.SmoothedRTT)
+			status.RTT = api.SecondsPtr(p.SmoothedRTT)
 		}
 		if at := origins[p.Addr].At; !at.IsZero() {
-			h.KnowledgeAge = api.SecondsPtr(now.Sub(at))
+			status.KnowledgeAge = api.SecondsPtr(now.Sub(at))
 		}
-		out = append(out, h)
+		out = append(out, status)
 	}
 	return out
 }
 
 // setLastError sets the newest error of dialing, joining and, for the primary,
-// replication. The error of a probe counts only if no path works. Otherwise it
-// is not evidence about the datacenter.
+// replication. The error of a probe counts only if no path works.
 func (r *Reporter) setLastError(d *api.DatacenterStatus, paths []wanfed.PathStatus) {
 	note := func(at time.Time, err error) {
 		if err != nil && at.After(d.LastErrorAt) {
@@ -187,13 +189,13 @@ func (r *Reporter) advice(d api.DatacenterStatus, state *pb.FederationState) str
 	case d.Own && d.GatewaysKnown == 0:
 		return fmt.Sprintf("start a gateway here: wanfed gateway --dc %s --node gw1 --server ADDR --lan ADDR --wan ADDR …", d.Name)
 	case d.GatewaysKnown > 0 && d.GatewaysHealthy == 0:
-		return fmt.Sprintf("no gateway of %s is healthy: start one there, or read its log", d.Name)
+		return fmt.Sprintf("no gateway of %s is healthy: start a gateway there, or read the log of a gateway", d.Name)
 	case d.ServersAlive == 0 && d.ServersKnown > 0:
-		return fmt.Sprintf("no server of %s answers: check its servers, its gateways, and the network between the gateways; "+
-			"if it is gone for good: %s", d.Name, goneAdvice(d))
+		return fmt.Sprintf("no server of %s is alive: check its servers, its gateways, and the network between the gateways; "+
+			"if the datacenter was removed: %s", d.Name, removedAdvice(d))
 	case d.ServersAlive == 0:
-		return fmt.Sprintf("no server of %s is in the WAN pool: they stopped, or were never reached; check that they run, and that the WAN addresses "+
-			"of its gateways can be dialed from the gateways here; if it is gone for good: %s", d.Name, goneAdvice(d))
+		return fmt.Sprintf("no server of %s is in the WAN pool: check that its servers run, and that the gateways here "+
+			"can dial the WAN addresses of its gateways; if the datacenter was removed: %s", d.Name, removedAdvice(d))
 	case d.ServersAlive < d.ServersKnown:
 		return fmt.Sprintf("see which servers are down: wanfed members --wan (%s)", d.Name)
 	case state == nil && !d.Own:
@@ -204,60 +206,64 @@ func (r *Reporter) advice(d api.DatacenterStatus, state *pb.FederationState) str
 
 // rivals describes other servers that claim the name of d or of one of its
 // servers, or returns "". The primary knows the refused servers of all
-// datacenters, and each server those that compete with it.
+// datacenters. Each server knows the servers that compete with it.
 func (r *Reporter) rivals(d api.DatacenterStatus) string {
-	if d.Own {
-		state := r.cfg.Claimant.State()
-		if state.Reason != "" {
-			return state.Reason
-		}
-		return rivalText(d.Name, state.Rivals)
+	if !d.Own {
+		return rivalText(d.Name, r.cfg.Claims.Rivals(time.Now())[d.Name])
 	}
-	return rivalText(d.Name, r.cfg.Claims.Rivals(time.Now())[d.Name])
+	state := r.cfg.Claimant.State()
+	return cmp.Or(state.Reason, rivalText(d.Name, state.Rivals))
 }
 
 func rivalText(dc string, rivals []*pb.Claimant) string {
 	if len(rivals) == 0 {
 		return ""
 	}
-	first := rivals[0]
-	return fmt.Sprintf("another datacenter is called %s too, and is refused: %s at %s, group id %s; stop it, or, if it is %s rebuilt, run: "+
-		"wanfed federation replace %s --id %s", dc, first.Node, federation.PlaceOf(first), first.GroupId, dc, dc, first.GroupId)
+	rival := rivals[0]
+	return fmt.Sprintf("another datacenter has the name %s and is refused: %s at %s, group id %s; stop it, or, if it is %s rebuilt, run: "+
+		"wanfed federation replace %s --id %s", dc, rival.Node, federation.PlaceOf(rival), rival.GroupId, dc, dc, rival.GroupId)
 }
 
-// goneAdvice returns the action to take for a datacenter that does not return.
-func goneAdvice(d api.DatacenterStatus) string {
+// removedAdvice returns the action to take for a datacenter that was removed.
+func removedAdvice(d api.DatacenterStatus) string {
 	if d.Primary {
-		return "give all servers of the others another primary_datacenter, and restart them one at a time"
+		return "set another primary_datacenter on all servers of the other datacenters, and restart them one at a time"
 	}
 	return "wanfed federation delete " + d.Name
 }
 
 func (r *Reporter) components() []api.ComponentStatus {
-	out := []api.ComponentStatus{}
-	add := func(name string, ok bool, bad, detail string) {
-		state := "ok"
-		if !ok {
-			state = bad
-		}
-		out = append(out, api.ComponentStatus{Name: name, State: state, Detail: detail})
-	}
 	leader, _ := r.cfg.Store.Leader()
 	voters, _ := r.cfg.Store.Peers()
-	state, detail := raftState(leader, voters, r.cfg.BootstrapExpect, r.cfg.LAN.Members())
-	add("raft", state == "ok", state, detail)
-	err := r.cfg.Store.WriteError()
-	add("log", err == nil, "cannot be written", errorOrAge(err, time.Time{}, ""))
-	add("lan pool", true, "", aliveText(r.cfg.LAN))
-	add("wan pool", true, "", aliveText(r.cfg.WAN))
+	raft, raftDetail := raftState(leader, voters, r.cfg.BootstrapExpect, r.cfg.LAN.Members())
+	logErr := r.cfg.Store.WriteError()
+	identity := api.ComponentStatus{Name: "identity", State: "ok"}
 	claim := r.cfg.Claimant.State()
-	add("identity", claim.Reason == "", "refused", cmp.Or(claim.Reason, "group id "+cmp.Or(claim.GroupID, "not known yet")))
-	add("gossip keys", true, "", r.cfg.Keyring.Detail())
+	if identity.Detail = "group id " + cmp.Or(claim.GroupID, "not known yet"); claim.Reason != "" {
+		identity.State, identity.Detail = "refused", claim.Reason
+	}
+	out := []api.ComponentStatus{
+		{Name: "raft", State: raft, Detail: raftDetail},
+		{Name: "log", State: okOr("cannot be written", logErr), Detail: errorOrAge(logErr, time.Time{}, "")},
+		{Name: "lan pool", State: "ok", Detail: aliveText(r.cfg.LAN)},
+		{Name: "wan pool", State: "ok", Detail: aliveText(r.cfg.WAN)},
+		identity,
+		{Name: "gossip keys", State: "ok", Detail: r.cfg.Keyring.Detail()},
+	}
 	if r.cfg.Store.IsLeader() {
 		st := r.cfg.AntiEntropy.Status()
-		add("anti-entropy", st.LastError == nil, "failing", errorOrAge(st.LastError, st.LastApplied, "last written"))
+		detail := errorOrAge(st.LastError, st.LastApplied, "last written")
+		out = append(out, api.ComponentStatus{Name: "anti-entropy", State: okOr("failing", st.LastError), Detail: detail})
 	}
 	return append(out, r.cfg.Primary.component(), r.replicationComponent())
+}
+
+// okOr returns "ok" if err is nil, and otherwise state.
+func okOr(state string, err error) string {
+	if err == nil {
+		return "ok"
+	}
+	return state
 }
 
 func aliveText(p *gossip.Pool) string {
@@ -270,45 +276,45 @@ func aliveText(p *gossip.Pool) string {
 	return fmt.Sprintf("%d of %d members alive", alive, len(members))
 }
 
-// errorOrAge returns the text of err. Without an error, it returns the text of
-// what with the time since at, or "" if at is zero.
-func errorOrAge(err error, at time.Time, what string) string {
+// errorOrAge returns the text of err. Without an error, it returns the event
+// with the time since at, or "" if at is zero.
+func errorOrAge(err error, at time.Time, event string) string {
 	switch {
 	case err != nil:
 		return resource.ErrorText(err.Error())
 	case at.IsZero():
 		return ""
 	}
-	return fmt.Sprintf("%s %s ago", what, time.Since(at).Round(time.Second))
+	return fmt.Sprintf("%s %s ago", event, time.Since(at).Round(time.Second))
 }
 
 // raftState returns the state of the Raft group as this server sees it. The
 // argument expect is the bootstrap_expect of the datacenter.
 func raftState(leader string, voters []string, expect int, lan []gossip.Member) (state, detail string) {
-	running, up := 0, 0 // up: voters
+	running, votersUp := 0, 0
 	for _, m := range lan {
 		if !m.Alive() {
 			continue
 		}
 		running++
 		if slices.Contains(voters, m.Name) {
-			up++
+			votersUp++
+		} else if expect == 1 && m.Tags[operator.TagExpect] == "1" && len(voters) > 0 {
+			return "split", fmt.Sprintf("%s was started to form a group alone, and is not in the group of this server (%d voters): "+
+				"restart one of the two with an empty data directory and --retry-join", m.Name, len(voters))
 		}
-		if expect == 1 && m.Tags[operator.TagExpect] == "1" && len(voters) > 0 && !slices.Contains(voters, m.Name) {
-			return "split", fmt.Sprintf("%s was started to form a group alone, as were those of this one (%d): restart it, or these, "+
-				"with an empty data directory and --retry-join", m.Name, len(voters))
-		}
 	}
-	if len(voters) == 0 && expect == 0 {
-		return "no leader", fmt.Sprintf("in no group yet: %d other servers are alive in the LAN pool; the leader of the datacenter adds this server: "+
-			"check retry_join, or set bootstrap_expect to form a new datacenter", max(running-1, 0))
-	}
-	if len(voters) == 0 && running < expect {
-		return "no leader", fmt.Sprintf("in no group yet: %d servers are needed (bootstrap_expect), and %d run: start the others, with retry_join",
-			expect, running)
-	}
-	if need := len(voters)/2 + 1; leader == "" && len(voters) > 0 && up < need {
-		return "no leader", fmt.Sprintf("%d of %d voters alive, and %d are needed: start the others (see: wanfed members)", up, len(voters), need)
+	switch needed := len(voters)/2 + 1; {
+	case len(voters) == 0 && expect == 0:
+		return "no leader", fmt.Sprintf("in no group yet: %d other servers are alive in the LAN pool; "+
+			"the leader of the datacenter adds this server: check retry_join, or set bootstrap_expect to form a new datacenter",
+			max(running-1, 0))
+	case len(voters) == 0 && running < expect:
+		return "no leader", fmt.Sprintf("in no group yet: %d servers are needed (bootstrap_expect), and %d run: "+
+			"start the other servers, with retry_join", expect, running)
+	case leader == "" && len(voters) > 0 && votersUp < needed:
+		return "no leader", fmt.Sprintf("%d of %d voters alive, and %d are needed: start the other voters (see: wanfed members)",
+			votersUp, len(voters), needed)
 	}
 	state, detail = "ok", fmt.Sprintf("%d voters", len(voters))
 	if len(voters) == 1 {
@@ -348,7 +354,7 @@ func (r *Reporter) replicatedTypes(ctx context.Context) ([]api.ReplicatedType, e
 	return out, nil
 }
 
-// replicationComponent returns the line of the status about replication.
+// replicationComponent returns the status of replication.
 func (r *Reporter) replicationComponent() api.ComponentStatus {
 	c := api.ComponentStatus{Name: "replication", State: "ok"}
 	follower := r.cfg.Primary.manager.Follower()
@@ -369,8 +375,8 @@ func (r *Reporter) replicationComponent() api.ComponentStatus {
 		if c.Detail = errorOrAge(st.LastError, st.LastContact, "last contact"); st.LastError == nil && st.Connected {
 			c.Detail = fmt.Sprintf("primary's index %d, %s", st.Index, c.Detail)
 		} else {
-			has := fmt.Sprintf("replicas have the primary's index %d", max(st.Index, follower.HighestIndex()))
-			c.Detail = strings.TrimSuffix(has+"; "+c.Detail, "; ")
+			index := fmt.Sprintf("replicas have the primary's index %d", max(st.Index, follower.HighestIndex()))
+			c.Detail = strings.TrimSuffix(index+"; "+c.Detail, "; ")
 		}
 		if st.Refused > 0 {
 			c.State = "refuses records"
