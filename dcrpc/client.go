@@ -55,10 +55,13 @@ type Config struct {
 // Client holds gRPC connections to other servers: see the package
 // documentation.
 type Client struct {
-	cfg      Config
-	events   broadcast.Keyed[string] // by datacenter; the package documentation lists the events
-	reach    *reachability
-	requests *requestStreams
+	cfg    Config
+	events broadcast.Keyed[string] // by datacenter; the package documentation lists the events
+	reach  *reachability
+
+	streamsMu  sync.Mutex
+	streams    map[string]*requestStream // by datacenter
+	nextStream map[string]time.Time      // by datacenter: earliest time to open a stream
 
 	ctx  context.Context // ends when Run ends, for background work that belongs to no call
 	stop context.CancelFunc
@@ -94,8 +97,10 @@ type conn struct {
 // New returns a Client. The Client connects with the first call. Calls require
 // that Run is running.
 func New(cfg Config) *Client {
-	c := &Client{cfg: cfg, reach: newReachability(), conns: map[connKey]*conn{}}
-	c.requests = &requestStreams{c: c, byDC: map[string]*requestStream{}, notBefore: map[string]time.Time{}}
+	c := &Client{
+		cfg: cfg, reach: newReachability(), conns: map[connKey]*conn{},
+		streams: map[string]*requestStream{}, nextStream: map[string]time.Time{},
+	}
 	c.ctx, c.stop = context.WithCancel(context.Background())
 	return c
 }

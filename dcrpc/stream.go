@@ -36,7 +36,7 @@ var errNoStream = errors.New("no open request stream")
 // Query uses the request stream of the datacenter. It makes a call while no
 // stream is open, for example for the first request.
 func (c *Client) Query(ctx context.Context, dc string, req *pb.QueryRequest, deadline time.Time) (*pb.QueryResponse, error) {
-	if s := c.requests.get(dc); s != nil {
+	if s := c.requestStream(dc); s != nil {
 		resp, err := s.query(ctx, req, deadline)
 		if !errors.Is(err, errNoStream) {
 			return resp, err
@@ -47,37 +47,26 @@ func (c *Client) Query(ctx context.Context, dc string, req *pb.QueryRequest, dea
 	return pb.NewServerServiceClient(c.Reader(dc)).Query(ctx, req)
 }
 
-// requestStreams holds one stream for each datacenter that receives requests.
-type requestStreams struct {
-	c *Client
-
-	mu        sync.Mutex
-	byDC      map[string]*requestStream
-	notBefore map[string]time.Time // earliest time of the next stream
-}
-
-// get returns the stream to dc. Without a stream, get returns nil and starts to
-// open a stream, unless a stream to dc failed less than streamBackoff ago.
-func (r *requestStreams) get(dc string) *requestStream {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if s := r.byDC[dc]; s != nil {
+// requestStream returns the stream to dc. Without a stream, it returns nil and
+// starts to open a stream, unless a stream to dc failed less than streamBackoff
+// ago.
+func (c *Client) requestStream(dc string) *requestStream {
+	c.streamsMu.Lock()
+	defer c.streamsMu.Unlock()
+	if s := c.streams[dc]; s != nil || time.Now().Before(c.nextStream[dc]) {
 		return s
 	}
-	if time.Now().Before(r.notBefore[dc]) {
-		return nil
-	}
 	s := newRequestStream()
-	if r.c.spawn(func() {
-		err := s.run(r.c, dc)
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		delete(r.byDC, dc)
+	if c.spawn(func() {
+		err := s.run(c, dc)
+		c.streamsMu.Lock()
+		defer c.streamsMu.Unlock()
+		delete(c.streams, dc)
 		if err != nil {
-			r.notBefore[dc] = time.Now().Add(streamBackoff)
+			c.nextStream[dc] = time.Now().Add(streamBackoff)
 		}
 	}) {
-		r.byDC[dc] = s
+		c.streams[dc] = s
 	}
 	return nil
 }

@@ -108,9 +108,9 @@ func (s *streamTest) awaitStream() *requestStream {
 		_, err := s.query(s.t.Context(), "/")
 		return err == nil
 	}, "an open stream")
-	s.requests.mu.Lock()
-	defer s.requests.mu.Unlock()
-	return s.requests.byDC["dc2"]
+	s.streamsMu.Lock()
+	defer s.streamsMu.Unlock()
+	return s.streams["dc2"]
 }
 
 func (s *requestStream) numPending() int {

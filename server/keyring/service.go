@@ -107,7 +107,7 @@ func (s *Service) Change(ctx context.Context, req *pb.ChangeKeyringRequest) (*pb
 	if now.Version == before.Version {
 		return report(servers, now, ""), nil // collect has sent the keyring to the other servers
 	}
-	s.Logger.Info("gossip keyring changed by an operator", "peer", operator.String(), "op", opName(req.Op),
+	s.Logger.Info("gossip keyring changed by an operator", "peer", operator.String(), "op", strings.ToLower(strings.TrimPrefix(req.Op.String(), "OP_")),
 		"key", key.Fingerprint(), "version", now.Version, "force", req.Force)
 	out := report(s.collect(ctx), now, "")
 	out.Changed = true
@@ -135,10 +135,6 @@ func apply(r gossip.Keyring, req *pb.ChangeKeyringRequest) (next gossip.Keyring,
 	return next, key, err
 }
 
-func opName(op pb.ChangeKeyringRequest_Op) string {
-	return strings.ToLower(strings.TrimPrefix(op.String(), "OP_"))
-}
-
 // cutOff returns the servers that would have no common key after a change of
 // keyring r.
 //
@@ -158,7 +154,7 @@ func cutOff(
 			noCommonKey = !slices.Contains(sk.Fingerprints, key.Fingerprint()) &&
 				(sk.Error == "" || sk.Member == gossip.StatusAlive.String())
 		case pb.ChangeKeyringRequest_OP_REMOVE:
-			noCommonKey = sk.Error != "" || !slices.Equal(firstOf(sk.Fingerprints), firstOf(r.Fingerprints()))
+			noCommonKey = sk.Error != "" || len(sk.Fingerprints) == 0 || sk.Fingerprints[0] != r.Fingerprints()[0]
 		}
 		if noCommonKey {
 			affected = append(affected, sk)
@@ -166,8 +162,6 @@ func cutOff(
 	}
 	return affected
 }
-
-func firstOf(s []string) []string { return s[:min(len(s), 1)] }
 
 // refusal returns the reason why a change is refused, for the operator.
 func refusal(op pb.ChangeKeyringRequest_Op, key gossip.Key, affected []*pb.ServerKeyring, total int) string {

@@ -9,7 +9,6 @@ import (
 	"maps"
 	"slices"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/wanfed/wanfed/gossip"
@@ -41,40 +40,23 @@ const (
 	retryDelay = time.Second
 )
 
-// holds has the running servers that an operator has removed from the group,
-// with the ends of their holds. Only the leader that removed a server has its
-// hold.
-type holds struct {
-	mu    sync.Mutex
-	until map[string]time.Time
+// setHold sets the end of the hold of a server. A time that is not in the future
+// removes the hold. Only the leader that removed a server has its hold.
+func (s *Service) setHold(node string, until time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.holds[node] = until
 }
 
-func newHolds() *holds { return &holds{until: map[string]time.Time{}} }
-
-func (h *holds) add(node string, until time.Time) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.until[node] = until
-}
-
-func (h *holds) remove(node string) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	delete(h.until, node)
-}
-
-// active reports whether a server must not be added now.
-func (h *holds) active(node string, now time.Time) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return now.Before(h.until[node])
-}
-
-// prune removes the holds of servers that are not alive.
-func (h *holds) prune(members []gossip.Member) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	maps.DeleteFunc(h.until, func(node string, _ time.Time) bool { return !alive(members, node) })
+// activeHolds returns the ends of all holds, by node. It removes holds that have
+// ended, and holds of servers that are not alive.
+func (s *Service) activeHolds(now time.Time, members []gossip.Member) map[string]time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	maps.DeleteFunc(s.holds, func(node string, until time.Time) bool {
+		return !now.Before(until) || !alive(members, node)
+	})
+	return maps.Clone(s.holds)
 }
 
 // RunMembership applies the rules of the package documentation until ctx ends.
@@ -100,9 +82,9 @@ func (s *Service) reconcile(ctx context.Context, m *membership) (wait time.Durat
 	}
 	members, now := s.LAN.Members(), time.Now()
 	m.deadAfter = s.DeadAfter()
-	s.holds.prune(members)
+	holds := s.activeHolds(now, members)
 	changes, wait := m.plan(now, servers, s.Store.LastIndex(), members, func(p gossip.Member) bool {
-		return s.holds.active(p.Name, now) || s.formedOwnGroup(p, m)
+		return !holds[p.Name].IsZero() || s.formedOwnGroup(p, m)
 	})
 	for _, w := range m.warnings {
 		s.Logger.Warn("a server that is down stays in the Raft group", "peer", w.node, "reason", w.reason)

@@ -3,6 +3,7 @@
 package operator
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -201,23 +202,22 @@ func TestPlan_NewServersGetVotesOnceStable(t *testing.T) {
 	}
 }
 
+// TestHolds proves that a hold ends at its time, when it is removed, and when
+// its server is not alive.
 func TestHolds(t *testing.T) {
-	h := newHolds()
+	s := New(Config{})
 	now := time.Unix(0, 0)
 	end := now.Add(time.Minute)
 	for _, node := range []string{"b", "c", "d"} {
-		h.add(node, end)
+		s.setHold(node, end)
 	}
-	h.remove("d")
+	s.setHold("d", time.Time{})
 	_, members := datacenter("a* b+ c! d+")
-	h.prune(members)
-	for node, want := range map[string]bool{"a": false, "b": true, "c": false, "d": false} {
-		if got := h.active(node, now); got != want {
-			t.Errorf("active(%s) = %v, want %v", node, got, want)
-		}
+	if got, want := s.activeHolds(now, members), map[string]time.Time{"b": end}; !maps.Equal(got, want) {
+		t.Errorf("activeHolds(%v) = %v, want %v", now, got, want)
 	}
-	if h.active("b", end) {
-		t.Error("active(b) = true at the end of the hold, want false")
+	if got := s.activeHolds(end, members); len(got) > 0 {
+		t.Errorf("activeHolds(%v) at the end of the hold = %v, want none", end, got)
 	}
 }
 

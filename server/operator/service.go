@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -49,13 +50,15 @@ type Config struct {
 type Service struct {
 	pb.UnimplementedOperatorServiceServer
 	Config
-	holds *holds
 	saves chan struct{} // has a token for each save of a snapshot in progress
+
+	mu    sync.Mutex
+	holds map[string]time.Time // removed servers that run, with the ends of their holds
 }
 
 // New returns a Service.
 func New(cfg Config) *Service {
-	return &Service{Config: cfg, holds: newHolds(), saves: make(chan struct{}, maxSaves)}
+	return &Service{Config: cfg, holds: map[string]time.Time{}, saves: make(chan struct{}, maxSaves)}
 }
 
 // ListPeers implements pb.OperatorServiceServer. The leader responds.
@@ -99,12 +102,12 @@ func (s *Service) RemovePeer(ctx context.Context, req *pb.RemovePeerRequest) (*p
 		return nil, err
 	}
 	if running { // before the removal, because RunMembership would add the server again at once
-		s.holds.add(req.Node, time.Now().Add(holdTime))
+		s.setHold(req.Node, time.Now().Add(holdTime))
 	}
 	ctx, cancel := context.WithTimeout(ctx, changeTimeout)
 	defer cancel()
 	if err := s.Store.RemoveServer(ctx, req.Node); err != nil {
-		s.holds.remove(req.Node)
+		s.setHold(req.Node, time.Time{})
 		return nil, resource.StatusError(err)
 	}
 	s.Logger.Info("server removed from the Raft group", "peer", req.Node,
