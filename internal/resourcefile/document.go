@@ -61,7 +61,6 @@ type resourceID struct {
 // typeName is a type as a string, or as an object as in the HTTP API.
 type typeName string
 
-// UnmarshalJSON implements json.Unmarshaler.
 func (t *typeName) UnmarshalJSON(b []byte) error {
 	if len(b) > 0 && b[0] != '{' {
 		return json.Unmarshal(b, (*string)(t))
@@ -76,7 +75,6 @@ func (t *typeName) UnmarshalJSON(b []byte) error {
 // quotes is a number in YAML and HCL.
 type numberOrString string
 
-// UnmarshalJSON implements json.Unmarshaler.
 func (t *numberOrString) UnmarshalJSON(b []byte) error {
 	if len(b) > 0 && b[0] == '"' {
 		return json.Unmarshal(b, (*string)(t))

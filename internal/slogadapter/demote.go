@@ -30,6 +30,7 @@ func Demote(h slog.Handler) slog.Handler {
 	return demoteHandler{h, &repeats{last: map[string]time.Time{}}}
 }
 
+// demoteHandler implements slog.Handler.
 type demoteHandler struct {
 	slog.Handler
 	repeats *repeats
@@ -61,12 +62,10 @@ func (r *repeats) suppress(line string, now time.Time) bool {
 	return false
 }
 
-// Enabled implements slog.Handler.
 func (h demoteHandler) Enabled(ctx context.Context, l slog.Level) bool {
 	return h.Handler.Enabled(ctx, demote(l))
 }
 
-// Handle implements slog.Handler.
 func (h demoteHandler) Handle(ctx context.Context, r slog.Record) error {
 	r.Level = demote(r.Level)
 	if r.Level > slog.LevelInfo && h.repeats.suppress(lineOf(r), time.Now()) {
@@ -78,12 +77,10 @@ func (h demoteHandler) Handle(ctx context.Context, r slog.Record) error {
 	return h.Handler.Handle(ctx, r)
 }
 
-// WithAttrs implements slog.Handler.
 func (h demoteHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
 	return demoteHandler{h.Handler.WithAttrs(attrs), h.repeats}
 }
 
-// WithGroup implements slog.Handler.
 func (h demoteHandler) WithGroup(name string) slog.Handler {
 	return demoteHandler{h.Handler.WithGroup(name), h.repeats}
 }

@@ -16,11 +16,11 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// TestApplyAll checks that ApplyAll has the same results, and leads to the same
-// state, as an Apply of each entry.
-func TestApplyAll(t *testing.T) {
+// TestApply_Batch checks that one Apply of several entries has the same
+// results, and leads to the same state, as an Apply of each entry.
+func TestApply_Batch(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
-	one, all := NewState(), NewState() // changed by Apply and by ApplyAll
+	one, all := NewState(), NewState() // one applies one entry at a time
 	defer one.Close()
 	defer all.Close()
 	var known []*pb.Resource
@@ -34,7 +34,7 @@ func TestApplyAll(t *testing.T) {
 				e.Ops = append(e.Ops, randomOp(t, rnd, known))
 			}
 			alone := Entry{Index: index, Ops: proto.CloneOf(&pb.Batch{Ops: e.Ops}).Ops}
-			alone.Resources, alone.Err = one.Apply(index, alone.Ops)
+			alone.Resources, alone.Err = applyOps(one, index, alone.Ops)
 			if alone.Err != nil {
 				refused++
 			}
@@ -47,16 +47,16 @@ func TestApplyAll(t *testing.T) {
 			together = append(together, e)
 			defer func() {
 				if (alone.Err == nil) != (e.Err == nil) || alone.Err != nil && alone.Err.Error() != e.Err.Error() {
-					t.Errorf("ApplyAll() of entry %d = %v, want %v", e.Index, e.Err, alone.Err)
+					t.Errorf("Apply() of entry %d = %v, want %v", e.Index, e.Err, alone.Err)
 				}
 				for i, r := range alone.Resources {
 					if !proto.Equal(r, e.Resources[i]) {
-						t.Errorf("ApplyAll() of entry %d stores %v\nwant %v", e.Index, e.Resources[i], r)
+						t.Errorf("Apply() of entry %d stores %v\nwant %v", e.Index, e.Resources[i], r)
 					}
 				}
 			}()
 		}
-		all.ApplyAll(together)
+		all.Apply(together...)
 	}
 	if refused < 100 {
 		t.Fatalf("failed entries = %d, want at least 100", refused)

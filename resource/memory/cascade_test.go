@@ -97,7 +97,7 @@ func TestApply_Deterministic(t *testing.T) {
 			for j, op := range ops {
 				own[j] = proto.CloneOf(op)
 			}
-			if _, err := s.Apply(uint64(10+n), own); err != nil {
+			if _, err := applyOps(s, uint64(10+n), own); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -6,7 +6,8 @@
 //
 //	s := memory.NewState()
 //	defer s.Close()
-//	stored, err := s.Apply(index, []*pb.Op{resource.PutOp(r, "")})
+//	entry := &memory.Entry{Index: index, Ops: []*pb.Op{resource.PutOp(r, "")}}
+//	s.Apply(entry) // sets entry.Resources and entry.Err
 //
 // # State
 //
@@ -16,10 +17,10 @@
 // own tables and publishes a copy after each commit. Therefore a reader sees
 // one state that never changes. All readers share the stored messages.
 //
-// ApplyAll applies entries. An entry has ops and a store index. Either all ops
-// of an entry are applied, or none. Readers see the effect of all entries at
-// once. The result depends only on the state and the arguments, so all servers
-// that apply the same log have the same state. The version of a resource is the
+// Apply applies entries. An entry has ops and a store index. Either all ops of
+// an entry are applied, or none. Readers see the effect of all entries at once.
+// The result depends only on the state and the arguments, so all servers that
+// apply the same log have the same state. The version of a resource is the
 // decimal index of its last write.
 //
 // # Watches

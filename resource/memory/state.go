@@ -19,10 +19,9 @@ import (
 )
 
 // State is the state machine: resources, type indexes and watches. All methods
-// may be called from any goroutine. Apply, ApplyAll and Restore run one at a
-// time.
+// may be called from any goroutine. Apply and Restore run one at a time.
 type State struct {
-	writeMu sync.Mutex // held during Apply, ApplyAll and Restore; taken before mu
+	writeMu sync.Mutex // held during Apply and Restore; taken before mu
 	own     *tables    // tables of the writer; guarded by writeMu
 
 	published atomic.Pointer[tables] // tables of readers; replaced with mu held
@@ -122,20 +121,12 @@ func (s *State) ListByOwner(ctx context.Context, owner *pb.ID) ([]*pb.Resource, 
 	return slices.Collect(s.published.Load().ownedBy(owner.GetUid())), nil
 }
 
-// Apply applies all ops in order, as one write with the given index. The index
-// must be above all earlier indexes. If an op fails, Apply returns the error of
-// the op and changes nothing. Apply keeps the resources in ops. The caller must
-// not use them again.
-func (s *State) Apply(index uint64, ops []*pb.Op) ([]*pb.Resource, error) {
-	e := Entry{Index: index, Ops: ops}
-	s.ApplyAll([]*Entry{&e})
-	return e.Resources, e.Err
-}
-
-// ApplyAll applies each entry as Apply does, and sets the result of the entry.
-// The entries must be sorted by index. Readers and watches see the effect of
-// all entries at once.
-func (s *State) ApplyAll(entries []*Entry) {
+// Apply applies each entry as one write, and sets the result of the entry. The
+// entries must be sorted by index, and above all earlier indexes. If an op
+// fails, the entry has the error of the op and changes nothing. Readers and
+// watches see the effect of all entries at once. Apply keeps the resources in
+// the ops. The caller must not use them again.
+func (s *State) Apply(entries ...*Entry) {
 	s.writeMu.Lock()
 	defer s.writeMu.Unlock()
 	last := s.Index()

@@ -48,21 +48,21 @@ func TestClose(t *testing.T) {
 func TestApply(t *testing.T) {
 	s := NewState()
 	defer s.Close()
-	out, err := s.Apply(17, []*pb.Op{resource.PutOp(thing(t, "a"), "")})
+	out, err := applyOps(s, 17, []*pb.Op{resource.PutOp(thing(t, "a"), "")})
 	if err != nil || out[0].Version != "17" || s.Index() != 17 {
 		t.Fatalf("Apply() = %v, %v, index %d, want version and index 17", out, err, s.Index())
 	}
-	if _, err := s.Apply(17, []*pb.Op{resource.PutOp(thing(t, "b"), "")}); err == nil {
+	if _, err := applyOps(s, 17, []*pb.Op{resource.PutOp(thing(t, "b"), "")}); err == nil {
 		t.Error("second Apply() with the same index = nil, want an error")
 	}
-	if _, err := s.Apply(20, []*pb.Op{resource.RemoveOp(&pb.ID{Type: testType, Name: "c"}, "")}); err != nil || s.Index() != 17 {
+	if _, err := applyOps(s, 20, []*pb.Op{resource.RemoveOp(&pb.ID{Type: testType, Name: "c"}, "")}); err != nil || s.Index() != 17 {
 		t.Errorf("Apply() of ops without effect = %v, index %d, want nil, index 17", err, s.Index())
 	}
 	rep := proto.CloneOf(out[0])
-	if _, err := s.Apply(21, []*pb.Op{resource.ReplicaOp(rep)}); err != nil || s.Index() != 17 {
+	if _, err := applyOps(s, 21, []*pb.Op{resource.ReplicaOp(rep)}); err != nil || s.Index() != 17 {
 		t.Errorf("Apply() of a stored replica = %v, index %d, want nil, index 17", err, s.Index())
 	}
-	if _, err := s.Apply(22, []*pb.Op{resource.PutOp(thing(t, "b"), ""), resource.PutOp(thing(t, "a"), "")}); !errors.Is(err, resource.ErrConflict) {
+	if _, err := applyOps(s, 22, []*pb.Op{resource.PutOp(thing(t, "b"), ""), resource.PutOp(thing(t, "a"), "")}); !errors.Is(err, resource.ErrConflict) {
 		t.Errorf("Apply() of ops with a conflict = %v, want ErrConflict", err)
 	}
 	if all, index, err := s.List(t.Context(), resource.Query{Type: testType}); err != nil || len(all) != 1 || index != 17 {

@@ -38,5 +38,12 @@ func (s *Store) Commit(_ context.Context, ops ...*pb.Op) ([]*pb.Resource, error)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.Apply(s.Index()+1, cloned)
+	return applyOps(s.State, s.Index()+1, cloned)
+}
+
+// applyOps applies one entry.
+func applyOps(s *State, index uint64, ops []*pb.Op) ([]*pb.Resource, error) {
+	e := &Entry{Index: index, Ops: ops}
+	s.Apply(e)
+	return e.Resources, e.Err
 }

@@ -91,7 +91,6 @@ func (s *State) follow(sel selection) (*watch, view, error) {
 	return w, view{s.published.Load(), s.types[sel.typ].index}, nil
 }
 
-// Next implements resource.Watch.
 func (w *watch) Next(ctx context.Context) (*pb.WatchEvent, error) {
 	for {
 		ev, at, err := w.take()

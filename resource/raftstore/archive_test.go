@@ -57,8 +57,9 @@ func memoryArchive(t testing.TB) (Manifest, []byte) {
 	state := memory.NewState()
 	defer state.Close()
 	ops := []*pb.Op{resource.PutOp(thing(t, "x", "1"), ""), resource.PutOp(thing(t, "y", "2"), "")}
-	if _, err := state.Apply(5, ops); err != nil {
-		t.Fatal(err)
+	e := &memory.Entry{Index: 5, Ops: ops}
+	if state.Apply(e); e.Err != nil {
+		t.Fatal(e.Err)
 	}
 	var b bytes.Buffer
 	if _, err := state.Snapshot().WriteTo(&b); err != nil {

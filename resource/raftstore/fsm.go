@@ -44,7 +44,6 @@ type result struct {
 	err       error
 }
 
-// Apply implements raft.FSM.
 func (m *machine) Apply(log *raft.Log) any { return m.ApplyBatch([]*raft.Log{log})[0] }
 
 // ApplyBatch implements raft.BatchingFSM. Its results depend only on the state
@@ -80,7 +79,7 @@ func (m *machine) applyNew(logs []*raft.Log, results []any) {
 		entries = append(entries, byLog[i])
 	}
 	if m.err == nil {
-		m.state.ApplyAll(entries)
+		m.state.Apply(entries...)
 	}
 	for i, log := range logs {
 		switch {
@@ -222,7 +221,7 @@ func (m *machine) replay(logs raft.LogStore, first, last uint64) (n int, err err
 		if err != nil {
 			return n, err // the store fails when Raft applies the entry
 		}
-		m.state.ApplyAll([]*memory.Entry{e})
+		m.state.Apply(e)
 		m.replayed, m.replayedTerm = index, log.Term
 		if res := m.result(e); m.err != nil || m.state.Err() != nil {
 			return n, res.err

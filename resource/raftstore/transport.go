@@ -36,10 +36,8 @@ func newTransport(cfg *raft.NetworkTransportConfig) *transport {
 	}
 }
 
-// Consumer implements raft.Transport.
 func (t *transport) Consumer() <-chan raft.RPC { return t.rpcc }
 
-// Close implements raft.WithClose.
 func (t *transport) Close() error {
 	t.stop.Do(func() { close(t.stopc) })
 	t.holdback.stop()
@@ -51,8 +49,6 @@ func isHeartbeat(req *raft.AppendEntriesRequest) bool {
 	return req.PrevLogEntry == 0 && len(req.Entries) == 0 && req.LeaderCommitIndex == 0
 }
 
-// AppendEntries implements raft.Transport. A leader sends entries or a
-// heartbeat.
 func (t *transport) AppendEntries(
 	id raft.ServerID, target raft.ServerAddress, req *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse,
 ) error {
@@ -74,7 +70,6 @@ func (t *transport) AppendEntries(
 	return err
 }
 
-// InstallSnapshot implements raft.Transport. A leader sends a snapshot.
 func (t *transport) InstallSnapshot(
 	id raft.ServerID, target raft.ServerAddress,
 	req *raft.InstallSnapshotRequest, resp *raft.InstallSnapshotResponse, data io.Reader,
@@ -201,10 +196,8 @@ type nodeAddr string
 func (nodeAddr) Network() string  { return "node" }
 func (a nodeAddr) String() string { return string(a) }
 
-// Addr implements net.Listener.
 func (s *streams) Addr() net.Addr { return s.node }
 
-// Accept implements net.Listener.
 func (s *streams) Accept() (net.Conn, error) {
 	c, err := s.inner.Accept()
 	if err != nil {
@@ -213,7 +206,6 @@ func (s *streams) Accept() (net.Conn, error) {
 	return s.track(c, &s.handlers)
 }
 
-// Dial implements raft.StreamLayer.
 func (s *streams) Dial(node raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
 	c, err := s.inner.Dial(node, min(timeout, dialTimeout))
 	if err != nil {

@@ -74,7 +74,9 @@ func (s keepTombstones) Commit(_ context.Context, ops ...*pb.Op) ([]*pb.Resource
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.Apply(s.Index()+1, cloned)
+	e := &memory.Entry{Index: s.Index() + 1, Ops: cloned}
+	s.Apply(e)
+	return e.Resources, e.Err
 }
 
 // WriteSnapshot writes a snapshot of the present state to w.
