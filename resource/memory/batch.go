@@ -164,18 +164,21 @@ func checkDeletion(old, r *pb.Resource) error {
 // for finalizers that r lacks.
 func onlyRemovesFinalizers(old, r *pb.Resource) bool {
 	known := resource.Finalizers(old)
-	for _, f := range resource.Finalizers(r) {
-		if !slices.Contains(known, f) {
-			return false
-		}
+	if slices.ContainsFunc(resource.Finalizers(r), func(f string) bool { return !slices.Contains(known, f) }) {
+		return false
 	}
 	rest := func(r *pb.Resource) map[string]string {
 		m := maps.Clone(r.GetMetadata())
 		delete(m, resource.FinalizersKey)
 		return m
 	}
-	return r.Generation == old.Generation && sameVersion(r.Id, old.Id) &&
-		maps.Equal(rest(r), rest(old)) && proto.Equal(r.Owner, old.Owner) && proto.Equal(r.Data, old.Data)
+	return sameContent(old, r) && maps.Equal(rest(old), rest(r))
+}
+
+// sameContent reports whether a and b are equal except for status and metadata.
+func sameContent(a, b *pb.Resource) bool {
+	return a.Generation == b.Generation && sameVersion(a.Id, b.Id) &&
+		proto.Equal(a.Owner, b.Owner) && proto.Equal(a.Data, b.Data)
 }
 
 func (b *batch) remove(rm *pb.Remove) error {
@@ -235,20 +238,11 @@ func (b *batch) replica(r *pb.Resource) (*pb.Resource, error) {
 	}
 	if old != nil {
 		r.Status = old.Status
-		if sameReplica(old, r) {
-			return old, nil
+		if old.PrimaryModifyIndex == r.PrimaryModifyIndex && sameContent(old, r) && maps.Equal(old.Metadata, r.Metadata) {
+			return old, nil // unchanged
 		}
 	}
 	return b.store(r, old), nil
-}
-
-func sameReplica(old, r *pb.Resource) bool {
-	return old.PrimaryModifyIndex == r.PrimaryModifyIndex &&
-		old.Generation == r.Generation &&
-		sameVersion(old.Id, r.Id) &&
-		proto.Equal(old.Owner, r.Owner) &&
-		proto.Equal(old.Data, r.Data) &&
-		maps.Equal(old.Metadata, r.Metadata)
 }
 
 func sameVersion(a, b *pb.ID) bool {

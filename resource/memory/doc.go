@@ -32,13 +32,11 @@
 // its snapshot and joins its topic under the same lock. Therefore a watch
 // receives each change exactly once.
 //
-// A topic retains the events that its slowest follower has not read: up to 8192
-// events or 16 MiB, and 256 MiB for all topics. The writer never waits for a
-// follower. If a follower would exceed a limit, its watch ends with
-// resource.ErrWatchReset. The restore of a snapshot ends all watches in the
-// same way. A watch that has not read its whole snapshot keeps replaced
-// resources in memory. It ends if it reads nothing for 10 seconds while the
-// index grows by more than 8192.
+// A topic retains the events that its slowest follower has not read, up to the
+// limits in topic.go. The writer never waits for a follower. If a follower
+// would exceed a limit, its watch ends with resource.ErrWatchReset. The restore
+// of a snapshot ends all watches in the same way. A watch that stops reading
+// its snapshot ends after many changes (see stallTimeout).
 //
 // # Indexes
 //
@@ -52,11 +50,6 @@
 // Snapshot returns a consistent view in constant time, and WriteTo streams the
 // view. Restore reads such a stream and replaces the whole state in one step.
 // The index of a type never falls. The format is described in snapshot.go.
-//
-// # Goroutines
-//
-// A commit may start a short-lived goroutine that wakes the followers of a
-// topic. A watch has a timer until its snapshot is read.
 //
 // # Choices that resource.Backend leaves open
 //

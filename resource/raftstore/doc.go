@@ -38,10 +38,8 @@
 //
 // Snapshot returns the state of one moment. Manifest.Header and ArchiveFile
 // write the state to a file. Restore replaces the state of the group with a
-// snapshot, through Raft. The restored state has an index and a version above
-// all earlier ones. It is committed when a majority of the servers has it. If
-// the other servers continue without the restored state, the store fails (see
-// snapshotGuard).
+// snapshot. If the other servers continue without the restored state, the store
+// fails (see snapshotGuard).
 //
 // # Goroutines
 //

@@ -57,14 +57,14 @@ func (g *snapshotGuard) open(dir string) error {
 	if err != nil {
 		return err
 	}
-	at := new(raft.Log)
-	if n, err := fmt.Sscanf(string(b), "%d %d\n", &at.Index, &at.Term); n != 2 || err != nil {
+	snapshot := new(raft.Log)
+	if n, err := fmt.Sscanf(string(b), "%d %d\n", &snapshot.Index, &snapshot.Term); n != 2 || err != nil {
 		return fmt.Errorf("file %s does not hold an index and a term", g.path)
 	}
-	if g.log.SnapshotIndex() < at.Index { // the process ended before the snapshot was written
+	if g.log.SnapshotIndex() < snapshot.Index { // the process ended before the snapshot was written
 		return g.settle()
 	}
-	g.uncommitted.Store(at)
+	g.uncommitted.Store(snapshot)
 	return nil
 }
 
@@ -155,8 +155,6 @@ func (g *snapshotGuard) checkInstall(req *raft.InstallSnapshotRequest) (handled 
 		g.fail(err)
 		return true, err
 	}
-	if err := g.mark(req.LastLogIndex, req.Term); err != nil {
-		return true, err
-	}
-	return false, nil
+	err = g.mark(req.LastLogIndex, req.Term)
+	return err != nil, err
 }

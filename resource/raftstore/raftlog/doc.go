@@ -7,18 +7,14 @@
 //
 // # Additions to raft-wal
 //
-// raft-wal 0.4.1 lacks the following features:
-//
-//   - Rotation repair. raft-wal seals a full segment and then records the seal
-//     in its metadata. If the process ends between these steps, raft-wal
-//     refuses every later append. Open completes the rotation (see
+//   - Rotation repair. raft-wal 0.4.1 refuses every append if the process ended
+//     during the rotation of a segment. Open completes the rotation (see
 //     finishRotation).
 //   - Snapshots. raft-wal accepts no entry after a gap, so Raft empties the log
 //     when it installs a snapshot. GetLog then returns the last entry of that
-//     snapshot. Open deletes a log that a snapshot on disk covers.
-//   - A full or read-only disk. The Log refuses a write before anything is
-//     written if the disk may have no space for the next segment. The write
-//     fails with resource.ErrReadOnly, and WriteError returns the reason. Each
+//     snapshot.
+//   - A full or read-only disk. A write that may find no space for the next
+//     segment fails with resource.ErrReadOnly before anything is written. Each
 //     later write is a new attempt. Every other disk error is fatal: the Log
 //     calls Config.Fail.
 //

@@ -126,7 +126,10 @@ func (l *Log) StoreLogs(logs []*raft.Log) error {
 	if err != nil {
 		return err
 	}
-	size := entriesSize(logs)
+	size := 0 // upper bound of the bytes on disk
+	for _, log := range logs {
+		size += len(log.Data) + len(log.Extensions) + entryOverhead
+	}
 	newSegment := last == 0 && logs[0].Index > 1 // raft-wal then replaces its empty segment
 	err = l.checkSpace(size, newSegment)
 	if err == nil {
@@ -265,7 +268,8 @@ func (l *Log) writeFailed(err error, fatal bool) error {
 			"check the disk and start the server again", l.cfg.Dir, err))
 		return err
 	}
-	err = &readOnlyError{dir: l.cfg.Dir, err: err}
+	err = fmt.Errorf("%w in %s: %w; nothing that was acknowledged is lost: free disk space or make the disk writable, "+
+		"and writes continue without a restart", resource.ErrReadOnly, l.cfg.Dir, err)
 	l.setWriteError(err)
 	return err
 }
@@ -277,19 +281,6 @@ func (l *Log) writeFailed(err error, fatal bool) error {
 func IsTemporary(err error) bool {
 	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || errors.Is(err, syscall.EROFS)
 }
-
-// readOnlyError is an ErrReadOnly with its reason.
-type readOnlyError struct {
-	dir string
-	err error
-}
-
-func (e *readOnlyError) Error() string {
-	return fmt.Sprintf("%v in %s: %v; nothing that was acknowledged is lost: free disk space or make the disk "+
-		"writable, and writes continue without a restart", resource.ErrReadOnly, e.dir, e.err)
-}
-
-func (e *readOnlyError) Unwrap() []error { return []error{resource.ErrReadOnly, e.err} }
 
 const (
 	// metadataSpace is an upper bound, in bytes, of the metadata of a log with
@@ -323,15 +314,6 @@ func (l *Log) checkSpace(size int, newSegment bool) error {
 		return fmt.Errorf("the next file of the log needs %d bytes, and %d are free: %w", need, free, syscall.ENOSPC)
 	}
 	return nil
-}
-
-// entriesSize returns an upper bound of the bytes that logs occupy on disk.
-func entriesSize(logs []*raft.Log) int {
-	n := 0
-	for _, l := range logs {
-		n += len(l.Data) + len(l.Extensions) + entryOverhead
-	}
-	return n
 }
 
 // metricsSink passes the metrics of raft-wal to the metrics sink of the Raft
