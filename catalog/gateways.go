@@ -22,8 +22,7 @@ const (
 	// HeartbeatTTL is the time without a heartbeat after which the leader writes
 	// the check of a gateway as critical.
 	HeartbeatTTL = 10 * time.Second
-	// ReapAfter is the time without a heartbeat after which the leader deletes a
-	// gateway.
+	// ReapAfter is the time without a heartbeat before a gateway is deleted.
 	ReapAfter = 72 * time.Hour
 )
 
@@ -41,8 +40,7 @@ type Gateways struct {
 	monitor *TTLMonitor
 }
 
-// NewGateways returns the Gateways of datacenter dc. The monitor's Backend
-// stores them.
+// NewGateways returns the Gateways of dc in the Backend of monitor.
 func NewGateways(dc string, monitor *TTLMonitor) *Gateways {
 	return &Gateways{dc: dc, monitor: monitor}
 }
@@ -68,8 +66,7 @@ func (g *Gateways) Register(ctx context.Context, reg GatewayRegistration) error 
 	return g.monitor.heartbeat(reg.Node, want.Checks[0])
 }
 
-// Deregister deletes a gateway. Deregister succeeds if the gateway does not
-// exist.
+// Deregister deletes a gateway, if the gateway exists.
 func (g *Gateways) Deregister(ctx context.Context, node string) error {
 	if !g.monitor.leading() {
 		return resource.ErrNotLeader
@@ -118,8 +115,7 @@ func (g *Gateways) describe(reg GatewayRegistration) (*pb.MeshGateway, error) {
 	}, nil
 }
 
-// store writes the resources of want that differ from the stored ones, in one
-// commit.
+// store writes the changed resources of want in one commit.
 func (g *Gateways) store(ctx context.Context, want *pb.MeshGateway) (changed bool, err error) {
 	for {
 		ops, err := g.plan(ctx, want)
@@ -176,8 +172,7 @@ func ListGateways(ctx context.Context, b resource.Backend) ([]*pb.MeshGateway, e
 	if err != nil {
 		return nil, err
 	}
-	// Only resources that may belong to a gateway are decoded. A large catalog
-	// has few gateways.
+	// Decode only resources that may belong to a gateway.
 	gateways := map[string]bool{}
 	for _, service := range all.byType[1] {
 		if node := nodeOf(service); node == service.GetId().GetName() {

@@ -16,8 +16,7 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// maxReadAttempts bounds the attempts to read the three types at one moment
-// while writes continue.
+// maxReadAttempts bounds the attempts to read the three types at one moment.
 const maxReadAttempts = 10
 
 // types are the types of the catalog. Arrays of size 3 have one element per type.
@@ -65,8 +64,7 @@ type Check struct {
 // Node returns a node, or nil if no node has the name.
 func (s *Snapshot) Node(name string) *Node { return s.nodes[name] }
 
-// Service returns a service of the node, or nil if no service has the id. n may
-// be nil.
+// Service returns the service with the id, or nil. n may be nil.
 func (n *Node) Service(id string) *Service {
 	if n != nil {
 		for _, s := range n.Services {
@@ -78,8 +76,7 @@ func (n *Node) Service(id string) *Service {
 	return nil
 }
 
-// AllChecks returns the checks of the node, and then the checks of its services.
-// n may be nil.
+// AllChecks returns the checks of the node and its services. n may be nil.
 func (n *Node) AllChecks() []*Check {
 	if n == nil {
 		return nil
@@ -91,8 +88,7 @@ func (n *Node) AllChecks() []*Check {
 	return all
 }
 
-// Check returns a check of the node or of one of its services, or nil if no check
-// has the id. n may be nil.
+// Check returns the element of AllChecks with the id, or nil. n may be nil.
 func (n *Node) Check(id string) *Check {
 	for _, c := range n.AllChecks() {
 		if c.CheckId == id {

@@ -20,16 +20,14 @@ import (
 )
 
 const (
-	// TypeTTL is the type of checks whose status programs update before a TTL
-	// passes.
+	// TypeTTL is the type of checks with a TTL.
 	TypeTTL = "ttl"
 	// TTLExpiredOutput is the output of a check after its TTL has passed.
 	TTLExpiredOutput = "TTL expired"
 	// OutputInterval is the minimum time between two writes of a check's
 	// output, while its status stays the same.
 	OutputInterval = 10 * time.Second
-	// MinDeregisterAfter is the minimum time as critical after which a service
-	// is deleted.
+	// MinDeregisterAfter is the minimum DeregisterAfter of a check.
 	MinDeregisterAfter = time.Minute
 	// writeRetry is the time between a failed write and its retry.
 	writeRetry = time.Second
@@ -212,8 +210,7 @@ func (m *TTLMonitor) leading() bool {
 	return m.checks != nil
 }
 
-// Run watches the deadlines until ctx ends. Call Run while this server leads,
-// once at a time.
+// Run watches the deadlines until ctx ends. Call Run while this server leads.
 func (m *TTLMonitor) Run(ctx context.Context) error {
 	m.mu.Lock()
 	m.checks = map[string]*ttlCheck{}
@@ -253,8 +250,7 @@ func (m *TTLMonitor) performDue(ctx context.Context) error {
 	}
 }
 
-// follow updates the state of the checks from watches of the stored checks, until
-// ctx ends.
+// follow updates the state of the checks from watches, until ctx ends.
 func (m *TTLMonitor) follow(ctx context.Context) error {
 	for {
 		w, err := m.backend.Watch(resource.Query{Type: CheckType})
@@ -299,8 +295,7 @@ type action struct {
 	output        string // output to write, unless deregister or expire is set
 }
 
-// due returns the actions whose deadlines have passed, and the time until the
-// next deadline.
+// due returns the actions that are due, and the time until the next deadline.
 func (m *TTLMonitor) due(now time.Time) (due []action, next time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

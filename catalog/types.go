@@ -5,6 +5,7 @@ package catalog
 import (
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -13,8 +14,7 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// The types of resources of the catalog. They are not federated: each datacenter
-// has its own catalog.
+// The types of the catalog are not federated: each datacenter has its own.
 var (
 	NodeType    = &pb.Type{Group: "catalog", GroupVersion: "v1", Kind: "Node"}
 	ServiceType = &pb.Type{Group: "catalog", GroupVersion: "v1", Kind: "Service"}
@@ -72,12 +72,7 @@ func authorize(p tlsutil.Peer, verb resource.Verb, _ *pb.Resource) error {
 
 // Healthy reports whether no check of a gateway is critical.
 func Healthy(g *pb.MeshGateway) bool {
-	for _, c := range g.GetChecks() {
-		if c.Status == StatusCritical {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(g.GetChecks(), func(c *pb.Check) bool { return c.Status == StatusCritical })
 }
 
 // TaggedAddr returns the host:port of a gateway for a tag, TagLAN or TagWAN. It

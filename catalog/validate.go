@@ -23,8 +23,7 @@ const (
 	maxPairKey      = 128
 	maxPairValue    = 512
 	maxDefinition   = 4 << 10
-	// maxGatewayMeta bounds all metadata of one gateway, which are replicated to
-	// every datacenter.
+	// maxGatewayMeta bounds all metadata of a gateway together.
 	maxGatewayMeta = 4 << 10
 	// MaxOutput bounds the output of a check, in bytes.
 	MaxOutput = 4 << 10
@@ -133,8 +132,7 @@ func checkText(what, s string) error {
 	return nil
 }
 
-// checkResourceName checks the length of a node's escaped name and an id
-// together.
+// checkResourceName checks the length of the name of a resource.
 func checkResourceName(node, id string) error {
 	if n := len(resourceName(node, id)); n > maxResourceName {
 		return fmt.Errorf("node %.30q... and id %.30q... have %d bytes together: more than %d", node, id, n, maxResourceName)
@@ -164,8 +162,7 @@ func CheckAddress(a *pb.Address) error {
 	return nil
 }
 
-// parseAddr parses host:port. The parameter kind, such as "WAN", names the
-// address in errors.
+// parseAddr parses host:port. Errors begin with kind, for example "WAN".
 func parseAddr(kind, s string) (*pb.Address, error) {
 	host, port, err := net.SplitHostPort(s)
 	if err != nil || host == "" {

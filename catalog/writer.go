@@ -19,8 +19,7 @@ import (
 // Registration is a node, at most one service of the node, and checks of the
 // node or its services. Writer.Register writes a Registration in one commit.
 type Registration struct {
-	// Node is required. If Node has no address, the node must exist, and is not
-	// changed.
+	// Node is required. Without an address, Node must exist and is not changed.
 	Node *pb.Node
 	// Service may be nil.
 	Service *pb.Service
@@ -30,13 +29,12 @@ type Registration struct {
 	ReplaceChecks bool
 	// FromAgent is set if a program registers itself. A program registers again
 	// at each start. Therefore an existing check keeps its status and output,
-	// which only a CheckUpdate changes. An existing node keeps its fields except
-	// the addresses.
+	// which only a CheckUpdate changes. An existing node changes only its
+	// addresses.
 	FromAgent bool
 }
 
-// Errors for a node, service or check that does not exist. Each is a
-// resource.ErrNotFound.
+// Each error for something that does not exist is a resource.ErrNotFound.
 var (
 	ErrNoNode    error = notFoundError("no such node")
 	ErrNoService error = notFoundError("no such service")
@@ -48,8 +46,7 @@ type notFoundError string
 func (e notFoundError) Error() string { return string(e) }
 func (notFoundError) Unwrap() error   { return resource.ErrNotFound }
 
-// Writer writes the catalog through a resource.Service. The resource.Service
-// authorizes each write.
+// Writer writes the catalog through a resource.Service, which authorizes it.
 type Writer struct {
 	res  *resource.Service
 	view *View

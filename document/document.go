@@ -19,11 +19,9 @@ import (
 var Type = &pb.Type{Group: "config", GroupVersion: "v1", Kind: "Document"}
 
 const (
-	// MaxSize bounds the content of a document, in bytes of protobuf, which is
-	// somewhat larger than JSON.
+	// MaxSize bounds the content of a document, in bytes of protobuf.
 	MaxSize = 512 << 10
-	// MaxDepth bounds the nesting of lists and objects. A string alone has
-	// depth 1.
+	// MaxDepth bounds the nesting of lists and objects. A string has depth 1.
 	MaxDepth = 64
 )
 
@@ -32,8 +30,7 @@ func Register(g *resource.Registry) error {
 	return g.Register(resource.Registration{Type: Type, Message: &pb.Document{}, Federated: true, Validate: resource.ValidateData(Check)})
 }
 
-// Check returns an error if a document is invalid. The error names the invalid
-// part and the broken rule.
+// Check returns an error that names an invalid part of a document.
 func Check(d *pb.Document) error {
 	if d.GetContent() == nil {
 		return errors.New(`data.content: it is missing; it may be any JSON value, also null`)

@@ -17,15 +17,13 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// EntryType is the type of entries. Entries are not federated: each datacenter
-// has its own.
+// EntryType is the type of entries. It is not federated.
 var EntryType = &pb.Type{Group: "kv", GroupVersion: "v1", Kind: "Entry"}
 
 const (
 	// MaxValue bounds a value, in bytes.
 	MaxValue = 512 << 10
-	// DeleteTreeBatch is the number of keys that DeleteTree deletes in one
-	// commit.
+	// DeleteTreeBatch is the number of keys per commit of DeleteTree.
 	DeleteTreeBatch = 4096
 )
 
@@ -74,8 +72,7 @@ type Entry struct {
 // Precondition is the condition of a write. Its zero value always holds.
 type Precondition struct {
 	Required bool
-	// Index is the ModifyIndex that the key must have. 0: the key must not
-	// exist.
+	// Index is the required ModifyIndex. 0: the key must not exist.
 	Index uint64
 }
 
@@ -217,8 +214,7 @@ func (s *Store) Put(ctx context.Context, e Entry, cond Precondition) (done bool,
 	})
 }
 
-// overwrite writes e without a condition. Concurrent writes of the key cause no
-// conflict and no retry.
+// overwrite writes e without a condition, so concurrent writes cause no retry.
 func (s *Store) overwrite(ctx context.Context, e Entry) (done bool, err error) {
 	if err := s.admit(ctx, resource.VerbWrite, e.Key); err != nil {
 		return false, err
@@ -282,8 +278,8 @@ func (s *Store) update(
 
 // DeleteTree deletes every key that begins with prefix. An empty prefix matches
 // all keys. Each commit deletes at most DeleteTreeBatch keys, in order of the
-// keys. An error does not undo the earlier commits. Keys that are created
-// during the call may remain.
+// keys. An error does not undo earlier commits. Concurrently created keys may
+// remain.
 func (s *Store) DeleteTree(ctx context.Context, prefix string) error {
 	if err := s.allow(ctx, resource.VerbDelete); err != nil {
 		return err

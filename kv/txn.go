@@ -42,15 +42,13 @@ var verbs = map[Verb]bool{
 // ofTree reports whether the key of an op with verb v is a prefix.
 func (v Verb) ofTree() bool { return v == VerbGetTree || v == VerbDeleteTree }
 
-// isBlind reports whether an op with verb v has a result that does not depend on
-// the stored key.
+// isBlind reports whether an op with verb v ignores the stored key.
 func (v Verb) isBlind() bool { return v == VerbSet || v == VerbDelete }
 
 // Op is one operation of a transaction.
 type Op struct {
 	Verb Verb
-	// Key is a key, or, for VerbGetTree and VerbDeleteTree, a prefix that may
-	// be empty.
+	// Key is a key. For VerbGetTree and VerbDeleteTree, it is a prefix.
 	Key   string
 	Value []byte // value of VerbSet and VerbCAS
 	Flags uint64 // flags of VerbSet and VerbCAS
@@ -263,8 +261,7 @@ func (t *txn) sorted() []*txnKey {
 	return slices.SortedFunc(maps.Values(t.keys), func(a, b *txnKey) int { return strings.Compare(a.key, b.key) })
 }
 
-// changedSince reports whether a key was written between its read and the last
-// read of the transaction.
+// changedSince reports whether a key has changed before the last read.
 func (t *txn) changedSince(b resource.Backend) bool {
 	return len(t.reads) > 1 && slices.ContainsFunc(t.reads, func(r txnRead) bool {
 		return resource.Changed(b, r.query, r.index)
@@ -433,8 +430,7 @@ func (t *txn) commit(ctx context.Context, res *resource.Service) (map[string]*pb
 	return stored, nil
 }
 
-// entries returns the results of the ops. The argument stored is the result of
-// commit.
+// entries returns the results of the ops. stored is the result of commit.
 func (t *txn) entries(stored map[string]*pb.Resource) []Entry {
 	var index uint64 // index of the commit; an unchanged key keeps its index
 	for _, r := range stored {

@@ -36,8 +36,7 @@ const (
 	// the same step as their owner. Servers that replay a log depend on
 	// MaxCascade, so its value must not change.
 	MaxCascade = 512
-	// ReapBatch is the highest number of owned resources that one later step
-	// deletes.
+	// ReapBatch is the highest number that each later step deletes.
 	ReapBatch = 256
 )
 
@@ -162,8 +161,7 @@ type Watch interface {
 	Close()
 }
 
-// canceled is a context that has ended. A Wait with this context checks an
-// index without blocking.
+// canceled is an ended context, with which Wait does not block.
 var canceled = func() context.Context {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()

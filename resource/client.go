@@ -24,8 +24,7 @@ func (s *Service) Client() pb.ResourceServiceClient { return localClient{s} }
 
 type localClient struct{ s *Service }
 
-// localCall calls a method of the service with outgoing metadata as incoming
-// metadata.
+// localCall calls method with the outgoing metadata as incoming metadata.
 func localCall[In, Out any](ctx context.Context, method func(context.Context, In) (Out, error), in In) (Out, error) {
 	return method(incoming(ctx), in)
 }
@@ -92,8 +91,7 @@ func (l localClient) WatchList(
 // errStopped is the error of Send after the end of the stream.
 var errStopped = errors.New("stream was stopped")
 
-// localStream is the receiving end of WatchList. The service runs only while Recv
-// runs.
+// localStream is the receiving end. The service runs only while Recv runs.
 type localStream struct {
 	grpc.ClientStream                 // nil: the other methods concern connections
 	ctx               context.Context // of the stream, as grpc.ClientStream has it

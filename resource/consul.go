@@ -29,8 +29,7 @@ const (
 	ConsulService = consulPackage + ".ResourceService"
 )
 
-// RegisterService registers the resource service under its own name and as
-// ConsulService.
+// RegisterService registers s under its own name and as ConsulService.
 func RegisterService(r grpc.ServiceRegistrar, s pb.ResourceServiceServer) {
 	pb.RegisterResourceServiceServer(r, s)
 	consul := pb.ResourceService_ServiceDesc

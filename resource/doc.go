@@ -52,21 +52,19 @@
 //
 // # Flow of a deletion
 //
-// A resource with finalizers gets a deletion timestamp. The removal of the last
-// finalizer deletes the resource. Other resources are deleted at once, with up
-// to MaxCascade resources that they own. A tombstone represents the remaining
-// owned resources. The leader runs Reap, which deletes them in bounded steps.
-// Tombstones are stored, so Reap continues after a crash or a change of leader.
+// A resource with finalizers gets a deletion timestamp. Other resources are
+// deleted at once, with up to MaxCascade resources that they own. A tombstone
+// represents the remaining owned resources. Tombstones are stored. The leader
+// runs Reap, which deletes their resources in bounded steps.
 //
 // # Guarantees
 //
-// Resources that a Backend returns are shared: clone a resource before changing
-// it. Versions and indexes belong to one store. Uid, generation and data are
-// equal in all datacenters. Every deletion appears in watches, including the
-// deletion of an owned resource. Each error that callers test for is a variable
-// of this package. StatusError converts an error to a gRPC status, and
-// FromStatus converts the status back. errors.Is therefore works in the client
-// as in the server.
+// Versions and indexes belong to one store. Uid, generation and data are equal
+// in all datacenters. Every deletion appears in watches, including the deletion
+// of an owned resource. Each error that callers test for is a variable of this
+// package. StatusError converts errors to gRPC statuses, and FromStatus converts
+// them back, so errors.Is works in clients as in servers. See Backend for the
+// guarantees of reads, watches and commits.
 //
 // # Limits
 //

@@ -23,8 +23,7 @@ var (
 	// ErrNotFound: no resource has the type, tenancy and name, or the stored
 	// resource does not have the requested uid.
 	ErrNotFound = errors.New("resource not found")
-	// ErrConflict: the stored version is not the expected version. Read the
-	// resource and try again.
+	// ErrConflict: the stored version is not the expected version. Read again.
 	ErrConflict = errors.New("resource has changed")
 	// ErrUIDMismatch: the stored resource does not have the uid of the request.
 	// Usually the request refers to an earlier resource of the same name.
@@ -40,8 +39,7 @@ var (
 	// ErrUnknownOutcome: leadership was lost, or the deadline passed, during a
 	// write. The write may or may not be committed.
 	ErrUnknownOutcome = errors.New("outcome of the write is unknown")
-	// ErrWatchReset: a snapshot was restored, or the watch fell too far behind.
-	// Open a new watch.
+	// ErrWatchReset: a snapshot was restored, or the watch lagged. Watch again.
 	ErrWatchReset = errors.New("watch was reset")
 	// ErrClosed: the backend was closed.
 	ErrClosed = errors.New("store is closed")
@@ -52,8 +50,7 @@ var (
 	// disk is full, and no other server is known to lead. Nothing was written.
 	// Writes succeed again when the disk is repaired.
 	ErrReadOnly = errors.New("this server cannot write its log")
-	// ErrTooLarge: the result of a List exceeds Query.MaxBytes, or the maximum
-	// size of a response.
+	// ErrTooLarge: a List exceeds Query.MaxBytes or the size of a response.
 	ErrTooLarge = errors.New("the list is larger than a response may be")
 )
 
@@ -82,8 +79,7 @@ func TooLargeError(limit int) error {
 	return fmt.Errorf("%w, %d bytes: use a name prefix, or a watch", ErrTooLarge, limit)
 }
 
-// GroupVersionError is an ErrGroupVersion with the stored resource and the
-// requested type.
+// GroupVersionError is an ErrGroupVersion with details.
 type GroupVersionError struct {
 	Requested *pb.Type
 	Stored    *pb.Resource
@@ -114,8 +110,7 @@ type errorClass struct {
 	reason string
 }
 
-// errorClasses are in order of precedence. The reasons are part of the wire
-// format.
+// errorClasses are in order of precedence. Reasons are part of the wire format.
 var errorClasses = []errorClass{
 	{ErrUnknownOutcome, codes.Unknown, "UNKNOWN_OUTCOME"},
 	{ErrGroupVersion, codes.InvalidArgument, "GROUP_VERSION"},

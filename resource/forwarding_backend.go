@@ -23,8 +23,7 @@ type ReplicatedBackend interface {
 	Backend
 	// IsLeader reports whether this server is the leader.
 	IsLeader() bool
-	// Leader returns the node name of the leader. It returns false if no leader is
-	// known.
+	// Leader returns the node name of the leader, if the leader is known.
 	Leader() (node string, ok bool)
 	// ReadIndex returns the index of a log entry. All writes acknowledged before
 	// the call are at or below this index. ReadIndex fails with ErrNotLeader on a
@@ -36,8 +35,7 @@ type ReplicatedBackend interface {
 	// OpsVersion returns the highest version of ops that all servers of the Raft
 	// group support, and the name of a server that supports no higher version.
 	OpsVersion() (version int, node string)
-	// WriteError returns an ErrReadOnly if this server cannot write its log now, or
-	// nil.
+	// WriteError returns an ErrReadOnly while this server cannot write its log.
 	WriteError() error
 }
 
@@ -90,8 +88,7 @@ func (b *ForwardingBackend) leader(ctx context.Context) (pb.StoreServiceClient, 
 	return nil, fmt.Errorf("%w, and none is known", ErrNotLeader)
 }
 
-// readOnlyTimeout bounds the wait of a strong read for entries on a server that
-// cannot write its log.
+// readOnlyTimeout bounds a strong read on a server that cannot write its log.
 const readOnlyTimeout = time.Second
 
 // awaitFresh returns when the local state has the freshness that c requires.
@@ -137,8 +134,7 @@ func leaderUnreachable(err error) error {
 	return fmt.Errorf("%w, and the known leader cannot be reached: %s", ErrNotLeader, status.Convert(err).Message())
 }
 
-// Read implements Backend. A strong read takes a round trip to the leader, and
-// from there to a majority.
+// Read implements Backend. A strong read waits for the leader and a majority.
 func (b *ForwardingBackend) Read(ctx context.Context, c Consistency, id *pb.ID) (*pb.Resource, error) {
 	if err := b.awaitFresh(ctx, c); err != nil {
 		return nil, fmt.Errorf("read %s: %w", IDString(id), err)
@@ -255,8 +251,7 @@ type coalesced[T any] struct {
 	timedOut bool // the call has exceeded coalesceTimeout
 }
 
-// coalesceTimeout bounds one call, since the call ignores the contexts of its
-// callers.
+// coalesceTimeout bounds one call, which ignores the contexts of its callers.
 const coalesceTimeout = 5 * time.Second
 
 // get returns the result of a call that begins after get was called. If ctx ends

@@ -15,11 +15,9 @@ import (
 const (
 	// DefaultTenancy is the default partition and the default namespace.
 	DefaultTenancy = "default"
-	// MaxNameLen is the length in bytes of the longest name that CheckName
-	// allows.
+	// MaxNameLen is the maximum length of a name for CheckName, in bytes.
 	MaxNameLen = 253
-	// MaxUTF8NameLen is the length in bytes of the longest name that
-	// CheckUTF8Name allows.
+	// MaxUTF8NameLen is the maximum length for CheckUTF8Name, in bytes.
 	MaxUTF8NameLen = 512
 )
 

@@ -18,8 +18,7 @@ import (
 // of an op, needs a new version: a state machine stops at an unsupported op.
 const OpsVersion = 2
 
-// RequiredOpsVersion returns the version that a program must support to apply
-// ops.
+// RequiredOpsVersion returns the lowest OpsVersion that can apply ops.
 func RequiredOpsVersion(ops []*pb.Op) int {
 	for _, op := range ops {
 		switch op.GetOp().(type) {
@@ -68,8 +67,7 @@ func RemoveReplicaOp(id *pb.ID) *pb.Op {
 	return op
 }
 
-// ReplicaOp stores r as a replica. PrimaryModifyIndex of r is its index in the
-// primary.
+// ReplicaOp stores r, which has a PrimaryModifyIndex, as a replica.
 func ReplicaOp(r *pb.Resource) *pb.Op {
 	return &pb.Op{Op: &pb.Op_Replica{Replica: &pb.Replica{Resource: r}}}
 }

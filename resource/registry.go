@@ -50,16 +50,14 @@ type Registration struct {
 	Message proto.Message
 	// Scope defaults to ScopeNamespace.
 	Scope Scope
-	// Federated: the resources are written in the primary, and every secondary
-	// has replicas.
+	// Federated types are written in the primary and replicated to secondaries.
 	Federated bool
 	// CheckName returns an ErrInvalid for an invalid name. The default is the
 	// function CheckName. CheckName must not allow names that CheckUTF8Name
 	// rejects. All versions of a type must have the same CheckName, because they
 	// share names.
 	CheckName func(name string) error
-	// Mutate changes a resource before it is written, for example to set
-	// defaults. Nil: no change.
+	// Mutate changes a resource before a write, for example to set defaults.
 	Mutate func(r *pb.Resource) error
 	// Validate checks a resource after Mutate. The resource has a valid name and
 	// data of the right message type. Nil: no check.
@@ -127,8 +125,7 @@ func (g *Registry) Register(reg Registration) error {
 	return nil
 }
 
-// Lookup returns the registration of a type, or an ErrInvalid that lists the
-// registered types.
+// Lookup returns the registration of a type, or an ErrInvalid.
 func (g *Registry) Lookup(typ *pb.Type) (Registration, error) {
 	g.mu.RLock()
 	defer g.mu.RUnlock()

@@ -55,8 +55,7 @@ func WithData(r *pb.Resource, data proto.Message) (*pb.Resource, error) {
 }
 
 // Decode returns the data of r as a new message of type T, for example
-// Decode[*pb.FederationState](r). Decode fails with ErrInvalid if r has no data
-// or data of another type.
+// Decode[*pb.FederationState](r). Other or no data is an ErrInvalid.
 func Decode[T proto.Message](r *pb.Resource) (T, error) {
 	var zero T
 	msg := zero.ProtoReflect().New().Interface().(T)
@@ -66,8 +65,7 @@ func Decode[T proto.Message](r *pb.Resource) (T, error) {
 	return msg, nil
 }
 
-// ValidateData returns a Registration.Validate that decodes the data of a
-// resource and calls check.
+// ValidateData returns a Registration.Validate that calls check with the data.
 func ValidateData[T proto.Message](check func(T) error) func(*pb.Resource) error {
 	return func(r *pb.Resource) error {
 		data, err := Decode[T](r)
@@ -97,8 +95,7 @@ func NewUID() string { return ulid.MustNew(ulid.Now(), rand.Reader).String() }
 // NewGeneration returns a generation for changed data, also a ULID.
 func NewGeneration() string { return NewUID() }
 
-// TimeOf returns the time in a ULID, in milliseconds. TimeOf returns the zero
-// time for any other text.
+// TimeOf returns the time in a ULID, or the zero time for any other text.
 func TimeOf(id string) time.Time {
 	parsed, err := ulid.ParseStrict(id)
 	if err != nil {
@@ -127,8 +124,7 @@ func Terminating(r *pb.Resource) (since time.Time, ok bool) {
 	return since, ok
 }
 
-// MarkTerminating returns a copy of r with a deletion timestamp. Only Backends
-// call MarkTerminating.
+// MarkTerminating returns a copy of r with a deletion timestamp, for Backends.
 func MarkTerminating(r *pb.Resource, at time.Time) *pb.Resource {
 	r = proto.CloneOf(r)
 	if r.Metadata == nil {

@@ -34,8 +34,7 @@ type ServiceConfig struct {
 	// DC is the datacenter of this server. The default authorization compares
 	// the datacenter of a peer with DC. Required.
 	DC string
-	// Peer returns the caller. If Peer fails, the call fails with ErrDenied.
-	// Required.
+	// Peer returns the caller. If Peer fails, the call is denied. Required.
 	Peer func(ctx context.Context) (tlsutil.Peer, error)
 	// Primary reports whether this datacenter is the primary now. Required.
 	Primary func() bool
@@ -62,8 +61,7 @@ type Service struct {
 
 var _ pb.ResourceServiceServer = (*Service)(nil)
 
-// NewService returns a Service. NewService fails if a required field of cfg is
-// missing.
+// NewService returns a Service, or an error if a required field is missing.
 func NewService(cfg ServiceConfig) (*Service, error) {
 	if cfg.Backend == nil || cfg.Registry == nil || cfg.DC == "" || cfg.Peer == nil || cfg.Primary == nil {
 		return nil, errors.New("resource: Backend, Registry, DC, Peer and Primary are required")
@@ -81,8 +79,7 @@ func (s *Service) admit(ctx context.Context, typ *pb.Type) (tlsutil.Peer, Regist
 	return peer, reg, err
 }
 
-// admitID is admit for a request about one resource. It also returns the id with
-// a complete tenancy.
+// admitID is admit for one resource. It also returns the id with its tenancy.
 func (s *Service) admitID(ctx context.Context, given *pb.ID) (tlsutil.Peer, Registration, *pb.ID, error) {
 	peer, reg, err := s.admit(ctx, given.GetType())
 	if err != nil {
@@ -160,21 +157,21 @@ func checkRequestID(reg Registration, id *pb.ID) (*pb.ID, error) {
 // consistencyOf returns the consistency that the client requests.
 func consistencyOf(ctx context.Context) (Consistency, error) {
 	md, _ := metadata.FromIncomingContext(ctx)
-	key, values := ConsistencyKey, md.Get(ConsistencyKey)
-	if len(values) == 0 {
-		key, values = ConsulConsistencyKey, md.Get(ConsulConsistencyKey)
+	for _, key := range []string{ConsistencyKey, ConsulConsistencyKey} {
+		values := md.Get(key)
+		if len(values) == 0 {
+			continue
+		}
+		switch v := values[len(values)-1]; v {
+		case "consistent":
+			return Strong, nil
+		case "stale":
+			return Eventual, nil
+		default:
+			return Eventual, invalidField(key, v, `must be "consistent" or "stale"`)
+		}
 	}
-	if len(values) == 0 {
-		return Eventual, nil
-	}
-	switch v := values[len(values)-1]; v {
-	case "consistent":
-		return Strong, nil
-	case "stale":
-		return Eventual, nil
-	default:
-		return Eventual, invalidField(key, v, `must be "consistent" or "stale"`)
-	}
+	return Eventual, nil
 }
 
 // WithConsistency returns a context for client calls that request c.

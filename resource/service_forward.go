@@ -27,8 +27,7 @@ import (
 // primary checks that this version is still stored.
 
 const (
-	// forwardTimeout bounds a call to the primary, in addition to the caller's
-	// deadline.
+	// forwardTimeout bounds a call to the primary, like the caller's deadline.
 	forwardTimeout = 15 * time.Second
 	// replicaTimeout bounds the time that a forwarded write waits for the
 	// replica. Half of the time until the caller's deadline is another bound.
@@ -47,8 +46,7 @@ func (s *Service) forwards(reg Registration) (bool, error) {
 	return err != nil && s.cfg.PrimaryClient != nil, err
 }
 
-// forward calls a method of the primary's resource service, on behalf of the
-// caller of ctx.
+// forward calls a method of the primary on behalf of the caller of ctx.
 func forward[In, Out any](
 	ctx context.Context, s *Service, in In,
 	method func(pb.ResourceServiceClient, context.Context, In, ...grpc.CallOption) (Out, error),
@@ -139,8 +137,7 @@ func (s *Service) forwardDelete(ctx context.Context, id *pb.ID, version string) 
 	return nil
 }
 
-// primaryVersion returns the version of the primary's resource for the version of
-// its replica.
+// primaryVersion translates the version of a replica to the primary's version.
 func (s *Service) primaryVersion(ctx context.Context, id *pb.ID, version string) (string, error) {
 	if v, ok := strings.CutPrefix(version, PrimaryVersionPrefix); ok || version == "" || version == AnyVersion {
 		return v, nil

@@ -16,8 +16,7 @@ import (
 	"github.com/wanfed/wanfed/api/pb"
 )
 
-// maxWriteTries bounds the attempts of a write without a version, while concurrent
-// writes change the resource.
+// maxWriteTries bounds the attempts of a write without a version.
 const maxWriteTries = 8
 
 // MaxSize bounds an encoded resource, in bytes.
@@ -73,8 +72,7 @@ func (s *Service) write(ctx context.Context, given *pb.Resource) (*pb.Resource, 
 	}
 }
 
-// canOverwrite reports whether r, which was admitted, may replace any stored
-// resource.
+// canOverwrite reports whether an admitted r may replace any stored resource.
 func canOverwrite(r *pb.Resource) bool { return r.Version == "" && r.Id.Uid == "" && r.Owner == nil }
 
 // overwriteOp changes r and returns an Overwrite of r. The op uses uid and
@@ -271,8 +269,7 @@ func versionConflict(stored, given string) error {
 	return fmt.Errorf("%w: its version is %s, not %s; read it and try again", ErrConflict, stored, given)
 }
 
-// sameOwner compares the owner of a request, which may have no uid, with the
-// stored owner.
+// sameOwner compares a given owner, which may have no uid, with a stored owner.
 func sameOwner(given, stored *pb.ID) bool {
 	if stored == nil || given.GetUid() != "" && given.GetUid() != stored.GetUid() {
 		return false
@@ -452,8 +449,7 @@ type Step struct {
 	Delete *pb.ID
 	// Version is the expected version of Delete. Empty: any version.
 	Version string
-	// Expect is a query. If its result is no longer Listed, the commit fails
-	// with ErrConflict.
+	// Expect is a query. The commit fails unless its result is still Listed.
 	Expect *Query
 	// Listed is the result of an earlier List of Expect.
 	Listed []*pb.Resource

@@ -21,8 +21,7 @@ import (
 // resources, so they survive restarts, restores and changes of the leader.
 var TombstoneType = &pb.Type{Group: "internal", GroupVersion: "v1", Kind: "Tombstone"}
 
-// Register adds TombstoneType to a registry. Every peer may read tombstones. No
-// peer may write tombstones.
+// Register adds TombstoneType to g. Peers may read tombstones, but not write.
 func Register(g *Registry) error {
 	return g.Register(Registration{
 		Type: TombstoneType, Message: &pb.Tombstone{}, Scope: ScopeCluster,
@@ -68,8 +67,7 @@ func Reap(ctx context.Context, b Backend, log *slog.Logger) error {
 }
 
 // ReapOnce deletes the resources of the tombstones that are stored now. The
-// deletions may create new tombstones. ReapOnce returns the index of the List of
-// tombstones.
+// deletions may create new tombstones. ReapOnce returns the index of that List.
 func ReapOnce(ctx context.Context, b Backend, log *slog.Logger) (index uint64, err error) {
 	tombstones, index, err := b.List(ctx, Eventual, Query{Type: TombstoneType})
 	if err != nil {

@@ -27,8 +27,7 @@ func badRequest(format string, args ...any) error {
 	return fmt.Errorf("%w "+format, append([]any{resource.ErrInvalid}, args...)...)
 }
 
-// StatusOf returns the HTTP status of an error of a resource service or a
-// Backend:
+// StatusOf returns the HTTP status of an error of package resource:
 //
 //	400  the request breaks a rule
 //	403  the caller is not authorized

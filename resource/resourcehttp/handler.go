@@ -46,8 +46,7 @@ type handler struct {
 	documents map[string]any // by path; encoded as JSON
 }
 
-// New returns the handler of all paths under api.ResourcePath. It starts no
-// goroutine.
+// New returns the handler of all paths under api.ResourcePath.
 func New(cfg Config) (http.Handler, error) {
 	if cfg.DC == "" || cfg.Registry == nil || cfg.Client == nil {
 		return nil, errors.New("resourcehttp: DC, Registry and Client are required")

@@ -125,8 +125,7 @@ func (l *listWriter) add(r *pb.Resource) error {
 	return l.write(l.separator(), body, err)
 }
 
-// write writes before and body. If err is not nil, the response is incomplete, and
-// write fails.
+// write writes before and body. It fails if err is not nil.
 func (l *listWriter) write(before string, body []byte, err error) error {
 	if !l.begun {
 		jsonHeader(l.q.w)

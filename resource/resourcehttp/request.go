@@ -75,8 +75,7 @@ var (
 	opDelete = operation{"a deletion", withTenancy("version", "uid"), (*request).delete}
 )
 
-// operation returns the operation of a method. If there is none, it returns the
-// allowed methods.
+// operation returns the operation of a method, or nil and the allowed methods.
 func (t target) operation(method string) (op *operation, allowed string) {
 	get := method == http.MethodGet || method == http.MethodHead
 	switch {
@@ -103,8 +102,7 @@ type query struct {
 	consistent, watch, owned, dryRun, pretty bool
 }
 
-// parse parses the query string of an operation. The allowed parameters are dc,
-// pretty and params.
+// parse parses a query string. The allowed parameters are dc, pretty and params.
 func parse(raw, op string, params []string) (query, error) {
 	var q query
 	values, err := url.ParseQuery(raw)

@@ -102,8 +102,7 @@ func (q *request) body() ([]byte, error) {
 	return body, nil
 }
 
-// decode decodes the resource in a body, and completes it from path and
-// parameters.
+// decode decodes the resource in a body, completed by path and parameters.
 func (q *request) decode(body []byte) (*pb.Resource, error) {
 	var given struct {
 		api.Resource
