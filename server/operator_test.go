@@ -256,9 +256,9 @@ func testSaveAndRestore(t *testing.T, c *operatorCluster) {
 	for status.Code(err) == codes.FailedPrecondition { // until the abandoned restore has ended
 		got, err = restoreSnapshot(c.ctx, follower, saved.end, saved.data)
 	}
-	// The two resources are the state of dc3 and the record of the primary datacenter.
-	if err != nil || got.Resources != 2 || got.Index <= saved.end.Index {
-		t.Fatalf("RestoreSnapshot() = %v, %v, want 2 resources above index %d", got, err, saved.end.Index)
+	// The resources are the state of dc3, the primary datacenter and the group id.
+	if err != nil || got.Resources != 3 || got.Index <= saved.end.Index {
+		t.Fatalf("RestoreSnapshot() = %v, %v, want 3 resources above index %d", got, err, saved.end.Index)
 	}
 	c.awaitStates(t, "dc3")
 	c.writeState(t, "dc4")
