@@ -32,8 +32,8 @@ import (
 
 // Config configures a Client.
 type Config struct {
-	// Identity is the identity of the gateway. Its certificate names the
-	// gateway and its datacenter. Required.
+	// Identity has the certificate of the gateway, which names the gateway and
+	// its datacenter. Required.
 	Identity *tlsutil.Identity
 	// Servers are addresses (host:port) of servers of the datacenter, at least
 	// one. The addresses in the last snapshot are also used.
@@ -55,36 +55,37 @@ type Config struct {
 // Client connects a gateway to the servers of its datacenter.
 type Client struct {
 	cfg            Config
-	servers        *serverList
 	dialer         *upstream.Dialer
 	connected      chan struct{} // size 1: a new connection wakes the heartbeat
-	ready          chan struct{} // closed when there are routes
+	ready          chan struct{} // closed when the gateway has routes
 	skipDeregister atomic.Bool
 
 	mu      sync.Mutex
 	status  Status
-	snap    *pb.GatewaySnapshot // the last one that was applied
-	warned  map[string]warning  // by what failed
+	snap    *pb.GatewaySnapshot // the last snapshot that was applied
+	servers []string            // addresses of the servers of snap, in random order
+	warned  map[string]warning  // by the message that was logged
 	dialErr error               // of the last dial; nil after a success
 }
 
 const (
-	callTimeout       = 5 * time.Second // below the time after which servers regard a gateway as failed
+	callTimeout       = 5 * time.Second // less than the timeout of a registration
 	deregisterTimeout = 2 * time.Second
-	routesTimeout     = time.Second // for routes before the first Register
+	routesTimeout     = time.Second // the longest wait for routes before the first Register
 	minBackoff        = 50 * time.Millisecond
 	maxBackoff        = time.Second
 	minInterval       = 100 * time.Millisecond // between heartbeats
 )
 
-// Actions of a Client whose failures are logged.
+// Log messages of failures that may persist.
 const (
 	cannotRegister = "cannot register"
 	cannotFollow   = "cannot follow snapshots"
 	cannotStore    = "cannot store snapshot"
 )
 
-// connectParams let a gateway find a server that restarts soon.
+// connectParams bounds the backoff of gRPC: a gateway reconnects soon after a
+// server restarts.
 var connectParams = grpc.WithConnectParams(grpc.ConnectParams{
 	Backoff: grpcbackoff.Config{
 		BaseDelay: minBackoff, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 500 * time.Millisecond,
@@ -102,30 +103,27 @@ func New(cfg Config) (*Client, error) {
 		return nil, errors.New("no server is given: a gateway needs the address of at least one server of its datacenter")
 	}
 	if err := os.MkdirAll(cfg.DataDir, 0o700); err != nil {
-		return nil, fmt.Errorf("create data_dir: %w; give a --data-dir that this user may write", err)
+		return nil, fmt.Errorf("create data_dir: %w; set --data-dir to a directory that this user may write", err)
 	}
 	c := &Client{
-		cfg: cfg, servers: &serverList{configured: cfg.Servers}, dialer: newDialer(cfg.Identity, cfg.Upstream.ProxyProtocol),
+		cfg: cfg, dialer: newDialer(cfg.Identity, cfg.Upstream.ProxyProtocol),
 		connected: make(chan struct{}, 1), ready: make(chan struct{}), warned: map[string]warning{},
 	}
 	c.applyStored()
 	return c, nil
 }
 
+// applyStored applies the snapshot on disk.
 func (c *Client) applyStored() {
 	snap, err := loadSnapshot(c.cfg.DataDir)
 	if err == nil && snap != nil {
 		err = c.checkOwn(snap)
 	}
-	if err != nil {
+	switch {
+	case err != nil:
 		c.cfg.Logger.Warn("snapshot on disk ignored", "err", err)
-		return
-	}
-	if snap != nil {
-		c.setTables(snap)
-		c.mu.Lock()
-		c.status.FromDisk = true
-		c.mu.Unlock()
+	case snap != nil:
+		c.setTables(snap, Status{FromDisk: true})
 		c.cfg.Logger.Info("routing by the snapshot on disk until a server answers",
 			"servers", len(snap.Servers), "datacenters", len(snap.Datacenters))
 	}
@@ -135,13 +133,14 @@ func (c *Client) applyStored() {
 func (c *Client) checkOwn(snap *pb.GatewaySnapshot) error {
 	dc, domain := c.cfg.Identity.Peer().DC, c.cfg.Identity.Domain()
 	if snap.Datacenter != dc || snap.Domain != domain {
-		return fmt.Errorf("it is of datacenter %q and domain %q, this gateway of %q and %q",
+		return fmt.Errorf("it is of datacenter %q and domain %q, and this gateway is of %q and %q",
 			snap.Datacenter, snap.Domain, dc, domain)
 	}
 	return nil
 }
 
-// Ready is closed when there are routes, from disk or from a server.
+// Ready returns a channel that is closed when the gateway has routes, from disk
+// or from a server.
 func (c *Client) Ready() <-chan struct{} { return c.ready }
 
 // SkipDeregister lets Run end without deregistering, because another process
@@ -167,10 +166,10 @@ func (c *Client) Run(ctx context.Context) error {
 	return err
 }
 
-// register is the heartbeat. It begins when there are routes, because servers
-// dial a gateway as soon as it registers.
+// register sends heartbeats. It begins when the gateway has routes, because
+// servers dial a gateway as soon as it registers.
 func (c *Client) register(ctx context.Context, client pb.GatewayServiceClient) error {
-	backoff.Sleep(ctx, routesTimeout, c.ready) // without routes the call reports what is wrong
+	backoff.Sleep(ctx, routesTimeout, c.ready) // without routes, Register reports the reason
 	retry, registered := backoff.Backoff{Min: minBackoff, Max: maxBackoff}, false
 	for ctx.Err() == nil {
 		interval, err := c.registerOnce(ctx, client)
@@ -206,7 +205,7 @@ func (c *Client) registerOnce(ctx context.Context, client pb.GatewayServiceClien
 		return 0, err
 	}
 	select {
-	case <-c.connected: // this call has made the connection
+	case <-c.connected: // Register caused the connection
 	default:
 	}
 	c.mu.Lock()
@@ -230,6 +229,8 @@ func (c *Client) follow(ctx context.Context, client pb.GatewayServiceClient) err
 	}
 }
 
+// watch applies the snapshots of one stream until the stream fails. It calls
+// received for each snapshot.
 func (c *Client) watch(ctx context.Context, client pb.GatewayServiceClient, received func()) error {
 	stream, err := client.Watch(ctx, &pb.WatchGatewayRequest{}, grpc.WaitForReady(true))
 	if err != nil {
@@ -258,22 +259,19 @@ func (c *Client) apply(snap *pb.GatewaySnapshot) {
 	if same {
 		return
 	}
-	if early { // it lacks even the server that sent it
+	if early { // the snapshot does not even have the server that sent it
 		c.cfg.Logger.Debug("snapshot of a server that has just started ignored")
 		return
 	}
-	c.setTables(snap)
-	c.mu.Lock()
-	c.status.FromDisk = false
-	c.status.SnapshotAt = time.Now()
-	c.mu.Unlock()
+	c.setTables(snap, Status{SnapshotAt: time.Now()})
 	c.cfg.Logger.Info("routes changed", "servers", len(snap.Servers), "datacenters", len(snap.Datacenters))
 	if err := saveSnapshot(c.cfg.DataDir, snap); err != nil {
 		c.failed(cannotStore, err)
 	}
 }
 
-func (c *Client) setTables(snap *pb.GatewaySnapshot) {
+// setTables replaces the routes. source has the fields FromDisk and SnapshotAt.
+func (c *Client) setTables(snap *pb.GatewaySnapshot, source Status) {
 	lan, wan, faults := Tables(snap, c.cfg.Upstream)
 	for _, err := range faults {
 		c.cfg.Logger.Warn("part of the snapshot ignored", "err", err)
@@ -286,18 +284,18 @@ func (c *Client) setTables(snap *pb.GatewaySnapshot) {
 			addrs = append(addrs, s.Address)
 		}
 	}
-	c.servers.learn(addrs)
+	// The gateways of a datacenter should not all choose the same server.
+	rand.Shuffle(len(addrs), func(i, j int) { addrs[i], addrs[j] = addrs[j], addrs[i] })
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.snap == nil {
 		close(c.ready)
 	}
-	c.snap = snap
-	c.status.HasSnapshot = true
+	c.snap, c.servers = snap, addrs
+	c.status.HasSnapshot, c.status.FromDisk, c.status.SnapshotAt = true, source.FromDisk, source.SnapshotAt
 }
 
-// deregister reports to the servers, after the end of ctx, that this gateway
-// stops.
+// deregister calls Deregister after the end of ctx.
 func (c *Client) deregister(ctx context.Context, client pb.GatewayServiceClient) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), deregisterTimeout)
 	defer cancel()
@@ -308,19 +306,18 @@ func (c *Client) deregister(ctx context.Context, client pb.GatewayServiceClient)
 	c.cfg.Logger.Info("deregistered")
 }
 
-// Status describes how the gateway gets its routes.
+// Status describes the source of the routes.
 type Status struct {
-	// Server is the address of the server in use; empty: there is none.
+	// Server is the address of the server in use. Empty: none.
 	Server string
 	// Registered is the time of the last acknowledged heartbeat.
 	Registered time.Time
 	// SnapshotAt is the time at which the snapshot in use was received. It is
 	// zero for a snapshot from disk, and without a snapshot.
 	SnapshotAt time.Time
-	// HasSnapshot is true when there are routes.
+	// HasSnapshot is true when the gateway has routes.
 	HasSnapshot bool
-	// FromDisk is true when the routes come from the stored snapshot of an
-	// earlier run.
+	// FromDisk is true when the routes come from the snapshot on disk.
 	FromDisk bool
 	// LastError is the last failure, and LastErrorAt its time.
 	LastError   string
@@ -330,7 +327,7 @@ type Status struct {
 // warnInterval is the interval at which a persistent failure is logged at Warn.
 const warnInterval = time.Minute
 
-// warning is the last log line about a failure.
+// warning is the last line at Warn about a failure.
 type warning struct {
 	text string
 	at   time.Time
@@ -343,28 +340,28 @@ func (c *Client) Status() Status {
 	return c.status
 }
 
-// failed records a failure. A persistent one is logged at Warn when its text
-// changes and once per warnInterval, otherwise at Debug.
-func (c *Client) failed(what string, err error) {
+// failed records and logs a failure. It logs at Warn when the error changes and
+// once per warnInterval, otherwise at Debug.
+func (c *Client) failed(message string, err error) {
 	now := time.Now()
 	c.mu.Lock()
 	text := status.Convert(err).Message()
 	if c.dialErr != nil && status.Code(err) == codes.Unavailable {
-		text = c.dialErr.Error() // gRPC only quotes it
+		text = c.dialErr.Error() // text has it in quotes
 	}
 	text = strings.ReplaceAll(text, "\n", "; ")
-	c.status.LastError, c.status.LastErrorAt = what+": "+text, now
-	level, last := slog.LevelDebug, c.warned[what]
+	c.status.LastError, c.status.LastErrorAt = message+": "+text, now
+	level, last := slog.LevelDebug, c.warned[message]
 	if last.text != text || now.Sub(last.at) >= warnInterval {
-		level, c.warned[what] = slog.LevelWarn, warning{text, now}
+		level, c.warned[message] = slog.LevelWarn, warning{text, now}
 	}
 	c.mu.Unlock()
-	c.cfg.Logger.Log(context.Background(), level, what, "err", text)
+	c.cfg.Logger.Log(context.Background(), level, message, "err", text)
 }
 
 // worked records the end of a failure.
-func (c *Client) worked(what string) {
+func (c *Client) worked(message string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	delete(c.warned, what)
+	delete(c.warned, message)
 }

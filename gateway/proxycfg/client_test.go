@@ -43,13 +43,13 @@ func TestRun_RegistersFollowsAndDeregisters(t *testing.T) {
 	r.routed(t, next)
 	st := r.Status()
 	if st.Server != srv.addr || !st.HasSnapshot || st.FromDisk || st.SnapshotAt.IsZero() || st.Registered.IsZero() {
-		t.Errorf("status %+v", st)
+		t.Errorf("Status() = %+v, want server %s, a snapshot that is not from disk, and both times", st, srv.addr)
 	}
 
 	stop()
 	srv.wait(t, "deregister by gateway/dc1/gw1")
 	if snap, err := loadSnapshot(r.dir); err != nil || !proto.Equal(snap, next) {
-		t.Errorf("on disk: %v, %v", snap, err)
+		t.Errorf("loadSnapshot() = %v, %v; want %v", snap, err, next)
 	}
 }
 
@@ -67,12 +67,12 @@ func TestRun_FailsOver(t *testing.T) {
 	began := time.Now()
 	second.wait(t, "register")
 	if d := time.Since(began); d > 5*time.Second {
-		t.Errorf("second server used after %v", d)
+		t.Errorf("registration with the second server took %v, want at most 5s", d)
 	}
 	wait(t, r.logs, "level=INFO msg=\"routes changed\"")
 	r.routed(t, sample)
 	if st := r.Status(); st.Server != second.addr {
-		t.Errorf("server in use: %s, want %s", st.Server, second.addr)
+		t.Errorf("Status().Server = %s, want %s", st.Server, second.addr)
 	}
 }
 
@@ -91,7 +91,7 @@ func TestRun_SkipsSilentServer(t *testing.T) {
 	r.start(t, silent.Addr().String(), srv.addr)
 	srv.wait(t, "register")
 	if d := stalls.Awake(began); d > serverTimeout {
-		t.Errorf("registered after %v", d)
+		t.Errorf("registration took %v, want at most %v", d, serverTimeout)
 	}
 }
 
@@ -108,16 +108,16 @@ func TestRun_RestartsWithoutServers(t *testing.T) {
 	wait(t, r.logs, `level=WARN msg="cannot register" err="no server of dc1 answers: dial `)
 	r.routed(t, sample)
 	if st := r.Status(); !st.HasSnapshot || !st.FromDisk || !st.SnapshotAt.IsZero() || st.Server != "" || !strings.Contains(st.LastError, "refused") {
-		t.Errorf("status %+v", st)
+		t.Errorf("Status() = %+v, want a snapshot from disk, no server and the error refused", st)
 	}
 	stop()
 	wait(t, r.logs, `level=WARN msg="cannot deregister`)
 }
 
 func TestNew_IgnoresInvalidSnapshotFile(t *testing.T) {
-	foreign := proto.CloneOf(sample)
-	foreign.Datacenter = "dc9"
-	whole, err := encodeSnapshot(foreign)
+	other := proto.CloneOf(sample)
+	other.Datacenter = "dc9"
+	whole, err := encodeSnapshot(other)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -130,7 +130,7 @@ func TestNew_IgnoresInvalidSnapshotFile(t *testing.T) {
 		stop := r.start(t, srv.addr)
 		line := <-r.logs
 		if !strings.HasPrefix(line, `level=WARN msg="snapshot on disk ignored"`) || !strings.Contains(line, want) {
-			t.Errorf("first line: %s", line)
+			t.Errorf("first log line = %s, want snapshot on disk ignored, with %s", line, want)
 		}
 		wait(t, r.logs, "level=INFO msg=\"routes changed\"")
 		r.routed(t, sample)
@@ -144,14 +144,14 @@ func TestRun_RefusesSnapshots(t *testing.T) {
 	r.start(t, srv.addr)
 	wait(t, r.logs, "level=INFO msg=\"routes changed\"")
 
-	// A server that has just started does not know itself yet.
+	// A server that has just started sends a snapshot without itself.
 	srv.publish(&pb.GatewaySnapshot{Datacenter: "dc1", Domain: "wanfed"})
 	wait(t, r.logs, `level=DEBUG msg="snapshot of a server that has just started`)
 	r.routed(t, sample)
 
-	foreign := proto.CloneOf(sample)
-	foreign.Domain = "other"
-	srv.publish(foreign)
+	other := proto.CloneOf(sample)
+	other.Domain = "other"
+	srv.publish(other)
 	wait(t, r.logs, `level=WARN msg="cannot follow snapshots" err="snapshot refused: it is of datacenter \"dc1\" and domain \"other\"`)
 	r.routed(t, sample)
 
@@ -174,11 +174,11 @@ func TestRun_LogsReasonOfRefusal(t *testing.T) {
 	srv.wait(t, "register")
 	wait(t, r.logs, `level=INFO msg=registered`)
 
-	// A server of another datacenter has the address of ours.
-	other := newRig(t)
-	otherServer := newDouble(t, other.ca.Identity(t, tlsutil.RoleServer, "srv1", "dc2"), sample)
-	other.start(t, otherServer.addr)
-	wait(t, other.logs, `level=WARN msg="cannot register" err="no server of dc1 answers: dial `+otherServer.addr+`: peer failed, or has no certificate for the requested name`)
+	// A server of another datacenter listens on the configured address.
+	second := newRig(t)
+	wrong := newDouble(t, second.ca.Identity(t, tlsutil.RoleServer, "srv1", "dc2"), sample)
+	second.start(t, wrong.addr)
+	wait(t, second.logs, `level=WARN msg="cannot register" err="no server of dc1 answers: dial `+wrong.addr+`: peer failed, or has no certificate for the requested name`)
 }
 
 // With a heartbeat interval of one hour, the gateway must still register with
@@ -204,8 +204,9 @@ func TestFailed_LogsOncePerInterval(t *testing.T) {
 		}
 		fail := func(text, want string) {
 			t.Helper()
-			if c.failed("cannot register", errors.New(text)); level() != want {
-				t.Errorf("%s after %v: want %s", text, time.Now(), want)
+			c.failed("cannot register", errors.New(text))
+			if got := level(); got != want {
+				t.Errorf("failed(%q) logged with %s, want %s", text, got, want)
 			}
 		}
 		fail("a", "level=WARN")
@@ -222,20 +223,19 @@ func TestFailed_LogsOncePerInterval(t *testing.T) {
 
 func TestNew_Refuses(t *testing.T) {
 	r := newRig(t)
-	side := gateway.NewListener("lan")
-	cfg := Config{Identity: r.id, DataDir: r.dir, LANListener: side, WANListener: side, Logger: slog.New(slog.DiscardHandler)}
-	if _, err := New(cfg); err == nil || !strings.Contains(err.Error(), "at least one server") {
-		t.Error(err)
-	}
-	cfg.Servers = []string{"127.0.0.1:1"}
-	cfg.DataDir = filepath.Join(r.dir, "file", "below")
-	if err := os.WriteFile(filepath.Join(r.dir, "file"), nil, 0o600); err != nil {
+	file := filepath.Join(r.dir, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := New(cfg); err == nil || !strings.Contains(err.Error(), "data_dir") {
-		t.Error(err)
+	listener := gateway.NewListener("lan")
+	noServer := Config{
+		Identity: r.id, DataDir: r.dir, LANListener: listener, WANListener: listener, Logger: slog.New(slog.DiscardHandler),
 	}
-	if _, err := New(Config{}); err == nil {
-		t.Error("the empty configuration is accepted")
+	badDir := noServer
+	badDir.Servers, badDir.DataDir = []string{"127.0.0.1:1"}, filepath.Join(file, "below")
+	for want, cfg := range map[string]Config{"are required": {}, "at least one server": noServer, "data_dir": badDir} {
+		if _, err := New(cfg); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("New() = %v, want an error with %q", err, want)
+		}
 	}
 }

@@ -1,23 +1,21 @@
 // SPDX-License-Identifier: MPL-2.0
 
-// Package proxycfg gets the routes of a gateway from the servers of its
-// datacenter. It registers the gateway and watches its snapshot: the complete and
-// consistent configuration of one gateway. From the snapshot it builds the route
-// tables of the LAN and WAN listeners.
-//
-// It leaves forwarding to package gateway, and the content of a snapshot to
-// package federation, which computes it on the servers.
+// Package proxycfg receives the routes of a gateway from the servers of its
+// datacenter. It registers the gateway and follows its snapshot: the complete
+// and consistent configuration of one gateway. From the snapshot it builds the
+// route tables of the LAN and WAN listeners. Package gateway forwards connections
+// by these tables. Package federation computes snapshots on the servers.
 //
 // # Flow
 //
-// [Client.Run] connects to one server, with SNI server.<dc>.<domain>. The address
-// is configured or comes from the last snapshot. If a server does not respond
-// soon, Run also tries the next one. Run follows Watch: each snapshot replaces both
-// tables and is stored on disk. When there are routes, Run calls Register on each
-// new connection, and then as a heartbeat at the interval that the server requests.
-// While no server is reachable, also after a restart, the gateway routes by the
-// stored snapshot. When its context ends, Run calls Deregister, and the datacenters
-// stop using this gateway.
+// [Client.Run] connects to one server, with SNI server.<dc>.<domain>. The
+// address is configured or comes from the last snapshot. If a server does not
+// respond soon, Run also tries the next one. Run follows the stream Watch: each
+// snapshot replaces both tables and is stored on disk. When the gateway has
+// routes, Run calls Register on each new connection, and then as a heartbeat at
+// the interval that the server requests. While no server is reachable, also after
+// a restart, the gateway routes by the stored snapshot. When its context ends,
+// Run calls Deregister, and the datacenters stop using this gateway.
 //
 //	c, err := proxycfg.New(proxycfg.Config{
 //		Identity: id, Servers: []string{"10.0.0.5:8300"}, LAN: "10.0.0.5:8444", WAN: "198.51.100.1:8443",
@@ -29,16 +27,16 @@
 // # Routes
 //
 // Other datacenters connect to the WAN listener, which routes only to servers of
-// this datacenter: neither a loop nor an open relay is possible. The servers of
-// this datacenter connect to the LAN listener, which also routes to the gateways of
-// other datacenters. Run ignores invalid parts of a snapshot and logs a warning. It
-// ignores a snapshot without servers if the previous snapshot had servers, because
-// the sender has only just started.
+// this datacenter. Neither a loop nor an open relay is therefore possible. The
+// servers of this datacenter connect to the LAN listener, which also routes to
+// the gateways of other datacenters. Run ignores invalid parts of a snapshot and
+// logs a warning. If the previous snapshot had servers, Run ignores a snapshot
+// without servers, because its sender has only just started.
 //
 // # Goroutines and limits
 //
-// Run joins its two loops. The loop that receives a snapshot applies it. A
-// snapshot has at most api.MaxMessageSize bytes. The stored snapshot has a checksum
-// and contains the names of its datacenter and domain. Run ignores a stored
-// snapshot that is damaged or of another datacenter, and logs a warning.
+// Run joins its two goroutines: one for the heartbeat, one for snapshots. A
+// snapshot has at most api.MaxMessageSize bytes. The stored snapshot has a
+// checksum and names its datacenter and domain. Run ignores a stored snapshot
+// that is damaged or of another datacenter, and logs a warning.
 package proxycfg

@@ -30,20 +30,20 @@ import (
 // waitLimit is the time after which an expected event has failed.
 const waitLimit = 20 * time.Second
 
-// double is a test double of a server: the connection, TLS and gRPC are real,
-// the responses are the test's. The real service needs a store with a leader,
-// which the tests of package server have.
+// double is a test double of a server. Connection, TLS and gRPC are real. The
+// test sets the responses. The real service needs a store with a leader, which
+// the tests of package server have.
 type double struct {
 	pb.UnimplementedGatewayServiceServer
 	addr   string
-	events chan string // "register lan wan", "deregister", each with who called; 1000 is more than any test causes
+	events chan string // "register lan wan by peer" and "deregister by peer"; no test causes 1000
 	stop   func()
 
 	mu      sync.Mutex
 	snap    *pb.GatewaySnapshot
 	changed chan struct{}
-	refuse  error         // what Register answers
-	every   time.Duration // the interval it answers; default 100 ms
+	refuse  error         // the response of Register; nil: success
+	every   time.Duration // the interval in the response; default 100 ms
 }
 
 func newDouble(t testing.TB, id *tlsutil.Identity, snap *pb.GatewaySnapshot) *double {
@@ -65,8 +65,8 @@ func newDouble(t testing.TB, id *tlsutil.Identity, snap *pb.GatewaySnapshot) *do
 	return d
 }
 
-// handshakes is a listener that completes the TLS handshake of one connection
-// after the other, before gRPC accepts it.
+// handshakes is a listener that completes the TLS handshake of a connection
+// before gRPC accepts the connection.
 type handshakes struct {
 	net.Listener
 	cfg *tls.Config
@@ -89,13 +89,14 @@ func (l handshakes) Accept() (net.Conn, error) {
 	}
 }
 
+// caller returns the identity of the client of a call.
 func caller(ctx context.Context) string {
 	p, _ := peer.FromContext(ctx)
-	who, err := tlsutil.PeerFromCert(p.AuthInfo.(credentials.TLSInfo).State.PeerCertificates[0], "wanfed")
+	id, err := tlsutil.PeerFromCert(p.AuthInfo.(credentials.TLSInfo).State.PeerCertificates[0], "wanfed")
 	if err != nil {
 		return err.Error()
 	}
-	return who.String()
+	return id.String()
 }
 
 func (d *double) Register(ctx context.Context, r *pb.RegisterGatewayRequest) (*pb.RegisterGatewayResponse, error) {
@@ -157,7 +158,7 @@ func wait(t testing.TB, events <-chan string, want string) {
 			}
 			seen = append(seen, e)
 		case <-timeout:
-			t.Fatalf("no event %q within %v; seen: %q", want, waitLimit, seen)
+			t.Fatalf("events within %v = %q, want %q", waitLimit, seen, want)
 		}
 	}
 }
@@ -221,7 +222,7 @@ func (r *rig) start(t testing.TB, servers ...string) (stop func()) {
 	stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-errc; err != nil {
-			t.Error(err)
+			t.Errorf("Run() = %v, want nil", err)
 		}
 	})
 	t.Cleanup(stop)
@@ -229,23 +230,23 @@ func (r *rig) start(t testing.TB, servers ...string) (stop func()) {
 }
 
 // routed checks that both listeners have the routes to the servers of snap, and
-// that the LAN listener has those to its datacenters.
+// that only the LAN listener has the routes to its datacenters.
 func (r *rig) routed(t testing.TB, snap *pb.GatewaySnapshot) {
 	t.Helper()
 	for _, s := range snap.Servers {
 		for _, l := range []*gateway.Listener{r.lan, r.wan} {
 			if to, ok := l.Table().Lookup(s.Node + ".server.dc1.wanfed"); !ok || to.To[0] != s.Address {
-				t.Errorf("listener %s: %s leads to %v, want %s", l.Name(), s.Node, to.To, s.Address)
+				t.Errorf("Lookup() of %s in listener %s = %v, want %s", s.Node, l.Name(), to.To, s.Address)
 			}
 		}
 	}
 	for _, dc := range snap.Datacenters {
 		name := "srv9.server." + dc.Name + ".wanfed"
 		if to, ok := r.lan.Table().Lookup(name); !ok || to.To[0] != dc.Gateways[0] {
-			t.Errorf("listener lan: %s leads to %v, want %v", name, to.To, dc.Gateways)
+			t.Errorf("Lookup(%s) in listener lan = %v, want %v", name, to.To, dc.Gateways)
 		}
 		if to, ok := r.wan.Table().Lookup(name); ok {
-			t.Errorf("listener wan: %s leads to %v, want nowhere", name, to.To)
+			t.Errorf("Lookup(%s) in listener wan = %v, want no route", name, to.To)
 		}
 	}
 }

@@ -15,19 +15,19 @@ import (
 // UpstreamOptions apply to connections to the servers of the gateway's own
 // datacenter.
 type UpstreamOptions struct {
-	// Protocols are ids (ALPN) of which a client must offer one. Empty: a
-	// client may offer any, or none.
+	// Protocols lists protocol ids (ALPN). A client must offer one of them.
+	// Empty: a client may offer any protocol, or none.
 	Protocols []string
 	// ProxyProtocol means that the servers expect a PROXY header, version 2, on
 	// every connection from this gateway. The header has the address of the
-	// client, or marks the connection as the gateway's own.
+	// client, or no address on connections of the gateway itself.
 	ProxyProtocol bool
 }
 
-// Tables builds the route tables of both listeners. Invalid parts of the
-// snapshot, such as an address without a port, are left out and listed in
-// faults: a wrong resource of one datacenter does not affect the others.
-// Gateways of other datacenters get no PROXY header. Tables is pure.
+// Tables builds the route tables of both listeners. It omits invalid parts of the
+// snapshot, such as an address without a port, and returns them in faults. A
+// fault in one datacenter does not affect the routes to others. Connections to
+// gateways of other datacenters have no PROXY header. Tables is pure.
 func Tables(snap *pb.GatewaySnapshot, options UpstreamOptions) (lan, wan *gateway.Table, faults []error) {
 	b := builder{dc: snap.GetDatacenter(), domain: snap.GetDomain(), options: options, names: map[string]bool{}}
 	b.addServers(snap.GetServers())
@@ -43,7 +43,7 @@ type builder struct {
 	dc, domain string
 	options    UpstreamOptions
 	routes     []gateway.Route
-	names      map[string]bool // of routes
+	names      map[string]bool // the field Match of each route
 	faults     []error
 }
 
@@ -109,7 +109,7 @@ func (b *builder) addDatacenter(dc *pb.SnapshotDatacenter) {
 		return
 	}
 	if dc.Name == b.dc {
-		return // its servers are reached directly
+		return // addServers has added its servers
 	}
 	var to []string
 	for _, addr := range dc.Gateways {

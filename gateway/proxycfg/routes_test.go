@@ -34,7 +34,7 @@ func TestTables(t *testing.T) {
 		name     string
 		snap     *pb.GatewaySnapshot
 		lan, wan []gateway.Route
-		faults   []string // a part of each
+		faults   []string // a part of each error
 	}{
 		{name: "empty", snap: &pb.GatewaySnapshot{Datacenter: "dc1", Domain: "wanfed"}},
 		{
@@ -51,7 +51,7 @@ func TestTables(t *testing.T) {
 			lan:  local, wan: local,
 		},
 		{
-			name: "faults cost only what they are in",
+			name: "faults of servers and of datacenters",
 			snap: &pb.GatewaySnapshot{
 				Servers: []*pb.SnapshotServer{servers[0], servers[1], server("*", "10.0.0.3:1"), server("a.b", "10.0.0.3:1"), server("srv3", "10.0.0.3"),
 					server("srv1", "10.0.0.7:8300")},
@@ -90,18 +90,17 @@ func TestTables(t *testing.T) {
 			}
 			lan, wan, faults := Tables(tt.snap, UpstreamOptions{})
 			if d := cmp.Diff(sorted(tt.lan), lan.Routes(), cmpopts.EquateEmpty()); d != "" {
-				t.Error("lan:", d)
+				t.Errorf("LAN routes (-want +got):\n%s", d)
 			}
 			if d := cmp.Diff(sorted(tt.wan), wan.Routes(), cmpopts.EquateEmpty()); d != "" {
-				t.Error("wan:", d)
+				t.Errorf("WAN routes (-want +got):\n%s", d)
 			}
 			if len(faults) != len(tt.faults) {
-				t.Errorf("%d faults, want %d: %v", len(faults), len(tt.faults), faults)
-				return
+				t.Fatalf("faults = %v, want %d", faults, len(tt.faults))
 			}
 			for i, want := range tt.faults {
 				if !strings.Contains(faults[i].Error(), want) {
-					t.Errorf("fault %d is %v, want %s", i, faults[i], want)
+					t.Errorf("fault %d = %v, want %s", i, faults[i], want)
 				}
 			}
 		})
@@ -113,8 +112,8 @@ func sorted(r []gateway.Route) []gateway.Route {
 	return slices.SortedFunc(slices.Values(append([]gateway.Route{}, r...)), func(a, b gateway.Route) int { return strings.Compare(a.Match, b.Match) })
 }
 
-// Only this datacenter's servers get a PROXY header, on both listeners.
-// Gateways of other datacenters get none.
+// On both listeners, the servers of this datacenter receive a PROXY header, and
+// the gateways of other datacenters do not.
 func TestTables_ProxyProtocol(t *testing.T) {
 	snap := &pb.GatewaySnapshot{Datacenter: "dc1", Domain: "wanfed",
 		Servers:     []*pb.SnapshotServer{server("srv1", "10.0.0.1:8300"), server("srv2", "10.0.0.2:8300")},
@@ -127,15 +126,15 @@ func TestTables_ProxyProtocol(t *testing.T) {
 		for _, table := range []*gateway.Table{lan, wan} {
 			for _, r := range table.Routes() {
 				if r.ProxyProtocol != (on && strings.HasSuffix(r.Match, "server.dc1.wanfed")) {
-					t.Errorf("ProxyProtocol on: %v; got route %+v", on, r)
+					t.Errorf("Tables() with ProxyProtocol %v has route %+v, want ProxyProtocol for dc1 only", on, r)
 				}
 			}
 		}
 	}
 }
 
-// Only the routes to this datacenter's servers require protocols. Other
-// datacenters check their own.
+// Only the routes to servers of this datacenter require protocols. Gateways of
+// other datacenters check the clients of their servers.
 func TestTables_Protocols(t *testing.T) {
 	snap := &pb.GatewaySnapshot{Datacenter: "dc1", Domain: "wanfed", Servers: []*pb.SnapshotServer{server("srv1", "10.0.0.1:8300")},
 		Datacenters: []*pb.SnapshotDatacenter{datacenter("dc2", "198.51.100.2:8443")}}

@@ -7,11 +7,9 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"net/netip"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/wanfed/wanfed/gateway/internal/upstream"
@@ -20,39 +18,24 @@ import (
 )
 
 const (
-	// serverTimeout bounds TCP and TLS to one server.
+	// serverTimeout bounds the TCP and TLS handshakes with one server.
 	serverTimeout = 3 * time.Second
 	// serverDelay is the time without an answer after which the next server is
 	// tried too.
 	serverDelay = 250 * time.Millisecond
-	// serverEjectFor is the time for which a server that failed is tried last.
+	// serverEjectFor bounds the time for which a server that failed is tried
+	// last.
 	serverEjectFor = 10 * time.Second
 )
 
-// serverList contains the addresses of servers of the datacenter.
-type serverList struct {
-	configured []string
-
-	mu      sync.Mutex
-	learned []string // from the snapshot
-	last    string   // worked last: it is tried first
-}
-
-func (s *serverList) learn(addrs []string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.learned = slices.Clone(addrs)
-	// The gateways of a datacenter should not all choose the same server.
-	rand.Shuffle(len(s.learned), func(i, j int) { s.learned[i], s.learned[j] = s.learned[j], s.learned[i] })
-}
-
-// order returns every address once: first the last address that worked, then
-// the addresses of live servers in the snapshot, then the configured addresses.
-func (s *serverList) order() []string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+// serverAddrs returns the addresses of servers in the order in which they are
+// tried: first the last address that worked, then the servers of the snapshot,
+// then the configured addresses.
+func (c *Client) serverAddrs() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	var out []string
-	for _, addr := range slices.Concat([]string{s.last}, s.learned, s.configured) {
+	for _, addr := range slices.Concat([]string{c.status.Server}, c.servers, c.cfg.Servers) {
 		if addr != "" && !slices.Contains(out, addr) {
 			out = append(out, addr)
 		}
@@ -60,15 +43,9 @@ func (s *serverList) order() []string {
 	return out
 }
 
-func (s *serverList) setLast(addr string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.last = addr
-}
-
 // newDialer returns a dialer that verifies that the peer is a server of this
-// datacenter. With proxyHeader, a connection begins with a PROXY header which
-// marks it as the gateway's own.
+// datacenter. If proxyHeader is true, a connection begins with a PROXY header
+// without an address, which marks the connection as the gateway's own.
 func newDialer(id *tlsutil.Identity, proxyHeader bool) *upstream.Dialer {
 	return &upstream.Dialer{
 		Timeout: serverTimeout, AttemptDelay: serverDelay, EjectFor: serverEjectFor,
@@ -78,7 +55,7 @@ func newDialer(id *tlsutil.Identity, proxyHeader bool) *upstream.Dialer {
 				return nil, withoutAddr(err)
 			}
 			c := tls.Client(raw, id.ClientConfig(tlsutil.ServerName("", id.Peer().DC, id.Domain()), "h2"))
-			if proxyHeader { // it fits into the buffer of a new socket
+			if proxyHeader { // does not block: the header fits into the buffer of a new socket
 				_, err = raw.Write(proxyproto.Append(nil, netip.AddrPort{}, netip.AddrPort{}))
 			}
 			if err == nil {
@@ -93,7 +70,8 @@ func newDialer(id *tlsutil.Identity, proxyHeader bool) *upstream.Dialer {
 	}
 }
 
-// withoutAddr removes the address from the error of a dial: the dialer adds it.
+// withoutAddr describes the error of a dial without the address, which the dialer
+// adds.
 func withoutAddr(err error) error {
 	text := tlsutil.DescribeError(err)
 	if op, ok := errors.AsType[*net.OpError](err); ok && text == err.Error() {
@@ -102,14 +80,13 @@ func withoutAddr(err error) error {
 	return errors.New(text)
 }
 
-// dial connects to the first server that answers, and wakes the heartbeat: the
-// server may not have this gateway registered.
+// dial connects to the first server that answers. It wakes the heartbeat, because
+// this server may not have the registration of the gateway.
 func (c *Client) dial(ctx context.Context) (net.Conn, error) {
-	conn, addr, err := c.dialer.DialFirst(ctx, c.servers.order())
+	conn, addr, err := c.dialer.DialFirst(ctx, c.serverAddrs())
 	if err != nil {
 		err = fmt.Errorf("no server of %s answers: %w", c.cfg.Identity.Peer().DC, err)
 	}
-	c.servers.setLast(addr)
 	c.mu.Lock()
 	changed := c.status.Server != addr
 	c.status.Server, c.dialErr = addr, err

@@ -16,8 +16,8 @@ import (
 	"github.com/wanfed/wanfed/internal/atomicfile"
 )
 
-// The file has snapshotMagic, the SHA-256 of the rest, and the snapshot as
-// protobuf.
+// The file in Config.DataDir has snapshotMagic, the SHA-256 of the rest, and the
+// snapshot as protobuf.
 const (
 	snapshotFile  = "snapshot"
 	snapshotMagic = "wanfed gateway snapshot 1\n"
@@ -53,7 +53,7 @@ func loadSnapshot(dir string) (*pb.GatewaySnapshot, error) {
 	}
 	snap, err := parseSnapshot(b)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
+		return nil, fmt.Errorf("%s %w", path, err)
 	}
 	return snap, nil
 }

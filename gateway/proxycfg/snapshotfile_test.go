@@ -21,29 +21,29 @@ var sample = &pb.GatewaySnapshot{
 func TestSnapshotOnDisk(t *testing.T) {
 	dir := t.TempDir()
 	if snap, err := loadSnapshot(dir); snap != nil || err != nil {
-		t.Fatalf("empty directory: %v, %v", snap, err)
+		t.Fatalf("loadSnapshot() of an empty directory = %v, %v; want nil, nil", snap, err)
 	}
 	for _, want := range []*pb.GatewaySnapshot{sample, {Datacenter: "dc1"}, sample} {
 		if err := saveSnapshot(dir, want); err != nil {
 			t.Fatal(err)
 		}
 		if got, err := loadSnapshot(dir); err != nil || !proto.Equal(got, want) {
-			t.Fatalf("got %v, %v", got, err)
+			t.Fatalf("loadSnapshot() = %v, %v; want %v", got, err, want)
 		}
 	}
 	path := filepath.Join(dir, snapshotFile)
 	entries, err := os.ReadDir(dir)
 	if err != nil || len(entries) != 1 {
-		t.Errorf("directory has %v, %v", entries, err)
+		t.Errorf("ReadDir() = %v, %v; want one file", entries, err)
 	}
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("mode %v, %v", info.Mode(), err)
+		t.Errorf("Stat() = %v, %v; want mode 0600", info, err)
 	}
 	whole, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for n := range len(whole) { // cut anywhere, and one bit flipped anywhere
+	for n := range len(whole) { // truncated after each byte, and with one bit of each byte flipped
 		flipped := append([]byte(nil), whole...)
 		flipped[n] ^= 1
 		for _, b := range [][]byte{whole[:n], flipped} {
@@ -51,7 +51,7 @@ func TestSnapshotOnDisk(t *testing.T) {
 				t.Fatal(err)
 			}
 			if snap, err := loadSnapshot(dir); err == nil || snap != nil || !strings.Contains(err.Error(), path) {
-				t.Fatalf("byte %d: got %v, %v", n, snap, err)
+				t.Fatalf("loadSnapshot() of a file damaged at byte %d = %v, %v; want an error with the path", n, snap, err)
 			}
 		}
 	}
@@ -59,7 +59,7 @@ func TestSnapshotOnDisk(t *testing.T) {
 
 func TestSaveSnapshotFails(t *testing.T) {
 	if err := saveSnapshot(filepath.Join(t.TempDir(), "absent"), sample); err == nil {
-		t.Error("saving to a directory that is not there worked")
+		t.Error("saveSnapshot() in a directory that does not exist = nil, want an error")
 	}
 }
 
@@ -76,7 +76,7 @@ func FuzzParseSnapshot(f *testing.F) {
 			return
 		}
 		if lan, wan, _ := Tables(snap, UpstreamOptions{}); lan == nil || wan == nil {
-			t.Error("no tables")
+			t.Errorf("Tables() = %v, %v; want two tables", lan, wan)
 		}
 	})
 }
