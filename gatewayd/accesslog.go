@@ -10,9 +10,9 @@ import (
 	"sync"
 )
 
-// accessLog is the destination of the access log: a file, stdout, stderr or
-// none. After log rotation has renamed the file, open creates the file at the
-// old path. An accessLog is safe for concurrent use.
+// accessLog is the destination of the access log: a file, stdout, stderr or none.
+// After log rotation has renamed the file, open creates a file at the old path.
+// An accessLog is safe for concurrent use.
 type accessLog struct {
 	stdout, stderr io.Writer
 
@@ -24,20 +24,11 @@ type accessLog struct {
 // open sends all later lines to path. If open fails, the destination stays the
 // same.
 func (l *accessLog) open(path string) error {
-	var (
-		file *os.File
-		w    io.Writer
-		err  error
-	)
-	switch path {
-	case "":
-	case "stdout":
-		w = l.stdout
-	case "stderr":
-		w = l.stderr
-	default:
-		file, err = os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o640)
-		if err != nil {
+	var file *os.File
+	w, ok := map[string]io.Writer{"": nil, "stdout": l.stdout, "stderr": l.stderr}[path]
+	if !ok {
+		var err error
+		if file, err = os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o640); err != nil {
 			return fmt.Errorf("access_log: %w", err)
 		}
 		w = file

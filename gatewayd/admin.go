@@ -23,11 +23,11 @@ import (
 )
 
 const (
-	// profileTimeout is the maximum time of a response. A profile takes as long
-	// as its request specifies (seconds=30).
+	// profileTimeout bounds the time of a response. The request for a profile
+	// specifies its duration (seconds=30).
 	profileTimeout = 5 * time.Minute
 	fetchTimeout   = 10 * time.Second
-	maxRoutesJSON  = 256 << 20 // bytes of GET /routes
+	maxRoutesJSON  = 256 << 20 // bytes in the response to GET /routes
 )
 
 func (p *process) newAdmin() *http.Server {
@@ -37,7 +37,7 @@ func (p *process) newAdmin() *http.Server {
 	}
 }
 
-// runAdmin serves the admin address, if there is one, until ctx ends.
+// runAdmin serves the admin address, if it is set, until ctx ends.
 func (p *process) runAdmin(ctx context.Context) error {
 	if p.admin == nil {
 		return nil
@@ -76,8 +76,8 @@ func (p *process) adminHandler() http.Handler {
 	return requireLoopbackHost(mux)
 }
 
-// requireLoopbackHost refuses requests for other host names. It prevents DNS
-// rebinding, an attack in which the name of a web page resolves to this
+// requireLoopbackHost refuses requests for other hosts. This prevents DNS
+// rebinding, an attack in which the host name of a web page resolves to this
 // machine.
 func requireLoopbackHost(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -97,18 +97,18 @@ func writeJSON(w http.ResponseWriter, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	enc := json.NewEncoder(w)
 	enc.SetIndent("", "  ")
-	_ = enc.Encode(v) // an error is a lost client
+	_ = enc.Encode(v) // an error means that the client has disconnected
 }
 
 // Route is a route of a running gateway, as GET /routes returns it.
 type Route struct {
 	gateway.Route
-	// Open has the number of connections to each address of To. It includes the
-	// connections of other routes and listeners.
+	// Open has the number of connections to each address of To, of all routes
+	// and listeners.
 	Open []int `json:"open"`
 }
 
-// routes returns the routes by name of the listener.
+// routes returns the routes of each listener, by the name of the listener.
 func (p *process) routes() map[string][]Route {
 	conns := p.proxy.UpstreamConns()
 	out := make(map[string][]Route, len(p.listeners))
@@ -126,8 +126,8 @@ func (p *process) routes() map[string][]Route {
 	return out
 }
 
-// FetchRoutes returns the routes of a running gateway by name of the listener.
-// addr is its admin address.
+// FetchRoutes returns the routes of each listener of a running gateway, by the
+// name of the listener. addr is the admin address of the gateway.
 func FetchRoutes(ctx context.Context, addr string) (map[string][]Route, error) {
 	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 	defer cancel()
@@ -135,9 +135,8 @@ func FetchRoutes(ctx context.Context, addr string) (map[string][]Route, error) {
 	if err != nil {
 		return nil, err
 	}
-	// This transport ignores the proxy of the environment: the address is local.
-	transport := &http.Transport{DisableKeepAlives: true}
-	resp, err := transport.RoundTrip(req)
+	// Unlike the default transport, this one does not use a proxy.
+	resp, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(req)
 	if err != nil {
 		return nil, fmt.Errorf("no gateway answers at %s: %w; check that it runs with this --admin-addr", addr, err)
 	}

@@ -4,13 +4,12 @@ package gatewayd
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net"
 	"net/netip"
 	"os"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -33,7 +32,7 @@ func (s Settings) Check() error {
 }
 
 // CheckFiles returns the errors of the files that the settings name. It skips
-// files that Check reports as missing settings.
+// the certificate files if Check reports that settings for them are missing.
 func (s Settings) CheckFiles() error {
 	switch {
 	case s.Routes != "":
@@ -119,8 +118,18 @@ func (s Settings) checkListenAddrs() error {
 	return settings.Join(errs...)
 }
 
-// checkStandalone checks the settings that only a standalone gateway has. It
-// also checks that no setting of a datacenter's gateway is set.
+// datacenterSettings are the settings of the gateway of a datacenter for which a
+// standalone gateway has no equivalent.
+var datacenterSettings = []string{
+	"dc", "node", "data_dir", "ca_file", "cert_file", "key_file", "servers", "server_protocols", "lan", "wan", "wan_bind",
+}
+
+func isSet(f settings.Field) bool {
+	return !f.Value.IsZero() && (f.Value.Kind() != reflect.Slice || f.Value.Len() > 0)
+}
+
+// checkStandalone checks the settings that only a standalone gateway has, and
+// that datacenterSettings are not set.
 func (s Settings) checkStandalone() error {
 	var errs errorList
 	if len(s.Listen) == 0 {
@@ -135,23 +144,15 @@ func (s Settings) checkStandalone() error {
 		}
 	}
 	var extra []string
-	for _, f := range []struct {
-		name string
-		set  bool
-	}{
-		{"dc", s.DC != ""}, {"node", s.Node != ""}, {"data_dir", s.DataDir != ""},
-		{"ca_file", s.CAFile != ""}, {"cert_file", s.CertFile != ""}, {"key_file", s.KeyFile != ""},
-		{"servers", len(s.Servers) > 0}, {"lan", s.LAN != ""}, {"wan", s.WAN != ""}, {"wan_bind", s.WANBind != ""},
-		{"server_protocols", len(s.Protocols) > 0},
-	} {
-		env := settings.EnvName(f.name)
-		switch {
-		case f.set && os.Getenv(env) != "":
+	settings.Each(&s, func(f settings.Field) {
+		if env := settings.EnvName(f.Name); !slices.Contains(datacenterSettings, f.Name) || !isSet(f) {
+			return
+		} else if os.Getenv(env) != "" {
 			extra = append(extra, env+" in the environment")
-		case f.set:
-			extra = append(extra, f.name)
+		} else {
+			extra = append(extra, f.Name)
 		}
-	}
+	})
 	if len(extra) > 0 {
 		errs.addf("a standalone gateway has no datacenter: remove %s, or remove listen and routes",
 			strings.Join(extra, ", "))
@@ -182,8 +183,8 @@ func isIPPort(s string) bool {
 	return err == nil
 }
 
-// checkOverlap returns an error for each pair of addresses that this machine
-// cannot listen on at the same time. checkListenAddrs compares lan and wan.
+// checkOverlap returns an error for each pair of addresses on which this machine
+// cannot listen at the same time. checkListenAddrs compares lan and wan.
 func (s Settings) checkOverlap() error {
 	var errs errorList
 	for i, addr := range s.Listen {
@@ -196,44 +197,49 @@ func (s Settings) checkOverlap() error {
 			}
 		}
 	}
-	listeners := map[string][]string{"listen": s.Listen, "lan": {s.LAN}, "wan": {s.WAN}}
-	if s.WANBind != "" {
-		listeners["wan"], listeners["wan_bind"] = nil, []string{s.WANBind}
-	}
-	for _, name := range slices.Sorted(maps.Keys(listeners)) {
-		for _, addr := range listeners[name] {
-			if netaddr.Overlap(s.AdminAddr, addr) {
-				errs.addf("admin_addr %s overlaps with %s %s; each needs its own address or port",
-					s.AdminAddr, name, addr)
-			}
+	checkAdmin := func(setting, addr string) {
+		if netaddr.Overlap(s.AdminAddr, addr) {
+			errs.addf("admin_addr %s overlaps with %s %s; each needs its own address or port", s.AdminAddr, setting, addr)
 		}
+	}
+	for _, addr := range s.Listen {
+		checkAdmin("listen", addr)
+	}
+	checkAdmin("lan", s.LAN)
+	if s.WANBind != "" {
+		checkAdmin("wan_bind", s.WANBind)
+	} else {
+		checkAdmin("wan", s.WAN)
 	}
 	return settings.Join(errs...)
 }
 
+// Settings of one kind of gateway, with the setting of the other kind that
+// replaces them.
+var (
+	onlyStandalone = map[string]string{
+		"allow": "lan_allow or wan_allow", "deny": "lan_deny or wan_deny",
+		"proxy_protocol": "lan_proxy_protocol or wan_proxy_protocol",
+	}
+	onlyDatacenter = map[string]string{
+		"lan_allow": "allow", "lan_deny": "deny", "lan_proxy_protocol": "proxy_protocol",
+		"wan_allow": "allow", "wan_deny": "deny", "wan_proxy_protocol": "proxy_protocol",
+		"server_proxy_protocol": "proxy_protocol = true in the routes",
+	}
+)
+
 // checkKind returns an error for each setting of the other kind of gateway.
 func (s Settings) checkKind() error {
+	kind, replacements := "a standalone gateway", onlyStandalone
+	if s.standalone() {
+		kind, replacements = "the gateway of a datacenter", onlyDatacenter
+	}
 	var errs errorList
-	forbid := func(set bool, name, kind, instead string) {
-		if set {
-			errs.addf("%s is a setting of %s; use %s", name, kind, instead)
+	settings.Each(&s, func(f settings.Field) {
+		if use := replacements[f.Name]; use != "" && isSet(f) {
+			errs.addf("%s is a setting of %s; use %s", f.Name, kind, use)
 		}
-	}
-	if !s.standalone() {
-		const kind = "a standalone gateway"
-		forbid(len(s.Allow) > 0, "allow", kind, "lan_allow or wan_allow")
-		forbid(len(s.Deny) > 0, "deny", kind, "lan_deny or wan_deny")
-		forbid(len(s.ProxyProtocol) > 0, "proxy_protocol", kind, "lan_proxy_protocol or wan_proxy_protocol")
-		return settings.Join(errs...)
-	}
-	const kind = "the gateway of a datacenter"
-	forbid(len(s.LANAllow) > 0, "lan_allow", kind, "allow")
-	forbid(len(s.LANDeny) > 0, "lan_deny", kind, "deny")
-	forbid(len(s.WANAllow) > 0, "wan_allow", kind, "allow")
-	forbid(len(s.WANDeny) > 0, "wan_deny", kind, "deny")
-	forbid(len(s.LANProxyProtocol) > 0, "lan_proxy_protocol", kind, "proxy_protocol")
-	forbid(len(s.WANProxyProtocol) > 0, "wan_proxy_protocol", kind, "proxy_protocol")
-	forbid(s.SendProxyProtocol, "server_proxy_protocol", kind, "proxy_protocol = true in the routes")
+	})
 	return settings.Join(errs...)
 }
 
@@ -246,7 +252,7 @@ const (
 
 // checkLimits checks limits, networks, durations and sampling.
 func (s Settings) checkLimits() error {
-	var errs []error
+	var errs errorList
 	for _, f := range []struct {
 		name       string
 		value, min int
@@ -258,8 +264,7 @@ func (s Settings) checkLimits() error {
 		{"access_log_sample", s.AccessLogSample, 1, "1: each connection, 100: one of 100; without access_log none"},
 	} {
 		if f.value < f.min || f.value > maxNumber {
-			errs = append(errs,
-				fmt.Errorf("%s is %d: must be %d to %d; %s", f.name, f.value, f.min, maxNumber, f.meaning))
+			errs.addf("%s is %d: must be %d to %d; %s", f.name, f.value, f.min, maxNumber, f.meaning)
 		}
 	}
 	for _, f := range []struct {
@@ -281,19 +286,17 @@ func (s Settings) checkLimits() error {
 	} {
 		switch d, err := time.ParseDuration(f.value); {
 		case err != nil || d < 0:
-			errs = append(errs,
-				fmt.Errorf("%s %q is not a duration; write, for example, 500ms, 30s or 10m", f.name, f.value))
+			errs.addf("%s %q is not a duration; write, for example, 500ms, 30s or 10m", f.name, f.value)
 		case d > f.max:
-			errs = append(errs,
-				fmt.Errorf("%s is %s: must be %v or less; a stopping gateway keeps running for this time",
-					f.name, f.value, f.max))
+			errs.addf("%s is %s: must be %v or less; a stopping gateway keeps running for this time",
+				f.name, f.value, f.max)
 		}
 	}
 	return settings.Join(errs...)
 }
 
-// checkOpenFiles returns an error if this process may not open the files that
-// max_conns needs. The default of max_conns depends on the limit of open files.
+// checkOpenFiles returns an error if this process may not open enough files for
+// max_conns. The default of max_conns always fits.
 func (s Settings) checkOpenFiles() error {
 	if s.MaxConns == 0 {
 		return nil
@@ -303,5 +306,3 @@ func (s Settings) checkOpenFiles() error {
 	}
 	return nil
 }
-
-var errNoSnapshot = errors.New("no snapshot yet: no server has answered")

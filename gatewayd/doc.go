@@ -7,7 +7,7 @@
 //	s.Listen, s.Routes = []string{"0.0.0.0:8443"}, "routes.hcl"
 //	err := gatewayd.Run(ctx, gatewayd.Config{Settings: s, Reload: reload, Stdout: os.Stdout, Stderr: os.Stderr})
 //
-// There are two kinds of gateway. The gateway of a datacenter registers with the
+// A gateway has one of two kinds. The gateway of a datacenter registers with the
 // servers of its datacenter and receives its routes from them (package
 // gateway/proxycfg). A standalone gateway reads its routes from a file.
 //
@@ -17,13 +17,13 @@
 // service manager. Then it serves until its context ends:
 //
 //   - SIGHUP reads the settings again, including the routes of a standalone
-//     gateway, and opens the access log again. Settings with the tag live
-//     change; the others need a new process. An error changes nothing.
+//     gateway, and opens the access log again. Settings with the tag live change.
+//     The other settings need a new process. An error changes nothing.
 //   - SIGUSR2 starts a new process of the program, which takes over the sockets
 //     (package internal/hotrestart). This process then drains its connections.
 //   - The end of the context stops the process in order. First /readyz fails and
-//     the gateway deregisters. After shutdown_delay it accepts no more
-//     connections. After drain_time it closes the open ones.
+//     the gateway deregisters. After shutdown_delay the gateway accepts no more
+//     connections. After drain_time it closes the open connections.
 //
 // The admin address serves /healthz, /readyz, /routes, /metrics, /debug/pprof
 // and, for the gateway of a datacenter, /status. The service manager is notified
@@ -31,16 +31,17 @@
 //
 // # Goroutines
 //
-// Run joins every goroutine that it starts. It owns the signals SIGHUP and
-// SIGUSR2 of the process while it runs, so one process runs one gateway.
+// Run joins every goroutine that it starts. While Run runs, it owns the signals
+// SIGHUP and SIGUSR2 of the process, so one process runs one gateway.
 //
 // # Guarantees
 //
 // A reload or a hot restart refuses no connection and closes none. A hot restart
-// that fails leaves the old process as it was.
+// that fails does not change the old process.
 //
 // # Limits
 //
-// Unix only. The admin address has neither TLS nor authentication, so it must be
-// a loopback address. A file of routes has at most 16 MiB.
+// The package works on Unix only. The admin address has neither TLS nor
+// authentication, so it must be a loopback address. A file of routes has at most
+// 16 MiB.
 package gatewayd

@@ -39,8 +39,8 @@ var (
 	descRegistered = desc("registered_age_seconds", "Time since a server last acknowledged a heartbeat.")
 )
 
-// Describe implements prometheus.Collector. It describes nothing: some metrics
-// appear later.
+// Describe implements prometheus.Collector. It describes nothing, because some
+// metrics appear later.
 func (collector) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector.

@@ -16,12 +16,12 @@ import (
 	"strings"
 	"sync/atomic"
 	"syscall"
-	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/wanfed/wanfed/gateway"
 	"github.com/wanfed/wanfed/gateway/proxycfg"
+	"github.com/wanfed/wanfed/internal/backoff"
 	"github.com/wanfed/wanfed/internal/hotrestart"
 	"github.com/wanfed/wanfed/internal/sdnotify"
 	"github.com/wanfed/wanfed/internal/settings"
@@ -60,13 +60,13 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	return p.run(ctx)
 }
 
-// process is a gateway process of either kind. Unless noted, its fields belong to
-// the goroutine of Run.
+// process is a gateway process of either kind. Except stopping, its fields belong
+// to the goroutine of Run.
 type process struct {
 	settings Settings // in force
 	reload   func() (Settings, error)
-	// sighup and sigusr2 are subscribed before the process is ready: without a
-	// subscription these signals end it. Size 1: a pending signal is not lost.
+	// sighup and sigusr2 have size 1: a pending signal is not lost. newProcess
+	// subscribes them, because the signals end a process without subscription.
 	sighup, sigusr2 chan os.Signal
 	level           *slog.LevelVar
 	log             *slog.Logger
@@ -78,7 +78,7 @@ type process struct {
 	admin           *http.Server                // nil: no admin address
 	client          *proxycfg.Client            // nil: standalone
 	watchIdentity   func(context.Context) error // nil: standalone
-	stopping        atomic.Pointer[string]      // reason; nil: serving. For any goroutine
+	stopping        atomic.Pointer[string]      // reason; nil: serving
 }
 
 // newProcess returns a process with its logs and inherited sockets. The caller
@@ -108,7 +108,7 @@ func newProcess(cfg Config) (*process, error) {
 	return p, nil
 }
 
-// close releases what run did not release.
+// close releases the signals, the sockets and the access log.
 func (p *process) close() error {
 	signal.Stop(p.sighup)
 	signal.Stop(p.sigusr2)
@@ -196,7 +196,7 @@ func (p *process) listen(name, setting string, addrs ...string) (*gateway.Listen
 	return l, nil
 }
 
-// listenAdmin opens the socket of the admin address, if there is one.
+// listenAdmin opens the socket of the admin address, if it is set.
 func (p *process) listenAdmin() (err error) {
 	if p.settings.AdminAddr == "" {
 		return nil
@@ -208,7 +208,7 @@ func (p *process) listenAdmin() (err error) {
 	return nil
 }
 
-// open makes the data plane and the admin server.
+// open creates the data plane and the admin server.
 func (p *process) open() (err error) {
 	s := p.settings
 	if err := p.sockets.inherited.CheckActivated(); err != nil {
@@ -241,11 +241,11 @@ func (p *process) setPolicies() {
 // ready returns nil if clients should connect, and the reason otherwise. It is
 // safe for concurrent use.
 func (p *process) ready() error {
-	if why := p.stopping.Load(); why != nil {
-		return errors.New(*why)
+	if reason := p.stopping.Load(); reason != nil {
+		return errors.New(*reason)
 	}
 	if p.client != nil && !p.client.Status().HasSnapshot {
-		return errNoSnapshot
+		return errors.New("no snapshot yet: no server has answered")
 	}
 	return nil
 }
@@ -270,30 +270,31 @@ func (p *process) run(ctx context.Context) error {
 	client := make(chan error, 1)
 	go func() { client <- p.runClient(registered) }()
 
-	ev := p.serve(ctx, gctx.Done(), client)
-	if ev.replaced {
+	end := p.serve(ctx, gctx.Done(), client)
+	if end.replaced {
 		p.leaveToNewProcess()
 		stopAdmin()
 	} else {
 		p.announceStop(ctx)
 	}
 	deregister()
-	if !ev.clientEnded {
-		ev.err = errors.Join(ev.err, <-client)
+	if !end.clientEnded {
+		end.err = errors.Join(end.err, <-client)
 	}
-	if !ev.replaced && ev.err == nil {
+	if !end.replaced && end.err == nil {
 		p.delayShutdown(gctx)
 	}
-	err := errors.Join(ev.err, p.sockets.release())
+	err := errors.Join(end.err, p.sockets.release())
 	stopAccepting()
-	if ev.replaced {
-		// The old process may drain for a long time. A stop shortens the drain.
+	if end.replaced {
+		// The drain of this old process may be long. A stop shortens it.
 		defer context.AfterFunc(ctx, func() { p.proxy.SetDrain(duration(p.settings.DrainTime)) })()
 	}
 	return errors.Join(err, group.Wait())
 }
 
-// runClient runs the client of the servers; a standalone gateway has none.
+// runClient runs the client of the servers, which a standalone gateway does not
+// have.
 func (p *process) runClient(ctx context.Context) error {
 	if p.client == nil {
 		<-ctx.Done()
@@ -304,19 +305,19 @@ func (p *process) runClient(ctx context.Context) error {
 
 // announceStop makes /readyz fail and notifies the service manager.
 func (p *process) announceStop(ctx context.Context) {
-	why := "stopping: connections end within " + p.settings.DrainTime
-	p.stopping.Store(&why)
+	reason := "stopping: connections end within " + p.settings.DrainTime
+	p.stopping.Store(&reason)
 	if ctx.Err() != nil {
 		p.log.Info("stopping", "delay", p.settings.ShutdownDelay, "drain", p.settings.DrainTime, "count", p.active())
 	}
 	sdnotify.Send(p.log, sdnotify.Stopping)
 }
 
-// leaveToNewProcess makes /readyz fail, leaves the registration to the new
-// process and sets the drain time of hot_restart_drain_time.
+// leaveToNewProcess makes /readyz fail, keeps the registration for the new
+// process and sets the drain time to hot_restart_drain_time.
 func (p *process) leaveToNewProcess() {
-	why := "replaced by a new process"
-	p.stopping.Store(&why)
+	reason := "replaced by a new process"
+	p.stopping.Store(&reason)
 	if p.client != nil {
 		p.client.SkipDeregister()
 	}
@@ -324,18 +325,13 @@ func (p *process) leaveToNewProcess() {
 }
 
 // delayShutdown waits for shutdown_delay, because clients connect until they
-// notice that this gateway stops. A gateway without servers and admin address
+// detect that this gateway stops. A gateway without servers and admin address
 // cannot report its stop, so it does not wait.
 func (p *process) delayShutdown(failed context.Context) {
 	if p.client == nil && p.admin == nil {
 		return
 	}
-	t := time.NewTimer(duration(p.settings.ShutdownDelay))
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-failed.Done():
-	}
+	backoff.Sleep(failed, duration(p.settings.ShutdownDelay), nil)
 }
 
 // active returns the number of open connections.

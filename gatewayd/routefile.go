@@ -12,8 +12,8 @@ import (
 	"github.com/wanfed/wanfed/internal/settings"
 )
 
-// MaxRouteFile is the maximum size of a file of routes, in bytes: about 100,000
-// routes. The HCL parser needs up to 500 times as much memory.
+// MaxRouteFile bounds the size of a file of routes, in bytes. It is enough for
+// about 100,000 routes. The HCL parser needs up to 500 times as much memory.
 const MaxRouteFile = 16 << 20
 
 // routeList is the content of a file of routes.

@@ -11,8 +11,8 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// Settings are the settings of a gateway. SIGHUP changes those with the tag live
-// in a running gateway.
+// Settings are the settings of a gateway. SIGHUP changes the settings with the
+// tag live in a running gateway.
 type Settings struct {
 	DC                string   `hcl:"dc,optional" help:"name of this datacenter (required)"`
 	Node              string   `hcl:"node,optional" help:"name of this gateway in its datacenter (required)"`
@@ -68,8 +68,9 @@ const (
 	listenerStandalone = "listen"
 )
 
-// sharePerSource is the share of max_conns that one source may use by default.
-const sharePerSource = 0.75
+// perSourceFraction is the fraction of max_conns that one source may use by
+// default.
+const perSourceFraction = 0.75
 
 func (s Settings) standalone() bool { return len(s.Listen) > 0 || s.Routes != "" }
 
@@ -83,12 +84,12 @@ func (s Settings) identity(logger *slog.Logger) (*tlsutil.Identity, error) {
 	return id, settings.Join(dir, err)
 }
 
-// policy returns the admission policy of a listener. maxConns is the limit of all
-// listeners together.
+// policy returns the policy of a listener. maxConns is the limit of connections
+// of all listeners together.
 func (s Settings) policy(listener string, maxConns int) gateway.Policy {
 	p := gateway.Policy{MaxPerSource: s.MaxPerSource}
 	if s.MaxPerSource == 0 {
-		p.MaxPerSource = max(1, int(sharePerSource*float64(maxConns)))
+		p.MaxPerSource = max(1, int(perSourceFraction*float64(maxConns)))
 	}
 	allow, deny, proxy := s.Allow, s.Deny, s.ProxyProtocol
 	switch listener {
@@ -101,7 +102,7 @@ func (s Settings) policy(listener string, maxConns int) gateway.Policy {
 	return p
 }
 
-// accessLogSample returns the sampling of the data plane; -1: no access log.
+// accessLogSample returns the sampling for the data plane. -1: no access log.
 func (s Settings) accessLogSample() int {
 	if s.AccessLog == "" {
 		return -1

@@ -13,14 +13,14 @@ import (
 	"github.com/wanfed/wanfed/internal/settings"
 )
 
-// reloadPause returns the pause after a reload. SIGHUPs that arrive in the
-// pause cause one reload at its end. Reloads therefore use at most one percent
-// of a processor, except with very large files of routes.
+// reloadPause returns the pause after a reload that lasted took. All SIGHUPs in
+// the pause cause one reload at its end. Reloads therefore use at most one
+// percent of a processor, except with very large files of routes.
 func reloadPause(took time.Duration) time.Duration {
 	return min(max(50*time.Millisecond, 100*took), time.Second)
 }
 
-// serveEnd is the reason for the return of serve.
+// serveEnd is the reason why serve returned.
 type serveEnd struct {
 	replaced    bool // by a new process
 	clientEnded bool // the result of the client was received
@@ -33,7 +33,7 @@ func (p *process) serve(ctx context.Context, failed <-chan struct{}, client <-ch
 	routed := p.routed()
 	sighup, reloadAgain := p.sighup, (<-chan time.Time)(nil)
 	if !p.sockets.inherited.HasParent() {
-		// A gateway has started even if it reaches no server.
+		// The start is complete even if no server is reachable.
 		sdnotify.Send(p.log, sdnotify.Ready)
 	}
 	for {
@@ -41,7 +41,7 @@ func (p *process) serve(ctx context.Context, failed <-chan struct{}, client <-ch
 		case <-ctx.Done():
 			return serveEnd{}
 		case <-failed:
-			return serveEnd{} // the group has the error
+			return serveEnd{} // the error group has the error
 		case err := <-client:
 			return serveEnd{clientEnded: true, err: err}
 		case <-routed:
@@ -73,7 +73,7 @@ func (p *process) routed() <-chan struct{} {
 	return closed
 }
 
-// takeOver notifies the old process, if there is one, that this process serves.
+// takeOver notifies the old process of a hot restart that this process serves.
 func (p *process) takeOver() {
 	if !p.sockets.inherited.HasParent() {
 		return
@@ -87,8 +87,8 @@ func (p *process) takeOver() {
 	sdnotify.Send(p.log, sdnotify.Ready)
 }
 
-// hotRestart starts a new process on the sockets of this process. It returns
-// false if the start failed.
+// hotRestart starts a new process on the sockets of this process. It returns false
+// if the start failed.
 func (p *process) hotRestart(ctx context.Context) bool {
 	program, err := hotrestart.Program()
 	if err == nil {
@@ -129,16 +129,15 @@ func (p *process) reloadSettings() {
 		p.log.Error("cannot reload the settings", "err", err)
 		return
 	}
-	merged := p.settings
-	changed, fixed := settings.Merge(&merged, &next)
-	p.settings = merged
-	if level, err := settings.ParseLevel(merged.LogLevel); err == nil {
+	s := &p.settings
+	changed, fixed := settings.Merge(s, &next)
+	if level, err := settings.ParseLevel(s.LogLevel); err == nil {
 		p.level.Set(level)
 	}
-	p.proxy.SetMaxConns(merged.MaxConns)
-	p.proxy.SetMaxPerUpstream(merged.MaxPerUpstream)
-	p.proxy.SetAccessLogSample(merged.accessLogSample())
-	p.proxy.SetDrain(duration(merged.DrainTime))
+	p.proxy.SetMaxConns(s.MaxConns)
+	p.proxy.SetMaxPerUpstream(s.MaxPerUpstream)
+	p.proxy.SetAccessLogSample(s.accessLogSample())
+	p.proxy.SetDrain(duration(s.DrainTime))
 	p.setPolicies()
 	if len(changed) > 0 {
 		p.log.Info("settings changed", "settings", strings.Join(changed, ", "))

@@ -13,16 +13,15 @@ import (
 )
 
 // sockets opens the listening sockets of a gateway. It keeps a duplicate of each
-// for a hot restart.
+// socket for a hot restart.
 type sockets struct {
 	inherited  *hotrestart.Inherited
 	open       []net.Listener
 	duplicates []hotrestart.Socket
 }
 
-// listen takes over the socket of the old process for this setting, or the
-// service manager's socket for its address. If there is neither, it opens a
-// socket.
+// listen takes over the socket of the old process for this setting, or the socket
+// of the service manager for this address. Otherwise it opens a socket.
 func (s *sockets) listen(setting, addr string) (net.Listener, error) {
 	name := setting + " " + addr
 	ln, ok, err := s.inherited.Listener(name)
@@ -30,8 +29,8 @@ func (s *sockets) listen(setting, addr string) (net.Listener, error) {
 		ln, ok = s.inherited.Activated(addr)
 	}
 	if !ok && err == nil {
-		// The gateway sets keepalive itself, and HTTP has idle timeouts. MPTCP
-		// connections are more expensive.
+		// Package gateway sets keepalive, and HTTP has idle timeouts. MPTCP
+		// connections are slower.
 		lc := net.ListenConfig{KeepAlive: -1}
 		lc.SetMultipathTCP(false)
 		ln, err = lc.Listen(context.Background(), "tcp", addr)
