@@ -3,14 +3,13 @@
 package gateway
 
 import (
+	"runtime"
 	"testing"
-
-	"github.com/wanfed/wanfed/gateway/internal/reactor"
 )
 
 // engines are the engines of this system.
 var engines = func() []engineKind {
-	if reactor.Supported {
+	if runtime.GOOS == "linux" {
 		return []engineKind{portable, eventDriven}
 	}
 	return []engineKind{portable}

@@ -155,7 +155,7 @@ func (p *Proxy) Run(ctx context.Context, listeners ...*Listener) error {
 }
 
 func (p *Proxy) newEngine(listeners []*Listener) engine {
-	if reactor.Supported && p.engine != portable {
+	if p.engine != portable {
 		var all []reactor.Listener
 		for _, l := range listeners {
 			for _, socket := range l.sockets {

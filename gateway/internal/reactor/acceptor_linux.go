@@ -25,11 +25,8 @@ const (
 // acceptor accepts the connections of one listener for one worker.
 type acceptor struct {
 	Listener
-	fd int32 // a duplicate of the socket of the listener
-
-	// inherits is true if accepted sockets have the options of the listener,
-	// which does not hold for MPTCP. It is valid if checked is true.
-	inherits, checked bool
+	fd    int32 // a duplicate of the socket of the listener
+	mptcp bool  // accepted sockets do not inherit TCP_NODELAY
 	// batch is the number of connections to accept in the next round: about as
 	// many as in the last round. An accept without a pending connection costs
 	// as much as an accept with one.
@@ -46,11 +43,10 @@ func (w *worker) openAcceptor(l Listener) error {
 	if err != nil {
 		return fmt.Errorf("listener %s (%s): %w", l.Addr(), l.Name, err)
 	}
-	a := &acceptor{Listener: l, fd: fd, batch: 1}
-	// Accepted sockets inherit these options.
-	sysSetsockopt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
+	protocol, _ := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PROTOCOL)
+	a := &acceptor{Listener: l, fd: fd, mptcp: protocol == unix.IPPROTO_MPTCP, batch: 1}
+	sysSetNoDelay(fd) // accepted sockets inherit the options
 	sysDelayAck(fd)
-	sysSetKeepalive(fd)
 	w.acceptors = append(w.acceptors, a)
 	return a.open(w)
 }
@@ -102,11 +98,8 @@ func (a *acceptor) accept(w *worker) (more bool) {
 				a.Handler.RefuseNoFiles(remote)
 				continue
 			}
-			if !a.checked {
-				a.checked, a.inherits = true, sysHasKeepalive(fd)
-			}
-			if !a.inherits {
-				sysSetsockopt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
+			if a.mptcp {
+				sysSetNoDelay(fd)
 			}
 			a.admit(w, fd, remote)
 		case errno == unix.EAGAIN:
@@ -131,7 +124,6 @@ func (a *acceptor) admit(w *worker, fd int32, remote netip.AddrPort) {
 		return
 	}
 	c := newConn(session, fd, w.now)
-	c.keepalive = a.inherits
 	w.conns++
 	w.hellos.push(c)
 	if err := w.register(fd, &c.client, inEvents); err != nil {

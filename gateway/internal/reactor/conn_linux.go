@@ -35,7 +35,6 @@ type conn struct {
 	address          *upstream.Address
 	prev, next       *conn // in worker.hellos while receiving, or in worker.young after that
 	state            state
-	keepalive        bool // the client's socket has keepalive
 }
 
 // socket is one end of a conn. Bytes that are read from it go to the other end.
@@ -270,8 +269,7 @@ func (w *worker) expireHellos() time.Duration {
 }
 
 // keepaliveAfter is the age at which the sockets of a connection get keepalive.
-// Most connections end earlier, and setting keepalive takes several system
-// calls.
+// Most connections end earlier and save these system calls.
 const keepaliveAfter = time.Second
 
 // startKeepalives sets keepalive for connections that have reached the age
@@ -284,9 +282,7 @@ func (w *worker) startKeepalives() time.Duration {
 		}
 		w.young.remove(c)
 		sysSetKeepalive(c.upstream.fd)
-		if !c.keepalive {
-			sysSetKeepalive(c.client.fd)
-		}
+		sysSetKeepalive(c.client.fd)
 	}
 	return -1
 }

@@ -278,7 +278,7 @@ func (a *attempt) event(w *worker, events uint32) {
 		if events&unix.EPOLLOUT == 0 {
 			return
 		}
-		if local, remote := a.ends(w); w.engine.Dialer.IsOwn(local.Addr(), remote) {
+		if local, remote := sysAddrs(a.fd); w.engine.Dialer.IsOwn(local.Addr(), remote) {
 			a.fail(w, a.dialError(upstream.ErrLoop))
 			return
 		}
@@ -308,16 +308,6 @@ func (a *attempt) sendHello() unix.Errno {
 	}
 	a.sent += n
 	return errno
-}
-
-// ends returns the addresses of both ends of the socket, or nothing if the port
-// shows that the peer is not this process.
-func (a *attempt) ends(w *worker) (local, remote netip.AddrPort) {
-	addr, err := netip.ParseAddrPort(a.dial.Addr(a.n))
-	if err == nil && !w.engine.Dialer.OwnPort(addr.Port()) {
-		return local, remote
-	}
-	return sysAddrs(a.fd)
 }
 
 // readAnswer reads until the first TLS record is complete or no more data is

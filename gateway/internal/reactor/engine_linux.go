@@ -13,9 +13,6 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Supported is true if this system has the system calls of the engine.
-const Supported = true
-
 // Engine forwards connections with one worker per processor.
 type Engine struct {
 	Config
@@ -26,8 +23,8 @@ type Engine struct {
 	failed  chan error      // size 1: the first failure of a listener
 }
 
-// New returns an engine, or nil if it cannot serve the listeners: they must be
-// TCP sockets.
+// New returns an engine, or nil if a listener is not a TCP socket. On systems other
+// than Linux it returns nil.
 func New(cfg Config) *Engine {
 	for _, l := range cfg.Listeners {
 		if _, ok := l.Listener.(*net.TCPListener); !ok {

@@ -6,13 +6,10 @@ package reactor
 
 import "context"
 
-// Supported is true if this system has the system calls of the engine.
-const Supported = false
-
 // Engine is not available on this system.
 type Engine struct{}
 
-// New returns nil.
+// New returns nil: the engine works on Linux only.
 func New(Config) *Engine { return nil }
 
 // Serve is not called.

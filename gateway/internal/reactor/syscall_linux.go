@@ -58,6 +58,8 @@ func sysSetsockopt(fd int32, level, option, value int) unix.Errno {
 	return e
 }
 
+func sysSetNoDelay(fd int32) { sysSetsockopt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1) }
+
 // sysDelayAck makes the kernel delay acknowledgements, by at most 40 ms, until it
 // can send them with data. This saves one packet for the ClientHello and one
 // for the connect.
@@ -112,7 +114,7 @@ func sysConnect(addr netip.AddrPort) (int32, unix.Errno) {
 		return -1, e
 	}
 	fd := int32(s)
-	sysSetsockopt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
+	sysSetNoDelay(fd)
 	sysDelayAck(fd)
 	_, _, e = unix.RawSyscall(unix.SYS_CONNECT, s, uintptr(sa), size)
 	if e != 0 && e != unix.EINPROGRESS {
@@ -128,17 +130,6 @@ func sysSetKeepalive(fd int32) {
 	for _, o := range keepaliveOptions {
 		sysSetsockopt(fd, o.level, o.option, o.value)
 	}
-}
-
-// sysHasKeepalive reports whether fd has the options of sysSetKeepalive, which an
-// accepted socket may inherit from its listener.
-func sysHasKeepalive(fd int32) bool {
-	for _, o := range keepaliveOptions {
-		if v, err := unix.GetsockoptInt(int(fd), o.level, o.option); err != nil || v != o.value {
-			return false
-		}
-	}
-	return true
 }
 
 var keepaliveOptions = [...]struct{ level, option, value int }{
