@@ -207,7 +207,7 @@ func TestParse_OpenSSLClient(t *testing.T) {
 		l := NewListener("lan")
 		l.SetTable(mustTable(t, Route{Match: "ossl.example", To: []string{"127.0.0.1:1"}}))
 		e, client := newPortableEngine(p, nil), &clientConn{Conn: c, accepted: time.Now()}
-		s := handler{p, l}.Accept(netip.AddrPort{}, client.accepted, func() bool { return e.conns.add(client) }).(*session)
+		s := handler{p, l}.Accept(netip.AddrPort{}, client.accepted, func() bool { return e.limit.add(client) }).(*session)
 		raw, _, err := e.readHello(s, client)
 		c.Close()
 		cmd.Wait() // fails: the listener does not answer

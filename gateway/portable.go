@@ -28,14 +28,12 @@ import (
 type portableEngine struct {
 	*Proxy
 	listeners []*Listener
-	conns     connSet
+	limit     connLimit
 	serving   sync.WaitGroup
 }
 
 func newPortableEngine(p *Proxy, listeners []*Listener) *portableEngine {
-	return &portableEngine{Proxy: p, listeners: listeners, conns: connSet{
-		max: &p.maxConns, shedAfter: p.shedAfter, open: map[*clientConn]struct{}{},
-	}}
+	return &portableEngine{Proxy: p, listeners: listeners, limit: connLimit{max: p.MaxConns, shedAfter: p.shedAfter}}
 }
 
 // Serve implements engine.
@@ -67,7 +65,6 @@ func (e *portableEngine) Serve(ctx context.Context) error {
 	case <-over:
 	}
 	stop()
-	e.conns.closeAll()
 	<-done
 	return err
 }
@@ -122,15 +119,17 @@ func (e *portableEngine) shed(l *Listener, socket net.Listener) (done bool) {
 	return done
 }
 
-// handle owns one client connection from accept to close.
+// handle owns one client connection from accept to close. The end of ctx closes
+// the connection.
 func (e *portableEngine) handle(ctx context.Context, l *Listener, client net.Conn) {
+	defer client.Close()
 	c := &clientConn{Conn: client, accepted: time.Now()}
-	s := handler{e.Proxy, l}.Accept(sockets.Remote(client), c.accepted, func() bool { return e.conns.add(c) })
+	s := handler{e.Proxy, l}.Accept(sockets.Remote(client), c.accepted, func() bool { return e.limit.add(c) })
 	if s == nil {
-		client.Close()
 		return
 	}
-	defer e.conns.remove(c)
+	defer e.limit.remove(c)
+	defer context.AfterFunc(ctx, func() { client.Close() })()
 	sockets.SetKeepalive(client)
 	end, failures, err := e.forward(ctx, s, c)
 	if ctx.Err() != nil {
@@ -152,7 +151,7 @@ func (e *portableEngine) forward(
 ) (end reactor.End, failures int, _ error) {
 	hello, req, err := e.readHello(s, c)
 	if err != nil {
-		if e.conns.shed(c) {
+		if e.limit.wasShed(c) {
 			err = reactor.ErrShed
 		}
 		return reactor.EndDone, 0, err
@@ -172,10 +171,8 @@ func (e *portableEngine) forward(
 		return reactor.EndDone, failures, err
 	}
 	defer e.dialer.Closed(won.Address)
-	if !e.conns.setUpstream(c, won.Conn) {
-		won.Conn.Close()
-		return reactor.EndStopped, 0, nil
-	}
+	defer won.Conn.Close()
+	defer context.AfterFunc(ctx, func() { won.Conn.Close() })()
 	if won.Answer == nil {
 		sockets.SetKeepalive(won.Conn)
 		if err := e.write(won.Conn, hello); err != nil {
@@ -203,7 +200,7 @@ func (e *portableEngine) readHello(s reactor.Session, c *clientConn) ([]byte, re
 		n, readErr := c.Read(buf[len(buf):cap(buf)])
 		buf = buf[:len(buf)+n]
 		req, err := s.Receive(buf, time.Now())
-		if err == nil && !e.conns.helloReceived(c) {
+		if err == nil && !e.limit.helloReceived(c) {
 			err = net.ErrClosed
 		}
 		switch {
@@ -233,118 +230,83 @@ func (e *portableEngine) write(c net.Conn, b []byte) error {
 	return c.SetWriteDeadline(time.Time{})
 }
 
-// clientConn is a client connection with, once it is selected, the connection
-// to its upstream.
+// clientConn is a client connection.
 type clientConn struct {
 	net.Conn
 	accepted time.Time
 
-	// The mutex of connSet guards these fields.
-	upstream net.Conn
-	waiting  *list.Element // in connSet.waiting; nil: the ClientHello is complete
-	wasShed  bool          // closed to admit another connection
+	// The mutex of connLimit guards these fields.
+	waiting *list.Element // in connLimit.waiting; nil: the ClientHello is complete
+	shed    bool          // closed to admit another connection
 }
 
-// connSet contains every open client connection.
-type connSet struct {
-	max       *atomic.Int64
+// connLimit bounds the number of client connections.
+type connLimit struct {
+	max       func() int
 	shedAfter time.Duration
 
 	mu      sync.Mutex
-	open    map[*clientConn]struct{}
+	open    int       // connections that were not shed
 	waiting list.List // of *clientConn without a ClientHello, oldest first
-	closed  bool
 }
 
-// add adds c. At the limit, add closes the oldest connection without a
-// ClientHello. If no such connection is older than shedAfter, or if the set is
-// closed, add returns false.
-func (s *connSet) add(c *clientConn) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
-		return false
-	}
-	if int64(len(s.open)) >= s.max.Load() {
-		e := s.waiting.Front()
-		if e == nil || c.accepted.Sub(e.Value.(*clientConn).accepted) < s.shedAfter {
+// add counts c. At the limit, add closes the oldest connection without a
+// ClientHello. If no such connection is older than shedAfter, add returns false.
+func (l *connLimit) add(c *clientConn) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.open >= l.max() {
+		front := l.waiting.Front()
+		if front == nil {
 			return false
 		}
-		oldest := e.Value.(*clientConn)
-		oldest.wasShed = true
-		s.dropLocked(oldest)
+		oldest := front.Value.(*clientConn)
+		if c.accepted.Sub(oldest.accepted) < l.shedAfter {
+			return false
+		}
+		l.removeLocked(oldest)
+		oldest.shed = true
 		defer oldest.Close()
 	}
-	s.open[c] = struct{}{}
-	c.waiting = s.waiting.PushBack(c)
+	l.open++
+	c.waiting = l.waiting.PushBack(c)
 	return true
-}
-
-func (s *connSet) dropLocked(c *clientConn) {
-	delete(s.open, c)
-	s.endWaitLocked(c)
-}
-
-func (s *connSet) endWaitLocked(c *clientConn) {
-	if c.waiting != nil {
-		s.waiting.Remove(c.waiting)
-		c.waiting = nil
-	}
 }
 
 // helloReceived records that the ClientHello of c is complete. From now on, add
 // does not close c. helloReceived returns false if add has already closed c.
-func (s *connSet) helloReceived(c *clientConn) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.endWaitLocked(c)
-	return !c.wasShed
+func (l *connLimit) helloReceived(c *clientConn) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.endWaitLocked(c)
+	return !c.shed
 }
 
-// shed reports whether add has closed c.
-func (s *connSet) shed(c *clientConn) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return c.wasShed
+// wasShed reports whether add has closed c.
+func (l *connLimit) wasShed(c *clientConn) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return c.shed
 }
 
-// setUpstream records the upstream connection of c, which is closed together
-// with c. setUpstream returns false if the set is closed.
-func (s *connSet) setUpstream(c *clientConn, upstream net.Conn) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
-		return false
-	}
-	c.upstream = upstream
-	return true
+// remove ends the count of c.
+func (l *connLimit) remove(c *clientConn) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.removeLocked(c)
 }
 
-// remove removes c, and closes c and its upstream connection.
-func (s *connSet) remove(c *clientConn) {
-	s.mu.Lock()
-	s.dropLocked(c)
-	upstream := c.upstream
-	s.mu.Unlock()
-	c.Close()
-	if upstream != nil {
-		upstream.Close()
+func (l *connLimit) removeLocked(c *clientConn) {
+	l.endWaitLocked(c)
+	if !c.shed {
+		l.open--
 	}
 }
 
-// closeAll closes every connection. Later calls of add return false.
-func (s *connSet) closeAll() {
-	s.mu.Lock()
-	s.closed = true
-	var all []net.Conn
-	for c := range s.open {
-		if all = append(all, c.Conn); c.upstream != nil {
-			all = append(all, c.upstream)
-		}
-	}
-	s.mu.Unlock()
-	for _, c := range all {
-		c.Close()
+func (l *connLimit) endWaitLocked(c *clientConn) {
+	if c.waiting != nil {
+		l.waiting.Remove(c.waiting)
+		c.waiting = nil
 	}
 }
 
