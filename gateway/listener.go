@@ -4,8 +4,10 @@ package gateway
 
 import (
 	"net"
+	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -22,14 +24,17 @@ type Listener struct {
 	accepted, active, up, down, dialFailures atomic.Uint64
 	refused                                  [reasons]atomic.Uint64
 	hellos, dials                            [routeClasses]histogram
-	admission                                admission
+
+	rules   atomic.Pointer[rules] // nil: all clients are accepted
+	mu      sync.Mutex
+	sources map[netip.Addr]int // open connections by source
 }
 
 // NewListener returns a listener on sockets. [Proxy.Run] serves and closes the
 // sockets. The name appears in logs and metrics. The listener has no routes: it
 // refuses every connection until SetTable is called.
 func NewListener(name string, sockets ...net.Listener) *Listener {
-	l := &Listener{name: name, sockets: sockets}
+	l := &Listener{name: name, sockets: sockets, sources: map[netip.Addr]int{}}
 	l.table.Store(&Table{})
 	return l
 }
@@ -79,8 +84,11 @@ func (l *Listener) Stats() Stats {
 	st := Stats{
 		Accepted: l.accepted.Load(), Active: l.active.Load(), Refused: make(map[Reason]uint64, reasons),
 		BytesUp: l.up.Load(), BytesDown: l.down.Load(), DialFailures: l.dialFailures.Load(),
-		Sources: l.admission.sources(), Hellos: readAll(&l.hellos), Dials: readAll(&l.dials),
+		Hellos: readAll(&l.hellos), Dials: readAll(&l.dials),
 	}
+	l.mu.Lock()
+	st.Sources = len(l.sources)
+	l.mu.Unlock()
 	for r := range reasons {
 		st.Refused[r] = l.refused[r].Load()
 	}

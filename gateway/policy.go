@@ -5,8 +5,6 @@ package gateway
 import (
 	"net/netip"
 	"slices"
-	"sync"
-	"sync/atomic"
 )
 
 // Policy selects the clients that a listener accepts. The zero Policy accepts
@@ -30,7 +28,7 @@ type Policy struct {
 // SetPolicy replaces the policy. Open connections stay, and count towards
 // MaxPerSource.
 func (l *Listener) SetPolicy(p Policy) {
-	l.admission.rules.Store(&rules{
+	l.rules.Store(&rules{
 		allow: newNetworks(p.Allow), deny: newNetworks(p.Deny),
 		proxyFrom: newNetworks(p.ProxyFrom), maxPerSource: p.MaxPerSource,
 	})
@@ -76,14 +74,6 @@ func (n *networks) contain(addr netip.Addr) bool {
 	})
 }
 
-// admission applies the rules and counts connections by source.
-type admission struct {
-	rules atomic.Pointer[rules] // nil: all clients are accepted
-
-	mu   sync.Mutex
-	open map[netip.Addr]int // connections by source
-}
-
 // sourceOf returns the address that stands for the source of addr, an IPv4
 // address or an IPv6 address.
 func sourceOf(addr netip.Addr) netip.Addr {
@@ -99,7 +89,7 @@ func sourceOf(addr netip.Addr) netip.Addr {
 // connection without an IP address, such as a Unix socket, is accepted unless
 // Allow has networks. Such a connection does not count.
 func (l *Listener) admit(addr netip.Addr) (Reason, bool) {
-	r, limit := l.admission.rules.Load(), 0
+	r, limit := l.rules.Load(), 0
 	if r != nil {
 		limit = r.maxPerSource
 		plain := addr.Unmap().WithZone("")
@@ -110,23 +100,20 @@ func (l *Listener) admit(addr netip.Addr) (Reason, bool) {
 	if !addr.IsValid() {
 		return 0, true
 	}
-	source, a := sourceOf(addr), &l.admission
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if limit > 0 && a.open[source] >= limit {
+	source := sourceOf(addr)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if limit > 0 && l.sources[source] >= limit {
 		return ReasonSourceLimit, false
 	}
-	if a.open == nil {
-		a.open = map[netip.Addr]int{}
-	}
-	a.open[source]++
+	l.sources[source]++
 	return 0, true
 }
 
 // expectsProxyHeader reports whether connections from addr must begin with a
 // PROXY header.
 func (l *Listener) expectsProxyHeader(addr netip.Addr) bool {
-	r := l.admission.rules.Load()
+	r := l.rules.Load()
 	return r != nil && len(r.proxyFrom.set) > 0 && r.proxyFrom.contain(addr.Unmap().WithZone(""))
 }
 
@@ -135,17 +122,10 @@ func (l *Listener) release(addr netip.Addr) {
 	if !addr.IsValid() {
 		return
 	}
-	source, a := sourceOf(addr), &l.admission
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.open[source]--; a.open[source] <= 0 {
-		delete(a.open, source)
+	source := sourceOf(addr)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.sources[source]--; l.sources[source] <= 0 {
+		delete(l.sources, source)
 	}
-}
-
-// sources returns the number of sources that have open connections.
-func (a *admission) sources() int {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return len(a.open)
 }

@@ -5,7 +5,6 @@ package gateway
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -58,17 +57,11 @@ type Config struct {
 }
 
 func (c Config) validate() error {
-	var errs []error
-	check := func(negative bool, format string, value any) {
-		if negative {
-			errs = append(errs, fmt.Errorf(format+" is negative", value))
-		}
+	if c.MaxConns < 0 || c.MaxPerUpstream < 0 || c.HelloTimeout < 0 || c.DialTimeout < 0 {
+		return fmt.Errorf("MaxConns (%d), MaxPerUpstream (%d), HelloTimeout (%v) and DialTimeout (%v) must not be negative",
+			c.MaxConns, c.MaxPerUpstream, c.HelloTimeout, c.DialTimeout)
 	}
-	check(c.MaxConns < 0, "limit of %d connections", c.MaxConns)
-	check(c.MaxPerUpstream < 0, "limit of %d connections to an upstream", c.MaxPerUpstream)
-	check(c.HelloTimeout < 0, "hello timeout %v", c.HelloTimeout)
-	check(c.DialTimeout < 0, "dial timeout %v", c.DialTimeout)
-	return errors.Join(errs...)
+	return nil
 }
 
 // Proxy forwards TLS connections by SNI. All methods except Run are safe for

@@ -15,6 +15,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/wanfed/wanfed/internal/testutil"
 )
@@ -241,11 +242,13 @@ func testResetIsPassedOn(t *testing.T, e engineKind) {
 	}
 }
 
-func TestNew_ReportsAllFaults(t *testing.T) {
-	_, err := New(Config{MaxConns: -1, HelloTimeout: -1, DialTimeout: -1})
-	for _, want := range []string{"connections", "hello timeout", "dial timeout"} {
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("New() = %v, want the %s in it", err, want)
+func TestNew_RefusesNegativeValues(t *testing.T) {
+	for want, cfg := range map[string]Config{
+		"MaxConns (-1)": {MaxConns: -1}, "MaxPerUpstream (-2)": {MaxPerUpstream: -2},
+		"HelloTimeout (-1s)": {HelloTimeout: -time.Second}, "DialTimeout (-2s)": {DialTimeout: -2 * time.Second},
+	} {
+		if _, err := New(cfg); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("New() = %v, want an error with %s", err, want)
 		}
 	}
 }

@@ -267,26 +267,24 @@ func (p *process) run(ctx context.Context) error {
 	if p.watchIdentity != nil {
 		group.Go(func() error { return p.watchIdentity(gctx) })
 	}
-	client := make(chan error, 1)
-	go func() { client <- p.runClient(registered) }()
+	deregistered := make(chan struct{})
+	group.Go(func() error { defer close(deregistered); return p.runClient(registered) })
 
-	end := p.serve(ctx, gctx.Done(), client)
-	if end.replaced {
+	replaced := p.serve(ctx, gctx.Done())
+	if replaced {
 		p.leaveToNewProcess()
 		stopAdmin()
 	} else {
 		p.announceStop(ctx)
 	}
 	deregister()
-	if !end.clientEnded {
-		end.err = errors.Join(end.err, <-client)
-	}
-	if !end.replaced && end.err == nil {
+	<-deregistered
+	if !replaced {
 		p.delayShutdown(gctx)
 	}
-	err := errors.Join(end.err, p.sockets.release())
+	err := p.sockets.release()
 	stopAccepting()
-	if end.replaced {
+	if replaced {
 		// The drain of this old process may be long. A stop shortens it.
 		defer context.AfterFunc(ctx, func() { p.proxy.SetDrain(duration(p.settings.DrainTime)) })()
 	}
@@ -297,7 +295,6 @@ func (p *process) run(ctx context.Context) error {
 // have.
 func (p *process) runClient(ctx context.Context) error {
 	if p.client == nil {
-		<-ctx.Done()
 		return nil
 	}
 	return p.client.Run(ctx)

@@ -20,16 +20,9 @@ func reloadPause(took time.Duration) time.Duration {
 	return min(max(50*time.Millisecond, 100*took), time.Second)
 }
 
-// serveEnd is the reason why serve returned.
-type serveEnd struct {
-	replaced    bool // by a new process
-	clientEnded bool // the result of the client was received
-	err         error
-}
-
-// serve handles signals until ctx ends, a goroutine of the process fails, the
-// client ends, or a new process takes over.
-func (p *process) serve(ctx context.Context, failed <-chan struct{}, client <-chan error) serveEnd {
+// serve handles signals until ctx ends, a goroutine of the process fails, or a
+// new process takes over. It reports whether a new process took over.
+func (p *process) serve(ctx context.Context, failed <-chan struct{}) (replaced bool) {
 	routed := p.routed()
 	sighup, reloadAgain := p.sighup, (<-chan time.Time)(nil)
 	if !p.sockets.inherited.HasParent() {
@@ -39,11 +32,9 @@ func (p *process) serve(ctx context.Context, failed <-chan struct{}, client <-ch
 	for {
 		select {
 		case <-ctx.Done():
-			return serveEnd{}
+			return false
 		case <-failed:
-			return serveEnd{} // the error group has the error
-		case err := <-client:
-			return serveEnd{clientEnded: true, err: err}
+			return false
 		case <-routed:
 			routed = nil
 			p.takeOver()
@@ -57,7 +48,7 @@ func (p *process) serve(ctx context.Context, failed <-chan struct{}, client <-ch
 			sighup, reloadAgain = p.sighup, nil
 		case <-p.sigusr2:
 			if p.hotRestart(ctx) {
-				return serveEnd{replaced: true}
+				return true
 			}
 		}
 	}

@@ -14,7 +14,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	grpcbackoff "google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
@@ -156,19 +155,20 @@ func (c *Client) Run(ctx context.Context) error {
 	}
 	defer c.dialer.Wait()
 	defer cc.Close()
-	g, gctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return c.register(gctx, pb.NewGatewayServiceClient(cc)) })
-	g.Go(func() error { return c.follow(gctx, pb.NewGatewayServiceClient(cc)) })
-	err = g.Wait()
+	client := pb.NewGatewayServiceClient(cc)
+	var loops sync.WaitGroup
+	loops.Go(func() { c.register(ctx, client) })
+	loops.Go(func() { c.follow(ctx, client) })
+	loops.Wait()
 	if !c.skipDeregister.Load() {
-		c.deregister(ctx, pb.NewGatewayServiceClient(cc))
+		c.deregister(ctx, client)
 	}
-	return err
+	return nil
 }
 
 // register sends heartbeats. It begins when the gateway has routes, because
 // servers dial a gateway as soon as it registers.
-func (c *Client) register(ctx context.Context, client pb.GatewayServiceClient) error {
+func (c *Client) register(ctx context.Context, client pb.GatewayServiceClient) {
 	backoff.Sleep(ctx, routesTimeout, c.ready) // without routes, Register reports the reason
 	retry, registered := backoff.Backoff{Min: minBackoff, Max: maxBackoff}, false
 	for ctx.Err() == nil {
@@ -176,7 +176,7 @@ func (c *Client) register(ctx context.Context, client pb.GatewayServiceClient) e
 		var pause time.Duration
 		switch {
 		case ctx.Err() != nil:
-			return nil
+			return
 		case err != nil:
 			c.failed(cannotRegister, err)
 			pause, registered = retry.Next(), false
@@ -193,7 +193,6 @@ func (c *Client) register(ctx context.Context, client pb.GatewayServiceClient) e
 			retry.Reset() // gRPC may not use the new connection yet
 		}
 	}
-	return nil
 }
 
 // registerOnce registers once and returns the interval until the next call.
@@ -215,16 +214,12 @@ func (c *Client) registerOnce(ctx context.Context, client pb.GatewayServiceClien
 }
 
 // follow applies snapshots as they arrive.
-func (c *Client) follow(ctx context.Context, client pb.GatewayServiceClient) error {
+func (c *Client) follow(ctx context.Context, client pb.GatewayServiceClient) {
 	retry := backoff.Backoff{Min: minBackoff, Max: maxBackoff}
-	for {
-		err := c.watch(ctx, client, retry.Reset)
-		if ctx.Err() != nil {
-			return nil
-		}
-		c.failed(cannotFollow, err)
-		if backoff.Sleep(ctx, retry.Next(), nil); ctx.Err() != nil {
-			return nil
+	for ctx.Err() == nil {
+		if err := c.watch(ctx, client, retry.Reset); ctx.Err() == nil {
+			c.failed(cannotFollow, err)
+			backoff.Sleep(ctx, retry.Next(), nil)
 		}
 	}
 }
