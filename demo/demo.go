@@ -3,6 +3,7 @@
 package demo
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,45 +14,33 @@ import (
 
 // Config configures a demo.
 type Config struct {
-	// Program is the path of the wanfed binary. Default: the running one.
-	Program string
-	// Datacenters is the number of datacenters, 2 to 9. Default: 3. The first, dc1,
-	// is the primary.
-	Datacenters int
-	// Servers is the number of servers in each datacenter: 1, 3 or 5. Default: 1.
-	Servers int
-	// Keep is a directory for certificates, data and logs, which stay there. It must
-	// not exist or be empty. Default: a temporary one, removed at the end.
+	Program     string // path of the wanfed binary; default: the running program
+	Datacenters int    // 2 to 9; default: 3; the first, dc1, is the primary
+	Servers     int    // number of servers of each datacenter: 1 (default), 3 or 5
+	// Keep is a directory that keeps certificates, data and logs. The directory
+	// must be absent or empty. Default: a temporary directory, removed at the end.
 	Keep string
-	// Once ends the demo as soon as the federation works. Otherwise the demo runs
-	// until its context ends.
+	// Once ends the demo when the federation works. Otherwise the demo runs until
+	// its context ends.
 	Once bool
-	// JSON makes one line of JSON the only output, once the federation works.
+	// JSON replaces all output by one line of JSON when the federation works.
 	JSON bool
-	// Timeout bounds the time from the first process to the last proof. Default:
-	// 60 s.
+	// Timeout bounds the time from the start of the first process until the
+	// federation works. Default: 60 s.
 	Timeout time.Duration
-	// Out receives progress and results, and Err the ends of the logs after a
-	// failure. Both are required.
-	Out, Err io.Writer
+	Out     io.Writer // gets progress and results; required
+	Err     io.Writer // gets the last lines of the logs after a failure; required
 }
 
 func (c Config) withDefaults() (Config, error) {
+	c.Datacenters, c.Servers = cmp.Or(c.Datacenters, 3), cmp.Or(c.Servers, 1)
+	c.Timeout = cmp.Or(c.Timeout, 60*time.Second)
 	if c.Program == "" {
 		exe, err := os.Executable()
 		if err != nil {
 			return c, fmt.Errorf("find this program's file: %w", err)
 		}
 		c.Program = exe
-	}
-	if c.Datacenters == 0 {
-		c.Datacenters = 3
-	}
-	if c.Servers == 0 {
-		c.Servers = 1
-	}
-	if c.Timeout == 0 {
-		c.Timeout = 60 * time.Second
 	}
 	return c, nil
 }
@@ -70,27 +59,25 @@ func (c Config) Validate() error {
 		errs = append(errs, fmt.Errorf("timeout %v is negative", c.Timeout))
 	}
 	if c.Keep != "" {
-		switch entries, err := os.ReadDir(c.Keep); {
-		case errors.Is(err, os.ErrNotExist):
-		case err != nil:
+		entries, err := os.ReadDir(c.Keep)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
 			errs = append(errs, fmt.Errorf("directory to keep: %w", err))
-		case len(entries) > 0:
+		}
+		if len(entries) > 0 {
 			errs = append(errs, fmt.Errorf("directory %s is not empty: name a new one", c.Keep))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// stopTimeout is the time in which all processes must stop. Processes that
-// still run after it are killed.
+// stopTimeout is the time after which processes that do not stop are killed.
 const stopTimeout = 10 * time.Second
 
-// Run starts the federation, verifies that it works and prints its state. It
-// runs until ctx ends. With Once, it ends after it has printed the state. Then
-// it stops all processes and removes its files. It returns an error if the
-// federation was not complete in time, or if a process ended before the
-// federation was complete. With Once, it also returns an error if a process did
-// not stop cleanly.
+// Run starts the federation, verifies that it works and prints its state. Run ends
+// with ctx, or with Config.Once after it has printed the state. Then it stops all
+// processes and removes its files. Run returns an error if the federation was not
+// complete in time, or if a process ended before. With Config.Once, it also returns
+// an error if a process did not stop cleanly.
 func Run(ctx context.Context, cfg Config) (err error) {
 	if err := cfg.Validate(); err != nil {
 		return err
@@ -126,8 +113,8 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	return nil
 }
 
-// makeDir creates the directory of the demo's files. remove removes it, unless it
-// is kept.
+// makeDir creates the directory of the demo's files. remove removes a temporary
+// directory.
 func makeDir(keep string) (dir string, remove func() error, err error) {
 	if keep != "" {
 		if err := os.MkdirAll(keep, 0o700); err != nil {

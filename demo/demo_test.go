@@ -45,7 +45,7 @@ func TestValidate(t *testing.T) {
 	tests := []struct {
 		name string
 		cfg  Config
-		want []string // a part of each fault; none: valid
+		want []string // a part of each fault; nil: valid
 	}{
 		{"defaults", Config{}, nil},
 		{"absent directory", Config{Keep: filepath.Join(full, "new")}, nil},
@@ -69,8 +69,8 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-// TestRun_AnotherProgram: a demo with a binary that is not wanfed fails with the
-// cause, and leaves no files.
+// A demo with a binary that is not wanfed fails with the output of the binary, and
+// leaves no files.
 func TestRun_AnotherProgram(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	t.Setenv(childEnv, "1")
@@ -81,10 +81,10 @@ func TestRun_AnotherProgram(t *testing.T) {
 	err = Run(t.Context(), Config{Program: program, Datacenters: 2, Once: true, Out: io.Discard, Err: io.Discard})
 	if err == nil || !strings.Contains(err.Error(), "dc1/srv1 ended before it was ready: exit status 3") ||
 		!strings.Contains(err.Error(), "this is not wanfed") {
-		t.Errorf("Run() = %v, want exit status 3 and its output", err)
+		t.Errorf("Run() = %v, want exit status 3 and the output of the binary", err)
 	}
-	if left, _ := os.ReadDir(os.TempDir()); len(left) > 0 {
-		t.Errorf("files left: %v, want none", left)
+	if files, _ := os.ReadDir(os.TempDir()); len(files) > 0 {
+		t.Errorf("files after Run() = %v, want none", files)
 	}
 }
 
@@ -109,11 +109,11 @@ func TestFreePorts(t *testing.T) {
 		return err
 	}
 	err := free()
-	for try := 1; err != nil && try < 3; try++ { // another program may have bound one
+	for try := 1; err != nil && try < 3; try++ { // another program may have bound a port
 		err = free()
 	}
 	if err != nil {
-		t.Errorf("freePorts() returned ports in use: %v", err)
+		t.Errorf("Listen() on the result of freePorts() = %v, want nil", err)
 	}
 	if got, want := others([]int{1, 2, 3}, 1), []string{"127.0.0.1:1", "127.0.0.1:3"}; !slices.Equal(got, want) {
 		t.Errorf("others() = %v, want %v", got, want)
@@ -158,17 +158,17 @@ func testFederation() *federation {
 	return f
 }
 
-// fakeServer returns a client of an HTTP server with fixed answers. A real
-// federation is in the states under test for milliseconds.
-func fakeServer(t testing.TB, answers map[string]any) *api.Client {
+// fakeServer returns a client of an HTTP server with fixed responses. A real
+// federation is in the states under test only for milliseconds.
+func fakeServer(t testing.TB, responses map[string]any) *api.Client {
 	t.Helper()
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		a, ok := answers[r.URL.RequestURI()]
+		body, ok := responses[r.URL.RequestURI()]
 		if !ok {
 			http.Error(w, "No path to datacenter", http.StatusInternalServerError)
 			return
 		}
-		_ = json.NewEncoder(w).Encode(a)
+		_ = json.NewEncoder(w).Encode(body)
 	}))
 	t.Cleanup(srv.Close)
 	c, err := api.NewClient(api.ClientConfig{Addr: srv.URL})
@@ -198,45 +198,45 @@ func TestMissing(t *testing.T) {
 	ctx := t.Context()
 	members := func(c *api.Client) string { return f.missingMembers(ctx, c) }
 	states := func(c *api.Client) string { return f.missingStates(ctx, c) }
-	answers := func(c *api.Client) string { return f.missingAnswers(ctx, c, f.dcs[0]) }
+	responses := func(c *api.Client) string { return f.missingResponses(ctx, c, f.dcs[0]) }
 	const (
 		membersURI = "/v1/agent/members?wan=1"
 		statesURI  = "/v1/internal/federation-states"
 		leaderURI  = "/v1/status/leader?dc=dc2"
 		lanURI     = "/v1/agent/members?dc=dc2"
 	)
-	type answer = map[string]any
+	type bodies = map[string]any // by request URI
 	one := member("srv1.dc1", "dc1", api.MemberAlive)
 	tests := []struct {
 		name    string
 		missing func(*api.Client) string
-		answers answer
+		bodies  bodies
 		want    string // a part of the result; "": nothing is missing
 	}{
-		{"members: all", members, answer{membersURI: []api.Member{one, member("srv1.dc2", "dc2", api.MemberAlive)}}, ""},
-		{"members: one absent", members, answer{membersURI: []api.Member{one}}, "srv1.dc2 is not in the WAN pool"},
-		{"members: one failed", members, answer{membersURI: []api.Member{one, member("srv1.dc2", "dc2", api.MemberFailed)}}, "srv1.dc2 is failed"},
-		{"members: no answer", members, nil, "No path"},
-		{"states: all", states, answer{statesURI: []api.FederationState{state("dc1", "passing"), state("dc2", "warning")}}, ""},
-		{"states: one absent", states, answer{statesURI: []api.FederationState{state("dc1", "passing")}}, "no federation state of dc2"},
-		{"states: critical", states, answer{statesURI: []api.FederationState{state("dc1", "critical"), state("dc2", "passing")}}, "dc1 has no healthy gateway at dc1:2"},
-		{"states: other address", states, answer{statesURI: []api.FederationState{state("dc1", "passing"), {Datacenter: "dc2", MeshGateways: state("dc1", "passing").MeshGateways}}}, "gateway at dc2:2"},
-		{"answers: all", answers, answer{leaderURI: "dc2:8300", lanURI: []api.Member{member("srv1", "dc2", api.MemberAlive)}}, ""},
-		{"answers: another's leader", answers, answer{leaderURI: "dc1:8300"}, `leader is "dc1:8300"`},
-		{"answers: no leader", answers, answer{leaderURI: ""}, `leader is ""`},
-		{"answers: another's members", answers, answer{leaderURI: "dc2:8300", lanURI: []api.Member{member("srv9", "dc2", api.MemberAlive)}}, `members are ["srv9"]`},
-		{"answers: none", answers, nil, "No path"},
+		{"members: all", members, bodies{membersURI: []api.Member{one, member("srv1.dc2", "dc2", api.MemberAlive)}}, ""},
+		{"members: one absent", members, bodies{membersURI: []api.Member{one}}, "srv1.dc2 is not in the WAN pool"},
+		{"members: one failed", members, bodies{membersURI: []api.Member{one, member("srv1.dc2", "dc2", api.MemberFailed)}}, "srv1.dc2 is failed"},
+		{"members: no response", members, nil, "No path"},
+		{"states: all", states, bodies{statesURI: []api.FederationState{state("dc1", "passing"), state("dc2", "warning")}}, ""},
+		{"states: one absent", states, bodies{statesURI: []api.FederationState{state("dc1", "passing")}}, "no federation state of dc2"},
+		{"states: critical", states, bodies{statesURI: []api.FederationState{state("dc1", "critical"), state("dc2", "passing")}}, "dc1 has no healthy gateway at dc1:2"},
+		{"states: other address", states, bodies{statesURI: []api.FederationState{state("dc1", "passing"), {Datacenter: "dc2", MeshGateways: state("dc1", "passing").MeshGateways}}}, "gateway at dc2:2"},
+		{"responses: all", responses, bodies{leaderURI: "dc2:8300", lanURI: []api.Member{member("srv1", "dc2", api.MemberAlive)}}, ""},
+		{"responses: wrong leader", responses, bodies{leaderURI: "dc1:8300"}, `leader is "dc1:8300"`},
+		{"responses: no leader", responses, bodies{leaderURI: ""}, `leader is ""`},
+		{"responses: wrong members", responses, bodies{leaderURI: "dc2:8300", lanURI: []api.Member{member("srv9", "dc2", api.MemberAlive)}}, `members are ["srv9"]`},
+		{"responses: none", responses, nil, "No path"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			got := test.missing(fakeServer(t, test.answers))
+			got := test.missing(fakeServer(t, test.bodies))
 			if test.want == "" && got != "" || !strings.Contains(got, test.want) {
 				t.Errorf("missing() = %q, want %q", got, test.want)
 			}
 		})
 	}
 	f.dcs[1].gateway = nil
-	if got := states(fakeServer(t, answer{statesURI: []api.FederationState{state("dc1", "passing")}})); !strings.Contains(got, "gateway of dc2 is not started") {
+	if got := states(fakeServer(t, bodies{statesURI: []api.FederationState{state("dc1", "passing")}})); !strings.Contains(got, "gateway of dc2 is not started") {
 		t.Errorf("missing() without a gateway = %q, want the gateway of dc2", got)
 	}
 }
@@ -257,7 +257,7 @@ func TestAwait(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if err := f.await(ctx, "dc1/srv1", func() string { return "a member" }); err == nil {
-			t.Error("await() = nil at its deadline, want an error")
+			t.Errorf("await() at its deadline = %v, want an error", err)
 		}
 		if f.missing["dc1/srv1"] != "a member" {
 			t.Errorf("missing = %v, want a member", f.missing)
@@ -265,25 +265,27 @@ func TestAwait(t *testing.T) {
 	})
 }
 
-func TestTables(t *testing.T) {
-	var b strings.Builder
-	writeMembers(&b, []api.Member{member("srv1.dc2", "dc2", api.MemberFailed), member("srv1.dc1", "dc1", api.MemberAlive)})
-	s := state("dc1", "critical")
-	s.UpdatedAt = time.Date(2026, 1, 2, 3, 4, 5, 6e6, time.Local)
-	writeStates(&b, []api.FederationState{s})
-	want := `NODE      ADDRESS         STATUS  DC
-srv1.dc1  127.0.0.1:8300  alive   dc1
-srv1.dc2  127.0.0.1:8300  failed  dc2
-DC   GATEWAY  LAN    WAN    HEALTH    UPDATED
-dc1  gw1      dc1:1  dc1:2  critical  03:04:05.006
-`
-	if b.String() != want {
-		t.Errorf("tables:\n%s\nwant:\n%s", b.String(), want)
+// Program echo prints the arguments of the commands.
+func TestRunCommands(t *testing.T) {
+	var out strings.Builder
+	f := &federation{cfg: Config{Program: "echo", Err: io.Discard}}
+	if err := f.runCommands(t.Context(), &out, "http://dc2"); err != nil {
+		t.Fatalf("runCommands() = %v, want nil", err)
+	}
+	want := "\n$ echo members --wan --http-addr http://dc2\nmembers --wan --http-addr http://dc2\n" +
+		"\n$ echo federation gateways --http-addr http://dc2\nfederation gateways --http-addr http://dc2\n"
+	if out.String() != want {
+		t.Errorf("output of runCommands() = %q, want %q", out.String(), want)
+	}
+	f.cfg.Program = "false"
+	err := f.runCommands(t.Context(), io.Discard, "http://dc2")
+	if want := "run wanfed members --wan: exit status 1"; err == nil || err.Error() != want {
+		t.Errorf("runCommands() of a failing program = %v, want %s", err, want)
 	}
 }
 
 func TestReport_JSON(t *testing.T) {
-	// Scripts rely on this form.
+	// The JSON is a contract with scripts.
 	b, err := json.Marshal(Report{
 		Datacenters: []DatacenterReport{{Name: "dc1", HTTP: "h",
 			Servers:  []ServerReport{{Node: "srv1", RPC: "r", HTTP: "h", PID: 1}},

@@ -30,7 +30,7 @@ type federation struct {
 	prog progress
 
 	mu      sync.Mutex
-	missing map[string]string // by server: what is still missing
+	missing map[string]string // unmet conditions of the current step, by server
 }
 
 // datacenter has the started processes of one datacenter.
@@ -40,8 +40,8 @@ type datacenter struct {
 	operator tlsutil.Files // fixed
 
 	mu      sync.Mutex
-	servers []*subprocess.Server // by node name
-	gateway *subprocess.Gateway  // nil: not started yet
+	servers []*subprocess.Server // ordered by node name
+	gateway *subprocess.Gateway  // nil before its start
 }
 
 // Names of the gateway and of the operator's certificate in each datacenter.
@@ -72,11 +72,12 @@ func newFederation(cfg Config, dir string) (*federation, error) {
 	return f, nil
 }
 
-// start starts all processes. It returns when each server has completed all
-// steps, or when a process or a step failed. The processes continue to run
-// after start returns.
+// start starts all processes, which continue to run after start returns. It
+// returns when each server has completed all steps, or when a process or a step has
+// failed.
 func (f *federation) start(ctx context.Context) error {
-	f.prog.plain("wanfed demo: "+"%d datacenters with %d server(s) and 1 gateway each, on this machine only", f.cfg.Datacenters, f.cfg.Servers)
+	f.prog.plain("wanfed demo: %d datacenters with %d server(s) and 1 gateway each, on this machine only",
+		f.cfg.Datacenters, f.cfg.Servers)
 	ctx, cancel := context.WithTimeoutCause(ctx, f.cfg.Timeout, fmt.Errorf("not federated within %v", f.cfg.Timeout))
 	defer cancel()
 	f.prog.begin()
@@ -94,11 +95,13 @@ func (f *federation) start(ctx context.Context) error {
 	return g.Wait()
 }
 
-// startDatacenter starts the servers and then the gateway. It returns the
-// gateway. A goroutine of g polls each server as soon as the server listens.
-func (f *federation) startDatacenter(ctx context.Context, g *errgroup.Group, dc *datacenter, primaryGateways []string) (*subprocess.Gateway, error) {
+// startDatacenter starts the servers and then the gateway, which it returns. A
+// goroutine of g polls each server as soon as the server listens.
+func (f *federation) startDatacenter(
+	ctx context.Context, g *errgroup.Group, dc *datacenter, primaryGateways []string,
+) (*subprocess.Gateway, error) {
 	ports := make([]int, len(dc.nodes)) // 0: the system chooses
-	if len(dc.nodes) > 1 {              // servers must know each other before they start
+	if len(dc.nodes) > 1 {              // servers need each other's addresses before they start
 		var err error
 		if ports, err = freePorts(len(dc.nodes)); err != nil {
 			return nil, err
@@ -133,7 +136,9 @@ func others(ports []int, own int) (addrs []string) {
 	return addrs
 }
 
-func (f *federation) startServer(ctx context.Context, dc *datacenter, node string, cfg subprocess.ServerConfig) (*subprocess.Server, error) {
+func (f *federation) startServer(
+	ctx context.Context, dc *datacenter, node string, cfg subprocess.ServerConfig,
+) (*subprocess.Server, error) {
 	cert, err := f.pki.Issue(tlsutil.RoleServer, dc.name, node)
 	if err != nil {
 		return nil, err
@@ -183,14 +188,14 @@ func (f *federation) dirOf(dc *datacenter, node string) string {
 
 func (f *federation) serverCount() int { return len(f.dcs) * f.cfg.Servers }
 
-// running returns the servers that were started so far, and the gateway or nil.
+// running returns the started servers, and the started gateway or nil.
 func (d *datacenter) running() ([]*subprocess.Server, *subprocess.Gateway) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return slices.Clone(d.servers), d.gateway
 }
 
-// processes returns all processes that were started.
+// processes returns all started processes.
 func (f *federation) processes() []*subprocess.Process {
 	var all []*subprocess.Process
 	for _, dc := range f.dcs {
@@ -208,17 +213,24 @@ func (f *federation) processes() []*subprocess.Process {
 // ended returns an error if a process has ended.
 func (f *federation) ended() error {
 	for _, p := range f.processes() {
-		select {
-		case <-p.Done():
-			return fmt.Errorf("%s has ended: %s", p.Name(), endOf(p))
-		default:
+		if hasEnded(p) {
+			return fmt.Errorf("%s has ended: %s", p.Name(), exitStatus(p))
 		}
 	}
 	return nil
 }
 
-// endOf returns how a process ended.
-func endOf(p *subprocess.Process) string {
+func hasEnded(p *subprocess.Process) bool {
+	select {
+	case <-p.Done():
+		return true
+	default:
+		return false
+	}
+}
+
+// exitStatus describes the end of a process.
+func exitStatus(p *subprocess.Process) string {
 	if err := p.Err(); err != nil {
 		return err.Error()
 	}
@@ -235,10 +247,8 @@ func (f *federation) stop() error {
 	var wg sync.WaitGroup
 	began := time.Now()
 	for i, p := range all {
-		select {
-		case <-p.Done(): // ended by itself, or by the user
+		if hasEnded(p) {
 			continue
-		default:
 		}
 		wg.Go(func() {
 			if err := p.Stop(ctx); err != nil {
@@ -258,7 +268,7 @@ func client(s *subprocess.Server) (*api.Client, error) {
 	return api.NewClient(api.ClientConfig{Addr: s.HTTP, Timeout: requestTimeout})
 }
 
-// Ports are chosen below the range of outgoing connections. A free port
+// The ports of freePorts are below the range of outgoing connections. A free port
 // therefore stays free until its server binds it, unless another program binds
 // the same port.
 const (
@@ -277,7 +287,7 @@ func freePorts(n int) ([]int, error) {
 			failed = err
 			continue
 		}
-		defer ln.Close() // so that it is not chosen twice
+		defer ln.Close() // an open port is not chosen twice
 		if ports = append(ports, port); len(ports) == n {
 			return ports, nil
 		}

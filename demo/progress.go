@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// step is a step that each of several processes completes once.
+// step is a step of the demo, which each server or gateway completes once.
 type step int
 
 const (
@@ -21,24 +21,24 @@ const (
 	steps
 )
 
-// stepNames has for each step its name in JSON, and what its completion means.
+// stepNames has the name of each step in JSON, and the text for its completion.
 var stepNames = [steps]struct{ key, text string }{
 	stepServers:  {"servers", "all servers listen"},
 	stepGateways: {"gateways", "all gateways listen"},
 	stepMembers:  {"members", "every server sees every server of every datacenter alive"},
 	stepStates:   {"states", "every server has the federation state of every datacenter"},
-	stepRequest:  {"request", "every server had requests answered by every other datacenter"},
+	stepRequest:  {"request", "every server got responses from every other datacenter"},
 }
 
-// progress prints events with the time since the first process started. It may be
-// used from any goroutine.
+// progress prints events with the time since the first process started. It is safe
+// for concurrent use.
 type progress struct {
 	w io.Writer // nil: print nothing
 
 	mu      sync.Mutex
 	began   time.Time
 	counts  [steps]int
-	reached [steps]time.Duration // 0: not reached yet
+	reached [steps]time.Duration // 0: not complete
 }
 
 // begin resets the clock.
@@ -51,13 +51,16 @@ func (p *progress) begin() {
 func (p *progress) printf(format string, args ...any) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.printLocked(time.Since(p.began), format, args...)
+	p.printLocked(format, args...)
 }
 
-func (p *progress) printLocked(at time.Duration, format string, args ...any) {
+// printLocked prints a line with the time since begin, and returns that time.
+func (p *progress) printLocked(format string, args ...any) time.Duration {
+	elapsed := time.Since(p.began)
 	if p.w != nil {
-		fmt.Fprintf(p.w, "%7.3f s  %s\n", at.Seconds(), fmt.Sprintf(format, args...))
+		fmt.Fprintf(p.w, "%7.3f s  %s\n", elapsed.Seconds(), fmt.Sprintf(format, args...))
 	}
+	return elapsed
 }
 
 // plain prints a line without a time.
@@ -69,19 +72,17 @@ func (p *progress) plain(format string, args ...any) {
 	}
 }
 
-// reach counts a process that has completed s. The n-th process completes the
-// step.
+// reach counts a process that has completed s. Step s is complete after n
+// processes.
 func (p *progress) reach(s step, n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.counts[s]++; p.counts[s] == n {
-		p.reached[s] = time.Since(p.began)
-		p.printLocked(p.reached[s], "* %s", stepNames[s].text)
+		p.reached[s] = p.printLocked("* %s", stepNames[s].text)
 	}
 }
 
-// timings returns the time of each step that was reached, in milliseconds, by its
-// key.
+// timings returns the time of each completed step in milliseconds, by key.
 func (p *progress) timings() map[string]int64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()

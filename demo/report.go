@@ -3,27 +3,26 @@
 package demo
 
 import (
-	"cmp"
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
 	"io"
-	"slices"
+	"os/exec"
 	"strings"
 	"sync"
 	"text/tabwriter"
 
-	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/internal/subprocess"
 )
 
 // Report is the JSON output of a demo.
 type Report struct {
 	Datacenters []DatacenterReport `json:"datacenters"` // the primary first
-	Dir         string             `json:"dir"`         // of certificates, data and logs
-	// TimingsMS has the milliseconds from the start of the first process until all
-	// processes had reached a step: "servers" and "gateways" listen, "members" are
-	// alive, "states" are everywhere, every other datacenter answered a "request".
+	Dir         string             `json:"dir"`         // directory of certificates, data and logs
+	// TimingsMS has the milliseconds from the start of the first process until the
+	// completion of each step. The steps are "servers", "gateways", "members",
+	// "states" and "request".
 	TimingsMS map[string]int64 `json:"timings_ms"`
 }
 
@@ -36,7 +35,7 @@ type DatacenterReport struct {
 	Operator OperatorReport  `json:"operator"`
 }
 
-// OperatorReport has the certificate of a datacenter's operator, which may write
+// OperatorReport has the certificate of a datacenter's operator, who may write
 // resources by HTTPS.
 type OperatorReport struct {
 	CAFile   string `json:"ca_file"`
@@ -44,15 +43,15 @@ type OperatorReport struct {
 	KeyFile  string `json:"key_file"`
 }
 
-// ServerReport is one server with the address of its TLS port and its HTTP URL.
+// ServerReport is one server.
 type ServerReport struct {
 	Node string `json:"node"`
-	RPC  string `json:"rpc"`
-	HTTP string `json:"http"`
+	RPC  string `json:"rpc"`  // host:port of the server port
+	HTTP string `json:"http"` // URL
 	PID  int    `json:"pid"`
 }
 
-// GatewayReport is one gateway with its addresses.
+// GatewayReport is one gateway with its addresses, host:port.
 type GatewayReport struct {
 	Node string `json:"node"`
 	LAN  string `json:"lan"`
@@ -78,96 +77,61 @@ func (f *federation) report() Report {
 	return r
 }
 
-// show prints the complete federation: as JSON, or as tables with the answers of a
-// server of the last datacenter.
+// show prints the complete federation: as JSON, or with commands that call a server
+// of the last datacenter.
 func (f *federation) show(ctx context.Context) error {
 	r := f.report()
 	if f.cfg.JSON {
 		return json.NewEncoder(f.cfg.Out).Encode(r)
 	}
-	last := f.dcs[len(f.dcs)-1]
-	servers, _ := last.running()
-	c, err := client(servers[0])
-	if err != nil {
+	var b bytes.Buffer
+	if err := f.runCommands(ctx, &b, r.Datacenters[len(r.Datacenters)-1].HTTP); err != nil {
 		return err
 	}
-	defer c.Close()
-	members, err := c.Members(ctx, true, api.QueryOptions{})
-	if err != nil {
-		return err
-	}
-	states, _, err := c.FederationStates(ctx, api.QueryOptions{})
-	if err != nil {
-		return err
-	}
-	var b strings.Builder
-	fmt.Fprintf(&b, "\nMembers of the WAN pool, as %s sees them:\n", servers[0].Name())
-	writeMembers(&b, members)
-	fmt.Fprintf(&b, "\nFederation states, as %s has them:\n", servers[0].Name())
-	writeStates(&b, states)
 	if !f.cfg.Once {
 		fmt.Fprintln(&b)
 		writeHints(&b, f.cfg.Program, r)
 	}
-	_, err = io.WriteString(f.cfg.Out, b.String())
+	_, err := b.WriteTo(f.cfg.Out)
 	return err
 }
 
-func table(w io.Writer, write func(w io.Writer)) {
-	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	write(tw)
-	tw.Flush()
-}
-
-func writeMembers(w io.Writer, members []api.Member) {
-	slices.SortFunc(members, func(a, b api.Member) int {
-		return cmp.Or(cmp.Compare(a.Datacenter(), b.Datacenter()), cmp.Compare(a.Name, b.Name))
-	})
-	table(w, func(w io.Writer) {
-		fmt.Fprintln(w, "NODE\tADDRESS\tSTATUS\tDC")
-		for _, m := range members {
-			fmt.Fprintf(w, "%s\t%s:%d\t%s\t%s\n", m.Name, m.Addr, m.Port, m.Status, m.Datacenter())
+// runCommands runs commands that print the federation as the server at httpAddr
+// sees it. It writes the commands and their output to w.
+func (f *federation) runCommands(ctx context.Context, w io.Writer, httpAddr string) error {
+	for _, command := range []string{"members --wan", "federation gateways"} {
+		args := strings.Fields(command + " --http-addr " + httpAddr)
+		fmt.Fprintf(w, "\n$ %s %s\n", f.cfg.Program, strings.Join(args, " "))
+		cmd := exec.CommandContext(ctx, f.cfg.Program, args...)
+		cmd.Stdout, cmd.Stderr = w, f.cfg.Err
+		if err := cmd.Run(); err != nil {
+			return fmt.Errorf("run wanfed %s: %w", command, err)
 		}
-	})
-}
-
-func writeStates(w io.Writer, states []api.FederationState) {
-	table(w, func(w io.Writer) {
-		fmt.Fprintln(w, "DC\tGATEWAY\tLAN\tWAN\tHEALTH\tUPDATED")
-		for _, s := range states {
-			for _, g := range s.MeshGateways {
-				health := "passing"
-				if !g.Healthy() {
-					health = "critical"
-				}
-				fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", s.Datacenter, g.Node.Node, taggedOf(g, "lan"), wanOf(g),
-					health, s.UpdatedAt.Local().Format("15:04:05.000"))
-			}
-		}
-	})
+	}
+	return nil
 }
 
 // writeHints prints commands for experiments while the demo runs.
 func writeHints(w io.Writer, program string, r Report) {
-	table(w, func(w io.Writer) {
-		fmt.Fprintln(w, "DC\tHTTP\tGATEWAY PID")
-		for _, dc := range r.Datacenters {
-			fmt.Fprintf(w, "%s\t%s\t%d\n", dc.Name, dc.HTTP, dc.Gateways[0].PID)
-		}
-	})
-	// The hints stop the gateway of a secondary. Its datacenter still reaches the
-	// primary by the configured addresses, so all datacenters receive the
-	// change. With three or more datacenters, the third one watches.
-	first, second, watch := r.Datacenters[0], r.Datacenters[1], r.Datacenters[0]
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(tw, "Datacenter\tHTTP\tGateway PID")
+	for _, dc := range r.Datacenters {
+		fmt.Fprintf(tw, "%s\t%s\t%d\n", dc.Name, dc.HTTP, dc.Gateways[0].PID)
+	}
+	tw.Flush()
+	// The hints stop the gateway of a secondary. The secondary still reaches the
+	// primary by the configured addresses, so all datacenters receive the change.
+	// The hints show it in the last of three or more datacenters.
+	first, second, observer := r.Datacenters[0], r.Datacenters[1], r.Datacenters[0]
 	if n := len(r.Datacenters); n > 2 {
-		watch = r.Datacenters[n-1]
+		observer = r.Datacenters[n-1]
 	}
 	fmt.Fprintf(w, `
 Try:
   %[1]s status --http-addr %[2]s
   %[1]s members --wan --http-addr %[2]s
   curl '%[3]s/v1/status/leader?dc=%[4]s'
-Stop the gateway of %[4]s, watch it go in %[5]s, and start it again with the command that appears here:
+Stop the gateway of %[4]s, list the gateways in %[5]s, and start it again with the command that appears here:
   kill %[6]d; %[1]s federation gateways --http-addr %[2]s
 Suspend it, and resume it:
   kill -STOP %[6]d; kill -CONT %[6]d
@@ -178,18 +142,20 @@ Act as the operator of %[8]s, who may write resources in all datacenters:
   %[1]s resource types
 Logs: %[7]s/<dc>/<node>/log
 Ctrl-C stops everything.
-`, program, watch.HTTP, first.HTTP, second.Name, watch.Name, second.Gateways[0].PID, r.Dir,
-		first.Name, "https://"+strings.TrimPrefix(first.HTTP, "http://"), first.Operator.CAFile, first.Operator.CertFile, first.Operator.KeyFile, second.HTTP)
+`, program, observer.HTTP, first.HTTP, second.Name, observer.Name, second.Gateways[0].PID, r.Dir,
+		first.Name, "https://"+strings.TrimPrefix(first.HTTP, "http://"),
+		first.Operator.CAFile, first.Operator.CertFile, first.Operator.KeyFile, second.HTTP)
 }
 
-// follow prints each process that ends, until all have ended or ctx ends.
+// follow reports each process that ends, until all have ended or ctx ends.
 func (f *federation) follow(ctx context.Context) {
 	var wg sync.WaitGroup
 	for _, p := range f.processes() {
 		wg.Go(func() {
 			select {
 			case <-p.Done():
-				f.prog.printf("%s (pid %d) has ended: %s; start it again with:\n  %s", p.Name(), p.Pid(), endOf(p), commandOf(p))
+				f.prog.printf("%s (pid %d) has ended: %s; start it again with:\n  %s",
+					p.Name(), p.Pid(), exitStatus(p), commandOf(p))
 			case <-ctx.Done():
 			}
 		})
@@ -202,7 +168,7 @@ func commandOf(p *subprocess.Process) string {
 	var words []string
 	for _, w := range p.Command() {
 		switch {
-		case w == "--"+subprocess.StopOnEOF: // for processes whose parent holds their stdin
+		case w == "--"+subprocess.StopOnEOF: // a shell does not hold stdin open
 			continue
 		case strings.ContainsAny(w, " \t\"'\\$*?;&|<>()[]{}#~"):
 			w = "'" + strings.ReplaceAll(w, "'", `'\''`) + "'"
@@ -215,7 +181,7 @@ func commandOf(p *subprocess.Process) string {
 // logLines is the number of lines of each log that a failure shows.
 const logLines = 15
 
-// explain prints what each server was still missing, and the end of each log.
+// explain prints the unmet conditions of each server, and the end of each log.
 func (f *federation) explain(w io.Writer) {
 	f.mu.Lock()
 	for _, p := range f.processes() {

@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	pollEvery      = 20 * time.Millisecond
+	pollInterval   = 20 * time.Millisecond
 	requestTimeout = 3 * time.Second
 )
 
@@ -33,7 +33,7 @@ func (f *federation) watch(ctx context.Context, dc *datacenter, s *subprocess.Se
 	}{
 		{stepMembers, f.missingMembers},
 		{stepStates, f.missingStates},
-		{stepRequest, func(ctx context.Context, c *api.Client) string { return f.missingAnswers(ctx, c, dc) }},
+		{stepRequest, func(ctx context.Context, c *api.Client) string { return f.missingResponses(ctx, c, dc) }},
 	} {
 		if err := f.await(ctx, s.Name(), func() string { return w.missing(ctx, c) }); err != nil {
 			return err
@@ -43,18 +43,18 @@ func (f *federation) watch(ctx context.Context, dc *datacenter, s *subprocess.Se
 	return nil
 }
 
-// await calls missing until missing returns "". The map f.missing has the last
-// result of missing for the server who.
-func (f *federation) await(ctx context.Context, who string, missing func() string) error {
-	tick := time.NewTicker(pollEvery)
+// await polls missing until it returns "". f.missing has the last result for the
+// server.
+func (f *federation) await(ctx context.Context, server string, missing func() string) error {
+	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
 	for {
 		m := missing()
-		if ctx.Err() != nil && m != "" { // the end of ctx cut the request off
+		if ctx.Err() != nil && m != "" { // m is the error of a canceled request
 			return context.Cause(ctx)
 		}
 		f.mu.Lock()
-		f.missing[who] = m
+		f.missing[server] = m
 		f.mu.Unlock()
 		if m == "" {
 			return nil
@@ -70,33 +70,31 @@ func (f *federation) await(ctx context.Context, who string, missing func() strin
 	}
 }
 
-// missingMembers returns the servers that c does not list as alive in the WAN
-// pool.
+// missingMembers describes the servers that are not alive in the WAN pool of c.
 func (f *federation) missingMembers(ctx context.Context, c *api.Client) string {
 	members, err := c.Members(ctx, true, api.QueryOptions{})
 	if err != nil {
 		return err.Error()
 	}
-	status := make(map[string]string)
+	status := make(map[string]api.MemberStatus)
 	for _, m := range members {
-		status[m.Name] = m.Status.String()
+		status[m.Name] = m.Status
 	}
 	var missing []string
 	for _, dc := range f.dcs {
 		for _, node := range dc.nodes {
-			switch name := node + "." + dc.name; status[name] {
-			case api.MemberAlive.String():
-			case "":
+			name := node + "." + dc.name
+			if s, ok := status[name]; !ok {
 				missing = append(missing, name+" is not in the WAN pool")
-			default:
-				missing = append(missing, name+" is "+status[name]+" in the WAN pool")
+			} else if s != api.MemberAlive {
+				missing = append(missing, name+" is "+s.String()+" in the WAN pool")
 			}
 		}
 	}
 	return strings.Join(missing, ", ")
 }
 
-// missingStates returns the datacenters without a federation state with their
+// missingStates describes the datacenters whose federation state at c lacks their
 // gateway.
 func (f *federation) missingStates(ctx context.Context, c *api.Client) string {
 	states, _, err := c.FederationStates(ctx, api.QueryOptions{})
@@ -120,42 +118,37 @@ func (f *federation) missingStates(ctx context.Context, c *api.Client) string {
 }
 
 // wanOf returns the host:port that other datacenters dial.
-func wanOf(g api.MeshGateway) string { return taggedOf(g, "wan") }
-
-func taggedOf(g api.MeshGateway, tag string) string {
-	a, ok := g.Service.TaggedAddresses[tag]
-	if !ok {
-		return ""
-	}
+func wanOf(g api.MeshGateway) string {
+	a := g.Service.TaggedAddresses["wan"]
 	return net.JoinHostPort(a.Address, strconv.Itoa(a.Port))
 }
 
-// missingAnswers requests the leader and the members of every other datacenter
-// through c. It returns the datacenters with a missing or wrong response.
-func (f *federation) missingAnswers(ctx context.Context, c *api.Client, own *datacenter) string {
+// missingResponses requests the leader and the members of every other datacenter
+// through c. It describes the missing and wrong responses.
+func (f *federation) missingResponses(ctx context.Context, c *api.Client, own *datacenter) string {
 	var missing []string
 	for _, dc := range f.dcs {
 		if dc == own {
 			continue
 		}
-		if err := f.checkAnswers(ctx, c, dc); err != nil {
-			missing = append(missing, fmt.Sprintf("answer of %s: %v", dc.name, err))
+		if err := checkResponses(ctx, c, dc); err != nil {
+			missing = append(missing, fmt.Sprintf("response of %s: %v", dc.name, err))
 		}
 	}
 	return strings.Join(missing, ", ")
 }
 
-func (f *federation) checkAnswers(ctx context.Context, c *api.Client, dc *datacenter) error {
-	there := api.QueryOptions{Datacenter: dc.name}
-	leader, err := c.Leader(ctx, there)
+func checkResponses(ctx context.Context, c *api.Client, dc *datacenter) error {
+	options := api.QueryOptions{Datacenter: dc.name}
+	leader, err := c.Leader(ctx, options)
 	if err != nil {
 		return err
 	}
 	servers, _ := dc.running()
 	if !slices.ContainsFunc(servers, func(s *subprocess.Server) bool { return s.Addr == leader }) {
-		return fmt.Errorf("leader is %q, none of its servers", leader)
+		return fmt.Errorf("leader is %q, which is not a server of %s", leader, dc.name)
 	}
-	members, err := c.Members(ctx, false, there)
+	members, err := c.Members(ctx, false, options)
 	if err != nil {
 		return err
 	}

@@ -23,19 +23,19 @@ import (
 	"github.com/wanfed/wanfed/wanfed"
 )
 
-// AddressBookUpdaterConfig configures an AddressBookUpdater. All fields but
+// AddressBookUpdaterConfig configures an AddressBookUpdater. All fields except
 // Domain, PrimaryGateways and Paths are required.
 type AddressBookUpdaterConfig struct {
-	DC, PrimaryDC string
-	Domain        string
+	DC, PrimaryDC string // the local datacenter and the configured primary
+	Domain        string // of the names in certificates
 	// PrimaryGateways are the configured addresses of the primary. The primary
 	// itself does not use them.
 	PrimaryGateways []string
 	Backend         resource.Backend
 	LAN, WAN        *gossip.Pool
 	// Ready is closed when Backend has caught up with its datacenter after a
-	// start. Gateways receive no snapshot before Ready is closed. They would
-	// drop routes that an incomplete snapshot lacks.
+	// start. Gateways receive no snapshot before that, because they would drop
+	// routes that an incomplete snapshot lacks.
 	Ready <-chan struct{}
 	// File is the path of the address cache.
 	File string
@@ -54,14 +54,14 @@ type AddressBookUpdaterConfig struct {
 type AddressBookUpdater struct {
 	cfg AddressBookUpdaterConfig
 
-	// The methods read, publish and updateCache use the following fields. Only
-	// one goroutine at a time calls these methods.
+	// Only the goroutine of NewAddressBookUpdater and then of Run uses the
+	// fields up to tags.
 	cache         addressCache
 	cacheChanged  bool      // the cache differs from the file
 	saved         time.Time // time of the last write of the file
-	statesChanged bool      // the states must be read again
+	statesChanged bool      // the federation states must be read again
 	states        []*stateGateways
-	decoded       map[string]decodedState // result of the last read, by name
+	decoded       map[string]decodedState // result of the last read, by datacenter
 	tags          tagReader
 
 	changed broadcast.Broadcast // notified after each change of snapshot
@@ -71,18 +71,18 @@ type AddressBookUpdater struct {
 	snapshot *pb.GatewaySnapshot // immutable; nil before the first snapshot
 }
 
-// decodedState is a decoded resource. Resources are immutable.
+// decodedState is a federation state and the resource that contains the state.
 type decodedState struct {
-	from  *pb.Resource
+	from  *pb.Resource // immutable
 	state *stateGateways
 }
 
-// NewAddressBookUpdater checks cfg and reads the address cache. It publishes the
-// configured and the cached addresses.
+// NewAddressBookUpdater checks cfg and reads the address cache. It publishes
+// the configured and the cached addresses.
 func NewAddressBookUpdater(cfg AddressBookUpdaterConfig) (*AddressBookUpdater, error) {
 	if cfg.DC == "" || cfg.PrimaryDC == "" || cfg.Backend == nil || cfg.LAN == nil || cfg.WAN == nil ||
 		cfg.Ready == nil || cfg.File == "" || cfg.Book == nil || cfg.Logger == nil {
-		return nil, errors.New("federation: DC, PrimaryDC, Backend, LAN, WAN, Ready, File, Book and Logger are required")
+		return nil, errors.New("federation: a required field of AddressBookUpdaterConfig is missing")
 	}
 	u := &AddressBookUpdater{cfg: cfg, statesChanged: true, decoded: map[string]decodedState{}}
 	var err error
@@ -101,9 +101,8 @@ type bookEvents struct {
 	ready    <-chan struct{} // AddressBookUpdaterConfig.Ready; nil once received
 }
 
-// Run keeps the address book up to date until ctx ends. It computes the address
-// book after each change. Several changes at the same time cost one
-// computation.
+// Run computes the address book after each change of its inputs, until ctx
+// ends. Several changes at the same time cost one computation.
 func (u *AddressBookUpdater) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -129,7 +128,7 @@ func (u *AddressBookUpdater) Run(ctx context.Context) error {
 		u.waitEvent(ctx, ev)
 		backoff.Sleep(ctx, time.Until(next), nil)
 		select {
-		case <-ev.states: // an event during the pause
+		case <-ev.states: // an event during the Sleep
 			u.statesChanged = true
 		default:
 		}
@@ -137,11 +136,12 @@ func (u *AddressBookUpdater) Run(ctx context.Context) error {
 	return nil
 }
 
-// waitEvent blocks until an event, until the cache is due, or until ctx ends.
+// waitEvent blocks until an event, until the cache must be updated or saved, or
+// until ctx ends.
 func (u *AddressBookUpdater) waitEvent(ctx context.Context, ev *bookEvents) {
-	due := cacheUpdateInterval
+	timeout := cacheUpdateInterval
 	if u.cacheChanged {
-		due = min(due, time.Until(u.saved.Add(saveInterval(len(u.cache)))))
+		timeout = min(timeout, time.Until(u.saved.Add(saveInterval(len(u.cache)))))
 	}
 	select {
 	case <-ctx.Done():
@@ -152,19 +152,18 @@ func (u *AddressBookUpdater) waitEvent(ctx context.Context, ev *bookEvents) {
 	case <-ev.wan:
 	case <-ev.ready:
 		ev.ready = nil
-	case <-time.After(due): // publish updates and saves the cache
+	case <-time.After(timeout): // the next publish updates and saves the cache
 	}
 }
 
-// updateInterval returns the minimum time between two computations. The
-// argument is the number of datacenters in the federation. The cost of a
-// computation is proportional to that number (about 6 us per datacenter). The
-// number of changes is also proportional to it when many datacenters start at
-// once. A single change is processed at once.
+// updateInterval returns the minimum time between two computations. When many
+// datacenters start, both the number of changes and the cost of a computation
+// (about 6 us per datacenter) are proportional to the number of datacenters.
 func updateInterval(datacenters int) time.Duration {
 	return min(time.Duration(datacenters)*time.Millisecond, time.Second)
 }
 
+// read reads the inputs of compute except the cache.
 func (u *AddressBookUpdater) read(ctx context.Context) (in inputs, err error) {
 	if in.states, err = u.readStates(ctx); err != nil {
 		return in, err
@@ -183,7 +182,8 @@ func (u *AddressBookUpdater) read(ctx context.Context) (in inputs, err error) {
 	return in, nil
 }
 
-// readStates decodes the federation states that have changed since the last call.
+// readStates decodes the federation states that have changed since the last
+// call.
 func (u *AddressBookUpdater) readStates(ctx context.Context) ([]*stateGateways, error) {
 	if !u.statesChanged {
 		return u.states, nil
@@ -230,8 +230,8 @@ func (u *AddressBookUpdater) replaced(dc, old, group string) {
 	}
 }
 
-// publish publishes the address book for the inputs in. If ready is set, it
-// also publishes the snapshot for gateways.
+// publish computes and publishes the address book. If ready is set, it also
+// publishes the snapshot for gateways.
 func (u *AddressBookUpdater) publish(in inputs, ready bool) {
 	in.cache = u.cache
 	c := compute(u.cfg, in, u.entries)
@@ -251,37 +251,35 @@ func (u *AddressBookUpdater) publish(in inputs, ready bool) {
 	if !ready || u.snapshot != nil && c.same && sameServers { // only this goroutine writes snapshot
 		return
 	}
-	snap := c.snapshot(u.cfg, in.servers)
-	if u.snapshot != nil && sameSnapshot(u.snapshot, snap) {
+	snapshot := c.snapshot(u.cfg, in.servers)
+	if u.snapshot != nil && sameSnapshot(u.snapshot, snapshot) {
 		return
 	}
 	u.mu.Lock()
-	u.snapshot = snap
+	u.snapshot = snapshot
 	u.mu.Unlock()
 	u.changed.Notify()
 }
 
-// sameSnapshot is proto.Equal for two snapshots of one server. It is fast
-// because the two snapshots share most parts.
+// sameSnapshot is a fast proto.Equal for two snapshots that share most parts.
 func sameSnapshot(a, b *pb.GatewaySnapshot) bool {
 	return slices.EqualFunc(a.Datacenters, b.Datacenters,
 		func(a, b *pb.SnapshotDatacenter) bool { return a == b || proto.Equal(a, b) }) &&
 		slices.EqualFunc(a.Servers, b.Servers, func(a, b *pb.SnapshotServer) bool { return proto.Equal(a, b) })
 }
 
-// cacheUpdateInterval is the maximum time between two updates of the cache.
-// Each update also computes the address book.
+// cacheUpdateInterval is the maximum time between two updates of the cache. An
+// update records the addresses of successful dials.
 const cacheUpdateInterval = time.Minute
 
-// saveInterval returns the minimum time between two writes of the file. The
-// argument is the number of datacenters in the cache.
+// saveInterval returns the minimum time between two writes of the file.
+// datacenters is the number of datacenters in the cache.
 func saveInterval(datacenters int) time.Duration {
 	return min(time.Duration(datacenters)*10*time.Millisecond, 10*time.Second)
 }
 
 // updateCache records the known addresses and the addresses of successful
-// dials. It saves the cache if the minimum time since the last write has
-// passed.
+// dials. It saves the cache if saveInterval has passed since the last write.
 func (u *AddressBookUpdater) updateCache() {
 	now := time.Now()
 	u.cacheChanged = u.cache.record(u.entries, workedAddrs(u.cfg), now) || u.cacheChanged
@@ -290,6 +288,7 @@ func (u *AddressBookUpdater) updateCache() {
 	}
 }
 
+// saveCache writes the file if the cache has changed.
 func (u *AddressBookUpdater) saveCache() {
 	if !u.cacheChanged {
 		return
@@ -300,10 +299,9 @@ func (u *AddressBookUpdater) saveCache() {
 	}
 }
 
-// workedAddrs returns the remote addresses that this server has dialed
-// successfully, by datacenter, with the time of the last success. For a DNS
-// name, the result also contains the resolved address. That address is needed
-// when the name cannot be resolved.
+// workedAddrs returns the time of the last successful dial of remote addresses,
+// by datacenter and address. For a DNS name, it also returns the resolved
+// address, which is needed when the name cannot be resolved.
 func workedAddrs(cfg AddressBookUpdaterConfig) map[string]map[string]time.Time {
 	if cfg.Paths == nil {
 		return nil

@@ -20,16 +20,16 @@ import (
 	"github.com/wanfed/wanfed/wanfed"
 )
 
-// The file is not written for each of many changes. It has all of them soon
-// afterwards, and at the end.
+// Many changes are written to the file together. The file has all changes after
+// saveInterval, and when Run ends.
 func TestAddressBookUpdater_SavesCache(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, ready := resourcetest.NewStore(), make(chan struct{})
 		defer store.Close()
 		close(ready)
 		cfg := AddressBookUpdaterConfig{
-			DC: "dc0", PrimaryDC: "dc0", Domain: "wanfed", Backend: store, LAN: &gossip.Pool{}, WAN: &gossip.Pool{}, Ready: ready,
-			File: filepath.Join(t.TempDir(), "addresses.json"), Book: &wanfed.SharedAddressBook{},
+			DC: "dc0", PrimaryDC: "dc0", Domain: "wanfed", Backend: store, LAN: &gossip.Pool{}, WAN: &gossip.Pool{},
+			Ready: ready, File: filepath.Join(t.TempDir(), "addresses.json"), Book: &wanfed.SharedAddressBook{},
 			Logger: slog.New(slog.DiscardHandler),
 		}
 		u, err := NewAddressBookUpdater(cfg)
@@ -39,7 +39,7 @@ func TestAddressBookUpdater_SavesCache(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- u.Run(ctx) }()
-		const many = 40
+		const datacenters = 40
 		added := 0
 		addDatacenter := func() {
 			added++
@@ -57,35 +57,35 @@ func TestAddressBookUpdater_SavesCache(t *testing.T) {
 			}
 			return len(c)
 		}
-		for range many {
+		for range datacenters {
 			addDatacenter()
-			time.Sleep(updateInterval(many))
+			time.Sleep(updateInterval(datacenters))
 		}
-		if n := len(cfg.Book.Load().Paths); n < many-1 {
-			t.Errorf("address book has %d datacenters, want at least %d", n, many-1)
+		if n := len(cfg.Book.Load().Paths); n < datacenters-1 {
+			t.Errorf("address book has %d datacenters, want at least %d", n, datacenters-1)
 		}
-		if n := onDisk(); n == many {
-			t.Errorf("file has %d datacenters right after the changes, want fewer than %d", n, many)
+		if n := onDisk(); n == datacenters {
+			t.Errorf("file has %d datacenters right after the changes, want fewer than %d", n, datacenters)
 		}
-		time.Sleep(saveInterval(many) + updateInterval(many))
+		time.Sleep(saveInterval(datacenters) + updateInterval(datacenters))
 		synctest.Wait()
-		if n := onDisk(); n != many {
-			t.Errorf("file has %d datacenters, want %d", n, many)
+		if n := onDisk(); n != datacenters {
+			t.Errorf("file has %d datacenters after saveInterval, want %d", n, datacenters)
 		}
 		addDatacenter()
-		time.Sleep(updateInterval(many) + time.Millisecond)
+		time.Sleep(updateInterval(datacenters) + time.Millisecond)
 		cancel()
 		if err := <-done; err != nil {
 			t.Errorf("Run() = %v, want nil", err)
 		}
-		if n := onDisk(); n != many+1 {
-			t.Errorf("file has %d datacenters at the end, want %d", n, many+1)
+		if n := onDisk(); n != datacenters+1 {
+			t.Errorf("file has %d datacenters at the end, want %d", n, datacenters+1)
 		}
 	})
 }
 
-// A restarted server knows the addresses that worked, including the resolved
-// address of a DNS name.
+// A restarted server has the addresses that worked before the restart,
+// including the resolved address of a DNS name.
 func TestAddressBookUpdater_CachesWorkingAddresses(t *testing.T) {
 	cfg := AddressBookUpdaterConfig{
 		DC: "dc2", PrimaryDC: "dc1", Domain: "wanfed", PrimaryGateways: []string{"gw.dc1.example:8443"},

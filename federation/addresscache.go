@@ -14,26 +14,28 @@ import (
 	"time"
 
 	"github.com/wanfed/wanfed/internal/atomicfile"
+	"github.com/wanfed/wanfed/internal/netaddr"
 )
 
-// addressCache contains the current and former WAN addresses of each
-// datacenter's gateways. The dialer tries them last. They may be the only
-// addresses of a server that was down or partitioned while addresses changed.
-type addressCache map[string][]cachedAddress
+// addressCache contains the current and former WAN addresses of the gateways of
+// each datacenter. The dialer tries cached addresses last. They may be the only
+// known addresses after a server was down or partitioned.
+type addressCache map[string][]*cachedAddress
 
+// cachedAddress is one address in the cache and in the file.
 type cachedAddress struct {
 	addr string
 	// Known is the last time at which a source contained the address.
 	Known time.Time `json:"known"`
 	// Worked is the last time at which this server reached the datacenter
-	// through the address. Zero: this server never did, even if gateways did.
+	// through the address. Zero means never.
 	Worked time.Time `json:"worked,omitzero"`
 
 	written time.Time // value of lastUse in the file
 }
 
-// lastUse returns the later of Known and Worked.
-func (a cachedAddress) lastUse() time.Time {
+// lastUse returns the later time of Known and Worked.
+func (a *cachedAddress) lastUse() time.Time {
 	if a.Worked.After(a.Known) {
 		return a.Worked
 	}
@@ -44,57 +46,50 @@ const (
 	// maxCached limits the addresses of one datacenter. The least recently used
 	// addresses are evicted.
 	maxCached = 16
-	// keepWorked is the number of protected addresses. The addresses that
-	// worked last are protected: newer addresses do not evict them.
+	// keepWorked is the number of addresses that newer addresses do not evict:
+	// the addresses that worked last.
 	keepWorked = 8
 	// cacheTTL is the time from the last use of an address to its eviction. The
-	// address that worked last is kept as long as the datacenter is part of the
+	// address that worked last is kept while the datacenter is part of the
 	// federation.
 	cacheTTL = 30 * 24 * time.Hour
-	// cacheTimeStep limits the age of the times in the file. If the last use of
-	// an address is this much later than in the file, the file is written.
+	// cacheTimeStep limits the age of the times in the file.
 	cacheTimeStep = 24 * time.Hour
 )
 
-// get returns a cached address, or the zero value.
-func (c addressCache) get(dc, addr string) cachedAddress {
-	if i := c.find(dc, addr); i >= 0 {
-		return c[dc][i]
+// find returns a cached address, or nil.
+func (c addressCache) find(dc, addr string) *cachedAddress {
+	for _, a := range c[dc] {
+		if a.addr == addr {
+			return a
+		}
 	}
-	return cachedAddress{}
+	return nil
 }
 
-func (c addressCache) find(dc, addr string) int {
-	return slices.IndexFunc(c[dc], func(a cachedAddress) bool { return a.addr == addr })
-}
-
-// getOrAdd returns a pointer to a cached address and reports whether it is new.
-func (c addressCache) getOrAdd(dc, addr string) (a *cachedAddress, added bool) {
-	i := c.find(dc, addr)
-	if added = i < 0; added {
-		i = len(c[dc])
-		c[dc] = append(slices.Clip(c[dc]), cachedAddress{addr: addr})
+// findOrAdd returns a cached address. It adds a new address with the time
+// known.
+func (c addressCache) findOrAdd(dc, addr string, known time.Time) *cachedAddress {
+	a := c.find(dc, addr)
+	if a == nil {
+		a = &cachedAddress{addr: addr, Known: known}
+		c[dc] = append(c[dc], a)
 	}
-	return &c[dc][i], added
+	return a
 }
 
-// record records the named addresses of entries, and the time of the last
-// success of each address in worked. It reports whether the file should be
-// written.
+// record adds the named addresses of entries, and the addresses in worked with
+// the time of their last success. It evicts old addresses. It reports whether
+// the file should be written.
 func (c addressCache) record(
 	entries map[string]*entry, worked map[string]map[string]time.Time, now time.Time,
 ) (changed bool) {
 	for dc, e := range entries {
 		for _, addr := range e.named {
-			a, _ := c.getOrAdd(dc, addr)
-			a.Known = now
+			c.findOrAdd(dc, addr, now).Known = now
 		}
 		for addr, at := range worked[dc] {
-			a, added := c.getOrAdd(dc, addr)
-			if added {
-				a.Known = at
-			}
-			if at.After(a.Worked) {
+			if a := c.findOrAdd(dc, addr, at); at.After(a.Worked) {
 				changed = changed || a.Worked.IsZero()
 				a.Worked = at
 			}
@@ -109,12 +104,21 @@ func (c addressCache) record(
 	return changed
 }
 
-// evict removes the addresses of dc that are too old or too many. member reports
-// whether dc is part of the federation.
+// evict removes the addresses of dc that are too old or too many. member
+// reports whether dc is part of the federation.
 func (c addressCache) evict(dc string, member bool, now time.Time) (changed bool) {
-	expired := func(a cachedAddress) bool { return now.Sub(a.lastUse()) >= cacheTTL }
+	expired := func(a *cachedAddress) bool { return now.Sub(a.lastUse()) >= cacheTTL }
 	if len(c[dc]) > maxCached || slices.ContainsFunc(c[dc], expired) {
-		changed = c.evictFrom(dc, member, expired)
+		protected := sortedBy(c[dc], func(a *cachedAddress) time.Time { return a.Worked })
+		protected = slices.DeleteFunc(protected, func(a *cachedAddress) bool { return a.Worked.IsZero() })
+		protected = protected[:min(len(protected), keepWorked)]
+		for _, a := range slices.Backward(c.byUse(dc)) {
+			workedLast := len(protected) > 0 && a == protected[0]
+			if expired(a) && !(member && workedLast) || len(c[dc]) > maxCached && !slices.Contains(protected, a) {
+				c[dc] = slices.DeleteFunc(c[dc], func(other *cachedAddress) bool { return other == a })
+				changed = true
+			}
+		}
 	}
 	if len(c[dc]) == 0 && !member {
 		delete(c, dc)
@@ -122,43 +126,17 @@ func (c addressCache) evict(dc string, member bool, now time.Time) (changed bool
 	return changed
 }
 
-func (c addressCache) evictFrom(dc string, member bool, expired func(cachedAddress) bool) (changed bool) {
-	lastWorked := c.sorted(dc, func(a cachedAddress) time.Time { return a.Worked })
-	protected := map[string]bool{}
-	for i, addr := range lastWorked {
-		protected[addr] = i < keepWorked && !c.get(dc, addr).Worked.IsZero()
-	}
-	oldestFirst := c.addrs(dc)
-	slices.Reverse(oldestFirst)
-	for _, addr := range oldestFirst {
-		drop := expired(c.get(dc, addr)) && (!member || !protected[addr] || addr != lastWorked[0])
-		if drop || len(c[dc]) > maxCached && !protected[addr] {
-			i := c.find(dc, addr)
-			c[dc] = slices.Delete(c[dc], i, i+1)
-			changed = true
-		}
-	}
-	return changed
+// byUse returns the addresses of dc, the most recently used first.
+func (c addressCache) byUse(dc string) []*cachedAddress {
+	return sortedBy(c[dc], (*cachedAddress).lastUse)
 }
 
-// sorted returns the addresses of dc, latest time first.
-func (c addressCache) sorted(dc string, timeOf func(cachedAddress) time.Time) []string {
-	if len(c[dc]) == 0 {
-		return nil
-	}
-	all := slices.Clone(c[dc])
-	slices.SortFunc(all, func(a, b cachedAddress) int {
+// sortedBy returns a sorted copy of all, the latest time first.
+func sortedBy(all []*cachedAddress, timeOf func(*cachedAddress) time.Time) []*cachedAddress {
+	return slices.SortedFunc(slices.Values(all), func(a, b *cachedAddress) int {
 		return cmp.Or(timeOf(b).Compare(timeOf(a)), cmp.Compare(b.addr, a.addr))
 	})
-	out := make([]string, len(all))
-	for i, a := range all {
-		out[i] = a.addr
-	}
-	return out
 }
-
-// addrs returns the addresses of dc, the most recently used first.
-func (c addressCache) addrs(dc string) []string { return c.sorted(dc, cachedAddress.lastUse) }
 
 // matches reports whether e was computed from the current addresses of dc.
 func (c addressCache) matches(dc string, e *entry) bool {
@@ -175,10 +153,11 @@ func (c addressCache) matches(dc string, e *entry) bool {
 	return unmatched == 0
 }
 
+// save writes the file.
 func (c addressCache) save(path string, now time.Time) error {
-	file := make(map[string]map[string]cachedAddress, len(c))
+	file := make(map[string]map[string]*cachedAddress, len(c))
 	for dc, all := range c {
-		file[dc] = make(map[string]cachedAddress, len(all))
+		file[dc] = make(map[string]*cachedAddress, len(all))
 		for _, a := range all {
 			file[dc][a.addr] = a
 		}
@@ -191,15 +170,15 @@ func (c addressCache) save(path string, now time.Time) error {
 		return fmt.Errorf("write address cache: %w", err)
 	}
 	for _, all := range c {
-		for i := range all {
-			all[i].written = now
+		for _, a := range all {
+			a.written = now
 		}
 	}
 	return nil
 }
 
-// loadAddressCache reads the file. It returns an empty cache if the file does
-// not exist, or together with an error. Invalid addresses are skipped.
+// loadAddressCache reads the file and skips invalid addresses. If the file does
+// not exist, it returns an empty cache. With an error, the cache is empty too.
 func loadAddressCache(path string) (addressCache, error) {
 	b, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -208,7 +187,7 @@ func loadAddressCache(path string) (addressCache, error) {
 	if err != nil {
 		return addressCache{}, fmt.Errorf("read address cache: %w", err)
 	}
-	var file map[string]map[string]cachedAddress
+	var file map[string]map[string]*cachedAddress
 	if err := json.Unmarshal(b, &file); err != nil {
 		return addressCache{}, fmt.Errorf("address cache %s is damaged and ignored: %w", filepath.Base(path), err)
 	}
@@ -216,7 +195,7 @@ func loadAddressCache(path string) (addressCache, error) {
 	for dc, addrs := range file {
 		c[dc] = nil
 		for addr, a := range addrs {
-			if len(parseGatewayTag(addr)) == 1 {
+			if a != nil && netaddr.CheckHostPort(addr) == nil {
 				a.addr, a.written = addr, a.lastUse()
 				c[dc] = append(c[dc], a)
 			}

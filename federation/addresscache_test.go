@@ -11,8 +11,17 @@ import (
 	"time"
 )
 
+// entriesOf returns the entries of a federation with one datacenter.
 func entriesOf(dc string, addrs ...string) map[string]*entry {
 	return map[string]*entry{dc: {named: addrs}}
+}
+
+// addrs returns the addresses of dc, the most recently used first.
+func (c addressCache) addrs(dc string) (out []string) {
+	for _, a := range c.byUse(dc) {
+		out = append(out, a.addr)
+	}
+	return out
 }
 
 func TestAddressCache(t *testing.T) {
@@ -53,20 +62,21 @@ func TestAddressCache(t *testing.T) {
 	}
 }
 
-// Newer addresses that never worked do not evict those that did.
+// Newer addresses that never worked do not evict the addresses that worked
+// last.
 func TestAddressCache_KeepsWorkingAddresses(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	path := filepath.Join(t.TempDir(), "addresses.json")
 	c := addressCache{}
-	worked := map[string]map[string]time.Time{"dc1": {}}
-	var good []string
+	workedAt := map[string]map[string]time.Time{"dc1": {}}
+	var worked []string
 	for i := range keepWorked + 3 {
 		addr := fmt.Sprintf("198.51.100.%d:8443", i)
-		good = append(good, addr)
-		worked["dc1"][addr] = now.Add(time.Duration(i) * time.Second)
+		worked = append(worked, addr)
+		workedAt["dc1"][addr] = now.Add(time.Duration(i) * time.Second)
 	}
-	last := good[len(good)-1]
-	if !c.record(entriesOf("dc1", good[0]), worked, now) {
+	last := worked[len(worked)-1]
+	if !c.record(entriesOf("dc1", worked[0]), workedAt, now) {
 		t.Error("record() of the first success = false, want true")
 	}
 	for i := range 500 {
@@ -86,14 +96,14 @@ func TestAddressCache_KeepsWorkingAddresses(t *testing.T) {
 	if len(got) != maxCached {
 		t.Errorf("addrs() has %d addresses, want %d", len(got), maxCached)
 	}
-	for i, addr := range good {
-		if kept, want := slices.Contains(got, addr), i >= len(good)-keepWorked; kept != want {
-			t.Errorf("address %d of %d that worked is kept: %v, want %v", i, len(good), kept, want)
+	for i, addr := range worked {
+		if kept, want := slices.Contains(got, addr), i >= len(worked)-keepWorked; kept != want {
+			t.Errorf("addrs() contains %s, number %d of %d that worked: %v, want %v", addr, i, len(worked), kept, want)
 		}
 	}
 	c.record(entriesOf("dc1"), nil, now.Add(10*cacheTTL))
 	if got := c.addrs("dc1"); !slices.Equal(got, []string{last}) {
-		t.Errorf("addrs() after a long time = %v, want %s, which worked last", got, last)
+		t.Errorf("addrs() after 10 cacheTTL = %v, want only %s, which worked last", got, last)
 	}
 	c.record(entriesOf("dc2"), nil, now.Add(10*cacheTTL))
 	if got := c["dc1"]; got != nil {
@@ -115,8 +125,8 @@ func TestLoadAddressCache_InvalidFile(t *testing.T) {
 			t.Errorf("loadAddressCache() of %q = %v, %v, want an empty cache and an error", content, c, err)
 		}
 	}
-	path := filepath.Join(dir, "odd")
-	content := `{"dc1": {"nonsense": {"known": "2026-01-01T00:00:00Z"}, ` +
+	path := filepath.Join(dir, "invalid-addresses")
+	content := `{"dc1": {"nonsense": {"known": "2026-01-01T00:00:00Z"}, "198.51.100.2:8443": null, ` +
 		`"198.51.100.1:8443": {"known": "2026-01-01T00:00:00Z"}}, "dc2": null}`
 	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
 		t.Fatal(err)
@@ -125,5 +135,5 @@ func TestLoadAddressCache_InvalidFile(t *testing.T) {
 	if err != nil || !slices.Equal(c.addrs("dc1"), []string{"198.51.100.1:8443"}) {
 		t.Errorf("loadAddressCache() of invalid addresses = %v, %v, want the valid one", c, err)
 	}
-	c.record(entriesOf("dc2", "198.51.100.2:8443"), nil, time.Now()) // null must not cause a panic
+	c.record(entriesOf("dc2", "198.51.100.2:8443"), nil, time.Now()) // must not panic for null
 }

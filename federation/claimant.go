@@ -185,12 +185,12 @@ func (c *Claimant) claim(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	addrs := candidatesOf(gateways, catalog.TagWAN, 0, never).addrs()
+	addrs := parseGatewayTag(formatGatewayTag(gateways))
 	ctx, cancel := context.WithTimeout(ctx, claimRequestTimeout)
 	defer cancel()
 	resp, err := c.cfg.Client(primary).Claim(ctx, &pb.ClaimRequest{
 		Datacenter: c.cfg.DC, Node: c.cfg.Node, GroupId: id, Instance: c.cfg.Instance, PreviousInstance: c.cfg.PreviousInstance,
-		Clone: next.clone, ServerAddress: c.cfg.Address, Gateways: addrs[:min(len(addrs), maxClaimGateways)],
+		Clone: next.clone, ServerAddress: c.cfg.Address, Gateways: addrs,
 	}, grpc.WaitForReady(true))
 	switch {
 	case status.Code(err) == codes.Unimplemented: // an earlier version, which checks no names

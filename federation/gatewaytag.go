@@ -4,13 +4,13 @@ package federation
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/catalog"
@@ -19,36 +19,34 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// TagGateways is the WAN pool tag with the WAN addresses of the healthy gateways
-// of a server's datacenter, separated by commas. Gossip carries it to every
-// reachable member, even when the federation state cannot travel. For example,
-// when all gateways of the primary get new addresses, its servers can still dial
-// out, and the first state exchange transfers the new addresses. The tag is only
-// a hint where to dial: TLS authenticates the peer.
+// TagGateways is the name of a tag of servers in the WAN pool, the gateway tag.
+// It contains the WAN addresses of the healthy gateways in the server's
+// datacenter, separated by commas. Gossip carries the tag to members that
+// cannot receive the federation state. For example, when all gateways of the
+// primary get new addresses, servers of the primary can still dial other
+// datacenters, and the first state exchange transfers the tag. The tag needs no
+// authentication, because TLS authenticates each dialed peer.
 const TagGateways = "gw"
 
-// maxGatewayTag limits the tag in bytes. All tags of a member together have at
-// most 512 bytes.
+// maxGatewayTag limits the gateway tag in bytes. All tags of a member together
+// have at most 512 bytes.
 const maxGatewayTag = 160
 
-// formatGatewayTag returns a tag with as many gateways as fit.
+// formatGatewayTag returns a gateway tag with the first healthy gateways that
+// fit.
 func formatGatewayTag(gateways []*pb.MeshGateway) string {
-	var b strings.Builder
-	for _, addr := range candidatesOf(slices.DeleteFunc(slices.Clone(gateways), unhealthy), catalog.TagWAN, 0, never).addrs() {
-		if b.Len()+1+len(addr) > maxGatewayTag {
+	var addrs []string
+	size := -1 // of the tag
+	for _, c := range candidatesOf(gateways, catalog.TagWAN, 0, time.Time{}) {
+		if size += 1 + len(c.addr); c.critical || size > maxGatewayTag {
 			break
 		}
-		if b.Len() > 0 {
-			b.WriteByte(',')
-		}
-		b.WriteString(addr)
+		addrs = append(addrs, c.addr)
 	}
-	return b.String()
+	return strings.Join(addrs, ",")
 }
 
-func unhealthy(g *pb.MeshGateway) bool { return !catalog.Healthy(g) }
-
-// parseGatewayTag returns the valid addresses in a tag.
+// parseGatewayTag returns the valid addresses in a gateway tag.
 func parseGatewayTag(s string) []string {
 	if len(s) > maxGatewayTag {
 		return nil
@@ -62,7 +60,7 @@ func parseGatewayTag(s string) []string {
 	return out
 }
 
-// union appends the elements of b that a does not contain.
+// union appends to a the elements of b that a does not contain.
 func union(a, b []string) []string {
 	for _, s := range b {
 		if !slices.Contains(a, s) {
@@ -72,11 +70,11 @@ func union(a, b []string) []string {
 	return a
 }
 
-// tagReader collects the gateway tags of members. It caches parsed tags. Its zero
-// value is ready.
+// tagReader collects the gateway tags of members. It caches parsed tags. Its
+// zero value is ready.
 type tagReader struct {
 	parsed map[string]parsedTag // by member
-	out    map[string][]string  // result of the last collect
+	byDC   map[string][]string  // result of the last collect
 }
 
 type parsedTag struct {
@@ -84,21 +82,22 @@ type parsedTag struct {
 	addrs []string
 }
 
-// collect returns the addresses in the tags of other datacenters' members, by
-// datacenter. The map is valid until the next call. Its slices are immutable.
+// collect returns the addresses in the gateway tags of members of other
+// datacenters, by datacenter. The map is valid until the next call. Its slices
+// are immutable.
 //
-// A failed member may only be partitioned. Its tag also counts as long as its
-// datacenter is part of the federation: the datacenter is the primary, or
-// state returns a federation state. After the state of a dead datacenter is
-// deleted, its addresses are not dialed any more. The tag of a member of another
-// Raft group than that of the state does not count.
+// collect includes the tag of a failed member, which may only be partitioned,
+// as long as its datacenter is the primary or state returns a federation state.
+// After an operator deletes the federation state of a dead datacenter, collect
+// omits its addresses. It also omits the tag of a member of another Raft group
+// than that of the federation state.
 func (r *tagReader) collect(
 	members []gossip.Member, localDC, primary string, state func(dc string) *stateGateways,
 ) map[string][]string {
-	if r.out == nil || len(r.parsed) > 2*len(members) { // drops members that are gone
-		r.parsed, r.out = map[string]parsedTag{}, map[string][]string{}
+	if r.byDC == nil || len(r.parsed) > 2*len(members) { // also drops the tags of former members
+		r.parsed, r.byDC = map[string]parsedTag{}, map[string][]string{}
 	}
-	clear(r.out)
+	clear(r.byDC)
 	for _, m := range members {
 		_, dc, err := SplitWANName(m.Name)
 		if err != nil || dc == localDC || m.Status == gossip.StatusLeft {
@@ -117,74 +116,53 @@ func (r *tagReader) collect(
 			p = parsedTag{tag, slices.Clip(parseGatewayTag(tag))}
 			r.parsed[m.Name] = p
 		}
-		if addrs := r.out[dc]; len(addrs) == 0 && len(p.addrs) > 0 {
-			r.out[dc] = p.addrs
+		if addrs := r.byDC[dc]; len(addrs) == 0 && len(p.addrs) > 0 {
+			r.byDC[dc] = p.addrs
 		} else if len(p.addrs) > 0 {
-			r.out[dc] = union(slices.Clip(addrs), p.addrs)
+			r.byDC[dc] = union(slices.Clip(addrs), p.addrs)
 		}
 	}
-	return r.out
+	return r.byDC
 }
 
-// GatewayTaggerConfig configures a GatewayTagger. All fields but Tags are
-// required.
-type GatewayTaggerConfig struct {
-	Backend resource.Backend
-	WAN     *gossip.Pool
-	// Tags are the other tags of this server.
-	Tags   map[string]string
-	Logger *slog.Logger
-}
-
-// GatewayTagger keeps TagGateways of this server up to date.
-type GatewayTagger struct{ cfg GatewayTaggerConfig }
-
-// NewGatewayTagger checks cfg.
-func NewGatewayTagger(cfg GatewayTaggerConfig) (*GatewayTagger, error) {
-	if cfg.Backend == nil || cfg.WAN == nil || cfg.Logger == nil {
-		return nil, errors.New("federation: Backend, WAN and Logger are required")
-	}
-	return &GatewayTagger{cfg: cfg}, nil
-}
-
-// Run sets the tag after every change of the local gateways, until ctx ends.
-// Without a healthy gateway the tag keeps its last value, because an old address
-// may still work.
-func (g *GatewayTagger) Run(ctx context.Context) error {
+// RunGatewayTags sets TagGateways and TagGroup of this server in the pool wan
+// after every change of the local gateways and of the group id in b, until ctx
+// ends. Without a healthy gateway TagGateways does not change, because an old
+// address may still work. tags are the other tags of this server.
+func RunGatewayTags(
+	ctx context.Context, b resource.Backend, wan *gossip.Pool, tags map[string]string, logger *slog.Logger,
+) error {
 	wake := make(chan struct{}, 1)
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	for _, typ := range []*pb.Type{GroupType, catalog.NodeType, catalog.ServiceType, catalog.CheckType} {
-		wg.Go(func() { resource.Notify(ctx, g.cfg.Backend, resource.Query{Type: typ}, wake) })
+		wg.Go(func() { resource.Notify(ctx, b, resource.Query{Type: typ}, wake) })
 	}
-	published := g.cfg.Tags
 	for {
-		gateways, err := catalog.ListGateways(ctx, g.cfg.Backend)
+		gateways, err := catalog.ListGateways(ctx, b)
 		if err != nil && ctx.Err() == nil {
 			return fmt.Errorf("gateway tag: %w", err)
 		}
-		id, err := GroupID(ctx, g.cfg.Backend)
+		id, err := GroupID(ctx, b)
 		if err != nil && ctx.Err() == nil {
 			return fmt.Errorf("gateway tag: %w", err)
 		}
-		tags := maps.Clone(g.cfg.Tags)
+		next := maps.Clone(tags) // the pool uses the old map
 		if tag := formatGatewayTag(gateways); tag != "" {
-			tags[TagGateways] = tag
-		} else if old, ok := published[TagGateways]; ok {
-			tags[TagGateways] = old
+			next[TagGateways] = tag
 		}
 		if id != "" {
-			tags[TagGroup] = id
+			next[TagGroup] = id
 		}
-		if err == nil && !maps.Equal(tags, published) {
-			if err := g.cfg.WAN.SetTags(ctx, tags); err != nil && ctx.Err() == nil {
-				// The tag is set. Only its broadcast timed out. State exchanges
-				// carry the tag to other members.
-				g.cfg.Logger.Debug("cannot broadcast the gateway tag", "err", err)
+		if err == nil && !maps.Equal(next, tags) {
+			tags = next
+			if err := wan.SetTags(ctx, tags); err != nil && ctx.Err() == nil {
+				// The tags are set, but their broadcast has timed out. State
+				// exchanges carry them to other members.
+				logger.Debug("cannot broadcast the tags", "err", err)
 			}
-			published = tags
 		}
 		select {
 		case <-ctx.Done():

@@ -14,21 +14,21 @@ import (
 )
 
 func TestFormatGatewayTag(t *testing.T) {
-	var many []*pb.MeshGateway
+	var gateways []*pb.MeshGateway
 	for i := range 50 {
 		wan := fmt.Sprintf("198.51.100.%d", i+1)
-		many = append(many, meshGateway("dc1", fmt.Sprintf("gw%02d", i), "10.0.0.1", wan, catalog.StatusPassing))
+		gateways = append(gateways, meshGateway("dc1", fmt.Sprintf("gw%02d", i), "10.0.0.1", wan, catalog.StatusPassing))
 	}
-	many[0].Checks[0].Status = catalog.StatusCritical
-	tag := formatGatewayTag(many)
+	gateways[0].Checks[0].Status = catalog.StatusCritical
+	tag := formatGatewayTag(gateways)
 	if len(tag) > maxGatewayTag {
 		t.Errorf("formatGatewayTag() has %d bytes, want at most %d", len(tag), maxGatewayTag)
 	}
 	if got := parseGatewayTag(tag); len(got) < 5 || got[0] != "198.51.100.2:8443" {
-		t.Errorf("parseGatewayTag(%q) = %v, want several gateways without the critical one", tag, got)
+		t.Errorf("parseGatewayTag(%q) = %v, want at least 5 healthy gateways, 198.51.100.2 first", tag, got)
 	}
-	if tag := formatGatewayTag(many[:1]); tag != "" {
-		t.Errorf("formatGatewayTag() of a critical gateway = %q, want none", tag)
+	if tag := formatGatewayTag(gateways[:1]); tag != "" {
+		t.Errorf("formatGatewayTag() of a critical gateway = %q, want an empty tag", tag)
 	}
 }
 
@@ -49,9 +49,9 @@ func TestTagReader_Collect(t *testing.T) {
 	var r tagReader
 	got := r.collect([]gossip.Member{
 		member("srv1.dc1", "198.51.100.1:8443,[2001:db8::1]:8443", gossip.StatusAlive),
-		member("srv2.dc1", "198.51.100.1:8443,gw.dc1.example:8443", gossip.StatusFailed), // of the primary
+		member("srv2.dc1", "198.51.100.1:8443,gw.dc1.example:8443", gossip.StatusFailed), // in the primary
 		member("srv3.dc1", "198.51.100.9:8443", gossip.StatusLeft),
-		member("srv1.dc2", "198.51.100.2:8443", gossip.StatusAlive), // of the local datacenter
+		member("srv1.dc2", "198.51.100.2:8443", gossip.StatusAlive), // in the local datacenter
 		member("srv1.dc3", "nonsense,:,0.0.0.0:1,198.51.100.3:0,"+strings.Repeat("x", 10), gossip.StatusAlive),
 		member("srv1.dc4", strings.Repeat("198.51.100.4:8443,", 100), gossip.StatusAlive),
 		member("bad", "198.51.100.5:8443", gossip.StatusAlive),
@@ -64,13 +64,13 @@ func TestTagReader_Collect(t *testing.T) {
 	if len(got) != 2 || !slices.Equal(got["dc1"], want) || !slices.Equal(got["dc7"], []string{"198.51.100.7:8443", "198.51.100.8:8443"}) {
 		t.Errorf("collect() = %v, want %v for dc1 and two addresses for dc7", got, want)
 	}
-	earlier := got["dc1"]
+	first := got["dc1"]
 	got = r.collect([]gossip.Member{member("srv1.dc1", "198.51.100.11:8443", gossip.StatusAlive)}, "dc2", "dc1", state)
 	if len(got) != 1 || !slices.Equal(got["dc1"], []string{"198.51.100.11:8443"}) {
-		t.Errorf("second collect() = %v, want the new address", got)
+		t.Errorf("second collect() = %v, want 198.51.100.11 for dc1", got)
 	}
-	if !slices.Equal(earlier, want) {
-		t.Errorf("the second collect() changed a slice of the first one to %v, want %v", earlier, want)
+	if !slices.Equal(first, want) {
+		t.Errorf("slice of the first collect() after the second = %v, want %v", first, want)
 	}
 }
 

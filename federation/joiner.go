@@ -23,18 +23,25 @@ import (
 
 // JoinerConfig configures a Joiner. All fields are required.
 type JoinerConfig struct {
-	DC, Node string
+	DC, Node string // of this server
 	LAN, WAN *gossip.Pool
 	Book     *wanfed.SharedAddressBook
-	// WaitReachable waits until any server of a datacenter answers, or ctx ends.
-	// State exchanges run one after another, so an unreachable datacenter must
-	// not start one.
+	// WaitReachable blocks until any server of a datacenter responds, or ctx
+	// ends. The Joiner calls it before a state exchange, because an exchange
+	// with an unreachable datacenter would delay all others.
 	WaitReachable func(ctx context.Context, dc string) error
 	Logger        *slog.Logger
 }
 
-// Joiner keeps this server in the WAN pool. A target is the WAN name of a
-// server, or "*.<dc>" for any server of a datacenter.
+// Joiner joins this server with the members of the WAN pool that it misses. To
+// join means to exchange the state of the pool with one member. A state
+// exchange transfers the members of all datacenters. State exchanges run one
+// after another, and the Joiner skips those that an earlier exchange made
+// unnecessary. Therefore a thousand datacenters do not all exchange state with
+// each other.
+//
+// A target of the Joiner is the WAN name of a local server, or "*.<dc>" for any
+// server of a datacenter.
 type Joiner struct {
 	cfg       JoinerConfig
 	exchanges *semaphore.Weighted // size 1; held during a state exchange
@@ -48,30 +55,31 @@ type attempt struct {
 	running   bool
 	failures  int       // consecutive
 	notBefore time.Time // end of the backoff
-	holdUntil time.Time // see poolView.hold; not shortened by reset
+	holdUntil time.Time // end of the hold; see poolView.hold
 	err       error     // of the last attempt
 	failedAt  time.Time // time of err
-	reachable bool      // the target was reachable, although err is not nil
+	reachable bool      // the last attempt failed after WaitReachable succeeded
 }
 
-// Backoff between the starts of two attempts at one target. An attempt waits for
-// JoinerConfig.WaitReachable, so it joins as soon as the target is reachable.
+// Limits of the backoff between the starts of two attempts at one target. An
+// attempt joins as soon as the target is reachable.
 const (
 	minJoinPause = 200 * time.Millisecond
 	maxJoinPause = 3 * time.Second
 )
 
-// A datacenter that is new in the address book has joined some member, so gossip
-// announces it soon. The Joiner contacts the new datacenter only if gossip does
-// not announce it within the hold time. The hold time grows with the number of
-// datacenters, because gossip takes longer in a large federation. It is random,
-// so that not all members contact the new datacenter at once. A server without
-// an alive remote member holds all but a few targets, because one exchange
-// yields all members.
+// Hold before the first attempt at a new datacenter. A datacenter that is new
+// in the address book has joined some member, so gossip announces the
+// datacenter soon. An attempt starts only if gossip does not announce it during
+// the hold. The hold grows with the number of datacenters, because gossip takes
+// longer in a large federation. It has jitter, so that not all members contact
+// the new datacenter at the same time.
 const (
 	newcomerHold     = 2 * time.Second
-	newcomerHoldEach = 20 * time.Millisecond // at most, per datacenter
-	maxUnheld        = 3
+	newcomerHoldEach = 20 * time.Millisecond // maximum jitter per datacenter
+	// maxUnheld is the number of attempts without a hold in a server that has
+	// no alive remote member. One state exchange yields all members.
+	maxUnheld = 3
 )
 
 // NewJoiner checks cfg.
@@ -83,10 +91,10 @@ func NewJoiner(cfg JoinerConfig) (*Joiner, error) {
 	return &Joiner{cfg: cfg, exchanges: semaphore.NewWeighted(1), attempts: map[string]*attempt{}}, nil
 }
 
-// Run joins missing targets until ctx ends: every datacenter of the address book
-// without an alive member, and every alive server of the LAN pool that is not
-// alive in the WAN pool. It repeats the check after every change of the address
-// book or a pool.
+// Run joins missing targets until ctx ends. These targets are the datacenters
+// of the address book without an alive WAN member, and the alive servers of the
+// LAN pool that are not alive in the WAN pool. Run repeats the check after
+// every change of the address book or a pool.
 func (j *Joiner) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -124,8 +132,9 @@ func (j *Joiner) Run(ctx context.Context) error {
 // poolView is a snapshot of the WAN pool. The keys of its maps are the names of
 // remote datacenters and the WAN names of local servers.
 type poolView struct {
-	known, alive map[string]bool
-	aliveRemote  int // remote datacenters with an alive member
+	known       map[string]bool // in the pool
+	alive       map[string]bool // with an alive member
+	aliveRemote int             // number of remote datacenters in alive
 }
 
 func (j *Joiner) view() poolView {
@@ -151,8 +160,8 @@ func (j *Joiner) view() poolView {
 	return v
 }
 
-// hold returns the time to wait before the first attempt at target, given the
-// number of other attempts.
+// hold returns the hold before the first attempt at target. others is the
+// number of targets with an attempt.
 func (v poolView) hold(target string, others, datacenters int) time.Duration {
 	dc, remote := strings.CutPrefix(target, "*.")
 	if v.known[dc] || !remote || v.aliveRemote == 0 && others < maxUnheld {
@@ -163,13 +172,14 @@ func (v poolView) hold(target string, others, datacenters int) time.Duration {
 
 // isAlive reports whether target is alive in the WAN pool.
 func (j *Joiner) isAlive(target string) bool {
-	suffix, any := strings.CutPrefix(target, "*")
+	suffix, anyServer := strings.CutPrefix(target, "*")
 	return slices.ContainsFunc(j.cfg.WAN.Members(), func(m gossip.Member) bool {
-		return (m.Name == target || any && strings.HasSuffix(m.Name, suffix)) && m.Alive()
+		return (m.Name == target || anyServer && strings.HasSuffix(m.Name, suffix)) && m.Alive()
 	})
 }
 
-// missing returns the targets to join, and drops the state of all others.
+// missing returns the targets to join, and deletes the attempts at other
+// targets.
 func (j *Joiner) missing(pool poolView) []string {
 	var targets []string
 	for dc := range j.cfg.Book.Load().Paths {
@@ -193,8 +203,8 @@ func (j *Joiner) missing(pool poolView) []string {
 	return targets
 }
 
-// start marks an attempt as running and returns 0. If the attempt must not run
-// yet, start returns the time to wait.
+// start marks an attempt at target as running and returns 0. If the attempt
+// must not run yet, start returns the time to wait.
 func (j *Joiner) start(target string, pool poolView, now time.Time) time.Duration {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -204,7 +214,7 @@ func (j *Joiner) start(target string, pool poolView, now time.Time) time.Duratio
 		j.attempts[target] = a
 	}
 	if a.running {
-		return time.Hour // its end wakes Run
+		return time.Hour // the end of the attempt wakes Run
 	}
 	if wait := max(a.notBefore.Sub(now), a.holdUntil.Sub(now)); wait > 0 {
 		return wait
@@ -213,7 +223,8 @@ func (j *Joiner) start(target string, pool poolView, now time.Time) time.Duratio
 	return 0
 }
 
-// resetBackoff ends the backoff of every target, because paths have changed.
+// resetBackoff ends the backoff of every target, but not the hold. Run calls it
+// after a change of the address book.
 func (j *Joiner) resetBackoff() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -223,6 +234,7 @@ func (j *Joiner) resetBackoff() {
 	}
 }
 
+// join makes one attempt at target.
 func (j *Joiner) join(ctx context.Context, target string) {
 	start := time.Now()
 	err := j.waitReachable(ctx, target)
@@ -240,8 +252,8 @@ func (j *Joiner) join(ctx context.Context, target string) {
 	}
 }
 
-// recordResult ends an attempt. It returns the log level of err: only a new kind
-// of failure is a warning.
+// recordResult ends an attempt. It returns the log level of err: a warning
+// unless the previous attempt failed in the same step.
 func (j *Joiner) recordResult(target string, start time.Time, reachable bool, err error) slog.Level {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -249,8 +261,8 @@ func (j *Joiner) recordResult(target string, start time.Time, reachable bool, er
 	a.running = false
 	if err == nil {
 		a.failures, a.err = 0, nil
-		// The pool reports the new member. If the pool rejects the member, the
-		// next attempt starts after maxJoinPause.
+		// If the pool rejects the member, the next attempt must not start at
+		// once.
 		a.notBefore = time.Now().Add(maxJoinPause)
 		return slog.LevelInfo
 	}
@@ -264,10 +276,9 @@ func (j *Joiner) recordResult(target string, start time.Time, reachable bool, er
 	return level
 }
 
-// exchange exchanges the pool's state with addr. It waits for the end of
-// earlier exchanges and then calls needed. If needed returns false, it does
-// nothing. One exchange yields the members of all datacenters, so most waiting
-// attempts of a large federation are not needed any more.
+// exchange exchanges the pool's state with the member at addr. It first waits
+// for the end of earlier exchanges. If needed returns false after them,
+// exchange does nothing.
 func (j *Joiner) exchange(ctx context.Context, addr string, needed func() bool) error {
 	if err := j.exchanges.Acquire(ctx, 1); err != nil {
 		return err
@@ -299,15 +310,15 @@ const reachTimeout = 10 * time.Second
 func (j *Joiner) waitReachable(ctx context.Context, target string) error {
 	dc, ok := strings.CutPrefix(target, "*.")
 	if !ok {
-		return nil // a local server, which is alive in the LAN pool
+		return nil // the target is a local server, which is alive in the LAN pool
 	}
 	ctx, cancel := context.WithTimeout(ctx, reachTimeout)
 	defer cancel()
 	return j.cfg.WaitReachable(ctx, dc)
 }
 
-// LastError returns the last error of joining datacenter dc, and its time. It
-// returns nil after a success.
+// LastError returns the error of the last attempt at datacenter dc, and its
+// time. The error is nil after a success.
 func (j *Joiner) LastError(dc string) (time.Time, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -317,32 +328,32 @@ func (j *Joiner) LastError(dc string) (time.Time, error) {
 	return time.Time{}, nil
 }
 
-// ReachabilityFunc returns the state of each datacenter, and a channel that is
-// closed when it has changed.
+// ReachabilityFunc returns the reachability of each datacenter, and a channel
+// that is closed when the reachability of one changes.
 type ReachabilityFunc func() (map[string]dcrpc.Reachability, <-chan struct{})
 
-// RunResync fetches gossip that was missed while a datacenter was unreachable,
-// for example new addresses of gateways (TagGateways). Gossip does not repeat
-// messages, and the pool itself exchanges state only once a minute. RunResync
-// exchanges state with a datacenter when it becomes reachable. While the primary
-// is unreachable, it exchanges state once with every other datacenter, because
-// one of them may know new addresses. It runs until ctx ends.
+// RunResync exchanges state with a datacenter when the datacenter becomes
+// reachable again, until ctx ends. Messages that were missed in between, for
+// example a new gateway tag, are not repeated, and the pool itself exchanges
+// state only once a minute. While the primary is unreachable, RunResync
+// exchanges state once with every other datacenter, because they may have new
+// addresses of the primary.
 func (j *Joiner) RunResync(ctx context.Context, primary string, reachability ReachabilityFunc) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	old := map[string]dcrpc.Reachability{}
+	last := map[string]dcrpc.Reachability{}
 	for {
 		current, changed := reachability()
 		for dc, r := range current {
-			if r.Recoveries > old[dc].Recoveries {
+			if r.Recoveries > last[dc].Recoveries {
 				wg.Go(func() { j.resync(ctx, dc) })
 			}
 		}
-		was, is := old[primary], current[primary]
-		if is.Unreachable && (!was.Unreachable || is.Recoveries > was.Recoveries) {
+		before, now := last[primary], current[primary]
+		if now.Unreachable && (!before.Unreachable || now.Recoveries > before.Recoveries) {
 			wg.Go(func() { j.resyncAll(ctx, primary, reachability) })
 		}
-		old = current
+		last = current
 		select {
 		case <-changed:
 		case <-ctx.Done():
@@ -351,7 +362,7 @@ func (j *Joiner) RunResync(ctx context.Context, primary string, reachability Rea
 	}
 }
 
-// resyncAll exchanges state with the datacenters other than the primary, until
+// resyncAll exchanges state once with each datacenter except the primary, until
 // the primary is reachable or ctx ends.
 func (j *Joiner) resyncAll(ctx context.Context, primary string, reachability ReachabilityFunc) {
 	ctx, cancel := context.WithCancel(ctx)

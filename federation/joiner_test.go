@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// A new datacenter is left to gossip for a while, unless this server has no
-// member from which it could learn of it.
+// Attempts at new datacenters are held. A server without an alive remote member
+// does not hold the first attempts.
 func TestPoolView_Hold(t *testing.T) {
 	joined := poolView{
 		known: map[string]bool{"dc2": true, "dc3": true}, alive: map[string]bool{"dc2": true}, aliveRemote: 1,
@@ -38,7 +38,7 @@ func TestPoolView_Hold(t *testing.T) {
 	}
 }
 
-// A change of the address book does not shorten the hold of a new datacenter.
+// A change of the address book does not shorten a hold.
 func TestJoiner_ResetBackoffKeepsHold(t *testing.T) {
 	j := &Joiner{attempts: map[string]*attempt{}}
 	now := time.Now()

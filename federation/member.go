@@ -16,12 +16,12 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// Tags of members of the WAN pool.
+// Names of tags in the WAN pool. See also TagGateways.
 const (
 	TagRole    = "role"
 	TagDC      = "dc"
 	TagNodeID  = "id"
-	TagPrimary = "primary"
+	TagPrimary = "primary" // the configured primary datacenter
 	TagPort    = "port"
 	TagBuild   = "build"
 	// TagGroup is the id of the Raft group of the member's datacenter.
@@ -55,9 +55,11 @@ func SplitWANName(name string) (node, dc string, err error) {
 	return node, dc, nil
 }
 
-// Admit returns a check for members of the WAN pool, for a server of dc that is
-// configured with primary. A member that names another primary is rejected. If
-// onConflict is not nil, Admit's check calls it for such a member.
+// Admit returns the function gossip.Config.Admit of the WAN pool, for a server
+// of dc that is configured with primary. The function rejects members that are
+// configured with another primary, and calls onConflict for them unless
+// onConflict is nil. It also rejects a member of another Raft group than groupOf
+// returns for its datacenter; "" means any group.
 func Admit(
 	dc, primary string, groupOf func(dc string) string, onConflict func(node, dc, primary string),
 ) func(gossip.Member) error {
@@ -69,12 +71,12 @@ func Admit(
 		if tag := m.Tags[TagDC]; tag != memberDC {
 			return fmt.Errorf("WAN member %s reports the datacenter %q", m.Name, tag)
 		}
-		if named := m.Tags[TagPrimary]; named != primary {
+		if other := m.Tags[TagPrimary]; other != primary {
 			if onConflict != nil {
-				onConflict(node, memberDC, named)
+				onConflict(node, memberDC, other)
 			}
-			return fmt.Errorf("%s reports the primary datacenter %q, %s reports %q: set the same primary_datacenter everywhere",
-				m.Name, named, dc, primary)
+			return fmt.Errorf("%s reports the primary datacenter %q, %s reports %q: "+
+				"set the same primary_datacenter everywhere", m.Name, other, dc, primary)
 		}
 		want, got := groupOf(memberDC), m.Tags[TagGroup]
 		if want != "" && got != "" && got != want {
@@ -84,57 +86,55 @@ func Admit(
 	}
 }
 
-// PrimaryConflict describes a server of another datacenter that names another
-// primary than this server.
+// PrimaryConflict describes a server of another datacenter that is configured
+// with another primary than this server.
 type PrimaryConflict struct {
 	DC, Node string
-	// Primary is the datacenter that the server names.
-	Primary  string
+	Primary  string // the configured primary of that server
 	LastSeen time.Time
 }
 
-// ClaimsItself reports whether the server names its own datacenter. That
-// datacenter is a primary or is to become one.
+// ClaimsItself reports whether the configured primary of the server is its own
+// datacenter.
 func (c PrimaryConflict) ClaimsItself() bool { return c.Primary == c.DC }
 
 const (
 	// conflictTimeout is the time from the last observation of a conflict to
 	// its removal. A rejected member retries every few seconds.
 	conflictTimeout = 30 * time.Second
-	// maxConflicts limits the number of stored conflicts, which peers cause.
+	// maxConflicts limits the number of conflicts that peers can cause.
 	maxConflicts = 256
 	// conflictLogInterval is the minimum time between two log lines about a
-	// datacenter that keeps changing the primary that it names.
+	// datacenter whose configured primary changes repeatedly.
 	conflictLogInterval = 10 * time.Second
 )
 
-// PrimaryConflicts records the datacenters that name another primary. Use
-// NewPrimaryConflicts to create one. Its methods may be called from any
+// PrimaryConflicts records the datacenters that are configured with another
+// primary. NewPrimaryConflicts creates it. Its methods may be called from any
 // goroutine.
 type PrimaryConflicts struct {
 	dc, primary string
 	log         *slog.Logger
 
 	mu  sync.Mutex
-	all map[string]loggedConflict // by datacenter, the last one seen
+	all map[string]loggedConflict // last conflict of each datacenter
 }
 
-// loggedConflict is a conflict with the primary and time of its last log line.
+// loggedConflict is a conflict with the primary and time in its last log line.
 type loggedConflict struct {
 	PrimaryConflict
 	loggedPrimary string
 	loggedAt      time.Time
 }
 
-// NewPrimaryConflicts returns the conflicts of a server of dc that is configured
-// with primary.
+// NewPrimaryConflicts returns an empty PrimaryConflicts for a server of dc that
+// is configured with primary.
 func NewPrimaryConflicts(dc, primary string, log *slog.Logger) *PrimaryConflicts {
 	return &PrimaryConflicts{dc: dc, primary: primary, log: log, all: map[string]loggedConflict{}}
 }
 
-// Record records that a server names another primary, and logs a new conflict.
-// It ignores servers of the local datacenter, which are compared in the LAN pool.
-// It has the type of Admit's last argument.
+// Record records the configured primary of a server that Admit rejects, and
+// logs a new conflict. It ignores servers of the local datacenter.
 func (p *PrimaryConflicts) Record(node, dc, primary string) {
 	if dc == p.dc || tlsutil.CheckLabel(primary) != nil {
 		return
@@ -145,16 +145,15 @@ func (p *PrimaryConflicts) Record(node, dc, primary string) {
 	}
 }
 
-// add stores c if there is space, and reports whether to log it.
+// add stores c unless the limit is reached. It reports whether to log c.
 func (p *PrimaryConflicts) add(c PrimaryConflict) (log bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	old, known := p.all[c.DC]
 	if !known && len(p.all) >= maxConflicts {
-		p.sweepLocked()
-	}
-	if !known && len(p.all) >= maxConflicts {
-		return false
+		if p.removeExpired(); len(p.all) >= maxConflicts {
+			return false
+		}
 	}
 	logged := loggedConflict{c, old.loggedPrimary, old.loggedAt}
 	log = !known || c.LastSeen.Sub(old.LastSeen) >= conflictTimeout ||
@@ -166,7 +165,8 @@ func (p *PrimaryConflicts) add(c PrimaryConflict) (log bool) {
 	return log
 }
 
-func (p *PrimaryConflicts) sweepLocked() {
+// removeExpired removes old conflicts. The caller holds p.mu.
+func (p *PrimaryConflicts) removeExpired() {
 	maps.DeleteFunc(p.all, func(_ string, c loggedConflict) bool { return time.Since(c.LastSeen) >= conflictTimeout })
 }
 
@@ -174,7 +174,7 @@ func (p *PrimaryConflicts) sweepLocked() {
 func (p *PrimaryConflicts) List() []PrimaryConflict {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.sweepLocked()
+	p.removeExpired()
 	var out []PrimaryConflict
 	for _, c := range p.all {
 		out = append(out, c.PrimaryConflict)

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// newConflicts returns the conflicts of a server of dc2 and a function that
-// counts the log lines since its last call.
+// newConflicts returns a PrimaryConflicts for a server of dc2, and a function
+// that counts the log lines since its last call.
 func newConflicts() (*PrimaryConflicts, func() int) {
 	var log strings.Builder
 	lines := func() int {
@@ -22,12 +22,12 @@ func newConflicts() (*PrimaryConflicts, func() int) {
 	return NewPrimaryConflicts("dc2", "dc1", slog.New(slog.NewTextHandler(&log, nil))), lines
 }
 
-// A conflict is logged once and ends after a timeout. Peers cannot make a server
-// keep more than maxConflicts.
+// A conflict is logged once and ends after a timeout. The number of conflicts
+// is limited.
 func TestPrimaryConflicts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, lines := newConflicts()
-		p.Record("srv1", "dc2", "dc9") // a local server
+		p.Record("srv1", "dc2", "dc9") // the local datacenter
 		p.Record("srv1", "dc3", "no label!")
 		if got := p.List(); len(got) != 0 {
 			t.Errorf("List() = %v, want none", got)
@@ -42,11 +42,11 @@ func TestPrimaryConflicts(t *testing.T) {
 			t.Errorf("List() = %v, want dc3, which claims itself, and srv2 of dc4", got)
 		}
 		if n := lines(); n != 2 {
-			t.Errorf("%d log lines, want 2", n)
+			t.Errorf("Record() logged %d lines about 2 conflicts, want 2", n)
 		}
-		p.Record("srv1", "dc3", "dc4") // another primary
+		p.Record("srv1", "dc3", "dc4")
 		if n := lines(); n != 1 {
-			t.Errorf("%d log lines about another primary, want 1", n)
+			t.Errorf("Record() with a new primary logged %d lines, want 1", n)
 		}
 		time.Sleep(conflictTimeout)
 		if got := p.List(); len(got) != 0 {
@@ -61,7 +61,7 @@ func TestPrimaryConflicts(t *testing.T) {
 	})
 }
 
-// A peer that names ever more datacenters or primaries does not fill the log.
+// A peer that invents datacenters or primaries does not fill the log.
 func TestPrimaryConflicts_LogIsLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, lines := newConflicts()
@@ -71,18 +71,18 @@ func TestPrimaryConflicts_LogIsLimited(t *testing.T) {
 			}
 		}
 		if n := lines(); n != maxConflicts {
-			t.Errorf("%d log lines about %d datacenters, want %d", n, 2*maxConflicts, maxConflicts)
+			t.Errorf("Record() logged %d lines about %d datacenters, want %d", n, 2*maxConflicts, maxConflicts)
 		}
 		for i := range 100 {
 			p.Record("srv1", "x1", fmt.Sprint("dc", i))
 		}
 		if n := lines(); n > 1 {
-			t.Errorf("%d log lines about one datacenter, want at most 1", n)
+			t.Errorf("Record() logged %d lines about one datacenter, want at most 1", n)
 		}
 		time.Sleep(conflictTimeout)
-		p.Record("srv1", "dc9", "dc9") // without a call of List before
+		p.Record("srv1", "dc9", "dc9") // removes the expired conflicts
 		if n, all := lines(), p.List(); n != 1 || len(all) != 1 || all[0].DC != "dc9" {
-			t.Errorf("%d log lines and List() = %v, want one line and dc9", n, all)
+			t.Errorf("Record() logged %d lines and List() = %v, want 1 line and dc9", n, all)
 		}
 	})
 }

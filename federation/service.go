@@ -21,33 +21,29 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// ServiceConfig configures a Service. All fields but Writable and Claims are
+// ServiceConfig configures a Service. All fields except Writable and Claims are
 // required.
 type ServiceConfig struct {
-	Backend resource.Backend
-	DC      string // this datacenter
-	// PrimaryDC is the datacenter that owns federation states.
-	PrimaryDC string
-	// Writable returns nil if states can be written here now, otherwise the
-	// reason. Default: states can be written in PrimaryDC.
+	Backend   resource.Backend
+	DC        string // the local datacenter
+	PrimaryDC string // the datacenter that owns federation states
+	// Writable returns nil if states can be written here, otherwise the reason.
+	// Default: states can be written in PrimaryDC.
 	Writable func() error
 	// Peer returns the identity in the caller's verified certificate.
 	Peer func(ctx context.Context) (tlsutil.Peer, error)
-	// Claims decides about the names of servers. Default: new Claims.
+	// Claims decides which servers have which names. Default: new Claims.
 	Claims *Claims
-	// Alive reports whether any server of a datacenter is alive in the WAN pool.
+	// Alive reports whether any server of a datacenter is alive in the WAN
+	// pool.
 	Alive func(dc string) bool
 	// Connect returns a client of any server of another datacenter.
 	Connect func(dc string) (pb.FederationServiceClient, error)
 	Logger  *slog.Logger
 }
 
-// refusalLogInterval is the minimum time between two log lines about the refused
-// claims of one server.
-const refusalLogInterval = time.Minute
-
-// Service implements pb.FederationServiceServer. Apply runs on the leader of the
-// primary: the server forwards calls there.
+// Service implements pb.FederationServiceServer. Only the leader of the primary
+// accepts Apply.
 type Service struct {
 	pb.UnimplementedFederationServiceServer
 	cfg     ServiceConfig
@@ -58,12 +54,12 @@ type Service struct {
 func NewService(cfg ServiceConfig) (*Service, error) {
 	if cfg.Backend == nil || cfg.DC == "" || cfg.PrimaryDC == "" || cfg.Peer == nil || cfg.Alive == nil ||
 		cfg.Connect == nil || cfg.Logger == nil {
-		return nil, errors.New("federation: every field of ServiceConfig but Writable and Claims is required")
+		return nil, errors.New("federation: every field of ServiceConfig except Writable and Claims is required")
 	}
 	if cfg.Claims == nil {
 		cfg.Claims = &Claims{}
 	}
-	return &Service{cfg: cfg, refused: ratelog.New[string](cfg.Logger, refusalLogInterval)}, nil
+	return &Service{cfg: cfg, refused: ratelog.New[string](cfg.Logger)}, nil
 }
 
 // Apply implements pb.FederationServiceServer.
@@ -93,7 +89,7 @@ func (s *Service) Apply(
 		}
 		return s.remove(ctx, dc, req.Force, peer)
 	}
-	return nil, status.Errorf(codes.InvalidArgument, "op is %v: not an upsert, not a delete", req.Op)
+	return nil, status.Errorf(codes.InvalidArgument, "op is %v, not OP_UPSERT or OP_DELETE", req.Op)
 }
 
 // Claim implements pb.FederationServiceServer.
@@ -201,6 +197,8 @@ func (s *Service) writable() error {
 		"call a server there, directly or through a gateway", s.cfg.DC, s.cfg.PrimaryDC)
 }
 
+// checkDeleteAccess returns an error unless peer p may delete federation
+// states: an operator or a server of the primary.
 func checkDeleteAccess(p tlsutil.Peer, primary string) error {
 	if p.Role == tlsutil.RoleOperator || (p.Role == tlsutil.RoleServer && p.DC == primary) {
 		return nil
@@ -231,8 +229,8 @@ func (s *Service) upsert(ctx context.Context, want *pb.FederationState) (*pb.App
 	return &pb.ApplyFederationStateResponse{Changed: changed, State: stored}, nil
 }
 
-// Upsert stores a state in the primary's store unless it is stored already.
-// Unlike Apply it checks no access: the primary's own anti-entropy calls it.
+// Upsert writes a state to the primary's store unless the store has an equal
+// state. Unlike Apply, it does not check the access of a peer.
 func Upsert(
 	ctx context.Context, b resource.Backend, want *pb.FederationState,
 ) (stored *pb.FederationState, changed bool, err error) {
@@ -278,8 +276,8 @@ func (s *Service) remove(
 	ctx context.Context, dc string, force bool, by tlsutil.Peer,
 ) (*pb.ApplyFederationStateResponse, error) {
 	if !force && s.cfg.Alive(dc) {
-		return nil, status.Errorf(codes.FailedPrecondition, "%s is alive in the WAN pool and would write its federation state "+
-			"again; stop its servers first, or delete the state anyway with --force", dc)
+		return nil, status.Errorf(codes.FailedPrecondition, "%s is alive in the WAN pool and would write its "+
+			"federation state again; stop its servers first, or delete the state anyway with --force", dc)
 	}
 	have, _, err := ReadState(ctx, s.cfg.Backend, dc)
 	if err != nil {
@@ -300,32 +298,29 @@ func (s *Service) remove(
 func (s *Service) Get(
 	ctx context.Context, req *pb.GetFederationStateRequest,
 ) (*pb.GetFederationStateResponse, error) {
-	if remote, q, err := s.target(req.Query); err != nil {
+	if remote, err := s.remote(req.Query); err != nil {
 		return nil, err
 	} else if remote != nil {
-		return remote.Get(ctx, &pb.GetFederationStateRequest{Datacenter: req.Datacenter, Query: q})
+		return remote.Get(ctx, req)
 	}
 	states, index, err := s.read(ctx, req.Query)
-	if err != nil {
-		return nil, err
-	}
 	out := &pb.GetFederationStateResponse{Index: index}
 	for _, st := range states {
 		if st.Datacenter == req.Datacenter {
 			out.State = st
 		}
 	}
-	return out, nil
+	return out, err
 }
 
 // List implements pb.FederationServiceServer.
 func (s *Service) List(
 	ctx context.Context, req *pb.ListFederationStatesRequest,
 ) (*pb.ListFederationStatesResponse, error) {
-	if remote, q, err := s.target(req.Query); err != nil {
+	if remote, err := s.remote(req.Query); err != nil {
 		return nil, err
 	} else if remote != nil {
-		return remote.List(ctx, &pb.ListFederationStatesRequest{Query: q})
+		return remote.List(ctx, req)
 	}
 	states, index, err := s.read(ctx, req.Query)
 	return &pb.ListFederationStatesResponse{States: states, Index: index}, err
@@ -335,10 +330,10 @@ func (s *Service) List(
 func (s *Service) ListMeshGateways(
 	ctx context.Context, req *pb.ListMeshGatewaysRequest,
 ) (*pb.ListMeshGatewaysResponse, error) {
-	if remote, q, err := s.target(req.Query); err != nil {
+	if remote, err := s.remote(req.Query); err != nil {
 		return nil, err
 	} else if remote != nil {
-		return remote.ListMeshGateways(ctx, &pb.ListMeshGatewaysRequest{Query: q})
+		return remote.ListMeshGateways(ctx, req)
 	}
 	states, index, err := s.read(ctx, req.Query)
 	out := &pb.ListMeshGatewaysResponse{Index: index, Datacenters: map[string]*pb.ListMeshGatewaysResponse_Gateways{}}
@@ -350,31 +345,28 @@ func (s *Service) ListMeshGateways(
 	return out, err
 }
 
-// target returns a client and the query to send if the query names another
-// datacenter. Otherwise the client is nil.
-func (s *Service) target(q *pb.QueryOptions) (pb.FederationServiceClient, *pb.QueryOptions, error) {
+// remote returns a client of the datacenter that the query names, or nil if
+// that is the local datacenter.
+func (s *Service) remote(q *pb.QueryOptions) (pb.FederationServiceClient, error) {
 	dc := q.GetTargetDatacenter()
 	if dc == "" || dc == s.cfg.DC {
-		return nil, nil, nil
+		return nil, nil
 	}
 	c, err := s.cfg.Connect(dc)
 	if err != nil {
-		return nil, nil, status.Error(codes.Unavailable, err.Error())
+		return nil, status.Error(codes.Unavailable, err.Error())
 	}
-	q = proto.Clone(q).(*pb.QueryOptions)
-	q.TargetDatacenter = dc // the remote server reads its local store
-	return c, q, nil
+	return c, nil
 }
 
-// MaxWait limits the wait of a blocking query.
-const MaxWait = 10 * time.Minute
+// maxWait limits the wait of a blocking query.
+const maxWait = 10 * time.Minute
 
-// read returns all states. It first waits until their index exceeds the index
-// of the query, or until the wait of the query has ended.
+// read returns all states. A blocking query first waits until the index of the
+// states exceeds the index of the query, or until the wait of the query ends.
 func (s *Service) read(ctx context.Context, q *pb.QueryOptions) ([]*pb.FederationState, uint64, error) {
 	if q.GetMinIndex() > 0 {
-		wait := min(q.GetWait().AsDuration(), MaxWait)
-		waitCtx, cancel := context.WithTimeout(ctx, wait)
+		waitCtx, cancel := context.WithTimeout(ctx, min(q.GetWait().AsDuration(), maxWait))
 		err := s.cfg.Backend.Wait(waitCtx, resource.Query{Type: StateType}, q.MinIndex)
 		cancel()
 		if err != nil && waitCtx.Err() == nil {

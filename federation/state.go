@@ -16,8 +16,8 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// StateType is the federated type of federation states. The name of a resource
-// is the name of its datacenter.
+// StateType is the type of federation states. The name of a resource is the
+// name of its datacenter.
 var StateType = &pb.Type{Group: "federation", GroupVersion: "v1", Kind: "FederationState"}
 
 // Register adds StateType and GroupType to a registry. Every peer may read both.
@@ -41,17 +41,18 @@ func authorize(p tlsutil.Peer, verb resource.Verb, r *pb.Resource) error {
 	return CheckWriteAccess(p, r.GetId().GetName())
 }
 
-// CheckWriteAccess returns an error unless peer p may write the federation state
-// of dc. An operator may write any state. A server may write only the state of
-// its own datacenter.
+// CheckWriteAccess returns an error unless peer p may write the federation
+// state of dc. An operator may write any state. A server may write only the
+// state of its own datacenter.
 func CheckWriteAccess(p tlsutil.Peer, dc string) error {
 	switch {
 	case p.Role == tlsutil.RoleOperator:
 		return nil
 	case p.Role != tlsutil.RoleServer:
-		return fmt.Errorf("%v may not write federation states: only servers may, each that of its own datacenter", p)
+		return fmt.Errorf("%v may not write federation states: only servers and operators may", p)
 	case p.DC != dc:
-		return fmt.Errorf("%v may not write the federation state of %s: a server writes that of its own datacenter only", p, dc)
+		return fmt.Errorf("%v may not write the federation state of %s: "+
+			"a server may write only the state of its own datacenter", p, dc)
 	}
 	return nil
 }
@@ -69,8 +70,8 @@ func validate(r *pb.Resource) error {
 
 // Limits of a federation state.
 const (
-	MaxGateways  = 1024
-	MaxStateSize = 1 << 20 // bytes
+	maxGateways  = 1024
+	maxStateSize = 1 << 20 // bytes
 )
 
 // ValidateState returns the first fault of a state, or nil.
@@ -81,24 +82,26 @@ func ValidateState(s *pb.FederationState) error {
 	if len(s.GroupId) > maxClaimText {
 		return fmt.Errorf("federation state of %s has a group id of %d bytes: more than %d", s.Datacenter, len(s.GroupId), maxClaimText)
 	}
-	if n := len(s.MeshGateways); n > MaxGateways {
-		return fmt.Errorf("federation state of %s has %d gateways: more than %d", s.Datacenter, n, MaxGateways)
+	if n := len(s.MeshGateways); n > maxGateways {
+		return fmt.Errorf("federation state of %s has %d gateways: more than %d", s.Datacenter, n, maxGateways)
 	}
-	if n := proto.Size(s); n > MaxStateSize {
-		return fmt.Errorf("federation state of %s has %d bytes: more than %d", s.Datacenter, n, MaxStateSize)
+	if n := proto.Size(s); n > maxStateSize {
+		return fmt.Errorf("federation state of %s has %d bytes: more than %d", s.Datacenter, n, maxStateSize)
 	}
 	for i, g := range s.MeshGateways {
 		switch {
 		case g.GetNode() == nil || g.GetService() == nil:
 			return fmt.Errorf("federation state of %s: gateway %d has no node or no service", s.Datacenter, i)
 		case g.Node.Datacenter != s.Datacenter:
-			return fmt.Errorf("federation state of %s: gateway %s is in datacenter %q", s.Datacenter, g.Node.Node, g.Node.Datacenter)
+			return fmt.Errorf("federation state of %s: gateway %s is in datacenter %q",
+				s.Datacenter, g.Node.Node, g.Node.Datacenter)
 		case catalog.TaggedAddr(g, catalog.TagWAN) == "":
 			return fmt.Errorf("federation state of %s: gateway %s has no WAN address", s.Datacenter, g.Node.Node)
 		}
 		for tag, addr := range g.Service.TaggedAddresses {
 			if err := catalog.CheckAddress(addr); err != nil {
-				return fmt.Errorf("federation state of %s: gateway %s: address %q: %w", s.Datacenter, g.Node.Node, tag, err)
+				return fmt.Errorf("federation state of %s: gateway %s: address %q: %w",
+					s.Datacenter, g.Node.Node, tag, err)
 			}
 		}
 	}
@@ -117,14 +120,13 @@ func content(s *pb.FederationState) *pb.FederationState {
 	return c
 }
 
-// FromResource returns the state in a resource, with the indexes of the resource.
-// The caller owns the result.
+// FromResource returns the state in a resource, with the indexes of the
+// resource. The caller owns the result.
 func FromResource(r *pb.Resource) (*pb.FederationState, error) {
 	s, err := resource.Decode[*pb.FederationState](r)
 	if err != nil {
 		return nil, fmt.Errorf("federation state %s: %w", r.GetId().GetName(), err)
 	}
-	s = proto.Clone(s).(*pb.FederationState)
 	s.PrimaryModifyIndex, s.CreateIndex, s.ModifyIndex = r.PrimaryModifyIndex, r.CreateIndex, r.ModifyIndex
 	return s, nil
 }

@@ -44,7 +44,8 @@ func TestSameContent(t *testing.T) {
 			b := base()
 			tt.change(b)
 			if SameContent(base(), b) != tt.same || SameContent(b, base()) != tt.same {
-				t.Errorf("SameContent() = %v, want %v", !tt.same, tt.same)
+				t.Errorf("SameContent() = %v or %v with exchanged arguments, want %v",
+					SameContent(base(), b), SameContent(b, base()), tt.same)
 			}
 		})
 	}
@@ -70,6 +71,7 @@ func TestCheckWriteAccess(t *testing.T) {
 
 func TestValidateState(t *testing.T) {
 	ok := meshGateway("dc2", "gw-a", "10.0.0.1", "198.51.100.1", catalog.StatusPassing)
+	noWAN := &pb.MeshGateway{Node: ok.Node, Service: &pb.Service{}}
 	tests := []struct {
 		state *pb.FederationState
 		want  string // in the error; "" for none
@@ -80,8 +82,8 @@ func TestValidateState(t *testing.T) {
 		{nil, "empty"},
 		{&pb.FederationState{Datacenter: "dc3", MeshGateways: []*pb.MeshGateway{ok}}, `in datacenter "dc2"`},
 		{&pb.FederationState{Datacenter: "dc2", MeshGateways: []*pb.MeshGateway{{}}}, "has no node"},
-		{&pb.FederationState{Datacenter: "dc2", MeshGateways: []*pb.MeshGateway{{Node: ok.Node, Service: &pb.Service{}}}}, "no WAN address"},
-		{&pb.FederationState{Datacenter: "dc2", MeshGateways: make([]*pb.MeshGateway, MaxGateways+1)}, "more than 1024"},
+		{&pb.FederationState{Datacenter: "dc2", MeshGateways: []*pb.MeshGateway{noWAN}}, "no WAN address"},
+		{&pb.FederationState{Datacenter: "dc2", MeshGateways: make([]*pb.MeshGateway, maxGateways+1)}, "more than 1024"},
 	}
 	for _, tt := range tests {
 		err := ValidateState(tt.state)

@@ -88,7 +88,7 @@ func New(cfg Config) (*Proxy, error) {
 	log := cmp.Or(cfg.Logger, slog.Default())
 	p := &Proxy{
 		log:          log,
-		refusals:     ratelog.New[Reason](log, 0),
+		refusals:     ratelog.New[Reason](log),
 		helloTimeout: cmp.Or(cfg.HelloTimeout, 5*time.Second),
 		drain:        drain{time: cmp.Or(cfg.Drain, 2*time.Second)},
 		access:       newAccessLog(cfg.AccessLog, cmp.Or(cfg.AccessLogSample, 1)),

@@ -257,13 +257,9 @@ func (c *components) buildGossip(*tlsutil.Identity) error {
 		return err
 	}
 
-	tagger, err := federation.NewGatewayTagger(federation.GatewayTaggerConfig{
-		Backend: c.store, WAN: c.wan, Tags: wan.Tags, Logger: c.logger,
-	})
-	if err != nil {
-		return err
+	c.runTags = func(ctx context.Context) error {
+		return federation.RunGatewayTags(ctx, c.store, c.wan, wan.Tags, c.logger)
 	}
-	c.runTags = tagger.Run
 	c.contacts = &contacts{
 		node: c.cfg.Node, dc: c.cfg.DC, path: filepath.Join(c.cfg.DataDir, "servers.json"),
 		lan: c.lan, wan: c.wan, peers: c.store.Peers, logger: c.logger,

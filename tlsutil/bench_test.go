@@ -12,7 +12,7 @@ import (
 	"github.com/wanfed/wanfed/tlsutil/tlstest"
 )
 
-// countConn counts what goes through a connection.
+// countConn counts the bytes that are read from and written to a connection.
 type countConn struct {
 	net.Conn
 	n *int
@@ -29,8 +29,9 @@ func (c countConn) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-// BenchmarkHandshake makes connections on loopback, one after the other: TCP,
-// TLS and one byte from the server. The figures include the work of both sides.
+// BenchmarkHandshake opens connections on loopback, one after the other, with
+// TCP, TLS and one byte from the server. The results include the work of both
+// ends.
 func BenchmarkHandshake(b *testing.B) {
 	ca := tlstest.NewCA(b)
 	srv, cli := ca.Identity(b, tlsutil.RoleServer, "srv1", "dc1"), ca.Identity(b, tlsutil.RoleServer, "srv1", "dc2")
@@ -60,13 +61,15 @@ func serveByte(tb testing.TB, cfg *tls.Config) (addr string) {
 				return
 			}
 			c.SetDeadline(time.Now().Add(10 * time.Second))
-			c.Write([]byte{1}) // the other end reports a failure
+			c.Write([]byte{1}) // the client reports a failure
 			c.Close()
 		}
 	}()
 	return ln.Addr().String()
 }
 
+// readByte connects to addr and reads one byte. It returns the number of bytes
+// that the connection transferred.
 func readByte(tb testing.TB, addr string, cfg *tls.Config) (wire int) {
 	raw, err := net.Dial("tcp", addr)
 	if err != nil {

@@ -17,29 +17,29 @@ import (
 	"time"
 )
 
-// Defaults and limit of the validity of certificates, in days.
+// Defaults and maximum of the validity of certificates, in days.
 const (
 	DefaultCADays   = 1825
 	DefaultCertDays = 365
 	maxDays         = 36500
 )
 
-// backdate is the time by which the start of validity precedes the creation of
-// a certificate, for slow clocks.
+// backdate is the time by which the validity of a certificate begins before its
+// creation. It tolerates slow clocks.
 const backdate = 5 * time.Minute
 
-// KeyPair is a certificate and its private key, PEM.
+// KeyPair is a certificate and its private key, in PEM.
 type KeyPair struct{ Cert, Key []byte }
 
 // CARequest describes a CA for CreateCA.
 type CARequest struct {
-	// Domain of the names in the CA's certificates. Default: DefaultDomain.
+	// Domain is the domain of the names in certificates. Default:
+	// DefaultDomain.
 	Domain string
 	// Days is the validity in days. Default: DefaultCADays.
 	Days int
-	// NameConstraint limits the CA, by a critical extension, to localhost and
-	// the DNS names at or below Domain. IP addresses are not limited, so
-	// certificates may have any.
+	// NameConstraint adds a critical extension that permits only localhost,
+	// Domain and DNS names below Domain. It does not limit IP addresses.
 	NameConstraint bool
 	// Now is the time of creation. Default: the current time.
 	Now time.Time
@@ -57,8 +57,8 @@ func (r CARequest) Validate() error {
 	return join(prefix("domain", CheckDomain(r.Domain)), prefix("days", checkDays(r.Days)))
 }
 
-// CreateCA creates a CA: an ECDSA P-256 key and a self-signed certificate. Its
-// certificates cannot sign others.
+// CreateCA creates a CA: an ECDSA P-256 key and a self-signed certificate. The
+// certificates of the CA cannot sign other certificates.
 func CreateCA(r CARequest) (KeyPair, error) {
 	if err := r.Validate(); err != nil {
 		return KeyPair{}, err
@@ -72,7 +72,7 @@ func CreateCA(r CARequest) (KeyPair, error) {
 	t := &x509.Certificate{
 		SerialNumber: serial,
 		// The serial number distinguishes an old and a new CA of one domain.
-		// The name has at most 53 characters. RFC 5280 allows 64.
+		// The name has at most 53 characters. RFC 5280 permits 64.
 		Subject:               pkix.Name{CommonName: fmt.Sprintf("%.27s agent CA %.8x", r.Domain, serial.Bytes())},
 		NotBefore:             now.Add(-backdate),
 		NotAfter:              now.Add(time.Duration(r.Days) * day),
@@ -88,8 +88,8 @@ func CreateCA(r CARequest) (KeyPair, error) {
 	return sign(t, t, nil)
 }
 
-// sign creates a key and the certificate of t, signed with the key of parent.
-// If parentKey is nil, the certificate is self-signed.
+// sign creates a key and a certificate from template t, signed with the key of
+// parent. If parentKey is nil, the certificate is self-signed.
 func sign(t, parent *x509.Certificate, parentKey crypto.Signer) (KeyPair, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -112,8 +112,8 @@ func sign(t, parent *x509.Certificate, parentKey crypto.Signer) (KeyPair, error)
 	}, nil
 }
 
-// newSerial returns 128 random bits, never zero. RFC 5280 section 4.1.2.2
-// requires a positive number of at most 20 octets.
+// newSerial returns a random number of up to 128 bits, never zero. RFC 5280
+// section 4.1.2.2 requires a positive number of at most 20 octets.
 func newSerial() (*big.Int, error) {
 	for {
 		n, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 128))
@@ -133,6 +133,7 @@ func checkDays(days int) error {
 	return nil
 }
 
+// timeOf returns t, or the current time if t is zero.
 func timeOf(t time.Time) time.Time {
 	if t.IsZero() {
 		return time.Now()

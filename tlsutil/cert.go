@@ -17,32 +17,33 @@ import (
 
 // CertRequest describes a certificate for CreateCert.
 type CertRequest struct {
-	// Role, DC and Node identify the subject. All are required, except that
-	// Node of a client or an operator defaults to the name of the role.
+	// Role, DC and Node identify the peer. All are required, except that the
+	// default Node of a client or an operator is the name of the role in
+	// certificates.
 	Role     Role
 	DC, Node string
-	// Domain of the names. Default: DefaultDomain.
+	// Domain is the domain of the names. Default: DefaultDomain.
 	Domain string
-	// Days is the validity in days. It is an error if the certificate would
-	// expire after the CA. Default: DefaultCertDays, or until the CA expires if
-	// that is sooner.
+	// Days is the validity in days. A certificate that would expire after the
+	// CA is an error. Default: DefaultCertDays, or the validity of the CA if
+	// that is shorter.
 	Days int
-	// DNSNames and IPs are additional names. A DNS name of another peer, or a
-	// wildcard that covers one, is an error.
+	// DNSNames and IPs are additional names. A DNS name of another peer is an
+	// error, and so is a wildcard that covers such a name.
 	DNSNames []string
 	IPs      []net.IP
-	// CA signs the certificate. Its Cert may contain several certificates, of
-	// which the one that belongs to Key is used. Required.
+	// CA signs the certificate. If its Cert contains several certificates,
+	// CreateCert uses the certificate that belongs to its Key. Required.
 	CA KeyPair
 	// Now is the time of creation. Default: the current time.
 	Now time.Time
 }
 
-// CreateCert creates an ECDSA P-256 key and its certificate, with the names
+// CreateCert creates an ECDSA P-256 key and a certificate with the names
 // <node>.<role>.<dc>.<domain>, <role>.<dc>.<domain>, localhost, 127.0.0.1 and
-// ::1. Servers and gateways can dial and accept with it, clients and operators
-// only dial. The certificate is verified against the CA, including its name
-// constraints, before it is returned.
+// ::1. The certificate of a server or gateway is valid for dialing and
+// accepting, other certificates are valid only for dialing. CreateCert verifies
+// the certificate against the CA and its name constraints.
 func CreateCert(r CertRequest) (KeyPair, error) {
 	if err := r.Validate(); err != nil {
 		return KeyPair{}, err
@@ -53,6 +54,10 @@ func CreateCert(r CertRequest) (KeyPair, error) {
 		return KeyPair{}, err
 	}
 	now := timeOf(r.Now)
+	begin := now.Add(-backdate)
+	if begin.Before(ca.NotBefore) {
+		begin = ca.NotBefore
+	}
 	end, err := r.end(now, ca)
 	if err != nil {
 		return KeyPair{}, err
@@ -64,7 +69,7 @@ func CreateCert(r CertRequest) (KeyPair, error) {
 	t := &x509.Certificate{
 		SerialNumber:          serial,
 		Subject:               pkix.Name{CommonName: r.commonName()},
-		NotBefore:             later(now.Add(-backdate), ca.NotBefore),
+		NotBefore:             begin,
 		NotAfter:              end,
 		KeyUsage:              x509.KeyUsageDigitalSignature,
 		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
@@ -92,7 +97,7 @@ func (r CertRequest) withDefaults() CertRequest {
 
 func (r CertRequest) days() int { return cmp.Or(r.Days, DefaultCertDays) }
 
-// Validate returns all faults of the request. It does not check the CA.
+// Validate returns all faults of the request, except faults of the CA.
 func (r CertRequest) Validate() error {
 	r = r.withDefaults()
 	var errs []error
@@ -116,7 +121,7 @@ func (r CertRequest) Validate() error {
 	return join(errs...)
 }
 
-// prefix adds the name of a field to its error.
+// prefix adds the name of a field to an error.
 func prefix(field string, err error) error {
 	if err == nil {
 		return nil
@@ -124,8 +129,8 @@ func prefix(field string, err error) error {
 	return fmt.Errorf("%s: %w", field, err)
 }
 
-// checkAdditional rejects invalid DNS names, and names with which the
-// certificate would identify another peer.
+// checkAdditional rejects an invalid DNS name, and a name that would identify
+// another peer.
 func (r CertRequest) checkAdditional(s string) error {
 	host, wild := strings.CutPrefix(s, "*.")
 	if net.ParseIP(s) != nil {
@@ -135,7 +140,7 @@ func (r CertRequest) checkAdditional(s string) error {
 		return err
 	}
 	covers := []string{s}
-	if wild { // for any node of a role, or any role of a datacenter
+	if wild { // may cover all nodes of a role, or all roles of a datacenter
 		covers = []string{"x." + host, string(RoleServer) + "." + host}
 	}
 	for _, c := range covers {
@@ -148,11 +153,11 @@ func (r CertRequest) checkAdditional(s string) error {
 	return nil
 }
 
-// checkHost returns an error unless s is a host name of RFC 1123, possibly with
-// upper case letters and underscores.
+// checkHost returns an error unless s is a host name of RFC 1123. Upper case
+// letters and underscores are permitted too.
 func checkHost(s string) error { return checkDNSName(s, strings.ReplaceAll(s, "_", "x"), 253) }
 
-// signer returns the key of the CA and the certificate that belongs to it.
+// signer returns the key of the CA and the certificate of that key.
 func (r CertRequest) signer() (*x509.Certificate, crypto.Signer, error) {
 	certs, err := ParseCerts(r.CA.Cert)
 	if err != nil {
@@ -192,8 +197,8 @@ func (r CertRequest) end(now time.Time, ca *x509.Certificate) (time.Time, error)
 	return end, nil
 }
 
-// commonName returns a name for display. No peer is read from it. RFC 5280
-// limits it to 64 characters.
+// commonName returns a name for display, of at most 64 characters (RFC 5280).
+// It does not identify the peer.
 func (r CertRequest) commonName() string {
 	if s := name(r.Role, r.Node, r.DC, r.Domain); len(s) <= 64 {
 		return s
@@ -221,26 +226,15 @@ func (r CertRequest) ips() []net.IP {
 	return ips
 }
 
-// check verifies the new certificate as peers will.
+// check verifies the new certificate in the way in which peers verify it.
 func (r CertRequest) check(p KeyPair, ca *x509.Certificate, now time.Time) error {
 	chain, err := ParseCerts(p.Cert)
 	if err != nil {
 		return err
 	}
-	cas := x509.NewCertPool()
-	cas.AddCert(ca)
-	if _, err := verify(chain, cas, r.Role, now); err != nil {
+	if _, err := verify(chain, poolOf([]*x509.Certificate{ca}), r.Role, now); err != nil {
 		return fmt.Errorf("this CA cannot sign that certificate: %w", err)
 	}
-	if _, err := PeerFromCert(chain[0], r.Domain); err != nil {
-		return err
-	}
-	return nil
-}
-
-func later(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
+	_, err = PeerFromCert(chain[0], r.Domain)
+	return err
 }

@@ -49,32 +49,35 @@ func TestCreateCA(t *testing.T) {
 		t.Fatal(err)
 	}
 	if k, ok := key.(*ecdsa.PrivateKey); !ok || k.Curve != elliptic.P256() || !sameKey(c, key) {
-		t.Errorf("key is %T, not the P-256 key of the certificate", key)
+		t.Errorf("key = %T, want the P-256 key of the certificate", key)
 	}
 	if !c.IsCA || c.MaxPathLen != 0 || !c.MaxPathLenZero || !c.BasicConstraintsValid {
-		t.Errorf("CA %v, path length %d (%v)", c.IsCA, c.MaxPathLen, c.MaxPathLenZero)
+		t.Errorf("IsCA = %t, MaxPathLen = %d (%t), want true, 0 (true)", c.IsCA, c.MaxPathLen, c.MaxPathLenZero)
 	}
 	if want := x509.KeyUsageCertSign | x509.KeyUsageCRLSign | x509.KeyUsageDigitalSignature; c.KeyUsage != want {
-		t.Errorf("key usage %b, want %b", c.KeyUsage, want)
+		t.Errorf("KeyUsage = %b, want %b", c.KeyUsage, want)
 	}
 	if n := c.SerialNumber.BitLen(); n > 128 || n < 64 {
-		t.Errorf("serial has %d bits", n)
+		t.Errorf("bits of the serial number = %d, want 64 to 128", n)
 	}
 	if d := c.NotAfter.Sub(now); (d - DefaultCADays*day).Abs() > time.Second {
-		t.Errorf("expires after %v", d)
+		t.Errorf("validity = %v, want %v", d, DefaultCADays*day)
 	}
 	if d := now.Sub(c.NotBefore); d < time.Minute || d > 10*time.Minute {
-		t.Errorf("backdated by %v, want about 5 minutes", d)
+		t.Errorf("time before creation = %v, want about 5 minutes", d)
 	}
 	if len(c.PermittedDNSDomains) > 0 {
 		t.Errorf("name constraints = %v, want none", c.PermittedDNSDomains)
 	}
-	if other := leafOf(t, newCA(t, CARequest{})); other.SerialNumber.Cmp(c.SerialNumber) == 0 || other.Subject.String() == c.Subject.String() {
-		t.Error("two CAs have the same serial number or subject, want different ones")
+	other := leafOf(t, newCA(t, CARequest{}))
+	if other.SerialNumber.Cmp(c.SerialNumber) == 0 || other.Subject.String() == c.Subject.String() {
+		t.Errorf("two CAs have serial numbers %v and %v, subjects %v and %v, want different ones",
+			c.SerialNumber, other.SerialNumber, c.Subject, other.Subject)
 	}
 	c = leafOf(t, newCA(t, CARequest{Domain: "Corp.Example", Days: 1, NameConstraint: true}))
-	if !c.PermittedDNSDomainsCritical || !reflect.DeepEqual(c.PermittedDNSDomains, []string{"corp.example", "localhost"}) {
-		t.Errorf("name constraints %v, critical %v", c.PermittedDNSDomains, c.PermittedDNSDomainsCritical)
+	want := []string{"corp.example", "localhost"}
+	if !c.PermittedDNSDomainsCritical || !reflect.DeepEqual(c.PermittedDNSDomains, want) {
+		t.Errorf("name constraints = %v, critical %t, want %v, true", c.PermittedDNSDomains, c.PermittedDNSDomainsCritical, want)
 	}
 }
 
@@ -89,7 +92,7 @@ func TestCreateCA_InvalidRequest(t *testing.T) {
 		{CARequest{Days: 36501, Domain: "_"}, `; days: 36501 is not`},
 	} {
 		if _, err := CreateCA(tt.r); !matches(err, tt.want) {
-			t.Errorf("CreateCA(%+v): %v, want %q", tt.r, err, tt.want)
+			t.Errorf("CreateCA(%+v) = %v, want an error with %q", tt.r, err, tt.want)
 		}
 	}
 }
@@ -125,16 +128,17 @@ func TestCreateCert(t *testing.T) {
 			ips = append(ips, ip.String())
 		}
 		if got := strings.Join(c.DNSNames, " "); got != tt.names {
-			t.Errorf("names %s, want %s", got, tt.names)
+			t.Errorf("names = %s, want %s", got, tt.names)
 		}
 		if got := strings.Join(ips, " "); got != tt.ips {
-			t.Errorf("addresses %s, want %s", got, tt.ips)
+			t.Errorf("IP addresses of %s = %s, want %s", c.DNSNames[0], got, tt.ips)
 		}
 		if !reflect.DeepEqual(c.ExtKeyUsage, tt.uses) || c.KeyUsage != x509.KeyUsageDigitalSignature || c.IsCA {
-			t.Errorf("usage %v, %b, CA %v", c.ExtKeyUsage, c.KeyUsage, c.IsCA)
+			t.Errorf("%s: ExtKeyUsage = %v, KeyUsage = %b, IsCA = %t, want %v, %b, false",
+				c.DNSNames[0], c.ExtKeyUsage, c.KeyUsage, c.IsCA, tt.uses, x509.KeyUsageDigitalSignature)
 		}
 		if d := time.Until(c.NotAfter); (d - DefaultCertDays*day).Abs() > time.Minute {
-			t.Errorf("expires in %v", d)
+			t.Errorf("validity of %s = %v, want %v", c.DNSNames[0], d, DefaultCertDays*day)
 		}
 	}
 }
@@ -185,35 +189,41 @@ func TestCreateCert_InvalidRequest(t *testing.T) {
 		{with(func(r *CertRequest) { r.CA, r.Domain = narrow, "consul" }), "name constraints do not permit"},
 	} {
 		if _, err := CreateCert(tt.r); !matches(err, tt.want) {
-			t.Errorf("CreateCert(%+v): %v, want %q", tt.r, err, tt.want)
+			t.Errorf("CreateCert(%+v) = %v, want an error with %q", tt.r, err, tt.want)
 		}
 	}
 }
 
-// By default a certificate expires at the latest with its CA. Of several CA
-// certificates, the one that belongs to the key signs.
+// TestCreateCert_ValidityOfCA checks that a certificate expires no later than
+// its CA. The CA file has several certificates; the one that belongs to the key
+// signs.
 func TestCreateCert_ValidityOfCA(t *testing.T) {
 	short, other := newCA(t, CARequest{Days: 10}), newCA(t, CARequest{NameConstraint: true})
+	ca := leafOf(t, short)
 	bundle := KeyPair{Cert: append(append([]byte{}, other.Cert...), short.Cert...), Key: short.Key}
 	c := leafOf(t, newCert(t, CertRequest{Role: RoleServer, DC: "dc1", Node: "srv1", CA: bundle}))
-	if !c.NotAfter.Equal(leafOf(t, short).NotAfter) || c.NotBefore.Before(leafOf(t, short).NotBefore) {
-		t.Errorf("valid %v to %v, want it within the validity of its CA", c.NotBefore, c.NotAfter)
+	if !c.NotAfter.Equal(ca.NotAfter) || c.NotBefore.Before(ca.NotBefore) {
+		t.Errorf("validity = %v to %v, want the validity of the CA, %v to %v", c.NotBefore, c.NotAfter, ca.NotBefore, ca.NotAfter)
 	}
-	if err := Verify([]*x509.Certificate{c}, []*x509.Certificate{leafOf(t, short)}, "", time.Now()); err != nil {
-		t.Error(err)
+	if err := Verify([]*x509.Certificate{c}, []*x509.Certificate{ca}, "", time.Now()); err != nil {
+		t.Errorf("Verify() = %v, want nil", err)
 	}
 	c = leafOf(t, newCert(t, CertRequest{Role: RoleServer, DC: "dc1", Node: "srv1", CA: short, Days: 9}))
-	if !c.NotAfter.Before(leafOf(t, short).NotAfter) {
-		t.Errorf("9 days end at %v", c.NotAfter)
+	if !c.NotAfter.Before(ca.NotAfter) {
+		t.Errorf("NotAfter of 9 days = %v, want before %v", c.NotAfter, ca.NotAfter)
 	}
-	// Constraints on DNS names leave IP addresses free.
-	newCert(t, CertRequest{Role: RoleGateway, DC: "dc1", Node: "gw1", CA: other, IPs: []net.IP{net.ParseIP("203.0.113.7")}})
-	// The longest names there can be.
+}
+
+func TestCreateCert_NameConstraint(t *testing.T) {
+	// Constraints on DNS names permit all IP addresses.
+	ca := newCA(t, CARequest{NameConstraint: true})
+	newCert(t, CertRequest{Role: RoleGateway, DC: "dc1", Node: "gw1", CA: ca, IPs: []net.IP{net.ParseIP("203.0.113.7")}})
+	// The longest possible names.
 	long, domain := strings.Repeat("a", 63), strings.Repeat("d", 50)+"."+strings.Repeat("e", 49)
-	ca := newCA(t, CARequest{Domain: domain, NameConstraint: true})
-	c = leafOf(t, newCert(t, CertRequest{Role: RoleGateway, DC: long, Node: long, Domain: domain, CA: ca}))
+	ca = newCA(t, CARequest{Domain: domain, NameConstraint: true})
+	c := leafOf(t, newCert(t, CertRequest{Role: RoleGateway, DC: long, Node: long, Domain: domain, CA: ca}))
 	if c.Subject.CommonName != long || len(c.DNSNames[0]) > 253 {
-		t.Errorf("CN %q, name of %d characters", c.Subject.CommonName, len(c.DNSNames[0]))
+		t.Errorf("CommonName = %q, name of %d characters, want %q, at most 253", c.Subject.CommonName, len(c.DNSNames[0]), long)
 	}
 }
 
@@ -227,7 +237,7 @@ func TestParseKey_Invalid(t *testing.T) {
 		{"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", `a PEM block "CERTIFICATE"`},
 	} {
 		if _, err := ParseKey([]byte(tt.in)); !matches(err, tt.want) {
-			t.Errorf("ParseKey(%q): %v, want %q", tt.in, err, tt.want)
+			t.Errorf("ParseKey(%q) = %v, want an error with %q", tt.in, err, tt.want)
 		}
 	}
 }

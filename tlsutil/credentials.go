@@ -20,16 +20,16 @@ import (
 	"time"
 )
 
-// credentials is one loaded state of an identity. It is immutable.
+// credentials are the parsed files of an Identity. They are immutable.
 type credentials struct {
-	cert tls.Certificate // with Leaf
+	cert tls.Certificate // Leaf is set
 	cas  *x509.CertPool
 	peer Peer
-	ends *x509.Certificate // the certificate of the chain that expires first
-	sum  [sha256.Size]byte // of the files
+	ends *x509.Certificate // certificate of the chain that expires first
+	sum  [sha256.Size]byte // checksum of the files
 }
 
-// rawFiles contains the contents of an identity's files.
+// rawFiles has the contents of the files of an Identity.
 type rawFiles struct{ ca, cert, key []byte }
 
 func (r rawFiles) sum() [sha256.Size]byte {
@@ -41,7 +41,7 @@ func (r rawFiles) sum() [sha256.Size]byte {
 	return [sha256.Size]byte(h.Sum(nil))
 }
 
-// maxFile limits the size of a PEM file in bytes. Real bundles are much
+// maxFile limits the size of a PEM file in bytes. Trust bundles are much
 // smaller.
 const maxFile = 4 << 20
 
@@ -85,7 +85,7 @@ func readFile(what, path string) ([]byte, error) {
 	return nil, fmt.Errorf("read %s file %s: %w", what, path, err)
 }
 
-// parse parses and checks raw as a whole.
+// parse parses raw, and checks that the files belong together.
 func (i *Identity) parse(raw rawFiles) (*credentials, error) {
 	caName, certName, keyName := filepath.Base(i.files.CA), filepath.Base(i.files.Cert), filepath.Base(i.files.Key)
 	cas, err := ParseCerts(raw.ca)
@@ -103,10 +103,7 @@ func (i *Identity) parse(raw rawFiles) (*credentials, error) {
 	if !sameKey(chain[0], key) {
 		return nil, fmt.Errorf("key %s does not belong to cert %s; use two files that were created together", keyName, certName)
 	}
-	m := &credentials{cas: x509.NewCertPool(), sum: raw.sum()}
-	for _, c := range cas {
-		m.cas.AddCert(c)
-	}
+	m := &credentials{cas: poolOf(cas), sum: raw.sum()}
 	m.cert.PrivateKey, m.cert.Leaf = key, chain[0]
 	for _, c := range chain {
 		m.cert.Certificate = append(m.cert.Certificate, c.Raw)
@@ -123,8 +120,16 @@ func (i *Identity) parse(raw rawFiles) (*credentials, error) {
 	return m, nil
 }
 
-// verify verifies chain against the CAs for all uses of role. It returns the
-// chains to them.
+func poolOf(certs []*x509.Certificate) *x509.CertPool {
+	pool := x509.NewCertPool()
+	for _, c := range certs {
+		pool.AddCert(c)
+	}
+	return pool
+}
+
+// verify verifies chain against cas for all uses of role. It returns the
+// verified chains.
 func verify(chain []*x509.Certificate, cas *x509.CertPool, role Role, now time.Time) ([][]*x509.Certificate, error) {
 	chains, err := verifyFor(chain, cas, x509.ExtKeyUsageClientAuth, now)
 	if err != nil || !role.accepts() {
@@ -136,12 +141,8 @@ func verify(chain []*x509.Certificate, cas *x509.CertPool, role Role, now time.T
 func verifyFor(
 	chain []*x509.Certificate, cas *x509.CertPool, use x509.ExtKeyUsage, now time.Time,
 ) ([][]*x509.Certificate, error) {
-	inter := x509.NewCertPool()
-	for _, c := range chain[1:] {
-		inter.AddCert(c)
-	}
 	chains, err := chain[0].Verify(x509.VerifyOptions{
-		Roots: cas, Intermediates: inter, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{use},
+		Roots: cas, Intermediates: poolOf(chain[1:]), CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{use},
 	})
 	if err != nil {
 		return nil, described(err)
@@ -149,8 +150,8 @@ func verifyFor(
 	return chains, nil
 }
 
-// firstEnd returns the certificate whose expiry ends the validity of the last
-// of chains.
+// firstEnd returns the certificate whose expiry makes the last of chains
+// invalid.
 func firstEnd(chains [][]*x509.Certificate) *x509.Certificate {
 	byEnd := func(a, b *x509.Certificate) int { return a.NotAfter.Compare(b.NotAfter) }
 	ends := make([]*x509.Certificate, len(chains))
@@ -160,8 +161,8 @@ func firstEnd(chains [][]*x509.Certificate) *x509.Certificate {
 	return slices.MaxFunc(ends, byEnd)
 }
 
-// ParseCerts returns the certificates of a PEM file, at least one. The error
-// names any other content of the file.
+// ParseCerts returns the certificates of a PEM file. A file without a
+// certificate is an error, which describes the content of the file.
 func ParseCerts(b []byte) ([]*x509.Certificate, error) {
 	var certs []*x509.Certificate
 	other := ""
@@ -187,8 +188,8 @@ func ParseCerts(b []byte) ([]*x509.Certificate, error) {
 	return nil, errors.New("is not PEM: no line -----BEGIN CERTIFICATE-----")
 }
 
-// ParseKey returns the private key of a PEM file: PKCS #8, SEC 1 (EC) or PKCS #1
-// (RSA), not encrypted.
+// ParseKey returns the private key of a PEM file, in PKCS #8, SEC 1 (EC) or
+// PKCS #1 (RSA). An encrypted key is an error.
 func ParseKey(b []byte) (crypto.Signer, error) {
 	other := ""
 	for block, rest := pem.Decode(b); block != nil; block, rest = pem.Decode(rest) {
@@ -208,7 +209,7 @@ func ParseKey(b []byte) (crypto.Signer, error) {
 			continue
 		}
 		if err != nil {
-			return nil, errors.New("holds a private key that cannot be parsed") // err may quote the key
+			return nil, errors.New("holds a private key that cannot be parsed") // err may contain the key
 		}
 		if s, ok := key.(crypto.Signer); ok {
 			return s, nil
@@ -226,8 +227,8 @@ func sameKey(c *x509.Certificate, key crypto.Signer) bool {
 	return ok && pub.Equal(c.PublicKey)
 }
 
-// warnKeyMode logs a key file that group or others can read. Windows has no
-// such modes.
+// warnKeyMode logs a warning if group or others can read the key file. Windows
+// does not have these modes.
 func (i *Identity) warnKeyMode() {
 	if runtime.GOOS == "windows" {
 		return
@@ -238,27 +239,11 @@ func (i *Identity) warnKeyMode() {
 	}
 }
 
-// faults is several errors in one line.
-type faults []error
-
-// join is errors.Join in one line.
+// join is errors.Join with a text of one line.
 func join(errs ...error) error {
-	errs = slices.DeleteFunc(errs, func(e error) bool { return e == nil })
-	switch len(errs) {
-	case 0:
+	err := errors.Join(errs...)
+	if err == nil {
 		return nil
-	case 1:
-		return errs[0]
 	}
-	return faults(errs)
+	return &describedError{strings.ReplaceAll(err.Error(), "\n", "; "), err}
 }
-
-func (f faults) Error() string {
-	s := make([]string, len(f))
-	for i, e := range f {
-		s[i] = e.Error()
-	}
-	return strings.Join(s, "; ")
-}
-
-func (f faults) Unwrap() []error { return f }

@@ -14,9 +14,9 @@ import (
 
 // Description describes a certificate for display. Times are in UTC.
 type Description struct {
-	// Role, DC, Node and Domain identify the peer. They are empty for the
-	// certificate of a CA, and for any other certificate without a peer: NoPeer
-	// then has the reason.
+	// Role, DC, Node and Domain identify the peer. They are empty for a
+	// certificate that does not identify a peer. NoPeer then has the reason,
+	// except for a CA.
 	Role   Role   `json:"role,omitempty"`
 	DC     string `json:"datacenter,omitempty"`
 	Node   string `json:"node,omitempty"`
@@ -24,12 +24,12 @@ type Description struct {
 	NoPeer string `json:"not_a_peer,omitempty"`
 
 	CA          bool      `json:"ca"`
-	Permitted   []string  `json:"permitted,omitempty"` // name constraints of a CA: DNS domains
+	Permitted   []string  `json:"permitted,omitempty"` // DNS domains in the name constraints of a CA
 	DNSNames    []string  `json:"dns_names"`
 	IPs         []string  `json:"ips"`
 	NotBefore   time.Time `json:"not_before"`
 	NotAfter    time.Time `json:"not_after"`
-	DaysLeft    int       `json:"days_left"` // whole days, negative after the end
+	DaysLeft    int       `json:"days_left"` // whole days until NotAfter, negative after it
 	Expired     bool      `json:"expired"`
 	NotYetValid bool      `json:"not_yet_valid"`
 	Subject     string    `json:"subject"`
@@ -38,11 +38,11 @@ type Description struct {
 	Serial      string    `json:"serial"` // hexadecimal
 	KeyType     string    `json:"key_type"`
 	Usage       []string  `json:"usage"`
-	SHA256      string    `json:"sha256"` // of the whole certificate, hexadecimal
+	SHA256      string    `json:"sha256"` // checksum of the certificate, hexadecimal
 }
 
-// Describe describes c at time now. An empty domain is derived from the names
-// of c.
+// Describe describes c at time now. If domain is empty, Describe derives it
+// from the names of c.
 func Describe(c *x509.Certificate, domain string, now time.Time) Description {
 	d := Description{
 		CA: c.IsCA, Permitted: c.PermittedDNSDomains,
@@ -78,7 +78,7 @@ func Describe(c *x509.Certificate, domain string, now time.Time) Description {
 	return d
 }
 
-// suggestedDomain returns the domain in the first name of the form
+// suggestedDomain returns the domain of the first name of the form
 // <node>.<role>.<dc>.<domain>, or DefaultDomain.
 func suggestedDomain(c *x509.Certificate) string {
 	for _, s := range c.DNSNames {
@@ -120,22 +120,18 @@ func usage(c *x509.Certificate) []string {
 	return u
 }
 
-// Verify verifies chain, a certificate and its intermediates, against the CAs
-// at time now. As in handshakes, the certificate must be valid for all uses of
-// its role. A certificate that names no peer is verified for any use.
+// Verify verifies chain, a certificate and its intermediates, against cas at
+// time now. As in handshakes, the certificate must be valid for all uses of its
+// role. A certificate that does not identify a peer is verified for any use.
 func Verify(chain, cas []*x509.Certificate, domain string, now time.Time) error {
-	pool := x509.NewCertPool()
-	for _, c := range cas {
-		pool.AddCert(c)
-	}
 	if domain == "" {
 		domain = suggestedDomain(chain[0])
 	}
 	p, err := PeerFromCert(chain[0], domain)
 	if err == nil {
-		_, err = verify(chain, pool, p.Role, now)
+		_, err = verify(chain, poolOf(cas), p.Role, now)
 	} else {
-		_, err = verifyFor(chain, pool, x509.ExtKeyUsageAny, now)
+		_, err = verifyFor(chain, poolOf(cas), x509.ExtKeyUsageAny, now)
 	}
 	return err
 }

@@ -18,20 +18,36 @@ func TestDescribe(t *testing.T) {
 		IPs: []net.IP{net.ParseIP("203.0.113.7")}})
 	d := Describe(leafOf(t, p), "", now)
 	if d.Role != RoleGateway || d.DC != "dc1" || d.Node != "gw1" || d.Domain != "corp.example" || d.NoPeer != "" || d.CA || d.SelfSigned {
-		t.Errorf("holder %+v", d)
+		t.Errorf("Describe() = %+v, want gateway gw1 of dc1 in corp.example", d)
 	}
 	if want := []string{"digital signature", "server authentication", "client authentication"}; !reflect.DeepEqual(d.Usage, want) {
-		t.Errorf("usage %v", d.Usage)
+		t.Errorf("Usage = %v, want %v", d.Usage, want)
 	}
 	if want := []string{"127.0.0.1", "::1", "203.0.113.7"}; !reflect.DeepEqual(d.IPs, want) {
-		t.Errorf("addresses %v", d.IPs)
+		t.Errorf("IPs = %v, want %v", d.IPs, want)
 	}
-	if d.Issuer != leafOf(t, ca).Subject.String() || d.KeyType != "ECDSA" || len(d.SHA256) != 64 {
-		t.Errorf("got %+v", d)
+	if want := leafOf(t, ca).Subject.String(); d.Issuer != want || d.KeyType != "ECDSA" || len(d.SHA256) != 64 {
+		t.Errorf("Issuer = %s, KeyType = %s, SHA256 = %s, want %s, ECDSA, 64 digits", d.Issuer, d.KeyType, d.SHA256, want)
 	}
+	if d := Describe(leafOf(t, p), "wanfed", now); d.Role != "" || d.NoPeer == "" {
+		t.Errorf("Describe() with another domain = %+v, want no role and a reason", d)
+	}
+	d = Describe(leafOf(t, ca), "", now)
+	if !d.CA || !d.SelfSigned || d.Role != "" || d.NoPeer != "" || !reflect.DeepEqual(d.Permitted, []string{"corp.example", "localhost"}) {
+		t.Errorf("Describe() of the CA = %+v, want a self-signed CA for corp.example and localhost", d)
+	}
+	both := *leafOf(t, p)
+	both.DNSNames = []string{"a.server.dc1.wanfed", "b.server.dc1.wanfed"}
+	if d := Describe(&both, "", now); d.Role != "" || !strings.Contains(d.NoPeer, "two peers") {
+		t.Errorf("Describe() of two peers = %+v, want no role and \"two peers\"", d)
+	}
+}
+
+func TestDescribe_Validity(t *testing.T) {
+	p := newCert(t, CertRequest{Role: RoleGateway, DC: "dc1", Node: "gw1", Days: 30, CA: newCA(t, CARequest{})})
 	for after, want := range map[time.Duration]struct {
-		days          int
-		expired, soon bool
+		days            int
+		expired, notYet bool
 	}{
 		0:            {30, false, false},
 		12 * day:     {18, false, false},
@@ -40,21 +56,10 @@ func TestDescribe(t *testing.T) {
 		-day:         {31, false, true},
 	} {
 		d := Describe(leafOf(t, p), "", leafOf(t, p).NotAfter.Add(after-30*day))
-		if d.DaysLeft != want.days || d.Expired != want.expired || d.NotYetValid != want.soon {
-			t.Errorf("after %v: %d days left, expired %v, not yet valid %v", after, d.DaysLeft, d.Expired, d.NotYetValid)
+		if d.DaysLeft != want.days || d.Expired != want.expired || d.NotYetValid != want.notYet {
+			t.Errorf("Describe() after %v: DaysLeft = %d, Expired = %t, NotYetValid = %t, want %+v",
+				after, d.DaysLeft, d.Expired, d.NotYetValid, want)
 		}
-	}
-	if d := Describe(leafOf(t, p), "wanfed", now); d.Role != "" || d.NoPeer == "" {
-		t.Errorf("with another domain: %+v", d)
-	}
-	d = Describe(leafOf(t, ca), "", now)
-	if !d.CA || !d.SelfSigned || d.Role != "" || d.NoPeer != "" || !reflect.DeepEqual(d.Permitted, []string{"corp.example", "localhost"}) {
-		t.Errorf("CA %+v", d)
-	}
-	both := *leafOf(t, p)
-	both.DNSNames = []string{"a.server.dc1.wanfed", "b.server.dc1.wanfed"}
-	if d := Describe(&both, "", now); d.Role != "" || !strings.Contains(d.NoPeer, "two peers") {
-		t.Errorf("two peers: %+v", d)
 	}
 }
 

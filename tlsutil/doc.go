@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: MPL-2.0
 
-// Package tlsutil identifies peers by their certificates. It defines the names in
-// certificates, creates CAs and certificates, and provides TLS configurations that
-// accept no other peers.
+// Package tlsutil identifies peers by their certificates. It defines the names
+// in certificates, creates CAs and certificates, and provides TLS
+// configurations that accept only these certificates.
 //
-// A peer is the role, node and datacenter in its verified certificate
-// (PeerFromCert), which has a SAN <node>.<role>.<dc>.<domain>. Servers and gateways
-// also have <role>.<dc>.<domain>, for dialers that accept any of them. Other
-// packages decide what a peer may do.
+// A certificate identifies a peer by role, node and datacenter, with a SAN
+// <node>.<role>.<dc>.<domain> (PeerFromCert). Certificates of servers and
+// gateways also have the SAN <role>.<dc>.<domain>, for dialers that accept any
+// server or gateway of a datacenter. Other packages decide the permissions of a
+// peer.
 //
-// CreateCA and CreateCert create the files. Certificates of any other CA with these
-// names can be used too. Load checks the files of a process and returns an
-// Identity:
+// CreateCA and CreateCert create certificates. Certificates of any other CA
+// with these names can be used too. Load checks the files of a process and
+// returns an Identity:
 //
 //	id, err := tlsutil.Load(tlsutil.Files{CA: "ca.pem", Cert: "cert.pem", Key: "key.pem"}, "wanfed", logger)
 //	if err != nil {
@@ -28,22 +29,22 @@
 //
 // # Handshakes
 //
-// Both ends require TLS 1.3 and a certificate of the CA that names a peer. A
-// server rejects an SNI that its certificate does not have. A dialer rejects a
-// certificate that is not valid for the dialed name, or that is of another peer.
-// This package sets no deadlines: each handshake needs a context with a deadline.
-// Sessions are not resumed. Each connection verifies the certificates of both ends.
+// Both ends require TLS 1.3 and a certificate of the CA that identifies a peer.
+// A server rejects an SNI that its certificate does not have. A dialer rejects
+// a certificate of another peer, or one that is not valid for the dialed name.
+// Each connection verifies both certificates, because sessions are not resumed.
+// The package sets no deadlines: each handshake needs a context with a
+// deadline.
 //
 // # Reload
 //
-// Run reloads changed files until its context ends. It runs in the caller's
-// goroutine, with one of fsnotify that ends with it. Handshakes never wait for a
-// reload. Existing connections stay open after a reload. To replace a CA, put the
-// old and the new one into all CA files, then replace the certificates, then
-// remove the old CA.
+// Run reloads changed files until its context ends. Handshakes never wait for a
+// reload, and existing connections stay open. To replace a CA, put the old and
+// the new CA into all CA files, then replace the certificates, then remove the
+// old CA.
 //
 // # Limits
 //
-// There are no revocation lists and no OCSP: use short validity, or replace the
-// CA. Key files cannot be encrypted. The name of a peer cannot be a wildcard.
+// The package supports neither revocation lists nor OCSP. Use a short validity,
+// or replace the CA. Key files cannot be encrypted.
 package tlsutil

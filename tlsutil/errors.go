@@ -14,12 +14,12 @@ import (
 	"time"
 )
 
-// DescribeError returns a short description of the failure of a handshake, or
-// of the first read after it: "certificate of srv1.server.dc2.wanfed expired
-// ...". It returns the text of an unknown error, and "" for nil.
+// DescribeError returns a short description of an error of a handshake, or of
+// the first read after a handshake: "certificate of srv1.server.dc2.wanfed
+// expired ...". It returns the text of an unknown error, and "" for nil.
 //
-// With TLS 1.3, the first read of a dialer, and not its handshake, fails if the
-// peer rejected the certificate of the dialer.
+// With TLS 1.3, if the peer rejects the certificate of a dialer, the handshake
+// of the dialer succeeds and its first read fails.
 func DescribeError(err error) string {
 	if err == nil {
 		return ""
@@ -43,6 +43,7 @@ type describedError struct {
 func (c *describedError) Error() string { return c.text }
 func (c *describedError) Unwrap() error { return c.err }
 
+// describe returns "" for an unknown error.
 func describe(err error) string {
 	var (
 		invalid  x509.CertificateInvalidError
@@ -70,22 +71,22 @@ func describe(err error) string {
 }
 
 func describeInvalid(e x509.CertificateInvalidError) string {
-	who := title(e.Cert)
+	subject := title(e.Cert)
 	switch e.Reason {
 	case x509.Expired:
 		switch now := time.Now(); {
 		case now.Before(e.Cert.NotBefore):
-			return fmt.Sprintf("certificate of %s is not valid before %s; check the clocks", who, stamp(e.Cert.NotBefore))
+			return fmt.Sprintf("certificate of %s is not valid before %s; check the clocks", subject, stamp(e.Cert.NotBefore))
 		case now.After(e.Cert.NotAfter):
-			return fmt.Sprintf("certificate of %s expired at %s; create a new one", who, stamp(e.Cert.NotAfter))
+			return fmt.Sprintf("certificate of %s expired at %s; create a new one", subject, stamp(e.Cert.NotAfter))
 		}
-		return fmt.Sprintf("certificate of %s is not valid then, but from %s to %s", who, stamp(e.Cert.NotBefore), stamp(e.Cert.NotAfter))
+		return fmt.Sprintf("certificate of %s is not valid then, but from %s to %s", subject, stamp(e.Cert.NotBefore), stamp(e.Cert.NotAfter))
 	case x509.IncompatibleUsage:
-		return fmt.Sprintf("certificate of %s lacks the extended key usage for this (client or server authentication)", who)
+		return fmt.Sprintf("certificate of %s lacks the extended key usage for this (client or server authentication)", subject)
 	case x509.CANotAuthorizedForThisName:
-		return fmt.Sprintf("certificate of %s has a name that the CA's name constraints do not permit: %s", who, e.Detail)
+		return fmt.Sprintf("certificate of %s has a name that the CA's name constraints do not permit: %s", subject, e.Detail)
 	case x509.NotAuthorizedToSign, x509.TooManyIntermediates:
-		return fmt.Sprintf("certificate of %s is signed by a certificate that is not a CA (%s)", who, issuer(e.Cert))
+		return fmt.Sprintf("certificate of %s is signed by a certificate that is not a CA (%s)", subject, issuer(e.Cert))
 	}
 	return ""
 }
@@ -106,8 +107,8 @@ var alerts = map[uint8]string{
 	120: "no common protocol (ALPN)",
 }
 
-// describeAlert describes the alert in an error. crypto/tls does not export its
-// type, an uint8.
+// describeAlert describes the alert in an error. The type of an alert is an
+// unexported uint8 type of crypto/tls.
 func describeAlert(op *net.OpError) string {
 	if v := reflect.ValueOf(op.Err); v.IsValid() && v.Kind() == reflect.Uint8 {
 		return alerts[uint8(v.Uint())]
@@ -115,7 +116,7 @@ func describeAlert(op *net.OpError) string {
 	return ""
 }
 
-// title returns a name of the certificate for display.
+// title returns a name of c for display.
 func title(c *x509.Certificate) string {
 	switch {
 	case c == nil:

@@ -11,7 +11,7 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// Create a CA and the certificate of a server, and load them.
+// Create a CA and a certificate for a server, and load the files.
 func ExampleLoad() {
 	dir, err := os.MkdirTemp("", "wanfed")
 	if err != nil {

@@ -14,38 +14,38 @@ import (
 	"sync/atomic"
 )
 
-// Files are the paths of an identity's PEM files.
+// Files are the paths of the PEM files of an Identity.
 type Files struct {
-	// CA contains one or more CA certificates, for example the old and the new
-	// one while a CA is replaced.
+	// CA is a file with one or more CA certificates. While a CA is replaced, it
+	// has the old and the new CA.
 	CA string
-	// Cert contains the certificate, followed by intermediates, if any.
+	// Cert is a file with the certificate, followed by its intermediates.
 	Cert string
-	// Key contains the private key.
+	// Key is a file with the private key.
 	Key string
 }
 
-// Identity contains the certificate of a process, its key, and the CA that it
-// trusts. It can be reloaded while it is in use: each handshake uses the newest
-// state. All methods may be called from any goroutine.
+// Identity has the certificate of a process, its key, and the trusted CAs. It
+// can be reloaded at any time. Each handshake uses the credentials of the last
+// reload. All methods may be called from any goroutine.
 type Identity struct {
 	files  Files
 	domain string
 	logger *slog.Logger
 
-	reload  sync.Mutex                  // serializes Reload; not held by handshakes
-	current atomic.Pointer[credentials] // written under reload
+	reload  sync.Mutex                  // held during a reload, not during handshakes
+	current atomic.Pointer[credentials] // written with reload held
 }
 
-// Load reads the files and checks everything that would make handshakes fail:
+// Load reads the files and checks all conditions of a successful handshake:
 //
 //   - The files are readable PEM, and the certificate belongs to the key.
-//   - The chain verifies against the CA, now, for the uses of the role: servers
+//   - The chain verifies against the CA now, for the uses of the role: servers
 //     and gateways accept and dial, clients and operators dial.
-//   - The certificate names one peer of domain.
+//   - The certificate identifies one peer of domain.
 //
-// An error names the file, the fault and the remedy. A key file that group or
-// others may read is only logged. A nil logger logs nothing.
+// An error has the file, the fault and the remedy. If group or others may read
+// the key file, Load logs a warning. A nil logger logs nothing.
 func Load(f Files, domain string, logger *slog.Logger) (*Identity, error) {
 	if err := CheckDomain(domain); err != nil {
 		return nil, fmt.Errorf("domain: %w", err)
@@ -65,7 +65,7 @@ func Load(f Files, domain string, logger *slog.Logger) (*Identity, error) {
 	return i, nil
 }
 
-// Peer returns the peer in the certificate of this process.
+// Peer returns the peer that the certificate identifies.
 func (i *Identity) Peer() Peer { return i.current.Load().peer }
 
 // Leaf returns the certificate. The caller must not change it.
@@ -74,37 +74,38 @@ func (i *Identity) Leaf() *x509.Certificate { return i.current.Load().cert.Leaf 
 // Domain returns the domain of names, in lower case.
 func (i *Identity) Domain() string { return i.domain }
 
-// VerifySubject returns an error unless the certificate belongs to role, node
-// and dc, and also has the shared name of the servers (gateways) of dc. The
-// error contains the command that creates the right certificate.
+// VerifySubject returns an error unless the certificate identifies the peer of
+// role, node and dc. The certificate of a server or gateway must also have the
+// shared name <role>.<dc>.<domain>. The error has the command that creates the
+// right certificate.
 func (i *Identity) VerifySubject(role Role, node, dc string) error {
 	return i.current.Load().verifySubject(filepath.Base(i.files.Cert), Peer{Role: role, Node: node, DC: dc}, i.domain)
 }
 
 func (m *credentials) verifySubject(file string, want Peer, domain string) error {
-	why := ""
-	anyName := name(want.Role, "", want.DC, domain)
+	reason := ""
+	shared := name(want.Role, "", want.DC, domain)
 	switch {
-	case m.peer == want && want.Role.accepts() && !hasName(m.cert.Leaf, anyName):
-		return fmt.Errorf("cert %s has no SAN %q; make one with: %s", file, anyName, createCommand(want, domain))
+	case m.peer == want && want.Role.accepts() && !hasName(m.cert.Leaf, shared):
+		return fmt.Errorf("cert %s has no SAN %q; make one with: %s", file, shared, createCommand(want, domain))
 	case m.peer == want:
 		return nil
 	case m.peer.DC != want.DC:
-		why = fmt.Sprintf(" (it is for datacenter %s: %v)", m.peer.DC, m.peer)
+		reason = fmt.Sprintf(" (it is for datacenter %s: %v)", m.peer.DC, m.peer)
 	case m.peer.Role != want.Role:
-		why = fmt.Sprintf(" (its role is %s: %v)", m.peer.Role, m.peer)
+		reason = fmt.Sprintf(" (its role is %s: %v)", m.peer.Role, m.peer)
 	default:
-		why = fmt.Sprintf(" (it is for node %s: %v)", m.peer.Node, m.peer)
+		reason = fmt.Sprintf(" (it is for node %s: %v)", m.peer.Node, m.peer)
 	}
 	return fmt.Errorf("cert %s has no SAN %q%s; make one with: %s",
-		file, name(want.Role, want.Node, want.DC, domain), why, createCommand(want, domain))
+		file, name(want.Role, want.Node, want.DC, domain), reason, createCommand(want, domain))
 }
 
 func hasName(leaf *x509.Certificate, want string) bool {
 	return slices.ContainsFunc(leaf.DNSNames, func(s string) bool { return strings.EqualFold(strings.TrimSuffix(s, "."), want) })
 }
 
-// createCommand returns the command that creates p's certificate.
+// createCommand returns the command that creates a certificate for p.
 func createCommand(p Peer, domain string) string {
 	return fmt.Sprintf("wanfed tls cert create --%s --datacenter %s --node %s%s", p.Role, p.DC, p.Node, domainFlag(domain))
 }
@@ -116,18 +117,18 @@ func domainFlag(domain string) string {
 	return " --domain " + domain
 }
 
-// Reload reads the files again. After an error the old state stays in use. A
-// certificate of another peer is an error, because a process does not change
-// its identity while it runs. A certificate without the shared name of the
-// servers (gateways) of the datacenter is an error if the old certificate had
-// that name.
+// Reload reads the files again. After an error the old credentials stay in use.
+// A certificate of another peer is an error, because a process cannot change
+// its identity. A certificate without the shared name (see VerifySubject) is an
+// error if the old certificate had that name.
 func (i *Identity) Reload() error {
 	_, err := i.reloadChanged()
 	return err
 }
 
-// reloadChanged is Reload. It also reports whether the files have changed.
-func (i *Identity) reloadChanged() (bool, error) {
+// reloadChanged implements Reload. changed reports whether new credentials are
+// in use.
+func (i *Identity) reloadChanged() (changed bool, err error) {
 	i.reload.Lock()
 	defer i.reload.Unlock()
 	raw, err := readRaw(i.files)

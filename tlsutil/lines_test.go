@@ -10,11 +10,11 @@ import (
 	"time"
 )
 
-// lines collects log lines. A test can wait for the next line with take.
+// lines collects log lines.
 type lines struct {
 	mu  sync.Mutex
-	all []string
-	c   chan struct{} // size 1: a wake-up that is never lost
+	all []string      // lines that take has not returned
+	c   chan struct{} // size 1; signaled after each line
 }
 
 func newLines() *lines { return &lines{c: make(chan struct{}, 1)} }
@@ -30,7 +30,8 @@ func (l *lines) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// take waits for the next line and checks that it contains want.
+// take removes the next line, and checks that the line contains want. If
+// necessary, take waits for the line.
 func (l *lines) take(t *testing.T, want string) {
 	t.Helper()
 	timeout := time.After(10 * time.Second)
@@ -41,7 +42,7 @@ func (l *lines) take(t *testing.T, want string) {
 			l.all = l.all[1:]
 			l.mu.Unlock()
 			if !strings.Contains(line, want) {
-				t.Fatalf("log line = %s, want %q in it", line, want)
+				t.Fatalf("log line = %s, want a line with %q", line, want)
 			}
 			return
 		}
@@ -49,12 +50,12 @@ func (l *lines) take(t *testing.T, want string) {
 		select {
 		case <-l.c:
 		case <-timeout:
-			t.Fatalf("no log line within 10s, want %q", want)
+			t.Fatalf("log line within 10s = none, want a line with %q", want)
 		}
 	}
 }
 
-// none checks that there are no log lines that take has not returned.
+// none checks that take has returned all lines.
 func (l *lines) none(t *testing.T) {
 	t.Helper()
 	l.mu.Lock()

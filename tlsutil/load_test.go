@@ -5,7 +5,6 @@ package tlsutil_test
 import (
 	"bytes"
 	"crypto/x509"
-	"encoding/pem"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -23,16 +22,16 @@ func TestLoad(t *testing.T) {
 	for _, role := range tlsutil.Roles {
 		i := ca.Identity(t, role, "n1", "dc1")
 		if want := (tlsutil.Peer{Role: role, Node: "n1", DC: "dc1"}); i.Peer() != want {
-			t.Errorf("peer %v, want %v", i.Peer(), want)
+			t.Errorf("Peer() = %v, want %v", i.Peer(), want)
 		}
 		if i.Domain() != "corp.example" {
-			t.Errorf("domain %q", i.Domain())
+			t.Errorf("Domain() = %q, want corp.example", i.Domain())
 		}
 		if want := "n1." + string(role) + ".dc1.corp.example"; i.Leaf().DNSNames[0] != want {
-			t.Errorf("leaf of %s, want %s", i.Leaf().DNSNames[0], want)
+			t.Errorf("Leaf() has name %s, want %s", i.Leaf().DNSNames[0], want)
 		}
 		if err := i.VerifySubject(role, "n1", "dc1"); err != nil {
-			t.Error(err)
+			t.Errorf("VerifySubject(%v, n1, dc1) = %v, want nil", role, err)
 		}
 	}
 }
@@ -83,36 +82,25 @@ func TestLoad_Invalid(t *testing.T) {
 			}
 			_, err := tlsutil.Load(f, "wanfed", nil)
 			if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
-				t.Errorf("got %v, want %q", err, tt.want)
+				t.Errorf("Load() = %v, want an error with %q", err, tt.want)
 			}
 			if err != nil && strings.Contains(err.Error(), "\n") {
-				t.Errorf("error of several lines: %q", err)
+				t.Errorf("Load() = %q, want an error of one line", err)
 			}
 		})
 	}
-	if _, err := tlsutil.Load(ca.Files(t, req.Role, req.Node, req.DC), "", nil); err == nil || !strings.Contains(err.Error(), "domain") {
-		t.Errorf("no domain: %v", err)
-	}
-	if _, err := tlsutil.Load(ca.Files(t, req.Role, req.Node, req.DC), "consul", nil); err == nil || !strings.Contains(err.Error(), "--domain consul") {
-		t.Errorf("another domain: %v", err)
+	for domain, want := range map[string]string{"": "domain", "consul": "--domain consul"} {
+		_, err := tlsutil.Load(ca.Files(t, req.Role, req.Node, req.DC), domain, nil)
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("Load() with domain %q = %v, want an error with %q", domain, err, want)
+		}
 	}
 }
 
-// pairOf is a certificate with just these names.
+// pairOf returns a certificate of ca with exactly these names.
 func pairOf(t *testing.T, ca *tlstest.CA, names ...string) tlsutil.KeyPair {
-	c := signed(t, ca, names...)
-	return tlsutil.KeyPair{
-		Cert: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Certificate[0]}),
-		Key:  pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8(t, c.PrivateKey)}),
-	}
-}
-
-func pkcs8(t *testing.T, key any) []byte {
-	b, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
+	t.Helper()
+	return ca.Sign(t, x509.Certificate{DNSNames: names})
 }
 
 func TestLoad_WarnsOfReadableKey(t *testing.T) {
@@ -126,10 +114,10 @@ func TestLoad_WarnsOfReadableKey(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := strings.Contains(log.String(), "private key file can be read by group or others"); got != warned {
-			t.Errorf("mode %04o: logged %q", mode, log.String())
+			t.Errorf("Load() of a key with mode %04o logs %q, want a warning: %t", mode, log.String(), warned)
 		}
 		if strings.Count(log.String(), "\n") > 1 || strings.Contains(log.String(), "BEGIN") {
-			t.Errorf("mode %04o: logged %q", mode, log.String())
+			t.Errorf("Load() of a key with mode %04o logs %q, want at most one line without the key", mode, log.String())
 		}
 	}
 }
@@ -152,7 +140,7 @@ func TestVerifySubject(t *testing.T) {
 	} {
 		err := i.VerifySubject(tt.role, tt.node, tt.dc)
 		if (err == nil) != (tt.want == "") || err != nil && err.Error() != tt.want {
-			t.Errorf("CheckHolder(%s, %s, %s) = %v, want %s", tt.role, tt.node, tt.dc, err, tt.want)
+			t.Errorf("VerifySubject(%s, %s, %s) = %v, want %s", tt.role, tt.node, tt.dc, err, tt.want)
 		}
 	}
 	f := ca.Files(t, tlsutil.RoleServer, "srv1", "dc2")
@@ -163,7 +151,7 @@ func TestVerifySubject(t *testing.T) {
 	}
 	want := `cert cert.pem has no SAN "server.dc2.wanfed"; make one with: wanfed tls cert create --server --datacenter dc2 --node srv1`
 	if err := i.VerifySubject(tlsutil.RoleServer, "srv1", "dc2"); err == nil || err.Error() != want {
-		t.Errorf("got %v, want %s", err, want)
+		t.Errorf("VerifySubject() without the shared name = %v, want %s", err, want)
 	}
 }
 
@@ -189,14 +177,14 @@ func TestReload_Rejected(t *testing.T) {
 	} {
 		tlstest.Write(t, f, ca.Pair.Cert, tt.p)
 		if err := i.Reload(); err == nil || !strings.Contains(err.Error(), tt.want) {
-			t.Errorf("%s: %v, want %q", tt.what, err, tt.want)
+			t.Errorf("Reload() of %s = %v, want an error with %q", tt.what, err, tt.want)
 		}
 		if !i.Leaf().Equal(first) {
-			t.Fatalf("%s: the old certificate was not kept", tt.what)
+			t.Fatalf("Leaf() after Reload() of %s = a new certificate, want the old one", tt.what)
 		}
 	}
 	tlstest.Write(t, f, ca.Pair.Cert, ca.Issue(t, req))
 	if err := i.Reload(); err != nil || i.Leaf().Equal(first) {
-		t.Errorf("good certificate was not taken: %v", err)
+		t.Errorf("Reload() of a valid certificate = %v, new certificate %t, want nil, true", err, !i.Leaf().Equal(first))
 	}
 }

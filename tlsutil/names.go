@@ -12,17 +12,18 @@ import (
 	"unicode/utf8"
 )
 
-// DefaultDomain is the domain of names if none is configured.
+// DefaultDomain is the default domain of names.
 const DefaultDomain = "wanfed"
 
-// Role is the role of a peer. Certificates contain it in their names:
+// Role is the role of a peer. Names in certificates contain the role:
 // <node>.<role>.<dc>.<domain>.
 type Role string
 
 // The roles.
 //
-//   - A server has all rights inside its own datacenter and gossips with all.
-//   - A gateway may read what gateways need.
+//   - A server has all permissions in its datacenter, and gossips with all
+//     servers.
+//   - A gateway may read the data that gateways need.
 //   - A client may read.
 //   - An operator may write.
 const (
@@ -36,7 +37,7 @@ const (
 var Roles = []Role{RoleServer, RoleGateway, RoleClient, RoleOperator}
 
 // String returns the name of the role in text: "operator" for RoleOperator.
-// string(r) is its value in certificates.
+// string(r) is the name in certificates.
 func (r Role) String() string {
 	if r == RoleOperator {
 		return "operator"
@@ -44,11 +45,12 @@ func (r Role) String() string {
 	return string(r)
 }
 
-// accepts reports whether peers of the role accept connections. Others only
-// dial.
+// accepts reports whether peers of the role accept connections. Peers of other
+// roles only dial.
 func (r Role) accepts() bool { return r == RoleServer || r == RoleGateway }
 
-// Peer is the identity in a verified certificate. No payload overrides it.
+// Peer is the identity in a verified certificate. No field of a message
+// overrides the identity.
 type Peer struct {
 	Role Role
 	Node string
@@ -58,8 +60,8 @@ type Peer struct {
 // String returns role/dc/node.
 func (p Peer) String() string { return string(p.Role) + "/" + p.DC + "/" + p.Node }
 
-// ServerName returns the SNI and SAN of server node in datacenter dc, or of any
-// server there if node is empty.
+// ServerName returns the SNI and SAN of server node in datacenter dc. If node
+// is empty, the name is valid for all servers of dc.
 func ServerName(node, dc, domain string) string { return name(RoleServer, node, dc, domain) }
 
 func name(role Role, node, dc, domain string) string {
@@ -70,14 +72,14 @@ func name(role Role, node, dc, domain string) string {
 	return s
 }
 
-// ErrNoPeerName reports that a certificate has no name of the form
+// ErrNoPeerName means that a certificate has no name of the form
 // <node>.<role>.<dc>.<domain>.
 var ErrNoPeerName = errors.New("certificate has no SAN of the form <node>.<server|gateway|client|cli>.<dc>.<domain>")
 
-// ErrAmbiguousPeer reports that a certificate has the names of two peers.
+// ErrAmbiguousPeer means that a certificate has the names of two peers.
 var ErrAmbiguousPeer = errors.New("certificate names two peers")
 
-// PeerFromCert returns the peer in the names of a verified certificate. Names
+// PeerFromCert returns the peer that a verified certificate identifies. Names
 // of two different peers are an error.
 func PeerFromCert(leaf *x509.Certificate, domain string) (Peer, error) {
 	var found Peer
@@ -97,11 +99,12 @@ func PeerFromCert(leaf *x509.Certificate, domain string) (Peer, error) {
 	return found, nil
 }
 
-// ParseName splits [<node>.]<role>.<dc>.<domain>. It ignores the case of ASCII
-// letters and one trailing dot. ok is false for any other name.
+// ParseName splits a name of the form [<node>.]<role>.<dc>.<domain>. It ignores
+// the case of ASCII letters and one trailing dot. ok is false for a name of
+// another form.
 func ParseName(s, domain string) (p Peer, ok bool) {
 	if strings.ContainsFunc(s, func(r rune) bool { return r >= utf8.RuneSelf }) {
-		return Peer{}, false // ToLower turns some into ASCII letters: the Kelvin sign becomes a k
+		return Peer{}, false // ToLower converts some characters to ASCII letters: the Kelvin sign becomes a k
 	}
 	s = strings.ToLower(strings.TrimSuffix(s, "."))
 	s, ok = strings.CutSuffix(s, "."+strings.ToLower(domain))
@@ -127,17 +130,15 @@ func ParseName(s, domain string) (p Peer, ok bool) {
 }
 
 // CheckDomain returns an error unless s can be the domain of names: DNS labels
-// separated by dots, in any case, without a trailing dot. It has at most 100
-// characters, so that all names stay within the 253 of DNS.
-func CheckDomain(s string) error {
-	return checkDNSName(s, s, 100)
-}
+// separated by dots, in upper or lower case, without a trailing dot. A domain
+// has at most 100 characters, because DNS limits the length of a name to 253.
+func CheckDomain(s string) error { return checkDNSName(s, s, 100) }
 
-// checkDNSName returns an error unless s has at most most characters and all
-// labels are valid. The argument labels contains the labels of s in lower case.
-func checkDNSName(s, labels string, most int) error {
-	if len(s) > most {
-		return fmt.Errorf("%q is longer than %d characters", s, most)
+// checkDNSName returns an error unless s has at most limit characters, and
+// labels consists of valid labels. labels is s with other characters replaced.
+func checkDNSName(s, labels string, limit int) error {
+	if len(s) > limit {
+		return fmt.Errorf("%q is longer than %d characters", s, limit)
 	}
 	for label := range strings.SplitSeq(strings.ToLower(labels), ".") {
 		if err := CheckLabel(label); err != nil {
@@ -148,8 +149,8 @@ func checkDNSName(s, labels string, most int) error {
 }
 
 // CheckLabel returns an error unless s can be the name of a node or a
-// datacenter: a DNS label (RFC 1123 section 2.1) in lower case. It has 1 to 63
-// of a-z, 0-9 and "-", and does not begin or end with "-".
+// datacenter: a DNS label (RFC 1123 section 2.1) in lower case. A label has 1
+// to 63 of the characters a-z, 0-9 and "-", and does not begin or end with "-".
 func CheckLabel(s string) error {
 	switch {
 	case s == "":
@@ -169,14 +170,14 @@ func CheckLabel(s string) error {
 
 type peerKey struct{}
 
-// WithPeer returns a context with the caller of a request. Only code that has
-// verified a certificate calls it, or code that grants the rights of p to a
-// caller without a certificate.
+// WithPeer returns a context in which p is the caller of a request. It must be
+// called only after a certificate of p was verified, or to grant the
+// permissions of p to a caller without a certificate.
 func WithPeer(ctx context.Context, p Peer) context.Context {
 	return context.WithValue(ctx, peerKey{}, p)
 }
 
-// PeerFromContext returns the peer of WithPeer. ok is false if there is none.
+// PeerFromContext returns the peer of WithPeer. ok is false if ctx has no peer.
 func PeerFromContext(ctx context.Context) (p Peer, ok bool) {
 	p, ok = ctx.Value(peerKey{}).(Peer)
 	return p, ok

@@ -5,6 +5,7 @@ package tlsutil
 import (
 	"crypto/x509"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -43,7 +44,7 @@ func TestParseName(t *testing.T) {
 		{"-a.server.dc1.wanfed", "wanfed", Peer{}, false},
 		{"a.server.-dc1.wanfed", "wanfed", Peer{}, false},
 		{"n" + l63 + ".server.dc1.wanfed", "wanfed", Peer{}, false},
-		{"\u212a.server.dc1.wanfed", "wanfed", Peer{}, false}, // Kelvin sign: lower case is an ASCII k
+		{"\u212a.server.dc1.wanfed", "wanfed", Peer{}, false}, // the lower case of the Kelvin sign is an ASCII k
 		{"srv1.server.dc1.wanfed\x00", "wanfed", Peer{}, false},
 		{"srv1.ſerver.dc1.wanfed", "wanfed", Peer{}, false},
 	} {
@@ -73,10 +74,10 @@ func TestPeerFromCert(t *testing.T) {
 	} {
 		got, err := PeerFromCert(&x509.Certificate{DNSNames: strings.Fields(tt.names)}, "wanfed")
 		if got != tt.want || !matches(err, tt.err) {
-			t.Errorf("PeerOf(%s) = %v, %v; want %v, %q", tt.names, got, err, tt.want, tt.err)
+			t.Errorf("PeerFromCert(%s) = %v, %v; want %v, %q", tt.names, got, err, tt.want, tt.err)
 		}
 		if strings.HasPrefix(tt.err, "no SAN") && !errors.Is(err, ErrNoPeerName) {
-			t.Errorf("PeerOf(%s): %v is not ErrNoPeerName", tt.names, err)
+			t.Errorf("PeerFromCert(%s) = %v, want ErrNoPeerName", tt.names, err)
 		}
 	}
 }
@@ -85,7 +86,7 @@ func TestCheckLabelAndDomain(t *testing.T) {
 	long := strings.Repeat("a", 63)
 	for _, tt := range []struct {
 		in            string
-		label, domain string // what the errors contain
+		label, domain string // text in the errors of CheckLabel and CheckDomain; "": no error
 	}{
 		{"a", "", ""},
 		{"dc-1", "", ""},
@@ -113,6 +114,7 @@ func TestCheckLabelAndDomain(t *testing.T) {
 	}
 }
 
+// matches reports whether err contains want. If want is empty, err must be nil.
 func matches(err error, want string) bool {
 	if err == nil || want == "" {
 		return err == nil && want == ""
@@ -120,7 +122,7 @@ func matches(err error, want string) bool {
 	return strings.Contains(err.Error(), want)
 }
 
-// FuzzParseName covers what a peer chooses: the SNI that it sends and the SANs of its certificate.
+// FuzzParseName tests input from peers: an SNI and the SANs of a certificate.
 func FuzzParseName(f *testing.F) {
 	for _, s := range []string{
 		"srv1.server.dc1.wanfed", "server.dc1.wanfed", "A.GATEWAY.DC1.WANFED.", "", ".", "*.server.dc1.wanfed", "a.b.c.d.e",
@@ -136,10 +138,10 @@ func FuzzParseName(f *testing.F) {
 		if p, ok := ParseName(s, domain); ok {
 			checkParsed(t, p)
 			if back := name(p.Role, p.Node, p.DC, strings.ToLower(domain)); back != strings.ToLower(strings.TrimSuffix(s, ".")) {
-				t.Errorf("ParseName(%q) = %+v, which is the name %q", s, p, back)
+				t.Errorf("ParseName(%q) = %+v with the name %q, want the peer of the name", s, p, back)
 			}
 		} else if p != (Peer{}) {
-			t.Errorf("ParseName(%q) = %+v, false", s, p)
+			t.Errorf("ParseName(%q) = %+v, false, want no peer", s, p)
 		}
 		leaf := &x509.Certificate{DNSNames: strings.Split(s, "\n")}
 		p, err := PeerFromCert(leaf, domain)
@@ -147,23 +149,23 @@ func FuzzParseName(f *testing.F) {
 			return
 		}
 		if checkParsed(t, p); p.Node == "" {
-			t.Errorf("PeerOf(%q) has no node", leaf.DNSNames)
+			t.Errorf("PeerFromCert(%q) = %+v, want a node", leaf.DNSNames, p)
 		}
 		for _, san := range leaf.DNSNames {
 			if q, ok := ParseName(san, domain); ok && q.Node != "" && q != p {
-				t.Errorf("PeerOf(%q) = %v although it also names %v", leaf.DNSNames, p, q)
+				t.Errorf("PeerFromCert(%q) = %v, want an error: it also names %v", leaf.DNSNames, p, q)
 			}
 		}
 	})
 }
 
+// checkParsed checks that a parsed name has valid labels and a known role.
 func checkParsed(t *testing.T, p Peer) {
+	t.Helper()
 	if CheckLabel(p.DC) != nil || p.Node != "" && CheckLabel(p.Node) != nil {
-		t.Errorf("not labels: %+v", p)
+		t.Errorf("parsed peer = %+v, want valid labels", p)
 	}
-	switch p.Role {
-	case RoleServer, RoleGateway, RoleClient, RoleOperator:
-	default:
-		t.Errorf("no role: %+v", p)
+	if !slices.Contains(Roles, p.Role) {
+		t.Errorf("parsed role = %q, want one of %v", p.Role, Roles)
 	}
 }

@@ -11,7 +11,8 @@ import (
 	"testing"
 )
 
-// OpenSSL, strict about RFC 5280, must agree with us about all that is made.
+// TestOpenSSL checks that OpenSSL accepts the CA, the certificates and the
+// keys, with strict checks of RFC 5280.
 func TestOpenSSL(t *testing.T) {
 	openssl, err := exec.LookPath("openssl")
 	if err != nil {
@@ -31,12 +32,12 @@ func TestOpenSSL(t *testing.T) {
 		}
 		t.Run(fmt.Sprintf("constrained=%v/ca", constrained), func(t *testing.T) {
 			if out, err := run(t, "verify", "-x509_strict", "-check_ss_sig", "-CAfile", caFile, caFile); err != nil {
-				t.Error(out)
+				t.Errorf("openssl verify = %v, want nil: %s", err, out)
 			}
 			out, _ := run(t, "x509", "-in", caFile, "-noout", "-text")
-			wants(t, out, "CA:TRUE, pathlen:0", "Digital Signature, Certificate Sign, CRL Sign", "ASN1 OID: prime256v1", "ecdsa-with-SHA256")
+			checkContains(t, out, "CA:TRUE, pathlen:0", "Digital Signature, Certificate Sign, CRL Sign", "ASN1 OID: prime256v1", "ecdsa-with-SHA256")
 			if strings.Contains(out, "X509v3 Name Constraints: critical") != constrained {
-				t.Error(out)
+				t.Errorf("openssl x509 prints %s, want critical name constraints: %t", out, constrained)
 			}
 		})
 		for _, r := range []CertRequest{
@@ -57,39 +58,38 @@ func TestOpenSSL(t *testing.T) {
 				for purpose, ok := range purposes {
 					out, err := run(t, "verify", "-x509_strict", "-purpose", purpose, "-CAfile", caFile, cert)
 					if (err == nil) != ok {
-						t.Errorf("%s: %v: %s", purpose, err, out)
+						t.Errorf("openssl verify -purpose %s = %v, want success: %t: %s", purpose, err, ok, out)
 					}
 				}
 				leaf := leafOf(t, p)
 				out, err := run(t, "verify", "-x509_strict", "-CAfile", caFile, "-verify_hostname", leaf.DNSNames[0], cert)
 				if err != nil {
-					t.Error(out)
+					t.Errorf("openssl verify -verify_hostname %s = %v, want nil: %s", leaf.DNSNames[0], err, out)
 				}
 				out, _ = run(t, "x509", "-in", cert, "-noout", "-text")
 				var sans []string
 				for _, s := range leaf.DNSNames {
 					sans = append(sans, "DNS:"+s)
 				}
-				wants(t, out, "CA:FALSE", strings.Join(sans, ", ")+", IP Address:127.0.0.1, IP Address:0:0:0:0:0:0:0:1",
+				checkContains(t, out, "CA:FALSE", strings.Join(sans, ", ")+", IP Address:127.0.0.1, IP Address:0:0:0:0:0:0:0:1",
 					"X509v3 Key Usage: critical\n                Digital Signature\n", "TLS Web Client Authentication")
-				// openssl reads the key, and it is the certificate's.
 				pub, err := run(t, "pkey", "-in", key, "-pubout")
 				if err != nil {
-					t.Error(pub)
+					t.Errorf("openssl pkey = %v, want nil: %s", err, pub)
 				}
-				if of, err := run(t, "x509", "-in", cert, "-noout", "-pubkey"); err != nil || of != pub {
-					t.Errorf("keys differ: %s, %s", of, pub)
+				if got, err := run(t, "x509", "-in", cert, "-noout", "-pubkey"); err != nil || got != pub {
+					t.Errorf("public key of the certificate = %s, %v, want %s", got, err, pub)
 				}
 			})
 		}
 	}
 }
 
-func wants(t *testing.T, out string, want ...string) {
+func checkContains(t *testing.T, out string, want ...string) {
 	t.Helper()
 	for _, w := range want {
 		if !strings.Contains(out, w) {
-			t.Errorf("no %q in %s", w, out)
+			t.Errorf("openssl prints %s, want %q", out, w)
 		}
 	}
 }

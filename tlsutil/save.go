@@ -12,21 +12,21 @@ import (
 	"github.com/wanfed/wanfed/internal/atomicfile"
 )
 
-// Save writes the pair to two new files: the certificate with mode 0644, the key
-// with mode 0600. Each file appears complete or not at all. Save never replaces a
-// file. If one of them exists, it returns an error that is fs.ErrExist and leaves
-// no new file.
+// Save writes the pair to two new files: the certificate with mode 0644, the
+// key with mode 0600. Each file is complete or does not exist. Save never
+// replaces a file. If one of the files exists, Save returns fs.ErrExist and
+// leaves no new file.
 func (p KeyPair) Save(certPath, keyPath string) error {
 	for _, path := range []string{keyPath, certPath} {
 		if _, err := os.Lstat(path); err == nil {
-			return &existsError{path}
+			return existsError(path)
 		}
 	}
 	if err := create(keyPath, p.Key, 0o600); err != nil {
 		return err
 	}
 	if err := create(certPath, p.Cert, 0o644); err != nil {
-		return join(err, os.Remove(keyPath)) // create has written it
+		return join(err, os.Remove(keyPath))
 	}
 	return nil
 }
@@ -34,9 +34,9 @@ func (p KeyPair) Save(certPath, keyPath string) error {
 // maxNumber limits the numbers that SaveNumbered tries.
 const maxNumber = 100_000
 
-// SaveNumbered saves the pair as <prefix>-<i>.pem and <prefix>-<i>-key.pem, with
-// the first i from 0 for which neither file exists. It returns the two paths.
-// Several processes may call it at the same time.
+// SaveNumbered saves the pair as <prefix>-<i>.pem and <prefix>-<i>-key.pem, and
+// returns the two paths. i is the lowest number for which neither file exists.
+// Several processes may call SaveNumbered at the same time.
 func (p KeyPair) SaveNumbered(prefix string) (certPath, keyPath string, err error) {
 	for i := range maxNumber {
 		certPath, keyPath = fmt.Sprintf("%s-%d.pem", prefix, i), fmt.Sprintf("%s-%d-key.pem", prefix, i)
@@ -48,16 +48,13 @@ func (p KeyPair) SaveNumbered(prefix string) (certPath, keyPath string, err erro
 	return "", "", fmt.Errorf("%s-0.pem to %s-%d.pem all exist; use another directory", prefix, prefix, maxNumber-1)
 }
 
-type existsError struct{ path string }
-
-func (e *existsError) Error() string {
-	return fmt.Sprintf("%s exists already and is not overwritten; move it away or use another directory", e.path)
+func existsError(path string) error {
+	text := path + " exists already and is not overwritten; move it away or use another directory"
+	return &describedError{text, fs.ErrExist}
 }
 
-func (e *existsError) Is(target error) bool { return target == fs.ErrExist }
-
 // create creates a file atomically. It writes and syncs a temporary file in the
-// same directory and links it to path, which fails if path exists.
+// same directory, and links the file to path. The link fails if path exists.
 func create(path string, b []byte, mode fs.FileMode) (err error) {
 	defer func() {
 		if err != nil && !errors.Is(err, fs.ErrExist) {
@@ -76,8 +73,8 @@ func create(path string, b []byte, mode fs.FileMode) (err error) {
 	}
 	switch err := os.Link(tmp.Name(), path); {
 	case errors.Is(err, fs.ErrExist):
-		return &existsError{path}
-	case err != nil: // the file system has no hard links
+		return existsError(path)
+	case err != nil: // the file system does not support hard links
 		if err := createExclusive(path, b, mode); err != nil {
 			return err
 		}
@@ -85,12 +82,12 @@ func create(path string, b []byte, mode fs.FileMode) (err error) {
 	return atomicfile.SyncDir(filepath.Dir(path))
 }
 
-// createExclusive is create for a file system without links. The file is visible
-// while it is written, and is removed after an error.
+// createExclusive is create for a file system without hard links. The file is
+// visible while createExclusive writes it. After an error, the file is removed.
 func createExclusive(path string, b []byte, mode fs.FileMode) error {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
 	if errors.Is(err, fs.ErrExist) {
-		return &existsError{path}
+		return existsError(path)
 	}
 	if err != nil {
 		return err

@@ -22,12 +22,12 @@ func TestSave(t *testing.T) {
 	checkFile(t, cert, "cert", 0o644)
 	checkFile(t, key, "key", 0o600)
 	if err := (KeyPair{Cert: []byte("x"), Key: []byte("x")}).Save(cert, key); !errors.Is(err, fs.ErrExist) {
-		t.Errorf("second save: %v", err)
+		t.Errorf("second Save() = %v, want ErrExist", err)
 	}
-	// One of the two is enough to refuse, and the other is not left behind.
+	// If one file exists, Save does not create the other file.
 	for _, tt := range [][2]string{{cert, filepath.Join(dir, "k2.pem")}, {filepath.Join(dir, "c2.pem"), key}} {
 		if err := p.Save(tt[0], tt[1]); !errors.Is(err, fs.ErrExist) {
-			t.Errorf("save %v: %v", tt, err)
+			t.Errorf("Save(%v) = %v, want ErrExist", tt, err)
 		}
 	}
 	checkFile(t, cert, "cert", 0o644)
@@ -37,12 +37,12 @@ func TestSave(t *testing.T) {
 		t.Errorf("Save() to a missing directory = %v, want an error other than ErrExist", err)
 	}
 	checkNames(t, dir, "c.pem", "k.pem")
-	// A dangling link is a name in use.
+	// A dangling symbolic link counts as a file.
 	if err := os.Symlink("nowhere", filepath.Join(dir, "k4.pem")); err != nil {
 		t.Fatal(err)
 	}
 	if err := p.Save(filepath.Join(dir, "c4.pem"), filepath.Join(dir, "k4.pem")); !errors.Is(err, fs.ErrExist) {
-		t.Errorf("save over a link: %v", err)
+		t.Errorf("Save() over a symbolic link = %v, want ErrExist", err)
 	}
 }
 
@@ -52,15 +52,16 @@ func TestCreateExclusive(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := createExclusive(path, []byte("b"), 0o600); !errors.Is(err, fs.ErrExist) {
-		t.Errorf("second: %v", err)
+		t.Errorf("second createExclusive() = %v, want ErrExist", err)
 	}
 	checkFile(t, path, "a", 0o600)
 }
 
-// Concurrent calls get consecutive numbers, and each certificate is next to its key.
+// TestSaveNumbered_Concurrent checks that concurrent calls get consecutive
+// numbers, and that a certificate and its key have one number.
 func TestSaveNumbered_Concurrent(t *testing.T) {
 	dir := t.TempDir()
-	// The number of an incomplete pair is in use.
+	// The number of an incomplete pair must be skipped.
 	if err := os.WriteFile(filepath.Join(dir, "p-3.pem"), []byte("other"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -71,7 +72,7 @@ func TestSaveNumbered_Concurrent(t *testing.T) {
 			b := fmt.Append(nil, i)
 			cert, key, err := KeyPair{Cert: b, Key: b}.SaveNumbered(filepath.Join(dir, "p"))
 			if err != nil {
-				t.Error(err)
+				t.Errorf("SaveNumbered() = %v, want nil", err)
 				return
 			}
 			checkFile(t, cert, string(b), 0o644)
@@ -84,7 +85,7 @@ func TestSaveNumbered_Concurrent(t *testing.T) {
 	for i := range n + 1 {
 		cert, err := os.ReadFile(filepath.Join(dir, fmt.Sprintf("p-%d.pem", i)))
 		if err != nil {
-			t.Error(err)
+			t.Errorf("ReadFile() of certificate %d = %v, want nil", i, err)
 		}
 		key, err := os.ReadFile(filepath.Join(dir, fmt.Sprintf("p-%d-key.pem", i)))
 		if err == nil && string(cert) == string(key) {
@@ -92,11 +93,10 @@ func TestSaveNumbered_Concurrent(t *testing.T) {
 		}
 	}
 	if pairs != n {
-		t.Errorf("%d pairs in %d numbers, want %d", pairs, n+1, n)
+		t.Errorf("complete pairs in %d numbers = %d, want %d", n+1, pairs, n)
 	}
-	left, err := filepath.Glob(filepath.Join(dir, ".wanfed-*"))
-	if err != nil || len(left) > 0 {
-		t.Errorf("left behind: %v, %v", left, err)
+	if tmp, err := filepath.Glob(filepath.Join(dir, ".wanfed-*")); err != nil || len(tmp) > 0 {
+		t.Errorf("temporary files = %v, %v, want none", tmp, err)
 	}
 }
 
@@ -104,11 +104,11 @@ func checkFile(t *testing.T, path, want string, mode fs.FileMode) {
 	t.Helper()
 	b, err := os.ReadFile(path)
 	if err != nil || string(b) != want {
-		t.Errorf("%s: %q, %v; want %q", path, b, err, want)
+		t.Errorf("ReadFile(%s) = %q, %v, want %q", path, b, err, want)
 		return
 	}
 	if st, err := os.Stat(path); err != nil || st.Mode().Perm() != mode {
-		t.Errorf("%s: mode %v, %v; want %v", path, st.Mode().Perm(), err, mode)
+		t.Errorf("mode of %s = %v, %v, want %v", path, st.Mode().Perm(), err, mode)
 	}
 }
 

@@ -9,15 +9,16 @@ import (
 	"strings"
 )
 
-// ServerConfig returns a configuration for a listener. It requires TLS 1.3 and a
-// client certificate of the CA that names a peer. The SNI must be empty or a name
-// of this process's certificate, otherwise the handshake fails with a *NameError.
-// alpn lists the accepted protocol ids, best first. Each handshake uses the
-// current certificate and CA, so one configuration can be used indefinitely.
+// ServerConfig returns a configuration for a listener. It requires TLS 1.3 and
+// a client certificate of the CA that identifies a peer. The SNI must be empty
+// or a name of the local certificate. Otherwise the handshake fails with a
+// *NameError. alpn lists the accepted protocol ids in order of preference. Each
+// handshake uses the current certificate and CA, so the configuration is always
+// up to date.
 //
-// A client without ALPN is accepted with an empty NegotiatedProtocol, and the
-// listener decides. Session tickets are disabled: each connection has a full
-// handshake.
+// The handshake of a client without ALPN succeeds with an empty
+// NegotiatedProtocol, so the listener must check the protocol. Session tickets
+// are disabled: each connection has a full handshake.
 func (i *Identity) ServerConfig(alpn ...string) *tls.Config {
 	base := i.current.Load().serverConfig(i.domain, alpn)
 	base.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
@@ -45,33 +46,32 @@ func (m *credentials) serverConfig(domain string, alpn []string) *tls.Config {
 	}
 }
 
-// ClientConfig returns a configuration for one dial, with the current certificate
-// and CA. It requires TLS 1.3 and a peer certificate that verifies, is valid for
-// serverName and names a peer. If serverName is [<node>.]<role>.<dc>.<domain>, it
-// must be that peer. alpn lists the offered protocol ids, best first.
+// ClientConfig returns a configuration for one dial, with the current
+// certificate and CA. It requires TLS 1.3 and a server certificate of the CA
+// that is valid for serverName and identifies a peer. If serverName has the
+// form [<node>.]<role>.<dc>.<domain>, the certificate must identify that peer.
+// alpn lists the offered protocol ids in order of preference.
 func (i *Identity) ClientConfig(serverName string, alpn ...string) *tls.Config {
-	return i.current.Load().clientConfig(serverName, i.domain, alpn)
-}
-
-func (m *credentials) clientConfig(serverName, domain string, alpn []string) *tls.Config {
+	m := i.current.Load()
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13,
 		ServerName: serverName,
 		RootCAs:    m.cas,
-		// With the field Certificates, crypto/tls sends none if the server's list of
-		// CAs lacks ours. The server would then report a missing certificate, not one
-		// of another CA.
+		// With the field Certificates, crypto/tls sends no certificate if the
+		// list of CAs of the server lacks the local CA. The server would then
+		// report a missing certificate instead of a certificate of another CA.
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &m.cert, nil },
 		NextProtos:           alpn,
 		VerifyConnection: func(cs tls.ConnectionState) error {
-			return checkServerName(cs.PeerCertificates[0], serverName, domain)
+			return checkServerName(cs.PeerCertificates[0], serverName, i.domain)
 		},
 	}
 }
 
-// checkServerName returns an error unless leaf, which is valid for serverName,
-// names a peer, and that peer is the one in serverName. A wildcard certificate may
-// be valid for the names of other peers.
+// checkServerName returns an error unless leaf identifies the peer in
+// serverName, or any peer if serverName does not contain a peer. leaf is valid
+// for serverName, but a wildcard certificate is valid for the names of several
+// peers.
 func checkServerName(leaf *x509.Certificate, serverName, domain string) error {
 	p, err := PeerFromCert(leaf, domain)
 	if err != nil {
@@ -84,7 +84,8 @@ func checkServerName(leaf *x509.Certificate, serverName, domain string) error {
 	return nil
 }
 
-// NameError reports an SNI that is not in this process's certificate.
+// NameError is the error of a handshake whose SNI is not in the local
+// certificate.
 type NameError struct {
 	SNI       string
 	CertNames []string

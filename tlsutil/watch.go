@@ -11,24 +11,25 @@ import (
 )
 
 const (
-	// settle is the time for which the files must be unchanged before they are
-	// read, because certificate and key are replaced one after the other.
+	// settle is the time without a change after which the files are read. A
+	// shorter time could be between the replacements of the certificate and the
+	// key.
 	settle = 150 * time.Millisecond
-	// settleMax is the time after the first change at which the files are read
-	// even if they still change.
+	// settleMax is the maximum time between the first change and reading the
+	// files.
 	settleMax = 2 * time.Second
-	// recheck is the interval of checks without a notification. They cover
-	// network file systems, replaced directories, certificates that become
-	// valid, and expiry.
+	// recheck is the interval of checks without a notification. These checks
+	// cover network file systems, replaced directories, certificates that
+	// become valid, and expiry.
 	recheck = time.Minute
 )
 
-// Run reloads the files after each change, until ctx ends. It watches their
-// directories and those that symbolic links lead to. Files may be written in
-// place, renamed into place, or switched by a symbolic link as in Kubernetes.
-// Run logs one line for each reload and for each rejected state of the files.
-// It also warns before the certificate expires. It returns nil, joins what it
-// starts, and may be called once.
+// Run reloads the files after each change, until ctx ends. It watches the
+// directories of the files and of the targets of symbolic links. Files may be
+// written in place, renamed into place, or switched by a symbolic link as in
+// Kubernetes. Run logs one line for each reload and for each rejected change,
+// and warns before the certificate expires. Run returns nil. It may be called
+// only once.
 func (i *Identity) Run(ctx context.Context) error {
 	w := &watcher{i: i, watched: map[string]bool{}}
 	if fs, err := fsnotify.NewWatcher(); err != nil {
@@ -40,32 +41,31 @@ func (i *Identity) Run(ctx context.Context) error {
 	return w.run(ctx)
 }
 
-// watcher is the state of Run, used by its goroutine alone. Without
-// notifications, events and errs are nil.
+// watcher is the state of Run. Only the goroutine of Run uses it.
 type watcher struct {
 	i       *Identity
-	fs      *fsnotify.Watcher
-	events  <-chan fsnotify.Event
+	fs      *fsnotify.Watcher     // nil: no notifications
+	events  <-chan fsnotify.Event // nil: no notifications
 	errs    <-chan error
-	watched map[string]bool // directories
+	watched map[string]bool // watched directories
 
-	rejected string // last logged error
-	warned   time.Duration
+	rejected string        // text of the last logged error; "" after a reload
+	warned   time.Duration // last logged element of expiryWarnings
 }
 
 func (w *watcher) run(ctx context.Context) error {
 	tick := time.NewTicker(recheck)
 	defer tick.Stop()
 	w.watchDirs()
-	timer := time.NewTimer(settle) // for changes between Load and the first watch
+	timer := time.NewTimer(settle) // checks for changes between Load and the first watch
 	defer timer.Stop()
-	first := time.Now() // first event since the last check; zero: none
+	first := time.Now() // time of the first event since the last check; zero: none
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case _, ok := <-w.events:
-			if !ok { // after an internal error of fsnotify
+			if !ok { // internal error of fsnotify
 				w.events = nil
 				continue
 			}
@@ -82,7 +82,7 @@ func (w *watcher) run(ctx context.Context) error {
 			w.i.logger.Warn("file notifications lost; checking the certificate files", "err", err)
 		case <-tick.C:
 			if !first.IsZero() {
-				continue // timer fires when the files are complete
+				continue // the timer will trigger the check
 			}
 		case <-timer.C:
 		}
@@ -112,15 +112,14 @@ func (w *watcher) check(now time.Time) {
 	w.warnExpiry(now)
 }
 
-// expiryWarnings are the times before expiry at which to warn, longest first.
+// expiryWarnings are the times before expiry of the warnings, longest first.
 var expiryWarnings = []time.Duration{30 * day, 14 * day, 7 * day, 3 * day, 2 * day, day, 12 * time.Hour, time.Hour, time.Nanosecond}
 
 const day = 24 * time.Hour
 
-// warnExpiry warns once for each of expiryWarnings that has passed. It concerns
-// the certificate, or a CA certificate that expires before it. A warning is
-// skipped if the validity of the certificate is less than twice the time of the
-// warning.
+// warnExpiry logs each of expiryWarnings once. The warning concerns the
+// certificate, or a CA certificate that expires earlier. A warning is skipped
+// if the validity of the certificate is less than twice the time before expiry.
 func (w *watcher) warnExpiry(now time.Time) {
 	ends := w.i.current.Load().ends
 	step := expiryStep(ends.NotBefore, ends.NotAfter, now)
@@ -148,8 +147,8 @@ func expiryStep(notBefore, notAfter, now time.Time) (step time.Duration) {
 	return step
 }
 
-// watchDirs watches the directories of the files and of their link targets, and
-// removes other watches.
+// watchDirs watches the directories of the files and of the targets of symbolic
+// links, and removes other watches.
 func (w *watcher) watchDirs() {
 	if w.fs == nil {
 		return
@@ -163,13 +162,13 @@ func (w *watcher) watchDirs() {
 	}
 	for dir := range w.watched {
 		if !want[dir] {
-			_ = w.fs.Remove(dir) // fails if the directory is gone
+			_ = w.fs.Remove(dir) // returns an error if the directory was removed
 			delete(w.watched, dir)
 		}
 	}
 	for dir := range want {
-		// Adding a directory again is harmless. It is needed if the directory
-		// was replaced by another of the same name.
+		// Adding a directory again has no effect, unless a new directory has
+		// replaced it.
 		if err := w.fs.Add(dir); err == nil {
 			w.watched[dir] = true
 		} else if !w.watched[dir] {

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// start runs i until the test ends.
+// start calls run in a goroutine, with a context that ends with the test.
 func start(t *testing.T, run func(context.Context) error) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -19,7 +19,7 @@ func start(t *testing.T, run func(context.Context) error) {
 	t.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil {
-			t.Errorf("Run: %v", err)
+			t.Errorf("Run() = %v, want nil", err)
 		}
 	})
 }
@@ -28,7 +28,7 @@ func filesIn(dir string) Files {
 	return Files{CA: filepath.Join(dir, "ca.pem"), Cert: filepath.Join(dir, "cert.pem"), Key: filepath.Join(dir, "key.pem")}
 }
 
-// put writes the files in place.
+// put writes the files, without a rename.
 func put(t *testing.T, f Files, ca []byte, p KeyPair) {
 	t.Helper()
 	for path, b := range map[string][]byte{f.CA: ca, f.Cert: p.Cert, f.Key: p.Key} {
@@ -38,13 +38,14 @@ func put(t *testing.T, f Files, ca []byte, p KeyPair) {
 	}
 }
 
-// blockReload runs change while i cannot reload, however long change takes.
+// blockReload runs change, and delays a reload of i until change returns.
 func blockReload(i *Identity, change func()) {
 	i.reload.Lock()
 	defer i.reload.Unlock()
 	change()
 }
 
+// loadLogged loads f with a logger that collects lines.
 func loadLogged(t *testing.T, f Files) (*Identity, *lines) {
 	t.Helper()
 	l := newLines()
@@ -71,7 +72,7 @@ func TestRun_Reloads(t *testing.T) {
 	put(t, f, ca.Cert, issueFrom(t, ca, srv1))
 	i, log := loadLogged(t, f)
 
-	// What changes before Run begins is not missed.
+	// Files change between Load and Run.
 	p := issueFrom(t, ca, srv1)
 	put(t, f, ca.Cert, p)
 	start(t, i.Run)
@@ -81,7 +82,7 @@ func TestRun_Reloads(t *testing.T) {
 	blockReload(i, func() { put(t, f, ca.Cert, p) })
 	log.take(t, serialOf(t, p))
 
-	// Renamed into place, one after the other.
+	// Files are renamed into place, one after the other.
 	p = issueFrom(t, ca, srv1)
 	blockReload(i, func() {
 		for path, b := range map[string][]byte{f.Cert: p.Cert, f.Key: p.Key} {
@@ -95,19 +96,19 @@ func TestRun_Reloads(t *testing.T) {
 	})
 	log.take(t, serialOf(t, p))
 
-	// Another peer's is refused, with one line, until the right one comes.
+	// A certificate of another peer is rejected with one line.
 	other := issueFrom(t, ca, CertRequest{Role: RoleServer, DC: "dc1", Node: "srv2"})
 	blockReload(i, func() { put(t, f, ca.Cert, other) })
 	log.take(t, "is now that of server/dc1/srv2, not of server/dc1/srv1")
-	if i.Peer().Node != "srv1" {
-		t.Errorf("peer is %v", i.Peer())
+	if got := i.Peer(); got.Node != "srv1" {
+		t.Errorf("Peer() = %v, want node srv1", got)
 	}
-	blockReload(i, func() { put(t, f, ca.Cert, p) }) // the current certificate: no log line
+	blockReload(i, func() { put(t, f, ca.Cert, p) }) // no log line for the current certificate
 	p = issueFrom(t, ca, srv1)
 	blockReload(i, func() { put(t, f, ca.Cert, p) })
 	log.take(t, serialOf(t, p))
 
-	// A key that others can read is logged again.
+	// A key file that others can read causes a warning.
 	p = issueFrom(t, ca, srv1)
 	blockReload(i, func() {
 		put(t, f, ca.Cert, p)
@@ -120,8 +121,9 @@ func TestRun_Reloads(t *testing.T) {
 	log.none(t)
 }
 
-// As in Kubernetes, the files are links into ..data, a link to a directory that a
-// rename replaces.
+// TestRun_KubernetesLinks replaces files as Kubernetes does. The files are
+// symbolic links into ..data, a symbolic link to a directory. A rename replaces
+// ..data.
 func TestRun_KubernetesLinks(t *testing.T) {
 	ca := newCA(t, CARequest{})
 	dir := t.TempDir()
@@ -150,15 +152,15 @@ func TestRun_KubernetesLinks(t *testing.T) {
 	log.none(t)
 }
 
-// The files are links to another directory, where they are written in place, and
-// later to a third one.
+// TestRun_LinksToOtherDirectories tests files that are symbolic links to files
+// in another directory, and later to files in a third directory.
 func TestRun_LinksToOtherDirectories(t *testing.T) {
 	ca := newCA(t, CARequest{})
 	dir, a, b := t.TempDir(), t.TempDir(), t.TempDir()
 	put(t, filesIn(a), ca.Cert, issueFrom(t, ca, srv1))
 	pb := issueFrom(t, ca, srv1)
 	put(t, filesIn(b), ca.Cert, pb)
-	lead := func(to string) {
+	linkTo := func(to string) {
 		for _, name := range []string{"ca.pem", "cert.pem", "key.pem"} {
 			link(t, filepath.Join(to, name), filepath.Join(dir, "tmp"))
 			if err := os.Rename(filepath.Join(dir, "tmp"), filepath.Join(dir, name)); err != nil {
@@ -166,10 +168,10 @@ func TestRun_LinksToOtherDirectories(t *testing.T) {
 			}
 		}
 	}
-	lead(a)
+	linkTo(a)
 	i, log := loadLogged(t, filesIn(dir))
 	start(t, i.Run)
-	blockReload(i, func() { lead(b) })
+	blockReload(i, func() { linkTo(b) })
 	log.take(t, serialOf(t, pb))
 	p := issueFrom(t, ca, srv1)
 	blockReload(i, func() { put(t, filesIn(b), ca.Cert, p) })
@@ -187,7 +189,7 @@ func link(t *testing.T, to, path string) {
 func TestExpiryStep(t *testing.T) {
 	start := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
 	for _, tt := range []struct {
-		lives, left, want time.Duration
+		validity, left, want time.Duration
 	}{
 		{365 * day, 365 * day, 0},
 		{365 * day, 30*day + 1, 0},
@@ -197,14 +199,14 @@ func TestExpiryStep(t *testing.T) {
 		{365 * day, 1, 1},
 		{365 * day, 0, 1},
 		{365 * day, -day, 1},
-		{59 * day, 20 * day, 0}, // made for too short a time to warn 30 days before
+		{59 * day, 20 * day, 0}, // the validity is too short for a warning at 30 days
 		{59 * day, 14 * day, 14 * day},
 		{time.Hour, time.Minute, 0},
 		{time.Hour, -time.Minute, 1},
 	} {
-		end := start.Add(tt.lives)
+		end := start.Add(tt.validity)
 		if got := expiryStep(start, end, end.Add(-tt.left)); got != tt.want {
-			t.Errorf("a life of %v with %v left: %v, want %v", tt.lives, tt.left, got, tt.want)
+			t.Errorf("expiryStep() with validity %v and %v left = %v, want %v", tt.validity, tt.left, got, tt.want)
 		}
 	}
 }

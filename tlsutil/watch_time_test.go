@@ -11,7 +11,9 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// Certificate and key are written one after the other: nothing is read until they are left alone, but for settleMax.
+// TestRun_WaitsForCompleteFiles writes the certificate and the key one after
+// the other. Run must not read the files before they are unchanged for settle.
+// If the files keep changing, Run must read them after settleMax.
 func TestRun_WaitsForCompleteFiles(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ca := newCA(t, CARequest{})
@@ -48,7 +50,7 @@ func TestRun_WaitsForCompleteFiles(t *testing.T) {
 		for range settleMax / (settle / 2) {
 			wait(settle / 2)
 			log.none(t)
-			events <- fsnotify.Event{} // of another file, all the time
+			events <- fsnotify.Event{} // event of another file
 		}
 		wait(settle / 2)
 		log.take(t, "the old certificate stays in use")
@@ -56,8 +58,8 @@ func TestRun_WaitsForCompleteFiles(t *testing.T) {
 	})
 }
 
-// Without notifications the files are looked at periodically; and a certificate whose time has not come yet is taken when
-// it has.
+// TestRun_ChecksPeriodically checks that Run reads the files periodically
+// without notifications, and reloads a certificate when it becomes valid.
 func TestRun_ChecksPeriodically(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ca := newCA(t, CARequest{})
@@ -71,7 +73,7 @@ func TestRun_ChecksPeriodically(t *testing.T) {
 		later.Now = time.Now().Add(3*time.Minute + backdate)
 		p := issueFrom(t, ca, later)
 		put(t, f, ca.Cert, p)
-		time.Sleep(recheck) // of the bubble, not of the world
+		time.Sleep(recheck)
 		synctest.Wait()
 		log.take(t, "is not valid before")
 		time.Sleep(recheck)
@@ -102,7 +104,8 @@ func TestRun_WarnsOfExpiry(t *testing.T) {
 		log.take(t, "certificate expires soon")
 		wait(day)
 		log.none(t)
-		// A new one ends the warnings, until its CA comes to its end, at 20 days: too few for a week's warning.
+		// A new certificate ends the warnings. It is valid for 10 days, until
+		// its CA expires. This is too short for a warning at 7 days.
 		p := issueFrom(t, ca, srv1)
 		put(t, f, ca.Cert, p)
 		wait(2 * time.Minute)

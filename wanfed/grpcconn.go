@@ -35,11 +35,7 @@ func (c *GRPCConn) IsClosed() bool { return c.st.Session().IsClosed() }
 
 // MarkDead reports that the peer does not respond. The argument err is the
 // cause. The next stream uses another path. Calls in flight continue.
-func (c *GRPCConn) MarkDead(err error) {
-	if c.session.t.removeSession(c.session) {
-		c.session.reportFailure(err)
-	}
-}
+func (c *GRPCConn) MarkDead(err error) { c.session.markDead(err) }
 
 // OpenStandby starts to open a standby session over another path, and does not
 // block. A caller uses OpenStandby while it probes a connection with a late
@@ -77,7 +73,7 @@ func (t *Tunnel) DialGRPC(ctx context.Context, dc string) (*GRPCConn, error) {
 // after Close and after the end of Run. A second listener replaces the first.
 func (t *Tunnel) GRPCListener() net.Listener {
 	l := newConnListener(nameAddr(ProtoStream))
-	context.AfterFunc(t.group.done, func() { l.Close() })
+	context.AfterFunc(t.group.ctx, func() { l.Close() })
 	t.grpcLn.Store(l)
 	return l
 }
@@ -85,7 +81,7 @@ func (t *Tunnel) GRPCListener() net.Listener {
 // deliverGRPC passes c, a stream of tlsConn, to the listener.
 func (t *Tunnel) deliverGRPC(ctx context.Context, c *streamConn, tlsConn *tls.Conn) {
 	l := t.grpcLn.Load()
-	if l == nil || isClosed(l.donec) {
+	if l == nil || isClosed(l.doneC) {
 		t.refuseStream(c, streamNoPool)
 		return
 	}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -18,7 +19,8 @@ import (
 	"github.com/wanfed/wanfed/internal/testutil"
 )
 
-// serveEchoCalls accepts gRPC connections at n and echoes their bytes.
+// serveEchoCalls accepts gRPC connections at n and sends their bytes back. It
+// also sends each connection to accepted.
 func serveEchoCalls(t *testing.T, n *node) (accepted chan *GRPCConn) {
 	t.Helper()
 	ln := n.tun.GRPCListener()
@@ -30,7 +32,7 @@ func serveEchoCalls(t *testing.T, n *node) (accepted chan *GRPCConn) {
 				return nil
 			}
 			accepted <- c.(*GRPCConn)
-			go func() { // ends with c, at the latest when the tunnel ends
+			go func() { // ends with c, or when the tunnel ends
 				defer c.Close()
 				_, _ = io.Copy(c, c)
 			}()
@@ -40,99 +42,112 @@ func serveEchoCalls(t *testing.T, n *node) (accepted chan *GRPCConn) {
 	return accepted
 }
 
+// checkCall sends bytes to serveEchoCalls and receives the same bytes.
 func checkCall(t *testing.T, c net.Conn) {
 	t.Helper()
 	c.SetDeadline(time.Now().Add(10 * time.Second))
-	b := []byte("hello")
-	if _, err := c.Write(b); err != nil {
-		t.Fatal(err)
+	if _, err := c.Write([]byte("hello")); err != nil {
+		t.Fatalf("Write() = %v, want nil", err)
 	}
-	if _, err := io.ReadFull(c, b); err != nil || string(b) != "hello" {
-		t.Fatalf("%q, %v", b, err)
+	got := make([]byte, 5)
+	if _, err := io.ReadFull(c, got); err != nil || string(got) != "hello" {
+		t.Fatalf("ReadFull() = %q, %v, want %q, nil", got, err, "hello")
 	}
 }
 
-// gRPC and memberlist streams share the one session to a datacenter. Its
-// certificates name the peers.
+// dialGRPC opens a gRPC connection from n to dc2 and closes it at the end of
+// the test.
+func dialGRPC(t *testing.T, n *node) *GRPCConn {
+	t.Helper()
+	c, err := n.tun.DialGRPC(t.Context(), "dc2")
+	if err != nil {
+		t.Fatalf("DialGRPC(dc2) = %v, want nil", err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// TestDialGRPC_SharesTheSession proves that gRPC and memberlist streams use the
+// same session to a datacenter, and that its certificates name the peers.
 func TestDialGRPC_SharesTheSession(t *testing.T) {
 	w := newWorld(t, 1, []string{"dc1", "dc2"})
 	n1, n2 := w.nodes["srv1.dc1"], w.nodes["srv1.dc2"]
 	accepted := serveEchoCalls(t, n2)
 	t1, t2 := n1.tun.Transport(PoolWAN), n2.tun.Transport(PoolWAN)
-	for range 2 { // the second over the open session
-		c, err := n1.tun.DialGRPC(t.Context(), "dc2")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
-		checkCall(t, c)
+	for range 2 { // the second connection uses the open session
+		dialed := dialGRPC(t, n1)
+		checkCall(t, dialed)
 		far := <-accepted
-		if got := far.ConnectionState().PeerCertificates[0].DNSNames[0]; !strings.HasPrefix(got, "srv1.server.dc1") &&
-			!strings.HasPrefix(got, "server.dc1") {
-			t.Errorf("dc2 sees %q", got)
+		for c, name := range map[*GRPCConn]string{far: "srv1.server.dc1.wanfed", dialed: "srv1.server.dc2.wanfed"} {
+			if err := c.ConnectionState().PeerCertificates[0].VerifyHostname(name); err != nil {
+				t.Errorf("VerifyHostname(%s) of the peer certificate = %v, want nil", name, err)
+			}
+			if c.IsClosed() {
+				t.Errorf("IsClosed() of the connection to %s = true, want false", name)
+			}
 		}
-		if got := c.ConnectionState().PeerCertificates[0].VerifyHostname("srv1.server.dc2.wanfed"); got != nil {
-			t.Errorf("certificate that dc1 verifies: %v, want srv1.server.dc2", got)
-		}
-		if far.RemoteAddr().String() != "srv1.dc1" || c.IsClosed() {
-			t.Errorf("remote %v, dead %v", far.RemoteAddr(), c.IsClosed())
+		if got := far.RemoteAddr().String(); got != "srv1.dc1" {
+			t.Errorf("RemoteAddr() of the accepted connection = %s, want srv1.dc1", got)
 		}
 	}
-	s, err := t1.DialAddressTimeout(to("srv1.dc2"), 10*time.Second)
+	stream, err := t1.DialAddressTimeout(to("srv1.dc2"), 10*time.Second)
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("DialAddressTimeout(srv1.dc2) = %v, want nil", err)
 	}
-	defer s.Close()
+	defer stream.Close()
 	(<-t2.StreamCh()).Close()
 	if got := n2.mux.Stats().Accepted; got != 1 {
-		t.Errorf("%d connections, want 1", got)
+		t.Errorf("connections that dc2 accepted = %d, want 1", got)
 	}
-	if s := n1.tun.Stats().Sessions; len(s) != 1 {
-		t.Errorf("Sessions = %+v, want 1", s)
+	if got := n1.tun.Stats().Sessions; len(got) != 1 {
+		t.Errorf("Stats().Sessions = %+v, want 1 session", got)
 	}
 }
 
+// TestDialGRPC_Refused dials servers without a gRPC listener, the local
+// datacenter, and servers that speak Consul's protocols.
 func TestDialGRPC_Refused(t *testing.T) {
 	w := newWorld(t, 1, []string{"dc1", "dc2"})
 	n1, n2 := w.nodes["srv1.dc1"], w.nodes["srv1.dc2"]
-	var refused *refusedError
-	read := func() error {
+	dialAndRead := func() error {
 		c, err := n1.tun.DialGRPC(t.Context(), "dc2")
 		if err != nil {
 			return err
 		}
 		defer c.Close()
 		c.SetDeadline(time.Now().Add(10 * time.Second))
-		_, err = c.Read(make([]byte, 1)) // returns the status of the first stream of a new session
+		_, err = c.Read(make([]byte, 1)) // the first stream of a new session receives its status here
 		return err
 	}
-	for range 2 {
-		if err := read(); !errors.As(err, &refused) || refused.status != streamNoPool {
-			t.Errorf("without a listener: Read() = %v, want status %d", err, streamNoPool)
+	checkRefused := func(when string) {
+		t.Helper()
+		err := dialAndRead()
+		if refused, ok := errors.AsType[*refusedError](err); !ok || refused.status != streamNoPool {
+			t.Errorf("DialGRPC(dc2) and Read() %s = %v, want status %d", when, err, streamNoPool)
 		}
 	}
+	checkRefused("without a listener")
+	checkRefused("without a listener, over the open session")
 	ln := n2.tun.GRPCListener()
 	ln.Close()
-	if err := read(); !errors.As(err, &refused) || refused.status != streamNoPool {
-		t.Errorf("after Close of the listener: Read() = %v, want streamNoPool", err)
-	}
+	checkRefused("after Close of the listener")
 	if _, err := ln.Accept(); !errors.Is(err, net.ErrClosed) {
-		t.Errorf("Accept() after Close = %v, want net.ErrClosed", err)
+		t.Errorf("Accept() after Close = %v, want %v", err, net.ErrClosed)
 	}
 	if _, err := n1.tun.DialGRPC(t.Context(), "dc1"); err == nil {
-		t.Error("DialGRPC() to the local datacenter succeeds, want an error")
+		t.Error("DialGRPC(dc1) in dc1 = nil, want an error")
 	}
 	consul := newNode(t, w.a, "srv1", "dc3").asConsul()
 	n1.book.Store(&AddressBook{Paths: map[string][]Path{"dc3": {{Addr: consul.addr}}}})
-	for range 2 { // not known yet, and known
+	for range 2 { // the first dial detects Consul's protocols
 		if _, err := n1.tun.DialGRPC(t.Context(), "dc3"); err == nil || !strings.Contains(err.Error(), "Consul") {
-			t.Errorf("DialGRPC() to Consul servers = %v, want an error that names Consul", err)
+			t.Errorf("DialGRPC(dc3) with Consul servers = %v, want an error that names Consul", err)
 		}
 	}
 }
 
-// A session that was marked dead takes no new calls, and its path is dialed
-// last.
+// TestGRPCConn_MarkDeadUsesAnotherPath proves that new calls avoid the path of a
+// session after MarkDead. Calls in flight continue.
 func TestGRPCConn_MarkDeadUsesAnotherPath(t *testing.T) {
 	w := newWorld(t, 1, []string{"dc1", "dc2"})
 	n1, n2 := w.nodes["srv1.dc1"], w.nodes["srv1.dc2"]
@@ -140,28 +155,20 @@ func TestGRPCConn_MarkDeadUsesAnotherPath(t *testing.T) {
 	first := w.gws["dc2"]
 	second := newFakeGateway(t, listen(t), "dc2", map[string]string{"srv1": n2.addr})
 	n1.book.Store(bookOf(first.addr, second.addr))
-	c, err := n1.tun.DialGRPC(t.Context(), "dc2")
-	if err != nil {
-		t.Fatal(err)
+	inFlight := dialGRPC(t, n1)
+	if got := inFlight.ProbeTimeout(); got < MinProbeTimeout || got > MaxProbeTimeout {
+		t.Errorf("ProbeTimeout() = %v, want %v to %v", got, MinProbeTimeout, MaxProbeTimeout)
 	}
-	defer c.Close()
-	if p := c.ProbeTimeout(); p < MinProbeTimeout || p > MaxProbeTimeout {
-		t.Errorf("ProbeTimeout() = %v, want between the bounds", p)
-	}
-	c.MarkDead(errors.New("no answer"))
-	<-c.Migrated()
-	next, err := n1.tun.DialGRPC(t.Context(), "dc2")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer next.Close()
-	checkCall(t, next)
-	checkCall(t, c) // a call in flight on a session that was marked dead by mistake continues
-	if s := n1.tun.Stats().Sessions; len(s) != 1 || s[0].Path.Addr != second.addr {
-		t.Errorf("Sessions = %+v, want one over the second gateway", s)
+	inFlight.MarkDead(errors.New("no response"))
+	<-inFlight.Migrated()
+	checkCall(t, dialGRPC(t, n1))
+	checkCall(t, inFlight)
+	if got := n1.tun.Stats().Sessions; len(got) != 1 || got[0].Path.Addr != second.addr {
+		t.Errorf("Stats().Sessions = %+v, want 1 session over %s", got, second.addr)
 	}
 }
 
+// TestGRPCConn_NetConn runs the conformance tests of net.Conn.
 func TestGRPCConn_NetConn(t *testing.T) {
 	w := newWorld(t, 1, []string{"dc1", "dc2"})
 	n1, ln := w.nodes["srv1.dc1"], w.nodes["srv1.dc2"].tun.GRPCListener()
@@ -175,23 +182,23 @@ func TestGRPCConn_NetConn(t *testing.T) {
 		if _, err := c.Write([]byte{number}); err != nil {
 			return nil, nil, nil, err
 		}
-		for { // skip unused streams of a session that was replaced because it seemed dead
+		for { // a replaced session may have left streams without a number, which are skipped
 			far, err := ln.Accept()
 			if err != nil {
 				return nil, nil, nil, err
 			}
-			var got [1]byte
-			if _, err := io.ReadFull(far, got[:]); err == nil && got[0] == number {
+			var first [1]byte
+			if _, err := io.ReadFull(far, first[:]); err == nil && first[0] == number {
 				return c, far, func() { c.Close() }, nil
 			}
-			t.Log("skipped an unused stream")
 			far.Close()
 		}
 	})
 }
 
-// The dial of a session continues while callers wait for it. A caller that
-// stops because the paths changed restarts it for the others.
+// TestSession_DialRestarts starts three callers that wait for one dial. The dial
+// continues after the timeout of the first caller. It starts again when the
+// second caller reports changed paths. It ends with the third caller.
 func TestSession_DialRestarts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAuthority(t)
@@ -204,86 +211,83 @@ func TestSession_DialRestarts(t *testing.T) {
 				<-ctx.Done()
 				return nil, ctx.Err()
 			}
-		}).start(newMemNet().listen("10.0.1.1:8300"), func(tm *limits) { tm.dialTimeout = time.Hour })
+		}).start(newMemNet().listen("10.0.1.1:8300"), func(l *limits) { l.dialTimeout = time.Hour })
 		n1.book.Store(bookOf("10.0.2.1:8300"))
-		changed := errors.New("paths changed")
-		for limit, why := range map[time.Duration]error{time.Second: context.DeadlineExceeded, 2 * time.Second: changed,
-			4 * time.Second: nil} {
+		for wait, cause := range map[time.Duration]error{
+			time.Second: context.DeadlineExceeded, 2 * time.Second: errors.New("paths changed"), 4 * time.Second: nil,
+		} {
 			go func() {
 				ctx, cancel := context.WithCancelCause(t.Context())
 				defer cancel(nil)
-				time.AfterFunc(limit, func() { cancel(why) })
+				time.AfterFunc(wait, func() { cancel(cause) })
 				if _, err := n1.tun.DialGRPC(ctx, "dc2"); err == nil {
-					t.Error("DialGRPC() succeeds over a dial that hangs")
+					t.Error("DialGRPC() over a blocked dial = nil, want an error")
 				}
 			}()
 		}
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
-		if len(dials) != 2 || dials[0] != 0 || dials[1] != 2*time.Second {
-			t.Errorf("dialed at %v, want at 0 s and at 2 s, when the paths changed", dials)
+		if want := []time.Duration{0, 2 * time.Second}; !slices.Equal(dials, want) {
+			t.Errorf("dials after %v, want %v", dials, want)
 		}
-		if s := n1.tun.Stats().Sessions; len(s) != 0 {
-			t.Errorf("a dial without callers continues: sessions %+v, want none", s)
+		if got := n1.tun.Stats().Sessions; len(got) != 0 {
+			t.Errorf("Stats().Sessions without callers = %+v, want none", got)
 		}
 	})
 }
 
-// A session closes after sessionIdleTimeout and two ticks without streams: not
-// while a stream is open, and not at the first tick after, when the end of the
-// last stream may be unread. The clock is real: yamux shares timers between
-// sessions, which synctest forbids.
+// TestSession_IdleTimeout proves that a session closes after sessionIdleTimeout
+// without streams, but not at the first tick after the last stream. At that
+// tick the end of the last stream may be unread. The test uses the real clock,
+// because yamux shares timers between sessions, which synctest forbids.
 func TestSession_IdleTimeout(t *testing.T) {
 	testutil.Cluster(t)
-	const look = 50 * time.Millisecond
-	w := newWorld(t, 1, []string{"dc1", "dc2"}, func(tm *limits) { tm.sessionIdleTimeout = 4 * look })
+	const tick = 50 * time.Millisecond // a fourth of sessionIdleTimeout
+	w := newWorld(t, 1, []string{"dc1", "dc2"}, func(l *limits) { l.sessionIdleTimeout = 4 * tick })
 	n1 := w.nodes["srv1.dc1"]
 	serveEchoCalls(t, w.nodes["srv1.dc2"])
-	open := func() bool { return len(n1.tun.Stats().Sessions) > 0 }
-	c, err := n1.tun.DialGRPC(t.Context(), "dc2")
-	if err != nil {
-		t.Fatal(err)
-	}
+	isOpen := func() bool { return len(n1.tun.Stats().Sessions) > 0 }
+	c := dialGRPC(t, n1)
 	checkCall(t, c)
-	time.Sleep(10 * look)
-	if !open() {
-		t.Fatal("the session closed while a stream was open")
+	time.Sleep(10 * tick)
+	if !isOpen() {
+		t.Fatal("the session with an open stream is closed, want open")
 	}
 	began := time.Now()
 	c.Close()
-	testutil.Eventually(t, 10*time.Second, func() bool { return !open() }, "the session without streams to be closed")
-	if took := time.Since(began); took < look {
-		t.Errorf("the session closed after %v, want at least two ticks without streams", took)
+	testutil.Eventually(t, 10*time.Second, func() bool { return !isOpen() }, "the session without streams to be closed")
+	if took := time.Since(began); took < tick {
+		t.Errorf("the session closed after %v, want at least %v", took, tick)
 	}
 }
 
-// After a late tick the next one comes a whole period later. Otherwise a
-// machine that was suspended would see two ticks at once, and close a session
-// while the end of its last stream is unread.
+// TestSession_LateTickIsNotFollowedByAnother delays the first tick, as on a
+// machine that was suspended. Two ticks at once would close a session while the
+// end of its last stream is unread.
 func TestSession_LateTickIsNotFollowedByAnother(t *testing.T) {
 	testutil.Cluster(t)
-	const look = 200 * time.Millisecond
-	n := newWorld(t, 1, []string{"dc1"}, func(tm *limits) { tm.sessionIdleTimeout = 4 * look }).nodes["srv1.dc1"]
+	const tick = 200 * time.Millisecond // a fourth of sessionIdleTimeout
+	n := newWorld(t, 1, []string{"dc1"}, func(l *limits) { l.sessionIdleTimeout = 4 * tick }).nodes["srv1.dc1"]
 	near, far := net.Pipe()
 	peer, err := yamux.Server(far, n.tun.limits.yamuxConfig(orDiscard(nil)))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer peer.Close()
-	s := newSession(n.tun, target{dc: "dc2"}, "") // never used
+	s := newSession(n.tun, target{dc: "dc2"}, "") // without streams
 	if s.mux, err = yamux.Client(near, n.tun.limits.yamuxConfig(orDiscard(nil))); err != nil {
 		t.Fatal(err)
 	}
 	defer s.mux.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	var awake time.Time
+	var resumed time.Time
 	s.watch(ctx, nil, func() bool {
-		<-time.After(look * 19 / 10) // the first tick is late, and the second would be due
-		awake = time.Now()
+		<-time.After(tick * 19 / 10) // the first tick is late, and the second tick is almost due
+		resumed = time.Now()
 		return false
 	})
-	if took := time.Since(awake); took < look || ctx.Err() != nil {
-		t.Errorf("the session closed %v after the late tick, %v; want at least one period", took, ctx.Err())
+	if took := time.Since(resumed); took < tick || ctx.Err() != nil {
+		t.Errorf("watch() returned %v after the late tick with ctx.Err() = %v, want at least %v and nil", took, ctx.Err(), tick)
 	}
 }

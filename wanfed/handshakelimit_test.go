@@ -57,10 +57,10 @@ func TestMux_ShedsSilentHandshakes(t *testing.T) {
 				t.Errorf("Stats().Handshaking = %d, want at most %d", got, limit)
 			}
 			shed := uint64(len(idle) + 1 - b.m.cfg.maxHandshakes)
-			testutil.Eventually(t, 5*time.Second, func() bool { return b.m.Stats().Refused[string(crowded)] == shed },
+			testutil.Eventually(t, 5*time.Second, func() bool { return b.m.Stats().Refused[refusedShed.id] == shed },
 				"the silent connections to be shed")
-			if log := b.log.String(); strings.Count(log, refusalText[crowded]) != 1 {
-				t.Errorf("log = %q, want one line %q", log, refusalText[crowded])
+			if log := b.log.String(); strings.Count(log, refusedShed.text) != 1 {
+				t.Errorf("log = %q, want one line %q", log, refusedShed.text)
 			}
 			if !isClosedByPeer(idle[0]) {
 				t.Error("the oldest silent connection is open, want closed")
@@ -101,7 +101,7 @@ func TestMux_ManyHandshakesAtOnce(t *testing.T) {
 	}
 	for i := range clients {
 		select {
-		case <-b.got:
+		case <-b.peers:
 		case <-time.After(time.Minute):
 			t.Fatalf("accepted clients = %d, want %d; Stats().Refused = %v", i, clients, b.m.Stats().Refused)
 		}

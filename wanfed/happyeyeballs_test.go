@@ -10,6 +10,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/wanfed/wanfed/internal/backoff"
 )
 
 func TestHappyEyeballs(t *testing.T) {
@@ -42,7 +44,7 @@ func TestHappyEyeballs(t *testing.T) {
 					func(ctx context.Context, i int) (int, error) {
 						running.Add(1)
 						defer running.Add(-1)
-						if !sleep(ctx, tt.attempts[i].duration) {
+						if backoff.Sleep(ctx, tt.attempts[i].duration, nil); ctx.Err() != nil {
 							return 0, context.Cause(ctx)
 						}
 						if !tt.attempts[i].succeeds {

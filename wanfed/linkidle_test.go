@@ -17,7 +17,8 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// serveEchoes runs a server on ln that echoes until silent is set.
+// serveEchoes runs a server on ln that reads frames. It sends echoes back while
+// silent is false.
 func serveEchoes(t *testing.T, a *authority, ln net.Listener, silent *atomic.Bool) {
 	t.Helper()
 	m, err := NewMux(MuxConfig{Identity: a.server("srv1", "dc2")})
@@ -47,7 +48,8 @@ func serveEchoes(t *testing.T, a *authority, ln net.Listener, silent *atomic.Boo
 	background(t, func(ctx context.Context) error { return m.Run(ctx, ln) })
 }
 
-// An idle link sends few echo requests, but sends one with its next packet.
+// TestLink_IdleEchoTimeout proves that the first packet of an idle link carries
+// an echo request, and that the link detects a missing echo.
 func TestLink_IdleEchoTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nw := newMemNet()
@@ -56,27 +58,27 @@ func TestLink_IdleEchoTimeout(t *testing.T) {
 		var silent atomic.Bool
 		serveEchoes(t, a, nw.listen("10.0.2.1:8300"), &silent)
 		n1.book.Store(bookOf("10.0.2.1:8300"))
-		t1, tm := n1.tun.Transport(PoolWAN), n1.tun.limits
+		t1, lim := n1.tun.Transport(PoolWAN), n1.tun.limits
 		send(t, t1, "srv1.dc2", "x")
-		time.Sleep(tm.idleAfter + 3*tm.idleEchoInterval + tm.idleEchoInterval/2)
-		if l := n1.tun.Stats().Links[0]; l.ConnectedSince.IsZero() || len(nw.dialed()) != 1 {
-			t.Fatalf("idle link: %+v, %d dials; want connected, 1 dial", l, len(nw.dialed()))
+		time.Sleep(lim.idleAfter + 3*lim.idleEchoInterval + lim.idleEchoInterval/2)
+		if got, dials := firstLink(t, n1), len(nw.dialed()); got.ConnectedSince.IsZero() || dials != 1 {
+			t.Fatalf("idle link = %+v after %d dials, want connected after 1 dial", got, dials)
 		}
 		silent.Store(true)
 		send(t, t1, "srv1.dc2", "y")
-		time.Sleep(4 * MinProbeTimeout) // the replacement is silent too
-		if l := n1.tun.Stats().Links[0]; l.LastError != "" || len(nw.dialed()) != 2 {
-			t.Errorf("link before: %+v, %d dials", l, len(nw.dialed()))
+		time.Sleep(4 * MinProbeTimeout) // the replacement of the connection is silent too
+		if got, dials := firstLink(t, n1), len(nw.dialed()); got.LastError != "" || dials != 2 {
+			t.Errorf("link before echoTimeout = %+v after %d dials, want no error after 2 dials", got, dials)
 		}
-		time.Sleep(tm.echoTimeout)
-		if l := n1.tun.Stats().Links[0]; !strings.Contains(l.LastError, "stopped answering") {
-			t.Errorf("link after echoTimeout = %+v, want the error \"stopped answering\"", l)
+		time.Sleep(lim.echoTimeout)
+		if got := firstLink(t, n1); !strings.Contains(got.LastError, "stopped answering") {
+			t.Errorf("link after echoTimeout = %+v, want the error %q", got, "stopped answering")
 		}
 	})
 }
 
-// A path that dies while no packet is sent is detected by the next echo request
-// of the idle link.
+// TestLink_IdleOnDeadPath proves that an idle link detects a dead path without
+// a packet, by its next echo request.
 func TestLink_IdleOnDeadPath(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nw := newMemNet()
@@ -85,123 +87,126 @@ func TestLink_IdleOnDeadPath(t *testing.T) {
 		var silent atomic.Bool
 		serveEchoes(t, a, nw.listen("10.0.2.1:8300"), &silent)
 		n1.book.Store(bookOf("10.0.2.1:8300"))
-		t1, tm := n1.tun.Transport(PoolWAN), n1.tun.limits
+		t1, lim := n1.tun.Transport(PoolWAN), n1.tun.limits
 		send(t, t1, "srv1.dc2", "x")
-		time.Sleep(2 * tm.idleAfter)
+		time.Sleep(2 * lim.idleAfter)
 		silent.Store(true)
-		time.Sleep(tm.idleEchoInterval + tm.echoTimeout)
-		if l := n1.tun.Stats().Links[0]; !strings.Contains(l.LastError, "stopped answering") {
-			t.Errorf("link = %+v, want the error \"stopped answering\"", l)
+		time.Sleep(lim.idleEchoInterval + lim.echoTimeout)
+		if got := firstLink(t, n1); !strings.Contains(got.LastError, "stopped answering") {
+			t.Errorf("link = %+v, want the error %q", got, "stopped answering")
 		}
 	})
 }
 
+// connectedLinks returns the status of the connected links of n, sorted by
+// datacenter.
+func connectedLinks(n *node) (links []LinkStatus) {
+	for _, l := range n.tun.Stats().Links {
+		if !l.ConnectedSince.IsZero() {
+			links = append(links, l)
+		}
+	}
+	return links
+}
+
+// TestLink_MaxIdleLinks sets maxIdleLinks to 2 and checks which of five links
+// stay open.
 func TestLink_MaxIdleLinks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nw := newMemNet()
 		a := newAuthority(t)
 		use := func(c *DialerConfig) { c.DialTCP = nw.dial }
-		n1 := newNode(t, a, "srv1", "dc1", use).start(nw.listen("10.0.1.1:8300"), func(tm *limits) { tm.maxIdleLinks = 2 })
-		t1, r := n1.tun.Transport(PoolWAN), &AddressBook{Paths: map[string][]Path{}}
-		dcs := []string{"dc2", "dc3", "dc4", "dc5"}
-		for i, dc := range append(dcs, "dc6") {
+		n1 := newNode(t, a, "srv1", "dc1", use).start(nw.listen("10.0.1.1:8300"), func(l *limits) { l.maxIdleLinks = 2 })
+		all, book := []string{"dc2", "dc3", "dc4", "dc5", "dc6"}, &AddressBook{Paths: map[string][]Path{}}
+		for i, dc := range all {
 			n := newNode(t, a, "srv1", dc, use).start(nw.listen(fmt.Sprintf("10.0.%d.1:8300", 2+i)))
-			r.Paths[dc] = []Path{{Addr: n.addr}}
+			book.Paths[dc] = []Path{{Addr: n.addr}}
 		}
-		n1.book.Store(r)
-		connected := func() (out []string) {
-			for _, l := range n1.tun.Stats().Links {
-				if !l.ConnectedSince.IsZero() {
-					out = append(out, l.DC)
-				}
-			}
-			return out
-		}
-		for _, dc := range dcs {
-			send(t, t1, "srv1."+dc, "x")
-			time.Sleep(time.Second)
-		}
-		if got := connected(); !slices.Equal(got, dcs) {
-			t.Errorf("connected = %v, want all", got)
-		}
-		send(t, t1, "srv1.dc2", "again")
-		time.Sleep(n1.tun.limits.idleAfter + 2*n1.tun.limits.echoInterval)
-		if got := connected(); !slices.Equal(got, []string{"dc2", "dc5"}) {
-			t.Errorf("connected = %v, want the two that were used last", got)
-		}
-		for range 2 { // all at once: after some seconds, twice as many as maxIdleLinks may stay
-			for _, dc := range append(dcs, "dc6") {
+		n1.book.Store(book)
+		t1, lim := n1.tun.Transport(PoolWAN), n1.tun.limits
+		sendEach := func(pause time.Duration, dcs ...string) {
+			for _, dc := range dcs {
 				send(t, t1, "srv1."+dc, "x")
+				time.Sleep(pause)
 			}
+		}
+		checkConnected := func(when string, want ...string) {
+			t.Helper()
+			var got []string
+			for _, l := range connectedLinks(n1) {
+				got = append(got, l.DC)
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("connected links %s = %v, want %v", when, got, want)
+			}
+		}
+		sendEach(time.Second, "dc2", "dc3", "dc4", "dc5")
+		checkConnected("after packets to four datacenters", "dc2", "dc3", "dc4", "dc5")
+		sendEach(0, "dc2")
+		time.Sleep(lim.idleAfter + 2*lim.echoInterval)
+		checkConnected("after idleAfter, without the least recently used", "dc2", "dc5")
+		for range 2 {
+			sendEach(0, all...)
 			time.Sleep(time.Second)
 		}
-		time.Sleep(n1.tun.limits.recentUse + n1.tun.limits.echoInterval)
-		if got := connected(); len(got) != 5 {
-			t.Errorf("connected = %v, want all five: they were used at the same moment", got)
-		}
-		send(t, t1, "srv1.dc6", "x")
-		time.Sleep(time.Second)
-		for _, dc := range dcs {
-			send(t, t1, "srv1."+dc, "x")
-			time.Sleep(time.Second)
-		}
-		time.Sleep(n1.tun.limits.recentUse)
-		if got := connected(); !slices.Equal(got, dcs) {
-			t.Errorf("connected = %v, want all but dc6, which was used first", got)
-		}
+		time.Sleep(lim.recentUse + lim.echoInterval)
+		checkConnected("after packets to all at the same moment", all...)
+		sendEach(time.Second, "dc6", "dc2", "dc3", "dc4", "dc5")
+		time.Sleep(lim.recentUse)
+		checkConnected("after recentUse, at most twice maxIdleLinks", "dc2", "dc3", "dc4", "dc5")
 		if log := n1.log.String(); strings.Contains(log, "WARN") {
-			t.Errorf("log:\n%s", log)
+			t.Errorf("log = %q, want no warning", log)
 		}
 	})
 }
 
-// When one link detects that a gateway stalls, all links over it probe it at
-// once, long before an idle one would send a request.
+// TestLink_LateEchoAlertsOtherLinks stalls a gateway. The link with traffic
+// detects the fault, and an idle link over the same gateway then sends an echo
+// request at once.
 func TestLink_LateEchoAlertsOtherLinks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nw := newMemNet()
 		a := newAuthority(t)
 		use := func(c *DialerConfig) { c.DialTCP = nw.dial }
 		n1 := newNode(t, a, "srv1", "dc1", use).start(nw.listen("10.0.1.1:8300"))
-		r, far := &AddressBook{Paths: map[string][]Path{}}, map[string]string{}
+		servers := map[string]string{}
 		for i, dc := range []string{"dc2", "dc3", "dc4"} {
-			far[dc] = newNode(t, a, "srv1", dc, use).start(nw.listen(fmt.Sprintf("10.0.%d.1:8300", 2+i))).addr
+			servers[dc] = newNode(t, a, "srv1", dc, use).start(nw.listen(fmt.Sprintf("10.0.%d.1:8300", 2+i))).addr
 		}
 		var gws []*fakeGateway
 		for _, addr := range []string{"10.0.1.101:8443", "10.0.1.102:8443"} {
 			g := newFakeGateway(t, nw.listen(addr), "dc1", nil)
-			g.remoteServers, g.dial = far, func(addr string) (net.Conn, error) { return nw.dial(t.Context(), addr) }
+			g.remoteServers, g.dial = servers, func(addr string) (net.Conn, error) { return nw.dial(t.Context(), addr) }
 			gws = append(gws, g)
 		}
-		via := func(i int) Path { return Path{Addr: gws[i].addr, Via: "local gateway", Local: true} }
-		r.Paths["dc2"], r.Paths["dc3"], r.Paths["dc4"] = []Path{via(0), via(1)}, []Path{via(0), via(1)}, []Path{via(1)}
-		n1.book.Store(r)
-		t1, tm := n1.tun.Transport(PoolWAN), n1.tun.limits
+		first := Path{Addr: gws[0].addr, Via: "local gateway", Local: true}
+		second := Path{Addr: gws[1].addr, Via: "local gateway", Local: true}
+		n1.book.Store(&AddressBook{Paths: map[string][]Path{"dc2": {first, second}, "dc3": {first, second}, "dc4": {second}}})
+		t1, lim := n1.tun.Transport(PoolWAN), n1.tun.limits
+		checkPaths := func(when string, want ...Path) {
+			t.Helper()
+			var got []Path
+			for _, l := range connectedLinks(n1) {
+				got = append(got, l.Path)
+			}
+			if !slices.Equal(got, want) {
+				t.Fatalf("paths of the connected links %s = %v, want %v", when, got, want)
+			}
+		}
 		send(t, t1, "srv1.dc3", "x")
 		send(t, t1, "srv1.dc4", "x")
-		// Sleep until half-way between two echo requests of dc3's idle link.
-		time.Sleep(tm.idleAfter + 2*tm.idleEchoInterval + tm.idleEchoInterval/2)
+		// At the end of this sleep, the next echo request of the idle links is due
+		// after half of idleEchoInterval.
+		time.Sleep(lim.idleAfter + 2*lim.idleEchoInterval + lim.idleEchoInterval/2)
 		send(t, t1, "srv1.dc2", "x")
-		time.Sleep(tm.echoInterval + time.Second)
-		over := func() (out []string) {
-			for _, l := range n1.tun.Stats().Links {
-				if !l.ConnectedSince.IsZero() {
-					out = append(out, l.Path.Addr)
-				}
-			}
-			return out
-		}
-		if got := over(); !slices.Equal(got, []string{gws[0].addr, gws[0].addr, gws[1].addr}) {
-			t.Fatalf("links go over %v", got)
-		}
+		time.Sleep(lim.echoInterval + time.Second)
+		checkPaths("at first", first, first, second)
 		gws[0].freeze(true)
-		time.Sleep(2 * tm.echoInterval) // dc2's link sends an echo request; dc3's would not yet
-		if got := over(); !slices.Equal(got, []string{gws[1].addr, gws[1].addr, gws[1].addr}) {
-			t.Errorf("links over %v, want all over the second gateway", got)
+		defer gws[0].freeze(false)
+		time.Sleep(2 * lim.echoInterval) // long enough for an echo request of the link to dc2
+		checkPaths("after the first gateway stalled", second, second, second)
+		if got := gws[1].count(); got != 3 {
+			t.Errorf("connections over the second gateway = %d, want 3", got)
 		}
-		if n := gws[1].count(); n != 3 {
-			t.Errorf("%d connections over the second gateway, want one per link", n)
-		}
-		gws[0].freeze(false)
 	})
 }

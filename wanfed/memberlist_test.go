@@ -49,7 +49,7 @@ func join(t testing.TB, m *memberlist.Memberlist, addr string) {
 	t.Fatal(err)
 }
 
-// alive lists the names of the members that m considers alive.
+// alive returns the sorted names of the members that are alive according to m.
 func alive(m *memberlist.Memberlist) string {
 	var names []string
 	for _, n := range m.Members() {
@@ -61,67 +61,70 @@ func alive(m *memberlist.Memberlist) string {
 	return strings.Join(names, " ")
 }
 
+// A memberlist pool over the tunnel follows the failure and the recovery of a
+// server and of the gateways.
 func TestTransport_Memberlist(t *testing.T) {
 	testutil.Cluster(t)
 	w := newWorld(t, 2, []string{"dc1", "dc2"}, func(tm *limits) {
 		tm.echoInterval, tm.echoTimeout, tm.backoffMax = 100*time.Millisecond, 400*time.Millisecond, 100*time.Millisecond
 		tm.keepaliveInterval, tm.keepaliveTimeout = 100*time.Millisecond, 400*time.Millisecond
 	})
-	ms := map[string]*memberlist.Memberlist{}
+	members := map[string]*memberlist.Memberlist{}
 	for name, n := range w.nodes {
-		ms[name] = member(t, n, PoolWAN)
+		members[name] = member(t, n, PoolWAN)
 	}
 	awaitAlive := func(names []string, want string) {
 		t.Helper()
 		for _, name := range names {
-			testutil.Eventually(t, 20*time.Second, func() bool { return alive(ms[name]) == want },
+			testutil.Eventually(t, 20*time.Second, func() bool { return alive(members[name]) == want },
 				"alive members of %s = %s", name, want)
 		}
 	}
 	const all = "srv1.dc1 srv1.dc2 srv2.dc1 srv2.dc2"
-	allNames := strings.Fields(all)
-	join(t, ms["srv1.dc2"], "*.dc1/192.0.2.2:1") // no server listens at that address
+	allNames, dc1, dc2 := strings.Fields(all), []string{"srv1.dc1", "srv2.dc1"}, []string{"srv1.dc2", "srv2.dc2"}
+	join(t, members["srv1.dc2"], "*.dc1/192.0.2.2:1") // no server listens at that address
 	for _, name := range []string{"srv2.dc1", "srv2.dc2"} {
 		first := "srv1" + strings.TrimPrefix(name, "srv2")
-		join(t, ms[name], first+"/"+w.nodes[first].addr)
+		join(t, members[name], first+"/"+w.nodes[first].addr)
 	}
 	awaitAlive(allNames, all)
 
-	// A server dies.
-	ms["srv2.dc2"].Shutdown()
+	t.Log("a server stops and starts")
+	members["srv2.dc2"].Shutdown()
 	awaitAlive([]string{"srv1.dc1", "srv2.dc1", "srv1.dc2"}, "srv1.dc1 srv1.dc2 srv2.dc1")
-	ms["srv2.dc2"] = member(t, w.nodes["srv2.dc2"], PoolWAN)
-	join(t, ms["srv2.dc2"], "*.dc1/192.0.2.2:1")
+	members["srv2.dc2"] = member(t, w.nodes["srv2.dc2"], PoolWAN)
+	join(t, members["srv2.dc2"], "*.dc1/192.0.2.2:1")
 	awaitAlive(allNames, all)
 
-	// Both gateways stall: only the members of the local datacenter are alive.
+	t.Log("both gateways stall and recover")
 	w.gws["dc1"].freeze(true)
 	w.gws["dc2"].freeze(true)
-	awaitAlive([]string{"srv1.dc1", "srv2.dc1"}, "srv1.dc1 srv2.dc1")
-	awaitAlive([]string{"srv1.dc2", "srv2.dc2"}, "srv1.dc2 srv2.dc2")
+	awaitAlive(dc1, "srv1.dc1 srv2.dc1")
+	awaitAlive(dc2, "srv1.dc2 srv2.dc2")
 	w.gws["dc1"].freeze(false)
 	w.gws["dc2"].freeze(false)
 	awaitAlive(allNames, all)
 
-	// No gateway at all: an empty address book must not keep members alive.
+	t.Log("all gateways stop, and leave the address books of dc1")
 	full := w.nodes["srv1.dc1"].book.Load()
 	w.gws["dc1"].stop() // otherwise a state exchange from dc2 would refute the suspicion
 	w.gws["dc2"].stop()
-	for _, name := range []string{"srv1.dc1", "srv2.dc1"} {
-		r := *w.nodes[name].book.Load()
-		r.Paths = nil
-		w.nodes[name].book.Store(&r)
+	for _, name := range dc1 {
+		book := *w.nodes[name].book.Load()
+		book.Paths = nil
+		w.nodes[name].book.Store(&book)
 	}
-	awaitAlive([]string{"srv1.dc1", "srv2.dc1"}, "srv1.dc1 srv2.dc1")
+	awaitAlive(dc1, "srv1.dc1 srv2.dc1")
 	w.gws["dc1"].restart()
 	w.gws["dc2"].restart()
-	for _, name := range []string{"srv1.dc1", "srv2.dc1"} {
-		r := *full
-		w.nodes[name].book.Store(&r)
+	for _, name := range dc1 {
+		book := *full
+		w.nodes[name].book.Store(&book)
 	}
 	awaitAlive(allNames, all)
 }
 
+// A server is a member of the LAN pool and of the WAN pool over one tunnel.
 func TestTransport_BothPools(t *testing.T) {
 	testutil.Cluster(t)
 	w := newWorld(t, 2, []string{"dc1", "dc2"})
@@ -140,11 +143,10 @@ func TestTransport_BothPools(t *testing.T) {
 			return alive(lan[name]) == "srv1 srv2" && alive(wan[name]) == "srv1.dc1 srv1.dc2 srv2.dc1 srv2.dc2"
 		}, "complete pools at %s", name)
 	}
-	msg := []byte("user message")
 	for _, m := range lan["srv1.dc1"].Members() {
 		if m.Name == "srv2" {
-			if err := lan["srv1.dc1"].SendReliable(m, msg); err != nil {
-				t.Error(err)
+			if err := lan["srv1.dc1"].SendReliable(m, []byte("user message")); err != nil {
+				t.Errorf("SendReliable() to srv2 = %v, want nil", err)
 			}
 		}
 	}

@@ -10,13 +10,13 @@ import (
 	"time"
 )
 
-// memNet is a network of pipes inside a synctest bubble, where limits of
-// minutes are tested without change. yamux does not work there: it keeps timers
-// in a global pool, which bubbles must not share.
+// memNet is a network of pipes for tests in a synctest bubble. The tests use
+// limits of minutes without change. yamux does not work in a bubble, because it
+// keeps timers in a global pool.
 type memNet struct {
 	mu        sync.Mutex
 	listeners map[string]*memListener
-	conns     map[string][]net.Conn // to an address
+	conns     map[string][]net.Conn // client ends, by dialed address
 	dials     []time.Time
 }
 
@@ -25,7 +25,7 @@ func newMemNet() *memNet {
 }
 
 func (n *memNet) listen(addr string) *memListener {
-	l := &memListener{addr: nameAddr(addr), conns: make(chan net.Conn), donec: make(chan struct{})}
+	l := &memListener{addr: nameAddr(addr), conns: make(chan net.Conn), doneC: make(chan struct{})}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.listeners[addr] = l
@@ -40,14 +40,14 @@ func (n *memNet) dial(ctx context.Context, addr string) (net.Conn, error) {
 	if l == nil {
 		return nil, errors.New("no listener")
 	}
-	a, b := net.Pipe()
+	client, server := net.Pipe()
 	select {
-	case l.conns <- b:
+	case l.conns <- server:
 		n.mu.Lock()
 		defer n.mu.Unlock()
-		n.conns[addr] = append(n.conns[addr], a)
-		return a, nil
-	case <-l.donec:
+		n.conns[addr] = append(n.conns[addr], client)
+		return client, nil
+	case <-l.doneC:
 		return nil, net.ErrClosed
 	case <-ctx.Done():
 		return nil, ctx.Err()
@@ -70,6 +70,7 @@ func (n *memNet) cut(addr string) (heal func()) {
 	}
 }
 
+// dialed returns the time of each dial.
 func (n *memNet) dialed() []time.Time {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -80,17 +81,17 @@ type memListener struct {
 	addr  nameAddr
 	conns chan net.Conn
 	once  sync.Once
-	donec chan struct{}
+	doneC chan struct{}
 }
 
 func (l *memListener) Accept() (net.Conn, error) {
 	select {
 	case c := <-l.conns:
 		return c, nil
-	case <-l.donec:
+	case <-l.doneC:
 		return nil, net.ErrClosed
 	}
 }
 
-func (l *memListener) Close() error   { l.once.Do(func() { close(l.donec) }); return nil }
+func (l *memListener) Close() error   { l.once.Do(func() { close(l.doneC) }); return nil }
 func (l *memListener) Addr() net.Addr { return l.addr }

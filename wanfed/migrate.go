@@ -5,50 +5,39 @@ package wanfed
 import (
 	"context"
 	"crypto/tls"
+	"slices"
 	"sync"
 	"time"
 )
 
-// betterPaths returns the paths to which c should migrate, best first. These
-// are the paths that the mode and the address book prefer to the path of c, and
-// the paths that are much faster. Paths that failed recently are left out.
-// Connections inside the local datacenter do not migrate.
-func (d *Dialer) betterPaths(c *tls.Conn) []Path {
-	p := pathConnOf(c)
-	if p == nil || p.dc == d.dc {
-		return nil
-	}
-	return d.paths.better(p.dc, p.path, d.cfg.AddressBook.Load().Paths[p.dc], time.Now())
-}
-
-// otherPaths returns the paths to the target to. The path of c is the last one.
-// It is included because the fault may be in a gateway behind the first
-// gateway.
+// otherPaths returns the paths to the target to, with the path of c last. The
+// path of c may still work, because the fault may be in a gateway behind the
+// first gateway. otherPaths returns nil for a target in the local datacenter.
 func (d *Dialer) otherPaths(c *tls.Conn, to Target) []Path {
 	paths, err := d.candidates(to)
-	p := pathConnOf(c)
-	if err != nil || p == nil || to.DC == d.dc {
+	if err != nil || to.DC == d.dc {
 		return nil
 	}
-	var others, last []Path
-	for _, x := range paths {
-		if x.Addr == p.path.Addr {
-			last = append(last, x)
-		} else {
-			others = append(others, x)
-		}
+	current := pathConnOf(c).path.Addr
+	if i := slices.IndexFunc(paths, func(p Path) bool { return p.Addr == current }); i >= 0 {
+		last := paths[i]
+		paths = append(slices.Delete(paths, i, i+1), last)
 	}
-	return append(others, last...)
+	return paths
 }
 
-// dialBetter starts to dial the paths that are better than the path of c, and
-// returns at once. It returns false if no path is better. It sends the new
-// connection to dialedC, or nil if every dial failed. dialedC must have a free
-// slot in its buffer.
+// dialBetter starts to dial the paths to which c should migrate, and returns at
+// once. It returns false if there are none, or if c leads to the local
+// datacenter. It sends the new connection to dialedC, or nil if every dial
+// failed. dialedC must have a free slot in its buffer.
 func (t *Tunnel) dialBetter(
 	ctx context.Context, wg *sync.WaitGroup, c *tls.Conn, to Target, alpn string, dialedC chan<- *tls.Conn,
 ) bool {
-	paths := t.cfg.Dialer.betterPaths(c)
+	d, p := t.cfg.Dialer, pathConnOf(c)
+	if p.dc == d.dc {
+		return false
+	}
+	paths := d.paths.better(p.dc, p.path, d.cfg.AddressBook.Load().Paths[p.dc], time.Now())
 	if len(paths) == 0 {
 		return false
 	}
@@ -56,8 +45,8 @@ func (t *Tunnel) dialBetter(
 	return true
 }
 
-// dialReplacement dials paths for the traffic of c and logs msg on success. It
-// returns nil if every dial failed.
+// dialReplacement dials paths for a connection that replaces c. It logs msg and
+// returns the connection, or returns nil if every dial failed.
 func (t *Tunnel) dialReplacement(
 	ctx context.Context, c *tls.Conn, to Target, paths []Path, alpn, msg string,
 ) *tls.Conn {
@@ -73,7 +62,7 @@ func (t *Tunnel) dialReplacement(
 	return next
 }
 
-// closePending closes the connection in dialedC, if there is one.
+// closePending closes the connection in dialedC, if dialedC has one.
 func closePending(dialedC <-chan *tls.Conn) {
 	select {
 	case c := <-dialedC:

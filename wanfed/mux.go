@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -22,17 +21,18 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// Handler serves one connection. It owns c and closes it. It returns when it
-// has finished, and soon after ctx has ended, when c is also closed by the Mux.
+// Handler serves one connection. It owns c and closes c. It returns soon after
+// ctx has ended. The Mux closes c 250 ms after ctx has ended.
 type Handler func(ctx context.Context, c *tls.Conn, p tlsutil.Peer)
 
 // MuxConfig configures a Mux.
 type MuxConfig struct {
 	Identity *tlsutil.Identity // required
-	// MaxPerPeer bounds the open connections of one peer, by role, node and
-	// datacenter of its certificate. All plain text connections (HTTPListener)
-	// count as one peer. Connections passed on by a Listener count until they
-	// are closed. Default (0): 512. Negative: no limit.
+	// MaxPerPeer bounds the open connections of one peer. The role, the node
+	// and the datacenter in the certificate identify the peer. All plain text
+	// connections (HTTPListener) count as one peer. A connection that a
+	// Listener returned counts until it is closed. Default (0): 512. Negative:
+	// no limit.
 	MaxPerPeer int
 	// ProxyFrom lists the networks of gateways or load balancers whose
 	// connections must begin with a PROXY header of version 2. The address in
@@ -40,8 +40,8 @@ type MuxConfig struct {
 	// address (LOCAL), RemoteAddr is the address of the sender. Connections
 	// from other networks must not have a header. Default: none.
 	ProxyFrom []netip.Prefix
-	// OnPeer, if not nil, is called with the peer of each connection that was
-	// accepted. It must not block.
+	// OnPeer is called with the peer of each accepted connection. It must not
+	// block. Default: not called.
 	OnPeer func(tlsutil.Peer)
 	Logger *slog.Logger // default: no log
 
@@ -50,9 +50,9 @@ type MuxConfig struct {
 	maxHandshakes    int           // concurrent; see handshakeLimit; 0: 512
 }
 
-// Mux accepts TLS connections on one port and passes each to the handler of the
-// protocol that was negotiated by ALPN (RFC 7301). It refuses peers that may
-// not use the protocol.
+// Mux accepts TLS connections on one port. It passes each connection to the
+// handler of the protocol that ALPN (RFC 7301) negotiated. It refuses peers
+// that may not use the protocol.
 type Mux struct {
 	cfg        MuxConfig
 	self       tlsutil.Peer
@@ -62,17 +62,16 @@ type Mux struct {
 	peers      peerLimit
 
 	mu        sync.Mutex
-	protocols []*muxProtocol // in order of preference; complete when running
+	protocols []*muxProtocol // in order of preference; immutable when running
 	listeners []*connListener
-	plain     *connListener // accepts plain text; nil: none. Complete when running
+	plain     *connListener // of plain text connections; nil: none; immutable when running
 	running   bool
-	conns     map[net.Conn]struct{} // accepted, not closed and not passed on
+	conns     map[net.Conn]struct{} // accepted, not closed and not passed to a Listener
 	stopping  bool
-	drainedc  chan struct{} // closed when stopping and conns is empty
 	accepted  uint64
 }
 
-// muxProtocol is one protocol id. Its counters are guarded by Mux.mu.
+// muxProtocol is a registered protocol id. Mux.mu guards open and total.
 type muxProtocol struct {
 	alpn   string
 	roles  []tlsutil.Role
@@ -81,11 +80,6 @@ type muxProtocol struct {
 	open   int
 	total  uint64
 }
-
-// defaultMaxPerPeer is generous: servers have a few connections to each other,
-// a gateway has one, but many programs may share the certificate of an
-// operator.
-const defaultMaxPerPeer = 512
 
 // NewMux checks cfg. It does not listen yet.
 func NewMux(cfg MuxConfig) (*Mux, error) {
@@ -97,21 +91,23 @@ func NewMux(cfg MuxConfig) (*Mux, error) {
 	}
 	cfg.handshakeTimeout = cmp.Or(cfg.handshakeTimeout, 5*time.Second)
 	cfg.maxHandshakes = cmp.Or(cfg.maxHandshakes, 512)
-	cfg.MaxPerPeer = cmp.Or(cfg.MaxPerPeer, defaultMaxPerPeer)
+	// Servers and gateways need a few connections. Many programs may share the
+	// certificate of an operator.
+	cfg.MaxPerPeer = cmp.Or(cfg.MaxPerPeer, 512)
 	cfg.ProxyFrom = unmapped(cfg.ProxyFrom)
 	log := orDiscard(cfg.Logger)
 	return &Mux{
 		cfg: cfg, self: cfg.Identity.Peer(), log: log, refusals: newRefusals(log),
 		handshakes: newHandshakeLimit(cfg.maxHandshakes),
 		peers:      peerLimit{max: cfg.MaxPerPeer, open: map[tlsutil.Peer]int{}},
-		conns:      map[net.Conn]struct{}{}, drainedc: make(chan struct{}),
+		conns:      map[net.Conn]struct{}{},
 	}, nil
 }
 
-// Handle registers h for a protocol id. If a client offers several ids, the one
-// registered first is chosen. Only peers with one of roles are accepted. With
-// sameDC, only peers of the local datacenter are accepted. Call Handle before
-// Run. Handle panics if the id is registered twice or after Run was called.
+// Handle registers h for a protocol id. If a client offers several ids, the Mux
+// chooses the id that was registered first. Only peers with one of the roles
+// are accepted. If sameDC is true, only peers of the local datacenter are
+// accepted. Handle panics if the id is already registered or Run was called.
 func (m *Mux) Handle(alpn string, roles []tlsutil.Role, sameDC bool, h Handler) {
 	if alpn == "" {
 		panic("wanfed: Mux.Handle needs a protocol id")
@@ -119,7 +115,8 @@ func (m *Mux) Handle(alpn string, roles []tlsutil.Role, sameDC bool, h Handler) 
 	m.handle(alpn, roles, sameDC, h)
 }
 
-// handle is Handle. It also accepts "", for clients that offer no protocol id.
+// handle implements Handle. It also accepts the id "" for clients that offer no
+// protocol id.
 func (m *Mux) handle(alpn string, roles []tlsutil.Role, sameDC bool, h Handler) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -128,15 +125,25 @@ func (m *Mux) handle(alpn string, roles []tlsutil.Role, sameDC bool, h Handler) 
 		panic("wanfed: Mux.Handle needs roles and a handler")
 	case m.running:
 		panic("wanfed: Mux.Handle(" + alpn + ") after Run")
-	case slices.ContainsFunc(m.protocols, func(r *muxProtocol) bool { return r.alpn == alpn }):
+	case m.protocol(alpn) != nil:
 		panic("wanfed: Mux.Handle(" + alpn + ") twice")
 	}
 	m.protocols = append(m.protocols, &muxProtocol{alpn: alpn, roles: slices.Clone(roles), sameDC: sameDC, handle: h})
 }
 
+// protocol returns the registered protocol with the id alpn, or nil.
+func (m *Mux) protocol(alpn string) *muxProtocol {
+	for _, proto := range m.protocols {
+		if proto.alpn == alpn {
+			return proto
+		}
+	}
+	return nil
+}
+
 // Run accepts connections on ln until ctx ends. It then closes ln and all
-// connections that were not passed on by a Listener, waits for all handlers,
-// and returns nil. A permanent error of ln is returned. Call it once.
+// connections that no Listener returned, waits for all handlers, and returns
+// nil. If ln fails permanently, Run returns the error. Call Run once.
 func (m *Mux) Run(ctx context.Context, ln net.Listener) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
@@ -147,7 +154,7 @@ func (m *Mux) Run(ctx context.Context, ln net.Listener) error {
 	wg.Go(func() {
 		<-ctx.Done()
 		ln.Close()
-		m.closeAll(&wg)
+		m.closeAll()
 	})
 	retry := backoff.Backoff{Min: 5 * time.Millisecond, Max: time.Second}
 	for {
@@ -171,16 +178,14 @@ func (m *Mux) Run(ctx context.Context, ln net.Listener) error {
 			return fmt.Errorf("accept on %s: %w", ln.Addr(), err)
 		default:
 			m.handshakes.shedOne() // frees a file descriptor
-			m.refusals.record(acceptError, nil, err)
-			if !sleep(ctx, retry.Next()) {
-				return nil
-			}
+			m.refusals.record(acceptFailed, nil, err)
+			backoff.Sleep(ctx, retry.Next(), nil)
 		}
 	}
 }
 
-// isTemporary reports whether an accept error is caused by a shortage or by the
-// client, so that Accept may succeed later.
+// isTemporary reports whether a shortage on this machine, or the client, caused
+// an accept error. Accept may then succeed later.
 func isTemporary(err error) bool {
 	return slices.ContainsFunc([]error{
 		syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM,
@@ -200,22 +205,16 @@ func (m *Mux) begin(addr net.Addr) *tls.Config {
 		l.addr.Store(&addr)
 	}
 	var ids []string
-	for _, r := range m.protocols {
-		if r.alpn != "" {
-			ids = append(ids, r.alpn)
+	for _, proto := range m.protocols {
+		if proto.alpn != "" {
+			ids = append(ids, proto.alpn)
 		}
 	}
 	return captureHello(m.cfg.Identity.ServerConfig(ids...))
 }
 
-// sleep waits for d. It returns false if ctx ends first.
-func sleep(ctx context.Context, d time.Duration) bool {
-	backoff.Sleep(ctx, d, nil)
-	return ctx.Err() == nil
-}
-
-// serve performs the handshake of hs and runs the handler. The argument tracked
-// is the accepted connection inside hs.raw.
+// serve performs the handshake of hs and runs the handler of the negotiated
+// protocol. hs.raw wraps tracked, the accepted connection.
 func (m *Mux) serve(ctx context.Context, hs *handshake, tracked *trackedConn, cfg *tls.Config) {
 	raw := hs.raw
 	if !m.track(raw) {
@@ -227,39 +226,33 @@ func (m *Mux) serve(ctx context.Context, hs *handshake, tracked *trackedConn, cf
 	m.handshakes.start(hs)
 	limit := time.Now().Add(m.cfg.handshakeTimeout)
 	err := m.readProxy(hs, limit)
-	if p, ok := raw.(*sniffConn); err == nil && ok && p.peek(limit) && p.first != recordHandshake {
+	if p, ok := raw.(*sniffConn); err == nil && ok && p.isPlainText(limit) {
 		m.handshakes.end(hs)
-		if !m.peers.enter(tlsutil.Peer{}, tracked) {
-			m.refusals.record(tooMany, raw.RemoteAddr(), nil)
-			raw.Close()
-			return
-		}
-		m.untrack(raw)
-		if !m.plain.pass(ctx, raw) {
-			raw.Close()
-		}
+		m.servePlain(ctx, raw, tracked)
 		return
 	}
 	c, hello := tls.Server(raw, cfg), &clientHello{onSeen: func() { m.handshakes.noteHello(hs) }}
 	if err == nil {
-		err = m.handshake(context.WithValue(ctx, helloKey{}, hello), c, limit)
+		hctx, cancel := context.WithDeadline(context.WithValue(ctx, helloKey{}, hello), limit)
+		err = c.HandshakeContext(hctx)
+		cancel()
 	}
 	shed := m.handshakes.end(hs)
 	if err != nil || shed {
-		m.answerPlainHTTP(err)
+		m.rejectPlainHTTP(err)
 		raw.Close()
 		switch {
-		case ctx.Err() != nil: // this side is stopping
+		case ctx.Err() != nil: // the Mux is stopping; the peer is not at fault
 		case shed:
-			m.refusals.record(crowded, raw.RemoteAddr(), nil, "hello", hello.seen)
+			m.refusals.record(refusedShed, raw.RemoteAddr(), nil, "hello", hello.seen)
 		default:
 			m.refusals.handshakeFailed(raw.RemoteAddr(), hello, err)
 		}
 		return
 	}
-	r, p, ok := m.authorize(c, hello)
+	proto, p, ok := m.authorize(c, hello)
 	if ok && !m.peers.enter(p, tracked) {
-		m.refusals.record(tooMany, raw.RemoteAddr(), nil, "peer", p, "alpn", r.alpn)
+		m.refusals.record(refusedPeerLimit, raw.RemoteAddr(), nil, "peer", p, "alpn", proto.alpn)
 		ok = false
 	}
 	if !ok {
@@ -269,52 +262,58 @@ func (m *Mux) serve(ctx context.Context, hs *handshake, tracked *trackedConn, cf
 	if m.cfg.OnPeer != nil {
 		m.cfg.OnPeer(p)
 	}
-	m.log.Debug("connection accepted", "peer", p, "alpn", r.alpn, "remote", raw.RemoteAddr())
-	m.opened(r, 1)
-	defer m.opened(r, -1)
-	r.handle(ctx, c, p)
+	m.log.Debug("connection accepted", "peer", p, "alpn", proto.alpn, "remote", raw.RemoteAddr())
+	m.opened(proto, 1)
+	defer m.opened(proto, -1)
+	proto.handle(ctx, c, p)
 }
 
-func (m *Mux) handshake(ctx context.Context, c *tls.Conn, limit time.Time) error {
-	ctx, cancel := context.WithDeadline(ctx, limit)
-	defer cancel()
-	return c.HandshakeContext(ctx)
+// servePlain passes a plain text connection to the HTTPListener that accepts
+// plain text. raw wraps tracked.
+func (m *Mux) servePlain(ctx context.Context, raw net.Conn, tracked *trackedConn) {
+	if !m.peers.enter(tlsutil.Peer{}, tracked) {
+		m.refusals.record(refusedPeerLimit, raw.RemoteAddr(), nil)
+		raw.Close()
+		return
+	}
+	m.untrack(raw)
+	if !m.plain.pass(ctx, raw) {
+		raw.Close()
+	}
 }
 
-// authorize returns the protocol of c if the peer may use it.
+// authorize returns the protocol of c and the peer. If the peer may not use the
+// protocol, authorize records a refusal and returns false.
 func (m *Mux) authorize(c *tls.Conn, h *clientHello) (*muxProtocol, tlsutil.Peer, bool) {
-	cs := c.ConnectionState()
-	remote := c.RemoteAddr()
-	i := slices.IndexFunc(m.protocols, func(r *muxProtocol) bool { return r.alpn == cs.NegotiatedProtocol })
-	if i < 0 {
-		why := noALPN
+	cs, remote := c.ConnectionState(), c.RemoteAddr()
+	proto := m.protocol(cs.NegotiatedProtocol)
+	if proto == nil {
+		reason := refusedNoALPN
 		if len(h.alpn) > 0 { // crypto/tls accepts "http/1.1" alone where h2 is configured
-			why = unknownALPN
+			reason = refusedUnknownALPN
 		}
-		m.refusals.record(why, remote, nil, "alpn", h.alpn)
+		m.refusals.record(reason, remote, nil, "alpn", h.alpn)
 		return nil, tlsutil.Peer{}, false
 	}
-	r := m.protocols[i]
 	p, err := tlsutil.PeerFromCert(cs.PeerCertificates[0], m.cfg.Identity.Domain())
 	switch {
 	case err != nil:
-		m.refusals.record(certNoPeer, remote, err)
-	case !slices.Contains(r.roles, p.Role):
-		m.refusals.record(wrongRole, remote, nil, "peer", p, "alpn", r.alpn, "allowed", r.roles)
-	case r.sameDC && p.DC != m.self.DC:
-		m.refusals.record(wrongDC, remote, nil, "peer", p, "alpn", r.alpn, "allowed", m.self.DC)
+		m.refusals.record(refusedCertNoPeer, remote, err)
+	case !slices.Contains(proto.roles, p.Role):
+		m.refusals.record(refusedRole, remote, nil, "peer", p, "alpn", proto.alpn, "allowed", proto.roles)
+	case proto.sameDC && p.DC != m.self.DC:
+		m.refusals.record(refusedDC, remote, nil, "peer", p, "alpn", proto.alpn, "allowed", m.self.DC)
 	default:
-		return r, p, true
+		return proto, p, true
 	}
 	return nil, p, false
 }
 
-// answerPlainHTTP answers a client that sent plain HTTP to a port that serves
-// HTTPS. err is the error of its handshake.
-func (m *Mux) answerPlainHTTP(err error) {
+// rejectPlainHTTP sends an HTTP response to a client that sent plain HTTP to a
+// port that serves HTTPS. err is the error of the handshake.
+func (m *Mux) rejectPlainHTTP(err error) {
 	var plain tls.RecordHeaderError
-	if !errors.As(err, &plain) || plain.Conn == nil ||
-		!slices.ContainsFunc(m.protocols, func(r *muxProtocol) bool { return r.alpn == "http/1.1" }) {
+	if !errors.As(err, &plain) || plain.Conn == nil || m.protocol("http/1.1") == nil {
 		return
 	}
 	switch string(plain.RecordHeader[:]) {
@@ -325,8 +324,8 @@ func (m *Mux) answerPlainHTTP(err error) {
 	}
 }
 
-// track registers c to be closed at the end. It returns false if the Mux is
-// stopping.
+// track registers c. The end of Run closes registered connections. track
+// returns false if the Mux is stopping.
 func (m *Mux) track(c net.Conn) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -341,21 +340,16 @@ func (m *Mux) track(c net.Conn) bool {
 func (m *Mux) untrack(c net.Conn) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if _, ok := m.conns[c]; !ok {
-		return
-	}
 	delete(m.conns, c)
-	if m.stopping && len(m.conns) == 0 {
-		close(m.drainedc)
-	}
 }
 
-func (m *Mux) opened(r *muxProtocol, n int) {
+// opened adds n, which is 1 or -1, to the open connections of proto.
+func (m *Mux) opened(proto *muxProtocol, n int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	r.open += n
+	proto.open += n
 	if n > 0 {
-		r.total++
+		proto.total++
 	}
 }
 
@@ -363,46 +357,38 @@ func (m *Mux) opened(r *muxProtocol, n int) {
 // after their context has ended.
 const closeGrace = 250 * time.Millisecond
 
-// closeAll refuses new connections and closes all others after closeGrace.
-func (m *Mux) closeAll(wg *sync.WaitGroup) {
+// closeAll refuses new connections. It closes the tracked connections after
+// closeGrace.
+func (m *Mux) closeAll() {
 	m.mu.Lock()
+	defer m.mu.Unlock()
 	m.stopping = true
-	conns := slices.Collect(maps.Keys(m.conns))
-	m.mu.Unlock()
 	limit := time.Now().Add(closeGrace)
-	for _, c := range conns {
+	for c := range m.conns {
 		c.SetDeadline(limit) // unblocks reads and writes without an earlier deadline
 	}
-	if len(conns) == 0 {
-		return
-	}
-	wg.Go(func() {
-		t := time.NewTimer(closeGrace)
-		defer t.Stop()
-		select {
-		case <-m.drainedc:
-			return
-		case <-t.C:
-		}
-		for _, c := range conns {
+	time.AfterFunc(closeGrace, func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		for c := range m.conns {
 			c.Close()
 		}
 	})
 }
 
-// MuxStats counts events of the port since the start.
+// MuxStats counts the connections of a Mux since NewMux.
 type MuxStats struct {
 	Accepted    uint64            // TCP connections
-	Handshaking int               // now
-	Refused     map[string]uint64 // by reason
+	Handshaking int               // unfinished handshakes now
+	Refused     map[string]uint64 // refused connections, and failures to accept, by reason
 	Protocols   []ProtocolStats   // in order of preference
 }
 
 // ProtocolStats counts the connections of one protocol id.
 type ProtocolStats struct {
 	ALPN  string
-	Open  int // now, without connections passed on by a Listener
-	Total uint64
+	Open  int    // open now, without connections that a Listener returned
+	Total uint64 // since NewMux
 }
 
 // Stats may be called at any time.
@@ -410,8 +396,8 @@ func (m *Mux) Stats() MuxStats {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	s := MuxStats{Accepted: m.accepted, Handshaking: m.handshakes.len(), Refused: m.refusals.counts()}
-	for _, r := range m.protocols {
-		s.Protocols = append(s.Protocols, ProtocolStats{ALPN: r.alpn, Open: r.open, Total: r.total})
+	for _, proto := range m.protocols {
+		s.Protocols = append(s.Protocols, ProtocolStats{ALPN: proto.alpn, Open: proto.open, Total: proto.total})
 	}
 	return s
 }

@@ -21,14 +21,14 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// muxBed is a mux of srv1 in dc1 with two protocols: one for servers and
-// gateways, one for servers of dc1.
+// muxFixture is a running Mux of srv1 in dc1 with two protocols: all/1 for
+// servers and gateways, and own/1 for servers of dc1. Its handlers write "hi".
 type muxFixture struct {
-	m    *Mux
-	addr string
-	log  *logBuffer
-	got  chan tlsutil.Peer
-	stop func()
+	m     *Mux
+	addr  string
+	log   *logBuffer
+	peers chan tlsutil.Peer // of each call of a handler
+	stop  func()
 }
 
 func newMuxFixture(t *testing.T, a *authority, change ...func(*MuxConfig)) *muxFixture {
@@ -40,10 +40,12 @@ func newMuxFixture(t *testing.T, a *authority, change ...func(*MuxConfig)) *muxF
 	})
 }
 
+// newMuxFixtureOn starts a muxFixture on ln. It calls change before NewMux, and
+// tune before it registers the protocols of the fixture.
 func newMuxFixtureOn(t *testing.T, a *authority, ln net.Listener, change func(*MuxConfig),
 	tune ...func(*Mux)) *muxFixture {
 	t.Helper()
-	b := &muxFixture{log: &logBuffer{}, got: make(chan tlsutil.Peer, 16)}
+	b := &muxFixture{log: &logBuffer{}, peers: make(chan tlsutil.Peer, 16)}
 	cfg := MuxConfig{Identity: a.server("srv1", "dc1"), Logger: b.log.logger()}
 	change(&cfg)
 	var err error
@@ -52,7 +54,7 @@ func newMuxFixtureOn(t *testing.T, a *authority, ln net.Listener, change func(*M
 	}
 	h := func(ctx context.Context, c *tls.Conn, p tlsutil.Peer) {
 		defer c.Close()
-		b.got <- p
+		b.peers <- p
 		c.Write([]byte("hi"))
 		io.Copy(io.Discard, c)
 	}
@@ -66,71 +68,74 @@ func newMuxFixtureOn(t *testing.T, a *authority, ln net.Listener, change func(*M
 	return b
 }
 
-// awaitRefusal waits until the Mux has counted one refusal, and checks its
-// reason.
-func (b *muxFixture) awaitRefusal(t *testing.T, why refusal) {
+// awaitRefusal waits until the Mux has counted one refusal. It checks the
+// reason and the log. The log has no line about a connection that the peer
+// closed.
+func (b *muxFixture) awaitRefusal(t *testing.T, want *refusal) {
 	t.Helper()
-	testutil.Eventually(t, 5*time.Second, func() bool { return len(b.m.Stats().Refused) > 0 }, "%s",
-		"refusal "+string(why))
-	if got := b.m.Stats().Refused; got[string(why)] != 1 || len(got) != 1 {
-		t.Errorf("refused: %v, want one %s", got, why)
+	testutil.Eventually(t, 5*time.Second, func() bool { return len(b.m.Stats().Refused) > 0 }, "refusal %s", want)
+	if got := b.m.Stats().Refused; got[want.id] != 1 || len(got) != 1 {
+		t.Errorf("Stats().Refused = %v, want one %s", got, want)
 	}
-	testutil.Eventually(t, 5*time.Second, func() bool { return strings.Contains(b.log.String(), "\n") || why == hungUp },
-		"a log line")
-	if log := b.log.String(); why != hungUp &&
-		(strings.Count(log, "\n") != 1 || !strings.Contains(log, refusalText[why])) {
-		t.Errorf("log:\n%s", log)
-	} else {
-		t.Log(strings.TrimSpace(log))
+	if want == refusedClosed {
+		return
+	}
+	testutil.Eventually(t, 5*time.Second, func() bool { return strings.Contains(b.log.String(), "\n") }, "a log line")
+	if log := b.log.String(); strings.Count(log, "\n") != 1 || !strings.Contains(log, want.text) {
+		t.Errorf("log = %s\nwant one line with %q", log, want.text)
 	}
 }
 
-func TestMux_Refusals(t *testing.T) {
-	a, expired := expiredCert(t)
-	foreign := newAuthority(t)
-	sni := tlsutil.ServerName("", "dc1", tlsutil.DefaultDomain)
-	shake := func(cfg *tls.Config) func(*testing.T, net.Conn) {
-		return func(t *testing.T, c net.Conn) {
-			tc := tls.Client(c, cfg)
-			if tc.Handshake() == nil {
-				tc.Read(make([]byte, 1))
-			}
+// shake returns a function that does a TLS handshake and reads one byte. With
+// TLS 1.3 a client receives the refusal of its certificate with the first Read.
+func shake(cfg *tls.Config) func(net.Conn) {
+	return func(c net.Conn) {
+		tc := tls.Client(c, cfg)
+		if tc.Handshake() == nil {
+			tc.Read(make([]byte, 1))
 		}
 	}
+}
+
+// Each way to fail before the handler runs has its own reason, and one log
+// line.
+func TestMux_Refusals(t *testing.T) {
+	a, expired := expiredCert(t)
+	otherCA := newAuthority(t)
+	sni := tlsutil.ServerName("", "dc1", tlsutil.DefaultDomain)
 	with := func(cfg *tls.Config, change func(*tls.Config)) *tls.Config {
 		change(cfg)
 		return cfg
 	}
 	srv2 := a.server("srv2", "dc1")
 	for _, tt := range []struct {
-		why refusal
-		run func(*testing.T, net.Conn)
+		want   *refusal
+		client func(net.Conn)
 	}{
-		{plainText, func(t *testing.T, c net.Conn) { c.Write([]byte("GET / HTTP/1.1\r\n\r\n")); io.Copy(io.Discard, c) }},
-		{noALPN, shake(srv2.ClientConfig(sni))},
-		{unknownALPN, shake(srv2.ClientConfig(sni, "smtp", "imap"))},
-		{unknownSNI, shake(srv2.ClientConfig("srv9.server.dc1.wanfed", "all/1"))},
-		{oldTLS, shake(with(srv2.ClientConfig(sni, "all/1"),
+		{refusedPlainText, func(c net.Conn) { c.Write([]byte("GET / HTTP/1.1\r\n\r\n")); io.Copy(io.Discard, c) }},
+		{refusedNoALPN, shake(srv2.ClientConfig(sni))},
+		{refusedUnknownALPN, shake(srv2.ClientConfig(sni, "smtp", "imap"))},
+		{refusedUnknownSNI, shake(srv2.ClientConfig("srv9.server.dc1.wanfed", "all/1"))},
+		{refusedOldTLS, shake(with(srv2.ClientConfig(sni, "all/1"),
 			func(c *tls.Config) { c.MinVersion, c.MaxVersion = tls.VersionTLS12, tls.VersionTLS12 }))},
-		{certMissing, shake(with(srv2.ClientConfig(sni, "all/1"), func(c *tls.Config) {
+		{refusedCertMissing, shake(with(srv2.ClientConfig(sni, "all/1"), func(c *tls.Config) {
 			c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
-				return &tls.Certificate{},
-					nil
+				return &tls.Certificate{}, nil
 			}
 		}))},
-		{certForeign, shake(with(foreign.server("srv2", "dc1").ClientConfig(sni, "all/1"), func(c *tls.Config) {
+		{refusedCertOtherCA, shake(with(otherCA.server("srv2", "dc1").ClientConfig(sni, "all/1"), func(c *tls.Config) {
 			c.InsecureSkipVerify, c.VerifyConnection = true, nil // only the server verifies
 		}))},
-		{certInvalid, shake(with(srv2.ClientConfig(sni, "all/1"), present(expired)))},
-		{peerRefusedUs, shake(foreign.server("srv2", "dc1").ClientConfig(sni, "all/1"))},
-		{wrongRole, shake(a.identity(tlsutil.RoleClient, "joe", "dc1").ClientConfig(sni, "all/1"))},
-		{wrongDC, shake(a.server("srv2", "dc2").ClientConfig(sni, "own/1"))},
-		{tooSlow, func(t *testing.T, c net.Conn) { c.Write([]byte{22, 3, 1}); io.Copy(io.Discard, c) }},
-		{hungUp, func(t *testing.T, c net.Conn) {}},
+		{refusedCertInvalid, shake(with(srv2.ClientConfig(sni, "all/1"), present(expired)))},
+		{refusedByPeer, shake(otherCA.server("srv2", "dc1").ClientConfig(sni, "all/1"))},
+		{refusedRole, shake(a.identity(tlsutil.RoleClient, "joe", "dc1").ClientConfig(sni, "all/1"))},
+		{refusedDC, shake(a.server("srv2", "dc2").ClientConfig(sni, "own/1"))},
+		{refusedTimeout, func(c net.Conn) { c.Write([]byte{22, 3, 1}); io.Copy(io.Discard, c) }},
+		{refusedClosed, func(net.Conn) {}},
 	} {
-		t.Run(string(tt.why), func(t *testing.T) {
+		t.Run(tt.want.id, func(t *testing.T) {
 			b := newMuxFixture(t, a, func(c *MuxConfig) {
-				if tt.why == tooSlow {
+				if tt.want == refusedTimeout {
 					c.handshakeTimeout = 50 * time.Millisecond
 				}
 			})
@@ -139,18 +144,18 @@ func TestMux_Refusals(t *testing.T) {
 				t.Fatal(err)
 			}
 			c.SetDeadline(time.Now().Add(5 * time.Second))
-			tt.run(t, c)
+			tt.client(c)
 			c.Close()
-			b.awaitRefusal(t, tt.why)
-			if len(b.got) != 0 {
-				t.Error("a handler ran")
+			b.awaitRefusal(t, tt.want)
+			if n := len(b.peers); n != 0 {
+				t.Errorf("%d handlers ran, want 0", n)
 			}
 		})
 	}
 }
 
-// expiredCert returns a CA of two years ago and a server certificate that
-// expired a year ago.
+// expiredCert returns a CA that was created two years ago, and a server
+// certificate of that CA that has expired.
 func expiredCert(t *testing.T) (*authority, tls.Certificate) {
 	t.Helper()
 	old := time.Now().AddDate(-2, 0, 0)
@@ -194,11 +199,11 @@ func TestMux_ChoosesHandler(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if p := <-b.got; p != tt.id.Peer() {
-			t.Errorf("peer %v, want %v", p, tt.id.Peer())
+		if p := <-b.peers; p != tt.id.Peer() {
+			t.Errorf("handler called with peer %v, want %v", p, tt.id.Peer())
 		}
 		if got := c.ConnectionState().NegotiatedProtocol; got != tt.want {
-			t.Errorf("protocol %q, want %q", got, tt.want)
+			t.Errorf("NegotiatedProtocol = %q, want %q", got, tt.want)
 		}
 		c.Close()
 	}
@@ -223,16 +228,16 @@ func TestMux_StopClosesConnections(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer slow.Close()
-	<-b.got
+	<-b.peers
 	testutil.Eventually(t, 5*time.Second, func() bool { return b.m.Stats().Accepted == 2 }, "both accepted")
 	start := time.Now()
 	b.stop()
 	if took := time.Since(start); took >= b.m.cfg.handshakeTimeout {
-		t.Errorf("Run returned after %v, want less than HandshakeTimeout", took)
+		t.Errorf("Run returned after %v, want less than %v", took, b.m.cfg.handshakeTimeout)
 	}
 	c.SetDeadline(time.Now().Add(5 * time.Second))
-	if _, err := io.Copy(io.Discard, c); isTimeout(err) {
-		t.Error("the connection is still open")
+	if !isClosedByPeer(c) {
+		t.Error("the connection is open after Run, want closed")
 	}
 }
 
@@ -241,15 +246,15 @@ func TestRefusals_LogRate(t *testing.T) {
 		log := &logBuffer{}
 		r := newRefusals(log.logger())
 		for range 1000 {
-			r.record(plainText, nameAddr("192.0.2.1:1"), nil)
+			r.record(refusedPlainText, nameAddr("192.0.2.1:1"), nil)
 		}
-		r.record(noALPN, nameAddr("192.0.2.1:1"), nil)
-		time.Sleep(ratelog.DefaultInterval)
-		r.record(plainText, nameAddr("192.0.2.1:1"), nil)
+		r.record(refusedNoALPN, nameAddr("192.0.2.1:1"), nil)
+		time.Sleep(ratelog.Interval)
+		r.record(refusedPlainText, nameAddr("192.0.2.1:1"), nil)
 		if got := log.String(); strings.Count(got, "\n") != 3 || !strings.Contains(got, "suppressed=999") {
-			t.Errorf("log:\n%s", got)
+			t.Errorf("log = %s\nwant 3 lines, one with suppressed=999", got)
 		}
-		if got := r.counts(); got[string(plainText)] != 1001 || got[string(noALPN)] != 1 {
+		if got := r.counts(); got[refusedPlainText.id] != 1001 || got[refusedNoALPN.id] != 1 {
 			t.Errorf("counts() = %v, want 1001 plain_text and 1 no_alpn", got)
 		}
 	})
@@ -273,7 +278,7 @@ func TestMux_Misuse(t *testing.T) {
 		func() {
 			defer func() {
 				if recover() == nil {
-					t.Errorf("%s: no panic", name)
+					t.Errorf("Handle() %s returns, want a panic", name)
 				}
 			}()
 			f()
@@ -290,7 +295,7 @@ func TestMux_Listener(t *testing.T) {
 	servers := []tlsutil.Role{tlsutil.RoleServer}
 	l, closed := m.Listener(ProtoRaft, servers, true), m.Listener(ProtoGRPC, servers, false)
 	if l.Addr().String() != ProtoRaft {
-		t.Errorf("Addr() before Run = %v, want the protocol id", l.Addr())
+		t.Errorf("Addr() before Run = %v, want %v", l.Addr(), ProtoRaft)
 	}
 	ln := listen(t)
 	stop := background(t, func(ctx context.Context) error { return m.Run(ctx, ln) })
@@ -313,14 +318,14 @@ func TestMux_Listener(t *testing.T) {
 		t.Errorf("accepted in state %+v, want a complete handshake with ProtoRaft", cs)
 	}
 	if l.Addr().String() != ln.Addr().String() {
-		t.Errorf("Addr() = %v, want the address of the port", l.Addr())
+		t.Errorf("Addr() = %v, want %v", l.Addr(), ln.Addr())
 	}
 	closed.Close()
 	if _, err := closed.Accept(); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("Accept() after Close = %v, want net.ErrClosed", err)
 	}
 	if _, err := dial(ProtoGRPC).Read(make([]byte, 1)); err == nil {
-		t.Error("the protocol of a closed listener is still served")
+		t.Error("Read() of a protocol whose listener is closed succeeds, want an error")
 	}
 	waiting := dial(ProtoRaft) // no Accept takes it
 	testutil.Eventually(t, 5*time.Second, func() bool { return m.Stats().Protocols[0].Open == 1 }, "handshake")
@@ -331,28 +336,27 @@ func TestMux_Listener(t *testing.T) {
 	if _, err := waiting.Read(make([]byte, 1)); err == nil || isTimeout(err) {
 		t.Errorf("Read() of a connection that was not accepted = %v, want closed", err)
 	}
-	// An accepted connection belongs to its owner: the end of Run does not
-	// close it.
+	// The end of Run does not close a connection that Accept returned.
 	go s.Write([]byte("x"))
 	if _, err := io.ReadFull(c, make([]byte, 1)); err != nil {
-		t.Error(err)
+		t.Errorf("ReadFull() of an accepted connection after Run = %v, want nil", err)
 	}
-	if got := m.Stats().Refused[string(notServed)]; got != 1 {
+	if got := m.Stats().Refused[refusedNotServed.id]; got != 1 {
 		t.Errorf("not_served = %d, want 1", got)
 	}
 }
 
-// shortListener fails twice like a process without file descriptors. Then it
-// fails with last, or works.
+// shortListener fails twice, like in a process without free file descriptors.
+// Further calls of Accept return the error last, or succeed if last is nil.
 type shortListener struct {
-	net.Listener
-	n    atomic.Int32
-	last error
+	net.Listener // nil if last is set
+	calls        atomic.Int32
+	last         error
 }
 
 func (l *shortListener) Accept() (net.Conn, error) {
 	switch {
-	case l.n.Add(1) <= 2:
+	case l.calls.Add(1) <= 2:
 		return nil, &net.OpError{Op: "accept", Net: "tcp", Err: os.NewSyscallError("accept4", syscall.EMFILE)}
 	case l.last != nil:
 		return nil, l.last
@@ -388,9 +392,9 @@ func TestMux_AcceptBackoff(t *testing.T) {
 			t.Errorf("Run() = %v, want the listener's error", err)
 		}
 		if took := time.Since(start); took < 15*time.Millisecond || took > 15*time.Millisecond*5/4 {
-			t.Errorf("backed off for %v, want 5 ms and 10 ms, each with up to a quarter of jitter", took)
+			t.Errorf("Run() returned after %v, want 5 ms and 10 ms, each with up to a quarter of jitter", took)
 		}
-		if got := m.Stats().Refused[string(acceptError)]; got != 2 {
+		if got := m.Stats().Refused[acceptFailed.id]; got != 2 {
 			t.Errorf("accept_error = %d, want 2", got)
 		}
 	})
@@ -404,8 +408,8 @@ func TestMux_FileDescriptorShortage(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	<-b.got
-	if got := b.m.Stats().Refused[string(acceptError)]; got != 2 {
+	<-b.peers
+	if got := b.m.Stats().Refused[acceptFailed.id]; got != 2 {
 		t.Errorf("accept_error = %d, want 2", got)
 	}
 }

@@ -3,55 +3,52 @@
 package wanfed
 
 import (
+	"bufio"
 	"errors"
 	"io"
 	"net"
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/wanfed/wanfed/internal/proxyproto"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// trackedConn is an accepted connection whose Close is reported. It is the
-// innermost wrapper, so a Close of any other wrapper also closes it.
+// trackedConn is an accepted connection that calls a function when it is
+// closed. It is the innermost wrapper of the connection. A Close of any other
+// wrapper therefore closes it too.
 type trackedConn struct {
 	net.Conn
-
-	mu       sync.Mutex
-	closed   bool
-	onClosed func() // nil: none
+	closed   atomic.Bool
+	onClosed atomic.Pointer[func()] // not called yet; nil: none
 }
 
-// onClose calls f once: when c is closed, or at once if it is closed already.
+// onClose calls f once: when c is closed, or at once if c is already closed.
 func (c *trackedConn) onClose(f func()) {
-	c.mu.Lock()
-	closed := c.closed
-	if !closed {
-		c.onClosed = f
+	c.onClosed.Store(&f)
+	if c.closed.Load() { // Close may have missed f
+		c.callOnClosed()
 	}
-	c.mu.Unlock()
-	if closed {
-		f()
+}
+
+func (c *trackedConn) callOnClosed() {
+	if f := c.onClosed.Swap(nil); f != nil {
+		(*f)()
 	}
 }
 
 func (c *trackedConn) Close() error {
-	c.mu.Lock()
-	f := c.onClosed
-	c.closed, c.onClosed = true, nil
-	c.mu.Unlock()
-	if f != nil {
-		f()
-	}
+	c.closed.Store(true)
+	c.callOnClosed()
 	return c.Conn.Close()
 }
 
-// peerLimit bounds the open connections of each peer. The limit prevents that
-// one certificate uses all file descriptors, or all memory, of a server. The
-// zero Peer stands for plain text connections, whose peer is not authenticated.
+// peerLimit bounds the open connections of each peer. The owner of one
+// certificate therefore cannot use all file descriptors, or all memory, of a
+// server. The zero Peer counts all plain text connections.
 type peerLimit struct {
 	max int // negative: no limit
 
@@ -59,35 +56,32 @@ type peerLimit struct {
 	open map[tlsutil.Peer]int
 }
 
-// enter counts c until it is closed. It returns false if p is at the limit.
+// enter counts c until c is closed. It returns false if p is at the limit.
 func (l *peerLimit) enter(p tlsutil.Peer, c *trackedConn) bool {
 	l.mu.Lock()
-	ok := l.max < 0 || l.open[p] < l.max
-	if ok {
-		l.open[p]++
+	if l.max >= 0 && l.open[p] >= l.max {
+		l.mu.Unlock()
+		return false
 	}
+	l.open[p]++
 	l.mu.Unlock()
-	if ok {
-		c.onClose(func() { l.leave(p) })
-	}
-	return ok
+	c.onClose(func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if l.open[p]--; l.open[p] == 0 {
+			delete(l.open, p)
+		}
+	})
+	return true
 }
 
-func (l *peerLimit) leave(p tlsutil.Peer) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.open[p]--; l.open[p] == 0 {
-		delete(l.open, p)
-	}
-}
-
-// wrapConn wraps an accepted connection in the readers that run before TLS.
+// wrapConn wraps an accepted connection in the readers of the bytes before TLS.
 func (m *Mux) wrapConn(c net.Conn) net.Conn {
 	if len(m.cfg.ProxyFrom) > 0 && m.sendsProxy(c.RemoteAddr()) {
 		c = &proxyConn{Conn: c}
 	}
 	if m.plain != nil {
-		c = &sniffConn{Conn: c}
+		c = &sniffConn{c, bufio.NewReaderSize(c, 16)}
 	}
 	return c
 }
@@ -96,31 +90,22 @@ func (m *Mux) wrapConn(c net.Conn) net.Conn {
 // with the ClientHello (RFC 8446 section 5.1).
 const recordHandshake = 22
 
-// sniffConn is a connection whose first byte can be peeked. One goroutine at a
-// time reads.
+// sniffConn is a connection whose first byte can be inspected before it is
+// read.
 type sniffConn struct {
 	net.Conn
-	first  byte
-	unread bool // Read returns first next
+	br *bufio.Reader // reads Conn
 }
 
-// peek reads the first byte, until limit. It returns false if no byte arrives.
-// The next Read then returns the error.
-func (p *sniffConn) peek(limit time.Time) bool {
-	_ = p.Conn.SetReadDeadline(limit) // an error shows in Read
-	var b [1]byte
-	n, _ := p.Conn.Read(b[:])
-	_ = p.Conn.SetReadDeadline(time.Time{})
-	p.first, p.unread = b[0], n == 1
-	return p.unread
-}
+func (c *sniffConn) Read(b []byte) (int, error) { return c.br.Read(b) }
 
-func (p *sniffConn) Read(b []byte) (int, error) {
-	if !p.unread || len(b) == 0 {
-		return p.Conn.Read(b)
-	}
-	b[0], p.unread = p.first, false
-	return 1, nil
+// isPlainText waits for the first byte until limit. It returns true if the byte
+// arrives and does not begin a TLS connection.
+func (c *sniffConn) isPlainText(limit time.Time) bool {
+	_ = c.Conn.SetReadDeadline(limit) // an error shows in Peek
+	b, err := c.br.Peek(1)
+	_ = c.Conn.SetReadDeadline(time.Time{})
+	return err == nil && b[0] != recordHandshake
 }
 
 // proxyConn is a connection that must begin with a PROXY header.
@@ -144,7 +129,7 @@ type proxyHeaderError struct{ err error }
 func (e *proxyHeaderError) Error() string { return e.err.Error() }
 func (e *proxyHeaderError) Unwrap() error { return e.err }
 
-// readHeader reads the header, until limit.
+// readHeader reads the PROXY header, which must arrive until limit.
 func (p *proxyConn) readHeader(limit time.Time) error {
 	_ = p.Conn.SetReadDeadline(limit) // an error shows in Read
 	source, err := proxyproto.ReadFrom(p.Conn)
@@ -173,7 +158,7 @@ func unmapped(list []netip.Prefix) []netip.Prefix {
 	return list
 }
 
-// sendsProxy reports whether connections from the address must begin with a
+// sendsProxy reports whether connections from an address must begin with a
 // PROXY header.
 func (m *Mux) sendsProxy(from net.Addr) bool {
 	tcp, ok := from.(*net.TCPAddr)
@@ -184,7 +169,8 @@ func (m *Mux) sendsProxy(from net.Addr) bool {
 	return slices.ContainsFunc(m.cfg.ProxyFrom, func(p netip.Prefix) bool { return p.Contains(addr) })
 }
 
-// readProxy reads the PROXY header of a connection that must have one.
+// readProxy reads the PROXY header if the connection must begin with a PROXY
+// header.
 func (m *Mux) readProxy(hs *handshake, limit time.Time) error {
 	c := hs.raw
 	if p, ok := c.(*sniffConn); ok {

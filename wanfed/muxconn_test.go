@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
-	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -20,23 +19,23 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// A peer has at most MaxPerPeer connections, also when they were passed on.
-// Other peers are accepted.
+// A peer has at most MaxPerPeer connections, including the connections that a
+// Listener returned. Other peers are accepted.
 func TestMux_MaxPerPeer(t *testing.T) {
 	a := newAuthority(t)
-	var handed net.Listener
+	var passed net.Listener
 	ln := listen(t)
 	b := newMuxFixtureOn(t, a, ln, func(c *MuxConfig) { c.MaxPerPeer = 2 }, func(m *Mux) {
-		handed = m.Listener("handed/1", tlsutil.Roles, false)
+		passed = m.Listener("passed/1", tlsutil.Roles, false)
 	})
-	open := func(id *tlsutil.Identity, alpn string) (c *tls.Conn, in bool) {
+	open := func(id *tlsutil.Identity, alpn string) (c *tls.Conn, accepted bool) {
 		c, err := tls.Dial("tcp", b.addr, id.ClientConfig("", alpn))
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { c.Close() })
-		if alpn == "handed/1" {
-			s, err := handed.Accept()
+		if alpn == "passed/1" {
+			s, err := passed.Accept()
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -53,26 +52,26 @@ func TestMux_MaxPerPeer(t *testing.T) {
 	}
 	gw, other := a.identity(tlsutil.RoleGateway, "gw1", "dc2"), a.identity(tlsutil.RoleGateway, "gw2", "dc2")
 	one, _ := open(gw, "all/1")
-	two, in := open(gw, "handed/1")
-	if !in {
+	two, accepted := open(gw, "passed/1")
+	if !accepted {
 		t.Fatal("the second connection is refused, want accepted")
 	}
-	if _, in := open(gw, "all/1"); in {
+	if _, accepted := open(gw, "all/1"); accepted {
 		t.Error("the third connection is accepted, want refused")
 	}
-	b.awaitRefusal(t, tooMany)
-	if _, in := open(other, "all/1"); !in {
+	b.awaitRefusal(t, refusedPeerLimit)
+	if _, accepted := open(other, "all/1"); !accepted {
 		t.Error("another peer is refused, want accepted")
 	}
 	for _, c := range []*tls.Conn{one, two} {
 		c.Close()
 		testutil.Eventually(t, 5*time.Second, func() bool {
-			again, in := open(gw, "all/1")
-			if in {
+			again, accepted := open(gw, "all/1")
+			if accepted {
 				again.Close()
 			}
-			return in
-		}, "room for another")
+			return accepted
+		}, "a connection accepted after another was closed")
 	}
 	b.stop()
 	if n := len(b.m.peers.open); n > 0 {
@@ -94,26 +93,29 @@ func TestRefusals_ClipPeerText(t *testing.T) {
 			t.Error("Dial() succeeds, want an error")
 		}
 	}
-	testutil.Eventually(t, 5*time.Second, func() bool { return strings.Count(b.log.String(), "\n") == 2 }, "two lines")
-	if log := b.log.String(); len(log) > 4<<10 || !strings.Contains(log, string(unknownSNI)) ||
-		!strings.Contains(log, string(unknownALPN)) {
-		t.Errorf("%d bytes: %.1000s", len(log), log)
+	testutil.Eventually(t, 5*time.Second, func() bool { return strings.Count(b.log.String(), "\n") == 2 }, "two log lines")
+	if log := b.log.String(); len(log) > 4<<10 || !strings.Contains(log, refusedUnknownSNI.id) ||
+		!strings.Contains(log, refusedUnknownALPN.id) {
+		t.Errorf("log = %d bytes: %.1000s\nwant at most 4 KiB with %s and %s",
+			len(log), log, refusedUnknownSNI, refusedUnknownALPN)
 	}
 }
 
+// headerOf returns a PROXY header for a connection from source.
 func headerOf(source string) []byte {
 	return proxyproto.Append(nil, netip.MustParseAddrPort(source), netip.MustParseAddrPort("198.51.100.1:8300"))
 }
 
-// localHeader has the command LOCAL: the connection is the sender's own.
+// localHeader is a PROXY header with the command LOCAL: the sender opened the
+// connection for itself.
 var localHeader = proxyproto.Append(nil, netip.AddrPort{}, netip.AddrPort{})
 
-// proxyFromLoopback requires a PROXY header of connections from this machine.
+// proxyFromLoopback requires a PROXY header of connections from loopback.
 func proxyFromLoopback(c *MuxConfig) {
 	c.ProxyFrom = []netip.Prefix{netip.MustParsePrefix("::ffff:127.0.0.0/104")}
 }
 
-// dialWithHeader connects and sends a header.
+// dialWithHeader connects to addr and sends the parts of a header.
 func dialWithHeader(t *testing.T, addr string, header ...[]byte) net.Conn {
 	t.Helper()
 	c, err := net.Dial("tcp", addr)
@@ -145,7 +147,7 @@ func TestMux_ProxySource(t *testing.T) {
 	cfg := a.server("srv2", "dc2").ClientConfig("srv1.server.dc1.wanfed", "where/1")
 	for _, tt := range []struct {
 		header []byte
-		want   string
+		want   string // empty: the address of the sender
 	}{
 		{headerOf("192.0.2.7:4711"), "192.0.2.7:4711"},
 		{headerOf("[2001:db8::7]:4711"), "[2001:db8::7]:4711"},
@@ -155,7 +157,7 @@ func TestMux_ProxySource(t *testing.T) {
 		if tt.want == "" {
 			c = dialWithHeader(t, b.addr, tt.header)
 			tt.want = c.LocalAddr().String()
-		} else { // byte by byte, followed at once by the ClientHello
+		} else { // one byte at a time, followed at once by the ClientHello
 			c = dialWithHeader(t, b.addr)
 			for _, x := range tt.header {
 				c.Write([]byte{x})
@@ -165,52 +167,59 @@ func TestMux_ProxySource(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := <-remote; got != tt.want {
-			t.Errorf("remote address %s, want %s", got, tt.want)
+			t.Errorf("RemoteAddr() = %s, want %s", got, tt.want)
 		}
-		if line := "remote=" + strconv.Quote(tt.want); !strings.Contains(log.String(), line) && !strings.Contains(log.String(), strings.ReplaceAll(line, `"`, "")) {
-			t.Errorf("the log lacks %s:\n%s", line, log)
+		if got := strings.ReplaceAll(log.String(), `"`, ""); !strings.Contains(got, "remote="+tt.want) {
+			t.Errorf("log = %s\nwant remote=%s", got, tt.want)
 		}
 	}
 	if s := b.m.Stats(); len(s.Refused) != 0 {
-		t.Errorf("Refused = %v, want none", s.Refused)
+		t.Errorf("Stats().Refused = %v, want none", s.Refused)
 	}
 }
 
+// A missing, invalid or unexpected PROXY header is refused with a reason of its
+// own. The log has the address of the client after a valid header, and the
+// address of the sender otherwise.
 func TestMux_ProxyRefusals(t *testing.T) {
 	testutil.Cluster(t)
 	a := newAuthority(t)
 	good := headerOf("192.0.2.7:4711")
-	hello := func(t *testing.T, c net.Conn) {
+	hello := func(c net.Conn) {
 		tls.Client(c, a.server("srv2", "dc1").ClientConfig("srv1.server.dc1.wanfed", "all/1")).Handshake()
 	}
+	plainText := func(c net.Conn) { io.WriteString(c, "GET / HTTP/1.1\r\n\r\n") }
+	closeWrite := func(c net.Conn) { c.(*net.TCPConn).CloseWrite() }
 	for _, tt := range []struct {
 		name   string
 		header []byte
-		then   func(*testing.T, net.Conn) // nil: nothing more is sent
-		from   string                     // network that must send a header; empty: loopback
-		why    refusal
-		log    string
+		then   func(net.Conn) // what the client does after the header; nil: nothing
+		from   string         // network that must send a header; empty: loopback
+		want   *refusal
+		log    string // part of the log line
 	}{
-		{"none", nil, hello, "", proxyMissing, "it does not begin with a PROXY header of version 2"},
-		{"text version", []byte("PROXY TCP4 192.0.2.1 192.0.2.2 1 2\r\n"), hello, "", proxyMissing, "it does not begin with"},
-		{"command", append([]byte(proxyproto.Signature), 0x22, 0x11, 0, 0), hello, "", proxyMissing, "command 2"},
-		{"short", append([]byte(proxyproto.Signature), 0x21, 0x11, 0, 3, 1, 2, 3), hello, "", proxyMissing, "too few"},
-		{"oversize", append([]byte(proxyproto.Signature), 0x21, 0x11, 0xff, 0xff), hello, "", proxyMissing, "at most 4096"},
-		{"silent", nil, nil, "", tooSlow, "127.0.0.1:"},
-		{"half", good[:20], nil, "", tooSlow, "127.0.0.1:"},
-		{"silent behind it", good, nil, "", tooSlow, "192.0.2.7:4711"},
-		{"cut", good[:20], func(_ *testing.T, c net.Conn) { c.(*net.TCPConn).CloseWrite() }, "", hungUp, ""},
-		{"plain text behind it", good, func(_ *testing.T, c net.Conn) { io.WriteString(c, "GET / HTTP/1.1\r\n\r\n") }, "",
-			plainText, "192.0.2.7:4711"},
-		{"twice", append(headerOf("192.0.2.7:4711"), good...), nil, "", proxyForeign, "192.0.2.7:4711"},
-		{"from elsewhere", good, nil, "198.51.100.0/24", proxyForeign, "127.0.0.1:"},
+		{"none", nil, hello, "", refusedNoProxyHeader, "it does not begin with a PROXY header of version 2"},
+		{"text version", []byte("PROXY TCP4 192.0.2.1 192.0.2.2 1 2\r\n"), hello, "",
+			refusedNoProxyHeader, "it does not begin with"},
+		{"command", append([]byte(proxyproto.Signature), 0x22, 0x11, 0, 0), hello, "", refusedNoProxyHeader, "command 2"},
+		{"short", append([]byte(proxyproto.Signature), 0x21, 0x11, 0, 3, 1, 2, 3), hello, "",
+			refusedNoProxyHeader, "too few"},
+		{"oversize", append([]byte(proxyproto.Signature), 0x21, 0x11, 0xff, 0xff), hello, "",
+			refusedNoProxyHeader, "at most 4096"},
+		{"silent", nil, nil, "", refusedTimeout, "127.0.0.1:"},
+		{"half", good[:20], nil, "", refusedTimeout, "127.0.0.1:"},
+		{"silent after the header", good, nil, "", refusedTimeout, "192.0.2.7:4711"},
+		{"cut", good[:20], closeWrite, "", refusedClosed, ""},
+		{"plain text after the header", good, plainText, "", refusedPlainText, "192.0.2.7:4711"},
+		{"twice", append(headerOf("192.0.2.7:4711"), good...), nil, "", refusedProxyHeader, "192.0.2.7:4711"},
+		{"from another network", good, nil, "198.51.100.0/24", refusedProxyHeader, "127.0.0.1:"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			b := newMuxFixture(t, a, proxyFromLoopback, func(c *MuxConfig) {
-				if tt.why == tooSlow {
+				if tt.want == refusedTimeout {
 					c.handshakeTimeout = 100 * time.Millisecond
 				}
-				if tt.name == "silent behind it" { // long enough for the header
+				if tt.name == "silent after the header" { // long enough for the header
 					c.handshakeTimeout = 2 * time.Second
 				}
 				if tt.from != "" {
@@ -220,18 +229,18 @@ func TestMux_ProxyRefusals(t *testing.T) {
 			began := time.Now()
 			c := dialWithHeader(t, b.addr, tt.header)
 			if tt.then != nil {
-				tt.then(t, c)
+				tt.then(c)
 			}
 			io.Copy(io.Discard, c)
-			if took := time.Since(began); took >= 5*time.Second { // the time of a handshake
-				t.Errorf("closed after %v, want less than the default HandshakeTimeout", took)
+			if took := time.Since(began); took >= 5*time.Second { // the default handshakeTimeout
+				t.Errorf("connection closed after %v, want less than 5 s", took)
 			}
-			b.awaitRefusal(t, tt.why)
+			b.awaitRefusal(t, tt.want)
 			if log := b.log.String(); !strings.Contains(log, tt.log) {
-				t.Errorf("the log lacks %q:\n%s", tt.log, log)
+				t.Errorf("log = %s\nwant %q", log, tt.log)
 			}
-			if len(b.got) != 0 {
-				t.Error("a handler ran")
+			if n := len(b.peers); n != 0 {
+				t.Errorf("%d handlers ran, want 0", n)
 			}
 			if n := b.m.Stats().Handshaking; n != 0 {
 				t.Errorf("Handshaking = %d, want 0", n)
@@ -240,7 +249,7 @@ func TestMux_ProxyRefusals(t *testing.T) {
 	}
 }
 
-// The header and the handshake share one timeout.
+// The PROXY header and the handshake share one timeout.
 func TestMux_ProxyHeaderSharesHandshakeTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, server := net.Pipe()
@@ -254,17 +263,17 @@ func TestMux_ProxyHeaderSharesHandshakeTimeout(t *testing.T) {
 			time.Sleep(4 * time.Second)
 			client.Write(localHeader)
 		}()
-		own := &trackedConn{Conn: server}
-		sh := m.handshakes.acquire(t.Context(), &proxyConn{Conn: own})
-		m.serve(t.Context(), sh, own, m.begin(nameAddr("pipe")))
-		if took := time.Since(began); took != 5*time.Second || m.Stats().Refused[string(tooSlow)] != 1 {
-			t.Errorf("after %v: %v", took, m.Stats().Refused)
+		tracked := &trackedConn{Conn: server}
+		hs := m.handshakes.acquire(t.Context(), &proxyConn{Conn: tracked})
+		m.serve(t.Context(), hs, tracked, m.begin(nameAddr("pipe")))
+		if took := time.Since(began); took != 5*time.Second || m.Stats().Refused[refusedTimeout.id] != 1 {
+			t.Errorf("serve() took %v, Stats().Refused = %v, want 5 s and one timeout", took, m.Stats().Refused)
 		}
 	})
 }
 
-// Behind one gateway, a client with many unfinished handshakes displaces its
-// own.
+// A client with many unfinished handshakes displaces its own handshakes, also
+// if it shares a gateway with other clients.
 func TestMux_ProxyShedsBySource(t *testing.T) {
 	testutil.Cluster(t)
 	a := newAuthority(t)
@@ -276,26 +285,26 @@ func TestMux_ProxyShedsBySource(t *testing.T) {
 	}
 	one := dialWithHeader(t, b.addr, headerOf("192.0.2.1:1"))
 	testutil.Eventually(t, 5*time.Second, func() bool { return sources()[netip.MustParsePrefix("192.0.2.1/32")] == 1 },
-		"the first")
+		"one handshake of the first client")
 	many := []net.Conn{dialWithHeader(t, b.addr, headerOf("192.0.2.2:1")),
 		dialWithHeader(t, b.addr, headerOf("192.0.2.2:2"))}
 	testutil.Eventually(t, 5*time.Second, func() bool { return sources()[netip.MustParsePrefix("192.0.2.2/32")] == 2 },
-		"the others")
-	<-time.After(2 * helloGrace) // any of them may be shed now
+		"two handshakes of the second client")
+	<-time.After(2 * helloGrace) // all three handshakes are overdue now
 	c := tls.Client(dialWithHeader(t, b.addr, headerOf("192.0.2.3:1")),
 		a.server("srv2", "dc1").ClientConfig("srv1.server.dc1.wanfed", "all/1"))
 	if err := c.Handshake(); err != nil {
 		t.Fatal(err)
 	}
 	if !isClosedByPeer(many[0]) {
-		t.Error("the older handshake of the source with two is still open, want shed")
+		t.Error("the older handshake of the second client is open, want shed")
 	}
 	if log := b.log.String(); !strings.Contains(log, "remote=192.0.2.2:1 ") ||
 		strings.Contains(log, "remote=192.0.2.1:1") {
-		t.Errorf("log:\n%s", log)
+		t.Errorf("log = %s\nwant a refusal of 192.0.2.2:1 and none of 192.0.2.1:1", log)
 	}
 	for _, c := range append(many, one) {
 		c.Close()
 	}
-	testutil.Eventually(t, 5*time.Second, func() bool { return len(sources()) == 0 }, "no handshakes left")
+	testutil.Eventually(t, 5*time.Second, func() bool { return len(sources()) == 0 }, "no unfinished handshakes")
 }

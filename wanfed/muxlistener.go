@@ -12,9 +12,9 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// Listener registers a protocol id like Handle and returns a listener whose
-// Accept returns its connections as *tls.Conn, after the handshake. It is for
-// libraries that use a net.Listener, such as gRPC and Raft. The caller of
+// Listener registers a protocol id like Handle and returns a listener for
+// libraries that use a net.Listener, such as gRPC and Raft. Accept returns the
+// connections of the protocol as *tls.Conn, after the handshake. The caller of
 // Accept owns the connection. Accept may be called before Run. It fails with
 // net.ErrClosed when Run has ended or the listener was closed. After Close, the
 // Mux refuses connections of this protocol and continues with the others.
@@ -25,11 +25,11 @@ func (m *Mux) Listener(alpn string, roles []tlsutil.Role, sameDC bool) net.Liste
 	return m.listen([]string{alpn}, roles, sameDC)
 }
 
-// HTTPListener is Listener for an HTTP server on a port of its own. It accepts
-// HTTP/2, HTTP/1.1, and clients that offer no protocol id and speak HTTP/1.1.
-// With plain, it also accepts plain text connections, whose peer is not
-// authenticated. Use plain only for ports that are reachable only from this
-// machine.
+// HTTPListener is like Listener, for an HTTP server on a port of its own. It
+// accepts HTTP/2, HTTP/1.1, and clients that offer no protocol id. If plain is
+// true, it also accepts plain text connections, whose peer is not
+// authenticated. Use plain only for a port that is reachable from this machine
+// alone.
 func (m *Mux) HTTPListener(roles []tlsutil.Role, plain bool) net.Listener {
 	l := m.listen([]string{"h2", "http/1.1", ""}, roles, false)
 	if plain {
@@ -44,13 +44,13 @@ func (m *Mux) listen(alpn []string, roles []tlsutil.Role, sameDC bool) *connList
 	l := newConnListener(nameAddr(alpn[0]))
 	for _, id := range alpn {
 		m.handle(id, roles, sameDC, func(ctx context.Context, c *tls.Conn, p tlsutil.Peer) {
-			m.untrack(c.NetConn()) // the next owner closes it; until then pass obeys ctx
+			m.untrack(c.NetConn()) // the caller of Accept closes it; until then pass returns when ctx ends
 			if l.pass(ctx, c) {
 				return
 			}
 			if ctx.Err() == nil {
 				alpn := c.ConnectionState().NegotiatedProtocol
-				m.refusals.record(notServed, c.RemoteAddr(), nil, "peer", p, "alpn", alpn)
+				m.refusals.record(refusedNotServed, c.RemoteAddr(), nil, "peer", p, "alpn", alpn)
 			}
 			closeConn(c)
 		})
@@ -74,12 +74,12 @@ func (m *Mux) closeListeners() {
 type connListener struct {
 	conns chan net.Conn
 	once  sync.Once
-	donec chan struct{} // closed by Close
+	doneC chan struct{} // closed by Close
 	addr  atomic.Pointer[net.Addr]
 }
 
 func newConnListener(addr net.Addr) *connListener {
-	l := &connListener{conns: make(chan net.Conn), donec: make(chan struct{})}
+	l := &connListener{conns: make(chan net.Conn), doneC: make(chan struct{})}
 	l.addr.Store(&addr)
 	return l
 }
@@ -90,7 +90,7 @@ func (l *connListener) pass(ctx context.Context, c net.Conn) bool {
 	select {
 	case l.conns <- c:
 		return true
-	case <-l.donec:
+	case <-l.doneC:
 	case <-ctx.Done():
 	}
 	return false
@@ -100,13 +100,13 @@ func (l *connListener) Accept() (net.Conn, error) {
 	select {
 	case c := <-l.conns:
 		return c, nil
-	case <-l.donec:
+	case <-l.doneC:
 		return nil, &net.OpError{Op: "accept", Net: "tcp", Addr: l.Addr(), Err: net.ErrClosed}
 	}
 }
 
 func (l *connListener) Close() error {
-	l.once.Do(func() { close(l.donec) })
+	l.once.Do(func() { close(l.doneC) })
 	return nil
 }
 

@@ -18,18 +18,11 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// TestHTTPListener serves HTTPS through a Mux. Permitted clients are served by
-// each protocol; the others are refused and counted.
-func TestHTTPListener(t *testing.T) {
-	a := newAuthority(t)
-	m, err := NewMux(MuxConfig{Identity: a.server("srv1", "dc1")})
-	if err != nil {
-		t.Fatal(err)
-	}
-	conns, ln := m.HTTPListener(tlsutil.Roles, false), listen(t)
-	srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		fmt.Fprint(w, r.Proto, " ", r.TLS.PeerCertificates[0].DNSNames[0])
-	})}
+// serveHTTP runs m on loopback and serves handler on the connections of conns.
+// It returns the address of m.
+func serveHTTP(t *testing.T, m *Mux, conns net.Listener, handler http.HandlerFunc) (addr string) {
+	t.Helper()
+	ln, srv := listen(t), &http.Server{Handler: handler}
 	background(t, func(ctx context.Context) error { return m.Run(ctx, ln) })
 	background(t, func(ctx context.Context) error {
 		defer context.AfterFunc(ctx, func() { srv.Close() })()
@@ -38,57 +31,85 @@ func TestHTTPListener(t *testing.T) {
 		}
 		return nil
 	})
+	return ln.Addr().String()
+}
+
+// httpGet returns the status code and the body of url.
+func httpGet(url string, tr *http.Transport) (string, error) {
+	defer tr.CloseIdleConnections()
+	resp, err := (&http.Client{Transport: tr, Timeout: 20 * time.Second}).Get(url)
+	if err != nil {
+		return "", err
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	return fmt.Sprint(resp.StatusCode, " ", string(b)), err
+}
+
+// connect connects to addr, with a deadline of 20 seconds.
+func connect(t *testing.T, addr string) net.Conn {
+	t.Helper()
+	c, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	c.SetDeadline(time.Now().Add(20 * time.Second))
+	return c
+}
+
+// An HTTPListener serves permitted clients over each protocol. It refuses and
+// counts other clients.
+func TestHTTPListener(t *testing.T) {
+	a := newAuthority(t)
+	m, err := NewMux(MuxConfig{Identity: a.server("srv1", "dc1")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	conns := m.HTTPListener(tlsutil.Roles, false)
+	addr := serveHTTP(t, m, conns, func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprint(w, r.Proto, " ", r.TLS.PeerCertificates[0].DNSNames[0])
+	})
+	client := func() *tls.Config { return a.identity(tlsutil.RoleOperator, "joe", "dc1").ClientConfig("") }
 	get := func(url string, cfg *tls.Config, protos func(*http.Protocols)) (string, error) {
 		tr := &http.Transport{TLSClientConfig: cfg, Protocols: new(http.Protocols)}
 		protos(tr.Protocols)
-		defer tr.CloseIdleConnections()
-		resp, err := (&http.Client{Transport: tr, Timeout: 5 * time.Second}).Get(url)
-		if err != nil {
-			return "", err
-		}
-		defer resp.Body.Close()
-		b, err := io.ReadAll(resp.Body)
-		return fmt.Sprint(resp.StatusCode, " ", string(b)), err
+		return httpGet(url, tr)
 	}
-	client := func() *tls.Config { return a.identity(tlsutil.RoleOperator, "joe", "dc1").ClientConfig("") }
 	http1 := func(p *http.Protocols) { p.SetHTTP1(true) }
-	url := "https://" + ln.Addr().String()
 	t.Run("by protocol", func(t *testing.T) {
 		for want, protos := range map[string]func(*http.Protocols){
 			"200 HTTP/1.1 joe.cli.dc1.wanfed": http1,
 			"200 HTTP/2.0 joe.cli.dc1.wanfed": func(p *http.Protocols) { p.SetHTTP2(true) },
 		} {
-			if got, err := get(url, client(), protos); got != want {
-				t.Errorf("got %q, %v, want %q", got, err, want)
+			if got, err := get("https://"+addr, client(), protos); got != want {
+				t.Errorf("get() = %q, %v, want %q", got, err, want)
 			}
 		}
 	})
 	t.Run("without ALPN", func(t *testing.T) {
-		c, err := tls.Dial("tcp", ln.Addr().String(),
-			func() *tls.Config { c := client(); c.ServerName = "localhost"; return c }())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
-		c.SetDeadline(time.Now().Add(5 * time.Second))
+		cfg := client()
+		cfg.ServerName = "localhost"
+		c := tls.Client(connect(t, addr), cfg)
 		io.WriteString(c, "GET / HTTP/1.0\r\n\r\n")
-		if b, err := io.ReadAll(c); !strings.HasSuffix(string(b), "HTTP/1.0 joe.cli.dc1.wanfed") {
-			t.Errorf("without ALPN: %q, %v", b, err)
+		want := "HTTP/1.0 joe.cli.dc1.wanfed"
+		if got, err := io.ReadAll(c); !strings.HasSuffix(string(got), want) {
+			t.Errorf("ReadAll() = %q, %v, want the end %q", got, err, want)
 		}
 	})
 	t.Run("refused", func(t *testing.T) {
-		if got, _ := get("http://"+ln.Addr().String(), nil, http1); !strings.HasPrefix(got, "400 This port speaks HTTPS") {
-			t.Errorf("without TLS: %q", got)
+		if got, err := get("http://"+addr, nil, http1); !strings.HasPrefix(got, "400 This port speaks HTTPS") {
+			t.Errorf("get() without TLS = %q, %v, want status 400", got, err)
 		}
 		bare := client()
 		bare.GetClientCertificate = nil
-		if got, err := get(url, bare, http1); err == nil {
-			t.Errorf("without a certificate: %q", got)
+		if got, err := get("https://"+addr, bare, http1); err == nil {
+			t.Errorf("get() without a certificate = %q, want an error", got)
 		}
 		testutil.Eventually(t, 5*time.Second, func() bool {
 			got := m.Stats().Refused
-			return got[string(plainText)] == 1 && got[string(certMissing)] == 1 && len(got) == 2
-		}, "refusals counted")
+			return got[refusedPlainText.id] == 1 && got[refusedCertMissing.id] == 1 && len(got) == 2
+		}, "two refusals counted")
 	})
 	conns.Close()
 	if _, err := conns.Accept(); !errors.Is(err, net.ErrClosed) {
@@ -96,65 +117,35 @@ func TestHTTPListener(t *testing.T) {
 	}
 }
 
-// One port serves HTTP with and without TLS. A plain text connection is passed
-// on from its first byte.
+// One port serves HTTP with and without TLS.
 func TestHTTPListener_PlainText(t *testing.T) {
 	testutil.Cluster(t)
 	a := newAuthority(t)
-	m, err := NewMux(MuxConfig{Identity: a.identity(tlsutil.RoleServer, "srv1", "dc1"), handshakeTimeout: 2 * time.Second})
+	m, err := NewMux(MuxConfig{Identity: a.server("srv1", "dc1"), handshakeTimeout: 2 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
-	conns, ln := m.HTTPListener(tlsutil.Roles, true), listen(t)
-	srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	addr := serveHTTP(t, m, m.HTTPListener(tlsutil.Roles, true), func(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprint(w, r.TLS != nil, " ", r.Method, " ", r.URL.Path)
-	})}
-	background(t, func(ctx context.Context) error { return m.Run(ctx, ln) })
-	background(t, func(ctx context.Context) error {
-		defer context.AfterFunc(ctx, func() { srv.Close() })()
-		if err := srv.Serve(conns); ctx.Err() == nil && !errors.Is(err, net.ErrClosed) {
-			return err
-		}
-		return nil
 	})
-	get := func(url string, tr *http.Transport) string {
-		defer tr.CloseIdleConnections()
-		resp, err := (&http.Client{Transport: tr, Timeout: 20 * time.Second}).Get(url)
-		if err != nil {
-			return err.Error()
-		}
-		defer resp.Body.Close()
-		b, _ := io.ReadAll(resp.Body)
-		return string(b)
-	}
-	if got := get("http://"+ln.Addr().String()+"/plain", &http.Transport{}); got != "false GET /plain" {
-		t.Errorf("plain: %q", got)
+	if got, err := httpGet("http://"+addr+"/plain", &http.Transport{}); got != "200 false GET /plain" {
+		t.Errorf("get() without TLS = %q, %v, want %q", got, err, "200 false GET /plain")
 	}
 	cfg := a.identity(tlsutil.RoleOperator, "joe", "dc1").ClientConfig("")
-	if got := get("https://"+ln.Addr().String()+"/tls", &http.Transport{TLSClientConfig: cfg}); got != "true GET /tls" {
-		t.Errorf("TLS: %q", got)
+	if got, err := httpGet("https://"+addr+"/tls", &http.Transport{TLSClientConfig: cfg}); got != "200 true GET /tls" {
+		t.Errorf("get() with TLS = %q, %v, want %q", got, err, "200 true GET /tls")
 	}
-
-	// A silent client is disconnected, and so is one that sends a first byte of
-	// TLS and then something else.
-	silent, err := net.Dial("tcp", ln.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer silent.Close()
-	silent.SetDeadline(time.Now().Add(20 * time.Second))
-	if n, err := silent.Read(make([]byte, 1)); n != 0 || !errors.Is(err, io.EOF) &&
-		!strings.Contains(fmt.Sprint(err), "reset") {
-		t.Errorf("silent: %d bytes, %v", n, err)
-	}
-	odd, err := net.Dial("tcp", ln.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer odd.Close()
-	odd.SetDeadline(time.Now().Add(20 * time.Second))
-	io.WriteString(odd, "\x16GET / HTTP/1.0\r\n\r\n")
-	if b, err := io.ReadAll(odd); strings.Contains(string(b), "HTTP/") {
-		t.Errorf("first byte of TLS, then HTTP: ReadAll() = %q, %v; want no response", b, err)
-	}
+	t.Run("a silent client is disconnected", func(t *testing.T) {
+		n, err := connect(t, addr).Read(make([]byte, 1))
+		if n != 0 || !errors.Is(err, io.EOF) && !strings.Contains(fmt.Sprint(err), "reset") {
+			t.Errorf("Read() = %d, %v, want 0 and EOF or a reset", n, err)
+		}
+	})
+	t.Run("HTTP after the first byte of TLS is not served", func(t *testing.T) {
+		c := connect(t, addr)
+		io.WriteString(c, "\x16GET / HTTP/1.0\r\n\r\n")
+		if b, err := io.ReadAll(c); strings.Contains(string(b), "HTTP/") {
+			t.Errorf("ReadAll() = %q, %v; want no response", b, err)
+		}
+	})
 }

@@ -27,19 +27,16 @@ type NodeConfig struct {
 	// datacenter dial this node. Required.
 	Advertise string
 	// Gateways lists gateway addresses (host:port) by the name of the
-	// datacenter that they reach. Working and fast addresses are dialed first.
-	// At a tie, the earlier address is dialed first. Node.SetGateways changes
-	// the list.
+	// datacenter that the gateways reach. See Node.SetGateways.
 	Gateways map[string][]string
 	Logger   *slog.Logger // default: no log
 }
 
 // Node is a tunnel endpoint for programs without special needs: an address
-// book, a Dialer, a Prober, a Mux and a Tunnel, wired together. Use the parts
-// for everything else: Tunnel.Transport for memberlist and serf, Mux.Handle and
-// Dialer.Dial for protocols of the program, Tunnel.Stats for metrics. Programs
-// that need different wiring build the parts one by one. The fields do not
-// change after NewNode. All methods are safe for concurrent use.
+// book, a Dialer, a Prober, a Mux and a Tunnel, wired together. Programs use
+// its fields: Tunnel.Transport for memberlist and serf, Mux.Handle and
+// Dialer.Dial for their own protocols, Tunnel.Stats for metrics. The fields do
+// not change after NewNode. All methods are safe for concurrent use.
 type Node struct {
 	AddressBook *SharedAddressBook // written only by SetServer and SetGateways
 	Dialer      *Dialer
@@ -52,8 +49,7 @@ type Node struct {
 	mu sync.Mutex // guards changes of AddressBook
 }
 
-// viaConfigured is Path.Via of an address that a program, or its configuration,
-// set.
+// viaConfigured is the Path.Via of the addresses of SetGateways.
 const viaConfigured = "configured address"
 
 // NewNode checks cfg, reports all faults at once, and builds the parts. It
@@ -68,32 +64,34 @@ func NewNode(cfg NodeConfig) (*Node, error) {
 	for _, dc := range slices.Sorted(maps.Keys(cfg.Gateways)) {
 		errs = append(errs, n.SetGateways(dc, cfg.Gateways[dc]...))
 	}
-	var err1, err2, err3, err4 error
-	n.Dialer, err1 = NewDialer(DialerConfig{
-		Identity: cfg.Identity, AddressBook: n.AddressBook, Logger: cfg.Logger,
-	})
-	n.Mux, err2 = NewMux(MuxConfig{Identity: cfg.Identity, Logger: cfg.Logger})
-	if errs = append(errs, err1, err2); err1 == nil && err2 == nil {
-		n.Tunnel, err3 = NewTunnel(TunnelConfig{
+	var err error
+	n.Dialer, err = NewDialer(DialerConfig{Identity: cfg.Identity, AddressBook: n.AddressBook, Logger: cfg.Logger})
+	errs = append(errs, err)
+	n.Mux, err = NewMux(MuxConfig{Identity: cfg.Identity, Logger: cfg.Logger})
+	errs = append(errs, err)
+	if n.Dialer != nil && n.Mux != nil {
+		n.Tunnel, err = NewTunnel(TunnelConfig{
 			Identity: cfg.Identity, Dialer: n.Dialer, Mux: n.Mux, Advertise: cfg.Advertise, Logger: cfg.Logger,
 		})
-		n.Prober, err4 = NewProber(ProberConfig{Dialer: n.Dialer, Logger: cfg.Logger})
+		errs = append(errs, err)
+		n.Prober, err = NewProber(ProberConfig{Dialer: n.Dialer, Logger: cfg.Logger})
+		errs = append(errs, err)
 	}
-	if err := errors.Join(append(errs, err3, err4)...); err != nil {
+	if err := errors.Join(errs...); err != nil {
 		return nil, fmt.Errorf("node: %w", err)
 	}
 	return n, nil
 }
 
 // Name returns the name of this node in the WAN pool, <node>.<dc>, from its
-// certificate. memberlist and serf must be configured with it.
+// certificate. memberlist and serf must use this name.
 func (n *Node) Name() string { return n.Tunnel.name() }
 
-// Run accepts connections on ln, which must be reachable at the Advertise
-// address, and carries the traffic of the pools until ctx ends. It then closes
-// ln and all connections, waits for its goroutines and returns nil. A permanent
-// error of ln is returned. Run blocks. Call it once, before a pool joins, and
-// end it after the pools have left, because their leave messages use it.
+// Run accepts connections on ln and carries the traffic of the pools until ctx
+// ends. It then closes ln and all connections, waits for its goroutines and
+// returns nil. If ln fails permanently, Run returns the error. ln must be
+// reachable at the Advertise address. Call Run once, before a pool joins. End
+// Run after the pools have left, because it carries their leave messages.
 func (n *Node) Run(ctx context.Context, ln net.Listener) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return n.Mux.Run(ctx, ln) })
@@ -103,14 +101,14 @@ func (n *Node) Run(ctx context.Context, ln net.Listener) error {
 }
 
 // SetServer sets the address (host:port) of a member of the local datacenter in
-// the address book; "" removes it. Call it for every member event of the pools.
-// member is the name that the pool uses, <node>.<dc> or <node>. Members of
-// other datacenters are ignored.
+// the address book. The address "" removes the member. Call SetServer for every
+// member event of the pools, with the name that the pool uses: <node>.<dc> or
+// <node>. SetServer ignores members of other datacenters.
 //
-// Gateways send traffic for any server of the datacenter to this node, which
-// relays it to the address set here. Traffic for a server without an address is
-// dropped. Before Run, set the servers that the program joins, because no event
-// reports their addresses until the pool has joined.
+// Gateways send traffic for any server of the datacenter to this node. The node
+// relays the traffic to the address set here, and drops traffic for a server
+// without an address. Before Run, set the servers that the program joins: no
+// event reports their addresses before the pool has joined.
 func (n *Node) SetServer(member, addr string) {
 	node, dc, wan := strings.Cut(strings.ToLower(member), ".")
 	if wan && dc != n.self.DC || tlsutil.CheckLabel(node) != nil {
@@ -125,13 +123,13 @@ func (n *Node) SetServer(member, addr string) {
 }
 
 // SetGateways replaces the gateway addresses (host:port) of another datacenter.
-// At a tie the earlier address is dialed first. Without addresses the
-// datacenter is unreachable. Connections over a removed gateway migrate to a
-// listed gateway.
+// The Dialer dials working and fast addresses first, and of equal addresses the
+// earlier one. Without addresses the datacenter is unreachable. Connections
+// over a removed gateway migrate to a listed gateway.
 func (n *Node) SetGateways(dc string, addrs ...string) error {
 	errs := []error{tlsutil.CheckLabel(dc)}
 	if dc == n.self.DC {
-		errs = append(errs, errors.New("this is the local datacenter, whose nodes are dialed directly"))
+		errs = append(errs, errors.New("this is the local datacenter; its nodes are dialed directly"))
 	}
 	var paths []Path
 	for _, addr := range addrs {
@@ -152,8 +150,8 @@ func (n *Node) SetGateways(dc string, addrs ...string) error {
 	return nil
 }
 
-// updateBook stores a copy of the address book that f has changed. f must clone
-// a map before it changes it.
+// updateBook applies f to a copy of the address book and stores the copy. f
+// must clone a map before it changes the map.
 func (n *Node) updateBook(f func(*AddressBook)) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -162,8 +160,7 @@ func (n *Node) updateBook(f func(*AddressBook)) {
 	n.AddressBook.Store(&b)
 }
 
-// AnyServer returns the address with which a pool joins any server of another
-// datacenter. It has the form that memberlist and serf need. The IP address in
-// it is from RFC 5737 and is never dialed, because the datacenter is reached
-// through gateways.
+// AnyServer returns an address for the Join of memberlist and serf: any server
+// of another datacenter. The IP address in the result is from RFC 5737 and is
+// never dialed. Gateways lead to the datacenter.
 func AnyServer(dc string) string { return "*." + dc + "/192.0.2.1:8300" }

@@ -17,8 +17,8 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// TestNode_Gossip gossips with another datacenter and within the local one,
-// through Nodes alone.
+// Members of a WAN pool over Nodes find each other, in the local and in another
+// datacenter.
 func TestNode_Gossip(t *testing.T) {
 	a := newAuthority(t)
 	start := func(name, dc string, gateways map[string][]string) (*Node, string) {
@@ -40,7 +40,7 @@ func TestNode_Gossip(t *testing.T) {
 	b2.SetServer("a.dc2", addr2)
 	a2.SetServer("a.dc1", "192.0.2.9:1") // a member of another datacenter is ignored
 	if got := slices.Sorted(maps.Keys(a2.AddressBook.Load().Servers)); !slices.Equal(got, []string{"b"}) {
-		t.Errorf("Servers = %v, want b", got)
+		t.Errorf("Servers = %v, want [b]", got)
 	}
 
 	m1, m2, mb := nodeMember(t, a1), nodeMember(t, a2), nodeMember(t, b2)
@@ -51,7 +51,7 @@ func TestNode_Gossip(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, m := range map[string]*memberlist.Memberlist{"a.dc1": m1, "a.dc2": m2, "b.dc2": mb} {
-		testutil.Eventually(t, 20*time.Second, func() bool { return m.NumMembers() == 3 }, "%s to see all members", name)
+		testutil.Eventually(t, 20*time.Second, func() bool { return m.NumMembers() == 3 }, "3 members at %s", name)
 	}
 }
 
@@ -73,8 +73,8 @@ func nodeMember(t testing.TB, n *Node) *memberlist.Memberlist {
 func TestNode_SetGateways(t *testing.T) {
 	a := newAuthority(t)
 	n, err := NewNode(NodeConfig{
-		Identity: a.server("a",
-			"dc1"), Advertise: "127.0.0.1:8300", Gateways: map[string][]string{"dc2": {"gw.example:8443"}},
+		Identity: a.server("a", "dc1"), Advertise: "127.0.0.1:8300",
+		Gateways: map[string][]string{"dc2": {"gw.example:8443"}},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -90,7 +90,7 @@ func TestNode_SetGateways(t *testing.T) {
 	}
 	if got := n.AddressBook.Load().Paths; len(got) != 2 || len(got["dc3"]) != 2 ||
 		got["dc3"][1].Addr != "[2001:db8::1]:8443" {
-		t.Errorf("Paths = %v, want those of dc2 and both of dc3", got)
+		t.Errorf("Paths = %v, want one path to dc2 and two paths to dc3", got)
 	}
 	if err := n.SetGateways("dc2"); err != nil || len(n.AddressBook.Load().Paths) != 1 {
 		t.Errorf("SetGateways() without addresses: Paths = %v, %v; want dc2 removed", n.AddressBook.Load().Paths, err)
@@ -101,7 +101,7 @@ func TestNode_SetGateways(t *testing.T) {
 		`"Dc2"`:            func() error { return n.SetGateways("Dc2", "192.0.2.1:1") },
 	} {
 		if err := f(); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("got %v, want an error that contains %q", err, want)
+			t.Errorf("SetGateways() = %v, want an error that contains %q", err, want)
 		}
 	}
 }
@@ -112,16 +112,16 @@ func TestNewNode_InvalidConfig(t *testing.T) {
 		t.Errorf("NewNode() = %v, want \"Identity is missing\"", err)
 	}
 	_, err := NewNode(NodeConfig{
-		Identity: a.identity(tlsutil.RoleClient, "a",
-			"dc1"), Advertise: "0.0.0.0:0", Gateways: map[string][]string{"dc2": {"gw"}},
+		Identity: a.identity(tlsutil.RoleClient, "a", "dc1"), Advertise: "0.0.0.0:0",
+		Gateways: map[string][]string{"dc2": {"gw"}},
 	})
 	if err == nil {
-		t.Fatal("no error")
+		t.Fatal("NewNode() with three faults = nil, want an error")
 	}
 	for _, want := range []string{"tls cert create --server --datacenter dc1 --node a", "not host:port",
 		"not an ip:port that others can dial"} {
 		if !strings.Contains(err.Error(), want) {
-			t.Errorf("%v does not contain %q", err, want)
+			t.Errorf("NewNode() = %v, want an error that contains %q", err, want)
 		}
 	}
 }

@@ -15,6 +15,30 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
+// twoGateways starts a second gateway of dc2 and lists both gateways in the
+// address book of srv1 of dc1, the first gateway first.
+func (w *world) twoGateways() (first, second *fakeGateway) {
+	w.t.Helper()
+	first = w.gws["dc2"]
+	second = newFakeGateway(w.t, listen(w.t), "dc2", map[string]string{"srv1": w.nodes["srv1.dc2"].addr})
+	book := *w.nodes["srv1.dc1"].book.Load()
+	book.Paths = map[string][]Path{
+		"dc2": {{Addr: first.addr, Via: "local gateway"}, {Addr: second.addr, Via: "local gateway"}},
+	}
+	w.nodes["srv1.dc1"].book.Store(&book)
+	return first, second
+}
+
+// checkFailureRecorded checks that the status of the path over gateway has a
+// failure.
+func (n *node) checkFailureRecorded(gateway *fakeGateway) {
+	n.t.Helper()
+	if p := n.pathStatus(gateway.addr); p.LastErrorAt.IsZero() {
+		n.t.Errorf("status of the frozen gateway = %+v, want a failure", p)
+	}
+}
+
+// A link keeps its queue while the gateway restarts.
 func TestLink_SendsQueueAfterGatewayRestart(t *testing.T) {
 	w := newWorld(t, 1, []string{"dc1", "dc2"}, func(tm *limits) { tm.backoffMax = 50 * time.Millisecond })
 	n1 := w.nodes["srv1.dc1"]
@@ -33,10 +57,11 @@ func TestLink_SendsQueueAfterGatewayRestart(t *testing.T) {
 	}
 	log := n1.log.String()
 	if strings.Count(log, "gossip link up") < 1 || strings.Count(log, "gossip link down") != 1 {
-		t.Errorf("log:\n%s", log)
+		t.Errorf("log = %s\nwant \"gossip link up\" and one \"gossip link down\"", log)
 	}
 }
 
+// A link dials at once when the address book has another path.
 func TestLink_AddressBookChangeEndsBackoff(t *testing.T) {
 	w := newWorld(t, 1, []string{"dc1", "dc2"}, func(tm *limits) { tm.backoffMin, tm.backoffMax = time.Hour, time.Hour })
 	n1 := w.nodes["srv1.dc1"]
@@ -52,42 +77,34 @@ func TestLink_AddressBookChangeEndsBackoff(t *testing.T) {
 	}
 }
 
-// A stopped gateway process keeps its connections open and swallows what is
-// written to them.
+// A link over a frozen gateway ends after echoTimeout and uses another path. A
+// frozen gateway keeps its connections open and does not forward bytes.
 func TestLink_FrozenGatewayTimeout(t *testing.T) {
 	w := newWorld(t, 1, []string{"dc1", "dc2"},
 		func(tm *limits) { tm.echoInterval, tm.echoTimeout = 50*time.Millisecond, 300*time.Millisecond })
 	n1, n2 := w.nodes["srv1.dc1"], w.nodes["srv1.dc2"]
-	second := newFakeGateway(t, listen(t), "dc2", map[string]string{"srv1": n2.addr})
-	r := *n1.book.Load()
-	r.Paths = map[string][]Path{"dc2": {{Addr: w.gws["dc2"].addr, Via: "local gateway"},
-		{Addr: second.addr, Via: "local gateway"}}}
-	n1.book.Store(&r)
+	first, second := w.twoGateways()
 	t1, t2 := n1.tun.Transport(PoolWAN), n2.tun.Transport(PoolWAN)
 	send(t, t1, "srv1.dc2", "one")
 	receive(t, t2)
-	w.gws["dc2"].freeze(true)
+	first.freeze(true)
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
-	for sent := 0; ; sent++ {
+	limit := time.After(10 * time.Second)
+	for received := false; !received; {
 		select {
 		case <-tick.C:
 			send(t, t1, "srv1.dc2", "again")
-			continue
 		case <-t2.PacketCh():
-		case <-time.After(10 * time.Second):
-			t.Fatal("no packet over the second gateway")
+			received = true
+		case <-limit:
+			t.Fatal("no packet over the second gateway within 10 s")
 		}
-		break
 	}
 	if l := n1.tun.Stats().Links[0]; l.Path.Addr != second.addr || !strings.Contains(l.LastError, "stopped answering") {
-		t.Errorf("link = %+v, want one over the second gateway after \"stopped answering\"", l)
+		t.Errorf("link = %+v, want a link over the second gateway after \"stopped answering\"", l)
 	}
-	for _, p := range n1.d.Paths() {
-		if p.Addr == w.gws["dc2"].addr && p.LastErrorAt.IsZero() {
-			t.Errorf("status of the frozen gateway = %+v, want a failure", p)
-		}
-	}
+	n1.checkFailureRecorded(first)
 }
 
 // A link whose echo is late uses another path long before echoTimeout.
@@ -95,11 +112,7 @@ func TestLink_FrozenGatewayReplacedEarly(t *testing.T) {
 	w := newWorld(t, 1, []string{"dc1", "dc2"},
 		func(tm *limits) { tm.echoInterval, tm.echoTimeout = 50*time.Millisecond, time.Hour })
 	n1, n2 := w.nodes["srv1.dc1"], w.nodes["srv1.dc2"]
-	first, second := w.gws["dc2"], newFakeGateway(t, listen(t), "dc2", map[string]string{"srv1": n2.addr})
-	r := *n1.book.Load()
-	r.Paths = map[string][]Path{"dc2": {{Addr: first.addr, Via: "local gateway"},
-		{Addr: second.addr, Via: "local gateway"}}}
-	n1.book.Store(&r)
+	first, second := w.twoGateways()
 	t1, t2 := n1.tun.Transport(PoolWAN), n2.tun.Transport(PoolWAN)
 	send(t, t1, "srv1.dc2", "one")
 	receive(t, t2)
@@ -108,21 +121,17 @@ func TestLink_FrozenGatewayReplacedEarly(t *testing.T) {
 	first.freeze(true)
 	testutil.Eventually(t, 10*time.Second, func() bool {
 		return n1.tun.Stats().Links[0].Path.Addr == second.addr
-	}, "the link is over the second gateway")
+	}, "a link over the second gateway")
 	send(t, t1, "srv1.dc2", "two")
 	if got := receive(t, t2); got != "two" {
 		t.Errorf("received %q, want %q", got, "two")
 	}
-	for _, p := range n1.d.Paths() {
-		if p.Addr == first.addr && p.LastErrorAt.IsZero() {
-			t.Errorf("status of the frozen gateway = %+v, want a failure", p)
-		}
-	}
+	n1.checkFailureRecorded(first)
 	testutil.Eventually(t, 10*time.Second, echoes, "an echo over the second gateway")
-	// With one path that stalls briefly, the replacement stalls too, and the
-	// connection stays in use when the echo arrives.
-	r.Paths = map[string][]Path{"dc2": {{Addr: second.addr, Via: "local gateway"}}}
-	n1.book.Store(&r)
+	// The only path stalls for a moment. The dial of a replacement stalls too.
+	// The connection stays in use when the echo arrives.
+	n1.book.Store(&AddressBook{Servers: n1.book.Load().Servers,
+		Paths: map[string][]Path{"dc2": {{Addr: second.addr, Via: "local gateway"}}}})
 	second.freeze(true)
 	send(t, t1, "srv1.dc2", "three")
 	testutil.Eventually(t, 10*time.Second, func() bool { return second.count() > 1 }, "a replacement dial")
@@ -132,7 +141,8 @@ func TestLink_FrozenGatewayReplacedEarly(t *testing.T) {
 	}
 }
 
-// A peer that accepts and never reads affects only its own datacenter.
+// A peer that accepts connections and never reads does not delay the sender or
+// another datacenter.
 func TestLink_PeerThatNeverReads(t *testing.T) {
 	testutil.Cluster(t)
 	w := newWorld(t, 1, []string{"dc1", "dc2", "dc3"},
@@ -144,7 +154,7 @@ func TestLink_PeerThatNeverReads(t *testing.T) {
 	r.Paths = map[string][]Path{"dc2": {{Addr: hole}}, "dc3": r.Paths["dc3"]}
 	n1.book.Store(&r)
 	packet := make([]byte, 1400)
-	var each []time.Duration
+	var took []time.Duration // by each send
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	over := time.After(time.Minute)
@@ -154,7 +164,7 @@ func TestLink_PeerThatNeverReads(t *testing.T) {
 			if _, err := t1.WriteToAddress(packet, to("srv1.dc2")); err != nil {
 				t.Fatal(err)
 			}
-			each = append(each, time.Since(start))
+			took = append(took, time.Since(start))
 		}
 		send(t, t1, "srv1.dc3", fmt.Sprint(i))
 		if got := receive(t, t3); got != fmt.Sprint(i) {
@@ -166,14 +176,14 @@ func TestLink_PeerThatNeverReads(t *testing.T) {
 		case <-tick.C:
 		}
 	}
-	// A send takes some microseconds; one that waited for the writer would take
-	// writeTimeout. The limits leave room for the race detector and for a
-	// machine that is suspended for a second.
-	slices.Sort(each)
-	median, slowest := each[len(each)/2], each[len(each)-1]
-	if t.Logf("%d sends, median %v, slowest %v", len(each), median, slowest); median > time.Millisecond ||
-		slowest > n1.tun.limits.writeTimeout/2 {
-		t.Error("a send waited for the network")
+	// A send takes some microseconds. A send that waits for the writer takes
+	// writeTimeout. The limits allow for the race detector, and for a machine
+	// that is suspended for a second.
+	slices.Sort(took)
+	median, slowest := took[len(took)/2], took[len(took)-1]
+	if median > time.Millisecond || slowest > n1.tun.limits.writeTimeout/2 {
+		t.Errorf("%d sends took %v (median), %v (slowest), want at most 1 ms, %v",
+			len(took), median, slowest, n1.tun.limits.writeTimeout/2)
 	}
 	if got := n1.traffic(PoolWAN, "dc2"); got.Dropped["queue_full"] == 0 {
 		t.Errorf("traffic = %+v, want packets dropped for a full queue", got)
@@ -203,12 +213,7 @@ func TestSession_FrozenGateway(t *testing.T) {
 	w := newWorld(t, 1, []string{"dc1", "dc2"},
 		func(tm *limits) { tm.keepaliveInterval, tm.keepaliveTimeout = time.Hour, time.Hour })
 	n1, n2 := w.nodes["srv1.dc1"], w.nodes["srv1.dc2"]
-	second := newFakeGateway(t, listen(t), "dc2", map[string]string{"srv1": n2.addr})
-	first := w.gws["dc2"]
-	r := *n1.book.Load()
-	r.Paths = map[string][]Path{"dc2": {{Addr: first.addr, Via: "local gateway"},
-		{Addr: second.addr, Via: "local gateway"}}}
-	n1.book.Store(&r)
+	first, second := w.twoGateways()
 	t1, t2 := n1.tun.Transport(PoolWAN), n2.tun.Transport(PoolWAN)
 	open := func() {
 		t.Helper()
@@ -221,7 +226,7 @@ func TestSession_FrozenGateway(t *testing.T) {
 		case far := <-t2.StreamCh():
 			far.Close()
 		case <-time.After(10 * time.Second):
-			t.Fatal("the stream did not arrive")
+			t.Fatal("no stream arrived within 10 s")
 		}
 	}
 	open()
@@ -229,14 +234,10 @@ func TestSession_FrozenGateway(t *testing.T) {
 	start := time.Now()
 	open()
 	if took := time.Since(start); took > 5*time.Second {
-		t.Errorf("the stream took %v, want at most 5 s", took)
+		t.Errorf("DialAddressTimeout() took %v, want at most 5 s", took)
 	}
 	if s := n1.tun.Stats().Sessions; len(s) != 1 || s[0].Path.Addr != second.addr {
 		t.Errorf("Sessions = %+v, want one over the second gateway", s)
 	}
-	for _, p := range n1.d.Paths() {
-		if p.Addr == first.addr && p.LastErrorAt.IsZero() {
-			t.Errorf("status of the frozen gateway = %+v, want a failure", p)
-		}
-	}
+	n1.checkFailureRecorded(first)
 }

@@ -14,12 +14,12 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// scriptConn is a connection that returns in, at most chunk bytes per Read,
-// then EOF, and records what is written.
+// scriptConn is a connection that returns the bytes of in, then io.EOF. It
+// records written bytes in out.
 type scriptConn struct {
 	net.Conn
 	in    []byte
-	chunk int
+	chunk int // most bytes per Read
 	out   []byte
 }
 
@@ -41,7 +41,7 @@ func (*scriptConn) RemoteAddr() net.Addr             { return nameAddr("far") }
 func (*scriptConn) SetReadDeadline(time.Time) error  { return nil }
 func (*scriptConn) SetWriteDeadline(time.Time) error { return nil }
 
-// packetReader is srv1 of dc1, which reads scripts.
+// packetReader is srv1 of dc1. It reads packet connections from scripts.
 type packetReader struct {
 	tun *Tunnel
 	tr  *Transport
@@ -58,8 +58,8 @@ func newPacketReader(t testing.TB) *packetReader {
 }
 
 // read receives in from a server of dc2. It returns the packets for memberlist,
-// the echoes, and why the connection ended.
-func (r *packetReader) read(t testing.TB, in []byte, chunk int, consul bool) (got []string, out []byte, why refusal,
+// the echoes, and the results of packetConn.run.
+func (r *packetReader) read(t testing.TB, in []byte, chunk int, consul bool) (got []string, out []byte, reason *refusal,
 	err error) {
 	t.Helper()
 	c := &scriptConn{in: in, chunk: chunk}
@@ -68,7 +68,7 @@ func (r *packetReader) read(t testing.TB, in []byte, chunk int, consul bool) (go
 	if consul {
 		frame = pc.readConsulFrame
 	}
-	why, err = pc.run(frame)
+	reason, err = pc.run(frame)
 	for len(r.tr.packets) > 0 {
 		p := <-r.tr.packets
 		if cap(p.Buf) != len(p.Buf) {
@@ -77,9 +77,11 @@ func (r *packetReader) read(t testing.TB, in []byte, chunk int, consul bool) (go
 		got = append(got, string(p.Buf))
 		clear(p.Buf) // the receiver owns it
 	}
-	return got, c.out, why, err
+	return got, c.out, reason, err
 }
 
+// Packets, echoes and packets for unknown nodes are handled in order,
+// independent of the sizes of the reads.
 func TestPacketConn(t *testing.T) {
 	r := newPacketReader(t)
 	large := bytes.Repeat([]byte("L"), MaxPacket)
@@ -101,24 +103,26 @@ func TestPacketConn(t *testing.T) {
 		}
 	}
 	for _, chunk := range []int{1, 5, 1000, 16 << 10, 1 << 20} {
-		got, out, why, err := r.read(t, in, chunk, false)
-		if !slices.Equal(got, want) || len(out) != 7*(frameHeadLen+echoLen) || why != "" || !errors.Is(err, io.EOF) {
-			t.Errorf("%d bytes at a time: %d packets of %d, %d bytes of echoes, %q, %v", chunk, len(got), len(want), len(out),
-				why, err)
+		got, out, reason, err := r.read(t, in, chunk, false)
+		if !slices.Equal(got, want) || len(out) != 7*(frameHeadLen+echoLen) || reason != nil || !errors.Is(err, io.EOF) {
+			t.Errorf("run() with reads of %d bytes = %d packets, %d bytes of echoes, %v, %v; want %d, %d, none, EOF",
+				chunk, len(got), len(out), reason, err, len(want), 7*(frameHeadLen+echoLen))
 		}
-		if got, _, why, err = r.read(t, consul, chunk, true); !slices.Equal(got, want) || why != "" ||
+		if got, _, reason, err = r.read(t, consul, chunk, true); !slices.Equal(got, want) || reason != nil ||
 			!errors.Is(err, io.EOF) {
-			t.Errorf("Consul's framing, %d bytes at a time: %d packets of %d, %q, %v", chunk, len(got), len(want), why, err)
+			t.Errorf("run() of Consul's framing with reads of %d bytes = %d packets, %v, %v; want %d, none, EOF",
+				chunk, len(got), reason, err, len(want))
 		}
 	}
-	if got := r.tun.traffic(PoolWAN, "dc2"); got.dropped[dropUnknownNode].Load() != 5*38 ||
-		got.received.Load() != uint64(10*len(want)) {
-		t.Errorf("%d for an unknown node, %d received", got.dropped[dropUnknownNode].Load(), got.received.Load())
+	c := r.tun.traffic(PoolWAN, "dc2")
+	if unknown, received := c.dropped[dropUnknownNode].Load(), c.received.Load(); unknown != 5*38 ||
+		received != uint64(10*len(want)) {
+		t.Errorf("counters = %d for an unknown node, %d received; want %d, %d", unknown, received, 5*38, 10*len(want))
 	}
 }
 
-// Frames that arrive in pieces must have the same effect as decodeFrame of the
-// whole.
+// Frames that arrive in pieces have the same effect as the frames that
+// decodeFrame returns for all bytes at once.
 func FuzzPacketConn(f *testing.F) {
 	two := appendFrame(appendFrame(nil, PoolWAN, "srv1", []byte("one")), PoolWAN, "", []byte("two"))
 	f.Add(two, 3)
@@ -130,19 +134,19 @@ func FuzzPacketConn(f *testing.F) {
 	f.Fuzz(func(t *testing.T, in []byte, chunk int) {
 		var want []string
 		var echoes []byte
-		whys := []refusal{""}
+		reasons := []*refusal{nil} // possible results
 	model:
 		for rest := in; len(rest) > 0; {
 			fr, err := decodeFrame(rest)
 			switch {
-			case errors.Is(err, errFrameShort): // it may have another fault besides
-				whys = []refusal{faultTruncated, faultFrame, faultLAN}
+			case errors.Is(err, errFrameShort): // the frame may also have another fault
+				reasons = []*refusal{faultTruncated, faultFrame, faultLAN}
 				break model
 			case err != nil:
-				whys = []refusal{faultFrame}
+				reasons = []*refusal{faultFrame}
 				break model
 			case fr.pool == PoolLAN:
-				whys = []refusal{faultLAN}
+				reasons = []*refusal{faultLAN}
 				break model
 			case fr.pool == poolEcho:
 				echoes = append(echoes, rest[:fr.size]...)
@@ -151,9 +155,9 @@ func FuzzPacketConn(f *testing.F) {
 			}
 			rest = rest[fr.size:]
 		}
-		got, out, why, _ := r.read(t, bytes.Clone(in), 1+max(chunk, -chunk-1)%(64<<10), false)
-		if !slices.Equal(got, want) || !bytes.Equal(out, echoes) || !slices.Contains(whys, why) {
-			t.Fatalf("%q, echoes %x, %q; want %q, %x, one of %q", got, out, why, want, echoes, whys)
+		got, out, reason, _ := r.read(t, bytes.Clone(in), 1+max(chunk, -chunk-1)%(64<<10), false)
+		if !slices.Equal(got, want) || !bytes.Equal(out, echoes) || !slices.Contains(reasons, reason) {
+			t.Fatalf("run() = %q, echoes %x, %v; want %q, %x, one of %v", got, out, reason, want, echoes, reasons)
 		}
 	})
 }
@@ -166,10 +170,10 @@ func TestReadPacket_AnnouncedLengthAllocatesNothing(t *testing.T) {
 		for arrived, limit := range map[int]int{25: readBufferSize, 50 << 10: 128 << 10} {
 			c := &scriptConn{in: make([]byte, arrived), chunk: 1000}
 			pc := r.tun.newPacketConn(c, tlsutil.Peer{Role: tlsutil.RoleServer, Node: "srv1", DC: "dc2"})
-			got, why, err := pc.readPacket(announced)
-			if why != faultTruncated || !errors.Is(err, io.ErrUnexpectedEOF) || cap(got) > limit {
-				t.Errorf("readPacket(%d) after %d bytes = %d bytes allocated, %q, %v; want at most %d, %q, unexpected EOF",
-					announced, arrived, cap(got), why, err, limit, faultTruncated)
+			got, reason, err := pc.readPacket(announced)
+			if reason != faultTruncated || !errors.Is(err, io.ErrUnexpectedEOF) || cap(got) > limit {
+				t.Errorf("readPacket(%d) after %d bytes = %d bytes allocated, %v, %v; want at most %d, %v, unexpected EOF",
+					announced, arrived, cap(got), reason, err, limit, faultTruncated)
 			}
 		}
 	}

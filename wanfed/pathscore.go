@@ -10,8 +10,9 @@ import (
 )
 
 const (
-	// failurePenalty is the time for which a path is ordered behind the others
-	// after it failed or was slower than a path dialed later.
+	// failurePenalty is the time for which a failed path is penalized: dialed
+	// after the other paths. A path also fails if a path that was dialed later
+	// connects first.
 	failurePenalty = time.Minute
 	// failurePenaltyProbed replaces failurePenalty while a Prober runs, because
 	// a successful probe ends the penalty early.
@@ -24,19 +25,19 @@ const (
 	// failed dial costs about one DialerConfig.AttemptDelay.
 	flapCost = 250 * time.Millisecond
 	// maxFlaps is the value of pathHistory.flaps from which connections do not
-	// migrate to the path: two recent failures are tolerated, three are not.
+	// migrate to the path. Two recent failures stay below it, three do not.
 	maxFlaps = 2.5
-	// rttWeight weighs the newest sample of the smoothed RTT: 1/rttWeight.
+	// The newest sample has the weight 1/rttWeight in the smoothed round trip.
 	rttWeight = 4
-	// minSamples is the number of RTT samples that a path needs before a
-	// connection migrates to it for its speed.
+	// minSamples is the number of round trips that must be measured over a path
+	// before a connection migrates to the path because of its speed.
 	minSamples = 3
-	// Two paths count as equally fast if they differ by at most 1/atPar of the
-	// faster one, or by atParLeast.
+	// Two paths are at par if the slower cost exceeds the faster cost by at
+	// most 1/atPar of the faster cost, or by at most atParLeast.
 	atPar, atParLeast = 4, 10 * time.Millisecond
-	// A connection migrates to a path that is faster by at least 1/faster of
-	// that path's RTT and by fasterLeast. The difference to atPar is
-	// hysteresis.
+	// A connection migrates to a path whose round trip is shorter by at least
+	// 1/faster of that path's round trip, and by at least fasterLeast. The
+	// difference from atPar is hysteresis.
 	faster, fasterLeast = 2, 20 * time.Millisecond
 )
 
@@ -44,16 +45,17 @@ const (
 // path.
 type pathHistory struct {
 	lastSuccess time.Time // zero: never
-	lastFailure time.Time // or the last time a path dialed later won; zero: never
+	lastFailure time.Time // see failurePenalty; zero: never
 
 	rtt          time.Duration // smoothed round trip to a server behind the path; 0: not measured
-	samples      int           // in rtt
-	failedProbes int           // in a row
-	flaps        float64       // failures after a success, decayed by flapHalfLife as of flapsAt
+	samples      int           // number of round trips in rtt
+	failedProbes int           // consecutive
+	flaps        float64       // failures after a success, decayed by flapHalfLife until flapsAt
 	flapsAt      time.Time
 }
 
-// recordSuccess records a success and the round trip that it measured; 0: none.
+// recordSuccess records a success and the round trip rtt. It ignores rtt if rtt
+// is not positive.
 func (h *pathHistory) recordSuccess(now time.Time, rtt time.Duration) {
 	h.lastSuccess, h.failedProbes = now, 0
 	if rtt <= 0 {
@@ -66,7 +68,7 @@ func (h *pathHistory) recordSuccess(now time.Time, rtt time.Duration) {
 	h.rtt += (rtt - h.rtt) / rttWeight
 }
 
-// recordFailure records a failure. Failures in a row count as one flap.
+// recordFailure records a failure. Consecutive failures count as one flap.
 func (h *pathHistory) recordFailure(now time.Time) {
 	if !h.lastSuccess.IsZero() && !h.hasFailed() {
 		h.flaps, h.flapsAt = h.flapsNow(now)+1, now
@@ -77,6 +79,7 @@ func (h *pathHistory) recordFailure(now time.Time) {
 // hasFailed reports whether the last event was a failure.
 func (h *pathHistory) hasFailed() bool { return h.lastFailure.After(h.lastSuccess) }
 
+// flapsNow returns the flaps, decayed until now.
 func (h pathHistory) flapsNow(now time.Time) float64 {
 	if h.flaps == 0 {
 		return 0
@@ -84,8 +87,8 @@ func (h pathHistory) flapsNow(now time.Time) float64 {
 	return h.flaps * math.Exp2(-float64(now.Sub(h.flapsAt))/float64(flapHalfLife))
 }
 
-// isPenalized reports whether the path failed within penalty and has not worked
-// since.
+// isPenalized reports whether the path failed during the last penalty and has
+// not worked since.
 func (h pathHistory) isPenalized(now time.Time, penalty time.Duration) bool {
 	return h.hasFailed() && now.Sub(h.lastFailure) < penalty
 }
@@ -100,7 +103,7 @@ func (h pathHistory) cost(now time.Time) time.Duration {
 	return h.rtt + time.Duration(h.flapsNow(now)*float64(flapCost))
 }
 
-// atParLimit is the highest cost that counts as equal to c.
+// atParLimit returns the highest cost at par with c.
 func atParLimit(c time.Duration) time.Duration { return c + max(c/atPar, atParLeast) }
 
 // scorer compares the paths to one datacenter at one moment.
@@ -111,94 +114,61 @@ type scorer struct {
 	history func(Path) pathHistory
 }
 
-// rankedPath is a path with its sort key.
-type rankedPath struct {
-	Path
-	history   pathHistory
-	penalized bool
-	class     int
-	proven    bool
-	slow      time.Duration // cost of a proven path that is not at par with the best of its class and rank; else 0
-}
-
-// order returns paths in the order to dial them. Penalized paths come last,
-// ordered by the time of their failure, oldest first. The other paths are
-// ordered by class of mode, then by rank, then proven before unproven. Proven
-// paths at par with the fastest path keep the order of the address book. Slower
-// paths follow.
+// order returns paths in the order to dial them. Penalized paths come last, the
+// oldest failure first. The other paths are ordered by the class of the mode,
+// then by rank, then proven before unproven. Proven paths at par with the
+// fastest proven path of their class and rank keep the order of the address
+// book. Slower proven paths follow, ordered by cost.
 func (s scorer) order(paths []Path) []Path {
 	type kind struct{ class, rank int }
-	best := map[kind]time.Duration{}
-	list := make([]rankedPath, len(paths))
+	lowest := map[kind]time.Duration{} // cost of the proven paths of a kind
+	for _, p := range paths {
+		k, h := kind{s.mode.class(p), p.Rank}, s.history(p)
+		if c, ok := lowest[k]; h.isProven(s.now) && h.rtt > 0 && (!ok || h.cost(s.now) < c) {
+			lowest[k] = h.cost(s.now)
+		}
+	}
+	type keyedPath struct {
+		Path
+		key [5]int64 // compared number by number; the lowest key is dialed first
+	}
+	list := make([]keyedPath, len(paths))
 	for i, p := range paths {
-		h := s.history(p)
-		r := rankedPath{
-			Path: p, history: h, penalized: h.isPenalized(s.now, s.penalty),
-			class: s.mode.class(p), proven: h.isProven(s.now),
+		k, h := kind{s.mode.class(p), p.Rank}, s.history(p)
+		key := [5]int64{0, int64(k.class), int64(k.rank), 1, 0}
+		switch c := h.cost(s.now); {
+		case h.isPenalized(s.now, s.penalty):
+			key = [5]int64{1, int64(h.lastFailure.Sub(s.now))}
+		case h.isProven(s.now) && c > atParLimit(lowest[k]):
+			key[3], key[4] = 0, int64(c)
+		case h.isProven(s.now):
+			key[3] = 0
 		}
-		list[i] = r
-		k := kind{r.class, p.Rank}
-		if c, ok := best[k]; r.proven && h.rtt > 0 && (!ok || h.cost(s.now) < c) {
-			best[k] = h.cost(s.now)
-		}
+		list[i] = keyedPath{p, key}
 	}
-	for i, r := range list {
-		if c := r.history.cost(s.now); r.proven && c > atParLimit(best[kind{r.class, r.Rank}]) {
-			list[i].slow = c
-		}
-	}
-	slices.SortStableFunc(list, compareRanked)
+	slices.SortStableFunc(list, func(a, b keyedPath) int { return slices.Compare(a.key[:], b.key[:]) })
 	ordered := make([]Path, len(list))
-	for i, r := range list {
-		ordered[i] = r.Path
+	for i, p := range list {
+		ordered[i] = p.Path
 	}
 	return ordered
 }
 
-func compareRanked(a, b rankedPath) int {
-	switch {
-	case a.penalized != b.penalized:
-		return firstIf(b.penalized)
-	case a.penalized:
-		return a.history.lastFailure.Compare(b.history.lastFailure)
-	}
-	if c := cmp.Or(cmp.Compare(a.class, b.class), cmp.Compare(a.Rank, b.Rank)); c != 0 {
-		return c
-	}
-	if a.proven != b.proven {
-		return firstIf(a.proven)
-	}
-	return cmp.Compare(a.slow, b.slow)
-}
-
-// firstIf is the result of a comparison: its first operand sorts first if yes.
-func firstIf(yes bool) int {
-	if yes {
-		return -1
-	}
-	return 1
-}
-
 // better returns the paths to which a connection over cur should migrate, best
-// first. These are all paths of a preferred class or rank, and the much faster
-// paths of the same class and rank. Penalized and flapping paths are left out.
-// If cur is not among paths, every path that is not penalized qualifies.
+// first. It omits penalized paths. If paths lists cur, better also omits the
+// paths for which shouldMigrate returns false.
 func (s scorer) better(cur Path, paths []Path) []Path {
 	i := slices.IndexFunc(paths, func(p Path) bool { return p.Addr == cur.Addr })
-	var out []Path
-	for _, p := range paths {
-		if p.Addr == cur.Addr || s.history(p).isPenalized(s.now, s.penalty) {
-			continue
-		}
-		if i < 0 || s.shouldMigrate(p, paths[i]) {
-			out = append(out, p)
-		}
-	}
-	return s.order(out)
+	return s.order(slices.DeleteFunc(slices.Clone(paths), func(p Path) bool {
+		return p.Addr == cur.Addr || s.history(p).isPenalized(s.now, s.penalty) ||
+			i >= 0 && !s.shouldMigrate(p, paths[i])
+	}))
 }
 
-// shouldMigrate reports whether a connection over cur should migrate to p.
-// Failed dials over cur do not count, because the connection itself works.
+// shouldMigrate reports whether a connection over cur should migrate to p: p
+// has a preferred class or rank, or the same class and rank and is much faster.
+// No connection migrates to a flapping path. Failed dials over cur do not
+// count, because the connection itself works.
 func (s scorer) shouldMigrate(p, cur Path) bool {
 	kind := cmp.Or(cmp.Compare(s.mode.class(p), s.mode.class(cur)), cmp.Compare(p.Rank, cur.Rank))
 	h, c := s.history(p), s.history(cur)

@@ -8,26 +8,27 @@ import (
 	"time"
 )
 
-// parsePaths makes paths of words: an address of one letter, then o for a local
-// gateway, c for critical, r for cached.
+// parsePaths parses paths. A path is one word: an address of one letter, then o
+// for a local gateway, c for RankCritical, r for RankCached.
 func parsePaths(words string) []Path {
 	var paths []Path
 	for w := range strings.FieldsSeq(words) {
-		h := Path{Addr: w[:1], Local: strings.Contains(w[1:], "o")}
+		p := Path{Addr: w[:1], Local: strings.Contains(w[1:], "o")}
 		switch {
 		case strings.Contains(w[1:], "c"):
-			h.Rank = RankCritical
+			p.Rank = RankCritical
 		case strings.Contains(w[1:], "r"):
-			h.Rank = RankCached
+			p.Rank = RankCached
 		}
-		paths = append(paths, h)
+		paths = append(paths, p)
 	}
 	return paths
 }
 
+// letters returns the addresses of paths as one word.
 func letters(paths []Path) (s string) {
-	for _, h := range paths {
-		s += h.Addr
+	for _, p := range paths {
+		s += p.Addr
 	}
 	return s
 }
@@ -42,166 +43,183 @@ func provenPath(ms int) pathHistory {
 	return pathHistory{lastSuccess: beforeNow(time.Second), rtt: time.Duration(ms) * time.Millisecond, samples: minSamples}
 }
 
+// order returns paths in the order of their preference.
 func TestScorer_Order(t *testing.T) {
-	type ev = map[string]pathHistory
-	flawed := provenPath(40)
-	flawed.flaps, flawed.flapsAt = 1, beforeNow(time.Second)
-	healed := flawed
-	healed.flapsAt = beforeNow(10 * time.Minute)
+	type known = map[string]pathHistory // by address
+	flapped := provenPath(40)
+	flapped.flaps, flapped.flapsAt = 1, beforeNow(time.Second)
+	flappedLongAgo := flapped
+	flappedLongAgo.flapsAt = beforeNow(10 * time.Minute)
 	for _, tt := range []struct {
-		name string
-		mode Mode
-		book string
-		ev   ev
-		want string
+		name  string
+		mode  Mode
+		book  string // see parsePaths
+		known known
+		want  string
 	}{
 		{"no history: order of the address book", ModeAuto, "a b c", nil, "abc"},
-		{"proven before unproven", ModeLocal, "a b c", ev{"c": provenPath(0)}, "cab"},
-		{"an old success is unproven", ModeLocal, "a b c", ev{"c": {lastSuccess: beforeNow(provenPeriod)}}, "abc"},
-		{"a failed path goes last", ModeLocal, "a b c", ev{"a": {lastFailure: beforeNow(time.Second)}}, "bca"},
+		{"proven before unproven", ModeLocal, "a b c", known{"c": provenPath(0)}, "cab"},
+		{"an old success is unproven", ModeLocal, "a b c",
+			known{"c": {lastSuccess: beforeNow(provenPeriod)}}, "abc"},
+		{"a failed path goes last", ModeLocal, "a b c", known{"a": {lastFailure: beforeNow(time.Second)}}, "bca"},
 		{"failed, then worked", ModeLocal, "a b c",
-			ev{"a": {lastFailure: beforeNow(2 * time.Second), lastSuccess: beforeNow(time.Second)}}, "abc"},
+			known{"a": {lastFailure: beforeNow(2 * time.Second), lastSuccess: beforeNow(time.Second)}}, "abc"},
 		{"worked, then failed", ModeLocal, "a b c",
-			ev{"a": {lastSuccess: beforeNow(2 * time.Second), lastFailure: beforeNow(time.Second)}}, "bca"},
-		{"an old failure does not count", ModeLocal, "a b c", ev{"a": {lastFailure: beforeNow(failurePenalty)}}, "abc"},
-		{"a failure just within the penalty", ModeLocal, "a b", ev{"a": {lastFailure: beforeNow(failurePenalty - 1)}}, "ba"},
+			known{"a": {lastSuccess: beforeNow(2 * time.Second), lastFailure: beforeNow(time.Second)}}, "bca"},
+		{"an old failure does not count", ModeLocal, "a b c",
+			known{"a": {lastFailure: beforeNow(failurePenalty)}}, "abc"},
+		{"a failure just within the penalty", ModeLocal, "a b",
+			known{"a": {lastFailure: beforeNow(failurePenalty - 1)}}, "ba"},
 		{"all failed: the oldest failure first", ModeLocal, "a b c",
-			ev{"a": {lastFailure: beforeNow(time.Second)}, "b": {lastFailure: beforeNow(3 * time.Second)},
+			known{"a": {lastFailure: beforeNow(time.Second)}, "b": {lastFailure: beforeNow(3 * time.Second)},
 				"c": {lastFailure: beforeNow(2 * time.Second)}}, "bca"},
 		{"two failed at once: order of the address book", ModeLocal, "a b c",
-			ev{"a": {lastFailure: beforeNow(1)}, "b": {lastFailure: beforeNow(1)}}, "cab"},
+			known{"a": {lastFailure: beforeNow(1)}, "b": {lastFailure: beforeNow(1)}}, "cab"},
 		{"no paths", ModeLocal, "", nil, ""},
 
-		{"a little faster changes nothing", ModeLocal, "a b", ev{"a": provenPath(50), "b": provenPath(40)}, "ab"},
-		{"a few milliseconds change nothing", ModeLocal, "a b", ev{"a": provenPath(10), "b": provenPath(1)}, "ab"},
-		{"much faster goes first", ModeLocal, "a b c", ev{"a": provenPath(52), "b": provenPath(40), "c": provenPath(40)},
-			"bca"},
-		{"slow ones by cost", ModeLocal, "a b c", ev{"a": provenPath(300), "b": provenPath(200), "c": provenPath(40)}, "cba"},
-		{"slow before untested", ModeLocal, "a b c", ev{"b": provenPath(400), "c": provenPath(40)}, "cba"},
-		{"a flap counts after recovery", ModeLocal, "a b", ev{"a": flawed, "b": provenPath(40)}, "ba"},
-		{"an old flap does not count", ModeLocal, "a b", ev{"a": healed, "b": provenPath(40)}, "ab"},
+		{"a little faster changes nothing", ModeLocal, "a b", known{"a": provenPath(50), "b": provenPath(40)}, "ab"},
+		{"a few milliseconds change nothing", ModeLocal, "a b",
+			known{"a": provenPath(10), "b": provenPath(1)}, "ab"},
+		{"much faster goes first", ModeLocal, "a b c",
+			known{"a": provenPath(52), "b": provenPath(40), "c": provenPath(40)}, "bca"},
+		{"slow ones by cost", ModeLocal, "a b c",
+			known{"a": provenPath(300), "b": provenPath(200), "c": provenPath(40)}, "cba"},
+		{"slow before untested", ModeLocal, "a b c", known{"b": provenPath(400), "c": provenPath(40)}, "cba"},
+		{"a flap counts after recovery", ModeLocal, "a b", known{"a": flapped, "b": provenPath(40)}, "ba"},
+		{"an old flap does not count", ModeLocal, "a b", known{"a": flappedLongAgo, "b": provenPath(40)}, "ab"},
 
-		{"local: local gateway first, however slow", ModeLocal, "ao b co", ev{"a": provenPath(200), "b": provenPath(40)},
-			"acb"},
+		{"local: local gateway first, however slow", ModeLocal, "ao b co",
+			known{"a": provenPath(200), "b": provenPath(40)}, "acb"},
 		{"local: critical local gateway before remote", ModeLocal, "ao boc c dc er", nil, "abcde"},
-		{"local: local gateway failed", ModeLocal, "ao b", ev{"a": {lastFailure: beforeNow(1)}}, "ba"},
-		{"remote: remote first, however slow", ModeRemote, "ao b cc d", ev{"a": provenPath(1), "b": provenPath(400)}, "bdca"},
-		{"remote: remote failed", ModeRemote, "ao b", ev{"b": {lastFailure: beforeNow(1)}}, "ab"},
-		{"auto: a tie goes to the local gateway", ModeAuto, "ao b", ev{"a": provenPath(48), "b": provenPath(40)}, "ab"},
-		{"auto: the much faster wins", ModeAuto, "ao b", ev{"a": provenPath(60), "b": provenPath(40)}, "ba"},
-		{"auto: healthy before critical", ModeAuto, "ao boc c dc er", ev{"b": provenPath(1)}, "acbde"},
-		{"auto: proven before unproven", ModeAuto, "ao b", ev{"b": provenPath(40)}, "ba"},
+		{"local: local gateway failed", ModeLocal, "ao b", known{"a": {lastFailure: beforeNow(1)}}, "ba"},
+		{"remote: remote first, however slow", ModeRemote, "ao b cc d",
+			known{"a": provenPath(1), "b": provenPath(400)}, "bdca"},
+		{"remote: remote failed", ModeRemote, "ao b", known{"b": {lastFailure: beforeNow(1)}}, "ab"},
+		{"auto: a tie goes to the local gateway", ModeAuto, "ao b",
+			known{"a": provenPath(48), "b": provenPath(40)}, "ab"},
+		{"auto: the much faster wins", ModeAuto, "ao b", known{"a": provenPath(60), "b": provenPath(40)}, "ba"},
+		{"auto: healthy before critical", ModeAuto, "ao boc c dc er", known{"b": provenPath(1)}, "acbde"},
+		{"auto: proven before unproven", ModeAuto, "ao b", known{"b": provenPath(40)}, "ba"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			s := scorer{tt.mode, failurePenalty, scoreNow, func(h Path) pathHistory { return tt.ev[h.Addr] }}
+			s := scorer{tt.mode, failurePenalty, scoreNow, func(p Path) pathHistory { return tt.known[p.Addr] }}
 			if got := letters(s.order(parsePaths(tt.book))); got != tt.want {
-				t.Errorf("%q, want %q", got, tt.want)
+				t.Errorf("order(%q) = %q, want %q", tt.book, got, tt.want)
 			}
 		})
 	}
 }
 
+// better returns the paths to which a connection over cur migrates.
 func TestScorer_Better(t *testing.T) {
-	type ev = map[string]pathHistory
-	failedOnce, unsteady := provenPath(40), provenPath(40)
-	failedOnce.flaps, failedOnce.flapsAt = 1, beforeNow(time.Second)
-	unsteady.flaps, unsteady.flapsAt = 3, beforeNow(time.Second)
+	type known = map[string]pathHistory // by address
+	flappedOnce, flapping := provenPath(40), provenPath(40)
+	flappedOnce.flaps, flappedOnce.flapsAt = 1, beforeNow(time.Second)
+	flapping.flaps, flapping.flapsAt = 3, beforeNow(time.Second)
 	oneSample := provenPath(40)
 	oneSample.samples = 1
 	for _, tt := range []struct {
-		name string
-		mode Mode
-		cur  string
-		book string
-		ev   ev
-		want string
+		name  string
+		mode  Mode
+		cur   string
+		book  string // see parsePaths
+		known known
+		want  string
 	}{
 		{"equal", ModeLocal, "b", "a b c", nil, ""},
-		{"a little faster", ModeLocal, "b", "a b", ev{"a": provenPath(40), "b": provenPath(58)}, ""},
-		{"a few milliseconds faster", ModeLocal, "b", "a b", ev{"a": provenPath(1), "b": provenPath(20)}, ""},
-		{"much faster", ModeLocal, "b", "a b", ev{"a": provenPath(40), "b": provenPath(62)}, "a"},
-		{"much faster in one sample", ModeLocal, "b", "a b", ev{"a": oneSample, "b": provenPath(400)}, ""},
+		{"a little faster", ModeLocal, "b", "a b", known{"a": provenPath(40), "b": provenPath(58)}, ""},
+		{"a few milliseconds faster", ModeLocal, "b", "a b", known{"a": provenPath(1), "b": provenPath(20)}, ""},
+		{"much faster", ModeLocal, "b", "a b", known{"a": provenPath(40), "b": provenPath(62)}, "a"},
+		{"much faster in one sample", ModeLocal, "b", "a b", known{"a": oneSample, "b": provenPath(400)}, ""},
 		{"fast long ago", ModeLocal, "b", "a b",
-			ev{"a": {lastSuccess: beforeNow(time.Hour), rtt: 1, samples: 9}, "b": provenPath(400)}, ""},
-		{"untested local gateway", ModeLocal, "b", "ao b", ev{"b": provenPath(1)}, "a"},
-		{"local gateway that failed once and works again", ModeLocal, "b", "ao b", ev{"a": failedOnce, "b": provenPath(1)},
-			"a"},
-		{"faster, while dials over the current path fail", ModeLocal, "b", "a b", ev{"a": provenPath(40), "b": unsteady}, ""},
-		{"flapping local gateway", ModeLocal, "b", "ao b", ev{"a": unsteady, "b": provenPath(1)}, ""},
-		{"failed local gateway", ModeLocal, "b", "ao b", ev{"a": {lastFailure: beforeNow(1)}}, ""},
-		{"faster path of another class", ModeLocal, "a", "ao b", ev{"a": provenPath(400), "b": provenPath(1)}, ""},
+			known{"a": {lastSuccess: beforeNow(time.Hour), rtt: 1, samples: 9}, "b": provenPath(400)}, ""},
+		{"untested local gateway", ModeLocal, "b", "ao b", known{"b": provenPath(1)}, "a"},
+		{"local gateway that failed once and works again", ModeLocal, "b", "ao b",
+			known{"a": flappedOnce, "b": provenPath(1)}, "a"},
+		{"faster, while dials over the current path fail", ModeLocal, "b", "a b",
+			known{"a": provenPath(40), "b": flapping}, ""},
+		{"flapping local gateway", ModeLocal, "b", "ao b", known{"a": flapping, "b": provenPath(1)}, ""},
+		{"failed local gateway", ModeLocal, "b", "ao b", known{"a": {lastFailure: beforeNow(1)}}, ""},
+		{"faster path of another class", ModeLocal, "a", "ao b",
+			known{"a": provenPath(400), "b": provenPath(1)}, ""},
 		{"from critical to healthy", ModeLocal, "a", "aoc bo c", nil, "b"},
 		{"from cached to listed", ModeLocal, "b", "a br", nil, "a"},
 		{"remote", ModeRemote, "a", "ao b", nil, "b"},
-		{"auto: local gateway at par", ModeAuto, "b", "ao b", ev{"a": provenPath(45), "b": provenPath(40)}, "a"},
-		{"auto: untested local gateway", ModeAuto, "b", "ao b", ev{"b": provenPath(40)}, ""},
-		{"auto: slower local gateway", ModeAuto, "b", "ao b", ev{"a": provenPath(55), "b": provenPath(40)}, ""},
-		{"auto: remote gateway hardly faster", ModeAuto, "a", "ao b", ev{"a": provenPath(55), "b": provenPath(40)}, ""},
-		{"auto: remote gateway much faster", ModeAuto, "a", "ao b", ev{"a": provenPath(70), "b": provenPath(40)}, "b"},
+		{"auto: local gateway at par", ModeAuto, "b", "ao b", known{"a": provenPath(45), "b": provenPath(40)}, "a"},
+		{"auto: untested local gateway", ModeAuto, "b", "ao b", known{"b": provenPath(40)}, ""},
+		{"auto: slower local gateway", ModeAuto, "b", "ao b", known{"a": provenPath(55), "b": provenPath(40)}, ""},
+		{"auto: remote gateway hardly faster", ModeAuto, "a", "ao b",
+			known{"a": provenPath(55), "b": provenPath(40)}, ""},
+		{"auto: remote gateway much faster", ModeAuto, "a", "ao b",
+			known{"a": provenPath(70), "b": provenPath(40)}, "b"},
 		{"current path left the address book", ModeLocal, "x", "a b c",
-			ev{"a": {lastFailure: beforeNow(1)}, "c": provenPath(1)}, "cb"},
+			known{"a": {lastFailure: beforeNow(1)}, "c": provenPath(1)}, "cb"},
 		{"no paths", ModeLocal, "x", "", nil, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			s := scorer{tt.mode, failurePenalty, scoreNow, func(h Path) pathHistory { return tt.ev[h.Addr] }}
+			s := scorer{tt.mode, failurePenalty, scoreNow, func(p Path) pathHistory { return tt.known[p.Addr] }}
 			if got := letters(s.better(Path{Addr: tt.cur}, parsePaths(tt.book))); got != tt.want {
-				t.Errorf("%q, want %q", got, tt.want)
+				t.Errorf("better(%q, %q) = %q, want %q", tt.cur, tt.book, got, tt.want)
 			}
 		})
 	}
 }
 
-// Whatever two paths cost, a connection that has migrated from one to the other
-// does not migrate back.
+// For any two round trips, a connection that has migrated from one path to
+// another does not migrate back.
 func TestScorer_BetterDoesNotFlap(t *testing.T) {
 	book := parsePaths("ao b")
 	for _, mode := range []Mode{ModeLocal, ModeRemote, ModeAuto} {
 		for a := 1; a < 400; a += 3 {
 			for b := 1; b < 400; b += 3 {
-				s := scorer{mode, failurePenalty, scoreNow, func(h Path) pathHistory {
-					return map[string]pathHistory{"a": provenPath(a), "b": provenPath(b)}[h.Addr]
+				s := scorer{mode, failurePenalty, scoreNow, func(p Path) pathHistory {
+					return map[string]pathHistory{"a": provenPath(a), "b": provenPath(b)}[p.Addr]
 				}}
-				if there, back := s.better(book[0], book), s.better(book[1], book); len(there) > 0 && len(back) > 0 {
-					t.Fatalf("%s: a %d ms, b %d ms: a connection flaps", mode, a, b)
+				if fromA, fromB := s.better(book[0], book), s.better(book[1], book); len(fromA) > 0 && len(fromB) > 0 {
+					t.Fatalf("mode %s, a %d ms, b %d ms: better(a) = %v, better(b) = %v, want one of them empty",
+						mode, a, b, fromA, fromB)
 				}
 			}
 		}
 	}
 }
 
+// pathHistory smooths round trips and counts flaps.
 func TestPathHistory(t *testing.T) {
-	var e pathHistory
-	e.recordSuccess(beforeNow(10*time.Second), 40*time.Millisecond)
-	e.recordSuccess(beforeNow(9*time.Second), 80*time.Millisecond)
-	if e.rtt != 50*time.Millisecond || e.samples != 2 || !e.isProven(scoreNow) {
-		t.Errorf("after two samples: %+v, want 50 ms, 2 samples, proven", e)
+	var h pathHistory
+	h.recordSuccess(beforeNow(10*time.Second), 40*time.Millisecond)
+	h.recordSuccess(beforeNow(9*time.Second), 80*time.Millisecond)
+	if h.rtt != 50*time.Millisecond || h.samples != 2 || !h.isProven(scoreNow) {
+		t.Errorf("history after two samples = %+v, want 50 ms, 2 samples, proven", h)
 	}
-	e.lastSuccess = beforeNow(4 * time.Minute)
-	e.recordFailure(beforeNow(3 * time.Minute))
-	e.recordFailure(beforeNow(2 * time.Minute)) // still failing: not another flap
-	e.recordSuccess(beforeNow(2*time.Minute), 0)
-	e.recordFailure(beforeNow(2 * time.Minute))
-	if e.flapsNow(beforeNow(2*time.Minute)) != 1.5 || e.flapsNow(scoreNow) != 0.375 {
-		t.Errorf("after two failures: %+v, flaw %v", e, e.flapsNow(scoreNow))
+	h.lastSuccess = beforeNow(4 * time.Minute)
+	h.recordFailure(beforeNow(3 * time.Minute))
+	h.recordFailure(beforeNow(2 * time.Minute)) // a consecutive failure is not another flap
+	h.recordSuccess(beforeNow(2*time.Minute), 0)
+	h.recordFailure(beforeNow(2 * time.Minute))
+	if then, now := h.flapsNow(beforeNow(2*time.Minute)), h.flapsNow(scoreNow); then != 1.5 || now != 0.375 {
+		t.Errorf("flapsNow() at the second flap and two minutes later = %v, %v, want 1.5, 0.375", then, now)
 	}
-	e.recordFailure(beforeNow(time.Minute))
-	e.recordSuccess(scoreNow, 0)
-	if e.failedProbes != 0 || e.rtt != 50*time.Millisecond || e.isPenalized(scoreNow, failurePenalty) {
-		t.Errorf("after recovery: %+v, want 50 ms, no failed probes, no penalty", e)
+	h.recordFailure(beforeNow(time.Minute))
+	h.recordSuccess(scoreNow, 0)
+	if h.failedProbes != 0 || h.rtt != 50*time.Millisecond || h.isPenalized(scoreNow, failurePenalty) {
+		t.Errorf("history after recovery = %+v, want 50 ms, no failed probes, no penalty", h)
 	}
 }
 
 func TestMode_Check(t *testing.T) {
 	for _, m := range []Mode{"", ModeLocal, ModeRemote, ModeAuto} {
 		if err := m.Check(); err != nil {
-			t.Error(err)
+			t.Errorf("Mode(%q).Check() = %v, want nil", m, err)
 		}
 	}
-	if err := Mode("Local").Check(); err == nil || !strings.Contains(err.Error(), `"Local" is none of local, remote and auto`) {
-		t.Error(err)
+	const want = `"Local" is none of local, remote and auto`
+	if err := Mode("Local").Check(); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf(`Mode("Local").Check() = %v, want %q`, err, want)
 	}
 }
 
+// A path table has the paths of the address book that were used, and no others.
 func TestPathTable_FollowsAddressBook(t *testing.T) {
 	book := &SharedAddressBook{}
 	book.Store(&AddressBook{Paths: map[string][]Path{"dc2": {{Addr: "a", Via: "local gateway"}, {Addr: "b"}}},
@@ -220,13 +238,13 @@ func TestPathTable_FollowsAddressBook(t *testing.T) {
 	}
 	book.Store(&AddressBook{Paths: map[string][]Path{"dc2": {{Addr: "b"}}}})
 	if got := p.status(); len(got) != 1 || got[0].Addr != "b" {
-		t.Errorf("status() after a left the address book = %+v, want b alone", got)
+		t.Errorf("status() after a left the address book = %+v, want only b", got)
 	}
 	if got := p.pathsTo("dc2"); len(got) != 1 || got[0].Attempts != 1 || got[0].Health != PathUntested {
-		t.Errorf("PathsTo() = %+v, want b, untested, 1 attempt", got)
+		t.Errorf("pathsTo() = %+v, want b, untested, 1 attempt", got)
 	}
 	touch("dc2", "b")
 	if len(p.known) != 1 {
-		t.Errorf("%d entries, want 1", len(p.known))
+		t.Errorf("table has %d paths, want 1", len(p.known))
 	}
 }

@@ -12,23 +12,24 @@ import (
 	"github.com/wanfed/wanfed/internal/broadcast"
 )
 
-// PathStatus contains the measurements of dials, probes and echoes over one path.
+// PathStatus contains the measurements of dials, probes and echoes over one
+// path.
 type PathStatus struct {
 	DC    string
-	Addr  string // address of the path, as in the address book
+	Addr  string // Path.Addr
 	Via   string // Path.Via; "server" for a server of the local datacenter
-	Local bool   // Addr is a gateway of the local datacenter
+	Local bool   // Path.Local
 
 	Health      PathHealth
 	LastSuccess time.Time     // zero: never
 	LastError   string        // error of the last failure; stays set when the path works again
 	LastErrorAt time.Time     // zero: never failed
-	Probed      bool          // the last failure was the failure of a probe
-	RTT         time.Duration // time of the last TLS handshake, which is one or two network round trips
+	Probed      bool          // the last failure was a failed probe
+	RTT         time.Duration // of the last TLS handshake: one or two network round trips
 	SmoothedRTT time.Duration // round trip to a server, from echoes and half of each handshake; 0: not measured
 	Remote      string        // ip:port of the last success: Addr, or a resolved address of Addr; "" if none
 	Attempts    uint64        // dials
-	Failures    uint64        // failed dials, without those cancelled because another path was faster
+	Failures    uint64        // failed dials; excludes dials cancelled because another path was faster
 
 	Probes        uint64
 	ProbeFailures uint64
@@ -46,17 +47,17 @@ const (
 
 type pathKey struct{ dc, addr string }
 
-// pathTable holds the history of each path of the address book. Entries that
-// leave the address book are removed.
+// pathTable holds the state of each path that was used. It removes a path that
+// left the address book.
 type pathTable struct {
 	book    *SharedAddressBook
 	localDC string
 	mode    Mode
-	healthC chan struct{} // size 1: wakes the Prober after the health of a path changed
 
-	// recovered is notified, by datacenter, when a path to it becomes PathOK.
+	// recovered is notified when a path becomes PathOK. The key is the
+	// datacenter of the path.
 	recovered     broadcast.Keyed[string]
-	healthChanged broadcast.Broadcast // of any path
+	healthChanged broadcast.Broadcast // notified when the health of any path changes
 
 	mu      sync.Mutex
 	known   map[pathKey]*pathState
@@ -73,13 +74,12 @@ type pathState struct {
 
 func newPathTable(book *SharedAddressBook, localDC string, mode Mode) *pathTable {
 	return &pathTable{
-		book: book, localDC: localDC, mode: mode, healthC: make(chan struct{}, 1),
-		known: map[pathKey]*pathState{}, penalty: failurePenalty,
+		book: book, localDC: localDC, mode: mode, known: map[pathKey]*pathState{}, penalty: failurePenalty,
 	}
 }
 
-// stateLocked returns the entry of (dc, path), or nil if the address book does
-// not list the path.
+// stateLocked returns the state of a path to dc. It returns nil if the address
+// book does not list the path.
 func (t *pathTable) stateLocked(dc string, path Path) *pathState {
 	t.pruneLocked()
 	k := pathKey{dc, path.Addr}
@@ -94,7 +94,7 @@ func (t *pathTable) stateLocked(dc string, path Path) *pathState {
 	return s
 }
 
-// pruneLocked removes the entries of paths that left the address book.
+// pruneLocked removes the paths that left the address book.
 func (t *pathTable) pruneLocked() {
 	book := t.book.Load()
 	if book == t.current {
@@ -108,16 +108,11 @@ func (t *pathTable) isListed(b *AddressBook, k pathKey) bool {
 	if k.dc != t.localDC {
 		return slices.ContainsFunc(b.Paths[k.dc], func(p Path) bool { return p.Addr == k.addr })
 	}
-	for _, addr := range b.Servers {
-		if addr == k.addr {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(slices.Collect(maps.Values(b.Servers)), k.addr)
 }
 
-// update changes the entry of (dc, path) if the address book lists the path. If
-// the health of the path changes, update notifies all subscribers.
+// update calls change with the state of a path to dc, if the address book lists
+// the path. If the health of the path changes, update notifies all subscribers.
 func (t *pathTable) update(dc string, path Path, change func(*pathState)) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -135,15 +130,11 @@ func (t *pathTable) update(dc string, path Path, change func(*pathState)) {
 	if after == PathOK {
 		t.recovered.Notify(dc)
 	}
-	select {
-	case t.healthC <- struct{}{}:
-	default:
-	}
 }
 
-// recordSuccess records a success of (dc, path). The argument addr is the dialed
-// address, or "" for an echo on an open connection. The argument rtt is the
-// measured round trip.
+// recordSuccess records a success of a path to dc and calls change, which may
+// be nil. The argument addr is the dialed address, or "" for an echo on an open
+// connection. The argument rtt is the measured round trip.
 func (t *pathTable) recordSuccess(dc string, path Path, addr string, rtt time.Duration, change func(*pathState)) {
 	now := time.Now()
 	t.update(dc, path, func(s *pathState) {
@@ -158,7 +149,7 @@ func (t *pathTable) recordSuccess(dc string, path Path, addr string, rtt time.Du
 	})
 }
 
-// recordFailure records a failure of (dc, path).
+// recordFailure records a failure of a path to dc and calls change.
 func (t *pathTable) recordFailure(dc string, path Path, err error, change func(*pathState)) {
 	now := time.Now()
 	t.update(dc, path, func(s *pathState) {
@@ -168,14 +159,15 @@ func (t *pathTable) recordFailure(dc string, path Path, err error, change func(*
 	})
 }
 
-// setPenalty sets the time for which a failure lowers the rank of a path.
+// setPenalty sets the penalty of failed paths. See pathHistory.isPenalized.
 func (t *pathTable) setPenalty(d time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.penalty = d
 }
 
-// scorerLocked returns a scorer with the present history of the paths to dc.
+// scorerLocked returns a scorer that uses the current history of the paths to
+// dc. The scorer is valid while t.mu is held.
 func (t *pathTable) scorerLocked(dc string, now time.Time) scorer {
 	return scorer{mode: t.mode, penalty: t.penalty, now: now, history: func(p Path) pathHistory {
 		if s := t.known[pathKey{dc, p.Addr}]; s != nil {
@@ -185,22 +177,22 @@ func (t *pathTable) scorerLocked(dc string, now time.Time) scorer {
 	}}
 }
 
-// order calls scorer.order with the present history of the paths.
+// order calls scorer.order with the current history of the paths.
 func (t *pathTable) order(dc string, paths []Path, now time.Time) []Path {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.scorerLocked(dc, now).order(paths)
 }
 
-// better calls scorer.better with the present history of the paths.
+// better calls scorer.better with the current history of the paths.
 func (t *pathTable) better(dc string, cur Path, paths []Path, now time.Time) []Path {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.scorerLocked(dc, now).better(cur, paths)
 }
 
-// get returns a copy of the entry of a path to dc. It returns a zero pathState if
-// the path was never used.
+// get returns a copy of the state of a path to dc, or the zero pathState if the
+// path was never used.
 func (t *pathTable) get(dc, addr string) pathState {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -215,7 +207,7 @@ func (t *pathTable) unreachable() (dcs []string, changed <-chan struct{}) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.pruneLocked()
-	works := map[string]bool{}
+	works := map[string]bool{} // by datacenter, for datacenters with a used path
 	for k, s := range t.known {
 		if h := s.health(); k.dc != t.localDC && h != PathUntested {
 			works[k.dc] = works[k.dc] || h == PathOK
@@ -247,7 +239,7 @@ func (s *pathState) status() PathStatus {
 	return st
 }
 
-// status lists the paths that were used, sorted by datacenter and address.
+// status implements Dialer.Paths.
 func (t *pathTable) status() []PathStatus {
 	t.mu.Lock()
 	t.pruneLocked()
@@ -268,12 +260,11 @@ func (t *pathTable) pathsTo(dc string) []PathStatus {
 	defer t.mu.Unlock()
 	t.pruneLocked()
 	paths := t.scorerLocked(dc, time.Now()).order(t.current.Paths[dc])
-	out := make([]PathStatus, 0, len(paths))
-	for _, p := range paths {
+	out := make([]PathStatus, len(paths))
+	for i, p := range paths {
+		out[i] = PathStatus{DC: dc, Addr: p.Addr, Via: p.Via, Local: p.Local, Health: PathUntested}
 		if s := t.known[pathKey{dc, p.Addr}]; s != nil {
-			out = append(out, s.status())
-		} else {
-			out = append(out, PathStatus{DC: dc, Addr: p.Addr, Via: p.Via, Local: p.Local, Health: PathUntested})
+			out[i] = s.status()
 		}
 	}
 	return out

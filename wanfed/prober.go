@@ -11,16 +11,19 @@ import (
 	"io"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
+
+	"github.com/wanfed/wanfed/internal/backoff"
 )
 
 // ProberConfig configures a Prober.
 type ProberConfig struct {
-	Dialer *Dialer // required; it uses the results
-	// Interval is the time between the last success of a path, by a dial, a
-	// probe or an echo, and its next probe. Up to a quarter is added as jitter.
-	// Default (0): 20 s.
+	Dialer *Dialer // required; it uses the results of the probes
+	// Interval is the time from the last success of a path to the next probe of
+	// the path. Dials, probes and echoes succeed. Up to a quarter is added as
+	// jitter. Default (0): 20 s.
 	Interval time.Duration
 	Logger   *slog.Logger // default: no log
 
@@ -29,18 +32,18 @@ type ProberConfig struct {
 	timeout time.Duration // of one probe; 0: 5 s
 }
 
-// Prober probes paths that no connection uses. It detects that such a path
-// failed before it is needed, and that a failed path works again. A probe
-// exercises the whole path: TCP, TLS with the name of the remote datacenter,
-// ALPN, and an echo from a server there. Servers that speak Consul's protocols
-// do not echo; for them a complete handshake is a success.
+// Prober probes paths that no connection uses. It detects that an unused path
+// failed, and that a failed path works again. A probe exercises the whole path:
+// TCP, TLS with the name of the remote datacenter, ALPN, and an echo from a
+// server there. Servers that speak Consul's protocols do not echo. For these
+// servers a complete handshake is a success.
 //
 // A Prober starts at most two probes per second, regardless of the number of
 // datacenters. At most four probes run at once. A probe times out after 5 s. A
 // Prober sends nothing while all paths are in use. With the defaults it probes
 // up to 40 paths per Interval. A round over 1,000 datacenters with 4 paths each
-// takes about half an hour. New paths come first in a round. Every second probe
-// is for paths that have just failed.
+// takes about half an hour. A round begins with new paths. Every second probe
+// is for a path that has just failed, if such a path is due.
 type Prober struct {
 	cfg ProberConfig
 	d   *Dialer
@@ -51,13 +54,13 @@ const (
 	// maxProbes bounds concurrent probes. A probe over a path that drops
 	// packets takes the whole timeout.
 	maxProbes = 4
-	// probeRetry is the wait after a failure. It doubles with each failed probe
-	// up to ProberConfig.Interval.
+	// probeRetry is the time from a failure to the next probe. It doubles with
+	// each failed probe, up to ProberConfig.Interval.
 	probeRetry = 3 * time.Second
-	// maxProbeWait is the upper limit for a path that has never worked. It
-	// replaces ProberConfig.Interval, since the network may block the path.
+	// maxProbeWait replaces ProberConfig.Interval as the upper bound for a path
+	// that has never worked, because the network may block the path.
 	maxProbeWait = 5 * time.Minute
-	// probeJitter is the largest jitter, as a part of the wait.
+	// probeJitter is the largest jitter, as a fraction of the wait.
 	probeJitter = 0.25
 )
 
@@ -75,10 +78,10 @@ func NewProber(cfg ProberConfig) (*Prober, error) {
 	return &Prober{cfg: cfg, d: cfg.Dialer, log: orDiscard(cfg.Logger)}, nil
 }
 
-// Run probes until ctx ends, waits for the last probe and returns nil. A change
-// of the address book and a failing path start the next round early. While Run
-// runs, a failed path is penalized until a probe or a dial succeeds. Call Run
-// once.
+// Run probes paths until ctx ends, waits for the last probe and returns nil. A
+// change of the address book, or of the health of a path, starts the next round
+// early. While Run runs, a failed path is penalized for up to ten minutes,
+// until a probe or a dial succeeds. Call Run once.
 func (p *Prober) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
@@ -87,42 +90,37 @@ func (p *Prober) Run(ctx context.Context) error {
 	p.d.paths.setPenalty(failurePenaltyProbed)
 	defer p.d.paths.setPenalty(failurePenalty)
 	done := make(chan pathKey, maxProbes) // one slot for every running probe
-	busy := map[pathKey]bool{}
+	busy := map[pathKey]bool{}            // paths that are being probed
 	preferUrgent := true
-	for {
-		changed := p.d.cfg.AddressBook.Changed()
-		plan := probePlan{} // empty at the limit of probes; a probe that ends frees a slot
+	for ctx.Err() == nil {
+		changed, healthChanged := p.d.cfg.AddressBook.Changed(), p.d.paths.healthChanged.Wait()
+		wait := time.Hour // at the limit of probes; a probe that ends shortens the wait
 		if len(busy) < maxProbes {
-			plan = p.d.paths.planProbe(p.cfg.Interval, busy, preferUrgent, time.Now())
-		}
-		if plan.found {
-			busy[plan.key] = true
-			preferUrgent = !plan.urgent
-			wg.Go(func() {
-				p.probe(ctx, plan.key.dc, plan.path)
-				done <- plan.key
-			})
-			if !sleep(ctx, p.cfg.gap) {
-				return nil
+			next := p.d.paths.planProbe(p.cfg.Interval, busy, preferUrgent, time.Now())
+			if wait = next.wait; wait <= 0 {
+				busy[next.key] = true
+				preferUrgent = !next.urgent
+				wg.Go(func() {
+					p.probe(ctx, next.key.dc, next.path)
+					done <- next.key
+				})
+				backoff.Sleep(ctx, p.cfg.gap, nil)
+				for len(done) > 0 {
+					delete(busy, <-done)
+				}
+				continue
 			}
-			for len(done) > 0 {
-				delete(busy, <-done)
-			}
-			continue
 		}
-		timer := time.NewTimer(cmp.Or(plan.wait, time.Hour))
 		select {
 		case <-ctx.Done():
-			timer.Stop()
-			return nil
 		case k := <-done:
 			delete(busy, k)
 		case <-changed:
-		case <-p.d.paths.healthC:
-		case <-timer.C:
+		case <-healthChanged:
+		case <-time.After(wait):
 		}
-		timer.Stop()
 	}
+	return nil
 }
 
 // probe probes one path and records the result.
@@ -175,7 +173,8 @@ func (d *Dialer) probe(ctx context.Context, dc string, path Path) (pc *pathConn,
 // errNoEcho reports that TLS over a path succeeded but the server did not echo.
 var errNoEcho = errors.New("no echo from a server")
 
-// roundTripEcho sends an echo frame and waits for its return.
+// roundTripEcho sends an echo frame with payload n, waits for the echo and
+// returns the round trip.
 func roundTripEcho(c *tls.Conn, n uint64) (time.Duration, error) {
 	sent := appendEcho(nil, n)
 	start := time.Now()
@@ -192,8 +191,8 @@ func roundTripEcho(c *tls.Conn, n uint64) (time.Duration, error) {
 	return time.Since(start), nil
 }
 
-// probeWait returns the wait between the last event of a path and its next
-// probe.
+// probeWait returns the time from the last success, failure or probe of a path
+// to its next probe.
 func (h pathHistory) probeWait(interval time.Duration, jitter float64) time.Duration {
 	wait := interval
 	if h.hasFailed() {
@@ -206,91 +205,74 @@ func (h pathHistory) probeWait(interval time.Duration, jitter float64) time.Dura
 	return wait + time.Duration(jitter*probeJitter*float64(wait))
 }
 
-// probeDue returns the time at which a path is probed. It returns the zero
-// time, which means now, for a path that was never used.
+// probeDue returns the time of the next probe of a path. It returns the zero
+// time for a path that was never used.
 func (s *pathState) probeDue(interval time.Duration) time.Time {
-	last := s.lastProbe
-	for _, t := range []time.Time{s.lastSuccess, s.lastFailure} {
-		if t.After(last) {
-			last = t
-		}
-	}
+	last := slices.MaxFunc([]time.Time{s.lastProbe, s.lastSuccess, s.lastFailure}, time.Time.Compare)
 	if last.IsZero() {
 		return last
 	}
 	return last.Add(s.probeWait(interval, s.jitter))
 }
 
-// probePlan is the next path to probe, or the wait until one is due.
-type probePlan struct {
+// plannedProbe is the next probe of a path.
+type plannedProbe struct {
 	key    pathKey
 	path   Path
-	urgent bool
-	found  bool
-	wait   time.Duration // 0: until something changes
+	urgent bool          // the path has just failed
+	due    time.Time     // zero: the path was never used
+	wait   time.Duration // until due; at most 0: the path is probed now
 }
 
-// planProbe chooses among the paths that are due and not busy. A path is urgent
-// if it has just failed. Urgent paths must not wait for the round over all
-// other paths, and must not starve that round. preferUrgent selects the group
-// that goes first. Inside a group, new paths go first, then the path that has
-// been due for the longest time.
+// before reports whether p starts before o. Due probes start first. Of the due
+// probes, those with urgent equal to preferUrgent start first, then the probe
+// that has been due for the longest time.
+func (p plannedProbe) before(o plannedProbe, preferUrgent bool) bool {
+	switch {
+	case (p.wait > 0) != (o.wait > 0):
+		return p.wait <= 0
+	case p.wait <= 0 && p.urgent != o.urgent:
+		return p.urgent == preferUrgent
+	}
+	return p.due.Before(o.due)
+}
+
+// planProbe returns the first probe in the order of plannedProbe.before. If no
+// probe is due within an hour, the result has no path and a wait of one hour.
+//
+// The probes of paths that have just failed must not wait for the round over
+// all other paths, and must not starve that round. The caller therefore changes
+// preferUrgent after each probe. planProbe omits busy paths. It also omits
+// cached paths to a datacenter that another path reaches.
 func (t *pathTable) planProbe(
 	interval time.Duration, busy map[pathKey]bool, preferUrgent bool, now time.Time,
-) probePlan {
+) plannedProbe {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.pruneLocked()
-	var best, other probePlan // of the preferred group, and of the rest
-	var bestDue, otherDue, next time.Time
+	first := plannedProbe{due: now.Add(time.Hour), wait: time.Hour} // without a path
 	for dc, paths := range t.current.Paths {
 		if dc == t.localDC {
 			continue
 		}
-		works := t.hasWorkingLocked(dc, paths)
+		works := slices.ContainsFunc(paths, func(p Path) bool {
+			s := t.known[pathKey{dc, p.Addr}]
+			return p.Rank < RankCached && s != nil && s.health() == PathOK
+		})
 		for _, path := range paths {
-			k := pathKey{dc, path.Addr}
-			if busy[k] || works && path.Rank >= RankCached {
+			p := plannedProbe{key: pathKey{dc, path.Addr}, path: path}
+			if busy[p.key] || works && path.Rank >= RankCached {
 				continue
 			}
-			var due time.Time
-			urgent := false
-			if s := t.known[k]; s != nil {
-				due = s.probeDue(interval)
-				urgent = !s.lastSuccess.IsZero() && s.hasFailed() && s.failedProbes <= 3
+			if s := t.known[p.key]; s != nil {
+				p.due = s.probeDue(interval)
+				p.urgent = !s.lastSuccess.IsZero() && s.hasFailed() && s.failedProbes <= 3
 			}
-			plan := probePlan{key: k, path: path, urgent: urgent, found: true}
-			switch {
-			case due.After(now):
-				if next.IsZero() || due.Before(next) {
-					next = due
-				}
-			case urgent == preferUrgent:
-				if !best.found || due.Before(bestDue) {
-					best, bestDue = plan, due
-				}
-			case !other.found || due.Before(otherDue):
-				other, otherDue = plan, due
+			p.wait = p.due.Sub(now)
+			if p.before(first, preferUrgent) {
+				first = p
 			}
 		}
 	}
-	switch {
-	case best.found:
-		return best
-	case other.found:
-		return other
-	case next.IsZero():
-		return probePlan{}
-	}
-	return probePlan{wait: next.Sub(now)}
-}
-
-// hasWorkingLocked reports whether a listed path to dc works.
-func (t *pathTable) hasWorkingLocked(dc string, paths []Path) bool {
-	for _, p := range paths {
-		if s := t.known[pathKey{dc, p.Addr}]; p.Rank < RankCached && s != nil && s.health() == PathOK {
-			return true
-		}
-	}
-	return false
+	return first
 }

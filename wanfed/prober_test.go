@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"slices"
 	"strings"
@@ -15,6 +16,7 @@ import (
 	"time"
 
 	"github.com/wanfed/wanfed/internal/testutil"
+	"github.com/wanfed/wanfed/tlsutil"
 )
 
 // startProber runs a Prober of n with short intervals.
@@ -38,12 +40,15 @@ func (n *node) pathStatus(addr string) PathStatus {
 	return PathStatus{}
 }
 
+// awaitHealth waits until the path to dc2 over addr has the health want.
 func (n *node) awaitHealth(addr string, want PathHealth) {
 	n.t.Helper()
-	testutil.Eventually(n.t, 10*time.Second, func() bool { return n.pathStatus(addr).Health == want }, "%s",
-		fmt.Sprintf("%s is %s", addr, want))
+	testutil.Eventually(n.t, 10*time.Second, func() bool { return n.pathStatus(addr).Health == want },
+		"health %s of path %s", want, addr)
 }
 
+// A Prober detects that an unused path fails, that the path works again, and
+// that a new path works.
 func TestProber_DetectsFailureAndRecovery(t *testing.T) {
 	w := newWorld(t, 1, []string{"dc1", "dc2"})
 	n, far := w.nodes["srv1.dc1"], w.nodes["srv1.dc2"]
@@ -63,7 +68,7 @@ func TestProber_DetectsFailureAndRecovery(t *testing.T) {
 	if p := n.pathStatus(unused.addr); !p.Probed || p.ProbeFailures == 0 || p.Failures != 0 || p.LastError == "" {
 		t.Errorf("status of the failed path = %+v, want a failed probe, no failed dials", p)
 	}
-	n.book.Store(bookOf(unused.addr, used.addr)) // it is the first now
+	n.book.Store(bookOf(unused.addr, used.addr)) // the failed path is listed first
 	if got := n.d.PathsTo("dc2"); got[0].Addr != used.addr {
 		t.Errorf("PathsTo() = %+v, want the failed path last", got)
 	}
@@ -73,7 +78,7 @@ func TestProber_DetectsFailureAndRecovery(t *testing.T) {
 	select {
 	case <-recovered:
 	case <-time.After(5 * time.Second):
-		t.Error("no notification that the path recovered")
+		t.Error("recovered is not notified within 5 s, want a notification")
 	}
 
 	late := newFakeGateway(t, listen(t), "dc2", map[string]string{"srv1": far.addr})
@@ -81,8 +86,8 @@ func TestProber_DetectsFailureAndRecovery(t *testing.T) {
 	n.awaitHealth(late.addr, PathOK)
 }
 
-// A gateway that accepts and stays silent, and one whose servers are stuck
-// after TLS, are detected too.
+// A Prober detects a gateway that accepts connections and stays silent, and a
+// server that stalls after TLS. A server of Consul passes with a handshake.
 func TestProber_ExercisesWholePath(t *testing.T) {
 	testutil.Cluster(t)
 	a := newAuthority(t)
@@ -96,43 +101,58 @@ func TestProber_ExercisesWholePath(t *testing.T) {
 	startProber(t, n)
 	n.awaitHealth(silent.addr, PathFailing)
 	n.awaitHealth(hole, PathFailing)
-	n.awaitHealth(consul.addr, PathOK) // a handshake is enough
+	n.awaitHealth(consul.addr, PathOK)
 	if p := n.pathStatus(consul.addr); p.SmoothedRTT <= 0 {
-		t.Errorf("status = %+v, want a round trip", p)
+		t.Errorf("status of the Consul path = %+v, want a round trip", p)
 	}
 }
 
-// failingNet is a network on which every dial fails, at once or by a timeout.
-// It counts dials.
+// failingNet is a network on which every dial fails. It counts the dials.
 type failingNet struct {
-	silent bool
+	silent bool // a dial fails by a timeout, otherwise at once
 
 	mu      sync.Mutex
-	at      []time.Time
-	by      map[string]int
-	running int
-	most    int
+	dials   []time.Time
+	byAddr  map[string]int // dials
+	running int            // unfinished dials
+	most    int            // largest value of running
 }
 
-func (p *failingNet) dial(ctx context.Context, addr string) (net.Conn, error) {
-	p.mu.Lock()
-	p.at = append(p.at, time.Now())
-	p.by[addr]++
-	p.running++
-	p.most = max(p.most, p.running)
-	p.mu.Unlock()
+func (n *failingNet) dial(ctx context.Context, addr string) (net.Conn, error) {
+	n.mu.Lock()
+	n.dials = append(n.dials, time.Now())
+	n.byAddr[addr]++
+	n.running++
+	n.most = max(n.most, n.running)
+	n.mu.Unlock()
 	defer func() {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		p.running--
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		n.running--
 	}()
-	if p.silent {
+	if n.silent {
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}
 	return nil, errors.New("refused")
 }
 
+// newProberOn returns a Prober of id with the default configuration on network.
+func newProberOn(t *testing.T, id *tlsutil.Identity, book *SharedAddressBook, network *failingNet) *Prober {
+	t.Helper()
+	d, err := NewDialer(DialerConfig{Identity: id, AddressBook: book, DialTCP: network.dial})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := NewProber(ProberConfig{Dialer: d})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// The number of probes, and of concurrent probes, is bounded for any number of
+// datacenters. All paths are probed equally often.
 func TestProber_RateLimit(t *testing.T) {
 	id := newAuthority(t).server("srv1", "dc1")
 	for _, tt := range []struct {
@@ -147,78 +167,64 @@ func TestProber_RateLimit(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				net := &failingNet{silent: tt.silent, by: map[string]int{}}
-				book := &SharedAddressBook{}
-				routes := &AddressBook{Paths: map[string][]Path{}}
+				network := &failingNet{silent: tt.silent, byAddr: map[string]int{}}
+				paths := map[string][]Path{}
 				for dc := range tt.dcs {
 					for i := range 4 {
 						name := fmt.Sprintf("dc%d", dc+2)
-						routes.Paths[name] = append(routes.Paths[name],
+						paths[name] = append(paths[name],
 							Path{Addr: fmt.Sprintf("10.%d.%d.%d:1", dc/200, dc%200, i), Local: i < 2})
 					}
 				}
-				book.Store(routes)
-				d, err := NewDialer(DialerConfig{Identity: id, AddressBook: book, DialTCP: net.dial})
-				if err != nil {
-					t.Fatal(err)
-				}
-				p, err := NewProber(ProberConfig{Dialer: d})
-				if err != nil {
-					t.Fatal(err)
-				}
+				book := &SharedAddressBook{}
+				book.Store(&AddressBook{Paths: paths})
 				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 				defer cancel()
-				if err := p.Run(ctx); err != nil {
-					t.Fatal(err)
+				if err := newProberOn(t, id, book, network).Run(ctx); err != nil {
+					t.Fatalf("Run() = %v, want nil", err)
 				}
-				if n := len(net.at); n < tt.min || n > tt.max || net.most > maxProbes || net.running != 0 {
-					t.Errorf("%d probes, up to %d at once; want %d to %d, up to %d", n, net.most, tt.min, tt.max, maxProbes)
+				if n := len(network.dials); n < tt.min || n > tt.max || network.most > maxProbes || network.running != 0 {
+					t.Errorf("%d probes, up to %d at once, %d at the end; want %d to %d, up to %d, 0",
+						n, network.most, network.running, tt.min, tt.max, maxProbes)
 				}
-				for i := range net.at[1:] {
-					if gap := net.at[i+1].Sub(net.at[i]); gap < 500*time.Millisecond {
-						t.Fatalf("two probes within %v", gap)
+				for i := range network.dials[1:] {
+					if gap := network.dials[i+1].Sub(network.dials[i]); gap < 500*time.Millisecond {
+						t.Fatalf("two probes start within %v, want at least 500 ms", gap)
 					}
 				}
-				least, most := 1<<30, 0
-				for _, n := range net.by {
-					least, most = min(least, n), max(most, n)
-				}
-				if most-least > 1 && tt.dcs > 2 || len(net.by) != min(4*tt.dcs, len(net.at)) {
-					t.Errorf("%d of %d paths were probed, each %d to %d times", len(net.by), 4*tt.dcs, least, most)
+				counts := slices.Sorted(maps.Values(network.byAddr))
+				least, most := counts[0], counts[len(counts)-1]
+				if most-least > 1 && tt.dcs > 2 || len(counts) != min(4*tt.dcs, len(network.dials)) {
+					t.Errorf("%d paths were probed %d to %d times, want %d paths equally often",
+						len(counts), least, most, min(4*tt.dcs, len(network.dials)))
 				}
 			})
 		})
 	}
 }
 
+// A new address is probed at once.
 func TestProber_NewAddress(t *testing.T) {
 	id := newAuthority(t).server("srv1", "dc1")
 	synctest.Test(t, func(t *testing.T) {
-		net := &failingNet{by: map[string]int{}}
-		book := &SharedAddressBook{}
+		network, book := &failingNet{byAddr: map[string]int{}}, &SharedAddressBook{}
 		book.Store(bookOf("10.0.0.1:1", "10.0.0.2:1"))
-		d, err := NewDialer(DialerConfig{Identity: id, AddressBook: book, DialTCP: net.dial})
-		if err != nil {
-			t.Fatal(err)
-		}
-		p, err := NewProber(ProberConfig{Dialer: d})
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := newProberOn(t, id, book, network)
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- p.Run(ctx) }()
 		time.Sleep(10*time.Minute + time.Millisecond) // in the bubble
 		synctest.Wait()
-		before := len(net.at)
+		before := len(network.dials)
 		book.Store(bookOf("10.0.0.1:1", "10.0.0.2:1", "10.0.0.3:1"))
 		synctest.Wait()
-		if len(net.at) != before+1 || net.by["10.0.0.3:1"] != 1 {
-			t.Errorf("%d probes before, %d after; %v", before, len(net.at), net.by)
+		if n := len(network.dials); n != before+1 || network.byAddr["10.0.0.3:1"] != 1 {
+			t.Errorf("%d probes before the new address, %d after it, by address %v; want one more, of 10.0.0.3",
+				before, n, network.byAddr)
 		}
 		cancel()
 		if err := <-ended; err != nil {
-			t.Error(err)
+			t.Errorf("Run() = %v, want nil", err)
 		}
 	})
 }
@@ -232,71 +238,8 @@ func TestNewProber_InvalidConfig(t *testing.T) {
 	}
 }
 
-func TestResolver(t *testing.T) {
-	ip := func(n byte) []net.IP { return []net.IP{net.IPv4(198, 51, 100, n)} }
-	synctest.Test(t, func(t *testing.T) {
-		calls, slow := 0, false
-		var answer []net.IP
-		var fault error
-		r := newResolver(func(ctx context.Context, _ string) ([]net.IP, error) {
-			calls++
-			if slow {
-				<-ctx.Done()
-				return nil, ctx.Err()
-			}
-			return answer, fault
-		}, 5*time.Second)
-		check := func(what string, want []net.IP, lookups int, takes time.Duration) {
-			t.Helper()
-			calls = 0
-			begin := time.Now()
-			got, err := r.lookup(t.Context(), "gw.example")
-			if !slices.EqualFunc(got, want, net.IP.Equal) || (err == nil) != (want != nil) || calls != lookups ||
-				time.Since(begin) != takes {
-				t.Errorf("%s: %v, %v, %d lookups, after %v", what, got, err, calls, time.Since(begin))
-			}
-		}
-		check("no address", nil, 1, 0)
-		slow = true
-		check("timeout without a cached result", nil, 1, 5*time.Second)
-		slow, answer = false, ip(1)
-		check("first result", ip(1), 1, 0)
-		answer = ip(2)
-		check("cached", ip(1), 0, 0)
-		time.Sleep(lookupTTL)
-		check("later", ip(2), 1, 0)
-		time.Sleep(time.Hour)
-		slow = true
-		check("outage", ip(2), 1, staleLookupTimeout)
-		check("cached after the outage", ip(2), 0, 0)
-		time.Sleep(lookupTTL)
-		slow, fault = false, errors.New("no such host")
-		check("the name does not exist any more", ip(2), 1, 0)
-		time.Sleep(lookupTTL)
-		fault, answer = nil, ip(3)
-		check("the name exists again", ip(3), 1, 0)
-
-		ctx, cancel := context.WithCancel(t.Context())
-		cancel()
-		slow = true
-		if got, err := r.lookup(ctx, "other.example"); got != nil || !errors.Is(err, context.Canceled) {
-			t.Errorf("lookup() with a cancelled context = %v, %v", got, err)
-		}
-		slow = false
-		for i := range maxCachedNames + 10 {
-			time.Sleep(time.Nanosecond)
-			if _, err := r.lookup(t.Context(), fmt.Sprint(i)); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if len(r.cache) != maxCachedNames || r.cache["gw.example"] != nil {
-			t.Errorf("%d names in the cache", len(r.cache))
-		}
-	})
-}
-
-// A connection over a fallback path migrates when a probe succeeds on the
-// preferred one. It does not wait for migrateInterval.
+// A connection over a fallback path migrates when a probe of the preferred path
+// succeeds. It does not wait for migrateInterval.
 func TestMigrate_AfterProbe(t *testing.T) {
 	w := newWorld(t, 1, []string{"dc1", "dc2"}, func(tm *limits) { tm.migrateInterval = time.Hour })
 	n, far := w.nodes["srv1.dc1"], w.nodes["srv1.dc2"]
@@ -305,7 +248,7 @@ func TestMigrate_AfterProbe(t *testing.T) {
 	localPath := Path{Addr: own.addr, Via: "local gateway", Local: true}
 	n.book.Store(&AddressBook{Paths: map[string][]Path{"dc2": {localPath,
 		{Addr: w.gws["dc2"].addr, Via: "remote gateway"}}}})
-	n.d.paths.recordSuccess("dc2", localPath, own.addr, time.Millisecond, nil) // earlier
+	n.d.paths.recordSuccess("dc2", localPath, own.addr, time.Millisecond, nil) // the path has worked before
 	t1, t2 := n.tun.Transport(PoolWAN), far.tun.Transport(PoolWAN)
 	send(t, t1, "srv1.dc2", "x")
 	receive(t, t2)
@@ -332,8 +275,8 @@ func (c slowConn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// In automatic mode a connection over the local gateway migrates to a much
-// faster remote one, and stays there.
+// In ModeAuto a connection over the local gateway migrates to a much faster
+// remote gateway, and does not migrate back.
 func TestMigrate_AutoModeToFasterPath(t *testing.T) {
 	testutil.Cluster(t)
 	w := newWorld(t, 1, []string{"dc2"})
@@ -367,7 +310,7 @@ func TestMigrate_AutoModeToFasterPath(t *testing.T) {
 		t.Errorf("PathsTo() = %+v, want the remote gateway first, 40 ms or more over the local one", paths)
 	}
 	if s := n.log.String(); strings.Count(s, "migrates to a better path") != 1 {
-		t.Errorf("log: %s", s)
+		t.Errorf("log = %s\nwant one line about a migration", s)
 	}
 }
 
@@ -375,10 +318,10 @@ func TestProbeWait(t *testing.T) {
 	const every = 20 * time.Second
 	worked := beforeNow(time.Hour)
 	for _, tt := range []struct {
-		name   string
-		e      pathHistory
-		jitter float64
-		want   time.Duration
+		name    string
+		history pathHistory
+		jitter  float64
+		want    time.Duration
 	}{
 		{"works", pathHistory{lastSuccess: beforeNow(1)}, 0, every},
 		{"with jitter", pathHistory{lastSuccess: beforeNow(1)}, 1, 25 * time.Second},
@@ -392,61 +335,66 @@ func TestProbeWait(t *testing.T) {
 		{"never worked, failed often", pathHistory{lastFailure: beforeNow(1), failedProbes: 99}, 0, 5 * time.Minute},
 		{"works again", pathHistory{lastSuccess: beforeNow(1), lastFailure: worked}, 0, every},
 	} {
-		if got := tt.e.probeWait(every, tt.jitter); got != tt.want {
-			t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
+		if got := tt.history.probeWait(every, tt.jitter); got != tt.want {
+			t.Errorf("%s: probeWait() = %v, want %v", tt.name, got, tt.want)
 		}
 	}
 }
 
 func TestPlanProbe(t *testing.T) {
+	type known = map[string]pathHistory // by address
 	const every = 20 * time.Second
 	good := func(d time.Duration) pathHistory { return pathHistory{lastSuccess: beforeNow(d)} }
-	failed := func(d time.Duration, fails int) pathHistory {
-		return pathHistory{lastSuccess: beforeNow(time.Hour), lastFailure: beforeNow(d), failedProbes: fails}
+	failed := func(d time.Duration, probes int) pathHistory {
+		return pathHistory{lastSuccess: beforeNow(time.Hour), lastFailure: beforeNow(d), failedProbes: probes}
 	}
 	for _, tt := range []struct {
 		name         string
-		book         string
-		ev           map[string]pathHistory
-		busy         string
+		book         string // see parsePaths
+		known        known
+		busy         string // addresses that are being probed
 		preferUrgent bool
-		want         string // "": none
+		want         string // path that is probed now; empty: none
 		wait         time.Duration
 	}{
-		{"new path", "a b", map[string]pathHistory{"a": good(0)}, "", true, "b", 0},
-		{"new path that is being probed", "a b", map[string]pathHistory{"a": good(0)}, "b", true, "", every},
-		{"none is due", "a b", map[string]pathHistory{"a": good(5 * time.Second), "b": good(time.Second)}, "", true, "",
-			15 * time.Second},
+		{"new path", "a b", known{"a": good(0)}, "", true, "b", 0},
+		{"new path that is being probed", "a b", known{"a": good(0)}, "b", true, "", every},
+		{"none is due", "a b",
+			known{"a": good(5 * time.Second), "b": good(time.Second)}, "", true, "", 15 * time.Second},
 		{"longest due", "a b c",
-			map[string]pathHistory{"a": good(30 * time.Second), "b": good(40 * time.Second), "c": good(0)}, "", true, "b", 0},
-		{"urgent first", "a b", map[string]pathHistory{"a": good(time.Hour), "b": failed(3*time.Second, 1)}, "", true, "b",
-			0},
+			known{"a": good(30 * time.Second), "b": good(40 * time.Second), "c": good(0)}, "", true, "b", 0},
+		{"urgent first", "a b",
+			known{"a": good(time.Hour), "b": failed(3*time.Second, 1)}, "", true, "b", 0},
 		{"urgent last when not preferred", "a b",
-			map[string]pathHistory{"a": good(time.Hour), "b": failed(3*time.Second, 1)}, "", false, "a", 0},
-		{"not urgent after many failures", "a b", map[string]pathHistory{"a": good(time.Hour), "b": failed(time.Minute, 4)},
-			"", true, "a", 0},
+			known{"a": good(time.Hour), "b": failed(3*time.Second, 1)}, "", false, "a", 0},
+		{"not urgent after many failures", "a b",
+			known{"a": good(time.Hour), "b": failed(time.Minute, 4)}, "", true, "a", 0},
 		{"never worked is not urgent", "a b",
-			map[string]pathHistory{"a": good(time.Hour),
-				"b": {lastFailure: beforeNow(time.Minute), failedProbes: 1}}, "", true, "a", 0},
-		{"only an urgent one is due", "a b", map[string]pathHistory{"a": good(0)}, "", false, "b", 0},
-		{"cached path while another works", "a br", map[string]pathHistory{"a": good(0)}, "", true, "", every},
-		{"cached path while none works", "a br", map[string]pathHistory{"a": failed(0, 1)}, "", true, "b", 0},
-		{"no paths", "", nil, "", true, "", 0},
+			known{"a": good(time.Hour), "b": {lastFailure: beforeNow(time.Minute), failedProbes: 1}}, "", true, "a", 0},
+		{"only an urgent path is due", "a b",
+			known{"a": good(0), "b": failed(3*time.Second, 1)}, "", false, "b", 0},
+		{"only a path that is not urgent is due", "a b", known{"a": good(0)}, "", true, "b", 0},
+		{"cached path while another works", "a br", known{"a": good(0)}, "", true, "", every},
+		{"cached path while none works", "a br", known{"a": failed(0, 1)}, "", true, "b", 0},
+		{"no paths", "", nil, "", true, "", time.Hour},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			book := &SharedAddressBook{}
 			book.Store(&AddressBook{Paths: map[string][]Path{"dc2": parsePaths(tt.book), "dc1": parsePaths("z")}})
 			p := newPathTable(book, "dc1", ModeLocal)
-			for addr, e := range tt.ev {
-				p.update("dc2", Path{Addr: addr}, func(s *pathState) { s.pathHistory = e })
+			for addr, h := range tt.known {
+				p.update("dc2", Path{Addr: addr}, func(s *pathState) { s.pathHistory = h })
 			}
 			busy := map[pathKey]bool{}
-			for _, r := range tt.busy {
-				busy[pathKey{"dc2", string(r)}] = true
+			for _, addr := range tt.busy {
+				busy[pathKey{"dc2", string(addr)}] = true
 			}
 			got := p.planProbe(every, busy, tt.preferUrgent, scoreNow)
-			if got.path.Addr != tt.want || got.found != (tt.want != "") || got.wait != tt.wait {
-				t.Errorf("%+v, want %q, wait %v", got, tt.want, tt.wait)
+			if tt.want != "" && (got.path.Addr != tt.want || got.wait > 0) {
+				t.Errorf("planProbe() = %+v, want %q now", got, tt.want)
+			}
+			if tt.want == "" && got.wait != tt.wait {
+				t.Errorf("planProbe() = %+v, want a wait of %v", got, tt.wait)
 			}
 		})
 	}

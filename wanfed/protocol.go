@@ -2,20 +2,15 @@
 
 package wanfed
 
-// Protocol ids are the ALPN (RFC 7301) values of the server port.
+// Protocol ids are the ALPN (RFC 7301) values of the server port. SPEC.md
+// specifies the protocols.
 const (
-	// ProtoGossip carries packets for any server of one datacenter over one
-	// connection. See SPEC.md.
-	ProtoGossip = "wanfed/gossip/1"
-	// ProtoStream carries a yamux session. Each of its streams begins with a
-	// stream header. See SPEC.md.
-	ProtoStream = "wanfed/stream/1"
-	// ProtoRaft carries Raft between servers of one datacenter.
-	ProtoRaft = "wanfed/raft/1"
-	// ProtoGRPC carries gRPC.
-	ProtoGRPC = "h2"
-	// ProtoConsulPacket and ProtoConsulStream replace ProtoGossip and
-	// ProtoStream for servers that use Consul's framing.
+	ProtoGossip = "wanfed/gossip/1" // packets for any server of one datacenter
+	ProtoStream = "wanfed/stream/1" // a yamux session; each stream begins with a header
+	ProtoRaft   = "wanfed/raft/1"   // Raft between servers of one datacenter
+	ProtoGRPC   = "h2"
+	// Servers that use Consul's framing have these protocols instead of
+	// ProtoGossip and ProtoStream.
 	ProtoConsulPacket = "consul/wan-gossip/packet"
 	ProtoConsulStream = "consul/wan-gossip/stream"
 )
@@ -25,18 +20,11 @@ const (
 type Pool uint8
 
 const (
-	// PoolWAN contains the servers of every datacenter. Members are called
-	// <node>.<dc>.
-	PoolWAN Pool = 1
-	// PoolLAN contains the servers of one datacenter. Members are called
-	// <node>.
-	PoolLAN Pool = 2
+	PoolWAN Pool = 1 // servers of every datacenter; members are called <node>.<dc>
+	PoolLAN Pool = 2 // servers of one datacenter; members are called <node>
 
-	// poolEcho marks an echo frame, which carries no packet.
-	poolEcho Pool = 0
-	// poolGRPC marks a stream that carries gRPC to the server that accepts it.
-	// It has no packets.
-	poolGRPC Pool = 3
+	poolEcho Pool = 0 // marks an echo frame, which carries no packet
+	poolGRPC Pool = 3 // marks a stream that carries gRPC to the server that accepts it
 )
 
 // String returns the name of the pool in logs, errors and metrics.

@@ -3,7 +3,6 @@
 package wanfed
 
 import (
-	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -18,96 +17,83 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// refusal is the reason for which a connection was refused, or closed because
-// of a fault of the peer. It is the "reason" in the log and the key of
-// MuxStats.Refused and TunnelStats.Closed.
-type refusal string
-
-const (
-	plainText     refusal = "plain_text"
-	noALPN        refusal = "no_alpn"
-	unknownALPN   refusal = "unknown_alpn"
-	unknownSNI    refusal = "unknown_sni"
-	oldTLS        refusal = "tls_version"
-	certInvalid   refusal = "certificate_invalid" // expired, not yet valid, not for client authentication
-	certForeign   refusal = "certificate_foreign_ca"
-	certNoPeer    refusal = "certificate_no_peer_name"
-	certMissing   refusal = "certificate_missing" // or unreadable
-	peerRefusedUs refusal = "refused_by_peer"
-	tooSlow       refusal = "timeout"
-	hungUp        refusal = "closed_by_peer"
-	crowded       refusal = "shed"
-	wrongRole     refusal = "role"
-	wrongDC       refusal = "datacenter"
-	tooMany       refusal = "peer_limit"
-	notServed     refusal = "not_served" // the listener was closed
-	acceptError   refusal = "accept_error"
-	proxyMissing  refusal = "proxy_header"           // required but missing
-	proxyForeign  refusal = "proxy_header_not_taken" // present but not permitted
-
-	// Faults after the handshake: the keys of TunnelStats.Closed.
-	faultFrame     refusal = "bad_frame"
-	faultTruncated refusal = "truncated"
-	faultStalled   refusal = "stalled"
-	faultUnread    refusal = "echo_not_read"
-	faultFlood     refusal = "flood"
-	faultLAN       refusal = "lan_from_other_datacenter"
-	faultHeader    refusal = "bad_stream_header"
-	faultSource    refusal = "bad_stream_source"
-)
-
-var refusalText = map[refusal]string{
-	plainText:     "connection refused: plain text on the TLS port",
-	noALPN:        "connection refused: no protocol (ALPN) offered",
-	unknownALPN:   "connection refused: no offered protocol (ALPN) is known",
-	unknownSNI:    "connection refused: not for this server; check the routes of the gateways",
-	oldTLS:        "connection refused: peer has no TLS 1.3",
-	certInvalid:   "connection refused: client certificate is not valid",
-	certForeign:   "connection refused: client certificate of another CA",
-	certNoPeer:    "connection refused: client certificate does not name one peer",
-	certMissing:   "connection refused: no usable client certificate",
-	peerRefusedUs: "connection refused by the peer during the handshake",
-	tooSlow:       "connection refused: handshake took too long",
-	hungUp:        "connection closed by the peer before the handshake was done",
-	crowded:       "connection refused: too many handshakes, and this one was slow",
-	wrongRole:     "connection refused: this role may not use this protocol",
-	wrongDC:       "connection refused: only for servers of this datacenter",
-	tooMany:       "connection refused: this peer has reached its connection limit",
-	notServed:     "connection refused: the protocol is not served now",
-	acceptError:   "cannot accept a connection",
-	proxyMissing:  "connection refused: no PROXY header; check that the gateway sends one",
-	proxyForeign:  "connection refused: unexpected PROXY header; check that proxy_protocol lists the sender",
-
-	faultFrame:     "connection closed: peer sent an invalid frame",
-	faultTruncated: "connection closed by the peer in the middle of a frame or header",
-	faultStalled:   "connection closed: peer stopped in the middle of a frame or header",
-	faultUnread:    "connection closed: peer does not read",
-	faultFlood:     "connection closed: peer sends requests without reading the answers",
-	faultLAN:       "connection closed: LAN gossip from another datacenter",
-	faultHeader:    "stream refused: invalid header",
-	faultSource:    "stream refused: its source is not the peer",
+// refusal is the reason for which a connection or stream was refused, or closed
+// because of a fault of the peer.
+type refusal struct {
+	id   string // "reason" in the log; key of MuxStats.Refused and TunnelStats.Closed
+	text string // log message
 }
 
-// refusals counts refusals by reason and logs them at a limited rate, so that a
-// scanner cannot flood the log.
+// String returns the id of r, or "none" if r is nil.
+func (r *refusal) String() string {
+	if r == nil {
+		return "none"
+	}
+	return r.id
+}
+
+// Reasons of the Mux, counted in MuxStats.Refused.
+var (
+	refusedPlainText   = &refusal{"plain_text", "connection refused: plain text on the TLS port"}
+	refusedNoALPN      = &refusal{"no_alpn", "connection refused: no protocol (ALPN) offered"}
+	refusedUnknownALPN = &refusal{"unknown_alpn", "connection refused: no offered protocol (ALPN) is known"}
+	refusedUnknownSNI  = &refusal{"unknown_sni",
+		"connection refused: not for this server; check the routes of the gateways"}
+	refusedOldTLS = &refusal{"tls_version", "connection refused: peer has no TLS 1.3"}
+	// The certificate is expired, not yet valid, or not for client authentication.
+	refusedCertInvalid = &refusal{"certificate_invalid", "connection refused: client certificate is not valid"}
+	refusedCertOtherCA = &refusal{"certificate_foreign_ca", "connection refused: client certificate of another CA"}
+	refusedCertNoPeer  = &refusal{"certificate_no_peer_name",
+		"connection refused: client certificate does not name one peer"}
+	// The client sent no certificate, or an unreadable certificate.
+	refusedCertMissing   = &refusal{"certificate_missing", "connection refused: no usable client certificate"}
+	refusedByPeer        = &refusal{"refused_by_peer", "connection refused by the peer during the handshake"}
+	refusedTimeout       = &refusal{"timeout", "connection refused: handshake took too long"}
+	refusedClosed        = &refusal{"closed_by_peer", "connection closed by the peer before the handshake was done"}
+	refusedShed          = &refusal{"shed", "connection refused: too many handshakes, and this one was slow"}
+	refusedRole          = &refusal{"role", "connection refused: this role may not use this protocol"}
+	refusedDC            = &refusal{"datacenter", "connection refused: only for servers of this datacenter"}
+	refusedPeerLimit     = &refusal{"peer_limit", "connection refused: this peer has reached its connection limit"}
+	refusedNotServed     = &refusal{"not_served", "connection refused: the protocol is not served now"}
+	acceptFailed         = &refusal{"accept_error", "cannot accept a connection"}
+	refusedNoProxyHeader = &refusal{"proxy_header",
+		"connection refused: no PROXY header; check that the gateway sends one"}
+	refusedProxyHeader = &refusal{"proxy_header_not_taken",
+		"connection refused: unexpected PROXY header; check that proxy_protocol lists the sender"}
+)
+
+// Faults of a peer after the handshake, counted in TunnelStats.Closed.
+var (
+	faultFrame     = &refusal{"bad_frame", "connection closed: peer sent an invalid frame"}
+	faultTruncated = &refusal{"truncated", "connection closed by the peer in the middle of a frame or header"}
+	faultStalled   = &refusal{"stalled", "connection closed: peer stopped in the middle of a frame or header"}
+	faultUnread    = &refusal{"echo_not_read", "connection closed: peer does not read"}
+	faultFlood     = &refusal{"flood", "connection closed: peer sends requests without reading the responses"}
+	faultLAN       = &refusal{"lan_from_other_datacenter", "connection closed: LAN gossip from another datacenter"}
+	faultHeader    = &refusal{"bad_stream_header", "stream refused: invalid header"}
+	faultSource    = &refusal{"bad_stream_source", "stream refused: the source in its header is not the peer"}
+)
+
+// refusals counts refusals by reason and logs them at a limited rate. A port
+// scanner therefore cannot flood the log.
 type refusals struct {
-	log *ratelog.Logger[refusal]
+	log *ratelog.Logger[*refusal]
 
 	mu    sync.Mutex
-	total map[refusal]uint64 // bounded by the number of reasons
+	total map[*refusal]uint64
 }
 
 func newRefusals(log *slog.Logger) *refusals {
-	return &refusals{log: ratelog.New[refusal](log, 0), total: map[refusal]uint64{}}
+	return &refusals{log: ratelog.New[*refusal](log), total: map[*refusal]uint64{}}
 }
 
-// record counts one refusal and logs it.
-func (r *refusals) record(why refusal, remote net.Addr, err error, attrs ...any) {
+// record counts and logs one refusal. remote and err may be nil.
+func (r *refusals) record(reason *refusal, remote net.Addr, err error, attrs ...any) {
 	r.mu.Lock()
-	r.total[why]++
+	r.total[reason]++
 	r.mu.Unlock()
 	level := slog.LevelWarn
-	if why == hungUp { // such as a load balancer's health check
+	if reason == refusedClosed { // for example the health check of a load balancer
 		level = slog.LevelDebug
 	}
 	if remote != nil {
@@ -116,65 +102,64 @@ func (r *refusals) record(why refusal, remote net.Addr, err error, attrs ...any)
 	if err != nil {
 		attrs = append(attrs, "err", tlsutil.DescribeError(err))
 	}
-	r.log.Log(why, level, refusalText[why], append(attrs, "reason", string(why))...)
+	r.log.Log(reason, level, reason.text, append(attrs, "reason", reason.id)...)
 }
 
+// counts returns the number of refusals by the id of the reason.
 func (r *refusals) counts() map[string]uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	out := make(map[string]uint64, len(r.total))
-	for why, n := range r.total {
-		out[string(why)] = n
+	for reason, n := range r.total {
+		out[reason.id] = n
 	}
 	return out
 }
 
-// handshakeFailed records a failed handshake.
+// handshakeFailed records that a handshake failed with err.
 func (r *refusals) handshakeFailed(remote net.Addr, h *clientHello, err error) {
-	why := classifyFailure(h, err)
+	reason := classifyFailure(h, err)
 	var attrs []any
-	switch why {
-	case unknownALPN:
-		attrs = append(attrs, "alpn", h.alpn)
-		err = nil
-	case plainText, proxyForeign:
+	switch reason { // err adds nothing to some reasons
+	case refusedUnknownALPN:
+		attrs, err = append(attrs, "alpn", h.alpn), nil
+	case refusedPlainText, refusedProxyHeader:
 		err = nil
 	}
 	if h.sni != "" {
 		attrs = append(attrs, "sni", h.sni)
 	}
-	r.record(why, remote, err, attrs...)
+	r.record(reason, remote, err, attrs...)
 }
 
-// Bounds of the data of an unauthenticated peer in a log line: the number of
-// protocol ids, the bytes of each id, and the bytes of a name.
+// Bounds of the text from an unauthenticated peer in one log line.
 const (
-	maxIDs  = 8
-	maxText = 100
+	maxLoggedIDs  = 8   // protocol ids
+	maxLoggedText = 100 // bytes of a protocol id, and of a server name
 )
 
 func clip(s string) string {
-	if len(s) > maxText {
-		return s[:maxText] + "..."
+	if len(s) > maxLoggedText {
+		return s[:maxLoggedText] + "..."
 	}
 	return s
 }
 
-// clientHello contains the parts of a ClientHello that the log and the
-// handshake limit use.
+// clientHello contains the parts of a ClientHello that refusals and
+// handshakeLimit use.
 type clientHello struct {
-	onSeen   func() // called when the ClientHello arrives; nil: not called
-	seen     bool
-	sni      string
-	alpn     []string
-	noTLS13  bool
-	noCommon bool // the client offers no protocol id of the Mux
+	onSeen        func() // called when the ClientHello arrives; nil: not called
+	seen          bool   // the ClientHello has arrived
+	sni           string
+	alpn          []string
+	noTLS13       bool
+	noCommonProto bool // the client offers protocol ids, but none of the Mux
 }
 
 type helloKey struct{}
 
-// captureHello returns cfg with a hook that fills the *clientHello in the
-// handshake's context.
+// captureHello returns a copy of cfg. During a handshake the copy fills the
+// *clientHello that the context of the handshake has under helloKey.
 func captureHello(cfg *tls.Config) *tls.Config {
 	choose, ids := cfg.GetConfigForClient, cfg.NextProtos
 	cfg = cfg.Clone()
@@ -184,11 +169,11 @@ func captureHello(cfg *tls.Config) *tls.Config {
 				h.onSeen()
 			}
 			h.seen, h.sni, h.alpn = true, clip(ch.ServerName), nil
-			for _, id := range ch.SupportedProtos[:min(len(ch.SupportedProtos), maxIDs)] {
+			for _, id := range ch.SupportedProtos[:min(len(ch.SupportedProtos), maxLoggedIDs)] {
 				h.alpn = append(h.alpn, clip(id))
 			}
 			h.noTLS13 = !slices.Contains(ch.SupportedVersions, tls.VersionTLS13)
-			h.noCommon = len(h.alpn) > 0 &&
+			h.noCommonProto = len(h.alpn) > 0 &&
 				!slices.ContainsFunc(ch.SupportedProtos, func(p string) bool { return slices.Contains(ids, p) })
 		}
 		if choose == nil {
@@ -199,45 +184,44 @@ func captureHello(cfg *tls.Config) *tls.Config {
 	return cfg
 }
 
-// classifyFailure returns the reason of a failed handshake, from the
-// ClientHello and the type of the error.
-func classifyFailure(h *clientHello, err error) refusal {
+// classifyFailure returns the reason for which a handshake failed with err. For
+// errors without a type of their own it uses the ClientHello.
+func classifyFailure(h *clientHello, err error) *refusal {
 	var (
-		header  *proxyHeaderError
-		record  tls.RecordHeaderError
-		name    *tlsutil.NameError
-		op      *net.OpError
-		unknown x509.UnknownAuthorityError
-		verify  *tls.CertificateVerificationError
-		ne      net.Error
+		proxyHeader *proxyHeaderError
+		record      tls.RecordHeaderError
+		name        *tlsutil.NameError
+		op          *net.OpError
+		unknownCA   x509.UnknownAuthorityError
+		verify      *tls.CertificateVerificationError
 	)
 	switch {
-	case errors.As(err, &header):
-		return proxyMissing
+	case errors.As(err, &proxyHeader):
+		return refusedNoProxyHeader
 	case errors.As(err, &record) && string(record.RecordHeader[:]) == proxyproto.Signature[:len(record.RecordHeader)]:
-		return proxyForeign
+		return refusedProxyHeader
 	case errors.As(err, &record):
-		return plainText
+		return refusedPlainText
 	case errors.As(err, &name):
-		return unknownSNI
+		return refusedUnknownSNI
 	case errors.Is(err, tlsutil.ErrNoPeerName), errors.Is(err, tlsutil.ErrAmbiguousPeer):
-		return certNoPeer
-	case errors.As(err, &unknown):
-		return certForeign
+		return refusedCertNoPeer
+	case errors.As(err, &unknownCA):
+		return refusedCertOtherCA
 	case errors.As(err, &verify):
-		return certInvalid
+		return refusedCertInvalid
 	case errors.As(err, &op) && op.Op == "remote error":
-		return peerRefusedUs
-	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &ne) && ne.Timeout():
-		return tooSlow
+		return refusedByPeer
+	case isTimeout(err):
+		return refusedTimeout
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.As(err, &op):
-		return hungUp
+		return refusedClosed
 	case !h.seen:
-		return plainText
+		return refusedPlainText
 	case h.noTLS13:
-		return oldTLS
-	case h.noCommon:
-		return unknownALPN
+		return refusedOldTLS
+	case h.noCommonProto:
+		return refusedUnknownALPN
 	}
-	return certMissing
+	return refusedCertMissing
 }

@@ -11,20 +11,19 @@ import (
 )
 
 const (
-	// lookupTTL is the time for which a result is reused. The resolver does not
-	// report the TTL of a name. This value is shorter than common TTLs, and
-	// only dials cause lookups.
+	// lookupTTL is the time for which a result is reused. net.Resolver does not
+	// report the TTL of a name. Common TTLs are longer.
 	lookupTTL = 5 * time.Second
-	// staleLookupTimeout bounds a lookup when older addresses are cached.
+	// staleLookupTimeout bounds a lookup of a name with cached addresses.
 	staleLookupTimeout = time.Second
 	// maxCachedNames bounds the cache. The least recently used name is evicted.
 	maxCachedNames = 1024
 )
 
-// resolver caches the addresses of DNS names. When a lookup fails, the last
-// known addresses are used, regardless of their age, because a DNS outage must
-// not disconnect a datacenter. Old addresses are safe because TLS authenticates
-// the peer.
+// resolver caches the addresses of DNS names. When a lookup fails, it returns
+// the last known addresses, regardless of their age: a DNS outage must not
+// disconnect a datacenter. Old addresses are safe because TLS authenticates the
+// peer.
 type resolver struct {
 	lookupIP func(ctx context.Context, host string) ([]net.IP, error)
 	timeout  time.Duration // of a lookup without cached addresses
@@ -45,8 +44,7 @@ func newResolver(lookup func(context.Context, string) ([]net.IP, error), timeout
 	return &resolver{lookupIP: lookup, timeout: timeout, cache: map[string]*lookupResult{}}
 }
 
-// lookup returns the addresses of host. It blocks for at most one lookup, or
-// until ctx ends.
+// lookup returns the addresses of host. It blocks until a lookup or ctx ends.
 func (r *resolver) lookup(ctx context.Context, host string) ([]net.IP, error) {
 	old, timeout := r.get(host), r.timeout
 	if old != nil && len(old.ips) > 0 {
@@ -62,19 +60,19 @@ func (r *resolver) lookup(ctx context.Context, host string) ([]net.IP, error) {
 		err = errors.New("the name has no address")
 	}
 	if err != nil && ctx.Err() != nil {
-		return nil, err // the caller cancelled; the name may be valid
+		return nil, err // the caller cancelled the lookup; the name may be valid
 	}
-	next := &lookupResult{ips: ips, at: time.Now()}
 	if err != nil && old != nil {
-		next.ips = old.ips
+		ips = old.ips
 	}
-	r.put(host, next)
-	if len(next.ips) > 0 {
-		return next.ips, nil
+	r.put(host, &lookupResult{ips: ips, at: time.Now()})
+	if len(ips) > 0 {
+		return ips, nil
 	}
 	return nil, err
 }
 
+// get returns the cached result of host, or nil.
 func (r *resolver) get(host string) *lookupResult {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -85,6 +83,8 @@ func (r *resolver) get(host string) *lookupResult {
 	return e
 }
 
+// put caches e as the result of host. It evicts the least recently used name if
+// the cache is full.
 func (r *resolver) put(host string, e *lookupResult) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

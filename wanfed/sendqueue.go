@@ -18,31 +18,27 @@ func (c frameCounts) total() (n int) {
 }
 
 // sendQueue holds encoded frames in order, ready to be written. It holds at
-// most max bytes. A push that does not fit drops the oldest frames, since older
-// gossip is less useful. sendQueue has no lock. The zero value with max set is
-// empty.
-//
-// Invariants: buf[head:] is a sequence of whole frames, count of them, and
-// pushed[i] is the time at which frame i was pushed. The capacity of buf is at
-// most about twice max, or one frame.
+// most max bytes. A push into a full queue drops the oldest frames, because
+// older gossip is less useful. sendQueue has no lock. The zero value with max
+// set is an empty queue. The capacity of buf is at most about twice max, or one
+// frame.
 type sendQueue struct {
 	max    int
-	buf    []byte
+	buf    []byte // whole frames from head on
 	head   int
-	count  frameCounts
-	pushed []time.Duration // since any fixed moment
+	count  frameCounts     // of the frames in buf
+	pushed []time.Duration // time of the push of each frame, since any fixed moment
 }
 
-// push appends one frame. It returns the counts of the frames that it dropped
-// to free space. A single frame always fits.
+// push appends one frame and returns the counts of the frames that it dropped
+// to free space. The queue accepts a single frame of any size.
 func (q *sendQueue) push(pool Pool, name string, packet []byte, now time.Duration) (dropped frameCounts) {
 	need := frameHeadLen + len(name) + len(packet)
 	for q.bytes() > 0 && q.bytes()+need > q.max {
 		dropped[q.popFront()]++
 	}
-	// Compact only if the dropped frames have at least as many bytes as the
-	// kept frames. A push then moves at most its own number of bytes on
-	// average.
+	// Reuse the space of dropped frames only if it is at least as large as the
+	// kept frames. On average a push then moves at most its own size.
 	if len(q.buf)+need > cap(q.buf) && q.head >= q.bytes() {
 		q.buf = q.buf[:copy(q.buf, q.buf[q.head:])]
 		q.head = 0
@@ -71,7 +67,7 @@ func (q *sendQueue) dropBefore(t time.Duration) (dropped frameCounts) {
 	return dropped
 }
 
-// batch is the content of a queue: frames in order, and their count.
+// batch is the former content of a sendQueue.
 type batch struct {
 	buf   []byte // frames are buf[head:]
 	head  int
@@ -80,7 +76,7 @@ type batch struct {
 
 func (b *batch) frames() []byte { return b.buf[b.head:] }
 
-// take returns all queued frames and leaves the queue empty, with spare as its
+// take returns all queued frames. The queue is then empty and uses spare as its
 // buffer.
 func (q *sendQueue) take(spare []byte) batch {
 	b := batch{buf: q.buf, head: q.head, count: q.count}

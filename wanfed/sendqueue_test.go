@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// packetsOf lists the packets of whole frames.
+// packetsOf returns the packets in frames.
 func packetsOf(t testing.TB, frames []byte) []string {
 	t.Helper()
 	var out []string
@@ -25,6 +25,7 @@ func packetsOf(t testing.TB, frames []byte) []string {
 	return out
 }
 
+// A push into a full queue drops the oldest frames.
 func TestSendQueue_DropsOldest(t *testing.T) {
 	const now = time.Second
 	q := sendQueue{max: 3 * (frameHeadLen + 1 + 1)} // three frames with a name and a packet of one byte each
@@ -34,34 +35,34 @@ func TestSendQueue_DropsOldest(t *testing.T) {
 			pool = PoolLAN
 		}
 		if got := q.push(pool, "n", []byte{byte('a' + i)}, now); got != want {
-			t.Errorf("push %d dropped %v, want %v", i, got, want)
+			t.Errorf("push() of packet %d = %v, want %v", i, got, want)
 		}
 	}
 	if q.count.total() != 3 || q.bytes() != q.max {
-		t.Errorf("%d frames, %d bytes", q.count.total(), q.bytes())
+		t.Errorf("queue has %d frames, %d bytes, want 3 frames, %d bytes", q.count.total(), q.bytes(), q.max)
 	}
 	if got := q.push(PoolWAN, "n", make([]byte, 100), now); got != (frameCounts{PoolWAN: 3}) ||
 		q.count != (frameCounts{PoolWAN: 1}) {
-		t.Errorf("push() of a packet larger than the queue dropped %v and left %v", got, q.count)
+		t.Errorf("push() of a packet larger than the queue = %v, count %v; want 3 dropped, count 1", got, q.count)
 	}
 	b := q.take(nil)
 	if b.count != (frameCounts{PoolWAN: 1}) || len(packetsOf(t, b.frames())) != 1 || q.count != (frameCounts{}) ||
 		q.bytes() != 0 {
-		t.Errorf("take gives %v, leaves %v", b.count, q.count)
+		t.Errorf("take() = %v, leaves %v, want 1 frame, leaves none", b.count, q.count)
 	}
 }
 
-// modelled is a packet in the model of a queue: a plain slice.
-type modelled struct {
+// modelPacket is a packet in the model of a queue, which is a slice.
+type modelPacket struct {
 	packet string
-	at     time.Duration
+	at     time.Duration // time of the push
 }
 
-// Compare the queue with a plain slice of packets.
+// The queue has the same packets as a slice after random operations.
 func TestSendQueue_Model(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	q := sendQueue{max: 2000}
-	var model []modelled
+	var model []modelPacket
 	var spare []byte
 	size := func() (n int) {
 		for _, p := range model {
@@ -80,37 +81,40 @@ func TestSendQueue_Model(t *testing.T) {
 				want = append(want, p.packet)
 			}
 			if got := packetsOf(t, b.frames()); !slices.Equal(got, want) || b.count != (frameCounts{PoolWAN: len(want)}) {
-				t.Fatalf("step %d: take = %q (%v), want %q", i, got, b.count, want)
+				t.Fatalf("step %d: take() = %q, count %v, want %q", i, got, b.count, want)
 			}
 			spare, model = b.buf, nil
 			continue
 		case 1:
 			limit := now - 2*time.Second
 			dropped := q.dropBefore(limit)[PoolWAN]
-			if dropped > len(model) || dropped > 0 && model[dropped-1].at >= limit {
-				t.Fatalf("step %d: dropped %d of %d, some too young", i, dropped, len(model))
+			want := 0
+			for want < len(model) && model[want].at < limit {
+				want++
 			}
-			if model = model[dropped:]; len(model) > 0 && model[0].at < limit {
-				t.Fatalf("step %d: kept one of %v", i, now-model[0].at)
+			if dropped != want {
+				t.Fatalf("step %d: dropBefore() = %d of %d packets, want %d", i, dropped, len(model), want)
 			}
+			model = model[dropped:]
 			continue
 		}
 		p := fmt.Sprintf("%0*d", 1+rnd.IntN(400), i)
-		model = append(model, modelled{p, now})
+		model = append(model, modelPacket{p, now})
 		drop := 0
 		for len(model) > 1 && size() > q.max {
 			model, drop = model[1:], drop+1
 		}
 		if got := q.push(PoolWAN, "abc", []byte(p), now); got[PoolWAN] != drop {
-			t.Fatalf("step %d: dropped %d, want %d", i, got[PoolWAN], drop)
+			t.Fatalf("step %d: push() dropped %d, want %d", i, got[PoolWAN], drop)
 		}
 		if q.count[PoolWAN] != len(model) || q.bytes() != size() || cap(q.buf) > 3*q.max {
-			t.Fatalf("step %d: %v of %d bytes in %d, want %d of %d", i, q.count, q.bytes(), cap(q.buf), len(model), size())
+			t.Fatalf("step %d: queue has %d packets, %d bytes, capacity %d; want %d, %d, at most %d",
+				i, q.count[PoolWAN], q.bytes(), cap(q.buf), len(model), size(), 3*q.max)
 		}
 	}
 }
 
-// A full queue must not move its whole content for each packet.
+// A full queue does not move its whole content for each packet.
 func TestSendQueue_MovesLittle(t *testing.T) {
 	q := sendQueue{max: 64 << 10}
 	packet, moved, head := make([]byte, 100), 0, 0
@@ -123,7 +127,7 @@ func TestSendQueue_MovesLittle(t *testing.T) {
 		head = q.head
 	}
 	if sent := 10000 * 110; moved > sent {
-		t.Errorf("%d bytes moved for %d pushed", moved, sent)
+		t.Errorf("%d bytes moved for %d bytes pushed, want at most as many", moved, sent)
 	}
 }
 
@@ -138,6 +142,6 @@ func TestSendQueue_PushDoesNotAllocate(t *testing.T) {
 		push()
 	}
 	if n := testing.AllocsPerRun(1000, push); n > 0 {
-		t.Errorf("%v allocations per push", n)
+		t.Errorf("push() allocates %v times, want 0", n)
 	}
 }

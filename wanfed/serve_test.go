@@ -33,14 +33,15 @@ func isClosedByPeer(c net.Conn) bool {
 	return !isTimeout(err)
 }
 
+// A bad frame closes the connection. The packets before it are delivered.
 func TestPacketConn_BadFrames(t *testing.T) {
 	a := newAuthority(t)
 	for _, tt := range []struct {
 		name, alpn string
 		peer       *tlsutil.Identity
 		send       string
-		half       bool // then end the sending direction
-		why        refusal
+		half       bool // end the sending direction after send
+		want       *refusal
 	}{
 		{"garbage", ProtoGossip, a.server("srv1", "dc2"), "47455420 2f20 0000", false, faultFrame},
 		{"oversize", ProtoGossip, a.server("srv1", "dc2"), "00010003 0100", false, faultFrame},
@@ -49,7 +50,7 @@ func TestPacketConn_BadFrames(t *testing.T) {
 		{"cut in the packet", ProtoGossip, a.server("srv1", "dc2"), "00000008 0100 0000", true, faultTruncated},
 		{"cut in the head", ProtoGossip, a.server("srv1", "dc2"), "0000", true, faultTruncated},
 		{"stops in the packet", ProtoGossip, a.server("srv1", "dc2"), "00000008 0100 0000", false, faultStalled},
-		{"LAN from elsewhere", ProtoGossip, a.server("srv1", "dc2"), "00000003 0200 08", false, faultLAN},
+		{"LAN from another datacenter", ProtoGossip, a.server("srv1", "dc2"), "00000003 0200 08", false, faultLAN},
 		{"Consul: length 0", ProtoConsulPacket, a.server("srv1", "dc2"), "00000000", false, faultFrame},
 		{"Consul: too large", ProtoConsulPacket, a.server("srv1", "dc2"), "00400001", false, faultFrame},
 		{"Consul: cut", ProtoConsulPacket, a.server("srv1", "dc2"), "00000002 61", true, faultTruncated},
@@ -57,7 +58,7 @@ func TestPacketConn_BadFrames(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			n := newNode(t, a, "srv1", "dc1").start(listen(t), func(tm *limits) {
-				if tt.why == faultStalled { // other cases must not reach this timeout
+				if tt.want == faultStalled { // the other cases must not reach frameTimeout
 					tm.frameTimeout = 100 * time.Millisecond
 				}
 			})
@@ -80,10 +81,10 @@ func TestPacketConn_BadFrames(t *testing.T) {
 			if !isClosedByPeer(c) {
 				t.Error("the connection is still open, want closed")
 			}
-			testutil.Eventually(t, 5*time.Second, func() bool { return n.tun.Stats().Closed[string(tt.why)] == 1 },
-				"fault counted")
+			testutil.Eventually(t, 5*time.Second, func() bool { return n.tun.Stats().Closed[tt.want.id] == 1 },
+				"one fault %s", tt.want)
 			testutil.Eventually(t, 5*time.Second, func() bool { return n.traffic(PoolWAN, "dc2").Received == 1 },
-				"packet counted")
+				"one received packet")
 		})
 	}
 }
@@ -97,18 +98,20 @@ func TestTunnel_OtherRolesRefused(t *testing.T) {
 			c := rawConn(t, n, a.identity(role, "x", "dc1"), alpn)
 			c.Write(appendFrame(nil, PoolWAN, "", []byte("x")))
 			if !isClosedByPeer(c) {
-				t.Errorf("%s may use %s", role, alpn)
+				t.Errorf("connection of role %s with %s is open, want closed", role, alpn)
 			}
 		}
 	}
-	if got := n.mux.Stats().Refused[string(wrongRole)]; got != 12 {
-		t.Errorf("refused %d times", got)
+	if got := n.mux.Stats().Refused[refusedRole.id]; got != 12 {
+		t.Errorf("Stats().Refused[%s] = %d, want 12", refusedRole, got)
 	}
-	if len(tr.PacketCh()) != 0 || len(tr.StreamCh()) != 0 {
-		t.Error("a packet or stream was delivered, want none")
+	if packets, streams := len(tr.PacketCh()), len(tr.StreamCh()); packets != 0 || streams != 0 {
+		t.Errorf("%d packets and %d streams were delivered, want none", packets, streams)
 	}
 }
 
+// A server relays a frame from another datacenter once. It does not relay a
+// frame from a local server.
 func TestPacketConn_FramesDoNotLoop(t *testing.T) {
 	w := newWorld(t, 2, []string{"dc1", "dc2"})
 	n1, n2 := w.nodes["srv1.dc1"], w.nodes["srv2.dc1"]
@@ -136,7 +139,7 @@ func TestPacketConn_FramesDoNotLoop(t *testing.T) {
 		a, b := n1.traffic(PoolWAN, "dc2"), n1.traffic(PoolWAN, "dc1")
 		return a.Dropped["unknown_node"] == 1 && a.Relayed == 1 && a.Received == 1 &&
 			b.Dropped["misrouted"] == 1 && b.Relayed == 0 && b.Received == 1
-	}, "packets counted")
+	}, "one relayed, one misrouted and one unknown packet")
 	if got := n1.traffic(PoolLAN, "dc1"); got.Dropped["misrouted"] != 1 {
 		t.Errorf("LAN traffic from dc1 = %+v, want 1 misrouted", got)
 	}
@@ -150,6 +153,6 @@ func TestPacketConn_Echo(t *testing.T) {
 	c.Write(want)
 	got := make([]byte, len(want))
 	if _, err := io.ReadFull(c, got); err != nil || !bytes.Equal(got, want) {
-		t.Errorf("%x, %v; want %x", got, err, want)
+		t.Errorf("echo = %x, %v; want %x", got, err, want)
 	}
 }

@@ -15,36 +15,35 @@ import (
 	"github.com/hashicorp/yamux"
 )
 
-// session is an outgoing yamux session to any server of another datacenter, or to
-// one server of the local datacenter. Its goroutine, run, dials the session. When
-// the session is idle, run removes it from the tunnel and then closes it. Several
-// callers may wait for one dial.
+// session is an outgoing yamux session to any server of another datacenter, or
+// to one server of the local datacenter. Streams to the target share the
+// session. Its goroutine, run, dials the session, closes an idle session, and
+// removes a closed session from the tunnel.
 type session struct {
 	t         *Tunnel
 	to        target
-	addr      string        // to dial; only for the local datacenter
+	addr      string        // according to memberlist; only for the local datacenter
 	readyC    chan struct{} // closed when mux, conn, consul, err and since are set
-	replacedC chan struct{} // closed when the session takes no more new streams
-	redialC   chan struct{} // size 1: restarts the dial, or ends it if no caller waits
+	replacedC chan struct{} // closed when the session accepts no more new streams
+	redialC   chan struct{} // size 1: restarts the dial, or ends the dial if no caller waits
 
-	waiters int // for readyC; guarded by t.mu
+	waiters int // callers that wait for readyC; guarded by Tunnel.mu
 	standbyState
 
-	mux    *yamux.Session // nil: err or consul is set
+	mux    *yamux.Session // nil if err or consul is set
 	conn   *tls.Conn
-	consul bool // the servers there speak Consul's protocols
+	consul bool // the server speaks Consul's protocols, which have no sessions
 	err    error
 	since  time.Time // end of the dial
 
 	lastUsed atomic.Int64 // time of the last opened stream, in Unix nanoseconds
 }
 
-// errSessionSilent reports that the liveness probe of a session failed. The probe
-// fails much earlier than the keepalive.
-var errSessionSilent = errors.New("the session's peer, or a gateway on the path, stopped answering")
+// errSessionSilent reports that the liveness probe of a session failed.
+var errSessionSilent = errors.New("the session's peer, or a gateway on the path, stopped responding")
 
-// sessionTo returns a ready session to key. It dials one if there is none, and
-// waits until the dial ends.
+// sessionTo returns a ready session to key. If the tunnel has no session to
+// key, sessionTo dials one.
 func (t *Tunnel) sessionTo(ctx context.Context, key target, addr string) (*session, error) {
 	s, err := t.findSession(key, addr)
 	if err != nil {
@@ -61,9 +60,10 @@ func (t *Tunnel) sessionTo(ctx context.Context, key target, addr string) (*sessi
 }
 
 // stopWaiting unregisters a caller that waited for the dial of s. The dial ends
-// when no caller waits. If restart is true, the address book has changed: the dial
-// starts again for the other callers, with the new paths. A timeout of one caller
-// is not a reason to restart, because the dial may be about to succeed.
+// when no caller waits. If restart is true, the caller has reported that the
+// paths have changed. The dial then starts again for the other callers. A
+// timeout of one caller does not restart the dial, which may be about to
+// succeed.
 func (s *session) stopWaiting(restart bool) {
 	s.t.mu.Lock()
 	s.waiters--
@@ -81,10 +81,13 @@ func (s *session) stopWaiting(restart bool) {
 	}
 }
 
-// removeLocked removes s from the tunnel. Its standby, if any, replaces it.
+// removeLocked removes s from the tunnel. The standby of s, if any, replaces s.
 func (s *session) removeLocked() {
 	delete(s.t.sessions, s.to)
-	s.promoteStandbyLocked()
+	if s.standby != nil {
+		s.t.sessions[s.to] = s.standby
+		s.standby.active, s.standby = nil, nil
+	}
 	close(s.replacedC)
 }
 
@@ -97,8 +100,7 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-func (s *session) isReady() bool    { return isClosed(s.readyC) }
-func (s *session) isReplaced() bool { return isClosed(s.replacedC) }
+func (s *session) isReady() bool { return isClosed(s.readyC) }
 
 func (s *session) hasWaiters() bool {
 	s.t.mu.RLock()
@@ -106,6 +108,8 @@ func (s *session) hasWaiters() bool {
 	return s.waiters > 0
 }
 
+// findSession returns the session to key, and registers the caller as a waiter.
+// It starts a new session if the tunnel has none.
 func (t *Tunnel) findSession(key target, addr string) (*session, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -132,16 +136,14 @@ func newSession(t *Tunnel, to target, addr string) *session {
 	}
 }
 
-// removeSession makes the next caller dial a new session. It returns false if s
-// was removed before.
-func (t *Tunnel) removeSession(s *session) bool {
+// removeSession removes s from the tunnel. The next stream uses the standby of
+// s or a new session.
+func (t *Tunnel) removeSession(s *session) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.sessions[s.to] != s {
-		return false
+	if t.sessions[s.to] == s {
+		s.removeLocked()
 	}
-	s.removeLocked()
-	return true
 }
 
 // Disconnect closes the stream sessions to datacenter dc. Later streams use new
@@ -170,16 +172,14 @@ func (t *Tunnel) Disconnect(dc string) {
 }
 
 func (s *session) run(ctx context.Context) {
-	err := s.dial(ctx)
-	if err != nil || s.consul {
-		s.dialFailed()
-		s.t.removeSession(s) // before readyC, so that a caller that sees the error can retry
-		s.err = err
+	if s.err = s.dial(ctx); s.err == nil && !s.consul {
 		close(s.readyC)
+		s.maintain(ctx)
 		return
 	}
+	s.dialFailed()
+	s.t.removeSession(s) // before readyC: a caller that receives the error may retry at once
 	close(s.readyC)
-	s.maintain(ctx)
 }
 
 // maintain serves a ready session until the session is broken, idle or replaced,
@@ -207,13 +207,14 @@ func (s *session) dial(ctx context.Context) error {
 	}
 	if c.ConnectionState().NegotiatedProtocol == ProtoConsulStream {
 		s.consul = true
-		closeConn(c) // its peer may be any server; openConsulStream dials the right one
+		closeConn(c) // the peer may be any server; openConsulStream dials the server by name
 		return nil
 	}
 	return s.setConn(c)
 }
 
-// dialRestartable dials, and starts again when redialC receives.
+// dialRestartable dials the target. A receive from redialC starts the dial
+// again, or ends the dial if no caller waits.
 func (s *session) dialRestartable(ctx context.Context) (*tls.Conn, error) {
 	for first := true; ; first = false {
 		dialCtx, cancel := context.WithCancel(ctx)
@@ -228,7 +229,7 @@ func (s *session) dialRestartable(ctx context.Context) (*tls.Conn, error) {
 			}
 			cancel()
 		})
-		c, err := s.dialFirst(dialCtx, first)
+		c, err := s.dialOnce(dialCtx, first)
 		cancel()
 		wg.Wait()
 		if err == nil || !restart || ctx.Err() != nil || !s.hasWaiters() {
@@ -237,7 +238,7 @@ func (s *session) dialRestartable(ctx context.Context) (*tls.Conn, error) {
 	}
 }
 
-// setConn makes c the session's connection.
+// setConn makes c the connection of the session.
 func (s *session) setConn(c *tls.Conn) (err error) {
 	s.conn, s.since = c, time.Now()
 	cfg := s.t.limits.yamuxConfig(s.t.log.With("peer", s.to.String()))
@@ -248,8 +249,10 @@ func (s *session) setConn(c *tls.Conn) (err error) {
 	return err
 }
 
-// watch returns when the session is broken, idle, replaced, or ctx ends.
-// migrate dials a better path and sends the connection to dialedC.
+// watch returns when the session is broken, when the session is idle or replaced
+// and has no streams, or when ctx ends. migrate starts to dial the better paths,
+// and returns false if there are none. The result of the dial arrives on
+// dialedC.
 func (s *session) watch(ctx context.Context, dialedC <-chan *tls.Conn, migrate func() bool) {
 	period := s.t.limits.sessionIdleTimeout / 4
 	tick, better := time.NewTicker(period), time.NewTicker(s.t.limits.migrateInterval)
@@ -270,16 +273,15 @@ func (s *session) watch(ctx context.Context, dialedC <-chan *tls.Conn, migrate f
 		case <-better.C:
 			dialing = dialing || migrate()
 		case c := <-dialedC:
-			if dialing = false; c != nil {
+			if dialing = c != nil; dialing { // s is replaced and needs no further dial
 				s.replaceWith(c)
-				dialing = true // no further dials
 			}
 		case <-ctx.Done():
 			return
 		case <-s.unneededC:
 			return
 		case <-s.mux.CloseChan():
-			_, err := s.mux.AcceptStream() // returns why the session ended: the peer opens no streams
+			_, err := s.mux.AcceptStream() // returns the error that ended the session: the peer opens no streams
 			s.t.log.Debug("stream session ended", "peer", s.to.String(), "remote", s.conn.RemoteAddr(), "err", err)
 			if errors.Is(err, yamux.ErrKeepAliveTimeout) || isTimeout(err) {
 				s.t.cfg.Dialer.ReportFailure(s.conn, err)
@@ -289,13 +291,13 @@ func (s *session) watch(ctx context.Context, dialedC <-chan *tls.Conn, migrate f
 			if unused++; s.mux.NumStreams() > 0 {
 				unused = 0
 			}
-			// Not at the first tick: the end of the last stream may still be
-			// unread at either end.
+			// At the first tick without streams, either end may not have read
+			// the end of the last stream yet.
 			idle := time.Since(time.Unix(0, s.lastUsed.Load()))
-			if unused > 1 && (s.isReplaced() || idle >= s.t.limits.sessionIdleTimeout) {
+			if unused > 1 && (isClosed(s.replacedC) || idle >= s.t.limits.sessionIdleTimeout) {
 				return
 			}
-			tick.Reset(period) // two ticks must not follow each other after a late one
+			tick.Reset(period) // otherwise the next tick would follow a late tick at once
 		}
 	}
 }
@@ -314,7 +316,8 @@ func (s *session) status() SessionStatus {
 	return st
 }
 
-// replaceWith replaces s by a session over c. New streams use the new session.
+// replaceWith replaces s with a session over c. New streams use the new
+// session.
 func (s *session) replaceWith(c *tls.Conn) {
 	n := newSession(s.t, s.to, s.addr)
 	if n.setConn(c) != nil {
@@ -335,10 +338,10 @@ func (s *session) replaceWith(c *tls.Conn) {
 }
 
 // openStream opens a stream of pool to a member. It uses the session to the
-// datacenter of the member, or, in the local datacenter, to the member itself. The
-// argument source is the member that opens the stream. If the session is broken,
-// openStream retries once over a new session, before any data of the caller is
-// sent.
+// datacenter of the member or, in the local datacenter, the session to the
+// member itself. The argument source is the member that opens the stream. If
+// the session is broken, openStream retries once over a new session. The caller
+// has not sent any data then.
 func (t *Tunnel) openStream(ctx context.Context, pool Pool, to target, addr, source string) (net.Conn, error) {
 	key := target{dc: to.dc}
 	if to.dc == t.self.DC {
@@ -347,7 +350,7 @@ func (t *Tunnel) openStream(ctx context.Context, pool Pool, to target, addr, sou
 		addr = ""
 	}
 	if to.node == "" {
-		addr = to.addr // the address that the caller gave may be invented
+		addr = to.addr // memberlist may have invented the argument addr
 	}
 	h := streamHeader{pool: pool, target: to.node, source: source}
 	retried := false
@@ -380,9 +383,9 @@ func (t *Tunnel) openStream(ctx context.Context, pool Pool, to target, addr, sou
 		key.dc)
 }
 
-// open opens a stream for h and waits for its status. It returns when ctx ends,
-// even if yamux does not. A late status starts a liveness probe, so open fails
-// with errSessionSilent soon after the path has died.
+// open opens a stream, sends h and waits for the status. It returns when ctx
+// ends, even if yamux still blocks. A late status starts a liveness probe of
+// the session. If the probe fails, open returns errSessionSilent.
 func (s *session) open(ctx context.Context, h streamHeader) (net.Conn, error) {
 	type result struct {
 		c   net.Conn
@@ -421,6 +424,7 @@ func (s *session) open(ctx context.Context, h streamHeader) (net.Conn, error) {
 	}
 }
 
+// handshake opens a stream, sends h and waits for the status.
 func (s *session) handshake(ctx context.Context, h streamHeader) (net.Conn, error) {
 	st, err := s.mux.OpenStream()
 	if err != nil {
@@ -439,9 +443,9 @@ func (s *session) handshake(ctx context.Context, h streamHeader) (net.Conn, erro
 	return c, nil
 }
 
-// sendHeader writes the header and reads the status. On a session that has just
-// been dialed it does not wait for the status of a gRPC stream: the path has
-// worked, and HTTP/2 can start a round trip earlier.
+// sendHeader writes h and reads the status. On a session that has just been
+// dialed, the path works. sendHeader then leaves the status of a gRPC stream to
+// the first Read, and HTTP/2 starts a round trip earlier.
 func (s *session) sendHeader(ctx context.Context, c *streamConn, h streamHeader) error {
 	limit, ok := ctx.Deadline()
 	if !ok {

@@ -10,47 +10,47 @@ import (
 	"github.com/wanfed/wanfed/internal/backoff"
 )
 
-// Bounds of the probe timeout: the time after which a late stream, echo or gRPC
-// response starts a liveness probe of its connection. Within the bounds the
-// timeout is two round trips of the path.
+// Bounds of the probe timeout. A stream, an echo or a gRPC response that is
+// later than the probe timeout starts a liveness probe of its connection.
+// Within the bounds the timeout is two round trips of the path.
 const (
 	MinProbeTimeout = 150 * time.Millisecond
 	MaxProbeTimeout = time.Second
 )
 
-// While the liveness of a session is probed, a standby session is opened over
-// another path. If the probe fails, the standby replaces the session without a
-// further dial. If the session is alive, the standby is dropped, usually before
-// its handshake ends. After a dropped standby, the next standby is delayed by
-// an exponential backoff between these bounds. The backoff limits the dials
-// that a slow peer causes.
+// While the liveness of a session is probed, the tunnel opens a standby: a
+// second session to the same target over another path. If the probe fails, the
+// standby replaces the session without a further dial. If the session is alive,
+// the standby is dropped, usually before its handshake ends. An exponential
+// backoff between these bounds then delays the next standby. The backoff limits
+// the dials that a slow peer causes.
 const (
 	minStandbyBackoff = 250 * time.Millisecond
 	maxStandbyBackoff = time.Minute
 )
 
-// standbyState links a session and its standby. It is guarded by Tunnel.mu
-// unless a field states otherwise.
+// standbyState links a session and its standby. Tunnel.mu guards all fields
+// that are not immutable.
 type standbyState struct {
 	probes    int             // running probes of this session
 	standby   *session        // of this session; nil: none
-	backoff   backoff.Backoff // after a standby that was not needed
+	backoff   backoff.Backoff // of the pause after a dropped standby
 	notBefore time.Time       // earliest time of the next standby
 
-	active     *session      // of a standby: the session that is probed; nil otherwise
-	firstPaths []Path        // of a standby: the paths of its first dial; immutable
-	unneededC  chan struct{} // of a standby: closed when it is not needed; immutable
+	// The other fields are set only while this session is a standby.
+	active     *session      // the session that is probed
+	firstPaths []Path        // of the first dial; immutable
+	unneededC  chan struct{} // closed when the standby is dropped; immutable
 }
 
 func (s *session) probeTimeout() time.Duration {
 	return s.t.cfg.Dialer.probeTimeout(pathConnOf(s.conn))
 }
 
-// probeTimeout returns two round trips of the path of p, within the bounds. It
-// uses the shorter of the measured round trip and the duration of the
-// handshake, which may be slow for other reasons. Through a local gateway the
-// handshake takes two round trips, because the gateway dials the next gateway
-// during the handshake.
+// probeTimeout returns the probe timeout of a connection over p. Its round trip
+// is the shorter of the measured round trip and the duration of the handshake.
+// Through a local gateway the handshake takes two round trips, because the
+// gateway dials the next gateway during the handshake.
 func (d *Dialer) probeTimeout(p *pathConn) time.Duration {
 	two := p.handshakeRTT
 	if !p.path.Local {
@@ -62,28 +62,24 @@ func (d *Dialer) probeTimeout(p *pathConn) time.Duration {
 	return min(max(two, MinProbeTimeout), MaxProbeTimeout)
 }
 
-// probe sends a ping to the peer of the session. Without a pong within twice
-// the probe timeout the session is removed, so that the next stream uses
-// another path, and the returned channel is closed. A slow server responds to a
-// ping. Over a dead path no pong arrives. The probe has no effect after ctx has
-// ended.
+// probe sends a yamux ping to the peer of the session. A slow server responds
+// to a ping, but over a dead path no pong arrives. If no pong arrives within
+// twice the probe timeout, probe removes the session and closes the returned
+// channel. The next stream then uses another path. The probe has no effect
+// after ctx has ended.
 func (s *session) probe(ctx context.Context) <-chan struct{} {
 	silent := make(chan struct{})
 	alive := make(chan struct{})
 	s.t.group.spawn(func(context.Context) {
-		if _, err := s.mux.Ping(); err == nil { // returns after keepaliveTimeout, or with the session
+		if _, err := s.mux.Ping(); err == nil { // fails after keepaliveTimeout, or at the end of the session
 			close(alive)
 		}
 	})
 	s.t.group.spawn(func(run context.Context) {
 		settle := s.openStandby()
-		limit := time.NewTimer(2 * s.probeTimeout())
-		defer limit.Stop()
 		select {
-		case <-limit.C:
-			if s.t.removeSession(s) {
-				s.reportFailure(errSessionSilent)
-			}
+		case <-time.After(2 * s.probeTimeout()):
+			s.markDead(errSessionSilent)
 			close(silent)
 			settle(false)
 		case <-alive:
@@ -99,8 +95,8 @@ func (s *session) probe(ctx context.Context) <-chan struct{} {
 
 // openStandby opens a standby while the caller probes s. The caller calls
 // settle once, with the result of the probe. If s is dead, the caller removes s
-// before it calls settle. The removal promotes the standby. A standby that was
-// not promoted is dropped when s is alive, or when the last probe ends.
+// before it calls settle, and the standby replaces s. settle drops a standby
+// that has not replaced s if s is alive, or if no other probe of s is running.
 func (s *session) openStandby() (settle func(alive bool)) {
 	s.t.mu.Lock()
 	defer s.t.mu.Unlock()
@@ -140,23 +136,14 @@ func (s *session) dropStandbyLocked(now time.Time) {
 	}
 }
 
-// standbyGoneLocked is called when the standby is not needed or could not be
-// opened.
+// standbyGoneLocked unlinks the standby of s, which was dropped or could not be
+// opened, and starts the backoff.
 func (s *session) standbyGoneLocked(now time.Time) {
 	s.standby.active, s.standby, s.notBefore = nil, nil, now.Add(s.backoff.Next())
 }
 
-// promoteStandbyLocked puts the standby of s, if there is one, in the place of
-// s, which the caller has freed.
-func (s *session) promoteStandbyLocked() {
-	if s.standby != nil {
-		s.t.sessions[s.to] = s.standby
-		s.standby.active, s.standby = nil, nil
-	}
-}
-
-// dialFailed is called when s could not be opened. If s is a standby,
-// dialFailed removes s from its session.
+// dialFailed is called when the dial of s has failed. If s is a standby,
+// dialFailed unlinks s from its session.
 func (s *session) dialFailed() {
 	s.t.mu.Lock()
 	defer s.t.mu.Unlock()
@@ -165,8 +152,9 @@ func (s *session) dialFailed() {
 	}
 }
 
-// dialFirst dials. The first dial of a standby avoids the path of its session.
-func (s *session) dialFirst(ctx context.Context, first bool) (*tls.Conn, error) {
+// dialOnce dials the target. If first is true and s is a standby, dialOnce
+// tries the path of the active session last.
+func (s *session) dialOnce(ctx context.Context, first bool) (*tls.Conn, error) {
 	if !first || len(s.firstPaths) == 0 {
 		return s.t.dialTarget(ctx, s.to, s.addr, ProtoStream, ProtoConsulStream)
 	}
@@ -176,14 +164,20 @@ func (s *session) dialFirst(ctx context.Context, first bool) (*tls.Conn, error) 
 	return s.t.cfg.Dialer.dialPaths(ctx, Target{DC: s.to.dc}, s.firstPaths, alpn)
 }
 
-// reportFailure records that the path of s failed. It records nothing if the
-// standby works over the same first gateway, because the fault is then behind
-// that gateway.
-func (s *session) reportFailure(err error) {
-	s.t.mu.RLock()
-	n := s.t.sessions[s.to]
-	s.t.mu.RUnlock()
-	if n == nil || !n.isReady() || n.conn == nil || pathConnOf(n.conn).path.Addr != pathConnOf(s.conn).path.Addr {
+// markDead removes s from the tunnel, unless s was already removed, and records
+// that the path of s failed. It records nothing if the standby that replaces s
+// works over the same first gateway. The fault is then behind that gateway.
+func (s *session) markDead(err error) {
+	s.t.mu.Lock()
+	if s.t.sessions[s.to] != s {
+		s.t.mu.Unlock()
+		return
+	}
+	s.removeLocked()
+	next := s.t.sessions[s.to]
+	s.t.mu.Unlock()
+	failed := pathConnOf(s.conn).path.Addr
+	if next == nil || !next.isReady() || next.conn == nil || pathConnOf(next.conn).path.Addr != failed {
 		s.t.cfg.Dialer.ReportFailure(s.conn, err)
 	}
 }

@@ -14,15 +14,15 @@ import (
 type dropReason uint8
 
 const (
-	dropQueueFull    dropReason = iota // queue of the link full; the oldest was dropped
-	dropWrite                          // connection failed during the write
-	dropExpired                        // waited too long for a connection
-	dropNoNode                         // no target, which Consul's protocol needs
-	dropTooManyLinks                   // limit of links reached
-	dropUnknownNode                    // received for a node that is not a server of this datacenter
-	dropMisrouted                      // received from the local datacenter for another node
-	dropNoPool                         // received for a pool that this server is not in now
-	dropPoolFull                       // received faster than memberlist takes packets
+	dropQueueFull    dropReason = iota // a full link queue dropped its oldest packet
+	dropWrite                          // the connection failed during the write
+	dropExpired                        // the packet waited too long for a connection
+	dropNoNode                         // the packet names no node, which Consul's protocol needs
+	dropTooManyLinks                   // the tunnel has maxLinks links
+	dropUnknownNode                    // the target of a received packet is not a server of this datacenter
+	dropMisrouted                      // a local server sent a packet for another server
+	dropNoPool                         // this server is not in the pool of a received packet
+	dropPoolFull                       // memberlist reads received packets too slowly
 	numDropReasons
 )
 
@@ -38,27 +38,28 @@ var dropNames = [numDropReasons]string{
 	dropPoolFull:     "pool_full",
 }
 
-// counters count packets of one pool to and from one datacenter.
+// counters counts packets of one pool to and from one datacenter.
 type counters struct {
 	sent, received, relayed atomic.Uint64
 	dropped                 [numDropReasons]atomic.Uint64
 }
 
-func (c *counters) drop(why dropReason, n int) { c.dropped[why].Add(uint64(n)) }
+func (c *counters) drop(reason dropReason, n int) { c.dropped[reason].Add(uint64(n)) }
 
 type trafficKey struct {
 	pool Pool
 	dc   string
 }
 
-// maxTraffic bounds the datacenters that are counted separately, since their
-// names come from peers.
-const maxTraffic = 2048
+// maxTraffic bounds the number of counters, because the names of datacenters
+// come from peers. Further datacenters share the counters of otherDC, which is
+// not a valid name.
+const (
+	maxTraffic = 2048
+	otherDC    = "(other)"
+)
 
-// otherDC stands for all datacenters beyond maxTraffic. It is not a valid name.
-const otherDC = "(other)"
-
-// traffic returns the counters of (pool, dc).
+// traffic returns the counters of pool and dc.
 func (t *Tunnel) traffic(pool Pool, dc string) *counters {
 	k := trafficKey{pool, dc}
 	t.mu.RLock()
@@ -72,6 +73,7 @@ func (t *Tunnel) traffic(pool Pool, dc string) *counters {
 	return t.trafficLocked(k)
 }
 
+// trafficLocked returns the counters of k. It creates them if necessary.
 func (t *Tunnel) trafficLocked(k trafficKey) *counters {
 	c := t.counts[k]
 	if c == nil && len(t.counts) >= maxTraffic {
@@ -85,11 +87,12 @@ func (t *Tunnel) trafficLocked(k trafficKey) *counters {
 	return c
 }
 
-// TunnelStats counts events since the start and describes the open connections.
+// TunnelStats counts events since NewTunnel and describes the connections from
+// this server.
 type TunnelStats struct {
 	Traffic  []Traffic         // sorted by pool and datacenter
-	Links    []LinkStatus      // packet links from this server, sorted by datacenter and node
-	Sessions []SessionStatus   // stream sessions from this server, sorted likewise
+	Links    []LinkStatus      // sorted by datacenter and node
+	Sessions []SessionStatus   // sorted by datacenter and node
 	Closed   map[string]uint64 // accepted connections and streams closed for a fault, by reason
 }
 
@@ -99,28 +102,28 @@ type Traffic struct {
 	DC       string
 	Sent     uint64            // written to a connection
 	Received uint64            // passed to the pool
-	Relayed  uint64            // received from DC and sent to another server of this datacenter
+	Relayed  uint64            // received from DC and queued for another server of this datacenter
 	Dropped  map[string]uint64 // to or from DC, by reason
 }
 
-// LinkStatus describes one packet link.
+// LinkStatus describes one link, which carries packets.
 type LinkStatus struct {
 	DC, Node       string        // Node is empty for the link to all servers of DC
-	Path           Path          // last used
-	Protocol       string        // last used
-	ConnectedSince time.Time     // time of the first response; zero: not connected
+	Path           Path          // of the current or the last connection
+	Protocol       string        // of the current or the last connection
+	ConnectedSince time.Time     // first response on the connection; zero: not connected
 	RTT            time.Duration // of the last echo; 0: none yet
-	Queued         int           // packets
+	Queued         int           // packets in the queue
 	LastError      string
-	LastErrorAt    time.Time // zero: none
+	LastErrorAt    time.Time // zero: no error yet
 }
 
-// SessionStatus describes one stream session.
+// SessionStatus describes one session, which carries streams.
 type SessionStatus struct {
-	DC, Node       string
+	DC, Node       string // Node is empty for the session to all servers of DC
 	Path           Path
-	ConnectedSince time.Time // zero: dialing
-	Streams        int       // open now
+	ConnectedSince time.Time // zero: the session is being dialed
+	Streams        int       // open streams
 }
 
 // Stats may be called at any time.
@@ -136,8 +139,8 @@ func (t *Tunnel) Stats() TunnelStats {
 	for _, l := range links {
 		s.Links = append(s.Links, l.snapshot())
 	}
-	for _, ss := range sessions {
-		s.Sessions = append(s.Sessions, ss.status())
+	for _, session := range sessions {
+		s.Sessions = append(s.Sessions, session.status())
 	}
 	slices.SortFunc(s.Traffic, func(a, b Traffic) int {
 		return cmp.Or(cmp.Compare(a.Pool, b.Pool), cmp.Compare(a.DC, b.DC))
@@ -151,6 +154,7 @@ func (t *Tunnel) Stats() TunnelStats {
 	return s
 }
 
+// read returns the values of the counters of k.
 func (c *counters) read(k trafficKey) Traffic {
 	tr := Traffic{
 		Pool: k.pool, DC: k.dc, Sent: c.sent.Load(), Received: c.received.Load(), Relayed: c.relayed.Load(),

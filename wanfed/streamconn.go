@@ -18,28 +18,28 @@ import (
 // waits for at most one frame.
 const streamChunk = 64 << 10
 
-// streamConn makes a yamux stream a net.Conn. Its Close, deadlines and errors
-// behave as in package net. In addition it has CloseWrite. Read reports the end
-// of the session as an error and not as the end of the stream.
+// streamConn is a yamux stream whose Close, deadlines and errors behave like
+// the methods of a TCP connection of package net. Read reports the end of the
+// session as an error and not as io.EOF.
 type streamConn struct {
 	st      *yamux.Stream
 	peer    nameAddr // RemoteAddr
-	closec  chan struct{}
+	closedC chan struct{}
 	once    sync.Once
-	session *session // of a stream that was opened here; nil if it was accepted
+	session *session // nil if the peer opened the stream
 
-	statusPending atomic.Bool // the acceptor's status precedes the data
-	statusMu      sync.Mutex  // held by the Read that reads it
+	statusPending atomic.Bool // the peer's status has not been read yet
+	statusMu      sync.Mutex  // held by the Read that reads the status
 
 	writeMu sync.Mutex // serializes Write
 
 	mu       sync.Mutex
-	ended    bool      // the peer's end was read
-	deadline time.Time // for writes
+	ended    bool      // Read returned io.EOF
+	deadline time.Time // of writes
 }
 
 func newStreamConn(st *yamux.Stream, peer string) *streamConn {
-	return &streamConn{st: st, peer: nameAddr(peer), closec: make(chan struct{})}
+	return &streamConn{st: st, peer: nameAddr(peer), closedC: make(chan struct{})}
 }
 
 func (c *streamConn) Read(b []byte) (int, error) {
@@ -61,7 +61,7 @@ func (c *streamConn) Read(b []byte) (int, error) {
 	return n, c.opError("read", err)
 }
 
-// awaitStatus reads the pending status, unless another Read has done so.
+// awaitStatus reads the pending status, unless another Read has read it.
 func (c *streamConn) awaitStatus() error {
 	c.statusMu.Lock()
 	defer c.statusMu.Unlock()
@@ -71,12 +71,12 @@ func (c *streamConn) awaitStatus() error {
 	var refused *refusedError
 	err := c.readStatus()
 	if err == nil || errors.As(err, &refused) {
-		c.statusPending.Store(false) // after other errors, such as a timeout, it is still pending
+		c.statusPending.Store(false) // after a timeout the status is still pending
 	}
 	return err
 }
 
-// readStatus reads the status that answers the stream's header.
+// readStatus reads the status, the response to the header of the stream.
 func (c *streamConn) readStatus() error {
 	var status [1]byte
 	if _, err := io.ReadFull(c.st, status[:]); err != nil {
@@ -88,8 +88,8 @@ func (c *streamConn) readStatus() error {
 	return nil
 }
 
-// isPeerEOF reports whether the peer caused an EOF of yamux. yamux also returns
-// EOF when the session has ended.
+// isPeerEOF reports whether io.EOF of yamux means that the peer ended the
+// stream. yamux also returns io.EOF when the session has ended.
 func (c *streamConn) isPeerEOF() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -115,7 +115,8 @@ func (c *streamConn) Write(b []byte) (n int, err error) {
 	}
 }
 
-// mayWrite checks the conditions that yamux checks only before it waits.
+// mayWrite returns an error after Close and after the write deadline. yamux
+// checks both only when a write must wait.
 func (c *streamConn) mayWrite() error {
 	if c.isClosed() {
 		return net.ErrClosed
@@ -128,20 +129,20 @@ func (c *streamConn) mayWrite() error {
 	return nil
 }
 
-// CloseWrite ends the sending direction; reading continues.
+// CloseWrite ends the sending direction. Read continues to work.
 func (c *streamConn) CloseWrite() error { return c.st.Close() }
 
 // Close ends both directions and unblocks Read and Write.
 func (c *streamConn) Close() error {
 	c.once.Do(func() {
-		close(c.closec)
+		close(c.closedC)
 		_ = c.st.Close() // yamux closes only the sending direction
 		_ = c.st.SetReadDeadline(time.Unix(1, 0))
 	})
 	return nil
 }
 
-func (c *streamConn) isClosed() bool { return isClosed(c.closec) }
+func (c *streamConn) isClosed() bool { return isClosed(c.closedC) }
 
 func (c *streamConn) opError(op string, err error) error {
 	switch {

@@ -35,6 +35,8 @@ func TestStreamConn_NetConn(t *testing.T) {
 	})
 }
 
+// Read returns io.EOF after the end of the stream, and not after the end of the
+// session.
 func TestStreamConn_EOF(t *testing.T) {
 	pair := func() (c, s *streamConn, client *yamux.Session) {
 		a, b := net.Pipe()
@@ -55,11 +57,11 @@ func TestStreamConn_EOF(t *testing.T) {
 	c, s, _ := pair()
 	c.CloseWrite()
 	if _, err := s.Read(make([]byte, 1)); err != io.EOF {
-		t.Errorf("Read() after the peer's end = %v, want EOF", err)
+		t.Errorf("Read() after CloseWrite of the peer = %v, want EOF", err)
 	}
 	_, s, client := pair()
 	client.Close()
 	if _, err := s.Read(make([]byte, 1)); err == nil || err == io.EOF {
-		t.Errorf("Read() after the session broke = %v, want an error that is not EOF", err)
+		t.Errorf("Read() after the end of the session = %v, want an error other than EOF", err)
 	}
 }

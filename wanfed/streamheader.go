@@ -5,23 +5,24 @@ package wanfed
 import (
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
 const (
-	streamVersion = 0x51 // first byte of a stream header; other versions have another
+	streamVersion = 0x51 // first byte of a stream header
 	streamHeadLen = 4    // version, pool, target length, source length
 	maxSource     = MaxName + 1 + MaxName
 	maxStreamHead = streamHeadLen + MaxName + maxSource
 )
 
-// streamHeader is the header that the opener of a ProtoStream stream sends
-// first.
+// streamHeader begins each stream of ProtoStream. The opener of the stream
+// sends it.
 type streamHeader struct {
 	pool   Pool
-	target string // node; empty: the server that receives it
+	target string // node; empty: the server that receives the header
 	source string // <node>.<dc> of the member that opened the stream; see Tunnel.isTrustedSource
 }
 
@@ -30,10 +31,15 @@ var (
 	errStreamName    = errors.New("bad name in stream header")
 )
 
-// parseStreamHead checks the fixed part of a stream header and returns the
-// lengths of the target and the source, which follow it.
-func parseStreamHead(b [streamHeadLen]byte) (pool Pool, target, source int, err error) {
-	pool, target, source = Pool(b[1]), int(b[2]), int(b[3])
+// readStreamHeader reads and checks a header. It reads no byte after the
+// header, and no name whose length is out of bounds.
+func readStreamHeader(r io.Reader) (streamHeader, error) {
+	b := make([]byte, maxStreamHead)
+	if _, err := io.ReadFull(r, b[:streamHeadLen]); err != nil {
+		return streamHeader{}, err
+	}
+	pool, target, source := Pool(b[1]), int(b[2]), int(b[3])
+	var err error
 	switch {
 	case b[0] != streamVersion:
 		err = fmt.Errorf("%w %#02x", errStreamVersion, b[0])
@@ -44,23 +50,14 @@ func parseStreamHead(b [streamHeadLen]byte) (pool Pool, target, source int, err 
 	case source < 3 || source > maxSource: // "a.b" is the shortest
 		err = fmt.Errorf("%w: source of %d bytes, not 3 to %d", errStreamName, source, maxSource)
 	}
-	return pool, target, source, err
-}
-
-// decodeStreamHeader decodes the header at the start of b.
-func decodeStreamHeader(b []byte) (streamHeader, error) {
-	if len(b) < streamHeadLen {
-		return streamHeader{}, errFrameShort
-	}
-	pool, target, source, err := parseStreamHead([streamHeadLen]byte(b))
 	if err != nil {
 		return streamHeader{}, err
 	}
-	b = b[streamHeadLen:]
-	if len(b) < target+source {
-		return streamHeader{}, errFrameShort
+	names := b[streamHeadLen : streamHeadLen+target+source]
+	if _, err := io.ReadFull(r, names); err != nil {
+		return streamHeader{}, err
 	}
-	h := streamHeader{pool: pool, target: string(b[:target]), source: string(b[target : target+source])}
+	h := streamHeader{pool: pool, target: string(names[:target]), source: string(names[target:])}
 	if h.target != "" {
 		if err := tlsutil.CheckLabel(h.target); err != nil {
 			return streamHeader{}, fmt.Errorf("%w: target: %w", errStreamName, err)
@@ -73,24 +70,25 @@ func decodeStreamHeader(b []byte) (streamHeader, error) {
 	return h, nil
 }
 
-// append appends the encoded header to dst. The caller has checked its names.
+// append appends the encoded header to dst. The caller has checked the names.
 func (h streamHeader) append(dst []byte) []byte {
 	dst = append(dst, streamVersion, byte(h.pool), byte(len(h.target)), byte(len(h.source)))
 	dst = append(dst, h.target...)
 	return append(dst, h.source...)
 }
 
-// streamStatus is the byte that answers a stream header.
+// streamStatus is the byte that the acceptor of a stream sends in response to
+// the header. SPEC.md specifies the values.
 type streamStatus uint8
 
 const (
-	streamOK          streamStatus = 0 // the target has accepted the stream
-	streamBadHeader   streamStatus = 1 // unknown version or pool, or names out of bounds
-	streamUnknownNode streamStatus = 2 // the target is not a server of the datacenter
-	streamNotAllowed  streamStatus = 3 // the peer must not open this stream
-	streamNoPool      streamStatus = 4 // the target is not in the pool now, or accepts no gRPC
-	streamBusy        streamStatus = 5 // too many streams
-	streamUnreachable streamStatus = 6 // the relaying server could not reach the target
+	streamOK streamStatus = iota
+	streamBadHeader
+	streamUnknownNode
+	streamNotAllowed
+	streamNoPool
+	streamBusy
+	streamUnreachable
 )
 
 var streamStatusText = map[streamStatus]string{

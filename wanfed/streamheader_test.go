@@ -23,15 +23,12 @@ func TestStreamHeader_Vectors(t *testing.T) {
 			checkInSpec(t, tt.hex)
 			b := unhex(t, tt.hex)
 			if got := tt.want.append(nil); !bytes.Equal(got, b) {
-				t.Errorf("append = %x, want %x", got, b)
-			}
-			if got, err := decodeStreamHeader(b); err != nil || got != tt.want {
-				t.Errorf("decodeStreamHeader = %+v, %v", got, err)
+				t.Errorf("append() = %x, want %x", got, b)
 			}
 			// The bytes that follow belong to the user of the stream.
 			r := bytes.NewReader(append(b, "user"...))
 			if got, err := readStreamHeader(r); err != nil || got != tt.want || r.Len() != len("user") {
-				t.Errorf("readStreamHeader = %+v, %v, leaves %d bytes", got, err, r.Len())
+				t.Errorf("readStreamHeader() = %+v, %v, leaves %d bytes; want %+v, leaves 4", got, err, r.Len(), tt.want)
 			}
 		})
 	}
@@ -39,54 +36,50 @@ func TestStreamHeader_Vectors(t *testing.T) {
 
 func TestStreamHeader_Invalid(t *testing.T) {
 	for _, tt := range []struct {
-		why  string
+		name string
 		hex  string
 		want error
 	}{
 		{"other version", "52 01 04 08 73727631 737276322e646332", errStreamVersion},
-		{"unknown pool", "51 00 04 08 73727631 737276322e646332", errFramePool},
-		{"unknown pool", "51 04 04 08 73727631 737276322e646332", errFramePool},
+		{"pool 0", "51 00 04 08 73727631 737276322e646332", errFramePool},
+		{"pool 4", "51 04 04 08 73727631 737276322e646332", errFramePool},
 		{"target too long", "51 01 40 08 00", errStreamName},
 		{"source too long", "51 01 00 80 00", errStreamName},
 		{"no source", "51 01 04 00 73727631", errStreamName},
 		{"source without a datacenter", "51 01 00 04 73727631", errStreamName},
 		{"source with two dots", "51 01 00 05 612e622e63", errStreamName},
 		{"target is not a label", "51 01 01 05 2e 612e646331", errStreamName},
-		{"cut", "51 01 04 08 737276", errFrameShort},
-		{"empty", "", errFrameShort},
+		{"cut in the names", "51 01 04 08 737276", io.ErrUnexpectedEOF},
+		{"cut before the names", "51 01 04 08", io.EOF},
+		{"empty", "", io.EOF},
 	} {
-		t.Run(tt.why, func(t *testing.T) {
-			b := unhex(t, tt.hex)
-			if _, err := decodeStreamHeader(b); !errors.Is(err, tt.want) {
-				t.Errorf("decodeStreamHeader = %v, want %v", err, tt.want)
-			}
-			if _, err := readStreamHeader(bytes.NewReader(b)); err == nil {
-				t.Error("readStreamHeader succeeds, want an error")
-			} else if tt.want == errFrameShort && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
-				t.Errorf("readStreamHeader = %v, want an EOF", err)
+		t.Run(tt.name, func(t *testing.T) {
+			if got, err := readStreamHeader(bytes.NewReader(unhex(t, tt.hex))); !errors.Is(err, tt.want) {
+				t.Errorf("readStreamHeader() = %+v, %v, want %v", got, err, tt.want)
 			}
 		})
 	}
-	long := streamHeader{PoolWAN, strings.Repeat("t", MaxName),
+}
+
+func TestStreamHeader_Longest(t *testing.T) {
+	want := streamHeader{PoolWAN, strings.Repeat("t", MaxName),
 		strings.Repeat("s", MaxName) + "." + strings.Repeat("d", MaxName)}
-	b := long.append(nil)
-	if got, err := decodeStreamHeader(b); err != nil || got != long || len(b) != maxStreamHead {
-		t.Errorf("the longest header: %v, %d bytes", err, len(b))
+	b := want.append(nil)
+	if got, err := readStreamHeader(bytes.NewReader(b)); err != nil || got != want || len(b) != maxStreamHead {
+		t.Errorf("readStreamHeader() of %d bytes = %+v, %v, want %+v of %d bytes", len(b), got, err, want, maxStreamHead)
 	}
 }
 
+// A header that readStreamHeader accepts encodes to the bytes that were read.
 func FuzzStreamHeader(f *testing.F) {
 	f.Add(streamHeader{PoolWAN, "srv1", "srv2.dc2"}.append(nil))
 	f.Add(streamHeader{PoolLAN, "", "a.b"}.append(nil))
 	f.Add([]byte{streamVersion, 1, 255, 255})
 	f.Fuzz(func(t *testing.T, b []byte) {
-		h, err := decodeStreamHeader(b)
-		r, rerr := readStreamHeader(bytes.NewReader(b))
-		if (err == nil) != (rerr == nil) || h != r {
-			t.Fatalf("decode: %+v, %v; read: %+v, %v", h, err, r, rerr)
-		}
-		if err == nil && !bytes.HasPrefix(b, h.append(nil)) {
-			t.Fatalf("%x decodes as %+v", b, h)
+		r := bytes.NewReader(b)
+		h, err := readStreamHeader(r)
+		if read := b[:len(b)-r.Len()]; err == nil && !bytes.Equal(read, h.append(nil)) {
+			t.Fatalf("readStreamHeader() of %x = %+v, want the header of these bytes", read, h)
 		}
 	})
 }
@@ -94,10 +87,10 @@ func FuzzStreamHeader(f *testing.F) {
 func TestRefusedError_Text(t *testing.T) {
 	for s := streamOK; s <= streamUnreachable; s++ {
 		if streamStatusText[s] == "" {
-			t.Errorf("status %d has no text", s)
+			t.Errorf("streamStatusText[%d] is empty, want a text", s)
 		}
 	}
 	if got := (&refusedError{99, "srv1.dc1"}).Error(); !strings.Contains(got, "srv1.dc1") || !strings.Contains(got, "99") {
-		t.Errorf("unknown status: %q", got)
+		t.Errorf("Error() of status 99 = %q, want the target and the status", got)
 	}
 }

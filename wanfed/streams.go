@@ -18,13 +18,15 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// serveStreams accepts the streams of a ProtoStream connection until it ends.
-// Each has its own goroutine, so a silent stream does not block the others.
+// serveStreams accepts the streams of a ProtoStream connection until the
+// connection ends. Each stream has its own goroutine, so a silent stream does
+// not block other streams. serveStreams returns false, because it does not pass
+// the connection on.
 func (t *Tunnel) serveStreams(ctx context.Context, c *tls.Conn, p tlsutil.Peer) bool {
 	cfg := t.limits.yamuxConfig(t.log.With("peer", p))
 	s, err := yamux.Server(&yamuxConn{Conn: c, timeout: t.limits.keepaliveTimeout}, cfg)
 	if err != nil {
-		t.logEnd(ctx, c, p, ProtoStream, "", err)
+		t.logEnd(ctx, c, p, ProtoStream, nil, err)
 		return false
 	}
 	var wg sync.WaitGroup
@@ -44,8 +46,8 @@ func (t *Tunnel) serveStreams(ctx context.Context, c *tls.Conn, p tlsutil.Peer) 
 	}
 }
 
-// closeIdle closes a session without streams after acceptedIdleTimeout, which
-// is longer than the timeout of the side that opened it.
+// closeIdle closes a session without streams after acceptedIdleTimeout. The
+// peer, which opened the session, has a shorter timeout.
 func (t *Tunnel) closeIdle(ctx context.Context, s *yamux.Session) {
 	tick := time.NewTicker(t.limits.acceptedIdleTimeout / 8)
 	defer tick.Stop()
@@ -68,24 +70,24 @@ func (t *Tunnel) closeIdle(ctx context.Context, s *yamux.Session) {
 	}
 }
 
-// serveStream reads the header of a stream of tlsConn and passes the stream to
-// memberlist, to gRPC, or to another server. open is the number of streams of
-// the session.
+// serveStream reads the header of a stream and passes the stream to memberlist,
+// to gRPC, or to another server. tlsConn carries the session of the stream, and
+// open is the number of streams of the session.
 func (t *Tunnel) serveStream(ctx context.Context, c *streamConn, open int, p tlsutil.Peer, tlsConn *tls.Conn) {
 	c.SetDeadline(time.Now().Add(t.limits.frameTimeout))
 	h, err := readStreamHeader(c)
 	if err != nil {
-		why := refusal("")
+		var reason *refusal
 		switch {
 		case isTimeout(err):
-			why = faultStalled
+			reason = faultStalled
 		case errors.Is(err, io.ErrUnexpectedEOF):
-			why = faultTruncated
+			reason = faultTruncated
 		case errors.Is(err, errStreamVersion), errors.Is(err, errStreamName), errors.Is(err, errFramePool):
-			why = faultHeader
+			reason = faultHeader
 			t.writeStatus(c, streamBadHeader)
 		}
-		t.logEnd(ctx, c, p, ProtoStream, why, err)
+		t.logEnd(ctx, c, p, ProtoStream, reason, err)
 		c.Close()
 		return
 	}
@@ -112,25 +114,9 @@ func (t *Tunnel) serveStream(ctx context.Context, c *streamConn, open int, p tls
 	}
 }
 
-func readStreamHeader(r io.Reader) (streamHeader, error) {
-	b := make([]byte, maxStreamHead)
-	if _, err := io.ReadFull(r, b[:streamHeadLen]); err != nil {
-		return streamHeader{}, err
-	}
-	_, target, source, err := parseStreamHead([streamHeadLen]byte(b))
-	if err != nil {
-		return streamHeader{}, err
-	}
-	b = b[:streamHeadLen+target+source]
-	if _, err := io.ReadFull(r, b[streamHeadLen:]); err != nil {
-		return streamHeader{}, err
-	}
-	return decodeStreamHeader(b)
-}
-
-// isTrustedSource reports whether p may claim that the source in h opened the
-// stream: the source is p itself, or p is a server of this datacenter that
-// relays a stream from another one.
+// isTrustedSource reports whether p may send h with the source of h. The source
+// must be p itself. Only a server of this datacenter that relays a stream from
+// another datacenter may send another source.
 func (t *Tunnel) isTrustedSource(h streamHeader, p tlsutil.Peer) bool {
 	if h.source == p.Node+"."+p.DC {
 		return true
@@ -139,7 +125,8 @@ func (t *Tunnel) isTrustedSource(h streamHeader, p tlsutil.Peer) bool {
 	return p.DC == t.self.DC && dc != t.self.DC && h.pool == PoolWAN
 }
 
-// writeStatus sends the status, the first byte that the opener receives.
+// writeStatus sends s to the opener of the stream. It returns false if it
+// fails.
 func (t *Tunnel) writeStatus(c *streamConn, s streamStatus) bool {
 	c.SetWriteDeadline(time.Now().Add(t.limits.writeTimeout))
 	_, err := c.Write([]byte{byte(s)})
@@ -156,7 +143,7 @@ func (t *Tunnel) deliverStream(ctx context.Context, c *streamConn, h streamHeade
 	switch {
 	case tr == nil:
 		t.refuseStream(c, streamNoPool)
-	case !tr.hasRoom():
+	case !tr.canAccept():
 		t.refuseStream(c, streamBusy)
 	case !t.writeStatus(c, streamOK):
 		c.Close()
@@ -194,35 +181,34 @@ func (t *Tunnel) relayStream(ctx context.Context, c *streamConn, h streamHeader,
 	}
 }
 
-// splice copies both directions until both have ended, one direction has
-// failed, neither direction has carried data for the idle time, or ctx ends.
-// The end of one direction leaves the other direction open. The caller closes
-// both connections.
+// splice copies from a to b and from b to a until both directions have ended,
+// one direction has failed, neither direction has carried data for the idle
+// time, or ctx ends. The end of one direction leaves the other direction open.
+// The caller closes both connections.
 func splice(ctx context.Context, a, b net.Conn, idle time.Duration) {
-	stop := context.AfterFunc(ctx, func() {
+	closeBoth := func() {
 		a.Close()
 		b.Close()
-	})
-	defer stop()
+	}
+	defer context.AfterFunc(ctx, closeBoth)()
 	start := time.Now()
-	var active atomic.Int64 // time since start of the last byte in either direction, in nanoseconds
+	var active atomic.Int64 // from start to the last byte in either direction, in nanoseconds
 	var wg sync.WaitGroup
-	for _, d := range [2][2]net.Conn{{a, b}, {b, a}} {
+	for _, dir := range []struct{ dst, src net.Conn }{{a, b}, {b, a}} {
 		wg.Go(func() {
-			if err := copyStream(d[0], d[1], start, &active, idle); err != nil {
-				a.Close()
-				b.Close()
-				return
-			}
-			if w, ok := d[0].(interface{ CloseWrite() error }); ok {
-				_ = w.CloseWrite()
+			if err := copyStream(dir.dst, dir.src, start, &active, idle); err != nil {
+				closeBoth()
+			} else if dst, ok := dir.dst.(interface{ CloseWrite() error }); ok {
+				_ = dst.CloseWrite()
 			}
 		})
 	}
 	wg.Wait()
 }
 
-// copyStream copies until src ends (nil), or a read or write fails.
+// copyStream copies until src ends, and returns nil. It returns an error if a
+// read or write fails, or if no byte moved in either direction for the idle
+// time. start and active have the meaning as in splice.
 func copyStream(dst, src net.Conn, start time.Time, active *atomic.Int64, idle time.Duration) error {
 	buf := make([]byte, 32<<10)
 	for {
@@ -250,7 +236,7 @@ func copyStream(dst, src net.Conn, start time.Time, active *atomic.Int64, idle t
 // connection is one memberlist stream without a header.
 func (t *Tunnel) serveConsulStream(ctx context.Context, c *tls.Conn, p tlsutil.Peer) bool {
 	tr := t.pool(PoolWAN)
-	if tr == nil || !tr.hasRoom() {
+	if tr == nil || !tr.canAccept() {
 		t.log.Debug("stream refused", "peer", p, "alpn", ProtoConsulStream, "remote", c.RemoteAddr())
 		return false
 	}
@@ -259,8 +245,8 @@ func (t *Tunnel) serveConsulStream(ctx context.Context, c *tls.Conn, p tlsutil.P
 }
 
 // openConsulStream opens a memberlist stream to a server that speaks Consul's
-// protocols. It returns nil, nil if the server chose the tunnel's own protocol;
-// the caller then uses a session.
+// protocols. It returns nil and no error if the server chose ProtoStream. The
+// caller then uses a session.
 func (t *Tunnel) openConsulStream(ctx context.Context, to target) (net.Conn, error) {
 	c, err := t.cfg.Dialer.Dial(ctx, Target{DC: to.dc, Node: to.node}, ProtoStream, ProtoConsulStream)
 	if err != nil {

@@ -43,6 +43,7 @@ func openRaw(t *testing.T, s *yamux.Session, header []byte) (streamStatus, error
 	return streamStatus(b[0]), err
 }
 
+// The status of a stream depends on its header and on the peer.
 func TestServeStream_Header(t *testing.T) {
 	w := newWorld(t, 2, []string{"dc1", "dc2"})
 	n := w.nodes["srv1.dc1"]
@@ -60,8 +61,8 @@ func TestServeStream_Header(t *testing.T) {
 		{"for any server", far, streamHeader{PoolWAN, "", "srv1.dc2"}.append(nil), streamOK},
 		{"relayed", far, streamHeader{PoolWAN, "srv2", "srv1.dc2"}.append(nil), streamOK},
 		{"unknown node", far, streamHeader{PoolWAN, "srv9", "srv1.dc2"}.append(nil), streamUnknownNode},
-		{"LAN from elsewhere", far, streamHeader{PoolLAN, "srv1", "srv1.dc2"}.append(nil), streamNotAllowed},
-		{"source of another", far, streamHeader{PoolWAN, "srv1", "srv2.dc2"}.append(nil), streamNotAllowed},
+		{"LAN from another datacenter", far, streamHeader{PoolLAN, "srv1", "srv1.dc2"}.append(nil), streamNotAllowed},
+		{"source is another server", far, streamHeader{PoolWAN, "srv1", "srv2.dc2"}.append(nil), streamNotAllowed},
 		{"source in another datacenter", far, streamHeader{PoolWAN, "srv1", "srv1.dc3"}.append(nil), streamNotAllowed},
 		{"no LAN pool here", near, streamHeader{PoolLAN, "srv1", "srv2.dc1"}.append(nil), streamNoPool},
 		{"by relay", near, streamHeader{PoolWAN, "srv1", "srv1.dc2"}.append(nil), streamOK},
@@ -72,15 +73,17 @@ func TestServeStream_Header(t *testing.T) {
 		{"other version", far, unhex(t, "52 01 00 05 612e646331"), streamBadHeader},
 	} {
 		if got, err := openRaw(t, tt.s, tt.header); err != nil || got != tt.want {
-			t.Errorf("%s: status %d, %v; want %d", tt.name, got, err, tt.want)
+			t.Errorf("%s: status = %d, %v; want %d", tt.name, got, err, tt.want)
 		}
 	}
 	testutil.Eventually(t, 5*time.Second, func() bool {
 		got := n.tun.Stats().Closed
-		return got[string(faultHeader)] == 2 && got[string(faultSource)] == 4
-	}, "faults counted")
+		return got[faultHeader.id] == 2 && got[faultSource.id] == 4
+	}, "2 faults %s and 4 faults %s", faultHeader, faultSource)
 }
 
+// A stream without a complete header times out. It does not delay other
+// streams.
 func TestServeStream_SilentStream(t *testing.T) {
 	testutil.Cluster(t)
 	// long enough for the complete header
@@ -92,20 +95,21 @@ func TestServeStream_SilentStream(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := silent.Write([]byte{streamVersion}); err != nil { // so that yamux opens it
+	if _, err := silent.Write([]byte{streamVersion}); err != nil { // yamux opens a stream at the first write
 		t.Fatal(err)
 	}
 	if got, err := openRaw(t, s, streamHeader{PoolWAN, "", "srv1.dc2"}.append(nil)); err != nil || got != streamOK {
-		t.Errorf("next to a silent stream: status %d, %v; want streamOK", got, err)
+		t.Errorf("status next to a silent stream = %d, %v; want %d", got, err, streamOK)
 	}
 	silent.SetReadDeadline(time.Now().Add(20 * time.Second))
 	if _, err := silent.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
 		t.Errorf("Read() of the silent stream = %v, want EOF", err)
 	}
-	testutil.Eventually(t, 5*time.Second, func() bool { return n.tun.Stats().Closed[string(faultStalled)] == 1 },
-		"fault counted")
+	testutil.Eventually(t, 5*time.Second, func() bool { return n.tun.Stats().Closed[faultStalled.id] == 1 },
+		"one fault %s", faultStalled)
 }
 
+// A server refuses a stream when memberlist has not read streamBacklog streams.
 func TestServeStream_TooMany(t *testing.T) {
 	w := newWorld(t, 1, []string{"dc1"})
 	n := w.nodes["srv1.dc1"]
@@ -124,10 +128,12 @@ func TestServeStream_TooMany(t *testing.T) {
 		}
 	}
 	if ok != streamBacklog || busy != 2 {
-		t.Errorf("%d accepted, %d refused", ok, busy)
+		t.Errorf("%d streams accepted, %d refused, want %d and 2", ok, busy, streamBacklog)
 	}
 }
 
+// A relaying server forwards the status of the target, or reports that it
+// cannot reach the target.
 func TestServeStream_RelayStatus(t *testing.T) {
 	w := newWorld(t, 2, []string{"dc1", "dc2"})
 	n := w.nodes["srv1.dc1"]
@@ -137,11 +143,12 @@ func TestServeStream_RelayStatus(t *testing.T) {
 	s := streamClient(t, n, w.a.server("srv1", "dc2"))
 	for node, want := range map[string]streamStatus{"srv2": streamNoPool, "srv3": streamUnreachable} {
 		if got, err := openRaw(t, s, streamHeader{PoolWAN, node, "srv1.dc2"}.append(nil)); err != nil || got != want {
-			t.Errorf("%s: status %d, %v; want %d", node, got, err, want)
+			t.Errorf("status of a stream to %s = %d, %v; want %d", node, got, err, want)
 		}
 	}
 }
 
+// A stream over a dead session is opened over a new session.
 func TestSession_DeadIsReplaced(t *testing.T) {
 	w := newWorld(t, 1, []string{"dc1", "dc2"},
 		func(tm *limits) { tm.keepaliveInterval, tm.keepaliveTimeout = 50*time.Millisecond, 2*time.Second })

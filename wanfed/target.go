@@ -15,7 +15,7 @@ import (
 type target struct {
 	dc   string
 	node string // empty: any server of dc
-	addr string // host:port; only for a server of the local datacenter whose name is not known yet
+	addr string // host:port; only for a local server whose name is not known yet
 }
 
 func (t target) String() string {
@@ -29,8 +29,8 @@ func (t target) String() string {
 }
 
 // parseTarget parses the name and address that memberlist uses for a member of
-// pool. The address matters only in the LAN pool, for a member without a name.
-// parseTarget allocates only if name is not in lower case.
+// pool. It uses the address only in the LAN pool, for a member without a name.
+// parseTarget allocates memory only if name is not in lower case.
 func parseTarget(pool Pool, name, addr, localDC string) (target, error) {
 	t := target{dc: localDC}
 	name = strings.ToLower(name)
@@ -61,10 +61,10 @@ func parseTarget(pool Pool, name, addr, localDC string) (target, error) {
 type action uint8
 
 const (
-	deliver   action = iota // it is for this server
-	relay                   // it is for another server of this datacenter
-	misrouted               // it is for another server and must not be relayed
-	forbidden               // the peer must not send it
+	deliver   action = iota // pass to the local pool
+	relay                   // send to another server of this datacenter
+	misrouted               // drop: another server is the target, and relaying could cause a loop
+	forbidden               // drop: the peer must not send this frame or stream
 )
 
 // actionFor returns the action of self for a frame or stream from peer to the

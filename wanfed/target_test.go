@@ -50,7 +50,7 @@ func FuzzParseTarget(f *testing.F) {
 			return
 		}
 		if tlsutil.CheckLabel(got.dc) != nil || got.node != "" && tlsutil.CheckLabel(got.node) != nil {
-			t.Fatalf("%q gives %+v", name, got)
+			t.Fatalf("parseTarget(%v, %q, %q) = %+v, want DNS labels", Pool(pool), name, addr, got)
 		}
 	})
 }
@@ -91,8 +91,9 @@ func TestTargetString(t *testing.T) {
 		t    target
 		want string
 	}{
-		{target{dc: "dc2"}, "*.dc2"}, {target{dc: "dc2", node: "a"}, "a.dc2"}, {target{dc: "dc1", addr: "1.2.3.4:5"},
-			"1.2.3.4:5"},
+		{target{dc: "dc2"}, "*.dc2"},
+		{target{dc: "dc2", node: "a"}, "a.dc2"},
+		{target{dc: "dc1", addr: "1.2.3.4:5"}, "1.2.3.4:5"},
 	} {
 		if got := tt.t.String(); got != tt.want {
 			t.Errorf("target.String() = %q, want %q", got, tt.want)

@@ -94,7 +94,7 @@ func background(t testing.TB, f func(context.Context) error) (stop func()) {
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		if err := f(ctx); err != nil {
-			t.Error(err)
+			t.Errorf("background function = %v, want nil", err)
 		}
 	})
 	stop = sync.OnceFunc(func() { cancel(); wg.Wait() })
@@ -102,7 +102,7 @@ func background(t testing.TB, f func(context.Context) error) (stop func()) {
 	return stop
 }
 
-// node is one server: all parts of this package on one real port.
+// node is a server with all parts of this package, on one loopback port.
 type node struct {
 	t    testing.TB
 	dc   string
@@ -135,7 +135,7 @@ func newNode(t testing.TB, a *authority, name, dc string, change ...func(*Dialer
 	return n
 }
 
-// start builds the tunnel and runs it and the Mux on ln.
+// start creates the tunnel, and runs the tunnel and the Mux on ln.
 func (n *node) start(ln net.Listener, change ...func(*limits)) *node {
 	n.t.Helper()
 	n.addr = ln.Addr().String()
@@ -154,7 +154,7 @@ func (n *node) start(ln net.Listener, change ...func(*limits)) *node {
 	return n
 }
 
-// traffic returns the counters of (pool, dc).
+// traffic returns the counters of pool and dc.
 func (n *node) traffic(pool Pool, dc string) Traffic {
 	for _, tr := range n.tun.Stats().Traffic {
 		if tr.Pool == pool && tr.DC == dc {

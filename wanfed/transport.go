@@ -12,12 +12,13 @@ import (
 	"github.com/hashicorp/memberlist"
 )
 
-// Transport is the part of one pool in a Tunnel, for Config.Transport of
-// memberlist and serf. See Tunnel.Transport.
+// Transport carries one pool over a Tunnel. It is for the field Transport of
+// the configuration of memberlist and serf. See Tunnel.Transport.
 //
 // An error about an unreachable peer is an unwrapped *net.OpError with Op dial
 // or write. memberlist attributes only such errors to the peer (failedRemote in
-// its state.go). After other errors it keeps an unreachable member alive.
+// its state.go). After other errors memberlist keeps an unreachable member
+// alive.
 type Transport struct {
 	t    *Tunnel
 	pool Pool
@@ -35,13 +36,8 @@ type Transport struct {
 var _ memberlist.NodeAwareTransport = (*Transport)(nil)
 
 const (
-	// packetBacklog bounds received packets that memberlist has not read yet.
-	// The reader of memberlist never waits for the network, so the backlog
-	// absorbs bursts only.
-	packetBacklog = 4096
-	// streamBacklog bounds accepted streams that memberlist has not read yet.
-	// memberlist starts a goroutine for each stream.
-	streamBacklog = 32
+	packetBacklog = 4096 // received packets that memberlist has not read yet
+	streamBacklog = 32   // accepted streams that memberlist has not read yet
 )
 
 func newTransport(t *Tunnel, p Pool) *Transport {
@@ -59,14 +55,15 @@ func (tr *Transport) FinalAdvertiseAddr(string, int) (net.IP, int, error) {
 	return tr.t.addr.Addr().AsSlice(), int(tr.t.addr.Port()), nil
 }
 
-// WriteTo is WriteToAddress without a name.
+// WriteTo calls WriteToAddress without a name.
 func (tr *Transport) WriteTo(b []byte, addr string) (time.Time, error) {
 	return tr.WriteToAddress(b, memberlist.Address{Addr: addr})
 }
 
-// WriteToAddress queues a copy of b and returns at once. It fails only for an
-// empty packet, a packet of more than MaxPacket bytes, an invalid name, and
-// after Shutdown. An unreachable peer does not cause an error.
+// WriteToAddress queues a copy of b and returns at once. It fails for an empty
+// packet, a packet of more than MaxPacket bytes and an invalid name, after
+// Shutdown, and after the end of Tunnel.Run. An unreachable peer does not cause
+// an error.
 func (tr *Transport) WriteToAddress(b []byte, a memberlist.Address) (time.Time, error) {
 	now := tr.now()
 	if tr.isShut() {
@@ -85,14 +82,14 @@ func (tr *Transport) WriteToAddress(b []byte, a memberlist.Address) (time.Time, 
 	return now, nil
 }
 
-// PacketCh returns the packets received for the pool. If memberlist takes them
-// too slowly, packets are dropped and counted.
+// PacketCh returns the channel of the packets for the pool. If memberlist reads
+// the channel too slowly, packets are dropped and counted.
 func (tr *Transport) PacketCh() <-chan *memberlist.Packet { return tr.packets }
 
-// StreamCh returns the streams that other members opened.
+// StreamCh returns the channel of the streams that other members opened.
 func (tr *Transport) StreamCh() <-chan net.Conn { return tr.streams }
 
-// DialTimeout is DialAddressTimeout without a name.
+// DialTimeout calls DialAddressTimeout without a name.
 func (tr *Transport) DialTimeout(addr string, timeout time.Duration) (net.Conn, error) {
 	return tr.DialAddressTimeout(memberlist.Address{Addr: addr}, timeout)
 }
@@ -119,10 +116,9 @@ func (tr *Transport) DialAddressTimeout(a memberlist.Address, timeout time.Durat
 	return nil, opError("dial", a, err)
 }
 
-// Shutdown ends the part of the pool in the tunnel. Blocked calls return, and
-// packets and streams that still arrive are dropped or refused. The tunnel and
-// other pools continue. Streams that were passed on stay open; their owners
-// close them.
+// Shutdown ends the transport. Blocked calls return. Packets and streams that
+// arrive later are dropped or refused. The tunnel and other pools continue. A
+// stream that memberlist has received stays open until memberlist closes it.
 func (tr *Transport) Shutdown() error {
 	tr.cancel()
 	for {
@@ -137,12 +133,12 @@ func (tr *Transport) Shutdown() error {
 
 func (tr *Transport) isShut() bool { return tr.ctx.Err() != nil }
 
-// now is a cheaper time.Now. It does not read the wall clock, because
+// now is a faster time.Now. It reads only the monotonic clock, because
 // memberlist compares the results only with each other.
 func (tr *Transport) now() time.Time { return tr.start.Add(time.Since(tr.start)) }
 
-// receive passes a packet, and its ownership, to memberlist. It returns false
-// if the packet was dropped because too many wait.
+// receive passes a packet to memberlist, which then owns the packet. It returns
+// false if the backlog is full.
 func (tr *Transport) receive(p *memberlist.Packet) bool {
 	select {
 	case tr.packets <- p:
@@ -152,13 +148,12 @@ func (tr *Transport) receive(p *memberlist.Packet) bool {
 	}
 }
 
-// hasRoom reports whether accept would probably not block.
-func (tr *Transport) hasRoom() bool { return len(tr.streams) < cap(tr.streams) }
+// canAccept reports whether the backlog of streams has a free slot.
+func (tr *Transport) canAccept() bool { return len(tr.streams) < cap(tr.streams) }
 
-// accept passes a stream to memberlist, or closes it.
+// accept passes a stream to memberlist. It closes the stream if memberlist does
+// not read the stream within openTimeout, or if the transport or ctx ends.
 func (tr *Transport) accept(ctx context.Context, c net.Conn) {
-	t := time.NewTimer(tr.t.limits.openTimeout)
-	defer t.Stop()
 	select {
 	case tr.streams <- c:
 		if tr.isShut() {
@@ -167,7 +162,7 @@ func (tr *Transport) accept(ctx context.Context, c net.Conn) {
 		return
 	case <-tr.ctx.Done():
 	case <-ctx.Done():
-	case <-t.C:
+	case <-time.After(tr.t.limits.openTimeout):
 	}
 	c.Close()
 }
@@ -177,12 +172,15 @@ func opError(op string, a memberlist.Address, err error) error {
 	return &net.OpError{Op: op, Net: "tcp", Addr: nameAddr(a.String()), Err: err}
 }
 
-// timeoutError reports that the caller's timeout passed.
+// timeoutError reports that the caller's timeout passed. net.OpError.Timeout
+// uses its method Timeout and does not unwrap errors.
 type timeoutError struct {
 	after time.Duration
 	err   error
 }
 
-func (e *timeoutError) Error() string { return fmt.Sprintf("no answer within %v: %v", e.after, e.err) }
+func (e *timeoutError) Error() string {
+	return fmt.Sprintf("no response within %v: %v", e.after, e.err)
+}
 func (e *timeoutError) Unwrap() error { return e.err }
 func (e *timeoutError) Timeout() bool { return true }

@@ -24,8 +24,8 @@ type TunnelConfig struct {
 	Identity *tlsutil.Identity // required
 	Dialer   *Dialer           // required; its address book lists the servers of this datacenter
 	Mux      *Mux              // required; not running yet
-	// Advertise is the ip:port of this server that is gossiped to the pools.
-	// Required.
+	// Advertise is the ip:port at which other servers dial this server. The
+	// pools gossip it. Required.
 	Advertise string
 	// MaxIdleLinks bounds the links that stay open without a packet for a
 	// minute. The least recently used links are closed first. Up to twice as
@@ -35,12 +35,13 @@ type TunnelConfig struct {
 	Logger       *slog.Logger // default: no log
 }
 
-// Tunnel carries packets and streams of the gossip pools, between datacenters
-// and inside one. All methods are safe for concurrent use.
+// Tunnel carries packets and streams of the gossip pools between servers, both
+// of other datacenters and of the local one. Packets travel over links and
+// streams over sessions. All methods are safe for concurrent use.
 type Tunnel struct {
 	cfg    TunnelConfig
 	self   tlsutil.Peer
-	addr   netip.AddrPort // advertised
+	addr   netip.AddrPort // TunnelConfig.Advertise
 	book   *SharedAddressBook
 	log    *slog.Logger
 	limits limits
@@ -58,7 +59,7 @@ type Tunnel struct {
 	links    map[target]*link
 	seen     map[target]struct{} // targets that a link reached; at most maxLinks
 	sessions map[target]*session
-	consul   map[string]bool // datacenters whose servers speak Consul's protocols, by their last answer
+	consul   map[string]bool // datacenters whose servers speak Consul's protocols, by the last response
 	counts   map[trafficKey]*counters
 }
 
@@ -68,30 +69,30 @@ type limits struct {
 	writeTimeout time.Duration // of one write
 	frameTimeout time.Duration // from the first to the last byte of a frame or stream header
 
-	queueBytes  int           // that wait in one link
-	maxQueueAge time.Duration // older packets are dropped when a link reconnects
-	backoffMin  time.Duration // between failed dials of a link
+	queueBytes  int           // capacity of the queue of a link
+	maxQueueAge time.Duration // a link that reconnects drops older packets
+	backoffMin  time.Duration // of the pause after a failed dial of a link
 	backoffMax  time.Duration
 	stableAfter time.Duration // a connection of this age resets the backoff
 
 	echoInterval     time.Duration // between echo requests of a link
-	echoTimeout      time.Duration // a link without any answer for this time is dead
+	echoTimeout      time.Duration // a link without an echo for this time is dead
 	idleAfter        time.Duration // a link without packets for this time is idle
 	idleEchoInterval time.Duration // between echo requests of an idle link
 
 	maxIdleLinks    int           // an idle link is closed if this many links were used later
-	recentUse       time.Duration // a link unused for this time is closed if twice as many were used later
+	recentUse       time.Duration // a link unused for this time is closed if 2*maxIdleLinks were used later
 	linkIdleTimeout time.Duration // a link without packets for this time is closed
 
-	acceptedIdleTimeout time.Duration // an accepted connection without any bytes for this time is closed
+	acceptedIdleTimeout time.Duration // an accepted connection without bytes for this time is closed
 	migrateInterval     time.Duration // between searches for a better path
 	consulMaxAge        time.Duration // a Consul packet connection is replaced at this age
 
-	openTimeout        time.Duration // of opening a stream without a deadline of the caller
-	relayIdleTimeout   time.Duration // a relayed stream without any bytes for this time is closed
+	openTimeout        time.Duration // of opening a stream, if the caller has no deadline
+	relayIdleTimeout   time.Duration // a relayed stream without bytes for this time is closed
 	sessionIdleTimeout time.Duration // a session without streams for this time is closed
 	keepaliveInterval  time.Duration // of yamux
-	keepaliveTimeout   time.Duration // of yamux, and of one of its writes
+	keepaliveTimeout   time.Duration // of a yamux ping and of a write
 }
 
 func defaultLimits() limits {
@@ -109,8 +110,8 @@ func defaultLimits() limits {
 	}
 }
 
-// maxLinks bounds the links, and the sessions, since the names of their targets
-// come from peers.
+// maxLinks bounds the number of links and the number of sessions, because peers
+// choose the names of the targets.
 const maxLinks = 4096
 
 // NewTunnel checks cfg and registers the tunnel's protocol ids with cfg.Mux.
@@ -151,19 +152,21 @@ func NewTunnel(cfg TunnelConfig) (*Tunnel, error) {
 // Run dials and writes until ctx ends. Packets sent before Run wait in their
 // queues. When ctx ends, Run writes the queued packets of connected peers for
 // up to a quarter of a second. It then closes all connections, waits for its
-// goroutines and returns nil. Call it once.
+// goroutines and returns nil. Call Run once.
 func (t *Tunnel) Run(ctx context.Context) error {
 	t.group.run(ctx)
 	return nil
 }
 
-// serve returns a Handler that also ends, with its connection closed, when the
-// tunnel's Run ends. h returns true if it passed the connection on.
+// serve returns a Handler that calls h and then closes the connection. If h
+// returns true, h has passed the connection on, and the connection stays open.
+// The end of the tunnel's Run also closes the connection and ends the context
+// of h.
 func (t *Tunnel) serve(h func(context.Context, *tls.Conn, tlsutil.Peer) (kept bool)) Handler {
 	return func(ctx context.Context, c *tls.Conn, p tlsutil.Peer) {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
-		defer context.AfterFunc(t.group.done, cancel)()
+		defer context.AfterFunc(t.group.ctx, cancel)()
 		closed := make(chan struct{})
 		unwatch := context.AfterFunc(ctx, func() {
 			defer close(closed)
@@ -180,11 +183,11 @@ func (t *Tunnel) serve(h func(context.Context, *tls.Conn, tlsutil.Peer) (kept bo
 }
 
 // Transport returns the memberlist.NodeAwareTransport of one pool. In the WAN
-// pool, members are called <node>.<dc>, and an address of the form *.<dc>/<any
-// ip:port> means any server of that datacenter. In the LAN pool they are called
-// <node>, and an address without a name means the server of this datacenter
-// that listens there. A pool has at most one transport at a time: a second call
-// before Shutdown of the first panics.
+// pool, members are called <node>.<dc>. An address of the form *.<dc>/<any
+// ip:port> means any server of that datacenter. In the LAN pool, members are
+// called <node>. An address without a name means the server of this datacenter
+// that listens at the address. A pool has at most one transport at a time.
+// Transport panics if the previous transport of the pool is not shut down.
 func (t *Tunnel) Transport(p Pool) *Transport {
 	if p != PoolWAN && p != PoolLAN {
 		panic("wanfed: Tunnel.Transport of an unknown pool")
@@ -199,7 +202,7 @@ func (t *Tunnel) Transport(p Pool) *Transport {
 	return tr
 }
 
-// pool returns the transport of p, or nil if there is none now.
+// pool returns the transport of p, or nil if p has no transport now.
 func (t *Tunnel) pool(p Pool) *Transport {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
@@ -231,7 +234,8 @@ func (t *Tunnel) setConsul(dc string, yes bool) {
 	}
 }
 
-// firstContact reports whether a link reached the target to for the first time.
+// firstContact records that a link reached the target to. It reports whether
+// this is the first time.
 func (t *Tunnel) firstContact(to target) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -242,18 +246,18 @@ func (t *Tunnel) firstContact(to target) bool {
 	return true
 }
 
-// name is the name of this server in the WAN pool.
+// name returns the name of this server in the WAN pool.
 func (t *Tunnel) name() string { return t.self.Node + "." + t.self.DC }
 
-// serverAddr returns the address of a server of the local datacenter, or "" for
-// an unknown one.
+// serverAddr returns the address of a server of the local datacenter, or "" if
+// the address book does not list the server.
 func (t *Tunnel) serverAddr(node string) string { return t.book.Load().Servers[node] }
 
 // dialTarget dials the target of a link or session with the protocol id alpn.
-// In another datacenter it also offers consul. addr is the address of a local
-// server that memberlist passed. If the address book has a different one, both
-// are dialed: one of them is outdated, and the certificate shows which server
-// answers.
+// In another datacenter it also offers the protocol id consul. addr is the
+// address of a local server according to memberlist. If the address book has a
+// different address, one of them is outdated, and dialTarget dials both. The
+// certificate identifies the server.
 func (t *Tunnel) dialTarget(ctx context.Context, to target, addr, alpn, consul string) (*tls.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, t.limits.dialTimeout)
 	defer cancel()
@@ -276,7 +280,7 @@ func (t *Tunnel) send(pool Pool, to target, addr string, packet []byte, now time
 		if err != nil || l == nil || l.push(pool, to.node, addr, packet, now) {
 			return err
 		}
-		// The link has just retired; linkTo makes a new one.
+		// The link has just retired. linkTo returns a new link.
 	}
 }
 
@@ -316,25 +320,24 @@ func (t *Tunnel) linkTo(pool Pool, to target) (*link, error) {
 	return l, nil
 }
 
-// runGroup runs goroutines that outlive the call that starts them, for example
-// a call by memberlist. They do not outlive run. Goroutines spawned before run
-// start when run starts. After run has ended, spawn returns false.
+// runGroup runs goroutines that may outlive the call that starts them, for
+// example a call by memberlist. They do not outlive run. Goroutines spawned
+// before run start when run starts. After run has ended, spawn returns false.
 type runGroup struct {
-	done context.Context // ends before run waits; stored because callers have no other signal
-	end  context.CancelFunc
+	// ctx ends when the context of run ends. It is stored because a spawned
+	// goroutine must end with run and not with the call that spawned it.
+	ctx context.Context
+	end context.CancelFunc
 
-	mu sync.Mutex
-	// ctx is the context of run. It is stored because a spawned goroutine must
-	// end with run and not with the call that spawned it.
-	ctx     context.Context
+	mu      sync.Mutex
+	running bool
 	waiting []func(context.Context) // spawned before run
-	stopped bool
 	wg      sync.WaitGroup
 }
 
 func newRunGroup() *runGroup {
 	g := &runGroup{}
-	g.done, g.end = context.WithCancel(context.Background())
+	g.ctx, g.end = context.WithCancel(context.Background())
 	return g
 }
 
@@ -344,13 +347,12 @@ func (g *runGroup) spawn(f func(context.Context)) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	switch {
-	case g.stopped:
+	case g.ctx.Err() != nil:
 		return false
-	case g.ctx == nil:
+	case !g.running:
 		g.waiting = append(g.waiting, f)
 	default:
-		ctx := g.ctx
-		g.wg.Go(func() { f(ctx) })
+		g.wg.Go(func() { f(g.ctx) })
 	}
 	return true
 }
@@ -358,17 +360,16 @@ func (g *runGroup) spawn(f func(context.Context)) bool {
 // run blocks until ctx ends and every spawned goroutine has returned.
 func (g *runGroup) run(ctx context.Context) {
 	g.mu.Lock()
-	g.ctx = ctx
+	g.running = true
 	for _, f := range g.waiting {
-		g.wg.Go(func() { f(ctx) })
+		g.wg.Go(func() { f(g.ctx) })
 	}
 	g.waiting = nil
 	g.mu.Unlock()
 
 	<-ctx.Done()
-	g.mu.Lock()
-	g.stopped = true
-	g.mu.Unlock()
+	g.mu.Lock() // after the unlock, spawn does not start a goroutine
 	g.end()
+	g.mu.Unlock()
 	g.wg.Wait()
 }

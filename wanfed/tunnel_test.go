@@ -48,14 +48,16 @@ func isRemoteFailure(err error) bool {
 	return ok && strings.HasPrefix(op.Net, "tcp") && (op.Op == "dial" || op.Op == "read" || op.Op == "write")
 }
 
+// Each server sends a packet to each other server. It has one link to the other
+// datacenter and one link to the other local server.
 func TestTunnel_Packets(t *testing.T) {
 	w := newWorld(t, 2, []string{"dc1", "dc2"})
-	trs := map[string]*Transport{}
+	transports := map[string]*Transport{}
 	for name, n := range w.nodes {
-		trs[name] = n.tun.Transport(PoolWAN)
+		transports[name] = n.tun.Transport(PoolWAN)
 	}
-	for from, tr := range trs {
-		for name := range trs {
+	for from, tr := range transports {
+		for name := range transports {
 			if from != name {
 				addr := memberlist.Address{Name: name, Addr: w.nodes[name].addr}
 				if _, err := tr.WriteToAddress([]byte(from+" to "+name), addr); err != nil {
@@ -64,19 +66,16 @@ func TestTunnel_Packets(t *testing.T) {
 			}
 		}
 	}
-	for name, tr := range trs {
-		for range len(trs) - 1 {
+	for name, tr := range transports {
+		for range len(transports) - 1 {
 			if got := receive(t, tr); !strings.HasSuffix(got, " to "+name) {
-				t.Errorf("%s received %q", name, got)
+				t.Errorf("%s received %q, want a packet to %s", name, got, name)
 			}
 		}
 	}
 	for name, n := range w.nodes {
-		s := n.tun.Stats()
-		// One link to the other datacenter, whatever its number of servers, and
-		// one to the other local server.
-		if len(s.Links) != 2 {
-			t.Errorf("%s has links %+v", name, s.Links)
+		if links := n.tun.Stats().Links; len(links) != 2 {
+			t.Errorf("Stats().Links of %s = %+v, want 2", name, links)
 		}
 		testutil.Eventually(t, 5*time.Second, func() bool {
 			for _, l := range n.tun.Stats().Links {
@@ -87,8 +86,8 @@ func TestTunnel_Packets(t *testing.T) {
 			return true
 		}, "connected links")
 	}
-	// Of two packets from each server, one is for the server that did not get
-	// the connection.
+	// Each server sends two packets over the link to the other datacenter. One
+	// of them is relayed, because its target is not the peer of the link.
 	testutil.Eventually(t, 5*time.Second, func() bool {
 		relayed := uint64(0)
 		for _, n := range w.nodes {
@@ -97,7 +96,7 @@ func TestTunnel_Packets(t *testing.T) {
 			}
 		}
 		return relayed == 4
-	}, "relayed packets counted")
+	}, "4 relayed packets")
 }
 
 func TestTunnel_LANPackets(t *testing.T) {
@@ -118,6 +117,8 @@ func TestTunnel_LANPackets(t *testing.T) {
 	}
 }
 
+// Streams to all servers of a datacenter use one session. Streams to a local
+// server work in both pools.
 func TestTunnel_Streams(t *testing.T) {
 	w := newWorld(t, 2, []string{"dc1", "dc2"})
 	far := map[string]*Transport{
@@ -125,7 +126,7 @@ func TestTunnel_Streams(t *testing.T) {
 		"srv2.dc2": w.nodes["srv2.dc2"].tun.Transport(PoolWAN),
 	}
 	tr := w.nodes["srv1.dc1"].tun.Transport(PoolWAN)
-	for range 2 { // the second time on the same sessions
+	for range 2 { // the second time over the session that is open
 		for name, f := range far {
 			c, err := tr.DialAddressTimeout(to(name), 10*time.Second)
 			if err != nil {
@@ -133,7 +134,7 @@ func TestTunnel_Streams(t *testing.T) {
 			}
 			s := <-f.StreamCh()
 			if got := s.RemoteAddr().String(); got != "srv1.dc1" {
-				t.Errorf("stream from %q", got)
+				t.Errorf("RemoteAddr() = %q, want %q", got, "srv1.dc1")
 			}
 			checkHalfClose(t, c, s)
 			checkHalfClose(t, s, c)
@@ -141,8 +142,7 @@ func TestTunnel_Streams(t *testing.T) {
 			s.Close()
 		}
 	}
-	// Half of the streams were for the server that had no session with
-	// srv1.dc1.
+	// Streams to the server without a session were relayed by the other server.
 	if got := w.nodes["srv1.dc1"].tun.Stats().Sessions; len(got) != 1 || got[0].DC != "dc2" ||
 		got[0].ConnectedSince.IsZero() {
 		t.Errorf("Sessions = %+v, want one to dc2, connected", got)
@@ -179,10 +179,11 @@ func checkHalfClose(t *testing.T, a, b net.Conn) {
 	}()
 	got, err := io.ReadAll(b)
 	if err != nil || !bytes.Equal(got, data) {
-		t.Fatalf("received %d of %d bytes: %v", len(got), len(data), err)
+		t.Fatalf("ReadAll() = %d bytes, %v, want the %d bytes sent", len(got), err, len(data))
 	}
 }
 
+// Packets that memberlist does not read are dropped and counted.
 func TestTransport_PoolFull(t *testing.T) {
 	w := newWorld(t, 1, []string{"dc1", "dc2"})
 	t1 := w.nodes["srv1.dc1"].tun.Transport(PoolWAN)
@@ -195,9 +196,9 @@ func TestTransport_PoolFull(t *testing.T) {
 			sent++
 		}
 		return n2.traffic(PoolWAN, "dc1").Dropped["pool_full"] > 0
-	}, "packets dropped")
+	}, "packets dropped for pool_full")
 	if got := n2.traffic(PoolWAN, "dc1"); got.Received != packetBacklog || len(t2.PacketCh()) != packetBacklog {
-		t.Errorf("traffic = %+v, want packetBacklog received", got)
+		t.Errorf("traffic = %+v, %d in PacketCh, want %d received", got, len(t2.PacketCh()), packetBacklog)
 	}
 }
 
@@ -206,34 +207,37 @@ func TestNewTunnel_InvalidConfig(t *testing.T) {
 		_, err := NewTunnel(TunnelConfig{Advertise: adv, MaxIdleLinks: -1})
 		for _, want := range []string{"Identity", "Dialer", "Mux", "Advertise", "MaxIdleLinks"} {
 			if err == nil || !strings.Contains(err.Error(), want) {
-				t.Errorf("%v does not contain %q", err, want)
+				t.Errorf("NewTunnel() = %v, want an error that contains %q", err, want)
 			}
 		}
 	}
-	w := newWorld(t, 1, []string{"dc1"})
-	n := w.nodes["srv1.dc1"]
+}
+
+func TestTunnel_Transport(t *testing.T) {
+	n := newWorld(t, 1, []string{"dc1"}).nodes["srv1.dc1"]
 	tr := n.tun.Transport(PoolWAN)
 	ip, port, err := tr.FinalAdvertiseAddr("1.2.3.4", 5)
 	if got := fmt.Sprintf("%v:%d", ip, port); err != nil || got != n.addr {
-		t.Errorf("FinalAdvertiseAddr = %s, %v", got, err)
+		t.Errorf("FinalAdvertiseAddr() = %s, %v, want %s", got, err, n.addr)
 	}
 	defer func() {
 		if recover() == nil {
-			t.Error("a second Transport() of the same pool does not panic")
+			t.Error("a second Transport() of the pool returns, want a panic")
 		}
 	}()
 	n.tun.Transport(PoolWAN)
 }
 
+// Run ends within seconds while links and streams are open and a gateway hangs.
 func TestTunnel_StopsWhileBusy(t *testing.T) {
 	testutil.Cluster(t)
 	w := newWorld(t, 2, []string{"dc1", "dc2"})
-	trs := map[string]*Transport{}
+	transports := map[string]*Transport{}
 	for name, n := range w.nodes {
-		trs[name] = n.tun.Transport(PoolWAN)
+		transports[name] = n.tun.Transport(PoolWAN)
 	}
-	for _, tr := range trs {
-		for name := range trs {
+	for _, tr := range transports {
+		for name := range transports {
 			send(t, tr, name, "x")
 			if c, err := tr.DialAddressTimeout(memberlist.Address{Name: name, Addr: w.nodes[name].addr},
 				10*time.Second); err != nil {
@@ -251,7 +255,7 @@ func TestTunnel_StopsWhileBusy(t *testing.T) {
 	if took := time.Since(start); took > 4*time.Second {
 		t.Errorf("Run returned after %v, want at most 4 s", took)
 	}
-	for _, tr := range trs {
+	for _, tr := range transports {
 		if _, err := tr.WriteToAddress([]byte("x"), to("srv1.dc9")); !errors.Is(err, net.ErrClosed) {
 			t.Errorf("WriteToAddress() after Run = %v, want net.ErrClosed", err)
 		}
@@ -261,8 +265,8 @@ func TestTunnel_StopsWhileBusy(t *testing.T) {
 	}
 }
 
-// A server has moved, and either memberlist or the address book has its old
-// address.
+// A server is reached after its address changed, if either memberlist or the
+// address book has the new address.
 func TestTunnel_ServerWithTwoAddresses(t *testing.T) {
 	w := newWorld(t, 2, []string{"dc1"})
 	n1, n2 := w.nodes["srv1.dc1"], w.nodes["srv2.dc1"]

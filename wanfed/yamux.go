@@ -3,13 +3,12 @@
 package wanfed
 
 import (
-	"context"
+	"cmp"
 	"crypto/tls"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -23,11 +22,12 @@ const (
 	// maxStreams bounds the streams of an accepted session. Further streams are
 	// refused with a status.
 	maxStreams = 256
-	// maxOpenStreams also counts refused streams that the peer has not closed
-	// yet. Beyond it the session is closed, because the peer ignores refusals.
+	// maxOpenStreams bounds the streams including the refused streams that the
+	// peer has not closed yet. A session with more streams is closed, because
+	// its peer ignores refusals.
 	maxOpenStreams = 4 * maxStreams
-	// maxPings bounds the unanswered pings of a peer. A keepalive sends one
-	// ping.
+	// maxPings bounds the pings of a peer without a response. A keepalive sends
+	// one ping.
 	maxPings = 64
 	// maxRecord is the largest payload of a TLS record, in bytes (RFC 8446
 	// section 5.1).
@@ -35,13 +35,13 @@ const (
 )
 
 var (
-	errTooManyPings   = fmt.Errorf("peer sent more than %d pings without reading the answers", maxPings)
+	errTooManyPings   = fmt.Errorf("peer sent more than %d pings without reading the responses", maxPings)
 	errTooManyStreams = fmt.Errorf("peer has more than %d streams open", maxOpenStreams)
 )
 
-// sessionFault returns the fault of the peer that ended a session. It returns
-// "" if the peer did not cause the end.
-func sessionFault(err error) refusal {
+// sessionFault returns the fault of the peer that ended a session with err. It
+// returns nil if the peer did not cause the end.
+func sessionFault(err error) *refusal {
 	if errors.Is(err, errTooManyPings) || errors.Is(err, errTooManyStreams) {
 		return faultFlood
 	}
@@ -53,10 +53,11 @@ func sessionFault(err error) refusal {
 			return faultFrame
 		}
 	}
-	return ""
+	return nil
 }
 
-// yamuxConfig is the yamux configuration of both sides of a session.
+// yamuxConfig returns the yamux configuration of both ends of a session. yamux
+// logs at level Debug, because each of its messages concerns one connection.
 func (l limits) yamuxConfig(log *slog.Logger) *yamux.Config {
 	c := yamux.DefaultConfig()
 	c.AcceptBacklog = maxStreams
@@ -65,26 +66,23 @@ func (l limits) yamuxConfig(log *slog.Logger) *yamux.Config {
 	c.MaxStreamWindowSize = streamWindow
 	c.StreamOpenTimeout = l.openTimeout
 	c.LogOutput = nil
-	c.Logger = yamuxLog{log}
+	c.Logger = slog.NewLogLogger(log.Handler(), slog.LevelDebug)
 	return c
 }
 
-// yamuxConn is the connection below a session. A peer that does not read cannot
-// block a Write or Close indefinitely. It also cannot make this end queue an
-// unbounded number of ping responses.
+// yamuxConn is the TLS connection that carries a session. It bounds the
+// duration of Write and Close, and the number of ping responses that yamux
+// queues for a peer that does not read.
 type yamuxConn struct {
 	*tls.Conn
-	timeout time.Duration // limit of one Write
+	timeout time.Duration // of one Write
 	joiner  headerJoiner
 	pings   pingGuard
 }
 
 func (c *yamuxConn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
-	if flood := c.pings.received(b[:n]); flood != nil {
-		return n, flood
-	}
-	return n, err
+	return n, cmp.Or(c.pings.received(b[:n]), err)
 }
 
 func (c *yamuxConn) Write(b []byte) (int, error) {
@@ -109,19 +107,19 @@ const (
 	pingRequest    = 1 // flag of a ping
 	pingResponse   = 2 // flag of a ping
 
-	maxJoinBuffer = 4 << 10 // kept between two frames, in bytes
+	maxJoinBuffer = 4 << 10 // capacity of headerJoiner.header between two frames, in bytes
 )
 
 // headerJoiner writes the header and the body of a yamux frame in one TLS
-// record. yamux writes them separately, which would cost a further system call,
-// and a wakeup on each server of the path. Only the sending goroutine of yamux
-// uses a headerJoiner.
+// record. yamux writes header and body separately, which costs a second system
+// call, and a second wakeup on each server of the path. Only the sending
+// goroutine of yamux uses a headerJoiner.
 type headerJoiner struct {
-	header []byte // a header that waits for its body, which is the next write
+	header []byte // of a frame whose body is the next write; empty: none
 }
 
 // write passes b to w. If b is the header of a frame with a body, write stores
-// it and passes header and body to w at the next call.
+// b. The next call then passes the header and the body to w.
 func (f *headerJoiner) write(b []byte, w func([]byte) (int, error)) (int, error) {
 	if len(f.header) == 0 {
 		if bodyFollows(b) {
@@ -138,8 +136,8 @@ func (f *headerJoiner) write(b []byte, w func([]byte) (int, error)) (int, error)
 	return max(0, n-yamuxHeaderLen), err
 }
 
-// bodyFollows reports whether b is a header with a body, and both fit into one
-// record.
+// bodyFollows reports whether b is the header of a frame that has a body and
+// fits into one TLS record.
 func bodyFollows(b []byte) bool {
 	if len(b) != yamuxHeaderLen || b[1] != yamuxTypeData {
 		return false
@@ -148,18 +146,20 @@ func bodyFollows(b []byte) bool {
 	return n > 0 && n <= maxRecord-yamuxHeaderLen
 }
 
-// pingGuard counts the unanswered pings of a peer. yamux responds to each ping
-// in a goroutine, which ends when the response is sent. Without the guard, a
-// peer that sends pings without reading could start any number of goroutines.
+// pingGuard counts the pings of a peer that have no response yet. yamux
+// responds to each ping in a goroutine, which ends when the response is sent. A
+// peer that sends pings without reading could otherwise start any number of
+// goroutines.
 type pingGuard struct {
 	head       [yamuxHeaderLen]byte
 	n          int    // bytes of head that have arrived
-	body       uint32 // bytes of the current body that are missing
+	body       uint32 // missing bytes of the current body
 	unanswered atomic.Int32
 }
 
-// received parses the bytes that arrived, in pieces of any size. It is called
-// by one goroutine.
+// received parses bytes from the peer, in pieces of any size. It returns
+// errTooManyPings if the peer exceeds maxPings. Only one goroutine calls
+// received.
 func (g *pingGuard) received(b []byte) error {
 	for len(b) > 0 {
 		if g.body > 0 {
@@ -183,7 +183,8 @@ func (g *pingGuard) received(b []byte) error {
 	return nil
 }
 
-// sent counts a ping response. header is the header of a frame that is sent.
+// sent counts a response to a ping. header is the header of a frame to the
+// peer.
 func (g *pingGuard) sent(header []byte) {
 	if isPing(header, pingResponse) {
 		g.unanswered.Add(-1)
@@ -193,15 +194,4 @@ func (g *pingGuard) sent(header []byte) {
 func isPing(header []byte, flag uint16) bool {
 	return len(header) == yamuxHeaderLen && header[1] == yamuxTypePing &&
 		binary.BigEndian.Uint16(header[2:])&flag != 0
-}
-
-// yamuxLog logs messages of yamux at level Debug. Each concerns one connection.
-type yamuxLog struct{ log *slog.Logger }
-
-func (l yamuxLog) Printf(format string, v ...any) { l.debug(fmt.Sprintf(format, v...)) }
-func (l yamuxLog) Print(v ...any)                 { l.debug(fmt.Sprint(v...)) }
-func (l yamuxLog) Println(v ...any)               { l.debug(fmt.Sprintln(v...)) }
-
-func (l yamuxLog) debug(text string) {
-	l.log.Log(context.Background(), slog.LevelDebug, "stream session", "text", strings.TrimSpace(text))
 }

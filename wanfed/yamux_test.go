@@ -19,17 +19,19 @@ import (
 	"github.com/wanfed/wanfed/internal/testutil"
 )
 
-// yamuxHeader is the header of a yamux frame.
+// yamuxHeader returns the header of a yamux frame.
 func yamuxHeader(kind byte, flags uint16, stream, n uint32) []byte {
 	b := binary.BigEndian.AppendUint16([]byte{0, kind}, flags)
 	return binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(b, stream), n)
 }
 
+// A peer that sends pings without reading, or that opens too many streams,
+// loses its session.
 func TestServeStreams_FloodClosesSession(t *testing.T) {
 	for _, tt := range []struct {
 		name string
-		read bool
-		next func(i uint32) []byte
+		read bool                  // the peer reads responses
+		next func(i uint32) []byte // frame i of the flood
 	}{
 		{"pings", false, func(i uint32) []byte { return yamuxHeader(yamuxTypePing, pingRequest, 0, i) }},
 		{"silent streams", true, func(i uint32) []byte { return yamuxHeader(1, 1, 2*i+1, 0) }},
@@ -44,7 +46,7 @@ func TestServeStreams_FloodClosesSession(t *testing.T) {
 				read.Go(func() { io.Copy(io.Discard, c) })
 			}
 			var err error
-			for i := uint32(0); err == nil; { // the number depends on scheduling
+			for i := uint32(0); err == nil; { // the number of frames depends on scheduling
 				var flood []byte
 				for range 1000 {
 					flood = append(flood, tt.next(i)...)
@@ -56,12 +58,14 @@ func TestServeStreams_FloodClosesSession(t *testing.T) {
 				t.Error("the session is still open, want closed")
 			}
 			read.Wait()
-			testutil.Eventually(t, 5*time.Second, func() bool { return n.tun.Stats().Closed[string(faultFlood)] == 1 },
-				"fault counted")
+			testutil.Eventually(t, 5*time.Second, func() bool { return n.tun.Stats().Closed[faultFlood.id] == 1 },
+				"one fault %s", faultFlood)
 		})
 	}
 }
 
+// pingGuard counts only pings, and reports more than maxPings without a
+// response.
 func TestPingGuard(t *testing.T) {
 	request, response := yamuxHeader(yamuxTypePing, pingRequest, 0, 1), yamuxHeader(yamuxTypePing, pingResponse, 0, 1)
 	body := append(yamuxHeader(yamuxTypeData, 0, 1, maxPings*2*yamuxHeaderLen), bytes.Repeat(request, maxPings*2)...)
@@ -73,27 +77,27 @@ func TestPingGuard(t *testing.T) {
 			}
 			return err
 		}
-		for range 10 * maxPings { // each ping is answered
+		for range 10 * maxPings { // each ping has a response
 			if err := feed(request); err != nil {
-				t.Fatal(err)
+				t.Fatalf("received() of a ping after the response to the last ping = %v, want nil", err)
 			}
 			g.sent(response)
 		}
 		g.sent(request)
 		if err := errors.Join(feed(body), feed(yamuxHeader(1, 1, 1, 1<<31)),
 			feed(bytes.Repeat(response, 10*maxPings))); err != nil {
-			t.Errorf("frames without requests: %v, want no error", err)
+			t.Errorf("received() of frames other than pings = %v, want nil", err)
 		}
 		if err := feed(bytes.Repeat(request, maxPings)); err != nil {
-			t.Errorf("%d pings: %v", maxPings, err)
+			t.Errorf("received() of %d pings = %v, want nil", maxPings, err)
 		}
 		if err := feed(request); sessionFault(err) != faultFlood {
-			t.Errorf("one ping more: %v, want a flood", err)
+			t.Errorf("received() of %d pings = %v, want a flood", maxPings+1, err)
 		}
 	}
 }
 
-// The guard sees the same frames, whatever the sizes of the reads.
+// The result of a pingGuard does not depend on the sizes of the reads.
 func FuzzPingGuard(f *testing.F) {
 	request := yamuxHeader(yamuxTypePing, pingRequest, 0, 1)
 	f.Add(bytes.Repeat(request, maxPings+1), 7)
@@ -109,13 +113,13 @@ func FuzzPingGuard(f *testing.F) {
 		}
 		if (err == nil) != (perr == nil) || err == nil && (whole.n != parts.n || whole.body != parts.body) ||
 			whole.unanswered.Load() != parts.unanswered.Load() {
-			t.Errorf("%v, %d, %d, %d pings; in pieces of %d: %v, %d, %d, %d pings",
-				err, whole.n, whole.body, whole.unanswered.Load(), step, perr, parts.n, parts.body, parts.unanswered.Load())
+			t.Errorf("received() in pieces of %d = %v, n %d, body %d, %d pings; want %v, %d, %d, %d as in one piece",
+				step, perr, parts.n, parts.body, parts.unanswered.Load(), err, whole.n, whole.body, whole.unanswered.Load())
 		}
 	})
 }
 
-// countingConn joins headers like a yamuxConn, and counts writes.
+// countingConn joins headers like yamuxConn, and counts writes.
 type countingConn struct {
 	net.Conn
 	frames headerJoiner
@@ -129,6 +133,7 @@ func (c *countingConn) Write(b []byte) (int, error) {
 	})
 }
 
+// countingPair returns both ends of a session, and the connection of client.
 func countingPair(t testing.TB) (client, server *yamux.Session, c *countingConn) {
 	t.Helper()
 	a, b := net.Pipe()
@@ -159,8 +164,8 @@ func TestHeaderJoiner_NetConn(t *testing.T) {
 	})
 }
 
-// A frame is one write. Only a frame that fills a record has its header in a
-// write of its own.
+// A frame is one write. Only a frame that does not fit into a TLS record has
+// its header in a separate write.
 func TestHeaderJoiner_OneWritePerFrame(t *testing.T) {
 	client, server, conn := countingPair(t)
 	c, err := client.OpenStream()
@@ -171,25 +176,26 @@ func TestHeaderJoiner_OneWritePerFrame(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, tc := range []struct{ size, writes int }{
-		{1, 1}, {yamuxHeaderLen, 1}, {maxJoinBuffer, 1}, {maxRecord - yamuxHeaderLen, 1}, {maxRecord, 2}, {streamChunk,
-			2}, {100, 1},
+	for _, tt := range []struct{ size, writes int }{
+		{1, 1}, {yamuxHeaderLen, 1}, {maxJoinBuffer, 1}, {maxRecord - yamuxHeaderLen, 1},
+		{maxRecord, 2}, {streamChunk, 2}, {100, 1},
 	} {
 		// Zero bytes look like a header without a body.
-		sent := make([]byte, tc.size)
+		sent := make([]byte, tt.size)
 		before := conn.writes.Load()
 		if _, err := c.Write(sent); err != nil {
 			t.Fatal(err)
 		}
-		if n := conn.writes.Load() - before; n != int64(tc.writes) {
-			t.Errorf("%d bytes: %d writes, want %d", tc.size, n, tc.writes)
+		if n := conn.writes.Load() - before; n != int64(tt.writes) {
+			t.Errorf("Write() of %d bytes: %d writes, want %d", tt.size, n, tt.writes)
 		}
-		got := make([]byte, tc.size)
+		got := make([]byte, tt.size)
 		if _, err := io.ReadFull(s, got); err != nil || !bytes.Equal(got, sent) {
-			t.Errorf("%d bytes: ReadFull() = %v, or different bytes", tc.size, err)
+			t.Errorf("ReadFull() after Write() of %d bytes = %v, equal %v; want nil and equal bytes",
+				tt.size, err, bytes.Equal(got, sent))
 		}
-		if cap(conn.frames.header) > maxJoinBuffer {
-			t.Errorf("after %d bytes: buffer of %d bytes kept", tc.size, cap(conn.frames.header))
+		if n := cap(conn.frames.header); n > maxJoinBuffer {
+			t.Errorf("capacity of the buffer after Write() of %d bytes = %d, want at most %d", tt.size, n, maxJoinBuffer)
 		}
 	}
 }

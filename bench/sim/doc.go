@@ -9,7 +9,7 @@
 //   - the Dialer, Mux and Tunnel of package wanfed, with TLS 1.3 and their own
 //     certificates
 //   - both gossip pools: serf and memberlist with their normal intervals
-//   - the address book, joiner and gateway tagger of package federation
+//   - the address book, joiner and gateway tag of package federation
 //   - the gateway heartbeats of package catalog
 //   - the streams and anti-entropy of package replication, by gRPC to the
 //     primary

@@ -43,7 +43,6 @@ type server struct {
 
 	addressBook *federation.AddressBookUpdater
 	joiner      *federation.Joiner
-	tagger      *federation.GatewayTagger
 
 	toPrimary *grpc.ClientConn // nil in the primary
 	grpc      *grpc.Server
@@ -109,6 +108,11 @@ func (v *server) tags() map[string]string {
 	}
 }
 
+// runTags keeps the gateway tag up to date.
+func (v *server) runTags(ctx context.Context) error {
+	return federation.RunGatewayTags(ctx, v.site.store, v.wan, v.tags(), discardLogger)
+}
+
 func (v *server) buildFederation(w *world) (err error) {
 	s := v.site
 	ready := make(chan struct{})
@@ -125,12 +129,6 @@ func (v *server) buildFederation(w *world) (err error) {
 	}
 	v.joiner, err = federation.NewJoiner(federation.JoinerConfig{
 		DC: s.dc, Node: v.name, LAN: v.lan, WAN: v.wan, Book: v.book, WaitReachable: v.reach, Logger: discardLogger,
-	})
-	if err != nil {
-		return err
-	}
-	v.tagger, err = federation.NewGatewayTagger(federation.GatewayTaggerConfig{
-		Backend: s.store, WAN: v.wan, Tags: v.tags(), Logger: discardLogger,
 	})
 	if err != nil {
 		return err
@@ -219,7 +217,7 @@ func (v *server) start(leader bool) {
 	v.run, ctx = errgroup.WithContext(ctx)
 	parts := []func(context.Context) error{
 		func(ctx context.Context) error { return v.mux.Run(ctx, v.host) },
-		v.tunnel.Run, v.lan.Run, v.wan.Run, v.addressBook.Run, v.joiner.Run, v.tagger.Run, v.serveGRPC,
+		v.tunnel.Run, v.lan.Run, v.wan.Run, v.addressBook.Run, v.joiner.Run, v.runTags, v.serveGRPC,
 	}
 	if leader {
 		parts = append(parts, v.leading...)

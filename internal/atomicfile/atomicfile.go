@@ -8,28 +8,33 @@ import (
 	"path/filepath"
 )
 
-// suffix marks the temporary file. Its name is always the same, so that a crash
-// leaves at most one such file. One process at a time may write a path.
+// suffix is the end of the name of the temporary file. A path always has one
+// temporary file name, so a crash leaves at most one file. Only one process may
+// write a path at a time.
 const suffix = ".new"
 
 // WriteFile replaces the contents of path with data. The file gets the
-// permission bits of perm, regardless of its previous permissions. WriteFile
-// writes a temporary file in the same directory, syncs it, renames it to path,
-// and syncs the directory. After an error, path has its old contents and the
-// temporary file is removed.
+// permission bits of perm, independent of its previous permissions. WriteFile
+// writes and syncs a temporary file in the same directory, renames the file to
+// path, and syncs the directory. After an error, path has its old contents, and
+// the temporary file is removed.
 func WriteFile(path string, data []byte, perm os.FileMode) error {
 	tmp := path + suffix
-	if err := writeSynced(tmp, data, perm); err != nil {
-		return errors.Join(err, removeIfPresent(tmp))
+	err := writeSynced(tmp, data, perm)
+	if err == nil {
+		err = os.Rename(tmp, path)
 	}
-	if err := os.Rename(tmp, path); err != nil {
-		return errors.Join(err, removeIfPresent(tmp))
+	if err != nil {
+		if removeErr := os.Remove(tmp); !errors.Is(removeErr, os.ErrNotExist) {
+			err = errors.Join(err, removeErr)
+		}
+		return err
 	}
 	return SyncDir(filepath.Dir(path))
 }
 
-// SyncDir flushes the entries of a directory to disk: names that were created,
-// renamed or removed there.
+// SyncDir flushes the entries of a directory to disk. The entries are the names
+// that were created, renamed or removed in the directory.
 func SyncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {
@@ -43,7 +48,8 @@ func writeSynced(path string, data []byte, perm os.FileMode) error {
 	if err != nil {
 		return err
 	}
-	// A file left by a crash keeps its mode, and the umask may have cut perm.
+	// A file that a crash left keeps its mode, and the umask may have reduced
+	// perm.
 	err = f.Chmod(perm)
 	if err == nil {
 		_, err = f.Write(data)
@@ -52,11 +58,4 @@ func writeSynced(path string, data []byte, perm os.FileMode) error {
 		err = f.Sync()
 	}
 	return errors.Join(err, f.Close())
-}
-
-func removeIfPresent(path string) error {
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	return nil
 }

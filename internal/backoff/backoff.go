@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Backoff doubles a pause from Min to Max. The zero value with both fields set
-// is ready for use. It is not safe for concurrent use.
+// Backoff computes pauses that double from Min to Max. It is ready for use when
+// both fields are set. It is not safe for concurrent use.
 type Backoff struct {
 	Min time.Duration // first pause; must be positive
 	Max time.Duration // longest pause before jitter; at least Min
@@ -17,8 +17,8 @@ type Backoff struct {
 	last time.Duration // previous pause without jitter; 0 after Reset
 }
 
-// Next returns the next pause: twice the previous one, at most Max, plus up to
-// a quarter of jitter.
+// Next returns the next pause: twice the previous pause, at most Max, plus
+// jitter.
 func (b *Backoff) Next() time.Duration {
 	b.last = min(max(2*b.last, b.Min), b.Max)
 	return Jitter(b.last)
@@ -27,25 +27,22 @@ func (b *Backoff) Next() time.Duration {
 // Reset makes Next return Min again. Call it after a success.
 func (b *Backoff) Reset() { b.last = 0 }
 
-// Delay returns the pause after the given number of consecutive failures. It is
-// for callers that keep the count themselves. The pause is lowest after one
-// failure and doubles with each further failure, up to highest. Jitter adds up
-// to a quarter. Delay returns 0 if failures is 0.
+// Delay returns the pause after the given number of consecutive failures, for
+// callers that count failures. The pause is lowest after one failure and
+// doubles with each further failure, up to highest. Delay adds jitter to the
+// pause. It returns 0 if failures is 0.
 func Delay(failures int, lowest, highest time.Duration) time.Duration {
 	if failures <= 0 {
 		return 0
 	}
 	d := lowest
-	for range failures - 1 {
-		if d >= highest {
-			break
-		}
+	for ; failures > 1 && d < highest; failures-- {
 		d *= 2
 	}
 	return Jitter(min(d, highest))
 }
 
-// Jitter adds a random time of up to a quarter of d to d.
+// Jitter returns d plus a random time of up to a quarter of d.
 func Jitter(d time.Duration) time.Duration {
 	if d < 4 {
 		return d
@@ -53,9 +50,8 @@ func Jitter(d time.Duration) time.Duration {
 	return d + rand.N(d/4)
 }
 
-// Sleep blocks for d, until ctx ends, or until a receive from wake succeeds,
-// whichever comes first. It reports whether wake ended the sleep. A nil wake
-// never ends the sleep.
+// Sleep blocks for d, until ctx ends, or until it receives from wake, whichever
+// comes first. woken reports whether wake ended the sleep. wake may be nil.
 func Sleep(ctx context.Context, d time.Duration, wake <-chan struct{}) (woken bool) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

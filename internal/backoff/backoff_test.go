@@ -9,29 +9,30 @@ import (
 	"time"
 )
 
-func within(t *testing.T, what string, got, base time.Duration) {
+// checkJitter checks that got is base plus jitter of up to a quarter.
+func checkJitter(t *testing.T, call string, got, base time.Duration) {
 	t.Helper()
 	if got < base || got >= base+base/4 {
-		t.Errorf("%s = %v, want at least %v and less than a quarter more", what, got, base)
+		t.Errorf("%s = %v, want at least %v and less than %v", call, got, base, base+base/4)
 	}
 }
 
 func TestNext_DoublesUpToMax(t *testing.T) {
 	b := Backoff{Min: 100 * time.Millisecond, Max: 300 * time.Millisecond}
 	for _, want := range []time.Duration{100, 200, 300, 300} {
-		within(t, "Next()", b.Next(), want*time.Millisecond)
+		checkJitter(t, "Next()", b.Next(), want*time.Millisecond)
 	}
 	b.Reset()
-	within(t, "Next() after Reset", b.Next(), 100*time.Millisecond)
+	checkJitter(t, "Next() after Reset", b.Next(), 100*time.Millisecond)
 }
 
 func TestDelay(t *testing.T) {
 	if got := Delay(0, time.Second, time.Minute); got != 0 {
 		t.Errorf("Delay(0) = %v, want 0", got)
 	}
-	within(t, "Delay(1)", Delay(1, time.Second, time.Minute), time.Second)
-	within(t, "Delay(3)", Delay(3, time.Second, time.Minute), 4*time.Second)
-	within(t, "Delay(1000)", Delay(1000, time.Second, time.Minute), time.Minute)
+	checkJitter(t, "Delay(1)", Delay(1, time.Second, time.Minute), time.Second)
+	checkJitter(t, "Delay(3)", Delay(3, time.Second, time.Minute), 4*time.Second)
+	checkJitter(t, "Delay(1000)", Delay(1000, time.Second, time.Minute), time.Minute)
 }
 
 func TestSleep(t *testing.T) {
@@ -42,7 +43,7 @@ func TestSleep(t *testing.T) {
 				t.Error("Sleep() = true, want false without a wake channel")
 			}
 			if got := time.Since(start); got != time.Second {
-				t.Errorf("Sleep took %v, want 1s", got)
+				t.Errorf("Sleep() took %v, want 1s", got)
 			}
 		})
 	})

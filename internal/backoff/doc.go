@@ -12,6 +12,5 @@
 //	}
 //
 // Pauses double from Min to Max. Jitter spreads the retries of many clients
-// that lost the same peer at the same moment. The package starts no goroutine
-// and takes no lock: a Backoff belongs to one goroutine.
+// that lost one peer at the same moment.
 package backoff

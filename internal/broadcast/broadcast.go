@@ -4,39 +4,22 @@ package broadcast
 
 import "sync"
 
-// Broadcast is one event that many may wait for. Its zero value is ready. It is
-// safe for concurrent use and must not be copied.
-type Broadcast struct {
-	mu   sync.Mutex
-	next chan struct{} // closed by the next Notify; nil while there are no waiters
-}
+// Broadcast is an event that several goroutines can wait for. The zero value is
+// ready for use. A Broadcast is safe for concurrent use and must not be copied.
+type Broadcast struct{ event Keyed[struct{}] }
 
 // Wait returns a channel that the next Notify closes.
-func (b *Broadcast) Wait() <-chan struct{} {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.next == nil {
-		b.next = make(chan struct{})
-	}
-	return b.next
-}
+func (b *Broadcast) Wait() <-chan struct{} { return b.event.Wait(struct{}{}) }
 
-// Notify wakes everything that waits. It does not block.
-func (b *Broadcast) Notify() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.next != nil {
-		close(b.next)
-		b.next = nil
-	}
-}
+// Notify closes the channels that Wait has returned. It does not block.
+func (b *Broadcast) Notify() { b.event.Notify(struct{}{}) }
 
-// Keyed is one event per key. Its zero value is ready. It is safe for
-// concurrent use and must not be copied. It holds memory only for keys that
-// have waiters.
+// Keyed is an event per key. The zero value is ready for use. A Keyed is safe
+// for concurrent use and must not be copied. It uses memory only for keys with
+// open channels.
 type Keyed[K comparable] struct {
 	mu   sync.Mutex
-	next map[K]chan struct{}
+	next map[K]chan struct{} // channels that the next Notify closes
 }
 
 // Wait returns a channel that the next Notify of key closes.
@@ -54,7 +37,7 @@ func (k *Keyed[K]) Wait(key K) <-chan struct{} {
 	return c
 }
 
-// Notify wakes everything that waits for key. It does not block.
+// Notify closes the channels that Wait has returned for key. It does not block.
 func (k *Keyed[K]) Notify(key K) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

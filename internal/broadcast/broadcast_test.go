@@ -15,17 +15,17 @@ func closed(c <-chan struct{}) bool {
 
 func TestBroadcast_NotifyClosesOlderChannels(t *testing.T) {
 	var b Broadcast
-	b.Notify() // nothing waits
+	b.Notify() // without a channel
 	first, second := b.Wait(), b.Wait()
 	if closed(first) {
-		t.Error("channel is closed before Notify, want open")
+		t.Error("Wait() before Notify() = closed channel, want open")
 	}
 	b.Notify()
 	if !closed(first) || !closed(second) {
-		t.Error("a channel is open after Notify, want both closed")
+		t.Errorf("channels closed after Notify(): %t, %t, want both", closed(first), closed(second))
 	}
 	if closed(b.Wait()) {
-		t.Error("channel taken after Notify is closed, want open")
+		t.Error("Wait() after Notify() = closed channel, want open")
 	}
 }
 
@@ -34,9 +34,9 @@ func TestKeyed_NotifyReachesOneKey(t *testing.T) {
 	a, b := k.Wait("a"), k.Wait("b")
 	k.Notify("a")
 	if !closed(a) || closed(b) {
-		t.Errorf("closed: a %v, b %v; want true, false", closed(a), closed(b))
+		t.Errorf("channels closed after Notify(a): a %t, b %t, want true, false", closed(a), closed(b))
 	}
 	if len(k.next) != 1 {
-		t.Errorf("%d keys kept, want 1: only b has a waiter", len(k.next))
+		t.Errorf("keys in memory = %d, want 1 for b", len(k.next))
 	}
 }

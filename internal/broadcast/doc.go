@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MPL-2.0
 
-// Package broadcast wakes every goroutine that waits for an event.
+// Package broadcast wakes all goroutines that wait for an event.
 //
-// A waiter takes the channel before it reads the state that the event changes,
-// so that no event is lost between the read and the wait:
+// A goroutine calls Wait before it reads the state that the event changes.
+// Otherwise it would miss an event between the read and the call of Wait:
 //
 //	for {
 //		changed := b.Wait()
@@ -17,5 +17,5 @@
 //		}
 //	}
 //
-// Events carry no data and may coalesce. The package starts no goroutine.
+// Events carry no data. Several events may wake a goroutine once.
 package broadcast

@@ -25,16 +25,18 @@ import (
 // testTimeout bounds each wait in real time.
 const testTimeout = 20 * time.Second
 
-// TestMain runs the new process when the test binary is started as one.
+// TestMain runs newProcess if the first argument names a mode of the new
+// process.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && strings.HasPrefix(os.Args[1], "new-process-") {
 		os.Exit(newProcess(os.Args[1]))
 	}
-	os.Setenv("GORACE", "atexit_sleep_ms=0") // else each new process exits a second later
+	os.Setenv("GORACE", "atexit_sleep_ms=0") // by default, each new process exits a second later
 	goleak.VerifyTestMain(m)
 }
 
-// newProcess inherits, sends its process id on one connection and exits.
+// newProcess takes the inherited socket "one", accepts one connection, sends
+// the process id and returns the exit status.
 func newProcess(mode string) int {
 	in, err := Inherit()
 	if err != nil || !in.HasParent() && mode != "new-process-activated" {
@@ -69,9 +71,9 @@ func newProcess(mode string) int {
 	return 0
 }
 
-// activated is a process with sockets of the service manager. It accepts one
+// activated is newProcess with sockets of the service manager. It accepts one
 // connection at the address in the variable WANT, sends the result of
-// CheckActivated and exits.
+// CheckActivated and returns the exit status.
 func activated(in *Inherited) int {
 	ln, ok := in.Activated(os.Getenv("WANT"))
 	if !ok {
@@ -79,8 +81,8 @@ func activated(in *Inherited) int {
 		in.Close()
 		return 3
 	}
-	left := os.Getenv("LISTEN_PID") + os.Getenv("LISTEN_FDS") + os.Getenv("LISTEN_FDNAMES")
-	if _, twice := in.Activated(os.Getenv("WANT")); twice || left != "" || in.HasParent() {
+	environment := os.Getenv("LISTEN_PID") + os.Getenv("LISTEN_FDS") + os.Getenv("LISTEN_FDNAMES")
+	if _, twice := in.Activated(os.Getenv("WANT")); twice || environment != "" || in.HasParent() {
 		return 4
 	}
 	c, err := ln.Accept()
@@ -107,8 +109,8 @@ func listen(t testing.TB) (*net.TCPListener, Socket) {
 	return ln.(*net.TCPListener), s
 }
 
-// checkNonblocking fails if the socket is in blocking mode: then Accept in the
-// old process would block a thread.
+// checkNonblocking checks that the socket is in non-blocking mode. In blocking
+// mode, Accept in the old process would block a thread.
 func checkNonblocking(t testing.TB, s Socket) {
 	t.Helper()
 	raw, err := s.File.SyscallConn()
@@ -222,8 +224,9 @@ func TestDuplicate_NotASocket(t *testing.T) {
 	}
 }
 
-// activate starts this test binary as systemd would, with these sockets. pid is
-// the value of LISTEN_PID; empty: the process itself.
+// activate starts this test binary with sockets, as systemd does. pid is the
+// value of LISTEN_PID. If pid is empty, the value is the id of the started
+// process.
 func activate(t *testing.T, want, pid string, files ...*os.File) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command("sh", "-c", `LISTEN_PID=${PID:-$$} exec "$0" new-process-activated`, os.Args[0])

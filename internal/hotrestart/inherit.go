@@ -9,19 +9,19 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 
 	"github.com/coreos/go-systemd/v22/activation"
 )
 
-// environ is the variable that describes the inherited sockets to the new
-// process. Its name stays as it is: the two processes may be of different
-// versions.
+// environ is the environment variable that describes the inherited sockets. Its
+// name must not change, because the two processes may have different versions.
 const environ = "WANFED_HANDOVER"
 
-// message is the value of the variable, as JSON. Descriptor 3 is the pipe, the
-// sockets follow in their order.
+// message is the JSON value of the variable. Descriptor 3 is the pipe. The
+// sockets follow in the order of their names.
 type message struct {
 	Sockets []string `json:"sockets"` // names
 }
@@ -34,12 +34,12 @@ const (
 )
 
 // Inherited holds the sockets that this process received from the old process
-// or from the service manager. Without both, it is empty and all methods work.
-// It is not safe for concurrent use.
+// or from the service manager. The methods of an empty Inherited return no
+// sockets. An Inherited is not safe for concurrent use.
 type Inherited struct {
-	pipe      *os.File       // nil: no old process started this one
-	sockets   []Socket       // of the old process; not taken yet
-	activated []net.Listener // of the service manager; not taken yet
+	pipe      *os.File       // pipe to the old process; nil: none
+	sockets   []Socket       // sockets of the old process that were not taken yet
+	activated []net.Listener // sockets of the service manager that were not taken yet
 }
 
 // Inherit returns the inherited sockets of this process. Call it once, before
@@ -68,8 +68,8 @@ func Inherit() (*Inherited, error) {
 	return in, nil
 }
 
-// fileOf wraps an inherited descriptor. Children of this process do not inherit
-// it.
+// fileOf wraps an inherited descriptor, which children of this process do not
+// inherit.
 func fileOf(fd int, name string) *os.File {
 	syscall.CloseOnExec(fd)
 	return os.NewFile(uintptr(fd), name)
@@ -105,51 +105,51 @@ func closeListeners(all []net.Listener) error {
 	return errors.Join(errs...)
 }
 
-// HasParent reports whether an old process started this one.
+// HasParent reports whether an old process started this process.
 func (in *Inherited) HasParent() bool { return in.pipe != nil }
 
-// Listener returns the socket with that name. Each socket is returned once. ok
-// is false if no socket with that name is left.
+// Listener returns the socket with that name. ok is false if no such socket
+// exists or the socket was already taken.
 func (in *Inherited) Listener(name string) (ln net.Listener, ok bool, err error) {
-	for i, s := range in.sockets {
-		if s.Name != name {
-			continue
-		}
-		in.sockets = append(in.sockets[:i:i], in.sockets[i+1:]...)
-		ln, err := net.FileListener(s.File)
-		if err = errors.Join(err, s.File.Close()); err != nil {
-			return nil, false, fmt.Errorf("take over socket %s from the old process: %w", name, err)
-		}
-		return ln, true, nil
+	i := slices.IndexFunc(in.sockets, func(s Socket) bool { return s.Name == name })
+	if i < 0 {
+		return nil, false, nil
 	}
-	return nil, false, nil
+	file := in.sockets[i].File
+	in.sockets = slices.Delete(in.sockets, i, i+1)
+	ln, err = net.FileListener(file)
+	if err = errors.Join(err, file.Close()); err != nil {
+		return nil, false, fmt.Errorf("take over socket %s from the old process: %w", name, err)
+	}
+	return ln, true, nil
 }
 
 // Activated returns the socket that the service manager opened for addr
-// (ip:port). Each socket is returned once.
-func (in *Inherited) Activated(addr string) (net.Listener, bool) {
+// (ip:port). ok is false if no such socket exists or the socket was already
+// taken.
+func (in *Inherited) Activated(addr string) (ln net.Listener, ok bool) {
 	want, err := netip.ParseAddrPort(addr)
-	if err != nil {
+	i := slices.IndexFunc(in.activated, func(ln net.Listener) bool {
+		return err == nil && sameAddr(want, ln.Addr().(*net.TCPAddr).AddrPort())
+	})
+	if i < 0 {
 		return nil, false
 	}
-	for i, ln := range in.activated {
-		if sameAddr(want, ln.Addr().(*net.TCPAddr).AddrPort()) {
-			in.activated = append(in.activated[:i:i], in.activated[i+1:]...)
-			return ln, true
-		}
-	}
-	return nil, false
+	ln = in.activated[i]
+	in.activated = slices.Delete(in.activated, i, i+1)
+	return ln, true
 }
 
-// sameAddr reports whether two listen addresses are the same. The unspecified
-// addresses of IPv4 and IPv6 are equal: systemd opens "[::]" for a bare port.
+// sameAddr reports whether two listen addresses are equal. The unspecified
+// addresses of IPv4 and IPv6 count as equal: systemd opens "[::]" for a bare
+// port.
 func sameAddr(a, b netip.AddrPort) bool {
 	x, y := a.Addr().Unmap(), b.Addr().Unmap()
 	return a.Port() == b.Port() && (x == y || x.IsUnspecified() && y.IsUnspecified())
 }
 
 // CheckActivated returns an error if a socket of the service manager was not
-// taken: its clients would wait indefinitely.
+// taken, because the clients of that socket would wait indefinitely.
 func (in *Inherited) CheckActivated() error {
 	if len(in.activated) == 0 {
 		return nil
@@ -162,8 +162,8 @@ func (in *Inherited) CheckActivated() error {
 		"change ListenStream= in the unit of the socket, or the settings", strings.Join(addrs, ", "))
 }
 
-// Ready notifies the old process that this one serves, and closes the sockets
-// that were not taken.
+// Ready notifies the old process that this process serves, and closes the
+// sockets that were not taken.
 func (in *Inherited) Ready() error {
 	if in.pipe == nil {
 		return nil
@@ -172,8 +172,8 @@ func (in *Inherited) Ready() error {
 	return errors.Join(err, in.Close())
 }
 
-// Close closes the sockets that were not taken. If Ready was not called before,
-// the old process continues to serve.
+// Close closes the sockets that were not taken. If Ready was not called, the
+// old process continues to serve.
 func (in *Inherited) Close() error {
 	var errs []error
 	for _, s := range in.sockets {

@@ -18,10 +18,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Socket is a listening socket and the name by which the new process finds it.
+// Socket is a named listening socket. The new process finds a socket by its
+// name.
 type Socket struct {
 	Name string
-	File *os.File // a duplicate; the caller keeps and closes it
+	File *os.File // duplicate of the socket; the caller closes it
 }
 
 // Duplicate returns a Socket for a listener on TCP or on a Unix socket. The
@@ -35,8 +36,8 @@ func Duplicate(name string, ln net.Listener) (Socket, error) {
 	if err != nil {
 		return Socket{}, fmt.Errorf("%s: %w", name, err)
 	}
-	// Not ln.File: a child that inherits that file sets the socket to blocking
-	// mode, for ln as well.
+	// Do not use ln.File: a child that inherits that file sets the socket to
+	// blocking mode, also for ln.
 	var fd int
 	var dup error
 	err = raw.Control(func(of uintptr) { fd, dup = unix.FcntlInt(of, unix.F_DUPFD_CLOEXEC, 0) })
@@ -50,16 +51,17 @@ func Duplicate(name string, ln net.Listener) (Socket, error) {
 type Config struct {
 	// Program is the path of the program. Required.
 	Program string
-	// Args are its arguments, without the program name.
+	// Args are the arguments without the program name.
 	Args []string
-	// Sockets are the sockets that it inherits.
+	// Sockets are the sockets that the new process inherits.
 	Sockets []Socket
 	// Timeout is the maximum time until the new process is ready. Default 30 s.
 	Timeout time.Duration
 }
 
-// Program returns the path by which this process was started. A symbolic link is
-// followed again by Start: it may point to a newer version by then.
+// Program returns the path from which this process was started. Program does
+// not resolve symbolic links, because a link may point to a newer version when
+// Start is called.
 func Program() (string, error) {
 	path, err := exec.LookPath(os.Args[0])
 	if err != nil && !errors.Is(err, exec.ErrDot) {
@@ -70,13 +72,14 @@ func Program() (string, error) {
 
 const (
 	defaultTimeout = 30 * time.Second
-	// exitTimeout is the time that a failed new process has to exit by itself.
+	// exitTimeout is the time after which a failed new process is killed.
 	exitTimeout = time.Second
 )
 
-// Start starts the new process, waits until it is ready and returns its process
-// id. If Start returns an error, the new process has ended. The error names the
-// reason; the standard error of the new process has the details.
+// Start starts the new process, waits until the process is ready and returns
+// its process id. If Start returns an error, the new process has ended. The
+// error has the reason, and the standard error of the new process has the
+// details.
 func Start(ctx context.Context, cfg Config) (pid int, err error) {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -111,26 +114,22 @@ func Start(ctx context.Context, cfg Config) (pid int, err error) {
 	return pid, cmd.Process.Release()
 }
 
-// end kills a process that failed with err, and waits for it. A process that
-// closed the pipe may exit by itself first.
+// end kills a process that failed with err, and waits for its end. A process
+// that closed the pipe is killed after exitTimeout.
 func end(cmd *exec.Cmd, err error) error {
-	exited := errors.Is(err, errExited)
-	delay := time.Duration(0)
-	if exited {
-		delay = exitTimeout
+	if !errors.Is(err, errExited) {
+		cmd.Process.Kill()
+		cmd.Wait()
+		return err
 	}
-	kill := time.AfterFunc(delay, func() { cmd.Process.Kill() })
-	state := cmd.Wait()
-	kill.Stop()
-	if exited {
-		return fmt.Errorf("%w (%v)", err, state)
-	}
-	return err
+	kill := time.AfterFunc(exitTimeout, func() { cmd.Process.Kill() })
+	defer kill.Stop()
+	return fmt.Errorf("%w (%v)", err, cmd.Wait())
 }
 
 var errExited = errors.New("exited, or closed its pipe, before it was ready; its last lines on stderr have the reason")
 
-// awaitReady waits for the ready word on the pipe until ctx ends.
+// awaitReady waits until the new process writes readyWord to the pipe.
 func awaitReady(ctx context.Context, r *os.File) error {
 	stop := context.AfterFunc(ctx, func() { r.SetReadDeadline(time.Now()) })
 	defer stop()

@@ -10,14 +10,14 @@ import (
 	"strings"
 )
 
-// maxName is the longest DNS name without its final dot (RFC 1035, section
-// 2.3.4).
+// maxName is the maximum length of a DNS name without its final dot (RFC 1035,
+// section 2.3.4).
 const maxName = 253
 
 // CheckHostPort returns an error unless addr is an address to dial:
 // "192.0.2.1:8443", "[2001:db8::1]:8443" or "host.example:8443". The port is 1
-// to 65535. The unspecified addresses 0.0.0.0 and [::] are refused: no machine
-// has them.
+// to
+// 65535. The unspecified addresses 0.0.0.0 and [::] are errors.
 func CheckHostPort(addr string) error {
 	i := strings.LastIndexByte(addr, ':')
 	if i < 0 {
@@ -47,7 +47,7 @@ func CheckHostPort(addr string) error {
 }
 
 // CheckDNSName returns an error unless name is a DNS name in lower case without
-// a final dot. Underscores are allowed, because names of services have them.
+// a final dot. Labels may have underscores, as in the names of services.
 func CheckDNSName(name string) error {
 	if name == "" || len(name) > maxName {
 		return fmt.Errorf("a name has 1 to %d characters", maxName)
@@ -66,9 +66,10 @@ func notInLabel(r rune) bool {
 }
 
 // Overlap reports whether one machine cannot listen on both addresses
-// (host:port): the ports are equal, and the hosts are equal or one of them is
-// unspecified. It returns false for host names other than localhost, which it
-// does not resolve, and for port 0, which the system chooses.
+// (host:port). Two addresses overlap if their ports are equal, and the hosts
+// are equal or one host is unspecified. Port 0 and host names other than
+// localhost do not overlap with any address, because Overlap does not resolve
+// names.
 func Overlap(a, b string) bool {
 	x, xPort, ok1 := listenAddr(a)
 	y, yPort, ok2 := listenAddr(b)

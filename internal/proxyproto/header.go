@@ -11,41 +11,46 @@ import (
 )
 
 // Signature is the start of every header of version 2. Neither TLS nor a text
-// protocol begins with it.
+// protocol begins with these bytes.
 const Signature = "\r\n\r\n\x00\r\nQUIT\n"
 
-// MaxSize bounds a header with its TLVs, in bytes. Usual TLVs have some hundred.
+// MaxSize is the maximum size of a header with its TLVs, in bytes. Common TLVs
+// have some hundred bytes.
 const MaxSize = 4 << 10
 
+// Constants of the specification. The fixed part of a header is the signature,
+// a byte with version and command, a byte with family and transport, and the
+// length of the rest.
 const (
-	fixed = 16 // size of signature, version and command, family and transport, length of the rest
+	fixed = 16 // size of the fixed part in bytes
 
 	version = 2
 
-	commandLocal = 0 // the connection is the sender's own
+	commandLocal = 0 // the sender itself opened the connection, for example a health check
 	commandProxy = 1
 
-	unspec = 0 // family
+	unspec = 0 // families
 	inet   = 1
 	inet6  = 2
 	unix   = 3
 	stream = 1 // transport
 )
 
-// addressSizes are the sizes of both addresses with ports, by family.
+// addressSizes are the sizes in bytes of both addresses with ports, by family.
 var addressSizes = [...]int{unspec: 0, inet: 2 * (4 + 2), inet6: 2 * (16 + 2), unix: 2 * 108}
 
 var (
-	// ErrNeedMore means that the bytes so far may be the start of a header.
+	// ErrNeedMore means that the bytes may be the start of an incomplete
+	// header.
 	ErrNeedMore = errors.New("the PROXY header is not complete")
 	// ErrNoHeader means that the bytes do not begin with a header.
 	ErrNoHeader = errors.New("it does not begin with a PROXY header of version 2")
 )
 
-// Parse parses the header at the start of in. It returns ErrNeedMore until the
-// header is complete, then its size in bytes and the client's address. The
-// address is invalid if the header names none: the connection is the sender's
-// own, or comes from a Unix socket. TLVs are skipped.
+// Parse parses the header at the start of in. It returns the address of the
+// client and the size of the header in bytes, or ErrNeedMore if the header is
+// incomplete. source is the zero AddrPort if the header has no IP address: the
+// sender itself opened the connection, or the client uses a Unix socket.
 func Parse(in []byte) (source netip.AddrPort, size int, err error) {
 	n := min(len(in), len(Signature))
 	if string(in[:n]) != Signature[:n] {
@@ -81,9 +86,9 @@ func Parse(in []byte) (source netip.AddrPort, size int, err error) {
 	return source, size, nil
 }
 
-// ReadFrom reads a header from a connection, and no byte after it. It returns as
-// soon as the bytes cannot be a header. The caller sets a deadline. An error of
-// r is returned as it is; io.EOF if r ends too early.
+// ReadFrom reads a header from a connection, and no byte after the header. It
+// returns as soon as the bytes cannot be a header. The caller sets a deadline.
+// ReadFrom returns errors of r unchanged, and io.EOF if r ends too early.
 func ReadFrom(r io.Reader) (netip.AddrPort, error) {
 	b := make([]byte, 0, fixed+addressSizes[unix]+16)
 	for want := fixed; ; {
@@ -105,8 +110,8 @@ func ReadFrom(r io.Reader) (netip.AddrPort, error) {
 	}
 }
 
-// Append appends a header for a connection from source to local. If either is
-// invalid, the header marks the connection as the sender's own.
+// Append appends a header for a connection from source to local. If an address
+// is invalid, the header has no addresses.
 func Append(b []byte, source, local netip.AddrPort) []byte {
 	b = append(b, Signature...)
 	if !source.IsValid() || !local.IsValid() {
@@ -124,7 +129,7 @@ func Append(b []byte, source, local netip.AddrPort) []byte {
 			v4 := a.As4()
 			b = append(b, v4[:]...)
 		} else {
-			v6 := a.As16() // an IPv4 address as ::ffff:a.b.c.d
+			v6 := a.As16() // converts an IPv4 address to ::ffff:a.b.c.d
 			b = append(b, v6[:]...)
 		}
 	}

@@ -12,7 +12,7 @@ import (
 	"testing/iotest"
 )
 
-// header returns a header of these parts.
+// header returns a header with these bytes after the signature.
 func header(versionCommand, familyTransport byte, rest ...byte) []byte {
 	return append([]byte(Signature), append([]byte{versionCommand, familyTransport, byte(len(rest) >> 8), byte(len(rest))}, rest...)...)
 }
@@ -77,12 +77,12 @@ func TestAppend(t *testing.T) {
 	} {
 		b := Append([]byte("x"), netip.MustParseAddrPort(tt[0]), netip.MustParseAddrPort(tt[1]))
 		if source, size, err := Parse(b[1:]); err != nil || size != len(b)-1 || source.String() != tt[2] {
-			t.Errorf("Append(%v) parses as %v, size %d, %v; want %v", tt[:2], source, size, err, tt[2])
+			t.Errorf("Parse(Append(%v)) = %v, %d, %v, want %v, %d, nil", tt[:2], source, size, err, tt[2], len(b)-1)
 		}
 	}
 	b := Append(nil, netip.AddrPort{}, netip.AddrPort{})
 	if source, size, err := Parse(b); err != nil || size != len(b) || source.IsValid() {
-		t.Errorf("Append() without addresses parses as %v, size %d, %v; want no source", source, size, err)
+		t.Errorf("Parse(Append()) without addresses = %v, %d, %v, want no source, %d, nil", source, size, err, len(b))
 	}
 }
 
@@ -100,28 +100,30 @@ func FuzzParse(f *testing.F) {
 		}
 		if err != nil {
 			if source.IsValid() || err == ErrNeedMore && len(in) >= MaxSize {
-				t.Fatalf("Parse() = %v, %d with %v", source, size, err)
+				t.Fatalf("Parse() of %d bytes = %v, %d, %v, want no source, and no ErrNeedMore above %d bytes",
+					len(in), source, size, err, MaxSize)
 			}
 			return
 		}
 		if size < fixed || size > min(len(in), MaxSize) {
-			t.Fatalf("Parse() = size %d, want at most %d", size, len(in))
+			t.Fatalf("Parse() = size %d, want %d to %d", size, fixed, min(len(in), MaxSize))
 		}
 		for n := range size {
 			if _, _, err := Parse(in[:n]); err != ErrNeedMore {
 				t.Fatalf("Parse() of the first %d bytes = %v, want %v", n, err, ErrNeedMore)
 			}
 		}
-		if source.IsValid() { // it can be written again
+		if source.IsValid() { // Append must be able to write the address
 			again, _, err := Parse(Append(nil, source, source))
 			if err != nil || again.Port() != source.Port() || again.Addr() != source.Addr() {
-				t.Fatalf("the header for %v parses as %v, %v", source, again, err)
+				t.Fatalf("Parse(Append(%v)) = %v, %v, want the same address", source, again, err)
 			}
 		}
 	})
 }
 
-// Headers arrive in pieces of all sizes. A byte after them must stay unread.
+// TestReadFrom reads headers in pieces of different sizes. ReadFrom must not
+// read the byte after a header.
 func TestReadFrom(t *testing.T) {
 	long := header(0x21, 0x11, append([]byte{192, 0, 2, 1, 198, 51, 100, 1, 0, 7, 0, 9}, make([]byte, MaxSize-fixed-12)...)...)
 	for _, in := range [][]byte{
@@ -138,7 +140,7 @@ func TestReadFrom(t *testing.T) {
 				t.Errorf("ReadFrom() of %d bytes = %v, %v; want %v", len(in), got, err, want)
 			}
 			if r.Len() != 1 {
-				t.Errorf("ReadFrom() of %d bytes left %d, want 1", len(in), r.Len())
+				t.Errorf("unread bytes after ReadFrom() of %d bytes = %d, want 1", len(in), r.Len())
 			}
 		}
 		for n := range len(in) {

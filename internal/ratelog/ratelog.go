@@ -9,37 +9,32 @@ import (
 	"time"
 )
 
-// DefaultInterval is the interval between two lines of one kind at their full
-// level.
-const DefaultInterval = 10 * time.Second
+// Interval is the minimum time between two lines of one kind at their level.
+const Interval = 10 * time.Second
 
-// Logger logs events by kind. It is safe for concurrent use. It keeps a few
-// words per kind and never evicts one, so kinds must come from a bounded set,
-// not from the bytes of a peer.
+// Logger logs events by kind. It is safe for concurrent use. A Logger uses some
+// bytes per kind and never evicts a kind. Therefore the number of kinds must be
+// bounded: a kind must not contain text from a peer.
 type Logger[K comparable] struct {
-	log      *slog.Logger
-	interval time.Duration
+	log *slog.Logger
 
 	mu    sync.Mutex
 	kinds map[K]*kind
 }
 
 type kind struct {
-	logged     time.Time // last line at full level
-	suppressed int       // events since then
+	logged     time.Time // time of the last line at its level
+	suppressed int       // number of events since then
 }
 
-// New returns a Logger that writes to log. An interval of 0 means
-// DefaultInterval.
-func New[K comparable](log *slog.Logger, interval time.Duration) *Logger[K] {
-	if interval == 0 {
-		interval = DefaultInterval
-	}
-	return &Logger[K]{log: log, interval: interval, kinds: map[K]*kind{}}
+// New returns a Logger that writes to log.
+func New[K comparable](log *slog.Logger) *Logger[K] {
+	return &Logger[K]{log: log, kinds: map[K]*kind{}}
 }
 
-// Log writes one line about an event of kind k: at level, or at Debug if k was
-// logged at its level less than an interval ago.
+// Log writes one line about an event of kind k. The level of the line is level,
+// or Debug if the last line of kind k at its level is more recent than
+// Interval.
 func (l *Logger[K]) Log(k K, level slog.Level, msg string, attrs ...any) {
 	if level > slog.LevelDebug {
 		full, suppressed := l.allow(k)
@@ -53,8 +48,8 @@ func (l *Logger[K]) Log(k K, level slog.Level, msg string, attrs ...any) {
 	l.log.Log(context.Background(), level, msg, attrs...)
 }
 
-// allow reports whether an event of kind k may show at its full level now, and
-// how many were suppressed before it.
+// allow reports whether an event of kind k may be logged at its level now. If
+// so, allow also returns the number of suppressed events since the last line.
 func (l *Logger[K]) allow(k K) (full bool, suppressed int) {
 	now := time.Now()
 	l.mu.Lock()
@@ -64,7 +59,7 @@ func (l *Logger[K]) allow(k K) (full bool, suppressed int) {
 		l.kinds[k] = &kind{logged: now}
 		return true, 0
 	}
-	if now.Sub(e.logged) < l.interval {
+	if now.Sub(e.logged) < Interval {
 		e.suppressed++
 		return false, 0
 	}

@@ -7,16 +7,13 @@
 //		r, err := d.Resource(api.ParseResourceType)
 //	}
 //
-// The extension of the file name selects the format: .hcl, .json, .yaml or .yml.
-// Otherwise, and for stdin, the content selects it. A file has several resources
-// as blocks in HCL, as a list or as consecutive values in JSON, and as documents
-// in YAML.
+// The extension of the file name selects the format: .hcl, .json, .yaml or
+// .yml. With another extension, and for stdin, the content selects the format.
+// Several resources in one file are blocks in HCL, a list or consecutive values
+// in JSON, and documents in YAML.
 //
 // A resource has type, name and data, and optionally partition, namespace, uid,
-// metadata, owner and version. The JSON of the HTTP API is accepted as well;
-// fields that the server sets are ignored. Unknown fields are errors. Errors name
-// file and line.
-//
-// Limits: a file has at most 256 MiB, and in HCL 16 MiB. The package starts no
-// goroutine.
+// metadata, owner and version. The package also reads the JSON of the HTTP API,
+// and ignores the fields that only the server sets. Unknown fields are errors.
+// Errors name file and line. A file has at most 256 MiB, an HCL file 16 MiB.
 package resourcefile

@@ -17,21 +17,22 @@ import (
 	"github.com/wanfed/wanfed/internal/settings"
 )
 
-// Limits of files, in bytes. The HCL parser needs up to 500 times as much memory.
+// Maximum sizes of files in bytes. The HCL parser needs up to 500 times the
+// size of a file in memory.
 const (
 	maxFile = 256 << 20
 	maxHCL  = 16 << 20
 )
 
-// Document is a resource of a file.
+// Document is a resource in a file.
 type Document struct {
-	// Pos is the file and line, for errors.
+	// Pos is the file name and the line of the resource, for error messages.
 	Pos    string
 	fields fields
 }
 
-// fields are the fields of a resource: type, name and data, and optional ones; or
-// those of the HTTP API, with an id.
+// fields are the fields of a resource in a file. The fields of resourceID
+// identify the resource. In the JSON of the HTTP API, ID does.
 type fields struct {
 	resourceID
 	ID       *resourceID       `json:"id"`
@@ -40,7 +41,7 @@ type fields struct {
 	Metadata map[string]string `json:"metadata"`
 	Data     json.RawMessage   `json:"data"`
 
-	// The server sets these. They are ignored.
+	// The following fields are set only by the server, and ignored.
 	Generation         any `json:"generation"`
 	Status             any `json:"status"`
 	CreateIndex        any `json:"create_index"`
@@ -54,11 +55,12 @@ type resourceID struct {
 	Name      string       `json:"name"`
 	Partition string       `json:"partition"`
 	Namespace string       `json:"namespace"`
-	Tenancy   *api.Tenancy `json:"tenancy"` // in the JSON of the HTTP API
+	Tenancy   *api.Tenancy `json:"tenancy"` // only in the JSON of the HTTP API
 	UID       string       `json:"uid"`
 }
 
-// typeName is a type as a string, or as an object as in the HTTP API.
+// typeName is the name of a type. Its JSON is a string, or an object as in the
+// HTTP API.
 type typeName string
 
 func (t *typeName) UnmarshalJSON(b []byte) error {
@@ -71,8 +73,8 @@ func (t *typeName) UnmarshalJSON(b []byte) error {
 	return err
 }
 
-// numberOrString is a string that may be written as a number: a version without
-// quotes is a number in YAML and HCL.
+// numberOrString is a string whose JSON is a string or a number. In YAML and
+// HCL, a version without quotes is a number.
 type numberOrString string
 
 func (t *numberOrString) UnmarshalJSON(b []byte) error {
@@ -83,8 +85,7 @@ func (t *numberOrString) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// Resource returns the resource. resolve returns the type for its name in the
-// file.
+// Resource converts d to a resource. resolve returns the type for a type name.
 func (d *Document) Resource(resolve func(name string) (api.ResourceTypeName, error)) (api.Resource, error) {
 	f := &d.fields
 	r := api.Resource{Version: string(f.Version), Metadata: f.Metadata, Data: f.Data}
@@ -125,7 +126,7 @@ func (i resourceID) resolve(resolve func(name string) (api.ResourceTypeName, err
 	return id, err
 }
 
-// Read reads the resources of a file in their order. Path "-" is stdin.
+// Read reads the resources of a file, in their order. The path "-" means stdin.
 func Read(path string, stdin io.Reader) ([]Document, error) {
 	name, src := path, []byte(nil)
 	var err error
@@ -147,13 +148,13 @@ func Read(path string, stdin io.Reader) ([]Document, error) {
 
 type decoder func(name string, src []byte) ([]Document, error)
 
-// hclLine matches the beginning of an attribute or a block of HCL, and no line of
-// YAML.
+// hclLine matches the first line of an HCL attribute or block. It matches no
+// line of YAML.
 var hclLine = regexp.MustCompile(`^\s*\w+\s*(=|("[^"]*"\s*)*\{)`)
 
-// decoderFor returns the decoder for the extension of the file. If the
-// extension is unknown, the first character and the first line that is not a
-// comment select the decoder.
+// decoderFor returns the decoder for the extension of the file. For an unknown
+// extension, the first character and the first line that is not a comment
+// select the decoder.
 func decoderFor(path string, src []byte) decoder {
 	switch filepath.Ext(path) {
 	case ".json":
@@ -179,8 +180,8 @@ func decoderFor(path string, src []byte) decoder {
 	return decodeYAML
 }
 
-// decodeJSON decodes consecutive values. Each is a resource, a list of resources,
-// or the response of the HTTP API to a list request.
+// decodeJSON decodes consecutive values. Each value is a resource, a list of
+// resources, or a response of the HTTP API to a list request.
 func decodeJSON(name string, src []byte) ([]Document, error) {
 	dec := json.NewDecoder(bytes.NewReader(src))
 	var all []Document

@@ -14,15 +14,16 @@ import (
 	"github.com/wanfed/wanfed/api"
 )
 
-// typesOf resolves types as a server with two types does.
-func typesOf(text string) (api.ResourceTypeName, error) {
+// resolveType resolves the short name node and full names of types.
+func resolveType(text string) (api.ResourceTypeName, error) {
 	if strings.EqualFold(text, "node") {
 		text = "catalog/v1/Node"
 	}
 	return api.ParseResourceType(text)
 }
 
-// parsed reads a file and returns its resources as JSON.
+// parsed writes text to a file, reads the file and returns its resources as
+// JSON.
 func parsed(t *testing.T, name, text string) (string, error) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
@@ -35,7 +36,7 @@ func parsed(t *testing.T, name, text string) (string, error) {
 	}
 	var out []api.Resource
 	for _, d := range all {
-		r, err := d.Resource(typesOf)
+		r, err := d.Resource(resolveType)
 		if err != nil {
 			return "", err
 		}
@@ -141,10 +142,10 @@ func TestRead_Errors(t *testing.T) {
 		{"a.yaml", "just text", "a resource must not be a string"},
 	} {
 		if _, err := parsed(t, tt.name, tt.text); err == nil || !strings.Contains(err.Error(), tt.want) {
-			t.Errorf("Read(%q) = %v, want %s", tt.text, err, tt.want)
+			t.Errorf("Read(%q) = %v, want an error with %q", tt.text, err, tt.want)
 		}
 	}
 	if _, err := Read("none.hcl", nil); err == nil || !strings.Contains(err.Error(), "none.hcl") {
-		t.Errorf("Read() of no file = %v, want an error with its name", err)
+		t.Errorf("Read(none.hcl) = %v, want an error with the file name", err)
 	}
 }

@@ -49,8 +49,8 @@ func decodeYAML(name string, src []byte) ([]Document, error) {
 	}
 }
 
-// timestampsToStrings keeps the text of timestamps, as the JSON of protobuf needs
-// it.
+// timestampsToStrings converts timestamps to strings, because the JSON form of
+// protobuf messages needs their original text.
 func timestampsToStrings(n *yaml.Node) {
 	if n.Kind == yaml.ScalarNode && n.ShortTag() == "!!timestamp" {
 		n.Tag = "!!str"
@@ -60,13 +60,13 @@ func timestampsToStrings(n *yaml.Node) {
 	}
 }
 
-// decodeHCL decodes a file that is one resource,
+// decodeHCL decodes a file of one resource,
 //
 //	type = "catalog/v1/Node"
 //	name = "web1"
 //	data { address = "10.0.0.1" }
 //
-// or that has a block for each resource:
+// or a file with a block for each resource:
 //
 //	resource "catalog/v1/Node" "web1" { data { ... } }
 func decodeHCL(name string, src []byte) ([]Document, error) {
@@ -80,7 +80,7 @@ func decodeHCL(name string, src []byte) ([]Document, error) {
 	}
 	body := f.Body.(*hclsyntax.Body)
 	var all []Document
-	other := len(body.Attributes) > 0 // something besides resource blocks
+	other := len(body.Attributes) > 0 // the file has content other than resource blocks
 	for _, b := range body.Blocks {
 		if b.Type != "resource" {
 			other = true
@@ -128,9 +128,9 @@ func bodyDocument(pos string, body *hclsyntax.Body, labels map[string]any) (Docu
 	return decodeDocument(pos, raw)
 }
 
-// objectOf converts attributes and blocks to a JSON object. A block is an object,
-// several blocks of one name are a list, and the labels of a block are the keys of
-// enclosing objects.
+// objectOf converts attributes and blocks to a JSON object. A block becomes an
+// object. Several blocks with one name become a list. The labels of a block
+// become keys of enclosing objects.
 func objectOf(body *hclsyntax.Body) (map[string]any, error) {
 	out := make(map[string]any)
 	for name, a := range body.Attributes {
@@ -156,7 +156,7 @@ func objectOf(body *hclsyntax.Body) (map[string]any, error) {
 	return out, nil
 }
 
-// addBlock adds inner to out under nested keys.
+// addBlock adds inner to out. All keys but the last select nested objects.
 func addBlock(out map[string]any, keys []string, inner map[string]any) error {
 	key := keys[0]
 	if len(keys) > 1 {

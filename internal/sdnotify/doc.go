@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: MPL-2.0
 
 // Package sdnotify reports the state of this process to the service manager, as
-// sd_notify(3) specifies. Without a service manager (NOTIFY_SOCKET is not set)
-// it does nothing.
+// sd_notify(3) specifies. If NOTIFY_SOCKET is not set, no service manager runs
+// the process, and Send does nothing.
 //
 //	sdnotify.Send(logger, sdnotify.Ready)
-//
-// Send never blocks on the service manager, and logs a failure. The package
-// starts no goroutine.
 package sdnotify

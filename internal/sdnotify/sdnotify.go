@@ -16,8 +16,8 @@ const (
 	Stopping = daemon.SdNotifyStopping
 )
 
-// Reloading is the state while the settings are read again, until Ready. systemd
-// needs the time as well (Type=notify-reload).
+// Reloading returns the state of a process that reads its settings again. The
+// state lasts until Ready. systemd also needs the time (Type=notify-reload).
 func Reloading() string {
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
@@ -26,10 +26,12 @@ func Reloading() string {
 	return fmt.Sprintf("%s\nMONOTONIC_USEC=%d", daemon.SdNotifyReloading, now.Nano()/1000)
 }
 
-// MainPID makes another process the main process of the service.
+// MainPID returns the state that makes process pid the main process of the
+// service.
 func MainPID(pid int) string { return fmt.Sprintf("MAINPID=%d", pid) }
 
-// Send reports a state to the service manager.
+// Send reports a state to the service manager, and logs a failure. It does not
+// wait for the service manager.
 func Send(logger *slog.Logger, state string) {
 	if _, err := daemon.SdNotify(false, state); err != nil {
 		logger.Warn("cannot notify the service manager", "err", err)

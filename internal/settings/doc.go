@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-// Package settings reads the settings of a command from a file into a struct, and
-// reports all errors of a file at once.
+// Package settings reads the settings of a command from a file into a struct,
+// and reports all errors of a file at once.
 //
 //	type server struct {
 //		DataDir string `hcl:"data_dir,optional" help:"directory of the Raft log"`
@@ -9,20 +9,18 @@
 //	var s server
 //	err := settings.Read("server.hcl", &s) // data_dir = "/var/lib/wanfed"
 //
-// The struct also describes flags and environment variables; Each lists its
-// fields for that purpose. A field has these tags:
+// The struct also describes the flags and environment variables of the command.
+// Each lists the fields of the struct. A field has these tags:
 //
 //   - hcl: name of the attribute in the file
 //   - help: a noun phrase with unit and default
 //   - flag: name of the flag, if it differs from the attribute (with hyphens)
 //   - live: "yes" if a running process applies a changed value
 //
-// A file is HCL, or the JSON form of HCL if its name ends in .json. Errors name
-// file, line and column. Join combines errors into one that prints as a list.
+// A file has the format HCL, or the JSON form of HCL if its name ends in .json.
+// Errors name file, line and column. Join combines errors into a list. A file
+// has at most MaxFile bytes and 10,000 nested brackets.
 //
-// The package also parses values that several commands have in common: log level
-// and format, and IP networks. It starts no goroutine.
-//
-// Limits: files of settings have at most MaxFile bytes, and brackets are nested at
-// most 10,000 deep.
+// The package also parses values that several commands have in common: log
+// level and format, and IP networks.
 package settings

@@ -8,11 +8,12 @@ import (
 	"strings"
 )
 
-// MaxErrors is the number of errors that are printed for one file or call.
+// MaxErrors is the maximum number of errors that are printed for one file or
+// one call of Join.
 const MaxErrors = 50
 
-// Join combines errors into one that prints as a list. It returns nil without
-// errors, and a single error unchanged.
+// Join combines errors into one error whose text is a list. Without errors,
+// Join returns nil. It returns a single error unchanged.
 func Join(errs ...error) error {
 	var all list
 	for _, err := range errs {
@@ -40,7 +41,7 @@ func Split(err error) []error {
 
 type list []error
 
-// add appends err. If err is nothing but a list of errors, it appends each.
+// add appends err. If err is only a list of errors, add appends each of them.
 func (l list) add(err error) list {
 	if err == nil {
 		return l

@@ -36,7 +36,7 @@ func Read(path string, to any) error {
 }
 
 // Parse parses the content of a file as HCL, or as the JSON form of HCL if the
-// name ends in .json.
+// path ends in .json.
 func Parse(path string, src []byte) (*hcl.File, error) {
 	if !utf8.Valid(src) || strings.ContainsRune(string(src), 0) {
 		return nil, fmt.Errorf("%s is not a text file", path)
@@ -55,12 +55,12 @@ func Parse(path string, src []byte) (*hcl.File, error) {
 	return f, nil
 }
 
-// maxNesting limits the nesting of brackets: the HCL parser is recursive, and a
-// stack overflow ends the process.
+// maxNesting limits the nesting depth of brackets. The HCL parser is recursive,
+// and a stack overflow would end the process.
 const maxNesting = 10_000
 
-// nesting returns the nesting depth of brackets. It does not distinguish brackets
-// in strings and comments, so the result may be too high.
+// nesting returns the nesting depth of brackets. It also counts brackets in
+// strings and comments, so the result may be too high.
 func nesting(src []byte) (deepest int) {
 	depth := 0
 	for _, b := range src {
@@ -78,8 +78,8 @@ func nesting(src []byte) (deepest int) {
 // Decode decodes a body into *to, a struct with hcl tags.
 func Decode(body hcl.Body, to any) error { return DiagError(gohcl.DecodeBody(body, nil, to)) }
 
-// DiagError returns one error per position: further errors at a position follow
-// from the first. All diagnostics are of one file.
+// DiagError converts the diagnostics of one file to an error. It uses only the
+// first error at each position, because further errors follow from the first.
 func DiagError(diags hcl.Diagnostics) error {
 	var errs []error
 	seen := map[hcl.Pos]bool{}
@@ -99,10 +99,10 @@ func DiagError(diags hcl.Diagnostics) error {
 
 // Field is one setting: a field of a struct with an hcl tag.
 type Field struct {
-	Name  string // of the attribute
-	Flag  string // without --
+	Name  string // name of the attribute in a file
+	Flag  string // name of the flag without --
 	Help  string
-	Live  bool // a running process applies a changed value
+	Live  bool // whether a running process applies a changed value
 	Value reflect.Value
 }
 
@@ -123,9 +123,10 @@ func Each(settings any, f func(Field)) {
 	}
 }
 
-// Merge copies the live settings of *next to *now, which are structs of one type.
-// The result changed names the live settings that differed. The result fixed
-// names the other settings that differ, which need a new process.
+// Merge copies the live settings of *next to *now. Both are structs of one
+// type. The result changed has the names of the live settings that differed.
+// The result fixed has the names of other settings that differ, which need a
+// new process.
 func Merge(now, next any) (changed, fixed []string) {
 	var fields []Field
 	Each(next, func(f Field) { fields = append(fields, f) })
@@ -144,8 +145,8 @@ func Merge(now, next any) (changed, fixed []string) {
 	return changed, fixed
 }
 
-// ReadFile reads the file at path, which may be a pipe. A file of more than limit
-// bytes is an error: the path may name an endless device by mistake.
+// ReadFile reads the file at path, which may be a pipe. A file of more than
+// limit bytes is an error. The limit protects against endless devices.
 func ReadFile(path string, limit int64) ([]byte, error) {
 	f, err := OpenFile(path)
 	if err != nil {
@@ -155,7 +156,8 @@ func ReadFile(path string, limit int64) ([]byte, error) {
 	return ReadAll(f, path, limit)
 }
 
-// ReadAll reads r, which errors call name, up to limit bytes. More is an error.
+// ReadAll reads r to its end. More than limit bytes are an error. name is the
+// name of r in error messages.
 func ReadAll(r io.Reader, name string, limit int64) ([]byte, error) {
 	b, err := io.ReadAll(io.LimitReader(r, limit+1))
 	if err == nil && int64(len(b)) > limit {
@@ -164,8 +166,8 @@ func ReadAll(r io.Reader, name string, limit int64) ([]byte, error) {
 	return b, err
 }
 
-// OpenFile opens the file at path, which may be a pipe, for reading. Its errors
-// name the remedy.
+// OpenFile opens the file at path, which may be a pipe, for reading. The error
+// has a remedy.
 func OpenFile(path string) (*os.File, error) {
 	f, err := os.Open(path)
 	switch {
@@ -183,7 +185,7 @@ func OpenFile(path string) (*os.File, error) {
 	return f, nil
 }
 
-// openError replaces the text of an error and keeps its cause.
+// openError is an error with another text than its cause.
 type openError struct {
 	text  string
 	cause error

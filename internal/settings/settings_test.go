@@ -42,6 +42,7 @@ func TestJoin_ManyErrors(t *testing.T) {
 	}
 }
 
+// endless is a reader without an end.
 type endless struct{}
 
 func (endless) Read(b []byte) (int, error) { return len(b), nil }
@@ -53,7 +54,8 @@ func TestReadAll_Endless(t *testing.T) {
 	}
 }
 
-// TestParse_Nesting parses files with many brackets that are not nested.
+// TestParse_Nesting checks that Parse accepts many brackets with little
+// nesting.
 func TestParse_Nesting(t *testing.T) {
 	for name, src := range map[string]string{
 		"blocks":   strings.Repeat("route \"a\" { to = [\"h:1\", \"(((\"] }\n", 1000),

@@ -58,7 +58,7 @@ func ParseNetwork(s string) (netip.Prefix, error) {
 	return p, nil
 }
 
-// Networks parses a list that CheckNetworks accepted.
+// Networks parses a list of networks that CheckNetworks has accepted.
 func Networks(list []string) []netip.Prefix {
 	var out []netip.Prefix
 	for _, s := range list {
@@ -69,7 +69,7 @@ func Networks(list []string) []netip.Prefix {
 	return out
 }
 
-// CheckNetworks checks the setting name, a list of networks.
+// CheckNetworks checks a list of networks, the value of the setting name.
 func CheckNetworks(name string, list []string) error {
 	var errs []error
 	for _, s := range list {
@@ -80,8 +80,8 @@ func CheckNetworks(name string, list []string) error {
 	return Join(errs...)
 }
 
-// CheckDir checks the setting name, the path of a directory. A directory that
-// does not exist, or an empty path, is not an error.
+// CheckDir checks the path of a directory, the value of the setting name. An
+// empty path or a missing directory is not an error.
 func CheckDir(name, path string) error {
 	if path == "" {
 		return nil

@@ -9,6 +9,7 @@ import (
 	"io"
 	"log"
 	"log/slog"
+	"slices"
 	"strings"
 
 	"github.com/hashicorp/go-hclog"
@@ -18,24 +19,23 @@ import (
 const LevelTrace = slog.LevelDebug - 4
 
 // New returns an hclog.Logger that writes to logger, with the attribute
-// component=name. It is safe for concurrent use.
+// component=name.
 func New(logger *slog.Logger, name string) hclog.Logger {
 	return &adapter{root: logger, out: logger.With("component", name), name: name}
 }
 
 // Std returns a standard logger that writes each line to logger, with the
-// attribute component=name and the level at the beginning of the line. It is safe
-// for concurrent use.
+// attribute component=name. The text of a line begins with its level.
 func Std(logger *slog.Logger, name string) *log.Logger {
 	return log.New(&lineWriter{out: logger.With("component", name)}, "", 0)
 }
 
-// adapter is immutable.
+// adapter implements hclog.Logger. It is immutable.
 type adapter struct {
-	root    *slog.Logger // without component and implied args
+	root    *slog.Logger // logger without the name and the implied arguments
 	out     *slog.Logger
 	name    string
-	implied []any
+	implied []any // arguments of With
 }
 
 var _ hclog.Logger = (*adapter)(nil)
@@ -86,8 +86,8 @@ func (a *adapter) ResetNamed(name string) hclog.Logger {
 func (a *adapter) SetLevel(hclog.Level) {}
 
 func (a *adapter) GetLevel() hclog.Level {
-	for _, l := range []hclog.Level{hclog.Trace, hclog.Debug, hclog.Info, hclog.Warn, hclog.Error} {
-		if sl, _ := slogLevel(l); a.enabled(sl) {
+	for l := hclog.Trace; l <= hclog.Error; l++ {
+		if level, _ := slogLevel(l); a.enabled(level) {
 			return l
 		}
 	}
@@ -98,8 +98,7 @@ func (a *adapter) StandardLogger(opts *hclog.StandardLoggerOptions) *log.Logger 
 	return log.New(a.StandardWriter(opts), "", 0)
 }
 
-// StandardWriter infers the level of each line for all options. A line without a
-// level is Info.
+// StandardWriter ignores the options. The text of a line begins with its level.
 func (a *adapter) StandardWriter(*hclog.StandardLoggerOptions) io.Writer {
 	return &lineWriter{out: a.out}
 }
@@ -121,33 +120,17 @@ func slogLevel(l hclog.Level) (level slog.Level, ok bool) {
 	}
 }
 
-// attrs converts the key-value pairs of hclog to those of slog.
+// attrs converts the key-value pairs of hclog to key-value pairs of slog.
 func attrs(args []any) []any {
-	out := make([]any, len(args))
+	out := slices.Clone(args)
 	for i, arg := range args {
-		switch v := arg.(type) {
-		case hclog.Format:
-			out[i] = format(v)
-		case string:
-			out[i] = v
-			if i%2 == 0 && v == "error" {
-				out[i] = "err"
-			}
-		default:
-			out[i] = v
+		if f, ok := arg.(hclog.Format); ok && len(f) > 0 {
+			out[i] = fmt.Sprintf(fmt.Sprint(f[0]), f[1:]...)
+		} else if i%2 == 0 && arg == "error" {
+			out[i] = "err"
 		}
 	}
 	return out
-}
-
-func format(f hclog.Format) string {
-	if len(f) == 0 {
-		return ""
-	}
-	if s, ok := f[0].(string); ok {
-		return fmt.Sprintf(s, f[1:]...)
-	}
-	return fmt.Sprint(f...)
 }
 
 // lineWriter logs the bytes of each Write as one record. log.Logger calls Write
@@ -162,8 +145,8 @@ func (w *lineWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// parseLevel splits "[WARN] text" into level and text. A line without a level is
-// Info.
+// parseLevel splits "[WARN] text" into level and text. The level of a line
+// without a level is Info.
 func parseLevel(line []byte) (slog.Level, []byte) {
 	word, rest, ok := bytes.Cut(line, []byte("]"))
 	if !ok || len(word) == 0 || word[0] != '[' {

@@ -12,6 +12,8 @@ import (
 	"github.com/hashicorp/go-hclog"
 )
 
+// capture returns a logger for records of at least level, and a function that
+// returns and clears the output.
 func capture(level slog.Level) (*slog.Logger, func() string) {
 	var b bytes.Buffer
 	h := slog.NewTextHandler(&b, &slog.HandlerOptions{
@@ -61,7 +63,8 @@ func TestNew_LevelsOfHandler(t *testing.T) {
 	logger, got := capture(slog.LevelWarn)
 	l := New(logger, "raft")
 	if l.IsTrace() || l.IsDebug() || l.IsInfo() || !l.IsWarn() || !l.IsError() {
-		t.Error("IsTrace() to IsError() = other levels, want those of the slog handler")
+		t.Errorf("IsTrace() to IsError() = %t, %t, %t, %t, %t, want true for warn and error",
+			l.IsTrace(), l.IsDebug(), l.IsInfo(), l.IsWarn(), l.IsError())
 	}
 	if g := l.GetLevel(); g != hclog.Warn {
 		t.Errorf("GetLevel() = %v, want warn", g)

@@ -12,20 +12,20 @@ import (
 )
 
 const (
-	// repeatInterval is the time in which a repeated line is logged as Debug.
+	// repeatInterval is the time after a line in which equal lines are repeats.
 	repeatInterval = time.Minute
-	// maxLines limits the distinct lines that are logged per repeatInterval: peers
+	// maxLines limits the number of different lines per repeatInterval. Peers
 	// control parts of the text and could make each line different.
 	maxLines = 256
 )
 
-// Demote returns a handler for the log of libraries that writes to h.
+// Demote returns a handler for the logs of libraries that writes to h.
 //
-// Info records become Debug: the state changes of a library are not events that
-// an operator acts on. A record of a higher level becomes Debug if the same line
-// was logged less than a minute ago, since libraries retry every few seconds, or
-// if 256 different lines were logged in the last minute. Handlers that are
-// derived from the returned one share these limits.
+// Info records become Debug records, because an operator need not act on state
+// changes of a library. A record of a higher level becomes a Debug record in
+// two cases. An equal line was logged less than a minute ago (libraries retry
+// every few seconds), or 256 different lines were logged in the last minute.
+// Handlers that are derived from the returned handler share these limits.
 func Demote(h slog.Handler) slog.Handler {
 	return demoteHandler{h, &repeats{last: map[string]time.Time{}}}
 }
@@ -36,15 +36,15 @@ type demoteHandler struct {
 	repeats *repeats
 }
 
-// repeats records when each line was last logged.
+// repeats records the time at which each line was last logged.
 type repeats struct {
 	mu     sync.Mutex
 	last   map[string]time.Time
-	pruned time.Time
+	pruned time.Time // last removal of old lines
 }
 
-// suppress reports whether line was logged within repeatInterval, or the limit of
-// lines is reached. Otherwise it records the line.
+// suppress reports whether line is a repeat, or maxLines is reached. Otherwise
+// suppress records the line.
 func (r *repeats) suppress(line string, now time.Time) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -92,7 +92,7 @@ func demote(l slog.Level) slog.Level {
 	return l
 }
 
-// lineOf returns the message of r with its own attributes.
+// lineOf returns the message of r with the attributes of r.
 func lineOf(r slog.Record) string {
 	var b strings.Builder
 	b.WriteString(r.Message)

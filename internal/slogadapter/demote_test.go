@@ -12,10 +12,10 @@ import (
 	"time"
 )
 
-// demoteTest has two loggers behind Demote: one that writes Debug records and one
-// that does not.
+// demoteTest has two loggers with Demote: one for level Debug and one for level
+// Info.
 type demoteTest struct {
-	all, info bytes.Buffer
+	all, info bytes.Buffer // output of the loggers
 	loggers   []*slog.Logger
 }
 

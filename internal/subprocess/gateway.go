@@ -14,16 +14,17 @@ import (
 
 // GatewayConfig configures a gateway.
 type GatewayConfig struct {
-	// Program is the wanfed binary, after an optional wrapper such as
-	// "ip netns exec <name>". Required.
+	// Program is the wanfed binary, after an optional wrapper such as "ip netns
+	// exec <name>". Required.
 	Program []string
-	// Dir is the directory for the data and the log of the gateway. It is created
-	// if absent. Required.
+	// Dir is the directory for the data and the log of the gateway.
+	// StartGateway creates it if necessary. Required.
 	Dir string
 	// DC, Node and TLS are the identity of the gateway. Required.
 	DC, Node string
 	TLS      tlsutil.Files
-	// Servers are addresses (host:port) of servers of the same datacenter. Required.
+	// Servers are addresses (host:port) of servers of the same datacenter.
+	// Required.
 	Servers []string
 	// LAN and WAN are the listen addresses. Default "127.0.0.1:0": the system
 	// chooses the port.
@@ -34,7 +35,8 @@ type GatewayConfig struct {
 	Args []string
 }
 
-// GatewayReady is the line that a gateway prints when it listens.
+// GatewayReady is the content of the line that a gateway prints when it
+// listens.
 type GatewayReady struct {
 	DC, Node string
 	LAN, WAN string // host:port
@@ -46,7 +48,7 @@ func (r GatewayReady) String() string {
 
 var gatewayReady = regexp.MustCompile(`^wanfed gateway ([^/\s]+)/([^/\s:]+): lan ([^\s,]+), wan ([^\s,]+)$`)
 
-// ParseGatewayReady parses the result of GatewayReady.String.
+// ParseGatewayReady parses a line that GatewayReady.String has returned.
 func ParseGatewayReady(line string) (GatewayReady, bool) {
 	m := gatewayReady.FindStringSubmatch(line)
 	if m == nil {

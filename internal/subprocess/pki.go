@@ -11,8 +11,7 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// PKI is a CA for one demo or test, with the directory of its certificates. It
-// keeps no file open.
+// PKI is a CA for one demo or test, with a directory for its certificates.
 type PKI struct {
 	dir, domain string
 	ca          tlsutil.KeyPair
@@ -39,7 +38,7 @@ func NewPKI(dir, domain string) (*PKI, error) {
 func (p *PKI) CAFile() string { return filepath.Join(p.dir, "ca.pem") }
 
 // Issue creates a certificate for loopback addresses and ips, valid for a week,
-// and writes it with its key.
+// and writes the certificate and its key to files.
 func (p *PKI) Issue(role tlsutil.Role, dc, node string, ips ...net.IP) (tlsutil.Files, error) {
 	pair, err := tlsutil.CreateCert(tlsutil.CertRequest{
 		Role: role, DC: dc, Node: node, Domain: p.domain, IPs: ips, CA: p.ca, Days: 7,

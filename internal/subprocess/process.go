@@ -17,12 +17,12 @@ import (
 
 // Config configures a process.
 type Config struct {
-	// Name in errors, for example dc1/srv1. Required.
+	// Name is the name in errors, for example dc1/srv1. Required.
 	Name string
 	// Command is the program and its arguments. Required.
 	Command []string
-	// Env is added to the environment of this process. The settings of wanfed
-	// (WANFED_...) are removed from it.
+	// Env has additional environment variables. The process inherits the
+	// variables of this process, except the settings of wanfed (WANFED_...).
 	Env []string
 	// LogPath is the file to which stdout and stderr are appended. Required.
 	LogPath string
@@ -42,13 +42,13 @@ type Process struct {
 	err  error
 }
 
-// outputDelay is the time in which other processes may keep the output of an
-// ended process open.
+// outputDelay is the maximum time for which Process waits for output after its
+// process has ended, because other processes may have the output open.
 const outputDelay = time.Second
 
-// Start runs the process and waits until it is ready. If the process or ctx
-// ends first, the process is killed and the error has the last lines of its
-// log. The end of ctx after Start does not affect the process.
+// Start runs the process and waits until the process is ready. If the process
+// or ctx ends first, Start kills the process and returns an error with the last
+// lines of its log. The end of ctx after Start does not affect the process.
 func Start(ctx context.Context, cfg Config) (*Process, error) {
 	log, err := os.OpenFile(cfg.LogPath, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -95,7 +95,7 @@ func (p *Process) describe(err error) error {
 // Name returns the configured name.
 func (p *Process) Name() string { return p.cfg.Name }
 
-// Pid returns the process id, also after the end of the process.
+// Pid returns the process id.
 func (p *Process) Pid() int { return p.cmd.Process.Pid }
 
 // Command returns the command line. The caller must not change it.
@@ -110,7 +110,8 @@ func (p *Process) Line() string { return p.line }
 // Done returns a channel that is closed when the process has ended.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// Err returns the result of the process: nil for exit status 0, and while it runs.
+// Err returns the result of the process. It returns nil for exit status 0, and
+// while the process runs.
 func (p *Process) Err() error {
 	select {
 	case <-p.done:
@@ -123,9 +124,8 @@ func (p *Process) Err() error {
 // Signal sends sig. It returns os.ErrProcessDone if the process has ended.
 func (p *Process) Signal(sig os.Signal) error { return p.cmd.Process.Signal(sig) }
 
-// Stop sends SIGTERM and waits for the end of the process. If ctx ends first, the
-// process is killed. Stop returns the result of the process, or an error if it was
-// killed.
+// Stop sends SIGTERM, waits for the end of the process and returns its result.
+// If ctx ends first, Stop kills the process and returns an error.
 func (p *Process) Stop(ctx context.Context) error {
 	if terminate(p.cmd.Process) != nil {
 		p.stdin.Close()
@@ -139,7 +139,7 @@ func (p *Process) Stop(ctx context.Context) error {
 	}
 }
 
-// Kill kills the process and waits for its end. It may be called repeatedly and
+// Kill kills the process and waits for its end. It may be called again, also
 // after Stop.
 func (p *Process) Kill() {
 	_ = p.cmd.Process.Kill() // fails only if the process has ended
@@ -149,8 +149,8 @@ func (p *Process) Kill() {
 // tailBytes limits the part of a log that Tail reads.
 const tailBytes = 64 << 10
 
-// Tail returns the last n lines of the log, or fewer if it is shorter or cannot be
-// read.
+// Tail returns the last n lines of the log, or fewer if the log is shorter or
+// cannot be read.
 func (p *Process) Tail(n int) []string {
 	f, err := os.Open(p.cfg.LogPath)
 	if err != nil {
@@ -165,18 +165,18 @@ func (p *Process) Tail(n int) []string {
 	return lines[max(0, len(lines)-n):]
 }
 
-// readyWriter copies to w and searches for the ready line. It is used by one
-// goroutine.
+// readyWriter copies its input to w and searches for the line that reports
+// readiness. Only one goroutine uses it.
 type readyWriter struct {
 	w     io.Writer
 	ready func(string) bool
-	found chan string // size 1: at most one line
+	found chan string // size 1: receives at most one line
 
 	done bool
-	part []byte // of an incomplete line
+	part []byte // beginning of an incomplete line
 }
 
-// maxLine limits the part of a line that is kept.
+// maxLine limits the length of readyWriter.part in bytes.
 const maxLine = 64 << 10
 
 func (r *readyWriter) Write(b []byte) (int, error) {
@@ -209,9 +209,9 @@ const StopOnEOF = "stop-on-eof"
 // ErrParentGone is the cause of the end of a context of UntilEOF.
 var ErrParentGone = errors.New("stdin has ended: the process that started this one is gone")
 
-// UntilEOF returns a context that ends with ctx or at the end of r. It is for the
-// main function of a process and os.Stdin: its goroutine ends with r, not with
-// ctx.
+// UntilEOF returns a context that ends with ctx or at the end of r. Its
+// goroutine ends at the end of r, not with ctx. Therefore UntilEOF is intended
+// for os.Stdin in the main function.
 func UntilEOF(ctx context.Context, r io.Reader) context.Context {
 	ctx, cancel := context.WithCancelCause(ctx)
 	go func() {
@@ -224,8 +224,8 @@ func UntilEOF(ctx context.Context, r io.Reader) context.Context {
 // tick is the unit of times in /proc.
 const tick = 10 * time.Millisecond
 
-// CPUTime returns the processor time that the process has used, with a resolution
-// of 10 ms. Linux only.
+// CPUTime returns the processor time of the process, with a resolution of 10
+// ms. It works only on Linux.
 func (p *Process) CPUTime() (time.Duration, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.Pid()))
 	if err != nil {

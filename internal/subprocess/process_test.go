@@ -26,7 +26,8 @@ import (
 	"go.uber.org/goleak"
 )
 
-// childEnv selects the mode of a child. The children are this test binary.
+// childEnv is the environment variable with the mode of a child process. Child
+// processes run this test binary.
 const childEnv = "PROC_TEST_CHILD"
 
 func TestMain(m *testing.M) {
@@ -156,7 +157,8 @@ func TestStop_Kills(t *testing.T) {
 	}
 }
 
-// TestChildEndsWithItsParent kills a parent whose child runs or is suspended.
+// TestChildEndsWithItsParent checks that a child, running or suspended, ends
+// after its parent was killed.
 func TestChildEndsWithItsParent(t *testing.T) {
 	for _, suspended := range []bool{false, true} {
 		t.Run("suspended="+strconv.FormatBool(suspended), func(t *testing.T) {
@@ -193,7 +195,7 @@ func TestChildEndsWithItsParent(t *testing.T) {
 	}
 }
 
-// suspend suspends the process and returns when all its threads are stopped.
+// suspend suspends the process and waits until all its threads are stopped.
 func suspend(t testing.TB, pid int) {
 	t.Helper()
 	if runtime.GOOS != "linux" {

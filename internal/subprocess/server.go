@@ -15,28 +15,30 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// ServerConfig configures a server. Empty fields have the defaults of the server,
-// unless noted.
+// ServerConfig configures a server. For an empty field, the server uses its own
+// default unless the field documents another default.
 type ServerConfig struct {
-	// Program is the wanfed binary, after an optional wrapper such as
-	// "ip netns exec <name>". Required.
+	// Program is the wanfed binary, after an optional wrapper such as "ip netns
+	// exec <name>". Required.
 	Program []string
-	// Dir is the directory for the data and the log of the server. It is created
-	// if absent. Required.
+	// Dir is the directory for the data and the log of the server. StartServer
+	// creates it if necessary. Required.
 	Dir string
 	// DC, Node and TLS are the identity of the server. Required.
 	DC, Node string
 	TLS      tlsutil.Files
-	// PrimaryDC and PrimaryGateways (host:port) are for servers of a secondary.
+	// PrimaryDC and PrimaryGateways (host:port) are the primary and its
+	// gateways, for a server of a secondary.
 	PrimaryDC       string
 	PrimaryGateways []string
 	// Bind is the IP address of the server port. Default "127.0.0.1".
 	Bind string
-	// Port is the server port; 0: chosen by the system.
+	// Port is the server port. 0 means that the system chooses a port.
 	Port int
 	// HTTPAddr is the address of the HTTP API. Default "127.0.0.1:0".
 	HTTPAddr string
-	// BootstrapExpect and RetryJoin (host:port) are for more than one server in a datacenter.
+	// BootstrapExpect and RetryJoin (host:port) are the number and the
+	// addresses of the servers in a datacenter of several servers.
 	BootstrapExpect int
 	RetryJoin       []string
 	// LogLevel is the log level. Default "info".
@@ -45,11 +47,11 @@ type ServerConfig struct {
 	Args []string
 }
 
-// ServerReady is the line that a server prints when it listens.
+// ServerReady is the content of the line that a server prints when it listens.
 type ServerReady struct {
 	DC, Node string
 	Addr     string // host:port of the server port
-	HTTP     string // URL
+	HTTP     string // URL of the HTTP API
 }
 
 func (r ServerReady) String() string {
@@ -58,7 +60,7 @@ func (r ServerReady) String() string {
 
 var serverReady = regexp.MustCompile(`^wanfed server ([^/\s]+)/([^/\s:]+): server port ([^\s,]+), http ([^\s,]+)$`)
 
-// ParseServerReady parses the result of ServerReady.String.
+// ParseServerReady parses a line that ServerReady.String has returned.
 func ParseServerReady(line string) (ServerReady, bool) {
 	m := serverReady.FindStringSubmatch(line)
 	if m == nil {
@@ -73,8 +75,8 @@ type Server struct {
 	ServerReady
 }
 
-// StartServer starts a server and waits until it listens, or ctx ends. A listening
-// server may have no leader yet.
+// StartServer starts a server and waits until it listens, or ctx ends. A
+// listening server may have no leader yet.
 func StartServer(ctx context.Context, cfg ServerConfig) (*Server, error) {
 	p, ready, err := startReady(ctx, cfg.Program, cfg.Dir, cfg.DC, cfg.Node, cfg.args(), ParseServerReady)
 	if err != nil {
@@ -108,8 +110,8 @@ func (c ServerConfig) args() []string {
 	return append(args, c.Args...)
 }
 
-// startReady starts a server or gateway. parse parses the line that reports
-// readiness.
+// startReady starts a server or gateway, and waits for a line that parse
+// accepts.
 func startReady[T any](
 	ctx context.Context, program []string, dir, dc, node string, args []string, parse func(line string) (T, bool),
 ) (p *Process, ready T, err error) {

@@ -25,7 +25,7 @@ func TestServerReady(t *testing.T) {
 	}
 	v6 := ServerReady{DC: "dc-2", Node: "n", Addr: "[::1]:8300", HTTP: "https://[::1]:8500"}
 	if got, ok := ParseServerReady(v6.String()); !ok || got != v6 {
-		t.Errorf("ParseServerReady(%q) = %+v, %v, want the same", v6, got, ok)
+		t.Errorf("ParseServerReady(%q) = %+v, %v, want %+v, true", v6, got, ok, v6)
 	}
 	for _, s := range []string{"", "wanfed", "wanfed server dc1: server port x", line + "\nmore", "x" + line} {
 		if got, ok := ParseServerReady(s); ok {
@@ -81,9 +81,9 @@ func TestStart_SettingsNotInherited(t *testing.T) {
 	}
 	defer p.Kill()
 	if slices.Contains(p.cmd.Env, "WANFED_DC=dc9") || !slices.Contains(p.cmd.Env, childEnv+"=steady") {
-		t.Error("environment of the child has WANFED_DC, or lacks the configured variable")
+		t.Errorf("environment of the child = %q, want %s=steady and no WANFED_DC", p.cmd.Env, childEnv)
 	}
-	if os.Getenv("WANFED_DC") != "dc9" {
-		t.Error("WANFED_DC of the parent changed, want dc9")
+	if got := os.Getenv("WANFED_DC"); got != "dc9" {
+		t.Errorf("WANFED_DC of the parent = %q, want dc9", got)
 	}
 }

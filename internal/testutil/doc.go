@@ -1,4 +1,4 @@
 // SPDX-License-Identifier: MPL-2.0
 
-// Package testutil has the few helpers that tests of all packages share.
+// Package testutil has helpers that the tests of all packages share.
 package testutil

@@ -13,8 +13,8 @@ import (
 // pollInterval is the pause between two evaluations of a condition.
 const pollInterval = 5 * time.Millisecond
 
-// Eventually evaluates cond until it returns true. It fails the test at once
-// when timeout has passed: format and args name the condition that was not met.
+// Eventually evaluates cond until it returns true. It fails the test when
+// timeout has passed. format and args name the condition.
 func Eventually(t testing.TB, timeout time.Duration, cond func() bool, format string, args ...any) {
 	t.Helper()
 	Await(t, timeout, fmt.Sprintf(format, args...), func(context.Context) error {
@@ -27,10 +27,9 @@ func Eventually(t testing.TB, timeout time.Duration, cond func() bool, format st
 
 var errNotYet = errors.New("it does not hold")
 
-// Await is Eventually for a condition that can fail in several ways. It calls
-// check until check returns nil, and prints the last error if timeout passes.
-// The context of check ends with timeout. Await returns the time that it
-// waited.
+// Await calls check until check returns nil, and returns the time that it
+// waited. It fails the test with the last error of check when timeout has
+// passed. The context of check ends at the same time. what names the condition.
 func Await(t testing.TB, timeout time.Duration, what string, check func(ctx context.Context) error) time.Duration {
 	t.Helper()
 	start := time.Now()
@@ -44,7 +43,7 @@ func Await(t testing.TB, timeout time.Duration, what string, check func(ctx cont
 		if err == nil {
 			return time.Since(start)
 		}
-		if last == nil || ctx.Err() == nil { // an error after the deadline only reports the deadline
+		if last == nil || ctx.Err() == nil { // after the deadline, check only reports the deadline
 			last = err
 		}
 		select {
@@ -55,9 +54,10 @@ func Await(t testing.TB, timeout time.Duration, what string, check func(ctx cont
 	}
 }
 
-// Cluster marks a test that runs on the wall clock or builds a cluster. Such a
-// test depends on how the machine schedules processes. "go test -short" skips
-// it, as "make test" does; "make test-cluster" runs it, one test at a time.
+// Cluster marks a test that runs on the wall clock or starts a cluster. The
+// result of such a test can depend on the load of the machine. "make test" and
+// "go test -short" skip these tests. "make test-cluster" runs them one at a
+// time.
 func Cluster(t testing.TB) {
 	t.Helper()
 	if testing.Short() {

@@ -11,6 +11,6 @@ func TestEventually_ReturnsOnceTrue(t *testing.T) {
 	calls := 0
 	Eventually(t, time.Minute, func() bool { calls++; return calls == 3 }, "three calls")
 	if calls != 3 {
-		t.Errorf("calls = %d, want 3", calls)
+		t.Errorf("Eventually() called cond %d times, want 3", calls)
 	}
 }

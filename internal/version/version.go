@@ -9,16 +9,17 @@ import (
 	"strings"
 )
 
-// Version is the semantic version of this source, with "-dev" until its release.
+// Version is the semantic version of this source, with "-dev" until its
+// release.
 const Version = "0.1.0-dev"
 
 // Info describes the running program.
 type Info struct {
 	Version  string `json:"version"`
 	Commit   string `json:"commit,omitempty"` // git commit; shortened for a module download
-	Time     string `json:"time,omitempty"`   // of the commit, RFC 3339
-	Modified bool   `json:"modified"`         // files were changed after the commit
-	Go       string `json:"go"`               // toolchain
+	Time     string `json:"time,omitempty"`   // time of the commit, RFC 3339
+	Modified bool   `json:"modified"`         // whether files differ from the commit
+	Go       string `json:"go"`               // version of the Go toolchain
 	Platform string `json:"platform"`         // os/architecture
 }
 
@@ -28,8 +29,8 @@ func Get() Info {
 	return of(bi)
 }
 
-// pseudo matches the end of the version of an untagged commit:
-// -20261121035200-6b745d1c2f0a.
+// pseudo matches the end of a pseudo-version, which Go gives to an untagged
+// commit: -20261121035200-6b745d1c2f0a.
 var pseudo = regexp.MustCompile(`[-.]\d{14}-([0-9a-f]{12})(\+dirty)?$`)
 
 func of(bi *debug.BuildInfo) Info {
@@ -53,7 +54,7 @@ func of(bi *debug.BuildInfo) Info {
 	return i
 }
 
-// String returns one line of text.
+// String returns a description in one line.
 func (i Info) String() string {
 	var facts []string
 	if i.Commit != "" {

@@ -39,8 +39,8 @@ func TestString_BuildInfo(t *testing.T) {
 	}
 }
 
-// TestVersion_IsSemantic: members of the gossip pools refuse a build that does
-// not begin with x.y.z.
+// TestVersion_IsSemantic checks the format of Version. Gossip members refuse a
+// build tag that does not begin with x.y.z.
 func TestVersion_IsSemantic(t *testing.T) {
 	if !regexp.MustCompile(`^\d+\.\d+\.\d+(-[0-9a-z.]+)?$`).MatchString(Version) {
 		t.Errorf("Version = %q, want a semantic version", Version)

@@ -159,7 +159,7 @@ type denials struct {
 }
 
 func newDenials(logger *slog.Logger) *denials {
-	return &denials{log: ratelog.New[DeniedCall](logger, 0), total: map[DeniedCall]uint64{}}
+	return &denials{log: ratelog.New[DeniedCall](logger), total: map[DeniedCall]uint64{}}
 }
 
 // recordDenial records a call of p that ended with err, if the call was denied

@@ -15,9 +15,9 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// Sign creates a certificate that CreateCert would not create. It uses DNSNames,
-// NotBefore, NotAfter and ExtKeyUsage of t. By default the certificate is valid for
-// the next hour, for dialing and accepting.
+// Sign creates a certificate that CreateCert would reject. It uses DNSNames,
+// NotBefore, NotAfter and ExtKeyUsage of t. By default the certificate is valid
+// for one hour, for dialing and accepting.
 func (c *CA) Sign(tb testing.TB, t x509.Certificate) tlsutil.KeyPair {
 	tb.Helper()
 	cas, err := tlsutil.ParseCerts(c.Pair.Cert)

@@ -47,8 +47,8 @@ func (c *CA) Issue(tb testing.TB, r tlsutil.CertRequest) tlsutil.KeyPair {
 	return p
 }
 
-// Files writes the CA's certificate and a new certificate of role, node and dc to a
-// temporary directory.
+// Files writes the certificate of the CA, and a new certificate of role, node
+// and dc, to a temporary directory.
 func (c *CA) Files(tb testing.TB, role tlsutil.Role, node, dc string) tlsutil.Files {
 	tb.Helper()
 	dir := tb.TempDir()
@@ -57,7 +57,8 @@ func (c *CA) Files(tb testing.TB, role tlsutil.Role, node, dc string) tlsutil.Fi
 	return f
 }
 
-// Write replaces the files with a CA's certificate and a pair, each by a rename.
+// Write replaces the files with a certificate of a CA and a pair. It replaces
+// each file by a rename.
 func Write(tb testing.TB, f tlsutil.Files, ca []byte, p tlsutil.KeyPair) {
 	tb.Helper()
 	for _, w := range []struct {
@@ -73,7 +74,7 @@ func Write(tb testing.TB, f tlsutil.Files, ca []byte, p tlsutil.KeyPair) {
 	}
 }
 
-// Identity loads a new certificate of role, node and dc.
+// Identity creates and loads a certificate of role, node and dc.
 func (c *CA) Identity(tb testing.TB, role tlsutil.Role, node, dc string) *tlsutil.Identity {
 	tb.Helper()
 	i, err := tlsutil.Load(c.Files(tb, role, node, dc), c.Domain, slog.New(slog.DiscardHandler))

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/testing/protocmp"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/wanfed/wanfed/api/pb"
@@ -28,8 +29,9 @@ func stateOf(dc string, gateways ...*pb.MeshGateway) *stateGateways {
 	return gatewaysOf(&pb.FederationState{Datacenter: dc, MeshGateways: gateways})
 }
 
-// The inputs of these tests: dc2 is a secondary of dc1. The gateway of dc3 has the
-// same LAN address as the local one, so only names distinguish datacenters.
+// The inputs of these tests: dc2 is a secondary of dc1. The gateways of dc3 and
+// of dc2 have the same LAN address, because datacenters may use the same
+// subnet.
 var (
 	secondary = AddressBookUpdaterConfig{
 		DC: "dc2", PrimaryDC: "dc1", Domain: "wanfed",
@@ -76,7 +78,7 @@ func TestCompute_Secondary(t *testing.T) {
 			snap:  []*pb.SnapshotDatacenter{configuredSnap},
 		},
 		{
-			name: "healthy gateways come first, critical ones stay, the local datacenter is left out",
+			name: "healthy gateways come before critical gateways, and the local datacenter is omitted",
 			in: inputs{
 				local: localGateways, states: []*stateGateways{dc1State, stateOf("dc2", localGateways...), dc3State},
 				servers: map[string]string{"srv1": "10.0.0.5:8300"},
@@ -94,7 +96,8 @@ func TestCompute_Secondary(t *testing.T) {
 			name: "cached addresses come last, and add no datacenter",
 			in: inputs{states: []*stateGateways{dc3State}, cache: addressCache{
 				"dc3": {
-					{addr: "198.51.100.30:8443", Known: time.Unix(1, 0)}, {addr: "198.51.100.31:8443", Worked: time.Unix(2, 0)},
+					{addr: "198.51.100.30:8443", Known: time.Unix(1, 0)},
+					{addr: "198.51.100.31:8443", Worked: time.Unix(2, 0)},
 					{addr: "198.51.100.3:8443", Known: time.Unix(3, 0)},
 				},
 				"dc8": {{addr: "198.51.100.8:8443", Known: time.Unix(1, 0)}},
@@ -135,19 +138,14 @@ func TestCompute_Secondary(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			c := compute(secondary, tt.in, nil)
 			if d := cmp.Diff(tt.paths, c.addressBook(tt.in.servers).Paths); d != "" {
-				t.Errorf("paths (-want +got):\n%s", d)
+				t.Errorf("addressBook().Paths (-want +got):\n%s", d)
 			}
-			snap := c.snapshot(secondary, tt.in.servers)
-			if len(snap.Datacenters) != len(tt.snap) {
-				t.Fatalf("snapshot has datacenters %v, want %v", snap.Datacenters, tt.snap)
+			snapshot := c.snapshot(secondary, tt.in.servers)
+			if d := cmp.Diff(tt.snap, snapshot.Datacenters, protocmp.Transform()); d != "" {
+				t.Errorf("snapshot().Datacenters (-want +got):\n%s", d)
 			}
-			for i, want := range tt.snap {
-				if got := snap.Datacenters[i]; got.Name != want.Name || !cmp.Equal(got.Gateways, want.Gateways) {
-					t.Errorf("snapshot has %v as datacenter %d, want %v", got, i, want)
-				}
-			}
-			if len(snap.Servers) != len(tt.in.servers) {
-				t.Errorf("snapshot has servers %v, want %v", snap.Servers, tt.in.servers)
+			if len(snapshot.Servers) != len(tt.in.servers) {
+				t.Errorf("snapshot().Servers = %v, want %v", snapshot.Servers, tt.in.servers)
 			}
 		})
 	}
@@ -157,7 +155,7 @@ func TestCompute_PrimaryWithoutSecondaries(t *testing.T) {
 	cfg := AddressBookUpdaterConfig{DC: "dc1", PrimaryDC: "dc1", Domain: "wanfed"}
 	c := compute(cfg, inputs{}, nil)
 	if len(c.addressBook(nil).Paths) != 0 || len(c.snapshot(cfg, nil).Datacenters) != 0 {
-		t.Errorf("compute() = %v, want no datacenter", c.entries)
+		t.Errorf("compute() = %v, want no entries", c.entries)
 	}
 }
 
@@ -167,9 +165,9 @@ func TestOrigins(t *testing.T) {
 	written := time.Unix(500, 0).UTC()
 	state := gatewaysOf(&pb.FederationState{
 		Datacenter: "dc1", UpdatedAt: timestamppb.New(written), MeshGateways: []*pb.MeshGateway{
-			meshGateway("dc1", "gw-a", "10.0.0.1", "198.51.100.1", catalog.StatusCritical), // a tag lists it as healthy
+			meshGateway("dc1", "gw-a", "10.0.0.1", "198.51.100.1", catalog.StatusCritical), // healthy according to the tag
 			meshGateway("dc1", "gw-b", "10.0.0.2", "198.51.100.2", catalog.StatusPassing),
-			meshGateway("dc1", "gw-c", "10.0.0.3", "10.0.0.9", catalog.StatusPassing), // a local gateway has this address
+			meshGateway("dc1", "gw-c", "10.0.0.3", "10.0.0.9", catalog.StatusPassing), // the address of a local gateway
 		},
 	})
 	c := compute(cfg, inputs{
@@ -193,7 +191,7 @@ func TestOrigins(t *testing.T) {
 		"198.51.100.7:8443":   {Sources: []string{SourceCache}, At: time.Unix(300, 0)},
 	}
 	if d := cmp.Diff(want, c.entries["dc1"].origins()); d != "" {
-		t.Errorf("origins (-want +got):\n%s", d)
+		t.Errorf("origins() (-want +got):\n%s", d)
 	}
 	paths := []wanfed.Path{
 		{Addr: "10.0.0.8:8443", Via: ViaLocalGateway, Local: true},
@@ -206,8 +204,8 @@ func TestOrigins(t *testing.T) {
 	}
 }
 
-// Entries whose inputs have not changed are reused. A book computed in steps is
-// equal to one that is computed at once.
+// compute reuses the entries whose inputs have not changed. After each change,
+// the address book equals an address book that is computed from scratch.
 func TestCompute_ReusesEntries(t *testing.T) {
 	cfg := secondary
 	cfg.PrimaryGateways = []string{"gw.dc1.example:8443"}
@@ -219,7 +217,7 @@ func TestCompute_ReusesEntries(t *testing.T) {
 	}
 	tagDC4 := func() { in.tagged = map[string][]string{"dc4": {"198.51.100.44:8443"}} }
 	c := compute(cfg, in, nil)
-	for _, s := range []struct {
+	for _, step := range []struct {
 		name   string
 		change func()
 		want   []string // datacenters with a new entry
@@ -234,7 +232,8 @@ func TestCompute_ReusesEntries(t *testing.T) {
 			in.cache = addressCache{"dc3": in.cache["dc3"], "dc4": {{addr: "198.51.100.4:8443", Known: time.Unix(2, 0)}}}
 		}, nil},
 		{"additional cached address", func() {
-			in.cache = addressCache{"dc3": append(in.cache["dc3"], cachedAddress{addr: "198.51.100.34:8443", Known: time.Unix(3, 0)})}
+			added := &cachedAddress{addr: "198.51.100.34:8443", Known: time.Unix(3, 0)}
+			in.cache = addressCache{"dc3": append(in.cache["dc3"], added)}
 		}, []string{"dc3"}},
 		{"removed cached address", func() { in.cache = addressCache{"dc3": in.cache["dc3"][:1]} }, []string{"dc3"}},
 		{"state", func() { in.states = []*stateGateways{dc3State, stateOf("dc4", gw4)} }, []string{"dc4"}},
@@ -244,7 +243,7 @@ func TestCompute_ReusesEntries(t *testing.T) {
 		{"removed datacenter", func() { in.states, in.tagged = in.states[:1], nil }, []string{"dc4"}},
 	} {
 		before := c
-		s.change()
+		step.change()
 		c = compute(cfg, in, before.entries)
 		var got []string
 		for _, dc := range []string{"dc1", "dc3", "dc4"} {
@@ -252,13 +251,15 @@ func TestCompute_ReusesEntries(t *testing.T) {
 				got = append(got, dc)
 			}
 		}
-		if d := cmp.Diff(s.want, got); d != "" || c.same != (s.want == nil) {
-			t.Errorf("%s: same = %v, new entries (-want +got):\n%s", s.name, c.same, d)
+		if d := cmp.Diff(step.want, got); d != "" || c.same != (step.want == nil) {
+			t.Errorf("%s: compute().same = %v, new entries (-want +got):\n%s", step.name, c.same, d)
 		}
-		whole := compute(cfg, in, nil)
-		if d := cmp.Diff(whole.addressBook(nil), c.addressBook(nil)); d != "" ||
-			!sameSnapshot(whole.snapshot(cfg, nil), c.snapshot(cfg, nil)) {
-			t.Errorf("%s: book in steps differs from one at once (-want +got):\n%s", s.name, d)
+		fromScratch := compute(cfg, in, nil)
+		if d := cmp.Diff(fromScratch.addressBook(nil), c.addressBook(nil)); d != "" {
+			t.Errorf("%s: addressBook() (-want +got):\n%s", step.name, d)
+		}
+		if got, want := c.snapshot(cfg, nil), fromScratch.snapshot(cfg, nil); !sameSnapshot(got, want) {
+			t.Errorf("%s: snapshot() = %v, want %v", step.name, got, want)
 		}
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/wanfed/wanfed/wanfed"
 )
 
-// Values of wanfed.Path.Via.
+// Values of wanfed.Path.Via in the address book.
 const (
 	ViaLocalGateway  = "own gateway"
 	ViaRemoteGateway = "remote gateway"
@@ -23,8 +23,8 @@ const (
 
 // Values of Origin.Sources.
 const (
-	SourceHeartbeat  = "heartbeat" // of a local gateway
-	SourceGossip     = "gossip"
+	SourceHeartbeat  = "heartbeat" // registration of a local gateway
+	SourceGossip     = "gossip"    // gateway tag of a server
 	SourceState      = "federation state"
 	SourceConfigured = "configuration"
 	SourceCache      = "cache" // no other source contains the address now
@@ -39,8 +39,8 @@ type Origin struct {
 	At time.Time
 }
 
-// sources is a set of sources in one byte. It is small because an address book
-// contains one set for each gateway of the federation.
+// sources is a set of sources. It has one byte, because an address book
+// contains a set for each gateway of the federation.
 type sources uint8
 
 const (
@@ -51,20 +51,17 @@ const (
 	fromCache
 )
 
-// words returns the sources in the form of Origin.Sources.
-func (s sources) words() (out []string) {
-	for i, word := range []string{SourceHeartbeat, SourceGossip, SourceState, SourceConfigured, SourceCache} {
+// names returns the sources in the form of Origin.Sources.
+func (s sources) names() (out []string) {
+	for i, name := range []string{SourceHeartbeat, SourceGossip, SourceState, SourceConfigured, SourceCache} {
 		if s&(1<<i) != 0 {
-			out = append(out, word)
+			out = append(out, name)
 		}
 	}
 	return out
 }
 
-// never is the zero time.
-var never time.Time
-
-// candidate is an address to which a path can lead.
+// candidate is the address of a gateway.
 type candidate struct {
 	addr     string
 	at       time.Time // see Origin.At
@@ -72,12 +69,14 @@ type candidate struct {
 	critical bool
 }
 
-func (c candidate) origin() Origin { return Origin{c.from.words(), c.at} }
+func (c candidate) origin() Origin { return Origin{c.from.names(), c.at} }
 
-// path returns the path of c, the address of a remote gateway.
+// path returns the path that leads to c.
 func (c candidate) path() wanfed.Path {
 	p := wanfed.Path{Addr: c.addr, Via: ViaRemoteGateway}
 	switch {
+	case c.from&fromHeartbeat != 0:
+		p.Via, p.Local = ViaLocalGateway, true
 	case c.from&fromConfig != 0:
 		p.Via = ViaConfigured
 	case c.from&fromCache != 0:
@@ -96,7 +95,7 @@ func (cs candidates) find(addr string) int {
 	return slices.IndexFunc(cs, func(c candidate) bool { return c.addr == addr })
 }
 
-// add appends addr, or adds a source to it if it is present.
+// add appends addr. If addr is present, add only adds a source.
 func (cs candidates) add(addr string, critical bool, from sources, at time.Time) candidates {
 	i := cs.find(addr)
 	if i < 0 {
@@ -120,33 +119,28 @@ func (cs candidates) addrs() []string {
 	return out
 }
 
-// candidatesOf returns the addresses of gateways, healthy ones first. Critical
-// gateways are kept: a health check may be wrong, and the last known address
-// must not be lost.
+// candidatesOf returns the addresses of gateways, healthy gateways first, then
+// by node. It includes critical gateways, because a health check may be wrong.
+// tag selects the LAN or the WAN address.
 func candidatesOf(gs []*pb.MeshGateway, tag string, from sources, at time.Time) (cs candidates) {
 	gs = slices.Clone(gs)
-	slices.SortStableFunc(gs, func(a, b *pb.MeshGateway) int {
-		if catalog.Healthy(a) != catalog.Healthy(b) {
-			if catalog.Healthy(a) {
-				return -1
+	slices.SortStableFunc(gs, byNode)
+	for _, critical := range []bool{false, true} {
+		for _, g := range gs {
+			if addr := catalog.TaggedAddr(g, tag); addr != "" && critical != catalog.Healthy(g) {
+				cs = cs.add(addr, critical, from, at)
 			}
-			return 1
-		}
-		return byNode(a, b)
-	})
-	for _, g := range gs {
-		if addr := catalog.TaggedAddr(g, tag); addr != "" {
-			cs = cs.add(addr, !catalog.Healthy(g), from, at)
 		}
 	}
 	return cs
 }
 
-// stateGateways are the gateway addresses in a federation state; immutable.
+// stateGateways contains the gateway addresses of a federation state. It is
+// immutable.
 type stateGateways struct {
 	dc         string
 	group      string     // id of the Raft group, or ""
-	candidates candidates // healthy ones first
+	candidates candidates // in the order of candidatesOf
 }
 
 func gatewaysOf(s *pb.FederationState) *stateGateways {
@@ -154,26 +148,26 @@ func gatewaysOf(s *pb.FederationState) *stateGateways {
 	return &stateGateways{s.Datacenter, s.GroupId, slices.Clip(candidatesOf(s.MeshGateways, catalog.TagWAN, fromState, at))}
 }
 
-// inputs are the inputs of the computation of an address book, read at one
-// moment.
+// inputs are the inputs of compute.
 type inputs struct {
 	states  []*stateGateways
 	local   []*pb.MeshGateway   // gateways of this datacenter
-	servers map[string]string   // node: host:port of an alive server of this datacenter
-	tagged  map[string][]string // datacenter: addresses in gateway tags
+	servers map[string]string   // host:port of the alive servers of this datacenter, by node
+	tagged  map[string][]string // addresses in gateway tags, by datacenter
 	cache   addressCache
 }
 
 // entry contains the known addresses of one datacenter and the resulting paths.
-// It is immutable. Most changes of a large federation concern one datacenter,
-// so the entries of all other datacenters are reused.
+// It is immutable. A change of one datacenter replaces only its own entry.
 type entry struct {
-	state  *stateGateways // nil: none
-	tagged []string
-	local  candidates // local gateways
+	// inputs
+	state  *stateGateways // nil: the datacenter has no federation state
+	tagged []string       // addresses in gateway tags
+	local  candidates     // local gateways
 
-	remote candidates // remote gateways: first named, then cached addresses
-	named  []string   // addresses from sources other than the cache
+	// results
+	remote candidates // remote gateways: named addresses, then cached addresses
+	named  []string   // addresses of remote from sources other than the cache
 	paths  []wanfed.Path
 	snap   *pb.SnapshotDatacenter
 }
@@ -188,7 +182,7 @@ type computed struct {
 // before whose inputs have not changed.
 func compute(cfg AddressBookUpdaterConfig, in inputs, before map[string]*entry) computed {
 	c := computed{entries: make(map[string]*entry, len(before)), same: true}
-	local := candidatesOf(in.local, catalog.TagLAN, fromHeartbeat, never)
+	local := candidatesOf(in.local, catalog.TagLAN, fromHeartbeat, time.Time{})
 	add := func(dc string, state *stateGateways) {
 		e := before[dc]
 		if e == nil || e.state != state || !slices.Equal(e.tagged, in.tagged[dc]) || !slices.Equal(e.local, local) ||
@@ -218,8 +212,8 @@ func newEntry(
 	cfg AddressBookUpdaterConfig, dc string, state *stateGateways, in inputs, local candidates,
 ) *entry {
 	e := &entry{state: state, tagged: in.tagged[dc], local: local}
-	for _, addr := range e.tagged { // tags are more recent than a state
-		e.remote = e.remote.add(addr, false, fromGossip, never)
+	for _, addr := range e.tagged {
+		e.remote = e.remote.add(addr, false, fromGossip, time.Time{})
 	}
 	if state != nil {
 		for _, c := range state.candidates {
@@ -228,13 +222,13 @@ func newEntry(
 	}
 	if dc == cfg.PrimaryDC {
 		for _, addr := range cfg.PrimaryGateways {
-			e.remote = e.remote.add(addr, false, fromConfig, never)
+			e.remote = e.remote.add(addr, false, fromConfig, time.Time{})
 		}
 	}
 	e.named = e.remote.addrs()
-	for _, addr := range in.cache.addrs(dc) {
-		if !slices.Contains(e.named, addr) {
-			e.remote = e.remote.add(addr, false, fromCache, in.cache.get(dc, addr).lastUse())
+	for _, a := range in.cache.byUse(dc) {
+		if !slices.Contains(e.named, a.addr) {
+			e.remote = e.remote.add(a.addr, false, fromCache, a.lastUse())
 		}
 	}
 	e.remote = slices.Clip(e.remote)
@@ -243,14 +237,10 @@ func newEntry(
 	}
 	e.paths = make([]wanfed.Path, 0, len(local)+len(e.remote))
 	for _, c := range local {
-		p := wanfed.Path{Addr: c.addr, Via: ViaLocalGateway, Local: true}
-		if c.critical {
-			p.Rank = wanfed.RankCritical
-		}
-		e.paths = append(e.paths, p)
+		e.paths = append(e.paths, c.path())
 	}
 	for _, c := range e.remote {
-		if local.find(c.addr) < 0 { // otherwise a dial from here reaches the local gateway
+		if local.find(c.addr) < 0 { // a dial to an equal address would reach the local gateway
 			e.paths = append(e.paths, c.path())
 		}
 	}
@@ -264,15 +254,13 @@ func (e *entry) origins() map[string]Origin {
 		return nil
 	}
 	out := make(map[string]Origin, len(e.paths))
-	for _, c := range e.remote {
-		out[c.addr] = c.origin()
-	}
-	for _, c := range e.local {
+	for _, c := range slices.Concat(e.remote, e.local) {
 		out[c.addr] = c.origin()
 	}
 	return out
 }
 
+// addressBook returns the paths in the form for the dialer.
 func (c computed) addressBook(servers map[string]string) *wanfed.AddressBook {
 	book := &wanfed.AddressBook{Servers: servers, Paths: make(map[string][]wanfed.Path, len(c.entries))}
 	for dc, e := range c.entries {
@@ -283,6 +271,7 @@ func (c computed) addressBook(servers map[string]string) *wanfed.AddressBook {
 	return book
 }
 
+// snapshot returns the addresses in the form for the local gateways.
 func (c computed) snapshot(cfg AddressBookUpdaterConfig, servers map[string]string) *pb.GatewaySnapshot {
 	s := &pb.GatewaySnapshot{Datacenter: cfg.DC, Domain: cfg.Domain}
 	for _, dc := range slices.Sorted(maps.Keys(c.entries)) {
