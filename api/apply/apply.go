@@ -85,25 +85,20 @@ func (i *Item) check(ctx context.Context) (err error) {
 		if i.stored != nil {
 			state = "its version is " + i.stored.Version
 		}
-		return &conflictError{fmt.Sprintf("%s %s was changed: %s, not %s; read it and try again",
-			i.given.ID.Type, i.given.ID.Name, state, v)}
+		return fmt.Errorf("%s %s %w: %s, not %s; read it and try again",
+			i.given.ID.Type, i.given.ID.Name, errChanged, state, v)
 	}
 	return nil
 }
 
-// conflictError reports that the given version is not the stored version.
-type conflictError struct{ text string }
-
-func (e *conflictError) Error() string { return e.text }
+// errChanged reports that the given version is not the stored version.
+var errChanged = errors.New("was changed")
 
 // isRefusal reports whether the server refused one resource with err. Other
 // errors would recur for further resources.
 func isRefusal(err error) bool {
-	if _, ok := errors.AsType[*conflictError](err); ok {
-		return true
-	}
 	e, ok := errors.AsType[*api.StatusError](err)
-	return ok && e.Message != "" && e.Code < http.StatusInternalServerError
+	return errors.Is(err, errChanged) || ok && e.Message != "" && e.Code < http.StatusInternalServerError
 }
 
 // compare reads the stored resource and sets the action.

@@ -112,16 +112,7 @@ func flagError(err error) error {
 	return errors.New(strings.TrimSuffix(err.Error(), numErr.Error()) + remedy)
 }
 
-// noArgs is cobra.NoArgs as a usage error.
-func noArgs(cmd *cobra.Command, args []string) error {
-	switch {
-	case len(args) == 0:
-		return nil
-	case cmd.HasSubCommands():
-		return usagef("unknown command %q; see: %s --help", args[0], cmd.CommandPath())
-	}
-	return usagef("unexpected argument %q; see: %s --help", args[0], cmd.CommandPath())
-}
+var noArgs = exactArgs()
 
 // exactArgs requires one non-empty argument for each name.
 func exactArgs(names ...string) cobra.PositionalArgs {
@@ -131,10 +122,14 @@ func exactArgs(names ...string) cobra.PositionalArgs {
 				return usagef("%s is required: %s; see: %s --help", name, cmd.UseLine(), cmd.CommandPath())
 			}
 		}
-		if len(args) > len(names) {
-			return usagef("unexpected argument %q; see: %s --help", args[len(names)], cmd.CommandPath())
+		if len(args) == len(names) {
+			return nil
 		}
-		return nil
+		what := "unexpected argument"
+		if cmd.HasSubCommands() {
+			what = "unknown command"
+		}
+		return usagef("%s %q; see: %s --help", what, args[len(names)], cmd.CommandPath())
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -25,14 +26,15 @@ const (
 	outputJSON  outputFormat = "json"
 )
 
+var outputFormats = []string{string(outputTable), string(outputWide), string(outputJSON)}
+
 // Set implements pflag.Value.
 func (f *outputFormat) Set(s string) error {
-	switch outputFormat(s) {
-	case outputTable, outputWide, outputJSON:
-		*f = outputFormat(s)
-		return nil
+	if !slices.Contains(outputFormats, s) {
+		return errors.New("must be table, wide or json")
 	}
-	return errors.New("must be table, wide or json")
+	*f = outputFormat(s)
+	return nil
 }
 
 // String implements pflag.Value.
@@ -45,8 +47,7 @@ func (f *outputFormat) Type() string { return "format" }
 func addOutput(c *cobra.Command) *outputFormat {
 	f := outputTable
 	c.Flags().VarP(&f, "output", "o", "table (80 columns), wide (all columns) or json")
-	formats := []string{string(outputTable), string(outputWide), string(outputJSON)}
-	_ = c.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp))
+	_ = c.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(outputFormats, cobra.ShellCompDirectiveNoFileComp))
 	return &f
 }
 

@@ -18,13 +18,13 @@ import (
 
 func (h *handler) agentSelf(*http.Request, query) (response, error) {
 	var member any = struct{}{}
-	for _, m := range h.cluster.Members(false) {
-		if m.Name == h.node {
+	for _, m := range h.Cluster.Members(false) {
+		if m.Name == h.Node {
 			member = m
 		}
 	}
 	config := map[string]any{
-		"Datacenter": h.dc, "NodeName": h.node, "Server": true, "Version": version.Version,
+		"Datacenter": h.DC, "NodeName": h.Node, "Server": true, "Version": version.Version,
 		"Revision": version.Get().Commit,
 	}
 	return response{body: map[string]any{"Config": config, "Member": member}}, nil
@@ -36,7 +36,7 @@ func readOwnNode[T any](
 	h *handler, r *http.Request, q query, result func(n *catalog.Node, expr *expression) (any, error),
 ) (response, error) {
 	return readFiltered[T](h, r, q, func(s *catalog.Snapshot, expr *expression) (any, error) {
-		return result(s.Node(h.node), expr)
+		return result(s.Node(h.Node), expr)
 	})
 }
 
@@ -45,7 +45,7 @@ func (h *handler) agentServices(r *http.Request, q query) (response, error) {
 		services, err := matching(expr, servicesOf(n))
 		out := make(map[string]agentService, len(services))
 		for _, s := range services {
-			out[s.ID] = agentService{s, h.dc}
+			out[s.ID] = agentService{s, h.DC}
 		}
 		return out, err
 	})
@@ -63,11 +63,11 @@ func (h *handler) agentService(r *http.Request, q query) (response, error) {
 	}
 	id, found := r.PathValue("id"), false
 	resp, err := h.readCatalog(r, q, func(s *catalog.Snapshot) (any, error) {
-		service := s.Node(h.node).Service(id)
+		service := s.Node(h.Node).Service(id)
 		if found = service != nil; !found {
 			return nil, nil
 		}
-		return agentService{serviceOf(service), h.dc}, nil
+		return agentService{serviceOf(service), h.DC}, nil
 	})
 	if err == nil && !found {
 		err = statusError{http.StatusNotFound, fmt.Sprintf("unknown service ID: %q", id)}
@@ -104,7 +104,7 @@ func (h *handler) agentServiceRegister(r *http.Request, q query) (response, erro
 // agentRegistration returns the registration of a service. Checks have the same
 // ids as in Consul.
 func (h *handler) agentRegistration(body serviceBody) (reg catalog.Registration, err error) {
-	if reg.Service, err = body.toProto(h.node); err != nil {
+	if reg.Service, err = body.toProto(h.Node); err != nil {
 		return reg, err
 	}
 	if body.Check != nil {
@@ -115,7 +115,7 @@ func (h *handler) agentRegistration(body serviceBody) (reg catalog.Registration,
 		if len(body.Checks) > 1 {
 			id = fmt.Sprintf("service:%s:%d", reg.Service.Id, i+1)
 		}
-		check, err := c.toProto(h.node, reg.Service, id)
+		check, err := c.toProto(h.Node, reg.Service, id)
 		if err != nil {
 			return reg, err
 		}
@@ -132,7 +132,7 @@ func (h *handler) agentCheckRegister(r *http.Request, q query) (response, error)
 	if body.ID == "" && body.CheckID == "" && body.Name == "" {
 		return response{}, badRequest{errors.New("must provide the name of the check")}
 	}
-	c, err := body.toProto(h.node, nil, body.Name)
+	c, err := body.toProto(h.Node, nil, body.Name)
 	if err != nil {
 		return response{}, badRequest{err}
 	}
@@ -145,8 +145,8 @@ func (h *handler) agentCheckRegister(r *http.Request, q query) (response, error)
 func (h *handler) agentRegister(r *http.Request, reg catalog.Registration) (response, error) {
 	reg.FromAgent = true
 	reg.Node = &pb.Node{
-		Node: h.node, Address: h.address, Datacenter: h.dc,
-		TaggedAddresses: map[string]string{catalog.TagLAN: h.address},
+		Node: h.Node, Address: h.Address, Datacenter: h.DC,
+		TaggedAddresses: map[string]string{catalog.TagLAN: h.Address},
 	}
 	err := untilLeader(r.Context(), func(ctx context.Context) error { return h.writer.Register(ctx, reg) })
 	return response{body: encoded{}}, registerError(err)
@@ -171,10 +171,10 @@ func (h *handler) agentDeregister(r *http.Request, service, check, unknown strin
 		if err != nil {
 			return err
 		}
-		if n := s.Node(h.node); n.Service(service) == nil && n.Check(check) == nil {
+		if n := s.Node(h.Node); n.Service(service) == nil && n.Check(check) == nil {
 			return statusError{http.StatusNotFound, unknown}
 		}
-		return h.writer.Deregister(ctx, h.node, service, check)
+		return h.writer.Deregister(ctx, h.Node, service, check)
 	})
 	return response{body: encoded{}}, err
 }
@@ -185,8 +185,8 @@ func unknownCheck(id string) string {
 
 // setStatus returns the function of /v1/agent/check/pass, warn and fail. The
 // parameter note is the output of the check.
-func setStatus(status string) func(h *handler, r *http.Request, q query) (response, error) {
-	return func(h *handler, r *http.Request, q query) (response, error) {
+func (h *handler) setStatus(status string) func(r *http.Request, q query) (response, error) {
+	return func(r *http.Request, q query) (response, error) {
 		return h.updateCheck(r, status, q.values.Get("note"))
 	}
 }
@@ -200,10 +200,10 @@ func (h *handler) agentCheckUpdate(r *http.Request, q query) (response, error) {
 }
 
 func (h *handler) updateCheck(r *http.Request, status, output string) (response, error) {
-	update := catalog.CheckUpdate{Node: h.node, CheckID: r.PathValue("id"), Status: status, Output: output}
-	err := h.resources.Allow(r.Context(), resource.VerbWrite, catalog.CheckType)
+	update := catalog.CheckUpdate{Node: h.Node, CheckID: r.PathValue("id"), Status: status, Output: output}
+	err := h.Resources.Allow(r.Context(), resource.VerbWrite, catalog.CheckType)
 	if err == nil {
-		err = untilLeader(r.Context(), func(ctx context.Context) error { return h.report(ctx, update) })
+		err = untilLeader(r.Context(), func(ctx context.Context) error { return h.Report(ctx, update) })
 	}
 	if errors.Is(err, resource.ErrNotFound) {
 		err = statusError{http.StatusNotFound, unknownCheck(update.CheckID)}

@@ -24,7 +24,7 @@ func (h *handler) readCatalog(
 	if err := q.reject("ns", "partition", "peer", "sg"); err != nil {
 		return response{}, err
 	}
-	if err := h.resources.Allow(r.Context(), resource.VerbList, catalog.NodeType); err != nil {
+	if err := h.Resources.Allow(r.Context(), resource.VerbList, catalog.NodeType); err != nil {
 		return response{}, err
 	}
 	var last *catalog.Snapshot
@@ -77,7 +77,7 @@ func indexesOf(r *pb.Resource) api.Indexes {
 }
 
 func (h *handler) nodeOf(n *catalog.Node) api.Node {
-	return api.FromNode(n.Node, h.dc, indexesOf(n.Resource))
+	return api.FromNode(n.Node, h.DC, indexesOf(n.Resource))
 }
 
 func serviceOf(s *catalog.Service) api.Service {
@@ -85,7 +85,7 @@ func serviceOf(s *catalog.Service) api.Service {
 }
 
 func (h *handler) catalogServiceOf(s *catalog.Service) api.CatalogService {
-	return api.FromCatalogService(s.OnNode.Node, s.Service, h.dc, indexesOf(s.Resource))
+	return api.FromCatalogService(s.OnNode.Node, s.Service, h.DC, indexesOf(s.Resource))
 }
 
 func checkOf(c *catalog.Check) api.Check {

@@ -31,7 +31,7 @@ func (h *handler) federationState(r *http.Request, q query) (response, error) {
 	if i < 0 {
 		return response{index: index}, nil
 	}
-	_, lastContact, known := h.cluster.Leader()
+	_, lastContact, known := h.Cluster.Leader()
 	return response{index: index, body: api.FederationStateResponse{
 		State: new(api.FromFederationState(states[i])), Index: index, LastContact: lastContact, KnownLeader: known,
 	}}, nil
@@ -45,9 +45,9 @@ func (h *handler) states(ctx context.Context, q query) ([]*pb.FederationState, u
 	}
 	return blockingAt(ctx, q, resource.Eventual,
 		func(ctx context.Context, _ resource.Consistency) ([]*pb.FederationState, uint64, error) {
-			return h.cluster.FederationStates(ctx)
+			return h.Cluster.FederationStates(ctx)
 		},
-		h.cluster.WaitFederationStates,
+		h.Cluster.WaitFederationStates,
 		func(a, b []*pb.FederationState) bool { return false })
 }
 
@@ -60,25 +60,25 @@ func (h *handler) members(_ *http.Request, q query) (response, error) {
 	if err != nil {
 		return response{}, err
 	}
-	members, err := matching(expr, h.cluster.Members(wan))
+	members, err := matching(expr, h.Cluster.Members(wan))
 	return response{body: orEmpty(members)}, err
 }
 
 func (h *handler) datacenters(*http.Request, query) (response, error) {
-	return response{body: orEmpty(h.cluster.Datacenters())}, nil
+	return response{body: orEmpty(h.Cluster.Datacenters())}, nil
 }
 
 func (h *handler) leader(*http.Request, query) (response, error) {
-	addr, _, _ := h.cluster.Leader()
+	addr, _, _ := h.Cluster.Leader()
 	return response{body: addr}, nil
 }
 
 func (h *handler) peers(*http.Request, query) (response, error) {
-	return response{body: orEmpty(h.cluster.Peers())}, nil
+	return response{body: orEmpty(h.Cluster.Peers())}, nil
 }
 
 func (h *handler) status(r *http.Request, _ query) (response, error) {
-	s, err := h.cluster.Status(r.Context())
+	s, err := h.Cluster.Status(r.Context())
 	s.Datacenters = orEmpty(s.Datacenters)
 	s.Components = orEmpty(s.Components)
 	return response{body: s}, err

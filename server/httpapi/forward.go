@@ -39,7 +39,7 @@ var relayedHeaders = []string{api.HeaderIndex, api.HeaderKnownLeader, api.Header
 func (h *handler) forward(w http.ResponseWriter, r *http.Request, q query) {
 	if isForwarded(r.Context()) {
 		writeError(w, http.StatusBadRequest, fmt.Sprintf(
-			"datacenter %s received a request for datacenter %s: a request is forwarded only once", h.dc, q.dc))
+			"datacenter %s received a request for datacenter %s: a request is forwarded only once", h.DC, q.dc))
 		return
 	}
 	q.values.Del("dc")
@@ -47,7 +47,7 @@ func (h *handler) forward(w http.ResponseWriter, r *http.Request, q query) {
 	if !isRead(r.Method) {
 		req.Method = r.Method
 	}
-	resp, err := h.cluster.Query(r.Context(), q.dc, req, api.MaxBlockTime(q.wait)+forwardTimeout)
+	resp, err := h.Cluster.Query(r.Context(), q.dc, req, api.MaxBlockTime(q.wait)+forwardTimeout)
 	switch {
 	case err == nil:
 		done, err := h.sendLarge(r.Context(), len(resp.GetBody()))

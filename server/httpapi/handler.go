@@ -72,19 +72,13 @@ func (c Config) validate() error {
 }
 
 type handler struct {
-	dc      string
-	cluster Cluster
-	peer    func(r *http.Request) (tlsutil.Peer, error)
-	logger  *slog.Logger
-	large   *limit.PerPeer // slots of large responses
+	Config
+	large *limit.PerPeer // slots of large responses
 
-	// These fields are zero if Config.Resources is nil.
-	resources     *resource.Service
-	kv            *kv.Store
-	view          *catalog.View
-	writer        *catalog.Writer
-	node, address string
-	report        func(ctx context.Context, r catalog.CheckUpdate) error
+	// These fields are nil without Config.Resources.
+	kv     *kv.Store
+	view   *catalog.View
+	writer *catalog.Writer
 }
 
 // New returns the handler of all endpoints.
@@ -92,20 +86,16 @@ func New(cfg Config) (http.Handler, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, fmt.Errorf("HTTP API: %w", err)
 	}
-	h := &handler{
-		dc: cfg.DC, cluster: cfg.Cluster, peer: cfg.Peer, logger: cfg.Logger,
-		large: limit.New(func(tlsutil.Peer) int64 { return maxLarge }),
-	}
+	h := &handler{Config: cfg, large: limit.New(func(tlsutil.Peer) int64 { return maxLarge })}
 	if cfg.Resources != nil {
 		var err error
 		if h.kv, err = kv.New(cfg.Resources, cfg.Backend); err != nil {
 			return nil, fmt.Errorf("HTTP API: %w", err)
 		}
-		h.resources, h.node, h.address, h.report = cfg.Resources, cfg.Node, cfg.Address, cfg.Report
 		h.view = catalog.NewView(cfg.Backend)
 		h.writer = catalog.NewWriter(cfg.Resources, h.view)
 	}
-	return limitTime(rejectGRPC(checkHost(cfg.Names, h.logRequests(h.identify(h.router(cfg)))))), nil
+	return limitTime(rejectGRPC(checkHost(cfg.Names, h.logRequests(h.identify(h.router()))))), nil
 }
 
 // otherDatacenter is the error of an endpoint whose request body names another
@@ -129,13 +119,13 @@ func (h *handler) serve(rt route, local bool) http.Handler {
 		if q.blocks() || q.body != nil { // other requests have this deadline from limitTime
 			setWriteDeadline(w, api.MaxBlockTime(q.wait)+writeTimeout)
 		}
-		if q.dc != "" && q.dc != h.dc {
+		if q.dc != "" && q.dc != h.DC {
 			h.forward(w, r, q)
 			return
 		}
 		var resp response
 		if err = rt.requireName(r); err == nil {
-			resp, err = rt.handle(h, r, q)
+			resp, err = rt.handle(r, q)
 		}
 		if dc, ok := errors.AsType[otherDatacenter](err); ok {
 			q.dc = string(dc)

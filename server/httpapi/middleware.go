@@ -115,14 +115,14 @@ func allowedHost(hostport string, names []string) bool {
 // logRequests logs a Debug line at the end of each request.
 func (h *handler) logRequests(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !h.logger.Enabled(r.Context(), slog.LevelDebug) {
+		if !h.Logger.Enabled(r.Context(), slog.LevelDebug) {
 			next.ServeHTTP(w, r)
 			return
 		}
 		start := time.Now()
 		rec := &statusRecorder{ResponseWriter: w, status: http.StatusOK}
 		next.ServeHTTP(rec, r)
-		h.logger.DebugContext(context.WithoutCancel(r.Context()), "HTTP request served", "method", r.Method,
+		h.Logger.DebugContext(context.WithoutCancel(r.Context()), "HTTP request served", "method", r.Method,
 			"path", r.URL.Path, "query", redactToken(r.URL.RawQuery), "addr", r.RemoteAddr, "status", rec.status,
 			"duration", time.Since(start))
 	})
@@ -146,8 +146,8 @@ func (r *statusRecorder) Unwrap() http.ResponseWriter { return r.ResponseWriter 
 func (h *handler) identify(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx := r.Context()
-		if _, ok := tlsutil.PeerFromContext(ctx); !ok && h.peer != nil {
-			p, err := h.peer(r)
+		if _, ok := tlsutil.PeerFromContext(ctx); !ok && h.Peer != nil {
+			p, err := h.Peer(r)
 			if err != nil {
 				writeError(w, http.StatusForbidden, err.Error())
 				return
@@ -168,16 +168,16 @@ func (h *handler) authorizeWrites(next http.Handler) http.Handler {
 		}
 		const create = "wanfed tls cert create --operator --datacenter "
 		switch p, _ := tlsutil.PeerFromContext(r.Context()); {
-		case p.Role == tlsutil.RoleOperator || p.Role == tlsutil.RoleServer && p.DC == h.dc:
+		case p.Role == tlsutil.RoleOperator || p.Role == tlsutil.RoleServer && p.DC == h.DC:
 			next.ServeHTTP(w, r)
 		case p.Role == tlsutil.RoleServer: // another datacenter's server may write only for its operators
-			writeError(w, http.StatusForbidden, fmt.Sprintf("%v may not write in %s for itself", p, h.dc))
+			writeError(w, http.StatusForbidden, fmt.Sprintf("%v may not write in %s for itself", p, h.DC))
 		case r.TLS == nil:
 			writeError(w, http.StatusForbidden, fmt.Sprintf(
-				"a write needs an operator's certificate: make one with %s%s, and use https://%s", create, h.dc, r.Host))
+				"a write needs an operator's certificate: make one with %s%s, and use https://%s", create, h.DC, r.Host))
 		default:
 			writeError(w, http.StatusForbidden, fmt.Sprintf(
-				"%v may not write: create an operator's certificate with: %s%s", p, create, h.dc))
+				"%v may not write: create an operator's certificate with: %s%s", p, create, h.DC))
 		}
 	})
 }

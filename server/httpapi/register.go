@@ -57,7 +57,7 @@ func (h *handler) catalogRegister(r *http.Request, q query) (response, error) {
 	if err := decodeBody(q.body, &body, "object"); err != nil {
 		return response{}, err
 	}
-	if body.Datacenter != "" && body.Datacenter != h.dc {
+	if body.Datacenter != "" && body.Datacenter != h.DC {
 		return response{}, otherDatacenter(body.Datacenter)
 	}
 	reg, err := body.convert()
@@ -170,7 +170,7 @@ func (h *handler) catalogDeregister(r *http.Request, q query) (response, error) 
 	if err := decodeBody(q.body, &body, "object"); err != nil {
 		return response{}, err
 	}
-	if body.Datacenter != "" && body.Datacenter != h.dc {
+	if body.Datacenter != "" && body.Datacenter != h.DC {
 		return response{}, otherDatacenter(body.Datacenter)
 	}
 	if body.Node == "" {

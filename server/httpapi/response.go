@@ -77,7 +77,7 @@ func (h *handler) sendLarge(ctx context.Context, size int) (done func(), err err
 
 // write sends a response.
 func (h *handler) write(w http.ResponseWriter, r *http.Request, resp response, pretty bool) {
-	_, lastContact, known := h.cluster.Leader()
+	_, lastContact, known := h.Cluster.Leader()
 	header := w.Header()
 	putMeta(header, &pb.Brief{Index: resp.index, KnownLeader: known, LastContact: uint64(lastContact.Milliseconds())})
 	if resp.body == nil {

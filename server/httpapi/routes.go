@@ -28,7 +28,7 @@ type Endpoint struct {
 // route is an endpoint with its function.
 type route struct {
 	Method, Path, Summary string
-	handle                func(h *handler, r *http.Request, q query) (response, error)
+	handle                func(r *http.Request, q query) (response, error)
 }
 
 const (
@@ -39,78 +39,85 @@ const (
 )
 
 // federationRoutes need no Config.Resources.
-var federationRoutes = []route{
-	{read, "/v1/internal/federation-states", "Lists the federation states of all datacenters.",
-		(*handler).federationStates},
-	{read, "/v1/internal/federation-states/mesh-gateways", "Lists the gateways of all datacenters.",
-		(*handler).meshGateways},
-	{read, "/v1/internal/federation-state/{dc}", "Returns the federation state of one datacenter.",
-		(*handler).federationState},
-	{read, "/v1/agent/members", "Lists the members of the LAN pool, or with ?wan of the WAN pool.", (*handler).members},
-	{read, "/v1/catalog/datacenters", "Lists the known datacenters: the local one first, then by round-trip time.",
-		(*handler).datacenters},
-	{read, "/v1/status/leader", "Returns the address of the Raft leader.", (*handler).leader},
-	{read, "/v1/status/peers", "Lists the addresses of the voters of the Raft group.", (*handler).peers},
-	{read, api.StatusPath, "Returns how well this datacenter reaches the others, and the state of the server.",
-		(*handler).status},
+func (h *handler) federationRoutes() []route {
+	return []route{
+		{read, "/v1/internal/federation-states", "Lists the federation states of all datacenters.",
+			h.federationStates},
+		{read, "/v1/internal/federation-states/mesh-gateways", "Lists the gateways of all datacenters.",
+			h.meshGateways},
+		{read, "/v1/internal/federation-state/{dc}", "Returns the federation state of one datacenter.",
+			h.federationState},
+		{read, "/v1/agent/members", "Lists the members of the LAN pool, or with ?wan of the WAN pool.", h.members},
+		{read, "/v1/catalog/datacenters", "Lists the known datacenters: the local one first, then by round-trip time.",
+			h.datacenters},
+		{read, "/v1/status/leader", "Returns the address of the Raft leader.", h.leader},
+		{read, "/v1/status/peers", "Lists the addresses of the voters of the Raft group.", h.peers},
+		{read, api.StatusPath, "Returns how well this datacenter reaches the others, and the state of the server.",
+			h.status},
+	}
 }
 
 // keyRoutes are not in the ServeMux, which would clean the path of a key.
-var keyRoutes = []route{
-	{read, kvPath + "{key...}",
-		"Reads a key; with ?recurse all keys with a prefix, with ?keys their names, with ?raw the bare value.", (*handler).kvGet},
-	{write, kvPath + "{key...}", "Writes a key; with ?cas=INDEX only if it was not changed since.", (*handler).kvPut},
-	{http.MethodDelete, kvPath + "{key...}", "Deletes a key; with ?recurse all keys with a prefix.",
-		(*handler).kvDelete},
+func (h *handler) keyRoutes() []route {
+	return []route{
+		{read, kvPath + "{key...}",
+			"Reads a key; with ?recurse all keys with a prefix, with ?keys their names, with ?raw the bare value.", h.kvGet},
+		{write, kvPath + "{key...}", "Writes a key; with ?cas=INDEX only if it was not changed since.", h.kvPut},
+		{http.MethodDelete, kvPath + "{key...}", "Deletes a key; with ?recurse all keys with a prefix.", h.kvDelete},
+	}
 }
 
 // catalogRoutes, keyRoutes and agentRoutes need Config.Resources.
-var catalogRoutes = []route{
-	{write, "/v1/txn", "Performs up to 128 operations on keys, all or none.", (*handler).txn},
-	{write, "/v1/catalog/register", "Registers a node, a service on it, and checks.", (*handler).catalogRegister},
-	{write, "/v1/catalog/deregister", "Removes a node, a service, or a check.", (*handler).catalogDeregister},
-	{read, "/v1/catalog/nodes", "Lists nodes.", (*handler).catalogNodes},
-	{read, "/v1/catalog/services", "Lists the names of services, with the tags of each.", (*handler).catalogServices},
-	{read, "/v1/catalog/service/{service...}", "Lists the instances of a service.", (*handler).catalogService},
-	{read, "/v1/catalog/node/{node...}", "Returns a node and its services, by id.", (*handler).catalogNode},
-	{read, "/v1/catalog/node-services/{node...}", "Returns a node and its services, as a list.",
-		(*handler).catalogNodeServices},
-	{read, "/v1/health/service/{service...}",
-		"Lists the instances of a service with their nodes and checks; with ?passing only healthy ones.", (*handler).healthService},
-	{read, "/v1/health/node/{node...}", "Lists the checks of a node.", (*handler).healthNode},
-	{read, "/v1/health/checks/{service...}", "Lists the checks of a service.", (*handler).healthChecks},
-	{read, "/v1/health/state/{state...}", "Lists the checks in a state: any, passing, warning or critical.",
-		(*handler).healthState},
+func (h *handler) catalogRoutes() []route {
+	return []route{
+		{write, "/v1/txn", "Performs up to 128 operations on keys, all or none.", h.txn},
+		{write, "/v1/catalog/register", "Registers a node, a service on it, and checks.", h.catalogRegister},
+		{write, "/v1/catalog/deregister", "Removes a node, a service, or a check.", h.catalogDeregister},
+		{read, "/v1/catalog/nodes", "Lists nodes.", h.catalogNodes},
+		{read, "/v1/catalog/services", "Lists the names of services, with the tags of each.", h.catalogServices},
+		{read, "/v1/catalog/service/{service...}", "Lists the instances of a service.", h.catalogService},
+		{read, "/v1/catalog/node/{node...}", "Returns a node and its services, by id.", h.catalogNode},
+		{read, "/v1/catalog/node-services/{node...}", "Returns a node and its services, as a list.",
+			h.catalogNodeServices},
+		{read, "/v1/health/service/{service...}",
+			"Lists the instances of a service with their nodes and checks; with ?passing only healthy ones.", h.healthService},
+		{read, "/v1/health/node/{node...}", "Lists the checks of a node.", h.healthNode},
+		{read, "/v1/health/checks/{service...}", "Lists the checks of a service.", h.healthChecks},
+		{read, "/v1/health/state/{state...}", "Lists the checks in a state: any, passing, warning or critical.",
+			h.healthState},
+	}
 }
 
 // agentRoutes are local.
-var agentRoutes = []route{
-	{read, "/v1/agent/self", "Returns the name, datacenter and version of this server.", (*handler).agentSelf},
-	{read, "/v1/agent/services", "Lists the services of this server's node.", (*handler).agentServices},
-	{read, "/v1/agent/service/{id...}", "Returns a service of this server's node.", (*handler).agentService},
-	{read, "/v1/agent/checks", "Lists the checks of this server's node.", (*handler).agentChecks},
-	{write, "/v1/agent/service/register", "Registers a service on this server's node.",
-		(*handler).agentServiceRegister},
-	{write, "/v1/agent/service/deregister/{id...}", "Removes a service from this server's node.",
-		(*handler).agentServiceDeregister},
-	{write, "/v1/agent/check/register", "Registers a check with a TTL on this server's node.",
-		(*handler).agentCheckRegister},
-	{write, "/v1/agent/check/deregister/{id...}", "Removes a check from this server's node.",
-		(*handler).agentCheckDeregister},
-	{write, "/v1/agent/check/pass/{id...}", "Reports that a check passes.", setStatus(catalog.StatusPassing)},
-	{write, "/v1/agent/check/warn/{id...}", "Reports a warning of a check.", setStatus(catalog.StatusWarning)},
-	{write, "/v1/agent/check/fail/{id...}", "Reports that a check fails.", setStatus(catalog.StatusCritical)},
-	{write, "/v1/agent/check/update/{id...}", "Reports the status and the output of a check.",
-		(*handler).agentCheckUpdate},
+func (h *handler) agentRoutes() []route {
+	return []route{
+		{read, "/v1/agent/self", "Returns the name, datacenter and version of this server.", h.agentSelf},
+		{read, "/v1/agent/services", "Lists the services of this server's node.", h.agentServices},
+		{read, "/v1/agent/service/{id...}", "Returns a service of this server's node.", h.agentService},
+		{read, "/v1/agent/checks", "Lists the checks of this server's node.", h.agentChecks},
+		{write, "/v1/agent/service/register", "Registers a service on this server's node.", h.agentServiceRegister},
+		{write, "/v1/agent/service/deregister/{id...}", "Removes a service from this server's node.",
+			h.agentServiceDeregister},
+		{write, "/v1/agent/check/register", "Registers a check with a TTL on this server's node.",
+			h.agentCheckRegister},
+		{write, "/v1/agent/check/deregister/{id...}", "Removes a check from this server's node.",
+			h.agentCheckDeregister},
+		{write, "/v1/agent/check/pass/{id...}", "Reports that a check passes.", h.setStatus(catalog.StatusPassing)},
+		{write, "/v1/agent/check/warn/{id...}", "Reports a warning of a check.", h.setStatus(catalog.StatusWarning)},
+		{write, "/v1/agent/check/fail/{id...}", "Reports that a check fails.", h.setStatus(catalog.StatusCritical)},
+		{write, "/v1/agent/check/update/{id...}", "Reports the status and the output of a check.",
+			h.agentCheckUpdate},
+	}
 }
 
 // Endpoints returns all endpoints, in the order of the documentation.
 func Endpoints() []Endpoint {
 	var out []Endpoint
-	for _, r := range slices.Concat(federationRoutes, keyRoutes, catalogRoutes) {
+	h := &handler{} // its functions are not called
+	for _, r := range slices.Concat(h.federationRoutes(), h.keyRoutes(), h.catalogRoutes()) {
 		out = append(out, Endpoint{r.Method, r.Path, r.Summary, false})
 	}
-	for _, r := range agentRoutes {
+	for _, r := range h.agentRoutes() {
 		out = append(out, Endpoint{r.Method, r.Path, r.Summary, true})
 	}
 	return append(out,
@@ -119,29 +126,29 @@ func Endpoints() []Endpoint {
 	)
 }
 
-// router returns the handler of all endpoints that cfg provides.
-func (h *handler) router(cfg Config) http.Handler {
+// router returns the handler of all endpoints that the Config provides.
+func (h *handler) router() http.Handler {
 	mux := http.NewServeMux()
 	keys := map[string]http.Handler{}
-	for _, r := range federationRoutes {
+	for _, r := range h.federationRoutes() {
 		mux.Handle(r.Method+" "+r.Path, h.serve(r, false))
 	}
-	if cfg.Resources != nil {
-		for _, r := range catalogRoutes {
+	if h.Resources != nil {
+		for _, r := range h.catalogRoutes() {
 			mux.Handle(r.Method+" "+r.Path, h.serve(r, false))
 		}
-		for _, r := range agentRoutes {
+		for _, r := range h.agentRoutes() {
 			mux.Handle(r.Method+" "+r.Path, h.serve(r, true))
 		}
-		for _, r := range keyRoutes {
+		for _, r := range h.keyRoutes() {
 			keys[r.Method] = h.serve(r, false)
 		}
 	}
-	if cfg.Metrics != nil {
-		mux.Handle("GET /metrics", cfg.Metrics)
+	if h.Metrics != nil {
+		mux.Handle("GET /metrics", h.Metrics)
 	}
-	if cfg.API != nil {
-		mux.Handle("/api/", h.authorizeWrites(cfg.API))
+	if h.API != nil {
+		mux.Handle("/api/", h.authorizeWrites(h.API))
 	}
 	mux.Handle("/", notFound(mux))
 	if len(keys) == 0 {
@@ -173,11 +180,11 @@ func (rt route) requireName(r *http.Request) error {
 // checkLocal returns an error if a request for this server names another
 // datacenter.
 func (h *handler) checkLocal(r *http.Request, q query) error {
-	if q.dc == "" || q.dc == h.dc {
+	if q.dc == "" || q.dc == h.DC {
 		return nil
 	}
 	return badRequest{fmt.Errorf("%s is about the server that receives the request, %s of %s: "+
-		"send it to a server of %.63q, or leave dc out", r.URL.Path, h.node, h.dc, q.dc)}
+		"send it to a server of %.63q, or leave dc out", r.URL.Path, h.Node, h.DC, q.dc)}
 }
 
 // notFound responds to requests that match no other pattern of mux: with 405 if
