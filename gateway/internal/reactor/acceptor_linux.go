@@ -123,14 +123,14 @@ func (a *acceptor) admit(w *worker, fd int32, remote netip.AddrPort) {
 		sysClose(fd)
 		return
 	}
-	c := newConn(session, fd, w.now)
+	c := &conn{session: session, since: w.now}
+	c.client, c.upstream = socket{conn: c, fd: fd, readable: true}, socket{conn: c, fd: -1}
 	w.conns++
 	w.hellos.push(c)
 	if err := w.register(fd, &c.client, inEvents); err != nil {
 		c.close(w, EndCut)
 		return
 	}
-	c.client.readable = true
 	c.readHello(w)
 }
 
@@ -151,7 +151,10 @@ func (a *acceptor) shed(w *worker) (done bool) {
 // permanent.
 func (a *acceptor) fail(w *worker, errno unix.Errno) {
 	if !sockets.IsTemporary(errno) {
-		w.engine.fail(fmt.Errorf("accept (listener %s): %w", a.Name, errno))
+		select {
+		case w.engine.failed <- fmt.Errorf("accept (listener %s): %w", a.Name, errno):
+		default:
+		}
 	}
 	a.pause = min(max(2*a.pause, sockets.MinAcceptPause), sockets.MaxAcceptPause)
 	w.engine.Logger.Warn("cannot accept connections", "listener", a.Name, "err", errno, "duration", a.pause)
@@ -160,21 +163,16 @@ func (a *acceptor) fail(w *worker, errno unix.Errno) {
 	w.unregister(a.fd)
 }
 
-// reopenAcceptors resumes acceptors whose pause is over. It returns the time
-// until the next pause is over, or a negative number if there are no pauses.
+// reopenAcceptors resumes acceptors whose pause is over. It returns the time at
+// which the next pause is over, or never.
 func (w *worker) reopenAcceptors() time.Duration {
-	next := time.Duration(-1)
+	next := never
 	for _, a := range w.acceptors {
-		if !a.paused {
-			continue
-		}
-		if wait := a.resume - w.now; wait > 0 {
-			if next < 0 || wait < next {
-				next = wait
-			}
-		} else if err := a.open(w); err != nil {
+		if a.paused && a.resume <= w.now && a.open(w) != nil {
 			a.resume, a.paused = w.now+sockets.MaxAcceptPause, true
-			next = sockets.MaxAcceptPause
+		}
+		if a.paused {
+			next = min(next, a.resume)
 		}
 	}
 	return next

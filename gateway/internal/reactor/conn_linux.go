@@ -57,31 +57,18 @@ type socket struct {
 	full     uint8  // consecutive reads that filled the buffer
 }
 
-func newConn(session Session, fd int32, now time.Duration) *conn {
-	c := &conn{session: session, since: now}
-	c.client, c.upstream = socket{conn: c, fd: fd}, socket{conn: c, fd: -1}
-	return c
-}
-
 // event implements eventHandler.
 func (s *socket) event(w *worker, events uint32) {
-	if events&(unix.EPOLLIN|unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) != 0 {
-		s.readable = true
-	}
-	if events&(unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) != 0 {
-		s.hungUp = true
-	}
-	if events&unix.EPOLLERR != 0 {
-		s.broken = true
-	}
-	if events&(unix.EPOLLOUT|unix.EPOLLHUP|unix.EPOLLERR) != 0 {
-		s.writable = true
-	}
+	const failed, ended = unix.EPOLLHUP | unix.EPOLLERR, unix.EPOLLHUP | unix.EPOLLERR | unix.EPOLLRDHUP
+	s.readable = s.readable || events&(unix.EPOLLIN|ended) != 0
+	s.writable = s.writable || events&(unix.EPOLLOUT|failed) != 0
+	s.hungUp = s.hungUp || events&ended != 0
+	s.broken = s.broken || events&unix.EPOLLERR != 0
 	switch c := s.conn; c.state {
 	case receiving:
 		c.readHello(w)
 	case connecting:
-		if events&(unix.EPOLLHUP|unix.EPOLLERR) != 0 {
+		if events&failed != 0 {
 			c.fail(w, upstream.ErrClientGone)
 		}
 	case relaying:
@@ -148,17 +135,6 @@ func (c *conn) fail(w *worker, why error) {
 		sysSend(c.client.fd, alert, 0)
 	}
 	c.close(w, EndDone)
-}
-
-// abort closes both sockets with a reset, from which the peers can detect
-// missing data.
-func (c *conn) abort(w *worker) {
-	for _, s := range []*socket{&c.client, &c.upstream} {
-		if s.fd >= 0 {
-			sysLingerReset(s.fd)
-		}
-	}
-	c.close(w, EndCut)
 }
 
 // close releases everything that belongs to c.
@@ -255,34 +231,32 @@ func (q *helloQueue) publish() {
 	}
 }
 
-// expireHellos closes connections whose ClientHello is late. It returns the
-// time until the next ClientHello is late, or a negative number if no
-// ClientHello is pending.
+// expireHellos closes connections whose ClientHello is late. It returns the time
+// at which the next ClientHello is late, or never.
 func (w *worker) expireHellos() time.Duration {
 	for c := w.hellos.first; c != nil; c = w.hellos.first {
-		if wait := c.since + w.engine.HelloTimeout - w.now; wait > 0 {
-			return wait
+		if due := c.since + w.engine.HelloTimeout; due > w.now {
+			return due
 		}
 		c.fail(w, os.ErrDeadlineExceeded)
 	}
-	return -1
+	return never
 }
 
 // keepaliveAfter is the age at which the sockets of a connection get keepalive.
 // Most connections end earlier and save these system calls.
 const keepaliveAfter = time.Second
 
-// startKeepalives sets keepalive for connections that have reached the age
-// keepaliveAfter. It returns the time until the next connection reaches that
-// age, or a negative number if no connection is younger.
+// startKeepalives sets keepalive for connections of the age keepaliveAfter. It
+// returns the time at which the next connection reaches this age, or never.
 func (w *worker) startKeepalives() time.Duration {
 	for c := w.young.first; c != nil; c = w.young.first {
-		if wait := c.since + keepaliveAfter - w.now; wait > 0 {
-			return wait
+		if due := c.since + keepaliveAfter; due > w.now {
+			return due
 		}
 		w.young.remove(c)
 		sysSetKeepalive(c.upstream.fd)
 		sysSetKeepalive(c.client.fd)
 	}
-	return -1
+	return never
 }

@@ -29,7 +29,7 @@ const (
 type dial struct {
 	upstream.Selection
 	conn      *conn
-	hello     []byte // with the PROXY header, if there is one
+	hello     []byte // the ClientHello, after the PROXY header if the request has one
 	race      bool
 	attempts  []*attempt
 	first     attempt       // most dials have one attempt
@@ -93,32 +93,28 @@ func (w *worker) dial(c *conn, req Request) {
 	d.advance(w)
 }
 
-// advance tries the next address, if there is one, and sets the timer. The dial
-// may be over when it returns.
+// advance tries the next address, if one is left, and sets the timer. The dial
+// may be over when advance returns.
 func (d *dial) advance(w *worker) {
-	for {
+	for !d.Over() {
 		n, wait, ok := d.Next(w.time())
 		d.next = w.now + wait
-		if !ok {
-			if d.Over() {
-				d.conn.fail(w, d.Err())
+		if ok {
+			err := d.start(w, n)
+			if d.over {
 				return
 			}
+			if err != nil {
+				d.Failed(n, upstream.DialError(d.Addr(n), err), w.time())
+				continue
+			}
+		} else if d.Over() {
 			break
 		}
-		err := d.start(w, n)
-		if d.over {
-			return
-		}
-		if err == nil {
-			break
-		}
-		if d.Failed(n, err, w.time()) {
-			d.conn.fail(w, d.Err())
-			return
-		}
+		d.schedule(w)
+		return
 	}
-	d.schedule(w)
+	d.conn.fail(w, d.Err())
 }
 
 // schedule sets the timer to the next time at which an action is due.
@@ -152,7 +148,7 @@ func (d *dial) start(w *worker, n int) error {
 	}
 	fd, errno := sysConnect(addr)
 	if errno != 0 {
-		return a.dialError(errno)
+		return errno
 	}
 	a.fd, a.state = fd, dialing
 	events := uint32(allEvents)
@@ -160,7 +156,7 @@ func (d *dial) start(w *worker, n int) error {
 		errno := a.sendHello()
 		if errno != 0 && errno != unix.EAGAIN {
 			sysClose(fd)
-			return a.dialError(errno)
+			return errno
 		}
 		if a.state == awaiting && a.sent == len(d.hello) {
 			events = inEvents
@@ -168,7 +164,7 @@ func (d *dial) start(w *worker, n int) error {
 	}
 	if err := w.register(fd, a, events); err != nil {
 		sysClose(fd)
-		return a.dialError(err)
+		return err
 	}
 	d.attempts = append(d.attempts, a)
 	if a.state == awaiting && !d.race {
@@ -314,25 +310,21 @@ func (a *attempt) sendHello() unix.Errno {
 // available.
 func (a *attempt) readAnswer(w *worker) {
 	for {
-		room := w.buf[:tlsrecord.MaxSize-len(a.answer)]
-		n, errno := sysRecv(a.fd, room)
+		n, errno := sysRecv(a.fd, w.buf[:tlsrecord.MaxSize-len(a.answer)])
 		if errno == unix.EAGAIN {
 			return
 		}
-		var err error
-		if errno != 0 {
-			err = errno
-		} else if n == 0 {
-			err = upstream.ErrClosed
-		}
-		in := room[:n]
+		in := w.buf[:n]
 		if len(a.answer) > 0 {
 			a.answer = append(a.answer, in...)
 			in = a.answer
 		}
-		var size int
-		if err == nil {
-			size, err = tlsrecord.Size(in)
+		size, err := tlsrecord.Size(in)
+		switch {
+		case errno != 0:
+			err = errno
+		case n == 0:
+			err = upstream.ErrClosed
 		}
 		if err != nil {
 			a.fail(w, upstream.AnswerError(a.dial.Addr(a.n), err))
@@ -382,10 +374,7 @@ func (a *attempt) fail(w *worker, err error) {
 	d := a.dial
 	a.close(w)
 	d.attempts = slices.DeleteFunc(d.attempts, func(other *attempt) bool { return other == a })
-	if d.Failed(a.n, err, w.time()) {
-		d.conn.fail(w, d.Err())
-		return
-	}
+	d.Failed(a.n, err, w.time())
 	d.advance(w)
 }
 
@@ -420,17 +409,17 @@ func (t *timers) stop(d *dial) {
 	}
 }
 
-// expire runs the dials that are due. It returns the time until the next dial
-// is due, or a negative number if there are none.
+// expire runs the dials that are due. It returns the time at which the next dial
+// is due, or never.
 func (t *timers) expire(w *worker) time.Duration {
 	for len(*t) > 0 {
 		d := (*t)[0]
-		if wait := d.due - w.now; wait > 0 {
-			return wait
+		if d.due > w.now {
+			return d.due
 		}
 		d.expire(w) // sets a later time, or stops the timer
 	}
-	return -1
+	return never
 }
 
 func (t timers) Len() int           { return len(t) }

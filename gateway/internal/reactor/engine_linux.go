@@ -99,11 +99,3 @@ func (e *Engine) broadcast(message func(*worker)) {
 		w.send(message)
 	}
 }
-
-// fail ends the engine because of a listener.
-func (e *Engine) fail(err error) {
-	select {
-	case e.failed <- err:
-	default:
-	}
-}

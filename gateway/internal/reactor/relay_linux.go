@@ -257,13 +257,17 @@ func (s *socket) finish(w *worker, dst *socket) {
 
 // fail ends the connection because the direction from s to dst failed. If dst
 // has ended before, the end is normal: a peer that closes right after its last
-// data answers later data, usually a TLS close_notify, with a reset.
+// data answers later data, usually a TLS close_notify, with a reset. Otherwise
+// both sockets are closed with a reset, from which the peers can detect missing
+// data.
 func (s *socket) fail(w *worker, dst *socket) {
 	if dst.ended && !dst.holds() {
 		s.conn.close(w, EndDone)
-	} else {
-		s.conn.abort(w)
+		return
 	}
+	sysLingerReset(s.fd)
+	sysLingerReset(dst.fd)
+	s.conn.close(w, EndCut)
 }
 
 const (

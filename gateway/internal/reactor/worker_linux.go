@@ -3,6 +3,7 @@
 package reactor
 
 import (
+	"math"
 	"os"
 	"runtime"
 	"sync"
@@ -171,21 +172,20 @@ func (w *worker) wait(events []unix.EpollEvent) (int, error) {
 	return k, err
 }
 
+// never is the due time of an action that is not planned.
+const never = time.Duration(math.MaxInt64)
+
 // runDue runs due actions. It returns the milliseconds until the next action is
-// due, or a negative number if there are none.
+// due, or -1 if no action is planned.
 func (w *worker) runDue() int {
-	timeout := -1
-	for _, next := range [...]time.Duration{
-		w.expireHellos(), w.timers.expire(w), w.startKeepalives(), w.reopenAcceptors(),
-	} {
-		if ms := int((next + time.Millisecond - 1) / time.Millisecond); next >= 0 && (timeout < 0 || ms < timeout) {
-			timeout = ms
-		}
-	}
-	if w.conns == 0 && len(w.acceptors) == 0 || len(w.ready) > 0 {
+	next := min(w.expireHellos(), w.timers.expire(w), w.startKeepalives(), w.reopenAcceptors())
+	switch {
+	case w.conns == 0 && len(w.acceptors) == 0, len(w.ready) > 0:
 		return 0
+	case next == never:
+		return -1
 	}
-	return timeout
+	return int((next - w.now + time.Millisecond - 1) / time.Millisecond)
 }
 
 // resume continues the sockets that reached maxMove.
