@@ -30,21 +30,17 @@ const (
 	maxRoutesJSON  = 256 << 20 // bytes in the response to GET /routes
 )
 
-func (p *process) newAdmin() *http.Server {
-	return &http.Server{
+// runAdmin serves the admin address, if it is set, until ctx ends.
+func (p *process) runAdmin(ctx context.Context) error {
+	if p.adminSocket == nil {
+		return nil
+	}
+	server := &http.Server{
 		Handler: p.adminHandler(), ReadHeaderTimeout: 5 * time.Second, WriteTimeout: profileTimeout,
 		IdleTimeout: time.Minute,
 	}
-}
-
-// runAdmin serves the admin address, if it is set, until ctx ends.
-func (p *process) runAdmin(ctx context.Context) error {
-	if p.admin == nil {
-		return nil
-	}
-	stop := context.AfterFunc(ctx, func() { p.admin.Close() })
-	defer stop()
-	if err := p.admin.Serve(p.adminSocket); ctx.Err() == nil && !errors.Is(err, http.ErrServerClosed) {
+	defer context.AfterFunc(ctx, func() { server.Close() })()
+	if err := server.Serve(p.adminSocket); !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}
 	return nil

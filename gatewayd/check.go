@@ -23,12 +23,18 @@ import (
 
 // Check returns all errors of the settings. It opens no file.
 func (s Settings) Check() error {
-	kind := s.checkDatacenter
+	var errs errorList
 	if s.standalone() {
-		kind = s.checkStandalone
+		s.checkStandalone(&errs)
+	} else {
+		s.checkDatacenter(&errs)
+		s.checkListenAddrs(&errs)
 	}
-	return settings.Join(kind(), s.CheckAdminAddr(), s.checkOverlap(), s.checkKind(), s.checkLimits(),
-		settings.CheckLog(s.LogLevel, s.LogFormat))
+	errs = append(errs, s.CheckAdminAddr())
+	s.checkOverlap(&errs)
+	s.checkKind(&errs)
+	s.checkLimits(&errs)
+	return settings.Join(append(errs, settings.CheckLog(s.LogLevel, s.LogFormat))...)
 }
 
 // CheckFiles returns the errors of the files that the settings name. It skips
@@ -52,8 +58,7 @@ type errorList []error
 func (l *errorList) addf(format string, args ...any) { *l = append(*l, fmt.Errorf(format, args...)) }
 
 // checkDatacenter checks the settings that only the gateway of a datacenter has.
-func (s Settings) checkDatacenter() error {
-	var errs errorList
+func (s Settings) checkDatacenter(errs *errorList) {
 	for _, f := range []struct{ name, value, flag string }{
 		{"dc", s.DC, "--dc dc1"}, {"node", s.Node, "--node gw1"},
 		{"data_dir", s.DataDir, "--data-dir /var/lib/wanfed/gateway"},
@@ -86,12 +91,10 @@ func (s Settings) checkDatacenter() error {
 			errs.addf("server_protocols: %q is not an ALPN protocol id; it has 1 to 255 bytes, for example h2", id)
 		}
 	}
-	return settings.Join(settings.Join(errs...), s.checkListenAddrs())
 }
 
 // checkListenAddrs checks lan, wan and wan_bind.
-func (s Settings) checkListenAddrs() error {
-	var errs errorList
+func (s Settings) checkListenAddrs(errs *errorList) {
 	for _, f := range []struct{ name, value string }{{"lan", s.LAN}, {"wan_bind", s.WANBind}} {
 		if f.value != "" && !isIPPort(f.value) {
 			errs.addf("%s %q is not ip:port", f.name, f.value)
@@ -115,7 +118,6 @@ func (s Settings) checkListenAddrs() error {
 			errs.addf("%s %q is unspecified and cannot be dialed; name the address that others dial", f.name, f.addr)
 		}
 	}
-	return settings.Join(errs...)
 }
 
 // datacenterSettings are the settings of the gateway of a datacenter for which a
@@ -130,8 +132,7 @@ func isSet(f settings.Field) bool {
 
 // checkStandalone checks the settings that only a standalone gateway has, and
 // that datacenterSettings are not set.
-func (s Settings) checkStandalone() error {
-	var errs errorList
+func (s Settings) checkStandalone(errs *errorList) {
 	if len(s.Listen) == 0 {
 		errs.addf("routes is set but listen is not; add a listen address, for example --listen 0.0.0.0:8443")
 	}
@@ -157,7 +158,6 @@ func (s Settings) checkStandalone() error {
 		errs.addf("a standalone gateway has no datacenter: remove %s, or remove listen and routes",
 			strings.Join(extra, ", "))
 	}
-	return settings.Join(errs...)
 }
 
 // CheckAdminAddr checks the setting admin_addr.
@@ -183,10 +183,9 @@ func isIPPort(s string) bool {
 	return err == nil
 }
 
-// checkOverlap returns an error for each pair of addresses on which this machine
+// checkOverlap adds an error for each pair of addresses on which this machine
 // cannot listen at the same time. checkListenAddrs compares lan and wan.
-func (s Settings) checkOverlap() error {
-	var errs errorList
+func (s Settings) checkOverlap(errs *errorList) {
 	for i, addr := range s.Listen {
 		for _, other := range s.Listen[:i] {
 			switch {
@@ -211,7 +210,6 @@ func (s Settings) checkOverlap() error {
 	} else {
 		checkAdmin("wan", s.WAN)
 	}
-	return settings.Join(errs...)
 }
 
 // Settings of one kind of gateway, with the setting of the other kind that
@@ -228,19 +226,17 @@ var (
 	}
 )
 
-// checkKind returns an error for each setting of the other kind of gateway.
-func (s Settings) checkKind() error {
+// checkKind adds an error for each setting of the other kind of gateway.
+func (s Settings) checkKind(errs *errorList) {
 	kind, replacements := "a standalone gateway", onlyStandalone
 	if s.standalone() {
 		kind, replacements = "the gateway of a datacenter", onlyDatacenter
 	}
-	var errs errorList
 	settings.Each(&s, func(f settings.Field) {
 		if use := replacements[f.Name]; use != "" && isSet(f) {
 			errs.addf("%s is a setting of %s; use %s", f.Name, kind, use)
 		}
 	})
-	return settings.Join(errs...)
 }
 
 // Upper bounds of settings. They catch typing errors.
@@ -251,8 +247,7 @@ const (
 )
 
 // checkLimits checks limits, networks, durations and sampling.
-func (s Settings) checkLimits() error {
-	var errs errorList
+func (s Settings) checkLimits(errs *errorList) {
 	for _, f := range []struct {
 		name       string
 		value, min int
@@ -275,7 +270,7 @@ func (s Settings) checkLimits() error {
 		{"wan_allow", s.WANAllow}, {"wan_deny", s.WANDeny}, {"proxy_protocol", s.ProxyProtocol},
 		{"lan_proxy_protocol", s.LANProxyProtocol}, {"wan_proxy_protocol", s.WANProxyProtocol},
 	} {
-		errs = append(errs, settings.CheckNetworks(f.name, f.list))
+		*errs = append(*errs, settings.CheckNetworks(f.name, f.list))
 	}
 	for _, f := range []struct {
 		name, value string
@@ -292,7 +287,6 @@ func (s Settings) checkLimits() error {
 				f.name, f.value, f.max)
 		}
 	}
-	return settings.Join(errs...)
 }
 
 // checkOpenFiles returns an error if this process may not open enough files for

@@ -10,7 +10,6 @@ import (
 	"io"
 	"log/slog"
 	"net"
-	"net/http"
 	"os"
 	"os/signal"
 	"strings"
@@ -75,7 +74,6 @@ type process struct {
 	listeners       []*gateway.Listener
 	proxy           *gateway.Proxy
 	adminSocket     net.Listener                // nil: no admin address
-	admin           *http.Server                // nil: no admin address
 	client          *proxycfg.Client            // nil: standalone
 	watchIdentity   func(context.Context) error // nil: standalone
 	stopping        atomic.Pointer[string]      // reason; nil: serving
@@ -123,11 +121,11 @@ func (p *process) startDatacenter() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	lan, err := p.listen(listenerLAN, "lan", s.LAN)
+	lan, err := p.listen(listenerLAN, s.LAN)
 	if err != nil {
 		return "", err
 	}
-	wan, err := p.listen(listenerWAN, "wan", cmp.Or(s.WANBind, s.WAN))
+	wan, err := p.listen(listenerWAN, cmp.Or(s.WANBind, s.WAN))
 	if err != nil {
 		return "", err
 	}
@@ -155,7 +153,7 @@ func (p *process) startStandalone() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	l, err := p.listen(listenerStandalone, "listen", p.settings.Listen...)
+	l, err := p.listen(listenerStandalone, p.settings.Listen...)
 	if err != nil {
 		return "", err
 	}
@@ -181,11 +179,11 @@ func withPort(addr string, bound net.Addr) string {
 	return net.JoinHostPort(host, port)
 }
 
-// listen opens a listener of the data plane.
-func (p *process) listen(name, setting string, addrs ...string) (*gateway.Listener, error) {
+// listen opens a listener of the data plane. Its name is that of its setting.
+func (p *process) listen(name string, addrs ...string) (*gateway.Listener, error) {
 	var all []net.Listener
 	for _, addr := range addrs {
-		ln, err := p.sockets.listen(setting, addr)
+		ln, err := p.sockets.listen(name, addr)
 		if err != nil {
 			return nil, err
 		}
@@ -208,27 +206,21 @@ func (p *process) listenAdmin() (err error) {
 	return nil
 }
 
-// open creates the data plane and the admin server.
+// open creates the data plane.
 func (p *process) open() (err error) {
 	s := p.settings
 	if err := p.sockets.inherited.CheckActivated(); err != nil {
 		return err
 	}
-	drain := duration(s.DrainTime)
-	if drain == 0 {
-		drain = -1 // 0 selects the default of the data plane
-	}
 	p.proxy, err = gateway.New(gateway.Config{
-		Logger: p.log, MaxConns: s.MaxConns, MaxPerUpstream: s.MaxPerUpstream, Drain: drain,
+		Logger: p.log, MaxConns: s.MaxConns, MaxPerUpstream: s.MaxPerUpstream,
 		AccessLog: p.accessLog, AccessLogSample: s.accessLogSample(),
 	})
 	if err != nil {
 		return err
 	}
+	p.proxy.SetDrain(duration(s.DrainTime))
 	p.setPolicies()
-	if p.adminSocket != nil {
-		p.admin = p.newAdmin()
-	}
 	return nil
 }
 
@@ -325,7 +317,7 @@ func (p *process) leaveToNewProcess() {
 // detect that this gateway stops. A gateway without servers and admin address
 // cannot report its stop, so it does not wait.
 func (p *process) delayShutdown(failed context.Context) {
-	if p.client == nil && p.admin == nil {
+	if p.client == nil && p.adminSocket == nil {
 		return
 	}
 	backoff.Sleep(failed, duration(p.settings.ShutdownDelay), nil)

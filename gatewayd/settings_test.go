@@ -34,13 +34,20 @@ func TestMerge_LiveSettings(t *testing.T) {
 	}
 }
 
+// limitErrors returns the errors of checkLimits.
+func limitErrors(s Settings) error {
+	var errs errorList
+	s.checkLimits(&errs)
+	return settings.Join(errs...)
+}
+
 func TestCheckLimits_Valid(t *testing.T) {
 	s := DefaultSettings()
 	s.LANAllow = []string{"10.0.0.0/8", "2001:db8::/32", "192.0.2.1", "2001:db8::1"}
 	s.WANDeny = []string{"0.0.0.0/0"}
 	s.MaxConns, s.MaxPerSource, s.ShutdownDelay = 100000, -1, "0s"
-	if err := s.checkLimits(); err != nil {
-		t.Errorf("checkLimits() = %v, want nil", err)
+	if err := limitErrors(s); err != nil {
+		t.Errorf("checkLimits() = %v, want no errors", err)
 	}
 }
 
@@ -51,9 +58,9 @@ func TestCheckLimits_Invalid(t *testing.T) {
 	s.WANAllow = []string{"10.0.0.0/33", "10.0.0.0/8"}
 	s.LANDeny = []string{"10.1.2.3/8", "fe80::1%eth0", "host"}
 	s.MaxConns, s.AccessLogSample, s.DrainTime, s.HotRestartDrainTime = -1, 0, "2", "-1s"
-	err := s.checkLimits()
+	err := limitErrors(s)
 	if n := len(settings.Split(err)); n != 10 {
-		t.Fatalf("checkLimits() has %d errors, want 10:\n%v", n, err)
+		t.Fatalf("checkLimits() = %d errors, want 10:\n%v", n, err)
 	}
 	for _, want := range []string{
 		`wan_allow: "10.0.0.0/33" is not a network`, `lan_deny: "fe80::1%eth0" is not a network`,
@@ -63,7 +70,7 @@ func TestCheckLimits_Invalid(t *testing.T) {
 		"access_log_sample is 0: must be 1 to", `drain_time "2" is not a duration`, `hot_restart_drain_time "-1s"`,
 	} {
 		if !strings.Contains(err.Error(), want) {
-			t.Errorf("checkLimits() lacks %q:\n%v", want, err)
+			t.Errorf("checkLimits() = %v, want %q in it", err, want)
 		}
 	}
 }
@@ -72,13 +79,13 @@ func TestCheckLimits_OutOfRange(t *testing.T) {
 	s := DefaultSettings()
 	s.MaxConns, s.MaxPerSource, s.MaxPerUpstream, s.AccessLogSample = math.MaxInt, -2, math.MaxInt, math.MaxInt
 	s.ShutdownDelay, s.DrainTime, s.HotRestartDrainTime = "2h", "1000h", "1000000h"
-	got := fmt.Sprint(s.checkLimits())
+	got := fmt.Sprint(limitErrors(s))
 	for _, want := range []string{
 		"7 errors:", "max_conns_per_source is -2: must be -1 to",
 		"shutdown_delay is 2h: must be 1h0m0s or less; a stopping gateway",
 	} {
 		if !strings.Contains(got, want) {
-			t.Errorf("checkLimits() lacks %q:\n%s", want, got)
+			t.Errorf("checkLimits() = %s, want %q in it", got, want)
 		}
 	}
 }
@@ -88,12 +95,11 @@ func TestPolicy_MaxPerSource(t *testing.T) {
 	for set, want := range map[int]int{0: 75, -1: -1, 10: 10} {
 		s.MaxPerSource = set
 		if got := s.policy(listenerWAN, 100).MaxPerSource; got != want {
-			t.Errorf("MaxPerSource for max_conns_per_source %d of 100 = %d, want %d", set, got, want)
+			t.Errorf("policy().MaxPerSource with max_conns_per_source %d and max_conns 100 = %d, want %d", set, got, want)
 		}
 	}
 }
 
-// BenchmarkReadRoutes reads files of routes.
 func BenchmarkReadRoutes(b *testing.B) {
 	for _, n := range []int{100, 10000} {
 		path := filepath.Join(b.TempDir(), "routes.hcl")
