@@ -52,20 +52,7 @@ func (e *portableEngine) Serve(ctx context.Context) error {
 		}
 	}
 	err := accepting.Wait()
-
-	done := make(chan struct{})
-	go func() {
-		e.serving.Wait()
-		close(done)
-	}()
-	over, endDrain := e.drain.begin()
-	defer endDrain()
-	select {
-	case <-done:
-	case <-over:
-	}
-	stop()
-	<-done
+	e.drain.run(e.serving.Wait, stop)
 	return err
 }
 

@@ -157,7 +157,7 @@ func (p *Proxy) newEngine(listeners []*Listener) engine {
 		}
 		if e := reactor.New(reactor.Config{
 			Listeners: all, Dialer: p.dialer, HelloTimeout: p.helloTimeout, ShedAfter: p.shedAfter,
-			MaxConns: p.MaxConns, MaxPipes: maxPipes(), Reserve: &p.reserve, Drain: p.drain.begin, Logger: p.log,
+			MaxConns: p.MaxConns, MaxPipes: maxPipes(), Reserve: &p.reserve, Drain: p.drain.run, Logger: p.log,
 		}); e != nil {
 			return e
 		}
@@ -232,15 +232,18 @@ func (p *Proxy) SetDrain(d time.Duration) {
 	}
 }
 
-// begin starts the timer. over is closed when it expires. stop releases it.
-func (d *drain) begin() (over <-chan struct{}, stop func()) {
+// run calls wait, which waits for the open connections. When the drain time is
+// over, run calls stop, which ends the connections.
+func (d *drain) run(wait, stop func()) {
+	stopped := make(chan struct{})
 	d.mu.Lock()
-	defer d.mu.Unlock()
-	c := make(chan struct{})
-	d.timer = time.AfterFunc(d.time, func() { close(c) })
-	return c, func() {
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		d.timer.Stop()
+	d.timer = time.AfterFunc(d.time, func() { stop(); close(stopped) })
+	d.mu.Unlock()
+	wait()
+	d.mu.Lock()
+	running := d.timer.Stop()
+	d.mu.Unlock()
+	if !running {
+		<-stopped
 	}
 }

@@ -68,21 +68,12 @@ func (e *Engine) Serve(ctx context.Context) error {
 	})
 	<-accepting.Done()
 	e.broadcast((*worker).stopAccepting)
-	over, endDrain := e.Drain()
-	defer endDrain()
-	drained := make(chan struct{})
-	go func() {
-		workers.Wait()
-		close(drained)
-	}()
-	select {
-	case <-drained:
-	case <-over:
-	}
-	stop()
-	e.broadcast((*worker).closeConns)
-	<-drained
-	return workers.Wait()
+	var err error
+	e.Drain(func() { err = workers.Wait() }, func() {
+		stop()
+		e.broadcast((*worker).closeConns)
+	})
+	return err
 }
 
 func (e *Engine) closeListeners() error {

@@ -112,8 +112,9 @@ type Config struct {
 	MaxConns  func() int // of all workers together
 	MaxPipes  int        // of all workers together
 	Reserve   *sockets.ReserveFD
-	// Drain starts the time for which connections continue after the context of
-	// Serve has ended. The channel over is closed at the end of that time.
-	Drain  func() (over <-chan struct{}, stop func())
+	// Drain is called after the context of Serve has ended. It calls wait, which
+	// waits for the open connections. When the drain time is over, it calls
+	// stop, which ends the connections.
+	Drain  func(wait, stop func())
 	Logger *slog.Logger
 }

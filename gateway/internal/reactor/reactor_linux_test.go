@@ -72,11 +72,7 @@ func startEngine(t *testing.T, h *echoHandler) (addr string, stop func() error) 
 		},
 		HelloTimeout: 5 * time.Second, ShedAfter: time.Second, MaxConns: func() int { return 10 }, MaxPipes: 4,
 		Reserve: &sockets.ReserveFD{}, Logger: slog.New(slog.DiscardHandler),
-		Drain: func() (<-chan struct{}, func()) {
-			over := make(chan struct{})
-			close(over)
-			return over, func() {}
-		},
+		Drain: func(wait, stop func()) { stop(); wait() },
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)

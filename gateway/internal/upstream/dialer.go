@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -129,19 +130,14 @@ func (d *Dialer) DialAny(ctx context.Context, addrs []string, start int, req Req
 	timer := time.NewTimer(next())
 	defer timer.Stop()
 	defer s.Cancel()
-	for {
-		if s.Over() {
-			return Result{}, s.Failures(), s.Err()
-		}
+	for !s.Over() {
 		select {
 		case a := <-results:
 			if a.err == nil {
 				won := s.Won(a.n, time.Now())
 				return Result{Conn: a.conn, Addr: s.Addr(a.n), Address: won, Answer: a.answer}, s.Failures(), nil
 			}
-			if s.Failed(a.n, a.err, time.Now()) {
-				continue
-			}
+			s.Failed(a.n, a.err, time.Now())
 		case <-timer.C:
 			if req.ClientGone != nil && req.ClientGone() {
 				return Result{}, s.Failures(), ErrClientGone
@@ -153,6 +149,7 @@ func (d *Dialer) DialAny(ctx context.Context, addrs []string, start int, req Req
 		}
 		timer.Reset(next())
 	}
+	return Result{}, s.Failures(), s.Err()
 }
 
 // attempt tries one address and reports the outcome. If the selection has
@@ -241,12 +238,9 @@ func (d *Dialer) Connect(ctx context.Context, addr string) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, d.Timeout)
 	defer cancel()
 	conn, err := d.Dial(ctx, "tcp", addr)
-	if err == nil {
-		local, remote := sockets.Local(conn), sockets.Remote(conn)
-		if d.IsOwn(local.Addr(), remote) {
-			conn.Close()
-			err = ErrLoop
-		}
+	if err == nil && d.IsOwn(sockets.Local(conn).Addr(), sockets.Remote(conn)) {
+		conn.Close()
+		err = ErrLoop
 	}
 	if err != nil {
 		return nil, DialError(addr, err)
@@ -272,27 +266,21 @@ func cause(err error) error {
 
 // OwnPort reports whether a listener of this process has this port.
 func (d *Dialer) OwnPort(port uint16) bool {
-	for _, a := range d.Own {
-		if ln, ok := a.(*net.TCPAddr); ok && ln.Port == int(port) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(d.Own, func(own net.Addr) bool {
+		ln, ok := own.(*net.TCPAddr)
+		return ok && ln.Port == int(port)
+	})
 }
 
 // IsOwn reports whether a connection from local to remote leads to a listener
 // of this process.
 func (d *Dialer) IsOwn(local netip.Addr, remote netip.AddrPort) bool {
-	local, ip := local.Unmap(), remote.Addr().Unmap()
-	for _, a := range d.Own {
-		ln, ok := a.(*net.TCPAddr)
-		if !ok || !remote.IsValid() || ln.Port != int(remote.Port()) {
-			continue
+	return slices.ContainsFunc(d.Own, func(own net.Addr) bool {
+		ln, ok := own.(*net.TCPAddr)
+		if !ok || ln.Port != int(remote.Port()) {
+			return false
 		}
-		own := ln.AddrPort().Addr().Unmap()
-		if own == ip || (!own.IsValid() || own.IsUnspecified()) && local == ip {
-			return true
-		}
-	}
-	return false
+		addr, peer := ln.AddrPort().Addr().Unmap(), remote.Addr().Unmap()
+		return addr == peer || (!addr.IsValid() || addr.IsUnspecified()) && local.Unmap() == peer
+	})
 }

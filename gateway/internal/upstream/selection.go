@@ -83,15 +83,13 @@ func (s *Selection) AddNew() {
 	}
 }
 
-// Failed records that address n failed. It reports whether the selection is
-// over.
-func (s *Selection) Failed(n int, err error, now time.Time) (over bool) {
+// Failed records that address n failed.
+func (s *Selection) Failed(n int, err error, now time.Time) {
 	s.pending--
 	s.fail(n, err, now)
 	if len(s.tried) == len(s.addrs) {
 		s.AddNew()
 	}
-	return s.Over()
 }
 
 // Won records that address n answered, and that the addresses tried before it
