@@ -174,7 +174,7 @@ func (d *Dialer) candidates(t Target) ([]Path, error) {
 			return nil, fmt.Errorf("%w to datacenter %s: the address book has no gateway for it; "+
 				"check that it is federated and that one of its gateways is healthy", ErrNoPath, t.DC)
 		}
-		return d.paths.order(t.DC, paths, time.Now()), nil
+		return d.paths.scorer(t.DC).order(paths), nil
 	}
 	if addr := cmp.Or(t.Addr, book.Servers[t.Node]); addr != "" {
 		return []Path{{Addr: addr, Via: viaServer}}, nil
@@ -187,7 +187,7 @@ func (d *Dialer) candidates(t Target) ([]Path, error) {
 		return nil, fmt.Errorf("%w to a server of this datacenter, %s: none is known; "+
 			"check that it has joined the others", ErrNoPath, d.dc)
 	}
-	return d.paths.order(t.DC, d.localServers(book), time.Now()), nil
+	return d.paths.scorer(t.DC).order(d.localServers(book)), nil
 }
 
 // viaServer is Path.Via of a server that is dialed directly.

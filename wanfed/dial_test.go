@@ -111,7 +111,7 @@ func TestDial_GatewayDown(t *testing.T) {
 	if i < 0 || paths[i].Failures != 1 || !strings.Contains(paths[i].LastError, "refused") {
 		t.Errorf("Paths() = %+v, want 1 failure of the dead gateway, \"refused\"", paths)
 	}
-	if order := n.d.paths.order("dc2", n.book.Load().Paths["dc2"], time.Now()); order[0].Addr != gw.addr {
+	if order := n.d.paths.scorer("dc2").order(n.book.Load().Paths["dc2"]); order[0].Addr != gw.addr {
 		t.Errorf("order() = %v, want the dead gateway last", order)
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"crypto/tls"
 	"slices"
 	"sync"
-	"time"
 )
 
 // otherPaths returns the paths to the target to, with the path of c last. The
@@ -37,7 +36,7 @@ func (t *Tunnel) dialBetter(
 	if p.dc == d.dc {
 		return false
 	}
-	paths := d.paths.better(p.dc, p.path, d.cfg.AddressBook.Load().Paths[p.dc], time.Now())
+	paths := d.paths.scorer(p.dc).better(p.path, d.cfg.AddressBook.Load().Paths[p.dc])
 	if len(paths) == 0 {
 		return false
 	}

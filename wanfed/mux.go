@@ -14,6 +14,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -62,23 +63,23 @@ type Mux struct {
 	peers      peerLimit
 
 	mu        sync.Mutex
-	protocols []*muxProtocol // in order of preference; immutable when running
-	listeners []*connListener
-	plain     *connListener // of plain text connections; nil: none; immutable when running
+	protocols []*muxProtocol  // in order of preference; immutable when running
+	listeners []*connListener // immutable when running
+	plain     *connListener   // of plain text connections; nil: none; immutable when running
 	running   bool
 	conns     map[net.Conn]struct{} // accepted, not closed and not passed to a Listener
 	stopping  bool
 	accepted  uint64
 }
 
-// muxProtocol is a registered protocol id. Mux.mu guards open and total.
+// muxProtocol is a registered protocol id with counts of its connections.
 type muxProtocol struct {
 	alpn   string
 	roles  []tlsutil.Role
 	sameDC bool
 	handle Handler
-	open   int
-	total  uint64
+	open   atomic.Int64
+	total  atomic.Uint64
 }
 
 // NewMux checks cfg. It does not listen yet.
@@ -148,7 +149,11 @@ func (m *Mux) Run(ctx context.Context, ln net.Listener) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	defer m.closeListeners()
+	defer func() {
+		for _, l := range m.listeners {
+			l.Close()
+		}
+	}()
 	defer cancel()
 	cfg := m.begin(ln.Addr())
 	wg.Go(func() {
@@ -263,8 +268,9 @@ func (m *Mux) serve(ctx context.Context, hs *handshake, tracked *trackedConn, cf
 		m.cfg.OnPeer(p)
 	}
 	m.log.Debug("connection accepted", "peer", p, "alpn", proto.alpn, "remote", raw.RemoteAddr())
-	m.opened(proto, 1)
-	defer m.opened(proto, -1)
+	proto.total.Add(1)
+	proto.open.Add(1)
+	defer proto.open.Add(-1)
 	proto.handle(ctx, c, p)
 }
 
@@ -343,16 +349,6 @@ func (m *Mux) untrack(c net.Conn) {
 	delete(m.conns, c)
 }
 
-// opened adds n, which is 1 or -1, to the open connections of proto.
-func (m *Mux) opened(proto *muxProtocol, n int) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	proto.open += n
-	if n > 0 {
-		proto.total++
-	}
-}
-
 // closeGrace is the time for which handlers may still use their connections
 // after their context has ended.
 const closeGrace = 250 * time.Millisecond
@@ -397,7 +393,7 @@ func (m *Mux) Stats() MuxStats {
 	defer m.mu.Unlock()
 	s := MuxStats{Accepted: m.accepted, Handshaking: m.handshakes.len(), Refused: m.refusals.counts()}
 	for _, proto := range m.protocols {
-		s.Protocols = append(s.Protocols, ProtocolStats{ALPN: proto.alpn, Open: proto.open, Total: proto.total})
+		s.Protocols = append(s.Protocols, ProtocolStats{ALPN: proto.alpn, Open: int(proto.open.Load()), Total: proto.total.Load()})
 	}
 	return s
 }

@@ -5,6 +5,7 @@ package wanfed
 import (
 	"bufio"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/netip"
@@ -122,12 +123,9 @@ func (p *proxyConn) RemoteAddr() net.Addr {
 	return p.Conn.RemoteAddr()
 }
 
-// proxyHeaderError reports that a connection does not begin with a valid PROXY
+// errProxyHeader reports that a connection does not begin with a valid PROXY
 // header.
-type proxyHeaderError struct{ err error }
-
-func (e *proxyHeaderError) Error() string { return e.err.Error() }
-func (e *proxyHeaderError) Unwrap() error { return e.err }
+var errProxyHeader = errors.New("no valid PROXY header")
 
 // readHeader reads the PROXY header, which must arrive until limit.
 func (p *proxyConn) readHeader(limit time.Time) error {
@@ -139,7 +137,7 @@ func (p *proxyConn) readHeader(limit time.Time) error {
 	case err == io.EOF, errors.As(err, &ne):
 		return err
 	case err != nil:
-		return &proxyHeaderError{err}
+		return fmt.Errorf("%w: %w", errProxyHeader, err)
 	}
 	if source.IsValid() {
 		p.source = net.TCPAddrFromAddrPort(source)

@@ -61,15 +61,6 @@ func (m *Mux) listen(alpn []string, roles []tlsutil.Role, sameDC bool) *connList
 	return l
 }
 
-func (m *Mux) closeListeners() {
-	m.mu.Lock()
-	listeners := m.listeners
-	m.mu.Unlock()
-	for _, l := range listeners {
-		l.Close()
-	}
-}
-
 // connListener is a net.Listener for connections that were accepted elsewhere.
 type connListener struct {
 	conns chan net.Conn

@@ -166,29 +166,13 @@ func (t *pathTable) setPenalty(d time.Duration) {
 	t.penalty = d
 }
 
-// scorerLocked returns a scorer that uses the current history of the paths to
-// dc. The scorer is valid while t.mu is held.
-func (t *pathTable) scorerLocked(dc string, now time.Time) scorer {
-	return scorer{mode: t.mode, penalty: t.penalty, now: now, history: func(p Path) pathHistory {
-		if s := t.known[pathKey{dc, p.Addr}]; s != nil {
-			return s.pathHistory
-		}
-		return pathHistory{}
+// scorer returns a scorer of the paths to dc.
+func (t *pathTable) scorer(dc string) scorer {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return scorer{mode: t.mode, penalty: t.penalty, now: time.Now(), history: func(p Path) pathHistory {
+		return t.get(dc, p.Addr).pathHistory
 	}}
-}
-
-// order calls scorer.order with the current history of the paths.
-func (t *pathTable) order(dc string, paths []Path, now time.Time) []Path {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.scorerLocked(dc, now).order(paths)
-}
-
-// better calls scorer.better with the current history of the paths.
-func (t *pathTable) better(dc string, cur Path, paths []Path, now time.Time) []Path {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.scorerLocked(dc, now).better(cur, paths)
 }
 
 // get returns a copy of the state of a path to dc, or the zero pathState if the
@@ -256,10 +240,9 @@ func (t *pathTable) status() []PathStatus {
 
 // pathsTo implements Dialer.PathsTo.
 func (t *pathTable) pathsTo(dc string) []PathStatus {
+	paths := t.scorer(dc).order(t.book.Load().Paths[dc])
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.pruneLocked()
-	paths := t.scorerLocked(dc, time.Now()).order(t.current.Paths[dc])
 	out := make([]PathStatus, len(paths))
 	for i, p := range paths {
 		out[i] = PathStatus{DC: dc, Addr: p.Addr, Via: p.Via, Local: p.Local, Health: PathUntested}

@@ -2,6 +2,8 @@
 
 package wanfed
 
+import "cmp"
+
 // Protocol ids are the ALPN (RFC 7301) values of the server port. SPEC.md
 // specifies the protocols.
 const (
@@ -29,13 +31,5 @@ const (
 
 // String returns the name of the pool in logs, errors and metrics.
 func (p Pool) String() string {
-	switch p {
-	case PoolWAN:
-		return "wan"
-	case PoolLAN:
-		return "lan"
-	case poolGRPC:
-		return "grpc"
-	}
-	return "unknown"
+	return cmp.Or(map[Pool]string{PoolWAN: "wan", PoolLAN: "lan", poolGRPC: "grpc"}[p], "unknown")
 }

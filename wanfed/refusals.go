@@ -188,15 +188,14 @@ func captureHello(cfg *tls.Config) *tls.Config {
 // errors without a type of their own it uses the ClientHello.
 func classifyFailure(h *clientHello, err error) *refusal {
 	var (
-		proxyHeader *proxyHeaderError
-		record      tls.RecordHeaderError
-		name        *tlsutil.NameError
-		op          *net.OpError
-		unknownCA   x509.UnknownAuthorityError
-		verify      *tls.CertificateVerificationError
+		record    tls.RecordHeaderError
+		name      *tlsutil.NameError
+		op        *net.OpError
+		unknownCA x509.UnknownAuthorityError
+		verify    *tls.CertificateVerificationError
 	)
 	switch {
-	case errors.As(err, &proxyHeader):
+	case errors.Is(err, errProxyHeader):
 		return refusedNoProxyHeader
 	case errors.As(err, &record) && string(record.RecordHeader[:]) == proxyproto.Signature[:len(record.RecordHeader)]:
 		return refusedProxyHeader

@@ -5,7 +5,9 @@ package wanfed
 import (
 	"context"
 	"errors"
+	"maps"
 	"net"
+	"slices"
 	"sync"
 	"time"
 )
@@ -46,9 +48,15 @@ func newResolver(lookup func(context.Context, string) ([]net.IP, error), timeout
 
 // lookup returns the addresses of host. It blocks until a lookup or ctx ends.
 func (r *resolver) lookup(ctx context.Context, host string) ([]net.IP, error) {
-	old, timeout := r.get(host), r.timeout
+	now, timeout := time.Now(), r.timeout
+	r.mu.Lock()
+	old := r.cache[host]
+	if old != nil {
+		old.lastUsed = now
+	}
+	r.mu.Unlock()
 	if old != nil && len(old.ips) > 0 {
-		if time.Since(old.at) < lookupTTL {
+		if now.Sub(old.at) < lookupTTL {
 			return old.ips, nil
 		}
 		timeout = min(timeout, staleLookupTimeout)
@@ -65,39 +73,23 @@ func (r *resolver) lookup(ctx context.Context, host string) ([]net.IP, error) {
 	if err != nil && old != nil {
 		ips = old.ips
 	}
-	r.put(host, &lookupResult{ips: ips, at: time.Now()})
+	r.put(host, ips)
 	if len(ips) > 0 {
 		return ips, nil
 	}
 	return nil, err
 }
 
-// get returns the cached result of host, or nil.
-func (r *resolver) get(host string) *lookupResult {
+// put caches ips, the result of a lookup that has just ended. It evicts the
+// least recently used name if the cache is full.
+func (r *resolver) put(host string, ips []net.IP) {
+	now := time.Now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	e := r.cache[host]
-	if e != nil {
-		e.lastUsed = time.Now()
+	r.cache[host] = &lookupResult{ips: ips, at: now, lastUsed: now}
+	if len(r.cache) > maxCachedNames {
+		delete(r.cache, slices.MinFunc(slices.Collect(maps.Keys(r.cache)), func(a, b string) int {
+			return r.cache[a].lastUsed.Compare(r.cache[b].lastUsed)
+		}))
 	}
-	return e
-}
-
-// put caches e as the result of host. It evicts the least recently used name if
-// the cache is full.
-func (r *resolver) put(host string, e *lookupResult) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	e.lastUsed = e.at
-	r.cache[host] = e
-	if len(r.cache) <= maxCachedNames {
-		return
-	}
-	oldest := host
-	for h, e := range r.cache {
-		if e.lastUsed.Before(r.cache[oldest].lastUsed) {
-			oldest = h
-		}
-	}
-	delete(r.cache, oldest)
 }

@@ -137,37 +137,35 @@ func newSession(t *Tunnel, to target, addr string) *session {
 }
 
 // removeSession removes s from the tunnel. The next stream uses the standby of
-// s or a new session.
+// s or a new session. If s is a standby, removeSession unlinks s from its
+// active session.
 func (t *Tunnel) removeSession(s *session) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.sessions[s.to] == s {
 		s.removeLocked()
 	}
+	if s.active != nil {
+		s.active.standbyGoneLocked(time.Now())
+	}
 }
 
-// Disconnect closes the stream sessions to datacenter dc. Later streams use new
-// connections. It is for a datacenter that was replaced by another one with the
-// same name.
+// Disconnect closes the sessions to datacenter dc. Later streams use new
+// connections. Disconnect is for a datacenter that was replaced by another
+// datacenter with the same name.
 func (t *Tunnel) Disconnect(dc string) {
-	for {
-		var s *session
-		t.mu.Lock()
-		for key, x := range t.sessions {
-			if key.dc == dc && x.isReady() {
-				s = x
-			}
+	var removed []*session
+	t.mu.Lock()
+	for key, s := range t.sessions {
+		if key.dc == dc && s.isReady() {
+			s.dropStandbyLocked(time.Now())
+			s.removeLocked()
+			removed = append(removed, s)
 		}
-		if s != nil {
-			s.removeLocked() // may promote another session, which the next round closes
-		}
-		t.mu.Unlock()
-		if s == nil {
-			return
-		}
-		if s.mux != nil {
-			_ = s.mux.Close()
-		}
+	}
+	t.mu.Unlock()
+	for _, s := range removed {
+		_ = s.mux.Close()
 	}
 }
 
@@ -177,7 +175,6 @@ func (s *session) run(ctx context.Context) {
 		s.maintain(ctx)
 		return
 	}
-	s.dialFailed()
 	s.t.removeSession(s) // before readyC: a caller that receives the error may retry at once
 	close(s.readyC)
 }
@@ -224,7 +221,6 @@ func (s *session) dialRestartable(ctx context.Context) (*tls.Conn, error) {
 			select {
 			case <-s.redialC:
 				restart = true
-			case <-s.unneededC:
 			case <-dialCtx.Done():
 			}
 			cancel()
@@ -277,8 +273,6 @@ func (s *session) watch(ctx context.Context, dialedC <-chan *tls.Conn, migrate f
 				s.replaceWith(c)
 			}
 		case <-ctx.Done():
-			return
-		case <-s.unneededC:
 			return
 		case <-s.mux.CloseChan():
 			_, err := s.mux.AcceptStream() // returns the error that ended the session: the peer opens no streams
@@ -457,7 +451,7 @@ func (s *session) sendHeader(ctx context.Context, c *streamConn, h streamHeader)
 		return fmt.Errorf("write stream header: %w", err)
 	}
 	if h.pool == poolGRPC && time.Since(s.since) < s.probeTimeout() {
-		c.statusPending.Store(true)
+		c.statusPending = true
 	} else if err := c.readStatus(); err != nil {
 		return fmt.Errorf("read stream status: %w", err)
 	}

@@ -37,10 +37,10 @@ type standbyState struct {
 	backoff   backoff.Backoff // of the pause after a dropped standby
 	notBefore time.Time       // earliest time of the next standby
 
-	// The other fields are set only while this session is a standby.
-	active     *session      // the session that is probed
-	firstPaths []Path        // of the first dial; immutable
-	unneededC  chan struct{} // closed when the standby is dropped; immutable
+	// The other fields are set only if this session began as a standby.
+	active     *session           // the session that is probed; nil after the promotion
+	firstPaths []Path             // of the first dial; immutable
+	cancel     context.CancelFunc // ends this session; immutable
 }
 
 func (s *session) probeTimeout() time.Duration {
@@ -52,14 +52,14 @@ func (s *session) probeTimeout() time.Duration {
 // Through a local gateway the handshake takes two round trips, because the
 // gateway dials the next gateway during the handshake.
 func (d *Dialer) probeTimeout(p *pathConn) time.Duration {
-	two := p.handshakeRTT
+	timeout := p.handshakeRTT
 	if !p.path.Local {
-		two *= 2
+		timeout *= 2
 	}
 	if s := d.paths.get(p.dc, p.path.Addr); s.samples >= minSamples {
-		two = min(two, 2*s.rtt)
+		timeout = min(timeout, 2*s.rtt)
 	}
-	return min(max(two, MinProbeTimeout), MaxProbeTimeout)
+	return min(max(timeout, MinProbeTimeout), MaxProbeTimeout)
 }
 
 // probe sends a yamux ping to the peer of the session. A slow server responds
@@ -68,27 +68,24 @@ func (d *Dialer) probeTimeout(p *pathConn) time.Duration {
 // channel. The next stream then uses another path. The probe has no effect
 // after ctx has ended.
 func (s *session) probe(ctx context.Context) <-chan struct{} {
-	silent := make(chan struct{})
-	alive := make(chan struct{})
+	silent, pong := make(chan struct{}), make(chan struct{})
 	s.t.group.spawn(func(context.Context) {
 		if _, err := s.mux.Ping(); err == nil { // fails after keepaliveTimeout, or at the end of the session
-			close(alive)
+			close(pong)
 		}
 	})
 	s.t.group.spawn(func(run context.Context) {
-		settle := s.openStandby()
+		settle, alive := s.openStandby(), false
 		select {
 		case <-time.After(2 * s.probeTimeout()):
 			s.markDead(errSessionSilent)
 			close(silent)
-			settle(false)
-		case <-alive:
-			settle(true)
+		case <-pong:
+			alive = true
 		case <-ctx.Done():
-			settle(false)
 		case <-run.Done():
-			settle(false)
 		}
+		settle(alive)
 	})
 	return silent
 }
@@ -122,16 +119,17 @@ func (s *session) openStandbyLocked(now time.Time) {
 	if now.Sub(s.notBefore) > maxStandbyBackoff {
 		s.backoff = backoff.Backoff{Min: minStandbyBackoff, Max: maxStandbyBackoff}
 	}
+	ctx, cancel := context.WithCancel(s.t.group.ctx)
 	n := newSession(s.t, s.to, s.addr)
-	n.active, n.firstPaths, n.unneededC = s, paths, make(chan struct{})
-	if s.t.group.spawn(n.run) {
+	n.active, n.firstPaths, n.cancel = s, paths, cancel
+	if s.t.group.spawn(func(context.Context) { defer cancel(); n.run(ctx) }) {
 		s.standby = n
 	}
 }
 
 func (s *session) dropStandbyLocked(now time.Time) {
 	if s.standby != nil {
-		close(s.standby.unneededC)
+		s.standby.cancel()
 		s.standbyGoneLocked(now)
 	}
 }
@@ -140,16 +138,6 @@ func (s *session) dropStandbyLocked(now time.Time) {
 // opened, and starts the backoff.
 func (s *session) standbyGoneLocked(now time.Time) {
 	s.standby.active, s.standby, s.notBefore = nil, nil, now.Add(s.backoff.Next())
-}
-
-// dialFailed is called when the dial of s has failed. If s is a standby,
-// dialFailed unlinks s from its session.
-func (s *session) dialFailed() {
-	s.t.mu.Lock()
-	defer s.t.mu.Unlock()
-	if s.active != nil {
-		s.active.standbyGoneLocked(time.Now())
-	}
 }
 
 // dialOnce dials the target. If first is true and s is a standby, dialOnce

@@ -173,3 +173,19 @@ func (n *node) streams() int {
 	}
 	return 0
 }
+
+// Disconnect closes the session. The next call opens another session.
+func TestTunnel_Disconnect(t *testing.T) {
+	f := newStandbyFixture(t)
+	f.n1.tun.Disconnect("dc3")
+	checkCall(t, f.c)
+	f.n1.tun.Disconnect("dc2")
+	if _, err := f.c.Read(make([]byte, 1)); err == nil || isTimeout(err) {
+		t.Errorf("Read() after Disconnect = %v, want closed", err)
+	}
+	if s := f.n1.tun.Stats().Sessions; len(s) != 0 {
+		t.Errorf("Stats().Sessions after Disconnect = %+v, want none", s)
+	}
+	f.call()
+	f.awaitDials(2, 0)
+}

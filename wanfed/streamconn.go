@@ -24,12 +24,11 @@ const streamChunk = 64 << 10
 type streamConn struct {
 	st      *yamux.Stream
 	peer    nameAddr // RemoteAddr
-	closedC chan struct{}
-	once    sync.Once
+	closed  atomic.Bool
 	session *session // nil if the peer opened the stream
 
-	statusPending atomic.Bool // the peer's status has not been read yet
-	statusMu      sync.Mutex  // held by the Read that reads the status
+	statusMu      sync.Mutex
+	statusPending bool // the status is not read yet; guarded by statusMu
 
 	writeMu sync.Mutex // serializes Write
 
@@ -39,17 +38,15 @@ type streamConn struct {
 }
 
 func newStreamConn(st *yamux.Stream, peer string) *streamConn {
-	return &streamConn{st: st, peer: nameAddr(peer), closedC: make(chan struct{})}
+	return &streamConn{st: st, peer: nameAddr(peer)}
 }
 
 func (c *streamConn) Read(b []byte) (int, error) {
-	if c.isClosed() {
+	if c.closed.Load() {
 		return 0, c.opError("read", net.ErrClosed)
 	}
-	if c.statusPending.Load() {
-		if err := c.awaitStatus(); err != nil {
-			return 0, err
-		}
+	if err := c.awaitStatus(); err != nil {
+		return 0, err
 	}
 	n, err := c.st.Read(b)
 	if err == nil {
@@ -61,17 +58,17 @@ func (c *streamConn) Read(b []byte) (int, error) {
 	return n, c.opError("read", err)
 }
 
-// awaitStatus reads the pending status, unless another Read has read it.
+// awaitStatus reads the status if it is pending.
 func (c *streamConn) awaitStatus() error {
 	c.statusMu.Lock()
 	defer c.statusMu.Unlock()
-	if !c.statusPending.Load() {
+	if !c.statusPending {
 		return nil
 	}
 	var refused *refusedError
 	err := c.readStatus()
 	if err == nil || errors.As(err, &refused) {
-		c.statusPending.Store(false) // after a timeout the status is still pending
+		c.statusPending = false // after a timeout the status is still pending
 	}
 	return err
 }
@@ -118,7 +115,7 @@ func (c *streamConn) Write(b []byte) (n int, err error) {
 // mayWrite returns an error after Close and after the write deadline. yamux
 // checks both only when a write must wait.
 func (c *streamConn) mayWrite() error {
-	if c.isClosed() {
+	if c.closed.Load() {
 		return net.ErrClosed
 	}
 	c.mu.Lock()
@@ -134,19 +131,16 @@ func (c *streamConn) CloseWrite() error { return c.st.Close() }
 
 // Close ends both directions and unblocks Read and Write.
 func (c *streamConn) Close() error {
-	c.once.Do(func() {
-		close(c.closedC)
+	if !c.closed.Swap(true) {
 		_ = c.st.Close() // yamux closes only the sending direction
 		_ = c.st.SetReadDeadline(time.Unix(1, 0))
-	})
+	}
 	return nil
 }
 
-func (c *streamConn) isClosed() bool { return isClosed(c.closedC) }
-
 func (c *streamConn) opError(op string, err error) error {
 	switch {
-	case c.isClosed(), errors.Is(err, yamux.ErrStreamClosed):
+	case c.closed.Load(), errors.Is(err, yamux.ErrStreamClosed):
 		err = net.ErrClosed
 	case errors.Is(err, yamux.ErrTimeout), errors.Is(err, yamux.ErrConnectionWriteTimeout):
 		err = os.ErrDeadlineExceeded
@@ -164,14 +158,14 @@ func (c *streamConn) SetDeadline(t time.Time) error {
 }
 
 func (c *streamConn) SetReadDeadline(t time.Time) error {
-	if c.isClosed() {
+	if c.closed.Load() {
 		return c.opError("set", net.ErrClosed)
 	}
 	return c.st.SetReadDeadline(t)
 }
 
 func (c *streamConn) SetWriteDeadline(t time.Time) error {
-	if c.isClosed() {
+	if c.closed.Load() {
 		return c.opError("set", net.ErrClosed)
 	}
 	c.mu.Lock()

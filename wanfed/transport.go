@@ -23,7 +23,6 @@ type Transport struct {
 	t    *Tunnel
 	pool Pool
 
-	start   time.Time
 	packets chan *memberlist.Packet
 	streams chan net.Conn
 
@@ -42,7 +41,7 @@ const (
 
 func newTransport(t *Tunnel, p Pool) *Transport {
 	tr := &Transport{
-		t: t, pool: p, start: time.Now(),
+		t: t, pool: p,
 		packets: make(chan *memberlist.Packet, packetBacklog), streams: make(chan net.Conn, streamBacklog),
 	}
 	tr.ctx, tr.cancel = context.WithCancel(context.Background())
@@ -65,7 +64,7 @@ func (tr *Transport) WriteTo(b []byte, addr string) (time.Time, error) {
 // Shutdown, and after the end of Tunnel.Run. An unreachable peer does not cause
 // an error.
 func (tr *Transport) WriteToAddress(b []byte, a memberlist.Address) (time.Time, error) {
-	now := tr.now()
+	now := time.Now()
 	if tr.isShut() {
 		return time.Time{}, net.ErrClosed
 	}
@@ -132,10 +131,6 @@ func (tr *Transport) Shutdown() error {
 }
 
 func (tr *Transport) isShut() bool { return tr.ctx.Err() != nil }
-
-// now is a faster time.Now. It reads only the monotonic clock, because
-// memberlist compares the results only with each other.
-func (tr *Transport) now() time.Time { return tr.start.Add(time.Since(tr.start)) }
 
 // receive passes a packet to memberlist, which then owns the packet. It returns
 // false if the backlog is full.

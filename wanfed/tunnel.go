@@ -223,11 +223,7 @@ func (t *Tunnel) speaksConsul(dc string) bool {
 func (t *Tunnel) setConsul(dc string, yes bool) {
 	t.mu.Lock()
 	was := t.consul[dc]
-	if yes {
-		t.consul[dc] = true
-	} else {
-		delete(t.consul, dc)
-	}
+	t.consul[dc] = yes
 	t.mu.Unlock()
 	if was != yes {
 		t.log.Info("gossip protocol of datacenter changed", "peer", dc, "consul", yes)
