@@ -49,7 +49,9 @@ type DialerConfig struct {
 	Mode   Mode
 	Logger *slog.Logger // default: no log
 
-	lookupIP func(ctx context.Context, host string) ([]net.IP, error) // set by tests; nil: net.DefaultResolver
+	// lookupIP is Resolver.LookupIP of package net. Tests set it. Default:
+	// LookupIP of net.DefaultResolver.
+	lookupIP func(ctx context.Context, network, host string) ([]net.IP, error)
 }
 
 // Dialer opens TLS connections to servers. It dials servers of the local
@@ -92,9 +94,7 @@ func NewDialer(cfg DialerConfig) (*Dialer, error) {
 		cfg.DialTCP = dialTCP
 	}
 	if cfg.lookupIP == nil {
-		cfg.lookupIP = func(ctx context.Context, host string) ([]net.IP, error) {
-			return net.DefaultResolver.LookupIP(ctx, "ip", host)
-		}
+		cfg.lookupIP = net.DefaultResolver.LookupIP
 	}
 	cfg.AttemptDelay = cmp.Or(cfg.AttemptDelay, 250*time.Millisecond)
 	cfg.AttemptTimeout = cmp.Or(cfg.AttemptTimeout, 5*time.Second)

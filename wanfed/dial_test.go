@@ -161,7 +161,7 @@ func TestDial_Names(t *testing.T) {
 	_, port, _ := net.SplitHostPort(gw.addr)
 	lookups := 0
 	n := newNode(t, a, "srv1", "dc1", func(c *DialerConfig) {
-		c.lookupIP = func(ctx context.Context, host string) ([]net.IP, error) {
+		c.lookupIP = func(ctx context.Context, _, host string) ([]net.IP, error) {
 			lookups++
 			if host != "gw.example" {
 				return nil, &net.DNSError{Err: "no such host", Name: host, IsNotFound: true}
@@ -197,7 +197,7 @@ func TestDial_MovedName(t *testing.T) {
 	_, port, _ := net.SplitHostPort(gw.addr)
 	ips, lookupErr := []net.IP{net.IPv4(127, 0, 0, 1)}, error(nil)
 	n := newNode(t, a, "srv1", "dc1", func(c *DialerConfig) {
-		c.lookupIP = func(context.Context, string) ([]net.IP, error) { return ips, lookupErr }
+		c.lookupIP = func(context.Context, string, string) ([]net.IP, error) { return ips, lookupErr }
 	})
 	n.book.Store(bookOf("gw.example:" + port))
 	dial := func(when string) {

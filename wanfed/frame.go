@@ -21,7 +21,6 @@ const (
 	frameHeadLen = 6 // u32 length, u8 pool, u8 name length
 	lengthLen    = 4 // the length field, which does not count its own bytes
 	echoLen      = 8 // payload of an echo frame
-	maxFrame     = frameHeadLen + MaxName + MaxPacket
 
 	// maxConsulPacket bounds a ProtoConsulPacket packet.
 	maxConsulPacket = 4 << 20

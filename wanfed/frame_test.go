@@ -110,6 +110,7 @@ func FuzzFrame(f *testing.F) {
 		if err != nil {
 			return
 		}
+		const maxFrame = frameHeadLen + MaxName + MaxPacket
 		name, packet, size := len(decoded.name), len(decoded.packet), decoded.size
 		if packet == 0 || packet > MaxPacket || name > MaxName || size > maxFrame || size > len(b) {
 			t.Fatalf("decodeFrame() = name of %d, packet of %d, frame of %d bytes; want at most %d, 1 to %d, at most %d",

@@ -60,38 +60,35 @@ func newHandshakeLimit(max int) *handshakeLimit {
 func (l *handshakeLimit) acquire(ctx context.Context, raw net.Conn) *handshake {
 	hs := &handshake{raw: raw, source: sourceOf(raw.RemoteAddr())}
 	for ctx.Err() == nil {
-		victim, wait, ok := l.tryAcquire(hs, time.Now())
-		if victim != nil {
-			victim.Close()
-		}
-		if ok {
+		if l.tryAcquire(hs) {
 			return hs
 		}
-		backoff.Sleep(ctx, wait, l.released)
+		if wait := l.shed(); wait > 0 {
+			backoff.Sleep(ctx, wait, l.released)
+		}
 	}
 	return nil
 }
 
-// tryAcquire registers hs if a slot is free, or sheds an overdue handshake and
-// registers hs in its slot. The caller closes victim, the connection of the
-// shed handshake. Otherwise tryAcquire returns the time to wait.
-func (l *handshakeLimit) tryAcquire(hs *handshake, now time.Time) (victim net.Conn, wait time.Duration, ok bool) {
+// tryAcquire registers hs and returns true if a slot is free.
+func (l *handshakeLimit) tryAcquire(hs *handshake) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.open) >= l.max {
-		if victim, wait = l.shedLocked(now); victim == nil {
-			return nil, wait, false
-		}
+		return false
 	}
 	l.open = append(l.open, hs)
-	return victim, 0, true
+	return true
 }
 
-// shedLocked sheds one overdue handshake and returns its connection. If no
-// handshake is overdue, shedLocked returns the time until one may be overdue.
-func (l *handshakeLimit) shedLocked(now time.Time) (victim net.Conn, next time.Duration) {
+// shed sheds one overdue handshake, closes its connection and returns 0. If no
+// handshake is overdue, shed returns the time until one may be overdue.
+func (l *handshakeLimit) shed() (wait time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	var worst *handshake
-	next = l.helloGrace // for handshakes that have not started
+	now := time.Now()
+	wait = l.helloGrace // for handshakes that have not started
 	perSource := l.countSourcesLocked()
 	for _, hs := range l.open {
 		grace := l.helloGrace
@@ -102,18 +99,19 @@ func (l *handshakeLimit) shedLocked(now time.Time) (victim net.Conn, next time.D
 		switch {
 		case hs.started.IsZero():
 		case now.Before(at):
-			next = min(next, at.Sub(now))
+			wait = min(wait, at.Sub(now))
 		case worst == nil, worst.helloSeen && !hs.helloSeen,
 			worst.helloSeen == hs.helloSeen && perSource[hs.source] > perSource[worst.source]:
 			worst = hs
 		}
 	}
 	if worst == nil {
-		return nil, next
+		return wait
 	}
 	worst.shed = true
 	l.removeLocked(worst)
-	return worst.raw, 0
+	worst.raw.Close()
+	return 0
 }
 
 // countSourcesLocked returns the number of handshakes of each source.
@@ -165,16 +163,6 @@ func (l *handshakeLimit) end(hs *handshake) (shed bool) {
 		}
 	}
 	return hs.shed
-}
-
-// shedOne sheds one overdue handshake, if there is any.
-func (l *handshakeLimit) shedOne() {
-	l.mu.Lock()
-	victim, _ := l.shedLocked(time.Now())
-	l.mu.Unlock()
-	if victim != nil {
-		victim.Close()
-	}
 }
 
 func (l *handshakeLimit) len() int {

@@ -251,15 +251,8 @@ func (l *link) recordUp(p *pathConn, since time.Time, rtt time.Duration) {
 		"peer", l.to.String(), "gateway", p.path.Addr, "remote", p.addr, "rtt", rtt)
 }
 
-// recordClosed records that the connection was closed without a fault.
-func (l *link) recordClosed() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.status.ConnectedSince, l.status.RTT = time.Time{}, 0
-}
-
-// recordPath records the path and the protocol of a new connection. The link
-// counts as connected only after the first response of the peer.
+// recordPath records the path and the protocol of a connection, before the
+// first response of the peer and after the end of the connection.
 func (l *link) recordPath(p *pathConn, alpn string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -282,36 +275,30 @@ func (l *link) lastUse() (at time.Time, connected bool) {
 	return l.lastPush, !l.status.ConnectedSince.IsZero()
 }
 
-// linkUseTimes caches the result of connectedLinkUses for one second.
+// linkUseTimes caches the last uses of all connected links for one second.
 type linkUseTimes struct {
 	mu    sync.Mutex
-	at    time.Time // when times was computed
-	times []time.Time
+	at    time.Time   // when times was computed
+	times []time.Time // latest first
 }
 
 // linksUsedAfter reports whether at least n connected links were used after l.
 func (t *Tunnel) linksUsedAfter(l *link, n int, now time.Time) bool {
-	last, _ := l.lastUse()
 	u := &t.linkUses
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if u.at.IsZero() || now.Sub(u.at) >= time.Second {
-		u.at, u.times = now, t.connectedLinkUses()
-	}
-	return len(u.times) >= n && u.times[n-1].After(last)
-}
-
-// connectedLinkUses returns the time of the last use of each connected link,
-// latest first.
-func (t *Tunnel) connectedLinkUses() (times []time.Time) {
-	t.mu.RLock()
-	links := slices.Collect(maps.Values(t.links))
-	t.mu.RUnlock()
-	for _, l := range links {
-		if at, connected := l.lastUse(); connected {
-			times = append(times, at)
+	if now.Sub(u.at) >= time.Second {
+		u.at, u.times = now, nil
+		t.mu.RLock()
+		links := slices.Collect(maps.Values(t.links))
+		t.mu.RUnlock()
+		for _, other := range links {
+			if at, connected := other.lastUse(); connected {
+				u.times = append(u.times, at)
+			}
 		}
+		slices.SortFunc(u.times, func(a, b time.Time) int { return b.Compare(a) })
 	}
-	slices.SortFunc(times, func(a, b time.Time) int { return b.Compare(a) })
-	return times
+	last, _ := l.lastUse()
+	return len(u.times) >= n && u.times[n-1].After(last)
 }

@@ -71,8 +71,9 @@ func (l *link) use(ctx context.Context, c *tls.Conn) (stable bool, err error) {
 		closeConn(c)
 		return true, nil
 	}
-	for next := c; next != nil; {
-		lc := &linkConn{
+	var lc *linkConn
+	for next := c; next != nil; next = lc.successor {
+		lc = &linkConn{
 			l: l, c: next, path: pathConnOf(next), consul: alpn == ProtoConsulPacket,
 			began: time.Now(), dialedC: make(chan *tls.Conn, 1),
 		}
@@ -85,10 +86,9 @@ func (l *link) use(ctx context.Context, c *tls.Conn) (stable bool, err error) {
 		if errors.Is(err, errEchoTimeout) || isTimeout(err) {
 			l.t.cfg.Dialer.ReportFailure(lc.c, err)
 		}
-		next = lc.successor
 	}
 	if err == nil {
-		l.recordClosed()
+		l.recordPath(lc.path, alpn)
 	}
 	return stable, err
 }

@@ -182,7 +182,7 @@ func (m *Mux) Run(ctx context.Context, ln net.Listener) error {
 		case !isTemporary(err):
 			return fmt.Errorf("accept on %s: %w", ln.Addr(), err)
 		default:
-			m.handshakes.shedOne() // frees a file descriptor
+			m.handshakes.shed() // frees a file descriptor
 			m.refusals.record(acceptFailed, nil, err)
 			backoff.Sleep(ctx, retry.Next(), nil)
 		}

@@ -27,7 +27,7 @@ const (
 // disconnect a datacenter. Old addresses are safe because TLS authenticates the
 // peer.
 type resolver struct {
-	lookupIP func(ctx context.Context, host string) ([]net.IP, error)
+	lookupIP func(ctx context.Context, network, host string) ([]net.IP, error)
 	timeout  time.Duration // of a lookup without cached addresses
 
 	mu    sync.Mutex
@@ -42,7 +42,7 @@ type lookupResult struct {
 	lastUsed time.Time // guarded by resolver.mu
 }
 
-func newResolver(lookup func(context.Context, string) ([]net.IP, error), timeout time.Duration) *resolver {
+func newResolver(lookup func(context.Context, string, string) ([]net.IP, error), timeout time.Duration) *resolver {
 	return &resolver{lookupIP: lookup, timeout: timeout, cache: map[string]*lookupResult{}}
 }
 
@@ -63,7 +63,7 @@ func (r *resolver) lookup(ctx context.Context, host string) ([]net.IP, error) {
 	}
 	lctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	ips, err := r.lookupIP(lctx, host)
+	ips, err := r.lookupIP(lctx, "ip", host)
 	if err == nil && len(ips) == 0 {
 		err = errors.New("the name has no address")
 	}

@@ -21,7 +21,7 @@ type fakeDNS struct {
 	calls int
 }
 
-func (d *fakeDNS) lookup(ctx context.Context, _ string) ([]net.IP, error) {
+func (d *fakeDNS) lookup(ctx context.Context, _, _ string) ([]net.IP, error) {
 	d.calls++
 	if d.slow {
 		<-ctx.Done()
