@@ -215,14 +215,13 @@ func (d *Dialer) Paths() []PathStatus { return d.paths.status() }
 // in which a dial would try the paths now.
 func (d *Dialer) PathsTo(dc string) []PathStatus { return d.paths.pathsTo(dc) }
 
-// Unreachable lists, in no order, the other datacenters of which at least one
-// path was tried and no path works. It evaluates earlier dials, probes and
-// echoes and does not dial. changed is closed when the result may differ.
+// Unreachable lists the other datacenters without a working path, in no order.
+// A datacenter is listed only if at least one path was tried. Unreachable does
+// not dial. The channel changed is closed when the result may differ.
 func (d *Dialer) Unreachable() (dcs []string, changed <-chan struct{}) { return d.paths.unreachable() }
 
-// ReportFailure records that c failed because of its path, for example by a
-// timeout. Dial returned c, and c had worked. The next dial tries another path
-// first.
+// ReportFailure records that c, a connection of Dial, failed because of its
+// path, for example by a timeout. The next dial tries another path first.
 func (d *Dialer) ReportFailure(c *tls.Conn, err error) {
 	if p := pathConnOf(c); p != nil {
 		d.recordFailure(p.dc, p.path, err)
@@ -240,13 +239,11 @@ type pathConn struct {
 	path         Path
 	addr         string        // the dialed ip:port
 	handshakeRTT time.Duration // of the TLS handshake
-	connectTime  time.Duration // of TCP and TLS together
+	// rtt is an estimate: half the time of TCP and TLS, which take two round
+	// trips together. A gateway does not change this number, because it dials
+	// the next gateway only after it has read the ClientHello.
+	rtt time.Duration
 }
-
-// roundTrip estimates the round trip time to the server. TCP and TLS together
-// take two round trips. A gateway does not change this number, because it dials
-// the next gateway only after it has read the ClientHello.
-func (p *pathConn) roundTrip() time.Duration { return p.connectTime / 2 }
 
 // discardUnacked makes Close drop data that the peer has not acknowledged. By
 // default the kernel retransmits such data for minutes. If the path works
@@ -285,7 +282,7 @@ func (r *dialRequest) dialAndRecord(ctx context.Context, path Path) (*tls.Conn, 
 	switch {
 	case err == nil:
 		p := pathConnOf(conn)
-		d.paths.recordSuccess(r.dc, path, p.addr, p.roundTrip(), func(s *pathState) { s.RTT = p.handshakeRTT })
+		d.paths.recordSuccess(r.dc, path, p.addr, p.rtt, func(s *pathState) { s.RTT = p.handshakeRTT })
 		d.reachable.Notify(r.dc)
 	case errors.Is(context.Cause(ctx), errLostRace):
 		// Another path won. If that path was dialed later, this path was slow.
@@ -377,7 +374,7 @@ func (r *dialRequest) dialAddr(ctx context.Context, path Path, addr string) (*tl
 		raw.Close()
 		return nil, fail(stageHandshake, err)
 	}
-	pc.handshakeRTT, pc.connectTime = time.Since(connected), time.Since(start)
+	pc.handshakeRTT, pc.rtt = time.Since(connected), time.Since(start)/2
 	if p := conn.ConnectionState().NegotiatedProtocol; !slices.Contains(r.alpn, p) {
 		raw.Close()
 		return nil, fail(stageProtocol, fmt.Errorf("the server chose protocol %q, none of %q", p, r.alpn))

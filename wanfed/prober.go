@@ -159,7 +159,7 @@ func (d *Dialer) probe(ctx context.Context, dc string, path Path) (pc *pathConn,
 	}
 	defer closeConn(c)
 	if pc = pathConnOf(c); c.ConnectionState().NegotiatedProtocol != ProtoGossip {
-		return pc, pc.roundTrip(), nil
+		return pc, pc.rtt, nil
 	}
 	stop := context.AfterFunc(ctx, func() { c.NetConn().Close() })
 	defer stop()
