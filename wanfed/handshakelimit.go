@@ -60,32 +60,39 @@ func newHandshakeLimit(max int) *handshakeLimit {
 func (l *handshakeLimit) acquire(ctx context.Context, raw net.Conn) *handshake {
 	hs := &handshake{raw: raw, source: sourceOf(raw.RemoteAddr())}
 	for ctx.Err() == nil {
-		if l.tryAcquire(hs) {
+		wait := l.tryAcquire(hs)
+		if wait == 0 {
 			return hs
 		}
-		if wait := l.shed(); wait > 0 {
-			backoff.Sleep(ctx, wait, l.released)
-		}
+		backoff.Sleep(ctx, wait, l.released)
 	}
 	return nil
 }
 
-// tryAcquire registers hs and returns true if a slot is free.
-func (l *handshakeLimit) tryAcquire(hs *handshake) bool {
+// tryAcquire registers hs and returns 0 if a slot is free, or if an overdue
+// handshake can be shed. Otherwise tryAcquire returns the time to wait.
+func (l *handshakeLimit) tryAcquire(hs *handshake) (wait time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.open) >= l.max {
-		return false
+		wait = l.shedLocked()
 	}
-	l.open = append(l.open, hs)
-	return true
+	if wait == 0 {
+		l.open = append(l.open, hs)
+	}
+	return wait
 }
 
-// shed sheds one overdue handshake, closes its connection and returns 0. If no
-// handshake is overdue, shed returns the time until one may be overdue.
-func (l *handshakeLimit) shed() (wait time.Duration) {
+// shed sheds one overdue handshake, if there is any.
+func (l *handshakeLimit) shed() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.shedLocked()
+}
+
+// shedLocked sheds one overdue handshake, closes its connection and returns 0.
+// If no handshake is overdue, shedLocked returns the time until one may be.
+func (l *handshakeLimit) shedLocked() (wait time.Duration) {
 	var worst *handshake
 	now := time.Now()
 	wait = l.helloGrace // for handshakes that have not started
