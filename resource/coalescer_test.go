@@ -11,12 +11,12 @@ import (
 	"time"
 )
 
-// slowCounter is a coalescer of a function that takes a second and returns how
-// often it was called.
+// slowCounter is a coalescer of a function that takes a second and returns the
+// number of its calls.
 type slowCounter struct {
 	coalescer[int]
 	calls int
-	err   error
+	err   error // error of each call
 }
 
 func newSlowCounter() *slowCounter {
@@ -34,8 +34,8 @@ func newSlowCounter() *slowCounter {
 	return c
 }
 
-// after calls get after a delay, with a timeout, and checks the result.
-func (c *slowCounter) after(
+// getAfter calls get after a delay, with a timeout, and passes the result to check.
+func (c *slowCounter) getAfter(
 	wg *sync.WaitGroup, delay, timeout time.Duration, check func(n int, took time.Duration, err error),
 ) {
 	wg.Go(func() {
@@ -54,19 +54,19 @@ func TestCoalescer_SharesLaterCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newSlowCounter()
 		var wg sync.WaitGroup
-		want := func(caller string, n int, took time.Duration) func(int, time.Duration, error) {
-			return func(gotN int, gotTook time.Duration, err error) {
-				if gotN != n || gotTook != took || err != nil {
-					t.Errorf("%s: get() = %d, %v after %v, want %d after %v", caller, gotN, err, gotTook, n, took)
+		want := func(caller string, wantN int, wantTook time.Duration) func(int, time.Duration, error) {
+			return func(n int, took time.Duration, err error) {
+				if n != wantN || took != wantTook || err != nil {
+					t.Errorf("%s: get() = %d, %v after %v, want %d after %v", caller, n, err, took, wantN, wantTook)
 				}
 			}
 		}
-		c.after(&wg, 0, time.Minute, want("first", 1, time.Second))
+		c.getAfter(&wg, 0, time.Minute, want("first", 1, time.Second))
 		for range 5 {
-			c.after(&wg, 100*time.Millisecond, time.Minute, want("during the first call", 2, 1900*time.Millisecond))
+			c.getAfter(&wg, 100*time.Millisecond, time.Minute, want("during the first call", 2, 1900*time.Millisecond))
 		}
-		c.after(&wg, 1500*time.Millisecond, time.Minute, want("during the second call", 3, 1500*time.Millisecond))
-		c.after(&wg, 10*time.Second, time.Minute, want("later", 4, time.Second))
+		c.getAfter(&wg, 1500*time.Millisecond, time.Minute, want("during the second call", 3, 1500*time.Millisecond))
+		c.getAfter(&wg, 10*time.Second, time.Minute, want("later", 4, time.Second))
 		wg.Wait()
 		synctest.Wait()
 		if c.calls != 4 || c.next != nil {
@@ -75,8 +75,8 @@ func TestCoalescer_SharesLaterCalls(t *testing.T) {
 	})
 }
 
-// TestCoalescer_Contexts checks that the end of one caller's context affects no
-// other caller.
+// TestCoalescer_Contexts checks that the end of one caller's context does not affect
+// other callers.
 func TestCoalescer_Contexts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newSlowCounter()
@@ -90,21 +90,21 @@ func TestCoalescer_Contexts(t *testing.T) {
 		}
 		succeeds := func(_ int, _ time.Duration, err error) {
 			if err != nil {
-				t.Errorf("get() = %v, want a result", err)
+				t.Errorf("get() = %v, want nil", err)
 			}
 		}
-		c.after(&wg, 0, 500*time.Millisecond, ends(500*time.Millisecond))
-		c.after(&wg, 100*time.Millisecond, 200*time.Millisecond, ends(200*time.Millisecond))
-		c.after(&wg, 100*time.Millisecond, 600*time.Millisecond, ends(600*time.Millisecond))
+		c.getAfter(&wg, 0, 500*time.Millisecond, ends(500*time.Millisecond))
+		c.getAfter(&wg, 100*time.Millisecond, 200*time.Millisecond, ends(200*time.Millisecond))
+		c.getAfter(&wg, 100*time.Millisecond, 600*time.Millisecond, ends(600*time.Millisecond))
 		for range 3 {
-			c.after(&wg, 100*time.Millisecond, time.Minute, succeeds)
+			c.getAfter(&wg, 100*time.Millisecond, time.Minute, succeeds)
 		}
 		wg.Wait()
-		// All callers that waited for the second call have left before it began.
-		c.after(&wg, 0, time.Minute, succeeds)
-		c.after(&wg, 100*time.Millisecond, 300*time.Millisecond, ends(300*time.Millisecond))
+		// The second call begins after the contexts of all its callers have ended.
+		c.getAfter(&wg, 0, time.Minute, succeeds)
+		c.getAfter(&wg, 100*time.Millisecond, 300*time.Millisecond, ends(300*time.Millisecond))
 		wg.Wait()
-		c.after(&wg, 0, time.Minute, succeeds)
+		c.getAfter(&wg, 0, time.Minute, succeeds)
 		wg.Wait()
 		synctest.Wait()
 		if c.next != nil {
@@ -113,8 +113,8 @@ func TestCoalescer_Contexts(t *testing.T) {
 	})
 }
 
-// TestCoalescer_RetriesAfterTimeout checks that a caller with time left outlives
-// a call that timed out.
+// TestCoalescer_RetriesAfterTimeout checks that get calls the function again after a
+// call has timed out, while its context has not ended.
 func TestCoalescer_RetriesAfterTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		calls := 0
@@ -139,7 +139,7 @@ func TestCoalescer_SharesErrors(t *testing.T) {
 		c.err = ErrNotLeader
 		var wg sync.WaitGroup
 		for range 4 {
-			c.after(&wg, 0, time.Minute, func(_ int, _ time.Duration, err error) {
+			c.getAfter(&wg, 0, time.Minute, func(_ int, _ time.Duration, err error) {
 				if !errors.Is(err, ErrNotLeader) {
 					t.Errorf("get() = %v, want ErrNotLeader", err)
 				}
@@ -147,7 +147,7 @@ func TestCoalescer_SharesErrors(t *testing.T) {
 		}
 		wg.Wait()
 		if c.calls > 2 {
-			t.Errorf("calls = %d, want at most 2", c.calls)
+			t.Errorf("four callers made %d calls, want at most 2", c.calls)
 		}
 	})
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// TestErrorText checks that the text has nothing that gRPC has added.
+// TestErrorText checks that ErrorText removes only text that gRPC adds.
 func TestErrorText(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                          "",

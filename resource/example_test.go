@@ -36,7 +36,7 @@ func ExampleBackend_commit() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	created, err := b.Commit(ctx, resource.PutOp(r, "")) // it must not exist
+	created, err := b.Commit(ctx, resource.PutOp(r, "")) // fails if web1 exists
 	if err != nil {
 		log.Fatal(err)
 	}

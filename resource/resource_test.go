@@ -44,12 +44,12 @@ func TestCheckUTF8Name(t *testing.T) {
 			t.Errorf("CheckUTF8Name(%q) = %v, want valid: %t", name, err, good)
 		}
 		if err := reg.checkPrefix(name); (err == nil) != (good || name == "") || err != nil && !errors.Is(err, ErrInvalid) {
-			t.Errorf("checkPrefix(%q) = %v", name, err)
+			t.Errorf("checkPrefix(%q) = %v, want valid: %t", name, err, good || name == "")
 		}
 	}
 }
 
-// TestIDString_Untrusted checks that any id is one short line in logs and errors.
+// TestIDString_Untrusted checks that IDString returns one short line for any name.
 func TestIDString_Untrusted(t *testing.T) {
 	id := &pb.ID{Type: &pb.Type{Group: "kv", GroupVersion: "v1", Kind: "Entry"}}
 	for name, want := range map[string]string{
@@ -68,7 +68,7 @@ func TestNewUID(t *testing.T) {
 	if got, want := TimeOf(example), time.UnixMilli(1469918176385); !got.Equal(want) {
 		t.Errorf("TimeOf(%s) = %v, want %v", example, got, want)
 	}
-	for _, bad := range []string{"", "mine", strings.Repeat("!", 26)} {
+	for _, bad := range []string{"", "not a ULID", strings.Repeat("!", 26)} {
 		if got := TimeOf(bad); !got.IsZero() {
 			t.Errorf("TimeOf(%q) = %v, want the zero time", bad, got)
 		}
@@ -80,7 +80,7 @@ func TestNewUID(t *testing.T) {
 		}
 		time.Sleep(time.Millisecond)
 		if second := NewUID(); len(first) != 26 || first >= second {
-			t.Errorf("uids = %s and, a millisecond later, %s, want 26 characters in order", first, second)
+			t.Errorf("NewUID() = %s and, a millisecond later, %s, want 26 characters in order", first, second)
 		}
 	})
 	seen := make(map[string]bool)
@@ -102,20 +102,29 @@ func TestNew(t *testing.T) {
 	}
 	state, err := Decode[*pb.FederationState](r)
 	if err != nil || state.GetDatacenter() != "dc2" {
-		t.Errorf("Decode() = %v, %v", state, err)
+		t.Errorf("Decode() of the result of New() = %v, %v, want datacenter dc2", state, err)
 	}
 	generation := r.Generation
 	if err := SetData(r, &pb.FederationState{Datacenter: "dc3"}); err != nil || r.Generation == generation {
-		t.Errorf("SetData() = %v, generation %s, was %s", err, r.Generation, generation)
+		t.Errorf("SetData() = %v with generation %s, want nil with a generation other than %s", err, r.Generation, generation)
 	}
 	if err := CheckResource(r); err != nil {
-		t.Error(err)
+		t.Errorf("CheckResource(%v) = %v, want nil", r, err)
 	}
+	if _, err := New(fsType, "DC2", &pb.FederationState{}); !errors.Is(err, ErrInvalid) {
+		t.Errorf("New(DC2) = %v, want ErrInvalid", err)
+	}
+}
 
+func TestDecode_Invalid(t *testing.T) {
+	r, err := New(fsType, "dc2", &pb.FederationState{Datacenter: "dc2"})
+	if err != nil {
+		t.Fatal(err)
+	}
 	_, err = Decode[*pb.Node](r)
 	want := `invalid data of federation/v1/FederationState "dc2": its type is "wanfed.v1.FederationState", not "wanfed.v1.Node"`
 	if !errors.Is(err, ErrInvalid) || err.Error() != want {
-		t.Errorf("got  %v\nwant %s", err, want)
+		t.Errorf("Decode() as another type = %v, want %s", err, want)
 	}
 	r.Data.Value = []byte{0xff}
 	if _, err := Decode[*pb.FederationState](r); !errors.Is(err, ErrInvalid) {
@@ -124,11 +133,12 @@ func TestNew(t *testing.T) {
 	if _, err := Decode[*pb.FederationState](&pb.Resource{}); !errors.Is(err, ErrInvalid) {
 		t.Errorf("Decode() without data = %v, want ErrInvalid", err)
 	}
-	if _, err := New(fsType, "DC2", &pb.FederationState{}); !errors.Is(err, ErrInvalid) {
-		t.Errorf("New() with a bad name = %v, want ErrInvalid", err)
-	}
-	if got := IDString(&pb.ID{Type: fsType, Name: "x", Tenancy: &pb.Tenancy{Namespace: "n"}}); got != `federation/v1/FederationState "x" in default/n` {
-		t.Error(got)
+}
+
+func TestIDString_Tenancy(t *testing.T) {
+	id := &pb.ID{Type: fsType, Name: "x", Tenancy: &pb.Tenancy{Namespace: "n"}}
+	if got, want := IDString(id), `federation/v1/FederationState "x" in default/n`; got != want {
+		t.Errorf("IDString(%v) = %s, want %s", id, got, want)
 	}
 }
 
@@ -155,7 +165,7 @@ func TestRegistry(t *testing.T) {
 	} {
 		err := g.Register(Registration{Type: typ})
 		if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "type.") || !strings.Contains(err.Error(), "message") {
-			t.Errorf("Register(%v) = %v, want both faults", typ, err)
+			t.Errorf("Register(%v) without a message = %v, want errors for type and message", typ, err)
 		}
 	}
 	for want, reg := range map[string]Registration{
@@ -167,48 +177,50 @@ func TestRegistry(t *testing.T) {
 		}
 	}
 	if reg, err := g.Lookup(fsType); err != nil || !reg.Federated {
-		t.Errorf("Lookup() = %+v, %v", reg, err)
+		t.Errorf("Lookup(%v) = %+v, %v, want a federated type", fsType, reg, err)
 	}
 	_, err := g.Lookup(&pb.Type{Group: "x", GroupVersion: "v1", Kind: "Y"})
 	if want := `invalid type "x/v1/Y": is not registered; known are catalog/v1/Node, federation/v1/FederationState`; err == nil || err.Error() != want {
-		t.Errorf("got  %v\nwant %s", err, want)
+		t.Errorf("Lookup() of an unknown type = %v, want %s", err, want)
 	}
 	if all := g.Types(); len(all) != 2 || all[0].Type.Kind != "Node" {
-		t.Errorf("Types() = %v", all)
+		t.Errorf("Types() = %v, want two types, Node first", all)
 	}
 }
 
-// TestStatusError_RoundTrip checks that every error and its text survive the wire.
+// TestStatusError_RoundTrip checks that FromStatus returns the class and the text of
+// every error that StatusError encodes.
 func TestStatusError_RoundTrip(t *testing.T) {
 	for _, c := range errorClasses {
 		err := fmt.Errorf("write x: %w", c.err)
 		st := status.Convert(StatusError(err))
 		if st.Code() != c.code || st.Message() != err.Error() {
-			t.Errorf("StatusError(%v) = %v", err, st)
+			t.Errorf("StatusError(%v) = %v, want code %v", err, st, c.code)
 		}
-		// The form on the wire.
-		wire := status.FromProto(proto.CloneOf(st.Proto())).Err()
-		back := FromStatus(wire)
+		received := FromStatus(status.FromProto(proto.CloneOf(st.Proto())).Err())
 		for _, other := range errorClasses {
-			if errors.Is(back, other.err) != (other.err == c.err) {
-				t.Errorf("FromStatus() of %v = %v: errors.Is() with %v = %v", err, back, other.err, errors.Is(back, other.err))
+			if got, want := errors.Is(received, other.err), other.err == c.err; got != want {
+				t.Errorf("errors.Is(FromStatus(%v), %v) = %t, want %t", st, other.err, got, want)
 			}
 		}
-		if back.Error() != err.Error() || status.Code(back) != c.code {
-			t.Errorf("FromStatus() = %q, code %v", back, status.Code(back))
+		if received.Error() != err.Error() || status.Code(received) != c.code {
+			t.Errorf("FromStatus(%v) = %q with code %v, want %q with code %v", st, received, status.Code(received), err, c.code)
 		}
-		if again := StatusError(back); status.Code(again) != c.code {
-			t.Errorf("second StatusError() = %v", again)
+		if again := StatusError(received); status.Code(again) != c.code {
+			t.Errorf("StatusError(%v) = %v, want code %v", received, again, c.code)
 		}
 	}
+}
+
+func TestStatusError_Others(t *testing.T) {
 	if StatusError(nil) != nil || FromStatus(nil) != nil {
-		t.Error("StatusError(nil) or FromStatus(nil) is not nil")
+		t.Errorf("StatusError(nil), FromStatus(nil) = %v, %v, want nil", StatusError(nil), FromStatus(nil))
 	}
 	both := errors.Join(ErrUnknownOutcome, context.DeadlineExceeded)
 	if got := FromStatus(StatusError(both)); !errors.Is(got, ErrUnknownOutcome) {
-		t.Errorf("FromStatus() of an unknown outcome = %v", got)
+		t.Errorf("FromStatus(StatusError(%v)) = %v, want ErrUnknownOutcome", both, got)
 	}
-	if got := status.Code(StatusError(errors.New("boom"))); got != codes.Internal {
+	if got := status.Code(StatusError(errors.New("fault"))); got != codes.Internal {
 		t.Errorf("StatusError() of an unknown error = %v, want code Internal", got)
 	}
 	for err, want := range map[error]error{
@@ -216,13 +228,13 @@ func TestStatusError_RoundTrip(t *testing.T) {
 		status.Error(codes.DeadlineExceeded, "x"): context.DeadlineExceeded,
 	} {
 		if got := FromStatus(err); !errors.Is(got, want) {
-			t.Errorf("FromStatus(%v) = %v", err, got)
+			t.Errorf("FromStatus(%v) = %v, want %v", err, got, want)
 		}
 	}
 	plain := errors.New("no status")
 	for _, err := range []error{plain, status.Error(codes.Unavailable, "connection refused")} {
 		if got := FromStatus(err); got != err {
-			t.Errorf("FromStatus(%v) = %v", err, got)
+			t.Errorf("FromStatus(%v) = %v, want the argument", err, got)
 		}
 	}
 }

@@ -24,192 +24,220 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// TestForwardWrites checks that a client of a secondary can write, and can read the
-// result at once.
-func TestForwardWrites(t *testing.T) {
-	p := newPair(t)
-	created := p.write(fed(t, "dc7", "gw1"))
-	if got := p.read(created.Id); !proto.Equal(got, created) || got.PrimaryModifyIndex == 0 || got.Version == "" {
-		t.Errorf("Read() = %v, want %v", got, created)
-	}
-	// Compare-and-swap with the version of the replica.
-	next := fed(t, "dc7", "gw2")
-	next.Version = created.Version
-	second := p.write(next)
-	if gatewayOf(t, p.read(created.Id)) != "gw2" || second.Version == created.Version || second.Id.Uid != created.Id.Uid {
-		t.Errorf("second write = %v", second)
-	}
-	p.fails(next, codes.Aborted, resource.ErrConflict, "its version is "+second.Version+", not "+created.Version)
-	// A concurrent write in the primary makes a compare-and-swap fail, also before
-	// its replica arrives.
-	release := p.hold()
-	p.there.write(fed(t, "dc7", "gw3"))
-	next.Version = second.Version
-	p.fails(next, codes.Aborted, resource.ErrConflict, "in the primary datacenter dc1: ")
-	release()
-	testutil.Eventually(t, 10*time.Second, func() bool { return gatewayOf(t, p.read(created.Id)) == "gw3" },
-		"the replica of the concurrent write")
-	if _, err := p.Delete(t.Context(), &pb.DeleteRequest{Id: created.Id, Version: second.Version}); status.Code(err) != codes.Aborted {
-		t.Errorf("Delete() with an old version = %v, want ErrConflict", err)
-	}
-	next.Version = "99999"
-	p.fails(next, codes.Aborted, resource.ErrConflict, "not 99999")
-	absent := fed(t, "dc9", "gw1")
-	absent.Version = created.Version
-	p.fails(absent, codes.Aborted, resource.ErrConflict, "it does not exist")
+// withVersion returns the federation state of dc7 as a compare-and-swap.
+func withVersion(t *testing.T, gateway, version string) *pb.Resource {
+	r := federationState(t, "dc7", gateway)
+	r.Version = version
+	return r
+}
 
-	// A status is local and makes a new version, which a compare-and-swap accepts.
-	withStatus, err := p.WriteStatus(t.Context(), &pb.WriteStatusRequest{Id: created.Id, Key: "k", Status: &pb.Status{ObservedGeneration: "1"}})
+// TestForwardWrite checks that a client of a secondary can write a federated type,
+// and can read the result immediately.
+func TestForwardWrite(t *testing.T) {
+	f := newFederation(t)
+	created := f.write(federationState(t, "dc7", "gw1"))
+	if got := f.read(created.Id); !proto.Equal(got, created) || got.PrimaryModifyIndex == 0 || got.Version == "" {
+		t.Errorf("Read() = %v, want the replica %v", got, created)
+	}
+	second := f.write(withVersion(t, "gw2", created.Version))
+	if gatewayOf(t, f.read(created.Id)) != "gw2" || second.Version == created.Version || second.Id.Uid != created.Id.Uid {
+		t.Errorf("Write() with the version of the replica = %v, want another version of %v", second, created)
+	}
+}
+
+// TestForwardWrite_Conflict checks that a compare-and-swap with an old version fails,
+// even before the replica of the new version has arrived.
+func TestForwardWrite_Conflict(t *testing.T) {
+	f := newFederation(t)
+	first := f.write(federationState(t, "dc7", "gw1"))
+	second := f.write(federationState(t, "dc7", "gw2"))
+	f.fails(withVersion(t, "gw3", first.Version), codes.Aborted, resource.ErrConflict,
+		"its version is "+second.Version+", not "+first.Version)
+
+	release := f.holdReplication()
+	f.primaryDC.write(federationState(t, "dc7", "gw3"))
+	f.fails(withVersion(t, "gw4", second.Version), codes.Aborted, resource.ErrConflict, "in the primary datacenter dc1: ")
+	release()
+	testutil.Eventually(t, 10*time.Second, func() bool { return gatewayOf(t, f.read(first.Id)) == "gw3" },
+		"the replica of the write in the primary")
+
+	_, err := f.Delete(t.Context(), &pb.DeleteRequest{Id: first.Id, Version: second.Version})
+	f.check(err, codes.Aborted, resource.ErrConflict, "")
+	f.fails(withVersion(t, "gw4", "99999"), codes.Aborted, resource.ErrConflict, "not 99999")
+	absent := federationState(t, "dc9", "gw1")
+	absent.Version = first.Version
+	f.fails(absent, codes.Aborted, resource.ErrConflict, "it does not exist")
+}
+
+// TestForwardWrite_LocalStatus checks that a status exists only in its datacenter. It
+// changes the version of the replica, which a compare-and-swap accepts.
+func TestForwardWrite_LocalStatus(t *testing.T) {
+	f := newFederation(t)
+	created := f.write(federationState(t, "dc7", "gw1"))
+	withStatus, err := f.WriteStatus(t.Context(), &pb.WriteStatusRequest{
+		Id: created.Id, Key: "k", Status: &pb.Status{ObservedGeneration: "1"},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	next.Version = withStatus.Resource.Version
-	if got := p.write(next); got.Status["k"] == nil || gatewayOf(t, got) != "gw2" {
-		t.Errorf("resource after a status = %v", got)
+	if got := f.write(withVersion(t, "gw2", withStatus.Resource.Version)); got.Status["k"] == nil || gatewayOf(t, got) != "gw2" {
+		t.Errorf("Write() with the version of the status = %v, want gateway gw2 and the status k", got)
 	}
-	there, err := p.there.Read(t.Context(), &pb.ReadRequest{Id: created.Id})
-	if err != nil || len(there.Resource.Status) != 0 {
-		t.Errorf("resource in the primary = %v, %v, want no status", there, err)
+	remote, err := f.primaryDC.Read(t.Context(), &pb.ReadRequest{Id: created.Id})
+	if err != nil || len(remote.Resource.Status) != 0 {
+		t.Errorf("Read() in the primary = %v, %v, want no status", remote, err)
 	}
-	// Deleted here when the response arrives. Deleting it again succeeds.
+}
+
+// TestForwardDelete checks that a deletion has an effect in the secondary when its
+// response arrives, and that Delete is idempotent.
+func TestForwardDelete(t *testing.T) {
+	f := newFederation(t)
+	created := f.write(federationState(t, "dc7", "gw1"))
 	for _, id := range []*pb.ID{created.Id, created.Id, {Type: fsType, Name: "never"}} {
-		if _, err := p.Delete(t.Context(), &pb.DeleteRequest{Id: id}); err != nil {
-			t.Error(err)
+		if _, err := f.Delete(t.Context(), &pb.DeleteRequest{Id: id}); err != nil {
+			t.Errorf("Delete(%s) = %v, want nil", id.Name, err)
 		}
-		if _, err := p.Read(t.Context(), &pb.ReadRequest{Id: id}); status.Code(err) != codes.NotFound {
-			t.Errorf("Read() after Delete() = %v, want ErrNotFound", err)
-		}
+		_, err := f.Read(t.Context(), &pb.ReadRequest{Id: id})
+		f.check(err, codes.NotFound, resource.ErrNotFound, "")
 	}
-	if _, err := p.Delete(t.Context(), &pb.DeleteRequest{Id: created.Id, Version: "5"}); err != nil {
+	if _, err := f.Delete(t.Context(), &pb.DeleteRequest{Id: created.Id, Version: "5"}); err != nil {
 		t.Errorf("Delete() of a deleted resource with a version = %v, want nil", err)
 	}
 }
 
-// TestForwardLag checks that a response does not wait long for the replica, and has a
-// version that a compare-and-swap accepts.
-func TestForwardLag(t *testing.T) {
+// TestForwardWrite_Lag checks that the wait for a replica is bounded. The response
+// then has a version that a compare-and-swap accepts.
+func TestForwardWrite_Lag(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPair(t)
-		release := p.hold()
-		began := time.Now()
-		got := p.write(fed(t, "dc7", "gw1"))
-		if took := time.Since(began); took != time.Second {
-			t.Errorf("waited %v for a replica that does not arrive", took)
+		f := newFederation(t)
+		release := f.holdReplication()
+		start := time.Now()
+		got := f.write(federationState(t, "dc7", "gw1"))
+		if took := time.Since(start); took != time.Second {
+			t.Errorf("Write() without a replica took %v, want %v", took, time.Second)
 		}
 		if !strings.HasPrefix(got.Version, resource.PrimaryVersionPrefix) || got.PrimaryModifyIndex == 0 || got.ModifyIndex != 0 {
-			t.Errorf("Write() = %v, want a version of the primary", got)
+			t.Errorf("Write() without a replica = %v, want the version and the index of the primary", got)
 		}
+		next := withVersion(t, "gw2", got.Version)
 		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 		defer cancel()
-		next := fed(t, "dc7", "gw2")
-		next.Version = got.Version
-		out, err := p.Write(ctx, &pb.WriteRequest{Resource: next})
+		out, err := f.Write(ctx, &pb.WriteRequest{Resource: next})
 		if err != nil {
-			t.Fatalf("compare-and-swap with the version of the response, with a short deadline = %v", err)
+			t.Fatalf("Write() with version %s and a short deadline = %v, want nil", got.Version, err)
 		}
-		p.fails(next, codes.Aborted, resource.ErrConflict, "read it and try again")
+		f.fails(next, codes.Aborted, resource.ErrConflict, "read it and try again")
 		release()
-		next.Version = out.Resource.Version
-		if got := p.write(next); strings.HasPrefix(got.Version, resource.PrimaryVersionPrefix) {
-			t.Errorf("Write() when replicas arrive = %v, want a local version", got)
+		got = f.write(withVersion(t, "gw3", out.Resource.Version))
+		if strings.HasPrefix(got.Version, resource.PrimaryVersionPrefix) {
+			t.Errorf("Write() with a replica = %v, want a version of the secondary", got)
 		}
 	})
 }
 
-// TestForwardFinalizers checks that the replica of a resource with finalizers gets its
-// deletion timestamp.
-func TestForwardFinalizers(t *testing.T) {
+// TestForwardDelete_Finalizers checks that the replica of a resource with finalizers
+// gets a deletion timestamp.
+func TestForwardDelete_Finalizers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPair(t)
-		r := fed(t, "dc7", "gw1")
+		f := newFederation(t)
+		r := federationState(t, "dc7", "gw1")
 		resourcetest.AddFinalizer(r, "f")
-		r = p.write(r)
+		r = f.write(r)
 		for range 2 {
-			if _, err := p.Delete(t.Context(), &pb.DeleteRequest{Id: r.Id}); err != nil {
+			if _, err := f.Delete(t.Context(), &pb.DeleteRequest{Id: r.Id}); err != nil {
 				t.Fatal(err)
 			}
 		}
-		r = proto.CloneOf(p.read(r.Id))
+		r = proto.CloneOf(f.read(r.Id))
 		if _, marked := resource.Terminating(r); !marked {
-			t.Fatalf("replica has no deletion timestamp: %v", r)
+			t.Fatalf("Read() after Delete() = %v, want a deletion timestamp", r)
 		}
-		p.fails(fed(t, "dc7", "gw2"), codes.FailedPrecondition, resource.ErrTerminating, "in the primary datacenter dc1: ")
+		f.fails(federationState(t, "dc7", "gw2"), codes.FailedPrecondition, resource.ErrTerminating, "in the primary datacenter dc1: ")
 		resourcetest.RemoveFinalizer(r, "f")
-		began := time.Now()
-		p.write(r)
-		if _, err := p.Read(t.Context(), &pb.ReadRequest{Id: r.Id}); status.Code(err) != codes.NotFound || time.Since(began) != 0 {
-			t.Errorf("Read() after the last finalizer = %v after %v, want ErrNotFound", err, time.Since(began))
+		start := time.Now()
+		f.write(r)
+		_, err := f.Read(t.Context(), &pb.ReadRequest{Id: r.Id})
+		f.check(err, codes.NotFound, resource.ErrNotFound, "")
+		if took := time.Since(start); took != 0 {
+			t.Errorf("Write() without the last finalizer took %v, want 0", took)
 		}
 	})
 }
 
-// TestForwardRefusals checks errors of the secondary and of the primary.
-func TestForwardRefusals(t *testing.T) {
-	p := newPair(t)
-	p.fails(&pb.Resource{Id: &pb.ID{Type: fsType, Name: "UPPER"}}, codes.InvalidArgument, resource.ErrInvalid, "name")
-	p.as(tlsutil.RoleClient, "dc2")
-	p.fails(fed(t, "dc7", "gw1"), codes.PermissionDenied, resource.ErrDenied, "only operators, and servers of datacenter dc2, may")
-	p.as(tlsutil.RoleOperator, "dc2")
-	p.there.as(tlsutil.RoleServer, "dc2")
-	p.fails(fed(t, "dc7", "gw1"), codes.PermissionDenied, resource.ErrDenied, "in the primary datacenter dc1: ")
-	_, err := p.MutateAndValidate(t.Context(), &pb.MutateAndValidateRequest{Resource: fed(t, "dc7", "gw1")})
-	p.check(err, codes.PermissionDenied, resource.ErrDenied, "in the primary datacenter dc1: ")
-	p.there.as(tlsutil.RoleOperator, "dc2")
-	if dry, err := p.MutateAndValidate(t.Context(), &pb.MutateAndValidateRequest{Resource: fed(t, "dc7", "gw1")}); err != nil || dry.Resource == nil {
-		t.Errorf("MutateAndValidate() = %v, %v", dry, err)
+// TestForwardWrite_Refused checks errors of the secondary and of the primary.
+func TestForwardWrite_Refused(t *testing.T) {
+	f := newFederation(t)
+	state := federationState(t, "dc7", "gw1")
+	const remote = "in the primary datacenter dc1: "
+	f.fails(&pb.Resource{Id: &pb.ID{Type: fsType, Name: "UPPER"}}, codes.InvalidArgument, resource.ErrInvalid, "name")
+	f.as(tlsutil.RoleClient, "dc2")
+	f.fails(state, codes.PermissionDenied, resource.ErrDenied, "only operators, and servers of datacenter dc2, may")
+	f.as(tlsutil.RoleOperator, "dc2")
+	f.primaryDC.as(tlsutil.RoleServer, "dc2")
+	f.fails(state, codes.PermissionDenied, resource.ErrDenied, remote)
+	_, err := f.MutateAndValidate(t.Context(), &pb.MutateAndValidateRequest{Resource: state})
+	f.check(err, codes.PermissionDenied, resource.ErrDenied, remote)
+	f.primaryDC.as(tlsutil.RoleOperator, "dc2")
+	out, err := f.MutateAndValidate(t.Context(), &pb.MutateAndValidateRequest{Resource: state})
+	if err != nil || out.Resource == nil {
+		t.Errorf("MutateAndValidate() = %v, %v, want a resource", out, err)
 	}
-	owned := fed(t, "dc7", "gw1")
-	owned.Owner = &pb.ID{Type: nodeType, Name: "local"}
-	p.fails(owned, codes.InvalidArgument, resource.ErrInvalid, "must be of a federated type")
+	state.Owner = &pb.ID{Type: nodeType, Name: "local"}
+	f.fails(state, codes.InvalidArgument, resource.ErrInvalid, "must be of a federated type")
 }
 
-// TestForwardUnreachable checks that an unreachable primary writes nothing, and that
-// the outcome is unknown if it may have written.
-func TestForwardUnreachable(t *testing.T) {
-	p := newPair(t)
-	before := p.write(fed(t, "dc7", "gw1"))
-	check := func(code codes.Code, want error, text string) {
+// dialAddr sets the address of the primary.
+func (f *federation) dialAddr(addr net.Addr) {
+	f.Helper()
+	cc, err := grpc.NewClient(addr.String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Cleanup(func() { cc.Close() })
+	f.dial = func() (pb.ResourceServiceClient, error) { return pb.NewResourceServiceClient(cc), nil }
+}
+
+// TestForwardWrite_Unreachable checks that a call that was not sent to the primary
+// writes nothing, and that the outcome of a call that was sent is unknown.
+func TestForwardWrite_Unreachable(t *testing.T) {
+	f := newFederation(t)
+	before := f.write(federationState(t, "dc7", "gw1"))
+	check := func(t *testing.T, code codes.Code, want error, text string) {
 		t.Helper()
-		p.fails(fed(t, "dc7", "gw2"), code, want, text)
-		_, err := p.Delete(t.Context(), &pb.DeleteRequest{Id: before.Id})
-		p.check(err, code, want, text)
-		if got := p.read(before.Id); !proto.Equal(got, before) {
-			t.Errorf("Read() in the secondary = %v, want ErrNotFound", got)
+		f.fails(federationState(t, "dc7", "gw2"), code, want, text)
+		_, err := f.Delete(t.Context(), &pb.DeleteRequest{Id: before.Id})
+		f.check(err, code, want, text)
+		if got := f.read(before.Id); !proto.Equal(got, before) {
+			t.Errorf("Read() in the secondary = %v, want %v", got, before)
 		}
 	}
-	p.via = func() (pb.ResourceServiceClient, error) { return nil, errors.New("no path") }
-	check(codes.Unavailable, resource.ErrUnreachable, "the primary datacenter cannot be reached: dc1: nothing was written")
-
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr := l.Addr().String()
-	l.Close()
-	cc, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer cc.Close()
-	p.via = func() (pb.ResourceServiceClient, error) { return pb.NewResourceServiceClient(cc), nil }
-	check(codes.Unavailable, resource.ErrUnreachable, "dc1: nothing was written")
-
-	// A server that fails after it has received the call.
-	if l, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
-		t.Fatal(err)
-	}
-	srv := grpc.NewServer(grpc.UnaryInterceptor(func(context.Context, any, *grpc.UnaryServerInfo, grpc.UnaryHandler) (any, error) {
-		return nil, status.Error(codes.Unavailable, "the way broke")
-	}))
-	pb.RegisterResourceServiceServer(srv, pb.UnimplementedResourceServiceServer{})
-	served := make(chan error, 1)
-	go func() { served <- srv.Serve(l) }()
-	defer func() { srv.Stop(); <-served }()
-	cc2, err := grpc.NewClient(l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer cc2.Close()
-	p.via = func() (pb.ResourceServiceClient, error) { return pb.NewResourceServiceClient(cc2), nil }
-	check(codes.Unknown, resource.ErrUnknownOutcome, "the way broke")
+	t.Run("no path", func(t *testing.T) {
+		f.dial = func() (pb.ResourceServiceClient, error) { return nil, errors.New("no path") }
+		check(t, codes.Unavailable, resource.ErrUnreachable, "the primary datacenter cannot be reached: dc1: nothing was written")
+	})
+	t.Run("connection refused", func(t *testing.T) {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.Close()
+		f.dialAddr(l.Addr())
+		check(t, codes.Unavailable, resource.ErrUnreachable, "dc1: nothing was written")
+	})
+	t.Run("server fails after it has received the call", func(t *testing.T) {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		srv := grpc.NewServer(grpc.UnaryInterceptor(func(context.Context, any, *grpc.UnaryServerInfo, grpc.UnaryHandler) (any, error) {
+			return nil, status.Error(codes.Unavailable, "connection lost")
+		}))
+		pb.RegisterResourceServiceServer(srv, pb.UnimplementedResourceServiceServer{})
+		served := make(chan error, 1)
+		go func() { served <- srv.Serve(l) }()
+		defer func() { srv.Stop(); <-served }()
+		f.dialAddr(l.Addr())
+		check(t, codes.Unknown, resource.ErrUnknownOutcome, "connection lost")
+	})
 }

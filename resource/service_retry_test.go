@@ -16,16 +16,17 @@ import (
 	"github.com/wanfed/wanfed/resource/resourcetest"
 )
 
-// TestServiceConcurrent checks that all concurrent writes without a version succeed.
-func TestServiceConcurrent(t *testing.T) {
-	g := newRig(t, nil)
-	g.write(node(t, "a", ""))
+// TestService_ConcurrentWrites checks that all concurrent writes without a version
+// succeed.
+func TestService_ConcurrentWrites(t *testing.T) {
+	f := newFixture(t, nil)
+	f.write(node(t, "a", ""))
 	var wg sync.WaitGroup
 	for i := range 64 {
 		wg.Go(func() {
 			for range 5 {
-				if _, err := g.Write(t.Context(), &pb.WriteRequest{Resource: node(t, "a", strconv.Itoa(i))}); err != nil {
-					t.Error(err)
+				if _, err := f.Write(t.Context(), &pb.WriteRequest{Resource: node(t, "a", strconv.Itoa(i))}); err != nil {
+					t.Errorf("Write() = %v, want nil", err)
 				}
 			}
 		})
@@ -33,24 +34,24 @@ func TestServiceConcurrent(t *testing.T) {
 	wg.Wait()
 }
 
-// scripted is a store with stale eventual reads, as a new leader that still applies
-// earlier entries. Commits fail while errs has errors.
-type scripted struct {
+// scriptedBackend is a Backend with stale eventual reads, like a new leader that
+// still applies earlier enattempts, and with commits that fail.
+type scriptedBackend struct {
 	resource.Backend
-	stale *pb.Resource
-	errs  []error
-	tries int
+	stale    *pb.Resource // result of eventual reads; nil: the stored resource
+	errs     []error      // errors of the next commits
+	attempts int          // number of commits
 }
 
-func (s *scripted) Read(ctx context.Context, c resource.Consistency, id *pb.ID) (*pb.Resource, error) {
+func (s *scriptedBackend) Read(ctx context.Context, c resource.Consistency, id *pb.ID) (*pb.Resource, error) {
 	if c == resource.Eventual && s.stale != nil {
 		return s.stale, nil
 	}
 	return s.Backend.Read(ctx, c, id)
 }
 
-func (s *scripted) Commit(ctx context.Context, ops ...*pb.Op) ([]*pb.Resource, error) {
-	s.tries++
+func (s *scriptedBackend) Commit(ctx context.Context, ops ...*pb.Op) ([]*pb.Resource, error) {
+	s.attempts++
 	if len(s.errs) > 0 {
 		err := s.errs[0]
 		s.errs = s.errs[1:]
@@ -59,64 +60,67 @@ func (s *scripted) Commit(ctx context.Context, ops ...*pb.Op) ([]*pb.Resource, e
 	return s.Backend.Commit(ctx, ops...)
 }
 
-// TestServiceStale checks that a stale read does not make a write fail.
-func TestServiceStale(t *testing.T) {
+// TestService_StaleRead checks that a stale read does not make a write fail.
+func TestService_StaleRead(t *testing.T) {
 	store := resourcetest.NewStore()
 	defer store.Close()
-	b := &scripted{Backend: store}
-	g := newRig(t, b)
-	first := g.write(node(t, "a", "1"))
-	second := g.write(node(t, "a", "2"))
+	b := &scriptedBackend{Backend: store}
+	f := newFixture(t, b)
+	first := f.write(node(t, "a", "1"))
+	second := f.write(node(t, "a", "2"))
 	b.stale = first
 	r := node(t, "a", "3")
 	r.Version = second.Version
-	if got := g.write(r); got.Version == second.Version {
-		t.Errorf("Write() = %v", got)
+	if got := f.write(r); got.Version == second.Version {
+		t.Errorf("Write() after a stale read = %v, want a new version", got)
 	}
 }
 
-// TestServiceRetry checks that a conflict is tried again a limited number of times,
-// and only without a version. An overwrite needs one more try. Other errors are not
-// tried again.
-func TestServiceRetry(t *testing.T) {
+// TestService_Retry checks that a write without a version is retried after a
+// conflict, up to eight attempts. Without a uid, the second attempt is an overwrite.
+// A write with a version, and a write with another error, is not retried.
+func TestService_Retry(t *testing.T) {
 	store := resourcetest.NewStore()
 	defer store.Close()
-	b := &scripted{Backend: store}
-	g := newRig(t, b)
-	first := g.write(node(t, "a", "1"))
+	b := &scriptedBackend{Backend: store}
+	f := newFixture(t, b)
+	first := f.write(node(t, "a", "1"))
 	conflicts := func(n int) (errs []error) {
 		for range n {
 			errs = append(errs, fmt.Errorf("race: %w", resource.ErrConflict))
 		}
 		return errs
 	}
-	ofUID := func(address string) *pb.Resource {
+	withUID := func(address string) *pb.Resource {
 		r := node(t, "a", address)
 		r.Id.Uid = first.Id.Uid
 		return r
 	}
-	b.tries, b.errs = 0, conflicts(7)
-	g.write(ofUID("2"))
-	if b.tries != 8 {
-		t.Errorf("tries = %d, want the limit", b.tries)
+	b.attempts, b.errs = 0, conflicts(7)
+	f.write(withUID("2"))
+	if b.attempts != 8 {
+		t.Errorf("Write() with 7 conflicts made %d attempts, want 8", b.attempts)
 	}
 	b.errs = conflicts(8)
-	g.fails(ofUID("3"), codes.Aborted, resource.ErrConflict, "race")
-	b.tries, b.errs = 0, conflicts(1)
-	if got := g.write(node(t, "a", "3")); b.tries != 2 || got.Id.Uid != first.Id.Uid {
-		t.Errorf("tries without a uid = %d: %v", b.tries, got)
+	f.fails(withUID("3"), codes.Aborted, resource.ErrConflict, "race")
+	b.attempts, b.errs = 0, conflicts(1)
+	if got := f.write(node(t, "a", "3")); b.attempts != 2 || got.Id.Uid != first.Id.Uid {
+		t.Errorf("Write() without a uid made %d attempts and returned %v, want 2 and uid %s", b.attempts, got, first.Id.Uid)
 	}
 
 	r := node(t, "a", "4")
-	stored, _ := store.Read(t.Context(), resource.Strong, first.Id)
+	stored, err := store.Read(t.Context(), resource.Strong, first.Id)
+	if err != nil {
+		t.Fatal(err)
+	}
 	r.Version = stored.Version
-	b.tries, b.errs = 0, conflicts(1)
-	g.fails(r, codes.Aborted, resource.ErrConflict, "race")
+	b.attempts, b.errs = 0, conflicts(1)
+	f.fails(r, codes.Aborted, resource.ErrConflict, "race")
 	b.errs = []error{resource.ErrNotLeader}
-	g.fails(node(t, "a", "5"), codes.Unavailable, resource.ErrNotLeader, "not the leader")
+	f.fails(node(t, "a", "5"), codes.Unavailable, resource.ErrNotLeader, "not the leader")
 	b.errs = []error{resource.ErrUnknownOutcome}
-	g.fails(node(t, "a", "6"), codes.Unknown, resource.ErrUnknownOutcome, "unknown")
-	if b.tries != 3 {
-		t.Errorf("tries = %d, want 1 for each", b.tries)
+	f.fails(node(t, "a", "6"), codes.Unknown, resource.ErrUnknownOutcome, "unknown")
+	if b.attempts != 3 {
+		t.Errorf("three writes that are not retried made %d attempts, want 3", b.attempts)
 	}
 }

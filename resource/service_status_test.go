@@ -18,13 +18,13 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-func TestServiceWriteStatus(t *testing.T) {
-	g := newRig(t, nil)
-	r := g.write(node(t, "a", "10.0.0.1"))
+func TestService_WriteStatus(t *testing.T) {
+	f := newFixture(t, nil)
+	r := f.write(node(t, "a", "10.0.0.1"))
 	status := &pb.Status{ObservedGeneration: r.Generation, Conditions: []*pb.Condition{{
 		Type: "Ready", State: pb.Condition_STATE_FALSE, Resource: &pb.Reference{Type: nodeType, Name: "b"},
 	}}}
-	out, err := g.WriteStatus(t.Context(), &pb.WriteStatusRequest{Id: r.Id, Version: r.Version, Key: "x.io/c", Status: status})
+	out, err := f.WriteStatus(t.Context(), &pb.WriteStatusRequest{Id: r.Id, Version: r.Version, Key: "x.io/c", Status: status})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,14 +32,25 @@ func TestServiceWriteStatus(t *testing.T) {
 	at := got.GetStatus()["x.io/c"].GetUpdatedAt().AsTime()
 	if got.Generation != r.Generation || got.Version == r.Version || time.Since(at) > time.Minute ||
 		!proto.Equal(got.Status["x.io/c"].Conditions[0], status.Conditions[0]) || !proto.Equal(got.Data, r.Data) {
-		t.Errorf("WriteStatus() = %v", got)
+		t.Errorf("WriteStatus() = %v, want the status with a new version, and the generation and data of %v", got, r)
 	}
-	out, err = g.WriteStatus(t.Context(), &pb.WriteStatusRequest{Id: r.Id, Key: "other", Status: status})
+	out, err = f.WriteStatus(t.Context(), &pb.WriteStatusRequest{Id: r.Id, Key: "other", Status: status})
 	if err != nil || len(out.GetResource().GetStatus()) != 2 {
-		t.Errorf("WriteStatus() with another key = %v, %v", out, err)
+		t.Errorf("WriteStatus() with another key = %v, %v, want two statuses", out, err)
 	}
+}
 
-	good := &pb.WriteStatusRequest{Id: r.Id, Key: "c", Status: status}
+func TestService_WriteStatusRefused(t *testing.T) {
+	f := newFixture(t, nil)
+	r := f.write(node(t, "a", "10.0.0.1"))
+	if _, err := f.WriteStatus(t.Context(), &pb.WriteStatusRequest{
+		Id: r.Id, Key: "other", Status: &pb.Status{ObservedGeneration: r.Generation},
+	}); err != nil { // after this call, the version of r is old
+		t.Fatal(err)
+	}
+	good := &pb.WriteStatusRequest{Id: r.Id, Key: "c", Status: &pb.Status{
+		ObservedGeneration: r.Generation, Conditions: []*pb.Condition{{Type: "Ready"}},
+	}}
 	for _, tc := range []struct {
 		change func(q *pb.WriteStatusRequest)
 		code   codes.Code
@@ -59,90 +70,98 @@ func TestServiceWriteStatus(t *testing.T) {
 	} {
 		q := proto.CloneOf(good)
 		tc.change(q)
-		_, err := g.WriteStatus(t.Context(), q)
-		g.check(err, tc.code, tc.want, tc.text)
+		_, err := f.WriteStatus(t.Context(), q)
+		f.check(err, tc.code, tc.want, tc.text)
 	}
-	g.as(tlsutil.RoleClient, "dc1")
-	_, err = g.WriteStatus(t.Context(), good)
-	g.check(err, codes.PermissionDenied, resource.ErrDenied, "client/dc1/n may not write the status of catalog/v1/Node")
+	f.as(tlsutil.RoleClient, "dc1")
+	_, err := f.WriteStatus(t.Context(), good)
+	f.check(err, codes.PermissionDenied, resource.ErrDenied, "client/dc1/n may not write the status of catalog/v1/Node")
 }
 
-// TestServiceStatusIsLocal checks that a secondary writes the status of a federated
-// resource, but not its data.
-func TestServiceStatusIsLocal(t *testing.T) {
-	g := newRig(t, nil)
-	fs := g.write(&pb.Resource{Id: &pb.ID{Type: fsType, Name: "dc2"}, Data: data(t, &pb.FederationState{Datacenter: "dc2"})})
-	g.primary.Store(false)
-	if _, err := g.WriteStatus(t.Context(), &pb.WriteStatusRequest{Id: fs.Id, Key: "c", Status: &pb.Status{ObservedGeneration: fs.Generation}}); err != nil {
-		t.Error(err)
+// TestService_WriteStatusInSecondary checks that a secondary writes the status of a
+// resource of a federated type.
+func TestService_WriteStatusInSecondary(t *testing.T) {
+	f := newFixture(t, nil)
+	fs := f.write(&pb.Resource{Id: &pb.ID{Type: fsType, Name: "dc2"}, Data: data(t, &pb.FederationState{Datacenter: "dc2"})})
+	f.primary.Store(false)
+	req := &pb.WriteStatusRequest{Id: fs.Id, Key: "c", Status: &pb.Status{ObservedGeneration: fs.Generation}}
+	if _, err := f.WriteStatus(t.Context(), req); err != nil {
+		t.Errorf("WriteStatus() in a secondary = %v, want nil", err)
 	}
 }
 
-func TestServiceFinalizers(t *testing.T) {
-	g := newRig(t, nil)
+// TestService_Finalizers checks the writes that are allowed after a deletion
+// timestamp.
+func TestService_Finalizers(t *testing.T) {
+	f := newFixture(t, nil)
 	r := node(t, "a", "10.0.0.1")
 	resourcetest.AddFinalizer(r, "x")
-	r = g.write(r)
-	if _, err := g.Delete(t.Context(), &pb.DeleteRequest{Id: r.Id}); err != nil {
+	r = f.write(r)
+	if _, err := f.Delete(t.Context(), &pb.DeleteRequest{Id: r.Id}); err != nil {
 		t.Fatal(err)
 	}
-	read, err := g.Read(t.Context(), &pb.ReadRequest{Id: r.Id})
+	read, err := f.Read(t.Context(), &pb.ReadRequest{Id: r.Id})
 	if err != nil {
 		t.Fatal(err)
 	}
 	marked := read.GetResource()
-	g.fails(node(t, "a", "10.0.0.2"), codes.FailedPrecondition, resource.ErrTerminating, "only its finalizers may be removed")
-	if _, err := g.WriteStatus(t.Context(), &pb.WriteStatusRequest{Id: r.Id, Key: "c", Status: &pb.Status{ObservedGeneration: r.Generation}}); err != nil {
-		t.Error(err)
+	f.fails(node(t, "a", "10.0.0.2"), codes.FailedPrecondition, resource.ErrTerminating, "only its finalizers may be removed")
+	req := &pb.WriteStatusRequest{Id: r.Id, Key: "c", Status: &pb.Status{ObservedGeneration: r.Generation}}
+	if _, err := f.WriteStatus(t.Context(), req); err != nil {
+		t.Errorf("WriteStatus() after the deletion timestamp = %v, want nil", err)
 	}
-	marked.Version = "" // with any status
+	marked.Version = "" // the status has changed the version
 	resourcetest.RemoveFinalizer(marked, "x")
-	g.write(marked)
-	_, err = g.Read(t.Context(), &pb.ReadRequest{Id: r.Id})
-	g.check(err, codes.NotFound, resource.ErrNotFound, "")
+	f.write(marked)
+	_, err = f.Read(t.Context(), &pb.ReadRequest{Id: r.Id})
+	f.check(err, codes.NotFound, resource.ErrNotFound, "")
 }
 
-func TestServiceDryRun(t *testing.T) {
-	g := newRig(t, nil)
-	dry := func(r *pb.Resource) (*pb.Resource, error) {
-		out, err := g.MutateAndValidate(t.Context(), &pb.MutateAndValidateRequest{Resource: r})
+// TestService_MutateAndValidate checks that a dry run applies Mutate and Validate,
+// and writes nothing.
+func TestService_MutateAndValidate(t *testing.T) {
+	f := newFixture(t, nil)
+	dryRun := func(r *pb.Resource) (*pb.Resource, error) {
+		out, err := f.MutateAndValidate(t.Context(), &pb.MutateAndValidateRequest{Resource: r})
 		return out.GetResource(), err
 	}
-	got, err := dry(&pb.Resource{Id: &pb.ID{Type: hostType, Name: "n"}, Data: data(t, &pb.Node{Node: "n"})})
+	got, err := dryRun(&pb.Resource{Id: &pb.ID{Type: hostType, Name: "n"}, Data: data(t, &pb.Node{Node: "n"})})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if n, err := resource.Decode[*pb.Node](got); err != nil || n.Address != "127.0.0.1" || got.Id.Tenancy.GetPartition() != "default" {
-		t.Errorf("data after Mutate = %v, %v", got, err)
+		t.Errorf("MutateAndValidate() = %v, %v, want address 127.0.0.1 and partition default", got, err)
 	}
-	_, err = g.Read(t.Context(), &pb.ReadRequest{Id: got.Id})
-	g.check(err, codes.NotFound, resource.ErrNotFound, "")
-	_, err = dry(&pb.Resource{Id: &pb.ID{Type: hostType, Name: "b"}, Data: data(t, &pb.Node{Node: "a"})})
-	g.check(err, codes.InvalidArgument, resource.ErrInvalid, `data.node "a"`)
+	_, err = f.Read(t.Context(), &pb.ReadRequest{Id: got.Id})
+	f.check(err, codes.NotFound, resource.ErrNotFound, "")
+	_, err = dryRun(&pb.Resource{Id: &pb.ID{Type: hostType, Name: "b"}, Data: data(t, &pb.Node{Node: "a"})})
+	f.check(err, codes.InvalidArgument, resource.ErrInvalid, `data.node "a"`)
 	large := node(t, "a", "")
 	large.Metadata = map[string]string{"k": strings.Repeat("x", resource.MaxSize)}
-	_, err = dry(large)
-	g.check(err, codes.InvalidArgument, resource.ErrInvalid, `size of catalog/v1/Node "a"`)
-	g.as(tlsutil.RoleClient, "dc1")
-	_, err = dry(node(t, "a", ""))
-	g.check(err, codes.PermissionDenied, resource.ErrDenied, "may not write")
+	_, err = dryRun(large)
+	f.check(err, codes.InvalidArgument, resource.ErrInvalid, `size of catalog/v1/Node "a"`)
+	f.as(tlsutil.RoleClient, "dc1")
+	_, err = dryRun(node(t, "a", ""))
+	f.check(err, codes.PermissionDenied, resource.ErrDenied, "may not write")
 }
 
-func TestServiceScopes(t *testing.T) {
-	g := newRig(t, nil)
+// TestService_Scopes checks the tenancy of written and listed resources for each
+// scope.
+func TestService_Scopes(t *testing.T) {
+	f := newFixture(t, nil)
 	write := func(typ *pb.Type, partition, namespace string) (*pb.Tenancy, error) {
 		r := node(t, "a", "")
 		r.Id.Type, r.Id.Tenancy = typ, &pb.Tenancy{Partition: partition, Namespace: namespace}
 		if typ == fsType {
 			r.Data = data(t, &pb.FederationState{Datacenter: "a"})
 		}
-		out, err := g.Write(t.Context(), &pb.WriteRequest{Resource: r})
+		out, err := f.Write(t.Context(), &pb.WriteRequest{Resource: r})
 		return out.GetResource().GetId().GetTenancy(), err
 	}
 	for _, tc := range []struct {
 		typ                  *pb.Type
 		partition, namespace string
-		want                 string // or the error
+		want                 string // partition/namespace, or the error
 	}{
 		{nodeType, "", "", "default/default"}, {nodeType, "p", "", "p/default"}, {nodeType, "p", "n", "p/n"},
 		{zoneType, "", "", "default/"}, {zoneType, "p", "", "p/"}, {zoneType, "p", "default", "p/"},
@@ -153,9 +172,9 @@ func TestServiceScopes(t *testing.T) {
 	} {
 		got, err := write(tc.typ, tc.partition, tc.namespace)
 		if err != nil {
-			g.check(err, codes.InvalidArgument, resource.ErrInvalid, tc.want)
+			f.check(err, codes.InvalidArgument, resource.ErrInvalid, tc.want)
 		} else if s := got.GetPartition() + "/" + got.GetNamespace(); s != tc.want {
-			t.Errorf("tenancy of %s written to %q/%q = %s, want %s", tc.typ.Kind, tc.partition, tc.namespace, s, tc.want)
+			t.Errorf("Write(%s in %q/%q) stored in %s, want %s", tc.typ.Kind, tc.partition, tc.namespace, s, tc.want)
 		}
 	}
 	for _, tc := range []struct {
@@ -167,45 +186,45 @@ func TestServiceScopes(t *testing.T) {
 		{zoneType, &pb.Tenancy{Partition: "*"}, 2}, {zoneType, &pb.Tenancy{Partition: "*", Namespace: "*"}, 2}, {zoneType, &pb.Tenancy{Partition: "p"}, 1},
 		{fsType, nil, 1}, {fsType, &pb.Tenancy{Partition: "*", Namespace: "*"}, 1},
 	} {
-		out, err := g.List(t.Context(), &pb.ListRequest{Type: tc.typ, Tenancy: tc.tenancy})
+		out, err := f.List(t.Context(), &pb.ListRequest{Type: tc.typ, Tenancy: tc.tenancy})
 		if err != nil || len(out.GetResources()) != tc.want {
-			t.Errorf("List(%s) in %v = %v, %v, want %d", tc.typ.Kind, tc.tenancy, out, err, tc.want)
+			t.Errorf("List(%s in %v) = %v, %v, want %d resources", tc.typ.Kind, tc.tenancy, out, err, tc.want)
 		}
 	}
 }
 
-// TestServiceGroupVersion checks that a mismatch has the stored resource in its
-// details, and that a write converts it.
-func TestServiceGroupVersion(t *testing.T) {
-	g := newRig(t, nil)
+// TestService_GroupVersion checks that a read as another group version returns the
+// stored resource in the error, and that a write changes the group version.
+func TestService_GroupVersion(t *testing.T) {
+	f := newFixture(t, nil)
 	zone := func(typ *pb.Type) *pb.Resource {
 		return &pb.Resource{Id: &pb.ID{Type: typ, Name: "z"}, Data: data(t, &pb.Node{Node: "z"})}
 	}
-	v1 := g.write(zone(zoneType))
-	_, err := g.Read(t.Context(), &pb.ReadRequest{Id: zone(zone2Type).Id})
-	g.check(err, codes.InvalidArgument, resource.ErrGroupVersion, "v1, not v2")
+	v1 := f.write(zone(zoneType))
+	_, err := f.Read(t.Context(), &pb.ReadRequest{Id: zone(zoneV2Type).Id})
+	f.check(err, codes.InvalidArgument, resource.ErrGroupVersion, "v1, not v2")
 	mismatch, ok := errors.AsType[*resource.GroupVersionError](resource.FromStatus(err))
 	if !ok || !proto.Equal(mismatch.Stored, v1) || mismatch.Requested.GetGroupVersion() != "v2" {
-		t.Errorf("details have %v", mismatch)
+		t.Errorf("Read() as v2 = %v, want an error with the stored %v", err, v1)
 	}
-	_, err = g.Delete(t.Context(), &pb.DeleteRequest{Id: zone(zone2Type).Id})
-	g.check(err, codes.InvalidArgument, resource.ErrGroupVersion, "v1, not v2")
-	v2 := g.write(zone(zone2Type))
+	_, err = f.Delete(t.Context(), &pb.DeleteRequest{Id: zone(zoneV2Type).Id})
+	f.check(err, codes.InvalidArgument, resource.ErrGroupVersion, "v1, not v2")
+	v2 := f.write(zone(zoneV2Type))
 	if v2.Id.Uid != v1.Id.Uid || v2.Id.Type.GroupVersion != "v2" {
-		t.Errorf("Write() as v2 = %v", v2)
+		t.Errorf("Write() as v2 = %v, want group version v2 and the uid of %v", v2, v1)
 	}
-	_, err = g.Read(t.Context(), &pb.ReadRequest{Id: v1.Id})
-	g.check(err, codes.InvalidArgument, resource.ErrGroupVersion, "v2, not v1")
+	_, err = f.Read(t.Context(), &pb.ReadRequest{Id: v1.Id})
+	f.check(err, codes.InvalidArgument, resource.ErrGroupVersion, "v2, not v1")
 }
 
-// TestServiceConsistencyKeys checks that both keys select a strong read.
-func TestServiceConsistencyKeys(t *testing.T) {
-	g := newRig(t, nil)
+// TestService_ConsistencyKeys checks that both metadata keys are read.
+func TestService_ConsistencyKeys(t *testing.T) {
+	f := newFixture(t, nil)
 	for _, key := range []string{resource.ConsistencyKey, resource.ConsulConsistencyKey} {
-		if _, err := g.List(metadata.AppendToOutgoingContext(t.Context(), key, "consistent"), &pb.ListRequest{Type: nodeType}); err != nil {
-			t.Errorf("Read() with %s = %v", key, err)
+		if _, err := f.List(metadata.AppendToOutgoingContext(t.Context(), key, "consistent"), &pb.ListRequest{Type: nodeType}); err != nil {
+			t.Errorf("List() with %s: consistent = %v, want nil", key, err)
 		}
-		_, err := g.List(metadata.AppendToOutgoingContext(t.Context(), key, "maybe"), &pb.ListRequest{Type: nodeType})
-		g.check(err, codes.InvalidArgument, resource.ErrInvalid, key+` "maybe"`)
+		_, err := f.List(metadata.AppendToOutgoingContext(t.Context(), key, "maybe"), &pb.ListRequest{Type: nodeType})
+		f.check(err, codes.InvalidArgument, resource.ErrInvalid, key+` "maybe"`)
 	}
 }

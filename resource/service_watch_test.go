@@ -14,16 +14,16 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// TestWatchList_StalledClients checks that streams whose clients do not read delay
-// neither the writer nor other streams. They are reset when they lag too far. A
-// client that disconnects leaves no goroutine.
-func TestWatchList_StalledClients(t *testing.T) {
-	g := newRig(t, nil)
+// TestService_StalledWatches checks that streams whose clients do not read delay
+// neither the writer nor other streams, and are reset. A client that disconnects
+// leaves no goroutine, which TestMain checks.
+func TestService_StalledWatches(t *testing.T) {
+	f := newFixture(t, nil)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	watch := func(ctx context.Context) func() (*pb.WatchEvent, error) {
 		t.Helper()
-		stream, err := g.WatchList(ctx, &pb.WatchListRequest{Type: nodeType})
+		stream, err := f.WatchList(ctx, &pb.WatchListRequest{Type: nodeType})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -32,50 +32,45 @@ func TestWatchList_StalledClients(t *testing.T) {
 		}
 		return stream.Recv
 	}
-	gone, leave := context.WithCancel(ctx)
-	defer leave()
-	leaves := watch(gone)
-	var still []func() (*pb.WatchEvent, error)
+	disconnecting, disconnect := context.WithCancel(ctx)
+	defer disconnect()
+	recvDisconnecting := watch(disconnecting)
+	var stalled []func() (*pb.WatchEvent, error)
 	for range 30 {
-		still = append(still, watch(ctx))
+		stalled = append(stalled, watch(ctx))
 	}
-	reads := watch(ctx)
+	recv := watch(ctx)
 	const writes = 1500 // of 16 KiB each: more than a topic retains
 	text := strings.Repeat("x", 16<<10)
 	for n := range writes {
 		if n == writes/2 {
-			leave()
+			disconnect()
 		}
-		if _, err := g.Write(ctx, &pb.WriteRequest{Resource: node(t, "n"+strconv.Itoa(n%7), text+strconv.Itoa(n))}); err != nil {
-			t.Fatal(err)
-		}
+		f.write(node(t, "n"+strconv.Itoa(n%7), text+strconv.Itoa(n)))
 		for {
-			ev, err := reads()
+			ev, err := recv()
 			if err != nil {
-				t.Fatalf("Recv() of a reading client at write %d = %v", n, err)
+				t.Fatalf("Recv() of a client that reads, at write %d = %v, want an event", n, err)
 			}
 			if ev.GetUpsert() != nil {
 				break
 			}
 		}
 	}
-	for n, recv := range still {
-		events := 0
-		for {
-			_, err := recv()
-			if err == nil {
-				events++
-				continue
-			}
-			if !errors.Is(resource.FromStatus(err), resource.ErrWatchReset) || events == 0 {
-				t.Errorf("stream %d after %d events = %v, want ErrWatchReset", n, events, err)
-			}
-			break
+	for n, recv := range stalled {
+		events, err := countEvents(recv)
+		if !errors.Is(resource.FromStatus(err), resource.ErrWatchReset) || events == 0 {
+			t.Errorf("stalled stream %d has %d events and ends with %v, want events and ErrWatchReset", n, events, err)
 		}
 	}
-	for {
-		if _, err := leaves(); err != nil {
-			break
+	countEvents(recvDisconnecting)
+}
+
+// countEvents receives events until a stream ends.
+func countEvents(recv func() (*pb.WatchEvent, error)) (count int, err error) {
+	for ; ; count++ {
+		if _, err := recv(); err != nil {
+			return count, err
 		}
 	}
 }

@@ -15,50 +15,51 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-func TestServiceWrite(t *testing.T) {
-	g := newRig(t, nil)
+// TestService_Write checks the fields that the service sets.
+func TestService_Write(t *testing.T) {
+	f := newFixture(t, nil)
 	given := node(t, "a", "10.0.0.1")
 	given.Metadata = map[string]string{"k": "v"}
-	given.PrimaryModifyIndex, given.CreateIndex, given.Generation = 7, 7, "mine"
-	first := g.write(given)
+	given.PrimaryModifyIndex, given.CreateIndex, given.Generation = 7, 7, "given"
+	first := f.write(given)
 	if len(first.Id.Uid) != 26 || len(first.Generation) != 26 || first.Version == "" || first.PrimaryModifyIndex != 0 ||
 		first.CreateIndex == 7 || first.Metadata["k"] != "v" || first.Id.Tenancy.GetNamespace() != "default" {
-		t.Errorf("first Write() = %v", first)
+		t.Errorf("first Write() = %v, want new uid, generation and version, the given metadata and the default tenancy", first)
 	}
 
 	// A write keeps the status, and the generation if the data is the same.
 	withStatus := proto.CloneOf(first)
 	withStatus.Status = map[string]*pb.Status{"c": {ObservedGeneration: first.Generation}}
-	if _, err := g.backend.Commit(t.Context(), resource.PutOp(withStatus, first.Version)); err != nil {
+	if _, err := f.backend.Commit(t.Context(), resource.PutOp(withStatus, first.Version)); err != nil {
 		t.Fatal(err)
 	}
-	same := g.write(node(t, "a", "10.0.0.1")) // no version, no metadata
+	same := f.write(node(t, "a", "10.0.0.1")) // no version, no metadata
 	if same.Generation != first.Generation || same.Id.Uid != first.Id.Uid || same.Version == first.Version ||
 		same.Status["c"] == nil || len(same.Metadata) != 0 {
-		t.Errorf("Write() of the same data = %v", same)
+		t.Errorf("Write() of the same data = %v, want another version, and uid, generation and status of %v", same, withStatus)
 	}
 	changed := proto.CloneOf(same)
 	changed.Data = data(t, &pb.Node{Node: "a", Address: "10.0.0.2"})
 	changed.Status = nil
-	second := g.write(changed) // compare-and-swap
+	second := f.write(changed) // compare-and-swap
 	if second.Generation == first.Generation || second.Status["c"] == nil {
-		t.Errorf("Write() of other data = %v", second)
+		t.Errorf("Write() of other data = %v, want another generation, and the status of %v", second, same)
 	}
-
-	g.fails(changed, codes.Aborted, resource.ErrConflict, `write catalog/v1/Node "a": resource has changed: its version is `+second.Version+", not "+same.Version)
+	f.fails(changed, codes.Aborted, resource.ErrConflict, `write catalog/v1/Node "a": resource has changed: its version is `+second.Version+", not "+same.Version)
 	r := node(t, "b", "")
 	r.Version = "12"
-	g.fails(r, codes.Aborted, resource.ErrConflict, "it does not exist")
+	f.fails(r, codes.Aborted, resource.ErrConflict, "it does not exist")
 	r = node(t, "b", "")
 	r.Id.Uid = first.Id.Uid
-	g.fails(r, codes.FailedPrecondition, resource.ErrUIDMismatch, "it does not exist")
+	f.fails(r, codes.FailedPrecondition, resource.ErrUIDMismatch, "it does not exist")
 	r = node(t, "a", "")
 	r.Id.Uid = resource.NewUID()
-	g.fails(r, codes.FailedPrecondition, resource.ErrUIDMismatch, second.Id.Uid)
+	f.fails(r, codes.FailedPrecondition, resource.ErrUIDMismatch, second.Id.Uid)
 }
 
-func TestServiceRefuses(t *testing.T) {
-	g := newRig(t, nil)
+// TestService_Invalid checks the errors of invalid requests.
+func TestService_Invalid(t *testing.T) {
+	f := newFixture(t, nil)
 	with := func(change func(r *pb.Resource)) *pb.Resource {
 		r := node(t, "a", "")
 		change(r)
@@ -81,102 +82,104 @@ func TestServiceRefuses(t *testing.T) {
 			r.Id.Type, r.Id.Name = hostType, "b"
 		}),
 	} {
-		g.fails(r, codes.InvalidArgument, resource.ErrInvalid, text)
+		f.fails(r, codes.InvalidArgument, resource.ErrInvalid, text)
 	}
-	if _, err := g.List(t.Context(), &pb.ListRequest{Type: nodeType, NamePrefix: "A"}); true {
-		g.check(err, codes.InvalidArgument, resource.ErrInvalid, `name_prefix "A"`)
-	}
-	if _, err := g.List(t.Context(), &pb.ListRequest{Type: nodeType, Tenancy: &pb.Tenancy{Partition: "-x"}}); true {
-		g.check(err, codes.InvalidArgument, resource.ErrInvalid, `tenancy.partition "-x"`)
-	}
+	_, err := f.List(t.Context(), &pb.ListRequest{Type: nodeType, NamePrefix: "A"})
+	f.check(err, codes.InvalidArgument, resource.ErrInvalid, `name_prefix "A"`)
+	_, err = f.List(t.Context(), &pb.ListRequest{Type: nodeType, Tenancy: &pb.Tenancy{Partition: "-x"}})
+	f.check(err, codes.InvalidArgument, resource.ErrInvalid, `tenancy.partition "-x"`)
 	ctx := metadata.AppendToOutgoingContext(t.Context(), resource.ConsistencyKey, "sometimes")
-	if _, err := g.List(ctx, &pb.ListRequest{Type: nodeType}); true {
-		g.check(err, codes.InvalidArgument, resource.ErrInvalid, `"sometimes": must be "consistent" or "stale"`)
-	}
-	if _, err := g.Read(t.Context(), &pb.ReadRequest{Id: &pb.ID{Type: nodeType, Name: "a"}}); true {
-		g.check(err, codes.NotFound, resource.ErrNotFound, `catalog/v1/Node "a": resource not found`)
-	}
+	_, err = f.List(ctx, &pb.ListRequest{Type: nodeType})
+	f.check(err, codes.InvalidArgument, resource.ErrInvalid, `"sometimes": must be "consistent" or "stale"`)
+	_, err = f.Read(t.Context(), &pb.ReadRequest{Id: &pb.ID{Type: nodeType, Name: "a"}})
+	f.check(err, codes.NotFound, resource.ErrNotFound, `catalog/v1/Node "a": resource not found`)
+}
+
+func TestNewService_Required(t *testing.T) {
 	if _, err := resource.NewService(resource.ServiceConfig{}); err == nil {
 		t.Error("NewService() of an empty ServiceConfig = nil, want an error")
 	}
 }
 
-func TestServiceHooks(t *testing.T) {
-	g := newRig(t, nil)
+// TestService_Hooks checks Mutate and Authorize of a type.
+func TestService_Hooks(t *testing.T) {
+	f := newFixture(t, nil)
 	host := func(name string) *pb.Resource {
 		return &pb.Resource{Id: &pb.ID{Type: hostType, Name: name}, Data: data(t, &pb.Node{Node: name})}
 	}
-	n, err := resource.Decode[*pb.Node](g.write(host("n")))
+	n, err := resource.Decode[*pb.Node](f.write(host("n")))
 	if err != nil || n.Address != "127.0.0.1" {
-		t.Errorf("data after Mutate = %v, %v", n, err)
+		t.Errorf("Write() stored %v, %v, want the address that Mutate sets", n, err)
 	}
-	g.as(tlsutil.RoleGateway, "dc1") // of node n
-	g.write(host("n"))
-	g.fails(host("other"), codes.PermissionDenied, resource.ErrDenied, "gateway/dc1/n may not write catalog/v1/Host: a gateway may write itself alone")
+	f.as(tlsutil.RoleGateway, "dc1") // of node n
+	f.write(host("n"))
+	f.fails(host("other"), codes.PermissionDenied, resource.ErrDenied, "gateway/dc1/n may not write catalog/v1/Host: a gateway may write only itself")
 }
 
-func TestServiceFederated(t *testing.T) {
-	g := newRig(t, nil)
+// TestService_Federated checks that a secondary without PrimaryClient cannot write a
+// federated type.
+func TestService_Federated(t *testing.T) {
+	f := newFixture(t, nil)
 	fs := &pb.Resource{Id: &pb.ID{Type: fsType, Name: "dc2"}, Data: data(t, &pb.FederationState{Datacenter: "dc2"})}
-	g.write(fs)
-	g.primary.Store(false)
-	g.fails(fs, codes.FailedPrecondition, resource.ErrFederated, "federation/v1/FederationState is federated: write it in the primary datacenter")
-	_, err := g.Delete(t.Context(), &pb.DeleteRequest{Id: fs.Id})
-	g.check(err, codes.FailedPrecondition, resource.ErrFederated, "write it in the primary datacenter")
-	g.write(node(t, "a", "")) // not federated
-	if _, err := g.Read(t.Context(), &pb.ReadRequest{Id: fs.Id}); err != nil {
-		t.Error(err)
+	f.write(fs)
+	f.primary.Store(false)
+	f.fails(fs, codes.FailedPrecondition, resource.ErrFederated, "federation/v1/FederationState is federated: write it in the primary datacenter")
+	_, err := f.Delete(t.Context(), &pb.DeleteRequest{Id: fs.Id})
+	f.check(err, codes.FailedPrecondition, resource.ErrFederated, "write it in the primary datacenter")
+	f.write(node(t, "a", "")) // not federated
+	if _, err := f.Read(t.Context(), &pb.ReadRequest{Id: fs.Id}); err != nil {
+		t.Errorf("Read() of a federated type in a secondary = %v, want nil", err)
 	}
 }
 
-func TestServiceOwner(t *testing.T) {
-	g := newRig(t, nil)
-	owner := g.write(node(t, "o", ""))
+func TestService_Owner(t *testing.T) {
+	f := newFixture(t, nil)
+	owner := f.write(node(t, "o", ""))
 	child := node(t, "c", "")
 	child.Owner = &pb.ID{Type: nodeType, Name: "o"} // by name
-	stored := g.write(child)
+	stored := f.write(child)
 	if stored.Owner.GetUid() != owner.Id.Uid {
-		t.Errorf("owner = %v, want uid %s", stored.Owner, owner.Id.Uid)
+		t.Errorf("Write() with an owner by name stored owner %v, want uid %s", stored.Owner, owner.Id.Uid)
 	}
-	g.write(child)                      // the same owner
-	again := g.write(node(t, "c", "x")) // no owner: it stays
+	f.write(child) // with the same owner
+	again := f.write(node(t, "c", "x"))
 	if !proto.Equal(again.Owner, stored.Owner) {
-		t.Errorf("owner = %v, want the first", again.Owner)
+		t.Errorf("Write() without an owner stored owner %v, want %v", again.Owner, stored.Owner)
 	}
 	child.Owner = &pb.ID{Type: nodeType, Name: "other"}
-	g.fails(child, codes.InvalidArgument, resource.ErrInvalid, "must be as it was at creation")
+	f.fails(child, codes.InvalidArgument, resource.ErrInvalid, "must be as it was at creation")
 
 	for _, ctx := range []context.Context{t.Context(), resource.WithConsistency(t.Context(), resource.Strong)} {
 		for _, id := range []*pb.ID{owner.Id, {Type: nodeType, Name: "o"}} {
-			out, err := g.ListByOwner(ctx, &pb.ListByOwnerRequest{Owner: id})
+			out, err := f.ListByOwner(ctx, &pb.ListByOwnerRequest{Owner: id})
 			if err != nil || len(out.GetResources()) != 1 || out.GetResources()[0].Id.Name != "c" {
-				t.Errorf("ListByOwner(%v) = %v, %v", id, out, err)
+				t.Errorf("ListByOwner(%v) = %v, %v, want c", id, out, err)
 			}
 		}
 	}
-	if _, err := g.Delete(t.Context(), &pb.DeleteRequest{Id: owner.Id}); err != nil {
+	if _, err := f.Delete(t.Context(), &pb.DeleteRequest{Id: owner.Id}); err != nil {
 		t.Fatal(err)
 	}
-	_, err := g.Read(t.Context(), &pb.ReadRequest{Id: stored.Id})
-	g.check(err, codes.NotFound, resource.ErrNotFound, "")
+	_, err := f.Read(t.Context(), &pb.ReadRequest{Id: stored.Id})
+	f.check(err, codes.NotFound, resource.ErrNotFound, "")
 }
 
-func TestServiceDelete(t *testing.T) {
-	g := newRig(t, nil)
-	r := g.write(node(t, "a", ""))
+func TestService_Delete(t *testing.T) {
+	f := newFixture(t, nil)
+	r := f.write(node(t, "a", ""))
 	byName := &pb.ID{Type: nodeType, Name: "a"}
-	_, err := g.Delete(t.Context(), &pb.DeleteRequest{Id: byName, Version: "1"})
-	g.check(err, codes.Aborted, resource.ErrConflict, "its version is "+r.Version)
+	_, err := f.Delete(t.Context(), &pb.DeleteRequest{Id: byName, Version: "1"})
+	f.check(err, codes.Aborted, resource.ErrConflict, "its version is "+r.Version)
 	for _, req := range []*pb.DeleteRequest{
-		{Id: &pb.ID{Type: nodeType, Name: "a", Uid: resource.NewUID()}}, // an earlier one
+		{Id: &pb.ID{Type: nodeType, Name: "a", Uid: resource.NewUID()}}, // no resource has the uid
 		{Id: byName, Version: r.Version},
-		{Id: byName, Version: r.Version},
+		{Id: byName, Version: r.Version}, // already deleted
 		{Id: byName},
 	} {
-		if _, err := g.Delete(t.Context(), req); err != nil {
+		if _, err := f.Delete(t.Context(), req); err != nil {
 			t.Errorf("Delete(%v) = %v, want nil", req, err)
 		}
 	}
-	_, err = g.Read(t.Context(), &pb.ReadRequest{Id: byName})
-	g.check(err, codes.NotFound, resource.ErrNotFound, "")
+	_, err = f.Read(t.Context(), &pb.ReadRequest{Id: byName})
+	f.check(err, codes.NotFound, resource.ErrNotFound, "")
 }

@@ -16,65 +16,67 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// tooLarge is a service whose lists are too large for a gRPC message.
-type tooLarge struct{ pb.ResourceServiceClient }
+// largeListClient is a client whose lists are too large for a gRPC message.
+type largeListClient struct{ pb.ResourceServiceClient }
 
-func (tooLarge) List(context.Context, *pb.ListRequest, ...grpc.CallOption) (*pb.ListResponse, error) {
+func (largeListClient) List(context.Context, *pb.ListRequest, ...grpc.CallOption) (*pb.ListResponse, error) {
 	return nil, status.Error(codes.ResourceExhausted, "grpc: received message larger than max (20000000 vs. 16777216)")
 }
 
-// lost is a service whose calls fail before or after they were sent.
-type lost struct {
+// failingClient is a client whose writes fail before or after they were sent.
+type failingClient struct {
 	pb.ResourceServiceClient
 	sent bool
 }
 
-func (l lost) Write(_ context.Context, _ *pb.WriteRequest, opts ...grpc.CallOption) (*pb.WriteResponse, error) {
-	return nil, l.fail(opts)
+func (c failingClient) Write(_ context.Context, _ *pb.WriteRequest, opts ...grpc.CallOption) (*pb.WriteResponse, error) {
+	return nil, c.fail(opts)
 }
 
-func (l lost) Delete(_ context.Context, _ *pb.DeleteRequest, opts ...grpc.CallOption) (*pb.DeleteResponse, error) {
-	return nil, l.fail(opts)
+func (c failingClient) Delete(_ context.Context, _ *pb.DeleteRequest, opts ...grpc.CallOption) (*pb.DeleteResponse, error) {
+	return nil, c.fail(opts)
 }
 
-func (l lost) fail(opts []grpc.CallOption) error {
+func (c failingClient) fail(opts []grpc.CallOption) error {
 	for _, o := range opts {
-		if p, ok := o.(grpc.PeerCallOption); ok && l.sent {
+		if p, ok := o.(grpc.PeerCallOption); ok && c.sent {
 			p.PeerAddr.Addr = &net.TCPAddr{}
 		}
 	}
 	return status.Error(codes.Unavailable, "error reading from server: EOF")
 }
 
-// breaks is a service whose watches fail after two events.
-type breaks struct{ pb.ResourceServiceClient }
+// failingWatchClient is a client whose watches fail after two events.
+type failingWatchClient struct{ pb.ResourceServiceClient }
 
-func (b breaks) WatchList(ctx context.Context, in *pb.WatchListRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[pb.WatchEvent], error) {
-	s, err := b.ResourceServiceClient.WatchList(ctx, in, opts...)
-	return &broken{ServerStreamingClient: s}, err
+func (c failingWatchClient) WatchList(
+	ctx context.Context, in *pb.WatchListRequest, opts ...grpc.CallOption,
+) (grpc.ServerStreamingClient[pb.WatchEvent], error) {
+	s, err := c.ResourceServiceClient.WatchList(ctx, in, opts...)
+	return &failingStream{ServerStreamingClient: s}, err
 }
 
-type broken struct {
+type failingStream struct {
 	grpc.ServerStreamingClient[pb.WatchEvent]
 	received int
 }
 
-func (b *broken) Recv() (*pb.WatchEvent, error) {
-	if b.received++; b.received > 2 {
-		return nil, errors.New("the path broke")
+func (s *failingStream) Recv() (*pb.WatchEvent, error) {
+	if s.received++; s.received > 2 {
+		return nil, errors.New("connection lost")
 	}
-	return b.ServerStreamingClient.Recv()
+	return s.ServerStreamingClient.Recv()
 }
 
-// electing is a service that has no leader for some calls.
-type electing struct {
+// leaderlessClient is a client of a datacenter without a leader for some writes.
+type leaderlessClient struct {
 	pb.ResourceServiceClient
-	calls *int
+	writes *int // number of writes until there is a leader
 }
 
-func (e electing) Write(ctx context.Context, in *pb.WriteRequest, opts ...grpc.CallOption) (*pb.WriteResponse, error) {
-	if *e.calls--; *e.calls >= 0 {
+func (c leaderlessClient) Write(ctx context.Context, in *pb.WriteRequest, opts ...grpc.CallOption) (*pb.WriteResponse, error) {
+	if *c.writes--; *c.writes >= 0 {
 		return nil, resource.StatusError(fmt.Errorf("commit: %w", resource.ErrNotLeader))
 	}
-	return e.ResourceServiceClient.Write(ctx, in, opts...)
+	return c.ResourceServiceClient.Write(ctx, in, opts...)
 }

@@ -4,8 +4,6 @@ package resourcehttp
 
 import (
 	"encoding/json"
-	"maps"
-	"slices"
 	"strings"
 	"testing"
 
@@ -13,9 +11,9 @@ import (
 )
 
 func TestTypes(t *testing.T) {
-	g := newRig(t)
+	f := newFixture(t)
 	var all []api.ResourceType
-	if err := json.Unmarshal([]byte(g.do(200, "GET", "/api/types", "")), &all); err != nil {
+	if err := json.Unmarshal([]byte(f.do(200, "GET", "/api/types", "")), &all); err != nil {
 		t.Fatal(err)
 	}
 	want := api.ResourceType{
@@ -23,26 +21,26 @@ func TestTypes(t *testing.T) {
 		Scope: "cluster", Federated: true, Message: "wanfed.v1.FederationState", Path: "/api/federation/v1/FederationState",
 	}
 	if len(all) != 4 || all[1] != want {
-		t.Errorf("types = %+v", all)
+		t.Errorf("GET /api/types = %+v, want 4 types, the second %+v", all, want)
 	}
 }
 
-// TestOpenAPI checks that every reference has a target, every operation a unique id,
-// and every path declares its parameters. The schemas agree with protojson.
+// TestOpenAPI checks that every reference has a target, that every operation has a
+// unique id, and that every path declares its parameters.
 func TestOpenAPI(t *testing.T) {
-	g := newRig(t)
+	f := newFixture(t)
 	var doc struct {
 		OpenAPI    string
 		Info       struct{ Title, Version string }
 		Paths      map[string]map[string]any
 		Components struct{ Schemas map[string]map[string]any }
 	}
-	text := g.do(200, "GET", "/api/openapi.json?pretty", "")
+	text := f.do(200, "GET", "/api/openapi.json?pretty", "")
 	if err := json.Unmarshal([]byte(text), &doc); err != nil {
 		t.Fatal(err)
 	}
 	if doc.OpenAPI != "3.1.0" || doc.Info.Title == "" || doc.Info.Version == "" {
-		t.Errorf("OpenAPI document = %.200s", text)
+		t.Errorf("OpenAPI document = %.200s, want version 3.1.0 with title and version", text)
 	}
 	for _, ref := range refs(doc) {
 		if _, ok := doc.Components.Schemas[strings.TrimPrefix(ref, "#/components/schemas/")]; !ok {
@@ -52,7 +50,7 @@ func TestOpenAPI(t *testing.T) {
 	ids := map[string]bool{}
 	for path, item := range doc.Paths {
 		if strings.Contains(path, "{name}") != (item["parameters"] != nil) {
-			t.Errorf("parameters of %s = %v", path, item["parameters"])
+			t.Errorf("parameters of %s = %v, want the names in braces", path, item["parameters"])
 		}
 		for method, op := range item {
 			if method == "parameters" {
@@ -61,13 +59,13 @@ func TestOpenAPI(t *testing.T) {
 			op := op.(map[string]any)
 			id, _ := op["operationId"].(string)
 			if id == "" || ids[id] || op["responses"] == nil {
-				t.Errorf("operation %s %s = %v", method, path, op)
+				t.Errorf("operation %s %s = %v, want a unique operationId and responses", method, path, op)
 			}
 			ids[id] = true
 		}
 	}
 	if len(ids) != 2+4*4 {
-		t.Errorf("document has %d operations, want 2 and 4 for each type", len(ids))
+		t.Errorf("document has %d operations, want 2 and 4 for each of 4 types", len(ids))
 	}
 	for _, op := range []operation{opList, opRead, opWrite, opDelete} {
 		for _, name := range op.params {
@@ -77,14 +75,17 @@ func TestOpenAPI(t *testing.T) {
 		}
 	}
 	properties := doc.Components.Schemas["wanfed.v1.FederationState"]["properties"].(map[string]any)
-	if got := slices.Sorted(maps.Keys(properties)); !slices.Contains(got, "mesh_gateways") || !slices.Contains(got, "updated_at") {
-		t.Errorf("properties = %v", got)
-	}
-	if got := properties["updated_at"]; got.(map[string]any)["format"] != "date-time" {
-		t.Errorf("schema of updated_at = %v", got)
-	}
-	if got := properties["primary_modify_index"]; got.(map[string]any)["type"] != "string" {
-		t.Errorf("schema of primary_modify_index = %v", got)
+	for name, want := range map[string]map[string]any{ // as package protojson encodes the fields
+		"mesh_gateways":        {"type": "array"},
+		"updated_at":           {"format": "date-time"},
+		"primary_modify_index": {"type": "string"},
+	} {
+		schema, _ := properties[name].(map[string]any)
+		for key, value := range want {
+			if schema[key] != value {
+				t.Errorf("schema of %s = %v, want %s %v", name, properties[name], key, value)
+			}
+		}
 	}
 }
 

@@ -18,38 +18,38 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// opened is a watch of a client.
-type opened struct {
+// watchStream is the response to a watch.
+type watchStream struct {
 	*testing.T
-	resp *http.Response
-	in   *bufio.Reader
+	in *bufio.Reader
 }
 
-func (g *rig) open(ctx context.Context, srv *httptest.Server, path string) *opened {
-	g.Helper()
+// open opens a watch.
+func (f *fixture) open(ctx context.Context, srv *httptest.Server, path string) *watchStream {
+	f.Helper()
 	req, err := http.NewRequestWithContext(ctx, "GET", srv.URL+path, nil)
 	if err != nil {
-		g.Fatal(err)
+		f.Fatal(err)
 	}
 	resp, err := srv.Client().Do(req)
 	if err != nil {
-		g.Fatal(err)
+		f.Fatal(err)
 	}
-	g.Cleanup(func() { resp.Body.Close() })
+	f.Cleanup(func() { resp.Body.Close() })
 	if resp.StatusCode != 200 || resp.Header.Get("Content-Type") != "text/event-stream" {
-		g.Fatalf("response to a watch = %s %v", resp.Status, resp.Header)
+		f.Fatalf("GET %s = %s %v, want 200 and text/event-stream", path, resp.Status, resp.Header)
 	}
-	return &opened{g.T, resp, bufio.NewReader(resp.Body)}
+	return &watchStream{f.T, bufio.NewReader(resp.Body)}
 }
 
 // next checks the next event, whose data must contain text.
-func (o *opened) next(event, text string) {
-	o.Helper()
+func (s *watchStream) next(event, text string) {
+	s.Helper()
 	var lines []string
 	for {
-		line, err := o.in.ReadString('\n')
+		line, err := s.in.ReadString('\n')
 		if err != nil {
-			o.Fatalf("read of the next event = %v after %q", err, lines)
+			s.Fatalf("read of the next event = %v after %q, want %s", err, lines, event)
 		}
 		if line == "\n" {
 			break
@@ -57,53 +57,54 @@ func (o *opened) next(event, text string) {
 		lines = append(lines, strings.TrimSuffix(line, "\n"))
 	}
 	if len(lines) != 2 || lines[0] != "event: "+event || !strings.HasPrefix(lines[1], "data: ") || !strings.Contains(lines[1], text) {
-		o.Errorf("event = %q, want %s with %s", lines, event, text)
+		s.Errorf("event = %q, want %s with %s", lines, event, text)
 	}
 }
 
+// TestWatch checks the events of a watch until a restore and until the server stops.
 func TestWatch(t *testing.T) {
-	g := newRig(t)
-	g.one("PUT", web1, `{"data":{"address":"10.0.0.1"}}`)
+	f := newFixture(t)
+	f.one("PUT", web1, `{"data":{"address":"10.0.0.1"}}`)
 	stopping, stop := context.WithCancel(context.Background())
-	srv := httptest.NewUnstartedServer(g)
+	srv := httptest.NewUnstartedServer(f)
 	srv.Config.BaseContext = func(net.Listener) context.Context { return stopping }
 	srv.Start()
 	defer srv.Close()
 	defer stop()
 
-	o := g.open(t.Context(), srv, "/api/catalog/v1/Node?watch")
-	o.next("upsert", `"name":"web1"`)
-	o.next("end-of-snapshot", "{}")
-	g.one("PUT", web1, `{"data":{"address":"10.0.0.2"}}`)
-	o.next("upsert", `"data":{"address":"10.0.0.2"}`)
-	g.one("PUT", "/api/kv/v1/key/k", `{"data":{}}`) // another type
-	g.do(204, "DELETE", web1, "")
-	o.next("delete", `"name":"web1"`)
+	nodes := f.open(t.Context(), srv, "/api/catalog/v1/Node?watch")
+	nodes.next("upsert", `"name":"web1"`)
+	nodes.next("end-of-snapshot", "{}")
+	f.one("PUT", web1, `{"data":{"address":"10.0.0.2"}}`)
+	nodes.next("upsert", `"data":{"address":"10.0.0.2"}`)
+	f.one("PUT", "/api/kv/v1/key/k", `{"data":{}}`) // another type
+	f.do(204, "DELETE", web1, "")
+	nodes.next("delete", `"name":"web1"`)
 
-	// A restore ends the watch, and the last event has the remedy.
+	// A restore ends all watches.
 	var b strings.Builder
-	if err := g.store.WriteSnapshot(&b); err != nil {
+	if err := f.store.WriteSnapshot(&b); err != nil {
 		t.Fatal(err)
 	}
-	other := g.open(t.Context(), srv, "/api/kv/v1/key?watch&prefix=k")
-	other.next("upsert", `"name":"k"`)
-	other.next("end-of-snapshot", "{}")
-	if err := g.store.Restore(strings.NewReader(b.String())); err != nil {
+	keys := f.open(t.Context(), srv, "/api/kv/v1/key?watch&prefix=k")
+	keys.next("upsert", `"name":"k"`)
+	keys.next("end-of-snapshot", "{}")
+	if err := f.store.Restore(strings.NewReader(b.String())); err != nil {
 		t.Fatal(err)
 	}
-	other.next("end", "watch was reset: watch again")
-	if rest, err := io.ReadAll(other.in); err != nil || len(rest) > 0 {
+	keys.next("end", "watch was reset: watch again")
+	if rest, err := io.ReadAll(keys.in); err != nil || len(rest) > 0 {
 		t.Errorf("read after the end = %q, %v, want EOF", rest, err)
 	}
-	o.next("end", "watch was reset: watch again")
+	nodes.next("end", "watch was reset: watch again")
 
-	// The stop of the server ends it too.
-	o = g.open(t.Context(), srv, "/api/catalog/v1/Node?watch")
-	o.next("end-of-snapshot", "{}")
+	// The stop of the server ends a watch.
+	nodes = f.open(t.Context(), srv, "/api/catalog/v1/Node?watch")
+	nodes.next("end-of-snapshot", "{}")
 	stop()
-	o.next("end", "this server is stopping")
-	if _, err := o.in.ReadByte(); err != io.EOF {
-		t.Errorf("read after the end = %v", err)
+	nodes.next("end", "this server is stopping")
+	if _, err := nodes.in.ReadByte(); err != io.EOF {
+		t.Errorf("read after the end = %v, want EOF", err)
 	}
 }
 
@@ -111,22 +112,22 @@ func TestWatch(t *testing.T) {
 // does not read.
 func TestWatch_StalledClient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := newRig(t)
-		g.one("PUT", web1, `{"data":{"address":"10.0.0.1"}}`)
+		f := newFixture(t)
+		f.one("PUT", web1, `{"data":{"address":"10.0.0.1"}}`)
 		w := &slowWriter{header: http.Header{}, until: "end-of-snapshot"}
 		began := time.Now()
 		r := httptest.NewRequest("GET", "/api/catalog/v1/Node?watch", nil).WithContext(t.Context())
-		g.ServeHTTP(w, r) // the client reads the snapshot, but not the heartbeat
+		f.ServeHTTP(w, r) // the client reads the snapshot, but not the heartbeat
 		if d := time.Since(began); d != heartbeatInterval+watchTimeout {
-			t.Errorf("watch ended after %v, want heartbeatInterval and watchTimeout", d)
+			t.Errorf("watch ended after %v, want %v", d, heartbeatInterval+watchTimeout)
 		}
 		if got := w.body.String(); strings.Count(got, "event: ") != 2 || strings.Contains(got, "heartbeat") {
-			t.Errorf("stream = %q", got)
+			t.Errorf("stream = %q, want 2 events and no heartbeat", got)
 		}
 	})
 }
 
-// slowWriter accepts writes until one contains a text. Later writes time out.
+// slowWriter accepts writes until the body contains a text. Later writes time out.
 type slowWriter struct {
 	header   http.Header
 	body     strings.Builder
@@ -151,61 +152,62 @@ func (w *slowWriter) Write(b []byte) (int, error) {
 	return w.body.Write(b)
 }
 
+// TestWatch_Heartbeats checks the comments of a watch without events.
 func TestWatch_Heartbeats(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := newRig(t)
+		f := newFixture(t)
 		ctx, cancel := context.WithTimeout(t.Context(), 2*heartbeatInterval+time.Second)
 		defer cancel()
-		w := &slowWriter{header: http.Header{}, until: "nothing of the kind"}
-		g.ServeHTTP(w, httptest.NewRequest("GET", "/api/catalog/v1/Node?watch", nil).WithContext(ctx))
+		w := &slowWriter{header: http.Header{}, until: "text that no event has"}
+		f.ServeHTTP(w, httptest.NewRequest("GET", "/api/catalog/v1/Node?watch", nil).WithContext(ctx))
 		if got := w.body.String(); strings.Count(got, ": heartbeat\n\n") != 2 || !strings.HasSuffix(got, "use another server\"}\n\n") {
-			t.Errorf("stream = %q", got)
+			t.Errorf("stream = %q, want 2 heartbeats and an end", got)
 		}
 	})
 }
 
-// TestServiceClient checks that a client in the same process has the same stream
-// rules as one with a connection.
+// TestServiceClient checks that resource.Service.Client returns errors and ends
+// streams like a client with a connection.
 func TestServiceClient(t *testing.T) {
-	g := newRig(t)
+	f := newFixture(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	if _, err := g.svc.Client().Read(ctx, &pb.ReadRequest{Id: resource.ID(nodeType, "a")}); StatusOf(err) != 403 {
-		t.Errorf("call without a peer = %v, want PermissionDenied", err)
+	if _, err := f.svc.Client().Read(ctx, &pb.ReadRequest{Id: resource.ID(nodeType, "a")}); StatusOf(err) != 403 {
+		t.Errorf("Read() without a peer = %v, want PermissionDenied", err)
 	}
-	stream, err := g.svc.Client().WatchList(ctx, &pb.WatchListRequest{Type: nodeType})
+	stream, err := f.svc.Client().WatchList(ctx, &pb.WatchListRequest{Type: nodeType})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := stream.Recv(); StatusOf(err) != 403 {
-		t.Errorf("call without a peer = %v, want PermissionDenied", err)
+		t.Errorf("Recv() without a peer = %v, want PermissionDenied", err)
 	}
 	if _, err := stream.Recv(); err != io.EOF {
-		t.Errorf("read after the end = %v", err)
+		t.Errorf("Recv() after the error = %v, want EOF", err)
 	}
 	cancel()
 	// A stream without Recv ends with its context; TestMain checks that.
-	if _, err := g.svc.Client().WatchList(ctx, &pb.WatchListRequest{Type: nodeType}); err != nil {
+	if _, err := f.svc.Client().WatchList(ctx, &pb.WatchListRequest{Type: nodeType}); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// TestWrite_Election checks that a call waits for a leader for a limited time.
+// TestWrite_Election checks that a write waits for a leader, for a bounded time.
 func TestWrite_Election(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := newRig(t)
-		calls := 20
-		g.client = func(string) (pb.ResourceServiceClient, error) { return electing{g.svc.Client(), &calls}, nil }
+		f := newFixture(t)
+		writes := 20
+		f.client = func(string) (pb.ResourceServiceClient, error) { return leaderlessClient{f.svc.Client(), &writes}, nil }
 		began := time.Now()
-		g.one("PUT", web1, `{"data":{"address":"x"}}`)
+		f.one("PUT", web1, `{"data":{"address":"x"}}`)
 		if d := time.Since(began); d != 20*leaderInterval {
-			t.Errorf("write took %v, want 20 tries", d)
+			t.Errorf("PUT with 20 attempts took %v, want %v", d, 20*leaderInterval)
 		}
-		calls = 1 << 20
+		writes = 1 << 20
 		began = time.Now()
-		g.fails(503, "commit: this server is not the leader", "PUT", web1, `{"data":{"address":"x"}}`)
+		f.fails(503, "commit: this server is not the leader", "PUT", web1, `{"data":{"address":"x"}}`)
 		if d := time.Since(began); d != leaderTimeout {
-			t.Errorf("write failed after %v, want leaderTimeout", d)
+			t.Errorf("PUT without a leader failed after %v, want %v", d, leaderTimeout)
 		}
 	})
 }

@@ -29,49 +29,54 @@ var (
 	fsType   = &pb.Type{Group: "federation", GroupVersion: "v1", Kind: "FederationState"}
 	nodeType = &pb.Type{Group: "catalog", GroupVersion: "v1", Kind: "Node"}
 	hostType = &pb.Type{Group: "catalog", GroupVersion: "v1", Kind: "Host"}
-	zoneType = &pb.Type{Group: "catalog", GroupVersion: "v1", Kind: "Zone"}
+	keyType  = &pb.Type{Group: "test", GroupVersion: "v1", Kind: "Key"}
 
-	keyType = &pb.Type{Group: "test", GroupVersion: "v1", Kind: "Key"}
-
-	zone2Type = &pb.Type{Group: "catalog", GroupVersion: "v2", Kind: "Zone"}
+	// zoneType and zoneV2Type are two versions of one type.
+	zoneType   = &pb.Type{Group: "catalog", GroupVersion: "v1", Kind: "Zone"}
+	zoneV2Type = &pb.Type{Group: "catalog", GroupVersion: "v2", Kind: "Zone"}
 )
 
-// rig is a service over gRPC. The test sets the caller; other packages test
-// certificates.
-type rig struct {
+// fixture is a client of a Service in dc1, over gRPC in memory.
+type fixture struct {
 	*testing.T
 	pb.ResourceServiceClient
 	backend resource.Backend
-	peer    atomic.Pointer[tlsutil.Peer]
-	primary atomic.Bool
+	peer    atomic.Pointer[tlsutil.Peer] // the caller; nil: a caller without a certificate
+	primary atomic.Bool                  // whether dc1 is the primary
 }
 
-func (g *rig) as(role tlsutil.Role, dc string) {
-	g.peer.Store(&tlsutil.Peer{Role: role, Node: "n", DC: dc})
+// as sets the caller of the following calls.
+func (f *fixture) as(role tlsutil.Role, dc string) {
+	f.peer.Store(&tlsutil.Peer{Role: role, Node: "n", DC: dc})
 }
 
-// newRig serves b, or a new memory store if b is nil. Change may modify the config.
-func newRig(t *testing.T, b resource.Backend, change ...func(*resource.ServiceConfig)) *rig {
+// newFixture serves b, or a new store if b is nil. The changes modify the
+// configuration of the Service.
+func newFixture(t *testing.T, b resource.Backend, changes ...func(*resource.ServiceConfig)) *fixture {
 	t.Helper()
 	if b == nil {
 		s := resourcetest.NewStore()
 		t.Cleanup(func() { s.Close() })
 		b = s
 	}
-	g := &rig{T: t, backend: b}
-	g.primary.Store(true)
-	g.as(tlsutil.RoleServer, "dc1")
+	registry := resource.NewRegistry()
+	if err := registerTypes(registry); err != nil {
+		t.Fatal(err)
+	}
+	f := &fixture{T: t, backend: b}
+	f.primary.Store(true)
+	f.as(tlsutil.RoleServer, "dc1")
 	cfg := resource.ServiceConfig{
-		Backend: b, Registry: registry(t), DC: "dc1", Primary: g.primary.Load,
+		Backend: b, Registry: registry, DC: "dc1", Primary: f.primary.Load,
 		Peer: func(context.Context) (tlsutil.Peer, error) {
-			if p := g.peer.Load(); p != nil {
+			if p := f.peer.Load(); p != nil {
 				return *p, nil
 			}
 			return tlsutil.Peer{}, errors.New("no certificate")
 		},
 	}
-	for _, f := range change {
-		f(&cfg)
+	for _, change := range changes {
+		change(&cfg)
 	}
 	svc, err := resource.NewService(cfg)
 	if err != nil {
@@ -83,25 +88,24 @@ func newRig(t *testing.T, b resource.Backend, change ...func(*resource.ServiceCo
 	served := make(chan error, 1)
 	go func() { served <- srv.Serve(l) }()
 	t.Cleanup(func() { srv.Stop(); <-served })
-	cc, err := grpc.NewClient("passthrough:///rig", grpc.WithTransportCredentials(insecure.NewCredentials()),
+	cc, err := grpc.NewClient("passthrough:///fixture", grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return l.DialContext(ctx) }))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { cc.Close() })
-	g.ResourceServiceClient = pb.NewResourceServiceClient(cc)
-	return g
+	f.ResourceServiceClient = pb.NewResourceServiceClient(cc)
+	return f
 }
 
-func registry(t *testing.T) *resource.Registry {
-	t.Helper()
-	reg := resource.NewRegistry()
+// registerTypes adds the types of the tests to a registry.
+func registerTypes(reg *resource.Registry) error {
 	for _, r := range []resource.Registration{
 		{Type: fsType, Message: &pb.FederationState{}, Federated: true, Scope: resource.ScopeCluster},
 		{Type: nodeType, Message: &pb.Node{}},
 		{Type: keyType, Message: &pb.Node{}, CheckName: resource.CheckUTF8Name},
 		{Type: zoneType, Message: &pb.Node{}, Scope: resource.ScopePartition},
-		{Type: zone2Type, Message: &pb.Node{}, Scope: resource.ScopePartition},
+		{Type: zoneV2Type, Message: &pb.Node{}, Scope: resource.ScopePartition},
 		{
 			Type: hostType, Message: &pb.Node{},
 			Mutate: func(r *pb.Resource) error {
@@ -122,17 +126,17 @@ func registry(t *testing.T) *resource.Registry {
 			},
 			Authorize: func(p tlsutil.Peer, verb resource.Verb, r *pb.Resource) error {
 				if p.Role == tlsutil.RoleGateway && verb == resource.VerbWrite && r.Id.Name != p.Node {
-					return errors.New("a gateway may write itself alone")
+					return errors.New("a gateway may write only itself")
 				}
 				return nil
 			},
 		},
 	} {
 		if err := reg.Register(r); err != nil {
-			t.Fatal(err)
+			return err
 		}
 	}
-	return reg
+	return nil
 }
 
 func data(t testing.TB, m proto.Message) *anypb.Any {
@@ -148,26 +152,28 @@ func node(t testing.TB, name, address string) *pb.Resource {
 	return &pb.Resource{Id: &pb.ID{Type: nodeType, Name: name}, Data: data(t, &pb.Node{Node: name, Address: address})}
 }
 
-func (g *rig) write(r *pb.Resource) *pb.Resource {
-	g.Helper()
-	out, err := g.Write(g.Context(), &pb.WriteRequest{Resource: r})
+// write writes r and returns the stored resource.
+func (f *fixture) write(r *pb.Resource) *pb.Resource {
+	f.Helper()
+	out, err := f.Write(f.Context(), &pb.WriteRequest{Resource: r})
 	if err != nil {
-		g.Fatal(err)
+		f.Fatal(err)
 	}
 	return out.GetResource()
 }
 
-// fails checks that a write of r fails with code, with the error want, and with text
-// in its text.
-func (g *rig) fails(r *pb.Resource, code codes.Code, want error, text string) {
-	g.Helper()
-	_, err := g.Write(g.Context(), &pb.WriteRequest{Resource: r})
-	g.check(err, code, want, text)
+// fails checks the error of a write of r. See check.
+func (f *fixture) fails(r *pb.Resource, code codes.Code, want error, text string) {
+	f.Helper()
+	_, err := f.Write(f.Context(), &pb.WriteRequest{Resource: r})
+	f.check(err, code, want, text)
 }
 
-func (g *rig) check(err error, code codes.Code, want error, text string) {
-	g.Helper()
+// check checks that err has the code, is the error want of package resource, and
+// contains text.
+func (f *fixture) check(err error, code codes.Code, want error, text string) {
+	f.Helper()
 	if status.Code(err) != code || !errors.Is(resource.FromStatus(err), want) || !strings.Contains(fmt.Sprint(err), text) {
-		g.Errorf("Write() = %v, want %v, %v and %q", err, code, want, text)
+		f.Errorf("call of the service = %v, want code %v, error %q and text %q", err, code, want, text)
 	}
 }

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package resourcetest
+
+import (
+	"context"
+
+	"github.com/wanfed/wanfed/resource"
+	"github.com/wanfed/wanfed/tlsutil"
+)
+
+// Operator returns the identity of an operator of dc1.
+func Operator() *tlsutil.Peer {
+	return &tlsutil.Peer{Role: tlsutil.RoleOperator, DC: "dc1", Node: "joe"}
+}
+
+// NewService returns a Service of dc1, a secondary, over b. The function register
+// adds the types. Every call comes from caller, which the test may change.
+func NewService(
+	b resource.Backend, caller *tlsutil.Peer, register func(*resource.Registry) error,
+) (*resource.Service, error) {
+	registry := resource.NewRegistry()
+	if err := register(registry); err != nil {
+		return nil, err
+	}
+	return resource.NewService(resource.ServiceConfig{
+		Backend: b, Registry: registry, DC: "dc1",
+		Primary: func() bool { return false },
+		Peer:    func(context.Context) (tlsutil.Peer, error) { return *caller, nil },
+	})
+}
