@@ -241,14 +241,11 @@ func (t *pathTable) status() []PathStatus {
 // pathsTo implements Dialer.PathsTo.
 func (t *pathTable) pathsTo(dc string) []PathStatus {
 	paths := t.scorer(dc).order(t.book.Load().Paths[dc])
-	t.mu.Lock()
-	defer t.mu.Unlock()
 	out := make([]PathStatus, len(paths))
 	for i, p := range paths {
-		out[i] = PathStatus{DC: dc, Addr: p.Addr, Via: p.Via, Local: p.Local, Health: PathUntested}
-		if s := t.known[pathKey{dc, p.Addr}]; s != nil {
-			out[i] = s.status()
-		}
+		s := t.get(dc, p.Addr)
+		s.DC, s.Addr, s.Via, s.Local = dc, p.Addr, p.Via, p.Local
+		out[i] = s.status()
 	}
 	return out
 }

@@ -117,12 +117,8 @@ const maxLinks = 4096
 // NewTunnel checks cfg and registers the tunnel's protocol ids with cfg.Mux.
 func NewTunnel(cfg TunnelConfig) (*Tunnel, error) {
 	var errs []error
-	for what, missing := range map[string]bool{
-		"Identity": cfg.Identity == nil, "Dialer": cfg.Dialer == nil, "Mux": cfg.Mux == nil,
-	} {
-		if missing {
-			errs = append(errs, errors.New(what+" is missing"))
-		}
+	if cfg.Identity == nil || cfg.Dialer == nil || cfg.Mux == nil {
+		errs = append(errs, errors.New("Identity, Dialer or Mux is missing"))
 	}
 	addr, err := netip.ParseAddrPort(cfg.Advertise)
 	if err != nil || !addr.Addr().IsValid() || addr.Addr().IsUnspecified() || addr.Port() == 0 {
