@@ -19,49 +19,43 @@ import (
 	"github.com/wanfed/wanfed/internal/testutil"
 )
 
-// logged parses the access log of a proxy that has ended.
+// logged parses the access log of a proxy that has stopped.
 func logged(t testing.TB, b *bytes.Buffer) []accessLine {
 	t.Helper()
 	var out []accessLine
 	for line := range strings.Lines(b.String()) {
 		var l accessLine
 		if err := json.Unmarshal([]byte(line), &l); err != nil {
-			t.Fatalf("line %s: %v", line, err)
+			t.Fatalf("Unmarshal(%s) = %v, want nil", line, err)
 		}
 		out = append(out, l)
 	}
 	return out
 }
 
+// Connections end in four ways, and the access log has a line for each.
 func testAccessLog(t *testing.T, e engineKind) {
 	addr := tlsUpstream(t, named("srv1"))
 	var b bytes.Buffer
 	p := start(t, Config{engine: e, AccessLog: &b}, Route{Match: "srv1.example", To: []string{addr}})
-	end := func(c *tls.Conn) {
-		c.CloseWrite()
-		io.Copy(io.Discard, c)
-		c.Close()
-		for p.listener.Stats().Active > 0 {
-			if t.Context().Err() != nil {
-				t.FailNow()
-			}
-		}
+	idle := func() {
+		t.Helper()
+		testutil.Eventually(t, waitLimit, func() bool { return p.listener.Stats().Active == 0 }, "no active connection")
 	}
 	began := time.Now()
-	c, _ := p.connect(t, "srv1.example", 4)
-	remote := c.LocalAddr().String()
-	c.Write(make([]byte, 5000))
-	io.ReadFull(c, make([]byte, 5000))
-	end(c)
+	done, _ := p.connect(t, "srv1.example", 4)
+	remote := done.LocalAddr().String()
+	done.Write(make([]byte, 5000))
+	io.ReadFull(done, make([]byte, 5000))
+	done.CloseWrite()
+	io.Copy(io.Discard, done)
+	done.Close()
+	idle()
 	tls.Dial("tcp", p.addr, &tls.Config{ServerName: "srv9.example"})
 	cut, _ := p.connect(t, "srv1.example", 4)
-	cut.NetConn().(interface{ SetLinger(int) error }).SetLinger(0)
+	cut.NetConn().(*net.TCPConn).SetLinger(0)
 	cut.NetConn().Close()
-	for p.listener.Stats().Active > 0 {
-		if t.Context().Err() != nil {
-			t.FailNow()
-		}
-	}
+	idle()
 	stopped, _ := p.connect(t, "srv1.example", 4)
 	p.stop()
 	stopped.Close()
@@ -71,17 +65,22 @@ func testAccessLog(t *testing.T, e engineKind) {
 	for _, l := range lines {
 		ends = append(ends, l.End)
 	}
-	if got := strings.Join(ends, " "); got != "done unknown_sni cut stopped" {
-		t.Fatalf("ends = %s, want done unknown_sni cut stopped; log:\n%s", got, b.String())
+	if want := []string{"done", "unknown_sni", "cut", "stopped"}; !slices.Equal(ends, want) {
+		t.Fatalf("ends = %q, want %q; log:\n%s", ends, want, b.String())
 	}
 	l := lines[0]
-	if l.Listener != "lan" || l.Remote != remote || l.SNI != "srv1.example" || l.Upstream != addr || l.Up < 5000 || l.Up > 9000 ||
-		l.Down < 5000 || l.Down > 9000 || l.Hello <= 0 || l.Dial <= 0 || l.Duration < l.Hello+l.Dial-0.01 ||
+	if l.Listener != "lan" || l.Remote != remote || l.SNI != "srv1.example" || l.Upstream != addr {
+		t.Errorf("line of a normal connection = %+v, want listener lan, remote %s, sni srv1.example, upstream %s", l, remote, addr)
+	}
+	if l.Up < 5000 || l.Up > 9000 || l.Down < 5000 || l.Down > 9000 {
+		t.Errorf("bytes up, down = %d, %d; want 5000 to 9000 each", l.Up, l.Down)
+	}
+	if l.Hello <= 0 || l.Dial <= 0 || l.Duration < l.Hello+l.Dial-0.01 ||
 		l.Time.Before(began.Add(-time.Second)) || l.Time.After(time.Now()) {
-		t.Errorf("line of a normal connection = %+v, want its addresses, name, bytes and times", l)
+		t.Errorf("times of a normal connection = %+v, want a duration of at least hello and dial, after %v", l, began)
 	}
 	if l := lines[1]; l.SNI != "srv9.example" || l.Upstream != "" || l.Up != 0 {
-		t.Errorf("line of a refused connection = %+v, want no upstream", l)
+		t.Errorf("line of a refused connection = %+v, want sni srv9.example, no upstream and no bytes", l)
 	}
 	st := p.listener.Stats()
 	if h := st.Hellos; h[RouteExact].Count != 3 || h[RouteNone].Count != 1 || h[RouteExact].Sum <= 0 {
@@ -92,8 +91,8 @@ func testAccessLog(t *testing.T, e engineKind) {
 	}
 }
 
-// A server that closes after its last data answers later data of the client
-// with a reset. Most connections end like this: the log must not call it cut.
+// A server that closes after its last data answers later data of the client with
+// a reset. Most connections end in this way, and the end in the log must be done.
 func testResetAfterClose(t *testing.T, e engineKind) {
 	hello := recorded(t)["go-1.26-no-pq"]
 	addr, _ := rawUpstream(t, func(c *net.TCPConn) {
@@ -108,7 +107,7 @@ func testResetAfterClose(t *testing.T, e engineKind) {
 		c := p.raw(t)
 		c.Write(hello)
 		if got, err := io.ReadAll(c); string(got) != "last" || err != nil {
-			t.Errorf("read %q, %v; want the last data", got, err)
+			t.Errorf("ReadAll() = %q, %v; want last", got, err)
 		}
 		c.Write([]byte("bye"))
 		c.Close()
@@ -117,11 +116,11 @@ func testResetAfterClose(t *testing.T, e engineKind) {
 	p.stop()
 	for _, l := range logged(t, &b) {
 		if l.End != string(reactor.EndDone) {
-			t.Errorf("line = %+v, want end done", l)
+			t.Errorf("end of line %+v = %s, want done", l, l.End)
 		}
 	}
 	if n := len(logged(t, &b)); n != rounds {
-		t.Errorf("%d lines, want %d", n, rounds)
+		t.Errorf("lines = %d, want %d", n, rounds)
 	}
 }
 
@@ -137,13 +136,13 @@ func TestSetAccessLogSample(t *testing.T) {
 		return n
 	}
 	if n := count(); n != 4 {
-		t.Errorf("%d of 12 connections logged, want 4: one of 3", n)
+		t.Errorf("logged connections of 12 with sample 3 = %d, want 4", n)
 	}
-	if p.SetAccessLogSample(0); count() != 0 {
-		t.Error("a connection was logged with sample 0")
-	}
-	if p.SetAccessLogSample(1); count() != 12 {
-		t.Error("not every connection was logged with sample 1")
+	for sample, want := range map[int]int{0: 0, 1: 12} {
+		p.SetAccessLogSample(sample)
+		if n := count(); n != want {
+			t.Errorf("logged connections of 12 with sample %d = %d, want %d", sample, n, want)
+		}
 	}
 }
 
@@ -162,17 +161,17 @@ func TestAccessLog_DropsLinesOfSlowWriter(t *testing.T) {
 	stop := l.start()
 	logOne := func() { l.begin(NewListener("lan"), netip.AddrPort{}, time.Time{}).close() }
 	logOne()
-	<-s.tried // the writer has it
+	<-s.tried // the writer has taken the line
 	for range accessQueue + 7 {
 		logOne()
 	}
 	if n := l.dropped.Load(); n != 7 {
-		t.Errorf("dropped = %d, want 7", n)
+		t.Errorf("dropped while the writer is blocked = %d, want 7", n)
 	}
 	close(s.proceed)
 	stop()
 	if n := l.dropped.Load(); n != 7+1+accessQueue {
-		t.Errorf("dropped = %d, want all %d", n, 7+1+accessQueue)
+		t.Errorf("dropped after the writer has failed = %d, want all %d", n, 7+1+accessQueue)
 	}
 }
 
@@ -184,7 +183,7 @@ func TestHistogram(t *testing.T) {
 	got := h.read()
 	if got.Count != 5 || got.Sum != 70*time.Second+time.Millisecond+1 || got.Buckets[0] != 2 || got.Buckets[1] != 3 ||
 		got.Buckets[len(got.Buckets)-1] != 4 {
-		t.Errorf("read() = %+v, want 5 durations in their buckets", got)
+		t.Errorf("read() = %+v, want 5 durations: 2 up to 500 µs, 3 up to 1 ms and 4 up to 10 s", got)
 	}
 }
 
@@ -204,7 +203,7 @@ func testHistograms(t *testing.T, e engineKind) {
 		}
 		c.Write(hello[100:])
 		if _, err := io.ReadFull(c, make([]byte, 7)); err != nil {
-			t.Error(err)
+			t.Errorf("read of the alert for %s = %v, want nil", sni, err)
 		}
 		c.Close()
 	}
@@ -214,7 +213,7 @@ func testHistograms(t *testing.T, e engineKind) {
 		what string
 		h    Histogram
 		n    uint64
-		late bool
+		late bool // all durations are at least late
 	}{
 		{"ClientHello of an exact route", st.Hellos[RouteExact], 1, true},
 		{"ClientHello of a wildcard", st.Hellos[RouteWildcard], 1, false},
@@ -226,7 +225,7 @@ func testHistograms(t *testing.T, e engineKind) {
 		last := len(HistogramBounds) - 1
 		below := tt.h.Buckets[slices.Index(HistogramBounds[:], 25*time.Millisecond)]
 		if tt.h.Count != tt.n || tt.h.Buckets[last] != tt.n || tt.late && (below != 0 || tt.h.Sum < late) {
-			t.Errorf("%s = %+v, want %d durations, late: %v", tt.what, tt.h, tt.n, tt.late)
+			t.Errorf("histogram of %s = %+v, want count %d, late %v", tt.what, tt.h, tt.n, tt.late)
 		}
 	}
 }

@@ -27,9 +27,10 @@ func cutBy(c *net.TCPConn, reset bool) {
 // cutData is the number of bytes after the ClientHello.
 const cutData = 40
 
-// cutUpstream echoes. If the first byte after the ClientHello is 'D', the
-// second one is how many bytes it sends back before it cuts the connection. The
-// third one is how: 'R' is a reset.
+// cutUpstream starts an upstream that echoes. If the first byte after the
+// ClientHello is 'D', the upstream instead sends the number of bytes that the
+// second byte contains and cuts the connection: with a reset if the third byte
+// is 'R'.
 func cutUpstream(t *testing.T, hello int) string {
 	addr, _ := rawUpstream(t, func(c *net.TCPConn) {
 		b := make([]byte, hello-1+3) // rawUpstream has read one byte
@@ -47,8 +48,8 @@ func cutUpstream(t *testing.T, hello int) string {
 }
 
 // Client and upstream end connections after each byte of the ClientHello and of
-// the data after it. What was sent before an end of data must arrive, and no
-// resource may leak.
+// the data after it. All data before an end of data must arrive, and no resource
+// may leak.
 func testCutAfterEachByte(t *testing.T, e engineKind) {
 	testutil.Cluster(t)
 	hello := recorded(t)["go-1.26-no-pq"]
@@ -59,7 +60,7 @@ func testCutAfterEachByte(t *testing.T, e engineKind) {
 		c := p.raw(t)
 		c.Write(all)
 		if _, err := io.ReadFull(c, make([]byte, len(all))); err != nil {
-			t.Fatal(err)
+			t.Fatalf("read of the echo = %v, want nil", err)
 		}
 		return c
 	}
@@ -71,15 +72,15 @@ func testCutAfterEachByte(t *testing.T, e engineKind) {
 	for _, to := range [][]string{{one}, {one, two}} {
 		p.listener.SetTable(mustTable(t, Route{Match: "srv1.server.dc1.wanfed", To: to}))
 		var wg sync.WaitGroup
-		places := make(chan struct{}, 16) // concurrent connections
+		slots := make(chan struct{}, 16) // for concurrent connections
 		for _, reset := range []bool{false, true} {
 			for n := range len(all) + 1 {
-				places <- struct{}{}
-				wg.Go(func() { cutClient(t, p, all, n, len(hello), reset, len(to) > 1); <-places })
+				slots <- struct{}{}
+				wg.Go(func() { cutClient(t, p, all, n, len(hello), reset, len(to) > 1); <-slots })
 			}
 			for n := range cutData {
-				places <- struct{}{}
-				wg.Go(func() { cutServer(t, p, hello, n, reset); <-places })
+				slots <- struct{}{}
+				wg.Go(func() { cutServer(t, p, hello, n, reset); <-slots })
 			}
 		}
 		wg.Wait()
@@ -121,7 +122,7 @@ func cutClient(t *testing.T, p *running, all []byte, n, hello int, reset, race b
 		return
 	}
 	if err != nil || !bytes.Equal(got, want) {
-		t.Errorf("end after %d of %d bytes: read %d, %v; want %d", n, len(all), len(got), err, len(want))
+		t.Errorf("ReadAll() after an end after %d of %d bytes = %d bytes, %v; want %d", n, len(all), len(got), err, len(want))
 	}
 }
 
@@ -129,13 +130,13 @@ func cutClient(t *testing.T, p *running, all []byte, n, hello int, reset, race b
 func cutServer(t *testing.T, p *running, hello []byte, n int, reset bool) {
 	c := p.raw(t)
 	defer c.Close()
-	how := byte('E')
+	end := byte('E')
 	if reset {
-		how = 'R'
+		end = 'R'
 	}
-	c.Write(append(bytes.Clone(hello), 'D', byte(n), how))
+	c.Write(append(bytes.Clone(hello), 'D', byte(n), end))
 	got, err := io.ReadAll(c)
 	if len(got) > n || reset == (err == nil) || !reset && len(got) != n {
-		t.Errorf("upstream cuts after %d bytes, reset %v: read %d, %v", n, reset, len(got), err)
+		t.Errorf("ReadAll() with a cut after %d bytes = %d bytes, %v; want an error: %v", n, len(got), err, reset)
 	}
 }

@@ -19,15 +19,15 @@ import (
 	"github.com/wanfed/wanfed/internal/testutil"
 )
 
-// Connections of all sizes end in all ways at the same time. A normal end must
-// lose no data, and no resource may leak.
+// Connections of many sizes end in different ways at the same time. A normal end
+// must lose no data, and no resource may leak.
 func testConcurrentEnds(t *testing.T, e engineKind) {
 	hello := helloFor(t, "x.example")
 	echo, _ := rawUpstream(t, func(c *net.TCPConn) {
 		io.ReadFull(c, make([]byte, len(hello)-1))
 		io.Copy(c, c)
 	})
-	rude, _ := rawUpstream(t, func(c *net.TCPConn) {
+	early, _ := rawUpstream(t, func(c *net.TCPConn) {
 		io.CopyN(c, c, rand.Int64N(100<<10))
 		if rand.IntN(2) == 0 {
 			c.SetLinger(0)
@@ -36,7 +36,7 @@ func testConcurrentEnds(t *testing.T, e engineKind) {
 	all := make([]byte, 4<<20)
 	rand.NewChaCha8([32]byte{3}).Read(all)
 	before := files(t)
-	p := start(t, Config{engine: e}, Route{Match: "x.example", To: []string{echo}}, Route{Match: "y.example", To: []string{rude}})
+	p := start(t, Config{engine: e}, Route{Match: "x.example", To: []string{echo}}, Route{Match: "y.example", To: []string{early}})
 	var wg sync.WaitGroup
 	for i := range 200 {
 		wg.Go(func() {
@@ -56,21 +56,9 @@ func testConcurrentEnds(t *testing.T, e engineKind) {
 					c.CloseWrite()
 				}()
 				io.Copy(io.Discard, c)
-			default: // normal end
-				var sending sync.WaitGroup
-				sending.Go(func() {
-					c.Write(hello)
-					for rest := data; len(rest) > 0; {
-						n := min(1+rand.IntN(40<<10), len(rest))
-						c.Write(rest[:n])
-						rest = rest[n:]
-					}
-					c.CloseWrite()
-				})
-				got, err := io.ReadAll(c)
-				sending.Wait()
-				if err != nil || !bytes.Equal(got, data) {
-					t.Errorf("connection %d: read %d bytes, %v; want %d", i, len(got), err, len(data))
+			default: // both directions end normally
+				if got, err := echoInPieces(c, hello, data); err != nil || !bytes.Equal(got, data) {
+					t.Errorf("connection %d: ReadAll() = %d bytes, %v; want %d", i, len(got), err, len(data))
 				}
 			}
 		})
@@ -86,8 +74,25 @@ func testConcurrentEnds(t *testing.T, e engineKind) {
 	}, "no file left open")
 }
 
-// files returns the number of open files of this process; 0 where that is not
-// known.
+// echoInPieces sends hello and pieces of data of random sizes, ends the direction
+// and returns all data that it receives.
+func echoInPieces(c *net.TCPConn, hello, data []byte) ([]byte, error) {
+	var sending sync.WaitGroup
+	defer sending.Wait()
+	sending.Go(func() {
+		c.Write(hello)
+		for rest := data; len(rest) > 0; {
+			n := min(1+rand.IntN(40<<10), len(rest))
+			c.Write(rest[:n])
+			rest = rest[n:]
+		}
+		c.CloseWrite()
+	})
+	return io.ReadAll(c)
+}
+
+// files returns the number of open files of this process. On systems other than
+// Linux it returns 0.
 func files(t testing.TB) int {
 	t.Helper()
 	if runtime.GOOS != "linux" {
@@ -115,30 +120,30 @@ func testClientResetWhileWaiting(t *testing.T, e engineKind) {
 	p.refused(t, map[Reason]uint64{ReasonClientGone: 1})
 }
 
-// The client resets its connection: the upstream must not see an end of data.
+// The client resets its connection. The upstream must receive a reset, too.
 func testResetOfClientIsPassedOn(t *testing.T, e engineKind) {
-	seen := make(chan error, 1)
+	upstreamErr := make(chan error, 1)
 	addr, _ := rawUpstream(t, func(c *net.TCPConn) {
 		c.Write([]byte("x"))
 		_, err := io.Copy(io.Discard, c)
-		seen <- err
+		upstreamErr <- err
 	})
 	p := start(t, Config{engine: e}, Route{Match: "x.example", To: []string{addr}})
 	c := p.raw(t)
 	c.Write(helloFor(t, "x.example"))
 	if _, err := io.ReadFull(c, make([]byte, 1)); err != nil {
-		t.Fatal(err)
+		t.Fatalf("ReadFull() = %v, want nil", err)
 	}
 	c.SetLinger(0)
 	c.Close()
-	if err := <-seen; err == nil || !strings.Contains(err.Error(), syscall.ECONNRESET.Error()) {
-		t.Errorf("upstream error = %v, want a reset", err)
+	if err := <-upstreamErr; err == nil || !strings.Contains(err.Error(), syscall.ECONNRESET.Error()) {
+		t.Errorf("error at the upstream = %v, want %v", err, syscall.ECONNRESET)
 	}
 }
 
-// An upstream closes after each number of bytes of its first record. Unless
-// that is complete, the client must receive the answer of the next upstream
-// only.
+// An upstream closes after each number of bytes of its first record. Unless the
+// record is complete, the client must receive only the answer of the next
+// upstream.
 func testCutAnswer(t *testing.T, e engineKind) {
 	record := append([]byte{21, 3, 3, 0, 20}, bytes.Repeat([]byte{80}, 20)...)
 	var size atomic.Int64
@@ -152,10 +157,10 @@ func testCutAnswer(t *testing.T, e engineKind) {
 		c.Write(hello)
 		b := make([]byte, 7)
 		if _, err := io.ReadFull(c, b); err != nil {
-			t.Fatalf("after %d bytes: %v", n, err)
+			t.Fatalf("read with a cut after %d bytes = %v, want nil", n, err)
 		}
 		if fromFirst := b[4] == 20; fromFirst != (n == len(record)) {
-			t.Errorf("after %d bytes the client received % x, from the first upstream: %v", n, b, fromFirst)
+			t.Errorf("answer with a cut after %d of %d bytes = % x, from the first upstream: %v", n, len(record), b, fromFirst)
 		}
 		c.Close()
 	}

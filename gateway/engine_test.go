@@ -15,7 +15,7 @@ var engines = func() []engineKind {
 	return []engineKind{portable}
 }()
 
-// suite is what every engine must do, over real sockets.
+// suite has the tests that every engine must pass, over real sockets.
 var suite = []struct {
 	name string
 	f    func(*testing.T, engineKind)

@@ -44,7 +44,7 @@ func TestParse_Crafted(t *testing.T) {
 		name  string
 		hello []byte
 		sni   string
-		err   string // part of it; empty: none
+		err   string // part of the error; empty: none
 	}{
 		{"no extensions at all", craft(), "", ""},
 		{"empty extensions", craft([]byte{}), "", ""},

@@ -18,7 +18,7 @@ func recorded(t testing.TB) map[string][]byte {
 	t.Helper()
 	files, err := filepath.Glob("testdata/hello/*.bin")
 	if err != nil || len(files) < 20 {
-		t.Fatalf("%d recorded ClientHellos, %v; want at least 20", len(files), err)
+		t.Fatalf("Glob() = %d files, %v; want at least 20", len(files), err)
 	}
 	all := map[string][]byte{}
 	for _, f := range files {
@@ -45,7 +45,7 @@ func body(hello []byte) []byte {
 // Each ClientHello is parsed in every division into segments and records that a
 // network or another TLS library could produce.
 func TestParse_Recorded(t *testing.T) {
-	names := map[string]string{ // those without the usual name
+	names := map[string]string{ // by file, if the name is not srv1.server.dc1.wanfed
 		"curl-7.88-ip-address": "", "openssl-3.0-no-sni": "", "go-1.26-no-sni": "",
 		"wget-1.21-gnutls": "localhost", "go-1.26-ech": "public.wanfed.example",
 	}
@@ -53,45 +53,51 @@ func TestParse_Recorded(t *testing.T) {
 		t.Run(file, func(t *testing.T) {
 			if strings.HasSuffix(file, "trailing-dot") { // RFC 6066 forbids it, and crypto/tls refuses it
 				if got, err := parse(hello, len(hello)); err != nil || got.SNI != "srv1.server.dc1.wanfed" {
-					t.Errorf("Parse() = %+v, %v; want srv1.server.dc1.wanfed", got, err)
+					t.Errorf("Parse() = %+v, %v; want SNI srv1.server.dc1.wanfed", got, err)
 				}
 				return
 			}
 			want := checkHello(t, hello)
-			sni, other := names[file]
-			if !other {
+			sni, ok := names[file]
+			if !ok {
 				sni = "srv1.server.dc1.wanfed"
 			}
 			if want.SNI != sni || want.EarlyData != strings.HasSuffix(file, "early-data") ||
 				strings.Contains(file, "alpn") && !slices.Contains(want.ALPN, "wanfed/gossip/1") {
-				t.Errorf("the ClientHello does not match its file name: %+v", want)
+				t.Errorf("content of %s = %+v, want SNI %q, and the ALPN and EarlyData of the file name", file, want, sni)
 			}
-			same := func(how string, n int, got content, err error) {
-				if err != nil || got.SNI != want.SNI || got.EarlyData != want.EarlyData || !slices.Equal(got.ALPN, want.ALPN) {
-					t.Fatalf("%s %d: %+v, %v; want %+v", how, n, got, err, want)
-				}
-			}
-			for n := 1; n < len(hello); n++ {
-				got, err := parse(hello, n)
-				same("in segments of", n, got, err)
-			}
-			msg := body(hello)
-			for n := 1; n < len(msg); n++ {
-				two := append(records(msg[:n], tlsrecord.MaxPayload), records(msg[n:], tlsrecord.MaxPayload)...)
-				got, err := parse(two, len(two))
-				same("in two records, the first of", n, got, err)
-				if n%97 == 0 { // crypto/tls is slow
-					got, ok := cryptoHello(two)
-					if !ok {
-						t.Errorf("crypto/tls does not accept two records, the first of %d", n)
-					}
-					same("crypto/tls, in two records, the first of", n, got, nil)
-				}
-			}
-			for _, n := range []int{1, 2, 3, 4, 5, 100, 512} {
-				got, err := parse(records(msg, n), 13)
-				same("in segments of 13 bytes and records of", n, got, err)
-			}
+			testDivided(t, hello, want)
 		})
+	}
+}
+
+// testDivided parses hello in many divisions into segments and records, and
+// compares the results with want.
+func testDivided(t *testing.T, hello []byte, want content) {
+	check := func(division string, n int, got content, err error) {
+		if err != nil || got.SNI != want.SNI || got.EarlyData != want.EarlyData || !slices.Equal(got.ALPN, want.ALPN) {
+			t.Fatalf("%s %d = %+v, %v; want %+v", division, n, got, err, want)
+		}
+	}
+	for n := 1; n < len(hello); n++ {
+		got, err := parse(hello, n)
+		check("Parse() in segments of", n, got, err)
+	}
+	msg := body(hello)
+	for n := 1; n < len(msg); n++ {
+		two := append(records(msg[:n], tlsrecord.MaxPayload), records(msg[n:], tlsrecord.MaxPayload)...)
+		got, err := parse(two, len(two))
+		check("Parse() in two records, the first of", n, got, err)
+		if n%97 == 0 { // crypto/tls is slow
+			got, ok := cryptoHello(two)
+			if !ok {
+				t.Errorf("crypto/tls refuses two records, the first of %d bytes", n)
+			}
+			check("crypto/tls in two records, the first of", n, got, nil)
+		}
+	}
+	for _, n := range []int{1, 2, 3, 4, 5, 100, 512} {
+		got, err := parse(records(msg, n), 13)
+		check("Parse() in segments of 13 bytes and records of", n, got, err)
 	}
 }

@@ -22,8 +22,8 @@ import (
 	"github.com/wanfed/wanfed/gateway/internal/tlsrecord"
 )
 
-// scriptConn is a connection whose peer has sent everything. It records what is
-// written.
+// scriptConn is a connection whose peer has sent the bytes of in and its end. It
+// records the bytes that are written.
 type scriptConn struct {
 	net.Conn
 	in  io.Reader
@@ -47,7 +47,7 @@ func goHello(t testing.TB, cfg *tls.Config) []byte {
 	return c.out.Bytes()
 }
 
-var errSeen = errors.New("ClientHello seen")
+var errParsed = errors.New("the ClientHello was parsed")
 
 // content is a Hello with strings.
 type content struct {
@@ -64,13 +64,13 @@ func contentOf(h Hello) content {
 	return s
 }
 
-// cryptoHello parses a ClientHello with crypto/tls. ok is false if that refuses
-// it.
+// cryptoHello parses a ClientHello with crypto/tls. ok is false if crypto/tls
+// refuses the ClientHello.
 func cryptoHello(b []byte) (h content, ok bool) {
 	tls.Server(&scriptConn{in: bytes.NewReader(b)}, &tls.Config{
 		GetConfigForClient: func(i *tls.ClientHelloInfo) (*tls.Config, error) {
 			h, ok = content{SNI: normalName(i.ServerName), ALPN: i.SupportedProtos, EarlyData: slices.Contains(i.Extensions, extEarlyData)}, true
-			return nil, errSeen
+			return nil, errParsed
 		},
 	}).HandshakeContext(context.Background())
 	return h, ok
@@ -101,6 +101,8 @@ func records(msg []byte, n int) []byte {
 	return out
 }
 
+// checkHello compares the results of Parse and crypto/tls, and returns them. It
+// also checks that Parse returns ErrNeedMore for each prefix.
 func checkHello(t testing.TB, hello []byte) content {
 	t.Helper()
 	want, ok := cryptoHello(hello)
@@ -148,7 +150,7 @@ func TestParse_GoClients(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			hello := goHello(t, tt.cfg)
 			if len(hello) < tt.size {
-				t.Fatalf("the ClientHello has %d bytes, want at least %d", len(hello), tt.size)
+				t.Fatalf("ClientHello of crypto/tls = %d bytes, want at least %d", len(hello), tt.size)
 			}
 			if len(hello) > 5000 { // all prefixes would take long
 				if got, err := parse(hello, 1000); err != nil || cmp.Diff(tt.want, got) != "" {
@@ -157,14 +159,14 @@ func TestParse_GoClients(t *testing.T) {
 				return
 			}
 			if d := cmp.Diff(tt.want, checkHello(t, hello)); d != "" {
-				t.Error(d)
+				t.Errorf("Parse() (-want +got):\n%s", d)
 			}
 		})
 	}
 }
 
 func TestParse_Resumption(t *testing.T) {
-	addr := tlsUpstream(t, func(c *tls.Conn) { c.Write([]byte("x")) }) // carries the session ticket
+	addr := tlsUpstream(t, func(c *tls.Conn) { c.Write([]byte("x")) }) // the session ticket arrives with this byte
 	for _, max := range []uint16{tls.VersionTLS12, tls.VersionTLS13} {
 		client := &tls.Config{InsecureSkipVerify: true, ServerName: "resumed.example", MaxVersion: max, ClientSessionCache: tls.NewLRUClientSessionCache(1)}
 		c, err := tls.Dial("tcp", addr, client)
@@ -177,7 +179,7 @@ func TestParse_Resumption(t *testing.T) {
 		c.Close()
 		fresh := goHello(t, &tls.Config{InsecureSkipVerify: true, ServerName: "resumed.example", MaxVersion: max})
 		if again := goHello(t, client); len(again) <= len(fresh) {
-			t.Errorf("the ClientHello of a resumption has %d bytes, want more than %d", len(again), len(fresh))
+			t.Errorf("ClientHello of a resumption = %d bytes, want more than %d", len(again), len(fresh))
 		} else {
 			checkHello(t, again)
 		}
@@ -237,9 +239,9 @@ func FuzzParseHello(f *testing.F) {
 	f.Add(goHello(f, &tls.Config{ServerName: "old.example", MaxVersion: tls.VersionTLS12}), uint16(9))
 	f.Add(craft(ext(0x2a2a, 0), sniExt("Fuzz.Example")), uint16(100))
 	f.Add([]byte("GET / HTTP/1.1\r\n\r\n"), uint16(3))
-	for _, real := range recorded(f) {
-		f.Add(real, uint16(len(real)))
-		f.Add(records(body(real), 300), uint16(100))
+	for _, b := range recorded(f) {
+		f.Add(b, uint16(len(b)))
+		f.Add(records(body(b), 300), uint16(100))
 	}
 	f.Fuzz(func(t *testing.T, in []byte, step uint16) {
 		if len(in) > MaxHelloSize {
@@ -253,9 +255,9 @@ func FuzzParseHello(f *testing.F) {
 		want, ok := cryptoHello(in)
 		switch {
 		case ok && err == nil && cmp.Diff(want, got) != "":
-			t.Fatal(cmp.Diff(want, got))
+			t.Fatalf("Parse() compared with crypto/tls (-want +got):\n%s", cmp.Diff(want, got))
 		case ok && err != nil && onlyHandshakeRecords(in):
-			t.Fatalf("Parse() = %v, crypto/tls has %+v", err, want)
+			t.Fatalf("Parse() = %v, want %+v as crypto/tls", err, want)
 		}
 	})
 }
@@ -297,7 +299,7 @@ func TestParse_AllocatesNothing(t *testing.T) {
 			}
 		})
 		if upper := sni[0] == 'S'; allocs != 0 && !upper || allocs > 1 {
-			t.Errorf("%s: %v allocations, want 0, or 1 for upper case", sni, allocs)
+			t.Errorf("allocations for %s = %v, want 0, or 1 for upper case", sni, allocs)
 		}
 	}
 }

@@ -12,30 +12,24 @@ import (
 	"github.com/wanfed/wanfed/internal/testutil"
 )
 
-// Clients stall with large ClientHellos. Together they must not exceed the
-// limit of memory, and other clients must be served.
+// Clients stop in the middle of large ClientHellos. Together, the ClientHellos
+// must not exceed the limit of memory, and other clients must be served.
 func testHelloMemory(t *testing.T, e engineKind) {
 	const limit = 512 << 10
 	p := start(t, Config{engine: e}, Route{Match: "x.example", To: []string{tlsUpstream(t, named("srv1"))}})
 	p.hellos.max.Store(limit)
 	large := records(append([]byte{clientHello, 0, 0xf0, 0}, make([]byte, 0xf000)...), tlsrecord.MaxPayload)
-	const crowd = 16
-	for range crowd {
+	const clients = 16
+	for range clients {
 		c := p.raw(t)
 		c.Write(large[:len(large)-1])
 		defer c.Close()
 	}
-	testutil.Eventually(t, waitLimit, func() bool {
-		st := p.listener.Stats()
-		return st.Accepted == crowd && st.Active+st.Refused[ReasonLimit] == crowd && st.Refused[ReasonLimit] > crowd/4
-	}, "some connections refused and the others waiting")
-	if n := p.hellos.held.Load(); n > limit || n < limit/4 {
-		t.Errorf("incomplete ClientHellos hold %d bytes, want %d to %d", n, limit/4, limit)
+	checkHeld(t, p, clients, limit)
+	if n := p.listener.Stats().Active; n < 2 {
+		t.Errorf("active connections with large ClientHellos = %d, want at least 2", n)
 	}
-	if p.listener.Stats().Active < 2 {
-		t.Error("no large ClientHello was accepted")
-	}
-	for _, step := range []int{1 << 20, 100} { // the second one is incomplete for a while
+	for _, step := range []int{1 << 20, 100} { // bytes per write
 		c := p.raw(t)
 		hello := helloFor(t, "x.example")
 		for rest := hello; len(rest) > 0; {
@@ -44,18 +38,32 @@ func testHelloMemory(t *testing.T, e engineKind) {
 			rest = rest[n:]
 		}
 		if _, err := io.ReadFull(c, make([]byte, 5)); err != nil {
-			t.Error(err)
+			t.Errorf("read of the answer to a small ClientHello = %v, want nil", err)
 		}
 		c.Close()
 	}
 	p.stop()
 	if n := p.hellos.held.Load(); n != 0 {
-		t.Errorf("%d bytes are held at the end, want 0", n)
+		t.Errorf("memory of ClientHellos after Run = %d bytes, want 0", n)
 	}
 }
 
-// Clients send large, complete ClientHellos to upstreams that do not answer.
-// The same limit of memory applies to them, and the memory is released.
+// checkHeld waits until some of the connections are refused for the limit of
+// memory and the others wait. Then it checks the memory of the ClientHellos.
+func checkHeld(t *testing.T, p *running, clients, limit int64) {
+	t.Helper()
+	testutil.Eventually(t, waitLimit, func() bool {
+		st := p.listener.Stats()
+		total, refused := uint64(clients), st.Refused[ReasonLimit]
+		return st.Accepted == total && st.Active+refused == total && refused > total/4
+	}, "some connections refused and the others waiting")
+	if n := p.hellos.held.Load(); n > limit || n < limit/4 {
+		t.Errorf("memory of ClientHellos = %d bytes, want %d to %d", n, limit/4, limit)
+	}
+}
+
+// Clients send large, complete ClientHellos to upstreams that do not answer. The
+// limit of memory applies to them, and the memory is released.
 func testHelloMemoryWhileDialing(t *testing.T, e engineKind) {
 	const limit = 512 << 10
 	one, _ := rawUpstream(t, silent)
@@ -70,21 +78,15 @@ func testHelloMemoryWhileDialing(t *testing.T, e engineKind) {
 	exts = append(exts, make([]byte, 0xe000)...)
 	body = append(binary.BigEndian.AppendUint16(slices.Clone(body[:at]), uint16(len(exts))), exts...)
 	large := records(append([]byte{clientHello, 0, byte(len(body) >> 8), byte(len(body))}, body...), tlsrecord.MaxPayload)
-	const crowd = 16
-	for range crowd {
+	const clients = 16
+	for range clients {
 		c := p.raw(t)
 		c.Write(large)
 		defer c.Close()
 	}
-	testutil.Eventually(t, waitLimit, func() bool {
-		st := p.listener.Stats()
-		return st.Accepted == crowd && st.Active+st.Refused[ReasonLimit] == crowd && st.Refused[ReasonLimit] > crowd/4
-	}, "some connections refused and the others waiting")
-	if n := p.hellos.held.Load(); n > limit || n < limit/4 {
-		t.Errorf("ClientHellos hold %d bytes while upstreams are tried, want %d to %d", n, limit/4, limit)
-	}
+	checkHeld(t, p, clients, limit)
 	p.stop()
 	if n := p.hellos.held.Load(); n != 0 {
-		t.Errorf("%d bytes are held at the end, want 0", n)
+		t.Errorf("memory of ClientHellos after Run = %d bytes, want 0", n)
 	}
 }

@@ -25,7 +25,7 @@ func testKeepalive(t *testing.T, e engineKind) {
 	c := p.raw(t)
 	c.Write(helloFor(t, "x.example"))
 	testutil.Eventually(t, waitLimit, func() bool { return p.listener.Stats().BytesUp > 0 }, "bytes sent to the upstream")
-	seen := 0
+	found := 0 // sockets of the gateway
 	all, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
 		t.Fatal(err)
@@ -37,15 +37,15 @@ func testKeepalive(t *testing.T, e engineKind) {
 		}
 		local, remote := endsOf(fd)
 		if local.String() == p.addr && remote.String() == c.LocalAddr().String() || remote.String() == addr && local.IsValid() {
-			seen++
+			found++
 			testutil.Eventually(t, waitLimit, func() bool { return hasKeepalive(fd) }, "keepalive on the socket")
 			if n, err := unix.GetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY); n != 1 || err != nil {
 				t.Errorf("TCP_NODELAY = %d, %v; want 1", n, err)
 			}
 		}
 	}
-	if seen != 2 {
-		t.Errorf("%d sockets of the gateway found, want 2", seen)
+	if found != 2 {
+		t.Errorf("sockets of the gateway = %d, want 2", found)
 	}
 }
 
@@ -55,7 +55,7 @@ func TestKeepalive(t *testing.T) {
 	}
 }
 
-// hasKeepalive reports whether a dead peer of the socket is detected.
+// hasKeepalive reports whether the socket has the options that detect a dead peer.
 func hasKeepalive(fd int) bool {
 	on, err1 := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE)
 	idle, err2 := unix.GetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPIDLE)

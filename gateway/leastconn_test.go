@@ -14,9 +14,8 @@ import (
 	"github.com/wanfed/wanfed/internal/testutil"
 )
 
-// Connections are spread evenly over three upstreams. An upstream with many
-// connections gets fewer new ones. One that dies is avoided, and catches up
-// when it is back.
+// New connections go to the upstream with the fewest connections. An upstream
+// that stops receives no connections until it works again.
 func testLeastConnections(t *testing.T, e engineKind) {
 	testutil.Cluster(t)
 	const a, b, c = "srv1", "srv2", "srv3"
@@ -36,12 +35,12 @@ func testLeastConnections(t *testing.T, e engineKind) {
 			conns[name] = append(conns[name], conn)
 		}
 	}
-	check := func(what string, na, nb, nc int) {
+	check := func(what string, na, nb, nc int) { // the number of connections to each upstream
 		t.Helper()
 		want := map[string]int{}
 		for name, n := range map[string]int{a: na, b: nb, c: nc} {
 			if len(conns[name]) != n {
-				t.Errorf("%s: %s has %d connections, want %d", what, name, len(conns[name]), n)
+				t.Errorf("%s: connections to %s = %d, want %d", what, name, len(conns[name]), n)
 			}
 			if n > 0 {
 				want[to[name]] = n
@@ -52,11 +51,11 @@ func testLeastConnections(t *testing.T, e engineKind) {
 		}
 	}
 	connect("all.example", 12)
-	check("evenly", 4, 4, 4)
+	check("connections to all upstreams", 4, 4, 4)
 	connect("one.example", 5)
-	check("one upstream has a second route", 9, 4, 4)
+	check("more connections to one upstream", 9, 4, 4)
 	connect("all.example", 10)
-	check("the others catch up", 9, 9, 9)
+	check("again to all upstreams", 9, 9, 9)
 
 	end := func(name string) {
 		for _, conn := range conns[name] {
@@ -67,13 +66,13 @@ func testLeastConnections(t *testing.T, e engineKind) {
 	end(b)
 	testutil.Eventually(t, waitLimit, func() bool { return p.listener.Stats().Active == 18 }, "18 active connections")
 	connect("all.example", 6)
-	check("ended connections do not count", 9, 6, 9)
+	check("after connections ended", 9, 6, 9)
 
 	stopThird()
 	end(c)
 	testutil.Eventually(t, waitLimit, func() bool { return p.listener.Stats().Active == 15 }, "15 active connections")
 	connect("all.example", 9)
-	check("one is dead", 12, 12, 0)
+	check("one upstream is stopped", 12, 12, 0)
 
 	third, err := net.ListenTCP("tcp", third.Addr().(*net.TCPAddr))
 	if err != nil {
@@ -84,15 +83,15 @@ func testLeastConnections(t *testing.T, e engineKind) {
 		conn, name := p.connect(t, "all.example", len(a))
 		conn.Close()
 		return name == c
-	}, "a connection to the upstream that is back")
+	}, "a connection to the upstream that works again")
 	testutil.Eventually(t, waitLimit, func() bool { return p.listener.Stats().Active == 24 }, "24 active connections")
 	connect("all.example", 15)
-	check("it is back", 13, 13, 13)
+	check("all upstreams work again", 13, 13, 13)
 	p.stop()
 	p.refused(t, nil)
 }
 
-// serveNamed serves ln as tlsUpstream does, until stop.
+// serveNamed serves ln until stop, with a TLS server that sends name.
 func serveNamed(t testing.TB, ln *net.TCPListener, name string) (stop func()) {
 	t.Helper()
 	cert := testCert(t)

@@ -20,19 +20,19 @@ import (
 	"github.com/wanfed/wanfed/internal/testutil"
 )
 
-// exhaust opens files until this process may open only free more. restore
-// undoes that. Nothing else may run in between.
-func exhaust(t testing.TB, free int) (restore func()) {
+// exhaust lowers the limit of open files of this process and opens files up to
+// the limit. restore closes the files and restores the limit.
+func exhaust(t testing.TB) (restore func()) {
 	t.Helper()
 	for last := -1; last != files(t); <-time.After(20 * time.Millisecond) {
 		last = files(t)
 		runtime.GC() // closes pipes that package net keeps for splicing
 	}
-	var was unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
 		t.Fatal(err)
 	}
-	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 256, Max: was.Max}); err != nil {
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 256, Max: limit.Max}); err != nil {
 		t.Fatal(err)
 	}
 	var held []*os.File
@@ -41,8 +41,8 @@ func exhaust(t testing.TB, free int) (restore func()) {
 			f.Close()
 		}
 		held = nil
-		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
-			t.Error(err)
+		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+			t.Errorf("Setrlimit() = %v, want nil", err)
 		}
 	}
 	for {
@@ -56,15 +56,11 @@ func exhaust(t testing.TB, free int) (restore func()) {
 		}
 		held = append(held, f)
 	}
-	for range free {
-		held[len(held)-1].Close()
-		held = held[:len(held)-1]
-	}
 	return restore
 }
 
-// readSocket reads from a socket with a timeout, which signals interrupt
-// (signal(7)).
+// readSocket reads from a socket with a receive timeout. Signals interrupt reads
+// of these sockets (signal(7)).
 func readSocket(fd int, b []byte) (n int, err error) {
 	for n, err = unix.Read(fd, b); err == syscall.EINTR; {
 		n, err = unix.Read(fd, b)
@@ -78,16 +74,16 @@ func TestNoFiles(t *testing.T) {
 	}
 }
 
-// Connections arrive at a gateway that cannot open more files. It closes and
-// counts them, and continues when it can.
+// Connections arrive at a gateway that cannot open more files. The gateway closes
+// and counts the connections, and serves new ones when it can open files again.
 func testNoFiles(t *testing.T, e engineKind) {
 	testutil.Cluster(t)
 	addr := tlsUpstream(t, named("srv1"))
 	p := start(t, Config{engine: e, MaxConns: 100}, Route{Match: "files.example", To: []string{addr}})
-	first, _ := p.connect(t, "files.example", 4) // everything that is needed is open now
+	first, _ := p.connect(t, "files.example", 4) // opens all files that the gateway needs
 	to := p.listener.Addrs()[0].(*net.TCPAddr)
 	var clients []int
-	for range 20 { // in this process: they need their files before there are no more
+	for range 20 { // opens the sockets of this process before exhaust
 		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 		if err != nil {
 			t.Fatal(err)
@@ -96,21 +92,21 @@ func testNoFiles(t *testing.T, e engineKind) {
 		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 20})
 		clients = append(clients, fd)
 	}
-	restore := exhaust(t, 0)
+	restore := exhaust(t)
 	for i, fd := range clients {
 		if err := unix.Connect(fd, &unix.SockaddrInet4{Port: to.Port, Addr: [4]byte(to.IP.To4())}); err != nil {
-			t.Errorf("connection %d: %v", i, err)
+			t.Errorf("Connect() of client %d = %v, want nil", i, err)
 		}
 		if n, err := readSocket(fd, make([]byte, 1)); n > 0 || err != nil && err != syscall.ECONNRESET {
-			t.Errorf("connection %d: read %d bytes, %v; want it closed", i, n, err)
+			t.Errorf("Read() of client %d = %d bytes, %v; want the end or a reset", i, n, err)
 		}
 	}
 	restore()
-	first.Write([]byte("x")) // open connections continue
+	first.Write([]byte("x"))
 	if _, err := io.ReadFull(first, make([]byte, 1)); err != nil {
-		t.Error(err)
+		t.Errorf("read of a connection that was open = %v, want nil", err)
 	}
-	for { // the first one may still be closed
+	for { // a connection just after restore may still be closed
 		if _, ok := p.from(t, "127.0.0.1", "files.example"); ok {
 			break
 		}
@@ -126,14 +122,14 @@ func TestNoReserveFile(t *testing.T) {
 	}
 }
 
-// testNoReserveFile runs out of files without a reserve file. The gateway must
-// pause between its attempts to accept, and later serve the pending connection.
+// A gateway without a reserve file is out of files. It must pause between its
+// attempts to accept, and later serve the pending connection.
 func testNoReserveFile(t *testing.T, e engineKind) {
 	testutil.Cluster(t)
 	var log syncBuffer
 	addr := tlsUpstream(t, named("srv1"))
 	p := start(t, Config{engine: e, MaxConns: 100, Logger: slog.New(slog.NewTextHandler(&log, nil))}, Route{Match: "reserve.example", To: []string{addr}})
-	p.connect(t, "reserve.example", 4) // everything that is needed is open now
+	p.connect(t, "reserve.example", 4) // opens all files that the gateway needs
 	to := p.listener.Addrs()[0].(*net.TCPAddr)
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -143,23 +139,23 @@ func testNoReserveFile(t *testing.T, e engineKind) {
 	defer f.Close()
 	unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 20})
 	p.reserve.Close()
-	restore := exhaust(t, 0)
+	restore := exhaust(t)
 	began := time.Now()
 	if err := unix.Connect(fd, &unix.SockaddrInet4{Port: to.Port, Addr: [4]byte(to.IP.To4())}); err != nil {
-		t.Error(err)
+		t.Errorf("Connect() = %v, want nil", err)
 	}
 	attempts := func() int { return strings.Count(log.String(), "cannot accept connections") }
 	testutil.Eventually(t, waitLimit, func() bool { return attempts() >= 3 }, "three attempts to accept")
-	n, most := attempts(), runtime.GOMAXPROCS(0)*(1+int(time.Since(began)/sockets.MinAcceptPause)) // each worker pauses on its own
+	n, most := attempts(), runtime.GOMAXPROCS(0)*(1+int(time.Since(began)/sockets.MinAcceptPause)) // of all workers
 	if n > most {
-		t.Errorf("%d attempts in %v, want at most %d", n, time.Since(began), most)
+		t.Errorf("attempts to accept in %v = %d, want at most %d", time.Since(began), n, most)
 	}
 	restore()
 	if _, err := unix.Write(fd, helloFor(t, "reserve.example")); err != nil {
-		t.Error(err)
+		t.Errorf("Write() = %v, want nil", err)
 	}
 	if n, err := readSocket(fd, make([]byte, 5)); n != 5 || err != nil {
-		t.Errorf("pending connection: read %d bytes, %v; want 5", n, err)
+		t.Errorf("Read() of the pending connection = %d bytes, %v; want 5", n, err)
 	}
 	if n := p.listener.Stats().Refused[ReasonNoFiles]; n != 0 {
 		t.Errorf("no_files = %d, want 0", n)
@@ -168,13 +164,13 @@ func testNoReserveFile(t *testing.T, e engineKind) {
 
 func TestCheckFiles(t *testing.T) {
 	if err := CheckFiles((MaxFiles() - otherFiles) / filesPerConn); err != nil {
-		t.Error(err)
+		t.Errorf("CheckFiles() at the limit = %v, want nil", err)
 	}
 	if err := CheckFiles(MaxFiles()); err == nil {
 		t.Error("CheckFiles() of as many connections as files = nil, want an error")
 	}
 	var r unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &r); err != nil || r.Cur != r.Max {
-		t.Errorf("limit of files = %d, %v; want the hard limit %d", r.Cur, err, r.Max)
+		t.Errorf("soft limit of files = %d, %v; want the hard limit %d", r.Cur, err, r.Max)
 	}
 }

@@ -29,9 +29,9 @@ func segments(t testing.TB, c *net.TCPConn) (n uint32) {
 	return info.Segs_in
 }
 
-// A client and an upstream receive no separate acknowledgement for data that is
-// answered at once, and one segment for the last data and the end. A busy
-// machine may separate them, so one connection of several is enough.
+// The gateway acknowledges data together with the response, and sends the last
+// data and the end in one segment. Delays of a busy machine cause more segments,
+// so one connection of several is enough.
 func TestReactor_SendsFewSegments(t *testing.T) {
 	testutil.Cluster(t)
 	const connections = 50
@@ -51,10 +51,10 @@ func TestReactor_SendsFewSegments(t *testing.T) {
 	}
 	p := startOn(t, ln, Config{engine: eventDriven}, Route{Match: "x.example", To: []string{addr}})
 	hello := helloFor(t, "x.example")
-	type packets struct { // including those of the handshake
-		hello  uint32 // at the upstream, up to the ClientHello
-		answer uint32 // at the client, up to the answer
-		end    uint32 // at the upstream, after the ClientHello
+	type packets struct { // segments received, with the TCP handshake
+		hello  uint32 // by the upstream, up to the ClientHello
+		answer uint32 // by the client, up to the answer
+		end    uint32 // by the upstream, after the ClientHello
 	}
 	want, got := packets{hello: 2, answer: 2, end: 1}, map[packets]int{}
 	for range connections {

@@ -10,6 +10,8 @@ import (
 	"net/netip"
 	"testing"
 	"time"
+
+	"github.com/wanfed/wanfed/internal/testutil"
 )
 
 func prefixes(t testing.TB, list ...string) []netip.Prefix {
@@ -53,53 +55,58 @@ func TestPolicy(t *testing.T) {
 		s.SetPolicy(Policy{Allow: prefixes(t, tt.allow...), Deny: prefixes(t, tt.deny...)})
 		reason, ok := s.admit(netip.MustParseAddr(tt.addr))
 		if ok != tt.want || !ok && reason != ReasonDenied {
-			t.Errorf("allow %v, deny %v: admit(%s) = %v, %v; want %v", tt.allow, tt.deny, tt.addr, reason, ok, tt.want)
+			t.Errorf("admit(%s) with allow %v, deny %v = %v, %v; want %v", tt.addr, tt.allow, tt.deny, reason, ok, tt.want)
 		}
 	}
+}
+
+// A connection over a Unix socket has no IP address.
+func TestPolicy_NoAddress(t *testing.T) {
 	s := NewListener("wan")
-	if _, ok := s.admit(netip.Addr{}); !ok {
-		t.Error("a connection without an address is refused")
+	if reason, ok := s.admit(netip.Addr{}); !ok {
+		t.Errorf("admit() without an address = %v, %v; want true", reason, ok)
+	}
+	if n := s.Stats().Sources; n != 0 {
+		t.Errorf("Sources after admit() without an address = %d, want 0", n)
 	}
 	s.release(netip.Addr{})
-	if s.SetPolicy(Policy{Allow: prefixes(t, "::/0")}); s.Stats().Sources != 0 {
-		t.Error("a connection without an address counts as a source")
-	}
-	if _, ok := s.admit(netip.Addr{}); ok {
-		t.Error("a connection without an address is admitted although Allow has networks")
+	s.SetPolicy(Policy{Allow: prefixes(t, "::/0")})
+	if reason, ok := s.admit(netip.Addr{}); ok || reason != ReasonDenied {
+		t.Errorf("admit() without an address, Allow has networks = %v, %v; want %v, false", reason, ok, ReasonDenied)
 	}
 }
 
 func TestMaxPerSource(t *testing.T) {
 	s := NewListener("wan")
 	s.SetPolicy(Policy{MaxPerSource: 2})
-	enter := func(addr string, want bool) {
+	admit := func(addr string, want bool) {
 		t.Helper()
 		if reason, ok := s.admit(netip.MustParseAddr(addr)); ok != want || !ok && reason != ReasonSourceLimit {
 			t.Errorf("admit(%s) = %v, %v; want %v", addr, reason, ok, want)
 		}
 	}
-	enter("192.0.2.1", true)
-	enter("::ffff:192.0.2.1", true)
-	enter("192.0.2.1", false)
-	enter("192.0.2.2", true)
-	enter("2001:db8:1:2::1", true)
-	enter("2001:db8:1:2:ffff::1", true)
-	enter("2001:db8:1:2::3", false)
-	enter("2001:db8:1:3::3", true)
+	admit("192.0.2.1", true)
+	admit("::ffff:192.0.2.1", true)
+	admit("192.0.2.1", false)
+	admit("192.0.2.2", true)
+	admit("2001:db8:1:2::1", true)
+	admit("2001:db8:1:2:ffff::1", true)
+	admit("2001:db8:1:2::3", false)
+	admit("2001:db8:1:3::3", true)
 	if n := s.Stats().Sources; n != 4 {
 		t.Errorf("Sources = %d, want 4", n)
 	}
 	s.SetPolicy(Policy{}) // open connections still count
-	enter("192.0.2.1", true)
+	admit("192.0.2.1", true)
 	s.SetPolicy(Policy{MaxPerSource: 3})
-	enter("192.0.2.1", false)
+	admit("192.0.2.1", false)
 	for _, a := range []string{"192.0.2.1", "192.0.2.1", "192.0.2.1", "192.0.2.2", "2001:db8:1:2::1", "2001:db8:1:2::1", "2001:db8:1:3::9"} {
 		s.release(netip.MustParseAddr(a))
 	}
 	if n := s.Stats().Sources; n != 0 {
 		t.Errorf("Sources = %d, want 0", n)
 	}
-	enter("192.0.2.1", true)
+	admit("192.0.2.1", true)
 }
 
 // from connects to the proxy from a local address. It reports whether the
@@ -122,7 +129,7 @@ func testSourcesOfConnections(t *testing.T, e engineKind) {
 	p.listener.SetPolicy(Policy{Deny: prefixes(t, "127.0.0.3/32"), MaxPerSource: 1})
 	a, ok := p.from(t, "127.0.0.1", "source.example")
 	if !ok {
-		t.Fatal("the first connection was refused")
+		t.Fatal("first connection: served = false, want true")
 	}
 	for local, want := range map[string]bool{"127.0.0.1": false, "127.0.0.2": true, "127.0.0.3": false} {
 		if _, ok := p.from(t, local, "source.example"); ok != want {
@@ -135,20 +142,16 @@ func testSourcesOfConnections(t *testing.T, e engineKind) {
 	}
 	a.CloseWrite()
 	if b, err := io.ReadAll(a); err != nil || string(b) != "srv1bye" {
-		t.Errorf("read %q, %v; want srv1bye", b, err)
+		t.Errorf("ReadAll() = %q, %v; want srv1bye", b, err)
 	}
 	a.Close()
-	for p.listener.Stats().Sources == 2 { // the proxy notices the end asynchronously
-		if t.Context().Err() != nil {
-			t.FailNow()
-		}
-	}
+	testutil.Eventually(t, waitLimit, func() bool { return p.listener.Stats().Sources == 1 }, "one source")
 	if _, ok := p.from(t, "127.0.0.1", "source.example"); !ok {
-		t.Error("a connection was refused after the first one had ended")
+		t.Error("connection after the end of the first one: served = false, want true")
 	}
 	p.stop()
 	if n := p.listener.Stats().Sources; n != 0 {
-		t.Errorf("Sources = %d, want 0", n)
+		t.Errorf("Sources after Run = %d, want 0", n)
 	}
 }
 
@@ -157,13 +160,13 @@ func testSetMaxConns(t *testing.T, e engineKind) {
 	p := start(t, Config{engine: e, MaxConns: 1}, Route{Match: "limit.example", To: []string{addr}})
 	p.connect(t, "limit.example", 4)
 	if _, ok := p.from(t, "127.0.0.1", "limit.example"); ok {
-		t.Error("a connection above the limit was served")
+		t.Error("connection above the limit: served = true, want false")
 	}
 	p.SetMaxConns(2)
 	p.connect(t, "limit.example", 4)
 	p.SetMaxConns(1)
 	if _, ok := p.from(t, "127.0.0.1", "limit.example"); ok {
-		t.Error("a connection above the lower limit was served")
+		t.Error("connection above the lower limit: served = true, want false")
 	}
 	p.refused(t, map[Reason]uint64{ReasonLimit: 2})
 }
@@ -174,26 +177,19 @@ func testSetDrain(t *testing.T, e engineKind) {
 	c, _ := p.connect(t, "drain.example", 4)
 	stopped := make(chan struct{})
 	go func() { p.stop(); close(stopped) }()
-	for { // the listener closes at once
-		n, err := net.Dial("tcp", p.addr)
-		if err != nil {
-			break
-		}
-		n.Close()
-	}
+	p.waitClosed()
 	c.Write([]byte("late"))
 	if _, err := io.ReadFull(c, make([]byte, 4)); err != nil {
-		t.Error(err)
+		t.Errorf("read while draining = %v, want nil", err)
 	}
 	p.SetDrain(0)
 	<-stopped
 	if _, err := c.Read(make([]byte, 1)); err == nil {
-		t.Error("the connection is open after the drain time")
+		t.Error("read after the drain time = nil, want an error")
 	}
 }
 
-// BenchmarkAdmit measures the check of one source against long lists of
-// networks.
+// BenchmarkAdmit measures the admission of one source with many networks.
 func BenchmarkAdmit(b *testing.B) {
 	var list []netip.Prefix
 	for i := range 1000 {
@@ -205,13 +201,13 @@ func BenchmarkAdmit(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		if _, ok := s.admit(addr); !ok {
-			b.Fatal("refused")
+			b.Fatalf("admit(%s) = false, want true", addr)
 		}
 		s.release(addr)
 	}
 }
 
-// BenchmarkConnection opens a connection that ends when its upstream has
+// BenchmarkConnection measures connections that end when their upstream has
 // answered.
 func BenchmarkConnection(b *testing.B) {
 	ln := listen(b)

@@ -7,7 +7,6 @@ import (
 	"crypto/tls"
 	"io"
 	"log/slog"
-	"net"
 	"sync"
 	"testing"
 	"time"
@@ -21,14 +20,14 @@ func testSetTableKeepsConnections(t *testing.T, e engineKind) {
 	for range 8 { // each client uses one connection while tables are replaced
 		c, name := p.connect(t, "swap.example", 3)
 		if name != "old" {
-			t.Fatalf("connected to %s, want old", name)
+			t.Fatalf("upstream = %s, want old", name)
 		}
 		wg.Go(func() {
 			b := make([]byte, 64)
 			for i := 0; ; i++ {
 				c.Write(b)
 				if _, err := io.ReadFull(c, b); err != nil {
-					t.Errorf("the connection failed after %d rounds: %v", i, err)
+					t.Errorf("read of echo %d = %v, want nil", i, err)
 					return
 				}
 				select {
@@ -47,7 +46,7 @@ func testSetTableKeepsConnections(t *testing.T, e engineKind) {
 		p.listener.SetTable(mustTable(t, Route{Match: "swap.example", To: []string{to}}))
 		c, got := p.connect(t, "swap.example", 3)
 		if c.Close(); got != want {
-			t.Fatalf("table %d: connected to %s, want %s", i, got, want)
+			t.Fatalf("upstream of table %d = %s, want %s", i, got, want)
 		}
 	}
 	close(stop)
@@ -61,12 +60,12 @@ func testLimit(t *testing.T, e engineKind) {
 	b, _ := p.connect(t, "limit.example", 4)
 	c := p.raw(t)
 	if _, err := c.Read(make([]byte, 1)); err == nil {
-		t.Error("the third connection was served, want it refused")
+		t.Error("read of the connection above the limit = nil, want an error")
 	}
-	for _, c := range []*tls.Conn{a, b} { // open connections continue
+	for _, c := range []*tls.Conn{a, b} {
 		c.Write([]byte("x"))
 		if _, err := io.ReadFull(c, make([]byte, 1)); err != nil {
-			t.Error(err)
+			t.Errorf("read of an open connection = %v, want nil", err)
 		}
 	}
 	p.refused(t, map[Reason]uint64{ReasonLimit: 1})
@@ -82,17 +81,11 @@ func testStopDrains(t *testing.T, e engineKind) {
 	c, _ := p.connect(t, "drain.example", 4)
 	stopped := make(chan struct{})
 	go func() { p.stop(); close(stopped) }()
-	for { // the listener closes at once
-		n, err := net.Dial("tcp", p.addr)
-		if err != nil {
-			break
-		}
-		n.Close()
-	}
+	p.waitClosed()
 	c.Write([]byte("late"))
 	c.CloseWrite()
 	if rest, err := io.ReadAll(c); err != nil || string(rest) != "latebye" {
-		t.Errorf("read %q, %v while draining; want latebye", rest, err)
+		t.Errorf("ReadAll() while draining = %q, %v; want latebye", rest, err)
 	}
 	c.Close()
 	<-stopped // long before the drain time is over
@@ -112,11 +105,11 @@ func TestRun_ListenersHaveOwnTables(t *testing.T) {
 	go func() { errc <- p.Run(ctx, lan, wan) }()
 	(&running{addr: lnLAN.Addr().String()}).connect(t, "far.example", 4)
 	if _, err := tls.Dial("tcp", lnWAN.Addr().String(), &tls.Config{ServerName: "far.example"}); err == nil {
-		t.Error("the WAN listener uses the table of the LAN listener")
+		t.Error("Dial() of a LAN route at the WAN listener = nil, want an error")
 	}
 	cancel()
 	if err := <-errc; err != nil {
-		t.Error(err)
+		t.Errorf("Run() = %v, want nil", err)
 	}
 	if l, w := lan.Stats(), wan.Stats(); l.Accepted != 1 || w.Accepted != 1 || w.Refused[ReasonUnknownSNI] != 1 {
 		t.Errorf("Stats() = %+v (LAN) and %+v (WAN), want 1 accepted each, 1 unknown_sni on WAN", l, w)

@@ -34,13 +34,12 @@ func testForwardBySNI(t *testing.T, e engineKind) {
 	} {
 		c, got := p.connect(t, sni, 4)
 		if got != want {
-			t.Errorf("%s leads to %s, want %s", sni, got, want)
+			t.Errorf("upstream of %s = %s, want %s", sni, got, want)
 		}
-		// Half-close: the client ends its direction and still receives.
 		c.Write([]byte("hello"))
 		c.CloseWrite()
 		if rest, err := io.ReadAll(c); err != nil || string(rest) != "hellobye" {
-			t.Errorf("%s: read %q, %v after half-close; want hellobye", sni, rest, err)
+			t.Errorf("ReadAll() from %s after CloseWrite = %q, %v; want hellobye", sni, rest, err)
 		}
 	}
 	st := p.listener.Stats()
@@ -52,7 +51,7 @@ func testForwardBySNI(t *testing.T, e engineKind) {
 	for sni, want := range map[string]string{"other.server.dc1.wanfed": "unrecognized name", "down.server.dc1.wanfed": "internal error", "": "missing extension"} {
 		_, err := tls.Dial("tcp", p.addr, &tls.Config{ServerName: sni, InsecureSkipVerify: true})
 		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("client of %q: error %v, want alert %q", sni, err, want)
+			t.Errorf("Dial() for %q = %v, want alert %q", sni, err, want)
 		}
 	}
 	p.stop()
@@ -72,20 +71,20 @@ func testProtocols(t *testing.T, e engineKind) {
 		return err
 	}
 	if err := dial("x", "h2"); err != nil {
-		t.Error(err)
+		t.Errorf("Dial() that offers x and h2 = %v, want nil", err)
 	}
 	for _, ids := range [][]string{nil, {"x", "H2", "a", "b", "c"}} {
 		if err := dial(ids...); err == nil || !strings.Contains(err.Error(), "no application protocol") {
-			t.Errorf("client that offers %q: error %v, want no application protocol", ids, err)
+			t.Errorf("Dial() that offers %q = %v, want no application protocol", ids, err)
 		}
 	}
 	p.stop()
 	p.refused(t, map[Reason]uint64{ReasonProtocol: 2})
 	if st := p.listener.Stats(); st.Hellos[RouteExact].Count != 3 || st.Dials[RouteExact].Count != 1 {
-		t.Errorf("%+v", st)
+		t.Errorf("Stats() = %+v, want 3 hellos and 1 dial of exact routes", st)
 	}
 	if !strings.Contains(log.String(), `reason=protocol err="it offers none"`) {
-		t.Errorf("log = %s, want a line that the client offers none", log.String())
+		t.Errorf("log = %s, want err=\"it offers none\"", log.String())
 	}
 }
 
@@ -93,7 +92,7 @@ func testRefuseOwnListener(t *testing.T, e engineKind) {
 	p := start(t, Config{engine: e})
 	p.listener.SetTable(mustTable(t, Route{Match: "loop.example", To: []string{p.addr}}))
 	if _, err := tls.Dial("tcp", p.addr, &tls.Config{ServerName: "loop.example", InsecureSkipVerify: true}); err == nil {
-		t.Fatal("a handshake through a loop succeeded")
+		t.Fatal("Dial() through a loop = nil, want an error")
 	}
 	// The gateway accepts its own connection, which closes without a
 	// ClientHello.
@@ -115,14 +114,14 @@ func testCutHello(t *testing.T, e engineKind) {
 		c.Write(hello[:n])
 		c.CloseWrite()
 		if _, err := c.Read(make([]byte, 1)); err != io.EOF {
-			t.Fatalf("close after %d bytes: read error %v, want %v", n, err, io.EOF)
+			t.Fatalf("Read() after %d bytes and an end = %v, want %v", n, err, io.EOF)
 		}
 		c.Close()
 	}
 	p.stop()
 	p.refused(t, map[Reason]uint64{ReasonHelloCut: uint64(len(hello))})
 	if n := dialed.Load(); n != 0 {
-		t.Errorf("the upstream was dialed %d times, want 0", n)
+		t.Errorf("dials of the upstream = %d, want 0", n)
 	}
 }
 
@@ -147,13 +146,13 @@ func testHelloInPieces(t *testing.T, e engineKind) {
 		c := p.raw(t)
 		for i := range in {
 			if _, err := c.Write(in[i : i+1]); err != nil {
-				t.Fatal(err)
+				t.Fatalf("Write() of byte %d = %v, want nil", i, err)
 			}
 		}
 		c.Write([]byte("more"))
 		c.CloseWrite()
 		if b := <-got; !bytes.Equal(b, append(in[:len(in):len(in)], "more"...)) {
-			t.Errorf("the upstream received %d bytes, want %d", len(b), len(in)+4)
+			t.Errorf("bytes at the upstream = %d, want %d", len(b), len(in)+4)
 		}
 		io.Copy(io.Discard, c)
 	}
@@ -171,15 +170,16 @@ func testRefusalsAreLogged(t *testing.T, e engineKind) {
 	p.refused(t, map[Reason]uint64{ReasonNotTLS: 2, ReasonHelloTooLarge: 1})
 	lines := strings.Split(strings.TrimSpace(log.String()), "\n")
 	if len(lines) != 2 {
-		t.Fatalf("%d lines at Info, want one per reason:\n%s", len(lines), log.String())
+		t.Fatalf("log lines at Info = %d, want one per reason:\n%s", len(lines), log.String())
 	}
 	for _, want := range []string{"listener=lan", "remote=127.0.0.1:", "reason=not_tls", "plain HTTP request", "hint="} {
 		if !strings.Contains(lines[0], want) {
-			t.Errorf("line = %s, want %s in it", lines[0], want)
+			t.Errorf("log line = %s, want %s in it", lines[0], want)
 		}
 	}
 }
 
+// syncBuffer is a buffer for concurrent use.
 type syncBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -216,7 +216,7 @@ func testBulkBothWays(t *testing.T, e engineKind) {
 	got, err := io.ReadAll(c)
 	wg.Wait()
 	if err != nil || !bytes.Equal(got, append(hello, sent...)) {
-		t.Fatalf("read %d bytes, %v; want %d", len(got), err, size+len(hello))
+		t.Fatalf("ReadAll() = %d bytes, %v; want %d", len(got), err, size+len(hello))
 	}
 	p.stop()
 	if st := p.listener.Stats(); st.BytesUp != uint64(len(got)) || st.BytesDown != uint64(len(got)) {
@@ -224,12 +224,12 @@ func testBulkBothWays(t *testing.T, e engineKind) {
 	}
 }
 
-// The upstream resets the connection: the client must not see an end of data.
+// The upstream resets the connection. The client must receive a reset, too.
 func testResetIsPassedOn(t *testing.T, e engineKind) {
 	ln := listen(t)
 	go func() {
 		if c, err := ln.Accept(); err == nil {
-			c.Read(make([]byte, 1)) // the rest stays unread, and the linger option forces a reset
+			c.Read(make([]byte, 1))
 			c.(*net.TCPConn).SetLinger(0)
 			c.Close()
 		}
@@ -238,7 +238,7 @@ func testResetIsPassedOn(t *testing.T, e engineKind) {
 	c := p.raw(t)
 	c.Write(goHello(t, &tls.Config{ServerName: "reset.example"}))
 	if _, err := c.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
-		t.Errorf("client error = %v, want a reset", err)
+		t.Errorf("Read() = %v, want %v", err, syscall.ECONNRESET)
 	}
 }
 
@@ -261,7 +261,7 @@ func BenchmarkConnect(b *testing.B) {
 	}
 }
 
-// benchmarkConnect opens, uses and closes connections to a route with this many
+// benchmarkConnect opens, uses and closes connections to a route with addrs
 // addresses.
 func benchmarkConnect(b *testing.B, e engineKind, addrs int) {
 	var to []string
@@ -288,7 +288,7 @@ func benchmarkConnect(b *testing.B, e engineKind, addrs int) {
 		}
 		c.Write(hello)
 		if _, err := io.ReadFull(c, make([]byte, len(hello))); err != nil {
-			b.Fatal(fmt.Errorf("echo: %w", err))
+			b.Fatalf("read of the echo = %v, want nil", err)
 		}
 		c.Close()
 	}

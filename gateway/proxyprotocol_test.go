@@ -15,7 +15,7 @@ import (
 	"github.com/wanfed/wanfed/internal/proxyproto"
 )
 
-// proxied connects from a local address and sends header first.
+// proxied connects from a local address and sends header.
 func (r *running) proxied(t testing.TB, local string, header []byte) *net.TCPConn {
 	t.Helper()
 	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(local)}}
@@ -33,7 +33,7 @@ func headerFrom(source string) []byte {
 	return proxyproto.Append(nil, netip.MustParseAddrPort(source), netip.MustParseAddrPort("198.51.100.1:443"))
 }
 
-// localHeader is the header of a connection that is the sender's own.
+// localHeader is the header of a connection that a load balancer opens itself.
 var localHeader = proxyproto.Append(nil, netip.AddrPort{}, netip.AddrPort{})
 
 // 127.0.0.2 is a load balancer in front of the gateway.
@@ -48,7 +48,7 @@ func testProxyProtocolIn(t *testing.T, e engineKind) {
 	}
 	for _, header := range [][]byte{headerFrom("192.0.2.1:7"), headerFrom("[2001:db8::1]:7"), localHeader, localHeader} {
 		if err := served(p.proxied(t, "127.0.0.2", header)); err != nil {
-			t.Errorf("connection with header % x: %v", header, err)
+			t.Errorf("connection with header % x = %v, want nil", header, err)
 		}
 	}
 	if st := p.listener.Stats(); st.Sources != 2 || st.Active != 4 {
@@ -57,11 +57,11 @@ func testProxyProtocolIn(t *testing.T, e engineKind) {
 	slow := p.proxied(t, "127.0.0.2", nil)
 	for _, b := range append(headerFrom("192.0.2.2:7"), helloFor(t, "in.example")...) {
 		if _, err := slow.Write([]byte{b}); err != nil {
-			t.Fatal(err)
+			t.Fatalf("Write() = %v, want nil", err)
 		}
 	}
 	if _, err := io.ReadFull(slow, make([]byte, 5)); err != nil {
-		t.Error("byte by byte:", err)
+		t.Errorf("read after a header byte by byte = %v, want nil", err)
 	}
 	for _, bad := range []struct {
 		local  string
@@ -71,10 +71,10 @@ func testProxyProtocolIn(t *testing.T, e engineKind) {
 		{"127.0.0.2", headerFrom("192.0.2.1:8")},  // source_limit
 		{"127.0.0.2", nil},                        // proxy_header: none
 		{"127.0.0.2", append([]byte(proxyproto.Signature+"\x21\x12\x00\x0c"), make([]byte, 12)...)}, // UDP
-		{"127.0.0.1", headerFrom("192.0.2.3:7")},                                                    // not_tls: the policy does not name this sender
+		{"127.0.0.1", headerFrom("192.0.2.3:7")},                                                    // not_tls: ProxyFrom does not have the sender
 	} {
 		if err := served(p.proxied(t, bad.local, bad.header)); err == nil {
-			t.Errorf("connection from %s with header % x was served", bad.local, bad.header)
+			t.Errorf("connection from %s with header % x = nil, want an error", bad.local, bad.header)
 		}
 	}
 	header := headerFrom("192.0.2.9:7")
@@ -82,7 +82,7 @@ func testProxyProtocolIn(t *testing.T, e engineKind) {
 		c := p.proxied(t, "127.0.0.2", header[:n])
 		c.CloseWrite()
 		if _, err := c.Read(make([]byte, 1)); err != io.EOF {
-			t.Errorf("end after %d bytes: read error %v, want %v", n, err, io.EOF)
+			t.Errorf("Read() after %d bytes of the header and an end = %v, want %v", n, err, io.EOF)
 		}
 	}
 	p.stop()
@@ -92,13 +92,13 @@ func testProxyProtocolIn(t *testing.T, e engineKind) {
 	}
 	for _, want := range []string{`"remote":"192.0.2.1:7","sni":"in.example"`, `"remote":"[2001:db8::1]:7","sni"`, `"remote":"127.0.0.2:`, `"remote":"192.0.2.66:7"`} {
 		if !strings.Contains(access.String(), want) {
-			t.Errorf("want %s in the access log:\n%s", want, access.String())
+			t.Errorf("access log = %s, want %s in it", access.String(), want)
 		}
 	}
 }
 
-// proxyTLS starts a TLS server that requires a PROXY header and sends the
-// address in it.
+// proxyTLS starts a TLS server that requires a PROXY header and sends the address
+// in the header to its client.
 func proxyTLS(t *testing.T) string {
 	cert := testCert(t)
 	addr, _ := rawUpstream(t, func(c *net.TCPConn) {
@@ -121,7 +121,7 @@ func proxyTLS(t *testing.T) string {
 	return addr
 }
 
-// readFirst reads these bytes before those of the connection.
+// readFirst is a connection whose first bytes were already read into b.
 type readFirst struct {
 	net.Conn
 	b []byte
@@ -136,8 +136,8 @@ func (c *readFirst) Read(b []byte) (int, error) {
 	return c.Conn.Read(b)
 }
 
-// Upstreams require a header: one alone, two that race, and for clients of a
-// load balancer.
+// Upstreams require a PROXY header: on a route with one address and on a route with
+// several, for direct clients and for clients of a load balancer.
 func testProxyProtocolOut(t *testing.T, e engineKind) {
 	one, two := proxyTLS(t), proxyTLS(t)
 	p := start(t, Config{engine: e, ejectFor: 1},
@@ -153,7 +153,7 @@ func testProxyProtocolOut(t *testing.T, e engineKind) {
 			}
 			tc := tls.Client(c, &tls.Config{ServerName: sni, InsecureSkipVerify: true})
 			if got, err := io.ReadAll(tc); err != nil || string(got) != want {
-				t.Errorf("%s from %s: the header has %q, %v; want %s", sni, local, got, err, want)
+				t.Errorf("source in the header for %s from %s = %q, %v; want %s", sni, local, got, err, want)
 			}
 		}
 	}

@@ -18,9 +18,9 @@ import (
 	"github.com/wanfed/wanfed/internal/testutil"
 )
 
-// wanted returns the events for which an epoll instance of this process waits
-// on the socket that is connected to addr, from /proc/PID/fdinfo.
-func wanted(t testing.TB, addr string) (events uint32) {
+// epollEvents returns the events for which an epoll instance of this process
+// waits on the socket that is connected to addr, from /proc/PID/fdinfo.
+func epollEvents(t testing.TB, addr string) (events uint32) {
 	t.Helper()
 	files, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
@@ -45,7 +45,7 @@ func wanted(t testing.TB, addr string) (events uint32) {
 	return events
 }
 
-// A worker must not wait for data of an upstream whose client reads nothing.
+// A worker must not wait for data of an upstream while the client does not read.
 func TestReactor_MutesSource(t *testing.T) {
 	addr, _ := rawUpstream(t, func(c *net.TCPConn) {
 		for b := make([]byte, 64<<10); ; {
@@ -57,18 +57,18 @@ func TestReactor_MutesSource(t *testing.T) {
 	p := start(t, Config{engine: eventDriven}, Route{Match: "x.example", To: []string{addr}})
 	c := p.raw(t)
 	c.Write(helloFor(t, "x.example"))
-	for range 3 { // stops and starts again
-		testutil.Eventually(t, waitLimit, func() bool { e := wanted(t, addr); return e != 0 && e&unix.EPOLLIN == 0 }, "no events for data from the upstream")
+	for range 3 { // the client stops and continues to read
+		testutil.Eventually(t, waitLimit, func() bool { e := epollEvents(t, addr); return e != 0 && e&unix.EPOLLIN == 0 }, "no events for data from the upstream")
 		if _, err := io.CopyN(io.Discard, c, 64<<20); err != nil {
-			t.Fatal(err)
+			t.Fatalf("CopyN() = %v, want nil", err)
 		}
 	}
-	if e := wanted(t, addr); e&unix.EPOLLRDHUP == 0 {
+	if e := epollEvents(t, addr); e&unix.EPOLLRDHUP == 0 {
 		t.Errorf("events = %x, want EPOLLRDHUP for the end of the upstream", e)
 	}
 }
 
-// endsOf returns the two ends of a socket of this process.
+// endsOf returns the addresses of both ends of a socket of this process.
 func endsOf(fd int) (local, remote netip.AddrPort) {
 	addrPort := func(sa unix.Sockaddr) netip.AddrPort {
 		switch sa := sa.(type) {

@@ -18,9 +18,9 @@ import (
 	"github.com/wanfed/wanfed/test/lab"
 )
 
-// rawUpstream starts a TCP server that reads one byte of each connection and
-// passes it to f. It counts the connections, and joins its goroutines when the
-// test ends.
+// rawUpstream starts a TCP server that reads one byte of each connection and then
+// calls f. It returns the address and the number of connections. The end of the
+// test joins its goroutines.
 func rawUpstream(t testing.TB, f func(*net.TCPConn)) (string, *atomic.Int32) {
 	t.Helper()
 	ln := listen(t)
@@ -46,8 +46,10 @@ func rawUpstream(t testing.TB, f func(*net.TCPConn)) (string, *atomic.Int32) {
 	return ln.Addr().String(), &n
 }
 
+// silent reads until the end of data and sends nothing.
 func silent(c *net.TCPConn) { io.Copy(io.Discard, c) }
 
+// trickle sends a TLS record, one byte every 10 ms.
 func trickle(c *net.TCPConn) {
 	go silent(c) // ends with c
 	tick := time.NewTicker(10 * time.Millisecond)
@@ -77,7 +79,7 @@ func testNextWhenNoAnswer(t *testing.T, e engineKind) {
 		{"closes", func(*net.TCPConn) {}},
 		{"resets", func(c *net.TCPConn) { c.SetLinger(0) }},
 		{"trickles", trickle},
-		{"does not speak TLS", func(c *net.TCPConn) { c.Write([]byte("HTTP/1.1 400 Bad Request\r\n\r\n")); silent(c) }},
+		{"HTTP", func(c *net.TCPConn) { c.Write([]byte("HTTP/1.1 400 Bad Request\r\n\r\n")); silent(c) }},
 		{"header of a huge record", func(c *net.TCPConn) { c.Write([]byte{22, 3, 3, 0xff, 0xff}); silent(c) }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -90,17 +92,17 @@ func testNextWhenNoAnswer(t *testing.T, e engineKind) {
 				began := time.Now()
 				c, _ := p.connect(t, "x.example", 4)
 				if took := stalls.Awake(began); took > time.Second {
-					t.Errorf("connection %d took %v, want at most 1s", i, took)
+					t.Errorf("time of connection %d = %v, want at most 1s", i, took)
 				}
 				c.Write([]byte("hello"))
 				c.CloseWrite()
 				if rest, err := io.ReadAll(c); err != nil || string(rest) != "hellobye" {
-					t.Errorf("read %q, %v; want hellobye", rest, err)
+					t.Errorf("ReadAll() = %q, %v; want hellobye", rest, err)
 				}
 			}
 			p.stop()
 			if n := tried.Load(); n < 1 || n > 2 { // twice if a busy machine delays the good upstream
-				t.Errorf("the bad upstream was tried %d times, want 1 or 2", n)
+				t.Errorf("attempts at the bad upstream = %d, want 1 or 2", n)
 			}
 			p.refused(t, nil)
 			if n := p.listener.Stats().DialFailures; n < 1 || n > 2 {
@@ -115,16 +117,17 @@ func testAlertIsAnAnswer(t *testing.T, e engineKind) {
 	second, tried := rawUpstream(t, silent)
 	p := start(t, Config{engine: e, attemptDelay: time.Minute}, Route{Match: "x.example", To: []string{first, second}, Ordered: true})
 	if _, err := tls.Dial("tcp", p.addr, &tls.Config{ServerName: "x.example"}); err == nil || !strings.Contains(err.Error(), "unrecognized name") {
-		t.Errorf("client error = %v, want the alert of the first upstream", err)
+		t.Errorf("Dial() = %v, want the alert unrecognized name of the first upstream", err)
 	}
 	p.stop()
 	if n := tried.Load(); n != 0 {
-		t.Errorf("the second upstream was tried %d times, want 0", n)
+		t.Errorf("attempts at the second upstream = %d, want 0", n)
 	}
 	p.refused(t, nil)
 }
 
-// The client sends data with its ClientHello. Only one upstream may receive it.
+// The client sends data with its ClientHello. Only one upstream may receive the
+// data.
 func testNoReplayOfData(t *testing.T, e engineKind) {
 	plain := goHello(t, &tls.Config{ServerName: "x.example"})
 	for _, tt := range []struct {
@@ -146,12 +149,12 @@ func testNoReplayOfData(t *testing.T, e engineKind) {
 			c.Write(tt.data)
 			c.CloseWrite()
 			if b := <-got; !bytes.Equal(b, tt.data[1:]) {
-				t.Errorf("the upstream received %d bytes, want %d", len(b), len(tt.data)-1)
+				t.Errorf("bytes at the upstream = %d, want %d", len(b), len(tt.data)-1)
 			}
 			io.Copy(io.Discard, c)
 			p.stop()
 			if n := tried.Load(); n != 0 {
-				t.Errorf("the second upstream was tried %d times, want 0", n)
+				t.Errorf("attempts at the second upstream = %d, want 0", n)
 			}
 		})
 	}
@@ -173,7 +176,7 @@ func testClientDisconnectsWhileWaiting(t *testing.T, e engineKind) {
 		began := time.Now()
 		testutil.Eventually(t, waitLimit, func() bool { return p.listener.Stats().Active == 0 }, "no active connection")
 		if d := stalls.Awake(began); d > time.Second {
-			t.Errorf("the disconnect was noticed after %v, want at most 1s", d)
+			t.Errorf("time until the disconnect was detected = %v, want at most 1s", d)
 		}
 		p.stop()
 		p.refused(t, map[Reason]uint64{ReasonClientGone: 1})
@@ -193,10 +196,10 @@ func testAllUpstreamsFail(t *testing.T, e engineKind) {
 	began := time.Now()
 	_, err := tls.Dial("tcp", p.addr, &tls.Config{ServerName: "x.example"})
 	if err == nil || !strings.Contains(err.Error(), "internal error") {
-		t.Errorf("client error = %v, want internal error", err)
+		t.Errorf("Dial() = %v, want internal error", err)
 	}
 	if d := stalls.Awake(began); d > 2*time.Second {
-		t.Errorf("refused after %v, want at most 2s", d)
+		t.Errorf("time of Dial() = %v, want at most 2s", d)
 	}
 	p.stop()
 	p.refused(t, map[Reason]uint64{ReasonUpstreamUnreachable: 1})
@@ -205,7 +208,7 @@ func testAllUpstreamsFail(t *testing.T, e engineKind) {
 	}
 }
 
-// The first record arrives in pieces and has the largest size.
+// The first record of the upstream has the largest size and arrives in pieces.
 func testLongAnswer(t *testing.T, e engineKind) {
 	data := append([]byte{22, 3, 3, 0x41, 0}, bytes.Repeat([]byte("x"), tlsrecord.MaxSize-recordHeader+100)...)
 	long, _ := rawUpstream(t, func(c *net.TCPConn) {
@@ -219,7 +222,7 @@ func testLongAnswer(t *testing.T, e engineKind) {
 	c := p.raw(t)
 	c.Write(goHello(t, &tls.Config{ServerName: "x.example"}))
 	if got, err := io.ReadAll(c); err != nil || !bytes.Equal(got, data) {
-		t.Errorf("read %d bytes, %v; want %d", len(got), err, len(data))
+		t.Errorf("ReadAll() = %d bytes, %v; want %d", len(got), err, len(data))
 	}
 	c.Close()
 	p.stop()

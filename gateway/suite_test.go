@@ -20,6 +20,7 @@ import (
 	"github.com/wanfed/wanfed/test/lab"
 )
 
+// helloFor returns a ClientHello of crypto/tls for a name.
 func helloFor(t testing.TB, sni string) []byte {
 	t.Helper()
 	return goHello(t, &tls.Config{ServerName: sni})
@@ -35,10 +36,10 @@ func testHelloTimeout(t *testing.T, e engineKind) {
 			c := p.raw(t)
 			c.Write(part)
 			if _, err := c.Read(make([]byte, 1)); err != io.EOF {
-				t.Errorf("after %d bytes: read error %v, want %v", len(part), err, io.EOF)
+				t.Errorf("Read() after %d bytes = %v, want %v", len(part), err, io.EOF)
 			}
 			if d := time.Since(began); d < 90*time.Millisecond || d > 5*time.Second {
-				t.Errorf("closed after %v, want 100ms", d)
+				t.Errorf("time until the close after %d bytes = %v, want 100ms", len(part), d)
 			}
 		})
 	}
@@ -50,8 +51,8 @@ func testHelloTimeout(t *testing.T, e engineKind) {
 func testShedSilentConnection(t *testing.T, e engineKind) {
 	testutil.Cluster(t)
 	addr := tlsUpstream(t, named("srv1"))
-	const grace = 1500 * time.Millisecond // longer than the pauses of a busy machine
-	p := start(t, Config{engine: e, MaxConns: 2, HelloTimeout: 10 * grace}, Route{Match: "x.example", To: []string{addr}})
+	const shedAfter = 1500 * time.Millisecond // longer than the delays of a busy machine
+	p := start(t, Config{engine: e, MaxConns: 2, HelloTimeout: 10 * shedAfter}, Route{Match: "x.example", To: []string{addr}})
 	var silent []net.Conn
 	for range 2 {
 		c := p.raw(t)
@@ -63,13 +64,13 @@ func testShedSilentConnection(t *testing.T, e engineKind) {
 	early.Read(make([]byte, 1)) // until it is closed
 	silent[0].SetReadDeadline(time.Now().Add(time.Millisecond))
 	if _, err := silent[0].Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("a young connection was closed for another one: %v", err)
+		t.Errorf("Read() of a young connection at the limit = %v, want %v", err, os.ErrDeadlineExceeded)
 	}
 	silent[0].SetReadDeadline(time.Now().Add(20 * time.Second))
-	<-time.After(grace)
+	<-time.After(shedAfter)
 	p.connect(t, "x.example", 4)
 	if _, err := silent[0].Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("read of the oldest silent connection = %v, want it closed", err)
+		t.Errorf("Read() of the oldest silent connection = %v, want the error of a closed connection", err)
 	}
 	testutil.Eventually(t, waitLimit, func() bool { return p.listener.Stats().Active == 2 }, "two active connections")
 	p.refused(t, map[Reason]uint64{ReasonLimit: 2})
@@ -90,7 +91,7 @@ func testNamesAndIPv6(t *testing.T, e engineKind) {
 		c.Close()
 	}
 	if _, err := tls.Dial("tcp", p.addr, &tls.Config{ServerName: "bad.example"}); err == nil || !strings.Contains(err.Error(), "internal error") {
-		t.Errorf("client of a name that does not resolve: %v, want internal error", err)
+		t.Errorf("Dial() of a route to a name that does not resolve = %v, want internal error", err)
 	}
 	ln, err := net.Listen("tcp", "[::1]:0")
 	if err != nil {
@@ -110,11 +111,12 @@ func testNamesAndIPv6(t *testing.T, e engineKind) {
 	c.Write(hello)
 	c.CloseWrite()
 	if b, err := io.ReadAll(c); err != nil || !bytes.Equal(b, hello) {
-		t.Errorf("read %d bytes, %v; want %d", len(b), err, len(hello))
+		t.Errorf("ReadAll() = %d bytes, %v; want %d", len(b), err, len(hello))
 	}
 }
 
-// The route gets a working address while its two addresses are silent.
+// The table changes while both addresses of a route are silent. The connection
+// must use the new address.
 func testNewTableWhileWaiting(t *testing.T, e engineKind) {
 	one, tried := rawUpstream(t, silent)
 	two, _ := rawUpstream(t, silent)
@@ -134,8 +136,8 @@ func testNewTableWhileWaiting(t *testing.T, e engineKind) {
 	p.refused(t, nil)
 }
 
-// A silent upstream recovers. Only the first client may wait for it, and it
-// must be used again.
+// A silent upstream recovers. Only the first client may wait for this upstream,
+// and it must be used again.
 func testSilentUpstreamRecovers(t *testing.T, e engineKind) {
 	testutil.Cluster(t)
 	stalls := lab.WatchStalls(t)
@@ -151,8 +153,8 @@ func testSilentUpstreamRecovers(t *testing.T, e engineKind) {
 	p := start(t, Config{engine: e, attemptDelay: 500 * time.Millisecond, ejectFor: time.Second},
 		Route{Match: "x.example", To: []string{one, two}, Ordered: true})
 	hello := helloFor(t, "x.example")
-	waited, back := 0, false
-	for i, end := 0, time.Now().Add(20*time.Second); !back && time.Now().Before(end); i++ {
+	waited, recovered := 0, false
+	for i, end := 0, time.Now().Add(20*time.Second); !recovered && time.Now().Before(end); i++ {
 		if i == 100 {
 			works.Store(true)
 		}
@@ -161,20 +163,20 @@ func testSilentUpstreamRecovers(t *testing.T, e engineKind) {
 		c.Write(hello)
 		b := make([]byte, 7)
 		if _, err := io.ReadFull(c, b); err != nil {
-			t.Fatal(err)
+			t.Fatalf("read of the alert = %v, want nil", err)
 		}
 		c.Close()
 		if stalls.Awake(began) > 400*time.Millisecond {
 			waited++
 		}
-		back = b[6] == 80
+		recovered = b[6] == 80
 		<-time.After(time.Millisecond)
 	}
-	if !back || !used.Load() {
-		t.Error("the first upstream is not used again")
+	if !recovered || !used.Load() {
+		t.Errorf("first upstream used after its recovery = %v, want true", recovered)
 	}
 	if waited > 2 { // two on a busy machine
-		t.Errorf("%d clients waited, want 1", waited)
+		t.Errorf("clients that waited = %d, want 1", waited)
 	}
 }
 
@@ -195,18 +197,18 @@ func testDrainEnds(t *testing.T, e engineKind) {
 	began := time.Now()
 	p.stop()
 	if d := time.Since(began); d < 100*time.Millisecond || d > 5*time.Second {
-		t.Errorf("Run returned after %v, want 100ms", d)
+		t.Errorf("time of the drain = %v, want 100ms", d)
 	}
 	for i, c := range open {
 		if _, err := c.Read(make([]byte, 1)); err == nil {
-			t.Errorf("connection %d is open after Run", i)
+			t.Errorf("Read() of connection %d after Run = nil, want an error", i)
 		}
 	}
 	p.refused(t, nil)
 }
 
-// A client reads nothing for a while. The gateway must not buffer what it
-// cannot deliver, and must lose nothing.
+// A client does not read for a while. The gateway must not buffer data that it
+// cannot deliver, and must lose no data.
 func testSlowReader(t *testing.T, e engineKind) {
 	const size = 64 << 20
 	var sent atomic.Int64
@@ -230,23 +232,23 @@ func testSlowReader(t *testing.T, e engineKind) {
 	testutil.Eventually(t, waitLimit, func() bool {
 		<-time.After(50 * time.Millisecond)
 		now := sent.Load()
-		still := now == last && now > 0
+		blocked := now == last && now > 0
 		last = now
-		return still
+		return blocked
 	}, "an upstream that is blocked")
 	if last > size/2 {
-		t.Errorf("the gateway read %d MiB from the upstream, want at most %d", last>>20, size>>21)
+		t.Errorf("data read from the upstream = %d MiB, want at most %d", last>>20, size>>21)
 	}
 	r, b, want, n := rand.NewChaCha8([32]byte{7}), make([]byte, 64<<10), make([]byte, 64<<10), 0
 	for ; n < size; n += len(b) {
 		if _, err := io.ReadFull(c, b); err != nil {
-			t.Fatalf("after %d bytes: %v", n, err)
+			t.Fatalf("ReadFull() after %d bytes = %v, want nil", n, err)
 		}
 		if r.Read(want); !bytes.Equal(b, want) {
-			t.Fatalf("the bytes after %d differ from those that were sent", n)
+			t.Fatalf("bytes %d to %d differ from the bytes that the upstream sent", n, n+len(b))
 		}
 	}
 	if _, err := c.Read(b); err != io.EOF {
-		t.Errorf("read at the end = %v, want %v", err, io.EOF)
+		t.Errorf("Read() after the last byte = %v, want %v", err, io.EOF)
 	}
 }

@@ -57,7 +57,7 @@ func TestTableLookup(t *testing.T) {
 		t.Errorf("Routes() (-want +got):\n%s", d)
 	}
 	if _, ok := (&Table{}).Lookup("a.b"); ok {
-		t.Error("the empty table has a route, want none")
+		t.Error("Lookup() in the zero Table = true, want false")
 	}
 }
 
@@ -88,7 +88,7 @@ func TestNewTable_ReportsAllFaults(t *testing.T) {
 		}
 	}
 	if n := len(strings.Split(err.Error(), "\n")); n != len(want) {
-		t.Errorf("NewTable() has %d faults, want %d:\n%v", n, len(want), err)
+		t.Errorf("NewTable() = %d faults, want %d:\n%v", n, len(want), err)
 	}
 }
 
@@ -109,7 +109,7 @@ func BenchmarkLookup(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				if t.find([]byte("srv1.server.dc7.wanfed")) == nil {
-					b.Fatal("not found")
+					b.Fatal("find() = nil, want a target")
 				}
 			}
 		})

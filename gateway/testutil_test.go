@@ -20,26 +20,25 @@ import (
 	"github.com/wanfed/wanfed/gateway/internal/upstream"
 )
 
-var testCert = func() func(testing.TB) tls.Certificate {
-	var once sync.Once
-	var cert tls.Certificate
-	return func(t testing.TB) tls.Certificate {
-		t.Helper()
-		once.Do(func() {
-			key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-			if err != nil {
-				t.Fatal(err)
-			}
-			tmpl := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour)}
-			der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, key.Public(), key)
-			if err != nil {
-				t.Fatal(err)
-			}
-			cert = tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
-		})
-		return cert
+// newCert returns a self-signed certificate, the same at each call.
+var newCert = sync.OnceValues(func() (tls.Certificate, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return tls.Certificate{}, err
 	}
-}()
+	tmpl := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour)}
+	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, key.Public(), key)
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, err
+})
+
+func testCert(t testing.TB) tls.Certificate {
+	t.Helper()
+	cert, err := newCert()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cert
+}
 
 // waitLimit is the time after which an expected event has failed.
 const waitLimit = 10 * time.Second
@@ -132,7 +131,7 @@ func startOn(t testing.TB, ln net.Listener, cfg Config, routes ...Route) *runnin
 			t.Errorf("Run() = %v, want nil", err)
 		}
 		if n := l.Stats().Active; n != 0 {
-			t.Errorf("%d connections are active after Run, want 0", n)
+			t.Errorf("active connections after Run = %d, want 0", n)
 		}
 		checkUnused(t, p)
 	})
@@ -146,19 +145,19 @@ func (r *running) connect(t testing.TB, sni string, n int) (*tls.Conn, string) {
 	t.Helper()
 	c, err := tls.DialWithDialer(&net.Dialer{Timeout: 10 * time.Second}, "tcp", r.addr, &tls.Config{ServerName: sni, InsecureSkipVerify: true})
 	if err != nil {
-		t.Fatalf("connect to %s: %v", sni, err)
+		t.Fatalf("DialWithDialer() for %s = %v, want nil", sni, err)
 	}
 	t.Cleanup(func() { c.Close() })
 	c.SetDeadline(time.Now().Add(20 * time.Second))
 	name := make([]byte, n)
 	if _, err := io.ReadFull(c, name); err != nil {
-		t.Fatalf("connect to %s: %v", sni, err)
+		t.Fatalf("ReadFull() from %s = %v, want nil", sni, err)
 	}
 	return c, string(name)
 }
 
-// setSlow makes the proxy expect answers from addrs after up to the attempt
-// delay: a test of where connections lead then works on a busy machine too.
+// setSlow records slow answers of addrs. The proxy then waits for the attempt
+// delay before it tries another address, also on a busy machine.
 func (r *running) setSlow(addrs ...string) {
 	began := time.Now()
 	for _, addr := range addrs {
@@ -166,6 +165,17 @@ func (r *running) setSlow(addrs ...string) {
 		s.Init(r.dialer, []string{addr}, upstream.InOrder, nil, began)
 		s.Next(began)
 		r.dialer.Closed(s.Won(0, began.Add(time.Minute)))
+	}
+}
+
+// waitClosed returns when the listening socket is closed, which stop does first.
+func (r *running) waitClosed() {
+	for {
+		c, err := net.Dial("tcp", r.addr)
+		if err != nil {
+			return
+		}
+		c.Close()
 	}
 }
 

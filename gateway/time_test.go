@@ -17,8 +17,8 @@ import (
 	"time"
 )
 
-// memListener is a listener for fake time, which real sockets do not have.
-// Accept returns what is sent on conns and errs.
+// memListener is a listener without a socket, for tests in fake time. Accept
+// returns the values from conns and errs.
 type memListener struct {
 	conns  chan net.Conn
 	errs   chan error
@@ -64,7 +64,7 @@ func fake(t *testing.T, cfg Config, f func(t *testing.T, l *memListener, s *List
 		f(t, l, s)
 		cancel()
 		if err := <-errc; err != nil {
-			t.Error(err)
+			t.Errorf("Run() = %v, want nil", err)
 		}
 	})
 }
@@ -86,10 +86,10 @@ func TestHelloTimeout_BytewiseHello(t *testing.T) {
 			}
 		})
 		if _, err := c.Read(make([]byte, 1)); err != io.EOF {
-			t.Errorf("read error = %v, want %v", err, io.EOF)
+			t.Errorf("Read() = %v, want %v", err, io.EOF)
 		}
 		if d := time.Since(began); d != 5*time.Second {
-			t.Errorf("closed after %v, want 5s", d)
+			t.Errorf("time until the close = %v, want 5s", d)
 		}
 		if n := s.Stats().Refused[ReasonHelloTimeout]; n != 1 {
 			t.Errorf("hello_timeout = %d, want 1", n)
@@ -100,19 +100,19 @@ func TestHelloTimeout_BytewiseHello(t *testing.T) {
 func TestLimit_ShedsSilentConnection(t *testing.T) {
 	fake(t, Config{MaxConns: 2}, func(t *testing.T, l *memListener, s *Listener) {
 		first := l.connect()
-		time.Sleep(time.Millisecond) // makes it the oldest
+		time.Sleep(time.Millisecond) // first is the oldest
 		second := l.connect()
 		defer second.Close()
 		synctest.Wait()
 		early := l.connect()
 		if _, err := early.Read(make([]byte, 1)); err == nil {
-			t.Error("the new connection was served, want it refused")
+			t.Error("Read() of a connection at the limit = nil, want an error")
 		}
 		time.Sleep(time.Second)
 		third := l.connect()
 		defer third.Close()
 		if _, err := first.Read(make([]byte, 1)); err != io.EOF {
-			t.Errorf("read of the oldest silent connection = %v, want %v", err, io.EOF)
+			t.Errorf("Read() of the oldest silent connection = %v, want %v", err, io.EOF)
 		}
 		synctest.Wait()
 		st := s.Stats()
@@ -132,15 +132,16 @@ func TestAccept_BacksOff(t *testing.T) {
 		c.Close()
 		want := (5 + 10 + 20 + 40 + 80 + 160 + 320 + 640 + 1000 + 1000) * time.Millisecond
 		if d := time.Since(began); d != want {
-			t.Errorf("ten failed accepts took %v, want %v", d, want)
+			t.Errorf("time of ten failed accepts = %v, want %v", d, want)
 		}
 		synctest.Wait()
-		if s.Stats().Accepted != 1 {
-			t.Error("Accepted != 1 after the failures")
+		if n := s.Stats().Accepted; n != 1 {
+			t.Errorf("Accepted after the failures = %d, want 1", n)
 		}
 	})
 }
 
+// wrapped wraps an error, as os.SyscallError does.
 type wrapped struct{ error }
 
 func (w *wrapped) Unwrap() error { return w.error }
@@ -151,15 +152,15 @@ func TestRun_EndsWithBrokenListener(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		broken, fine := newMemListener(), newMemListener()
+		broken, working := newMemListener(), newMemListener()
 		errc := make(chan error, 1)
 		go func() {
-			errc <- p.Run(t.Context(), NewListener("lan", broken), NewListener("wan", fine))
+			errc <- p.Run(t.Context(), NewListener("lan", broken), NewListener("wan", working))
 		}()
-		why := errors.New("broken")
-		broken.errs <- why
-		if err := <-errc; !errors.Is(err, why) || !strings.Contains(err.Error(), "listener lan") {
-			t.Errorf("Run() = %v, want %v of listener lan", err, why)
+		want := errors.New("broken")
+		broken.errs <- want
+		if err := <-errc; !errors.Is(err, want) || !strings.Contains(err.Error(), "listener lan") {
+			t.Errorf("Run() = %v, want %v of listener lan", err, want)
 		}
 	})
 }
@@ -177,7 +178,7 @@ func TestRun_DrainEnds(t *testing.T) {
 		go func() { errc <- p.Run(ctx, s) }()
 		c := l.connect()
 		defer c.Close()
-		synctest.Wait() // until it is admitted
+		synctest.Wait() // until c is admitted
 		began := time.Now()
 		cancel()
 		if err := <-errc; err != nil || time.Since(began) != 3*time.Second {
@@ -185,7 +186,7 @@ func TestRun_DrainEnds(t *testing.T) {
 		}
 		for r := range reasons {
 			if n := s.Stats().Refused[r]; n != 0 {
-				t.Errorf("refused for %v = %d at the end of the gateway, want 0", r, n)
+				t.Errorf("refused for %v after Run = %d, want 0", r, n)
 			}
 		}
 	})
