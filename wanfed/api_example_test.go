@@ -116,7 +116,7 @@ func ExampleMux() {
 
 // A Dialer opens connections for protocols of the program. In the local
 // datacenter it dials servers directly, and to other datacenters it uses the
-// paths of the address book. A DialError names each path that failed.
+// paths of the address book. An error contains the cause and a remedy.
 func ExampleDialer_Dial() {
 	d := newDemo()
 	defer d.close()

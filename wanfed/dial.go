@@ -129,8 +129,8 @@ func orDiscard(l *slog.Logger) *slog.Logger {
 // certificate. If the peer rejects the certificate, the first Read fails. Dial
 // blocks until a path wins, all paths have failed, or ctx ends. AttemptTimeout
 // bounds each attempt. The error wraps ErrNoPath if the address book has no
-// path to t, a *DialError if all attempts failed, and the cause of ctx if ctx
-// ended.
+// path to t, and the cause of ctx if ctx ended. If all paths failed, the error
+// contains the cause of each failure and a remedy.
 func (d *Dialer) Dial(ctx context.Context, t Target, alpn ...string) (*tls.Conn, error) {
 	paths, err := d.candidates(t)
 	if err != nil {
@@ -149,10 +149,10 @@ func (d *Dialer) dialPaths(ctx context.Context, t Target, paths []Path, alpn []s
 	if won {
 		return conn, nil
 	}
-	dialErr := &DialError{Target: t, SNI: r.sni, local: t.DC == d.dc}
 	for i, err := range errs {
-		dialErr.Paths = append(dialErr.Paths, PathError{paths[i], err})
+		errs[i] = fmt.Errorf("%s %s: %w", cmp.Or(paths[i].Via, "path"), paths[i].Addr, err)
 	}
+	dialErr := &dialError{dc: t.DC, sni: r.sni, local: t.DC == d.dc, errs: errs}
 	if ctx.Err() != nil {
 		return nil, fmt.Errorf("%w (%w)", dialErr, context.Cause(ctx))
 	}

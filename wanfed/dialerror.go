@@ -3,7 +3,6 @@
 package wanfed
 
 import (
-	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -22,46 +21,26 @@ import (
 // dialed.
 var ErrNoPath = errors.New("no path")
 
-// DialError reports that every path to a target failed.
-type DialError struct {
-	Target Target
-	SNI    string
-	Paths  []PathError // in the order of the dials
-	local  bool        // the target is in the dialer's datacenter
+// dialError reports that every path to a target failed.
+type dialError struct {
+	dc, sni string
+	local   bool    // dc is the local datacenter
+	errs    []error // one error per path, in the order of the dials
 }
 
-// PathError reports why a dial over one path failed. Err is one error, or the
-// joined errors of all addresses of a DNS name.
-type PathError struct {
-	Path Path
-	Err  error
-}
-
-func (e PathError) Error() string {
-	return cmp.Or(e.Path.Via, "path") + " " + e.Path.Addr + ": " + oneLine(e.Err)
-}
-
-func (e PathError) Unwrap() error { return e.Err }
-
-func (e *DialError) Error() string {
-	paths := make([]string, len(e.Paths))
-	for i, p := range e.Paths {
-		paths[i] = p.Error()
+func (e *dialError) Error() string {
+	causes := make([]string, len(e.errs))
+	for i, err := range e.errs {
+		causes[i] = oneLine(err)
 	}
-	text := fmt.Sprintf("dial %s in datacenter %s: %s", e.SNI, e.Target.DC, strings.Join(paths, "; "))
+	text := fmt.Sprintf("dial %s in datacenter %s: %s", e.sni, e.dc, strings.Join(causes, "; "))
 	if hint := e.hint(); hint != "" {
 		text += ": " + hint
 	}
 	return text
 }
 
-func (e *DialError) Unwrap() []error {
-	errs := make([]error, len(e.Paths))
-	for i, p := range e.Paths {
-		errs[i] = p
-	}
-	return errs
-}
+func (e *dialError) Unwrap() []error { return e.errs }
 
 // stage is a step of one attempt. A later step has a higher value.
 type stage int
@@ -107,10 +86,10 @@ func (e *stageError) Unwrap() error { return e.err }
 
 // hint returns a remedy for the path whose attempt reached the latest stage, or
 // "" if none is known.
-func (e *DialError) hint() string {
+func (e *dialError) hint() string {
 	var latest *stageError
-	for _, p := range e.Paths {
-		if s, ok := errors.AsType[*stageError](p.Err); ok && (latest == nil || s.stage > latest.stage) {
+	for _, err := range e.errs {
+		if s, ok := errors.AsType[*stageError](err); ok && (latest == nil || s.stage > latest.stage) {
 			latest = s
 		}
 	}
@@ -140,7 +119,7 @@ func (e *DialError) hint() string {
 	case isTimeout(latest.err):
 		return "it accepts connections but is stuck, or the server behind it is"
 	case !e.local && (errors.Is(latest.err, io.EOF) || isOp && op.Op == "read"):
-		return fmt.Sprintf("the gateway has no route for %s, or no server there is up", e.SNI)
+		return fmt.Sprintf("the gateway has no route for %s, or no server there is up", e.sni)
 	}
 	return ""
 }
@@ -155,7 +134,7 @@ func isTimeout(err error) bool {
 
 // explain returns the text of err on one line, with a remedy if one is known.
 func explain(err error) string {
-	if _, ok := errors.AsType[*DialError](err); ok {
+	if _, ok := errors.AsType[*dialError](err); ok {
 		return oneLine(err)
 	}
 	return tlsutil.DescribeError(err)

@@ -33,7 +33,7 @@
 // one:
 //
 //   - [SharedAddressBook] lists the paths to each datacenter. A path is an
-//     address to dial. The program decides which paths it contains.
+//     address to dial. The program supplies the paths.
 //   - [Dialer] opens connections over the best path of the address book.
 //   - [Mux] accepts connections on one port and passes each connection to the
 //     handler of its protocol.
@@ -45,11 +45,10 @@
 //
 // A Tunnel has one link per datacenter: a queue of packets and at most one
 // connection. memberlist calls Transport.WriteToAddress, which copies a packet
-// into the queue. The goroutine of the link dials if the link is not connected,
-// and writes all queued packets at once. Any server of the other datacenter may
-// receive a packet. That server passes the packet to its own memberlist, or
-// relays the packet to the target. Inside a datacenter, servers dial each other
-// directly.
+// into the queue. The goroutine of the link dials if necessary, and writes all
+// queued packets at once. Any server of the other datacenter may receive a
+// packet. It passes the packet to its own memberlist, or relays the packet to
+// the target. Inside a datacenter, servers dial each other directly.
 //
 // A stream of memberlist, or of Tunnel.DialGRPC, is a stream of one yamux
 // session per datacenter. Streams are relayed in the same way, except gRPC.
