@@ -89,7 +89,7 @@ func refuseGossip(t *testing.T, l *loopback, s *site) {
 	}{
 		{"stream of another version", streamHeader(0x52, 1, "srv1", "srv1.dc2"), 1, "bad_stream_header", `msg="stream refused: invalid header"… peer=server/dc2/srv1`},
 		{"stream of an unknown pool", streamHeader(0x51, 9, "srv1", "srv1.dc2"), 1, "bad_stream_header", `err="unknown pool: 9"`},
-		{"stream with the name of another server", streamHeader(0x51, 1, "srv1", "srv9.dc3"), 3, "bad_stream_source", `msg="stream refused: its source is not the peer"`},
+		{"stream with the name of another server", streamHeader(0x51, 1, "srv1", "srv9.dc3"), 3, "bad_stream_source", `msg="stream refused: the source in its header is not the peer"`},
 		{"stream with the name of a local server", streamHeader(0x51, 1, "srv1", "srv1.dc1"), 3, "bad_stream_source", `peer=server/dc2/srv1`},
 		{"LAN stream from another datacenter", streamHeader(0x51, 2, "srv1", "srv1.dc2"), 3, "lan_from_other_datacenter", `peer=server/dc2/srv1 alpn=wanfed/stream/1`},
 	} {
