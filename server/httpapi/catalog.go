@@ -21,6 +21,14 @@ import (
 func (h *handler) readCatalog(
 	r *http.Request, q query, result func(s *catalog.Snapshot) (any, error),
 ) (response, error) {
+	return h.readCatalogUntil(r, q, result, bytes.Equal)
+}
+
+// readCatalogUntil is readCatalog with another condition for a blocking query: it
+// waits until same returns false for the JSON of two values.
+func (h *handler) readCatalogUntil(
+	r *http.Request, q query, result func(s *catalog.Snapshot) (any, error), same func(before, after []byte) bool,
+) (response, error) {
 	if err := q.reject("ns", "partition", "peer", "sg"); err != nil {
 		return response{}, err
 	}
@@ -43,7 +51,7 @@ func (h *handler) readCatalog(
 			return body, s.Index, err
 		},
 		func(ctx context.Context, _ uint64) error { return h.view.Wait(ctx, last) },
-		bytes.Equal)
+		same)
 	return response{body: encoded{true, body}, index: index}, err
 }
 
@@ -116,14 +124,17 @@ func (h *handler) catalogNodes(r *http.Request, q query) (response, error) {
 }
 
 // catalogServices responds with the tags of each service: the tags of all its
-// instances.
+// instances. As in Consul, a blocking query ends when an instance is registered,
+// changed or removed, and not when a check changes.
 func (h *handler) catalogServices(r *http.Request, q query) (response, error) {
 	f, err := filterOf[api.CatalogService](q)
 	if err != nil {
 		return response{}, err
 	}
-	return h.readCatalog(r, q, func(s *catalog.Snapshot) (any, error) {
+	var instances, previous []*pb.Service // of the last two snapshots; immutable
+	list := func(s *catalog.Snapshot) (any, error) {
 		out := map[string][]string{}
+		previous, instances = instances, nil
 		for _, service := range f.instances(s, "") {
 			if f.expr != nil {
 				if ok, err := f.expr.matches(h.catalogServiceOf(service)); err != nil {
@@ -132,13 +143,15 @@ func (h *handler) catalogServices(r *http.Request, q query) (response, error) {
 					continue
 				}
 			}
+			instances = append(instances, service.Service)
 			name := service.Service.Service
 			tags := append(orEmpty(out[name]), service.Tags...)
 			slices.Sort(tags)
 			out[name] = slices.Compact(tags)
 		}
 		return out, nil
-	})
+	}
+	return h.readCatalogUntil(r, q, list, func(_, _ []byte) bool { return slices.Equal(previous, instances) })
 }
 
 func (h *handler) catalogService(r *http.Request, q query) (response, error) {
