@@ -26,7 +26,7 @@ func refuseAtGateway(t *testing.T, l *loopback, dc1, dc2 *site) {
 	}{
 		{"plain text from the WAN", "wan", wan, "", "not_tls", `level=INFO msg="connection refused"… listener=wan remote=127.0.0.1:… err="not a TLS ClientHello but a plain HTTP request"`, ""},
 		{"plain text from the LAN", "lan", lan, "", "not_tls", `listener=lan`, ""},
-		{"unknown datacenter", "lan", lan, "server.dc9.wanfed", "unknown_sni", `listener=lan … sni=server.dc9.wanfed … hint="check datacenter and domain in the name`, "unrecognized name"},
+		{"unknown datacenter", "lan", lan, "server.dc9.wanfed", "unknown_sni", `listener=lan … sni=server.dc9.wanfed … hint="check the datacenter and the domain in the name`, "unrecognized name"},
 		{"unknown server", "wan", wan, "srv9.server.dc1.wanfed", "unknown_sni", `listener=wan … sni=srv9.server.dc1.wanfed`, "unrecognized name"},
 		{"another datacenter from the WAN", "wan", wan, "server.dc2.wanfed", "unknown_sni", `listener=wan … sni=server.dc2.wanfed`, "unrecognized name"},
 		{"a server of another datacenter from the WAN", "wan", wan, "srv1.server.dc2.wanfed", "unknown_sni", `sni=srv1.server.dc2.wanfed`, "unrecognized name"},

@@ -35,6 +35,7 @@ func (t *Tunnel) serveStreams(ctx context.Context, c *tls.Conn, p tlsutil.Peer) 
 	wg.Go(func() { t.closeIdle(ctx, s) })
 	for {
 		st, err := s.AcceptStreamWithContext(ctx)
+		// A peer that opens streams in spite of refusals loses its session.
 		if err == nil && s.NumStreams() > maxOpenStreams {
 			err = errTooManyStreams
 		}
@@ -98,7 +99,7 @@ func (t *Tunnel) serveStream(ctx context.Context, c *streamConn, open int, p tls
 	}
 	c.peer = nameAddr(h.source)
 	switch a := actionFor(t.self, p, h.pool, h.target); {
-	case open > maxStreams:
+	case open > maxStreams: // refuses one stream; the session stays
 		t.refuseStream(c, streamBusy)
 	case a == deliver && h.pool == poolGRPC:
 		t.deliverGRPC(ctx, c, tlsConn)

@@ -25,6 +25,13 @@ func yamuxHeader(kind byte, flags uint16, stream, n uint32) []byte {
 	return binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(b, stream), n)
 }
 
+// Values of the header of a yamux frame, in addition to those of yamux.go. A window
+// update with the flag SYN opens a stream.
+const (
+	typeWindowUpdate = 1
+	flagSYN          = 1
+)
+
 // A peer that sends pings without reading, or that opens too many streams,
 // loses its session.
 func TestServeStreams_FloodClosesSession(t *testing.T) {
@@ -34,7 +41,7 @@ func TestServeStreams_FloodClosesSession(t *testing.T) {
 		next func(i uint32) []byte // frame i of the flood
 	}{
 		{"pings", false, func(i uint32) []byte { return yamuxHeader(yamuxTypePing, pingRequest, 0, i) }},
-		{"silent streams", true, func(i uint32) []byte { return yamuxHeader(1, 1, 2*i+1, 0) }},
+		{"silent streams", true, func(i uint32) []byte { return yamuxHeader(typeWindowUpdate, flagSYN, 2*i+1, 0) }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			a := newAuthority(t)
@@ -84,7 +91,7 @@ func TestPingGuard(t *testing.T) {
 			g.sent(response)
 		}
 		g.sent(request)
-		if err := errors.Join(feed(body), feed(yamuxHeader(1, 1, 1, 1<<31)),
+		if err := errors.Join(feed(body), feed(yamuxHeader(typeWindowUpdate, flagSYN, 1, 1<<31)),
 			feed(bytes.Repeat(response, 10*maxPings))); err != nil {
 			t.Errorf("received() of frames other than pings = %v, want nil", err)
 		}
@@ -101,8 +108,8 @@ func TestPingGuard(t *testing.T) {
 func FuzzPingGuard(f *testing.F) {
 	request := yamuxHeader(yamuxTypePing, pingRequest, 0, 1)
 	f.Add(bytes.Repeat(request, maxPings+1), 7)
-	f.Add(append(append(yamuxHeader(yamuxTypeData, 1, 1, 30), bytes.Repeat(request, 2)...), request...), 13)
-	f.Add(yamuxHeader(yamuxTypeData, 1, 1, 1<<32-1), 1)
+	f.Add(append(append(yamuxHeader(yamuxTypeData, flagSYN, 1, 30), bytes.Repeat(request, 2)...), request...), 13)
+	f.Add(yamuxHeader(yamuxTypeData, flagSYN, 1, 1<<32-1), 1)
 	f.Fuzz(func(t *testing.T, b []byte, step int) {
 		whole, parts := &pingGuard{}, &pingGuard{}
 		err := whole.received(b)
