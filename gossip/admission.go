@@ -15,36 +15,35 @@ import (
 	"github.com/hashicorp/serf/serf"
 )
 
-// admission is memberlist's delegate for merges and alive messages. It replaces
-// serf's own delegate, which decodes the tags of each member in each message.
-// In a large pool nearly all messages are about known members, because each
-// update arrives about thirty times. One rejected member fails a whole state
-// exchange.
+// admission checks members. It is memberlist's delegate for merges and alive
+// messages, and replaces serf's delegate, which decodes the tags of each member
+// in each message. Each update of a member arrives about thirty times, so
+// nearly all messages are about known members. admission decodes the tags only
+// after they have changed.
 type admission struct {
-	pool  *Pool
-	adv   netip.AddrPort
-	quota memberQuota
+	pool      *Pool
+	advertise netip.AddrPort // see Pool.checkOwnAddr
+	quota     memberQuota
 
 	mu       sync.Mutex
-	admitted map[string]uint64 // by name: checksum of the member as admitted
+	admitted map[string]uint64 // checksum of each admitted member, by name
 }
 
-func newAdmission(p *Pool, adv netip.AddrPort) *admission {
+func newAdmission(p *Pool, advertise netip.AddrPort) *admission {
 	return &admission{
-		pool: p, adv: adv, admitted: map[string]uint64{},
+		pool: p, advertise: advertise, admitted: map[string]uint64{},
 		quota: memberQuota{groupOf: p.cfg.GroupOf, members: p.Members},
 	}
 }
 
-// maxAdmitted limits the members in admission.admitted. When the map is full,
-// it is cleared, and all members are checked again.
+// maxAdmitted limits the size of admission.admitted. A full map is cleared, and
+// all members are checked again.
 const maxAdmitted = 1 << 14
 
 // seed makes the checksums unpredictable to other processes.
 var seed = maphash.MakeSeed()
 
-// checksum covers everything that the admission of a member depends on, except
-// its name.
+// checksum covers all inputs of admission.admit except the name.
 func checksum(n *memberlist.Node) uint64 {
 	var h maphash.Hash
 	h.SetSeed(seed)
@@ -52,22 +51,22 @@ func checksum(n *memberlist.Node) uint64 {
 	if n.State == memberlist.StateLeft {
 		left = 1
 	}
-	head := [...]byte{
+	header := [...]byte{
 		byte(len(n.Addr)), byte(n.Port >> 8), byte(n.Port), left,
 		n.PMin, n.PMax, n.PCur, n.DMin, n.DMax, n.DCur,
 	}
-	h.Write(head[:])
+	h.Write(header[:])
 	h.Write(n.Addr)
 	h.Write(n.Meta)
 	return h.Sum64()
 }
 
-// NotifyAlive implements memberlist.AliveDelegate. It is called for each message
-// that a member is alive.
+// NotifyAlive implements memberlist.AliveDelegate. It is called for each
+// message that a member is alive.
 func (a *admission) NotifyAlive(n *memberlist.Node) error {
 	if n.Name == a.pool.cfg.Name {
 		if ip, ok := netip.AddrFromSlice(n.Addr); ok {
-			a.pool.checkOwnAddr(a.adv, netip.AddrPortFrom(ip, n.Port))
+			a.pool.checkOwnAddr(a.advertise, netip.AddrPortFrom(ip, n.Port))
 		}
 		return a.check(n)
 	}
@@ -77,8 +76,9 @@ func (a *admission) NotifyAlive(n *memberlist.Node) error {
 	return a.quota.reserve(n.Name, time.Now())
 }
 
-// NotifyMerge implements memberlist.MergeDelegate. It is called for each
-// exchange of state.
+// NotifyMerge implements memberlist.MergeDelegate. It is called for each state
+// exchange. One rejected member fails the whole exchange, so it does not check
+// the quota.
 func (a *admission) NotifyMerge(ns []*memberlist.Node) error {
 	for _, n := range ns {
 		if err := a.check(n); err != nil {
@@ -88,7 +88,7 @@ func (a *admission) NotifyMerge(ns []*memberlist.Node) error {
 	return nil
 }
 
-// check applies Config.Admit to n unless n was admitted unchanged before.
+// check calls admit unless n was admitted and has not changed since.
 func (a *admission) check(n *memberlist.Node) error {
 	sum := checksum(n)
 	a.mu.Lock()
@@ -109,6 +109,7 @@ func (a *admission) check(n *memberlist.Node) error {
 	return nil
 }
 
+// admit validates n and calls Config.Admit.
 func (a *admission) admit(n *memberlist.Node) error {
 	if len(n.Addr) != 4 && len(n.Addr) != 16 {
 		return fmt.Errorf("member %s has an address of %d bytes, not 4 or 16", n.Name, len(n.Addr))
@@ -134,11 +135,11 @@ func (a *admission) admit(n *memberlist.Node) error {
 	return a.pool.cfg.Admit(fromSerf(m))
 }
 
-// tagMagic is the first byte of encoded tags. Metadata without it is the tag
-// "role".
+// tagMagic is the first byte of tags in msgpack. Metadata without that byte is
+// the value of the tag "role".
 const tagMagic = 255
 
-// parseTags decodes a member's metadata as serf does: a msgpack map of strings.
+// parseTags decodes a member's metadata in the format of serf.
 func parseTags(meta []byte) (map[string]string, error) {
 	if len(meta) == 0 || meta[0] != tagMagic {
 		return map[string]string{"role": string(meta)}, nil
@@ -150,31 +151,32 @@ func parseTags(meta []byte) (map[string]string, error) {
 	return tags, nil
 }
 
-// Limits of a pool with groups. Any member may announce others, and each costs
-// memory and probes here.
+// Limits of a pool with groups. A member may announce any other members, and
+// each announced member costs memory and probes.
 const (
-	// maxPerGroup limits the names of a group. The names of dead members count
+	// maxPerGroup limits the names in a group. The name of a dead member counts
 	// for three days.
 	maxPerGroup = 128
-	maxMembers  = 1 << 14
-	// reservationTime is the time for which a name is reserved before a member
-	// with that name exists.
+	// maxMembers limits the names in all groups.
+	maxMembers = 1 << 14
+	// reservationTime is the time after which the name of an announced member
+	// is released if the member is not in the pool.
 	reservationTime = time.Minute
 )
 
 // memberQuota limits the members of each group.
 type memberQuota struct {
 	groupOf func(name string) string // nil: no limit
-	members func() []Member
+	members func() []Member          // current members of the pool
 
 	mu     sync.Mutex
-	groups map[string]map[string]time.Time // group, name: time of reservation
-	names  int
-	swept  time.Time
+	groups map[string]map[string]time.Time // time of the reservation, by group and name
+	names  int                             // in all groups
+	swept  time.Time                       // time of the last sweep
 }
 
-// reserve returns an error if the limit is reached. It is cheap for a name that
-// is already reserved.
+// reserve reserves name. It returns an error if a limit is reached. It is cheap
+// for a name that is already reserved.
 func (q *memberQuota) reserve(name string, now time.Time) error {
 	if q.groupOf == nil {
 		return nil
@@ -185,11 +187,11 @@ func (q *memberQuota) reserve(name string, now time.Time) error {
 	if _, reserved := q.groups[group][name]; reserved {
 		return nil
 	}
-	if q.fullLocked(group) && now.Sub(q.swept) >= time.Second {
-		q.swept = now
-		q.sweepLocked(now)
+	full := func() bool { return len(q.groups[group]) >= maxPerGroup || q.names >= maxMembers }
+	if full() && now.Sub(q.swept) >= time.Second {
+		q.sweep(now)
 	}
-	if q.fullLocked(group) {
+	if full() {
 		return fmt.Errorf("too many members for %s: %s has %d, all groups have %d; a server may be inventing members",
 			name, group, len(q.groups[group]), q.names)
 	}
@@ -204,12 +206,9 @@ func (q *memberQuota) reserve(name string, now time.Time) error {
 	return nil
 }
 
-func (q *memberQuota) fullLocked(group string) bool {
-	return len(q.groups[group]) >= maxPerGroup || q.names >= maxMembers
-}
-
-// sweepLocked removes the names that are not members any more.
-func (q *memberQuota) sweepLocked(now time.Time) {
+// sweep releases the names that are not in the pool. The caller holds q.mu.
+func (q *memberQuota) sweep(now time.Time) {
+	q.swept = now
 	members := map[string]bool{}
 	for _, m := range q.members() {
 		members[m.Name] = true

@@ -17,7 +17,7 @@ import (
 	"github.com/hashicorp/memberlist"
 )
 
-// encodeTags encodes keys and values as serf does.
+// encodeTags encodes alternating keys and values in the format of serf.
 func encodeTags(tags ...string) []byte {
 	b := []byte{tagMagic, 0x80 | byte(len(tags)/2)}
 	if len(tags)/2 > 15 {
@@ -36,10 +36,10 @@ func encodeTags(tags ...string) []byte {
 
 func TestParseTags(t *testing.T) {
 	long := strings.Repeat("x", 40)
-	var many []string
+	var twentyTags []string
 	twenty := map[string]string{}
 	for _, r := range "abcdefghijklmnopqrst" {
-		many = append(many, string(r), "1")
+		twentyTags = append(twentyTags, string(r), "1")
 		twenty[string(r)] = "1"
 	}
 	for name, tt := range map[string]struct {
@@ -51,7 +51,7 @@ func TestParseTags(t *testing.T) {
 		"empty map":          {encodeTags(), map[string]string{}},
 		"long and short":     {encodeTags("dc", "dc1", "gw", long), map[string]string{"dc": "dc1", "gw": long}},
 		"new string formats": {[]byte{tagMagic, 0x81, 0xd9, 1, 'a', 0xc4, 1, 'b'}, map[string]string{"a": "b"}},
-		"twenty tags":        {encodeTags(many...), twenty},
+		"twenty tags":        {encodeTags(twentyTags...), twenty},
 		"not a map":          {[]byte{tagMagic, 1}, nil},
 		"magic byte only":    {[]byte{tagMagic}, nil},
 		"number as value":    {[]byte{tagMagic, 0x81, 0xa1, 'a', 7}, nil},
@@ -67,7 +67,8 @@ func TestParseTags(t *testing.T) {
 	}
 }
 
-// FuzzParseTags: no input causes a panic, and decoded tags survive a round trip.
+// FuzzParseTags checks that decoded tags are equal after another encoding and
+// decoding.
 func FuzzParseTags(f *testing.F) {
 	f.Add(encodeTags("dc", "dc1", "role", "consul"))
 	f.Add([]byte("web"))
@@ -90,12 +91,12 @@ func FuzzParseTags(f *testing.F) {
 	})
 }
 
-// A member is checked once, and again when its data has changed. A rejection is
-// not cached.
+// Config.Admit is called once for a member, and again after the member has
+// changed. A rejection is not cached.
 func TestAdmission_ChecksOnce(t *testing.T) {
 	t.Parallel()
 	checks := 0
-	p := &Pool{cfg: Config{Name: "me", Admit: func(m Member) error {
+	p := &Pool{cfg: Config{Name: "local", Admit: func(m Member) error {
 		checks++
 		if m.Tags["dc"] != "dc1" {
 			return errors.New("another datacenter")
@@ -126,8 +127,8 @@ func TestAdmission_ChecksOnce(t *testing.T) {
 	}
 }
 
-// A server that invents members fills its own group, and all groups together up
-// to the limit. Names that do not become members are released.
+// The quota limits the names of a group and of all groups. It releases names
+// that do not become members.
 func TestMemberQuota(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var members []Member
@@ -143,7 +144,7 @@ func TestMemberQuota(t *testing.T) {
 				members = append(members, Member{Name: name})
 			}
 		}
-		for _, name := range []string{"m7.dc2", "srv1.dc3"} { // a reserved name, and another group
+		for _, name := range []string{"m7.dc2", "srv1.dc3"} { // a reserved name, and a name of another group
 			if err := q.reserve(name, time.Now()); err != nil {
 				t.Errorf("reserve(%s) = %v, want nil", name, err)
 			}
@@ -168,11 +169,11 @@ func TestMemberQuota(t *testing.T) {
 	})
 }
 
-// Invented members are rejected one by one. A state exchange with a server that
-// admitted more of them succeeds.
+// NotifyAlive applies the quota to each member. NotifyMerge does not, so a
+// state exchange with a server that has more members succeeds.
 func TestMemberQuota_StateExchangeSucceeds(t *testing.T) {
 	p := &Pool{
-		cfg:       Config{Name: "me", GroupOf: func(string) string { return "all" }},
+		cfg:       Config{Name: "local", GroupOf: func(string) string { return "all" }},
 		staleAddr: make(chan netip.AddrPort, 1),
 	}
 	a := newAdmission(p, netip.MustParseAddrPort("127.0.0.1:1"))
@@ -193,7 +194,7 @@ func TestMemberQuota_StateExchangeSucceeds(t *testing.T) {
 	if err := a.NotifyMerge(all); err != nil {
 		t.Errorf("NotifyMerge() = %v, want nil", err)
 	}
-	if err := a.NotifyAlive(node("me")); err != nil {
-		t.Errorf("NotifyAlive() of this member = %v, want nil", err)
+	if err := a.NotifyAlive(node("local")); err != nil {
+		t.Errorf("NotifyAlive() of the local member = %v, want nil", err)
 	}
 }

@@ -2,8 +2,8 @@
 
 // Package gossip runs one serf gossip pool as a component of a server: the LAN
 // pool (servers of one datacenter) or the WAN pool (servers of all
-// datacenters). It turns serf's callbacks into a member list that changes
-// atomically, and serf's lifecycle into one Run.
+// datacenters). Pool replaces the callbacks of serf by a member list, and the
+// lifecycle of serf by one Run.
 //
 //	pool, err := gossip.New(gossip.Config{
 //		Kind: wanfed.PoolWAN, Name: "srv1.dc1", Transport: transport,
@@ -22,42 +22,36 @@
 // that the WAN pool joins, and package server those of the LAN pool. These two
 // packages also define the tags of members.
 //
-// # Flow
+// # Members
 //
-// New checks the configuration. Run creates serf over the given transport and
-// copies every membership event into the member list. When its context ends,
-// Run leaves the pool, so that other members see "left" at once instead of
-// "failed" later, and shuts serf down. Join waits until Run has created serf.
+// Run copies every membership event of serf into the member list. Several
+// changes are published together: two lists are at least 250 µs per member
+// apart, and at most 250 ms. The channel of Changed is closed after the new
+// list is visible. Members never blocks on the network.
 //
-// A server that was killed may restart at another address while the other
-// members still list it as alive at the old one. The pool detects this when a
+// Only authenticated servers can use the transport. Config.Admit may reject a
+// member. A rejected member is not in the list, and the reason is logged.
+//
+// # Leave and rejoin
+//
+// When its context ends, Run leaves the pool and shuts serf down. Other members
+// then list the server as left instead of failed.
+//
+// A server that was killed may restart at another address while other members
+// still list it as alive at the old address. The pool detects this when a
 // member reports the old address. It leaves under the old address and rejoins
-// under its own (rejoin.go).
+// under its own address (rejoin.go).
 //
 // # Keys
 //
-// With a KeyringStore, gossip is encrypted inside the connections that carry
-// it. One keyring, stored on disk, serves both pools of a server, since their
-// members are the same servers. A Keyring is a value with a version. Encrypt and
-// Decrypt transfer it between servers that share a key. Package server/keyring
-// serializes the changes of the keyring. The transport does not distinguish
-// encrypted packets and streams from others.
-//
-// # Guarantees
-//
-//   - Members never blocks on the network. The channel of Changed is closed
-//     after the new list is visible.
-//   - Successive changes are published together. Two lists are at least 250 µs
-//     per member apart, and at most 250 ms.
-//   - Only authenticated servers can use the transport. Config.Admit may reject
-//     a member, for example one that names another primary. A rejected member
-//     stays out of the list, and the reason is logged.
-//   - The tags of an admitted member are decoded again only after they change.
-//     Each update of a member arrives about thirty times.
+// With a KeyringStore, gossip is encrypted inside the TLS connections that
+// carry it. One keyring on disk serves both pools of a server. A Keyring is a
+// value with a version. Servers that share a key exchange keyrings with Encrypt
+// and Decrypt. Package server/keyring serializes the changes of the keyring.
 //
 // # Goroutines
 //
 // Run joins its own goroutines. Serf and memberlist stop their goroutines at
-// Shutdown without joining them. These goroutines hold no connection of wanfed,
-// because the owner of the transport closes all connections.
+// Shutdown without joining them. These goroutines hold no connection, because
+// the owner of the transport closes all connections.
 package gossip

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// withKeys configures a node of newNode to encrypt gossip.
+// withKeys returns an option of newNode that encrypts gossip.
 func withKeys(t *testing.T, acceptPlaintext, sendPlaintext bool, keys ...Key) func(*Config) {
 	t.Helper()
 	store := openStore(t, filepath.Join(t.TempDir(), "keyring.json"), &keys[0])
@@ -21,8 +21,8 @@ func withKeys(t *testing.T, acceptPlaintext, sendPlaintext bool, keys ...Key) fu
 	}
 }
 
-// A pool becomes encrypted in three steps. Two members that are at most one step
-// apart can gossip.
+// Encryption of a pool is enabled in three steps. Two members that are at most
+// one step apart can exchange gossip.
 func TestEncryption_MembersOneStepApart(t *testing.T) {
 	a, b := NewKey(), NewKey()
 	plain := func(*Config) {}
@@ -43,40 +43,39 @@ func TestEncryption_MembersOneStepApart(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			var net network
-			x, y := newNode(t, &net, "x", nil, tt.x), newNode(t, &net, "y", nil, tt.y)
+			x, y := newNode(t, &net, "x", tt.x), newNode(t, &net, "y", tt.y)
 			err := x.Join(t.Context(), y.addr())
 			if (err == nil) != tt.ok {
 				t.Fatalf("Join() = %v, want success %v", err, tt.ok)
 			}
 			if !tt.ok {
 				<-y.ready
-				if n := len(x.Members()) + len(y.Members()); n != 2 {
-					t.Errorf("both lists have %d members, want one each", n)
+				if inX, inY := len(x.Members()), len(y.Members()); inX != 1 || inY != 1 {
+					t.Errorf("Members() has %d members in x and %d in y, want 1 and 1", inX, inY)
 				}
 				return
 			}
 			x.await(t, has("y", y.cfg.Advertise.String(), StatusAlive))
 			y.await(t, has("x", x.cfg.Advertise.String(), StatusAlive))
-			y.stop()
-			// A leave message is a packet, not a stream.
+			y.stop() // the leave message is a packet, while Join uses a stream
 			x.await(t, has("y", y.cfg.Advertise.String(), StatusLeft))
 		})
 	}
 }
 
-// The serf instance that replaces another has the same keys.
+// A rejoin does not change the keys.
 func TestEncryption_AfterRejoin(t *testing.T) {
 	t.Parallel()
 	var net network
 	k := NewKey()
-	a := newNode(t, &net, "a", nil, withKeys(t, false, false, k))
-	b := newNode(t, &net, "b", nil, withKeys(t, false, false, k))
+	a := newNode(t, &net, "a", withKeys(t, false, false, k))
+	b := newNode(t, &net, "b", withKeys(t, false, false, k))
 	if err := b.Join(t.Context(), a.addr()); err != nil {
 		t.Fatal(err)
 	}
 	a.await(t, has("b", b.cfg.Advertise.String(), StatusAlive))
 	b.kill(t)
-	moved := newNode(t, &net, "b", nil, withKeys(t, false, false, k))
+	moved := newNode(t, &net, "b", withKeys(t, false, false, k))
 	if err := moved.Join(t.Context(), a.addr()); err != nil {
 		t.Fatal(err)
 	}

@@ -23,12 +23,12 @@ import (
 	"strings"
 )
 
-// KeySize is the length of a gossip key in bytes: AES-256.
-const KeySize = 32
+// keySize is the length of an AES-256 key in bytes.
+const keySize = 32
 
 // Key encrypts gossip. Printing, logging or marshalling a Key shows only its
-// fingerprint. Base64 alone returns the key.
-type Key struct{ b [KeySize]byte }
+// fingerprint. Only Base64 returns the key.
+type Key struct{ b [keySize]byte }
 
 // NewKey returns a random key.
 func NewKey() (k Key) {
@@ -36,16 +36,16 @@ func NewKey() (k Key) {
 	return k
 }
 
-// ParseKey parses the standard base64 of 32 bytes, as printed by "wanfed keyring
-// generate" and "consul keygen". The error never quotes s.
+// ParseKey parses the standard base64 of 32 bytes, as printed by "wanfed
+// keyring generate" and "consul keygen". The error never quotes s.
 func ParseKey(s string) (k Key, err error) {
 	const remedy = "create one with: wanfed keyring generate"
 	b, err := base64.StdEncoding.Strict().DecodeString(strings.TrimSpace(s))
 	switch {
 	case err != nil:
 		return k, errors.New("gossip key is not base64; " + remedy)
-	case len(b) != KeySize:
-		return k, fmt.Errorf("gossip key has %d bytes, not %d; %s", len(b), KeySize, remedy)
+	case len(b) != keySize:
+		return k, fmt.Errorf("gossip key has %d bytes, not %d; %s", len(b), keySize, remedy)
 	}
 	copy(k.b[:], b)
 	return k, nil
@@ -54,8 +54,8 @@ func ParseKey(s string) (k Key, err error) {
 // maxKeyFile limits the size of a key file in bytes.
 const maxKeyFile = 4096
 
-// ReadKeyFile reads a file with one key. If group or others can read the file
-// and logger is not nil, it logs a warning.
+// ReadKeyFile reads a file with one key. It logs a warning if group or others
+// can read the file, unless logger is nil.
 func ReadKeyFile(path string, logger *slog.Logger) (Key, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -82,8 +82,8 @@ func ReadKeyFile(path string, logger *slog.Logger) (Key, error) {
 	return k, nil
 }
 
-// warnFileMode logs a warning if group or others can read a file of keys. It
-// does nothing on Windows, which has no such modes.
+// warnFileMode logs a warning if group or others can read a file with keys. It
+// does nothing on Windows, which has no file modes.
 func warnFileMode(path string, logger *slog.Logger) {
 	if runtime.GOOS == "windows" {
 		return
@@ -97,16 +97,16 @@ func warnFileMode(path string, logger *slog.Logger) {
 // Base64 returns the key itself.
 func (k Key) Base64() string { return base64.StdEncoding.EncodeToString(k.b[:]) }
 
-// Fingerprint identifies the key without revealing it: 16 hex digits of a hash.
+// Fingerprint returns 16 hex digits of a hash of the key.
 func (k Key) Fingerprint() string {
 	sum := sha256.Sum256(append([]byte("wanfed gossip key\n"), k.b[:]...))
 	return hex.EncodeToString(sum[:8])
 }
 
-// String returns the fingerprint.
+// String implements fmt.Stringer. It returns the fingerprint.
 func (k Key) String() string { return k.Fingerprint() }
 
-// Format implements fmt.Formatter. No verb shows the key.
+// Format implements fmt.Formatter. Every verb prints the fingerprint.
 func (k Key) Format(f fmt.State, _ rune) { fmt.Fprint(f, k.Fingerprint()) }
 
 // MarshalText implements encoding.TextMarshaler. It returns the fingerprint.
@@ -115,12 +115,13 @@ func (k Key) MarshalText() ([]byte, error) { return []byte(k.Fingerprint()), nil
 // MaxKeys limits the keys of a keyring. A rotation needs two.
 const MaxKeys = 8
 
-// Keyring is a set of gossip keys. It is an immutable value: its methods return
-// changed copies.
+// Keyring is a list of gossip keys. It is immutable: its methods return changed
+// copies.
 type Keyring struct {
-	// Version counts the changes made by operators. Between servers the higher
-	// version wins. 0 marks a keyring that comes from this server's own
-	// configuration. It is never sent to other servers.
+	// Version counts the changes by operators. A keyring with a higher version
+	// replaces the keyring of another server. Version 0 means that the key
+	// comes from this server's configuration. Such a keyring is not sent to
+	// other servers.
 	Version uint64
 	// Keys decrypt gossip. The first one is the primary key, which encrypts all
 	// outgoing gossip. Keys is never empty.
@@ -145,8 +146,8 @@ func (r Keyring) Fingerprints() []string {
 // ErrKeyNotFound reports that a key is not in a keyring.
 var ErrKeyNotFound = errors.New("key is not in the keyring")
 
-// Find returns the key with the fingerprint s or the base64 form s. The error,
-// ErrKeyNotFound or a fault of s, does not quote a key.
+// Find returns the key whose fingerprint or base64 form is s. If the keyring
+// has no such key, the error is ErrKeyNotFound. No error quotes a key.
 func (r Keyring) Find(s string) (Key, error) {
 	for _, k := range r.Keys {
 		if k.Fingerprint() == s || k.Base64() == s {
@@ -163,21 +164,14 @@ func (r Keyring) Find(s string) (Key, error) {
 	return k, fmt.Errorf("key %s: %w", k.Fingerprint(), ErrKeyNotFound)
 }
 
-// isFingerprint reports whether s has the form of a fingerprint. No key has
-// that form, so an error may quote s.
+// isFingerprint reports whether s has the form of a fingerprint. An error may
+// quote such a string, because it is not a key.
 func isFingerprint(s string) bool {
-	if len(s) != 16 {
-		return false
-	}
-	for _, c := range s {
-		if (c < '0' || c > '9') && (c < 'a' || c > 'f') {
-			return false
-		}
-	}
-	return true
+	b, err := hex.DecodeString(s)
+	return err == nil && len(b) == 8
 }
 
-// Add returns the keyring with k appended. It returns r if r contains k.
+// Add returns the keyring with k appended. It returns r if r has k.
 func (r Keyring) Add(k Key) (Keyring, error) {
 	if r.Has(k) {
 		return r, nil
@@ -206,8 +200,8 @@ func (r Keyring) Use(k Key) (Keyring, error) {
 	return Keyring{r.Version + 1, keys}, nil
 }
 
-// Remove returns the keyring without k. It returns r if r does not contain k.
-// The primary key cannot be removed.
+// Remove returns the keyring without k. It returns r if r does not have k. The
+// primary key cannot be removed.
 func (r Keyring) Remove(k Key) (Keyring, error) {
 	switch {
 	case r.Primary() == k:
@@ -220,15 +214,15 @@ func (r Keyring) Remove(k Key) (Keyring, error) {
 	return Keyring{r.Version + 1, keys}, nil
 }
 
-// Supersedes reports whether r replaces old. Operators can create two different
-// keyrings of one version only while servers are partitioned. In that case the
-// keys decide, with the same result on all servers.
+// Supersedes reports whether r replaces old: its version is higher. While
+// servers are partitioned, operators can create two keyrings with the same
+// version. In that case Supersedes compares the fingerprints, so all servers
+// keep the same keyring.
 func (r Keyring) Supersedes(old Keyring) bool {
 	return KeyringSupersedes(r.Version, r.Fingerprints(), old.Version, old.Fingerprints())
 }
 
-// KeyringSupersedes is Supersedes for keyrings of which only the versions and
-// fingerprints are known.
+// KeyringSupersedes is Supersedes for two keyrings whose keys are not known.
 func KeyringSupersedes(
 	version uint64, fingerprints []string, oldVersion uint64, oldFingerprints []string,
 ) bool {
@@ -238,7 +232,7 @@ func KeyringSupersedes(
 	return version > 0 && slices.Compare(fingerprints, oldFingerprints) > 0
 }
 
-// keyringJSON is the stored form of a Keyring, and the plaintext of an
+// keyringJSON is the format of the keyring file, and of the plaintext of an
 // EncryptedKeyring.
 type keyringJSON struct {
 	Version uint64   `json:"version"`
@@ -254,7 +248,7 @@ func (r Keyring) encode() ([]byte, error) {
 	return append(b, '\n'), err
 }
 
-// decodeKeyring decodes the result of encode. Its errors quote nothing of b.
+// decodeKeyring decodes the result of encode. Its errors do not quote b.
 func decodeKeyring(b []byte) (r Keyring, err error) {
 	var f keyringJSON
 	dec := json.NewDecoder(bytes.NewReader(b))
@@ -279,12 +273,11 @@ func decodeKeyring(b []byte) (r Keyring, err error) {
 	return r, nil
 }
 
-// EncryptedKeyring is a keyring that only servers with a certain gossip key can
-// decrypt. Servers exchange keyrings in this form. A certificate alone must not
-// suffice to read or change the keyring. Otherwise keys would add no protection
-// to certificates.
+// EncryptedKeyring is a keyring that is encrypted with one gossip key. Servers
+// exchange keyrings in this form. A peer that has a certificate but no gossip
+// key can neither read nor change the keyring.
 type EncryptedKeyring struct {
-	Fingerprint string // of the key
+	Fingerprint string // of the key that decrypts the keyring
 	Ciphertext  []byte // nonce, then AES-256-GCM of the keyring
 }
 
@@ -318,11 +311,11 @@ func (r Keyring) Encrypt(fingerprints []string) ([]EncryptedKeyring, error) {
 	return out, nil
 }
 
-// ErrNoSharedKey reports that a keyring is encrypted with unknown keys.
+// ErrNoSharedKey reports that a keyring is encrypted with unknown keys only.
 var ErrNoSharedKey = errors.New("servers share no gossip key")
 
-// Decrypt decrypts the first element of encrypted for which r has the key. It
-// returns ErrNoSharedKey if r has no such key.
+// Decrypt decrypts the first element of encrypted whose key is in r. If r has
+// none of the keys, it returns ErrNoSharedKey.
 func (r Keyring) Decrypt(encrypted []EncryptedKeyring) (Keyring, error) {
 	for _, e := range encrypted {
 		for _, k := range r.Keys {
@@ -334,13 +327,15 @@ func (r Keyring) Decrypt(encrypted []EncryptedKeyring) (Keyring, error) {
 	return Keyring{}, ErrNoSharedKey
 }
 
+// decrypt decrypts a Ciphertext.
 func (k Key) decrypt(b []byte) (Keyring, error) {
 	aead, err := k.aead()
 	if err != nil {
 		return Keyring{}, err
 	}
 	if len(b) < aead.NonceSize() || len(b) > maxCiphertext {
-		return Keyring{}, fmt.Errorf("encrypted keyring has %d bytes, not %d to %d", len(b), aead.NonceSize(), maxCiphertext)
+		return Keyring{}, fmt.Errorf("encrypted keyring has %d bytes, not %d to %d",
+			len(b), aead.NonceSize(), maxCiphertext)
 	}
 	plain, err := aead.Open(nil, b[:aead.NonceSize()], b[aead.NonceSize():], cipherAAD)
 	if err != nil {
@@ -353,10 +348,10 @@ func (k Key) decrypt(b []byte) (Keyring, error) {
 	return r, nil
 }
 
-// aead returns a cipher with a key that is derived from k. The gossip key
-// itself encrypts only gossip.
+// aead returns a cipher whose key is derived from k. The key k itself encrypts
+// only gossip.
 func (k Key) aead() (cipher.AEAD, error) {
-	derived, err := hkdf.Key(sha256.New, k.b[:], nil, "wanfed keyring seal", KeySize)
+	derived, err := hkdf.Key(sha256.New, k.b[:], nil, "wanfed keyring seal", keySize)
 	if err != nil {
 		return nil, err
 	}

@@ -24,8 +24,8 @@ func TestParseKey(t *testing.T) {
 	}
 }
 
-// Printing, logging or marshalling a key shows its fingerprint only.
-func TestKey_IsNeverShown(t *testing.T) {
+// Printing, logging or marshalling a key shows only its fingerprint.
+func TestKey_PrintsFingerprint(t *testing.T) {
 	k := NewKey()
 	r := Keyring{Version: 1, Keys: []Key{k}}
 	var log strings.Builder
@@ -38,24 +38,25 @@ func TestKey_IsNeverShown(t *testing.T) {
 	all := log.String() + string(js) + fmt.Sprintf("%v %+v %#v %x %s %q %d %v %+v", k, k, k, k, k, k, k, r, &r)
 	for _, form := range []string{k.Base64(), fmt.Sprintf("%x", k.b), fmt.Sprint(k.b[:3])[1:]} {
 		if strings.Contains(all, form) {
-			t.Errorf("the output contains the key: %s", all)
+			t.Errorf("output = %s, want no form of the key", all)
 		}
 	}
 	if n := strings.Count(all, k.Fingerprint()); n < 10 {
-		t.Errorf("the output contains the fingerprint %d times, want at least 10: %s", n, all)
+		t.Errorf("output has the fingerprint %d times, want at least 10: %s", n, all)
 	}
 }
 
 func TestKeyring(t *testing.T) {
 	a, b, c := NewKey(), NewKey(), NewKey()
 	r := Keyring{Keys: []Key{a}}
-	step := func(what string, next Keyring, err error, version uint64, want ...Key) {
+	step := func(call string, next Keyring, err error, version uint64, want ...Key) {
 		t.Helper()
 		if err != nil || next.Version != version || !slices.Equal(next.Keys, want) {
-			t.Fatalf("%s = %v, %v, want version %d and %v", what, next, err, version, want)
+			t.Fatalf("%s = %v, %v, want version %d and %v", call, next, err, version, want)
 		}
 		if version > r.Version && (!next.Supersedes(r) || r.Supersedes(next)) {
-			t.Errorf("%s: want the result to supersede the keyring before", what)
+			t.Errorf("Supersedes() after %s = %v, and %v reversed, want true and false",
+				call, next.Supersedes(r), r.Supersedes(next))
 		}
 		r = next
 	}
@@ -68,7 +69,7 @@ func TestKeyring(t *testing.T) {
 	next, err = r.Use(b)
 	step("second Use(b)", next, err, 2, b, a)
 	if _, err := r.Remove(b); err == nil || !strings.Contains(err.Error(), "is the primary") {
-		t.Errorf("Remove(primary) = %v, want an error", err)
+		t.Errorf("Remove(primary) = %v, want an error with \"is the primary\"", err)
 	}
 	next, err = r.Remove(c)
 	step("Remove(unknown)", next, err, 2, b, a)
@@ -108,7 +109,8 @@ func TestKeyring_Find(t *testing.T) {
 	}
 }
 
-// Of two different keyrings with a version, exactly one supersedes the other.
+// Exactly one of two different keyrings supersedes the other, unless their
+// version is 0.
 func TestKeyring_SupersedesIsTotalOrder(t *testing.T) {
 	a, b := NewKey(), NewKey()
 	keyrings := []Keyring{{1, []Key{a}}, {1, []Key{b}}, {1, []Key{a, b}}, {2, []Key{a}}, {2, []Key{b, a}}}

@@ -20,34 +20,32 @@ import (
 
 // KeyringStoreConfig configures a KeyringStore.
 type KeyringStoreConfig struct {
-	// Path of the file that stores the keyring. Required. Its directory must
-	// exist.
+	// Path is the file that stores the keyring. Its directory must exist.
+	// Required.
 	Path string
 	// InitialKey is the key of a new keyring if the file does not exist.
 	// Default: gossip is not encrypted if the file does not exist.
 	InitialKey *Key
-	// Logger is required.
-	Logger *slog.Logger
+	Logger     *slog.Logger // required
 }
 
-// KeyringStore stores the keyring of one server on disk and applies it to all of
-// the server's pools. All methods may be called from any goroutine.
+// KeyringStore stores the keyring of one server on disk and applies the keyring
+// to all pools of the server. All methods may be called from any goroutine. A
+// KeyringStore need not be closed.
 type KeyringStore struct {
 	cfg     KeyringStoreConfig
 	live    *memberlist.Keyring // used by the pools
-	changed broadcast.Broadcast
+	changed broadcast.Broadcast // notified after each change of keyring
 
 	updating sync.Mutex // serializes changes; held while the file is written
 	mu       sync.Mutex
 	keyring  Keyring
 }
 
-// OpenKeyringStore reads the keyring from disk. If no file exists, it creates
-// a keyring with the configured key and writes it. A file takes precedence over
-// the configured key, because it contains later changes by operators. If there
-// is neither a file nor a configured key, OpenKeyringStore returns nil, and
-// gossip is not encrypted. The error for a damaged file names the remedy. A
-// KeyringStore need not be closed.
+// OpenKeyringStore reads the keyring from disk. If the file does not exist, it
+// writes a keyring with InitialKey. If the file exists, InitialKey is not used,
+// because the file contains later changes by operators. OpenKeyringStore
+// returns nil if there is neither a file nor an InitialKey.
 func OpenKeyringStore(cfg KeyringStoreConfig) (*KeyringStore, error) {
 	if cfg.Path == "" || cfg.Logger == nil {
 		return nil, errors.New("gossip: Path and Logger of KeyringStoreConfig are required")
@@ -82,6 +80,7 @@ func OpenKeyringStore(cfg KeyringStoreConfig) (*KeyringStore, error) {
 	return s, nil
 }
 
+// log logs a message about the keyring r.
 func (s *KeyringStore) log(msg string, r Keyring) {
 	s.cfg.Logger.Info(msg, "primary", r.Primary().Fingerprint(), "keys", len(r.Keys), "version", r.Version)
 }
@@ -97,10 +96,10 @@ func (s *KeyringStore) Current() Keyring {
 // it before Current.
 func (s *KeyringStore) Changed() <-chan struct{} { return s.changed.Wait() }
 
-// Update replaces the keyring with the result of f. It changes the disk first
-// and then all pools at once. It returns the new keyring. After an error of f
-// or of the disk, the keyring is unchanged. A result equal to the current
-// keyring is not written.
+// Update replaces the keyring by the result of f, and returns the new keyring.
+// It changes the file first, and then all pools. After an error of f or of the
+// disk, the keyring is unchanged. If f returns the current keyring, Update does
+// nothing.
 func (s *KeyringStore) Update(f func(Keyring) (Keyring, error)) (Keyring, error) {
 	s.updating.Lock()
 	defer s.updating.Unlock()
@@ -121,24 +120,24 @@ func (s *KeyringStore) Update(f func(Keyring) (Keyring, error)) (Keyring, error)
 	return r, nil
 }
 
-// AcceptNewer replaces the keyring with the encrypted keyring if the latter
-// supersedes it. changed reports whether the keyring was replaced. The error is
-// ErrNoSharedKey if no key decrypts the encrypted keyring.
+// AcceptNewer replaces the keyring by an encrypted keyring that supersedes it.
+// changed reports whether the keyring was replaced. The error is ErrNoSharedKey
+// if the current keyring cannot decrypt the encrypted keyring.
 func (s *KeyringStore) AcceptNewer(encrypted []EncryptedKeyring) (changed bool, err error) {
-	_, err = s.Update(func(r Keyring) (Keyring, error) {
-		got, err := r.Decrypt(encrypted)
-		if err != nil || !got.Supersedes(r) {
-			return r, err
+	_, err = s.Update(func(current Keyring) (Keyring, error) {
+		newer, err := current.Decrypt(encrypted)
+		if err != nil || !newer.Supersedes(current) {
+			return current, err
 		}
 		changed = true
-		return got, nil
+		return newer, nil
 	})
 	return changed && err == nil, err
 }
 
-// Reconcile restores the keys of the pools if another program has changed them.
-// It reports whether the keys had changed. Serf executes key queries from any
-// member, but wanfed servers do not send them.
+// Reconcile restores the keys of the pools if they differ from the keyring, and
+// reports whether they differed. Any member can change them with a key query of
+// serf. Servers of wanfed do not send key queries.
 func (s *KeyringStore) Reconcile() bool {
 	s.updating.Lock()
 	defer s.updating.Unlock()
@@ -156,11 +155,13 @@ func (s *KeyringStore) Reconcile() bool {
 	return true
 }
 
-// apply makes the pools use r. memberlist reads its list of keys without a lock,
-// and RemoveKey moves the keys behind the removed one in place, so only the last
-// key can be removed safely. Therefore apply removes all keys from the last to
-// the first obsolete one, and then adds the current keys again. Packets that
-// arrive within those microseconds may be dropped.
+// apply makes the pools use r.
+//
+// memberlist reads its list of keys without a lock, and RemoveKey moves the
+// keys after the removed key in place. Therefore only the last key can be
+// removed safely. apply removes keys from the end until no obsolete key is
+// left, and then adds the current keys again. Packets that arrive within these
+// microseconds may be dropped.
 func (s *KeyringStore) apply(r Keyring) {
 	add := func() {
 		for _, key := range r.Keys {
@@ -173,11 +174,12 @@ func (s *KeyringStore) apply(r Keyring) {
 		return !slices.ContainsFunc(r.Keys, func(key Key) bool { return bytes.Equal(key.b[:], b) })
 	}
 	for live := s.live.GetKeys(); slices.ContainsFunc(live, obsolete); live = s.live.GetKeys() {
-		_ = s.live.RemoveKey(live[len(live)-1]) // never the primary, which is first
+		_ = s.live.RemoveKey(live[len(live)-1]) // not the primary key, which is first
 	}
 	add()
 }
 
+// save writes the file.
 func (s *KeyringStore) save(r Keyring) error {
 	b, err := r.encode()
 	if err == nil {

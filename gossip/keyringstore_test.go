@@ -24,16 +24,17 @@ func openStore(t testing.TB, path string, initial *Key) *KeyringStore {
 	return s
 }
 
-// checkLive checks which keys memberlist uses.
+// checkLive checks that memberlist uses exactly the keys in want, the first one
+// as the primary key.
 func checkLive(t *testing.T, s *KeyringStore, want ...Key) {
 	t.Helper()
 	live := s.live.GetKeys()
 	if len(live) != len(want) || !bytes.Equal(live[0], want[0].b[:]) {
-		t.Fatalf("pools use %d keys, want %d with %s as the primary", len(live), len(want), want[0])
+		t.Fatalf("GetKeys() = %d keys, want %d with %s as the primary", len(live), len(want), want[0])
 	}
 	for _, key := range want {
 		if !slices.ContainsFunc(live, func(b []byte) bool { return bytes.Equal(b, key.b[:]) }) {
-			t.Fatalf("pools do not use key %s", key)
+			t.Fatalf("GetKeys() lacks key %s", key)
 		}
 	}
 }
@@ -41,7 +42,7 @@ func checkLive(t *testing.T, s *KeyringStore, want ...Key) {
 func TestKeyringStore(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "keyring.json")
 	if s := openStore(t, path, nil); s != nil {
-		t.Fatal("OpenKeyringStore() without a key and a file returned a store, want nil")
+		t.Fatal("OpenKeyringStore() without a key and a file = a store, want nil")
 	}
 	a, b, c := NewKey(), NewKey(), NewKey()
 	s := openStore(t, path, &a)
@@ -163,7 +164,7 @@ func TestKeyringStore_AcceptNewer(t *testing.T) {
 	checkLive(t, s, b, a)
 }
 
-// Serf's own key queries, which any member can send, are reverted.
+// Reconcile reverts the changes of key queries, which any member can send.
 func TestKeyringStore_Reconcile(t *testing.T) {
 	a, b, c := NewKey(), NewKey(), NewKey()
 	s := openStore(t, filepath.Join(t.TempDir(), "keyring.json"), &a)
@@ -188,7 +189,8 @@ func TestKeyringStore_Reconcile(t *testing.T) {
 	}
 }
 
-// The race detector checks that memberlist can read keys while they change.
+// memberlist reads keys without a data race while Update changes them. The race
+// detector checks this.
 func TestKeyringStore_ChangesWhileInUse(t *testing.T) {
 	a := NewKey()
 	s := openStore(t, filepath.Join(t.TempDir(), "keyring.json"), &a)

@@ -12,21 +12,16 @@ import (
 	"github.com/hashicorp/serf/serf"
 )
 
-// Status is the state of a member. The numbers are those of serf and appear in
-// the HTTP API.
-type Status int
+// Status is the state of a member. Its numbers appear in the HTTP API.
+type Status = serf.MemberStatus
 
-// The states.
+// Values of Member.Status.
 const (
-	StatusNone Status = iota
-	StatusAlive
-	StatusLeaving
-	StatusLeft
-	StatusFailed
+	StatusNone   = serf.StatusNone
+	StatusAlive  = serf.StatusAlive
+	StatusLeft   = serf.StatusLeft
+	StatusFailed = serf.StatusFailed
 )
-
-// String returns the name of the status in tables.
-func (s Status) String() string { return serf.MemberStatus(s).String() }
 
 // Member is one server of a pool.
 type Member struct {
@@ -34,31 +29,31 @@ type Member struct {
 	Name string
 	// Addr is the advertised ip:port. An address in the WAN pool is valid only
 	// inside the member's own datacenter.
-	Addr string
-	Host string
-	Port uint16
-	// Tags must not be changed.
-	Tags   map[string]string
+	Addr   string
+	Host   string            // IP address in Addr
+	Port   uint16            // port in Addr
+	Tags   map[string]string // immutable
 	Status Status
 
-	ProtocolMin, ProtocolMax, ProtocolCur uint8
-	DelegateMin, DelegateMax, DelegateCur uint8
+	ProtocolMin, ProtocolMax, ProtocolCur uint8 // versions of memberlist
+	DelegateMin, DelegateMax, DelegateCur uint8 // versions of serf
 }
 
-// Alive reports whether the member is considered up.
+// Alive reports whether the member is alive according to the pool.
 func (m Member) Alive() bool { return m.Status == StatusAlive }
 
 func byName(a, b Member) int { return strings.Compare(a.Name, b.Name) }
 
-// fromSerf converts m. Both share the tags: serf replaces the map and never
-// changes it.
+// fromSerf converts m. The result shares the tags, which serf replaces and
+// never changes.
 //
-// A leaving member counts as alive until an event reports its end. Serf sets the
-// status "leaving" without an event. A late leave message of an earlier process
-// may also set it on a member that is back, and serf clears it without an event.
+// A leaving member counts as alive until an event reports that it has left.
+// Serf sets the status "leaving" without an event. A late leave message of an
+// earlier process may also set the status of a restarted member, and serf then
+// resets the status without an event.
 func fromSerf(m serf.Member) Member {
-	status := Status(m.Status)
-	if status == StatusLeaving {
+	status := m.Status
+	if status == serf.StatusLeaving {
 		status = StatusAlive
 	}
 	return Member{
@@ -74,11 +69,11 @@ func addrOf(m serf.Member) string {
 }
 
 // newEvents returns a channel for the events of one serf instance. Serf blocks
-// when it is full. Its reader, follow, only copies.
+// while the channel is full. Pool.follow reads it without blocking.
 func newEvents() chan serf.Event { return make(chan serf.Event, 256) }
 
-// setEvents publishes the members of the current serf instance and accepts its
-// events from then on.
+// setEvents publishes the members of the current serf instance. From then on,
+// update accepts only events of that instance.
 func (p *Pool) setEvents(events <-chan serf.Event) {
 	p.updating.Lock()
 	defer p.updating.Unlock()
@@ -101,17 +96,16 @@ func (p *Pool) removeMembers() {
 	p.publish(nil)
 }
 
-// publish replaces the member list, which is immutable from then on. The caller
-// holds p.updating.
+// publish replaces the member list. The caller holds p.updating and must not
+// change members afterwards.
 func (p *Pool) publish(members []Member) {
 	p.members.Store(&members)
 	p.changed.Notify()
 }
 
-// updateInterval returns the minimum time between two member lists. The
-// argument is the number of members of the pool. The cost of a list is
-// proportional to that number. The number of events is also proportional to it
-// when many members start at once.
+// updateInterval returns the minimum time between two member lists. When many
+// members start, both the number of events and the cost of a list are
+// proportional to the number of members.
 func updateInterval(members int) time.Duration {
 	return min(time.Duration(members)*250*time.Microsecond, 250*time.Millisecond)
 }
@@ -124,8 +118,8 @@ var eventMessages = map[serf.EventType]string{
 	serf.EventMemberUpdate: "member updated",
 }
 
-// follow copies the events of the current serf instance into the member list.
-// It reads events until stopped is closed, so that serf never blocks.
+// follow copies events into the member list. It reads events until stopped is
+// closed, so that serf does not block.
 func (p *Pool) follow(events <-chan serf.Event, stopped <-chan struct{}) {
 	var pending []serf.MemberEvent
 	var pause <-chan time.Time // nil: no pause
@@ -155,8 +149,8 @@ func (p *Pool) follow(events <-chan serf.Event, stopped <-chan struct{}) {
 	}
 }
 
-// update applies changes to the member list and returns its length. It ignores
-// changes of a former serf instance: setEvents has published the result.
+// update applies changes to the member list and returns the length of the list.
+// It ignores the events of a former serf instance.
 func (p *Pool) update(events <-chan serf.Event, changes []serf.MemberEvent) int {
 	p.updating.Lock()
 	defer p.updating.Unlock()

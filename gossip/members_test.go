@@ -12,8 +12,8 @@ import (
 	"github.com/hashicorp/serf/serf"
 )
 
-// The first of many events is published at once and the others together. Events
-// of a former serf instance are ignored.
+// The first of many events is published at once, and the others are published
+// together. Events of a former serf instance are ignored.
 func TestFollow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &Pool{cfg: Config{Logger: slog.New(slog.DiscardHandler)}}
@@ -52,19 +52,20 @@ func TestFollow(t *testing.T) {
 		settle()
 		ms := p.Members()
 		if len(ms) != 999 || ms[500].Status != StatusFailed || ms[501].Name != "m502" || lists > 4 {
-			t.Errorf("%d members in %d lists, with %v and %v; want 999 in at most 4, with m500 failed and m502",
-				len(ms), lists, ms[500], ms[501])
+			t.Errorf("%d lists and Members() = %d members with %v and %v, want at most 4 lists and 999 members "+
+				"with m500 failed and m502", lists, len(ms), ms[500], ms[501])
 		}
-		// The leave message of an earlier process of m000 arrives late.
+		// A leave message of the last process of m000 arrives after its
+		// restart.
 		send(current, serf.EventMemberJoin, "m000", serf.StatusLeaving)
 		settle()
 		if m := p.Members()[0]; !m.Alive() {
-			t.Errorf("status of a member that is back = %v, want alive", m.Status)
+			t.Errorf("status of a restarted member = %v, want alive", m.Status)
 		}
 		send(current, serf.EventMemberReap, "unknown", serf.StatusFailed)
 		synctest.Wait()
 		if n := len(p.Members()); n != 999 {
-			t.Errorf("%d members after the reap of an unknown member, want 999", n)
+			t.Errorf("Members() after the reap of an unknown member = %d members, want 999", n)
 		}
 	})
 }

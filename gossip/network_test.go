@@ -3,6 +3,7 @@
 package gossip
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"sync"
@@ -11,17 +12,18 @@ import (
 	"github.com/hashicorp/memberlist"
 )
 
-// network replaces the tunnel, because these tests are about serf and not about
-// transports. Unlike memberlist's mock network, it never waits for a member that
-// has ended, and members may be added at any time. The zero value is ready.
+// network is an in-memory network of members. Unlike memberlist's mock network,
+// it does not block on a member that has ended, and members may be added at any
+// time. The zero value is ready.
 type network struct {
 	mu     sync.RWMutex
-	byName map[string]*wire // the newest one of each name
-	byAddr map[string]*wire
+	byName map[string]*transport // last transport with each name
+	byAddr map[string]*transport
 }
 
-// wire is the transport of one member.
-type wire struct {
+// transport is the transport of one member. It implements
+// memberlist.NodeAwareTransport.
+type transport struct {
 	net     *network
 	addr    memberlist.Address
 	packets chan *memberlist.Packet
@@ -31,26 +33,29 @@ type wire struct {
 // queueSize limits the unread packets of a member. Further packets are dropped.
 const queueSize = 256
 
-func (n *network) transport(name string) *wire {
+// add adds a member at a new address.
+func (n *network) add(name string) *transport {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.byName == nil {
-		n.byName, n.byAddr = map[string]*wire{}, map[string]*wire{}
+		n.byName, n.byAddr = map[string]*transport{}, map[string]*transport{}
 	}
-	w := &wire{
+	t := &transport{
 		net: n, addr: memberlist.Address{Name: name, Addr: fmt.Sprintf("127.0.0.1:%d", len(n.byAddr)+1)},
 		packets: make(chan *memberlist.Packet, queueSize), streams: make(chan net.Conn, queueSize),
 	}
-	n.byName[name], n.byAddr[w.addr.Addr] = w, w
-	return w
+	n.byName[name], n.byAddr[t.addr.Addr] = t, t
+	return t
 }
 
-func (w *wire) peer(a memberlist.Address) (*wire, error) {
-	w.net.mu.RLock()
-	defer w.net.mu.RUnlock()
-	to := w.net.byName[a.Name]
+// peer returns the transport of a member by its name, or by its address if a
+// has no name.
+func (t *transport) peer(a memberlist.Address) (*transport, error) {
+	t.net.mu.RLock()
+	defer t.net.mu.RUnlock()
+	to := t.net.byName[a.Name]
 	if a.Name == "" {
-		to = w.net.byAddr[a.Addr]
+		to = t.net.byAddr[a.Addr]
 	}
 	if to == nil {
 		return nil, fmt.Errorf("no member %v", a)
@@ -58,21 +63,21 @@ func (w *wire) peer(a memberlist.Address) (*wire, error) {
 	return to, nil
 }
 
-func (w *wire) WriteToAddress(b []byte, a memberlist.Address) (time.Time, error) {
+func (t *transport) WriteToAddress(b []byte, a memberlist.Address) (time.Time, error) {
 	now := time.Now()
-	to, err := w.peer(a)
+	to, err := t.peer(a)
 	if err != nil {
 		return now, err
 	}
 	select {
-	case to.packets <- &memberlist.Packet{Buf: append([]byte(nil), b...), From: wireAddr(w.addr.Addr), Timestamp: now}:
+	case to.packets <- &memberlist.Packet{Buf: append([]byte(nil), b...), From: memoryAddr(t.addr.Addr), Timestamp: now}:
 	default:
 	}
 	return now, nil
 }
 
-func (w *wire) DialAddressTimeout(a memberlist.Address, _ time.Duration) (net.Conn, error) {
-	to, err := w.peer(a)
+func (t *transport) DialAddressTimeout(a memberlist.Address, _ time.Duration) (net.Conn, error) {
+	to, err := t.peer(a)
 	if err != nil {
 		return nil, err
 	}
@@ -85,35 +90,36 @@ func (w *wire) DialAddressTimeout(a memberlist.Address, _ time.Duration) (net.Co
 	}
 }
 
-func (w *wire) WriteTo(b []byte, addr string) (time.Time, error) {
-	return w.WriteToAddress(b, memberlist.Address{Addr: addr})
+func (t *transport) WriteTo(b []byte, addr string) (time.Time, error) {
+	return t.WriteToAddress(b, memberlist.Address{Addr: addr})
 }
 
-func (w *wire) DialTimeout(addr string, d time.Duration) (net.Conn, error) {
-	return w.DialAddressTimeout(memberlist.Address{Addr: addr}, d)
+func (t *transport) DialTimeout(addr string, d time.Duration) (net.Conn, error) {
+	return t.DialAddressTimeout(memberlist.Address{Addr: addr}, d)
 }
 
-func (w *wire) FinalAdvertiseAddr(string, int) (net.IP, int, error) {
-	a, err := net.ResolveTCPAddr("tcp", w.addr.Addr)
+func (t *transport) FinalAdvertiseAddr(string, int) (net.IP, int, error) {
+	a, err := net.ResolveTCPAddr("tcp", t.addr.Addr)
 	if err != nil {
 		return nil, 0, err
 	}
 	return a.IP, a.Port, nil
 }
 
-func (w *wire) PacketCh() <-chan *memberlist.Packet { return w.packets }
-func (w *wire) StreamCh() <-chan net.Conn           { return w.streams }
-func (w *wire) Shutdown() error                     { return nil }
+func (t *transport) PacketCh() <-chan *memberlist.Packet { return t.packets }
+func (t *transport) StreamCh() <-chan net.Conn           { return t.streams }
+func (t *transport) Shutdown() error                     { return nil }
 
-// IngestPacket is never called: there is no transport below this one.
-func (w *wire) IngestPacket(net.Conn, net.Addr, time.Time, bool) error { return errNoLowerTransport }
+// IngestPacket is not called, because no other transport uses this one.
+func (t *transport) IngestPacket(net.Conn, net.Addr, time.Time, bool) error {
+	return errors.ErrUnsupported
+}
 
-// IngestStream is never called either.
-func (w *wire) IngestStream(net.Conn) error { return errNoLowerTransport }
+// IngestStream is not called, because no other transport uses this one.
+func (t *transport) IngestStream(net.Conn) error { return errors.ErrUnsupported }
 
-var errNoLowerTransport = fmt.Errorf("no lower transport")
+// memoryAddr is the address of a transport.
+type memoryAddr string
 
-type wireAddr string
-
-func (wireAddr) Network() string  { return "memory" }
-func (a wireAddr) String() string { return string(a) }
+func (memoryAddr) Network() string  { return "memory" }
+func (a memoryAddr) String() string { return string(a) }

@@ -26,66 +26,63 @@ import (
 type Config struct {
 	// Kind selects the timings of the LAN or the WAN pool. Default: LAN.
 	Kind wanfed.Pool
-	// Name of this member: <node> in a LAN pool, <node>.<dc> in the WAN pool.
-	// Required.
+	// Name is the name of this member: <node> in a LAN pool, <node>.<dc> in the
+	// WAN pool. Required.
 	Name string
-	// Tags are visible to all members. Encoded they have at most 512 bytes.
+	// Tags are visible to all members. The encoded tags have at most 512 bytes.
 	Tags map[string]string
-	// Transport carries packets and streams. Required. It must work until Run
-	// shuts it down.
+	// Transport carries packets and streams. Run shuts it down. Required.
 	Transport memberlist.NodeAwareTransport
 	// Advertise is the address that other members see. Required.
 	Advertise netip.AddrPort
 	// Admit may reject a member with an error. It is called from serf's
 	// goroutines and must not block. Default: admit all members.
 	Admit func(Member) error
-	// GroupOf returns the group of a member by its name. A group may have 128
-	// members, and all groups together 16,384. This limits the number of
-	// members that a compromised server can invent. Default: no limit.
+	// GroupOf returns the group of a member by its name. A group has at most
+	// 128 members, and all groups together have at most 16,384. The limits
+	// apply to members that a compromised server invents. Default: no limit.
 	GroupOf func(name string) string
 	// Keyring encrypts gossip. Its changes take effect at once. Default: gossip
 	// is not encrypted.
 	Keyring *KeyringStore
-	// AcceptPlaintext accepts unencrypted gossip in spite of Keyring. It is for
-	// a pool whose members enable encryption one by one.
+	// AcceptPlaintext accepts unencrypted gossip although Keyring is set. It is
+	// for a pool whose members enable encryption one by one.
 	AcceptPlaintext bool
-	// SendPlaintext sends unencrypted gossip in spite of Keyring. It is for the
-	// first step of the same procedure.
+	// SendPlaintext sends unencrypted gossip although Keyring is set. It is for
+	// the first step of enabling encryption.
 	SendPlaintext bool
 	// Enabled reports whether this member may take part in the pool, and returns
-	// a channel that is closed at the next change. While it may not, the pool
-	// has no members, and Join blocks or returns ErrNotRunning. A member that
-	// becomes disabled sends no leave message, because another server may have
-	// its name. Default: always enabled.
+	// a channel that is closed at the next change. A disabled pool has no
+	// members, and Join blocks or returns ErrNotRunning. A member that becomes
+	// disabled sends no leave message, because another server may have its name.
+	// Default: always enabled.
 	Enabled func() (enabled bool, changed <-chan struct{})
-	// Logger is required.
-	Logger *slog.Logger
+	Logger  *slog.Logger // required
 }
 
-// Pool is one gossip pool as seen by one server.
+// Pool is the member of this server in one gossip pool.
 type Pool struct {
 	cfg   Config
 	ready chan struct{} // closed when serf is set
 
-	// serf is the current instance. It is set before ready is closed, and
-	// replaced when the member rejoins under its own address.
+	// serf is the current instance. A rejoin replaces it.
 	serf     atomic.Pointer[serf.Serf]
-	rejoined time.Time // time of the last rejoin; used by Run alone
-	// staleAddr receives an address at which other members list this member as
-	// alive, if that is not its own address. Its capacity is 1.
+	rejoined time.Time // time of the last rejoin; only Run uses it
+	// staleAddr receives addresses that are not the address of this member, but
+	// at which other members list it as alive. Its capacity is 1.
 	staleAddr chan netip.AddrPort
 
 	members atomic.Pointer[[]Member] // immutable
-	changed broadcast.Broadcast
+	changed broadcast.Broadcast      // notified after each change of members
 
-	updating sync.Mutex        // held from reading members to replacing them
-	events   <-chan serf.Event // events of serf; guarded by updating
+	updating sync.Mutex        // serializes changes of members
+	events   <-chan serf.Event // of the current instance; guarded by updating
 
 	mu   sync.Mutex
 	tags map[string]string
 }
 
-// ErrNotRunning reports that the pool does not run any more.
+// ErrNotRunning reports that Run has ended.
 var ErrNotRunning = errors.New("gossip pool is not running")
 
 // New checks cfg. It starts nothing.
@@ -103,8 +100,7 @@ func New(cfg Config) (*Pool, error) {
 
 // Run runs the pool until ctx ends, then leaves the pool and returns nil. It
 // returns an error if the pool cannot start or stops by itself. Run may be
-// called once. Leaving takes up to a second. It takes no time if no other
-// member is alive.
+// called once. Run needs up to a second to leave if another member is alive.
 func (p *Pool) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -190,11 +186,11 @@ func (p *Pool) Members() []Member {
 // it before Members.
 func (p *Pool) Changed() <-chan struct{} { return p.changed.Wait() }
 
-// Join contacts the given members and exchanges state with them. An address is
-// "name/host:port", or "host:port" where the transport allows it. Join returns
-// nil if at least one member responded. It blocks as long as the transport
-// dials, even after ctx has ended: only the end of the transport interrupts
-// serf.
+// Join exchanges state with the members at addrs. It returns nil if at least
+// one member responded. An address is "name/host:port", or "host:port" if the
+// transport permits it. ctx limits only the wait for the start of Run. After
+// that, Join blocks until the transport has dialed all addresses or is shut
+// down.
 func (p *Pool) Join(ctx context.Context, addrs ...string) error {
 	select {
 	case <-p.ready:
@@ -209,9 +205,9 @@ func (p *Pool) Join(ctx context.Context, addrs ...string) error {
 	return oneLine(err, addrs)
 }
 
-// oneLine returns the errors of memberlist, which prints each on a line of its
-// own, as one line. It leaves out the address of a named member, because that
-// address may have no meaning in this datacenter.
+// oneLine returns a list of errors from memberlist in one line. It omits the
+// address of a member that addrs names, because the address may be of another
+// datacenter's network.
 func oneLine(err error, addrs []string) error {
 	list, ok := err.(interface{ WrappedErrors() []error })
 	if !ok {
@@ -270,21 +266,21 @@ func (p *Pool) RTT(name string) (d time.Duration, ok bool) {
 }
 
 // A member leaves with two messages. Serf's leave message announces the end,
-// and memberlist's message marks it. A member that receives only the second
-// message considers the leaving member failed. Gossip needs at least two
-// seconds to send all copies of the first message between datacenters.
-// Therefore the first message is sent to all members at once, and the second
-// follows in the next gossip round.
+// and memberlist's message marks the member as dead. A member that receives
+// only the second message lists the leaving member as failed. Between
+// datacenters, gossip needs at least two seconds to send all copies of the
+// first message. Therefore leave sends the first message directly to all
+// members, and the second message follows in the next gossip round.
 
 const (
-	// leavePropagateDelay is the time for which this member still responds
+	// leavePropagateDelay is the time during which this member still responds
 	// after it has sent both messages.
 	leavePropagateDelay = 300 * time.Millisecond
 	// maxLeaveTargets limits the direct recipients of a leave message. In a
-	// larger pool, randomly chosen members forward it.
+	// larger pool, randomly chosen members forward the message.
 	maxLeaveTargets = 32
-	// queuePollInterval is the interval at which the queue of serf is read,
-	// because serf does not report when its leave message is in the queue.
+	// queuePollInterval is the interval at which sendQueued reads the queue of
+	// serf. Serf does not report when its leave message is in the queue.
 	queuePollInterval = 5 * time.Millisecond
 )
 
@@ -299,8 +295,8 @@ func (p *Pool) stop(s instance) error {
 	return nil
 }
 
-// leave announces that this member leaves. It returns when the messages are
-// sent: within a second and a half, or at once if no other member is alive.
+// leave sends the messages that this member leaves. It takes up to a second and
+// a half, or no time if no other member is alive.
 func (s instance) leave() error {
 	targets := s.leaveTargets()
 	if len(targets) == 0 {
@@ -327,9 +323,10 @@ func (s instance) leaveTargets() []memberlist.Address {
 	return out[:min(len(out), maxLeaveTargets)]
 }
 
-// sendQueued reads messages from serf's queue, as gossip rounds do, and sends
-// each message once to all targets, until done is closed. Serf considers a
-// message sent after as many reads as gossip would need. Leave then continues.
+// sendQueued reads messages from the queue of serf, as gossip rounds do, and
+// sends each message once to all targets, until done is closed. After enough
+// reads of the leave message, serf counts the message as sent, and Leave
+// continues.
 func (s instance) sendQueued(targets []memberlist.Address, done <-chan struct{}) {
 	const messageOverhead, packetOverhead = 3, 100 // bytes
 	ml := s.cfg.MemberlistConfig
@@ -343,8 +340,7 @@ func (s instance) sendQueued(targets []memberlist.Address, done <-chan struct{})
 			}
 			sent[string(msg)] = true
 			for _, to := range targets {
-				// If this fails, the member receives the message from others.
-				_ = s.Memberlist().SendToAddress(to, msg)
+				_ = s.Memberlist().SendToAddress(to, msg) // after an error, gossip delivers the message
 			}
 		}
 		select {

@@ -20,22 +20,16 @@ type node struct {
 	done   chan error
 }
 
-// newNode runs a pool at an address of its own. The functions in more change its
-// Config.
-func newNode(t *testing.T, n *network, name string, admit func(Member) error, more ...func(*Config)) *node {
+// newNode runs a pool at a new address. options change its Config.
+func newNode(t *testing.T, n *network, name string, options ...func(*Config)) *node {
 	t.Helper()
-	tr := n.transport(name)
-	ip, port, err := tr.FinalAdvertiseAddr("", 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr, _ := netip.AddrFromSlice(ip.To4())
+	transport := n.add(name)
 	cfg := Config{
-		Name: name, Tags: map[string]string{"of": name}, Transport: tr, Advertise: netip.AddrPortFrom(addr, uint16(port)),
-		Admit: admit, Logger: slog.New(slog.DiscardHandler),
+		Name: name, Tags: map[string]string{"of": name}, Transport: transport,
+		Advertise: netip.MustParseAddrPort(transport.addr.Addr), Logger: slog.New(slog.DiscardHandler),
 	}
-	for _, change := range more {
-		change(&cfg)
+	for _, option := range options {
+		option(&cfg)
 	}
 	p, err := New(cfg)
 	if err != nil {
@@ -46,16 +40,17 @@ func newNode(t *testing.T, n *network, name string, admit func(Member) error, mo
 	go func() { out.done <- p.Run(ctx) }()
 	t.Cleanup(out.stop)
 	select {
-	case <-p.ready: // before, its member list is empty
+	case <-p.ready: // the member list is not empty any more
 	case err := <-out.done:
 		t.Fatal(err)
 	}
 	return out
 }
 
+// stop ends Run and waits for its end. It may be called again.
 func (n *node) stop() {
 	n.cancel()
-	n.done <- <-n.done // the result stays readable
+	n.done <- <-n.done
 }
 
 // kill ends the node without a leave message.
@@ -69,7 +64,7 @@ func (n *node) kill(t *testing.T) {
 
 func (n *node) addr() string { return n.cfg.Name + "/" + n.cfg.Advertise.String() }
 
-// await waits until check accepts the members that n sees.
+// await waits until check accepts the member list of n.
 func (n *node) await(t *testing.T, check func([]Member) error) {
 	t.Helper()
 	timeout := time.After(20 * time.Second)
@@ -87,8 +82,8 @@ func (n *node) await(t *testing.T, check func([]Member) error) {
 	}
 }
 
-// has returns a check that the members include one with this name, address and
-// status.
+// has returns a check that the members include a member with this name, address
+// and status.
 func has(name, addr string, s Status) func([]Member) error {
 	return func(ms []Member) error {
 		i := slices.IndexFunc(ms, func(m Member) bool { return m.Name == name })
@@ -102,7 +97,7 @@ func has(name, addr string, s Status) func([]Member) error {
 func TestJoinAndLeave(t *testing.T) {
 	t.Parallel()
 	var net network
-	a, b := newNode(t, &net, "a", nil), newNode(t, &net, "b", nil)
+	a, b := newNode(t, &net, "a"), newNode(t, &net, "b")
 	if err := a.Join(t.Context(), b.addr()); err != nil {
 		t.Fatal(err)
 	}
@@ -115,12 +110,13 @@ func TestJoinAndLeave(t *testing.T) {
 	}
 }
 
-// A killed member restarts at another address before the others detect its end.
+// A killed member restarts at another address before other members detect its
+// end.
 func TestRejoin_AfterAddressChange(t *testing.T) {
 	t.Parallel()
 	var net network
-	a, c := newNode(t, &net, "a", nil), newNode(t, &net, "c", nil)
-	b := newNode(t, &net, "b", nil)
+	a, c := newNode(t, &net, "a"), newNode(t, &net, "c")
+	b := newNode(t, &net, "b")
 	if err := b.Join(t.Context(), a.addr(), c.addr()); err != nil {
 		t.Fatal(err)
 	}
@@ -129,9 +125,9 @@ func TestRejoin_AfterAddressChange(t *testing.T) {
 	}
 	b.kill(t)
 
-	moved := newNode(t, &net, "b", nil)
+	moved := newNode(t, &net, "b")
 	if moved.cfg.Advertise == b.cfg.Advertise {
-		t.Fatal("the network assigned the same address; want another one")
+		t.Fatalf("address after the restart = %v, want another address", moved.cfg.Advertise)
 	}
 	if err := moved.Join(t.Context(), a.addr()); err != nil {
 		t.Fatal(err)
@@ -145,22 +141,24 @@ func TestRejoin_AfterAddressChange(t *testing.T) {
 func TestAdmit_RejectsMember(t *testing.T) {
 	t.Parallel()
 	var net network
-	a := newNode(t, &net, "a", func(m Member) error {
-		if m.Tags["of"] == "unwanted" {
-			return errors.New("not admitted")
+	a := newNode(t, &net, "a", func(c *Config) {
+		c.Admit = func(m Member) error {
+			if m.Tags["of"] == "unwanted" {
+				return errors.New("not admitted")
+			}
+			return nil
 		}
-		return nil
 	})
-	unwanted := newNode(t, &net, "unwanted", nil)
+	unwanted := newNode(t, &net, "unwanted")
 	if err := a.Join(t.Context(), unwanted.addr()); err == nil {
-		t.Error("Join() = nil, want an error")
+		t.Error("Join() of a rejected member = nil, want an error")
 	}
 	if n := len(a.Members()); n != 1 {
-		t.Errorf("%d members, want 1", n)
+		t.Errorf("Members() = %d members, want 1", n)
 	}
 }
 
-// errorList is an error with the methods of memberlist's errors.
+// errorList is an error like those of memberlist, with several lines.
 type errorList []error
 
 func (l errorList) Error() string {

@@ -13,35 +13,35 @@ import (
 	"github.com/wanfed/wanfed/internal/backoff"
 )
 
-// A server that was killed and restarted at another address is still alive at
-// the old address in the lists of the others. memberlist accepts a new address
-// only for a member that left or is dead. Between datacenters, packets are
-// addressed by name, so probes of the old address succeed and the member never
-// becomes dead. Therefore the member leaves under its old address and then
-// rejoins under its own address. Both steps take about a second. During that
-// time its member list does not change.
+// A killed server may restart at another address while other members still list
+// it as alive at the old address. memberlist accepts a new address only for a
+// member that left or is dead. Packets to another datacenter are addressed by
+// name, so probes of the old address succeed, and the member does not become
+// dead. Therefore the member leaves under its old address and then rejoins
+// under its own address. Both steps take about a second. The member list does
+// not change during that time.
 
 const (
 	// rejoinPause is the time after a rejoin during which reports of a stale
 	// address are ignored, because gossip may still carry them.
 	rejoinPause = 10 * time.Second
-	// exchangeGrace is the time in which the state exchange that reported the
-	// stale address also adds the members.
+	// exchangeGrace is the wait for the members in the state exchange that
+	// reported the stale address.
 	exchangeGrace = 200 * time.Millisecond
 	// maxContacts limits the members that a rejoin contacts. Gossip from these
 	// members reaches all others.
 	maxContacts = 8
 )
 
-// checkOwnAddr is called for each message that this member is alive at addr. If
-// addr is not the advertised address, checkOwnAddr notifies Run. It must not
-// block.
-func (p *Pool) checkOwnAddr(adv, addr netip.AddrPort) {
-	if adv != p.cfg.Advertise {
-		return // from the instance that leaves under the old address
+// checkOwnAddr notifies Run if addr, at which another member lists this member
+// as alive, is not the address of this member. advertise is the address of the
+// serf instance that received the report. checkOwnAddr does not block.
+func (p *Pool) checkOwnAddr(advertise, addr netip.AddrPort) {
+	if advertise != p.cfg.Advertise {
+		return // the instance leaves under a stale address
 	}
 	addr = netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port())
-	if addr == netip.AddrPortFrom(adv.Addr().Unmap(), adv.Port()) {
+	if addr == netip.AddrPortFrom(advertise.Addr().Unmap(), advertise.Port()) {
 		return
 	}
 	select {
@@ -50,8 +50,9 @@ func (p *Pool) checkOwnAddr(adv, addr netip.AddrPort) {
 	}
 }
 
-// rejoin leaves the pool under the address stale and returns the serf instance
-// that replaces s. It calls follow with the new instance's events.
+// rejoin leaves the pool under the address stale. It replaces the serf instance
+// s by a new one, calls follow with the events of the new instance, and returns
+// it. It returns s if the rejoin is not possible yet.
 func (p *Pool) rejoin(
 	ctx context.Context, s instance, stale netip.AddrPort, follow func(<-chan serf.Event),
 ) (instance, error) {
@@ -63,10 +64,10 @@ func (p *Pool) rejoin(
 	}
 	contacts := p.contacts()
 	if len(contacts) == 0 {
-		return s, nil // the stale address will be reported again
+		return s, nil // a member will report the stale address again
 	}
-	p.cfg.Logger.Info("members list this server at another address: rejoining "+
-		"(if another server runs there under this name, give it a name of its own)",
+	p.cfg.Logger.Info("rejoin: members list this server at another address "+
+		"(if another server has the same name, rename it)",
 		"addr", p.cfg.Advertise.String(), "stale_addr", stale.String())
 	if err := s.Shutdown(); err != nil {
 		return instance{}, err
@@ -98,12 +99,12 @@ func (p *Pool) rejoin(
 	p.setEvents(events)
 	// SetTags may have changed the former instance during the rejoin.
 	if tags := p.currentTags(); !maps.Equal(tags, s.LocalMember().Tags) {
-		_ = s.SetTags(tags) // an error only means that the broadcast timed out
+		_ = s.SetTags(tags) // fails only if the broadcast times out, after the tags are set
 	}
 	return s, nil
 }
 
-// contacts returns the names and addresses of alive members.
+// contacts returns the Join addresses of up to maxContacts alive members.
 func (p *Pool) contacts() []string {
 	var out []string
 	for _, m := range p.Members() {

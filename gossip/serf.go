@@ -18,16 +18,17 @@ import (
 	"github.com/wanfed/wanfed/wanfed"
 )
 
-// instance is one serf of a pool, with the configuration that serf reads while
-// it runs.
+// instance is one serf instance of a pool with its configuration. A rejoin
+// creates further instances.
 type instance struct {
 	*serf.Serf
-	cfg *serf.Config
+	cfg *serf.Config // serf reads it while it runs
 }
 
-// create starts a serf that advertises adv. The transport outlives it.
-func (p *Pool) create(adv netip.AddrPort, events chan<- serf.Event) (instance, error) {
-	cfg := p.serfConfig(adv, events)
+// create starts a serf instance with an advertised address. The end of the
+// instance does not stop the transport.
+func (p *Pool) create(advertise netip.AddrPort, events chan<- serf.Event) (instance, error) {
+	cfg := p.serfConfig(advertise, events)
 	s, err := serf.Create(cfg)
 	if err != nil {
 		return instance{}, fmt.Errorf("start gossip pool of %s: %w", p.cfg.Name, err)
@@ -35,8 +36,8 @@ func (p *Pool) create(adv netip.AddrPort, events chan<- serf.Event) (instance, e
 	return instance{s, cfg}, nil
 }
 
-func (p *Pool) serfConfig(adv netip.AddrPort, events chan<- serf.Event) *serf.Config {
-	ml := p.memberlistConfig(adv)
+func (p *Pool) serfConfig(advertise netip.AddrPort, events chan<- serf.Event) *serf.Config {
+	ml := p.memberlistConfig(advertise)
 	c := serf.DefaultConfig()
 	c.Init()
 	c.NodeName = p.cfg.Name
@@ -45,17 +46,17 @@ func (p *Pool) serfConfig(adv netip.AddrPort, events chan<- serf.Event) *serf.Co
 	c.Logger = slogadapter.Std(p.libraryLogger(), "serf")
 	c.EventCh = events
 	c.EnableNameConflictResolution = false // certificates contain the names
-	// BroadcastTimeout limits the time for which Leave and SetTags wait until
-	// all copies of their message are sent. A LAN pool of three or five members
-	// needs 0.4 s. The WAN pool needs a multiple of that time. There, the
-	// timeout covers one gossip round, and other members forward the message.
+	// BroadcastTimeout limits the time that Leave and SetTags wait until all
+	// copies of their message are sent. A LAN pool of three or five members
+	// needs 0.4 s. The WAN pool needs a multiple of that time. Its timeout
+	// covers one gossip round, after which other members forward the message.
 	c.BroadcastTimeout = time.Second
 	if p.cfg.Kind == wanfed.PoolWAN {
 		c.BroadcastTimeout = ml.GossipInterval + 50*time.Millisecond
 	}
 	c.LeavePropagateDelay = leavePropagateDelay
-	// The queue holds announcements of joins. Members also receive joins in
-	// other messages. memberlist counts the messages of a packet in one byte.
+	// MaxQueueDepth limits the queued join messages. A dropped message does no
+	// harm, because members also learn of joins by other messages.
 	c.MaxQueueDepth = 128
 	c.QueueCheckInterval = time.Second
 	c.ReconnectTimeout = 72 * time.Hour
@@ -63,7 +64,7 @@ func (p *Pool) serfConfig(adv netip.AddrPort, events chan<- serf.Event) *serf.Co
 	return c
 }
 
-func (p *Pool) memberlistConfig(adv netip.AddrPort) *memberlist.Config {
+func (p *Pool) memberlistConfig(advertise netip.AddrPort) *memberlist.Config {
 	ml := memberlist.DefaultLANConfig()
 	ml.TCPTimeout = 3 * time.Second
 	if p.cfg.Kind == wanfed.PoolWAN {
@@ -74,67 +75,64 @@ func (p *Pool) memberlistConfig(adv netip.AddrPort) *memberlist.Config {
 		ml.Keyring = p.cfg.Keyring.live
 		ml.GossipVerifyIncoming, ml.GossipVerifyOutgoing = !p.cfg.AcceptPlaintext, !p.cfg.SendPlaintext
 	}
-	ml.Transport = sharedTransport{p.cfg.Transport, adv}
-	// Nothing listens on these addresses: the transport delivers all traffic.
-	// memberlist uses them only to advertise.
-	ml.BindAddr = adv.Addr().String()
-	ml.BindPort = int(adv.Port())
-	ml.AdvertiseAddr = ml.BindAddr
-	ml.AdvertisePort = ml.BindPort
+	ml.Transport = sharedTransport{p.cfg.Transport, advertise}
+	// memberlist only advertises these addresses. It does not listen on them.
+	ml.BindAddr, ml.BindPort = advertise.Addr().String(), int(advertise.Port())
+	ml.AdvertiseAddr, ml.AdvertisePort = ml.BindAddr, ml.BindPort
 	ml.RequireNodeNames = p.cfg.Kind == wanfed.PoolWAN
-	// A dead member may return at another address: certificates contain names.
+	// A dead member may return at another address, because its certificate
+	// contains its name.
 	ml.DeadNodeReclaimTime = time.Millisecond
 	ml.Logger = slogadapter.Std(p.libraryLogger(), "memberlist")
-	// Serf does not replace these delegates as long as it has no merge delegate
-	// of its own.
-	admission := newAdmission(p, adv)
+	// Serf replaces these delegates only if serf.Config.Merge is set.
+	admission := newAdmission(p, advertise)
 	ml.Merge, ml.Alive = admission, admission
 	return ml
 }
 
-// setWANTimings changes memberlist's defaults, which are meant for datagrams, to
-// values for links between datacenters.
+// setWANTimings replaces memberlist's defaults, which are meant for datagrams,
+// by values for links between datacenters.
 func setWANTimings(ml *memberlist.Config) {
 	ml.TCPTimeout = 10 * time.Second
-	// UDPBufferSize limits the messages of a packet. The default, 1400, fits a
-	// datagram. With it, the messages of 300 datacenters that start together
-	// fill packets for four minutes, each over another connection. The value
-	// must not be larger: memberlist counts the messages that travel with a ping
-	// in one byte, so 254 of the shortest messages (20 bytes and their length)
-	// must not fit. Otherwise the peer drops the ping.
+	// UDPBufferSize limits the messages of a packet. With the default of 1400,
+	// which fits a datagram, the messages of 300 datacenters that start
+	// together fill packets for four minutes. A larger value than 5 KiB is not
+	// possible: memberlist counts the messages in a ping packet in one byte.
+	// Therefore 254 of the shortest messages (20 bytes and their length) must
+	// not fit. Otherwise the peer drops the ping.
 	ml.UDPBufferSize = 5 << 10
-	// A member is probed every 3 s, including the indirect probes. The default
-	// of 5 s needs five intervals for six members. The interval does not grow
-	// while probes fail (the default multiplies it by up to eight): that is
-	// meant for a single sick server, but here a whole datacenter may be cut off.
+	// One member is probed every 3 s, including indirect probes. The default is
+	// 5 s. By default, failed probes multiply the interval by up to eight,
+	// which helps an overloaded server. Here, the multiplier is 1, because a
+	// whole datacenter may be partitioned.
 	ml.ProbeInterval, ml.ProbeTimeout = 3*time.Second, 1500*time.Millisecond
 	ml.AwarenessMaxMultiplier = 1
-	// A suspected member has 21 s to 42 s to refute, depending on how many
-	// members suspect it. In a pool of more than ten members, both times are
-	// multiplied by log10 of its size. A link on a dead path finds another path
-	// within two seconds. With the defaults, 30 s to 180 s, a partitioned half
-	// of a federation looks alive for two minutes.
-	ml.SuspicionMult = 7
-	ml.SuspicionMaxTimeoutMult = 2
-	// When a thousand members start, packets with dozens of messages queue here.
+	// A suspected member has 21 s to 42 s to refute, depending on the number of
+	// members that suspect it. In a pool of more than ten members, both times
+	// are multiplied by log10 of its size. A link on a dead path finds another
+	// path within two seconds. With the defaults, 30 s to 180 s, a partitioned
+	// half of a federation is listed as alive for two minutes.
+	ml.SuspicionMult, ml.SuspicionMaxTimeoutMult = 7, 2
+	// HandoffQueueDepth limits the unprocessed messages. When a thousand
+	// members start, packets arrive with dozens of messages each.
 	ml.HandoffQueueDepth = 4096
-	// A message is sent to RetransmitMult random members, times log10 of the
-	// number of members. The value is twice the default. Most copies that a
-	// partitioned datacenter sends cannot arrive, but its other servers must
-	// also receive the message.
+	// A message is sent to RetransmitMult * log10(members) random members. The
+	// value is twice the default. Most copies that a partitioned datacenter
+	// sends do not arrive, but its other servers must receive the message.
 	ml.RetransmitMult = 8
 }
 
-// libraryLogger returns the logger for serf and memberlist. Their Info becomes
-// Debug: this package logs each membership change once.
+// libraryLogger returns the logger for serf and memberlist. Their level Info
+// becomes Debug, because this package logs each membership change.
 func (p *Pool) libraryLogger() *slog.Logger {
 	return slog.New(logFilter{slogadapter.Demote(p.cfg.Logger.Handler())})
 }
 
-// logFilter drops or demotes messages of the libraries that report no fault
-// here: the transport uses TLS, a leaving server does not wait for all copies of
-// its leave message, and memberlist may send after the transport has stopped.
-// It matches text because the libraries log plain lines without an error value.
+// logFilter drops or demotes messages of serf and memberlist that report no
+// fault here. The transport uses TLS. A leaving server does not wait for all
+// copies of its leave message. memberlist may send after the transport has
+// stopped. logFilter matches texts, because both libraries log lines without an
+// error value.
 type logFilter struct{ slog.Handler }
 
 func (h logFilter) Handle(ctx context.Context, r slog.Record) error {
@@ -156,15 +154,16 @@ func (h logFilter) WithAttrs(attrs []slog.Attr) slog.Handler {
 
 func (h logFilter) WithGroup(name string) slog.Handler { return logFilter{h.Handler.WithGroup(name)} }
 
-// sharedTransport is the pool's transport for one serf instance. Shutdown does
-// not stop the transport, and each instance has its own address.
+// sharedTransport is the pool's transport for one serf instance. It has the
+// advertised address of that instance.
 type sharedTransport struct {
 	memberlist.NodeAwareTransport
-	adv netip.AddrPort
+	advertise netip.AddrPort
 }
 
 func (t sharedTransport) FinalAdvertiseAddr(string, int) (net.IP, int, error) {
-	return t.adv.Addr().AsSlice(), int(t.adv.Port()), nil
+	return t.advertise.Addr().AsSlice(), int(t.advertise.Port()), nil
 }
 
+// Shutdown does nothing, because other instances use the transport too.
 func (sharedTransport) Shutdown() error { return nil }

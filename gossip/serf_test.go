@@ -19,44 +19,45 @@ import (
 	"github.com/wanfed/wanfed/wanfed"
 )
 
-// memberlist counts the messages that travel with a ping in one byte. The peer
-// drops a ping whose count overflowed. So a ping must have no space for more
-// than 254 of the shortest messages.
+// memberlist counts the messages in a ping packet in one byte, and the peer
+// drops a ping whose count overflowed. Therefore a ping must have space for at
+// most 254 of the shortest messages.
 func TestPacketSize_PingCannotOverflow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var n network
 		var log lockedLog
 		wan := func(c *Config) { c.Kind, c.Logger = wanfed.PoolWAN, slog.New(slog.NewTextHandler(&log, nil)) }
-		a, b := newNode(t, &n, "a.x", nil, wan), newNode(t, &n, "b.x", nil, wan)
+		a, b := newNode(t, &n, "a.x", wan), newNode(t, &n, "b.x", wan)
 		if err := a.Join(t.Context(), b.addr()); err != nil {
 			t.Fatal(err)
 		}
 		count := 0
 		for end := time.Now().Add(40 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
 			var intents [][]byte
-			for range 200 { // as if so many servers join at the same moment
+			for range 200 { // servers that join at the same time
 				count++
 				name := []byte{'!' + byte(count/8100%90), '!' + byte(count/90%90), '!' + byte(count%90), '.', 'x'}
 				intents = append(intents, joinIntent(string(name)))
 			}
-			n.byName["a.x"].packets <- &memberlist.Packet{Buf: compound(intents), From: wireAddr("b"), Timestamp: time.Now()}
+			n.byName["a.x"].packets <- &memberlist.Packet{Buf: compound(intents), From: memoryAddr("b"), Timestamp: time.Now()}
 		}
 		if text := log.String(); strings.Contains(text, "level=ERROR") || !strings.Contains(text, "Intent queue depth") {
-			t.Errorf("want a long intent queue and no error; log:\n%.2000s", text)
+			t.Errorf("log = %.2000s, want a long intent queue and no error", text)
 		}
 		a.stop()
 		b.stop()
 	})
 }
 
-// joinIntent is serf's shortest message, a join, in memberlist's framing.
+// joinIntent returns the shortest message of serf, a join, as a message of
+// memberlist.
 func joinIntent(name string) []byte {
 	const userMsg, joinType = 8, 1
 	b := append([]byte{userMsg, joinType, 0x82, 0xa5}, "LTime\x01\xa4Node"...)
 	return append(append(b, 0xa0|byte(len(name))), name...)
 }
 
-// compound joins messages to one compound message of memberlist.
+// compound returns a compound message of memberlist that contains messages.
 func compound(messages [][]byte) []byte {
 	const compoundMsg = 7
 	b := []byte{compoundMsg, byte(len(messages))}
@@ -66,6 +67,7 @@ func compound(messages [][]byte) []byte {
 	return append(b, bytes.Join(messages, nil)...)
 }
 
+// lockedLog is a log that several goroutines may write.
 type lockedLog struct {
 	mu sync.Mutex
 	b  strings.Builder
