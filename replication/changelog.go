@@ -223,7 +223,7 @@ func (s *Source) collect(ctx context.Context) error {
 	defer s.log.stop()
 	wake := make(chan struct{}, 1)
 	for _, k := range s.kinds {
-		wg.Go(func() { resource.Notify(ctx, s.cfg.Backend, k.query(), wake) })
+		wg.Go(func() { resource.Notify(ctx, s.backend, k.query(), wake) })
 	}
 	var pending []event
 	for {
@@ -252,14 +252,14 @@ func (s *Source) collect(ctx context.Context) error {
 // index that the store had reached before the watches were opened.
 func (s *Source) openWatches(ctx context.Context) (watches []resource.Watch, index uint64, err error) {
 	for _, k := range s.kinds {
-		_, at, err := s.cfg.Backend.List(ctx, resource.Eventual, k.query())
+		_, at, err := s.backend.List(ctx, resource.Eventual, k.query())
 		if err != nil {
 			return watches, 0, err
 		}
 		index = max(index, at)
 	}
 	for _, k := range s.kinds {
-		w, err := s.cfg.Backend.Watch(k.query())
+		w, err := s.backend.Watch(k.query())
 		if err != nil {
 			return watches, 0, err
 		}

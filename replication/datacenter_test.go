@@ -70,10 +70,7 @@ func (dc *datacenter) start(primary string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	src, err := NewSource(SourceConfig{Backend: dc.store, Registry: reg, Primary: p, Logger: discardLogger})
-	if err != nil {
-		t.Fatal(err)
-	}
+	src := NewSource(p, dc.store)
 	srv := grpc.NewServer()
 	pb.RegisterReplicationServiceServer(srv, src)
 	ln, stopServing := serve(t, srv)

@@ -17,9 +17,7 @@
 // Each server creates the components, and the leader runs PrimaryManager:
 //
 //	p, err := replication.NewPrimaryManager(cfg)
-//	s, err := replication.NewSource(replication.SourceConfig{
-//		Backend: backend, Registry: registry, Primary: p,
-//	})
+//	s := replication.NewSource(p, backend)
 //	pb.RegisterReplicationServiceServer(server, s)
 //	go s.Run(ctx)
 //	go p.RunLeader(leaderCtx)   // on the leader only

@@ -3,7 +3,9 @@
 package replication_test
 
 import (
+	"errors"
 	"fmt"
+	"log/slog"
 
 	"google.golang.org/grpc"
 
@@ -14,21 +16,36 @@ import (
 	"github.com/wanfed/wanfed/resource/resourcetest"
 )
 
-// Serve the federated resources of a datacenter that is always the primary.
+// singleServer is the only server of datacenter dc1. It reaches no other
+// datacenter.
+type singleServer struct{}
+
+func (singleServer) ConfiguredPrimaries() (map[string]string, []string) {
+	return map[string]string{"srv1": "dc1"}, nil
+}
+func (singleServer) Changed() <-chan struct{}      { return nil }
+func (singleServer) PathsChanged() <-chan struct{} { return nil }
+func (singleServer) ReplicationClient(dc string) (pb.ReplicationServiceClient, error) {
+	return nil, errors.New("no path to " + dc)
+}
+
+// Serve the federated resources of a primary.
 func ExampleSource() {
-	registry := resource.NewRegistry()
-	if err := federation.Register(registry); err != nil {
+	registry, store := resource.NewRegistry(), resourcetest.NewStore()
+	if err := errors.Join(federation.Register(registry), replication.Register(registry)); err != nil {
 		panic(err)
 	}
-	source, err := replication.NewSource(replication.SourceConfig{
-		Backend: resourcetest.NewStore(), Registry: registry, Primary: replication.AlwaysPrimary,
+	manager, err := replication.NewPrimaryManager(replication.PrimaryManagerConfig{
+		DC: "dc1", ConfiguredPrimary: "dc1", Backend: store, Registry: registry,
+		Servers: singleServer{}, Remote: singleServer{}, Logger: slog.Default(),
 	})
 	if err != nil {
 		panic(err)
 	}
+	source := replication.NewSource(manager, store)
 	server := grpc.NewServer()
 	pb.RegisterReplicationServiceServer(server, source)
-	// In a server: run source.Run(ctx) and server.Serve(listener).
-	fmt.Println(source.Status().Followers)
-	// Output: 0
+	// In a server: run source.Run, manager.RunLeader (on the leader) and server.Serve.
+	fmt.Println(manager.IsPrimary(), source.Status().Followers)
+	// Output: true 0
 }

@@ -30,7 +30,7 @@ func TestFollow_InterruptedComparison(t *testing.T) {
 	p := newPrimary(t, store)
 	p.cutAfter.Store(3) // the begin message, and at most two of seven batches
 	f := p.follower(t, secondary)
-	run(t, f.Run)
+	run(t, f.run)
 	waitUntil(t, secondary, func() error {
 		if n := len(replicas(t, secondary, false)); n < 6 {
 			return fmt.Errorf("%d replicas, want at least 6", n)
@@ -62,7 +62,7 @@ func TestFollow_RestoredPrimary(t *testing.T) {
 	fill(t, store, 100)
 	p := newPrimary(t, store)
 	f := p.follower(t, secondary)
-	run(t, f.Run)
+	run(t, f.run)
 	waitInSync(t, store, secondary)
 	var snapshot bytes.Buffer
 	if err := store.WriteSnapshot(&snapshot); err != nil {
@@ -101,7 +101,7 @@ func TestFollow_ReinstalledPrimary(t *testing.T) {
 			var conn atomic.Pointer[grpc.ClientConn]
 			conn.Store(oldPrimary.client(t))
 			f := follower(t, secondary, conn.Load)
-			run(t, f.Run)
+			run(t, f.run)
 			waitInSync(t, oldStore, secondary)
 			put(t, oldStore, siteType, "position", "1")
 			waitInSync(t, oldStore, secondary)
@@ -126,8 +126,8 @@ func TestFollow_TwoLeaders(t *testing.T) {
 	store, secondary := resourcetest.NewStore(), resourcetest.NewStore()
 	fill(t, store, 200)
 	p := newPrimary(t, store)
-	run(t, p.follower(t, secondary).Run)
-	stop := run(t, p.follower(t, secondary).Run)
+	run(t, p.follower(t, secondary).run)
+	stop := run(t, p.follower(t, secondary).run)
 	for i := range 200 {
 		put(t, store, docType, fmt.Sprint("d", i%20), fmt.Sprint(i))
 		if i%7 == 0 {
@@ -163,7 +163,7 @@ func TestSource_SlowFollower(t *testing.T) {
 	if _, err := stream.Recv(); err != nil { // only the begin message is read
 		t.Fatal(err)
 	}
-	run(t, p.follower(t, secondary).Run)
+	run(t, p.follower(t, secondary).run)
 	big := string(make([]byte, 64<<10))
 	const written = 2 * maxLogBytes
 	for i := range written / len(big) {
@@ -217,7 +217,7 @@ func TestFollow_UnknownCommitOutcome(t *testing.T) {
 			store, secondary := resourcetest.NewStore(), &failingStore{Store: resourcetest.NewStore(), apply: apply}
 			p := newPrimary(t, store)
 			f := p.follower(t, secondary)
-			run(t, f.Run)
+			run(t, f.run)
 			put(t, store, docType, "a", "1")
 			waitInSync(t, store, secondary)
 			put(t, store, docType, "a", "2") // the follower now has a position
@@ -256,7 +256,7 @@ func TestFollow_LaggingSource(t *testing.T) {
 	ahead.PrimaryModifyIndex = 1000
 	commitOne(t, secondary, resource.ReplicaOp(ahead))
 	f := p.follower(t, secondary)
-	stop := run(t, f.Run)
+	stop := run(t, f.run)
 	waitUntil(t, secondary, func() error {
 		if st := f.Status(); status.Code(st.LastError) != codes.Unavailable || st.Index != 0 {
 			return fmt.Errorf("Status() = %+v, want Unavailable and index 0", st)
@@ -269,7 +269,7 @@ func TestFollow_LaggingSource(t *testing.T) {
 	behind.PrimaryModifyIndex = 2
 	commitOne(t, secondary, resource.ReplicaOp(behind))
 	f = p.follower(t, secondary)
-	run(t, f.Run)
+	run(t, f.run)
 	waitUntil(t, secondary, func() error {
 		if err := checkInSync(t, store, secondary); err != nil {
 			return fmt.Errorf("%w; Status() = %+v", err, f.Status())

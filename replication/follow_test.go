@@ -40,7 +40,7 @@ func TestFollow(t *testing.T) {
 
 	p := newPrimary(t, store)
 	f := p.follower(t, secondary)
-	stop := run(t, f.Run)
+	stop := run(t, f.run)
 	waitInSync(t, store, secondary)
 
 	put(t, store, docType, "d7", "2", "default", "ns1")
@@ -76,7 +76,7 @@ func TestFollow_StatusIsLocal(t *testing.T) {
 	store, secondary := resourcetest.NewStore(), resourcetest.NewStore()
 	put(t, store, siteType, "a", "1")
 	p := newPrimary(t, store)
-	run(t, p.follower(t, secondary).Run)
+	run(t, p.follower(t, secondary).run)
 	waitInSync(t, store, secondary)
 	r, err := secondary.Read(t.Context(), resource.Eventual, resource.ID(siteType, "a"))
 	if err != nil {
@@ -105,7 +105,7 @@ func TestFollow_StatusIsLocal(t *testing.T) {
 func TestFollow_GroupVersionChange(t *testing.T) {
 	store, secondary := resourcetest.NewStore(), resourcetest.NewStore()
 	before := put(t, store, docType, "a", "1")
-	run(t, newPrimary(t, store).follower(t, secondary).Run)
+	run(t, newPrimary(t, store).follower(t, secondary).run)
 	waitInSync(t, store, secondary)
 	child := newResource(t, localType, "child", "1")
 	child.Owner = before.Id
@@ -126,7 +126,7 @@ func TestFollow_OlderSecondary(t *testing.T) {
 	put(t, store, docType, "a", "1")
 	p := newPrimary(t, store)
 	f := p.follower(t, secondary, doc2Type, siteType)
-	stop := run(t, f.Run)
+	stop := run(t, f.run)
 	waitInSync(t, store, secondary)
 	hasOnlyB := func() error {
 		got := replicas(t, secondary, false)
@@ -143,7 +143,7 @@ func TestFollow_OlderSecondary(t *testing.T) {
 	// A comparison has the same result as single changes.
 	stop()
 	f = p.follower(t, secondary, doc2Type, siteType)
-	run(t, f.Run)
+	run(t, f.run)
 	waitUntil(t, secondary, func() error {
 		types, err := f.TypeStatuses(t.Context())
 		if err != nil || len(types) != 3 || types[1].Unknown != 1 || types[1].Primary != 2 || types[1].Records != 1 ||
@@ -171,13 +171,13 @@ func TestFollow_OlderPrimary(t *testing.T) {
 	put(t, store, siteType, "s", "1")
 	put(t, store, docType, "a", "1")
 	p := newPrimary(t, store)
-	stop := run(t, p.follower(t, secondary).Run)
+	stop := run(t, p.follower(t, secondary).run)
 	waitInSync(t, store, secondary)
 	stop()
 	older := newPrimary(t, store, siteType)
 	put(t, store, siteType, "s", "2")
 	f := older.follower(t, secondary)
-	run(t, f.Run)
+	run(t, f.run)
 	put(t, store, docType, "a", "2")
 	waitUntil(t, secondary, func() error {
 		got := replicas(t, secondary, false)
@@ -210,7 +210,7 @@ func TestFollow_Owners(t *testing.T) {
 	marked := owned(store, docType, "marked", owner.Id, "test")
 	remove(t, store, docType, "marked") // only marks the resource for deletion
 	p := newPrimary(t, store)
-	run(t, p.follower(t, secondary).Run)
+	run(t, p.follower(t, secondary).run)
 	waitInSync(t, store, secondary)
 	local := owned(secondary, localType, "local", owner.Id, "")
 
@@ -241,9 +241,9 @@ func TestFollow_RetriesWhenPathsChange(t *testing.T) {
 	conn := p.client(t)
 	var paths broadcast.Broadcast
 	reachable, attempts := make(chan struct{}), make(chan struct{}, 100)
-	f, err := NewFollower(FollowerConfig{
-		Backend: secondary, Registry: registry(t), PathsChanged: paths.Wait, Logger: discardLogger,
-		Connect: func() (pb.ReplicationServiceClient, error) {
+	f := newTestFollower(t, secondary, fakeRemote{
+		pathsChanged: paths.Wait,
+		client: func() (pb.ReplicationServiceClient, error) {
 			var client pb.ReplicationServiceClient
 			err := errors.New("unreachable")
 			select {
@@ -255,10 +255,7 @@ func TestFollow_RetriesWhenPathsChange(t *testing.T) {
 			return client, err
 		},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	run(t, f.Run)
+	run(t, f.run)
 	for range 5 { // the backoff grows to more than a second
 		<-attempts
 	}

@@ -4,7 +4,6 @@ package replication
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"slices"
 	"strings"
@@ -20,39 +19,22 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// FollowerConfig configures a Follower. All fields except PrimaryManager are
-// required.
-type FollowerConfig struct {
-	// Backend stores the replicas.
-	Backend resource.Backend
-	// Registry contains the federated types.
-	Registry *resource.Registry
-	// Connect returns a client of any server of the primary.
-	Connect func() (pb.ReplicationServiceClient, error)
-	// PathsChanged returns a channel that is closed when the paths to the
-	// primary may have changed.
-	PathsChanged func() <-chan struct{}
-	Logger       *slog.Logger
-	// PrimaryManager stores the primary from which the replicas come. nil means
-	// that the primary never changes.
-	PrimaryManager *PrimaryManager
-}
-
-// Follower keeps replicas of the primary's federated resources. It covers the
-// types that are registered when NewFollower is called.
+// Follower keeps replicas of the primary's federated resources. PrimaryManager
+// runs it.
 type Follower struct {
-	cfg   FollowerConfig
-	order []kind              // federated kinds
-	types map[kind][]*pb.Type // federated types of each kind
-	known map[string]bool     // federated types, by resource.TypeString
+	manager *PrimaryManager
+	cfg     PrimaryManagerConfig // of manager
+	kinds   []kind               // federated kinds, in order
+	types   map[kind][]*pb.Type  // federated types of each kind
+	known   map[string]bool      // federated types, by resource.TypeString
 
 	// position is the last position of the primary whose changes are stored.
-	// nil means unknown. Only Run uses it.
+	// nil means unknown. Only run uses it.
 	position *pb.FollowPosition
 
 	mu         sync.Mutex
 	status     FollowerStatus
-	kinds      map[kind]*kindStatus
+	perKind    map[kind]*kindStatus
 	resetIndex bool      // the running comparison will replace status.Index
 	synced     time.Time // last time at which the replicas were in sync
 	// successor is the next primary that the running stream announced, or "".
@@ -77,30 +59,26 @@ func retryLevel(failing bool) slog.Level {
 	return slog.LevelWarn
 }
 
-// NewFollower checks cfg.
-func NewFollower(cfg FollowerConfig) (*Follower, error) {
-	if cfg.Backend == nil || cfg.Registry == nil || cfg.Connect == nil || cfg.PathsChanged == nil || cfg.Logger == nil {
-		return nil, errors.New("replication: every field of FollowerConfig except PrimaryManager is required")
-	}
-	f := &Follower{cfg: cfg, known: map[string]bool{}, kinds: map[kind]*kindStatus{}}
-	f.order, f.types = kindsOf(cfg.Registry)
+func newFollower(p *PrimaryManager) *Follower {
+	f := &Follower{manager: p, cfg: p.cfg, known: map[string]bool{}, perKind: map[kind]*kindStatus{}}
+	f.kinds, f.types = kindsOf(p.cfg.Registry)
 	for k, types := range f.types {
-		f.kinds[k] = &kindStatus{}
+		f.perKind[k] = &kindStatus{}
 		for _, t := range types {
 			f.known[resource.TypeString(t)] = true
 		}
 	}
-	return f, nil
+	return f
 }
 
-// Run replicates from the primary until ctx ends. Only the leader calls it. Two
+// run replicates from the primary until ctx ends. Only the leader calls it. Two
 // calls must not run at the same time.
-func (f *Follower) Run(ctx context.Context) error {
-	f.position = nil // another server may have been the leader since the last Run
+func (f *Follower) run(ctx context.Context) error {
+	f.position = nil // another server may have been the leader since the last run
 	retry := backoff.Backoff{Min: minRetryPause, Max: maxRetryPause}
 	failing := false
 	for {
-		pathsChanged := f.cfg.PathsChanged()
+		pathsChanged := f.cfg.Remote.PathsChanged()
 		start := time.Now()
 		err := f.runStream(ctx)
 		f.recordEnd(err)
@@ -202,7 +180,7 @@ func (f *Follower) TypeStatuses(ctx context.Context) ([]TypeStatus, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	out := []TypeStatus{}
-	for k, st := range f.kinds {
+	for k, st := range f.perKind {
 		t := st.TypeStatus
 		t.Type, t.Records, t.Index = k.String(), counts[k], max(st.Index, indexes[k])
 		if types := f.types[k]; types != nil {
@@ -232,7 +210,7 @@ func (f *Follower) HighestIndex() (index uint64) {
 // PrimaryModifyIndex.
 func (f *Follower) readReplicas(ctx context.Context) (counts, indexes map[kind]uint64, err error) {
 	counts, indexes = map[kind]uint64{}, map[kind]uint64{}
-	for _, k := range f.order {
+	for _, k := range f.kinds {
 		all, _, err := f.cfg.Backend.List(ctx, resource.Eventual, k.query())
 		if err != nil {
 			return nil, nil, err
@@ -319,14 +297,14 @@ func (f *Follower) recordStored(ms []*pb.FollowResponse, changes int) {
 func (f *Follower) recordChange(k kind, index uint64, bytes int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	st := f.kinds[k]
+	st := f.perKind[k]
 	st.Changes++
 	st.Bytes += uint64(bytes)
 	st.Index = max(st.Index, index)
 	st.Changed = time.Now()
 }
 
-// maxKinds limits the kinds that a primary can add to Follower.kinds.
+// maxKinds limits the kinds that a primary can add to Follower.perKind.
 const maxKinds = 256
 
 // recordKinds records the kinds that the primary federates. It logs each kind
@@ -338,13 +316,13 @@ func (f *Follower) recordKinds(primary []*pb.FollowKind) {
 	for _, p := range primary {
 		k := kindOf(p.GetType())
 		inPrimary[k] = true
-		st := f.kinds[k]
+		st := f.perKind[k]
 		if st == nil {
-			if len(f.kinds) >= maxKinds {
+			if len(f.perKind) >= maxKinds {
 				continue
 			}
 			st = &kindStatus{}
-			f.kinds[k] = st
+			f.perKind[k] = st
 		}
 		st.Primary, st.Unknown = p.GetRecords(), p.GetUnknown()
 		if (p.GetUnknown() > 0 || f.types[k] == nil) && !st.warned {
@@ -354,7 +332,7 @@ func (f *Follower) recordKinds(primary []*pb.FollowKind) {
 		}
 	}
 	for k := range f.types {
-		if st := f.kinds[k]; !inPrimary[k] && !st.warned {
+		if st := f.perKind[k]; !inPrimary[k] && !st.warned {
 			st.warned = true
 			f.cfg.Logger.Warn("replicas stay unchanged: the primary does not support their type", "type", k.String())
 		}

@@ -69,7 +69,7 @@ func TestFollower_RefusesInvalidChanges(t *testing.T) {
 		},
 	}}
 	f := source.follower(t, secondary)
-	run(t, f.Run)
+	run(t, f.run)
 	waitUntil(t, secondary, func() error {
 		if st := f.Status(); st.Refused != 10 || st.Changes != 1 || st.Index != 7 {
 			return fmt.Errorf("Status() = %+v, want 10 refused changes, 1 change and index 7", st)
@@ -95,7 +95,7 @@ func TestFollower_StreamTimeout(t *testing.T) {
 	secondary := resourcetest.NewStore()
 	f := (&fakeSource{}).follower(t, secondary)
 	start := time.Now()
-	run(t, f.Run)
+	run(t, f.run)
 	waitUntil(t, secondary, func() error {
 		if f.Status().LastError == nil {
 			return errors.New("LastError = nil, want a timeout")

@@ -45,7 +45,7 @@ type followerStream struct {
 
 // runStream runs one stream and returns the error that ended it.
 func (f *Follower) runStream(ctx context.Context) error {
-	client, err := f.cfg.Connect()
+	client, err := f.cfg.Remote.ReplicationClient(f.manager.followedDC())
 	if err != nil {
 		return err
 	}
@@ -61,7 +61,7 @@ func (f *Follower) runStream(ctx context.Context) error {
 		return err
 	}
 	s := &followerStream{follower: f, stream: stream, progress: func() { watchdog.Reset(streamTimeout) }}
-	if f.cfg.PrimaryManager != nil && f.cfg.PrimaryManager.replicasUntrusted() {
+	if f.manager.replicasUntrusted() {
 		s.untrusted, f.position = true, nil
 	}
 	if err := s.hello(ctx); err != nil {
@@ -111,7 +111,7 @@ func (s *followerStream) hello(ctx context.Context) error {
 	if !s.untrusted {
 		hello.Reached = max(s.follower.Status().Index, s.follower.HighestIndex())
 	}
-	for _, k := range s.follower.order {
+	for _, k := range s.follower.kinds {
 		hello.Types = append(hello.Types, s.follower.types[k]...)
 	}
 	if err := s.send(&pb.FollowRequest{Part: &pb.FollowRequest_Hello{Hello: hello}}); err != nil {
@@ -130,7 +130,7 @@ func (s *followerStream) sendSummaries(ctx context.Context) error {
 		return s.send(&pb.FollowRequest{Part: &pb.FollowRequest_Summary{Summary: sum}})
 	}
 	s.summarized, s.digests = true, map[kind][]digest{}
-	for _, k := range s.follower.order {
+	for _, k := range s.follower.kinds {
 		all, _, err := s.follower.cfg.Backend.List(ctx, resource.Eventual, k.query())
 		if err != nil {
 			return err
@@ -199,7 +199,7 @@ func (s *followerStream) handle(ctx context.Context, ms []*pb.FollowResponse) er
 			"deleted", len(s.deleted), "deleted_names", firstNames(s.deleted),
 			"replaced", len(s.replaced), "replaced_names", firstNames(s.replaced))
 	}
-	return s.follower.cfg.PrimaryManager.replicasComplete(ctx)
+	return s.follower.manager.replicasComplete(ctx)
 }
 
 // begin processes the first message of the Source.
@@ -207,7 +207,7 @@ func (s *followerStream) begin(ctx context.Context, begin *pb.FollowBegin) error
 	s.follower.recordKinds(begin.GetKinds())
 	s.follower.recordBegin(begin)
 	if s.untrusted {
-		if err := s.follower.cfg.PrimaryManager.replicasBegin(ctx); err != nil {
+		if err := s.follower.manager.replicasBegin(ctx); err != nil {
 			return err
 		}
 	}

@@ -76,12 +76,7 @@ func FuzzSource(f *testing.F) {
 	f.Add(script(hello, last, details))
 	store := resourcetest.NewStore()
 	fill(f, store, 50)
-	src, err := NewSource(SourceConfig{
-		Backend: store, Registry: registry(f), Primary: AlwaysPrimary, Logger: discardLogger,
-	})
-	if err != nil {
-		f.Fatal(err)
-	}
+	src := NewSource(primaryManager(f, store), store)
 	src.log.start(1)
 	f.Fuzz(func(t *testing.T, b []byte) {
 		ctx, cancel := context.WithCancel(t.Context())

@@ -18,7 +18,6 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/wanfed/wanfed/api/pb"
-	"github.com/wanfed/wanfed/internal/broadcast"
 	"github.com/wanfed/wanfed/resource"
 )
 
@@ -81,12 +80,7 @@ type primary struct {
 
 func newPrimary(t testing.TB, store resource.Backend, without ...*pb.Type) *primary {
 	t.Helper()
-	src, err := NewSource(SourceConfig{
-		Backend: store, Registry: registry(t, without...), Primary: AlwaysPrimary, Logger: discardLogger,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	src := NewSource(primaryManager(t, store, without...), store)
 	p := &primary{store: store, source: src}
 	intercept := func(s any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, h grpc.StreamHandler) error {
 		p.open.Add(1)
@@ -181,19 +175,64 @@ func connect(t testing.TB, ln *bufconn.Listener) *grpc.ClientConn {
 	return cc
 }
 
+// primaryManager returns the PrimaryManager of a primary whose configuration
+// does not change.
+func primaryManager(t testing.TB, store resource.Backend, without ...*pb.Type) *PrimaryManager {
+	t.Helper()
+	return newPrimaryManager(t, PrimaryManagerConfig{
+		DC: "dc1", ConfiguredPrimary: "dc1", Backend: store, Registry: registry(t, without...), Remote: fakeRemote{},
+	})
+}
+
+// newPrimaryManager sets the missing fields of cfg.
+func newPrimaryManager(t testing.TB, cfg PrimaryManagerConfig) *PrimaryManager {
+	t.Helper()
+	if err := Register(cfg.Registry); err != nil {
+		t.Fatal(err)
+	}
+	cfg.Servers, cfg.Logger = struct{ Servers }{}, discardLogger
+	p, err := NewPrimaryManager(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// fakeRemote is a Remote that connects to one server.
+type fakeRemote struct {
+	client       func() (pb.ReplicationServiceClient, error)
+	pathsChanged func() <-chan struct{} // nil: the paths do not change
+}
+
+func (r fakeRemote) ReplicationClient(string) (pb.ReplicationServiceClient, error) { return r.client() }
+
+func (r fakeRemote) PathsChanged() <-chan struct{} {
+	if r.pathsChanged == nil {
+		return nil
+	}
+	return r.pathsChanged()
+}
+
+// newTestFollower returns a Follower whose earlier replicas in secondary come
+// from the primary that remote reaches.
+func newTestFollower(t testing.TB, secondary resource.Backend, remote Remote, without ...*pb.Type) *Follower {
+	t.Helper()
+	p := newPrimaryManager(t, PrimaryManagerConfig{
+		DC: "dc2", ConfiguredPrimary: "dc1", Backend: secondary, Registry: registry(t, without...), Remote: remote,
+	})
+	p.followed = "dc1"
+	if err := p.store(t.Context(), &pb.Primary{Datacenter: "dc1", Complete: true}); err != nil {
+		t.Fatal(err)
+	}
+	return p.follower
+}
+
 // follower returns a Follower that stores replicas in secondary. It uses the
 // connection that conn returns.
 func follower(t testing.TB, secondary resource.Backend, conn func() *grpc.ClientConn, without ...*pb.Type) *Follower {
 	t.Helper()
-	f, err := NewFollower(FollowerConfig{
-		Backend: secondary, Registry: registry(t, without...), Logger: discardLogger,
-		PathsChanged: (&broadcast.Broadcast{}).Wait,
-		Connect:      func() (pb.ReplicationServiceClient, error) { return pb.NewReplicationServiceClient(conn()), nil },
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return f
+	client := func() (pb.ReplicationServiceClient, error) { return pb.NewReplicationServiceClient(conn()), nil }
+	return newTestFollower(t, secondary, fakeRemote{client: client}, without...)
 }
 
 func (p *primary) follower(t testing.TB, secondary resource.Backend, without ...*pb.Type) *Follower {

@@ -178,7 +178,7 @@ func (p *PrimaryManager) follow(ctx context.Context, dc string) error {
 	p.mu.Lock()
 	p.followed = dc
 	p.mu.Unlock()
-	return p.follower.Run(ctx)
+	return p.follower.run(ctx)
 }
 
 // background is a goroutine that can be started and stopped repeatedly. The

@@ -90,9 +90,9 @@ type PrimaryManager struct {
 	followed  string    // datacenter that the follower follows
 	pending   string    // see PendingReason
 	demotedAt time.Time // see DemotedAt
-	// successor is HandedTo in the last read of the primary resource.
+	// lastSuccessor is HandedTo in the last read of the primary resource.
 	// successorSince is the time of the first read with that value.
-	successor      string
+	lastSuccessor  string
 	successorSince time.Time
 }
 
@@ -103,15 +103,8 @@ func NewPrimaryManager(cfg PrimaryManagerConfig) (*PrimaryManager, error) {
 		return nil, errors.New("replication: every field of PrimaryManagerConfig is required")
 	}
 	p := &PrimaryManager{cfg: cfg, started: time.Now()}
-	var err error
-	p.follower, err = NewFollower(FollowerConfig{
-		Backend: cfg.Backend, Registry: cfg.Registry, PathsChanged: cfg.Remote.PathsChanged, Logger: cfg.Logger,
-		PrimaryManager: p,
-		Connect: func() (pb.ReplicationServiceClient, error) {
-			return cfg.Remote.ReplicationClient(p.followedDC())
-		},
-	})
-	return p, err
+	p.follower = newFollower(p)
+	return p, nil
 }
 
 // Follower returns the component that replicates from the primary. RunLeader
@@ -128,15 +121,15 @@ func (p *PrimaryManager) PrimaryDC() string {
 // datacenters can follow it only if IsPrimary returns true.
 func (p *PrimaryManager) IsPrimary() bool { return p.PrimaryDC() == p.cfg.DC }
 
-// WaitPrimary blocks until IsPrimary returns primary. It fails when ctx ends or
+// waitPrimary blocks until IsPrimary returns primary. It fails when ctx ends or
 // the store is closed.
-func (p *PrimaryManager) WaitPrimary(ctx context.Context, primary bool) error {
+func (p *PrimaryManager) waitPrimary(ctx context.Context, primary bool) error {
 	return p.waitStored(ctx, func() bool { return p.IsPrimary() == primary })
 }
 
-// CheckFollow returns nil if other datacenters can follow this one. Otherwise
+// checkFollow returns nil if other datacenters can follow this one. Otherwise
 // it returns a gRPC status with the reason.
-func (p *PrimaryManager) CheckFollow() error {
+func (p *PrimaryManager) checkFollow() error {
 	owner := p.PrimaryDC()
 	switch {
 	case owner == p.cfg.DC:
@@ -179,14 +172,14 @@ func (p *PrimaryManager) Writable() error {
 // older version are not fenced and need it too.
 const demotionGrace = 2 * time.Second
 
-// Successor returns the datacenter in favor of which this one is demoted. It
-// returns "" until all pending writes have ended.
-func (p *PrimaryManager) Successor() string {
+// announcedSuccessor returns the datacenter in favor of which this one is
+// demoted. It returns "" until all pending writes have ended.
+func (p *PrimaryManager) announcedSuccessor() string {
 	successor := p.stored().GetHandedTo()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if successor != p.successor {
-		p.successor, p.successorSince = successor, time.Now()
+	if successor != p.lastSuccessor {
+		p.lastSuccessor, p.successorSince = successor, time.Now()
 	}
 	if time.Since(p.successorSince) < demotionGrace {
 		return ""

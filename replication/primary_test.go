@@ -275,9 +275,9 @@ func TestCheckFollow(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		err := p.CheckFollow()
+		err := p.checkFollow()
 		if status.Code(err) != tt.code || err != nil && !strings.Contains(err.Error(), tt.text) {
-			t.Errorf("CheckFollow() with configured %q and stored %q = %v, want %v %q",
+			t.Errorf("checkFollow() with configured %q and stored %q = %v, want %v %q",
 				tt.configured, tt.stored, err, tt.code, tt.text)
 		}
 	}

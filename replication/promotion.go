@@ -153,9 +153,8 @@ func (p *PrimaryManager) promote(ctx context.Context, former string) error {
 // deleted. No other writer changes federated resources during the call. The
 // call may be repeated after an error.
 func (p *PrimaryManager) adoptReplicas(ctx context.Context) (n int, err error) {
-	order, types := kindsOf(p.cfg.Registry)
 	var owned []*pb.Resource
-	for _, k := range order {
+	for _, k := range p.follower.kinds {
 		all, _, err := p.cfg.Backend.List(ctx, resource.Eventual, k.query())
 		if err != nil {
 			return n, err
@@ -169,7 +168,7 @@ func (p *PrimaryManager) adoptReplicas(ctx context.Context) (n int, err error) {
 				Id: r.Id, Owner: r.Owner, Generation: r.Generation, Metadata: r.Metadata, Status: r.Status, Data: r.Data,
 			}, r.GetVersion()))
 			// An owner of a type that is not federated was never replicated.
-			if o := r.GetOwner(); o != nil && types[kindOf(o.GetType())] != nil {
+			if o := r.GetOwner(); o != nil && p.follower.types[kindOf(o.GetType())] != nil {
 				owned = append(owned, r)
 			}
 		}

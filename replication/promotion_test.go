@@ -26,16 +26,7 @@ func TestPromotion_CopiesFromCurrentServer(t *testing.T) {
 	lagging := resourcetest.NewStore()
 	fill(t, lagging, 10)
 	commitOne(t, lagging, resource.PutOp(primaryResource(t, &pb.Primary{Datacenter: "dc1", Complete: true}), ""))
-	reg := registry(t)
-	if err := Register(reg); err != nil {
-		t.Fatal(err)
-	}
-	src, err := NewSource(SourceConfig{
-		Backend: leaderless{lagging}, Registry: reg, Primary: AlwaysPrimary, Logger: discardLogger,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	src := NewSource(primaryManager(t, lagging), leaderless{lagging})
 	srv := grpc.NewServer()
 	pb.RegisterReplicationServiceServer(srv, src)
 	ln, stopServing := serve(t, srv)
@@ -45,7 +36,7 @@ func TestPromotion_CopiesFromCurrentServer(t *testing.T) {
 
 	put(t, dc1.store, docType, "late", "1")
 	dc1.restart("dc2")
-	dc1.waitUntil("successor dc2", func() bool { return dc1.manager.Successor() == "dc2" })
+	dc1.waitUntil("successor dc2", func() bool { return dc1.manager.announcedSuccessor() == "dc2" })
 	dc1.mu.Lock()
 	streams := 0
 	dc1.connections, dc1.route = 0, func(n int) pb.ReplicationServiceClient {

@@ -46,7 +46,7 @@ func TestFollow_Bytes(t *testing.T) {
 	fill(t, store, 10_000)
 	p := newPrimary(t, store)
 	f := p.follower(t, secondary)
-	stop := run(t, f.Run)
+	stop := run(t, f.run)
 	// writeMark writes the last resource and waits for its replica.
 	writeMark := func(value string) {
 		t.Helper()
@@ -76,7 +76,7 @@ func TestFollow_Bytes(t *testing.T) {
 		stop()
 		p.open.Wait()
 		reset()
-		stop = run(t, f.Run)
+		stop = run(t, f.run)
 	}
 	writeMark("1")
 	t.Logf("first comparison: %d bytes up, %d down", p.bytesUp.Load(), p.bytesDown.Load())
@@ -113,7 +113,7 @@ func TestFollow_Resume(t *testing.T) {
 	conns := []*grpc.ClientConn{servers[0].client(t), servers[1].client(t)}
 	var current atomic.Int32 // the server that the follower uses
 	f := follower(t, secondary, func() *grpc.ClientConn { return conns[current.Load()] })
-	run(t, f.Run)
+	run(t, f.run)
 	waitInSync(t, store, secondary)
 	write := func(name string) {
 		t.Helper()

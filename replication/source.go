@@ -32,58 +32,15 @@ const (
 	catchUpTimeout = 4 * time.Second
 )
 
-// PrimaryState reports whether a datacenter is the primary. PrimaryManager
-// implements it.
-type PrimaryState interface {
-	// IsPrimary reports whether the datacenter owns its federated resources.
-	IsPrimary() bool
-	// WaitPrimary blocks until IsPrimary returns primary, or ctx ends.
-	WaitPrimary(ctx context.Context, primary bool) error
-	// CheckFollow returns nil if other datacenters can follow this one.
-	// Otherwise it returns a gRPC status with the reason.
-	CheckFollow() error
-	// Successor returns the next primary if this datacenter is demoted,
-	// otherwise "".
-	Successor() string
-}
-
-// AlwaysPrimary is the PrimaryState of a datacenter whose role never changes.
-var AlwaysPrimary PrimaryState = alwaysPrimary{}
-
-type alwaysPrimary struct{}
-
-func (alwaysPrimary) IsPrimary() bool    { return true }
-func (alwaysPrimary) CheckFollow() error { return nil }
-func (alwaysPrimary) Successor() string  { return "" }
-
-func (alwaysPrimary) WaitPrimary(ctx context.Context, primary bool) error {
-	if !primary {
-		<-ctx.Done()
-	}
-	return ctx.Err()
-}
-
-// SourceConfig configures a Source.
-type SourceConfig struct {
-	// Backend stores the resources. Its strong reads include every commit that
-	// another server of this datacenter has acknowledged. Required.
-	Backend resource.Backend
-	// Registry contains the federated types. Required.
-	Registry *resource.Registry
-	// Primary reports whether other datacenters can follow this one. Required.
-	Primary PrimaryState
-	// Logger receives the log. Default: slog.Default().
-	Logger *slog.Logger
-}
-
-// Source lets secondaries follow the federated resources of this datacenter. It
-// covers the types that are registered when NewSource is called.
+// Source lets secondaries follow the federated resources of this datacenter.
 type Source struct {
 	pb.UnimplementedReplicationServiceServer
-	cfg   SourceConfig
-	kinds []kind              // federated kinds, in order
-	types map[kind][]*pb.Type // federated types of each kind
-	log   *changeLog          // latest commits
+	primary *PrimaryManager
+	backend resource.Backend
+	logger  *slog.Logger
+	kinds   []kind              // federated kinds, in order
+	types   map[kind][]*pb.Type // federated types of each kind
+	log     *changeLog          // latest commits
 
 	// See SourceStatus.
 	followers               atomic.Int64
@@ -103,17 +60,13 @@ type SourceStatus struct {
 	SentBytes uint64
 }
 
-// NewSource checks cfg.
-func NewSource(cfg SourceConfig) (*Source, error) {
-	if cfg.Backend == nil || cfg.Registry == nil || cfg.Primary == nil {
-		return nil, errors.New("replication: Backend, Registry and Primary are required")
+// NewSource returns a Source of the datacenter of p. b is a Backend of the same
+// store as that of p. Its strong reads must include every commit that another
+// server of the datacenter has acknowledged.
+func NewSource(p *PrimaryManager, b resource.Backend) *Source {
+	return &Source{
+		primary: p, backend: b, logger: p.cfg.Logger, kinds: p.follower.kinds, types: p.follower.types, log: &changeLog{},
 	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.Default()
-	}
-	s := &Source{cfg: cfg, log: &changeLog{}}
-	s.kinds, s.types = kindsOf(cfg.Registry)
-	return s, nil
 }
 
 // Status returns the current state.
@@ -125,7 +78,7 @@ func (s *Source) Status() SourceStatus {
 // The Source accepts no follower before Run. Run may be called once.
 func (s *Source) Run(ctx context.Context) error {
 	for {
-		err := s.cfg.Primary.WaitPrimary(ctx, true)
+		err := s.primary.waitPrimary(ctx, true)
 		if err == nil {
 			err = s.collectWhilePrimary(ctx)
 		}
@@ -136,7 +89,7 @@ func (s *Source) Run(ctx context.Context) error {
 		case !errors.Is(err, resource.ErrWatchReset):
 			return fmt.Errorf("collect changes of federated resources: %w", err)
 		default:
-			s.cfg.Logger.Info("change log restarted: a snapshot was restored, or changes arrive faster than they are read")
+			s.logger.Info("change log restarted: a snapshot was restored, or changes arrive faster than they are read")
 		}
 	}
 }
@@ -149,7 +102,7 @@ func (s *Source) collectWhilePrimary(ctx context.Context) error {
 	defer wg.Wait()
 	defer cancel()
 	wg.Go(func() {
-		if s.cfg.Primary.WaitPrimary(ctx, false) == nil {
+		if s.primary.waitPrimary(ctx, false) == nil {
 			cancel()
 		}
 	})
@@ -164,7 +117,7 @@ func (s *Source) collectWhilePrimary(ctx context.Context) error {
 // ends the stream. It fails with ABORTED if the follower lags behind the log or
 // a snapshot was restored. The follower then compares its resources again.
 func (s *Source) Follow(stream grpc.BidiStreamingServer[pb.FollowRequest, pb.FollowResponse]) error {
-	if err := s.cfg.Primary.CheckFollow(); err != nil {
+	if err := s.primary.checkFollow(); err != nil {
 		return err
 	}
 	req, err := stream.Recv()

@@ -56,22 +56,15 @@ func TestSource_RefusesInvalidRequests(t *testing.T) {
 	}
 }
 
-// A Source refuses all streams if CheckFollow fails.
-func TestSource_CheckFollow(t *testing.T) {
-	s, err := NewSource(SourceConfig{Backend: resourcetest.NewStore(), Registry: registry(t), Primary: secondaryState{}})
-	if err != nil {
+func TestSource_RefusesFollowersInSecondary(t *testing.T) {
+	store := resourcetest.NewStore()
+	p := primaryManager(t, store)
+	if err := p.store(t.Context(), &pb.Primary{Datacenter: "dc2"}); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Follow(nil); status.Code(err) != codes.FailedPrecondition {
+	if err := NewSource(p, store).Follow(nil); status.Code(err) != codes.FailedPrecondition {
 		t.Errorf("Follow() of a secondary = %v, want FailedPrecondition", err)
 	}
-}
-
-// secondaryState is the PrimaryState of a secondary.
-type secondaryState struct{ PrimaryState }
-
-func (secondaryState) CheckFollow() error {
-	return status.Error(codes.FailedPrecondition, "a secondary")
 }
 
 // waitReady waits until the log of a source is started.
@@ -86,10 +79,10 @@ func waitReady(t *testing.T, p *primary) {
 }
 
 func TestNew_MissingFields(t *testing.T) {
-	if _, err := NewSource(SourceConfig{}); err == nil {
-		t.Error("NewSource() without a configuration = nil, want an error")
+	if _, err := NewPrimaryManager(PrimaryManagerConfig{}); err == nil {
+		t.Error("NewPrimaryManager() without a configuration = nil, want an error")
 	}
-	if _, err := NewFollower(FollowerConfig{}); err == nil {
-		t.Error("NewFollower() without a configuration = nil, want an error")
+	if _, err := NewAntiEntropy(AntiEntropyConfig{}); err == nil {
+		t.Error("NewAntiEntropy() without a configuration = nil, want an error")
 	}
 }

@@ -48,7 +48,7 @@ func (s *Source) serve(
 
 func (s *sourceStream) run(hello *pb.FollowHello) error {
 	next, resumed := s.source.log.find(hello.GetPosition())
-	begin := &pb.FollowBegin{Resumed: resumed, HandedTo: s.source.cfg.Primary.Successor()}
+	begin := &pb.FollowBegin{Resumed: resumed, HandedTo: s.source.primary.announcedSuccessor()}
 	if len(hello.GetTypes()) == 0 { // sent by PrimaryManager.probe
 		return s.send(&pb.FollowResponse{Begin: begin})
 	}
@@ -83,7 +83,7 @@ func (s *sourceStream) send(m *pb.FollowResponse) error {
 }
 
 func (s *sourceStream) list(k kind) ([]*pb.Resource, uint64, error) {
-	return s.source.cfg.Backend.List(s.stream.Context(), resource.Eventual, k.query())
+	return s.source.backend.List(s.stream.Context(), resource.Eventual, k.query())
 }
 
 // filterKnown returns the resources whose type the follower supports.
@@ -106,7 +106,7 @@ func (s *sourceStream) catchUp(reached uint64) error {
 	// A strong read waits for the leader's commits. The query selects no
 	// resource.
 	empty := resource.Query{Type: s.source.types[s.source.kinds[0]][0], Prefix: "\xff"}
-	_, _, err := s.source.cfg.Backend.List(ctx, resource.Strong, empty)
+	_, _, err := s.source.backend.List(ctx, resource.Strong, empty)
 	if err == nil || s.stream.Context().Err() != nil {
 		return err
 	}
@@ -132,7 +132,7 @@ func (s *sourceStream) compare(reached uint64) error {
 			return err
 		}
 	}
-	if err := s.source.cfg.Primary.CheckFollow(); err != nil {
+	if err := s.source.primary.checkFollow(); err != nil {
 		return err // catchUp received a demotion
 	}
 	var ready bool

@@ -374,10 +374,8 @@ func (c *components) buildResources(*tlsutil.Identity) (err error) {
 		return err
 	}
 	c.remote = &remote{dc: c.cfg.DC, book: c.network.book, calls: calls, manager: manager, local: c.resources}
-	c.source, err = replication.NewSource(replication.SourceConfig{
-		Backend: c.strong, Registry: c.registry, Primary: manager, Logger: c.logger,
-	})
-	return err
+	c.source = replication.NewSource(manager, c.strong)
+	return nil
 }
 
 func (c *components) buildEdge(*tlsutil.Identity) error {

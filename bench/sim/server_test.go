@@ -145,13 +145,15 @@ func (v *server) buildReplication(w *world) (err error) {
 	v.grpc = grpc.NewServer(grpc.Creds(api.EstablishedTLS()), grpc.ReadBufferSize(api.ReadBufferSize),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 20 * time.Second, Timeout: 10 * time.Second}))
 	healthpb.RegisterHealthServer(v.grpc, health.NewServer())
+	manager, err := replication.NewPrimaryManager(replication.PrimaryManagerConfig{
+		DC: s.dc, ConfiguredPrimary: primary, Backend: s.store, Registry: w.registry, Logger: discardLogger,
+		Servers: equalServers{}, Remote: v,
+	})
+	if err != nil {
+		return err
+	}
 	if s.dc == primary {
-		src, err := replication.NewSource(replication.SourceConfig{
-			Backend: s.store, Registry: w.registry, Primary: replication.AlwaysPrimary, Logger: discardLogger,
-		})
-		if err != nil {
-			return err
-		}
+		src := replication.NewSource(manager, s.store)
 		pb.RegisterReplicationServiceServer(v.grpc, src)
 		v.source = src.Run
 		fed, err := federation.NewService(federation.ServiceConfig{
@@ -176,15 +178,8 @@ func (v *server) buildReplication(w *world) (err error) {
 			}, grpc.WaitForReady(true))
 			return err
 		}
-		follower, err := replication.NewFollower(replication.FollowerConfig{
-			Backend: s.store, Registry: w.registry, PathsChanged: v.book.Changed, Logger: discardLogger,
-			Connect: func() (pb.ReplicationServiceClient, error) { return pb.NewReplicationServiceClient(v.toPrimary), nil },
-		})
-		if err != nil {
-			return err
-		}
-		v.leading = append(v.leading, follower.Run)
 	}
+	v.leading = append(v.leading, manager.RunLeader)
 	up, err := replication.NewAntiEntropy(replication.AntiEntropyConfig{
 		DC: s.dc, Backend: s.store, Apply: apply, PathsChanged: v.book.Changed, Logger: discardLogger,
 	})
@@ -196,6 +191,23 @@ func (v *server) buildReplication(w *world) (err error) {
 	v.grpcLn = v.mux.Listener(wanfed.ProtoGRPC, servers, false)
 	return nil
 }
+
+// equalServers implements replication.Servers for servers with equal
+// configurations.
+type equalServers struct{}
+
+func (equalServers) ConfiguredPrimaries() (byNode map[string]string, unknown []string) {
+	return nil, nil
+}
+func (equalServers) Changed() <-chan struct{} { return nil }
+
+// ReplicationClient implements replication.Remote.
+func (v *server) ReplicationClient(string) (pb.ReplicationServiceClient, error) {
+	return pb.NewReplicationServiceClient(v.toPrimary), nil
+}
+
+// PathsChanged implements replication.Remote.
+func (v *server) PathsChanged() <-chan struct{} { return v.book.Changed() }
 
 // reach checks that a server of a datacenter responds.
 func (v *server) reach(ctx context.Context, dc string) error {
