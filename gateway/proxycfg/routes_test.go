@@ -22,67 +22,71 @@ func datacenter(name string, gateways ...string) *pb.SnapshotDatacenter {
 	return &pb.SnapshotDatacenter{Name: name, Gateways: gateways}
 }
 
-func TestTables(t *testing.T) {
-	local := []gateway.Route{
+var (
+	localRoutes = []gateway.Route{
 		{Match: "server.dc1.wanfed", To: []string{"10.0.0.1:8300", "10.0.0.2:8300"}},
 		{Match: "srv1.server.dc1.wanfed", To: []string{"10.0.0.1:8300"}},
 		{Match: "srv2.server.dc1.wanfed", To: []string{"10.0.0.2:8300"}},
 	}
-	toDC2 := []string{"gw2.example:8443", "198.51.100.2:8443"}
-	servers := []*pb.SnapshotServer{server("srv1", "10.0.0.1:8300"), server("srv2", "10.0.0.2:8300")}
-	tests := []struct {
-		name     string
-		snap     *pb.GatewaySnapshot
-		lan, wan []gateway.Route
-		faults   []string // a part of each error
-	}{
-		{name: "empty", snap: &pb.GatewaySnapshot{Datacenter: "dc1", Domain: "wanfed"}},
-		{
-			name: "servers and datacenters; the order of gateways is kept",
-			snap: &pb.GatewaySnapshot{Servers: servers, Datacenters: []*pb.SnapshotDatacenter{datacenter("dc2", toDC2...), datacenter("dc3")}},
-			lan: append([]gateway.Route{
-				{Match: "*.server.dc2.wanfed", To: toDC2, Ordered: true}, {Match: "server.dc2.wanfed", To: toDC2, Ordered: true},
-			}, local...),
-			wan: local,
-		},
-		{
-			name: "the local datacenter among the others leads to no gateway",
-			snap: &pb.GatewaySnapshot{Servers: servers, Datacenters: []*pb.SnapshotDatacenter{datacenter("dc1", "10.0.0.9:8443")}},
-			lan:  local, wan: local,
-		},
-		{
-			name: "faults of servers and of datacenters",
-			snap: &pb.GatewaySnapshot{
-				Servers: []*pb.SnapshotServer{servers[0], servers[1], server("*", "10.0.0.3:1"), server("a.b", "10.0.0.3:1"), server("srv3", "10.0.0.3"),
-					server("srv1", "10.0.0.7:8300")},
-				Datacenters: []*pb.SnapshotDatacenter{
-					datacenter("dc2", "nonsense", toDC2[0], "0.0.0.0:1", toDC2[1], toDC2[0]),
-					datacenter("*", "10.0.0.4:1"), datacenter("dc4", "10.0.0.5"),
-				},
+	toDC2   = []string{"gw2.example:8443", "198.51.100.2:8443"}
+	servers = []*pb.SnapshotServer{server("srv1", "10.0.0.1:8300"), server("srv2", "10.0.0.2:8300")}
+)
+
+var tablesTests = []struct {
+	name     string
+	snap     *pb.GatewaySnapshot
+	lan, wan []gateway.Route
+	faults   []string // a part of each error
+}{
+	{name: "empty", snap: &pb.GatewaySnapshot{Datacenter: "dc1", Domain: "wanfed"}},
+	{
+		name: "servers and datacenters; the order of gateways is kept",
+		snap: &pb.GatewaySnapshot{Servers: servers, Datacenters: []*pb.SnapshotDatacenter{datacenter("dc2", toDC2...), datacenter("dc3")}},
+		lan: append([]gateway.Route{
+			{Match: "*.server.dc2.wanfed", To: toDC2, Ordered: true}, {Match: "server.dc2.wanfed", To: toDC2, Ordered: true},
+		}, localRoutes...),
+		wan: localRoutes,
+	},
+	{
+		name: "the local datacenter among the others leads to no gateway",
+		snap: &pb.GatewaySnapshot{Servers: servers, Datacenters: []*pb.SnapshotDatacenter{datacenter("dc1", "10.0.0.9:8443")}},
+		lan:  localRoutes, wan: localRoutes,
+	},
+	{
+		name: "faults of servers and of datacenters",
+		snap: &pb.GatewaySnapshot{
+			Servers: []*pb.SnapshotServer{servers[0], servers[1], server("*", "10.0.0.3:1"), server("a.b", "10.0.0.3:1"), server("srv3", "10.0.0.3"),
+				server("srv1", "10.0.0.7:8300")},
+			Datacenters: []*pb.SnapshotDatacenter{
+				datacenter("dc2", "nonsense", toDC2[0], "0.0.0.0:1", toDC2[1], toDC2[0]),
+				datacenter("*", "10.0.0.4:1"), datacenter("dc4", "10.0.0.5"),
 			},
-			lan: append([]gateway.Route{
-				{Match: "*.server.dc2.wanfed", To: toDC2, Ordered: true}, {Match: "server.dc2.wanfed", To: toDC2, Ordered: true},
-			}, local...),
-			wan: local,
-			faults: []string{`server "*"`, `server "a.b"`, `server "srv3": address "10.0.0.3" has no port`, `duplicate match "srv1.server.dc1.wanfed"`,
-				`gateway of datacenter dc2: address "nonsense" has no port`, `gateway of datacenter dc2: address "0.0.0.0:1"`,
-				`datacenter "*"`, `gateway of datacenter dc4: address "10.0.0.5" has no port`},
 		},
-		{
-			name: "two servers at one address",
-			snap: &pb.GatewaySnapshot{Servers: []*pb.SnapshotServer{server("a", "10.0.0.1:1"), server("b", "10.0.0.1:1")}},
-			lan: []gateway.Route{{Match: "a.server.dc1.wanfed", To: []string{"10.0.0.1:1"}}, {Match: "b.server.dc1.wanfed", To: []string{"10.0.0.1:1"}},
-				{Match: "server.dc1.wanfed", To: []string{"10.0.0.1:1"}}},
-			wan: []gateway.Route{{Match: "a.server.dc1.wanfed", To: []string{"10.0.0.1:1"}}, {Match: "b.server.dc1.wanfed", To: []string{"10.0.0.1:1"}},
-				{Match: "server.dc1.wanfed", To: []string{"10.0.0.1:1"}}},
-		},
-		{
-			name:   "names too long",
-			snap:   &pb.GatewaySnapshot{Domain: strings.Repeat("long.", 49) + "x", Servers: servers[:1]},
-			faults: []string{"a name has"},
-		},
-	}
-	for _, tt := range tests {
+		lan: append([]gateway.Route{
+			{Match: "*.server.dc2.wanfed", To: toDC2, Ordered: true}, {Match: "server.dc2.wanfed", To: toDC2, Ordered: true},
+		}, localRoutes...),
+		wan: localRoutes,
+		faults: []string{`server "*"`, `server "a.b"`, `server "srv3": address "10.0.0.3" has no port`, `duplicate match "srv1.server.dc1.wanfed"`,
+			`gateway of datacenter dc2: address "nonsense" has no port`, `gateway of datacenter dc2: address "0.0.0.0:1"`,
+			`datacenter "*"`, `gateway of datacenter dc4: address "10.0.0.5" has no port`},
+	},
+	{
+		name: "two servers at one address",
+		snap: &pb.GatewaySnapshot{Servers: []*pb.SnapshotServer{server("a", "10.0.0.1:1"), server("b", "10.0.0.1:1")}},
+		lan: []gateway.Route{{Match: "a.server.dc1.wanfed", To: []string{"10.0.0.1:1"}}, {Match: "b.server.dc1.wanfed", To: []string{"10.0.0.1:1"}},
+			{Match: "server.dc1.wanfed", To: []string{"10.0.0.1:1"}}},
+		wan: []gateway.Route{{Match: "a.server.dc1.wanfed", To: []string{"10.0.0.1:1"}}, {Match: "b.server.dc1.wanfed", To: []string{"10.0.0.1:1"}},
+			{Match: "server.dc1.wanfed", To: []string{"10.0.0.1:1"}}},
+	},
+	{
+		name:   "names too long",
+		snap:   &pb.GatewaySnapshot{Domain: strings.Repeat("long.", 49) + "x", Servers: servers[:1]},
+		faults: []string{"a name has"},
+	},
+}
+
+func TestTables(t *testing.T) {
+	for _, tt := range tablesTests {
 		t.Run(tt.name, func(t *testing.T) {
 			tt.snap.Datacenter = "dc1"
 			if tt.snap.Domain == "" {
