@@ -37,7 +37,7 @@ func logged(t testing.TB, b *bytes.Buffer) []accessLine {
 func testAccessLog(t *testing.T, e engineKind) {
 	addr := tlsUpstream(t, named("srv1"))
 	var b bytes.Buffer
-	p := start(t, Config{engine: e, AccessLog: &b}, Route{Match: "srv1.example", To: []string{addr}})
+	p := start(t, Config{portable: e == portable, AccessLog: &b}, Route{Match: "srv1.example", To: []string{addr}})
 	idle := func() {
 		t.Helper()
 		testutil.Eventually(t, waitLimit, func() bool { return p.listener.Stats().Active == 0 }, "no active connection")
@@ -101,7 +101,7 @@ func testResetAfterClose(t *testing.T, e engineKind) {
 		c.Close()
 	})
 	var b bytes.Buffer
-	p := start(t, Config{engine: e, AccessLog: &b}, Route{Match: "srv1.server.dc1.wanfed", To: []string{addr}})
+	p := start(t, Config{portable: e == portable, AccessLog: &b}, Route{Match: "srv1.server.dc1.wanfed", To: []string{addr}})
 	const rounds = 20
 	for range rounds {
 		c := p.raw(t)
@@ -193,7 +193,7 @@ func testHistograms(t *testing.T, e engineKind) {
 	slow := func(c *net.TCPConn) { <-time.After(late); alert(c) }
 	one, _ := rawUpstream(t, slow)
 	two, _ := rawUpstream(t, slow)
-	p := start(t, Config{engine: e}, Route{Match: "late.example", To: []string{one}}, Route{Match: "*.late.example", To: []string{one, two}})
+	p := start(t, Config{portable: e == portable}, Route{Match: "late.example", To: []string{one}}, Route{Match: "*.late.example", To: []string{one, two}})
 	for _, sni := range []string{"late.example", "a.late.example", "other.example"} {
 		c, hello := p.raw(t), helloFor(t, sni)
 		c.Write(hello[:100])

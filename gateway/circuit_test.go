@@ -21,7 +21,7 @@ const trialClients = 16
 func testCircuitBreaker(t *testing.T, e engineKind) {
 	one, tried1 := rawUpstream(t, alert)
 	two, tried2 := rawUpstream(t, alert)
-	p := start(t, Config{engine: e, attemptDelay: time.Minute}, Route{Match: "x.example", To: []string{one, two}})
+	p := start(t, Config{portable: e == portable, attemptDelay: time.Minute}, Route{Match: "x.example", To: []string{one, two}})
 	hello := helloFor(t, "x.example")
 	alertOf := func() byte { // returns the alert that a client receives
 		c := p.raw(t)
@@ -80,7 +80,7 @@ func checkUnused(t testing.TB, p *Proxy) {
 
 func testMaxPerUpstream(t *testing.T, e engineKind) {
 	one, two := tlsUpstream(t, named("srv1")), tlsUpstream(t, named("srv2"))
-	p := start(t, Config{engine: e, attemptDelay: time.Minute, MaxPerUpstream: 1},
+	p := start(t, Config{portable: e == portable, attemptDelay: time.Minute, MaxPerUpstream: 1},
 		Route{Match: "one.example", To: []string{one}}, Route{Match: "both.example", To: []string{one, two}, Ordered: true})
 	p.setSlow(one, two)
 	first, _ := p.connect(t, "one.example", 4)

@@ -54,7 +54,7 @@ func testCutAfterEachByte(t *testing.T, e engineKind) {
 	testutil.Cluster(t)
 	hello := recorded(t)["go-1.26-no-pq"]
 	one, two := cutUpstream(t, len(hello)), cutUpstream(t, len(hello))
-	p := start(t, Config{engine: e}, Route{Match: "srv1.server.dc1.wanfed", To: []string{one}})
+	p := start(t, Config{portable: e == portable}, Route{Match: "srv1.server.dc1.wanfed", To: []string{one}})
 	all := append(bytes.Clone(hello), bytes.Repeat([]byte{'x'}, cutData)...)
 	connect := func() *net.TCPConn {
 		c := p.raw(t)

@@ -36,7 +36,7 @@ func testConcurrentEnds(t *testing.T, e engineKind) {
 	all := make([]byte, 4<<20)
 	rand.NewChaCha8([32]byte{3}).Read(all)
 	before := files(t)
-	p := start(t, Config{engine: e}, Route{Match: "x.example", To: []string{echo}}, Route{Match: "y.example", To: []string{early}})
+	p := start(t, Config{portable: e == portable}, Route{Match: "x.example", To: []string{echo}}, Route{Match: "y.example", To: []string{early}})
 	var wg sync.WaitGroup
 	for i := range 200 {
 		wg.Go(func() {
@@ -109,7 +109,7 @@ func files(t testing.TB) int {
 func testClientResetWhileWaiting(t *testing.T, e engineKind) {
 	one, tried := rawUpstream(t, silent)
 	two, _ := rawUpstream(t, silent)
-	p := start(t, Config{engine: e, attemptDelay: 20 * time.Millisecond}, Route{Match: "x.example", To: []string{one, two}})
+	p := start(t, Config{portable: e == portable, attemptDelay: 20 * time.Millisecond}, Route{Match: "x.example", To: []string{one, two}})
 	c := p.raw(t)
 	c.Write(helloFor(t, "x.example"))
 	testutil.Eventually(t, waitLimit, func() bool { return tried.Load() > 0 }, "an attempt at the upstream")
@@ -128,7 +128,7 @@ func testResetOfClientIsPassedOn(t *testing.T, e engineKind) {
 		_, err := io.Copy(io.Discard, c)
 		upstreamErr <- err
 	})
-	p := start(t, Config{engine: e}, Route{Match: "x.example", To: []string{addr}})
+	p := start(t, Config{portable: e == portable}, Route{Match: "x.example", To: []string{addr}})
 	c := p.raw(t)
 	c.Write(helloFor(t, "x.example"))
 	if _, err := io.ReadFull(c, make([]byte, 1)); err != nil {
@@ -149,7 +149,7 @@ func testCutAnswer(t *testing.T, e engineKind) {
 	var size atomic.Int64
 	first, _ := rawUpstream(t, func(c *net.TCPConn) { c.Write(record[:size.Load()]) })
 	second, _ := rawUpstream(t, alert)
-	p := start(t, Config{engine: e, attemptDelay: time.Minute, ejectFor: 1}, Route{Match: "x.example", To: []string{first, second}, Ordered: true})
+	p := start(t, Config{portable: e == portable, attemptDelay: time.Minute, ejectFor: 1}, Route{Match: "x.example", To: []string{first, second}, Ordered: true})
 	hello := helloFor(t, "x.example")
 	for n := range len(record) + 1 {
 		size.Store(int64(n))

@@ -7,6 +7,14 @@ import (
 	"testing"
 )
 
+// engineKind names an engine.
+type engineKind string
+
+const (
+	portable    engineKind = "portable"
+	eventDriven engineKind = "reactor"
+)
+
 // engines are the engines of this system.
 var engines = func() []engineKind {
 	if runtime.GOOS == "linux" {

@@ -16,7 +16,7 @@ import (
 // must not exceed the limit of memory, and other clients must be served.
 func testHelloMemory(t *testing.T, e engineKind) {
 	const limit = 512 << 10
-	p := start(t, Config{engine: e}, Route{Match: "x.example", To: []string{tlsUpstream(t, named("srv1"))}})
+	p := start(t, Config{portable: e == portable}, Route{Match: "x.example", To: []string{tlsUpstream(t, named("srv1"))}})
 	p.hellos.max.Store(limit)
 	large := records(append([]byte{clientHello, 0, 0xf0, 0}, make([]byte, 0xf000)...), tlsrecord.MaxPayload)
 	const clients = 16
@@ -68,7 +68,7 @@ func testHelloMemoryWhileDialing(t *testing.T, e engineKind) {
 	const limit = 512 << 10
 	one, _ := rawUpstream(t, silent)
 	two, _ := rawUpstream(t, silent)
-	p := start(t, Config{engine: e}, Route{Match: "x.example", To: []string{one, two}})
+	p := start(t, Config{portable: e == portable}, Route{Match: "x.example", To: []string{one, two}})
 	p.hellos.max.Store(limit)
 	body := helloFor(t, "x.example")[recordHeader+messageHeader:]
 	at := 2 + 32 + 1 + int(body[2+32])

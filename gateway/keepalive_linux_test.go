@@ -21,7 +21,7 @@ import (
 func testKeepalive(t *testing.T, e engineKind) {
 	testutil.Cluster(t)
 	addr, _ := rawUpstream(t, silent)
-	p := start(t, Config{engine: e}, Route{Match: "x.example", To: []string{addr}})
+	p := start(t, Config{portable: e == portable}, Route{Match: "x.example", To: []string{addr}})
 	c := p.raw(t)
 	c.Write(helloFor(t, "x.example"))
 	testutil.Eventually(t, waitLimit, func() bool { return p.listener.Stats().BytesUp > 0 }, "bytes sent to the upstream")

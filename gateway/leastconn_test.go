@@ -74,7 +74,7 @@ func testLeastConnections(t *testing.T, e engineKind) {
 	}
 	stopThird := serveNamed(t, third, "srv3")
 	all := []string{to["srv1"], to["srv2"], to["srv3"]}
-	p := start(t, Config{engine: e, attemptDelay: time.Minute, ejectFor: 2 * time.Second},
+	p := start(t, Config{portable: e == portable, attemptDelay: time.Minute, ejectFor: 2 * time.Second},
 		Route{Match: "all.example", To: all}, Route{Match: "one.example", To: all[:1]})
 	p.setSlow(all...)
 	s := &spread{running: p, to: to, conns: map[string][]*tls.Conn{}}

@@ -79,7 +79,7 @@ func TestNoFiles(t *testing.T) {
 func testNoFiles(t *testing.T, e engineKind) {
 	testutil.Cluster(t)
 	addr := tlsUpstream(t, named("srv1"))
-	p := start(t, Config{engine: e, MaxConns: 100}, Route{Match: "files.example", To: []string{addr}})
+	p := start(t, Config{portable: e == portable, MaxConns: 100}, Route{Match: "files.example", To: []string{addr}})
 	first, _ := p.connect(t, "files.example", 4) // opens all files that the gateway needs
 	to := p.listener.Addrs()[0].(*net.TCPAddr)
 	var clients []int
@@ -128,7 +128,7 @@ func testNoReserveFile(t *testing.T, e engineKind) {
 	testutil.Cluster(t)
 	var log syncBuffer
 	addr := tlsUpstream(t, named("srv1"))
-	p := start(t, Config{engine: e, MaxConns: 100, Logger: slog.New(slog.NewTextHandler(&log, nil))}, Route{Match: "reserve.example", To: []string{addr}})
+	p := start(t, Config{portable: e == portable, MaxConns: 100, Logger: slog.New(slog.NewTextHandler(&log, nil))}, Route{Match: "reserve.example", To: []string{addr}})
 	p.connect(t, "reserve.example", 4) // opens all files that the gateway needs
 	to := p.listener.Addrs()[0].(*net.TCPAddr)
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)

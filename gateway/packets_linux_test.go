@@ -49,7 +49,7 @@ func TestReactor_SendsFewSegments(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := startOn(t, ln, Config{engine: eventDriven}, Route{Match: "x.example", To: []string{addr}})
+	p := startOn(t, ln, Config{}, Route{Match: "x.example", To: []string{addr}})
 	hello := helloFor(t, "x.example")
 	type packets struct { // segments received, with the TCP handshake
 		hello  uint32 // by the upstream, up to the ClientHello

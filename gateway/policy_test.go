@@ -125,7 +125,7 @@ func (r *running) from(t testing.TB, local, sni string) (*tls.Conn, bool) {
 
 func testSourcesOfConnections(t *testing.T, e engineKind) {
 	addr := tlsUpstream(t, named("srv1"))
-	p := start(t, Config{engine: e}, Route{Match: "source.example", To: []string{addr}})
+	p := start(t, Config{portable: e == portable}, Route{Match: "source.example", To: []string{addr}})
 	p.listener.SetPolicy(Policy{Deny: prefixes(t, "127.0.0.3/32"), MaxPerSource: 1})
 	a, ok := p.from(t, "127.0.0.1", "source.example")
 	if !ok {
@@ -157,7 +157,7 @@ func testSourcesOfConnections(t *testing.T, e engineKind) {
 
 func testSetMaxConns(t *testing.T, e engineKind) {
 	addr := tlsUpstream(t, named("srv1"))
-	p := start(t, Config{engine: e, MaxConns: 1}, Route{Match: "limit.example", To: []string{addr}})
+	p := start(t, Config{portable: e == portable, MaxConns: 1}, Route{Match: "limit.example", To: []string{addr}})
 	p.connect(t, "limit.example", 4)
 	if _, ok := p.from(t, "127.0.0.1", "limit.example"); ok {
 		t.Error("connection above the limit: served = true, want false")
@@ -173,7 +173,7 @@ func testSetMaxConns(t *testing.T, e engineKind) {
 
 func testSetDrain(t *testing.T, e engineKind) {
 	addr := tlsUpstream(t, named("srv1"))
-	p := start(t, Config{engine: e, Drain: time.Hour}, Route{Match: "drain.example", To: []string{addr}})
+	p := start(t, Config{portable: e == portable, Drain: time.Hour}, Route{Match: "drain.example", To: []string{addr}})
 	c, _ := p.connect(t, "drain.example", 4)
 	stopped := make(chan struct{})
 	go func() { p.stop(); close(stopped) }()

@@ -51,7 +51,7 @@ type Config struct {
 	// Logger receives log lines. Default: slog.Default().
 	Logger *slog.Logger
 
-	engine       engineKind    // default: the reactor where it is supported
+	portable     bool          // forces the portable engine
 	attemptDelay time.Duration // of upstream.Dialer; default 250 ms
 	ejectFor     time.Duration // of upstream.Dialer; default 10 s
 }
@@ -77,7 +77,7 @@ type Proxy struct {
 	drain        drain
 	access       *accessLog
 	reserve      sockets.ReserveFD
-	engine       engineKind
+	portable     bool // uses the portable engine on every system
 }
 
 // New checks cfg and returns a Proxy. It starts nothing.
@@ -92,7 +92,7 @@ func New(cfg Config) (*Proxy, error) {
 		helloTimeout: cmp.Or(cfg.HelloTimeout, 5*time.Second),
 		drain:        drain{time: cmp.Or(cfg.Drain, 2*time.Second)},
 		access:       newAccessLog(cfg.AccessLog, cmp.Or(cfg.AccessLogSample, 1)),
-		engine:       cfg.engine,
+		portable:     cfg.portable || cfg.Dial != nil,
 		dialer: &upstream.Dialer{
 			Dial:         cfg.Dial,
 			Timeout:      cmp.Or(cfg.DialTimeout, 5*time.Second),
@@ -106,19 +106,9 @@ func New(cfg Config) (*Proxy, error) {
 	p.SetMaxPerUpstream(cfg.MaxPerUpstream)
 	if p.dialer.Dial == nil {
 		p.dialer.Dial = (&net.Dialer{KeepAlive: -1}).DialContext // the engines set keepalive
-	} else {
-		p.engine = portable
 	}
 	return p, nil
 }
-
-// engineKind names an engine.
-type engineKind string
-
-const (
-	portable    engineKind = "portable" // two goroutines per connection, on every system
-	eventDriven engineKind = "reactor"  // package gateway/internal/reactor
-)
 
 // engine forwards connections.
 type engine interface {
@@ -148,7 +138,7 @@ func (p *Proxy) Run(ctx context.Context, listeners ...*Listener) error {
 }
 
 func (p *Proxy) newEngine(listeners []*Listener) engine {
-	if p.engine != portable {
+	if !p.portable {
 		var all []reactor.Listener
 		for _, l := range listeners {
 			for _, socket := range l.sockets {

@@ -14,7 +14,7 @@ import (
 
 func testSetTableKeepsConnections(t *testing.T, e engineKind) {
 	oldAddr, newAddr := tlsUpstream(t, named("old")), tlsUpstream(t, named("new"))
-	p := start(t, Config{engine: e}, Route{Match: "swap.example", To: []string{oldAddr}})
+	p := start(t, Config{portable: e == portable}, Route{Match: "swap.example", To: []string{oldAddr}})
 	var wg sync.WaitGroup
 	stop := make(chan struct{})
 	for range 8 { // each client uses one connection while tables are replaced
@@ -55,7 +55,7 @@ func testSetTableKeepsConnections(t *testing.T, e engineKind) {
 
 func testLimit(t *testing.T, e engineKind) {
 	addr := tlsUpstream(t, named("srv1"))
-	p := start(t, Config{engine: e, MaxConns: 2}, Route{Match: "limit.example", To: []string{addr}})
+	p := start(t, Config{portable: e == portable, MaxConns: 2}, Route{Match: "limit.example", To: []string{addr}})
 	a, _ := p.connect(t, "limit.example", 4)
 	b, _ := p.connect(t, "limit.example", 4)
 	c := p.raw(t)
@@ -77,7 +77,7 @@ func testLimit(t *testing.T, e engineKind) {
 
 func testStopDrains(t *testing.T, e engineKind) {
 	addr := tlsUpstream(t, named("srv1"))
-	p := start(t, Config{engine: e, Drain: time.Minute}, Route{Match: "drain.example", To: []string{addr}})
+	p := start(t, Config{portable: e == portable, Drain: time.Minute}, Route{Match: "drain.example", To: []string{addr}})
 	c, _ := p.connect(t, "drain.example", 4)
 	stopped := make(chan struct{})
 	go func() { p.stop(); close(stopped) }()

@@ -22,7 +22,7 @@ import (
 
 func testForwardBySNI(t *testing.T, e engineKind) {
 	srv1, srv2 := tlsUpstream(t, named("srv1")), tlsUpstream(t, named("srv2"))
-	p := start(t, Config{engine: e},
+	p := start(t, Config{portable: e == portable},
 		Route{Match: "srv1.server.dc1.wanfed", To: []string{srv1}},
 		Route{Match: "*.server.dc2.wanfed", To: []string{srv2}},
 		Route{Match: "dead.server.dc1.wanfed", To: []string{deadAddr(t), srv1}, Ordered: true},
@@ -61,7 +61,7 @@ func testForwardBySNI(t *testing.T, e engineKind) {
 // A route accepts only clients of some protocols.
 func testProtocols(t *testing.T, e engineKind) {
 	var log syncBuffer
-	p := start(t, Config{engine: e, Logger: slog.New(slog.NewTextHandler(&log, nil))},
+	p := start(t, Config{portable: e == portable, Logger: slog.New(slog.NewTextHandler(&log, nil))},
 		Route{Match: "some.example", To: []string{tlsUpstream(t, named("srv1"))}, Protocols: []string{"wanfed/gossip/1", "h2"}})
 	dial := func(ids ...string) error {
 		c, err := tls.Dial("tcp", p.addr, &tls.Config{ServerName: "some.example", InsecureSkipVerify: true, NextProtos: ids})
@@ -89,7 +89,7 @@ func testProtocols(t *testing.T, e engineKind) {
 }
 
 func testRefuseOwnListener(t *testing.T, e engineKind) {
-	p := start(t, Config{engine: e})
+	p := start(t, Config{portable: e == portable})
 	p.listener.SetTable(mustTable(t, Route{Match: "loop.example", To: []string{p.addr}}))
 	if _, err := tls.Dial("tcp", p.addr, &tls.Config{ServerName: "loop.example", InsecureSkipVerify: true}); err == nil {
 		t.Fatal("Dial() through a loop = nil, want an error")
@@ -107,7 +107,7 @@ func testRefuseOwnListener(t *testing.T, e engineKind) {
 // may be dialed.
 func testCutHello(t *testing.T, e engineKind) {
 	addr, dialed := rawUpstream(t, silent)
-	p := start(t, Config{engine: e}, Route{Match: "cut.example", To: []string{addr}})
+	p := start(t, Config{portable: e == portable}, Route{Match: "cut.example", To: []string{addr}})
 	hello := goHello(t, &tls.Config{ServerName: "cut.example"})
 	for n := range len(hello) {
 		c := p.raw(t)
@@ -140,7 +140,7 @@ func testHelloInPieces(t *testing.T, e engineKind) {
 			got <- b
 		}
 	}()
-	p := start(t, Config{engine: e}, Route{Match: "pieces.example", To: []string{ln.Addr().String()}})
+	p := start(t, Config{portable: e == portable}, Route{Match: "pieces.example", To: []string{ln.Addr().String()}})
 	hello := goHello(t, &tls.Config{ServerName: "pieces.example"})
 	for _, in := range [][]byte{hello, records(hello[recordHeader:], 3)} {
 		c := p.raw(t)
@@ -160,7 +160,7 @@ func testHelloInPieces(t *testing.T, e engineKind) {
 
 func testRefusalsAreLogged(t *testing.T, e engineKind) {
 	var log syncBuffer
-	p := start(t, Config{engine: e, Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelInfo}))})
+	p := start(t, Config{portable: e == portable, Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelInfo}))})
 	for _, data := range []string{"GET / HTTP/1.1\r\n\r\n", "SSH-2.0-x\r\n", string(append([]byte{22, 3, 1, 0x40, 0, 1, 1, 0, 0}, 0))} {
 		c := p.raw(t)
 		c.Write([]byte(data))
@@ -204,7 +204,7 @@ func testBulkBothWays(t *testing.T, e engineKind) {
 			c.Close()
 		}
 	}()
-	p := start(t, Config{engine: e}, Route{Match: "bulk.example", To: []string{echo.Addr().String()}})
+	p := start(t, Config{portable: e == portable}, Route{Match: "bulk.example", To: []string{echo.Addr().String()}})
 	c := p.raw(t)
 	hello := goHello(t, &tls.Config{ServerName: "bulk.example"})
 	var wg sync.WaitGroup
@@ -234,7 +234,7 @@ func testResetIsPassedOn(t *testing.T, e engineKind) {
 			c.Close()
 		}
 	}()
-	p := start(t, Config{engine: e}, Route{Match: "reset.example", To: []string{ln.Addr().String()}})
+	p := start(t, Config{portable: e == portable}, Route{Match: "reset.example", To: []string{ln.Addr().String()}})
 	c := p.raw(t)
 	c.Write(goHello(t, &tls.Config{ServerName: "reset.example"}))
 	if _, err := c.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
@@ -278,7 +278,7 @@ func benchmarkConnect(b *testing.B, e engineKind, addrs int) {
 		}()
 		to = append(to, ln.Addr().String())
 	}
-	p := start(b, Config{engine: e}, Route{Match: "bench.example", To: to})
+	p := start(b, Config{portable: e == portable}, Route{Match: "bench.example", To: to})
 	hello := goHello(b, &tls.Config{ServerName: "bench.example"})
 	b.ReportAllocs()
 	for b.Loop() {

@@ -39,7 +39,7 @@ var localHeader = proxyproto.Append(nil, netip.AddrPort{}, netip.AddrPort{})
 // 127.0.0.2 is a load balancer in front of the gateway.
 func testProxyProtocolIn(t *testing.T, e engineKind) {
 	var access syncBuffer
-	p := start(t, Config{engine: e, AccessLog: &access}, Route{Match: "in.example", To: []string{tlsUpstream(t, named("srv1"))}})
+	p := start(t, Config{portable: e == portable, AccessLog: &access}, Route{Match: "in.example", To: []string{tlsUpstream(t, named("srv1"))}})
 	p.listener.SetPolicy(Policy{Deny: prefixes(t, "192.0.2.66/32", "127.0.0.2/32"), MaxPerSource: 1, ProxyFrom: prefixes(t, "127.0.0.2/32")})
 	served := func(c *net.TCPConn) error {
 		tc := tls.Client(c, &tls.Config{ServerName: "in.example", InsecureSkipVerify: true})
@@ -140,7 +140,7 @@ func (c *readFirst) Read(b []byte) (int, error) {
 // several, for direct clients and for clients of a load balancer.
 func testProxyProtocolOut(t *testing.T, e engineKind) {
 	one, two := proxyTLS(t), proxyTLS(t)
-	p := start(t, Config{engine: e, ejectFor: 1},
+	p := start(t, Config{portable: e == portable, ejectFor: 1},
 		Route{Match: "one.example", To: []string{one}, ProxyProtocol: true},
 		Route{Match: "two.example", To: []string{deadAddr(t), one, two}, ProxyProtocol: true, Ordered: true})
 	p.listener.SetPolicy(Policy{ProxyFrom: prefixes(t, "127.0.0.2/32")})

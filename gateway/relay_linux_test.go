@@ -54,7 +54,7 @@ func TestReactor_MutesSource(t *testing.T) {
 			}
 		}
 	})
-	p := start(t, Config{engine: eventDriven}, Route{Match: "x.example", To: []string{addr}})
+	p := start(t, Config{}, Route{Match: "x.example", To: []string{addr}})
 	c := p.raw(t)
 	c.Write(helloFor(t, "x.example"))
 	for range 3 { // the client stops and continues to read

@@ -86,7 +86,7 @@ func testNextWhenNoAnswer(t *testing.T, e engineKind) {
 			t.Parallel()
 			bad, tried := rawUpstream(t, tt.bad)
 			good := tlsUpstream(t, named("good"))
-			p := start(t, Config{engine: e, ejectFor: time.Hour}, Route{Match: "x.example", To: []string{bad, good}, Ordered: true})
+			p := start(t, Config{portable: e == portable, ejectFor: time.Hour}, Route{Match: "x.example", To: []string{bad, good}, Ordered: true})
 			p.setSlow(good)
 			for i := range 3 {
 				began := time.Now()
@@ -115,7 +115,7 @@ func testNextWhenNoAnswer(t *testing.T, e engineKind) {
 func testAlertIsAnAnswer(t *testing.T, e engineKind) {
 	first, _ := rawUpstream(t, alert)
 	second, tried := rawUpstream(t, silent)
-	p := start(t, Config{engine: e, attemptDelay: time.Minute}, Route{Match: "x.example", To: []string{first, second}, Ordered: true})
+	p := start(t, Config{portable: e == portable, attemptDelay: time.Minute}, Route{Match: "x.example", To: []string{first, second}, Ordered: true})
 	if _, err := tls.Dial("tcp", p.addr, &tls.Config{ServerName: "x.example"}); err == nil || !strings.Contains(err.Error(), "unrecognized name") {
 		t.Errorf("Dial() = %v, want the alert unrecognized name of the first upstream", err)
 	}
@@ -144,7 +144,7 @@ func testNoReplayOfData(t *testing.T, e engineKind) {
 				got <- b
 			})
 			second, tried := rawUpstream(t, silent)
-			p := start(t, Config{engine: e}, Route{Match: "x.example", To: []string{first, second}, Ordered: true})
+			p := start(t, Config{portable: e == portable}, Route{Match: "x.example", To: []string{first, second}, Ordered: true})
 			c := p.raw(t)
 			c.Write(tt.data)
 			c.CloseWrite()
@@ -166,7 +166,7 @@ func testClientDisconnectsWhileWaiting(t *testing.T, e engineKind) {
 	one, tried := rawUpstream(t, silent)
 	two, _ := rawUpstream(t, silent)
 	for _, more := range []string{"", "more"} { // unread bytes must not hide the disconnect
-		p := start(t, Config{engine: e, attemptDelay: 10 * time.Millisecond}, Route{Match: "x.example", To: []string{one, two}, Ordered: true})
+		p := start(t, Config{portable: e == portable, attemptDelay: 10 * time.Millisecond}, Route{Match: "x.example", To: []string{one, two}, Ordered: true})
 		tried.Store(0)
 		c := p.raw(t)
 		c.Write(goHello(t, &tls.Config{ServerName: "x.example"}))
@@ -192,7 +192,7 @@ func testAllUpstreamsFail(t *testing.T, e engineKind) {
 		addrs = append(addrs, addr)
 	}
 	addrs = append(addrs, deadAddr(t))
-	p := start(t, Config{engine: e, DialTimeout: 200 * time.Millisecond, attemptDelay: time.Millisecond}, Route{Match: "x.example", To: addrs, Ordered: true})
+	p := start(t, Config{portable: e == portable, DialTimeout: 200 * time.Millisecond, attemptDelay: time.Millisecond}, Route{Match: "x.example", To: addrs, Ordered: true})
 	began := time.Now()
 	_, err := tls.Dial("tcp", p.addr, &tls.Config{ServerName: "x.example"})
 	if err == nil || !strings.Contains(err.Error(), "internal error") {
@@ -218,7 +218,7 @@ func testLongAnswer(t *testing.T, e engineKind) {
 		c.CloseWrite()
 		silent(c)
 	})
-	p := start(t, Config{engine: e}, Route{Match: "x.example", To: []string{long, deadAddr(t)}, Ordered: true})
+	p := start(t, Config{portable: e == portable}, Route{Match: "x.example", To: []string{long, deadAddr(t)}, Ordered: true})
 	c := p.raw(t)
 	c.Write(goHello(t, &tls.Config{ServerName: "x.example"}))
 	if got, err := io.ReadAll(c); err != nil || !bytes.Equal(got, data) {

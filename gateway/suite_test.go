@@ -27,7 +27,7 @@ func helloFor(t testing.TB, sni string) []byte {
 }
 
 func testHelloTimeout(t *testing.T, e engineKind) {
-	p := start(t, Config{engine: e, HelloTimeout: 100 * time.Millisecond})
+	p := start(t, Config{portable: e == portable, HelloTimeout: 100 * time.Millisecond})
 	hello := helloFor(t, "late.example")
 	var wg sync.WaitGroup
 	for _, part := range [][]byte{nil, hello[:1], hello[:100]} {
@@ -52,7 +52,7 @@ func testShedSilentConnection(t *testing.T, e engineKind) {
 	testutil.Cluster(t)
 	addr := tlsUpstream(t, named("srv1"))
 	const shedAfter = 1500 * time.Millisecond // longer than the delays of a busy machine
-	p := start(t, Config{engine: e, MaxConns: 2, HelloTimeout: 10 * shedAfter}, Route{Match: "x.example", To: []string{addr}})
+	p := start(t, Config{portable: e == portable, MaxConns: 2, HelloTimeout: 10 * shedAfter}, Route{Match: "x.example", To: []string{addr}})
 	var silent []net.Conn
 	for range 2 {
 		c := p.raw(t)
@@ -85,7 +85,7 @@ func testNamesAndIPv6(t *testing.T, e engineKind) {
 		{Match: "names.example", To: []string{"absent.invalid:" + port, "localhost:" + port}, Ordered: true},
 		{Match: "bad.example", To: []string{"absent.invalid:" + port}},
 	}
-	p := start(t, Config{engine: e}, routes...)
+	p := start(t, Config{portable: e == portable}, routes...)
 	for _, sni := range []string{"name.example", "names.example"} {
 		c, _ := p.connect(t, sni, 4)
 		c.Close()
@@ -121,7 +121,7 @@ func testNewTableWhileWaiting(t *testing.T, e engineKind) {
 	one, tried := rawUpstream(t, silent)
 	two, _ := rawUpstream(t, silent)
 	good := tlsUpstream(t, named("good"))
-	p := start(t, Config{engine: e, attemptDelay: 20 * time.Millisecond}, Route{Match: "x.example", To: []string{one, two}})
+	p := start(t, Config{portable: e == portable, attemptDelay: 20 * time.Millisecond}, Route{Match: "x.example", To: []string{one, two}})
 	next := mustTable(t, Route{Match: "x.example", To: []string{good}})
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -150,7 +150,7 @@ func testSilentUpstreamRecovers(t *testing.T, e engineKind) {
 		silent(c)
 	})
 	two, _ := rawUpstream(t, alert)
-	p := start(t, Config{engine: e, attemptDelay: 500 * time.Millisecond, ejectFor: time.Second},
+	p := start(t, Config{portable: e == portable, attemptDelay: 500 * time.Millisecond, ejectFor: time.Second},
 		Route{Match: "x.example", To: []string{one, two}, Ordered: true})
 	hello := helloFor(t, "x.example")
 	waited, recovered := 0, false
@@ -183,7 +183,7 @@ func testSilentUpstreamRecovers(t *testing.T, e engineKind) {
 func testDrainEnds(t *testing.T, e engineKind) {
 	one, _ := rawUpstream(t, silent)
 	two, _ := rawUpstream(t, silent)
-	p := start(t, Config{engine: e, Drain: 100 * time.Millisecond, HelloTimeout: time.Minute, DialTimeout: time.Minute},
+	p := start(t, Config{portable: e == portable, Drain: 100 * time.Millisecond, HelloTimeout: time.Minute, DialTimeout: time.Minute},
 		Route{Match: "one.example", To: []string{one}}, Route{Match: "two.example", To: []string{one, two}})
 	var open []net.Conn
 	for _, sni := range []string{"", "one.example", "two.example"} { // one in each state
@@ -225,7 +225,7 @@ func testSlowReader(t *testing.T, e engineKind) {
 		c.CloseWrite()
 		silent(c)
 	})
-	p := start(t, Config{engine: e}, Route{Match: "x.example", To: []string{addr}})
+	p := start(t, Config{portable: e == portable}, Route{Match: "x.example", To: []string{addr}})
 	c := p.raw(t)
 	c.Write(helloFor(t, "x.example"))
 	last := int64(-1)

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MPL-2.0
 
 // Package gatewayd is the gateway process: it runs the data plane of package
-// gateway with settings, signals, an admin address and an access log.
+// gateway with settings, signals, an admin address and an access log. It works on
+// Unix only.
 //
 //	s := gatewayd.DefaultSettings()
 //	s.Listen, s.Routes = []string{"0.0.0.0:8443"}, "routes.hcl"
@@ -11,8 +12,6 @@
 // servers of its datacenter and receives its routes from them (package
 // gateway/proxycfg). A standalone gateway reads its routes from a file.
 //
-// # Flow
-//
 // Run opens the sockets, or takes them over from an old process or from the
 // service manager. Then it serves until its context ends:
 //
@@ -21,27 +20,18 @@
 //     The other settings need a new process. An error changes nothing.
 //   - SIGUSR2 starts a new process of the program, which takes over the sockets
 //     (package internal/hotrestart). This process then drains its connections.
+//     If the new process fails, this process serves on without a change.
 //   - The end of the context stops the process in order. First /readyz fails and
 //     the gateway deregisters. After shutdown_delay the gateway accepts no more
 //     connections. After drain_time it closes the open connections.
 //
-// The admin address serves /healthz, /readyz, /routes, /metrics, /debug/pprof
-// and, for the gateway of a datacenter, /status. The service manager is notified
-// of start, reload and stop (sd_notify).
+// A reload or a hot restart refuses no connection and closes none. The service
+// manager is notified of start, reload and stop (sd_notify).
 //
-// # Goroutines
+// The admin address serves /healthz, /readyz, /routes, /metrics, /debug/pprof
+// and, for the gateway of a datacenter, /status. It must be a loopback address,
+// because it has neither TLS nor authentication.
 //
 // Run joins every goroutine that it starts. While Run runs, it owns the signals
 // SIGHUP and SIGUSR2 of the process, so one process runs one gateway.
-//
-// # Guarantees
-//
-// A reload or a hot restart refuses no connection and closes none. A hot restart
-// that fails does not change the old process.
-//
-// # Limits
-//
-// The package works on Unix only. The admin address has neither TLS nor
-// authentication, so it must be a loopback address. A file of routes has at most
-// 16 MiB.
 package gatewayd

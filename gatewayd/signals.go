@@ -23,11 +23,16 @@ func reloadPause(took time.Duration) time.Duration {
 // serve handles signals until ctx ends, a goroutine of the process fails, or a
 // new process takes over. It reports whether a new process took over.
 func (p *process) serve(ctx context.Context, failed <-chan struct{}) (replaced bool) {
-	routed := p.routed()
 	sighup, reloadAgain := p.sighup, (<-chan time.Time)(nil)
 	if !p.sockets.inherited.HasParent() {
 		// The start is complete even if no server is reachable.
 		sdnotify.Send(p.log, sdnotify.Ready)
+	}
+	var routed <-chan struct{} // a standalone gateway always has routes
+	if p.client != nil {
+		routed = p.client.Ready()
+	} else {
+		p.takeOver()
 	}
 	for {
 		select {
@@ -52,16 +57,6 @@ func (p *process) serve(ctx context.Context, failed <-chan struct{}) (replaced b
 			}
 		}
 	}
-}
-
-// routed returns a channel that is closed when the gateway has routes.
-func (p *process) routed() <-chan struct{} {
-	if p.client != nil {
-		return p.client.Ready()
-	}
-	closed := make(chan struct{})
-	close(closed)
-	return closed
 }
 
 // takeOver notifies the old process of a hot restart that this process serves.

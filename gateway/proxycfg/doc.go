@@ -2,9 +2,16 @@
 
 // Package proxycfg receives the routes of a gateway from the servers of its
 // datacenter. It registers the gateway and follows its snapshot: the complete
-// and consistent configuration of one gateway. From the snapshot it builds the
-// route tables of the LAN and WAN listeners. Package gateway forwards connections
-// by these tables. Package federation computes snapshots on the servers.
+// and consistent configuration of one gateway, which package federation computes
+// on the servers. From the snapshot it builds the route tables of the LAN and WAN
+// listeners.
+//
+//	c, err := proxycfg.New(proxycfg.Config{
+//		Identity: id, Servers: []string{"10.0.0.5:8300"}, LAN: "10.0.0.5:8444", WAN: "198.51.100.1:8443",
+//		DataDir: "/var/lib/wanfed/gateway", LANListener: lan, WANListener: wan, Logger: logger,
+//	})
+//	...
+//	err = c.Run(ctx)
 //
 // # Flow
 //
@@ -17,26 +24,15 @@
 // a restart, the gateway routes by the stored snapshot. When its context ends,
 // Run calls Deregister, and the datacenters stop using this gateway.
 //
-//	c, err := proxycfg.New(proxycfg.Config{
-//		Identity: id, Servers: []string{"10.0.0.5:8300"}, LAN: "10.0.0.5:8444", WAN: "198.51.100.1:8443",
-//		DataDir: "/var/lib/wanfed/gateway", LANListener: lan, WANListener: wan, Logger: logger,
-//	})
-//	...
-//	err = c.Run(ctx)
-//
 // # Routes
 //
 // Other datacenters connect to the WAN listener, which routes only to servers of
 // this datacenter. Neither a loop nor an open relay is therefore possible. The
 // servers of this datacenter connect to the LAN listener, which also routes to
-// the gateways of other datacenters. Run ignores invalid parts of a snapshot and
-// logs a warning. If the previous snapshot had servers, Run ignores a snapshot
-// without servers, because its sender has only just started.
+// the gateways of other datacenters.
 //
-// # Goroutines and limits
-//
-// Run joins its two goroutines: one for the heartbeat, one for snapshots. A
-// snapshot has at most api.MaxMessageSize bytes. The stored snapshot has a
-// checksum and names its datacenter and domain. Run ignores a stored snapshot
-// that is damaged or of another datacenter, and logs a warning.
+// Run logs a warning and ignores invalid parts of a snapshot, and a stored
+// snapshot that is damaged or of another datacenter. If the previous snapshot had
+// servers, Run ignores a snapshot without servers, because its sender has only
+// just started.
 package proxycfg

@@ -52,7 +52,7 @@ func newDialer(id *tlsutil.Identity, proxyHeader bool) *upstream.Dialer {
 		Dial: func(ctx context.Context, network, addr string) (net.Conn, error) {
 			raw, err := (&net.Dialer{}).DialContext(ctx, network, addr)
 			if err != nil {
-				return nil, withoutAddr(err)
+				return nil, describe(err)
 			}
 			c := tls.Client(raw, id.ClientConfig(tlsutil.ServerName("", id.Peer().DC, id.Domain()), "h2"))
 			if proxyHeader { // does not block: the header fits into the buffer of a new socket
@@ -63,21 +63,19 @@ func newDialer(id *tlsutil.Identity, proxyHeader bool) *upstream.Dialer {
 			}
 			if err != nil {
 				raw.Close()
-				return nil, withoutAddr(err)
+				return nil, describe(err)
 			}
 			return c, nil
 		},
 	}
 }
 
-// withoutAddr describes the error of a dial without the address, which the dialer
-// adds.
-func withoutAddr(err error) error {
-	text := tlsutil.DescribeError(err)
-	if op, ok := errors.AsType[*net.OpError](err); ok && text == err.Error() {
-		return op.Err
+// describe explains errors of TLS. It returns other errors unchanged.
+func describe(err error) error {
+	if text := tlsutil.DescribeError(err); text != err.Error() {
+		return errors.New(text)
 	}
-	return errors.New(text)
+	return err
 }
 
 // dial connects to the first server that answers. It wakes the heartbeat, because

@@ -34,7 +34,8 @@ var (
 )
 
 // Dialer connects to one of several addresses. Its exported fields must not
-// change after the first use. All methods are safe for concurrent use.
+// change after the first use. All methods are safe for concurrent use. Its
+// goroutines end soon after the call that started them, and Wait joins them.
 type Dialer struct {
 	// Dial connects to one address. It must return soon when ctx ends.
 	// Required.

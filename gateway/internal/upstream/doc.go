@@ -3,7 +3,10 @@
 // Package upstream selects one of several addresses of an upstream and connects
 // to it.
 //
-// # Flow
+//	d := &upstream.Dialer{Dial: dial, Timeout: 5 * time.Second, AttemptDelay: 250 * time.Millisecond}
+//	conn, addr, err := d.DialFirst(ctx, []string{"10.0.0.1:8300", "10.0.0.2:8300"})
+//	...
+//	d.Wait()
 //
 // A [Selection] decides the order and times of connection attempts. The first
 // attempt goes to the address with the fewest connections, or to the first
@@ -22,16 +25,4 @@
 // it is tried last, and a probe in parallel to a connection checks whether it
 // answers again. Clients without another address try it themselves, a bounded
 // number at a time (circuit breaker).
-//
-//	d := &upstream.Dialer{Dial: dial, Timeout: 5 * time.Second, AttemptDelay: 250 * time.Millisecond}
-//	conn, addr, err := d.DialFirst(ctx, []string{"10.0.0.1:8300", "10.0.0.2:8300"})
-//	...
-//	d.Wait()
-//
-// # Goroutines and limits
-//
-// All methods of a Dialer are safe for concurrent use. Its goroutines end soon
-// after the call that started them. Wait joins them. A Dialer tracks at most a
-// few thousand addresses that are not in use. A Selection accepts at most 16 new
-// addresses while it runs.
 package upstream
