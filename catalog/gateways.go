@@ -135,7 +135,7 @@ func (g *Gateways) plan(ctx context.Context, want *pb.MeshGateway) ([]*pb.Op, er
 	var ops []*pb.Op
 	var owner *pb.ID
 	name := want.Node.Node
-	for i, data := range []proto.Message{want.Node, want.Service, want.Checks[0]} {
+	for i, data := range []proto.Message{want.Node, want.Service, want.Checks[0]} { // in the order of types
 		r, err := g.monitor.backend.Read(ctx, resource.Eventual, resource.ID(types[i], name))
 		version := r.GetVersion() // empty if r does not exist
 		switch {
@@ -174,7 +174,7 @@ func ListGateways(ctx context.Context, b resource.Backend) ([]*pb.MeshGateway, e
 	}
 	// Decode only resources that may belong to a gateway.
 	gateways := map[string]bool{}
-	for _, service := range all.byType[1] {
+	for _, service := range all.byType[1] { // services: the second of types
 		if node := nodeOf(service); node == service.GetId().GetName() {
 			gateways[node] = true
 		}

@@ -135,7 +135,7 @@ func (m *TTLMonitor) record(name string, c *pb.Check, u CheckUpdate) (write bool
 	return false
 }
 
-// heartbeat moves the deadline of a gateway. The check c is stored.
+// heartbeat moves the deadline of a gateway. c is its check, as the store has it.
 func (m *TTLMonitor) heartbeat(node string, c *pb.Check) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -373,8 +373,9 @@ func (m *TTLMonitor) perform(ctx context.Context, a action) error {
 	}
 }
 
-// claim reports whether the deadline of an action has still passed. For an action
-// that writes an output, claim also records the write.
+// claim reports whether an action is still due: a heartbeat may have moved the
+// deadline since the action was planned. For an action that writes an output,
+// claim also records the write.
 func (m *TTLMonitor) claim(a action) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -273,9 +273,9 @@ func TestTxn_Blind(t *testing.T) {
 	}
 }
 
-// TestTxn_Concurrent moves amounts between keys in several goroutines. No read
-// sees another sum. A key that is only checked counts too: once "closed"
-// exists, no transaction changes anything.
+// TestTxn_Concurrent moves amounts between keys in several goroutines. Every read
+// sees the same sum. A transaction also fails because of a key that it only
+// checks: once "closed" exists, no transaction changes anything.
 func TestTxn_Concurrent(t *testing.T) {
 	s, ctx := memoryStore(t), t.Context()
 	keys := []string{"k/0", "k/1", "k/2", "k/3"}

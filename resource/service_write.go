@@ -53,7 +53,7 @@ func (s *Service) write(ctx context.Context, given *pb.Resource) (*pb.Resource, 
 	if err != nil {
 		return nil, err
 	}
-	if primary, err := s.forwards(reg); primary {
+	if forward, err := s.forwards(reg); forward {
 		return s.forwardWrite(ctx, r, given)
 	} else if err != nil {
 		return nil, err
@@ -303,7 +303,7 @@ func (s *Service) delete(ctx context.Context, req *pb.DeleteRequest) error {
 	if err != nil {
 		return err
 	}
-	if primary, err := s.forwards(reg); primary {
+	if forward, err := s.forwards(reg); forward {
 		return s.forwardDelete(ctx, id, req.GetVersion())
 	} else if err != nil {
 		return err
@@ -369,8 +369,9 @@ func (s *Service) writeStatus(ctx context.Context, req *pb.WriteStatusRequest) (
 	}
 }
 
-// statusTarget returns the stored resource if its uid is the uid of id and its
-// version, unless version is empty, is version.
+// statusTarget returns the stored resource. It returns an error if the resource
+// has another uid than id, or another version than version. An empty version
+// matches every version.
 func (s *Service) statusTarget(
 	ctx context.Context, c Consistency, id *pb.ID, version string, authorize func(*pb.Resource) error,
 ) (*pb.Resource, error) {

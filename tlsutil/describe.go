@@ -15,8 +15,8 @@ import (
 // Description describes a certificate for display. Times are in UTC.
 type Description struct {
 	// Role, DC, Node and Domain identify the peer. They are empty for a
-	// certificate that does not identify a peer. NoPeer then has the reason,
-	// except for a CA.
+	// certificate that does not identify a peer. For such a certificate,
+	// NoPeer has the reason, unless the certificate is a CA without peer names.
 	Role   Role   `json:"role,omitempty"`
 	DC     string `json:"datacenter,omitempty"`
 	Node   string `json:"node,omitempty"`

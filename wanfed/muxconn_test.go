@@ -23,7 +23,7 @@ import (
 // Listener returned. Other peers are accepted.
 func TestMux_MaxPerPeer(t *testing.T) {
 	a := newAuthority(t)
-	var passed net.Listener
+	var passed net.Listener // connections with "passed/1" are passed to the test
 	ln := listen(t)
 	b := newMuxFixtureOn(t, a, ln, func(c *MuxConfig) { c.MaxPerPeer = 2 }, func(m *Mux) {
 		passed = m.Listener("passed/1", tlsutil.Roles, false)

@@ -13,8 +13,9 @@
 // resources and returns a plan. Check writes nothing. Write writes one item of the
 // plan.
 //
-// A resource without metadata keeps the stored metadata. Write then retries after
-// a conflict. A resource with a version replaces only that version.
+// A resource without metadata keeps the stored metadata. Write reads it before
+// the write, and repeats both if another writer changed the resource in between.
+// A resource with a version replaces only that version.
 //
 // The package starts no goroutine and keeps no state.
 package apply

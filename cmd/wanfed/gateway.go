@@ -46,9 +46,9 @@ Signals:
            --hot-restart-drain-time. If the new process fails, the old one
            continues.
 
-The gateway notifies systemd of start, reload and stop (sd_notify), and uses
-sockets that systemd opened (socket activation) for the settings with their
-addresses.
+The gateway notifies systemd of start, reload and stop (sd_notify). It uses a
+socket that systemd opened (socket activation) in place of its own socket, if
+the address of the socket is the address in a setting.
 
 Settings come from --config-file (HCL, names with underscores), then the
 environment (WANFED_DATA_DIR for --data-dir), then flags. A later source

@@ -177,7 +177,8 @@ func TestHotRestart_NewProcessFails(t *testing.T) {
 	if err := roundTrip(longLived, []byte("still here")); err != nil {
 		t.Errorf("roundTrip() through the old process = %v, want nil", err)
 	}
-	// The old process would run as long as its connection. SIGTERM ends both.
+	// The old process would run until its connection ends. SIGTERM ends the process
+	// and its connection.
 	g.signal(t, syscall.SIGTERM)
 	g.awaitEnd(t)
 	if err := roundTrip(longLived, []byte("?")); err == nil {

@@ -44,6 +44,7 @@ func TestGateway_ProxyProtocol(t *testing.T) {
 	}
 	defer c.Close()
 	c.SetDeadline(time.Now().Add(20 * time.Second))
+	// The source address, the destination address and the source port.
 	source := []byte{192, 0, 2, 1, 127, 0, 0, 1, 0, 7}
 	hello := clientHello(t, "a.example")
 	header := append([]byte("\r\n\r\n\x00\r\nQUIT\n\x21\x11\x00\x0c"), append(source, 0, 9)...)

@@ -236,7 +236,7 @@ func TestStandaloneGateway(t *testing.T) {
 }
 
 // A gateway without a reachable server logs the failure, serves its admin address,
-// and stops. Package test has gateways with servers.
+// and stops. The cluster tests in directory test cover gateways with servers.
 func TestGateway_ServersDown(t *testing.T) {
 	f := tlstest.NewCA(t).Files(t, tlsutil.RoleGateway, "gw1", "dc1")
 	gw := startCommand(t, "gateway", "--dc", "dc1", "--node", "gw1", "--data-dir", filepath.Join(t.TempDir(), "data"),

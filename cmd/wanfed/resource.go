@@ -171,7 +171,8 @@ func refusalText(err error) error {
 	return err
 }
 
-// resourceText returns the type, the name and any other than the default tenancy.
+// resourceText returns the type and the name of a resource, and its tenancy
+// unless that is the default tenancy.
 func resourceText(id api.ResourceID) string {
 	s := id.Type.String() + " " + printable(id.Name)
 	if !isDefault(id.Tenancy) {
@@ -463,7 +464,7 @@ The command fails when the server closes the watch or the connection is lost. Wi
 		if err != nil {
 			return err
 		}
-		n := 0 // number of resources before the end of the snapshot
+		n := 0 // number of events
 		for ev, err := range cl.WatchResources(ctx, typ, cl.tenancy(), cl.options()) {
 			if ctx.Err() != nil {
 				return nil

@@ -217,8 +217,8 @@ func TestKeyFile_Unreadable(t *testing.T) {
 		`key file \S+/srv1-key\.pem may not be read by this user; change its owner or mode`)
 }
 
-// executeWithout is execute for another user than root, or for root without
-// some capabilities.
+// executeWithout runs wanfed without some Linux capabilities if the test runs as
+// root. Otherwise it is execute.
 func executeWithout(t *testing.T, capabilities string, args ...string) result {
 	t.Helper()
 	args = append([]string{"wanfed"}, args...)

@@ -23,7 +23,8 @@ func (s *Store) indexOf(t testing.TB, q resource.Query) uint64 {
 }
 
 // TestDeletions_DropOldest checks that the oldest deletions are dropped
-// together. The indexes of other queries of the type rise once, and none falls.
+// together. The index of a query for another name of the type may then rise, and
+// never falls.
 func TestDeletions_DropOldest(t *testing.T) {
 	s := New()
 	defer s.Close()

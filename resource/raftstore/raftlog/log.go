@@ -45,8 +45,8 @@ type Log struct {
 	*wal.WAL
 	cfg Config
 
-	// snapshot has the index and term of the last entry in the newest snapshot
-	// that the state machine includes. installed has the index and term of a
+	// snapshot has the index and term of the last entry in a snapshot: the newest
+	// one that the state machine has restored or written. installed has the index and term of a
 	// leader's snapshot that is on disk but not restored yet. nil means none.
 	snapshot, installed atomic.Pointer[raft.Log]
 
@@ -301,7 +301,7 @@ const (
 // After Open, the used size of the last segment is unknown. Until the first
 // rotation, every write therefore needs space for the next segment.
 func (l *Log) checkSpace(size int, newSegment bool) error {
-	limit := l.cfg.SegmentSize / 4 * 3 // the index takes at most a tenth of a segment
+	limit := l.cfg.SegmentSize / 4 * 3 // the index of a segment takes a tenth at most, and the rest is reserve
 	if !newSegment && l.used.Load()+int64(size) <= int64(limit) {
 		return nil
 	}
