@@ -36,7 +36,8 @@ const (
 	// the same step as their owner. Servers that replay a log depend on
 	// MaxCascade, so its value must not change.
 	MaxCascade = 512
-	// ReapBatch is the highest number that each later step deletes.
+	// ReapBatch is the highest number of owned resources that Reap deletes in one
+	// later step.
 	ReapBatch = 256
 )
 

@@ -104,8 +104,8 @@ func (s *Service) authorize(reg Registration, p tlsutil.Peer, verb Verb, r *pb.R
 
 // authorizeByDefault allows every verb to operators, and to servers of this
 // datacenter. Servers of other datacenters, and all other peers of this
-// datacenter, may read and list. Package server/rpc has already authorized the
-// calls of operators of other datacenters.
+// datacenter, may read and list. Operators of other datacenters are allowed
+// too, because package server/rpc has already authorized their calls.
 func (s *Service) authorizeByDefault(p tlsutil.Peer, verb Verb, _ *pb.Resource) error {
 	local, server := p.DC == s.cfg.DC, p.Role == tlsutil.RoleServer
 	reads := verb == VerbRead || verb == VerbList

@@ -27,7 +27,8 @@ import (
 // primary checks that this version is still stored.
 
 const (
-	// forwardTimeout bounds a call to the primary, like the caller's deadline.
+	// forwardTimeout bounds a call to the primary. The caller's deadline, if it is
+	// earlier, ends the call first.
 	forwardTimeout = 15 * time.Second
 	// replicaTimeout bounds the time that a forwarded write waits for the
 	// replica. Half of the time until the caller's deadline is another bound.
@@ -128,7 +129,7 @@ func (s *Service) forwardDelete(ctx context.Context, id *pb.ID, version string) 
 		return err
 	}
 	if _, ok := Terminating(before); ok {
-		return nil // the deletion changes nothing
+		return nil // a second deletion changes nothing, so there is nothing to wait for
 	}
 	s.awaitReplica(ctx, id, func(now *pb.Resource) bool {
 		return now == nil || now.GetId().GetUid() != before.GetId().GetUid() ||

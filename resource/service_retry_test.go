@@ -35,7 +35,7 @@ func TestService_ConcurrentWrites(t *testing.T) {
 }
 
 // scriptedBackend is a Backend with stale eventual reads, like a new leader that
-// still applies earlier enattempts, and with commits that fail.
+// still applies earlier entries, and with commits that fail.
 type scriptedBackend struct {
 	resource.Backend
 	stale    *pb.Resource // result of eventual reads; nil: the stored resource

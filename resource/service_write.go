@@ -165,9 +165,10 @@ func (s *Service) commitOne(ctx context.Context, op *pb.Op) (*pb.Resource, error
 	return out[0], nil
 }
 
-// prepare completes r from the stored resource and returns the version to expect.
-// The first read is eventual, and the commit detects a stale result. prepare
-// returns an error only after a strong read.
+// prepare completes r from the stored resource and returns the version to
+// expect. The first read is eventual. If its result is stale, the commit fails.
+// An error may also come from a stale result, so prepare then tries again with
+// a strong read.
 func (s *Service) prepare(ctx context.Context, reg Registration, r *pb.Resource) (expect string, err error) {
 	expect, err = s.prepareAt(ctx, Eventual, reg, r)
 	if err != nil {
@@ -369,9 +370,9 @@ func (s *Service) writeStatus(ctx context.Context, req *pb.WriteStatusRequest) (
 	}
 }
 
-// statusTarget returns the stored resource. It returns an error if the resource
-// has another uid than id, or another version than version. An empty version
-// matches every version.
+// statusTarget authorizes the write of a status and returns the stored resource.
+// It fails if the resource does not have the uid of id, or does not have the
+// given version. An empty version allows every version.
 func (s *Service) statusTarget(
 	ctx context.Context, c Consistency, id *pb.ID, version string, authorize func(*pb.Resource) error,
 ) (*pb.Resource, error) {
@@ -474,8 +475,8 @@ func (s *Service) WriteAll(ctx context.Context, steps ...Step) ([]*pb.Resource, 
 	return s.cfg.Backend.Commit(ctx, ops...)
 }
 
-// stepOp returns the op of a step. Created holds the ids of the resources that
-// earlier steps create, by IDString.
+// stepOp returns the op of a step. The map created has the ids of the resources
+// that earlier steps create, by IDString.
 func (s *Service) stepOp(ctx context.Context, step Step, created map[string]*pb.ID) (*pb.Op, error) {
 	switch {
 	case step.Expect != nil:

@@ -111,7 +111,7 @@ func TestService_Hooks(t *testing.T) {
 	if err != nil || n.Address != "127.0.0.1" {
 		t.Errorf("Write() stored %v, %v, want the address that Mutate sets", n, err)
 	}
-	f.as(tlsutil.RoleGateway, "dc1") // of node n
+	f.as(tlsutil.RoleGateway, "dc1") // the gateway has the node name n
 	f.write(host("n"))
 	f.fails(host("other"), codes.PermissionDenied, resource.ErrDenied, "gateway/dc1/n may not write catalog/v1/Host: a gateway may write only itself")
 }

@@ -67,7 +67,8 @@ func Reap(ctx context.Context, b Backend, log *slog.Logger) error {
 }
 
 // ReapOnce deletes the resources of the tombstones that are stored now. The
-// deletions may create new tombstones. ReapOnce returns the index of that List.
+// deletions may create new tombstones. ReapOnce returns the index at which it
+// listed the tombstones, so the caller can wait for new tombstones.
 func ReapOnce(ctx context.Context, b Backend, log *slog.Logger) (index uint64, err error) {
 	tombstones, index, err := b.List(ctx, Eventual, Query{Type: TombstoneType})
 	if err != nil {

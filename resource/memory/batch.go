@@ -40,6 +40,9 @@ func (b *batch) apply(e *Entry) ([]*pb.Resource, error) {
 		return nil, err
 	}
 	b.index, b.cascade = e.Index, resource.MaxCascade
+	// An entry with one op fails before it changes the tables, so it needs no copy
+	// of them. The exception is a put with an owner: it may delete the resource
+	// that it replaces before it finds that the owner does not exist.
 	var before *tables // nil if a failing entry cannot have changed anything
 	if len(e.Ops) > 1 || len(e.Ops) == 1 && e.Ops[0].GetPut().GetResource().GetOwner() != nil {
 		before = b.tables.copy()
@@ -97,6 +100,7 @@ func (b *batch) put(p *pb.Put) (*pb.Resource, error) {
 				resource.IDString(r.Id), resource.IDString(r.Owner), r.Owner.Uid, resource.ErrNotFound)
 		}
 	}
+	// The write that removes the last finalizer deletes the resource.
 	if since, ok := resource.Terminating(r); ok && !isReplica(r) && len(resource.Finalizers(r)) == 0 {
 		return b.delete(old, since), nil
 	}
@@ -112,9 +116,9 @@ func (b *batch) overwrite(o *pb.Overwrite) (*pb.Resource, error) {
 		if o.GetKeepMetadata() {
 			r.Metadata = old.Metadata
 		}
-		// The encoded data are compared, because all servers must get the same
-		// result. The versions of the servers may know different fields of a
-		// message.
+		// The encoded data are compared, not the decoded messages. All servers
+		// must get the same result, but servers that run different versions may
+		// know different fields of a message.
 		if sameVersion(old.Id, r.Id) && r.Data.GetTypeUrl() == old.Data.GetTypeUrl() &&
 			bytes.Equal(r.Data.GetValue(), old.Data.GetValue()) {
 			r.Generation = old.Generation

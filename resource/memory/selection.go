@@ -47,7 +47,8 @@ func newSelection(q resource.Query) (selection, error) {
 	return s, nil
 }
 
-// matches reports whether the selection includes a resource of its type.
+// matches reports whether the selection includes the resource with that id. The
+// resource must have the selection's group and kind.
 func (s selection) matches(id *pb.ID) bool { return s.matchesVersion(id) && s.covers(id) }
 
 func (s selection) matchesVersion(id *pb.ID) bool {
@@ -81,7 +82,7 @@ func (s selection) covered(t *tables) iter.Seq[*pb.Resource] {
 // first returns a resource that sorts before all selected resources, and after
 // all resources of lower types, tenancies and names.
 func (s selection) first() *pb.Resource {
-	const lowest = "\x00" // below every valid value; an empty value means the default
+	const lowest = "\x00" // below every valid value; "" would mean the default tenancy
 	group, kind, _ := strings.Cut(strings.TrimSuffix(s.typ, "\x00"), "\x00")
 	t := &pb.Tenancy{Partition: lowest, Namespace: lowest}
 	id := &pb.ID{Type: &pb.Type{Group: group, Kind: kind}, Tenancy: t}
@@ -95,8 +96,8 @@ func (s selection) first() *pb.Resource {
 	return &pb.Resource{Id: id}
 }
 
-// inRange reports whether the key of id begins with s.key. If not, and id sorts
-// after first, no selected resource sorts after id.
+// inRange reports whether the key of id begins with s.key. If it does not, and
+// id sorts after first, then id sorts after all selected resources.
 func (s selection) inRange(id *pb.ID) bool {
 	if typeKey(id.Type) != s.typ {
 		return false
@@ -145,8 +146,10 @@ func (s selection) changed(t *tables, after uint64) bool {
 	return false
 }
 
-// leastIndex returns the index of the query if the query selects no resources:
-// the index of the last deletion.
+// leastIndex returns a lower bound of the index of the query. For a query of a
+// whole type, the bound is the index of the last write or deletion. For other
+// queries, it is the index of the last stored deletion that the query covers, or
+// the floor of the type if the floor is higher.
 func (s selection) leastIndex(t *tables) uint64 {
 	info := t.typeInfo(s.typ)
 	if s.coversType() {

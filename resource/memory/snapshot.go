@@ -25,7 +25,8 @@ import (
 //	'I'  index of the store: a uvarint; the first record
 //	'T'  index of a type: a uvarint, then a pb.Type
 //	'F'  least index of queries of a type (typeInfo.floor): a uvarint, then a
-//	     pb.Type, after the 'T' of the type; if absent, the index of the type
+//	     pb.Type, after the 'T' of the type; without an 'F', the floor is the
+//	     index of the type
 //	'R'  a pb.Resource
 //	'D'  a deleted resource: the index of its deletion, a uvarint, then a pb.ID
 //	'E'  number of resources: a uvarint; the last record
@@ -242,8 +243,9 @@ func ScanSnapshot(r io.Reader) (SnapshotTotals, error) {
 // Restore replaces the whole state with the snapshot in r, which was taken of a
 // later state or of another store. After an error the state is unchanged. All
 // watches end with resource.ErrWatchReset. The index of a query never falls. If
-// the index of a type would fall, Restore sets the index of the type, of the
-// store and of all queries of the type above all earlier indexes.
+// the index of a type would fall, Restore raises three indexes above every
+// earlier index: the index of the type, the index of the store, and the index of
+// all queries of the type.
 func (s *State) Restore(r io.Reader) error {
 	s.writeMu.Lock()
 	defer s.writeMu.Unlock()
@@ -266,9 +268,10 @@ func (s *State) Restore(r io.Reader) error {
 // followers the caller must wake. The caller holds writeMu and mu.
 func (s *State) replaceLocked(in *Snapshot) (woken []*item) {
 	index := max(s.index, in.index)
-	// raised is the new index of a type whose index would fall. It is the index
-	// of the snapshot if that index is above all other indexes, because all
-	// servers must use the same index.
+	// raised is the new index of a type whose index would fall. The index of the
+	// snapshot is preferred, because all servers must use the same index and all
+	// of them restore the same snapshot. It can be used only if it is higher than
+	// the index of the state.
 	raised := in.index
 	if raised <= s.index {
 		raised = index + 1
@@ -413,14 +416,15 @@ func decodeRecord(kind byte, body []byte, storeIndex uint64) (rec record, err er
 	return rec, err
 }
 
-// decodeIndexed decodes a body of a number and a message.
-func decodeIndexed(body []byte, what string, m proto.Message) (uint64, error) {
+// decodeIndexed decodes a body that has a number and the message m. Errors
+// refer to the record by noun.
+func decodeIndexed(body []byte, noun string, m proto.Message) (uint64, error) {
 	v, n := binary.Uvarint(body)
 	if n <= 0 {
-		return 0, fmt.Errorf("a %s without its index", what)
+		return 0, fmt.Errorf("a %s without its index", noun)
 	}
 	if err := proto.Unmarshal(body[n:], m); err != nil {
-		return 0, fmt.Errorf("%s: %w", what, err)
+		return 0, fmt.Errorf("%s: %w", noun, err)
 	}
 	return v, nil
 }
@@ -464,12 +468,12 @@ func uvarint(body []byte) (uint64, error) {
 // checkEnd checks the body of the end record in a snapshot of count resources,
 // and that r ends after the record.
 func checkEnd(r *bufio.Reader, body []byte, count uint64) error {
-	want, err := uvarint(body)
+	recorded, err := uvarint(body)
 	if err != nil {
 		return err
 	}
-	if want != count {
-		return fmt.Errorf("the snapshot has %d resources, but its end record has %d", count, want)
+	if recorded != count {
+		return fmt.Errorf("the snapshot has %d resources, but its end record has %d", count, recorded)
 	}
 	if _, err := r.ReadByte(); !errors.Is(err, io.EOF) {
 		return errors.New("there is data after the end record")

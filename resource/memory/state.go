@@ -122,10 +122,11 @@ func (s *State) ListByOwner(ctx context.Context, owner *pb.ID) ([]*pb.Resource, 
 }
 
 // Apply applies each entry as one write, and sets the result of the entry. The
-// entries must be sorted by index, and above all earlier indexes. If an op
+// entries must be sorted by index, and the index of each entry must be higher
+// than the index of the state. Otherwise Apply rejects the entry. If an op
 // fails, the entry has the error of the op and changes nothing. Readers and
 // watches see the effect of all entries at once. Apply keeps the resources in
-// the ops. The caller must not use them again.
+// the ops, so the caller must not use these resources again.
 func (s *State) Apply(entries ...*Entry) {
 	s.writeMu.Lock()
 	defer s.writeMu.Unlock()

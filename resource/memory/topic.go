@@ -25,7 +25,7 @@ type limits struct{ events, bytes, total int }
 // watchedType has the data that the topics of all versions of a type share.
 // State.mu guards it.
 type watchedType struct {
-	index   uint64            // index of the last write, at least 1
+	index   uint64            // index of the last write or deletion, at least 1
 	topics  map[string]*topic // topics by selection.key
 	lengths map[int]int       // number of topics by the length of their key
 }
@@ -81,15 +81,15 @@ func (t *topic) join() *item {
 	return t.tail
 }
 
-// publish appends it to the topic, and returns the item whose followers the
-// caller must wake.
-func (t *topic) publish(it *item) (previous *item) {
+// publish appends the item latest to the topic, and returns the item whose
+// followers the caller must wake.
+func (t *topic) publish(latest *item) (previous *item) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	previous = t.tail
-	previous.next.Store(it)
-	t.tail = it
-	t.count(it, 1)
+	previous.next.Store(latest)
+	t.tail = latest
+	t.count(latest, 1)
 	t.trimLocked()
 	return previous
 }
@@ -252,8 +252,8 @@ func (s *State) publishLocked(events []*pb.WatchEvent) (woken []*item) {
 	return woken
 }
 
-// eventOverhead is the approximate memory of an event in bytes, apart from
-// twice its encoded size.
+// eventOverhead is a part of the memory of an event, in bytes. The memory of an
+// event is approximately twice its encoded size plus eventOverhead.
 const eventOverhead = 512
 
 // endTopicsLocked cuts off all followers, and returns the items whose followers

@@ -158,6 +158,7 @@ func TestWatch_SlowBytes(t *testing.T) {
 				if _, err := s.Commit(t.Context(), resource.PutOp(r, resource.AnyVersion)); err != nil {
 					t.Fatal(err)
 				}
+				// One event counts as twice its 5000 bytes plus eventOverhead.
 				if n := s.retained.Load(); n > 40_000+11_000 {
 					t.Fatalf("retained bytes after %d writes = %d, want at most the limit and one event", i+1, n)
 				}

@@ -100,9 +100,10 @@ func (m Manifest) Header() ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// invalid returns a resource.ErrInvalid for what.
-func invalid(what, format string, args ...any) error {
-	return fmt.Errorf("%w %s: %w", resource.ErrInvalid, what, fmt.Errorf(format, args...))
+// invalid returns a resource.ErrInvalid for the named object. The format
+// describes the fault.
+func invalid(object, format string, args ...any) error {
+	return fmt.Errorf("%w %s: %w", resource.ErrInvalid, object, fmt.Errorf(format, args...))
 }
 
 // check returns a resource.ErrInvalid if no server can have written m.

@@ -54,7 +54,7 @@ func (s *Store) OpsVersion() (version int, node string) { return s.cfg.OpsVersio
 
 // WriteError implements resource.ReplicatedBackend. It returns the reason why
 // this server cannot write its log, as a resource.ErrReadOnly. It returns nil
-// until a write fails, and again after a write succeeds.
+// if no write has failed since the last successful write.
 func (s *Store) WriteError() error { return s.log.WriteError() }
 
 // Read implements resource.Backend. A strong read blocks for a round trip to a

@@ -117,8 +117,8 @@ func (c *Config) raftConfig() *raft.Config {
 	rc.Logger = slogadapter.New(slog.New(slogadapter.Demote(c.Logger.Handler())), "raft")
 	rc.HeartbeatTimeout = c.Heartbeat
 	rc.ElectionTimeout = c.Heartbeat + timeoutStep
-	// A leader must step down before another leader is elected. A stall of less
-	// than the lease costs no election.
+	// A leader must step down before another leader is elected. A stall of
+	// the leader that is shorter than the lease causes no election.
 	rc.LeaderLeaseTimeout = c.Heartbeat * 3 / 4
 	rc.CommitTimeout = commitTimeout
 	rc.MaxAppendEntries, rc.BatchApplyCh = maxBatch, true

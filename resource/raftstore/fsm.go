@@ -175,8 +175,9 @@ func (s fsmSnapshot) Persist(sink raft.SnapshotSink) error {
 
 func (s fsmSnapshot) Release() {}
 
-// replayAlone applies the log that the store was opened with, if this server is
-// the only voter and Raft has applied nothing yet.
+// replayAlone applies the log entries that existed when the store was opened.
+// It does so only if this server is the only voter and Raft has applied nothing
+// yet.
 //
 // Raft applies an entry after a leader has confirmed that the entry is
 // committed. The only voter must lead to confirm its entries, and must write to
@@ -241,6 +242,11 @@ func (m *machine) skipReplayed(logs []*raft.Log) int {
 			break
 		}
 		n++
+		// replay treated every entry in the log as committed, because this
+		// server was the only voter. An entry of another term at the same index means
+		// that another server has led this server since then, and has replaced
+		// entries of its log. The state then has an entry that was never
+		// committed, so the store must fail.
 		if log.Index == m.replayed && log.Term != m.replayedTerm && m.err == nil {
 			_ = m.failWith(fmt.Errorf("log entry %d is of term %d, but one of term %d was applied: "+
 				"another server led this one, which was the only voter; %s", log.Index, log.Term, m.replayedTerm, rejoinRemedy))

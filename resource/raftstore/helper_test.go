@@ -85,10 +85,11 @@ func group(t testing.TB, nw *network, change func(*Config)) map[string]*Store {
 // waitLimit bounds each wait of a test.
 const waitLimit = time.Minute
 
-// until waits until cond returns true. what names the condition.
-func until(t testing.TB, what string, cond func() bool) {
+// until waits until cond returns true. The description of the condition is for
+// the failure message.
+func until(t testing.TB, description string, cond func() bool) {
 	t.Helper()
-	testutil.Eventually(t, waitLimit, cond, "%s", what)
+	testutil.Eventually(t, waitLimit, cond, "%s", description)
 }
 
 // awaitLeader waits until one of stores leads, and returns it.

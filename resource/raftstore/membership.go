@@ -66,7 +66,7 @@ func (m *membership) Bootstrap(nodes []string) error {
 	}
 	m.logger.Info("raft group bootstrapped", "nodes", nodes)
 	if nodes[0] == m.node {
-		m.callElection() // two servers that call an election would split the vote
+		m.callElection() // on one server only: two candidates would split the vote
 	}
 	return nil
 }
@@ -88,7 +88,8 @@ func (m *membership) checkNodes(nodes []string) error {
 }
 
 // callElection makes a follower without a leader call an election immediately.
-// A shorter heartbeat timeout makes Raft check the timeout again.
+// It first lengthens the heartbeat timeout and then restores it, because Raft
+// checks the timeout again when its value becomes shorter.
 func (m *membership) callElection() {
 	rc := m.raft.ReloadableConfig()
 	for _, t := range []time.Duration{m.heartbeat + timeoutStep, m.heartbeat} {
@@ -139,9 +140,10 @@ func (m *membership) servers() ([]raft.Server, error) {
 	return f.Configuration().Servers, nil
 }
 
-// AddVoter makes node a voter. The store of node must be open, and be empty or
-// behind. AddVoter succeeds only on the leader, blocks until the group has
-// agreed, and returns the errors of Commit. Adding a voter again has no effect.
+// AddVoter makes node a voter. The store of node must be open, and must be
+// empty or behind the leader. AddVoter succeeds only on the leader, blocks
+// until the group has agreed, and returns the errors of Commit. Adding a voter
+// again has no effect.
 func (m *membership) AddVoter(ctx context.Context, node string) error {
 	return m.change(ctx, "add voter", node, raft.Voter, func(srv raft.Server) raft.Future {
 		return m.raft.AddVoter(srv.ID, srv.Address, 0, untilDeadline(ctx))
@@ -169,20 +171,21 @@ func (m *membership) RemoveServer(ctx context.Context, node string) error {
 // notMember is the suffrage of a server that is not in the group.
 const notMember raft.ServerSuffrage = -1
 
-// change runs start, which changes the suffrage of node to want. If node has
-// that suffrage, or is a voter and want is raft.Nonvoter, change does nothing.
+// change runs start, which changes the suffrage of node to suffrage. If node
+// already has that suffrage, change does nothing. A voter does not become a
+// nonvoter. The action describes the change in errors and logs.
 func (m *membership) change(
-	ctx context.Context, what, node string, want raft.ServerSuffrage, start func(raft.Server) raft.Future,
+	ctx context.Context, action, node string, suffrage raft.ServerSuffrage, start func(raft.Server) raft.Future,
 ) error {
-	if err := tlsutil.CheckLabel(node); err != nil && want != notMember {
-		return fmt.Errorf("%s: %w", what, err)
+	if err := tlsutil.CheckLabel(node); err != nil && suffrage != notMember {
+		return fmt.Errorf("%s: %w", action, err)
 	}
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	// A server that does not lead may have an outdated configuration.
 	if _, err := m.leadership.leaderTerm(ctx); err != nil {
-		return fmt.Errorf("%s %s: %w", what, node, err)
+		return fmt.Errorf("%s %s: %w", action, node, err)
 	}
 	servers, err := m.servers()
 	if err != nil {
@@ -194,15 +197,15 @@ func (m *membership) change(
 			current = srv.Suffrage
 		}
 	}
-	if current == want || want == raft.Nonvoter && current != notMember {
+	if current == suffrage || suffrage == raft.Nonvoter && current != notMember {
 		return nil
 	}
 	_, err = m.do(ctx, func() raft.Future { return start(voter(node)) })
 	m.trans.holdback.release() // calls to a removed server must not be held
 	if err != nil {
-		return fmt.Errorf("%s %s: %w", what, node, writeError(err))
+		return fmt.Errorf("%s %s: %w", action, node, writeError(err))
 	}
-	m.logger.Info("raft group changed", "change", what, "peer", node)
+	m.logger.Info("raft group changed", "change", action, "peer", node)
 	return nil
 }
 

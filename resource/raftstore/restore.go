@@ -65,7 +65,7 @@ type restorer struct {
 
 // restore is a restore that Raft performs.
 type restore struct {
-	index uint64        // index of the snapshot that Raft installs
+	index uint64        // index of the snapshot in Raft, which adds 1 to the index in the metadata
 	donec chan struct{} // closed when Raft has returned
 }
 

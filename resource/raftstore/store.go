@@ -189,10 +189,10 @@ func (s *Store) watchLog() {
 	}
 }
 
-// Close stops Raft and unlocks the directory. Close waits up to a second for
-// pending commits, until this server has stored a snapshot that is being
-// restored, and for all goroutines. Close does not transfer leadership; call
-// TransferLeadership first. Close is idempotent.
+// Close stops Raft and unlocks the directory. Close first waits up to a second
+// for pending commits. It then waits until this server has stored a snapshot
+// that is being restored, and until all goroutines have ended. Close does not
+// transfer leadership; call TransferLeadership first. Close is idempotent.
 func (s *Store) Close() error {
 	s.closeOnce.Do(func() {
 		s.refuse()

@@ -77,11 +77,12 @@ func StatusOf(err error) int {
 	return http.StatusInternalServerError
 }
 
-// outcome returns the error of a write that was sent to the server at. If the
+// outcome returns the error of a failed write. The address of the server to
+// which the write was sent is server, or nil if the write was not sent. If the
 // server has not responded, the error is an ErrUnknownOutcome. Errors of the
 // server stay as they are.
-func outcome(at net.Addr, err error) error {
-	if at == nil || resource.FromStatus(err) != err { // not sent, or an error of package resource
+func outcome(server net.Addr, err error) error {
+	if server == nil || resource.FromStatus(err) != err { // not sent, or an error of package resource
 		return err
 	}
 	switch status.Code(err) {

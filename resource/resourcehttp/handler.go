@@ -122,7 +122,8 @@ func jsonHeader(w http.ResponseWriter) {
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 }
 
-// fail responds with one line of text without a newline, like package httpapi.
+// fail responds with one line of text that does not end with a newline, like
+// package httpapi.
 func fail(w http.ResponseWriter, status int, text string) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("X-Content-Type-Options", "nosniff")

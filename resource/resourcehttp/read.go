@@ -125,16 +125,17 @@ func (l *listWriter) add(r *pb.Resource) error {
 	return l.write(l.separator(), body, err)
 }
 
-// write writes before and body. It fails if err is not nil.
-func (l *listWriter) write(before string, body []byte, err error) error {
+// write writes prefix and body. It also fails if err, the error of encoding the
+// body, is not nil.
+func (l *listWriter) write(prefix string, body []byte, err error) error {
 	if !l.begun {
 		jsonHeader(l.q.w)
 		l.begun = true
 	}
-	if l.out.Available() < len(before)+len(body) {
+	if l.out.Available() < len(prefix)+len(body) {
 		extendWrite(l.q.w, clientTimeout)
 	}
-	_, err1 := l.out.WriteString(before)
+	_, err1 := l.out.WriteString(prefix)
 	_, err2 := l.out.Write(body)
 	if errors.Join(err, err1, err2) != nil {
 		return http.ErrAbortHandler

@@ -21,7 +21,8 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// target is what a path names: a document, a type, or a resource of a type.
+// target is the object that a path identifies: a document, a type, or a resource
+// of a type.
 type target struct {
 	document any // nil: a type or a resource
 	reg      resource.Registration

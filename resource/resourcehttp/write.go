@@ -186,22 +186,23 @@ func data(reg resource.Registration, raw json.RawMessage) (*anypb.Any, error) {
 }
 
 // withoutType removes the field "@type" from a JSON object. Its value must be a
-// URL of the message want.
-func withoutType(raw json.RawMessage, want string) (json.RawMessage, error) {
+// URL of the type message.
+func withoutType(raw json.RawMessage, message string) (json.RawMessage, error) {
 	var fields map[string]json.RawMessage
 	if !bytes.Contains(raw, []byte(`"@type"`)) || json.Unmarshal(raw, &fields) != nil || fields["@type"] == nil {
 		return raw, nil
 	}
 	var url string
-	if err := json.Unmarshal(fields["@type"], &url); err != nil || url[strings.LastIndexByte(url, '/')+1:] != want {
-		return nil, fmt.Errorf("@type %s: must be the type's message, %s, or left out", fields["@type"], want)
+	if err := json.Unmarshal(fields["@type"], &url); err != nil || url[strings.LastIndexByte(url, '/')+1:] != message {
+		return nil, fmt.Errorf("@type %s: must be the type's message, %s, or left out", fields["@type"], message)
 	}
 	delete(fields, "@type")
 	return json.Marshal(fields)
 }
 
-// protoPlace matches the prefix of protojson's errors. The prefix has line numbers
-// of another text than the request, and its spaces vary.
+// protoPlace matches the prefix of protojson's errors. The prefix is removed,
+// because its line numbers do not refer to the whole body of the request, and its
+// spaces vary.
 var protoPlace = regexp.MustCompile(`^proto:[\s\p{Zs}]*(\(line \d+:\d+\):[\s\p{Zs}]*)?`)
 
 func unmarshal(raw []byte, msg proto.Message) error {

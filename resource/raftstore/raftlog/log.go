@@ -225,7 +225,7 @@ func (l *Log) writeTermLocked() error {
 }
 
 // WriteError returns the reason why the log cannot be written, as an
-// ErrReadOnly. It returns nil until a write fails, and again after entries were
+// ErrReadOnly. It returns nil if no write has failed since entries were last
 // stored.
 func (l *Log) WriteError() error {
 	l.errMu.Lock()

@@ -109,9 +109,9 @@ func (t *sealedSegment) sealedInfo() (info types.SegmentInfo, intact bool) {
 	}
 	defer r.Close()
 	for i := info.BaseIndex; i <= info.MaxIndex; i++ {
-		want, err := readEntry(t, i)
+		written, err := readEntry(t, i)
 		found, foundErr := readEntry(r, i)
-		if err != nil || foundErr != nil || !bytes.Equal(found, want) {
+		if err != nil || foundErr != nil || !bytes.Equal(found, written) {
 			return info, false
 		}
 	}
