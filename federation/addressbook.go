@@ -44,8 +44,9 @@ type AddressBookUpdaterConfig struct {
 	// Paths returns the results of dials and probes. The cache keeps the
 	// addresses of successful dials and probes. Default: no results.
 	Paths func() []wanfed.PathStatus
-	// Replaced, if not nil, is called when another Raft group has taken the name
-	// of a datacenter. Its earlier addresses are no longer used.
+	// Replaced is called when another Raft group has taken the name of a
+	// datacenter, and the earlier addresses of the datacenter were removed.
+	// Default: not called.
 	Replaced func(dc string)
 	Logger   *slog.Logger
 }
@@ -214,8 +215,8 @@ func (u *AddressBookUpdater) readStates(ctx context.Context) ([]*stateGateways, 
 	return states, nil
 }
 
-// replaced removes the addresses of a datacenter whose name another Raft group
-// has taken.
+// replaced removes the known addresses of a datacenter whose name another Raft
+// group has taken.
 func (u *AddressBookUpdater) replaced(dc, old, group string) {
 	u.cfg.Logger.Warn("another datacenter has taken the name", "state_dc", dc, "group", group, "previous_group", old)
 	delete(u.cache, dc)

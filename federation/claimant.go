@@ -21,47 +21,47 @@ import (
 )
 
 const (
-	// claimWait is the time for which a started server waits for the primary
-	// before it joins the WAN pool without an accepted claim.
+	// claimWait limits the time that a started server waits for the response to
+	// its first claim before it joins the WAN pool.
 	claimWait = 2 * time.Second
 	// claimRequestTimeout limits one request to the primary.
 	claimRequestTimeout = 5 * time.Second
-	// groupIDInterval is the interval at which a server without a group id reads
-	// it.
+	// groupIDInterval is the interval at which Run reads the group id until the
+	// id exists.
 	groupIDInterval = 50 * time.Millisecond
-	// releaseTimeout limits the request with which a server that stops gives its
-	// claim up.
+	// releaseTimeout limits the request that releases the claim of a server
+	// that stops.
 	releaseTimeout = 300 * time.Millisecond
 	// pendingInterval is the interval of claims that are not decided yet.
 	pendingInterval = 500 * time.Millisecond
 )
 
-// ClaimantConfig configures a Claimant. All fields but PreviousInstance are
+// ClaimantConfig configures a Claimant. All fields except PreviousInstance are
 // required.
 type ClaimantConfig struct {
-	DC, Node string
-	// Primary returns the primary datacenter.
-	Primary func() string
-	Backend resource.Backend
-	// Instance is a random id of this process. PreviousInstance is that of the
-	// process that used the data directory before, or "".
-	Instance, PreviousInstance string
-	// Address is the address (host:port) of this server.
-	Address string
+	DC, Node string        // of this server
+	Primary  func() string // returns the primary datacenter
+	Backend  resource.Backend
+	Instance string // random id of this process
+	// PreviousInstance is the Instance of the last process that used the data
+	// directory, or "".
+	PreviousInstance string
+	Address          string // host:port of this server
 	// Client returns a client of any server of a datacenter.
 	Client func(dc string) pb.FederationServiceClient
-	// PathsChanged returns a channel that is closed when the paths to the primary
-	// may have changed.
+	// PathsChanged returns a channel that is closed when the paths to the
+	// primary may have changed.
 	PathsChanged func() <-chan struct{}
 	Logger       *slog.Logger
 }
 
-// Claimant claims the names of this server and its datacenter at the primary:
-// see Claims. While the claim is refused, this server must not take part in the
-// WAN pool. In the primary, a Claimant does nothing.
+// Claimant repeatedly claims the name of this server and of its datacenter at
+// the primary, which accepts or refuses the claim: see Claims. A server whose
+// claim is refused must not take part in the WAN pool. In the primary, a
+// Claimant only reads the group id, and every server is accepted.
 type Claimant struct {
 	cfg     ClaimantConfig
-	changed broadcast.Broadcast
+	changed broadcast.Broadcast // notified after a change of ClaimState.Enabled
 
 	mu    sync.Mutex
 	state ClaimState
@@ -75,17 +75,20 @@ type ClaimState struct {
 	GroupID string
 	// Reason is the reason of a refusal, with its remedy, or "".
 	Reason string
-	// Rivals are the other servers that claim the names of this one.
+	// Rivals are the other servers that claim the name of this server or of its
+	// datacenter.
 	Rivals []*pb.Claimant
 
-	claimed, clone, pending bool
+	claimed bool // a claim was answered, and must be released
+	clone   bool // the primary considers this server a clone
+	pending bool // the claim is not decided yet
 }
 
 // NewClaimant checks cfg.
 func NewClaimant(cfg ClaimantConfig) (*Claimant, error) {
 	if cfg.DC == "" || cfg.Node == "" || cfg.Primary == nil || cfg.Backend == nil || cfg.Instance == "" || cfg.Address == "" ||
 		cfg.Client == nil || cfg.PathsChanged == nil || cfg.Logger == nil {
-		return nil, errors.New("federation: every field of ClaimantConfig but PreviousInstance is required")
+		return nil, errors.New("federation: every field of ClaimantConfig except PreviousInstance is required")
 	}
 	return &Claimant{cfg: cfg}, nil
 }
@@ -97,30 +100,29 @@ func (c *Claimant) State() ClaimState {
 	return c.state
 }
 
-// Enabled reports whether this server may take part in the WAN pool, and returns
-// a channel that is closed at the next change. It has the type of
-// gossip.Config.Enabled.
+// Enabled is the function gossip.Config.Enabled of the WAN pool.
 func (c *Claimant) Enabled() (enabled bool, changed <-chan struct{}) {
 	changed = c.changed.Wait()
 	return c.State().Enabled, changed
 }
 
-// set replaces the state and logs a change between accepted and refused.
+// set replaces the state and logs relevant changes.
 func (c *Claimant) set(next ClaimState) {
 	c.mu.Lock()
-	old := c.state
+	last := c.state
 	c.state = next
 	c.mu.Unlock()
-	if old.Enabled != next.Enabled {
+	if last.Enabled != next.Enabled {
 		c.changed.Notify()
 	}
 	switch {
-	case next.Reason != "" && next.Reason != old.Reason:
+	case next.Reason != "" && next.Reason != last.Reason:
 		c.cfg.Logger.Error("this server takes no part in the federation", "reason", next.Reason)
-	case next.Reason == "" && old.Reason != "":
+	case next.Reason == "" && last.Reason != "":
 		c.cfg.Logger.Info("this server takes part in the federation again")
-	case len(next.Rivals) > 0 && len(old.Rivals) == 0:
-		c.cfg.Logger.Warn("another server claims the name of this one", "addr", PlaceOf(next.Rivals[0]), "group", next.Rivals[0].GroupId)
+	case len(next.Rivals) > 0 && len(last.Rivals) == 0:
+		c.cfg.Logger.Warn("another server claims the name of this one",
+			"addr", PlaceOf(next.Rivals[0]), "group", next.Rivals[0].GroupId)
 	}
 }
 
@@ -156,7 +158,7 @@ func (c *Claimant) Run(ctx context.Context) error {
 	return nil
 }
 
-// release gives the claim up, so that a restart of this server is accepted at
+// release releases the claim. A restart of this server is then accepted at
 // once.
 func (c *Claimant) release(ctx context.Context) {
 	s, primary := c.State(), c.cfg.Primary()
@@ -173,7 +175,7 @@ func (c *Claimant) release(ctx context.Context) {
 	}
 }
 
-// claim claims once. After an error the state stays as it is.
+// claim claims once. After an error, only GroupID of the state changes.
 func (c *Claimant) claim(ctx context.Context, id string) error {
 	next := c.State()
 	next.GroupID = id
@@ -189,11 +191,11 @@ func (c *Claimant) claim(ctx context.Context, id string) error {
 	ctx, cancel := context.WithTimeout(ctx, claimRequestTimeout)
 	defer cancel()
 	resp, err := c.cfg.Client(primary).Claim(ctx, &pb.ClaimRequest{
-		Datacenter: c.cfg.DC, Node: c.cfg.Node, GroupId: id, Instance: c.cfg.Instance, PreviousInstance: c.cfg.PreviousInstance,
-		Clone: next.clone, ServerAddress: c.cfg.Address, Gateways: addrs,
+		Datacenter: c.cfg.DC, Node: c.cfg.Node, GroupId: id, Instance: c.cfg.Instance,
+		PreviousInstance: c.cfg.PreviousInstance, Clone: next.clone, ServerAddress: c.cfg.Address, Gateways: addrs,
 	}, grpc.WaitForReady(true))
 	switch {
-	case status.Code(err) == codes.Unimplemented: // an earlier version, which checks no names
+	case status.Code(err) == codes.Unimplemented: // the primary has an older version, which checks no names
 		c.set(ClaimState{Enabled: true, GroupID: id})
 	case err != nil:
 		c.set(next)

@@ -17,37 +17,35 @@ import (
 )
 
 const (
-	// ClaimInterval is the time between two claims of a server.
+	// ClaimInterval is the interval between two claims of a server.
 	ClaimInterval = 2 * time.Second
-	// claimPending is the time for which a claim is not decided after the last
-	// claim of another process on the same data directory. It is longer than
-	// ClaimInterval with its jitter.
+	// claimPending is the time after the last claim of a process during which a
+	// claim of another process with the same group id and node name is not
+	// decided. It is longer than ClaimInterval with its jitter.
 	claimPending = 3 * time.Second
-	// claimTimeout is the time after which a claim that is not repeated counts
-	// as given up.
+	// claimTimeout is the time after which a claim that is not repeated ends.
 	claimTimeout = 15 * time.Second
-	// refusalTimeout is the time after which a refused server may take the name
-	// of a server that no longer claims it. It is longer than a restart of the
-	// machine of that server.
+	// refusalTimeout is the time after which a refused server may take a name
+	// whose claim has ended. It is longer than the restart of a machine.
 	refusalTimeout = 10 * time.Minute
-	// maxClaims limits the stored claims for one server name. A certificate allows
-	// claims for one name.
+	// maxClaims limits the stored claims for one server name. A certificate
+	// permits claims for one name only.
 	maxClaims = 16
 )
 
-// Claims decides which of several servers with one name is part of the
+// Claims decides which of several servers with the same name is part of the
 // federation. It runs on the leader of the primary.
 //
-// Two datacenters can have one name after a mistake: a machine was cloned, or a
+// Two datacenters can have the same name by mistake: a machine was cloned, or a
 // configuration was copied. Their Raft groups have different ids, unless the
-// data directory was cloned too. The federation state of the datacenter contains
-// the id of the accepted group. Of two processes with one group id and one node
-// name, the process that claimed the name first and still claims it is accepted.
-// A process that restarted is not refused, because the earlier process on its
-// data directory has ended.
+// data directory was cloned too. The federation state of the datacenter
+// contains the id of the accepted group. Two processes with the same group id
+// and node name use the same data directory or a clone of it. Claims accepts
+// the process that claimed the name first and still claims it. A process is
+// accepted after a restart, because its last process has ended.
 //
-// Claims are kept in memory. After a change of the leader, a clone reports that
-// it is one.
+// Claims are kept in memory. After a change of the leader, a refused clone
+// reports to the new leader that it is a clone.
 //
 // The zero value is ready. Its methods may be called from any goroutine.
 type Claims struct {
@@ -57,16 +55,16 @@ type Claims struct {
 
 // claim is the claim of one process.
 type claim struct {
-	req                 *pb.ClaimRequest
+	req                 *pb.ClaimRequest // last request
 	firstSeen, lastSeen time.Time
-	refused             bool
-	// clone is set once the process was refused because another process uses a
+	refused             bool // by the last response
+	// clone is set when the process is refused because another process uses a
 	// clone of its data directory. It stays set until refusalTimeout.
 	clone bool
 }
 
-// Claim records a claim and decides about it. The argument group is the id of
-// the group in the federation state of the datacenter, or "".
+// Claim records a claim and decides it. group is the group id in the federation
+// state of the datacenter, or "".
 func (c *Claims) Claim(req *pb.ClaimRequest, group string, now time.Time) *pb.ClaimResponse {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -79,9 +77,9 @@ func (c *Claims) Claim(req *pb.ClaimRequest, group string, now time.Time) *pb.Cl
 	var rivals []*claim
 	for name, claims := range c.all {
 		if DatacenterOf(name) == req.Datacenter {
-			for _, o := range claims {
-				if o.rivals(own) && now.Sub(o.lastSeen) < claimTimeout {
-					rivals = append(rivals, o)
+			for _, other := range claims {
+				if other.competesWith(own) && now.Sub(other.lastSeen) < claimTimeout {
+					rivals = append(rivals, other)
 				}
 			}
 		}
@@ -90,10 +88,10 @@ func (c *Claims) Claim(req *pb.ClaimRequest, group string, now time.Time) *pb.Cl
 	own.refused = true
 	resp := &pb.ClaimResponse{}
 	if holder := groupHolder(req, group, rivals); holder != "" {
-		resp.Reason = fmt.Sprintf("another datacenter is called %s too: the accepted one has the group id %s%s, and this one has %s; "+
-			"stop the wrong one, or, if %s was rebuilt, run: wanfed federation replace %s --id %s",
-			req.Datacenter, holder, placesOf(rivals, holder), req.GroupId, req.Datacenter, req.Datacenter, req.GroupId)
-	} else if resp.Reason = c.cloneOf(own, now); resp.Reason != "" {
+		resp.Reason = fmt.Sprintf("another datacenter is called %[1]s too: the accepted one has the group id %s%s, and "+
+			"this one has %[4]s; stop the wrong one, or, if %[1]s was rebuilt, run: wanfed federation replace %[1]s --id %[4]s",
+			req.Datacenter, holder, placesOf(rivals, holder), req.GroupId)
+	} else if resp.Reason = c.cloneReason(own, now); resp.Reason != "" {
 		own.clone = true
 	} else if c.pending(own, now) {
 		resp.Pending = true
@@ -113,9 +111,9 @@ func (c *Claims) Rivals(now time.Time) map[string][]*pb.Claimant {
 	defer c.mu.Unlock()
 	out := map[string][]*pb.Claimant{}
 	for _, claims := range c.all {
-		for _, o := range claims {
-			if o.refused && now.Sub(o.lastSeen) < claimTimeout {
-				out[o.req.Datacenter] = append(out[o.req.Datacenter], o.claimant())
+		for _, cl := range claims {
+			if cl.refused && now.Sub(cl.lastSeen) < claimTimeout {
+				out[cl.req.Datacenter] = append(out[cl.req.Datacenter], cl.claimant())
 			}
 		}
 	}
@@ -135,26 +133,23 @@ func (c *Claims) Remove(dc string) {
 	maps.DeleteFunc(c.all, func(name string, _ []*claim) bool { return DatacenterOf(name) == dc })
 }
 
-// record adds or updates the claim of the process. With too many claims for the
-// name, it drops the one that was repeated least recently.
+// record adds or updates the claim of the process that sent req. If the name
+// has too many claims, record removes the least recently repeated claim.
 func (c *Claims) record(req *pb.ClaimRequest, now time.Time) *claim {
 	name := WANName(req.Node, req.Datacenter)
-	i, known := c.find(name, req.Instance)
-	if known {
-		own := c.all[name][i]
+	if own := c.find(name, req.Instance); own != nil {
 		own.req, own.lastSeen = req, now
 		return own
 	}
-	own := &claim{req: req, firstSeen: now, lastSeen: now, clone: req.Clone}
-	if i, known := c.find(name, req.PreviousInstance); known && c.all[name][i].clone {
-		own.clone = true // a clone that restarted
+	previous := c.find(name, req.PreviousInstance)
+	own := &claim{
+		req: req, firstSeen: now, lastSeen: now, clone: req.Clone || previous != nil && previous.clone,
+	}
+	if len(c.all[name]) >= maxClaims {
+		c.remove(name, slices.MinFunc(c.all[name], func(a, b *claim) int { return a.lastSeen.Compare(b.lastSeen) }))
 	}
 	if c.all == nil {
 		c.all = map[string][]*claim{}
-	}
-	if claims := c.all[name]; len(claims) >= maxClaims {
-		oldest := slices.MinFunc(claims, func(a, b *claim) int { return a.lastSeen.Compare(b.lastSeen) })
-		c.all[name] = slices.DeleteFunc(claims, func(o *claim) bool { return o == oldest })
 	}
 	c.all[name] = append(c.all[name], own)
 	return own
@@ -163,48 +158,57 @@ func (c *Claims) record(req *pb.ClaimRequest, now time.Time) *claim {
 // release removes the claim of a process that ends.
 func (c *Claims) release(req *pb.ClaimRequest) {
 	name := WANName(req.Node, req.Datacenter)
-	if i, known := c.find(name, req.Instance); known && !c.all[name][i].clone {
-		c.all[name] = slices.Delete(c.all[name], i, i+1)
+	if own := c.find(name, req.Instance); own != nil && !own.clone {
+		c.remove(name, own)
 	}
 }
 
-// pending reports whether another process of the same group claimed the name of
-// own shortly before own did, and may do so again.
+func (c *Claims) remove(name string, removed *claim) {
+	c.all[name] = slices.DeleteFunc(c.all[name], func(cl *claim) bool { return cl == removed })
+}
+
+// pending reports whether an earlier process of the same group and name may
+// still repeat its claim.
 func (c *Claims) pending(own *claim, now time.Time) bool {
-	return slices.ContainsFunc(c.all[WANName(own.req.Node, own.req.Datacenter)], func(o *claim) bool {
-		return o != own && o.req.GroupId == own.req.GroupId && !o.clone && o.firstSeen.Before(own.firstSeen) &&
-			now.Sub(o.lastSeen) < claimPending
+	return slices.ContainsFunc(c.all[WANName(own.req.Node, own.req.Datacenter)], func(other *claim) bool {
+		return other != own && other.req.GroupId == own.req.GroupId && !other.clone &&
+			other.firstSeen.Before(own.firstSeen) && now.Sub(other.lastSeen) < claimPending
 	})
 }
 
-func (c *Claims) find(name, instance string) (int, bool) {
-	i := slices.IndexFunc(c.all[name], func(o *claim) bool { return o.req.Instance == instance })
-	return i, i >= 0
+// find returns the claim of a process, or nil.
+func (c *Claims) find(name, instance string) *claim {
+	for _, cl := range c.all[name] {
+		if cl.req.Instance == instance {
+			return cl
+		}
+	}
+	return nil
 }
 
 // sweep removes the claims that were not repeated within refusalTimeout.
 func (c *Claims) sweep(now time.Time) {
 	for name, claims := range c.all {
-		c.all[name] = slices.DeleteFunc(claims, func(o *claim) bool { return now.Sub(o.lastSeen) >= refusalTimeout })
+		c.all[name] = slices.DeleteFunc(claims, func(cl *claim) bool { return now.Sub(cl.lastSeen) >= refusalTimeout })
 		if len(c.all[name]) == 0 {
 			delete(c.all, name)
 		}
 	}
 }
 
-// rivals reports whether o and own compete for a name: two groups for the name
-// of a datacenter, or two processes of one group for the name of a server. A
-// process whose last claim is older than the first claim of own has ended: own is
-// its restart.
-func (o *claim) rivals(own *claim) bool {
-	if o.req.GroupId != own.req.GroupId {
+// competesWith reports whether cl and own claim the same name: two groups the
+// name of a datacenter, or two running processes of one group the name of a
+// server. If the last claim of cl is older than the first claim of own, the
+// process of cl has ended, and own is its restart.
+func (cl *claim) competesWith(own *claim) bool {
+	if cl.req.GroupId != own.req.GroupId {
 		return true
 	}
-	return o.req.Node == own.req.Node && o != own && o.lastSeen.After(own.firstSeen)
+	return cl.req.Node == own.req.Node && cl != own && cl.lastSeen.After(own.firstSeen)
 }
 
-// groupHolder returns the id of the group that holds the name of the datacenter,
-// or "" if that is the group of req.
+// groupHolder returns the id of the accepted group, or "" if the group of req
+// is accepted. group is the group id in the federation state.
 func groupHolder(req *pb.ClaimRequest, group string, rivals []*claim) string {
 	switch group {
 	case req.GroupId:
@@ -219,29 +223,29 @@ func groupHolder(req *pb.ClaimRequest, group string, rivals []*claim) string {
 	return group
 }
 
-// cloneOf returns the reason to refuse own as a clone, or "". The process that
-// claimed the name first and repeats its claim is not a clone.
-func (c *Claims) cloneOf(own *claim, now time.Time) string {
+// cloneReason returns the reason to refuse own as a clone, or "". The process
+// that claimed the name first and repeats its claim is not a clone.
+func (c *Claims) cloneReason(own *claim, now time.Time) string {
 	timeout := claimTimeout
 	if own.clone {
 		timeout = refusalTimeout
 	}
 	name := WANName(own.req.Node, own.req.Datacenter)
-	for _, r := range c.all[name] {
-		if r.req.GroupId == own.req.GroupId && r.rivals(own) && !r.clone && now.Sub(r.lastSeen) < timeout &&
-			(own.clone || r.firstSeen.Before(own.firstSeen)) {
-			return fmt.Sprintf("another server is called %s too, and has the same data directory or a clone of it: it is at %s; "+
-				"stop this server, and empty its data directory", name, PlaceOf(r.claimant()))
+	for _, other := range c.all[name] {
+		if other.req.GroupId == own.req.GroupId && other.competesWith(own) && !other.clone &&
+			now.Sub(other.lastSeen) < timeout && (own.clone || other.firstSeen.Before(own.firstSeen)) {
+			return fmt.Sprintf("another server is called %s too, and has the same data directory or a clone of it: it is "+
+				"at %s; stop this server, and empty its data directory", name, PlaceOf(other.claimant()))
 		}
 	}
 	if own.clone && now.Sub(own.firstSeen) < refusalTimeout {
-		return fmt.Sprintf("another server was called %s too, and had the same data directory or a clone of it; if this server is the right one, "+
-			"it is accepted %v after its first claim", name, refusalTimeout)
+		return fmt.Sprintf("another server was called %s too, and had the same data directory or a clone of it; if this "+
+			"server is the right one, it is accepted %v after its first claim", name, refusalTimeout)
 	}
 	return ""
 }
 
-// placesOf describes where the servers of a group are.
+// placesOf returns the locations of the servers of a group, for a message.
 func placesOf(rivals []*claim, group string) string {
 	var places []string
 	for _, r := range rivals {
@@ -255,8 +259,8 @@ func placesOf(rivals []*claim, group string) string {
 	return " at " + strings.Join(places, ", ")
 }
 
-// PlaceOf describes where a claimant is: the WAN addresses of the gateways of
-// its datacenter, or without gateways its own address.
+// PlaceOf returns the location of a claimant: the WAN addresses of the gateways
+// of its datacenter, or its own address if the datacenter has no gateway.
 func PlaceOf(c *pb.Claimant) string {
 	if len(c.Gateways) > 0 {
 		return strings.Join(c.Gateways, ", ")
@@ -264,9 +268,9 @@ func PlaceOf(c *pb.Claimant) string {
 	return c.ServerAddress
 }
 
-func (o *claim) claimant() *pb.Claimant {
+func (cl *claim) claimant() *pb.Claimant {
 	return &pb.Claimant{
-		Node: o.req.Node, GroupId: o.req.GroupId, Instance: o.req.Instance, ServerAddress: o.req.ServerAddress,
-		Gateways: o.req.Gateways, LastSeen: timestamppb.New(o.lastSeen), Refused: o.refused,
+		Node: cl.req.Node, GroupId: cl.req.GroupId, Instance: cl.req.Instance, ServerAddress: cl.req.ServerAddress,
+		Gateways: cl.req.Gateways, LastSeen: timestamppb.New(cl.lastSeen), Refused: cl.refused,
 	}
 }

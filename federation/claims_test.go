@@ -33,8 +33,8 @@ func TestClaims(t *testing.T) {
 	second := claimant{node: "srv2", group: "g1", instance: "b"}
 	copied := claimant{node: "srv1", group: "g2", instance: "c"}
 
-	// A step is a claim at a time in seconds, and the expected result: "" if the
-	// claim is accepted, "pending", or a part of the reason of the refusal.
+	// A step is a claim at a time in seconds, and the expected result: "" if
+	// the claim is accepted, "pending", or a part of the reason of the refusal.
 	type step struct {
 		at   int
 		by   claimant
@@ -52,28 +52,41 @@ func TestClaims(t *testing.T) {
 		{"another group before the accepted one", "g1", []step{{0, copied, "group id g1"}}},
 		{"two new groups", "", []step{{0, copied, ""}, {1, genuine, "--id g1"}, {2, copied, ""}}},
 		{"new group after the first ended", "", []step{{0, copied, ""}, {1, genuine, "--id g1"}, {20, genuine, ""}}},
-		{"clone", "g1", []step{{0, genuine, ""}, {1, clone, "pending"}, {2, genuine, ""}, {3, clone, "clone of it: it is at x.example"}, {4, genuine, ""}}},
-		{"clone while the primary was slow", "g1", []step{{0, genuine, ""}, {1, clone, "pending"}, {3, clone, ""}, {4, genuine, ""}, {5, clone, "clone"}}},
+		{"clone", "g1", []step{
+			{0, genuine, ""}, {1, clone, "pending"}, {2, genuine, ""}, {3, clone, "clone of it: it is at x.example"},
+			{4, genuine, ""},
+		}},
+		{"clone while the primary was slow", "g1", []step{
+			{0, genuine, ""}, {1, clone, "pending"}, {3, clone, ""}, {4, genuine, ""}, {5, clone, "clone"},
+		}},
 		{"clone and a restart of the genuine server", "g1", []step{
-			{0, genuine, ""}, {1, clone, "pending"}, {2, genuine, ""}, {3, clone, "clone"}, {4, restarted, "pending"}, {5, clone, "clone"}, {6, restarted, ""},
+			{0, genuine, ""}, {1, clone, "pending"}, {2, genuine, ""}, {3, clone, "clone"}, {4, restarted, "pending"},
+			{5, clone, "clone"}, {6, restarted, ""},
 		}},
-		{"restart of a clone", "g1", []step{{0, genuine, ""}, {1, clone, "pending"}, {2, genuine, ""}, {3, clone, "clone"}, {4, cloneAgain, "clone"}, {5, genuine, ""}}},
+		{"restart of a clone", "g1", []step{
+			{0, genuine, ""}, {1, clone, "pending"}, {2, genuine, ""}, {3, clone, "clone"}, {4, cloneAgain, "clone"},
+			{5, genuine, ""},
+		}},
 		{"clone while the genuine server is down", "g1", []step{
-			{0, genuine, ""}, {1, clone, "pending"}, {2, genuine, ""}, {3, clone, "clone"}, {60, clone, "clone"}, {540, clone, "clone"}, {700, clone, ""},
+			{0, genuine, ""}, {1, clone, "pending"}, {2, genuine, ""}, {3, clone, "clone"}, {60, clone, "clone"},
+			{540, clone, "clone"}, {700, clone, ""},
 		}},
-		{"clone first at a new leader", "g1", []step{{0, knownClone, "was called"}, {1, genuine, ""}, {2, knownClone, "clone"}, {3, genuine, ""}}},
+		{"clone first at a new leader", "g1", []step{
+			{0, knownClone, "was called"}, {1, genuine, ""}, {2, knownClone, "clone"}, {3, genuine, ""},
+		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var c Claims
 			start := time.Unix(1_000_000, 0)
-			for i, s := range tt.steps {
-				resp := c.Claim(s.by.request(), tt.group, start.Add(time.Duration(s.at)*time.Second))
+			for i, step := range tt.steps {
+				resp := c.Claim(step.by.request(), tt.group, start.Add(time.Duration(step.at)*time.Second))
 				got := resp.Reason
 				if resp.Pending {
 					got = "pending"
 				}
-				if resp.Accepted != (s.want == "") || !strings.Contains(got, s.want) {
-					t.Errorf("step %d: Claim(%+v) = %v, %q, want %q", i, s.by, resp.Accepted, got, s.want)
+				if resp.Accepted != (step.want == "") || !strings.Contains(got, step.want) {
+					t.Errorf("step %d: Claim(%+v) = %v, %q, want %v, %q",
+						i, step.by, resp.Accepted, got, step.want == "", step.want)
 				}
 			}
 		})
@@ -83,13 +96,14 @@ func TestClaims(t *testing.T) {
 func TestClaims_Release(t *testing.T) {
 	var c Claims
 	now := time.Unix(1_000_000, 0)
-	genuine, restarted := claimant{node: "srv1", group: "g1", instance: "x"}, claimant{node: "srv1", group: "g1", instance: "z", previous: "x"}
+	genuine := claimant{node: "srv1", group: "g1", instance: "x"}
+	restarted := claimant{node: "srv1", group: "g1", instance: "z", previous: "x"}
 	c.Claim(genuine.request(), "g1", now)
 	req := genuine.request()
 	req.Release = true
 	c.Claim(req, "g1", now.Add(time.Second))
 	if resp := c.Claim(restarted.request(), "g1", now.Add(time.Second)); !resp.Accepted {
-		t.Errorf("claim after a release = %+v, want it accepted", resp)
+		t.Errorf("Claim() after a release = %+v, want it accepted", resp)
 	}
 }
 
@@ -100,18 +114,18 @@ func TestClaims_RivalsAreReported(t *testing.T) {
 	c.Claim(genuine.request(), "g1", now)
 	refused := c.Claim(copied.request(), "g1", now.Add(time.Second))
 	if len(refused.Rivals) != 1 || PlaceOf(refused.Rivals[0]) != "x.example:8443" {
-		t.Errorf("rivals of the refused server = %v, want that at x.example:8443", refused.Rivals)
+		t.Errorf("Claim().Rivals of the refused server = %v, want a server at x.example:8443", refused.Rivals)
 	}
 	accepted := c.Claim(genuine.request(), "g1", now.Add(2*time.Second))
 	if len(accepted.Rivals) != 1 || accepted.Rivals[0].GroupId != "g2" || !accepted.Rivals[0].Refused {
-		t.Errorf("rivals of the accepted server = %v, want the refused one of g2", accepted.Rivals)
+		t.Errorf("Claim().Rivals of the accepted server = %v, want a refused server of g2", accepted.Rivals)
 	}
 	if all := c.Rivals(now.Add(2 * time.Second)); len(all["dc2"]) != 1 || all["dc2"][0].GroupId != "g2" {
-		t.Errorf("Rivals() = %v, want that of g2 in dc2", all)
+		t.Errorf("Rivals() = %v, want a server of g2 in dc2", all)
 	}
 	c.Remove("dc2")
 	if resp := c.Claim(copied.request(), "g2", now.Add(3*time.Second)); !resp.Accepted {
-		t.Errorf("claim of g2 after Remove = %q, want it accepted", resp.Reason)
+		t.Errorf("Claim() of g2 after Remove = %q, want it accepted", resp.Reason)
 	}
 }
 
@@ -127,7 +141,7 @@ func TestClaims_Limit(t *testing.T) {
 	if got := len(c.all["srv1.dc2"]); got != maxClaims {
 		t.Errorf("claims for one name = %d, want %d", got, maxClaims)
 	}
-	if _, known := c.find("srv1.dc2", "x"); !known {
-		t.Error("the claim that is repeated was dropped, want it kept")
+	if c.find("srv1.dc2", "x") == nil {
+		t.Error("find() of the repeated claim = nil, want it kept")
 	}
 }

@@ -16,6 +16,9 @@
 //   - Joiner joins this server with the members of the WAN pool that it misses.
 //   - Admit rejects WAN members with an invalid name or another primary.
 //     PrimaryConflicts records members with another primary.
+//   - KeepGroupID creates the id of the local Raft group. Claimant claims the
+//     names of this server and its datacenter for that group. Claims, in the
+//     primary, accepts one of several groups or servers with the same name.
 //
 // A server runs the components until its context ends:
 //

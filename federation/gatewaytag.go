@@ -89,8 +89,8 @@ type parsedTag struct {
 // collect includes the tag of a failed member, which may only be partitioned,
 // as long as its datacenter is the primary or state returns a federation state.
 // After an operator deletes the federation state of a dead datacenter, collect
-// omits its addresses. It also omits the tag of a member of another Raft group
-// than that of the federation state.
+// omits its addresses. It also omits the tag of a member whose Raft group is
+// not the group in the federation state.
 func (r *tagReader) collect(
 	members []gossip.Member, localDC, primary string, state func(dc string) *stateGateways,
 ) map[string][]string {
@@ -160,7 +160,7 @@ func RunGatewayTags(
 			tags = next
 			if err := wan.SetTags(ctx, tags); err != nil && ctx.Err() == nil {
 				// The tags are set, but their broadcast has timed out. State
-				// exchanges carry them to other members.
+				// exchanges carry the tags to other members.
 				logger.Debug("cannot broadcast the tags", "err", err)
 			}
 		}

@@ -4,14 +4,13 @@ package federation
 
 import (
 	"context"
+	"crypto/rand"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
-	"strings"
 	"sync"
 	"time"
-
-	"github.com/google/uuid"
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/internal/backoff"
@@ -19,10 +18,10 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// GroupType is the type of the resource with the id of the Raft group of a
-// datacenter. There is one resource of this type, and it is not federated. It is
-// part of each snapshot, so a datacenter that is restored from a snapshot keeps
-// its id.
+// GroupType is the type of the resource that contains the group id: a random id
+// of the datacenter's Raft group. Each store contains one resource of this
+// type. The type is not federated. A datacenter that is restored from a
+// snapshot keeps its group id, because the resource is part of the snapshot.
 var GroupType = &pb.Type{Group: "federation", GroupVersion: "v1", Kind: "Group"}
 
 const groupName = "local"
@@ -34,8 +33,8 @@ func authorizeGroup(_ tlsutil.Peer, verb resource.Verb, _ *pb.Resource) error {
 	return errors.New("the id of a Raft group does not change: no peer may write it")
 }
 
-// GroupID returns the id of the Raft group of this datacenter, or "" if its first
-// leader has not created the id yet.
+// GroupID returns the group id of this datacenter, or "" if the first leader
+// has not created it yet.
 func GroupID(ctx context.Context, b resource.Backend) (string, error) {
 	r, err := b.Read(ctx, resource.Eventual, resource.ID(GroupType, groupName))
 	if errors.Is(err, resource.ErrNotFound) {
@@ -48,12 +47,16 @@ func GroupID(ctx context.Context, b resource.Backend) (string, error) {
 	return g.GetId(), err
 }
 
-// newGroupID returns 16 random hexadecimal digits. The id is in the tags of each
-// member of the WAN pool, which have little space.
-func newGroupID() string { return strings.ReplaceAll(uuid.NewString(), "-", "")[:16] }
+// newGroupID returns 16 random hexadecimal digits. The id is short, because the
+// tags of each WAN member contain it.
+func newGroupID() string {
+	var b [8]byte
+	rand.Read(b[:])
+	return hex.EncodeToString(b[:])
+}
 
-// KeepGroupID creates the id of the Raft group whenever there is none, until ctx
-// ends. Only the leader may run it.
+// KeepGroupID creates the group id whenever the store has none, until ctx ends.
+// Only the leader may run it.
 func KeepGroupID(ctx context.Context, b resource.Backend, logger *slog.Logger) error {
 	wake := make(chan struct{}, 1)
 	var wg sync.WaitGroup
@@ -65,7 +68,7 @@ func KeepGroupID(ctx context.Context, b resource.Backend, logger *slog.Logger) e
 	for ctx.Err() == nil {
 		pause := time.Hour
 		if err := createGroupID(ctx, b); err != nil && ctx.Err() == nil {
-			logger.Warn("cannot write the id of the Raft group", "err", err)
+			logger.Warn("cannot write the group id", "err", err)
 			pause = retry.Next()
 		}
 		backoff.Sleep(ctx, pause, wake)
@@ -73,6 +76,7 @@ func KeepGroupID(ctx context.Context, b resource.Backend, logger *slog.Logger) e
 	return nil
 }
 
+// createGroupID creates the group id if the store has none.
 func createGroupID(ctx context.Context, b resource.Backend) error {
 	id, err := GroupID(ctx, b)
 	if err != nil || id != "" {
@@ -83,7 +87,7 @@ func createGroupID(ctx context.Context, b resource.Backend) error {
 		return err
 	}
 	if _, err = b.Commit(ctx, resource.PutOp(r, "")); errors.Is(err, resource.ErrConflict) {
-		return nil // the id exists
+		return nil // another leader has created the id
 	}
 	return err
 }

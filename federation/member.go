@@ -58,8 +58,8 @@ func SplitWANName(name string) (node, dc string, err error) {
 // Admit returns the function gossip.Config.Admit of the WAN pool, for a server
 // of dc that is configured with primary. The function rejects members that are
 // configured with another primary, and calls onConflict for them unless
-// onConflict is nil. It also rejects a member of another Raft group than groupOf
-// returns for its datacenter; "" means any group.
+// onConflict is nil. The function also rejects members whose Raft group is not
+// the result of groupOf for their datacenter. The result "" permits any group.
 func Admit(
 	dc, primary string, groupOf func(dc string) string, onConflict func(node, dc, primary string),
 ) func(gossip.Member) error {
@@ -80,7 +80,8 @@ func Admit(
 		}
 		want, got := groupOf(memberDC), m.Tags[TagGroup]
 		if want != "" && got != "" && got != want {
-			return fmt.Errorf("%s is in the group %s, but the accepted group of %s is %s: two datacenters have this name", m.Name, got, memberDC, want)
+			return fmt.Errorf("%s is in the group %s, but the accepted group of %s is %s: two datacenters have this name",
+				m.Name, got, memberDC, want)
 		}
 		return nil
 	}

@@ -32,7 +32,7 @@ type ServiceConfig struct {
 	Writable func() error
 	// Peer returns the identity in the caller's verified certificate.
 	Peer func(ctx context.Context) (tlsutil.Peer, error)
-	// Claims decides which servers have which names. Default: new Claims.
+	// Claims decides the claims of servers. Default: a new Claims.
 	Claims *Claims
 	// Alive reports whether any server of a datacenter is alive in the WAN
 	// pool.
@@ -47,7 +47,7 @@ type ServiceConfig struct {
 type Service struct {
 	pb.UnimplementedFederationServiceServer
 	cfg     ServiceConfig
-	refused *ratelog.Logger[string] // refused claims, by peer: certificates limit their number
+	refused *ratelog.Logger[string] // logs refused claims, by peer
 }
 
 // NewService checks cfg.
@@ -114,17 +114,19 @@ func (s *Service) Claim(ctx context.Context, req *pb.ClaimRequest) (*pb.ClaimRes
 	}
 	resp := s.cfg.Claims.Claim(req, have.GetGroupId(), time.Now())
 	if resp.Reason != "" {
-		s.refused.Log(peer.String(), slog.LevelWarn, "claim refused", "peer", peer.String(), "addr", req.ServerAddress, "reason", resp.Reason)
+		s.refused.Log(peer.String(), slog.LevelWarn, "claim refused",
+			"peer", peer.String(), "addr", req.ServerAddress, "reason", resp.Reason)
 	}
 	return resp, nil
 }
 
-// Limits of the texts in a claim.
+// Limits of a claim.
 const (
-	maxClaimText     = 128
+	maxClaimText     = 128 // bytes of each text
 	maxClaimGateways = 16
 )
 
+// checkClaim returns the first fault of a claim, or nil.
 func checkClaim(req *pb.ClaimRequest) error {
 	for _, f := range []struct{ name, text string }{
 		{"group_id", req.GroupId}, {"instance", req.Instance}, {"previous_instance", req.PreviousInstance},
@@ -161,7 +163,8 @@ func (s *Service) Replace(ctx context.Context, req *pb.ReplaceGroupRequest) (*pb
 		return nil, status.Error(codes.FailedPrecondition, err.Error())
 	}
 	if req.GroupId == "" || len(req.GroupId) > maxClaimText {
-		return nil, status.Error(codes.InvalidArgument, "group_id is empty or too long: use the id in the status of the new datacenter")
+		return nil, status.Error(codes.InvalidArgument,
+			"group_id is empty or too long: use the id in the status of the new datacenter")
 	}
 	have, _, err := ReadState(ctx, s.cfg.Backend, req.Datacenter)
 	if err != nil {
@@ -173,13 +176,14 @@ func (s *Service) Replace(ctx context.Context, req *pb.ReplaceGroupRequest) (*pb
 	if have.GroupId == req.GroupId {
 		return &pb.ReplaceGroupResponse{PreviousGroupId: have.GroupId}, nil
 	}
-	// The gateways are those of the datacenter that is replaced.
+	// The new state has no gateways until the new datacenter writes them.
 	next := &pb.FederationState{Datacenter: req.Datacenter, GroupId: req.GroupId}
 	if _, _, err := Upsert(ctx, s.cfg.Backend, next); err != nil {
 		return nil, resource.StatusError(err)
 	}
 	s.cfg.Claims.Remove(req.Datacenter)
-	s.cfg.Logger.Warn("datacenter replaced", "state_dc", req.Datacenter, "peer", peer.String(), "group", req.GroupId, "previous_group", have.GroupId)
+	s.cfg.Logger.Warn("datacenter replaced",
+		"state_dc", req.Datacenter, "peer", peer.String(), "group", req.GroupId, "previous_group", have.GroupId)
 	return &pb.ReplaceGroupResponse{PreviousGroupId: have.GroupId}, nil
 }
 
@@ -216,8 +220,8 @@ func (s *Service) upsert(ctx context.Context, want *pb.FederationState) (*pb.App
 		return nil, resource.StatusError(err)
 	}
 	if id := have.GetGroupId(); id != "" && want.GroupId != "" && want.GroupId != id {
-		return nil, status.Errorf(codes.AlreadyExists, "another datacenter is called %s too: the accepted one has the group id %s, and this one has %s",
-			want.Datacenter, id, want.GroupId)
+		return nil, status.Errorf(codes.AlreadyExists, "another datacenter is called %s too: the accepted one has the "+
+			"group id %s, and this one has %s", want.Datacenter, id, want.GroupId)
 	}
 	stored, changed, err := Upsert(ctx, s.cfg.Backend, want)
 	if err != nil {
@@ -239,7 +243,7 @@ func Upsert(
 		if err != nil {
 			return nil, false, err
 		}
-		if have.GetGroupId() != "" && want.GroupId == "" { // from a server of an earlier version
+		if have.GetGroupId() != "" && want.GroupId == "" { // a server of an older version sends no group id
 			want = proto.Clone(want).(*pb.FederationState)
 			want.GroupId = have.GroupId
 		}

@@ -20,8 +20,8 @@ import (
 // name of its datacenter.
 var StateType = &pb.Type{Group: "federation", GroupVersion: "v1", Kind: "FederationState"}
 
-// Register adds StateType and GroupType to a registry. Every peer may read both.
-// See CheckWriteAccess for writes of states.
+// Register adds StateType and GroupType to a registry. Every peer may read
+// both. See CheckWriteAccess for writes of states.
 func Register(r *resource.Registry) error {
 	return errors.Join(
 		r.Register(resource.Registration{
@@ -80,7 +80,8 @@ func ValidateState(s *pb.FederationState) error {
 		return fmt.Errorf("federation state: datacenter: %w", err)
 	}
 	if len(s.GroupId) > maxClaimText {
-		return fmt.Errorf("federation state of %s has a group id of %d bytes: more than %d", s.Datacenter, len(s.GroupId), maxClaimText)
+		return fmt.Errorf("federation state of %s has a group id of %d bytes: more than %d",
+			s.Datacenter, len(s.GroupId), maxClaimText)
 	}
 	if n := len(s.MeshGateways); n > maxGateways {
 		return fmt.Errorf("federation state of %s has %d gateways: more than %d", s.Datacenter, n, maxGateways)

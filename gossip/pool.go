@@ -51,11 +51,11 @@ type Config struct {
 	// SendPlaintext sends unencrypted gossip although Keyring is set. It is for
 	// the first step of enabling encryption.
 	SendPlaintext bool
-	// Enabled reports whether this member may take part in the pool, and returns
-	// a channel that is closed at the next change. A disabled pool has no
-	// members, and Join blocks or returns ErrNotRunning. A member that becomes
-	// disabled sends no leave message, because another server may have its name.
-	// Default: always enabled.
+	// Enabled reports whether this member may take part in the pool, and
+	// returns a channel that is closed at the next change. A disabled pool has
+	// no members, and Join blocks or returns ErrNotRunning. A member that
+	// becomes disabled sends no leave message, because another server may have
+	// its name. Default: always enabled.
 	Enabled func() (enabled bool, changed <-chan struct{})
 	Logger  *slog.Logger // required
 }

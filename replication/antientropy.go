@@ -19,18 +19,19 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// AntiEntropyConfig configures an AntiEntropy. All fields but Enabled are
+// AntiEntropyConfig configures an AntiEntropy. All fields except Enabled are
 // required.
 type AntiEntropyConfig struct {
 	DC      string           // the local datacenter
 	Backend resource.Backend // the local store
 	// Apply writes a federation state in the primary, within applyTimeout.
 	Apply func(ctx context.Context, s *pb.FederationState) error
-	// Enabled reports whether this server may write the state. While it may not,
-	// another datacenter has the name DC. Default: always.
+	// Enabled reports whether this server may write the state, and returns a
+	// channel that is closed at the next change. It may not while the name DC
+	// belongs to another datacenter. Default: always enabled.
 	Enabled func() (enabled bool, changed <-chan struct{})
-	// PathsChanged returns a channel that is closed when the paths to the primary
-	// may have changed.
+	// PathsChanged returns a channel that is closed when the paths to the
+	// primary may have changed.
 	PathsChanged func() <-chan struct{}
 	Logger       *slog.Logger
 }
@@ -39,8 +40,8 @@ const (
 	applyTimeout = 10 * time.Second
 	// resyncInterval is the interval between two comparisons without a change.
 	resyncInterval = time.Minute
-	// maxQuickWrites is the number of writes in resyncInterval after which further
-	// writes are delayed.
+	// maxQuickWrites is the number of writes within resyncInterval after which
+	// further writes are delayed.
 	maxQuickWrites = 8
 )
 
@@ -66,7 +67,7 @@ type AntiEntropyStatus struct {
 // NewAntiEntropy checks cfg.
 func NewAntiEntropy(cfg AntiEntropyConfig) (*AntiEntropy, error) {
 	if cfg.DC == "" || cfg.Backend == nil || cfg.Apply == nil || cfg.PathsChanged == nil || cfg.Logger == nil {
-		return nil, errors.New("replication: every field of AntiEntropyConfig but Enabled is required")
+		return nil, errors.New("replication: every field of AntiEntropyConfig except Enabled is required")
 	}
 	if cfg.Enabled == nil {
 		cfg.Enabled = func() (bool, <-chan struct{}) { return true, nil }
@@ -88,7 +89,7 @@ func (a *AntiEntropy) Status() AntiEntropyStatus {
 type appliedState struct {
 	state *pb.FederationState
 	index uint64
-	at    time.Time
+	at    time.Time // of the write
 }
 
 // Run compares and writes until ctx ends. Only the leader calls it. Two calls
@@ -100,13 +101,14 @@ func (a *AntiEntropy) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	for _, q := range []resource.Query{
-		a.stateQuery(), {Type: federation.GroupType}, {Type: catalog.NodeType}, {Type: catalog.ServiceType}, {Type: catalog.CheckType},
+		a.stateQuery(), {Type: federation.GroupType},
+		{Type: catalog.NodeType}, {Type: catalog.ServiceType}, {Type: catalog.CheckType},
 	} {
 		wg.Go(func() { resource.Notify(ctx, a.cfg.Backend, q, wake) })
 	}
 
 	var last appliedState
-	var writes []time.Time // of the last minute
+	var writes []time.Time // times of the writes within resyncInterval
 	floor := backoff.Backoff{Min: time.Second, Max: resyncInterval / 2}
 	retry := backoff.Backoff{Min: minRetryPause, Max: maxRetryPause}
 	failing := false
@@ -137,7 +139,7 @@ func (a *AntiEntropy) Run(ctx context.Context) error {
 		}
 		writes = slices.DeleteFunc(writes, func(t time.Time) bool { return time.Since(t) > resyncInterval })
 		if len(writes) > maxQuickWrites {
-			a.cfg.Logger.Warn("the federation state changes often: another server may write it too", "count", len(writes))
+			a.cfg.Logger.Warn("federation state changes often: another server may write it too", "count", len(writes))
 			backoff.Sleep(ctx, floor.Next(), nil)
 		} else {
 			floor.Reset()
