@@ -16,8 +16,8 @@ import (
 
 // settleTime is the time after which a dial is restarted if it began right
 // after an event of its datacenter. The local gateways receive new paths a
-// moment later than this server. An earlier dial through them hangs at a dead
-// address.
+// moment later than this server. A dial through a gateway that has not received
+// the new paths yet hangs at a dead address.
 const settleTime = 500 * time.Millisecond
 
 var (
@@ -58,7 +58,7 @@ func (c *Client) redial(ctx context.Context, cc *conn, dial func(context.Context
 	defer cc.dialing.Unlock()
 	var limit time.Duration
 	if backoff.Sleep(ctx, backoff.Delay(cc.failures, minBackoff, cc.maxBackoff), cc.event) {
-		cc.failures = 0 // a new path may need a moment to work
+		cc.failures = 0 // next pause is short: a new path may need a moment to work
 		limit = settleTime
 	}
 	if ctx.Err() != nil {

@@ -143,7 +143,7 @@ func TestRedial_PathsChange(t *testing.T) {
 		time.AfterFunc(2*time.Second, func() { setBook(pathsTo("dc2", "new:1")) })
 		_, err := c.redial(t.Context(), &conn{key: connKey{dc: "dc2"}, maxBackoff: maxBackoff},
 			func(ctx context.Context, _ *conn) (net.Conn, error) {
-				if dials++; dials == 3 {
+				if dials++; dials == 3 { // restarted after settleTime, and succeeds
 					return nil, nil
 				}
 				<-ctx.Done() // the second dial hangs, as through a gateway without the new paths

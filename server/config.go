@@ -20,11 +20,13 @@ const (
 	DefaultBind     = "0.0.0.0"
 
 	DefaultDeadServerAfter = 10 * time.Minute
-	// MinDeadServerAfter is the time from the return of a removed server until
-	// the server has a vote again. With a smaller value, a server would be
-	// without a vote for longer than its outage.
+	// MinDeadServerAfter is the minimum of Config.DeadServerAfter. It equals the
+	// time from the return of a removed server until the server has a vote
+	// again. With a smaller value, a server could be without a vote for longer
+	// than its outage.
 	MinDeadServerAfter = operator.StableTime
-	// MaxDeadServerAfter means in practice that no server is removed.
+	// MaxDeadServerAfter is the maximum of Config.DeadServerAfter. With this
+	// value, in practice no server is removed.
 	MaxDeadServerAfter = 365 * 24 * time.Hour
 )
 

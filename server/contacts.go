@@ -23,9 +23,9 @@ import (
 // maxContacts limits the servers in the contacts file.
 const maxContacts = 100
 
-// contacts has the addresses of the other servers of this datacenter. A file
-// has the last known address of each server. A restarted server therefore finds
-// the other servers without retry_join.
+// contacts has the addresses of the other servers of this datacenter. It stores
+// the last known address of each server in a file. A restarted server reads the
+// file and therefore finds the other servers without retry_join.
 type contacts struct {
 	node, dc string
 	path     string // path of the file, a JSON object of host:port by node

@@ -26,6 +26,9 @@ func TestCheck(t *testing.T) {
 		{"secondary without gateways", func(c *Config) { c.PrimaryGateways = nil }, []string{
 			"primary_gateways is missing", "--primary-gateway",
 		}},
+		// Without primary_datacenter, gateways of a primary suggest that the
+		// setting was forgotten. With primary_datacenter, the gateways are for
+		// the time when the primary is a secondary.
 		{"primary by default, with gateways", func(c *Config) { c.PrimaryDC = "" }, []string{
 			"primary_gateways is set, but dc2 is the primary itself",
 		}},

@@ -13,8 +13,10 @@
 // server accepts a keyring that is newer than its own keyring.
 //
 // Servers exchange keyrings by gRPC over their TLS connections, not by gossip,
-// because a server with outdated keys receives no gossip. A keyring is encrypted
-// with its own keys. A peer that has only a certificate cannot decrypt it.
+// because a server with outdated keys receives no gossip. Before a server sends
+// its keyring, it encrypts the keyring once with each key that the keyring
+// contains. A receiver that already has one of these keys can therefore decrypt
+// the keyring. A peer that has only a certificate cannot decrypt the keyring.
 //
 // [Service.Run] exchanges keyrings with other servers:
 //

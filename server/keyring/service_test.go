@@ -77,11 +77,14 @@ func TestMismatch(t *testing.T) {
 	server := func(accepts, sends bool, keys []string) *pb.ServerKeyring {
 		return &pb.ServerKeyring{Fingerprints: keys, AcceptsPlain: accepts, SendsPlain: sends}
 	}
+	// step1 to step3 are a server with key a while encryption is enabled. First
+	// it sends and accepts plaintext, then it only accepts plaintext, and at the
+	// end it does neither.
 	none, step1, step2 := server(true, true, nil), server(true, true, a), server(true, false, a)
 	step3, otherKey := server(false, false, a), server(false, false, b)
 	for _, tt := range []struct {
 		x, y *pb.ServerKeyring
-		ok   bool
+		ok   bool // x and y can gossip
 	}{
 		{none, none, true}, {none, step1, true}, {none, step2, false}, {none, step3, false},
 		{step1, step2, true}, {step2, step3, true}, {step1, step3, true}, {step3, step3, true},

@@ -2,8 +2,9 @@
 
 // Package operator serves the OperatorService. With this gRPC service, operators
 // list and change the members of the Raft group of a datacenter, and save and
-// restore snapshots. The package also adds and removes members by itself. Both
-// kinds of changes share state.
+// restore snapshots. The package also adds and removes members by itself. It
+// records which running servers operators removed, because it must not add these
+// servers again at once.
 //
 // # Membership
 //

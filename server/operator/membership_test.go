@@ -69,11 +69,11 @@ func TestPlan_RemovesDeadServers(t *testing.T) {
 		{"a* b+ c?", 3, "c", ""}, // the pool has no member c after a restart of a and b
 		{"a* b+ c-", 3, "", ""},  // c stopped cleanly, as in a rolling restart
 		{"a* b! c!", 3, "", "more than a minority"},
-		{"a* b+", 3, "", ""},
+		{"a* b+", 3, "", ""}, // no server is down
 		{"a* b!", 3, "", "more than a minority"},
-		{"a* b! c-", 3, "", "more than a minority"},
+		{"a* b! c-", 3, "", "more than a minority"}, // c is down too, so only a is up
 		{"a* b+ c+ d! e!", 5, "d e", ""},
-		{"a* b+ c+ d! e-", 5, "d", ""},
+		{"a* b+ c+ d! e-", 5, "d", ""}, // e stopped cleanly and stays
 		{"a* b+ c! d! e!", 5, "", "more than a minority"},
 		{"a* b+ c+ d!", 5, "d", ""},
 		{"a* b+ c!", 5, "", "2 voters would remain, and 5 servers (bootstrap_expect) need 3"},

@@ -78,9 +78,10 @@ type Edge struct {
 
 var _ grpc.ServiceRegistrar = (*Edge)(nil)
 
-// streamWorkers is the number of goroutines that are kept for calls. A new
-// goroutine would grow its stack in each call. With these, writes of 256 clients
-// are 5 % faster. Further calls run in goroutines of their own.
+// streamWorkers is the number of goroutines that gRPC reuses for calls. In
+// contrast, a new goroutine for each call would have to grow its stack each
+// time. With reused goroutines, writes of 256 clients are 5 % faster. While all
+// of them are busy, each further call runs in a new goroutine.
 const streamWorkers = 256
 
 // New returns an Edge without services.

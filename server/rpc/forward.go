@@ -175,9 +175,9 @@ func (e *Edge) streamAtLeader(
 }
 
 // relay relays a stream to the leader: first the requests, then the responses.
-// At most one of the two may be many messages, which a test of the rules
-// ensures. relay reads the first request after the leader has accepted the
-// stream.
+// It therefore supports no bidirectional streams: either the requests or the
+// responses must be a single message. A test of the rules ensures this. relay
+// reads the first request after the leader has accepted the stream.
 func (e *Edge) relay(
 	ctx context.Context, c call, node string, info *grpc.StreamServerInfo, ss grpc.ServerStream,
 ) error {

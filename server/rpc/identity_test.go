@@ -25,13 +25,16 @@ func TestDelegated(t *testing.T) {
 	for _, tt := range []struct {
 		name, method string
 		caller, want tlsutil.Peer
-		from         []string
+		from         []string // AllowRemoteWritesFrom of dc1
 		code         codes.Code
 	}{
 		{"its operator", write, joe, joe, []string{"dc3", "dc2"}, codes.OK},
 		{"its operator, all datacenters trusted", query, joe, joe, []string{"*"}, codes.OK},
 		{"datacenter not trusted", write, joe, dc2, []string{"dc3"}, codes.PermissionDenied},
 		{"no datacenter trusted", query, joe, dc2, nil, codes.PermissionDenied},
+		// In the remaining cases the server of dc2 itself is the caller.
+		// delegated returns no error, because the rule of the method decides
+		// afterwards.
 		{"operator of another datacenter", write, joeOfDC1, dc2, []string{"*"}, codes.OK},
 		{"a server", write, srv2, dc2, []string{"*"}, codes.OK},
 		{"keys", pb.KeyringService_Change_FullMethodName, joe, dc2, []string{"*"}, codes.OK},

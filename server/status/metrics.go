@@ -36,6 +36,7 @@ var (
 	descDialFails = desc("dial_failures_total", "Dials that failed.", "dc", "addr", "via")
 	descDialRTT   = desc("dial_handshake_seconds", "Duration of the last TLS handshake over a path.", "dc", "addr", "via")
 	descKeys      = desc("keyring_keys", "Gossip keys of this server; 0: gossip is not encrypted.")
+	// The version of a keyring counts the changes that operators made to it.
 	descKeysVsn   = desc("keyring_version", "Version of the gossip keyring: changes by operators; 0: none, or unknown here.")
 	descProbes    = desc("probe_attempts_total", "Probes of a whole path, to a server and back.", "dc", "addr", "via")
 	descProbeFail = desc("probe_failures_total", "Probes that failed.", "dc", "addr", "via")
@@ -59,8 +60,8 @@ var (
 	descRepSent   = desc("replication_sent_bytes_total", "Bytes sent to secondaries, encoded.")
 )
 
-// Describe implements prometheus.Collector. It describes nothing, because the
-// labels change.
+// Describe implements prometheus.Collector. It sends no descriptions, because
+// the label values, and therefore the metrics, change while the server runs.
 func (*Reporter) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector. It reads the counters of the
