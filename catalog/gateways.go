@@ -133,7 +133,7 @@ func (g *Gateways) store(ctx context.Context, want *pb.MeshGateway) (changed boo
 // plan returns the ops of store. All three resources have the name of the node.
 func (g *Gateways) plan(ctx context.Context, want *pb.MeshGateway) ([]*pb.Op, error) {
 	var ops []*pb.Op
-	var owner *pb.ID
+	var owner *pb.ID // the node owns the service, and the service owns the check
 	name := want.Node.Node
 	for i, data := range []proto.Message{want.Node, want.Service, want.Checks[0]} { // in the order of types
 		r, err := g.monitor.backend.Read(ctx, resource.Eventual, resource.ID(types[i], name))

@@ -45,7 +45,7 @@ type CheckUpdate struct {
 type TTLMonitor struct {
 	backend resource.Backend
 	logger  *slog.Logger
-	changed broadcast.Broadcast // of deadlines
+	changed broadcast.Broadcast // notifies performDue of changed deadlines
 
 	mu     sync.Mutex
 	checks map[string]*ttlCheck // by name of the resource; nil while Run does not run
@@ -156,6 +156,7 @@ func (m *TTLMonitor) loadLocked(name string, c *pb.Check) *ttlCheck {
 	ttl, deregister := c.GetTtl().AsDuration(), c.GetDeregisterAfter().AsDuration()
 	switch {
 	case gateway:
+		// The check becomes critical HeartbeatTTL after the last heartbeat.
 		ttl, deregister = HeartbeatTTL, ReapAfter-HeartbeatTTL
 	case c.ServiceId == "":
 		deregister = 0
@@ -402,7 +403,7 @@ func (m *TTLMonitor) deregister(ctx context.Context, a action, check *pb.Resourc
 	if a.gateway {
 		owner = resource.ID(NodeType, a.node)
 	}
-	if owner == nil {
+	if owner == nil { // a check without an owner determines no service to delete
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		delete(m.checks, a.name)

@@ -95,13 +95,13 @@ func checkCheck(c *pb.Check) error {
 
 func isStatus(s string) bool { return s == StatusPassing || s == StatusWarning || s == StatusCritical }
 
-func checkPairs(what string, pairs map[string]string) error {
+func checkPairs(field string, pairs map[string]string) error {
 	if len(pairs) > maxPairs {
-		return fmt.Errorf("%s has %d pairs: more than %d", what, len(pairs), maxPairs)
+		return fmt.Errorf("%s has %d pairs: more than %d", field, len(pairs), maxPairs)
 	}
 	for k, v := range pairs {
 		if k == "" || len(k) > maxPairKey || len(v) > maxPairValue {
-			return fmt.Errorf("%s %.130q: a key has 1 to %d bytes, a value at most %d", what, k, maxPairKey, maxPairValue)
+			return fmt.Errorf("%s %.130q: a key has 1 to %d bytes, a value at most %d", field, k, maxPairKey, maxPairValue)
 		}
 	}
 	return nil
@@ -118,16 +118,16 @@ func checkGatewayMeta(meta map[string]string) error {
 	return nil
 }
 
-// checkText checks a name or id. Like Consul's, it has 1 to maxName bytes of
-// UTF-8 without control characters.
-func checkText(what, s string) error {
+// checkText checks a name or id. As in Consul, a name or id has 1 to maxName
+// bytes of UTF-8 without control characters. field is its name in errors.
+func checkText(field, s string) error {
 	switch {
 	case s == "":
-		return errors.New(what + " is empty")
+		return errors.New(field + " is empty")
 	case len(s) > maxName:
-		return fmt.Errorf("%s %.30q... has %d bytes: more than %d", what, s, len(s), maxName)
+		return fmt.Errorf("%s %.30q... has %d bytes: more than %d", field, s, len(s), maxName)
 	case !utf8.ValidString(s) || strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r == 0x7f }):
-		return fmt.Errorf("%s %q is not UTF-8 without control characters", what, s)
+		return fmt.Errorf("%s %q is not UTF-8 without control characters", field, s)
 	}
 	return nil
 }

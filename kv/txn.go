@@ -156,6 +156,8 @@ func (s *Store) readTxn(ctx context.Context, c resource.Consistency, ops []Op, w
 		if err := s.readOps(ctx, t, ops, writes); err != nil {
 			return nil, err
 		}
+		// A transaction that writes may use reads of different moments, because its
+		// commit then fails.
 		if writes && c != resource.Strong || !t.changedSince(s.backend) {
 			return t, nil
 		}
@@ -261,7 +263,8 @@ func (t *txn) sorted() []*txnKey {
 	return slices.SortedFunc(maps.Values(t.keys), func(a, b *txnKey) int { return strings.Compare(a.key, b.key) })
 }
 
-// changedSince reports whether a key has changed before the last read.
+// changedSince reports whether a key has changed after the query that read it.
+// In that case the results of several queries may belong to different moments.
 func (t *txn) changedSince(b resource.Backend) bool {
 	return len(t.reads) > 1 && slices.ContainsFunc(t.reads, func(r txnRead) bool {
 		return resource.Changed(b, r.query, r.index)
@@ -375,6 +378,8 @@ func (k *txnKey) index() uint64 {
 	return k.now.ModifyIndex
 }
 
+// remove deletes the key. If the key was read and did not exist, the commit has
+// nothing to delete. A blind key may exist.
 func (k *txnKey) remove() { k.now, k.written, k.deleted = nil, false, k.stored != nil || k.blind }
 
 func withoutValue(e Entry) Entry {
@@ -432,7 +437,10 @@ func (t *txn) commit(ctx context.Context, res *resource.Service) (map[string]*pb
 
 // entries returns the results of the ops. stored is the result of commit.
 func (t *txn) entries(stored map[string]*pb.Resource) []Entry {
-	var index uint64 // index of the commit; an unchanged key keeps its index
+	// An entry that a later op deleted has no stored resource and gets the index
+	// of the commit. This is the highest index, because a write of equal data
+	// keeps the older index of its key.
+	var index uint64
 	for _, r := range stored {
 		index = max(index, r.GetModifyIndex())
 	}

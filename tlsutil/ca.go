@@ -25,7 +25,7 @@ const (
 )
 
 // backdate is the time by which the validity of a certificate begins before its
-// creation. It tolerates slow clocks.
+// creation. Peers with slow clocks therefore accept a new certificate at once.
 const backdate = 5 * time.Minute
 
 // KeyPair is a certificate and its private key, in PEM.

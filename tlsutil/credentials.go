@@ -25,7 +25,7 @@ type credentials struct {
 	cert tls.Certificate // Leaf is set
 	cas  *x509.CertPool
 	peer Peer
-	ends *x509.Certificate // certificate of the chain that expires first
+	ends *x509.Certificate // certificate whose expiry makes cert invalid, see firstEnd
 	sum  [sha256.Size]byte // checksum of the files
 }
 
@@ -48,19 +48,19 @@ const maxFile = 4 << 20
 func readRaw(f Files) (r rawFiles, _ error) {
 	var errs []error
 	for _, part := range []struct {
-		what, path string
+		kind, path string
 		to         *[]byte
 	}{{"CA", f.CA, &r.ca}, {"cert", f.Cert, &r.cert}, {"key", f.Key, &r.key}} {
-		b, e := readFile(part.what, part.path)
+		b, e := readFile(part.kind, part.path)
 		*part.to = b
 		errs = append(errs, e)
 	}
 	return r, join(errs...)
 }
 
-func readFile(what, path string) ([]byte, error) {
+func readFile(kind, path string) ([]byte, error) {
 	if path == "" {
-		return nil, fmt.Errorf("no %s file given", what)
+		return nil, fmt.Errorf("no %s file given", kind)
 	}
 	f, err := os.Open(path)
 	var b []byte
@@ -69,20 +69,20 @@ func readFile(what, path string) ([]byte, error) {
 		err = errors.Join(err, f.Close())
 	}
 	if len(b) > maxFile {
-		return nil, fmt.Errorf("%s file %s has more than %d bytes: it is not a PEM file", what, path, maxFile)
+		return nil, fmt.Errorf("%s file %s has more than %d bytes: it is not a PEM file", kind, path, maxFile)
 	}
 	var pe *fs.PathError
 	switch {
 	case err == nil:
 		return b, nil
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, fmt.Errorf("%s file %s does not exist; check the path", what, path)
+		return nil, fmt.Errorf("%s file %s does not exist; check the path", kind, path)
 	case errors.Is(err, fs.ErrPermission):
-		return nil, fmt.Errorf("%s file %s may not be read by this user; change its owner or mode", what, path)
+		return nil, fmt.Errorf("%s file %s may not be read by this user; change its owner or mode", kind, path)
 	case errors.As(err, &pe):
 		err = pe.Err
 	}
-	return nil, fmt.Errorf("read %s file %s: %w", what, path, err)
+	return nil, fmt.Errorf("read %s file %s: %w", kind, path, err)
 }
 
 // parse parses raw, and checks that the files belong together.
@@ -150,8 +150,9 @@ func verifyFor(
 	return chains, nil
 }
 
-// firstEnd returns the certificate whose expiry makes the last of chains
-// invalid.
+// firstEnd returns the certificate whose expiry leaves no valid chain. A chain
+// becomes invalid when the first of its certificates expires. Another chain may
+// remain valid for longer.
 func firstEnd(chains [][]*x509.Certificate) *x509.Certificate {
 	byEnd := func(a, b *x509.Certificate) int { return a.NotAfter.Compare(b.NotAfter) }
 	ends := make([]*x509.Certificate, len(chains))

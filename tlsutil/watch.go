@@ -11,9 +11,9 @@ import (
 )
 
 const (
-	// settle is the time without a change after which the files are read. A
-	// shorter time could be between the replacements of the certificate and the
-	// key.
+	// settle is the time without a change after which the files are read. It
+	// is longer than the usual time between the replacements of the certificate
+	// and the key. Otherwise the new certificate would be read with the old key.
 	settle = 150 * time.Millisecond
 	// settleMax is the maximum time between the first change and reading the
 	// files.
@@ -59,7 +59,7 @@ func (w *watcher) run(ctx context.Context) error {
 	w.watchDirs()
 	timer := time.NewTimer(settle) // checks for changes between Load and the first watch
 	defer timer.Stop()
-	first := time.Now() // time of the first event since the last check; zero: none
+	first := time.Now() // time of the first event since the last check; zero: none; the start counts as an event
 	for {
 		select {
 		case <-ctx.Done():
@@ -113,6 +113,7 @@ func (w *watcher) check(now time.Time) {
 }
 
 // expiryWarnings are the times before expiry of the warnings, longest first.
+// The last one, time.Nanosecond, stands for the expiry itself.
 var expiryWarnings = []time.Duration{30 * day, 14 * day, 7 * day, 3 * day, 2 * day, day, 12 * time.Hour, time.Hour, time.Nanosecond}
 
 const day = 24 * time.Hour

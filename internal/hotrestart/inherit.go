@@ -31,6 +31,8 @@ const (
 	firstSocket = 4
 	maxSockets  = 1024
 	readyWord   = "ready\n"
+
+	firstActivated = 3 // first socket of the service manager (sd_listen_fds)
 )
 
 // Inherited holds the sockets that this process received from the old process
@@ -88,7 +90,7 @@ func activatedListeners() ([]net.Listener, error) {
 		}
 		if _, ok := ln.(*net.TCPListener); !ok {
 			errs = append(errs, fmt.Errorf("socket %d of the service manager does not listen on TCP; "+
-				"write ListenStream=IP:PORT in its unit", pipeFD+i), err)
+				"write ListenStream=IP:PORT in its unit", firstActivated+i), err)
 		}
 	}
 	if err := errors.Join(errs...); err != nil {

@@ -16,8 +16,7 @@ const maxName = 253
 
 // CheckHostPort returns an error unless addr is an address to dial:
 // "192.0.2.1:8443", "[2001:db8::1]:8443" or "host.example:8443". The port is 1
-// to
-// 65535. The unspecified addresses 0.0.0.0 and [::] are errors.
+// to 65535. The unspecified addresses 0.0.0.0 and [::] are errors.
 func CheckHostPort(addr string) error {
 	i := strings.LastIndexByte(addr, ':')
 	if i < 0 {

@@ -90,7 +90,7 @@ func Parse(in []byte) (source netip.AddrPort, size int, err error) {
 // returns as soon as the bytes cannot be a header. The caller sets a deadline.
 // ReadFrom returns errors of r unchanged, and io.EOF if r ends too early.
 func ReadFrom(r io.Reader) (netip.AddrPort, error) {
-	b := make([]byte, 0, fixed+addressSizes[unix]+16)
+	b := make([]byte, 0, fixed+addressSizes[unix]+16) // fits a header with few TLVs; grows for others
 	for want := fixed; ; {
 		n, readErr := r.Read(b[len(b):want])
 		b = b[:len(b)+n]

@@ -10,7 +10,7 @@
 //	err := settings.Read("server.hcl", &s) // data_dir = "/var/lib/wanfed"
 //
 // The struct also describes the flags and environment variables of the command.
-// Each lists the fields of the struct. A field has these tags:
+// The function Each lists the fields of the struct. A field has these tags:
 //
 //   - hcl: name of the attribute in the file
 //   - help: a noun phrase with unit and default

@@ -12,7 +12,8 @@ import (
 )
 
 const (
-	// repeatInterval is the time after a line in which equal lines are repeats.
+	// repeatInterval is the time during which a line that equals an earlier
+	// line is a repeat of that line.
 	repeatInterval = time.Minute
 	// maxLines limits the number of different lines per repeatInterval. Peers
 	// control parts of the text and could make each line different.

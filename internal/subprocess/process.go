@@ -127,7 +127,7 @@ func (p *Process) Signal(sig os.Signal) error { return p.cmd.Process.Signal(sig)
 // Stop sends SIGTERM, waits for the end of the process and returns its result.
 // If ctx ends first, Stop kills the process and returns an error.
 func (p *Process) Stop(ctx context.Context) error {
-	if terminate(p.cmd.Process) != nil {
+	if terminate(p.cmd.Process) != nil { // Windows has no SIGTERM: StopOnEOF stops the process
 		p.stdin.Close()
 	}
 	select {
@@ -236,6 +236,8 @@ func (p *Process) CPUTime() (time.Duration, error) {
 	if len(fields) < 13 {
 		return 0, fmt.Errorf("processor time of %s: its stat is short", p.cfg.Name)
 	}
+	// The fields utime and stime of proc(5) have the numbers 14 and 15. The field
+	// after ")" has the number 3.
 	user, uerr := strconv.ParseInt(fields[11], 10, 64)
 	system, serr := strconv.ParseInt(fields[12], 10, 64)
 	return time.Duration(user+system) * tick, errors.Join(uerr, serr)

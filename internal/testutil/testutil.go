@@ -29,8 +29,9 @@ var errNotYet = errors.New("it does not hold")
 
 // Await calls check until check returns nil, and returns the time that it
 // waited. It fails the test with the last error of check when timeout has
-// passed. The context of check ends at the same time. what names the condition.
-func Await(t testing.TB, timeout time.Duration, what string, check func(ctx context.Context) error) time.Duration {
+// passed. The context of check ends at the same time. condition is the text
+// of the condition in the failure.
+func Await(t testing.TB, timeout time.Duration, condition string, check func(ctx context.Context) error) time.Duration {
 	t.Helper()
 	start := time.Now()
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
@@ -49,7 +50,7 @@ func Await(t testing.TB, timeout time.Duration, what string, check func(ctx cont
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			t.Fatalf("after %v: want %s, but %v", timeout, what, last)
+			t.Fatalf("after %v: want %s, but %v", timeout, condition, last)
 		}
 	}
 }
