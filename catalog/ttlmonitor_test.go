@@ -156,7 +156,8 @@ func TestTTLMonitor_NewLeader(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// The first monitor stops, as on a server that lost leadership.
+		// The first monitor loses its deadlines, as on a server that lost
+		// leadership. Only the new monitor can then write the check.
 		nctx, stop := context.WithCancel(ctx)
 		done := make(chan error)
 		go func() { done <- next.Run(nctx) }()

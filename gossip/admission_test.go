@@ -114,7 +114,7 @@ func TestAdmission_ChecksOnce(t *testing.T) {
 	for i, step := range []struct {
 		node   *memberlist.Node
 		admit  bool
-		checks int
+		checks int // calls of Admit so far; short is rejected before the call
 	}{
 		{node("dc1"), true, 1}, {node("dc1"), true, 1}, {node("dc2"), false, 2}, {node("dc2"), false, 3},
 		{node("dc1"), true, 3}, {left, true, 4}, {short, false, 4}, {node("dc1"), true, 5},

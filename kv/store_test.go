@@ -20,8 +20,8 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// newStore returns a Store over b. Its caller is *who.
-func newStore(t testing.TB, b resource.Backend, who *tlsutil.Peer) *Store {
+// newStore returns a Store over b. The Store authorizes *caller.
+func newStore(t testing.TB, b resource.Backend, caller *tlsutil.Peer) *Store {
 	t.Helper()
 	reg := resource.NewRegistry()
 	if err := Register(reg); err != nil {
@@ -29,7 +29,7 @@ func newStore(t testing.TB, b resource.Backend, who *tlsutil.Peer) *Store {
 	}
 	svc, err := resource.NewService(resource.ServiceConfig{
 		Backend: b, Registry: reg, DC: "dc1", Primary: func() bool { return false },
-		Peer: func(context.Context) (tlsutil.Peer, error) { return *who, nil },
+		Peer: func(context.Context) (tlsutil.Peer, error) { return *caller, nil },
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -188,10 +188,10 @@ func TestDeleteTree_SeveralBatches(t *testing.T) {
 }
 
 func TestStore_Refuses(t *testing.T) {
-	who := operator()
+	caller := operator()
 	mem := resourcetest.NewStore()
 	defer mem.Close()
-	s, ctx := newStore(t, mem, who), t.Context()
+	s, ctx := newStore(t, mem, caller), t.Context()
 	mustPut(t, s, "a", "1")
 	for _, key := range []string{"", strings.Repeat("x", 513), "a\x00b", "\xff"} {
 		if _, err := s.Put(ctx, Entry{Key: key}, Precondition{}); !errors.Is(err, resource.ErrInvalid) {
@@ -208,7 +208,7 @@ func TestStore_Refuses(t *testing.T) {
 	if _, err := s.Put(ctx, Entry{Key: "big", Value: bytes.Repeat([]byte("v"), MaxValue)}, Precondition{}); err != nil {
 		t.Error(err)
 	}
-	*who = tlsutil.Peer{Role: tlsutil.RoleClient, DC: "dc1", Node: "app"}
+	*caller = tlsutil.Peer{Role: tlsutil.RoleClient, DC: "dc1", Node: "app"}
 	if get(t, s, "a") == nil {
 		t.Error("Get(a) by a client = nil, want the entry")
 	}
@@ -218,7 +218,7 @@ func TestStore_Refuses(t *testing.T) {
 		!errors.Is(errDelete, resource.ErrDenied) || !errors.Is(errTree, resource.ErrDenied) {
 		t.Errorf("Put, Delete, DeleteTree by a client = %v; %v; %v; want ErrDenied", errPut, errDelete, errTree)
 	}
-	who.Role = tlsutil.RoleGateway
+	caller.Role = tlsutil.RoleGateway
 	_, _, errGet := s.Get(ctx, resource.Eventual, "a")
 	if _, _, err := s.List(ctx, resource.Eventual, ""); !errors.Is(err, resource.ErrDenied) ||
 		!errors.Is(errGet, resource.ErrDenied) {

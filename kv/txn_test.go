@@ -133,10 +133,10 @@ func TestTxn(t *testing.T) {
 }
 
 func TestTxn_Refuses(t *testing.T) {
-	who := operator()
+	caller := operator()
 	mem := resourcetest.NewStore()
 	defer mem.Close()
-	s, ctx := newStore(t, mem, who), t.Context()
+	s, ctx := newStore(t, mem, caller), t.Context()
 	for _, ops := range [][]Op{
 		{{Verb: "lock", Key: "a"}}, {{Verb: VerbGet}}, {{Verb: VerbSet, Key: "a\x00"}}, {{Verb: VerbGetTree, Key: strings.Repeat("x", 513)}},
 		{{Verb: VerbSet, Key: "a"}, {Verb: VerbSet, Key: "b", Value: make([]byte, MaxValue+1)}},
@@ -163,20 +163,21 @@ func TestTxn_Refuses(t *testing.T) {
 	if _, _, err := s.Txn(ctx, resource.Strong, []Op{{Verb: VerbDeleteTree, Key: "t/"}}); !errors.Is(err, resource.ErrInvalid) {
 		t.Errorf("deletion of a large tree = %v, want ErrInvalid", err)
 	}
-	who.Role = tlsutil.RoleClient
+	caller.Role = tlsutil.RoleClient
 	if _, _, err := s.Txn(ctx, resource.Strong, []Op{{Verb: VerbGet, Key: "t/1"}}); err != nil {
 		t.Errorf("read by a client = %v, want nil", err)
 	}
 	if _, failed, err := s.Txn(ctx, resource.Strong, []Op{{Verb: VerbGet, Key: "none"}, {Verb: VerbSet, Key: "a"}}); !errors.Is(err, resource.ErrDenied) {
 		t.Errorf("write by a client = %v, %v, want ErrDenied", failed, err)
 	}
-	who.Role = tlsutil.RoleGateway
+	caller.Role = tlsutil.RoleGateway
 	if _, _, err := s.Txn(ctx, resource.Strong, []Op{{Verb: VerbGet, Key: "t/1"}}); !errors.Is(err, resource.ErrDenied) {
 		t.Errorf("read by a gateway = %v, want ErrDenied", err)
 	}
 }
 
-// TestTxn_Model performs random transactions, and the same on a map.
+// TestTxn_Model performs random transactions on a Store and on a map, and
+// compares the results.
 func TestTxn_Model(t *testing.T) {
 	s, rnd := memoryStore(t), rand.New(rand.NewPCG(1, 2))
 	model := map[string]string{}
@@ -262,7 +263,7 @@ func TestTxn_Blind(t *testing.T) {
 	}
 	wg.Wait()
 	if len(b.ops) != writers*each {
-		t.Errorf("%d transactions made %d commits, want as many", writers*each, len(b.ops))
+		t.Errorf("%d transactions made %d commits, want one commit each", writers*each, len(b.ops))
 	}
 	values := map[string]bool{}
 	for _, key := range []string{"a", "b", "c"} {
@@ -359,7 +360,7 @@ func TestTxn_RepeatedEntries(t *testing.T) {
 		t.Errorf("128 reads of one key = %d entries, %v, %v; want %d entries", len(got), failed, err, len(each))
 	}
 	for _, write := range [][]Op{nil, {{Verb: VerbSet, Key: "b"}}} {
-		trees := append(slices.Repeat([]Op{{Verb: VerbGetTree, Key: "t/"}}, 127), write...)
+		trees := append(slices.Repeat([]Op{{Verb: VerbGetTree, Key: "t/"}}, 127), write...) // 4 * 127 values exceed maxRepeated
 		if got, failed, err := s.Txn(ctx, resource.Strong, trees); !errors.Is(err, resource.ErrInvalid) {
 			t.Errorf("127 reads of a tree = %d entries, %v, %v; want ErrInvalid", len(got), failed, err)
 		}

@@ -45,6 +45,7 @@ func TestDescribe(t *testing.T) {
 
 func TestDescribe_Validity(t *testing.T) {
 	p := newCert(t, CertRequest{Role: RoleGateway, DC: "dc1", Node: "gw1", Days: 30, CA: newCA(t, CARequest{})})
+	// The keys are times since the creation of the certificate.
 	for after, want := range map[time.Duration]struct {
 		days            int
 		expired, notYet bool

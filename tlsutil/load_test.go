@@ -49,7 +49,7 @@ func TestLoad_Invalid(t *testing.T) {
 	expired := req
 	expired.Now, expired.Days = time.Now().AddDate(0, 0, -20), 10
 	for _, tt := range []struct {
-		what   string
+		name   string
 		ca     []byte
 		p      tlsutil.KeyPair
 		change func(f *tlsutil.Files)
@@ -73,7 +73,7 @@ func TestLoad_Invalid(t *testing.T) {
 		{"two peers", ca.Pair.Cert, pairOf(t, ca, "a.server.dc1.wanfed", "b.server.dc1.wanfed"), nil, "names two peers"},
 		{"CA as certificate", ca.Pair.Cert, ca.Pair, nil, "no SAN of the form"},
 	} {
-		t.Run(tt.what, func(t *testing.T) {
+		t.Run(tt.name, func(t *testing.T) {
 			dir := t.TempDir()
 			f := tlsutil.Files{CA: filepath.Join(dir, "ca.pem"), Cert: filepath.Join(dir, "cert.pem"), Key: filepath.Join(dir, "key.pem")}
 			tlstest.Write(t, f, tt.ca, tt.p)
@@ -165,7 +165,7 @@ func TestReload_Rejected(t *testing.T) {
 	}
 	first := i.Leaf()
 	for _, tt := range []struct {
-		what string
+		name string
 		p    tlsutil.KeyPair
 		want string
 	}{
@@ -177,10 +177,10 @@ func TestReload_Rejected(t *testing.T) {
 	} {
 		tlstest.Write(t, f, ca.Pair.Cert, tt.p)
 		if err := i.Reload(); err == nil || !strings.Contains(err.Error(), tt.want) {
-			t.Errorf("Reload() of %s = %v, want an error with %q", tt.what, err, tt.want)
+			t.Errorf("Reload() of %s = %v, want an error with %q", tt.name, err, tt.want)
 		}
 		if !i.Leaf().Equal(first) {
-			t.Fatalf("Leaf() after Reload() of %s = a new certificate, want the old one", tt.what)
+			t.Fatalf("Leaf() after Reload() of %s = a new certificate, want the old one", tt.name)
 		}
 	}
 	tlstest.Write(t, f, ca.Pair.Cert, ca.Issue(t, req))

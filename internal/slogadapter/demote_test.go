@@ -40,7 +40,7 @@ func (d *demoteTest) log(t *testing.T, level slog.Level, msg string, args ...any
 func TestDemote_RepeatedLines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDemoteTest()
-		for range 5 {
+		for range 5 { // the fifth line follows repeatInterval after the first one
 			d.log(t, slog.LevelError, "merge refused")
 			time.Sleep(repeatInterval / 4)
 		}
