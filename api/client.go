@@ -83,8 +83,8 @@ func (c *Client) Close() error {
 // parseAddr returns the base URL of an address.
 func parseAddr(addr string) (string, error) {
 	addr = cmp.Or(addr, DefaultHTTPAddr)
-	fail := func(why string) (string, error) {
-		return "", fmt.Errorf("HTTP address %q %s; write it like %s", addr, why, DefaultHTTPAddr)
+	fail := func(problem string) (string, error) {
+		return "", fmt.Errorf("HTTP address %q %s; write it like %s", addr, problem, DefaultHTTPAddr)
 	}
 	full := addr
 	if !strings.Contains(addr, "://") {

@@ -96,9 +96,10 @@ const MaxMessageSize = 16 << 20
 // datacenters are idle, and TLS has its own buffer.
 const ReadBufferSize = 4 << 10
 
-// InitialWindowSize is the fixed flow control window of streams and connections at
-// both ends, in bytes. It permits 400 Mbit/s at 80 ms. gRPC's dynamic window would
-// send a ping for each message and double the packets of a short call.
+// InitialWindowSize is the fixed flow control window of streams and connections
+// at both ends, in bytes. It permits 400 Mbit/s at a round-trip time of 80 ms.
+// The window is fixed because gRPC's dynamic window would send a ping for each
+// message and so double the packets of a short call.
 const InitialWindowSize = 4 << 20
 
 // NewGRPCClient returns a gRPC client over the connections of dial. A connection

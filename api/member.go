@@ -17,8 +17,8 @@ type Member struct {
 	Tags   map[string]string
 	Status MemberStatus
 
-	// Protocol is the version of memberlist's protocol, and Delegate of serf's:
-	// the lowest and highest supported versions, and the version in use.
+	// The lowest and highest supported versions and the version in use.
+	// Protocol is memberlist's protocol, and Delegate is serf's protocol.
 	ProtocolMin, ProtocolMax, ProtocolCur uint8
 	DelegateMin, DelegateMax, DelegateCur uint8
 }

@@ -152,9 +152,9 @@ func (c *Client) list(ctx context.Context, path string, values url.Values) iter.
 	return func(yield func(Resource, error) bool) {
 		err := c.stream(ctx, path, values, func(r io.Reader) error {
 			dec := json.NewDecoder(r)
-			for _, want := range []any{json.Delim('{'), "resources", json.Delim('[')} {
-				if got, err := dec.Token(); err != nil || got != want {
-					return c.decodeError(path, errors.Join(fmt.Errorf("found %v instead of %v", got, want), err))
+			for _, expected := range []any{json.Delim('{'), "resources", json.Delim('[')} {
+				if token, err := dec.Token(); err != nil || token != expected {
+					return c.decodeError(path, errors.Join(fmt.Errorf("found %v instead of %v", token, expected), err))
 				}
 			}
 			for dec.More() {
@@ -187,8 +187,9 @@ func (c *Client) listError(path string, err error) error {
 var errStop = errors.New("stopped")
 
 // stream requests path and calls read with the body. The response must begin
-// within the client's timeout. Each read of the body may take the same time, and
-// at least watchTimeout. The total duration has no limit.
+// within the client's timeout. Then each read of the body may block for that
+// timeout or for watchTimeout, whichever is longer. The total duration has no
+// limit.
 func (c *Client) stream(ctx context.Context, path string, values url.Values, read func(io.Reader) error) error {
 	rctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

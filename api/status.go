@@ -44,7 +44,7 @@ type ReplicatedType struct {
 	PrimaryIndex  uint64    `json:"primary_index"`
 	LastChange    time.Time `json:"last_change,omitzero"` // receipt of the last change
 	Changes       uint64    `json:"changes"`              // received since the server started
-	ReceivedBytes uint64    `json:"received_bytes"`       // size of Changes
+	ReceivedBytes uint64    `json:"received_bytes"`       // total size of Changes, in bytes
 }
 
 // GossipStatus is the state of the gossip encryption of the responding server.

@@ -26,10 +26,11 @@
 //     gateway,
 //  3. get the leader and the members from every other datacenter.
 //
-// The reported times of these steps begin with the first process. Then the demo
-// prints tables, or a [Report] as JSON. Until its context ends, it reports each
-// process that ends, because the user may kill processes. With Config.Once it ends
-// by itself, which makes it an end-to-end test.
+// The reported times of these steps begin with the start of the first process.
+// After the last step the demo prints tables, or a [Report] as JSON. Until its
+// context ends, it reports each process that ends, because the user may kill
+// processes. With Config.Once it ends by itself, which makes it an end-to-end
+// test.
 //
 // # Goroutines
 //

@@ -18,7 +18,7 @@ const (
 	stepMembers
 	stepStates
 	stepRequest
-	steps
+	steps // number of steps
 )
 
 // stepNames has the name of each step in JSON, and the text for its completion.

@@ -119,9 +119,10 @@ func writeHints(w io.Writer, program string, r Report) {
 		fmt.Fprintf(tw, "%s\t%s\t%d\n", dc.Name, dc.HTTP, dc.Gateways[0].PID)
 	}
 	tw.Flush()
-	// The hints stop the gateway of a secondary. The secondary still reaches the
-	// primary by the configured addresses, so all datacenters receive the change.
-	// The hints show it in the last of three or more datacenters.
+	// The hints stop the gateway of a secondary. The secondary still reaches
+	// the primary by the configured addresses, so all datacenters receive the
+	// change. With three or more datacenters, the hints show the change in the
+	// last one.
 	first, second, observer := r.Datacenters[0], r.Datacenters[1], r.Datacenters[0]
 	if n := len(r.Datacenters); n > 2 {
 		observer = r.Datacenters[n-1]

@@ -35,7 +35,7 @@ type Item struct {
 	dc      string
 	given   api.Resource  // the argument of Check
 	checked api.Resource  // given, with the defaults of the server
-	stored  *api.Resource // nil: the resource is not stored
+	stored  *api.Resource // nil: not stored, or stored in another version of the type
 }
 
 // RefusedError reports that the server refused resource Index.
@@ -94,8 +94,9 @@ func (i *Item) check(ctx context.Context) (err error) {
 // errChanged reports that the given version is not the stored version.
 var errChanged = errors.New("was changed")
 
-// isRefusal reports whether the server refused one resource with err. Other
-// errors would recur for further resources.
+// isRefusal reports whether the server refused one resource with err. Check
+// stops at any other error, such as an unreachable server, because that error
+// would recur for the further resources.
 func isRefusal(err error) bool {
 	e, ok := errors.AsType[*api.StatusError](err)
 	return errors.Is(err, errChanged) || ok && e.Message != "" && e.Code < http.StatusInternalServerError
@@ -128,7 +129,7 @@ func (i *Item) compare(ctx context.Context) error {
 // equal reports whether a write would leave data, metadata and owner unchanged.
 func equal(given, checked, stored api.Resource) bool {
 	if given.ID.UID != "" && given.ID.UID != stored.ID.UID {
-		return false // the server refuses the write
+		return false // Write then returns the refusal of the server
 	}
 	if o := given.Owner; o != nil && (stored.Owner == nil || o.Type != stored.Owner.Type || o.Name != stored.Owner.Name ||
 		o.UID != "" && o.UID != stored.Owner.UID) {
@@ -143,7 +144,8 @@ func equalJSON(a, b json.RawMessage) bool {
 	return json.Compact(&ca, a) == nil && json.Compact(&cb, b) == nil && bytes.Equal(ca.Bytes(), cb.Bytes())
 }
 
-// maxAttempts limits the writes of one resource after conflicts.
+// maxAttempts limits the attempts to write one resource. Only a conflict causes
+// another attempt.
 const maxAttempts = 5
 
 // Write performs the action of the item and sets Result.

@@ -84,9 +84,9 @@ func newClient(cmd *cobra.Command, timeout time.Duration) (client, error) {
 	return client{c, api.QueryOptions{Datacenter: cmd.Flag("datacenter").Value.String()}}, nil
 }
 
-// loadIdentity loads the certificate that the flags name. what is the subject of
-// the usage error for missing flags.
-func loadIdentity(cmd *cobra.Command, what string) (*tlsutil.Identity, error) {
+// loadIdentity loads the certificate that the flags name. If flags are missing,
+// the text of the usage error is "SUBJECT needs FLAGS".
+func loadIdentity(cmd *cobra.Command, subject string) (*tlsutil.Identity, error) {
 	var missing []string
 	for _, flag := range []string{"ca-file", "cert-file", "key-file"} {
 		if flagOrEnv(cmd, flag) == "" {
@@ -95,7 +95,7 @@ func loadIdentity(cmd *cobra.Command, what string) (*tlsutil.Identity, error) {
 	}
 	if missing != nil {
 		return nil, usagef("%s needs %s; create a certificate with: wanfed tls cert create --operator --datacenter DC",
-			what, strings.Join(missing, ", "))
+			subject, strings.Join(missing, ", "))
 	}
 	files := tlsutil.Files{
 		CA: flagOrEnv(cmd, "ca-file"), Cert: flagOrEnv(cmd, "cert-file"), Key: flagOrEnv(cmd, "key-file"),
@@ -128,8 +128,8 @@ func explainHTTP(err error) error {
 	return fmt.Errorf("%w; check that a server runs there, or set --http-addr or WANFED_HTTP_ADDR", err)
 }
 
-// completeFrom completes with the words of list, if a server responds within a
-// second.
+// completeFrom returns the completions of list. It returns none if no server
+// responds within a second.
 func completeFrom(
 	cmd *cobra.Command, list func(context.Context, client) []cobra.Completion,
 ) ([]cobra.Completion, cobra.ShellCompDirective) {
@@ -160,7 +160,7 @@ type operator struct {
 	server    string // host:port of a server or gateway; "": found through the HTTP API
 	node      string // name of the server; "": any server
 	dc        string // datacenter to call; set by connect
-	inPrimary bool   // the default of --datacenter is the primary
+	inPrimary bool   // the default of --datacenter is the primary, not the local datacenter
 }
 
 // addFlags adds the client flags and --server to c.
@@ -252,16 +252,16 @@ func (o *operator) find(cmd *cobra.Command) error {
 // callFunc makes one gRPC call.
 type callFunc[Resp any] func(ctx context.Context, cc *grpc.ClientConn) (Resp, error)
 
-// addOperatorRead makes c a command that calls f and prints the response with show.
-// what names the call in errors.
+// addOperatorRead makes c a command that calls f and prints the response with
+// show. operation names the call in errors.
 func addOperatorRead[Resp any](
-	c *cobra.Command, o *operator, what string, f callFunc[Resp], show func(out printer, resp Resp) error,
+	c *cobra.Command, o *operator, operation string, f callFunc[Resp], show func(out printer, resp Resp) error,
 ) *cobra.Command {
 	o.addFlags(c)
 	format := addOutput(c)
 	c.Args = noArgs
 	c.RunE = func(cmd *cobra.Command, _ []string) error {
-		resp, err := callServer(cmd, o, what, "", f)
+		resp, err := callServer(cmd, o, operation, "", f)
 		if err != nil {
 			return err
 		}
@@ -270,10 +270,13 @@ func addOperatorRead[Resp any](
 	return c
 }
 
-// callServer connects and returns the response of f. what names the call in
-// errors. If the outcome of a write is unknown, the error names see, the command
-// that shows the state. see is "" for reads.
-func callServer[Resp any](cmd *cobra.Command, o *operator, what, see string, f callFunc[Resp]) (resp Resp, err error) {
+// callServer connects and returns the response of f. operation names the call
+// in errors. showCommand is the command that shows the result of a write, and
+// "" for reads. If the outcome of a write is unknown, the error names
+// showCommand.
+func callServer[Resp any](
+	cmd *cobra.Command, o *operator, operation, showCommand string, f callFunc[Resp],
+) (resp Resp, err error) {
 	cc, closeAll, err := o.connect(cmd)
 	if err != nil {
 		return resp, err
@@ -284,15 +287,15 @@ func callServer[Resp any](cmd *cobra.Command, o *operator, what, see string, f c
 	stop := printWaiting(cmd.ErrOrStderr(), "waiting for the servers to respond")
 	resp, err = f(ctx, cc)
 	stop()
-	unknown := see != "" && outcomeUnknown(ctx, err)
-	if err = o.explain(ctx, what, err); unknown {
-		err = fmt.Errorf("%w; the outcome is unknown: see %s", err, see)
+	unknown := showCommand != "" && outcomeUnknown(ctx, err)
+	if err = o.explain(ctx, operation, err); unknown {
+		err = fmt.Errorf("%w; the outcome is unknown: see %s", err, showCommand)
 	}
 	return resp, err
 }
 
 // explain adds the call and the server to err, and removes the text of gRPC.
-func (o *operator) explain(ctx context.Context, what string, err error) error {
+func (o *operator) explain(ctx context.Context, operation string, err error) error {
 	switch s, ok := status.FromError(err); {
 	case err == nil:
 		return nil
@@ -301,7 +304,7 @@ func (o *operator) explain(ctx context.Context, what string, err error) error {
 	case ok:
 		err = errors.New(printable(s.Message()))
 	}
-	return fmt.Errorf("%s at %s: %w", what, o.server, err)
+	return fmt.Errorf("%s at %s: %w", operation, o.server, err)
 }
 
 // outcomeUnknown reports whether a call with ctx may have succeeded although it

@@ -66,7 +66,7 @@ certificate of an operator.`
 	return c
 }
 
-// keyArg requires one argument, which errors call name.
+// keyArg requires one argument. Errors refer to the argument by name.
 func keyArg(name string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		switch {
@@ -216,9 +216,9 @@ common key to receive the keyring.`,
 	}, "remove the key although servers may have no other key; these servers lose gossip")
 }
 
-// newKeyringChange completes c, a command that changes the keyring of all servers.
-// force is the help of --force.
-func newKeyringChange(op pb.ChangeKeyringRequest_Op, c *cobra.Command, force string) *cobra.Command {
+// newKeyringChange completes c, a command that changes the keyring of all
+// servers. forceHelp is the help text of --force.
+func newKeyringChange(op pb.ChangeKeyringRequest_Op, c *cobra.Command, forceHelp string) *cobra.Command {
 	o := operator{inPrimary: true}
 	var forced bool
 	c.Args = keyArg("KEY or its fingerprint")
@@ -231,7 +231,7 @@ func newKeyringChange(op pb.ChangeKeyringRequest_Op, c *cobra.Command, force str
 		return changeKeyring(cmd, &o, op, key, forced)
 	}
 	o.addFlags(c)
-	c.Flags().BoolVar(&forced, "force", false, force)
+	c.Flags().BoolVar(&forced, "force", false, forceHelp)
 	return c
 }
 

@@ -96,7 +96,8 @@ func newGroup(use, short string, subs ...*cobra.Command) *cobra.Command {
 	return c
 }
 
-// flagError replaces the error text of package strconv in an error of a flag.
+// flagError replaces the text of package strconv, in the error of a flag, by a
+// text for users.
 func flagError(err error) error {
 	numErr, ok := errors.AsType[*strconv.NumError](err)
 	if !ok {
@@ -125,23 +126,24 @@ func exactArgs(names ...string) cobra.PositionalArgs {
 		if len(args) == len(names) {
 			return nil
 		}
-		what := "unexpected argument"
+		problem := "unexpected argument"
 		if cmd.HasSubCommands() {
-			what = "unknown command"
+			problem = "unknown command"
 		}
-		return usagef("%s %q; see: %s --help", what, args[len(names)], cmd.CommandPath())
+		return usagef("%s %q; see: %s --help", problem, args[len(names)], cmd.CommandPath())
 	}
 }
 
-// labelArg requires one argument, name, that is a DNS label. what names the label
-// in errors.
-func labelArg(name, what string) cobra.PositionalArgs {
+// labelArg requires one argument that is a DNS label. The parameter name is the
+// placeholder of the argument in the usage line, such as DC. An error about an
+// invalid label begins with kind, such as datacenter.
+func labelArg(name, kind string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if err := exactArgs(name)(cmd, args); err != nil {
 			return err
 		}
 		if err := tlsutil.CheckLabel(args[0]); err != nil {
-			return usagef("%s: %w", what, err)
+			return usagef("%s: %w", kind, err)
 		}
 		return nil
 	}
@@ -155,8 +157,8 @@ func files(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// orphanTimeout is the time after which a process whose parent has ended exits,
-// even if it has not stopped.
+// orphanTimeout bounds the shutdown of a process whose parent has ended. After
+// orphanTimeout the process exits, even if its shutdown is not complete.
 const orphanTimeout = 15 * time.Second
 
 // addStopOnEOF adds the flag that stops a process when its parent process ends.

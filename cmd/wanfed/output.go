@@ -60,7 +60,7 @@ type printer struct {
 // wide reports whether tables have all columns.
 func (p printer) wide() bool { return p.format == outputWide }
 
-// print writes v as JSON, or else calls table.
+// print writes v as JSON if the format is json. Otherwise it calls table.
 func (p printer) print(v any, table func() error) error {
 	if p.format != outputJSON {
 		return table()
@@ -86,6 +86,8 @@ func (p printer) table(rows [][]string) error {
 	for line := range strings.Lines(b.String()) {
 		line = strings.TrimRight(line, " \n")
 		if !p.wide() {
+			// Leave at least a quarter of the line for the text of the last
+			// column.
 			line = wrapFrom(line, min(last, tableWidth*3/4))
 		}
 		if _, err := fmt.Fprintln(p.w, line); err != nil {
@@ -163,7 +165,7 @@ func size(n int64) string {
 	}
 	f, unit := float64(n), ""
 	for _, unit = range []string{"kB", "MB", "GB"} {
-		if f /= 1000; f < 999.5 {
+		if f /= 1000; f < 999.5 { // above, the next unit is shorter: 1.0 MB, not 999.9 kB
 			break
 		}
 	}

@@ -340,9 +340,9 @@ deleted owner.`,
 	return c
 }
 
-// printResources prints a list: JSON while the list arrives, a table when the list
-// is complete. types adds a column with the type.
-func printResources(out printer, types bool, all iter.Seq2[api.Resource, error]) error {
+// printResources prints a list: JSON while the list arrives, a table when the
+// list is complete. showType adds a column with the type.
+func printResources(out printer, showType bool, all iter.Seq2[api.Resource, error]) error {
 	if out.format == outputJSON {
 		return printJSONList(out.w, all)
 	}
@@ -362,7 +362,7 @@ func printResources(out printer, types bool, all iter.Seq2[api.Resource, error])
 		if !tenancy {
 			row = slices.Delete(row, 1, 3)
 		}
-		if !types {
+		if !showType {
 			row = row[1:]
 		}
 		rows[i] = row

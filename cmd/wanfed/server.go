@@ -142,8 +142,9 @@ func runServer(cmd *cobra.Command, load func() (serverSettings, error)) error {
 	return settings.Join(err)
 }
 
-// reloadServer loads the settings at each signal, and sends those that changed
-// to the running server, until ctx ends. An error changes nothing.
+// reloadServer loads the settings at each signal, until ctx ends. It sends the
+// settings that can change at run time to the server, and logs the names of
+// changed settings that need a restart. If load fails, no setting changes.
 func reloadServer(
 	ctx context.Context, sighup <-chan os.Signal, s serverSettings, load func() (serverSettings, error),
 	level *slog.LevelVar, logger *slog.Logger, updates chan<- server.LiveSettings,
@@ -197,8 +198,8 @@ func (s serverSettings) check() error {
 		settings.CheckNetworks("proxy_protocol", s.ProxyProtocol), settings.CheckLog(s.LogLevel, s.LogFormat))
 }
 
-// config returns the configuration of the server. The function check reports
-// errors.
+// config returns the configuration of the server. It replaces invalid values
+// without an error, because the function check reports them.
 func (s serverSettings) config() server.Config {
 	dead, err := time.ParseDuration(s.DeadServerAfter)
 	if err != nil || dead < 0 {

@@ -215,6 +215,7 @@ func (o *operator) restoreFile(cmd *cobra.Command, path string) error {
 	if err := o.checkFlags(cmd); err != nil {
 		return err
 	}
+	// The file is read twice: first to check all of it, then to send its data.
 	m, _, err := readSnapshot(path)
 	if err == nil && o.dc != "" {
 		err = m.CheckDatacenter(o.dc)
@@ -235,6 +236,7 @@ func (o *operator) restoreFile(cmd *cobra.Command, path string) error {
 		return err
 	}
 	defer closeAll()
+	// Without --datacenter, only connect has set o.dc.
 	if err := m.CheckDatacenter(o.dc); err != nil {
 		return fmt.Errorf("%w; nothing was changed", err)
 	}
@@ -257,12 +259,12 @@ const restorePart = 256 << 10
 func (o *operator) restore(
 	ctx context.Context, c pb.OperatorServiceClient, m raftstore.Manifest, data io.Reader, w io.Writer,
 ) (*pb.RestoreSnapshotResponse, error) {
-	const what = "snapshot restore"
+	const operation = "snapshot restore"
 	p := startProgress(ctx, w, "sent", m.Size)
 	defer p.stop()
 	stream, err := c.RestoreSnapshot(p.ctx)
 	if err != nil {
-		return nil, o.explain(p.ctx, what, err)
+		return nil, o.explain(p.ctx, operation, err)
 	}
 	err = stream.Send(&pb.SnapshotPart{Part: &pb.SnapshotPart_Manifest{Manifest: m.Proto()}})
 	for buf := make([]byte, restorePart); err == nil; {
@@ -287,16 +289,17 @@ func (o *operator) restore(
 	if slices.Contains(refusals, status.Code(err)) || errors.Is(resource.FromStatus(err), resource.ErrNotLeader) {
 		outcome = "nothing was changed"
 	}
-	return nil, fmt.Errorf("%w; %s", o.explain(p.ctx, what, err), outcome)
+	return nil, fmt.Errorf("%w; %s", o.explain(p.ctx, operation, err), outcome)
 }
 
 const (
 	progressInterval = 2 * time.Second
-	transferTimeout  = time.Minute      // ends a transfer in which no data moves
-	restoreTimeout   = 30 * time.Minute // of the servers, after all data is sent
+	transferTimeout  = time.Minute      // without transferred data, before all data is sent
+	restoreTimeout   = 30 * time.Minute // for the servers to restore, after all data is sent
 )
 
-// progress prints the progress of a transfer and cancels ctx when it stalls.
+// progress prints the progress of a transfer and cancels ctx when the
+// transfer stalls.
 type progress struct {
 	ctx   context.Context
 	stop  func() // joins the goroutine

@@ -247,16 +247,16 @@ func (f *certFlags) readCA() error {
 			domain)
 	}
 	for _, file := range []struct {
-		what, path string
+		kind, path string
 		content    *[]byte
 	}{{"certificate", f.caFile, &f.req.CA.Cert}, {"key", f.caKeyFile, &f.req.CA.Key}} {
 		var err error
 		*file.content, err = settings.ReadFile(file.path, maxPEM)
 		if errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("CA %s %s does not exist%s", file.what, file.path, hint)
+			return fmt.Errorf("CA %s %s does not exist%s", file.kind, file.path, hint)
 		}
 		if err != nil {
-			return fmt.Errorf("read CA %s: %w", file.what, err)
+			return fmt.Errorf("read CA %s: %w", file.kind, err)
 		}
 	}
 	return nil

@@ -182,6 +182,7 @@ func (s inspection) rows(caFile string) [][]string {
 }
 
 func (s inspection) state() string {
+	// DaysLeft is rounded down, so it is -1 on the first day after the expiry.
 	switch {
 	case s.Expired && s.DaysLeft < -1:
 		return fmt.Sprintf("EXPIRED %d days ago", -s.DaysLeft-1)

@@ -67,8 +67,10 @@ func validateFiles(w io.Writer, files []string, kinds []fileKind) error {
 	return nil
 }
 
-// fileKind returns a pointer to the default settings of a kind of file. The function
-// check checks the settings after they are set.
+// A fileKind is a kind of settings file: of a server or of a gateway. It
+// returns a pointer to new settings with default values, and the function
+// check. The caller decodes a file into these settings, and then check
+// validates them.
 type fileKind func() (defaults any, check func() error)
 
 func serverFile() (any, func() error) {
@@ -111,8 +113,8 @@ func validateFile(path string, kinds []fileKind) error {
 	return settings.Join(errs...)
 }
 
-// detectKind returns the kind that has most of the attributes. Of equal kinds, it
-// returns the first.
+// detectKind returns the kind whose settings include the largest number of the
+// attributes. If several kinds include the same number, it returns the first.
 func detectKind(attrs hcl.Attributes, kinds []fileKind) fileKind {
 	return slices.MaxFunc(kinds, func(a, b fileKind) int {
 		return cmp.Compare(matchCount(attrs, a), matchCount(attrs, b))

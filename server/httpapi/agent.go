@@ -30,8 +30,9 @@ func (h *handler) agentSelf(*http.Request, query) (response, error) {
 	return response{body: map[string]any{"Config": config, "Member": member}}, nil
 }
 
-// readOwnNode responds with the value of result for this server's node and
-// ?filter=, which applies to a T. The node is nil if it is not registered.
+// readOwnNode responds with the value that result returns for this server's
+// node and the expression of ?filter=, which applies to values of type T. n is
+// nil if the node is not registered.
 func readOwnNode[T any](
 	h *handler, r *http.Request, q query, result func(n *catalog.Node, expr *expression) (any, error),
 ) (response, error) {
@@ -58,7 +59,7 @@ type agentService struct {
 }
 
 func (h *handler) agentService(r *http.Request, q query) (response, error) {
-	if err := q.reject("hash"); err != nil { // a client that blocks by hash would poll
+	if err := q.reject("hash"); err != nil { // without support, a client that blocks by hash would poll
 		return response{}, err
 	}
 	id, found := r.PathValue("id"), false
@@ -164,7 +165,7 @@ func (h *handler) agentCheckDeregister(r *http.Request, _ query) (response, erro
 }
 
 // agentDeregister removes a service or a check from this server's node. If the
-// node does not have it, the response is 404 with the text unknown.
+// node does not have it, the response is 404, and unknown is its text.
 func (h *handler) agentDeregister(r *http.Request, service, check, unknown string) (response, error) {
 	err := untilLeader(r.Context(), func(ctx context.Context) error {
 		s, err := h.view.At(ctx, resource.Strong)

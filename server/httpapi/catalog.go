@@ -55,8 +55,8 @@ func (h *handler) readCatalogUntil(
 	return response{body: encoded{true, body}, index: index}, err
 }
 
-// readFiltered is readCatalog with the expression of ?filter=, which applies to a
-// T.
+// readFiltered is readCatalog with the expression of ?filter=, which applies to
+// values of type T.
 func readFiltered[T any](
 	h *handler, r *http.Request, q query, result func(s *catalog.Snapshot, expr *expression) (any, error),
 ) (response, error) {
@@ -123,9 +123,9 @@ func (h *handler) catalogNodes(r *http.Request, q query) (response, error) {
 	})
 }
 
-// catalogServices responds with the tags of each service: the tags of all its
-// instances. As in Consul, a blocking query ends when an instance is registered,
-// changed or removed, and not when a check changes.
+// catalogServices responds with the names of all services. Each service has the
+// tags of all its instances. As in Consul, a blocking query ends when an
+// instance is registered, changed or removed, and not when a check changes.
 func (h *handler) catalogServices(r *http.Request, q query) (response, error) {
 	f, err := filterOf[api.CatalogService](q)
 	if err != nil {
@@ -235,15 +235,15 @@ func (h *handler) healthState(r *http.Request, q query) (response, error) {
 	return h.listChecks(r, q, func(c *catalog.Check) bool { return state == "any" || c.Status == state })
 }
 
-// listChecks responds with the checks for which want returns true.
-func (h *handler) listChecks(r *http.Request, q query, want func(c *catalog.Check) bool) (response, error) {
+// listChecks responds with the checks for which include returns true.
+func (h *handler) listChecks(r *http.Request, q query, include func(c *catalog.Check) bool) (response, error) {
 	return listCatalog(h, r, q, func(s *catalog.Snapshot, f filter) (out []api.Check) {
 		for _, n := range s.Nodes {
 			if !f.node(n) {
 				continue
 			}
 			for _, c := range n.AllChecks() {
-				if want(c) {
+				if include(c) {
 					out = append(out, checkOf(c))
 				}
 			}

@@ -136,7 +136,8 @@ func addressesIn(tree any, tags []string) []string {
 }
 
 // withAddresses returns a hook that adds an empty address for each tag that a
-// service lacks. The evaluation fails if an address is absent.
+// service lacks. Without the hook, the evaluation would fail for such a
+// service.
 func withAddresses(tags []string) bexpr.ValueTransformationHookFn {
 	return func(v reflect.Value) reflect.Value {
 		if len(tags) == 0 || !v.IsValid() || v.Type() != reflect.TypeFor[map[string]api.ServiceAddress]() {

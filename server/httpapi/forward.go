@@ -31,8 +31,8 @@ const (
 	maxHeaderValue = 1024
 )
 
-// relayedHeaders are the relayed headers of a response of another datacenter,
-// besides the content type.
+// relayedHeaders are the headers that a response of another datacenter keeps on
+// its way to the client, in addition to the content type.
 var relayedHeaders = []string{api.HeaderIndex, api.HeaderKnownLeader, api.HeaderLastContact, api.HeaderCause}
 
 // forward sends a request to datacenter q.dc and relays the response.

@@ -235,11 +235,11 @@ func (b agentCheckBody) toProto(node string, service *pb.Service, defaultID stri
 	return c, nil
 }
 
-// positive parses the duration in field what.
-func positive(what, s string) (time.Duration, error) {
+// positive parses s, the duration in the field of a request.
+func positive(field, s string) (time.Duration, error) {
 	d, err := time.ParseDuration(s)
 	if err != nil || d <= 0 {
-		return 0, fmt.Errorf("%s %q: must be a duration above 0, such as 15s", what, s)
+		return 0, fmt.Errorf("%s %q: must be a duration above 0, such as 15s", field, s)
 	}
 	return d, nil
 }

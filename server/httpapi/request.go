@@ -169,14 +169,15 @@ func readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	return b, nil
 }
 
-// decodeBody decodes a body of one JSON value. what is "object" or "list".
-func decodeBody(body []byte, into any, what string) error {
+// decodeBody decodes a body of one JSON value. kind names the value in errors:
+// "object" or "list".
+func decodeBody(body []byte, into any, kind string) error {
 	dec := json.NewDecoder(bytes.NewReader(body))
 	if err := dec.Decode(into); err != nil {
 		return badRequest{fmt.Errorf("request decode failed: %w", err)}
 	}
 	if dec.More() {
-		return badRequest{fmt.Errorf("request decode failed: data after the %s", what)}
+		return badRequest{fmt.Errorf("request decode failed: data after the %s", kind)}
 	}
 	return nil
 }

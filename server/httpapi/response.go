@@ -40,8 +40,9 @@ type response struct {
 	status int    // 0: 200
 }
 
-// encoded is the body of a response that is sent without conversion. Unless the
-// body is JSON, clients wrote it, and a browser must not show it as a page.
+// encoded is the body of a response that is sent without conversion. A body
+// that is not JSON is a value that a client stored. A browser must therefore
+// not show the body as a page.
 type encoded struct {
 	isJSON bool
 	body   []byte
