@@ -99,7 +99,7 @@ func (e *portableEngine) shed(l *Listener, socket net.Listener) (done bool) {
 		defer bounded.SetDeadline(time.Time{})
 		if c, err := socket.Accept(); err == nil {
 			done = true
-			handler{e.Proxy, l}.RefuseNoFiles(sockets.Remote(c))
+			handler{e.Proxy, l}.RefuseNoFiles(sockets.AddrPort(c.RemoteAddr()))
 			c.Close()
 		}
 	})
@@ -111,7 +111,7 @@ func (e *portableEngine) shed(l *Listener, socket net.Listener) (done bool) {
 func (e *portableEngine) handle(ctx context.Context, l *Listener, client net.Conn) {
 	defer client.Close()
 	c := &clientConn{Conn: client, accepted: time.Now()}
-	s := handler{e.Proxy, l}.Accept(sockets.Remote(client), c.accepted, func() bool { return e.limit.add(c) })
+	s := handler{e.Proxy, l}.Accept(sockets.AddrPort(client.RemoteAddr()), c.accepted, func() bool { return e.limit.add(c) })
 	if s == nil {
 		return
 	}
@@ -144,7 +144,7 @@ func (e *portableEngine) forward(
 		return reactor.EndDone, 0, err
 	}
 	if req.ProxyHeader {
-		hello = append(proxyproto.Append(nil, req.Source, sockets.Local(c)), hello...)
+		hello = append(proxyproto.Append(nil, req.Source, sockets.AddrPort(c.LocalAddr())), hello...)
 	}
 	dial := upstream.Request{
 		NewAddrs:   s.NewUpstreams,

@@ -21,8 +21,8 @@ type accessLog struct {
 	file *os.File  // nil: w is not a file
 }
 
-// open sends all later lines to path. If open fails, the destination stays the
-// same.
+// open sends all later lines to path. With an empty path, it closes the log. If
+// open fails, the destination stays the same.
 func (l *accessLog) open(path string) error {
 	var file *os.File
 	w, ok := map[string]io.Writer{"": nil, "stdout": l.stdout, "stderr": l.stderr}[path]
@@ -54,5 +54,3 @@ func (l *accessLog) Write(b []byte) (int, error) {
 	}
 	return l.w.Write(b)
 }
-
-func (l *accessLog) close() error { return l.open("") }

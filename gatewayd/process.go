@@ -99,7 +99,7 @@ func newProcess(cfg Config) (*process, error) {
 		return nil, err
 	}
 	if p.sockets.inherited, err = hotrestart.Inherit(); err != nil {
-		return nil, errors.Join(err, p.accessLog.close())
+		return nil, errors.Join(err, p.accessLog.open(""))
 	}
 	signal.Notify(p.sighup, syscall.SIGHUP)
 	signal.Notify(p.sigusr2, syscall.SIGUSR2)
@@ -110,7 +110,7 @@ func newProcess(cfg Config) (*process, error) {
 func (p *process) close() error {
 	signal.Stop(p.sighup)
 	signal.Stop(p.sigusr2)
-	return errors.Join(p.sockets.close(), p.accessLog.close())
+	return errors.Join(p.sockets.close(), p.accessLog.open(""))
 }
 
 // startDatacenter opens the gateway of a datacenter and returns its ready line.
@@ -249,11 +249,9 @@ func (p *process) run(ctx context.Context) error {
 	defer stopAll()
 	group, gctx := errgroup.WithContext(base)
 	accepting, stopAccepting := context.WithCancel(gctx)
-	defer stopAccepting()
 	adminCtx, stopAdmin := context.WithCancel(gctx)
 	defer stopAdmin()
 	registered, deregister := context.WithCancel(gctx)
-	defer deregister()
 	group.Go(func() error { defer stopAll(); return p.proxy.Run(accepting, p.listeners...) })
 	group.Go(func() error { return p.runAdmin(adminCtx) })
 	if p.watchIdentity != nil {

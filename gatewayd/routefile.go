@@ -16,18 +16,6 @@ import (
 // about 100,000 routes. The HCL parser needs up to 500 times as much memory.
 const MaxRouteFile = 16 << 20
 
-// routeList is the content of a file of routes.
-type routeList struct {
-	Routes []struct {
-		Match         string    `hcl:"match,label"`
-		To            []string  `hcl:"to"`
-		Ordered       bool      `hcl:"ordered,optional"`
-		Protocols     []string  `hcl:"protocols,optional"`
-		ProxyProtocol bool      `hcl:"proxy_protocol,optional"`
-		Pos           hcl.Range `hcl:",def_range"`
-	} `hcl:"route,block"`
-}
-
 // ReadRoutes reads the file of routes at path. Each error names file, line and
 // column.
 func ReadRoutes(path string) (*gateway.Table, error) {
@@ -39,7 +27,16 @@ func ReadRoutes(path string) (*gateway.Table, error) {
 	if err != nil {
 		return nil, err
 	}
-	var list routeList
+	var list struct {
+		Routes []struct {
+			Match         string    `hcl:"match,label"`
+			To            []string  `hcl:"to"`
+			Ordered       bool      `hcl:"ordered,optional"`
+			Protocols     []string  `hcl:"protocols,optional"`
+			ProxyProtocol bool      `hcl:"proxy_protocol,optional"`
+			Pos           hcl.Range `hcl:",def_range"`
+		} `hcl:"route,block"`
+	}
 	if err := settings.Decode(f.Body, &list); err != nil {
 		return nil, err
 	}
@@ -47,33 +44,27 @@ func ReadRoutes(path string) (*gateway.Table, error) {
 		return nil, fmt.Errorf("%s has no route; write, for example, "+
 			"route \"*.server.dc2.wanfed\" { to = [\"198.51.100.2:8443\"] }", path)
 	}
-	routes, err := list.routes()
-	if err != nil {
-		return nil, err
-	}
-	return gateway.NewTable(routes)
-}
-
-// routes returns the routes, or all their errors.
-func (l *routeList) routes() ([]gateway.Route, error) {
-	routes := make([]gateway.Route, 0, len(l.Routes))
-	lines := map[string]int{}
-	var errs []error
-	for _, r := range l.Routes {
+	var routes []gateway.Route
+	var errs errorList
+	lines := map[string]int{} // of the first route for each name
+	for _, r := range list.Routes {
 		route := gateway.Route{
 			Match: r.Match, To: r.To, Ordered: r.Ordered, Protocols: r.Protocols, ProxyProtocol: r.ProxyProtocol,
 		}
+		routes = append(routes, route)
 		pos := fmt.Sprintf("%s:%d,%d", r.Pos.Filename, r.Pos.Start.Line, r.Pos.Start.Column)
 		for _, err := range settings.Split(settings.Join(gateway.CheckRoute(route))) {
-			errs = append(errs, fmt.Errorf("%s: %w", pos, err))
+			errs.addf("%s: %w", pos, err)
 		}
 		name := strings.ToLower(strings.TrimSuffix(r.Match, "."))
 		if line, ok := lines[name]; ok {
-			errs = append(errs, fmt.Errorf("%s: duplicate route %q; the first is in line %d", pos, r.Match, line))
-			continue
+			errs.addf("%s: duplicate route %q; the first is in line %d", pos, r.Match, line)
+		} else {
+			lines[name] = r.Pos.Start.Line
 		}
-		lines[name] = r.Pos.Start.Line
-		routes = append(routes, route)
 	}
-	return routes, settings.Join(errs...)
+	if len(errs) > 0 {
+		return nil, settings.Join(errs...)
+	}
+	return gateway.NewTable(routes)
 }

@@ -169,10 +169,13 @@ func (c *conn) close(w *worker, end End) {
 	c.session.Close(end)
 }
 
-// queue is a list of connections in the order of push. A connection is in at
+// queue is a list of connections, ordered by conn.since. A connection is in at
 // most one queue.
 type queue struct {
 	first, last *conn
+	// oldest is conn.since of the first connection, in nanoseconds plus one; 0:
+	// the queue is empty. Other workers read it.
+	oldest atomic.Int64
 }
 
 func (q *queue) push(c *conn) {
@@ -180,7 +183,7 @@ func (q *queue) push(c *conn) {
 	if q.last != nil {
 		q.last.next = c
 	} else {
-		q.first = c
+		q.setFirst(c)
 	}
 	q.last = c
 }
@@ -198,36 +201,17 @@ func (q *queue) remove(c *conn) {
 	if c.prev != nil {
 		c.prev.next = c.next
 	} else {
-		q.first = c.next
+		q.setFirst(c.next)
 	}
 	c.prev, c.next = nil, nil
 }
 
-// helloQueue contains the receiving connections of a worker, oldest first.
-type helloQueue struct {
-	queue
-	// oldest is conn.since of the first connection, in nanoseconds plus one; 0:
-	// the queue is empty. Other workers read it.
-	oldest atomic.Int64
-}
-
-func (q *helloQueue) push(c *conn) {
-	q.queue.push(c)
-	q.publish()
-}
-
-func (q *helloQueue) remove(c *conn) {
-	q.queue.remove(c)
-	q.publish()
-}
-
-func (q *helloQueue) publish() {
-	at := int64(0)
-	if q.first != nil {
-		at = int64(q.first.since) + 1
-	}
-	if q.oldest.Load() != at {
-		q.oldest.Store(at)
+func (q *queue) setFirst(c *conn) {
+	q.first = c
+	if c != nil {
+		q.oldest.Store(int64(c.since) + 1)
+	} else {
+		q.oldest.Store(0)
 	}
 }
 

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Events are edge-triggered, except the events of acceptors and of the mailbox:
-// epoll reports one event when the state of a socket changes. The handler of
+// Events are edge-triggered, except the events of acceptors and of wakeup: epoll
+// reports one event when the state of a socket changes. The handler of
 // the event then reads or writes until the socket would block.
 const (
 	inEvents  = unix.EPOLLIN | unix.EPOLLRDHUP | unix.EPOLLET
@@ -55,8 +55,8 @@ type worker struct {
 	lastEvents time.Duration
 	lastYield  time.Duration
 	conns      int
-	hellos     helloQueue // connections whose ClientHello is incomplete
-	young      queue      // relaying connections whose sockets have no keepalive yet
+	hellos     queue // connections whose ClientHello is incomplete
+	young      queue // relaying connections whose sockets have no keepalive yet
 	timers     timers
 	freeDials  []*dial     // for the next connections
 	ready      []*socket   // reached maxMove and have more bytes to move
@@ -81,7 +81,7 @@ func openWorker(e *Engine, n int) (*worker, error) {
 	if w.wakeup, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
 		return w, os.NewSyscallError("eventfd", err)
 	}
-	if err := w.register(int32(w.wakeup), mailbox{}, unix.EPOLLIN); err != nil {
+	if err := w.register(int32(w.wakeup), w, unix.EPOLLIN); err != nil {
 		return w, err
 	}
 	for _, l := range e.Listeners {
@@ -248,10 +248,8 @@ func (w *worker) send(message func(*worker)) bool {
 	return true
 }
 
-// mailbox is the event handler of worker.wakeup.
-type mailbox struct{}
-
-func (mailbox) event(w *worker, _ uint32) {
+// event implements eventHandler for the eventfd wakeup.
+func (w *worker) event(*worker, uint32) {
 	var b [8]byte
 	unix.Read(w.wakeup, b[:])
 	w.handleMessages()

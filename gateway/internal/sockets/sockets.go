@@ -41,15 +41,9 @@ func SetKeepalive(c net.Conn) {
 	}
 }
 
-// Remote returns the IP address and port of the peer of c. The result is invalid
-// for a connection that is not TCP.
-func Remote(c net.Conn) netip.AddrPort { return addrPort(c.RemoteAddr()) }
-
-// Local returns the IP address and port of the local end of c. The result is
-// invalid for a connection that is not TCP.
-func Local(c net.Conn) netip.AddrPort { return addrPort(c.LocalAddr()) }
-
-func addrPort(a net.Addr) netip.AddrPort {
+// AddrPort returns the IP address and port of a TCP address. The result is
+// invalid for another address.
+func AddrPort(a net.Addr) netip.AddrPort {
 	if a, ok := a.(*net.TCPAddr); ok {
 		ip := a.AddrPort()
 		return netip.AddrPortFrom(ip.Addr().Unmap(), ip.Port())

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"runtime"
 	"syscall"
@@ -33,14 +34,18 @@ func tcpPair(t *testing.T) (client, server *net.TCPConn) {
 	return c.(*net.TCPConn), s.(*net.TCPConn)
 }
 
-func TestRemoteAndLocal(t *testing.T) {
-	client, server := tcpPair(t)
-	if got, want := Remote(server), Local(client); got != want || !got.IsValid() {
-		t.Errorf("Remote(server) = %v, want Local(client) = %v", got, want)
-	}
-	pipe, _ := net.Pipe()
-	if got := Remote(pipe); got.IsValid() {
-		t.Errorf("Remote(pipe) = %v, want an invalid address", got)
+func TestAddrPort(t *testing.T) {
+	for _, tt := range []struct {
+		addr net.Addr
+		want netip.AddrPort
+	}{
+		{&net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 7}, netip.MustParseAddrPort("192.0.2.1:7")},
+		{&net.TCPAddr{IP: net.ParseIP("2001:db8::1"), Port: 7}, netip.MustParseAddrPort("[2001:db8::1]:7")},
+		{&net.UnixAddr{Name: "socket"}, netip.AddrPort{}},
+	} {
+		if got := AddrPort(tt.addr); got != tt.want {
+			t.Errorf("AddrPort(%v) = %v, want %v", tt.addr, got, tt.want)
+		}
 	}
 }
 

@@ -239,7 +239,7 @@ func (d *Dialer) Connect(ctx context.Context, addr string) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, d.Timeout)
 	defer cancel()
 	conn, err := d.Dial(ctx, "tcp", addr)
-	if err == nil && d.IsOwn(sockets.Local(conn).Addr(), sockets.Remote(conn)) {
+	if err == nil && d.IsOwn(sockets.AddrPort(conn.LocalAddr()).Addr(), sockets.AddrPort(conn.RemoteAddr())) {
 		conn.Close()
 		err = ErrLoop
 	}
