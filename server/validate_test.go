@@ -27,7 +27,7 @@ func TestCheck(t *testing.T) {
 			"primary_gateways is missing", "--primary-gateway",
 		}},
 		// Without primary_datacenter, gateways of a primary suggest that the
-		// setting was forgotten. With primary_datacenter, the gateways are for
+		// setting is missing. With primary_datacenter, the gateways are for
 		// the time when the primary is a secondary.
 		{"primary by default, with gateways", func(c *Config) { c.PrimaryDC = "" }, []string{
 			"primary_gateways is set, but dc2 is the primary itself",
