@@ -58,7 +58,7 @@ func replaceLine(file, line string) (previous string, err error) {
 
 func writeLine(file, line string) error {
 	if err := atomicfile.WriteFile(file, []byte(line+"\n"), 0o600); err != nil {
-		return fmt.Errorf("write %s of the data directory: %w; choose a --data-dir that this user may write",
+		return fmt.Errorf("write %s of the data directory: %w; free space, or make it writable for this user, and start the server again",
 			filepath.Base(file), err)
 	}
 	return nil
