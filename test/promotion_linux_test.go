@@ -146,7 +146,7 @@ func (f promotion) demoteOldPrimary(want map[string]*pb.Resource) {
 	if got := f.records(dc2); !sameDocuments(want, got) {
 		t.Errorf("dc2 has %d documents after dc1 came back, want %d", len(got), len(want))
 	}
-	logOf(lab.One(dc1).Process).await(t, `level=WARN msg="records written here while .*deleted_names="\[.*Document only-in-dc1.*\]" replaced=\d+ replaced_names="\[.*Document d2`)
+	logOf(lab.One(dc1).Process).await(t, `level=WARN msg="lost writes that this datacenter acknowledged .*deleted_names="\[.*Document only-in-dc1.*\]" replaced=\d+ replaced_names="\[.*Document d2`)
 	f.mustWrite(dc1, f.doc("from-dc1", 1))
 	f.same("written through the old primary", dc1, dc2, dc3)
 	awaitWhole(t, f.l, failure, "dc1 is a secondary")
