@@ -46,7 +46,7 @@ func mustOperate(t *testing.T, l *lab.Lab, s *lab.Node, args ...string) string {
 func mustRestore(t *testing.T, l *lab.Lab, s *lab.Node, file string) {
 	t.Helper()
 	testutil.Await(t, failure, "restore of "+file, func(context.Context) error {
-		out, err := operate(t, l, s, "snapshot", "restore", file)
+		out, err := operate(t, l, s, "snapshot", "restore", file, "--yes")
 		if err == nil {
 			t.Logf("wanfed snapshot restore: %s", strings.TrimSpace(out))
 		} else if err = errors.New(out); !strings.Contains(out, "the outcome is unknown") {
@@ -170,7 +170,7 @@ func TestSnapshotRestore_Federation(t *testing.T) {
 	awaitNumber(t, promptly, 5, everybody...)
 	mustOperate(t, l, first, "snapshot", "save", old1)
 	mustOperate(t, l, second, "snapshot", "save", old2)
-	if out, err := operate(t, l, first, "snapshot", "restore", old2); err == nil || !strings.Contains(out, "of datacenter dc2, not of dc1; nothing was changed") {
+	if out, err := operate(t, l, first, "snapshot", "restore", old2, "--yes"); err == nil || !strings.Contains(out, "of datacenter dc2, not of dc1; nothing was changed") {
 		t.Errorf("restore of a snapshot of dc2 in dc1 = %v, %s; want a refusal", err, out)
 	}
 	writeNumbers(t, l, first, 9)

@@ -455,8 +455,14 @@ type SnapshotManifest struct {
 	Index      uint64                 `protobuf:"varint,5,opt,name=index,proto3" json:"index,omitempty"`
 	Term       uint64                 `protobuf:"varint,6,opt,name=term,proto3" json:"term,omitempty"`
 	// The size of the data in bytes, and its SHA-256 in hex.
-	Size          int64  `protobuf:"varint,7,opt,name=size,proto3" json:"size,omitempty"`
-	Sha256        string `protobuf:"bytes,8,opt,name=sha256,proto3" json:"sha256,omitempty"`
+	Size   int64  `protobuf:"varint,7,opt,name=size,proto3" json:"size,omitempty"`
+	Sha256 string `protobuf:"bytes,8,opt,name=sha256,proto3" json:"sha256,omitempty"`
+	// One server saved its state without its leader. Acknowledged writes may be
+	// missing.
+	Stale bool `protobuf:"varint,9,opt,name=stale,proto3" json:"stale,omitempty"`
+	// The entries at the end of the server's log that it had not applied, so that
+	// their writes are missing. 0 unless stale.
+	Unapplied     uint64 `protobuf:"varint,10,opt,name=unapplied,proto3" json:"unapplied,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -545,6 +551,20 @@ func (x *SnapshotManifest) GetSha256() string {
 		return x.Sha256
 	}
 	return ""
+}
+
+func (x *SnapshotManifest) GetStale() bool {
+	if x != nil {
+		return x.Stale
+	}
+	return false
+}
+
+func (x *SnapshotManifest) GetUnapplied() uint64 {
+	if x != nil {
+		return x.Unapplied
+	}
+	return 0
 }
 
 type SnapshotPart struct {
@@ -728,7 +748,7 @@ const file_api_pb_operator_proto_rawDesc = "" +
 	"\x04node\x18\x01 \x01(\tR\x04node\"0\n" +
 	"\x16TransferLeaderResponse\x12\x16\n" +
 	"\x06leader\x18\x01 \x01(\tR\x06leader\"\x15\n" +
-	"\x13SaveSnapshotRequest\"\xf1\x01\n" +
+	"\x13SaveSnapshotRequest\"\xa5\x02\n" +
 	"\x10SnapshotManifest\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x1e\n" +
 	"\n" +
@@ -740,7 +760,10 @@ const file_api_pb_operator_proto_rawDesc = "" +
 	"\x05index\x18\x05 \x01(\x04R\x05index\x12\x12\n" +
 	"\x04term\x18\x06 \x01(\x04R\x04term\x12\x12\n" +
 	"\x04size\x18\a \x01(\x03R\x04size\x12\x16\n" +
-	"\x06sha256\x18\b \x01(\tR\x06sha256\"\x98\x01\n" +
+	"\x06sha256\x18\b \x01(\tR\x06sha256\x12\x14\n" +
+	"\x05stale\x18\t \x01(\bR\x05stale\x12\x1c\n" +
+	"\tunapplied\x18\n" +
+	" \x01(\x04R\tunapplied\"\x98\x01\n" +
 	"\fSnapshotPart\x129\n" +
 	"\bmanifest\x18\x01 \x01(\v2\x1b.wanfed.v1.SnapshotManifestH\x00R\bmanifest\x12\x14\n" +
 	"\x04data\x18\x02 \x01(\fH\x00R\x04data\x12/\n" +
@@ -748,14 +771,15 @@ const file_api_pb_operator_proto_rawDesc = "" +
 	"\x04part\"M\n" +
 	"\x17RestoreSnapshotResponse\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\x04R\x05index\x12\x1c\n" +
-	"\tresources\x18\x02 \x01(\x04R\tresources2\xe4\x03\n" +
+	"\tresources\x18\x02 \x01(\x04R\tresources2\xb3\x04\n" +
 	"\x0fOperatorService\x12F\n" +
 	"\tListPeers\x12\x1b.wanfed.v1.ListPeersRequest\x1a\x1c.wanfed.v1.ListPeersResponse\x12J\n" +
 	"\rListPeersHere\x12\x1b.wanfed.v1.ListPeersRequest\x1a\x1c.wanfed.v1.ListPeersResponse\x12I\n" +
 	"\n" +
 	"RemovePeer\x12\x1c.wanfed.v1.RemovePeerRequest\x1a\x1d.wanfed.v1.RemovePeerResponse\x12U\n" +
 	"\x0eTransferLeader\x12 .wanfed.v1.TransferLeaderRequest\x1a!.wanfed.v1.TransferLeaderResponse\x12I\n" +
-	"\fSaveSnapshot\x12\x1e.wanfed.v1.SaveSnapshotRequest\x1a\x17.wanfed.v1.SnapshotPart0\x01\x12P\n" +
+	"\fSaveSnapshot\x12\x1e.wanfed.v1.SaveSnapshotRequest\x1a\x17.wanfed.v1.SnapshotPart0\x01\x12M\n" +
+	"\x10SaveSnapshotHere\x12\x1e.wanfed.v1.SaveSnapshotRequest\x1a\x17.wanfed.v1.SnapshotPart0\x01\x12P\n" +
 	"\x0fRestoreSnapshot\x12\x17.wanfed.v1.SnapshotPart\x1a\".wanfed.v1.RestoreSnapshotResponse(\x01B!Z\x1fgithub.com/wanfed/wanfed/api/pbb\x06proto3"
 
 var (
@@ -797,15 +821,17 @@ var file_api_pb_operator_proto_depIdxs = []int32{
 	3,  // 7: wanfed.v1.OperatorService.RemovePeer:input_type -> wanfed.v1.RemovePeerRequest
 	5,  // 8: wanfed.v1.OperatorService.TransferLeader:input_type -> wanfed.v1.TransferLeaderRequest
 	7,  // 9: wanfed.v1.OperatorService.SaveSnapshot:input_type -> wanfed.v1.SaveSnapshotRequest
-	9,  // 10: wanfed.v1.OperatorService.RestoreSnapshot:input_type -> wanfed.v1.SnapshotPart
-	1,  // 11: wanfed.v1.OperatorService.ListPeers:output_type -> wanfed.v1.ListPeersResponse
-	1,  // 12: wanfed.v1.OperatorService.ListPeersHere:output_type -> wanfed.v1.ListPeersResponse
-	4,  // 13: wanfed.v1.OperatorService.RemovePeer:output_type -> wanfed.v1.RemovePeerResponse
-	6,  // 14: wanfed.v1.OperatorService.TransferLeader:output_type -> wanfed.v1.TransferLeaderResponse
-	9,  // 15: wanfed.v1.OperatorService.SaveSnapshot:output_type -> wanfed.v1.SnapshotPart
-	10, // 16: wanfed.v1.OperatorService.RestoreSnapshot:output_type -> wanfed.v1.RestoreSnapshotResponse
-	11, // [11:17] is the sub-list for method output_type
-	5,  // [5:11] is the sub-list for method input_type
+	7,  // 10: wanfed.v1.OperatorService.SaveSnapshotHere:input_type -> wanfed.v1.SaveSnapshotRequest
+	9,  // 11: wanfed.v1.OperatorService.RestoreSnapshot:input_type -> wanfed.v1.SnapshotPart
+	1,  // 12: wanfed.v1.OperatorService.ListPeers:output_type -> wanfed.v1.ListPeersResponse
+	1,  // 13: wanfed.v1.OperatorService.ListPeersHere:output_type -> wanfed.v1.ListPeersResponse
+	4,  // 14: wanfed.v1.OperatorService.RemovePeer:output_type -> wanfed.v1.RemovePeerResponse
+	6,  // 15: wanfed.v1.OperatorService.TransferLeader:output_type -> wanfed.v1.TransferLeaderResponse
+	9,  // 16: wanfed.v1.OperatorService.SaveSnapshot:output_type -> wanfed.v1.SnapshotPart
+	9,  // 17: wanfed.v1.OperatorService.SaveSnapshotHere:output_type -> wanfed.v1.SnapshotPart
+	10, // 18: wanfed.v1.OperatorService.RestoreSnapshot:output_type -> wanfed.v1.RestoreSnapshotResponse
+	12, // [12:19] is the sub-list for method output_type
+	5,  // [5:12] is the sub-list for method input_type
 	5,  // [5:5] is the sub-list for extension type_name
 	5,  // [5:5] is the sub-list for extension extendee
 	0,  // [0:5] is the sub-list for field type_name

@@ -21,12 +21,13 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	OperatorService_ListPeers_FullMethodName       = "/wanfed.v1.OperatorService/ListPeers"
-	OperatorService_ListPeersHere_FullMethodName   = "/wanfed.v1.OperatorService/ListPeersHere"
-	OperatorService_RemovePeer_FullMethodName      = "/wanfed.v1.OperatorService/RemovePeer"
-	OperatorService_TransferLeader_FullMethodName  = "/wanfed.v1.OperatorService/TransferLeader"
-	OperatorService_SaveSnapshot_FullMethodName    = "/wanfed.v1.OperatorService/SaveSnapshot"
-	OperatorService_RestoreSnapshot_FullMethodName = "/wanfed.v1.OperatorService/RestoreSnapshot"
+	OperatorService_ListPeers_FullMethodName        = "/wanfed.v1.OperatorService/ListPeers"
+	OperatorService_ListPeersHere_FullMethodName    = "/wanfed.v1.OperatorService/ListPeersHere"
+	OperatorService_RemovePeer_FullMethodName       = "/wanfed.v1.OperatorService/RemovePeer"
+	OperatorService_TransferLeader_FullMethodName   = "/wanfed.v1.OperatorService/TransferLeader"
+	OperatorService_SaveSnapshot_FullMethodName     = "/wanfed.v1.OperatorService/SaveSnapshot"
+	OperatorService_SaveSnapshotHere_FullMethodName = "/wanfed.v1.OperatorService/SaveSnapshotHere"
+	OperatorService_RestoreSnapshot_FullMethodName  = "/wanfed.v1.OperatorService/RestoreSnapshot"
 )
 
 // OperatorServiceClient is the client API for OperatorService service.
@@ -49,6 +50,9 @@ type OperatorServiceClient interface {
 	// SaveSnapshot streams the whole state: a manifest, data, and the end. A stream
 	// without the end is not a snapshot.
 	SaveSnapshot(ctx context.Context, in *SaveSnapshotRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[SnapshotPart], error)
+	// SaveSnapshotHere streams the state of the called server in the same form. It
+	// needs no leader. The state may lack writes that other servers acknowledged.
+	SaveSnapshotHere(ctx context.Context, in *SaveSnapshotRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[SnapshotPart], error)
 	// RestoreSnapshot replaces the whole state with a manifest and data. The caller
 	// then closes its side of the stream.
 	RestoreSnapshot(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[SnapshotPart, RestoreSnapshotResponse], error)
@@ -121,9 +125,28 @@ func (c *operatorServiceClient) SaveSnapshot(ctx context.Context, in *SaveSnapsh
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type OperatorService_SaveSnapshotClient = grpc.ServerStreamingClient[SnapshotPart]
 
+func (c *operatorServiceClient) SaveSnapshotHere(ctx context.Context, in *SaveSnapshotRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[SnapshotPart], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &OperatorService_ServiceDesc.Streams[1], OperatorService_SaveSnapshotHere_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[SaveSnapshotRequest, SnapshotPart]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type OperatorService_SaveSnapshotHereClient = grpc.ServerStreamingClient[SnapshotPart]
+
 func (c *operatorServiceClient) RestoreSnapshot(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[SnapshotPart, RestoreSnapshotResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &OperatorService_ServiceDesc.Streams[1], OperatorService_RestoreSnapshot_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &OperatorService_ServiceDesc.Streams[2], OperatorService_RestoreSnapshot_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -154,6 +177,9 @@ type OperatorServiceServer interface {
 	// SaveSnapshot streams the whole state: a manifest, data, and the end. A stream
 	// without the end is not a snapshot.
 	SaveSnapshot(*SaveSnapshotRequest, grpc.ServerStreamingServer[SnapshotPart]) error
+	// SaveSnapshotHere streams the state of the called server in the same form. It
+	// needs no leader. The state may lack writes that other servers acknowledged.
+	SaveSnapshotHere(*SaveSnapshotRequest, grpc.ServerStreamingServer[SnapshotPart]) error
 	// RestoreSnapshot replaces the whole state with a manifest and data. The caller
 	// then closes its side of the stream.
 	RestoreSnapshot(grpc.ClientStreamingServer[SnapshotPart, RestoreSnapshotResponse]) error
@@ -181,6 +207,9 @@ func (UnimplementedOperatorServiceServer) TransferLeader(context.Context, *Trans
 }
 func (UnimplementedOperatorServiceServer) SaveSnapshot(*SaveSnapshotRequest, grpc.ServerStreamingServer[SnapshotPart]) error {
 	return status.Error(codes.Unimplemented, "method SaveSnapshot not implemented")
+}
+func (UnimplementedOperatorServiceServer) SaveSnapshotHere(*SaveSnapshotRequest, grpc.ServerStreamingServer[SnapshotPart]) error {
+	return status.Error(codes.Unimplemented, "method SaveSnapshotHere not implemented")
 }
 func (UnimplementedOperatorServiceServer) RestoreSnapshot(grpc.ClientStreamingServer[SnapshotPart, RestoreSnapshotResponse]) error {
 	return status.Error(codes.Unimplemented, "method RestoreSnapshot not implemented")
@@ -289,6 +318,17 @@ func _OperatorService_SaveSnapshot_Handler(srv interface{}, stream grpc.ServerSt
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type OperatorService_SaveSnapshotServer = grpc.ServerStreamingServer[SnapshotPart]
 
+func _OperatorService_SaveSnapshotHere_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(SaveSnapshotRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(OperatorServiceServer).SaveSnapshotHere(m, &grpc.GenericServerStream[SaveSnapshotRequest, SnapshotPart]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type OperatorService_SaveSnapshotHereServer = grpc.ServerStreamingServer[SnapshotPart]
+
 func _OperatorService_RestoreSnapshot_Handler(srv interface{}, stream grpc.ServerStream) error {
 	return srv.(OperatorServiceServer).RestoreSnapshot(&grpc.GenericServerStream[SnapshotPart, RestoreSnapshotResponse]{ServerStream: stream})
 }
@@ -324,6 +364,11 @@ var OperatorService_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "SaveSnapshot",
 			Handler:       _OperatorService_SaveSnapshot_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "SaveSnapshotHere",
+			Handler:       _OperatorService_SaveSnapshotHere_Handler,
 			ServerStreams: true,
 		},
 		{

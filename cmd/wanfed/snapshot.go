@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -17,6 +18,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -43,6 +45,7 @@ operator of that datacenter.`
 
 func newSnapshotSave() *cobra.Command {
 	var o operator
+	var stale bool
 	c := &cobra.Command{
 		Use:   "save FILE",
 		Short: "Save the resources of a datacenter to a file",
@@ -50,31 +53,96 @@ func newSnapshotSave() *cobra.Command {
 that was acknowledged before the command. The servers keep running.
 
 FILE is created when the snapshot is complete, with a checksum and mode 0600. An
-existing file is not replaced.`,
-		Example: `  wanfed snapshot save dc1-$(date +%F).snap`,
-		Args:    exactArgs("FILE"),
+existing file is not replaced. With "-", the complete snapshot is written to
+stdout, and the summary to stderr. Until it is complete, the snapshot is in a
+temporary file, in the directory TMPDIR.
+
+Without a leader, use --stale to save the state of the called server. Writes that
+only other servers have are missing. The file records that it is stale.`,
+		Example: `  wanfed snapshot save dc1-$(date +%F).snap
+  wanfed snapshot save - | ssh backup 'cat >dc1.snap'
+  wanfed snapshot save dc1-stale.snap --stale --datacenter dc1 --server 10.0.0.7:8300`,
+		Args: exactArgs("FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if args[0] == "-" && isTerminal(cmd.OutOrStdout()) {
+				return usagef("a snapshot is binary data and stdout is a terminal; name a file, or redirect stdout")
+			}
 			cc, closeAll, err := o.connect(cmd)
 			if err != nil {
 				return err
 			}
 			defer closeAll()
-			m, err := o.save(cmd.Context(), pb.NewOperatorServiceClient(cc), args[0], cmd.ErrOrStderr())
-			if err != nil {
-				return err
+			open := pb.NewOperatorServiceClient(cc).SaveSnapshot
+			if stale {
+				open = pb.NewOperatorServiceClient(cc).SaveSnapshotHere
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "saved %s: %s of %s at index %d\n",
-				args[0], size(m.Size), printable(m.Datacenter), m.Index)
-			return nil
+			if args[0] == "-" {
+				return o.saveTemporary(cmd, open, func(f *os.File, m raftstore.Manifest) error {
+					if _, err := io.Copy(cmd.OutOrStdout(), f); err != nil {
+						return fmt.Errorf("write the snapshot to stdout: %w", err)
+					}
+					printSummary(cmd.ErrOrStderr(), "the snapshot", m)
+					return nil
+				})
+			}
+			m, err := o.save(cmd.Context(), open, args[0], cmd.ErrOrStderr())
+			if err == nil {
+				printSummary(cmd.OutOrStdout(), args[0], m)
+			}
+			return err
 		},
 	}
 	o.addFlags(c)
+	c.Flags().BoolVar(&stale, "stale", false, "save the state of the called server, without the leader")
 	return c
+}
+
+func printSummary(w io.Writer, name string, m raftstore.Manifest) {
+	fmt.Fprintf(w, "saved %s: %s of %s at index %d\n", name, size(m.Size), printable(m.Datacenter), m.Index)
+	if m.Stale {
+		fmt.Fprintln(w, staleText(m))
+	}
+}
+
+// staleText describes what a stale snapshot may lack.
+func staleText(m raftstore.Manifest) string {
+	text := fmt.Sprintf("it is stale: it lacks acknowledged writes that %s did not have", printable(m.Node))
+	if m.Unapplied > 0 {
+		text += fmt.Sprintf(", and up to %d that are in its log but not in its state (see: wanfed server recover --help)",
+			m.Unapplied)
+	}
+	return text
+}
+
+// openSave is the method SaveSnapshot or SaveSnapshotHere.
+type openSave func(
+	context.Context, *pb.SaveSnapshotRequest, ...grpc.CallOption,
+) (grpc.ServerStreamingClient[pb.SnapshotPart], error)
+
+// saveTemporary saves a snapshot to a temporary file, calls use with it, and
+// removes the file.
+func (o *operator) saveTemporary(cmd *cobra.Command, open openSave, use func(*os.File, raftstore.Manifest) error) error {
+	dir, err := os.MkdirTemp("", "wanfed-snapshot-*")
+	if err != nil {
+		return fmt.Errorf("create a temporary directory: %w; set TMPDIR to a directory with free space", err)
+	}
+	defer os.RemoveAll(dir)
+	path := filepath.Join(dir, "snapshot")
+	m, err := o.save(cmd.Context(), open, path, cmd.ErrOrStderr())
+	if err != nil {
+		return err
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return use(f, m)
 }
 
 // save receives a snapshot into a file. It prints the progress to w.
 func (o *operator) save(
-	ctx context.Context, c pb.OperatorServiceClient, path string, w io.Writer,
+	ctx context.Context, open openSave, path string, w io.Writer,
 ) (m raftstore.Manifest, err error) {
 	file, err := raftstore.CreateArchive(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -87,7 +155,7 @@ func (o *operator) save(
 	defer func() { err = errors.Join(err, file.Abort()) }()
 	p := startProgress(ctx, w, "saved", 0)
 	defer p.stop()
-	stream, err := c.SaveSnapshot(p.ctx, &pb.SaveSnapshotRequest{})
+	stream, err := open(p.ctx, &pb.SaveSnapshotRequest{})
 	for err == nil {
 		var part *pb.SnapshotPart
 		if part, err = stream.Recv(); err != nil {
@@ -110,7 +178,11 @@ func (o *operator) save(
 	if errors.Is(err, io.EOF) {
 		err = errors.New("the stream ended before the snapshot was complete")
 	}
-	return m, fmt.Errorf("%w; nothing was saved", o.explain(p.ctx, "snapshot save", err))
+	remedy := ""
+	if errors.Is(resource.FromStatus(err), resource.ErrNotLeader) {
+		remedy = "; to save the state of the called server, add --stale"
+	}
+	return m, fmt.Errorf("%w; nothing was saved%s", o.explain(p.ctx, "snapshot save", err), remedy)
 }
 
 func newSnapshotInspect() *cobra.Command {
@@ -154,12 +226,17 @@ type snapshotType struct {
 
 func (i snapshotInfo) print(out printer, path string) error {
 	m := i.Manifest
+	stale := "no"
+	if m.Stale {
+		stale = staleText(m)
+	}
 	err := writeFields(out.w, [][]string{
 		{"File:", path},
 		{"Datacenter:", m.Datacenter},
 		{"Server:", m.Node + ", wanfed " + m.Version},
 		{"Created:", timestamp(m.CreatedAt)},
 		{"Index:", index(m.Index) + ", term " + index(m.Term)},
+		{"Stale:", stale},
 		{"Data:", size(m.Size) + ", checksum ok"},
 		{"SHA-256:", m.SHA256},
 	})
@@ -190,7 +267,7 @@ func readSnapshot(path string) (m raftstore.Manifest, totals memory.SnapshotTota
 }
 
 func newSnapshotRestore() *cobra.Command {
-	var o operator
+	var r restoreCommand
 	c := &cobra.Command{
 		Use:   "restore FILE",
 		Short: "Replace the resources of a datacenter by the resources of a file",
@@ -198,27 +275,45 @@ func newSnapshotRestore() *cobra.Command {
 since the snapshot are lost. A file that is damaged, of another datacenter, or of
 a newer version of wanfed is refused before any change.
 
+The command shows what it would restore, and requires a confirmation. With
+--dry-run it changes nothing, and counts the resources that a restore would
+create, change and delete.
+
 The servers keep running. When the command ends, a majority of the servers has
 the restored resources. Restored resources get new versions. A secondary soon
 receives the federated resources of the primary again. After a restore in the
 primary, all secondaries soon receive the restored federated resources.`,
-		Example: `  wanfed snapshot inspect dc1.snap
+		Example: `  wanfed snapshot restore dc1.snap --dry-run
   wanfed snapshot restore dc1.snap`,
 		Args: exactArgs("FILE"),
-		RunE: func(cmd *cobra.Command, args []string) error { return o.restoreFile(cmd, args[0]) },
+		RunE: func(cmd *cobra.Command, args []string) error { return r.run(cmd, args[0]) },
 	}
-	o.addFlags(c)
+	r.addFlags(c)
+	r.confirm.addFlag(c)
+	c.Flags().BoolVar(&r.dryRun, "dry-run", false, "compare the file with the datacenter, and change nothing")
 	return c
 }
 
-func (o *operator) restoreFile(cmd *cobra.Command, path string) error {
-	if err := o.checkFlags(cmd); err != nil {
+// restoreCommand is the command "snapshot restore".
+type restoreCommand struct {
+	operator
+	confirm confirmation
+	dryRun  bool
+}
+
+func (r *restoreCommand) run(cmd *cobra.Command, path string) error {
+	if err := r.checkFlags(cmd); err != nil {
 		return err
 	}
-	// The file is read twice: first to check all of it, then to send its data.
-	m, _, err := readSnapshot(path)
-	if err == nil && o.dc != "" {
-		err = m.CheckDatacenter(o.dc)
+	if !r.dryRun {
+		if err := r.confirm.check(cmd); err != nil {
+			return err
+		}
+	}
+	// The file is read twice: first to check all of it, then to use its data.
+	m, totals, err := readSnapshot(path)
+	if err == nil && r.dc != "" {
+		err = m.CheckDatacenter(r.dc)
 	}
 	if err != nil {
 		return fmt.Errorf("%w; nothing was changed", err)
@@ -231,25 +326,72 @@ func (o *operator) restoreFile(cmd *cobra.Command, path string) error {
 	if _, err := f.Seek(raftstore.HeaderSize, io.SeekStart); err != nil {
 		return err
 	}
-	cc, closeAll, err := o.connect(cmd)
+	cc, closeAll, err := r.connect(cmd)
 	if err != nil {
 		return err
 	}
 	defer closeAll()
-	// Without --datacenter, only connect has set o.dc.
-	if err := m.CheckDatacenter(o.dc); err != nil {
+	// Without --datacenter, only connect has set r.dc.
+	if err := m.CheckDatacenter(r.dc); err != nil {
 		return fmt.Errorf("%w; nothing was changed", err)
 	}
-	resp, err := o.restore(cmd.Context(), pb.NewOperatorServiceClient(cc), m, f, cmd.ErrOrStderr())
+	service := pb.NewOperatorServiceClient(cc)
+	fmt.Fprintln(cmd.ErrOrStderr(), describeSnapshot(path, m, totals))
+	if r.dryRun {
+		return r.compare(cmd, service, f)
+	}
+	err = r.confirm.require(cmd, fmt.Sprintf("This replaces all resources of %s. Writes since the snapshot are lost.", r.dc))
+	if err != nil {
+		return fmt.Errorf("%w; nothing was changed", err)
+	}
+	resp, err := r.restore(cmd.Context(), service, m, f, cmd.ErrOrStderr())
 	if err != nil {
 		return err
 	}
-	plural := "s"
-	if resp.Resources == 1 {
-		plural = ""
-	}
-	fmt.Fprintf(cmd.OutOrStdout(), "restored %d resource%s of %s, at index %d\n", resp.Resources, plural, o.dc, resp.Index)
+	fmt.Fprintf(cmd.OutOrStdout(), "restored %s of %s, at index %d\n", resources(resp.Resources), r.dc, resp.Index)
 	return nil
+}
+
+// describeSnapshot returns the lines about a snapshot that precede its restore.
+func describeSnapshot(path string, m raftstore.Manifest, totals memory.SnapshotTotals) string {
+	text := fmt.Sprintf("%s: %s of %s at index %d, saved by %s at %s",
+		path, resources(uint64(totals.Resources)), m.Datacenter, m.Index, m.Node, timestamp(m.CreatedAt))
+	if m.Stale {
+		text += "\n" + staleText(m)
+	}
+	return text
+}
+
+// resources returns a number of resources as text.
+func resources(n uint64) string {
+	if n == 1 {
+		return "1 resource"
+	}
+	return fmt.Sprintf("%d resources", n)
+}
+
+// compare prints what a restore of the data in f would change.
+func (r *restoreCommand) compare(cmd *cobra.Command, service pb.OperatorServiceClient, f io.Reader) error {
+	return r.saveTemporary(cmd, service.SaveSnapshot, func(current *os.File, m raftstore.Manifest) error {
+		if _, err := current.Seek(raftstore.HeaderSize, io.SeekStart); err != nil {
+			return err
+		}
+		changes, err := memory.CompareSnapshots(current, f)
+		if err != nil {
+			return err
+		}
+		rows := [][]string{{"Type", "Created", "Changed", "Deleted", "Unchanged"}}
+		for _, c := range changes {
+			row := []string{c.Type}
+			for _, n := range []int{c.Created, c.Changed, c.Deleted, c.Unchanged} {
+				row = append(row, strconv.Itoa(n))
+			}
+			rows = append(rows, row)
+		}
+		out := printer{cmd.OutOrStdout(), outputTable}
+		fmt.Fprintf(out.w, "a restore now, at index %d of %s, would change:\n\n", m.Index, m.Datacenter)
+		return out.table(rows)
+	})
 }
 
 // restorePart is the size of the data of one message, in bytes.
@@ -318,7 +460,7 @@ func startProgress(ctx context.Context, w io.Writer, verb string, total int64) *
 	wg.Go(func() {
 		tick := time.NewTicker(progressInterval)
 		defer tick.Stop()
-		last, since, complete := int64(0), time.Now(), false
+		last, since, waiting, complete := int64(0), time.Now(), false, false
 		for {
 			var now time.Time
 			select {
@@ -332,6 +474,11 @@ func startProgress(ctx context.Context, w io.Writer, verb string, total int64) *
 			}
 			timeout := transferTimeout
 			switch {
+			case n == 0:
+				if !waiting {
+					fmt.Fprintln(w, "waiting for the servers to respond ...")
+				}
+				waiting = true
 			case total == 0:
 				fmt.Fprintf(w, "%s %s ...\n", verb, size(n))
 			case n < total:

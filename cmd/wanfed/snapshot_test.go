@@ -120,7 +120,7 @@ func TestSave_FailsWithoutFile(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			o, c := dialBadServer(t, &badServer{save: tt.save})
 			dir := t.TempDir()
-			_, err := o.save(tt.ctx, c, filepath.Join(dir, "x.snap"), io.Discard)
+			_, err := o.save(tt.ctx, c.SaveSnapshot, filepath.Join(dir, "x.snap"), io.Discard)
 			if err == nil || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("save() = %v, want %s", err, tt.want)
 			}
@@ -136,7 +136,7 @@ func TestSave_WritesPrivateFile(t *testing.T) {
 		return errors.Join(s.Send(someData), s.Send(endOf("dc1")))
 	}})
 	path := filepath.Join(t.TempDir(), "x.snap")
-	if m, err := o.save(t.Context(), c, path, io.Discard); err != nil || m.Size != 4 {
+	if m, err := o.save(t.Context(), c.SaveSnapshot, path, io.Discard); err != nil || m.Size != 4 {
 		t.Errorf("save() = %v, %v, want size 4", m, err)
 	}
 	if st, err := os.Stat(path); err != nil || st.Mode() != 0o600 {
@@ -268,6 +268,18 @@ func TestProgress_LongTransfer(t *testing.T) {
 		p.stop()
 		want := "sent 500 B of 2.0 kB ...\nsent all of 2.0 kB; waiting for the servers to restore it ...\n"
 		if out.String() != want {
+			t.Errorf("output = %q, want %q", &out, want)
+		}
+	})
+}
+
+func TestProgress_NoData(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		p := startProgress(t.Context(), &out, "saved", 0)
+		time.Sleep(3*progressInterval + time.Millisecond)
+		p.stop()
+		if want := "waiting for the servers to respond ...\n"; out.String() != want {
 			t.Errorf("output = %q, want %q", &out, want)
 		}
 	})

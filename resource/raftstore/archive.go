@@ -61,6 +61,11 @@ type Manifest struct {
 	// data in hex.
 	Size   int64  `json:"size"`
 	SHA256 string `json:"sha256"`
+	// Stale is true if Node saved its own state without its leader. Acknowledged
+	// writes that Node did not have are missing. Unapplied is the number of
+	// entries at the end of its log that it had not applied.
+	Stale     bool   `json:"stale,omitempty"`
+	Unapplied uint64 `json:"unapplied,omitempty"`
 }
 
 // ManifestFromProto converts m to a Manifest. A missing field is zero.
@@ -68,6 +73,7 @@ func ManifestFromProto(m *pb.SnapshotManifest) Manifest {
 	return Manifest{
 		Version: m.GetVersion(), Datacenter: m.GetDatacenter(), Node: m.GetNode(), CreatedAt: m.GetCreatedAt().AsTime(),
 		Index: m.GetIndex(), Term: m.GetTerm(), Size: m.GetSize(), SHA256: m.GetSha256(),
+		Stale: m.GetStale(), Unapplied: m.GetUnapplied(),
 	}
 }
 
@@ -75,7 +81,7 @@ func ManifestFromProto(m *pb.SnapshotManifest) Manifest {
 func (m Manifest) Proto() *pb.SnapshotManifest {
 	return &pb.SnapshotManifest{
 		Version: m.Version, Datacenter: m.Datacenter, Node: m.Node, CreatedAt: timestamppb.New(m.CreatedAt),
-		Index: m.Index, Term: m.Term, Size: m.Size, Sha256: m.SHA256,
+		Index: m.Index, Term: m.Term, Size: m.Size, Sha256: m.SHA256, Stale: m.Stale, Unapplied: m.Unapplied,
 	}
 }
 

@@ -38,6 +38,9 @@ const (
 type Snapshot struct {
 	*memory.Snapshot
 	Term uint64 // Raft term of the leader
+	// Unapplied is the number of entries at the end of the log that the state
+	// does not have. It is 0 in a snapshot of the leader.
+	Unapplied uint64
 }
 
 // Snapshot returns the current state, with everything that was acknowledged
@@ -48,6 +51,22 @@ func (s *Store) Snapshot(ctx context.Context) (*Snapshot, error) {
 		return nil, fmt.Errorf("save snapshot: %w", err)
 	}
 	return &Snapshot{Term: s.raft.CurrentTerm(), Snapshot: s.state.Snapshot()}, nil
+}
+
+// SnapshotHere returns the state of this server, which may lack acknowledged
+// writes. It needs no leader and does not block. After a start without a leader,
+// the state is that of the last snapshot on disk, because Raft applies an entry
+// of the log only when a leader has confirmed the entry.
+func (s *Store) SnapshotHere() (*Snapshot, error) {
+	if err := s.Err(); err != nil {
+		return nil, fmt.Errorf("save snapshot: %w", err)
+	}
+	last, applied := s.raft.LastIndex(), s.raft.AppliedIndex()
+	out := &Snapshot{Term: s.raft.CurrentTerm(), Snapshot: s.state.Snapshot()}
+	if last > applied {
+		out.Unapplied = last - applied
+	}
+	return out, nil
 }
 
 // restorer restores snapshots that an operator sends.

@@ -4,6 +4,7 @@ package operator
 
 import (
 	"bufio"
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -28,9 +29,31 @@ const (
 	maxSaves = 2
 )
 
+// saveStream is the stream of a caller that saves a snapshot.
+type saveStream = grpc.ServerStreamingServer[pb.SnapshotPart]
+
 // SaveSnapshot implements pb.OperatorServiceServer. It blocks while the caller
 // does not read. Keepalive disconnects a caller that does not respond.
-func (s *Service) SaveSnapshot(_ *pb.SaveSnapshotRequest, stream grpc.ServerStreamingServer[pb.SnapshotPart]) error {
+func (s *Service) SaveSnapshot(_ *pb.SaveSnapshotRequest, stream saveStream) error {
+	return s.save(stream, false, s.Store.Snapshot)
+}
+
+// SaveSnapshotHere implements pb.OperatorServiceServer. It needs no leader.
+func (s *Service) SaveSnapshotHere(_ *pb.SaveSnapshotRequest, stream saveStream) error {
+	return s.save(stream, true, func(context.Context) (*raftstore.Snapshot, error) {
+		saved, err := s.Store.SnapshotHere()
+		if err == nil && saved.Index() == 0 {
+			err = status.Errorf(codes.FailedPrecondition, "%s has applied nothing since its start, because it found no leader; "+
+				"its log has %d entries, which are recovered offline: see wanfed server recover --help", s.Node, saved.Unapplied)
+		}
+		return saved, err
+	})
+}
+
+// save sends the snapshot that take returns.
+func (s *Service) save(
+	stream saveStream, stale bool, take func(context.Context) (*raftstore.Snapshot, error),
+) error {
 	select {
 	case s.saves <- struct{}{}:
 		defer func() { <-s.saves }()
@@ -38,13 +61,13 @@ func (s *Service) SaveSnapshot(_ *pb.SaveSnapshotRequest, stream grpc.ServerStre
 		return status.Errorf(codes.ResourceExhausted,
 			"%d saves of snapshots are in progress, which is the limit; try again later", maxSaves)
 	}
-	saved, err := s.Store.Snapshot(stream.Context())
+	saved, err := take(stream.Context())
 	if err != nil {
 		return resource.StatusError(err)
 	}
 	m := raftstore.Manifest{
 		Version: version.Version, Datacenter: s.DC, Node: s.Node, CreatedAt: time.Now(),
-		Index: saved.Index(), Term: saved.Term,
+		Index: saved.Index(), Term: saved.Term, Stale: stale, Unapplied: saved.Unapplied,
 	}
 	if err := stream.Send(&pb.SnapshotPart{Part: &pb.SnapshotPart_Manifest{Manifest: m.Proto()}}); err != nil {
 		return err
@@ -58,13 +81,13 @@ func (s *Service) SaveSnapshot(_ *pb.SaveSnapshotRequest, stream grpc.ServerStre
 		return err
 	}
 	m.Size, m.SHA256 = parts.n, hex.EncodeToString(parts.sum.Sum(nil))
-	s.Logger.Info("snapshot saved", "index", m.Index, "bytes", m.Size, "operator", operatorName(stream.Context()))
+	s.Logger.Info("snapshot saved", "index", m.Index, "bytes", m.Size, "stale", stale, "operator", operatorName(stream.Context()))
 	return stream.Send(&pb.SnapshotPart{Part: &pb.SnapshotPart_End{End: m.Proto()}})
 }
 
 // partWriter sends written data in messages of at most partSize bytes.
 type partWriter struct {
-	stream grpc.ServerStreamingServer[pb.SnapshotPart]
+	stream saveStream
 	sum    hash.Hash // of the data
 	n      int64     // bytes sent
 }
