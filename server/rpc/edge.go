@@ -93,7 +93,7 @@ func New(cfg Config) *Edge {
 	}
 	e.stopping, e.stop = context.WithCancel(context.Background())
 	e.grpc = grpc.NewServer(
-		grpc.Creds(connCredentials{api.EstablishedTLS()}),
+		grpc.Creds(connCredentials{api.EstablishedTLS(), cfg.Domain}),
 		grpc.ConnectionTimeout(prefaceTimeout),
 		grpc.ForceServerCodecV2(responseCodec{resource.Codec()}),
 		grpc.ReadBufferSize(api.ReadBufferSize),
@@ -309,7 +309,7 @@ func (e *Edge) exempt(p tlsutil.Peer) bool { return p.Role == tlsutil.RoleServer
 // gRPC calls countCall from the goroutine that reads the connection, before it
 // allocates memory for the call. The context ends with the call.
 func (e *Edge) countCall(ctx context.Context, info *tap.Info) (context.Context, error) {
-	p, err := e.holder(ctx)
+	p, err := holder(ctx)
 	if err != nil || e.exempt(p) {
 		return ctx, err
 	}

@@ -44,13 +44,13 @@ const (
 func (e *Edge) atLeader(
 	ctx context.Context, forwarded bool, serve func() error, forward func(node string) (retry bool, err error),
 ) error {
-	timeout := time.After(leaderTimeout)
-	for {
-		changed, err := e.cfg.Leader.LeaderChanged(), e.noLeader()
-		var delay <-chan time.Time
+	for deadline := time.Now().Add(leaderTimeout); ; {
+		changed := e.cfg.Leader.LeaderChanged()
 		if e.cfg.Leader.IsLeader() {
 			return serve()
 		}
+		var err error
+		wait := time.Until(deadline)
 		if node, ok := e.cfg.Leader.Leader(); ok && node != e.cfg.Node {
 			if forwarded { // the forwarding server must find the leader again
 				return e.notLeader(node)
@@ -59,15 +59,17 @@ func (e *Edge) atLeader(
 			if retry, err = forward(node); !retry {
 				return err
 			}
-			delay = time.After(forwardDelay) // the leader may be dead, or no longer lead
+			wait = min(wait, forwardDelay) // the leader may be dead, or no longer lead
 		}
-		select {
-		case <-changed:
-		case <-delay:
-		case <-timeout:
-			return err
-		case <-ctx.Done():
+		backoff.Sleep(ctx, wait, changed)
+		switch {
+		case ctx.Err() != nil:
 			return status.FromContextError(ctx.Err()).Err()
+		case time.Now().Before(deadline):
+		case err != nil:
+			return err
+		default:
+			return e.noLeader()
 		}
 	}
 }

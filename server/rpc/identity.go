@@ -4,14 +4,12 @@ package rpc
 
 import (
 	"context"
-	"crypto/tls"
 	"fmt"
 	"slices"
 	"strings"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
-	grpcpeer "google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
 	"github.com/wanfed/wanfed/api"
@@ -32,30 +30,18 @@ func Peer(ctx context.Context) (tlsutil.Peer, error) {
 }
 
 // holder returns the holder of the certificate of the connection.
-func (e *Edge) holder(ctx context.Context) (tlsutil.Peer, error) {
-	gp, ok := grpcpeer.FromContext(ctx)
-	if !ok {
-		return tlsutil.Peer{}, status.Error(codes.Unauthenticated, "call without a connection")
+func holder(ctx context.Context) (tlsutil.Peer, error) {
+	if conn := connInfoOf(ctx); conn != nil {
+		return conn.holder, nil
 	}
-	var state tls.ConnectionState
-	if info, ok := gp.AuthInfo.(connInfo); ok {
-		state = info.State
-	}
-	if len(state.PeerCertificates) == 0 {
-		return tlsutil.Peer{}, status.Error(codes.Unauthenticated, "call without a verified certificate")
-	}
-	p, err := tlsutil.PeerFromCert(state.PeerCertificates[0], e.cfg.Domain)
-	if err != nil {
-		return p, status.Error(codes.Unauthenticated, err.Error())
-	}
-	return p, nil
+	return tlsutil.Peer{}, status.Error(codes.Unauthenticated, "call without a verified certificate")
 }
 
 // identify returns the caller of a method with rule r. The caller is the holder
 // of the certificate, unless the holder is a server that names another caller.
 // forwarded is true if a server of this datacenter names another caller.
 func (e *Edge) identify(ctx context.Context, r rule) (p tlsutil.Peer, forwarded bool, err error) {
-	p, err = e.holder(ctx)
+	p, err = holder(ctx)
 	if err != nil || p.Role != tlsutil.RoleServer {
 		return p, false, err
 	}

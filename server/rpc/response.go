@@ -4,6 +4,7 @@ package rpc
 
 import (
 	"context"
+	"errors"
 	"net"
 	"runtime"
 
@@ -64,10 +65,8 @@ func (h hold) done() {
 
 func newLimitedResponse(ctx context.Context, message any, slot *limit.Slot) *limitedResponse {
 	closed := context.Background()
-	if p, ok := grpcpeer.FromContext(ctx); ok {
-		if info, ok := p.AuthInfo.(connInfo); ok {
-			closed = info.closed
-		}
+	if conn := connInfoOf(ctx); conn != nil {
+		closed = conn.closed
 	}
 	return &limitedResponse{message: message, hold: hold{closed: closed, slot: slot}}
 }
@@ -105,31 +104,52 @@ func (c responseCodec) Marshal(v any) (mem.BufferSlice, error) {
 }
 
 // connCredentials are the credentials of connections with a complete TLS
-// handshake. They add to each connection a context that ends with the
-// connection.
+// handshake. They add a connInfo to each connection.
 type connCredentials struct {
 	credentials.TransportCredentials
+	domain string // of the names in certificates
 }
 
-// ServerHandshake implements credentials.TransportCredentials.
+// ServerHandshake implements credentials.TransportCredentials. It fails if the
+// certificate of the peer names no peer.
 func (c connCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	conn, info, err := c.TransportCredentials.ServerHandshake(raw)
 	if err != nil {
 		return nil, nil, err
 	}
+	tlsInfo := info.(credentials.TLSInfo)
+	if len(tlsInfo.State.PeerCertificates) == 0 {
+		return nil, nil, errors.New("connection without a verified certificate")
+	}
+	holder, err := tlsutil.PeerFromCert(tlsInfo.State.PeerCertificates[0], c.domain)
+	if err != nil {
+		return nil, nil, err
+	}
 	closed, end := context.WithCancel(context.Background())
-	return closingConn{conn, end}, connInfo{info.(credentials.TLSInfo), closed}, nil
+	return closingConn{conn, end}, &connInfo{tlsInfo, holder, closed}, nil
 }
 
 // Clone implements credentials.TransportCredentials.
 func (c connCredentials) Clone() credentials.TransportCredentials {
-	return connCredentials{c.TransportCredentials.Clone()}
+	return connCredentials{c.TransportCredentials.Clone(), c.domain}
 }
 
 // connInfo describes the connection of a call.
 type connInfo struct {
 	credentials.TLSInfo
+	holder tlsutil.Peer    // the peer that the certificate names
 	closed context.Context // ends when the connection is closed
+}
+
+// connInfoOf returns the connection of a call, or nil for a call without a
+// connection.
+func connInfoOf(ctx context.Context) *connInfo {
+	p, ok := grpcpeer.FromContext(ctx)
+	if !ok {
+		return nil
+	}
+	info, _ := p.AuthInfo.(*connInfo)
+	return info
 }
 
 type closingConn struct {
