@@ -15,7 +15,10 @@ import (
 	"go.uber.org/goleak"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/wanfed/wanfed/api/pb"
 )
@@ -236,5 +239,27 @@ func TestStatusError_Others(t *testing.T) {
 		if got := FromStatus(err); got != err {
 			t.Errorf("FromStatus(%v) = %v, want the argument", err, got)
 		}
+	}
+}
+
+// TestShallowCopy_HasEveryField fails if a field is added to pb.Resource or
+// pb.ID, and shallowCopy does not copy it.
+func TestShallowCopy_HasEveryField(t *testing.T) {
+	r := &pb.Resource{
+		Id:    &pb.ID{Uid: "u", Name: "n", Type: &pb.Type{Group: "g"}, Tenancy: &pb.Tenancy{Partition: "p"}},
+		Owner: &pb.ID{Name: "o"}, Version: "1", Generation: "g", Metadata: map[string]string{"k": "v"},
+		Status: map[string]*pb.Status{"s": {}}, Data: &anypb.Any{TypeUrl: "t"},
+		CreateIndex: 1, ModifyIndex: 2, PrimaryModifyIndex: 3,
+	}
+	for _, m := range []protoreflect.Message{r.ProtoReflect(), r.Id.ProtoReflect()} {
+		for i := range m.Descriptor().Fields().Len() {
+			if f := m.Descriptor().Fields().Get(i); !m.Has(f) {
+				t.Errorf("field %s is not set by the test, want every field", f.FullName())
+			}
+		}
+	}
+	r.ProtoReflect().SetUnknown(protowire.AppendVarint(protowire.AppendTag(nil, 999, protowire.VarintType), 1))
+	if got := shallowCopy(r); !proto.Equal(got, r) || got.Id == r.Id {
+		t.Errorf("shallowCopy() = %v, want %v with its own id", got, r)
 	}
 }

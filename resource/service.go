@@ -10,7 +10,6 @@ import (
 	"log/slog"
 
 	"google.golang.org/grpc/metadata"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/tlsutil"
@@ -151,7 +150,7 @@ func checkRequestID(reg Registration, id *pb.ID) (*pb.ID, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &pb.ID{Uid: id.GetUid(), Name: id.GetName(), Type: proto.CloneOf(id.GetType()), Tenancy: tenancy}, nil
+	return &pb.ID{Uid: id.GetUid(), Name: id.GetName(), Type: reg.Type, Tenancy: tenancy}, nil
 }
 
 // consistencyOf returns the consistency that the client requests.

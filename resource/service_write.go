@@ -59,12 +59,12 @@ func (s *Service) write(ctx context.Context, given *pb.Resource) (*pb.Resource, 
 		return nil, err
 	}
 	for try := 1; ; try++ {
-		stored, err := s.writeOnce(ctx, reg, proto.CloneOf(r))
+		stored, err := s.writeOnce(ctx, reg, shallowCopy(r))
 		if !errors.Is(err, ErrConflict) || r.GetVersion() != "" || try == maxWriteTries {
 			return stored, err
 		}
 		if canOverwrite(r) { // no concurrent write can make this op fail
-			stored, err := s.commitOne(ctx, overwriteOp(proto.CloneOf(r), false))
+			stored, err := s.commitOne(ctx, overwriteOp(shallowCopy(r), false))
 			if !errors.Is(err, ErrUnsupported) {
 				return stored, err
 			}
@@ -83,8 +83,21 @@ func overwriteOp(r *pb.Resource, keepMetadata bool) *pb.Op {
 	return OverwriteOp(r, keepMetadata)
 }
 
+// shallowCopy returns a copy of r that shares all messages with r, except the id.
+func shallowCopy(r *pb.Resource) *pb.Resource {
+	id := r.GetId()
+	c := &pb.Resource{
+		Id:    &pb.ID{Uid: id.GetUid(), Name: id.GetName(), Type: id.GetType(), Tenancy: id.GetTenancy()},
+		Owner: r.Owner, Version: r.Version, Generation: r.Generation, Metadata: r.Metadata, Status: r.Status, Data: r.Data,
+		CreateIndex: r.CreateIndex, ModifyIndex: r.ModifyIndex, PrimaryModifyIndex: r.PrimaryModifyIndex,
+	}
+	c.ProtoReflect().SetUnknown(r.ProtoReflect().GetUnknown())
+	return c
+}
+
 // admitWrite makes all checks that do not need the stored resource. It returns a
-// copy of given, changed by the type's Mutate.
+// copy of given, changed by the type's Mutate. The copy shares messages with
+// given, except the id.
 func (s *Service) admitWrite(ctx context.Context, given *pb.Resource) (*pb.Resource, Registration, error) {
 	peer, reg, id, err := s.admitID(ctx, given.GetId())
 	if err != nil {
@@ -93,12 +106,13 @@ func (s *Service) admitWrite(ctx context.Context, given *pb.Resource) (*pb.Resou
 	if err := checkVersion(given.GetVersion()); err != nil {
 		return nil, reg, err
 	}
-	r := proto.CloneOf(given)
+	r := shallowCopy(given)
 	r.Id = id
 	if err := decodeInto(r, reg.NewMessage()); err != nil {
 		return nil, reg, err
 	}
 	if reg.Mutate != nil {
+		r = proto.CloneOf(r)
 		if err := reg.Mutate(r); err != nil {
 			return nil, reg, fmt.Errorf("%w %s: %w", ErrInvalid, IDString(id), err)
 		}

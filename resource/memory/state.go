@@ -11,8 +11,6 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"google.golang.org/protobuf/proto"
-
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/internal/broadcast"
 	"github.com/wanfed/wanfed/resource"
@@ -162,7 +160,7 @@ func (s *State) commit(b *batch, index uint64) (woken []*item, err error) {
 		}
 		next := *info
 		next.index = r.ModifyIndex
-		if !proto.Equal(next.typ, r.Id.Type) {
+		if !sameType(next.typ, r.Id.Type) {
 			next.typ = r.Id.Type
 		}
 		b.tables.putType(&next)
