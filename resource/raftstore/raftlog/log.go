@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -144,6 +145,10 @@ func (l *Log) StoreLogs(logs []*raft.Log) error {
 	l.used.Add(int64(size))
 	l.truncated = false
 	l.setWriteError(nil)
+	// Calls that wait for a processor run before Raft takes the next entries,
+	// so the next write has more entries. On an idle server, Gosched returns at
+	// once. See decision record 0020 for the figures.
+	runtime.Gosched()
 	return nil
 }
 
