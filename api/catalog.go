@@ -107,8 +107,9 @@ func FromCatalogService(n *pb.Node, s *pb.Service, dc string, at Indexes) Catalo
 		ID: node.ID, Node: node.Node, Address: node.Address, Datacenter: dc,
 		TaggedAddresses: node.TaggedAddresses, NodeMeta: node.Meta,
 		ServiceKind: service.Kind, ServiceID: service.ID, ServiceName: service.Service, ServiceTags: service.Tags,
-		ServiceAddress: service.Address, ServiceTaggedAddresses: service.TaggedAddresses, ServiceWeights: service.Weights,
-		ServiceMeta: service.Meta, ServicePort: service.Port, ServiceEnableTagOverride: service.EnableTagOverride,
+		ServiceAddress: service.Address, ServiceTaggedAddresses: service.TaggedAddresses,
+		ServiceWeights: service.Weights,
+		ServiceMeta:    service.Meta, ServicePort: service.Port, ServiceEnableTagOverride: service.EnableTagOverride,
 		CreateIndex: at.Create, ModifyIndex: at.Modify,
 	}
 }

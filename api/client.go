@@ -29,11 +29,12 @@ const (
 
 // ClientConfig configures a Client.
 type ClientConfig struct {
-	// Addr is "host:port" (plain HTTP), "http://host:port" or "https://host:port".
-	// Default: DefaultHTTPAddr.
+	// Addr is "host:port" (plain HTTP), "http://host:port" or
+	// "https://host:port". Default: DefaultHTTPAddr.
 	Addr string
-	// TLS is the configuration for https, with the CA and the client certificate
-	// that a server requires. Default: the system's CAs and no certificate.
+	// TLS is the configuration for https, with the CA and the client
+	// certificate that a server requires. Default: the system's CAs and no
+	// certificate.
 	TLS *tls.Config
 	// Timeout limits one request, in addition to the wait of a blocking query.
 	// Default: 15 s.
@@ -50,8 +51,8 @@ type Client struct {
 	timeout time.Duration
 }
 
-// NewClient returns a Client, or an error if cfg is invalid. The client connects
-// at its first request. The caller must close the client.
+// NewClient returns a Client, or an error if cfg is invalid. The client
+// connects at its first request. The caller must close the client.
 func NewClient(cfg ClientConfig) (*Client, error) {
 	base, err := parseAddr(cfg.Addr)
 	if err != nil {
@@ -62,7 +63,8 @@ func NewClient(cfg ClientConfig) (*Client, error) {
 		timeout: cmp.Or(max(cfg.Timeout, 0), defaultTimeout),
 		http: &http.Client{
 			Transport: &http.Transport{
-				// No proxy: the API is called on the loopback or inside a datacenter.
+				// No proxy: the API is called on the loopback or inside a
+				// datacenter.
 				DialContext:         (&net.Dialer{Timeout: 5 * time.Second}).DialContext,
 				TLSClientConfig:     cfg.TLS,
 				TLSHandshakeTimeout: 5 * time.Second,
@@ -109,13 +111,13 @@ func parseAddr(addr string) (string, error) {
 	return u.Scheme + "://" + u.Host, nil
 }
 
-// QueryOptions are the options of a read. The zero value reads from the server's
-// own datacenter and does not block.
+// QueryOptions are the options of a read. The zero value reads from the
+// server's own datacenter and does not block.
 type QueryOptions struct {
 	// Datacenter is the datacenter to read from. Default: the server's own.
 	Datacenter string
-	// Index is QueryMeta.Index of an earlier response. The read blocks until the
-	// index changes or Wait has passed. 0: the read does not block.
+	// Index is QueryMeta.Index of an earlier response. The read blocks until
+	// the index changes or Wait has passed. 0: the read does not block.
 	Index uint64
 	// Wait is the maximum time that the read blocks. Default: DefaultWait.
 	// Maximum: MaxWait.
@@ -130,8 +132,8 @@ type QueryMeta struct {
 	// KnownLeader reports whether the server knows the Raft leader of the
 	// datacenter.
 	KnownLeader bool
-	// LastContact is the time since the server's last contact with the leader, in
-	// whole milliseconds.
+	// LastContact is the time since the server's last contact with the leader,
+	// in whole milliseconds.
 	LastContact time.Duration
 }
 
@@ -187,7 +189,8 @@ func (c *Client) call(
 }
 
 // send sends a request and returns the response.
-func (c *Client) send(ctx context.Context, method, path string, values url.Values, body []byte) (*http.Response, error) {
+func (c *Client) send(ctx context.Context, method, path string, values url.Values,
+	body []byte) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, method, c.base+path, bytes.NewReader(body))
 	if err != nil {
 		return nil, err
@@ -202,7 +205,8 @@ func (c *Client) send(ctx context.Context, method, path string, values url.Value
 // decodeError returns the error of decoding the response to path, or nil.
 func (c *Client) decodeError(path string, err error) error {
 	if err != nil {
-		return fmt.Errorf("response of %s to %s is not the response of a wanfed server: %w; check which program listens there",
+		return fmt.Errorf("response of %s to %s is not the response of a wanfed server: %w; check which program "+
+			"listens there",
 			c.base, path, err)
 	}
 	return nil
@@ -223,6 +227,7 @@ const (
 	HeaderIndex       = "X-Consul-Index"
 	HeaderKnownLeader = "X-Consul-Knownleader" // "true" or "false"
 	HeaderLastContact = "X-Consul-Lastcontact" // milliseconds
-	// HeaderCause has the cause of an error whose body is a fixed text of Consul.
+	// HeaderCause has the cause of an error whose body is a fixed text of
+	// Consul.
 	HeaderCause = "X-Wanfed-Cause"
 )

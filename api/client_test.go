@@ -35,12 +35,15 @@ func TestParseAddr(t *testing.T) {
 		{"[::1]:8500", "http://[::1]:8500"},
 		{"http://10.0.0.1:8500/", "http://10.0.0.1:8500"},
 		{"https://server.dc1.wanfed:8501", "https://server.dc1.wanfed:8501"},
-		{"unix:///run/wanfed", `HTTP address "unix:///run/wanfed" is neither http nor https; write it like http://127.0.0.1:8500`},
+		{"unix:///run/wanfed",
+			`HTTP address "unix:///run/wanfed" is neither http nor https; write it like http://127.0.0.1:8500`},
 		{"http://10.0.0.1", `HTTP address "http://10.0.0.1" has no port; write it like http://127.0.0.1:8500`},
 		{":8500", `HTTP address ":8500" has no host; write it like http://127.0.0.1:8500`},
 		{"a:99999", `HTTP address "a:99999" has no valid port; write it like http://127.0.0.1:8500`},
-		{"http://a:1/v1", `HTTP address "http://a:1/v1" has more than host and port; write it like http://127.0.0.1:8500`},
-		{"http://u:p@a:1", `HTTP address "http://u:p@a:1" has more than host and port; write it like http://127.0.0.1:8500`},
+		{"http://a:1/v1",
+			`HTTP address "http://a:1/v1" has more than host and port; write it like http://127.0.0.1:8500`},
+		{"http://u:p@a:1",
+			`HTTP address "http://u:p@a:1" has more than host and port; write it like http://127.0.0.1:8500`},
 		{"http://a b:1", `HTTP address "http://a b:1" is not a URL; write it like http://127.0.0.1:8500`},
 	} {
 		got, err := parseAddr(tt.in)
@@ -75,18 +78,19 @@ func clientOf(t testing.TB, cfg ClientConfig) *Client {
 func TestClientReads(t *testing.T) {
 	const members = `[{"Name":"srv1.dc2","Addr":"10.2.0.11","Port":8300,"Tags":{"dc":"dc2"},"Status":1}]`
 	bodies := map[string]string{
-		"/v1/internal/federation-states?":                                             `[` + sampleJSON + `]`,
-		"/v1/internal/federation-states?dc=dc3&index=4&wait=1m0s":                     `[]`,
-		"/v1/internal/federation-states?index=4&wait=5m0s":                            `[]`,
-		"/v1/internal/federation-states?index=4&wait=10m0s":                           `[]`,
-		"/v1/internal/federation-states/mesh-gateways?":                               `{"dc1":[],"dc2":[{"Node":{"Node":"gw1"}}]}`,
-		"/v1/internal/federation-state/dc2?":                                          `{"State":` + sampleJSON + `,"Index":22}`,
-		"/v1/internal/federation-state/a%2Fb?":                                        `{"State":null,"Index":22}`,
-		"/v1/agent/members?":                                                          `[]`,
-		"/v1/agent/members?dc=dc2&wan=1":                                              members,
-		"/v1/catalog/datacenters?":                                                    `["dc1","dc2"]`,
-		"/v1/status/leader?dc=dc2":                                                    `"10.2.0.11:8300"`,
-		"/v1/agent/federation-status?":                                                `{"datacenter":"dc1","datacenters":[{"name":"dc1","record_age":2}]}`,
+		"/v1/internal/federation-states?":                         `[` + sampleJSON + `]`,
+		"/v1/internal/federation-states?dc=dc3&index=4&wait=1m0s": `[]`,
+		"/v1/internal/federation-states?index=4&wait=5m0s":        `[]`,
+		"/v1/internal/federation-states?index=4&wait=10m0s":       `[]`,
+		"/v1/internal/federation-states/mesh-gateways?":           `{"dc1":[],"dc2":[{"Node":{"Node":"gw1"}}]}`,
+		"/v1/internal/federation-state/dc2?": `{"State":` + sampleJSON +
+			`,"Index":22}`,
+		"/v1/internal/federation-state/a%2Fb?": `{"State":null,"Index":22}`,
+		"/v1/agent/members?":                   `[]`,
+		"/v1/agent/members?dc=dc2&wan=1":       members,
+		"/v1/catalog/datacenters?":             `["dc1","dc2"]`,
+		"/v1/status/leader?dc=dc2":             `"10.2.0.11:8300"`,
+		"/v1/agent/federation-status?":         `{"datacenter":"dc1","datacenters":[{"name":"dc1","record_age":2}]}`,
 		"/v1/internal/federation-state/dc2?dc=dc9&index=18446744073709551615&wait=1s": `{"State":{"Datacenter":"dc2"}}`,
 	}
 	c := newTestClient(t, func(w http.ResponseWriter, r *http.Request) {
@@ -111,7 +115,8 @@ func TestClientReads(t *testing.T) {
 	states, m, err := c.FederationStates(ctx, QueryOptions{})
 	check("FederationStates", []FederationState{state}, states, err)
 	check("QueryMeta of FederationStates", meta, m, err)
-	for _, q := range []QueryOptions{{Datacenter: "dc3", Index: 4, Wait: time.Minute}, {Index: 4}, {Index: 4, Wait: time.Hour}} {
+	for _, q := range []QueryOptions{{Datacenter: "dc3", Index: 4, Wait: time.Minute}, {Index: 4},
+		{Index: 4, Wait: time.Hour}} {
 		states, _, err = c.FederationStates(ctx, q)
 		check(fmt.Sprintf("FederationStates(%+v)", q), []FederationState{}, states, err)
 	}
@@ -127,13 +132,17 @@ func TestClientReads(t *testing.T) {
 	lan, err := c.Members(ctx, false, QueryOptions{})
 	check("Members of the LAN pool", []Member{}, lan, err)
 	wan, err := c.Members(ctx, true, QueryOptions{Datacenter: "dc2"})
-	check("Members of the WAN pool", []Member{{Name: "srv1.dc2", Addr: "10.2.0.11", Port: 8300, Status: MemberAlive, Tags: map[string]string{"dc": "dc2"}}}, wan, err)
+	check("Members of the WAN pool", []Member{
+		{Name: "srv1.dc2", Addr: "10.2.0.11", Port: 8300, Status: MemberAlive, Tags: map[string]string{"dc": "dc2"}},
+	}, wan, err)
 	dcs, err := c.Datacenters(ctx, QueryOptions{})
 	check("Datacenters", []string{"dc1", "dc2"}, dcs, err)
 	leader, err := c.Leader(ctx, QueryOptions{Datacenter: "dc2"})
 	check("Leader", "10.2.0.11:8300", leader, err)
 	status, err := c.Status(ctx, QueryOptions{})
-	check("Status", Status{Datacenter: "dc1", Datacenters: []DatacenterStatus{{Name: "dc1", RecordAge: SecondsPtr(2 * time.Second)}}}, status, err)
+	check("Status", Status{Datacenter: "dc1", Datacenters: []DatacenterStatus{
+		{Name: "dc1", RecordAge: SecondsPtr(2 * time.Second)},
+	}}, status, err)
 }
 
 func TestClientErrors(t *testing.T) {
@@ -146,9 +155,12 @@ func TestClientErrors(t *testing.T) {
 			w.Header().Set(HeaderCause, "dial gateway 10.0.0.1:8443: connection refused")
 			w.WriteHeader(500)
 			fmt.Fprint(w, "Remote DC has no server currently reachable")
-		}, "ADDR answered 500: Remote DC has no server currently reachable: dial gateway 10.0.0.1:8443: connection refused"},
-		{"first line only", func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "one\ntwo", 400) }, "ADDR answered 400: one"},
-		{"empty", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(503) }, "ADDR answered 503 (Service Unavailable)"},
+		}, "ADDR answered 500: Remote DC has no server currently reachable: dial gateway 10.0.0.1:8443: " +
+			"connection refused"},
+		{"first line only", func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "one\ntwo", 400) },
+			"ADDR answered 400: one"},
+		{"empty", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(503) },
+			"ADDR answered 503 (Service Unavailable)"},
 		{"redirect", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/login", http.StatusFound) },
 			"ADDR answered 302: redirect to /login, which is not the response of a wanfed server"},
 		{"not JSON", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "<html>") },
@@ -192,7 +204,8 @@ func TestUnreachable(t *testing.T) {
 	ln.Close() // the port is closed now
 	c := clientOf(t, ClientConfig{Addr: ln.Addr().String()})
 	_, err = c.Datacenters(t.Context(), QueryOptions{})
-	if want := "no server answers at http://" + ln.Addr().String() + ": connection refused"; err == nil || err.Error() != want {
+	if want := "no server answers at http://" + ln.Addr().String() + ": connection refused"; err == nil ||
+		err.Error() != want {
 		t.Errorf("Datacenters() = %v, want %s", err, want)
 	}
 	if _, ok := errors.AsType[*UnreachableError](err); !ok {
@@ -218,8 +231,8 @@ func TestUnreachable_CertificateOfAnotherCA(t *testing.T) {
 	}
 }
 
-// A request without a response ends after the timeout and the wait. The transport
-// has no socket, because synctest cannot wait for sockets.
+// A request without a response ends after the timeout and the wait. The
+// transport has no socket, because synctest cannot wait for sockets.
 func TestTimeout(t *testing.T) {
 	for _, tt := range []struct {
 		q    QueryOptions

@@ -31,11 +31,11 @@ const alpnGRPC = "h2"
 // dialTimeout bounds the TCP connect and the TLS handshake of DialServer.
 const dialTimeout = 10 * time.Second
 
-// DialServer connects to server node of datacenter dc. If node is "", any server
-// of dc may respond. addr is the host:port of the server or of a gateway, which
-// routes by the SNI. The returned gRPC client uses only this connection, and does
-// not dial again after the connection is lost. The caller calls closeAll at the
-// end.
+// DialServer connects to server node of datacenter dc. If node is "", any
+// server of dc may respond. addr is the host:port of the server or of a
+// gateway, which routes by the SNI. The returned gRPC client uses only this
+// connection, and does not dial again after the connection is lost. The caller
+// calls closeAll at the end.
 func DialServer(ctx context.Context, id *tlsutil.Identity, addr, node, dc string) (
 	cc *grpc.ClientConn, closeAll func(), err error,
 ) {
@@ -91,9 +91,9 @@ func dialServer(ctx context.Context, id *tlsutil.Identity, addr, node, dc string
 // MaxMessageSize limits a gRPC message in both directions, in bytes.
 const MaxMessageSize = 16 << 20
 
-// ReadBufferSize is the read buffer of a gRPC connection at both ends, in bytes.
-// It is smaller than gRPC's default of 32 KiB, because most connections between
-// datacenters are idle, and TLS has its own buffer.
+// ReadBufferSize is the read buffer of a gRPC connection at both ends, in
+// bytes. It is smaller than gRPC's default of 32 KiB, because most connections
+// between datacenters are idle, and TLS has its own buffer.
 const ReadBufferSize = 4 << 10
 
 // InitialWindowSize is the fixed flow control window of streams and connections
@@ -102,12 +102,14 @@ const ReadBufferSize = 4 << 10
 // message and so double the packets of a short call.
 const InitialWindowSize = 4 << 20
 
-// NewGRPCClient returns a gRPC client over the connections of dial. A connection
-// must have the method ConnectionState of tls.Conn. Its handshake must be complete
-// and its peer verified. The client connects at the first call, and again after a
-// connection is lost. Keepalives detect an unresponsive peer. The options override
-// the defaults of NewGRPCClient. The caller closes the client.
-func NewGRPCClient(dial func(ctx context.Context) (net.Conn, error), options ...grpc.DialOption) (*grpc.ClientConn, error) {
+// NewGRPCClient returns a gRPC client over the connections of dial. A
+// connection must have the method ConnectionState of tls.Conn. Its handshake
+// must be complete and its peer verified. The client connects at the first
+// call, and again after a connection is lost. Keepalives detect an unresponsive
+// peer. The options override the defaults of NewGRPCClient. The caller closes
+// the client.
+func NewGRPCClient(dial func(ctx context.Context) (net.Conn, error),
+	options ...grpc.DialOption) (*grpc.ClientConn, error) {
 	return grpc.NewClient("passthrough:///wanfed", append([]grpc.DialOption{
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return dial(ctx) }),
 		grpc.WithTransportCredentials(EstablishedTLS()),

@@ -15,10 +15,10 @@
 //	// ... wait for a change:
 //	states, meta, err = c.FederationStates(ctx, api.QueryOptions{Index: meta.Index, Wait: time.Minute})
 //
-// The JSON types have Consul's field names, so tools for Consul's WAN federation
-// can decode them. A field of Consul for which wanfed has no value has Consul's
-// default. For example, both Weights are 1 and Proxy is empty. The functions
-// named From, such as [FromFederationState], convert gRPC messages.
+// The JSON types have Consul's field names, so tools for Consul's WAN
+// federation can decode them. A field of Consul for which wanfed has no value
+// has Consul's default. For example, both Weights are 1 and Proxy is empty. The
+// functions named From, such as [FromFederationState], convert gRPC messages.
 //
 // # HTTP
 //

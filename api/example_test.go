@@ -11,7 +11,8 @@ import (
 	"github.com/wanfed/wanfed/api"
 )
 
-// List the gateways of all datacenters. The test server replaces a wanfed server.
+// List the gateways of all datacenters. The test server replaces a wanfed
+// server.
 func ExampleClient() {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set(api.HeaderIndex, "7")

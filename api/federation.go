@@ -25,8 +25,8 @@ type FederationState struct {
 type FederationStateResponse struct {
 	State *FederationState
 	Index uint64
-	// LastContact is the time since the server's last contact with its leader, in
-	// nanoseconds.
+	// LastContact is the time since the server's last contact with its leader,
+	// in nanoseconds.
 	LastContact time.Duration
 	KnownLeader bool
 
@@ -44,8 +44,8 @@ type MeshGateway struct {
 	Checks  []Check // never null
 }
 
-// Healthy reports whether no check is critical. A check with a warning counts as
-// healthy.
+// Healthy reports whether no check is critical. A check with a warning counts
+// as healthy.
 func (g MeshGateway) Healthy() bool {
 	return !slices.ContainsFunc(g.Checks, func(c Check) bool { return c.Status == CheckCritical })
 }
@@ -67,13 +67,14 @@ type Node struct {
 	CreateIndex, ModifyIndex uint64
 }
 
-// Service is one instance of a service. The Kind of a gateway is "mesh-gateway".
+// Service is one instance of a service. The Kind of a gateway is
+// "mesh-gateway".
 type Service struct {
 	Kind, ID, Service string
 	Tags              []string
 	Address           string
-	// TaggedAddresses has the addresses "lan", for servers of the same datacenter,
-	// and "wan", for other datacenters.
+	// TaggedAddresses has the addresses "lan", for servers of the same
+	// datacenter, and "wan", for other datacenters.
 	TaggedAddresses          map[string]ServiceAddress
 	Meta                     map[string]string
 	Port                     int
@@ -152,8 +153,8 @@ func FromMeshGateways(gateways []*pb.MeshGateway) []MeshGateway {
 	return out
 }
 
-// GatewaysByDatacenter returns the gateways of each datacenter that has any, as in
-// /v1/internal/federation-states/mesh-gateways.
+// GatewaysByDatacenter returns the gateways of each datacenter that has any, as
+// in /v1/internal/federation-states/mesh-gateways.
 func GatewaysByDatacenter(states []*pb.FederationState) map[string][]MeshGateway {
 	out := make(map[string][]MeshGateway, len(states))
 	for _, s := range states {

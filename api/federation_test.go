@@ -39,8 +39,8 @@ func sampleState() *pb.FederationState {
 	}
 }
 
-// sampleJSON is the JSON of sampleState. A Consul server sends the same fields in
-// the same order.
+// sampleJSON is the JSON of sampleState. A Consul server sends the same fields
+// in the same order.
 const sampleJSON = `{
  "Datacenter": "dc2",
  "MeshGateways": [
@@ -149,13 +149,19 @@ func TestFederationStateJSON_Incomplete(t *testing.T) {
 		want string
 	}{
 		{"nil", nil, `{"Datacenter":"","MeshGateways":[],` + tail},
-		{"date outside RFC 3339", &pb.FederationState{Datacenter: "dc1", UpdatedAt: &timestamppb.Timestamp{Seconds: 1 << 50}},
+		{"date outside RFC 3339", &pb.FederationState{
+			Datacenter: "dc1", UpdatedAt: &timestamppb.Timestamp{Seconds: 1 << 50},
+		},
 			`{"Datacenter":"dc1","MeshGateways":[],` + tail},
-		{"empty gateway", &pb.FederationState{MeshGateways: []*pb.MeshGateway{{}}}, `{"Datacenter":"","MeshGateways":[{` +
-			`"Node":{"ID":"","Node":"","Address":"","Datacenter":"","TaggedAddresses":{},"Meta":{},"CreateIndex":0,"ModifyIndex":0},` +
-			`"Service":{"Kind":"","ID":"","Service":"","Tags":null,"Address":"","TaggedAddresses":{},"Meta":{},"Port":0,` +
-			`"Weights":{"Passing":1,"Warning":1},"EnableTagOverride":false,"Proxy":{"Mode":"","MeshGateway":{},"Expose":{}},` +
-			`"Connect":{},"PeerName":"","CreateIndex":0,"ModifyIndex":0},"Checks":[]}],` + tail},
+		{"empty gateway", &pb.FederationState{MeshGateways: []*pb.MeshGateway{{}}},
+			`{"Datacenter":"","MeshGateways":[{` +
+				`"Node":{"ID":"","Node":"","Address":"","Datacenter":"","TaggedAddresses":{},"Meta":{},"CreateIndex":0,` +
+				`"ModifyIndex":0},` +
+				`"Service":{"Kind":"","ID":"","Service":"","Tags":null,"Address":"","TaggedAddresses":{},"Meta":{},` +
+				`"Port":0,` +
+				`"Weights":{"Passing":1,"Warning":1},"EnableTagOverride":false,"Proxy":{"Mode":"","MeshGateway":{},` +
+				`"Expose":{}},` +
+				`"Connect":{},"PeerName":"","CreateIndex":0,"ModifyIndex":0},"Checks":[]}],` + tail},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got, err := json.Marshal(FromFederationState(tt.in))
@@ -202,13 +208,15 @@ func TestMemberJSON(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := `{"Name":"srv1.dc1","Addr":"10.1.0.11","Port":8300,"Tags":{"build":"1.2.3:abc","dc":"dc1","role":"consul"},"Status":4,` +
+	want := `{"Name":"srv1.dc1","Addr":"10.1.0.11","Port":8300,"Tags":{"build":"1.2.3:abc","dc":"dc1",` +
+		`"role":"consul"},"Status":4,` +
 		`"ProtocolMin":1,"ProtocolMax":5,"ProtocolCur":2,"DelegateMin":2,"DelegateMax":5,"DelegateCur":4}`
 	if d := cmp.Diff(want, string(got)); d != "" {
 		t.Errorf("JSON of Member differs (-want +got):\n%s", d)
 	}
 	if m.Datacenter() != "dc1" || m.Type() != "server" || m.Build() != "1.2.3" {
-		t.Errorf("Datacenter(), Type(), Build() = %q, %q, %q, want dc1, server, 1.2.3", m.Datacenter(), m.Type(), m.Build())
+		t.Errorf("Datacenter(), Type(), Build() = %q, %q, %q, want dc1, server, 1.2.3", m.Datacenter(),
+			m.Type(), m.Build())
 	}
 	if got := (Member{Tags: map[string]string{"role": "relay"}}).Type(); got != "relay" {
 		t.Errorf("Type() with role relay = %q, want relay", got)
@@ -227,7 +235,8 @@ func TestDatacenterHealth(t *testing.T) {
 		in   DatacenterStatus
 		want Health
 	}{
-		{DatacenterStatus{ServersAlive: 3, ServersKnown: 3, GatewaysHealthy: 2, GatewaysKnown: 2, LastError: "old"}, HealthOK},
+		{DatacenterStatus{ServersAlive: 3, ServersKnown: 3, GatewaysHealthy: 2, GatewaysKnown: 2,
+			LastError: "old"}, HealthOK},
 		{DatacenterStatus{ServersAlive: 2, ServersKnown: 3, GatewaysHealthy: 2, GatewaysKnown: 2}, HealthDegraded},
 		{DatacenterStatus{ServersAlive: 3, ServersKnown: 3, GatewaysHealthy: 1, GatewaysKnown: 2}, HealthDegraded},
 		{DatacenterStatus{ServersAlive: 3, ServersKnown: 3, Advice: "start a gateway"}, HealthDegraded},
@@ -246,15 +255,18 @@ func TestDatacenterStatusJSON_UnknownValues(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := `{"name":"dc9","primary":false,"own":false,"servers_alive":0,"servers_known":0,"gateways_healthy":0,"gateways_known":0}`
+	want := `{"name":"dc9","primary":false,"own":false,"servers_alive":0,"servers_known":0,"gateways_healthy":0,` +
+		`"gateways_known":0}`
 	if d := cmp.Diff(want, string(got)); d != "" {
 		t.Errorf("JSON of DatacenterStatus differs (-want +got):\n%s", d)
 	}
-	got, err = json.Marshal(DatacenterStatus{RecordAge: SecondsPtr(0), ReplicationLag: SecondsPtr(1500 * time.Millisecond)})
+	got, err = json.Marshal(DatacenterStatus{RecordAge: SecondsPtr(0),
+		ReplicationLag: SecondsPtr(1500 * time.Millisecond)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	want = `{"name":"","primary":false,"own":false,"servers_alive":0,"servers_known":0,"gateways_healthy":0,"gateways_known":0,"record_age":0,"replication_lag":1.5}`
+	want = `{"name":"","primary":false,"own":false,"servers_alive":0,"servers_known":0,"gateways_healthy":0,` +
+		`"gateways_known":0,"record_age":0,"replication_lag":1.5}`
 	if d := cmp.Diff(want, string(got)); d != "" {
 		t.Errorf("JSON of DatacenterStatus differs (-want +got):\n%s", d)
 	}

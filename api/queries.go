@@ -45,7 +45,8 @@ func (c *Client) FederationStates(ctx context.Context, q QueryOptions) ([]Federa
 func (c *Client) FederationState(ctx context.Context, dc string, q QueryOptions) (FederationState, QueryMeta, error) {
 	var out FederationStateResponse
 	meta, err := c.get(ctx, "/v1/internal/federation-state/"+url.PathEscape(dc), q, nil, &out)
-	// A 404 of this API has an empty body, and a 404 of another program may not.
+	// A 404 of this API has an empty body, and a 404 of another program may
+	// not.
 	s, ok := errors.AsType[*StatusError](err)
 	switch {
 	case ok && s.Code == http.StatusNotFound && s.Message == "", err == nil && out.State == nil:
@@ -64,7 +65,8 @@ func (c *Client) MeshGateways(ctx context.Context, q QueryOptions) (map[string][
 	return out, meta, err
 }
 
-// Members returns the members of the LAN pool, or of the WAN pool if wan is true.
+// Members returns the members of the LAN pool, or of the WAN pool if wan is
+// true.
 func (c *Client) Members(ctx context.Context, wan bool, q QueryOptions) ([]Member, error) {
 	extra := url.Values{}
 	if wan {

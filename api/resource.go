@@ -21,12 +21,13 @@ const (
 )
 
 // Resource is a resource in the HTTP API. Its JSON is the JSON of the protobuf
-// message: 64-bit numbers are strings, and zero values are absent. Only the data
-// differs: it has no "@type".
+// message: 64-bit numbers are strings, and zero values are absent. Only the
+// data differs: it has no "@type".
 type Resource struct {
 	ID    ResourceID  `json:"id"`
 	Owner *ResourceID `json:"owner,omitempty"`
-	// Version changes with every write, and Generation with every write of data.
+	// Version changes with every write, and Generation with every write of
+	// data.
 	Version            string                    `json:"version,omitempty"`
 	Generation         string                    `json:"generation,omitempty"`
 	Metadata           map[string]string         `json:"metadata,omitempty"`
@@ -145,7 +146,8 @@ func FromResource(r *pb.Resource, data json.RawMessage) Resource {
 // FromResourceID converts id.
 func FromResourceID(id *pb.ID) ResourceID {
 	return ResourceID{
-		UID: id.GetUid(), Name: id.GetName(), Type: FromResourceType(id.GetType()), Tenancy: fromTenancy(id.GetTenancy()),
+		UID: id.GetUid(), Name: id.GetName(), Type: FromResourceType(id.GetType()),
+		Tenancy: fromTenancy(id.GetTenancy()),
 	}
 }
 

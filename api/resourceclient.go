@@ -18,8 +18,8 @@ import (
 	"time"
 )
 
-// ErrNeedsTLS reports that a write was not sent because the client uses plain HTTP.
-// A client without a certificate may only read.
+// ErrNeedsTLS reports that a write was not sent because the client uses plain
+// HTTP. A client without a certificate may only read.
 var ErrNeedsTLS = errors.New("writes need https and an operator's certificate")
 
 // ResourceOptions are the options of a resource request. The zero value reads
@@ -33,14 +33,16 @@ type ResourceOptions struct {
 	Version string
 	// UID is the uid that a read, a write or a deletion requires. Default: any.
 	UID string
-	// Prefix is the prefix of the names in a list or a watch. Default: all names.
+	// Prefix is the prefix of the names in a list or a watch. Default: all
+	// names.
 	Prefix string
 }
 
 func (o ResourceOptions) values(t Tenancy) url.Values {
 	v := url.Values{}
 	for name, value := range map[string]string{
-		"dc": o.Datacenter, "version": o.Version, "uid": o.UID, "prefix": o.Prefix, "partition": t.Partition, "namespace": t.Namespace,
+		"dc": o.Datacenter, "version": o.Version, "uid": o.UID, "prefix": o.Prefix, "partition": t.Partition,
+		"namespace": t.Namespace,
 	} {
 		if value != "" {
 			v.Set(name, value)
@@ -87,8 +89,9 @@ func withUID(o ResourceOptions, id ResourceID) ResourceOptions {
 }
 
 // WriteResource creates r, or replaces data and metadata of the stored
-// resource. It returns the stored resource. A version or uid in r or o must match
-// the stored resource. Otherwise the error is a *StatusError with code 409.
+// resource. It returns the stored resource. A version or uid in r or o must
+// match the stored resource. Otherwise the error is a *StatusError with code
+// 409.
 func (c *Client) WriteResource(ctx context.Context, r Resource, o ResourceOptions) (Resource, error) {
 	return c.put(ctx, r, o, nil)
 }
@@ -128,9 +131,9 @@ func (c *Client) write(ctx context.Context, method, path string, values url.Valu
 	return err
 }
 
-// Resources returns the resources of a type, ordered by tenancy and name. "*" as
-// partition or namespace selects all. The list is streamed and may have any size.
-// The sequence ends with the first error.
+// Resources returns the resources of a type, ordered by tenancy and name. "*"
+// as partition or namespace selects all. The list is streamed and may have any
+// size. The sequence ends with the first error.
 func (c *Client) Resources(
 	ctx context.Context, t ResourceTypeName, in Tenancy, o ResourceOptions,
 ) iter.Seq2[Resource, error] {
@@ -227,8 +230,8 @@ func (r *idleTimeoutReader) Read(b []byte) (int, error) {
 	return r.Reader.Read(b)
 }
 
-// ErrWatchEnded reports that the server ended a watch, or that the connection was
-// lost. A new watch begins with the current resources.
+// ErrWatchEnded reports that the server ended a watch, or that the connection
+// was lost. A new watch begins with the current resources.
 var ErrWatchEnded = errors.New("watch ended")
 
 // WatchResources returns the current resources of a type as upserts, then

@@ -23,9 +23,9 @@ import (
 
 var nodeName = ResourceTypeName{"catalog", "v1", "Node"}
 
-// recorder returns a fixed response and records the last request. These tests check
-// the requests of the client and its handling of invalid responses. Real responses
-// are tested in resource/resourcehttp and cmd/wanfed.
+// recorder returns a fixed response and records the last request. These tests
+// check the requests of the client and its handling of invalid responses. Real
+// responses are tested in resource/resourcehttp and cmd/wanfed.
 type recorder struct {
 	method, uri, body string
 	status            int
@@ -45,7 +45,8 @@ func newTLSClient(t *testing.T, h http.Handler) *Client {
 	t.Helper()
 	srv := httptest.NewTLSServer(h)
 	t.Cleanup(srv.Close)
-	c, err := NewClient(ClientConfig{Addr: srv.URL, TLS: &tls.Config{RootCAs: srv.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs}})
+	c, err := NewClient(ClientConfig{Addr: srv.URL,
+		TLS: &tls.Config{RootCAs: srv.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,7 +61,8 @@ func TestResourceRequests(t *testing.T) {
 	check := func(err error, method, uri, body string) {
 		t.Helper()
 		if err != nil || rec.method != method || rec.uri != uri || rec.body != body {
-			t.Errorf("request = %s %s %s, error %v, want %s %s %s, nil", rec.method, rec.uri, rec.body, err, method, uri, body)
+			t.Errorf("request = %s %s %s, error %v, want %s %s %s, nil", rec.method, rec.uri, rec.body, err,
+				method, uri, body)
 		}
 	}
 	const path = "/api/catalog/v1/Node/a%2Fb%20%3F"
@@ -69,20 +71,25 @@ func TestResourceRequests(t *testing.T) {
 	if r.ID.Name != "a" || string(r.Data) != `{"x":1}` {
 		t.Errorf("ReadResource() = %+v, want name a and data {\"x\":1}", r)
 	}
-	body := `{"id":{"uid":"u","name":"a/b ?","type":{"group":"catalog","group_version":"v1","kind":"Node"},"tenancy":{"partition":"p","namespace":"n"}},"data":{"x":2}}`
-	_, err = c.WriteResource(t.Context(), Resource{ID: id, Data: json.RawMessage(`{"x":2}`)}, ResourceOptions{Version: "7"})
+	body := `{"id":{"uid":"u","name":"a/b ?","type":{"group":"catalog","group_version":"v1","kind":"Node"},` +
+		`"tenancy":{"partition":"p","namespace":"n"}},"data":{"x":2}}`
+	_, err = c.WriteResource(t.Context(), Resource{ID: id, Data: json.RawMessage(`{"x":2}`)},
+		ResourceOptions{Version: "7"})
 	check(err, "PUT", path+"?namespace=n&partition=p&version=7", body)
 	_, err = c.DryRunResource(t.Context(), Resource{ID: id, Data: json.RawMessage(`{"x":2}`)}, ResourceOptions{})
 	check(err, "PUT", path+"?dry-run=1&namespace=n&partition=p", body)
-	check(c.DeleteResource(t.Context(), ResourceID{Name: "..", Type: nodeName}, ResourceOptions{Version: "7"}), "DELETE", "/api/catalog/v1/Node/%2E%2E?version=7", "")
+	check(c.DeleteResource(t.Context(), ResourceID{Name: "..", Type: nodeName}, ResourceOptions{Version: "7"}),
+		"DELETE", "/api/catalog/v1/Node/%2E%2E?version=7", "")
 
 	rec.status, rec.response = 409, "resource has changed"
 	_, err = c.WriteResource(t.Context(), Resource{ID: id, Data: json.RawMessage(`{}`)}, ResourceOptions{})
 	if e, ok := errors.AsType[*StatusError](err); !ok || e.Code != 409 || e.Message != rec.response {
-		t.Errorf("WriteResource() with response 409 = %v, want a StatusError with code 409 and message %q", err, rec.response)
+		t.Errorf("WriteResource() with response 409 = %v, want a StatusError with code 409 and message %q", err,
+			rec.response)
 	}
 	rec.status, rec.response = 200, "<html>"
-	if _, err = c.WriteResource(t.Context(), Resource{ID: id, Data: json.RawMessage(`{}`)}, ResourceOptions{}); err == nil || !strings.Contains(err.Error(), "check which program listens there") {
+	if _, err = c.WriteResource(t.Context(), Resource{ID: id, Data: json.RawMessage(`{}`)},
+		ResourceOptions{}); err == nil || !strings.Contains(err.Error(), "check which program listens there") {
 		t.Errorf("WriteResource() with an HTML response = %v, want an error with a remedy", err)
 	}
 
@@ -125,8 +132,10 @@ func TestResourceLists(t *testing.T) {
 	} {
 		rec.response = response
 		names, err := list()
-		if len(names) != want.n || (err == nil) != (want.err == "") || err != nil && !strings.Contains(err.Error(), want.err) {
-			t.Errorf("Resources() with response %s = %v, %v, want %d resources and error %q", response, names, err, want.n, want.err)
+		if len(names) != want.n || (err == nil) != (want.err == "") || err != nil &&
+			!strings.Contains(err.Error(), want.err) {
+			t.Errorf("Resources() with response %s = %v, %v, want %d resources and error %q", response, names, err,
+				want.n, want.err)
 		}
 	}
 	if want := "/api/catalog/v1/Node?namespace=%2A&prefix=w"; rec.uri != want {
@@ -136,7 +145,8 @@ func TestResourceLists(t *testing.T) {
 	if _, err := list(); err == nil || !strings.Contains(err.Error(), "answered 403: not allowed") {
 		t.Errorf("Resources() with response 403 = %v, want the message of the response", err)
 	}
-	for r, err := range c.OwnedResources(t.Context(), ResourceID{Name: "a", Type: nodeName, UID: "u"}, ResourceOptions{}) {
+	for r, err := range c.OwnedResources(t.Context(), ResourceID{Name: "a", Type: nodeName, UID: "u"},
+		ResourceOptions{}) {
 		if err == nil {
 			t.Errorf("OwnedResources() with response 403 = %v, want an error", r)
 		}
@@ -147,8 +157,10 @@ func TestResourceLists(t *testing.T) {
 }
 
 func TestResourceWatch(t *testing.T) {
-	rec := &recorder{response: ": hello\n\nevent: upsert\ndata: {\"id\":{\"name\":\"a\"},\"data\":{}}\n\n: heartbeat\n\nevent: end-of-snapshot\r\ndata: {}\r\n\r\n" +
-		"event: delete\ndata: {\"id\":{\"name\":\"a\"}}\n\nevent: end\ndata: {\"error\":\"this server is stopping\"}\n\n"}
+	rec := &recorder{response: ": hello\n\nevent: upsert\ndata: {\"id\":{\"name\":\"a\"},\"data\":{}}\n\n: " +
+		"heartbeat\n\nevent: end-of-snapshot\r\ndata: {}\r\n\r\n" +
+		"event: delete\ndata: {\"id\":{\"name\":\"a\"}}\n\nevent: end\ndata: {\"error\":\"this server is " +
+		"stopping\"}\n\n"}
 	c := newTLSClient(t, rec)
 	watch := func() (got string) {
 		for ev, err := range c.WatchResources(t.Context(), nodeName, Tenancy{}, ResourceOptions{Prefix: "a"}) {
@@ -187,7 +199,8 @@ func TestWatchResources_Timeout(t *testing.T) {
 		c.http.Transport = emptyWatch{}
 		began := time.Now()
 		for _, err := range c.WatchResources(t.Context(), nodeName, Tenancy{}, ResourceOptions{}) {
-			if _, ok := errors.AsType[*UnreachableError](err); !ok || !strings.Contains(err.Error(), "no response within 40s") {
+			if _, ok := errors.AsType[*UnreachableError](err); !ok ||
+				!strings.Contains(err.Error(), "no response within 40s") {
 				t.Errorf("WatchResources() without data = %v, want an UnreachableError after 40s", err)
 			}
 		}
@@ -214,20 +227,26 @@ func TestFromResource(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	typ := &pb.Type{Group: "catalog", GroupVersion: "v1", Kind: "Node"}
 	got := FromResource(&pb.Resource{
-		Id: &pb.ID{Name: "a", Type: typ, Uid: "u", Tenancy: &pb.Tenancy{Partition: "default"}}, Owner: &pb.ID{Name: "o", Type: typ}, Version: "3", Generation: "g",
+		Id:    &pb.ID{Name: "a", Type: typ, Uid: "u", Tenancy: &pb.Tenancy{Partition: "default"}},
+		Owner: &pb.ID{Name: "o", Type: typ}, Version: "3", Generation: "g",
 		Metadata: map[string]string{"k": "v"}, CreateIndex: 1, ModifyIndex: 1 << 60, PrimaryModifyIndex: 3,
-		Status: map[string]*pb.Status{"c": {ObservedGeneration: "g", UpdatedAt: timestamppb.New(at), Conditions: []*pb.Condition{
-			{Type: "t", State: pb.Condition_STATE_FALSE, Reason: "r", Message: "m", Resource: &pb.Reference{Name: "x", Type: typ, Section: "s"}},
-		}}},
+		Status: map[string]*pb.Status{"c": {ObservedGeneration: "g", UpdatedAt: timestamppb.New(at),
+			Conditions: []*pb.Condition{
+				{Type: "t", State: pb.Condition_STATE_FALSE, Reason: "r", Message: "m",
+					Resource: &pb.Reference{Name: "x", Type: typ, Section: "s"}},
+			}}},
 	}, json.RawMessage(`{}`))
 	body, err := json.Marshal(got)
 	if err != nil {
 		t.Fatal(err)
 	}
 	const typeJSON = `{"group":"catalog","group_version":"v1","kind":"Node"}`
-	want := `{"id":{"uid":"u","name":"a","type":` + typeJSON + `,"tenancy":{"partition":"default"}},"owner":{"name":"o","type":` + typeJSON +
-		`},"version":"3","generation":"g","metadata":{"k":"v"},"status":{"c":{"observed_generation":"g","conditions":[{"type":"t","state":"STATE_FALSE",` +
-		`"reason":"r","message":"m","resource":{"type":` + typeJSON + `,"name":"x","section":"s"}}],"updated_at":"2026-01-02T03:04:05Z"}},` +
+	want := `{"id":{"uid":"u","name":"a","type":` + typeJSON +
+		`,"tenancy":{"partition":"default"}},"owner":{"name":"o","type":` + typeJSON +
+		`},"version":"3","generation":"g","metadata":{"k":"v"},"status":{"c":{"observed_generation":"g",` +
+		`"conditions":[{"type":"t","state":"STATE_FALSE",` +
+		`"reason":"r","message":"m","resource":{"type":` + typeJSON +
+		`,"name":"x","section":"s"}}],"updated_at":"2026-01-02T03:04:05Z"}},` +
 		`"data":{},"create_index":"1","modify_index":"1152921504606846976","primary_modify_index":"3"}`
 	if d := cmp.Diff(want, string(body)); d != "" {
 		t.Errorf("JSON of FromResource() differs (-want +got):\n%s", d)
@@ -236,10 +255,12 @@ func TestFromResource(t *testing.T) {
 	if err := json.Unmarshal(body, &back); err != nil || !cmp.Equal(got, back) {
 		t.Errorf("Unmarshal() = %v, difference (-want +got):\n%s", err, cmp.Diff(got, back))
 	}
-	if id := back.ID.ToPB(); id.GetName() != "a" || id.GetUid() != "u" || id.GetType().GetKind() != "Node" || id.GetTenancy().GetPartition() != "default" {
+	if id := back.ID.ToPB(); id.GetName() != "a" || id.GetUid() != "u" || id.GetType().GetKind() != "Node" ||
+		id.GetTenancy().GetPartition() != "default" {
 		t.Errorf("ToPB() = %v, want the id of the resource", id)
 	}
-	if _, err := ParseResourceType("a/b"); err == nil || !strings.Contains(err.Error(), `type "a/b" is not group/version/Kind`) {
+	if _, err := ParseResourceType("a/b"); err == nil ||
+		!strings.Contains(err.Error(), `type "a/b" is not group/version/Kind`) {
 		t.Errorf("ParseResourceType(a/b) = %v, want an error that shows the format", err)
 	}
 	if typ, err := ParseResourceType("a/v1/B"); err != nil || typ.String() != "a/v1/B" {
@@ -249,7 +270,8 @@ func TestFromResource(t *testing.T) {
 
 // FuzzEvents verifies that nextEvent ends with an error for any finite input.
 func FuzzEvents(f *testing.F) {
-	f.Add("event: upsert\ndata: {\"id\":{}}\n\n: heartbeat\n\nevent: end-of-snapshot\r\n\r\nevent: end\ndata: {\"error\":\"x\"}\n\n")
+	f.Add("event: upsert\ndata: {\"id\":{}}\n\n: heartbeat\n\nevent: end-of-snapshot\r\n\r\nevent: end\ndata: " +
+		"{\"error\":\"x\"}\n\n")
 	f.Add("data\n:\n\nevent: delete\n\n")
 	f.Fuzz(func(t *testing.T, text string) {
 		in := bufio.NewReader(strings.NewReader(text))

@@ -27,8 +27,8 @@ type Status struct {
 type ReplicatedType struct {
 	// Type is group/version/Kind, or group/Kind of an unknown type.
 	Type string `json:"type"`
-	// Known reports whether the server's version supports the type. Resources of
-	// an unknown type are not replicated.
+	// Known reports whether the server's version supports the type. Resources
+	// of an unknown type are not replicated.
 	Known   bool   `json:"known"`
 	Records uint64 `json:"records"` // number of replicas
 	// PrimaryRecords is the number of resources in the primary when the server
@@ -51,8 +51,8 @@ type ReplicatedType struct {
 type GossipStatus struct {
 	Encrypted bool `json:"encrypted"`
 	Keys      int  `json:"keys"`
-	// Primary is the fingerprint of the primary key, or "". Two servers have the
-	// same keyring if Primary and Version are equal.
+	// Primary is the fingerprint of the primary key, or "". Two servers have
+	// the same keyring if Primary and Version are equal.
 	Primary string `json:"primary,omitempty"`
 	// Version is the number of changes that operators have made to the keyring.
 	Version uint64 `json:"version"`
@@ -72,19 +72,20 @@ type DatacenterStatus struct {
 	// without members that left.
 	ServersAlive int `json:"servers_alive"`
 	ServersKnown int `json:"servers_known"`
-	// GatewaysHealthy and GatewaysKnown are numbers of gateways in the federation
-	// state.
+	// GatewaysHealthy and GatewaysKnown are numbers of gateways in the
+	// federation state.
 	GatewaysHealthy int `json:"gateways_healthy"`
 	GatewaysKnown   int `json:"gateways_known"`
 
-	// UpdatedAt is the time of the last write of the federation state. RecordAge
-	// is the time since UpdatedAt in seconds, by the clock of the responding
-	// server. Both are absent if the datacenter has no federation state.
+	// UpdatedAt is the time of the last write of the federation state.
+	// RecordAge is the time since UpdatedAt in seconds, by the clock of the
+	// responding server. Both are absent if the datacenter has no federation
+	// state.
 	UpdatedAt time.Time `json:"updated_at,omitzero"`
 	RecordAge *float64  `json:"record_age,omitempty"`
-	// ReplicationLag is the time since the local replica was last known to match
-	// the primary, in seconds. ReplicationLag is absent in the primary, and in a
-	// secondary that has not followed the primary yet.
+	// ReplicationLag is the time since the local replica was last known to
+	// match the primary, in seconds. ReplicationLag is absent in the primary,
+	// and in a secondary that has not followed the primary yet.
 	ReplicationLag *float64 `json:"replication_lag,omitempty"`
 
 	// Paths are the paths to the datacenter in the order in which a new
@@ -107,18 +108,18 @@ type PathStatus struct {
 	// address".
 	Via  string `json:"via"`
 	Used bool   `json:"used"` // gossip uses the path now
-	// Health is "ok", "failing", "untested" or "slow". A path is slow if a later
-	// path in DatacenterStatus.Paths is faster.
+	// Health is "ok", "failing", "untested" or "slow". A path is slow if a
+	// later path in DatacenterStatus.Paths is faster.
 	Health string `json:"health"`
-	// RTT is the smoothed round-trip time to a server over this path, in seconds.
-	// RTT is absent before the first measurement.
+	// RTT is the smoothed round-trip time to a server over this path, in
+	// seconds. RTT is absent before the first measurement.
 	RTT         *float64  `json:"rtt,omitempty"`
 	LastSuccess time.Time `json:"last_success,omitzero"`
 	LastFailure time.Time `json:"last_failure,omitzero"`
 	LastError   string    `json:"last_error,omitempty"` // the error of LastFailure
 
-	// Sources are the sources of the address: "heartbeat", "gossip", "federation
-	// state", "configuration", "cache".
+	// Sources are the sources of the address: "heartbeat", "gossip",
+	// "federation state", "configuration", "cache".
 	Sources []string `json:"sources,omitempty"`
 	// KnowledgeAge is the time since a source last contained the address, in
 	// seconds. KnowledgeAge is absent while a source contains the address.
@@ -146,7 +147,8 @@ func (d DatacenterStatus) Health() Health {
 	return HealthOK
 }
 
-// SecondsPtr returns a pointer to d in seconds, for the optional fields of Status.
+// SecondsPtr returns a pointer to d in seconds, for the optional fields of
+// Status.
 func SecondsPtr(d time.Duration) *float64 { return new(d.Seconds()) }
 
 // ComponentStatus is the state of one part of a server.

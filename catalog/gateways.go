@@ -19,8 +19,8 @@ import (
 const (
 	// HeartbeatInterval is the time between two calls of Register by a gateway.
 	HeartbeatInterval = 2 * time.Second
-	// HeartbeatTTL is the time without a heartbeat after which the leader writes
-	// the check of a gateway as critical.
+	// HeartbeatTTL is the time without a heartbeat after which the leader
+	// writes the check of a gateway as critical.
 	HeartbeatTTL = 10 * time.Second
 	// ReapAfter is the time without a heartbeat before a gateway is deleted.
 	ReapAfter = 72 * time.Hour
@@ -165,8 +165,8 @@ func (g *Gateways) plan(ctx context.Context, want *pb.MeshGateway) ([]*pb.Op, er
 	return ops, nil
 }
 
-// ListGateways returns the gateways in b, sorted by node. The reads are eventual.
-// The node, service and checks of a gateway belong to one moment.
+// ListGateways returns the gateways in b, sorted by node. The reads are
+// eventual. The node, service and checks of a gateway belong to one moment.
 func ListGateways(ctx context.Context, b resource.Backend) ([]*pb.MeshGateway, error) {
 	all, err := readAll(ctx, b)
 	if err != nil {

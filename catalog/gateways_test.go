@@ -96,7 +96,8 @@ func TestRegister_WritesOnlyChanges(t *testing.T) {
 			t.Errorf("100 heartbeats made %d commits, want 1", n)
 		}
 		gs := list(t, store)
-		if len(gs) != 1 || !Healthy(gs[0]) || TaggedAddr(gs[0], TagLAN) != gw1.LAN || TaggedAddr(gs[0], TagWAN) != gw1.WAN {
+		if len(gs) != 1 || !Healthy(gs[0]) || TaggedAddr(gs[0], TagLAN) != gw1.LAN ||
+			TaggedAddr(gs[0], TagWAN) != gw1.WAN {
 			t.Fatalf("ListGateways() = %v, want gw1, healthy, with its addresses", gs)
 		}
 		moved := gw1

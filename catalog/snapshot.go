@@ -19,7 +19,8 @@ import (
 // maxReadAttempts bounds the attempts to read the three types at one moment.
 const maxReadAttempts = 10
 
-// types are the types of the catalog. Arrays of size 3 have one element per type.
+// types are the types of the catalog. Arrays of size 3 have one element per
+// type.
 var types = [3]*pb.Type{NodeType, ServiceType, CheckType}
 
 // Snapshot is the catalog of one datacenter at one moment. A Snapshot and all
@@ -197,10 +198,10 @@ func changed(b resource.Backend, indexes [3]uint64) bool {
 	return false
 }
 
-// newSnapshot builds a snapshot of r. It reuses the decoded data of the snapshot
-// last, which may be nil. A resource is an orphan if its node or service was
-// deleted, even if a new node or service has the same name. newSnapshot omits
-// orphans.
+// newSnapshot builds a snapshot of r. It reuses the decoded data of the
+// snapshot last, which may be nil. A resource is an orphan if its node or
+// service was deleted, even if a new node or service has the same name.
+// newSnapshot omits orphans.
 func newSnapshot(r resources, last *Snapshot) (*Snapshot, error) {
 	nodes, services, checks := r.byType[0], r.byType[1], r.byType[2]
 	size := len(nodes) + len(services) + len(checks)
@@ -271,8 +272,8 @@ func sortChecks(all []*Check) {
 	slices.SortFunc(all, func(a, b *Check) int { return cmp.Compare(a.CheckId, b.CheckId) })
 }
 
-// owns reports whether owner is the owner of r, or r has no owner. A resource that
-// was written without a Writer may have no owner.
+// owns reports whether owner is the owner of r, or r has no owner. A resource
+// that was written without a Writer may have no owner.
 func owns(owner, r *pb.Resource) bool {
 	return r.GetOwner() == nil || r.GetOwner().GetUid() == owner.GetId().GetUid()
 }
@@ -295,8 +296,8 @@ type decodedResource struct {
 	data proto.Message
 }
 
-// decode returns r with its decoded data. If the snapshot last has the same write
-// of the resource, decode returns resource and data of that snapshot.
+// decode returns r with its decoded data. If the snapshot last has the same
+// write of the resource, decode returns resource and data of that snapshot.
 func decode[T proto.Message](s, last *Snapshot, r *pb.Resource) (*pb.Resource, T, error) {
 	key := writeKeyOf(r)
 	d, ok := last.decoded[key]

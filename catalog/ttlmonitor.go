@@ -135,7 +135,8 @@ func (m *TTLMonitor) record(name string, c *pb.Check, u CheckUpdate) (write bool
 	return false
 }
 
-// heartbeat moves the deadline of a gateway. c is its check, as the store has it.
+// heartbeat moves the deadline of a gateway. c is its check, as the store has
+// it.
 func (m *TTLMonitor) heartbeat(node string, c *pb.Check) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -149,8 +150,9 @@ func (m *TTLMonitor) heartbeat(node string, c *pb.Check) error {
 	return nil
 }
 
-// loadLocked copies the stored check c into the state of the check and gives the
-// check its full TTL. It returns nil, and removes the state, if c has no TTL.
+// loadLocked copies the stored check c into the state of the check and gives
+// the check its full TTL. It returns nil, and removes the state, if c has no
+// TTL.
 func (m *TTLMonitor) loadLocked(name string, c *pb.Check) *ttlCheck {
 	gateway := name == c.Node && c.ServiceName == ServiceName
 	ttl, deregister := c.GetTtl().AsDuration(), c.GetDeregisterAfter().AsDuration()
@@ -183,7 +185,8 @@ func (m *TTLMonitor) loadLocked(name string, c *pb.Check) *ttlCheck {
 	return k
 }
 
-// replace writes new data to a stored resource, if the resource has not changed.
+// replace writes new data to a stored resource, if the resource has not
+// changed.
 func (m *TTLMonitor) replace(ctx context.Context, r *pb.Resource, data proto.Message) error {
 	next, err := resource.WithData(r, data)
 	if err != nil {

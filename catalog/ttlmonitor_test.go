@@ -42,10 +42,11 @@ func operator() *tlsutil.Peer {
 	return &tlsutil.Peer{Role: tlsutil.RoleOperator, DC: "dc1", Node: "joe"}
 }
 
-// withTTLMonitor runs f in fake time while TTLMonitor.Run runs. The catalog has the
-// service web of node n1, with a check that has a TTL of ttl. The service is
-// deleted after two minutes as critical.
-func withTTLMonitor(t *testing.T, f func(ctx context.Context, t *testing.T, p *TTLMonitor, v *View, store *countingBackend)) {
+// withTTLMonitor runs f in fake time while TTLMonitor.Run runs. The catalog has
+// the service web of node n1, with a check that has a TTL of ttl. The service
+// is deleted after two minutes as critical.
+func withTTLMonitor(t *testing.T,
+	f func(ctx context.Context, t *testing.T, p *TTLMonitor, v *View, store *countingBackend)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		mem := resourcetest.NewStore()
@@ -69,7 +70,9 @@ func withTTLMonitor(t *testing.T, f func(ctx context.Context, t *testing.T, p *T
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := p.Update(ctx, CheckUpdate{Node: "n1", CheckID: "service:web-1", Status: StatusPassing}); !errors.Is(err, resource.ErrNotLeader) {
+		if err := p.Update(ctx,
+			CheckUpdate{Node: "n1", CheckID: "service:web-1", Status: StatusPassing}); !errors.Is(err,
+			resource.ErrNotLeader) {
 			t.Errorf("Update() before Run = %v, want ErrNotLeader", err)
 		}
 		done := make(chan error)
@@ -105,7 +108,8 @@ func TestTTLMonitor(t *testing.T) {
 	withTTLMonitor(t, func(ctx context.Context, t *testing.T, p *TTLMonitor, v *View, store *countingBackend) {
 		update := func(status, output string) {
 			t.Helper()
-			if err := p.Update(ctx, CheckUpdate{Node: "n1", CheckID: "service:web-1", Status: status, Output: output}); err != nil {
+			if err := p.Update(ctx, CheckUpdate{Node: "n1", CheckID: "service:web-1", Status: status,
+				Output: output}); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -101,7 +101,8 @@ func checkPairs(field string, pairs map[string]string) error {
 	}
 	for k, v := range pairs {
 		if k == "" || len(k) > maxPairKey || len(v) > maxPairValue {
-			return fmt.Errorf("%s %.130q: a key has 1 to %d bytes, a value at most %d", field, k, maxPairKey, maxPairValue)
+			return fmt.Errorf("%s %.130q: a key has 1 to %d bytes, a value at most %d", field, k, maxPairKey,
+				maxPairValue)
 		}
 	}
 	return nil
@@ -135,13 +136,14 @@ func checkText(field, s string) error {
 // checkResourceName checks the length of the name of a resource.
 func checkResourceName(node, id string) error {
 	if n := len(resourceName(node, id)); n > maxResourceName {
-		return fmt.Errorf("node %.30q... and id %.30q... have %d bytes together: more than %d", node, id, n, maxResourceName)
+		return fmt.Errorf("node %.30q... and id %.30q... have %d bytes together: more than %d", node, id, n,
+			maxResourceName)
 	}
 	return nil
 }
 
-// CheckAddress returns an error unless gateways of other datacenters can dial a:
-// the host must be an IP address or a DNS name, and the port 1 to 65535.
+// CheckAddress returns an error unless gateways of other datacenters can dial
+// a: the host must be an IP address or a DNS name, and the port 1 to 65535.
 func CheckAddress(a *pb.Address) error {
 	if a.GetPort() == 0 || a.GetPort() > 65535 {
 		return errors.New("port is not a number from 1 to 65535")

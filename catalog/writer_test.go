@@ -160,9 +160,11 @@ func TestRegister_FromAgentAgain(t *testing.T) {
 	r := newFixture(t)
 	old := node("n")
 	old.Meta, old.TaggedAddresses = map[string]string{"rack": "1"}, map[string]string{TagWAN: "198.51.100.1"}
-	r.register(Registration{Node: old, Service: service("n", "web"), Checks: []*pb.Check{{Node: "n", CheckId: "c", ServiceId: "web", Status: StatusWarning, Output: "so so"}}})
+	r.register(Registration{Node: old, Service: service("n", "web"),
+		Checks: []*pb.Check{{Node: "n", CheckId: "c", ServiceId: "web", Status: StatusWarning, Output: "so so"}}})
 	next := &pb.Node{Node: "n", Address: "192.0.2.7", TaggedAddresses: map[string]string{TagLAN: "192.0.2.7"}}
-	r.register(Registration{Node: next, Service: service("n", "web"), Checks: []*pb.Check{checkFor("n", "c", "web")}, FromAgent: true})
+	r.register(Registration{Node: next, Service: service("n", "web"), Checks: []*pb.Check{checkFor("n", "c", "web")},
+		FromAgent: true})
 	n := r.now().Node("n")
 	if n.Address != "192.0.2.7" || n.Meta["rack"] != "1" || n.TaggedAddresses[TagWAN] == "" ||
 		n.TaggedAddresses[TagLAN] != "192.0.2.7" {
@@ -174,11 +176,12 @@ func TestRegister_FromAgentAgain(t *testing.T) {
 }
 
 // A finalizer delays the deletion of a service after its node was deleted. The
-// service does not belong to a new node of the same name. Until the finalizer is
-// removed, a service with the same id cannot be registered.
+// service does not belong to a new node of the same name. Until the finalizer
+// is removed, a service with the same id cannot be registered.
 func TestRegister_OrphanWithFinalizer(t *testing.T) {
 	r := newFixture(t)
-	r.register(Registration{Node: node("n"), Service: service("n", "web"), Checks: []*pb.Check{checkFor("n", "c", "web")}})
+	r.register(Registration{Node: node("n"), Service: service("n", "web"),
+		Checks: []*pb.Check{checkFor("n", "c", "web")}})
 	held := proto.CloneOf(r.now().Node("n").Service("web").Resource)
 	held.Metadata = map[string]string{resource.FinalizersKey: "drain"}
 	if _, err := r.store.Commit(t.Context(), resource.PutOp(held, held.Version)); err != nil {
@@ -191,7 +194,8 @@ func TestRegister_OrphanWithFinalizer(t *testing.T) {
 	if got := r.text(); got != "n[]" {
 		t.Errorf("catalog = %q, want n[]", got)
 	}
-	if err := r.Register(t.Context(), Registration{Node: node("n"), Service: service("n", "web")}); !errors.Is(err, resource.ErrConflict) {
+	if err := r.Register(t.Context(),
+		Registration{Node: node("n"), Service: service("n", "web")}); !errors.Is(err, resource.ErrConflict) {
 		t.Errorf("Register() over an orphan = %v, want ErrConflict", err)
 	}
 	marked, err := r.store.Read(t.Context(), resource.Strong, held.GetId())
@@ -216,7 +220,8 @@ func TestRegister_Concurrent(t *testing.T) {
 		wg.Go(func() {
 			for j := range 10 {
 				id := fmt.Sprintf("s%d", i)
-				reg := Registration{Node: node("n"), Service: service("n", id), Checks: []*pb.Check{checkFor("n", "c"+id, id)}}
+				reg := Registration{Node: node("n"), Service: service("n", id),
+					Checks: []*pb.Check{checkFor("n", "c"+id, id)}}
 				if err := r.Register(t.Context(), reg); err != nil {
 					t.Errorf("Register() = %v, want nil", err)
 				}
@@ -244,7 +249,8 @@ func TestWriter_Refuses(t *testing.T) {
 		many[fmt.Sprint(i)] = ""
 	}
 	with := func(change func(reg *Registration)) Registration {
-		reg := Registration{Node: node("n"), Service: service("n", "web"), Checks: []*pb.Check{checkFor("n", "c", "web")}}
+		reg := Registration{Node: node("n"), Service: service("n", "web"),
+			Checks: []*pb.Check{checkFor("n", "c", "web")}}
 		change(&reg)
 		return reg
 	}
@@ -252,21 +258,25 @@ func TestWriter_Refuses(t *testing.T) {
 		reg  Registration
 		want error
 	}{
-		"missing node":    {Registration{Node: &pb.Node{Node: "none"}}, ErrNoNode},
-		"missing service": {Registration{Node: node("n"), Checks: []*pb.Check{checkFor("n", "c", "none")}}, ErrNoService},
-		"empty node":      {with(func(reg *Registration) { reg.Node.Node = "" }), resource.ErrInvalid},
-		"long node":       {with(func(reg *Registration) { reg.Node.Node = long }), resource.ErrInvalid},
-		"NUL":             {with(func(reg *Registration) { reg.Node.Node = "a\x00" }), resource.ErrInvalid},
-		"not UTF-8":       {with(func(reg *Registration) { reg.Service.Id = "\xff" }), resource.ErrInvalid},
-		"empty service":   {with(func(reg *Registration) { reg.Service.Service = "" }), resource.ErrInvalid},
+		"missing node": {Registration{Node: &pb.Node{Node: "none"}}, ErrNoNode},
+		"missing service": {Registration{Node: node("n"), Checks: []*pb.Check{checkFor("n", "c", "none")}},
+			ErrNoService},
+		"empty node":    {with(func(reg *Registration) { reg.Node.Node = "" }), resource.ErrInvalid},
+		"long node":     {with(func(reg *Registration) { reg.Node.Node = long }), resource.ErrInvalid},
+		"NUL":           {with(func(reg *Registration) { reg.Node.Node = "a\x00" }), resource.ErrInvalid},
+		"not UTF-8":     {with(func(reg *Registration) { reg.Service.Id = "\xff" }), resource.ErrInvalid},
+		"empty service": {with(func(reg *Registration) { reg.Service.Service = "" }), resource.ErrInvalid},
 		"too long with escaped slashes": {with(func(reg *Registration) {
 			reg.Node.Node, reg.Service.Id = strings.Repeat("/", maxName), "s"
 		}), resource.ErrInvalid},
-		"port":          {with(func(reg *Registration) { reg.Service.Port = 65536 }), resource.ErrInvalid},
-		"metadata":      {with(func(reg *Registration) { reg.Service.Meta = many }), resource.ErrInvalid},
-		"node metadata": {with(func(reg *Registration) { reg.Node.Meta = map[string]string{"k": strings.Repeat("v", maxPairValue+1)} }), resource.ErrInvalid},
-		"status":        {with(func(reg *Registration) { reg.Checks[0].Status = "fine" }), resource.ErrInvalid},
-		"output":        {with(func(reg *Registration) { reg.Checks[0].Output = strings.Repeat("x", MaxOutput+1) }), resource.ErrInvalid},
+		"port":     {with(func(reg *Registration) { reg.Service.Port = 65536 }), resource.ErrInvalid},
+		"metadata": {with(func(reg *Registration) { reg.Service.Meta = many }), resource.ErrInvalid},
+		"node metadata": {with(func(reg *Registration) {
+			reg.Node.Meta = map[string]string{"k": strings.Repeat("v", maxPairValue+1)}
+		}), resource.ErrInvalid},
+		"status": {with(func(reg *Registration) { reg.Checks[0].Status = "fine" }), resource.ErrInvalid},
+		"output": {with(func(reg *Registration) { reg.Checks[0].Output = strings.Repeat("x", MaxOutput+1) }),
+			resource.ErrInvalid},
 	} {
 		if err := r.Register(t.Context(), test.reg); !errors.Is(err, test.want) {
 			t.Errorf("%s: Register() = %v, want %v", name, err, test.want)
@@ -276,7 +286,8 @@ func TestWriter_Refuses(t *testing.T) {
 		t.Errorf("catalog after refused registrations = %s, want n[]", got)
 	}
 	r.caller.Role = tlsutil.RoleClient
-	if err := r.Register(t.Context(), Registration{Node: node("n")}); !errors.Is(err, resource.ErrDenied) { // though it would change nothing
+	// though it would change nothing
+	if err := r.Register(t.Context(), Registration{Node: node("n")}); !errors.Is(err, resource.ErrDenied) {
 		t.Errorf("Register() by a client = %v, want ErrDenied", err)
 	}
 	if err := r.Deregister(t.Context(), "none", "", ""); !errors.Is(err, resource.ErrDenied) {
@@ -286,7 +297,8 @@ func TestWriter_Refuses(t *testing.T) {
 
 func TestResourceName_Unique(t *testing.T) {
 	seen := map[string]bool{}
-	for _, pair := range [][2]string{{"a", "b/c"}, {"a/b", "c"}, {"a%2Fb", "c"}, {"a%2fb", "c"}, {"a", "b"}, {"a/", "b"}} {
+	for _, pair := range [][2]string{{"a", "b/c"}, {"a/b", "c"}, {"a%2Fb", "c"}, {"a%2fb", "c"}, {"a", "b"},
+		{"a/", "b"}} {
 		seen[resourceName(pair[0], pair[1])] = true
 	}
 	if len(seen) != 6 {

@@ -61,7 +61,8 @@ func (r reader) Invoke(ctx context.Context, method string, args, reply any, opts
 
 // invokeRead makes a call. The call is cancelled when cc is found dead, or when
 // cc is replaced before it was connected.
-func (c *Client) invokeRead(ctx context.Context, cc *conn, method string, args, reply any, opts ...grpc.CallOption) error {
+func (c *Client) invokeRead(ctx context.Context, cc *conn, method string, args, reply any,
+	opts ...grpc.CallOption) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(cc.retired, func() {
@@ -74,7 +75,8 @@ func (c *Client) invokeRead(ctx context.Context, cc *conn, method string, args, 
 }
 
 // NewStream implements grpc.ClientConnInterface.
-func (r reader) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+func (r reader) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string,
+	opts ...grpc.CallOption) (grpc.ClientStream, error) {
 	cc, err := r.c.conn(connKey{dc: r.dc})
 	if err != nil {
 		return nil, err
@@ -111,8 +113,8 @@ func (w writer) Invoke(ctx context.Context, method string, args, reply any, opts
 		return err
 	}
 	// A health check is queued behind the request in the connection. The first
-	// check therefore starts later, by the time in which a slow path carries the
-	// request.
+	// check therefore starts later, by the time in which a slow path carries
+	// the request.
 	var sendTime time.Duration
 	if m, ok := args.(proto.Message); ok {
 		sendTime = time.Duration(proto.Size(m)) * time.Second / slowPath

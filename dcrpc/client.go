@@ -126,8 +126,8 @@ func (c *Client) Ping(ctx context.Context, dc string) error {
 }
 
 // PeerConnected reports to the Client that a server of dc has connected to this
-// server. The path probably works in both directions. The Client therefore dials
-// dc at once if it waits to do so.
+// server. The path probably works in both directions. The Client therefore
+// dials dc at once if it waits to do so.
 func (c *Client) PeerConnected(dc string) { c.events.Notify(dc) }
 
 // Reachability returns the reachability of each called datacenter, and a
@@ -185,7 +185,8 @@ func (c *Client) addLocked(key connKey) (*conn, error) {
 // dialAtOnce makes gRPC repeat a failed dial after 5 ms, because redial has its
 // own backoff.
 var dialAtOnce = grpc.WithConnectParams(grpc.ConnectParams{
-	Backoff:           grpcbackoff.Config{BaseDelay: 5 * time.Millisecond, Multiplier: 1, MaxDelay: 5 * time.Millisecond},
+	Backoff: grpcbackoff.Config{BaseDelay: 5 * time.Millisecond, Multiplier: 1,
+		MaxDelay: 5 * time.Millisecond},
 	MinConnectTimeout: 15 * time.Second,
 })
 

@@ -53,7 +53,8 @@ func (c *Client) dial(ctx context.Context, cc *conn) (net.Conn, error) {
 //
 // The backoff of gRPC is not used. ClientConn.ResetConnectBackoff, which would
 // end its pause, races with the creation of connections (grpc-go 1.85).
-func (c *Client) redial(ctx context.Context, cc *conn, dial func(context.Context, *conn) (net.Conn, error)) (net.Conn, error) {
+func (c *Client) redial(ctx context.Context, cc *conn,
+	dial func(context.Context, *conn) (net.Conn, error)) (net.Conn, error) {
 	cc.dialing.Lock()
 	defer cc.dialing.Unlock()
 	var limit time.Duration

@@ -59,10 +59,11 @@ func (r *reachability) set(dc string, reachable bool) {
 	r.changed.Notify()
 }
 
-// updateUnreachable records the datacenters without a working path now, failing.
-// The argument since maps each of them to the time of its first failure, and is
-// updated. updateUnreachable returns the unreachable datacenters, and the time
-// until the next failing datacenter becomes unreachable.
+// updateUnreachable records the datacenters without a working path now,
+// failing. The argument since maps each of them to the time of its first
+// failure, and is updated. updateUnreachable returns the unreachable
+// datacenters, and the time until the next failing datacenter becomes
+// unreachable.
 func (c *Client) updateUnreachable(
 	since map[string]time.Time, failing []string, now time.Time,
 ) (unreachable []string, wait time.Duration) {

@@ -50,7 +50,8 @@ func ServeRequests(stream pb.ServerService_ExchangeServer, handler Handler) erro
 	}
 }
 
-func receiveRequests(ctx context.Context, stream pb.ServerService_ExchangeServer, requests chan<- []*pb.Question) error {
+func receiveRequests(ctx context.Context, stream pb.ServerService_ExchangeServer,
+	requests chan<- []*pb.Question) error {
 	for {
 		msg, err := stream.Recv()
 		if err != nil {

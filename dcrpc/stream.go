@@ -35,7 +35,8 @@ var errNoStream = errors.New("no open request stream")
 //
 // Query uses the request stream of the datacenter. It makes a call while no
 // stream is open, for example for the first request.
-func (c *Client) Query(ctx context.Context, dc string, req *pb.QueryRequest, deadline time.Time) (*pb.QueryResponse, error) {
+func (c *Client) Query(ctx context.Context, dc string, req *pb.QueryRequest,
+	deadline time.Time) (*pb.QueryResponse, error) {
 	if s := c.requestStream(dc); s != nil {
 		resp, err := s.query(ctx, req, deadline)
 		if !errors.Is(err, errNoStream) {
@@ -100,13 +101,15 @@ type request struct {
 }
 
 func newRequestStream() *requestStream {
-	return &requestStream{out: newBatcher[*request](), unsent: map[requestKey]*request{}, pending: map[uint64]*request{}}
+	return &requestStream{out: newBatcher[*request](), unsent: map[requestKey]*request{},
+		pending: map[uint64]*request{}}
 }
 
 // query sends req and waits for the response. If the response is late, query
 // checks the health of the connection. A dead connection ends the stream, and
 // query returns errNoStream.
-func (s *requestStream) query(ctx context.Context, req *pb.QueryRequest, deadline time.Time) (*pb.QueryResponse, error) {
+func (s *requestStream) query(ctx context.Context, req *pb.QueryRequest,
+	deadline time.Time) (*pb.QueryResponse, error) {
 	r := s.add(req)
 	if r == nil {
 		return nil, errNoStream

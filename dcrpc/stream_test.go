@@ -44,13 +44,14 @@ func (s *echoService) Exchange(stream pb.ServerService_ExchangeServer) error {
 	ctx, cancel := context.WithCancel(stream.Context())
 	defer cancel()
 	defer context.AfterFunc(s.stopping, cancel)()
-	return ServeRequests(stoppable{stream, ctx}, func(ctx context.Context, req *pb.QueryRequest) (*pb.QueryResponse, func(), error) {
-		if req.GetPath() == "/slow" {
-			<-ctx.Done()
-			return nil, nil, ctx.Err()
-		}
-		return &pb.QueryResponse{Body: []byte(req.GetPath())}, nil, nil
-	})
+	return ServeRequests(stoppable{stream, ctx},
+		func(ctx context.Context, req *pb.QueryRequest) (*pb.QueryResponse, func(), error) {
+			if req.GetPath() == "/slow" {
+				<-ctx.Done()
+				return nil, nil, ctx.Err()
+			}
+			return &pb.QueryResponse{Body: []byte(req.GetPath())}, nil, nil
+		})
 }
 
 // stoppable is a stream whose context ends when the server stops.
@@ -311,7 +312,9 @@ func TestServeRequests_UnreadResponses(t *testing.T) {
 	allSent := make(chan struct{})
 	sender.Go(func() {
 		for id := range uint64(2 * maxPending) {
-			if err := stream.Send(&pb.Questions{All: []*pb.Question{{Id: id, Query: &pb.QueryRequest{Path: path}}}}); err != nil {
+			if err := stream.Send(&pb.Questions{All: []*pb.Question{
+				{Id: id, Query: &pb.QueryRequest{Path: path}},
+			}}); err != nil {
 				if ctx.Err() == nil {
 					t.Errorf("Send() = %v, want nil", err)
 				}
@@ -360,7 +363,8 @@ func (s *sentMessages) String() string {
 	for _, m := range s.messages {
 		var requests []string
 		for _, q := range m.GetAll() {
-			requests = append(requests, fmt.Sprintf("%d:%s?%s", q.GetId(), q.GetQuery().GetPath(), q.GetQuery().GetRawQuery()))
+			requests = append(requests, fmt.Sprintf("%d:%s?%s", q.GetId(), q.GetQuery().GetPath(),
+				q.GetQuery().GetRawQuery()))
 		}
 		messages = append(messages, strings.Join(requests, " "))
 	}
@@ -466,7 +470,8 @@ func TestResponder_BatchBytes(t *testing.T) {
 	var batch []*response
 	for i, size := range []int{10, maxBatchBytes - 10, 1, 2 * maxBatchBytes, 3} {
 		s.slots <- struct{}{}
-		batch = append(batch, &response{&pb.Answer{Id: uint64(i), Answer: &pb.QueryResponse{Body: make([]byte, size)}}, nil})
+		batch = append(batch,
+			&response{&pb.Answer{Id: uint64(i), Answer: &pb.QueryResponse{Body: make([]byte, size)}}, nil})
 	}
 	out, want := &sentResponses{}, []int{2, 1, 1, 1}
 	err := s.send(out, batch)

@@ -18,10 +18,11 @@ type Config struct {
 	Datacenters int    // 2 to 9; default: 3; the first, dc1, is the primary
 	Servers     int    // number of servers of each datacenter: 1 (default), 3 or 5
 	// Keep is a directory that keeps certificates, data and logs. The directory
-	// must be absent or empty. Default: a temporary directory, removed at the end.
+	// must be absent or empty. Default: a temporary directory, removed at the
+	// end.
 	Keep string
-	// Once ends the demo when the federation works. Otherwise the demo runs until
-	// its context ends.
+	// Once ends the demo when the federation works. Otherwise the demo runs
+	// until its context ends.
 	Once bool
 	// JSON replaces all output by one line of JSON when the federation works.
 	JSON bool
@@ -73,11 +74,11 @@ func (c Config) Validate() error {
 // stopTimeout is the time after which processes that do not stop are killed.
 const stopTimeout = 10 * time.Second
 
-// Run starts the federation, verifies that it works and prints its state. Run ends
-// with ctx, or with Config.Once after it has printed the state. Then it stops all
-// processes and removes its files. Run returns an error if the federation was not
-// complete in time, or if a process ended before. With Config.Once, it also returns
-// an error if a process did not stop cleanly.
+// Run starts the federation, verifies that it works and prints its state. Run
+// ends with ctx, or with Config.Once after it has printed the state. Then it
+// stops all processes and removes its files. Run returns an error if the
+// federation was not complete in time, or if a process ended before. With
+// Config.Once, it also returns an error if a process did not stop cleanly.
 func Run(ctx context.Context, cfg Config) (err error) {
 	if err := cfg.Validate(); err != nil {
 		return err

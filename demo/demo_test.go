@@ -69,8 +69,8 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-// A demo with a binary that is not wanfed fails with the output of the binary, and
-// leaves no files.
+// A demo with a binary that is not wanfed fails with the output of the binary,
+// and leaves no files.
 func TestRun_AnotherProgram(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	t.Setenv(childEnv, "1")
@@ -151,8 +151,12 @@ func testFederation() *federation {
 	for _, name := range []string{"dc1", "dc2"} {
 		f.dcs = append(f.dcs, &datacenter{
 			name: name, nodes: []string{"srv1"},
-			servers: []*subprocess.Server{{ServerReady: subprocess.ServerReady{DC: name, Node: "srv1", Addr: name + ":8300", HTTP: "http://" + name}}},
-			gateway: &subprocess.Gateway{GatewayReady: subprocess.GatewayReady{DC: name, Node: "gw1", LAN: name + ":1", WAN: name + ":2"}},
+			servers: []*subprocess.Server{{ServerReady: subprocess.ServerReady{
+				DC: name, Node: "srv1", Addr: name + ":8300", HTTP: "http://" + name,
+			}}},
+			gateway: &subprocess.Gateway{GatewayReady: subprocess.GatewayReady{
+				DC: name, Node: "gw1", LAN: name + ":1", WAN: name + ":2",
+			}},
 		})
 	}
 	return f
@@ -213,18 +217,29 @@ func TestMissing(t *testing.T) {
 		bodies  bodies
 		want    string // a part of the result; "": nothing is missing
 	}{
-		{"members: all", members, bodies{membersURI: []api.Member{one, member("srv1.dc2", "dc2", api.MemberAlive)}}, ""},
+		{"members: all", members, bodies{membersURI: []api.Member{one, member("srv1.dc2", "dc2", api.MemberAlive)}},
+			""},
 		{"members: one absent", members, bodies{membersURI: []api.Member{one}}, "srv1.dc2 is not in the WAN pool"},
-		{"members: one failed", members, bodies{membersURI: []api.Member{one, member("srv1.dc2", "dc2", api.MemberFailed)}}, "srv1.dc2 is failed"},
+		{"members: one failed", members,
+			bodies{membersURI: []api.Member{one, member("srv1.dc2", "dc2", api.MemberFailed)}}, "srv1.dc2 is failed"},
 		{"members: no response", members, nil, "No path"},
-		{"states: all", states, bodies{statesURI: []api.FederationState{state("dc1", "passing"), state("dc2", "warning")}}, ""},
-		{"states: one absent", states, bodies{statesURI: []api.FederationState{state("dc1", "passing")}}, "no federation state of dc2"},
-		{"states: critical", states, bodies{statesURI: []api.FederationState{state("dc1", "critical"), state("dc2", "passing")}}, "dc1 has no healthy gateway at dc1:2"},
-		{"states: other address", states, bodies{statesURI: []api.FederationState{state("dc1", "passing"), {Datacenter: "dc2", MeshGateways: state("dc1", "passing").MeshGateways}}}, "gateway at dc2:2"},
-		{"responses: all", responses, bodies{leaderURI: "dc2:8300", lanURI: []api.Member{member("srv1", "dc2", api.MemberAlive)}}, ""},
+		{"states: all", states,
+			bodies{statesURI: []api.FederationState{state("dc1", "passing"), state("dc2", "warning")}}, ""},
+		{"states: one absent", states, bodies{statesURI: []api.FederationState{state("dc1", "passing")}},
+			"no federation state of dc2"},
+		{"states: critical", states, bodies{statesURI: []api.FederationState{
+			state("dc1", "critical"), state("dc2", "passing"),
+		}}, "dc1 has no healthy gateway at dc1:2"},
+		{"states: other address", states, bodies{statesURI: []api.FederationState{
+			state("dc1", "passing"), {Datacenter: "dc2", MeshGateways: state("dc1", "passing").MeshGateways},
+		}}, "gateway at dc2:2"},
+		{"responses: all", responses, bodies{leaderURI: "dc2:8300",
+			lanURI: []api.Member{member("srv1", "dc2", api.MemberAlive)}}, ""},
 		{"responses: wrong leader", responses, bodies{leaderURI: "dc1:8300"}, `leader is "dc1:8300"`},
 		{"responses: no leader", responses, bodies{leaderURI: ""}, `leader is ""`},
-		{"responses: wrong members", responses, bodies{leaderURI: "dc2:8300", lanURI: []api.Member{member("srv9", "dc2", api.MemberAlive)}}, `members are ["srv9"]`},
+		{"responses: wrong members", responses, bodies{
+			leaderURI: "dc2:8300", lanURI: []api.Member{member("srv9", "dc2", api.MemberAlive)},
+		}, `members are ["srv9"]`},
 		{"responses: none", responses, nil, "No path"},
 	}
 	for _, test := range tests {
@@ -236,7 +251,9 @@ func TestMissing(t *testing.T) {
 		})
 	}
 	f.dcs[1].gateway = nil
-	if got := states(fakeServer(t, bodies{statesURI: []api.FederationState{state("dc1", "passing")}})); !strings.Contains(got, "gateway of dc2 is not started") {
+	if got := states(fakeServer(t, bodies{
+		statesURI: []api.FederationState{state("dc1", "passing")},
+	})); !strings.Contains(got, "gateway of dc2 is not started") {
 		t.Errorf("missing() without a gateway = %q, want the gateway of dc2", got)
 	}
 }

@@ -6,18 +6,18 @@
 //	err := demo.Run(ctx, demo.Config{Once: true, Out: os.Stdout, Err: os.Stderr})
 //
 // Servers and gateways are processes of the wanfed binary, with certificates of
-// their own CA, on loopback addresses. Each byte between datacenters goes through
-// two gateways. The demo needs no root rights. Package internal/subprocess starts
-// and stops the processes.
+// their own CA, on loopback addresses. Each byte between datacenters goes
+// through two gateways. The demo needs no root rights. Package
+// internal/subprocess starts and stops the processes.
 //
 // # Flow
 //
-// The servers of the primary start first, then its gateway, then all secondaries
-// at the same time. A secondary needs the WAN address of the primary's gateway. It
-// starts its servers and then its gateway. The system chooses the ports, and the
-// demo reads them from the output of the processes. Only in datacenters with
-// several servers the demo chooses free ports, because these servers need each
-// other's addresses before they start.
+// The servers of the primary start first, then its gateway, then all
+// secondaries at the same time. A secondary needs the WAN address of the
+// primary's gateway. It starts its servers and then its gateway. The system
+// chooses the ports, and the demo reads them from the output of the processes.
+// Only in datacenters with several servers the demo chooses free ports, because
+// these servers need each other's addresses before they start.
 //
 // The demo polls each server as soon as the server listens. The server must
 //
@@ -34,11 +34,11 @@
 //
 // # Goroutines
 //
-// One goroutine runs for each datacenter while it starts, for each server until it
-// has completed all steps, and for each process until the demo ends. Before Run
-// returns, it joins all goroutines, stops the processes (it kills them after 10 s)
-// and removes the directory. If the demo itself is killed, stdin of the processes
-// ends and they stop.
+// One goroutine runs for each datacenter while it starts, for each server until
+// it has completed all steps, and for each process until the demo ends. Before
+// Run returns, it joins all goroutines, stops the processes (it kills them
+// after 10 s) and removes the directory. If the demo itself is killed, stdin of
+// the processes ends and they stop.
 //
 // # Limits
 //

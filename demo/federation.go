@@ -73,8 +73,8 @@ func newFederation(cfg Config, dir string) (*federation, error) {
 }
 
 // start starts all processes, which continue to run after start returns. It
-// returns when each server has completed all steps, or when a process or a step has
-// failed.
+// returns when each server has completed all steps, or when a process or a step
+// has failed.
 func (f *federation) start(ctx context.Context) error {
 	f.prog.plain("wanfed demo: %d datacenters with %d server(s) and 1 gateway each, on this machine only",
 		f.cfg.Datacenters, f.cfg.Servers)
@@ -268,9 +268,9 @@ func client(s *subprocess.Server) (*api.Client, error) {
 	return api.NewClient(api.ClientConfig{Addr: s.HTTP, Timeout: requestTimeout})
 }
 
-// The ports of freePorts are below the range of outgoing connections. A free port
-// therefore stays free until its server binds it, unless another program binds
-// the same port.
+// The ports of freePorts are below the range of outgoing connections. A free
+// port therefore stays free until its server binds it, unless another program
+// binds the same port.
 const (
 	firstPort = 10000
 	lastPort  = 29999

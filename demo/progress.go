@@ -30,8 +30,8 @@ var stepNames = [steps]struct{ key, text string }{
 	stepRequest:  {"request", "every server got responses from every other datacenter"},
 }
 
-// progress prints events with the time since the first process started. It is safe
-// for concurrent use.
+// progress prints events with the time since the first process started. It is
+// safe for concurrent use.
 type progress struct {
 	w io.Writer // nil: print nothing
 

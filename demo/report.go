@@ -20,9 +20,9 @@ import (
 type Report struct {
 	Datacenters []DatacenterReport `json:"datacenters"` // the primary first
 	Dir         string             `json:"dir"`         // directory of certificates, data and logs
-	// TimingsMS has the milliseconds from the start of the first process until the
-	// completion of each step. The steps are "servers", "gateways", "members",
-	// "states" and "request".
+	// TimingsMS has the milliseconds from the start of the first process until
+	// the completion of each step. The steps are "servers", "gateways",
+	// "members", "states" and "request".
 	TimingsMS map[string]int64 `json:"timings_ms"`
 }
 
@@ -77,8 +77,8 @@ func (f *federation) report() Report {
 	return r
 }
 
-// show prints the complete federation: as JSON, or with commands that call a server
-// of the last datacenter.
+// show prints the complete federation: as JSON, or with commands that call a
+// server of the last datacenter.
 func (f *federation) show(ctx context.Context) error {
 	r := f.report()
 	if f.cfg.JSON {

@@ -43,8 +43,8 @@ func (f *federation) watch(ctx context.Context, dc *datacenter, s *subprocess.Se
 	return nil
 }
 
-// await polls missing until it returns "". f.missing has the last result for the
-// server.
+// await polls missing until it returns "". f.missing has the last result for
+// the server.
 func (f *federation) await(ctx context.Context, server string, missing func() string) error {
 	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
@@ -94,8 +94,8 @@ func (f *federation) missingMembers(ctx context.Context, c *api.Client) string {
 	return strings.Join(missing, ", ")
 }
 
-// missingStates describes the datacenters whose federation state at c lacks their
-// gateway.
+// missingStates describes the datacenters whose federation state at c lacks
+// their gateway.
 func (f *federation) missingStates(ctx context.Context, c *api.Client) string {
 	states, _, err := c.FederationStates(ctx, api.QueryOptions{})
 	if err != nil {
@@ -110,7 +110,9 @@ func (f *federation) missingStates(ctx context.Context, c *api.Client) string {
 			missing = append(missing, "gateway of "+dc.name+" is not started")
 		case i < 0:
 			missing = append(missing, "no federation state of "+dc.name)
-		case !slices.ContainsFunc(states[i].MeshGateways, func(g api.MeshGateway) bool { return g.Healthy() && wanOf(g) == gw.WAN }):
+		case !slices.ContainsFunc(states[i].MeshGateways, func(g api.MeshGateway) bool {
+			return g.Healthy() && wanOf(g) == gw.WAN
+		}):
 			missing = append(missing, "federation state of "+dc.name+" has no healthy gateway at "+gw.WAN)
 		}
 	}
@@ -123,8 +125,8 @@ func wanOf(g api.MeshGateway) string {
 	return net.JoinHostPort(a.Address, strconv.Itoa(a.Port))
 }
 
-// missingResponses requests the leader and the members of every other datacenter
-// through c. It describes the missing and wrong responses.
+// missingResponses requests the leader and the members of every other
+// datacenter through c. It describes the missing and wrong responses.
 func (f *federation) missingResponses(ctx context.Context, c *api.Client, own *datacenter) string {
 	var missing []string
 	for _, dc := range f.dcs {

@@ -27,7 +27,8 @@ const (
 
 // Register adds Type to a registry, with the default authorization.
 func Register(g *resource.Registry) error {
-	return g.Register(resource.Registration{Type: Type, Message: &pb.Document{}, Federated: true, Validate: resource.ValidateData(Check)})
+	return g.Register(resource.Registration{Type: Type, Message: &pb.Document{}, Federated: true,
+		Validate: resource.ValidateData(Check)})
 }
 
 // Check returns an error that names an invalid part of a document.

@@ -38,7 +38,8 @@ func TestCheck_JSON(t *testing.T) {
 			t.Fatal(err)
 		}
 		err := Check(d)
-		if (err == nil) != (want == "") || err != nil && (!strings.Contains(err.Error(), want) || len(err.Error()) > 400) {
+		if (err == nil) != (want == "") || err != nil &&
+			(!strings.Contains(err.Error(), want) || len(err.Error()) > 400) {
 			t.Errorf("Check(%.80s) = %v, want %q in at most 400 bytes", in, err, want)
 		}
 	}
@@ -48,7 +49,9 @@ func TestCheck_JSON(t *testing.T) {
 func TestCheck_NotJSON(t *testing.T) {
 	list := func(v *structpb.Value) *pb.Document {
 		return &pb.Document{Content: structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{
-			"a\n": structpb.NewListValue(&structpb.ListValue{Values: []*structpb.Value{structpb.NewBoolValue(true), v}}),
+			"a\n": structpb.NewListValue(&structpb.ListValue{
+				Values: []*structpb.Value{structpb.NewBoolValue(true), v},
+			}),
 		}})}
 	}
 	for want, d := range map[string]*pb.Document{
@@ -62,7 +65,8 @@ func TestCheck_NotJSON(t *testing.T) {
 		})},
 	} {
 		err := Check(d)
-		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") || len(err.Error()) > 400 {
+		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") ||
+			len(err.Error()) > 400 {
 			t.Errorf("Check(%.80v) = %v, want %q on one line of at most 400 bytes", d, err, want)
 		}
 	}

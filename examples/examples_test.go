@@ -33,8 +33,8 @@ type shell struct {
 	out *bufio.Reader
 }
 
-// newShell starts a shell in the root directory of the repository. The shell and its
-// background processes end with the test.
+// newShell starts a shell in the root directory of the repository. The shell
+// and its background processes end with the test.
 func newShell(t testing.TB) *shell {
 	t.Helper()
 	cmd := exec.Command("sh", "-eu")
@@ -64,8 +64,8 @@ func newShell(t testing.TB) *shell {
 	return &shell{t, cmd, in, bufio.NewReader(out)}
 }
 
-// step runs script, waits for its foreground commands, and returns the last line of
-// their output.
+// step runs script, waits for its foreground commands, and returns the last
+// line of their output.
 func (s *shell) step(script string) (last string) {
 	s.t.Helper()
 	const done = "that step is done"
@@ -92,8 +92,8 @@ var (
 	onlyB   = regexp.MustCompile(`(route "server\.dc2\.wanfed" +\{ to = \[)"[^"]*", ("[^"]*"\] \})`)
 )
 
-// steps returns the shell scripts of a README. Free ports replace the ports of the
-// text.
+// steps returns the shell scripts of a README. Free ports replace the ports of
+// the text.
 func steps(t testing.TB, readme string) (scripts []string) {
 	t.Helper()
 	b, err := os.ReadFile(readme)
@@ -147,7 +147,8 @@ func waitForLogs(t testing.TB, what, dir string, nodes []string, done func(log [
 	t.Logf("%s: after %v", what, time.Since(start).Round(time.Millisecond))
 }
 
-// logOf returns the lines of a node's log: at least one line, which may be empty.
+// logOf returns the lines of a node's log: at least one line, which may be
+// empty.
 func logOf(t testing.TB, dir, node string) []string {
 	t.Helper()
 	b, err := os.ReadFile(filepath.Join(dir, node+".log"))
@@ -179,9 +180,9 @@ func start(t testing.TB, readme string) *example {
 	return &example{s, scripts, s.step("pwd"), scripts[4], scripts[5]}
 }
 
-// checkRelay restarts all nodes except a of dc1. b of dc2 starts before a of dc2, so
-// the gateway sends traffic for a to b. b must relay the traffic although it has not
-// joined a. Before the call, b of dc2 has left.
+// checkRelay restarts all nodes except a of dc1. b of dc2 starts before a of
+// dc2, so the gateway sends traffic for a to b. b must relay the traffic
+// although it has not joined a. Before the call, b of dc2 has left.
 func (ex *example) checkRelay() {
 	ex.t.Helper()
 	hasLine := func(pattern string) func([]string) bool {
@@ -196,13 +197,15 @@ func (ex *example) checkRelay() {
 	ex.step("kill $a1 $b1 $a2 $gateway1 $gateway2; wait; rm *.log")
 	ex.step(onlyB.ReplaceAllString(ex.scripts[2], "$1$2"))
 	ex.step(b2)
-	waitForLogs(ex.t, "shows that a does not run yet", ex.dir, []string{"b.dc2"}, hasLine("connection refused")) // b retries after a second
+	// b retries after a second
+	waitForLogs(ex.t, "shows that a does not run yet", ex.dir, []string{"b.dc2"}, hasLine("connection refused"))
 	ex.step(joinArg.ReplaceAllString(a2, "") + "\na1=")
 	waitForLogs(ex.t, "shows that it runs", ex.dir, []string{"a.dc2"}, hasLine("^member"))
 	ex.step(joinArg.ReplaceAllString(b1, " --join a.dc2/192.0.2.1:8300"))
 	waitForLogs(ex.t, "lists a", ex.dir, []string{"b.dc1"}, hasLine(`^member.* a\.dc2`))
 	if log := logOf(ex.t, ex.dir, "b.dc1"); hasLine("no such server")(log) {
-		ex.t.Errorf("log of b.dc1 = %s\nwant no unknown server, because b of dc2 relays traffic for a", strings.Join(log, "\n"))
+		ex.t.Errorf("log of b.dc1 = %s\nwant no unknown server, because b of dc2 relays traffic for a",
+			strings.Join(log, "\n"))
 	}
 	ex.step(ex.leave)
 }
@@ -230,8 +233,9 @@ func TestSerf(t *testing.T) {
 			return !slices.ContainsFunc(want, func(line string) bool { return !slices.Contains(log, line) })
 		}
 	}
-	waitForLogs(t, "lists all members and events", ex.dir, allNodes, has("member-join a.dc1", "member-join a.dc2", "member-join b.dc1",
-		"member-join b.dc2", "user-event: b.dc2: good morning"))
+	waitForLogs(t, "lists all members and events", ex.dir, allNodes,
+		has("member-join a.dc1", "member-join a.dc2", "member-join b.dc1",
+			"member-join b.dc2", "user-event: b.dc2: good morning"))
 	ex.step(ex.leave)
 	waitForLogs(t, "shows that b.dc2 has left", ex.dir, allNodes[:3], has("member-leave b.dc2"))
 	ex.checkRelay()
@@ -248,7 +252,8 @@ func TestExamplesUseTheTunnelAlone(t *testing.T) {
 		"internal/proxyproto", "internal/ratelog", "examples/memberlist", "examples/serf"}
 	for dep := range strings.Lines(string(out)) {
 		dep = strings.TrimSpace(dep)
-		if pkg, ok := strings.CutPrefix(dep, module); ok && !slices.Contains(allowed, pkg) || strings.Contains(dep, "hashicorp/raft") {
+		if pkg, ok := strings.CutPrefix(dep, module); ok && !slices.Contains(allowed, pkg) ||
+			strings.Contains(dep, "hashicorp/raft") {
 			t.Errorf("dependency %s of the examples, want only %v of this module, and no Raft", dep, allowed)
 		}
 	}

@@ -86,7 +86,8 @@ type ClaimState struct {
 
 // NewClaimant checks cfg.
 func NewClaimant(cfg ClaimantConfig) (*Claimant, error) {
-	if cfg.DC == "" || cfg.Node == "" || cfg.Primary == nil || cfg.Backend == nil || cfg.Instance == "" || cfg.Address == "" ||
+	if cfg.DC == "" || cfg.Node == "" || cfg.Primary == nil || cfg.Backend == nil || cfg.Instance == "" ||
+		cfg.Address == "" ||
 		cfg.Client == nil || cfg.PathsChanged == nil || cfg.Logger == nil {
 		return nil, errors.New("federation: every field of ClaimantConfig except PreviousInstance is required")
 	}

@@ -88,8 +88,10 @@ func (c *Claims) Claim(req *pb.ClaimRequest, group string, now time.Time) *pb.Cl
 	own.refused = true
 	resp := &pb.ClaimResponse{}
 	if holder := groupHolder(req, group, rivals); holder != "" {
-		resp.Reason = fmt.Sprintf("another datacenter is called %[1]s too: the accepted one has the group id %s%s, and "+
-			"this one has %[4]s; stop the wrong one, or, if %[1]s was rebuilt, run: wanfed federation replace %[1]s --id %[4]s",
+		resp.Reason = fmt.Sprintf(
+			"another datacenter is called %[1]s too: the accepted one has the group id %s%s, and "+
+				"this one has %[4]s; stop the wrong one, or, if %[1]s was rebuilt, run: "+
+				"wanfed federation replace %[1]s --id %[4]s",
 			req.Datacenter, holder, placesOf(rivals, holder), req.GroupId)
 	} else if resp.Reason = c.cloneReason(own, now); resp.Reason != "" {
 		own.clone = true
@@ -234,12 +236,14 @@ func (c *Claims) cloneReason(own *claim, now time.Time) string {
 	for _, other := range c.all[name] {
 		if other.req.GroupId == own.req.GroupId && other.competesWith(own) && !other.clone &&
 			now.Sub(other.lastSeen) < timeout && (own.clone || other.firstSeen.Before(own.firstSeen)) {
-			return fmt.Sprintf("another server is called %s too, and has the same data directory or a clone of it: it is "+
+			return fmt.Sprintf("another server is called %s too, and has the same data directory or a clone of "+
+				"it: it is "+
 				"at %s; stop this server, and empty its data directory", name, PlaceOf(other.claimant()))
 		}
 	}
 	if own.clone && now.Sub(own.firstSeen) < refusalTimeout {
-		return fmt.Sprintf("another server was called %s too, and had the same data directory or a clone of it; if this "+
+		return fmt.Sprintf("another server was called %s too, and had the same data directory or a clone of it; "+
+			"if this "+
 			"server is the right one, it is accepted %v after its first claim", name, refusalTimeout)
 	}
 	return ""

@@ -19,7 +19,8 @@ type claimant struct {
 
 func (p *claimant) request() *pb.ClaimRequest {
 	return &pb.ClaimRequest{
-		Datacenter: "dc2", Node: p.node, GroupId: p.group, Instance: p.instance, PreviousInstance: p.previous, Clone: p.clone,
+		Datacenter: "dc2", Node: p.node, GroupId: p.group, Instance: p.instance, PreviousInstance: p.previous,
+		Clone:         p.clone,
 		ServerAddress: "10.0.0.5:8300", Gateways: []string{p.instance + ".example:8443"},
 	}
 }
@@ -48,7 +49,8 @@ func TestClaims(t *testing.T) {
 		{"two servers", "g1", []step{{0, genuine, ""}, {0, second, ""}, {2, genuine, ""}, {2, second, ""}}},
 		{"restart", "g1", []step{{0, genuine, ""}, {1, restarted, "pending"}, {3, restarted, ""}, {5, restarted, ""}}},
 		{"late restart", "g1", []step{{0, genuine, ""}, {5, restarted, ""}, {7, restarted, ""}}},
-		{"another group", "g1", []step{{0, genuine, ""}, {1, copied, "--id g2"}, {2, genuine, ""}, {3, copied, "x.example:8443"}}},
+		{"another group", "g1", []step{{0, genuine, ""}, {1, copied, "--id g2"}, {2, genuine, ""},
+			{3, copied, "x.example:8443"}}},
 		{"another group before the accepted one", "g1", []step{{0, copied, "group id g1"}}},
 		{"two new groups", "", []step{{0, copied, ""}, {1, genuine, "--id g1"}, {2, copied, ""}}},
 		{"new group after the first ended", "", []step{{0, copied, ""}, {1, genuine, "--id g1"}, {20, genuine, ""}}},
@@ -110,7 +112,8 @@ func TestClaims_Release(t *testing.T) {
 func TestClaims_RivalsAreReported(t *testing.T) {
 	var c Claims
 	now := time.Unix(1_000_000, 0)
-	genuine, copied := claimant{node: "srv1", group: "g1", instance: "x"}, claimant{node: "srv1", group: "g2", instance: "c"}
+	genuine, copied := claimant{node: "srv1", group: "g1", instance: "x"},
+		claimant{node: "srv1", group: "g2", instance: "c"}
 	c.Claim(genuine.request(), "g1", now)
 	refused := c.Claim(copied.request(), "g1", now.Add(time.Second))
 	if len(refused.Rivals) != 1 || PlaceOf(refused.Rivals[0]) != "x.example:8443" {

@@ -17,7 +17,8 @@ func TestFormatGatewayTag(t *testing.T) {
 	var gateways []*pb.MeshGateway
 	for i := range 50 {
 		wan := fmt.Sprintf("198.51.100.%d", i+1)
-		gateways = append(gateways, meshGateway("dc1", fmt.Sprintf("gw%02d", i), "10.0.0.1", wan, catalog.StatusPassing))
+		gateways = append(gateways, meshGateway("dc1", fmt.Sprintf("gw%02d", i), "10.0.0.1", wan,
+			catalog.StatusPassing))
 	}
 	gateways[0].Checks[0].Status = catalog.StatusCritical
 	tag := formatGatewayTag(gateways)
@@ -61,7 +62,8 @@ func TestTagReader_Collect(t *testing.T) {
 		inGroup("g2", member("srv3.dc7", "198.51.100.9:8443", gossip.StatusAlive)), // of another group than the state
 	}, "dc2", "dc1", state)
 	want := []string{"198.51.100.1:8443", "[2001:db8::1]:8443", "gw.dc1.example:8443"}
-	if len(got) != 2 || !slices.Equal(got["dc1"], want) || !slices.Equal(got["dc7"], []string{"198.51.100.7:8443", "198.51.100.8:8443"}) {
+	if len(got) != 2 || !slices.Equal(got["dc1"], want) ||
+		!slices.Equal(got["dc7"], []string{"198.51.100.7:8443", "198.51.100.8:8443"}) {
 		t.Errorf("collect() = %v, want %v for dc1 and two addresses for dc7", got, want)
 	}
 	first := got["dc1"]

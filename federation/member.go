@@ -80,7 +80,8 @@ func Admit(
 		}
 		want, got := groupOf(memberDC), m.Tags[TagGroup]
 		if want != "" && got != "" && got != want {
-			return fmt.Errorf("%s is in the group %s, but the accepted group of %s is %s: two datacenters have this name",
+			return fmt.Errorf("%s is in the group %s, but the accepted group of %s is %s: two datacenters have "+
+				"this name",
 				m.Name, got, memberDC, want)
 		}
 		return nil

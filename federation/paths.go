@@ -145,7 +145,8 @@ type stateGateways struct {
 
 func gatewaysOf(s *pb.FederationState) *stateGateways {
 	at := s.GetUpdatedAt().AsTime()
-	return &stateGateways{s.Datacenter, s.GroupId, slices.Clip(candidatesOf(s.MeshGateways, catalog.TagWAN, fromState, at))}
+	return &stateGateways{s.Datacenter, s.GroupId,
+		slices.Clip(candidatesOf(s.MeshGateways, catalog.TagWAN, fromState, at))}
 }
 
 // inputs are the inputs of compute.

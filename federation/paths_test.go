@@ -18,9 +18,10 @@ import (
 func meshGateway(dc, node, lan, wan, status string) *pb.MeshGateway {
 	return &pb.MeshGateway{
 		Node: &pb.Node{Node: node, Datacenter: dc},
-		Service: &pb.Service{Node: node, Id: node, Kind: catalog.KindMeshGateway, TaggedAddresses: map[string]*pb.Address{
-			catalog.TagLAN: {Address: lan, Port: 8443}, catalog.TagWAN: {Address: wan, Port: 8443},
-		}},
+		Service: &pb.Service{Node: node, Id: node, Kind: catalog.KindMeshGateway,
+			TaggedAddresses: map[string]*pb.Address{
+				catalog.TagLAN: {Address: lan, Port: 8443}, catalog.TagWAN: {Address: wan, Port: 8443},
+			}},
 		Checks: []*pb.Check{{Node: node, CheckId: "service:" + node, ServiceId: node, Status: status}},
 	}
 }
@@ -165,7 +166,8 @@ func TestOrigins(t *testing.T) {
 	written := time.Unix(500, 0).UTC()
 	state := gatewaysOf(&pb.FederationState{
 		Datacenter: "dc1", UpdatedAt: timestamppb.New(written), MeshGateways: []*pb.MeshGateway{
-			meshGateway("dc1", "gw-a", "10.0.0.1", "198.51.100.1", catalog.StatusCritical), // healthy according to the tag
+			// healthy according to the tag
+			meshGateway("dc1", "gw-a", "10.0.0.1", "198.51.100.1", catalog.StatusCritical),
 			meshGateway("dc1", "gw-b", "10.0.0.2", "198.51.100.2", catalog.StatusPassing),
 			meshGateway("dc1", "gw-c", "10.0.0.3", "10.0.0.9", catalog.StatusPassing), // the address of a local gateway
 		},
@@ -178,7 +180,8 @@ func TestOrigins(t *testing.T) {
 		states: []*stateGateways{state},
 		tagged: map[string][]string{"dc1": {"198.51.100.1:8443"}},
 		cache: addressCache{"dc1": {
-			{addr: "198.51.100.2:8443", Known: time.Unix(400, 0)}, {addr: "198.51.100.7:8443", Known: time.Unix(300, 0)},
+			{addr: "198.51.100.2:8443", Known: time.Unix(400, 0)},
+			{addr: "198.51.100.7:8443", Known: time.Unix(300, 0)},
 			{addr: "gw.dc1.example:8443", Known: time.Unix(600, 0)},
 		}},
 	}, nil)
@@ -229,7 +232,8 @@ func TestCompute_ReusesEntries(t *testing.T) {
 			in.cache = addressCache{"dc3": {{addr: "198.51.100.33:8443", Known: time.Unix(2, 0)}}}
 		}, []string{"dc3"}},
 		{"cached address that the state names", func() {
-			in.cache = addressCache{"dc3": in.cache["dc3"], "dc4": {{addr: "198.51.100.4:8443", Known: time.Unix(2, 0)}}}
+			in.cache = addressCache{"dc3": in.cache["dc3"],
+				"dc4": {{addr: "198.51.100.4:8443", Known: time.Unix(2, 0)}}}
 		}, nil},
 		{"additional cached address", func() {
 			added := &cachedAddress{addr: "198.51.100.34:8443", Known: time.Unix(3, 0)}

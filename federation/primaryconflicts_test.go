@@ -38,7 +38,8 @@ func TestPrimaryConflicts(t *testing.T) {
 			time.Sleep(conflictTimeout / 3)
 		}
 		got := p.List()
-		if len(got) != 2 || got[0].DC != "dc3" || !got[0].ClaimsItself() || got[1].Node != "srv2" || got[1].ClaimsItself() {
+		if len(got) != 2 || got[0].DC != "dc3" || !got[0].ClaimsItself() || got[1].Node != "srv2" ||
+			got[1].ClaimsItself() {
 			t.Errorf("List() = %v, want dc3, which claims itself, and srv2 of dc4", got)
 		}
 		if n := lines(); n != 2 {

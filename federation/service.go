@@ -99,7 +99,8 @@ func (s *Service) Claim(ctx context.Context, req *pb.ClaimRequest) (*pb.ClaimRes
 		return nil, err
 	}
 	if peer.Role != tlsutil.RoleServer || peer.DC != req.Datacenter || peer.Node != req.Node {
-		return nil, status.Errorf(codes.PermissionDenied, "%v may not claim the name %s: its certificate has another name",
+		return nil, status.Errorf(codes.PermissionDenied,
+			"%v may not claim the name %s: its certificate has another name",
 			peer, WANName(req.Node, req.Datacenter))
 	}
 	if err := s.writable(); err != nil {
@@ -171,7 +172,8 @@ func (s *Service) Replace(ctx context.Context, req *pb.ReplaceGroupRequest) (*pb
 		return nil, resource.StatusError(err)
 	}
 	if have == nil {
-		return nil, status.Errorf(codes.NotFound, "%s has no federation state, so any group may take the name", req.Datacenter)
+		return nil, status.Errorf(codes.NotFound, "%s has no federation state, so any group may take the name",
+			req.Datacenter)
 	}
 	if have.GroupId == req.GroupId {
 		return &pb.ReplaceGroupResponse{PreviousGroupId: have.GroupId}, nil

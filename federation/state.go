@@ -116,7 +116,8 @@ func SameContent(a, b *pb.FederationState) bool {
 }
 
 func content(s *pb.FederationState) *pb.FederationState {
-	c := &pb.FederationState{Datacenter: s.GetDatacenter(), GroupId: s.GetGroupId(), MeshGateways: slices.Clone(s.GetMeshGateways())}
+	c := &pb.FederationState{Datacenter: s.GetDatacenter(), GroupId: s.GetGroupId(),
+		MeshGateways: slices.Clone(s.GetMeshGateways())}
 	slices.SortFunc(c.MeshGateways, byNode)
 	return c
 }

@@ -83,7 +83,8 @@ func TestValidateState(t *testing.T) {
 		{&pb.FederationState{Datacenter: "dc3", MeshGateways: []*pb.MeshGateway{ok}}, `in datacenter "dc2"`},
 		{&pb.FederationState{Datacenter: "dc2", MeshGateways: []*pb.MeshGateway{{}}}, "has no node"},
 		{&pb.FederationState{Datacenter: "dc2", MeshGateways: []*pb.MeshGateway{noWAN}}, "no WAN address"},
-		{&pb.FederationState{Datacenter: "dc2", MeshGateways: make([]*pb.MeshGateway, maxGateways+1)}, "more than 1024"},
+		{&pb.FederationState{Datacenter: "dc2", MeshGateways: make([]*pb.MeshGateway, maxGateways+1)},
+			"more than 1024"},
 	}
 	for _, tt := range tests {
 		err := ValidateState(tt.state)
@@ -106,7 +107,9 @@ func TestAdmit_Group(t *testing.T) {
 		{"dc2", "g2", "in the group g2, but the accepted group of dc2 is g1"},
 		{"dc4", "g2", ""}, // no state yet
 	} {
-		err := admit(gossip.Member{Name: "srv1." + tt.dc, Tags: map[string]string{TagDC: tt.dc, TagPrimary: "dc1", TagGroup: tt.group}})
+		err := admit(gossip.Member{Name: "srv1." + tt.dc, Tags: map[string]string{
+			TagDC: tt.dc, TagPrimary: "dc1", TagGroup: tt.group,
+		}})
 		if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
 			t.Errorf("Admit() of group %q of %s = %v, want %q", tt.group, tt.dc, err, tt.want)
 		}
@@ -115,7 +118,9 @@ func TestAdmit_Group(t *testing.T) {
 
 func TestAdmit(t *testing.T) {
 	conflict := ""
-	admit := Admit("dc3", "dc1", anyGroup, func(node, dc, primary string) { conflict = node + " " + dc + " " + primary })
+	admit := Admit("dc3", "dc1", anyGroup, func(node, dc, primary string) {
+		conflict = node + " " + dc + " " + primary
+	})
 	for _, tt := range []struct {
 		name, dc, primary string
 		want              string

@@ -70,7 +70,8 @@ func testAccessLog(t *testing.T, e engineKind) {
 	}
 	l := lines[0]
 	if l.Listener != "lan" || l.Remote != remote || l.SNI != "srv1.example" || l.Upstream != addr {
-		t.Errorf("line of a normal connection = %+v, want listener lan, remote %s, sni srv1.example, upstream %s", l, remote, addr)
+		t.Errorf("line of a normal connection = %+v, want listener lan, remote %s, sni srv1.example, upstream %s", l,
+			remote, addr)
 	}
 	if l.Up < 5000 || l.Up > 9000 || l.Down < 5000 || l.Down > 9000 {
 		t.Errorf("bytes up, down = %d, %d; want 5000 to 9000 each", l.Up, l.Down)
@@ -86,13 +87,15 @@ func testAccessLog(t *testing.T, e engineKind) {
 	if h := st.Hellos; h[RouteExact].Count != 3 || h[RouteNone].Count != 1 || h[RouteExact].Sum <= 0 {
 		t.Errorf("Hellos = %+v, want 3 exact and 1 none", h)
 	}
-	if d := st.Dials; d[RouteExact].Count != 3 || d[RouteNone].Count != 0 || d[RouteExact].Buckets[len(HistogramBounds)-1] != 3 {
+	if d := st.Dials; d[RouteExact].Count != 3 || d[RouteNone].Count != 0 ||
+		d[RouteExact].Buckets[len(HistogramBounds)-1] != 3 {
 		t.Errorf("Dials = %+v, want 3 exact", d)
 	}
 }
 
-// A server that closes after its last data answers later data of the client with
-// a reset. Most connections end in this way, and the end in the log must be done.
+// A server that closes after its last data answers later data of the client
+// with a reset. Most connections end in this way, and the end in the log must
+// be done.
 func testResetAfterClose(t *testing.T, e engineKind) {
 	hello := recorded(t)["go-1.26-no-pq"]
 	addr, _ := rawUpstream(t, func(c *net.TCPConn) {
@@ -101,7 +104,8 @@ func testResetAfterClose(t *testing.T, e engineKind) {
 		c.Close()
 	})
 	var b bytes.Buffer
-	p := start(t, Config{portable: e == portable, AccessLog: &b}, Route{Match: "srv1.server.dc1.wanfed", To: []string{addr}})
+	p := start(t, Config{portable: e == portable, AccessLog: &b},
+		Route{Match: "srv1.server.dc1.wanfed", To: []string{addr}})
 	const rounds = 20
 	for range rounds {
 		c := p.raw(t)
@@ -177,7 +181,8 @@ func TestAccessLog_DropsLinesOfSlowWriter(t *testing.T) {
 
 func TestHistogram(t *testing.T) {
 	var h histogram
-	for _, d := range []time.Duration{0, 500 * time.Microsecond, 500*time.Microsecond + 1, 10 * time.Second, time.Minute} {
+	for _, d := range []time.Duration{0, 500 * time.Microsecond, 500*time.Microsecond + 1, 10 * time.Second,
+		time.Minute} {
 		h.observe(d)
 	}
 	got := h.read()
@@ -193,12 +198,14 @@ func testHistograms(t *testing.T, e engineKind) {
 	slow := func(c *net.TCPConn) { <-time.After(late); alert(c) }
 	one, _ := rawUpstream(t, slow)
 	two, _ := rawUpstream(t, slow)
-	p := start(t, Config{portable: e == portable}, Route{Match: "late.example", To: []string{one}}, Route{Match: "*.late.example", To: []string{one, two}})
+	p := start(t, Config{portable: e == portable}, Route{Match: "late.example", To: []string{one}},
+		Route{Match: "*.late.example", To: []string{one, two}})
 	for _, sni := range []string{"late.example", "a.late.example", "other.example"} {
 		c, hello := p.raw(t), helloFor(t, sni)
 		c.Write(hello[:100])
 		if sni == "late.example" {
-			testutil.Eventually(t, waitLimit, func() bool { return p.listener.Stats().Active == 1 }, "one active connection")
+			testutil.Eventually(t, waitLimit, func() bool { return p.listener.Stats().Active == 1 },
+				"one active connection")
 			<-time.After(late)
 		}
 		c.Write(hello[100:])

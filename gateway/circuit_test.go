@@ -16,12 +16,13 @@ import (
 const trialClients = 16
 
 // Two upstreams have failed, and trialClients clients try each of them. Another
-// client is refused at once. When one attempt ends, one more client may try. Its
-// success serves all clients.
+// client is refused at once. When one attempt ends, one more client may try.
+// Its success serves all clients.
 func testCircuitBreaker(t *testing.T, e engineKind) {
 	one, tried1 := rawUpstream(t, alert)
 	two, tried2 := rawUpstream(t, alert)
-	p := start(t, Config{portable: e == portable, attemptDelay: time.Minute}, Route{Match: "x.example", To: []string{one, two}})
+	p := start(t, Config{portable: e == portable, attemptDelay: time.Minute},
+		Route{Match: "x.example", To: []string{one, two}})
 	hello := helloFor(t, "x.example")
 	alertOf := func() byte { // returns the alert that a client receives
 		c := p.raw(t)
@@ -51,7 +52,8 @@ func testCircuitBreaker(t *testing.T, e engineKind) {
 		}
 	}
 	if got := alertOf(); got != 80 || tried1.Load()+tried2.Load() > 0 {
-		t.Errorf("alert for a client above the limit = %d after %d attempts, want 80 after 0", got, tried1.Load()+tried2.Load())
+		t.Errorf("alert for a client above the limit = %d after %d attempts, want 80 after 0", got,
+			tried1.Load()+tried2.Load())
 	}
 	waiting[0].Cancel()
 	for range 2 * trialClients {
@@ -81,7 +83,8 @@ func checkUnused(t testing.TB, p *Proxy) {
 func testMaxPerUpstream(t *testing.T, e engineKind) {
 	one, two := tlsUpstream(t, named("srv1")), tlsUpstream(t, named("srv2"))
 	p := start(t, Config{portable: e == portable, attemptDelay: time.Minute, MaxPerUpstream: 1},
-		Route{Match: "one.example", To: []string{one}}, Route{Match: "both.example", To: []string{one, two}, Ordered: true})
+		Route{Match: "one.example", To: []string{one}},
+		Route{Match: "both.example", To: []string{one, two}, Ordered: true})
 	p.setSlow(one, two)
 	first, _ := p.connect(t, "one.example", 4)
 	if _, name := p.connect(t, "both.example", 4); name != "srv2" {

@@ -48,8 +48,8 @@ func cutUpstream(t *testing.T, hello int) string {
 }
 
 // Client and upstream end connections after each byte of the ClientHello and of
-// the data after it. All data before an end of data must arrive, and no resource
-// may leak.
+// the data after it. All data before an end of data must arrive, and no
+// resource may leak.
 func testCutAfterEachByte(t *testing.T, e engineKind) {
 	testutil.Cluster(t)
 	hello := recorded(t)["go-1.26-no-pq"]
@@ -122,7 +122,8 @@ func cutClient(t *testing.T, p *running, all []byte, n, hello int, reset, race b
 		return
 	}
 	if err != nil || !bytes.Equal(got, want) {
-		t.Errorf("ReadAll() after an end after %d of %d bytes = %d bytes, %v; want %d", n, len(all), len(got), err, len(want))
+		t.Errorf("ReadAll() after an end after %d of %d bytes = %d bytes, %v; want %d", n, len(all), len(got),
+			err, len(want))
 	}
 }
 

@@ -19,8 +19,8 @@ import (
 	"github.com/wanfed/wanfed/internal/testutil"
 )
 
-// Connections of many sizes end in different ways at the same time. A normal end
-// must lose no data, and no resource may leak.
+// Connections of many sizes end in different ways at the same time. A normal
+// end must lose no data, and no resource may leak.
 func testConcurrentEnds(t *testing.T, e engineKind) {
 	hello := helloFor(t, "x.example")
 	echo, _ := rawUpstream(t, func(c *net.TCPConn) {
@@ -36,7 +36,8 @@ func testConcurrentEnds(t *testing.T, e engineKind) {
 	all := make([]byte, 4<<20)
 	rand.NewChaCha8([32]byte{3}).Read(all)
 	before := files(t)
-	p := start(t, Config{portable: e == portable}, Route{Match: "x.example", To: []string{echo}}, Route{Match: "y.example", To: []string{early}})
+	p := start(t, Config{portable: e == portable}, Route{Match: "x.example", To: []string{echo}},
+		Route{Match: "y.example", To: []string{early}})
 	var wg sync.WaitGroup
 	for i := range 200 {
 		wg.Go(func() {
@@ -67,15 +68,16 @@ func testConcurrentEnds(t *testing.T, e engineKind) {
 	testutil.Eventually(t, waitLimit, func() bool { return p.listener.Stats().Active == 0 }, "no active connection")
 	p.stop()
 	st := p.listener.Stats() // clients that reset may count
-	p.refused(t, map[Reason]uint64{ReasonClientGone: st.Refused[ReasonClientGone], ReasonHelloCut: st.Refused[ReasonHelloCut]})
+	p.refused(t, map[Reason]uint64{ReasonClientGone: st.Refused[ReasonClientGone],
+		ReasonHelloCut: st.Refused[ReasonHelloCut]})
 	testutil.Eventually(t, waitLimit, func() bool {
 		runtime.GC() // closes pipes that package net keeps for splicing
 		return files(t) <= before
 	}, "no file left open")
 }
 
-// echoInPieces sends hello and pieces of data of random sizes, ends the direction
-// and returns all data that it receives.
+// echoInPieces sends hello and pieces of data of random sizes, ends the
+// direction and returns all data that it receives.
 func echoInPieces(c *net.TCPConn, hello, data []byte) ([]byte, error) {
 	var sending sync.WaitGroup
 	defer sending.Wait()
@@ -109,7 +111,8 @@ func files(t testing.TB) int {
 func testClientResetWhileWaiting(t *testing.T, e engineKind) {
 	one, tried := rawUpstream(t, silent)
 	two, _ := rawUpstream(t, silent)
-	p := start(t, Config{portable: e == portable, attemptDelay: 20 * time.Millisecond}, Route{Match: "x.example", To: []string{one, two}})
+	p := start(t, Config{portable: e == portable, attemptDelay: 20 * time.Millisecond},
+		Route{Match: "x.example", To: []string{one, two}})
 	c := p.raw(t)
 	c.Write(helloFor(t, "x.example"))
 	testutil.Eventually(t, waitLimit, func() bool { return tried.Load() > 0 }, "an attempt at the upstream")
@@ -149,7 +152,8 @@ func testCutAnswer(t *testing.T, e engineKind) {
 	var size atomic.Int64
 	first, _ := rawUpstream(t, func(c *net.TCPConn) { c.Write(record[:size.Load()]) })
 	second, _ := rawUpstream(t, alert)
-	p := start(t, Config{portable: e == portable, attemptDelay: time.Minute, ejectFor: 1}, Route{Match: "x.example", To: []string{first, second}, Ordered: true})
+	p := start(t, Config{portable: e == portable, attemptDelay: time.Minute, ejectFor: 1},
+		Route{Match: "x.example", To: []string{first, second}, Ordered: true})
 	hello := helloFor(t, "x.example")
 	for n := range len(record) + 1 {
 		size.Store(int64(n))
@@ -160,7 +164,8 @@ func testCutAnswer(t *testing.T, e engineKind) {
 			t.Fatalf("read with a cut after %d bytes = %v, want nil", n, err)
 		}
 		if fromFirst := b[4] == 20; fromFirst != (n == len(record)) {
-			t.Errorf("answer with a cut after %d of %d bytes = % x, from the first upstream: %v", n, len(record), b, fromFirst)
+			t.Errorf("answer with a cut after %d of %d bytes = % x, from the first upstream: %v", n, len(record),
+				b, fromFirst)
 		}
 		c.Close()
 	}

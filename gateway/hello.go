@@ -80,8 +80,8 @@ type HelloParser struct {
 }
 
 // Parse parses all received bytes, including the bytes of earlier calls. It
-// returns ErrNeedMore until the ClientHello is complete. All calls together take
-// linear time. A ClientHello in one record, with its name in lower case,
+// returns ErrNeedMore until the ClientHello is complete. All calls together
+// take linear time. A ClientHello in one record, with its name in lower case,
 // allocates nothing. Parse does not change the bytes, but the Hello may share
 // memory with them.
 func (p *HelloParser) Parse(in []byte) (Hello, error) {

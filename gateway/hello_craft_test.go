@@ -24,7 +24,8 @@ func craft(exts ...[]byte) []byte {
 		body = binary.BigEndian.AppendUint16(body, uint16(len(all)))
 		body = append(body, all...)
 	}
-	return records(append([]byte{1, byte(len(body) >> 16), byte(len(body) >> 8), byte(len(body))}, body...), tlsrecord.MaxPayload)
+	return records(append([]byte{1, byte(len(body) >> 16), byte(len(body) >> 8), byte(len(body))}, body...),
+		tlsrecord.MaxPayload)
 }
 
 func ext(kind uint16, data ...byte) []byte {

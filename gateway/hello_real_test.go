@@ -64,7 +64,8 @@ func TestParse_Recorded(t *testing.T) {
 			}
 			if want.SNI != sni || want.EarlyData != strings.HasSuffix(file, "early-data") ||
 				strings.Contains(file, "alpn") && !slices.Contains(want.ALPN, "wanfed/gossip/1") {
-				t.Errorf("content of %s = %+v, want SNI %q, and the ALPN and EarlyData of the file name", file, want, sni)
+				t.Errorf("content of %s = %+v, want SNI %q, and the ALPN and EarlyData of the file name",
+					file, want, sni)
 			}
 			testDivided(t, hello, want)
 		})

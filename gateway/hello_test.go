@@ -22,8 +22,8 @@ import (
 	"github.com/wanfed/wanfed/gateway/internal/tlsrecord"
 )
 
-// scriptConn is a connection whose peer has sent the bytes of in and its end. It
-// records the bytes that are written.
+// scriptConn is a connection whose peer has sent the bytes of in and its end.
+// It records the bytes that are written.
 type scriptConn struct {
 	net.Conn
 	in  io.Reader
@@ -69,7 +69,8 @@ func contentOf(h Hello) content {
 func cryptoHello(b []byte) (h content, ok bool) {
 	tls.Server(&scriptConn{in: bytes.NewReader(b)}, &tls.Config{
 		GetConfigForClient: func(i *tls.ClientHelloInfo) (*tls.Config, error) {
-			h, ok = content{SNI: normalName(i.ServerName), ALPN: i.SupportedProtos, EarlyData: slices.Contains(i.Extensions, extEarlyData)}, true
+			h, ok = content{SNI: normalName(i.ServerName), ALPN: i.SupportedProtos,
+				EarlyData: slices.Contains(i.Extensions, extEarlyData)}, true
 			return nil, errParsed
 		},
 	}).HandshakeContext(context.Background())
@@ -137,14 +138,18 @@ func TestParse_GoClients(t *testing.T) {
 		want content
 		size int // minimum
 	}{
-		{"default, with X25519MLKEM768", &tls.Config{ServerName: "srv1.server.dc1.wanfed", NextProtos: []string{"wanfed/gossip/1", "h2"}},
+		{"default, with X25519MLKEM768", &tls.Config{
+			ServerName: "srv1.server.dc1.wanfed", NextProtos: []string{"wanfed/gossip/1", "h2"},
+		},
 			content{SNI: "srv1.server.dc1.wanfed", ALPN: []string{"wanfed/gossip/1", "h2"}}, 1400},
 		{"TLS 1.2", &tls.Config{ServerName: "a.example", MaxVersion: tls.VersionTLS12}, content{SNI: "a.example"}, 0},
-		{"one curve", &tls.Config{ServerName: "b.example", CurvePreferences: []tls.CurveID{tls.X25519}}, content{SNI: "b.example"}, 0},
+		{"one curve", &tls.Config{ServerName: "b.example", CurvePreferences: []tls.CurveID{tls.X25519}},
+			content{SNI: "b.example"}, 0},
 		{"upper case", &tls.Config{ServerName: "SRV1.Server.DC1.Wanfed."}, content{SNI: "srv1.server.dc1.wanfed"}, 0},
 		{"no SNI", &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}}, content{ALPN: []string{"h2"}}, 0},
 		{"IP address", &tls.Config{ServerName: "10.0.0.1"}, content{}, 0},
-		{"over several records", &tls.Config{ServerName: "c.example", NextProtos: long}, content{SNI: "c.example", ALPN: long}, 20000},
+		{"over several records", &tls.Config{ServerName: "c.example", NextProtos: long},
+			content{SNI: "c.example", ALPN: long}, 20000},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -168,7 +173,8 @@ func TestParse_GoClients(t *testing.T) {
 func TestParse_Resumption(t *testing.T) {
 	addr := tlsUpstream(t, func(c *tls.Conn) { c.Write([]byte("x")) }) // the session ticket arrives with this byte
 	for _, max := range []uint16{tls.VersionTLS12, tls.VersionTLS13} {
-		client := &tls.Config{InsecureSkipVerify: true, ServerName: "resumed.example", MaxVersion: max, ClientSessionCache: tls.NewLRUClientSessionCache(1)}
+		client := &tls.Config{InsecureSkipVerify: true, ServerName: "resumed.example", MaxVersion: max,
+			ClientSessionCache: tls.NewLRUClientSessionCache(1)}
 		c, err := tls.Dial("tcp", addr, client)
 		if err != nil {
 			t.Fatal(err)
@@ -194,7 +200,8 @@ func TestParse_OpenSSLClient(t *testing.T) {
 	for _, args := range [][]string{{}, {"-tls1_2"}, {"-alpn", "h2,wanfed/raft/1"}} {
 		ln := listen(t)
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-		cmd := exec.CommandContext(ctx, openssl, append([]string{"s_client", "-connect", ln.Addr().String(), "-servername", "Ossl.Example"}, args...)...)
+		cmd := exec.CommandContext(ctx, openssl,
+			append([]string{"s_client", "-connect", ln.Addr().String(), "-servername", "Ossl.Example"}, args...)...)
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
@@ -209,7 +216,9 @@ func TestParse_OpenSSLClient(t *testing.T) {
 		l := NewListener("lan")
 		l.SetTable(mustTable(t, Route{Match: "ossl.example", To: []string{"127.0.0.1:1"}}))
 		e, client := newPortableEngine(p, nil), &clientConn{Conn: c, accepted: time.Now()}
-		s := handler{p, l}.Accept(netip.AddrPort{}, client.accepted, func() bool { return e.limit.add(client) }).(*session)
+		s := handler{p, l}.Accept(netip.AddrPort{}, client.accepted, func() bool {
+			return e.limit.add(client)
+		}).(*session)
 		raw, _, err := e.readHello(s, client)
 		c.Close()
 		cmd.Wait() // fails: the listener does not answer
@@ -288,7 +297,8 @@ func BenchmarkParseHello(b *testing.B) {
 
 // A ClientHello in one record is parsed and routed without an allocation.
 func TestParse_AllocatesNothing(t *testing.T) {
-	table := mustTable(t, Route{Match: "srv1.server.dc1.wanfed", To: []string{"10.0.0.1:1"}}, Route{Match: "*.server.dc2.wanfed", To: []string{"10.0.0.2:1"}, Protocols: []string{"x", "h2"}})
+	table := mustTable(t, Route{Match: "srv1.server.dc1.wanfed", To: []string{"10.0.0.1:1"}},
+		Route{Match: "*.server.dc2.wanfed", To: []string{"10.0.0.2:1"}, Protocols: []string{"x", "h2"}})
 	for _, sni := range []string{"srv1.server.dc1.wanfed", "srv1.server.dc2.wanfed", "Srv1.server.dc2.wanfed"} {
 		hello := goHello(t, &tls.Config{ServerName: sni, NextProtos: []string{"wanfed/gossip/1", "h2"}})
 		allocs := testing.AllocsPerRun(100, func() {

@@ -16,7 +16,8 @@ import (
 // must not exceed the limit of memory, and other clients must be served.
 func testHelloMemory(t *testing.T, e engineKind) {
 	const limit = 512 << 10
-	p := start(t, Config{portable: e == portable}, Route{Match: "x.example", To: []string{tlsUpstream(t, named("srv1"))}})
+	p := start(t, Config{portable: e == portable},
+		Route{Match: "x.example", To: []string{tlsUpstream(t, named("srv1"))}})
 	p.hellos.max.Store(limit)
 	large := records(append([]byte{clientHello, 0, 0xf0, 0}, make([]byte, 0xf000)...), tlsrecord.MaxPayload)
 	const clients = 16
@@ -62,8 +63,8 @@ func checkHeld(t *testing.T, p *running, clients, limit int64) {
 	}
 }
 
-// Clients send large, complete ClientHellos to upstreams that do not answer. The
-// limit of memory applies to them, and the memory is released.
+// Clients send large, complete ClientHellos to upstreams that do not answer.
+// The limit of memory applies to them, and the memory is released.
 func testHelloMemoryWhileDialing(t *testing.T, e engineKind) {
 	const limit = 512 << 10
 	one, _ := rawUpstream(t, silent)
@@ -77,7 +78,8 @@ func testHelloMemoryWhileDialing(t *testing.T, e engineKind) {
 	exts := append(slices.Clone(body[at+2:]), 0, 21, 0xe0, 0) // padding (RFC 7685)
 	exts = append(exts, make([]byte, 0xe000)...)
 	body = append(binary.BigEndian.AppendUint16(slices.Clone(body[:at]), uint16(len(exts))), exts...)
-	large := records(append([]byte{clientHello, 0, byte(len(body) >> 8), byte(len(body))}, body...), tlsrecord.MaxPayload)
+	large := records(append([]byte{clientHello, 0, byte(len(body) >> 8), byte(len(body))}, body...),
+		tlsrecord.MaxPayload)
 	const clients = 16
 	for range clients {
 		c := p.raw(t)

@@ -24,7 +24,8 @@ func testKeepalive(t *testing.T, e engineKind) {
 	p := start(t, Config{portable: e == portable}, Route{Match: "x.example", To: []string{addr}})
 	c := p.raw(t)
 	c.Write(helloFor(t, "x.example"))
-	testutil.Eventually(t, waitLimit, func() bool { return p.listener.Stats().BytesUp > 0 }, "bytes sent to the upstream")
+	testutil.Eventually(t, waitLimit, func() bool { return p.listener.Stats().BytesUp > 0 },
+		"bytes sent to the upstream")
 	found := 0 // sockets of the gateway
 	all, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
@@ -36,7 +37,8 @@ func testKeepalive(t *testing.T, e engineKind) {
 			continue
 		}
 		local, remote := endsOf(fd)
-		if local.String() == p.addr && remote.String() == c.LocalAddr().String() || remote.String() == addr && local.IsValid() {
+		if local.String() == p.addr && remote.String() == c.LocalAddr().String() || remote.String() == addr &&
+			local.IsValid() {
 			found++
 			testutil.Eventually(t, waitLimit, func() bool { return hasKeepalive(fd) }, "keepalive on the socket")
 			if n, err := unix.GetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY); n != 1 || err != nil {
@@ -55,7 +57,8 @@ func TestKeepalive(t *testing.T) {
 	}
 }
 
-// hasKeepalive reports whether the socket has the options that detect a dead peer.
+// hasKeepalive reports whether the socket has the options that detect a dead
+// peer.
 func hasKeepalive(fd int) bool {
 	on, err1 := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE)
 	idle, err2 := unix.GetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPIDLE)

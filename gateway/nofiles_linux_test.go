@@ -59,8 +59,8 @@ func exhaust(t testing.TB) (restore func()) {
 	return restore
 }
 
-// readSocket reads from a socket with a receive timeout. Signals interrupt reads
-// of these sockets (signal(7)).
+// readSocket reads from a socket with a receive timeout. Signals interrupt
+// reads of these sockets (signal(7)).
 func readSocket(fd int, b []byte) (n int, err error) {
 	for n, err = unix.Read(fd, b); err == syscall.EINTR; {
 		n, err = unix.Read(fd, b)
@@ -74,8 +74,9 @@ func TestNoFiles(t *testing.T) {
 	}
 }
 
-// Connections arrive at a gateway that cannot open more files. The gateway closes
-// and counts the connections, and serves new ones when it can open files again.
+// Connections arrive at a gateway that cannot open more files. The gateway
+// closes and counts the connections, and serves new ones when it can open files
+// again.
 func testNoFiles(t *testing.T, e engineKind) {
 	testutil.Cluster(t)
 	addr := tlsUpstream(t, named("srv1"))
@@ -128,7 +129,8 @@ func testNoReserveFile(t *testing.T, e engineKind) {
 	testutil.Cluster(t)
 	var log syncBuffer
 	addr := tlsUpstream(t, named("srv1"))
-	p := start(t, Config{portable: e == portable, MaxConns: 100, Logger: slog.New(slog.NewTextHandler(&log, nil))}, Route{Match: "reserve.example", To: []string{addr}})
+	p := start(t, Config{portable: e == portable, MaxConns: 100, Logger: slog.New(slog.NewTextHandler(&log, nil))},
+		Route{Match: "reserve.example", To: []string{addr}})
 	p.connect(t, "reserve.example", 4) // opens all files that the gateway needs
 	to := p.listener.Addrs()[0].(*net.TCPAddr)
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)

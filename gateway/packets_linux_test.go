@@ -20,7 +20,9 @@ func segments(t testing.TB, c *net.TCPConn) (n uint32) {
 		t.Fatal(err)
 	}
 	var info *unix.TCPInfo
-	if err := raw.Control(func(fd uintptr) { info, err = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO) }); err != nil {
+	if err := raw.Control(func(fd uintptr) {
+		info, err = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
+	}); err != nil {
 		t.Fatal(err)
 	}
 	if err != nil {
@@ -30,8 +32,8 @@ func segments(t testing.TB, c *net.TCPConn) (n uint32) {
 }
 
 // The gateway acknowledges data together with the response, and sends the last
-// data and the end in one segment. Delays of a busy machine cause more segments,
-// so one connection of several is enough.
+// data and the end in one segment. Delays of a busy machine cause more
+// segments, so one connection of several is enough.
 func TestReactor_SendsFewSegments(t *testing.T) {
 	testutil.Cluster(t)
 	const connections = 50

@@ -55,7 +55,8 @@ func TestPolicy(t *testing.T) {
 		s.SetPolicy(Policy{Allow: prefixes(t, tt.allow...), Deny: prefixes(t, tt.deny...)})
 		reason, ok := s.admit(netip.MustParseAddr(tt.addr))
 		if ok != tt.want || !ok && reason != ReasonDenied {
-			t.Errorf("admit(%s) with allow %v, deny %v = %v, %v; want %v", tt.addr, tt.allow, tt.deny, reason, ok, tt.want)
+			t.Errorf("admit(%s) with allow %v, deny %v = %v, %v; want %v", tt.addr, tt.allow, tt.deny, reason,
+				ok, tt.want)
 		}
 	}
 }
@@ -100,7 +101,8 @@ func TestMaxPerSource(t *testing.T) {
 	admit("192.0.2.1", true)
 	s.SetPolicy(Policy{MaxPerSource: 3})
 	admit("192.0.2.1", false)
-	for _, a := range []string{"192.0.2.1", "192.0.2.1", "192.0.2.1", "192.0.2.2", "2001:db8:1:2::1", "2001:db8:1:2::1", "2001:db8:1:3::9"} {
+	for _, a := range []string{"192.0.2.1", "192.0.2.1", "192.0.2.1", "192.0.2.2", "2001:db8:1:2::1", "2001:db8:1:2::1",
+		"2001:db8:1:3::9"} {
 		s.release(netip.MustParseAddr(a))
 	}
 	if n := s.Stats().Sources; n != 0 {

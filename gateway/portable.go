@@ -111,7 +111,9 @@ func (e *portableEngine) shed(l *Listener, socket net.Listener) (done bool) {
 func (e *portableEngine) handle(ctx context.Context, l *Listener, client net.Conn) {
 	defer client.Close()
 	c := &clientConn{Conn: client, accepted: time.Now()}
-	s := handler{e.Proxy, l}.Accept(sockets.AddrPort(client.RemoteAddr()), c.accepted, func() bool { return e.limit.add(c) })
+	s := handler{e.Proxy, l}.Accept(sockets.AddrPort(client.RemoteAddr()), c.accepted, func() bool {
+		return e.limit.add(c)
+	})
 	if s == nil {
 		return
 	}
@@ -238,7 +240,8 @@ type connLimit struct {
 }
 
 // add counts c. At the limit, add closes the oldest connection without a
-// ClientHello. If no such connection is older than shedAfter, add returns false.
+// ClientHello. If no such connection is older than shedAfter, add returns
+// false.
 func (l *connLimit) add(c *clientConn) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -306,9 +309,9 @@ const (
 )
 
 // relay moves bytes both ways until both directions have ended, or a connection
-// is closed. An end of data leaves the other direction open. A failure ends both
-// directions, and relay returns its error. Between two bare *net.TCPConn the
-// kernel moves the bytes (splice). The caller closes both connections.
+// is closed. An end of data leaves the other direction open. A failure ends
+// both directions, and relay returns its error. Between two bare *net.TCPConn
+// the kernel moves the bytes (splice). The caller closes both connections.
 func relay(client, upstream net.Conn, count func(up, down int)) error {
 	var downErr error
 	var wg sync.WaitGroup

@@ -58,7 +58,8 @@ type Config struct {
 
 func (c Config) validate() error {
 	if c.MaxConns < 0 || c.MaxPerUpstream < 0 || c.HelloTimeout < 0 || c.DialTimeout < 0 {
-		return fmt.Errorf("MaxConns (%d), MaxPerUpstream (%d), HelloTimeout (%v) and DialTimeout (%v) must not be negative",
+		return fmt.Errorf("MaxConns (%d), MaxPerUpstream (%d), HelloTimeout (%v) and DialTimeout (%v) must not be "+
+			"negative",
 			c.MaxConns, c.MaxPerUpstream, c.HelloTimeout, c.DialTimeout)
 	}
 	return nil

@@ -77,7 +77,8 @@ func testLimit(t *testing.T, e engineKind) {
 
 func testStopDrains(t *testing.T, e engineKind) {
 	addr := tlsUpstream(t, named("srv1"))
-	p := start(t, Config{portable: e == portable, Drain: time.Minute}, Route{Match: "drain.example", To: []string{addr}})
+	p := start(t, Config{portable: e == portable, Drain: time.Minute},
+		Route{Match: "drain.example", To: []string{addr}})
 	c, _ := p.connect(t, "drain.example", 4)
 	stopped := make(chan struct{})
 	go func() { p.stop(); close(stopped) }()

@@ -30,7 +30,8 @@ func testForwardBySNI(t *testing.T, e engineKind) {
 		Route{Match: "loop.server.dc1.wanfed", To: []string{deadAddr(t)}},
 	)
 	for sni, want := range map[string]string{
-		"srv1.server.dc1.wanfed": "srv1", "SRV1.server.dc1.wanfed": "srv1", "any.server.dc2.wanfed": "srv2", "dead.server.dc1.wanfed": "srv1",
+		"srv1.server.dc1.wanfed": "srv1", "SRV1.server.dc1.wanfed": "srv1", "any.server.dc2.wanfed": "srv2",
+		"dead.server.dc1.wanfed": "srv1",
 	} {
 		c, got := p.connect(t, sni, 4)
 		if got != want {
@@ -48,7 +49,8 @@ func testForwardBySNI(t *testing.T, e engineKind) {
 	}
 	p.refused(t, nil)
 
-	for sni, want := range map[string]string{"other.server.dc1.wanfed": "unrecognized name", "down.server.dc1.wanfed": "internal error", "": "missing extension"} {
+	for sni, want := range map[string]string{"other.server.dc1.wanfed": "unrecognized name",
+		"down.server.dc1.wanfed": "internal error", "": "missing extension"} {
 		_, err := tls.Dial("tcp", p.addr, &tls.Config{ServerName: sni, InsecureSkipVerify: true})
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("Dial() for %q = %v, want alert %q", sni, err, want)
@@ -62,9 +64,12 @@ func testForwardBySNI(t *testing.T, e engineKind) {
 func testProtocols(t *testing.T, e engineKind) {
 	var log syncBuffer
 	p := start(t, Config{portable: e == portable, Logger: slog.New(slog.NewTextHandler(&log, nil))},
-		Route{Match: "some.example", To: []string{tlsUpstream(t, named("srv1"))}, Protocols: []string{"wanfed/gossip/1", "h2"}})
+		Route{Match: "some.example", To: []string{tlsUpstream(t, named("srv1"))},
+			Protocols: []string{"wanfed/gossip/1", "h2"}})
 	dial := func(ids ...string) error {
-		c, err := tls.Dial("tcp", p.addr, &tls.Config{ServerName: "some.example", InsecureSkipVerify: true, NextProtos: ids})
+		c, err := tls.Dial("tcp", p.addr, &tls.Config{
+			ServerName: "some.example", InsecureSkipVerify: true, NextProtos: ids,
+		})
 		if err == nil {
 			c.Close()
 		}
@@ -91,12 +96,15 @@ func testProtocols(t *testing.T, e engineKind) {
 func testRefuseOwnListener(t *testing.T, e engineKind) {
 	p := start(t, Config{portable: e == portable})
 	p.listener.SetTable(mustTable(t, Route{Match: "loop.example", To: []string{p.addr}}))
-	if _, err := tls.Dial("tcp", p.addr, &tls.Config{ServerName: "loop.example", InsecureSkipVerify: true}); err == nil {
+	if _, err := tls.Dial("tcp", p.addr, &tls.Config{
+		ServerName: "loop.example", InsecureSkipVerify: true,
+	}); err == nil {
 		t.Fatal("Dial() through a loop = nil, want an error")
 	}
 	// The gateway accepts its own connection, which closes without a
 	// ClientHello.
-	testutil.Eventually(t, waitLimit, func() bool { return p.listener.Stats().Accepted >= 2 }, "two accepted connections")
+	testutil.Eventually(t, waitLimit, func() bool { return p.listener.Stats().Accepted >= 2 },
+		"two accepted connections")
 	p.stop()
 	if st := p.listener.Stats(); st.Refused[ReasonUpstreamUnreachable] != 1 || st.Accepted != 2 {
 		t.Errorf("Stats() = %+v, want 1 upstream_unreachable and 2 accepted", st)
@@ -160,8 +168,10 @@ func testHelloInPieces(t *testing.T, e engineKind) {
 
 func testRefusalsAreLogged(t *testing.T, e engineKind) {
 	var log syncBuffer
-	p := start(t, Config{portable: e == portable, Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelInfo}))})
-	for _, data := range []string{"GET / HTTP/1.1\r\n\r\n", "SSH-2.0-x\r\n", string(append([]byte{22, 3, 1, 0x40, 0, 1, 1, 0, 0}, 0))} {
+	p := start(t, Config{portable: e == portable,
+		Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelInfo}))})
+	for _, data := range []string{"GET / HTTP/1.1\r\n\r\n", "SSH-2.0-x\r\n",
+		string(append([]byte{22, 3, 1, 0x40, 0, 1, 1, 0, 0}, 0))} {
 		c := p.raw(t)
 		c.Write([]byte(data))
 		io.Copy(io.Discard, c)
@@ -172,7 +182,8 @@ func testRefusalsAreLogged(t *testing.T, e engineKind) {
 	if len(lines) != 2 {
 		t.Fatalf("log lines at Info = %d, want one per reason:\n%s", len(lines), log.String())
 	}
-	for _, want := range []string{"listener=lan", "remote=127.0.0.1:", "reason=not_tls", "plain HTTP request", "hint="} {
+	for _, want := range []string{"listener=lan", "remote=127.0.0.1:", "reason=not_tls",
+		"plain HTTP request", "hint="} {
 		if !strings.Contains(lines[0], want) {
 			t.Errorf("log line = %s, want %s in it", lines[0], want)
 		}

@@ -39,14 +39,17 @@ var localHeader = proxyproto.Append(nil, netip.AddrPort{}, netip.AddrPort{})
 // 127.0.0.2 is a load balancer in front of the gateway.
 func testProxyProtocolIn(t *testing.T, e engineKind) {
 	var access syncBuffer
-	p := start(t, Config{portable: e == portable, AccessLog: &access}, Route{Match: "in.example", To: []string{tlsUpstream(t, named("srv1"))}})
-	p.listener.SetPolicy(Policy{Deny: prefixes(t, "192.0.2.66/32", "127.0.0.2/32"), MaxPerSource: 1, ProxyFrom: prefixes(t, "127.0.0.2/32")})
+	p := start(t, Config{portable: e == portable, AccessLog: &access},
+		Route{Match: "in.example", To: []string{tlsUpstream(t, named("srv1"))}})
+	p.listener.SetPolicy(Policy{Deny: prefixes(t, "192.0.2.66/32", "127.0.0.2/32"), MaxPerSource: 1,
+		ProxyFrom: prefixes(t, "127.0.0.2/32")})
 	served := func(c *net.TCPConn) error {
 		tc := tls.Client(c, &tls.Config{ServerName: "in.example", InsecureSkipVerify: true})
 		_, err := io.ReadFull(tc, make([]byte, 4))
 		return err
 	}
-	for _, header := range [][]byte{headerFrom("192.0.2.1:7"), headerFrom("[2001:db8::1]:7"), localHeader, localHeader} {
+	for _, header := range [][]byte{headerFrom("192.0.2.1:7"), headerFrom("[2001:db8::1]:7"), localHeader,
+		localHeader} {
 		if err := served(p.proxied(t, "127.0.0.2", header)); err != nil {
 			t.Errorf("connection with header % x = %v, want nil", header, err)
 		}
@@ -71,7 +74,8 @@ func testProxyProtocolIn(t *testing.T, e engineKind) {
 		{"127.0.0.2", headerFrom("192.0.2.1:8")},  // source_limit
 		{"127.0.0.2", nil},                        // proxy_header: none
 		{"127.0.0.2", append([]byte(proxyproto.Signature+"\x21\x12\x00\x0c"), make([]byte, 12)...)}, // UDP
-		{"127.0.0.1", headerFrom("192.0.2.3:7")},                                                    // not_tls: ProxyFrom does not have the sender
+		// not_tls: ProxyFrom does not have the sender
+		{"127.0.0.1", headerFrom("192.0.2.3:7")},
 	} {
 		if err := served(p.proxied(t, bad.local, bad.header)); err == nil {
 			t.Errorf("connection from %s with header % x = nil, want an error", bad.local, bad.header)
@@ -86,19 +90,21 @@ func testProxyProtocolIn(t *testing.T, e engineKind) {
 		}
 	}
 	p.stop()
-	p.refused(t, map[Reason]uint64{ReasonDenied: 1, ReasonSourceLimit: 1, ReasonProxyHeader: 2, ReasonNotTLS: 1, ReasonHelloCut: uint64(len(header) + 1)})
+	p.refused(t, map[Reason]uint64{ReasonDenied: 1, ReasonSourceLimit: 1, ReasonProxyHeader: 2, ReasonNotTLS: 1,
+		ReasonHelloCut: uint64(len(header) + 1)})
 	if n := p.listener.Stats().Sources; n != 0 {
 		t.Errorf("Sources = %d, want 0", n)
 	}
-	for _, want := range []string{`"remote":"192.0.2.1:7","sni":"in.example"`, `"remote":"[2001:db8::1]:7","sni"`, `"remote":"127.0.0.2:`, `"remote":"192.0.2.66:7"`} {
+	for _, want := range []string{`"remote":"192.0.2.1:7","sni":"in.example"`, `"remote":"[2001:db8::1]:7","sni"`,
+		`"remote":"127.0.0.2:`, `"remote":"192.0.2.66:7"`} {
 		if !strings.Contains(access.String(), want) {
 			t.Errorf("access log = %s, want %s in it", access.String(), want)
 		}
 	}
 }
 
-// proxyTLS starts a TLS server that requires a PROXY header and sends the address
-// in the header to its client.
+// proxyTLS starts a TLS server that requires a PROXY header and sends the
+// address in the header to its client.
 func proxyTLS(t *testing.T) string {
 	cert := testCert(t)
 	addr, _ := rawUpstream(t, func(c *net.TCPConn) {
@@ -136,8 +142,8 @@ func (c *readFirst) Read(b []byte) (int, error) {
 	return c.Conn.Read(b)
 }
 
-// Upstreams require a PROXY header: on a route with one address and on a route with
-// several, for direct clients and for clients of a load balancer.
+// Upstreams require a PROXY header: on a route with one address and on a route
+// with several, for direct clients and for clients of a load balancer.
 func testProxyProtocolOut(t *testing.T, e engineKind) {
 	one, two := proxyTLS(t), proxyTLS(t)
 	p := start(t, Config{portable: e == portable, ejectFor: 1},
@@ -164,7 +170,8 @@ func testProxyProtocolOut(t *testing.T, e engineKind) {
 func TestReadProxyHeader_Missing(t *testing.T) {
 	s := &session{listener: NewListener("lan"), opening: &opening{proxyHeader: true}}
 	err := s.readProxyHeader(helloFor(t, "x.example"))
-	if err == nil || !strings.Contains(err.Error(), "does not begin with a PROXY header of version 2 but is a TLS hello") {
+	if err == nil ||
+		!strings.Contains(err.Error(), "does not begin with a PROXY header of version 2 but is a TLS hello") {
 		t.Errorf("readProxyHeader() = %v, want that it is a TLS hello", err)
 	}
 }

@@ -65,7 +65,8 @@ var reasonInfo = [reasons]struct {
 	ReasonLimit: {"limit", 0,
 		"the gateway is at its limit of connections or memory; raise the limit, or add a gateway"},
 	ReasonNoFiles: {"no_files", 0,
-		"the process or the system cannot open more files; raise the limit (ulimit -n), or lower the limit of connections"},
+		"the process or the system cannot open more files; raise the limit (ulimit -n), or lower the limit of " +
+			"connections"},
 	ReasonDenied: {"denied", 0,
 		"the policy of this listener does not allow the client's address"},
 	ReasonSourceLimit: {"source_limit", 0,
@@ -73,7 +74,8 @@ var reasonInfo = [reasons]struct {
 	ReasonProtocol: {"protocol", alertNoApplicationProtocol,
 		"the route accepts only clients that offer one of its protocols (ALPN); check which program connects"},
 	ReasonProxyHeader: {"proxy_header", 0,
-		"the load balancer must first send a PROXY header, version 2: enable it there, or remove its address from the list"},
+		"the load balancer must first send a PROXY header, version 2: enable it there, or remove its address from " +
+			"the list"},
 	ReasonUpstreamLimit: {"upstream_limit", alertInternalError,
 		"each address of the route is at its limit of connections; raise the limit, or add an address"},
 }

@@ -45,7 +45,8 @@ func epollEvents(t testing.TB, addr string) (events uint32) {
 	return events
 }
 
-// A worker must not wait for data of an upstream while the client does not read.
+// A worker must not wait for data of an upstream while the client does not
+// read.
 func TestReactor_MutesSource(t *testing.T) {
 	addr, _ := rawUpstream(t, func(c *net.TCPConn) {
 		for b := make([]byte, 64<<10); ; {
@@ -58,7 +59,10 @@ func TestReactor_MutesSource(t *testing.T) {
 	c := p.raw(t)
 	c.Write(helloFor(t, "x.example"))
 	for range 3 { // the client stops and continues to read
-		testutil.Eventually(t, waitLimit, func() bool { e := epollEvents(t, addr); return e != 0 && e&unix.EPOLLIN == 0 }, "no events for data from the upstream")
+		testutil.Eventually(t, waitLimit, func() bool {
+			e := epollEvents(t, addr)
+			return e != 0 && e&unix.EPOLLIN == 0
+		}, "no events for data from the upstream")
 		if _, err := io.CopyN(io.Discard, c, 64<<20); err != nil {
 			t.Fatalf("CopyN() = %v, want nil", err)
 		}

@@ -18,9 +18,9 @@ import (
 	"github.com/wanfed/wanfed/test/lab"
 )
 
-// rawUpstream starts a TCP server that reads one byte of each connection and then
-// calls f. It returns the address and the number of connections. The end of the
-// test joins its goroutines.
+// rawUpstream starts a TCP server that reads one byte of each connection and
+// then calls f. It returns the address and the number of connections. The end
+// of the test joins its goroutines.
 func rawUpstream(t testing.TB, f func(*net.TCPConn)) (string, *atomic.Int32) {
 	t.Helper()
 	ln := listen(t)
@@ -86,7 +86,8 @@ func testNextWhenNoAnswer(t *testing.T, e engineKind) {
 			t.Parallel()
 			bad, tried := rawUpstream(t, tt.bad)
 			good := tlsUpstream(t, named("good"))
-			p := start(t, Config{portable: e == portable, ejectFor: time.Hour}, Route{Match: "x.example", To: []string{bad, good}, Ordered: true})
+			p := start(t, Config{portable: e == portable, ejectFor: time.Hour},
+				Route{Match: "x.example", To: []string{bad, good}, Ordered: true})
 			p.setSlow(good)
 			for i := range 3 {
 				began := time.Now()
@@ -115,8 +116,10 @@ func testNextWhenNoAnswer(t *testing.T, e engineKind) {
 func testAlertIsAnAnswer(t *testing.T, e engineKind) {
 	first, _ := rawUpstream(t, alert)
 	second, tried := rawUpstream(t, silent)
-	p := start(t, Config{portable: e == portable, attemptDelay: time.Minute}, Route{Match: "x.example", To: []string{first, second}, Ordered: true})
-	if _, err := tls.Dial("tcp", p.addr, &tls.Config{ServerName: "x.example"}); err == nil || !strings.Contains(err.Error(), "unrecognized name") {
+	p := start(t, Config{portable: e == portable, attemptDelay: time.Minute},
+		Route{Match: "x.example", To: []string{first, second}, Ordered: true})
+	if _, err := tls.Dial("tcp", p.addr, &tls.Config{ServerName: "x.example"}); err == nil ||
+		!strings.Contains(err.Error(), "unrecognized name") {
 		t.Errorf("Dial() = %v, want the alert unrecognized name of the first upstream", err)
 	}
 	p.stop()
@@ -144,7 +147,8 @@ func testNoReplayOfData(t *testing.T, e engineKind) {
 				got <- b
 			})
 			second, tried := rawUpstream(t, silent)
-			p := start(t, Config{portable: e == portable}, Route{Match: "x.example", To: []string{first, second}, Ordered: true})
+			p := start(t, Config{portable: e == portable},
+				Route{Match: "x.example", To: []string{first, second}, Ordered: true})
 			c := p.raw(t)
 			c.Write(tt.data)
 			c.CloseWrite()
@@ -166,7 +170,8 @@ func testClientDisconnectsWhileWaiting(t *testing.T, e engineKind) {
 	one, tried := rawUpstream(t, silent)
 	two, _ := rawUpstream(t, silent)
 	for _, more := range []string{"", "more"} { // unread bytes must not hide the disconnect
-		p := start(t, Config{portable: e == portable, attemptDelay: 10 * time.Millisecond}, Route{Match: "x.example", To: []string{one, two}, Ordered: true})
+		p := start(t, Config{portable: e == portable, attemptDelay: 10 * time.Millisecond},
+			Route{Match: "x.example", To: []string{one, two}, Ordered: true})
 		tried.Store(0)
 		c := p.raw(t)
 		c.Write(goHello(t, &tls.Config{ServerName: "x.example"}))
@@ -192,7 +197,8 @@ func testAllUpstreamsFail(t *testing.T, e engineKind) {
 		addrs = append(addrs, addr)
 	}
 	addrs = append(addrs, deadAddr(t))
-	p := start(t, Config{portable: e == portable, DialTimeout: 200 * time.Millisecond, attemptDelay: time.Millisecond}, Route{Match: "x.example", To: addrs, Ordered: true})
+	p := start(t, Config{portable: e == portable, DialTimeout: 200 * time.Millisecond, attemptDelay: time.Millisecond},
+		Route{Match: "x.example", To: addrs, Ordered: true})
 	began := time.Now()
 	_, err := tls.Dial("tcp", p.addr, &tls.Config{ServerName: "x.example"})
 	if err == nil || !strings.Contains(err.Error(), "internal error") {
@@ -218,7 +224,8 @@ func testLongAnswer(t *testing.T, e engineKind) {
 		c.CloseWrite()
 		silent(c)
 	})
-	p := start(t, Config{portable: e == portable}, Route{Match: "x.example", To: []string{long, deadAddr(t)}, Ordered: true})
+	p := start(t, Config{portable: e == portable},
+		Route{Match: "x.example", To: []string{long, deadAddr(t)}, Ordered: true})
 	c := p.raw(t)
 	c.Write(goHello(t, &tls.Config{ServerName: "x.example"}))
 	if got, err := io.ReadAll(c); err != nil || !bytes.Equal(got, data) {

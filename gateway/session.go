@@ -188,7 +188,8 @@ func (s *session) Connected(addr string, failures int, now time.Time) {
 		s.record.Upstream, s.record.Dial = addr, milliseconds(took)
 	}
 	if s.proxy.log.Enabled(context.Background(), slog.LevelDebug) {
-		s.proxy.log.Debug("connection routed", "listener", s.listener.name, "remote", s.remote, "sni", o.sni, "addr", addr)
+		s.proxy.log.Debug("connection routed", "listener", s.listener.name, "remote", s.remote, "sni", o.sni,
+			"addr", addr)
 	}
 	s.endOpening()
 }
@@ -249,7 +250,8 @@ func (s *session) classify(err error) *refusal {
 	case errors.Is(err, ErrHelloTooLarge):
 		return &refusal{reason: ReasonHelloTooLarge, err: err}
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return &refusal{reason: ReasonHelloTimeout, err: fmt.Errorf("no complete ClientHello within %v", s.proxy.helloTimeout)}
+		return &refusal{reason: ReasonHelloTimeout,
+			err: fmt.Errorf("no complete ClientHello within %v", s.proxy.helloTimeout)}
 	}
 	return &refusal{reason: ReasonHelloCut, err: err}
 }

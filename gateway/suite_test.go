@@ -52,13 +52,15 @@ func testShedSilentConnection(t *testing.T, e engineKind) {
 	testutil.Cluster(t)
 	addr := tlsUpstream(t, named("srv1"))
 	const shedAfter = 1500 * time.Millisecond // longer than the delays of a busy machine
-	p := start(t, Config{portable: e == portable, MaxConns: 2, HelloTimeout: 10 * shedAfter}, Route{Match: "x.example", To: []string{addr}})
+	p := start(t, Config{portable: e == portable, MaxConns: 2, HelloTimeout: 10 * shedAfter},
+		Route{Match: "x.example", To: []string{addr}})
 	var silent []net.Conn
 	for range 2 {
 		c := p.raw(t)
 		c.Write([]byte{22})
 		silent = append(silent, c)
-		testutil.Eventually(t, waitLimit, func() bool { return p.listener.Stats().Active == uint64(len(silent)) }, "one active connection per client")
+		testutil.Eventually(t, waitLimit, func() bool { return p.listener.Stats().Active == uint64(len(silent)) },
+			"one active connection per client")
 	}
 	early := p.raw(t)
 	early.Read(make([]byte, 1)) // until it is closed
@@ -90,7 +92,8 @@ func testNamesAndIPv6(t *testing.T, e engineKind) {
 		c, _ := p.connect(t, sni, 4)
 		c.Close()
 	}
-	if _, err := tls.Dial("tcp", p.addr, &tls.Config{ServerName: "bad.example"}); err == nil || !strings.Contains(err.Error(), "internal error") {
+	if _, err := tls.Dial("tcp", p.addr, &tls.Config{ServerName: "bad.example"}); err == nil ||
+		!strings.Contains(err.Error(), "internal error") {
 		t.Errorf("Dial() of a route to a name that does not resolve = %v, want internal error", err)
 	}
 	ln, err := net.Listen("tcp", "[::1]:0")
@@ -121,7 +124,8 @@ func testNewTableWhileWaiting(t *testing.T, e engineKind) {
 	one, tried := rawUpstream(t, silent)
 	two, _ := rawUpstream(t, silent)
 	good := tlsUpstream(t, named("good"))
-	p := start(t, Config{portable: e == portable, attemptDelay: 20 * time.Millisecond}, Route{Match: "x.example", To: []string{one, two}})
+	p := start(t, Config{portable: e == portable, attemptDelay: 20 * time.Millisecond},
+		Route{Match: "x.example", To: []string{one, two}})
 	next := mustTable(t, Route{Match: "x.example", To: []string{good}})
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -183,7 +187,8 @@ func testSilentUpstreamRecovers(t *testing.T, e engineKind) {
 func testDrainEnds(t *testing.T, e engineKind) {
 	one, _ := rawUpstream(t, silent)
 	two, _ := rawUpstream(t, silent)
-	p := start(t, Config{portable: e == portable, Drain: 100 * time.Millisecond, HelloTimeout: time.Minute, DialTimeout: time.Minute},
+	p := start(t, Config{portable: e == portable, Drain: 100 * time.Millisecond, HelloTimeout: time.Minute,
+		DialTimeout: time.Minute},
 		Route{Match: "one.example", To: []string{one}}, Route{Match: "two.example", To: []string{one, two}})
 	var open []net.Conn
 	for _, sni := range []string{"", "one.example", "two.example"} { // one in each state

@@ -155,7 +155,8 @@ func (t *Table) route(hello Hello) (*target, *refusal) {
 		return nil, &refusal{reason: ReasonUnknownSNI, sni: string(hello.SNI)}
 	}
 	if !to.accepts(hello) {
-		return to, &refusal{reason: ReasonProtocol, sni: string(hello.SNI), err: fmt.Errorf("it offers %s", describeALPN(hello))}
+		return to, &refusal{reason: ReasonProtocol, sni: string(hello.SNI),
+			err: fmt.Errorf("it offers %s", describeALPN(hello))}
 	}
 	return to, nil
 }
@@ -200,7 +201,8 @@ func CheckRoute(r Route) error {
 		errs = append(errs, fmt.Errorf("route %q has no address: give it at least one host:port", r.Match))
 	}
 	if len(r.To) > maxTo {
-		return errors.Join(append(errs, fmt.Errorf("route %q has %d addresses: at most %d", r.Match, len(r.To), maxTo))...)
+		return errors.Join(append(errs, fmt.Errorf("route %q has %d addresses: at most %d", r.Match, len(r.To),
+			maxTo))...)
 	}
 	for i, to := range r.To {
 		if err := netaddr.CheckHostPort(to); err != nil {

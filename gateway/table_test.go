@@ -52,7 +52,8 @@ func TestTableLookup(t *testing.T) {
 	for _, r := range tab.Routes() {
 		names = append(names, r.Match)
 	}
-	want := []string{"*.dc2.wanfed", "*.server.dc2.wanfed", "server.dc1.wanfed", "special.server.dc2.wanfed", "srv1.server.dc1.wanfed", "upper.example"}
+	want := []string{"*.dc2.wanfed", "*.server.dc2.wanfed", "server.dc1.wanfed", "special.server.dc2.wanfed",
+		"srv1.server.dc1.wanfed", "upper.example"}
 	if d := cmp.Diff(want, names); d != "" {
 		t.Errorf("Routes() (-want +got):\n%s", d)
 	}
@@ -78,8 +79,10 @@ func TestNewTable_ReportsAllFaults(t *testing.T) {
 		t.Fatal("NewTable() = nil, want an error")
 	}
 	want := []string{
-		`duplicate route "a.example"`, `route "*": "*" is not a DNS label`, `route "a.*.example"`, `route "10.0.0.1": a ClientHello does not name an IP`,
-		`route "b.example" has no address`, `route "e.example" has 1025 addresses: at most 1024`, `route "c.example": address "nowhere" has no port`, `address "x:0": port "0"`,
+		`duplicate route "a.example"`, `route "*": "*" is not a DNS label`, `route "a.*.example"`,
+		`route "10.0.0.1": a ClientHello does not name an IP`,
+		`route "b.example" has no address`, `route "e.example" has 1025 addresses: at most 1024`,
+		`route "c.example": address "nowhere" has no port`, `address "x:0": port "0"`,
 		`route "c.example" has address "1.2.3.4:1" twice`, `route "d.example": protocol "" has 0 bytes`,
 	}
 	for _, w := range want {
@@ -97,7 +100,8 @@ func datacenters(n int) []Route {
 	var routes []Route
 	for i := range n {
 		name, to := fmt.Sprintf("server.dc%d.wanfed", i), []string{fmt.Sprintf("10.%d.%d.1:8443", i/250, i%250+1)}
-		routes = append(routes, Route{Match: name, To: to, Ordered: true}, Route{Match: "*." + name, To: to, Ordered: true})
+		routes = append(routes, Route{Match: name, To: to, Ordered: true},
+			Route{Match: "*." + name, To: to, Ordered: true})
 	}
 	return routes
 }

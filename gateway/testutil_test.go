@@ -143,7 +143,8 @@ func startOn(t testing.TB, ln net.Listener, cfg Config, routes ...Route) *runnin
 // name of n bytes.
 func (r *running) connect(t testing.TB, sni string, n int) (*tls.Conn, string) {
 	t.Helper()
-	c, err := tls.DialWithDialer(&net.Dialer{Timeout: 10 * time.Second}, "tcp", r.addr, &tls.Config{ServerName: sni, InsecureSkipVerify: true})
+	c, err := tls.DialWithDialer(&net.Dialer{Timeout: 10 * time.Second}, "tcp", r.addr,
+		&tls.Config{ServerName: sni, InsecureSkipVerify: true})
 	if err != nil {
 		t.Fatalf("DialWithDialer() for %s = %v, want nil", sni, err)
 	}
@@ -168,7 +169,8 @@ func (r *running) setSlow(addrs ...string) {
 	}
 }
 
-// waitClosed returns when the listening socket is closed, which stop does first.
+// waitClosed returns when the listening socket is closed, which stop does
+// first.
 func (r *running) waitClosed() {
 	for {
 		c, err := net.Dial("tcp", r.addr)

@@ -10,9 +10,9 @@ import (
 	"sync"
 )
 
-// accessLog is the destination of the access log: a file, stdout, stderr or none.
-// After log rotation has renamed the file, open creates a file at the old path.
-// An accessLog is safe for concurrent use.
+// accessLog is the destination of the access log: a file, stdout, stderr or
+// none. After log rotation has renamed the file, open creates a file at the old
+// path. An accessLog is safe for concurrent use.
 type accessLog struct {
 	stdout, stderr io.Writer
 

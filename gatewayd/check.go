@@ -57,7 +57,8 @@ type errorList []error
 
 func (l *errorList) addf(format string, args ...any) { *l = append(*l, fmt.Errorf(format, args...)) }
 
-// checkDatacenter checks the settings that only the gateway of a datacenter has.
+// checkDatacenter checks the settings that only the gateway of a datacenter
+// has.
 func (s Settings) checkDatacenter(errs *errorList) {
 	for _, f := range []struct{ name, value, flag string }{
 		{"dc", s.DC, "--dc dc1"}, {"node", s.Node, "--node gw1"},
@@ -120,10 +121,11 @@ func (s Settings) checkListenAddrs(errs *errorList) {
 	}
 }
 
-// datacenterSettings are the settings of the gateway of a datacenter for which a
-// standalone gateway has no equivalent.
+// datacenterSettings are the settings of the gateway of a datacenter for which
+// a standalone gateway has no equivalent.
 var datacenterSettings = []string{
-	"dc", "node", "data_dir", "ca_file", "cert_file", "key_file", "servers", "server_protocols", "lan", "wan", "wan_bind",
+	"dc", "node", "data_dir", "ca_file", "cert_file", "key_file", "servers", "server_protocols", "lan", "wan",
+	"wan_bind",
 }
 
 func isSet(f settings.Field) bool {
@@ -198,7 +200,8 @@ func (s Settings) checkOverlap(errs *errorList) {
 	}
 	checkAdmin := func(setting, addr string) {
 		if netaddr.Overlap(s.AdminAddr, addr) {
-			errs.addf("admin_addr %s overlaps with %s %s; each needs its own address or port", s.AdminAddr, setting, addr)
+			errs.addf("admin_addr %s overlaps with %s %s; each needs its own address or port", s.AdminAddr,
+				setting, addr)
 		}
 	}
 	for _, addr := range s.Listen {

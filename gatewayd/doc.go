@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MPL-2.0
 
 // Package gatewayd is the gateway process: it runs the data plane of package
-// gateway with settings, signals, an admin address and an access log. It works on
-// Unix only.
+// gateway with settings, signals, an admin address and an access log. It works
+// on Unix only.
 //
 //	s := gatewayd.DefaultSettings()
 //	s.Listen, s.Routes = []string{"0.0.0.0:8443"}, "routes.hcl"
 //	err := gatewayd.Run(ctx, gatewayd.Config{Settings: s, Reload: reload, Stdout: os.Stdout, Stderr: os.Stderr})
 //
-// A gateway has one of two kinds. The gateway of a datacenter registers with the
-// servers of its datacenter and receives its routes from them (package
+// A gateway has one of two kinds. The gateway of a datacenter registers with
+// the servers of its datacenter and receives its routes from them (package
 // gateway/proxycfg). A standalone gateway reads its routes from a file.
 //
 // Run opens the sockets, or takes them over from an old process or from the

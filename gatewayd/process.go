@@ -59,8 +59,8 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	return p.run(ctx)
 }
 
-// process is a gateway process of either kind. Except stopping, its fields belong
-// to the goroutine of Run.
+// process is a gateway process of either kind. Except stopping, its fields
+// belong to the goroutine of Run.
 type process struct {
 	settings Settings // in force
 	reload   func() (Settings, error)

@@ -95,7 +95,8 @@ func TestPolicy_MaxPerSource(t *testing.T) {
 	for set, want := range map[int]int{0: 75, -1: -1, 10: 10} {
 		s.MaxPerSource = set
 		if got := s.policy(listenerWAN, 100).MaxPerSource; got != want {
-			t.Errorf("policy().MaxPerSource with max_conns_per_source %d and max_conns 100 = %d, want %d", set, got, want)
+			t.Errorf("policy().MaxPerSource with max_conns_per_source %d and max_conns 100 = %d, want %d",
+				set, got, want)
 		}
 	}
 }

@@ -73,8 +73,8 @@ func (p *process) takeOver() {
 	sdnotify.Send(p.log, sdnotify.Ready)
 }
 
-// hotRestart starts a new process on the sockets of this process. It returns false
-// if the start failed.
+// hotRestart starts a new process on the sockets of this process. It returns
+// false if the start failed.
 func (p *process) hotRestart(ctx context.Context) bool {
 	program, err := hotrestart.Program()
 	if err == nil {
@@ -94,8 +94,8 @@ func (p *process) hotRestart(ctx context.Context) bool {
 	return false
 }
 
-// reloadSettings reads the settings again and applies those with the tag live. An
-// error changes nothing.
+// reloadSettings reads the settings again and applies those with the tag live.
+// An error changes nothing.
 func (p *process) reloadSettings() {
 	next, err := p.reload()
 	if err == nil {

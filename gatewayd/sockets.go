@@ -12,16 +12,16 @@ import (
 	"github.com/wanfed/wanfed/internal/hotrestart"
 )
 
-// sockets opens the listening sockets of a gateway. It keeps a duplicate of each
-// socket for a hot restart.
+// sockets opens the listening sockets of a gateway. It keeps a duplicate of
+// each socket for a hot restart.
 type sockets struct {
 	inherited  *hotrestart.Inherited
 	open       []net.Listener
 	duplicates []hotrestart.Socket
 }
 
-// listen takes over the socket of the old process for this setting, or the socket
-// of the service manager for this address. Otherwise it opens a socket.
+// listen takes over the socket of the old process for this setting, or the
+// socket of the service manager for this address. Otherwise it opens a socket.
 func (s *sockets) listen(setting, addr string) (net.Listener, error) {
 	name := setting + " " + addr
 	ln, ok, err := s.inherited.Listener(name)
@@ -43,7 +43,8 @@ func (s *sockets) listen(setting, addr string) (net.Listener, error) {
 		return nil, fmt.Errorf("wan %s is not an address of this machine; "+
 			"behind NAT, set wan_bind to the address to listen on", addr)
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
-		return nil, fmt.Errorf("%s %s is not an address of this machine; use one that is (see: ip address)", setting, addr)
+		return nil, fmt.Errorf("%s %s is not an address of this machine; use one that is (see: ip address)",
+			setting, addr)
 	case errors.Is(err, syscall.EACCES):
 		return nil, fmt.Errorf("%s %s: this user may not use the port; choose one above 1023, "+
 			"let systemd open the socket, or give the program CAP_NET_BIND_SERVICE", setting, addr)

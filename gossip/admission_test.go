@@ -153,7 +153,8 @@ func TestMemberQuota(t *testing.T) {
 		for i := range 2 * maxPerGroup {
 			name := fmt.Sprintf("n%d.dc2", i)
 			if err := q.reserve(name, time.Now()); (err == nil) != (i < maxPerGroup-len(members)) {
-				t.Fatalf("reserve(%s) after the sweep = %v, want %d names admitted", name, err, maxPerGroup-len(members))
+				t.Fatalf("reserve(%s) after the sweep = %v, want %d names admitted", name, err,
+					maxPerGroup-len(members))
 			}
 		}
 		for i := range 2 * maxMembers {

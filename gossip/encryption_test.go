@@ -21,10 +21,10 @@ func withKeys(t *testing.T, acceptPlaintext, sendPlaintext bool, keys ...Key) fu
 	}
 }
 
-// Encryption of a pool is enabled in three steps. In step 1, members accept both
-// forms and send plaintext. In step 2, they send encrypted gossip. In step 3,
-// they no longer accept plaintext. Two members that are at most one step apart
-// can exchange gossip.
+// Encryption of a pool is enabled in three steps. In step 1, members accept
+// both forms and send plaintext. In step 2, they send encrypted gossip. In step
+// 3, they no longer accept plaintext. Two members that are at most one step
+// apart can exchange gossip.
 func TestEncryption_MembersOneStepApart(t *testing.T) {
 	a, b := NewKey(), NewKey()
 	plain := func(*Config) {}

@@ -70,7 +70,8 @@ func (t *transport) WriteToAddress(b []byte, a memberlist.Address) (time.Time, e
 		return now, err
 	}
 	select {
-	case to.packets <- &memberlist.Packet{Buf: append([]byte(nil), b...), From: memoryAddr(t.addr.Addr), Timestamp: now}:
+	case to.packets <- &memberlist.Packet{Buf: append([]byte(nil), b...), From: memoryAddr(t.addr.Addr),
+		Timestamp: now}:
 	default:
 	}
 	return now, nil

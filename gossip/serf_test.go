@@ -39,9 +39,12 @@ func TestPacketSize_PingCannotOverflow(t *testing.T) {
 				name := []byte{'!' + byte(count/8100%90), '!' + byte(count/90%90), '!' + byte(count%90), '.', 'x'}
 				intents = append(intents, joinIntent(string(name)))
 			}
-			n.byName["a.x"].packets <- &memberlist.Packet{Buf: compound(intents), From: memoryAddr("b"), Timestamp: time.Now()}
+			n.byName["a.x"].packets <- &memberlist.Packet{
+				Buf: compound(intents), From: memoryAddr("b"), Timestamp: time.Now(),
+			}
 		}
-		if text := log.String(); strings.Contains(text, "level=ERROR") || !strings.Contains(text, "Intent queue depth") {
+		if text := log.String(); strings.Contains(text, "level=ERROR") ||
+			!strings.Contains(text, "Intent queue depth") {
 			t.Errorf("log = %.2000s, want a long intent queue and no error", text)
 		}
 		a.stop()

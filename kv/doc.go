@@ -19,8 +19,8 @@
 //
 // # Indexes
 //
-// A read returns the index of its key or prefix. The index is the store index of
-// the last write to the key, or to any key with the prefix. Deletions are
+// A read returns the index of its key or prefix. The index is the store index
+// of the last write to the key, or to any key with the prefix. Deletions are
 // writes. A key that does not exist also has an index. WaitKey and WaitPrefix
 // block until the index exceeds a given index. Indexes of two datacenters are
 // unrelated.
@@ -28,8 +28,8 @@
 // # Limits
 //
 // A key has 1 to 512 bytes of UTF-8 without NUL. A value has at most MaxValue
-// bytes. DeleteTree deletes at most DeleteTreeBatch keys in one commit, and needs
-// several commits for more keys.
+// bytes. DeleteTree deletes at most DeleteTreeBatch keys in one commit, and
+// needs several commits for more keys.
 //
 // The package starts no goroutine. All methods may be called from any
 // goroutine. They block only in the Backend, and return when their context

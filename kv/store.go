@@ -76,8 +76,8 @@ type Precondition struct {
 	Index uint64
 }
 
-// IfIndex returns the condition that the ModifyIndex of a key is index. IfIndex(0)
-// requires that the key does not exist.
+// IfIndex returns the condition that the ModifyIndex of a key is index.
+// IfIndex(0) requires that the key does not exist.
 func IfIndex(index uint64) Precondition { return Precondition{Required: true, Index: index} }
 
 func (p Precondition) holds(r *pb.Resource) bool { return !p.Required || p.Index == r.GetModifyIndex() }
@@ -156,8 +156,8 @@ func (s *Store) WaitKey(ctx context.Context, key string, after uint64) error {
 	return s.backend.Wait(ctx, keyQuery(key), after)
 }
 
-// WaitPrefix blocks until the index of a prefix exceeds after. If ctx ends first,
-// WaitPrefix returns the context's error.
+// WaitPrefix blocks until the index of a prefix exceeds after. If ctx ends
+// first, WaitPrefix returns the context's error.
 func (s *Store) WaitPrefix(ctx context.Context, prefix string, after uint64) error {
 	return s.backend.Wait(ctx, prefixQuery(prefix), after)
 }
@@ -197,7 +197,8 @@ func prefixQuery(prefix string) resource.Query {
 // returns false.
 func (s *Store) Put(ctx context.Context, e Entry, cond Precondition) (done bool, err error) {
 	if !cond.Required {
-		// ErrUnsupported: a server of an earlier version does not support Overwrite.
+		// ErrUnsupported: a server of an earlier version does not support
+		// Overwrite.
 		if done, err := s.overwrite(ctx, e); !errors.Is(err, resource.ErrUnsupported) {
 			return done, err
 		}
@@ -300,8 +301,8 @@ func (s *Store) DeleteTree(ctx context.Context, prefix string) error {
 	return nil
 }
 
-// putStep returns the step that replaces stored by e. If stored is nil, the step
-// creates e, or, with overwrite, replaces any stored entry.
+// putStep returns the step that replaces stored by e. If stored is nil, the
+// step creates e, or, with overwrite, replaces any stored entry.
 func putStep(e Entry, stored *pb.Resource, overwrite bool) (*resource.Step, error) {
 	data, err := anypb.New(&pb.KVEntry{Value: e.Value, Flags: e.Flags})
 	if err != nil {

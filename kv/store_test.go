@@ -84,7 +84,8 @@ func TestPutAndDelete(t *testing.T) {
 	for _, test := range []struct {
 		only Precondition
 		want bool
-	}{{IfIndex(0), false}, {IfIndex(first.ModifyIndex + 1), false}, {IfIndex(first.ModifyIndex), true}, {IfIndex(first.ModifyIndex), false}} {
+	}{{IfIndex(0), false}, {IfIndex(first.ModifyIndex + 1), false}, {IfIndex(first.ModifyIndex), true},
+		{IfIndex(first.ModifyIndex), false}} {
 		if done, err := s.Put(ctx, Entry{Key: "a", Value: []byte("2")}, test.only); done != test.want || err != nil {
 			t.Errorf("Put(a, %+v) = %t, %v, want %t", test.only, done, err, test.want)
 		}
@@ -98,7 +99,8 @@ func TestPutAndDelete(t *testing.T) {
 	for _, test := range []struct {
 		only Precondition
 		want bool
-	}{{IfIndex(0), false}, {IfIndex(first.ModifyIndex), false}, {IfIndex(second.ModifyIndex), true}, {IfIndex(second.ModifyIndex), true}, {IfIndex(0), true}, {Precondition{}, true}} {
+	}{{IfIndex(0), false}, {IfIndex(first.ModifyIndex), false}, {IfIndex(second.ModifyIndex), true},
+		{IfIndex(second.ModifyIndex), true}, {IfIndex(0), true}, {Precondition{}, true}} {
 		if done, err := s.Delete(ctx, "a", test.only); done != test.want || err != nil {
 			t.Errorf("Delete(a, %+v) = %t, %v, want %t", test.only, done, err, test.want)
 		}
@@ -202,7 +204,8 @@ func TestStore_Refuses(t *testing.T) {
 		}
 	}
 	mustPut(t, s, strings.Repeat("x", 512), "")
-	if _, err := s.Put(ctx, Entry{Key: "big", Value: bytes.Repeat([]byte("v"), MaxValue+1)}, Precondition{}); !errors.Is(err, resource.ErrInvalid) {
+	if _, err := s.Put(ctx, Entry{Key: "big", Value: bytes.Repeat([]byte("v"), MaxValue+1)},
+		Precondition{}); !errors.Is(err, resource.ErrInvalid) {
 		t.Errorf("Put of a value that is too large = %v, want ErrInvalid", err)
 	}
 	if _, err := s.Put(ctx, Entry{Key: "big", Value: bytes.Repeat([]byte("v"), MaxValue)}, Precondition{}); err != nil {
@@ -235,7 +238,8 @@ func TestPut_Concurrent(t *testing.T) {
 	for w := range writers {
 		wg.Go(func() {
 			for range each {
-				if done, err := s.Put(ctx, Entry{Key: "blind", Value: fmt.Append(nil, w)}, Precondition{}); !done || err != nil {
+				if done, err := s.Put(ctx, Entry{Key: "blind", Value: fmt.Append(nil, w)}, Precondition{}); !done ||
+					err != nil {
 					t.Errorf("Put() = %t, %v, want true", done, err)
 				}
 				for done := false; !done; {
@@ -245,7 +249,8 @@ func TestPut_Concurrent(t *testing.T) {
 						fmt.Sscan(string(e.Value), &n)
 					}
 					var err error
-					if done, err = s.Put(ctx, Entry{Key: "counter", Value: fmt.Append(nil, n+1)}, IfIndex(at)); err != nil {
+					if done, err = s.Put(ctx, Entry{Key: "counter", Value: fmt.Append(nil, n+1)},
+						IfIndex(at)); err != nil {
 						t.Error(err)
 						return
 					}

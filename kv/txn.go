@@ -75,11 +75,11 @@ const (
 // returns the entries that the ops return. The entry of a write has no value.
 //
 // Txn does not read a key that is only set or deleted, so a concurrent write to
-// the key causes no retry. After a concurrent write to any other key of ops, Txn
-// runs the transaction again.
+// the key causes no retry. After a concurrent write to any other key of ops,
+// Txn runs the transaction again.
 //
-// If no op writes, Txn reads all keys at one moment, with the consistency c, and
-// commits nothing. If an op writes, c has no effect.
+// If no op writes, Txn reads all keys at one moment, with the consistency c,
+// and commits nothing. If an op writes, c has no effect.
 //
 // In a transaction that writes, a prefix matches at most DeleteTreeBatch keys.
 // Entries that are returned more than once have at most about 64 MiB in total.
@@ -113,7 +113,8 @@ func (s *Store) Txn(ctx context.Context, c resource.Consistency, ops []Op) ([]En
 		stored, err := t.commit(ctx, s.res)
 		if errors.Is(err, resource.ErrConflict) {
 			if ctx.Err() != nil {
-				return nil, nil, fmt.Errorf("transaction: %w: concurrent writes changed its keys in each attempt", ctx.Err())
+				return nil, nil, fmt.Errorf("transaction: %w: concurrent writes changed its keys in each attempt",
+					ctx.Err())
 			}
 			continue
 		}
@@ -156,8 +157,8 @@ func (s *Store) readTxn(ctx context.Context, c resource.Consistency, ops []Op, w
 		if err := s.readOps(ctx, t, ops, writes); err != nil {
 			return nil, err
 		}
-		// A transaction that writes may use reads of different moments, because its
-		// commit then fails.
+		// A transaction that writes may use reads of different moments, because
+		// its commit then fails.
 		if writes && c != resource.Strong || !t.changedSince(s.backend) {
 			return t, nil
 		}
@@ -409,7 +410,8 @@ func (t *txn) commit(ctx context.Context, res *resource.Service) (map[string]*pb
 		stored := k.stored
 		if k.deleted {
 			if k.written && len(resource.Finalizers(stored)) > 0 { // the deletion would wait for the finalizers
-				return nil, fmt.Errorf("set %q after its deletion in one transaction: %w", k.key, resource.ErrTerminating)
+				return nil, fmt.Errorf("set %q after its deletion in one transaction: %w", k.key,
+					resource.ErrTerminating)
 			}
 			// The version of a blind key is empty, which allows any version.
 			steps = append(steps, resource.Step{Delete: resource.ID(EntryType, k.key), Version: stored.GetVersion()})
@@ -437,9 +439,9 @@ func (t *txn) commit(ctx context.Context, res *resource.Service) (map[string]*pb
 
 // entries returns the results of the ops. stored is the result of commit.
 func (t *txn) entries(stored map[string]*pb.Resource) []Entry {
-	// An entry that a later op deleted has no stored resource and gets the index
-	// of the commit. This is the highest index, because a write of equal data
-	// keeps the older index of its key.
+	// An entry that a later op deleted has no stored resource and gets the
+	// index of the commit. This is the highest index, because a write of equal
+	// data keeps the older index of its key.
 	var index uint64
 	for _, r := range stored {
 		index = max(index, r.GetModifyIndex())

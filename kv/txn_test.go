@@ -103,7 +103,8 @@ func TestTxn(t *testing.T) {
 		},
 		{
 			"delete and create",
-			[]Op{withIndex(VerbDeleteCAS, "a", at), {Verb: VerbCAS, Key: "a", Value: []byte("4"), Flags: 9}, withIndex(VerbDeleteCAS, "none", 7)},
+			[]Op{withIndex(VerbDeleteCAS, "a", at), {Verb: VerbCAS, Key: "a", Value: []byte("4"), Flags: 9},
+				withIndex(VerbDeleteCAS, "none", 7)},
 			"a=",
 			"a=4; b=1; t/2=new",
 		},
@@ -138,7 +139,8 @@ func TestTxn_Refuses(t *testing.T) {
 	defer mem.Close()
 	s, ctx := newStore(t, mem, caller), t.Context()
 	for _, ops := range [][]Op{
-		{{Verb: "lock", Key: "a"}}, {{Verb: VerbGet}}, {{Verb: VerbSet, Key: "a\x00"}}, {{Verb: VerbGetTree, Key: strings.Repeat("x", 513)}},
+		{{Verb: "lock", Key: "a"}}, {{Verb: VerbGet}}, {{Verb: VerbSet, Key: "a\x00"}},
+		{{Verb: VerbGetTree, Key: strings.Repeat("x", 513)}},
 		{{Verb: VerbSet, Key: "a"}, {Verb: VerbSet, Key: "b", Value: make([]byte, MaxValue+1)}},
 	} {
 		if _, _, err := s.Txn(ctx, resource.Strong, ops); !errors.Is(err, resource.ErrInvalid) {
@@ -160,18 +162,21 @@ func TestTxn_Refuses(t *testing.T) {
 		len(got) != DeleteTreeBatch+1 {
 		t.Errorf("read of a large tree = %d entries, %v; want %d", len(got), err, DeleteTreeBatch+1)
 	}
-	if _, _, err := s.Txn(ctx, resource.Strong, []Op{{Verb: VerbDeleteTree, Key: "t/"}}); !errors.Is(err, resource.ErrInvalid) {
+	if _, _, err := s.Txn(ctx, resource.Strong,
+		[]Op{{Verb: VerbDeleteTree, Key: "t/"}}); !errors.Is(err, resource.ErrInvalid) {
 		t.Errorf("deletion of a large tree = %v, want ErrInvalid", err)
 	}
 	caller.Role = tlsutil.RoleClient
 	if _, _, err := s.Txn(ctx, resource.Strong, []Op{{Verb: VerbGet, Key: "t/1"}}); err != nil {
 		t.Errorf("read by a client = %v, want nil", err)
 	}
-	if _, failed, err := s.Txn(ctx, resource.Strong, []Op{{Verb: VerbGet, Key: "none"}, {Verb: VerbSet, Key: "a"}}); !errors.Is(err, resource.ErrDenied) {
+	if _, failed, err := s.Txn(ctx, resource.Strong,
+		[]Op{{Verb: VerbGet, Key: "none"}, {Verb: VerbSet, Key: "a"}}); !errors.Is(err, resource.ErrDenied) {
 		t.Errorf("write by a client = %v, %v, want ErrDenied", failed, err)
 	}
 	caller.Role = tlsutil.RoleGateway
-	if _, _, err := s.Txn(ctx, resource.Strong, []Op{{Verb: VerbGet, Key: "t/1"}}); !errors.Is(err, resource.ErrDenied) {
+	if _, _, err := s.Txn(ctx, resource.Strong,
+		[]Op{{Verb: VerbGet, Key: "t/1"}}); !errors.Is(err, resource.ErrDenied) {
 		t.Errorf("read by a gateway = %v, want ErrDenied", err)
 	}
 }
@@ -190,7 +195,8 @@ func TestTxn_Model(t *testing.T) {
 		for range 1 + rnd.IntN(4) {
 			op := Op{Key: keys[rnd.IntN(len(keys))], Value: fmt.Append(nil, rnd.IntN(100))}
 			value, there := next[op.Key]
-			switch op.Verb = []Verb{VerbSet, VerbCAS, VerbDelete, VerbDeleteTree, VerbGet, VerbGetTree, VerbCheckNotExists}[rnd.IntN(7)]; op.Verb {
+			switch op.Verb = []Verb{VerbSet, VerbCAS, VerbDelete, VerbDeleteTree, VerbGet, VerbGetTree,
+				VerbCheckNotExists}[rnd.IntN(7)]; op.Verb {
 			case VerbCAS:
 				op.Index = index[op.Key] + rnd.Uint64N(2)
 				if fits := there && !written[op.Key] && op.Index == index[op.Key] || !there && op.Index == 0; !fits {
@@ -251,7 +257,8 @@ func TestTxn_Blind(t *testing.T) {
 			for i := range each {
 				value := fmt.Appendf(nil, "%d.%d", w, i)
 				got, failed, err := s.Txn(t.Context(), resource.Strong, []Op{
-					{Verb: VerbSet, Key: "a", Value: value}, {Verb: VerbDelete, Key: "c"}, {Verb: VerbSet, Key: "b", Value: value}, {Verb: VerbDelete, Key: "none"},
+					{Verb: VerbSet, Key: "a", Value: value}, {Verb: VerbDelete, Key: "c"},
+					{Verb: VerbSet, Key: "b", Value: value}, {Verb: VerbDelete, Key: "none"},
 					{Verb: VerbSet, Key: "c", Value: value},
 				})
 				if err != nil || failed != nil || len(got) != 3 || got[0].ModifyIndex == 0 ||
@@ -274,9 +281,9 @@ func TestTxn_Blind(t *testing.T) {
 	}
 }
 
-// TestTxn_Concurrent moves amounts between keys in several goroutines. Every read
-// sees the same sum. A transaction also fails because of a key that it only
-// checks: once "closed" exists, no transaction changes anything.
+// TestTxn_Concurrent moves amounts between keys in several goroutines. Every
+// read sees the same sum. A transaction also fails because of a key that it
+// only checks: once "closed" exists, no transaction changes anything.
 func TestTxn_Concurrent(t *testing.T) {
 	s, ctx := memoryStore(t), t.Context()
 	keys := []string{"k/0", "k/1", "k/2", "k/3"}
@@ -360,7 +367,8 @@ func TestTxn_RepeatedEntries(t *testing.T) {
 		t.Errorf("128 reads of one key = %d entries, %v, %v; want %d entries", len(got), failed, err, len(each))
 	}
 	for _, write := range [][]Op{nil, {{Verb: VerbSet, Key: "b"}}} {
-		trees := append(slices.Repeat([]Op{{Verb: VerbGetTree, Key: "t/"}}, 127), write...) // 4 * 127 values exceed maxRepeated
+		// 4 * 127 values exceed maxRepeated
+		trees := append(slices.Repeat([]Op{{Verb: VerbGetTree, Key: "t/"}}, 127), write...)
 		if got, failed, err := s.Txn(ctx, resource.Strong, trees); !errors.Is(err, resource.ErrInvalid) {
 			t.Errorf("127 reads of a tree = %d entries, %v, %v; want ErrInvalid", len(got), failed, err)
 		}

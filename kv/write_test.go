@@ -56,7 +56,8 @@ func TestPut_ConcurrentWithoutCondition(t *testing.T) {
 	for i := range clients {
 		wg.Go(func() {
 			for range each {
-				if done, err := s.Put(t.Context(), Entry{Key: "one", Value: []byte{byte(i)}, Flags: uint64(i)}, Precondition{}); err != nil || !done {
+				if done, err := s.Put(t.Context(), Entry{Key: "one", Value: []byte{byte(i)}, Flags: uint64(i)},
+					Precondition{}); err != nil || !done {
 					t.Errorf("Put() = %t, %v, want true", done, err)
 				}
 			}
@@ -68,7 +69,8 @@ func TestPut_ConcurrentWithoutCondition(t *testing.T) {
 	}
 	last := get(t, s, "one")
 	if len(last.Value) != 1 || uint64(last.Value[0]) != last.Flags || last.CreateIndex != first.CreateIndex {
-		t.Errorf("entry after all writes = %+v, want value and flags of one writer, and CreateIndex of %+v", last, first)
+		t.Errorf("entry after all writes = %+v, want value and flags of one writer, and CreateIndex of %+v",
+			last, first)
 	}
 	if now, err := b.Read(t.Context(), resource.Strong, r.Id); err != nil || now.Metadata["owner"] != "team" {
 		t.Errorf("resource after all writes = %v, %v; want its metadata", now, err)

@@ -184,7 +184,8 @@ func (a *AntiEntropy) sync(ctx context.Context, last *appliedState) error {
 	if err != nil {
 		return err
 	}
-	want := &pb.FederationState{Datacenter: a.cfg.DC, MeshGateways: gateways, GroupId: id, UpdatedAt: timestamppb.New(time.Now())}
+	want := &pb.FederationState{Datacenter: a.cfg.DC, MeshGateways: gateways, GroupId: id,
+		UpdatedAt: timestamppb.New(time.Now())}
 	if have != nil && federation.SameContent(have, want) {
 		return nil
 	}

@@ -28,7 +28,8 @@ type antiEntropyTest struct {
 
 func newAntiEntropyTest(t *testing.T) *antiEntropyTest {
 	t.Helper()
-	e := &antiEntropyTest{store: resourcetest.NewStore(), primary: resourcetest.NewStore(), applied: make(chan *pb.FederationState, 100)}
+	e := &antiEntropyTest{store: resourcetest.NewStore(), primary: resourcetest.NewStore(),
+		applied: make(chan *pb.FederationState, 100)}
 	monitor, err := catalog.NewTTLMonitor(e.store, discardLogger)
 	if err != nil {
 		t.Fatal(err)

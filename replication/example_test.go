@@ -45,7 +45,8 @@ func ExampleSource() {
 	source := replication.NewSource(manager, store)
 	server := grpc.NewServer()
 	pb.RegisterReplicationServiceServer(server, source)
-	// In a server: run source.Run, manager.RunLeader (on the leader) and server.Serve.
+	// In a server: run source.Run, manager.RunLeader (on the leader) and
+	// server.Serve.
 	fmt.Println(manager.IsPrimary(), source.Status().Followers)
 	// Output: true 0
 }

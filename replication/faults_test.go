@@ -239,7 +239,8 @@ func TestFollow_UnknownCommitOutcome(t *testing.T) {
 // leaderless is the store of a server that cannot reach its leader.
 type leaderless struct{ *resourcetest.Store }
 
-func (s leaderless) List(ctx context.Context, c resource.Consistency, q resource.Query) ([]*pb.Resource, uint64, error) {
+func (s leaderless) List(ctx context.Context, c resource.Consistency,
+	q resource.Query) ([]*pb.Resource, uint64, error) {
 	if c == resource.Strong {
 		return nil, 0, resource.ErrNotLeader
 	}

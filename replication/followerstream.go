@@ -195,7 +195,8 @@ func (s *followerStream) handle(ctx context.Context, ms []*pb.FollowResponse) er
 	s.untrusted = false
 	if len(s.deleted)+len(s.replaced) > 0 {
 		firstNames := func(names []string) []string { return names[:min(len(names), 100)] }
-		s.follower.cfg.Logger.Warn("lost writes that this datacenter acknowledged as the primary and the new primary lacks",
+		s.follower.cfg.Logger.Warn(
+			"lost writes that this datacenter acknowledged as the primary and the new primary lacks",
 			"deleted", len(s.deleted), "deleted_names", firstNames(s.deleted),
 			"replaced", len(s.replaced), "replaced_names", firstNames(s.replaced))
 	}

@@ -107,7 +107,9 @@ func (s *scriptedClient) Recv() (*pb.FollowResponse, error) {
 func FuzzFollower(f *testing.F) {
 	r := &pb.Resource{Id: &pb.ID{Type: docType, Name: "a", Uid: "u"}, PrimaryModifyIndex: 3}
 	f.Add(script(&pb.FollowResponse{Begin: &pb.FollowBegin{Kinds: []*pb.FollowKind{{Type: docType}}}},
-		&pb.FollowResponse{Ask: &pb.FollowAsk{Kinds: []*pb.FollowBuckets{{Type: docType, Buckets: []uint32{0, 1 << 31}}}}},
+		&pb.FollowResponse{
+			Ask: &pb.FollowAsk{Kinds: []*pb.FollowBuckets{{Type: docType, Buckets: []uint32{0, 1 << 31}}}},
+		},
 		&pb.FollowResponse{
 			Index: 4, Upserts: []*pb.Resource{r}, Deletes: []*pb.ID{r.Id}, Position: &pb.FollowPosition{Index: 4},
 		}))

@@ -159,7 +159,8 @@ func (p *PrimaryManager) Writable() error {
 	case st.GetDatacenter() == p.cfg.DC && st.GetHandedTo() == "":
 		return nil
 	case st.GetDatacenter() == p.cfg.DC:
-		return fmt.Errorf("%s is demoted in favor of %[2]s, according to primary_datacenter of its servers, and %[2]s is "+
+		return fmt.Errorf("%s is demoted in favor of %[2]s, according to primary_datacenter of its servers, and "+
+			"%[2]s is "+
 			"not the primary yet: write again in a moment, or see: wanfed status", p.cfg.DC, st.GetHandedTo())
 	case p.cfg.ConfiguredPrimary == p.cfg.DC:
 		return fmt.Errorf("%s is not the primary yet, though it is configured to be: see wanfed status", p.cfg.DC)

@@ -59,7 +59,8 @@ func (p *promotion) run(ctx context.Context) error {
 			}
 		case cause == nil:
 			p.setPending("%s is to be the primary, but %s still is: "+
-				"set primary_datacenter = %q on all servers of %s, and restart them", p.cfg.DC, p.former, p.cfg.DC, p.former)
+				"set primary_datacenter = %q on all servers of %s, and restart them", p.cfg.DC, p.former,
+				p.cfg.DC, p.former)
 			p.copying.start(ctx, p.followFormer)
 		case silence >= takeoverTimeout:
 			p.copying.stop()
@@ -165,7 +166,8 @@ func (p *PrimaryManager) adoptReplicas(ctx context.Context) (n int, err error) {
 				continue
 			}
 			ops = append(ops, resource.PutOp(&pb.Resource{
-				Id: r.Id, Owner: r.Owner, Generation: r.Generation, Metadata: r.Metadata, Status: r.Status, Data: r.Data,
+				Id: r.Id, Owner: r.Owner, Generation: r.Generation, Metadata: r.Metadata, Status: r.Status,
+				Data: r.Data,
 			}, r.GetVersion()))
 			// An owner of a type that is not federated was never replicated.
 			if o := r.GetOwner(); o != nil && p.follower.types[kindOf(o.GetType())] != nil {

@@ -65,7 +65,8 @@ type SourceStatus struct {
 // server of the datacenter has acknowledged.
 func NewSource(p *PrimaryManager, b resource.Backend) *Source {
 	return &Source{
-		primary: p, backend: b, logger: p.cfg.Logger, kinds: p.follower.kinds, types: p.follower.types, log: &changeLog{},
+		primary: p, backend: b, logger: p.cfg.Logger, kinds: p.follower.kinds, types: p.follower.types,
+		log: &changeLog{},
 	}
 }
 
@@ -125,7 +126,8 @@ func (s *Source) Follow(stream grpc.BidiStreamingServer[pb.FollowRequest, pb.Fol
 		return err
 	}
 	if req.GetHello() == nil {
-		return status.Error(codes.InvalidArgument, "first message is not hello: the follower has an incompatible version")
+		return status.Error(codes.InvalidArgument,
+			"first message is not hello: the follower has an incompatible version")
 	}
 	if _, _, ready := s.log.end(); !ready {
 		return status.Error(codes.Unavailable, "this server has not read its federated resources yet")

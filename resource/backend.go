@@ -36,8 +36,8 @@ const (
 	// the same step as their owner. Servers that replay a log depend on
 	// MaxCascade, so its value must not change.
 	MaxCascade = 512
-	// ReapBatch is the highest number of owned resources that Reap deletes in one
-	// later step.
+	// ReapBatch is the highest number of owned resources that Reap deletes in
+	// one later step.
 	ReapBatch = 256
 )
 
@@ -60,9 +60,9 @@ const (
 // # Consistency
 //
 // The state that a server has applied never goes back in time. Once an event or
-// a result has shown a change, all later calls of Read, List, ListByOwner, Watch
-// and Wait on that server show the change or a newer one. Across servers and
-// restarts, only strong reads have this guarantee.
+// a result has shown a change, all later calls of Read, List, ListByOwner,
+// Watch and Wait on that server show the change or a newer one. Across servers
+// and restarts, only strong reads have this guarantee.
 //
 // # Indexes
 //
@@ -78,9 +78,9 @@ const (
 //
 // Deleting a resource deletes the resources that it owns, directly or
 // indirectly. Up to MaxCascade of them are deleted in the same step. For each
-// owner that has more, the step stores a tombstone: a resource of TombstoneType.
-// The leader then runs Reap, which deletes the rest in steps of ReapBatch. No
-// new resource can be owned by a deleted one.
+// owner that has more, the step stores a tombstone: a resource of
+// TombstoneType. The leader then runs Reap, which deletes the rest in steps of
+// ReapBatch. No new resource can be owned by a deleted one.
 //
 // A resource with finalizers is not deleted at once. It gets a deletion
 // timestamp (DeletionKey) instead. From then on, only its status can be written
@@ -106,10 +106,10 @@ type Backend interface {
 	// Commit applies all ops in order in one step, or none. The first op whose
 	// expectation fails makes the batch fail with ErrConflict, ErrUIDMismatch,
 	// ErrGroupVersion, ErrTerminating, or, if the owner of a new resource does
-	// not exist, ErrNotFound. When Commit returns no error, the batch is durable.
-	// Commit returns the stored resource of each op: nil for a Remove and an
-	// Expect, and the last state of the resource for a Put that removed the last
-	// finalizer.
+	// not exist, ErrNotFound. When Commit returns no error, the batch is
+	// durable. Commit returns the stored resource of each op: nil for a Remove
+	// and an Expect, and the last state of the resource for a Put that removed
+	// the last finalizer.
 	//
 	// A Put stores status and generation as given; the caller keeps the
 	// generation when the data is unchanged. A Put fails if its uid differs
@@ -131,11 +131,11 @@ type Backend interface {
 	// version. When a snapshot is restored, the watch ends with ErrWatchReset.
 	Watch(q Query) (Watch, error)
 
-	// Wait returns nil when the index of q is above after. Wait checks the index
-	// before the context: if ctx has ended, Wait returns nil if the index is
-	// above after, and the context's error otherwise. Writes that q does not
-	// select do not wake a Wait. A blocking query is a Wait with the index of the
-	// last List, followed by a List.
+	// Wait returns nil when the index of q is above after. Wait checks the
+	// index before the context: if ctx has ended, Wait returns nil if the index
+	// is above after, and the context's error otherwise. Writes that q does not
+	// select do not wake a Wait. A blocking query is a Wait with the index of
+	// the last List, followed by a List.
 	Wait(ctx context.Context, q Query, after uint64) error
 }
 
@@ -154,9 +154,10 @@ type Query struct {
 	MaxBytes int
 }
 
-// Watch is one subscription. Next blocks until there is an event. After the last
-// event, Next returns ErrWatchReset, ErrClosed or the context's error. Only one
-// goroutine may call Next. Any goroutine may call Close, which ends Next.
+// Watch is one subscription. Next blocks until there is an event. After the
+// last event, Next returns ErrWatchReset, ErrClosed or the context's error.
+// Only one goroutine may call Next. Any goroutine may call Close, which ends
+// Next.
 type Watch interface {
 	Next(ctx context.Context) (*pb.WatchEvent, error)
 	Close()
@@ -171,7 +172,8 @@ var canceled = func() context.Context {
 
 // Changed reports whether the index of q on this server is above after, or
 // cannot be read. Changed does not block. If the indexes of several Lists have
-// not changed when the last List returns, all Lists show the state of one moment.
+// not changed when the last List returns, all Lists show the state of one
+// moment.
 func Changed(b Backend, q Query, after uint64) bool {
 	err := b.Wait(canceled, q, after)
 	return err == nil || !errors.Is(err, context.Canceled)

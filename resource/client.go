@@ -16,10 +16,10 @@ import (
 )
 
 // Client returns a client that calls s in this process. ServiceConfig.Peer
-// receives the caller's context. The service receives outgoing metadata, as over
-// a connection. Call options are ignored. Results are shared: clone a message
-// before changing it. A WatchList stream ends with its context, and only one
-// goroutine may call its Recv.
+// receives the caller's context. The service receives outgoing metadata, as
+// over a connection. Call options are ignored. Results are shared: clone a
+// message before changing it. A WatchList stream ends with its context, and
+// only one goroutine may call its Recv.
 func (s *Service) Client() pb.ResourceServiceClient { return localClient{s} }
 
 type localClient struct{ s *Service }
@@ -58,7 +58,8 @@ func (l localClient) ListByOwner(
 	return localCall(ctx, l.s.ListByOwner, in)
 }
 
-func (l localClient) Delete(ctx context.Context, in *pb.DeleteRequest, _ ...grpc.CallOption) (*pb.DeleteResponse, error) {
+func (l localClient) Delete(ctx context.Context, in *pb.DeleteRequest,
+	_ ...grpc.CallOption) (*pb.DeleteResponse, error) {
 	return localCall(ctx, l.s.Delete, in)
 }
 

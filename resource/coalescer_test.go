@@ -34,7 +34,8 @@ func newSlowCounter() *slowCounter {
 	return c
 }
 
-// getAfter calls get after a delay, with a timeout, and passes the result to check.
+// getAfter calls get after a delay, with a timeout, and passes the result to
+// check.
 func (c *slowCounter) getAfter(
 	wg *sync.WaitGroup, delay, timeout time.Duration, check func(n int, took time.Duration, err error),
 ) {
@@ -48,8 +49,8 @@ func (c *slowCounter) getAfter(
 	})
 }
 
-// TestCoalescer_SharesLaterCalls checks that a caller never gets the result of a
-// call that began before the caller arrived.
+// TestCoalescer_SharesLaterCalls checks that a caller never gets the result of
+// a call that began before the caller arrived.
 func TestCoalescer_SharesLaterCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newSlowCounter()
@@ -75,8 +76,8 @@ func TestCoalescer_SharesLaterCalls(t *testing.T) {
 	})
 }
 
-// TestCoalescer_Contexts checks that the end of one caller's context does not affect
-// other callers.
+// TestCoalescer_Contexts checks that the end of one caller's context does not
+// affect other callers.
 func TestCoalescer_Contexts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newSlowCounter()
@@ -100,7 +101,8 @@ func TestCoalescer_Contexts(t *testing.T) {
 			c.getAfter(&wg, 100*time.Millisecond, time.Minute, succeeds)
 		}
 		wg.Wait()
-		// The second call begins after the contexts of all its callers have ended.
+		// The second call begins after the contexts of all its callers have
+		// ended.
 		c.getAfter(&wg, 0, time.Minute, succeeds)
 		c.getAfter(&wg, 100*time.Millisecond, 300*time.Millisecond, ends(300*time.Millisecond))
 		wg.Wait()
@@ -113,8 +115,8 @@ func TestCoalescer_Contexts(t *testing.T) {
 	})
 }
 
-// TestCoalescer_RetriesAfterTimeout checks that get calls the function again after a
-// call has timed out, while its context has not ended.
+// TestCoalescer_RetriesAfterTimeout checks that get calls the function again
+// after a call has timed out, while its context has not ended.
 func TestCoalescer_RetriesAfterTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		calls := 0

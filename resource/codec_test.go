@@ -17,8 +17,8 @@ func upsert(index uint64, version string) *pb.WatchEvent {
 	return &pb.WatchEvent{Event: &pb.WatchEvent_Upsert_{Upsert: &pb.WatchEvent_Upsert{Resource: r}}}
 }
 
-// TestCodec_EncodesAsProtobuf checks that the codec encodes like package proto, even
-// if events share a slot of its cache.
+// TestCodec_EncodesAsProtobuf checks that the codec encodes like package proto,
+// even if events share a slot of its cache.
 func TestCodec_EncodesAsProtobuf(t *testing.T) {
 	c := Codec()
 	withUnknown := upsert(7, "7")
@@ -26,7 +26,9 @@ func TestCodec_EncodesAsProtobuf(t *testing.T) {
 	for name, m := range map[string]proto.Message{
 		"event": upsert(7, "7"), "event in the same slot": upsert(7+64, "71"), "event with unknown fields": withUnknown,
 		"large event": upsert(7, strings.Repeat("x", maxCachedEvent)), "empty event": new(pb.WatchEvent),
-		"deletion":        &pb.WatchEvent{Event: &pb.WatchEvent_Delete_{Delete: &pb.WatchEvent_Delete{Resource: &pb.Resource{ModifyIndex: 7}}}},
+		"deletion": &pb.WatchEvent{Event: &pb.WatchEvent_Delete_{
+			Delete: &pb.WatchEvent_Delete{Resource: &pb.Resource{ModifyIndex: 7}},
+		}},
 		"another message": &pb.ReadRequest{Id: &pb.ID{Name: "x"}},
 	} {
 		want, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
@@ -46,8 +48,8 @@ func TestCodec_EncodesAsProtobuf(t *testing.T) {
 	}
 }
 
-// TestCodec_EncodesEventOnce checks that two calls of Marshal share the encoding of
-// an event.
+// TestCodec_EncodesEventOnce checks that two calls of Marshal share the
+// encoding of an event.
 func TestCodec_EncodesEventOnce(t *testing.T) {
 	c, ev := Codec(), upsert(7, "7")
 	first, err := c.Marshal(ev)

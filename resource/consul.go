@@ -47,8 +47,8 @@ func CanonicalMethod(full string) string {
 	return full
 }
 
-// NewDescriptors returns the files for gRPC reflection: the files of the program,
-// and a file for ConsulService.
+// NewDescriptors returns the files for gRPC reflection: the files of the
+// program, and a file for ConsulService.
 func NewDescriptors() (*protoregistry.Files, error) {
 	consul, err := consulDescriptor()
 	if err != nil {

@@ -17,8 +17,8 @@ import (
 	"github.com/wanfed/wanfed/api/pb"
 )
 
-// Errors of a Backend. Test for them with errors.Is. StatusError maps each to one
-// gRPC status.
+// Errors of a Backend. Test for them with errors.Is. StatusError maps each to
+// one gRPC status.
 var (
 	// ErrNotFound: no resource has the type, tenancy and name, or the stored
 	// resource does not have the requested uid.
@@ -31,8 +31,8 @@ var (
 	// ErrGroupVersion: the resource is stored as another version of its type.
 	// The error is a *GroupVersionError.
 	ErrGroupVersion = errors.New("resource is stored as another group version")
-	// ErrTerminating: the resource has a deletion timestamp. Only its status can
-	// be written and its finalizers can be removed.
+	// ErrTerminating: the resource has a deletion timestamp. Only its status
+	// can be written and its finalizers can be removed.
 	ErrTerminating = errors.New("resource is marked for deletion")
 	// ErrNotLeader: this server is not the Raft leader. Nothing was written.
 	ErrNotLeader = errors.New("this server is not the leader")
@@ -92,8 +92,8 @@ func (e *GroupVersionError) Error() string {
 
 func (e *GroupVersionError) Unwrap() error { return ErrGroupVersion }
 
-// Rejected reports whether a state machine returned err because the expectations
-// of a batch do not hold. Then no server has applied the batch.
+// Rejected reports whether a state machine returned err because the
+// expectations of a batch do not hold. Then no server has applied the batch.
 func Rejected(err error) bool {
 	classes := []error{ErrConflict, ErrNotFound, ErrUIDMismatch, ErrGroupVersion, ErrTerminating, ErrInvalid}
 	return slices.ContainsFunc(classes, func(class error) bool { return errors.Is(err, class) })
@@ -133,8 +133,8 @@ var errorClasses = []errorClass{
 }
 
 // knownOutcome reports whether err, a result of FromStatus, is an error of this
-// package. The error then proves that the remote server has responded. A context
-// error does not prove a response.
+// package. The error then proves that the remote server has responded. A
+// context error does not prove a response.
 func knownOutcome(err error) bool {
 	for _, c := range errorClasses {
 		if errors.Is(err, c.err) && c.code != codes.DeadlineExceeded && c.code != codes.Canceled {
@@ -164,7 +164,8 @@ func StatusError(err error) error {
 		st := status.New(c.code, err.Error())
 		details := []protoadapt.MessageV1{&errdetails.ErrorInfo{Reason: c.reason, Domain: errorDomain}}
 		if mismatch, ok := errors.AsType[*GroupVersionError](err); ok {
-			details = append(details, protoadapt.MessageV1Of(mismatch.Stored), protoadapt.MessageV1Of(mismatch.Requested))
+			details = append(details, protoadapt.MessageV1Of(mismatch.Stored),
+				protoadapt.MessageV1Of(mismatch.Requested))
 		}
 		if detailed, derr := st.WithDetails(details...); derr == nil {
 			st = detailed

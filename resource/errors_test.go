@@ -18,8 +18,10 @@ func TestErrorText(t *testing.T) {
 		"no leader":                 "no leader",
 		"a desc = b":                "a desc = b",
 		"rpc error: code = Aborted": "rpc error: code = Aborted",
-		"follow dc1: " + status.Error(codes.Aborted, "compare again").Error():                                                              "follow dc1: compare again",
-		`see: wanfed status: rpc error: code = Unavailable desc = connection error: desc = "transport: Error while dialing: no SAN \"a\""`: `see: wanfed status: no SAN "a"`,
+		"follow dc1: " + status.Error(codes.Aborted,
+			"compare again").Error(): "follow dc1: compare again",
+		`see: wanfed status: rpc error: code = Unavailable desc = connection error: desc = "transport: Error while ` +
+			`dialing: no SAN \"a\""`: `see: wanfed status: no SAN "a"`,
 	} {
 		if got := resource.ErrorText(text); got != want {
 			t.Errorf("ErrorText(%q) = %q, want %q", text, got, want)

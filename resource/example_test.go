@@ -17,7 +17,9 @@ var exampleType = &pb.Type{Group: "example", GroupVersion: "v1", Kind: "Node"}
 // A registry defines the rules of each type.
 func ExampleNewRegistry() {
 	registry := resource.NewRegistry()
-	err := registry.Register(resource.Registration{Type: exampleType, Message: &pb.Node{}, Scope: resource.ScopeNamespace})
+	err := registry.Register(resource.Registration{
+		Type: exampleType, Message: &pb.Node{}, Scope: resource.ScopeNamespace,
+	})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -56,7 +58,8 @@ func ExampleBackend_commit() {
 	// Output: 10.0.0.2 <nil>
 }
 
-// A watch sends the stored resources, an end of snapshot, and then every change.
+// A watch sends the stored resources, an end of snapshot, and then every
+// change.
 func ExampleBackend_watch() {
 	ctx := context.Background()
 	var b resource.Backend = resourcetest.NewStore()

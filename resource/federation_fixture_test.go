@@ -14,8 +14,9 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// federation is a Service in the secondary dc2, which forwards writes to a Service
-// in the primary dc1. A goroutine copies resources in place of replication.
+// federation is a Service in the secondary dc2, which forwards writes to a
+// Service in the primary dc1. A goroutine copies resources in place of
+// replication.
 type federation struct {
 	*fixture                                           // of the secondary
 	primaryDC *fixture                                 // of the primary
@@ -98,7 +99,8 @@ func (f *federation) holdReplication() (release func()) {
 	return release
 }
 
-// federationState returns the federation state of a datacenter with one gateway.
+// federationState returns the federation state of a datacenter with one
+// gateway.
 func federationState(t testing.TB, name, gateway string) *pb.Resource {
 	return &pb.Resource{Id: &pb.ID{Type: fsType, Name: name}, Data: data(t, &pb.FederationState{
 		Datacenter: name, MeshGateways: []*pb.MeshGateway{{Node: &pb.Node{Node: gateway}}},

@@ -17,23 +17,24 @@ import (
 	"github.com/wanfed/wanfed/api/pb"
 )
 
-// ReplicatedBackend is one server's part of a replicated store. Package raftstore
-// implements ReplicatedBackend.
+// ReplicatedBackend is one server's part of a replicated store. Package
+// raftstore implements ReplicatedBackend.
 type ReplicatedBackend interface {
 	Backend
 	// IsLeader reports whether this server is the leader.
 	IsLeader() bool
 	// Leader returns the node name of the leader, if the leader is known.
 	Leader() (node string, ok bool)
-	// ReadIndex returns the index of a log entry. All writes acknowledged before
-	// the call are at or below this index. ReadIndex fails with ErrNotLeader on a
-	// server that is not the leader.
+	// ReadIndex returns the index of a log entry. All writes acknowledged
+	// before the call are at or below this index. ReadIndex fails with
+	// ErrNotLeader on a server that is not the leader.
 	ReadIndex(ctx context.Context) (uint64, error)
-	// WaitIndex returns when this server has applied all entries up to index. If
-	// ctx ends first, WaitIndex returns the context's error.
+	// WaitIndex returns when this server has applied all entries up to index.
+	// If ctx ends first, WaitIndex returns the context's error.
 	WaitIndex(ctx context.Context, index uint64) error
-	// OpsVersion returns the highest version of ops that all servers of the Raft
-	// group support, and the name of a server that supports no higher version.
+	// OpsVersion returns the highest version of ops that all servers of the
+	// Raft group support, and the name of a server that supports no higher
+	// version.
 	OpsVersion() (version int, node string)
 	// WriteError returns an ErrReadOnly while this server cannot write its log.
 	WriteError() error
@@ -42,8 +43,8 @@ type ReplicatedBackend interface {
 // ForwardingBackend is a Backend that serves writes and strong reads on every
 // server. It forwards writes to the leader and reads the local state. A strong
 // read waits until this server has applied all entries that the leader has
-// acknowledged. Without a known leader, writes and strong reads fail immediately
-// with ErrNotLeader or ErrReadOnly.
+// acknowledged. Without a known leader, writes and strong reads fail
+// immediately with ErrNotLeader or ErrReadOnly.
 type ForwardingBackend struct {
 	Backend // local; serves ListByOwner, Watch and Wait
 
@@ -129,7 +130,8 @@ func (b *ForwardingBackend) readIndex(ctx context.Context) (uint64, error) {
 	return out.GetIndex(), known
 }
 
-// leaderUnreachable returns the error of a call that was not sent to the leader.
+// leaderUnreachable returns the error of a call that was not sent to the
+// leader.
 func leaderUnreachable(err error) error {
 	return fmt.Errorf("%w, and the known leader cannot be reached: %s", ErrNotLeader, status.Convert(err).Message())
 }
@@ -180,8 +182,8 @@ func (b *ForwardingBackend) Commit(ctx context.Context, ops ...*pb.Op) ([]*pb.Re
 	return stored, nil
 }
 
-// remoteCommitError returns the error of a failed Commit at the leader, with its
-// outcome. If sent, the leader may have received the batch.
+// remoteCommitError returns the error of a failed Commit at the leader, with
+// its outcome. If sent, the leader may have received the batch.
 func remoteCommitError(err error, sent bool) error {
 	known := FromStatus(err)
 	if knownOutcome(known) {
@@ -199,9 +201,9 @@ func remoteCommitError(err error, sent bool) error {
 	return fmt.Errorf("commit at the leader: %w: %w", ErrUnknownOutcome, known)
 }
 
-// StoreService serves the calls of the ForwardingBackends of other servers on the
-// leader. The caller of NewStoreService must ensure that only servers of the same
-// datacenter can call the service.
+// StoreService serves the calls of the ForwardingBackends of other servers on
+// the leader. The caller of NewStoreService must ensure that only servers of
+// the same datacenter can call the service.
 type StoreService struct {
 	pb.UnimplementedStoreServiceServer
 	local ReplicatedBackend
@@ -232,9 +234,9 @@ func (s *StoreService) ReadIndex(ctx context.Context, _ *pb.ReadIndexRequest) (*
 	return &pb.ReadIndexResponse{Index: index}, nil
 }
 
-// coalescer merges concurrent calls of one function. Unlike singleflight, a caller
-// of get never shares a result of a call that began before get. A strong read
-// needs this guarantee.
+// coalescer merges concurrent calls of one function. Unlike singleflight, a
+// caller of get never shares a result of a call that began before get. A strong
+// read needs this guarantee.
 type coalescer[T any] struct {
 	call func(ctx context.Context) (T, error)
 
@@ -254,8 +256,8 @@ type coalesced[T any] struct {
 // coalesceTimeout bounds one call, which ignores the contexts of its callers.
 const coalesceTimeout = 5 * time.Second
 
-// get returns the result of a call that begins after get was called. If ctx ends
-// first, get returns the context's error.
+// get returns the result of a call that begins after get was called. If ctx
+// ends first, get returns the context's error.
 func (c *coalescer[T]) get(ctx context.Context) (T, error) {
 	for {
 		c.mu.Lock()

@@ -36,14 +36,15 @@ func (s *replicatedStore) WaitIndex(context.Context, uint64) error   { return ni
 func (s *replicatedStore) WriteError() error                         { return s.writeError }
 func (s *replicatedStore) ReadIndex(context.Context) (uint64, error) { s.readIndex++; return 1, nil }
 
-// leaderClient is a client of the leader. Its calls fail with err, before or after
-// they were sent.
+// leaderClient is a client of the leader. Its calls fail with err, before or
+// after they were sent.
 type leaderClient struct {
 	err  error
 	sent bool
 }
 
-func (c *leaderClient) Commit(_ context.Context, _ *pb.CommitRequest, opts ...grpc.CallOption) (*pb.CommitResponse, error) {
+func (c *leaderClient) Commit(_ context.Context, _ *pb.CommitRequest,
+	opts ...grpc.CallOption) (*pb.CommitResponse, error) {
 	for _, o := range opts {
 		if o, ok := o.(grpc.PeerCallOption); ok && c.sent {
 			o.PeerAddr.Addr = &net.TCPAddr{}
@@ -52,7 +53,8 @@ func (c *leaderClient) Commit(_ context.Context, _ *pb.CommitRequest, opts ...gr
 	return &pb.CommitResponse{}, c.err
 }
 
-func (c *leaderClient) ReadIndex(context.Context, *pb.ReadIndexRequest, ...grpc.CallOption) (*pb.ReadIndexResponse, error) {
+func (c *leaderClient) ReadIndex(context.Context, *pb.ReadIndexRequest,
+	...grpc.CallOption) (*pb.ReadIndexResponse, error) {
 	return &pb.ReadIndexResponse{}, c.err
 }
 
@@ -70,12 +72,13 @@ func newForwardingFixture(t *testing.T) *forwardingFixture {
 	t.Cleanup(store.Close)
 	f := &forwardingFixture{T: t, local: &replicatedStore{Store: store, opsVersion: resource.OpsVersion}}
 	var err error
-	f.ForwardingBackend, err = resource.NewForwardingBackend("a", f.local, func(node string) (pb.StoreServiceClient, error) {
-		if node != "b" {
-			t.Errorf("dial(%s), want the leader b", node)
-		}
-		return &f.leader, nil
-	})
+	f.ForwardingBackend, err = resource.NewForwardingBackend("a", f.local,
+		func(node string) (pb.StoreServiceClient, error) {
+			if node != "b" {
+				t.Errorf("dial(%s), want the leader b", node)
+			}
+			return &f.leader, nil
+		})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,8 +113,8 @@ func TestForwardingBackend_NoLeader(t *testing.T) {
 	}
 }
 
-// TestForwardingBackend_LocalLeader checks calls while this server leads, and while
-// it is elected but still applies earlier entries.
+// TestForwardingBackend_LocalLeader checks calls while this server leads, and
+// while it is elected but still applies earlier entries.
 func TestForwardingBackend_LocalLeader(t *testing.T) {
 	f := newForwardingFixture(t)
 	for _, leads := range []bool{true, false} {
@@ -156,13 +159,14 @@ func TestForwardingBackend_LeaderFails(t *testing.T) {
 		}
 		wantNotLeader := status.Code(test.err) == codes.Unavailable
 		if err := f.strongRead(); errors.Is(err, resource.ErrNotLeader) != wantNotLeader {
-			t.Errorf("strong Read() at a leader that returns %v = %v, want ErrNotLeader %t", test.err, err, wantNotLeader)
+			t.Errorf("strong Read() at a leader that returns %v = %v, want ErrNotLeader %t", test.err, err,
+				wantNotLeader)
 		}
 	}
 }
 
-// TestForwardingBackend_Unsupported checks that ops that a server does not support
-// are not forwarded.
+// TestForwardingBackend_Unsupported checks that ops that a server does not
+// support are not forwarded.
 func TestForwardingBackend_Unsupported(t *testing.T) {
 	f := newForwardingFixture(t)
 	f.local.leader, f.local.opsVersion = "b", 1

@@ -69,9 +69,9 @@ func CheckName(name string) error {
 	return nil
 }
 
-// CheckUTF8Name is a Registration.CheckName for names that users choose, such as
-// keys. CheckUTF8Name allows any UTF-8 of 1 to MaxUTF8NameLen bytes without NUL,
-// including "/" and "*".
+// CheckUTF8Name is a Registration.CheckName for names that users choose, such
+// as keys. CheckUTF8Name allows any UTF-8 of 1 to MaxUTF8NameLen bytes without
+// NUL, including "/" and "*".
 func CheckUTF8Name(name string) error {
 	if !isUTF8Name(name) {
 		return invalidField("name", name, utf8Rule)
@@ -145,9 +145,9 @@ func isKind(s string) bool {
 }
 
 // scopedTenancy returns the tenancy of a resource of a scope for the tenancy t
-// of a request. An empty part inside the scope becomes "default". A part outside
-// the scope becomes empty, and must be empty or "default" in t. If wild, a part
-// of t may be Wildcard. Other values are an ErrInvalid.
+// of a request. An empty part inside the scope becomes "default". A part
+// outside the scope becomes empty, and must be empty or "default" in t. If
+// wild, a part of t may be Wildcard. Other values are an ErrInvalid.
 func scopedTenancy(scope Scope, t *pb.Tenancy, wild bool) (*pb.Tenancy, error) {
 	partition, err := scopedPart("partition", t.GetPartition(), scope, scope <= ScopePartition, wild)
 	if err != nil {

@@ -14,8 +14,9 @@ import (
 
 // OpsVersion is the highest version of ops that this program supports. The
 // program also supports all earlier versions. Version 1 has put, remove and
-// replica. Version 2 adds expect and overwrite. A new kind of op, or a new field
-// of an op, needs a new version: a state machine stops at an unsupported op.
+// replica. Version 2 adds expect and overwrite. A new kind of op, or a new
+// field of an op, needs a new version: a state machine stops at an unsupported
+// op.
 const OpsVersion = 2
 
 // RequiredOpsVersion returns the lowest OpsVersion that can apply ops.
@@ -29,9 +30,9 @@ func RequiredOpsVersion(ops []*pb.Op) int {
 	return 1
 }
 
-// CheckSupported returns an ErrUnsupported if ops need a higher version than all
-// servers support. The function supported returns the highest version that all
-// servers support, and a node that supports no higher version.
+// CheckSupported returns an ErrUnsupported if ops need a higher version than
+// all servers support. The function supported returns the highest version that
+// all servers support, and a node that supports no higher version.
 func CheckSupported(ops []*pb.Op, supported func() (version int, node string)) error {
 	need := RequiredOpsVersion(ops)
 	if need == 1 {
@@ -59,8 +60,8 @@ func RemoveOp(id *pb.ID, expect string) *pb.Op {
 	return &pb.Op{Op: &pb.Op_Remove{Remove: &pb.Remove{Id: id, ExpectVersion: expect, At: timestamppb.New(time.Now())}}}
 }
 
-// RemoveReplicaOp deletes the replica of a resource that the primary has deleted,
-// even if the replica has finalizers.
+// RemoveReplicaOp deletes the replica of a resource that the primary has
+// deleted, even if the replica has finalizers.
 func RemoveReplicaOp(id *pb.ID) *pb.Op {
 	op := RemoveOp(id, AnyVersion)
 	op.GetRemove().Replica = true
@@ -92,9 +93,9 @@ func OverwriteOp(r *pb.Resource, keepMetadata bool) *pb.Op {
 	return &pb.Op{Op: &pb.Op_Overwrite{Overwrite: &pb.Overwrite{Resource: r, KeepMetadata: keepMetadata}}}
 }
 
-// CheckOps returns an ErrInvalid if an op has an unknown kind, or has no valid id
-// or uid. CheckOps does not check the rules of registered types. A Backend calls
-// CheckOps first in Commit.
+// CheckOps returns an ErrInvalid if an op has an unknown kind, or has no valid
+// id or uid. CheckOps does not check the rules of registered types. A Backend
+// calls CheckOps first in Commit.
 func CheckOps(ops []*pb.Op) error {
 	for i, op := range ops {
 		if err := checkOp(op); err != nil {
@@ -121,7 +122,8 @@ func checkOp(op *pb.Op) error {
 		}
 		return checkID(id)
 	default:
-		return fmt.Errorf("%w op: it is not a put, overwrite, remove, replica or expect; a newer version of wanfed may have sent it",
+		return fmt.Errorf("%w op: it is not a put, overwrite, remove, replica or expect; a newer version of wanfed "+
+			"may have sent it",
 			ErrInvalid)
 	}
 }
@@ -146,8 +148,8 @@ func CheckResource(r *pb.Resource) error {
 	return nil
 }
 
-// checkID checks the parts of an id, which are the key of a resource in a store:
-// no part is empty or has a NUL, and only the name may be "*".
+// checkID checks the parts of an id, which are the key of a resource in a
+// store: no part is empty or has a NUL, and only the name may be "*".
 func checkID(id *pb.ID) error {
 	t := FillTenancy(id.GetTenancy())
 	for _, f := range []struct{ field, value string }{

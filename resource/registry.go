@@ -41,8 +41,8 @@ func (s Scope) String() string {
 	return [...]string{"namespace", "partition", "cluster"}[s]
 }
 
-// Registration describes a type of resource. Its functions may be called from any
-// goroutine. They must not block and must not keep the resource.
+// Registration describes a type of resource. Its functions may be called from
+// any goroutine. They must not block and must not keep the resource.
 type Registration struct {
 	// Type has a group and a group version (lower case), and a Kind. Required.
 	Type *pb.Type
@@ -54,13 +54,13 @@ type Registration struct {
 	Federated bool
 	// CheckName returns an ErrInvalid for an invalid name. The default is the
 	// function CheckName. CheckName must not allow names that CheckUTF8Name
-	// rejects. All versions of a type must have the same CheckName, because they
-	// share names.
+	// rejects. All versions of a type must have the same CheckName, because
+	// they share names.
 	CheckName func(name string) error
 	// Mutate changes a resource before a write, for example to set defaults.
 	Mutate func(r *pb.Resource) error
-	// Validate checks a resource after Mutate. The resource has a valid name and
-	// data of the right message type. Nil: no check.
+	// Validate checks a resource after Mutate. The resource has a valid name
+	// and data of the right message type. Nil: no check.
 	Validate func(r *pb.Resource) error
 	// Authorize returns the reason why p may not use verb on r, or nil. For
 	// VerbWrite, r is the request's resource after Mutate. For VerbDelete and

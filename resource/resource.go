@@ -88,8 +88,8 @@ func decodeInto(r *pb.Resource, msg proto.Message) error {
 	return nil
 }
 
-// NewUID returns a uid for a new resource. The uid is a ULID: 26 characters that
-// sort by the time of creation in milliseconds, with 80 random bits.
+// NewUID returns a uid for a new resource. The uid is a ULID: 26 characters
+// that sort by the time of creation in milliseconds, with 80 random bits.
 func NewUID() string { return ulid.MustNew(ulid.Now(), rand.Reader).String() }
 
 // NewGeneration returns a generation for changed data, also a ULID.
@@ -109,8 +109,8 @@ const (
 	// FinalizersKey holds names, separated by spaces, of programs that must
 	// clean up before the resource is deleted.
 	FinalizersKey = "finalizers"
-	// DeletionKey holds the time (RFC 3339, UTC) when the deletion of a resource
-	// with finalizers was requested. Only a Backend sets it.
+	// DeletionKey holds the time (RFC 3339, UTC) when the deletion of a
+	// resource with finalizers was requested. Only a Backend sets it.
 	DeletionKey = "deletionTimestamp"
 )
 

@@ -28,10 +28,12 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func TestCheckName(t *testing.T) {
 	for name, good := range map[string]bool{
 		"a": true, "dc-2": true, "srv1.dc1": true, "0_1": true, "-": true, strings.Repeat("x", 253): true,
-		"": false, strings.Repeat("x", 254): false, "A": false, "a b": false, "a/b": false, "*": false, "ä": false, "a\x00": false,
+		"": false, strings.Repeat("x", 254): false, "A": false, "a b": false, "a/b": false, "*": false, "ä": false,
+		"a\x00": false,
 	} {
 		err := CheckName(name)
-		if (err == nil) != good || err != nil && (!errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), fmt.Sprintf("name %q: must be 1 to 253", name))) {
+		if (err == nil) != good || err != nil && (!errors.Is(err, ErrInvalid) ||
+			!strings.Contains(err.Error(), fmt.Sprintf("name %q: must be 1 to 253", name))) {
 			t.Errorf("CheckName(%q) = %v, want valid: %t", name, err, good)
 		}
 	}
@@ -46,13 +48,15 @@ func TestCheckUTF8Name(t *testing.T) {
 		if err := reg.checkName(name); (err == nil) != good || err != nil && !errors.Is(err, ErrInvalid) {
 			t.Errorf("CheckUTF8Name(%q) = %v, want valid: %t", name, err, good)
 		}
-		if err := reg.checkPrefix(name); (err == nil) != (good || name == "") || err != nil && !errors.Is(err, ErrInvalid) {
+		if err := reg.checkPrefix(name); (err == nil) != (good || name == "") || err != nil &&
+			!errors.Is(err, ErrInvalid) {
 			t.Errorf("checkPrefix(%q) = %v, want valid: %t", name, err, good || name == "")
 		}
 	}
 }
 
-// TestIDString_Untrusted checks that IDString returns one short line for any name.
+// TestIDString_Untrusted checks that IDString returns one short line for any
+// name.
 func TestIDString_Untrusted(t *testing.T) {
 	id := &pb.ID{Type: &pb.Type{Group: "kv", GroupVersion: "v1", Kind: "Entry"}}
 	for name, want := range map[string]string{
@@ -109,7 +113,8 @@ func TestNew(t *testing.T) {
 	}
 	generation := r.Generation
 	if err := SetData(r, &pb.FederationState{Datacenter: "dc3"}); err != nil || r.Generation == generation {
-		t.Errorf("SetData() = %v with generation %s, want nil with a generation other than %s", err, r.Generation, generation)
+		t.Errorf("SetData() = %v with generation %s, want nil with a generation other than %s", err, r.Generation,
+			generation)
 	}
 	if err := CheckResource(r); err != nil {
 		t.Errorf("CheckResource(%v) = %v, want nil", r, err)
@@ -125,7 +130,8 @@ func TestDecode_Invalid(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = Decode[*pb.Node](r)
-	want := `invalid data of federation/v1/FederationState "dc2": its type is "wanfed.v1.FederationState", not "wanfed.v1.Node"`
+	want := `invalid data of federation/v1/FederationState "dc2": its type is "wanfed.v1.FederationState", not ` +
+		`"wanfed.v1.Node"`
 	if !errors.Is(err, ErrInvalid) || err.Error() != want {
 		t.Errorf("Decode() as another type = %v, want %s", err, want)
 	}
@@ -156,7 +162,8 @@ func TestRegistry(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := g.Register(Registration{Type: node, Message: &pb.Node{}}); err == nil || err.Error() != "register type catalog/v1/Node: it is registered already" {
+	if err := g.Register(Registration{Type: node, Message: &pb.Node{}}); err == nil ||
+		err.Error() != "register type catalog/v1/Node: it is registered already" {
 		t.Errorf("second Register() = %v, want an error", err)
 	}
 	for _, typ := range []*pb.Type{
@@ -167,13 +174,17 @@ func TestRegistry(t *testing.T) {
 		{Group: "catalog", GroupVersion: "v1", Kind: "No-de"},
 	} {
 		err := g.Register(Registration{Type: typ})
-		if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "type.") || !strings.Contains(err.Error(), "message") {
+		if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "type.") ||
+			!strings.Contains(err.Error(), "message") {
 			t.Errorf("Register(%v) without a message = %v, want errors for type and message", typ, err)
 		}
 	}
 	for want, reg := range map[string]Registration{
-		`must be as catalog/v1/Node has it`:       {Type: &pb.Type{Group: "catalog", GroupVersion: "v2", Kind: "Node"}, Message: &pb.Node{}, Scope: ScopeCluster},
-		`invalid scope 3: must be ScopeNamespace`: {Type: &pb.Type{Group: "x", GroupVersion: "v1", Kind: "Y"}, Message: &pb.Node{}, Scope: 3},
+		`must be as catalog/v1/Node has it`: {Type: &pb.Type{Group: "catalog", GroupVersion: "v2", Kind: "Node"},
+			Message: &pb.Node{}, Scope: ScopeCluster},
+		`invalid scope 3: must be ScopeNamespace`: {
+			Type: &pb.Type{Group: "x", GroupVersion: "v1", Kind: "Y"}, Message: &pb.Node{}, Scope: 3,
+		},
 	} {
 		if err := g.Register(reg); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), want) {
 			t.Errorf("Register(%v) = %v, want %s", reg, err, want)
@@ -183,7 +194,8 @@ func TestRegistry(t *testing.T) {
 		t.Errorf("Lookup(%v) = %+v, %v, want a federated type", fsType, reg, err)
 	}
 	_, err := g.Lookup(&pb.Type{Group: "x", GroupVersion: "v1", Kind: "Y"})
-	if want := `invalid type "x/v1/Y": is not registered; known are catalog/v1/Node, federation/v1/FederationState`; err == nil || err.Error() != want {
+	if want :=
+		`invalid type "x/v1/Y": is not registered; known are catalog/v1/Node, federation/v1/FederationState`; err == nil || err.Error() != want {
 		t.Errorf("Lookup() of an unknown type = %v, want %s", err, want)
 	}
 	if all := g.Types(); len(all) != 2 || all[0].Type.Kind != "Node" {
@@ -191,8 +203,8 @@ func TestRegistry(t *testing.T) {
 	}
 }
 
-// TestStatusError_RoundTrip checks that FromStatus returns the class and the text of
-// every error that StatusError encodes.
+// TestStatusError_RoundTrip checks that FromStatus returns the class and the
+// text of every error that StatusError encodes.
 func TestStatusError_RoundTrip(t *testing.T) {
 	for _, c := range errorClasses {
 		err := fmt.Errorf("write x: %w", c.err)
@@ -207,7 +219,8 @@ func TestStatusError_RoundTrip(t *testing.T) {
 			}
 		}
 		if received.Error() != err.Error() || status.Code(received) != c.code {
-			t.Errorf("FromStatus(%v) = %q with code %v, want %q with code %v", st, received, status.Code(received), err, c.code)
+			t.Errorf("FromStatus(%v) = %q with code %v, want %q with code %v", st, received, status.Code(received),
+				err, c.code)
 		}
 		if again := StatusError(received); status.Code(again) != c.code {
 			t.Errorf("StatusError(%v) = %v, want code %v", received, again, c.code)

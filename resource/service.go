@@ -16,9 +16,9 @@ import (
 )
 
 const (
-	// ConsistencyKey is the gRPC metadata key for the consistency of a Read, List
-	// or ListByOwner. The value "consistent" requests Strong. The value "stale"
-	// requests Eventual, which is the default.
+	// ConsistencyKey is the gRPC metadata key for the consistency of a Read,
+	// List or ListByOwner. The value "consistent" requests Strong. The value
+	// "stale" requests Eventual, which is the default.
 	ConsistencyKey = "x-wanfed-consistency"
 	// ConsulConsistencyKey is the same key for clients of Consul.
 	ConsulConsistencyKey = "x-consul-consistency-mode"
@@ -40,10 +40,10 @@ type ServiceConfig struct {
 	// PrimaryDC is the name of the primary, for errors.
 	PrimaryDC string
 	// PrimaryClient returns a client of the primary's resource service, which
-	// passes on the identity of the caller. A secondary authorizes Write, Delete
-	// and MutateAndValidate of federated types and forwards them to the primary.
-	// The response waits up to a second until the replica is stored. Nil: in a
-	// secondary, these calls fail with ErrFederated.
+	// passes on the identity of the caller. A secondary authorizes Write,
+	// Delete and MutateAndValidate of federated types and forwards them to the
+	// primary. The response waits up to a second until the replica is stored.
+	// Nil: in a secondary, these calls fail with ErrFederated.
 	PrimaryClient func() (pb.ResourceServiceClient, error)
 	// Logger defaults to slog.Default().
 	Logger *slog.Logger
@@ -137,8 +137,8 @@ func (s *Service) checkWritable(reg Registration) error {
 	return nil
 }
 
-// checkRequestID checks the id of a request, and returns a copy with the tenancy
-// that the type's scope requires.
+// checkRequestID checks the id of a request, and returns a copy with the
+// tenancy that the type's scope requires.
 func checkRequestID(reg Registration, id *pb.ID) (*pb.ID, error) {
 	if id == nil {
 		return nil, fmt.Errorf("%w id: it is missing", ErrInvalid)

@@ -169,11 +169,12 @@ func (f *fixture) fails(r *pb.Resource, code codes.Code, want error, text string
 	f.check(err, code, want, text)
 }
 
-// check checks that err has the code, is the error want of package resource, and
-// contains text.
+// check checks that err has the code, is the error want of package resource,
+// and contains text.
 func (f *fixture) check(err error, code codes.Code, want error, text string) {
 	f.Helper()
-	if status.Code(err) != code || !errors.Is(resource.FromStatus(err), want) || !strings.Contains(fmt.Sprint(err), text) {
+	if status.Code(err) != code || !errors.Is(resource.FromStatus(err), want) ||
+		!strings.Contains(fmt.Sprint(err), text) {
 		f.Errorf("call of the service = %v, want code %v, error %q and text %q", err, code, want, text)
 	}
 }

@@ -22,13 +22,13 @@ import (
 
 // A secondary forwards writes of federated types to the primary. Replication
 // returns the result as a replica. The version of a replica is local and has no
-// meaning in the primary. In a compare-and-swap, the secondary therefore replaces
-// the version of the replica by the version of the primary's resource. The
-// primary checks that this version is still stored.
+// meaning in the primary. In a compare-and-swap, the secondary therefore
+// replaces the version of the replica by the version of the primary's resource.
+// The primary checks that this version is still stored.
 
 const (
-	// forwardTimeout bounds a call to the primary. The caller's deadline, if it is
-	// earlier, ends the call first.
+	// forwardTimeout bounds a call to the primary. The caller's deadline, if it
+	// is earlier, ends the call first.
 	forwardTimeout = 15 * time.Second
 	// replicaTimeout bounds the time that a forwarded write waits for the
 	// replica. Half of the time until the caller's deadline is another bound.
@@ -36,12 +36,14 @@ const (
 )
 
 // PrimaryVersionPrefix begins the version in the response to a forwarded write
-// whose replica has not arrived in time, or was already overwritten. The primary's
-// version follows. A secondary accepts the whole text in a compare-and-swap.
+// whose replica has not arrived in time, or was already overwritten. The
+// primary's version follows. A secondary accepts the whole text in a
+// compare-and-swap.
 const PrimaryVersionPrefix = "primary-"
 
-// forwards reports whether this server forwards writes of a type to the primary.
-// The error is ErrFederated if the type is not written in this datacenter.
+// forwards reports whether this server forwards writes of a type to the
+// primary. The error is ErrFederated if the type is not written in this
+// datacenter.
 func (s *Service) forwards(reg Registration) (bool, error) {
 	err := s.checkWritable(reg)
 	return err != nil && s.cfg.PrimaryClient != nil, err
@@ -71,8 +73,8 @@ var rejections = []codes.Code{
 	codes.NotFound, codes.FailedPrecondition, codes.Aborted, codes.AlreadyExists,
 }
 
-// forwardError returns the error of a failed call, with its outcome. If sent, the
-// primary may have received the call.
+// forwardError returns the error of a failed call, with its outcome. If sent,
+// the primary may have received the call.
 func (s *Service) forwardError(ctx context.Context, sent bool, err error) error {
 	dc, known := s.cfg.PrimaryDC, FromStatus(err)
 	if knownOutcome(known) {
@@ -156,14 +158,15 @@ func (s *Service) primaryVersion(ctx context.Context, id *pb.ID, version string)
 	case r.GetVersion() != version:
 		return "", versionConflict(r.GetVersion(), version)
 	case r.GetPrimaryModifyIndex() == 0:
-		return "", fmt.Errorf("%w: the local resource is not a replica, and the primary's resource replaces it", ErrConflict)
+		return "", fmt.Errorf("%w: the local resource is not a replica, and the primary's resource replaces it",
+			ErrConflict)
 	}
 	return strconv.FormatUint(r.GetPrimaryModifyIndex(), 10), nil
 }
 
-// replicaOf returns the replica of a resource that the primary has written. If the
-// replica does not arrive in time, or was already overwritten, replicaOf builds
-// the replica from the primary's resource.
+// replicaOf returns the replica of a resource that the primary has written. If
+// the replica does not arrive in time, or was already overwritten, replicaOf
+// builds the replica from the primary's resource.
 func (s *Service) replicaOf(ctx context.Context, given, written *pb.Resource) *pb.Resource {
 	_, deleted := Terminating(written)
 	deleted = deleted && len(Finalizers(given)) == 0 // the write removed the last finalizer

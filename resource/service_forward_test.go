@@ -31,8 +31,8 @@ func withVersion(t *testing.T, gateway, version string) *pb.Resource {
 	return r
 }
 
-// TestForwardWrite checks that a client of a secondary can write a federated type,
-// and can read the result immediately.
+// TestForwardWrite checks that a client of a secondary can write a federated
+// type, and can read the result immediately.
 func TestForwardWrite(t *testing.T) {
 	f := newFederation(t)
 	created := f.write(federationState(t, "dc7", "gw1"))
@@ -40,13 +40,14 @@ func TestForwardWrite(t *testing.T) {
 		t.Errorf("Read() = %v, want the replica %v", got, created)
 	}
 	second := f.write(withVersion(t, "gw2", created.Version))
-	if gatewayOf(t, f.read(created.Id)) != "gw2" || second.Version == created.Version || second.Id.Uid != created.Id.Uid {
+	if gatewayOf(t, f.read(created.Id)) != "gw2" || second.Version == created.Version ||
+		second.Id.Uid != created.Id.Uid {
 		t.Errorf("Write() with the version of the replica = %v, want another version of %v", second, created)
 	}
 }
 
-// TestForwardWrite_Conflict checks that a compare-and-swap with an old version fails,
-// even before the replica of the new version has arrived.
+// TestForwardWrite_Conflict checks that a compare-and-swap with an old version
+// fails, even before the replica of the new version has arrived.
 func TestForwardWrite_Conflict(t *testing.T) {
 	f := newFederation(t)
 	first := f.write(federationState(t, "dc7", "gw1"))
@@ -56,7 +57,8 @@ func TestForwardWrite_Conflict(t *testing.T) {
 
 	release := f.holdReplication()
 	f.primaryDC.write(federationState(t, "dc7", "gw3"))
-	f.fails(withVersion(t, "gw4", second.Version), codes.Aborted, resource.ErrConflict, "in the primary datacenter dc1: ")
+	f.fails(withVersion(t, "gw4", second.Version), codes.Aborted, resource.ErrConflict,
+		"in the primary datacenter dc1: ")
 	release()
 	testutil.Eventually(t, 10*time.Second, func() bool { return gatewayOf(t, f.read(first.Id)) == "gw3" },
 		"the replica of the write in the primary")
@@ -69,8 +71,9 @@ func TestForwardWrite_Conflict(t *testing.T) {
 	f.fails(absent, codes.Aborted, resource.ErrConflict, "it does not exist")
 }
 
-// TestForwardWrite_LocalStatus checks that a status exists only in its datacenter. It
-// changes the version of the replica, which a compare-and-swap accepts.
+// TestForwardWrite_LocalStatus checks that a status exists only in its
+// datacenter. It changes the version of the replica, which a compare-and-swap
+// accepts.
 func TestForwardWrite_LocalStatus(t *testing.T) {
 	f := newFederation(t)
 	created := f.write(federationState(t, "dc7", "gw1"))
@@ -80,7 +83,8 @@ func TestForwardWrite_LocalStatus(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := f.write(withVersion(t, "gw2", withStatus.Resource.Version)); got.Status["k"] == nil || gatewayOf(t, got) != "gw2" {
+	if got := f.write(withVersion(t, "gw2", withStatus.Resource.Version)); got.Status["k"] == nil ||
+		gatewayOf(t, got) != "gw2" {
 		t.Errorf("Write() with the version of the status = %v, want gateway gw2 and the status k", got)
 	}
 	remote, err := f.primaryDC.Read(t.Context(), &pb.ReadRequest{Id: created.Id})
@@ -89,8 +93,8 @@ func TestForwardWrite_LocalStatus(t *testing.T) {
 	}
 }
 
-// TestForwardDelete checks that a deletion has an effect in the secondary when its
-// response arrives, and that Delete is idempotent.
+// TestForwardDelete checks that a deletion has an effect in the secondary when
+// its response arrives, and that Delete is idempotent.
 func TestForwardDelete(t *testing.T) {
 	f := newFederation(t)
 	created := f.write(federationState(t, "dc7", "gw1"))
@@ -106,8 +110,8 @@ func TestForwardDelete(t *testing.T) {
 	}
 }
 
-// TestForwardWrite_Lag checks that the wait for a replica is bounded. The response
-// then has a version that a compare-and-swap accepts.
+// TestForwardWrite_Lag checks that the wait for a replica is bounded. The
+// response then has a version that a compare-and-swap accepts.
 func TestForwardWrite_Lag(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFederation(t)
@@ -117,7 +121,8 @@ func TestForwardWrite_Lag(t *testing.T) {
 		if took := time.Since(start); took != time.Second {
 			t.Errorf("Write() without a replica took %v, want %v", took, time.Second)
 		}
-		if !strings.HasPrefix(got.Version, resource.PrimaryVersionPrefix) || got.PrimaryModifyIndex == 0 || got.ModifyIndex != 0 {
+		if !strings.HasPrefix(got.Version, resource.PrimaryVersionPrefix) || got.PrimaryModifyIndex == 0 ||
+			got.ModifyIndex != 0 {
 			t.Errorf("Write() without a replica = %v, want the version and the index of the primary", got)
 		}
 		next := withVersion(t, "gw2", got.Version)
@@ -136,8 +141,8 @@ func TestForwardWrite_Lag(t *testing.T) {
 	})
 }
 
-// TestForwardDelete_Finalizers checks that the replica of a resource with finalizers
-// gets a deletion timestamp.
+// TestForwardDelete_Finalizers checks that the replica of a resource with
+// finalizers gets a deletion timestamp.
 func TestForwardDelete_Finalizers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFederation(t)
@@ -153,7 +158,8 @@ func TestForwardDelete_Finalizers(t *testing.T) {
 		if _, marked := resource.Terminating(r); !marked {
 			t.Fatalf("Read() after Delete() = %v, want a deletion timestamp", r)
 		}
-		f.fails(federationState(t, "dc7", "gw2"), codes.FailedPrecondition, resource.ErrTerminating, "in the primary datacenter dc1: ")
+		f.fails(federationState(t, "dc7", "gw2"), codes.FailedPrecondition, resource.ErrTerminating,
+			"in the primary datacenter dc1: ")
 		resourcetest.RemoveFinalizer(r, "f")
 		start := time.Now()
 		f.write(r)
@@ -198,8 +204,9 @@ func (f *federation) dialAddr(addr net.Addr) {
 	f.dial = func() (pb.ResourceServiceClient, error) { return pb.NewResourceServiceClient(cc), nil }
 }
 
-// TestForwardWrite_Unreachable checks that a call that was not sent to the primary
-// writes nothing, and that the outcome of a call that was sent is unknown.
+// TestForwardWrite_Unreachable checks that a call that was not sent to the
+// primary writes nothing, and that the outcome of a call that was sent is
+// unknown.
 func TestForwardWrite_Unreachable(t *testing.T) {
 	f := newFederation(t)
 	before := f.write(federationState(t, "dc7", "gw1"))
@@ -214,7 +221,8 @@ func TestForwardWrite_Unreachable(t *testing.T) {
 	}
 	t.Run("no path", func(t *testing.T) {
 		f.dial = func() (pb.ResourceServiceClient, error) { return nil, errors.New("no path") }
-		check(t, codes.Unavailable, resource.ErrUnreachable, "the primary datacenter cannot be reached: dc1: nothing was written")
+		check(t, codes.Unavailable, resource.ErrUnreachable,
+			"the primary datacenter cannot be reached: dc1: nothing was written")
 	})
 	t.Run("connection refused", func(t *testing.T) {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -230,9 +238,10 @@ func TestForwardWrite_Unreachable(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		srv := grpc.NewServer(grpc.UnaryInterceptor(func(context.Context, any, *grpc.UnaryServerInfo, grpc.UnaryHandler) (any, error) {
-			return nil, status.Error(codes.Unavailable, "connection lost")
-		}))
+		srv := grpc.NewServer(grpc.UnaryInterceptor(
+			func(context.Context, any, *grpc.UnaryServerInfo, grpc.UnaryHandler) (any, error) {
+				return nil, status.Error(codes.Unavailable, "connection lost")
+			}))
 		pb.RegisterResourceServiceServer(srv, pb.UnimplementedResourceServiceServer{})
 		served := make(chan error, 1)
 		go func() { served <- srv.Serve(l) }()

@@ -71,9 +71,9 @@ func (s *Service) admitList(ctx context.Context, q Query) (Query, error) {
 	return q, s.authorize(reg, peer, VerbList, &pb.Resource{Id: &pb.ID{Type: q.Type, Tenancy: q.Tenancy}})
 }
 
-// ListByOwner returns the resources of an owner. An owner id without a uid selects
-// the resource that is stored under the name. The result omits resources of types
-// that the peer may not list.
+// ListByOwner returns the resources of an owner. An owner id without a uid
+// selects the resource that is stored under the name. The result omits
+// resources of types that the peer may not list.
 func (s *Service) ListByOwner(ctx context.Context, req *pb.ListByOwnerRequest) (*pb.ListByOwnerResponse, error) {
 	owner, c, err := s.admitRead(ctx, req.GetOwner())
 	if err != nil {
@@ -116,15 +116,16 @@ func (s *Service) visible(ctx context.Context, all []*pb.Resource) ([]*pb.Resour
 type listLimit struct{}
 
 // WithListLimit returns a context in which List fails with ErrTooLarge if the
-// encoded resources exceed the limit. The encoded response is a few bytes longer
-// than its resources: see CheckListSize.
+// encoded resources exceed the limit. The encoded response is a few bytes
+// longer than its resources: see CheckListSize.
 func WithListLimit(ctx context.Context, bytes int) context.Context {
 	return context.WithValue(ctx, listLimit{}, bytes)
 }
 
-// CheckListSize returns a status error with codes.ResourceExhausted if a response
-// of List or ListByOwner has more than limit encoded bytes. gRPC checks the size
-// after encoding, which takes much memory during many concurrent calls.
+// CheckListSize returns a status error with codes.ResourceExhausted if a
+// response of List or ListByOwner has more than limit encoded bytes. gRPC
+// checks the size after encoding, which takes much memory during many
+// concurrent calls.
 func CheckListSize(response any, limit int) error {
 	list, ok := response.(interface{ GetResources() []*pb.Resource })
 	if !ok {
@@ -140,8 +141,8 @@ func CheckListSize(response any, limit int) error {
 	return nil
 }
 
-// WatchList streams the stored resources and then every change. It ends when the
-// client disconnects or the watch is reset. After a reset, the status is an
+// WatchList streams the stored resources and then every change. It ends when
+// the client disconnects or the watch is reset. After a reset, the status is an
 // ErrWatchReset (see FromStatus), and the client opens a new watch.
 func (s *Service) WatchList(req *pb.WatchListRequest, stream grpc.ServerStreamingServer[pb.WatchEvent]) error {
 	ctx := stream.Context()
@@ -153,7 +154,8 @@ func (s *Service) WatchList(req *pb.WatchListRequest, stream grpc.ServerStreamin
 	if err != nil {
 		return StatusError(err)
 	}
-	// A commit may wake 10,000 watches, and Next wakes faster without a context.
+	// A commit may wake 10,000 watches, and Next wakes faster without a
+	// context.
 	defer context.AfterFunc(ctx, w.Close)()
 	defer w.Close()
 	for {

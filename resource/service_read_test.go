@@ -94,7 +94,8 @@ func TestService_WatchList(t *testing.T) {
 	}
 }
 
-// TestService_CheckName checks that all requests apply the CheckName of their type.
+// TestService_CheckName checks that all requests apply the CheckName of their
+// type.
 func TestService_CheckName(t *testing.T) {
 	f := newFixture(t, nil)
 	r, err := resource.NewNamed(keyType, "a/ b*", resource.CheckUTF8Name, &pb.Node{Node: "x"})
@@ -103,7 +104,8 @@ func TestService_CheckName(t *testing.T) {
 	}
 	r.Id.Uid = ""
 	stored := f.write(r)
-	if got, err := f.Read(t.Context(), &pb.ReadRequest{Id: resource.ID(keyType, "a/ b*")}); err != nil || !proto.Equal(got.Resource, stored) {
+	if got, err := f.Read(t.Context(), &pb.ReadRequest{Id: resource.ID(keyType, "a/ b*")}); err != nil ||
+		!proto.Equal(got.Resource, stored) {
 		t.Errorf("Read(a/ b*) = %v, %v, want %v", got, err, stored)
 	}
 	for prefix, want := range map[string]int{"a/ ": 1, "a/b": 0, "*": 0} {
@@ -116,7 +118,8 @@ func TestService_CheckName(t *testing.T) {
 		t.Errorf("Delete(a/ b*) = %v, want nil", err)
 	}
 	for _, bad := range []string{"", "a\x00", strings.Repeat("x", resource.MaxUTF8NameLen+1)} {
-		if _, err := f.Read(t.Context(), &pb.ReadRequest{Id: resource.ID(keyType, bad)}); status.Code(err) != codes.InvalidArgument {
+		if _, err := f.Read(t.Context(),
+			&pb.ReadRequest{Id: resource.ID(keyType, bad)}); status.Code(err) != codes.InvalidArgument {
 			t.Errorf("Read(%.10q) = %v, want InvalidArgument", bad, err)
 		}
 		_, err := f.List(t.Context(), &pb.ListRequest{Type: keyType, NamePrefix: bad})
@@ -124,16 +127,18 @@ func TestService_CheckName(t *testing.T) {
 			t.Errorf("List(%.10q) = %v, want InvalidArgument", bad, err)
 		}
 	}
-	if _, err := f.Read(t.Context(), &pb.ReadRequest{Id: resource.ID(nodeType, "a/b")}); status.Code(err) != codes.InvalidArgument {
+	if _, err := f.Read(t.Context(),
+		&pb.ReadRequest{Id: resource.ID(nodeType, "a/b")}); status.Code(err) != codes.InvalidArgument {
 		t.Errorf("Read(a/b) of a type with the default rule = %v, want InvalidArgument", err)
 	}
 }
 
-// TestCheckListSize checks that a list fails if and only if its encoding is larger
-// than the limit.
+// TestCheckListSize checks that a list fails if and only if its encoding is
+// larger than the limit.
 func TestCheckListSize(t *testing.T) {
 	all := []*pb.Resource{node(t, "a", ""), node(t, "b", strings.Repeat("x", 1000)), node(t, "c", "")}
-	for _, response := range []proto.Message{&pb.ListResponse{Resources: all}, &pb.ListByOwnerResponse{Resources: all}, &pb.ListResponse{}} {
+	for _, response := range []proto.Message{&pb.ListResponse{Resources: all}, &pb.ListByOwnerResponse{Resources: all},
+		&pb.ListResponse{}} {
 		size := proto.Size(response)
 		if err := resource.CheckListSize(response, size); err != nil {
 			t.Errorf("CheckListSize() of %d bytes with limit %d = %v, want nil", size, size, err)
@@ -141,7 +146,8 @@ func TestCheckListSize(t *testing.T) {
 		if size == 0 {
 			continue
 		}
-		if err := resource.CheckListSize(response, size-1); status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), "use a name prefix") {
+		if err := resource.CheckListSize(response, size-1); status.Code(err) != codes.ResourceExhausted ||
+			!strings.Contains(err.Error(), "use a name prefix") {
 			t.Errorf("CheckListSize() of %d bytes with limit %d = %v, want ResourceExhausted", size, size-1, err)
 		}
 	}

@@ -16,8 +16,8 @@ import (
 	"github.com/wanfed/wanfed/resource/resourcetest"
 )
 
-// TestService_ConcurrentWrites checks that all concurrent writes without a version
-// succeed.
+// TestService_ConcurrentWrites checks that all concurrent writes without a
+// version succeed.
 func TestService_ConcurrentWrites(t *testing.T) {
 	f := newFixture(t, nil)
 	f.write(node(t, "a", ""))
@@ -25,7 +25,9 @@ func TestService_ConcurrentWrites(t *testing.T) {
 	for i := range 64 {
 		wg.Go(func() {
 			for range 5 {
-				if _, err := f.Write(t.Context(), &pb.WriteRequest{Resource: node(t, "a", strconv.Itoa(i))}); err != nil {
+				if _, err := f.Write(t.Context(), &pb.WriteRequest{
+					Resource: node(t, "a", strconv.Itoa(i)),
+				}); err != nil {
 					t.Errorf("Write() = %v, want nil", err)
 				}
 			}
@@ -34,8 +36,8 @@ func TestService_ConcurrentWrites(t *testing.T) {
 	wg.Wait()
 }
 
-// scriptedBackend is a Backend with stale eventual reads, like a new leader that
-// still applies earlier entries, and with commits that fail.
+// scriptedBackend is a Backend with stale eventual reads, like a new leader
+// that still applies earlier entries, and with commits that fail.
 type scriptedBackend struct {
 	resource.Backend
 	stale    *pb.Resource // result of eventual reads; nil: the stored resource
@@ -77,8 +79,9 @@ func TestService_StaleRead(t *testing.T) {
 }
 
 // TestService_Retry checks that a write without a version is retried after a
-// conflict, up to eight attempts. Without a uid, the second attempt is an overwrite.
-// A write with a version, and a write with another error, is not retried.
+// conflict, up to eight attempts. Without a uid, the second attempt is an
+// overwrite. A write with a version, and a write with another error, is not
+// retried.
 func TestService_Retry(t *testing.T) {
 	store := resourcetest.NewStore()
 	defer store.Close()
@@ -105,7 +108,8 @@ func TestService_Retry(t *testing.T) {
 	f.fails(withUID("3"), codes.Aborted, resource.ErrConflict, "race")
 	b.attempts, b.errs = 0, conflicts(1)
 	if got := f.write(node(t, "a", "3")); b.attempts != 2 || got.Id.Uid != first.Id.Uid {
-		t.Errorf("Write() without a uid made %d attempts and returned %v, want 2 and uid %s", b.attempts, got, first.Id.Uid)
+		t.Errorf("Write() without a uid made %d attempts and returned %v, want 2 and uid %s", b.attempts, got,
+			first.Id.Uid)
 	}
 
 	r := node(t, "a", "4")

@@ -24,7 +24,9 @@ func TestService_WriteStatus(t *testing.T) {
 	status := &pb.Status{ObservedGeneration: r.Generation, Conditions: []*pb.Condition{{
 		Type: "Ready", State: pb.Condition_STATE_FALSE, Resource: &pb.Reference{Type: nodeType, Name: "b"},
 	}}}
-	out, err := f.WriteStatus(t.Context(), &pb.WriteStatusRequest{Id: r.Id, Version: r.Version, Key: "x.io/c", Status: status})
+	out, err := f.WriteStatus(t.Context(), &pb.WriteStatusRequest{
+		Id: r.Id, Version: r.Version, Key: "x.io/c", Status: status,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,16 +59,24 @@ func TestService_WriteStatusRefused(t *testing.T) {
 		want   error
 		text   string
 	}{
-		{func(q *pb.WriteStatusRequest) { q.Id.Uid = "" }, codes.InvalidArgument, resource.ErrInvalid, `id.uid "": must be`},
-		{func(q *pb.WriteStatusRequest) { q.Key = "" }, codes.InvalidArgument, resource.ErrInvalid, `key "": must be 1 to 253`},
-		{func(q *pb.WriteStatusRequest) { q.Status = nil }, codes.InvalidArgument, resource.ErrInvalid, "status: it is missing"},
-		{func(q *pb.WriteStatusRequest) { q.Status.ObservedGeneration = "" }, codes.InvalidArgument, resource.ErrInvalid, "status.observed_generation"},
-		{func(q *pb.WriteStatusRequest) { q.Status.Conditions[0].Type = "" }, codes.InvalidArgument, resource.ErrInvalid, "status.conditions[0].type"},
+		{func(q *pb.WriteStatusRequest) { q.Id.Uid = "" }, codes.InvalidArgument, resource.ErrInvalid,
+			`id.uid "": must be`},
+		{func(q *pb.WriteStatusRequest) { q.Key = "" }, codes.InvalidArgument, resource.ErrInvalid,
+			`key "": must be 1 to 253`},
+		{func(q *pb.WriteStatusRequest) { q.Status = nil }, codes.InvalidArgument, resource.ErrInvalid,
+			"status: it is missing"},
+		{func(q *pb.WriteStatusRequest) { q.Status.ObservedGeneration = "" }, codes.InvalidArgument,
+			resource.ErrInvalid, "status.observed_generation"},
+		{func(q *pb.WriteStatusRequest) { q.Status.Conditions[0].Type = "" }, codes.InvalidArgument,
+			resource.ErrInvalid, "status.conditions[0].type"},
 		{func(q *pb.WriteStatusRequest) { q.Version = "*" }, codes.InvalidArgument, resource.ErrInvalid, `version "*"`},
-		{func(q *pb.WriteStatusRequest) { q.Version = r.Version }, codes.Aborted, resource.ErrConflict, "not " + r.Version},
-		{func(q *pb.WriteStatusRequest) { q.Id.Uid = resource.NewUID() }, codes.FailedPrecondition, resource.ErrUIDMismatch, r.Id.Uid},
+		{func(q *pb.WriteStatusRequest) { q.Version = r.Version }, codes.Aborted, resource.ErrConflict,
+			"not " + r.Version},
+		{func(q *pb.WriteStatusRequest) { q.Id.Uid = resource.NewUID() }, codes.FailedPrecondition,
+			resource.ErrUIDMismatch, r.Id.Uid},
 		{func(q *pb.WriteStatusRequest) { q.Id.Name = "none" }, codes.NotFound, resource.ErrNotFound, "none"},
-		{func(q *pb.WriteStatusRequest) { q.Id.Type = fsType; q.Id.Tenancy.Partition = "x" }, codes.InvalidArgument, resource.ErrInvalid, "tenancy.partition"},
+		{func(q *pb.WriteStatusRequest) { q.Id.Type = fsType; q.Id.Tenancy.Partition = "x" }, codes.InvalidArgument,
+			resource.ErrInvalid, "tenancy.partition"},
 	} {
 		q := proto.CloneOf(good)
 		tc.change(q)
@@ -78,11 +88,12 @@ func TestService_WriteStatusRefused(t *testing.T) {
 	f.check(err, codes.PermissionDenied, resource.ErrDenied, "client/dc1/n may not write the status of catalog/v1/Node")
 }
 
-// TestService_WriteStatusInSecondary checks that a secondary writes the status of a
-// resource of a federated type.
+// TestService_WriteStatusInSecondary checks that a secondary writes the status
+// of a resource of a federated type.
 func TestService_WriteStatusInSecondary(t *testing.T) {
 	f := newFixture(t, nil)
-	fs := f.write(&pb.Resource{Id: &pb.ID{Type: fsType, Name: "dc2"}, Data: data(t, &pb.FederationState{Datacenter: "dc2"})})
+	fs := f.write(&pb.Resource{Id: &pb.ID{Type: fsType, Name: "dc2"},
+		Data: data(t, &pb.FederationState{Datacenter: "dc2"})})
 	f.primary.Store(false)
 	req := &pb.WriteStatusRequest{Id: fs.Id, Key: "c", Status: &pb.Status{ObservedGeneration: fs.Generation}}
 	if _, err := f.WriteStatus(t.Context(), req); err != nil {
@@ -105,7 +116,8 @@ func TestService_Finalizers(t *testing.T) {
 		t.Fatal(err)
 	}
 	marked := read.GetResource()
-	f.fails(node(t, "a", "10.0.0.2"), codes.FailedPrecondition, resource.ErrTerminating, "only its finalizers may be removed")
+	f.fails(node(t, "a", "10.0.0.2"), codes.FailedPrecondition, resource.ErrTerminating,
+		"only its finalizers may be removed")
 	req := &pb.WriteStatusRequest{Id: r.Id, Key: "c", Status: &pb.Status{ObservedGeneration: r.Generation}}
 	if _, err := f.WriteStatus(t.Context(), req); err != nil {
 		t.Errorf("WriteStatus() after the deletion timestamp = %v, want nil", err)
@@ -117,8 +129,8 @@ func TestService_Finalizers(t *testing.T) {
 	f.check(err, codes.NotFound, resource.ErrNotFound, "")
 }
 
-// TestService_MutateAndValidate checks that a dry run applies Mutate and Validate,
-// and writes nothing.
+// TestService_MutateAndValidate checks that a dry run applies Mutate and
+// Validate, and writes nothing.
 func TestService_MutateAndValidate(t *testing.T) {
 	f := newFixture(t, nil)
 	dryRun := func(r *pb.Resource) (*pb.Resource, error) {
@@ -129,7 +141,8 @@ func TestService_MutateAndValidate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n, err := resource.Decode[*pb.Node](got); err != nil || n.Address != "127.0.0.1" || got.Id.Tenancy.GetPartition() != "default" {
+	if n, err := resource.Decode[*pb.Node](got); err != nil || n.Address != "127.0.0.1" ||
+		got.Id.Tenancy.GetPartition() != "default" {
 		t.Errorf("MutateAndValidate() = %v, %v, want address 127.0.0.1 and partition default", got, err)
 	}
 	_, err = f.Read(t.Context(), &pb.ReadRequest{Id: got.Id})
@@ -145,8 +158,8 @@ func TestService_MutateAndValidate(t *testing.T) {
 	f.check(err, codes.PermissionDenied, resource.ErrDenied, "may not write")
 }
 
-// TestService_Scopes checks the tenancy of written and listed resources for each
-// scope.
+// TestService_Scopes checks the tenancy of written and listed resources for
+// each scope.
 func TestService_Scopes(t *testing.T) {
 	f := newFixture(t, nil)
 	write := func(typ *pb.Type, partition, namespace string) (*pb.Tenancy, error) {
@@ -165,10 +178,13 @@ func TestService_Scopes(t *testing.T) {
 	}{
 		{nodeType, "", "", "default/default"}, {nodeType, "p", "", "p/default"}, {nodeType, "p", "n", "p/n"},
 		{zoneType, "", "", "default/"}, {zoneType, "p", "", "p/"}, {zoneType, "p", "default", "p/"},
-		{zoneType, "p", "n", `invalid tenancy.namespace "n": must be empty: resources of this type have the scope partition`},
+		{zoneType, "p", "n",
+			`invalid tenancy.namespace "n": must be empty: resources of this type have the scope partition`},
 		{fsType, "", "", "/"}, {fsType, "default", "default", "/"},
-		{fsType, "p", "", `invalid tenancy.partition "p": must be empty: resources of this type have the scope cluster`},
-		{nodeType, "*", "", `invalid tenancy.partition "*": must be 1 to 63`}, {nodeType, "", "-n", `invalid tenancy.namespace "-n"`},
+		{fsType, "p", "",
+			`invalid tenancy.partition "p": must be empty: resources of this type have the scope cluster`},
+		{nodeType, "*", "", `invalid tenancy.partition "*": must be 1 to 63`},
+		{nodeType, "", "-n", `invalid tenancy.namespace "-n"`},
 	} {
 		got, err := write(tc.typ, tc.partition, tc.namespace)
 		if err != nil {
@@ -182,8 +198,10 @@ func TestService_Scopes(t *testing.T) {
 		tenancy *pb.Tenancy
 		want    int
 	}{
-		{nodeType, nil, 1}, {nodeType, &pb.Tenancy{Partition: "p", Namespace: "*"}, 2}, {nodeType, &pb.Tenancy{Partition: "*", Namespace: "*"}, 3},
-		{zoneType, &pb.Tenancy{Partition: "*"}, 2}, {zoneType, &pb.Tenancy{Partition: "*", Namespace: "*"}, 2}, {zoneType, &pb.Tenancy{Partition: "p"}, 1},
+		{nodeType, nil, 1}, {nodeType, &pb.Tenancy{Partition: "p", Namespace: "*"}, 2},
+		{nodeType, &pb.Tenancy{Partition: "*", Namespace: "*"}, 3},
+		{zoneType, &pb.Tenancy{Partition: "*"}, 2}, {zoneType, &pb.Tenancy{Partition: "*", Namespace: "*"}, 2},
+		{zoneType, &pb.Tenancy{Partition: "p"}, 1},
 		{fsType, nil, 1}, {fsType, &pb.Tenancy{Partition: "*", Namespace: "*"}, 1},
 	} {
 		out, err := f.List(t.Context(), &pb.ListRequest{Type: tc.typ, Tenancy: tc.tenancy})
@@ -193,8 +211,8 @@ func TestService_Scopes(t *testing.T) {
 	}
 }
 
-// TestService_GroupVersion checks that a read as another group version returns the
-// stored resource in the error, and that a write changes the group version.
+// TestService_GroupVersion checks that a read as another group version returns
+// the stored resource in the error, and that a write changes the group version.
 func TestService_GroupVersion(t *testing.T) {
 	f := newFixture(t, nil)
 	zone := func(typ *pb.Type) *pb.Resource {
@@ -221,7 +239,8 @@ func TestService_GroupVersion(t *testing.T) {
 func TestService_ConsistencyKeys(t *testing.T) {
 	f := newFixture(t, nil)
 	for _, key := range []string{resource.ConsistencyKey, resource.ConsulConsistencyKey} {
-		if _, err := f.List(metadata.AppendToOutgoingContext(t.Context(), key, "consistent"), &pb.ListRequest{Type: nodeType}); err != nil {
+		if _, err := f.List(metadata.AppendToOutgoingContext(t.Context(), key, "consistent"),
+			&pb.ListRequest{Type: nodeType}); err != nil {
 			t.Errorf("List() with %s: consistent = %v, want nil", key, err)
 		}
 		_, err := f.List(metadata.AppendToOutgoingContext(t.Context(), key, "maybe"), &pb.ListRequest{Type: nodeType})

@@ -14,9 +14,9 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// TestService_StalledWatches checks that streams whose clients do not read delay
-// neither the writer nor other streams, and are reset. A client that disconnects
-// leaves no goroutine, which TestMain checks.
+// TestService_StalledWatches checks that streams whose clients do not read
+// delay neither the writer nor other streams, and are reset. A client that
+// disconnects leaves no goroutine, which TestMain checks.
 func TestService_StalledWatches(t *testing.T) {
 	f := newFixture(t, nil)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

@@ -37,9 +37,10 @@ func checkVersion(version string) error {
 	return nil
 }
 
-// Write creates a resource, or replaces its data and metadata. A stored resource
-// keeps its status, uid and owner. A request with a version is a compare-and-swap.
-// Federated types are written in the primary: see ServiceConfig.PrimaryClient.
+// Write creates a resource, or replaces its data and metadata. A stored
+// resource keeps its status, uid and owner. A request with a version is a
+// compare-and-swap. Federated types are written in the primary: see
+// ServiceConfig.PrimaryClient.
 func (s *Service) Write(ctx context.Context, req *pb.WriteRequest) (*pb.WriteResponse, error) {
 	r, err := s.write(ctx, req.GetResource())
 	if err != nil {
@@ -83,20 +84,22 @@ func overwriteOp(r *pb.Resource, keepMetadata bool) *pb.Op {
 	return OverwriteOp(r, keepMetadata)
 }
 
-// shallowCopy returns a copy of r that shares all messages with r, except the id.
+// shallowCopy returns a copy of r that shares all messages with r, except the
+// id.
 func shallowCopy(r *pb.Resource) *pb.Resource {
 	id := r.GetId()
 	c := &pb.Resource{
 		Id:    &pb.ID{Uid: id.GetUid(), Name: id.GetName(), Type: id.GetType(), Tenancy: id.GetTenancy()},
-		Owner: r.Owner, Version: r.Version, Generation: r.Generation, Metadata: r.Metadata, Status: r.Status, Data: r.Data,
+		Owner: r.Owner, Version: r.Version, Generation: r.Generation, Metadata: r.Metadata, Status: r.Status,
+		Data:        r.Data,
 		CreateIndex: r.CreateIndex, ModifyIndex: r.ModifyIndex, PrimaryModifyIndex: r.PrimaryModifyIndex,
 	}
 	c.ProtoReflect().SetUnknown(r.ProtoReflect().GetUnknown())
 	return c
 }
 
-// admitWrite makes all checks that do not need the stored resource. It returns a
-// copy of given, changed by the type's Mutate. The copy shares messages with
+// admitWrite makes all checks that do not need the stored resource. It returns
+// a copy of given, changed by the type's Mutate. The copy shares messages with
 // given, except the id.
 func (s *Service) admitWrite(ctx context.Context, given *pb.Resource) (*pb.Resource, Registration, error) {
 	peer, reg, id, err := s.admitID(ctx, given.GetId())
@@ -128,8 +131,9 @@ func (s *Service) admitWrite(ctx context.Context, given *pb.Resource) (*pb.Resou
 	return r, reg, errors.Join(s.checkOwnerType(reg, r), checkSize(r))
 }
 
-// checkOwnerType returns an error if a resource of a federated type has an owner
-// of a type that is not federated. Secondaries have no replica of the owner.
+// checkOwnerType returns an error if a resource of a federated type has an
+// owner of a type that is not federated. Secondaries have no replica of the
+// owner.
 func (s *Service) checkOwnerType(reg Registration, r *pb.Resource) error {
 	if !reg.Federated || r.Owner == nil {
 		return nil
@@ -226,7 +230,8 @@ func (s *Service) prepareCreate(ctx context.Context, c Consistency, r *pb.Resour
 		return fmt.Errorf("write %s: %w: it does not exist, but uid %s was given; leave the uid out to create it",
 			IDString(r.Id), ErrUIDMismatch, r.Id.Uid)
 	case r.Version != "":
-		return fmt.Errorf("write %s: %w: it does not exist, but version %s was given; leave the version out to create it",
+		return fmt.Errorf("write %s: %w: it does not exist, but version %s was given; leave the version out to "+
+			"create it",
 			IDString(r.Id), ErrConflict, r.Version)
 	}
 	if r.Owner != nil {
@@ -293,8 +298,8 @@ func sameOwner(given, stored *pb.ID) bool {
 		proto.Equal(FillTenancy(given.GetTenancy()), FillTenancy(stored.GetTenancy()))
 }
 
-// sameData compares the data of two resources as messages, because a message has
-// several encodings. The data of a is valid.
+// sameData compares the data of two resources as messages, because a message
+// has several encodings. The data of a is valid.
 func sameData(reg Registration, a, b *pb.Resource) bool {
 	if a.Data.GetTypeUrl() == b.Data.GetTypeUrl() && bytes.Equal(a.Data.GetValue(), b.Data.GetValue()) {
 		return true
@@ -384,9 +389,9 @@ func (s *Service) writeStatus(ctx context.Context, req *pb.WriteStatusRequest) (
 	}
 }
 
-// statusTarget authorizes the write of a status and returns the stored resource.
-// It fails if the resource does not have the uid of id, or does not have the
-// given version. An empty version allows every version.
+// statusTarget authorizes the write of a status and returns the stored
+// resource. It fails if the resource does not have the uid of id, or does not
+// have the given version. An empty version allows every version.
 func (s *Service) statusTarget(
 	ctx context.Context, c Consistency, id *pb.ID, version string, authorize func(*pb.Resource) error,
 ) (*pb.Resource, error) {
@@ -527,7 +532,8 @@ func (s *Service) stepOp(ctx context.Context, step Step, created map[string]*pb.
 	return PutOp(r, expect), err
 }
 
-// prepareStep completes r, which must not exist yet, and adds its id to created.
+// prepareStep completes r, which must not exist yet, and adds its id to
+// created.
 func (s *Service) prepareStep(ctx context.Context, r *pb.Resource, created map[string]*pb.ID) error {
 	owner := created[IDString(r.Owner)] // nil unless an earlier step creates the owner of r
 	if owner != nil && r.Owner.GetUid() != "" && r.Owner.GetUid() != owner.GetUid() {

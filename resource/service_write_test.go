@@ -24,7 +24,8 @@ func TestService_Write(t *testing.T) {
 	first := f.write(given)
 	if len(first.Id.Uid) != 26 || len(first.Generation) != 26 || first.Version == "" || first.PrimaryModifyIndex != 0 ||
 		first.CreateIndex == 7 || first.Metadata["k"] != "v" || first.Id.Tenancy.GetNamespace() != "default" {
-		t.Errorf("first Write() = %v, want new uid, generation and version, the given metadata and the default tenancy", first)
+		t.Errorf("first Write() = %v, want new uid, generation and version, the given metadata and the default tenancy",
+			first)
 	}
 
 	// A write keeps the status, and the generation if the data is the same.
@@ -36,7 +37,8 @@ func TestService_Write(t *testing.T) {
 	same := f.write(node(t, "a", "10.0.0.1")) // no version, no metadata
 	if same.Generation != first.Generation || same.Id.Uid != first.Id.Uid || same.Version == first.Version ||
 		same.Status["c"] == nil || len(same.Metadata) != 0 {
-		t.Errorf("Write() of the same data = %v, want another version, and uid, generation and status of %v", same, withStatus)
+		t.Errorf("Write() of the same data = %v, want another version, and uid, generation and status of %v", same,
+			withStatus)
 	}
 	changed := proto.CloneOf(same)
 	changed.Data = data(t, &pb.Node{Node: "a", Address: "10.0.0.2"})
@@ -45,7 +47,8 @@ func TestService_Write(t *testing.T) {
 	if second.Generation == first.Generation || second.Status["c"] == nil {
 		t.Errorf("Write() of other data = %v, want another generation, and the status of %v", second, same)
 	}
-	f.fails(changed, codes.Aborted, resource.ErrConflict, `write catalog/v1/Node "a": resource has changed: its version is `+second.Version+", not "+same.Version)
+	f.fails(changed, codes.Aborted, resource.ErrConflict,
+		`write catalog/v1/Node "a": resource has changed: its version is `+second.Version+", not "+same.Version)
 	r := node(t, "b", "")
 	r.Version = "12"
 	f.fails(r, codes.Aborted, resource.ErrConflict, "it does not exist")
@@ -66,18 +69,34 @@ func TestService_Invalid(t *testing.T) {
 		return r
 	}
 	for text, r := range map[string]*pb.Resource{
-		`invalid name "A": must be`:                                     with(func(r *pb.Resource) { r.Id.Name = "A" }),
-		`invalid type "//": is not registered`:                          with(func(r *pb.Resource) { r.Id = nil }),
-		`invalid type "catalog/v2/Node": is not registered; known are `: with(func(r *pb.Resource) { r.Id.Type = &pb.Type{Group: "catalog", GroupVersion: "v2", Kind: "Node"} }),
-		`invalid tenancy.partition "X": must be 1 to 63 characters`:     with(func(r *pb.Resource) { r.Id.Tenancy = &pb.Tenancy{Partition: "X"} }),
-		`invalid tenancy.namespace "*": must be 1 to 63 characters`:     with(func(r *pb.Resource) { r.Id.Tenancy = &pb.Tenancy{Namespace: "*"} }),
-		`its type is "", not "wanfed.v1.Node"`:                          with(func(r *pb.Resource) { r.Data = nil }),
-		`its type is "wanfed.v1.Check", not "wanfed.v1.Node"`:           with(func(r *pb.Resource) { r.Data = data(t, &pb.Check{}) }),
-		`not a wanfed.v1.Node`:                                          with(func(r *pb.Resource) { r.Data.Value = []byte{0xff} }),
-		`invalid version "*"`:                                           with(func(r *pb.Resource) { r.Version = "*" }),
-		`invalid owner catalog/v1/Node "none": must be stored`:          with(func(r *pb.Resource) { r.Owner = &pb.ID{Type: nodeType, Name: "none"} }),
-		`owner: invalid name "B"`:                                       with(func(r *pb.Resource) { r.Owner = &pb.ID{Type: nodeType, Name: "B"} }),
-		`owner: invalid type "//"`:                                      with(func(r *pb.Resource) { r.Owner = &pb.ID{Name: "b"} }),
+		`invalid name "A": must be`:            with(func(r *pb.Resource) { r.Id.Name = "A" }),
+		`invalid type "//": is not registered`: with(func(r *pb.Resource) { r.Id = nil }),
+		`invalid type "catalog/v2/Node": is not registered; known are `: with(func(r *pb.Resource) {
+			r.Id.Type = &pb.Type{Group: "catalog", GroupVersion: "v2", Kind: "Node"}
+		}),
+		`invalid tenancy.partition "X": must be 1 to 63 characters`: with(func(r *pb.Resource) {
+			r.Id.Tenancy = &pb.Tenancy{Partition: "X"}
+		}),
+		`invalid tenancy.namespace "*": must be 1 to 63 characters`: with(func(r *pb.Resource) {
+			r.Id.Tenancy = &pb.Tenancy{Namespace: "*"}
+		}),
+		`its type is "", not "wanfed.v1.Node"`: with(func(r *pb.Resource) { r.Data = nil }),
+		`its type is "wanfed.v1.Check", not "wanfed.v1.Node"`: with(func(r *pb.Resource) {
+			r.Data = data(t, &pb.Check{})
+		}),
+		`not a wanfed.v1.Node`: with(func(r *pb.Resource) {
+			r.Data.Value = []byte{0xff}
+		}),
+		`invalid version "*"`: with(func(r *pb.Resource) { r.Version = "*" }),
+		`invalid owner catalog/v1/Node "none": must be stored`: with(func(r *pb.Resource) {
+			r.Owner = &pb.ID{Type: nodeType, Name: "none"}
+		}),
+		`owner: invalid name "B"`: with(func(r *pb.Resource) {
+			r.Owner = &pb.ID{Type: nodeType, Name: "B"}
+		}),
+		`owner: invalid type "//"`: with(func(r *pb.Resource) {
+			r.Owner = &pb.ID{Name: "b"}
+		}),
 		`data.node "a": must be the resource's name`: with(func(r *pb.Resource) {
 			r.Id.Type, r.Id.Name = hostType, "b"
 		}),
@@ -113,17 +132,19 @@ func TestService_Hooks(t *testing.T) {
 	}
 	f.as(tlsutil.RoleGateway, "dc1") // the gateway has the node name n
 	f.write(host("n"))
-	f.fails(host("other"), codes.PermissionDenied, resource.ErrDenied, "gateway/dc1/n may not write catalog/v1/Host: a gateway may write only itself")
+	f.fails(host("other"), codes.PermissionDenied, resource.ErrDenied,
+		"gateway/dc1/n may not write catalog/v1/Host: a gateway may write only itself")
 }
 
-// TestService_Federated checks that a secondary without PrimaryClient cannot write a
-// federated type.
+// TestService_Federated checks that a secondary without PrimaryClient cannot
+// write a federated type.
 func TestService_Federated(t *testing.T) {
 	f := newFixture(t, nil)
 	fs := &pb.Resource{Id: &pb.ID{Type: fsType, Name: "dc2"}, Data: data(t, &pb.FederationState{Datacenter: "dc2"})}
 	f.write(fs)
 	f.primary.Store(false)
-	f.fails(fs, codes.FailedPrecondition, resource.ErrFederated, "federation/v1/FederationState is federated: write it in the primary datacenter")
+	f.fails(fs, codes.FailedPrecondition, resource.ErrFederated,
+		"federation/v1/FederationState is federated: write it in the primary datacenter")
 	_, err := f.Delete(t.Context(), &pb.DeleteRequest{Id: fs.Id})
 	f.check(err, codes.FailedPrecondition, resource.ErrFederated, "write it in the primary datacenter")
 	f.write(node(t, "a", "")) // not federated

@@ -14,8 +14,8 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// newSecondary returns a Service of the secondary dc1 with a new store. Its calls
-// come from caller.
+// newSecondary returns a Service of the secondary dc1 with a new store. Its
+// calls come from caller.
 func newSecondary(t *testing.T, caller *tlsutil.Peer) (*resource.Service, *resourcetest.Store) {
 	t.Helper()
 	store := resourcetest.NewStore()
@@ -51,8 +51,8 @@ func writeOwnerAndOwned(t *testing.T, svc *resource.Service) (a, b *pb.Resource)
 	return out[0], out[1]
 }
 
-// TestWriteAll checks that all steps are one commit, in which a step may use the
-// result of an earlier step.
+// TestWriteAll checks that all steps are one commit, in which a step may use
+// the result of an earlier step.
 func TestWriteAll(t *testing.T) {
 	svc, store := newSecondary(t, resourcetest.Operator())
 	a, b := writeOwnerAndOwned(t, svc)
@@ -79,9 +79,10 @@ func TestWriteAll_Fails(t *testing.T) {
 		step resource.Step
 		want error
 	}{
-		"create of an existing node":   {createStep(t, "a", "x"), resource.ErrConflict},
-		"write with another version":   {resource.Step{Write: versioned(a, "9999")}, resource.ErrConflict},
-		"delete with another version":  {resource.Step{Delete: resource.ID(nodeType, "a"), Version: "9999"}, resource.ErrConflict},
+		"create of an existing node": {createStep(t, "a", "x"), resource.ErrConflict},
+		"write with another version": {resource.Step{Write: versioned(a, "9999")}, resource.ErrConflict},
+		"delete with another version": {resource.Step{Delete: resource.ID(nodeType, "a"), Version: "9999"},
+			resource.ErrConflict},
 		"delete of an invalid name":    {resource.Step{Delete: resource.ID(nodeType, "A")}, resource.ErrInvalid},
 		"delete of a federated type":   {resource.Step{Delete: resource.ID(fsType, "dc1")}, resource.ErrFederated},
 		"neither a write nor a delete": {resource.Step{}, resource.ErrInvalid},
@@ -90,7 +91,8 @@ func TestWriteAll_Fails(t *testing.T) {
 			t.Errorf("WriteAll() with a %s = %v, want %v", name, err, test.want)
 		}
 	}
-	if all, _, err := store.List(t.Context(), resource.Strong, resource.Query{Type: nodeType}); err != nil || len(all) != 2 {
+	if all, _, err := store.List(t.Context(), resource.Strong, resource.Query{Type: nodeType}); err != nil ||
+		len(all) != 2 {
 		t.Errorf("List() after failed calls = %d nodes, %v, want 2", len(all), err)
 	}
 }

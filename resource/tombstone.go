@@ -94,8 +94,8 @@ func ReapOnce(ctx context.Context, b Backend, log *slog.Logger) (index uint64, e
 }
 
 // reapOwned deletes the resources of an owner in batches, and returns their
-// number. A resource with finalizers gets a deletion timestamp instead. Replicas
-// are left to replication.
+// number. A resource with finalizers gets a deletion timestamp instead.
+// Replicas are left to replication.
 func reapOwned(ctx context.Context, b Backend, owner *pb.ID) (count int, err error) {
 	for {
 		owned, err := b.ListByOwner(ctx, owner)

@@ -20,8 +20,8 @@ const (
 	DefaultBind     = "0.0.0.0"
 
 	DefaultDeadServerAfter = 10 * time.Minute
-	// MinDeadServerAfter is the minimum of Config.DeadServerAfter. It equals the
-	// time from the return of a removed server until the server has a vote
+	// MinDeadServerAfter is the minimum of Config.DeadServerAfter. It equals
+	// the time from the return of a removed server until the server has a vote
 	// again. With a smaller value, a server could be without a vote for longer
 	// than its outage.
 	MinDeadServerAfter = operator.StableTime
@@ -33,8 +33,8 @@ const (
 // Config configures one datacenter server. Run checks all fields, and its error
 // lists all invalid fields.
 type Config struct {
-	// DC and Node are the names of the datacenter and of this server: DNS labels
-	// in lower case. Both are required, and must match the certificate.
+	// DC and Node are the names of the datacenter and of this server: DNS
+	// labels in lower case. Both are required, and must match the certificate.
 	DC   string
 	Node string
 	// Domain is the domain of the names in certificates. Default: "wanfed".
@@ -111,16 +111,16 @@ type Config struct {
 	AllowRemoteWritesFrom []string
 
 	// DeadServerAfter is the time that a server of this datacenter must be down
-	// before it is removed from the Raft group. A removed server may return as a
-	// new server. Default: 10 min. Bounds: MinDeadServerAfter and
+	// before it is removed from the Raft group. A removed server may return as
+	// a new server. Default: 10 min. Bounds: MinDeadServerAfter and
 	// MaxDeadServerAfter.
 	DeadServerAfter time.Duration
 
 	// heartbeat is the heartbeat of raftstore.Config. Only tests set it.
 	heartbeat time.Duration
 
-	// Updates, if not nil, delivers changed settings while the server runs. With
-	// each update, the server also reads its certificate files again.
+	// Updates, if not nil, delivers changed settings while the server runs.
+	// With each update, the server also reads its certificate files again.
 	Updates <-chan LiveSettings
 
 	// Logger receives the log. Default: slog.Default().

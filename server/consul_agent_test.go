@@ -56,7 +56,8 @@ func testAgentTTL(t *testing.T, lab *consulLab) {
 		{"UpdateTTL", func() error {
 			return agent.UpdateTTL("service:api", "up again", consul.HealthPassing)
 		}, consul.HealthPassing, "up again"},
-		{"second ServiceRegister", func() error { return agent.ServiceRegister(service) }, consul.HealthPassing, "up again"},
+		{"second ServiceRegister", func() error { return agent.ServiceRegister(service) }, consul.HealthPassing,
+			"up again"},
 	} {
 		if err := step.call(); err != nil {
 			t.Fatalf("%s() = %v, want nil", step.name, err)
@@ -65,9 +66,11 @@ func testAgentTTL(t *testing.T, lab *consulLab) {
 		if err != nil || len(entries) != 1 || len(entries[0].Checks) != 1 || entries[0].Node.Node != "srv1" {
 			t.Fatalf("Service(api) after %s = %+v, %v, want one entry on srv1 with one check", step.name, entries, err)
 		}
-		if c := entries[0].Checks[0]; c.CheckID != "service:api" || c.Status != step.status || c.Output != step.output ||
+		if c := entries[0].Checks[0]; c.CheckID != "service:api" || c.Status != step.status ||
+			c.Output != step.output ||
 			c.Type != "ttl" || c.ServiceID != "api" {
-			t.Errorf("check after %s = %+v, want service:api with status %s and output %q", step.name, c, step.status, step.output)
+			t.Errorf("check after %s = %+v, want service:api with status %s and output %q", step.name, c, step.status,
+				step.output)
 		}
 	}
 }
@@ -82,7 +85,8 @@ func testAgentReads(t *testing.T, lab *consulLab) {
 		services["api"].Meta["k"] != "v" {
 		t.Errorf("Services() = %+v, %v, want api in dc1 with port 9000", services, err)
 	}
-	if s, _, err := agent.Service("api", nil); err != nil || s.Service != "api" || !slices.Equal(s.Tags, []string{"a"}) {
+	if s, _, err := agent.Service("api", nil); err != nil || s.Service != "api" ||
+		!slices.Equal(s.Tags, []string{"a"}) {
 		t.Errorf("Service(api) = %+v, %v, want api with the tag a", s, err)
 	}
 	checks, err := agent.Checks()

@@ -32,7 +32,9 @@ func testConsulCatalog(t *testing.T, lab *consulLab, dc string) {
 	} {
 		t.Run(tt.name, func(t *testing.T) { tt.run(t, lab, dc) })
 	}
-	_, err := lab.writer.Catalog().Deregister(&consul.CatalogDeregistration{Node: "Node 1.example", Datacenter: dc}, nil)
+	_, err := lab.writer.Catalog().Deregister(&consul.CatalogDeregistration{
+		Node: "Node 1.example", Datacenter: dc,
+	}, nil)
 	if err != nil {
 		t.Errorf("Deregister(Node 1.example) = %v, want nil", err)
 	}
@@ -46,16 +48,21 @@ func registerWeb(t *testing.T, lab *consulLab, dc string, i int, tags []string, 
 	node, id := fmt.Sprintf("Node %d.example", i), fmt.Sprintf("Web/%d", i)
 	_, err := lab.writer.Catalog().Register(&consul.CatalogRegistration{
 		Node: node, Address: fmt.Sprintf("192.0.2.%d", i), Datacenter: dc, // in the body, not in the URL
-		TaggedAddresses: map[string]string{"wan": "198.51.100.1"}, NodeMeta: map[string]string{"rack": fmt.Sprint(i % 2)},
+		TaggedAddresses: map[string]string{"wan": "198.51.100.1"},
+		NodeMeta:        map[string]string{"rack": fmt.Sprint(i % 2)},
 		Service: &consul.AgentService{
-			ID: id, Service: "web", Tags: tags, Port: 8000 + i, Address: "10.0.0.1", Meta: map[string]string{"version": "1"},
+			ID: id, Service: "web", Tags: tags, Port: 8000 + i, Address: "10.0.0.1",
+			Meta:            map[string]string{"version": "1"},
 			TaggedAddresses: map[string]consul.ServiceAddress{"lan": {Address: "10.0.0.1", Port: 80}},
 			Weights:         consul.AgentWeights{Passing: 10, Warning: 2}, EnableTagOverride: true,
 		},
 		Check: &consul.AgentCheck{CheckID: "node", Name: "node is up", Status: consul.HealthPassing},
 		Checks: consul.HealthChecks{{
-			Node: node, CheckID: "web", Name: "web responds", Status: status, Output: "as reported", Notes: "a note", ServiceID: id,
-			Definition: consul.HealthCheckDefinition{HTTP: "http://10.0.0.1/health", IntervalDuration: 10 * time.Second},
+			Node: node, CheckID: "web", Name: "web responds", Status: status, Output: "as reported", Notes: "a note",
+			ServiceID: id,
+			Definition: consul.HealthCheckDefinition{
+				HTTP: "http://10.0.0.1/health", IntervalDuration: 10 * time.Second,
+			},
 		}},
 	}, nil)
 	if err != nil {
@@ -92,7 +99,8 @@ func testConsulNodes(t *testing.T, lab *consulLab, dc string) {
 		t.Errorf("Node(unknown) = %+v, %v, want nil, nil", node, err)
 	}
 	list, _, err := c.NodeServiceList("Node 2.example", options)
-	if err != nil || list.Node.Node != "Node 2.example" || len(list.Services) != 1 || list.Services[0].Service != "web" {
+	if err != nil || list.Node.Node != "Node 2.example" || len(list.Services) != 1 ||
+		list.Services[0].Service != "web" {
 		t.Errorf("NodeServiceList(Node 2.example) = %+v, %v, want the service web", list, err)
 	}
 	if dcs, err := c.Datacenters(); err != nil || !slices.Contains(dcs, dc) {
@@ -113,7 +121,8 @@ func testConsulServices(t *testing.T, lab *consulLab, dc string) {
 	}
 	w := web[0]
 	if w.Node != "Node 1.example" || w.Address != "192.0.2.1" || w.Datacenter != dc || w.ServiceID != "Web/1" ||
-		w.ServiceName != "web" || w.ServicePort != 8001 || w.ServiceAddress != "10.0.0.1" || w.ServiceMeta["version"] != "1" ||
+		w.ServiceName != "web" || w.ServicePort != 8001 || w.ServiceAddress != "10.0.0.1" ||
+		w.ServiceMeta["version"] != "1" ||
 		w.NodeMeta["rack"] != "1" || w.ServiceWeights != (consul.Weights{Passing: 10, Warning: 2}) ||
 		!w.ServiceEnableTagOverride || w.TaggedAddresses["wan"] != "198.51.100.1" ||
 		w.ServiceTaggedAddresses["lan"].Port != 80 || w.CreateIndex == 0 || w.ModifyIndex < w.CreateIndex {
@@ -133,11 +142,13 @@ func testConsulServices(t *testing.T, lab *consulLab, dc string) {
 func testConsulServiceHealth(t *testing.T, lab *consulLab, dc string) {
 	h, options := lab.reader.Health(), &consul.QueryOptions{Datacenter: dc}
 	web, _, err := h.Service("web", "", false, options)
-	if err != nil || len(web) != 2 || len(web[1].Checks) != 2 || web[1].Checks.AggregatedStatus() != consul.HealthWarning {
+	if err != nil || len(web) != 2 || len(web[1].Checks) != 2 ||
+		web[1].Checks.AggregatedStatus() != consul.HealthWarning {
 		t.Fatalf("Service(web) = %+v, %v, want 2 entries, the second with a warning", web, err)
 	}
 	check := web[0].Checks[1]
-	if check.CheckID != "web" || check.Output != "as reported" || check.Notes != "a note" || check.ServiceName != "web" ||
+	if check.CheckID != "web" || check.Output != "as reported" || check.Notes != "a note" ||
+		check.ServiceName != "web" ||
 		!slices.Equal(check.ServiceTags, []string{"v1", "Main"}) || check.Node != "Node 1.example" ||
 		check.Definition.HTTP != "http://10.0.0.1/health" || check.Definition.IntervalDuration != 10*time.Second {
 		t.Errorf("Service(web)[0].Checks[1] = %+v, want the registered check", check)
@@ -163,19 +174,30 @@ func testConsulHealthChecks(t *testing.T, lab *consulLab, dc string) {
 		query func() (consul.HealthChecks, *consul.QueryMeta, error)
 		want  int
 	}{
-		{"Node(Node 2.example)", func() (consul.HealthChecks, *consul.QueryMeta, error) { return h.Node("Node 2.example", options) }, 2},
-		{"Node(unknown)", func() (consul.HealthChecks, *consul.QueryMeta, error) { return h.Node("unknown", options) }, 0},
+		{"Node(Node 2.example)", func() (consul.HealthChecks, *consul.QueryMeta, error) {
+			return h.Node("Node 2.example", options)
+		}, 2},
+		{"Node(unknown)", func() (consul.HealthChecks, *consul.QueryMeta, error) {
+			return h.Node("unknown", options)
+		}, 0},
 		{"Checks(web)", func() (consul.HealthChecks, *consul.QueryMeta, error) { return h.Checks("web", options) }, 2},
-		{"State(warning)", func() (consul.HealthChecks, *consul.QueryMeta, error) { return h.State(consul.HealthWarning, options) }, 1},
-		{"State(any)", func() (consul.HealthChecks, *consul.QueryMeta, error) { return h.State(consul.HealthAny, options) }, 5},
-		{"State(critical)", func() (consul.HealthChecks, *consul.QueryMeta, error) { return h.State(consul.HealthCritical, options) }, 0},
+		{"State(warning)", func() (consul.HealthChecks, *consul.QueryMeta, error) {
+			return h.State(consul.HealthWarning, options)
+		}, 1},
+		{"State(any)", func() (consul.HealthChecks, *consul.QueryMeta, error) {
+			return h.State(consul.HealthAny, options)
+		}, 5},
+		{"State(critical)", func() (consul.HealthChecks, *consul.QueryMeta, error) {
+			return h.State(consul.HealthCritical, options)
+		}, 0},
 	} {
 		if checks, _, err := tt.query(); err != nil || len(checks) != tt.want {
 			t.Errorf("%s = %d checks, %v, want %d checks", tt.call, len(checks), err, tt.want)
 		}
 	}
 	var checks consul.HealthChecks
-	if _, err := lab.reader.Raw().Query("/v1/health/state/fine", &checks, options); httpStatus(err) != http.StatusBadRequest {
+	if _, err := lab.reader.Raw().Query("/v1/health/state/fine", &checks,
+		options); httpStatus(err) != http.StatusBadRequest {
 		t.Errorf("State(fine) = %v, want status %d", err, http.StatusBadRequest)
 	}
 }
@@ -183,7 +205,8 @@ func testConsulHealthChecks(t *testing.T, lab *consulLab, dc string) {
 func testConsulFilters(t *testing.T, lab *consulLab, dc string) {
 	h := lab.reader.Health()
 	options := &consul.QueryOptions{Datacenter: dc, Filter: `"Main" in Service.Tags and Node.Meta.rack == "1"`}
-	if entries, _, err := h.Service("web", "", false, options); err != nil || len(entries) != 1 || entries[0].Service.ID != "Web/1" {
+	if entries, _, err := h.Service("web", "", false, options); err != nil || len(entries) != 1 ||
+		entries[0].Service.ID != "Web/1" {
 		t.Errorf("Service(web) with filter %s = %v, %v, want Web/1", options.Filter, entries, err)
 	}
 	options.Filter = "Service.Sort == 1"
@@ -256,16 +279,19 @@ func healthChanges(w *consul.Catalog, dc string) []healthChange {
 	return []healthChange{
 		{"a passing service check", register(consul.CatalogRegistration{
 			Node: "Node 2.example", SkipNodeUpdate: true,
-			Check: &consul.AgentCheck{CheckID: "web", Name: "web responds", Status: consul.HealthPassing, ServiceID: "Web/2"},
+			Check: &consul.AgentCheck{CheckID: "web", Name: "web responds", Status: consul.HealthPassing,
+				ServiceID: "Web/2"},
 		}), 2},
 		{"a critical node check", register(consul.CatalogRegistration{
 			Node: "Node 1.example", Address: "192.0.2.1",
 			Check: &consul.AgentCheck{CheckID: "node", Name: "node is up", Status: consul.HealthCritical},
 		}), 1},
 		{"deletion of a check", deregister(consul.CatalogDeregistration{Node: "Node 1.example", CheckID: "node"}), 2},
-		{"deletion of a service", deregister(consul.CatalogDeregistration{Node: "Node 1.example", ServiceID: "Web/1"}), 1},
+		{"deletion of a service", deregister(consul.CatalogDeregistration{Node: "Node 1.example", ServiceID: "Web/1"}),
+			1},
 		{"deletion of a node", func() (*consul.WriteMeta, error) { // with the datacenter in the URL
-			return w.Deregister(&consul.CatalogDeregistration{Node: "Node 2.example"}, &consul.WriteOptions{Datacenter: dc})
+			return w.Deregister(&consul.CatalogDeregistration{Node: "Node 2.example"},
+				&consul.WriteOptions{Datacenter: dc})
 		}, 0},
 	}
 }

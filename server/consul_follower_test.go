@@ -16,8 +16,8 @@ import (
 )
 
 // TestConsulClient_Followers proves that a read at any server returns the last
-// write at another server, and that a check can be updated through the server of
-// its registration.
+// write at another server, and that a check can be updated through the server
+// of its registration.
 func TestConsulClient_Followers(t *testing.T) {
 	ca := tlstest.NewCA(t)
 	_, urls, leader := startThreeHTTP(t, ca)
@@ -45,15 +45,19 @@ func TestConsulClient_Followers(t *testing.T) {
 	})
 	t.Run("transaction", func(t *testing.T) {
 		retryUnknown(t, func() error {
-			ops := consul.KVTxnOps{{Verb: consul.KVGet, Key: "k"}, {Verb: consul.KVSet, Key: "seen", Value: []byte("4")}}
+			ops := consul.KVTxnOps{{Verb: consul.KVGet, Key: "k"},
+				{Verb: consul.KVSet, Key: "seen", Value: []byte("4")}}
 			ok, resp, _, err := first.KV().Txn(ops, nil)
 			if err == nil && !ok {
 				err = fmt.Errorf("transaction rejected: %+v", resp)
 			}
 			return err
 		})
-		ok, resp, _, err := second.KV().Txn(consul.KVTxnOps{{Verb: consul.KVGet, Key: "k"}, {Verb: consul.KVGet, Key: "seen"}}, nil)
-		if !ok || err != nil || len(resp.Results) != 2 || string(resp.Results[0].Value) != string(resp.Results[1].Value) {
+		ok, resp, _, err := second.KV().Txn(consul.KVTxnOps{
+			{Verb: consul.KVGet, Key: "k"}, {Verb: consul.KVGet, Key: "seen"},
+		}, nil)
+		if !ok || err != nil || len(resp.Results) != 2 ||
+			string(resp.Results[0].Value) != string(resp.Results[1].Value) {
 			t.Fatalf("Txn() at another follower = %+v, %v, want two equal values", resp, err)
 		}
 	})

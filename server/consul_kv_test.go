@@ -24,7 +24,8 @@ type kvTest struct {
 }
 
 func newKVTest(t *testing.T, lab *consulLab, dc string) *kvTest {
-	return &kvTest{t, lab.reader.KV(), lab.writer.KV(), &consul.QueryOptions{Datacenter: dc}, &consul.WriteOptions{Datacenter: dc}}
+	return &kvTest{t, lab.reader.KV(), lab.writer.KV(), &consul.QueryOptions{Datacenter: dc},
+		&consul.WriteOptions{Datacenter: dc}}
 }
 
 func (t *kvTest) put(key, value string, flags uint64) {
@@ -51,7 +52,8 @@ func (t *kvTest) wantKeys(prefix, separator string, want ...string) {
 	}
 }
 
-// wantCAS makes a compare-and-swap at each index and checks whether it succeeds.
+// wantCAS makes a compare-and-swap at each index and checks whether it
+// succeeds.
 func (t *kvTest) wantCAS(name string, cas func(index uint64) (bool, *consul.WriteMeta, error), attempts []casAttempt) {
 	t.Helper()
 	for _, a := range attempts {
@@ -96,7 +98,8 @@ func testConsulKV(parent *testing.T, lab *consulLab, dc string) {
 		t.Errorf("Get() of an empty value = %+v, want a pair without value", p)
 	}
 	t.testKeysAndLists()
-	for _, o := range []consul.QueryOptions{{Datacenter: dc, AllowStale: true}, {Datacenter: dc, RequireConsistent: true}} {
+	for _, o := range []consul.QueryOptions{{Datacenter: dc, AllowStale: true},
+		{Datacenter: dc, RequireConsistent: true}} {
 		if p, _, err := t.reader.Get("app/color", &o); err != nil || p == nil {
 			t.Errorf("Get(app/color) with %+v = %v, %v, want a pair", o, p, err)
 		}

@@ -8,8 +8,8 @@ import (
 	consul "github.com/hashicorp/consul/api"
 )
 
-// testConsulTxn proves that a transaction writes all its keys with one index, or
-// no key.
+// testConsulTxn proves that a transaction writes all its keys with one index,
+// or no key.
 func testConsulTxn(t *testing.T, lab *consulLab, dc string) {
 	o := &consul.QueryOptions{Datacenter: dc}
 	run := func(c *consul.Client, ops ...*consul.KVTxnOp) (ok bool, resp *consul.TxnResponse, err error) {
@@ -32,7 +32,8 @@ func testConsulTxn(t *testing.T, lab *consulLab, dc string) {
 		t.Fatalf("Txn() = %t, %+v, %v, want true and 4 results", ok, resp, err)
 	}
 	a, b := resp.Results[2].KV, resp.Results[3].KV
-	if a.Key != "txn/a" || a.Flags != 3 || string(a.Value) != "1" || a.ModifyIndex == 0 || a.ModifyIndex != b.ModifyIndex ||
+	if a.Key != "txn/a" || a.Flags != 3 || string(a.Value) != "1" || a.ModifyIndex == 0 ||
+		a.ModifyIndex != b.ModifyIndex ||
 		resp.Results[0].KV.Value != nil {
 		t.Errorf("results of get-tree = %+v, %+v, want both keys with one index", a, b)
 	}
@@ -43,7 +44,8 @@ func testConsulTxn(t *testing.T, lab *consulLab, dc string) {
 	ok, resp, err = run(lab.writer,
 		&consul.KVTxnOp{Verb: consul.KVDelete, Key: "txn/b"},
 		&consul.KVTxnOp{Verb: consul.KVCheckIndex, Key: "txn/a", Index: a.ModifyIndex + 1000})
-	if err != nil || ok || len(resp.Errors) != 1 || resp.Errors[0].OpIndex != 1 || resp.Errors[0].What == "" || resp.Results != nil {
+	if err != nil || ok || len(resp.Errors) != 1 || resp.Errors[0].OpIndex != 1 || resp.Errors[0].What == "" ||
+		resp.Results != nil {
 		t.Errorf("Txn() with a wrong index = %t, %+v, %v, want false and one error of operation 1", ok, resp, err)
 	}
 

@@ -38,8 +38,10 @@ func TestContacts_Update(t *testing.T) {
 		{"alive members", []gossip.Member{
 			member("srv2", "b:1", gossip.StatusAlive), member("srv4", "d:1", gossip.StatusAlive),
 		}, map[string]string{"srv2": "b:1", "srv4": "d:1"}},
-		{"a new address", []gossip.Member{member("srv2", "b:2", gossip.StatusAlive)}, map[string]string{"srv2": "b:2", "srv4": "d:1"}},
-		{"a failed member", []gossip.Member{member("srv4", "d:9", gossip.StatusFailed)}, map[string]string{"srv2": "b:2", "srv4": "d:1"}},
+		{"a new address", []gossip.Member{member("srv2", "b:2", gossip.StatusAlive)},
+			map[string]string{"srv2": "b:2", "srv4": "d:1"}},
+		{"a failed member", []gossip.Member{member("srv4", "d:9", gossip.StatusFailed)},
+			map[string]string{"srv2": "b:2", "srv4": "d:1"}},
 		{"a voter and a non-voter that left", []gossip.Member{
 			member("srv2", "b:2", gossip.StatusLeft), member("srv4", "d:1", gossip.StatusLeft),
 		}, map[string]string{"srv2": "b:2"}},

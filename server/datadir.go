@@ -36,7 +36,8 @@ func openDataDir(dir, dc string) (d dataDir, err error) {
 		return d, err
 	}
 	if owner != dc {
-		return d, fmt.Errorf("data directory %s belongs to datacenter %q, not %q; choose another --data-dir, or empty this one",
+		return d, fmt.Errorf("data directory %s belongs to datacenter %q, not %q; choose another --data-dir, or "+
+			"empty this one",
 			dir, owner, dc)
 	}
 	if d.nodeID, err = readOrWriteLine(filepath.Join(dir, "node-id"), uuid.NewString); err != nil {
@@ -58,7 +59,8 @@ func replaceLine(file, line string) (previous string, err error) {
 
 func writeLine(file, line string) error {
 	if err := atomicfile.WriteFile(file, []byte(line+"\n"), 0o600); err != nil {
-		return fmt.Errorf("write %s of the data directory: %w; free space, or make it writable for this user, and start the server again",
+		return fmt.Errorf("write %s of the data directory: %w; free space, or make it writable for this user, and "+
+			"start the server again",
 			filepath.Base(file), err)
 	}
 	return nil

@@ -12,8 +12,9 @@
 //
 // # Components
 //
-// The lower group is the network: the TLS port (wanfed.Mux), the tunnel, reloading
-// of certificates, and gRPC connections to other servers (package dcrpc).
+// The lower group is the network: the TLS port (wanfed.Mux), the tunnel,
+// reloading of certificates, and gRPC connections to other servers (package
+// dcrpc).
 //
 // The upper group uses the lower group. It contains both gossip pools, the
 // address book, the joiner, Raft membership, the work of the leader, the gRPC
@@ -39,11 +40,11 @@
 //
 // # Requests to other datacenters
 //
-// A request with "?dc=" is forwarded to any server of that datacenter. A read is
-// sent with the identity of this server. A read is repeated over another path if
-// its path fails. A write is sent once, with the identity of the operator. The
-// other datacenter accepts the write only if its [Config] lists this datacenter
-// in AllowRemoteWritesFrom.
+// A request with "?dc=" is forwarded to any server of that datacenter. A read
+// is sent with the identity of this server. A read is repeated over another
+// path if its path fails. A write is sent once, with the identity of the
+// operator. The other datacenter accepts the write only if its [Config] lists
+// this datacenter in AllowRemoteWritesFrom.
 //
 // # Data directory
 //
@@ -56,7 +57,8 @@
 //
 // # Limits
 //
-// A datacenter has 1, 3 or 5 servers when it is formed. A data directory belongs
-// to one process. Run reads the Config once. Only the certificate files are read
-// again when they change, and [Config.Updates] delivers changed settings.
+// A datacenter has 1, 3 or 5 servers when it is formed. A data directory
+// belongs to one process. Run reads the Config once. Only the certificate files
+// are read again when they change, and [Config.Updates] delivers changed
+// settings.
 package server

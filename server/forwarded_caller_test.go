@@ -98,9 +98,9 @@ func connectAs(t *testing.T, ca *tlstest.CA, addr string, role tlsutil.Role, nod
 	return cc
 }
 
-// TestForwardedCalls_KeepTheirCaller proves that a follower forwards a call with
-// the identity in the caller's certificate. The metadata of the caller has no
-// effect.
+// TestForwardedCalls_KeepTheirCaller proves that a follower forwards a call
+// with the identity in the caller's certificate. The metadata of the caller has
+// no effect.
 func TestForwardedCalls_KeepTheirCaller(t *testing.T) {
 	testutil.Cluster(t)
 	ca := tlstest.NewCA(t)
@@ -131,7 +131,8 @@ func TestForwardedCalls_KeepTheirCaller(t *testing.T) {
 			for _, claim := range []string{"", "server/dc2/srv1", "server/dc1/srv1", "cli/dc1/cli", "invalid"} {
 				for _, op := range []pb.ApplyFederationStateRequest_Op{upsert, del} {
 					if err := apply(cc, op, "dc2", claim); status.Code(err) != codes.PermissionDenied {
-						t.Errorf("Apply(%v) by %v with the claim %q = %v, want %v", op, p, claim, err, codes.PermissionDenied)
+						t.Errorf("Apply(%v) by %v with the claim %q = %v, want %v", op, p, claim, err,
+							codes.PermissionDenied)
 					}
 				}
 			}

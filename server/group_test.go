@@ -22,13 +22,19 @@ func TestFirstGroup(t *testing.T) {
 		want    []string // nil means that the node does not form a group
 	}{
 		{"expect 1", nil, "a", 1, []string{"a"}},
-		{"expect 0", []gossip.Member{member("a", gossip.StatusAlive, "0", ""), member("b", gossip.StatusAlive, "0", "")}, "a", 0, nil},
+		{"expect 0", []gossip.Member{member("a", gossip.StatusAlive, "0", ""),
+			member("b", gossip.StatusAlive, "0", "")}, "a", 0, nil},
 		{"too few", []gossip.Member{fresh("a"), fresh("b")}, "a", 3, nil},
 		{"first by name", []gossip.Member{fresh("c"), fresh("a"), fresh("b")}, "a", 3, []string{"a", "b", "c"}},
 		{"not first", []gossip.Member{fresh("a"), fresh("b"), fresh("c")}, "b", 3, nil},
-		{"failed member", []gossip.Member{fresh("a"), fresh("b"), member("c", gossip.StatusFailed, "3", "")}, "a", 3, nil},
-		{"member with another expect", []gossip.Member{fresh("a"), fresh("b"), member("c", gossip.StatusAlive, "5", "")}, "a", 3, nil},
-		{"member with Raft state", []gossip.Member{fresh("a"), fresh("b"), fresh("c"), member("d", gossip.StatusAlive, "3", "1")}, "a", 3, nil},
+		{"failed member", []gossip.Member{fresh("a"), fresh("b"), member("c", gossip.StatusFailed, "3", "")},
+			"a", 3, nil},
+		{"member with another expect", []gossip.Member{
+			fresh("a"), fresh("b"), member("c", gossip.StatusAlive, "5", ""),
+		}, "a", 3, nil},
+		{"member with Raft state", []gossip.Member{
+			fresh("a"), fresh("b"), fresh("c"), member("d", gossip.StatusAlive, "3", "1"),
+		}, "a", 3, nil},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

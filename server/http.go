@@ -92,8 +92,9 @@ type cluster struct {
 }
 
 // httpPerPeer returns the maximum number of HTTP connections of one peer: three
-// quarters of the files that this process may open, and at most 16384. A program
-// may have a connection for each watch. The store needs the other files.
+// quarters of the files that this process may open, and at most 16384. A
+// program may have a connection for each watch. The store needs the other
+// files.
 func httpPerPeer() int { return max(64, min(gateway.MaxFiles()/4*3, 16384)) }
 
 // run serves ln until ctx ends. Blocking queries end with ctx. Other requests

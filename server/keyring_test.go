@@ -78,7 +78,8 @@ func changeKeys(t testing.TB, c pb.KeyringServiceClient, change keyChange, wantR
 		t.Fatalf("Change(%v) = %v, want nil", change.op, err)
 	}
 	if (r.Refused != "") != wantRefused {
-		t.Fatalf("Change(%v) = refused %q, want refused = %v; servers: %v", change.op, r.Refused, wantRefused, r.Servers)
+		t.Fatalf("Change(%v) = refused %q, want refused = %v; servers: %v", change.op, r.Refused,
+			wantRefused, r.Servers)
 	}
 	return r
 }
@@ -99,8 +100,8 @@ func awaitKeys(t testing.TB, c pb.KeyringServiceClient, n int, keys ...gossip.Ke
 }
 
 // wantNoGoroutines fails the test if goroutines other than before remain.
-// memberlist does not join its probes. The probe of a stopped member ends within
-// 6 s.
+// memberlist does not join its probes. The probe of a stopped member ends
+// within 6 s.
 func wantNoGoroutines(t *testing.T, before goleak.Option) {
 	t.Helper()
 	var err error
@@ -377,9 +378,9 @@ func testRotationDisconnected(t *testing.T, f *encryptedFederation, k2, k3 gossi
 	untilFederated(t, f.addrs["dc1"].HTTP, f.addrs["dc2"].HTTP)
 }
 
-// testKeyringLost proves that both datacenters log the remedy if a server without
-// its keyring has an outdated initial key, and that the server returns after it
-// received one current key.
+// testKeyringLost proves that both datacenters log the remedy if a server
+// without its keyring has an outdated initial key, and that the server returns
+// after it received one current key.
 func testKeyringLost(t *testing.T, f *encryptedFederation, unused, current gossip.Key) {
 	f.restartServer(unused, func() {
 		if err := os.Remove(filepath.Join(f.dir, "dc2", "keyring.json")); err != nil {
@@ -397,8 +398,8 @@ func testKeyringLost(t *testing.T, f *encryptedFederation, unused, current gossi
 	untilFederated(t, f.addrs["dc1"].HTTP, f.addrs["dc2"].HTTP)
 }
 
-// TestKeyring_ServerDownDuringChange proves that a server that was down during a
-// change of the key receives the new keyring when it returns. It contacts the
+// TestKeyring_ServerDownDuringChange proves that a server that was down during
+// a change of the key receives the new keyring when it returns. It contacts the
 // other servers by their addresses, because it receives no gossip.
 func TestKeyring_ServerDownDuringChange(t *testing.T) {
 	testutil.Cluster(t)

@@ -170,7 +170,8 @@ func TestLimits_UnreadResponsesOfOnePeer(t *testing.T) {
 			calls, cancel := context.WithCancel(ctx)
 			defer cancel()
 			for range 2 * maxUnreadResponses {
-				s, err := unread.NewStream(calls, &grpc.StreamDesc{ServerStreams: true}, pb.ResourceService_List_FullMethodName)
+				s, err := unread.NewStream(calls, &grpc.StreamDesc{ServerStreams: true},
+					pb.ResourceService_List_FullMethodName)
 				if err == nil {
 					err = s.SendMsg(request)
 				}

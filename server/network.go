@@ -32,7 +32,8 @@ type network struct {
 	calls     *dcrpc.Client
 }
 
-func newNetwork(cfg Config, id *tlsutil.Identity, advertise netip.AddrPort, logger *slog.Logger) (_ *network, err error) {
+func newNetwork(cfg Config, id *tlsutil.Identity, advertise netip.AddrPort,
+	logger *slog.Logger) (_ *network, err error) {
 	n := &network{dc: cfg.DC, advertise: advertise, identity: id, book: &wanfed.SharedAddressBook{}}
 	n.dialer, err = wanfed.NewDialer(wanfed.DialerConfig{
 		Identity: id, AddressBook: n.book, Mode: wanfed.Mode(cfg.MeshGatewayMode), Logger: logger,
@@ -78,8 +79,8 @@ func (n *network) peerConnected(peer tlsutil.Peer) {
 	}
 }
 
-// grpcListeners returns the listeners of gRPC connections: one for the TLS port,
-// and one for the sessions of servers of other datacenters.
+// grpcListeners returns the listeners of gRPC connections: one for the TLS
+// port, and one for the sessions of servers of other datacenters.
 func (n *network) grpcListeners() []net.Listener {
 	return []net.Listener{n.mux.Listener(wanfed.ProtoGRPC, tlsutil.Roles, false), n.tunnel.GRPCListener()}
 }

@@ -72,8 +72,9 @@ func restoreSnapshot(
 	return stream.CloseAndRecv()
 }
 
-// operatorCluster is a datacenter of three servers. Methods identify a server by
-// its position after the first leader: 0 is the leader, 1 and 2 are followers.
+// operatorCluster is a datacenter of three servers. Methods identify a server
+// by its position after the first leader: 0 is the leader, 1 and 2 are
+// followers.
 type operatorCluster struct {
 	ca     *tlstest.CA
 	addrs  []string
@@ -125,8 +126,9 @@ func (c *operatorCluster) awaitStates(t *testing.T, want string) {
 	testutil.Eventually(t, startTimeout, func() bool { return c.states(t) == want }, "federation states of %s", want)
 }
 
-// TestOperators calls the operator service at followers, which forward the calls
-// to the leader. The subtests share one datacenter and depend on their order.
+// TestOperators calls the operator service at followers, which forward the
+// calls to the leader. The subtests share one datacenter and depend on their
+// order.
 func TestOperators(t *testing.T) {
 	testutil.Cluster(t)
 	ca := tlstest.NewCA(t)
@@ -167,7 +169,8 @@ func testListPeers(t *testing.T, c *operatorCluster) {
 	}
 	here, err := c.at(t, 1).ListPeersHere(c.ctx, &pb.ListPeersRequest{})
 	if err != nil || len(here.Peers) != 3 || here.Peers[(c.leader+2)%3].LastIndex != 0 {
-		t.Errorf("ListPeersHere() at a follower = %v, %v, want 3 peers without the index of the other follower", here, err)
+		t.Errorf("ListPeersHere() at a follower = %v, %v, want 3 peers without the index of the other follower", here,
+			err)
 	}
 }
 
@@ -204,9 +207,9 @@ func testTransferLeadership(t *testing.T, c *operatorCluster) {
 	}
 }
 
-// testForwardedToFollower proves that a forwarded call fails at once and without
-// effect at a server that is not the leader. The forwarding server must find the
-// new leader.
+// testForwardedToFollower proves that a forwarded call fails at once and
+// without effect at a server that is not the leader. The forwarding server must
+// find the new leader.
 func testForwardedToFollower(t *testing.T, c *operatorCluster) {
 	ctx := metadata.AppendToOutgoingContext(c.ctx, api.OnBehalfKey, "cli/dc1/cli")
 	follower := pb.NewOperatorServiceClient(connectAs(t, c.ca, c.addr(1), tlsutil.RoleServer, c.name(2), "dc1"))
@@ -239,7 +242,8 @@ func testSaveAndRestore(t *testing.T, c *operatorCluster) {
 	saved, err := saveSnapshot(c.ctx, follower)
 	if err != nil || saved.end.GetSize() != int64(len(saved.data)) || saved.end.GetDatacenter() != "dc1" ||
 		saved.manifest.GetIndex() != saved.end.GetIndex() {
-		t.Fatalf("SaveSnapshot() = %v, %v with %d bytes, want a snapshot of dc1 of that size", saved.end, err, len(saved.data))
+		t.Fatalf("SaveSnapshot() = %v, %v with %d bytes, want a snapshot of dc1 of that size", saved.end, err,
+			len(saved.data))
 	}
 	c.writeState(t, "dc4")
 	testRefusedRestores(t, c, saved)
@@ -256,7 +260,8 @@ func testSaveAndRestore(t *testing.T, c *operatorCluster) {
 	for status.Code(err) == codes.FailedPrecondition { // until the abandoned restore has ended
 		got, err = restoreSnapshot(c.ctx, follower, saved.end, saved.data)
 	}
-	// The resources are the state of dc3, the primary datacenter and the group id.
+	// The resources are the state of dc3, the primary datacenter and the group
+	// id.
 	if err != nil || got.Resources != 3 || got.Index <= saved.end.Index {
 		t.Fatalf("RestoreSnapshot() = %v, %v, want 3 resources above index %d", got, err, saved.end.Index)
 	}

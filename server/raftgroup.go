@@ -128,9 +128,9 @@ func (g *group) joinTargets() (targets []string, alone bool) {
 	return targets, alone
 }
 
-// runBootstrap forms the first Raft group once the expected number of servers is
-// alive and none of them has Raft state. Only the first of them by name writes
-// the configuration. The other servers wait for its messages.
+// runBootstrap forms the first Raft group once the expected number of servers
+// is alive and none of them has Raft state. Only the first of them by name
+// writes the configuration. The other servers wait for its messages.
 func (g *group) runBootstrap(ctx context.Context) error {
 	for !g.store.HasState() {
 		changed, leader := g.lan.Changed(), g.store.LeaderChanged()

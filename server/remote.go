@@ -61,8 +61,9 @@ func (r *remote) onBehalf(ctx context.Context) (context.Context, error) {
 		return nil, resource.StatusError(fmt.Errorf("%w: %v may not write: create an operator's certificate with: "+
 			"wanfed tls cert create --operator --datacenter %s", resource.ErrDenied, caller, r.dc))
 	case caller.DC != r.dc:
-		return nil, resource.StatusError(fmt.Errorf("%w: servers of %s forward writes only for operators of %s, not for %v: "+
-			"write at a server of the other datacenter", resource.ErrDenied, r.dc, r.dc, caller))
+		return nil, resource.StatusError(fmt.Errorf(
+			"%w: servers of %s forward writes only for operators of %s, not for %v: "+
+				"write at a server of the other datacenter", resource.ErrDenied, r.dc, r.dc, caller))
 	}
 	return metadata.AppendToOutgoingContext(ctx, api.OnBehalfKey, caller.String()), nil
 }
@@ -91,7 +92,8 @@ func (r *remote) Query(
 	return nil, err
 }
 
-func (r *remote) send(ctx context.Context, dc string, req *pb.QueryRequest, deadline time.Time) (*pb.QueryResponse, error) {
+func (r *remote) send(ctx context.Context, dc string, req *pb.QueryRequest,
+	deadline time.Time) (*pb.QueryResponse, error) {
 	blocking := strings.Contains(req.RawQuery, "index=")
 	if req.Method == "" && !blocking {
 		return r.calls.Query(ctx, dc, req, deadline)
@@ -142,7 +144,8 @@ const demotedGrace = time.Minute
 
 // primaryResources returns a client of the resource service of the primary.
 // During demotedGrace, a caller of another datacenter gets an error that
-// requests a retry, because the caller may treat this datacenter as the primary.
+// requests a retry, because the caller may treat this datacenter as the
+// primary.
 func (r *remote) primaryResources() (pb.ResourceServiceClient, error) {
 	primary := r.manager.PrimaryDC()
 	switch {
@@ -159,8 +162,8 @@ func (r *remote) primaryResources() (pb.ResourceServiceClient, error) {
 	})
 }
 
-// writeMethods are the methods of the resource service that write, or validate a
-// write.
+// writeMethods are the methods of the resource service that write, or validate
+// a write.
 var writeMethods = []string{
 	pb.ResourceService_Write_FullMethodName, pb.ResourceService_WriteStatus_FullMethodName,
 	pb.ResourceService_Delete_FullMethodName, pb.ResourceService_MutateAndValidate_FullMethodName,
@@ -207,16 +210,17 @@ func (s *queryService) Query(ctx context.Context, req *pb.QueryRequest) (*pb.Que
 // Exchange implements pb.ServerServiceServer.
 func (s *queryService) Exchange(stream pb.ServerService_ExchangeServer) error {
 	caller, _ := rpc.Peer(stream.Context())
-	return dcrpc.ServeRequests(stream, func(ctx context.Context, req *pb.QueryRequest) (*pb.QueryResponse, func(), error) {
-		slot, err := s.responses.Acquire(ctx, caller)
-		if err != nil {
-			return nil, nil, err
-		}
-		resp, err := s.query(limit.NewContext(ctx, slot), req)
-		if err != nil || len(resp.GetBody()) <= rpc.SmallResponse {
-			slot.Release()
-			return resp, nil, err
-		}
-		return resp, slot.Release, nil
-	})
+	return dcrpc.ServeRequests(stream,
+		func(ctx context.Context, req *pb.QueryRequest) (*pb.QueryResponse, func(), error) {
+			slot, err := s.responses.Acquire(ctx, caller)
+			if err != nil {
+				return nil, nil, err
+			}
+			resp, err := s.query(limit.NewContext(ctx, slot), req)
+			if err != nil || len(resp.GetBody()) <= rpc.SmallResponse {
+				slot.Release()
+				return resp, nil, err
+			}
+			return resp, slot.Release, nil
+		})
 }

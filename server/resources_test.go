@@ -33,8 +33,8 @@ func callConsul[Resp any](ctx context.Context, cc *grpc.ClientConn, method strin
 	return resp, cc.Invoke(ctx, "/"+resource.ConsulService+"/"+method, req, resp)
 }
 
-// TestResourceService_Follower proves that a follower serves the resource service
-// with both names, and that its strong reads return the last write.
+// TestResourceService_Follower proves that a follower serves the resource
+// service with both names, and that its strong reads return the last write.
 func TestResourceService_Follower(t *testing.T) {
 	ca := tlstest.NewCA(t)
 	addrs, leader := startThree(t, ca)
@@ -55,7 +55,9 @@ func TestResourceService_Follower(t *testing.T) {
 	}
 	stored := written.GetResource()
 	for range 10 {
-		out, err := first.WriteStatus(ctx, &pb.WriteStatusRequest{Id: stored.Id, Key: "c", Status: &pb.Status{ObservedGeneration: stored.Generation}})
+		out, err := first.WriteStatus(ctx, &pb.WriteStatusRequest{
+			Id: stored.Id, Key: "c", Status: &pb.Status{ObservedGeneration: stored.Generation},
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -86,16 +88,19 @@ func TestResourceService_Follower(t *testing.T) {
 	if status.Code(err) != codes.PermissionDenied {
 		t.Errorf("ReadIndex() by an operator = %v, want %v", err, codes.PermissionDenied)
 	}
-	testDeleteOwner(ctx, t, first, pb.NewStoreServiceClient(connectAs(t, ca, addrs[leader], tlsutil.RoleServer, "srv9", "dc1")), stored.Id)
+	testDeleteOwner(ctx, t, first,
+		pb.NewStoreServiceClient(connectAs(t, ca, addrs[leader], tlsutil.RoleServer, "srv9", "dc1")), stored.Id)
 }
 
 // testDeleteOwner deletes an owner of more resources than one step deletes, and
 // proves that all owned resources are deleted.
-func testDeleteOwner(ctx context.Context, t *testing.T, c pb.ResourceServiceClient, store pb.StoreServiceClient, owner *pb.ID) {
+func testDeleteOwner(ctx context.Context, t *testing.T, c pb.ResourceServiceClient, store pb.StoreServiceClient,
+	owner *pb.ID) {
 	t.Helper()
 	batch := &pb.Batch{}
 	for i := range 2 * resource.MaxCascade {
-		r, err := resource.New(catalog.CheckType, fmt.Sprintf("c%d", i), &pb.Check{Node: "n1", Status: catalog.StatusPassing})
+		r, err := resource.New(catalog.CheckType, fmt.Sprintf("c%d", i),
+			&pb.Check{Node: "n1", Status: catalog.StatusPassing})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -127,8 +132,8 @@ func testDeleteOwner(ctx context.Context, t *testing.T, c pb.ResourceServiceClie
 	}
 }
 
-// TestIntrospection proves that a client can read the health of each service, and
-// the services and their files by reflection.
+// TestIntrospection proves that a client can read the health of each service,
+// and the services and their files by reflection.
 func TestIntrospection(t *testing.T) {
 	ca := tlstest.NewCA(t)
 	g := newTargetOf(t, ca)

@@ -130,8 +130,8 @@ func openFiles() (out []string) {
 	return out
 }
 
-// TestRun_Lifecycle starts and stops two federated datacenters three times, with
-// the same data directories. It proves that the data survives, and that no
+// TestRun_Lifecycle starts and stops two federated datacenters three times,
+// with the same data directories. It proves that the data survives, and that no
 // goroutine, file descriptor or temporary file remains.
 func TestRun_Lifecycle(t *testing.T) {
 	testutil.Cluster(t)
@@ -191,8 +191,8 @@ func TestRun_Lifecycle(t *testing.T) {
 	}
 }
 
-// startTimeout bounds the time for servers to start, elect a leader, federate or
-// stop, in tests that do not measure this time.
+// startTimeout bounds the time for servers to start, elect a leader, federate
+// or stop, in tests that do not measure this time.
 const startTimeout = time.Minute
 
 // untilFederated waits until checkFederated returns nil for all servers. It

@@ -37,8 +37,8 @@ import (
 	"github.com/wanfed/wanfed/wanfed"
 )
 
-// stopTimeout is the time for open requests to finish after the server begins to
-// stop.
+// stopTimeout is the time for open requests to finish after the server begins
+// to stop.
 const stopTimeout = 2 * time.Second
 
 // Run runs one datacenter server until ctx ends. Then Run leaves the gossip
@@ -271,21 +271,23 @@ func (c *components) buildGossip(*tlsutil.Identity) error {
 	}
 	c.operator = operator.New(operator.Config{
 		DC: c.cfg.DC, Node: c.cfg.Node, Store: c.store, LAN: c.lan,
-		Expect: c.cfg.BootstrapExpect, DeadAfter: func() time.Duration { return c.live.Load().DeadServerAfter }, Logger: c.logger,
+		Expect: c.cfg.BootstrapExpect, DeadAfter: func() time.Duration { return c.live.Load().DeadServerAfter },
+		Logger: c.logger,
 	})
 	c.keyring = keyring.New(keyring.Config{
 		DC: c.cfg.DC, Node: c.cfg.Node, PrimaryDC: c.cfg.PrimaryDC,
 		AcceptsPlaintext: c.cfg.GossipAcceptPlain, SendsPlaintext: c.cfg.GossipSendPlain,
-		RetryJoin: c.retryJoin, Servers: c.contacts.known, Store: keys, LAN: c.lan, WAN: c.wan, RaftPeers: c.store.Peers,
-		Book: c.network.book, Dialer: c.network.dialer, Calls: c.network.calls, Logger: c.logger,
+		RetryJoin: c.retryJoin, Servers: c.contacts.known, Store: keys, LAN: c.lan, WAN: c.wan,
+		RaftPeers: c.store.Peers,
+		Book:      c.network.book, Dialer: c.network.dialer, Calls: c.network.calls, Logger: c.logger,
 	})
 	return nil
 }
 
 // disconnect closes the connections to datacenter dc, whose name now belongs to
-// another Raft group. It closes them again after routesUpdated, because the local
-// gateways may route to the previous datacenter until they receive the new
-// routes.
+// another Raft group. It closes them again after routesUpdated, because the
+// local gateways may route to the previous datacenter until they receive the
+// new routes.
 func (c *components) disconnect(dc string) {
 	const routesUpdated = 2 * time.Second
 	c.network.calls.Disconnect(dc)
@@ -354,13 +356,14 @@ func (c *components) buildFederation(*tlsutil.Identity) (err error) {
 
 func (c *components) buildResources(*tlsutil.Identity) (err error) {
 	calls, manager := c.network.calls, c.manager
-	c.strong, err = resource.NewForwardingBackend(c.cfg.Node, c.store, func(node string) (pb.StoreServiceClient, error) {
-		cc, err := calls.Server(node)
-		if err != nil {
-			return nil, err
-		}
-		return pb.NewStoreServiceClient(cc), nil
-	})
+	c.strong, err = resource.NewForwardingBackend(c.cfg.Node, c.store,
+		func(node string) (pb.StoreServiceClient, error) {
+			cc, err := calls.Server(node)
+			if err != nil {
+				return nil, err
+			}
+			return pb.NewStoreServiceClient(cc), nil
+		})
 	if err != nil {
 		return err
 	}
@@ -436,7 +439,8 @@ func (c *components) run(ctx context.Context) error {
 	upper, uctx := errgroup.WithContext(uctx)
 	for _, run := range []func(context.Context) error{
 		c.lan.Run, c.wan.Run, c.addressBook.Run, c.network.prober.Run, c.joiner.Run, c.runTags, c.keyring.Run,
-		c.claimant.Run, c.contacts.run, c.group.runJoin, c.group.runBootstrap, c.watchStore, c.awaitLoaded, c.source.Run,
+		c.claimant.Run, c.contacts.run, c.group.runJoin, c.group.runBootstrap, c.watchStore, c.awaitLoaded,
+		c.source.Run,
 		c.applyUpdates,
 	} {
 		upper.Go(func() error { return run(uctx) })

@@ -51,7 +51,8 @@ func newTargetOf(t testing.TB, ca *tlstest.CA) *target {
 		dc1: ca.Identity(t, tlsutil.RoleServer, "srv2", "dc1"), dc2: ca.Identity(t, tlsutil.RoleServer, "srv1", "dc2"),
 	}
 	g.part, g.addrs = startServer(t, Config{
-		DC: "dc1", Node: "srv1", DataDir: filepath.Join(t.TempDir(), "data"), CAFile: f.CA, CertFile: f.Cert, KeyFile: f.Key,
+		DC: "dc1", Node: "srv1", DataDir: filepath.Join(t.TempDir(), "data"), CAFile: f.CA, CertFile: f.Cert,
+		KeyFile: f.Key,
 	})
 	testutil.Await(t, startTimeout, "a server that serves HTTP and gRPC", g.alive)
 	return g
@@ -234,10 +235,12 @@ func TestServerPort_Garbage(t *testing.T) {
 	for name, least := range map[string]float64{
 		"wanfed_gossip_closed_total": workers * 5, "wanfed_port_connections_total": float64(workers * len(protocols)),
 	} { // the server may not have read all data yet
-		testutil.Eventually(t, startTimeout, func() bool { return g.metrics(t, name) >= least }, "%s of at least %v", name, least)
+		testutil.Eventually(t, startTimeout, func() bool { return g.metrics(t, name) >= least }, "%s of at least %v",
+			name, least)
 	}
 
-	// When the server stops, these connections are open with incomplete messages.
+	// When the server stops, these connections are open with incomplete
+	// messages.
 	for _, alpn := range protocols {
 		for _, begin := range beginnings(alpn) {
 			c, err := g.dial(ctx, alpn)

@@ -30,7 +30,8 @@ type gatewayService struct {
 }
 
 // Register implements pb.GatewayServiceServer.
-func (s *gatewayService) Register(ctx context.Context, req *pb.RegisterGatewayRequest) (*pb.RegisterGatewayResponse, error) {
+func (s *gatewayService) Register(ctx context.Context,
+	req *pb.RegisterGatewayRequest) (*pb.RegisterGatewayResponse, error) {
 	gateway, err := rpc.Peer(ctx)
 	if err != nil {
 		return nil, err

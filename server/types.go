@@ -13,8 +13,8 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// types has the functions that register the types of resources. A new type needs
-// only a line here: see docs/new-resource-type.md.
+// types has the functions that register the types of resources. A new type
+// needs only a line here: see docs/new-resource-type.md.
 var types = []func(*resource.Registry) error{
 	resource.Register,
 	catalog.Register,

@@ -73,7 +73,8 @@ func (c Config) check() (errs []error) {
 			fault("%s: %w", f.name, err)
 		}
 	}
-	if err := tlsutil.CheckLabel(c.PrimaryDC); err != nil && c.PrimaryDC != c.DC { // otherwise reported as a fault of dc
+	// otherwise reported as a fault of dc
+	if err := tlsutil.CheckLabel(c.PrimaryDC); err != nil && c.PrimaryDC != c.DC {
 		fault("primary_datacenter: %w", err)
 	}
 	if err := tlsutil.CheckDomain(c.Domain); err != nil {
@@ -93,7 +94,8 @@ func (c Config) check() (errs []error) {
 	case 0, 1: // withDefaults leaves 0 only with retry_join
 	case 3, 5:
 		if len(c.RetryJoin) == 0 {
-			fault("bootstrap_expect is %d but retry_join is empty: name the other servers, for example --retry-join 10.0.0.2:8300",
+			fault("bootstrap_expect is %d but retry_join is empty: name the other servers, for example --retry-join "+
+				"10.0.0.2:8300",
 				c.BootstrapExpect)
 		}
 	default:
@@ -117,8 +119,8 @@ func (c Config) checkFederation() (errs []error) {
 		fault("primary_gateways is set, but %s is the primary itself: remove primary_gateways, "+
 			"or set primary_datacenter to another datacenter or to %s", c.DC, c.DC)
 	case c.DC != c.PrimaryDC && len(c.PrimaryGateways) == 0:
-		fault("primary_gateways is missing: %s is a secondary of %s and needs at least one WAN address of a gateway there, "+
-			"for example --primary-gateway gw.%s.example.com:8443", c.DC, c.PrimaryDC, c.PrimaryDC)
+		fault("primary_gateways is missing: %s is a secondary of %s and needs at least one WAN address of a "+
+			"gateway there, for example --primary-gateway gw.%s.example.com:8443", c.DC, c.PrimaryDC, c.PrimaryDC)
 	}
 	if err := wanfed.Mode(c.MeshGatewayMode).Check(); err != nil {
 		fault("mesh_gateway_mode %w", err)
@@ -130,7 +132,8 @@ func (c Config) checkFederation() (errs []error) {
 	}
 	for _, dc := range c.AllowRemoteWritesFrom {
 		if err := tlsutil.CheckLabel(dc); err != nil && dc != rpc.AnyDatacenter {
-			fault("allow_remote_writes_from: %w; name datacenters, or write %q for all datacenters", err, rpc.AnyDatacenter)
+			fault("allow_remote_writes_from: %w; name datacenters, or write %q for all datacenters", err,
+				rpc.AnyDatacenter)
 		}
 	}
 	for _, addr := range c.RetryJoin {
@@ -185,7 +188,8 @@ func (c Config) checkProxyFrom() error {
 		}
 		for _, s := range servers {
 			if ip, err := netip.ParseAddr(s.host); err == nil && !ip.IsUnspecified() && p.Contains(ip.Unmap()) {
-				return fmt.Errorf("proxy_protocol %s contains %s, the address of a server (%s): servers send no PROXY header; "+
+				return fmt.Errorf("proxy_protocol %s contains %s, the address of a server (%s): servers send no "+
+					"PROXY header; "+
 					"name only the gateways", p, ip, s.name)
 			}
 		}
@@ -218,8 +222,9 @@ func parseHTTPAddr(s string) (addr string, useTLS bool, err error) {
 		return "", false, fmt.Errorf("http_addr %q: scheme is neither http nor https", s)
 	}
 	if ip, err := netip.ParseAddr(host); host != "localhost" && (err != nil || !ip.IsLoopback()) {
-		return "", false, fmt.Errorf("http_addr %q is not a loopback address: other addresses need TLS and client certificates; "+
-			"write https://%s", s, addr)
+		return "", false,
+			fmt.Errorf("http_addr %q is not a loopback address: other addresses need TLS and client certificates; "+
+				"write https://%s", s, addr)
 	}
 	return addr, false, nil
 }

@@ -36,13 +36,16 @@ func TestCheck(t *testing.T) {
 		{"gateway without port", func(c *Config) { c.PrimaryGateways = []string{"gw1"} }, []string{
 			`primary_gateways: address "gw1" has no port`,
 		}},
-		{"gateway with port 0", func(c *Config) { c.PrimaryGateways = []string{"gw1:0"} }, []string{`port "0" is not a number from 1`}},
+		{"gateway with port 0", func(c *Config) { c.PrimaryGateways = []string{"gw1:0"} },
+			[]string{`port "0" is not a number from 1`}},
 		{"mode", func(c *Config) { c.MeshGatewayMode = "auto" }, nil},
 		{"unknown mode", func(c *Config) { c.MeshGatewayMode = "none" }, []string{
 			`mesh_gateway_mode "none" is none of local, remote and auto`,
 		}},
-		{"bootstrap_expect 2", func(c *Config) { c.BootstrapExpect = 2 }, []string{"bootstrap_expect is 2: must be 1, 3 or 5"}},
-		{"bootstrap_expect 3 without retry_join", func(c *Config) { c.BootstrapExpect = 3 }, []string{"retry_join is empty"}},
+		{"bootstrap_expect 2", func(c *Config) { c.BootstrapExpect = 2 },
+			[]string{"bootstrap_expect is 2: must be 1, 3 or 5"}},
+		{"bootstrap_expect 3 without retry_join", func(c *Config) { c.BootstrapExpect = 3 },
+			[]string{"retry_join is empty"}},
 		{"bootstrap_expect 3", func(c *Config) { c.BootstrapExpect, c.RetryJoin = 3, []string{"10.0.0.2:8300"} }, nil},
 		{"dead_server_after too short", func(c *Config) { c.DeadServerAfter = time.Second }, []string{
 			"dead_server_after is 1s: must be 10s or more", "no vote for 10s",
@@ -71,8 +74,10 @@ func TestCheck_Addresses(t *testing.T) {
 		{"HTTP on all addresses", func(c *Config) { c.HTTPAddr = "0.0.0.0:8500" }, []string{
 			"not a loopback address", "https://0.0.0.0:8500",
 		}},
-		{"HTTP on a private address", func(c *Config) { c.HTTPAddr = "http://10.0.0.1:8500" }, []string{"not a loopback address"}},
-		{"HTTP on a host name", func(c *Config) { c.HTTPAddr = "example.com:8500" }, []string{"not a loopback address"}},
+		{"HTTP on a private address", func(c *Config) { c.HTTPAddr = "http://10.0.0.1:8500" },
+			[]string{"not a loopback address"}},
+		{"HTTP on a host name", func(c *Config) { c.HTTPAddr = "example.com:8500" },
+			[]string{"not a loopback address"}},
 		{"HTTPS on all addresses", func(c *Config) { c.HTTPAddr = "https://0.0.0.0:8500" }, nil},
 		{"HTTP on localhost", func(c *Config) { c.HTTPAddr = "localhost:8500" }, nil},
 		{"HTTP on IPv6 loopback", func(c *Config) { c.HTTPAddr = "[::1]:8500" }, nil},
@@ -84,18 +89,27 @@ func TestCheck_Addresses(t *testing.T) {
 		{"same port", func(c *Config) { c.HTTPAddr = "127.0.0.1:8300" }, []string{
 			`http_addr "127.0.0.1:8300" overlaps with bind and port, 0.0.0.0:8300`,
 		}},
-		{"same port, host name", func(c *Config) { c.Bind, c.Port, c.HTTPAddr = "127.0.0.1", 8500, "http://localhost:8500" }, []string{
+		{"same port, host name", func(c *Config) {
+			c.Bind, c.Port, c.HTTPAddr = "127.0.0.1", 8500, "http://localhost:8500"
+		}, []string{
 			`http_addr "http://localhost:8500" overlaps with`,
 		}},
-		{"same port, TLS", func(c *Config) { c.Bind, c.HTTPAddr = "10.0.0.1", "https://:8300" }, []string{"10.0.0.1:8300: each needs"}},
+		{"same port, TLS", func(c *Config) { c.Bind, c.HTTPAddr = "10.0.0.1", "https://:8300" },
+			[]string{"10.0.0.1:8300: each needs"}},
 		{"same port, different addresses", func(c *Config) { c.Bind, c.HTTPAddr = "10.0.0.1", "127.0.0.1:8300" }, nil},
 		{"ports that the system chooses", func(c *Config) { c.Port, c.HTTPAddr = -1, "127.0.0.1:0" }, nil},
-		{"PROXY headers from a gateway", func(c *Config) { c.ProxyFrom = []netip.Prefix{netip.MustParsePrefix("10.0.0.5/32")} }, nil},
-		{"PROXY headers from this server", func(c *Config) { c.ProxyFrom = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")} }, []string{
-			"proxy_protocol 10.0.0.0/8 contains 10.0.0.1, the address of a server (advertise)", "name only the gateways",
+		{"PROXY headers from a gateway", func(c *Config) {
+			c.ProxyFrom = []netip.Prefix{netip.MustParsePrefix("10.0.0.5/32")}
+		}, nil},
+		{"PROXY headers from this server", func(c *Config) {
+			c.ProxyFrom = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
+		}, []string{
+			"proxy_protocol 10.0.0.0/8 contains 10.0.0.1, the address of a server (advertise)",
+			"name only the gateways",
 		}},
 		{"PROXY headers from another server", func(c *Config) {
-			c.ProxyFrom, c.RetryJoin = []netip.Prefix{netip.MustParsePrefix("10.0.0.2/32")}, []string{"srv3.example:8300", "10.0.0.2:8300"}
+			c.ProxyFrom, c.RetryJoin = []netip.Prefix{netip.MustParsePrefix("10.0.0.2/32")},
+				[]string{"srv3.example:8300", "10.0.0.2:8300"}
 		}, []string{"contains 10.0.0.2, the address of a server (retry_join)"}},
 		{"invalid network", func(c *Config) { c.ProxyFrom = make([]netip.Prefix, 1) }, []string{"proxy_protocol"}},
 	} {

@@ -35,7 +35,9 @@ func (e *ownerTree) write(ctx context.Context, name string, owner *pb.ID) (*pb.I
 	if err != nil {
 		return nil, err
 	}
-	out, err := e.client.Write(ctx, &pb.WriteRequest{Resource: &pb.Resource{Id: resource.ID(killedType, e.name+"."+name), Owner: owner, Data: data}})
+	out, err := e.client.Write(ctx, &pb.WriteRequest{
+		Resource: &pb.Resource{Id: resource.ID(killedType, e.name+"."+name), Owner: owner, Data: data},
+	})
 	return out.GetResource().GetId(), err
 }
 
@@ -107,7 +109,8 @@ func TestCascade_LargeAndInterrupted(t *testing.T) {
 	d.start()
 	d.awaitPut("a leader")
 	connect := func(e *ownerTree) {
-		e.client = pb.NewResourceServiceClient(l.call(t, d.server.Addr, "server.dc1.wanfed", tlsutil.RoleOperator, "op", "dc1"))
+		e.client = pb.NewResourceServiceClient(l.call(t, d.server.Addr, "server.dc1.wanfed", tlsutil.RoleOperator,
+			"op", "dc1"))
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
@@ -132,7 +135,8 @@ func TestCascade_LargeAndInterrupted(t *testing.T) {
 	d.delete(whole)
 	answered := time.Since(began)
 	most := whole.awaitGone(t, d)
-	t.Logf("%d resources deleted through their owner: acknowledged after %v, complete after %v, memory from %d to %d MiB", whole.resources,
+	t.Logf("%d resources deleted through their owner: acknowledged after %v, complete after %v, memory from %d "+
+		"to %d MiB", whole.resources,
 		answered.Round(time.Millisecond), time.Since(began).Round(time.Millisecond), before>>20, most>>20)
 	if most-before > 64<<20 {
 		t.Errorf("memory grew from %d to %d MiB, want at most 64 MiB more", before>>20, most>>20)
@@ -156,7 +160,8 @@ func TestCascade_LargeAndInterrupted(t *testing.T) {
 	}
 	killed.awaitGone(t, d)
 	d.check(d.values, "")
-	t.Logf("of %d resources %v remained after each kill; deletion complete after %v", killed.resources, counts, time.Since(began).Round(time.Millisecond))
+	t.Logf("of %d resources %v remained after each kill; deletion complete after %v", killed.resources, counts,
+		time.Since(began).Round(time.Millisecond))
 	if counts[0] == 0 {
 		t.Error("0 resources remained after the first kill, want some: the kill came too late")
 	}

@@ -137,7 +137,8 @@ func TestChaosGateway(t *testing.T) {
 
 // endure returns what was not as it must be.
 func (c chaosLab) run(t *testing.T, f fault) (faults []string) {
-	requesters := []*requester{requestAcross(t, c.near.Servers[0], c.far.Name), requestAcross(t, c.far.Servers[0], c.near.Name)}
+	requesters := []*requester{requestAcross(t, c.near.Servers[0], c.far.Name),
+		requestAcross(t, c.far.Servers[0], c.near.Name)}
 	start := time.Now()
 	victim, in := gatewaysInUse(t, c.Lab, c.near, c.far)
 	t.Logf("victim: %s; it also carries dc2's requests: %v", victim.Name, in == victim)
@@ -151,12 +152,14 @@ func (c chaosLab) run(t *testing.T, f fault) (faults []string) {
 	heal()
 	took := awaitWhole(t, c.Lab, promptly, "end of the fault")
 	if took > aliveWithin {
-		faults = append(faults, fmt.Sprintf("recovered %v after the end of the fault, want at most %v", took, aliveWithin))
+		faults = append(faults, fmt.Sprintf("recovered %v after the end of the fault, want at most %v", took,
+			aliveWithin))
 	}
 	<-time.After(longOrShort(300*time.Millisecond, 5*time.Second))
 	for m, at := range watch.stop() {
 		if down == nil || m.member != down.WANName() {
-			faults = append(faults, fmt.Sprintf("%s saw %s %s, %v after the fault, want it alive", m.by, m.member, m.status, at))
+			faults = append(faults, fmt.Sprintf("%s saw %s %s, %v after the fault, want it alive", m.by, m.member,
+				m.status, at))
 		} else {
 			t.Logf("%s saw %s %s, %v after the fault", m.by, m.member, m.status, at)
 		}
@@ -178,7 +181,8 @@ func (c chaosLab) logSuspicions(t *testing.T, since time.Time) {
 	for _, s := range c.Running() {
 		for _, line := range s.Process.Tail(200) {
 			var at time.Time
-			if err := at.UnmarshalText([]byte(logTime(line))); err != nil || at.Before(since) || !strings.Contains(line, "Refuting a suspect message") {
+			if err := at.UnmarshalText([]byte(logTime(line))); err != nil || at.Before(since) ||
+				!strings.Contains(line, "Refuting a suspect message") {
 				continue
 			}
 			t.Logf("%s was suspected %v after the fault: %s", s.WANName(), ms(at.Sub(since)), line)
@@ -206,7 +210,8 @@ func (a *requester) judge(t *testing.T, start, broken, healed, whole time.Time) 
 	t.Logf("%s during %v: %v", a.name, ms(healed.Sub(broken)), during)
 	t.Logf("%s after: %v", a.name, a.figures(overlapping(healed, time.Now()), healed, limit))
 	if long() && during.p99 > limit {
-		faults = append(faults, fmt.Sprintf("%s: p99 rose from %v to %v, by more than %v", a.name, ms(before.p99), ms(during.p99), maxRise))
+		faults = append(faults, fmt.Sprintf("%s: p99 rose from %v to %v, by more than %v", a.name, ms(before.p99),
+			ms(during.p99), maxRise))
 	}
 	if f := a.figures(func(r response) bool { return r.at.After(whole) }, whole, limit); f.failed > 0 || f.n == 0 {
 		faults = append(faults, fmt.Sprintf("%s, after the recovery: %v; want no failure", a.name, f))

@@ -30,7 +30,9 @@ func TestChaosPrimaryCut(t *testing.T) {
 		servers int // of each datacenter
 		cut     time.Duration
 	}{{1, time.Minute}, {3, time.Minute}, {3, 10 * time.Minute}} {
-		t.Run(fmt.Sprintf("%d servers, %v", tc.servers, tc.cut), func(t *testing.T) { cutPrimary(t, tc.servers, tc.cut) })
+		t.Run(fmt.Sprintf("%d servers, %v", tc.servers, tc.cut), func(t *testing.T) {
+			cutPrimary(t, tc.servers, tc.cut)
+		})
 	}
 }
 
@@ -42,7 +44,8 @@ func cutPrimary(t *testing.T, servers int, cut time.Duration) {
 	}
 	awaitWhole(t, l, 30*time.Second, "start")
 	requesters := []*requester{
-		requestAcross(t, dc1.Servers[0], dc2.Name), requestAcross(t, dc2.Servers[0], dc1.Name), requestAcross(t, dc2.Servers[0], dc3.Name),
+		requestAcross(t, dc1.Servers[0], dc2.Name), requestAcross(t, dc2.Servers[0], dc1.Name),
+		requestAcross(t, dc2.Servers[0], dc3.Name),
 	}
 	before := pids(l)
 	stalls, start := lab.WatchStalls(t), time.Now()
@@ -80,7 +83,8 @@ func cutPrimary(t *testing.T, servers int, cut time.Duration) {
 		t.Logf("%s before: %v", a.name, b)
 		t.Logf("%s during: %v", a.name, a.figures(overlapping(broken, healed), broken, b.p99+maxRise))
 		t.Logf("%s after: %v", a.name, a.figures(overlapping(healed, time.Now()), healed, b.p99+maxRise))
-		if f := a.figures(func(r response) bool { return r.at.After(healed.Add(whole)) }, healed, b.p99+maxRise); f.failed > 0 {
+		if f := a.figures(func(r response) bool { return r.at.After(healed.Add(whole)) }, healed,
+			b.p99+maxRise); f.failed > 0 {
 			t.Errorf("%s, after the recovery: %v; want no failure", a.name, f)
 		}
 	}

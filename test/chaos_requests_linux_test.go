@@ -117,7 +117,8 @@ type figures struct {
 }
 
 func (f figures) String() string {
-	s := fmt.Sprintf("%d requests, %d failed, p50 %v, p99 %v, longest %v", f.n, f.failed, ms(f.p50), ms(f.p99), ms(f.longest))
+	s := fmt.Sprintf("%d requests, %d failed, p50 %v, p99 %v, longest %v", f.n, f.failed, ms(f.p50), ms(f.p99),
+		ms(f.longest))
 	if f.lastSlow > 0 {
 		s += fmt.Sprintf(", last failed or slow one sent after %v; slowest %v", ms(f.lastSlow), f.slow)
 	}

@@ -104,7 +104,8 @@ func gatewaysInUse(t *testing.T, l *lab.Lab, near, far *lab.Datacenter) (out, in
 	if out == nil || in == nil {
 		t.Fatalf("packets between %s and %s = %v, want some in both directions", near.Name, far.Name, to)
 	}
-	t.Logf("requests of %s use %s (%d packets per second), those of %s use %s (%d)", near.Name, out.Name, nOut, far.Name, in.Name, nIn)
+	t.Logf("requests of %s use %s (%d packets per second), those of %s use %s (%d)", near.Name, out.Name, nOut,
+		far.Name, in.Name, nIn)
 	return out, in
 }
 

@@ -47,7 +47,8 @@ func TestConnectionsOfServers(t *testing.T) {
 			}
 		}
 		if time.Now().After(limit) {
-			t.Fatalf("connections to the other datacenter at most %v, want 1 or 2 for %v", most, longer(10*time.Minute, time.Second))
+			t.Fatalf("connections to the other datacenter at most %v, want 1 or 2 for %v", most,
+				longer(10*time.Minute, time.Second))
 		}
 	}
 	t.Logf("most connections to the other datacenter: %v", most)
@@ -63,9 +64,11 @@ func connectionsTo(t *testing.T, s *lab.Node, addr string) (n int) {
 	}
 	var ip [4]byte
 	var port int
-	if _, err := fmt.Sscanf(strings.ReplaceAll(addr, ":", "."), "%d.%d.%d.%d.%d", &ip[0], &ip[1], &ip[2], &ip[3], &port); err != nil {
+	if _, err := fmt.Sscanf(strings.ReplaceAll(addr, ":", "."), "%d.%d.%d.%d.%d", &ip[0], &ip[1], &ip[2], &ip[3],
+		&port); err != nil {
 		t.Fatal(err)
 	}
-	want := fmt.Sprintf(" %02X%02X%02X%02X:%04X 01 ", ip[3], ip[2], ip[1], ip[0], port) // little endian; 01: established
+	// little endian; 01: established
+	want := fmt.Sprintf(" %02X%02X%02X%02X:%04X 01 ", ip[3], ip[2], ip[1], ip[0], port)
 	return strings.Count(string(b), want)
 }

@@ -119,8 +119,9 @@ func TestDemo_End(t *testing.T) {
 			defer cancel()
 			dir := t.TempDir()
 			p, err := subprocess.Start(ctx, subprocess.Config{
-				Name:    "demo",
-				Command: []string{lab.Binary(t), "demo", "--datacenters", "2", "--output", "json", "--keep", filepath.Join(dir, "kept")},
+				Name: "demo",
+				Command: []string{lab.Binary(t), "demo", "--datacenters", "2", "--output", "json", "--keep",
+					filepath.Join(dir, "kept")},
 				LogPath: filepath.Join(dir, "log"),
 				Ready:   func(line string) bool { return strings.HasPrefix(line, "{") },
 			})

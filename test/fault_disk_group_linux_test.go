@@ -44,7 +44,8 @@ func TestFullDisk_OfTheLeader(t *testing.T) {
 	full.awaitPut("a leader")
 	op := l.ca.Files(t, tlsutil.RoleOperator, "op", "dc1")
 	testutil.Await(t, waitLimit, "leadership of srv1", func(ctx context.Context) error {
-		out, err := exec.CommandContext(ctx, l.bin, "operator", "raft", "transfer-leader", "srv1", "--datacenter", "dc1", "--server", full.server.Addr,
+		out, err := exec.CommandContext(ctx, l.bin, "operator", "raft", "transfer-leader", "srv1", "--datacenter",
+			"dc1", "--server", full.server.Addr,
 			"--ca-file", op.CA, "--cert-file", op.Cert, "--key-file", op.Key).CombinedOutput()
 		if err != nil {
 			return fmt.Errorf("%w: %s", err, out)
@@ -53,28 +54,33 @@ func TestFullDisk_OfTheLeader(t *testing.T) {
 	})
 	refusal, took := full.fill()
 	full.wantUnwritable(noSpace, refusal, took)
-	t.Logf("%d values until the disk of srv1 is full; others write after %v", len(full.values), other.awaitPut("a write by another leader").Round(time.Millisecond))
+	t.Logf("%d values until the disk of srv1 is full; others write after %v", len(full.values),
+		other.awaitPut("a write by another leader").Round(time.Millisecond))
 	for range 20 { // a stall of this machine may change the leader
 		other.awaitPut("a write at srv2")
 	}
 	full.awaitPut("a write at srv1, for another leader")
 	other.check(full.values, "")
-	if status, answer, took := full.request(http.MethodGet, "srv1-0", nil); status == http.StatusOK || !strings.Contains(string(answer), noSpace) || took > soon {
-		t.Errorf("strong read at srv1 = %d %.200s after %v, want a refusal (%s) within %v", status, answer, took, noSpace, soon)
+	if status, answer, took := full.request(http.MethodGet, "srv1-0", nil); status == http.StatusOK ||
+		!strings.Contains(string(answer), noSpace) || took > soon {
+		t.Errorf("strong read at srv1 = %d %.200s after %v, want a refusal (%s) within %v", status, answer, took,
+			noSpace, soon)
 	}
-	if status, _, _ := full.request(http.MethodGet, fmt.Sprintf("srv2-%d?raw&stale", len(other.values)-1), nil); status != http.StatusNotFound {
+	if status, _, _ := full.request(http.MethodGet, fmt.Sprintf("srv2-%d?raw&stale", len(other.values)-1),
+		nil); status != http.StatusNotFound {
 		t.Errorf("read at srv1 of a value it cannot store = %d, want 404", status)
 	}
 	remount(t, full.data(), 0, "size=400m")
-	t.Logf("srv1 is up to date %v after it had space", testutil.Await(t, waitLimit, "srv1 up to date", func(context.Context) error {
-		for _, d := range []*diskServer{full, other} {
-			last := fmt.Sprintf("%s-%d", d.config.Node, len(d.values)-1)
-			if status, answer, _ := full.request(http.MethodGet, last+"?raw&stale", nil); status != http.StatusOK {
-				return fmt.Errorf("%s at srv1: %d %s", last, status, answer)
+	t.Logf("srv1 is up to date %v after it had space",
+		testutil.Await(t, waitLimit, "srv1 up to date", func(context.Context) error {
+			for _, d := range []*diskServer{full, other} {
+				last := fmt.Sprintf("%s-%d", d.config.Node, len(d.values)-1)
+				if status, answer, _ := full.request(http.MethodGet, last+"?raw&stale", nil); status != http.StatusOK {
+					return fmt.Errorf("%s at srv1: %d %s", last, status, answer)
+				}
 			}
-		}
-		return nil
-	}).Round(time.Millisecond))
+			return nil
+		}).Round(time.Millisecond))
 	full.check(full.values, "&stale")
 	full.check(other.values, "&stale")
 	for _, d := range all[1:] { // the other servers restart
@@ -94,7 +100,8 @@ func TestStart_UnwritableDirectory(t *testing.T) {
 	d.start()
 	d.awaitPut("a leader")
 	if err := unix.Mount("tmpfs", d.data(), "tmpfs", unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != syscall.EBUSY {
-		t.Fatalf("a file system with open files could be made read-only under the server (%v): let this test do so", err)
+		t.Fatalf("a file system with open files could be made read-only under the server (%v): let this test do so",
+			err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
 	defer cancel()
@@ -126,7 +133,8 @@ func (d *diskServer) wantNoStart(why string) {
 		d.t.Fatalf("start with an unwritable directory = nil, want an error: %s", why)
 	}
 	exit, ok := errors.AsType[*exec.ExitError](err)
-	if text := err.Error(); !ok || exit.ExitCode() != 1 || !strings.Contains(text, d.data()) || !strings.Contains(text, why) || !strings.Contains(text, "start the server again") {
+	if text := err.Error(); !ok || exit.ExitCode() != 1 || !strings.Contains(text, d.data()) ||
+		!strings.Contains(text, why) || !strings.Contains(text, "start the server again") {
 		d.t.Errorf("start = %v, want status 1 with the directory, %q and the remedy", err, why)
 	}
 	d.t.Logf("start refused: %v", err)

@@ -53,7 +53,9 @@ func (l *loopback) disked(t *testing.T, node string, change func(*subprocess.Ser
 	if change != nil {
 		change(&d.config)
 	}
-	d.client = &http.Client{Transport: &http.Transport{TLSClientConfig: l.client(t, tlsutil.RoleOperator, "op", "dc1", "server.dc1.wanfed")}}
+	d.client = &http.Client{Transport: &http.Transport{
+		TLSClientConfig: l.client(t, tlsutil.RoleOperator, "op", "dc1", "server.dc1.wanfed"),
+	}}
 	return d
 }
 
@@ -104,7 +106,8 @@ func (d *diskServer) request(method, path string, body []byte) (status int, answ
 	d.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), waitLimit)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, method, strings.Replace(d.server.HTTP, "http:", "https:", 1)+"/v1/kv/"+path, bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, method,
+		strings.Replace(d.server.HTTP, "http:", "https:", 1)+"/v1/kv/"+path, bytes.NewReader(body))
 	if err != nil {
 		d.t.Fatal(err)
 	}
@@ -164,8 +167,10 @@ func (d *diskServer) awaitPut(what string) time.Duration {
 func (d *diskServer) check(values map[string][]byte, query string) {
 	d.t.Helper()
 	for name, value := range values {
-		if status, answer, _ := d.request(http.MethodGet, name+"?raw"+query, nil); status != http.StatusOK || !bytes.Equal(answer, value) {
-			d.t.Errorf("%s at %s = %d, %d bytes %.200q, want the %d acknowledged bytes", name, d.config.Node, status, len(answer), answer, len(value))
+		if status, answer, _ := d.request(http.MethodGet, name+"?raw"+query, nil); status != http.StatusOK ||
+			!bytes.Equal(answer, value) {
+			d.t.Errorf("%s at %s = %d, %d bytes %.200q, want the %d acknowledged bytes", name, d.config.Node, status,
+				len(answer), answer, len(value))
 		}
 	}
 }
@@ -176,7 +181,8 @@ const noSpace = "no space left on device"
 // the refusal of a write, its metric, its status and its log.
 func (d *diskServer) wantUnwritable(why, refusal string, took time.Duration) {
 	d.t.Helper()
-	if !strings.Contains(refusal, why) || !strings.Contains(refusal, d.data()) || !strings.Contains(refusal, "free disk space") || took > soon {
+	if !strings.Contains(refusal, why) || !strings.Contains(refusal, d.data()) ||
+		!strings.Contains(refusal, "free disk space") || took > soon {
 		d.t.Errorf("write = %s after %v, want %q, the directory and the remedy within %v", refusal, took, why, soon)
 	}
 	select {
@@ -221,12 +227,15 @@ func TestFullDisk_OfALoneServer(t *testing.T) {
 	if after > 2*before {
 		t.Errorf("memory grew from %d to %d MiB by refused writes, want at most twice as much", before>>20, after>>20)
 	}
-	if status, answer, took := d.request(http.MethodGet, "srv1-0", nil); status == http.StatusOK || !strings.Contains(string(answer), noSpace) || took > soon {
-		t.Errorf("strong read on a full disk = %d %s after %v, want a refusal (%s) within %v", status, answer, took, noSpace, soon)
+	if status, answer, took := d.request(http.MethodGet, "srv1-0", nil); status == http.StatusOK ||
+		!strings.Contains(string(answer), noSpace) || took > soon {
+		t.Errorf("strong read on a full disk = %d %s after %v, want a refusal (%s) within %v", status, answer, took,
+			noSpace, soon)
 	}
 
 	remount(t, d.data(), 0, "size=190m")
-	t.Logf("writes accepted %v after there was space", d.awaitPut("a write after there was space").Round(time.Millisecond))
+	t.Logf("writes accepted %v after there was space",
+		d.awaitPut("a write after there was space").Round(time.Millisecond))
 	logOf(d.server.Process).await(t, `raft log writable again`)
 	if v := metric(t, d.server.HTTP, "wanfed_log_writable"); v != 1 {
 		t.Errorf("wanfed_log_writable = %v, want 1", v)

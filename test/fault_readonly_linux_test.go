@@ -113,7 +113,8 @@ func TestReadOnlyDisk(t *testing.T) {
 	if err := unix.Unmount(d.data(), 0); err != nil {
 		t.Fatal(err)
 	}
-	testutil.Await(t, waitLimit, "a clean file system", func(ctx context.Context) error { // another namespace may use it for a moment
+	// another namespace may use it for a moment
+	testutil.Await(t, waitLimit, "a clean file system", func(ctx context.Context) error {
 		out, err := exec.CommandContext(ctx, "e2fsck", "-p", disk.device).CombinedOutput()
 		if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.ExitCode() == 1 { // errors were corrected
 			return nil

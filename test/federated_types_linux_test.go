@@ -72,12 +72,14 @@ func (f *documentWriters) create() {
 		if len(at) < 200 {
 			f.t.Fatalf("%d documents arrived in the secondary, want 200", len(at))
 		}
-		f.t.Logf("200 documents: created in %v; all in the secondary %v after the start and %v after the last acknowledgement",
+		f.t.Logf("200 documents: created in %v; all in the secondary %v after the start and %v after the last "+
+			"acknowledgement",
 			ms(acked.Sub(began)), ms(time.Since(began)), ms(time.Since(acked)))
 		best = min(best, time.Since(acked))
 	}
 	if best > copyGoal {
-		f.t.Errorf("the last of 200 documents was replicated %v after its acknowledgement, want at most %v", best, copyGoal)
+		f.t.Errorf("the last of 200 documents was replicated %v after its acknowledgement, want at most %v",
+			best, copyGoal)
 	}
 }
 
@@ -97,7 +99,8 @@ func (f *documentWriters) oneChange() {
 		cost := metricOf(f.t, f.l.Datacenters()[1].Servers[0], metric) - before
 		f.t.Logf("one change among 1,000 documents: %.0f bytes", cost)
 		if cost <= 0 || cost > changeGoal {
-			f.t.Errorf("the secondary received %.0f bytes for one change among 1,000 documents, want 1 to %d", cost, changeGoal)
+			f.t.Errorf("the secondary received %.0f bytes for one change among 1,000 documents, want 1 to %d", cost,
+				changeGoal)
 		}
 	}
 }
@@ -182,7 +185,8 @@ func (f *documentWriters) fromSecondary() {
 		f.t.Errorf("%d of %d writes were acknowledged before their replica, want at most half", late, len(took))
 	}
 	slices.Sort(took)
-	f.t.Logf("write through the secondary until its replica is there: median %v, maximum %v", ms(took[len(took)/2]), ms(took[len(took)-1]))
+	f.t.Logf("write through the secondary until its replica is there: median %v, maximum %v", ms(took[len(took)/2]),
+		ms(took[len(took)-1]))
 	old := f.doc("here", 99)
 	old.Version = "1"
 	if _, err := f.secondary.Write(ctx, &pb.WriteRequest{Resource: old}); status.Code(err) != codes.Aborted {
@@ -191,7 +195,8 @@ func (f *documentWriters) fromSecondary() {
 	if _, err := f.secondary.Delete(ctx, &pb.DeleteRequest{Id: &pb.ID{Type: document.Type, Name: "here"}}); err != nil {
 		f.t.Error(err)
 	}
-	if _, err := f.secondary.Read(ctx, &pb.ReadRequest{Id: &pb.ID{Type: document.Type, Name: "here"}}); status.Code(err) != codes.NotFound {
+	if _, err := f.secondary.Read(ctx,
+		&pb.ReadRequest{Id: &pb.ID{Type: document.Type, Name: "here"}}); status.Code(err) != codes.NotFound {
 		f.t.Errorf("Read() after Delete() = %v, want NotFound", err)
 	}
 }
@@ -229,7 +234,9 @@ func (f *documentWriters) faults(dc1, dc2 *lab.Datacenter) {
 				f.t.Error(err)
 			}
 			if i%5 == 0 {
-				_, _ = f.primary[i%2].Delete(ctx, &pb.DeleteRequest{Id: &pb.ID{Type: document.Type, Name: fmt.Sprint("f", (i+20)%40)}})
+				_, _ = f.primary[i%2].Delete(ctx, &pb.DeleteRequest{
+					Id: &pb.ID{Type: document.Type, Name: fmt.Sprint("f", (i+20)%40)},
+				})
 			}
 			select {
 			case <-time.After(5 * time.Millisecond):
@@ -272,6 +279,7 @@ func (f *documentWriters) restore(dc1 *lab.Datacenter) {
 	mustRestore(f.t, f.l, first, file)
 	f.same("after the restore")
 	if after := f.names(); !slices.Equal(before, after) {
-		f.t.Errorf("after the restore the primary has %d documents, want the same %d as in the snapshot", len(after), len(before))
+		f.t.Errorf("after the restore the primary has %d documents, want the same %d as in the snapshot", len(after),
+			len(before))
 	}
 }

@@ -25,8 +25,8 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// documentWriters writes federated resources in a federation of two datacenters. Its
-// clients have certificates of operators.
+// documentWriters writes federated resources in a federation of two
+// datacenters. Its clients have certificates of operators.
 type documentWriters struct {
 	t         *testing.T
 	l         *lab.Lab
@@ -80,7 +80,8 @@ func (f *documentWriters) write(at pb.ResourceServiceClient, r *pb.Resource) (*p
 		if err == nil {
 			return out.Resource, nil
 		}
-		if code := status.Code(err); code != codes.Unavailable && code != codes.Unknown && code != codes.DeadlineExceeded || ctx.Err() != nil {
+		if code := status.Code(err); code != codes.Unavailable && code != codes.Unknown &&
+			code != codes.DeadlineExceeded || ctx.Err() != nil {
 			return nil, err
 		}
 		<-time.After(50 * time.Millisecond)
@@ -172,7 +173,8 @@ func (f *documentWriters) same(what string) {
 // names returns the names and generations of all documents of the primary.
 func (f *documentWriters) names() []string {
 	f.t.Helper()
-	out, err := f.primary[0].List(resource.WithConsistency(f.t.Context(), resource.Strong), &pb.ListRequest{Type: document.Type})
+	out, err := f.primary[0].List(resource.WithConsistency(f.t.Context(), resource.Strong),
+		&pb.ListRequest{Type: document.Type})
 	if err != nil {
 		f.t.Fatal(err)
 	}

@@ -70,13 +70,17 @@ func TestMeshGatewayMode_FallsBack(t *testing.T) {
 		}
 	}
 	setWAN(remote, "down")
-	testutil.Await(t, comeback, "requests without a direct path, mode remote", func(ctx context.Context) error { return servesRequests(ctx, remote, dc2) })
+	testutil.Await(t, comeback, "requests without a direct path, mode remote", func(ctx context.Context) error {
+		return servesRequests(ctx, remote, dc2)
+	})
 	awaitPath(t, remote, dc2, ownOf(dc1), comeback)
 	setWAN(remote, "up")
 	t.Logf("back on the direct path after %v", awaitPath(t, remote, dc2, toDC2, comeback))
 
 	dc2.Gateways[0].Kill() // the only gateway of dc2; no request can enter now
-	testutil.Await(t, promptly, "requests with local gateways down, mode local", func(ctx context.Context) error { return servesRequests(ctx, local, dc1) })
+	testutil.Await(t, promptly, "requests with local gateways down, mode local", func(ctx context.Context) error {
+		return servesRequests(ctx, local, dc1)
+	})
 	awaitPath(t, local, dc1, toDC1, comeback)
 	dc2.Gateways[0].StartGateway()
 	t.Logf("back on the local gateway after %v", awaitPath(t, local, dc1, ownOf(dc2), comeback))
@@ -86,7 +90,8 @@ func TestMeshGatewayMode_FallsBack(t *testing.T) {
 			t.Errorf("request without a direct path, mode local = %v, want nil", err)
 		}
 	}
-	if out, err := local.CLI("status", "--output", "wide"); err != nil || !strings.Contains(out, "Mesh gateway mode local") || !strings.Contains(out, "heartbeat") {
+	if out, err := local.CLI("status", "--output", "wide"); err != nil ||
+		!strings.Contains(out, "Mesh gateway mode local") || !strings.Contains(out, "heartbeat") {
 		t.Errorf("wanfed status = %v, %s; want the mode and the sources of paths", err, out)
 	}
 }
@@ -95,13 +100,14 @@ func TestMeshGatewayMode_FallsBack(t *testing.T) {
 // address addr.
 func awaitPath(t *testing.T, s *lab.Node, dc *lab.Datacenter, addr string, limit time.Duration) time.Duration {
 	t.Helper()
-	return testutil.Await(t, limit, fmt.Sprintf("%s reaches %s through %s", s.WANName(), dc.Name, addr), func(ctx context.Context) error {
-		h, err := pathTo(ctx, s, dc, addr)
-		if err == nil && !h.Used {
-			err = fmt.Errorf("path is not used: %+v", h)
-		}
-		return err
-	})
+	return testutil.Await(t, limit, fmt.Sprintf("%s reaches %s through %s", s.WANName(), dc.Name, addr),
+		func(ctx context.Context) error {
+			h, err := pathTo(ctx, s, dc, addr)
+			if err == nil && !h.Used {
+				err = fmt.Errorf("path is not used: %+v", h)
+			}
+			return err
+		})
 }
 
 // pathTo returns the path to dc with the address addr, from the status of s.
@@ -111,7 +117,9 @@ func pathTo(ctx context.Context, s *lab.Node, dc *lab.Datacenter, addr string) (
 		return api.PathStatus{}, err
 	}
 	for _, d := range st.Datacenters {
-		if i := slices.IndexFunc(d.Paths, func(h api.PathStatus) bool { return h.Address == addr }); d.Name == dc.Name && i >= 0 {
+		if i := slices.IndexFunc(d.Paths, func(h api.PathStatus) bool {
+			return h.Address == addr
+		}); d.Name == dc.Name && i >= 0 {
 			return d.Paths[i], nil
 		}
 	}

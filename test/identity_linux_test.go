@@ -45,7 +45,8 @@ func refuseCalls(t *testing.T, l *loopback, dc1, dc2 *site) {
 			if conns[key] == nil {
 				role, rest, _ := strings.Cut(a.by, "/")
 				dc, node, _ := strings.Cut(rest, "/")
-				conns[key] = l.callOutliving(a.at.server.Addr, "server."+a.at.dc+".wanfed", tlsutil.Role(role), node, dc)
+				conns[key] = l.callOutliving(a.at.server.Addr, "server."+a.at.dc+".wanfed",
+					tlsutil.Role(role), node, dc)
 			}
 			log := logOf(a.at.server.Process).mark(t)
 			err := a.call(ctx, conns[key])
@@ -63,7 +64,8 @@ func refuseCalls(t *testing.T, l *loopback, dc1, dc2 *site) {
 			}
 		})
 	}
-	if n := metric(t, dc1.server.HTTP, `wanfed_calls_refused_total{method="/wanfed.v1.FederationService/Apply",role="server"}`); n < 2 {
+	if n := metric(t, dc1.server.HTTP,
+		`wanfed_calls_refused_total{method="/wanfed.v1.FederationService/Apply",role="server"}`); n < 2 {
 		t.Errorf("refused calls of Apply by servers = %v, want at least 2", n)
 	}
 	if after := stateOf(t, dc1, "dc2"); after != before {
@@ -91,7 +93,8 @@ func (l *loopback) callOutliving(addr, sni string, role tlsutil.Role, node, dc s
 	return l.call(l.t, addr, sni, role, node, dc)
 }
 
-func apply(op pb.ApplyFederationStateRequest_Op, dc string, md ...string) func(context.Context, *grpc.ClientConn) error {
+func apply(op pb.ApplyFederationStateRequest_Op, dc string,
+	md ...string) func(context.Context, *grpc.ClientConn) error {
 	return func(ctx context.Context, cc *grpc.ClientConn) error {
 		state := numbered(dc, 1)
 		if op == pb.ApplyFederationStateRequest_OP_DELETE {
@@ -106,7 +109,9 @@ func apply(op pb.ApplyFederationStateRequest_Op, dc string, md ...string) func(c
 func register(md ...string) func(context.Context, *grpc.ClientConn) error {
 	return func(ctx context.Context, cc *grpc.ClientConn) error {
 		ctx = metadata.AppendToOutgoingContext(ctx, md...)
-		_, err := pb.NewGatewayServiceClient(cc).Register(ctx, &pb.RegisterGatewayRequest{Lan: "192.0.2.1:1", Wan: "192.0.2.1:2"})
+		_, err := pb.NewGatewayServiceClient(cc).Register(ctx, &pb.RegisterGatewayRequest{
+			Lan: "192.0.2.1:1", Wan: "192.0.2.1:2",
+		})
 		return err
 	}
 }
@@ -131,7 +136,8 @@ func follow(ctx context.Context, cc *grpc.ClientConn) error {
 		return err
 	}
 	hello := &pb.FollowHello{Types: []*pb.Type{stateType}}
-	if err := stream.Send(&pb.FollowRequest{Part: &pb.FollowRequest_Hello{Hello: hello}}); err != nil && !errors.Is(err, io.EOF) {
+	if err := stream.Send(&pb.FollowRequest{Part: &pb.FollowRequest_Hello{Hello: hello}}); err != nil &&
+		!errors.Is(err, io.EOF) {
 		return err
 	}
 	_, err = stream.Recv()
@@ -154,7 +160,8 @@ func writeRecord(typ *pb.Type, name string, data proto.Message) func(context.Con
 		if err != nil {
 			return err
 		}
-		_, err = pb.NewResourceServiceClient(cc).Write(ctx, &pb.WriteRequest{Resource: &pb.Resource{Id: &pb.ID{Type: typ, Name: name}, Data: a}})
+		_, err = pb.NewResourceServiceClient(cc).Write(ctx,
+			&pb.WriteRequest{Resource: &pb.Resource{Id: &pb.ID{Type: typ, Name: name}, Data: a}})
 		return err
 	}
 }
@@ -182,7 +189,8 @@ func attempts(dc1, dc2 *site) (all []attempt) {
 		notHere  = codes.FailedPrecondition
 		notAlive = "dc7" // a datacenter without processes
 	)
-	add := func(at *site, code codes.Code, want, name string, call func(context.Context, *grpc.ClientConn) error, by ...string) {
+	add := func(at *site, code codes.Code, want, name string, call func(context.Context, *grpc.ClientConn) error,
+		by ...string) {
 		for _, p := range by {
 			all = append(all, attempt{name, p, at, call, code, want})
 		}
@@ -191,16 +199,24 @@ func attempts(dc1, dc2 *site) (all []attempt) {
 
 	// Only the servers of a datacenter, and operators, may write its federation
 	// state.
-	add(dc1, denied, "may not write the federation state of dc2: a server may write only the state of its own datacenter", "upsert dc2",
+	add(dc1, denied,
+		"may not write the federation state of dc2: a server may write only the state of its own datacenter",
+		"upsert dc2",
 		apply(upsert, "dc2"), "server/dc3/srv1", "server/dc1/srv1")
-	add(dc1, denied, "may not call /wanfed.v1.FederationService/Apply: its certificate's role is", "upsert dc2", apply(upsert, "dc2"), ofOthers...)
+	add(dc1, denied, "may not call /wanfed.v1.FederationService/Apply: its certificate's role is", "upsert dc2",
+		apply(upsert, "dc2"), ofOthers...)
 	add(dc1, denied, "may not call", "delete dc2", apply(del, "dc2"), ofOthers...)
-	add(dc1, denied, "may not delete federation states: create an operator's certificate with: wanfed tls cert create --operator", "delete dc2",
+	add(dc1, denied,
+		"may not delete federation states: create an operator's certificate with: wanfed tls cert create --operator",
+		"delete dc2",
 		apply(del, "dc2"), "server/dc3/srv1", "server/dc2/srv1")
-	add(dc1, codes.FailedPrecondition, "dc2 is alive in the WAN pool", "delete dc2", apply(del, "dc2"), "cli/dc3/cli", "server/dc1/srv1")
-	add(dc1, codes.InvalidArgument, "not a DNS label", "upsert a name that is not a label", apply(upsert, "dc.2"), "cli/dc1/cli")
+	add(dc1, codes.FailedPrecondition, "dc2 is alive in the WAN pool", "delete dc2", apply(del, "dc2"), "cli/dc3/cli",
+		"server/dc1/srv1")
+	add(dc1, codes.InvalidArgument, "not a DNS label", "upsert a name that is not a label", apply(upsert, "dc.2"),
+		"cli/dc1/cli")
 	add(dc1, codes.InvalidArgument, "op is", "no operation", apply(0, "dc3"), "server/dc3/srv1")
-	add(dc2, notHere, "dc2 is not the primary: federation states are written in dc1", "upsert dc2", apply(upsert, "dc2"), "server/dc2/srv1", "cli/dc2/cli")
+	add(dc2, notHere, "dc2 is not the primary: federation states are written in dc1", "upsert dc2",
+		apply(upsert, "dc2"), "server/dc2/srv1", "cli/dc2/cli")
 	add(dc1, codes.OK, "", "upsert its own", apply(upsert, notAlive), "server/dc7/srv1")
 	add(dc1, codes.OK, "", "delete a dead one", apply(del, notAlive), "cli/dc2/cli")
 	add(dc1, codes.OK, "", "upsert its own again", apply(upsert, notAlive), "server/dc7/srv1")
@@ -211,66 +227,88 @@ func attempts(dc1, dc2 *site) (all []attempt) {
 		`host "a b" is neither an IP address nor a DNS name`: stateWith("dc3", "192.0.2.1:1", "a b:2"),
 		"0.0.0.0 is unspecified":                             stateWith("dc3", "192.0.2.1:1", "0.0.0.0:2"),
 		"port is not a number":                               stateWith("dc3", "192.0.2.1:1", "192.0.2.1:0"),
-		`gateway gw1 is in datacenter "dc4"`:                 {Datacenter: "dc3", MeshGateways: stateWith("dc4", "192.0.2.1:1", "192.0.2.1:2").MeshGateways},
+		`gateway gw1 is in datacenter "dc4"`: {
+			Datacenter: "dc3", MeshGateways: stateWith("dc4", "192.0.2.1:1", "192.0.2.1:2").MeshGateways,
+		},
 	} {
 		add(dc1, codes.InvalidArgument, what, "upsert", func(ctx context.Context, cc *grpc.ClientConn) error {
-			_, err := pb.NewFederationServiceClient(cc).Apply(ctx, &pb.ApplyFederationStateRequest{Op: upsert, State: bad})
+			_, err := pb.NewFederationServiceClient(cc).Apply(ctx,
+				&pb.ApplyFederationStateRequest{Op: upsert, State: bad})
 			return err
 		}, "server/dc3/srv1", "cli/dc1/cli")
 		add(dc1, codes.InvalidArgument, what, "write", writeRecord(stateType, "dc3", bad), "cli/dc1/cli")
 	}
-	add(dc1, codes.InvalidArgument, "WAN address", "register nowhere", func(ctx context.Context, cc *grpc.ClientConn) error {
-		_, err := pb.NewGatewayServiceClient(cc).Register(ctx, &pb.RegisterGatewayRequest{Lan: "192.0.2.1:1", Wan: "0.0.0.0:8443"})
-		return err
-	}, "gateway/dc1/gw5")
-	add(dc1, codes.InvalidArgument, "meta has 5001 bytes", "register with much", func(ctx context.Context, cc *grpc.ClientConn) error {
-		_, err := pb.NewGatewayServiceClient(cc).Register(ctx, &pb.RegisterGatewayRequest{
-			Lan: "192.0.2.1:1", Wan: "192.0.2.1:2", Meta: map[string]string{"m": strings.Repeat("x", 5000)},
-		})
-		return err
-	}, "gateway/dc1/gw5")
+	add(dc1, codes.InvalidArgument, "WAN address", "register nowhere",
+		func(ctx context.Context, cc *grpc.ClientConn) error {
+			_, err := pb.NewGatewayServiceClient(cc).Register(ctx, &pb.RegisterGatewayRequest{
+				Lan: "192.0.2.1:1", Wan: "0.0.0.0:8443",
+			})
+			return err
+		}, "gateway/dc1/gw5")
+	add(dc1, codes.InvalidArgument, "meta has 5001 bytes", "register with much",
+		func(ctx context.Context, cc *grpc.ClientConn) error {
+			_, err := pb.NewGatewayServiceClient(cc).Register(ctx, &pb.RegisterGatewayRequest{
+				Lan: "192.0.2.1:1", Wan: "192.0.2.1:2", Meta: map[string]string{"m": strings.Repeat("x", 5000)},
+			})
+			return err
+		}, "gateway/dc1/gw5")
 
 	// A delegated identity is accepted only from a server of the same
 	// datacenter.
 	for _, as := range []string{"server/dc2/srv1", "cli/dc1/cli", "server/dc1/srv1"} {
 		forged := strings.ReplaceAll(as, "/", " ")
-		add(dc1, denied, "may not write the federation state of dc2", "upsert dc2 as "+forged, apply(upsert, "dc2", behalf, as), "server/dc3/srv1")
-		add(dc1, denied, "may not call", "upsert dc2 as "+forged, apply(upsert, "dc2", behalf, as), "gateway/dc1/gw1", "client/dc1/client")
+		add(dc1, denied, "may not write the federation state of dc2", "upsert dc2 as "+forged,
+			apply(upsert, "dc2", behalf, as), "server/dc3/srv1")
+		add(dc1, denied, "may not call", "upsert dc2 as "+forged, apply(upsert, "dc2", behalf, as), "gateway/dc1/gw1",
+			"client/dc1/client")
 		add(dc1, denied, "may not delete", "delete dc2 as "+forged, apply(del, "dc2", behalf, as), "server/dc3/srv1")
 	}
-	add(dc1, denied, "may not call", "register as another's gateway", register(behalf, "gateway/dc1/gw1"), "server/dc3/srv1", "gateway/dc2/gw1")
-	add(dc1, codes.InvalidArgument, "metadata wanfed-on-behalf is not role/dc/node", "upsert with a malformed identity", apply(upsert, "dc2", behalf, "x"), "server/dc1/srv1")
+	add(dc1, denied, "may not call", "register as another's gateway", register(behalf, "gateway/dc1/gw1"),
+		"server/dc3/srv1", "gateway/dc2/gw1")
+	add(dc1, codes.InvalidArgument, "metadata wanfed-on-behalf is not role/dc/node", "upsert with a malformed identity",
+		apply(upsert, "dc2", behalf, "x"), "server/dc1/srv1")
 
 	// A gateway may register only in its own datacenter.
 	const gatewayElsewhere = "only gateways of dc1 may"
 	add(dc1, denied, gatewayElsewhere, "register", register(), "gateway/dc2/gw1")
 	add(dc1, denied, gatewayElsewhere, "deregister", deregister, "gateway/dc2/gw1")
 	add(dc1, denied, gatewayElsewhere, "watch", watchGateway, "gateway/dc2/gw1")
-	for name, call := range map[string]func(context.Context, *grpc.ClientConn) error{"register": register(), "deregister": deregister, "watch": watchGateway} {
-		add(dc1, denied, "may not call", name, call, "server/dc1/srv1", "server/dc2/srv1", "client/dc1/client", "cli/dc1/cli")
+	for name, call := range map[string]func(context.Context, *grpc.ClientConn) error{
+		"register": register(), "deregister": deregister, "watch": watchGateway,
+	} {
+		add(dc1, denied, "may not call", name, call, "server/dc1/srv1", "server/dc2/srv1", "client/dc1/client",
+			"cli/dc1/cli")
 	}
 	add(dc1, codes.OK, "", "watch", watchGateway, "gateway/dc1/gw1")
 
 	// Resources of a federated type are written in the primary, and the
 	// resource service applies the same rules.
 	state := numbered("dc2", 1)
-	add(dc1, denied, "only servers of dc1 may", "write a federation state", writeRecord(stateType, "dc2", state), "server/dc2/srv1", "server/dc3/srv1")
-	add(dc1, denied, "may not write the federation state of dc2", "write a federation state", writeRecord(stateType, "dc2", state), "server/dc1/srv1")
+	add(dc1, denied, "only servers of dc1 may", "write a federation state", writeRecord(stateType, "dc2", state),
+		"server/dc2/srv1", "server/dc3/srv1")
+	add(dc1, denied, "may not write the federation state of dc2", "write a federation state",
+		writeRecord(stateType, "dc2", state), "server/dc1/srv1")
 	add(dc1, denied, "may not call", "write a federation state", writeRecord(stateType, "dc2", state), ofOthers...)
-	add(dc1, denied, "may not", "delete a federation state", removeRecord(stateType, "dc2"), append(ofOthers, "server/dc1/srv1", "server/dc2/srv1")...)
-	add(dc1, codes.InvalidArgument, `data.datacenter is "dc2" in a resource called "dc3"`, "write a state under another name", writeRecord(stateType, "dc3", state), "cli/dc1/cli")
+	add(dc1, denied, "may not", "delete a federation state", removeRecord(stateType, "dc2"),
+		append(ofOthers, "server/dc1/srv1", "server/dc2/srv1")...)
+	add(dc1, codes.InvalidArgument, `data.datacenter is "dc2" in a resource called "dc3"`,
+		"write a state under another name", writeRecord(stateType, "dc3", state), "cli/dc1/cli")
 	for name, call := range map[string]func(context.Context, *grpc.ClientConn) error{
 		"write": writeRecord(stateType, "dc2", state), "delete": removeRecord(stateType, "dc2"),
 	} { // which goes to the primary
 		name += " a federation state in a secondary"
-		add(dc2, denied, "server/dc2/srv1 may not write: create an operator's certificate", name, call, "server/dc2/srv1")
+		add(dc2, denied, "server/dc2/srv1 may not write: create an operator's certificate", name, call,
+			"server/dc2/srv1")
 		add(dc2, denied, "dc1 does not accept writes through servers of dc2", name, call, "cli/dc2/cli")
 		add(dc2, denied, "servers of dc2 forward writes only for operators of dc2", name, call, "cli/dc1/cli")
 	}
-	add(dc2, denied, "may not call", "write a federation state in a secondary", writeRecord(stateType, "dc2", state), "server/dc1/srv1", "gateway/dc2/gw1", "client/dc2/client")
+	add(dc2, denied, "may not call", "write a federation state in a secondary", writeRecord(stateType, "dc2", state),
+		"server/dc1/srv1", "gateway/dc2/gw1", "client/dc2/client")
 	node := &pb.Node{Node: "n1", Address: "192.0.2.1", Datacenter: "dc1"}
-	add(dc1, denied, "may not call", "write a node", writeRecord(nodeType, "n1", node), "server/dc2/srv1", "gateway/dc1/gw1", "client/dc1/client")
-	add(dc1, denied, "may not call", "list nodes", listRecords(nodeType), "gateway/dc1/gw1", "gateway/dc2/gw1", "client/dc2/client")
+	add(dc1, denied, "may not call", "write a node", writeRecord(nodeType, "n1", node), "server/dc2/srv1",
+		"gateway/dc1/gw1", "client/dc1/client")
+	add(dc1, denied, "may not call", "list nodes", listRecords(nodeType), "gateway/dc1/gw1", "gateway/dc2/gw1",
+		"client/dc2/client")
 	add(dc1, codes.OK, "", "list nodes", listRecords(nodeType), "client/dc1/client", "server/dc2/srv1")
 
 	// Only servers may follow. Servers and operators may query.
@@ -285,7 +323,8 @@ func attempts(dc1, dc2 *site) (all []attempt) {
 		return err
 	}, "gateway/dc2/gw1", "client/dc2/client")
 	add(dc1, codes.Unimplemented, "unknown", "no such method", func(ctx context.Context, cc *grpc.ClientConn) error {
-		return cc.Invoke(ctx, "/wanfed.v1.FederationService/Steal", &pb.GetFederationStateRequest{}, &pb.GetFederationStateResponse{})
+		return cc.Invoke(ctx, "/wanfed.v1.FederationService/Steal", &pb.GetFederationStateRequest{},
+			&pb.GetFederationStateResponse{})
 	}, "server/dc3/srv1")
 	return all
 }

@@ -29,8 +29,12 @@ func TestIdleFootprint(t *testing.T) {
 	c := newCrowd(t, *footprintDCs, *footprintServers)
 	t.Logf("%d datacenters, each with %d servers and a gateway", *footprintDCs, *footprintServers)
 	c.join()
-	for _, share := range []float64{0.99, 1} { // the last pairs need a push/pull exchange, which memberlist makes every 2 minutes
-		took := testutil.Await(t, 6*time.Minute, "the pool converges", func(context.Context) error { return c.converged(share) })
+	// the last pairs need a push/pull exchange, which memberlist makes every 2
+	// minutes
+	for _, share := range []float64{0.99, 1} {
+		took := testutil.Await(t, 6*time.Minute, "the pool converges", func(context.Context) error {
+			return c.converged(share)
+		})
 		t.Logf("%.0f %% of the pairs have converged after %v more", 100*share, took.Round(10*time.Millisecond))
 	}
 

@@ -46,7 +46,8 @@ type gatewayMeasure struct {
 	accepted, cpu          float64 // connections and CPU seconds since the start
 }
 
-const measureHead = "  time  links sessions local | most to a dc, of a server | goroutines files RSS heap | gateways: conns goroutines files RSS (MiB)"
+const measureHead = "  time  links sessions local | most to a dc, of a server | goroutines files RSS heap | " +
+	"gateways: conns goroutines files RSS (MiB)"
 
 func (m measure) String() string {
 	return fmt.Sprintf("%6d %8d %5d | %12d, %11d | %10d %5d %3d %4d | %15d %10d %5d %3d",
@@ -164,7 +165,8 @@ func (c *crowd) metrics(admin string) map[string]float64 {
 func (c *crowd) report(before, after measure) {
 	c.t.Helper()
 	took, n := after.at.Sub(before.at).Seconds(), float64(len(c.servers))
-	c.t.Logf("per server: %.2f packets/s sent and %.0f B/s exchanged with other datacenters (with TLS), one dial every %.0f s, "+
+	c.t.Logf("per server: %.2f packets/s sent and %.0f B/s exchanged with other datacenters (with TLS), one dial "+
+		"every %.0f s, "+
 		"%.2f %% of a core", float64(after.packets-before.packets)/took/n, float64(after.bytes-before.bytes)/took/n,
 		took*n/max(1, (after.gw.accepted-before.gw.accepted)/2), 100*(after.cpu-before.cpu).Seconds()/took/n)
 	c.t.Logf("per gateway: %.2f %% of a core, at most %d files and %d MiB",
@@ -187,7 +189,8 @@ func ownerOf(stack []uintptr) string {
 	for {
 		f, more := frames.Next()
 		for of, sign := range map[string]string{
-			"tunnel": "github.com/wanfed/wanfed/wanfed.", "memberlist": "hashicorp/memberlist.", "yamux": "hashicorp/yamux.",
+			"tunnel": "github.com/wanfed/wanfed/wanfed.", "memberlist": "hashicorp/memberlist.",
+			"yamux": "hashicorp/yamux.",
 		} {
 			if strings.Contains(f.Function, sign) {
 				owner = of

@@ -150,7 +150,8 @@ func (c *crowd) startGateway(dc string, gateways map[string]net.Listener, server
 	c.t.Helper()
 	var file strings.Builder
 	all := slices.Sorted(maps.Values(servers))
-	fmt.Fprintf(&file, "route %q { to = [\"%s\"] }\n", tlsutil.ServerName("", dc, tlsutil.DefaultDomain), strings.Join(all, "\", \""))
+	fmt.Fprintf(&file, "route %q { to = [\"%s\"] }\n", tlsutil.ServerName("", dc, tlsutil.DefaultDomain),
+		strings.Join(all, "\", \""))
 	for name, addr := range servers {
 		fmt.Fprintf(&file, "route %q { to = [%q] }\n", tlsutil.ServerName(name, dc, tlsutil.DefaultDomain), addr)
 	}
@@ -198,7 +199,9 @@ func (c *crowd) server(
 		c.t.Fatal(err)
 	}
 	dialer, err := wanfed.NewDialer(wanfed.DialerConfig{
-		Identity: id, AddressBook: book, DialTCP: func(ctx context.Context, addr string) (net.Conn, error) { return s.dial(ctx, addr, gateway) },
+		Identity: id, AddressBook: book, DialTCP: func(ctx context.Context, addr string) (net.Conn, error) {
+			return s.dial(ctx, addr, gateway)
+		},
 	})
 	if err != nil {
 		c.t.Fatal(err)

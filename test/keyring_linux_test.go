@@ -32,7 +32,8 @@ func (l *loopback) restart(s *site, primary *site, args ...string) {
 		l.t.Fatal(err)
 	}
 	cfg := subprocess.ServerConfig{
-		Program: []string{l.bin}, Dir: filepath.Join(l.dir, s.dc+"-srv1"), DC: s.dc, Node: "srv1", TLS: l.ca.Files(l.t, tlsutil.RoleServer, "srv1", s.dc),
+		Program: []string{l.bin}, Dir: filepath.Join(l.dir, s.dc+"-srv1"), DC: s.dc, Node: "srv1",
+		TLS:       l.ca.Files(l.t, tlsutil.RoleServer, "srv1", s.dc),
 		PrimaryDC: primary.dc, Port: n, LogLevel: "debug", Args: args,
 	}
 	if s != primary {
@@ -50,7 +51,8 @@ func (l *loopback) keyring(s *site, stdin string, args ...string) string {
 	l.t.Helper()
 	op := l.ca.Files(l.t, tlsutil.RoleOperator, "cli", "dc1")
 	cmd := exec.Command(l.bin, append(append([]string{"keyring"}, args...),
-		"--datacenter", s.dc, "--server", s.server.Addr, "--ca-file", op.CA, "--cert-file", op.Cert, "--key-file", op.Key)...)
+		"--datacenter", s.dc, "--server", s.server.Addr, "--ca-file", op.CA, "--cert-file", op.Cert, "--key-file",
+		op.Key)...)
 	cmd.Stdin = strings.NewReader(stdin)
 	out, err := cmd.CombinedOutput()
 	if err != nil {
@@ -102,7 +104,8 @@ func TestGossipEncryption_WithoutOutage(t *testing.T) {
 		}
 		l.federated(dc1, dc2)
 	}
-	keyCount, version := metric(t, dc2.server.HTTP, "wanfed_keyring_keys"), metric(t, dc2.server.HTTP, "wanfed_keyring_version")
+	keyCount, version := metric(t, dc2.server.HTTP, "wanfed_keyring_keys"),
+		metric(t, dc2.server.HTTP, "wanfed_keyring_version")
 	if keyCount != 1 || version != 3 {
 		t.Errorf("keyring of dc2 has %v keys and version %v, want 1 and 3", keyCount, version)
 	}

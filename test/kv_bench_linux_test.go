@@ -87,7 +87,8 @@ func newKVBench(b testing.TB, leads bool) (out kvBench) {
 	first := unusedPort(b)
 	for i := range 3 {
 		near = append(near, server("dc2", fmt.Sprintf("srv%d", i+1), func(c *subprocess.ServerConfig) {
-			c.PrimaryGateways, c.BootstrapExpect, c.RetryJoin = []string{wan}, 3, []string{fmt.Sprintf("127.0.0.1:%d", first)}
+			c.PrimaryGateways, c.BootstrapExpect, c.RetryJoin = []string{wan}, 3,
+				[]string{fmt.Sprintf("127.0.0.1:%d", first)}
 			if i == 0 {
 				c.Port = first
 			}
@@ -104,7 +105,8 @@ func newKVBench(b testing.TB, leads bool) (out kvBench) {
 	defer c.CloseIdleConnections()
 	testutil.Await(b, waitLimit, "keys in dc2", func(ctx context.Context) error {
 		for i := range kvKeys {
-			req, err := http.NewRequestWithContext(ctx, http.MethodPut, strings.Replace(near[0].HTTP, "http:", "https:", 1)+"/v1/kv/"+kvKey(i), strings.NewReader("hello world"))
+			req, err := http.NewRequestWithContext(ctx, http.MethodPut, strings.Replace(near[0].HTTP, "http:", "https:",
+				1)+"/v1/kv/"+kvKey(i), strings.NewReader("hello world"))
 			if err != nil {
 				return err
 			}
@@ -119,7 +121,9 @@ func newKVBench(b testing.TB, leads bool) (out kvBench) {
 		_, err = doRequest(http.DefaultClient, req)
 		return err
 	})
-	testutil.Await(b, waitLimit, "leadership at the intended server", func(ctx context.Context) error { return out.place(ctx, b, l, near, leads) })
+	testutil.Await(b, waitLimit, "leadership at the intended server", func(ctx context.Context) error {
+		return out.place(ctx, b, l, near, leads)
+	})
 	return out
 }
 
@@ -194,7 +198,9 @@ func operatorOf(b testing.TB, l *loopback, dc string) *http.Client {
 		b.Fatal(err)
 	}
 	roots.AppendCertsFromPEM(pem)
-	return &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{cert}}}}
+	return &http.Client{Transport: &http.Transport{
+		TLSClientConfig: &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{cert}},
+	}}
 }
 
 // unusedPort returns a free port. The servers are configured with the port of

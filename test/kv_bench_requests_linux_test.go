@@ -39,7 +39,9 @@ func BenchmarkKVAcrossDatacenters(b *testing.B) {
 				clients, keys int
 			}{{"clients=1", 1, 1}, {"clients=32", 32, 1}, {"clients=32/keys=32", 32, kvKeys}} {
 				b.Run("default/"+run.name, func(b *testing.B) { k.compare(b, run.clients, run.keys, "dc=dc2", "") })
-				b.Run("stale/"+run.name, func(b *testing.B) { k.compare(b, run.clients, run.keys, "stale&dc=dc2", "stale") })
+				b.Run("stale/"+run.name, func(b *testing.B) {
+					k.compare(b, run.clients, run.keys, "stale&dc=dc2", "stale")
+				})
 			}
 		})
 	}

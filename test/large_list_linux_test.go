@@ -48,10 +48,12 @@ func TestLargeList(t *testing.T) {
 	if err := s.putKeys(ctx, operator, "large-list.%06d", 0, large.count, 'a'); err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("%d resources written in %v; the server has %d MiB", large.count, time.Since(began).Round(time.Millisecond), rssOf(t, s)>>20)
+	t.Logf("%d resources written in %v; the server has %d MiB", large.count, time.Since(began).Round(time.Millisecond),
+		rssOf(t, s)>>20)
 
 	t.Run("gRPC list", func(t *testing.T) {
-		if _, err := large.client.List(ctx, &pb.ListRequest{Type: entryType}); status.Code(err) != codes.ResourceExhausted {
+		if _, err := large.client.List(ctx,
+			&pb.ListRequest{Type: entryType}); status.Code(err) != codes.ResourceExhausted {
 			t.Errorf("list larger than a message = %.200v, want ResourceExhausted", err)
 		}
 	})
@@ -63,7 +65,8 @@ func TestLargeList(t *testing.T) {
 
 var entryType = &pb.Type{Group: "kv", GroupVersion: "v1", Kind: "Entry"}
 
-// largeList is a server with many key/value resources, and an operator's client.
+// largeList is a server with many key/value resources, and an operator's
+// client.
 type largeList struct {
 	s      *site
 	ctx    context.Context // limits the whole test
@@ -141,9 +144,11 @@ func (l *largeList) stalledLists(t *testing.T) {
 		<-time.After(100 * time.Millisecond)
 		most = max(most, rssOf(t, l.s))
 	}
-	t.Logf("size of a list: %d MiB; with %d stalled readers the server grew from %d to %d MiB", size>>20, slow, before>>20, most>>20)
+	t.Logf("size of a list: %d MiB; with %d stalled readers the server grew from %d to %d MiB", size>>20, slow,
+		before>>20, most>>20)
 	if most-before > slow*size/4 {
-		t.Errorf("the server grew by %d MiB with %d stalled readers, want at most a quarter of their lists", (most-before)>>20, slow)
+		t.Errorf("the server grew by %d MiB with %d stalled readers, want at most a quarter of their lists",
+			(most-before)>>20, slow)
 	}
 }
 

@@ -83,7 +83,8 @@ func linearize(t *testing.T, seed uint64) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	for i := range linearClients {
-		c := &linearClient{id: i, h: h, servers: servers, rng: rand.New(rand.NewPCG(seed, uint64(i))), seen: map[string]stored{}}
+		c := &linearClient{id: i, h: h, servers: servers, rng: rand.New(rand.NewPCG(seed, uint64(i))),
+			seen: map[string]stored{}}
 		wg.Go(func() { c.run(ctx) })
 	}
 	for _, s := range servers {
@@ -116,7 +117,9 @@ func operatorAt(t *testing.T, n *lab.Node, id *tlsutil.Identity) *grpc.ClientCon
 		}
 		return handshake(ctx, raw, operatorConfig(id, n))
 	}, grpc.WithConnectParams(grpc.ConnectParams{
-		Backoff: backoff.Config{BaseDelay: 20 * time.Millisecond, Multiplier: 1, MaxDelay: 20 * time.Millisecond}, MinConnectTimeout: time.Second,
+		Backoff: backoff.Config{BaseDelay: 20 * time.Millisecond, Multiplier: 1,
+			MaxDelay: 20 * time.Millisecond},
+		MinConnectTimeout: time.Second,
 	}))
 	if err != nil {
 		t.Fatal(err)
@@ -175,7 +178,8 @@ func (c *linearClient) read(at pb.ResourceServiceClient, key string) error {
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(context.Background(), linearCall)
 	defer cancel()
-	resp, err := at.Read(resource.WithConsistency(ctx, resource.Strong), &pb.ReadRequest{Id: resource.ID(nodeType, key)})
+	resp, err := at.Read(resource.WithConsistency(ctx, resource.Strong),
+		&pb.ReadRequest{Id: resource.ID(nodeType, key)})
 	got := stored{}
 	switch {
 	case err == nil:
@@ -224,7 +228,8 @@ func (c *linearClient) remove(at pb.ResourceServiceClient, key string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), linearCall)
 	defer cancel()
 	_, err := at.Delete(ctx, &pb.DeleteRequest{Id: resource.ID(nodeType, key)})
-	if known := resource.FromStatus(err); errors.Is(known, resource.ErrNotLeader) || errors.Is(known, resource.ErrConflict) || neverSent(err) {
+	if known := resource.FromStatus(err); errors.Is(known, resource.ErrNotLeader) ||
+		errors.Is(known, resource.ErrConflict) || neverSent(err) {
 		return err
 	}
 	delete(c.seen, key)
@@ -297,7 +302,8 @@ func readsNeverGoBack(ctx context.Context, t *testing.T, at pb.ResourceServiceCl
 		}
 		v, err := strconv.ParseUint(resp.Resource.Version, 10, 64)
 		if err != nil || v < before.version || v == before.version && before.gone {
-			t.Errorf("eventual read of %s = version %q, %v; want one after version %d (deleted: %t)", key, resp.Resource.Version, err, before.version, before.gone)
+			t.Errorf("eventual read of %s = version %q, %v; want one after version %d (deleted: %t)", key,
+				resp.Resource.Version, err, before.version, before.gone)
 		}
 		last[key] = place{v, false}
 	}

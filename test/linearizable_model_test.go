@@ -80,7 +80,8 @@ func (h *history) did(client int, c call, o outcome, began time.Time) {
 		ended = math.MaxInt64
 		h.unknowns++
 	}
-	h.ops = append(h.ops, porcupine.Operation{ClientId: client, Input: c, Output: o, Call: began.Sub(h.start).Nanoseconds(), Return: ended})
+	h.ops = append(h.ops, porcupine.Operation{ClientId: client, Input: c, Output: o,
+		Call: began.Sub(h.start).Nanoseconds(), Return: ended})
 }
 
 // recordModel is the model of independent resources.
@@ -120,7 +121,8 @@ func (h *history) check(t *testing.T) {
 	if err := porcupine.VisualizePath(recordModel, info, path); err != nil {
 		t.Error(err)
 	}
-	t.Errorf("check of %d calls, %d with an unknown outcome = %v, want %v (with -artifacts, see %s)", len(h.ops), h.unknowns, result, porcupine.Ok, path)
+	t.Errorf("check of %d calls, %d with an unknown outcome = %v, want %v (with -artifacts, see %s)", len(h.ops),
+		h.unknowns, result, porcupine.Ok, path)
 }
 
 // TestRecordModel checks the model with small histories, some of which are not
@@ -138,15 +140,23 @@ func TestRecordModel(t *testing.T) {
 		ops []done
 		ok  bool
 	}{
-		"sequential":          {[]done{{write("a"), outcome{}, 0, 1}, {read, outcome{value: "a"}, 2, 3}}, true},
-		"lost write":          {[]done{{write("a"), outcome{}, 0, 1}, {read, outcome{}, 2, 3}}, false},
-		"stale read":          {[]done{{write("a"), outcome{}, 0, 1}, {write("b"), outcome{}, 2, 3}, {read, outcome{value: "a"}, 4, 5}}, false},
-		"two cas of one":      {[]done{{write("a"), outcome{}, 0, 1}, {cas("a", "b"), outcome{}, 2, 5}, {cas("a", "c"), outcome{}, 3, 6}}, false},
-		"one cas refused":     {[]done{{write("a"), outcome{}, 0, 1}, {cas("a", "b"), outcome{}, 2, 5}, {cas("a", "c"), outcome{refused: true}, 3, 6}}, true},
-		"wrongly refused cas": {[]done{{write("a"), outcome{}, 0, 1}, {cas("a", "b"), outcome{refused: true}, 2, 3}}, false},
-		"unknown, applied":    {[]done{{write("a"), outcome{unknown: true}, 0, math.MaxInt64}, {read, outcome{}, 2, 3}, {read, outcome{value: "a"}, 4, 5}}, true},
-		"unknown, reverted":   {[]done{{write("a"), outcome{unknown: true}, 0, math.MaxInt64}, {read, outcome{value: "a"}, 2, 3}, {read, outcome{}, 4, 5}}, false},
-		"deleted":             {[]done{{write("a"), outcome{}, 0, 1}, {call{verb: verbDelete, key: "k"}, outcome{}, 2, 3}, {read, outcome{}, 4, 5}}, true},
+		"sequential": {[]done{{write("a"), outcome{}, 0, 1}, {read, outcome{value: "a"}, 2, 3}}, true},
+		"lost write": {[]done{{write("a"), outcome{}, 0, 1}, {read, outcome{}, 2, 3}}, false},
+		"stale read": {[]done{{write("a"), outcome{}, 0, 1}, {write("b"), outcome{}, 2, 3},
+			{read, outcome{value: "a"}, 4, 5}}, false},
+		"two cas of one": {[]done{{write("a"), outcome{}, 0, 1}, {cas("a", "b"), outcome{}, 2, 5},
+			{cas("a", "c"), outcome{}, 3, 6}}, false},
+		"one cas refused": {[]done{{write("a"), outcome{}, 0, 1}, {cas("a", "b"), outcome{}, 2, 5},
+			{cas("a", "c"), outcome{refused: true}, 3, 6}}, true},
+		"wrongly refused cas": {
+			[]done{{write("a"), outcome{}, 0, 1}, {cas("a", "b"), outcome{refused: true}, 2, 3}}, false,
+		},
+		"unknown, applied": {[]done{{write("a"), outcome{unknown: true}, 0, math.MaxInt64}, {read, outcome{}, 2, 3},
+			{read, outcome{value: "a"}, 4, 5}}, true},
+		"unknown, reverted": {[]done{{write("a"), outcome{unknown: true}, 0, math.MaxInt64},
+			{read, outcome{value: "a"}, 2, 3}, {read, outcome{}, 4, 5}}, false},
+		"deleted": {[]done{{write("a"), outcome{}, 0, 1},
+			{call{verb: verbDelete, key: "k"}, outcome{}, 2, 3}, {read, outcome{}, 4, 5}}, true},
 	} {
 		var ops []porcupine.Operation
 		for i, d := range tt.ops {

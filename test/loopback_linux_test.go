@@ -76,7 +76,8 @@ func (l *loopback) startIn(prefix, dc, primary string, primaryGateways ...string
 	s := &site{dc: dc}
 	var err error
 	s.server, err = subprocess.StartServer(ctx, subprocess.ServerConfig{
-		Program: []string{l.bin}, Dir: filepath.Join(l.dir, prefix+"-srv1"), DC: dc, Node: "srv1", TLS: l.ca.Files(l.t, tlsutil.RoleServer, "srv1", dc),
+		Program: []string{l.bin}, Dir: filepath.Join(l.dir, prefix+"-srv1"), DC: dc, Node: "srv1",
+		TLS:       l.ca.Files(l.t, tlsutil.RoleServer, "srv1", dc),
 		PrimaryDC: primary, PrimaryGateways: primaryGateways, LogLevel: "debug",
 	})
 	if err != nil {
@@ -84,7 +85,8 @@ func (l *loopback) startIn(prefix, dc, primary string, primaryGateways ...string
 	}
 	l.keep(s.server.Process)
 	s.gateway, err = subprocess.StartGateway(ctx, subprocess.GatewayConfig{
-		Program: []string{l.bin}, Dir: filepath.Join(l.dir, prefix+"-gw1"), DC: dc, Node: "gw1", TLS: l.ca.Files(l.t, tlsutil.RoleGateway, "gw1", dc),
+		Program: []string{l.bin}, Dir: filepath.Join(l.dir, prefix+"-gw1"), DC: dc, Node: "gw1",
+		TLS:     l.ca.Files(l.t, tlsutil.RoleGateway, "gw1", dc),
 		Servers: []string{s.server.Addr}, LogLevel: "debug", Args: []string{"--admin-addr", "127.0.0.1:0"},
 	})
 	if err != nil {

@@ -152,7 +152,8 @@ func (r *reader) change(path, diff string) {
 	if n := strings.Count(string(b), "\n"+before.String()); n != 1 {
 		r.Fatalf("%s has the following lines %d times, want once:\n%s", path, n, before.String())
 	}
-	if err := os.WriteFile(path, []byte(strings.Replace(string(b), "\n"+before.String(), "\n"+after.String(), 1)), 0o600); err != nil {
+	if err := os.WriteFile(path, []byte(strings.Replace(string(b), "\n"+before.String(), "\n"+after.String(), 1)),
+		0o600); err != nil {
 		r.Fatal(err)
 	}
 }

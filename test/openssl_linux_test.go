@@ -14,8 +14,8 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// seeWithOpenSSL runs the openssl commands of the documentation. They connect to
-// a server of the other datacenter through the local gateway.
+// seeWithOpenSSL runs the openssl commands of the documentation. They connect
+// to a server of the other datacenter through the local gateway.
 func seeWithOpenSSL(t *testing.T, l *loopback, dc1, dc2 *site) {
 	if _, err := exec.LookPath("openssl"); err != nil {
 		t.Skip("needs the openssl command (Debian package openssl)")
@@ -46,7 +46,8 @@ func seeWithOpenSSL(t *testing.T, l *loopback, dc1, dc2 *site) {
 			}
 			args = append(args, test.more...)
 			out, err := runOpenSSL(t, args)
-			if err != nil || !strings.Contains(out, "Verify return code: 0 (ok)") || !strings.Contains(out, "ALPN protocol: h2") {
+			if err != nil || !strings.Contains(out, "Verify return code: 0 (ok)") ||
+				!strings.Contains(out, "ALPN protocol: h2") {
 				t.Fatalf("%v = %v, want a verified connection with ALPN h2:\n%s", args, err, out)
 			}
 			block, _ := pem.Decode([]byte(out))
@@ -65,7 +66,8 @@ func seeWithOpenSSL(t *testing.T, l *loopback, dc1, dc2 *site) {
 			if err == nil || !strings.Contains(out, "unrecognized name") || strings.Contains(out, "BEGIN CERTIFICATE") {
 				t.Errorf("%v = %v, want the alert unrecognized name:\n%s", args, err, out)
 			}
-			if all, err := log.lines(`msg="connection refused".* listener=lan .*sni=` + unknown + ` reason=unknown_sni `); err != nil || len(all) != 1 {
+			if all, err := log.lines(`msg="connection refused".* listener=lan .*sni=` + unknown +
+				` reason=unknown_sni `); err != nil || len(all) != 1 {
 				t.Errorf("log lines = %q, %v, want one", all, err)
 			}
 		})

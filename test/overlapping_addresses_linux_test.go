@@ -58,7 +58,8 @@ func TestOverlappingAddresses(t *testing.T) {
 	if report.Records == 0 {
 		t.Error("capture of the WAN has 0 TLS records, want some")
 	}
-	t.Logf("WAN: %d flows, %d bytes in %d TLS records, all to or from port %d", len(report.Flows), report.Bytes, report.Records, lab.WANPort)
+	t.Logf("WAN: %d flows, %d bytes in %d TLS records, all to or from port %d", len(report.Flows), report.Bytes,
+		report.Records, lab.WANPort)
 }
 
 // noRoute fails the test if a namespace can connect to an address.
@@ -173,7 +174,8 @@ func killLeaderDuringWrites(t *testing.T, l *lab.Lab, dc1, dc2 *lab.Datacenter) 
 		registered = i
 		cancel()
 	}
-	t.Logf("%d writes attempted, %d failed; first acknowledgement %v after the kill; last acknowledged %d, last registered %d",
+	t.Logf("%d writes attempted, %d failed; first acknowledgement %v after the kill; last acknowledged %d, last "+
+		"registered %d",
 		registered, failed, outage, acked, registered)
 
 	survivors := slices.DeleteFunc(slices.Clone(dc1.Servers), func(n *lab.Node) bool { return n == leader })
@@ -243,8 +245,11 @@ func numbered(dc string, i int) *pb.FederationState {
 	return &pb.FederationState{Datacenter: dc, MeshGateways: []*pb.MeshGateway{{
 		Node: &pb.Node{Node: "gw1", Datacenter: dc, Address: "10.10.0.101"},
 		Service: &pb.Service{
-			Node: "gw1", Id: "gw1", Service: "mesh-gateway", Kind: "mesh-gateway", Meta: map[string]string{"number": strconv.Itoa(i)},
-			TaggedAddresses: map[string]*pb.Address{"lan": {Address: "10.10.0.101", Port: 8444}, "wan": {Address: "198.18.9.1", Port: 8443}},
+			Node: "gw1", Id: "gw1", Service: "mesh-gateway", Kind: "mesh-gateway",
+			Meta: map[string]string{"number": strconv.Itoa(i)},
+			TaggedAddresses: map[string]*pb.Address{
+				"lan": {Address: "10.10.0.101", Port: 8444}, "wan": {Address: "198.18.9.1", Port: 8443},
+			},
 		},
 	}}}
 }

@@ -94,17 +94,18 @@ func (f promotion) component(s *lab.Node, name, state, detail string) {
 // because leadership may change while it waits.
 func (f promotion) leading(dc *lab.Datacenter, name, state, detail string) {
 	f.t.Helper()
-	f.await(fmt.Sprintf("the leader of %s: %s is %s, %q", dc.Name, name, state, detail), func(ctx context.Context) error {
-		var errs []error
-		for _, s := range dc.Servers {
-			err := componentIs(ctx, s, name, state, detail)
-			if err == nil {
-				return nil
+	f.await(fmt.Sprintf("the leader of %s: %s is %s, %q", dc.Name, name, state, detail),
+		func(ctx context.Context) error {
+			var errs []error
+			for _, s := range dc.Servers {
+				err := componentIs(ctx, s, name, state, detail)
+				if err == nil {
+					return nil
+				}
+				errs = append(errs, err)
 			}
-			errs = append(errs, err)
-		}
-		return errors.Join(errs...)
-	})
+			return errors.Join(errs...)
+		})
 }
 
 func componentIs(ctx context.Context, s *lab.Node, name, state, detail string) error {
@@ -153,7 +154,9 @@ func (f promotion) mustDelete(dc *lab.Datacenter, name string) {
 	f.t.Helper()
 	ctx, cancel := context.WithTimeout(f.t.Context(), 10*time.Second)
 	defer cancel()
-	if _, err := f.at(dc.Servers[0]).Delete(ctx, &pb.DeleteRequest{Id: &pb.ID{Type: document.Type, Name: name}}); err != nil {
+	if _, err := f.at(dc.Servers[0]).Delete(ctx, &pb.DeleteRequest{
+		Id: &pb.ID{Type: document.Type, Name: name},
+	}); err != nil {
 		f.t.Fatalf("delete %s in %s: %v", name, dc.Name, err)
 	}
 }
@@ -171,7 +174,8 @@ func (f promotion) records(dc *lab.Datacenter) map[string]*pb.Resource {
 func (f promotion) list(ctx context.Context, dc *lab.Datacenter) (map[string]*pb.Resource, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	got, err := f.at(dc.Servers[0]).List(resource.WithConsistency(ctx, resource.Strong), &pb.ListRequest{Type: document.Type})
+	got, err := f.at(dc.Servers[0]).List(resource.WithConsistency(ctx, resource.Strong),
+		&pb.ListRequest{Type: document.Type})
 	out := map[string]*pb.Resource{}
 	for _, r := range got.GetResources() {
 		out[r.Id.Name] = r
@@ -183,7 +187,8 @@ func (f promotion) list(ctx context.Context, dc *lab.Datacenter) (map[string]*pb
 // uid, generation and owner.
 func sameDocuments(a, b map[string]*pb.Resource) bool {
 	for name, r := range a {
-		if b[name].GetId().GetUid() != r.Id.Uid || b[name].GetGeneration() != r.Generation || b[name].GetOwner().GetUid() != r.GetOwner().GetUid() {
+		if b[name].GetId().GetUid() != r.Id.Uid || b[name].GetGeneration() != r.Generation ||
+			b[name].GetOwner().GetUid() != r.GetOwner().GetUid() {
 			return false
 		}
 	}
@@ -204,7 +209,8 @@ func (f promotion) same(what string, dcs ...*lab.Datacenter) {
 				return err
 			}
 			if !sameDocuments(first, got) {
-				return fmt.Errorf("%s has %d documents, %s has %d, and they differ", dcs[0].Name, len(first), dc.Name, len(got))
+				return fmt.Errorf("%s has %d documents, %s has %d, and they differ", dcs[0].Name, len(first),
+					dc.Name, len(got))
 			}
 		}
 		return nil

@@ -86,8 +86,8 @@ func (f promotion) losePrimary(want map[string]*pb.Resource) {
 	}
 }
 
-// useNewPrimary checks that the new primary accepts writes, also forwarded ones,
-// and applies finalizers and owners.
+// useNewPrimary checks that the new primary accepts writes, also forwarded
+// ones, and applies finalizers and owners.
 func (f promotion) useNewPrimary() {
 	f.t.Helper()
 	t, dc2, dc3 := f.t, f.dc("dc2"), f.dc("dc3")
@@ -106,8 +106,8 @@ func (f promotion) useNewPrimary() {
 }
 
 // returnOldPrimary starts dc1 with its old configuration. All datacenters must
-// report two primaries, and neither primary may change the other. It returns the
-// documents of dc2.
+// report two primaries, and neither primary may change the other. It returns
+// the documents of dc2.
 func (f promotion) returnOldPrimary() map[string]*pb.Resource {
 	f.t.Helper()
 	t, dc1, dc2, dc3 := f.t, f.dc("dc1"), f.dc("dc2"), f.dc("dc3")
@@ -123,7 +123,8 @@ func (f promotion) returnOldPrimary() map[string]*pb.Resource {
 	f.component(lab.One(dc3), "primary", "two primaries", "dc1")
 	f.await("the metrics of a disputed primary at dc1", func(ctx context.Context) error {
 		text, err := lab.One(dc1).Metrics(ctx)
-		if err == nil && !strings.Contains(text, `wanfed_primary_disputed{dc="dc2",primary="dc2"} 1`) || !strings.Contains(text, "wanfed_primaries 2") {
+		if err == nil && !strings.Contains(text, `wanfed_primary_disputed{dc="dc2",primary="dc2"} 1`) ||
+			!strings.Contains(text, "wanfed_primaries 2") {
 			err = errors.New("the metrics are missing")
 		}
 		return err
@@ -146,14 +147,16 @@ func (f promotion) demoteOldPrimary(want map[string]*pb.Resource) {
 	if got := f.records(dc2); !sameDocuments(want, got) {
 		t.Errorf("dc2 has %d documents after dc1 came back, want %d", len(got), len(want))
 	}
-	logOf(lab.One(dc1).Process).await(t, `level=WARN msg="lost writes that this datacenter acknowledged .*deleted_names="\[.*Document only-in-dc1.*\]" replaced=\d+ replaced_names="\[.*Document d2`)
+	logOf(lab.One(dc1).Process).await(t, `level=WARN msg="lost writes that this datacenter acknowledged `+
+		`.*deleted_names="\[.*Document only-in-dc1.*\]" replaced=\d+ replaced_names="\[.*Document d2`)
 	f.mustWrite(dc1, f.doc("from-dc1", 1))
 	f.same("written through the old primary", dc1, dc2, dc3)
 	awaitWhole(t, f.l, failure, "dc1 is a secondary")
 	for _, s := range f.l.Running() {
 		f.component(s, "primary", "ok", "dc2")
 	}
-	if out, err := lab.One(dc3).CLI("resource", "read", "internal/v1/Primary", "primary"); err != nil || !strings.Contains(out, `"dc2"`) {
+	if out, err := lab.One(dc3).CLI("resource", "read", "internal/v1/Primary", "primary"); err != nil ||
+		!strings.Contains(out, `"dc2"`) {
 		t.Errorf("primary of dc3 = %s, %v, want dc2", out, err)
 	}
 }
@@ -220,7 +223,8 @@ func movePrimary(t *testing.T, end func(*lab.Node)) {
 		now := f.records(f.dc(move[0]))
 		for name, generation := range acked {
 			if r := now[name]; r == nil || r.Generation != generation {
-				t.Errorf("moved to %s: document %s = %v, want the acknowledged generation %s", move[0], name, r, generation)
+				t.Errorf("moved to %s: document %s = %v, want the acknowledged generation %s", move[0], name, r,
+					generation)
 			}
 		}
 		t.Logf("moved to %s: %d documents acknowledged during the move", move[0], len(acked))

@@ -53,7 +53,8 @@ func TestProxyProtocol_ShowsTheClient(t *testing.T) {
 		}
 	}
 	connectWithoutCert(t, gw1, srv1.ServerAddr())
-	log.await(t, `msg="connection refused: no PROXY header.* remote=`+regexp.QuoteMeta(gw1.LAN)+`:.*reason=proxy_header\b`)
+	log.await(t, `msg="connection refused: no PROXY header.* remote=`+regexp.QuoteMeta(gw1.LAN)+
+		`:.*reason=proxy_header\b`)
 	if n := metricOf(t, srv1, `wanfed_port_refused_total{reason="proxy_header"}`); n != 1 {
 		t.Errorf("connections refused without a header = %v, want 1", n)
 	}
@@ -100,7 +101,8 @@ func connectWithoutCert(t *testing.T, from *lab.Node, addr string) {
 	}
 	defer c.Close()
 	c.SetDeadline(time.Now().Add(waitLimit))
-	tc := tls.Client(c, &tls.Config{ServerName: "srv1.server.dc1.wanfed", InsecureSkipVerify: true, NextProtos: []string{"h2"}})
+	tc := tls.Client(c, &tls.Config{ServerName: "srv1.server.dc1.wanfed", InsecureSkipVerify: true,
+		NextProtos: []string{"h2"}})
 	if tc.Handshake() == nil { // TLS 1.3: the server checks the client's certificate afterwards
 		tc.Read(make([]byte, 1))
 	}

@@ -84,7 +84,9 @@ func deleteState(t *testing.T, l *lab.Lab, dc *lab.Datacenter, state string, arg
 		t.Fatal(err)
 	}
 	began := time.Now()
-	out, err := lab.One(dc).CLI(append([]string{"federation", "delete", state, "--datacenter", "dc1", "--server", dc.Gateways[0].LANAddr(),
+	out,
+		err := lab.One(dc).CLI(append([]string{"federation", "delete", state, "--datacenter", "dc1", "--server",
+		dc.Gateways[0].LANAddr(),
 		"--ca-file", id.CA, "--cert-file", id.Cert, "--key-file", id.Key}, args...)...)
 	t.Logf("delete %s %v after %v: %s", state, args, time.Since(began).Round(time.Millisecond), strings.TrimSpace(out))
 	return out, err
@@ -117,7 +119,8 @@ func awaitNoDials(t *testing.T, dc string, servers ...*lab.Node) {
 			if err != nil {
 				return err
 			}
-			if strings.Contains(text, `wanfed_dial_attempts_total{addr="`) && strings.Contains(text, `dc="`+dc+`",via=`) {
+			if strings.Contains(text, `wanfed_dial_attempts_total{addr="`) &&
+				strings.Contains(text, `dc="`+dc+`",via=`) {
 				return fmt.Errorf("%s still has paths to it", s.WANName())
 			}
 		}

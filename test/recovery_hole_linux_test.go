@@ -70,7 +70,8 @@ func (s sample) longest() time.Duration { return s.took[len(s.took)-1] }
 
 func (s sample) String() string {
 	at := func(p int) time.Duration { return s.took[(len(s.took)-1)*p/100].Round(100 * time.Microsecond) }
-	return fmt.Sprintf("%d requests, p50 %v, p99 %v, longest %v, %d failed", len(s.took), at(50), at(99), at(100), s.failed)
+	return fmt.Sprintf("%d requests, p50 %v, p99 %v, longest %v, %d failed", len(s.took), at(50), at(99),
+		at(100), s.failed)
 }
 
 // load sends requests from a to the datacenter of b and from b to that of a,

@@ -68,7 +68,8 @@ func TestLeaderKilled_FollowerWrites(t *testing.T) {
 	w.running.Wait()
 	for name, errs := range w.failed {
 		if len(errs) > 1 {
-			t.Errorf("%s: %d writes failed, want at most 1; first error: %v; last error: %v", name, len(errs), errs[0], errs[len(errs)-1])
+			t.Errorf("%s: %d writes failed, want at most 1; first error: %v; last error: %v", name, len(errs), errs[0],
+				errs[len(errs)-1])
 		} else {
 			t.Logf("%s: %v", name, errs[0])
 		}
@@ -113,7 +114,8 @@ func (w *sequentialWriters) start(name string, do func(n int) error) {
 
 // putHTTP writes a number to a key with the HTTP API.
 func putHTTP(ctx context.Context, client *http.Client, key string, n int) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPut, "https://127.0.0.1:8500/v1/kv/"+key, strings.NewReader(fmt.Sprint(n)))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPut, "https://127.0.0.1:8500/v1/kv/"+key,
+		strings.NewReader(fmt.Sprint(n)))
 	if err != nil {
 		return err
 	}

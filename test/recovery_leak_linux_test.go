@@ -52,7 +52,8 @@ func TestServer_LeaksNothing(t *testing.T) {
 		}
 		return nil
 	})
-	t.Logf("server before: %d goroutines, %d files; after: %d, %d; gateway before: %d files; after: %d; reached %v after the last restart",
+	t.Logf("server before: %d goroutines, %d files; after: %d, %d; gateway before: %d files; after: %d; reached %v "+
+		"after the last restart",
 		goroutines, files, g, f, through, th, took.Round(time.Millisecond))
 }
 

@@ -188,7 +188,8 @@ func stateShows(st api.FederationState, dc *lab.Datacenter) error {
 		}
 		got := st.MeshGateways[i]
 		if wan := got.Service.TaggedAddresses[catalog.TagWAN].Address; wan != g.WAN || !got.Healthy() {
-			return fmt.Errorf("state of %s: gateway %s at %s, healthy %v; want %s, healthy", dc.Name, g.Name, wan, got.Healthy(), g.WAN)
+			return fmt.Errorf("state of %s: gateway %s at %s, healthy %v; want %s, healthy", dc.Name, g.Name, wan,
+				got.Healthy(), g.WAN)
 		}
 	}
 	return nil
@@ -246,7 +247,8 @@ type records map[string]*pb.Resource
 func recordsOf(t *testing.T, l *lab.Lab, s *lab.Node) records {
 	t.Helper()
 	dc := s.DC().Name
-	cc := connect(t, l, tlsutil.RoleOperator, dc, "operator", s.NS, s.ServerAddr(), tlsutil.ServerName("", dc, "wanfed"))
+	cc := connect(t, l, tlsutil.RoleOperator, dc, "operator", s.NS, s.ServerAddr(),
+		tlsutil.ServerName("", dc, "wanfed"))
 	defer cc.Close()
 	out := records{}
 	testutil.Await(t, promptly, "records of "+s.WANName(), func(ctx context.Context) error {
@@ -274,7 +276,8 @@ func sameRecords(t *testing.T, before, after records) {
 		case a.Id.Uid != b.Id.Uid:
 			t.Errorf("record %s has uid %s, want %s", name, a.Id.Uid, b.Id.Uid)
 		case a.ModifyIndex < b.ModifyIndex || a.Generation < b.Generation && a.ModifyIndex == b.ModifyIndex:
-			t.Errorf("record %s has index %d, generation %s; want at least %d, %s", name, a.ModifyIndex, a.Generation, b.ModifyIndex, b.Generation)
+			t.Errorf("record %s has index %d, generation %s; want at least %d, %s", name, a.ModifyIndex, a.Generation,
+				b.ModifyIndex, b.Generation)
 		}
 		if err := replicaOf(a, b); err != nil {
 			t.Errorf("record %s: %v", name, err)

@@ -122,7 +122,8 @@ func TestFederation_Restart(t *testing.T) {
 // 1 to n, and returns n. dc9 exists only as a certificate.
 func writeNumbers(t *testing.T, l *lab.Lab, s *lab.Node, n int) int {
 	t.Helper()
-	cc := connect(t, l, tlsutil.RoleServer, "dc9", "srv1", s.NS, s.ServerAddr(), tlsutil.ServerName("", s.DC().Name, "wanfed"))
+	cc := connect(t, l, tlsutil.RoleServer, "dc9", "srv1", s.NS, s.ServerAddr(),
+		tlsutil.ServerName("", s.DC().Name, "wanfed"))
 	defer cc.Close()
 	for i := 1; i <= n; i++ {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
@@ -155,7 +156,8 @@ func sameEverywhere(t *testing.T, l *lab.Lab) {
 	for _, dc := range dcs[1:] {
 		for name, replica := range recordsOf(t, l, dc.Servers[0]) {
 			orig := want[name]
-			if orig == nil || orig.Id.Uid != replica.Id.Uid || orig.ModifyIndex != replica.PrimaryModifyIndex || !proto.Equal(orig.Data, replica.Data) {
+			if orig == nil || orig.Id.Uid != replica.Id.Uid || orig.ModifyIndex != replica.PrimaryModifyIndex ||
+				!proto.Equal(orig.Data, replica.Data) {
 				t.Errorf("replica %s in %s = %v, want %v", name, dc.Name, replica, orig)
 			}
 		}

@@ -43,20 +43,32 @@ func refuseGossip(t *testing.T, l *loopback, s *site) {
 		reason     string
 		want       string
 	}{
-		{"LAN frame from another datacenter", wanfed.ProtoGossip, gossipFrame(2, "srv1", "x"), "lan_from_other_datacenter",
-			`level=WARN msg="connection closed: LAN gossip from another datacenter"… peer=server/dc2/srv1 alpn=wanfed/gossip/1 remote=`},
-		{"unknown pool", wanfed.ProtoGossip, gossipFrame(7, "srv1", "x"), "bad_frame", `msg="connection closed: peer sent an invalid frame"… err="unknown pool: 7"`},
+		{"LAN frame from another datacenter", wanfed.ProtoGossip, gossipFrame(2, "srv1", "x"),
+			"lan_from_other_datacenter",
+			`level=WARN msg="connection closed: LAN gossip from another datacenter"… peer=server/dc2/srv1 ` +
+				`alpn=wanfed/gossip/1 remote=`},
+		{"unknown pool", wanfed.ProtoGossip, gossipFrame(7, "srv1", "x"), "bad_frame",
+			`msg="connection closed: peer sent an invalid frame"… err="unknown pool: 7"`},
 		{"empty packet", wanfed.ProtoGossip, gossipFrame(1, "srv1", ""), "bad_frame", `err="length out of bounds`},
-		{"length beyond the limit", wanfed.ProtoGossip, []byte{0xff, 0xff, 0xff, 0xff, 1, 0}, "bad_frame", `err="length out of bounds`},
-		{"name that is too long", wanfed.ProtoGossip, gossipFrame(1, strings.Repeat("n", 64), "x"), "bad_frame", `err="bad target name`},
-		{"name that is not a DNS label", wanfed.ProtoGossip, gossipFrame(1, "SRV1", "x"), "bad_frame", `err="bad target name`},
-		{"echo of the wrong size", wanfed.ProtoGossip, gossipFrame(0, "", "1234567"), "bad_frame", `err="length out of bounds: an echo frame`},
+		{"length beyond the limit", wanfed.ProtoGossip, []byte{0xff, 0xff, 0xff, 0xff, 1, 0}, "bad_frame",
+			`err="length out of bounds`},
+		{"name that is too long", wanfed.ProtoGossip, gossipFrame(1, strings.Repeat("n", 64), "x"), "bad_frame",
+			`err="bad target name`},
+		{"name that is not a DNS label", wanfed.ProtoGossip, gossipFrame(1, "SRV1", "x"), "bad_frame",
+			`err="bad target name`},
+		{"echo of the wrong size", wanfed.ProtoGossip, gossipFrame(0, "", "1234567"), "bad_frame",
+			`err="length out of bounds: an echo frame`},
 		{"HTTP", wanfed.ProtoGossip, []byte("GET / HTTP/1.1\r\n\r\n"), "bad_frame", `peer=server/dc2/srv1`},
-		{"truncated frame", wanfed.ProtoGossip, gossipFrame(1, "srv1", "xyz")[:10], "truncated", `msg="connection closed by the peer in the middle of a frame or header"`},
-		{"Consul packet of length 0", wanfed.ProtoConsulPacket, make([]byte, 4), "bad_frame", `alpn=consul/wan-gossip/packet … err="length out of bounds: a packet of 0 bytes`},
-		{"Consul packet beyond the limit", wanfed.ProtoConsulPacket, []byte{0, 0x40, 0, 1}, "bad_frame", `err="length out of bounds: a packet of 4194305 bytes`},
-		{"truncated Consul packet", wanfed.ProtoConsulPacket, []byte{0, 0, 0, 9, 1}, "truncated", `alpn=consul/wan-gossip/packet`},
-		{"HTTP instead of yamux", wanfed.ProtoStream, []byte("GET / HTTP/1.1\r\n\r\n"), "bad_frame", `alpn=wanfed/stream/1`},
+		{"truncated frame", wanfed.ProtoGossip, gossipFrame(1, "srv1", "xyz")[:10], "truncated",
+			`msg="connection closed by the peer in the middle of a frame or header"`},
+		{"Consul packet of length 0", wanfed.ProtoConsulPacket, make([]byte, 4), "bad_frame",
+			`alpn=consul/wan-gossip/packet … err="length out of bounds: a packet of 0 bytes`},
+		{"Consul packet beyond the limit", wanfed.ProtoConsulPacket, []byte{0, 0x40, 0, 1}, "bad_frame",
+			`err="length out of bounds: a packet of 4194305 bytes`},
+		{"truncated Consul packet", wanfed.ProtoConsulPacket, []byte{0, 0, 0, 9, 1}, "truncated",
+			`alpn=consul/wan-gossip/packet`},
+		{"HTTP instead of yamux", wanfed.ProtoStream, []byte("GET / HTTP/1.1\r\n\r\n"), "bad_frame",
+			`alpn=wanfed/stream/1`},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			cfg := l.client(t, tlsutil.RoleServer, "srv1", "dc2", "server.dc1.wanfed", test.alpn)
@@ -87,11 +99,16 @@ func refuseGossip(t *testing.T, l *loopback, s *site) {
 		reason string
 		want   string
 	}{
-		{"stream of another version", streamHeader(0x52, 1, "srv1", "srv1.dc2"), 1, "bad_stream_header", `msg="stream refused: invalid header"… peer=server/dc2/srv1`},
-		{"stream of an unknown pool", streamHeader(0x51, 9, "srv1", "srv1.dc2"), 1, "bad_stream_header", `err="unknown pool: 9"`},
-		{"stream with the name of another server", streamHeader(0x51, 1, "srv1", "srv9.dc3"), 3, "bad_stream_source", `msg="stream refused: the source in its header is not the peer"`},
-		{"stream with the name of a local server", streamHeader(0x51, 1, "srv1", "srv1.dc1"), 3, "bad_stream_source", `peer=server/dc2/srv1`},
-		{"LAN stream from another datacenter", streamHeader(0x51, 2, "srv1", "srv1.dc2"), 3, "lan_from_other_datacenter", `peer=server/dc2/srv1 alpn=wanfed/stream/1`},
+		{"stream of another version", streamHeader(0x52, 1, "srv1", "srv1.dc2"), 1, "bad_stream_header",
+			`msg="stream refused: invalid header"… peer=server/dc2/srv1`},
+		{"stream of an unknown pool", streamHeader(0x51, 9, "srv1", "srv1.dc2"), 1, "bad_stream_header",
+			`err="unknown pool: 9"`},
+		{"stream with the name of another server", streamHeader(0x51, 1, "srv1", "srv9.dc3"), 3, "bad_stream_source",
+			`msg="stream refused: the source in its header is not the peer"`},
+		{"stream with the name of a local server", streamHeader(0x51, 1, "srv1", "srv1.dc1"), 3, "bad_stream_source",
+			`peer=server/dc2/srv1`},
+		{"LAN stream from another datacenter", streamHeader(0x51, 2, "srv1", "srv1.dc2"), 3,
+			"lan_from_other_datacenter", `peer=server/dc2/srv1 alpn=wanfed/stream/1`},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			cfg := l.client(t, tlsutil.RoleServer, "srv1", "dc2", "server.dc1.wanfed", wanfed.ProtoStream)

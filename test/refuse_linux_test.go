@@ -111,40 +111,52 @@ func refuseAtServer(t *testing.T, l *loopback, s *site) {
 		reason string
 		want   string // parts of the line, in order
 	}{
-		{"plain text", nil, "plain_text", `level=WARN msg="connection refused: plain text on the TLS port"… remote=127.0.0.1:`},
+		{"plain text", nil, "plain_text",
+			`level=WARN msg="connection refused: plain text on the TLS port"… remote=127.0.0.1:`},
 		{"no certificate", func(t *testing.T) *tls.Config {
 			cfg := server(t, own, "h2")
 			cfg.GetClientCertificate = nil
 			return cfg
-		}, "certificate_missing", `msg="connection refused: no usable client certificate"… sni=server.dc1.wanfed remote=… err="tls: client didn't provide a certificate"`},
+		}, "certificate_missing", `msg="connection refused: no usable client certificate"… sni=server.dc1.wanfed ` +
+			`remote=… err="tls: client didn't provide a certificate"`},
 		{"certificate of another CA", func(t *testing.T) *tls.Config {
-			return with(t, server(t, own, "h2"), tlstest.NewCA(t).Issue(t, tlsutil.CertRequest{Role: tlsutil.RoleServer, Node: "srv1", DC: "dc2"}))
-		}, "certificate_foreign_ca", `msg="connection refused: client certificate of another CA"… err="certificate of srv1.server.dc2.wanfed is signed by another CA`},
+			return with(t, server(t, own, "h2"), tlstest.NewCA(t).Issue(t,
+				tlsutil.CertRequest{Role: tlsutil.RoleServer, Node: "srv1", DC: "dc2"}))
+		}, "certificate_foreign_ca", `msg="connection refused: client certificate of another CA"… err="certificate ` +
+			`of srv1.server.dc2.wanfed is signed by another CA`},
 		{"expired", func(t *testing.T) *tls.Config {
-			return l.signed(t, x509.Certificate{DNSNames: names, NotBefore: past.Add(-time.Hour), NotAfter: past}, own, "h2")
-		}, "certificate_invalid", `msg="connection refused: client certificate is not valid"… err="certificate of srv1.server.dc2.wanfed expired at`},
+			return l.signed(t, x509.Certificate{DNSNames: names, NotBefore: past.Add(-time.Hour),
+				NotAfter: past}, own, "h2")
+		}, "certificate_invalid", `msg="connection refused: client certificate is not valid"… err="certificate of ` +
+			`srv1.server.dc2.wanfed expired at`},
 		{"not yet valid", func(t *testing.T) *tls.Config {
-			return l.signed(t, x509.Certificate{DNSNames: names, NotBefore: future, NotAfter: future.Add(time.Hour)}, own, "h2")
+			return l.signed(t, x509.Certificate{DNSNames: names, NotBefore: future, NotAfter: future.Add(time.Hour)},
+				own, "h2")
 		}, "certificate_invalid", `err="certificate of srv1.server.dc2.wanfed is not valid before … check the clocks"`},
 		{"not for dialing", func(t *testing.T) *tls.Config {
-			return l.signed(t, x509.Certificate{DNSNames: names, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}, own, "h2")
+			return l.signed(t, x509.Certificate{DNSNames: names,
+				ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}, own, "h2")
 		}, "certificate_invalid", `lacks the extended key usage`},
 		{"no name of a peer", func(t *testing.T) *tls.Config {
 			return l.signed(t, x509.Certificate{DNSNames: names[1:]}, own, "h2")
-		}, "certificate_no_peer_name", `msg="connection refused: client certificate does not name one peer"… its SANs: server.dc2.wanfed`},
+		}, "certificate_no_peer_name",
+			`msg="connection refused: client certificate does not name one peer"… its SANs: server.dc2.wanfed`},
 		{"names of two peers", func(t *testing.T) *tls.Config {
-			return l.signed(t, x509.Certificate{DNSNames: []string{"srv1.server.dc2.wanfed", "srv1.server.dc1.wanfed"}}, own, "h2")
+			return l.signed(t, x509.Certificate{DNSNames: []string{"srv1.server.dc2.wanfed", "srv1.server.dc1.wanfed"}},
+				own, "h2")
 		}, "certificate_no_peer_name", `names two peers, server/dc2/srv1 and server/dc1/srv1`},
 		{"a CA's certificate", func(t *testing.T) *tls.Config { return with(t, server(t, own, "h2"), l.ca.Pair) },
 			"certificate_no_peer_name", `err="certificate has no SAN of the form`},
 		{"unknown protocol", func(t *testing.T) *tls.Config { return server(t, own, "consul/rpc-multi", "http/1.0") },
-			"unknown_alpn", `msg="connection refused: no offered protocol (ALPN) is known"… alpn="[consul/rpc-multi http/1.0]"`},
+			"unknown_alpn",
+			`msg="connection refused: no offered protocol (ALPN) is known"… alpn="[consul/rpc-multi http/1.0]"`},
 		{"no protocol", func(t *testing.T) *tls.Config { return server(t, own) },
 			"no_alpn", `msg="connection refused: no protocol (ALPN) offered"`},
 		{"HTTP/1.1", func(t *testing.T) *tls.Config { return server(t, own, "http/1.1") },
 			"unknown_alpn", `msg="connection refused: no offered protocol (ALPN) is known"… alpn=[http/1.1]`},
 		{"another server", func(t *testing.T) *tls.Config { return server(t, "srv2.server.dc1.wanfed", "h2") },
-			"unknown_sni", `msg="connection refused: not for this server; check the routes of the gateways"… sni=srv2.server.dc1.wanfed`},
+			"unknown_sni", `msg="connection refused: not for this server; check the routes of the gateways"… ` +
+				`sni=srv2.server.dc1.wanfed`},
 		{"another datacenter", func(t *testing.T) *tls.Config { return server(t, "server.dc2.wanfed", "h2") },
 			"unknown_sni", `sni=server.dc2.wanfed`},
 		{"a gateway", func(t *testing.T) *tls.Config { return server(t, "gw1.gateway.dc1.wanfed", "h2") },
@@ -164,7 +176,8 @@ func refuseAtServer(t *testing.T, l *loopback, s *site) {
 			counted(t, logOf(s.server.Process), s.server.HTTP, series, test.reason, test.want, func() {
 				if cfg == nil {
 					plainHTTP(t, s.server.Addr)
-				} else if got, err := closedBy(t, s.server.Addr, cfg, nil); len(got) > 0 || err == nil && test.reason != "no_alpn" && test.name != "HTTP/1.1" {
+				} else if got, err := closedBy(t, s.server.Addr, cfg, nil); len(got) > 0 || err == nil &&
+					test.reason != "no_alpn" && test.name != "HTTP/1.1" {
 					t.Errorf("connection ended with %q, %v, want no data and an error", got, err)
 				}
 			})
@@ -201,7 +214,8 @@ func refuseProtocols(t *testing.T, l *loopback, s *site) {
 			t.Run(fmt.Sprintf("%v on %s", peer, strings.ReplaceAll(alpn, "/", " ")), func(t *testing.T) {
 				cfg := l.client(t, peer.Role, peer.Node, peer.DC, "server.dc1.wanfed", alpn)
 				counted(t, logOf(s.server.Process), s.server.HTTP, `wanfed_port_refused_total{reason="role"}`, "role",
-					fmt.Sprintf(`msg="connection refused: this role may not use this protocol"… peer=%v alpn=%s allowed=[server]`, peer, alpn),
+					fmt.Sprintf(`msg="connection refused: this role may not use this protocol"… peer=%v alpn=%s `+
+						`allowed=[server]`, peer, alpn),
 					func() {
 						if got, _ := closedBy(t, s.server.Addr, cfg, []byte("hello")); len(got) > 0 {
 							t.Errorf("read %q", got)
@@ -212,8 +226,10 @@ func refuseProtocols(t *testing.T, l *loopback, s *site) {
 	}
 	t.Run("server of dc2 on raft", func(t *testing.T) {
 		cfg := l.client(t, tlsutil.RoleServer, "srv1", "dc2", "server.dc1.wanfed", wanfed.ProtoRaft)
-		counted(t, logOf(s.server.Process), s.server.HTTP, `wanfed_port_refused_total{reason="datacenter"}`, "datacenter",
-			`msg="connection refused: only for servers of this datacenter"… peer=server/dc2/srv1 alpn=wanfed/raft/1 allowed=dc1`,
+		counted(t, logOf(s.server.Process), s.server.HTTP, `wanfed_port_refused_total{reason="datacenter"}`,
+			"datacenter",
+			`msg="connection refused: only for servers of this datacenter"… peer=server/dc2/srv1 alpn=wanfed/raft/1 `+
+				`allowed=dc1`,
 			func() {
 				if got, _ := closedBy(t, s.server.Addr, cfg, []byte("hello")); len(got) > 0 {
 					t.Errorf("read %q", got)

@@ -40,16 +40,21 @@ func refuseOtherPrimary(t *testing.T, l *loopback, dc1, dc2 *site) {
 	put(stateWith("dc3", dc3.gateway.LAN, dc3.gateway.WAN))
 
 	// The gateway of dc1 has no route to dc9. This error of dc3 names dc9 only.
-	logOf(dc3.server.Process).await(t, `level=WARN .* err=".*dial server\.dc9\.wanfed in datacenter dc9: .*has no route to, or no certificate for, the requested name`)
+	logOf(dc3.server.Process).await(t, `level=WARN .* err=".*dial server\.dc9\.wanfed in datacenter dc9: .*has no `+
+		`route to, or no certificate for, the requested name`)
 	for i, s := range healthy {
-		reason := fmt.Sprintf(`reports the primary datacenter \\"dc9\\", %s reports \\"dc1\\": set the same primary_datacenter everywhere`, s.dc)
-		logs[i].await(t, `level=WARN msg="cannot join in the WAN pool" dc=`+s.dc+` node=srv1 peer=\*\.dc3 err="srv1\.dc3 `+reason+`"$`)
-		logs[i].await(t, `level=DEBUG msg="cannot join in the WAN pool" .*`+reason) // a retry with the same error logs at debug
+		reason := fmt.Sprintf(`reports the primary datacenter \\"dc9\\", %s reports \\"dc1\\": set the same `+
+			`primary_datacenter everywhere`, s.dc)
+		logs[i].await(t, `level=WARN msg="cannot join in the WAN pool" dc=`+s.dc+
+			` node=srv1 peer=\*\.dc3 err="srv1\.dc3 `+reason+`"$`)
+		// a retry with the same error logs at debug
+		logs[i].await(t, `level=DEBUG msg="cannot join in the WAN pool" .*`+reason)
 		if all, err := logs[i].lines(`level=(WARN|ERROR) .*reports the primary`); err != nil || len(all) != 1 {
 			t.Errorf("%s logs %d lines, %v, want one: %q", s.dc, len(all), err, all)
 		}
 	}
-	merge := `msg="memberlist: Failed push/pull merge: srv1\.dc[12] reports the primary datacenter \\"dc1\\", dc3 reports \\"dc9\\": .*`
+	merge := `msg="memberlist: Failed push/pull merge: srv1\.dc[12] reports the primary datacenter \\"dc1\\", dc3 ` +
+		`reports \\"dc9\\": .*`
 	logOf(dc3.server.Process).await(t, `level=DEBUG `+merge) // a repeated error logs at debug
 	refused, err := logOf(dc3.server.Process).lines(`level=ERROR (` + merge + `)`)
 	if err != nil || len(refused) == 0 {
@@ -67,7 +72,9 @@ func refuseOtherPrimary(t *testing.T, l *loopback, dc1, dc2 *site) {
 			t.Fatal(err)
 		}
 		i := slices.IndexFunc(st.Datacenters, func(d api.DatacenterStatus) bool { return d.Name == "dc3" })
-		if i < 0 || !strings.Contains(st.Datacenters[i].LastError, `srv1.dc3 reports the primary datacenter "dc9", dc1 reports "dc1"`) {
+		if i < 0 ||
+			!strings.Contains(st.Datacenters[i].LastError,
+				`srv1.dc3 reports the primary datacenter "dc9", dc1 reports "dc1"`) {
 			t.Errorf("status of dc1 = %+v, want the refusal as last error of dc3", st.Datacenters)
 		}
 	})
@@ -87,7 +94,8 @@ func refuseOtherPrimary(t *testing.T, l *loopback, dc1, dc2 *site) {
 			return nil
 		})
 		for i, s := range healthy {
-			for _, bad := range []string{`msg="member (failed|left)"`, `msg="member alive".* peer=srv1\.dc3`, `level=ERROR`, `msg="no longer leading`} {
+			for _, bad := range []string{`msg="member (failed|left)"`, `msg="member alive".* peer=srv1\.dc3`,
+				`level=ERROR`, `msg="no longer leading`} {
 				if all, err := logs[i].lines(bad); err != nil || len(all) > 0 {
 					t.Errorf("%s logs %q, %v, want no such line", s.dc, all, err)
 				}

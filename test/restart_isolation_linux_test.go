@@ -59,18 +59,19 @@ func (l *loopback) grow(t *testing.T, n int) *grown {
 // voters and as alive members.
 func (g *grown) awaitWhole(t *testing.T, timeout time.Duration) time.Duration {
 	t.Helper()
-	return testutil.Await(t, timeout, fmt.Sprintf("%d servers in one group", len(g.servers)), func(ctx context.Context) error {
-		for _, s := range g.servers {
-			st, err := (&site{dc: "dc1", server: s.server}).status(ctx)
-			if err != nil {
-				return err
+	return testutil.Await(t, timeout, fmt.Sprintf("%d servers in one group", len(g.servers)),
+		func(ctx context.Context) error {
+			for _, s := range g.servers {
+				st, err := (&site{dc: "dc1", server: s.server}).status(ctx)
+				if err != nil {
+					return err
+				}
+				if err := isWhole(st, len(g.servers)); err != nil {
+					return fmt.Errorf("%s: %w", s.config.Node, err)
+				}
 			}
-			if err := isWhole(st, len(g.servers)); err != nil {
-				return fmt.Errorf("%s: %w", s.config.Node, err)
-			}
-		}
-		return nil
-	})
+			return nil
+		})
 }
 
 // isWhole returns an error unless the Raft group has a leader and n voters, and

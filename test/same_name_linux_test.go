@@ -166,7 +166,8 @@ func (l *loopback) replace(t *testing.T, primary *site, st api.Status, genuine, 
 		t.Fatalf("identity = %+v, want a command with the id", component(st, "identity"))
 	}
 	op := l.ca.Files(t, tlsutil.RoleOperator, "op", "dc1")
-	out, err := exec.CommandContext(t.Context(), l.bin, "federation", "replace", "dc2", "--id", id, "--http-addr", primary.server.HTTP,
+	out, err := exec.CommandContext(t.Context(), l.bin, "federation", "replace", "dc2", "--id", id, "--http-addr",
+		primary.server.HTTP,
 		"--ca-file", op.CA, "--cert-file", op.Cert, "--key-file", op.Key).CombinedOutput()
 	if err != nil {
 		t.Fatalf("federation replace = %v: %s", err, out)

@@ -32,7 +32,9 @@ func TestServer_SIGHUP(t *testing.T) {
 		}
 	}
 	write(`log_level = "info"`)
-	s := l.disked(t, "srv1", func(c *subprocess.ServerConfig) { c.Args, c.LogLevel = []string{"--config-file", file}, "" })
+	s := l.disked(t, "srv1", func(c *subprocess.ServerConfig) {
+		c.Args, c.LogLevel = []string{"--config-file", file}, ""
+	})
 	s.start()
 	s.awaitPut("a leader")
 	log := logOf(s.server.Process)

@@ -27,7 +27,8 @@ func operate(t *testing.T, l *lab.Lab, s *lab.Node, args ...string) (string, err
 	if err != nil {
 		t.Fatal(err)
 	}
-	return s.CLI(append(args, "--datacenter", s.DC().Name, "--server", s.ServerAddr(), "--ca-file", f.CA, "--cert-file", f.Cert, "--key-file", f.Key)...)
+	return s.CLI(append(args, "--datacenter", s.DC().Name, "--server", s.ServerAddr(), "--ca-file", f.CA, "--cert-file",
+		f.Cert, "--key-file", f.Key)...)
 }
 
 // mustOperate is operate for a command that must succeed.
@@ -130,7 +131,8 @@ func TestDeadServerRemoval(t *testing.T) {
 	others[0].StartServer("--dead-server-after", deadAfter.String())
 	awaitGroup(t, l, others[0], promptly, strings.Replace(all, others[0].Name, "("+others[0].Name+")", 1))
 	awaitNumber(t, promptly, 1, others[0])
-	awaitGroup(t, l, others[0], 3*promptly, all) // it gets a vote after 10 s of stability; an election restarts the 10 s
+	// it gets a vote after 10 s of stability; an election restarts the 10 s
+	awaitGroup(t, l, others[0], 3*promptly, all)
 
 	// The new vote counts: two servers elect a leader and remove the old one.
 	leader.Kill()
@@ -159,7 +161,8 @@ func TestSnapshotRestore_Federation(t *testing.T) {
 	dc1, dc2 := l.Add(3, 1), l.Add(1, 1)
 	first, second := dc1.Servers[0], dc2.Servers[0]
 	dir := t.TempDir()
-	alone, old1, old2 := filepath.Join(dir, "alone.snap"), filepath.Join(dir, "dc1.snap"), filepath.Join(dir, "dc2.snap")
+	alone, old1, old2 := filepath.Join(dir, "alone.snap"), filepath.Join(dir, "dc1.snap"),
+		filepath.Join(dir, "dc2.snap")
 	dc1.Start()
 	awaitShown(t, 2*promptly, dc1, dc1.Servers...)
 	mustOperate(t, l, first, "snapshot", "save", alone)
@@ -170,7 +173,8 @@ func TestSnapshotRestore_Federation(t *testing.T) {
 	awaitNumber(t, promptly, 5, everybody...)
 	mustOperate(t, l, first, "snapshot", "save", old1)
 	mustOperate(t, l, second, "snapshot", "save", old2)
-	if out, err := operate(t, l, first, "snapshot", "restore", old2, "--yes"); err == nil || !strings.Contains(out, "of datacenter dc2, not of dc1; nothing was changed") {
+	if out, err := operate(t, l, first, "snapshot", "restore", old2, "--yes"); err == nil ||
+		!strings.Contains(out, "of datacenter dc2, not of dc1; nothing was changed") {
 		t.Errorf("restore of a snapshot of dc2 in dc1 = %v, %s; want a refusal", err, out)
 	}
 	writeNumbers(t, l, first, 9)

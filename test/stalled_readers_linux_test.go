@@ -34,7 +34,8 @@ func stalledReaders(t *testing.T, l *loopback, s *site, typ *pb.Type, operator *
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	client := func() pb.ResourceServiceClient {
-		return pb.NewResourceServiceClient(l.call(t, s.server.Addr, "server.dc1.wanfed", tlsutil.RoleOperator, "joe", "dc1"))
+		return pb.NewResourceServiceClient(l.call(t, s.server.Addr, "server.dc1.wanfed", tlsutil.RoleOperator,
+			"joe", "dc1"))
 	}
 	reader := client()
 	before := rssOf(t, s)
@@ -64,7 +65,9 @@ func stalledReaders(t *testing.T, l *loopback, s *site, typ *pb.Type, operator *
 			case <-time.After(20 * time.Millisecond):
 			}
 			began := time.Now()
-			if _, err := reader.Read(ctx, &pb.ReadRequest{Id: &pb.ID{Type: typ, Name: fmt.Sprintf(name, 0)}}); err != nil {
+			if _, err := reader.Read(ctx, &pb.ReadRequest{
+				Id: &pb.ID{Type: typ, Name: fmt.Sprintf(name, 0)},
+			}); err != nil {
 				t.Fatal(err)
 			}
 			reads = append(reads, time.Since(began))
@@ -72,8 +75,10 @@ func stalledReaders(t *testing.T, l *loopback, s *site, typ *pb.Type, operator *
 		}
 	}
 	slices.Sort(reads)
-	t.Logf("with %d stalled watches and %d replaced resources, memory grew from %d to %d MiB; other reads: median %v, maximum %v",
-		len(streams), groups*replaced, before>>20, most>>20, reads[len(reads)/2].Round(time.Microsecond), reads[len(reads)-1].Round(time.Microsecond))
+	t.Logf("with %d stalled watches and %d replaced resources, memory grew from %d to %d MiB; other reads: median "+
+		"%v, maximum %v",
+		len(streams), groups*replaced, before>>20, most>>20, reads[len(reads)/2].Round(time.Microsecond),
+		reads[len(reads)-1].Round(time.Microsecond))
 	if most-before > 96<<20 {
 		t.Errorf("memory grew by %d MiB with %d stalled watches, want at most 96", (most-before)>>20, len(streams))
 	}
@@ -132,13 +137,16 @@ func (s *site) putKeys(ctx context.Context, operator *http.Client, name string, 
 		g.Go(func() error {
 			var ops []map[string]any
 			for n := range step {
-				ops = append(ops, map[string]any{"KV": map[string]any{"Verb": "set", "Key": fmt.Sprintf(name, at+n), "Value": bytes.Repeat([]byte{fill}, 200)}})
+				ops = append(ops, map[string]any{"KV": map[string]any{
+					"Verb": "set", "Key": fmt.Sprintf(name, at+n), "Value": bytes.Repeat([]byte{fill}, 200),
+				}})
 			}
 			body, err := json.Marshal(ops)
 			if err != nil {
 				return err
 			}
-			req, err := http.NewRequestWithContext(ctx, http.MethodPut, strings.Replace(s.server.HTTP, "http:", "https:", 1)+"/v1/txn", bytes.NewReader(body))
+			req, err := http.NewRequestWithContext(ctx, http.MethodPut,
+				strings.Replace(s.server.HTTP, "http:", "https:", 1)+"/v1/txn", bytes.NewReader(body))
 			if err != nil {
 				return err
 			}

@@ -57,7 +57,8 @@ func TestKilledServer_LosesNothing(t *testing.T) {
 	l := newLoopback(t)
 	k := &killedServer{
 		loopback: l, files: l.ca.Files(t, tlsutil.RoleServer, "srv1", "dc1"),
-		last: map[string]*pb.Resource{}, open: map[string]bool{}, uids: map[string]string{}, versions: map[uint64]string{},
+		last: map[string]*pb.Resource{}, open: map[string]bool{}, uids: map[string]string{},
+		versions: map[uint64]string{},
 	}
 	t.Cleanup(func() {
 		if k.server == nil {
@@ -92,7 +93,8 @@ func TestKilledServer_LosesNothing(t *testing.T) {
 }
 
 func (k *killedServer) config() subprocess.ServerConfig {
-	return subprocess.ServerConfig{Program: []string{k.bin}, Dir: filepath.Join(k.dir, "srv1"), DC: "dc1", Node: "srv1", TLS: k.files, LogLevel: "warn"}
+	return subprocess.ServerConfig{Program: []string{k.bin}, Dir: filepath.Join(k.dir, "srv1"), DC: "dc1", Node: "srv1",
+		TLS: k.files, LogLevel: "warn"}
 }
 
 func (k *killedServer) start() {
@@ -134,7 +136,8 @@ func (k *killedServer) writeUntilKilled(after time.Duration) {
 		wg.Go(func() {
 			for {
 				if err := k.write(ctx, c, fmt.Sprintf("w%d/%d", w, rand.IntN(20))); err != nil {
-					if code := status.Code(err); !killing.Load() || code != codes.Unavailable && code != codes.Canceled {
+					if code := status.Code(err); !killing.Load() || code != codes.Unavailable &&
+						code != codes.Canceled {
 						k.t.Errorf("write: %v", err)
 					}
 					begin()
@@ -216,7 +219,8 @@ func (k *killedServer) check() {
 	var out *pb.ListResponse
 	for {
 		var err error
-		if out, err = c.List(resource.WithConsistency(ctx, resource.Strong), &pb.ListRequest{Type: killedType}); err == nil {
+		if out, err = c.List(resource.WithConsistency(ctx, resource.Strong),
+			&pb.ListRequest{Type: killedType}); err == nil {
 			break
 		}
 		if ctx.Err() != nil {
@@ -233,9 +237,11 @@ func (k *killedServer) check() {
 	}
 	for name, want := range k.last {
 		got := stored[name]
-		lost := (got == nil) != (want == nil) || got != nil && (got.Version != want.Version || !bytes.Equal(got.Data.GetValue(), want.Data.GetValue()))
+		lost := (got == nil) != (want == nil) || got != nil &&
+			(got.Version != want.Version || !bytes.Equal(got.Data.GetValue(), want.Data.GetValue()))
 		if lost && !k.open[name] {
-			k.t.Errorf("%s has version %s of uid %s, want the acknowledged version %s of uid %s", name, got.GetVersion(), got.GetId().GetUid(), want.GetVersion(), want.GetId().GetUid())
+			k.t.Errorf("%s has version %s of uid %s, want the acknowledged version %s of uid %s", name,
+				got.GetVersion(), got.GetId().GetUid(), want.GetVersion(), want.GetId().GetUid())
 		}
 	}
 	for name := range k.open { // an unacknowledged write may or may not have been stored

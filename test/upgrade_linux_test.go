@@ -94,7 +94,8 @@ func (f promotion) checkUpgraded(program string, documents map[string]*pb.Resour
 	got := f.records(dc)
 	for name, generation := range acked {
 		if r := got[name]; r == nil || r.Generation != generation {
-			f.t.Errorf("changed to %s: document %s = %v, want the acknowledged generation %v", program, name, r, generation)
+			f.t.Errorf("changed to %s: document %s = %v, want the acknowledged generation %v", program, name, r,
+				generation)
 		}
 	}
 	for name, r := range documents {
@@ -138,7 +139,8 @@ func (f promotion) keepPutting(dcs ...*lab.Datacenter) (stop func()) {
 		for _, s := range dc.Servers {
 			c := f.httpClient(s)
 			put := func(key string, n int) error {
-				req, err := http.NewRequestWithContext(ctx, http.MethodPut, "https://127.0.0.1:8500/v1/kv/"+key, strings.NewReader(fmt.Sprint(n)))
+				req, err := http.NewRequestWithContext(ctx, http.MethodPut, "https://127.0.0.1:8500/v1/kv/"+key,
+					strings.NewReader(fmt.Sprint(n)))
 				if err != nil {
 					return err
 				}
@@ -178,7 +180,8 @@ func (f promotion) keepPutting(dcs ...*lab.Datacenter) (stop func()) {
 			if err := f.keys(s.DC())["of-"+s.Name].GetData().UnmarshalTo(&e); err != nil {
 				f.t.Errorf("key of %s: %v", s.WANName(), err)
 			} else if n, err := strconv.Atoi(string(e.Value)); err != nil || n < last {
-				f.t.Errorf("key of %s = %q, %v; want at least %d, which was acknowledged", s.WANName(), e.Value, err, last)
+				f.t.Errorf("key of %s = %q, %v; want at least %d, which was acknowledged", s.WANName(),
+					e.Value, err, last)
 			}
 		}
 	}
@@ -197,7 +200,8 @@ func (f promotion) keys(dc *lab.Datacenter) map[string]*pb.Resource {
 	f.t.Helper()
 	ctx, cancel := context.WithTimeout(f.t.Context(), 10*time.Second)
 	defer cancel()
-	got, err := f.at(dc.Servers[0]).List(resource.WithConsistency(ctx, resource.Strong), &pb.ListRequest{Type: kv.EntryType})
+	got, err := f.at(dc.Servers[0]).List(resource.WithConsistency(ctx, resource.Strong),
+		&pb.ListRequest{Type: kv.EntryType})
 	if err != nil {
 		f.t.Fatal(err)
 	}

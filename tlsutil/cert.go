@@ -176,7 +176,8 @@ func (r CertRequest) signer() (*x509.Certificate, crypto.Signer, error) {
 			return c, key, nil
 		}
 	}
-	return nil, nil, errors.New("CA key does not belong to the CA certificate; use two files that were created together")
+	return nil, nil,
+		errors.New("CA key does not belong to the CA certificate; use two files that were created together")
 }
 
 // end returns the expiry time of the certificate, which is not after the expiry

@@ -77,7 +77,8 @@ func TestCreateCA(t *testing.T) {
 	c = leafOf(t, newCA(t, CARequest{Domain: "Corp.Example", Days: 1, NameConstraint: true}))
 	want := []string{"corp.example", "localhost"}
 	if !c.PermittedDNSDomainsCritical || !reflect.DeepEqual(c.PermittedDNSDomains, want) {
-		t.Errorf("name constraints = %v, critical %t, want %v, true", c.PermittedDNSDomains, c.PermittedDNSDomainsCritical, want)
+		t.Errorf("name constraints = %v, critical %t, want %v, true", c.PermittedDNSDomains,
+			c.PermittedDNSDomainsCritical, want)
 	}
 }
 
@@ -117,7 +118,8 @@ func TestCreateCert(t *testing.T) {
 			"ann.cli.dc1.wanfed cli.dc1.wanfed localhost", "127.0.0.1 ::1", client},
 		{CertRequest{Role: RoleServer, DC: "dc1", Node: "srv1",
 			DNSNames: []string{"API.example.net", "*.example.org", "server.dc1.wanfed", "localhost"},
-			IPs:      []net.IP{net.ParseIP("10.0.0.1"), net.ParseIP("127.0.0.1"), net.ParseIP("2001:db8::1"), net.ParseIP("10.0.0.1")}},
+			IPs: []net.IP{net.ParseIP("10.0.0.1"), net.ParseIP("127.0.0.1"), net.ParseIP("2001:db8::1"),
+				net.ParseIP("10.0.0.1")}},
 			"srv1.server.dc1.wanfed server.dc1.wanfed localhost api.example.net *.example.org",
 			"127.0.0.1 ::1 10.0.0.1 2001:db8::1", both},
 	} {
@@ -162,7 +164,8 @@ func TestCreateCert_InvalidRequest(t *testing.T) {
 		{with(func(r *CertRequest) { r.Role = "admin" }), `role: "admin"`},
 		{with(func(r *CertRequest) { r.Node = "" }), "node: name is empty"},
 		{with(func(r *CertRequest) { r.Role, r.Node = RoleGateway, "" }), "node: name is empty"},
-		{with(func(r *CertRequest) { r.Node, r.DC = "A", "b.c" }), `dc: "b.c" is not a DNS label: '.' is not one of a-z, 0-9, "-"; node: "A"`},
+		{with(func(r *CertRequest) { r.Node, r.DC = "A", "b.c" }),
+			`dc: "b.c" is not a DNS label: '.' is not one of a-z, 0-9, "-"; node: "A"`},
 		{with(func(r *CertRequest) { r.Domain = "x." }), "domain: "},
 		{with(func(r *CertRequest) { r.Days = -3 }), "days: -3"},
 		{additional("srv2.server.dc1.wanfed"), "names another peer than srv1.server.dc1.wanfed"},
@@ -185,7 +188,8 @@ func TestCreateCert_InvalidRequest(t *testing.T) {
 		{with(func(r *CertRequest) { r.CA = leaf }), "is not a CA"},
 		{with(func(r *CertRequest) { r.CA = old }), "expired at"},
 		{with(func(r *CertRequest) { r.CA, r.Days = short, 11 }), "would outlive its CA"},
-		{with(func(r *CertRequest) { r.CA, r.DNSNames = narrow, []string{"www.example.com"} }), "name constraints do not permit"},
+		{with(func(r *CertRequest) { r.CA, r.DNSNames = narrow, []string{"www.example.com"} }),
+			"name constraints do not permit"},
 		{with(func(r *CertRequest) { r.CA, r.Domain = narrow, "consul" }), "name constraints do not permit"},
 	} {
 		if _, err := CreateCert(tt.r); !matches(err, tt.want) {
@@ -203,7 +207,8 @@ func TestCreateCert_ValidityOfCA(t *testing.T) {
 	bundle := KeyPair{Cert: append(append([]byte{}, other.Cert...), short.Cert...), Key: short.Key}
 	c := leafOf(t, newCert(t, CertRequest{Role: RoleServer, DC: "dc1", Node: "srv1", CA: bundle}))
 	if !c.NotAfter.Equal(ca.NotAfter) || c.NotBefore.Before(ca.NotBefore) {
-		t.Errorf("validity = %v to %v, want the validity of the CA, %v to %v", c.NotBefore, c.NotAfter, ca.NotBefore, ca.NotAfter)
+		t.Errorf("validity = %v to %v, want the validity of the CA, %v to %v", c.NotBefore, c.NotAfter, ca.NotBefore,
+			ca.NotAfter)
 	}
 	if err := Verify([]*x509.Certificate{c}, []*x509.Certificate{ca}, "", time.Now()); err != nil {
 		t.Errorf("Verify() = %v, want nil", err)
@@ -217,13 +222,15 @@ func TestCreateCert_ValidityOfCA(t *testing.T) {
 func TestCreateCert_NameConstraint(t *testing.T) {
 	// Constraints on DNS names permit all IP addresses.
 	ca := newCA(t, CARequest{NameConstraint: true})
-	newCert(t, CertRequest{Role: RoleGateway, DC: "dc1", Node: "gw1", CA: ca, IPs: []net.IP{net.ParseIP("203.0.113.7")}})
+	newCert(t, CertRequest{Role: RoleGateway, DC: "dc1", Node: "gw1", CA: ca,
+		IPs: []net.IP{net.ParseIP("203.0.113.7")}})
 	// The longest possible names.
 	long, domain := strings.Repeat("a", 63), strings.Repeat("d", 50)+"."+strings.Repeat("e", 49)
 	ca = newCA(t, CARequest{Domain: domain, NameConstraint: true})
 	c := leafOf(t, newCert(t, CertRequest{Role: RoleGateway, DC: long, Node: long, Domain: domain, CA: ca}))
 	if c.Subject.CommonName != long || len(c.DNSNames[0]) > 253 {
-		t.Errorf("CommonName = %q, name of %d characters, want %q, at most 253", c.Subject.CommonName, len(c.DNSNames[0]), long)
+		t.Errorf("CommonName = %q, name of %d characters, want %q, at most 253", c.Subject.CommonName,
+			len(c.DNSNames[0]), long)
 	}
 }
 

@@ -101,7 +101,8 @@ func (i *Identity) parse(raw rawFiles) (*credentials, error) {
 		return nil, fmt.Errorf("key %s: %w", keyName, err)
 	}
 	if !sameKey(chain[0], key) {
-		return nil, fmt.Errorf("key %s does not belong to cert %s; use two files that were created together", keyName, certName)
+		return nil, fmt.Errorf("key %s does not belong to cert %s; use two files that were created together",
+			keyName, certName)
 	}
 	m := &credentials{cas: poolOf(cas), sum: raw.sum()}
 	m.cert.PrivateKey, m.cert.Leaf = key, chain[0]
@@ -110,7 +111,8 @@ func (i *Identity) parse(raw rawFiles) (*credentials, error) {
 	}
 	if m.peer, err = PeerFromCert(chain[0], i.domain); err != nil {
 		return nil, fmt.Errorf("cert %s: %w; make one with: "+
-			"wanfed tls cert create --server (or --gateway) --datacenter DC --node NODE%s", certName, err, domainFlag(i.domain))
+			"wanfed tls cert create --server (or --gateway) --datacenter DC --node NODE%s", certName, err,
+			domainFlag(i.domain))
 	}
 	chains, err := verify(chain, m.cas, m.peer.Role, time.Now())
 	if err != nil {

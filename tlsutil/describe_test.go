@@ -17,23 +17,27 @@ func TestDescribe(t *testing.T) {
 	p := newCert(t, CertRequest{Role: RoleGateway, DC: "dc1", Node: "gw1", Domain: "corp.example", Days: 30, CA: ca,
 		IPs: []net.IP{net.ParseIP("203.0.113.7")}})
 	d := Describe(leafOf(t, p), "", now)
-	if d.Role != RoleGateway || d.DC != "dc1" || d.Node != "gw1" || d.Domain != "corp.example" || d.NoPeer != "" || d.CA || d.SelfSigned {
+	if d.Role != RoleGateway || d.DC != "dc1" || d.Node != "gw1" || d.Domain != "corp.example" || d.NoPeer != "" ||
+		d.CA || d.SelfSigned {
 		t.Errorf("Describe() = %+v, want gateway gw1 of dc1 in corp.example", d)
 	}
-	if want := []string{"digital signature", "server authentication", "client authentication"}; !reflect.DeepEqual(d.Usage, want) {
+	if want := []string{"digital signature", "server authentication", "client authentication"}; !reflect.DeepEqual(
+		d.Usage, want) {
 		t.Errorf("Usage = %v, want %v", d.Usage, want)
 	}
 	if want := []string{"127.0.0.1", "::1", "203.0.113.7"}; !reflect.DeepEqual(d.IPs, want) {
 		t.Errorf("IPs = %v, want %v", d.IPs, want)
 	}
 	if want := leafOf(t, ca).Subject.String(); d.Issuer != want || d.KeyType != "ECDSA" || len(d.SHA256) != 64 {
-		t.Errorf("Issuer = %s, KeyType = %s, SHA256 = %s, want %s, ECDSA, 64 digits", d.Issuer, d.KeyType, d.SHA256, want)
+		t.Errorf("Issuer = %s, KeyType = %s, SHA256 = %s, want %s, ECDSA, 64 digits", d.Issuer, d.KeyType,
+			d.SHA256, want)
 	}
 	if d := Describe(leafOf(t, p), "wanfed", now); d.Role != "" || d.NoPeer == "" {
 		t.Errorf("Describe() with another domain = %+v, want no role and a reason", d)
 	}
 	d = Describe(leafOf(t, ca), "", now)
-	if !d.CA || !d.SelfSigned || d.Role != "" || d.NoPeer != "" || !reflect.DeepEqual(d.Permitted, []string{"corp.example", "localhost"}) {
+	if !d.CA || !d.SelfSigned || d.Role != "" || d.NoPeer != "" ||
+		!reflect.DeepEqual(d.Permitted, []string{"corp.example", "localhost"}) {
 		t.Errorf("Describe() of the CA = %+v, want a self-signed CA for corp.example and localhost", d)
 	}
 	both := *leafOf(t, p)

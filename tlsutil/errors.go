@@ -76,17 +76,22 @@ func describeInvalid(e x509.CertificateInvalidError) string {
 	case x509.Expired:
 		switch now := time.Now(); {
 		case now.Before(e.Cert.NotBefore):
-			return fmt.Sprintf("certificate of %s is not valid before %s; check the clocks", subject, stamp(e.Cert.NotBefore))
+			return fmt.Sprintf("certificate of %s is not valid before %s; check the clocks", subject,
+				stamp(e.Cert.NotBefore))
 		case now.After(e.Cert.NotAfter):
 			return fmt.Sprintf("certificate of %s expired at %s; create a new one", subject, stamp(e.Cert.NotAfter))
 		}
-		return fmt.Sprintf("certificate of %s is not valid then, but from %s to %s", subject, stamp(e.Cert.NotBefore), stamp(e.Cert.NotAfter))
+		return fmt.Sprintf("certificate of %s is not valid then, but from %s to %s", subject, stamp(e.Cert.NotBefore),
+			stamp(e.Cert.NotAfter))
 	case x509.IncompatibleUsage:
-		return fmt.Sprintf("certificate of %s lacks the extended key usage for this (client or server authentication)", subject)
+		return fmt.Sprintf("certificate of %s lacks the extended key usage for this (client or server authentication)",
+			subject)
 	case x509.CANotAuthorizedForThisName:
-		return fmt.Sprintf("certificate of %s has a name that the CA's name constraints do not permit: %s", subject, e.Detail)
+		return fmt.Sprintf("certificate of %s has a name that the CA's name constraints do not permit: %s",
+			subject, e.Detail)
 	case x509.NotAuthorizedToSign, x509.TooManyIntermediates:
-		return fmt.Sprintf("certificate of %s is signed by a certificate that is not a CA (%s)", subject, issuer(e.Cert))
+		return fmt.Sprintf("certificate of %s is signed by a certificate that is not a CA (%s)", subject,
+			issuer(e.Cert))
 	}
 	return ""
 }

@@ -123,7 +123,8 @@ func TestHandshake(t *testing.T) {
 			if err != nil || peer != srv.Peer() {
 				t.Errorf("peer of the client = %v, %v, want %v", peer, err, srv.Peer())
 			}
-			if st := o.serverState; st.NegotiatedProtocol != tt.proto || st.Version != tls.VersionTLS13 || st.DidResume {
+			if st := o.serverState; st.NegotiatedProtocol != tt.proto || st.Version != tls.VersionTLS13 ||
+				st.DidResume {
 				t.Errorf("protocol = %q, version = %x, resumed = %t, want %q, %x, false",
 					st.NegotiatedProtocol, st.Version, st.DidResume, tt.proto, tls.VersionTLS13)
 			}
@@ -166,21 +167,27 @@ func TestHandshake_Rejected(t *testing.T) {
 			"is signed by another CA (CN=wanfed agent CA", "our certificate: signed by another CA"},
 		{"identity of another CA", server, other.Identity(t, tlsutil.RoleServer, "srv1", "dc1").ClientConfig(target),
 			"peer rejected our certificate", "certificate of srv1.server.dc1.wanfed is signed by another CA"},
-		{"no client certificate", server, rawConfig(t, ca, target), "client didn't provide a certificate", "requires a certificate and we sent none"},
+		{"no client certificate", server, rawConfig(t, ca, target), "client didn't provide a certificate",
+			"requires a certificate and we sent none"},
 		{"server of another dc", ca.Identity(t, tlsutil.RoleServer, "srv1", "dc2").ServerConfig("a"), client(),
-			`SNI "srv1.server.dc1.wanfed" is none of this certificate's names (srv1.server.dc2.wanfed, `, "no certificate for the requested name"},
+			`SNI "srv1.server.dc1.wanfed" is none of this certificate's names (srv1.server.dc2.wanfed, `,
+			"no certificate for the requested name"},
 		{"server of another dc that ignores the SNI", rawConfig(t, ca, "", ca.Issue(t, otherDC)),
 			client(), "", "certificate of srv1.server.dc2.wanfed is not valid for srv1.server.dc1.wanfed"},
-		{"another server of the dc", ca.Identity(t, tlsutil.RoleServer, "srv2", "dc1").ServerConfig("a"), client(), `SNI "srv1.`, ""},
-		{"gateway instead of server", ca.Identity(t, tlsutil.RoleGateway, "srv1", "dc1").ServerConfig("a"), client(), `SNI "srv1.`, ""},
-		{"client without a node", server, raw("server.dc1.wanfed", target+".example"), "no SAN of the form", "peer rejected our certificate"},
+		{"another server of the dc", ca.Identity(t, tlsutil.RoleServer, "srv2", "dc1").ServerConfig("a"), client(),
+			`SNI "srv1.`, ""},
+		{"gateway instead of server", ca.Identity(t, tlsutil.RoleGateway, "srv1", "dc1").ServerConfig("a"), client(),
+			`SNI "srv1.`, ""},
+		{"client without a node", server, raw("server.dc1.wanfed", target+".example"), "no SAN of the form",
+			"peer rejected our certificate"},
 		{"client with two names", server, raw(target, "srv1.server.dc2.wanfed"), "certificate names two peers", ""},
 		{"wildcard for names of other peers", raw("srv9.server.dc9.wanfed", "*.server.dc1.wanfed"), client(), "",
 			"the certificate for srv1.server.dc1.wanfed is that of server/dc9/srv9"},
 		{"unknown SNI", server, cli.ClientConfig("www.example.com", "a"), `SNI "www.example.com" is none`, ""},
 		{"client certificate at a server", rawConfig(t, ca, "", ca.Issue(t, operator)),
 			cli.ClientConfig("srv1.cli.dc1.wanfed"), "", "extended key usage"},
-		{"no common protocol", server, cli.ClientConfig(target, "b"), "unsupported application protocols", "no common protocol (ALPN)"},
+		{"no common protocol", server, cli.ClientConfig(target, "b"), "unsupported application protocols",
+			"no common protocol (ALPN)"},
 		{"TLS 1.2 client", server, tls12, "unsupported versions", "both sides need TLS 1.3"},
 		{"plain text client", server, nil, "peer uses plain text", ""},
 		{"plain text server", nil, client(), "", "peer uses plain text"},

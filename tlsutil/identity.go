@@ -102,12 +102,15 @@ func (m *credentials) verifySubject(file string, want Peer, domain string) error
 }
 
 func hasName(leaf *x509.Certificate, want string) bool {
-	return slices.ContainsFunc(leaf.DNSNames, func(s string) bool { return strings.EqualFold(strings.TrimSuffix(s, "."), want) })
+	return slices.ContainsFunc(leaf.DNSNames, func(s string) bool {
+		return strings.EqualFold(strings.TrimSuffix(s, "."), want)
+	})
 }
 
 // createCommand returns the command that creates a certificate for p.
 func createCommand(p Peer, domain string) string {
-	return fmt.Sprintf("wanfed tls cert create --%s --datacenter %s --node %s%s", p.Role, p.DC, p.Node, domainFlag(domain))
+	return fmt.Sprintf("wanfed tls cert create --%s --datacenter %s --node %s%s", p.Role, p.DC, p.Node,
+		domainFlag(domain))
 }
 
 func domainFlag(domain string) string {

@@ -59,23 +59,34 @@ func TestLoad_Invalid(t *testing.T) {
 		{"bundle", slices.Concat(other.Pair.Cert, ca.Pair.Cert), good, nil, ""},
 		{"text around PEM", slices.Concat([]byte("Subject: CN=x\n"), ca.Pair.Cert), good, nil, ""},
 		{"no files", nil, good, func(f *tlsutil.Files) { f.CA, f.Key = "", "" }, "no CA file given; no key file given"},
-		{"absent", nil, good, func(f *tlsutil.Files) { f.Cert = "gone.pem" }, "cert file gone.pem does not exist; check the path"},
+		{"absent", nil, good, func(f *tlsutil.Files) { f.Cert = "gone.pem" },
+			"cert file gone.pem does not exist; check the path"},
 		{"directory", nil, good, func(f *tlsutil.Files) { f.Cert = filepath.Dir(f.Cert) }, "is a directory"},
 		{"CA no PEM", []byte("hello"), good, nil, "CA ca.pem: is not PEM"},
-		{"CA broken", []byte("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"), good, nil, "CA ca.pem: certificate 1: "},
-		{"cert is key", ca.Pair.Cert, tlsutil.KeyPair{Cert: good.Key, Key: good.Key}, nil, "cert cert.pem: is a private key, not a certificate; keep it secret"},
-		{"key is cert", ca.Pair.Cert, tlsutil.KeyPair{Cert: good.Cert, Key: good.Cert}, nil, `key key.pem: has no private key but a PEM block "CERTIFICATE"`},
-		{"key of another", ca.Pair.Cert, tlsutil.KeyPair{Cert: good.Cert, Key: ca.Issue(t, req).Key}, nil, "key key.pem does not belong to cert cert.pem"},
-		{"other CA", other.Pair.Cert, good, nil, "cert cert.pem: certificate of srv1.server.dc1.wanfed is signed by another CA (CN=wanfed agent CA"},
-		{"expired", old.Pair.Cert, old.Issue(t, expired), nil, "cert cert.pem: certificate of srv1.server.dc1.wanfed expired at 20"},
-		{"future", ca.Pair.Cert, pair(func(r *tlsutil.CertRequest) { r.Now = time.Now().Add(time.Hour) }), nil, "is not valid before 20"},
-		{"no node", ca.Pair.Cert, pairOf(t, ca, "server.dc1.wanfed"), nil, "make one with: wanfed tls cert create --server (or --gateway) --datacenter DC --node NODE"},
-		{"two peers", ca.Pair.Cert, pairOf(t, ca, "a.server.dc1.wanfed", "b.server.dc1.wanfed"), nil, "names two peers"},
+		{"CA broken", []byte("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"), good, nil,
+			"CA ca.pem: certificate 1: "},
+		{"cert is key", ca.Pair.Cert, tlsutil.KeyPair{Cert: good.Key, Key: good.Key}, nil,
+			"cert cert.pem: is a private key, not a certificate; keep it secret"},
+		{"key is cert", ca.Pair.Cert, tlsutil.KeyPair{Cert: good.Cert, Key: good.Cert}, nil,
+			`key key.pem: has no private key but a PEM block "CERTIFICATE"`},
+		{"key of another", ca.Pair.Cert, tlsutil.KeyPair{Cert: good.Cert, Key: ca.Issue(t, req).Key}, nil,
+			"key key.pem does not belong to cert cert.pem"},
+		{"other CA", other.Pair.Cert, good, nil,
+			"cert cert.pem: certificate of srv1.server.dc1.wanfed is signed by another CA (CN=wanfed agent CA"},
+		{"expired", old.Pair.Cert, old.Issue(t, expired), nil,
+			"cert cert.pem: certificate of srv1.server.dc1.wanfed expired at 20"},
+		{"future", ca.Pair.Cert, pair(func(r *tlsutil.CertRequest) { r.Now = time.Now().Add(time.Hour) }), nil,
+			"is not valid before 20"},
+		{"no node", ca.Pair.Cert, pairOf(t, ca, "server.dc1.wanfed"), nil,
+			"make one with: wanfed tls cert create --server (or --gateway) --datacenter DC --node NODE"},
+		{"two peers", ca.Pair.Cert, pairOf(t, ca, "a.server.dc1.wanfed", "b.server.dc1.wanfed"), nil,
+			"names two peers"},
 		{"CA as certificate", ca.Pair.Cert, ca.Pair, nil, "no SAN of the form"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			dir := t.TempDir()
-			f := tlsutil.Files{CA: filepath.Join(dir, "ca.pem"), Cert: filepath.Join(dir, "cert.pem"), Key: filepath.Join(dir, "key.pem")}
+			f := tlsutil.Files{CA: filepath.Join(dir, "ca.pem"), Cert: filepath.Join(dir, "cert.pem"),
+				Key: filepath.Join(dir, "key.pem")}
 			tlstest.Write(t, f, tt.ca, tt.p)
 			if tt.change != nil {
 				tt.change(&f)
@@ -117,7 +128,8 @@ func TestLoad_WarnsOfReadableKey(t *testing.T) {
 			t.Errorf("Load() of a key with mode %04o logs %q, want a warning: %t", mode, log.String(), warned)
 		}
 		if strings.Count(log.String(), "\n") > 1 || strings.Contains(log.String(), "BEGIN") {
-			t.Errorf("Load() of a key with mode %04o logs %q, want at most one line without the key", mode, log.String())
+			t.Errorf("Load() of a key with mode %04o logs %q, want at most one line without the key", mode,
+				log.String())
 		}
 	}
 }
@@ -131,12 +143,15 @@ func TestVerifySubject(t *testing.T) {
 		want     string
 	}{
 		{tlsutil.RoleServer, "srv1", "dc2", ""},
-		{tlsutil.RoleServer, "srv2", "dc2", `cert cert.pem has no SAN "srv2.server.dc2.wanfed" (it is for node srv1: server/dc2/srv1); ` +
-			`make one with: wanfed tls cert create --server --datacenter dc2 --node srv2`},
-		{tlsutil.RoleServer, "srv1", "dc1", `cert cert.pem has no SAN "srv1.server.dc1.wanfed" (it is for datacenter dc2: server/dc2/srv1); ` +
-			`make one with: wanfed tls cert create --server --datacenter dc1 --node srv1`},
-		{tlsutil.RoleGateway, "srv1", "dc2", `cert cert.pem has no SAN "srv1.gateway.dc2.wanfed" (its role is server: server/dc2/srv1); ` +
-			`make one with: wanfed tls cert create --gateway --datacenter dc2 --node srv1`},
+		{tlsutil.RoleServer, "srv2", "dc2",
+			`cert cert.pem has no SAN "srv2.server.dc2.wanfed" (it is for node srv1: server/dc2/srv1); ` +
+				`make one with: wanfed tls cert create --server --datacenter dc2 --node srv2`},
+		{tlsutil.RoleServer, "srv1", "dc1",
+			`cert cert.pem has no SAN "srv1.server.dc1.wanfed" (it is for datacenter dc2: server/dc2/srv1); ` +
+				`make one with: wanfed tls cert create --server --datacenter dc1 --node srv1`},
+		{tlsutil.RoleGateway, "srv1", "dc2",
+			`cert cert.pem has no SAN "srv1.gateway.dc2.wanfed" (its role is server: server/dc2/srv1); ` +
+				`make one with: wanfed tls cert create --gateway --datacenter dc2 --node srv1`},
 	} {
 		err := i.VerifySubject(tt.role, tt.node, tt.dc)
 		if (err == nil) != (tt.want == "") || err != nil && err.Error() != tt.want {
@@ -149,7 +164,8 @@ func TestVerifySubject(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := `cert cert.pem has no SAN "server.dc2.wanfed"; make one with: wanfed tls cert create --server --datacenter dc2 --node srv1`
+	want := `cert cert.pem has no SAN "server.dc2.wanfed"; make one with: wanfed tls cert create --server ` +
+		`--datacenter dc2 --node srv1`
 	if err := i.VerifySubject(tlsutil.RoleServer, "srv1", "dc2"); err == nil || err.Error() != want {
 		t.Errorf("VerifySubject() without the shared name = %v, want %s", err, want)
 	}
@@ -169,8 +185,10 @@ func TestReload_Rejected(t *testing.T) {
 		p    tlsutil.KeyPair
 		want string
 	}{
-		{"another node", ca.Issue(t, tlsutil.CertRequest{Role: tlsutil.RoleServer, Node: "srv2", DC: "dc1"}), "is now that of server/dc1/srv2, not of server/dc1/srv1"},
-		{"another role", ca.Issue(t, tlsutil.CertRequest{Role: tlsutil.RoleGateway, Node: "srv1", DC: "dc1"}), "is now that of gateway/dc1/srv1"},
+		{"another node", ca.Issue(t, tlsutil.CertRequest{Role: tlsutil.RoleServer, Node: "srv2", DC: "dc1"}),
+			"is now that of server/dc1/srv2, not of server/dc1/srv1"},
+		{"another role", ca.Issue(t, tlsutil.CertRequest{Role: tlsutil.RoleGateway, Node: "srv1", DC: "dc1"}),
+			"is now that of gateway/dc1/srv1"},
 		{"lost any-server name", pairOf(t, ca, "srv1.server.dc1.wanfed"), `has no SAN "server.dc1.wanfed"`},
 		{"half of a pair", tlsutil.KeyPair{Cert: ca.Issue(t, req).Cert, Key: ca.Issue(t, req).Key}, "does not belong"},
 		{"empty", tlsutil.KeyPair{}, "is not PEM"},
@@ -185,6 +203,7 @@ func TestReload_Rejected(t *testing.T) {
 	}
 	tlstest.Write(t, f, ca.Pair.Cert, ca.Issue(t, req))
 	if err := i.Reload(); err != nil || i.Leaf().Equal(first) {
-		t.Errorf("Reload() of a valid certificate = %v, new certificate %t, want nil, true", err, !i.Leaf().Equal(first))
+		t.Errorf("Reload() of a valid certificate = %v, new certificate %t, want nil, true", err,
+			!i.Leaf().Equal(first))
 	}
 }

@@ -94,7 +94,8 @@ func PeerFromCert(leaf *x509.Certificate, domain string) (Peer, error) {
 		found = p
 	}
 	if found == (Peer{}) {
-		return Peer{}, fmt.Errorf("%w (domain %q; its SANs: %s)", ErrNoPeerName, domain, strings.Join(leaf.DNSNames, ", "))
+		return Peer{}, fmt.Errorf("%w (domain %q; its SANs: %s)", ErrNoPeerName, domain,
+			strings.Join(leaf.DNSNames, ", "))
 	}
 	return found, nil
 }

@@ -125,8 +125,10 @@ func matches(err error, want string) bool {
 // FuzzParseName tests input from peers: an SNI and the SANs of a certificate.
 func FuzzParseName(f *testing.F) {
 	for _, s := range []string{
-		"srv1.server.dc1.wanfed", "server.dc1.wanfed", "A.GATEWAY.DC1.WANFED.", "", ".", "*.server.dc1.wanfed", "a.b.c.d.e",
-		"\u212a.server.dc1.wanfed", "srv1.server.dc1.wanfed\nsrv2.server.dc1.wanfed", "server..wanfed", "\xff.server.dc1.wanfed",
+		"srv1.server.dc1.wanfed", "server.dc1.wanfed", "A.GATEWAY.DC1.WANFED.", "", ".", "*.server.dc1.wanfed",
+		"a.b.c.d.e",
+		"\u212a.server.dc1.wanfed", "srv1.server.dc1.wanfed\nsrv2.server.dc1.wanfed", "server..wanfed",
+		"\xff.server.dc1.wanfed",
 	} {
 		f.Add(s, "wanfed")
 	}
@@ -137,7 +139,8 @@ func FuzzParseName(f *testing.F) {
 		}
 		if p, ok := ParseName(s, domain); ok {
 			checkParsed(t, p)
-			if back := name(p.Role, p.Node, p.DC, strings.ToLower(domain)); back != strings.ToLower(strings.TrimSuffix(s, ".")) {
+			if back := name(p.Role, p.Node, p.DC, strings.ToLower(domain)); back != strings.ToLower(
+				strings.TrimSuffix(s, ".")) {
 				t.Errorf("ParseName(%q) = %+v with the name %q, want the peer of the name", s, p, back)
 			}
 		} else if p != (Peer{}) {

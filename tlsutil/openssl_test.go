@@ -35,13 +35,15 @@ func TestOpenSSL(t *testing.T) {
 				t.Errorf("openssl verify = %v, want nil: %s", err, out)
 			}
 			out, _ := run(t, "x509", "-in", caFile, "-noout", "-text")
-			checkContains(t, out, "CA:TRUE, pathlen:0", "Digital Signature, Certificate Sign, CRL Sign", "ASN1 OID: prime256v1", "ecdsa-with-SHA256")
+			checkContains(t, out, "CA:TRUE, pathlen:0", "Digital Signature, Certificate Sign, CRL Sign",
+				"ASN1 OID: prime256v1", "ecdsa-with-SHA256")
 			if strings.Contains(out, "X509v3 Name Constraints: critical") != constrained {
 				t.Errorf("openssl x509 prints %s, want critical name constraints: %t", out, constrained)
 			}
 		})
 		for _, r := range []CertRequest{
-			{Role: RoleServer, DC: "dc1", Node: "srv1", IPs: []net.IP{net.ParseIP("10.0.0.1")}, DNSNames: []string{"api.wanfed"}},
+			{Role: RoleServer, DC: "dc1", Node: "srv1", IPs: []net.IP{net.ParseIP("10.0.0.1")},
+				DNSNames: []string{"api.wanfed"}},
 			{Role: RoleGateway, DC: "dc1", Node: "gw1"},
 			{Role: RoleGateway, DC: long, Node: long},
 			{Role: RoleClient, DC: "dc1"},
@@ -62,7 +64,8 @@ func TestOpenSSL(t *testing.T) {
 					}
 				}
 				leaf := leafOf(t, p)
-				out, err := run(t, "verify", "-x509_strict", "-CAfile", caFile, "-verify_hostname", leaf.DNSNames[0], cert)
+				out, err := run(t, "verify", "-x509_strict", "-CAfile", caFile, "-verify_hostname",
+					leaf.DNSNames[0], cert)
 				if err != nil {
 					t.Errorf("openssl verify -verify_hostname %s = %v, want nil: %s", leaf.DNSNames[0], err, out)
 				}
@@ -71,7 +74,8 @@ func TestOpenSSL(t *testing.T) {
 				for _, s := range leaf.DNSNames {
 					sans = append(sans, "DNS:"+s)
 				}
-				checkContains(t, out, "CA:FALSE", strings.Join(sans, ", ")+", IP Address:127.0.0.1, IP Address:0:0:0:0:0:0:0:1",
+				checkContains(t, out, "CA:FALSE", strings.Join(sans, ", ")+
+					", IP Address:127.0.0.1, IP Address:0:0:0:0:0:0:0:1",
 					"X509v3 Key Usage: critical\n                Digital Signature\n", "TLS Web Client Authentication")
 				pub, err := run(t, "pkey", "-in", key, "-pubout")
 				if err != nil {

@@ -33,7 +33,8 @@ func TestSave(t *testing.T) {
 	checkFile(t, cert, "cert", 0o644)
 	checkFile(t, key, "key", 0o600)
 	checkNames(t, dir, "c.pem", "k.pem")
-	if err := p.Save(filepath.Join(dir, "gone", "c.pem"), filepath.Join(dir, "k3.pem")); err == nil || errors.Is(err, fs.ErrExist) {
+	if err := p.Save(filepath.Join(dir, "gone", "c.pem"), filepath.Join(dir, "k3.pem")); err == nil ||
+		errors.Is(err, fs.ErrExist) {
 		t.Errorf("Save() to a missing directory = %v, want an error other than ErrExist", err)
 	}
 	checkNames(t, dir, "c.pem", "k.pem")

@@ -11,9 +11,10 @@ import (
 )
 
 const (
-	// settle is the time without a change after which the files are read. It
-	// is longer than the usual time between the replacements of the certificate
-	// and the key. Otherwise the new certificate would be read with the old key.
+	// settle is the time without a change after which the files are read. It is
+	// longer than the usual time between the replacements of the certificate
+	// and the key. Otherwise the new certificate would be read with the old
+	// key.
 	settle = 150 * time.Millisecond
 	// settleMax is the maximum time between the first change and reading the
 	// files.
@@ -33,7 +34,8 @@ const (
 func (i *Identity) Run(ctx context.Context) error {
 	w := &watcher{i: i, watched: map[string]bool{}}
 	if fs, err := fsnotify.NewWatcher(); err != nil {
-		i.logger.Warn("no file notifications; certificate files are checked periodically", "interval", recheck, "err", err)
+		i.logger.Warn("no file notifications; certificate files are checked periodically", "interval", recheck,
+			"err", err)
 	} else {
 		defer fs.Close()
 		w.fs, w.events, w.errs = fs, fs.Events, fs.Errors
@@ -103,7 +105,8 @@ func (w *watcher) check(now time.Time) {
 	case changed:
 		w.rejected, w.warned = "", 0
 		leaf := w.i.Leaf()
-		w.i.logger.Info("certificate reloaded", "cert", w.i.files.Cert, "peer", w.i.Peer(), "not_after", stamp(leaf.NotAfter),
+		w.i.logger.Info("certificate reloaded", "cert", w.i.files.Cert, "peer", w.i.Peer(), "not_after",
+			stamp(leaf.NotAfter),
 			"serial", leaf.SerialNumber.Text(16))
 		w.i.warnKeyMode()
 	default:
@@ -114,7 +117,8 @@ func (w *watcher) check(now time.Time) {
 
 // expiryWarnings are the times before expiry of the warnings, longest first.
 // The last one, time.Nanosecond, stands for the expiry itself.
-var expiryWarnings = []time.Duration{30 * day, 14 * day, 7 * day, 3 * day, 2 * day, day, 12 * time.Hour, time.Hour, time.Nanosecond}
+var expiryWarnings = []time.Duration{30 * day, 14 * day, 7 * day, 3 * day, 2 * day, day, 12 * time.Hour, time.Hour,
+	time.Nanosecond}
 
 const day = 24 * time.Hour
 

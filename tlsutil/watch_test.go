@@ -25,7 +25,8 @@ func start(t *testing.T, run func(context.Context) error) {
 }
 
 func filesIn(dir string) Files {
-	return Files{CA: filepath.Join(dir, "ca.pem"), Cert: filepath.Join(dir, "cert.pem"), Key: filepath.Join(dir, "key.pem")}
+	return Files{CA: filepath.Join(dir, "ca.pem"), Cert: filepath.Join(dir, "cert.pem"),
+		Key: filepath.Join(dir, "key.pem")}
 }
 
 // put writes the files, without a rename.

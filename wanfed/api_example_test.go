@@ -129,6 +129,6 @@ func ExampleDialer_Dial() {
 	exitOn(err)
 	_, err = dialer.Dial(context.Background(), wanfed.Target{DC: "dc3"}, "greet/1")
 	fmt.Println(err)
-	// Output:
-	// no path to datacenter dc3: the address book has no gateway for it; check that it is federated and that one of its gateways is healthy
+	// Output: no path to datacenter dc3: the address book has no gateway for
+	// it; check that it is federated and that one of its gateways is healthy
 }

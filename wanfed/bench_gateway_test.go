@@ -16,9 +16,10 @@ import (
 
 // BenchmarkThroughGateway sends packets from one server to another through a
 // gateway. It alternates between three senders: the tunnel, plainPool and
-// rawBulk. rawBulk sends the same number of bytes without packets. Its result is
-// the upper bound of encryption, forwarding and decryption on this machine. An
-// operation is one packet of the tunnel and one of plainPool. No packet is lost.
+// rawBulk. rawBulk sends the same number of bytes without packets. Its result
+// is the upper bound of encryption, forwarding and decryption on this machine.
+// An operation is one packet of the tunnel and one of plainPool. No packet is
+// lost.
 func BenchmarkThroughGateway(b *testing.B) {
 	w := newBenchWorld(b, 4<<20)            // bytes per queue, enough for the bursts of the senders
 	for _, size := range []int{100, 1400} { // bytes: a ping or an ack; a full packet of memberlist
@@ -75,7 +76,8 @@ func (w *benchWorld) compare(b *testing.B, size, senders int) {
 	b.ReportMetric(float64(b.N*size)/rawTime.Seconds()/1e6, "raw-MB/s")
 	b.ReportMetric(plainTime.Seconds()/rawTime.Seconds(), "x-plain-bound")
 	b.ReportMetric(float64(w.plain.dialed()), "plain-conns") // since the start; the tunnel has one connection
-	// The CPU time of sender, gateway and receiver. Other programs hardly change it.
+	// The CPU time of sender, gateway and receiver. Other programs hardly
+	// change it.
 	if tunnelCPU > 0 && rawCPU > 0 {
 		b.ReportMetric(float64(tunnelCPU)/float64(b.N), "cpu-ns/packet")
 		b.ReportMetric(float64(plainCPU)/float64(tunnelCPU), "x-plain-cpu")
@@ -116,9 +118,9 @@ func transfer(n, senders, window int, send, receive func()) time.Duration {
 }
 
 // BenchmarkSend measures the time of a send in memberlist's goroutines, for the
-// tunnel and for plainPool. In the tunnel, the goroutine of the link writes. The
-// packets pass through a gateway to a peer that reads. The allocations include
-// the peer.
+// tunnel and for plainPool. In the tunnel, the goroutine of the link writes.
+// The packets pass through a gateway to a peer that reads. The allocations
+// include the peer.
 func BenchmarkSend(b *testing.B) {
 	w := newBenchWorld(b, 0)
 	packet, to := make([]byte, 1400), srv1(dcSink)

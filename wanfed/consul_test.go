@@ -26,7 +26,8 @@ func (n *node) asConsulOn(ln net.Listener) *node {
 		n.t.Fatal(err)
 	}
 	n.addr = ln.Addr().String()
-	if n.tun, err = NewTunnel(TunnelConfig{Identity: n.id, Dialer: n.d, Mux: unusedMux, Advertise: n.addr}); err != nil {
+	if n.tun,
+		err = NewTunnel(TunnelConfig{Identity: n.id, Dialer: n.d, Mux: unusedMux, Advertise: n.addr}); err != nil {
 		n.t.Fatal(err)
 	}
 	servers := []tlsutil.Role{tlsutil.RoleServer}
@@ -124,8 +125,9 @@ func checkEcho(t *testing.T, a, b net.Conn) {
 	}
 }
 
-// TestConsul_UpgradedBetweenDials opens a stream to a server that spoke Consul's
-// protocols at the last dial and now speaks the tunnel's own protocols.
+// TestConsul_UpgradedBetweenDials opens a stream to a server that spoke
+// Consul's protocols at the last dial and now speaks the tunnel's own
+// protocols.
 func TestConsul_UpgradedBetweenDials(t *testing.T) {
 	w := newWorld(t, 1, []string{"dc1", "dc2"})
 	n := w.nodes["srv1.dc1"]

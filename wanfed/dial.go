@@ -346,7 +346,9 @@ func sortAddrs(ips []net.IP, port, lastUsed string) []string {
 		}
 		perFamily[family]++
 	}
-	return slices.SortedFunc(maps.Keys(position), func(a, b string) int { return cmp.Compare(position[a], position[b]) })
+	return slices.SortedFunc(maps.Keys(position), func(a, b string) int {
+		return cmp.Compare(position[a], position[b])
+	})
 }
 
 // dialAddr opens TCP and TLS to one address.

@@ -124,8 +124,8 @@ func TestDial_GatewaySilent(t *testing.T) {
 	_, gw := echoNode(t, a, "srv1")
 	silent := newFakeGateway(t, listen(t), "dc2", nil)
 	silent.freeze(true)
-	// The delay is long enough for a slow machine. The second dial must not reach
-	// the silent gateway.
+	// The delay is long enough for a slow machine. The second dial must not
+	// reach the silent gateway.
 	const attemptDelay = 2 * time.Second
 	n := newNode(t, a, "srv1", "dc1", func(c *DialerConfig) { c.AttemptDelay = attemptDelay })
 	n.book.Store(bookOf(silent.addr, gw.addr))
@@ -180,16 +180,16 @@ func TestDial_Names(t *testing.T) {
 		}
 		c.Close()
 	}
-	// The first dial looked up both names. The second dial skips the name without
-	// an address and uses the cached address of the other name.
+	// The first dial looked up both names. The second dial skips the name
+	// without an address and uses the cached address of the other name.
 	if remote := n.d.paths.get("dc2", "gw.example:"+port).Remote; remote != gw.addr || lookups != 2 {
 		t.Errorf("Remote = %q after %d lookups, want %q after 2 lookups", remote, lookups, gw.addr)
 	}
 }
 
 // TestDial_MovedName resolves the name of a gateway to a new address without a
-// listener. The dialer then dials the new address first, and after that the last
-// address that worked. The dialer also uses the last address if the lookup
+// listener. The dialer then dials the new address first, and after that the
+// last address that worked. The dialer also uses the last address if the lookup
 // fails.
 func TestDial_MovedName(t *testing.T) {
 	a := newAuthority(t)

@@ -33,11 +33,13 @@ func TestDial_Errors(t *testing.T) {
 		{name: "no server", book: &AddressBook{}, target: Target{DC: "dc1"},
 			want: []string{"no path to a server"}, wraps: ErrNoPath},
 		{name: "no datacenter", book: bookOf(gw.addr), want: []string{"datacenter", "empty"}},
-		{name: "invalid node", book: bookOf(gw.addr), target: Target{DC: "dc2", Node: "a.b"}, want: []string{"node", "a.b"}},
+		{name: "invalid node", book: bookOf(gw.addr), target: Target{DC: "dc2", Node: "a.b"},
+			want: []string{"node", "a.b"}},
 		{name: "no protocol", book: bookOf(gw.addr), target: Target{DC: "dc2"}, alpn: []string{},
 			want: []string{"protocol id"}},
 		{name: "gateway refuses", book: bookOf(closed), target: Target{DC: "dc2"},
-			want: []string{"server.dc2.wanfed", "dc2", "remote gateway " + closed + ": connect: connection refused", "firewall"}},
+			want: []string{"server.dc2.wanfed", "dc2", "remote gateway " + closed + ": connect: connection refused",
+				"firewall"}},
 		{name: "local server refuses", book: &AddressBook{Servers: map[string]string{"srv2": closed}},
 			target: Target{DC: "dc1", Node: "srv2"},
 			want:   []string{"srv2.server.dc1.wanfed", closed, "refused", "the server runs"}},
@@ -52,7 +54,8 @@ func TestDial_Errors(t *testing.T) {
 			want: []string{otherCAGateway.addr, "another CA", "one CA"}},
 		{name: "other protocol", book: bookOf(gw.addr), target: Target{DC: "dc2"}, alpn: []string{"never/1"},
 			want: []string{gw.addr, "ALPN"}},
-		{name: "no port", book: bookOf("10.0.0.1"), target: Target{DC: "dc2"}, want: []string{`"10.0.0.1"`, "host:port"}},
+		{name: "no port", book: bookOf("10.0.0.1"), target: Target{DC: "dc2"},
+			want: []string{`"10.0.0.1"`, "host:port"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) { tt.run(t, a) })
 	}

@@ -86,7 +86,8 @@ func identity(ca tlsutil.KeyPair, dir, node, dc string) *tlsutil.Identity {
 	cert, err := tlsutil.CreateCert(tlsutil.CertRequest{Role: tlsutil.RoleServer, Node: node, DC: dc, CA: ca})
 	exitOn(err)
 	files := tlsutil.Files{
-		CA: filepath.Join(dir, "ca.pem"), Cert: filepath.Join(dir, node+".pem"), Key: filepath.Join(dir, node+"-key.pem"),
+		CA: filepath.Join(dir, "ca.pem"), Cert: filepath.Join(dir, node+".pem"),
+		Key: filepath.Join(dir, node+"-key.pem"),
 	}
 	for path, b := range map[string][]byte{files.CA: ca.Cert, files.Cert: cert.Cert, files.Key: cert.Key} {
 		exitOn(os.WriteFile(path, b, 0o600))

@@ -24,8 +24,8 @@ type fakeGateway struct {
 	dc     string
 	addr   string
 	routes map[string]string // addresses of the servers of dc, by node name
-	// remoteServers has the address of the only server of each remote datacenter.
-	// If it is not nil, the gateway forwards only to these servers.
+	// remoteServers has the address of the only server of each remote
+	// datacenter. If it is not nil, the gateway forwards only to these servers.
 	remoteServers map[string]string
 	dial          func(addr string) (net.Conn, error)
 

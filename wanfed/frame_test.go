@@ -56,7 +56,8 @@ func TestFrame_Vectors(t *testing.T) {
 				t.Fatalf("decodeFrame() = %v, want nil", err)
 			}
 			if f.pool != tt.pool || string(f.name) != tt.name || string(f.packet) != tt.packet || f.size != len(want) {
-				t.Errorf("decodeFrame() = %+v, want pool %v, name %q, packet %q, size %d", f, tt.pool, tt.name, tt.packet, len(want))
+				t.Errorf("decodeFrame() = %+v, want pool %v, name %q, packet %q, size %d", f, tt.pool, tt.name,
+					tt.packet, len(want))
 			}
 		})
 	}
@@ -113,7 +114,8 @@ func FuzzFrame(f *testing.F) {
 		const maxFrame = frameHeadLen + MaxName + MaxPacket
 		name, packet, size := len(decoded.name), len(decoded.packet), decoded.size
 		if packet == 0 || packet > MaxPacket || name > MaxName || size > maxFrame || size > len(b) {
-			t.Fatalf("decodeFrame() = name of %d, packet of %d, frame of %d bytes; want at most %d, 1 to %d, at most %d",
+			t.Fatalf(
+				"decodeFrame() = name of %d, packet of %d, frame of %d bytes; want at most %d, 1 to %d, at most %d",
 				name, packet, size, MaxName, MaxPacket, min(maxFrame, len(b)))
 		}
 		if got := appendFrame(nil, decoded.pool, string(decoded.name), decoded.packet); !bytes.Equal(got, b[:size]) {

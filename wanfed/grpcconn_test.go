@@ -146,8 +146,8 @@ func TestDialGRPC_Refused(t *testing.T) {
 	}
 }
 
-// TestGRPCConn_MarkDeadUsesAnotherPath proves that new calls avoid the path of a
-// session after MarkDead. Calls in flight continue.
+// TestGRPCConn_MarkDeadUsesAnotherPath proves that new calls avoid the path of
+// a session after MarkDead. Calls in flight continue.
 func TestGRPCConn_MarkDeadUsesAnotherPath(t *testing.T) {
 	w := newWorld(t, 1, []string{"dc1", "dc2"})
 	n1, n2 := w.nodes["srv1.dc1"], w.nodes["srv1.dc2"]
@@ -196,9 +196,9 @@ func TestGRPCConn_NetConn(t *testing.T) {
 	})
 }
 
-// TestSession_DialRestarts starts three callers that wait for one dial. The dial
-// continues after the timeout of the first caller. It starts again when the
-// second caller reports changed paths. It ends with the third caller.
+// TestSession_DialRestarts starts three callers that wait for one dial. The
+// dial continues after the timeout of the first caller. It starts again when
+// the second caller reports changed paths. It ends with the third caller.
 func TestSession_DialRestarts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAuthority(t)
@@ -288,6 +288,7 @@ func TestSession_LateTickIsNotFollowedByAnother(t *testing.T) {
 		return false
 	})
 	if took := time.Since(resumed); took < tick || ctx.Err() != nil {
-		t.Errorf("watch() returned %v after the late tick with ctx.Err() = %v, want at least %v and nil", took, ctx.Err(), tick)
+		t.Errorf("watch() returned %v after the late tick with ctx.Err() = %v, want at least %v and nil", took,
+			ctx.Err(), tick)
 	}
 }

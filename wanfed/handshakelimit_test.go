@@ -44,7 +44,8 @@ func TestMux_ShedsSilentHandshakes(t *testing.T) {
 	a := newAuthority(t)
 	for name, half := range map[string]bool{"silent": false, "half a ClientHello": true} {
 		t.Run(name, func(t *testing.T) {
-			b := newMuxFixture(t, a, func(c *MuxConfig) { c.handshakeTimeout = 20 * time.Second }) // longer than the test
+			// longer than the test
+			b := newMuxFixture(t, a, func(c *MuxConfig) { c.handshakeTimeout = 20 * time.Second })
 			idle := openSilent(t, b.addr, 1000, half)
 			start := time.Now()
 			if err := dialAllowed(b.addr, a.server("srv2", "dc1"), 20*time.Second); err != nil {
@@ -167,7 +168,9 @@ func TestHandshakeLimit_Order(t *testing.T) {
 		checkShed(2*helloGrace, 0, 1, 2, 7)
 		limit.end(all[9])
 		limit.noteHello(add("192.0.2.7")) // 10
-		for range 2 {                     // 11 and 12: all have a ClientHello, and 3 and 4 are the first that are overdue
+		// 11 and 12: all have a ClientHello, and 3 and 4 are the first that are
+		// overdue
+		for range 2 {
 			limit.noteHello(add("192.0.2.8"))
 		}
 		checkShed(handshakeGrace, 0, 1, 2, 3, 4, 7)

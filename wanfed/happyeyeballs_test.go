@@ -62,7 +62,8 @@ func TestHappyEyeballs(t *testing.T) {
 					t.Errorf("duration = %v, want %v", got, tt.wantDuration)
 				}
 				if len(errs) != tt.wantStarted || running.Load() != 0 {
-					t.Errorf("attempts: %d started, %d still running; want %d, 0", len(errs), running.Load(), tt.wantStarted)
+					t.Errorf("attempts: %d started, %d still running; want %d, 0", len(errs), running.Load(),
+						tt.wantStarted)
 				}
 			})
 		})

@@ -121,7 +121,9 @@ func TestLink_EchoTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nw := newMemNet()
 		a := newAuthority(t)
-		n1 := newNode(t, a, "srv1", "dc1", func(c *DialerConfig) { c.DialTCP = nw.dial }).start(nw.listen("10.0.1.1:8300"))
+		n1 := newNode(t, a, "srv1", "dc1", func(c *DialerConfig) {
+			c.DialTCP = nw.dial
+		}).start(nw.listen("10.0.1.1:8300"))
 		var silent atomic.Bool
 		silent.Store(true)
 		serveEchoes(t, a, nw.listen("10.0.2.1:8300"), &silent)
@@ -144,8 +146,8 @@ func TestLink_EchoTimeout(t *testing.T) {
 	})
 }
 
-// TestLink_DropsStalePackets cuts a server off. The packets that it queues, such
-// as reports that other servers are dead, must not be sent after the cut.
+// TestLink_DropsStalePackets cuts a server off. The packets that it queues,
+// such as reports that other servers are dead, must not be sent after the cut.
 func TestLink_DropsStalePackets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nw := newMemNet()
@@ -208,7 +210,9 @@ func TestLink_ConsulMaxAge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nw := newMemNet()
 		a := newAuthority(t)
-		n1 := newNode(t, a, "srv1", "dc1", func(c *DialerConfig) { c.DialTCP = nw.dial }).start(nw.listen("10.0.1.1:8300"))
+		n1 := newNode(t, a, "srv1", "dc1", func(c *DialerConfig) {
+			c.DialTCP = nw.dial
+		}).start(nw.listen("10.0.1.1:8300"))
 		n2 := newNode(t, a, "srv1", "dc2").asConsulOn(nw.listen("10.0.2.1:8300"))
 		n1.book.Store(bookOf(n2.addr))
 		t1, t2 := n1.tun.Transport(PoolWAN), n2.tun.Transport(PoolWAN)
@@ -218,7 +222,8 @@ func TestLink_ConsulMaxAge(t *testing.T) {
 			receive(t, t2)
 			time.Sleep(time.Second)
 		}
-		// One dial detects the protocol. After that there is one dial each 30 s.
+		// One dial detects the protocol. After that there is one dial each 30
+		// s.
 		if got := len(nw.dialed()); got < 10 || got > 12 {
 			t.Errorf("dials in 5 min = %d, want 10 to 12", got)
 		}
@@ -275,7 +280,9 @@ func TestLink_FirstDialKeepsPackets(t *testing.T) {
 				return nw.dial(ctx, addr)
 			}
 		}).start(nw.listen("10.0.1.1:8300"))
-		n2 := newNode(t, a, "srv1", "dc2", func(c *DialerConfig) { c.DialTCP = nw.dial }).start(nw.listen("10.0.2.1:8300"))
+		n2 := newNode(t, a, "srv1", "dc2", func(c *DialerConfig) {
+			c.DialTCP = nw.dial
+		}).start(nw.listen("10.0.2.1:8300"))
 		n1.book.Store(bookOf("10.0.2.1:8300"))
 		t1, t2 := n1.tun.Transport(PoolWAN), n2.tun.Transport(PoolWAN)
 		send(t, t1, "srv1.dc2", "first")

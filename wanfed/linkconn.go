@@ -63,8 +63,8 @@ func readError(err error) error {
 func (l *link) use(ctx context.Context, c *tls.Conn) (stable bool, err error) {
 	alpn := c.ConnectionState().NegotiatedProtocol
 	remote := l.to.dc != l.t.self.DC
-	// One link to a remote datacenter serves all servers there. Consul's framing
-	// has no target, and needs one link per server.
+	// One link to a remote datacenter serves all servers there. Consul's
+	// framing has no target, and needs one link per server.
 	if consul := alpn == ProtoConsulPacket; remote && consul == (l.to.node == "") {
 		l.t.setConsul(l.to.dc, consul)
 		l.requeue()

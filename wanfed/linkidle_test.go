@@ -25,26 +25,27 @@ func serveEchoes(t *testing.T, a *authority, ln net.Listener, silent *atomic.Boo
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.Handle(ProtoGossip, []tlsutil.Role{tlsutil.RoleServer}, false, func(_ context.Context, c *tls.Conn, _ tlsutil.Peer) {
-		defer c.Close()
-		for buf := make([]byte, 1024); ; {
-			n, err := c.Read(buf)
-			if err != nil {
-				return
-			}
-			for frames := buf[:n]; len(frames) > 0 && !silent.Load(); {
-				f, err := decodeFrame(frames)
+	m.Handle(ProtoGossip, []tlsutil.Role{tlsutil.RoleServer}, false,
+		func(_ context.Context, c *tls.Conn, _ tlsutil.Peer) {
+			defer c.Close()
+			for buf := make([]byte, 1024); ; {
+				n, err := c.Read(buf)
 				if err != nil {
-					t.Error(err)
 					return
 				}
-				if f.pool == poolEcho {
-					c.Write(frames[:f.size])
+				for frames := buf[:n]; len(frames) > 0 && !silent.Load(); {
+					f, err := decodeFrame(frames)
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					if f.pool == poolEcho {
+						c.Write(frames[:f.size])
+					}
+					frames = frames[f.size:]
 				}
-				frames = frames[f.size:]
 			}
-		}
-	})
+		})
 	background(t, func(ctx context.Context) error { return m.Run(ctx, ln) })
 }
 
@@ -54,7 +55,9 @@ func TestLink_IdleEchoTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nw := newMemNet()
 		a := newAuthority(t)
-		n1 := newNode(t, a, "srv1", "dc1", func(c *DialerConfig) { c.DialTCP = nw.dial }).start(nw.listen("10.0.1.1:8300"))
+		n1 := newNode(t, a, "srv1", "dc1", func(c *DialerConfig) {
+			c.DialTCP = nw.dial
+		}).start(nw.listen("10.0.1.1:8300"))
 		var silent atomic.Bool
 		serveEchoes(t, a, nw.listen("10.0.2.1:8300"), &silent)
 		n1.book.Store(bookOf("10.0.2.1:8300"))
@@ -83,7 +86,9 @@ func TestLink_IdleOnDeadPath(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nw := newMemNet()
 		a := newAuthority(t)
-		n1 := newNode(t, a, "srv1", "dc1", func(c *DialerConfig) { c.DialTCP = nw.dial }).start(nw.listen("10.0.1.1:8300"))
+		n1 := newNode(t, a, "srv1", "dc1", func(c *DialerConfig) {
+			c.DialTCP = nw.dial
+		}).start(nw.listen("10.0.1.1:8300"))
 		var silent atomic.Bool
 		serveEchoes(t, a, nw.listen("10.0.2.1:8300"), &silent)
 		n1.book.Store(bookOf("10.0.2.1:8300"))
@@ -116,7 +121,9 @@ func TestLink_MaxIdleLinks(t *testing.T) {
 		nw := newMemNet()
 		a := newAuthority(t)
 		use := func(c *DialerConfig) { c.DialTCP = nw.dial }
-		n1 := newNode(t, a, "srv1", "dc1", use).start(nw.listen("10.0.1.1:8300"), func(l *limits) { l.maxIdleLinks = 2 })
+		n1 := newNode(t, a, "srv1", "dc1", use).start(nw.listen("10.0.1.1:8300"), func(l *limits) {
+			l.maxIdleLinks = 2
+		})
 		all, book := []string{"dc2", "dc3", "dc4", "dc5", "dc6"}, &AddressBook{Paths: map[string][]Path{}}
 		for i, dc := range all {
 			n := newNode(t, a, "srv1", dc, use).start(nw.listen(fmt.Sprintf("10.0.%d.1:8300", 2+i)))
@@ -181,7 +188,9 @@ func TestLink_LateEchoAlertsOtherLinks(t *testing.T) {
 		}
 		first := Path{Addr: gws[0].addr, Via: "local gateway", Local: true}
 		second := Path{Addr: gws[1].addr, Via: "local gateway", Local: true}
-		n1.book.Store(&AddressBook{Paths: map[string][]Path{"dc2": {first, second}, "dc3": {first, second}, "dc4": {second}}})
+		n1.book.Store(&AddressBook{Paths: map[string][]Path{
+			"dc2": {first, second}, "dc3": {first, second}, "dc4": {second},
+		}})
 		t1, lim := n1.tun.Transport(PoolWAN), n1.tun.limits
 		checkPaths := func(when string, want ...Path) {
 			t.Helper()
@@ -195,8 +204,8 @@ func TestLink_LateEchoAlertsOtherLinks(t *testing.T) {
 		}
 		send(t, t1, "srv1.dc3", "x")
 		send(t, t1, "srv1.dc4", "x")
-		// At the end of this sleep, the next echo request of the idle links is due
-		// after half of idleEchoInterval.
+		// At the end of this sleep, the next echo request of the idle links is
+		// due after half of idleEchoInterval.
 		time.Sleep(lim.idleAfter + 2*lim.idleEchoInterval + lim.idleEchoInterval/2)
 		send(t, t1, "srv1.dc2", "x")
 		time.Sleep(lim.echoInterval + time.Second)

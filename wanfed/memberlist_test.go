@@ -66,7 +66,8 @@ func alive(m *memberlist.Memberlist) string {
 func TestTransport_Memberlist(t *testing.T) {
 	testutil.Cluster(t)
 	w := newWorld(t, 2, []string{"dc1", "dc2"}, func(tm *limits) {
-		tm.echoInterval, tm.echoTimeout, tm.backoffMax = 100*time.Millisecond, 400*time.Millisecond, 100*time.Millisecond
+		tm.echoInterval, tm.echoTimeout, tm.backoffMax = 100*time.Millisecond, 400*time.Millisecond,
+			100*time.Millisecond
 		tm.keepaliveInterval, tm.keepaliveTimeout = 100*time.Millisecond, 400*time.Millisecond
 	})
 	members := map[string]*memberlist.Memberlist{}

@@ -57,7 +57,8 @@ func TestMigrate_ToPreferredPath(t *testing.T) {
 			send(t, t1, "srv1.dc2", "during the migration")
 			receive(t, t2)
 			if i > 100000 {
-				t.Fatalf("Stats() after %d packets = %+v, want link and session over the local gateway", i, n1.tun.Stats())
+				t.Fatalf("Stats() after %d packets = %+v, want link and session over the local gateway", i,
+					n1.tun.Stats())
 			}
 		}
 		checkHalfClose(t, c, s) // the stream of the old session continues

@@ -393,7 +393,9 @@ func (m *Mux) Stats() MuxStats {
 	defer m.mu.Unlock()
 	s := MuxStats{Accepted: m.accepted, Handshaking: m.handshakes.len(), Refused: m.refusals.counts()}
 	for _, proto := range m.protocols {
-		s.Protocols = append(s.Protocols, ProtocolStats{ALPN: proto.alpn, Open: int(proto.open.Load()), Total: proto.total.Load()})
+		s.Protocols = append(s.Protocols, ProtocolStats{
+			ALPN: proto.alpn, Open: int(proto.open.Load()), Total: proto.total.Load(),
+		})
 	}
 	return s
 }

@@ -163,7 +163,9 @@ func expiredCert(t *testing.T) (*authority, tls.Certificate) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := tlsutil.CreateCert(tlsutil.CertRequest{Role: tlsutil.RoleServer, Node: "srv2", DC: "dc1", CA: ca, Now: old})
+	p, err := tlsutil.CreateCert(tlsutil.CertRequest{
+		Role: tlsutil.RoleServer, Node: "srv2", DC: "dc1", CA: ca, Now: old,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -207,7 +209,8 @@ func TestMux_ChoosesHandler(t *testing.T) {
 		}
 		c.Close()
 	}
-	testutil.Eventually(t, 5*time.Second, func() bool { return b.m.Stats().Protocols[0].Open == 0 }, "connections closed")
+	testutil.Eventually(t, 5*time.Second, func() bool { return b.m.Stats().Protocols[0].Open == 0 },
+		"connections closed")
 	s := b.m.Stats()
 	if s.Accepted != 4 || s.Protocols[0].ALPN != "all/1" || s.Protocols[0].Total != 3 || s.Protocols[1].Total != 1 ||
 		len(s.Refused) != 0 {
@@ -300,7 +303,8 @@ func TestMux_Listener(t *testing.T) {
 	ln := listen(t)
 	stop := background(t, func(ctx context.Context) error { return m.Run(ctx, ln) })
 	dial := func(alpn string) *tls.Conn {
-		c, err := tls.Dial("tcp", ln.Addr().String(), a.server("srv2", "dc1").ClientConfig("srv1.server.dc1.wanfed", alpn))
+		c, err := tls.Dial("tcp", ln.Addr().String(),
+			a.server("srv2", "dc1").ClientConfig("srv1.server.dc1.wanfed", alpn))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -93,7 +93,8 @@ func TestRefusals_ClipPeerText(t *testing.T) {
 			t.Error("Dial() succeeds, want an error")
 		}
 	}
-	testutil.Eventually(t, 5*time.Second, func() bool { return strings.Count(b.log.String(), "\n") == 2 }, "two log lines")
+	testutil.Eventually(t, 5*time.Second, func() bool { return strings.Count(b.log.String(), "\n") == 2 },
+		"two log lines")
 	if log := b.log.String(); len(log) > 4<<10 || !strings.Contains(log, refusedUnknownSNI.id) ||
 		!strings.Contains(log, refusedUnknownALPN.id) {
 		t.Errorf("log = %d bytes: %.1000s\nwant at most 4 KiB with %s and %s",
@@ -201,7 +202,8 @@ func TestMux_ProxyRefusals(t *testing.T) {
 		{"none", nil, hello, "", refusedNoProxyHeader, "it does not begin with a PROXY header of version 2"},
 		{"text version", []byte("PROXY TCP4 192.0.2.1 192.0.2.2 1 2\r\n"), hello, "",
 			refusedNoProxyHeader, "it does not begin with"},
-		{"command", append([]byte(proxyproto.Signature), 0x22, 0x11, 0, 0), hello, "", refusedNoProxyHeader, "command 2"},
+		{"command", append([]byte(proxyproto.Signature), 0x22, 0x11, 0, 0), hello, "", refusedNoProxyHeader,
+			"command 2"},
 		{"short", append([]byte(proxyproto.Signature), 0x21, 0x11, 0, 3, 1, 2, 3), hello, "",
 			refusedNoProxyHeader, "too few"},
 		{"oversize", append([]byte(proxyproto.Signature), 0x21, 0x11, 0xff, 0xff), hello, "",

@@ -63,7 +63,9 @@ func TestLink_SendsQueueAfterGatewayRestart(t *testing.T) {
 
 // A link dials at once when the address book has another path.
 func TestLink_AddressBookChangeEndsBackoff(t *testing.T) {
-	w := newWorld(t, 1, []string{"dc1", "dc2"}, func(tm *limits) { tm.backoffMin, tm.backoffMax = time.Hour, time.Hour })
+	w := newWorld(t, 1, []string{"dc1", "dc2"}, func(tm *limits) {
+		tm.backoffMin, tm.backoffMax = time.Hour, time.Hour
+	})
 	n1 := w.nodes["srv1.dc1"]
 	t1, t2 := n1.tun.Transport(PoolWAN), w.nodes["srv1.dc2"].tun.Transport(PoolWAN)
 	good := n1.book.Load()

@@ -104,7 +104,8 @@ func TestPacketConn(t *testing.T) {
 	}
 	for _, chunk := range []int{1, 5, 1000, 16 << 10, 1 << 20} {
 		got, out, reason, err := r.read(t, in, chunk, false)
-		if !slices.Equal(got, want) || len(out) != 7*(frameHeadLen+echoLen) || reason != nil || !errors.Is(err, io.EOF) {
+		if !slices.Equal(got, want) || len(out) != 7*(frameHeadLen+echoLen) || reason != nil ||
+			!errors.Is(err, io.EOF) {
 			t.Errorf("run() with reads of %d bytes = %d packets, %d bytes of echoes, %v, %v; want %d, %d, none, EOF",
 				chunk, len(got), len(out), reason, err, len(want), 7*(frameHeadLen+echoLen))
 		}
@@ -172,7 +173,8 @@ func TestReadPacket_AnnouncedLengthAllocatesNothing(t *testing.T) {
 			pc := r.tun.newPacketConn(c, tlsutil.Peer{Role: tlsutil.RoleServer, Node: "srv1", DC: "dc2"})
 			got, reason, err := pc.readPacket(announced)
 			if reason != faultTruncated || !errors.Is(err, io.ErrUnexpectedEOF) || cap(got) > limit {
-				t.Errorf("readPacket(%d) after %d bytes = %d bytes allocated, %v, %v; want at most %d, %v, unexpected EOF",
+				t.Errorf(
+					"readPacket(%d) after %d bytes = %d bytes allocated, %v, %v; want at most %d, %v, unexpected EOF",
 					announced, arrived, cap(got), reason, err, limit, faultTruncated)
 			}
 		}

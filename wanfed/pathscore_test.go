@@ -40,7 +40,8 @@ func beforeNow(d time.Duration) time.Time { return scoreNow.Add(-d) }
 // provenPath is the history of a path that works, with a round trip in
 // milliseconds.
 func provenPath(ms int) pathHistory {
-	return pathHistory{lastSuccess: beforeNow(time.Second), rtt: time.Duration(ms) * time.Millisecond, samples: minSamples}
+	return pathHistory{lastSuccess: beforeNow(time.Second), rtt: time.Duration(ms) * time.Millisecond,
+		samples: minSamples}
 }
 
 // order returns paths in the order of their preference.
@@ -233,7 +234,8 @@ func TestPathTable_FollowsAddressBook(t *testing.T) {
 		touch(k.dc, k.addr)
 	}
 	got := p.status()
-	if len(got) != 3 || got[0].DC != "dc1" || got[1].Addr != "a" || got[1].Attempts != 2 || got[1].Via != "local gateway" {
+	if len(got) != 3 || got[0].DC != "dc1" || got[1].Addr != "a" || got[1].Attempts != 2 ||
+		got[1].Via != "local gateway" {
 		t.Errorf("status() = %+v, want 3 entries, 2 attempts over a", got)
 	}
 	book.Store(&AddressBook{Paths: map[string][]Path{"dc2": {{Addr: "b"}}}})

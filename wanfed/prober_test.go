@@ -163,7 +163,9 @@ func TestProber_RateLimit(t *testing.T) {
 	}{
 		{"1000 datacenters", 1000, false, 595, 601},
 		{"1000 silent datacenters", 1000, true, 235, 245},
-		{"two datacenters", 2, false, 48, 56}, // 8 paths that never work: after 0, 3, 9, 21, 45, 93 and 189 s, plus jitter
+		// 8 paths that never work: after 0, 3, 9, 21, 45, 93 and 189 s, plus
+		// jitter
+		{"two datacenters", 2, false, 48, 56},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -183,7 +185,8 @@ func TestProber_RateLimit(t *testing.T) {
 				if err := newProberOn(t, id, book, network).Run(ctx); err != nil {
 					t.Fatalf("Run() = %v, want nil", err)
 				}
-				if n := len(network.dials); n < tt.min || n > tt.max || network.most > maxProbes || network.running != 0 {
+				if n := len(network.dials); n < tt.min || n > tt.max || network.most > maxProbes ||
+					network.running != 0 {
 					t.Errorf("%d probes, up to %d at once, %d at the end; want %d to %d, up to %d, 0",
 						n, network.most, network.running, tt.min, tt.max, maxProbes)
 				}
@@ -325,13 +328,16 @@ func TestProbeWait(t *testing.T) {
 	}{
 		{"works", pathHistory{lastSuccess: beforeNow(1)}, 0, every},
 		{"with jitter", pathHistory{lastSuccess: beforeNow(1)}, 1, 25 * time.Second},
-		{"failed once", pathHistory{lastSuccess: worked, lastFailure: beforeNow(1), failedProbes: 1}, 0, 3 * time.Second},
-		{"failed twice", pathHistory{lastSuccess: worked, lastFailure: beforeNow(1), failedProbes: 2}, 0, 6 * time.Second},
+		{"failed once", pathHistory{lastSuccess: worked, lastFailure: beforeNow(1), failedProbes: 1}, 0,
+			3 * time.Second},
+		{"failed twice", pathHistory{lastSuccess: worked, lastFailure: beforeNow(1), failedProbes: 2}, 0,
+			6 * time.Second},
 		{"failed often", pathHistory{lastSuccess: worked, lastFailure: beforeNow(1), failedProbes: 99}, 0, every},
 		{"a dial failed, or lost to a later one", pathHistory{lastSuccess: worked, lastFailure: beforeNow(1)}, 0,
 			3 * time.Second},
 		{"never worked", pathHistory{lastFailure: beforeNow(1), failedProbes: 1}, 0, 3 * time.Second},
-		{"never worked, failed five times", pathHistory{lastFailure: beforeNow(1), failedProbes: 5}, 0, 48 * time.Second},
+		{"never worked, failed five times", pathHistory{lastFailure: beforeNow(1), failedProbes: 5}, 0,
+			48 * time.Second},
 		{"never worked, failed often", pathHistory{lastFailure: beforeNow(1), failedProbes: 99}, 0, 5 * time.Minute},
 		{"works again", pathHistory{lastSuccess: beforeNow(1), lastFailure: worked}, 0, every},
 	} {

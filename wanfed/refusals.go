@@ -40,7 +40,8 @@ var (
 	refusedUnknownSNI  = &refusal{"unknown_sni",
 		"connection refused: not for this server; check the routes of the gateways"}
 	refusedOldTLS = &refusal{"tls_version", "connection refused: peer has no TLS 1.3"}
-	// The certificate is expired, not yet valid, or not for client authentication.
+	// The certificate is expired, not yet valid, or not for client
+	// authentication.
 	refusedCertInvalid = &refusal{"certificate_invalid", "connection refused: client certificate is not valid"}
 	refusedCertOtherCA = &refusal{"certificate_foreign_ca", "connection refused: client certificate of another CA"}
 	refusedCertNoPeer  = &refusal{"certificate_no_peer_name",

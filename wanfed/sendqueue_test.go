@@ -80,7 +80,8 @@ func TestSendQueue_Model(t *testing.T) {
 			for _, p := range model {
 				want = append(want, p.packet)
 			}
-			if got := packetsOf(t, b.frames()); !slices.Equal(got, want) || b.count != (frameCounts{PoolWAN: len(want)}) {
+			if got := packetsOf(t, b.frames()); !slices.Equal(got, want) ||
+				b.count != (frameCounts{PoolWAN: len(want)}) {
 				t.Fatalf("step %d: take() = %q, count %v, want %q", i, got, b.count, want)
 			}
 			spare, model = b.buf, nil

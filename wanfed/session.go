@@ -179,8 +179,8 @@ func (s *session) run(ctx context.Context) {
 	close(s.readyC)
 }
 
-// maintain serves a ready session until the session is broken, idle or replaced,
-// or ctx ends. It then closes the session.
+// maintain serves a ready session until the session is broken, idle or
+// replaced, or ctx ends. It then closes the session.
 func (s *session) maintain(ctx context.Context) {
 	s.lastUsed.Store(time.Now().UnixNano())
 	dialCtx, cancel := context.WithCancel(ctx)
@@ -245,10 +245,10 @@ func (s *session) setConn(c *tls.Conn) (err error) {
 	return err
 }
 
-// watch returns when the session is broken, when the session is idle or replaced
-// and has no streams, or when ctx ends. migrate starts to dial the better paths,
-// and returns false if there are none. The result of the dial arrives on
-// dialedC.
+// watch returns when the session is broken, when the session is idle or
+// replaced and has no streams, or when ctx ends. migrate starts to dial the
+// better paths, and returns false if there are none. The result of the dial
+// arrives on dialedC.
 func (s *session) watch(ctx context.Context, dialedC <-chan *tls.Conn, migrate func() bool) {
 	period := s.t.limits.sessionIdleTimeout / 4
 	tick, better := time.NewTicker(period), time.NewTicker(s.t.limits.migrateInterval)

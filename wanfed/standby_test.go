@@ -12,8 +12,8 @@ import (
 
 var errTest = errors.New("no response")
 
-// standbyFixture is a server of dc1 with a gRPC connection to dc2, which has two
-// gateways. The connection uses the first gateway.
+// standbyFixture is a server of dc1 with a gRPC connection to dc2, which has
+// two gateways. The connection uses the first gateway.
 type standbyFixture struct {
 	t             *testing.T
 	n1, n2        *node

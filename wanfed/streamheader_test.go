@@ -28,7 +28,8 @@ func TestStreamHeader_Vectors(t *testing.T) {
 			// The bytes that follow belong to the user of the stream.
 			r := bytes.NewReader(append(b, "user"...))
 			if got, err := readStreamHeader(r); err != nil || got != tt.want || r.Len() != len("user") {
-				t.Errorf("readStreamHeader() = %+v, %v, leaves %d bytes; want %+v, leaves 4", got, err, r.Len(), tt.want)
+				t.Errorf("readStreamHeader() = %+v, %v, leaves %d bytes; want %+v, leaves 4", got, err,
+					r.Len(), tt.want)
 			}
 		})
 	}
@@ -66,7 +67,8 @@ func TestStreamHeader_Longest(t *testing.T) {
 		strings.Repeat("s", MaxName) + "." + strings.Repeat("d", MaxName)}
 	b := want.append(nil)
 	if got, err := readStreamHeader(bytes.NewReader(b)); err != nil || got != want || len(b) != maxStreamHead {
-		t.Errorf("readStreamHeader() of %d bytes = %+v, %v, want %+v of %d bytes", len(b), got, err, want, maxStreamHead)
+		t.Errorf("readStreamHeader() of %d bytes = %+v, %v, want %+v of %d bytes", len(b), got, err, want,
+			maxStreamHead)
 	}
 }
 
@@ -90,7 +92,8 @@ func TestRefusedError_Text(t *testing.T) {
 			t.Errorf("streamStatusText[%d] is empty, want a text", s)
 		}
 	}
-	if got := (&refusedError{99, "srv1.dc1"}).Error(); !strings.Contains(got, "srv1.dc1") || !strings.Contains(got, "99") {
+	if got := (&refusedError{99, "srv1.dc1"}).Error(); !strings.Contains(got, "srv1.dc1") ||
+		!strings.Contains(got, "99") {
 		t.Errorf("Error() of status 99 = %q, want the target and the status", got)
 	}
 }

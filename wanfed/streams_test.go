@@ -122,7 +122,8 @@ func TestServeStream_TooMany(t *testing.T) {
 			t.Fatal(err)
 		case got == streamOK:
 			ok++
-			testutil.Eventually(t, 5*time.Second, func() bool { return len(tr.StreamCh()) == ok }, "a stream in the backlog")
+			testutil.Eventually(t, 5*time.Second, func() bool { return len(tr.StreamCh()) == ok },
+				"a stream in the backlog")
 		case got == streamBusy:
 			busy++
 		}

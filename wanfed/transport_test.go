@@ -83,7 +83,8 @@ func TestTransport_Shutdown(t *testing.T) {
 		_, err := t1.DialAddressTimeout(to("srv1.dc2"), time.Hour)
 		done <- err
 	}()
-	testutil.Eventually(t, 5*time.Second, func() bool { return len(n1.tun.Stats().Sessions) == 1 }, "a dial in progress")
+	testutil.Eventually(t, 5*time.Second, func() bool { return len(n1.tun.Stats().Sessions) == 1 },
+		"a dial in progress")
 	t1.Shutdown()
 	if err := <-done; !errors.Is(err, net.ErrClosed) || !isRemoteFailure(err) {
 		t.Errorf("DialAddressTimeout() during Shutdown = %v, want net.ErrClosed", err)
@@ -120,11 +121,13 @@ func TestTransport_TimeoutWhileAnotherDials(t *testing.T) {
 		}
 		long <- err
 	}()
-	testutil.Eventually(t, 5*time.Second, func() bool { return len(n1.tun.Stats().Sessions) == 1 }, "a dial in progress")
+	testutil.Eventually(t, 5*time.Second, func() bool { return len(n1.tun.Stats().Sessions) == 1 },
+		"a dial in progress")
 	start := time.Now()
 	_, err := t1.DialAddressTimeout(to("srv1.dc2"), 50*time.Millisecond)
 	var ne net.Error
-	if took := time.Since(start); took > 10*time.Second || !errors.As(err, &ne) || !ne.Timeout() || !isRemoteFailure(err) {
+	if took := time.Since(start); took > 10*time.Second || !errors.As(err, &ne) || !ne.Timeout() ||
+		!isRemoteFailure(err) {
 		t.Errorf("DialAddressTimeout() = %v after %v, want a timeout after 50 ms, as a remote failure", err, took)
 	}
 	w.gws["dc2"].freeze(false)

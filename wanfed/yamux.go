@@ -19,8 +19,8 @@ const (
 	// streamWindow bounds the bytes in flight on one stream: 400 Mbit/s at a
 	// round trip of 80 ms.
 	streamWindow = 4 << 20
-	// maxStreams bounds the streams that an accepted session serves. Each further
-	// stream is refused with a status, and the session stays open.
+	// maxStreams bounds the streams that an accepted session serves. Each
+	// further stream is refused with a status, and the session stays open.
 	maxStreams = 256
 	// maxOpenStreams bounds the streams including the refused streams that the
 	// peer has not closed yet. A session with more streams is closed, because

@@ -25,8 +25,8 @@ func yamuxHeader(kind byte, flags uint16, stream, n uint32) []byte {
 	return binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(b, stream), n)
 }
 
-// Values of the header of a yamux frame, in addition to those of yamux.go. A window
-// update with the flag SYN opens a stream.
+// Values of the header of a yamux frame, in addition to those of yamux.go. A
+// window update with the flag SYN opens a stream.
 const (
 	typeWindowUpdate = 1
 	flagSYN          = 1
@@ -121,7 +121,8 @@ func FuzzPingGuard(f *testing.F) {
 		if (err == nil) != (perr == nil) || err == nil && (whole.n != parts.n || whole.body != parts.body) ||
 			whole.unanswered.Load() != parts.unanswered.Load() {
 			t.Errorf("received() in pieces of %d = %v, n %d, body %d, %d pings; want %v, %d, %d, %d as in one piece",
-				step, perr, parts.n, parts.body, parts.unanswered.Load(), err, whole.n, whole.body, whole.unanswered.Load())
+				step, perr, parts.n, parts.body, parts.unanswered.Load(), err, whole.n, whole.body,
+				whole.unanswered.Load())
 		}
 	})
 }
@@ -202,7 +203,8 @@ func TestHeaderJoiner_OneWritePerFrame(t *testing.T) {
 				tt.size, err, bytes.Equal(got, sent))
 		}
 		if n := cap(conn.frames.header); n > maxJoinBuffer {
-			t.Errorf("capacity of the buffer after Write() of %d bytes = %d, want at most %d", tt.size, n, maxJoinBuffer)
+			t.Errorf("capacity of the buffer after Write() of %d bytes = %d, want at most %d", tt.size, n,
+				maxJoinBuffer)
 		}
 	}
 }

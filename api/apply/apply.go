@@ -131,11 +131,13 @@ func equal(given, checked, stored api.Resource) bool {
 	if given.ID.UID != "" && given.ID.UID != stored.ID.UID {
 		return false // Write then returns the refusal of the server
 	}
-	if o := given.Owner; o != nil && (stored.Owner == nil || o.Type != stored.Owner.Type || o.Name != stored.Owner.Name ||
+	if o := given.Owner; o != nil && (stored.Owner == nil || o.Type != stored.Owner.Type ||
+		o.Name != stored.Owner.Name ||
 		o.UID != "" && o.UID != stored.Owner.UID) {
 		return false
 	}
-	return (given.Metadata == nil || maps.Equal(given.Metadata, stored.Metadata)) && equalJSON(checked.Data, stored.Data)
+	return (given.Metadata == nil || maps.Equal(given.Metadata, stored.Metadata)) &&
+		equalJSON(checked.Data, stored.Data)
 }
 
 // equalJSON reports whether a and b, both encoded by the server, are equal.
@@ -152,8 +154,8 @@ const maxAttempts = 5
 func (i *Item) Write(ctx context.Context) error {
 	for attempt := 1; i.Action != Unchanged; attempt++ {
 		r := i.given
-		// A write replaces all metadata. To keep the stored metadata, Write sends
-		// it with the stored version (compare and swap).
+		// A write replaces all metadata. To keep the stored metadata, Write
+		// sends it with the stored version (compare and swap).
 		keep := r.Metadata == nil && r.Version == "" && i.stored != nil && len(i.stored.Metadata) > 0
 		if keep {
 			r.Metadata, r.Version = i.stored.Metadata, i.stored.Version

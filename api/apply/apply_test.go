@@ -20,8 +20,8 @@ import (
 )
 
 // store is the HTTP API of a server with one type, catalog/v1/Node. Its stored
-// data are the given data with a default for "port". One goroutine at a time uses
-// it.
+// data are the given data with a default for "port". One goroutine at a time
+// uses it.
 type store struct {
 	resources map[string]api.Resource // by name
 	failures  map[string]int          // status of requests, by method and name
@@ -97,14 +97,15 @@ func newStore(t *testing.T) (*store, *api.Client) {
 	return s, c
 }
 
-// node returns a resource with these data. The kind is not in the spelling of the
-// server.
+// node returns a resource with these data. The kind is not in the spelling of
+// the server.
 func node(name, data string) api.Resource {
 	id := api.ResourceID{Name: name, Type: api.ResourceTypeName{Group: "catalog", GroupVersion: "v1", Kind: "node"}}
 	return api.Resource{ID: id, Data: json.RawMessage(data)}
 }
 
-// stored returns web as the store has it: version 1, with metadata and an owner.
+// stored returns web as the store has it: version 1, with metadata and an
+// owner.
 func stored() api.Resource {
 	r := node("web", `{ "host": "a", "port": 80 }`)
 	r.ID.Type.Kind, r.ID.UID, r.Version = "Node", "u1", "1"
@@ -169,8 +170,8 @@ func TestCheck_StoredAsOtherVersionOfType(t *testing.T) {
 	}
 }
 
-// TestCheck_RefusedResources wants the errors of all refused resources, and a plan
-// of the same length as the resources.
+// TestCheck_RefusedResources wants the errors of all refused resources, and a
+// plan of the same length as the resources.
 func TestCheck_RefusedResources(t *testing.T) {
 	s, c := newStore(t)
 	s.resources["web"] = stored()
@@ -260,7 +261,8 @@ func TestWrite_Result(t *testing.T) {
 	}
 }
 
-// TestWrite_Conflict changes the stored resource between the plan and the write.
+// TestWrite_Conflict changes the stored resource between the plan and the
+// write.
 func TestWrite_Conflict(t *testing.T) {
 	change := func(s *store, edit func(*api.Resource)) {
 		r := s.resources["web"]

@@ -10,12 +10,12 @@
 //	}
 //
 // Check validates all resources on the server, compares them with the stored
-// resources and returns a plan. Check writes nothing. Write writes one item of the
-// plan.
+// resources and returns a plan. Check writes nothing. Write writes one item of
+// the plan.
 //
 // A resource without metadata keeps the stored metadata. Write reads it before
-// the write, and repeats both if another writer changed the resource in between.
-// A resource with a version replaces only that version.
+// the write, and repeats both if another writer changed the resource in
+// between. A resource with a version replaces only that version.
 //
 // The package starts no goroutine and keeps no state.
 package apply

@@ -80,7 +80,8 @@ func parseProxy(s string) (contender, error) {
 		return contender{name: name, role: subject, addr: words[0]}, nil
 	}
 	if !strings.Contains(target, "{listen}") {
-		return contender{}, fmt.Errorf("proxy %s: its command has no {listen}: put it where the listen address belongs", name)
+		return contender{}, fmt.Errorf("proxy %s: its command has no {listen}: put it where the listen address belongs",
+			name)
 	}
 	return contender{name: name, role: subject, command: words}, nil
 }
@@ -154,7 +155,8 @@ func peers() []contender {
 	return []contender{
 		haproxy("haproxy", "", ""),
 		haproxy("haproxy-splice", "", "    option splice-auto\n"),
-		haproxy("haproxy-tuned", "    tune.pipesize 1048576\n", "    option splice-request\n    option splice-response\n"),
+		haproxy("haproxy-tuned", "    tune.pipesize 1048576\n",
+			"    option splice-request\n    option splice-response\n"),
 		nginx(),
 	}
 }
@@ -177,6 +179,7 @@ func checkTools(cs []contender) error {
 	if len(missing) == 0 {
 		return nil
 	}
-	return fmt.Errorf("missing programs: %s: run apt-get install %s, or choose other proxies with --peers (empty: none)",
+	return fmt.Errorf(
+		"missing programs: %s: run apt-get install %s, or choose other proxies with --peers (empty: none)",
 		strings.Join(missing, ", "), packages)
 }

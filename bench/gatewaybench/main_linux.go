@@ -68,7 +68,8 @@ func parseFlags(args []string, usage io.Writer) (settings, error) {
 	fs.SetOutput(usage)
 	fs.StringVar(&s.program, "wanfed", "../bin/wanfed",
 		"`path` of the wanfed program whose gateway is measured; empty: none")
-	fs.StringVar(&s.rows, "rows", "", "comma-separated `prefixes` of the rows to run, such as bulk/raw,idle; empty: all")
+	fs.StringVar(&s.rows, "rows", "",
+		"comma-separated `prefixes` of the rows to run, such as bulk/raw,idle; empty: all")
 	fs.StringVar(&s.peers, "peers", "haproxy,haproxy-splice,haproxy-tuned,nginx",
 		"comma-separated `names` of proxies to compare with; empty: none")
 	fs.Func("proxy", "another proxy to measure: `name=command`, or name=ip:port of a running proxy; repeatable. "+
@@ -106,7 +107,8 @@ func parseFlags(args []string, usage io.Writer) (settings, error) {
 	}
 	t := s.timing
 	if s.rounds < 1 || t.measure <= 0 || t.warm < 0 || t.idle < 1 || t.stalls < 1 || t.restartConns < 1 {
-		errs = append(errs, errors.New("rounds, for, idle, stalls and handed must be positive; warm must not be negative"))
+		errs = append(errs,
+			errors.New("rounds, for, idle, stalls and handed must be positive; warm must not be negative"))
 	}
 	return s, errors.Join(errs...)
 }
@@ -139,7 +141,8 @@ func (s settings) contenders() ([]contender, error) {
 
 func (s settings) run(ctx context.Context, out, progress io.Writer) (err error) {
 	b := bench{
-		rounds: s.rounds, noiseLimit: s.noiseLimit, quietTimeout: s.quietTimeout, retries: s.retries, progress: progress,
+		rounds: s.rounds, noiseLimit: s.noiseLimit, quietTimeout: s.quietTimeout, retries: s.retries,
+		progress: progress,
 	}
 	if s.quiet {
 		b.progress = io.Discard
@@ -185,5 +188,6 @@ func machine() string {
 		return err.Error()
 	}
 	text := func(b []byte) string { return string(bytes.TrimRight(b, "\x00")) }
-	return fmt.Sprintf("%d cores, %s %s, %s", runtime.NumCPU(), text(u.Sysname[:]), text(u.Release[:]), runtime.Version())
+	return fmt.Sprintf("%d cores, %s %s, %s", runtime.NumCPU(), text(u.Sysname[:]), text(u.Release[:]),
+		runtime.Version())
 }

@@ -162,7 +162,8 @@ func TestDispatch_InvalidFlags(t *testing.T) {
 		{[]string{"--wanfed="}, "no proxy to measure"},
 		{[]string{"--format", "xml"}, "neither table nor json"},
 		{[]string{"--rounds", "0"}, "must be positive"},
-		{[]string{"--wanfed", "absent-program", "--peers="}, "missing programs: absent-program: run apt-get install haproxy"},
+		{[]string{"--wanfed", "absent-program", "--peers="},
+			"missing programs: absent-program: run apt-get install haproxy"},
 	} {
 		var out strings.Builder
 		err := dispatch(t.Context(), append([]string{"--wanfed", "true"}, test.flags...), &out, &out)

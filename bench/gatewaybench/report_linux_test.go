@@ -25,9 +25,11 @@ func sampleRuns() (bench, []run) {
 			{"MB/s": 90, "RSS KB/conn": 1, "lost": 0}, {"MB/s": 300, "RSS KB/conn": 1, "lost": 0},
 			{"MB/s": 95, "RSS KB/conn": 1, "lost": 0},
 		},
-		"haproxy":   {{"MB/s": 100, "RSS KB/conn": 3}, {"MB/s": 100, "RSS KB/conn": 3}, {"MB/s": 100, "RSS KB/conn": 3}},
+		"haproxy": {{"MB/s": 100, "RSS KB/conn": 3}, {"MB/s": 100, "RSS KB/conn": 3},
+			{"MB/s": 100, "RSS KB/conn": 3}},
 		"haproxy-x": {{"MB/s": 50, "RSS KB/conn": 4}, {"MB/s": 900, "RSS KB/conn": 4}, {"MB/s": 40, "RSS KB/conn": 4}},
-		"other":     {{"MB/s": 10, "RSS KB/conn": 0.1}, {"MB/s": 10, "RSS KB/conn": 0.1}, {"MB/s": 10, "RSS KB/conn": 0.1}},
+		"other": {{"MB/s": 10, "RSS KB/conn": 0.1}, {"MB/s": 10, "RSS KB/conn": 0.1},
+			{"MB/s": 10, "RSS KB/conn": 0.1}},
 	}
 	var runs []run
 	for name, rounds := range of {

@@ -76,7 +76,8 @@ type timing struct {
 func rows(t timing) []row {
 	spec := func(kind load.Kind, conns int) load.Spec {
 		return load.Spec{
-			Kind: kind, Conns: conns, Warmup: t.warm, Duration: t.measure, Settle: t.settle, HelloTimeout: helloDuration(),
+			Kind: kind, Conns: conns, Warmup: t.warm, Duration: t.measure, Settle: t.settle,
+			HelloTimeout: helloDuration(),
 		}
 	}
 	var all []row
@@ -107,7 +108,8 @@ func rows(t timing) []row {
 		s := spec(load.Ping, p.conns)
 		s.Interval = p.interval
 		all = append(all, row{fmt.Sprintf("ping/%s/%d", p.name, p.conns), s, []figure{
-			{name: load.P50, goal: matchBest}, {name: load.P99, goal: matchBest}, {name: addedP50}, {name: load.CPUPerMsg},
+			{name: load.P50, goal: matchBest}, {name: load.P99, goal: matchBest}, {name: addedP50},
+			{name: load.CPUPerMsg},
 		}})
 	}
 	return append(all, t.manyConnRows(spec)...)
@@ -135,10 +137,12 @@ func (t timing) manyConnRows(spec func(load.Kind, int) load.Spec) []row {
 			{name: load.P99Ratio, noComparison: true, goal: goal{absoluteGoal, 1.2}},
 			{name: load.Lost, goal: goal{absoluteGoal, 0}, noComparison: true},
 			{name: load.Held, higherIsBetter: true, noComparison: true},
-			{name: load.GoneAfter, noComparison: true}, {name: load.Left, goal: goal{absoluteGoal, 0}, noComparison: true},
+			{name: load.GoneAfter, noComparison: true},
+			{name: load.Left, goal: goal{absoluteGoal, 0}, noComparison: true},
 		}},
 		{"update/100", update, []figure{
-			{name: load.P99Ratio, noComparison: true, goal: goal{absoluteGoal, 1.1}}, {name: load.P99, noComparison: true},
+			{name: load.P99Ratio, noComparison: true, goal: goal{absoluteGoal, 1.1}},
+			{name: load.P99, noComparison: true},
 			{name: load.Lost, goal: goal{absoluteGoal, 0}, noComparison: true},
 			{name: load.Sent, noComparison: true}, {name: updatesFigure, noComparison: true},
 		}},
@@ -150,7 +154,8 @@ func (t timing) manyConnRows(spec func(load.Kind, int) load.Spec) []row {
 		{"drain/500", drain, []figure{
 			{name: load.Lost, goal: goal{absoluteGoal, 0}, noComparison: true}, {name: load.Sent, noComparison: true},
 			{name: load.Refused, noComparison: true},
-			{name: load.GoneAfter, noComparison: true}, {name: load.Left, goal: goal{absoluteGoal, 0}, noComparison: true},
+			{name: load.GoneAfter, noComparison: true},
+			{name: load.Left, goal: goal{absoluteGoal, 0}, noComparison: true},
 		}},
 	}
 }

@@ -36,11 +36,11 @@
 //
 // newWorld builds the federation. simulate starts all datacenters at the same
 // time, or spread over -sim.start. It waits until all servers see all others
-// and have all federation states, and then for -sim.settle (9 minutes).
-// It measures two idle minutes. It then moves one gateway to another address
+// and have all federation states, and then for -sim.settle (9 minutes). It
+// measures two idle minutes. It then moves one gateway to another address
 // without any notification. It waits until every address book has the new
-// address and no link uses the lost path. Everything runs in one synctest bubble
-// and ends with it.
+// address and no link uses the lost path. Everything runs in one synctest
+// bubble and ends with it.
 //
 // # Limits
 //

@@ -59,7 +59,8 @@ func openConnections(t *testing.T, v *server, dc string, connections int) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { cc.Close() })
-		_, err = healthpb.NewHealthClient(cc).Check(t.Context(), &healthpb.HealthCheckRequest{}, grpc.WaitForReady(true))
+		_, err = healthpb.NewHealthClient(cc).Check(t.Context(), &healthpb.HealthCheckRequest{},
+			grpc.WaitForReady(true))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -148,7 +148,9 @@ func tableOf(all []growth) string {
 	row("datacenters x servers", func(g growth) string { return fmt.Sprintf("%d x %d", g.datacenters, g.servers) })
 	row("---", func(growth) string { return "---" })
 	row("start until all see all", func(g growth) string { return fmt.Sprintf("%.1f s", g.convergedAfter.Seconds()) })
-	row("connections, median server, most in the minute after", func(g growth) string { return fmt.Sprint(g.peakConns) })
+	row("connections, median server, most in the minute after", func(g growth) string {
+		return fmt.Sprint(g.peakConns)
+	})
 	row("idle: connections, median server", func(g growth) string { return fmt.Sprint(g.conns) })
 	row("idle: connections, the primary's", func(g growth) string { return fmt.Sprint(g.maxConns) })
 	row("idle: bytes/s", func(g growth) string { return fmt.Sprintf("%.0f", g.bytes) })

@@ -118,8 +118,9 @@ func (v *server) buildFederation(w *world) (err error) {
 	ready := make(chan struct{})
 	close(ready)
 	cfg := federation.AddressBookUpdaterConfig{
-		DC: s.dc, PrimaryDC: primary, Domain: tlsutil.DefaultDomain, Backend: s.store, LAN: v.lan, WAN: v.wan, Ready: ready,
-		File: filepath.Join(w.dir, fmt.Sprintf("%s-%s.json", v.name, s.dc)), Book: v.book, Logger: discardLogger,
+		DC: s.dc, PrimaryDC: primary, Domain: tlsutil.DefaultDomain, Backend: s.store, LAN: v.lan, WAN: v.wan,
+		Ready: ready,
+		File:  filepath.Join(w.dir, fmt.Sprintf("%s-%s.json", v.name, s.dc)), Book: v.book, Logger: discardLogger,
 	}
 	if s.dc != primary {
 		cfg.PrimaryGateways = []string{w.sites[0].gateway.wan}
@@ -212,7 +213,8 @@ func (v *server) PathsChanged() <-chan struct{} { return v.book.Changed() }
 // reach checks that a server of a datacenter responds.
 func (v *server) reach(ctx context.Context, dc string) error {
 	if dc == primary && v.toPrimary != nil {
-		_, err := healthpb.NewHealthClient(v.toPrimary).Check(ctx, &healthpb.HealthCheckRequest{}, grpc.WaitForReady(true))
+		_, err := healthpb.NewHealthClient(v.toPrimary).Check(ctx, &healthpb.HealthCheckRequest{},
+			grpc.WaitForReady(true))
 		return err
 	}
 	c, err := v.dialer.Dial(ctx, wanfed.Target{DC: dc}, wanfed.ProtoGRPC)

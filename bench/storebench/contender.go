@@ -68,7 +68,8 @@ func startWanfed(
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	s, err := subprocess.StartServer(ctx, subprocess.ServerConfig{
-		Program: []string{program}, Dir: filepath.Join(dir, "wanfed"), DC: "dc1", Node: "srv1", TLS: files, LogLevel: "warn",
+		Program: []string{program}, Dir: filepath.Join(dir, "wanfed"), DC: "dc1", Node: "srv1", TLS: files,
+		LogLevel: "warn",
 	})
 	if err != nil {
 		return nil, err
@@ -172,9 +173,11 @@ func startEtcd(ctx context.Context, program, dir string, pki *subprocess.PKI, cl
 	p, err := subprocess.Start(ctx, subprocess.Config{
 		Name: "etcd", LogPath: filepath.Join(data, "log"),
 		Command: []string{
-			program, "--name", "a", "--data-dir", filepath.Join(data, "data"), "--logger", "zap", "--log-outputs", "stdout",
+			program, "--name", "a", "--data-dir", filepath.Join(data, "data"), "--logger", "zap",
+			"--log-outputs", "stdout",
 			"--listen-client-urls", self, "--advertise-client-urls", self, "--listen-peer-urls", peer,
-			"--initial-advertise-peer-urls", peer, "--initial-cluster", "a=" + peer, "--quota-backend-bytes", "8589934592",
+			"--initial-advertise-peer-urls", peer, "--initial-cluster", "a=" + peer, "--quota-backend-bytes",
+			"8589934592",
 			"--cert-file", files.Cert, "--key-file", files.Key, "--trusted-ca-file", files.CA, "--client-cert-auth",
 		},
 		Ready: func(line string) bool { return strings.Contains(line, "serving client") },

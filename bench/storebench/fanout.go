@@ -69,8 +69,9 @@ func fanout(watches int) func(context.Context, *contender, settings) (map[string
 		used, err := c.CPUTime()
 		return map[string]float64{
 			"p50 ms": percentile(f.sinceWrite, 50), "p99 ms": percentile(f.sinceWrite, 99),
-			"p50 ms after answer": percentile(f.sinceResponse, 50), "p99 ms after answer": percentile(f.sinceResponse, 99),
-			"server µs": float64((used - cpu).Microseconds()) / float64(changes*watches),
+			"p50 ms after answer": percentile(f.sinceResponse, 50),
+			"p99 ms after answer": percentile(f.sinceResponse, 99),
+			"server µs":           float64((used - cpu).Microseconds()) / float64(changes*watches),
 		}, err
 	}
 }

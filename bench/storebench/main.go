@@ -58,7 +58,8 @@ func parseFlags(args []string, usage io.Writer) (settings, error) {
 		return s, err
 	}
 	if fs.NArg() > 0 || s.rounds < 1 || s.changes < 1 || s.measure <= 0 || s.warm < 0 {
-		err := errors.New("rounds, changes and for must be positive, warm must not be negative; arguments are not allowed")
+		err := errors.New(
+			"rounds, changes and for must be positive, warm must not be negative; arguments are not allowed")
 		fmt.Fprintln(usage, err)
 		return s, err
 	}
@@ -93,7 +94,8 @@ func (s settings) run(ctx context.Context, out, progress io.Writer) error {
 					return fmt.Errorf("run row %s with %s: %w", r.name, c.name, err)
 				}
 				t.add(r.name, c.name, figures)
-				fmt.Fprintf(progress, "round %d of %d  %-16s %-8s %s\n", round+1, s.rounds, r.name, c.name, formatFigures(figures))
+				fmt.Fprintf(progress, "round %d of %d  %-16s %-8s %s\n", round+1, s.rounds, r.name, c.name,
+					formatFigures(figures))
 			}
 		}
 	}

@@ -66,8 +66,8 @@ type client struct {
 	opts api.QueryOptions // with the value of --datacenter
 }
 
-// newClient returns a client for the flags of cmd. If timeout is 0, the client has
-// the default timeout of package api.
+// newClient returns a client for the flags of cmd. If timeout is 0, the client
+// has the default timeout of package api.
 func newClient(cmd *cobra.Command, timeout time.Duration) (client, error) {
 	cfg := api.ClientConfig{Addr: flagOrEnv(cmd, "http-addr"), Timeout: timeout}
 	if strings.HasPrefix(cfg.Addr, "https://") {
@@ -209,8 +209,9 @@ func (o *operator) checkFlags(cmd *cobra.Command) error {
 	return nil
 }
 
-// find sets dc and server through the HTTP API. server becomes the server port of
-// the responding server, or the LAN address of a gateway to another datacenter.
+// find sets dc and server through the HTTP API. server becomes the server port
+// of the responding server, or the LAN address of a gateway to another
+// datacenter.
 func (o *operator) find(cmd *cobra.Command) error {
 	cl, err := newClient(cmd, 0)
 	if err != nil {
@@ -320,7 +321,8 @@ func outcomeUnknown(ctx context.Context, err error) bool {
 // waitingDelay is the time after which a waiting command prints the reason.
 const waitingDelay = time.Second
 
-// printWaiting prints line to w unless the caller calls stop within waitingDelay.
+// printWaiting prints line to w unless the caller calls stop within
+// waitingDelay.
 func printWaiting(w io.Writer, line string) (stop func()) {
 	printed := make(chan struct{})
 	timer := time.AfterFunc(waitingDelay, func() {

@@ -41,8 +41,8 @@ func (c *confirmation) require(cmd *cobra.Command, warning string) error {
 		return nil
 	}
 	fmt.Fprint(w, `Type "yes" to continue: `)
-	// Nothing ends a read from a terminal. After an interrupt, the goroutine ends
-	// with the process.
+	// Nothing ends a read from a terminal. After an interrupt, the goroutine
+	// ends with the process.
 	answer := make(chan string, 1)
 	go func() {
 		line, _ := bufio.NewReader(io.LimitReader(cmd.InOrStdin(), 100)).ReadString('\n')

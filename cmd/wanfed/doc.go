@@ -18,11 +18,11 @@
 // (output.go).
 //
 // Results go to stdout, logs and errors to stderr. The exit status is 0 for
-// success, 1 for a failure, and 2 for wrong usage or settings. All errors of the
-// settings are printed at once.
+// success, 1 for a failure, and 2 for wrong usage or settings. All errors of
+// the settings are printed at once.
 //
 // # Globals
 //
-// Raft, serf and memberlist have one metrics sink per process. The server command
-// sets it (server.go).
+// Raft, serf and memberlist have one metrics sink per process. The server
+// command sets it (server.go).
 package main

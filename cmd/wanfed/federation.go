@@ -21,7 +21,8 @@ import (
 
 func newFederation() *cobra.Command {
 	c := newGroup("federation", "Read or delete federation states",
-		newFederationList(), newFederationRead(), newFederationGateways(), newFederationDelete(), newFederationReplace())
+		newFederationList(), newFederationRead(), newFederationGateways(), newFederationDelete(),
+		newFederationReplace())
 	c.Long = `Read or delete federation states. The federation state of a datacenter has its
 gateways. The primary datacenter owns all states, and the other datacenters have
 replicas. Each server reads from its own store.`
@@ -54,7 +55,8 @@ replicas.`,
 			rows := [][]string{{"Datacenter", "Gateways", "Updated", "Primary Index", "Index"}}
 			for _, s := range states {
 				rows = append(rows, []string{
-					s.Datacenter, healthSummary(s.MeshGateways), timestamp(s.UpdatedAt), primaryIndex(s), index(s.ModifyIndex),
+					s.Datacenter, healthSummary(s.MeshGateways), timestamp(s.UpdatedAt), primaryIndex(s),
+					index(s.ModifyIndex),
 				})
 			}
 			return out.table(rows)
@@ -70,7 +72,8 @@ func newFederationRead() *cobra.Command {
 		Example: `  wanfed federation read dc2
   wanfed federation read dc2 --datacenter dc1 --output json`,
 		Args: labelArg("DC", "datacenter"),
-		ValidArgsFunction: func(cmd *cobra.Command, args []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, prefix string) ([]cobra.Completion,
+			cobra.ShellCompDirective) {
 			if len(args) > 0 {
 				return nil, cobra.ShellCompDirectiveNoFileComp
 			}
@@ -261,12 +264,14 @@ refused from then on. The command needs the certificate of an operator.`,
 			}
 			resp, err := callServer(cmd, &o, "replace "+args[0], "wanfed status",
 				func(ctx context.Context, cc *grpc.ClientConn) (*pb.ReplaceGroupResponse, error) {
-					return pb.NewFederationServiceClient(cc).Replace(ctx, &pb.ReplaceGroupRequest{Datacenter: args[0], GroupId: id})
+					return pb.NewFederationServiceClient(cc).Replace(ctx,
+						&pb.ReplaceGroupRequest{Datacenter: args[0], GroupId: id})
 				})
 			if err != nil {
 				return err
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "%s is the group %s (before: %s)\n", args[0], id, cmp.Or(resp.PreviousGroupId, "unknown"))
+			fmt.Fprintf(cmd.OutOrStdout(), "%s is the group %s (before: %s)\n", args[0], id,
+				cmp.Or(resp.PreviousGroupId, "unknown"))
 			return nil
 		},
 	}

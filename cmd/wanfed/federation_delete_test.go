@@ -80,8 +80,9 @@ func fileFlags(f tlsutil.Files) []string {
 	return []string{"--ca-file", f.CA, "--cert-file", f.Cert, "--key-file", f.Key}
 }
 
-// startServer serves the federation service of the primary over TLS, with a store
-// in memory. The service sees dc2 as alive. Package test has complete servers.
+// startServer serves the federation service of the primary over TLS, with a
+// store in memory. The service sees dc2 as alive. Package test has complete
+// servers.
 func startServer(t *testing.T, id *tlsutil.Identity) (addr string, store *resourcetest.Store) {
 	t.Helper()
 	store = resourcetest.NewStore()
@@ -155,7 +156,8 @@ func TestFederationDelete_Outcomes(t *testing.T) {
 		{"no server", "dc2 --force --datacenter dc1 --server " + dead.Addr().String(), operator,
 			"no server answers at " + dead.Addr().String() + ": connect: connection refused; " +
 				"--server must be a server of dc1, or a gateway", exitFailure},
-		{"forced", "dc2 --force --datacenter dc1 --server " + addr, operator, "deleted the federation state of dc2\n", 0},
+		{"forced", "dc2 --force --datacenter dc1 --server " + addr, operator,
+			"deleted the federation state of dc2\n", 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			args := slices.Concat([]string{"federation", "delete"}, strings.Fields(tt.args), tt.files)

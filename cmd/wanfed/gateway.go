@@ -122,8 +122,8 @@ WANFED_ADMIN_ADDR, or admin_addr in the file of --config-file.`,
 	return cmd
 }
 
-// adminAddr returns the admin address of a gateway from the flags, the environment
-// or the settings file.
+// adminAddr returns the admin address of a gateway from the flags, the
+// environment or the settings file.
 func adminAddr(cmd *cobra.Command) (string, error) {
 	s := gatewayd.DefaultSettings()
 	if path := flagOrEnv(cmd, configFileFlag); path != "" {

@@ -43,7 +43,8 @@ func serviceSocket(t testing.TB) (addr string, socket *os.File) {
 }
 
 // A gateway serves a socket of the service manager, also after a hot restart. A
-// connection that a client opens while no gateway runs is served by the next gateway.
+// connection that a client opens while no gateway runs is served by the next
+// gateway.
 func TestSocketActivation(t *testing.T) {
 	testutil.Cluster(t)
 	addr, socket := serviceSocket(t)

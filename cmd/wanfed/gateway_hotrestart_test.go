@@ -31,8 +31,8 @@ func (g *gatewayProcess) awaitReplaced(t testing.TB, n int) (pid int) {
 	return pid
 }
 
-// load opens connections until stop is closed, concurrency at a time. A connection
-// that fails is an error of the test.
+// load opens connections until stop is closed, concurrency at a time. A
+// connection that fails is an error of the test.
 func (g *gatewayProcess) load(
 	t testing.TB, hello []byte, concurrency int, stop <-chan struct{},
 ) (opened *atomic.Int64, join func()) {
@@ -60,12 +60,12 @@ func (g *gatewayProcess) load(
 	return opened, wg.Wait
 }
 
-// Hot restarts under load refuse no connection, and open connections stay open. The
-// number of connections is 1,000, or WANFED_TEST_CONNECTIONS.
+// Hot restarts under load refuse no connection, and open connections stay open.
+// The number of connections is 1,000, or WANFED_TEST_CONNECTIONS.
 func TestHotRestart_UnderLoad(t *testing.T) {
 	testutil.Cluster(t)
-	// With one connection at a time, the test detects a connection that is served
-	// only when another arrives.
+	// With one connection at a time, the test detects a connection that is
+	// served only when another arrives.
 	for _, concurrency := range []int{1, 16} {
 		t.Run(fmt.Sprintf("%d at a time", concurrency), func(t *testing.T) { testHotRestart(t, concurrency) })
 	}
@@ -129,7 +129,8 @@ func testHotRestart(t *testing.T, concurrency int) {
 	}
 }
 
-// checkStopped stops the last process, and checks that the listening socket closes.
+// checkStopped stops the last process, and checks that the listening socket
+// closes.
 func (g *gatewayProcess) checkStopped(t testing.TB, pid int) {
 	t.Helper()
 	if code, body := get(t, g.admin+"/readyz"); code != http.StatusOK {
@@ -177,8 +178,8 @@ func TestHotRestart_NewProcessFails(t *testing.T) {
 	if err := roundTrip(longLived, []byte("still here")); err != nil {
 		t.Errorf("roundTrip() through the old process = %v, want nil", err)
 	}
-	// The old process would run until its connection ends. SIGTERM ends the process
-	// and its connection.
+	// The old process would run until its connection ends. SIGTERM ends the
+	// process and its connection.
 	g.signal(t, syscall.SIGTERM)
 	g.awaitEnd(t)
 	if err := roundTrip(longLived, []byte("?")); err == nil {

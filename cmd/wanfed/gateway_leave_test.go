@@ -18,7 +18,8 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// awaitGateways waits until the federation state of dc1 has want healthy gateways.
+// awaitGateways waits until the federation state of dc1 has want healthy
+// gateways.
 func awaitGateways(t testing.TB, client *api.Client, want int) {
 	t.Helper()
 	index := uint64(0)
@@ -42,8 +43,8 @@ func awaitGateways(t testing.TB, client *api.Client, want int) {
 	})
 }
 
-// A gateway stays registered during a hot restart. A stopping gateway deregisters at
-// once, and accepts connections for the shutdown delay.
+// A gateway stays registered during a hot restart. A stopping gateway
+// deregisters at once, and accepts connections for the shutdown delay.
 func TestGateway_DeregistersAtStop(t *testing.T) {
 	testutil.Cluster(t)
 	dir := t.TempDir()

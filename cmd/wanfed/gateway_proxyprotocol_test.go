@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// A gateway reads the PROXY header of a load balancer, and sends the address of the
-// client in a PROXY header to the upstream.
+// A gateway reads the PROXY header of a load balancer, and sends the address of
+// the client in a PROXY header to the upstream.
 func TestGateway_ProxyProtocol(t *testing.T) {
 	up, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -13,7 +13,8 @@ import (
 	"github.com/wanfed/wanfed/internal/testutil"
 )
 
-// accessLine is a line of the access log, with the fields that these tests read.
+// accessLine is a line of the access log, with the fields that these tests
+// read.
 type accessLine struct{ SNI, End, Upstream string }
 
 // awaitAccessLine waits for a file with one line of an access log.
@@ -102,8 +103,8 @@ func TestGatewayReload_LiveSettings(t *testing.T) {
 	r.gw.stop()
 }
 
-// TestGatewayReload_AccessLog opens an access log. After log rotation renamed the
-// file, a reload opens a new one.
+// TestGatewayReload_AccessLog opens an access log. After log rotation renamed
+// the file, a reload opens a new one.
 func TestGatewayReload_AccessLog(t *testing.T) {
 	r := newReloadTest(t)
 	path := filepath.Join(t.TempDir(), "access.json")

@@ -131,7 +131,8 @@ func upstreamTLS(t testing.TB, name string, cfg *tls.Config) string {
 		if _, err := io.WriteString(c, name); err != nil {
 			return
 		}
-		// The client closes first. Otherwise its last record would cause a reset.
+		// The client closes first. Otherwise its last record would cause a
+		// reset.
 		c.(*tls.Conn).CloseWrite()
 		io.Copy(io.Discard, c)
 	})
@@ -148,8 +149,8 @@ func serverTLS(t testing.TB) *tls.Config {
 	return &tls.Config{Certificates: []tls.Certificate{cert}}
 }
 
-// readThrough connects to addr with the server name sni, and returns the data of the
-// upstream.
+// readThrough connects to addr with the server name sni, and returns the data
+// of the upstream.
 func readThrough(addr, sni string) (string, error) {
 	cfg := &tls.Config{ServerName: sni, InsecureSkipVerify: true}
 	c, err := tls.DialWithDialer(&net.Dialer{Timeout: 10 * time.Second}, "tcp", addr, cfg)
@@ -176,8 +177,8 @@ func get(t testing.TB, url string) (int, string) {
 	return resp.StatusCode, string(b)
 }
 
-// A standalone gateway reloads its file of routes, and keeps its routes if the file
-// has an error.
+// A standalone gateway reloads its file of routes, and keeps its routes if the
+// file has an error.
 func TestStandaloneGateway(t *testing.T) {
 	cfg := serverTLS(t)
 	one, two := upstreamTLS(t, "one", cfg), upstreamTLS(t, "two", cfg)
@@ -235,8 +236,9 @@ func TestStandaloneGateway(t *testing.T) {
 	}
 }
 
-// A gateway without a reachable server logs the failure, serves its admin address,
-// and stops. The cluster tests in directory test cover gateways with servers.
+// A gateway without a reachable server logs the failure, serves its admin
+// address, and stops. The cluster tests in directory test cover gateways with
+// servers.
 func TestGateway_ServersDown(t *testing.T) {
 	f := tlstest.NewCA(t).Files(t, tlsutil.RoleGateway, "gw1", "dc1")
 	gw := startCommand(t, "gateway", "--dc", "dc1", "--node", "gw1", "--data-dir", filepath.Join(t.TempDir(), "data"),

@@ -254,8 +254,8 @@ func changeKeyring(cmd *cobra.Command, o *operator, op pb.ChangeKeyringRequest_O
 	return printChange(out.w, op, report)
 }
 
-// printChange prints the result of a change. It returns an error if a server missed
-// the change.
+// printChange prints the result of a change. It returns an error if a server
+// missed the change.
 func printChange(w io.Writer, op pb.ChangeKeyringRequest_Op, report *pb.KeyringReport) error {
 	var missed []string
 	for _, s := range report.Servers {
@@ -444,7 +444,8 @@ func keyRows(view keyringJSON, show bool) [][]string {
 		rows[0] = append(rows[0], "Secret")
 	}
 	for _, k := range view.Keys {
-		row := []string{k.Fingerprint, fmt.Sprintf("%d/%d", k.Servers, answered), fmt.Sprintf("%d/%d", k.PrimaryOn, answered)}
+		row := []string{k.Fingerprint, fmt.Sprintf("%d/%d", k.Servers, answered),
+			fmt.Sprintf("%d/%d", k.PrimaryOn, answered)}
 		if show {
 			row = append(row, cmp.Or(k.Key, "-"))
 		}

@@ -81,8 +81,8 @@ func newRoot() *cobra.Command {
 	return root
 }
 
-// newGroup returns a command with subcommands only. A call without a subcommand,
-// or with an unknown one, is a usage error.
+// newGroup returns a command with subcommands only. A call without a
+// subcommand, or with an unknown one, is a usage error.
 func newGroup(use, short string, subs ...*cobra.Command) *cobra.Command {
 	c := &cobra.Command{
 		Use:   use,

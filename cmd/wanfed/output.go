@@ -47,7 +47,8 @@ func (f *outputFormat) Type() string { return "format" }
 func addOutput(c *cobra.Command) *outputFormat {
 	f := outputTable
 	c.Flags().VarP(&f, "output", "o", "table (80 columns), wide (all columns) or json")
-	_ = c.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(outputFormats, cobra.ShellCompDirectiveNoFileComp))
+	_ = c.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(outputFormats,
+		cobra.ShellCompDirectiveNoFileComp))
 	return &f
 }
 
@@ -71,7 +72,8 @@ func (p printer) print(v any, table func() error) error {
 	return enc.Encode(v)
 }
 
-// tableWidth is the maximum number of characters of a line, except in wide output.
+// tableWidth is the maximum number of characters of a line, except in wide
+// output.
 const tableWidth = 80
 
 // table writes aligned columns. The first row has the titles. Unless the output
@@ -131,8 +133,8 @@ func writeFields(w io.Writer, rows [][]string) error {
 	return tw.Flush()
 }
 
-// printable replaces the characters of s that could control a terminal or break a
-// table.
+// printable replaces the characters of s that could control a terminal or break
+// a table.
 func printable(s string) string {
 	return strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {

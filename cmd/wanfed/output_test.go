@@ -10,7 +10,8 @@ import (
 
 func TestTable_WrapsTheLastColumn(t *testing.T) {
 	var b strings.Builder
-	detail := "this server cannot write its log in " + strings.Repeat("/directory", 12) + ": no space left on device; free disk space"
+	detail := "this server cannot write its log in " + strings.Repeat("/directory", 12) +
+		": no space left on device; free disk space"
 	err := printer{w: &b, format: outputTable}.table([][]string{
 		{"Component", "State", "Detail"},
 		{"log", "cannot be written", detail},

@@ -102,8 +102,8 @@ type result struct {
 	code           int
 }
 
-// execute runs wanfed as a process, without the settings in the environment of the
-// test.
+// execute runs wanfed as a process, without the settings in the environment of
+// the test.
 func execute(t testing.TB, env []string, args ...string) result {
 	t.Helper()
 	return executeProgram(t, env, append([]string{"wanfed"}, args...)...)
@@ -130,8 +130,8 @@ func executeProgram(t testing.TB, env []string, args ...string) result {
 	return result{stdout.String(), stderr.String(), cmd.ProcessState.ExitCode()}
 }
 
-// startError is a command that must fail at its start, with one line of output and
-// without files.
+// startError is a command that must fail at its start, with one line of output
+// and without files.
 type startError struct {
 	name string
 	args []string // appended to the common arguments
@@ -154,8 +154,8 @@ func (r startError) check(t *testing.T, base ...string) {
 	})
 }
 
-// checkError checks the exit status, the only line on stderr, and that stdout is
-// empty.
+// checkError checks the exit status, the only line on stderr, and that stdout
+// is empty.
 func (r result) checkError(t testing.TB, code int, want string) {
 	t.Helper()
 	if r.code != code {

@@ -79,7 +79,8 @@ type resourceClient struct {
 	types []api.ResourceType // cache of typeOf
 }
 
-// addTenancyFlags adds --partition and --namespace. suffix is added to their help.
+// addTenancyFlags adds --partition and --namespace. suffix is added to their
+// help.
 func addTenancyFlags(c *cobra.Command, suffix string) {
 	c.Flags().String("partition", "", "`partition` of the resources"+suffix+" (default \"default\")")
 	c.Flags().String("namespace", "", "`namespace` of the resources"+suffix+" (default \"default\")")
@@ -161,8 +162,8 @@ func completeTypes(cmd *cobra.Command, args []string, _ string) ([]cobra.Complet
 	})
 }
 
-// refusalText removes the server and the HTTP status from the error of a request
-// that the server refused. It returns other errors unchanged.
+// refusalText removes the server and the HTTP status from the error of a
+// request that the server refused. It returns other errors unchanged.
 func refusalText(err error) error {
 	e, ok := errors.AsType[*api.StatusError](err)
 	if ok && e.Message != "" && e.Code < http.StatusInternalServerError {

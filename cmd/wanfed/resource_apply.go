@@ -78,8 +78,8 @@ In YAML:
 	return c
 }
 
-// readResources reads all resources of files, with their positions in the files.
-// Its errors are usage errors.
+// readResources reads all resources of files, with their positions in the
+// files. Its errors are usage errors.
 func readResources(
 	ctx context.Context, cl *resourceClient, files []string, version string,
 ) (positions []string, resources []api.Resource, err error) {
@@ -126,7 +126,8 @@ func refusals(positions []string, err error) error {
 	return settings.Join(errs...)
 }
 
-// runPlan writes all items in their order, unless dryRun is true, and prints them.
+// runPlan writes all items in their order, unless dryRun is true, and prints
+// them.
 func runPlan(ctx context.Context, out printer, positions []string, plan []*apply.Item, dryRun bool) error {
 	for i, item := range plan {
 		if !dryRun {

@@ -18,7 +18,8 @@ import (
 	"github.com/wanfed/wanfed/internal/subprocess"
 )
 
-// TestMain makes this test binary the command wanfed, for scripts and processes.
+// TestMain makes this test binary the command wanfed, for scripts and
+// processes.
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){"wanfed": main})
 }
@@ -87,8 +88,8 @@ var processCommands = map[string]func(*testscript.TestScript, bool, []string){
 
 type processKey struct{}
 
-// scriptProcesses has the processes of one script by name. Only the goroutine of
-// the script uses it.
+// scriptProcesses has the processes of one script by name. Only the goroutine
+// of the script uses it.
 type scriptProcesses map[string]*subprocess.Process
 
 func processesOf(ts *testscript.TestScript) scriptProcesses {

@@ -216,8 +216,8 @@ func (s serverSettings) config() server.Config {
 	}
 }
 
-// collectMetrics adds the metrics of Raft, serf and memberlist, which have one sink
-// per process, to the metrics of this process.
+// collectMetrics adds the metrics of Raft, serf and memberlist, which have one
+// sink per process, to the metrics of this process.
 func collectMetrics() error {
 	sink, err := prometheus.NewPrometheusSinkFrom(prometheus.PrometheusOpts{})
 	if err != nil {

@@ -44,8 +44,8 @@ func startServerProcess(
 	return s
 }
 
-// wanfedPath returns the path of the command wanfed, a copy of this test binary. See
-// TestMain.
+// wanfedPath returns the path of the command wanfed, a copy of this test
+// binary. See TestMain.
 func wanfedPath(t testing.TB) string {
 	t.Helper()
 	path, err := exec.LookPath("wanfed")
@@ -64,9 +64,9 @@ func stopProcess(t testing.TB, p *subprocess.Process) {
 	}
 }
 
-// serviceManager replaces the service manager for processes that the test starts
-// after this call. expectStates waits for states in any order. It fails the test if
-// a process reports another state.
+// serviceManager replaces the service manager for processes that the test
+// starts after this call. expectStates waits for states in any order. It fails
+// the test if a process reports another state.
 func serviceManager(t *testing.T) (expectStates func(want ...string)) {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "notify")
@@ -117,8 +117,8 @@ func tree(t testing.TB, dir string) (all []string) {
 	return all
 }
 
-// A server refuses the data directory of another process, node or datacenter, and
-// does not change it.
+// A server refuses the data directory of another process, node or datacenter,
+// and does not change it.
 func TestDataDir_OfAnotherNode(t *testing.T) {
 	testutil.Cluster(t)
 	t.Parallel()
@@ -156,8 +156,8 @@ func TestDataDir_OfAnotherNode(t *testing.T) {
 
 const keyModeWarning = "private key file can be read by group or others; make it 0600"
 
-// A key file that others can read causes one warning of each process and of "wanfed
-// validate", and no error.
+// A key file that others can read causes one warning of each process and of
+// "wanfed validate", and no error.
 func TestKeyFile_ReadableByOthers(t *testing.T) {
 	testutil.Cluster(t)
 	t.Parallel()
@@ -203,8 +203,8 @@ func TestKeyFile_ReadableByOthers(t *testing.T) {
 	}
 }
 
-// A key file that the user may not read is an error with a remedy. The command runs
-// without the capability of root to read all files.
+// A key file that the user may not read is an error with a remedy. The command
+// runs without the capability of root to read all files.
 func TestKeyFile_Unreadable(t *testing.T) {
 	t.Parallel()
 	c := newPEMFiles(t)
@@ -217,8 +217,8 @@ func TestKeyFile_Unreadable(t *testing.T) {
 		`key file \S+/srv1-key\.pem may not be read by this user; change its owner or mode`)
 }
 
-// executeWithout runs wanfed without some Linux capabilities if the test runs as
-// root. Otherwise it is execute.
+// executeWithout runs wanfed without some Linux capabilities if the test runs
+// as root. Otherwise it is execute.
 func executeWithout(t *testing.T, capabilities string, args ...string) result {
 	t.Helper()
 	args = append([]string{"wanfed"}, args...)
@@ -250,8 +250,8 @@ func TestPort_Privileged(t *testing.T) {
 		`wan 127\.0\.0\.1:1: this user may not use the port; choose one above 1023, let systemd open the socket, or .*`)
 }
 
-// checkHTTPS sends requests with several client certificates. Only a certificate of
-// the same CA gets a response.
+// checkHTTPS sends requests with several client certificates. Only a
+// certificate of the same CA gets a response.
 func checkHTTPS(t *testing.T, c pemFiles, port string, valid *tls.Config) {
 	t.Helper()
 	const path = "/v1/catalog/datacenters"
@@ -315,8 +315,8 @@ func TestHTTPS_RequiresClientCertificate(t *testing.T) {
 	checkRefusalLog(t, s.LogPath())
 }
 
-// checkRefusalLog checks that the log has one line per refused connection, and no
-// lines of other loggers.
+// checkRefusalLog checks that the log has one line per refused connection, and
+// no lines of other loggers.
 func checkRefusalLog(t *testing.T, path string) {
 	t.Helper()
 	b, err := os.ReadFile(path)

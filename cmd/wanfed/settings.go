@@ -20,8 +20,9 @@ import (
 // variable WANFED_DATA_DIR and the flag --data-dir. A later source overrides an
 // earlier source. The initial value of the field is the default.
 //
-// Fields are string, int, bool or []string. A list has commas in the environment,
-// and one flag for each element. An empty environment variable counts as absent.
+// Fields are string, int, bool or []string. A list has commas in the
+// environment, and one flag for each element. An empty environment variable
+// counts as absent.
 
 const configFileFlag = "config-file"
 
@@ -60,8 +61,8 @@ func loadSettings(cmd *cobra.Command, s any) error {
 			if err := setField(f.Value, text); err != nil {
 				errs = append(errs, fmt.Errorf("environment variable %s: %w", settings.EnvName(f.Name), err))
 			}
-			// Warn, because a shell may export an operator certificate for commands
-			// and override the certificate of a server by accident.
+			// Warn, because a shell may export an operator certificate for
+			// commands and override the certificate of a server by accident.
 			if !flags.Changed(f.Flag) && !reflect.DeepEqual(before, defaults[f.Name]) &&
 				!reflect.DeepEqual(before, f.Value.Interface()) {
 				fmt.Fprintf(cmd.ErrOrStderr(), "wanfed: environment variable %s overrides %s of %s\n",

@@ -39,8 +39,8 @@ func (r fileError) settingsFile(t testing.TB, dir string, attrs [][2]string) str
 	return path
 }
 
-// check validates the file and starts the command with the file. Both must report
-// the same error.
+// check validates the file and starts the command with the file. Both must
+// report the same error.
 func (r fileError) check(t *testing.T, command string, attrs [][2]string) {
 	t.Run(r.name, func(t *testing.T) {
 		t.Parallel()

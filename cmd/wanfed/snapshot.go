@@ -108,7 +108,8 @@ func printSummary(w io.Writer, name string, m raftstore.Manifest) {
 func staleText(m raftstore.Manifest) string {
 	text := fmt.Sprintf("it is stale: it lacks acknowledged writes that %s did not have", printable(m.Node))
 	if m.Unapplied > 0 {
-		text += fmt.Sprintf(", and up to %d that are in its log but not in its state (see: wanfed server recover --help)",
+		text += fmt.Sprintf(
+			", and up to %d that are in its log but not in its state (see: wanfed server recover --help)",
 			m.Unapplied)
 	}
 	return text
@@ -121,7 +122,8 @@ type openSave func(
 
 // saveTemporary saves a snapshot to a temporary file, calls use with it, and
 // removes the file.
-func (o *operator) saveTemporary(cmd *cobra.Command, open openSave, use func(*os.File, raftstore.Manifest) error) error {
+func (o *operator) saveTemporary(cmd *cobra.Command, open openSave,
+	use func(*os.File, raftstore.Manifest) error) error {
 	dir, err := os.MkdirTemp("", "wanfed-snapshot-*")
 	if err != nil {
 		return fmt.Errorf("create a temporary directory: %w; set TMPDIR to a directory with free space", err)
@@ -340,7 +342,8 @@ func (r *restoreCommand) run(cmd *cobra.Command, path string) error {
 	if r.dryRun {
 		return r.compare(cmd, service, f)
 	}
-	err = r.confirm.require(cmd, fmt.Sprintf("This replaces all resources of %s. Writes since the snapshot are lost.", r.dc))
+	err = r.confirm.require(cmd,
+		fmt.Sprintf("This replaces all resources of %s. Writes since the snapshot are lost.", r.dc))
 	if err != nil {
 		return fmt.Errorf("%w; nothing was changed", err)
 	}
@@ -418,7 +421,8 @@ func (o *operator) restore(
 			p.add(n)
 		}
 		if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
-			// The end of p cancels the stream, and the server discards the data.
+			// The end of p cancels the stream, and the server discards the
+			// data.
 			return nil, fmt.Errorf("read the snapshot: %w; nothing was changed", err)
 		}
 	}
@@ -427,7 +431,8 @@ func (o *operator) restore(
 		return resp, nil
 	}
 	outcome := "the outcome is unknown: either no resource was changed, or all are as in the file"
-	refusals := []codes.Code{codes.InvalidArgument, codes.FailedPrecondition, codes.PermissionDenied, codes.Unimplemented}
+	refusals := []codes.Code{codes.InvalidArgument, codes.FailedPrecondition, codes.PermissionDenied,
+		codes.Unimplemented}
 	if slices.Contains(refusals, status.Code(err)) || errors.Is(resource.FromStatus(err), resource.ErrNotLeader) {
 		outcome = "nothing was changed"
 	}

@@ -30,7 +30,8 @@ import (
 )
 
 // badServer is a server whose connections fail, or that sends invalid data. The
-// script operator.txtar and packages server and test have tests with real servers.
+// script operator.txtar and packages server and test have tests with real
+// servers.
 type badServer struct {
 	pb.UnimplementedOperatorServiceServer
 	save    func(saveStream) error

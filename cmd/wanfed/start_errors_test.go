@@ -99,7 +99,8 @@ func TestServer_StartErrors(t *testing.T) {
 		{name: "data dir below a file", args: []string{"--data-dir", filepath.Join(c.path("text"), "data")}, code: 1,
 			want: `create data_dir: mkdir \S+/text: not a directory; choose a --data-dir that this user may write`},
 		{name: "server port taken", args: []string{"--port", port}, code: 1,
-			want: `port of 127\.0\.0\.1:` + port + ` is in use by another process: stop the process \(see: ss -ltnp\), ` +
+			want: `port of 127\.0\.0\.1:` + port +
+				` is in use by another process: stop the process \(see: ss -ltnp\), ` +
 				`or choose another port with --port or --bind`},
 		{name: "HTTP port taken", args: []string{"--http-addr", addr}, code: 1,
 			want: `port of ` + addr + ` is in use by another process: stop the process \(see: ss -ltnp\), or choose ` +

@@ -184,7 +184,8 @@ func (f *certFlags) create(cmd *cobra.Command) error {
 	return f.printExpiry(cmd.OutOrStdout(), p)
 }
 
-// printExpiry prints a note if the certificate expires early because its CA does.
+// printExpiry prints a note if the certificate expires early because its CA
+// does.
 func (f *certFlags) printExpiry(w io.Writer, p tlsutil.KeyPair) error {
 	certs, err := tlsutil.ParseCerts(p.Cert)
 	if err != nil {

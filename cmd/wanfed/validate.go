@@ -134,12 +134,12 @@ func matchCount(attrs hcl.Attributes, kind fileKind) (n int) {
 
 var firstWord = regexp.MustCompile(`^[A-Za-z0-9_]+`)
 
-// attributeOf maps the first word of an error about a file to the attribute that
-// names the file.
+// attributeOf maps the first word of an error about a file to the attribute
+// that names the file.
 var attributeOf = map[string]string{"CA": "ca_file", "cert": "cert_file", "key": "key_file"}
 
-// withLine adds the path to err, and the line of the attribute that the first word
-// of err names.
+// withLine adds the path to err, and the line of the attribute that the first
+// word of err names.
 func withLine(path string, attrs hcl.Attributes, err error) error {
 	word := firstWord.FindString(err.Error())
 	if a, ok := attrs[cmp.Or(attributeOf[word], word)]; ok {

@@ -90,7 +90,8 @@ func TestValidate_GatewayFile(t *testing.T) {
 		{"certificate of another node", strings.Replace(valid, "gw1", "gw2", 1), []string{"gw2"}},
 		{"file of routes", "listen = [\"0.0.0.0:8443\"]\nroutes = \"" + routes + "\"\n",
 			[]string{"routes.hcl:1,1: route \"a b\""}},
-		{"attribute of a server", valid + "primary_gateways = [\"a:1\"]\n", []string{"FILE:10,1: Unsupported argument"}},
+		{"attribute of a server", valid + "primary_gateways = [\"a:1\"]\n",
+			[]string{"FILE:10,1: Unsupported argument"}},
 	} {
 		test.run(t, serverFile, gatewayFile)
 	}

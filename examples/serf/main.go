@@ -76,8 +76,8 @@ func main() {
 	exitOn(errors.Join(err, <-ended))
 }
 
-// follow prints the events, and passes the addresses of members to the node. The
-// node relays traffic to the members of its datacenter.
+// follow prints the events, and passes the addresses of members to the node.
+// The node relays traffic to the members of its datacenter.
 func follow(events <-chan serf.Event, node *wanfed.Node) {
 	for e := range events {
 		fmt.Print(e)

@@ -96,10 +96,12 @@ var connectParams = grpc.WithConnectParams(grpc.ConnectParams{
 // to nothing.
 func New(cfg Config) (*Client, error) {
 	switch {
-	case cfg.Identity == nil || cfg.LANListener == nil || cfg.WANListener == nil || cfg.Logger == nil || cfg.DataDir == "":
+	case cfg.Identity == nil || cfg.LANListener == nil || cfg.WANListener == nil || cfg.Logger == nil ||
+		cfg.DataDir == "":
 		return nil, errors.New("proxycfg: Identity, DataDir, LANListener, WANListener and Logger are required")
 	case len(cfg.Servers) == 0:
-		return nil, errors.New("no server is given: a gateway needs the address of at least one server of its datacenter")
+		return nil, errors.New(
+			"no server is given: a gateway needs the address of at least one server of its datacenter")
 	}
 	if err := os.MkdirAll(cfg.DataDir, 0o700); err != nil {
 		return nil, fmt.Errorf("create data_dir: %w; set --data-dir to a directory that this user may write", err)
@@ -295,7 +297,8 @@ func (c *Client) deregister(ctx context.Context, client pb.GatewayServiceClient)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), deregisterTimeout)
 	defer cancel()
 	if _, err := client.Deregister(ctx, &pb.DeregisterGatewayRequest{}); err != nil {
-		c.cfg.Logger.Warn("cannot deregister: other datacenters use this gateway until its heartbeat times out", "err", err)
+		c.cfg.Logger.Warn("cannot deregister: other datacenters use this gateway until its heartbeat times out",
+			"err", err)
 		return
 	}
 	c.cfg.Logger.Info("deregistered")

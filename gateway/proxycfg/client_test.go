@@ -107,7 +107,8 @@ func TestRun_RestartsWithoutServers(t *testing.T) {
 	r.routed(t, sample) // before anything else
 	wait(t, r.logs, `level=WARN msg="cannot register" err="no server of dc1 answers: dial `)
 	r.routed(t, sample)
-	if st := r.Status(); !st.HasSnapshot || !st.FromDisk || !st.SnapshotAt.IsZero() || st.Server != "" || !strings.Contains(st.LastError, "refused") {
+	if st := r.Status(); !st.HasSnapshot || !st.FromDisk || !st.SnapshotAt.IsZero() || st.Server != "" ||
+		!strings.Contains(st.LastError, "refused") {
 		t.Errorf("Status() = %+v, want a snapshot from disk, no server and the error refused", st)
 	}
 	stop()
@@ -152,13 +153,15 @@ func TestRun_RefusesSnapshots(t *testing.T) {
 	other := proto.CloneOf(sample)
 	other.Domain = "other"
 	srv.publish(other)
-	wait(t, r.logs, `level=WARN msg="cannot follow snapshots" err="snapshot refused: it is of datacenter \"dc1\" and domain \"other\"`)
+	wait(t, r.logs, `level=WARN msg="cannot follow snapshots" err="snapshot refused: it is of datacenter \"dc1\" and `+
+		`domain \"other\"`)
 	r.routed(t, sample)
 
 	bad := proto.CloneOf(sample)
 	bad.Datacenters = append(bad.Datacenters, datacenter("dc3", "nonsense"))
 	srv.publish(bad)
-	wait(t, r.logs, `level=WARN msg="part of the snapshot ignored" err="gateway of datacenter dc3: address \"nonsense\" has no port`)
+	wait(t, r.logs, `level=WARN msg="part of the snapshot ignored" err="gateway of datacenter dc3: address `+
+		`\"nonsense\" has no port`)
 	r.routed(t, sample)
 }
 
@@ -178,7 +181,8 @@ func TestRun_LogsReasonOfRefusal(t *testing.T) {
 	second := newRig(t)
 	wrong := newDouble(t, second.ca.Identity(t, tlsutil.RoleServer, "srv1", "dc2"), sample)
 	second.start(t, wrong.addr)
-	wait(t, second.logs, `level=WARN msg="cannot register" err="no server of dc1 answers: dial `+wrong.addr+`: peer failed, or has no certificate for the requested name`)
+	wait(t, second.logs, `level=WARN msg="cannot register" err="no server of dc1 answers: dial `+wrong.addr+
+		`: peer failed, or has no certificate for the requested name`)
 }
 
 // With a heartbeat interval of one hour, the gateway must still register with
@@ -229,7 +233,8 @@ func TestNew_Refuses(t *testing.T) {
 	}
 	listener := gateway.NewListener("lan")
 	noServer := Config{
-		Identity: r.id, DataDir: r.dir, LANListener: listener, WANListener: listener, Logger: slog.New(slog.DiscardHandler),
+		Identity: r.id, DataDir: r.dir, LANListener: listener, WANListener: listener,
+		Logger: slog.New(slog.DiscardHandler),
 	}
 	badDir := noServer
 	badDir.Servers, badDir.DataDir = []string{"127.0.0.1:1"}, filepath.Join(file, "below")

@@ -2,9 +2,9 @@
 
 // Package proxycfg receives the routes of a gateway from the servers of its
 // datacenter. It registers the gateway and follows its snapshot: the complete
-// and consistent configuration of one gateway, which package federation computes
-// on the servers. From the snapshot it builds the route tables of the LAN and WAN
-// listeners.
+// and consistent configuration of one gateway, which package federation
+// computes on the servers. From the snapshot it builds the route tables of the
+// LAN and WAN listeners.
 //
 //	c, err := proxycfg.New(proxycfg.Config{
 //		Identity: id, Servers: []string{"10.0.0.5:8300"}, LAN: "10.0.0.5:8444", WAN: "198.51.100.1:8443",
@@ -20,19 +20,19 @@
 // respond soon, Run also tries the next one. Run follows the stream Watch: each
 // snapshot replaces both tables and is stored on disk. When the gateway has
 // routes, Run calls Register on each new connection, and then as a heartbeat at
-// the interval that the server requests. While no server is reachable, also after
-// a restart, the gateway routes by the stored snapshot. When its context ends,
-// Run calls Deregister, and the datacenters stop using this gateway.
+// the interval that the server requests. While no server is reachable, also
+// after a restart, the gateway routes by the stored snapshot. When its context
+// ends, Run calls Deregister, and the datacenters stop using this gateway.
 //
 // # Routes
 //
-// Other datacenters connect to the WAN listener, which routes only to servers of
-// this datacenter. Neither a loop nor an open relay is therefore possible. The
-// servers of this datacenter connect to the LAN listener, which also routes to
-// the gateways of other datacenters.
+// Other datacenters connect to the WAN listener, which routes only to servers
+// of this datacenter. Neither a loop nor an open relay is therefore possible.
+// The servers of this datacenter connect to the LAN listener, which also routes
+// to the gateways of other datacenters.
 //
 // Run logs a warning and ignores invalid parts of a snapshot, and a stored
-// snapshot that is damaged or of another datacenter. If the previous snapshot had
-// servers, Run ignores a snapshot without servers, because its sender has only
-// just started.
+// snapshot that is damaged or of another datacenter. If the previous snapshot
+// had servers, Run ignores a snapshot without servers, because its sender has
+// only just started.
 package proxycfg

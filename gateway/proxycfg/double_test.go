@@ -106,10 +106,12 @@ func (d *double) Register(ctx context.Context, r *pb.RegisterGatewayRequest) (*p
 		return nil, d.refuse
 	}
 	d.events <- "register " + r.Lan + " " + r.Wan + " by " + caller(ctx)
-	return &pb.RegisterGatewayResponse{Interval: durationpb.New(cmp.Or(d.every, 100*time.Millisecond)), Ttl: durationpb.New(time.Second)}, nil
+	return &pb.RegisterGatewayResponse{Interval: durationpb.New(cmp.Or(d.every, 100*time.Millisecond)),
+		Ttl: durationpb.New(time.Second)}, nil
 }
 
-func (d *double) Deregister(ctx context.Context, _ *pb.DeregisterGatewayRequest) (*pb.DeregisterGatewayResponse, error) {
+func (d *double) Deregister(ctx context.Context, _ *pb.DeregisterGatewayRequest) (
+	*pb.DeregisterGatewayResponse, error) {
 	d.events <- "deregister by " + caller(ctx)
 	return &pb.DeregisterGatewayResponse{}, nil
 }
@@ -166,12 +168,13 @@ func wait(t testing.TB, events <-chan string, want string) {
 // logEvents returns a logger and its lines, each beginning with the level.
 func logEvents() (*slog.Logger, <-chan string) {
 	w := make(logWriter, 10000)
-	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: slog.LevelDebug, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
-		if a.Key == slog.TimeKey {
-			return slog.Attr{}
-		}
-		return a
-	}})), w
+	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: slog.LevelDebug,
+		ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+			if a.Key == slog.TimeKey {
+				return slog.Attr{}
+			}
+			return a
+		}})), w
 }
 
 type logWriter chan string

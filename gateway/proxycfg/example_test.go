@@ -20,7 +20,8 @@ import (
 // A gateway of a datacenter: a proxy with two listeners, and a client that sets
 // their route tables.
 func ExampleClient() {
-	id, err := tlsutil.Load(tlsutil.Files{CA: "ca.pem", Cert: "gw1.pem", Key: "gw1-key.pem"}, tlsutil.DefaultDomain, slog.Default())
+	id, err := tlsutil.Load(tlsutil.Files{CA: "ca.pem", Cert: "gw1.pem", Key: "gw1-key.pem"}, tlsutil.DefaultDomain,
+		slog.Default())
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -24,10 +24,10 @@ type UpstreamOptions struct {
 	ProxyProtocol bool
 }
 
-// Tables builds the route tables of both listeners. It omits invalid parts of the
-// snapshot, such as an address without a port, and returns them in faults. A
-// fault in one datacenter does not affect the routes to others. Connections to
-// gateways of other datacenters have no PROXY header. Tables is pure.
+// Tables builds the route tables of both listeners. It omits invalid parts of
+// the snapshot, such as an address without a port, and returns them in faults.
+// A fault in one datacenter does not affect the routes to others. Connections
+// to gateways of other datacenters have no PROXY header. Tables is pure.
 func Tables(snap *pb.GatewaySnapshot, options UpstreamOptions) (lan, wan *gateway.Table, faults []error) {
 	b := builder{dc: snap.GetDatacenter(), domain: snap.GetDomain(), options: options, names: map[string]bool{}}
 	b.addServers(snap.GetServers())

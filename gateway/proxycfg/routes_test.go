@@ -41,21 +41,27 @@ var tablesTests = []struct {
 	{name: "empty", snap: &pb.GatewaySnapshot{Datacenter: "dc1", Domain: "wanfed"}},
 	{
 		name: "servers and datacenters; the order of gateways is kept",
-		snap: &pb.GatewaySnapshot{Servers: servers, Datacenters: []*pb.SnapshotDatacenter{datacenter("dc2", toDC2...), datacenter("dc3")}},
+		snap: &pb.GatewaySnapshot{Servers: servers, Datacenters: []*pb.SnapshotDatacenter{
+			datacenter("dc2", toDC2...), datacenter("dc3"),
+		}},
 		lan: append([]gateway.Route{
-			{Match: "*.server.dc2.wanfed", To: toDC2, Ordered: true}, {Match: "server.dc2.wanfed", To: toDC2, Ordered: true},
+			{Match: "*.server.dc2.wanfed", To: toDC2, Ordered: true},
+			{Match: "server.dc2.wanfed", To: toDC2, Ordered: true},
 		}, localRoutes...),
 		wan: localRoutes,
 	},
 	{
 		name: "the local datacenter among the others leads to no gateway",
-		snap: &pb.GatewaySnapshot{Servers: servers, Datacenters: []*pb.SnapshotDatacenter{datacenter("dc1", "10.0.0.9:8443")}},
-		lan:  localRoutes, wan: localRoutes,
+		snap: &pb.GatewaySnapshot{Servers: servers, Datacenters: []*pb.SnapshotDatacenter{
+			datacenter("dc1", "10.0.0.9:8443"),
+		}},
+		lan: localRoutes, wan: localRoutes,
 	},
 	{
 		name: "faults of servers and of datacenters",
 		snap: &pb.GatewaySnapshot{
-			Servers: []*pb.SnapshotServer{servers[0], servers[1], server("*", "10.0.0.3:1"), server("a.b", "10.0.0.3:1"), server("srv3", "10.0.0.3"),
+			Servers: []*pb.SnapshotServer{servers[0], servers[1], server("*", "10.0.0.3:1"),
+				server("a.b", "10.0.0.3:1"), server("srv3", "10.0.0.3"),
 				server("srv1", "10.0.0.7:8300")},
 			Datacenters: []*pb.SnapshotDatacenter{
 				datacenter("dc2", "nonsense", toDC2[0], "0.0.0.0:1", toDC2[1], toDC2[0]),
@@ -63,19 +69,24 @@ var tablesTests = []struct {
 			},
 		},
 		lan: append([]gateway.Route{
-			{Match: "*.server.dc2.wanfed", To: toDC2, Ordered: true}, {Match: "server.dc2.wanfed", To: toDC2, Ordered: true},
+			{Match: "*.server.dc2.wanfed", To: toDC2, Ordered: true},
+			{Match: "server.dc2.wanfed", To: toDC2, Ordered: true},
 		}, localRoutes...),
 		wan: localRoutes,
-		faults: []string{`server "*"`, `server "a.b"`, `server "srv3": address "10.0.0.3" has no port`, `duplicate match "srv1.server.dc1.wanfed"`,
-			`gateway of datacenter dc2: address "nonsense" has no port`, `gateway of datacenter dc2: address "0.0.0.0:1"`,
+		faults: []string{`server "*"`, `server "a.b"`, `server "srv3": address "10.0.0.3" has no port`,
+			`duplicate match "srv1.server.dc1.wanfed"`,
+			`gateway of datacenter dc2: address "nonsense" has no port`,
+			`gateway of datacenter dc2: address "0.0.0.0:1"`,
 			`datacenter "*"`, `gateway of datacenter dc4: address "10.0.0.5" has no port`},
 	},
 	{
 		name: "two servers at one address",
 		snap: &pb.GatewaySnapshot{Servers: []*pb.SnapshotServer{server("a", "10.0.0.1:1"), server("b", "10.0.0.1:1")}},
-		lan: []gateway.Route{{Match: "a.server.dc1.wanfed", To: []string{"10.0.0.1:1"}}, {Match: "b.server.dc1.wanfed", To: []string{"10.0.0.1:1"}},
+		lan: []gateway.Route{{Match: "a.server.dc1.wanfed", To: []string{"10.0.0.1:1"}},
+			{Match: "b.server.dc1.wanfed", To: []string{"10.0.0.1:1"}},
 			{Match: "server.dc1.wanfed", To: []string{"10.0.0.1:1"}}},
-		wan: []gateway.Route{{Match: "a.server.dc1.wanfed", To: []string{"10.0.0.1:1"}}, {Match: "b.server.dc1.wanfed", To: []string{"10.0.0.1:1"}},
+		wan: []gateway.Route{{Match: "a.server.dc1.wanfed", To: []string{"10.0.0.1:1"}},
+			{Match: "b.server.dc1.wanfed", To: []string{"10.0.0.1:1"}},
 			{Match: "server.dc1.wanfed", To: []string{"10.0.0.1:1"}}},
 	},
 	{
@@ -113,15 +124,18 @@ func TestTables(t *testing.T) {
 
 // sorted returns routes in the order of Table.Routes.
 func sorted(r []gateway.Route) []gateway.Route {
-	return slices.SortedFunc(slices.Values(append([]gateway.Route{}, r...)), func(a, b gateway.Route) int { return strings.Compare(a.Match, b.Match) })
+	return slices.SortedFunc(slices.Values(append([]gateway.Route{}, r...)), func(a, b gateway.Route) int {
+		return strings.Compare(a.Match, b.Match)
+	})
 }
 
 // On both listeners, the servers of this datacenter receive a PROXY header, and
 // the gateways of other datacenters do not.
 func TestTables_ProxyProtocol(t *testing.T) {
 	snap := &pb.GatewaySnapshot{Datacenter: "dc1", Domain: "wanfed",
-		Servers:     []*pb.SnapshotServer{server("srv1", "10.0.0.1:8300"), server("srv2", "10.0.0.2:8300")},
-		Datacenters: []*pb.SnapshotDatacenter{datacenter("dc2", "198.51.100.2:8443"), datacenter("dc3", "198.51.100.3:8443")}}
+		Servers: []*pb.SnapshotServer{server("srv1", "10.0.0.1:8300"), server("srv2", "10.0.0.2:8300")},
+		Datacenters: []*pb.SnapshotDatacenter{datacenter("dc2", "198.51.100.2:8443"),
+			datacenter("dc3", "198.51.100.3:8443")}}
 	for _, on := range []bool{true, false} {
 		lan, wan, faults := Tables(snap, UpstreamOptions{ProxyProtocol: on})
 		if len(faults) > 0 || lan.Len() != 7 {
@@ -140,13 +154,15 @@ func TestTables_ProxyProtocol(t *testing.T) {
 // Only the routes to servers of this datacenter require protocols. Gateways of
 // other datacenters check the clients of their servers.
 func TestTables_Protocols(t *testing.T) {
-	snap := &pb.GatewaySnapshot{Datacenter: "dc1", Domain: "wanfed", Servers: []*pb.SnapshotServer{server("srv1", "10.0.0.1:8300")},
+	snap := &pb.GatewaySnapshot{Datacenter: "dc1", Domain: "wanfed",
+		Servers:     []*pb.SnapshotServer{server("srv1", "10.0.0.1:8300")},
 		Datacenters: []*pb.SnapshotDatacenter{datacenter("dc2", "198.51.100.2:8443")}}
 	lan, wan, faults := Tables(snap, UpstreamOptions{Protocols: []string{"wanfed/gossip/1"}})
 	if len(faults) > 0 {
 		t.Fatalf("Tables() has faults %v, want none", faults)
 	}
-	for name, want := range map[string]int{"server.dc1.wanfed": 1, "srv1.server.dc1.wanfed": 1, "server.dc2.wanfed": 0, "srv1.server.dc2.wanfed": 0} {
+	for name, want := range map[string]int{"server.dc1.wanfed": 1, "srv1.server.dc1.wanfed": 1, "server.dc2.wanfed": 0,
+		"srv1.server.dc2.wanfed": 0} {
 		if r, ok := lan.Lookup(name); !ok || len(r.Protocols) != want {
 			t.Errorf("LAN route %s = %+v, want %d protocols", name, r, want)
 		}

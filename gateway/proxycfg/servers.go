@@ -78,8 +78,8 @@ func describe(err error) error {
 	return err
 }
 
-// dial connects to the first server that answers. It wakes the heartbeat, because
-// this server may not have the registration of the gateway.
+// dial connects to the first server that answers. It wakes the heartbeat,
+// because this server may not have the registration of the gateway.
 func (c *Client) dial(ctx context.Context) (net.Conn, error) {
 	conn, addr, err := c.dialer.DialFirst(ctx, c.serverAddrs())
 	if err != nil {

@@ -16,8 +16,8 @@ import (
 	"github.com/wanfed/wanfed/internal/atomicfile"
 )
 
-// The file in Config.DataDir has snapshotMagic, the SHA-256 of the rest, and the
-// snapshot as protobuf.
+// The file in Config.DataDir has snapshotMagic, the SHA-256 of the rest, and
+// the snapshot as protobuf.
 const (
 	snapshotFile  = "snapshot"
 	snapshotMagic = "wanfed gateway snapshot 1\n"

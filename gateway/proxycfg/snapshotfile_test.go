@@ -51,7 +51,8 @@ func TestSnapshotOnDisk(t *testing.T) {
 				t.Fatal(err)
 			}
 			if snap, err := loadSnapshot(dir); err == nil || snap != nil || !strings.Contains(err.Error(), path) {
-				t.Fatalf("loadSnapshot() of a file damaged at byte %d = %v, %v; want an error with the path", n, snap, err)
+				t.Fatalf("loadSnapshot() of a file damaged at byte %d = %v, %v; want an error with the path",
+					n, snap, err)
 			}
 		}
 	}

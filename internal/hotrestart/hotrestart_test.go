@@ -219,7 +219,8 @@ func TestInherit_BadVariable(t *testing.T) {
 
 func TestDuplicate_NotASocket(t *testing.T) {
 	ln, _ := listen(t)
-	if _, err := Duplicate("wrapped", struct{ net.Listener }{ln}); err == nil || !strings.Contains(err.Error(), "wrapped") {
+	if _, err := Duplicate("wrapped", struct{ net.Listener }{ln}); err == nil ||
+		!strings.Contains(err.Error(), "wrapped") {
 		t.Errorf("Duplicate() = %v, want an error that names the listener", err)
 	}
 }

@@ -72,8 +72,8 @@ func Program() (string, error) {
 
 const (
 	defaultTimeout = 30 * time.Second
-	// exitTimeout is the maximum time between the closing of the pipe by the new
-	// process and its exit.
+	// exitTimeout is the maximum time between the closing of the pipe by the
+	// new process and its exit.
 	exitTimeout = time.Second
 )
 
@@ -115,9 +115,9 @@ func Start(ctx context.Context, cfg Config) (pid int, err error) {
 	return pid, cmd.Process.Release()
 }
 
-// end waits for the end of a process that failed with err. A process that closed
-// the pipe usually exits by itself, so end kills it only after exitTimeout. After
-// any other failure, end kills the process at once.
+// end waits for the end of a process that failed with err. A process that
+// closed the pipe usually exits by itself, so end kills it only after
+// exitTimeout. After any other failure, end kills the process at once.
 func end(cmd *exec.Cmd, err error) error {
 	if !errors.Is(err, errExited) {
 		cmd.Process.Kill()

@@ -54,7 +54,8 @@ func CheckDNSName(name string) error {
 	for label := range strings.SplitSeq(name, ".") {
 		if label == "" || len(label) > 63 || label[0] == '-' || label[len(label)-1] == '-' ||
 			strings.IndexFunc(label, notInLabel) >= 0 {
-			return fmt.Errorf("%q is not a DNS label: 1 to 63 of a-z, 0-9, \"-\" and \"_\", with no \"-\" at its ends", label)
+			return fmt.Errorf("%q is not a DNS label: 1 to 63 of a-z, 0-9, \"-\" and \"_\", with no \"-\" at its ends",
+				label)
 		}
 	}
 	return nil

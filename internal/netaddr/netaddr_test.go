@@ -8,12 +8,14 @@ import (
 )
 
 func TestCheckHostPort(t *testing.T) {
-	for _, addr := range []string{"192.0.2.1:8443", "[2001:db8::1]:1", "gateway.example:65535", "Gateway.Example.:80", "_svc.example:80"} {
+	for _, addr := range []string{"192.0.2.1:8443", "[2001:db8::1]:1", "gateway.example:65535", "Gateway.Example.:80",
+		"_svc.example:80"} {
 		if err := CheckHostPort(addr); err != nil {
 			t.Errorf("CheckHostPort(%q) = %v, want nil", addr, err)
 		}
 	}
-	for _, addr := range []string{"", "192.0.2.1", "192.0.2.1:0", "192.0.2.1:65536", "0.0.0.0:80", "[::]:80", "2001:db8::1:80",
+	for _, addr := range []string{"", "192.0.2.1", "192.0.2.1:0", "192.0.2.1:65536", "0.0.0.0:80", "[::]:80",
+		"2001:db8::1:80",
 		"[192.0.2.1]:80", "-a.example:80", "a..b:80", strings.Repeat("a", 64) + ":80", ":80"} {
 		if err := CheckHostPort(addr); err == nil {
 			t.Errorf("CheckHostPort(%q) = nil, want an error", addr)

@@ -14,7 +14,8 @@ import (
 
 // header returns a header with these bytes after the signature.
 func header(versionCommand, familyTransport byte, rest ...byte) []byte {
-	return append([]byte(Signature), append([]byte{versionCommand, familyTransport, byte(len(rest) >> 8), byte(len(rest))}, rest...)...)
+	return append([]byte(Signature),
+		append([]byte{versionCommand, familyTransport, byte(len(rest) >> 8), byte(len(rest))}, rest...)...)
 }
 
 func TestParse(t *testing.T) {
@@ -46,7 +47,8 @@ func TestParse(t *testing.T) {
 		{"other family", header(0x21, 0x41, v4...), "", "family 4"},
 		{"short IPv4", header(0x21, 0x11, v4[:11]...), "", "too few"},
 		{"short IPv6", header(0x21, 0x21, v4...), "", "too few"},
-		{"largest size", header(0x21, 0x11, append(bytes.Clone(v4), make([]byte, MaxSize-fixed-12)...)...), "192.0.2.1:12345", ""},
+		{"largest size", header(0x21, 0x11, append(bytes.Clone(v4), make([]byte, MaxSize-fixed-12)...)...),
+			"192.0.2.1:12345", ""},
 		{"too long", header(0x21, 0x11, make([]byte, MaxSize-fixed+1)...), "", "at most 4096"},
 		{"text version", []byte("PROXY TCP4 192.0.2.1 192.0.2.2 1 2\r\n"), "", ErrNoHeader.Error()},
 		{"ClientHello", []byte("\x16\x03\x01\x02\x00\x01"), "", ErrNoHeader.Error()},
@@ -54,7 +56,8 @@ func TestParse(t *testing.T) {
 	} {
 		source, size, err := Parse(append(bytes.Clone(tt.in), "rest"...))
 		switch {
-		case tt.err == "" && (err != nil || size != len(tt.in)), tt.err != "" && (err == nil || !strings.Contains(err.Error(), tt.err)):
+		case tt.err == "" && (err != nil || size != len(tt.in)), tt.err != "" &&
+			(err == nil || !strings.Contains(err.Error(), tt.err)):
 			t.Errorf("%s: Parse() = size %d, %v; want %d, %q", tt.name, size, err, len(tt.in), tt.err)
 		case tt.source == "" && source.IsValid() || tt.source != "" && source.String() != tt.source:
 			t.Errorf("%s: Parse() = source %v, want %q", tt.name, source, tt.source)
@@ -95,8 +98,10 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, in []byte) {
 		source, size, err := Parse(in)
 		r := bytes.NewReader(in)
-		if from, fromErr := ReadFrom(r); err == nil && (fromErr != nil || from != source || r.Len() != len(in)-size) || err != nil && fromErr == nil {
-			t.Fatalf("ReadFrom() = %v, %v with %d bytes left; want %v, %v with %d", from, fromErr, r.Len(), source, err, len(in)-size)
+		if from, fromErr := ReadFrom(r); err == nil && (fromErr != nil || from != source || r.Len() != len(in)-size) ||
+			err != nil && fromErr == nil {
+			t.Fatalf("ReadFrom() = %v, %v with %d bytes left; want %v, %v with %d", from, fromErr, r.Len(), source, err,
+				len(in)-size)
 		}
 		if err != nil {
 			if source.IsValid() || err == ErrNeedMore && len(in) >= MaxSize {
@@ -125,7 +130,8 @@ func FuzzParse(f *testing.F) {
 // TestReadFrom reads headers in pieces of different sizes. ReadFrom must not
 // read the byte after a header.
 func TestReadFrom(t *testing.T) {
-	long := header(0x21, 0x11, append([]byte{192, 0, 2, 1, 198, 51, 100, 1, 0, 7, 0, 9}, make([]byte, MaxSize-fixed-12)...)...)
+	long := header(0x21, 0x11, append([]byte{192, 0, 2, 1, 198, 51, 100, 1, 0, 7, 0, 9},
+		make([]byte, MaxSize-fixed-12)...)...)
 	for _, in := range [][]byte{
 		Append(nil, netip.MustParseAddrPort("192.0.2.1:7"), netip.MustParseAddrPort("198.51.100.1:443")),
 		Append(nil, netip.AddrPort{}, netip.AddrPort{}), header(0x21, 0x31, make([]byte, 216)...), long,
@@ -134,7 +140,9 @@ func TestReadFrom(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, slow := range []func(io.Reader) io.Reader{iotest.OneByteReader, iotest.HalfReader, func(r io.Reader) io.Reader { return r }} {
+		for _, slow := range []func(io.Reader) io.Reader{
+			iotest.OneByteReader, iotest.HalfReader, func(r io.Reader) io.Reader { return r },
+		} {
 			r := bytes.NewReader(append(bytes.Clone(in), 'x'))
 			if got, err := ReadFrom(slow(r)); err != nil || got != want {
 				t.Errorf("ReadFrom() of %d bytes = %v, %v; want %v", len(in), got, err, want)
@@ -149,7 +157,8 @@ func TestReadFrom(t *testing.T) {
 			}
 		}
 	}
-	for _, bad := range [][]byte{[]byte("G"), []byte("\r\n\r\n\x00\r\nQUIX"), header(0x21, 0x11, make([]byte, MaxSize)...)} {
+	for _, bad := range [][]byte{[]byte("G"), []byte("\r\n\r\n\x00\r\nQUIX"),
+		header(0x21, 0x11, make([]byte, MaxSize)...)} {
 		r := io.MultiReader(bytes.NewReader(bad), iotest.ErrReader(errors.New("read again")))
 		if _, err := ReadFrom(r); err == nil || strings.Contains(err.Error(), "read again") {
 			t.Errorf("ReadFrom(%.20q) = %v, want an error without another read", bad, err)

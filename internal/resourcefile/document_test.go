@@ -48,9 +48,12 @@ func parsed(t *testing.T, name, text string) (string, error) {
 
 const (
 	idA  = `"id":{"name":"a","type":{"group":"catalog","group_version":"v1","kind":"Node"}}`
-	full = `[{"id":{"uid":"u","name":"a","type":{"group":"catalog","group_version":"v1","kind":"Node"},"tenancy":{"partition":"p","namespace":"n"}},` +
-		`"owner":{"name":"o","type":{"group":"catalog","group_version":"v1","kind":"Node"}},"version":"12","metadata":{"k":"v"},` +
-		`"data":{"flag":true,"list":[1,2.5],"name":"x","none":null,"tagged":{"lan":{"port":1},"wan":{"port":2}},"two":[{"a":1},{"b":"2026-01-02"}]}}]`
+	full = `[{"id":{"uid":"u","name":"a","type":{"group":"catalog","group_version":"v1","kind":"Node"},` +
+		`"tenancy":{"partition":"p","namespace":"n"}},` +
+		`"owner":{"name":"o","type":{"group":"catalog","group_version":"v1","kind":"Node"}},"version":"12",` +
+		`"metadata":{"k":"v"},` +
+		`"data":{"flag":true,"list":[1,2.5],"name":"x","none":null,"tagged":{"lan":{"port":1},"wan":{"port":2}},` +
+		`"two":[{"a":1},{"b":"2026-01-02"}]}}]`
 )
 
 func TestRead(t *testing.T) {
@@ -100,9 +103,13 @@ data:
 `, full},
 		{"whole.json", full, full}, // the response of a server
 		{"list.json", `{"resources":` + full + `}`, full},
-		{"guessed-hcl", "# a comment\n\nresource \"node\" \"a\" {\n data = {}\n}\nresource \"node\" \"a\" {\n data = {}\n}", `[{` + idA + `,"data":{}},{` + idA + `,"data":{}}]`},
-		{"guessed-yaml", "# a comment\ntype: node\nname: a\ndata: {}\n---\n---\ntype: node\nname: a\ndata: {}\n", `[{` + idA + `,"data":{}},{` + idA + `,"data":{}}]`},
-		{"guessed-json", ` {"type":"node","name":"a","data":{}} {"type":"node","name":"a","data":{}}`, `[{` + idA + `,"data":{}},{` + idA + `,"data":{}}]`},
+		{"guessed-hcl",
+			"# a comment\n\nresource \"node\" \"a\" {\n data = {}\n}\nresource \"node\" \"a\" {\n data = {}\n}",
+			`[{` + idA + `,"data":{}},{` + idA + `,"data":{}}]`},
+		{"guessed-yaml", "# a comment\ntype: node\nname: a\ndata: {}\n---\n---\ntype: node\nname: a\ndata: {}\n",
+			`[{` + idA + `,"data":{}},{` + idA + `,"data":{}}]`},
+		{"guessed-json", ` {"type":"node","name":"a","data":{}} {"type":"node","name":"a","data":{}}`,
+			`[{` + idA + `,"data":{}},{` + idA + `,"data":{}}]`},
 		{"version.json", `{"type":"node","name":"a","version":7,"data":{}}`, `[{` + idA + `,"version":"7","data":{}}]`},
 	} {
 		got, err := parsed(t, tt.name, tt.text)
@@ -128,7 +135,8 @@ func TestRead_Errors(t *testing.T) {
 		{"a.hcl", "\n" + `resource "node" {}`, "a.hcl:2: a resource block needs two labels"},
 		{"a.hcl", `resource "node" "a" { name = "b" }`, "name is set in the labels of the block as well"},
 		{"a.hcl", "type = \"node\"\ndata { a = 1 }\ndata = {}", "data is both an attribute and a block"},
-		{"a.hcl", "data {\n  a = 1\n  a \"x\" {}\n}", "a is an attribute or a block without labels, and a block with labels"},
+		{"a.hcl", "data {\n  a = 1\n  a \"x\" {}\n}",
+			"a is an attribute or a block without labels, and a block with labels"},
 		{"a.json", "\n\n{\"type\":", "a.json:3: unexpected EOF"},
 		{"a.json", `[{"type":"node","name":"a","data":{}},{"nme":1}]`, `a.json:1, element 2: unknown field "nme"`},
 		{"a.json", `{"type":"node","name":7}`, "a.json:1: name must not be a number"},

@@ -53,7 +53,8 @@ func ParseNetwork(s string) (netip.Prefix, error) {
 		return p, fmt.Errorf("%q is not a network; write, for example, 10.0.0.0/8, 2001:db8::/32 or one address", s)
 	}
 	if p != p.Masked() {
-		return p, fmt.Errorf("%q has host bits; write %s for the network or %s for the address", s, p.Masked(), p.Addr())
+		return p, fmt.Errorf("%q has host bits; write %s for the network or %s for the address", s,
+			p.Masked(), p.Addr())
 	}
 	return p, nil
 }
@@ -87,7 +88,8 @@ func CheckDir(name, path string) error {
 		return nil
 	}
 	if st, err := os.Stat(path); err == nil && !st.IsDir() {
-		return fmt.Errorf("%s %s is a file, not a directory: name a directory, or move the file away", name, filepath.Clean(path))
+		return fmt.Errorf("%s %s is a file, not a directory: name a directory, or move the file away", name,
+			filepath.Clean(path))
 	}
 	return nil
 }

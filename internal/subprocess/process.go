@@ -236,8 +236,8 @@ func (p *Process) CPUTime() (time.Duration, error) {
 	if len(fields) < 13 {
 		return 0, fmt.Errorf("processor time of %s: its stat is short", p.cfg.Name)
 	}
-	// The fields utime and stime of proc(5) have the numbers 14 and 15. The field
-	// after ")" has the number 3.
+	// The fields utime and stime of proc(5) have the numbers 14 and 15. The
+	// field after ")" has the number 3.
 	user, uerr := strconv.ParseInt(fields[11], 10, 64)
 	system, serr := strconv.ParseInt(fields[12], 10, 64)
 	return time.Duration(user+system) * tick, errors.Join(uerr, serr)

@@ -40,9 +40,9 @@ func (b *batch) apply(e *Entry) ([]*pb.Resource, error) {
 		return nil, err
 	}
 	b.index, b.cascade = e.Index, resource.MaxCascade
-	// An entry with one op fails before it changes the tables, so it needs no copy
-	// of them. The exception is a put with an owner: it may delete the resource
-	// that it replaces before it finds that the owner does not exist.
+	// An entry with one op fails before it changes the tables, so it needs no
+	// copy of them. The exception is a put with an owner: it may delete the
+	// resource that it replaces before it finds that the owner does not exist.
 	var before *tables // nil if a failing entry cannot have changed anything
 	if len(e.Ops) > 1 || len(e.Ops) == 1 && e.Ops[0].GetPut().GetResource().GetOwner() != nil {
 		before = b.tables.copy()
@@ -157,7 +157,8 @@ func checkDeletion(old, r *pb.Resource) error {
 	case replaces && hasFinalizers(old):
 		return fmt.Errorf("%w: %s, which has finalizers, not %s", resource.ErrUIDMismatch, old.Id.Uid, r.Id.Uid)
 	case terminating && (old == nil || replaces || !oldTerminating):
-		return fmt.Errorf("%w metadata %s %q: only a deletion sets it", resource.ErrInvalid, resource.DeletionKey, since)
+		return fmt.Errorf("%w metadata %s %q: only a deletion sets it", resource.ErrInvalid,
+			resource.DeletionKey, since)
 	case oldTerminating && !replaces && (since != oldSince || !isReplica(r) && !onlyRemovesFinalizers(old, r)):
 		return fmt.Errorf("%w since %s: only its finalizers may be removed", resource.ErrTerminating, oldSince)
 	}
@@ -242,7 +243,8 @@ func (b *batch) replica(r *pb.Resource) (*pb.Resource, error) {
 	}
 	if old != nil {
 		r.Status = old.Status
-		if old.PrimaryModifyIndex == r.PrimaryModifyIndex && sameContent(old, r) && maps.Equal(old.Metadata, r.Metadata) {
+		if old.PrimaryModifyIndex == r.PrimaryModifyIndex && sameContent(old, r) &&
+			maps.Equal(old.Metadata, r.Metadata) {
 			return old, nil // unchanged
 		}
 	}

@@ -89,7 +89,8 @@ func checkEqual(t *testing.T, got, want *Snapshot) {
 		t.Errorf("resources = %v, want %v", got, want)
 	}
 	sameDeletion := func(a, b *deletion) bool { return a.index == b.index && proto.Equal(a.id, b.id) }
-	if got, want := got.tables.oldest.Values(), want.tables.oldest.Values(); !slices.EqualFunc(got, want, sameDeletion) {
+	if got, want := got.tables.oldest.Values(), want.tables.oldest.Values(); !slices.EqualFunc(
+		got, want, sameDeletion) {
 		t.Errorf("deletions = %v, want %v", got, want)
 	}
 }

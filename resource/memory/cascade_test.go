@@ -55,7 +55,8 @@ func TestCommit_CascadeLimit(t *testing.T) {
 		}
 	}
 	before := count(t, b, testType)
-	if _, err := b.Commit(t.Context(), resource.RemoveOp(owners[0].Id, ""), resource.RemoveOp(owners[1].Id, ""), resource.RemoveOp(owners[2].Id, "")); err != nil {
+	if _, err := b.Commit(t.Context(), resource.RemoveOp(owners[0].Id, ""), resource.RemoveOp(owners[1].Id, ""),
+		resource.RemoveOp(owners[2].Id, "")); err != nil {
 		t.Fatal(err)
 	}
 	if got := before - count(t, b, testType); got != 3+resource.MaxCascade {
@@ -105,8 +106,10 @@ func TestApply_Deterministic(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if since, ok := resource.Terminating(r); !ok || !since.Equal(resource.TimeOf(next.Id.Uid).Truncate(time.Second)) {
-			t.Errorf("Terminating() = %v, %v, want %v, true", since, ok, resource.TimeOf(next.Id.Uid).Truncate(time.Second))
+		if since, ok := resource.Terminating(r); !ok ||
+			!since.Equal(resource.TimeOf(next.Id.Uid).Truncate(time.Second)) {
+			t.Errorf("Terminating() = %v, %v, want %v, true", since, ok,
+				resource.TimeOf(next.Id.Uid).Truncate(time.Second))
 		}
 		for typ, want := range map[*pb.Type]int{testType: 2, resource.TombstoneType: 1} {
 			all, _, err := s.List(t.Context(), resource.Query{Type: typ})

@@ -22,10 +22,11 @@ type TypeChange struct {
 	Created, Changed, Deleted, Unchanged int
 }
 
-// CompareSnapshots returns the effect of replacing the state of snapshot current
-// with the state of snapshot next, sorted by type. The version and the index of
-// a resource do not count, because a restore replaces them. CompareSnapshots
-// reads both snapshots once, and holds one resource of each in memory.
+// CompareSnapshots returns the effect of replacing the state of snapshot
+// current with the state of snapshot next, sorted by type. The version and the
+// index of a resource do not count, because a restore replaces them.
+// CompareSnapshots reads both snapshots once, and holds one resource of each in
+// memory.
 func CompareSnapshots(current, next io.Reader) ([]TypeChange, error) {
 	var currentErr, nextErr error
 	nextResource, stop := iter.Pull(resourcesOf(next, &nextErr))
@@ -75,7 +76,8 @@ func CompareSnapshots(current, next io.Reader) ([]TypeChange, error) {
 var errStopped = errors.New("stopped")
 
 // resourcesOf returns the resources of a snapshot in the order of their keys,
-// without version and index. At the end of the sequence, *err is the read error.
+// without version and index. At the end of the sequence, *err is the read
+// error.
 func resourcesOf(snapshot io.Reader, err *error) iter.Seq[*pb.Resource] {
 	return func(yield func(*pb.Resource) bool) {
 		last := ""

@@ -23,8 +23,8 @@ func (s *Store) indexOf(t testing.TB, q resource.Query) uint64 {
 }
 
 // TestDeletions_DropOldest checks that the oldest deletions are dropped
-// together. The index of a query for another name of the type may then rise, and
-// never falls.
+// together. The index of a query for another name of the type may then rise,
+// and never falls.
 func TestDeletions_DropOldest(t *testing.T) {
 	s := New()
 	defer s.Close()
@@ -61,7 +61,8 @@ func TestDeletions_DropOldest(t *testing.T) {
 		t.Errorf("the index of an unchanged resource rose %d times, want 1", rises)
 	}
 	if d := s.published.Load(); d.deletions.Len() > maxDeletions || d.oldest.Len() != d.deletions.Len() {
-		t.Errorf("deletions = %d, by age = %d, want equal numbers of at most %d", d.deletions.Len(), d.oldest.Len(), maxDeletions)
+		t.Errorf("deletions = %d, by age = %d, want equal numbers of at most %d", d.deletions.Len(), d.oldest.Len(),
+			maxDeletions)
 	}
 	if now := s.indexOf(t, resource.Query{Name: "first"}); now < first || now != last {
 		t.Errorf("index of a dropped deletion = %d, was %d, want the floor of the type, %d", now, first, last)
@@ -73,7 +74,8 @@ func TestDeletions_DropOldest(t *testing.T) {
 	if err := restored.Restore(bytes.NewReader(snapshotOf(t, s))); err != nil {
 		t.Fatal(err)
 	}
-	for _, q := range []resource.Query{{Name: "kept"}, {Name: "first"}, {Prefix: "n1"}, {Name: fmt.Sprintf("n%d", maxDeletions)}} {
+	for _, q := range []resource.Query{{Name: "kept"}, {Name: "first"}, {Prefix: "n1"},
+		{Name: fmt.Sprintf("n%d", maxDeletions)}} {
 		want := s.indexOf(t, q)
 		q.Type = testType
 		if _, got, err := restored.List(t.Context(), q); err != nil || got != want {

@@ -31,7 +31,8 @@ func newSelection(q resource.Query) (selection, error) {
 		}
 	}
 	if q.Name != "" && q.Prefix != "" {
-		return selection{}, fmt.Errorf("%w query: it has both a name and a name prefix; remove one", resource.ErrInvalid)
+		return selection{}, fmt.Errorf("%w query: it has both a name and a name prefix; remove one",
+			resource.ErrInvalid)
 	}
 	s := selection{
 		typ: typeKey(q.Type), version: q.Type.GetGroupVersion(), tenancy: resource.FillTenancy(q.Tenancy),
@@ -109,7 +110,8 @@ func (s selection) inRange(id *pb.ID) bool {
 	if t.Partition != s.tenancy.Partition || s.tenancy.Namespace == resource.Wildcard {
 		return t.Partition == s.tenancy.Partition
 	}
-	return t.Namespace == s.tenancy.Namespace && (s.name == "" || s.name == id.Name) && strings.HasPrefix(id.Name, s.prefix)
+	return t.Namespace == s.tenancy.Namespace && (s.name == "" || s.name == id.Name) &&
+		strings.HasPrefix(id.Name, s.prefix)
 }
 
 // list returns the selected resources, ordered by tenancy and name, and the
@@ -148,8 +150,8 @@ func (s selection) changed(t *tables, after uint64) bool {
 
 // leastIndex returns a lower bound of the index of the query. For a query of a
 // whole type, the bound is the index of the last write or deletion. For other
-// queries, it is the index of the last stored deletion that the query covers, or
-// the floor of the type if the floor is higher.
+// queries, it is the index of the last stored deletion that the query covers,
+// or the floor of the type if the floor is higher.
 func (s selection) leastIndex(t *tables) uint64 {
 	info := t.typeInfo(s.typ)
 	if s.coversType() {

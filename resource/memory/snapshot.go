@@ -172,7 +172,8 @@ func (s *State) Rebase(w io.Writer, r io.Reader, index uint64) (size int64, err 
 		case recordResource:
 			r := rec.resource
 			if r.ModifyIndex >= index {
-				return fmt.Errorf("%s was written at index %d, which is not below %d", resource.IDString(r.Id), r.ModifyIndex, index)
+				return fmt.Errorf("%s was written at index %d, which is not below %d", resource.IDString(r.Id),
+					r.ModifyIndex, index)
 			}
 			r.Version, r.ModifyIndex = strconv.FormatUint(index, 10), index
 			e.resource(r)
@@ -244,8 +245,8 @@ func ScanSnapshot(r io.Reader) (SnapshotTotals, error) {
 // later state or of another store. After an error the state is unchanged. All
 // watches end with resource.ErrWatchReset. The index of a query never falls. If
 // the index of a type would fall, Restore raises three indexes above every
-// earlier index: the index of the type, the index of the store, and the index of
-// all queries of the type.
+// earlier index: the index of the type, the index of the store, and the index
+// of all queries of the type.
 func (s *State) Restore(r io.Reader) error {
 	s.writeMu.Lock()
 	defer s.writeMu.Unlock()
@@ -268,10 +269,10 @@ func (s *State) Restore(r io.Reader) error {
 // followers the caller must wake. The caller holds writeMu and mu.
 func (s *State) replaceLocked(in *Snapshot) (woken []*item) {
 	index := max(s.index, in.index)
-	// raised is the new index of a type whose index would fall. The index of the
-	// snapshot is preferred, because all servers must use the same index and all
-	// of them restore the same snapshot. It can be used only if it is higher than
-	// the index of the state.
+	// raised is the new index of a type whose index would fall. The index of
+	// the snapshot is preferred, because all servers must use the same index
+	// and all of them restore the same snapshot. It can be used only if it is
+	// higher than the index of the state.
 	raised := in.index
 	if raised <= s.index {
 		raised = index + 1
@@ -308,7 +309,8 @@ func readSnapshot(src io.Reader) (*Snapshot, error) {
 		case recordFloor:
 			info := *t.typeInfo(typeKey(rec.typ))
 			if info.typ == nil || rec.index > info.index {
-				return fmt.Errorf("floor %d of type %s has no index, or is above it", rec.index, resource.TypeString(rec.typ))
+				return fmt.Errorf("floor %d of type %s has no index, or is above it", rec.index,
+					resource.TypeString(rec.typ))
 			}
 			info.floor = rec.index
 			t.putType(&info)
@@ -349,7 +351,8 @@ func readRecords(src io.Reader, visit func(record) error) error {
 	r := bufio.NewReaderSize(src, snapshotBuffer)
 	magic := make([]byte, len(snapshotMagic))
 	if _, err := io.ReadFull(r, magic); err != nil || string(magic) != snapshotMagic {
-		return fmt.Errorf("it does not begin with %q: it is not a snapshot, or a newer version of wanfed wrote it", snapshotMagic)
+		return fmt.Errorf("it does not begin with %q: it is not a snapshot, or a newer version of wanfed wrote it",
+			snapshotMagic)
 	}
 	var body bytes.Buffer
 	var index, count uint64 // store index; number of resources

@@ -52,7 +52,8 @@ func TestSnapshot(t *testing.T) {
 	}
 	got, index, err := into.List(t.Context(), resource.Strong, resource.Query{Type: testType})
 	if err != nil || index != wantIndex || into.Index() != wantIndex || len(got) != len(want) {
-		t.Fatalf("List() after Restore() has %d resources, index %d, %v, want %d, index %d", len(got), index, err, len(want), wantIndex)
+		t.Fatalf("List() after Restore() has %d resources, index %d, %v, want %d, index %d", len(got), index, err,
+			len(want), wantIndex)
 	}
 	for i := range want {
 		if !proto.Equal(got[i], want[i]) {
@@ -60,7 +61,8 @@ func TestSnapshot(t *testing.T) {
 		}
 	}
 	put(t, into, "next")
-	if r, _ := into.Read(t.Context(), resource.Strong, &pb.ID{Type: testType, Name: "next"}); r.GetModifyIndex() != wantIndex+1 {
+	if r, _ := into.Read(t.Context(), resource.Strong,
+		&pb.ID{Type: testType, Name: "next"}); r.GetModifyIndex() != wantIndex+1 {
 		t.Errorf("index of the first write after Restore() = %d, want %d", r.GetModifyIndex(), wantIndex+1)
 	}
 }
@@ -143,11 +145,13 @@ func TestRestore_Invalid(t *testing.T) {
 		"no index":           []byte(snapshotMagic + "E\x01\x00"),
 		"wrong count":        []byte(snapshotMagic + "I\x01\x05E\x01\x07"),
 	} {
-		if err := into.Restore(bytes.NewReader(bad)); err == nil || !strings.HasPrefix(err.Error(), "restore snapshot: ") {
+		if err := into.Restore(bytes.NewReader(bad)); err == nil ||
+			!strings.HasPrefix(err.Error(), "restore snapshot: ") {
 			t.Errorf("Restore(%s) = %v, want an error that begins with \"restore snapshot: \"", name, err)
 		}
 	}
-	if all, _, _ := into.List(t.Context(), resource.Strong, resource.Query{Type: testType}); len(all) != 1 || all[0].Id.Name != "present" {
+	if all, _, _ := into.List(t.Context(), resource.Strong, resource.Query{Type: testType}); len(all) != 1 ||
+		all[0].Id.Name != "present" {
 		t.Errorf("List() after an invalid snapshot = %v, want only \"present\"", all)
 	}
 	if n, err := drain(t, w); n != 0 || err != nil {
@@ -160,7 +164,8 @@ func stored(t testing.TB) map[string]*pb.Resource {
 	t.Helper()
 	plain := func() *pb.Resource {
 		r := thing(t, "plain")
-		r.Id.Uid, r.Generation, r.Version, r.CreateIndex, r.ModifyIndex = resource.NewUID(), resource.NewGeneration(), "7", 5, 7
+		r.Id.Uid, r.Generation, r.Version, r.CreateIndex, r.ModifyIndex = resource.NewUID(),
+			resource.NewGeneration(), "7", 5, 7
 		return r
 	}
 	all := map[string]*pb.Resource{"plain": plain()}
@@ -180,7 +185,10 @@ func stored(t testing.TB) map[string]*pb.Resource {
 	with("no optional field", func(r *pb.Resource) { r.Generation, r.Version = "", "" })
 	with("small letters", func(r *pb.Resource) { r.Id.Uid = strings.ToLower(r.Id.Uid) })
 	with("above 128 bits", func(r *pb.Resource) { r.Id.Uid = "8" + r.Id.Uid[1:] })
-	with("zero uid", func(r *pb.Resource) { r.Id.Uid, r.Generation = strings.Repeat("0", 26), "7"+strings.Repeat("Z", 25) })
+	with("zero uid", func(r *pb.Resource) {
+		r.Id.Uid, r.Generation = strings.Repeat("0", 26),
+			"7"+strings.Repeat("Z", 25)
+	})
 	with("replica", func(r *pb.Resource) { r.PrimaryModifyIndex = 1 << 60 })
 	with("highest", func(r *pb.Resource) { r.ModifyIndex, r.CreateIndex = 1<<64-1, 1<<64-1 })
 	with("owner", func(r *pb.Resource) { r.Owner = &pb.ID{Type: testType, Name: "o", Uid: "o1"} })
@@ -262,7 +270,8 @@ func FuzzRestore(f *testing.F) {
 			return
 		}
 		if scanned == nil {
-			if _, err := s.Rebase(io.Discard, bytes.NewReader(in), max(totals.Index, totals.Index+1)); err != nil && totals.Index+1 > 0 {
+			if _, err := s.Rebase(io.Discard, bytes.NewReader(in), max(totals.Index, totals.Index+1)); err != nil &&
+				totals.Index+1 > 0 {
 				t.Fatalf("Rebase() = %v, want nil as ScanSnapshot()", err)
 			}
 		}
@@ -299,7 +308,8 @@ func TestScanSnapshot(t *testing.T) {
 		t.Fatalf("ScanSnapshot() = %+v, %v, want 3 resources of one type", got, err)
 	}
 	typ := got.Types[0]
-	if typ.Type != resource.TypeString(testType) || typ.Resources != 3 || typ.Bytes <= 0 || typ.Bytes >= int64(len(data)) {
+	if typ.Type != resource.TypeString(testType) || typ.Resources != 3 || typ.Bytes <= 0 ||
+		typ.Bytes >= int64(len(data)) {
 		t.Errorf("type in ScanSnapshot() = %+v, want %s, 3 resources, less than %d bytes",
 			typ, resource.TypeString(testType), len(data))
 	}
@@ -331,7 +341,8 @@ func TestRebase(t *testing.T) {
 	old := snapshotOf(t, s)
 	want, _, _ := s.List(t.Context(), resource.Strong, resource.Query{Type: testType})
 	other := &pb.Type{Group: "test", GroupVersion: "v1", Kind: "Other"}
-	if _, err := s.Commit(t.Context(), resource.PutOp(&pb.Resource{Id: &pb.ID{Type: other, Name: "x", Uid: "u"}}, "")); err != nil {
+	if _, err := s.Commit(t.Context(), resource.PutOp(&pb.Resource{Id: &pb.ID{Type: other, Name: "x", Uid: "u"}},
+		"")); err != nil {
 		t.Fatal(err)
 	}
 	const index = 1_000_000
@@ -341,7 +352,8 @@ func TestRebase(t *testing.T) {
 	}
 	// The first write of this type is after Rebase.
 	late := &pb.Type{Group: "test", GroupVersion: "v1", Kind: "Late"}
-	if _, err := s.Commit(t.Context(), resource.PutOp(&pb.Resource{Id: &pb.ID{Type: late, Name: "x", Uid: "u2"}}, "")); err != nil {
+	if _, err := s.Commit(t.Context(), resource.PutOp(&pb.Resource{Id: &pb.ID{Type: late, Name: "x", Uid: "u2"}},
+		"")); err != nil {
 		t.Fatal(err)
 	}
 	for _, into := range []*Store{s, New()} { // a store with resources, and an empty store
@@ -363,11 +375,15 @@ func TestRebase(t *testing.T) {
 		if into.Index() != index {
 			t.Errorf("Index() = %d, want %d", into.Index(), index)
 		}
-		if _, at, err := into.List(t.Context(), resource.Strong, resource.Query{Type: late}); err != nil || into == s && at != index {
-			t.Errorf("List() of the later type has index %d, %v, want %d for the store that has the type", at, err, index)
+		if _, at, err := into.List(t.Context(), resource.Strong, resource.Query{Type: late}); err != nil || into == s &&
+			at != index {
+			t.Errorf("List() of the later type has index %d, %v, want %d for the store that has the type", at,
+				err, index)
 		}
-		if gone, at, err := into.List(t.Context(), resource.Strong, resource.Query{Type: other}); err != nil || len(gone) > 0 || at != index {
-			t.Errorf("List() of the other type has %d resources, index %d, %v, want none, index %d", len(gone), at, err, index)
+		if gone, at, err := into.List(t.Context(), resource.Strong, resource.Query{Type: other}); err != nil ||
+			len(gone) > 0 || at != index {
+			t.Errorf("List() of the other type has %d resources, index %d, %v, want none, index %d", len(gone), at,
+				err, index)
 		}
 	}
 	if _, err := s.Rebase(io.Discard, bytes.NewReader(old), 2); err == nil {

@@ -91,8 +91,9 @@ func TestWatch_StalledSnapshot(t *testing.T) {
 		if _, err := stalled.Next(t.Context()); !errors.Is(err, resource.ErrWatchReset) {
 			t.Errorf("Next() of the stalled watch = %v, want ErrWatchReset", err)
 		}
-		// The watch has read 2 of 100 resources. The rest of the snapshot and its
-		// end follow, and then the replacement of n50: a delete and an upsert.
+		// The watch has read 2 of 100 resources. The rest of the snapshot and
+		// its end follow, and then the replacement of n50: a delete and an
+		// upsert.
 		if n, err := drain(t, reading); n != 98+1+2 || err != nil {
 			t.Errorf("drain() of the reading watch = %d, %v, want 101, nil", n, err)
 		}

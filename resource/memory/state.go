@@ -88,7 +88,8 @@ func (s *State) Read(ctx context.Context, id *pb.ID) (*pb.Resource, error) {
 		return nil, fmt.Errorf("%s: %w", resource.IDString(id), resource.ErrNotFound)
 	}
 	if uid := id.GetUid(); uid != "" && uid != r.Id.Uid {
-		return nil, fmt.Errorf("%s: %w: it has uid %s, not %s", resource.IDString(id), resource.ErrNotFound, r.Id.Uid, uid)
+		return nil, fmt.Errorf("%s: %w: it has uid %s, not %s", resource.IDString(id), resource.ErrNotFound,
+			r.Id.Uid, uid)
 	}
 	if !sameVersion(id, r.Id) {
 		return nil, &resource.GroupVersionError{Requested: id.GetType(), Stored: r}

@@ -36,7 +36,8 @@ func TestClose(t *testing.T) {
 	_, commitErr := s.Commit(t.Context(), resource.PutOp(thing(t, "y"), ""))
 	_, watchErr := s.Watch(resource.Query{Type: testType})
 	_, ownerErr := s.ListByOwner(t.Context(), &pb.ID{Uid: "u"})
-	for _, err := range []error{readErr, listErr, commitErr, watchErr, ownerErr, s.Wait(t.Context(), resource.Query{Type: testType}, 0)} {
+	for _, err := range []error{readErr, listErr, commitErr, watchErr, ownerErr,
+		s.Wait(t.Context(), resource.Query{Type: testType}, 0)} {
 		if !errors.Is(err, resource.ErrClosed) {
 			t.Errorf("call after Close() = %v, want ErrClosed", err)
 		}
@@ -55,17 +56,20 @@ func TestApply(t *testing.T) {
 	if _, err := applyOps(s, 17, []*pb.Op{resource.PutOp(thing(t, "b"), "")}); err == nil {
 		t.Error("second Apply() with the same index = nil, want an error")
 	}
-	if _, err := applyOps(s, 20, []*pb.Op{resource.RemoveOp(&pb.ID{Type: testType, Name: "c"}, "")}); err != nil || s.Index() != 17 {
+	if _, err := applyOps(s, 20, []*pb.Op{resource.RemoveOp(&pb.ID{Type: testType, Name: "c"}, "")}); err != nil ||
+		s.Index() != 17 {
 		t.Errorf("Apply() of ops without effect = %v, index %d, want nil, index 17", err, s.Index())
 	}
 	rep := proto.CloneOf(out[0])
 	if _, err := applyOps(s, 21, []*pb.Op{resource.ReplicaOp(rep)}); err != nil || s.Index() != 17 {
 		t.Errorf("Apply() of a stored replica = %v, index %d, want nil, index 17", err, s.Index())
 	}
-	if _, err := applyOps(s, 22, []*pb.Op{resource.PutOp(thing(t, "b"), ""), resource.PutOp(thing(t, "a"), "")}); !errors.Is(err, resource.ErrConflict) {
+	if _, err := applyOps(s, 22, []*pb.Op{resource.PutOp(thing(t, "b"), ""),
+		resource.PutOp(thing(t, "a"), "")}); !errors.Is(err, resource.ErrConflict) {
 		t.Errorf("Apply() of ops with a conflict = %v, want ErrConflict", err)
 	}
-	if all, index, err := s.List(t.Context(), resource.Query{Type: testType}); err != nil || len(all) != 1 || index != 17 {
+	if all, index, err := s.List(t.Context(), resource.Query{Type: testType}); err != nil || len(all) != 1 ||
+		index != 17 {
 		t.Errorf("List() has %d resources, index %d, %v, want 1, index 17", len(all), index, err)
 	}
 }
@@ -180,7 +184,8 @@ func BenchmarkList(b *testing.B) {
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		if all, _, err := s.List(b.Context(), resource.Eventual, resource.Query{Type: testType}); err != nil || len(all) != 10000 {
+		if all, _, err := s.List(b.Context(), resource.Eventual, resource.Query{Type: testType}); err != nil ||
+			len(all) != 10000 {
 			b.Fatal(len(all), err)
 		}
 	}

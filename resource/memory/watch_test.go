@@ -128,8 +128,10 @@ func TestTopic_ReleasesEvents(t *testing.T) {
 	a.Close()
 	a.Close()
 	b.Close()
-	if k := s.types[a.sel.typ]; b.topic.events != 0 || b.topic.bytes != 0 || s.retained.Load() != 0 || len(k.topics) != 0 || len(k.lengths) != 0 {
-		t.Errorf("retained without watches: %d events of %d bytes, type %+v, want none", b.topic.events, s.retained.Load(), k)
+	if k := s.types[a.sel.typ]; b.topic.events != 0 || b.topic.bytes != 0 || s.retained.Load() != 0 ||
+		len(k.topics) != 0 || len(k.lengths) != 0 {
+		t.Errorf("retained without watches: %d events of %d bytes, type %+v, want none", b.topic.events,
+			s.retained.Load(), k)
 	}
 	put(t, s, "z")
 	if n, err := drain(t, open(t, s)); n != 4 || err != nil {
@@ -182,8 +184,10 @@ func TestWait_Selects(t *testing.T) {
 		woken := make(map[string]bool)
 		var mu sync.Mutex
 		for _, q := range []resource.Query{
-			{Name: "a/b"}, {Name: "a/"}, {Name: "a/b/c"}, {Prefix: "a/"}, {Prefix: "a/b"}, {Prefix: "a/c"}, {Prefix: "d"}, {},
-			{Tenancy: &pb.Tenancy{Namespace: "other"}}, {Tenancy: &pb.Tenancy{Namespace: resource.Wildcard}, Name: "a/c"},
+			{Name: "a/b"}, {Name: "a/"}, {Name: "a/b/c"}, {Prefix: "a/"}, {Prefix: "a/b"}, {Prefix: "a/c"},
+			{Prefix: "d"}, {},
+			{Tenancy: &pb.Tenancy{Namespace: "other"}},
+			{Tenancy: &pb.Tenancy{Namespace: resource.Wildcard}, Name: "a/c"},
 		} {
 			q.Type = testType
 			_, index, err := s.List(t.Context(), resource.Strong, q)

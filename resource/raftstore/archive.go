@@ -61,9 +61,9 @@ type Manifest struct {
 	// data in hex.
 	Size   int64  `json:"size"`
 	SHA256 string `json:"sha256"`
-	// Stale is true if Node saved its own state without its leader. Acknowledged
-	// writes that Node did not have are missing. Unapplied is the number of
-	// entries at the end of its log that it had not applied.
+	// Stale is true if Node saved its own state without its leader.
+	// Acknowledged writes that Node did not have are missing. Unapplied is the
+	// number of entries at the end of its log that it had not applied.
 	Stale     bool   `json:"stale,omitempty"`
 	Unapplied uint64 `json:"unapplied,omitempty"`
 }
@@ -154,7 +154,8 @@ func ParseHeader(b []byte) (Manifest, error) {
 	case !ok || err != nil:
 		return m, invalid("snapshot file", "its first line is damaged")
 	case n > archiveFormat:
-		return m, invalid("snapshot file", "its format is %d, and this version of wanfed knows %d: use a newer one", n, archiveFormat)
+		return m, invalid("snapshot file", "its format is %d, and this version of wanfed knows %d: use a newer one", n,
+			archiveFormat)
 	case len(b) < HeaderSize:
 		return m, invalid("snapshot file", "it is cut off within its header, after %d bytes", len(b))
 	}
@@ -211,7 +212,8 @@ func checkData(r io.Reader, m Manifest) (memory.SnapshotTotals, error) {
 	case extra > 0:
 		return totals, invalid("snapshot", "something follows its %d bytes of data", m.Size)
 	case sum != m.SHA256:
-		return totals, invalid("snapshot", "it is damaged: the data's SHA-256 is %s, not %s as in its manifest", sum, m.SHA256)
+		return totals, invalid("snapshot", "it is damaged: the data's SHA-256 is %s, not %s as in its manifest",
+			sum, m.SHA256)
 	case scanErr != nil:
 		return totals, invalid("snapshot", "%w", scanErr)
 	case totals.Index != m.Index:
@@ -265,7 +267,8 @@ func (a *ArchiveFile) Commit(m Manifest) (err error) {
 		}
 	}()
 	if sum := hex.EncodeToString(a.checksum.Sum(nil)); a.size != m.Size || sum != m.SHA256 {
-		return fmt.Errorf("%d bytes of data with SHA-256 %s were received, not %d with %s: they were damaged on the way",
+		return fmt.Errorf(
+			"%d bytes of data with SHA-256 %s were received, not %d with %s: they were damaged on the way",
 			a.size, sum, m.Size, m.SHA256)
 	}
 	header, err := m.Header()

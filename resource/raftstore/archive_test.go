@@ -101,7 +101,8 @@ func TestReadArchive_Invalid(t *testing.T) {
 	}{
 		{"empty", nil, "does not begin with"},
 		{"garbage", bytes.Repeat(garbage, 10), "does not begin with"},
-		{"newer", change(len(archiveMagic), '2'), "its format is 2, and this version of wanfed knows 1: use a newer one"},
+		{"newer", change(len(archiveMagic), '2'),
+			"its format is 2, and this version of wanfed knows 1: use a newer one"},
 		{"no format", change(len(archiveMagic), 'x'), "first line is damaged"},
 		{"header cut off", whole[:500], "cut off within its header, after 500 bytes"},
 		{"header cut off early", whole[:len(archiveMagic)+2], "cut off within its header"},
@@ -195,7 +196,8 @@ func TestArchiveFile(t *testing.T) {
 	}
 	st, err := os.Stat(path)
 	if err != nil || st.Mode() != 0o600 || st.Size() != HeaderSize+m.Size || names() != "s.snap" {
-		t.Errorf("Stat() = %v, %v, files %q, want mode 0600, %d bytes and one file", st, err, names(), HeaderSize+m.Size)
+		t.Errorf("Stat() = %v, %v, files %q, want mode 0600, %d bytes and one file", st, err, names(),
+			HeaderSize+m.Size)
 	}
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -224,7 +226,8 @@ func FuzzReadArchive(f *testing.F) {
 			t.Fatalf("Header() = %q, %v, want the header that was read", h, err)
 		}
 		if int64(len(in)) != HeaderSize+m.Size || totals.Index != m.Index {
-			t.Fatalf("ReadArchive() = %+v, index %d, want size %d and equal indexes", m, totals.Index, len(in)-HeaderSize)
+			t.Fatalf("ReadArchive() = %+v, index %d, want size %d and equal indexes", m, totals.Index,
+				len(in)-HeaderSize)
 		}
 	})
 }

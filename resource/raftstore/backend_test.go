@@ -132,7 +132,9 @@ func (c *cluster) follower() *Store {
 // target returns a conformance target for the store that choose returns.
 func (c *cluster) target(choose func() *Store) resourcetest.Target {
 	s := choose()
-	b, err := resource.NewForwardingBackend(s.cfg.Node, s, func(node string) (pb.StoreServiceClient, error) { return c.clients[node], nil })
+	b, err := resource.NewForwardingBackend(s.cfg.Node, s, func(node string) (pb.StoreServiceClient, error) {
+		return c.clients[node], nil
+	})
 	if err != nil {
 		c.t.Fatal(err)
 	}

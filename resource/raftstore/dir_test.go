@@ -30,7 +30,8 @@ func openFails(t *testing.T, cfg Config, want ...string) {
 }
 
 func TestOpen_Refuses(t *testing.T) {
-	openFails(t, Config{Node: "A.b", Heartbeat: time.Millisecond}, "Node", "Dir is required", "Stream is required", "Heartbeat")
+	openFails(t, Config{Node: "A.b", Heartbeat: time.Millisecond}, "Node", "Dir is required", "Stream is required",
+		"Heartbeat")
 
 	nw := loopback(t)
 	dir := t.TempDir()
@@ -128,7 +129,8 @@ func TestOpen_DamagedFiles(t *testing.T) {
 	}
 	var files []string
 	err := filepath.WalkDir(cfg.Dir, func(path string, d os.DirEntry, err error) error {
-		if rel, _ := filepath.Rel(cfg.Dir, path); err == nil && d.Type().IsRegular() && rel != lockFile && rel != nodeFile {
+		if rel, _ := filepath.Rel(cfg.Dir, path); err == nil && d.Type().IsRegular() && rel != lockFile &&
+			rel != nodeFile {
 			files = append(files, rel)
 		}
 		return err
@@ -195,7 +197,8 @@ func TestApply_UnknownEntry(t *testing.T) {
 		_, readErr := s.Read(t.Context(), resource.Eventual, r.Id)
 		_, commitErr := s.Commit(t.Context(), resource.PutOp(thing(t, "y", "1"), ""))
 		runErr := s.RunWhileLeader(t.Context(), nil)
-		for _, err := range []error{readErr, commitErr, runErr, s.Wait(t.Context(), resource.Query{Type: testType}, 1000)} {
+		for _, err := range []error{readErr, commitErr, runErr,
+			s.Wait(t.Context(), resource.Query{Type: testType}, 1000)} {
 			if !errors.Is(err, s.Err()) {
 				t.Errorf("error after the failure = %v, want %v", err, s.Err())
 			}
@@ -221,7 +224,8 @@ func TestStore_Closed(t *testing.T) {
 	_, eventualErr := s.Read(t.Context(), resource.Eventual, r.Id)
 	_, strongErr := s.Read(t.Context(), resource.Strong, r.Id)
 	_, watchErr := s.Watch(resource.Query{Type: testType})
-	for _, err := range []error{commitErr, eventualErr, strongErr, watchErr, s.AddVoter(t.Context(), "b"), s.RunWhileLeader(t.Context(), nil)} {
+	for _, err := range []error{commitErr, eventualErr, strongErr, watchErr, s.AddVoter(t.Context(), "b"),
+		s.RunWhileLeader(t.Context(), nil)} {
 		if !errors.Is(err, resource.ErrClosed) || errors.Is(err, resource.ErrUnknownOutcome) {
 			t.Errorf("error after Close = %v, want ErrClosed", err)
 		}

@@ -141,7 +141,8 @@ func TestDiskFull(t *testing.T) {
 func (d *diskTest) fillAndGrow(t *testing.T, size int) {
 	before := len(d.texts)
 	err := fill(t, d.s, d.texts)
-	if !errors.Is(err, resource.ErrReadOnly) || !errors.Is(err, syscall.ENOSPC) || errors.Is(err, resource.ErrUnknownOutcome) ||
+	if !errors.Is(err, resource.ErrReadOnly) || !errors.Is(err, syscall.ENOSPC) ||
+		errors.Is(err, resource.ErrUnknownOutcome) ||
 		!strings.Contains(err.Error(), d.dir) || !strings.Contains(err.Error(), "free disk space") {
 		t.Errorf("Commit() on a full disk = %v, want ErrReadOnly and ENOSPC with directory and remedy", err)
 	}

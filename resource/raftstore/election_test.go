@@ -104,7 +104,8 @@ func TestElection_Time(t *testing.T) {
 		term := first.raft.CurrentTerm()
 		time.Sleep(time.Minute)
 		if now := first.raft.CurrentTerm(); !first.IsLeader() || now != term {
-			t.Errorf("undisturbed leader: IsLeader() = %t in term %d, want true in term %d", first.IsLeader(), now, term)
+			t.Errorf("undisturbed leader: IsLeader() = %t in term %d, want true in term %d",
+				first.IsLeader(), now, term)
 		}
 
 		nw.isolate(first.cfg.Node, true)
@@ -208,7 +209,8 @@ func TestStrongRead(t *testing.T) {
 		for n := int64(1); ctx.Err() == nil; n++ {
 			for _, s := range stores {
 				if s.IsLeader() {
-					if _, err := s.Commit(ctx, resource.PutOp(thing(t, "n", sprint(int(n))), resource.AnyVersion)); err == nil {
+					if _, err := s.Commit(ctx, resource.PutOp(thing(t, "n", sprint(int(n))),
+						resource.AnyVersion)); err == nil {
 						acked.Store(n)
 					}
 				}

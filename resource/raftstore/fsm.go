@@ -243,13 +243,14 @@ func (m *machine) skipReplayed(logs []*raft.Log) int {
 		}
 		n++
 		// replay treated every entry in the log as committed, because this
-		// server was the only voter. An entry of another term at the same index means
-		// that another server has led this server since then, and has replaced
-		// entries of its log. The state then has an entry that was never
-		// committed, so the store must fail.
+		// server was the only voter. An entry of another term at the same index
+		// means that another server has led this server since then, and has
+		// replaced entries of its log. The state then has an entry that was
+		// never committed, so the store must fail.
 		if log.Index == m.replayed && log.Term != m.replayedTerm && m.err == nil {
 			_ = m.failWith(fmt.Errorf("log entry %d is of term %d, but one of term %d was applied: "+
-				"another server led this one, which was the only voter; %s", log.Index, log.Term, m.replayedTerm, rejoinRemedy))
+				"another server led this one, which was the only voter; %s", log.Index, log.Term, m.replayedTerm,
+				rejoinRemedy))
 		}
 	}
 	if len(logs) > 0 {

@@ -38,9 +38,11 @@ func FuzzApply(f *testing.F) {
 		{resource.PutOp(r, ""), resource.PutOp(held, ""), resource.RemoveOp(held.Id, ""), resource.PutOp(free, "5")},
 		{resource.PutOp(r, ""), resource.PutOp(held, ""), resource.RemoveOp(r.Id, "")},
 		{resource.PutOp(marked, "")},
-		{resource.ExpectOp(resource.Query{Type: testType, Name: "x"}, nil), resource.PutOp(r, ""), resource.ExpectOp(resource.Query{Type: testType, Prefix: "x"}, []*pb.Resource{r})},
+		{resource.ExpectOp(resource.Query{Type: testType, Name: "x"}, nil), resource.PutOp(r, ""),
+			resource.ExpectOp(resource.Query{Type: testType, Prefix: "x"}, []*pb.Resource{r})},
 		{resource.OverwriteOp(r, false), resource.OverwriteOp(child, true), resource.OverwriteOp(v2, true)},
-		{resource.PutOp(r, ""), resource.PutOp(held, ""), resource.RemoveOp(held.Id, ""), resource.OverwriteOp(free, false), resource.OverwriteOp(marked, true)},
+		{resource.PutOp(r, ""), resource.PutOp(held, ""), resource.RemoveOp(held.Id, ""),
+			resource.OverwriteOp(free, false), resource.OverwriteOp(marked, true)},
 		{resource.ReplicaOp(marked), resource.RemoveReplicaOp(marked.Id)},
 		{resource.PutOp(r, ""), resource.PutOp(v2, "5"), resource.RemoveOp(r.Id, "")},
 	} {

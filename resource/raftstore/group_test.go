@@ -42,7 +42,8 @@ func TestFailover(t *testing.T) {
 	acked = append(acked, stop()...)
 
 	// The isolated server must not return outdated data.
-	if _, err := second.Read(t.Context(), resource.Strong, &pb.ID{Type: testType, Name: "after"}); !errors.Is(err, resource.ErrNotLeader) {
+	if _, err := second.Read(t.Context(), resource.Strong,
+		&pb.ID{Type: testType, Name: "after"}); !errors.Is(err, resource.ErrNotLeader) {
 		t.Errorf("strong Read() at the isolated server = %v, want ErrNotLeader", err)
 	}
 	nw.isolate(second.cfg.Node, false)
@@ -84,7 +85,8 @@ func TestFollower(t *testing.T) {
 	_, commitErr := f.Commit(t.Context(), resource.PutOp(thing(t, "y", "1"), ""))
 	_, readErr := f.Read(t.Context(), resource.Strong, r.Id)
 	_, _, listErr := f.List(t.Context(), resource.Strong, resource.Query{Type: testType})
-	for _, err := range []error{commitErr, readErr, listErr, f.AddVoter(t.Context(), "d"), f.RemoveServer(t.Context(), "a"), f.TransferLeadership(t.Context())} {
+	for _, err := range []error{commitErr, readErr, listErr, f.AddVoter(t.Context(), "d"),
+		f.RemoveServer(t.Context(), "a"), f.TransferLeadership(t.Context())} {
 		if !errors.Is(err, resource.ErrNotLeader) || errors.Is(err, resource.ErrUnknownOutcome) {
 			t.Errorf("error of a follower = %v, want ErrNotLeader", err)
 		}
@@ -126,7 +128,8 @@ func testNoMajority(t *testing.T) {
 	if !errors.Is(err, resource.ErrUnknownOutcome) && !errors.Is(err, resource.ErrNotLeader) {
 		t.Errorf("Commit() that outlives the leadership = %v, want ErrUnknownOutcome or ErrNotLeader", err)
 	}
-	if _, err := leader.Commit(t.Context(), resource.PutOp(thing(t, "z", "1"), "")); !errors.Is(err, resource.ErrNotLeader) {
+	if _, err := leader.Commit(t.Context(),
+		resource.PutOp(thing(t, "z", "1"), "")); !errors.Is(err, resource.ErrNotLeader) {
 		t.Errorf("Commit() after the leadership = %v, want ErrNotLeader", err)
 	}
 	if got := textOf(t, leader, resource.Eventual, "x"); got != "1" {

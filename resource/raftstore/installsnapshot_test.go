@@ -80,7 +80,8 @@ func TestInstallSnapshot_UncommittedEntryAfter(t *testing.T) {
 
 // sendSnapshot makes leader send its newest snapshot to node, after change has
 // modified the request.
-func sendSnapshot(t *testing.T, leader *Store, node string, change func(*raft.InstallSnapshotRequest)) (*raft.InstallSnapshotResponse, error) {
+func sendSnapshot(t *testing.T, leader *Store, node string,
+	change func(*raft.InstallSnapshotRequest)) (*raft.InstallSnapshotResponse, error) {
 	t.Helper()
 	snaps, err := raft.NewFileSnapshotStoreWithLogger(leader.cfg.Dir, retainSnapshots, hclog.NewNullLogger())
 	if err != nil {
@@ -96,7 +97,8 @@ func sendSnapshot(t *testing.T, leader *Store, node string, change func(*raft.In
 	}
 	defer r.Close()
 	req := &raft.InstallSnapshotRequest{
-		RPCHeader:       raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(leader.cfg.Node), Addr: []byte(leader.cfg.Node)},
+		RPCHeader: raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(leader.cfg.Node),
+			Addr: []byte(leader.cfg.Node)},
 		SnapshotVersion: meta.Version, Term: leader.raft.CurrentTerm(), Size: meta.Size,
 		LastLogIndex: meta.Index, LastLogTerm: meta.Term,
 		Configuration: raft.EncodeConfiguration(meta.Configuration), ConfigurationIndex: meta.ConfigurationIndex,
@@ -149,7 +151,9 @@ func TestInstallSnapshot_NotNeeded(t *testing.T) {
 		t.Errorf("InstallSnapshot() of an earlier term = %+v, %v, want no success and nil", resp, err)
 	}
 	// A snapshot that contradicts a longer log fails the store.
-	_, err = sendSnapshot(t, leader, f.cfg.Node, func(r *raft.InstallSnapshotRequest) { r.LastLogIndex, r.LastLogTerm = last, 99 })
+	_, err = sendSnapshot(t, leader, f.cfg.Node, func(r *raft.InstallSnapshotRequest) {
+		r.LastLogIndex, r.LastLogTerm = last, 99
+	})
 	if err == nil {
 		t.Error("InstallSnapshot() that contradicts the log = nil, want an error")
 	}
@@ -177,7 +181,8 @@ func TestOpen_SnapshotAfterLog(t *testing.T) {
 		put(t, leader, "n"+sprint(i), "1")
 	}
 	mustSnapshot(t, leader)
-	if err := os.CopyFS(filepath.Join(dir, snapshotDir), os.DirFS(filepath.Join(leader.cfg.Dir, snapshotDir))); err != nil {
+	if err := os.CopyFS(filepath.Join(dir, snapshotDir),
+		os.DirFS(filepath.Join(leader.cfg.Dir, snapshotDir))); err != nil {
 		t.Fatal(err)
 	}
 	away = mustOpen(t, nw.config(t, node, dir))

@@ -40,7 +40,8 @@ func writeThrough(t testing.TB, prefix string, stores []*Store, stop <-chan stru
 		switch {
 		case err == nil:
 			acked = append(acked, name)
-		case errors.Is(err, resource.ErrNotLeader), errors.Is(err, resource.ErrUnknownOutcome), errors.Is(err, resource.ErrClosed):
+		case errors.Is(err, resource.ErrNotLeader), errors.Is(err, resource.ErrUnknownOutcome),
+			errors.Is(err, resource.ErrClosed):
 		default:
 			t.Errorf("Commit(%s) = %v, want nil or the loss of leadership", name, err)
 		}

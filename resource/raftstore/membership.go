@@ -266,7 +266,8 @@ func (m *membership) awaitLeader(ctx context.Context, node string) error {
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return fmt.Errorf("transfer leadership: this server no longer leads, and no new leader is known: %w", ctx.Err())
+			return fmt.Errorf("transfer leadership: this server no longer leads, and no new leader is known: %w",
+				ctx.Err())
 		case <-m.donec:
 			return fmt.Errorf("transfer leadership: %w", resource.ErrClosed)
 		}
@@ -327,7 +328,8 @@ func (m *membership) Members() ([]Member, error) {
 	term, leads, now := m.raft.CurrentTerm(), m.raft.State() == raft.Leader, time.Now()
 	all := make([]Member, 0, len(servers))
 	for _, srv := range servers {
-		member := Member{Node: string(srv.ID), Voter: srv.Suffrage == raft.Voter, Leader: srv.ID == leader, LastContact: -1}
+		member := Member{Node: string(srv.ID), Voter: srv.Suffrage == raft.Voter, Leader: srv.ID == leader,
+			LastContact: -1}
 		var contact time.Time
 		switch {
 		case member.Node == m.node:

@@ -78,7 +78,10 @@ func TestNonvoter(t *testing.T) {
 
 	nw.isolate("b", true)
 	put(t, a, "y", "1") // needs no vote of another server
-	awaitMember(t, a, "b", func(m Member) bool { return m.LastIndex < a.LastIndex() && m.LastContact > 100*time.Millisecond })
+	awaitMember(t, a, "b", func(m Member) bool {
+		return m.LastIndex < a.LastIndex() &&
+			m.LastContact > 100*time.Millisecond
+	})
 	nw.isolate("b", false)
 	awaitText(t, b, "y", "1")
 	if err := a.AddVoter(t.Context(), "b"); err != nil {
@@ -112,7 +115,8 @@ func testTransferTo(t *testing.T) {
 	leader := awaitLeader(t, values(all)...)
 	put(t, leader, "x", "1")
 	others := values(all, leader)
-	for node, want := range map[string]string{"d": "d is not a voter; the voters are [a b c]", leader.cfg.Node: "leads already"} {
+	for node, want := range map[string]string{"d": "d is not a voter; the voters are [a b c]",
+		leader.cfg.Node: "leads already"} {
 		if err := leader.TransferLeadershipTo(t.Context(), node); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("TransferLeadershipTo(%s) = %v, want an error with %q", node, err, want)
 		}

@@ -58,7 +58,9 @@ func TestReap_AfterRestart(t *testing.T) {
 	defer wg.Wait()
 	defer cancel()
 	wg.Go(func() {
-		if err := s.RunWhileLeader(ctx, func(ctx context.Context) error { return resource.Reap(ctx, s, testLogger()) }); err != nil {
+		if err := s.RunWhileLeader(ctx, func(ctx context.Context) error {
+			return resource.Reap(ctx, s, testLogger())
+		}); err != nil {
 			t.Error(err)
 		}
 	})

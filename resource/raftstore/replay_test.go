@@ -72,7 +72,8 @@ func TestReplay(t *testing.T) {
 			}
 		}
 		if _, err := m.Snapshot(); err != nil || *failed != nil || index(m) != last+1 {
-			t.Errorf("Snapshot() = %v, failure %v, state at %d, want nil, nil, state at %d", err, *failed, index(m), last+1)
+			t.Errorf("Snapshot() = %v, failure %v, state at %d, want nil, nil, state at %d", err, *failed,
+				index(m), last+1)
 		}
 	})
 	t.Run("after Raft", func(t *testing.T) {

@@ -54,9 +54,9 @@ func (s *Store) Snapshot(ctx context.Context) (*Snapshot, error) {
 }
 
 // SnapshotHere returns the state of this server, which may lack acknowledged
-// writes. It needs no leader and does not block. After a start without a leader,
-// the state is that of the last snapshot on disk, because Raft applies an entry
-// of the log only when a leader has confirmed the entry.
+// writes. It needs no leader and does not block. After a start without a
+// leader, the state is that of the last snapshot on disk, because Raft applies
+// an entry of the log only when a leader has confirmed the entry.
 func (s *Store) SnapshotHere() (*Snapshot, error) {
 	if err := s.Err(); err != nil {
 		return nil, fmt.Errorf("save snapshot: %w", err)

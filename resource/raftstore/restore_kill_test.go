@@ -135,7 +135,8 @@ func checkRestored(t *testing.T, dir string, printed uint64) {
 	awaitLeader(t, s)
 	all, index, err := s.List(t.Context(), resource.Strong, resource.Query{Type: testType})
 	if err != nil || len(all) != restoredThings || index < printed {
-		t.Errorf("List() = %d resources at %d, %v; want %d at %d or above", len(all), index, err, restoredThings, printed)
+		t.Errorf("List() = %d resources at %d, %v; want %d at %d or above", len(all), index, err,
+			restoredThings, printed)
 	}
 	texts := map[string]int{}
 	for _, r := range all {

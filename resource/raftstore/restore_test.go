@@ -280,7 +280,8 @@ func TestRestore_Close(t *testing.T) {
 		// The old state has 2000 resources and x, the new state has 2000
 		// resources.
 		if x := textOf(t, s, resource.Strong, "x"); err == nil && x != "" || len(all) != 2000+len(x) {
-			t.Errorf("List() = %d resources, x = %q after Restore() = %v, want the old or the new state", len(all), x, err)
+			t.Errorf("List() = %d resources, x = %q after Restore() = %v, want the old or the new state",
+				len(all), x, err)
 		}
 		checkNoSpools(t, s)
 	}

@@ -107,8 +107,8 @@ func (g *snapshotGuard) checkLeader(term, index, committed uint64) error {
 	case committed >= snapshot.Index && index >= snapshot.Index:
 		return g.settle()
 	case !g.log.HasSnapshot(snapshot.Index), term == snapshot.Term, index >= snapshot.Index:
-		// The snapshot is not on this disk yet, or the leader still has it or may
-		// have it.
+		// The snapshot is not on this disk yet, or the leader still has it or
+		// may have it.
 		return nil
 	}
 	err := fmt.Errorf("the snapshot restored here at index %d never reached a majority, and the datacenter continued "+

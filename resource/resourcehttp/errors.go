@@ -108,7 +108,8 @@ func failWith(w http.ResponseWriter, r *http.Request, err error) {
 		panic(http.ErrAbortHandler) // the client must see that the response is incomplete
 	}
 	if r.Context().Err() != nil { // the server is stopping, or the client has disconnected
-		fail(w, http.StatusServiceUnavailable, "the request was ended: this server is stopping; try again, or use another server")
+		fail(w, http.StatusServiceUnavailable,
+			"the request was ended: this server is stopping; try again, or use another server")
 		return
 	}
 	fail(w, StatusOf(err), textOf(err))

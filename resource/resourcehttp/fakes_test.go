@@ -29,11 +29,13 @@ type failingClient struct {
 	sent bool
 }
 
-func (c failingClient) Write(_ context.Context, _ *pb.WriteRequest, opts ...grpc.CallOption) (*pb.WriteResponse, error) {
+func (c failingClient) Write(_ context.Context, _ *pb.WriteRequest,
+	opts ...grpc.CallOption) (*pb.WriteResponse, error) {
 	return nil, c.fail(opts)
 }
 
-func (c failingClient) Delete(_ context.Context, _ *pb.DeleteRequest, opts ...grpc.CallOption) (*pb.DeleteResponse, error) {
+func (c failingClient) Delete(_ context.Context, _ *pb.DeleteRequest,
+	opts ...grpc.CallOption) (*pb.DeleteResponse, error) {
 	return nil, c.fail(opts)
 }
 
@@ -68,13 +70,15 @@ func (s *failingStream) Recv() (*pb.WatchEvent, error) {
 	return s.ServerStreamingClient.Recv()
 }
 
-// leaderlessClient is a client of a datacenter without a leader for some writes.
+// leaderlessClient is a client of a datacenter without a leader for some
+// writes.
 type leaderlessClient struct {
 	pb.ResourceServiceClient
 	writes *int // number of writes until there is a leader
 }
 
-func (c leaderlessClient) Write(ctx context.Context, in *pb.WriteRequest, opts ...grpc.CallOption) (*pb.WriteResponse, error) {
+func (c leaderlessClient) Write(ctx context.Context, in *pb.WriteRequest,
+	opts ...grpc.CallOption) (*pb.WriteResponse, error) {
 	if *c.writes--; *c.writes >= 0 {
 		return nil, resource.StatusError(fmt.Errorf("commit: %w", resource.ErrNotLeader))
 	}

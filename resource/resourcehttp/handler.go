@@ -19,8 +19,8 @@ import (
 
 const (
 	// MaxBody bounds the body of a PUT, in bytes. MaxBody exceeds
-	// resource.MaxSize because JSON is longer than protobuf, for binary data by a
-	// third.
+	// resource.MaxSize because JSON is longer than protobuf, for binary data by
+	// a third.
 	MaxBody = resource.MaxSize + resource.MaxSize/2
 	// callTimeout bounds one call of a service.
 	callTimeout = 25 * time.Second
@@ -32,7 +32,8 @@ const (
 type Config struct {
 	// DC is the datacenter of this server. Required.
 	DC string
-	// Registry has all types of resources. No type may be added later. Required.
+	// Registry has all types of resources. No type may be added later.
+	// Required.
 	Registry *resource.Registry
 	// Client returns a client of the resource service of a datacenter. An empty
 	// dc means the datacenter DC. The calls have the request's context, which
@@ -89,7 +90,8 @@ func (h *handler) serve(w http.ResponseWriter, r *http.Request) error {
 	}
 	if t.document != nil {
 		if q.dc != "" {
-			return badRequest("dc %q: each server describes only itself: send the request to a server of %s", q.dc, q.dc)
+			return badRequest("dc %q: each server describes only itself: send the request to a server of %s",
+				q.dc, q.dc)
 		}
 		return respond(w, t.document, q.pretty)
 	}
@@ -131,8 +133,8 @@ func fail(w http.ResponseWriter, status int, text string) {
 	_, _ = io.WriteString(w, text)
 }
 
-// encode returns r in the form of the HTTP API. Data of a message type that this
-// server does not know is encoded as {"@type": ..., "value": base64}.
+// encode returns r in the form of the HTTP API. Data of a message type that
+// this server does not know is encoded as {"@type": ..., "value": base64}.
 func (h *handler) encode(r *pb.Resource) api.Resource {
 	data, err := h.dataOf(r)
 	if err != nil {

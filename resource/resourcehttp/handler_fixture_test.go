@@ -32,7 +32,8 @@ type fixture struct {
 
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
-	f := &fixture{T: t, store: resourcetest.NewStore(), registry: resource.NewRegistry(), peer: *resourcetest.Operator()}
+	f := &fixture{T: t, store: resourcetest.NewStore(), registry: resource.NewRegistry(),
+		peer: *resourcetest.Operator()}
 	t.Cleanup(f.store.Close)
 	for _, r := range []resource.Registration{
 		{Type: nodeType, Message: &pb.Node{}, Validate: func(r *pb.Resource) error {
@@ -63,7 +64,8 @@ func newFixture(t *testing.T) *fixture {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f.Handler, err = New(Config{DC: "dc1", Registry: f.registry, Client: func(dc string) (pb.ResourceServiceClient, error) {
+	f.Handler,
+		err = New(Config{DC: "dc1", Registry: f.registry, Client: func(dc string) (pb.ResourceServiceClient, error) {
 		switch {
 		case f.client != nil:
 			return f.client(dc)

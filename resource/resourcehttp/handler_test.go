@@ -36,13 +36,15 @@ const web1 = "/api/catalog/v1/Node/web1"
 func TestRead(t *testing.T) {
 	f := newFixture(t)
 	created := f.one("PUT", web1, `{"data":{"node":"web1","address":"10.0.0.1"},"metadata":{"team":"a"}}`)
-	if created.ID.Name != "web1" || created.ID.UID == "" || created.ID.Tenancy != (api.Tenancy{Partition: "default", Namespace: "default"}) ||
+	if created.ID.Name != "web1" || created.ID.UID == "" ||
+		created.ID.Tenancy != (api.Tenancy{Partition: "default", Namespace: "default"}) ||
 		created.Version == "" || created.ModifyIndex == 0 ||
 		string(created.Data) != `{"node":"web1","address":"10.0.0.1"}` || created.Metadata["team"] != "a" {
 		t.Errorf("PUT %s = %+v, want the given data and metadata with id, version and index", web1, created)
 	}
 	for _, path := range []string{
-		web1, "/api/catalog/v1/node/web1", "/api/catalog/v1/NODE/web1?consistent", web1 + "?uid=" + created.ID.UID, web1 + "?dc=dc1",
+		web1, "/api/catalog/v1/node/web1", "/api/catalog/v1/NODE/web1?consistent", web1 + "?uid=" + created.ID.UID,
+		web1 + "?dc=dc1",
 	} {
 		if got := f.one("GET", path, ""); got.Version != created.Version {
 			t.Errorf("GET %s = %+v, want version %s", path, got, created.Version)
@@ -51,8 +53,8 @@ func TestRead(t *testing.T) {
 	f.fails(404, `catalog/v1/Node "web2": resource not found`, "GET", "/api/catalog/v1/Node/web2", "")
 }
 
-// TestWrite checks that the body of a GET is valid as the body of a PUT, and checks
-// the parameters of a write.
+// TestWrite checks that the body of a GET is valid as the body of a PUT, and
+// checks the parameters of a write.
 func TestWrite(t *testing.T) {
 	f := newFixture(t)
 	first := f.one("PUT", web1, `{"data":{"address":"10.0.0.1"},"metadata":{"team":"a"}}`)
@@ -66,7 +68,8 @@ func TestWrite(t *testing.T) {
 	}
 	f.fails(409, "its version is "+second.Version+", not "+first.Version, "PUT", web1, body)
 	f.fails(409, "read it and try again", "PUT", web1+"?version="+first.Version, `{"data":{"address":"x"}}`)
-	third := f.one("PUT", web1+"?version="+second.Version, `{"data":{"@type":"type.googleapis.com/wanfed.v1.Node","address":"10.0.0.3"}}`)
+	third := f.one("PUT", web1+"?version="+second.Version,
+		`{"data":{"@type":"type.googleapis.com/wanfed.v1.Node","address":"10.0.0.3"}}`)
 	if string(third.Data) != `{"address":"10.0.0.3"}` || len(third.Metadata) != 0 {
 		t.Errorf("PUT with a version = %+v, want only the given data", third)
 	}
@@ -88,7 +91,8 @@ func TestDelete(t *testing.T) {
 	f.do(204, "DELETE", web1+"?version="+second.Version, "")
 	f.do(204, "DELETE", web1, "")
 	f.fails(404, `catalog/v1/Node "web1": resource not found`, "GET", web1, "")
-	f.fails(409, "leave the version out to create it", "PUT", web1+"?version="+second.Version, `{"data":{"address":"x"}}`)
+	f.fails(409, "leave the version out to create it", "PUT", web1+"?version="+second.Version,
+		`{"data":{"address":"x"}}`)
 }
 
 // validBody is a valid body of a PUT.
@@ -105,10 +109,13 @@ func TestWrite_Invalid(t *testing.T) {
 	put(400, "invalid body: EOF", "", ``)
 	put(400, "must end after the resource", "", validBody+"{}")
 	put(400, `@type "x/wanfed.v1.Check": must be`, "", `{"data":{"@type":"x/wanfed.v1.Check"}}`)
-	put(400, `invalid id.name "web2": must be the value in the request, "web1", or left out`, "", `{"id":{"name":"web2"},"data":{}}`)
-	put(400, `invalid id.type "a/v1/B": must be the type in the path`, "", `{"id":{"type":{"group":"a","group_version":"v1","kind":"B"}},"data":{}}`)
+	put(400, `invalid id.name "web2": must be the value in the request, "web1", or left out`, "",
+		`{"id":{"name":"web2"},"data":{}}`)
+	put(400, `invalid id.type "a/v1/B": must be the type in the path`, "",
+		`{"id":{"type":{"group":"a","group_version":"v1","kind":"B"}},"data":{}}`)
 	put(400, `invalid version "8": must be the value in the request, "7"`, "?version=7", `{"version":"8","data":{}}`)
-	put(400, `invalid parameter "verison": a write has the parameters dc, pretty, version, uid`, "?verison=7", validBody)
+	put(400, `invalid parameter "verison": a write has the parameters dc, pretty, version, uid`,
+		"?verison=7", validBody)
 	put(400, `parameter version: is given 2 times`, "?version=7&version=8", validBody)
 	put(400, `parameter dry-run "maybe": must be 1 or 0`, "?dry-run=maybe", validBody)
 	put(400, "invalid query string", "?a=%zz", validBody)
@@ -116,12 +123,14 @@ func TestWrite_Invalid(t *testing.T) {
 	put(404, `no such datacenter: "dc9"`, "?dc=dc9", validBody)
 	put(413, "request is too large: its body must be at most 6291456 bytes", "", strings.Repeat(" ", MaxBody+1))
 	put(400, "must be at most 4194304", "", `{"data":{"address":"`+strings.Repeat("x", resource.MaxSize)+`"}}`)
-	put(400, "invalid owner catalog/v1/Node \"o\": must be stored", "", `{"owner":{"name":"o","type":{"group":"catalog","group_version":"v1","kind":"Node"}},"data":{"address":"x"}}`)
+	put(400, "invalid owner catalog/v1/Node \"o\": must be stored", "",
+		`{"owner":{"name":"o","type":{"group":"catalog","group_version":"v1","kind":"Node"}},"data":{"address":"x"}}`)
 }
 
 func TestRequests_Invalid(t *testing.T) {
 	f := newFixture(t)
-	f.fails(400, `invalid type "catalog/v2/Node": is not registered; known are catalog/v1/Node, `, "GET", "/api/catalog/v2/Node", "")
+	f.fails(400, `invalid type "catalog/v2/Node": is not registered; known are catalog/v1/Node, `, "GET",
+		"/api/catalog/v2/Node", "")
 	f.fails(400, `path "/api/catalog/v1": must be`, "GET", "/api/catalog/v1", "")
 	f.fails(400, `invalid name "WEB": must be`, "GET", "/api/catalog/v1/Node/WEB", "")
 	f.fails(400, "watch and consistent", "GET", "/api/catalog/v1/Node?watch&consistent", "")
@@ -129,16 +138,19 @@ func TestRequests_Invalid(t *testing.T) {
 	f.fails(400, "each server describes only itself", "GET", "/api/types?dc=dc2", "")
 	f.fails(400, "this document has the parameters dc, pretty", "GET", "/api/types?x", "")
 	f.fails(405, "GET, HEAD, PUT, DELETE", "POST", web1, validBody)
-	f.fails(405, "method PUT is not allowed for this path; allowed are GET, HEAD", "PUT", "/api/catalog/v1/Node", validBody)
+	f.fails(405, "method PUT is not allowed for this path; allowed are GET, HEAD", "PUT",
+		"/api/catalog/v1/Node", validBody)
 	f.fails(405, "GET, HEAD", "PUT", "/api/types", validBody)
 	f.fails(404, "no such path", "GET", "/other", "")
-	f.fails(400, "must be empty: resources of this type have the scope cluster", "GET", "/api/federation/v1/federationstate?namespace=a", "")
+	f.fails(400, "must be empty: resources of this type have the scope cluster", "GET",
+		"/api/federation/v1/federationstate?namespace=a", "")
 }
 
 func TestRequests_Denied(t *testing.T) {
 	f := newFixture(t)
 	f.peer = tlsutil.Peer{Role: tlsutil.RoleGateway, DC: "dc2", Node: "gw1"}
-	f.fails(403, "gateway/dc2/gw1 may not write catalog/v1/Node: only operators, and servers of datacenter dc1, may", "PUT", web1, validBody)
+	f.fails(403, "gateway/dc2/gw1 may not write catalog/v1/Node: only operators, and servers of datacenter dc1, may",
+		"PUT", web1, validBody)
 	f.fails(403, "may not list", "GET", "/api/catalog/v1/Node?watch", "")
 }
 
@@ -146,7 +158,8 @@ func TestRequests_Denied(t *testing.T) {
 func TestNames(t *testing.T) {
 	f := newFixture(t)
 	for path, want := range map[string]string{
-		"a/b": "a/b", "a%2Fc": "a/c", "a/%2F/d": "a///d", "%2e%2e": "..", "with%20blank": "with blank", "%C3%A4?": "ä", "a/": "a/",
+		"a/b": "a/b", "a%2Fc": "a/c", "a/%2F/d": "a///d", "%2e%2e": "..", "with%20blank": "with blank", "%C3%A4?": "ä",
+		"a/": "a/",
 	} {
 		if got := f.one("PUT", "/api/kv/v1/key/"+path, validBody); got.ID.Name != want {
 			t.Errorf("PUT %s wrote name %q, want %q", path, got.ID.Name, want)
@@ -155,7 +168,8 @@ func TestNames(t *testing.T) {
 			t.Errorf("GET %s has name %q, want %q", path, got.ID.Name, want)
 		}
 	}
-	for query, want := range map[string]string{"": ".. a/ a/// /d a/b a/c with blank ä", "?prefix=a/": "a/ a/// /d a/b a/c", "?prefix=b": ""} {
+	for query, want := range map[string]string{"": ".. a/ a/// /d a/b a/c with blank ä",
+		"?prefix=a/": "a/ a/// /d a/b a/c", "?prefix=b": ""} {
 		if got := f.names("/api/kv/v1/key" + query); got != strings.ReplaceAll(want, "a/// /d", "a///d") {
 			t.Errorf("GET kv/v1/key%s = %q, want %q", query, got, want)
 		}
@@ -169,7 +183,8 @@ func TestNames(t *testing.T) {
 func TestRead_Owned(t *testing.T) {
 	f := newFixture(t)
 	owner := f.one("PUT", web1, `{"data":{"address":"x"}}`)
-	child := f.one("PUT", "/api/kv/v1/key/c", `{"owner":{"name":"web1","type":{"group":"catalog","group_version":"v1","kind":"Node"}},"data":{}}`)
+	child := f.one("PUT", "/api/kv/v1/key/c",
+		`{"owner":{"name":"web1","type":{"group":"catalog","group_version":"v1","kind":"Node"}},"data":{}}`)
 	if child.Owner == nil || child.Owner.UID != owner.ID.UID {
 		t.Errorf("PUT with an owner by name = %+v, want uid %s", child.Owner, owner.ID.UID)
 	}
@@ -181,19 +196,21 @@ func TestRead_Owned(t *testing.T) {
 func TestWrite_Status(t *testing.T) {
 	f := newFixture(t)
 	r := f.one("PUT", web1, `{"data":{"address":"x"}}`)
-	const status = `{"observed_generation":"g","conditions":[{"type":"ready","state":"STATE_TRUE","resource":{"name":"r"}}]}`
+	const status = `{"observed_generation":"g","conditions":[{"type":"ready","state":"STATE_TRUE",` +
+		`"resource":{"name":"r"}}]}`
 	f.fails(400, `id.uid ""`, "PUT", web1+"?status=ctl", status)
 	f.fails(400, `invalid status: unknown field "x"`, "PUT", web1+"?status=ctl&uid="+r.ID.UID, `{"x":1}`)
 	f.fails(400, "a status has no dry run", "PUT", web1+"?status=ctl&dry-run&uid="+r.ID.UID, status)
 	got := f.one("PUT", web1+"?status=ctl&uid="+r.ID.UID, status)
-	if s := got.Status["ctl"]; s.ObservedGeneration != "g" || len(s.Conditions) != 1 || s.Conditions[0].State != "STATE_TRUE" || s.Conditions[0].Resource.Name != "r" ||
+	if s := got.Status["ctl"]; s.ObservedGeneration != "g" || len(s.Conditions) != 1 ||
+		s.Conditions[0].State != "STATE_TRUE" || s.Conditions[0].Resource.Name != "r" ||
 		s.UpdatedAt.IsZero() || got.Generation != r.Generation {
 		t.Errorf("PUT %s?status=ctl = %+v, want the status, and the generation %s", web1, got, r.Generation)
 	}
 }
 
-// TestList_Large checks that a list in several pieces is one JSON document, even if
-// it is read as the snapshot of a watch.
+// TestList_Large checks that a list in several pieces is one JSON document,
+// even if it is read as the snapshot of a watch.
 func TestList_Large(t *testing.T) {
 	f := newFixture(t)
 	const n = 1000
@@ -246,8 +263,8 @@ func TestList_Incomplete(t *testing.T) {
 	}
 }
 
-// TestWrite_Unavailable checks that a call that was not sent is a 503, and that a
-// call with an unknown outcome is a 504.
+// TestWrite_Unavailable checks that a call that was not sent is a 503, and that
+// a call with an unknown outcome is a 504.
 func TestWrite_Unavailable(t *testing.T) {
 	f := newFixture(t)
 	for sent, code := range map[bool]int{false: 503, true: 504} {
@@ -262,17 +279,22 @@ func TestStatusOf(t *testing.T) {
 		err  error
 		want int
 	}{
-		{resource.ErrInvalid, 400}, {resource.ErrDenied, 403}, {resource.ErrNotFound, 404}, {resource.ErrConflict, 409}, {resource.ErrUIDMismatch, 409},
-		{resource.ErrTerminating, 409}, {resource.ErrGroupVersion, 409}, {resource.ErrFederated, 409}, {resource.ErrNotLeader, 503}, {resource.ErrClosed, 503},
-		{resource.ErrUnreachable, 503}, {context.Canceled, 503}, {context.DeadlineExceeded, 504}, {resource.ErrUnknownOutcome, 504}, {errors.New("fault"), 500},
+		{resource.ErrInvalid, 400}, {resource.ErrDenied, 403}, {resource.ErrNotFound, 404}, {resource.ErrConflict, 409},
+		{resource.ErrUIDMismatch, 409},
+		{resource.ErrTerminating, 409}, {resource.ErrGroupVersion, 409}, {resource.ErrFederated, 409},
+		{resource.ErrNotLeader, 503}, {resource.ErrClosed, 503},
+		{resource.ErrUnreachable, 503}, {context.Canceled, 503}, {context.DeadlineExceeded, 504},
+		{resource.ErrUnknownOutcome, 504}, {errors.New("fault"), 500},
 	} {
 		wrapped := fmt.Errorf("write: %w", tt.err)
-		if local, remote := StatusOf(wrapped), StatusOf(resource.StatusError(wrapped)); local != tt.want || remote != tt.want {
+		if local, remote := StatusOf(wrapped), StatusOf(resource.StatusError(wrapped)); local != tt.want ||
+			remote != tt.want {
 			t.Errorf("StatusOf(%v) = %d, over gRPC %d, want %d", tt.err, local, remote, tt.want)
 		}
 	}
 	for code, want := range map[codes.Code]int{
-		codes.InvalidArgument: 400, codes.PermissionDenied: 403, codes.Unauthenticated: 403, codes.ResourceExhausted: 413, codes.Unavailable: 503,
+		codes.InvalidArgument: 400, codes.PermissionDenied: 403, codes.Unauthenticated: 403,
+		codes.ResourceExhausted: 413, codes.Unavailable: 503,
 		codes.Unimplemented: 501, codes.Internal: 500, codes.NotFound: 404, codes.DeadlineExceeded: 504,
 	} {
 		if got := StatusOf(status.Error(code, "x")); got != want {

@@ -46,8 +46,9 @@ func describe(types []resource.Registration) object {
 		"info": object{
 			"title": "wanfed resources", "version": version.Version,
 			"license": object{"name": "MPL-2.0", "identifier": "MPL-2.0"},
-			"description": "Resources of every type that this server knows. Reads need a certificate of the federation, " +
-				"or come from this machine. Writes need an operator's certificate. Errors are one line of text.",
+			"description": "Resources of every type that this server knows. " +
+				"Reads need a certificate of the federation, or come from this machine. Writes need an operator's " +
+				"certificate. Errors are one line of text.",
 		},
 		"paths": paths,
 		"components": object{
@@ -73,7 +74,8 @@ func (s schemas) typePaths(reg resource.Registration) object {
 	tags := []string{typ}
 	tagged := func(op object) object { op["tags"] = tags; return op }
 	list := tagged(get("list."+name, "List or watch "+typ, ref(name+".List"), parameters(reg, opList.params)))
-	list["responses"].(object)["200"].(object)["content"].(object)["text/event-stream"] = object{"schema": text} // ?watch
+	// ?watch
+	list["responses"].(object)["200"].(object)["content"].(object)["text/event-stream"] = object{"schema": text}
 	write := object{
 		"operationId": "write." + name, "summary": "Create or replace a " + typ,
 		"parameters": parameters(reg, opWrite.params),
@@ -99,7 +101,8 @@ func (s schemas) typePaths(reg resource.Registration) object {
 	}
 }
 
-// resource returns the schema of resources of a type, in responses or in requests.
+// resource returns the schema of resources of a type, in responses or in
+// requests.
 func (s schemas) resource(reg resource.Registration, response bool) object {
 	data := s.message(reg.Message.ProtoReflect().Descriptor())
 	properties := object{
@@ -145,7 +148,8 @@ func responses(code string, success object) object {
 		409: "The stored version, uid or state is not the expected one",
 		413: "Too large", 503: "Nothing was done; try again", 504: "The outcome is unknown",
 	} {
-		out[strconv.Itoa(code)] = object{"description": description, "content": object{"text/plain": object{"schema": text}}}
+		out[strconv.Itoa(code)] = object{"description": description,
+			"content": object{"text/plain": object{"schema": text}}}
 	}
 	return out
 }
@@ -208,8 +212,8 @@ var wellKnown = map[protoreflect.FullName]object{
 	"google.protobuf.Any":       {"type": "object", "properties": object{"@type": text}, "required": []string{"@type"}},
 }
 
-// message returns a reference to the schema of m. It adds the schema of m, and all
-// schemas to which that schema refers, to s.
+// message returns a reference to the schema of m. It adds the schema of m, and
+// all schemas to which that schema refers, to s.
 func (s schemas) message(m protoreflect.MessageDescriptor) object {
 	if known, ok := wellKnown[m.FullName()]; ok {
 		return known
@@ -222,7 +226,8 @@ func (s schemas) message(m protoreflect.MessageDescriptor) object {
 		return ref(name)
 	}
 	properties := object{}
-	// Set the schema before its properties, because a message may contain itself.
+	// Set the schema before its properties, because a message may contain
+	// itself.
 	s[name] = object{"type": "object", "properties": properties, "additionalProperties": false}
 	for i := range m.Fields().Len() {
 		f := m.Fields().Get(i)

@@ -18,15 +18,16 @@ func TestTypes(t *testing.T) {
 	}
 	want := api.ResourceType{
 		Type:  api.ResourceTypeName{Group: "federation", GroupVersion: "v1", Kind: "FederationState"},
-		Scope: "cluster", Federated: true, Message: "wanfed.v1.FederationState", Path: "/api/federation/v1/FederationState",
+		Scope: "cluster", Federated: true, Message: "wanfed.v1.FederationState",
+		Path: "/api/federation/v1/FederationState",
 	}
 	if len(all) != 4 || all[1] != want {
 		t.Errorf("GET /api/types = %+v, want 4 types, the second %+v", all, want)
 	}
 }
 
-// TestOpenAPI checks that every reference has a target, that every operation has a
-// unique id, and that every path declares its parameters.
+// TestOpenAPI checks that every reference has a target, that every operation
+// has a unique id, and that every path declares its parameters.
 func TestOpenAPI(t *testing.T) {
 	f := newFixture(t)
 	var doc struct {

@@ -94,7 +94,8 @@ type listWriter struct {
 	begun bool // a part of the response was written
 }
 
-// piece is the size in bytes of the pieces in which lists and watches are written.
+// piece is the size in bytes of the pieces in which lists and watches are
+// written.
 const piece = 64 << 10
 
 func (q *request) newList() *listWriter {

@@ -21,8 +21,8 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// target is the object that a path identifies: a document, a type, or a resource
-// of a type.
+// target is the object that a path identifies: a document, a type, or a
+// resource of a type.
 type target struct {
 	document any // nil: a type or a resource
 	reg      resource.Registration
@@ -40,8 +40,9 @@ func (h *handler) target(path string) (target, error) {
 	}
 	parts := strings.SplitN(rest, "/", 4)
 	if len(parts) < 3 {
-		return target{}, badRequest("path %q: must be %[2]sGROUP/VERSION/KIND or %[2]sGROUP/VERSION/KIND/NAME; see %[3]s",
-			path, api.ResourcePath, api.ResourceTypesPath)
+		return target{},
+			badRequest("path %q: must be %[2]sGROUP/VERSION/KIND or %[2]sGROUP/VERSION/KIND/NAME; see %[3]s",
+				path, api.ResourcePath, api.ResourceTypesPath)
 	}
 	typ := &pb.Type{Group: parts[0], GroupVersion: parts[1], Kind: parts[2]}
 	for _, reg := range h.Registry.Types() { // the case of the kind does not matter
@@ -103,7 +104,8 @@ type query struct {
 	consistent, watch, owned, dryRun, pretty bool
 }
 
-// parse parses a query string. The allowed parameters are dc, pretty and params.
+// parse parses a query string. The allowed parameters are dc, pretty and
+// params.
 func parse(raw, op string, params []string) (query, error) {
 	var q query
 	values, err := url.ParseQuery(raw)
@@ -168,17 +170,19 @@ func (q *request) ctx() (context.Context, context.CancelFunc) {
 }
 
 const (
-	// leaderTimeout bounds the time that a call waits for a leader. It is longer
-	// than an election. gRPC calls between servers have the same timeout.
+	// leaderTimeout bounds the time that a call waits for a leader. It is
+	// longer than an election. gRPC calls between servers have the same
+	// timeout.
 	leaderTimeout = 7 * time.Second
 	// leaderInterval is the time between two attempts.
 	leaderInterval = 100 * time.Millisecond
 )
 
-// withLeader makes a call, and retries the call while there is no leader. A call
-// without a leader has no effect, so the retry is safe.
+// withLeader makes a call, and retries the call while there is no leader. A
+// call without a leader has no effect, so the retry is safe.
 func withLeader[In, Out any](
-	ctx context.Context, call func(context.Context, In, ...grpc.CallOption) (Out, error), in In, opts ...grpc.CallOption,
+	ctx context.Context, call func(context.Context, In, ...grpc.CallOption) (Out, error), in In,
+	opts ...grpc.CallOption,
 ) (Out, error) {
 	for end := time.Now().Add(leaderTimeout); ; {
 		out, err := call(ctx, in, opts...)

@@ -20,7 +20,8 @@ const (
 	// heartbeatInterval is the time between the comments that a watch sends.
 	// Comments let both sides detect a lost connection.
 	heartbeatInterval = 15 * time.Second
-	// watchTimeout bounds the time in which a client reads one piece of a watch.
+	// watchTimeout bounds the time in which a client reads one piece of a
+	// watch.
 	watchTimeout = 10 * time.Second
 	// maxBuffered is the number of received events that wait for a write. The
 	// buffer reduces the number of writes for a snapshot.
@@ -154,7 +155,8 @@ func (s *eventStream) event(name string, data any) {
 	s.buf.WriteString("\n\n")
 }
 
-// flush sends the buffer. It fails if the client has disconnected or is too slow.
+// flush sends the buffer. It fails if the client has disconnected or is too
+// slow.
 func (s *eventStream) flush() error {
 	if s.buf.Len() == 0 {
 		return nil

@@ -56,12 +56,14 @@ func (s *watchStream) next(event, text string) {
 		}
 		lines = append(lines, strings.TrimSuffix(line, "\n"))
 	}
-	if len(lines) != 2 || lines[0] != "event: "+event || !strings.HasPrefix(lines[1], "data: ") || !strings.Contains(lines[1], text) {
+	if len(lines) != 2 || lines[0] != "event: "+event || !strings.HasPrefix(lines[1], "data: ") ||
+		!strings.Contains(lines[1], text) {
 		s.Errorf("event = %q, want %s with %s", lines, event, text)
 	}
 }
 
-// TestWatch checks the events of a watch until a restore and until the server stops.
+// TestWatch checks the events of a watch until a restore and until the server
+// stops.
 func TestWatch(t *testing.T) {
 	f := newFixture(t)
 	f.one("PUT", web1, `{"data":{"address":"10.0.0.1"}}`)
@@ -108,8 +110,8 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// TestWatch_StalledClient checks that a watch ends when its client disconnects or
-// does not read.
+// TestWatch_StalledClient checks that a watch ends when its client disconnects
+// or does not read.
 func TestWatch_StalledClient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
@@ -127,7 +129,8 @@ func TestWatch_StalledClient(t *testing.T) {
 	})
 }
 
-// slowWriter accepts writes until the body contains a text. Later writes time out.
+// slowWriter accepts writes until the body contains a text. Later writes time
+// out.
 type slowWriter struct {
 	header   http.Header
 	body     strings.Builder
@@ -160,7 +163,8 @@ func TestWatch_Heartbeats(t *testing.T) {
 		defer cancel()
 		w := &slowWriter{header: http.Header{}, until: "text that no event has"}
 		f.ServeHTTP(w, httptest.NewRequest("GET", "/api/catalog/v1/Node?watch", nil).WithContext(ctx))
-		if got := w.body.String(); strings.Count(got, ": heartbeat\n\n") != 2 || !strings.HasSuffix(got, "use another server\"}\n\n") {
+		if got := w.body.String(); strings.Count(got, ": heartbeat\n\n") != 2 ||
+			!strings.HasSuffix(got, "use another server\"}\n\n") {
 			t.Errorf("stream = %q, want 2 heartbeats and an end", got)
 		}
 	})
@@ -192,12 +196,15 @@ func TestServiceClient(t *testing.T) {
 	}
 }
 
-// TestWrite_Election checks that a write waits for a leader, for a bounded time.
+// TestWrite_Election checks that a write waits for a leader, for a bounded
+// time.
 func TestWrite_Election(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
 		writes := 20
-		f.client = func(string) (pb.ResourceServiceClient, error) { return leaderlessClient{f.svc.Client(), &writes}, nil }
+		f.client = func(string) (pb.ResourceServiceClient, error) {
+			return leaderlessClient{f.svc.Client(), &writes}, nil
+		}
 		began := time.Now()
 		f.one("PUT", web1, `{"data":{"address":"x"}}`)
 		if d := time.Since(began); d != 20*leaderInterval {

@@ -140,7 +140,8 @@ func (q *request) idWith(given *api.ResourceID) (*pb.ID, error) {
 		return id, nil
 	}
 	if typ := given.Type.ToPB(); given.Type != (api.ResourceTypeName{}) && !resource.SameType(typ, id.Type) {
-		return nil, badRequest("id.type %q: must be the type in the path, %q, or left out", given.Type, resource.TypeString(id.Type))
+		return nil, badRequest("id.type %q: must be the type in the path, %q, or left out", given.Type,
+			resource.TypeString(id.Type))
 	}
 	var errs []error
 	for _, f := range []struct {
@@ -159,7 +160,8 @@ func (q *request) idWith(given *api.ResourceID) (*pb.ID, error) {
 	return id, errors.Join(errs...)
 }
 
-// agree returns the value of a field that the request, the body or both may have.
+// agree returns the value of a field that the request, the body or both may
+// have.
 func agree(field, request, body string) (string, error) {
 	if request != "" && body != "" && request != body {
 		return "", badRequest("%s %q: must be the value in the request, %q, or left out", field, body, request)
@@ -167,8 +169,8 @@ func agree(field, request, body string) (string, error) {
 	return cmp.Or(request, body), nil
 }
 
-// data decodes the JSON of a type's message. The JSON may have the field "@type",
-// like an Any in protobuf's JSON.
+// data decodes the JSON of a type's message. The JSON may have the field
+// "@type", like an Any in protobuf's JSON.
 func data(reg resource.Registration, raw json.RawMessage) (*anypb.Any, error) {
 	if len(raw) == 0 || string(raw) == "null" {
 		return nil, badRequest("data: it is missing; it is the JSON of a %s",
@@ -201,8 +203,8 @@ func withoutType(raw json.RawMessage, message string) (json.RawMessage, error) {
 }
 
 // protoPlace matches the prefix of protojson's errors. The prefix is removed,
-// because its line numbers do not refer to the whole body of the request, and its
-// spaces vary.
+// because its line numbers do not refer to the whole body of the request, and
+// its spaces vary.
 var protoPlace = regexp.MustCompile(`^proto:[\s\p{Zs}]*(\(line \d+:\d+\):[\s\p{Zs}]*)?`)
 
 func unmarshal(raw []byte, msg proto.Message) error {

@@ -49,13 +49,15 @@ func testCascade(e *env) {
 	bystander := e.put(e.owned("bystander", other.Id), "")
 	e.commit(resource.RemoveOp(owner.Id, ""))
 	e.missing(owner.Id)
-	e.refused(resource.ErrNotFound, resource.PutOp(e.owned("late", owner.Id), "")) // also while some are not deleted yet
+	// also while some are not deleted yet
+	e.refused(resource.ErrNotFound, resource.PutOp(e.owned("late", owner.Id), ""))
 	e.read(bystander.Id)
 	e.commit(resource.RemoveOp(other.Id, ""))
 	e.awaitNone(bystander.Id.Type)
 }
 
-// testCascadeSteps checks that a cascade has bounded steps, each visible in watches.
+// testCascadeSteps checks that a cascade has bounded steps, each visible in
+// watches.
 func testCascadeSteps(e *env) {
 	const count = 2 * resource.MaxCascade
 	owner := e.put(e.fresh("o", ""), "")

@@ -62,8 +62,10 @@ func testExpect(e *env) {
 
 	// An Expect sees the ops before it. A batch of Expects moves no index.
 	all, index := e.list(prefix("a"))
-	e.refused(resource.ErrConflict, resource.RemoveOp(a.Id, ""), resource.PutOp(e.fresh("a.d", ""), ""), resource.ExpectOp(prefix("a"), all))
-	e.commit(resource.PutOp(e.fresh("x", ""), ""), resource.ExpectOp(prefix("a"), all), resource.RemoveOp(resource.ID(e.typ, "x"), ""), resource.ExpectOp(name("x"), nil))
+	e.refused(resource.ErrConflict, resource.RemoveOp(a.Id, ""), resource.PutOp(e.fresh("a.d", ""), ""),
+		resource.ExpectOp(prefix("a"), all))
+	e.commit(resource.PutOp(e.fresh("x", ""), ""), resource.ExpectOp(prefix("a"), all),
+		resource.RemoveOp(resource.ID(e.typ, "x"), ""), resource.ExpectOp(name("x"), nil))
 	e.commit(resource.ExpectOp(prefix("a"), all))
 	if again, at := e.list(prefix("a")); at != index {
 		e.Errorf("index = %d, want %d", at, index)

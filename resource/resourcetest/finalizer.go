@@ -54,7 +54,8 @@ func testFinalizers(e *env) {
 	e.commit(resource.RemoveOp(r.Id, r.Version))
 	marked := e.read(r.Id)
 	since, ok := resource.Terminating(marked)
-	if !ok || since.Before(before.Truncate(time.Second)) || since.After(time.Now()) || marked.Generation != r.Generation || marked.Version == r.Version {
+	if !ok || since.Before(before.Truncate(time.Second)) || since.After(time.Now()) ||
+		marked.Generation != r.Generation || marked.Version == r.Version {
 		e.Errorf("marked %v", marked)
 	}
 	e.read(child.Id)
@@ -93,7 +94,8 @@ func testFinalizersForbid(e *env) {
 	e.refused(resource.ErrInvalid, resource.PutOp(r, "")) // only a deletion sets the timestamp
 	live := e.put(e.held("l", "x"), "")
 	e.refused(resource.ErrInvalid, resource.PutOp(resource.MarkTerminating(live, time.Now()), live.Version))
-	e.refused(resource.ErrUIDMismatch, resource.PutOp(e.fresh("l", "2"), resource.AnyVersion)) // it would delete the stored resource
+	// it would delete the stored resource
+	e.refused(resource.ErrUIDMismatch, resource.PutOp(e.fresh("l", "2"), resource.AnyVersion))
 
 	a := e.held("a", "x", "y")
 	a.Metadata["k"] = "v"
@@ -145,8 +147,8 @@ func testFinalizersOfOwned(e *env) {
 	e.missing(below.Id)
 }
 
-// testOwnerOfReplica checks that a replica outlives its owner, and that resources
-// which a replica owns are deleted with it.
+// testOwnerOfReplica checks that a replica outlives its owner, and that
+// resources which a replica owns are deleted with it.
 func testOwnerOfReplica(e *env) {
 	owner := e.commit(resource.ReplicaOp(e.primary("owner", "1", 40)))[0]
 	child := e.primary("child", "1", 41)
@@ -161,8 +163,8 @@ func testOwnerOfReplica(e *env) {
 	e.missing(child.Id)
 }
 
-// testFinalizersOfReplica checks that only the primary enforces the finalizers of a
-// replica.
+// testFinalizersOfReplica checks that only the primary enforces the finalizers
+// of a replica.
 func testFinalizersOfReplica(e *env) {
 	r := e.primary("a", "1", 40)
 	AddFinalizer(r, "x")

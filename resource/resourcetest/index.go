@@ -33,8 +33,8 @@ func (e *env) named(name string) *pb.Resource {
 	return r
 }
 
-// testIndexOfQuery checks that the index of a query is the index of the last write
-// or deletion of a selected resource, and never falls.
+// testIndexOfQuery checks that the index of a query is the index of the last
+// write or deletion of a selected resource, and never falls.
 func testIndexOfQuery(e *env) {
 	queries := e.queries()
 	for _, name := range []string{"a", "a/bc", "b"} {
@@ -76,7 +76,8 @@ func testIndexOfQuery(e *env) {
 	if _, now := e.list(resource.Query{Type: e.typ, Name: "a/b"}); now != r.ModifyIndex {
 		e.Errorf("index after a creation at %d = %d", r.ModifyIndex, now)
 	}
-	if _, _, err := e.b.List(e.ctx, resource.Strong, resource.Query{Type: e.typ, Name: "a", Prefix: "a"}); !errors.Is(err, resource.ErrInvalid) {
+	if _, _, err := e.b.List(e.ctx, resource.Strong,
+		resource.Query{Type: e.typ, Name: "a", Prefix: "a"}); !errors.Is(err, resource.ErrInvalid) {
 		e.Errorf("List() with name and prefix = %v, want ErrInvalid", err)
 	}
 }

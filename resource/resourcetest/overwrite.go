@@ -12,8 +12,8 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// testOverwrite checks that an Overwrite replaces data and metadata, and keeps the
-// rest of the stored resource.
+// testOverwrite checks that an Overwrite replaces data and metadata, and keeps
+// the rest of the stored resource.
 func testOverwrite(e *env) {
 	over := func(r *pb.Resource, keep bool) *pb.Resource {
 		e.Helper()
@@ -38,7 +38,8 @@ func testOverwrite(e *env) {
 	want.Version, want.ModifyIndex = second.Version, second.ModifyIndex
 	e.same([]*pb.Resource{second, e.read(first.Id)}, []*pb.Resource{want, want})
 	if second.Version == first.Version || second.ModifyIndex <= first.ModifyIndex {
-		e.Errorf("version = %s, modify index %d, want more than %s, %d", second.Version, second.ModifyIndex, first.Version, first.ModifyIndex)
+		e.Errorf("version = %s, modify index %d, want more than %s, %d", second.Version, second.ModifyIndex,
+			first.Version, first.ModifyIndex)
 	}
 	e.refused(resource.ErrConflict, resource.PutOp(e.changed(first, "3"), first.Version))
 
@@ -46,7 +47,8 @@ func testOverwrite(e *env) {
 	if third.Generation != second.Generation || len(third.Metadata) > 0 || third.Version == second.Version {
 		e.Errorf("Overwrite of %v with the same data = %v", second, third)
 	}
-	e.same([]*pb.Resource{over(e.fresh("a", "2"), true), e.read(first.Id)}, []*pb.Resource{third, third}) // changes nothing
+	// changes nothing
+	e.same([]*pb.Resource{over(e.fresh("a", "2"), true), e.read(first.Id)}, []*pb.Resource{third, third})
 	fourth := over(e.fresh("a", "3"), true)
 	if fourth.Generation == third.Generation || fourth.Version == third.Version {
 		e.Errorf("Overwrite of %v with other data = %v", third, fourth)
@@ -57,18 +59,21 @@ func testOverwrite(e *env) {
 	next := e.fresh("a", "3")
 	next.Id.Type = proto.CloneOf(e.typ)
 	next.Id.Type.GroupVersion = "v2"
-	if fifth := over(next, true); fifth.Generation == fourth.Generation || fifth.Id.Uid != first.Id.Uid || fifth.Id.Type.GroupVersion != "v2" {
+	if fifth := over(next, true); fifth.Generation == fourth.Generation || fifth.Id.Uid != first.Id.Uid ||
+		fifth.Id.Type.GroupVersion != "v2" {
 		e.Errorf("Overwrite as another group version = %v", fifth)
 	}
 
 	orphan := e.fresh("b", "1")
 	orphan.Owner = e.fresh("unknown", "").Id
 	e.refused(resource.ErrNotFound, resource.OverwriteOp(orphan, false))
-	out := e.commit(resource.OverwriteOp(e.fresh("c", "1"), false), resource.OverwriteOp(e.fresh("c", "2"), false)) // an op sees the effect of earlier ops
+	// an op sees the effect of earlier ops
+	out := e.commit(resource.OverwriteOp(e.fresh("c", "1"), false), resource.OverwriteOp(e.fresh("c", "2"), false))
 	if out[0].Id.Uid != out[1].Id.Uid || e.text(out[1]) != "2" {
 		e.Errorf("two Overwrites in a batch = %v", out)
 	}
-	e.refused(resource.ErrConflict, resource.OverwriteOp(e.fresh("c", "3"), false), resource.PutOp(e.fresh("c", "4"), ""))
+	e.refused(resource.ErrConflict, resource.OverwriteOp(e.fresh("c", "3"), false),
+		resource.PutOp(e.fresh("c", "4"), ""))
 
 	held := e.fresh("d", "1")
 	held.Metadata = map[string]string{resource.FinalizersKey: "f"}
@@ -81,8 +86,8 @@ func testOverwrite(e *env) {
 	e.refused(resource.ErrInvalid, resource.OverwriteOp(marked, false))
 }
 
-// testOverwriteTogether checks that concurrent Overwrites of a resource all succeed
-// at the first try.
+// testOverwriteTogether checks that concurrent Overwrites of a resource all
+// succeed at the first try.
 func testOverwriteTogether(e *env) {
 	const writers, each = 8, 10
 	var wg sync.WaitGroup
@@ -108,6 +113,7 @@ func testOverwriteTogether(e *env) {
 	wg.Wait()
 	last := e.read(resource.ID(e.typ, "n"))
 	if len(versions) != writers*each || len(uids) != 1 || versions[last.Version] != e.text(last) {
-		e.Errorf("%d versions and %d uids of %d writes, want one uid; the last is %v", len(versions), len(uids), writers*each, last)
+		e.Errorf("%d versions and %d uids of %d writes, want one uid; the last is %v", len(versions), len(uids),
+			writers*each, last)
 	}
 }

@@ -47,7 +47,8 @@ func testList(e *env) {
 		{nil, "a.", []string{"a.b"}},
 		{nil, "c", nil},
 		{&pb.Tenancy{Namespace: "z"}, "", []string{"a"}},
-		{&pb.Tenancy{Partition: "default", Namespace: resource.Wildcard}, "", []string{"x", "a", "a-1", "a.b", "b", "a"}},
+		{&pb.Tenancy{Partition: "default", Namespace: resource.Wildcard}, "",
+			[]string{"x", "a", "a-1", "a.b", "b", "a"}},
 		{any1, "", []string{"x", "a", "a-1", "a.b", "b", "a", "p"}},
 		{any1, "a", []string{"a", "a-1", "a.b", "a"}},
 		{&pb.Tenancy{Partition: resource.Wildcard, Namespace: "default"}, "", []string{"a", "a-1", "a.b", "b", "p"}},
@@ -59,10 +60,11 @@ func testList(e *env) {
 	}
 }
 
-// testNames checks names of any UTF-8 without NUL. Lists are in the order of the
-// names' bytes.
+// testNames checks names of any UTF-8 without NUL. Lists are in the order of
+// the names' bytes.
 func testNames(e *env) {
-	want := []string{"\x01", "*", "/", "a", "a\n", "a b", "a/", "a/b", "a/b/c", "a0", "default", "ä", "\U0010ffff", strings.Repeat("\U0010ffff", 128)}
+	want := []string{"\x01", "*", "/", "a", "a\n", "a b", "a/", "a/b", "a/b/c", "a0", "default", "ä", "\U0010ffff",
+		strings.Repeat("\U0010ffff", 128)}
 	for _, name := range slices.Backward(want) {
 		e.put(e.named(name), "")
 	}
@@ -85,7 +87,8 @@ func testNames(e *env) {
 			e.Errorf("data of %s = %q, want its name", resource.IDString(r.Id), e.text(got))
 		}
 	}
-	e.commit(resource.RemoveOp(&pb.ID{Type: e.typ, Name: "*"}, ""), resource.RemoveOp(&pb.ID{Type: e.typ, Name: "a/"}, ""))
+	e.commit(resource.RemoveOp(&pb.ID{Type: e.typ, Name: "*"}, ""),
+		resource.RemoveOp(&pb.ID{Type: e.typ, Name: "a/"}, ""))
 	if all, _ = e.list(resource.Query{Type: e.typ}); len(all) != len(want)-2 {
 		e.Errorf("List() after two deletions = %q", names(all))
 	}
@@ -115,7 +118,8 @@ func testIndex(e *env) {
 	}
 	again := e.put(e.fresh("a", "1"), "")
 	if again.CreateIndex <= removed || again.Version == r.Version || index() != again.ModifyIndex {
-		e.Errorf("second creation: create index %d, version %s, type index %d; deleted at %d", again.CreateIndex, again.Version, index(), removed)
+		e.Errorf("second creation: create index %d, version %s, type index %d; deleted at %d", again.CreateIndex,
+			again.Version, index(), removed)
 	}
 }
 
@@ -167,8 +171,8 @@ func testOwner(e *env) {
 	e.refused(resource.ErrNotFound, resource.PutOp(e.owned("d", owner.Id), ""))
 }
 
-// testOwnerReplaced checks that a write with another uid deletes the stored resource
-// with what it owns.
+// testOwnerReplaced checks that a write with another uid deletes the stored
+// resource with what it owns.
 func testOwnerReplaced(e *env) {
 	owner := e.put(e.fresh("o", "1"), "")
 	child := e.put(e.owned("a", owner.Id), "")

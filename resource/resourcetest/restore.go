@@ -11,8 +11,8 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// testRestore checks that a restored snapshot replaces the state, ends watches and
-// waits, and that no index falls.
+// testRestore checks that a restored snapshot replaces the state, ends watches
+// and waits, and that no index falls.
 func testRestore(e *env) {
 	a := e.put(e.fresh("a", "1"), "")
 	restore, err := e.target.Snapshot(e.ctx)
@@ -40,7 +40,8 @@ func testRestore(e *env) {
 		e.Errorf("Wait: %v", err)
 	}
 	got, now := e.list(resource.Query{Type: e.typ})
-	if len(got) != 1 || e.text(got[0]) != "1" || got[0].Id.Uid != a.Id.Uid || got[0].Generation != a.Generation || got[0].CreateIndex != a.CreateIndex || now <= index {
+	if len(got) != 1 || e.text(got[0]) != "1" || got[0].Id.Uid != a.Id.Uid || got[0].Generation != a.Generation ||
+		got[0].CreateIndex != a.CreateIndex || now <= index {
 		e.Errorf("restored resources = %v at index %d, want an index above %d", got, now, index)
 	}
 	e.missing(b.Id)
@@ -48,8 +49,8 @@ func testRestore(e *env) {
 	e.put(e.changed(got[0], "3"), got[0].Version)
 }
 
-// testRestart checks that acknowledged writes survive a restart, and that a restart
-// does not stop a cascade.
+// testRestart checks that acknowledged writes survive a restart, and that a
+// restart does not stop a cascade.
 func testRestart(e *env) {
 	kept := e.fresh("kept", "1")
 	kept.Status = map[string]*pb.Status{"c": {ObservedGeneration: kept.Generation}}

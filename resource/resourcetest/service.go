@@ -14,8 +14,9 @@ func Operator() *tlsutil.Peer {
 	return &tlsutil.Peer{Role: tlsutil.RoleOperator, DC: "dc1", Node: "joe"}
 }
 
-// NewService returns a Service of dc1, a secondary, over b. The function register
-// adds the types. Every call comes from caller, which the test may change.
+// NewService returns a Service of dc1, a secondary, over b. The function
+// register adds the types. Every call comes from caller, which the test may
+// change.
 func NewService(
 	b resource.Backend, caller *tlsutil.Peer, register func(*resource.Registry) error,
 ) (*resource.Service, error) {

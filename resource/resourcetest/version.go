@@ -19,17 +19,19 @@ func as(r *pb.Resource, version string) *pb.Resource {
 	return c
 }
 
-// testGroupVersion checks that a resource is stored as one of its group versions,
-// which share names.
+// testGroupVersion checks that a resource is stored as one of its group
+// versions, which share names.
 func testGroupVersion(e *env) {
 	v1 := e.put(e.fresh("a", "1"), "")
 	v2 := as(v1, "v2")
-	old, new1, every := e.watch(resource.Query{Type: e.typ}), e.watch(resource.Query{Type: v2.Id.Type}), e.watch(resource.Query{Type: as(v1, "").Id.Type})
+	old, new1, every := e.watch(resource.Query{Type: e.typ}), e.watch(resource.Query{Type: v2.Id.Type}),
+		e.watch(resource.Query{Type: as(v1, "").Id.Type})
 
 	for _, c := range []resource.Consistency{resource.Strong, resource.Eventual} {
 		_, err := e.b.Read(e.ctx, c, v2.Id)
 		var mismatch *resource.GroupVersionError
-		if !errors.As(err, &mismatch) || !errors.Is(err, resource.ErrGroupVersion) || !proto.Equal(mismatch.Stored, v1) || mismatch.Requested.GetGroupVersion() != "v2" {
+		if !errors.As(err, &mismatch) || !errors.Is(err, resource.ErrGroupVersion) ||
+			!proto.Equal(mismatch.Stored, v1) || mismatch.Requested.GetGroupVersion() != "v2" {
 			e.Errorf("Read() as v2 = %v with %v", err, mismatch)
 		}
 	}

@@ -69,7 +69,8 @@ func testWatch(e *env) {
 	e.expect(w, "+a=1", "+b=1", ".", "+b=2", "-a", "+c=1", "-b", "+b=3")
 	e.expect(empty, "+b=1", "+a=1", "+b=2", "-a", "+c=1", "-b", "+b=3")
 
-	// A delete event has the last state of the resource and the deletion's index.
+	// A delete event has the last state of the resource and the deletion's
+	// index.
 	late := e.watch(q)
 	e.expect(late, "+b=3", "+c=1", ".")
 	e.commit(resource.RemoveOp(b2.Id, "")) // of a deleted uid: no event
@@ -80,7 +81,8 @@ func testWatch(e *env) {
 		e.Fatal(err)
 	}
 	_, index := e.list(q)
-	if d := ev.GetDelete().GetResource(); d.GetVersion() != last.Version || d.GetModifyIndex() != index || d.GetId().GetUid() != last.Id.Uid {
+	if d := ev.GetDelete().GetResource(); d.GetVersion() != last.Version || d.GetModifyIndex() != index ||
+		d.GetId().GetUid() != last.Id.Uid {
 		e.Errorf("event of the deletion at index %d = %v", index, ev)
 	}
 }
@@ -88,7 +90,9 @@ func testWatch(e *env) {
 func testWatchSelects(e *env) {
 	prefix := e.watch(resource.Query{Type: e.typ, Prefix: "x-"})
 	namespace := e.watch(resource.Query{Type: e.typ, Tenancy: &pb.Tenancy{Namespace: "n"}})
-	every := e.watch(resource.Query{Type: e.typ, Tenancy: &pb.Tenancy{Partition: resource.Wildcard, Namespace: resource.Wildcard}})
+	every := e.watch(resource.Query{Type: e.typ, Tenancy: &pb.Tenancy{
+		Partition: resource.Wildcard, Namespace: resource.Wildcard,
+	}})
 	children := e.watch(resource.Query{Type: e.newType("Child")})
 	for _, w := range []resource.Watch{prefix, namespace, every, children} {
 		e.expect(w, ".")
@@ -197,7 +201,8 @@ func (c *counter) count(ev *pb.WatchEvent) (done bool, err error) {
 	}
 	name := r.GetId().GetName()
 	if c.live && (n != c.at[name]+1 || r.GetModifyIndex() < c.index) {
-		return false, fmt.Errorf("%s at %d after %d, index %d after %d", name, n, c.at[name], r.GetModifyIndex(), c.index)
+		return false, fmt.Errorf("%s at %d after %d, index %d after %d", name, n, c.at[name],
+			r.GetModifyIndex(), c.index)
 	}
 	c.at[name] = n
 	if c.live {

@@ -20,8 +20,10 @@ func testCreate(e *env) {
 	given.Status = map[string]*pb.Status{"c": {ObservedGeneration: given.Generation}}
 	e.missing(given.Id)
 	got := e.put(given, "")
-	if got.CreateIndex < 2 || got.ModifyIndex != got.CreateIndex || got.Version != strconv.FormatUint(got.ModifyIndex, 10) {
-		e.Errorf("created with create index %d, modify index %d, version %q", got.CreateIndex, got.ModifyIndex, got.Version)
+	if got.CreateIndex < 2 || got.ModifyIndex != got.CreateIndex ||
+		got.Version != strconv.FormatUint(got.ModifyIndex, 10) {
+		e.Errorf("created with create index %d, modify index %d, version %q", got.CreateIndex, got.ModifyIndex,
+			got.Version)
 	}
 	want := proto.CloneOf(given)
 	want.Version, want.CreateIndex, want.ModifyIndex = got.Version, got.CreateIndex, got.ModifyIndex
@@ -45,7 +47,8 @@ func testCompareAndSwap(e *env) {
 	e.refused(resource.ErrUIDMismatch, resource.PutOp(other, first.Version))
 
 	second := e.put(e.changed(first, "2"), first.Version)
-	if second.Version == first.Version || second.ModifyIndex <= first.ModifyIndex || second.CreateIndex != first.CreateIndex {
+	if second.Version == first.Version || second.ModifyIndex <= first.ModifyIndex ||
+		second.CreateIndex != first.CreateIndex {
 		e.Errorf("second write: version %s, was %s; modify index %d, was %d; create index %d, was %d",
 			second.Version, first.Version, second.ModifyIndex, first.ModifyIndex, second.CreateIndex, first.CreateIndex)
 	}
@@ -58,7 +61,8 @@ func testCompareAndSwap(e *env) {
 	e.put(e.fresh("b", "1"), resource.AnyVersion) // creates a resource
 }
 
-// testConcurrentWriters checks that concurrent compare-and-swaps lose no update.
+// testConcurrentWriters checks that concurrent compare-and-swaps lose no
+// update.
 func testConcurrentWriters(e *env) {
 	const writers, each = 4, 10
 	id := e.put(e.fresh("n", "0"), "").Id
@@ -135,7 +139,8 @@ func testBatch(e *env) {
 	if all, _ := e.list(resource.Query{Type: e.typ, MaxBytes: size}); len(all) != len(out) {
 		e.Errorf("List() with MaxBytes = %d, its size, has %d resources", size, len(all))
 	}
-	if _, _, err := e.b.List(e.ctx, resource.Strong, resource.Query{Type: e.typ, MaxBytes: 1}); !errors.Is(err, resource.ErrTooLarge) {
+	if _, _, err := e.b.List(e.ctx, resource.Strong,
+		resource.Query{Type: e.typ, MaxBytes: 1}); !errors.Is(err, resource.ErrTooLarge) {
 		e.Errorf("List() with MaxBytes = 1 returned %v, want ErrTooLarge", err)
 	}
 	if out[0].Version != out[1].Version || out[1].Version != out[2].Version {
@@ -193,7 +198,8 @@ func testEndedContext(e *env) {
 	r := e.put(e.fresh("a", "1"), "")
 	ctx, cancel := context.WithCancel(e.ctx)
 	cancel()
-	if _, err := e.b.Commit(ctx, resource.PutOp(e.changed(r, "2"), r.Version)); !errors.Is(err, context.Canceled) || errors.Is(err, resource.ErrUnknownOutcome) {
+	if _, err := e.b.Commit(ctx, resource.PutOp(e.changed(r, "2"), r.Version)); !errors.Is(err, context.Canceled) ||
+		errors.Is(err, resource.ErrUnknownOutcome) {
 		e.Errorf("Commit() = %v, want only the context's error", err)
 	}
 	if _, err := e.b.Read(ctx, resource.Strong, r.Id); !errors.Is(err, context.Canceled) {
@@ -207,8 +213,8 @@ func testEndedContext(e *env) {
 	}
 }
 
-// testImmutable checks that a backend keeps no reference to its arguments, and does
-// not change its results.
+// testImmutable checks that a backend keeps no reference to its arguments, and
+// does not change its results.
 func testImmutable(e *env) {
 	given := e.fresh("a", "1")
 	given.Metadata = map[string]string{"k": "v"}

@@ -141,8 +141,8 @@ func (h *handler) agentCheckRegister(r *http.Request, q query) (response, error)
 	return h.agentRegister(r, catalog.Registration{Checks: []*pb.Check{c}})
 }
 
-// agentRegister registers reg on this server's node. The first registration also
-// creates the node.
+// agentRegister registers reg on this server's node. The first registration
+// also creates the node.
 func (h *handler) agentRegister(r *http.Request, reg catalog.Registration) (response, error) {
 	reg.FromAgent = true
 	reg.Node = &pb.Node{

@@ -16,16 +16,16 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// readCatalog responds with the value of result for the catalog. A blocking query
-// waits until the value changes.
+// readCatalog responds with the value of result for the catalog. A blocking
+// query waits until the value changes.
 func (h *handler) readCatalog(
 	r *http.Request, q query, result func(s *catalog.Snapshot) (any, error),
 ) (response, error) {
 	return h.readCatalogUntil(r, q, result, bytes.Equal)
 }
 
-// readCatalogUntil is readCatalog with another condition for a blocking query: it
-// waits until same returns false for the JSON of two values.
+// readCatalogUntil is readCatalog with another condition for a blocking query:
+// it waits until same returns false for the JSON of two values.
 func (h *handler) readCatalogUntil(
 	r *http.Request, q query, result func(s *catalog.Snapshot) (any, error), same func(before, after []byte) bool,
 ) (response, error) {

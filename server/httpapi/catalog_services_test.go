@@ -19,7 +19,8 @@ func TestCatalogServices_Blocks(t *testing.T) {
 	}{
 		{"check changed", "PUT", "/v1/catalog/register", fmt.Sprintf(service, 80, "critical"), false},
 		{"port changed", "PUT", "/v1/catalog/register", fmt.Sprintf(service, 81, "passing"), true},
-		{"second instance", "PUT", "/v1/catalog/register", `{"Node": "n2", "Address": "192.0.2.2", "Service": {"Service": "web"}}`, true},
+		{"second instance", "PUT", "/v1/catalog/register",
+			`{"Node": "n2", "Address": "192.0.2.2", "Service": {"Service": "web"}}`, true},
 		{"node without a service", "PUT", "/v1/catalog/register", `{"Node": "n3", "Address": "192.0.2.3"}`, false},
 		{"instance removed", "PUT", "/v1/catalog/deregister", `{"Node": "n1", "ServiceID": "web"}`, true},
 	} {

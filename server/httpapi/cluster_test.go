@@ -19,8 +19,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// fakeCluster is a Cluster without a store and gossip pools. These tests cover the
-// handlers. Package test covers the Cluster of a server.
+// fakeCluster is a Cluster without a store and gossip pools. These tests cover
+// the handlers. Package test covers the Cluster of a server.
 type fakeCluster struct {
 	members     map[bool][]api.Member
 	datacenters []string

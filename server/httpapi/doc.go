@@ -32,10 +32,10 @@
 //
 // A read of stored data with ?index=N blocks while the index of the data is N.
 // The read ends when the data changes or when ?wait has passed (see
-// [api.EffectiveWait] and [api.MaxBlockTime]). If the index already differs, for
-// example after the restore of a snapshot, the server responds at once. Keys and
-// the catalog are read with the consistency that clients of Consul expect.
-// Federation states are read from the local store.
+// [api.EffectiveWait] and [api.MaxBlockTime]). If the index already differs,
+// for example after the restore of a snapshot, the server responds at once.
+// Keys and the catalog are read with the consistency that clients of Consul
+// expect. Federation states are read from the local store.
 //
 // # Safety
 //
@@ -59,9 +59,9 @@
 // further large response fails with 503. A response to another datacenter has
 // at most [api.MaxMessageSize] bytes.
 //
-// The package starts no goroutine. A blocking query ends with the context of its
-// request and then fails with 503: the http.Server should cancel its BaseContext
-// when it stops. Each request sets its own write deadline, its longest wait plus
-// 30 seconds. The http.Server therefore needs no WriteTimeout, but should have a
-// ReadHeaderTimeout and an IdleTimeout.
+// The package starts no goroutine. A blocking query ends with the context of
+// its request and then fails with 503: the http.Server should cancel its
+// BaseContext when it stops. Each request sets its own write deadline, its
+// longest wait plus 30 seconds. The http.Server therefore needs no
+// WriteTimeout, but should have a ReadHeaderTimeout and an IdleTimeout.
 package httpapi

@@ -91,8 +91,8 @@ type expression struct {
 	text string
 }
 
-// expressionOf returns the expression of ?filter=, or nil. The expression applies
-// to a T and uses the names of T's JSON.
+// expressionOf returns the expression of ?filter=, or nil. The expression
+// applies to a T and uses the names of T's JSON.
 func expressionOf[T any](q query) (*expression, error) {
 	text := q.values.Get("filter")
 	if text == "" {

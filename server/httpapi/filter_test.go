@@ -19,7 +19,8 @@ import (
 func registerWeb(t *testing.T, r storeHandler) {
 	t.Helper()
 	for i, tags := range []string{`"v1","main"`, `"v1"`} {
-		w := r.do(t, "PUT", "/v1/catalog/register", fmt.Sprintf(`{"Node": "n%d", "Address": "192.0.2.%d", "NodeMeta": {"rack": "r%[1]d"},
+		w := r.do(t, "PUT", "/v1/catalog/register",
+			fmt.Sprintf(`{"Node": "n%d", "Address": "192.0.2.%d", "NodeMeta": {"rack": "r%[1]d"},
 			"Service": {"Service": "web", "Port": 8%[1]d, "Tags": [%[3]s], "Meta": {"version": "%[1]d"}, "TaggedAddresses": {"a%[1]d": {"Address": "192.0.2.9", "Port": 9}}},
 			"Checks": [{"Name": "up", "Status": "passing", "ServiceID": "web"}, {"Name": "load", "Status": "warning"}]}`, i, i, tags))
 		if w.Code != 200 {
@@ -31,7 +32,8 @@ func registerWeb(t *testing.T, r storeHandler) {
 func TestFilter_Matches(t *testing.T) {
 	r := newStoreHandler(t)
 	registerWeb(t, r)
-	for _, test := range []struct{ path, filter, want string }{ // want is part of the body, or "n N" for a list of N objects
+	// want is part of the body, or "n N" for a list of N objects
+	for _, test := range []struct{ path, filter, want string }{
 		{"/v1/health/service/web", `Service.Port == 81`, `"Node":"n1"`},
 		{"/v1/health/service/web", `Service.Port == 81`, "n 1"},
 		{"/v1/health/service/web", `"main" in Service.Tags and Node.Meta.rack == "r0"`, "n 1"},
@@ -90,7 +92,8 @@ func TestFilter_Refused(t *testing.T) {
 		{"/v1/catalog/nodes", strings.Repeat("x", maxExpression+1), "the filter has 8193 bytes: must be at most 8192"},
 		{"/v1/internal/federation-states", `Datacenter == dc1`, "parameter filter is not supported"},
 	} {
-		if w := r.do(t, "GET", test.path+"?filter="+url.QueryEscape(test.filter), ""); w.Code != 400 || !strings.HasPrefix(w.Body.String(), test.want) {
+		if w := r.do(t, "GET", test.path+"?filter="+url.QueryEscape(test.filter), ""); w.Code != 400 ||
+			!strings.HasPrefix(w.Body.String(), test.want) {
 			t.Errorf("%s with filter %.40s = %d %s, want 400 %s", test.path, test.filter, w.Code, w.Body, test.want)
 		}
 	}
@@ -99,17 +102,21 @@ func TestFilter_Refused(t *testing.T) {
 // Any expression is refused or evaluated within 10 s.
 func FuzzExpression(f *testing.F) {
 	for _, s := range []string{
-		`Service.Port == 81 and ("a" in Service.Tags or not Node.Meta.x matches "a+")`, `any Checks as c { c.Status == "x" }`,
-		`all Node.Meta as k, v { k == v }`, strings.Repeat("(", 40), strings.Repeat("not ", 2000) + "Node.Node == 1", "Checks.0.Name is empty",
+		`Service.Port == 81 and ("a" in Service.Tags or not Node.Meta.x matches "a+")`,
+		`any Checks as c { c.Status == "x" }`,
+		`all Node.Meta as k, v { k == v }`, strings.Repeat("(", 40), strings.Repeat("not ", 2000) + "Node.Node == 1",
+		"Checks.0.Name is empty",
 		`Service.Proxy.MeshGateway is not empty`, `Checks[0] == 1`, `"/Node/Node" == a`,
-		`Service.TaggedAddresses.x.Port == 1 or any Service.TaggedAddresses as k, v { v.Address == "a" }`, `ServiceLocality.x == 1 and TaggedAddresses.a.b == 1`,
+		`Service.TaggedAddresses.x.Port == 1 or any Service.TaggedAddresses as k, v { v.Address == "a" }`,
+		`ServiceLocality.x == 1 and TaggedAddresses.a.b == 1`,
 	} {
 		f.Add(s)
 	}
 	entry := api.ServiceEntry{
-		Node:    api.Node{Node: "n", Meta: map[string]string{"k": "v"}},
-		Service: api.Service{Service: "web", Tags: []string{"a"}, TaggedAddresses: map[string]api.ServiceAddress{"lan": {Port: 1}}},
-		Checks:  []api.Check{{Name: "up", Status: "passing", Definition: api.Definition(`{"a":1}`)}},
+		Node: api.Node{Node: "n", Meta: map[string]string{"k": "v"}},
+		Service: api.Service{Service: "web", Tags: []string{"a"},
+			TaggedAddresses: map[string]api.ServiceAddress{"lan": {Port: 1}}},
+		Checks: []api.Check{{Name: "up", Status: "passing", Definition: api.Definition(`{"a":1}`)}},
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		q := query{values: url.Values{"filter": {text}}}

@@ -24,8 +24,8 @@ const (
 	// forwardTimeout bounds a request to another datacenter, in addition to its
 	// wait. The time suffices for a dial through a second gateway.
 	forwardTimeout = 10 * time.Second
-	// maxForwarded bounds the body of a response to another datacenter, in bytes.
-	// It leaves 64 KiB of the gRPC message for status and headers.
+	// maxForwarded bounds the body of a response to another datacenter, in
+	// bytes. It leaves 64 KiB of the gRPC message for status and headers.
 	maxForwarded = api.MaxMessageSize - 64<<10
 	// maxHeaderValue bounds a header value that another server sent, in bytes.
 	maxHeaderValue = 1024
@@ -104,7 +104,8 @@ func relay(w http.ResponseWriter, dc string, resp *pb.QueryResponse) {
 	_, _ = w.Write(resp.GetBody())
 }
 
-// headerValue returns s without control characters, shortened to maxHeaderValue.
+// headerValue returns s without control characters, shortened to
+// maxHeaderValue.
 func headerValue(s string) string {
 	s = s[:min(len(s), maxHeaderValue)]
 	return strings.Map(func(r rune) rune {
@@ -140,13 +141,15 @@ func Serve(ctx context.Context, h http.Handler, req *pb.QueryRequest) (*pb.Query
 	if w.tooLarge {
 		w = &recorder{header: http.Header{}}
 		writeError(w, http.StatusInternalServerError, fmt.Sprintf(
-			"response is larger than %d bytes, the most for another datacenter; send the request to a server there by HTTP",
+			"response is larger than %d bytes, the most for another datacenter; send the request to a server "+
+				"there by HTTP",
 			maxForwarded))
 	}
 	return w.response(req.GetBrief()), nil
 }
 
-// requestOf returns the HTTP request for req. Only paths under /v1/ are allowed.
+// requestOf returns the HTTP request for req. Only paths under /v1/ are
+// allowed.
 func requestOf(ctx context.Context, req *pb.QueryRequest) (*http.Request, error) {
 	path, err := url.PathUnescape(req.GetPath())
 	if err != nil || !strings.HasPrefix(path, "/v1/") || strings.ContainsAny(req.GetPath(), "?#") {
@@ -157,7 +160,8 @@ func requestOf(ctx context.Context, req *pb.QueryRequest) (*http.Request, error)
 		return nil, fmt.Errorf("bad method %.20q", method)
 	}
 	r := &http.Request{
-		Method: method, URL: &url.URL{Path: path, RawPath: req.GetPath(), RawQuery: req.GetRawQuery()}, Host: "localhost",
+		Method: method, URL: &url.URL{Path: path, RawPath: req.GetPath(), RawQuery: req.GetRawQuery()},
+		Host:  "localhost",
 		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
 		Header: http.Header{}, Body: http.NoBody,
 	}
@@ -198,7 +202,8 @@ func (r *recorder) Write(b []byte) (int, error) {
 }
 
 // response returns the recorded response. If brief is true, its headers are a
-// pb.Brief where possible. A caller of an earlier version supports only Headers.
+// pb.Brief where possible. A caller of an earlier version supports only
+// Headers.
 func (r *recorder) response(brief bool) *pb.QueryResponse {
 	resp := &pb.QueryResponse{Status: int32(max(r.status, http.StatusOK)), Body: r.body.Bytes()}
 	if brief {

@@ -21,8 +21,8 @@ import (
 	"github.com/wanfed/wanfed/api/pb"
 )
 
-// twoDatacenters returns the handlers of two datacenters, and the cluster of dc2.
-// dc1 reaches dc2 through Serve.
+// twoDatacenters returns the handlers of two datacenters, and the cluster of
+// dc2. dc1 reaches dc2 through Serve.
 func twoDatacenters(t testing.TB) (dc1, dc2 http.Handler, cluster2 *fakeCluster) {
 	t.Helper()
 	cluster2 = newFakeCluster()
@@ -65,8 +65,10 @@ func TestForward_SameResponseAsDirectly(t *testing.T) {
 	dc1, dc2, _ := twoDatacenters(t)
 	for _, path := range []string{
 		"/v1/internal/federation-states", "/v1/internal/federation-states/mesh-gateways",
-		"/v1/internal/federation-state/dc2", "/v1/internal/federation-state/dc9", "/v1/internal/federation-state/a%2Fb%FF",
-		"/v1/agent/members?wan=1", "/v1/agent/members?wan=%FF", "/v1/catalog/datacenters?pretty=", "/v1/status/leader", "/v1/status/peers", api.StatusPath,
+		"/v1/internal/federation-state/dc2", "/v1/internal/federation-state/dc9",
+		"/v1/internal/federation-state/a%2Fb%FF",
+		"/v1/agent/members?wan=1", "/v1/agent/members?wan=%FF", "/v1/catalog/datacenters?pretty=", "/v1/status/leader",
+		"/v1/status/peers", api.StatusPath,
 	} {
 		direct := get(t.Context(), dc2, path)
 		there := path + "?dc=dc2"
@@ -114,14 +116,18 @@ func TestForward_Unreachable(t *testing.T) {
 	}{
 		{"unknown", "No path to datacenter", "", ErrNoPath},
 		{"unreachable", "Remote DC has no server currently reachable", "", ErrUnreachable},
-		{"unreachable, wrapped", "Remote DC has no server currently reachable", "dial gateway 10.0.0.1:8443: i/o timeout",
+		{"unreachable, wrapped", "Remote DC has no server currently reachable",
+			"dial gateway 10.0.0.1:8443: i/o timeout",
 			fmt.Errorf("%w: dial gateway 10.0.0.1:8443: i/o timeout", ErrUnreachable)},
-		{"unreachable, with a cause before", "Remote DC has no server currently reachable", "dc2: Remote DC has no server currently reachable",
+		{"unreachable, with a cause before", "Remote DC has no server currently reachable",
+			"dc2: Remote DC has no server currently reachable",
 			fmt.Errorf("dc2: %w", ErrUnreachable)},
 		{"cause of several lines", "No path to datacenter", "a  b ?  c", fmt.Errorf("%w: a\r\nb ?é c", ErrNoPath)},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			cluster.query = func(context.Context, string, *pb.QueryRequest) (*pb.QueryResponse, error) { return nil, tt.err }
+			cluster.query = func(context.Context, string, *pb.QueryRequest) (*pb.QueryResponse, error) {
+				return nil, tt.err
+			}
 			w := get(t.Context(), h, "/v1/status/leader?dc=dc2")
 			if w.Code != 500 || w.Body.String() != tt.body || w.Header().Get(api.HeaderCause) != tt.cause {
 				t.Errorf("response = %d %q with cause %q, want 500 %q with cause %q",
@@ -163,7 +169,8 @@ func TestForward_Timeout(t *testing.T) {
 			start := time.Now()
 			w := get(t.Context(), newHandler(t, cluster), target)
 			if took := time.Since(start); took != want || w.Body.String() != ErrUnreachable.Error() {
-				t.Errorf("%s: response = %d %s after %v, want %v after %v", target, w.Code, w.Body, took, ErrUnreachable, want)
+				t.Errorf("%s: response = %d %s after %v, want %v after %v", target, w.Code, w.Body, took,
+					ErrUnreachable, want)
 			}
 			if cause := w.Header().Get(api.HeaderCause); cause != context.DeadlineExceeded.Error() {
 				t.Errorf("%s: cause = %q, want %v", target, cause, context.DeadlineExceeded)
@@ -193,13 +200,15 @@ func TestRelay_TrustsNothing(t *testing.T) {
 		return &pb.QueryResponse{
 			Status: 200, Body: []byte("<script>"),
 			Headers: map[string]string{
-				"Content-Type": "text/html", "Set-Cookie": "a=b", "Access-Control-Allow-Origin": "*", "Location": "http://x", api.HeaderIndex: "1\r\nX: y",
+				"Content-Type": "text/html", "Set-Cookie": "a=b", "Access-Control-Allow-Origin": "*",
+				"Location": "http://x", api.HeaderIndex: "1\r\nX: y",
 			},
 		}, nil
 	}
 	w := get(t.Context(), h, "/v1/status/leader?dc=dc2")
 	want := http.Header{
-		"Content-Type": {"text/plain; charset=utf-8"}, "X-Content-Type-Options": {"nosniff"}, api.HeaderIndex: {"1  X: y"},
+		"Content-Type": {"text/plain; charset=utf-8"}, "X-Content-Type-Options": {"nosniff"},
+		api.HeaderIndex: {"1  X: y"},
 	}
 	if d := cmp.Diff(want, w.Header()); d != "" {
 		t.Errorf("relayed headers differ (-want +got):\n%s", d)
@@ -209,7 +218,8 @@ func TestRelay_TrustsNothing(t *testing.T) {
 			return &pb.QueryResponse{Status: status}, nil
 		}
 		w := get(t.Context(), h, "/v1/status/leader?dc=dc2")
-		if want := fmt.Sprintf("datacenter dc2 responded with status %d: must be 200 to 599", status); w.Code != 500 || w.Body.String() != want {
+		if want := fmt.Sprintf("datacenter dc2 responded with status %d: must be 200 to 599", status); w.Code != 500 ||
+			w.Body.String() != want {
 			t.Errorf("response with status %d = %d %s, want 500 %s", status, w.Code, w.Body, want)
 		}
 	}
@@ -226,7 +236,8 @@ func TestServe_Refuses(t *testing.T) {
 		status      int32
 		body        string
 	}{
-		{"/v1/status/leader", "dc=dc3", 400, "datacenter dc2 received a request for datacenter dc3: a request is forwarded only once"},
+		{"/v1/status/leader", "dc=dc3", 400,
+			"datacenter dc2 received a request for datacenter dc3: a request is forwarded only once"},
 		{"/v1/status/leader", "dc=dc2", 200, `"10.2.0.11:8300"`},
 		{"/v1/none", "", 404, `no such endpoint: "/v1/none"; wanfed has only a part of Consul's endpoints`},
 		{"/metrics", "", 400, `bad path "/metrics": must be under /v1/`},
@@ -274,8 +285,11 @@ func TestServe_BoundsTheResponse(t *testing.T) {
 
 func FuzzServe(f *testing.F) {
 	_, dc2, cluster2 := twoDatacenters(f)
-	cluster2.query = func(context.Context, string, *pb.QueryRequest) (*pb.QueryResponse, error) { return nil, ErrNoPath }
-	for _, seed := range []string{"/v1/status/leader", "/v1/internal/federation-state/dc2", "/v1/internal/federation-state/%2F..", "/v1//x/../..", "/v1/\x00\xff", "*", "//h"} {
+	cluster2.query = func(context.Context, string, *pb.QueryRequest) (*pb.QueryResponse, error) {
+		return nil, ErrNoPath
+	}
+	for _, seed := range []string{"/v1/status/leader", "/v1/internal/federation-state/dc2",
+		"/v1/internal/federation-state/%2F..", "/v1//x/../..", "/v1/\x00\xff", "*", "//h"} {
 		f.Add(seed, "dc=dc2&index=1&wait=0s&pretty")
 	}
 	f.Add("/v1/agent/members", "wan=%FF;")
@@ -311,14 +325,16 @@ func FuzzRelay(f *testing.F) {
 				t.Errorf("header %s = %q, want one line and no cookie", key, values[0])
 			}
 		}
-		if got := w.Header().Get("Content-Type"); got != "" && got != "application/json" && !strings.HasPrefix(got, "text/plain") {
+		if got := w.Header().Get("Content-Type"); got != "" && got != "application/json" &&
+			!strings.HasPrefix(got, "text/plain") {
 			t.Errorf("content type = %q, want JSON or plain text", got)
 		}
 	})
 }
 
 func FuzzAllowedHost(f *testing.F) {
-	for _, seed := range []string{"127.0.0.1:8500", "[::1]:80", "localhost.", "a.example:1", "[fe80::1%eth0]:1", ":", "[", ""} {
+	for _, seed := range []string{"127.0.0.1:8500", "[::1]:80", "localhost.", "a.example:1", "[fe80::1%eth0]:1",
+		":", "[", ""} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, host string) {
@@ -331,7 +347,8 @@ func FuzzAllowedHost(f *testing.F) {
 // metaOf and putMeta restore the same headers, or metaOf returns nil.
 func TestMeta_RestoresHeaders(t *testing.T) {
 	usual := func(change func(h http.Header)) http.Header {
-		h := http.Header{api.HeaderIndex: {"18446744073709551615"}, api.HeaderKnownLeader: {"true"}, api.HeaderLastContact: {"7"}}
+		h := http.Header{api.HeaderIndex: {"18446744073709551615"}, api.HeaderKnownLeader: {"true"},
+			api.HeaderLastContact: {"7"}}
 		change(h)
 		return h
 	}

@@ -25,18 +25,18 @@ type Config struct {
 	Cluster Cluster      // serves the endpoints of the federation; required
 	Metrics http.Handler // serves /metrics; nil: the path does not exist
 	Logger  *slog.Logger // gets a Debug line for each request; required
-	// Peer identifies the client by the certificate of the connection. A request
-	// without a certificate comes from the local machine. The request fails if
-	// Peer fails. A forwarded request has its peer in the context. nil: clients
-	// are unknown and may only read.
+	// Peer identifies the client by the certificate of the connection. A
+	// request without a certificate comes from the local machine. The request
+	// fails if Peer fails. A forwarded request has its peer in the context.
+	// nil: clients are unknown and may only read.
 	Peer func(r *http.Request) (tlsutil.Peer, error)
-	// Resources serves the resources and authorizes each call by the peer of its
-	// context. Backend is the store of Resources. nil: the endpoints of keys and
-	// of the catalog do not exist.
+	// Resources serves the resources and authorizes each call by the peer of
+	// its context. Backend is the store of Resources. nil: the endpoints of
+	// keys and of the catalog do not exist.
 	Resources *resource.Service
 	Backend   resource.Backend
-	// Node and Address are the name and the IP address of this server. The agent
-	// endpoints register services on this node. Required with Resources.
+	// Node and Address are the name and the IP address of this server. The
+	// agent endpoints register services on this node. Required with Resources.
 	Node, Address string
 	// Report sends the status of a check to the leader. Without a leader, it
 	// fails with resource.ErrNotLeader. Required with Resources.
@@ -141,8 +141,9 @@ func (h *handler) serve(rt route, local bool) http.Handler {
 }
 
 // Errors of Cluster.Query: the datacenter is unknown, or none of its servers is
-// reachable. The texts are Consul's and are the body of the response. The header
-// api.HeaderCause has the rest of the text of an error that wraps one of them.
+// reachable. The texts are Consul's and are the body of the response. The
+// header api.HeaderCause has the rest of the text of an error that wraps one of
+// them.
 var (
 	ErrNoPath      = errors.New("No path to datacenter")                       //lint:ignore ST1005 Consul's text
 	ErrUnreachable = errors.New("Remote DC has no server currently reachable") //lint:ignore ST1005 Consul's text

@@ -19,9 +19,12 @@ import (
 	"github.com/wanfed/wanfed/api"
 )
 
-const gatewaysOfDC2 = `[{"Node":{"ID":"","Node":"gw1","Address":"","Datacenter":"dc2","TaggedAddresses":{},"Meta":{},"CreateIndex":0,"ModifyIndex":0},` +
-	`"Service":{"Kind":"mesh-gateway","ID":"gw1","Service":"","Tags":null,"Address":"","TaggedAddresses":{},"Meta":{},"Port":0,` +
-	`"Weights":{"Passing":1,"Warning":1},"EnableTagOverride":false,"Proxy":{"Mode":"","MeshGateway":{},"Expose":{}},"Connect":{},"PeerName":"",` +
+const gatewaysOfDC2 = `[{"Node":{"ID":"","Node":"gw1","Address":"","Datacenter":"dc2","TaggedAddresses":{},"Meta":{},` +
+	`"CreateIndex":0,"ModifyIndex":0},` +
+	`"Service":{"Kind":"mesh-gateway","ID":"gw1","Service":"","Tags":null,"Address":"","TaggedAddresses":{},` +
+	`"Meta":{},"Port":0,` +
+	`"Weights":{"Passing":1,"Warning":1},"EnableTagOverride":false,"Proxy":{"Mode":"","MeshGateway":{},"Expose":{}},` +
+	`"Connect":{},"PeerName":"",` +
 	`"CreateIndex":0,"ModifyIndex":0},"Checks":[]}]`
 
 const stateOfDC2 = `{"Datacenter":"dc2","MeshGateways":` + gatewaysOfDC2 +
@@ -31,7 +34,8 @@ func TestResponses(t *testing.T) {
 	cluster := newFakeCluster()
 	cluster.lastContact = 17 * time.Millisecond
 	cluster.members = map[bool][]api.Member{
-		true: {{Name: "srv1.dc1", Addr: "10.1.0.11", Port: 8300, Tags: map[string]string{"dc": "dc1"}, Status: api.MemberAlive}},
+		true: {{Name: "srv1.dc1", Addr: "10.1.0.11", Port: 8300, Tags: map[string]string{"dc": "dc1"},
+			Status: api.MemberAlive}},
 	}
 	cluster.datacenters = []string{"dc1", "dc3", "dc2"}
 	cluster.peers = []string{"10.1.0.11:8300", "10.1.0.12:8300"}
@@ -46,13 +50,16 @@ func TestResponses(t *testing.T) {
 		body                       string
 	}{
 		{"/v1/internal/federation-states", "22", jsonType, 200,
-			`[{"Datacenter":"dc1","MeshGateways":[],"UpdatedAt":"0001-01-01T00:00:00Z","PrimaryModifyIndex":0,"CreateIndex":0,"ModifyIndex":20},` + stateOfDC2 + `]`},
+			`[{"Datacenter":"dc1","MeshGateways":[],"UpdatedAt":"0001-01-01T00:00:00Z","PrimaryModifyIndex":0,` +
+				`"CreateIndex":0,"ModifyIndex":20},` + stateOfDC2 + `]`},
 		{"/v1/internal/federation-states/mesh-gateways", "22", jsonType, 200, `{"dc2":` + gatewaysOfDC2 + `}`},
 		{"/v1/internal/federation-state/dc2", "22", jsonType, 200,
-			`{"State":` + stateOfDC2 + `,"Index":22,"LastContact":17000000,"KnownLeader":true,"ConsistencyLevel":"","NotModified":false,"Backend":0,"ResultsFilteredByACLs":false}`},
+			`{"State":` + stateOfDC2 + `,"Index":22,"LastContact":17000000,"KnownLeader":true,"ConsistencyLevel":"",` +
+				`"NotModified":false,"Backend":0,"ResultsFilteredByACLs":false}`},
 		{"/v1/internal/federation-state/dc9", "22", "", 404, ""},
 		{"/v1/internal/federation-state/dc2?dc=dc1&stale", "22", jsonType, 200,
-			`{"State":` + stateOfDC2 + `,"Index":22,"LastContact":17000000,"KnownLeader":true,"ConsistencyLevel":"","NotModified":false,"Backend":0,"ResultsFilteredByACLs":false}`},
+			`{"State":` + stateOfDC2 + `,"Index":22,"LastContact":17000000,"KnownLeader":true,"ConsistencyLevel":"",` +
+				`"NotModified":false,"Backend":0,"ResultsFilteredByACLs":false}`},
 		{"/v1/agent/members", "", jsonType, 200, `[]`},
 		{"/v1/agent/members?wan=0", "", jsonType, 200, `[]`},
 		{"/v1/agent/members?wan=1", "", jsonType, 200, wan},
@@ -62,7 +69,9 @@ func TestResponses(t *testing.T) {
 		{"/v1/status/leader", "", jsonType, 200, `"10.1.0.11:8300"`},
 		{"/v1/status/peers", "", jsonType, 200, `["10.1.0.11:8300","10.1.0.12:8300"]`},
 		{api.StatusPath, "", jsonType, 200,
-			`{"datacenter":"dc1","node":"srv1","leader":"","primary_datacenter":"dc1","mesh_gateway_mode":"","version":"0.1.0","gossip":{"encrypted":false,"keys":0,"version":0,"accepts_plain":false,"sends_plain":false},"datacenters":[],"components":[]}`},
+			`{"datacenter":"dc1","node":"srv1","leader":"","primary_datacenter":"dc1","mesh_gateway_mode":"",` +
+				`"version":"0.1.0","gossip":{"encrypted":false,"keys":0,"version":0,"accepts_plain":false,` +
+				`"sends_plain":false},"datacenters":[],"components":[]}`},
 	} {
 		t.Run(tt.target, func(t *testing.T) {
 			w := get(t.Context(), h, tt.target)
@@ -73,7 +82,8 @@ func TestResponses(t *testing.T) {
 				t.Errorf("body differs (-want +got):\n%s", d)
 			}
 			want := map[string]string{
-				"Content-Type": tt.contentType, api.HeaderIndex: tt.index, api.HeaderKnownLeader: "true", api.HeaderLastContact: "17",
+				"Content-Type": tt.contentType, api.HeaderIndex: tt.index, api.HeaderKnownLeader: "true",
+				api.HeaderLastContact:         "17",
 				"Access-Control-Allow-Origin": "",
 			}
 			for key, value := range want {
@@ -119,16 +129,24 @@ func TestRefusedRequests(t *testing.T) {
 		body           string
 	}{
 		{"GET", "/", 404, `no such endpoint: "/"; the API is under /v1/ and /api/, metrics are at /metrics`},
-		{"GET", "/v1/agent/self", 404, `no such endpoint: "/v1/agent/self"; wanfed has only a part of Consul's endpoints`},
-		{"PUT", "/v1/session/create", 404, `no such endpoint: "/v1/session/create"; wanfed has no sessions and locks; cas writes a key only if it was not changed since`},
-		{"GET", "/v1/internal/federation-state/", 404, `no such endpoint: "/v1/internal/federation-state/"; wanfed has only a part of Consul's endpoints`},
-		{"GET", "/metrics", 404, `no such endpoint: "/metrics"; the API is under /v1/ and /api/, metrics are at /metrics`},
-		{"POST", "/v1/internal/federation-states", 405, "method POST not allowed: /v1/internal/federation-states takes GET, HEAD"},
+		{"GET", "/v1/agent/self", 404,
+			`no such endpoint: "/v1/agent/self"; wanfed has only a part of Consul's endpoints`},
+		{"PUT", "/v1/session/create", 404, `no such endpoint: "/v1/session/create"; wanfed has no sessions and ` +
+			`locks; cas writes a key only if it was not changed since`},
+		{"GET", "/v1/internal/federation-state/", 404,
+			`no such endpoint: "/v1/internal/federation-state/"; wanfed has only a part of Consul's endpoints`},
+		{"GET", "/metrics", 404,
+			`no such endpoint: "/metrics"; the API is under /v1/ and /api/, metrics are at /metrics`},
+		{"POST", "/v1/internal/federation-states", 405,
+			"method POST not allowed: /v1/internal/federation-states takes GET, HEAD"},
 		{"PUT", "/v1/agent/members", 405, "method PUT not allowed: /v1/agent/members takes GET, HEAD"},
-		{"DELETE", "/v1/internal/federation-state/dc2", 405, "method DELETE not allowed: /v1/internal/federation-state/dc2 takes GET, HEAD"},
+		{"DELETE", "/v1/internal/federation-state/dc2", 405,
+			"method DELETE not allowed: /v1/internal/federation-state/dc2 takes GET, HEAD"},
 		{"OPTIONS", "/v1/status/leader", 405, "method OPTIONS not allowed: /v1/status/leader takes GET, HEAD"},
-		{"GET", "/v1/internal/federation-states?index=-1", 400, `bad index "-1": must be a whole number, the X-Consul-Index of an earlier response`},
-		{"GET", "/v1/internal/federation-states?index=1x", 400, `bad index "1x": must be a whole number, the X-Consul-Index of an earlier response`},
+		{"GET", "/v1/internal/federation-states?index=-1", 400,
+			`bad index "-1": must be a whole number, the X-Consul-Index of an earlier response`},
+		{"GET", "/v1/internal/federation-states?index=1x", 400,
+			`bad index "1x": must be a whole number, the X-Consul-Index of an earlier response`},
 		{"GET", "/v1/internal/federation-states?wait=10", 400, `bad wait "10": must be a duration such as 10s or 5m`},
 		{"GET", "/v1/internal/federation-states?wait=-1s", 400, `bad wait "-1s": must be a duration such as 10s or 5m`},
 		{"GET", "/v1/status/leader?dc=dc2&wait=soon", 400, `bad wait "soon": must be a duration such as 10s or 5m`},
@@ -146,7 +164,8 @@ func TestRefusedRequests(t *testing.T) {
 		})
 	}
 	cluster.err = errors.New("store is closed")
-	for _, target := range []string{"/v1/internal/federation-states", "/v1/internal/federation-state/dc2", api.StatusPath} {
+	for _, target := range []string{"/v1/internal/federation-states", "/v1/internal/federation-state/dc2",
+		api.StatusPath} {
 		if w := get(t.Context(), h, target); w.Code != 500 || w.Body.String() != "store is closed" {
 			t.Errorf("%s of a closed store = %d %q, want 500 store is closed", target, w.Code, w.Body)
 		}
@@ -176,7 +195,8 @@ func TestNew_RefusesConfig(t *testing.T) {
 }
 
 func TestCheckHost(t *testing.T) {
-	h, err := New(Config{DC: "dc1", Cluster: newFakeCluster(), Names: []string{"srv1.server.dc1.wanfed"}, Logger: slog.New(slog.DiscardHandler)})
+	h, err := New(Config{DC: "dc1", Cluster: newFakeCluster(), Names: []string{"srv1.server.dc1.wanfed"},
+		Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -204,7 +224,8 @@ func TestCheckHost(t *testing.T) {
 		if w.Code != want {
 			t.Errorf("request with host %q = %d, want %d", host, w.Code, want)
 		}
-		text := fmt.Sprintf("host %q is not a name of this server; use an IP address or localhost, srv1.server.dc1.wanfed", host)
+		text := fmt.Sprintf(
+			"host %q is not a name of this server; use an IP address or localhost, srv1.server.dc1.wanfed", host)
 		if want == 403 && w.Body.String() != text {
 			t.Errorf("request with host %q = %s, want %s", host, w.Body, text)
 		}
@@ -259,7 +280,8 @@ func TestHandler_OverSocket(t *testing.T) {
 func TestLogRequests(t *testing.T) {
 	var out bytes.Buffer
 	for _, level := range []slog.Level{slog.LevelInfo, slog.LevelDebug} {
-		h, err := New(Config{DC: "dc1", Cluster: newFakeCluster(), Logger: slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: level}))})
+		h, err := New(Config{DC: "dc1", Cluster: newFakeCluster(),
+			Logger: slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: level}))})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -268,7 +290,8 @@ func TestLogRequests(t *testing.T) {
 	}
 	got := out.String()
 	for _, want := range []string{
-		`level=DEBUG msg="HTTP request served" method=GET path=/v1/internal/federation-state/dc9 query=stale`, "status=404", "status=200",
+		`level=DEBUG msg="HTTP request served" method=GET path=/v1/internal/federation-state/dc9 query=stale`,
+		"status=404", "status=200",
 	} {
 		if strings.Count(got, want) != 1 {
 			t.Errorf("log has %q %d times, want once:\n%s", want, strings.Count(got, want), got)

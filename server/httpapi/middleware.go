@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	// writeTimeout bounds a request in addition to the wait of a blocking query.
-	// The time includes the path to another datacenter and the response.
+	// writeTimeout bounds a request in addition to the wait of a blocking
+	// query. The time includes the path to another datacenter and the response.
 	writeTimeout = 30 * time.Second
 	bodyTimeout  = 30 * time.Second // bounds the receipt of a request body
 )
@@ -45,8 +45,8 @@ func setWriteDeadline(w http.ResponseWriter, d time.Duration) {
 }
 
 // limitedBody clears the read deadline at the end of the body. After the body,
-// net/http reads on to detect a disconnected client, and a deadline would end the
-// request.
+// net/http reads on to detect a disconnected client, and a deadline would end
+// the request.
 type limitedBody struct {
 	io.ReadCloser
 	rc *http.ResponseController
@@ -60,8 +60,8 @@ func (b *limitedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// rejectGRPC rejects gRPC calls to the HTTP port with a gRPC error that names the
-// right port.
+// rejectGRPC rejects gRPC calls to the HTTP port with a gRPC error that names
+// the right port.
 func rejectGRPC(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc") {
@@ -77,9 +77,9 @@ func rejectGRPC(next http.Handler) http.Handler {
 }
 
 // checkHost rejects requests whose Host is a DNS name other than localhost and
-// names. Otherwise a web page whose name resolves to 127.0.0.1 could read the API
-// through the browser of a visitor (DNS rebinding). The browser sends the name of
-// the page as Host.
+// names. Otherwise a web page whose name resolves to 127.0.0.1 could read the
+// API through the browser of a visitor (DNS rebinding). The browser sends the
+// name of the page as Host.
 func checkHost(names []string, next http.Handler) http.Handler {
 	names = append([]string{"localhost"}, names...)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -174,7 +174,8 @@ func (h *handler) authorizeWrites(next http.Handler) http.Handler {
 			writeError(w, http.StatusForbidden, fmt.Sprintf("%v may not write in %s for itself", p, h.DC))
 		case r.TLS == nil:
 			writeError(w, http.StatusForbidden, fmt.Sprintf(
-				"a write needs an operator's certificate: make one with %s%s, and use https://%s", create, h.DC, r.Host))
+				"a write needs an operator's certificate: make one with %s%s, and use https://%s", create,
+				h.DC, r.Host))
 		default:
 			writeError(w, http.StatusForbidden, fmt.Sprintf(
 				"%v may not write: create an operator's certificate with: %s%s", p, create, h.DC))

@@ -44,10 +44,11 @@ func (l oneConn) Accept() (net.Conn, error) {
 func (l oneConn) Close() error   { close(l.done); return nil }
 func (l oneConn) Addr() net.Addr { return &net.TCPAddr{} }
 
-// A body that never ends does not hold a request open, whether the handler reads
-// the body or not. After a complete body, a slow handler may finish.
+// A body that never ends does not hold a request open, whether the handler
+// reads the body or not. After a complete body, a slow handler may finish.
 func TestLimitTime_Body(t *testing.T) {
-	const half, whole = "Host: localhost\r\nContent-Length: 4\r\n\r\nab", "Host: localhost\r\nContent-Length: 2\r\n\r\nab"
+	const half, whole = "Host: localhost\r\nContent-Length: 4\r\n\r\nab",
+		"Host: localhost\r\nContent-Length: 2\r\n\r\nab"
 	slow := func(w http.ResponseWriter, r *http.Request) {
 		if _, err := readBody(w, r); err != nil {
 			writeError(w, http.StatusBadRequest, err.Error())
@@ -71,7 +72,8 @@ func TestLimitTime_Body(t *testing.T) {
 		{"read request, body not read", "GET /v1/status/leader HTTP/1.1\r\n" + half, "200", all, false},
 		{"refused, body not read", "PUT /v1/nothing HTTP/1.1\r\n" + half, "404", all, false},
 		{"body read", "PUT /v1/kv/x HTTP/1.1\r\n" + half, "400", limitTime(http.HandlerFunc(slow)), false},
-		{"complete body, slow handler", "PUT /v1/kv/x HTTP/1.1\r\n" + whole, "200", limitTime(http.HandlerFunc(slow)), true},
+		{"complete body, slow handler", "PUT /v1/kv/x HTTP/1.1\r\n" + whole, "200",
+			limitTime(http.HandlerFunc(slow)), true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -94,10 +96,12 @@ func TestLimitTime_Body(t *testing.T) {
 	}
 }
 
-// A gRPC client that calls the HTTP port gets an error that names the right port.
-// Requests of HTTP clients are served.
+// A gRPC client that calls the HTTP port gets an error that names the right
+// port. Requests of HTTP clients are served.
 func TestRejectGRPC(t *testing.T) {
-	srv := httptest.NewUnstartedServer(rejectGRPC(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) })))
+	srv := httptest.NewUnstartedServer(rejectGRPC(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusTeapot)
+	})))
 	srv.Config.Protocols = new(http.Protocols)
 	srv.Config.Protocols.SetHTTP1(true)
 	srv.Config.Protocols.SetUnencryptedHTTP2(true)
@@ -164,12 +168,16 @@ func TestAuthorizeWrites(t *testing.T) {
 		{"HEAD", "client/dc1", false, 200, ""},
 		{"PUT", "cli/dc2", true, 200, "PUT cli/dc2/n x"},
 		{"DELETE", "server/dc1", true, 200, "DELETE server/dc1/n x"},
-		{"PUT", "client/dc1", false, 403, "a write needs an operator's certificate: make one with wanfed tls cert create --operator --datacenter dc1, and use https://127.0.0.1:8500"},
-		{"POST", "client/dc1", true, 403, "client/dc1/n may not write: create an operator's certificate with: wanfed tls cert create --operator --datacenter dc1"},
-		{"PUT", "gateway/dc1", true, 403, "gateway/dc1/n may not write: create an operator's certificate with: wanfed tls cert create --operator --datacenter dc1"},
+		{"PUT", "client/dc1", false, 403, "a write needs an operator's certificate: make one with wanfed tls cert " +
+			"create --operator --datacenter dc1, and use https://127.0.0.1:8500"},
+		{"POST", "client/dc1", true, 403, "client/dc1/n may not write: create an operator's certificate with: wanfed " +
+			"tls cert create --operator --datacenter dc1"},
+		{"PUT", "gateway/dc1", true, 403, "gateway/dc1/n may not write: create an operator's certificate with: " +
+			"wanfed tls cert create --operator --datacenter dc1"},
 		{"GET", "unknown", true, 403, "certificate has no peer"},
 	} {
-		r := httptest.NewRequestWithContext(t.Context(), tt.method, "http://127.0.0.1:8500/api/x", strings.NewReader("x"))
+		r := httptest.NewRequestWithContext(t.Context(), tt.method, "http://127.0.0.1:8500/api/x",
+			strings.NewReader("x"))
 		r.Header.Set("X-Test-Peer", tt.peer)
 		if tt.tls {
 			r.TLS = &tls.ConnectionState{}

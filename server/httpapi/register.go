@@ -18,8 +18,8 @@ import (
 	"github.com/wanfed/wanfed/catalog"
 )
 
-// registration is the body of /v1/catalog/register. As in Consul, unknown fields
-// are ignored.
+// registration is the body of /v1/catalog/register. As in Consul, unknown
+// fields are ignored.
 type registration struct {
 	ID, Node, Address, Datacenter string
 	TaggedAddresses, NodeMeta     map[string]string
@@ -29,8 +29,8 @@ type registration struct {
 	SkipNodeUpdate                bool
 }
 
-// serviceBody is a service in the body of a request. The endpoints of the catalog
-// have its name in Service, and the endpoints of the agent in Name.
+// serviceBody is a service in the body of a request. The endpoints of the
+// catalog have its name in Service, and the endpoints of the agent in Name.
 type serviceBody struct {
 	Kind, ID, Service, Name string
 	Tags                    []string
@@ -78,7 +78,8 @@ func registerError(err error) error {
 }
 
 func (b registration) convert() (reg catalog.Registration, err error) {
-	reg.Node = &pb.Node{Id: b.ID, Node: b.Node, Address: b.Address, TaggedAddresses: b.TaggedAddresses, Meta: b.NodeMeta}
+	reg.Node = &pb.Node{Id: b.ID, Node: b.Node, Address: b.Address, TaggedAddresses: b.TaggedAddresses,
+		Meta: b.NodeMeta}
 	switch {
 	case b.Node == "":
 		return reg, errors.New("must provide node")
@@ -139,7 +140,8 @@ func (b *serviceBody) toProto(node string) (*pb.Service, error) {
 	}
 	if w := b.Weights; w != nil {
 		if w.Passing < 0 || w.Warning < 0 || w.Passing > 65535 || w.Warning > 65535 {
-			return nil, fmt.Errorf("weights of service %q are %d and %d: must be 0 to 65535", name, w.Passing, w.Warning)
+			return nil, fmt.Errorf("weights of service %q are %d and %d: must be 0 to 65535", name,
+				w.Passing, w.Warning)
 		}
 		s.WeightPassing, s.WeightWarning = uint32(w.Passing), uint32(w.Warning)
 	}
@@ -193,8 +195,8 @@ type agentCheckBody struct {
 	Args, ScriptArgs                                []string
 }
 
-// toProto returns the check. The id of a check without an id is defaultID. service
-// is nil for a check of the node.
+// toProto returns the check. The id of a check without an id is defaultID.
+// service is nil for a check of the node.
 func (b agentCheckBody) toProto(node string, service *pb.Service, defaultID string) (*pb.Check, error) {
 	c := &pb.Check{
 		Node: node, CheckId: cmp.Or(b.CheckID, b.ID, defaultID), Notes: b.Notes,
@@ -216,8 +218,8 @@ func (b agentCheckBody) toProto(node string, service *pb.Service, defaultID stri
 		"script":     len(b.Args)+len(b.ScriptArgs) > 0,
 	} {
 		if given {
-			return nil, fmt.Errorf("check %q is of kind %s: wanfed runs no checks; give it a TTL, and report its status "+
-				"to /v1/agent/check/update/", c.CheckId, kind)
+			return nil, fmt.Errorf("check %q is of kind %s: wanfed runs no checks; give it a TTL, and "+
+				"report its status to /v1/agent/check/update/", c.CheckId, kind)
 		}
 	}
 	ttl, err := positive("TTL", b.TTL)

@@ -18,8 +18,8 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// MaxRequestBody bounds the body of a request, in bytes: a resource and the JSON
-// around it.
+// MaxRequestBody bounds the body of a request, in bytes: a resource and the
+// JSON around it.
 const MaxRequestBody = resource.MaxSize + 64<<10
 
 // query is the parameters and the body of a request.
@@ -74,8 +74,8 @@ func parseQuery(raw string) (query, error) {
 	return q, nil
 }
 
-// flag returns the value of a boolean parameter: false if the parameter is absent,
-// true if it has no value.
+// flag returns the value of a boolean parameter: false if the parameter is
+// absent, true if it has no value.
 func (q query) flag(name string) (bool, error) {
 	s := q.values.Get(name)
 	if s == "" {
@@ -88,8 +88,8 @@ func (q query) flag(name string) (bool, error) {
 	return on, nil
 }
 
-// oneOf returns the name of the boolean parameter that is true, or "" if all are
-// false. It returns an error if several are true.
+// oneOf returns the name of the boolean parameter that is true, or "" if all
+// are false. It returns an error if several are true.
 func (q query) oneOf(names ...string) (given string, err error) {
 	var all []string
 	for _, name := range names {
@@ -107,8 +107,8 @@ func (q query) oneOf(names ...string) (given string, err error) {
 	return strings.Join(all, ""), nil
 }
 
-// reject returns an error if one of the unsupported parameters is given. Ignoring
-// them would return a wrong result.
+// reject returns an error if one of the unsupported parameters is given.
+// Ignoring them would return a wrong result.
 func (q query) reject(names ...string) error {
 	for _, name := range names {
 		if q.values.Get(name) != "" {
@@ -137,8 +137,8 @@ func (q query) consistency() (resource.Consistency, error) {
 	return resource.Strong, nil
 }
 
-// redactToken returns a query string for the log, without the token of clients of
-// Consul. wanfed ignores the token, which may be a secret of another system.
+// redactToken returns a query string for the log, without the token of clients
+// of Consul. wanfed ignores the token, which may be a secret of another system.
 func redactToken(raw string) string {
 	if !strings.Contains(strings.ToLower(raw), "tok") && !strings.Contains(raw, "%") {
 		return raw

@@ -25,8 +25,8 @@ var (
 )
 
 const (
-	// largeResponse is the size in bytes of the buffers of a connection. A larger
-	// response stays in memory until the client reads it.
+	// largeResponse is the size in bytes of the buffers of a connection. A
+	// larger response stays in memory until the client reads it.
 	largeResponse = 64 << 10
 	// maxLarge bounds the large responses in flight to one peer. All clients
 	// without a certificate are one peer.
@@ -62,8 +62,8 @@ func (e statusError) Error() string { return e.text }
 var errTooManyLarge = statusError{http.StatusServiceUnavailable,
 	"too many large responses to you were not read yet: read them first, or request less"}
 
-// sendLarge acquires a slot for a response of size bytes. It returns an error if
-// all slots of the peer are in use. done releases the slot.
+// sendLarge acquires a slot for a response of size bytes. It returns an error
+// if all slots of the peer are in use. done releases the slot.
 func (h *handler) sendLarge(ctx context.Context, size int) (done func(), err error) {
 	if size <= largeResponse || isForwarded(ctx) { // package server/rpc bounds forwarded responses
 		return func() {}, nil
@@ -131,8 +131,8 @@ func indent(body []byte) []byte {
 	return out.Bytes()
 }
 
-// writeError responds with text, without a newline. Clients of Consul compare some
-// texts.
+// writeError responds with text, without a newline. Clients of Consul compare
+// some texts.
 func writeError(w http.ResponseWriter, status int, text string) {
 	setType(w.Header(), false)
 	w.WriteHeader(status)

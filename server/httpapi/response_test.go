@@ -26,8 +26,8 @@ func (s blockedWriter) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// A client that does not read its large responses gets only small responses, from
-// any datacenter. Other clients get all responses.
+// A client that does not read its large responses gets only small responses,
+// from any datacenter. Other clients get all responses.
 func TestSendLarge_UnreadResponsesOfOnePeer(t *testing.T) {
 	cluster := newFakeCluster()
 	for range 2 * largeResponse / 20 {
@@ -41,7 +41,8 @@ func TestSendLarge_UnreadResponsesOfOnePeer(t *testing.T) {
 	request := func(node, path string) *http.Request {
 		r := httptest.NewRequest(http.MethodGet, path, nil)
 		r.Host = "localhost"
-		return r.WithContext(tlsutil.WithPeer(t.Context(), tlsutil.Peer{Role: tlsutil.RoleClient, Node: node, DC: "dc1"}))
+		return r.WithContext(tlsutil.WithPeer(t.Context(),
+			tlsutil.Peer{Role: tlsutil.RoleClient, Node: node, DC: "dc1"}))
 	}
 	check := func(name, node string, want map[string]int) {
 		t.Helper()
@@ -64,7 +65,9 @@ func TestSendLarge_UnreadResponsesOfOnePeer(t *testing.T) {
 		ended.Go(func() { h.ServeHTTP(blockedWriter{httptest.NewRecorder(), &began, freed}, request("slow", path)) })
 	}
 	began.Wait()
-	check("a client that does not read", "slow", map[string]int{large: 503, large + "?dc=dc2": 503, "/v1/status/leader": 200})
+	check("a client that does not read", "slow", map[string]int{
+		large: 503, large + "?dc=dc2": 503, "/v1/status/leader": 200,
+	})
 	check("another client", "other", all)
 	close(freed)
 	ended.Wait()

@@ -20,8 +20,8 @@ type Endpoint struct {
 	// path, slashes included.
 	Path    string
 	Summary string // one sentence
-	// Local endpoints describe the server that receives the request. They refuse
-	// ?dc= with another datacenter.
+	// Local endpoints describe the server that receives the request. They
+	// refuse ?dc= with another datacenter.
 	Local bool
 }
 
@@ -61,7 +61,8 @@ func (h *handler) federationRoutes() []route {
 func (h *handler) keyRoutes() []route {
 	return []route{
 		{read, kvPath + "{key...}",
-			"Reads a key; with ?recurse all keys with a prefix, with ?keys their names, with ?raw the bare value.", h.kvGet},
+			"Reads a key; with ?recurse all keys with a prefix, with ?keys their names, with ?raw the bare value.",
+			h.kvGet},
 		{write, kvPath + "{key...}", "Writes a key; with ?cas=INDEX only if it was not changed since.", h.kvPut},
 		{http.MethodDelete, kvPath + "{key...}", "Deletes a key; with ?recurse all keys with a prefix.", h.kvDelete},
 	}
@@ -80,7 +81,8 @@ func (h *handler) catalogRoutes() []route {
 		{read, "/v1/catalog/node-services/{node...}", "Returns a node and its services, as a list.",
 			h.catalogNodeServices},
 		{read, "/v1/health/service/{service...}",
-			"Lists the instances of a service with their nodes and checks; with ?passing only healthy ones.", h.healthService},
+			"Lists the instances of a service with their nodes and checks; with ?passing only healthy ones.",
+			h.healthService},
 		{read, "/v1/health/node/{node...}", "Lists the checks of a node.", h.healthNode},
 		{read, "/v1/health/checks/{service...}", "Lists the checks of a service.", h.healthChecks},
 		{read, "/v1/health/state/{state...}", "Lists the checks in a state: any, passing, warning or critical.",
@@ -210,8 +212,8 @@ func notFound(mux *http.ServeMux) http.Handler {
 	})
 }
 
-// consulRemedies are texts about endpoints of Consul that wanfed does not have, by
-// prefix.
+// consulRemedies are texts about endpoints of Consul that wanfed does not have,
+// by prefix.
 var consulRemedies = []struct{ prefix, remedy string }{
 	{"/v1/session", noLocks},
 	{"/v1/acl", "wanfed has no tokens: certificates decide who may do what"},

@@ -26,7 +26,8 @@ func TestEndpoints_AreServed(t *testing.T) {
 			path = path[:i] + "x"
 		}
 		w := r.do(t, cmp.Or(e.Method, http.MethodGet), path, "{}")
-		if body := w.Body.String(); strings.HasPrefix(body, "no such endpoint") || w.Code == http.StatusMethodNotAllowed {
+		if body := w.Body.String(); strings.HasPrefix(body, "no such endpoint") ||
+			w.Code == http.StatusMethodNotAllowed {
 			t.Errorf("%s %s = %d %s, want an endpoint", e.Method, path, w.Code, body)
 		}
 	}

@@ -85,7 +85,8 @@ func TestKV_Responses(t *testing.T) {
 		{"PUT", "/v1/kv/", "x", 400, "Missing key name"},
 		{"DELETE", "/v1/kv/", "", 400, "Missing key name"},
 		{"PUT", "/v1/kv/a/../<b>//", "v", 200, "true"},
-		{"GET", "/v1/kv/a/../<b>//", "", 200, `[{"LockIndex":0,"Key":"a/../\u003cb\u003e//","Flags":0,"Value":"dg==","CreateIndex":`},
+		{"GET", "/v1/kv/a/../<b>//", "", 200,
+			`[{"LockIndex":0,"Key":"a/../\u003cb\u003e//","Flags":0,"Value":"dg==","CreateIndex":`},
 		{"PUT", "/v1/kv/a?flags=18446744073709551615", "", 200, "true"},
 		{"GET", "/v1/kv/a", "", 200, `[{"LockIndex":0,"Key":"a","Flags":18446744073709551615,"Value":null,`},
 		{"GET", "/v1/kv/a?pretty", "", 200, "[\n    {\n        \"LockIndex\": 0,"},
@@ -96,7 +97,8 @@ func TestKV_Responses(t *testing.T) {
 		{"PUT", "/v1/kv/a?release=s", "", 400, "no ?release"},
 		{"PUT", "/v1/kv/a?ns=x", "", 400, "parameter ns"},
 		{"PUT", "/v1/kv/" + strings.Repeat("k", 513), "", 400, "invalid name"},
-		{"PUT", "/v1/kv/a", strings.Repeat("v", kv.MaxValue+1), 413, "Request body(524289 bytes) too large, max size: 524288 bytes."},
+		{"PUT", "/v1/kv/a", strings.Repeat("v", kv.MaxValue+1), 413,
+			"Request body(524289 bytes) too large, max size: 524288 bytes."},
 		{"DELETE", "/v1/kv/a?recurse&cas=1", "", 400, "conflicting flags: recurse, cas"},
 		{"GET", "/v1/kv/a?recurse&keys", "", 400, "conflicting flags: recurse, keys"},
 		{"GET", "/v1/kv/a?stale&consistent", "", 400, "cannot specify ?stale with ?consistent"},
@@ -111,7 +113,8 @@ func TestKV_Responses(t *testing.T) {
 	} {
 		w := r.do(t, test.method, test.target, test.body)
 		if w.Code != test.status || !strings.HasPrefix(w.Body.String(), test.want) {
-			t.Errorf("%s %.60s = %d %.200s, want %d %s", test.method, test.target, w.Code, w.Body, test.status, test.want)
+			t.Errorf("%s %.60s = %d %.200s, want %d %s", test.method, test.target, w.Code, w.Body,
+				test.status, test.want)
 		}
 		if test.method == "GET" && test.status != 400 && w.Header().Get(api.HeaderIndex) == "" {
 			t.Errorf("GET %s has no index, want one", test.target)
@@ -125,7 +128,8 @@ func TestKV_RawValueIsNotAPage(t *testing.T) {
 	r.do(t, "PUT", "/v1/kv/page", "<script>")
 	w := r.do(t, "GET", "/v1/kv/page?raw", "")
 	for key, want := range map[string]string{
-		"Content-Type": "text/plain; charset=utf-8", "X-Content-Type-Options": "nosniff", "Content-Security-Policy": "sandbox",
+		"Content-Type": "text/plain; charset=utf-8", "X-Content-Type-Options": "nosniff",
+		"Content-Security-Policy": "sandbox",
 	} {
 		if got := w.Header().Get(key); got != want || w.Body.String() != "<script>" {
 			t.Errorf("header %s = %q with body %s, want %q", key, got, w.Body, want)
@@ -142,16 +146,26 @@ func TestCatalog_Refuses(t *testing.T) {
 		{"PUT", "/v1/catalog/register", "", "request decode failed", 400},
 		{"PUT", "/v1/catalog/register", `{"Node": "n", "Address": "a"} {}`, "data after the object", 400},
 		{"PUT", "/v1/catalog/register", `{"Node": 1}`, "request decode failed", 400},
-		{"PUT", "/v1/catalog/register", `{"Node": "n", "Address": "a", "Service": {"Service": "s", "Port": 70000}}`, "port of service", 400},
-		{"PUT", "/v1/catalog/register", `{"Node": "n", "Address": "a", "Service": {"Service": "s", "Weights": {"Passing": -1}}}`, "weights", 400},
-		{"PUT", "/v1/catalog/register", `{"Node": "n", "Address": "a", "Service": {"Service": "s", "Connect": {"Native": true}}}`, "no service mesh", 400},
-		{"PUT", "/v1/catalog/register", `{"Node": "n", "Address": "a", "Service": {"Service": "s", "SocketPath": "/x"}}`, "SocketPath", 400},
-		{"PUT", "/v1/catalog/register", `{"Node": "n", "Address": "a", "Check": {"Name": "c", "Node": "m"}}`, "of node", 400},
-		{"PUT", "/v1/catalog/register", `{"Node": "n", "Address": "a", "Check": {"Name": "c", "Definition": 1}}`, "must be an object", 400},
-		{"PUT", "/v1/catalog/register", `{"Node": "n", "Address": "a", "Check": {"Name": "c", "Type": "ttl"}}`, "of type ttl", 400},
+		{"PUT", "/v1/catalog/register", `{"Node": "n", "Address": "a", "Service": {"Service": "s", "Port": 70000}}`,
+			"port of service", 400},
+		{"PUT", "/v1/catalog/register",
+			`{"Node": "n", "Address": "a", "Service": {"Service": "s", "Weights": {"Passing": -1}}}`, "weights", 400},
+		{"PUT", "/v1/catalog/register",
+			`{"Node": "n", "Address": "a", "Service": {"Service": "s", "Connect": {"Native": true}}}`,
+			"no service mesh", 400},
+		{"PUT", "/v1/catalog/register",
+			`{"Node": "n", "Address": "a", "Service": {"Service": "s", "SocketPath": "/x"}}`, "SocketPath", 400},
+		{"PUT", "/v1/catalog/register", `{"Node": "n", "Address": "a", "Check": {"Name": "c", "Node": "m"}}`,
+			"of node", 400},
+		{"PUT", "/v1/catalog/register", `{"Node": "n", "Address": "a", "Check": {"Name": "c", "Definition": 1}}`,
+			"must be an object", 400},
+		{"PUT", "/v1/catalog/register", `{"Node": "n", "Address": "a", "Check": {"Name": "c", "Type": "ttl"}}`,
+			"of type ttl", 400},
 		{"PUT", "/v1/catalog/deregister", `{}`, "must provide node", 400},
 		{"PUT", "/v1/agent/service/register", `{"Name": "s", "Check": {"TTL": "0s"}}`, "TTL", 400},
-		{"PUT", "/v1/agent/service/register", `{"Name": "s", "Check": {"TTL": "1s", "DeregisterCriticalServiceAfter": "x"}}`, "DeregisterCriticalServiceAfter", 400},
+		{"PUT", "/v1/agent/service/register",
+			`{"Name": "s", "Check": {"TTL": "1s", "DeregisterCriticalServiceAfter": "x"}}`,
+			"DeregisterCriticalServiceAfter", 400},
 		{"PUT", "/v1/agent/service/register", `{"Check": {"TTL": "1s"}}`, "name of the service", 400},
 		{"PUT", "/v1/agent/check/register", `{"TTL": "1s"}`, "name of the check", 400},
 		{"PUT", "/v1/agent/check/register", `{"Name": "c", "TTL": "1s", "ServiceID": "none"}`, "no such service", 400},
@@ -166,7 +180,8 @@ func TestCatalog_Refuses(t *testing.T) {
 	} {
 		w := r.do(t, test.method, test.target, test.body)
 		if w.Code != test.status || !strings.Contains(w.Body.String(), test.want) {
-			t.Errorf("%s %s %s = %d %s, want %d %q", test.method, test.target, test.body, w.Code, w.Body, test.status, test.want)
+			t.Errorf("%s %s %s = %d %s, want %d %q", test.method, test.target, test.body, w.Code, w.Body,
+				test.status, test.want)
 		}
 	}
 	if w := r.do(t, "GET", "/v1/catalog/nodes", ""); w.Body.String() != "[]" {
@@ -191,7 +206,8 @@ func TestServe_ServersOfOtherDatacentersDoNotWrite(t *testing.T) {
 		role   tlsutil.Role
 		method string
 		want   int32
-	}{{tlsutil.RoleServer, "PUT", 403}, {tlsutil.RoleServer, "DELETE", 403}, {tlsutil.RoleOperator, "PUT", 200}, {tlsutil.RoleServer, "GET", 200}} {
+	}{{tlsutil.RoleServer, "PUT", 403}, {tlsutil.RoleServer, "DELETE", 403}, {tlsutil.RoleOperator, "PUT", 200},
+		{tlsutil.RoleServer, "GET", 200}} {
 		if got := serve(test.role, test.method); got != test.want {
 			t.Errorf("%s by a %s of dc2 = %d, want %d", test.method, test.role, got, test.want)
 		}
@@ -202,13 +218,18 @@ func TestServe_ServersOfOtherDatacentersDoNotWrite(t *testing.T) {
 func FuzzRegister(f *testing.F) {
 	r := newStoreHandler(f)
 	for _, seed := range []string{
-		`{"Node":"n","Address":"a","Service":{"Service":"s","Port":1,"Tags":["t"],"TaggedAddresses":{"lan":{"Address":"10.0.0.1","Port":1}}},"Checks":[{"Name":"c","Status":"passing","ServiceID":"s","Definition":{"HTTP":"x"}}]}`,
-		`{"Name":"s","Check":{"TTL":"15s","DeregisterCriticalServiceAfter":"1h"},"Checks":[{"TTL":"1s"}],"Weights":{"Passing":1}}`,
-		`{"Node":"n","SkipNodeUpdate":true,"Check":{"CheckID":"c"}}`, `{"ID":"c","TTL":"1s","Status":"warning"}`, `{"Node":"n","CheckID":"c"}`, `[]`, `nul`,
+		`{"Node":"n","Address":"a","Service":{"Service":"s","Port":1,"Tags":["t"],` +
+			`"TaggedAddresses":{"lan":{"Address":"10.0.0.1","Port":1}}},"Checks":[{"Name":"c","Status":"passing",` +
+			`"ServiceID":"s","Definition":{"HTTP":"x"}}]}`,
+		`{"Name":"s","Check":{"TTL":"15s","DeregisterCriticalServiceAfter":"1h"},"Checks":[{"TTL":"1s"}],` +
+			`"Weights":{"Passing":1}}`,
+		`{"Node":"n","SkipNodeUpdate":true,"Check":{"CheckID":"c"}}`, `{"ID":"c","TTL":"1s","Status":"warning"}`,
+		`{"Node":"n","CheckID":"c"}`, `[]`, `nul`,
 	} {
 		f.Add([]byte(seed))
 	}
-	paths := []string{"/v1/catalog/register", "/v1/agent/service/register", "/v1/agent/check/register", "/v1/catalog/deregister"}
+	paths := []string{"/v1/catalog/register", "/v1/agent/service/register", "/v1/agent/check/register",
+		"/v1/catalog/deregister"}
 	f.Fuzz(func(t *testing.T, body []byte) {
 		for _, path := range paths {
 			if w := r.do(t, "PUT", path, string(body)); w.Code != 200 && w.Code != 400 {
@@ -231,7 +252,8 @@ func TestKVEntry_HasConsulsJSON(t *testing.T) {
 		{kv.Entry{Key: "a/b", Value: []byte("v"), Flags: 1, CreateIndex: 2, ModifyIndex: 3},
 			`{"LockIndex":0,"Key":"a/b","Flags":1,"Value":"dg==","CreateIndex":2,"ModifyIndex":3}`},
 		{kv.Entry{Key: "é<&>\"\\\x7f\u2028", Value: []byte{}},
-			`{"LockIndex":0,"Key":"é\u003c\u0026\u003e\"\\` + "\x7f" + `\u2028","Flags":0,"Value":null,"CreateIndex":0,"ModifyIndex":0}`},
+			`{"LockIndex":0,"Key":"é\u003c\u0026\u003e\"\\` + "\x7f" +
+				`\u2028","Flags":0,"Value":null,"CreateIndex":0,"ModifyIndex":0}`},
 	} {
 		got, err := json.Marshal(kvEntryOf(&tt.entry))
 		if err != nil || string(got) != tt.want {

@@ -94,7 +94,8 @@ func decodeTxn(q query) ([]kv.Op, error) {
 		case o.Session != "" || o.Verb == "lock" || o.Verb == "unlock" || o.Verb == "check-session":
 			return nil, badRequest{fmt.Errorf("operation %d: %s", i, noLocks)}
 		case o.Namespace != "" || o.Partition != "":
-			return nil, badRequest{fmt.Errorf("operation %d: Namespace and Partition are not supported: leave them out", i)}
+			return nil, badRequest{fmt.Errorf("operation %d: Namespace and Partition are not supported: leave them out",
+				i)}
 		case len(o.Value) > kv.MaxValue:
 			return nil, errValueTooLarge(len(o.Value))
 		}

@@ -93,10 +93,10 @@ func (s *Service) knownServers() map[string]map[string]string {
 	return out
 }
 
-// complete returns the reported keyrings of datacenter dc. It removes duplicates
-// and keyrings of other datacenters. It adds the known servers that are missing
-// and have not left, with the error err. It sets the status of each server in
-// the gossip pools from members, which has the status by node.
+// complete returns the reported keyrings of datacenter dc. It removes
+// duplicates and keyrings of other datacenters. It adds the known servers that
+// are missing and have not left, with the error err. It sets the status of each
+// server in the gossip pools from members, which has the status by node.
 func complete(dc string, reported []*pb.ServerKeyring, members map[string]string, err error) []*pb.ServerKeyring {
 	seen := map[string]bool{}
 	reported = slices.DeleteFunc(reported, func(sk *pb.ServerKeyring) bool {

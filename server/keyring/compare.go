@@ -14,8 +14,8 @@ import (
 )
 
 // mismatch returns the reason why this server, self, and another server cannot
-// gossip, with a remedy. It returns "" if they can gossip, or can gossip as soon
-// as one server has accepted the keyring of the other.
+// gossip, with a remedy. It returns "" if they can gossip, or can gossip as
+// soon as one server has accepted the keyring of the other.
 func mismatch(self, other *pb.ServerKeyring) string {
 	plaintext := func(sk *pb.ServerKeyring) bool { return sk.AcceptsPlain && sk.SendsPlain }
 	common := func(f string) bool { return slices.Contains(other.Fingerprints, f) }
@@ -68,7 +68,8 @@ func (s *Service) compare(other *pb.ServerKeyring) {
 	}
 }
 
-// sanitize bounds the number and the length of fingerprints from another server.
+// sanitize bounds the number and the length of fingerprints from another
+// server.
 func sanitize(fingerprints []string) (out []string) {
 	for _, f := range fingerprints[:min(len(fingerprints), gossip.MaxKeys)] {
 		out = append(out, f[:min(len(f), fingerprintLen)])

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MPL-2.0
 
 // Package keyring distributes the gossip keys of a federation. All servers then
-// have the same keyring. Operators change and list keys with the KeyringService,
-// a gRPC service. Package gossip has the keyring itself, its file and its
-// encryption.
+// have the same keyring. Operators change and list keys with the
+// KeyringService, a gRPC service. Package gossip has the keyring itself, its
+// file and its encryption.
 //
 // # Flow
 //
@@ -35,7 +35,7 @@
 //
 // # Goroutines and limits
 //
-// Run starts at most 16 exchanges at a time and joins them. An exchange takes at
-// most 3 seconds with a server of this datacenter, and at most 5 seconds with
-// another datacenter.
+// Run starts at most 16 exchanges at a time and joins them. An exchange takes
+// at most 3 seconds with a server of this datacenter, and at most 5 seconds
+// with another datacenter.
 package keyring

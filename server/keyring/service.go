@@ -32,9 +32,9 @@ type Config struct {
 	// They have no effect without a Store.
 	AcceptsPlaintext, SendsPlaintext bool
 	// RetryJoin returns addresses (host:port) of servers of this datacenter.
-	// Servers returns the last known address of each other server, by node. Both
-	// are used while no other server is alive in the LAN pool, because outdated
-	// keys may be the reason.
+	// Servers returns the last known address of each other server, by node.
+	// Both are used while no other server is alive in the LAN pool, because
+	// outdated keys may be the reason.
 	RetryJoin func() []string
 	Servers   func() map[string]string
 	// Store has the keyring. nil means that gossip is not encrypted.
@@ -107,7 +107,8 @@ func (s *Service) Change(ctx context.Context, req *pb.ChangeKeyringRequest) (*pb
 	if now.Version == before.Version {
 		return report(servers, now, ""), nil // collect has sent the keyring to the other servers
 	}
-	s.Logger.Info("gossip keyring changed by an operator", "peer", operator.String(), "op", strings.ToLower(strings.TrimPrefix(req.Op.String(), "OP_")),
+	s.Logger.Info("gossip keyring changed by an operator", "peer", operator.String(), "op",
+		strings.ToLower(strings.TrimPrefix(req.Op.String(), "OP_")),
 		"key", key.Fingerprint(), "version", now.Version, "force", req.Force)
 	out := report(s.collect(ctx), now, "")
 	out.Changed = true
@@ -278,7 +279,8 @@ func (s *Service) accept(sealed []*pb.SealedKeyring) {
 	}
 }
 
-// Self returns the keyring of this server as other servers see it: without keys.
+// Self returns the keyring of this server as other servers see it: without
+// keys.
 func (s *Service) Self() *pb.ServerKeyring {
 	out := &pb.ServerKeyring{Datacenter: s.DC, Node: s.Node, AcceptsPlain: true, SendsPlain: true}
 	if s.Store != nil {

@@ -32,7 +32,8 @@ func TestCutOff(t *testing.T) {
 	for op, want := range map[pb.ChangeKeyringRequest_Op][]string{
 		pb.ChangeKeyringRequest_OP_INSTALL: nil,
 		pb.ChangeKeyringRequest_OP_USE:     {"only-old", "no-response", "failed-only-old", "no-key"},
-		pb.ChangeKeyringRequest_OP_REMOVE:  {"has-new", "only-old", "no-response", "failed", "failed-only-old", "no-key"},
+		pb.ChangeKeyringRequest_OP_REMOVE: {"has-new", "only-old", "no-response", "failed",
+			"failed-only-old", "no-key"},
 	} {
 		var got []string
 		for _, s := range cutOff(op, newKey, ring, servers) {
@@ -78,8 +79,8 @@ func TestMismatch(t *testing.T) {
 		return &pb.ServerKeyring{Fingerprints: keys, AcceptsPlain: accepts, SendsPlain: sends}
 	}
 	// step1 to step3 are a server with key a while encryption is enabled. First
-	// it sends and accepts plaintext, then it only accepts plaintext, and at the
-	// end it does neither.
+	// it sends and accepts plaintext, then it only accepts plaintext, and at
+	// the end it does neither.
 	none, step1, step2 := server(true, true, nil), server(true, true, a), server(true, false, a)
 	step3, otherKey := server(false, false, a), server(false, false, b)
 	for _, tt := range []struct {

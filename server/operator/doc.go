@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MPL-2.0
 
-// Package operator serves the OperatorService. With this gRPC service, operators
-// list and change the members of the Raft group of a datacenter, and save and
-// restore snapshots. The package also adds and removes members by itself. It
-// records which running servers operators removed, because it must not add these
-// servers again at once.
+// Package operator serves the OperatorService. With this gRPC service,
+// operators list and change the members of the Raft group of a datacenter, and
+// save and restore snapshots. The package also adds and removes members by
+// itself. It records which running servers operators removed, because it must
+// not add these servers again at once.
 //
 // # Membership
 //

@@ -40,16 +40,16 @@ const (
 	retryDelay = time.Second
 )
 
-// setHold sets the end of the hold of a server. A time that is not in the future
-// removes the hold. Only the leader that removed a server has its hold.
+// setHold sets the end of the hold of a server. A time that is not in the
+// future removes the hold. Only the leader that removed a server has its hold.
 func (s *Service) setHold(node string, until time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.holds[node] = until
 }
 
-// activeHolds returns the ends of all holds, by node. It removes holds that have
-// ended, and holds of servers that are not alive.
+// activeHolds returns the ends of all holds, by node. It removes holds that
+// have ended, and holds of servers that are not alive.
 func (s *Service) activeHolds(now time.Time, members []gossip.Member) map[string]time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -109,8 +109,9 @@ func (s *Service) formedOwnGroup(p gossip.Member, m *membership) bool {
 		return false
 	}
 	if !m.rejected[p.Name] {
-		s.Logger.Error("server not added to the Raft group: this server and the peer were each started to form a group alone; "+
-			"restart the peer with an empty data directory and --retry-join", "peer", p.Name)
+		s.Logger.Error(
+			"server not added to the Raft group: this server and the peer were each started to form a group alone; "+
+				"restart the peer with an empty data directory and --retry-join", "peer", p.Name)
 	}
 	m.rejected[p.Name] = true
 	return true

@@ -15,9 +15,9 @@ import (
 )
 
 // datacenter parses a short description of a Raft group and a LAN pool. In "a*
-// b+ c! d- e?", a leads, b is alive, c failed, d left, and e is not in the pool.
-// A server in upper case has no vote. A server in parentheses is not in the
-// group.
+// b+ c! d- e?", a leads, b is alive, c failed, d left, and e is not in the
+// pool. A server in upper case has no vote. A server in parentheses is not in
+// the group.
 func datacenter(text string) (servers []raftstore.Member, members []gossip.Member) {
 	statuses := map[byte]gossip.Status{
 		'*': gossip.StatusAlive, '+': gossip.StatusAlive, '!': gossip.StatusFailed, '-': gossip.StatusLeft,
@@ -125,7 +125,8 @@ func testRemoval(t *testing.T, group string, expect int, wantRemoved, wantWarnin
 		warnings += w.node + ": " + w.reason + "; "
 		unique[w] = true
 	}
-	if wantWarning == "" && warnings != "" || !strings.Contains(warnings, wantWarning) || len(unique) != len(m.warnings) {
+	if wantWarning == "" && warnings != "" || !strings.Contains(warnings, wantWarning) ||
+		len(unique) != len(m.warnings) {
 		t.Errorf("warnings = %q, want each once, with %q", warnings, wantWarning)
 	}
 }

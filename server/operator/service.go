@@ -40,8 +40,8 @@ type Config struct {
 	// Expect is the number of servers that the datacenter was set up for
 	// (bootstrap_expect).
 	Expect int
-	// DeadAfter returns the time that a server must be down before it is removed
-	// from the group.
+	// DeadAfter returns the time that a server must be down before it is
+	// removed from the group.
 	DeadAfter func() time.Duration
 	Logger    *slog.Logger
 }
@@ -150,7 +150,8 @@ func checkRemoval(
 }
 
 // TransferLeader implements pb.OperatorServiceServer.
-func (s *Service) TransferLeader(ctx context.Context, req *pb.TransferLeaderRequest) (*pb.TransferLeaderResponse, error) {
+func (s *Service) TransferLeader(ctx context.Context,
+	req *pb.TransferLeaderRequest) (*pb.TransferLeaderResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, successorTimeout)
 	defer cancel()
 	if req.Node == s.Node { // only the leader serves the call

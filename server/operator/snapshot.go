@@ -43,8 +43,10 @@ func (s *Service) SaveSnapshotHere(_ *pb.SaveSnapshotRequest, stream saveStream)
 	return s.save(stream, true, func(context.Context) (*raftstore.Snapshot, error) {
 		saved, err := s.Store.SnapshotHere()
 		if err == nil && saved.Index() == 0 {
-			err = status.Errorf(codes.FailedPrecondition, "%s has applied nothing since its start, because it found no leader; "+
-				"its log has %d entries, which are recovered offline: see wanfed server recover --help", s.Node, saved.Unapplied)
+			err = status.Errorf(codes.FailedPrecondition,
+				"%s has applied nothing since its start, because it found no leader; "+
+					"its log has %d entries, which are recovered offline: see wanfed server recover --help", s.Node,
+				saved.Unapplied)
 		}
 		return saved, err
 	})
@@ -81,7 +83,8 @@ func (s *Service) save(
 		return err
 	}
 	m.Size, m.SHA256 = parts.n, hex.EncodeToString(parts.sum.Sum(nil))
-	s.Logger.Info("snapshot saved", "index", m.Index, "bytes", m.Size, "stale", stale, "operator", operatorName(stream.Context()))
+	s.Logger.Info("snapshot saved", "index", m.Index, "bytes", m.Size, "stale", stale, "operator",
+		operatorName(stream.Context()))
 	return stream.Send(&pb.SnapshotPart{Part: &pb.SnapshotPart_End{End: m.Proto()}})
 }
 
@@ -97,7 +100,8 @@ func (w *partWriter) Write(p []byte) (int, error) {
 	for chunk := range slices.Chunk(p, partSize) {
 		if w.n+int64(len(chunk)) > raftstore.MaxArchiveSize {
 			return written, status.Errorf(codes.ResourceExhausted,
-				"the resources are larger than the maximum size of a snapshot, %d bytes", int64(raftstore.MaxArchiveSize))
+				"the resources are larger than the maximum size of a snapshot, %d bytes",
+				int64(raftstore.MaxArchiveSize))
 		}
 		if err := w.stream.Send(&pb.SnapshotPart{Part: &pb.SnapshotPart_Data{Data: chunk}}); err != nil {
 			return written, err
@@ -110,7 +114,8 @@ func (w *partWriter) Write(p []byte) (int, error) {
 }
 
 // RestoreSnapshot implements pb.OperatorServiceServer.
-func (s *Service) RestoreSnapshot(stream grpc.ClientStreamingServer[pb.SnapshotPart, pb.RestoreSnapshotResponse]) error {
+func (s *Service) RestoreSnapshot(stream grpc.ClientStreamingServer[pb.SnapshotPart,
+	pb.RestoreSnapshotResponse]) error {
 	first, err := stream.Recv()
 	if err != nil {
 		return err

@@ -108,7 +108,9 @@ func New(cfg Config) *Edge {
 		grpc.MaxRecvMsgSize(api.MaxMessageSize),
 		grpc.MaxSendMsgSize(api.MaxMessageSize),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 20 * time.Second, Timeout: 10 * time.Second}),
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{
+			MinTime: 5 * time.Second, PermitWithoutStream: true,
+		}),
 	)
 	return e
 }

@@ -35,8 +35,8 @@ func TestMaxOpenCalls(t *testing.T) {
 }
 
 // TestLimitedResponse_DroppedByGRPC proves that the garbage collector releases
-// the slot of a response that gRPC dropped without freeing the buffer. gRPC does
-// this if the stream of the response has just ended.
+// the slot of a response that gRPC dropped without freeing the buffer. gRPC
+// does this if the stream of the response has just ended.
 func TestLimitedResponse_DroppedByGRPC(t *testing.T) {
 	p := tlsutil.Peer{Role: tlsutil.RoleClient, Node: "web1", DC: "dc1"}
 	responses := limit.New(func(tlsutil.Peer) int64 { return 1 })

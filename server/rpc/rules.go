@@ -32,8 +32,8 @@ type rule struct {
 	// leader is true if the leader of this datacenter serves the call. Other
 	// servers forward the call to the leader.
 	leader bool
-	// waitsForLeader is true if any server serves the call. The call waits while
-	// it needs the leader and the datacenter has no leader.
+	// waitsForLeader is true if any server serves the call. The call waits
+	// while it needs the leader and the datacenter has no leader.
 	waitsForLeader bool
 	// idempotent is true if two executions of the call have the effect of one.
 	// A forwarded call is repeated if its connection breaks.

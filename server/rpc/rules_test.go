@@ -83,7 +83,8 @@ func TestRules_CoverEveryMethod(t *testing.T) {
 				t.Errorf("rules has no rule of %s, want one", method)
 			}
 			if r.leader && m.ClientStreams && m.ServerStreams {
-				t.Errorf("%s is bidirectional and served by the leader, but relay supports only one-way streams", method)
+				t.Errorf("%s is bidirectional and served by the leader, but relay supports only one-way streams",
+					method)
 			}
 		}
 	}

@@ -93,8 +93,8 @@ func (r *Reporter) Leader() (addr string, lastContact time.Duration, ok bool) {
 	return r.serverAddr(node), max(0, r.cfg.Store.LastContact()), true
 }
 
-// serverAddr returns the address of a node of this datacenter, or its name while
-// the LAN pool does not know the node.
+// serverAddr returns the address of a node of this datacenter, or its name
+// while the LAN pool does not know the node.
 func (r *Reporter) serverAddr(node string) string {
 	for _, m := range r.cfg.LAN.Members() {
 		if m.Name == node {

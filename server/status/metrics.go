@@ -16,45 +16,56 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 }
 
 var (
-	descLeader    = desc("leader", "1 while this server leads its datacenter.")
-	descWritable  = desc("log_writable", "1 while this server can write its log; 0 for example when its disk is full.")
-	descMembers   = desc("pool_members", "Members of a gossip pool, by status.", "pool", "status")
-	descAccepted  = desc("port_accepted_total", "TCP connections accepted on the server port.")
-	descRefused   = desc("port_refused_total", "Connections refused on the server port, by reason.", "reason")
-	descHTTP      = desc("http_refused_total", "Connections refused on the HTTP port with TLS, by reason.", "reason")
-	descProtocol  = desc("port_connections_total", "Connections of one protocol on the server port.", "protocol")
-	descCalls     = desc("calls_refused_total", "gRPC calls denied, by method and role of the caller.", "method", "role")
-	descSent      = desc("gossip_sent_total", "Gossip packets written to a connection.", "pool", "dc")
-	descReceived  = desc("gossip_received_total", "Gossip packets delivered to a pool.", "pool", "dc")
-	descRelayed   = desc("gossip_relayed_total", "Gossip packets forwarded to another server of this datacenter.", "pool", "dc")
+	descLeader   = desc("leader", "1 while this server leads its datacenter.")
+	descWritable = desc("log_writable", "1 while this server can write its log; 0 for example when its disk is full.")
+	descMembers  = desc("pool_members", "Members of a gossip pool, by status.", "pool", "status")
+	descAccepted = desc("port_accepted_total", "TCP connections accepted on the server port.")
+	descRefused  = desc("port_refused_total", "Connections refused on the server port, by reason.", "reason")
+	descHTTP     = desc("http_refused_total", "Connections refused on the HTTP port with TLS, by reason.", "reason")
+	descProtocol = desc("port_connections_total", "Connections of one protocol on the server port.", "protocol")
+	descCalls    = desc("calls_refused_total", "gRPC calls denied, by method and role of the caller.",
+		"method", "role")
+	descSent     = desc("gossip_sent_total", "Gossip packets written to a connection.", "pool", "dc")
+	descReceived = desc("gossip_received_total", "Gossip packets delivered to a pool.", "pool", "dc")
+	descRelayed  = desc("gossip_relayed_total", "Gossip packets forwarded to another server of this datacenter.",
+		"pool", "dc")
 	descDropped   = desc("gossip_dropped_total", "Gossip packets dropped, by reason.", "pool", "dc", "reason")
 	descConnected = desc("gossip_link_connected", "1 while the packet link is connected.", "dc", "node")
 	descQueued    = desc("gossip_link_queued", "Packets in the queue of a link.", "dc", "node")
 	descSessions  = desc("stream_session_connected", "1 while the stream session is connected.", "dc", "node")
-	descClosed    = desc("gossip_closed_total", "Incoming connections and streams closed for a fault, by reason.", "reason")
+	descClosed    = desc("gossip_closed_total", "Incoming connections and streams closed for a fault, by reason.",
+		"reason")
 	descDials     = desc("dial_attempts_total", "Dials, by datacenter and path.", "dc", "addr", "via")
 	descDialFails = desc("dial_failures_total", "Dials that failed.", "dc", "addr", "via")
-	descDialRTT   = desc("dial_handshake_seconds", "Duration of the last TLS handshake over a path.", "dc", "addr", "via")
-	descKeys      = desc("keyring_keys", "Gossip keys of this server; 0: gossip is not encrypted.")
+	descDialRTT   = desc("dial_handshake_seconds", "Duration of the last TLS handshake over a path.", "dc",
+		"addr", "via")
+	descKeys = desc("keyring_keys", "Gossip keys of this server; 0: gossip is not encrypted.")
 	// The version of a keyring counts the changes that operators made to it.
-	descKeysVsn   = desc("keyring_version", "Version of the gossip keyring: changes by operators; 0: none, or unknown here.")
+	descKeysVsn = desc("keyring_version",
+		"Version of the gossip keyring: changes by operators; 0: none, or unknown here.")
 	descProbes    = desc("probe_attempts_total", "Probes of a whole path, to a server and back.", "dc", "addr", "via")
 	descProbeFail = desc("probe_failures_total", "Probes that failed.", "dc", "addr", "via")
 	descPathOK    = desc("path_ok", "1 when the last dial, probe or echo over the path worked.", "dc", "addr", "via")
-	descPathRTT   = desc("path_rtt_seconds", "Smoothed round-trip time to a server of the datacenter over the path.", "dc", "addr", "via")
+	descPathRTT   = desc("path_rtt_seconds", "Smoothed round-trip time to a server of the datacenter over the path.",
+		"dc", "addr", "via")
 
 	descPrimary  = desc("primary", "1 for the datacenter that owns federated resources.", "dc")
-	descDisputed = desc("primary_disputed", "1 for each other datacenter whose servers name another primary.", "dc", "primary")
-	descRivals   = desc("primaries", "Datacenters known to be a primary; more than 1 is a fault. The leader alone knows others.")
-	descDiffer   = desc("primary_servers_differ", "Living servers of this datacenter whose primary_datacenter differs from this server's.")
+	descDisputed = desc("primary_disputed", "1 for each other datacenter whose servers name another primary.",
+		"dc", "primary")
+	descRivals = desc("primaries",
+		"Datacenters known to be a primary; more than 1 is a fault. The leader alone knows others.")
+	descDiffer = desc("primary_servers_differ",
+		"Living servers of this datacenter whose primary_datacenter differs from this server's.")
 
-	descLag       = desc("replication_lag_seconds", "Time since the replicas were last known to be up to date.")
-	descRepIndex  = desc("replication_primary_index", "Index of the primary that the replicas have reached.")
-	descRepBytes  = desc("replication_received_bytes_total", "Bytes received from the primary's stream, encoded.")
-	descRepBegun  = desc("replication_streams_total", "Streams, by how they began: resumed, or with a comparison.", "begun")
+	descLag      = desc("replication_lag_seconds", "Time since the replicas were last known to be up to date.")
+	descRepIndex = desc("replication_primary_index", "Index of the primary that the replicas have reached.")
+	descRepBytes = desc("replication_received_bytes_total", "Bytes received from the primary's stream, encoded.")
+	descRepBegun = desc("replication_streams_total",
+		"Streams, by how they began: resumed, or with a comparison.", "begun")
 	descRepRefuse = desc("replication_refused_total", "Resources of the primary that this datacenter cannot store.")
 	descRepCopies = desc("replication_records", "Replicas, by type.", "type")
-	descRepHidden = desc("replication_unknown_records", "Resources of the primary that are not replicated, because this version does not know their type.", "type")
+	descRepHidden = desc("replication_unknown_records",
+		"Resources of the primary that are not replicated, because this version does not know their type.", "type")
 	descRepChange = desc("replication_changes_total", "Changes of replicas received, by type.", "type")
 	descFollowers = desc("replication_followers", "Secondaries that follow this server of the primary.")
 	descRepSent   = desc("replication_sent_bytes_total", "Bytes sent to secondaries, encoded.")

@@ -111,7 +111,8 @@ func (v *PrimaryView) WatchOthers(ctx context.Context) error {
 		for _, dc := range others {
 			if !slices.Contains(logged, dc) {
 				v.logger.Error("two primaries: one of them must be demoted and loses its writes; "+
-					"set the same primary_datacenter on all servers", "other_primary", dc, "primary", v.manager.PrimaryDC())
+					"set the same primary_datacenter on all servers", "other_primary", dc, "primary",
+					v.manager.PrimaryDC())
 			}
 		}
 		backoff.Sleep(ctx, checkInterval, nil)
@@ -162,7 +163,8 @@ func (v *PrimaryView) component() api.ComponentStatus {
 		out.State, out.Detail = "two primaries", v.conflict(others[0])
 	case differences != "":
 		out.State = "servers differ"
-		out.Detail = fmt.Sprintf("%s until all servers here have the same primary_datacenter: %s", out.Detail, differences)
+		out.Detail = fmt.Sprintf("%s until all servers here have the same primary_datacenter: %s", out.Detail,
+			differences)
 	case v.manager.PendingReason() != "":
 		out.State, out.Detail = "changing", resource.ErrorText(v.manager.PendingReason())
 	case primary != configured:

@@ -50,8 +50,8 @@ type Config struct {
 }
 
 // Reporter reports the state of this server's components and of the
-// datacenters, with the cause of a failure and its remedy. It has all methods of
-// httpapi.Cluster except Query. It also implements prometheus.Collector.
+// datacenters, with the cause of a failure and its remedy. It has all methods
+// of httpapi.Cluster except Query. It also implements prometheus.Collector.
 type Reporter struct{ cfg Config }
 
 // NewReporter returns a Reporter.
@@ -187,15 +187,19 @@ func (r *Reporter) advice(d api.DatacenterStatus, state *pb.FederationState) str
 	case r.rivals(d) != "":
 		return r.rivals(d)
 	case d.Own && d.GatewaysKnown == 0:
-		return fmt.Sprintf("start a gateway here: wanfed gateway --dc %s --node gw1 --server ADDR --lan ADDR --wan ADDR …", d.Name)
+		return fmt.Sprintf("start a gateway here: wanfed gateway --dc %s --node gw1 --server ADDR --lan ADDR --wan "+
+			"ADDR …", d.Name)
 	case d.GatewaysKnown > 0 && d.GatewaysHealthy == 0:
 		return fmt.Sprintf("no gateway of %s is healthy: start a gateway there, or read the log of a gateway", d.Name)
 	case d.ServersAlive == 0 && d.ServersKnown > 0:
-		return fmt.Sprintf("no server of %s is alive: check its servers, its gateways, and the network between the gateways; "+
+		return fmt.Sprintf("no server of %s is alive: check its servers, its gateways, and the network between the "+
+			"gateways; "+
 			"if the datacenter was removed: %s", d.Name, removedAdvice(d))
 	case d.ServersAlive == 0:
-		return fmt.Sprintf("no server of %s is in the WAN pool: check that its servers run, and that the gateways here "+
-			"can dial the WAN addresses of its gateways; if the datacenter was removed: %s", d.Name, removedAdvice(d))
+		return fmt.Sprintf(
+			"no server of %s is in the WAN pool: check that its servers run, and that the gateways here "+
+				"can dial the WAN addresses of its gateways; if the datacenter was removed: %s", d.Name,
+			removedAdvice(d))
 	case d.ServersAlive < d.ServersKnown:
 		return fmt.Sprintf("see which servers are down: wanfed members --wan (%s)", d.Name)
 	case state == nil && !d.Own:
@@ -220,8 +224,10 @@ func rivalText(dc string, rivals []*pb.Claimant) string {
 		return ""
 	}
 	rival := rivals[0]
-	return fmt.Sprintf("another datacenter has the name %s and is refused: %s at %s, group id %s; stop it, or, if it is %s rebuilt, run: "+
-		"wanfed federation replace %s --id %s", dc, rival.Node, federation.PlaceOf(rival), rival.GroupId, dc, dc, rival.GroupId)
+	return fmt.Sprintf("another datacenter has the name %s and is refused: %s at %s, group id %s; "+
+		"stop it, or, if it is %s rebuilt, run: wanfed federation replace %s --id %s", dc, rival.Node,
+		federation.PlaceOf(rival), rival.GroupId, dc, dc,
+		rival.GroupId)
 }
 
 // removedAdvice returns the action to take for a datacenter that was removed.
@@ -253,7 +259,8 @@ func (r *Reporter) components() []api.ComponentStatus {
 	if r.cfg.Store.IsLeader() {
 		st := r.cfg.AntiEntropy.Status()
 		detail := errorOrAge(st.LastError, st.LastApplied, "last written")
-		out = append(out, api.ComponentStatus{Name: "anti-entropy", State: okOr("failing", st.LastError), Detail: detail})
+		out = append(out, api.ComponentStatus{Name: "anti-entropy", State: okOr("failing", st.LastError),
+			Detail: detail})
 	}
 	return append(out, r.cfg.Primary.component(), r.replicationComponent())
 }
@@ -300,21 +307,24 @@ func raftState(leader string, voters []string, expect int, lan []gossip.Member) 
 		if slices.Contains(voters, m.Name) {
 			votersUp++
 		} else if expect == 1 && m.Tags[operator.TagExpect] == "1" && len(voters) > 0 {
-			return "split", fmt.Sprintf("%s was started to form a group alone, and is not in the group of this server (%d voters): "+
+			return "split", fmt.Sprintf("%s was started to form a group alone, and is not in the group of this "+
+				"server (%d voters): "+
 				"restart one of the two with an empty data directory and --retry-join", m.Name, len(voters))
 		}
 	}
 	switch needed := len(voters)/2 + 1; {
 	case len(voters) == 0 && expect == 0:
 		return "no leader", fmt.Sprintf("in no group yet: %d other servers are alive in the LAN pool; "+
-			"the leader of the datacenter adds this server: check retry_join, or set bootstrap_expect to form a new datacenter",
+			"the leader of the datacenter adds this server: check retry_join, or set bootstrap_expect to form a new "+
+			"datacenter",
 			max(running-1, 0))
 	case len(voters) == 0 && running < expect:
 		return "no leader", fmt.Sprintf("in no group yet: %d servers are needed (bootstrap_expect), and %d run: "+
 			"start the other servers, with retry_join", expect, running)
 	case leader == "" && len(voters) > 0 && votersUp < needed:
-		return "no leader", fmt.Sprintf("%d of %d voters alive, and %d are needed: start the other voters (see: wanfed members)",
-			votersUp, len(voters), needed)
+		return "no leader",
+			fmt.Sprintf("%d of %d voters alive, and %d are needed: start the other voters (see: wanfed members)",
+				votersUp, len(voters), needed)
 	}
 	state, detail = "ok", fmt.Sprintf("%d voters", len(voters))
 	if len(voters) == 1 {

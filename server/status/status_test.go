@@ -27,7 +27,8 @@ func TestRaftState(t *testing.T) {
 	members := func(expect string, names ...string) []gossip.Member {
 		var all []gossip.Member
 		for _, n := range names {
-			all = append(all, gossip.Member{Name: n, Status: gossip.StatusAlive, Tags: map[string]string{operator.TagExpect: expect}})
+			all = append(all, gossip.Member{Name: n, Status: gossip.StatusAlive,
+				Tags: map[string]string{operator.TagExpect: expect}})
 		}
 		return all
 	}
@@ -43,11 +44,14 @@ func TestRaftState(t *testing.T) {
 	}{
 		{"one voter", "a", []string{"a"}, 1, members("1", "a"), "ok", "leader a, 1 voter"},
 		{"three voters", "a", []string{"a", "b", "c"}, 3, members("3", "a", "b", "c"), "ok", "leader a, 3 voters"},
-		{"server about to be added", "a", []string{"a"}, 1, append(members("1", "a"), members("3", "b")...), "ok", "leader a, 1 voter"},
+		{"server about to be added", "a", []string{"a"}, 1, append(members("1", "a"), members("3", "b")...), "ok",
+			"leader a, 1 voter"},
 		{"election", "", []string{"a", "b", "c"}, 3, members("3", "a", "b"), "no leader", "leader none, 3 voters"},
-		{"quorum lost", "", []string{"a", "b", "c"}, 3, append(members("3", "a", "d"), failed...), "no leader", "1 of 3 voters alive, and 2 are needed"},
+		{"quorum lost", "", []string{"a", "b", "c"}, 3, append(members("3", "a", "d"), failed...), "no leader",
+			"1 of 3 voters alive, and 2 are needed"},
 		{"group being formed", "", nil, 3, members("3", "a", "b", "c"), "no leader", "leader none, 0 voters"},
-		{"servers missing", "", nil, 3, append(members("3", "a"), failed...), "no leader", "3 servers are needed (bootstrap_expect), and 1 run"},
+		{"servers missing", "", nil, 3, append(members("3", "a"), failed...), "no leader",
+			"3 servers are needed (bootstrap_expect), and 1 run"},
 		{"two groups", "a", []string{"a"}, 1, members("1", "a", "b"), "split", "b was started to form a group alone"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -62,15 +66,18 @@ func TestRaftState(t *testing.T) {
 func TestPathStatuses(t *testing.T) {
 	now := time.Unix(1000, 0)
 	got := pathStatuses([]wanfed.PathStatus{
-		{Addr: "a:1", Via: federation.ViaLocalGateway, Health: wanfed.PathOK, SmoothedRTT: 40 * time.Millisecond, LastSuccess: now},
-		{Addr: "b:1", Via: federation.ViaRemoteGateway, Health: wanfed.PathFailing, LastError: "refused", LastErrorAt: now},
+		{Addr: "a:1", Via: federation.ViaLocalGateway, Health: wanfed.PathOK, SmoothedRTT: 40 * time.Millisecond,
+			LastSuccess: now},
+		{Addr: "b:1", Via: federation.ViaRemoteGateway, Health: wanfed.PathFailing, LastError: "refused",
+			LastErrorAt: now},
 		{Addr: "c:1", Via: federation.ViaCached, Health: wanfed.PathUntested},
 	}, map[string]federation.Origin{
 		"a:1": {Sources: []string{federation.SourceHeartbeat}},
 		"b:1": {Sources: []string{federation.SourceState}, At: now.Add(-time.Minute)},
 	}, "a:1", now)
 	want := []api.PathStatus{
-		{Address: "a:1", Via: "own gateway", Used: true, Health: "ok", RTT: new(0.04), LastSuccess: now, Sources: []string{"heartbeat"}},
+		{Address: "a:1", Via: "own gateway", Used: true, Health: "ok", RTT: new(0.04), LastSuccess: now,
+			Sources: []string{"heartbeat"}},
 		{Address: "b:1", Via: "remote gateway", Health: "failing", LastError: "refused", LastFailure: now,
 			Sources: []string{"federation state"}, KnowledgeAge: new(60.0)},
 		{Address: "c:1", Via: "cached address", Health: "untested"},

@@ -224,7 +224,8 @@ func tlsRecords(s *stream) (records, n int, err error) {
 	for b := data; len(b) >= 5; {
 		typ, major, size := b[0], b[1], int(binary.BigEndian.Uint16(b[3:]))
 		if typ < 20 || typ > 23 || major != 3 || size == 0 || size > 16384+256 {
-			return records, len(data), fmt.Errorf("byte %d does not begin a TLS record: % x", len(data)-len(b), b[:min(16, len(b))])
+			return records, len(data), fmt.Errorf("byte %d does not begin a TLS record: % x", len(data)-len(b),
+				b[:min(16, len(b))])
 		}
 		records++
 		if len(b) < 5+size {

@@ -69,7 +69,8 @@ func Binary(t testing.TB) string {
 			return
 		}
 		built.path = filepath.Join(dir, "wanfed")
-		out, err := exec.Command("go", "build", "-o", built.path, "github.com/wanfed/wanfed/cmd/wanfed").CombinedOutput()
+		out, err := exec.Command("go", "build", "-o", built.path,
+			"github.com/wanfed/wanfed/cmd/wanfed").CombinedOutput()
 		if err != nil {
 			built.err = fmt.Errorf("build wanfed: %w: %s", err, out)
 		}
@@ -165,14 +166,16 @@ func (l *Lab) Add(servers, gateways int) *Datacenter {
 
 func (d *Datacenter) addServer() {
 	i := len(d.Servers) + 1
-	d.Servers = append(d.Servers, d.node(tlsutil.RoleServer, fmt.Sprintf("srv%d", i), fmt.Sprintf("10.10.0.%d", 10+i), ""))
+	d.Servers = append(d.Servers, d.node(tlsutil.RoleServer, fmt.Sprintf("srv%d", i),
+		fmt.Sprintf("10.10.0.%d", 10+i), ""))
 }
 
 // AddGateway adds a gateway with interfaces in the LAN and the WAN.
 func (d *Datacenter) AddGateway() *Node {
 	d.lab.t.Helper()
 	i := len(d.Gateways) + 1
-	g := d.node(tlsutil.RoleGateway, fmt.Sprintf("gw%d", i), fmt.Sprintf("10.10.0.%d", 100+i), fmt.Sprintf("198.18.%d.%d", d.number, i))
+	g := d.node(tlsutil.RoleGateway, fmt.Sprintf("gw%d", i), fmt.Sprintf("10.10.0.%d", 100+i),
+		fmt.Sprintf("198.18.%d.%d", d.number, i))
 	if d.lab.emulator != nil {
 		d.lab.emulator.attach(g)
 	} else {

@@ -38,7 +38,8 @@ func (s Stall) String() string {
 	if s.Took == 0 {
 		return fmt.Sprint("less than ", stallLeast)
 	}
-	return fmt.Sprintf("%v on processor %d until %s", s.Took.Round(time.Millisecond), s.CPU, s.At.Format("15:04:05.000"))
+	return fmt.Sprintf("%v on processor %d until %s", s.Took.Round(time.Millisecond), s.CPU,
+		s.At.Format("15:04:05.000"))
 }
 
 const (
@@ -73,7 +74,8 @@ func WatchStalls(t testing.TB) *Stalls {
 
 func (s *Stalls) watch(ctx context.Context, cpu int) {
 	runtime.LockOSThread() // not unlocked: the thread ends with the goroutine, and its priority with it
-	_ = unix.SchedSetAttr(0, &unix.SchedAttr{Policy: unix.SCHED_RR, Flags: unix.SCHED_FLAG_RESET_ON_FORK, Priority: stallPriority}, 0)
+	_ = unix.SchedSetAttr(0, &unix.SchedAttr{Policy: unix.SCHED_RR, Flags: unix.SCHED_FLAG_RESET_ON_FORK,
+		Priority: stallPriority}, 0)
 	var one unix.CPUSet
 	one.Set(cpu)
 	_ = unix.SchedSetaffinity(0, &one) // after the priority: a busy processor would delay an ordinary thread

@@ -88,7 +88,9 @@ func TestStallsAwake_Overlap(t *testing.T) {
 		{at(4 * time.Second), 2 * time.Second, 0},
 		{at(time.Second), 900 * time.Millisecond, 0},
 	}
-	for from, want := range map[time.Duration]time.Duration{0: 5100 * time.Millisecond, 2500 * time.Millisecond: 4 * time.Second, 9500 * time.Millisecond: 0} {
+	for from, want := range map[time.Duration]time.Duration{
+		0: 5100 * time.Millisecond, 2500 * time.Millisecond: 4 * time.Second, 9500 * time.Millisecond: 0,
+	} {
 		if got := s.Awake(at(from)); got < want || got > want+time.Second/2 {
 			t.Errorf("Awake(%v) = %v, want %v", from, got, want)
 		}

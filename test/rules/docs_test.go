@@ -15,8 +15,8 @@ import (
 	"unicode/utf8"
 )
 
-// maxCell is the maximum number of characters in a cell of a table. Longer facts
-// become paragraphs or lists.
+// maxCell is the maximum number of characters in a cell of a table. Longer
+// facts become paragraphs or lists.
 const maxCell = 100
 
 // markdownPages returns the text of each Markdown page of the repository by its
@@ -93,8 +93,8 @@ func anchors(page string) map[string]bool {
 	return all
 }
 
-// brokenLinks returns the relative links of a page whose file or anchor does not
-// exist.
+// brokenLinks returns the relative links of a page whose file or anchor does
+// not exist.
 func brokenLinks(path, page string, pages map[string]string) []string {
 	var broken []string
 	text := codeSpan.ReplaceAllString(strings.Join(prose(page), "\n"), "")

@@ -11,7 +11,8 @@ import (
 	"testing"
 )
 
-// maxLines is the largest number of lines of a file. Most files are far shorter.
+// maxLines is the largest number of lines of a file. Most files are far
+// shorter.
 const maxLines = 600
 
 var (

@@ -15,8 +15,8 @@ import (
 
 const module = "github.com/wanfed/wanfed"
 
-// layers lists the packages of this module from top to bottom. A package imports
-// only packages of lower layers. A new package needs a place here.
+// layers lists the packages of this module from top to bottom. A package
+// imports only packages of lower layers. A new package needs a place here.
 var layers = [][]string{
 	{"cmd/wanfed", "examples", "examples/memberlist", "examples/serf"},
 	{"demo", "server"},
@@ -60,8 +60,8 @@ var internalMay = map[string][]string{
 	"internal/subprocess":   {"tlsutil"},
 }
 
-// The packages in alone are usable without a server. They must not depend on the
-// packages in forbidden, directly or indirectly.
+// The packages in alone are usable without a server. They must not depend on
+// the packages in forbidden, directly or indirectly.
 var (
 	alone     = []string{"wanfed", "tlsutil", "gateway"}
 	forbidden = []string{"github.com/hashicorp/raft", "github.com/hashicorp/serf", module + "/resource"}
@@ -106,8 +106,8 @@ func layerOf(pkg string) int {
 	return slices.IndexFunc(layers, func(l []string) bool { return slices.Contains(l, pkg) })
 }
 
-// importFault returns why package from must not import package to. It returns ""
-// if the import is permitted.
+// importFault returns why package from must not import package to. It returns
+// "" if the import is permitted.
 func importFault(from, to string) string {
 	switch {
 	case slices.Contains(kits, from), strings.HasPrefix(to, internal):

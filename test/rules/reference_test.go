@@ -26,8 +26,8 @@ var update = flag.Bool("update", false, "write the reference pages in place of c
 // root is the directory of the repository.
 const root = "../.."
 
-// TestReference_IsCurrent compares the pages of docs/reference with the code that
-// they describe. "make gen" writes them.
+// TestReference_IsCurrent compares the pages of docs/reference with the code
+// that they describe. "make gen" writes them.
 func TestReference_IsCurrent(t *testing.T) {
 	for name, generate := range map[string]func(testing.TB) string{
 		"settings.md": settingsPage,
@@ -101,7 +101,8 @@ func settingsPage(t testing.TB) string {
 			if tag.Get("live") != "" {
 				reload = ", reloadable"
 			}
-			fmt.Fprintf(&b, "- `%s` (%s%s; `--%s`): %s\n", name, kind, reload, flagName, strings.ReplaceAll(tag.Get("help"), "`", ""))
+			fmt.Fprintf(&b, "- `%s` (%s%s; `--%s`): %s\n", name, kind, reload, flagName,
+				strings.ReplaceAll(tag.Get("help"), "`", ""))
 			n++
 			return true
 		})

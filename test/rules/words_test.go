@@ -23,18 +23,21 @@ var badText = regexp.MustCompile(`(?i)(?:there )?\b(` + strings.Join([]string{
 	`tells?`, `told`, `telling`, `asks?`, `asked`, `asking`, `askers?`, `says?`, `said`, `saying`, `hears?`, `heard`,
 	`forgets?`, `forgot(?:ten)?`, `doubt(?:s|ed|ful)?`, `patien(?:ce|t|tly)`, `strangers?`, `farewells?`,
 	`g[ai]v(?:e|es|en|ing) (?:it |them |up )?back`, `lets? (?:it |them )?go`, `goes away`, `go away`, `under way`,
-	`such as have`, `(?:is|are|was|were) no [a-km-z][a-z]*`, `hops?`, `folders?`, `graves?`, `bury`, `buried`, `exhumed?`,
+	`such as have`, `(?:is|are|was|were) no [a-km-z][a-z]*`, `hops?`, `folders?`, `graves?`, `bury`, `buried`,
+	`exhumed?`,
 	`deeds?`, `handovers?`, `hand(?:s|ed|ing)? over`, `mend(?:s|ed|ing)?`, `riddles?`,
 }, "|") + `)\b`)
 
 // headless matches a sentence that begins with "Who ..." and is not a question.
 var headless = regexp.MustCompile(`(?:^|[.:] )Whom? [^?]*$`)
 
-// badWords holds the words that must not be part of an identifier or a file name.
+// badWords holds the words that must not be part of an identifier or a file
+// name.
 var badWords = map[string]bool{}
 
 func init() {
-	for w := range strings.FieldsSeq(`nobody somebody whoever anew meanwhile beside tell tells told ask asks asked asking asker
+	for w := range strings.FieldsSeq(
+		`nobody somebody whoever anew meanwhile beside tell tells told ask asks asked asking asker
 		askers say says said hear hears heard forget forgets forgotten doubt doubts doubted patience stranger strangers farewell
 		hop hops folder folders grave graves bury buried exhume deed deeds handover riddle crew bell mail primacy hinter hinted
 		vouch vouched shelf lent`) {
@@ -42,7 +45,8 @@ func init() {
 	}
 }
 
-// allowed has the places where a listed word is right, by file, with the reason.
+// allowed has the places where a listed word is right, by file, with the
+// reason.
 var allowed = map[string]string{
 	"test/rules/words_test.go":              "has the list",
 	"replication/followerstream.go":         "FollowAsk is a message on the wire",
@@ -117,7 +121,8 @@ func TestBadPhrases(t *testing.T) {
 			t.Errorf("badPhrases(%q) = %q, want %d", text, got, want)
 		}
 	}
-	for id, want := range map[string]bool{"askPeer": true, "TestToldTwice": true, "task": false, "hopStatus": true, "HTTPMail": true} {
+	for id, want := range map[string]bool{"askPeer": true, "TestToldTwice": true, "task": false, "hopStatus": true,
+		"HTTPMail": true} {
 		if got := badIdent(id); got != want {
 			t.Errorf("badIdent(%q) = %v, want %v", id, got, want)
 		}

@@ -41,7 +41,8 @@ func (c *CA) Sign(tb testing.TB, t x509.Certificate) tlsutil.KeyPair {
 	if t.ExtKeyUsage == nil {
 		t.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
 	}
-	t.SerialNumber, t.KeyUsage, t.BasicConstraintsValid = big.NewInt(time.Now().UnixNano()), x509.KeyUsageDigitalSignature, true
+	t.SerialNumber, t.KeyUsage, t.BasicConstraintsValid = big.NewInt(time.Now().UnixNano()),
+		x509.KeyUsageDigitalSignature, true
 	der, err := x509.CreateCertificate(rand.Reader, &t, cas[0], key.Public(), signer)
 	if err != nil {
 		tb.Fatal(err)

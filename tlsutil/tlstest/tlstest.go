@@ -52,7 +52,8 @@ func (c *CA) Issue(tb testing.TB, r tlsutil.CertRequest) tlsutil.KeyPair {
 func (c *CA) Files(tb testing.TB, role tlsutil.Role, node, dc string) tlsutil.Files {
 	tb.Helper()
 	dir := tb.TempDir()
-	f := tlsutil.Files{CA: filepath.Join(dir, "ca.pem"), Cert: filepath.Join(dir, "cert.pem"), Key: filepath.Join(dir, "key.pem")}
+	f := tlsutil.Files{CA: filepath.Join(dir, "ca.pem"), Cert: filepath.Join(dir, "cert.pem"),
+		Key: filepath.Join(dir, "key.pem")}
 	Write(tb, f, c.Pair.Cert, c.Issue(tb, tlsutil.CertRequest{Role: role, Node: node, DC: dc}))
 	return f
 }

@@ -97,7 +97,8 @@ func listens(pid, port int) bool {
 	const listening = "0A" // value of the field st
 	var sockets []string
 	for line := range strings.Lines(string(table)) {
-		if f := strings.Fields(line); len(f) > 9 && f[3] == listening && strings.HasSuffix(f[1], fmt.Sprintf(":%04X", port)) {
+		if f := strings.Fields(line); len(f) > 9 && f[3] == listening &&
+			strings.HasSuffix(f[1], fmt.Sprintf(":%04X", port)) {
 			sockets = append(sockets, "socket:["+f[9]+"]")
 		}
 	}

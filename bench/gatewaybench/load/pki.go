@@ -29,7 +29,8 @@ func MakeCert(dir string) error {
 		return err
 	}
 	t := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "gatewaybench"}, DNSNames: []string{TLSName, RawName},
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "gatewaybench"},
+		DNSNames:  []string{TLSName, RawName},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	}
@@ -66,7 +67,8 @@ func clientTLS(dir, name string) (*tls.Config, error) {
 	if !roots.AppendCertsFromPEM(b) {
 		return nil, fmt.Errorf("no certificate in %s", dir)
 	}
-	return &tls.Config{RootCAs: roots, ServerName: name, NextProtos: []string{"bench"}, MinVersion: tls.VersionTLS13}, nil
+	return &tls.Config{RootCAs: roots, ServerName: name, NextProtos: []string{"bench"}, MinVersion: tls.VersionTLS13},
+		nil
 }
 
 // recordHello returns the first record that crypto/tls sends as a client of the

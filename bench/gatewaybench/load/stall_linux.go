@@ -119,8 +119,8 @@ type completeResult struct {
 	lastErr      error
 }
 
-// openComplete opens Rate complete connections per second for Duration and waits
-// for their responses. It runs the other tasks at the same time.
+// openComplete opens Rate complete connections per second for Duration and
+// waits for their responses. It runs the other tasks at the same time.
 func (c *client) openComplete(ctx context.Context, others ...task) (completeResult, span, error) {
 	k := &connector{client: c, latencies: newSamples()}
 	opening := newRateTask(c.spec.Rate, -1, k.openOne)
@@ -155,7 +155,8 @@ func (c *client) openComplete(ctx context.Context, others ...task) (completeResu
 // compare returns the figures of g, and its p99 as a ratio of the p99 of
 // before.
 func (g completeResult) compare(before completeResult, sp span) Figures {
-	f := Figures{Sent: float64(g.sent), Lost: float64(g.failed + before.failed), BaseP99: before.latencies.quantile(.99)}
+	f := Figures{Sent: float64(g.sent), Lost: float64(g.failed + before.failed),
+		BaseP99: before.latencies.quantile(.99)}
 	f.addCommon(sp)
 	f.addQuantiles(g.latencies)
 	f[P99Ratio] = f[P99] / f[BaseP99]

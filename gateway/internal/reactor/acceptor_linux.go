@@ -179,9 +179,9 @@ func (w *worker) reopenAcceptors() time.Duration {
 }
 
 // reserve counts one more connection of the engine. At the limit, it closes the
-// oldest connection without a ClientHello, or sends a message to the worker that
-// owns the connection. If no such connection is older than ShedAfter, reserve
-// returns false.
+// oldest connection without a ClientHello, or sends a message to the worker
+// that owns the connection. If no such connection is older than ShedAfter,
+// reserve returns false.
 func (w *worker) reserve() bool {
 	e := w.engine
 	if e.open.Add(1) <= int64(e.MaxConns()) {

@@ -215,8 +215,8 @@ func (q *queue) setFirst(c *conn) {
 	}
 }
 
-// expireHellos closes connections whose ClientHello is late. It returns the time
-// at which the next ClientHello is late, or never.
+// expireHellos closes connections whose ClientHello is late. It returns the
+// time at which the next ClientHello is late, or never.
 func (w *worker) expireHellos() time.Duration {
 	for c := w.hellos.first; c != nil; c = w.hellos.first {
 		if due := c.since + w.engine.HelloTimeout; due > w.now {

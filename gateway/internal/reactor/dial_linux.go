@@ -409,8 +409,8 @@ func (t *timers) stop(d *dial) {
 	}
 }
 
-// expire runs the dials that are due. It returns the time at which the next dial
-// is due, or never.
+// expire runs the dials that are due. It returns the time at which the next
+// dial is due, or never.
 func (t *timers) expire(w *worker) time.Duration {
 	for len(*t) > 0 {
 		d := (*t)[0]

@@ -23,8 +23,8 @@ type Engine struct {
 	failed  chan error      // size 1: the first failure of a listener
 }
 
-// New returns an engine, or nil if a listener is not a TCP socket. On systems other
-// than Linux it returns nil.
+// New returns an engine, or nil if a listener is not a TCP socket. On systems
+// other than Linux it returns nil.
 func New(cfg Config) *Engine {
 	for _, l := range cfg.Listeners {
 		if _, ok := l.Listener.(*net.TCPListener); !ok {

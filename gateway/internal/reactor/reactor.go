@@ -67,8 +67,8 @@ type Session interface {
 	// Count adds bytes that arrived: up at the upstream, down at the client.
 	Count(up, down int)
 	// Fail records why the connection is not forwarded and how many attempts
-	// failed. It returns a TLS alert for the client, or nil. The error is ErrShed,
-	// io.EOF if the client closed before its ClientHello was complete,
+	// failed. It returns a TLS alert for the client, or nil. The error is
+	// ErrShed, io.EOF if the client closed before its ClientHello was complete,
 	// os.ErrDeadlineExceeded if the ClientHello was late, or an error of a
 	// socket, of a Session method or of package upstream.
 	Fail(why error, failures int) (alert []byte)
@@ -86,8 +86,8 @@ type Request struct {
 	// next call of a Session method.
 	Hello []byte
 	// Race means that each address that is tried receives the ClientHello, and
-	// the first TLS record in response wins. Otherwise the first open connection
-	// wins.
+	// the first TLS record in response wins. Otherwise the first open
+	// connection wins.
 	Race bool
 	// ProxyHeader sends a PROXY header with Source before the ClientHello.
 	ProxyHeader bool
@@ -112,9 +112,9 @@ type Config struct {
 	MaxConns  func() int // of all workers together
 	MaxPipes  int        // of all workers together
 	Reserve   *sockets.ReserveFD
-	// Drain is called after the context of Serve has ended. It calls wait, which
-	// waits for the open connections. When the drain time is over, it calls
-	// stop, which ends the connections.
+	// Drain is called after the context of Serve has ended. It calls wait,
+	// which waits for the open connections. When the drain time is over, it
+	// calls stop, which ends the connections.
 	Drain  func(wait, stop func())
 	Logger *slog.Logger
 }

@@ -60,8 +60,8 @@ func listen(t *testing.T) net.Listener {
 	return ln
 }
 
-// startEngine serves a listener with h, and returns the address of the listener.
-// stop ends Serve without a drain time and returns its result.
+// startEngine serves a listener with h, and returns the address of the
+// listener. stop ends Serve without a drain time and returns its result.
 func startEngine(t *testing.T, h *echoHandler) (addr string, stop func() error) {
 	t.Helper()
 	ln := listen(t)

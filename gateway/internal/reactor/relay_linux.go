@@ -197,8 +197,8 @@ func (s *socket) copy(w *worker, dst *socket) (int, bool) {
 	return n, s.write(w, dst, room[:n], flags)
 }
 
-// splice moves bytes from s to the pipe, from which flush moves them to dst. The
-// results are those of copy.
+// splice moves bytes from s to the pipe, from which flush moves them to dst.
+// The results are those of copy.
 func (s *socket) splice(w *worker, dst *socket) (int, bool) {
 	if s.pipe == nil {
 		if s.pipe = w.pipes.get(); s.pipe == nil {
@@ -271,8 +271,8 @@ func (s *socket) fail(w *worker, dst *socket) {
 }
 
 const (
-	// pipeSize is the capacity of a pipe in bytes, if the system allows so much.
-	// One splice moves up to pipeSize bytes.
+	// pipeSize is the capacity of a pipe in bytes, if the system allows so
+	// much. One splice moves up to pipeSize bytes.
 	pipeSize = 1 << 20
 	// maxSparePipes bounds the empty pipes that a worker keeps.
 	maxSparePipes = 16

@@ -60,8 +60,8 @@ func sysSetsockopt(fd int32, level, option, value int) unix.Errno {
 
 func sysSetNoDelay(fd int32) { sysSetsockopt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1) }
 
-// sysDelayAck makes the kernel delay acknowledgements, by at most 40 ms, until it
-// can send them with data. This saves one packet for the ClientHello and one
+// sysDelayAck makes the kernel delay acknowledgements, by at most 40 ms, until
+// it can send them with data. This saves one packet for the ClientHello and one
 // for the connect.
 func sysDelayAck(fd int32) { sysSetsockopt(fd, unix.IPPROTO_TCP, unix.TCP_QUICKACK, 0) }
 
@@ -109,7 +109,8 @@ func sysConnect(addr netip.AddrPort) (int32, unix.Errno) {
 		v6.Family, v6.Addr = unix.AF_INET6, ip.As16()
 		*(*[2]byte)(unsafe.Pointer(&v6.Port)) = port
 	}
-	s, _, e := unix.RawSyscall(unix.SYS_SOCKET, uintptr(family), unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	s, _, e := unix.RawSyscall(unix.SYS_SOCKET, uintptr(family),
+		unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if e != 0 {
 		return -1, e
 	}
@@ -136,7 +137,8 @@ var keepaliveOptions = [...]struct{ level, option, value int }{
 	{unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1},
 	{unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, int(sockets.KeepaliveIdle / time.Second)},
 	{unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, int(sockets.KeepaliveInterval / time.Second)},
-	{unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(sockets.UserTimeout / time.Millisecond)}, // makes TCP_KEEPCNT unnecessary
+	// makes TCP_KEEPCNT unnecessary
+	{unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(sockets.UserTimeout / time.Millisecond)},
 }
 
 // sysError returns and clears the error of a socket.

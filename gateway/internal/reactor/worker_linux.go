@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Events are edge-triggered, except the events of acceptors and of wakeup: epoll
-// reports one event when the state of a socket changes. The handler of
+// Events are edge-triggered, except the events of acceptors and of wakeup:
+// epoll reports one event when the state of a socket changes. The handler of
 // the event then reads or writes until the socket would block.
 const (
 	inEvents  = unix.EPOLLIN | unix.EPOLLRDHUP | unix.EPOLLET

@@ -23,7 +23,8 @@ const (
 	keepaliveCount = 3 // probes, on systems without UserTimeout
 )
 
-// After failed accepts, the pause doubles from MinAcceptPause to MaxAcceptPause.
+// After failed accepts, the pause doubles from MinAcceptPause to
+// MaxAcceptPause.
 const (
 	MinAcceptPause = 5 * time.Millisecond
 	MaxAcceptPause = time.Second

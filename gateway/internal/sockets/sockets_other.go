@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// setUserTimeout does nothing: keepalive detects dead peers, and the limit of the
-// system applies to unacknowledged data.
+// setUserTimeout does nothing: keepalive detects dead peers, and the limit of
+// the system applies to unacknowledged data.
 func setUserTimeout(*net.TCPConn, time.Duration) {}
 
 // MaxFiles returns 1<<30: the limit is not read on this system.

@@ -86,7 +86,8 @@ func TestIsTemporary(t *testing.T) {
 		}
 	}
 	if err := fmt.Errorf("accept: %w", syscall.ENFILE); !OutOfFiles(err) || OutOfFiles(syscall.EBADF) {
-		t.Errorf("OutOfFiles(%v), OutOfFiles(EBADF) = %v, %v; want true, false", err, OutOfFiles(err), OutOfFiles(syscall.EBADF))
+		t.Errorf("OutOfFiles(%v), OutOfFiles(EBADF) = %v, %v; want true, false", err, OutOfFiles(err),
+			OutOfFiles(syscall.EBADF))
 	}
 }
 

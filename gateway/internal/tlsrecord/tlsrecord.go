@@ -25,9 +25,9 @@ const (
 	protection = 256 // bytes that encryption may add
 )
 
-// Size returns the size of the TLS record at the start of b, with its header, at
-// most MaxSize. It returns 0 while the header is incomplete, and an error if b is
-// not the start of a TLS record.
+// Size returns the size of the TLS record at the start of b, with its header,
+// at most MaxSize. It returns 0 while the header is incomplete, and an error if
+// b is not the start of a TLS record.
 func Size(b []byte) (int, error) {
 	if len(b) >= 1 && (b[0] < firstType || b[0] > lastType) || len(b) >= 2 && b[1] != 3 {
 		return 0, errors.New("its response is not TLS but " + Detect(b))

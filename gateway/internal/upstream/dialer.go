@@ -108,10 +108,10 @@ type attempt struct {
 	err    error
 }
 
-// DialAny connects to one of addrs. start is InOrder, or the index of the address
-// that is preferred among addresses with equally few connections. failed is the
-// number of attempts that failed. The caller calls Closed with Result.Address
-// when the connection ends.
+// DialAny connects to one of addrs. start is InOrder, or the index of the
+// address that is preferred among addresses with equally few connections.
+// failed is the number of attempts that failed. The caller calls Closed with
+// Result.Address when the connection ends.
 func (d *Dialer) DialAny(ctx context.Context, addrs []string, start int, req Request) (_ Result, failed int, _ error) {
 	var s Selection
 	if probe := s.Init(d, addrs, start, req.NewAddrs, time.Now()); probe != "" {
@@ -210,8 +210,8 @@ func (d *Dialer) exchange(ctx context.Context, addr string, hello []byte) (net.C
 	return conn, answer, nil
 }
 
-// readAnswer reads until the first TLS record is complete. An alert is an answer
-// too.
+// readAnswer reads until the first TLS record is complete. An alert is an
+// answer too.
 func readAnswer(c net.Conn) ([]byte, error) {
 	b := make([]byte, 0, 2<<10)
 	for {

@@ -62,13 +62,18 @@ func TestDialAny_TriesNextAddress(t *testing.T) {
 		after  string // order of the addresses in the next selection
 	}{
 		{"first works", map[string]time.Duration{"a": 30 * ms}, []string{"a@0s"}, 30 * ms, "", "abc"},
-		{"first refuses: next at once", map[string]time.Duration{"a": -1 * ms, "b": 1 * ms}, []string{"a@0s", "b@1ms"}, 2 * ms, "", "bca"},
-		{"first silent: next after the delay", map[string]time.Duration{"b": 10 * ms}, []string{"a@0s", "b@250ms"}, 260 * ms, "", "bca"},
-		{"first slow, and faster than the second", map[string]time.Duration{"a": 300 * ms, "b": 100 * ms}, []string{"a@0s", "b@250ms"}, 300 * ms, "", "abc"},
+		{"first refuses: next at once", map[string]time.Duration{"a": -1 * ms, "b": 1 * ms}, []string{"a@0s", "b@1ms"},
+			2 * ms, "", "bca"},
+		{"first silent: next after the delay", map[string]time.Duration{"b": 10 * ms}, []string{"a@0s", "b@250ms"},
+			260 * ms, "", "bca"},
+		{"first slow, and faster than the second", map[string]time.Duration{"a": 300 * ms, "b": 100 * ms},
+			[]string{"a@0s", "b@250ms"}, 300 * ms, "", "abc"},
 		{"two silent", map[string]time.Duration{"c": 0}, []string{"a@0s", "b@250ms", "c@500ms"}, 500 * ms, "", "cab"},
-		{"all refuse", map[string]time.Duration{"a": -2 * ms, "b": -1 * ms, "c": -1 * ms}, []string{"a@0s", "b@2ms", "c@3ms"}, 4 * ms,
+		{"all refuse", map[string]time.Duration{"a": -2 * ms, "b": -1 * ms, "c": -1 * ms},
+			[]string{"a@0s", "b@2ms", "c@3ms"}, 4 * ms,
 			"dial a: refused\ndial b: refused\ndial c: refused", "abc"},
-		{"all silent", nil, []string{"a@0s", "b@250ms", "c@500ms"}, 5500 * ms, "dial c: context deadline exceeded", "abc"},
+		{"all silent", nil, []string{"a@0s", "b@250ms", "c@500ms"}, 5500 * ms,
+			"dial c: context deadline exceeded", "abc"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -224,8 +229,8 @@ func (n *helloNet) connect(t *testing.T, d *Dialer, req Request, addrs ...string
 	return won.Addr, took, n.log
 }
 
-// A server that answers in 5 ms later answers in 100 ms. It must be in use again
-// after the first pause.
+// A server that answers in 5 ms later answers in 100 ms. It must be in use
+// again after the first pause.
 func TestDialAny_SlowServerReturns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &helloNet{took: map[string]time.Duration{"a": 5 * ms, "b": 5 * ms}}
@@ -303,7 +308,8 @@ func TestDialAny_NewAddresses(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			f := &fakeNet{began: time.Now(), answer: map[string]time.Duration{"a": -3 * ms, "b": 1 * ms}}
 			d := &Dialer{Dial: f.dial, Timeout: time.Second, AttemptDelay: 250 * ms}
-			won, failed, err := d.DialAny(t.Context(), []string{"a"}, 0, Request{NewAddrs: func() []string { return []string{"b"} }})
+			won, failed, err := d.DialAny(t.Context(), []string{"a"}, 0,
+				Request{NewAddrs: func() []string { return []string{"b"} }})
 			if err != nil || failed != 1 {
 				t.Fatalf("DialAny() = %d failures, %v; want 1 and nil", failed, err)
 			}
@@ -359,7 +365,8 @@ func FuzzReadAnswer(f *testing.F) {
 			t.Errorf("readAnswer() = % x, want the first bytes of % x", got, b)
 		default:
 			if size, err := tlsrecord.Size(got); err != nil || size < tlsrecord.HeaderSize || size > len(got) {
-				t.Errorf("readAnswer() = %d bytes with a record of %d bytes, %v; want a whole record", len(got), size, err)
+				t.Errorf("readAnswer() = %d bytes with a record of %d bytes, %v; want a whole record",
+					len(got), size, err)
 			}
 		}
 		if len(got) > tlsrecord.MaxSize {

@@ -47,8 +47,8 @@ func (s *Selection) Init(d *Dialer, addrs []string, start int, newAddrs func() [
 }
 
 // Next returns the number of the next address to try. ok is false if no address
-// is left. Then the selection may be over. The caller calls Next again after the
-// time wait, or when an address fails.
+// is left. Then the selection may be over. The caller calls Next again after
+// the time wait, or when an address fails.
 func (s *Selection) Next(now time.Time) (n int, wait time.Duration, ok bool) {
 	for n = len(s.tried); n < len(s.addrs); n++ {
 		a, wait, err := s.d.begin(s.addrs[n], now)

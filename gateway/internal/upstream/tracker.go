@@ -77,8 +77,8 @@ func (t *tracker) getLocked(addr string) *Address {
 // load returns the number of connections with the pending ones.
 func (a *Address) load() int { return a.pending + a.open }
 
-// begin counts an attempt, unless the address must not be tried now. canceled or
-// opened ends the attempt. wait is the time after which the next address is
+// begin counts an attempt, unless the address must not be tried now. canceled
+// or opened ends the attempt. wait is the time after which the next address is
 // tried too.
 func (d *Dialer) begin(addr string, now time.Time) (a *Address, wait time.Duration, err error) {
 	d.mu.Lock()
@@ -185,7 +185,8 @@ func (d *Dialer) failed(addr string, took time.Duration, now time.Time) {
 	a.failed, a.retry = now, now.Add(a.pause)
 }
 
-// delay returns the time to wait for addr before the next address is also tried.
+// delay returns the time to wait for addr before the next address is also
+// tried.
 func (d *Dialer) delay(addr string) time.Duration {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -215,11 +216,11 @@ func (a *Address) before(b *Address) bool {
 	return a.rtt > 0 && b.rtt > a.usual()
 }
 
-// order sorts addresses for a selection: the address with the fewest connections
-// comes first, then the addresses that follow it in addrs, as in a circle.
-// Ejected addresses come last, the oldest failure first. Among equally good
-// addresses, the first is the one that follows index start-1. With start InOrder,
-// the first address of addrs comes first.
+// order sorts addresses for a selection: the address with the fewest
+// connections comes first, then the addresses that follow it in addrs, as in a
+// circle. Ejected addresses come last, the oldest failure first. Among equally
+// good addresses, the first is the one that follows index start-1. With start
+// InOrder, the first address of addrs comes first.
 //
 // probe is an ejected address whose probe is due, or "". Each due address is
 // returned to one caller, and to none if all addresses are ejected. An address

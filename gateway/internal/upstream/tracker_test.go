@@ -20,7 +20,8 @@ func TestOrder_EjectsAndProbes(t *testing.T) {
 		t.Helper()
 		got, probe := d.order([]string{"a", "b", "c", "d"}, start, now.Add(at))
 		if strings.Join(got, "") != want || probe != wantProbe {
-			t.Errorf("order(%d) after %v = %s, %q; want %s, %q", start, at, strings.Join(got, ""), probe, want, wantProbe)
+			t.Errorf("order(%d) after %v = %s, %q; want %s, %q", start, at, strings.Join(got, ""), probe,
+				want, wantProbe)
 		}
 	}
 	failed := func(addr string, at time.Duration) { d.failed(addr, 0, now.Add(at)) }

@@ -46,9 +46,10 @@ type Log struct {
 	*wal.WAL
 	cfg Config
 
-	// snapshot has the index and term of the last entry in a snapshot: the newest
-	// one that the state machine has restored or written. installed has the index and term of a
-	// leader's snapshot that is on disk but not restored yet. nil means none.
+	// snapshot has the index and term of the last entry in a snapshot: the
+	// newest one that the state machine has restored or written. installed has
+	// the index and term of a leader's snapshot that is on disk but not
+	// restored yet. nil means none.
 	snapshot, installed atomic.Pointer[raft.Log]
 
 	used *atomic.Int64 // upper bound of the bytes in the last segment (see checkSpace)

@@ -36,7 +36,8 @@ func TestAttach_WhileRunning(t *testing.T) {
 	unrouted := p.w.Unrouted()
 	p.ports[1].SetAddrs(netip.MustParseAddr("198.18.2.9"))
 	if _, err := ping(c, 100*time.Millisecond); !errors.Is(err, os.ErrDeadlineExceeded) || p.w.Unrouted() == unrouted {
-		t.Errorf("ping to a removed address = %v, %d unrouted packets; want a timeout and unrouted packets", err, p.w.Unrouted()-unrouted)
+		t.Errorf("ping to a removed address = %v, %d unrouted packets; want a timeout and unrouted packets", err,
+			p.w.Unrouted()-unrouted)
 	}
 	p.ports[1].SetAddrs(p.addrs[1])
 	if _, err := ping(c, time.Second); err != nil {
@@ -89,7 +90,8 @@ func TestRun_End(t *testing.T) {
 func TestAttachErrors(t *testing.T) {
 	requireTUN(t)
 	p := newPair(t, wan.Config{})
-	for _, bad := range [][2]string{{"no-such-namespace", "wan1"}, {p.ns[0], "wan0"}, {p.ns[0], "a-name-that-is-too-long"}} {
+	for _, bad := range [][2]string{{"no-such-namespace", "wan1"}, {p.ns[0], "wan0"},
+		{p.ns[0], "a-name-that-is-too-long"}} {
 		if _, err := p.w.Attach(bad[0], bad[1]); err == nil {
 			t.Errorf("Attach(%q) = nil, want an error", bad)
 		} else {

@@ -17,7 +17,8 @@ func TestLinkValidate(t *testing.T) {
 			t.Errorf("validate(%+v) = %v, want nil", l, err)
 		}
 	}
-	for _, l := range []Link{{Delay: -1}, {Jitter: -1}, {Loss: -0.1}, {Loss: 1.1}, {Loss: math.NaN()}, {Rate: -1}, {Queue: -1}} {
+	for _, l := range []Link{{Delay: -1}, {Jitter: -1}, {Loss: -0.1}, {Loss: 1.1}, {Loss: math.NaN()}, {Rate: -1},
+		{Queue: -1}} {
 		if l.validate() == nil {
 			t.Errorf("validate(%+v) = nil, want an error", l)
 		}
@@ -54,7 +55,8 @@ func TestAdmitJitter(t *testing.T) {
 		now := time.Duration(i) * 6 * time.Millisecond
 		due, ok := p.admit(now, 100, random)
 		if d := due - now; !ok || d < 10*time.Millisecond || d > 15*time.Millisecond || due < last {
-			t.Fatalf("packet %d is due %v after it was sent and %v after its predecessor, want 10 ms to 15 ms and at least 0", i, d, due-last)
+			t.Fatalf("packet %d is due %v after it was sent and %v after its predecessor, want 10 ms to 15 ms and "+
+				"at least 0", i, d, due-last)
 		}
 		spread[(due-now).Truncate(time.Millisecond)]++
 		last = due
@@ -167,6 +169,7 @@ func TestQueue(t *testing.T) {
 		}
 	}
 	if q.len() != int(pushed-popped) || len(q.packets) > 4*q.len()+128 {
-		t.Errorf("queue has %d packets in a slice of %d, want %d packets and a slice in proportion", q.len(), len(q.packets), pushed-popped)
+		t.Errorf("queue has %d packets in a slice of %d, want %d packets and a slice in proportion", q.len(),
+			len(q.packets), pushed-popped)
 	}
 }

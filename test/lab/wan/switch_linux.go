@@ -41,7 +41,8 @@ const (
 
 func (s *switcher) run(ctx context.Context) error {
 	runtime.LockOSThread() // never unlocked: the thread and its priority end with the goroutine
-	_ = unix.SchedSetAttr(0, &unix.SchedAttr{Policy: unix.SCHED_RR, Flags: unix.SCHED_FLAG_RESET_ON_FORK, Priority: priority}, 0)
+	_ = unix.SchedSetAttr(0, &unix.SchedAttr{Policy: unix.SCHED_RR, Flags: unix.SCHED_FLAG_RESET_ON_FORK,
+		Priority: priority}, 0)
 	_ = unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0) // ns; without it ppoll is up to 50 µs late
 	s.start = time.Now()
 	for {

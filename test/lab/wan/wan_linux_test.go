@@ -97,9 +97,11 @@ func TestRate(t *testing.T) {
 		return s.Full+s.Delivered == n && came.Load() == int64(s.Delivered)
 	})
 	took, s := time.Since(start), p.ab.Stats()
-	t.Logf("%d of %d packets that were sent within %v arrived within %v; %d were dropped at the full queue", s.Delivered, n, burst, took, s.Full)
+	t.Logf("%d of %d packets that were sent within %v arrived within %v; %d were dropped at the full queue",
+		s.Delivered, n, burst, took, s.Full)
 	// The queue holds some packets, and others leave it during the burst.
-	if least, most := uint64(queue/size), uint64(queue/size)+uint64(burst/time.Millisecond)+2; s.Delivered < least || s.Delivered > most {
+	if least, most := uint64(queue/size), uint64(queue/size)+uint64(burst/time.Millisecond)+2; s.Delivered < least ||
+		s.Delivered > most {
 		t.Errorf("%d packets arrived, want %d to %d", s.Delivered, least, most)
 	}
 	if want := time.Duration(s.Delivered) * time.Millisecond; took < want-time.Millisecond {
@@ -205,7 +207,8 @@ func TestIPv6(t *testing.T) {
 	p := newPair(t, wan.Config{})
 	v6 := [2]netip.Addr{netip.MustParseAddr("fd00::1"), netip.MustParseAddr("fd00::2")}
 	for i, ns := range p.ns {
-		out, err := exec.Command("ip", "-n", ns, "addr", "add", v6[i].String()+"/64", "dev", "wan0", "nodad").CombinedOutput()
+		out, err := exec.Command("ip", "-n", ns, "addr", "add", v6[i].String()+"/64", "dev", "wan0",
+			"nodad").CombinedOutput()
 		if err != nil {
 			t.Skipf("needs IPv6: %s", out)
 		}
