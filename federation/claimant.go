@@ -5,6 +5,7 @@ package federation
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"sync"
 	"time"
@@ -32,6 +33,9 @@ const (
 	// releaseTimeout limits the request that releases the claim of a server
 	// that stops.
 	releaseTimeout = 300 * time.Millisecond
+	// duplicateTimeout is the time for which a refused server with the name of
+	// this server is reported.
+	duplicateTimeout = 10 * time.Minute
 	// pendingInterval is the interval of claims that are not decided yet.
 	pendingInterval = 500 * time.Millisecond
 )
@@ -63,8 +67,19 @@ type Claimant struct {
 	cfg     ClaimantConfig
 	changed broadcast.Broadcast // notified after a change of ClaimState.Enabled
 
-	mu    sync.Mutex
-	state ClaimState
+	mu        sync.Mutex
+	state     ClaimState
+	duplicate Duplicate
+}
+
+// Duplicate describes another server of this datacenter with the name of this
+// server.
+type Duplicate struct {
+	Address string // host:port
+	// Older is set if the other server was started before this server. This
+	// server then takes part in no pool until it is restarted.
+	Older bool
+	Seen  time.Time
 }
 
 // ClaimState is the result of the last claim.
@@ -78,6 +93,10 @@ type ClaimState struct {
 	// Rivals are the other servers that claim the name of this server or of its
 	// datacenter.
 	Rivals []*pb.Claimant
+
+	// Duplicate is another server of this datacenter with the name of this
+	// server, or nil.
+	Duplicate *Duplicate
 
 	claimed bool // a claim was answered, and must be released
 	clone   bool // the primary considers this server a clone
@@ -98,7 +117,17 @@ func NewClaimant(cfg ClaimantConfig) (*Claimant, error) {
 func (c *Claimant) State() ClaimState {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.state
+	s, d := c.state, c.duplicate
+	switch {
+	case d.Older:
+		s.Enabled, s.Duplicate = false, &d
+		s.Reason = fmt.Sprintf("another server is called %s too and was started earlier than this server: it is at %s; "+
+			"stop this server, give it another name, and start it with an empty data directory",
+			WANName(c.cfg.Node, c.cfg.DC), d.Address)
+	case time.Since(d.Seen) < duplicateTimeout:
+		s.Duplicate = &d
+	}
+	return s
 }
 
 // Enabled is the function gossip.Config.Enabled of the WAN pool.
@@ -107,11 +136,37 @@ func (c *Claimant) Enabled() (enabled bool, changed <-chan struct{}) {
 	return c.State().Enabled, changed
 }
 
-// set replaces the state and logs relevant changes.
-func (c *Claimant) set(next ClaimState) {
+// EnabledLAN is the function gossip.Config.Enabled of the LAN pool.
+func (c *Claimant) EnabledLAN() (enabled bool, changed <-chan struct{}) {
+	changed = c.changed.Wait()
+	d := c.State().Duplicate
+	return d == nil || !d.Older, changed
+}
+
+// SetDuplicate records another server of this datacenter with the name of this
+// server. If the other server is older, this server leaves both pools.
+func (c *Claimant) SetDuplicate(d Duplicate) {
+	c.mu.Lock()
+	last := c.duplicate
+	if d.Older = d.Older || last.Older; c.duplicate != d {
+		c.duplicate = d
+	}
+	c.mu.Unlock()
+	switch {
+	case d.Older && !last.Older:
+		c.cfg.Logger.Error("this server takes no part in its datacenter", "reason", c.State().Reason)
+		c.changed.Notify()
+	case !d.Older:
+		c.cfg.Logger.Warn("another server has the name of this server and is refused: stop or rename it", "addr", d.Address)
+	}
+}
+
+// update changes the state and logs relevant changes.
+func (c *Claimant) update(change func(*ClaimState)) {
 	c.mu.Lock()
 	last := c.state
-	c.state = next
+	change(&c.state)
+	next := c.state
 	c.mu.Unlock()
 	if last.Enabled != next.Enabled {
 		c.changed.Notify()
@@ -127,13 +182,12 @@ func (c *Claimant) set(next ClaimState) {
 	}
 }
 
+func (c *Claimant) set(next ClaimState) { c.update(func(s *ClaimState) { *s = next }) }
+
 // Run repeats the claim until ctx ends.
 func (c *Claimant) Run(ctx context.Context) error {
 	wait := time.AfterFunc(claimWait, func() {
-		if s := c.State(); s.Reason == "" && !s.pending {
-			s.Enabled = true
-			c.set(s)
-		}
+		c.update(func(s *ClaimState) { s.Enabled = s.Enabled || s.Reason == "" && !s.pending })
 	})
 	defer wait.Stop()
 	for ctx.Err() == nil {
@@ -178,8 +232,6 @@ func (c *Claimant) release(ctx context.Context) {
 
 // claim claims once. After an error, only GroupID of the state changes.
 func (c *Claimant) claim(ctx context.Context, id string) error {
-	next := c.State()
-	next.GroupID = id
 	primary := c.cfg.Primary()
 	if primary == c.cfg.DC {
 		return nil
@@ -193,13 +245,13 @@ func (c *Claimant) claim(ctx context.Context, id string) error {
 	defer cancel()
 	resp, err := c.cfg.Client(primary).Claim(ctx, &pb.ClaimRequest{
 		Datacenter: c.cfg.DC, Node: c.cfg.Node, GroupId: id, Instance: c.cfg.Instance,
-		PreviousInstance: c.cfg.PreviousInstance, Clone: next.clone, ServerAddress: c.cfg.Address, Gateways: addrs,
+		PreviousInstance: c.cfg.PreviousInstance, Clone: c.State().clone, ServerAddress: c.cfg.Address, Gateways: addrs,
 	}, grpc.WaitForReady(true))
 	switch {
 	case status.Code(err) == codes.Unimplemented: // the primary has an older version, which checks no names
 		c.set(ClaimState{Enabled: true, GroupID: id})
 	case err != nil:
-		c.set(next)
+		c.update(func(s *ClaimState) { s.GroupID = id })
 		return err
 	default:
 		c.set(ClaimState{Enabled: resp.Accepted, GroupID: id, Reason: resp.Reason, Rivals: resp.Rivals,

@@ -57,7 +57,12 @@ type Config struct {
 	// becomes disabled sends no leave message, because another server may have
 	// its name. Default: always enabled.
 	Enabled func() (enabled bool, changed <-chan struct{})
-	Logger  *slog.Logger // required
+	// NameTaken reports whether another process with the name of this member
+	// runs at addr, where other members list this member. If so, this member
+	// does not replace that process. NameTaken may block for a few seconds.
+	// Default: the name is never taken.
+	NameTaken func(ctx context.Context, addr netip.AddrPort) bool
+	Logger    *slog.Logger // required
 }
 
 // Pool is the member of this server in one gossip pool.
@@ -67,7 +72,7 @@ type Pool struct {
 
 	// serf is the current instance. A rejoin replaces it.
 	serf     atomic.Pointer[serf.Serf]
-	rejoined time.Time // time of the last rejoin; only Run uses it
+	rejoined time.Time // time of the last rejoin or conflict; only Run uses it
 	// staleAddr receives addresses that are not the address of this member, but
 	// at which other members list it as alive. Its capacity is 1.
 	staleAddr chan netip.AddrPort

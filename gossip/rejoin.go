@@ -22,8 +22,9 @@ import (
 // not change during that time.
 
 const (
-	// rejoinPause is the time after a rejoin during which reports of a stale
-	// address are ignored, because gossip may still carry them.
+	// rejoinPause is the time after a rejoin, or after a call of
+	// Config.NameTaken, during which reports of a stale address are ignored,
+	// because gossip may still carry them.
 	rejoinPause = 10 * time.Second
 	// exchangeGrace is the wait for the members in the state exchange that
 	// reported the stale address.
@@ -59,6 +60,10 @@ func (p *Pool) rejoin(
 	if time.Since(p.rejoined) < rejoinPause {
 		return s, nil
 	}
+	if p.cfg.NameTaken != nil && p.cfg.NameTaken(ctx, stale) {
+		p.rejoined = time.Now()
+		return s, nil
+	}
 	if backoff.Sleep(ctx, exchangeGrace, nil); ctx.Err() != nil {
 		return s, nil
 	}
@@ -66,8 +71,7 @@ func (p *Pool) rejoin(
 	if len(contacts) == 0 {
 		return s, nil // a member will report the stale address again
 	}
-	p.cfg.Logger.Info("rejoin: members list this server at another address "+
-		"(if another server has the same name, rename it)",
+	p.cfg.Logger.Info("rejoin: members list this server at another address",
 		"addr", p.cfg.Advertise.String(), "stale_addr", stale.String())
 	if err := s.Shutdown(); err != nil {
 		return instance{}, err

@@ -195,11 +195,22 @@ func (c *splitConn) NewStream(
 	return c.read.NewStream(ctx, desc, method, opts...)
 }
 
-// queryService serves the requests that servers of other datacenters forward.
+// queryService serves the requests of other servers.
 type queryService struct {
 	pb.UnimplementedServerServiceServer
 	responses *limit.PerPeer
 	query     func(ctx context.Context, req *pb.QueryRequest) (*pb.QueryResponse, error)
+	names     *nameCheck
+}
+
+// Identify implements pb.ServerServiceServer.
+func (s *queryService) Identify(ctx context.Context, other *pb.ServerIdentity) (*pb.ServerIdentity, error) {
+	if caller, err := rpc.Peer(ctx); err != nil || caller.Node != s.names.node {
+		return nil, status.Errorf(codes.PermissionDenied, "only a server with the name %s may call Identify here", s.names.node)
+	}
+	self := s.names.self()
+	s.names.compare(self, other)
+	return self, nil
 }
 
 // Query implements pb.ServerServiceServer.

@@ -61,10 +61,11 @@ func Run(ctx context.Context, cfg Config) error {
 // components has the components of a server. assemble builds them in the order
 // of the fields. A component uses only earlier components.
 type components struct {
-	cfg    Config
-	live   atomic.Pointer[LiveSettings]
-	logger *slog.Logger
-	addrs  Addrs
+	cfg     Config
+	started time.Time
+	live    atomic.Pointer[LiveSettings]
+	logger  *slog.Logger
+	addrs   Addrs
 
 	dataDir dataDir
 
@@ -77,6 +78,7 @@ type components struct {
 	lan, wan  *gossip.Pool
 	claims    *federation.Claims // claims of servers of other datacenters, in the primary
 	claimant  *federation.Claimant
+	names     *nameCheck
 	conflicts *federation.PrimaryConflicts
 	runTags   func(ctx context.Context) error // keeps the gateway tag up to date
 	contacts  *contacts
@@ -107,7 +109,9 @@ type components struct {
 // and opens the store, but does not serve requests. assemble binds the ports
 // first. A server that cannot bind them therefore writes nothing to the disk.
 func assemble(cfg Config, id *tlsutil.Identity) (_ *components, err error) {
-	c := &components{cfg: cfg, logger: cfg.Logger.With("dc", cfg.DC, "node", cfg.Node), loaded: make(chan struct{})}
+	c := &components{
+		cfg: cfg, started: time.Now(), logger: cfg.Logger.With("dc", cfg.DC, "node", cfg.Node), loaded: make(chan struct{}),
+	}
 	c.live.Store(new(cfg.Live()))
 	defer func() {
 		if err != nil {
@@ -208,9 +212,27 @@ func (c *components) buildGossip(*tlsutil.Identity) error {
 	if err != nil {
 		return err
 	}
+	c.claims = &federation.Claims{}
+	c.claimant, err = federation.NewClaimant(federation.ClaimantConfig{
+		DC: c.cfg.DC, Node: c.cfg.Node, Primary: func() string { return c.manager.PrimaryDC() }, Backend: c.store,
+		Instance: c.dataDir.instance, PreviousInstance: c.dataDir.previousInstance,
+		Address: c.network.advertise.String(),
+		Client: func(dc string) pb.FederationServiceClient {
+			return pb.NewFederationServiceClient(c.network.calls.Reader(dc))
+		},
+		PathsChanged: c.network.PathsChanged, Logger: c.logger,
+	})
+	if err != nil {
+		return err
+	}
+	c.names = &nameCheck{
+		dc: c.cfg.DC, node: c.cfg.Node, instance: c.dataDir.instance, addr: c.network.advertise.String(), started: c.started,
+		dialer: c.network.dialer, report: c.claimant.SetDuplicate,
+	}
 	pool := gossip.Config{
 		Advertise: c.network.advertise, Keyring: keys,
 		AcceptPlaintext: c.cfg.GossipAcceptPlain, SendPlaintext: c.cfg.GossipSendPlain,
+		NameTaken: c.names.taken,
 	}
 	lan, wan := pool, pool
 
@@ -227,6 +249,7 @@ func (c *components) buildGossip(*tlsutil.Identity) error {
 		}
 		return nil
 	}
+	lan.Enabled = c.claimant.EnabledLAN
 	lan.Logger = c.logger.With("pool", "lan")
 	if c.lan, err = gossip.New(lan); err != nil {
 		return err
@@ -238,19 +261,6 @@ func (c *components) buildGossip(*tlsutil.Identity) error {
 	wan.Tags = c.memberTags()
 	wan.Admit = federation.Admit(c.cfg.DC, c.cfg.PrimaryDC, c.stateGroup, c.conflicts.Record)
 	wan.GroupOf = federation.DatacenterOf
-	c.claims = &federation.Claims{}
-	c.claimant, err = federation.NewClaimant(federation.ClaimantConfig{
-		DC: c.cfg.DC, Node: c.cfg.Node, Primary: func() string { return c.manager.PrimaryDC() }, Backend: c.store,
-		Instance: c.dataDir.instance, PreviousInstance: c.dataDir.previousInstance,
-		Address: c.network.advertise.String(),
-		Client: func(dc string) pb.FederationServiceClient {
-			return pb.NewFederationServiceClient(c.network.calls.Reader(dc))
-		},
-		PathsChanged: c.network.PathsChanged, Logger: c.logger,
-	})
-	if err != nil {
-		return err
-	}
 	wan.Enabled = c.claimant.Enabled
 	wan.Logger = c.logger.With("pool", "wan")
 	if c.wan, err = gossip.New(wan); err != nil {
@@ -403,7 +413,9 @@ func (c *components) buildEdge(*tlsutil.Identity) error {
 	pb.RegisterGatewayServiceServer(c.edge, &gatewayService{gateways: c.gateways, book: c.addressBook})
 	pb.RegisterCheckServiceServer(c.edge, &checkService{resources: c.resources, monitor: c.checks})
 	pb.RegisterOperatorServiceServer(c.edge, c.operator)
-	pb.RegisterServerServiceServer(c.edge, &queryService{responses: c.edge.Responses(), query: c.query})
+	pb.RegisterServerServiceServer(c.edge, &queryService{
+		responses: c.edge.Responses(), query: c.query, names: c.names,
+	})
 	return c.edge.RegisterIntrospection()
 }
 

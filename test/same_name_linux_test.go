@@ -4,18 +4,22 @@ package test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/wanfed/wanfed/api"
+	"github.com/wanfed/wanfed/internal/subprocess"
 	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/tlsutil"
 )
@@ -154,6 +158,68 @@ func TestSameName(t *testing.T) {
 				l.replace(t, primary, st, genuine, second)
 			}
 		})
+	}
+}
+
+// TestSameName_Servers starts another server with the name of a running server
+// of its datacenter: with an empty data directory, and with a clone of the data
+// directory. The new server is refused. The datacenter does not change, not even
+// when the first server restarts.
+func TestSameName_Servers(t *testing.T) {
+	testutil.Cluster(t)
+	for _, cloned := range []bool{false, true} {
+		t.Run(fmt.Sprintf("cloned=%v", cloned), func(t *testing.T) {
+			l := newLoopback(t)
+			group := l.grow(t, 2)
+			first, other := group.servers[0], group.servers[1]
+			second := l.disked(t, "srv1", func(c *subprocess.ServerConfig) {
+				c.Dir = filepath.Join(l.dir, "second")
+				c.RetryJoin = []string{other.server.Addr}
+			})
+			if cloned {
+				copyDir(t, first.data(), second.data())
+			}
+			second.start()
+			awaitIdentity(t, second, "refused", first.server.Addr)
+			awaitIdentity(t, first, "conflict", second.server.Addr)
+			group.awaitWhole(t, waitLimit)
+			wantMember(t, other, "srv1", first.server.Addr)
+
+			first.stopClean()
+			first.start()
+			group.awaitWhole(t, waitLimit)
+			wantMember(t, other, "srv1", first.server.Addr)
+			awaitIdentity(t, second, "refused", first.server.Addr)
+		})
+	}
+}
+
+// awaitIdentity waits until the identity of d has a state and names an address.
+func awaitIdentity(t *testing.T, d *diskServer, state, addr string) {
+	t.Helper()
+	testutil.Await(t, waitLimit, d.config.Node+" is "+state, func(ctx context.Context) error {
+		st, err := (&site{dc: "dc1", server: d.server}).status(ctx)
+		if c := component(st, "identity"); err == nil && (c.State != state || !strings.Contains(c.Detail, addr)) {
+			err = fmt.Errorf("identity is %s: %s, want %s with %s", c.State, c.Detail, state, addr)
+		}
+		return err
+	})
+}
+
+// wantMember checks the address of a member of the LAN pool of d.
+func wantMember(t *testing.T, d *diskServer, name, addr string) {
+	t.Helper()
+	var members []api.Member
+	body, err := get(d.server.HTTP + "/v1/agent/members")
+	if err == nil {
+		err = json.Unmarshal([]byte(body), &members)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(members, func(m api.Member) bool { return m.Name == name })
+	if i < 0 || net.JoinHostPort(members[i].Addr, strconv.Itoa(int(members[i].Port))) != addr {
+		t.Errorf("members of %s = %+v, want %s at %s", d.config.Node, members, name, addr)
 	}
 }
 

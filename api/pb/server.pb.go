@@ -11,6 +11,7 @@ package pb
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -23,6 +24,70 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// ServerIdentity describes the process of a server.
+type ServerIdentity struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The random id of the process.
+	Instance string `protobuf:"bytes,1,opt,name=instance,proto3" json:"instance,omitempty"`
+	// The time since the start of the process.
+	Uptime *durationpb.Duration `protobuf:"bytes,2,opt,name=uptime,proto3" json:"uptime,omitempty"`
+	// The address of the server, host:port.
+	Address       string `protobuf:"bytes,3,opt,name=address,proto3" json:"address,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ServerIdentity) Reset() {
+	*x = ServerIdentity{}
+	mi := &file_api_pb_server_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ServerIdentity) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ServerIdentity) ProtoMessage() {}
+
+func (x *ServerIdentity) ProtoReflect() protoreflect.Message {
+	mi := &file_api_pb_server_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ServerIdentity.ProtoReflect.Descriptor instead.
+func (*ServerIdentity) Descriptor() ([]byte, []int) {
+	return file_api_pb_server_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *ServerIdentity) GetInstance() string {
+	if x != nil {
+		return x.Instance
+	}
+	return ""
+}
+
+func (x *ServerIdentity) GetUptime() *durationpb.Duration {
+	if x != nil {
+		return x.Uptime
+	}
+	return nil
+}
+
+func (x *ServerIdentity) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
 type Question struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Chosen by the caller and repeated in the response.
@@ -34,7 +99,7 @@ type Question struct {
 
 func (x *Question) Reset() {
 	*x = Question{}
-	mi := &file_api_pb_server_proto_msgTypes[0]
+	mi := &file_api_pb_server_proto_msgTypes[1]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -46,7 +111,7 @@ func (x *Question) String() string {
 func (*Question) ProtoMessage() {}
 
 func (x *Question) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_server_proto_msgTypes[0]
+	mi := &file_api_pb_server_proto_msgTypes[1]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -59,7 +124,7 @@ func (x *Question) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Question.ProtoReflect.Descriptor instead.
 func (*Question) Descriptor() ([]byte, []int) {
-	return file_api_pb_server_proto_rawDescGZIP(), []int{0}
+	return file_api_pb_server_proto_rawDescGZIP(), []int{1}
 }
 
 func (x *Question) GetId() uint64 {
@@ -85,7 +150,7 @@ type Questions struct {
 
 func (x *Questions) Reset() {
 	*x = Questions{}
-	mi := &file_api_pb_server_proto_msgTypes[1]
+	mi := &file_api_pb_server_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -97,7 +162,7 @@ func (x *Questions) String() string {
 func (*Questions) ProtoMessage() {}
 
 func (x *Questions) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_server_proto_msgTypes[1]
+	mi := &file_api_pb_server_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -110,7 +175,7 @@ func (x *Questions) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Questions.ProtoReflect.Descriptor instead.
 func (*Questions) Descriptor() ([]byte, []int) {
-	return file_api_pb_server_proto_rawDescGZIP(), []int{1}
+	return file_api_pb_server_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *Questions) GetAll() []*Question {
@@ -130,7 +195,7 @@ type Answer struct {
 
 func (x *Answer) Reset() {
 	*x = Answer{}
-	mi := &file_api_pb_server_proto_msgTypes[2]
+	mi := &file_api_pb_server_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -142,7 +207,7 @@ func (x *Answer) String() string {
 func (*Answer) ProtoMessage() {}
 
 func (x *Answer) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_server_proto_msgTypes[2]
+	mi := &file_api_pb_server_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -155,7 +220,7 @@ func (x *Answer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Answer.ProtoReflect.Descriptor instead.
 func (*Answer) Descriptor() ([]byte, []int) {
-	return file_api_pb_server_proto_rawDescGZIP(), []int{2}
+	return file_api_pb_server_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Answer) GetId() uint64 {
@@ -184,7 +249,7 @@ type Answers struct {
 
 func (x *Answers) Reset() {
 	*x = Answers{}
-	mi := &file_api_pb_server_proto_msgTypes[3]
+	mi := &file_api_pb_server_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -196,7 +261,7 @@ func (x *Answers) String() string {
 func (*Answers) ProtoMessage() {}
 
 func (x *Answers) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_server_proto_msgTypes[3]
+	mi := &file_api_pb_server_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -209,7 +274,7 @@ func (x *Answers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Answers.ProtoReflect.Descriptor instead.
 func (*Answers) Descriptor() ([]byte, []int) {
-	return file_api_pb_server_proto_rawDescGZIP(), []int{3}
+	return file_api_pb_server_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Answers) GetAll() []*Answer {
@@ -242,7 +307,7 @@ type QueryRequest struct {
 
 func (x *QueryRequest) Reset() {
 	*x = QueryRequest{}
-	mi := &file_api_pb_server_proto_msgTypes[4]
+	mi := &file_api_pb_server_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -254,7 +319,7 @@ func (x *QueryRequest) String() string {
 func (*QueryRequest) ProtoMessage() {}
 
 func (x *QueryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_server_proto_msgTypes[4]
+	mi := &file_api_pb_server_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -267,7 +332,7 @@ func (x *QueryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueryRequest.ProtoReflect.Descriptor instead.
 func (*QueryRequest) Descriptor() ([]byte, []int) {
-	return file_api_pb_server_proto_rawDescGZIP(), []int{4}
+	return file_api_pb_server_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *QueryRequest) GetPath() string {
@@ -318,7 +383,7 @@ type QueryResponse struct {
 
 func (x *QueryResponse) Reset() {
 	*x = QueryResponse{}
-	mi := &file_api_pb_server_proto_msgTypes[5]
+	mi := &file_api_pb_server_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -330,7 +395,7 @@ func (x *QueryResponse) String() string {
 func (*QueryResponse) ProtoMessage() {}
 
 func (x *QueryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_server_proto_msgTypes[5]
+	mi := &file_api_pb_server_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -343,7 +408,7 @@ func (x *QueryResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueryResponse.ProtoReflect.Descriptor instead.
 func (*QueryResponse) Descriptor() ([]byte, []int) {
-	return file_api_pb_server_proto_rawDescGZIP(), []int{5}
+	return file_api_pb_server_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *QueryResponse) GetStatus() int32 {
@@ -389,7 +454,7 @@ type Brief struct {
 
 func (x *Brief) Reset() {
 	*x = Brief{}
-	mi := &file_api_pb_server_proto_msgTypes[6]
+	mi := &file_api_pb_server_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -401,7 +466,7 @@ func (x *Brief) String() string {
 func (*Brief) ProtoMessage() {}
 
 func (x *Brief) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_server_proto_msgTypes[6]
+	mi := &file_api_pb_server_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -414,7 +479,7 @@ func (x *Brief) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Brief.ProtoReflect.Descriptor instead.
 func (*Brief) Descriptor() ([]byte, []int) {
-	return file_api_pb_server_proto_rawDescGZIP(), []int{6}
+	return file_api_pb_server_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Brief) GetIndex() uint64 {
@@ -449,7 +514,11 @@ var File_api_pb_server_proto protoreflect.FileDescriptor
 
 const file_api_pb_server_proto_rawDesc = "" +
 	"\n" +
-	"\x13api/pb/server.proto\x12\twanfed.v1\"I\n" +
+	"\x13api/pb/server.proto\x12\twanfed.v1\x1a\x1egoogle/protobuf/duration.proto\"y\n" +
+	"\x0eServerIdentity\x12\x1a\n" +
+	"\binstance\x18\x01 \x01(\tR\binstance\x121\n" +
+	"\x06uptime\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x06uptime\x12\x18\n" +
+	"\aaddress\x18\x03 \x01(\tR\aaddress\"I\n" +
 	"\bQuestion\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12-\n" +
 	"\x05query\x18\x02 \x01(\v2\x17.wanfed.v1.QueryRequestR\x05query\"2\n" +
@@ -479,10 +548,11 @@ const file_api_pb_server_proto_rawDesc = "" +
 	"\x05index\x18\x01 \x01(\x04R\x05index\x12!\n" +
 	"\fknown_leader\x18\x02 \x01(\bR\vknownLeader\x12!\n" +
 	"\flast_contact\x18\x03 \x01(\x04R\vlastContact\x12\x12\n" +
-	"\x04json\x18\x04 \x01(\bR\x04json2\x85\x01\n" +
+	"\x04json\x18\x04 \x01(\bR\x04json2\xc7\x01\n" +
 	"\rServerService\x12:\n" +
 	"\x05Query\x12\x17.wanfed.v1.QueryRequest\x1a\x18.wanfed.v1.QueryResponse\x128\n" +
-	"\bExchange\x12\x14.wanfed.v1.Questions\x1a\x12.wanfed.v1.Answers(\x010\x01B!Z\x1fgithub.com/wanfed/wanfed/api/pbb\x06proto3"
+	"\bExchange\x12\x14.wanfed.v1.Questions\x1a\x12.wanfed.v1.Answers(\x010\x01\x12@\n" +
+	"\bIdentify\x12\x19.wanfed.v1.ServerIdentity\x1a\x19.wanfed.v1.ServerIdentityB!Z\x1fgithub.com/wanfed/wanfed/api/pbb\x06proto3"
 
 var (
 	file_api_pb_server_proto_rawDescOnce sync.Once
@@ -496,33 +566,38 @@ func file_api_pb_server_proto_rawDescGZIP() []byte {
 	return file_api_pb_server_proto_rawDescData
 }
 
-var file_api_pb_server_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
+var file_api_pb_server_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
 var file_api_pb_server_proto_goTypes = []any{
-	(*Question)(nil),      // 0: wanfed.v1.Question
-	(*Questions)(nil),     // 1: wanfed.v1.Questions
-	(*Answer)(nil),        // 2: wanfed.v1.Answer
-	(*Answers)(nil),       // 3: wanfed.v1.Answers
-	(*QueryRequest)(nil),  // 4: wanfed.v1.QueryRequest
-	(*QueryResponse)(nil), // 5: wanfed.v1.QueryResponse
-	(*Brief)(nil),         // 6: wanfed.v1.Brief
-	nil,                   // 7: wanfed.v1.QueryResponse.HeadersEntry
+	(*ServerIdentity)(nil),      // 0: wanfed.v1.ServerIdentity
+	(*Question)(nil),            // 1: wanfed.v1.Question
+	(*Questions)(nil),           // 2: wanfed.v1.Questions
+	(*Answer)(nil),              // 3: wanfed.v1.Answer
+	(*Answers)(nil),             // 4: wanfed.v1.Answers
+	(*QueryRequest)(nil),        // 5: wanfed.v1.QueryRequest
+	(*QueryResponse)(nil),       // 6: wanfed.v1.QueryResponse
+	(*Brief)(nil),               // 7: wanfed.v1.Brief
+	nil,                         // 8: wanfed.v1.QueryResponse.HeadersEntry
+	(*durationpb.Duration)(nil), // 9: google.protobuf.Duration
 }
 var file_api_pb_server_proto_depIdxs = []int32{
-	4, // 0: wanfed.v1.Question.query:type_name -> wanfed.v1.QueryRequest
-	0, // 1: wanfed.v1.Questions.all:type_name -> wanfed.v1.Question
-	5, // 2: wanfed.v1.Answer.answer:type_name -> wanfed.v1.QueryResponse
-	2, // 3: wanfed.v1.Answers.all:type_name -> wanfed.v1.Answer
-	7, // 4: wanfed.v1.QueryResponse.headers:type_name -> wanfed.v1.QueryResponse.HeadersEntry
-	6, // 5: wanfed.v1.QueryResponse.brief:type_name -> wanfed.v1.Brief
-	4, // 6: wanfed.v1.ServerService.Query:input_type -> wanfed.v1.QueryRequest
-	1, // 7: wanfed.v1.ServerService.Exchange:input_type -> wanfed.v1.Questions
-	5, // 8: wanfed.v1.ServerService.Query:output_type -> wanfed.v1.QueryResponse
-	3, // 9: wanfed.v1.ServerService.Exchange:output_type -> wanfed.v1.Answers
-	8, // [8:10] is the sub-list for method output_type
-	6, // [6:8] is the sub-list for method input_type
-	6, // [6:6] is the sub-list for extension type_name
-	6, // [6:6] is the sub-list for extension extendee
-	0, // [0:6] is the sub-list for field type_name
+	9,  // 0: wanfed.v1.ServerIdentity.uptime:type_name -> google.protobuf.Duration
+	5,  // 1: wanfed.v1.Question.query:type_name -> wanfed.v1.QueryRequest
+	1,  // 2: wanfed.v1.Questions.all:type_name -> wanfed.v1.Question
+	6,  // 3: wanfed.v1.Answer.answer:type_name -> wanfed.v1.QueryResponse
+	3,  // 4: wanfed.v1.Answers.all:type_name -> wanfed.v1.Answer
+	8,  // 5: wanfed.v1.QueryResponse.headers:type_name -> wanfed.v1.QueryResponse.HeadersEntry
+	7,  // 6: wanfed.v1.QueryResponse.brief:type_name -> wanfed.v1.Brief
+	5,  // 7: wanfed.v1.ServerService.Query:input_type -> wanfed.v1.QueryRequest
+	2,  // 8: wanfed.v1.ServerService.Exchange:input_type -> wanfed.v1.Questions
+	0,  // 9: wanfed.v1.ServerService.Identify:input_type -> wanfed.v1.ServerIdentity
+	6,  // 10: wanfed.v1.ServerService.Query:output_type -> wanfed.v1.QueryResponse
+	4,  // 11: wanfed.v1.ServerService.Exchange:output_type -> wanfed.v1.Answers
+	0,  // 12: wanfed.v1.ServerService.Identify:output_type -> wanfed.v1.ServerIdentity
+	10, // [10:13] is the sub-list for method output_type
+	7,  // [7:10] is the sub-list for method input_type
+	7,  // [7:7] is the sub-list for extension type_name
+	7,  // [7:7] is the sub-list for extension extendee
+	0,  // [0:7] is the sub-list for field type_name
 }
 
 func init() { file_api_pb_server_proto_init() }
@@ -536,7 +611,7 @@ func file_api_pb_server_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_pb_server_proto_rawDesc), len(file_api_pb_server_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   8,
+			NumMessages:   9,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -23,6 +23,7 @@ const _ = grpc.SupportPackageIsVersion9
 const (
 	ServerService_Query_FullMethodName    = "/wanfed.v1.ServerService/Query"
 	ServerService_Exchange_FullMethodName = "/wanfed.v1.ServerService/Exchange"
+	ServerService_Identify_FullMethodName = "/wanfed.v1.ServerService/Identify"
 )
 
 // ServerServiceClient is the client API for ServerService service.
@@ -38,6 +39,9 @@ type ServerServiceClient interface {
 	// Exchange executes many reads over one stream. Requests are sent in batches, and
 	// each response follows when it is ready. Only GETs that do not block are allowed.
 	Exchange(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[Questions, Answers], error)
+	// Identify exchanges the identities of two processes. A server that finds its own
+	// name at another address calls it there.
+	Identify(ctx context.Context, in *ServerIdentity, opts ...grpc.CallOption) (*ServerIdentity, error)
 }
 
 type serverServiceClient struct {
@@ -71,6 +75,16 @@ func (c *serverServiceClient) Exchange(ctx context.Context, opts ...grpc.CallOpt
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type ServerService_ExchangeClient = grpc.BidiStreamingClient[Questions, Answers]
 
+func (c *serverServiceClient) Identify(ctx context.Context, in *ServerIdentity, opts ...grpc.CallOption) (*ServerIdentity, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ServerIdentity)
+	err := c.cc.Invoke(ctx, ServerService_Identify_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // ServerServiceServer is the server API for ServerService service.
 // All implementations must embed UnimplementedServerServiceServer
 // for forward compatibility.
@@ -84,6 +98,9 @@ type ServerServiceServer interface {
 	// Exchange executes many reads over one stream. Requests are sent in batches, and
 	// each response follows when it is ready. Only GETs that do not block are allowed.
 	Exchange(grpc.BidiStreamingServer[Questions, Answers]) error
+	// Identify exchanges the identities of two processes. A server that finds its own
+	// name at another address calls it there.
+	Identify(context.Context, *ServerIdentity) (*ServerIdentity, error)
 	mustEmbedUnimplementedServerServiceServer()
 }
 
@@ -99,6 +116,9 @@ func (UnimplementedServerServiceServer) Query(context.Context, *QueryRequest) (*
 }
 func (UnimplementedServerServiceServer) Exchange(grpc.BidiStreamingServer[Questions, Answers]) error {
 	return status.Error(codes.Unimplemented, "method Exchange not implemented")
+}
+func (UnimplementedServerServiceServer) Identify(context.Context, *ServerIdentity) (*ServerIdentity, error) {
+	return nil, status.Error(codes.Unimplemented, "method Identify not implemented")
 }
 func (UnimplementedServerServiceServer) mustEmbedUnimplementedServerServiceServer() {}
 func (UnimplementedServerServiceServer) testEmbeddedByValue()                       {}
@@ -146,6 +166,24 @@ func _ServerService_Exchange_Handler(srv interface{}, stream grpc.ServerStream) 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type ServerService_ExchangeServer = grpc.BidiStreamingServer[Questions, Answers]
 
+func _ServerService_Identify_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ServerIdentity)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ServerServiceServer).Identify(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ServerService_Identify_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ServerServiceServer).Identify(ctx, req.(*ServerIdentity))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // ServerService_ServiceDesc is the grpc.ServiceDesc for ServerService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -156,6 +194,10 @@ var ServerService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Query",
 			Handler:    _ServerService_Query_Handler,
+		},
+		{
+			MethodName: "Identify",
+			Handler:    _ServerService_Identify_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

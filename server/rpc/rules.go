@@ -99,6 +99,7 @@ var rules = map[string]rule{
 
 	pb.ReplicationService_Follow_FullMethodName: anyServer,
 	pb.ServerService_Exchange_FullMethodName:    anyServer,
+	pb.ServerService_Identify_FullMethodName:    serverHere,
 	pb.ServerService_Query_FullMethodName:       {anywhere: serversOperators, delegable: true, large: true},
 
 	pb.KeyringService_Change_FullMethodName:   {anywhere: operators, leader: true, idempotent: true},

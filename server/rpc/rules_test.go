@@ -47,6 +47,7 @@ func TestRules_Allow(t *testing.T) {
 		{pb.GatewayService_Watch_FullMethodName, []string{"gateway dc1"}},
 		{pb.ReplicationService_Follow_FullMethodName, anyServer},
 		{pb.ServerService_Query_FullMethodName, trusted},
+		{pb.ServerService_Identify_FullMethodName, []string{"server dc1"}},
 		{pb.KeyringService_Exchange_FullMethodName, anyServer},
 		{pb.KeyringService_Change_FullMethodName, anyOperator},
 		{pb.KeyringService_List_FullMethodName, anyOperator},

@@ -247,6 +247,10 @@ func (r *Reporter) components() []api.ComponentStatus {
 	claim := r.cfg.Claimant.State()
 	if identity.Detail = "group id " + cmp.Or(claim.GroupID, "not known yet"); claim.Reason != "" {
 		identity.State, identity.Detail = "refused", claim.Reason
+	} else if d := claim.Duplicate; d != nil {
+		identity.State = "conflict"
+		identity.Detail = fmt.Sprintf("another server of this datacenter has the name of this server and is refused: "+
+			"it is at %s; stop it, or give it another name", d.Address)
 	}
 	out := []api.ComponentStatus{
 		{Name: "raft", State: raft, Detail: raftDetail},
