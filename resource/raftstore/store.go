@@ -67,17 +67,17 @@ func Open(cfg Config) (_ *Store, err error) {
 	}()
 	if s.dirLock, err = lockDir(cfg.Dir, cfg.Node); err != nil {
 		if notWritable(err) {
-			err = fmt.Errorf("%w; %s", err, remedy(err))
+			err = fmt.Errorf("%w; %s", err, remedy(err, cfg.Node))
 		}
 		return nil, err
 	}
 	rc := cfg.raftConfig()
 	var snapshots raft.SnapshotStore
 	if snapshots, err = s.openLog(rc); err != nil {
-		return nil, fmt.Errorf("read data dir %s: %w; %s", cfg.Dir, err, remedy(err))
+		return nil, fmt.Errorf("read data dir %s: %w; %s", cfg.Dir, err, remedy(err, cfg.Node))
 	}
 	if err := s.startRaft(rc, snapshots); err != nil {
-		return nil, fmt.Errorf("start raft from data dir %s: %w; %s", cfg.Dir, err, remedy(err))
+		return nil, fmt.Errorf("start raft from data dir %s: %w; %s", cfg.Dir, err, remedy(err, cfg.Node))
 	}
 	s.background.Go(s.leadership.follow)
 	s.background.Go(s.watchLog)
@@ -113,7 +113,7 @@ func (s *Store) openLog(rc *raft.Config) (raft.SnapshotStore, error) {
 	err = recovered(func() (err error) {
 		s.log, err = raftlog.Open(raftlog.Config{
 			Dir: filepath.Join(dir, logDir), SegmentSize: s.cfg.segmentSize,
-			Snapshots: snapshots, Logger: s.logger, Fail: s.fail,
+			Snapshots: snapshots, SnapshotDir: filepath.Join(dir, snapshotDir), Logger: s.logger, Fail: s.failLog,
 		})
 		return err
 	})
@@ -129,6 +129,14 @@ func (s *Store) openLog(rc *raft.Config) (raft.SnapshotStore, error) {
 	}
 	s.openIndex, err = s.log.LastIndex()
 	return s.log.Snapshots(), err
+}
+
+// failLog stops the store after an error of the log.
+func (s *Store) failLog(err error) {
+	if errors.Is(err, raftlog.ErrDamaged) {
+		err = fmt.Errorf("%w; %s", err, remedy(err, s.cfg.Node))
+	}
+	s.fail(err)
 }
 
 // startRaft creates the state machine and all components that call Raft.

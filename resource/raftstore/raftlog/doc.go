@@ -10,6 +10,10 @@
 //   - Rotation repair. raft-wal 0.4.1 refuses every append if the process ended
 //     during the rotation of a segment. Open completes the rotation (see
 //     finishRotation).
+//   - Checksums. Each entry has a CRC-32C that every read verifies. raft-wal
+//     itself verifies only the last write, and ends the log at the first frame
+//     that it cannot read. Therefore the Log records the index of the last
+//     stored entry, and Open returns ErrDamaged if the log ends before it.
 //   - Snapshots. raft-wal accepts no entry after a gap, so Raft empties the log
 //     when it installs a snapshot. GetLog then returns the last entry of that
 //     snapshot.
@@ -24,7 +28,8 @@
 //	...
 //	log, err := raftlog.Open(raftlog.Config{
 //		Dir: filepath.Join(dir, "wal"), SegmentSize: 64 << 20,
-//		Snapshots: snapshots, Logger: logger, Fail: stop,
+//		Snapshots: snapshots, SnapshotDir: filepath.Join(dir, "snapshots"),
+//		Logger: logger, Fail: stop,
 //	})
 //	...
 //	defer log.Close()
@@ -35,7 +40,7 @@
 // # Guarantees
 //
 // An entry that StoreLogs acknowledged is on disk (fsync). GetLog returns the
-// entry until DeleteRange removes it. After an error other than ErrReadOnly the
+// entry until DeleteRange removes it, and never a damaged entry. After an error other than ErrReadOnly the
 // Log must not be used. A vote that cannot be written is refused. A term that
 // cannot be written is kept in memory and written with the next vote or entry.
 //

@@ -30,14 +30,16 @@ type Config struct {
 	// SegmentSize is the size of one segment file in bytes. A segment file is
 	// allocated when it is created.
 	SegmentSize int
-	// Snapshots stores the snapshots of this log. Raft must use the store that
+	// Snapshots stores the snapshots of this log in SnapshotDir, each in a
+	// directory with the name of its id. Raft must use the store that
 	// Log.Snapshots returns.
-	Snapshots raft.SnapshotStore
+	Snapshots   raft.SnapshotStore
+	SnapshotDir string
 	// Logger receives the messages of the Log, and at a lower level the
 	// messages of raft-wal.
 	Logger *slog.Logger
-	// Fail is called with a disk error that is not ErrReadOnly. Fail may be
-	// called more than once, and must not block.
+	// Fail is called with a disk error that is not ErrReadOnly, or with an
+	// ErrDamaged. Fail may be called more than once, and must not block.
 	Fail func(error)
 }
 
@@ -54,9 +56,13 @@ type Log struct {
 
 	used *atomic.Int64 // upper bound of the bytes in the last segment (see checkSpace)
 
-	mu        sync.Mutex // held while the log or the stable store is written
-	term      []byte     // Raft's current term if it could not be written; nil otherwise
-	truncated bool       // the end of the log was deleted, and nothing was stored since
+	mu     sync.Mutex // held while the log or the stable store is written
+	stored storedIndex
+	// notRecorded is true if stored could not be written. It prevents repeated
+	// messages.
+	notRecorded bool
+	term        []byte // Raft's current term if it could not be written; nil otherwise
+	truncated   bool   // the end of the log was deleted, and nothing was stored since
 
 	errMu        sync.Mutex
 	writeErr     error
@@ -73,7 +79,8 @@ const termKey = "CurrentTerm"
 
 // Open opens the log in cfg.Dir, or creates it. Open completes a rotation that
 // an earlier process did not finish, and deletes a log that the newest snapshot
-// covers. raft-wal and bbolt panic on some damaged files. The caller recovers.
+// covers. If entries are damaged or missing, Open returns an ErrDamaged. raft-wal
+// and bbolt panic on some damaged files. The caller recovers.
 func Open(cfg Config) (_ *Log, err error) {
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, err
@@ -85,7 +92,7 @@ func Open(cfg Config) (_ *Log, err error) {
 		switch {
 		case opened:
 		case l.WAL != nil:
-			l.WAL.Close()
+			l.Close()
 		default:
 			meta.Close() // a failed wal.Open leaves the metadata open and locked
 		}
@@ -108,11 +115,52 @@ func Open(cfg Config) (_ *Log, err error) {
 	if last > 0 {
 		l.used.Store(int64(cfg.SegmentSize)) // unknown: assume a full segment
 	}
-	if err := l.openSnapshots(); err != nil {
+	if err := l.openChecked(); err != nil {
 		return nil, err
 	}
 	opened = true
 	return l, nil
+}
+
+// openChecked opens the snapshots, and checks that no entry is missing or
+// damaged.
+func (l *Log) openChecked() (err error) {
+	if l.stored, err = openStored(l.cfg.Dir); err != nil {
+		return err
+	}
+	unreadable, err := l.openSnapshots()
+	if err != nil {
+		return err
+	}
+	if err := l.checkComplete(unreadable); err != nil {
+		return err
+	}
+	if unreadable != nil {
+		l.cfg.Logger.Warn("damaged snapshot not used; an earlier one and the log have all entries", "err", unreadable)
+	}
+	last, err := l.LastIndex()
+	if err != nil {
+		return err
+	}
+	l.recordStored(max(last, l.SnapshotIndex()))
+	return nil
+}
+
+// Close closes the log. It is idempotent.
+func (l *Log) Close() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return errors.Join(l.stored.close(), l.WAL.Close())
+}
+
+// recordStored records the index of the last stored entry. Without the record,
+// the entry is intact but a later loss of the entry is not detected. The caller
+// holds l.mu, except in Open.
+func (l *Log) recordStored(index uint64) {
+	if err := l.stored.set(index); err != nil && !l.notRecorded {
+		l.notRecorded = true
+		l.cfg.Logger.Warn("cannot record the index of the last log entry", "err", err)
+	}
 }
 
 // StoreLog implements raft.LogStore.
@@ -138,11 +186,12 @@ func (l *Log) StoreLogs(logs []*raft.Log) error {
 		err = l.writeTermLocked()
 	}
 	if err == nil {
-		err = l.WAL.StoreLogs(logs)
+		err = l.WAL.StoreLogs(withChecksums(logs))
 	}
 	if err != nil {
 		return l.writeFailed(err, l.truncated)
 	}
+	l.recordStored(logs[len(logs)-1].Index)
 	l.used.Add(int64(size))
 	l.truncated = false
 	l.setWriteError(nil)
@@ -172,7 +221,11 @@ func (l *Log) DeleteRange(first, last uint64) error {
 	}
 	atEnd := newest > 0 && last >= newest && first <= newest
 	if atEnd { // a new segment begins
-		if err := l.checkSpace(0, true); err != nil {
+		err := l.checkSpace(0, true)
+		if err == nil {
+			err = l.stored.lower(max(first-1, l.SnapshotIndex()))
+		}
+		if err != nil {
 			return l.writeFailed(err, l.truncated || first <= oldest)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"time"
 
 	walfs "github.com/hashicorp/raft-wal/fs"
@@ -34,7 +35,10 @@ func finishRotation(dir string, meta *metadb.BoltMetaDB, segmentSize int) error 
 		return err
 	}
 	last := len(state.Segments) - 1
-	if last < 0 || !state.Segments[last].SealTime.IsZero() {
+	if last < 0 {
+		return checkNoSegments(dir)
+	}
+	if !state.Segments[last].SealTime.IsZero() {
 		return nil
 	}
 	tail, err := openSealedSegment(dir, state.Segments[last])
@@ -62,6 +66,17 @@ func finishRotation(dir string, meta *metadb.BoltMetaDB, segmentSize int) error 
 		state.Segments[last] = next // raft-wal removes the old file, which the metadata no longer lists
 	}
 	return meta.CommitState(state)
+}
+
+// checkNoSegments returns an ErrDamaged if dir has segment files. The metadata,
+// which are written before the first file, list none. raft-wal would delete the
+// files.
+func checkNoSegments(dir string) error {
+	files, err := filepath.Glob(filepath.Join(dir, "*.wal"))
+	if err == nil && len(files) > 0 {
+		err = fmt.Errorf("%w: %s lists no segment, and %s exists", ErrDamaged, filepath.Join(dir, metadb.FileName), files[0])
+	}
+	return err
 }
 
 // sealedSegment is the last segment of a closed log. Its file has a seal that
