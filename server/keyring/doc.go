@@ -20,8 +20,10 @@
 //
 // [Service.Run] exchanges keyrings with other servers:
 //
-//   - with all servers at the start,
-//   - with a server or datacenter that becomes reachable again,
+//   - with the primary and all servers of this datacenter at the start,
+//   - with one of these that becomes reachable again,
+//   - with another datacenter that is new or reachable again and that gossip
+//     does not reach within 10 seconds,
 //   - with the servers of this datacenter when the local keyring changes,
 //   - with one random server every 30 seconds.
 //

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/federation"
 	"github.com/wanfed/wanfed/gossip"
 	"github.com/wanfed/wanfed/internal/backoff"
 )
@@ -20,6 +21,12 @@ const (
 	// minSyncDelay and maxSyncDelay bound the backoff after a failed exchange.
 	minSyncDelay = 500 * time.Millisecond
 	maxSyncDelay = 15 * time.Second
+	// secondaryHold delays the exchange with a datacenter that is new or
+	// reachable again and is not the primary. If gossip reaches the datacenter
+	// during the hold, the keyrings have a common key, and the exchange is not
+	// needed. Without the hold, N datacenters that start together open N*N
+	// connections for it.
+	secondaryHold = 10 * time.Second
 	// maxSyncs bounds the exchanges in flight.
 	maxSyncs = 16
 )
@@ -33,7 +40,8 @@ type syncState struct {
 	running    bool
 	failures   int       // number of failed exchanges in a row
 	due        time.Time // zero means that no exchange is due until a change
-	alive      bool      // in the LAN pool
+	held       bool      // due is the end of a hold
+	alive      bool      // see Service.targets
 	recoveries int       // dcrpc.Reachability.Recoveries of its datacenter
 }
 
@@ -62,7 +70,7 @@ func (s *Service) Run(ctx context.Context) error {
 		for dc, r := range reachability {
 			recoveries[dc] = r.Recoveries
 		}
-		updateTargets(states, s.targets(), recoveries, time.Now())
+		updateTargets(states, s.targets(), recoveries, s.hold, time.Now())
 		started, wait := startDue(states, time.Now())
 		for _, t := range started {
 			wg.Go(func() { done <- result{t, s.sync(ctx, t)} })
@@ -86,8 +94,17 @@ func (s *Service) Run(ctx context.Context) error {
 	}
 }
 
-// targets returns all known targets, and whether each is alive in the LAN pool.
-// While no other server is alive, the targets include Config.RetryJoin and
+// hold returns the time for which an exchange with t is delayed.
+func (s *Service) hold(t syncTarget) time.Duration {
+	if t.dc == s.DC || t.dc == s.PrimaryDC {
+		return 0
+	}
+	return backoff.Jitter(secondaryHold)
+}
+
+// targets returns all known targets, and whether each is alive: a server in the
+// LAN pool, or any server of another datacenter in the WAN pool. While no other
+// server of this datacenter is alive, the targets include Config.RetryJoin and
 // Config.Servers.
 func (s *Service) targets() map[syncTarget]bool {
 	out := map[syncTarget]bool{}
@@ -108,6 +125,12 @@ func (s *Service) targets() map[syncTarget]bool {
 	}
 	for dc := range s.Book.Load().Paths {
 		out[syncTarget{dc: dc}] = false
+	}
+	for _, m := range s.WAN.Members() {
+		t := syncTarget{dc: federation.DatacenterOf(m.Name)}
+		if _, ok := out[t]; ok && m.Alive() {
+			out[t] = true
+		}
 	}
 	return out
 }
@@ -133,18 +156,25 @@ func (s *Service) sync(ctx context.Context, t syncTarget) (ok bool) {
 }
 
 // updateTargets adds and removes states so that they match targets. A target
-// that is new, or reachable again, is due.
+// that is new, or reachable again, is due after its hold. A server of this
+// datacenter is also due when it is alive again.
 func updateTargets(
-	states map[syncTarget]*syncState, targets map[syncTarget]bool, recoveries map[string]int, now time.Time,
+	states map[syncTarget]*syncState, targets map[syncTarget]bool, recoveries map[string]int,
+	hold func(syncTarget) time.Duration, now time.Time,
 ) {
 	for t, alive := range targets {
 		st := states[t]
-		if st == nil {
-			st = &syncState{due: now, recoveries: recoveries[t.dc]}
+		isNew, isServer := st == nil, t.node != "" || t.addr != ""
+		if isNew {
+			st = &syncState{}
 			states[t] = st
 		}
-		if alive && !st.alive || recoveries[t.dc] > st.recoveries {
-			st.due, st.failures = now, 0
+		if isNew || recoveries[t.dc] > st.recoveries || isServer && alive && !st.alive {
+			wait := hold(t)
+			st.due, st.failures, st.held = now.Add(wait), 0, wait > 0
+		}
+		if st.held && alive {
+			st.due, st.held = time.Time{}, false
 		}
 		st.alive, st.recoveries = alive, recoveries[t.dc]
 	}
@@ -171,7 +201,7 @@ func startDue(states map[syncTarget]*syncState, now time.Time) (started []syncTa
 		case remaining > 0:
 			wait = min(wait, remaining)
 		case running < maxSyncs: // otherwise the end of a running exchange wakes Run
-			st.running, st.due = true, time.Time{}
+			st.running, st.due, st.held = true, time.Time{}, false
 			running++
 			started = append(started, t)
 		}

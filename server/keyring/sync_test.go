@@ -19,8 +19,10 @@ func newSyncRig() *syncRig {
 	return &syncRig{states: map[syncTarget]*syncState{}, now: time.Unix(1000, 0)}
 }
 
+// update updates the targets of a server of dc1. The primary is dc2.
 func (r *syncRig) update(recoveries int, targets map[syncTarget]bool) {
-	updateTargets(r.states, targets, map[string]int{"dc2": recoveries}, r.now)
+	s := &Service{Config: Config{DC: "dc1", PrimaryDC: "dc2"}}
+	updateTargets(r.states, targets, map[string]int{"dc2": recoveries, "dc3": recoveries}, s.hold, r.now)
 }
 
 func (r *syncRig) wantDue(t *testing.T, when string, want ...syncTarget) {
@@ -81,6 +83,26 @@ func TestSync_DueTargets(t *testing.T) {
 	}
 }
 
+func TestSync_HoldsExchangeWithSecondary(t *testing.T) {
+	r := newSyncRig()
+	secondary := syncTarget{dc: "dc3"}
+	r.update(0, map[syncTarget]bool{secondary: false})
+	r.wantDue(t, "at the start")
+	r.wantWait(t, "at the start", secondaryHold)
+	r.update(0, map[syncTarget]bool{secondary: true})
+	r.now = r.now.Add(time.Hour)
+	r.wantDue(t, "after gossip reached the datacenter during the hold")
+	r.update(1, map[syncTarget]bool{secondary: false})
+	r.now = r.now.Add(2 * secondaryHold)
+	r.update(1, map[syncTarget]bool{secondary: false})
+	r.wantDue(t, "when gossip did not reach the datacenter during the hold", secondary)
+	r.states[secondary].finished(true, r.now)
+	r.update(1, map[syncTarget]bool{secondary: true})
+	pickRandom(r.states, "dc1", r.now)
+	r.update(1, map[syncTarget]bool{secondary: true})
+	r.wantDue(t, "at the interval", secondary)
+}
+
 func TestSync_LimitsExchangesInFlight(t *testing.T) {
 	r := newSyncRig()
 	targets := map[syncTarget]bool{}
@@ -88,6 +110,7 @@ func TestSync_LimitsExchangesInFlight(t *testing.T) {
 		targets[syncTarget{dc: fmt.Sprintf("dc%d", i)}] = false
 	}
 	r.update(0, targets)
+	r.now = r.now.Add(2 * secondaryHold)
 	if got, _ := startDue(r.states, r.now); len(got) != maxSyncs {
 		t.Errorf("startDue() = %d targets, want %d", len(got), maxSyncs)
 	}
