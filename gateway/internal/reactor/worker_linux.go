@@ -27,6 +27,9 @@ const (
 	// shortWait bounds a wait without the scheduler of Go, and the work between
 	// two yields to other goroutines.
 	shortWait = 2 * time.Millisecond
+	// A new sample has the weight 1/gapWeight in worker.gap, and counts at most
+	// maxGap.
+	gapWeight, maxGap = 8, 8 * shortWait
 )
 
 // eventHandler handles an event of a descriptor.
@@ -53,6 +56,7 @@ type worker struct {
 	acceptors  []*acceptor
 	now        time.Duration // of the current round
 	lastEvents time.Duration
+	gap        time.Duration // smoothed time between two rounds with events
 	lastYield  time.Duration
 	conns      int
 	hellos     queue // connections whose ClientHello is incomplete
@@ -116,6 +120,7 @@ func (w *worker) close() {
 // ended.
 func (w *worker) run() error {
 	var events [maxEvents]unix.EpollEvent
+	w.gap = maxGap
 	w.updateNow()
 	for w.conns > 0 || len(w.acceptors) > 0 {
 		n, err := w.wait(events[:])
@@ -123,6 +128,7 @@ func (w *worker) run() error {
 			return os.NewSyscallError("epoll_wait", err)
 		}
 		if w.updateNow(); n > 0 {
+			w.gap += (min(w.now-w.lastEvents, maxGap) - w.gap) / gapWeight
 			w.lastEvents = w.now
 		}
 		if w.now-w.lastYield >= shortWait {
@@ -144,13 +150,14 @@ func (w *worker) updateNow() { w.now = time.Since(w.engine.start) }
 
 func (w *worker) time() time.Time { return w.engine.start.Add(w.now) }
 
-// wait runs due actions and returns the next events. Soon after an event it
-// first waits for up to shortWait without the scheduler of Go. Such a wait
+// wait runs due actions and returns the next events. While events are frequent,
+// it first waits for up to shortWait without the scheduler of Go. Such a wait
 // takes half the processor time of a wait with the scheduler
-// (docs/decisions/0002).
+// (docs/decisions/0002). If events are rare, it would take longer than the
+// event: the monitor thread of Go polls every 20 µs during the wait.
 func (w *worker) wait(events []unix.EpollEvent) (int, error) {
 	timeout, short := w.runDue(), 0
-	if w.now-w.lastEvents < shortWait {
+	if w.gap < shortWait && w.now-w.lastEvents < shortWait {
 		short = int(shortWait / time.Millisecond)
 	}
 	if timeout >= 0 {
