@@ -16,6 +16,9 @@ import (
 	"github.com/wanfed/wanfed/internal/atomicfile"
 )
 
+// raftDir is the directory of the store in the data directory.
+const raftDir = "raft"
+
 // dataDir has the identity of a data directory and of its process.
 type dataDir struct {
 	nodeID           string // a UUID that does not change

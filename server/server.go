@@ -198,7 +198,7 @@ func (c *components) openStore(*tlsutil.Identity) (err error) {
 	}
 	c.store, err = raftstore.Open(raftstore.Config{
 		Node:       c.cfg.Node,
-		Dir:        filepath.Join(c.cfg.DataDir, "raft"),
+		Dir:        filepath.Join(c.cfg.DataDir, raftDir),
 		Stream:     c.network.raftStream(),
 		OpsVersion: func() (int, string) { return groupOpsVersion(c.lan, c.store) },
 		Heartbeat:  c.cfg.heartbeat,

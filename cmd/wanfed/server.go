@@ -101,6 +101,7 @@ overrides an earlier one. The server notifies systemd of start and stop
 		},
 	}
 	addSettings(cmd, &defaults)
+	cmd.AddCommand(newServerRecover())
 	return cmd
 }
 
