@@ -239,7 +239,11 @@ func TestDatacenterHealth(t *testing.T) {
 			LastError: "old"}, HealthOK},
 		{DatacenterStatus{ServersAlive: 2, ServersKnown: 3, GatewaysHealthy: 2, GatewaysKnown: 2}, HealthDegraded},
 		{DatacenterStatus{ServersAlive: 3, ServersKnown: 3, GatewaysHealthy: 1, GatewaysKnown: 2}, HealthDegraded},
-		{DatacenterStatus{ServersAlive: 3, ServersKnown: 3, Advice: "start a gateway"}, HealthDegraded},
+		{DatacenterStatus{ServersAlive: 3, ServersKnown: 3, GatewaysHealthy: 1, GatewaysKnown: 1,
+			Advice: "start a gateway"}, HealthDegraded},
+		{DatacenterStatus{ServersAlive: 3, ServersKnown: 3}, HealthDegraded},
+		{DatacenterStatus{ServersAlive: 3, ServersKnown: 3, GatewaysHealthy: 1, GatewaysKnown: 1,
+			State: HealthOneWay}, HealthOneWay},
 		{DatacenterStatus{ServersKnown: 3}, HealthUnreachable},
 		{DatacenterStatus{}, HealthUnreachable},
 	} {

@@ -2,22 +2,28 @@
 
 package api
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // StatusPath is the path of Status, an endpoint that Consul does not have.
 const StatusPath = "/v1/agent/federation-status"
 
 // Status is the state of the federation as one server sees it.
 type Status struct {
-	Datacenter        string             `json:"datacenter"`
-	Node              string             `json:"node"`
-	Leader            string             `json:"leader"` // ip:port of the datacenter's Raft leader, or ""
-	PrimaryDatacenter string             `json:"primary_datacenter"`
-	MeshGatewayMode   string             `json:"mesh_gateway_mode"` // "local", "remote" or "auto"
-	Version           string             `json:"version"`
-	Gossip            GossipStatus       `json:"gossip"`
-	Datacenters       []DatacenterStatus `json:"datacenters"` // the local datacenter first; never null
-	Components        []ComponentStatus  `json:"components"`  // parts of the responding server; never null
+	Datacenter        string `json:"datacenter"`
+	Node              string `json:"node"`
+	Leader            string `json:"leader"` // ip:port of the datacenter's Raft leader, or ""
+	PrimaryDatacenter string `json:"primary_datacenter"`
+	MeshGatewayMode   string `json:"mesh_gateway_mode"` // "local", "remote" or "auto"
+	Version           string `json:"version"`
+	// Headline is the state of the federation with the most important cause, in
+	// one sentence.
+	Headline    string             `json:"headline,omitempty"`
+	Gossip      GossipStatus       `json:"gossip"`
+	Datacenters []DatacenterStatus `json:"datacenters"` // the local datacenter first, then by name; never null
+	Components  []ComponentStatus  `json:"components"`  // parts of the responding server; never null
 	// Replicated is the state of replication by type. Only the leader of a
 	// secondary has it.
 	Replicated []ReplicatedType `json:"replicated,omitempty"`
@@ -68,12 +74,23 @@ type DatacenterStatus struct {
 	Primary bool   `json:"primary"`
 	Own     bool   `json:"own"` // the datacenter of the responding server
 
+	// State is the state that Health returns. Servers before version 0.2 do not
+	// send it.
+	State Health `json:"state,omitempty"`
+	// Cause is the reason of a State that is not ok, in one sentence.
+	Cause string `json:"cause,omitempty"`
+	// Outbound is the state of the paths from the responding server to the
+	// datacenter. Inbound is the state of the paths from the datacenter to the
+	// datacenter of the responding server. The local datacenter has neither.
+	Outbound Direction `json:"outbound,omitempty"`
+	Inbound  Direction `json:"inbound,omitempty"`
+
 	// ServersAlive and ServersKnown are numbers of members of the WAN pool,
 	// without members that left.
 	ServersAlive int `json:"servers_alive"`
 	ServersKnown int `json:"servers_known"`
-	// GatewaysHealthy and GatewaysKnown are numbers of gateways in the
-	// federation state.
+	// GatewaysHealthy and GatewaysKnown are numbers of gateways: of the catalog
+	// for the local datacenter, and otherwise of the federation state.
 	GatewaysHealthy int `json:"gateways_healthy"`
 	GatewaysKnown   int `json:"gateways_known"`
 
@@ -108,8 +125,9 @@ type PathStatus struct {
 	// address".
 	Via  string `json:"via"`
 	Used bool   `json:"used"` // gossip uses the path now
-	// Health is "ok", "failing", "untested" or "slow". A path is slow if a
-	// later path in DatacenterStatus.Paths is faster.
+	// Health is "ok", "failing", "untested", "slow" or "unknown". A path is slow
+	// if a later path in DatacenterStatus.Paths is faster. The health is unknown
+	// if the last success is too old.
 	Health string `json:"health"`
 	// RTT is the smoothed round-trip time to a server over this path, in
 	// seconds. RTT is absent before the first measurement.
@@ -117,6 +135,8 @@ type PathStatus struct {
 	LastSuccess time.Time `json:"last_success,omitzero"`
 	LastFailure time.Time `json:"last_failure,omitzero"`
 	LastError   string    `json:"last_error,omitempty"` // the error of LastFailure
+	// Failure is the class of LastError, such as "timeout" or "connection refused".
+	Failure string `json:"failure,omitempty"`
 
 	// Sources are the sources of the address: "heartbeat", "gossip",
 	// "federation state", "configuration", "cache".
@@ -131,24 +151,50 @@ type Health string
 
 // The values of Health.
 const (
-	HealthOK          Health = "ok"
-	HealthDegraded    Health = "degraded"    // some servers or gateways are down, or Advice is not empty
-	HealthUnreachable Health = "unreachable" // the responding server sees no server alive
+	HealthOK Health = "ok"
+	// HealthDegraded means that the datacenter is reachable, and that servers or
+	// gateways are down, or that an operator should act for another reason.
+	HealthDegraded Health = "degraded"
+	// HealthOneWay means that the responding server reaches the datacenter, but
+	// the datacenter does not reach that of the responding server. The local
+	// datacenter has this state if no other datacenter reaches it.
+	HealthOneWay Health = "one way"
+	// HealthUnreachable means that no path to the datacenter works.
+	HealthUnreachable Health = "unreachable"
+	// HealthUnknown means that no path has a result that is new enough.
+	HealthUnknown Health = "unknown"
 )
 
-// Health returns the state according to the counts and the advice.
+// Direction is the state of all paths in one direction.
+type Direction string
+
+// The values of Direction.
+const (
+	DirectionOK      Direction = "ok"      // at least one path works
+	DirectionFailing Direction = "failing" // no path works
+	DirectionUnknown Direction = "unknown" // no path has a result that is new enough
+)
+
+// Health returns State. If the server did not send State, Health returns a state
+// according to the counts and the advice.
 func (d DatacenterStatus) Health() Health {
 	switch {
+	case d.State != "":
+		return d.State
 	case d.ServersAlive == 0:
 		return HealthUnreachable
-	case d.ServersAlive < d.ServersKnown, d.GatewaysHealthy < d.GatewaysKnown, d.Advice != "":
+	case d.ServersAlive < d.ServersKnown, d.GatewaysHealthy < max(d.GatewaysKnown, 1), d.Advice != "":
 		return HealthDegraded
 	}
 	return HealthOK
 }
 
-// SecondsPtr returns a pointer to d in seconds, for the optional fields of
-// Status.
+// OK reports whether every datacenter is ok.
+func (s Status) OK() bool {
+	return !slices.ContainsFunc(s.Datacenters, func(d DatacenterStatus) bool { return d.Health() != HealthOK })
+}
+
+// SecondsPtr returns a pointer to d in seconds, for the optional fields of Status.
 func SecondsPtr(d time.Duration) *float64 { return new(d.Seconds()) }
 
 // ComponentStatus is the state of one part of a server.

@@ -115,10 +115,22 @@ var alerts = map[uint8]string{
 // describeAlert describes the alert in an error. The type of an alert is an
 // unexported uint8 type of crypto/tls.
 func describeAlert(op *net.OpError) string {
-	if v := reflect.ValueOf(op.Err); v.IsValid() && v.Kind() == reflect.Uint8 {
-		return alerts[uint8(v.Uint())]
+	alert, _ := AlertOf(op)
+	return alerts[alert]
+}
+
+// AlertOf returns the alert that a peer sent (RFC 8446 section 6), if err
+// contains an alert.
+func AlertOf(err error) (alert uint8, ok bool) {
+	op, isOp := errors.AsType[*net.OpError](err)
+	if !isOp || op.Op != "remote error" {
+		return 0, false
 	}
-	return ""
+	v := reflect.ValueOf(op.Err)
+	if !v.IsValid() || v.Kind() != reflect.Uint8 {
+		return 0, false
+	}
+	return uint8(v.Uint()), true
 }
 
 // title returns a name of c for display.

@@ -3,6 +3,7 @@
 package wanfed
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -122,6 +123,63 @@ func (e *dialError) hint() string {
 		return fmt.Sprintf("the gateway has no route for %s, or no server there is up", e.sni)
 	}
 	return ""
+}
+
+// FailureClass is the kind of a failure of a path. It has no text of a peer, so
+// servers of other datacenters may receive it.
+type FailureClass string
+
+const (
+	FailureResolve     FailureClass = "name not resolved" // DNS
+	FailureRefused     FailureClass = "connection refused"
+	FailureNoRoute     FailureClass = "no route" // of the network
+	FailureTimeout     FailureClass = "timeout"
+	FailureClosed      FailureClass = "connection closed" // before the end of the TLS handshake or the echo
+	FailureUpstream    FailureClass = "no answer behind the gateway"
+	FailureUnknownName FailureClass = "unknown name" // the gateway or server does not serve the dialed name
+	FailureOtherCA     FailureClass = "certificate of another CA"
+	FailureCertificate FailureClass = "certificate not valid"
+	FailureOther       FailureClass = "other"
+)
+
+// FailureClasses are all classes except FailureOther.
+var FailureClasses = []FailureClass{
+	FailureResolve, FailureRefused, FailureNoRoute, FailureTimeout, FailureClosed, FailureUpstream,
+	FailureUnknownName, FailureOtherCA, FailureCertificate,
+}
+
+// alertClasses are the classes of alerts of a peer (RFC 8446 section 6.2).
+var alertClasses = map[uint8]FailureClass{
+	42: FailureCertificate, 45: FailureCertificate, 48: FailureOtherCA,
+	80: FailureUpstream, 112: FailureUnknownName,
+}
+
+// failureClass returns the class of a failed dial, probe or echo.
+func failureClass(err error) FailureClass {
+	alert, isAlert := tlsutil.AlertOf(err)
+	_, otherCA := errors.AsType[x509.UnknownAuthorityError](err)
+	_, badCertificate := errors.AsType[*tls.CertificateVerificationError](err)
+	s, isStage := errors.AsType[*stageError](err)
+	switch {
+	case isStage && s.stage == stageResolve:
+		return FailureResolve
+	case isAlert:
+		return cmp.Or(alertClasses[alert], FailureOther)
+	case otherCA:
+		return FailureOtherCA
+	case badCertificate:
+		return FailureCertificate
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return FailureRefused
+	case errors.Is(err, syscall.ENETUNREACH), errors.Is(err, syscall.EHOSTUNREACH):
+		return FailureNoRoute
+	case isTimeout(err), errors.Is(err, errEchoTimeout), errors.Is(err, errSessionSilent):
+		return FailureTimeout
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET),
+		errors.Is(err, errClosedByPeer):
+		return FailureClosed
+	}
+	return FailureOther
 }
 
 func isTimeout(err error) bool {

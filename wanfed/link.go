@@ -224,7 +224,7 @@ func (l *link) recordFailure(err error) {
 	l.mu.Lock()
 	gateway, wasDown := l.status.Path.Addr, l.isDown
 	l.isDown = true
-	l.status.ConnectedSince, l.status.RTT = time.Time{}, 0
+	l.status.ConnectedSince, l.status.RTT, l.status.UnansweredSince = time.Time{}, 0, time.Time{}
 	l.status.LastError, l.status.LastErrorAt = explain(err), time.Now()
 	l.mu.Unlock()
 	if wasDown {
@@ -257,7 +257,15 @@ func (l *link) recordPath(p *pathConn, alpn string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.status.Path, l.status.Protocol = p.path, alpn
-	l.status.ConnectedSince, l.status.RTT = time.Time{}, 0
+	l.status.ConnectedSince, l.status.RTT, l.status.UnansweredSince = time.Time{}, 0, time.Time{}
+}
+
+// recordUnanswered records the time of the first echo request without an echo.
+// A zero time means that the last request was answered.
+func (l *link) recordUnanswered(since time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.status.UnansweredSince = since
 }
 
 func (l *link) snapshot() LinkStatus {

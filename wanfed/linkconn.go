@@ -250,9 +250,11 @@ func (lc *linkConn) migrate(ctx context.Context) {
 // echo is not replaced before echoTimeout, because a peer that never echoes
 // would cause repeated dials.
 //
-// Once per outage, suspectPath also makes the other links over the same first
-// gateway send an echo request. A stalled gateway affects all of these links,
-// and an idle link sends its next request only after idleEchoInterval.
+// Once per outage, suspectPath also makes the Prober probe the path: the server
+// at the end of this connection may have failed while the path works. It also
+// makes the other links over the same first gateway send an echo request. A
+// stalled gateway affects all of these links, and an idle link sends its next
+// request only after idleEchoInterval.
 func (lc *linkConn) suspectPath(ctx context.Context, now time.Time) {
 	last, late := lc.echo.state()
 	if !late {
@@ -260,6 +262,9 @@ func (lc *linkConn) suspectPath(ctx context.Context, now time.Time) {
 	}
 	if !lc.alerted.After(last) {
 		lc.alerted = now
+		if lc.l.to.dc != lc.l.t.self.DC {
+			lc.l.t.cfg.Dialer.paths.suspect(lc.l.to.dc, lc.path.path, now)
+		}
 		lc.l.t.suspects.Notify(lc.path.path.Addr)
 	}
 	to := Target{DC: lc.l.to.dc, Node: lc.l.to.node}
@@ -355,6 +360,7 @@ func (lc *linkConn) expectEcho(age time.Duration, now time.Time) {
 		return
 	}
 	e.pending = true
+	lc.l.recordUnanswered(now)
 	lc.echoTimer.Reset(late)
 	last := e.lastReceived
 	if last.IsZero() {
@@ -371,10 +377,11 @@ func (lc *linkConn) recordEcho(age time.Duration, now time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.lastReceived = now
-	var deadline time.Time
+	var deadline, unanswered time.Time
 	if e.pending = age < e.lastRequest; e.pending {
-		deadline = now.Add(lc.l.t.limits.echoTimeout)
+		deadline, unanswered = now.Add(lc.l.t.limits.echoTimeout), now
 	}
+	lc.l.recordUnanswered(unanswered)
 	lc.c.SetReadDeadline(deadline)
 }
 

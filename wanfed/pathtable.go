@@ -24,6 +24,7 @@ type PathStatus struct {
 	LastSuccess time.Time     // zero: never
 	LastError   string        // error of the last failure; stays set when the path works again
 	LastErrorAt time.Time     // zero: never failed
+	Failure     FailureClass  // of LastError
 	Probed      bool          // the last failure was a failed probe
 	RTT         time.Duration // of the last TLS handshake: one or two network round trips
 	SmoothedRTT time.Duration // round trip to a server, from echoes and half of each handshake; 0: not measured
@@ -69,6 +70,7 @@ type pathState struct {
 	PathStatus
 	pathHistory
 	lastProbe time.Time // end of the last probe
+	suspected time.Time // an echo over the path was late; zero: never
 	jitter    float64   // 0 to 1: random part of the time until the next probe
 }
 
@@ -154,9 +156,20 @@ func (t *pathTable) recordFailure(dc string, path Path, err error, change func(*
 	now := time.Now()
 	t.update(dc, path, func(s *pathState) {
 		s.pathHistory.recordFailure(now)
-		s.LastErrorAt, s.LastError, s.Probed = now, oneLine(err), false
+		s.LastErrorAt, s.LastError, s.Failure, s.Probed = now, oneLine(err), failureClass(err), false
 		change(s)
 	})
+}
+
+// suspect makes the Prober probe a path to dc at once, because an echo over the
+// path is late.
+func (t *pathTable) suspect(dc string, path Path, now time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if s := t.stateLocked(dc, path); s != nil {
+		s.suspected = now
+		t.healthChanged.Notify()
+	}
 }
 
 // setPenalty sets the penalty of failed paths. See pathHistory.isPenalized.

@@ -23,12 +23,12 @@ type ProberConfig struct {
 	Dialer *Dialer // required; it uses the results of the probes
 	// Interval is the time from the last success of a path to the next probe of
 	// the path. Dials, probes and echoes succeed. Up to a quarter is added as
-	// jitter. Default (0): 20 s.
+	// jitter. Default (0): ProbeInterval.
 	Interval time.Duration
 	Logger   *slog.Logger // default: no log
 
 	// Changed by tests.
-	gap     time.Duration // minimum between the starts of two probes; 0: 500 ms
+	gap     time.Duration // minimum between the starts of two probes; 0: ProbeGap
 	timeout time.Duration // of one probe; 0: 5 s
 }
 
@@ -43,7 +43,8 @@ type ProberConfig struct {
 // Prober sends nothing while all paths are in use. With the defaults it probes
 // up to 40 paths per Interval. A round over 1,000 datacenters with 4 paths each
 // takes about half an hour. A round begins with new paths. Every second probe
-// is for a path that has just failed, if such a path is due.
+// is for a path that has just failed, if such a path is due. A path is due at
+// once when an echo over it is late.
 type Prober struct {
 	cfg ProberConfig
 	d   *Dialer
@@ -51,6 +52,10 @@ type Prober struct {
 }
 
 const (
+	// ProbeInterval is the default of ProberConfig.Interval.
+	ProbeInterval = 20 * time.Second
+	// ProbeGap is the minimum time between the starts of two probes.
+	ProbeGap = 500 * time.Millisecond
 	// maxProbes bounds concurrent probes. A probe over a path that drops
 	// packets takes the whole timeout.
 	maxProbes = 4
@@ -72,8 +77,8 @@ func NewProber(cfg ProberConfig) (*Prober, error) {
 	if cfg.Interval < 0 {
 		return nil, errors.New("prober: Interval must not be negative")
 	}
-	cfg.Interval = cmp.Or(cfg.Interval, 20*time.Second)
-	cfg.gap = cmp.Or(cfg.gap, 500*time.Millisecond)
+	cfg.Interval = cmp.Or(cfg.Interval, ProbeInterval)
+	cfg.gap = cmp.Or(cfg.gap, ProbeGap)
 	cfg.timeout = cmp.Or(cfg.timeout, 5*time.Second)
 	return &Prober{cfg: cfg, d: cfg.Dialer, log: orDiscard(cfg.Logger)}, nil
 }
@@ -206,11 +211,14 @@ func (h pathHistory) probeWait(interval time.Duration, jitter float64) time.Dura
 }
 
 // probeDue returns the time of the next probe of a path. It returns the zero
-// time for a path that was never used.
+// time for a path that was never used. A suspected path is due at once.
 func (s *pathState) probeDue(interval time.Duration) time.Time {
 	last := slices.MaxFunc([]time.Time{s.lastProbe, s.lastSuccess, s.lastFailure}, time.Time.Compare)
-	if last.IsZero() {
+	switch {
+	case last.IsZero():
 		return last
+	case s.suspected.After(last):
+		return s.suspected
 	}
 	return last.Add(s.probeWait(interval, s.jitter))
 }
@@ -266,7 +274,7 @@ func (t *pathTable) planProbe(
 			}
 			if s := t.known[p.key]; s != nil {
 				p.due = s.probeDue(interval)
-				p.urgent = !s.lastSuccess.IsZero() && s.hasFailed() && s.failedProbes <= 3
+				p.urgent = !s.lastSuccess.IsZero() && s.hasFailed() && s.failedProbes <= 3 || p.due.Equal(s.suspected)
 			}
 			p.wait = p.due.Sub(now)
 			if p.before(first, preferUrgent) {

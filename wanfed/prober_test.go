@@ -4,13 +4,17 @@ package wanfed
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"net"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -403,5 +407,48 @@ func TestPlanProbe(t *testing.T) {
 				t.Errorf("planProbe() = %+v, want a wait of %v", got, tt.wait)
 			}
 		})
+	}
+}
+
+// TestPlanProbe_Suspected checks that a path with a late echo is due at once,
+// and once.
+func TestPlanProbe_Suspected(t *testing.T) {
+	book := &SharedAddressBook{}
+	book.Store(&AddressBook{Paths: map[string][]Path{"dc2": parsePaths("a")}})
+	p := newPathTable(book, "dc1", ModeLocal)
+	p.update("dc2", Path{Addr: "a"}, func(s *pathState) { s.lastSuccess = beforeNow(3 * time.Second) })
+	p.suspect("dc2", Path{Addr: "a"}, scoreNow)
+	if got := p.planProbe(20*time.Second, nil, false, scoreNow); got.path.Addr != "a" || got.wait > 0 || !got.urgent {
+		t.Errorf("planProbe() = %+v, want an urgent probe of a", got)
+	}
+	p.update("dc2", Path{Addr: "a"}, func(s *pathState) { s.lastProbe = scoreNow })
+	if got := p.planProbe(20*time.Second, nil, false, scoreNow); got.wait <= 0 {
+		t.Errorf("planProbe() after the probe = %+v, want no probe", got)
+	}
+}
+
+func TestFailureClass(t *testing.T) {
+	for _, tt := range []struct {
+		err  error
+		want FailureClass
+	}{
+		{&stageError{stage: stageResolve, err: errors.New("no such host")}, FailureResolve},
+		{&stageError{stage: stageConnect, err: syscall.ECONNREFUSED}, FailureRefused},
+		{&stageError{stage: stageConnect, err: syscall.EHOSTUNREACH}, FailureNoRoute},
+		{&stageError{stage: stageConnect, err: context.DeadlineExceeded}, FailureTimeout},
+		{fmt.Errorf("%w (%w)", errNoEcho, context.DeadlineExceeded), FailureTimeout},
+		{fmt.Errorf("%w for 10s", errEchoTimeout), FailureTimeout},
+		{&stageError{stage: stageHandshake, err: io.EOF}, FailureClosed},
+		{&stageError{stage: stageHandshake, err: syscall.ECONNRESET}, FailureClosed},
+		{&stageError{stage: stageHandshake, err: &tls.CertificateVerificationError{Err: x509.UnknownAuthorityError{}}}, FailureOtherCA},
+		{&stageError{stage: stageHandshake, err: &tls.CertificateVerificationError{Err: x509.CertificateInvalidError{}}}, FailureCertificate},
+		{errors.New("anything"), FailureOther},
+	} {
+		if got := failureClass(tt.err); got != tt.want {
+			t.Errorf("failureClass(%v) = %q, want %q", tt.err, got, tt.want)
+		}
+		if got := failureClass(tt.err); got != FailureOther && !slices.Contains(FailureClasses, got) {
+			t.Errorf("FailureClasses lacks %q", got)
+		}
 	}
 }

@@ -114,8 +114,12 @@ type LinkStatus struct {
 	ConnectedSince time.Time     // first response on the connection; zero: not connected
 	RTT            time.Duration // of the last echo; 0: none yet
 	Queued         int           // packets in the queue
-	LastError      string
-	LastErrorAt    time.Time // zero: no error yet
+	// UnansweredSince is the time of the first echo request since the last echo
+	// of the connection. Zero: the last request was answered, or the link is not
+	// connected.
+	UnansweredSince time.Time
+	LastError       string
+	LastErrorAt     time.Time // zero: no error yet
 }
 
 // SessionStatus describes one session, which carries streams.

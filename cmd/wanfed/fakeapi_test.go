@@ -107,7 +107,7 @@ func sampleResponses() map[string]any {
 		"/v1/catalog/datacenters": []string{"dc1", "dc2", "dc3"},
 		"/v1/agent/federation-status": api.Status{
 			Datacenter: "dc2", Node: "srv1", Leader: "10.2.0.11:8300", PrimaryDatacenter: "dc1", Version: "0.1.0",
-			MeshGatewayMode: "local",
+			MeshGatewayMode: "local", Headline: "dc3 is unreachable, and 1 more are not ok: no gateway of dc3 is known",
 			Datacenters: []api.DatacenterStatus{
 				{Name: "dc2", Own: true, ServersAlive: 3, ServersKnown: 3, GatewaysHealthy: 2, GatewaysKnown: 2,
 					RecordAge: api.SecondsPtr(93 * time.Second)},
@@ -120,7 +120,8 @@ func sampleResponses() map[string]any {
 							Sources: []string{"configuration", "federation state"}, KnowledgeAge: new(90.0)},
 					}},
 				{Name: "dc3", ServersKnown: 1, LastError: "dial gateway 10.3.0.1:8443: connection refused\n",
-					LastErrorAt: time.Date(2026, 11, 21, 1, 5, 0, 0, time.UTC), Advice: "start a gateway of dc3"},
+					LastErrorAt: time.Date(2026, 11, 21, 1, 5, 0, 0, time.UTC), Cause: "no gateway of dc3 is known",
+					State: api.HealthUnreachable, Advice: "start a gateway of dc3"},
 			},
 			Components: []api.ComponentStatus{
 				{Name: "raft", State: "ok", Detail: "leader srv1, 3 voters"},

@@ -99,6 +99,15 @@ func (p printer) table(rows [][]string) error {
 	return nil
 }
 
+// wrap breaks a line at tableWidth, unless the output is wide. All lines but the
+// first are indented.
+func (p printer) wrap(line string, indent int) string {
+	if p.wide() {
+		return line
+	}
+	return wrapFrom(line, indent)
+}
+
 // wrapFrom breaks a line into lines of at most tableWidth characters, at spaces
 // where possible. All lines but the first are indented.
 func wrapFrom(line string, indent int) string {

@@ -71,6 +71,8 @@ Datacenter  Gateway  Node  Health   LAN            WAN
 dc1         gw1a     n1    warning  10.1.0.9:8443  10.1.0.9:8443
 `},
 		{"status", `
+dc3 is unreachable, and 1 more are not ok: no gateway of dc3 is known
+
 Datacenter dc2 (primary dc1): 1 of 3 datacenters ok
 Node srv1, version 0.1.0, leader 10.2.0.11:8300
 
@@ -86,8 +88,10 @@ dc1         10.2.0.101:8443      own gateway         yes   ok        41.2ms
 dc1         gw.dc1.example:8443  configured address  -     untested  -
 
 dc3:
-  last error (2026-11-21T01:05:00Z): dial gateway 10.3.0.1:8443: connection refused?
+  cause: no gateway of dc3 is known
   advice: start a gateway of dc3
+  last error (2026-11-21T01:05:00Z): dial gateway 10.3.0.1:8443: connection
+    refused?
 
 Replicated Type     Replicas  Unknown  Primary Index  Lag
 config/v1/Document  12        0        40             200ms
@@ -104,6 +108,8 @@ Node srv1, version 0.1.0, no leader
 Datacenter  Role  State  Servers  Gateways  Age  Lag
 `},
 		{"status --output wide", `
+dc3 is unreachable, and 1 more are not ok: no gateway of dc3 is known
+
 Datacenter dc2 (primary dc1): 1 of 3 datacenters ok
 Node srv1, version 0.1.0, leader 10.2.0.11:8300
 
@@ -119,8 +125,9 @@ dc1         10.2.0.101:8443      own gateway         yes   ok        41.2ms  -  
 dc1         gw.dc1.example:8443  configured address  -     untested  -       -             -             configuration, federation state, 1m30s ago
 
 dc3:
-  last error (2026-11-21T01:05:00Z): dial gateway 10.3.0.1:8443: connection refused?
+  cause: no gateway of dc3 is known
   advice: start a gateway of dc3
+  last error (2026-11-21T01:05:00Z): dial gateway 10.3.0.1:8443: connection refused?
 
 Replicated Type     Replicas  Unknown  Primary Index  Lag    Last Change  Changes  Bytes
 config/v1/Document  12        0        40             200ms  -            14       2300
@@ -155,8 +162,10 @@ func TestTables_Fit80Columns(t *testing.T) {
 	err := printStatus(p, api.Status{
 		Node: node, Datacenter: dc, PrimaryDatacenter: dc, Leader: addr, Version: "10.10.10-dev",
 		MeshGatewayMode: "remote",
+		Headline:        strings.Repeat("frankfurt is one way: ", 6),
 		Datacenters: []api.DatacenterStatus{
-			{Name: dc, Own: true, ServersAlive: 3, ServersKnown: 3, RecordAge: new(3.0e6)},
+			{Name: dc, Own: true, Cause: strings.Repeat("cause ", 20), Advice: strings.Repeat("advice ", 20),
+				LastError: strings.Repeat("error ", 20), ServersAlive: 3, ServersKnown: 3, RecordAge: new(3.0e6)},
 			{Name: dc, ServersKnown: 5, GatewaysKnown: 5, RecordAge: new(754.0), ReplicationLag: new(12.3),
 				Paths: []api.PathStatus{
 					{Address: addr, Via: "configured address", Used: true, Health: "untested", RTT: new(0.1234),
@@ -183,6 +192,35 @@ func TestTables_Fit80Columns(t *testing.T) {
 		if line = strings.TrimRight(line, " \n"); len(line) > 80 || strings.Contains(line, "…") {
 			t.Errorf("line has %d columns, want at most 80, not cut: %s", len(line), line)
 		}
+	}
+}
+
+func TestStatus_ExitCode(t *testing.T) {
+	ok := sampleResponses()
+	ok["/v1/agent/federation-status"] = api.Status{Headline: "dc1 is ok",
+		Datacenters: []api.DatacenterStatus{{Name: "dc1", State: api.HealthOK}}}
+	for _, tt := range []struct {
+		name      string
+		responses map[string]any
+		args      string
+		code      int
+		want      string
+	}{
+		{"not ok", sampleResponses(), "status", exitSuccess, ""},
+		{"not ok with exit code", sampleResponses(), "status --exit-code", exitFailure,
+			"the federation is not ok: dc3 is unreachable"},
+		{"not ok after the wait", sampleResponses(), "status --wait 1ms --output json", exitFailure,
+			"the federation is not ok: dc3 is unreachable"},
+		{"ok", ok, "status --exit-code --wait 1m", exitSuccess, ""},
+		{"watch and wait", ok, "status --watch --wait 1m", exitUsage, "--watch cannot be combined"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			startFakeAPI(t, tt.responses)
+			_, code, err := call(t, strings.Fields(tt.args)...)
+			if code != tt.code || err != nil && !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("wanfed %s = %d, %v, want %d, %q", tt.args, code, err, tt.code, tt.want)
+			}
+		})
 	}
 }
 

@@ -4,6 +4,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"strings"
 	"time"
@@ -11,16 +12,27 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/wanfed/wanfed/api"
+	"github.com/wanfed/wanfed/internal/backoff"
 )
 
 func newStatus() *cobra.Command {
-	return addReadFlags(&cobra.Command{
+	var o statusOptions
+	c := addReadFlags(&cobra.Command{
 		Use:   "status",
 		Short: "Show the health of the federation",
-		Long: `Show the health of each datacenter as one server sees it: the number of alive
-servers and of healthy gateways, the time since the federation state changed (Age)
-and since the replica was last equal to the primary (Lag), the last error and the
-remedy.
+		Long: `Show the health of each datacenter as one server sees it. The first line is the
+state of the federation with the most important cause. The first table has the
+number of alive servers and of healthy gateways, the time since the federation
+state changed (Age) and since the replica was last equal to the primary (Lag). The
+cause, the remedy and the last error of each datacenter follow.
+
+The state is:
+
+  ok           paths in both directions work, and servers and gateways are up
+  degraded     some servers or gateways are down, or an operator should act
+  one way      a path to the datacenter works, but none back
+  unreachable  no path works
+  unknown      no path has a result of the last three probe intervals
 
 The second table has the paths to each other datacenter in the order in which a
 connection tries them, with the smoothed round trip time (RTT). With --output
@@ -33,20 +45,74 @@ support, the index of the primary, and the time since the replicas were last
 equal (Lag). With --output wide it also lists the changes since the server
 started.
 
-The state is ok, degraded (some servers or gateways are down) or unreachable (no
-server is alive). The exit status is 0 if the server responds.`,
+The exit status is 0 if the server responds. With --exit-code and --wait it is 1
+unless the state of every datacenter is ok.`,
 		Example: `  wanfed status
   wanfed status --datacenter dc2
+  wanfed status --wait 1m
   wanfed status --output wide
   wanfed status --output json | jq '.datacenters[] | select(.advice)'`,
 		Args: noArgs,
 	}, func(cmd *cobra.Command, _ []string, cl client, out printer) error {
-		s, err := cl.Status(cmd.Context(), cl.opts)
+		return o.run(cmd.Context(), cl, out)
+	})
+	c.Flags().BoolVar(&o.exitCode, "exit-code", false, "exit with status 1 unless every datacenter is ok")
+	c.Flags().DurationVar(&o.wait, "wait", 0, "`duration` to wait until every datacenter is ok, such as 1m")
+	c.Flags().BoolVar(&o.watch, "watch", false, "print the status every 2 s until interrupted")
+	return c
+}
+
+const (
+	watchInterval = 2 * time.Second        // of --watch
+	waitInterval  = 500 * time.Millisecond // of the requests of --wait
+)
+
+// statusOptions are the flags of the command status.
+type statusOptions struct {
+	exitCode bool
+	wait     time.Duration // 0: print the status once
+	watch    bool
+}
+
+func (o statusOptions) run(ctx context.Context, cl client, out printer) error {
+	if o.watch && (o.exitCode || o.wait != 0) {
+		return usagef("--watch cannot be combined with --wait or --exit-code")
+	}
+	for {
+		s, err := o.get(ctx, cl)
 		if err != nil {
 			return err
 		}
-		return out.print(s, func() error { return printStatus(out, s, time.Now()) })
-	})
+		if err := out.print(s, func() error { return printStatus(out, s, time.Now()) }); err != nil {
+			return err
+		}
+		if !o.watch {
+			if (o.exitCode || o.wait > 0) && !s.OK() {
+				return fmt.Errorf("the federation is not ok: %s", printable(cmp.Or(s.Headline,
+					"see the states of the datacenters")))
+			}
+			return nil
+		}
+		if backoff.Sleep(ctx, watchInterval, nil); ctx.Err() != nil {
+			return nil
+		}
+		if out.format != outputJSON {
+			fmt.Fprintf(out.w, "\n--- %s\n", timestamp(time.Now()))
+		}
+	}
+}
+
+// get returns the status. With --wait it repeats the request until every
+// datacenter is ok or the duration has passed.
+func (o statusOptions) get(ctx context.Context, cl client) (s api.Status, err error) {
+	deadline := time.Now().Add(o.wait)
+	for {
+		s, err = cl.Status(ctx, cl.opts)
+		if err == nil && s.OK() || time.Until(deadline) <= 0 || ctx.Err() != nil {
+			return s, err
+		}
+		backoff.Sleep(ctx, waitInterval, nil)
+	}
 }
 
 func printStatus(out printer, s api.Status, now time.Time) error {
@@ -66,6 +132,9 @@ func printStatus(out printer, s api.Status, now time.Time) error {
 			fmt.Sprintf("%d/%d healthy", d.GatewaysHealthy, d.GatewaysKnown),
 			age(d.RecordAge), age(d.ReplicationLag),
 		})
+	}
+	if s.Headline != "" {
+		fmt.Fprintln(out.w, out.wrap(printable(s.Headline), 2)+"\n")
 	}
 	fmt.Fprintf(out.w, "Datacenter %s (primary %s): %d of %d datacenters ok\nNode %s, version %s, %s\n\n",
 		printable(s.Datacenter), printable(s.PrimaryDatacenter), ok, len(s.Datacenters),
@@ -152,21 +221,25 @@ func ago(t, now time.Time) string {
 	return age(api.SecondsPtr(now.Sub(t))) + " ago"
 }
 
-// printProblems prints the last error and the remedy of a datacenter.
+// printProblems prints the cause, the remedy and the last error of a
+// datacenter.
 func printProblems(out printer, d api.DatacenterStatus) {
-	if d.LastError == "" && d.Advice == "" {
+	if d.LastError == "" && d.Advice == "" && d.Cause == "" {
 		return
 	}
 	fmt.Fprintf(out.w, "\n%s:\n", printable(d.Name))
+	if d.Cause != "" {
+		fmt.Fprintln(out.w, out.wrap("  cause: "+printable(d.Cause), 4))
+	}
+	if d.Advice != "" {
+		fmt.Fprintln(out.w, out.wrap("  advice: "+printable(d.Advice), 4))
+	}
 	if d.LastError != "" {
 		at := ""
 		if !d.LastErrorAt.IsZero() {
 			at = " (" + timestamp(d.LastErrorAt) + ")"
 		}
-		fmt.Fprintf(out.w, "  last error%s: %s\n", at, printable(d.LastError))
-	}
-	if d.Advice != "" {
-		fmt.Fprintf(out.w, "  advice: %s\n", printable(d.Advice))
+		fmt.Fprintln(out.w, out.wrap(fmt.Sprintf("  last error%s: %s", at, printable(d.LastError)), 4))
 	}
 }
 

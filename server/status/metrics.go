@@ -7,6 +7,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/gossip"
 	"github.com/wanfed/wanfed/wanfed"
 )
@@ -45,9 +46,14 @@ var (
 		"Version of the gossip keyring: changes by operators; 0: none, or unknown here.")
 	descProbes    = desc("probe_attempts_total", "Probes of a whole path, to a server and back.", "dc", "addr", "via")
 	descProbeFail = desc("probe_failures_total", "Probes that failed.", "dc", "addr", "via")
-	descPathOK    = desc("path_ok", "1 when the last dial, probe or echo over the path worked.", "dc", "addr", "via")
-	descPathRTT   = desc("path_rtt_seconds", "Smoothed round-trip time to a server of the datacenter over the path.",
-		"dc", "addr", "via")
+	descPathOK    = desc("path_ok",
+		"1 when the last dial, probe or echo over the path worked, within three probe intervals.", "dc", "addr", "via")
+	descPathRTT = desc("path_rtt_seconds",
+		"Smoothed round-trip time to a server of the datacenter over the path.", "dc", "addr", "via")
+
+	descReachable = desc("datacenter_reachable",
+		"1 while a path works, 0 while none does; direction is outbound or inbound. Absent while unknown.", "dc",
+		"direction")
 
 	descPrimary  = desc("primary", "1 for the datacenter that owns federated resources.", "dc")
 	descDisputed = desc("primary_disputed", "1 for each other datacenter whose servers name another primary.",
@@ -154,8 +160,21 @@ func (r *Reporter) collectPaths(s scrape) {
 		if p.DC != r.cfg.DC {
 			s.count(descProbes, p.Probes, p.DC, p.Addr, p.Via)
 			s.count(descProbeFail, p.ProbeFailures, p.DC, p.Addr, p.Via)
-			s.gauge(descPathOK, one(p.Health == wanfed.PathOK), p.DC, p.Addr, p.Via)
 			s.gauge(descPathRTT, p.SmoothedRTT.Seconds(), p.DC, p.Addr, p.Via)
+		}
+	}
+	dcs, err := r.datacenters(context.Background()) // reads memory, and does not wait
+	if err != nil {
+		return // the store is closed
+	}
+	for _, d := range dcs {
+		for _, p := range d.Paths {
+			s.gauge(descPathOK, one(p.Health == string(wanfed.PathOK)), d.Name, p.Address, p.Via)
+		}
+		for direction, state := range map[string]api.Direction{"outbound": d.Outbound, "inbound": d.Inbound} {
+			if state == api.DirectionOK || state == api.DirectionFailing {
+				s.gauge(descReachable, one(state == api.DirectionOK), d.Name, direction)
+			}
 		}
 	}
 }

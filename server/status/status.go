@@ -59,7 +59,7 @@ func NewReporter(cfg Config) *Reporter { return &Reporter{cfg} }
 
 // Status implements httpapi.Cluster.
 func (r *Reporter) Status(ctx context.Context) (api.Status, error) {
-	states, _, err := federation.ListStates(ctx, r.cfg.Store)
+	dcs, err := r.datacenters(ctx)
 	if err != nil {
 		return api.Status{}, err
 	}
@@ -68,46 +68,56 @@ func (r *Reporter) Status(ctx context.Context) (api.Status, error) {
 		return api.Status{}, err
 	}
 	leader, _, _ := r.Leader()
-	out := api.Status{
+	return api.Status{
 		Datacenter: r.cfg.DC, Node: r.cfg.Node, Leader: leader, PrimaryDatacenter: r.cfg.Primary.manager.PrimaryDC(),
-		MeshGatewayMode: r.cfg.MeshGatewayMode, Version: version.Version, Gossip: r.cfg.Keyring.Status(),
-		Components: r.components(), Replicated: replicated,
+		MeshGatewayMode: r.cfg.MeshGatewayMode, Version: version.Version, Headline: headline(dcs),
+		Gossip: r.cfg.Keyring.Status(), Datacenters: dcs, Components: r.components(), Replicated: replicated,
+	}, nil
+}
+
+// datacenters returns the status of each datacenter: the local datacenter
+// first, then by name.
+func (r *Reporter) datacenters(ctx context.Context) ([]api.DatacenterStatus, error) {
+	states, _, err := federation.ListStates(ctx, r.cfg.Store)
+	if err != nil {
+		return nil, err
+	}
+	gateways, err := catalog.ListGateways(ctx, r.cfg.Store)
+	if err != nil {
+		return nil, err
 	}
 	byDC := map[string]*pb.FederationState{}
 	for _, st := range states {
 		byDC[st.Datacenter] = st
 	}
-	used := map[string]string{} // by datacenter: the path of its packet link
+	links := map[string]wanfed.LinkStatus{} // packet links to other datacenters
 	for _, l := range r.cfg.Tunnel.Stats().Links {
-		if !l.ConnectedSince.IsZero() {
-			used[l.DC] = l.Path.Addr
+		if l.DC != r.cfg.DC && (links[l.DC].DC == "" || !l.ConnectedSince.IsZero()) {
+			links[l.DC] = l
 		}
 	}
-	for _, dc := range r.Datacenters() {
-		out.Datacenters = append(out.Datacenters, r.datacenter(dc, byDC[dc], used[dc]))
+	servers := countServers(r.cfg.WAN.Members())
+	names := r.Datacenters()
+	slices.Sort(names[1:])
+	out := make([]api.DatacenterStatus, 0, len(names))
+	for _, dc := range names {
+		f := r.facts(dc, byDC[dc], links[dc])
+		f.ServersAlive, f.ServersKnown = servers[dc].alive, servers[dc].known
+		if f.Own {
+			f.setGateways(gateways)
+		}
+		out = append(out, evaluate(f))
 	}
 	return out, nil
 }
 
-func (r *Reporter) datacenter(dc string, state *pb.FederationState, used string) api.DatacenterStatus {
+// facts returns what this server knows about a datacenter.
+func (r *Reporter) facts(dc string, state *pb.FederationState, link wanfed.LinkStatus) facts {
 	manager := r.cfg.Primary.manager
-	d := api.DatacenterStatus{Name: dc, Own: dc == r.cfg.DC, Primary: dc == manager.PrimaryDC()}
-	for _, m := range r.cfg.WAN.Members() {
-		_, memberDC, err := federation.SplitWANName(m.Name)
-		if err != nil || memberDC != dc || m.Status == gossip.StatusLeft {
-			continue
-		}
-		d.ServersKnown++
-		if m.Alive() {
-			d.ServersAlive++
-		}
-	}
-	for _, g := range state.GetMeshGateways() {
-		d.GatewaysKnown++
-		if catalog.Healthy(g) {
-			d.GatewaysHealthy++
-		}
-	}
+	f := facts{local: r.cfg.DC, hasState: state != nil}
+	d := &f.DatacenterStatus
+	d.Name, d.Own, d.Primary = dc, dc == r.cfg.DC, dc == manager.PrimaryDC()
+	d.GatewaysHealthy, d.GatewaysKnown = countGateways(state.GetMeshGateways())
 	if state != nil {
 		d.UpdatedAt = state.UpdatedAt.AsTime()
 		d.RecordAge = api.SecondsPtr(time.Since(d.UpdatedAt))
@@ -120,26 +130,67 @@ func (r *Reporter) datacenter(dc string, state *pb.FederationState, used string)
 	var paths []wanfed.PathStatus
 	if d.Own {
 		paths = slices.DeleteFunc(r.cfg.Dialer.Paths(), func(p wanfed.PathStatus) bool { return p.DC != dc })
+		f.raft = r.raftComponent()
 	} else {
 		paths = r.cfg.Dialer.PathsTo(dc)
-		d.Paths = pathStatuses(paths, r.cfg.AddressBook.Origins(dc), used, time.Now())
+		d.Paths = pathStatuses(paths, r.cfg.AddressBook.Origins(dc), link, time.Now())
 	}
-	r.setLastError(&d, paths)
-	d.Advice = r.advice(d, state)
-	return d
+	r.setLastError(d, paths)
+	f.conflict = cmp.Or(r.cfg.Primary.conflict(dc), r.rivals(*d))
+	return f
+}
+
+type serverCount struct{ alive, known int }
+
+// countServers returns the numbers of members by datacenter, without members
+// that left.
+func countServers(members []gossip.Member) map[string]serverCount {
+	counts := map[string]serverCount{}
+	for _, m := range members {
+		_, dc, err := federation.SplitWANName(m.Name)
+		if err != nil || m.Status == gossip.StatusLeft {
+			continue
+		}
+		n := counts[dc]
+		if n.known++; m.Alive() {
+			n.alive++
+		}
+		counts[dc] = n
+	}
+	return counts
+}
+
+// setGateways sets the gateways of the local datacenter, from its catalog.
+func (f *facts) setGateways(gateways []*pb.MeshGateway) {
+	f.GatewaysHealthy, f.GatewaysKnown = countGateways(gateways)
+	for _, g := range gateways {
+		f.gateways = append(f.gateways, localGateway{
+			node: g.GetNode().GetNode(), wan: catalog.TaggedAddr(g, catalog.TagWAN), healthy: catalog.Healthy(g),
+		})
+	}
+}
+
+func countGateways(gateways []*pb.MeshGateway) (healthy, known int) {
+	for _, g := range gateways {
+		if catalog.Healthy(g) {
+			healthy++
+		}
+	}
+	return healthy, len(gateways)
 }
 
 // pathStatuses returns the states of the paths to one datacenter, in the order
-// of the paths. The argument used is the address of the path in use.
+// of the paths. The argument link is the packet link to the datacenter.
 func pathStatuses(
-	paths []wanfed.PathStatus, origins map[string]federation.Origin, used string, now time.Time,
+	paths []wanfed.PathStatus, origins map[string]federation.Origin, link wanfed.LinkStatus, now time.Time,
 ) []api.PathStatus {
 	var out []api.PathStatus
 	for _, p := range paths {
+		p = current(p, link, len(paths), now)
 		status := api.PathStatus{
-			Address: p.Addr, Via: p.Via, Used: p.Addr == used, Health: string(p.Health),
-			LastSuccess: p.LastSuccess, LastFailure: p.LastErrorAt, LastError: p.LastError,
-			Sources: origins[p.Addr].Sources,
+			Address: p.Addr, Via: p.Via, Used: p.Addr == link.Path.Addr && !link.ConnectedSince.IsZero(),
+			Health: string(p.Health), LastSuccess: p.LastSuccess, LastFailure: p.LastErrorAt, LastError: p.LastError,
+			Failure: string(p.Failure), Sources: origins[p.Addr].Sources,
 		}
 		if p.SmoothedRTT > 0 {
 			status.RTT = api.SecondsPtr(p.SmoothedRTT)
@@ -150,6 +201,26 @@ func pathStatuses(
 		out = append(out, status)
 	}
 	return out
+}
+
+// pathUnknown is the health of a path whose last success is too old.
+const pathUnknown wanfed.PathHealth = "unknown"
+
+// current returns p with its health now, for one of n paths to a datacenter. A
+// path fails if its packet link has no echo for silentAfter. The health of a
+// path without a failure is unknown if its last success is too old.
+func current(p wanfed.PathStatus, link wanfed.LinkStatus, n int, now time.Time) wanfed.PathStatus {
+	unanswered := link.UnansweredSince
+	silent := !unanswered.IsZero() && p.Addr == link.Path.Addr && now.Sub(unanswered) >= silentAfter &&
+		p.LastSuccess.Before(unanswered)
+	switch {
+	case silent && p.Health != wanfed.PathFailing:
+		p.Health, p.Failure, p.LastErrorAt = wanfed.PathFailing, wanfed.FailureTimeout, now
+		p.LastError = fmt.Sprintf("no echo on the open connection since %s", now.Sub(unanswered).Round(time.Second))
+	case (p.Health == wanfed.PathOK || p.Health == wanfed.PathSlow) && now.Sub(p.LastSuccess) > staleAfter(n):
+		p.Health = pathUnknown
+	}
+	return p
 }
 
 // setLastError sets the newest error of dialing, joining and, for the primary,
@@ -176,36 +247,6 @@ func (r *Reporter) setLastError(d *api.DatacenterStatus, paths []wanfed.PathStat
 		st := r.cfg.Primary.manager.Follower().Status()
 		note(st.LastErrorAt, st.LastError)
 	}
-}
-
-// advice returns the action that an operator should take for a datacenter, or
-// "".
-func (r *Reporter) advice(d api.DatacenterStatus, state *pb.FederationState) string {
-	switch conflict := r.cfg.Primary.conflict(d.Name); {
-	case conflict != "":
-		return conflict
-	case r.rivals(d) != "":
-		return r.rivals(d)
-	case d.Own && d.GatewaysKnown == 0:
-		return fmt.Sprintf("start a gateway here: wanfed gateway --dc %s --node gw1 --server ADDR --lan ADDR --wan "+
-			"ADDR …", d.Name)
-	case d.GatewaysKnown > 0 && d.GatewaysHealthy == 0:
-		return fmt.Sprintf("no gateway of %s is healthy: start a gateway there, or read the log of a gateway", d.Name)
-	case d.ServersAlive == 0 && d.ServersKnown > 0:
-		return fmt.Sprintf("no server of %s is alive: check its servers, its gateways, and the network between the "+
-			"gateways; "+
-			"if the datacenter was removed: %s", d.Name, removedAdvice(d))
-	case d.ServersAlive == 0:
-		return fmt.Sprintf(
-			"no server of %s is in the WAN pool: check that its servers run, and that the gateways here "+
-				"can dial the WAN addresses of its gateways; if the datacenter was removed: %s", d.Name,
-			removedAdvice(d))
-	case d.ServersAlive < d.ServersKnown:
-		return fmt.Sprintf("see which servers are down: wanfed members --wan (%s)", d.Name)
-	case state == nil && !d.Own:
-		return fmt.Sprintf("%s has written no federation state: check that it has a gateway", d.Name)
-	}
-	return ""
 }
 
 // rivals describes other servers that claim the name of d or of one of its
@@ -238,10 +279,14 @@ func removedAdvice(d api.DatacenterStatus) string {
 	return "wanfed federation delete " + d.Name
 }
 
-func (r *Reporter) components() []api.ComponentStatus {
+func (r *Reporter) raftComponent() api.ComponentStatus {
 	leader, _ := r.cfg.Store.Leader()
 	voters, _ := r.cfg.Store.Peers()
-	raft, raftDetail := raftState(leader, voters, r.cfg.BootstrapExpect, r.cfg.LAN.Members())
+	state, detail := raftState(leader, voters, r.cfg.BootstrapExpect, r.cfg.LAN.Members())
+	return api.ComponentStatus{Name: "raft", State: state, Detail: detail}
+}
+
+func (r *Reporter) components() []api.ComponentStatus {
 	logErr := r.cfg.Store.WriteError()
 	identity := api.ComponentStatus{Name: "identity", State: "ok"}
 	claim := r.cfg.Claimant.State()
@@ -253,10 +298,10 @@ func (r *Reporter) components() []api.ComponentStatus {
 			"it is at %s; stop it, or give it another name", d.Address)
 	}
 	out := []api.ComponentStatus{
-		{Name: "raft", State: raft, Detail: raftDetail},
+		r.raftComponent(),
 		{Name: "log", State: okOr("cannot be written", logErr), Detail: errorOrAge(logErr, time.Time{}, "")},
-		{Name: "lan pool", State: "ok", Detail: aliveText(r.cfg.LAN)},
-		{Name: "wan pool", State: "ok", Detail: aliveText(r.cfg.WAN)},
+		poolComponent("lan pool", r.cfg.LAN.Members(), "wanfed members"),
+		poolComponent("wan pool", r.cfg.WAN.Members(), "wanfed members --wan"),
 		identity,
 		{Name: "gossip keys", State: "ok", Detail: r.cfg.Keyring.Detail()},
 	}
@@ -277,14 +322,25 @@ func okOr(state string, err error) string {
 	return state
 }
 
-func aliveText(p *gossip.Pool) string {
-	members, alive := p.Members(), 0
+// poolComponent returns the status of a gossip pool. It ignores members that
+// left. The argument command shows the members.
+func poolComponent(name string, members []gossip.Member, command string) api.ComponentStatus {
+	known, failed := 0, []string{}
 	for _, m := range members {
-		if m.Alive() {
-			alive++
+		if m.Status == gossip.StatusLeft {
+			continue
+		}
+		if known++; !m.Alive() {
+			failed = append(failed, m.Name)
 		}
 	}
-	return fmt.Sprintf("%d of %d members alive", alive, len(members))
+	c := api.ComponentStatus{Name: name, State: "ok"}
+	c.Detail = fmt.Sprintf("%d of %d members alive", known-len(failed), known)
+	if len(failed) > 0 {
+		c.State = "members failed"
+		c.Detail += fmt.Sprintf("; failed: %s (see: %s)", list(failed), command)
+	}
+	return c
 }
 
 // errorOrAge returns the text of err. Without an error, it returns the event

@@ -74,7 +74,7 @@ func TestPathStatuses(t *testing.T) {
 	}, map[string]federation.Origin{
 		"a:1": {Sources: []string{federation.SourceHeartbeat}},
 		"b:1": {Sources: []string{federation.SourceState}, At: now.Add(-time.Minute)},
-	}, "a:1", now)
+	}, wanfed.LinkStatus{Path: wanfed.Path{Addr: "a:1"}, ConnectedSince: now}, now)
 	want := []api.PathStatus{
 		{Address: "a:1", Via: "own gateway", Used: true, Health: "ok", RTT: new(0.04), LastSuccess: now,
 			Sources: []string{"heartbeat"}},

@@ -1,0 +1,362 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package status
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/wanfed/wanfed/api"
+	"github.com/wanfed/wanfed/federation"
+	"github.com/wanfed/wanfed/wanfed"
+)
+
+// facts are the inputs of evaluate for one datacenter. evaluate is a pure
+// function of them: the status page, the HTTP endpoint and the metrics have its
+// result.
+type facts struct {
+	// DatacenterStatus has the counts and the paths. Its Own and Primary are set.
+	api.DatacenterStatus
+	// local is the datacenter of the responding server.
+	local string
+	// conflict is the remedy for two datacenters that claim one name or that
+	// name different primaries, or "".
+	conflict string
+	// hasState reports whether the datacenter has a federation state.
+	hasState bool
+	// raft is the component of the Raft group. Only the local datacenter has it.
+	raft api.ComponentStatus
+	// gateways are the gateways of the local datacenter. Only the local
+	// datacenter has them.
+	gateways []localGateway
+	// reports are reports of other datacenters about their paths to the local
+	// datacenter. The local datacenter has all reports, and another datacenter
+	// has its own report.
+	reports []pathReport
+}
+
+// localGateway is a gateway of the local datacenter.
+type localGateway struct {
+	node, wan string
+	healthy   bool
+}
+
+// pathReport describes how the servers of datacenter dc reach the local
+// datacenter.
+type pathReport struct {
+	dc        string
+	direction api.Direction
+	failures  []addressFailure
+}
+
+// addressFailure is a gateway address of the local datacenter that a datacenter
+// cannot use.
+type addressFailure struct {
+	addr  string
+	class wanfed.FailureClass
+}
+
+// evaluate returns the status of a datacenter with its directions, its state,
+// the cause and the remedy.
+func evaluate(f facts) api.DatacenterStatus {
+	d := f.DatacenterStatus
+	switch {
+	case d.Own:
+		d.State, d.Cause, d.Advice = f.here()
+	default:
+		d.Outbound, d.Inbound = outbound(d.Paths), inbound(f.reports)
+		d.State, d.Cause, d.Advice = f.remote(d.Outbound, d.Inbound)
+	}
+	return d
+}
+
+// here evaluates the local datacenter.
+func (f facts) here() (state api.Health, cause, advice string) {
+	critical := slices.DeleteFunc(slices.Clone(f.gateways), func(g localGateway) bool { return g.healthy })
+	names := make([]string, len(critical))
+	for i, g := range critical {
+		names[i] = g.node
+	}
+	switch {
+	case f.conflict != "":
+		return api.HealthDegraded, "another datacenter is in conflict with " + f.Name, f.conflict
+	case f.raft.State != "ok" && f.raft.State != "":
+		return api.HealthDegraded, "the Raft group is not ok: " + f.raft.State, f.raft.Detail
+	case len(f.gateways) == 0:
+		return api.HealthDegraded, f.Name + " has no gateway", fmt.Sprintf(
+			"start a gateway here: wanfed gateway --dc %s --node gw1 --server ADDR --lan ADDR --wan ADDR …", f.Name)
+	case len(critical) == len(f.gateways):
+		return api.HealthDegraded, fmt.Sprintf("no gateway of %s is healthy: %s", f.Name, list(names)),
+			"start a gateway, or read its log for the reason why it cannot register"
+	}
+	if cause, advice := f.inboundCause(); cause != "" {
+		if inbound(f.reports) == api.DirectionFailing {
+			return api.HealthOneWay, cause, advice
+		}
+		return api.HealthDegraded, cause, advice
+	}
+	switch {
+	case len(critical) > 0:
+		return api.HealthDegraded, fmt.Sprintf("the gateway %s is critical", list(names)), "start it, or read its log"
+	case f.ServersAlive < f.ServersKnown:
+		return api.HealthDegraded, f.serversDown(), "see which servers are down: wanfed members --wan (" + f.Name + ")"
+	}
+	return api.HealthOK, "", ""
+}
+
+// remote evaluates another datacenter.
+func (f facts) remote(out, in api.Direction) (state api.Health, cause, advice string) {
+	switch {
+	case f.conflict != "" && out == api.DirectionOK:
+		return api.HealthDegraded, f.Name + " is in conflict with another datacenter", f.conflict
+	case f.conflict != "":
+		return api.HealthUnreachable, f.Name + " is in conflict with another datacenter", f.conflict
+	case len(f.Paths) == 0 && f.ServersAlive == 0:
+		return api.HealthUnreachable, "no gateway of " + f.Name + " is known",
+			"start a gateway there; if the datacenter was removed: " + removedAdvice(f.DatacenterStatus)
+	case out == api.DirectionFailing:
+		cause, advice = f.outboundCause()
+		return api.HealthUnreachable, cause, advice
+	case out == api.DirectionUnknown:
+		return api.HealthUnknown, "no path to " + f.Name + " has a result that is new enough",
+			"repeat the command in a minute"
+	case in == api.DirectionFailing:
+		cause, advice = f.inboundCause()
+		return api.HealthOneWay, cause, advice
+	case f.ServersAlive == 0:
+		return api.HealthDegraded, f.Name + " responds, but none of its servers is alive in the WAN pool",
+			"read the last error, and the status of " + f.Name
+	case f.ServersAlive < f.ServersKnown:
+		return api.HealthDegraded, f.serversDown(), "see which servers are down: wanfed members --wan (" + f.Name + ")"
+	case !f.hasState:
+		return api.HealthDegraded, f.Name + " has written no federation state", "check that it has a gateway"
+	case f.GatewaysHealthy < max(f.GatewaysKnown, 1):
+		return api.HealthDegraded, fmt.Sprintf("%d of %d gateways of %s are healthy", f.GatewaysHealthy,
+				f.GatewaysKnown, f.Name),
+			"start a gateway there, or read its log"
+	}
+	return api.HealthOK, "", ""
+}
+
+func (f facts) serversDown() string {
+	return fmt.Sprintf("%d of %d servers of %s are alive", f.ServersAlive, f.ServersKnown, f.Name)
+}
+
+// outbound returns the state of the paths to a datacenter.
+func outbound(paths []api.PathStatus) api.Direction {
+	out := api.DirectionUnknown
+	for _, p := range paths {
+		switch p.Health {
+		case string(wanfed.PathOK):
+			return api.DirectionOK
+		case string(wanfed.PathFailing):
+			out = api.DirectionFailing
+		}
+	}
+	return out
+}
+
+// inbound returns the state of the paths from other datacenters, according to
+// their reports.
+func inbound(reports []pathReport) api.Direction {
+	in := api.DirectionUnknown
+	for _, r := range reports {
+		switch r.direction {
+		case api.DirectionOK:
+			return api.DirectionOK
+		case api.DirectionFailing:
+			in = api.DirectionFailing
+		}
+	}
+	return in
+}
+
+// causeOrder lists the classes of failures, the most informative class first. A
+// path that fails at a later step has more information about the cause.
+var causeOrder = []wanfed.FailureClass{
+	wanfed.FailureOtherCA, wanfed.FailureCertificate, wanfed.FailureUnknownName, wanfed.FailureUpstream,
+	wanfed.FailureTimeout, wanfed.FailureClosed, wanfed.FailureRefused, wanfed.FailureResolve, wanfed.FailureNoRoute,
+	wanfed.FailureOther,
+}
+
+func causeRank(p api.PathStatus) int {
+	i := slices.Index(causeOrder, wanfed.FailureClass(p.Failure))
+	if i < 0 {
+		return len(causeOrder)
+	}
+	return i
+}
+
+// outboundCause returns the cause and the remedy if no path to a datacenter
+// works.
+func (f facts) outboundCause() (cause, advice string) {
+	var failing []api.PathStatus
+	var remote []string // addresses of gateways of the datacenter
+	for _, p := range f.Paths {
+		if p.Health == string(wanfed.PathFailing) {
+			failing = append(failing, p)
+		}
+		if p.Via == federation.ViaRemoteGateway || p.Via == federation.ViaConfigured {
+			remote = append(remote, p.Address)
+		}
+	}
+	worst := slices.MinFunc(failing, func(a, b api.PathStatus) int { return cmp.Compare(causeRank(a), causeRank(b)) })
+	at := worst.Via + " " + worst.Address
+	if worst.Via == federation.ViaLocalGateway && len(remote) > 0 {
+		at = list(remote)
+	}
+	switch class := wanfed.FailureClass(worst.Failure); class {
+	case wanfed.FailureOtherCA:
+		return fmt.Sprintf("the certificates of %s and %s are signed by different CAs", f.local, f.Name),
+			"all datacenters need certificates of one CA: compare the files of ca_file"
+	case wanfed.FailureCertificate:
+		return fmt.Sprintf("a certificate between %s and %s is not valid: %s", f.local, f.Name, worst.LastError),
+			"check the clocks of both datacenters, and the validity of the certificates: wanfed tls inspect"
+	case wanfed.FailureUnknownName:
+		if f.Primary {
+			return fmt.Sprintf("the gateway at %s responds, but does not know the datacenter %s", at, f.Name),
+				"check primary_datacenter: it must be the name of the datacenter of this gateway (see wanfed status there)"
+		}
+		return fmt.Sprintf("the gateway at %s responds, but does not know the datacenter %s", at, f.Name),
+			"check that the address belongs to a gateway of " + f.Name
+	case wanfed.FailureRefused, wanfed.FailureNoRoute, wanfed.FailureTimeout, wanfed.FailureUpstream:
+		if worst.Via == federation.ViaLocalGateway && class == wanfed.FailureRefused {
+			return fmt.Sprintf("the local gateway %s does not accept connections: %s", worst.Address, class),
+				"start the gateway, or read its log"
+		}
+	}
+	cause = fmt.Sprintf("%s does not respond at %s: %s", f.Name, at, cmp.Or(worst.Failure, string(wanfed.FailureOther)))
+	advice = fmt.Sprintf("check that a gateway of %s listens there, that its servers run, and that no firewall is between",
+		f.Name)
+	if slices.ContainsFunc(remote, isPrivate) {
+		advice += "; " + list(slices.DeleteFunc(remote, func(a string) bool { return !isPrivate(a) })) +
+			" is a private address: set wan of that gateway to an address that other datacenters reach"
+	}
+	return cause, advice + "; if the datacenter was removed: " + removedAdvice(f.DatacenterStatus)
+}
+
+// inboundCause returns the cause and the remedy if other datacenters cannot
+// connect to a gateway of the local datacenter. The cause is "" if they can.
+func (f facts) inboundCause() (cause, advice string) {
+	type fault struct {
+		addr  string
+		class wanfed.FailureClass
+	}
+	from := map[fault][]string{} // names of datacenters
+	var worst fault
+	for _, r := range f.reports {
+		for _, a := range r.failures {
+			k := fault(a)
+			from[k] = append(from[k], r.dc)
+			if n, most := len(from[k]), len(from[worst]); n > most || n == most && k.addr < worst.addr {
+				worst = k
+			}
+		}
+	}
+	if worst.addr == "" {
+		if inbound(f.reports) != api.DirectionFailing {
+			return "", ""
+		}
+		return fmt.Sprintf("%s cannot connect to %s", list(reporters(f.reports)), f.local),
+			"check that a gateway of " + f.local + " runs and that its WAN port is open for the other datacenters"
+	}
+	gateway := "the gateway"
+	if i := slices.IndexFunc(f.gateways, func(g localGateway) bool { return g.wan == worst.addr }); i >= 0 {
+		gateway = f.gateways[i].node
+	}
+	cause = fmt.Sprintf("%s cannot connect to %s at %s: %s", list(from[worst]), gateway, worst.addr, worst.class)
+	if isPrivate(worst.addr) {
+		return cause + "; is it the private address of a NAT?",
+			"set wan of the gateway to the address that other datacenters dial, and wan_bind to the local address"
+	}
+	return cause, "open this port in the firewall for the other datacenters, or correct wan of the gateway"
+}
+
+func reporters(reports []pathReport) (dcs []string) {
+	for _, r := range reports {
+		if r.direction == api.DirectionFailing {
+			dcs = append(dcs, r.dc)
+		}
+	}
+	return dcs
+}
+
+// isPrivate reports whether addr (host:port) is an IP address that is not
+// routed on the Internet.
+func isPrivate(addr string) bool {
+	ap, err := netip.ParseAddrPort(addr)
+	return err == nil && (ap.Addr().IsPrivate() || ap.Addr().IsLoopback() || ap.Addr().IsLinkLocalUnicast())
+}
+
+// maxListed bounds the names in a sentence.
+const maxListed = 4
+
+// list joins names to "a, b and c".
+func list(names []string) string {
+	n := len(names)
+	switch {
+	case n > maxListed:
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:maxListed], ", "), n-maxListed)
+	case n > 1:
+		return strings.Join(names[:n-1], ", ") + " and " + names[n-1]
+	}
+	return strings.Join(names, "")
+}
+
+// severity orders the states. The headline has the worst state.
+var severity = map[api.Health]int{
+	api.HealthUnknown: 1, api.HealthDegraded: 2, api.HealthOneWay: 3, api.HealthUnreachable: 4,
+}
+
+// headline returns the state of the federation in one sentence. dcs begins with
+// the local datacenter.
+func headline(dcs []api.DatacenterStatus) string {
+	worst, bad, unreachable := api.DatacenterStatus{State: api.HealthOK}, 0, 0
+	for _, d := range dcs {
+		if d.State == api.HealthUnreachable {
+			unreachable++
+		}
+		if d.State != api.HealthOK {
+			bad++
+		}
+		if severity[d.State] > severity[worst.State] {
+			worst = d
+		}
+	}
+	own := dcs[0]
+	if own.State == api.HealthOneWay || own.State == api.HealthDegraded && own.GatewaysHealthy == 0 {
+		worst = own // also the cause of the states of other datacenters
+	}
+	switch {
+	case bad == 0 && len(dcs) == 1:
+		return own.Name + " is ok; no other datacenter is known"
+	case bad == 0:
+		return fmt.Sprintf("all %d datacenters are ok", len(dcs))
+	case worst.Own:
+		return fmt.Sprintf("%s is %s: %s", worst.Name, worst.State, worst.Cause)
+	case unreachable > 1 && unreachable == len(dcs)-1:
+		return fmt.Sprintf("no other datacenter is reachable: %s", worst.Cause)
+	case bad > 1:
+		return fmt.Sprintf("%s is %s, and %d more are not ok: %s", worst.Name, worst.State, bad-1, worst.Cause)
+	}
+	return fmt.Sprintf("%s is %s: %s", worst.Name, worst.State, worst.Cause)
+}
+
+const (
+	// silentAfter is the time without an echo on an open connection after which
+	// its path is failing. An echo is requested every 3 s while packets are sent.
+	// The time covers the retransmissions of TCP on a path with loss.
+	silentAfter = 4 * time.Second
+	// staleProbes is the number of probe intervals after which the result of a
+	// path is unknown.
+	staleProbes = 3
+)
+
+// staleAfter returns the time after which a success on one of n paths is too old.
+func staleAfter(n int) time.Duration {
+	return staleProbes * max(wanfed.ProbeInterval*5/4, time.Duration(n)*wanfed.ProbeGap)
+}
