@@ -25,6 +25,10 @@ import (
 // key.
 const OnBehalfKey = "wanfed-on-behalf"
 
+// EpochKey is the key of the gRPC metadata with the highest epoch of the primary
+// that the calling server knows, as replication.Epoch.String returns it.
+const EpochKey = "wanfed-primary-epoch"
+
 // alpnGRPC is the ALPN protocol id of gRPC.
 const alpnGRPC = "h2"
 

@@ -16,6 +16,7 @@ type Status struct {
 	Node              string `json:"node"`
 	Leader            string `json:"leader"` // ip:port of the datacenter's Raft leader, or ""
 	PrimaryDatacenter string `json:"primary_datacenter"`
+	PrimaryEpoch      uint64 `json:"primary_epoch"`     // grows with each change of the primary; 0: unknown
 	MeshGatewayMode   string `json:"mesh_gateway_mode"` // "local", "remote" or "auto"
 	Version           string `json:"version"`
 	// Headline is the state of the federation with the most important cause, in

@@ -17,6 +17,7 @@ import (
 	grpcbackoff "google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/connectivity"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
 
 	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/internal/backoff"
@@ -43,13 +44,16 @@ const (
 
 var errStopping = errors.New("server is stopping")
 
-// Config configures a Client. All fields are required.
+// Config configures a Client. All fields except Epoch are required.
 type Config struct {
 	DC        string // the local datacenter
 	PrimaryDC string // the connection to the primary is kept open
 	Tunnel    *wanfed.Tunnel
 	Dialer    *wanfed.Dialer
 	Book      *wanfed.SharedAddressBook
+	// Epoch returns the value of the metadata api.EpochKey in calls to other
+	// datacenters. "" sends none. Default: none.
+	Epoch func() string
 }
 
 // Client holds gRPC connections to other servers: see the package
@@ -170,8 +174,12 @@ func (c *Client) addLocked(key connKey) (*conn, error) {
 		cc.maxBackoff = maxLANBackoff
 	}
 	dial := func(ctx context.Context) (net.Conn, error) { return c.redial(ctx, cc, c.dial) }
+	options := []grpc.DialOption{grpc.WithIdleTimeout(idle), dialAtOnce}
+	if c.cfg.Epoch != nil && key.dc != c.cfg.DC {
+		options = append(options, grpc.WithUnaryInterceptor(c.sendEpoch), grpc.WithStreamInterceptor(c.sendEpochStream))
+	}
 	var err error
-	if cc.ClientConn, err = api.NewGRPCClient(dial, grpc.WithIdleTimeout(idle), dialAtOnce); err != nil {
+	if cc.ClientConn, err = api.NewGRPCClient(dial, options...); err != nil {
 		cc.retire()
 		return nil, err
 	}
@@ -180,6 +188,29 @@ func (c *Client) addLocked(key connKey) (*conn, error) {
 		c.running.Go(func() { c.watchState(cc) })
 	}
 	return cc, nil
+}
+
+// sendEpoch adds the epoch to the metadata of a call.
+func (c *Client) sendEpoch(
+	ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, next grpc.UnaryInvoker,
+	opts ...grpc.CallOption,
+) error {
+	return next(c.withEpoch(ctx), method, req, reply, cc, opts...)
+}
+
+// sendEpochStream is sendEpoch for streams.
+func (c *Client) sendEpochStream(
+	ctx context.Context, d *grpc.StreamDesc, cc *grpc.ClientConn, method string, next grpc.Streamer,
+	opts ...grpc.CallOption,
+) (grpc.ClientStream, error) {
+	return next(c.withEpoch(ctx), d, cc, method, opts...)
+}
+
+func (c *Client) withEpoch(ctx context.Context) context.Context {
+	if epoch := c.cfg.Epoch(); epoch != "" {
+		return metadata.AppendToOutgoingContext(ctx, api.EpochKey, epoch)
+	}
+	return ctx
 }
 
 // dialAtOnce makes gRPC repeat a failed dial after 5 ms, because redial has its

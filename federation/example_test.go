@@ -11,7 +11,7 @@ import (
 
 // Reject a member that names another primary.
 func ExampleAdmit() {
-	admit := federation.Admit("dc2", "dc1", func(string) string { return "" }, func(node, dc, primary string) {
+	admit := federation.Admit("dc2", "dc1", func(string) string { return "" }, func(node, dc, primary, epoch string) {
 		fmt.Println("conflict:", node, dc, primary)
 	})
 	err := admit(gossip.Member{Name: "srv1.dc3", Tags: map[string]string{

@@ -125,19 +125,27 @@ func (r *tagReader) collect(
 	return r.byDC
 }
 
-// RunGatewayTags sets TagGateways and TagGroup of this server in the pool wan
-// after every change of the local gateways and of the group id in b, until ctx
-// ends. Without a healthy gateway TagGateways does not change, because an old
-// address may still work. tags are the other tags of this server.
+// EpochTag describes the source of TagEpoch.
+type EpochTag struct {
+	Type  *pb.Type      // the value may change after a change of a resource of this type
+	Value func() string // "": no tag
+}
+
+// RunGatewayTags sets TagGateways, TagGroup and TagEpoch of this server in the
+// pool wan after every change of the local gateways, of the group id in b, and
+// of the epoch, until ctx ends. Without a healthy gateway TagGateways does not
+// change, because an old address may still work. tags are the other tags of
+// this server.
 func RunGatewayTags(
-	ctx context.Context, b resource.Backend, wan *gossip.Pool, tags map[string]string, logger *slog.Logger,
+	ctx context.Context, b resource.Backend, wan *gossip.Pool, tags map[string]string, epoch EpochTag,
+	logger *slog.Logger,
 ) error {
 	wake := make(chan struct{}, 1)
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	for _, typ := range []*pb.Type{GroupType, catalog.NodeType, catalog.ServiceType, catalog.CheckType} {
+	for _, typ := range []*pb.Type{GroupType, epoch.Type, catalog.NodeType, catalog.ServiceType, catalog.CheckType} {
 		wg.Go(func() { resource.Notify(ctx, b, resource.Query{Type: typ}, wake) })
 	}
 	for {
@@ -155,6 +163,9 @@ func RunGatewayTags(
 		}
 		if id != "" {
 			next[TagGroup] = id
+		}
+		if e := epoch.Value(); e != "" {
+			next[TagEpoch] = e
 		}
 		if err == nil && !maps.Equal(next, tags) {
 			tags = next

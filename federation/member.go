@@ -26,6 +26,9 @@ const (
 	TagBuild   = "build"
 	// TagGroup is the id of the Raft group of the member's datacenter.
 	TagGroup = "group"
+	// TagEpoch is the highest epoch of the primary that the member knows. It is
+	// a hint: a server calls the member's datacenter before it relies on it.
+	TagEpoch = "epoch"
 )
 
 // RoleValue is the value of TagRole for a server. Consul's servers require it.
@@ -61,7 +64,7 @@ func SplitWANName(name string) (node, dc string, err error) {
 // onConflict is nil. The function also rejects members whose Raft group is not
 // the result of groupOf for their datacenter. The result "" permits any group.
 func Admit(
-	dc, primary string, groupOf func(dc string) string, onConflict func(node, dc, primary string),
+	dc, primary string, groupOf func(dc string) string, onConflict func(node, dc, primary, epoch string),
 ) func(gossip.Member) error {
 	return func(m gossip.Member) error {
 		node, memberDC, err := SplitWANName(m.Name)
@@ -73,7 +76,7 @@ func Admit(
 		}
 		if other := m.Tags[TagPrimary]; other != primary {
 			if onConflict != nil {
-				onConflict(node, memberDC, other)
+				onConflict(node, memberDC, other, m.Tags[TagEpoch])
 			}
 			return fmt.Errorf("%s reports the primary datacenter %q, %s reports %q: "+
 				"set the same primary_datacenter everywhere", m.Name, other, dc, primary)
@@ -93,6 +96,7 @@ func Admit(
 type PrimaryConflict struct {
 	DC, Node string
 	Primary  string // the configured primary of that server
+	Epoch    string // the last value of TagEpoch of that server
 	LastSeen time.Time
 }
 
@@ -135,13 +139,13 @@ func NewPrimaryConflicts(dc, primary string, log *slog.Logger) *PrimaryConflicts
 	return &PrimaryConflicts{dc: dc, primary: primary, log: log, all: map[string]loggedConflict{}}
 }
 
-// Record records the configured primary of a server that Admit rejects, and
-// logs a new conflict. It ignores servers of the local datacenter.
-func (p *PrimaryConflicts) Record(node, dc, primary string) {
+// Record records the configured primary and TagEpoch of a server that Admit
+// rejects, and logs a new conflict. It ignores servers of the local datacenter.
+func (p *PrimaryConflicts) Record(node, dc, primary, epoch string) {
 	if dc == p.dc || tlsutil.CheckLabel(primary) != nil {
 		return
 	}
-	if p.add(PrimaryConflict{DC: dc, Node: node, Primary: primary, LastSeen: time.Now()}) {
+	if p.add(PrimaryConflict{DC: dc, Node: node, Primary: primary, Epoch: epoch, LastSeen: time.Now()}) {
 		p.log.Warn("another datacenter names another primary",
 			"peer", WANName(node, dc), "named_primary", primary, "primary", p.primary)
 	}

@@ -72,7 +72,7 @@ func (s *Service) Apply(
 	}
 	dc := req.GetState().GetDatacenter()
 	if err := s.writable(); err != nil {
-		return nil, status.Error(codes.FailedPrecondition, err.Error())
+		return nil, err
 	}
 	if err := tlsutil.CheckLabel(dc); err != nil {
 		return nil, status.Errorf(codes.InvalidArgument, "state.datacenter: %v", err)
@@ -104,7 +104,7 @@ func (s *Service) Claim(ctx context.Context, req *pb.ClaimRequest) (*pb.ClaimRes
 			peer, WANName(req.Node, req.Datacenter))
 	}
 	if err := s.writable(); err != nil {
-		return nil, status.Error(codes.FailedPrecondition, err.Error())
+		return nil, err
 	}
 	if err := checkClaim(req); err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
@@ -161,7 +161,7 @@ func (s *Service) Replace(ctx context.Context, req *pb.ReplaceGroupRequest) (*pb
 		return nil, status.Errorf(codes.PermissionDenied, "%v may not replace a datacenter: only operators may", peer)
 	}
 	if err := s.writable(); err != nil {
-		return nil, status.Error(codes.FailedPrecondition, err.Error())
+		return nil, err
 	}
 	if req.GroupId == "" || len(req.GroupId) > maxClaimText {
 		return nil, status.Error(codes.InvalidArgument,
@@ -189,17 +189,23 @@ func (s *Service) Replace(ctx context.Context, req *pb.ReplaceGroupRequest) (*pb
 	return &pb.ReplaceGroupResponse{PreviousGroupId: have.GroupId}, nil
 }
 
-// writable returns nil if states can be written here, otherwise the reason.
+// writable returns nil if states can be written here. Otherwise it returns the
+// reason as a gRPC status.
 func (s *Service) writable() error {
 	switch {
 	case s.cfg.Writable == nil && s.cfg.DC == s.cfg.PrimaryDC:
 		return nil
 	case s.cfg.Writable != nil:
-		if err := s.cfg.Writable(); err == nil || s.cfg.DC == s.cfg.PrimaryDC {
-			return err
+		switch err := s.cfg.Writable(); {
+		case err == nil:
+			return nil
+		case errors.Is(err, resource.ErrNoPrimary):
+			return resource.StatusError(err)
+		case s.cfg.DC == s.cfg.PrimaryDC:
+			return status.Error(codes.FailedPrecondition, err.Error())
 		}
 	}
-	return fmt.Errorf("%s is not the primary: federation states are written in %s; "+
+	return status.Errorf(codes.FailedPrecondition, "%s is not the primary: federation states are written in %s; "+
 		"call a server there, directly or through a gateway", s.cfg.DC, s.cfg.PrimaryDC)
 }
 

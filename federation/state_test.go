@@ -118,7 +118,7 @@ func TestAdmit_Group(t *testing.T) {
 
 func TestAdmit(t *testing.T) {
 	conflict := ""
-	admit := Admit("dc3", "dc1", anyGroup, func(node, dc, primary string) {
+	admit := Admit("dc3", "dc1", anyGroup, func(node, dc, primary, _ string) {
 		conflict = node + " " + dc + " " + primary
 	})
 	for _, tt := range []struct {

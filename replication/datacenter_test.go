@@ -3,6 +3,7 @@
 package replication
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -10,7 +11,9 @@ import (
 	"testing"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
 
+	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/resource/resourcetest"
@@ -65,19 +68,23 @@ func (dc *datacenter) start(primary string) {
 	}
 	p, err := NewPrimaryManager(PrimaryManagerConfig{
 		DC: dc.name, ConfiguredPrimary: primary, Backend: dc.store, Registry: reg, Logger: discardLogger,
-		Servers: configuredServers{dc, primary}, Remote: dc.fed,
+		Servers: configuredServers{dc, primary}, Remote: remoteOf{dc.fed, dc},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
+	dc.mu.Lock()
+	dc.manager = p
+	dc.mu.Unlock()
 	src := NewSource(p, dc.store)
-	srv := grpc.NewServer()
+	srv := grpc.NewServer(grpc.StreamInterceptor(p.learnFromStream))
 	pb.RegisterReplicationServiceServer(srv, src)
 	ln, stopServing := serve(t, srv)
 	stopSource, stopLeading := run(t, src.Run), run(t, p.RunLeader)
+	stopManager := run(t, func(ctx context.Context) error { return p.Run(ctx, dc.store) })
 	dc.mu.Lock()
 	defer dc.mu.Unlock()
-	dc.manager, dc.source, dc.conn = p, src, connect(t, ln)
+	dc.source, dc.conn = src, connect(t, ln)
 	dc.relead = func() { stopLeading(); stopLeading = run(t, p.RunLeader) }
 	dc.stop = func() {
 		dc.mu.Lock()
@@ -86,6 +93,7 @@ func (dc *datacenter) start(primary string) {
 		stopLeading()
 		stopServing()
 		stopSource()
+		stopManager()
 	}
 }
 
@@ -121,6 +129,47 @@ func (dc *datacenter) configureOthers(byNode map[string]string) {
 	dc.changed = make(chan struct{})
 }
 
+// learnFromStream records the epoch in the metadata of a stream.
+func (p *PrimaryManager) learnFromStream(
+	srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler,
+) error {
+	md, _ := metadata.FromIncomingContext(ss.Context())
+	for _, v := range md.Get(api.EpochKey) {
+		if e, err := ParseEpoch(v); err == nil {
+			p.Learn(e, "peer")
+		}
+	}
+	return next(srv, ss)
+}
+
+// remoteOf implements Remote for datacenter from.
+type remoteOf struct {
+	*testFederation
+	from *datacenter
+}
+
+// Follow implements pb.ReplicationServiceClient. It adds the epoch that from
+// knows to the metadata.
+type epochClient struct {
+	pb.ReplicationServiceClient
+	from *datacenter
+}
+
+func (c epochClient) Follow(
+	ctx context.Context, opts ...grpc.CallOption,
+) (grpc.BidiStreamingClient[pb.FollowRequest, pb.FollowResponse], error) {
+	c.from.mu.Lock()
+	m := c.from.manager
+	c.from.mu.Unlock()
+	return c.ReplicationServiceClient.Follow(
+		metadata.AppendToOutgoingContext(ctx, api.EpochKey, m.KnownEpoch().String()), opts...)
+}
+
+func (r remoteOf) ReplicationClient(name string) (pb.ReplicationServiceClient, error) {
+	client, err := r.testFederation.ReplicationClient(name)
+	return epochClient{client, r.from}, err
+}
+
 func (f *testFederation) PathsChanged() <-chan struct{} { return nil }
 
 func (f *testFederation) ReplicationClient(name string) (pb.ReplicationServiceClient, error) {
@@ -153,6 +202,14 @@ func (dc *datacenter) waitUntil(condition string, done func() bool) {
 		}
 		return nil
 	})
+}
+
+// takeOver makes dc the primary in place of from.
+func (dc *datacenter) takeOver(from string) {
+	dc.fed.t.Helper()
+	if _, err := dc.manager.TakeOver(dc.fed.t.Context(), &pb.TakeOverRequest{From: from}); err != nil {
+		dc.fed.t.Fatal(err)
+	}
 }
 
 // waitPrimary waits until all federated resources belong to the given primary.

@@ -53,9 +53,7 @@ func TestFenced(t *testing.T) {
 	setState := func(states ...*pb.Primary) {
 		t.Helper()
 		for _, st := range states {
-			if err := dc1.manager.store(t.Context(), st); err != nil {
-				t.Fatal(err)
-			}
+			setPrimary(t, dc1.manager, st)
 		}
 	}
 	store := &delayedStore{Backend: dc1.store, before: func() { setState(demoted) }}

@@ -73,6 +73,7 @@ func (f *Follower) runStream(ctx context.Context) error {
 			m, err := stream.Recv()
 			if err == nil {
 				f.recordContact()
+				f.manager.learnFrom(f.manager.followedDC(), m.GetKnown())
 				watchdog.Stop() // a full buffer must not end the stream
 				err = buf.put(ctx, m)
 				watchdog.Reset(streamTimeout)

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/test/bufconn"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/resource"
@@ -221,10 +222,20 @@ func newTestFollower(t testing.TB, secondary resource.Backend, remote Remote, wi
 		DC: "dc2", ConfiguredPrimary: "dc1", Backend: secondary, Registry: registry(t, without...), Remote: remote,
 	})
 	p.followed = "dc1"
-	if err := p.store(t.Context(), &pb.Primary{Datacenter: "dc1", Complete: true}); err != nil {
+	setPrimary(t, p, &pb.Primary{Datacenter: "dc1", Complete: true})
+	return p.follower
+}
+
+// setPrimary replaces the primary resource.
+func setPrimary(t testing.TB, p *PrimaryManager, want *pb.Primary) {
+	t.Helper()
+	err := p.update(t.Context(), func(st *pb.Primary) {
+		proto.Reset(st)
+		proto.Merge(st, want)
+	})
+	if err != nil {
 		t.Fatal(err)
 	}
-	return p.follower
 }
 
 // follower returns a Follower that stores replicas in secondary. It uses the

@@ -5,10 +5,13 @@ package replication
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/internal/backoff"
@@ -16,9 +19,8 @@ import (
 )
 
 const (
-	// unknownServerTimeout limits the time that a new leader waits for the
-	// configuration of all servers. After that time, a server that has not
-	// reported its configuration counts as dead.
+	// unknownServerTimeout is the time from the start of this process after
+	// which a server that has not reported its configuration counts as dead.
 	unknownServerTimeout = 5 * time.Second
 	// checkInterval is the interval at which the leader checks the desired
 	// primary and, during a change, probes other datacenters.
@@ -30,10 +32,9 @@ const (
 // change of the primary when all alive servers of the datacenter are configured
 // with another primary.
 func (p *PrimaryManager) RunLeader(ctx context.Context) error {
-	start := time.Now()
 	for ctx.Err() == nil {
-		desired := p.desired(start)
-		err := p.runWhile(ctx, func() bool { return p.desired(start) == desired }, func(ctx context.Context) error {
+		desired := p.desired()
+		err := p.runWhile(ctx, func() bool { return p.desired() == desired }, func(ctx context.Context) error {
 			return p.runRole(ctx, desired)
 		})
 		p.setPending("")
@@ -49,11 +50,10 @@ func (p *PrimaryManager) RunLeader(ctx context.Context) error {
 
 // desired returns the configured primary of all alive servers. If their
 // configurations differ, desired returns the current primary in a secondary,
-// and "" in the primary. start is the time at which this server became the
-// leader.
-func (p *PrimaryManager) desired(start time.Time) string {
+// and "" in the primary.
+func (p *PrimaryManager) desired() string {
 	byNode, unknown := p.cfg.Servers.ConfiguredPrimaries()
-	agreed := len(unknown) == 0 || time.Since(start) >= unknownServerTimeout
+	agreed := len(unknown) == 0 || time.Since(p.started) >= unknownServerTimeout
 	for _, dc := range byNode {
 		agreed = agreed && dc == p.cfg.ConfiguredPrimary
 	}
@@ -109,11 +109,6 @@ func (p *PrimaryManager) runRole(ctx context.Context, desired string) error {
 	case desired == p.cfg.DC:
 		return (&promotion{PrimaryManager: p, former: owner}).run(ctx)
 	case owner == "" || owner == desired:
-		if p.cfg.ConfiguredPrimary != p.cfg.DC && st.GetUnanswered() != nil { // a promotion was canceled
-			if err := p.storeSilence(ctx, 0); err != nil {
-				return err
-			}
-		}
 		return p.follow(ctx, desired)
 	case owner == p.cfg.DC:
 		if err := p.demote(ctx, st, desired); err != nil {
@@ -125,17 +120,67 @@ func (p *PrimaryManager) runRole(ctx context.Context, desired string) error {
 }
 
 // runPrimary is the task of the leader of the primary. It ends a demotion that
-// was canceled.
+// was canceled. When another datacenter has become the primary, runPrimary waits
+// until TakeOver makes this datacenter the primary again.
 func (p *PrimaryManager) runPrimary(ctx context.Context, st *pb.Primary) error {
-	if st.GetHandedTo() != "" {
-		p.cfg.Logger.Info("demotion of this datacenter canceled: its servers are configured with it again",
-			"handed_to", st.GetHandedTo())
-		if err := p.store(ctx, &pb.Primary{Datacenter: p.cfg.DC, Complete: true}); err != nil {
+	if st.GetEpoch() == 0 { // stored by an older version
+		if err := p.update(ctx, func(st *pb.Primary) { st.Epoch = firstEpoch }); err != nil {
 			return err
 		}
 	}
-	<-ctx.Done()
-	return nil
+	if successor := st.GetHandedTo(); successor != "" {
+		if canceled, err := p.cancelDemotion(ctx, successor); !canceled {
+			return err
+		}
+	}
+	if err := p.waitStored(ctx, func() bool { return p.SupersededBy() != Epoch{} }); err != nil {
+		return ignoreEnd(ctx, err)
+	}
+	for {
+		by := p.SupersededBy()
+		if by.Datacenter != "" && p.takeOverRequested(by.Datacenter) {
+			return p.promote(ctx, by.Datacenter)
+		}
+		p.setPending("%v", p.Writable())
+		if !p.pause(ctx, nil) {
+			return nil
+		}
+	}
+}
+
+// cancelDemotion makes the federated resources writable again after a demotion
+// in favor of successor. successor may have become the primary. Therefore
+// cancelDemotion waits for its response, unless TakeOver is called. The new
+// epoch supersedes an epoch that successor may be about to begin.
+func (p *PrimaryManager) cancelDemotion(ctx context.Context, successor string) (canceled bool, err error) {
+	for {
+		_, err := p.probe(ctx, successor)
+		if p.SupersededBy() != (Epoch{}) {
+			return true, nil // successor is the primary: the demotion ends when this datacenter follows it
+		}
+		if status.Code(err) == codes.FailedPrecondition || p.takeOverRequested(successor) {
+			break
+		}
+		p.setPending("%s was demoted in favor of %[2]s, which does not respond and may be the primary: %[3]v; "+
+			"if it is lost: wanfed operator primary take-over --from %[2]s", p.cfg.DC, successor, err)
+		if !p.pause(ctx, p.cfg.Remote.PathsChanged()) {
+			return false, nil
+		}
+	}
+	p.cfg.Logger.Info("demotion of this datacenter canceled: its servers are configured with it again",
+		"handed_to", successor)
+	p.setPending("")
+	return true, p.update(ctx, func(st *pb.Primary) {
+		st.HandedTo, st.Epoch = "", p.KnownEpoch().Number+2
+	})
+}
+
+// ignoreEnd returns nil if ctx has ended, and otherwise err.
+func ignoreEnd(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
 }
 
 // demote stops writes of federated resources in this datacenter, the primary.
@@ -146,7 +191,7 @@ func (p *PrimaryManager) demote(ctx context.Context, st *pb.Primary, desired str
 	}
 	p.cfg.Logger.Info("primary demoted: federated resources cannot be written until the new primary is promoted",
 		"primary", desired)
-	return p.store(ctx, &pb.Primary{Datacenter: p.cfg.DC, Complete: true, HandedTo: desired})
+	return p.update(ctx, func(st *pb.Primary) { st.HandedTo = desired })
 }
 
 // followWhenPrimary waits until desired is a primary, and then follows desired.
@@ -159,7 +204,10 @@ func (p *PrimaryManager) followWhenPrimary(ctx context.Context, former, desired 
 	}
 	for {
 		pathsChanged := p.cfg.Remote.PathsChanged()
-		_, err := p.probe(ctx, desired)
+		begin, err := p.probe(ctx, desired)
+		if err == nil {
+			err = supersededError(begin, desired)
+		}
 		if err == nil {
 			break
 		}
@@ -206,34 +254,43 @@ func (b *background) stop() {
 	}
 }
 
-// probe opens a stream without types to any server of dc. It returns nil if dc
-// can be followed. successor is the next primary if dc is demoted, otherwise
-// "".
-func (p *PrimaryManager) probe(ctx context.Context, dc string) (successor string, err error) {
+// probe opens a stream without types to any server of dc. It returns the first
+// message if dc can be followed. Both sides learn the epoch that the other one
+// knows.
+func (p *PrimaryManager) probe(ctx context.Context, dc string) (begin *pb.FollowResponse, err error) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	client, err := p.cfg.Remote.ReplicationClient(dc)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	stream, err := client.Follow(ctx, grpc.WaitForReady(true))
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	hello := &pb.FollowRequest_Hello{Hello: &pb.FollowHello{}}
-	if err := stream.Send(&pb.FollowRequest{Part: hello}); err != nil {
-		_, err = stream.Recv()
-		return "", err
-	}
-	response, err := stream.Recv()
-	if err == nil && response.GetBegin() == nil {
+	_ = stream.Send(&pb.FollowRequest{Part: hello}) // Recv returns the error
+	begin, err = stream.Recv()
+	p.learnFromError(dc, err)
+	p.learnFrom(dc, begin.GetKnown())
+	if err == nil && begin.GetBegin() == nil {
 		err = errors.New("the first message of the response is not the beginning of a stream")
 	}
-	return response.GetBegin().GetHandedTo(), err
+	return begin, err
 }
 
-// ProbePrimary reports whether datacenter dc responds and is a primary.
+// supersededError returns an error if datacenter dc, which has sent begin, knows
+// that another primary has replaced it.
+func supersededError(begin *pb.FollowResponse, dc string) error {
+	if by := begin.GetKnown(); by != nil && by.Datacenter != dc {
+		return fmt.Errorf("%s has replaced %s as the primary, in epoch %d", by.Datacenter, dc, by.Number)
+	}
+	return nil
+}
+
+// ProbePrimary reports whether datacenter dc responds and is a primary that no
+// other one has replaced, as far as dc knows.
 func (p *PrimaryManager) ProbePrimary(ctx context.Context, dc string) bool {
-	_, err := p.probe(ctx, dc)
-	return err == nil
+	begin, err := p.probe(ctx, dc)
+	return err == nil && supersededError(begin, dc) == nil
 }

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/resource"
@@ -86,10 +87,13 @@ type PrimaryManager struct {
 	follower *Follower
 	started  time.Time // start of this process
 
-	mu        sync.Mutex
-	followed  string    // datacenter that the follower follows
-	pending   string    // see PendingReason
-	demotedAt time.Time // see DemotedAt
+	wake chan struct{} // has an element after Learn, for Run
+
+	mu       sync.Mutex
+	followed string // datacenter that the follower follows
+	pending  string // see PendingReason
+	learned  Epoch  // highest epoch that Learn has recorded
+	takeOver string // former primary of the running TakeOver, or ""
 	// lastSuccessor is HandedTo in the last read of the primary resource.
 	// successorSince is the time of the first read with that value.
 	lastSuccessor  string
@@ -102,7 +106,7 @@ func NewPrimaryManager(cfg PrimaryManagerConfig) (*PrimaryManager, error) {
 		cfg.Servers == nil || cfg.Remote == nil || cfg.Logger == nil {
 		return nil, errors.New("replication: every field of PrimaryManagerConfig is required")
 	}
-	p := &PrimaryManager{cfg: cfg, started: time.Now()}
+	p := &PrimaryManager{cfg: cfg, started: time.Now(), wake: make(chan struct{}, 1)}
 	p.follower = newFollower(p)
 	return p, nil
 }
@@ -128,18 +132,23 @@ func (p *PrimaryManager) waitPrimary(ctx context.Context, primary bool) error {
 }
 
 // checkFollow returns nil if other datacenters can follow this one. Otherwise
-// it returns a gRPC status with the reason.
+// it returns a gRPC status with the reason and the known epoch.
 func (p *PrimaryManager) checkFollow() error {
 	owner := p.PrimaryDC()
-	switch {
-	case owner == p.cfg.DC:
+	if owner == p.cfg.DC {
 		return nil
-	case p.cfg.ConfiguredPrimary == p.cfg.DC:
-		return status.Errorf(codes.FailedPrecondition,
-			"%s is not the primary yet: it takes over from %s; see its status", p.cfg.DC, owner)
 	}
-	return status.Errorf(codes.FailedPrecondition,
-		"%s cannot be followed: it is not the primary; its primary is %s", p.cfg.DC, owner)
+	text := fmt.Sprintf("%s cannot be followed: it is not the primary; its primary is %s", p.cfg.DC, owner)
+	if p.cfg.ConfiguredPrimary == p.cfg.DC {
+		text = fmt.Sprintf("%s is not the primary yet: it takes over from %s; see its status", p.cfg.DC, owner)
+	}
+	st := status.New(codes.FailedPrecondition, text)
+	if e := p.KnownEpoch().proto(); e != nil {
+		if detailed, err := st.WithDetails(e); err == nil {
+			st = detailed
+		}
+	}
+	return st.Err()
 }
 
 // firstWriteTimeout limits the time that Writable waits for the leader's first
@@ -155,13 +164,16 @@ func (p *PrimaryManager) Writable() error {
 		defer cancel()
 		_ = p.waitStored(ctx, func() bool { st = p.stored(); return st.GetDatacenter() != "" })
 	}
+	newer := p.SupersededBy()
 	switch {
+	case st.GetDatacenter() == p.cfg.DC && newer != Epoch{}:
+		return p.errSuperseded(newer)
 	case st.GetDatacenter() == p.cfg.DC && st.GetHandedTo() == "":
 		return nil
 	case st.GetDatacenter() == p.cfg.DC:
-		return fmt.Errorf("%s is demoted in favor of %[2]s, according to primary_datacenter of its servers, and "+
-			"%[2]s is "+
-			"not the primary yet: write again in a moment, or see: wanfed status", p.cfg.DC, st.GetHandedTo())
+		return fmt.Errorf("%w: %s is demoted in favor of %[3]s, according to primary_datacenter of its servers, and "+
+			"%[3]s is not the primary yet: write again in a moment, or see: wanfed status",
+			resource.ErrNoPrimary, p.cfg.DC, st.GetHandedTo())
 	case p.cfg.ConfiguredPrimary == p.cfg.DC:
 		return fmt.Errorf("%s is not the primary yet, though it is configured to be: see wanfed status", p.cfg.DC)
 	}
@@ -188,13 +200,13 @@ func (p *PrimaryManager) announcedSuccessor() string {
 	return successor
 }
 
-// DemotedAt returns the last time at which this server, as the leader, made its
-// datacenter a secondary. Other servers may apply that change later. Zero means
-// never.
+// DemotedAt returns the last time at which this datacenter, as the primary,
+// became a secondary. Zero means never.
 func (p *PrimaryManager) DemotedAt() time.Time {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.demotedAt
+	if at := p.stored().GetDemotedAt(); at != nil {
+		return at.AsTime()
+	}
+	return time.Time{}
 }
 
 // PendingReason returns the reason why a change of the primary is not complete.
@@ -234,27 +246,6 @@ func (p *PrimaryManager) stored() *pb.Primary {
 	return st
 }
 
-// store writes the primary resource.
-func (p *PrimaryManager) store(ctx context.Context, st *pb.Primary) error {
-	r, err := resource.New(PrimaryType, primaryName, st)
-	if err != nil {
-		return err
-	}
-	old, err := p.cfg.Backend.Read(ctx, resource.Eventual, resource.ID(PrimaryType, primaryName))
-	switch {
-	case err == nil:
-		if r, err = resource.WithData(old, st); err != nil {
-			return err
-		}
-	case !errors.Is(err, resource.ErrNotFound):
-		return err
-	}
-	if _, err := p.cfg.Backend.Commit(ctx, resource.PutOp(r, old.GetVersion())); err != nil {
-		return fmt.Errorf("store that the primary is %s: %w", st.GetDatacenter(), err)
-	}
-	return nil
-}
-
 // waitStored blocks until done returns true. It calls done after every change
 // of the primary resource.
 func (p *PrimaryManager) waitStored(ctx context.Context, done func() bool) error {
@@ -283,21 +274,21 @@ func (p *PrimaryManager) replicasBegin(ctx context.Context) error {
 	if former == followed {
 		return nil
 	}
-	if former == p.cfg.DC {
-		p.mu.Lock()
-		p.demotedAt = time.Now()
-		p.mu.Unlock()
-	}
 	if former != "" {
 		p.cfg.Logger.Info("primary changed: resources of the new primary replace those here",
 			"primary", followed, "former", former)
 	}
-	return p.store(ctx, &pb.Primary{Datacenter: followed})
+	return p.update(ctx, func(st *pb.Primary) {
+		st.Datacenter, st.Complete, st.HandedTo, st.Epoch = followed, false, "", 0
+		if former == p.cfg.DC {
+			st.DemotedAt = timestamppb.Now()
+		}
+	})
 }
 
 // replicasComplete stores that all replicas come from the followed datacenter.
 func (p *PrimaryManager) replicasComplete(ctx context.Context) error {
-	return p.store(ctx, &pb.Primary{Datacenter: p.followedDC(), Complete: true})
+	return p.update(ctx, func(st *pb.Primary) { st.Complete = true })
 }
 
 // Fenced returns a Backend for writers of federated resources. It wraps b, a
@@ -331,6 +322,8 @@ func (b fencedBackend) Commit(ctx context.Context, ops ...*pb.Op) ([]*pb.Resourc
 		expect := resource.ExpectOp(primaryQuery, checked)
 		stored, err := b.Backend.Commit(ctx, append(ops[:len(ops):len(ops)], expect)...)
 		switch {
+		case err == nil && b.primary.SupersededBy() != Epoch{}: // learned during the commit
+			return nil, fmt.Errorf("%w: %w", resource.ErrUnknownOutcome, b.primary.Writable())
 		case err == nil:
 			return stored[:len(ops)], nil
 		case errors.Is(err, resource.ErrUnsupported): // a server of an older version cannot check

@@ -7,11 +7,9 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/resource"
@@ -76,30 +74,54 @@ func testPromotion(t *testing.T, order []string) {
 	}
 }
 
-// A new primary is promoted without a response of the former primary. The
-// former primary then returns as a secondary and loses the writes that only it
-// had.
-func TestPromotion_FormerPrimaryLost(t *testing.T) {
+// A datacenter never becomes the primary only because the former primary does
+// not respond. An operator makes it the primary. When the former primary returns,
+// it learns of the new epoch and accepts no more writes, also after a restart. As
+// a secondary, it loses the writes that only it had.
+func TestTakeOver(t *testing.T) {
 	t.Parallel()
 	fed := &testFederation{t: t}
 	dc1, dc2 := fed.add("dc1", "dc1"), fed.add("dc2", "dc1")
 	fill(t, dc1.store, 100)
 	waitInSync(t, dc1.store, dc2.store)
+	dc2.waitPrimary("dc1")
 	dc1.stop()
 	put(t, dc1.store, docType, "alone", "1")
 	dc2.restart("dc2")
-	dc2.waitPrimary("dc2")
+	dc2.waitUntil("request for a take-over", func() bool {
+		return strings.Contains(dc2.manager.PendingReason(), "wanfed operator primary take-over --from dc1")
+	})
+	if err := dc2.manager.Writable(); err == nil {
+		t.Error("Writable() before the take-over = nil, want an error")
+	}
+	state, err := dc2.manager.TakeOver(t.Context(), &pb.TakeOverRequest{From: "dc1", Check: true})
+	if err != nil || state.Unreachable == "" || state.Index == 0 || !state.Complete {
+		t.Errorf("TakeOver() with Check = %v, %v, want an unreachable dc1, an index, and complete replicas", state, err)
+	}
+	dc2.takeOver("dc1")
+	if epoch := dc2.manager.Epoch(); epoch != 2 {
+		t.Errorf("Epoch() after the take-over = %d, want 2", epoch)
+	}
 	put(t, dc2.store, docType, "new", "1")
 
 	dc1.start("dc1")
-	dc1.waitUntil("successful probe", func() bool { return dc2.manager.ProbePrimary(t.Context(), "dc1") })
-	if in1, in2 := dc1.manager.Writable(), dc2.manager.Writable(); in1 != nil || in2 != nil {
-		t.Errorf("Writable() in two primaries = %v and %v, want nil and nil", in1, in2)
+	dc1.waitUntil("superseded by dc2", func() bool {
+		dc2.manager.ProbePrimary(t.Context(), "dc1")
+		return dc1.manager.stored().GetSupersededBy().GetDatacenter() == "dc2"
+	})
+	dc2.stop()
+	dc1.restart("dc1")
+	dc1.waitUntil("pending reason", func() bool {
+		return strings.Contains(dc1.manager.PendingReason(), "dc2 is, since epoch 2")
+	})
+	if err := dc1.manager.Writable(); !errors.Is(err, resource.ErrNoPrimary) {
+		t.Errorf("Writable() in the former primary = %v, want ErrNoPrimary", err)
 	}
+	dc2.start("dc2")
 	dc1.restart("dc2")
 	dc1.waitPrimary("dc2")
 	waitInSync(t, dc2.store, dc1.store)
-	_, err := dc1.store.Read(t.Context(), resource.Eventual, resource.ID(docType, "alone"))
+	_, err = dc1.store.Read(t.Context(), resource.Eventual, resource.ID(docType, "alone"))
 	if !errors.Is(err, resource.ErrNotFound) {
 		t.Errorf("Read() of a resource that only the former primary had = %v, want ErrNotFound", err)
 	}
@@ -108,47 +130,99 @@ func TestPromotion_FormerPrimaryLost(t *testing.T) {
 	}
 }
 
-// A new leader continues the takeover timeout of the last leader. A response of
-// the former primary resets the timeout.
-func TestPromotion_LeaderChanges(t *testing.T) {
+// An operator makes a superseded primary the primary again.
+func TestTakeOver_BySupersededPrimary(t *testing.T) {
+	t.Parallel()
+	fed := &testFederation{t: t}
+	dc1 := fed.add("dc1", "dc1")
+	dc1.waitPrimary("dc1")
+	put(t, dc1.store, docType, "a", "1")
+	dc1.manager.Learn(Epoch{7, "dc2"}, "dc2")
+	if err := dc1.manager.Writable(); !errors.Is(err, resource.ErrNoPrimary) {
+		t.Errorf("Writable() after a report of a newer epoch = %v, want ErrNoPrimary", err)
+	}
+	dc1.waitUntil("stored epoch", func() bool { return dc1.manager.stored().GetSupersededBy() != nil })
+	_, err := dc1.manager.TakeOver(t.Context(), &pb.TakeOverRequest{From: "dc3"})
+	if status.Code(err) != codes.FailedPrecondition {
+		t.Errorf("TakeOver() from another datacenter = %v, want FailedPrecondition", err)
+	}
+	dc1.takeOver("dc2")
+	if err := dc1.manager.Writable(); err != nil || dc1.manager.Epoch() != 8 {
+		t.Errorf("Writable() after the take-over = %v in epoch %d, want nil in epoch 8", err, dc1.manager.Epoch())
+	}
+	_, err = dc1.manager.TakeOver(t.Context(), &pb.TakeOverRequest{From: "dc2"})
+	if status.Code(err) != codes.FailedPrecondition {
+		t.Errorf("second TakeOver() = %v, want FailedPrecondition", err)
+	}
+}
+
+// A take-over needs all servers of the datacenter to be configured with it.
+func TestTakeOver_NotConfigured(t *testing.T) {
+	t.Parallel()
+	fed := &testFederation{t: t}
+	dc1, dc2 := fed.add("dc1", "dc1"), fed.add("dc2", "dc1")
+	waitInSync(t, dc1.store, dc2.store)
+	_, err := dc2.manager.TakeOver(t.Context(), &pb.TakeOverRequest{From: "dc1"})
+	if status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "primary_datacenter") {
+		t.Errorf("TakeOver() in a secondary = %v, want FailedPrecondition with primary_datacenter", err)
+	}
+}
+
+// A demotion is not canceled while the datacenter in favor of which it was made
+// does not respond, because that datacenter may be the primary.
+func TestCancelDemotion_SuccessorDoesNotRespond(t *testing.T) {
 	t.Parallel()
 	fed := &testFederation{t: t}
 	dc1, dc2 := fed.add("dc1", "dc1"), fed.add("dc2", "dc1")
 	put(t, dc1.store, docType, "a", "1")
 	waitInSync(t, dc1.store, dc2.store)
-	silence := func() time.Duration { return dc2.manager.stored().GetUnanswered().AsDuration() }
-	dc1.stop()
-	dc2.restart("dc2")
-	dc2.waitUntil("stored silence", func() bool { return silence() >= silenceStep })
-	dc1.start("dc1")
-	dc2.waitUntil("no stored silence", func() bool { return silence() == 0 })
-
-	dc1.stop()
-	// Each leader waits for a part of the timeout.
-	for last := time.Duration(0); last+silenceStep < takeoverTimeout; last = silence() {
-		dc2.waitUntil("longer stored silence", func() bool { return silence() >= last+silenceStep })
-		dc2.relead()
-	}
-	dc2.waitPrimary("dc2")
-	if silence() != 0 {
-		t.Errorf("stored silence after the promotion = %v, want 0", silence())
-	}
-	if err := dc2.manager.Writable(); err != nil {
-		t.Errorf("Writable() after the promotion = %v, want nil", err)
-	}
-
-	// A canceled promotion does not shorten the next one.
-	dc3 := fed.add("dc3", "dc2")
-	waitInSync(t, dc2.store, dc3.store)
 	dc2.stop()
-	dc3.restart("dc3")
-	dc3.waitUntil("stored silence", func() bool { return dc3.manager.stored().GetUnanswered() != nil })
-	dc3.restart("dc3")
-	if st := (&pb.Primary{Unanswered: durationpb.New(takeoverTimeout)}); dc3.manager.silence(st) >= silenceStep {
-		t.Errorf("silence() after a restart = %v, want less than %v", dc3.manager.silence(st), silenceStep)
+	dc1.restart("dc2")
+	dc1.waitUntil("demotion in favor of dc2", func() bool { return dc1.manager.stored().GetHandedTo() == "dc2" })
+	dc1.restart("dc1")
+	dc1.waitUntil("pending reason", func() bool {
+		return strings.Contains(dc1.manager.PendingReason(), "take-over --from dc2")
+	})
+	if err := dc1.manager.Writable(); err == nil {
+		t.Error("Writable() while dc2 does not respond = nil, want an error")
 	}
-	dc3.restart("dc2")
-	dc3.waitUntil("no stored silence", func() bool { return dc3.manager.stored().GetUnanswered() == nil })
+	dc2.start("dc1")
+	dc1.waitUntil("success of Writable", func() bool { return dc1.manager.Writable() == nil })
+	if epoch := dc1.manager.Epoch(); epoch != 3 { // dc2 could have begun 2
+		t.Errorf("Epoch() after the canceled demotion = %d, want 3", epoch)
+	}
+}
+
+func TestEpoch(t *testing.T) {
+	for _, tt := range []struct {
+		e, other Epoch
+		want     bool
+	}{
+		{Epoch{1, "dc1"}, Epoch{}, true},
+		{Epoch{2, "dc1"}, Epoch{1, "dc2"}, true},
+		{Epoch{1, "dc2"}, Epoch{1, "dc1"}, false}, // a new datacenter that is configured with itself
+		{Epoch{2, "dc2"}, Epoch{2, "dc1"}, true},
+		{Epoch{2, "dc1"}, Epoch{2, "dc2"}, false},
+		{Epoch{2, "dc1"}, Epoch{2, "dc1"}, false},
+		{Epoch{}, Epoch{1, "dc1"}, false},
+	} {
+		if got := tt.e.Supersedes(tt.other); got != tt.want {
+			t.Errorf("%v.Supersedes(%v) = %v, want %v", tt.e, tt.other, got, tt.want)
+		}
+	}
+	for _, s := range []string{"", "2", "2:", ":dc1", "0:dc1", "-1:dc1", "2:DC 1", "18446744073709551616:dc1"} {
+		if e, err := ParseEpoch(s); err == nil {
+			t.Errorf("ParseEpoch(%q) = %v, want an error", s, e)
+		}
+	}
+	if e, err := ParseEpoch(Epoch{12, "dc-3"}.String()); err != nil || e != (Epoch{12, "dc-3"}) {
+		t.Errorf("ParseEpoch() of a text of String = %v, %v, want the same epoch", e, err)
+	}
+	p := primaryManager(t, resourcetest.NewStore())
+	p.Learn(Epoch{maxEpochStep + 1, "dc2"}, "dc2")
+	if e := p.KnownEpoch(); e != (Epoch{}) {
+		t.Errorf("KnownEpoch() after a report with a number too high = %v, want none", e)
+	}
 }
 
 // The primary does not change while alive servers of a datacenter are
@@ -195,9 +269,7 @@ func TestFollow_SameIndexOfAnotherPrimary(t *testing.T) {
 	old.Id.Uid, old.PrimaryModifyIndex = r.Id.Uid, r.ModifyIndex
 	commitOne(t, dc3.store, resource.ReplicaOp(old))
 	dc3.stop()
-	if err := dc3.manager.store(t.Context(), &pb.Primary{Datacenter: "dc1", Complete: true}); err != nil {
-		t.Fatal(err)
-	}
+	setPrimary(t, dc3.manager, &pb.Primary{Datacenter: "dc1", Complete: true})
 	dc3.start("dc2")
 	dc3.waitPrimary("dc2")
 	waitInSync(t, dc2.store, dc3.store)
@@ -271,9 +343,7 @@ func TestCheckFollow(t *testing.T) {
 	} {
 		p := &PrimaryManager{cfg: PrimaryManagerConfig{DC: "dc2", ConfiguredPrimary: tt.configured, Backend: store}}
 		if tt.stored != "" {
-			if err := p.store(t.Context(), &pb.Primary{Datacenter: tt.stored}); err != nil {
-				t.Fatal(err)
-			}
+			setPrimary(t, p, &pb.Primary{Datacenter: tt.stored})
 		}
 		err := p.checkFollow()
 		if status.Code(err) != tt.code || err != nil && !strings.Contains(err.Error(), tt.text) {

@@ -3,11 +3,14 @@
 package replication
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
@@ -17,42 +20,35 @@ import (
 )
 
 const (
-	// takeoverTimeout is the time without a response of the former primary
-	// after which this datacenter is promoted without it. In that time, local
-	// gateways that restart together with the servers become available.
-	takeoverTimeout = 20 * time.Second
-	// silenceStep is the interval at which the leader stores the time without a
-	// response. The next leader continues from the stored time.
-	silenceStep = takeoverTimeout / 5
 	// drainTimeout limits one attempt to copy the last resources.
 	drainTimeout = time.Minute
+	// takeOverTimeout limits a call of TakeOver.
+	takeOverTimeout = 40 * time.Second
 )
 
 // promotion makes this datacenter the primary. It follows the former primary
 // until that datacenter is demoted and all of its resources are copied, or
-// until it has not responded for takeoverTimeout.
+// until an operator calls TakeOver.
 type promotion struct {
 	*PrimaryManager
 	former  string
 	copying background // follows the former primary
-
-	lastResponse  time.Time     // of the former primary
-	storedSilence time.Duration // stored time without a response
 }
 
 func (p *promotion) run(ctx context.Context) error {
 	p.cfg.Logger.Info("promotion of this datacenter started", "former", p.former)
 	defer p.copying.stop()
-	p.storedSilence = p.silence(p.stored())
-	p.lastResponse = time.Now().Add(-p.storedSilence)
 	for {
 		pathsChanged := p.cfg.Remote.PathsChanged()
-		successor, cause := p.probe(ctx, p.former)
-		if err := p.updateSilence(ctx, cause == nil); err != nil {
-			return err
-		}
-		switch silence := time.Since(p.lastResponse); {
-		case cause == nil && successor == p.cfg.DC:
+		begin, cause := p.probe(ctx, p.former)
+		switch {
+		case p.takeOverRequested(p.former):
+			p.copying.stop()
+			p.cfg.Logger.Warn("take-over without the consent of the former primary: "+
+				"acknowledged writes that were not copied are lost, or in a file of the former primary",
+				"former", p.former, "index", p.follower.HighestIndex(), "err", cause)
+			return p.promote(ctx, p.former)
+		case cause == nil && begin.GetBegin().GetHandedTo() == p.cfg.DC:
 			p.copying.stop()
 			if p.drain(ctx) {
 				return p.promote(ctx, p.former)
@@ -62,14 +58,9 @@ func (p *promotion) run(ctx context.Context) error {
 				"set primary_datacenter = %q on all servers of %s, and restart them", p.cfg.DC, p.former,
 				p.cfg.DC, p.former)
 			p.copying.start(ctx, p.followFormer)
-		case silence >= takeoverTimeout:
-			p.copying.stop()
-			p.cfg.Logger.Warn("former primary does not respond: acknowledged writes that were not copied are lost",
-				"former", p.former, "index", p.follower.HighestIndex(), "err", cause)
-			return p.promote(ctx, p.former)
 		default:
-			p.setPending("takes over from %s, which does not respond, in %v: %v",
-				p.former, takeoverTimeout-silence.Round(time.Second), cause)
+			p.setPending("%s is to be the primary, but waits for the consent of %[2]s: %[3]v; "+
+				"if %[2]s is lost, run in %[1]s: wanfed operator primary take-over --from %[2]s", p.cfg.DC, p.former, cause)
 		}
 		if !p.pause(ctx, pathsChanged) {
 			return nil
@@ -79,37 +70,76 @@ func (p *promotion) run(ctx context.Context) error {
 
 func (p *promotion) followFormer(ctx context.Context) { _ = p.follow(ctx, p.former) }
 
-// updateSilence stores the time without a response at each silenceStep, and
-// resets it after a response.
-func (p *promotion) updateSilence(ctx context.Context, responded bool) error {
-	if responded {
-		p.lastResponse = time.Now()
-	}
-	silence := time.Since(p.lastResponse).Round(time.Second)
-	if silence < p.storedSilence+silenceStep && (!responded || p.storedSilence == 0) {
-		return nil
-	}
-	p.storedSilence = silence
-	return p.storeSilence(ctx, silence)
+// takeOverRequested reports whether TakeOver from former is in progress.
+func (p *PrimaryManager) takeOverRequested(former string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.takeOver == former
 }
 
-// silence returns the stored time without a response. The result is at most the
-// uptime of this process. After a restart of all servers, the former primary
-// therefore has the whole takeoverTimeout again.
-func (p *PrimaryManager) silence(st *pb.Primary) time.Duration {
-	return min(st.GetUnanswered().AsDuration(), time.Since(p.started))
+// TakeOver makes this datacenter the primary in place of req.From, without the
+// consent of that datacenter. All alive servers must be configured with this
+// datacenter as the primary. Only an operator may call it, at the leader, which
+// runs RunLeader. TakeOver blocks until this datacenter is the primary, at most
+// takeOverTimeout. With req.Check, it changes nothing and blocks for at most
+// probeTimeout.
+func (p *PrimaryManager) TakeOver(ctx context.Context, req *pb.TakeOverRequest) (*pb.TakeOverResponse, error) {
+	if err := p.checkTakeOver(req.From); err != nil {
+		return nil, status.Error(codes.FailedPrecondition, err.Error())
+	}
+	before := p.KnownEpoch()
+	if req.Check {
+		resp := &pb.TakeOverResponse{Datacenter: p.cfg.DC, Epoch: before.Number, Complete: p.stored().GetComplete(),
+			Index: p.follower.HighestIndex()}
+		if at := p.follower.Status().LastContact; !at.IsZero() {
+			resp.LastContact = durationpb.New(time.Since(at))
+		}
+		if _, err := p.probe(ctx, req.From); err != nil {
+			resp.Unreachable = resource.ErrorText(err.Error())
+		}
+		return resp, nil
+	}
+	p.setTakeOver(req.From)
+	defer p.setTakeOver("")
+	ctx, cancel := context.WithTimeout(ctx, takeOverTimeout)
+	defer cancel()
+	var st *pb.Primary
+	err := p.waitStored(ctx, func() bool {
+		st = p.stored()
+		return st.GetDatacenter() == p.cfg.DC && st.GetHandedTo() == "" && st.GetSupersededBy() == nil &&
+			st.GetEpoch() > before.Number
+	})
+	if err != nil {
+		return nil, status.Errorf(codes.DeadlineExceeded, "%s is not the primary yet: see wanfed status: %v",
+			p.cfg.DC, err)
+	}
+	return &pb.TakeOverResponse{Datacenter: p.cfg.DC, Epoch: st.GetEpoch()}, nil
 }
 
-// storeSilence stores the time without a response of the former primary.
-func (p *PrimaryManager) storeSilence(ctx context.Context, silence time.Duration) error {
+func (p *PrimaryManager) setTakeOver(former string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.takeOver = former
+}
+
+// checkTakeOver returns the reason why this datacenter cannot take over from
+// the datacenter from, or nil.
+func (p *PrimaryManager) checkTakeOver(from string) error {
 	st := p.stored()
-	if st == nil {
-		return nil
+	former := st.GetDatacenter()
+	if former == p.cfg.DC {
+		former = cmp.Or(p.SupersededBy().Datacenter, st.GetHandedTo())
 	}
-	if st.Unanswered = nil; silence > 0 {
-		st.Unanswered = durationpb.New(silence)
+	switch {
+	case p.desired() != p.cfg.DC:
+		return fmt.Errorf("not all servers of %s are configured with it as the primary: "+
+			"set primary_datacenter = %[1]q on all of them, restart them, and repeat the command", p.cfg.DC)
+	case former == "":
+		return fmt.Errorf("%s is the primary already", p.cfg.DC)
+	case former != from:
+		return fmt.Errorf("the primary of %s is %s, not %q", p.cfg.DC, former, from)
 	}
-	return p.store(ctx, st)
+	return nil
 }
 
 // drain copies the last resources of the former primary, which accepts no more
@@ -130,22 +160,31 @@ func (p *promotion) drain(ctx context.Context) bool {
 }
 
 // promote converts the replicas in this datacenter to own resources, and stores
-// that this datacenter is the primary. Then it waits until ctx ends. former is
-// "" at the first start.
+// that this datacenter is the primary, in a new epoch. Then it runs as the
+// primary until ctx ends. former is "" at the first start.
 func (p *PrimaryManager) promote(ctx context.Context, former string) error {
 	n, err := p.adoptReplicas(ctx)
 	if err != nil {
 		return err
 	}
-	if err := p.store(ctx, &pb.Primary{Datacenter: p.cfg.DC, Complete: true}); err != nil {
+	epoch := uint64(firstEpoch)
+	if former != "" {
+		epoch = p.KnownEpoch().Number + 1
+	}
+	err = p.update(ctx, func(st *pb.Primary) {
+		st.Datacenter, st.Complete, st.HandedTo, st.Epoch, st.DemotedAt = p.cfg.DC, true, "", epoch, nil
+	})
+	if err != nil {
 		return err
 	}
 	p.setPending("")
 	if former != "" || n > 0 {
-		p.cfg.Logger.Info("this datacenter is the primary now", "former", former, "count", n)
+		p.cfg.Logger.Info("this datacenter is the primary now", "former", former, "count", n, "epoch", epoch)
 	}
-	<-ctx.Done()
-	return nil
+	if former != "" {
+		_, _ = p.probe(ctx, former) // reports the epoch to the former primary, if it can be reached
+	}
+	return p.runPrimary(ctx, p.stored())
 }
 
 // adoptReplicas converts replicas to own resources, and returns their number.

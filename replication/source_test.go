@@ -59,9 +59,7 @@ func TestSource_RefusesInvalidRequests(t *testing.T) {
 func TestSource_RefusesFollowersInSecondary(t *testing.T) {
 	store := resourcetest.NewStore()
 	p := primaryManager(t, store)
-	if err := p.store(t.Context(), &pb.Primary{Datacenter: "dc2"}); err != nil {
-		t.Fatal(err)
-	}
+	setPrimary(t, p, &pb.Primary{Datacenter: "dc2"})
 	if err := NewSource(p, store).Follow(nil); status.Code(err) != codes.FailedPrecondition {
 		t.Errorf("Follow() of a secondary = %v, want FailedPrecondition", err)
 	}

@@ -78,6 +78,7 @@ func (s *sourceStream) run(hello *pb.FollowHello) error {
 }
 
 func (s *sourceStream) send(m *pb.FollowResponse) error {
+	m.Known = s.source.primary.KnownEpoch().proto()
 	s.source.sent.Add(uint64(proto.Size(m)))
 	return s.stream.Send(m)
 }

@@ -62,6 +62,9 @@ var (
 	// ErrFederated: the type is federated, this datacenter is not the primary,
 	// and the write cannot be forwarded.
 	ErrFederated = errors.New("write it in the primary datacenter")
+	// ErrNoPrimary: the type is federated, and this datacenter is not the
+	// primary any more, or not yet. Nothing was written.
+	ErrNoPrimary = errors.New("federated resources cannot be written at the moment")
 	// ErrUnreachable: the type is federated, and the primary could not be
 	// reached. Nothing was written.
 	ErrUnreachable = errors.New("the primary datacenter cannot be reached")
@@ -122,6 +125,7 @@ var errorClasses = []errorClass{
 	{ErrReadOnly, codes.Unavailable, "UNWRITABLE"},
 	{ErrClosed, codes.Unavailable, "CLOSED"},
 	{ErrUnreachable, codes.Unavailable, "PRIMARY_UNREACHABLE"},
+	{ErrNoPrimary, codes.Unavailable, "NO_PRIMARY"},
 	{ErrConflict, codes.Aborted, "CONFLICT"},
 	{ErrWatchReset, codes.Aborted, "WATCH_RESET"},
 	{ErrUIDMismatch, codes.FailedPrecondition, "WRONG_UID"},

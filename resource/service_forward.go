@@ -55,6 +55,9 @@ func forward[In, Out any](
 	method func(pb.ResourceServiceClient, context.Context, In, ...grpc.CallOption) (Out, error),
 ) (out Out, err error) {
 	client, err := s.cfg.PrimaryClient()
+	if errors.Is(err, ErrNoPrimary) {
+		return out, err // this datacenter decides it
+	}
 	if err != nil {
 		return out, s.forwardError(ctx, false, err)
 	}

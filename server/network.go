@@ -32,8 +32,11 @@ type network struct {
 	calls     *dcrpc.Client
 }
 
-func newNetwork(cfg Config, id *tlsutil.Identity, advertise netip.AddrPort,
-	logger *slog.Logger) (_ *network, err error) {
+// newNetwork builds the network. The argument epoch returns the known epoch of
+// the primary.
+func newNetwork(
+	cfg Config, id *tlsutil.Identity, advertise netip.AddrPort, epoch func() string, logger *slog.Logger,
+) (_ *network, err error) {
 	n := &network{dc: cfg.DC, advertise: advertise, identity: id, book: &wanfed.SharedAddressBook{}}
 	n.dialer, err = wanfed.NewDialer(wanfed.DialerConfig{
 		Identity: id, AddressBook: n.book, Mode: wanfed.Mode(cfg.MeshGatewayMode), Logger: logger,
@@ -58,6 +61,7 @@ func newNetwork(cfg Config, id *tlsutil.Identity, advertise netip.AddrPort,
 	}
 	n.calls = dcrpc.New(dcrpc.Config{
 		DC: cfg.DC, PrimaryDC: cfg.PrimaryDC, Tunnel: n.tunnel, Dialer: n.dialer, Book: n.book,
+		Epoch: epoch,
 	})
 	return n, nil
 }

@@ -169,7 +169,8 @@ func (c *components) listen(id *tlsutil.Identity) (err error) {
 	if c.dataDir, err = openDataDir(c.cfg.DataDir, c.cfg.DC); err != nil {
 		return err
 	}
-	c.network, err = newNetwork(c.cfg, id, advertise, c.logger)
+	epoch := func() string { return c.manager.KnownEpoch().String() }
+	c.network, err = newNetwork(c.cfg, id, advertise, epoch, c.logger)
 	return err
 }
 
@@ -268,7 +269,9 @@ func (c *components) buildGossip(*tlsutil.Identity) error {
 	}
 
 	c.runTags = func(ctx context.Context) error {
-		return federation.RunGatewayTags(ctx, c.store, c.wan, wan.Tags, c.logger)
+		known := func() string { return c.manager.KnownEpoch().String() }
+		epoch := federation.EpochTag{Type: replication.PrimaryType, Value: known}
+		return federation.RunGatewayTags(ctx, c.store, c.wan, wan.Tags, epoch, c.logger)
 	}
 	c.contacts = &contacts{
 		node: c.cfg.Node, dc: c.cfg.DC, path: filepath.Join(c.cfg.DataDir, "servers.json"),
@@ -281,6 +284,9 @@ func (c *components) buildGossip(*tlsutil.Identity) error {
 	}
 	c.operator = operator.New(operator.Config{
 		DC: c.cfg.DC, Node: c.cfg.Node, Store: c.store, LAN: c.lan,
+		TakeOver: func(ctx context.Context, req *pb.TakeOverRequest) (*pb.TakeOverResponse, error) {
+			return c.manager.TakeOver(ctx, req)
+		},
 		Expect: c.cfg.BootstrapExpect, DeadAfter: func() time.Duration { return c.live.Load().DeadServerAfter },
 		Logger: c.logger,
 	})
@@ -404,6 +410,7 @@ func (c *components) buildEdge(*tlsutil.Identity) error {
 		DC: c.cfg.DC, Node: c.cfg.Node, Domain: c.cfg.Domain, Leader: c.store, WriteError: c.store.WriteError,
 		Connect: c.network.calls.Server, Logger: c.logger,
 		AllowRemoteWritesFrom: func() []string { return c.live.Load().AllowRemoteWritesFrom },
+		Learn:                 c.learnEpoch,
 	})
 	pb.RegisterFederationServiceServer(c.edge, states)
 	resource.RegisterService(c.edge, c.resources)
@@ -417,6 +424,16 @@ func (c *components) buildEdge(*tlsutil.Identity) error {
 		responses: c.edge.Responses(), query: c.query, names: c.names,
 	})
 	return c.edge.RegisterIntrospection()
+}
+
+// learnEpoch records the epoch of the primary that another server has reported.
+func (c *components) learnEpoch(epoch string, from tlsutil.Peer) {
+	e, err := replication.ParseEpoch(epoch)
+	if err != nil {
+		c.logger.Debug("cannot read the epoch in a call", "peer", from.String(), "err", err)
+		return
+	}
+	c.manager.Learn(e, from.String())
 }
 
 // query serves a request that a server of another datacenter has forwarded.
@@ -452,8 +469,7 @@ func (c *components) run(ctx context.Context) error {
 	for _, run := range []func(context.Context) error{
 		c.lan.Run, c.wan.Run, c.addressBook.Run, c.network.prober.Run, c.joiner.Run, c.runTags, c.keyring.Run,
 		c.claimant.Run, c.contacts.run, c.group.runJoin, c.group.runBootstrap, c.watchStore, c.awaitLoaded,
-		c.source.Run,
-		c.applyUpdates,
+		c.source.Run, c.applyUpdates, func(ctx context.Context) error { return c.manager.Run(ctx, c.strong) },
 	} {
 		upper.Go(func() error { return run(uctx) })
 	}

@@ -150,6 +150,15 @@ func (f promotion) mustWrite(dc *lab.Datacenter, r *pb.Resource) *pb.Resource {
 	return out
 }
 
+// writeOnce writes r in dc without a retry.
+func (f promotion) writeOnce(dc *lab.Datacenter, r *pb.Resource) error {
+	f.t.Helper()
+	ctx, cancel := context.WithTimeout(f.t.Context(), 5*time.Second)
+	defer cancel()
+	_, err := f.at(dc.Servers[0]).Write(ctx, &pb.WriteRequest{Resource: r})
+	return err
+}
+
 func (f promotion) mustDelete(dc *lab.Datacenter, name string) {
 	f.t.Helper()
 	ctx, cancel := context.WithTimeout(f.t.Context(), 10*time.Second)

@@ -10,22 +10,23 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/test/lab"
 )
 
-// promotionLimit bounds the time until a secondary is promoted without the old
-// primary: it waits 20 s, and on a machine that stalls each new leader waits a
-// few seconds again.
+// promotionLimit bounds the time until a secondary is promoted. On a machine that
+// stalls, each new leader waits a few seconds again.
 const promotionLimit = 90 * time.Second
 
 // TestPrimaryLost kills the primary and promotes dc2, which has three servers,
-// with the setting primary_datacenter and restarts, dc3 first. No replica is
-// lost, and writes work. Then the old primary comes back with its old
-// configuration: both sides report two primaries, and neither changes the
-// other. Finally it becomes a secondary and takes over the resources of the new
-// primary.
+// with the setting primary_datacenter, restarts, and the word of an operator. No
+// replica is lost, and writes work. Then the old primary comes back with its old
+// configuration: it learns that it is superseded, and accepts no writes. Finally
+// it becomes a secondary and takes over the resources of the new primary.
 func TestPrimaryLost(t *testing.T) {
 	parallelUnlessChaos(t)
 	f := newPromotion(t, 1, 3, 1)
@@ -76,9 +77,11 @@ func (f promotion) losePrimary(want map[string]*pb.Resource) {
 		}
 		f.restart(s, "dc2")
 	}
+	f.leading(dc2, "primary", "changing", "wanfed operator primary take-over --from dc1")
 	began := time.Now()
+	f.takeOver(dc2, "dc1")
 	f.primary(promotionLimit, "dc2", dc2, dc3)
-	t.Logf("dc2 is the primary of dc2 and dc3 %v after the last restart", ms(time.Since(began)))
+	t.Logf("dc2 is the primary of dc2 and dc3 %v after the take-over", ms(time.Since(began)))
 	for _, dc := range []*lab.Datacenter{dc2, dc3} {
 		if got := f.records(dc); !sameDocuments(want, got) {
 			t.Errorf("%s has %d documents, want the same %d as before", dc.Name, len(got), len(want))
@@ -105,12 +108,11 @@ func (f promotion) useNewPrimary() {
 	}
 }
 
-// returnOldPrimary starts dc1 with its old configuration. All datacenters must
-// report two primaries, and neither primary may change the other. It returns
-// the documents of dc2.
+// returnOldPrimary starts dc1 with its old configuration. It must learn that it
+// is superseded, also after a restart. It returns the documents of dc2.
 func (f promotion) returnOldPrimary() map[string]*pb.Resource {
 	f.t.Helper()
-	t, dc1, dc2, dc3 := f.t, f.dc("dc1"), f.dc("dc2"), f.dc("dc3")
+	dc1, dc2, dc3 := f.dc("dc1"), f.dc("dc2"), f.dc("dc3")
 	for _, n := range dc1.Nodes() {
 		if n.WAN == "" {
 			n.StartServer("--allow-remote-writes-from", "*")
@@ -118,22 +120,46 @@ func (f promotion) returnOldPrimary() map[string]*pb.Resource {
 			n.StartGateway()
 		}
 	}
-	f.component(lab.One(dc1), "primary", "two primaries", "dc2")
-	f.leading(dc2, "primary", "two primaries", "dc1")
-	f.component(lab.One(dc3), "primary", "two primaries", "dc1")
-	f.await("the metrics of a disputed primary at dc1", func(ctx context.Context) error {
+	f.component(lab.One(dc1), "primary", "superseded", "dc2 is, since epoch 2")
+	f.refused(dc1, "superseded")
+	f.await("the metrics of a superseded primary at dc1", func(ctx context.Context) error {
 		text, err := lab.One(dc1).Metrics(ctx)
-		if err == nil && !strings.Contains(text, `wanfed_primary_disputed{dc="dc2",primary="dc2"} 1`) ||
-			!strings.Contains(text, "wanfed_primaries 2") {
+		if err == nil && !strings.Contains(text, "wanfed_primary_superseded 1") ||
+			!strings.Contains(text, "wanfed_primary_epoch 1") {
 			err = errors.New("the metrics are missing")
 		}
 		return err
 	})
-	logOf(lab.One(dc1).Process).await(t, `level=ERROR msg="two primaries: .* other_primary=dc2\b`)
-	f.mustWrite(dc1, f.doc("d2", 200)) // what is written there is lost
+	for _, n := range dc1.Nodes() {
+		n.Kill()
+	}
+	lab.One(dc1).StartServer("--allow-remote-writes-from", "*") // without a gateway
+	f.component(lab.One(dc1), "primary", "superseded", "dc2 is, since epoch 2")
+	f.refused(dc1, "after a restart")
+	dc1.Gateways[0].StartGateway()
 	f.mustWrite(dc2, f.doc("d3", 300))
-	f.same("two primaries", dc2, dc3)
+	f.same("a superseded primary", dc2, dc3)
 	return f.records(dc2)
+}
+
+// takeOver makes dc the primary in place of from, with the command of an
+// operator.
+func (f promotion) takeOver(dc *lab.Datacenter, from string) {
+	f.t.Helper()
+	out := mustOperate(f.t, f.l, dc.Servers[0], "operator", "primary", "take-over", "--from", from, "--yes")
+	if !strings.Contains(out, dc.Name+" is the primary") {
+		f.t.Errorf("take-over of %s = %q, want that it is the primary", dc.Name, out)
+	}
+}
+
+// refused fails the test unless dc, which is superseded, refuses a write with
+// UNAVAILABLE and the name of the new primary.
+func (f promotion) refused(dc *lab.Datacenter, when string) {
+	f.t.Helper()
+	err := f.writeOnce(dc, f.doc("refused", 1))
+	if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), `set primary_datacenter = "dc2"`) {
+		f.t.Errorf("write in %s, %s = %v, want Unavailable with the new primary", dc.Name, when, err)
+	}
 }
 
 // demoteOldPrimary restarts dc1 as a secondary, with its old data. It must take
@@ -148,7 +174,7 @@ func (f promotion) demoteOldPrimary(want map[string]*pb.Resource) {
 		t.Errorf("dc2 has %d documents after dc1 came back, want %d", len(got), len(want))
 	}
 	logOf(lab.One(dc1).Process).await(t, `level=WARN msg="lost writes that this datacenter acknowledged `+
-		`.*deleted_names="\[.*Document only-in-dc1.*\]" replaced=\d+ replaced_names="\[.*Document d2`)
+		`.*deleted_names="\[.*Document only-in-dc1.*\]"`)
 	f.mustWrite(dc1, f.doc("from-dc1", 1))
 	f.same("written through the old primary", dc1, dc2, dc3)
 	awaitWhole(t, f.l, failure, "dc1 is a secondary")
@@ -175,6 +201,41 @@ func (f promotion) deleteOldPrimary() {
 		}
 		return err
 	})
+}
+
+// TestPrimaryMove_GatewaysLost loses the gateway of the old primary in the middle
+// of a planned move. The new primary is not promoted, because the old one has not
+// consented and no operator has called take-over. When the gateway is back, the
+// move continues. No acknowledged write is lost.
+func TestPrimaryMove_GatewaysLost(t *testing.T) {
+	parallelUnlessChaos(t)
+	f := newPromotion(t, 1, 1)
+	dc1, dc2 := f.dc("dc1"), f.dc("dc2")
+	f.mustWrite(dc1, f.doc("before", 1))
+	f.same("before", dc1, dc2)
+	f.restart(lab.One(dc2), "dc2")
+	f.leading(dc2, "primary", "changing", "dc1 still is")
+	dc1.Gateways[0].Stop()
+	f.leading(dc2, "primary", "changing", "if dc1 is lost, run in dc2: wanfed operator primary take-over --from dc1")
+	f.mustWrite(dc1, f.doc("during", 1))
+	if err := f.writeOnce(dc2, f.doc("in-dc2", 1)); err == nil {
+		t.Error("write in dc2, which is not the primary, succeeded, want an error")
+	}
+	dc1.Gateways[0].StartGateway()
+	f.leading(dc2, "primary", "changing", "dc1 still is")
+	f.mustWrite(dc1, f.doc("after", 1))
+	f.restart(lab.One(dc1), "dc2")
+	f.primary(promotionLimit, "dc2", dc1, dc2)
+	f.same("moved", dc1, dc2)
+	now := f.records(dc2)
+	for _, name := range []string{"before", "during", "after"} {
+		if now[name] == nil {
+			t.Errorf("document %s is lost, want it in the new primary", name)
+		}
+	}
+	for _, dc := range []*lab.Datacenter{dc1, dc2} {
+		f.component(lab.One(dc), "primary", "ok", "epoch 2")
+	}
 }
 
 // TestPrimaryMoves moves the primary from dc1 to dc2 and back while all

@@ -720,6 +720,150 @@ func (x *RestoreSnapshotResponse) GetResources() uint64 {
 	return 0
 }
 
+type TakeOverRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The former primary.
+	From string `protobuf:"bytes,1,opt,name=from,proto3" json:"from,omitempty"`
+	// Change nothing, and return the state on which the operator decides.
+	Check         bool `protobuf:"varint,2,opt,name=check,proto3" json:"check,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TakeOverRequest) Reset() {
+	*x = TakeOverRequest{}
+	mi := &file_api_pb_operator_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TakeOverRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TakeOverRequest) ProtoMessage() {}
+
+func (x *TakeOverRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_pb_operator_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TakeOverRequest.ProtoReflect.Descriptor instead.
+func (*TakeOverRequest) Descriptor() ([]byte, []int) {
+	return file_api_pb_operator_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *TakeOverRequest) GetFrom() string {
+	if x != nil {
+		return x.From
+	}
+	return ""
+}
+
+func (x *TakeOverRequest) GetCheck() bool {
+	if x != nil {
+		return x.Check
+	}
+	return false
+}
+
+type TakeOverResponse struct {
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Datacenter string                 `protobuf:"bytes,1,opt,name=datacenter,proto3" json:"datacenter,omitempty"`
+	// The number of the epoch after the call. With check: of the current epoch.
+	Epoch uint64 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// The index of the former primary that the replicas have reached, at least.
+	Index uint64 `protobuf:"varint,3,opt,name=index,proto3" json:"index,omitempty"`
+	// The replicas come from the former primary only. Otherwise some may be missing.
+	Complete bool `protobuf:"varint,4,opt,name=complete,proto3" json:"complete,omitempty"`
+	// The time since the last message of the former primary. Absent if there was none since
+	// the start of the leader.
+	LastContact *durationpb.Duration `protobuf:"bytes,5,opt,name=last_contact,json=lastContact,proto3" json:"last_contact,omitempty"`
+	// The reason why the former primary does not respond. Empty: it responds.
+	Unreachable   string `protobuf:"bytes,6,opt,name=unreachable,proto3" json:"unreachable,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TakeOverResponse) Reset() {
+	*x = TakeOverResponse{}
+	mi := &file_api_pb_operator_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TakeOverResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TakeOverResponse) ProtoMessage() {}
+
+func (x *TakeOverResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_pb_operator_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TakeOverResponse.ProtoReflect.Descriptor instead.
+func (*TakeOverResponse) Descriptor() ([]byte, []int) {
+	return file_api_pb_operator_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *TakeOverResponse) GetDatacenter() string {
+	if x != nil {
+		return x.Datacenter
+	}
+	return ""
+}
+
+func (x *TakeOverResponse) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *TakeOverResponse) GetIndex() uint64 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *TakeOverResponse) GetComplete() bool {
+	if x != nil {
+		return x.Complete
+	}
+	return false
+}
+
+func (x *TakeOverResponse) GetLastContact() *durationpb.Duration {
+	if x != nil {
+		return x.LastContact
+	}
+	return nil
+}
+
+func (x *TakeOverResponse) GetUnreachable() string {
+	if x != nil {
+		return x.Unreachable
+	}
+	return ""
+}
+
 var File_api_pb_operator_proto protoreflect.FileDescriptor
 
 const file_api_pb_operator_proto_rawDesc = "" +
@@ -771,7 +915,19 @@ const file_api_pb_operator_proto_rawDesc = "" +
 	"\x04part\"M\n" +
 	"\x17RestoreSnapshotResponse\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\x04R\x05index\x12\x1c\n" +
-	"\tresources\x18\x02 \x01(\x04R\tresources2\xb3\x04\n" +
+	"\tresources\x18\x02 \x01(\x04R\tresources\";\n" +
+	"\x0fTakeOverRequest\x12\x12\n" +
+	"\x04from\x18\x01 \x01(\tR\x04from\x12\x14\n" +
+	"\x05check\x18\x02 \x01(\bR\x05check\"\xda\x01\n" +
+	"\x10TakeOverResponse\x12\x1e\n" +
+	"\n" +
+	"datacenter\x18\x01 \x01(\tR\n" +
+	"datacenter\x12\x14\n" +
+	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x14\n" +
+	"\x05index\x18\x03 \x01(\x04R\x05index\x12\x1a\n" +
+	"\bcomplete\x18\x04 \x01(\bR\bcomplete\x12<\n" +
+	"\flast_contact\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\vlastContact\x12 \n" +
+	"\vunreachable\x18\x06 \x01(\tR\vunreachable2\xf8\x04\n" +
 	"\x0fOperatorService\x12F\n" +
 	"\tListPeers\x12\x1b.wanfed.v1.ListPeersRequest\x1a\x1c.wanfed.v1.ListPeersResponse\x12J\n" +
 	"\rListPeersHere\x12\x1b.wanfed.v1.ListPeersRequest\x1a\x1c.wanfed.v1.ListPeersResponse\x12I\n" +
@@ -780,7 +936,8 @@ const file_api_pb_operator_proto_rawDesc = "" +
 	"\x0eTransferLeader\x12 .wanfed.v1.TransferLeaderRequest\x1a!.wanfed.v1.TransferLeaderResponse\x12I\n" +
 	"\fSaveSnapshot\x12\x1e.wanfed.v1.SaveSnapshotRequest\x1a\x17.wanfed.v1.SnapshotPart0\x01\x12M\n" +
 	"\x10SaveSnapshotHere\x12\x1e.wanfed.v1.SaveSnapshotRequest\x1a\x17.wanfed.v1.SnapshotPart0\x01\x12P\n" +
-	"\x0fRestoreSnapshot\x12\x17.wanfed.v1.SnapshotPart\x1a\".wanfed.v1.RestoreSnapshotResponse(\x01B!Z\x1fgithub.com/wanfed/wanfed/api/pbb\x06proto3"
+	"\x0fRestoreSnapshot\x12\x17.wanfed.v1.SnapshotPart\x1a\".wanfed.v1.RestoreSnapshotResponse(\x01\x12C\n" +
+	"\bTakeOver\x12\x1a.wanfed.v1.TakeOverRequest\x1a\x1b.wanfed.v1.TakeOverResponseB!Z\x1fgithub.com/wanfed/wanfed/api/pbb\x06proto3"
 
 var (
 	file_api_pb_operator_proto_rawDescOnce sync.Once
@@ -794,7 +951,7 @@ func file_api_pb_operator_proto_rawDescGZIP() []byte {
 	return file_api_pb_operator_proto_rawDescData
 }
 
-var file_api_pb_operator_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
+var file_api_pb_operator_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
 var file_api_pb_operator_proto_goTypes = []any{
 	(*ListPeersRequest)(nil),        // 0: wanfed.v1.ListPeersRequest
 	(*ListPeersResponse)(nil),       // 1: wanfed.v1.ListPeersResponse
@@ -807,34 +964,39 @@ var file_api_pb_operator_proto_goTypes = []any{
 	(*SnapshotManifest)(nil),        // 8: wanfed.v1.SnapshotManifest
 	(*SnapshotPart)(nil),            // 9: wanfed.v1.SnapshotPart
 	(*RestoreSnapshotResponse)(nil), // 10: wanfed.v1.RestoreSnapshotResponse
-	(*durationpb.Duration)(nil),     // 11: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil),   // 12: google.protobuf.Timestamp
+	(*TakeOverRequest)(nil),         // 11: wanfed.v1.TakeOverRequest
+	(*TakeOverResponse)(nil),        // 12: wanfed.v1.TakeOverResponse
+	(*durationpb.Duration)(nil),     // 13: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil),   // 14: google.protobuf.Timestamp
 }
 var file_api_pb_operator_proto_depIdxs = []int32{
 	2,  // 0: wanfed.v1.ListPeersResponse.peers:type_name -> wanfed.v1.RaftPeer
-	11, // 1: wanfed.v1.RaftPeer.last_contact:type_name -> google.protobuf.Duration
-	12, // 2: wanfed.v1.SnapshotManifest.created_at:type_name -> google.protobuf.Timestamp
+	13, // 1: wanfed.v1.RaftPeer.last_contact:type_name -> google.protobuf.Duration
+	14, // 2: wanfed.v1.SnapshotManifest.created_at:type_name -> google.protobuf.Timestamp
 	8,  // 3: wanfed.v1.SnapshotPart.manifest:type_name -> wanfed.v1.SnapshotManifest
 	8,  // 4: wanfed.v1.SnapshotPart.end:type_name -> wanfed.v1.SnapshotManifest
-	0,  // 5: wanfed.v1.OperatorService.ListPeers:input_type -> wanfed.v1.ListPeersRequest
-	0,  // 6: wanfed.v1.OperatorService.ListPeersHere:input_type -> wanfed.v1.ListPeersRequest
-	3,  // 7: wanfed.v1.OperatorService.RemovePeer:input_type -> wanfed.v1.RemovePeerRequest
-	5,  // 8: wanfed.v1.OperatorService.TransferLeader:input_type -> wanfed.v1.TransferLeaderRequest
-	7,  // 9: wanfed.v1.OperatorService.SaveSnapshot:input_type -> wanfed.v1.SaveSnapshotRequest
-	7,  // 10: wanfed.v1.OperatorService.SaveSnapshotHere:input_type -> wanfed.v1.SaveSnapshotRequest
-	9,  // 11: wanfed.v1.OperatorService.RestoreSnapshot:input_type -> wanfed.v1.SnapshotPart
-	1,  // 12: wanfed.v1.OperatorService.ListPeers:output_type -> wanfed.v1.ListPeersResponse
-	1,  // 13: wanfed.v1.OperatorService.ListPeersHere:output_type -> wanfed.v1.ListPeersResponse
-	4,  // 14: wanfed.v1.OperatorService.RemovePeer:output_type -> wanfed.v1.RemovePeerResponse
-	6,  // 15: wanfed.v1.OperatorService.TransferLeader:output_type -> wanfed.v1.TransferLeaderResponse
-	9,  // 16: wanfed.v1.OperatorService.SaveSnapshot:output_type -> wanfed.v1.SnapshotPart
-	9,  // 17: wanfed.v1.OperatorService.SaveSnapshotHere:output_type -> wanfed.v1.SnapshotPart
-	10, // 18: wanfed.v1.OperatorService.RestoreSnapshot:output_type -> wanfed.v1.RestoreSnapshotResponse
-	12, // [12:19] is the sub-list for method output_type
-	5,  // [5:12] is the sub-list for method input_type
-	5,  // [5:5] is the sub-list for extension type_name
-	5,  // [5:5] is the sub-list for extension extendee
-	0,  // [0:5] is the sub-list for field type_name
+	13, // 5: wanfed.v1.TakeOverResponse.last_contact:type_name -> google.protobuf.Duration
+	0,  // 6: wanfed.v1.OperatorService.ListPeers:input_type -> wanfed.v1.ListPeersRequest
+	0,  // 7: wanfed.v1.OperatorService.ListPeersHere:input_type -> wanfed.v1.ListPeersRequest
+	3,  // 8: wanfed.v1.OperatorService.RemovePeer:input_type -> wanfed.v1.RemovePeerRequest
+	5,  // 9: wanfed.v1.OperatorService.TransferLeader:input_type -> wanfed.v1.TransferLeaderRequest
+	7,  // 10: wanfed.v1.OperatorService.SaveSnapshot:input_type -> wanfed.v1.SaveSnapshotRequest
+	7,  // 11: wanfed.v1.OperatorService.SaveSnapshotHere:input_type -> wanfed.v1.SaveSnapshotRequest
+	9,  // 12: wanfed.v1.OperatorService.RestoreSnapshot:input_type -> wanfed.v1.SnapshotPart
+	11, // 13: wanfed.v1.OperatorService.TakeOver:input_type -> wanfed.v1.TakeOverRequest
+	1,  // 14: wanfed.v1.OperatorService.ListPeers:output_type -> wanfed.v1.ListPeersResponse
+	1,  // 15: wanfed.v1.OperatorService.ListPeersHere:output_type -> wanfed.v1.ListPeersResponse
+	4,  // 16: wanfed.v1.OperatorService.RemovePeer:output_type -> wanfed.v1.RemovePeerResponse
+	6,  // 17: wanfed.v1.OperatorService.TransferLeader:output_type -> wanfed.v1.TransferLeaderResponse
+	9,  // 18: wanfed.v1.OperatorService.SaveSnapshot:output_type -> wanfed.v1.SnapshotPart
+	9,  // 19: wanfed.v1.OperatorService.SaveSnapshotHere:output_type -> wanfed.v1.SnapshotPart
+	10, // 20: wanfed.v1.OperatorService.RestoreSnapshot:output_type -> wanfed.v1.RestoreSnapshotResponse
+	12, // 21: wanfed.v1.OperatorService.TakeOver:output_type -> wanfed.v1.TakeOverResponse
+	14, // [14:22] is the sub-list for method output_type
+	6,  // [6:14] is the sub-list for method input_type
+	6,  // [6:6] is the sub-list for extension type_name
+	6,  // [6:6] is the sub-list for extension extendee
+	0,  // [0:6] is the sub-list for field type_name
 }
 
 func init() { file_api_pb_operator_proto_init() }
@@ -853,7 +1015,7 @@ func file_api_pb_operator_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_pb_operator_proto_rawDesc), len(file_api_pb_operator_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   11,
+			NumMessages:   13,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -28,6 +28,7 @@ const (
 	OperatorService_SaveSnapshot_FullMethodName     = "/wanfed.v1.OperatorService/SaveSnapshot"
 	OperatorService_SaveSnapshotHere_FullMethodName = "/wanfed.v1.OperatorService/SaveSnapshotHere"
 	OperatorService_RestoreSnapshot_FullMethodName  = "/wanfed.v1.OperatorService/RestoreSnapshot"
+	OperatorService_TakeOver_FullMethodName         = "/wanfed.v1.OperatorService/TakeOver"
 )
 
 // OperatorServiceClient is the client API for OperatorService service.
@@ -56,6 +57,8 @@ type OperatorServiceClient interface {
 	// RestoreSnapshot replaces the whole state with a manifest and data. The caller
 	// then closes its side of the stream.
 	RestoreSnapshot(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[SnapshotPart, RestoreSnapshotResponse], error)
+	// TakeOver makes the datacenter the primary without the consent of the former one.
+	TakeOver(ctx context.Context, in *TakeOverRequest, opts ...grpc.CallOption) (*TakeOverResponse, error)
 }
 
 type operatorServiceClient struct {
@@ -157,6 +160,16 @@ func (c *operatorServiceClient) RestoreSnapshot(ctx context.Context, opts ...grp
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type OperatorService_RestoreSnapshotClient = grpc.ClientStreamingClient[SnapshotPart, RestoreSnapshotResponse]
 
+func (c *operatorServiceClient) TakeOver(ctx context.Context, in *TakeOverRequest, opts ...grpc.CallOption) (*TakeOverResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(TakeOverResponse)
+	err := c.cc.Invoke(ctx, OperatorService_TakeOver_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // OperatorServiceServer is the server API for OperatorService service.
 // All implementations must embed UnimplementedOperatorServiceServer
 // for forward compatibility.
@@ -183,6 +196,8 @@ type OperatorServiceServer interface {
 	// RestoreSnapshot replaces the whole state with a manifest and data. The caller
 	// then closes its side of the stream.
 	RestoreSnapshot(grpc.ClientStreamingServer[SnapshotPart, RestoreSnapshotResponse]) error
+	// TakeOver makes the datacenter the primary without the consent of the former one.
+	TakeOver(context.Context, *TakeOverRequest) (*TakeOverResponse, error)
 	mustEmbedUnimplementedOperatorServiceServer()
 }
 
@@ -213,6 +228,9 @@ func (UnimplementedOperatorServiceServer) SaveSnapshotHere(*SaveSnapshotRequest,
 }
 func (UnimplementedOperatorServiceServer) RestoreSnapshot(grpc.ClientStreamingServer[SnapshotPart, RestoreSnapshotResponse]) error {
 	return status.Error(codes.Unimplemented, "method RestoreSnapshot not implemented")
+}
+func (UnimplementedOperatorServiceServer) TakeOver(context.Context, *TakeOverRequest) (*TakeOverResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method TakeOver not implemented")
 }
 func (UnimplementedOperatorServiceServer) mustEmbedUnimplementedOperatorServiceServer() {}
 func (UnimplementedOperatorServiceServer) testEmbeddedByValue()                         {}
@@ -336,6 +354,24 @@ func _OperatorService_RestoreSnapshot_Handler(srv interface{}, stream grpc.Serve
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type OperatorService_RestoreSnapshotServer = grpc.ClientStreamingServer[SnapshotPart, RestoreSnapshotResponse]
 
+func _OperatorService_TakeOver_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(TakeOverRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServiceServer).TakeOver(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: OperatorService_TakeOver_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServiceServer).TakeOver(ctx, req.(*TakeOverRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // OperatorService_ServiceDesc is the grpc.ServiceDesc for OperatorService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -358,6 +394,10 @@ var OperatorService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "TransferLeader",
 			Handler:    _OperatorService_TransferLeader_Handler,
+		},
+		{
+			MethodName: "TakeOver",
+			Handler:    _OperatorService_TakeOver_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

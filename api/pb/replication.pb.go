@@ -11,7 +11,7 @@ package pb
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
-	durationpb "google.golang.org/protobuf/types/known/durationpb"
+	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -460,7 +460,9 @@ type FollowResponse struct {
 	// Only in the first message, which contains nothing else.
 	Begin *FollowBegin `protobuf:"bytes,6,opt,name=begin,proto3" json:"begin,omitempty"`
 	// A request for details, in a message of its own.
-	Ask           *FollowAsk `protobuf:"bytes,7,opt,name=ask,proto3" json:"ask,omitempty"`
+	Ask *FollowAsk `protobuf:"bytes,7,opt,name=ask,proto3" json:"ask,omitempty"`
+	// The highest epoch that the source knows. Absent from an older version.
+	Known         *PrimaryEpoch `protobuf:"bytes,8,opt,name=known,proto3" json:"known,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -537,6 +539,68 @@ func (x *FollowResponse) GetAsk() *FollowAsk {
 	return nil
 }
 
+func (x *FollowResponse) GetKnown() *PrimaryEpoch {
+	if x != nil {
+		return x.Known
+	}
+	return nil
+}
+
+// PrimaryEpoch identifies a period in which one datacenter is the primary. An epoch
+// with a higher number supersedes one with a lower number. The source also sends it as
+// a detail of the error with which it refuses a follower.
+type PrimaryEpoch struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Number        uint64                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
+	Datacenter    string                 `protobuf:"bytes,2,opt,name=datacenter,proto3" json:"datacenter,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PrimaryEpoch) Reset() {
+	*x = PrimaryEpoch{}
+	mi := &file_api_pb_replication_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PrimaryEpoch) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PrimaryEpoch) ProtoMessage() {}
+
+func (x *PrimaryEpoch) ProtoReflect() protoreflect.Message {
+	mi := &file_api_pb_replication_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PrimaryEpoch.ProtoReflect.Descriptor instead.
+func (*PrimaryEpoch) Descriptor() ([]byte, []int) {
+	return file_api_pb_replication_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *PrimaryEpoch) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *PrimaryEpoch) GetDatacenter() string {
+	if x != nil {
+		return x.Datacenter
+	}
+	return ""
+}
+
 type FollowBegin struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The position is known, so no summaries are needed.
@@ -545,17 +609,14 @@ type FollowBegin struct {
 	Kinds []*FollowKind `protobuf:"bytes,2,rep,name=kinds,proto3" json:"kinds,omitempty"`
 	// The datacenter in favor of which this one, the primary, is demoted. No writes
 	// follow those of this stream. Empty: none.
-	HandedTo string `protobuf:"bytes,3,opt,name=handed_to,json=handedTo,proto3" json:"handed_to,omitempty"`
-	// In a secondary that is to become the primary: how long the former primary has
-	// not answered its successive leaders.
-	Unanswered    *durationpb.Duration `protobuf:"bytes,4,opt,name=unanswered,proto3" json:"unanswered,omitempty"`
+	HandedTo      string `protobuf:"bytes,3,opt,name=handed_to,json=handedTo,proto3" json:"handed_to,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *FollowBegin) Reset() {
 	*x = FollowBegin{}
-	mi := &file_api_pb_replication_proto_msgTypes[7]
+	mi := &file_api_pb_replication_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -567,7 +628,7 @@ func (x *FollowBegin) String() string {
 func (*FollowBegin) ProtoMessage() {}
 
 func (x *FollowBegin) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_replication_proto_msgTypes[7]
+	mi := &file_api_pb_replication_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -580,7 +641,7 @@ func (x *FollowBegin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowBegin.ProtoReflect.Descriptor instead.
 func (*FollowBegin) Descriptor() ([]byte, []int) {
-	return file_api_pb_replication_proto_rawDescGZIP(), []int{7}
+	return file_api_pb_replication_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *FollowBegin) GetResumed() bool {
@@ -604,13 +665,6 @@ func (x *FollowBegin) GetHandedTo() string {
 	return ""
 }
 
-func (x *FollowBegin) GetUnanswered() *durationpb.Duration {
-	if x != nil {
-		return x.Unanswered
-	}
-	return nil
-}
-
 type FollowKind struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Without group version.
@@ -624,7 +678,7 @@ type FollowKind struct {
 
 func (x *FollowKind) Reset() {
 	*x = FollowKind{}
-	mi := &file_api_pb_replication_proto_msgTypes[8]
+	mi := &file_api_pb_replication_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -636,7 +690,7 @@ func (x *FollowKind) String() string {
 func (*FollowKind) ProtoMessage() {}
 
 func (x *FollowKind) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_replication_proto_msgTypes[8]
+	mi := &file_api_pb_replication_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -649,7 +703,7 @@ func (x *FollowKind) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowKind.ProtoReflect.Descriptor instead.
 func (*FollowKind) Descriptor() ([]byte, []int) {
-	return file_api_pb_replication_proto_rawDescGZIP(), []int{8}
+	return file_api_pb_replication_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *FollowKind) GetType() *Type {
@@ -682,7 +736,7 @@ type FollowAsk struct {
 
 func (x *FollowAsk) Reset() {
 	*x = FollowAsk{}
-	mi := &file_api_pb_replication_proto_msgTypes[9]
+	mi := &file_api_pb_replication_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -694,7 +748,7 @@ func (x *FollowAsk) String() string {
 func (*FollowAsk) ProtoMessage() {}
 
 func (x *FollowAsk) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_replication_proto_msgTypes[9]
+	mi := &file_api_pb_replication_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -707,7 +761,7 @@ func (x *FollowAsk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowAsk.ProtoReflect.Descriptor instead.
 func (*FollowAsk) Descriptor() ([]byte, []int) {
-	return file_api_pb_replication_proto_rawDescGZIP(), []int{9}
+	return file_api_pb_replication_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *FollowAsk) GetKinds() []*FollowBuckets {
@@ -727,7 +781,7 @@ type FollowBuckets struct {
 
 func (x *FollowBuckets) Reset() {
 	*x = FollowBuckets{}
-	mi := &file_api_pb_replication_proto_msgTypes[10]
+	mi := &file_api_pb_replication_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -739,7 +793,7 @@ func (x *FollowBuckets) String() string {
 func (*FollowBuckets) ProtoMessage() {}
 
 func (x *FollowBuckets) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_replication_proto_msgTypes[10]
+	mi := &file_api_pb_replication_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -752,7 +806,7 @@ func (x *FollowBuckets) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowBuckets.ProtoReflect.Descriptor instead.
 func (*FollowBuckets) Descriptor() ([]byte, []int) {
-	return file_api_pb_replication_proto_rawDescGZIP(), []int{10}
+	return file_api_pb_replication_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *FollowBuckets) GetType() *Type {
@@ -781,16 +835,21 @@ type Primary struct {
 	// In the primary: the datacenter in favor of which it is demoted. It accepts no more
 	// writes of federated resources.
 	HandedTo string `protobuf:"bytes,3,opt,name=handed_to,json=handedTo,proto3" json:"handed_to,omitempty"`
-	// In a secondary that is to become the primary: how long the former primary has
-	// not answered its successive leaders.
-	Unanswered    *durationpb.Duration `protobuf:"bytes,4,opt,name=unanswered,proto3" json:"unanswered,omitempty"`
+	// The number of the epoch in which that datacenter is the primary. It grows with each
+	// change of the primary. 0 in a record of an older version.
+	Epoch uint64 `protobuf:"varint,5,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// An epoch that supersedes this one, if a server here knows one. In the primary, no
+	// federated resource can then be written.
+	SupersededBy *PrimaryEpoch `protobuf:"bytes,6,opt,name=superseded_by,json=supersededBy,proto3" json:"superseded_by,omitempty"`
+	// The last time at which this datacenter, as the primary, became a secondary.
+	DemotedAt     *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=demoted_at,json=demotedAt,proto3" json:"demoted_at,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Primary) Reset() {
 	*x = Primary{}
-	mi := &file_api_pb_replication_proto_msgTypes[11]
+	mi := &file_api_pb_replication_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -802,7 +861,7 @@ func (x *Primary) String() string {
 func (*Primary) ProtoMessage() {}
 
 func (x *Primary) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_replication_proto_msgTypes[11]
+	mi := &file_api_pb_replication_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -815,7 +874,7 @@ func (x *Primary) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Primary.ProtoReflect.Descriptor instead.
 func (*Primary) Descriptor() ([]byte, []int) {
-	return file_api_pb_replication_proto_rawDescGZIP(), []int{11}
+	return file_api_pb_replication_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Primary) GetDatacenter() string {
@@ -839,9 +898,23 @@ func (x *Primary) GetHandedTo() string {
 	return ""
 }
 
-func (x *Primary) GetUnanswered() *durationpb.Duration {
+func (x *Primary) GetEpoch() uint64 {
 	if x != nil {
-		return x.Unanswered
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *Primary) GetSupersededBy() *PrimaryEpoch {
+	if x != nil {
+		return x.SupersededBy
+	}
+	return nil
+}
+
+func (x *Primary) GetDemotedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.DemotedAt
 	}
 	return nil
 }
@@ -850,7 +923,7 @@ var File_api_pb_replication_proto protoreflect.FileDescriptor
 
 const file_api_pb_replication_proto_rawDesc = "" +
 	"\n" +
-	"\x18api/pb/replication.proto\x12\twanfed.v1\x1a\x15api/pb/resource.proto\x1a\x1egoogle/protobuf/duration.proto\"\xbf\x01\n" +
+	"\x18api/pb/replication.proto\x12\twanfed.v1\x1a\x15api/pb/resource.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xbf\x01\n" +
 	"\rFollowRequest\x12.\n" +
 	"\x05hello\x18\x03 \x01(\v2\x16.wanfed.v1.FollowHelloH\x00R\x05hello\x124\n" +
 	"\asummary\x18\x04 \x01(\v2\x18.wanfed.v1.FollowSummaryH\x00R\asummary\x124\n" +
@@ -876,21 +949,24 @@ const file_api_pb_replication_proto_rawDesc = "" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x03 \x01(\tR\x04name\x12\x10\n" +
 	"\x03uid\x18\x04 \x01(\tR\x03uid\x12\x14\n" +
-	"\x05index\x18\x05 \x01(\x04R\x05index\"\x91\x02\n" +
+	"\x05index\x18\x05 \x01(\x04R\x05index\"\xc0\x02\n" +
 	"\x0eFollowResponse\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\x04R\x05index\x12-\n" +
 	"\aupserts\x18\x02 \x03(\v2\x13.wanfed.v1.ResourceR\aupserts\x12'\n" +
 	"\adeletes\x18\x04 \x03(\v2\r.wanfed.v1.IDR\adeletes\x125\n" +
 	"\bposition\x18\x05 \x01(\v2\x19.wanfed.v1.FollowPositionR\bposition\x12,\n" +
 	"\x05begin\x18\x06 \x01(\v2\x16.wanfed.v1.FollowBeginR\x05begin\x12&\n" +
-	"\x03ask\x18\a \x01(\v2\x14.wanfed.v1.FollowAskR\x03askJ\x04\b\x03\x10\x04\"\xac\x01\n" +
+	"\x03ask\x18\a \x01(\v2\x14.wanfed.v1.FollowAskR\x03ask\x12-\n" +
+	"\x05known\x18\b \x01(\v2\x17.wanfed.v1.PrimaryEpochR\x05knownJ\x04\b\x03\x10\x04\"F\n" +
+	"\fPrimaryEpoch\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x1e\n" +
+	"\n" +
+	"datacenter\x18\x02 \x01(\tR\n" +
+	"datacenter\"w\n" +
 	"\vFollowBegin\x12\x18\n" +
 	"\aresumed\x18\x01 \x01(\bR\aresumed\x12+\n" +
 	"\x05kinds\x18\x02 \x03(\v2\x15.wanfed.v1.FollowKindR\x05kinds\x12\x1b\n" +
-	"\thanded_to\x18\x03 \x01(\tR\bhandedTo\x129\n" +
-	"\n" +
-	"unanswered\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\n" +
-	"unanswered\"e\n" +
+	"\thanded_to\x18\x03 \x01(\tR\bhandedToJ\x04\b\x04\x10\x05\"e\n" +
 	"\n" +
 	"FollowKind\x12#\n" +
 	"\x04type\x18\x01 \x01(\v2\x0f.wanfed.v1.TypeR\x04type\x12\x18\n" +
@@ -900,16 +976,17 @@ const file_api_pb_replication_proto_rawDesc = "" +
 	"\x05kinds\x18\x01 \x03(\v2\x18.wanfed.v1.FollowBucketsR\x05kinds\"N\n" +
 	"\rFollowBuckets\x12#\n" +
 	"\x04type\x18\x01 \x01(\v2\x0f.wanfed.v1.TypeR\x04type\x12\x18\n" +
-	"\abuckets\x18\x02 \x03(\rR\abuckets\"\x9d\x01\n" +
+	"\abuckets\x18\x02 \x03(\rR\abuckets\"\xf7\x01\n" +
 	"\aPrimary\x12\x1e\n" +
 	"\n" +
 	"datacenter\x18\x01 \x01(\tR\n" +
 	"datacenter\x12\x1a\n" +
 	"\bcomplete\x18\x02 \x01(\bR\bcomplete\x12\x1b\n" +
-	"\thanded_to\x18\x03 \x01(\tR\bhandedTo\x129\n" +
+	"\thanded_to\x18\x03 \x01(\tR\bhandedTo\x12\x14\n" +
+	"\x05epoch\x18\x05 \x01(\x04R\x05epoch\x12<\n" +
+	"\rsuperseded_by\x18\x06 \x01(\v2\x17.wanfed.v1.PrimaryEpochR\fsupersededBy\x129\n" +
 	"\n" +
-	"unanswered\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\n" +
-	"unanswered2W\n" +
+	"demoted_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\tdemotedAtJ\x04\b\x04\x10\x052W\n" +
 	"\x12ReplicationService\x12A\n" +
 	"\x06Follow\x12\x18.wanfed.v1.FollowRequest\x1a\x19.wanfed.v1.FollowResponse(\x010\x01B!Z\x1fgithub.com/wanfed/wanfed/api/pbb\x06proto3"
 
@@ -925,52 +1002,54 @@ func file_api_pb_replication_proto_rawDescGZIP() []byte {
 	return file_api_pb_replication_proto_rawDescData
 }
 
-var file_api_pb_replication_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
+var file_api_pb_replication_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
 var file_api_pb_replication_proto_goTypes = []any{
-	(*FollowRequest)(nil),       // 0: wanfed.v1.FollowRequest
-	(*FollowHello)(nil),         // 1: wanfed.v1.FollowHello
-	(*FollowPosition)(nil),      // 2: wanfed.v1.FollowPosition
-	(*FollowSummary)(nil),       // 3: wanfed.v1.FollowSummary
-	(*FollowDetails)(nil),       // 4: wanfed.v1.FollowDetails
-	(*FollowDigest)(nil),        // 5: wanfed.v1.FollowDigest
-	(*FollowResponse)(nil),      // 6: wanfed.v1.FollowResponse
-	(*FollowBegin)(nil),         // 7: wanfed.v1.FollowBegin
-	(*FollowKind)(nil),          // 8: wanfed.v1.FollowKind
-	(*FollowAsk)(nil),           // 9: wanfed.v1.FollowAsk
-	(*FollowBuckets)(nil),       // 10: wanfed.v1.FollowBuckets
-	(*Primary)(nil),             // 11: wanfed.v1.Primary
-	(*Type)(nil),                // 12: wanfed.v1.Type
-	(*Resource)(nil),            // 13: wanfed.v1.Resource
-	(*ID)(nil),                  // 14: wanfed.v1.ID
-	(*durationpb.Duration)(nil), // 15: google.protobuf.Duration
+	(*FollowRequest)(nil),         // 0: wanfed.v1.FollowRequest
+	(*FollowHello)(nil),           // 1: wanfed.v1.FollowHello
+	(*FollowPosition)(nil),        // 2: wanfed.v1.FollowPosition
+	(*FollowSummary)(nil),         // 3: wanfed.v1.FollowSummary
+	(*FollowDetails)(nil),         // 4: wanfed.v1.FollowDetails
+	(*FollowDigest)(nil),          // 5: wanfed.v1.FollowDigest
+	(*FollowResponse)(nil),        // 6: wanfed.v1.FollowResponse
+	(*PrimaryEpoch)(nil),          // 7: wanfed.v1.PrimaryEpoch
+	(*FollowBegin)(nil),           // 8: wanfed.v1.FollowBegin
+	(*FollowKind)(nil),            // 9: wanfed.v1.FollowKind
+	(*FollowAsk)(nil),             // 10: wanfed.v1.FollowAsk
+	(*FollowBuckets)(nil),         // 11: wanfed.v1.FollowBuckets
+	(*Primary)(nil),               // 12: wanfed.v1.Primary
+	(*Type)(nil),                  // 13: wanfed.v1.Type
+	(*Resource)(nil),              // 14: wanfed.v1.Resource
+	(*ID)(nil),                    // 15: wanfed.v1.ID
+	(*timestamppb.Timestamp)(nil), // 16: google.protobuf.Timestamp
 }
 var file_api_pb_replication_proto_depIdxs = []int32{
 	1,  // 0: wanfed.v1.FollowRequest.hello:type_name -> wanfed.v1.FollowHello
 	3,  // 1: wanfed.v1.FollowRequest.summary:type_name -> wanfed.v1.FollowSummary
 	4,  // 2: wanfed.v1.FollowRequest.details:type_name -> wanfed.v1.FollowDetails
-	12, // 3: wanfed.v1.FollowHello.types:type_name -> wanfed.v1.Type
+	13, // 3: wanfed.v1.FollowHello.types:type_name -> wanfed.v1.Type
 	2,  // 4: wanfed.v1.FollowHello.position:type_name -> wanfed.v1.FollowPosition
-	12, // 5: wanfed.v1.FollowSummary.type:type_name -> wanfed.v1.Type
-	12, // 6: wanfed.v1.FollowDetails.type:type_name -> wanfed.v1.Type
+	13, // 5: wanfed.v1.FollowSummary.type:type_name -> wanfed.v1.Type
+	13, // 6: wanfed.v1.FollowDetails.type:type_name -> wanfed.v1.Type
 	5,  // 7: wanfed.v1.FollowDetails.digests:type_name -> wanfed.v1.FollowDigest
-	13, // 8: wanfed.v1.FollowResponse.upserts:type_name -> wanfed.v1.Resource
-	14, // 9: wanfed.v1.FollowResponse.deletes:type_name -> wanfed.v1.ID
+	14, // 8: wanfed.v1.FollowResponse.upserts:type_name -> wanfed.v1.Resource
+	15, // 9: wanfed.v1.FollowResponse.deletes:type_name -> wanfed.v1.ID
 	2,  // 10: wanfed.v1.FollowResponse.position:type_name -> wanfed.v1.FollowPosition
-	7,  // 11: wanfed.v1.FollowResponse.begin:type_name -> wanfed.v1.FollowBegin
-	9,  // 12: wanfed.v1.FollowResponse.ask:type_name -> wanfed.v1.FollowAsk
-	8,  // 13: wanfed.v1.FollowBegin.kinds:type_name -> wanfed.v1.FollowKind
-	15, // 14: wanfed.v1.FollowBegin.unanswered:type_name -> google.protobuf.Duration
-	12, // 15: wanfed.v1.FollowKind.type:type_name -> wanfed.v1.Type
-	10, // 16: wanfed.v1.FollowAsk.kinds:type_name -> wanfed.v1.FollowBuckets
-	12, // 17: wanfed.v1.FollowBuckets.type:type_name -> wanfed.v1.Type
-	15, // 18: wanfed.v1.Primary.unanswered:type_name -> google.protobuf.Duration
-	0,  // 19: wanfed.v1.ReplicationService.Follow:input_type -> wanfed.v1.FollowRequest
-	6,  // 20: wanfed.v1.ReplicationService.Follow:output_type -> wanfed.v1.FollowResponse
-	20, // [20:21] is the sub-list for method output_type
-	19, // [19:20] is the sub-list for method input_type
-	19, // [19:19] is the sub-list for extension type_name
-	19, // [19:19] is the sub-list for extension extendee
-	0,  // [0:19] is the sub-list for field type_name
+	8,  // 11: wanfed.v1.FollowResponse.begin:type_name -> wanfed.v1.FollowBegin
+	10, // 12: wanfed.v1.FollowResponse.ask:type_name -> wanfed.v1.FollowAsk
+	7,  // 13: wanfed.v1.FollowResponse.known:type_name -> wanfed.v1.PrimaryEpoch
+	9,  // 14: wanfed.v1.FollowBegin.kinds:type_name -> wanfed.v1.FollowKind
+	13, // 15: wanfed.v1.FollowKind.type:type_name -> wanfed.v1.Type
+	11, // 16: wanfed.v1.FollowAsk.kinds:type_name -> wanfed.v1.FollowBuckets
+	13, // 17: wanfed.v1.FollowBuckets.type:type_name -> wanfed.v1.Type
+	7,  // 18: wanfed.v1.Primary.superseded_by:type_name -> wanfed.v1.PrimaryEpoch
+	16, // 19: wanfed.v1.Primary.demoted_at:type_name -> google.protobuf.Timestamp
+	0,  // 20: wanfed.v1.ReplicationService.Follow:input_type -> wanfed.v1.FollowRequest
+	6,  // 21: wanfed.v1.ReplicationService.Follow:output_type -> wanfed.v1.FollowResponse
+	21, // [21:22] is the sub-list for method output_type
+	20, // [20:21] is the sub-list for method input_type
+	20, // [20:20] is the sub-list for extension type_name
+	20, // [20:20] is the sub-list for extension extendee
+	0,  // [0:20] is the sub-list for field type_name
 }
 
 func init() { file_api_pb_replication_proto_init() }
@@ -990,7 +1069,7 @@ func file_api_pb_replication_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_pb_replication_proto_rawDesc), len(file_api_pb_replication_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   12,
+			NumMessages:   13,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

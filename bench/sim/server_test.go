@@ -110,7 +110,8 @@ func (v *server) tags() map[string]string {
 
 // runTags keeps the gateway tag up to date.
 func (v *server) runTags(ctx context.Context) error {
-	return federation.RunGatewayTags(ctx, v.site.store, v.wan, v.tags(), discardLogger)
+	epoch := federation.EpochTag{Type: federation.GroupType, Value: func() string { return "" }}
+	return federation.RunGatewayTags(ctx, v.site.store, v.wan, v.tags(), epoch, discardLogger)
 }
 
 func (v *server) buildFederation(w *world) (err error) {

@@ -28,7 +28,7 @@ server that stopped cleanly stays in the group.`
 	raft.Example = `  wanfed operator raft list-peers
   wanfed operator raft transfer-leader srv2
   wanfed operator raft remove-peer srv3 --datacenter dc1 --server 10.0.0.5:8300`
-	c := newGroup("operator", "Maintain the servers of a datacenter", raft)
+	c := newGroup("operator", "Maintain the servers of a datacenter", raft, newOperatorPrimary())
 	c.Long = `Maintain the servers of a datacenter. The commands need the certificate of an
 operator of that datacenter: wanfed tls cert create --operator --datacenter DC.`
 	c.Example = raft.Example

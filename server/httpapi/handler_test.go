@@ -69,9 +69,9 @@ func TestResponses(t *testing.T) {
 		{"/v1/status/leader", "", jsonType, 200, `"10.1.0.11:8300"`},
 		{"/v1/status/peers", "", jsonType, 200, `["10.1.0.11:8300","10.1.0.12:8300"]`},
 		{api.StatusPath, "", jsonType, 200,
-			`{"datacenter":"dc1","node":"srv1","leader":"","primary_datacenter":"dc1","mesh_gateway_mode":"",` +
-				`"version":"0.1.0","gossip":{"encrypted":false,"keys":0,"version":0,"accepts_plain":false,` +
-				`"sends_plain":false},"datacenters":[],"components":[]}`},
+			`{"datacenter":"dc1","node":"srv1","leader":"","primary_datacenter":"dc1","primary_epoch":0,` +
+				`"mesh_gateway_mode":"","version":"0.1.0","gossip":{"encrypted":false,"keys":0,"version":0,` +
+				`"accepts_plain":false,"sends_plain":false},"datacenters":[],"components":[]}`},
 	} {
 		t.Run(tt.target, func(t *testing.T) {
 			w := get(t.Context(), h, tt.target)

@@ -21,6 +21,7 @@ import (
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/resource/raftstore"
 	"github.com/wanfed/wanfed/server/rpc"
+	"github.com/wanfed/wanfed/tlsutil"
 )
 
 // successorTimeout bounds the time that TransferLeader waits until the new
@@ -43,7 +44,9 @@ type Config struct {
 	// DeadAfter returns the time that a server must be down before it is
 	// removed from the group.
 	DeadAfter func() time.Duration
-	Logger    *slog.Logger
+	// TakeOver makes the datacenter the primary. The leader calls it.
+	TakeOver func(ctx context.Context, req *pb.TakeOverRequest) (*pb.TakeOverResponse, error)
+	Logger   *slog.Logger
 }
 
 // Service serves the OperatorService and keeps the Raft group up to date.
@@ -182,6 +185,17 @@ func (s *Service) TransferLeader(ctx context.Context,
 				"and the new leader is not known yet; see: wanfed operator raft list-peers", s.Node)
 		}
 	}
+}
+
+// TakeOver implements pb.OperatorServiceServer.
+func (s *Service) TakeOver(ctx context.Context, req *pb.TakeOverRequest) (*pb.TakeOverResponse, error) {
+	if err := tlsutil.CheckLabel(req.From); err != nil {
+		return nil, status.Errorf(codes.InvalidArgument, "from: %v", err)
+	}
+	if !req.Check {
+		s.Logger.Warn("take-over requested", "former", req.From, "operator", operatorName(ctx))
+	}
+	return s.Config.TakeOver(ctx, req)
 }
 
 // operatorName returns the name of the operator that makes a call, for the log.

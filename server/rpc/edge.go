@@ -59,7 +59,9 @@ type Config struct {
 	// AllowRemoteWritesFrom returns the datacenters whose servers may forward
 	// calls of their operators. "*" stands for every datacenter.
 	AllowRemoteWritesFrom func() []string
-	Logger                *slog.Logger
+	// Learn records the metadata api.EpochKey of a call of a server. Optional.
+	Learn  func(epoch string, from tlsutil.Peer)
+	Logger *slog.Logger
 }
 
 // Edge is the gRPC server of one datacenter server. Services must be registered

@@ -46,6 +46,9 @@ func (e *Edge) identify(ctx context.Context, r rule) (p tlsutil.Peer, forwarded 
 		return p, false, err
 	}
 	md, _ := metadata.FromIncomingContext(ctx)
+	if epoch := md.Get(api.EpochKey); len(epoch) > 0 && e.cfg.Learn != nil {
+		e.cfg.Learn(epoch[0], p)
+	}
 	named := md.Get(api.OnBehalfKey)
 	if len(named) == 0 {
 		return p, false, nil

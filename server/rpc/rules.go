@@ -114,6 +114,7 @@ var rules = map[string]rule{
 	pb.OperatorService_SaveSnapshot_FullMethodName:     {here: operators, leader: true},
 	pb.OperatorService_SaveSnapshotHere_FullMethodName: {here: operators},
 	pb.OperatorService_RestoreSnapshot_FullMethodName:  {here: operators, leader: true},
+	pb.OperatorService_TakeOver_FullMethodName:         {here: operators, leader: true},
 
 	healthpb.Health_Check_FullMethodName: readAnywhere,
 	healthpb.Health_Watch_FullMethodName: readAnywhere,

@@ -9,6 +9,7 @@ import (
 
 	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/gossip"
+	"github.com/wanfed/wanfed/replication"
 	"github.com/wanfed/wanfed/wanfed"
 )
 
@@ -55,7 +56,10 @@ var (
 		"1 while a path works, 0 while none does; direction is outbound or inbound. Absent while unknown.", "dc",
 		"direction")
 
-	descPrimary  = desc("primary", "1 for the datacenter that owns federated resources.", "dc")
+	descPrimary    = desc("primary", "1 for the datacenter that owns federated resources.", "dc")
+	descEpoch      = desc("primary_epoch", "Number of the primary's epoch; it grows with each change of the primary.")
+	descSuperseded = desc("primary_superseded",
+		"1 while another datacenter with a higher epoch has replaced the primary of this one.")
 	descDisputed = desc("primary_disputed", "1 for each other datacenter whose servers name another primary.",
 		"dc", "primary")
 	descRivals = desc("primaries",
@@ -181,6 +185,8 @@ func (r *Reporter) collectPaths(s scrape) {
 
 func (r *Reporter) collectPrimary(s scrape) {
 	s.gauge(descPrimary, 1, r.cfg.Primary.manager.PrimaryDC())
+	s.gauge(descEpoch, float64(r.cfg.Primary.manager.Epoch()))
+	s.gauge(descSuperseded, one(r.cfg.Primary.manager.SupersededBy() != replication.Epoch{}))
 	s.gauge(descRivals, float64(1+len(r.cfg.Primary.otherPrimaries())))
 	for _, d := range r.cfg.Primary.conflicts.List() {
 		s.gauge(descDisputed, 1, d.DC, d.Primary)

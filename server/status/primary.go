@@ -96,16 +96,22 @@ func NewPrimaryView(
 // claim to be the primary.
 const checkInterval = 3 * time.Second
 
-// WatchOthers probes the datacenters that claim to be the primary until ctx
-// ends, and logs each second primary once. Only the leader runs it.
+// WatchOthers probes the datacenters that claim to be the primary, or whose tag
+// has a newer epoch, until ctx ends. It logs each second primary once. Only the
+// leader runs it.
 func (v *PrimaryView) WatchOthers(ctx context.Context) error {
 	defer v.setOthers(nil) // the next leader makes its own probes
 	for ctx.Err() == nil {
 		var others []string
 		for _, c := range v.conflicts.List() {
-			if c.ClaimsItself() && c.DC != v.manager.PrimaryDC() && v.manager.ProbePrimary(ctx, c.DC) {
+			tag, err := replication.ParseEpoch(c.Epoch)
+			newer := err == nil && tag.Supersedes(v.manager.KnownEpoch())
+			if (c.ClaimsItself() || newer) && c.DC != v.manager.PrimaryDC() && v.manager.ProbePrimary(ctx, c.DC) {
 				others = append(others, c.DC)
 			}
+		}
+		if v.superseded() != "" {
+			others = nil
 		}
 		logged := v.setOthers(others)
 		for _, dc := range others {
@@ -133,12 +139,29 @@ func (v *PrimaryView) otherPrimaries() []string {
 	return v.others
 }
 
+// superseded returns the remedy if a newer primary has replaced the one of this
+// datacenter, and "" otherwise.
+func (v *PrimaryView) superseded() string {
+	by := v.manager.SupersededBy()
+	switch primary := v.manager.PrimaryDC(); {
+	case by == replication.Epoch{}:
+		return ""
+	case primary == v.dc:
+		return resource.ErrorText(v.manager.Writable().Error())
+	default:
+		return fmt.Sprintf("%s has replaced %s as the primary, in epoch %d: set primary_datacenter = %[1]q "+
+			"on all servers of %[4]s, and restart them", by.Datacenter, primary, by.Number, v.dc)
+	}
+}
+
 // conflict returns the remedy if datacenter dc names another primary, and ""
 // otherwise.
 func (v *PrimaryView) conflict(dc string) string {
 	for _, c := range v.conflicts.List() {
 		switch {
 		case c.DC != dc:
+		case c.ClaimsItself() && v.manager.SupersededBy().Datacenter == dc:
+			return v.superseded()
 		case slices.Contains(v.otherPrimaries(), dc):
 			return fmt.Sprintf("%s and %s are both a primary: one of them must be demoted and loses its writes; "+
 				"set the same primary_datacenter on all servers", dc, v.manager.PrimaryDC())
@@ -157,8 +180,13 @@ func (v *PrimaryView) component() api.ComponentStatus {
 	if primary == v.dc {
 		out.Detail += ", this datacenter"
 	}
+	if epoch := v.manager.Epoch(); epoch > 0 {
+		out.Detail += fmt.Sprintf(", epoch %d", epoch)
+	}
 	conflicts, others := v.conflicts.List(), v.otherPrimaries()
 	switch differences, _ := v.settings.differences(); {
+	case v.superseded() != "" && primary == configured:
+		out.State, out.Detail = "superseded", v.superseded()
 	case len(others) > 0 && v.conflict(others[0]) != "":
 		out.State, out.Detail = "two primaries", v.conflict(others[0])
 	case differences != "":

@@ -70,6 +70,7 @@ func (r *Reporter) Status(ctx context.Context) (api.Status, error) {
 	leader, _, _ := r.Leader()
 	return api.Status{
 		Datacenter: r.cfg.DC, Node: r.cfg.Node, Leader: leader, PrimaryDatacenter: r.cfg.Primary.manager.PrimaryDC(),
+		PrimaryEpoch:    r.cfg.Primary.manager.Epoch(),
 		MeshGatewayMode: r.cfg.MeshGatewayMode, Version: version.Version, Headline: headline(dcs),
 		Gossip: r.cfg.Keyring.Status(), Datacenters: dcs, Components: r.components(), Replicated: replicated,
 	}, nil

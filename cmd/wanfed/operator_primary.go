@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+
+	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/tlsutil"
+)
+
+func newOperatorPrimary() *cobra.Command {
+	c := newGroup("primary", "Change the primary datacenter", newTakeOver())
+	c.Long = `Change the primary datacenter. A planned move needs no command: the setting
+primary_datacenter of all servers selects the primary, and the old primary hands
+over. See docs/primary.md.`
+	c.Example = `  wanfed operator primary take-over --from dc1`
+	return c
+}
+
+func newTakeOver() *cobra.Command {
+	var o operator
+	var from string
+	var yes bool
+	c := &cobra.Command{
+		Use:   "take-over --from DC",
+		Short: "Make a datacenter the primary without the consent of the old one",
+		Long: `Make the called datacenter the primary in place of DC, which is lost or does not
+respond. First set primary_datacenter to the new primary on all of its servers,
+and restart them.
+
+Writes that DC acknowledged and the called datacenter has not received are lost.
+If DC runs, it stops to acknowledge writes of federated resources as soon as it
+reaches any server that knows of the take-over. When it later becomes a
+secondary, it first writes what it must discard to a file.
+
+The command shows the state of both datacenters, and waits for a confirmation.`,
+		Example: `  wanfed operator primary take-over --from dc1
+  wanfed operator primary take-over --from dc1 --yes --datacenter dc2 --server 10.2.0.5:8300`,
+		Args:              noArgs,
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if from == "" {
+				return usagef("--from is required: write the name of the old primary")
+			}
+			if err := tlsutil.CheckLabel(from); err != nil {
+				return usagef("--from: %v; write the name of the old primary", err)
+			}
+			if !yes {
+				state, err := takeOver(cmd, &o, from, true)
+				if err != nil {
+					return err
+				}
+				printTakeOver(cmd.OutOrStdout(), from, state)
+				if err := confirm(cmd); err != nil {
+					return err
+				}
+			}
+			resp, err := takeOver(cmd, &o, from, false)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "%s is the primary, in epoch %d\n", printable(resp.Datacenter), resp.Epoch)
+			return nil
+		},
+	}
+	o.addFlags(c)
+	c.Flags().StringVar(&from, "from", "", "`name` of the old primary")
+	c.Flags().BoolVar(&yes, "yes", false, "continue without a question")
+	_ = c.RegisterFlagCompletionFunc("from", completeDatacenters)
+	return c
+}
+
+// takeOver calls TakeOver. With check, it only returns the state.
+func takeOver(cmd *cobra.Command, o *operator, from string, check bool) (*pb.TakeOverResponse, error) {
+	return callServer(cmd, o, "take over from "+from, "wanfed status",
+		func(ctx context.Context, cc *grpc.ClientConn) (*pb.TakeOverResponse, error) {
+			return pb.NewOperatorServiceClient(cc).TakeOver(ctx, &pb.TakeOverRequest{From: from, Check: check})
+		})
+}
+
+// printTakeOver prints the state on which the operator decides.
+func printTakeOver(w io.Writer, from string, s *pb.TakeOverResponse) {
+	dc := printable(s.Datacenter)
+	fmt.Fprintf(w, "%s is to be the primary in place of %s.\n", dc, from)
+	if s.Unreachable == "" {
+		fmt.Fprintf(w, "%s responds. To lose no write, set primary_datacenter = %q on its servers instead, "+
+			"and restart them.\n", from, dc)
+	} else {
+		fmt.Fprintf(w, "%s does not respond: %s\n", from, printable(s.Unreachable))
+	}
+	last := "none since the leader started"
+	if s.LastContact != nil {
+		last = s.LastContact.AsDuration().Round(time.Second).String() + " ago"
+	}
+	fmt.Fprintf(w, "%s has changes of %s up to index %d. Last contact: %s.\n", dc, from, s.Index, last)
+	if !s.Complete {
+		fmt.Fprintf(w, "%s has not received all resources: some are missing or old.\n", dc)
+	}
+	fmt.Fprintf(w, "Later writes that %s acknowledged are lost.\n", from)
+}
+
+// confirm requests a confirmation from the operator. It returns an error unless the answer is
+// yes.
+func confirm(cmd *cobra.Command) error {
+	fmt.Fprint(cmd.OutOrStdout(), "Continue? Only \"yes\" continues: ")
+	answer, err := bufio.NewReader(io.LimitReader(cmd.InOrStdin(), 80)).ReadString('\n')
+	if err != nil && !errors.Is(err, io.EOF) {
+		return fmt.Errorf("read the answer: %w; to continue without a question, add --yes", err)
+	}
+	if strings.TrimSpace(answer) != "yes" {
+		return errors.New("nothing was changed; to continue, answer yes or add --yes")
+	}
+	return nil
+}

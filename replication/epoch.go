@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package replication
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/internal/backoff"
+	"github.com/wanfed/wanfed/resource"
+	"github.com/wanfed/wanfed/tlsutil"
+)
+
+const (
+	// firstEpoch is the number of the epoch of a primary that replaced no other
+	// one. Two datacenters may both be in it by mistake, and neither supersedes
+	// the other.
+	firstEpoch = 1
+	// maxEpochStep limits the difference between a reported epoch and the known
+	// one. A false report therefore cannot use up the numbers.
+	maxEpochStep = 1 << 16
+	// storeRetryInterval is the interval between two attempts to store an epoch.
+	storeRetryInterval = 500 * time.Millisecond
+)
+
+// Epoch identifies a period in which one datacenter is the primary. The zero
+// value means that no epoch is known.
+type Epoch struct {
+	Number     uint64
+	Datacenter string
+}
+
+// ParseEpoch is the inverse of Epoch.String.
+func ParseEpoch(s string) (Epoch, error) {
+	number, dc, _ := strings.Cut(s, ":")
+	n, err := strconv.ParseUint(number, 10, 64)
+	if err != nil || n == 0 || tlsutil.CheckLabel(dc) != nil {
+		return Epoch{}, fmt.Errorf("epoch %.80q is not NUMBER:DATACENTER", s)
+	}
+	return Epoch{n, dc}, nil
+}
+
+// String returns NUMBER:DATACENTER, or "" for the zero value.
+func (e Epoch) String() string {
+	if e == (Epoch{}) {
+		return ""
+	}
+	return strconv.FormatUint(e.Number, 10) + ":" + e.Datacenter
+}
+
+// Supersedes reports whether the primary of e replaces the primary of other.
+// Two datacenters that take over at the same time use the same number. Then the
+// name decides.
+func (e Epoch) Supersedes(other Epoch) bool {
+	if e.Number != other.Number || e.Datacenter == other.Datacenter {
+		return e.Number > other.Number
+	}
+	return e.Number > firstEpoch && e.Datacenter > other.Datacenter
+}
+
+func (e Epoch) proto() *pb.PrimaryEpoch {
+	if e == (Epoch{}) {
+		return nil
+	}
+	return &pb.PrimaryEpoch{Number: e.Number, Datacenter: e.Datacenter}
+}
+
+func epochOf(p *pb.PrimaryEpoch) Epoch { return Epoch{p.GetNumber(), p.GetDatacenter()} }
+
+// ownEpoch returns the epoch of the primary in st.
+func ownEpoch(st *pb.Primary) Epoch {
+	if st.GetEpoch() == 0 {
+		return Epoch{}
+	}
+	return Epoch{st.GetEpoch(), st.GetDatacenter()}
+}
+
+// highest returns the epoch that the other one does not supersede.
+func highest(a, b Epoch) Epoch {
+	if b.Supersedes(a) {
+		return b
+	}
+	return a
+}
+
+// addEpoch records in st that e exists. It reports whether st changed.
+func addEpoch(st *pb.Primary, e Epoch) bool {
+	switch {
+	case !e.Supersedes(highest(ownEpoch(st), epochOf(st.GetSupersededBy()))):
+		return false
+	case e.Datacenter == st.GetDatacenter():
+		st.Epoch, st.SupersededBy = e.Number, nil
+	default:
+		st.SupersededBy = e.proto()
+	}
+	return true
+}
+
+// KnownEpoch returns the highest epoch that this server knows. It travels in
+// every call to another datacenter and in the tags of the WAN pool.
+func (p *PrimaryManager) KnownEpoch() Epoch {
+	st := p.stored()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return highest(highest(ownEpoch(st), epochOf(st.GetSupersededBy())), p.learned)
+}
+
+// Epoch returns the number of the epoch of the primary of this datacenter, or 0
+// if a server of an older version has stored the primary.
+func (p *PrimaryManager) Epoch() uint64 { return p.stored().GetEpoch() }
+
+// SupersededBy returns the known epoch if it supersedes the epoch of the primary
+// of this datacenter, and otherwise the zero value.
+func (p *PrimaryManager) SupersededBy() Epoch {
+	st := p.stored()
+	e := p.KnownEpoch()
+	if e.Datacenter != st.GetDatacenter() && e.Datacenter != p.cfg.DC && e.Supersedes(ownEpoch(st)) {
+		return e
+	}
+	return Epoch{}
+}
+
+// Learn records an epoch that peer has reported: a server with a verified
+// certificate. If the epoch supersedes the one of this datacenter, Writable
+// fails from now on, also after a restart. Learn does not block. Run stores the
+// epoch.
+func (p *PrimaryManager) Learn(e Epoch, peer string) {
+	known := p.KnownEpoch()
+	if !e.Supersedes(known) {
+		return
+	}
+	if e.Number-known.Number > maxEpochStep {
+		p.cfg.Logger.Error("refused an epoch of the primary: its number is too high", "peer", peer, "epoch", e.String())
+		return
+	}
+	p.mu.Lock()
+	p.learned = highest(p.learned, e)
+	p.mu.Unlock()
+	if e.Datacenter != p.PrimaryDC() {
+		p.cfg.Logger.Warn("another datacenter became the primary",
+			"primary", e.Datacenter, "epoch", e.Number, "former", p.PrimaryDC(), "peer", peer)
+	}
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Run stores the epochs that Learn records, until ctx ends. Every server runs
+// it. b is a Backend of the same store that also writes on followers.
+func (p *PrimaryManager) Run(ctx context.Context, b resource.Backend) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-p.wake:
+		}
+		for p.storeLearned(ctx, b) != nil && ctx.Err() == nil {
+			backoff.Sleep(ctx, storeRetryInterval, nil)
+		}
+	}
+}
+
+// storeLearned stores the learned epoch unless the store has it.
+func (p *PrimaryManager) storeLearned(ctx context.Context, b resource.Backend) error {
+	r, err := p.cfg.Backend.Read(ctx, resource.Eventual, resource.ID(PrimaryType, primaryName))
+	if err != nil {
+		return err // the first leader has not created the resource yet
+	}
+	st, err := resource.Decode[*pb.Primary](r)
+	if err != nil {
+		return err
+	}
+	st = proto.CloneOf(st)
+	p.mu.Lock()
+	e := p.learned
+	p.mu.Unlock()
+	if !addEpoch(st, e) {
+		return nil
+	}
+	next, err := resource.WithData(r, st)
+	if err != nil {
+		return err
+	}
+	_, err = b.Commit(ctx, resource.PutOp(next, r.GetVersion()))
+	return err
+}
+
+// learnFromError records the epoch in the error of a Source that refuses a
+// follower.
+func (p *PrimaryManager) learnFromError(dc string, err error) {
+	for _, d := range status.Convert(err).Details() {
+		if e, ok := d.(*pb.PrimaryEpoch); ok {
+			p.learnFrom(dc, e)
+		}
+	}
+}
+
+// learnFrom records an epoch that a server of dc has sent.
+func (p *PrimaryManager) learnFrom(dc string, e *pb.PrimaryEpoch) {
+	if e != nil && tlsutil.CheckLabel(e.Datacenter) == nil {
+		p.Learn(epochOf(e), dc)
+	}
+}
+
+// errSuperseded is the reason why a superseded primary accepts no writes.
+func (p *PrimaryManager) errSuperseded(by Epoch) error {
+	return fmt.Errorf("%w: %s is not the primary any more: %[3]s is, since epoch %[4]d; "+
+		"set primary_datacenter = %[3]q on all servers of %[2]s, and restart them; "+
+		"to make %[2]s the primary again: wanfed operator primary take-over --from %[3]s",
+		resource.ErrNoPrimary, p.cfg.DC, by.Datacenter, by.Number)
+}
+
+// update changes the primary resource with change.
+func (p *PrimaryManager) update(ctx context.Context, change func(st *pb.Primary)) error {
+	old, err := p.cfg.Backend.Read(ctx, resource.Eventual, resource.ID(PrimaryType, primaryName))
+	if err != nil && !errors.Is(err, resource.ErrNotFound) {
+		return err
+	}
+	st, err := resource.Decode[*pb.Primary](old)
+	if err != nil || st == nil {
+		st = &pb.Primary{}
+	}
+	st = proto.CloneOf(st)
+	known := p.KnownEpoch()
+	change(st)
+	st.SupersededBy = nil // known has it
+	addEpoch(st, known)
+	r, err := resource.New(PrimaryType, primaryName, st)
+	if err == nil && old != nil {
+		r, err = resource.WithData(old, st)
+	}
+	if err != nil {
+		return err
+	}
+	if _, err := p.cfg.Backend.Commit(ctx, resource.PutOp(r, old.GetVersion())); err != nil {
+		return fmt.Errorf("store that the primary is %s: %w", st.GetDatacenter(), err)
+	}
+	return nil
+}
