@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -97,11 +96,15 @@ func TestReadOnlyDisk(t *testing.T) {
 		}
 	}
 	disk.fail()
-	for range 3 { // as leader, and without a leader
+	refuses := func() {
+		t.Helper()
 		refusal, took := d.put()
 		d.wantUnwritable("read-only file system", refusal, took)
-		time.Sleep(500 * time.Millisecond)
 	}
+	refuses() // as leader
+	testutil.Eventually(t, waitLimit, func() bool { return metric(t, d.server.HTTP, "wanfed_leader") == 0 },
+		"srv1 leads no longer")
+	refuses() // without a leader
 	d.check(d.values, "&stale")
 
 	ctx, cancel := context.WithTimeout(t.Context(), waitLimit)

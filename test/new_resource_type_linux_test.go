@@ -196,7 +196,7 @@ func (r *reader) run(command, want string) {
 		case !readsOnly.MatchString(command) || time.Now().After(deadline):
 			r.Fatalf("$ %s\n%s(%v)\nwant\n%s", command, out, err, want)
 		}
-		time.Sleep(20 * time.Millisecond) // poll another process
+		time.Sleep(20 * time.Millisecond) // another process has no event to wait for
 	}
 }
 

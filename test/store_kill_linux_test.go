@@ -148,7 +148,7 @@ func (k *killedServer) writeUntilKilled(after time.Duration) {
 		})
 	}
 	<-begun
-	time.Sleep(after)
+	time.Sleep(after) // the tested moment of the kill
 	killing.Store(true)
 	k.server.Kill()
 	cancel() // clients would wait for another connection

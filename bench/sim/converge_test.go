@@ -36,6 +36,8 @@ func (w *world) converge(t testing.TB) time.Duration {
 		states, _, err := v.site.store.List(context.Background(), resource.Eventual, query)
 		return err == nil && len(states) == len(w.sites)
 	}
+	// The servers have no common event to wait for. A shorter pause between two
+	// readings of all servers would slow the measured servers.
 	for left := slices.Clone(all); ; time.Sleep(250 * time.Millisecond) {
 		if left = slices.DeleteFunc(left, hasConverged); len(left) == 0 {
 			return time.Since(began)
@@ -64,7 +66,8 @@ func (w *world) moveGateway(t testing.TB, s *site) (addressKnown, pathLeft sprea
 	onLostPath := slices.DeleteFunc(slices.Clone(others), func(v *server) bool { return !usesLostPath(v) })
 	s.gateway.move(addr)
 	for len(withoutAddr) > 0 || len(onLostPath) > 0 {
-		// Reading the state of a thousand servers takes a while.
+		// A reading of a thousand servers needs much processor time. The pause
+		// leaves most of the time to the measured servers.
 		time.Sleep(max(50*time.Millisecond, time.Duration(len(all))*time.Millisecond/2))
 		elapsed := time.Since(began)
 		if elapsed > convergeTimeout {

@@ -3,7 +3,6 @@
 package resourcehttp
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -53,19 +52,12 @@ func newFixture(t *testing.T) *fixture {
 	var err error
 	f.svc, err = resource.NewService(resource.ServiceConfig{
 		Backend: f.store, Registry: f.registry, DC: "dc1", Primary: func() bool { return true },
-		Peer: func(ctx context.Context) (tlsutil.Peer, error) {
-			p, ok := tlsutil.PeerFromContext(ctx)
-			if !ok {
-				return p, errors.New("no certificate")
-			}
-			return p, nil
-		},
+		Peer: resourcetest.PeerOf,
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	f.Handler,
-		err = New(Config{DC: "dc1", Registry: f.registry, Client: func(dc string) (pb.ResourceServiceClient, error) {
+	client := func(dc string) (pb.ResourceServiceClient, error) {
 		switch {
 		case f.client != nil:
 			return f.client(dc)
@@ -73,7 +65,8 @@ func newFixture(t *testing.T) *fixture {
 			return nil, fmt.Errorf("%w: %q", ErrNoDatacenter, dc)
 		}
 		return f.svc.Client(), nil
-	}})
+	}
+	f.Handler, err = New(Config{DC: "dc1", Registry: f.registry, Client: client})
 	if err != nil {
 		t.Fatal(err)
 	}

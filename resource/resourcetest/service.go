@@ -4,6 +4,7 @@ package resourcetest
 
 import (
 	"context"
+	"errors"
 
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/tlsutil"
@@ -12,6 +13,17 @@ import (
 // Operator returns the identity of an operator of dc1.
 func Operator() *tlsutil.Peer {
 	return &tlsutil.Peer{Role: tlsutil.RoleOperator, DC: "dc1", Node: "joe"}
+}
+
+// PeerOf returns the caller that tlsutil.WithPeer put into ctx, or an error if
+// there is none. A test that sets the caller of each call passes PeerOf to
+// resource.NewService.
+func PeerOf(ctx context.Context) (tlsutil.Peer, error) {
+	p, ok := tlsutil.PeerFromContext(ctx)
+	if !ok {
+		return p, errors.New("the context has no peer")
+	}
+	return p, nil
 }
 
 // NewService returns a Service of dc1, a secondary, over b. The function

@@ -38,13 +38,7 @@ func newStoreHandler(t testing.TB) storeHandler {
 	}
 	svc, err := resource.NewService(resource.ServiceConfig{
 		Backend: b, Registry: reg, DC: "dc1", Primary: func() bool { return true },
-		Peer: func(ctx context.Context) (tlsutil.Peer, error) {
-			p, ok := tlsutil.PeerFromContext(ctx)
-			if !ok {
-				return p, errors.New("no peer")
-			}
-			return p, nil
-		},
+		Peer: resourcetest.PeerOf,
 	})
 	if err != nil {
 		t.Fatal(err)

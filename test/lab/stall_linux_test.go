@@ -41,7 +41,7 @@ func TestStalls_StoppedProcess(t *testing.T) {
 		if err := child.Process.Signal(s); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(stood)
+		time.Sleep(stood) // the measured time
 	}
 	in.Close()
 	var seen, after Stall
@@ -68,7 +68,7 @@ func TestStalls_StoppedProcess(t *testing.T) {
 func seeStall(t *testing.T) {
 	began := time.Now()
 	s := WatchStalls(t)
-	time.Sleep(20 * stallStep)
+	time.Sleep(20 * stallStep) // the measured time begins after the first step of each thread
 	print := json.NewEncoder(os.Stdout)
 	_ = print.Encode("watching")
 	_, _ = os.Stdin.Read(make([]byte, 1))

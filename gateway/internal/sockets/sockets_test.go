@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/wanfed/wanfed/internal/testutil"
 )
 
 // tcpPair returns both ends of a TCP connection.
@@ -56,13 +58,8 @@ func TestPeerClosed(t *testing.T) {
 	client, server := tcpPair(t)
 	check := func(state string, half, want bool) {
 		t.Helper()
-		for end := time.Now().Add(5 * time.Second); PeerClosed(server, half) != want; {
-			if time.Now().After(end) {
-				t.Errorf("PeerClosed(half %v) with %s = %v, want %v", half, state, !want, want)
-				return
-			}
-			time.Sleep(time.Millisecond)
-		}
+		testutil.Eventually(t, 5*time.Second, func() bool { return PeerClosed(server, half) == want },
+			"PeerClosed(half %v) = %v with %s", half, want, state)
 	}
 	check("an open peer", true, false)
 	if err := client.CloseWrite(); err != nil {
