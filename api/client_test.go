@@ -231,8 +231,9 @@ func TestUnreachable_CertificateOfAnotherCA(t *testing.T) {
 	}
 }
 
-// A request without a response ends after the timeout and the wait. The
-// transport has no socket, because synctest cannot wait for sockets.
+// A request without a response fails after the timeout of the client plus, for
+// a blocking query, the wait of the query. The transport has no socket, because
+// synctest cannot wait for sockets.
 func TestTimeout(t *testing.T) {
 	for _, tt := range []struct {
 		q    QueryOptions

@@ -87,13 +87,15 @@ func TaggedAddr(g *pb.MeshGateway, tag string) string {
 
 var nodeEscaper = strings.NewReplacer("%", "%25", "/", "%2F")
 
-// resourceName returns the name of the resource of a service or check. An id is
-// unique on its node only. The service and check of a gateway have the node's
-// name instead.
+// resourceName returns the name of the resource of a service or check. It
+// contains the node, because an id is unique on its node only. resourceName is
+// not used for a gateway: the name of the resources of its service and its
+// check is the name of the node.
 func resourceName(node, id string) string { return nodeEscaper.Replace(node) + "/" + id }
 
-// nodeOf returns the node's part of the name of a resource. For a gateway, the
-// part is the node's name, because a DNS label has no characters to escape.
+// nodeOf returns the part of a resource's name that resourceName made of the
+// node. For a gateway, it returns the name of the node, which is a DNS label
+// and therefore has no characters to escape.
 func nodeOf(r *pb.Resource) string {
 	node, _, _ := strings.Cut(r.GetId().GetName(), "/")
 	return node

@@ -46,10 +46,11 @@ func (c *Client) dial(ctx context.Context, cc *conn) (net.Conn, error) {
 	return s, nil
 }
 
-// redial calls dial. If the last dial of cc failed, redial pauses first. An
-// event of the datacenter ends the pause. If such an event arrives during a
-// failed call of dial, redial calls dial again. gRPC calls redial repeatedly
-// while it fails.
+// redial dials the datacenter of cc by a call of dial. If the last dial of cc
+// failed, redial pauses before the call. An event that can make the datacenter
+// reachable ends the pause (see the package comment). If such an event arrives
+// during a call of dial that then fails, redial calls dial again without a
+// pause. When redial fails, gRPC calls it again.
 //
 // The backoff of gRPC is not used. ClientConn.ResetConnectBackoff, which would
 // end its pause, races with the creation of connections (grpc-go 1.85).

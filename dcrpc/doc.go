@@ -12,8 +12,9 @@
 //
 // A [Client] opens a gRPC connection with the first call. It has one connection
 // to each called server of the local datacenter, and one connection to any
-// server of each other called datacenter. A connection to another datacenter is
-// a stream of the tunnel's session with that datacenter (see package wanfed).
+// server of each other datacenter with a called server. A connection to another
+// datacenter is a stream of the tunnel's session with that datacenter (see
+// package wanfed).
 //
 // A connection to another datacenter is closed after two minutes without a
 // call. The connection to the primary stays open. The Client also dials an

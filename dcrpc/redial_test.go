@@ -221,9 +221,9 @@ func TestUpdateUnreachable(t *testing.T) {
 	since, now := map[string]time.Time{}, time.Now()
 	event := c.events.Wait("dc2")
 	for _, step := range []struct {
-		after   time.Duration
-		failing []string
-		want    []string
+		after   time.Duration // since the step above
+		failing []string      // datacenters without a working path
+		want    []string      // unreachable datacenters, which keep their connections open
 	}{
 		{0, []string{"dc2"}, nil},
 		{unreachableAfter / 2, []string{"dc2", "dc3"}, nil},

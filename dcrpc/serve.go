@@ -22,9 +22,9 @@ const maxBatchBytes = 256 << 10
 type Handler func(ctx context.Context, req *pb.QueryRequest) (resp *pb.QueryResponse, release func(), err error)
 
 // ServeRequests serves a request stream that a Client of another datacenter has
-// opened, until the stream ends. Each request has its own goroutine. At most
-// maxPending requests have no response or an unsent response. Further requests
-// wait in the connection.
+// opened, until the stream ends. Each request has its own goroutine. A request
+// is pending until its response was sent. While maxPending requests are
+// pending, ServeRequests reads no further request from the stream.
 func ServeRequests(stream pb.ServerService_ExchangeServer, handler Handler) error {
 	ctx, cancel := context.WithCancel(stream.Context())
 	s := &responder{out: newBatcher[*response](), slots: make(chan struct{}, maxPending), handler: handler}

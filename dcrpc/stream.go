@@ -20,8 +20,9 @@ const (
 	// streamBackoff is the pause between the failure of a stream and the next
 	// stream.
 	streamBackoff = time.Second
-	// maxPending bounds the requests of a stream without a response. On the
-	// server, it bounds the requests whose response was not sent yet.
+	// maxPending bounds the pending requests of a stream. At the client, a
+	// request is pending until its response arrives. At the server, it is
+	// pending until its response was sent.
 	maxPending = 1024
 )
 
@@ -72,9 +73,9 @@ func (c *Client) requestStream(dc string) *requestStream {
 	return nil
 }
 
-// requestStream carries requests to one datacenter. A request that was already
-// sent is not shared, so the response to a caller is never older than the
-// caller's request.
+// requestStream carries requests to one datacenter. Callers with equal requests
+// share one request until it is sent. A later caller sends a new request,
+// because the response to the sent one may be older than the caller's request.
 type requestStream struct {
 	out  *batcher[*request]
 	used atomic.Bool // a request was made since the last idle check

@@ -305,8 +305,8 @@ func TestServeRequests_UnreadResponses(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	stream := s.openRaw(ctx)
-	// The responses have the same size: 128 MiB in total, much more than the
-	// buffers of the connection.
+	// The handler returns the path as the response. The responses to all
+	// requests have 128 MiB, much more than the buffers of the connection.
 	path := "/" + strings.Repeat("x", 64<<10)
 	var sent atomic.Int64
 	allSent := make(chan struct{})
@@ -324,8 +324,8 @@ func TestServeRequests_UnreadResponses(t *testing.T) {
 		}
 		close(allSent)
 	})
-	// The sender is blocked if it sent half of maxPending or more, and sends
-	// nothing for a second.
+	// The server has stopped to accept requests when the sender, which has sent
+	// at least half of maxPending, makes no progress for a second.
 	for last, progress := int64(-1), time.Now(); ; {
 		select {
 		case <-allSent:

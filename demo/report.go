@@ -119,10 +119,11 @@ func writeHints(w io.Writer, program string, r Report) {
 		fmt.Fprintf(tw, "%s\t%s\t%d\n", dc.Name, dc.HTTP, dc.Gateways[0].PID)
 	}
 	tw.Flush()
-	// The hints stop the gateway of a secondary. The secondary still reaches
-	// the primary by the configured addresses, so all datacenters receive the
-	// change. With three or more datacenters, the hints show the change in the
-	// last one.
+	// The hints stop the gateway of the first secondary. Its servers then reach
+	// the primary directly, by the configured primary_gateways. The primary and
+	// all other secondaries therefore learn that the gateway is stopped. The
+	// observer shows this. It is the last datacenter, or the primary if there
+	// are only two datacenters.
 	first, second, observer := r.Datacenters[0], r.Datacenters[1], r.Datacenters[0]
 	if n := len(r.Datacenters); n > 2 {
 		observer = r.Datacenters[n-1]

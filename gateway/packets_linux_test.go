@@ -31,9 +31,12 @@ func segments(t testing.TB, c *net.TCPConn) (n uint32) {
 	return info.Segs_in
 }
 
-// The gateway acknowledges data together with the response, and sends the last
-// data and the end in one segment. Delays of a busy machine cause more
-// segments, so one connection of several is enough.
+// TestReactor_SendsFewSegments counts the TCP segments of a request, a response
+// and the end of a connection. The gateway sends the acknowledgment of the
+// request in the segment of the response, and the FIN in the segment of the
+// last data. On a busy machine, delays cause additional segments. The test
+// therefore opens many connections, and succeeds if one of them has the fewest
+// segments.
 func TestReactor_SendsFewSegments(t *testing.T) {
 	testutil.Cluster(t)
 	const connections = 50

@@ -214,8 +214,8 @@ func (r fakeRemote) PathsChanged() <-chan struct{} {
 	return r.pathsChanged()
 }
 
-// newTestFollower returns a Follower whose earlier replicas in secondary come
-// from the primary that remote reaches.
+// newTestFollower returns a Follower of datacenter dc2. Its store, secondary,
+// is marked as a complete replica of dc1. remote connects to the primary.
 func newTestFollower(t testing.TB, secondary resource.Backend, remote Remote, without ...*pb.Type) *Follower {
 	t.Helper()
 	p := newPrimaryManager(t, PrimaryManagerConfig{

@@ -25,8 +25,8 @@
 // # Parts of a resource
 //
 // The id of a resource has a type, a tenancy, a name and a uid. The tenancy is
-// a partition and a namespace. The uid distinguishes the resource from an
-// earlier resource of the same name. The data is a protobuf message of the
+// a partition and a namespace. A resource that is deleted and created again has
+// the same name and another uid. The data is a protobuf message of the
 // type. Every write changes the version. A write of other data also changes the
 // generation. A resource has a status per controller, metadata, and at most one
 // owner. The deletion of the owner deletes the resource. Finalizers are names
@@ -52,10 +52,12 @@
 //
 // # Flow of a deletion
 //
-// A resource with finalizers gets a deletion timestamp. Other resources are
-// deleted at once, with up to MaxCascade resources that they own. A tombstone
-// represents the remaining owned resources. Tombstones are stored. The leader
-// runs Reap, which deletes their resources in bounded steps.
+// The deletion of a resource with finalizers only gives it a deletion
+// timestamp, and the resource is deleted when its last finalizer is removed. A
+// resource without finalizers is deleted at once, together with up to
+// MaxCascade resources that it owns. If it owns more, the store keeps a
+// tombstone of the owner. The leader runs Reap, which deletes the owned
+// resources of each tombstone in bounded steps, and then the tombstone.
 //
 // # Guarantees
 //

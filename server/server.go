@@ -59,7 +59,7 @@ func Run(ctx context.Context, cfg Config) error {
 }
 
 // components has the components of a server. assemble builds them in the order
-// of the fields. A component uses only earlier components.
+// of the fields. A component uses only components of fields above its own.
 type components struct {
 	cfg     Config
 	started time.Time
@@ -80,7 +80,7 @@ type components struct {
 	claimant  *federation.Claimant
 	names     *nameCheck
 	conflicts *federation.PrimaryConflicts
-	runTags   func(ctx context.Context) error // keeps the gateway tag up to date
+	runTags   func(ctx context.Context) error // updates the WAN tags when the gateways of this datacenter change
 	contacts  *contacts
 	group     *group
 	operator  *operator.Service // also maintains the membership of the Raft group

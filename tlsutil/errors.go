@@ -81,8 +81,9 @@ func describeInvalid(e x509.CertificateInvalidError) string {
 		case now.After(e.Cert.NotAfter):
 			return fmt.Sprintf("certificate of %s expired at %s; create a new one", subject, stamp(e.Cert.NotAfter))
 		}
-		return fmt.Sprintf("certificate of %s is not valid then, but from %s to %s", subject, stamp(e.Cert.NotBefore),
-			stamp(e.Cert.NotAfter))
+		// The certificate is valid now, and was not at the time of the check.
+		return fmt.Sprintf("certificate of %s is not valid at the time of the handshake, but from %s to %s", subject,
+			stamp(e.Cert.NotBefore), stamp(e.Cert.NotAfter))
 	case x509.IncompatibleUsage:
 		return fmt.Sprintf("certificate of %s lacks the extended key usage for this (client or server authentication)",
 			subject)

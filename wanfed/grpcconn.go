@@ -38,10 +38,11 @@ func (c *GRPCConn) IsClosed() bool { return c.st.Session().IsClosed() }
 func (c *GRPCConn) MarkDead(err error) { c.session.markDead(err) }
 
 // OpenStandby starts to open a standby session over another path, and does not
-// block. A caller uses OpenStandby while it probes a connection with a late
-// response. If the probe fails, the caller calls MarkDead, and the next stream
-// uses the standby. At the end of the probe the caller calls settle once.
-// settle closes the standby if alive is true, or if MarkDead was not called.
+// block. A caller that misses a response calls OpenStandby, and then sends a
+// probe over its connection. If the probe fails, the caller calls MarkDead, and
+// the next stream uses the standby. At the end of the probe, the caller calls
+// settle once, and alive is the result of the probe. settle closes the standby
+// if alive is true or the caller has not called MarkDead.
 func (c *GRPCConn) OpenStandby() (settle func(alive bool)) { return c.session.openStandby() }
 
 // ProbeTimeout returns the time to wait for a response before a liveness probe:
@@ -49,12 +50,13 @@ func (c *GRPCConn) OpenStandby() (settle func(alive bool)) { return c.session.op
 func (c *GRPCConn) ProbeTimeout() time.Duration { return c.session.probeTimeout() }
 
 // DialGRPC opens a connection for gRPC to any server of another datacenter. The
-// connection is a stream of the session to that datacenter. Without a session,
-// DialGRPC dials one, which takes a TLS handshake. DialGRPC returns when ctx
-// ends, at the latest. Concurrent callers share one dial of a datacenter. When
-// paths have changed, a caller may cancel ctx with a cause of its own. The
-// shared dial then starts again for the other callers. An error is an error of
-// Dialer.Dial, or reports that the peer refused the stream.
+// connection is a stream of the session to that datacenter. If there is no
+// session, DialGRPC dials one, which needs a TLS handshake. Concurrent callers
+// share the dial of a session. DialGRPC blocks until the stream is open, it
+// fails, or ctx ends. A caller that learns of changed paths may cancel ctx with
+// a cause of its own: the shared dial then starts again with the new paths for
+// the other callers. An error is an error of Dialer.Dial, or reports that the
+// peer refused the stream.
 func (t *Tunnel) DialGRPC(ctx context.Context, dc string) (*GRPCConn, error) {
 	if dc == t.self.DC {
 		return nil, errors.New("dial gRPC: the tunnel carries gRPC only to other datacenters")

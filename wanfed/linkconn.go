@@ -63,8 +63,10 @@ func readError(err error) error {
 func (l *link) use(ctx context.Context, c *tls.Conn) (stable bool, err error) {
 	alpn := c.ConnectionState().NegotiatedProtocol
 	remote := l.to.dc != l.t.self.DC
-	// One link to a remote datacenter serves all servers there. Consul's
-	// framing has no target, and needs one link per server.
+	// A frame of wanfed names its target, so one link, without a node, serves
+	// all servers of a remote datacenter. A packet in Consul's framing has no
+	// target, so each server needs its own link. A link of the wrong kind moves
+	// its packets to links of the other kind and ends.
 	if consul := alpn == ProtoConsulPacket; remote && consul == (l.to.node == "") {
 		l.t.setConsul(l.to.dc, consul)
 		l.requeue()

@@ -53,8 +53,9 @@ func (t *Tunnel) servePackets(ctx context.Context, c *tls.Conn, p tlsutil.Peer) 
 	return false
 }
 
-// logEnd logs the end of an accepted connection or stream. It also counts the
-// fault of the peer, which is reason, unless reason is nil.
+// logEnd logs the end of an accepted connection or stream. If the peer caused
+// the end by a fault, reason is the fault, and logEnd also counts it. Otherwise
+// reason is nil.
 func (t *Tunnel) logEnd(ctx context.Context, c net.Conn, p tlsutil.Peer, alpn string, reason *refusal, err error) {
 	if reason != nil && ctx.Err() == nil {
 		t.refusals.record(reason, c.RemoteAddr(), err, "peer", p, "alpn", alpn)

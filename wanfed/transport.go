@@ -59,10 +59,11 @@ func (tr *Transport) WriteTo(b []byte, addr string) (time.Time, error) {
 	return tr.WriteToAddress(b, memberlist.Address{Addr: addr})
 }
 
-// WriteToAddress queues a copy of b and returns at once. It fails for an empty
-// packet, a packet of more than MaxPacket bytes and an invalid name, after
-// Shutdown, and after the end of Tunnel.Run. An unreachable peer does not cause
-// an error.
+// WriteToAddress queues a copy of b for the server a.Name and returns at once.
+// It returns an error if the packet is empty or has more than MaxPacket bytes,
+// if the name is invalid, and after Shutdown or the end of Tunnel.Run. It
+// returns no error if the peer is unreachable: the packet is then lost, as in
+// UDP.
 func (tr *Transport) WriteToAddress(b []byte, a memberlist.Address) (time.Time, error) {
 	now := time.Now()
 	if tr.isShut() {

@@ -185,7 +185,7 @@ func TestCheck_RefusedResources(t *testing.T) {
 	if !ok {
 		t.Fatalf("Check() = %v, want joined errors", err)
 	}
-	want := map[int]string{
+	want := map[int]string{ // the error of each refused resource, by its index
 		0: "catalog/v1/Node web was changed: its version is 1, not 7; read it and try again",
 		2: "answered 400: Bad Request",
 		3: "catalog/v1/Node db was changed: it does not exist, not 1; read it and try again",

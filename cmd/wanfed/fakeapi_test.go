@@ -32,9 +32,10 @@ func call(t testing.TB, args ...string) (stdout string, code int, err error) {
 	return out.String(), code, err
 }
 
-// startFakeAPI starts an HTTP API with fixed responses by URI, and selects it
-// by the environment. A string is an error. Packages server/httpapi and test
-// check the responses of real servers.
+// startFakeAPI starts an HTTP server, and sets WANFED_HTTP_ADDR to its address.
+// The keys of responses are URIs. A value that is a string is the text of an
+// error response. Every other value is the JSON of the body. The tests of
+// server/httpapi and test check the responses of real servers.
 func startFakeAPI(t *testing.T, responses map[string]any) {
 	t.Helper()
 	for _, name := range []string{"HTTP_ADDR", "CA_FILE", "CERT_FILE", "KEY_FILE", "DOMAIN"} {

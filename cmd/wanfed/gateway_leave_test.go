@@ -71,6 +71,8 @@ func TestGateway_DeregistersAtStop(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer client.Close()
+	// checkConnects connects to the server through the gateway. The gateway
+	// works if the server refuses the connection: it has no certificate.
 	checkConnects := func(when string) {
 		t.Helper()
 		_, err := readThrough(g.addr, "srv1.server.dc1.wanfed")

@@ -149,9 +149,10 @@ A server of the primary makes the change. The exit status is 1 if a server was
 not reached. Such a server receives the keyring from another server when it is
 reachable again. Repeat the command to check all servers.
 
-With --node the key goes only to that server of datacenter --datacenter. Use it
-for a server without a common key. After the installation of a key of the other
-servers, the server receives the whole keyring.`,
+With --node, the command adds the key only to server NODE of datacenter
+--datacenter. Use --node for a server that has no key in common with the other
+servers, and KEY is a key of the other servers. They can then send the whole
+keyring to the server.`,
 		Example: `  wanfed keyring install - <gossip.key
   wanfed keyring install - --datacenter dc3 --node srv2 --server 192.0.2.7:8443 <gossip.key`,
 		Args:              keyArg("KEY"),
@@ -209,9 +210,9 @@ func newKeyringRemove() *cobra.Command {
 		Use:   "remove KEY",
 		Short: "Remove a key from the keyring of every server",
 		Long: `Remove a key from the keyring of every server. KEY is the key, its fingerprint, or
-"-" for stdin. The primary key cannot be removed. The command is refused while a
-server, alive or not, may have no other key: a server that missed a change needs a
-common key to receive the keyring.`,
+"-" for stdin. The primary key cannot be removed. The command is refused if a
+server, alive or not, possibly has only this key. Such a server missed an earlier
+change, and can receive the new keyring only with a key that the others have.`,
 		Example: `  wanfed keyring remove 1f7c0e5b9a3d2468`,
 	}, "remove the key although servers may have no other key; these servers lose gossip")
 }

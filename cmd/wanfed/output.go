@@ -76,8 +76,9 @@ func (p printer) print(v any, table func() error) error {
 // output.
 const tableWidth = 80
 
-// table writes aligned columns. The first row has the titles. Unless the output
-// is wide, the last column wraps at tableWidth.
+// table writes rows as aligned columns. The first row has the titles. Unless
+// the output format is wide, the text of the last column is wrapped so that no
+// line is longer than tableWidth.
 func (p printer) table(rows [][]string) error {
 	var b strings.Builder
 	if err := writeFields(&b, rows); err != nil {
@@ -88,8 +89,9 @@ func (p printer) table(rows [][]string) error {
 	for line := range strings.Lines(b.String()) {
 		line = strings.TrimRight(line, " \n")
 		if !p.wide() {
-			// Leave at least a quarter of the line for the text of the last
-			// column.
+			// The lines of a wrapped text begin under the title of the last
+			// column, or farther left if that leaves less than a quarter of
+			// the line.
 			line = wrapFrom(line, min(last, tableWidth*3/4))
 		}
 		if _, err := fmt.Fprintln(p.w, line); err != nil {

@@ -42,8 +42,8 @@ type serverSettings struct {
 	Port              int      `hcl:"port,optional" help:"server port, for other servers and gateways; 0: 8300, -1: chosen by the system"`
 	HTTPAddr          string   `hcl:"http_addr,optional" help:"host:port or URL of the HTTP API; https:// is required if it is not loopback"`
 	ProxyProtocol     []string `hcl:"proxy_protocol,optional" help:"address or network (CIDR) of gateways with server_proxy_protocol; their connections must begin with a PROXY header, version 2; repeatable"`
-	BootstrapExpect   int      `hcl:"bootstrap_expect,optional" help:"number of servers that form a new datacenter: 1, 3 or 5 (default: 1; with --retry-join none, and the server only joins)"`
-	RetryJoin         []string `hcl:"retry_join,optional" live:"yes" help:"host:port of another server of this datacenter, required if --bootstrap-expect is above 1; known servers are found without; repeatable"`
+	BootstrapExpect   int      `hcl:"bootstrap_expect,optional" help:"number of servers that together form a new datacenter: 1, 3 or 5 (default: 1; if --retry-join is given, the server only joins an existing one)"`
+	RetryJoin         []string `hcl:"retry_join,optional" live:"yes" help:"host:port of another server of this datacenter; required if --bootstrap-expect is above 1; servers of earlier runs need not be listed; repeatable"`
 	AllowRemoteWrites []string `hcl:"allow_remote_writes_from,optional" live:"yes" help:"datacenter whose servers may forward writes of their operators to this one, or * for all (default: none); repeatable"`
 	DeadServerAfter   string   `hcl:"dead_server_after,optional" live:"yes" help:"time until a failed server is removed from the Raft group, for example 10m or 1h; at least 10s"`
 	Domain            string   `hcl:"domain,optional" help:"domain of the names in certificates and SNI"`

@@ -56,7 +56,8 @@ func (r fileError) check(t *testing.T, command string, attrs [][2]string) {
 		if !regexp.MustCompile(`^` + want + `\n$`).MatchString(got.stdout) {
 			t.Errorf("validate: stdout =\n%s\nwant one line that matches %s", got.stdout, want)
 		}
-		// The command reports the line of syntax errors only.
+		// In contrast to validate, the command that reads the file names the
+		// line of a syntax error only, and no line for an invalid value.
 		line := regexp.MustCompile(`^` + regexp.QuoteMeta(regexp.QuoteMeta(path)) + `(:\d+)?: `)
 		short := line.ReplaceAllString(want, "")
 		execute(t, nil, command, "--config-file", path).checkError(t, r.code, short)

@@ -282,9 +282,10 @@ The command shows what it would restore, and requires a confirmation. With
 create, change and delete.
 
 The servers keep running. When the command ends, a majority of the servers has
-the restored resources. Restored resources get new versions. A secondary soon
-receives the federated resources of the primary again. After a restore in the
-primary, all secondaries soon receive the restored federated resources.`,
+the restored resources, and all resources have new versions. If the datacenter
+is a secondary, its federated resources in the file have no effect for long: they
+are replaced by those of the primary within seconds. If the datacenter is the
+primary, all secondaries receive the restored federated resources.`,
 		Example: `  wanfed snapshot restore dc1.snap --dry-run
   wanfed snapshot restore dc1.snap`,
 		Args: exactArgs("FILE"),

@@ -83,7 +83,8 @@ type (
 
 var someData = &pb.SnapshotPart{Part: &pb.SnapshotPart_Data{Data: []byte("data")}}
 
-// endOf returns the last part of a snapshot of dc whose only data are someData.
+// endOf returns the last part of a snapshot of dc, with the size and the
+// SHA-256 of someData.
 func endOf(dc string) *pb.SnapshotPart {
 	return &pb.SnapshotPart{Part: &pb.SnapshotPart_End{End: &pb.SnapshotManifest{
 		Datacenter: dc, Node: "srv1", Index: 3, Size: 4,

@@ -195,7 +195,10 @@ func TestChildEndsWithItsParent(t *testing.T) {
 	}
 }
 
-// suspend suspends the process and waits until all its threads are stopped.
+// suspend suspends the process and waits until all its threads are stopped. If
+// the parent ends before that, the kernel does not end the process: it sends
+// SIGHUP only to the stopped processes of an orphaned process group, and a
+// process with a running thread is not stopped.
 func suspend(t testing.TB, pid int) {
 	t.Helper()
 	if runtime.GOOS != "linux" {
@@ -207,11 +210,14 @@ func suspend(t testing.TB, pid int) {
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
 	for range tick.C {
-		stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
-		if err != nil {
-			t.Fatal(err)
+		threads, err := filepath.Glob("/proc/" + strconv.Itoa(pid) + "/task/*/stat")
+		if err != nil || len(threads) == 0 {
+			t.Fatalf("threads of process %d = %v, %v, want at least one", pid, threads, err)
 		}
-		if bytes.Contains(stat, []byte(") T ")) {
+		if !slices.ContainsFunc(threads, func(file string) bool {
+			stat, err := os.ReadFile(file)
+			return err != nil || !bytes.Contains(stat, []byte(") T "))
+		}) {
 			return
 		}
 	}

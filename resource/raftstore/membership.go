@@ -20,7 +20,8 @@ import (
 // ErrHasState is returned by Bootstrap on a server that has a log or has voted.
 var ErrHasState = errors.New("this server has Raft state already")
 
-// timeoutStep is the time by which callElection shortens the heartbeat timeout.
+// timeoutStep is the time that callElection adds to the heartbeat timeout
+// before it restores the timeout.
 const timeoutStep = time.Millisecond
 
 // membership manages the servers of the Raft group.
@@ -88,8 +89,9 @@ func (m *membership) checkNodes(nodes []string) error {
 }
 
 // callElection makes a follower without a leader call an election immediately.
-// It first lengthens the heartbeat timeout and then restores it, because Raft
-// checks the timeout again when its value becomes shorter.
+// Raft compares the time since the last heartbeat with the heartbeat timeout
+// when the timeout becomes shorter. Therefore callElection first makes the
+// timeout longer by timeoutStep, and then restores it.
 func (m *membership) callElection() {
 	rc := m.raft.ReloadableConfig()
 	for _, t := range []time.Duration{m.heartbeat + timeoutStep, m.heartbeat} {
@@ -172,8 +174,9 @@ func (m *membership) RemoveServer(ctx context.Context, node string) error {
 const notMember raft.ServerSuffrage = -1
 
 // change runs start, which changes the suffrage of node to suffrage. If node
-// already has that suffrage, change does nothing. A voter does not become a
-// nonvoter. The action describes the change in errors and logs.
+// already has this suffrage, change does nothing. If node is a voter and
+// suffrage is Nonvoter, change does nothing either, because Raft would take the
+// vote away. The action describes the change in errors and logs.
 func (m *membership) change(
 	ctx context.Context, action, node string, suffrage raft.ServerSuffrage, start func(raft.Server) raft.Future,
 ) error {

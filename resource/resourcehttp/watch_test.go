@@ -100,7 +100,7 @@ func TestWatch(t *testing.T) {
 	}
 	nodes.next("end", "watch was reset: watch again")
 
-	// The stop of the server ends a watch.
+	// A watch ends when the server stops.
 	nodes = f.open(t.Context(), srv, "/api/catalog/v1/Node?watch")
 	nodes.next("end-of-snapshot", "{}")
 	stop()
@@ -110,8 +110,8 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// TestWatch_StalledClient checks that a watch ends when its client disconnects
-// or does not read.
+// TestWatch_StalledClient checks that a watch ends when a write to its client
+// times out. slowWriter replaces the connection.
 func TestWatch_StalledClient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)

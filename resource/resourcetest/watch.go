@@ -253,7 +253,8 @@ func testWaitEnds(e *env) {
 	if err := <-errc; !errors.Is(err, context.Canceled) {
 		e.Errorf("Wait() = %v, want the context's error", err)
 	}
-	// With a context that has ended, Wait checks the index.
+	// Although its context has ended, Wait still compares the index: it returns
+	// nil if the index has passed the given one.
 	q := resource.Query{Type: e.typ}
 	if err := e.b.Wait(ctx, q, index); !errors.Is(err, context.Canceled) {
 		e.Errorf("Wait() with a canceled context = %v, want the context's error", err)

@@ -21,8 +21,9 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// storeHandler is a handler over a store in memory. An operator sends all
-// requests. Config.Report fails. Package server tests reports.
+// storeHandler is a handler over a store in memory. The caller of every request
+// is an operator. Config.Report always fails with ErrNoCheck, because it needs
+// a leader. The tests of package server test reports of checks.
 type storeHandler struct {
 	http.Handler
 	backend resource.Backend

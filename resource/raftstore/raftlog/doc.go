@@ -14,9 +14,10 @@
 //     itself verifies only the last write, and ends the log at the first frame
 //     that it cannot read. Therefore the Log records the index of the last
 //     stored entry, and Open returns ErrDamaged if the log ends before it.
-//   - Snapshots. raft-wal accepts no entry after a gap, so Raft empties the log
-//     when it installs a snapshot. GetLog then returns the last entry of that
-//     snapshot.
+//   - Snapshots. raft-wal accepts no entry after a gap. When Raft installs a
+//     snapshot, it therefore deletes all entries of the log. To append the next
+//     entry, Raft compares the term of the entry before it, so GetLog returns
+//     the last entry of the snapshot.
 //   - A full or read-only disk. A write that may find no space for the next
 //     segment fails with resource.ErrReadOnly before anything is written. Each
 //     later write is a new attempt. Every other disk error is fatal: the Log
