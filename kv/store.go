@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/wanfed/wanfed/api/pb"
@@ -79,8 +78,6 @@ type Precondition struct {
 // IfIndex returns the condition that the ModifyIndex of a key is index.
 // IfIndex(0) requires that the key does not exist.
 func IfIndex(index uint64) Precondition { return Precondition{Required: true, Index: index} }
-
-func (p Precondition) holds(r *pb.Resource) bool { return !p.Required || p.Index == r.GetModifyIndex() }
 
 // Store reads and writes the entries of one datacenter.
 type Store struct {
@@ -196,85 +193,31 @@ func prefixQuery(prefix string) resource.Query {
 // changes nothing. If the condition does not hold, Put writes nothing and
 // returns false.
 func (s *Store) Put(ctx context.Context, e Entry, cond Precondition) (done bool, err error) {
-	if !cond.Required {
-		// ErrUnsupported: a server of an earlier version does not support
-		// Overwrite.
-		if done, err := s.overwrite(ctx, e); !errors.Is(err, resource.ErrUnsupported) {
-			return done, err
-		}
+	op := Op{Verb: VerbSet, Key: e.Key, Value: e.Value, Flags: e.Flags}
+	if cond.Required {
+		op.Verb, op.Index = VerbCAS, cond.Index
 	}
-	return s.update(ctx, e.Key, func(stored *pb.Resource) (*resource.Step, bool, error) {
-		if !cond.holds(stored) {
-			return nil, false, nil
-		}
-		step, err := putStep(e, stored, false)
-		if err == nil && stored != nil && proto.Equal(step.Write.Data, stored.Data) {
-			return nil, true, nil
-		}
-		return step, true, err
-	})
-}
-
-// overwrite writes e without a condition, so concurrent writes cause no retry.
-func (s *Store) overwrite(ctx context.Context, e Entry) (done bool, err error) {
-	if err := s.admit(ctx, resource.VerbWrite, e.Key); err != nil {
-		return false, err
-	}
-	step, err := putStep(e, nil, true)
-	if err != nil {
-		return false, err
-	}
-	_, err = s.res.WriteAll(ctx, *step)
-	return err == nil, err
+	return s.perform(ctx, op)
 }
 
 // Delete deletes a key. If the key does not exist, Delete returns true. If the
 // condition is required and the key has another ModifyIndex, Delete deletes
 // nothing and returns false.
 func (s *Store) Delete(ctx context.Context, key string, cond Precondition) (done bool, err error) {
-	return s.update(ctx, key, func(stored *pb.Resource) (*resource.Step, bool, error) {
-		if cond.Required && (stored == nil || !cond.holds(stored)) {
-			return nil, stored == nil, nil
-		}
-		step := &resource.Step{Delete: resource.ID(EntryType, key)}
-		if cond.Required {
-			step.Version = stored.GetVersion()
-		}
-		return step, true, nil
-	})
+	op := Op{Verb: VerbDelete, Key: key}
+	if cond.Required {
+		op.Verb, op.Index = VerbDeleteCAS, cond.Index
+	}
+	return s.perform(ctx, op)
 }
 
-// update reads the resource of a key, calls decide, and commits the step that
-// decide returns. The argument stored is nil if the key does not exist. If
-// decide returns no step, update returns done.
-//
-// The first read is eventual and may be stale. A commit after a stale read
-// fails. If decide returns no step after an eventual read, update calls decide
-// again after a strong read.
-func (s *Store) update(
-	ctx context.Context, key string, decide func(stored *pb.Resource) (step *resource.Step, done bool, err error),
-) (bool, error) {
-	if err := s.admit(ctx, resource.VerbWrite, key); err != nil {
+// perform performs a transaction of one op. done is false if the op fails.
+func (s *Store) perform(ctx context.Context, op Op) (done bool, err error) {
+	if err := s.admit(ctx, resource.VerbWrite, op.Key); err != nil {
 		return false, err
 	}
-	for c := resource.Eventual; ; c = resource.Strong {
-		stored, err := s.backend.Read(ctx, c, resource.ID(EntryType, key))
-		if err != nil && !errors.Is(err, resource.ErrNotFound) {
-			return false, err
-		}
-		step, done, err := decide(stored)
-		switch {
-		case err != nil:
-			return false, err
-		case step == nil && c == resource.Strong:
-			return done, nil
-		case step == nil:
-			continue
-		}
-		if _, err = s.res.WriteAll(ctx, *step); !errors.Is(err, resource.ErrConflict) {
-			return err == nil && done, err
-		}
-	}
+	_, failures, err := s.Txn(ctx, resource.Eventual, []Op{op})
+	return err == nil && failures == nil, err
 }
 
 // DeleteTree deletes every key that begins with prefix. An empty prefix matches

@@ -3,6 +3,7 @@
 package kv
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -72,7 +73,8 @@ const (
 
 // Txn performs all ops in order, in one commit. If an op fails, Txn performs no
 // op and returns the failures. An op reads the result of earlier ops. Txn
-// returns the entries that the ops return. The entry of a write has no value.
+// returns the entries that the ops return. The entry of a write has no value. A
+// write of the stored value and flags changes nothing.
 //
 // Txn does not read a key that is only set or deleted, so a concurrent write to
 // the key causes no retry. After a concurrent write to any other key of ops,
@@ -357,8 +359,11 @@ func (t *txn) performTree(op Op) {
 	}
 }
 
+// set writes the entry of op, unless the key has that entry.
 func (t *txn) set(k *txnKey, op Op) {
-	k.now, k.written = &Entry{Key: op.Key, Value: op.Value, Flags: op.Flags}, true
+	if k.now == nil || k.now.Flags != op.Flags || !bytes.Equal(k.now.Value, op.Value) {
+		k.now, k.written = &Entry{Key: op.Key, Value: op.Value, Flags: op.Flags}, true
+	}
 	t.add(k, withoutValue(*k.now))
 }
 

@@ -80,59 +80,30 @@ func TestPut_ConcurrentWithoutCondition(t *testing.T) {
 	}
 }
 
-// older is a backend with a server that does not support overwrites.
-type older struct{ resource.Backend }
-
-func (o older) Commit(ctx context.Context, ops ...*pb.Op) ([]*pb.Resource, error) {
-	if err := resource.CheckSupported(ops, func() (int, string) { return 1, "srv2" }); err != nil {
-		return nil, err
-	}
-	return o.Backend.Commit(ctx, ops...)
-}
-
-func TestPut_OlderServers(t *testing.T) {
-	b := resourcetest.NewStore()
-	defer b.Close()
-	s := newStore(t, older{b}, operator())
-	for i := range 3 {
-		mustPut(t, s, "one", string(rune('a'+i)))
-		if got := get(t, s, "one"); string(got.Value) != string(rune('a'+i)) {
-			t.Errorf("value after write %d = %q, want %q", i, got.Value, string(rune('a'+i)))
-		}
-	}
-}
-
 // TestPut_SameValue: a write of what is stored changes nothing, with and
-// without a condition, and also with older servers.
+// without a condition.
 func TestPut_SameValue(t *testing.T) {
-	for name, backend := range map[string]func(resource.Backend) resource.Backend{
-		"":                      func(b resource.Backend) resource.Backend { return b },
-		" with an older server": func(b resource.Backend) resource.Backend { return older{b} },
-	} {
-		b := resourcetest.NewStore()
-		defer b.Close()
-		s := newStore(t, backend(b), operator())
-		e := Entry{Key: "one", Value: []byte("a"), Flags: 7}
-		put := func(e Entry, only Precondition) Entry {
-			t.Helper()
-			if done, err := s.Put(t.Context(), e, only); !done || err != nil {
-				t.Fatalf("Put%s = %t, %v, want true", name, done, err)
-			}
-			return *get(t, s, "one")
+	s := memoryStore(t)
+	e := Entry{Key: "one", Value: []byte("a"), Flags: 7}
+	put := func(e Entry, only Precondition) Entry {
+		t.Helper()
+		if done, err := s.Put(t.Context(), e, only); !done || err != nil {
+			t.Fatalf("Put() = %t, %v, want true", done, err)
 		}
-		first := put(e, IfIndex(0))
-		if again := put(e, Precondition{}); again.ModifyIndex != first.ModifyIndex {
-			t.Errorf("entry after a second Put%s = %+v, want %+v", name, again, first)
-		}
-		if again := put(e, IfIndex(first.ModifyIndex)); again.ModifyIndex != first.ModifyIndex {
-			t.Errorf("entry after a second Put with its index%s = %+v, want %+v", name, again, first)
-		}
-		if done, err := s.Put(t.Context(), e, IfIndex(first.ModifyIndex-1)); done || err != nil {
-			t.Errorf("Put with another index%s = %t, %v, want false", name, done, err)
-		}
-		e.Flags++
-		if now := put(e, Precondition{}); now.ModifyIndex == first.ModifyIndex || now.Flags != 8 {
-			t.Errorf("entry after Put of other flags%s = %+v, want flags 8 and a later index", name, now)
-		}
+		return *get(t, s, "one")
+	}
+	first := put(e, IfIndex(0))
+	if again := put(e, Precondition{}); again.ModifyIndex != first.ModifyIndex {
+		t.Errorf("entry after a second Put = %+v, want %+v", again, first)
+	}
+	if again := put(e, IfIndex(first.ModifyIndex)); again.ModifyIndex != first.ModifyIndex {
+		t.Errorf("entry after a second Put with its index = %+v, want %+v", again, first)
+	}
+	if done, err := s.Put(t.Context(), e, IfIndex(first.ModifyIndex-1)); done || err != nil {
+		t.Errorf("Put with another index = %t, %v, want false", done, err)
+	}
+	e.Flags++
+	if now := put(e, Precondition{}); now.ModifyIndex == first.ModifyIndex || now.Flags != 8 {
+		t.Errorf("entry after Put of other flags = %+v, want flags 8 and a later index", now)
 	}
 }
