@@ -3,11 +3,8 @@
 package main
 
 import (
-	"bufio"
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"strings"
 	"time"
 
@@ -30,7 +27,7 @@ over. See docs/primary.md.`
 func newTakeOver() *cobra.Command {
 	var o operator
 	var from string
-	var yes bool
+	var confirm confirmation
 	c := &cobra.Command{
 		Use:   "take-over --from DC",
 		Short: "Make a datacenter the primary without the consent of the old one",
@@ -43,7 +40,7 @@ If DC runs, it stops to acknowledge writes of federated resources as soon as it
 reaches any server that knows of the take-over. When it later becomes a
 secondary, it first writes what it must discard to a file.
 
-The command shows the state of both datacenters, and waits for a confirmation.`,
+The command shows the state of both datacenters, and requires a confirmation.`,
 		Example: `  wanfed operator primary take-over --from dc1
   wanfed operator primary take-over --from dc1 --yes --datacenter dc2 --server 10.2.0.5:8300`,
 		Args:              noArgs,
@@ -55,15 +52,15 @@ The command shows the state of both datacenters, and waits for a confirmation.`,
 			if err := tlsutil.CheckLabel(from); err != nil {
 				return usagef("--from: %v; write the name of the old primary", err)
 			}
-			if !yes {
-				state, err := takeOver(cmd, &o, from, true)
-				if err != nil {
-					return err
-				}
-				printTakeOver(cmd.OutOrStdout(), from, state)
-				if err := confirm(cmd); err != nil {
-					return err
-				}
+			if err := confirm.check(cmd); err != nil {
+				return err
+			}
+			state, err := takeOver(cmd, &o, from, true)
+			if err != nil {
+				return err
+			}
+			if err := confirm.require(cmd, takeOverText(from, state)); err != nil {
+				return fmt.Errorf("%w; nothing was changed", err)
 			}
 			resp, err := takeOver(cmd, &o, from, false)
 			if err != nil {
@@ -75,7 +72,7 @@ The command shows the state of both datacenters, and waits for a confirmation.`,
 	}
 	o.addFlags(c)
 	c.Flags().StringVar(&from, "from", "", "`name` of the old primary")
-	c.Flags().BoolVar(&yes, "yes", false, "continue without a question")
+	confirm.addFlag(c)
 	_ = c.RegisterFlagCompletionFunc("from", completeDatacenters)
 	return c
 }
@@ -88,37 +85,25 @@ func takeOver(cmd *cobra.Command, o *operator, from string, check bool) (*pb.Tak
 		})
 }
 
-// printTakeOver prints the state on which the operator decides.
-func printTakeOver(w io.Writer, from string, s *pb.TakeOverResponse) {
+// takeOverText describes the state on which the operator decides.
+func takeOverText(from string, s *pb.TakeOverResponse) string {
+	var w strings.Builder
 	dc := printable(s.Datacenter)
-	fmt.Fprintf(w, "%s is to be the primary in place of %s.\n", dc, from)
+	fmt.Fprintf(&w, "%s is to be the primary in place of %s.\n", dc, from)
 	if s.Unreachable == "" {
-		fmt.Fprintf(w, "%s responds. To lose no write, set primary_datacenter = %q on its servers instead, "+
+		fmt.Fprintf(&w, "%s responds. To lose no write, set primary_datacenter = %q on its servers instead, "+
 			"and restart them.\n", from, dc)
 	} else {
-		fmt.Fprintf(w, "%s does not respond: %s\n", from, printable(s.Unreachable))
+		fmt.Fprintf(&w, "%s does not respond: %s\n", from, printable(s.Unreachable))
 	}
 	last := "none since the leader started"
 	if s.LastContact != nil {
 		last = s.LastContact.AsDuration().Round(time.Second).String() + " ago"
 	}
-	fmt.Fprintf(w, "%s has changes of %s up to index %d. Last contact: %s.\n", dc, from, s.Index, last)
+	fmt.Fprintf(&w, "%s has changes of %s up to index %d. Last contact: %s.\n", dc, from, s.Index, last)
 	if !s.Complete {
-		fmt.Fprintf(w, "%s has not received all resources: some are missing or old.\n", dc)
+		fmt.Fprintf(&w, "%s has not received all resources: some are missing or old.\n", dc)
 	}
-	fmt.Fprintf(w, "Later writes that %s acknowledged are lost.\n", from)
-}
-
-// confirm requests a confirmation from the operator. It returns an error unless the answer is
-// yes.
-func confirm(cmd *cobra.Command) error {
-	fmt.Fprint(cmd.OutOrStdout(), "Continue? Only \"yes\" continues: ")
-	answer, err := bufio.NewReader(io.LimitReader(cmd.InOrStdin(), 80)).ReadString('\n')
-	if err != nil && !errors.Is(err, io.EOF) {
-		return fmt.Errorf("read the answer: %w; to continue without a question, add --yes", err)
-	}
-	if strings.TrimSpace(answer) != "yes" {
-		return errors.New("nothing was changed; to continue, answer yes or add --yes")
-	}
-	return nil
+	fmt.Fprintf(&w, "Later writes that %s acknowledged are lost.", from)
+	return w.String()
 }

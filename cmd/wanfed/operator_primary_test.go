@@ -7,13 +7,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/wanfed/wanfed/api/pb"
 )
 
-func TestPrintTakeOver(t *testing.T) {
+func TestTakeOverText(t *testing.T) {
 	for _, tt := range []struct {
 		state     *pb.TakeOverResponse
 		want, not string
@@ -29,21 +28,9 @@ func TestPrintTakeOver(t *testing.T) {
 		{&pb.TakeOverResponse{Datacenter: "dc2"}, "dc1 responds. To lose no write, set", "does not respond"},
 		{&pb.TakeOverResponse{Datacenter: "dc2"}, "dc2 has not received all resources", "does not respond"},
 	} {
-		var out strings.Builder
-		printTakeOver(&out, "dc1", tt.state)
-		if !strings.Contains(out.String(), tt.want) || strings.Contains(out.String(), tt.not) {
-			t.Errorf("printTakeOver(%v) = %q, want %q and not %q", tt.state, out.String(), tt.want, tt.not)
-		}
-	}
-}
-
-func TestConfirm(t *testing.T) {
-	for answer, ok := range map[string]bool{"yes\n": true, "yes": true, "y\n": false, "": false, "no\n": false} {
-		cmd := &cobra.Command{}
-		cmd.SetIn(strings.NewReader(answer))
-		cmd.SetOut(new(strings.Builder))
-		if err := confirm(cmd); (err == nil) != ok {
-			t.Errorf("confirm() with answer %q = %v, want success %v", answer, err, ok)
+		got := takeOverText("dc1", tt.state)
+		if !strings.Contains(got, tt.want) || strings.Contains(got, tt.not) {
+			t.Errorf("takeOverText(%v) = %q, want %q and not %q", tt.state, got, tt.want, tt.not)
 		}
 	}
 }
