@@ -116,8 +116,9 @@ type Config struct {
 	// MaxDeadServerAfter.
 	DeadServerAfter time.Duration
 
-	// heartbeat is the heartbeat of raftstore.Config. Only tests set it.
-	heartbeat time.Duration
+	// heartbeat is the heartbeat of raftstore.Config. checkpointInterval is that
+	// of operator.Config. Only tests set them.
+	heartbeat, checkpointInterval time.Duration
 
 	// Updates, if not nil, delivers changed settings while the server runs.
 	// With each update, the server also reads its certificate files again.

@@ -46,7 +46,7 @@ func (c *components) buildHTTP(id *tlsutil.Identity) error {
 		Mux: c.network.mux, HTTPMux: mux, Edge: c.edge,
 		Store: c.store, LAN: c.lan, WAN: c.wan, Keyring: c.keyring, AddressBook: c.addressBook, Joiner: c.joiner,
 		Claims: c.claims, Claimant: c.claimant,
-		Primary: c.primary, AntiEntropy: c.antiEntropy, Source: c.source,
+		Primary: c.primary, AntiEntropy: c.antiEntropy, Source: c.source, Operator: c.operator,
 	})
 	metrics := prometheus.NewRegistry()
 	if err := metrics.Register(reporter); err != nil {

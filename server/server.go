@@ -288,7 +288,7 @@ func (c *components) buildGossip(*tlsutil.Identity) error {
 			return c.manager.TakeOver(ctx, req)
 		},
 		Expect: c.cfg.BootstrapExpect, DeadAfter: func() time.Duration { return c.live.Load().DeadServerAfter },
-		Logger: c.logger,
+		Connect: c.network.calls.Server, CheckpointInterval: c.cfg.checkpointInterval, Logger: c.logger,
 	})
 	c.keyring = keyring.New(keyring.Config{
 		DC: c.cfg.DC, Node: c.cfg.Node, PrimaryDC: c.cfg.PrimaryDC,
@@ -469,7 +469,8 @@ func (c *components) run(ctx context.Context) error {
 	for _, run := range []func(context.Context) error{
 		c.lan.Run, c.wan.Run, c.addressBook.Run, c.network.prober.Run, c.joiner.Run, c.runTags, c.keyring.Run,
 		c.claimant.Run, c.contacts.run, c.group.runJoin, c.group.runBootstrap, c.watchStore, c.awaitLoaded,
-		c.source.Run, c.applyUpdates, func(ctx context.Context) error { return c.manager.Run(ctx, c.strong) },
+		c.source.Run, c.applyUpdates, c.operator.RunComparison,
+		func(ctx context.Context) error { return c.manager.Run(ctx, c.strong) },
 	} {
 		upper.Go(func() error { return run(uctx) })
 	}
@@ -572,7 +573,8 @@ func (c *components) lead(ctx context.Context) error {
 	c.logger.Info("leadership acquired")
 	g, gctx := errgroup.WithContext(ctx)
 	for _, run := range []func(context.Context) error{
-		c.checks.Run, c.antiEntropy.Run, c.operator.RunMembership, c.manager.RunLeader, c.primary.WatchOthers,
+		c.checks.Run, c.antiEntropy.Run, c.operator.RunMembership, c.operator.RunCheckpoints, c.manager.RunLeader,
+		c.primary.WatchOthers,
 		func(ctx context.Context) error { return federation.KeepGroupID(ctx, c.store, c.logger) },
 		func(ctx context.Context) error { return resource.Reap(ctx, c.store, c.logger) },
 	} {

@@ -25,6 +25,105 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+type DigestRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DigestRequest) Reset() {
+	*x = DigestRequest{}
+	mi := &file_api_pb_operator_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DigestRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DigestRequest) ProtoMessage() {}
+
+func (x *DigestRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_pb_operator_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DigestRequest.ProtoReflect.Descriptor instead.
+func (*DigestRequest) Descriptor() ([]byte, []int) {
+	return file_api_pb_operator_proto_rawDescGZIP(), []int{0}
+}
+
+type DigestResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The log index of the latest checkpoint of the called server. 0: none.
+	Index uint64 `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"`
+	// A digest of all resources at the checkpoint.
+	Digest string `protobuf:"bytes,2,opt,name=digest,proto3" json:"digest,omitempty"`
+	// The version of the called server. Digests of other versions may differ.
+	Version       string `protobuf:"bytes,3,opt,name=version,proto3" json:"version,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DigestResponse) Reset() {
+	*x = DigestResponse{}
+	mi := &file_api_pb_operator_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DigestResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DigestResponse) ProtoMessage() {}
+
+func (x *DigestResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_pb_operator_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DigestResponse.ProtoReflect.Descriptor instead.
+func (*DigestResponse) Descriptor() ([]byte, []int) {
+	return file_api_pb_operator_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *DigestResponse) GetIndex() uint64 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *DigestResponse) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
+func (x *DigestResponse) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
 type ListPeersRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -33,7 +132,7 @@ type ListPeersRequest struct {
 
 func (x *ListPeersRequest) Reset() {
 	*x = ListPeersRequest{}
-	mi := &file_api_pb_operator_proto_msgTypes[0]
+	mi := &file_api_pb_operator_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -45,7 +144,7 @@ func (x *ListPeersRequest) String() string {
 func (*ListPeersRequest) ProtoMessage() {}
 
 func (x *ListPeersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_operator_proto_msgTypes[0]
+	mi := &file_api_pb_operator_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -58,7 +157,7 @@ func (x *ListPeersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPeersRequest.ProtoReflect.Descriptor instead.
 func (*ListPeersRequest) Descriptor() ([]byte, []int) {
-	return file_api_pb_operator_proto_rawDescGZIP(), []int{0}
+	return file_api_pb_operator_proto_rawDescGZIP(), []int{2}
 }
 
 type ListPeersResponse struct {
@@ -70,7 +169,7 @@ type ListPeersResponse struct {
 
 func (x *ListPeersResponse) Reset() {
 	*x = ListPeersResponse{}
-	mi := &file_api_pb_operator_proto_msgTypes[1]
+	mi := &file_api_pb_operator_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -82,7 +181,7 @@ func (x *ListPeersResponse) String() string {
 func (*ListPeersResponse) ProtoMessage() {}
 
 func (x *ListPeersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_operator_proto_msgTypes[1]
+	mi := &file_api_pb_operator_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -95,7 +194,7 @@ func (x *ListPeersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPeersResponse.ProtoReflect.Descriptor instead.
 func (*ListPeersResponse) Descriptor() ([]byte, []int) {
-	return file_api_pb_operator_proto_rawDescGZIP(), []int{1}
+	return file_api_pb_operator_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *ListPeersResponse) GetPeers() []*RaftPeer {
@@ -130,7 +229,7 @@ type RaftPeer struct {
 
 func (x *RaftPeer) Reset() {
 	*x = RaftPeer{}
-	mi := &file_api_pb_operator_proto_msgTypes[2]
+	mi := &file_api_pb_operator_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -142,7 +241,7 @@ func (x *RaftPeer) String() string {
 func (*RaftPeer) ProtoMessage() {}
 
 func (x *RaftPeer) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_operator_proto_msgTypes[2]
+	mi := &file_api_pb_operator_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -155,7 +254,7 @@ func (x *RaftPeer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RaftPeer.ProtoReflect.Descriptor instead.
 func (*RaftPeer) Descriptor() ([]byte, []int) {
-	return file_api_pb_operator_proto_rawDescGZIP(), []int{2}
+	return file_api_pb_operator_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *RaftPeer) GetNode() string {
@@ -232,7 +331,7 @@ type RemovePeerRequest struct {
 
 func (x *RemovePeerRequest) Reset() {
 	*x = RemovePeerRequest{}
-	mi := &file_api_pb_operator_proto_msgTypes[3]
+	mi := &file_api_pb_operator_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -244,7 +343,7 @@ func (x *RemovePeerRequest) String() string {
 func (*RemovePeerRequest) ProtoMessage() {}
 
 func (x *RemovePeerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_operator_proto_msgTypes[3]
+	mi := &file_api_pb_operator_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -257,7 +356,7 @@ func (x *RemovePeerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemovePeerRequest.ProtoReflect.Descriptor instead.
 func (*RemovePeerRequest) Descriptor() ([]byte, []int) {
-	return file_api_pb_operator_proto_rawDescGZIP(), []int{3}
+	return file_api_pb_operator_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *RemovePeerRequest) GetNode() string {
@@ -284,7 +383,7 @@ type RemovePeerResponse struct {
 
 func (x *RemovePeerResponse) Reset() {
 	*x = RemovePeerResponse{}
-	mi := &file_api_pb_operator_proto_msgTypes[4]
+	mi := &file_api_pb_operator_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -296,7 +395,7 @@ func (x *RemovePeerResponse) String() string {
 func (*RemovePeerResponse) ProtoMessage() {}
 
 func (x *RemovePeerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_operator_proto_msgTypes[4]
+	mi := &file_api_pb_operator_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -309,7 +408,7 @@ func (x *RemovePeerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemovePeerResponse.ProtoReflect.Descriptor instead.
 func (*RemovePeerResponse) Descriptor() ([]byte, []int) {
-	return file_api_pb_operator_proto_rawDescGZIP(), []int{4}
+	return file_api_pb_operator_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *RemovePeerResponse) GetRunning() bool {
@@ -329,7 +428,7 @@ type TransferLeaderRequest struct {
 
 func (x *TransferLeaderRequest) Reset() {
 	*x = TransferLeaderRequest{}
-	mi := &file_api_pb_operator_proto_msgTypes[5]
+	mi := &file_api_pb_operator_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -341,7 +440,7 @@ func (x *TransferLeaderRequest) String() string {
 func (*TransferLeaderRequest) ProtoMessage() {}
 
 func (x *TransferLeaderRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_operator_proto_msgTypes[5]
+	mi := &file_api_pb_operator_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -354,7 +453,7 @@ func (x *TransferLeaderRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferLeaderRequest.ProtoReflect.Descriptor instead.
 func (*TransferLeaderRequest) Descriptor() ([]byte, []int) {
-	return file_api_pb_operator_proto_rawDescGZIP(), []int{5}
+	return file_api_pb_operator_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *TransferLeaderRequest) GetNode() string {
@@ -374,7 +473,7 @@ type TransferLeaderResponse struct {
 
 func (x *TransferLeaderResponse) Reset() {
 	*x = TransferLeaderResponse{}
-	mi := &file_api_pb_operator_proto_msgTypes[6]
+	mi := &file_api_pb_operator_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -386,7 +485,7 @@ func (x *TransferLeaderResponse) String() string {
 func (*TransferLeaderResponse) ProtoMessage() {}
 
 func (x *TransferLeaderResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_operator_proto_msgTypes[6]
+	mi := &file_api_pb_operator_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -399,7 +498,7 @@ func (x *TransferLeaderResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferLeaderResponse.ProtoReflect.Descriptor instead.
 func (*TransferLeaderResponse) Descriptor() ([]byte, []int) {
-	return file_api_pb_operator_proto_rawDescGZIP(), []int{6}
+	return file_api_pb_operator_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *TransferLeaderResponse) GetLeader() string {
@@ -417,7 +516,7 @@ type SaveSnapshotRequest struct {
 
 func (x *SaveSnapshotRequest) Reset() {
 	*x = SaveSnapshotRequest{}
-	mi := &file_api_pb_operator_proto_msgTypes[7]
+	mi := &file_api_pb_operator_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -429,7 +528,7 @@ func (x *SaveSnapshotRequest) String() string {
 func (*SaveSnapshotRequest) ProtoMessage() {}
 
 func (x *SaveSnapshotRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_operator_proto_msgTypes[7]
+	mi := &file_api_pb_operator_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -442,7 +541,7 @@ func (x *SaveSnapshotRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SaveSnapshotRequest.ProtoReflect.Descriptor instead.
 func (*SaveSnapshotRequest) Descriptor() ([]byte, []int) {
-	return file_api_pb_operator_proto_rawDescGZIP(), []int{7}
+	return file_api_pb_operator_proto_rawDescGZIP(), []int{9}
 }
 
 // SnapshotManifest describes a snapshot.
@@ -469,7 +568,7 @@ type SnapshotManifest struct {
 
 func (x *SnapshotManifest) Reset() {
 	*x = SnapshotManifest{}
-	mi := &file_api_pb_operator_proto_msgTypes[8]
+	mi := &file_api_pb_operator_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -481,7 +580,7 @@ func (x *SnapshotManifest) String() string {
 func (*SnapshotManifest) ProtoMessage() {}
 
 func (x *SnapshotManifest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_operator_proto_msgTypes[8]
+	mi := &file_api_pb_operator_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -494,7 +593,7 @@ func (x *SnapshotManifest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotManifest.ProtoReflect.Descriptor instead.
 func (*SnapshotManifest) Descriptor() ([]byte, []int) {
-	return file_api_pb_operator_proto_rawDescGZIP(), []int{8}
+	return file_api_pb_operator_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *SnapshotManifest) GetVersion() string {
@@ -581,7 +680,7 @@ type SnapshotPart struct {
 
 func (x *SnapshotPart) Reset() {
 	*x = SnapshotPart{}
-	mi := &file_api_pb_operator_proto_msgTypes[9]
+	mi := &file_api_pb_operator_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -593,7 +692,7 @@ func (x *SnapshotPart) String() string {
 func (*SnapshotPart) ProtoMessage() {}
 
 func (x *SnapshotPart) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_operator_proto_msgTypes[9]
+	mi := &file_api_pb_operator_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -606,7 +705,7 @@ func (x *SnapshotPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotPart.ProtoReflect.Descriptor instead.
 func (*SnapshotPart) Descriptor() ([]byte, []int) {
-	return file_api_pb_operator_proto_rawDescGZIP(), []int{9}
+	return file_api_pb_operator_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *SnapshotPart) GetPart() isSnapshotPart_Part {
@@ -678,7 +777,7 @@ type RestoreSnapshotResponse struct {
 
 func (x *RestoreSnapshotResponse) Reset() {
 	*x = RestoreSnapshotResponse{}
-	mi := &file_api_pb_operator_proto_msgTypes[10]
+	mi := &file_api_pb_operator_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -690,7 +789,7 @@ func (x *RestoreSnapshotResponse) String() string {
 func (*RestoreSnapshotResponse) ProtoMessage() {}
 
 func (x *RestoreSnapshotResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_operator_proto_msgTypes[10]
+	mi := &file_api_pb_operator_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -703,7 +802,7 @@ func (x *RestoreSnapshotResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreSnapshotResponse.ProtoReflect.Descriptor instead.
 func (*RestoreSnapshotResponse) Descriptor() ([]byte, []int) {
-	return file_api_pb_operator_proto_rawDescGZIP(), []int{10}
+	return file_api_pb_operator_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *RestoreSnapshotResponse) GetIndex() uint64 {
@@ -732,7 +831,7 @@ type TakeOverRequest struct {
 
 func (x *TakeOverRequest) Reset() {
 	*x = TakeOverRequest{}
-	mi := &file_api_pb_operator_proto_msgTypes[11]
+	mi := &file_api_pb_operator_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -744,7 +843,7 @@ func (x *TakeOverRequest) String() string {
 func (*TakeOverRequest) ProtoMessage() {}
 
 func (x *TakeOverRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_operator_proto_msgTypes[11]
+	mi := &file_api_pb_operator_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -757,7 +856,7 @@ func (x *TakeOverRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TakeOverRequest.ProtoReflect.Descriptor instead.
 func (*TakeOverRequest) Descriptor() ([]byte, []int) {
-	return file_api_pb_operator_proto_rawDescGZIP(), []int{11}
+	return file_api_pb_operator_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *TakeOverRequest) GetFrom() string {
@@ -794,7 +893,7 @@ type TakeOverResponse struct {
 
 func (x *TakeOverResponse) Reset() {
 	*x = TakeOverResponse{}
-	mi := &file_api_pb_operator_proto_msgTypes[12]
+	mi := &file_api_pb_operator_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -806,7 +905,7 @@ func (x *TakeOverResponse) String() string {
 func (*TakeOverResponse) ProtoMessage() {}
 
 func (x *TakeOverResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_operator_proto_msgTypes[12]
+	mi := &file_api_pb_operator_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -819,7 +918,7 @@ func (x *TakeOverResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TakeOverResponse.ProtoReflect.Descriptor instead.
 func (*TakeOverResponse) Descriptor() ([]byte, []int) {
-	return file_api_pb_operator_proto_rawDescGZIP(), []int{12}
+	return file_api_pb_operator_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *TakeOverResponse) GetDatacenter() string {
@@ -868,7 +967,12 @@ var File_api_pb_operator_proto protoreflect.FileDescriptor
 
 const file_api_pb_operator_proto_rawDesc = "" +
 	"\n" +
-	"\x15api/pb/operator.proto\x12\twanfed.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x12\n" +
+	"\x15api/pb/operator.proto\x12\twanfed.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x0f\n" +
+	"\rDigestRequest\"X\n" +
+	"\x0eDigestResponse\x12\x14\n" +
+	"\x05index\x18\x01 \x01(\x04R\x05index\x12\x16\n" +
+	"\x06digest\x18\x02 \x01(\tR\x06digest\x12\x18\n" +
+	"\aversion\x18\x03 \x01(\tR\aversion\"\x12\n" +
 	"\x10ListPeersRequest\">\n" +
 	"\x11ListPeersResponse\x12)\n" +
 	"\x05peers\x18\x01 \x03(\v2\x13.wanfed.v1.RaftPeerR\x05peers\"\x87\x02\n" +
@@ -927,7 +1031,7 @@ const file_api_pb_operator_proto_rawDesc = "" +
 	"\x05index\x18\x03 \x01(\x04R\x05index\x12\x1a\n" +
 	"\bcomplete\x18\x04 \x01(\bR\bcomplete\x12<\n" +
 	"\flast_contact\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\vlastContact\x12 \n" +
-	"\vunreachable\x18\x06 \x01(\tR\vunreachable2\xf8\x04\n" +
+	"\vunreachable\x18\x06 \x01(\tR\vunreachable2\xb7\x05\n" +
 	"\x0fOperatorService\x12F\n" +
 	"\tListPeers\x12\x1b.wanfed.v1.ListPeersRequest\x1a\x1c.wanfed.v1.ListPeersResponse\x12J\n" +
 	"\rListPeersHere\x12\x1b.wanfed.v1.ListPeersRequest\x1a\x1c.wanfed.v1.ListPeersResponse\x12I\n" +
@@ -935,7 +1039,8 @@ const file_api_pb_operator_proto_rawDesc = "" +
 	"RemovePeer\x12\x1c.wanfed.v1.RemovePeerRequest\x1a\x1d.wanfed.v1.RemovePeerResponse\x12U\n" +
 	"\x0eTransferLeader\x12 .wanfed.v1.TransferLeaderRequest\x1a!.wanfed.v1.TransferLeaderResponse\x12I\n" +
 	"\fSaveSnapshot\x12\x1e.wanfed.v1.SaveSnapshotRequest\x1a\x17.wanfed.v1.SnapshotPart0\x01\x12M\n" +
-	"\x10SaveSnapshotHere\x12\x1e.wanfed.v1.SaveSnapshotRequest\x1a\x17.wanfed.v1.SnapshotPart0\x01\x12P\n" +
+	"\x10SaveSnapshotHere\x12\x1e.wanfed.v1.SaveSnapshotRequest\x1a\x17.wanfed.v1.SnapshotPart0\x01\x12=\n" +
+	"\x06Digest\x12\x18.wanfed.v1.DigestRequest\x1a\x19.wanfed.v1.DigestResponse\x12P\n" +
 	"\x0fRestoreSnapshot\x12\x17.wanfed.v1.SnapshotPart\x1a\".wanfed.v1.RestoreSnapshotResponse(\x01\x12C\n" +
 	"\bTakeOver\x12\x1a.wanfed.v1.TakeOverRequest\x1a\x1b.wanfed.v1.TakeOverResponseB!Z\x1fgithub.com/wanfed/wanfed/api/pbb\x06proto3"
 
@@ -951,49 +1056,53 @@ func file_api_pb_operator_proto_rawDescGZIP() []byte {
 	return file_api_pb_operator_proto_rawDescData
 }
 
-var file_api_pb_operator_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
+var file_api_pb_operator_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
 var file_api_pb_operator_proto_goTypes = []any{
-	(*ListPeersRequest)(nil),        // 0: wanfed.v1.ListPeersRequest
-	(*ListPeersResponse)(nil),       // 1: wanfed.v1.ListPeersResponse
-	(*RaftPeer)(nil),                // 2: wanfed.v1.RaftPeer
-	(*RemovePeerRequest)(nil),       // 3: wanfed.v1.RemovePeerRequest
-	(*RemovePeerResponse)(nil),      // 4: wanfed.v1.RemovePeerResponse
-	(*TransferLeaderRequest)(nil),   // 5: wanfed.v1.TransferLeaderRequest
-	(*TransferLeaderResponse)(nil),  // 6: wanfed.v1.TransferLeaderResponse
-	(*SaveSnapshotRequest)(nil),     // 7: wanfed.v1.SaveSnapshotRequest
-	(*SnapshotManifest)(nil),        // 8: wanfed.v1.SnapshotManifest
-	(*SnapshotPart)(nil),            // 9: wanfed.v1.SnapshotPart
-	(*RestoreSnapshotResponse)(nil), // 10: wanfed.v1.RestoreSnapshotResponse
-	(*TakeOverRequest)(nil),         // 11: wanfed.v1.TakeOverRequest
-	(*TakeOverResponse)(nil),        // 12: wanfed.v1.TakeOverResponse
-	(*durationpb.Duration)(nil),     // 13: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil),   // 14: google.protobuf.Timestamp
+	(*DigestRequest)(nil),           // 0: wanfed.v1.DigestRequest
+	(*DigestResponse)(nil),          // 1: wanfed.v1.DigestResponse
+	(*ListPeersRequest)(nil),        // 2: wanfed.v1.ListPeersRequest
+	(*ListPeersResponse)(nil),       // 3: wanfed.v1.ListPeersResponse
+	(*RaftPeer)(nil),                // 4: wanfed.v1.RaftPeer
+	(*RemovePeerRequest)(nil),       // 5: wanfed.v1.RemovePeerRequest
+	(*RemovePeerResponse)(nil),      // 6: wanfed.v1.RemovePeerResponse
+	(*TransferLeaderRequest)(nil),   // 7: wanfed.v1.TransferLeaderRequest
+	(*TransferLeaderResponse)(nil),  // 8: wanfed.v1.TransferLeaderResponse
+	(*SaveSnapshotRequest)(nil),     // 9: wanfed.v1.SaveSnapshotRequest
+	(*SnapshotManifest)(nil),        // 10: wanfed.v1.SnapshotManifest
+	(*SnapshotPart)(nil),            // 11: wanfed.v1.SnapshotPart
+	(*RestoreSnapshotResponse)(nil), // 12: wanfed.v1.RestoreSnapshotResponse
+	(*TakeOverRequest)(nil),         // 13: wanfed.v1.TakeOverRequest
+	(*TakeOverResponse)(nil),        // 14: wanfed.v1.TakeOverResponse
+	(*durationpb.Duration)(nil),     // 15: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil),   // 16: google.protobuf.Timestamp
 }
 var file_api_pb_operator_proto_depIdxs = []int32{
-	2,  // 0: wanfed.v1.ListPeersResponse.peers:type_name -> wanfed.v1.RaftPeer
-	13, // 1: wanfed.v1.RaftPeer.last_contact:type_name -> google.protobuf.Duration
-	14, // 2: wanfed.v1.SnapshotManifest.created_at:type_name -> google.protobuf.Timestamp
-	8,  // 3: wanfed.v1.SnapshotPart.manifest:type_name -> wanfed.v1.SnapshotManifest
-	8,  // 4: wanfed.v1.SnapshotPart.end:type_name -> wanfed.v1.SnapshotManifest
-	13, // 5: wanfed.v1.TakeOverResponse.last_contact:type_name -> google.protobuf.Duration
-	0,  // 6: wanfed.v1.OperatorService.ListPeers:input_type -> wanfed.v1.ListPeersRequest
-	0,  // 7: wanfed.v1.OperatorService.ListPeersHere:input_type -> wanfed.v1.ListPeersRequest
-	3,  // 8: wanfed.v1.OperatorService.RemovePeer:input_type -> wanfed.v1.RemovePeerRequest
-	5,  // 9: wanfed.v1.OperatorService.TransferLeader:input_type -> wanfed.v1.TransferLeaderRequest
-	7,  // 10: wanfed.v1.OperatorService.SaveSnapshot:input_type -> wanfed.v1.SaveSnapshotRequest
-	7,  // 11: wanfed.v1.OperatorService.SaveSnapshotHere:input_type -> wanfed.v1.SaveSnapshotRequest
-	9,  // 12: wanfed.v1.OperatorService.RestoreSnapshot:input_type -> wanfed.v1.SnapshotPart
-	11, // 13: wanfed.v1.OperatorService.TakeOver:input_type -> wanfed.v1.TakeOverRequest
-	1,  // 14: wanfed.v1.OperatorService.ListPeers:output_type -> wanfed.v1.ListPeersResponse
-	1,  // 15: wanfed.v1.OperatorService.ListPeersHere:output_type -> wanfed.v1.ListPeersResponse
-	4,  // 16: wanfed.v1.OperatorService.RemovePeer:output_type -> wanfed.v1.RemovePeerResponse
-	6,  // 17: wanfed.v1.OperatorService.TransferLeader:output_type -> wanfed.v1.TransferLeaderResponse
-	9,  // 18: wanfed.v1.OperatorService.SaveSnapshot:output_type -> wanfed.v1.SnapshotPart
-	9,  // 19: wanfed.v1.OperatorService.SaveSnapshotHere:output_type -> wanfed.v1.SnapshotPart
-	10, // 20: wanfed.v1.OperatorService.RestoreSnapshot:output_type -> wanfed.v1.RestoreSnapshotResponse
-	12, // 21: wanfed.v1.OperatorService.TakeOver:output_type -> wanfed.v1.TakeOverResponse
-	14, // [14:22] is the sub-list for method output_type
-	6,  // [6:14] is the sub-list for method input_type
+	4,  // 0: wanfed.v1.ListPeersResponse.peers:type_name -> wanfed.v1.RaftPeer
+	15, // 1: wanfed.v1.RaftPeer.last_contact:type_name -> google.protobuf.Duration
+	16, // 2: wanfed.v1.SnapshotManifest.created_at:type_name -> google.protobuf.Timestamp
+	10, // 3: wanfed.v1.SnapshotPart.manifest:type_name -> wanfed.v1.SnapshotManifest
+	10, // 4: wanfed.v1.SnapshotPart.end:type_name -> wanfed.v1.SnapshotManifest
+	15, // 5: wanfed.v1.TakeOverResponse.last_contact:type_name -> google.protobuf.Duration
+	2,  // 6: wanfed.v1.OperatorService.ListPeers:input_type -> wanfed.v1.ListPeersRequest
+	2,  // 7: wanfed.v1.OperatorService.ListPeersHere:input_type -> wanfed.v1.ListPeersRequest
+	5,  // 8: wanfed.v1.OperatorService.RemovePeer:input_type -> wanfed.v1.RemovePeerRequest
+	7,  // 9: wanfed.v1.OperatorService.TransferLeader:input_type -> wanfed.v1.TransferLeaderRequest
+	9,  // 10: wanfed.v1.OperatorService.SaveSnapshot:input_type -> wanfed.v1.SaveSnapshotRequest
+	9,  // 11: wanfed.v1.OperatorService.SaveSnapshotHere:input_type -> wanfed.v1.SaveSnapshotRequest
+	0,  // 12: wanfed.v1.OperatorService.Digest:input_type -> wanfed.v1.DigestRequest
+	11, // 13: wanfed.v1.OperatorService.RestoreSnapshot:input_type -> wanfed.v1.SnapshotPart
+	13, // 14: wanfed.v1.OperatorService.TakeOver:input_type -> wanfed.v1.TakeOverRequest
+	3,  // 15: wanfed.v1.OperatorService.ListPeers:output_type -> wanfed.v1.ListPeersResponse
+	3,  // 16: wanfed.v1.OperatorService.ListPeersHere:output_type -> wanfed.v1.ListPeersResponse
+	6,  // 17: wanfed.v1.OperatorService.RemovePeer:output_type -> wanfed.v1.RemovePeerResponse
+	8,  // 18: wanfed.v1.OperatorService.TransferLeader:output_type -> wanfed.v1.TransferLeaderResponse
+	11, // 19: wanfed.v1.OperatorService.SaveSnapshot:output_type -> wanfed.v1.SnapshotPart
+	11, // 20: wanfed.v1.OperatorService.SaveSnapshotHere:output_type -> wanfed.v1.SnapshotPart
+	1,  // 21: wanfed.v1.OperatorService.Digest:output_type -> wanfed.v1.DigestResponse
+	12, // 22: wanfed.v1.OperatorService.RestoreSnapshot:output_type -> wanfed.v1.RestoreSnapshotResponse
+	14, // 23: wanfed.v1.OperatorService.TakeOver:output_type -> wanfed.v1.TakeOverResponse
+	15, // [15:24] is the sub-list for method output_type
+	6,  // [6:15] is the sub-list for method input_type
 	6,  // [6:6] is the sub-list for extension type_name
 	6,  // [6:6] is the sub-list for extension extendee
 	0,  // [0:6] is the sub-list for field type_name
@@ -1004,7 +1113,7 @@ func file_api_pb_operator_proto_init() {
 	if File_api_pb_operator_proto != nil {
 		return
 	}
-	file_api_pb_operator_proto_msgTypes[9].OneofWrappers = []any{
+	file_api_pb_operator_proto_msgTypes[11].OneofWrappers = []any{
 		(*SnapshotPart_Manifest)(nil),
 		(*SnapshotPart_Data)(nil),
 		(*SnapshotPart_End)(nil),
@@ -1015,7 +1124,7 @@ func file_api_pb_operator_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_pb_operator_proto_rawDesc), len(file_api_pb_operator_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   13,
+			NumMessages:   15,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

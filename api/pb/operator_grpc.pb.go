@@ -27,6 +27,7 @@ const (
 	OperatorService_TransferLeader_FullMethodName   = "/wanfed.v1.OperatorService/TransferLeader"
 	OperatorService_SaveSnapshot_FullMethodName     = "/wanfed.v1.OperatorService/SaveSnapshot"
 	OperatorService_SaveSnapshotHere_FullMethodName = "/wanfed.v1.OperatorService/SaveSnapshotHere"
+	OperatorService_Digest_FullMethodName           = "/wanfed.v1.OperatorService/Digest"
 	OperatorService_RestoreSnapshot_FullMethodName  = "/wanfed.v1.OperatorService/RestoreSnapshot"
 	OperatorService_TakeOver_FullMethodName         = "/wanfed.v1.OperatorService/TakeOver"
 )
@@ -54,6 +55,8 @@ type OperatorServiceClient interface {
 	// SaveSnapshotHere streams the state of the called server in the same form. It
 	// needs no leader. The state may lack writes that other servers acknowledged.
 	SaveSnapshotHere(ctx context.Context, in *SaveSnapshotRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[SnapshotPart], error)
+	// Digest is called by the other servers of the datacenter. It needs no leader.
+	Digest(ctx context.Context, in *DigestRequest, opts ...grpc.CallOption) (*DigestResponse, error)
 	// RestoreSnapshot replaces the whole state with a manifest and data. The caller
 	// then closes its side of the stream.
 	RestoreSnapshot(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[SnapshotPart, RestoreSnapshotResponse], error)
@@ -147,6 +150,16 @@ func (c *operatorServiceClient) SaveSnapshotHere(ctx context.Context, in *SaveSn
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type OperatorService_SaveSnapshotHereClient = grpc.ServerStreamingClient[SnapshotPart]
 
+func (c *operatorServiceClient) Digest(ctx context.Context, in *DigestRequest, opts ...grpc.CallOption) (*DigestResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DigestResponse)
+	err := c.cc.Invoke(ctx, OperatorService_Digest_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *operatorServiceClient) RestoreSnapshot(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[SnapshotPart, RestoreSnapshotResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	stream, err := c.cc.NewStream(ctx, &OperatorService_ServiceDesc.Streams[2], OperatorService_RestoreSnapshot_FullMethodName, cOpts...)
@@ -193,6 +206,8 @@ type OperatorServiceServer interface {
 	// SaveSnapshotHere streams the state of the called server in the same form. It
 	// needs no leader. The state may lack writes that other servers acknowledged.
 	SaveSnapshotHere(*SaveSnapshotRequest, grpc.ServerStreamingServer[SnapshotPart]) error
+	// Digest is called by the other servers of the datacenter. It needs no leader.
+	Digest(context.Context, *DigestRequest) (*DigestResponse, error)
 	// RestoreSnapshot replaces the whole state with a manifest and data. The caller
 	// then closes its side of the stream.
 	RestoreSnapshot(grpc.ClientStreamingServer[SnapshotPart, RestoreSnapshotResponse]) error
@@ -225,6 +240,9 @@ func (UnimplementedOperatorServiceServer) SaveSnapshot(*SaveSnapshotRequest, grp
 }
 func (UnimplementedOperatorServiceServer) SaveSnapshotHere(*SaveSnapshotRequest, grpc.ServerStreamingServer[SnapshotPart]) error {
 	return status.Error(codes.Unimplemented, "method SaveSnapshotHere not implemented")
+}
+func (UnimplementedOperatorServiceServer) Digest(context.Context, *DigestRequest) (*DigestResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Digest not implemented")
 }
 func (UnimplementedOperatorServiceServer) RestoreSnapshot(grpc.ClientStreamingServer[SnapshotPart, RestoreSnapshotResponse]) error {
 	return status.Error(codes.Unimplemented, "method RestoreSnapshot not implemented")
@@ -347,6 +365,24 @@ func _OperatorService_SaveSnapshotHere_Handler(srv interface{}, stream grpc.Serv
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type OperatorService_SaveSnapshotHereServer = grpc.ServerStreamingServer[SnapshotPart]
 
+func _OperatorService_Digest_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DigestRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServiceServer).Digest(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: OperatorService_Digest_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServiceServer).Digest(ctx, req.(*DigestRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _OperatorService_RestoreSnapshot_Handler(srv interface{}, stream grpc.ServerStream) error {
 	return srv.(OperatorServiceServer).RestoreSnapshot(&grpc.GenericServerStream[SnapshotPart, RestoreSnapshotResponse]{ServerStream: stream})
 }
@@ -394,6 +430,10 @@ var OperatorService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "TransferLeader",
 			Handler:    _OperatorService_TransferLeader_Handler,
+		},
+		{
+			MethodName: "Digest",
+			Handler:    _OperatorService_Digest_Handler,
 		},
 		{
 			MethodName: "TakeOver",

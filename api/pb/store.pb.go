@@ -464,8 +464,10 @@ func (x *Overwrite) GetKeepMetadata() bool {
 
 // Batch is one Raft entry. All of its ops are applied, or none.
 type Batch struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Ops           []*Op                  `protobuf:"bytes,1,rep,name=ops,proto3" json:"ops,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Ops   []*Op                  `protobuf:"bytes,1,rep,name=ops,proto3" json:"ops,omitempty"`
+	// The batch has no ops. Each server takes a checkpoint of its state here.
+	Checkpoint    bool `protobuf:"varint,2,opt,name=checkpoint,proto3" json:"checkpoint,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -505,6 +507,13 @@ func (x *Batch) GetOps() []*Op {
 		return x.Ops
 	}
 	return nil
+}
+
+func (x *Batch) GetCheckpoint() bool {
+	if x != nil {
+		return x.Checkpoint
+	}
+	return false
 }
 
 type CommitRequest struct {
@@ -750,9 +759,12 @@ const file_api_pb_store_proto_rawDesc = "" +
 	"\flatest_index\x18\x04 \x01(\x04R\vlatestIndex\"a\n" +
 	"\tOverwrite\x12/\n" +
 	"\bresource\x18\x01 \x01(\v2\x13.wanfed.v1.ResourceR\bresource\x12#\n" +
-	"\rkeep_metadata\x18\x02 \x01(\bR\fkeepMetadata\"(\n" +
+	"\rkeep_metadata\x18\x02 \x01(\bR\fkeepMetadata\"H\n" +
 	"\x05Batch\x12\x1f\n" +
-	"\x03ops\x18\x01 \x03(\v2\r.wanfed.v1.OpR\x03ops\"7\n" +
+	"\x03ops\x18\x01 \x03(\v2\r.wanfed.v1.OpR\x03ops\x12\x1e\n" +
+	"\n" +
+	"checkpoint\x18\x02 \x01(\bR\n" +
+	"checkpoint\"7\n" +
 	"\rCommitRequest\x12&\n" +
 	"\x05batch\x18\x01 \x01(\v2\x10.wanfed.v1.BatchR\x05batch\"\x87\x01\n" +
 	"\x0eCommitResponse\x12:\n" +

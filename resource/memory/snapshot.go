@@ -5,6 +5,7 @@ package memory
 import (
 	"bufio"
 	"bytes"
+	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -82,6 +83,21 @@ func (sn *Snapshot) WriteTo(w io.Writer) (int64, error) {
 		}
 	}
 	return e.end()
+}
+
+// Digest returns a SHA-256 of all resources. Equal states have equal digests on
+// servers of one version of wanfed. Another version may encode a resource in
+// another way. Digest holds one encoded resource at a time, and may run
+// concurrently with Apply.
+func (sn *Snapshot) Digest() ([]byte, error) {
+	sum := sha256.New()
+	e := newRecordWriter(sum)
+	sn.tables.resources.Scan(func(r *pb.Resource) bool {
+		e.resource(r)
+		return e.err == nil
+	})
+	_, err := e.end()
+	return sum.Sum(nil), err
 }
 
 // recordWriter writes records. After an error it writes nothing.
@@ -286,15 +302,38 @@ func (s *State) replaceLocked(in *Snapshot) (woken []*item) {
 			in.tables.putType(&info)
 		}
 	}
-	s.own = in.tables
+	return s.installLocked(in.tables, index)
+}
+
+// installLocked makes t the tables of the writer and of the readers. The result
+// and the locks are those of replaceLocked.
+func (s *State) installLocked(t *tables, index uint64) (woken []*item) {
+	s.own = t
 	s.published.Store(s.own.copy())
 	s.index = index
 	s.epoch.Add(1)
 	s.moved.Notify()
-	for info := range withPrefix(in.tables.types, "") {
+	for info := range withPrefix(t.types, "") {
 		s.watchedTypeLocked(typeKey(info.typ)).index = info.index
 	}
 	return s.endTopicsLocked()
+}
+
+// Adopt replaces the whole state with the state of other, which must not be used
+// again. Unlike after Restore, indexes may fall, because the earlier state was
+// wrong. All watches end with resource.ErrWatchReset. Adopt has no effect on a
+// closed state.
+func (s *State) Adopt(other *State) {
+	s.writeMu.Lock()
+	defer s.writeMu.Unlock()
+	s.mu.Lock()
+	if s.Err() != nil {
+		s.mu.Unlock()
+		return
+	}
+	woken := s.installLocked(other.own, other.Index())
+	s.mu.Unlock()
+	wakeAll(woken)
 }
 
 func readSnapshot(src io.Reader) (*Snapshot, error) {

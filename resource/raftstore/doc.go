@@ -41,6 +41,13 @@
 // snapshot. If the other servers continue without the restored state, the store
 // fails (see snapshotGuard).
 //
+// # Comparison of servers
+//
+// Checkpoint appends an entry at which each server keeps its state, and Digest
+// returns a digest of that state. A server whose digest differs from the digest
+// of a majority calls Resync with a snapshot of another server. See package
+// server/operator.
+//
 // # Goroutines
 //
 // Raft has its own goroutines. Open starts three more: one tracks leadership,

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 
 	"github.com/hashicorp/raft"
@@ -30,6 +31,8 @@ type machine struct {
 	// replayed and replayedTerm are the index and the term of the last entry
 	// that replay applied. 0 means none.
 	replayed, replayedTerm uint64
+
+	checkpoints checkpoints
 }
 
 var (
@@ -59,7 +62,17 @@ func (m *machine) ApplyBatch(logs []*raft.Log) []any {
 	for i := range skipped {
 		results[i] = result{err: m.err} // no Commit receives this result
 	}
-	m.applyNew(logs[skipped:], results[skipped:])
+	for i := skipped; i < len(logs); {
+		n := 1 + slices.IndexFunc(logs[i:], isCheckpoint)
+		if n == 0 { // no checkpoint
+			n = len(logs) - i
+		}
+		m.applyNew(logs[i:i+n], results[i:i+n])
+		i += n
+		if last := logs[i-1]; isCheckpoint(last) && m.err == nil {
+			m.checkpoints.set(last.Index, m.state.Snapshot())
+		}
+	}
 	return results
 }
 

@@ -27,6 +27,12 @@
 // store in memory until the snapshot is sent. A restore replaces all resources
 // of the datacenter. At most one restore runs at a time.
 //
+// # Comparison of stores
+//
+// The leader runs [Service.RunCheckpoints], and every server runs
+// [Service.RunComparison]. A server whose store differs from that of a majority
+// replaces its store with a snapshot of the leader.
+//
 // # Example
 //
 //	ops := operator.New(operator.Config{DC: "dc1", Node: "srv1", Store: store, LAN: lan, ...})
@@ -34,5 +40,6 @@
 //	err := store.RunWhileLeader(ctx, ops.RunMembership)
 //
 // The authorization rules of package rpc admit only operators of the same
-// datacenter, and forward calls to the leader where that is required.
+// datacenter, and forward calls to the leader where that is required. Digest is
+// for servers of the datacenter, and SaveSnapshot for both.
 package operator

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -46,7 +47,12 @@ type Config struct {
 	DeadAfter func() time.Duration
 	// TakeOver makes the datacenter the primary. The leader calls it.
 	TakeOver func(ctx context.Context, req *pb.TakeOverRequest) (*pb.TakeOverResponse, error)
-	Logger   *slog.Logger
+	// Connect returns the connection to another server of the datacenter.
+	Connect func(node string) (grpc.ClientConnInterface, error)
+	// CheckpointInterval is the time between two comparisons of the servers'
+	// states. 0: five minutes.
+	CheckpointInterval time.Duration
+	Logger             *slog.Logger
 }
 
 // Service serves the OperatorService and keeps the Raft group up to date.
@@ -55,8 +61,9 @@ type Service struct {
 	Config
 	saves chan struct{} // has a token for each save of a snapshot in progress
 
-	mu    sync.Mutex
-	holds map[string]time.Time // removed servers that run, with the ends of their holds
+	mu         sync.Mutex
+	comparison Comparison
+	holds      map[string]time.Time // removed servers that run, with the ends of their holds
 }
 
 // New returns a Service.

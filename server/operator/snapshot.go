@@ -9,6 +9,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"hash"
+	"io"
 	"slices"
 	"time"
 
@@ -156,7 +157,11 @@ func (r *partReader) Read(p []byte) (int, error) {
 		if err != nil {
 			return 0, err // io.EOF after the last message
 		}
-		if _, ok := part.GetPart().(*pb.SnapshotPart_Data); !ok {
+		switch part.GetPart().(type) {
+		case *pb.SnapshotPart_Data:
+		case *pb.SnapshotPart_End: // of a snapshot that another server sends
+			return 0, io.EOF
+		default:
 			return 0, status.Error(codes.InvalidArgument, "only data may follow the manifest of a snapshot")
 		}
 		r.rest = part.GetData()

@@ -54,7 +54,9 @@ func TestRules_Allow(t *testing.T) {
 		{pb.KeyringService_Give_FullMethodName, anyOperator},
 		{pb.OperatorService_ListPeersHere_FullMethodName, operatorDC1},
 		{pb.OperatorService_RemovePeer_FullMethodName, operatorDC1},
-		{pb.OperatorService_SaveSnapshot_FullMethodName, operatorDC1},
+		{pb.OperatorService_SaveSnapshot_FullMethodName, []string{"server dc1", "operator dc1"}},
+		{pb.OperatorService_SaveSnapshotHere_FullMethodName, operatorDC1},
+		{pb.OperatorService_Digest_FullMethodName, []string{"server dc1"}},
 		{pb.OperatorService_RestoreSnapshot_FullMethodName, operatorDC1},
 	} {
 		for name, p := range peers {

@@ -20,6 +20,7 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 var (
 	descLeader   = desc("leader", "1 while this server leads its datacenter.")
 	descWritable = desc("log_writable", "1 while this server can write its log; 0 for example when its disk is full.")
+	descDiverged = desc("store_differs", "1 for each server whose store differs from that of a majority.", "node")
 	descMembers  = desc("pool_members", "Members of a gossip pool, by status.", "pool", "status")
 	descAccepted = desc("port_accepted_total", "TCP connections accepted on the server port.")
 	descRefused  = desc("port_refused_total", "Connections refused on the server port, by reason.", "reason")
@@ -91,6 +92,9 @@ func (r *Reporter) Collect(ch chan<- prometheus.Metric) {
 	s := scrape{ch}
 	s.gauge(descLeader, one(r.cfg.Store.IsLeader()))
 	s.gauge(descWritable, one(r.cfg.Store.WriteError() == nil))
+	for _, node := range r.cfg.Operator.Comparison().Differ {
+		s.gauge(descDiverged, 1, node)
+	}
 	for name, members := range map[string][]gossip.Member{"lan": r.cfg.LAN.Members(), "wan": r.cfg.WAN.Members()} {
 		n := map[gossip.Status]int{gossip.StatusAlive: 0, gossip.StatusFailed: 0, gossip.StatusLeft: 0}
 		for _, m := range members {

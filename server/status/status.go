@@ -47,6 +47,7 @@ type Config struct {
 	Primary     *PrimaryView
 	AntiEntropy *replication.AntiEntropy
 	Source      *replication.Source
+	Operator    *operator.Service
 }
 
 // Reporter reports the state of this server's components and of the
@@ -305,6 +306,14 @@ func (r *Reporter) components() []api.ComponentStatus {
 		poolComponent("wan pool", r.cfg.WAN.Members(), "wanfed members --wan"),
 		identity,
 		{Name: "gossip keys", State: "ok", Detail: r.cfg.Keyring.Detail()},
+	}
+	if voters, _ := r.cfg.Store.Peers(); len(voters) > 1 {
+		compared := r.cfg.Operator.Comparison()
+		store := api.ComponentStatus{Name: "store", State: "ok", Detail: compared.Detail()}
+		if len(compared.Differ) > 0 {
+			store.State = "differs"
+		}
+		out = append(out, store)
 	}
 	if r.cfg.Store.IsLeader() {
 		st := r.cfg.AntiEntropy.Status()
