@@ -33,7 +33,7 @@
 // # Failover
 //
 // If the response to a call is late, the Client sends a gRPC health check on
-// the connection. The check must succeed within two round trips (150 ms to 1
+// the connection. The check must succeed within two round trips (150 ms to 4
 // s). Otherwise the Client considers the path dead and replaces the connection.
 // TCP and the keepalive of gRPC (15 s) would detect the failure later. The next
 // stream of the session uses another path.

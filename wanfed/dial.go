@@ -38,11 +38,13 @@ type DialerConfig struct {
 	// DialContext method of a net.Dialer.
 	DialTCP func(ctx context.Context, addr string) (net.Conn, error)
 	// AttemptDelay is the time after which the next path is dialed in parallel
-	// with a pending attempt (RFC 8305). After a failure the next path is
-	// dialed at once. Default (0): 250 ms.
+	// with a pending attempt (RFC 8305). It grows up to 2 s while dials usually
+	// take longer. After a failure the next path is dialed at once. Default
+	// (0): 250 ms.
 	AttemptDelay time.Duration
-	// AttemptTimeout bounds TCP and TLS of one address, and the lookup of one
-	// name. Default (0): 5 s.
+	// AttemptTimeout bounds the lookup of one name, TCP of one address, and the
+	// time without a byte from the peer in a TLS handshake. A handshake takes
+	// at most three times as long. Default (0): 5 s.
 	AttemptTimeout time.Duration
 	// Mode selects the kind of path to other datacenters that is dialed first.
 	// Default (""): ModeLocal.
@@ -64,6 +66,7 @@ type Dialer struct {
 	node  string // of this server
 	paths *pathTable
 	names *resolver
+	limit *dialLimit
 	log   *slog.Logger
 
 	// reachable is notified when a dial or a probe of a datacenter succeeds.
@@ -102,7 +105,8 @@ func NewDialer(cfg DialerConfig) (*Dialer, error) {
 	self := cfg.Identity.Peer()
 	return &Dialer{
 		cfg: cfg, dc: self.DC, node: self.Node, paths: newPathTable(cfg.AddressBook, self.DC, cfg.Mode),
-		names: newResolver(cfg.lookupIP, cfg.AttemptTimeout), log: orDiscard(cfg.Logger),
+		names: newResolver(cfg.lookupIP, cfg.AttemptTimeout), limit: newDialLimit(cfg.AttemptTimeout),
+		log: orDiscard(cfg.Logger),
 	}, nil
 }
 
@@ -119,8 +123,9 @@ func orDiscard(l *slog.Logger) *slog.Logger {
 
 // Dial opens a TLS connection to t: directly to a server of the local
 // datacenter, or through the paths of the address book to another datacenter.
-// Paths are dialed with a stagger of AttemptDelay. The first complete TLS
-// handshake wins, and the other attempts are cancelled. The certificate of the
+// Dials of other datacenters wait while too many are in progress. Paths are
+// dialed with a stagger of AttemptDelay. The first complete TLS handshake wins,
+// and the other attempts are cancelled. The certificate of the
 // peer is valid for the dialed name. alpn lists protocol ids, best first. The
 // listener chooses one of them, and NegotiatedProtocol of the result reports
 // the choice.
@@ -143,8 +148,15 @@ func (d *Dialer) dialPaths(ctx context.Context, t Target, paths []Path, alpn []s
 	if len(alpn) == 0 || slices.Contains(alpn, "") {
 		return nil, errors.New("dial: at least one protocol id is needed, and none may be empty")
 	}
+	if t.DC != d.dc {
+		slot, err := d.limit.acquire(ctx, d.class(t.DC, paths, alpn))
+		if err != nil {
+			return nil, fmt.Errorf("dial %s: %w", t.DC, err)
+		}
+		defer slot.release()
+	}
 	r := d.request(t.Node, t.DC, alpn...)
-	conn, won, errs := happyEyeballs(ctx, len(paths), d.cfg.AttemptDelay,
+	conn, won, errs := happyEyeballs(ctx, len(paths), r.stagger,
 		func(ctx context.Context, i int) (*tls.Conn, error) { return r.dialAndRecord(ctx, paths[i]) }, closeConn)
 	if won {
 		return conn, nil
@@ -157,6 +169,21 @@ func (d *Dialer) dialPaths(ctx context.Context, t Target, paths []Path, alpn []s
 		return nil, fmt.Errorf("%w (%w)", dialErr, context.Cause(ctx))
 	}
 	return nil, dialErr
+}
+
+// class returns the class of a dial over paths, the best one first.
+func (d *Dialer) class(dc string, paths []Path, alpn []string) dialClass {
+	s := pathState{}
+	if len(paths) > 0 {
+		s = d.paths.get(dc, paths[0].Addr)
+	}
+	switch {
+	case s.hasFailed():
+		return dialRetry
+	case alpn[0] == ProtoStream:
+		return dialStreams
+	}
+	return dialPackets
 }
 
 // candidates returns the paths to t in the order to dial them.
@@ -234,7 +261,7 @@ func (d *Dialer) recordFailure(dc string, path Path, err error) {
 
 // pathConn is the TCP connection below a TLS connection of Dial, with its path.
 type pathConn struct {
-	net.Conn
+	progressConn
 	dc           string
 	path         Path
 	addr         string        // the dialed ip:port
@@ -267,10 +294,15 @@ type dialRequest struct {
 	dc   string
 	sni  string
 	alpn []string
+	// stagger is the time between the starts of two attempts.
+	stagger time.Duration
 }
 
 func (d *Dialer) request(node, dc string, alpn ...string) *dialRequest {
-	return &dialRequest{d: d, dc: dc, sni: tlsutil.ServerName(node, dc, d.cfg.Identity.Domain()), alpn: alpn}
+	return &dialRequest{
+		d: d, dc: dc, sni: tlsutil.ServerName(node, dc, d.cfg.Identity.Domain()), alpn: alpn,
+		stagger: d.limit.stagger(d.cfg.AttemptDelay),
+	}
 }
 
 // dialAndRecord dials one path and records the result in the path table.
@@ -283,13 +315,16 @@ func (r *dialRequest) dialAndRecord(ctx context.Context, path Path) (*tls.Conn, 
 	case err == nil:
 		p := pathConnOf(conn)
 		d.paths.recordSuccess(r.dc, path, p.addr, p.rtt, func(s *pathState) { s.RTT = p.handshakeRTT })
+		if r.dc != d.dc {
+			d.limit.succeeded(now.Sub(start), now)
+		}
 		d.reachable.Notify(r.dc)
 	case errors.Is(context.Cause(ctx), errLostRace):
 		// Another path won. If that path was dialed later, this path was slow.
-		if now.Sub(start) >= d.cfg.AttemptDelay {
+		if now.Sub(start) >= r.stagger {
 			d.paths.update(r.dc, path, func(s *pathState) { s.lastFailure = now })
 		}
-	case ctx.Err() != nil && (now.Sub(start) < d.cfg.AttemptDelay || errors.Is(ctx.Err(), context.Canceled)):
+	case ctx.Err() != nil && (now.Sub(start) < r.stagger || errors.Is(ctx.Err(), context.Canceled)):
 		// The caller ended the dial too early to judge the path.
 	default:
 		d.recordFailure(r.dc, path, err)
@@ -316,7 +351,7 @@ func (r *dialRequest) dialPath(ctx context.Context, path Path) (*tls.Conn, error
 		return nil, &stageError{stageResolve, host, time.Since(start), err}
 	}
 	addrs := sortAddrs(ips, port, r.d.paths.get(r.dc, path.Addr).Remote)
-	conn, won, errs := happyEyeballs(ctx, len(addrs), r.d.cfg.AttemptDelay,
+	conn, won, errs := happyEyeballs(ctx, len(addrs), r.stagger,
 		func(ctx context.Context, i int) (*tls.Conn, error) { return r.dialAddr(ctx, path, addrs[i]) }, closeConn)
 	if !won {
 		return nil, errors.Join(errs...)
@@ -361,18 +396,16 @@ func (r *dialRequest) dialAddr(ctx context.Context, path Path, addr string) (*tl
 		}
 		return e
 	}
-	ctx, cancel := context.WithTimeout(ctx, r.d.cfg.AttemptTimeout)
-	defer cancel()
-	raw, err := r.d.cfg.DialTCP(ctx, addr)
+	raw, err := r.dialTCP(ctx, addr)
 	if err != nil {
 		return nil, fail(stageConnect, err)
 	}
 	cfg := r.d.cfg.Identity.ClientConfig(r.sni, r.alpn...)
 	cfg.DynamicRecordSizingDisabled = true // several queued packets fit into one record
-	pc := &pathConn{Conn: raw, dc: r.dc, path: path, addr: addr}
+	pc := &pathConn{progressConn: progressConn{Conn: raw}, dc: r.dc, path: path, addr: addr}
 	conn := tls.Client(pc, cfg)
 	connected := time.Now()
-	if err := conn.HandshakeContext(ctx); err != nil {
+	if err := pc.handshake(ctx, conn, r.d.cfg.AttemptTimeout); err != nil {
 		raw.Close()
 		return nil, fail(stageHandshake, err)
 	}
@@ -382,6 +415,42 @@ func (r *dialRequest) dialAddr(ctx context.Context, path Path, addr string) (*tl
 		return nil, fail(stageProtocol, fmt.Errorf("the server chose protocol %q, none of %q", p, r.alpn))
 	}
 	return conn, nil
+}
+
+func (r *dialRequest) dialTCP(ctx context.Context, addr string) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, r.d.cfg.AttemptTimeout)
+	defer cancel()
+	return r.d.cfg.DialTCP(ctx, addr)
+}
+
+// maxHandshake is the longest time of a TLS handshake, in timeouts of
+// progressConn.handshake.
+const maxHandshake = 3
+
+// progressConn is a connection whose TLS handshake may take long while bytes
+// arrive.
+type progressConn struct {
+	net.Conn
+	readTimeout time.Duration // of one Read during the handshake; 0: none
+}
+
+// handshake performs the handshake of c, a TLS connection over p. It fails if no
+// byte arrives during timeout, or after maxHandshake timeouts.
+func (p *progressConn) handshake(ctx context.Context, c *tls.Conn, timeout time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, maxHandshake*timeout)
+	defer cancel()
+	p.readTimeout = timeout
+	err := c.HandshakeContext(ctx)
+	p.readTimeout = 0
+	p.SetReadDeadline(time.Time{})
+	return err
+}
+
+func (p *progressConn) Read(b []byte) (int, error) {
+	if p.readTimeout > 0 {
+		p.SetReadDeadline(time.Now().Add(p.readTimeout))
+	}
+	return p.Conn.Read(b)
 }
 
 // closeTimeout bounds the wait of closeConn for a peer that does not read.

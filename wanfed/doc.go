@@ -82,6 +82,8 @@
 //   - The certificate of a peer is its identity.
 //   - Packets of one connection keep their order. Like datagrams, packets may
 //     be lost when a connection fails.
+//   - A Dialer has at most 128 dials of other datacenters in progress, and
+//     fewer while dials are slow.
 //   - At 512 handshakes, a Mux sheds slow handshakes of unauthenticated peers
 //     within a quarter of a second.
 //

@@ -174,7 +174,7 @@ func (lc *linkConn) writeLoop(ctx context.Context, read <-chan error) (err, read
 				return nil, nil
 			case lc.consul && now.Sub(lc.began) >= lim.consulMaxAge:
 				return lc.flush(ctx, now, false), nil
-			case now.Sub(lc.lastPacket) >= lim.idleAfter && now.Sub(lc.lastEcho) < lim.idleEchoInterval:
+			case now.Sub(lc.lastPacket) >= lim.quietAfter && now.Sub(lc.lastEcho) < lim.idleEchoInterval:
 				lc.spare, lc.out = nil, nil // free the memory of the last burst
 				continue
 			}

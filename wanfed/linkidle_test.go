@@ -63,7 +63,7 @@ func TestLink_IdleEchoTimeout(t *testing.T) {
 		n1.book.Store(bookOf("10.0.2.1:8300"))
 		t1, lim := n1.tun.Transport(PoolWAN), n1.tun.limits
 		send(t, t1, "srv1.dc2", "x")
-		time.Sleep(lim.idleAfter + 3*lim.idleEchoInterval + lim.idleEchoInterval/2)
+		time.Sleep(lim.quietAfter + 3*lim.idleEchoInterval + lim.idleEchoInterval/2)
 		if got, dials := firstLink(t, n1), len(nw.dialed()); got.ConnectedSince.IsZero() || dials != 1 {
 			t.Fatalf("idle link = %+v after %d dials, want connected after 1 dial", got, dials)
 		}
@@ -94,7 +94,7 @@ func TestLink_IdleOnDeadPath(t *testing.T) {
 		n1.book.Store(bookOf("10.0.2.1:8300"))
 		t1, lim := n1.tun.Transport(PoolWAN), n1.tun.limits
 		send(t, t1, "srv1.dc2", "x")
-		time.Sleep(2 * lim.idleAfter)
+		time.Sleep(2 * lim.quietAfter)
 		silent.Store(true)
 		time.Sleep(lim.idleEchoInterval + lim.echoTimeout)
 		if got := firstLink(t, n1); !strings.Contains(got.LastError, "stopped answering") {
@@ -206,7 +206,7 @@ func TestLink_LateEchoAlertsOtherLinks(t *testing.T) {
 		send(t, t1, "srv1.dc4", "x")
 		// At the end of this sleep, the next echo request of the idle links is
 		// due after half of idleEchoInterval.
-		time.Sleep(lim.idleAfter + 2*lim.idleEchoInterval + lim.idleEchoInterval/2)
+		time.Sleep(lim.quietAfter + 2*lim.idleEchoInterval + lim.idleEchoInterval/2)
 		send(t, t1, "srv1.dc2", "x")
 		time.Sleep(lim.echoInterval + time.Second)
 		checkPaths("at first", first, first, second)

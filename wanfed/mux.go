@@ -47,8 +47,11 @@ type MuxConfig struct {
 	Logger *slog.Logger // default: no log
 
 	// Changed by tests.
-	handshakeTimeout time.Duration // of TLS, and of a PROXY header before it; 0: 5 s
-	maxHandshakes    int           // concurrent; see handshakeLimit; 0: 512
+	// handshakeTimeout bounds the wait for a PROXY header, and the time without
+	// a byte from the client in a TLS handshake. A handshake takes at most
+	// three times as long. 0: 5 s.
+	handshakeTimeout time.Duration
+	maxHandshakes    int // concurrent; see handshakeLimit; 0: 512
 }
 
 // Mux accepts TLS connections on one port. It passes each connection to the
@@ -172,7 +175,7 @@ func (m *Mux) Run(ctx context.Context, ln net.Listener) error {
 			return nil
 		case err == nil:
 			retry.Reset()
-			tracked := &trackedConn{Conn: c}
+			tracked := &trackedConn{progressConn: progressConn{Conn: c}}
 			hs := m.handshakes.acquire(ctx, m.wrapConn(tracked))
 			if hs == nil {
 				c.Close()
@@ -238,9 +241,7 @@ func (m *Mux) serve(ctx context.Context, hs *handshake, tracked *trackedConn, cf
 	}
 	c, hello := tls.Server(raw, cfg), &clientHello{onSeen: func() { m.handshakes.noteHello(hs) }}
 	if err == nil {
-		hctx, cancel := context.WithDeadline(context.WithValue(ctx, helloKey{}, hello), limit)
-		err = c.HandshakeContext(hctx)
-		cancel()
+		err = tracked.handshake(context.WithValue(ctx, helloKey{}, hello), c, m.cfg.handshakeTimeout)
 	}
 	shed := m.handshakes.end(hs)
 	if err != nil || shed {

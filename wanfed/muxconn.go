@@ -22,7 +22,7 @@ import (
 // closed. It is the innermost wrapper of the connection. A Close of any other
 // wrapper therefore closes it too.
 type trackedConn struct {
-	net.Conn
+	progressConn
 	closed   atomic.Bool
 	onClosed atomic.Pointer[func()] // not called yet; nil: none
 }

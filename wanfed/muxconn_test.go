@@ -251,8 +251,8 @@ func TestMux_ProxyRefusals(t *testing.T) {
 	}
 }
 
-// The PROXY header and the handshake share one timeout.
-func TestMux_ProxyHeaderSharesHandshakeTimeout(t *testing.T) {
+// The timeout of a handshake counts from the last bytes, here the PROXY header.
+func TestMux_TimeoutCountsFromProxyHeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, server := net.Pipe()
 		defer client.Close()
@@ -265,11 +265,11 @@ func TestMux_ProxyHeaderSharesHandshakeTimeout(t *testing.T) {
 			time.Sleep(4 * time.Second)
 			client.Write(localHeader)
 		}()
-		tracked := &trackedConn{Conn: server}
+		tracked := &trackedConn{progressConn: progressConn{Conn: server}}
 		hs := m.handshakes.acquire(t.Context(), &proxyConn{Conn: tracked})
 		m.serve(t.Context(), hs, tracked, m.begin(nameAddr("pipe")))
-		if took := time.Since(began); took != 5*time.Second || m.Stats().Refused[refusedTimeout.id] != 1 {
-			t.Errorf("serve() took %v, Stats().Refused = %v, want 5 s and one timeout", took, m.Stats().Refused)
+		if took := time.Since(began); took != 9*time.Second || m.Stats().Refused[refusedTimeout.id] != 1 {
+			t.Errorf("serve() took %v, Stats().Refused = %v, want 9 s and one timeout", took, m.Stats().Refused)
 		}
 	})
 }

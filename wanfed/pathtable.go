@@ -34,6 +34,9 @@ type PathStatus struct {
 
 	Probes        uint64
 	ProbeFailures uint64
+	// ProbeInterval is the longest time between two successes of a working
+	// path, if a Prober with the default configuration runs.
+	ProbeInterval time.Duration
 }
 
 // PathHealth is the summary of a PathStatus.
@@ -230,6 +233,21 @@ func (s *pathState) health() PathHealth {
 	return PathOK
 }
 
+// countLocked returns the number of paths to other datacenters.
+func (t *pathTable) countLocked() (n int) {
+	for dc, paths := range t.current.Paths {
+		if dc != t.localDC {
+			n += len(paths)
+		}
+	}
+	return n
+}
+
+// probeIntervalLocked returns PathStatus.ProbeInterval.
+func (t *pathTable) probeIntervalLocked() time.Duration {
+	return time.Duration((1 + probeJitter) * float64(probeInterval(ProbeInterval, t.countLocked())))
+}
+
 func (s *pathState) status() PathStatus {
 	st := s.PathStatus
 	st.Health, st.SmoothedRTT = s.health(), s.rtt
@@ -241,8 +259,10 @@ func (t *pathTable) status() []PathStatus {
 	t.mu.Lock()
 	t.pruneLocked()
 	out := make([]PathStatus, 0, len(t.known))
+	interval := t.probeIntervalLocked()
 	for _, s := range t.known {
 		out = append(out, s.status())
+		out[len(out)-1].ProbeInterval = interval
 	}
 	t.mu.Unlock()
 	slices.SortFunc(out, func(a, b PathStatus) int {
@@ -253,12 +273,17 @@ func (t *pathTable) status() []PathStatus {
 
 // pathsTo implements Dialer.PathsTo.
 func (t *pathTable) pathsTo(dc string) []PathStatus {
+	t.mu.Lock()
+	t.pruneLocked()
+	interval := t.probeIntervalLocked()
+	t.mu.Unlock()
 	paths := t.scorer(dc).order(t.book.Load().Paths[dc])
 	out := make([]PathStatus, len(paths))
 	for i, p := range paths {
 		s := t.get(dc, p.Addr)
 		s.DC, s.Addr, s.Via, s.Local = dc, p.Addr, p.Via, p.Local
 		out[i] = s.status()
+		out[i].ProbeInterval = interval
 	}
 	return out
 }

@@ -22,8 +22,9 @@ import (
 type ProberConfig struct {
 	Dialer *Dialer // required; it uses the results of the probes
 	// Interval is the time from the last success of a path to the next probe of
-	// the path. Dials, probes and echoes succeed. Up to a quarter is added as
-	// jitter. Default (0): ProbeInterval.
+	// the path. From 17 paths on it grows with the number of paths. Dials,
+	// probes and echoes succeed. Up to a quarter is added as jitter. Default
+	// (0): ProbeInterval.
 	Interval time.Duration
 	Logger   *slog.Logger // default: no log
 
@@ -40,11 +41,12 @@ type ProberConfig struct {
 //
 // A Prober starts at most two probes per second, regardless of the number of
 // datacenters. At most four probes run at once. A probe times out after 5 s. A
-// Prober sends nothing while all paths are in use. With the defaults it probes
-// up to 40 paths per Interval. A round over 1,000 datacenters with 4 paths each
-// takes about half an hour. A round begins with new paths. Every second probe
-// is for a path that has just failed, if such a path is due. A path is due at
-// once when an echo over it is late.
+// Prober sends nothing while all paths are in use. Probes yield to dials and to
+// a busy processor: the Prober waits for up to 3 s while dials are in progress,
+// and for up to 10 s while its own timer is late. A round over 1,000
+// datacenters with 4 paths each takes more than an hour. A round begins with
+// new paths. Every second probe is for a path that has just failed, if such a
+// path is due. A path is due at once when an echo over it is late.
 type Prober struct {
 	cfg ProberConfig
 	d   *Dialer
@@ -56,6 +58,15 @@ const (
 	ProbeInterval = 20 * time.Second
 	// ProbeGap is the minimum time between the starts of two probes.
 	ProbeGap = 500 * time.Millisecond
+	// probePace is the average time between two probes of working paths. It
+	// bounds the cost of probes in a large federation.
+	probePace = 1250 * time.Millisecond
+	// maxYield bounds the wait for dials in progress.
+	maxYield = 3 * time.Second
+	// lateFactor multiplies the time by which the gap between two probes was
+	// exceeded, because the processor was busy. The result, at most maxLate, is
+	// added to the next gap.
+	lateFactor, maxLate = 20, 10 * time.Second
 	// maxProbes bounds concurrent probes. A probe over a path that drops
 	// packets takes the whole timeout.
 	maxProbes = 4
@@ -68,6 +79,12 @@ const (
 	// probeJitter is the largest jitter, as a fraction of the wait.
 	probeJitter = 0.25
 )
+
+// probeInterval returns ProberConfig.Interval, adapted to n paths to other
+// datacenters.
+func probeInterval(interval time.Duration, n int) time.Duration {
+	return max(interval, time.Duration(n)*probePace*interval/ProbeInterval)
+}
 
 // NewProber checks cfg. A Prober needs no Close.
 func NewProber(cfg ProberConfig) (*Prober, error) {
@@ -109,7 +126,7 @@ func (p *Prober) Run(ctx context.Context) error {
 					p.probe(ctx, next.key.dc, next.path)
 					done <- next.key
 				})
-				backoff.Sleep(ctx, p.cfg.gap, nil)
+				p.pause(ctx)
 				for len(done) > 0 {
 					delete(busy, <-done)
 				}
@@ -126,6 +143,15 @@ func (p *Prober) Run(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// pause waits until the next probe may start.
+func (p *Prober) pause(ctx context.Context) {
+	start := time.Now()
+	backoff.Sleep(ctx, p.cfg.gap, nil)
+	late := time.Since(start) - p.cfg.gap
+	backoff.Sleep(ctx, min(lateFactor*late, maxLate), nil)
+	p.d.limit.yield(ctx, maxYield)
 }
 
 // probe probes one path and records the result.
@@ -201,7 +227,7 @@ func roundTripEcho(c *tls.Conn, n uint64) (time.Duration, error) {
 func (h pathHistory) probeWait(interval time.Duration, jitter float64) time.Duration {
 	wait := interval
 	if h.hasFailed() {
-		limit := interval
+		limit := min(interval, ProbeInterval)
 		if h.lastSuccess.IsZero() {
 			limit = max(interval, maxProbeWait)
 		}
@@ -258,6 +284,7 @@ func (t *pathTable) planProbe(
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.pruneLocked()
+	interval = probeInterval(interval, t.countLocked())
 	first := plannedProbe{due: now.Add(time.Hour), wait: time.Hour} // without a path
 	for dc, paths := range t.current.Paths {
 		if dc == t.localDC {

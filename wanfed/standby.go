@@ -15,7 +15,12 @@ import (
 // Within the bounds the timeout is two round trips of the path.
 const (
 	MinProbeTimeout = 150 * time.Millisecond
+	// MaxProbeTimeout is the upper bound while few round trips are measured.
 	MaxProbeTimeout = time.Second
+	// maxMeasuredTimeout is the upper bound for a measured round trip. On an
+	// overloaded machine all responses are late, and the dials that late
+	// responses start must not add to the load.
+	maxMeasuredTimeout = 4 * time.Second
 )
 
 // While the liveness of a session is probed, the tunnel opens a standby: a
@@ -48,16 +53,16 @@ func (s *session) probeTimeout() time.Duration {
 }
 
 // probeTimeout returns the probe timeout of a connection over p. Its round trip
-// is the shorter of the measured round trip and the duration of the handshake.
-// Through a local gateway the handshake takes two round trips, because the
+// is the measured one or, while few are measured, the duration of the
+// handshake. Through a local gateway the handshake takes two round trips, because the
 // gateway dials the next gateway during the handshake.
 func (d *Dialer) probeTimeout(p *pathConn) time.Duration {
+	if s := d.paths.get(p.dc, p.path.Addr); s.samples >= minSamples {
+		return min(max(2*s.rtt, MinProbeTimeout), maxMeasuredTimeout)
+	}
 	timeout := p.handshakeRTT
 	if !p.path.Local {
 		timeout *= 2
-	}
-	if s := d.paths.get(p.dc, p.path.Addr); s.samples >= minSamples {
-		timeout = min(timeout, 2*s.rtt)
 	}
 	return min(max(timeout, MinProbeTimeout), MaxProbeTimeout)
 }

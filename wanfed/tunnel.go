@@ -77,8 +77,9 @@ type limits struct {
 
 	echoInterval     time.Duration // between echo requests of a link
 	echoTimeout      time.Duration // a link without an echo for this time is dead
+	quietAfter       time.Duration // a link without packets for this time is quiet
+	idleEchoInterval time.Duration // between echo requests of a quiet link
 	idleAfter        time.Duration // a link without packets for this time is idle
-	idleEchoInterval time.Duration // between echo requests of an idle link
 
 	maxIdleLinks    int           // an idle link is closed if this many links were used later
 	recentUse       time.Duration // a link unused for this time is closed if 2*maxIdleLinks were used later
@@ -102,7 +103,7 @@ func defaultLimits() limits {
 		maxQueueAge: time.Second, backoffMin: 100 * time.Millisecond, backoffMax: 5 * time.Second,
 		stableAfter:  5 * time.Second,
 		echoInterval: 3 * time.Second, echoTimeout: 10 * time.Second,
-		idleAfter: time.Minute, idleEchoInterval: 30 * time.Second,
+		quietAfter: 10 * time.Second, idleAfter: time.Minute, idleEchoInterval: 20 * time.Second,
 		maxIdleLinks: 128, recentUse: 2 * time.Second, linkIdleTimeout: 30 * time.Minute,
 		acceptedIdleTimeout: 2 * time.Minute, migrateInterval: 30 * time.Second, consulMaxAge: 30 * time.Second,
 		openTimeout: 10 * time.Second, relayIdleTimeout: 5 * time.Minute, sessionIdleTimeout: time.Minute,

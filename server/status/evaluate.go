@@ -355,8 +355,3 @@ const (
 	// path is unknown.
 	staleProbes = 3
 )
-
-// staleAfter returns the time after which a success on one of n paths is too old.
-func staleAfter(n int) time.Duration {
-	return staleProbes * max(wanfed.ProbeInterval*5/4, time.Duration(n)*wanfed.ProbeGap)
-}

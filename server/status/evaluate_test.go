@@ -184,7 +184,7 @@ func TestHeadline(t *testing.T) {
 func TestCurrent(t *testing.T) {
 	now := time.Unix(10_000, 0)
 	path := func(last time.Duration) wanfed.PathStatus {
-		return wanfed.PathStatus{Addr: ownAddr, Health: wanfed.PathOK, LastSuccess: now.Add(-last)}
+		return wanfed.PathStatus{Addr: ownAddr, Health: wanfed.PathOK, LastSuccess: now.Add(-last), ProbeInterval: 25 * time.Second}
 	}
 	link := func(addr string, unanswered time.Duration) wanfed.LinkStatus {
 		return wanfed.LinkStatus{Path: wanfed.Path{Addr: addr}, UnansweredSince: now.Add(-unanswered)}
@@ -203,7 +203,7 @@ func TestCurrent(t *testing.T) {
 		{"echo late on another path", path(7 * time.Second), link("192.0.2.1:1", 4*time.Second), wanfed.PathOK},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if got := current(tt.path, tt.link, 2, now).Health; got != tt.want {
+			if got := current(tt.path, tt.link, now).Health; got != tt.want {
 				t.Errorf("current() = %s, want %s", got, tt.want)
 			}
 		})

@@ -188,7 +188,7 @@ func pathStatuses(
 ) []api.PathStatus {
 	var out []api.PathStatus
 	for _, p := range paths {
-		p = current(p, link, len(paths), now)
+		p = current(p, link, now)
 		status := api.PathStatus{
 			Address: p.Addr, Via: p.Via, Used: p.Addr == link.Path.Addr && !link.ConnectedSince.IsZero(),
 			Health: string(p.Health), LastSuccess: p.LastSuccess, LastFailure: p.LastErrorAt, LastError: p.LastError,
@@ -208,10 +208,10 @@ func pathStatuses(
 // pathUnknown is the health of a path whose last success is too old.
 const pathUnknown wanfed.PathHealth = "unknown"
 
-// current returns p with its health now, for one of n paths to a datacenter. A
-// path fails if its packet link has no echo for silentAfter. The health of a
-// path without a failure is unknown if its last success is too old.
-func current(p wanfed.PathStatus, link wanfed.LinkStatus, n int, now time.Time) wanfed.PathStatus {
+// current returns p with its health now. A path fails if its packet link has no
+// echo for silentAfter. The health of a path without a failure is unknown if its
+// last success is too old.
+func current(p wanfed.PathStatus, link wanfed.LinkStatus, now time.Time) wanfed.PathStatus {
 	unanswered := link.UnansweredSince
 	silent := !unanswered.IsZero() && p.Addr == link.Path.Addr && now.Sub(unanswered) >= silentAfter &&
 		p.LastSuccess.Before(unanswered)
@@ -219,7 +219,7 @@ func current(p wanfed.PathStatus, link wanfed.LinkStatus, n int, now time.Time) 
 	case silent && p.Health != wanfed.PathFailing:
 		p.Health, p.Failure, p.LastErrorAt = wanfed.PathFailing, wanfed.FailureTimeout, now
 		p.LastError = fmt.Sprintf("no echo on the open connection since %s", now.Sub(unanswered).Round(time.Second))
-	case (p.Health == wanfed.PathOK || p.Health == wanfed.PathSlow) && now.Sub(p.LastSuccess) > staleAfter(n):
+	case (p.Health == wanfed.PathOK || p.Health == wanfed.PathSlow) && now.Sub(p.LastSuccess) > staleProbes*p.ProbeInterval:
 		p.Health = pathUnknown
 	}
 	return p
