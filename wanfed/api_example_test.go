@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 
 	"github.com/hashicorp/memberlist"
 
@@ -128,7 +129,9 @@ func ExampleDialer_Dial() {
 	dialer, err := wanfed.NewDialer(wanfed.DialerConfig{Identity: d.identity("b", "dc1"), AddressBook: book})
 	exitOn(err)
 	_, err = dialer.Dial(context.Background(), wanfed.Target{DC: "dc3"}, "greet/1")
-	fmt.Println(err)
-	// Output: no path to datacenter dc3: the address book has no gateway for
-	// it; check that it is federated and that one of its gateways is healthy
+	fmt.Println(strings.NewReplacer(": ", ":\n", "; ", ";\n").Replace(err.Error()))
+	// Output:
+	// no path to datacenter dc3:
+	// the address book has no gateway for it;
+	// check that it is federated and that one of its gateways is healthy
 }
