@@ -4,9 +4,11 @@ package replication
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"sync"
 	"testing"
 
@@ -15,6 +17,7 @@ import (
 
 	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/internal/resourcefile"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/resource/resourcetest"
 )
@@ -31,6 +34,7 @@ type datacenter struct {
 	fed   *testFederation
 	name  string
 	store resource.Backend
+	dir   string // data directory
 	stop  func() // stops srv1
 
 	mu      sync.Mutex
@@ -48,7 +52,7 @@ type datacenter struct {
 
 // add starts a datacenter whose server is configured with primary.
 func (f *testFederation) add(name, primary string) *datacenter {
-	dc := &datacenter{fed: f, name: name, store: resourcetest.NewStore(), changed: make(chan struct{})}
+	dc := &datacenter{fed: f, name: name, store: resourcetest.NewStore(), dir: f.t.TempDir(), changed: make(chan struct{})}
 	f.mu.Lock()
 	if f.byName == nil {
 		f.byName = map[string]*datacenter{}
@@ -69,6 +73,7 @@ func (dc *datacenter) start(primary string) {
 	p, err := NewPrimaryManager(PrimaryManagerConfig{
 		DC: dc.name, ConfiguredPrimary: primary, Backend: dc.store, Registry: reg, Logger: discardLogger,
 		Servers: configuredServers{dc, primary}, Remote: remoteOf{dc.fed, dc},
+		DataDir: dc.dir,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -210,6 +215,30 @@ func (dc *datacenter) takeOver(from string) {
 	if _, err := dc.manager.TakeOver(dc.fed.t.Context(), &pb.TakeOverRequest{From: from}); err != nil {
 		dc.fed.t.Fatal(err)
 	}
+}
+
+// discarded returns the addresses in the discarded resources, by name.
+func (dc *datacenter) discarded() map[string]string {
+	dc.fed.t.Helper()
+	out := map[string]string{}
+	for _, file := range dc.manager.DiscardFiles() {
+		if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
+			dc.fed.t.Errorf("Stat(%s) = %v, %v, want the mode 0600", file, info, err)
+		}
+		documents, err := resourcefile.Read(file, nil)
+		if err != nil {
+			dc.fed.t.Fatal(err)
+		}
+		for _, d := range documents {
+			r, err := d.Resource(func(string) (api.ResourceTypeName, error) { return api.ResourceTypeName{}, nil })
+			var data struct{ Address string }
+			if err = errors.Join(err, json.Unmarshal(r.Data, &data)); err != nil {
+				dc.fed.t.Fatal(err)
+			}
+			out[r.ID.Name] = data.Address
+		}
+	}
+	return out
 }
 
 // waitPrimary waits until all federated resources belong to the given primary.

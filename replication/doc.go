@@ -107,6 +107,12 @@
 // it continues with the highest known number plus 2, which also supersedes a
 // promotion that the successor has begun.
 //
+// A former primary may have acknowledged writes that the new primary lacks. It
+// saves them in a file before the Follower commits what replaces them. The new
+// primary reports how far it had followed each FormerPrimary. Resources up to
+// that index are not saved: the new primary had them. A Follower stores its index
+// every 10 s and at the end of a stream, so that a restarted leader can report it.
+//
 // # Goroutines
 //
 // AntiEntropy.Run, Source.Run, PrimaryManager.Run and PrimaryManager.RunLeader

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 
 	"google.golang.org/grpc"
 
@@ -37,7 +38,7 @@ func ExampleSource() {
 	}
 	manager, err := replication.NewPrimaryManager(replication.PrimaryManagerConfig{
 		DC: "dc1", ConfiguredPrimary: "dc1", Backend: store, Registry: registry,
-		Servers: singleServer{}, Remote: singleServer{}, Logger: slog.Default(),
+		Servers: singleServer{}, Remote: singleServer{}, DataDir: os.TempDir(), Logger: slog.Default(),
 	})
 	if err != nil {
 		panic(err)

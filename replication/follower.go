@@ -31,6 +31,8 @@ type Follower struct {
 	// position is the last position of the primary whose changes are stored.
 	// nil means unknown. Only run uses it.
 	position *pb.FollowPosition
+	// reachedAt is the time of the last storeReached. Only run uses it.
+	reachedAt time.Time
 
 	mu         sync.Mutex
 	status     FollowerStatus
@@ -84,6 +86,9 @@ func (f *Follower) run(ctx context.Context) error {
 		f.recordEnd(err)
 		if ctx.Err() != nil {
 			return nil
+		}
+		if reachedErr := f.storeReached(ctx, 0); reachedErr != nil {
+			f.cfg.Logger.Debug("cannot store the index of the primary", "err", reachedErr)
 		}
 		if f.syncedSince(start) {
 			retry.Reset()
@@ -237,6 +242,13 @@ func (f *Follower) syncedAfterDemotion(dc string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.syncedSuccessor == dc
+}
+
+// clearIndex removes the index, which belongs to another primary.
+func (f *Follower) clearIndex() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.status.Index = 0
 }
 
 func (f *Follower) recordContact() {

@@ -34,10 +34,7 @@ type followerStream struct {
 	// untrusted reports that the replicas may come from another primary, whose
 	// indexes are unrelated. The comparison ignores the indexes.
 	untrusted bool
-	// deleted has the names of own resources that the primary does not have.
-	// replaced has the names of own resources with other contents in the
-	// primary. Both are collected while untrusted is set.
-	deleted, replaced []string
+	discards  *discards // set by begin while untrusted is set
 
 	summarized bool              // summaries were sent
 	digests    map[kind][]digest // contents of the summaries; nil after sendDetails
@@ -187,20 +184,21 @@ func (s *followerStream) handle(ctx context.Context, ms []*pb.FollowResponse) er
 			}
 		}
 	}
-	if s.untrusted {
-		s.collectLosses(ctx, ms)
+	if s.discards != nil {
+		if err := s.discards.save(ctx, ms); err != nil {
+			return err
+		}
 	}
-	if err := s.follower.commit(ctx, ms); err != nil || !s.untrusted || !complete {
+	if err := s.follower.commit(ctx, ms); err != nil {
 		return err
 	}
-	s.untrusted = false
-	if len(s.deleted)+len(s.replaced) > 0 {
-		firstNames := func(names []string) []string { return names[:min(len(names), 100)] }
-		s.follower.cfg.Logger.Warn(
-			"lost writes that this datacenter acknowledged as the primary and the new primary lacks",
-			"deleted", len(s.deleted), "deleted_names", firstNames(s.deleted),
-			"replaced", len(s.replaced), "replaced_names", firstNames(s.replaced))
+	if !s.untrusted {
+		return s.follower.storeReached(ctx, reachedInterval)
 	}
+	if !complete {
+		return nil
+	}
+	s.untrusted, s.discards = false, nil
 	return s.follower.manager.replicasComplete(ctx)
 }
 
@@ -208,8 +206,12 @@ func (s *followerStream) handle(ctx context.Context, ms []*pb.FollowResponse) er
 func (s *followerStream) begin(ctx context.Context, begin *pb.FollowBegin) error {
 	s.follower.recordKinds(begin.GetKinds())
 	s.follower.recordBegin(begin)
+	if err := s.follower.manager.replicasBegin(ctx, begin.GetFormers()); err != nil {
+		return err
+	}
 	if s.untrusted {
-		if err := s.follower.manager.replicasBegin(ctx); err != nil {
+		var err error
+		if s.discards, err = newDiscards(ctx, s.follower.manager, begin.GetFormers()); err != nil {
 			return err
 		}
 	}
@@ -218,33 +220,6 @@ func (s *followerStream) begin(ctx context.Context, begin *pb.FollowBegin) error
 	}
 	s.follower.position = nil
 	return s.sendSummaries(ctx)
-}
-
-// collectLosses adds the own resources that ms delete or replace to s.deleted
-// and s.replaced.
-func (s *followerStream) collectLosses(ctx context.Context, ms []*pb.FollowResponse) {
-	readOwn := func(id *pb.ID) *pb.Resource {
-		r, err := s.follower.cfg.Backend.Read(ctx, resource.Eventual,
-			&pb.ID{Type: id.GetType(), Tenancy: id.GetTenancy(), Name: id.GetName()})
-		if err != nil || r.GetPrimaryModifyIndex() != 0 {
-			return nil
-		}
-		return r
-	}
-	name := func(id *pb.ID) string { return id.GetType().GetKind() + " " + id.GetName() }
-	for _, m := range ms {
-		for _, id := range m.GetDeletes() {
-			if readOwn(id) != nil {
-				s.deleted = append(s.deleted, name(id))
-			}
-		}
-		for _, r := range m.GetUpserts() {
-			own := readOwn(r.GetId())
-			if own != nil && (own.GetGeneration() != r.GetGeneration() || own.GetId().GetUid() != r.GetId().GetUid()) {
-				s.replaced = append(s.replaced, name(r.GetId()))
-			}
-		}
-	}
 }
 
 // sendDetails sends the digests in the requested buckets.

@@ -191,7 +191,7 @@ func newPrimaryManager(t testing.TB, cfg PrimaryManagerConfig) *PrimaryManager {
 	if err := Register(cfg.Registry); err != nil {
 		t.Fatal(err)
 	}
-	cfg.Servers, cfg.Logger = struct{ Servers }{}, discardLogger
+	cfg.Servers, cfg.DataDir, cfg.Logger = struct{ Servers }{}, t.TempDir(), discardLogger
 	p, err := NewPrimaryManager(cfg)
 	if err != nil {
 		t.Fatal(err)

@@ -224,8 +224,12 @@ func (p *PrimaryManager) followWhenPrimary(ctx context.Context, former, desired 
 // follow follows datacenter dc until ctx ends.
 func (p *PrimaryManager) follow(ctx context.Context, dc string) error {
 	p.mu.Lock()
+	changed := p.followed != dc
 	p.followed = dc
 	p.mu.Unlock()
+	if changed {
+		p.follower.clearIndex()
+	}
 	return p.follower.run(ctx)
 }
 

@@ -74,6 +74,7 @@ type PrimaryManagerConfig struct {
 	Registry          *resource.Registry
 	Servers           Servers
 	Remote            Remote
+	DataDir           string // for the files with discarded writes
 	Logger            *slog.Logger
 }
 
@@ -103,7 +104,7 @@ type PrimaryManager struct {
 // NewPrimaryManager checks cfg.
 func NewPrimaryManager(cfg PrimaryManagerConfig) (*PrimaryManager, error) {
 	if cfg.DC == "" || cfg.ConfiguredPrimary == "" || cfg.Backend == nil || cfg.Registry == nil ||
-		cfg.Servers == nil || cfg.Remote == nil || cfg.Logger == nil {
+		cfg.Servers == nil || cfg.Remote == nil || cfg.DataDir == "" || cfg.Logger == nil {
 		return nil, errors.New("replication: every field of PrimaryManagerConfig is required")
 	}
 	p := &PrimaryManager{cfg: cfg, started: time.Now(), wake: make(chan struct{}, 1)}
@@ -267,12 +268,22 @@ func (p *PrimaryManager) replicasUntrusted() bool {
 	return st.GetDatacenter() != p.followedDC() || !st.GetComplete()
 }
 
+// maxFormers limits the former primaries that a primary can report.
+const maxFormers = 256
+
 // replicasBegin stores that replicas of the followed datacenter begin to
-// replace the resources here.
-func (p *PrimaryManager) replicasBegin(ctx context.Context) error {
-	followed, former := p.followedDC(), p.stored().GetDatacenter()
+// replace the resources here, unless they have begun before. formers are the
+// former primaries that the followed datacenter knows.
+func (p *PrimaryManager) replicasBegin(ctx context.Context, formers []*pb.FormerPrimary) error {
+	formers = formers[:min(len(formers), maxFormers)]
+	stored := p.stored()
+	followed, former := p.followedDC(), stored.GetDatacenter()
 	if former == followed {
-		return nil
+		equal := func(a, b *pb.FormerPrimary) bool { return proto.Equal(a, b) }
+		if slices.EqualFunc(stored.GetFormers(), formers, equal) {
+			return nil
+		}
+		return p.update(ctx, func(st *pb.Primary) { st.Formers = formers })
 	}
 	if former != "" {
 		p.cfg.Logger.Info("primary changed: resources of the new primary replace those here",
@@ -280,6 +291,7 @@ func (p *PrimaryManager) replicasBegin(ctx context.Context) error {
 	}
 	return p.update(ctx, func(st *pb.Primary) {
 		st.Datacenter, st.Complete, st.HandedTo, st.Epoch = followed, false, "", 0
+		st.Formers, st.Reached = formers, 0
 		if former == p.cfg.DC {
 			st.DemotedAt = timestamppb.Now()
 		}

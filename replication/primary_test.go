@@ -5,6 +5,7 @@ package replication
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"testing"
 
@@ -77,7 +78,7 @@ func testPromotion(t *testing.T, order []string) {
 // A datacenter never becomes the primary only because the former primary does
 // not respond. An operator makes it the primary. When the former primary returns,
 // it learns of the new epoch and accepts no more writes, also after a restart. As
-// a secondary, it loses the writes that only it had.
+// a secondary, it saves the writes that only it had in a file and discards them.
 func TestTakeOver(t *testing.T) {
 	t.Parallel()
 	fed := &testFederation{t: t}
@@ -85,8 +86,17 @@ func TestTakeOver(t *testing.T) {
 	fill(t, dc1.store, 100)
 	waitInSync(t, dc1.store, dc2.store)
 	dc2.waitPrimary("dc1")
+	put(t, dc1.store, docType, "document-00001", "copied", "default", "default")
+	put(t, dc1.store, docType, "parent", "copied")
+	waitInSync(t, dc1.store, dc2.store)
+	parent := put(t, dc1.store, docType, "parent", "copied twice")
+	dc2.waitUntil("stored index", func() bool { return dc2.manager.stored().GetReached() >= parent.ModifyIndex })
 	dc1.stop()
 	put(t, dc1.store, docType, "alone", "1")
+	put(t, dc1.store, docType, "document-00003", "only in dc1", "default", "default")
+	child := newResource(t, docType, "child", "1")
+	child.Owner = parent.Id
+	commitOne(t, dc1.store, resource.PutOp(child, ""))
 	dc2.restart("dc2")
 	dc2.waitUntil("request for a take-over", func() bool {
 		return strings.Contains(dc2.manager.PendingReason(), "wanfed operator primary take-over --from dc1")
@@ -103,6 +113,9 @@ func TestTakeOver(t *testing.T) {
 		t.Errorf("Epoch() after the take-over = %d, want 2", epoch)
 	}
 	put(t, dc2.store, docType, "new", "1")
+	put(t, dc2.store, docType, "document-00001", "written in dc2", "default", "default")
+	remove(t, dc2.store, docType, "document-00002", "default", "default")
+	remove(t, dc2.store, docType, "parent")
 
 	dc1.start("dc1")
 	dc1.waitUntil("superseded by dc2", func() bool {
@@ -124,6 +137,11 @@ func TestTakeOver(t *testing.T) {
 	_, err = dc1.store.Read(t.Context(), resource.Eventual, resource.ID(docType, "alone"))
 	if !errors.Is(err, resource.ErrNotFound) {
 		t.Errorf("Read() of a resource that only the former primary had = %v, want ErrNotFound", err)
+	}
+	// dc2 had the other resources, and has replaced or deleted them since.
+	want := map[string]string{"alone": "1", "document-00003": "only in dc1", "child": "1"}
+	if got := dc1.discarded(); !maps.Equal(got, want) {
+		t.Errorf("discarded writes = %v, want %v", got, want)
 	}
 	if dc2.manager.ProbePrimary(t.Context(), "dc1") {
 		t.Error("ProbePrimary() of a secondary = true, want false")

@@ -167,12 +167,16 @@ func (p *PrimaryManager) promote(ctx context.Context, former string) error {
 	if err != nil {
 		return err
 	}
-	epoch := uint64(firstEpoch)
+	epoch, formers := uint64(firstEpoch), []*pb.FormerPrimary(nil)
 	if former != "" {
 		epoch = p.KnownEpoch().Number + 1
+		if formers, err = p.formersAfter(ctx, former); err != nil {
+			return err
+		}
 	}
 	err = p.update(ctx, func(st *pb.Primary) {
 		st.Datacenter, st.Complete, st.HandedTo, st.Epoch, st.DemotedAt = p.cfg.DC, true, "", epoch, nil
+		st.Formers, st.Reached = formers, 0
 	})
 	if err != nil {
 		return err

@@ -49,6 +49,7 @@ func (s *Source) serve(
 func (s *sourceStream) run(hello *pb.FollowHello) error {
 	next, resumed := s.source.log.find(hello.GetPosition())
 	begin := &pb.FollowBegin{Resumed: resumed, HandedTo: s.source.primary.announcedSuccessor()}
+	begin.Formers = s.source.primary.stored().GetFormers()
 	if len(hello.GetTypes()) == 0 { // sent by PrimaryManager.probe
 		return s.send(&pb.FollowResponse{Begin: begin})
 	}

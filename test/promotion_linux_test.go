@@ -16,6 +16,7 @@ import (
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/test/lab"
+	"github.com/wanfed/wanfed/tlsutil"
 )
 
 // promotionLimit bounds the time until a secondary is promoted. On a machine that
@@ -173,8 +174,18 @@ func (f promotion) demoteOldPrimary(want map[string]*pb.Resource) {
 	if got := f.records(dc2); !sameDocuments(want, got) {
 		t.Errorf("dc2 has %d documents after dc1 came back, want %d", len(got), len(want))
 	}
-	logOf(lab.One(dc1).Process).await(t, `level=WARN msg="lost writes that this datacenter acknowledged `+
-		`.*deleted_names="\[.*Document only-in-dc1.*\]"`)
+	line := logOf(lab.One(dc1).Process).await(t, `level=WARN msg="discarding acknowledged writes .* file=(\S+) count=1 `+
+		`names="\[Document only-in-dc1\]"`)
+	f.component(lab.One(dc1), "discarded writes", "saved", "wanfed resource apply --dry-run -f "+line[1])
+	id, err := f.l.PKI.Issue(tlsutil.RoleOperator, "dc2", "operator")
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := dc2.Servers[0].CLI("resource", "apply", "-f", line[1], "--http-addr", "https://127.0.0.1:8500",
+		"--ca-file", id.CA, "--cert-file", id.Cert, "--key-file", id.Key)
+	if err != nil || !strings.Contains(out, "created    config/v1/Document only-in-dc1") {
+		t.Errorf("wanfed resource apply -f %s = %v, want only-in-dc1 created: %s", line[1], err, out)
+	}
 	f.mustWrite(dc1, f.doc("from-dc1", 1))
 	f.same("written through the old primary", dc1, dc2, dc3)
 	awaitWhole(t, f.l, failure, "dc1 is a secondary")

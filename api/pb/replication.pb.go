@@ -609,7 +609,9 @@ type FollowBegin struct {
 	Kinds []*FollowKind `protobuf:"bytes,2,rep,name=kinds,proto3" json:"kinds,omitempty"`
 	// The datacenter in favor of which this one, the primary, is demoted. No writes
 	// follow those of this stream. Empty: none.
-	HandedTo      string `protobuf:"bytes,3,opt,name=handed_to,json=handedTo,proto3" json:"handed_to,omitempty"`
+	HandedTo string `protobuf:"bytes,3,opt,name=handed_to,json=handedTo,proto3" json:"handed_to,omitempty"`
+	// The former primaries.
+	Formers       []*FormerPrimary `protobuf:"bytes,5,rep,name=formers,proto3" json:"formers,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -665,6 +667,77 @@ func (x *FollowBegin) GetHandedTo() string {
 	return ""
 }
 
+func (x *FollowBegin) GetFormers() []*FormerPrimary {
+	if x != nil {
+		return x.Formers
+	}
+	return nil
+}
+
+// FormerPrimary describes what the next primary had from a former one when it was
+// promoted.
+type FormerPrimary struct {
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Datacenter string                 `protobuf:"bytes,1,opt,name=datacenter,proto3" json:"datacenter,omitempty"`
+	// The id of its Raft group.
+	GroupId string `protobuf:"bytes,2,opt,name=group_id,json=groupId,proto3" json:"group_id,omitempty"`
+	// Every change up to this index of the former primary was copied. 0: unknown.
+	Index         uint64 `protobuf:"varint,3,opt,name=index,proto3" json:"index,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FormerPrimary) Reset() {
+	*x = FormerPrimary{}
+	mi := &file_api_pb_replication_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FormerPrimary) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FormerPrimary) ProtoMessage() {}
+
+func (x *FormerPrimary) ProtoReflect() protoreflect.Message {
+	mi := &file_api_pb_replication_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FormerPrimary.ProtoReflect.Descriptor instead.
+func (*FormerPrimary) Descriptor() ([]byte, []int) {
+	return file_api_pb_replication_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *FormerPrimary) GetDatacenter() string {
+	if x != nil {
+		return x.Datacenter
+	}
+	return ""
+}
+
+func (x *FormerPrimary) GetGroupId() string {
+	if x != nil {
+		return x.GroupId
+	}
+	return ""
+}
+
+func (x *FormerPrimary) GetIndex() uint64 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
 type FollowKind struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Without group version.
@@ -678,7 +751,7 @@ type FollowKind struct {
 
 func (x *FollowKind) Reset() {
 	*x = FollowKind{}
-	mi := &file_api_pb_replication_proto_msgTypes[9]
+	mi := &file_api_pb_replication_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -690,7 +763,7 @@ func (x *FollowKind) String() string {
 func (*FollowKind) ProtoMessage() {}
 
 func (x *FollowKind) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_replication_proto_msgTypes[9]
+	mi := &file_api_pb_replication_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -703,7 +776,7 @@ func (x *FollowKind) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowKind.ProtoReflect.Descriptor instead.
 func (*FollowKind) Descriptor() ([]byte, []int) {
-	return file_api_pb_replication_proto_rawDescGZIP(), []int{9}
+	return file_api_pb_replication_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *FollowKind) GetType() *Type {
@@ -736,7 +809,7 @@ type FollowAsk struct {
 
 func (x *FollowAsk) Reset() {
 	*x = FollowAsk{}
-	mi := &file_api_pb_replication_proto_msgTypes[10]
+	mi := &file_api_pb_replication_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -748,7 +821,7 @@ func (x *FollowAsk) String() string {
 func (*FollowAsk) ProtoMessage() {}
 
 func (x *FollowAsk) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_replication_proto_msgTypes[10]
+	mi := &file_api_pb_replication_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -761,7 +834,7 @@ func (x *FollowAsk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowAsk.ProtoReflect.Descriptor instead.
 func (*FollowAsk) Descriptor() ([]byte, []int) {
-	return file_api_pb_replication_proto_rawDescGZIP(), []int{10}
+	return file_api_pb_replication_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *FollowAsk) GetKinds() []*FollowBuckets {
@@ -781,7 +854,7 @@ type FollowBuckets struct {
 
 func (x *FollowBuckets) Reset() {
 	*x = FollowBuckets{}
-	mi := &file_api_pb_replication_proto_msgTypes[11]
+	mi := &file_api_pb_replication_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -793,7 +866,7 @@ func (x *FollowBuckets) String() string {
 func (*FollowBuckets) ProtoMessage() {}
 
 func (x *FollowBuckets) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_replication_proto_msgTypes[11]
+	mi := &file_api_pb_replication_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -806,7 +879,7 @@ func (x *FollowBuckets) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowBuckets.ProtoReflect.Descriptor instead.
 func (*FollowBuckets) Descriptor() ([]byte, []int) {
-	return file_api_pb_replication_proto_rawDescGZIP(), []int{11}
+	return file_api_pb_replication_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *FollowBuckets) GetType() *Type {
@@ -842,14 +915,19 @@ type Primary struct {
 	// federated resource can then be written.
 	SupersededBy *PrimaryEpoch `protobuf:"bytes,6,opt,name=superseded_by,json=supersededBy,proto3" json:"superseded_by,omitempty"`
 	// The last time at which this datacenter, as the primary, became a secondary.
-	DemotedAt     *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=demoted_at,json=demotedAt,proto3" json:"demoted_at,omitempty"`
+	DemotedAt *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=demoted_at,json=demotedAt,proto3" json:"demoted_at,omitempty"`
+	// The former primaries, one for each datacenter, as the current primary knows them.
+	Formers []*FormerPrimary `protobuf:"bytes,8,rep,name=formers,proto3" json:"formers,omitempty"`
+	// In a secondary: every change of the primary up to this index is stored. The actual
+	// index may be higher.
+	Reached       uint64 `protobuf:"varint,9,opt,name=reached,proto3" json:"reached,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Primary) Reset() {
 	*x = Primary{}
-	mi := &file_api_pb_replication_proto_msgTypes[12]
+	mi := &file_api_pb_replication_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -861,7 +939,7 @@ func (x *Primary) String() string {
 func (*Primary) ProtoMessage() {}
 
 func (x *Primary) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_replication_proto_msgTypes[12]
+	mi := &file_api_pb_replication_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -874,7 +952,7 @@ func (x *Primary) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Primary.ProtoReflect.Descriptor instead.
 func (*Primary) Descriptor() ([]byte, []int) {
-	return file_api_pb_replication_proto_rawDescGZIP(), []int{12}
+	return file_api_pb_replication_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Primary) GetDatacenter() string {
@@ -917,6 +995,20 @@ func (x *Primary) GetDemotedAt() *timestamppb.Timestamp {
 		return x.DemotedAt
 	}
 	return nil
+}
+
+func (x *Primary) GetFormers() []*FormerPrimary {
+	if x != nil {
+		return x.Formers
+	}
+	return nil
+}
+
+func (x *Primary) GetReached() uint64 {
+	if x != nil {
+		return x.Reached
+	}
+	return 0
 }
 
 var File_api_pb_replication_proto protoreflect.FileDescriptor
@@ -962,11 +1054,18 @@ const file_api_pb_replication_proto_rawDesc = "" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x1e\n" +
 	"\n" +
 	"datacenter\x18\x02 \x01(\tR\n" +
-	"datacenter\"w\n" +
+	"datacenter\"\xab\x01\n" +
 	"\vFollowBegin\x12\x18\n" +
 	"\aresumed\x18\x01 \x01(\bR\aresumed\x12+\n" +
 	"\x05kinds\x18\x02 \x03(\v2\x15.wanfed.v1.FollowKindR\x05kinds\x12\x1b\n" +
-	"\thanded_to\x18\x03 \x01(\tR\bhandedToJ\x04\b\x04\x10\x05\"e\n" +
+	"\thanded_to\x18\x03 \x01(\tR\bhandedTo\x122\n" +
+	"\aformers\x18\x05 \x03(\v2\x18.wanfed.v1.FormerPrimaryR\aformersJ\x04\b\x04\x10\x05\"`\n" +
+	"\rFormerPrimary\x12\x1e\n" +
+	"\n" +
+	"datacenter\x18\x01 \x01(\tR\n" +
+	"datacenter\x12\x19\n" +
+	"\bgroup_id\x18\x02 \x01(\tR\agroupId\x12\x14\n" +
+	"\x05index\x18\x03 \x01(\x04R\x05index\"e\n" +
 	"\n" +
 	"FollowKind\x12#\n" +
 	"\x04type\x18\x01 \x01(\v2\x0f.wanfed.v1.TypeR\x04type\x12\x18\n" +
@@ -976,7 +1075,7 @@ const file_api_pb_replication_proto_rawDesc = "" +
 	"\x05kinds\x18\x01 \x03(\v2\x18.wanfed.v1.FollowBucketsR\x05kinds\"N\n" +
 	"\rFollowBuckets\x12#\n" +
 	"\x04type\x18\x01 \x01(\v2\x0f.wanfed.v1.TypeR\x04type\x12\x18\n" +
-	"\abuckets\x18\x02 \x03(\rR\abuckets\"\xf7\x01\n" +
+	"\abuckets\x18\x02 \x03(\rR\abuckets\"\xc5\x02\n" +
 	"\aPrimary\x12\x1e\n" +
 	"\n" +
 	"datacenter\x18\x01 \x01(\tR\n" +
@@ -986,7 +1085,9 @@ const file_api_pb_replication_proto_rawDesc = "" +
 	"\x05epoch\x18\x05 \x01(\x04R\x05epoch\x12<\n" +
 	"\rsuperseded_by\x18\x06 \x01(\v2\x17.wanfed.v1.PrimaryEpochR\fsupersededBy\x129\n" +
 	"\n" +
-	"demoted_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\tdemotedAtJ\x04\b\x04\x10\x052W\n" +
+	"demoted_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\tdemotedAt\x122\n" +
+	"\aformers\x18\b \x03(\v2\x18.wanfed.v1.FormerPrimaryR\aformers\x12\x18\n" +
+	"\areached\x18\t \x01(\x04R\areachedJ\x04\b\x04\x10\x052W\n" +
 	"\x12ReplicationService\x12A\n" +
 	"\x06Follow\x12\x18.wanfed.v1.FollowRequest\x1a\x19.wanfed.v1.FollowResponse(\x010\x01B!Z\x1fgithub.com/wanfed/wanfed/api/pbb\x06proto3"
 
@@ -1002,7 +1103,7 @@ func file_api_pb_replication_proto_rawDescGZIP() []byte {
 	return file_api_pb_replication_proto_rawDescData
 }
 
-var file_api_pb_replication_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
+var file_api_pb_replication_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
 var file_api_pb_replication_proto_goTypes = []any{
 	(*FollowRequest)(nil),         // 0: wanfed.v1.FollowRequest
 	(*FollowHello)(nil),           // 1: wanfed.v1.FollowHello
@@ -1013,43 +1114,46 @@ var file_api_pb_replication_proto_goTypes = []any{
 	(*FollowResponse)(nil),        // 6: wanfed.v1.FollowResponse
 	(*PrimaryEpoch)(nil),          // 7: wanfed.v1.PrimaryEpoch
 	(*FollowBegin)(nil),           // 8: wanfed.v1.FollowBegin
-	(*FollowKind)(nil),            // 9: wanfed.v1.FollowKind
-	(*FollowAsk)(nil),             // 10: wanfed.v1.FollowAsk
-	(*FollowBuckets)(nil),         // 11: wanfed.v1.FollowBuckets
-	(*Primary)(nil),               // 12: wanfed.v1.Primary
-	(*Type)(nil),                  // 13: wanfed.v1.Type
-	(*Resource)(nil),              // 14: wanfed.v1.Resource
-	(*ID)(nil),                    // 15: wanfed.v1.ID
-	(*timestamppb.Timestamp)(nil), // 16: google.protobuf.Timestamp
+	(*FormerPrimary)(nil),         // 9: wanfed.v1.FormerPrimary
+	(*FollowKind)(nil),            // 10: wanfed.v1.FollowKind
+	(*FollowAsk)(nil),             // 11: wanfed.v1.FollowAsk
+	(*FollowBuckets)(nil),         // 12: wanfed.v1.FollowBuckets
+	(*Primary)(nil),               // 13: wanfed.v1.Primary
+	(*Type)(nil),                  // 14: wanfed.v1.Type
+	(*Resource)(nil),              // 15: wanfed.v1.Resource
+	(*ID)(nil),                    // 16: wanfed.v1.ID
+	(*timestamppb.Timestamp)(nil), // 17: google.protobuf.Timestamp
 }
 var file_api_pb_replication_proto_depIdxs = []int32{
 	1,  // 0: wanfed.v1.FollowRequest.hello:type_name -> wanfed.v1.FollowHello
 	3,  // 1: wanfed.v1.FollowRequest.summary:type_name -> wanfed.v1.FollowSummary
 	4,  // 2: wanfed.v1.FollowRequest.details:type_name -> wanfed.v1.FollowDetails
-	13, // 3: wanfed.v1.FollowHello.types:type_name -> wanfed.v1.Type
+	14, // 3: wanfed.v1.FollowHello.types:type_name -> wanfed.v1.Type
 	2,  // 4: wanfed.v1.FollowHello.position:type_name -> wanfed.v1.FollowPosition
-	13, // 5: wanfed.v1.FollowSummary.type:type_name -> wanfed.v1.Type
-	13, // 6: wanfed.v1.FollowDetails.type:type_name -> wanfed.v1.Type
+	14, // 5: wanfed.v1.FollowSummary.type:type_name -> wanfed.v1.Type
+	14, // 6: wanfed.v1.FollowDetails.type:type_name -> wanfed.v1.Type
 	5,  // 7: wanfed.v1.FollowDetails.digests:type_name -> wanfed.v1.FollowDigest
-	14, // 8: wanfed.v1.FollowResponse.upserts:type_name -> wanfed.v1.Resource
-	15, // 9: wanfed.v1.FollowResponse.deletes:type_name -> wanfed.v1.ID
+	15, // 8: wanfed.v1.FollowResponse.upserts:type_name -> wanfed.v1.Resource
+	16, // 9: wanfed.v1.FollowResponse.deletes:type_name -> wanfed.v1.ID
 	2,  // 10: wanfed.v1.FollowResponse.position:type_name -> wanfed.v1.FollowPosition
 	8,  // 11: wanfed.v1.FollowResponse.begin:type_name -> wanfed.v1.FollowBegin
-	10, // 12: wanfed.v1.FollowResponse.ask:type_name -> wanfed.v1.FollowAsk
+	11, // 12: wanfed.v1.FollowResponse.ask:type_name -> wanfed.v1.FollowAsk
 	7,  // 13: wanfed.v1.FollowResponse.known:type_name -> wanfed.v1.PrimaryEpoch
-	9,  // 14: wanfed.v1.FollowBegin.kinds:type_name -> wanfed.v1.FollowKind
-	13, // 15: wanfed.v1.FollowKind.type:type_name -> wanfed.v1.Type
-	11, // 16: wanfed.v1.FollowAsk.kinds:type_name -> wanfed.v1.FollowBuckets
-	13, // 17: wanfed.v1.FollowBuckets.type:type_name -> wanfed.v1.Type
-	7,  // 18: wanfed.v1.Primary.superseded_by:type_name -> wanfed.v1.PrimaryEpoch
-	16, // 19: wanfed.v1.Primary.demoted_at:type_name -> google.protobuf.Timestamp
-	0,  // 20: wanfed.v1.ReplicationService.Follow:input_type -> wanfed.v1.FollowRequest
-	6,  // 21: wanfed.v1.ReplicationService.Follow:output_type -> wanfed.v1.FollowResponse
-	21, // [21:22] is the sub-list for method output_type
-	20, // [20:21] is the sub-list for method input_type
-	20, // [20:20] is the sub-list for extension type_name
-	20, // [20:20] is the sub-list for extension extendee
-	0,  // [0:20] is the sub-list for field type_name
+	10, // 14: wanfed.v1.FollowBegin.kinds:type_name -> wanfed.v1.FollowKind
+	9,  // 15: wanfed.v1.FollowBegin.formers:type_name -> wanfed.v1.FormerPrimary
+	14, // 16: wanfed.v1.FollowKind.type:type_name -> wanfed.v1.Type
+	12, // 17: wanfed.v1.FollowAsk.kinds:type_name -> wanfed.v1.FollowBuckets
+	14, // 18: wanfed.v1.FollowBuckets.type:type_name -> wanfed.v1.Type
+	7,  // 19: wanfed.v1.Primary.superseded_by:type_name -> wanfed.v1.PrimaryEpoch
+	17, // 20: wanfed.v1.Primary.demoted_at:type_name -> google.protobuf.Timestamp
+	9,  // 21: wanfed.v1.Primary.formers:type_name -> wanfed.v1.FormerPrimary
+	0,  // 22: wanfed.v1.ReplicationService.Follow:input_type -> wanfed.v1.FollowRequest
+	6,  // 23: wanfed.v1.ReplicationService.Follow:output_type -> wanfed.v1.FollowResponse
+	23, // [23:24] is the sub-list for method output_type
+	22, // [22:23] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_api_pb_replication_proto_init() }
@@ -1069,7 +1173,7 @@ func file_api_pb_replication_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_pb_replication_proto_rawDesc), len(file_api_pb_replication_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   13,
+			NumMessages:   14,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

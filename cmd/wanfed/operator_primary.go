@@ -104,6 +104,7 @@ func takeOverText(from string, s *pb.TakeOverResponse) string {
 	if !s.Complete {
 		fmt.Fprintf(&w, "%s has not received all resources: some are missing or old.\n", dc)
 	}
-	fmt.Fprintf(&w, "Later writes that %s acknowledged are lost.", from)
+	fmt.Fprintf(&w, "Later writes that %s acknowledged are lost, unless it returns as a secondary and saves "+
+		"them in a file.", from)
 	return w.String()
 }

@@ -136,15 +136,17 @@ func fail(w http.ResponseWriter, status int, text string) {
 // encode returns r in the form of the HTTP API. Data of a message type that
 // this server does not know is encoded as {"@type": ..., "value": base64}.
 func (h *handler) encode(r *pb.Resource) api.Resource {
-	data, err := h.dataOf(r)
+	data, err := DataJSON(h.Registry, r)
 	if err != nil {
 		data, _ = json.Marshal(map[string]any{"@type": r.GetData().GetTypeUrl(), "value": r.GetData().GetValue()})
 	}
 	return api.FromResource(r, data)
 }
 
-func (h *handler) dataOf(r *pb.Resource) (json.RawMessage, error) {
-	reg, err := h.Registry.Lookup(r.GetId().GetType())
+// DataJSON returns the data of r in the form of the HTTP API. The type of r must
+// be in the registry g.
+func DataJSON(g *resource.Registry, r *pb.Resource) (json.RawMessage, error) {
+	reg, err := g.Lookup(r.GetId().GetType())
 	if err != nil {
 		return nil, err
 	}

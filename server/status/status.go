@@ -321,7 +321,13 @@ func (r *Reporter) components() []api.ComponentStatus {
 		out = append(out, api.ComponentStatus{Name: "anti-entropy", State: okOr("failing", st.LastError),
 			Detail: detail})
 	}
-	return append(out, r.cfg.Primary.component(), r.replicationComponent())
+	out = append(out, r.cfg.Primary.component(), r.replicationComponent())
+	if files := r.cfg.Primary.manager.DiscardFiles(); len(files) > 0 {
+		out = append(out, api.ComponentStatus{Name: "discarded writes", State: "saved", Detail: fmt.Sprintf(
+			"%d files on this server with writes that %s acknowledged as the primary and discarded: compare each with: "+
+				"wanfed resource apply --dry-run -f %s; apply or remove it", len(files), r.cfg.DC, files[0])})
+	}
+	return out
 }
 
 // okOr returns "ok" if err is nil, and otherwise state.
