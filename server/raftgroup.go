@@ -23,7 +23,8 @@ const (
 	tagExpect = operator.TagExpect
 	// tagRaft is "1" once a server has Raft state. A new group must not contain
 	// such a server.
-	tagRaft = "raft"
+	tagRaft    = "raft"
+	tagJoining = operator.TagJoining
 	// tagOps is the version of store operations that a server supports:
 	// resource.OpsVersion. A server without the tag supports version 1.
 	tagOps = "ops"
@@ -130,7 +131,8 @@ func (g *group) joinTargets() (targets []string, alone bool) {
 
 // runBootstrap forms the first Raft group once the expected number of servers
 // is alive and none of them has Raft state. Only the first of them by name
-// writes the configuration. The other servers wait for its messages.
+// writes the configuration. The other servers wait for its messages. At the end,
+// runBootstrap waits until this server may vote, and removes tagJoining.
 func (g *group) runBootstrap(ctx context.Context) error {
 	for !g.store.HasState() {
 		changed, leader := g.lan.Changed(), g.store.LeaderChanged()
@@ -148,14 +150,26 @@ func (g *group) runBootstrap(ctx context.Context) error {
 			return nil
 		}
 	}
-	if g.expect == 1 {
+	if g.expect != 1 {
+		g.tags[tagRaft] = "1"
+		g.setTags(ctx)
+	}
+	select {
+	case <-g.store.Admitted():
+	case <-ctx.Done():
 		return nil
 	}
-	g.tags[tagRaft] = "1"
-	if err := g.lan.SetTags(ctx, g.tags); err != nil && ctx.Err() == nil {
-		g.logger.Warn("cannot set the tag raft in the LAN pool", "err", err)
+	if g.tags[tagJoining] != "" {
+		delete(g.tags, tagJoining)
+		g.setTags(ctx)
 	}
 	return nil
+}
+
+func (g *group) setTags(ctx context.Context) {
+	if err := g.lan.SetTags(ctx, g.tags); err != nil && ctx.Err() == nil {
+		g.logger.Warn("cannot set the tags of the LAN pool", "err", err)
+	}
 }
 
 // firstGroup returns the servers of the first Raft group, and whether this node

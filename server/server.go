@@ -244,6 +244,11 @@ func (c *components) buildGossip(*tlsutil.Identity) error {
 	if c.store.HasState() {
 		lan.Tags[tagRaft] = "1"
 	}
+	select {
+	case <-c.store.Admitted():
+	default:
+		lan.Tags[tagJoining] = "1"
+	}
 	lan.Admit = func(m gossip.Member) error {
 		if dc := m.Tags[federation.TagDC]; dc != c.cfg.DC {
 			return fmt.Errorf("LAN member %s claims datacenter %q, not %q", m.Name, dc, c.cfg.DC)

@@ -168,10 +168,13 @@ func testMembers(t *testing.T) {
 	all := map[string]*Store{"a": a}
 	for _, node := range []string{"b", "c"} {
 		all[node] = mustOpen(t, config(node))
-		if err := a.AddVoter(t.Context(), node); err != nil {
+		if err := a.AddNonvoter(t.Context(), node); err != nil {
 			t.Fatal(err)
 		}
 		awaitText(t, all[node], "x", "1")
+		if err := a.AddVoter(t.Context(), node); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if err := a.AddVoter(t.Context(), "c"); err != nil {
 		t.Errorf("AddVoter() of a voter = %v, want nil", err)

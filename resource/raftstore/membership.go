@@ -32,6 +32,7 @@ type membership struct {
 	heartbeat  time.Duration
 	raft       *raft.Raft
 	trans      *transport
+	admission  *admission
 }
 
 func voter(node string) raft.Server {
@@ -61,6 +62,9 @@ func (m *membership) Bootstrap(nodes []string) error {
 	_, err := m.do(ctx, func() raft.Future { return m.raft.BootstrapCluster(conf) })
 	if errors.Is(err, raft.ErrCantBootstrap) {
 		err = ErrHasState
+	}
+	if err == nil {
+		err = m.admission.admit()
 	}
 	if err != nil {
 		return fmt.Errorf("bootstrap %v: %w", nodes, err)
@@ -143,7 +147,8 @@ func (m *membership) servers() ([]raft.Server, error) {
 }
 
 // AddVoter makes node a voter. The store of node must be open, and must be
-// empty or behind the leader. AddVoter succeeds only on the leader, blocks
+// empty or behind the leader. A store with a new directory votes only if it was a
+// member without a vote before: see AddNonvoter. AddVoter succeeds only on the leader, blocks
 // until the group has agreed, and returns the errors of Commit. Adding a voter
 // again has no effect.
 func (m *membership) AddVoter(ctx context.Context, node string) error {

@@ -129,6 +129,9 @@ func (r *Recovery) Run() (index uint64, err error) {
 		return raft.RecoverCluster(rc, s.machine, s.log, s.log, recoveredSnapshots{r.snapshots, index}, trans,
 			raft.Configuration{Servers: []raft.Server{voter(r.Node)}})
 	})
+	if err == nil {
+		err = s.admission.admit()
+	}
 	if err := errors.Join(err, s.Err()); err != nil {
 		return 0, fmt.Errorf("recover data dir %s: %w", s.cfg.Dir, err)
 	}

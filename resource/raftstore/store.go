@@ -35,6 +35,7 @@ type Store struct {
 	state     *memory.State
 	machine   *machine
 	guard     *snapshotGuard
+	admission *admission
 	raft      *raft.Raft
 	stopRaft  func() raft.Future // returns the same future on each call
 
@@ -127,6 +128,10 @@ func (s *Store) openLog(rc *raft.Config) (raft.SnapshotStore, error) {
 	if err := s.guard.open(dir); err != nil {
 		return nil, err
 	}
+	s.admission = &admission{node: s.cfg.Node, fail: s.fail, logger: s.logger}
+	if err := s.admission.open(dir, s.log); err != nil {
+		return nil, err
+	}
 	s.openIndex, err = s.log.LastIndex()
 	return s.log.Snapshots(), err
 }
@@ -143,7 +148,7 @@ func (s *Store) failLog(err error) {
 func (s *Store) startRaft(rc *raft.Config, snapshots raft.SnapshotStore) error {
 	s.trans = newTransport(&raft.NetworkTransportConfig{
 		Stream: s.streams, MaxPool: 3, Timeout: rpcTimeout, Logger: rc.Logger, MaxRPCsInFlight: rpcsInFlight,
-	})
+	}, s.admission)
 	s.leadership = &leadership{
 		calls: s.calls, onLost: s.trans.holdback.release,
 		onLead: func() error {
@@ -158,7 +163,7 @@ func (s *Store) startRaft(rc *raft.Config, snapshots raft.SnapshotStore) error {
 		s.leadership.restored()
 	}}
 	err := recovered(func() (err error) {
-		s.raft, err = raft.NewRaft(rc, s.machine, s.log, s.log, snapshots, s.trans)
+		s.raft, err = raft.NewRaft(rc, s.machine, admittingLog{s.log, s.admission}, s.log, snapshots, s.trans)
 		return err
 	})
 	if err != nil {
@@ -168,13 +173,19 @@ func (s *Store) startRaft(rc *raft.Config, snapshots raft.SnapshotStore) error {
 	s.leadership.raft = s.raft
 	s.membership = &membership{
 		calls: s.calls, leadership: s.leadership, node: s.cfg.Node, heartbeat: s.cfg.Heartbeat,
-		raft: s.raft, trans: s.trans,
+		raft: s.raft, trans: s.trans, admission: s.admission,
 	}
 	s.restorer = &restorer{
 		calls: s.calls, leadership: s.leadership, dir: s.cfg.Dir, raft: s.raft, state: s.state, guard: s.guard,
 	}
 	s.trans.holdback.start(s.membership.leadsMember)
-	s.trans.work.Go(func() { s.trans.forward(s.guard.checkEntries, s.guard.checkInstall) })
+	checkEntries := func(req *raft.AppendEntriesRequest) error {
+		if err := s.admission.checkEntries(req); err != nil {
+			return err
+		}
+		return s.guard.checkEntries(req)
+	}
+	s.trans.work.Go(func() { s.trans.forward(checkEntries, s.guard.checkInstall) })
 	return nil
 }
 
@@ -239,6 +250,11 @@ func (s *Store) release() error {
 	}
 	return errors.Join(errs...)
 }
+
+// Admitted returns a channel that is closed when this server may vote. A server
+// with a new data directory has no vote until it has caught up, even if the
+// group lists it as a voter.
+func (s *Store) Admitted() <-chan struct{} { return s.admission.admitted }
 
 // CaughtUp reports whether this server leads, or follows a known leader and has
 // applied every entry that it knows to be committed.

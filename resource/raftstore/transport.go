@@ -20,16 +20,19 @@ type transport struct {
 	*raft.NetworkTransport
 	holdback holdback
 	progress progress
-	rpcc     chan raft.RPC // incoming calls for Raft; returned by Consumer
-	stopc    chan struct{} // closed by Close
-	stop     sync.Once
-	work     sync.WaitGroup // goroutines of forward and respondInstall
+	// admission decides whether this server takes part in elections.
+	admission *admission
+	rpcc      chan raft.RPC // incoming calls for Raft; returned by Consumer
+	stopc     chan struct{} // closed by Close
+	stop      sync.Once
+	work      sync.WaitGroup // goroutines of forward and respondInstall
 }
 
 var _ raft.WithPreVote = (*transport)(nil)
 
-func newTransport(cfg *raft.NetworkTransportConfig) *transport {
+func newTransport(cfg *raft.NetworkTransportConfig, a *admission) *transport {
 	return &transport{
+		admission:        a,
 		NetworkTransport: raft.NewNetworkTransportWithConfig(cfg),
 		rpcc:             make(chan raft.RPC),
 		stopc:            make(chan struct{}),
@@ -70,6 +73,26 @@ func (t *transport) AppendEntries(
 	return err
 }
 
+// RequestVote implements raft.Transport.
+func (t *transport) RequestVote(
+	id raft.ServerID, target raft.ServerAddress, req *raft.RequestVoteRequest, resp *raft.RequestVoteResponse,
+) error {
+	if !t.admission.mayVote(req.LastLogIndex) {
+		return errJoining
+	}
+	return t.NetworkTransport.RequestVote(id, target, req, resp)
+}
+
+// RequestPreVote implements raft.WithPreVote.
+func (t *transport) RequestPreVote(
+	id raft.ServerID, target raft.ServerAddress, req *raft.RequestPreVoteRequest, resp *raft.RequestPreVoteResponse,
+) error {
+	if !t.admission.mayVote(req.LastLogIndex) {
+		return errJoining
+	}
+	return t.NetworkTransport.RequestPreVote(id, target, req, resp)
+}
+
 func (t *transport) InstallSnapshot(
 	id raft.ServerID, target raft.ServerAddress,
 	req *raft.InstallSnapshotRequest, resp *raft.InstallSnapshotResponse, data io.Reader,
@@ -84,6 +107,7 @@ func (t *transport) InstallSnapshot(
 }
 
 // forward passes the calls of other servers to Raft, in order, until Close.
+// Candidates receive no vote while the admission prevents it.
 // Calls that checkEntries rejects or checkInstall handles do not reach Raft:
 // the transport responds to them.
 func (t *transport) forward(
@@ -98,6 +122,16 @@ func (t *transport) forward(
 			return
 		}
 		switch req := rpc.Command.(type) {
+		case *raft.RequestVoteRequest:
+			if !t.admission.mayVote(req.LastLogIndex) {
+				rpc.Respond(&raft.RequestVoteResponse{RPCHeader: raft.RPCHeader{ProtocolVersion: req.ProtocolVersion}}, nil)
+				continue
+			}
+		case *raft.RequestPreVoteRequest:
+			if !t.admission.mayVote(req.LastLogIndex) {
+				rpc.Respond(&raft.RequestPreVoteResponse{RPCHeader: raft.RPCHeader{ProtocolVersion: req.ProtocolVersion}}, nil)
+				continue
+			}
 		case *raft.AppendEntriesRequest:
 			if err := checkEntries(req); err != nil {
 				header := raft.RPCHeader{ProtocolVersion: req.ProtocolVersion}

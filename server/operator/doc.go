@@ -13,6 +13,9 @@
 //   - A server of the LAN pool that is not in the group is added without a vote.
 //     The server gets a vote once it has been alive and up to date for 10
 //     seconds.
+//   - A voter that starts with a new data directory does not vote (see
+//     raftstore.Store.Admitted). It is removed if the other voters have a quorum,
+//     and is then added without a vote.
 //   - A server that has been down for [Config.DeadAfter] is removed. A voter is
 //     removed only if a quorum remains. The quorum must also be a majority of
 //     the number of servers that the datacenter was set up for.

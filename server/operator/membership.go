@@ -34,6 +34,9 @@ const (
 	// holdTime is the duration of a hold. During a hold, a running server that
 	// an operator has removed is not added again.
 	holdTime = 10 * time.Minute
+	// joiningTime is the time for which a voter must be known as not admitted
+	// before it is removed. Gossip about an admission takes less time.
+	joiningTime = 2 * time.Second
 	// changeTimeout bounds one change of the group.
 	changeTimeout = 15 * time.Second
 	// retryDelay is the pause after a change of the group failed.
@@ -162,6 +165,7 @@ type membership struct {
 
 	down     map[string]time.Time // servers of the group that are down, with the start of the outage
 	upToDate map[string]time.Time // up-to-date servers without a vote, with the start of that state
+	joining  map[string]time.Time // voters with a new data directory, with the start of that state
 	stuck    map[string]bool      // dead voters that must stay
 	rejected map[string]bool      // logged servers that formed their own group
 	warnings []warning            // warnings that are not logged yet
@@ -201,8 +205,12 @@ func (m *membership) plan(
 			wait = min(wait, remaining)
 		}
 	}
+	renewed, untilRenewed := m.renewed(now, servers, members)
+	if renewed != "" {
+		return append(changes, change{removeServer, renewed, "its data directory is new; it joins again without a vote"}), 0
+	}
 	dead, untilDead := m.dead(now, servers, members)
-	wait = min(wait, untilDead)
+	wait = min(wait, untilRenewed, untilDead)
 	for _, s := range dead {
 		if err := m.mayRemove(s, servers, members); err != nil {
 			if !m.stuck[s.Node] {
@@ -232,6 +240,34 @@ func (m *membership) untilVote(now time.Time, s raftstore.Member, last uint64, m
 		return nonvoterInterval
 	}
 	return min(max(0, StableTime-now.Sub(since)), nonvoterInterval)
+}
+
+// renewed returns a voter that has a new data directory and may be removed now,
+// or "". The other voters must have a quorum. wait is the maximum time until the
+// next call.
+func (m *membership) renewed(
+	now time.Time, servers []raftstore.Member, members []gossip.Member,
+) (node string, wait time.Duration) {
+	wait = planInterval
+	joining := map[string]time.Time{}
+	for _, s := range servers {
+		p := find(members, s.Node)
+		if !s.Voter || s.Node == m.self || p == nil || !p.Alive() || p.Tags[TagJoining] == "" {
+			continue
+		}
+		since, ok := m.joining[s.Node]
+		if !ok {
+			since = now
+		}
+		joining[s.Node] = since
+		if remaining := joiningTime - now.Sub(since); remaining > 0 {
+			wait = min(wait, remaining)
+		} else if rest, up := otherVoters(s.Node, m.self, servers, members); up >= rest/2+1 {
+			node = s.Node
+		}
+	}
+	m.joining = joining
+	return node, wait
 }
 
 // dead returns the servers that have been down for at least deadAfter, ordered

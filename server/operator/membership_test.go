@@ -205,6 +205,48 @@ func TestPlan_NewServersGetVotesOnceStable(t *testing.T) {
 
 // TestHolds proves that a hold ends at its time, when it is removed, and when
 // its server is not alive.
+// A voter with a new data directory is removed, and then added without a vote,
+// unless the other voters have no quorum.
+func TestPlan_RenewedVoter(t *testing.T) {
+	for _, tt := range []struct{ group, want string }{
+		{"a* b+ c+", "remove c"},
+		{"a* b! c+", ""},
+		{"a* B+ c+", "remove c"},
+		{"a* b+ C+", ""},
+	} {
+		servers, members := datacenter(tt.group)
+		find(members, "c").Tags[TagJoining] = "1"
+		for i := range servers { // members without a vote do not get one
+			if !servers[i].Voter {
+				servers[i].LastIndex = 0
+			}
+		}
+		m := newMembership("a", 3)
+		m.deadAfter = time.Hour
+		start := time.Now()
+		got := ""
+		for now := start; now.Before(start.Add(2 * joiningTime)); {
+			changes, wait := m.plan(now, servers, 100, members, excludeNone)
+			if got = textOf(changes); got != "" {
+				if now.Sub(start) < joiningTime {
+					t.Errorf("%s: plan() = %s after %v, want nothing before %v", tt.group, got, now.Sub(start), joiningTime)
+				}
+				break
+			}
+			now = now.Add(wait)
+		}
+		if got != tt.want {
+			t.Errorf("%s: plan() = %q, want %q", tt.group, got, tt.want)
+		}
+	}
+	servers, members := datacenter("a* b+ (c+)")
+	find(members, "c").Tags[TagJoining] = "1"
+	m := newMembership("a", 3)
+	if changes, _ := m.plan(time.Now(), servers, 100, members, excludeNone); textOf(changes) != "add c" {
+		t.Errorf("plan() after the removal = %v, want add c", changes)
+	}
+}
+
 func TestHolds(t *testing.T) {
 	s := New(Config{})
 	now := time.Unix(0, 0)

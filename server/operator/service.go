@@ -33,6 +33,10 @@ const successorTimeout = 10 * time.Second
 // a member.
 const TagExpect = "expect"
 
+// TagJoining is the name of the LAN pool tag of a member whose store is not
+// admitted: see raftstore.Store.Admitted.
+const TagJoining = "joining"
+
 // Config configures a Service. All fields are required.
 type Config struct {
 	// DC and Node name this server.

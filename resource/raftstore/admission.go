@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package raftstore
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/wanfed/wanfed/internal/atomicfile"
+	"github.com/wanfed/wanfed/resource/raftstore/raftlog"
+)
+
+// joiningFile is a file in the data directory of a new store. It contains
+// admission.base. The file is removed when the server is admitted.
+const joiningFile = "joining"
+
+// firstEntries is the number of entries that the first leader of a group
+// appends before the group can commit a write: the configuration, the no-op of
+// its term and the barrier.
+const firstEntries = 3
+
+var errJoining = errors.New("this server has a new data directory, and has no vote until it has caught up")
+
+// admission keeps a server with a new data directory out of elections.
+//
+// The group may list the server as a voter, because a server of the same name
+// lost its disk. Entries that the lost disk had acknowledged may be missing on
+// this one. A vote could then elect a leader without these entries, and an
+// acknowledged write would be lost. Therefore the server neither votes nor
+// becomes a candidate until it is admitted.
+//
+// base is an index that is at least as high as the index of each entry that the
+// lost disk had acknowledged: the end of the log of each leader at its first
+// contact. The server is admitted when its log has a configuration after base that
+// lists it as a voter, because the log then contains all entries up to base. The
+// leader removes such a voter, adds it again without a vote, and gives it a vote
+// when it has caught up (see package server/operator).
+//
+// A member of the first group is admitted at once. It recognizes the first group
+// by a leader whose log has no write yet.
+type admission struct {
+	node     string
+	path     string // path of joiningFile
+	fail     func(error)
+	logger   *slog.Logger
+	admitted chan struct{} // closed when the server is admitted
+
+	mu   sync.Mutex // held while the file changes
+	base uint64
+	term uint64 // term of the last leader that base includes
+}
+
+// open reads the file of dir, and the entries of log after base. A store without
+// the file is admitted.
+func (a *admission) open(dir string, log *raftlog.Log) error {
+	a.path, a.admitted = filepath.Join(dir, joiningFile), make(chan struct{})
+	b, err := os.ReadFile(a.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		close(a.admitted)
+		return nil
+	}
+	if err == nil {
+		a.base, err = strconv.ParseUint(strings.TrimSpace(string(b)), 10, 64)
+	}
+	if err != nil {
+		return fmt.Errorf("read %s: %w", a.path, err)
+	}
+	first, err := log.FirstIndex()
+	if err != nil {
+		return err
+	}
+	last, err := log.LastIndex()
+	if err == nil && a.base == 0 && last > 0 { // Bootstrap did not complete: only it stores entries before a contact
+		return a.admit()
+	}
+	for index := max(first, a.base+1); err == nil && index <= last; index++ {
+		var entry raft.Log
+		if err = log.GetLog(index, &entry); err == nil {
+			err = a.stored(&entry)
+		}
+	}
+	return err
+}
+
+// markJoining writes the file of a new store.
+func markJoining(dir string, base uint64) error {
+	return atomicfile.WriteFile(filepath.Join(dir, joiningFile), fmt.Appendf(nil, "%d\n", base), 0o600)
+}
+
+func (a *admission) joining() bool {
+	select {
+	case <-a.admitted:
+		return false
+	default:
+		return true
+	}
+}
+
+// admit admits the server. It fails the store if it cannot remove the file.
+func (a *admission) admit() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.admitLocked()
+}
+
+func (a *admission) admitLocked() error {
+	if !a.joining() {
+		return nil
+	}
+	err := os.Remove(a.path)
+	if err == nil || errors.Is(err, fs.ErrNotExist) {
+		err = atomicfile.SyncDir(filepath.Dir(a.path))
+	}
+	if err != nil {
+		err = fmt.Errorf("record the admission to the Raft group: %w", err)
+		a.fail(err)
+		return err
+	}
+	close(a.admitted)
+	a.logger.Info("server may vote")
+	return nil
+}
+
+// checkEntries is called with the entries of a leader before Raft receives them.
+func (a *admission) checkEntries(req *raft.AppendEntriesRequest) (err error) {
+	if !a.joining() {
+		return nil
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if isHeartbeat(req) || req.Term <= a.term {
+		return nil
+	}
+	first := a.term == 0 && a.base == 0
+	a.term = req.Term
+	// The first call of a leader refers to the last entry of its log.
+	base := max(a.base, req.PrevLogEntry, req.LeaderCommitIndex)
+	switch {
+	case base == a.base && !first:
+		return nil
+	case base <= firstEntries:
+		return a.admitLocked()
+	}
+	a.base = base
+	a.logger.Info("server has no vote until it has caught up", "index", base)
+	if err := markJoining(filepath.Dir(a.path), base); err != nil {
+		a.fail(err)
+		return err
+	}
+	return nil
+}
+
+// stored is called with entries that are on disk.
+func (a *admission) stored(logs ...*raft.Log) error {
+	if !a.joining() {
+		return nil
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, log := range logs {
+		if log.Type == raft.LogConfiguration && a.base > 0 && log.Index > a.base &&
+			slices.Contains(raft.DecodeConfiguration(log.Data).Servers, voter(a.node)) {
+			return a.admitLocked()
+		}
+	}
+	return nil
+}
+
+// admittingLog is a log that passes stored entries to the admission.
+type admittingLog struct {
+	*raftlog.Log
+	admission *admission
+}
+
+func (l admittingLog) StoreLogs(logs []*raft.Log) error {
+	if err := l.Log.StoreLogs(logs); err != nil {
+		return err
+	}
+	return l.admission.stored(logs...)
+}
+
+// mayVote reports whether this server may vote for a candidate, or be the
+// candidate, whose last log entry has that index.
+func (a *admission) mayVote(lastIndex uint64) bool { return !a.joining() || lastIndex <= firstEntries }

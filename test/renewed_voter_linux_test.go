@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/wanfed/wanfed/internal/testutil"
+)
+
+// TestRenewedVoter: a voter loses its disk and returns with an empty data
+// directory, while another voter lacks acknowledged writes. The two must not
+// elect a leader. With the third server, the renewed one becomes a voter again
+// when it has caught up, without an operator.
+func TestRenewedVoter(t *testing.T) {
+	testutil.Cluster(t)
+	l := newLoopback(t)
+	all := l.three(t)
+	complete, stale, renewed := all[0], all[1], all[2]
+	g := &grown{l, all}
+	g.awaitWhole(t, waitLimit)
+	complete.awaitPut("a value")
+	stale.server.Kill()
+	for range 3 {
+		complete.awaitPut("a value without srv2")
+	}
+	complete.server.Kill()
+	renewed.server.Kill()
+	if err := os.RemoveAll(renewed.data()); err != nil {
+		t.Fatal(err)
+	}
+	stale.start()
+	renewed.start()
+	if refusal, took := stale.put(); !strings.Contains(refusal, "No cluster leader") { // after several election timeouts
+		t.Fatalf("write = %q after %v, want a refusal: srv2 lacks acknowledged writes, and srv3 lost its disk", refusal, took)
+	}
+	complete.start()
+	complete.awaitPut("a write by srv1 and srv2")
+	stale.check(complete.values, "")
+	joining := filepath.Join(renewed.data(), "raft", "joining")
+	took := testutil.Await(t, 2*waitLimit, "a vote of srv3", func(context.Context) error {
+		if _, err := os.Stat(joining); !errors.Is(err, os.ErrNotExist) {
+			return errors.New("srv3 has no vote")
+		}
+		return nil
+	})
+	t.Logf("srv3 may vote %v after srv1 started", took.Round(time.Millisecond))
+	g.awaitWhole(t, waitLimit)
+	complete.server.Kill()
+	stale.awaitPut("a write by srv2 and srv3")
+	renewed.check(complete.values, "")
+}
