@@ -158,7 +158,7 @@ const (
 	// for three days.
 	maxPerGroup = 128
 	// maxMembers limits the names in all groups.
-	maxMembers = 1 << 14
+	maxMembers = 1 << 13
 	// reservationTime is the time after which the name of an announced member
 	// is released if the member is not in the pool.
 	reservationTime = time.Minute

@@ -39,7 +39,7 @@ type Config struct {
 	// goroutines and must not block. Default: admit all members.
 	Admit func(Member) error
 	// GroupOf returns the group of a member by its name. A group has at most
-	// 128 members, and all groups together have at most 16,384. The limits
+	// 128 members, and all groups together have at most 8,192. The limits
 	// apply to members that a compromised server invents. Default: no limit.
 	GroupOf func(name string) string
 	// Keyring encrypts gossip. Its changes take effect at once. Default: gossip
@@ -67,8 +67,10 @@ type Config struct {
 
 // Pool is the member of this server in one gossip pool.
 type Pool struct {
-	cfg   Config
-	ready chan struct{} // closed when serf is set
+	cfg       Config
+	ready     chan struct{} // closed when serf is set
+	refusals  *refusals
+	inspector *inspector
 
 	// serf is the current instance. A rejoin replaces it.
 	serf     atomic.Pointer[serf.Serf]
@@ -95,9 +97,16 @@ func New(cfg Config) (*Pool, error) {
 	if cfg.Name == "" || cfg.Transport == nil || !cfg.Advertise.IsValid() || cfg.Logger == nil {
 		return nil, errors.New("gossip: Name, Transport, Advertise and Logger are required")
 	}
+	var keyring *memberlist.Keyring
+	if cfg.Keyring != nil {
+		keyring = cfg.Keyring.live
+	}
+	refused := newRefusals(cfg.Logger)
 	return &Pool{
 		cfg:       cfg,
 		ready:     make(chan struct{}),
+		refusals:  refused,
+		inspector: newInspector(cfg.Transport, keyring, refused),
 		staleAddr: make(chan netip.AddrPort, 1),
 		tags:      maps.Clone(cfg.Tags),
 	}, nil
@@ -111,6 +120,7 @@ func (p *Pool) Run(ctx context.Context) error {
 	defer wg.Wait()
 	stopped := make(chan struct{})
 	defer close(stopped)
+	wg.Go(func() { p.inspector.run(stopped) })
 	follow := func(events <-chan serf.Event) { wg.Go(func() { p.follow(events, stopped) }) }
 
 	for first := true; p.awaitEnabled(ctx); first = false {
@@ -190,6 +200,10 @@ func (p *Pool) Members() []Member {
 // Changed returns a channel that is closed at the next change of Members. Call
 // it before Members.
 func (p *Pool) Changed() <-chan struct{} { return p.changed.Wait() }
+
+// Refused returns the number of refused packets, messages and state exchanges by
+// reason, since New.
+func (p *Pool) Refused() map[string]uint64 { return p.refusals.counts() }
 
 // Join exchanges state with the members at addrs. It returns nil if at least
 // one member responded. An address is "name/host:port", or "host:port" if the

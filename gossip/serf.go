@@ -28,16 +28,21 @@ type instance struct {
 // create starts a serf instance with an advertised address. The end of the
 // instance does not stop the transport.
 func (p *Pool) create(advertise netip.AddrPort, events chan<- serf.Event) (instance, error) {
-	cfg := p.serfConfig(advertise, events)
+	filtered := make(chan struct{})
+	defer close(filtered)
+	cfg := p.serfConfig(advertise, events, filtered)
 	s, err := serf.Create(cfg)
 	if err != nil {
 		return instance{}, fmt.Errorf("start gossip pool of %s: %w", p.cfg.Name, err)
 	}
+	// memberlist has no other member, and therefore does not use the delegate,
+	// until it receives a packet or stream.
+	cfg.MemberlistConfig.Delegate = p.newFilter(s, cfg.MemberlistConfig.Delegate)
 	return instance{s, cfg}, nil
 }
 
-func (p *Pool) serfConfig(advertise netip.AddrPort, events chan<- serf.Event) *serf.Config {
-	ml := p.memberlistConfig(advertise)
+func (p *Pool) serfConfig(advertise netip.AddrPort, events chan<- serf.Event, filtered <-chan struct{}) *serf.Config {
+	ml := p.memberlistConfig(advertise, filtered)
 	c := serf.DefaultConfig()
 	c.Init()
 	c.NodeName = p.cfg.Name
@@ -59,12 +64,14 @@ func (p *Pool) serfConfig(advertise netip.AddrPort, events chan<- serf.Event) *s
 	// harm, because members also learn of joins by other messages.
 	c.MaxQueueDepth = 128
 	c.QueueCheckInterval = time.Second
+	c.RecentIntentTimeout = intentTimeout
+	c.EventBuffer, c.QueryBuffer = 1, 1 // filter drops events and queries; serf requires a buffer
 	c.ReconnectTimeout = 72 * time.Hour
 	c.TombstoneTimeout = 72 * time.Hour
 	return c
 }
 
-func (p *Pool) memberlistConfig(advertise netip.AddrPort) *memberlist.Config {
+func (p *Pool) memberlistConfig(advertise netip.AddrPort, filtered <-chan struct{}) *memberlist.Config {
 	ml := memberlist.DefaultLANConfig()
 	ml.TCPTimeout = 3 * time.Second
 	if p.cfg.Kind == wanfed.PoolWAN {
@@ -75,7 +82,8 @@ func (p *Pool) memberlistConfig(advertise netip.AddrPort) *memberlist.Config {
 		ml.Keyring = p.cfg.Keyring.live
 		ml.GossipVerifyIncoming, ml.GossipVerifyOutgoing = !p.cfg.AcceptPlaintext, !p.cfg.SendPlaintext
 	}
-	ml.Transport = sharedTransport{p.cfg.Transport, advertise}
+	ml.EnableCompression = false // TLS connections carry all gossip; the cost is higher than the gain
+	ml.Transport = sharedTransport{p.inspector, advertise, filtered}
 	// memberlist only advertises these addresses. It does not listen on them.
 	ml.BindAddr, ml.BindPort = advertise.Addr().String(), int(advertise.Port())
 	ml.AdvertiseAddr, ml.AdvertisePort = ml.BindAddr, ml.BindPort
@@ -155,10 +163,22 @@ func (h logFilter) WithAttrs(attrs []slog.Attr) slog.Handler {
 func (h logFilter) WithGroup(name string) slog.Handler { return logFilter{h.Handler.WithGroup(name)} }
 
 // sharedTransport is the pool's transport for one serf instance. It has the
-// advertised address of that instance.
+// advertised address of that instance. memberlist receives nothing before
+// filtered is closed.
 type sharedTransport struct {
-	memberlist.NodeAwareTransport
+	*inspector
 	advertise netip.AddrPort
+	filtered  <-chan struct{}
+}
+
+func (t sharedTransport) PacketCh() <-chan *memberlist.Packet {
+	<-t.filtered
+	return t.inspector.PacketCh()
+}
+
+func (t sharedTransport) StreamCh() <-chan net.Conn {
+	<-t.filtered
+	return t.inspector.StreamCh()
 }
 
 func (t sharedTransport) FinalAdvertiseAddr(string, int) (net.IP, int, error) {

@@ -37,7 +37,7 @@ func TestPacketSize_PingCannotOverflow(t *testing.T) {
 			for range 200 { // servers that join at the same time
 				count++
 				name := []byte{'!' + byte(count/8100%90), '!' + byte(count/90%90), '!' + byte(count%90), '.', 'x'}
-				intents = append(intents, joinIntent(string(name)))
+				intents = append(intents, shortIntent(string(name)))
 			}
 			n.byName["a.x"].packets <- &memberlist.Packet{
 				Buf: compound(intents), From: memoryAddr("b"), Timestamp: time.Now(),
@@ -52,17 +52,15 @@ func TestPacketSize_PingCannotOverflow(t *testing.T) {
 	})
 }
 
-// joinIntent returns the shortest message of serf, a join, as a message of
+// shortIntent returns the shortest message of serf, a join, as a message of
 // memberlist.
-func joinIntent(name string) []byte {
-	const userMsg, joinType = 8, 1
+func shortIntent(name string) []byte {
 	b := append([]byte{userMsg, joinType, 0x82, 0xa5}, "LTime\x01\xa4Node"...)
 	return append(append(b, 0xa0|byte(len(name))), name...)
 }
 
 // compound returns a compound message of memberlist that contains messages.
 func compound(messages [][]byte) []byte {
-	const compoundMsg = 7
 	b := []byte{compoundMsg, byte(len(messages))}
 	for _, m := range messages {
 		b = binary.BigEndian.AppendUint16(b, uint16(len(m)))

@@ -3,7 +3,6 @@
 package test
 
 import (
-	"bufio"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -35,8 +34,7 @@ import (
 const waitLimit = 20 * time.Second
 
 // site is a datacenter of a loopback federation. It has one server process and
-// one gateway process on loopback addresses. Both log at level debug, so that
-// every refused connection is logged.
+// one gateway process on loopback addresses.
 type site struct {
 	dc      string
 	server  *subprocess.Server
@@ -52,13 +50,14 @@ type loopback struct {
 	ca  *tlstest.CA
 	dir string
 	bin string
+	log string // level of the logs; debug: every refused connection is logged
 }
 
 // newLoopback returns a federation without datacenters. It skips the test under
 // "go test -short".
 func newLoopback(t testing.TB) *loopback {
 	t.Helper()
-	return &loopback{t: t, ca: tlstest.NewCA(t), dir: t.TempDir(), bin: lab.Binary(t)}
+	return &loopback{t: t, ca: tlstest.NewCA(t), dir: t.TempDir(), bin: lab.Binary(t), log: "debug"}
 }
 
 // start starts a datacenter. primaryGateways are WAN addresses of gateways of
@@ -78,7 +77,7 @@ func (l *loopback) startIn(prefix, dc, primary string, primaryGateways ...string
 	s.server, err = subprocess.StartServer(ctx, subprocess.ServerConfig{
 		Program: []string{l.bin}, Dir: filepath.Join(l.dir, prefix+"-srv1"), DC: dc, Node: "srv1",
 		TLS:       l.ca.Files(l.t, tlsutil.RoleServer, "srv1", dc),
-		PrimaryDC: primary, PrimaryGateways: primaryGateways, LogLevel: "debug",
+		PrimaryDC: primary, PrimaryGateways: primaryGateways, LogLevel: l.log,
 	})
 	if err != nil {
 		l.t.Fatal(err)
@@ -87,7 +86,7 @@ func (l *loopback) startIn(prefix, dc, primary string, primaryGateways ...string
 	s.gateway, err = subprocess.StartGateway(ctx, subprocess.GatewayConfig{
 		Program: []string{l.bin}, Dir: filepath.Join(l.dir, prefix+"-gw1"), DC: dc, Node: "gw1",
 		TLS:     l.ca.Files(l.t, tlsutil.RoleGateway, "gw1", dc),
-		Servers: []string{s.server.Addr}, LogLevel: "debug", Args: []string{"--admin-addr", "127.0.0.1:0"},
+		Servers: []string{s.server.Addr}, LogLevel: l.log, Args: []string{"--admin-addr", "127.0.0.1:0"},
 	})
 	if err != nil {
 		l.t.Fatal(err)
@@ -149,17 +148,27 @@ func (s *site) states(ctx context.Context) ([]api.FederationState, error) {
 	return states, err
 }
 
-// metric returns the value of one line of /metrics, or 0 without that line.
-// series is the name and the labels, as the line has them.
-func metric(t testing.TB, base, series string) float64 {
+// metricLines returns the text of /metrics.
+func metricLines(t testing.TB, base string) string {
 	t.Helper()
 	resp, err := http.Get(base + "/metrics")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer resp.Body.Close()
-	for lines := bufio.NewScanner(resp.Body); lines.Scan(); {
-		if v, ok := strings.CutPrefix(lines.Text(), series+" "); ok {
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+// metric returns the value of one line of /metrics, or 0 without that line.
+// series is the name and the labels, as the line has them.
+func metric(t testing.TB, base, series string) float64 {
+	t.Helper()
+	for line := range strings.Lines(metricLines(t, base)) {
+		if v, ok := strings.CutPrefix(strings.TrimSpace(line), series+" "); ok {
 			n, err := strconv.ParseFloat(v, 64)
 			if err != nil {
 				t.Fatal(err)

@@ -13,8 +13,9 @@ import (
 
 // Limits of ProtoGossip frames, in bytes.
 const (
-	// MaxPacket is the largest packet that a frame carries.
-	MaxPacket = 64 << 10
+	// MaxPacket is the largest packet that a frame carries. The packets of a
+	// server have at most 5 KiB.
+	MaxPacket = 8 << 10
 	// MaxName is the longest node name: one DNS label.
 	MaxName = 63
 
@@ -22,8 +23,9 @@ const (
 	lengthLen    = 4 // the length field, which does not count its own bytes
 	echoLen      = 8 // payload of an echo frame
 
-	// maxConsulPacket bounds a ProtoConsulPacket packet.
-	maxConsulPacket = 4 << 20
+	// maxConsulPacket bounds a ProtoConsulPacket packet. Consul's packets have
+	// at most 1400 bytes.
+	maxConsulPacket = 64 << 10
 )
 
 // frameHead is the fixed part of a frame. The target name follows the head, and

@@ -145,8 +145,8 @@ func FuzzConsulLength(f *testing.F) {
 	f.Add(uint32(maxConsulPacket + 1))
 	f.Fuzz(func(t *testing.T, n uint32) {
 		got, err := parseConsulLength([lengthLen]byte{byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)})
-		if valid := n >= 1 && n <= 4<<20; valid != (err == nil) || valid && got != int(n) {
-			t.Fatalf("parseConsulLength(%d) = %d, %v; want %d, or an error outside of 1 to 4 MiB", n, got, err, n)
+		if valid := n >= 1 && n <= maxConsulPacket; valid != (err == nil) || valid && got != int(n) {
+			t.Fatalf("parseConsulLength(%d) = %d, %v; want %d, or an error outside of 1 to 64 KiB", n, got, err, n)
 		}
 	})
 }

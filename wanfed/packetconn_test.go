@@ -168,7 +168,7 @@ func FuzzPacketConn(f *testing.F) {
 func TestReadPacket_AnnouncedLengthAllocatesNothing(t *testing.T) {
 	r := newPacketReader(t)
 	for _, announced := range []int{MaxPacket, maxConsulPacket} {
-		for arrived, limit := range map[int]int{25: readBufferSize, 50 << 10: 128 << 10} {
+		for arrived, limit := range map[int]int{25: readBufferSize, 5 << 10: 8 << 10} {
 			c := &scriptConn{in: make([]byte, arrived), chunk: 1000}
 			pc := r.tun.newPacketConn(c, tlsutil.Peer{Role: tlsutil.RoleServer, Node: "srv1", DC: "dc2"})
 			got, reason, err := pc.readPacket(announced)

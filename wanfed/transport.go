@@ -35,7 +35,7 @@ type Transport struct {
 var _ memberlist.NodeAwareTransport = (*Transport)(nil)
 
 const (
-	packetBacklog = 4096 // received packets that memberlist has not read yet
+	packetBacklog = 1024 // received packets that memberlist has not read yet; at most 8 MiB
 	streamBacklog = 32   // accepted streams that memberlist has not read yet
 )
 

@@ -32,7 +32,9 @@ var (
 	descReceived = desc("gossip_received_total", "Gossip packets delivered to a pool.", "pool", "dc")
 	descRelayed  = desc("gossip_relayed_total", "Gossip packets forwarded to another server of this datacenter.",
 		"pool", "dc")
-	descDropped   = desc("gossip_dropped_total", "Gossip packets dropped, by reason.", "pool", "dc", "reason")
+	descDropped  = desc("gossip_dropped_total", "Gossip packets dropped, by reason.", "pool", "dc", "reason")
+	descRejected = desc("gossip_refused_total", "Gossip packets, messages and state exchanges refused, by reason.",
+		"pool", "reason")
 	descConnected = desc("gossip_link_connected", "1 while the packet link is connected.", "dc", "node")
 	descQueued    = desc("gossip_link_queued", "Packets in the queue of a link.", "dc", "node")
 	descSessions  = desc("stream_session_connected", "1 while the stream session is connected.", "dc", "node")
@@ -95,9 +97,12 @@ func (r *Reporter) Collect(ch chan<- prometheus.Metric) {
 	for _, node := range r.cfg.Operator.Comparison().Differ {
 		s.gauge(descDiverged, 1, node)
 	}
-	for name, members := range map[string][]gossip.Member{"lan": r.cfg.LAN.Members(), "wan": r.cfg.WAN.Members()} {
+	for name, pool := range map[string]*gossip.Pool{"lan": r.cfg.LAN, "wan": r.cfg.WAN} {
+		for reason, v := range pool.Refused() {
+			s.count(descRejected, v, name, reason)
+		}
 		n := map[gossip.Status]int{gossip.StatusAlive: 0, gossip.StatusFailed: 0, gossip.StatusLeft: 0}
-		for _, m := range members {
+		for _, m := range pool.Members() {
 			n[m.Status]++
 		}
 		for status, v := range n {

@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package test
+
+import (
+	"bytes"
+	"compress/lzw"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"math"
+	"math/rand/v2"
+	"net"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-msgpack/v2/codec"
+	"github.com/hashicorp/yamux"
+
+	"github.com/wanfed/wanfed/tlsutil"
+	"github.com/wanfed/wanfed/wanfed"
+)
+
+// attackMemory is the memory that an attack may take from a server, in addition
+// to half of its memory before.
+const attackMemory = 64 << 20
+
+// TestGossipAttack sends gossip with the certificate of a server of dc3 to the
+// servers of all datacenters: compression bombs, user events, intents, forged
+// members and random bytes. The memory of the servers must stay bounded.
+// WANFED_ATTACK_TIME is the duration of the attack, by default 16 s.
+func TestGossipAttack(t *testing.T) {
+	duration := 16 * time.Second
+	if v := os.Getenv("WANFED_ATTACK_TIME"); v != "" {
+		var err error
+		if duration, err = time.ParseDuration(v); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l := newLoopback(t)
+	l.log = "info"
+	dc1 := l.start("dc1", "dc1")
+	sites := []*site{dc1, l.start("dc2", "dc1", dc1.gateway.WAN), l.start("dc3", "dc1", dc1.gateway.WAN)}
+	l.federated(sites...)
+	limits := map[*site]int{}
+	for _, s := range sites {
+		limits[s] = rssOf(t, s)*3/2 + attackMemory
+	}
+	// Gossip about members is not authenticated by datacenter. Messages that
+	// forge members therefore come last, because they disturb the federation.
+	harmless := []string{"bomb", "event", "event names", "intents", "prune", "leave", "clock", "states", "large packets"}
+	forged := []string{"alive", "dead", "left", "random", "invented"}
+	for i, modes := range [][]string{harmless, forged} {
+		for _, mode := range modes {
+			worst := attack(t, l, sites, mode, duration/time.Duration(len(harmless)+len(forged)))
+			for _, s := range sites {
+				t.Logf("%-13s %s: %3d MB at most, %3d MB allowed", mode, s.dc, worst[s]>>20, limits[s]>>20)
+				if worst[s] > limits[s] {
+					t.Errorf("%s: memory of %s = %d MB, want at most %d MB", mode, s.dc, worst[s]>>20, limits[s]>>20)
+				}
+			}
+		}
+		if i == 0 {
+			l.federated(sites...)
+		}
+	}
+	for reason, s := range map[string]*site{
+		"too_large": dc1, "message": dc1, "prune": sites[1], "names": sites[1], "clock": sites[2],
+	} {
+		series := fmt.Sprintf(`wanfed_gossip_refused_total{pool="wan",reason=%q}`, reason)
+		if metric(t, s.server.HTTP, series) == 0 {
+			t.Errorf("%s of %s = 0, want more", series, s.dc)
+		}
+		logOf(s.server.Process).await(t, `level=WARN msg="gossip refused".* pool=wan .*reason=`+reason)
+		if doc := readDoc(t, "limits.md"); !strings.Contains(doc, "`"+reason+"`") {
+			t.Errorf("limits.md does not name %s", reason)
+		}
+	}
+	for _, s := range sites {
+		if strings.Contains(metricLines(t, s.server.HTTP), "wanfed_serf_events") {
+			t.Errorf("/metrics of %s names events, want no metric that a peer names", s.dc)
+		}
+	}
+}
+
+// attack sends gossip of one mode to all sites for a duration, and returns the
+// highest memory of each server.
+func attack(t *testing.T, l *loopback, sites []*site, mode string, duration time.Duration) map[*site]int {
+	ctx, stop := context.WithTimeout(t.Context(), duration)
+	defer stop()
+	done := make(chan error, len(sites))
+	for _, s := range sites {
+		id := l.ca.Identity(t, tlsutil.RoleServer, "srv1", "dc3")
+		go func() {
+			send := sendPackets
+			if mode == "states" {
+				send = sendStates
+			}
+			for ctx.Err() == nil { // a server may close the connection
+				alpn := map[bool]string{true: wanfed.ProtoStream, false: wanfed.ProtoGossip}[mode == "states"]
+				c, err := dial(ctx, s.server.Addr, id.ClientConfig("srv1.server."+s.dc+".wanfed", alpn))
+				if err == nil {
+					release := context.AfterFunc(ctx, func() { c.Close() })
+					send(ctx, c, mode)
+					release()
+					c.Close()
+				}
+			}
+			done <- nil
+		}()
+	}
+	worst := map[*site]int{}
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for ended := 0; ended < len(sites); {
+		select {
+		case <-done:
+			ended++
+		case <-tick.C:
+		}
+		for _, s := range sites {
+			worst[s] = max(worst[s], rssOf(t, s))
+		}
+	}
+	return worst
+}
+
+// sendPackets writes packets of a mode until ctx or the connection ends.
+func sendPackets(ctx context.Context, c net.Conn, mode string) {
+	var bomb []byte
+	for i := 0; ctx.Err() == nil; i++ {
+		var b []byte
+		switch mode {
+		case "bomb":
+			if bomb == nil {
+				bomb = gossipBomb(serfMessage(3, map[string]any{"LTime": 7, "Name": "x", "Payload": make([]byte, 8<<20)}))
+			}
+			b = bomb
+		case "large packets":
+			b = make([]byte, 60<<10)
+		case "event":
+			b = serfMessage(3, map[string]any{"LTime": 7, "Name": "x", "Payload": randomBytes(1800)})
+		case "event names":
+			b = serfMessage(3, map[string]any{"LTime": 7, "Name": fmt.Sprintf("%x", randomBytes(100))})
+		case "intents":
+			b = serfMessage(0, map[string]any{"LTime": 5, "Node": fmt.Sprintf("%x", randomBytes(50))})
+		case "prune":
+			b = serfMessage(0, map[string]any{"LTime": 1 << 30, "Node": "srv1.dc2", "Prune": true})
+		case "leave":
+			b = serfMessage(0, map[string]any{"LTime": 1<<40 + i, "Node": "srv1.dc1"})
+		case "clock":
+			b = serfMessage(1, map[string]any{"LTime": uint64(math.MaxUint64), "Node": "srv1.dc1"})
+		case "alive":
+			b = aliveMessage("srv1.dc1", math.MaxUint32-uint32(i%2))
+		case "invented":
+			b = aliveMessage(fmt.Sprintf("s%d.d%d", i%200, i/200%400), 1)
+		case "dead":
+			b = memberMessage(5, map[string]any{"Incarnation": uint32(math.MaxUint32), "Node": "srv1.dc1", "From": "srv1.dc3"})
+		case "left":
+			b = memberMessage(5, map[string]any{"Incarnation": uint32(math.MaxUint32), "Node": "srv1.dc2", "From": "srv1.dc2"})
+		case "random":
+			b = append([]byte{byte(i % 14)}, randomBytes(1+i%300)...)
+		}
+		if _, err := c.Write(gossipFrame(1, "srv1", string(b))); err != nil {
+			return
+		}
+	}
+}
+
+// sendStates sends state exchanges until ctx or the connection ends: bombs, and
+// announcements of many members without them.
+func sendStates(ctx context.Context, c net.Conn, _ string) {
+	cfg := yamux.DefaultConfig()
+	cfg.LogOutput = io.Discard
+	session, err := yamux.Client(c, cfg)
+	if err != nil {
+		return
+	}
+	defer session.Close()
+	messages := [][]byte{
+		gossipBomb(make([]byte, 38<<20)), gossipBomb(make([]byte, 4<<20)), gossipBomb(bytes.Repeat([]byte{6, 0x80}, 2<<20)),
+		append(memberMessage(6, map[string]any{"Nodes": 1 << 20, "UserStateLen": 0}), 0x80),
+		append(memberMessage(6, map[string]any{"Nodes": 1 << 14, "UserStateLen": 20 << 20}),
+			bytes.Repeat([]byte{0x80}, 1<<14)...),
+		memberMessage(8, map[string]any{"UserMsgLen": 20 << 20}),
+	}
+	var open [64]net.Conn // streams that wait for a response, or for more bytes
+	for i := 0; ctx.Err() == nil; i++ {
+		if old := open[i%len(open)]; old != nil {
+			old.Close()
+		}
+		st, err := session.OpenStream()
+		if err != nil {
+			return
+		}
+		open[i%len(open)] = st
+		st.SetDeadline(time.Now().Add(time.Second))
+		st.Write(append(streamHeader(0x51, 1, "srv1", "srv1.dc3"), messages[i%len(messages)]...))
+	}
+}
+
+// memberMessage encodes a message of memberlist.
+func memberMessage(kind byte, fields map[string]any) []byte {
+	b := bytes.NewBuffer([]byte{kind})
+	if err := codec.NewEncoder(b, &codec.MsgpackHandle{}).Encode(fields); err != nil {
+		panic(err)
+	}
+	return b.Bytes()
+}
+
+// serfMessage encodes a message of serf.
+func serfMessage(kind byte, fields map[string]any) []byte {
+	return append([]byte{8}, memberMessage(kind, fields)...)
+}
+
+func aliveMessage(name string, incarnation uint32) []byte {
+	_, dc, _ := strings.Cut(name, ".")
+	tags := memberMessage(255, map[string]any{"role": "consul", "dc": dc, "primary": "dc1", "port": "8300"})
+	return memberMessage(4, map[string]any{
+		"Incarnation": incarnation, "Node": name, "Addr": []byte{127, 0, 0, 99}, "Port": 1, "Meta": tags,
+		"Vsn": []byte{1, 5, 2, 2, 5, 5},
+	})
+}
+
+// gossipBomb compresses a message as memberlist does.
+func gossipBomb(b []byte) []byte {
+	var z bytes.Buffer
+	w := lzw.NewWriter(&z, lzw.LSB, 8)
+	w.Write(b)
+	w.Close()
+	return memberMessage(9, map[string]any{"Algo": 0, "Buf": z.Bytes()})
+}
+
+func randomBytes(n int) []byte {
+	b := make([]byte, n+8)
+	for i := 0; i < n; i += 8 {
+		binary.LittleEndian.PutUint64(b[i:], rand.Uint64())
+	}
+	return b[:n]
+}
