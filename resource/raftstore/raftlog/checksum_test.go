@@ -175,6 +175,24 @@ func TestOpen_TornWrite(t *testing.T) {
 	}
 }
 
+// TestClose_Twice also simulates a disk that refuses the sync.
+func TestClose_Twice(t *testing.T) {
+	l := mustOpenTest(t, t.TempDir())
+	storeTest(t, l, 1, 1)
+	r, w, err := os.Pipe() // a pipe cannot be synced
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	l.stored.file.Close()
+	l.stored.file = w
+	for range 2 {
+		if err := l.Close(); err != nil {
+			t.Errorf("Close() = %v, want nil", err)
+		}
+	}
+}
+
 // TestOpen_DeletedEnd checks that the start does not expect entries that Raft
 // deleted from the end of the log.
 func TestOpen_DeletedEnd(t *testing.T) {

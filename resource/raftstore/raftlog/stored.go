@@ -69,4 +69,12 @@ func (s *storedIndex) lower(index uint64) error {
 	return s.file.Sync()
 }
 
-func (s *storedIndex) close() error { return errors.Join(s.file.Sync(), s.file.Close()) }
+// close closes the file. It is idempotent. Sync fails on a disk that has become
+// read-only. Without it, only a power failure may leave an index that is too low.
+func (s *storedIndex) close() error {
+	_ = s.file.Sync()
+	if err := s.file.Close(); !errors.Is(err, os.ErrClosed) {
+		return err
+	}
+	return nil
+}
