@@ -15,7 +15,7 @@ PROTOC = PATH="$(CURDIR)/bin:$$PATH" protoc -I . --go_opt=module=github.com/wanf
 
 .PHONY: build demo test test-cluster chaos lint bench bench-gateway bench-store fuzz check gen plugins
 build:
-	$(GO) build -trimpath -o bin/wanfed ./cmd/wanfed
+	CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=auto -o bin/wanfed ./cmd/wanfed
 demo: build
 	bin/wanfed demo
 test: # everything deterministic

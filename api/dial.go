@@ -8,6 +8,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"sync/atomic"
 	"time"
@@ -25,8 +26,9 @@ import (
 // key.
 const OnBehalfKey = "wanfed-on-behalf"
 
-// EpochKey is the key of the gRPC metadata with the highest epoch of the primary
-// that the calling server knows, as replication.Epoch.String returns it.
+// EpochKey is the key of the gRPC metadata with the highest epoch of the
+// primary that the calling server knows, as replication.Epoch.String returns
+// it.
 const EpochKey = "wanfed-primary-epoch"
 
 // alpnGRPC is the ALPN protocol id of gRPC.
@@ -78,7 +80,7 @@ func dialServer(ctx context.Context, id *tlsutil.Identity, addr, node, dc string
 	d := tls.Dialer{NetDialer: &net.Dialer{}, Config: id.ClientConfig(sni, alpnGRPC)}
 	conn, err := d.DialContext(ctx, "tcp", addr)
 	if err == nil {
-		return conn, nil
+		return awaitServer(ctx, conn, sni, addr)
 	}
 	op, _ := errors.AsType[*net.OpError](err)
 	if op != nil && op.Op == "dial" {
@@ -90,6 +92,49 @@ func dialServer(ctx context.Context, id *tlsutil.Identity, addr, node, dc string
 		remedy = fmt.Sprintf("; --server must be a server of %s, or a gateway", dc)
 	}
 	return nil, fmt.Errorf("reach %s through %s: %s%s", sni, addr, tlsutil.DescribeError(err), remedy)
+}
+
+// awaitServer waits for the first byte of the server, which sends its HTTP/2
+// settings after the handshake. In TLS 1.3, the handshake of the client is
+// complete before the server has verified the certificate of the client.
+// Without this wait, the refusal would be a failed write of the first call.
+func awaitServer(ctx context.Context, conn net.Conn, sni, addr string) (net.Conn, error) {
+	interrupt := context.AfterFunc(ctx, func() { _ = conn.SetReadDeadline(time.Unix(1, 0)) })
+	first := make([]byte, 1)
+	_, err := io.ReadFull(conn, first)
+	if !interrupt() && err == nil {
+		err = ctx.Err()
+	}
+	if err == nil {
+		return &startedConn{Conn: conn.(*tls.Conn), first: first}, nil
+	}
+	_ = conn.Close()
+	reason := tlsutil.DescribeError(err)
+	if op, _ := errors.AsType[*net.OpError](err); op == nil || op.Op != "remote error" {
+		reason = fmt.Sprintf("the server closed the connection after the handshake (%s), probably because it does "+
+			"not trust the CA of this certificate", reason)
+	}
+	if ctx.Err() != nil {
+		reason = "the server does not respond after the handshake"
+	}
+	return nil, fmt.Errorf("reach %s through %s: %s; check --ca-file, --cert-file and --key-file, and the log of the "+
+		"server", sni, addr, reason)
+}
+
+// startedConn is a connection whose first byte was read. One goroutine at a
+// time may call Read.
+type startedConn struct {
+	*tls.Conn
+	first []byte
+}
+
+func (c *startedConn) Read(b []byte) (int, error) {
+	if len(c.first) > 0 && len(b) > 0 {
+		n := copy(b, c.first)
+		c.first = c.first[n:]
+		return n, nil
+	}
+	return c.Conn.Read(b)
 }
 
 // MaxMessageSize limits a gRPC message in both directions, in bytes.

@@ -47,7 +47,7 @@ type AddressBookUpdaterConfig struct {
 	// Replaced is called when another Raft group has taken the name of a
 	// datacenter, and the earlier addresses of the datacenter were removed.
 	// Default: not called.
-	Replaced func(dc string)
+	Replaced func(ctx context.Context, dc string)
 	Logger   *slog.Logger
 }
 
@@ -205,7 +205,7 @@ func (u *AddressBookUpdater) readStates(ctx context.Context) ([]*stateGateways, 
 			old := d.state
 			d = decodedState{r, gatewaysOf(s)}
 			if old != nil && old.group != "" && old.group != d.state.group {
-				u.replaced(name, old.group, d.state.group)
+				u.replaced(ctx, name, old.group, d.state.group)
 			}
 		}
 		decoded[name] = d
@@ -217,7 +217,7 @@ func (u *AddressBookUpdater) readStates(ctx context.Context) ([]*stateGateways, 
 
 // replaced removes the known addresses of a datacenter whose name another Raft
 // group has taken.
-func (u *AddressBookUpdater) replaced(dc, old, group string) {
+func (u *AddressBookUpdater) replaced(ctx context.Context, dc, old, group string) {
 	u.cfg.Logger.Warn("another datacenter has taken the name", "state_dc", dc, "group", group, "previous_group", old)
 	delete(u.cache, dc)
 	u.cacheChanged = true
@@ -227,7 +227,7 @@ func (u *AddressBookUpdater) replaced(dc, old, group string) {
 	u.entries = entries
 	u.mu.Unlock()
 	if u.cfg.Replaced != nil {
-		u.cfg.Replaced(dc)
+		u.cfg.Replaced(ctx, dc)
 	}
 }
 

@@ -55,7 +55,7 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintln(cfg.Stdout, ready)
+	settings.PrintReady(cfg.Stdout, cfg.Settings.LogFormat, ready)
 	return p.run(ctx)
 }
 
@@ -114,23 +114,23 @@ func (p *process) close() error {
 }
 
 // startDatacenter opens the gateway of a datacenter and returns its ready line.
-func (p *process) startDatacenter() (string, error) {
+func (p *process) startDatacenter() (fmt.Stringer, error) {
 	s := p.settings
 	p.log = p.log.With("dc", s.DC, "gateway", s.Node)
 	id, err := s.identity(p.log)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	lan, err := p.listen(listenerLAN, s.LAN)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	wan, err := p.listen(listenerWAN, cmp.Or(s.WANBind, s.WAN))
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	if err := p.listenAdmin(); err != nil {
-		return "", err
+		return nil, err
 	}
 	ready := subprocess.GatewayReady{
 		DC: s.DC, Node: s.Node, LAN: withPort(s.LAN, lan.Addrs()[0]), WAN: withPort(s.WAN, wan.Addrs()[0]),
@@ -141,32 +141,41 @@ func (p *process) startDatacenter() (string, error) {
 		LANListener: lan, WANListener: wan, Logger: p.log,
 	})
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	p.watchIdentity = id.Run
-	return ready.String(), p.open()
+	return ready, p.open()
 }
 
 // startStandalone opens a standalone gateway and returns its ready line.
-func (p *process) startStandalone() (string, error) {
+func (p *process) startStandalone() (fmt.Stringer, error) {
 	table, err := ReadRoutes(p.settings.Routes)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	l, err := p.listen(listenerStandalone, p.settings.Listen...)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	l.SetTable(table)
 	if err := p.listenAdmin(); err != nil {
-		return "", err
+		return nil, err
 	}
 	var addrs []string
 	for i, addr := range p.settings.Listen {
 		addrs = append(addrs, withPort(addr, l.Addrs()[i]))
 	}
-	ready := fmt.Sprintf("wanfed gateway: listening on %s, %d routes", strings.Join(addrs, ", "), table.Len())
-	return ready, p.open()
+	return standaloneReady{addrs, table.Len()}, p.open()
+}
+
+// standaloneReady is the line that a standalone gateway prints when it listens.
+type standaloneReady struct {
+	addrs  []string
+	routes int
+}
+
+func (r standaloneReady) String() string {
+	return fmt.Sprintf("wanfed gateway: listening on %s, %d routes", strings.Join(r.addrs, ", "), r.routes)
 }
 
 // withPort replaces port 0 of an address by the port that the system chose.

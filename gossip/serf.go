@@ -3,7 +3,6 @@
 package gossip
 
 import (
-	"context"
 	"fmt"
 	"log/slog"
 	"net"
@@ -133,34 +132,29 @@ func setWANTimings(ml *memberlist.Config) {
 // libraryLogger returns the logger for serf and memberlist. Their level Info
 // becomes Debug, because this package logs each membership change.
 func (p *Pool) libraryLogger() *slog.Logger {
-	return slog.New(logFilter{slogadapter.Demote(p.cfg.Logger.Handler())})
+	return slog.New(slogadapter.Filter(slogadapter.Demote(p.cfg.Logger.Handler()), editLibraryRecord))
 }
 
-// logFilter drops or demotes messages of serf and memberlist that report no
-// fault here. The transport uses TLS. A leaving server does not wait for all
-// copies of its leave message. memberlist may send after the transport has
-// stopped. logFilter matches texts, because both libraries log lines without an
-// error value.
-type logFilter struct{ slog.Handler }
-
-func (h logFilter) Handle(ctx context.Context, r slog.Record) error {
-	if strings.Contains(r.Message, "Binding to public address without encryption") ||
-		strings.Contains(r.Message, "timeout waiting for leave broadcast") {
-		return nil
+// editLibraryRecord changes records of serf and memberlist that report no fault
+// here, and returns false for those to drop. It matches texts, because both
+// libraries log lines without an error value.
+func editLibraryRecord(r *slog.Record) bool {
+	has := func(text string) bool { return strings.Contains(r.Message, text) }
+	switch {
+	case has("Binding to public address without encryption"): // the transport uses TLS
+		return false
+	case has("timeout waiting for leave broadcast"): // a leaving server does not wait for all copies of its message
+		return false
+	case has("but UDP probes failed"): // there is no UDP: memberlist means the packets of the transport
+		r.Message, r.Level = "memberlist: member answers over a stream, but not to gossip packets", slog.LevelDebug
+	case has("Refuting an alive message"): // peers know the tags of this server from before its restart
+		r.Message, _, _ = strings.Cut(r.Message, " meta:(") // bytes of the tags follow
+		r.Level = slog.LevelDebug
+	case strings.HasSuffix(r.Message, net.ErrClosed.Error()): // memberlist sends after the transport has stopped
+		r.Level = slog.LevelDebug
 	}
-	if strings.HasSuffix(r.Message, net.ErrClosed.Error()) {
-		if r.Level = slog.LevelDebug; !h.Enabled(ctx, r.Level) {
-			return nil
-		}
-	}
-	return h.Handler.Handle(ctx, r)
+	return true
 }
-
-func (h logFilter) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return logFilter{h.Handler.WithAttrs(attrs)}
-}
-
-func (h logFilter) WithGroup(name string) slog.Handler { return logFilter{h.Handler.WithGroup(name)} }
 
 // sharedTransport is the pool's transport for one serf instance. It has the
 // advertised address of that instance. memberlist receives nothing before

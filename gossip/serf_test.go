@@ -86,13 +86,22 @@ func (l *lockedLog) String() string {
 	return l.b.String()
 }
 
-func TestLogFilter(t *testing.T) {
+func TestEditLibraryRecord(t *testing.T) {
 	var b strings.Builder
-	log := slogadapter.Std(slog.New(logFilter{slog.NewTextHandler(&b, nil)}), "memberlist")
+	log := slogadapter.Std(slog.New(slogadapter.Filter(slog.NewTextHandler(&b, nil), editLibraryRecord)), "memberlist")
 	log.Print("[WARN] memberlist: Binding to public address without encryption!")
 	log.Printf("[ERR] memberlist: Failed to send gossip to 10.0.0.5:8300: %s", net.ErrClosed)
+	log.Print("[WARN] memberlist: Was able to connect to srv1.dc2 over TCP but UDP probes failed, network may be ...")
+	log.Print("[WARN] memberlist: Refuting an alive message for 'srv1' (10.0.0.5:8300) meta:([255 222] VS [255])")
 	log.Print("[WARN] memberlist: another")
 	if got := b.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "another") {
-		t.Errorf("log = %q, want the third message alone", got)
+		t.Errorf("log = %q, want the last message alone", got)
+	}
+	r := slog.Record{
+		Message: "memberlist: Refuting an alive message for 'srv1' (10.0.0.5:8300) meta:([255 222] VS [255])",
+	}
+	if want := "memberlist: Refuting an alive message for 'srv1' (10.0.0.5:8300)"; !editLibraryRecord(&r) ||
+		r.Message != want {
+		t.Errorf("message = %q, want %q", r.Message, want)
 	}
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/internal/backoff"
+	"github.com/wanfed/wanfed/internal/rpctext"
 	"github.com/wanfed/wanfed/resource"
 )
 
@@ -60,7 +61,8 @@ func (p *promotion) run(ctx context.Context) error {
 			p.copying.start(ctx, p.followFormer)
 		default:
 			p.setPending("%s is to be the primary, but waits for the consent of %[2]s: %[3]v; "+
-				"if %[2]s is lost, run in %[1]s: wanfed operator primary take-over --from %[2]s", p.cfg.DC, p.former, cause)
+				"if %[2]s is lost, run in %[1]s: wanfed operator primary take-over --from %[2]s", p.cfg.DC,
+				p.former, cause)
 		}
 		if !p.pause(ctx, pathsChanged) {
 			return nil
@@ -95,7 +97,7 @@ func (p *PrimaryManager) TakeOver(ctx context.Context, req *pb.TakeOverRequest) 
 			resp.LastContact = durationpb.New(time.Since(at))
 		}
 		if _, err := p.probe(ctx, req.From); err != nil {
-			resp.Unreachable = resource.ErrorText(err.Error())
+			resp.Unreachable = rpctext.Plain(err.Error())
 		}
 		return resp, nil
 	}

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
@@ -227,17 +226,3 @@ type remoteError struct {
 func (e *remoteError) Error() string              { return e.st.Message() }
 func (e *remoteError) Unwrap() error              { return e.class }
 func (e *remoteError) GRPCStatus() *status.Status { return e.st }
-
-// ErrorText removes the text that gRPC adds to the errors of calls and dials.
-func ErrorText(text string) string {
-	head := ""
-	if before, call, ok := strings.Cut(text, "rpc error: code = "); ok {
-		if _, desc, ok := strings.Cut(call, " desc = "); ok {
-			head, text = before, desc
-		}
-	}
-	if _, dial, ok := strings.Cut(text, "Error while dialing: "); ok {
-		text = strings.ReplaceAll(strings.TrimSuffix(dial, `"`), `\"`, `"`)
-	}
-	return head + text
-}

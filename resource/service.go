@@ -62,8 +62,17 @@ var _ pb.ResourceServiceServer = (*Service)(nil)
 
 // NewService returns a Service, or an error if a required field is missing.
 func NewService(cfg ServiceConfig) (*Service, error) {
-	if cfg.Backend == nil || cfg.Registry == nil || cfg.DC == "" || cfg.Peer == nil || cfg.Primary == nil {
-		return nil, errors.New("resource: Backend, Registry, DC, Peer and Primary are required")
+	switch {
+	case cfg.Backend == nil:
+		return nil, errors.New("resource: ServiceConfig.Backend is required")
+	case cfg.Registry == nil:
+		return nil, errors.New("resource: ServiceConfig.Registry is required")
+	case cfg.DC == "":
+		return nil, errors.New("resource: ServiceConfig.DC is required")
+	case cfg.Peer == nil:
+		return nil, errors.New("resource: ServiceConfig.Peer is required")
+	case cfg.Primary == nil:
+		return nil, errors.New("resource: ServiceConfig.Primary is required")
 	}
 	return &Service{cfg: cfg, log: cmp.Or(cfg.Logger, slog.Default())}, nil
 }

@@ -4,6 +4,7 @@ package resource_test
 
 import (
 	"context"
+	"strings"
 	"testing"
 
 	"google.golang.org/grpc/codes"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/resource"
+	"github.com/wanfed/wanfed/resource/resourcetest"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
@@ -115,8 +117,23 @@ func TestService_Invalid(t *testing.T) {
 }
 
 func TestNewService_Required(t *testing.T) {
-	if _, err := resource.NewService(resource.ServiceConfig{}); err == nil {
-		t.Error("NewService() of an empty ServiceConfig = nil, want an error")
+	whole := resource.ServiceConfig{
+		Backend: resourcetest.NewStore(), Registry: resource.NewRegistry(), DC: "dc1",
+		Peer: resourcetest.PeerOf, Primary: func() bool { return true },
+	}
+	for missing, remove := range map[string]func(*resource.ServiceConfig){
+		"Backend":  func(c *resource.ServiceConfig) { c.Backend = nil },
+		"Registry": func(c *resource.ServiceConfig) { c.Registry = nil },
+		"DC":       func(c *resource.ServiceConfig) { c.DC = "" },
+		"Peer":     func(c *resource.ServiceConfig) { c.Peer = nil },
+		"Primary":  func(c *resource.ServiceConfig) { c.Primary = nil },
+	} {
+		cfg := whole
+		remove(&cfg)
+		if _, err := resource.NewService(cfg); err == nil ||
+			!strings.Contains(err.Error(), "."+missing+" is required") {
+			t.Errorf("NewService() without %s = %v, want an error that names it", missing, err)
+		}
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/dcrpc"
+	"github.com/wanfed/wanfed/internal/rpctext"
 	"github.com/wanfed/wanfed/replication"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/resource/resourcehttp"
@@ -87,7 +88,7 @@ func (r *remote) Query(
 	case code == codes.DeadlineExceeded:
 		return nil, context.DeadlineExceeded
 	case code == codes.Unavailable, code == codes.Canceled: // Canceled: the connection was closed
-		return nil, fmt.Errorf("%w: %s", httpapi.ErrUnreachable, resource.ErrorText(status.Convert(err).Message()))
+		return nil, fmt.Errorf("%w: %s", httpapi.ErrUnreachable, rpctext.Plain(status.Convert(err).Message()))
 	}
 	return nil, err
 }
@@ -206,7 +207,8 @@ type queryService struct {
 // Identify implements pb.ServerServiceServer.
 func (s *queryService) Identify(ctx context.Context, other *pb.ServerIdentity) (*pb.ServerIdentity, error) {
 	if caller, err := rpc.Peer(ctx); err != nil || caller.Node != s.names.node {
-		return nil, status.Errorf(codes.PermissionDenied, "only a server with the name %s may call Identify here", s.names.node)
+		return nil, status.Errorf(codes.PermissionDenied, "only a server with the name %s may call Identify here",
+			s.names.node)
 	}
 	self := s.names.self()
 	s.names.compare(self, other)

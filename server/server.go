@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -50,7 +51,7 @@ func Run(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	c, err := assemble(cfg, id)
+	c, err := assemble(ctx, cfg, id)
 	if err != nil {
 		return err
 	}
@@ -61,6 +62,9 @@ func Run(ctx context.Context, cfg Config) error {
 // components has the components of a server. assemble builds them in the order
 // of the fields. A component uses only components of fields above its own.
 type components struct {
+	// lifetime is the context of Run, for callbacks of serf, which have none.
+	lifetime context.Context
+
 	cfg     Config
 	started time.Time
 	live    atomic.Pointer[LiveSettings]
@@ -80,11 +84,14 @@ type components struct {
 	claimant  *federation.Claimant
 	names     *nameCheck
 	conflicts *federation.PrimaryConflicts
-	runTags   func(ctx context.Context) error // updates the WAN tags when the gateways of this datacenter change
-	contacts  *contacts
-	group     *group
-	operator  *operator.Service // also maintains the membership of the Raft group
-	keyring   *keyring.Service
+	// disconnects has a goroutine per datacenter that was replaced less than
+	// two seconds ago. run waits for them.
+	disconnects sync.WaitGroup
+	runTags     func(ctx context.Context) error // updates the WAN tags when the gateways of this datacenter change
+	contacts    *contacts
+	group       *group
+	operator    *operator.Service // also maintains the membership of the Raft group
+	keyring     *keyring.Service
 
 	loaded      chan struct{} // closed when the store has applied all entries that were committed before the start
 	addressBook *federation.AddressBookUpdater
@@ -108,9 +115,10 @@ type components struct {
 // assemble builds all components of a valid configuration. It binds both ports
 // and opens the store, but does not serve requests. assemble binds the ports
 // first. A server that cannot bind them therefore writes nothing to the disk.
-func assemble(cfg Config, id *tlsutil.Identity) (_ *components, err error) {
+func assemble(ctx context.Context, cfg Config, id *tlsutil.Identity) (_ *components, err error) {
 	c := &components{
-		cfg: cfg, started: time.Now(), logger: cfg.Logger.With("dc", cfg.DC, "node", cfg.Node), loaded: make(chan struct{}),
+		lifetime: ctx, cfg: cfg, started: time.Now(), logger: cfg.Logger.With("dc", cfg.DC, "node", cfg.Node),
+		loaded: make(chan struct{}),
 	}
 	c.live.Store(new(cfg.Live()))
 	defer func() {
@@ -227,8 +235,9 @@ func (c *components) buildGossip(*tlsutil.Identity) error {
 		return err
 	}
 	c.names = &nameCheck{
-		dc: c.cfg.DC, node: c.cfg.Node, instance: c.dataDir.instance, addr: c.network.advertise.String(), started: c.started,
-		dialer: c.network.dialer, report: c.claimant.SetDuplicate,
+		dc: c.cfg.DC, node: c.cfg.Node, instance: c.dataDir.instance, addr: c.network.advertise.String(),
+		started: c.started,
+		dialer:  c.network.dialer, report: c.claimant.SetDuplicate,
 	}
 	pool := gossip.Config{
 		Advertise: c.network.advertise, Keyring: keys,
@@ -303,26 +312,6 @@ func (c *components) buildGossip(*tlsutil.Identity) error {
 		Book:      c.network.book, Dialer: c.network.dialer, Calls: c.network.calls, Logger: c.logger,
 	})
 	return nil
-}
-
-// disconnect closes the connections to datacenter dc, whose name now belongs to
-// another Raft group. It closes them again after routesUpdated, because the
-// local gateways may route to the previous datacenter until they receive the
-// new routes.
-func (c *components) disconnect(dc string) {
-	const routesUpdated = 2 * time.Second
-	c.network.calls.Disconnect(dc)
-	time.AfterFunc(routesUpdated, func() { c.network.calls.Disconnect(dc) })
-}
-
-// stateGroup returns the id of the Raft group in the federation state of
-// datacenter dc, or "" if the id is not known. It does not block.
-func (c *components) stateGroup(dc string) string {
-	state, _, err := federation.ReadState(context.Background(), c.store, dc)
-	if err != nil {
-		return "" // the store is closed
-	}
-	return state.GetGroupId()
 }
 
 func (c *components) retryJoin() []string { return c.live.Load().RetryJoin }
@@ -489,6 +478,7 @@ func (c *components) run(ctx context.Context) error {
 		c.cfg.Started(c.addrs)
 	}
 	err := upper.Wait()
+	c.disconnects.Wait()
 	c.transferLeadership()
 	closeErr := c.store.Close()
 	stopLower()

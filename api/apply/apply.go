@@ -27,8 +27,10 @@ const (
 // Item is the plan for one resource.
 type Item struct {
 	Action Action `json:"action"`
-	// Result is the stored resource. Before Write creates a resource, Result is
-	// the resource that Write would store.
+	// Result is the stored resource if the action is Unchanged, and after
+	// Write. Before Write, Result is the resource that Write would store. It
+	// has the version, generation and indexes of the resource that Write would
+	// replace.
 	Result api.Resource `json:"resource"`
 
 	client  *api.Client
@@ -119,11 +121,25 @@ func (i *Item) compare(ctx context.Context) error {
 	case err != nil:
 		return err
 	}
-	i.stored, i.Action, i.Result = &stored, Updated, stored
+	i.stored, i.Action, i.Result = &stored, Updated, planned(i.given, i.checked, stored)
 	if equal(i.given, i.checked, stored) {
-		i.Action = Unchanged
+		i.Action, i.Result = Unchanged, stored
 	}
 	return nil
+}
+
+// planned returns stored with the changes of a write of given. The server keeps
+// the owner and the metadata if given has none.
+func planned(given, checked, stored api.Resource) api.Resource {
+	out := stored
+	out.Data = checked.Data
+	if given.Owner != nil {
+		out.Owner = checked.Owner
+	}
+	if given.Metadata != nil {
+		out.Metadata = checked.Metadata
+	}
+	return out
 }
 
 // equal reports whether a write would leave data, metadata and owner unchanged.

@@ -228,6 +228,28 @@ func check1(t *testing.T, c *api.Client, r api.Resource) *Item {
 	return plan[0]
 }
 
+// TestCheck_Result checks the planned resource: the new data, and the parts
+// that a write keeps.
+func TestCheck_Result(t *testing.T) {
+	s, c := newStore(t)
+	s.resources["web"] = stored()
+	got := check1(t, c, node("web", `{"host":"b"}`)).Result
+	want := stored()
+	want.Data = json.RawMessage(`{"host":"b","port":80}`)
+	if !equalJSON(got.Data, want.Data) {
+		t.Errorf("data of Result = %s, want %s", got.Data, want.Data)
+	}
+	got.Data = want.Data
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("Result: (-want +got)\n%s", d)
+	}
+	r := node("web", `{"host":"b"}`)
+	r.Metadata = map[string]string{"team": "y"}
+	if got := check1(t, c, r).Result.Metadata; !maps.Equal(got, r.Metadata) {
+		t.Errorf("metadata of Result = %v, want %v", got, r.Metadata)
+	}
+}
+
 func TestWrite_Result(t *testing.T) {
 	for _, tt := range []struct {
 		action       Action

@@ -122,6 +122,11 @@ func explainHTTP(err error) error {
 		return fmt.Errorf("no server of your CA at %s: %s; set --ca-file (WANFED_CA_FILE) to the CA of its certificate",
 			e.Addr, tlsutil.DescribeError(e.Err))
 	}
+	if name, wrongName := errors.AsType[x509.HostnameError](e.Err); wrongName {
+		return fmt.Errorf("no server answers at %s: %s; set --tls-server-name to one of these names, or create the "+
+			"certificate with --additional-ipaddress or --additional-dnsname %s", e.Addr,
+			tlsutil.DescribeError(e.Err), name.Host)
+	}
 	if text := tlsutil.DescribeError(e.Err); https && text != e.Err.Error() {
 		return fmt.Errorf("no server answers at %s: %s", e.Addr, text)
 	}

@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"io"
 	"log"
@@ -194,7 +195,8 @@ func TestFederationDelete_Interrupted(t *testing.T) {
 			return
 		}
 		defer c.Close()
-		c.Read(make([]byte, 1)) // the handshake and the first byte of gRPC
+		c.Write([]byte{3: 4, 8: 0}) // empty SETTINGS, after the handshake
+		c.Read(make([]byte, 1))     // the first byte of gRPC
 		cancel()
 		io.Copy(io.Discard, c)
 	}()
@@ -208,6 +210,20 @@ func TestFederationDelete_Interrupted(t *testing.T) {
 	const want = "the outcome is unknown: see wanfed federation list"
 	if err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("ExecuteContext() = %v, want %s", err, want)
+	}
+}
+
+// TestExplainHTTP_WrongName checks the remedy for an address that is not in the
+// certificate of the server.
+func TestExplainHTTP_WrongName(t *testing.T) {
+	err := explainHTTP(&api.UnreachableError{Addr: "https://10.0.0.7:8501", Err: x509.HostnameError{
+		Certificate: &x509.Certificate{DNSNames: []string{"srv1.server.dc1.wanfed"}}, Host: "10.0.0.7",
+	}})
+	for _, want := range []string{"is not valid for 10.0.0.7; its names: srv1.server.dc1.wanfed",
+		"set --tls-server-name to one of these names", "--additional-ipaddress"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("explainHTTP() = %v, want %q", err, want)
+		}
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/wanfed/wanfed/internal/rpctext"
 	"github.com/wanfed/wanfed/internal/subprocess"
 	"github.com/wanfed/wanfed/internal/version"
 	"github.com/wanfed/wanfed/tlsutil"
@@ -46,7 +47,7 @@ func run(args []string) int {
 	if err == nil {
 		return exitSuccess
 	}
-	fmt.Fprintln(os.Stderr, "wanfed:", err)
+	fmt.Fprintln(os.Stderr, "wanfed:", rpctext.Plain(err.Error()))
 	if _, ok := errors.AsType[usageError](err); ok {
 		return exitUsage
 	}

@@ -123,7 +123,8 @@ func runServer(cmd *cobra.Command, load func() (serverSettings, error)) error {
 	}
 	// The line has the actual ports, because the system may choose them.
 	cfg.Started = func(a server.Addrs) {
-		fmt.Fprintln(cmd.OutOrStdout(), subprocess.ServerReady{DC: s.DC, Node: s.Node, Addr: a.Server, HTTP: a.HTTP})
+		settings.PrintReady(cmd.OutOrStdout(), s.LogFormat,
+			subprocess.ServerReady{DC: s.DC, Node: s.Node, Addr: a.Server, HTTP: a.HTTP})
 		sdnotify.Send(cfg.Logger, sdnotify.Ready)
 	}
 	if err := collectMetrics(); err != nil {

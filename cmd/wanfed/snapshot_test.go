@@ -7,10 +7,12 @@ import (
 	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -73,6 +75,44 @@ func dialBadServer(t *testing.T, b *badServer) (*operator, pb.OperatorServiceCli
 	}
 	t.Cleanup(closeAll)
 	return o, pb.NewOperatorServiceClient(cc)
+}
+
+// TestDialServer_ForeignCA checks the error of a client that trusts the CA of
+// the server and another CA, which the server does not trust. Its certificate
+// is of the other CA.
+func TestDialServer_ForeignCA(t *testing.T) {
+	ours, foreign := newPKI(t), newPKI(t)
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := grpc.NewServer(grpc.Creds(credentials.NewTLS(
+		ours.identity(t, tlsutil.RoleServer, "srv1").ServerConfig(wanfed.ProtoGRPC))))
+	var serve sync.WaitGroup
+	serve.Go(func() { srv.Serve(ln) })
+	defer serve.Wait()
+	defer srv.Stop()
+	files := foreign.files(t, tlsutil.RoleOperator, "cli")
+	oursPEM, err := os.ReadFile(filepath.Join(ours.dir, "ca.pem"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	both, err := os.ReadFile(files.CA)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(files.CA, append(both, oursPEM...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	id, err := tlsutil.Load(files, tlsutil.DefaultDomain, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _, err = api.DialServer(t.Context(), id, ln.Addr().String(), "", "dc1")
+	if err == nil || !strings.Contains(err.Error(), "peer rejected our certificate") &&
+		!strings.Contains(err.Error(), "does not trust the CA of this certificate") {
+		t.Errorf("DialServer() = %v, want the rejection of the certificate", err)
+	}
 }
 
 // Streams of the operator service.

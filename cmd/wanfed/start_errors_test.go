@@ -181,7 +181,7 @@ func TestServer_StartErrors(t *testing.T) {
 		{name: "directory for a file", args: []string{"--config-file", c.dir}, code: 2,
 			want: `read settings: \S+ is a directory; name a file`},
 		{name: "argument", args: []string{"srv1"}, code: 2,
-			want: `unexpected argument "srv1"; see: wanfed server --help`},
+			want: `unknown command "srv1"; see: wanfed server --help`},
 	} {
 		r.check(t, base...)
 	}

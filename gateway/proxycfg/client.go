@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"math/rand/v2"
 	"os"
@@ -158,19 +159,38 @@ func (c *Client) Run(ctx context.Context) error {
 	defer c.dialer.Wait()
 	defer cc.Close()
 	client := pb.NewGatewayServiceClient(cc)
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
 	var loops sync.WaitGroup
-	loops.Go(func() { c.register(ctx, client) })
+	loops.Go(func() { c.register(ctx, client, stop) })
 	loops.Go(func() { c.follow(ctx, client) })
 	loops.Wait()
+	if err := context.Cause(ctx); errors.Is(err, errNoDataDir) {
+		return err
+	}
 	if !c.skipDeregister.Load() {
 		c.deregister(ctx, client)
 	}
 	return nil
 }
 
+// errNoDataDir reports that the data directory was deleted.
+var errNoDataDir = errors.New("it was deleted while the gateway ran, and no server answers; create it and start " +
+	"the gateway again")
+
+// checkDataDir returns an error if the data directory does not exist.
+func (c *Client) checkDataDir() error {
+	if _, err := os.Stat(c.cfg.DataDir); errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("data directory %s: %w", c.cfg.DataDir, errNoDataDir)
+	}
+	return nil
+}
+
 // register sends heartbeats. It begins when the gateway has routes, because
-// servers dial a gateway as soon as it registers.
-func (c *Client) register(ctx context.Context, client pb.GatewayServiceClient) {
+// servers dial a gateway as soon as it registers. If a heartbeat fails and the
+// data directory was deleted, register calls stop: a gateway without servers
+// and without stored routes has no use, and would retry indefinitely.
+func (c *Client) register(ctx context.Context, client pb.GatewayServiceClient, stop context.CancelCauseFunc) {
 	backoff.Sleep(ctx, routesTimeout, c.ready) // without routes, Register reports the reason
 	retry, registered := backoff.Backoff{Min: minBackoff, Max: maxBackoff}, false
 	for ctx.Err() == nil {
@@ -181,6 +201,10 @@ func (c *Client) register(ctx context.Context, client pb.GatewayServiceClient) {
 			return
 		case err != nil:
 			c.failed(cannotRegister, err)
+			if err := c.checkDataDir(); err != nil {
+				stop(err)
+				return
+			}
 			pause, registered = retry.Next(), false
 		default:
 			c.worked(cannotRegister)

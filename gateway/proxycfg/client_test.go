@@ -3,6 +3,7 @@
 package proxycfg
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 	"net"
@@ -113,6 +114,28 @@ func TestRun_RestartsWithoutServers(t *testing.T) {
 	}
 	stop()
 	wait(t, r.logs, `level=WARN msg="cannot deregister`)
+}
+
+// TestRun_DataDirDeleted checks that a gateway ends if its data directory was
+// deleted and no server answers, as after the end of a demo.
+func TestRun_DataDirDeleted(t *testing.T) {
+	r := newRig(t)
+	c, err := New(Config{
+		Identity: r.id, Servers: []string{"127.0.0.1:1"}, LAN: "127.0.0.1:8444", WAN: "gw1.example:8443",
+		DataDir: filepath.Join(r.dir, "data"), LANListener: gateway.NewListener("lan"),
+		WANListener: gateway.NewListener("wan"), Logger: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(filepath.Join(r.dir, "data")); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if err := c.Run(ctx); err == nil || !strings.Contains(err.Error(), "was deleted while the gateway ran") {
+		t.Errorf("Run() = %v, want an error about the data directory", err)
+	}
 }
 
 func TestNew_IgnoresInvalidSnapshotFile(t *testing.T) {

@@ -49,8 +49,10 @@ func Parse(path string, src []byte) (*hcl.File, error) {
 		parse = hclparse.NewParser().ParseJSON
 	}
 	f, diags := parse(src, path)
-	if diags.HasErrors() {
-		return nil, DiagError(diags)
+	for _, d := range diags {
+		if d.Severity == hcl.DiagError { // further syntax errors follow from the first
+			return nil, DiagError(hcl.Diagnostics{d})
+		}
 	}
 	return f, nil
 }

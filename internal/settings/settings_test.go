@@ -5,6 +5,7 @@ package settings
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"testing"
@@ -86,6 +87,46 @@ func TestParseNetwork(t *testing.T) {
 	} {
 		if _, err := ParseNetwork(text); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("ParseNetwork(%q) = %v, want an error with %q", text, err, want)
+		}
+	}
+}
+
+// TestParse_FirstSyntaxError checks that Parse reports only the first of
+// several syntax errors, because a missing quote makes the rest of the file a
+// string.
+func TestParse_FirstSyntaxError(t *testing.T) {
+	_, err := Parse("a.hcl", []byte("node = \"srv1\ndc = \"dc1\"\nport = 8300\nbind = \"10.0.0.5\"\n"))
+	if err == nil || !strings.HasPrefix(err.Error(), "a.hcl:1,") || strings.Count(err.Error(), "a.hcl:") != 1 {
+		t.Errorf("Parse() = %v, want the error in line 1 alone", err)
+	}
+}
+
+func TestNewLogger_RemovesTextOfGRPC(t *testing.T) {
+	var b strings.Builder
+	log, err := NewLogger(&b, slog.LevelInfo, "json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	wrapped := errors.New("register: rpc error: code = Unavailable desc = no leader")
+	log.Info("m", "err", wrapped)
+	log.Info("m", "err", wrapped.Error())
+	if got := b.String(); strings.Count(got, `"err":"register: no leader"`) != 2 {
+		t.Errorf("log = %s, want the error register: no leader twice", got)
+	}
+}
+
+type ready string
+
+func (r ready) String() string { return string(r) }
+
+func TestPrintReady(t *testing.T) {
+	for format, want := range map[string]string{
+		"text": "listening\n", "json": `"level":"INFO","msg":"ready","listens":"listening"}` + "\n",
+	} {
+		var b strings.Builder
+		PrintReady(&b, format, ready("listening"))
+		if !strings.HasSuffix(b.String(), want) {
+			t.Errorf("PrintReady(%s) = %q, want %q at the end", format, b.String(), want)
 		}
 	}
 }

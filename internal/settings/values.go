@@ -9,6 +9,9 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
+
+	"github.com/wanfed/wanfed/internal/rpctext"
 )
 
 // ParseLevel parses the setting log_level: debug, info, warn or error.
@@ -20,10 +23,36 @@ func ParseLevel(level string) (slog.Level, error) {
 	return l, nil
 }
 
+// plainError removes the additions of gRPC from an attribute that is an error,
+// or the text of an error.
+func plainError(_ []string, a slog.Attr) slog.Attr {
+	text := ""
+	if err, ok := a.Value.Any().(error); ok && err != nil {
+		text = err.Error()
+	} else if a.Key == "err" {
+		text = a.Value.String()
+	}
+	if strings.Contains(text, "rpc error: ") {
+		a.Value = slog.StringValue(rpctext.Plain(text))
+	}
+	return a
+}
+
+// PrintReady writes the line that reports readiness to w. In the format "json"
+// of the log, the line is a log record in JSON, because many systems read
+// stdout and stderr as one log.
+func PrintReady(w io.Writer, format string, ready fmt.Stringer) {
+	if format == "json" {
+		slog.New(slog.NewJSONHandler(w, nil)).Info("ready", "listens", ready.String())
+		return
+	}
+	fmt.Fprintln(w, ready)
+}
+
 // NewLogger returns a logger that writes records of at least level to w. format
 // is the setting log_format: text or json.
 func NewLogger(w io.Writer, level slog.Leveler, format string) (*slog.Logger, error) {
-	opts := &slog.HandlerOptions{Level: level}
+	opts := &slog.HandlerOptions{Level: level, ReplaceAttr: plainError}
 	switch format {
 	case "text":
 		return slog.New(slog.NewTextHandler(w, opts)), nil

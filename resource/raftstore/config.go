@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -110,11 +111,28 @@ func (c *Config) validate() error {
 	return nil
 }
 
+// demoteFirstElection makes a Debug record of Raft's warning that a server
+// without a leader starts an election, unless the server had a leader. Each
+// start of a whole group, or of a lone server, begins with such an election.
+func demoteFirstElection(r *slog.Record) bool {
+	if !strings.HasPrefix(r.Message, "heartbeat timeout reached, starting election") {
+		return true
+	}
+	r.Attrs(func(a slog.Attr) bool {
+		if a.Key == "last-leader-addr" && a.Value.String() == "" {
+			r.Level = slog.LevelDebug
+		}
+		return true
+	})
+	return true
+}
+
 // raftConfig returns the configuration of the Raft library.
 func (c *Config) raftConfig() *raft.Config {
 	rc := raft.DefaultConfig()
 	rc.LocalID = raft.ServerID(c.Node)
-	rc.Logger = slogadapter.New(slog.New(slogadapter.Demote(c.Logger.Handler())), "raft")
+	handler := slogadapter.Filter(slogadapter.Demote(c.Logger.Handler()), demoteFirstElection)
+	rc.Logger = slogadapter.New(slog.New(handler), "raft")
 	rc.HeartbeatTimeout = c.Heartbeat
 	rc.ElectionTimeout = c.Heartbeat + timeoutStep
 	// A leader must step down before another leader is elected. A stall of

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/wanfed/wanfed/internal/rpctext"
 	"github.com/wanfed/wanfed/resource"
 )
 
@@ -98,7 +99,7 @@ func textOf(err error) string {
 	if st, ok := status.FromError(err); ok {
 		text = st.Message() // without the code
 	}
-	lines := strings.FieldsFunc(resource.ErrorText(text), func(r rune) bool { return r == '\n' || r == '\r' })
+	lines := strings.FieldsFunc(rpctext.Plain(text), func(r rune) bool { return r == '\n' || r == '\r' })
 	return strings.Join(lines, "; ")
 }
 

@@ -49,8 +49,13 @@ type handler struct {
 
 // New returns the handler of all paths under api.ResourcePath.
 func New(cfg Config) (http.Handler, error) {
-	if cfg.DC == "" || cfg.Registry == nil || cfg.Client == nil {
-		return nil, errors.New("resourcehttp: DC, Registry and Client are required")
+	switch {
+	case cfg.DC == "":
+		return nil, errors.New("resourcehttp: Config.DC is required")
+	case cfg.Registry == nil:
+		return nil, errors.New("resourcehttp: Config.Registry is required")
+	case cfg.Client == nil:
+		return nil, errors.New("resourcehttp: Config.Client is required")
 	}
 	types := []api.ResourceType{} // encoded as [], not null
 	for _, reg := range cfg.Registry.Types() {

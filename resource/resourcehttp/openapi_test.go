@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/wanfed/wanfed/api"
+	"github.com/wanfed/wanfed/resource"
 )
 
 func TestTypes(t *testing.T) {
@@ -105,7 +106,11 @@ func refs(v any) (all []string) {
 }
 
 func TestNew(t *testing.T) {
-	if _, err := New(Config{}); err == nil {
-		t.Error("New() of an empty Config = nil, want an error")
+	for missing, cfg := range map[string]Config{
+		"DC": {}, "Registry": {DC: "dc1"}, "Client": {DC: "dc1", Registry: resource.NewRegistry()},
+	} {
+		if _, err := New(cfg); err == nil || !strings.Contains(err.Error(), "Config."+missing+" is required") {
+			t.Errorf("New() without %s = %v, want an error that names it", missing, err)
+		}
 	}
 }

@@ -189,6 +189,11 @@ func (h *handler) checkLocal(r *http.Request, q query) error {
 		"send it to a server of %.63q, or leave dc out", r.URL.Path, h.Node, h.DC, q.dc)}
 }
 
+// maintenancePath precedes the id of a service in an endpoint of Consul that
+// wanfed does not have. The rest of the path is also the id of a service in
+// GET /v1/agent/service/ID.
+const maintenancePath = "/v1/agent/service/maintenance/"
+
 // notFound responds to requests that match no other pattern of mux: with 405 if
 // the path has other methods, otherwise with 404.
 func notFound(mux *http.ServeMux) http.Handler {
@@ -201,7 +206,7 @@ func notFound(mux *http.ServeMux) http.Handler {
 				allowed = append(allowed, method)
 			}
 		}
-		if len(allowed) > 0 {
+		if len(allowed) > 0 && !strings.HasPrefix(r.URL.Path, maintenancePath) {
 			methods := strings.Join(allowed, ", ")
 			w.Header().Set("Allow", methods)
 			writeError(w, http.StatusMethodNotAllowed,
@@ -222,7 +227,7 @@ var consulRemedies = []struct{ prefix, remedy string }{
 	{"/v1/discovery-chain", noMesh},
 	{"/v1/exported-services", noMesh},
 	{"/v1/imported-services", noMesh},
-	{"/v1/peering", noMesh},
+	{"/v1/peering", "wanfed has no cluster peering: datacenters join one federation"},
 	{"/v1/health/connect", noMesh},
 	{"/v1/health/ingress", noMesh},
 	{"/v1/catalog/connect", noMesh},
@@ -233,7 +238,10 @@ var consulRemedies = []struct{ prefix, remedy string }{
 	{"/v1/coordinate", "round-trip times are shown by: wanfed status"},
 	{"/v1/snapshot", "use: wanfed snapshot"},
 	{"/v1/operator/keyring", "use: wanfed keyring"},
-	{"/v1/operator", "use: wanfed operator"},
+	{"/v1/operator/raft", "use: wanfed operator raft"},
+	{"/v1/operator", "of Consul's operator endpoints, wanfed has only commands: wanfed operator raft, wanfed keyring"},
+	{maintenancePath, "wanfed has no maintenance mode: deregister the service, or fail its check"},
+	{"/v1/agent/maintenance", "wanfed has no maintenance mode: deregister the services of the node"},
 	{"/v1/agent/metrics", "use /metrics"},
 	{"/v1/", "wanfed has only a part of Consul's endpoints"},
 }

@@ -256,3 +256,17 @@ func TestKVEntry_HasConsulsJSON(t *testing.T) {
 		}
 	}
 }
+
+// TestMaintenance checks that a method of the endpoint of services does not
+// become the advice for another endpoint of Consul.
+func TestMaintenance(t *testing.T) {
+	r := newStoreHandler(t)
+	w := r.do(t, "PUT", "/v1/agent/service/maintenance/web", "")
+	if w.Code != 404 || !strings.Contains(w.Body.String(), "wanfed has no maintenance mode") {
+		t.Errorf("PUT .../maintenance/web = %d %s, want 404 and the reason", w.Code, w.Body)
+	}
+	w = r.do(t, "PUT", "/v1/agent/service/web", "")
+	if w.Code != 405 || !strings.Contains(w.Body.String(), "takes GET, HEAD") {
+		t.Errorf("PUT of a service = %d %s, want 405 and the methods", w.Code, w.Body)
+	}
+}

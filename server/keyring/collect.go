@@ -19,7 +19,7 @@ import (
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/federation"
 	"github.com/wanfed/wanfed/gossip"
-	"github.com/wanfed/wanfed/resource"
+	"github.com/wanfed/wanfed/internal/rpctext"
 	"github.com/wanfed/wanfed/wanfed"
 )
 
@@ -225,7 +225,7 @@ func (s *Service) exchange(
 	case status.Code(err) == codes.Unimplemented:
 		return nil, errors.New("its version of wanfed does not support keyrings")
 	default:
-		return nil, errors.New(resource.ErrorText(status.Convert(err).Message()))
+		return nil, errors.New(rpctext.Plain(status.Convert(err).Message()))
 	}
 	if resp.Sealed != nil {
 		s.accept([]*pb.SealedKeyring{resp.Sealed})

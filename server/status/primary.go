@@ -16,8 +16,8 @@ import (
 	"github.com/wanfed/wanfed/federation"
 	"github.com/wanfed/wanfed/gossip"
 	"github.com/wanfed/wanfed/internal/backoff"
+	"github.com/wanfed/wanfed/internal/rpctext"
 	"github.com/wanfed/wanfed/replication"
-	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/resource/raftstore"
 )
 
@@ -147,7 +147,7 @@ func (v *PrimaryView) superseded() string {
 	case by == replication.Epoch{}:
 		return ""
 	case primary == v.dc:
-		return resource.ErrorText(v.manager.Writable().Error())
+		return rpctext.Plain(v.manager.Writable().Error())
 	default:
 		return fmt.Sprintf("%s has replaced %s as the primary, in epoch %d: set primary_datacenter = %[1]q "+
 			"on all servers of %[4]s, and restart them", by.Datacenter, primary, by.Number, v.dc)
@@ -194,7 +194,7 @@ func (v *PrimaryView) component() api.ComponentStatus {
 		out.Detail = fmt.Sprintf("%s until all servers here have the same primary_datacenter: %s", out.Detail,
 			differences)
 	case v.manager.PendingReason() != "":
-		out.State, out.Detail = "changing", resource.ErrorText(v.manager.PendingReason())
+		out.State, out.Detail = "changing", rpctext.Plain(v.manager.PendingReason())
 	case primary != configured:
 		out.State = "changing"
 		out.Detail = fmt.Sprintf("still %s, not yet %s; the status of the leader has the reason", primary, configured)

@@ -15,9 +15,9 @@ import (
 	"github.com/wanfed/wanfed/catalog"
 	"github.com/wanfed/wanfed/federation"
 	"github.com/wanfed/wanfed/gossip"
+	"github.com/wanfed/wanfed/internal/rpctext"
 	"github.com/wanfed/wanfed/internal/version"
 	"github.com/wanfed/wanfed/replication"
-	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/resource/raftstore"
 	"github.com/wanfed/wanfed/server/keyring"
 	"github.com/wanfed/wanfed/server/operator"
@@ -230,7 +230,7 @@ func current(p wanfed.PathStatus, link wanfed.LinkStatus, now time.Time) wanfed.
 func (r *Reporter) setLastError(d *api.DatacenterStatus, paths []wanfed.PathStatus) {
 	note := func(at time.Time, err error) {
 		if err != nil && at.After(d.LastErrorAt) {
-			d.LastError, d.LastErrorAt = resource.ErrorText(err.Error()), at
+			d.LastError, d.LastErrorAt = rpctext.Plain(err.Error()), at
 		}
 	}
 	works := slices.ContainsFunc(paths, func(p wanfed.PathStatus) bool { return p.Health == wanfed.PathOK })
@@ -364,7 +364,7 @@ func poolComponent(name string, members []gossip.Member, command string) api.Com
 func errorOrAge(err error, at time.Time, event string) string {
 	switch {
 	case err != nil:
-		return resource.ErrorText(err.Error())
+		return rpctext.Plain(err.Error())
 	case at.IsZero():
 		return ""
 	}

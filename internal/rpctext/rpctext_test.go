@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-package resource_test
+package rpctext_test
 
 import (
 	"testing"
@@ -8,11 +8,11 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/wanfed/wanfed/resource"
+	"github.com/wanfed/wanfed/internal/rpctext"
 )
 
-// TestErrorText checks that ErrorText removes only text that gRPC adds.
-func TestErrorText(t *testing.T) {
+// TestPlain checks that Plain removes only text that gRPC adds.
+func TestPlain(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                          "",
 		"no leader":                 "no leader",
@@ -20,11 +20,12 @@ func TestErrorText(t *testing.T) {
 		"rpc error: code = Aborted": "rpc error: code = Aborted",
 		"follow dc1: " + status.Error(codes.Aborted,
 			"compare again").Error(): "follow dc1: compare again",
+		"a: " + status.Error(codes.Unavailable, "b: "+status.Error(codes.Aborted, "c").Error()).Error(): "a: b: c",
 		`see: wanfed status: rpc error: code = Unavailable desc = connection error: desc = "transport: Error while ` +
 			`dialing: no SAN \"a\""`: `see: wanfed status: no SAN "a"`,
 	} {
-		if got := resource.ErrorText(text); got != want {
-			t.Errorf("ErrorText(%q) = %q, want %q", text, got, want)
+		if got := rpctext.Plain(text); got != want {
+			t.Errorf("Plain(%q) = %q, want %q", text, got, want)
 		}
 	}
 }
