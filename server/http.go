@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/gateway"
 	"github.com/wanfed/wanfed/resource/resourcehttp"
 	"github.com/wanfed/wanfed/server/httpapi"
@@ -40,16 +41,19 @@ func (c *components) buildHTTP(id *tlsutil.Identity) error {
 	if err != nil {
 		return err
 	}
-	reporter := status.NewReporter(status.Config{
+	c.reporter = status.NewReporter(status.Config{
 		DC: c.cfg.DC, Node: c.cfg.Node, MeshGatewayMode: c.cfg.MeshGatewayMode, BootstrapExpect: c.cfg.BootstrapExpect,
 		Book: c.network.book, Dialer: c.network.dialer, Tunnel: c.network.tunnel,
 		Mux: c.network.mux, HTTPMux: mux, Edge: c.edge,
 		Store: c.store, LAN: c.lan, WAN: c.wan, Keyring: c.keyring, AddressBook: c.addressBook, Joiner: c.joiner,
 		Claims: c.claims, Claimant: c.claimant,
 		Primary: c.primary, AntiEntropy: c.antiEntropy, Source: c.source, Operator: c.operator,
+		Server: func(dc string) pb.ServerServiceClient {
+			return pb.NewServerServiceClient(c.network.calls.Reader(dc))
+		},
 	})
 	metrics := prometheus.NewRegistry()
-	if err := metrics.Register(reporter); err != nil {
+	if err := metrics.Register(c.reporter); err != nil {
 		return err
 	}
 	resources, err := resourcehttp.New(resourcehttp.Config{
@@ -61,7 +65,7 @@ func (c *components) buildHTTP(id *tlsutil.Identity) error {
 	checks := &checkReporter{node: c.cfg.Node, store: c.store, monitor: c.checks, calls: c.network.calls}
 	handler, err := httpapi.New(httpapi.Config{
 		DC: c.cfg.DC, Node: c.cfg.Node, Address: c.network.advertise.Addr().String(), Logger: c.logger,
-		Cluster: &cluster{reporter, c.remote}, Resources: c.resources, Backend: c.strong, Report: checks.report,
+		Cluster: &cluster{c.reporter, c.remote}, Resources: c.resources, Backend: c.strong, Report: checks.report,
 		API: resources, Names: id.Leaf().DNSNames,
 		Metrics: promhttp.HandlerFor(prometheus.Gatherers{prometheus.DefaultGatherer, metrics}, promhttp.HandlerOpts{}),
 		Peer: func(r *http.Request) (tlsutil.Peer, error) {

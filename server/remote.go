@@ -202,6 +202,18 @@ type queryService struct {
 	responses *limit.PerPeer
 	query     func(ctx context.Context, req *pb.QueryRequest) (*pb.QueryResponse, error)
 	names     *nameCheck
+	reach     func(dc string) *pb.ReachabilityResponse
+}
+
+// Reachability implements pb.ServerServiceServer.
+func (s *queryService) Reachability(
+	ctx context.Context, _ *pb.ReachabilityRequest,
+) (*pb.ReachabilityResponse, error) {
+	caller, err := rpc.Peer(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return s.reach(caller.DC), nil
 }
 
 // Identify implements pb.ServerServiceServer.

@@ -109,6 +109,7 @@ type components struct {
 	remote    *remote
 	source    *replication.Source // sends resources to secondaries, in the primary
 	edge      *rpc.Edge
+	reporter  *status.Reporter
 	http      *httpServer
 }
 
@@ -416,6 +417,7 @@ func (c *components) buildEdge(*tlsutil.Identity) error {
 	pb.RegisterOperatorServiceServer(c.edge, c.operator)
 	pb.RegisterServerServiceServer(c.edge, &queryService{
 		responses: c.edge.Responses(), query: c.query, names: c.names,
+		reach: func(dc string) *pb.ReachabilityResponse { return c.reporter.Reachability(dc) },
 	})
 	return c.edge.RegisterIntrospection()
 }
@@ -463,7 +465,7 @@ func (c *components) run(ctx context.Context) error {
 	for _, run := range []func(context.Context) error{
 		c.lan.Run, c.wan.Run, c.addressBook.Run, c.network.prober.Run, c.joiner.Run, c.runTags, c.keyring.Run,
 		c.claimant.Run, c.contacts.run, c.group.runJoin, c.group.runBootstrap, c.watchStore, c.awaitLoaded,
-		c.source.Run, c.applyUpdates, c.operator.RunComparison,
+		c.source.Run, c.applyUpdates, c.operator.RunComparison, c.reporter.RunReports,
 		func(ctx context.Context) error { return c.manager.Run(ctx, c.strong) },
 	} {
 		upper.Go(func() error { return run(uctx) })

@@ -314,6 +314,9 @@ func (r *dialRequest) dialAndRecord(ctx context.Context, path Path) (*tls.Conn, 
 	switch {
 	case err == nil:
 		p := pathConnOf(conn)
+		if d.paths.get(r.dc, path.Addr).rejected {
+			break
+		}
 		d.paths.recordSuccess(r.dc, path, p.addr, p.rtt, func(s *pathState) { s.RTT = p.handshakeRTT })
 		if r.dc != d.dc {
 			d.limit.succeeded(now.Sub(start), now)

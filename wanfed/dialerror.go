@@ -15,6 +15,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/hashicorp/yamux"
+
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
@@ -173,7 +175,8 @@ func failureClass(err error) FailureClass {
 		return FailureRefused
 	case errors.Is(err, syscall.ENETUNREACH), errors.Is(err, syscall.EHOSTUNREACH):
 		return FailureNoRoute
-	case isTimeout(err), errors.Is(err, errEchoTimeout), errors.Is(err, errSessionSilent):
+	case isTimeout(err), errors.Is(err, errEchoTimeout), errors.Is(err, errSessionSilent),
+		errors.Is(err, yamux.ErrKeepAliveTimeout):
 		return FailureTimeout
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET),
 		errors.Is(err, errClosedByPeer):

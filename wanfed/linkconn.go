@@ -16,6 +16,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/wanfed/wanfed/tlsutil"
 )
 
 // linkConn is one connection of a link. The goroutine of the link writes
@@ -85,7 +87,9 @@ func (l *link) use(ctx context.Context, c *tls.Conn) (stable bool, err error) {
 		}
 		err = lc.run(ctx)
 		stable = time.Since(lc.began) >= l.t.limits.stableAfter
-		if errors.Is(err, errEchoTimeout) || isTimeout(err) {
+		// In TLS 1.3 a client receives the rejection of its certificate after the
+		// handshake, as an alert.
+		if _, isAlert := tlsutil.AlertOf(err); isAlert || errors.Is(err, errEchoTimeout) || isTimeout(err) {
 			l.t.cfg.Dialer.ReportFailure(lc.c, err)
 		}
 	}

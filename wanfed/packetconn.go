@@ -29,6 +29,7 @@ type packetConn struct {
 	head    [frameHeadLen + echoLen]byte // of the current frame
 	name    [MaxName]byte                // of the current frame
 	inFrame bool                         // the read deadline belongs to the current frame
+	seen    time.Time                    // last update of counters.lastReceived
 }
 
 // readBufferSize is the size of the buffer of a packetConn, in bytes. It is
@@ -73,11 +74,21 @@ func (pc *packetConn) run(next func() (*refusal, error)) (*refusal, error) {
 			if _, err := pc.br.Peek(1); err != nil {
 				return nil, err // between frames: not a fault of the peer
 			}
+			pc.markReceived(time.Now())
 		}
 		pc.inFrame = false
 		if reason, err := next(); reason != nil || err != nil {
 			return reason, err
 		}
+	}
+}
+
+// markReceived records that the peer sends. It updates the shared counter at
+// most once per second, because packets may arrive fast.
+func (pc *packetConn) markReceived(now time.Time) {
+	if now.Sub(pc.seen) >= time.Second {
+		pc.seen = now
+		pc.count(PoolWAN).lastReceived.Store(now.UnixNano())
 	}
 }
 

@@ -4,12 +4,14 @@ package wanfed
 
 import (
 	"cmp"
+	"errors"
 	"maps"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/wanfed/wanfed/internal/broadcast"
+	"github.com/wanfed/wanfed/tlsutil"
 )
 
 // PathStatus contains the measurements of dials, probes and echoes over one
@@ -74,7 +76,11 @@ type pathState struct {
 	pathHistory
 	lastProbe time.Time // end of the last probe
 	suspected time.Time // an echo over the path was late; zero: never
-	jitter    float64   // 0 to 1: random part of the time until the next probe
+	// rejected means that the peer sent an alert after the last handshake. In
+	// TLS 1.3 a server rejects the certificate of a client in this way. The next
+	// handshake is then not a success; a response of the server is.
+	rejected bool
+	jitter   float64 // 0 to 1: random part of the time until the next probe
 }
 
 func newPathTable(book *SharedAddressBook, localDC string, mode Mode) *pathTable {
@@ -144,7 +150,7 @@ func (t *pathTable) recordSuccess(dc string, path Path, addr string, rtt time.Du
 	now := time.Now()
 	t.update(dc, path, func(s *pathState) {
 		s.pathHistory.recordSuccess(now, rtt)
-		s.LastSuccess = now
+		s.LastSuccess, s.rejected = now, false
 		if addr != "" {
 			s.Remote = addr
 		}
@@ -160,6 +166,9 @@ func (t *pathTable) recordFailure(dc string, path Path, err error, change func(*
 	t.update(dc, path, func(s *pathState) {
 		s.pathHistory.recordFailure(now)
 		s.LastErrorAt, s.LastError, s.Failure, s.Probed = now, oneLine(err), failureClass(err), false
+		_, isAlert := tlsutil.AlertOf(err)
+		_, inDial := errors.AsType[*stageError](err)
+		s.rejected = isAlert && !inDial
 		change(s)
 	})
 }

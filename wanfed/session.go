@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/yamux"
+
+	"github.com/wanfed/wanfed/tlsutil"
 )
 
 // session is an outgoing yamux session to any server of another datacenter, or
@@ -277,7 +279,8 @@ func (s *session) watch(ctx context.Context, dialedC <-chan *tls.Conn, migrate f
 		case <-s.mux.CloseChan():
 			_, err := s.mux.AcceptStream() // returns the error that ended the session: the peer opens no streams
 			s.t.log.Debug("stream session ended", "peer", s.to.String(), "remote", s.conn.RemoteAddr(), "err", err)
-			if errors.Is(err, yamux.ErrKeepAliveTimeout) || isTimeout(err) {
+			_, isAlert := tlsutil.AlertOf(err) // see link.use
+			if isAlert || errors.Is(err, yamux.ErrKeepAliveTimeout) || isTimeout(err) {
 				s.t.cfg.Dialer.ReportFailure(s.conn, err)
 			}
 			return

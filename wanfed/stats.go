@@ -40,6 +40,7 @@ var dropNames = [numDropReasons]string{
 
 // counters counts packets of one pool to and from one datacenter.
 type counters struct {
+	lastReceived            atomic.Int64 // Unix time in nanoseconds; 0: never. See Tunnel.LastReceived
 	sent, received, relayed atomic.Uint64
 	dropped                 [numDropReasons]atomic.Uint64
 }
@@ -85,6 +86,20 @@ func (t *Tunnel) trafficLocked(k trafficKey) *counters {
 		t.counts[k] = c
 	}
 	return c
+}
+
+// LastReceived returns the time of the last packet or echo request on a
+// connection from a server of dc to this server, within a second. It returns
+// the zero time if there was none. Packets that another local server relayed do
+// not count.
+func (t *Tunnel) LastReceived(dc string) time.Time {
+	t.mu.RLock()
+	c := t.counts[trafficKey{PoolWAN, dc}]
+	t.mu.RUnlock()
+	if c == nil || c.lastReceived.Load() == 0 {
+		return time.Time{}
+	}
+	return time.Unix(0, c.lastReceived.Load())
 }
 
 // TunnelStats counts events since NewTunnel and describes the connections from

@@ -24,6 +24,201 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+type ReachabilityResponse_State int32
+
+const (
+	ReachabilityResponse_STATE_UNKNOWN ReachabilityResponse_State = 0
+	// At least one path works.
+	ReachabilityResponse_STATE_OK ReachabilityResponse_State = 1
+	// No path works.
+	ReachabilityResponse_STATE_FAILING ReachabilityResponse_State = 2
+)
+
+// Enum value maps for ReachabilityResponse_State.
+var (
+	ReachabilityResponse_State_name = map[int32]string{
+		0: "STATE_UNKNOWN",
+		1: "STATE_OK",
+		2: "STATE_FAILING",
+	}
+	ReachabilityResponse_State_value = map[string]int32{
+		"STATE_UNKNOWN": 0,
+		"STATE_OK":      1,
+		"STATE_FAILING": 2,
+	}
+)
+
+func (x ReachabilityResponse_State) Enum() *ReachabilityResponse_State {
+	p := new(ReachabilityResponse_State)
+	*p = x
+	return p
+}
+
+func (x ReachabilityResponse_State) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (ReachabilityResponse_State) Descriptor() protoreflect.EnumDescriptor {
+	return file_api_pb_server_proto_enumTypes[0].Descriptor()
+}
+
+func (ReachabilityResponse_State) Type() protoreflect.EnumType {
+	return &file_api_pb_server_proto_enumTypes[0]
+}
+
+func (x ReachabilityResponse_State) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use ReachabilityResponse_State.Descriptor instead.
+func (ReachabilityResponse_State) EnumDescriptor() ([]byte, []int) {
+	return file_api_pb_server_proto_rawDescGZIP(), []int{1, 0}
+}
+
+type ReachabilityRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReachabilityRequest) Reset() {
+	*x = ReachabilityRequest{}
+	mi := &file_api_pb_server_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReachabilityRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReachabilityRequest) ProtoMessage() {}
+
+func (x *ReachabilityRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_pb_server_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReachabilityRequest.ProtoReflect.Descriptor instead.
+func (*ReachabilityRequest) Descriptor() ([]byte, []int) {
+	return file_api_pb_server_proto_rawDescGZIP(), []int{0}
+}
+
+type ReachabilityResponse struct {
+	state protoimpl.MessageState     `protogen:"open.v1"`
+	State ReachabilityResponse_State `protobuf:"varint,1,opt,name=state,proto3,enum=wanfed.v1.ReachabilityResponse_State" json:"state,omitempty"`
+	// If no path works: the addresses of gateways of the caller's datacenter.
+	Failures      []*AddressFailure `protobuf:"bytes,2,rep,name=failures,proto3" json:"failures,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReachabilityResponse) Reset() {
+	*x = ReachabilityResponse{}
+	mi := &file_api_pb_server_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReachabilityResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReachabilityResponse) ProtoMessage() {}
+
+func (x *ReachabilityResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_pb_server_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReachabilityResponse.ProtoReflect.Descriptor instead.
+func (*ReachabilityResponse) Descriptor() ([]byte, []int) {
+	return file_api_pb_server_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *ReachabilityResponse) GetState() ReachabilityResponse_State {
+	if x != nil {
+		return x.State
+	}
+	return ReachabilityResponse_STATE_UNKNOWN
+}
+
+func (x *ReachabilityResponse) GetFailures() []*AddressFailure {
+	if x != nil {
+		return x.Failures
+	}
+	return nil
+}
+
+// AddressFailure is an address to which a datacenter cannot connect.
+type AddressFailure struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// host:port
+	Address string `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
+	// The class of the failure, such as "timeout". It has no text of an error.
+	Class         string `protobuf:"bytes,2,opt,name=class,proto3" json:"class,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AddressFailure) Reset() {
+	*x = AddressFailure{}
+	mi := &file_api_pb_server_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AddressFailure) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AddressFailure) ProtoMessage() {}
+
+func (x *AddressFailure) ProtoReflect() protoreflect.Message {
+	mi := &file_api_pb_server_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AddressFailure.ProtoReflect.Descriptor instead.
+func (*AddressFailure) Descriptor() ([]byte, []int) {
+	return file_api_pb_server_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *AddressFailure) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *AddressFailure) GetClass() string {
+	if x != nil {
+		return x.Class
+	}
+	return ""
+}
+
 // ServerIdentity describes the process of a server.
 type ServerIdentity struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -39,7 +234,7 @@ type ServerIdentity struct {
 
 func (x *ServerIdentity) Reset() {
 	*x = ServerIdentity{}
-	mi := &file_api_pb_server_proto_msgTypes[0]
+	mi := &file_api_pb_server_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -51,7 +246,7 @@ func (x *ServerIdentity) String() string {
 func (*ServerIdentity) ProtoMessage() {}
 
 func (x *ServerIdentity) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_server_proto_msgTypes[0]
+	mi := &file_api_pb_server_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -64,7 +259,7 @@ func (x *ServerIdentity) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServerIdentity.ProtoReflect.Descriptor instead.
 func (*ServerIdentity) Descriptor() ([]byte, []int) {
-	return file_api_pb_server_proto_rawDescGZIP(), []int{0}
+	return file_api_pb_server_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *ServerIdentity) GetInstance() string {
@@ -99,7 +294,7 @@ type Question struct {
 
 func (x *Question) Reset() {
 	*x = Question{}
-	mi := &file_api_pb_server_proto_msgTypes[1]
+	mi := &file_api_pb_server_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -111,7 +306,7 @@ func (x *Question) String() string {
 func (*Question) ProtoMessage() {}
 
 func (x *Question) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_server_proto_msgTypes[1]
+	mi := &file_api_pb_server_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -124,7 +319,7 @@ func (x *Question) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Question.ProtoReflect.Descriptor instead.
 func (*Question) Descriptor() ([]byte, []int) {
-	return file_api_pb_server_proto_rawDescGZIP(), []int{1}
+	return file_api_pb_server_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Question) GetId() uint64 {
@@ -150,7 +345,7 @@ type Questions struct {
 
 func (x *Questions) Reset() {
 	*x = Questions{}
-	mi := &file_api_pb_server_proto_msgTypes[2]
+	mi := &file_api_pb_server_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -162,7 +357,7 @@ func (x *Questions) String() string {
 func (*Questions) ProtoMessage() {}
 
 func (x *Questions) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_server_proto_msgTypes[2]
+	mi := &file_api_pb_server_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -175,7 +370,7 @@ func (x *Questions) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Questions.ProtoReflect.Descriptor instead.
 func (*Questions) Descriptor() ([]byte, []int) {
-	return file_api_pb_server_proto_rawDescGZIP(), []int{2}
+	return file_api_pb_server_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Questions) GetAll() []*Question {
@@ -195,7 +390,7 @@ type Answer struct {
 
 func (x *Answer) Reset() {
 	*x = Answer{}
-	mi := &file_api_pb_server_proto_msgTypes[3]
+	mi := &file_api_pb_server_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -207,7 +402,7 @@ func (x *Answer) String() string {
 func (*Answer) ProtoMessage() {}
 
 func (x *Answer) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_server_proto_msgTypes[3]
+	mi := &file_api_pb_server_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -220,7 +415,7 @@ func (x *Answer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Answer.ProtoReflect.Descriptor instead.
 func (*Answer) Descriptor() ([]byte, []int) {
-	return file_api_pb_server_proto_rawDescGZIP(), []int{3}
+	return file_api_pb_server_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Answer) GetId() uint64 {
@@ -249,7 +444,7 @@ type Answers struct {
 
 func (x *Answers) Reset() {
 	*x = Answers{}
-	mi := &file_api_pb_server_proto_msgTypes[4]
+	mi := &file_api_pb_server_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -261,7 +456,7 @@ func (x *Answers) String() string {
 func (*Answers) ProtoMessage() {}
 
 func (x *Answers) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_server_proto_msgTypes[4]
+	mi := &file_api_pb_server_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -274,7 +469,7 @@ func (x *Answers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Answers.ProtoReflect.Descriptor instead.
 func (*Answers) Descriptor() ([]byte, []int) {
-	return file_api_pb_server_proto_rawDescGZIP(), []int{4}
+	return file_api_pb_server_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Answers) GetAll() []*Answer {
@@ -307,7 +502,7 @@ type QueryRequest struct {
 
 func (x *QueryRequest) Reset() {
 	*x = QueryRequest{}
-	mi := &file_api_pb_server_proto_msgTypes[5]
+	mi := &file_api_pb_server_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -319,7 +514,7 @@ func (x *QueryRequest) String() string {
 func (*QueryRequest) ProtoMessage() {}
 
 func (x *QueryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_server_proto_msgTypes[5]
+	mi := &file_api_pb_server_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -332,7 +527,7 @@ func (x *QueryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueryRequest.ProtoReflect.Descriptor instead.
 func (*QueryRequest) Descriptor() ([]byte, []int) {
-	return file_api_pb_server_proto_rawDescGZIP(), []int{5}
+	return file_api_pb_server_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *QueryRequest) GetPath() string {
@@ -383,7 +578,7 @@ type QueryResponse struct {
 
 func (x *QueryResponse) Reset() {
 	*x = QueryResponse{}
-	mi := &file_api_pb_server_proto_msgTypes[6]
+	mi := &file_api_pb_server_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -395,7 +590,7 @@ func (x *QueryResponse) String() string {
 func (*QueryResponse) ProtoMessage() {}
 
 func (x *QueryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_server_proto_msgTypes[6]
+	mi := &file_api_pb_server_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -408,7 +603,7 @@ func (x *QueryResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueryResponse.ProtoReflect.Descriptor instead.
 func (*QueryResponse) Descriptor() ([]byte, []int) {
-	return file_api_pb_server_proto_rawDescGZIP(), []int{6}
+	return file_api_pb_server_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *QueryResponse) GetStatus() int32 {
@@ -454,7 +649,7 @@ type Brief struct {
 
 func (x *Brief) Reset() {
 	*x = Brief{}
-	mi := &file_api_pb_server_proto_msgTypes[7]
+	mi := &file_api_pb_server_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -466,7 +661,7 @@ func (x *Brief) String() string {
 func (*Brief) ProtoMessage() {}
 
 func (x *Brief) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_server_proto_msgTypes[7]
+	mi := &file_api_pb_server_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -479,7 +674,7 @@ func (x *Brief) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Brief.ProtoReflect.Descriptor instead.
 func (*Brief) Descriptor() ([]byte, []int) {
-	return file_api_pb_server_proto_rawDescGZIP(), []int{7}
+	return file_api_pb_server_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Brief) GetIndex() uint64 {
@@ -514,7 +709,18 @@ var File_api_pb_server_proto protoreflect.FileDescriptor
 
 const file_api_pb_server_proto_rawDesc = "" +
 	"\n" +
-	"\x13api/pb/server.proto\x12\twanfed.v1\x1a\x1egoogle/protobuf/duration.proto\"y\n" +
+	"\x13api/pb/server.proto\x12\twanfed.v1\x1a\x1egoogle/protobuf/duration.proto\"\x15\n" +
+	"\x13ReachabilityRequest\"\xc7\x01\n" +
+	"\x14ReachabilityResponse\x12;\n" +
+	"\x05state\x18\x01 \x01(\x0e2%.wanfed.v1.ReachabilityResponse.StateR\x05state\x125\n" +
+	"\bfailures\x18\x02 \x03(\v2\x19.wanfed.v1.AddressFailureR\bfailures\";\n" +
+	"\x05State\x12\x11\n" +
+	"\rSTATE_UNKNOWN\x10\x00\x12\f\n" +
+	"\bSTATE_OK\x10\x01\x12\x11\n" +
+	"\rSTATE_FAILING\x10\x02\"@\n" +
+	"\x0eAddressFailure\x12\x18\n" +
+	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x14\n" +
+	"\x05class\x18\x02 \x01(\tR\x05class\"y\n" +
 	"\x0eServerIdentity\x12\x1a\n" +
 	"\binstance\x18\x01 \x01(\tR\binstance\x121\n" +
 	"\x06uptime\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x06uptime\x12\x18\n" +
@@ -548,11 +754,12 @@ const file_api_pb_server_proto_rawDesc = "" +
 	"\x05index\x18\x01 \x01(\x04R\x05index\x12!\n" +
 	"\fknown_leader\x18\x02 \x01(\bR\vknownLeader\x12!\n" +
 	"\flast_contact\x18\x03 \x01(\x04R\vlastContact\x12\x12\n" +
-	"\x04json\x18\x04 \x01(\bR\x04json2\xc7\x01\n" +
+	"\x04json\x18\x04 \x01(\bR\x04json2\x98\x02\n" +
 	"\rServerService\x12:\n" +
 	"\x05Query\x12\x17.wanfed.v1.QueryRequest\x1a\x18.wanfed.v1.QueryResponse\x128\n" +
 	"\bExchange\x12\x14.wanfed.v1.Questions\x1a\x12.wanfed.v1.Answers(\x010\x01\x12@\n" +
-	"\bIdentify\x12\x19.wanfed.v1.ServerIdentity\x1a\x19.wanfed.v1.ServerIdentityB!Z\x1fgithub.com/wanfed/wanfed/api/pbb\x06proto3"
+	"\bIdentify\x12\x19.wanfed.v1.ServerIdentity\x1a\x19.wanfed.v1.ServerIdentity\x12O\n" +
+	"\fReachability\x12\x1e.wanfed.v1.ReachabilityRequest\x1a\x1f.wanfed.v1.ReachabilityResponseB!Z\x1fgithub.com/wanfed/wanfed/api/pbb\x06proto3"
 
 var (
 	file_api_pb_server_proto_rawDescOnce sync.Once
@@ -566,38 +773,47 @@ func file_api_pb_server_proto_rawDescGZIP() []byte {
 	return file_api_pb_server_proto_rawDescData
 }
 
-var file_api_pb_server_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
+var file_api_pb_server_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
+var file_api_pb_server_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_api_pb_server_proto_goTypes = []any{
-	(*ServerIdentity)(nil),      // 0: wanfed.v1.ServerIdentity
-	(*Question)(nil),            // 1: wanfed.v1.Question
-	(*Questions)(nil),           // 2: wanfed.v1.Questions
-	(*Answer)(nil),              // 3: wanfed.v1.Answer
-	(*Answers)(nil),             // 4: wanfed.v1.Answers
-	(*QueryRequest)(nil),        // 5: wanfed.v1.QueryRequest
-	(*QueryResponse)(nil),       // 6: wanfed.v1.QueryResponse
-	(*Brief)(nil),               // 7: wanfed.v1.Brief
-	nil,                         // 8: wanfed.v1.QueryResponse.HeadersEntry
-	(*durationpb.Duration)(nil), // 9: google.protobuf.Duration
+	(ReachabilityResponse_State)(0), // 0: wanfed.v1.ReachabilityResponse.State
+	(*ReachabilityRequest)(nil),     // 1: wanfed.v1.ReachabilityRequest
+	(*ReachabilityResponse)(nil),    // 2: wanfed.v1.ReachabilityResponse
+	(*AddressFailure)(nil),          // 3: wanfed.v1.AddressFailure
+	(*ServerIdentity)(nil),          // 4: wanfed.v1.ServerIdentity
+	(*Question)(nil),                // 5: wanfed.v1.Question
+	(*Questions)(nil),               // 6: wanfed.v1.Questions
+	(*Answer)(nil),                  // 7: wanfed.v1.Answer
+	(*Answers)(nil),                 // 8: wanfed.v1.Answers
+	(*QueryRequest)(nil),            // 9: wanfed.v1.QueryRequest
+	(*QueryResponse)(nil),           // 10: wanfed.v1.QueryResponse
+	(*Brief)(nil),                   // 11: wanfed.v1.Brief
+	nil,                             // 12: wanfed.v1.QueryResponse.HeadersEntry
+	(*durationpb.Duration)(nil),     // 13: google.protobuf.Duration
 }
 var file_api_pb_server_proto_depIdxs = []int32{
-	9,  // 0: wanfed.v1.ServerIdentity.uptime:type_name -> google.protobuf.Duration
-	5,  // 1: wanfed.v1.Question.query:type_name -> wanfed.v1.QueryRequest
-	1,  // 2: wanfed.v1.Questions.all:type_name -> wanfed.v1.Question
-	6,  // 3: wanfed.v1.Answer.answer:type_name -> wanfed.v1.QueryResponse
-	3,  // 4: wanfed.v1.Answers.all:type_name -> wanfed.v1.Answer
-	8,  // 5: wanfed.v1.QueryResponse.headers:type_name -> wanfed.v1.QueryResponse.HeadersEntry
-	7,  // 6: wanfed.v1.QueryResponse.brief:type_name -> wanfed.v1.Brief
-	5,  // 7: wanfed.v1.ServerService.Query:input_type -> wanfed.v1.QueryRequest
-	2,  // 8: wanfed.v1.ServerService.Exchange:input_type -> wanfed.v1.Questions
-	0,  // 9: wanfed.v1.ServerService.Identify:input_type -> wanfed.v1.ServerIdentity
-	6,  // 10: wanfed.v1.ServerService.Query:output_type -> wanfed.v1.QueryResponse
-	4,  // 11: wanfed.v1.ServerService.Exchange:output_type -> wanfed.v1.Answers
-	0,  // 12: wanfed.v1.ServerService.Identify:output_type -> wanfed.v1.ServerIdentity
-	10, // [10:13] is the sub-list for method output_type
-	7,  // [7:10] is the sub-list for method input_type
-	7,  // [7:7] is the sub-list for extension type_name
-	7,  // [7:7] is the sub-list for extension extendee
-	0,  // [0:7] is the sub-list for field type_name
+	0,  // 0: wanfed.v1.ReachabilityResponse.state:type_name -> wanfed.v1.ReachabilityResponse.State
+	3,  // 1: wanfed.v1.ReachabilityResponse.failures:type_name -> wanfed.v1.AddressFailure
+	13, // 2: wanfed.v1.ServerIdentity.uptime:type_name -> google.protobuf.Duration
+	9,  // 3: wanfed.v1.Question.query:type_name -> wanfed.v1.QueryRequest
+	5,  // 4: wanfed.v1.Questions.all:type_name -> wanfed.v1.Question
+	10, // 5: wanfed.v1.Answer.answer:type_name -> wanfed.v1.QueryResponse
+	7,  // 6: wanfed.v1.Answers.all:type_name -> wanfed.v1.Answer
+	12, // 7: wanfed.v1.QueryResponse.headers:type_name -> wanfed.v1.QueryResponse.HeadersEntry
+	11, // 8: wanfed.v1.QueryResponse.brief:type_name -> wanfed.v1.Brief
+	9,  // 9: wanfed.v1.ServerService.Query:input_type -> wanfed.v1.QueryRequest
+	6,  // 10: wanfed.v1.ServerService.Exchange:input_type -> wanfed.v1.Questions
+	4,  // 11: wanfed.v1.ServerService.Identify:input_type -> wanfed.v1.ServerIdentity
+	1,  // 12: wanfed.v1.ServerService.Reachability:input_type -> wanfed.v1.ReachabilityRequest
+	10, // 13: wanfed.v1.ServerService.Query:output_type -> wanfed.v1.QueryResponse
+	8,  // 14: wanfed.v1.ServerService.Exchange:output_type -> wanfed.v1.Answers
+	4,  // 15: wanfed.v1.ServerService.Identify:output_type -> wanfed.v1.ServerIdentity
+	2,  // 16: wanfed.v1.ServerService.Reachability:output_type -> wanfed.v1.ReachabilityResponse
+	13, // [13:17] is the sub-list for method output_type
+	9,  // [9:13] is the sub-list for method input_type
+	9,  // [9:9] is the sub-list for extension type_name
+	9,  // [9:9] is the sub-list for extension extendee
+	0,  // [0:9] is the sub-list for field type_name
 }
 
 func init() { file_api_pb_server_proto_init() }
@@ -610,13 +826,14 @@ func file_api_pb_server_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_pb_server_proto_rawDesc), len(file_api_pb_server_proto_rawDesc)),
-			NumEnums:      0,
-			NumMessages:   9,
+			NumEnums:      1,
+			NumMessages:   12,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
 		GoTypes:           file_api_pb_server_proto_goTypes,
 		DependencyIndexes: file_api_pb_server_proto_depIdxs,
+		EnumInfos:         file_api_pb_server_proto_enumTypes,
 		MessageInfos:      file_api_pb_server_proto_msgTypes,
 	}.Build()
 	File_api_pb_server_proto = out.File

@@ -21,9 +21,10 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	ServerService_Query_FullMethodName    = "/wanfed.v1.ServerService/Query"
-	ServerService_Exchange_FullMethodName = "/wanfed.v1.ServerService/Exchange"
-	ServerService_Identify_FullMethodName = "/wanfed.v1.ServerService/Identify"
+	ServerService_Query_FullMethodName        = "/wanfed.v1.ServerService/Query"
+	ServerService_Exchange_FullMethodName     = "/wanfed.v1.ServerService/Exchange"
+	ServerService_Identify_FullMethodName     = "/wanfed.v1.ServerService/Identify"
+	ServerService_Reachability_FullMethodName = "/wanfed.v1.ServerService/Reachability"
 )
 
 // ServerServiceClient is the client API for ServerService service.
@@ -42,6 +43,10 @@ type ServerServiceClient interface {
 	// Identify exchanges the identities of two processes. A server that finds its own
 	// name at another address calls it there.
 	Identify(ctx context.Context, in *ServerIdentity, opts ...grpc.CallOption) (*ServerIdentity, error)
+	// Reachability returns the state of the paths from the called server to the
+	// datacenter of the caller. A server calls it over its own paths when it receives
+	// nothing from the called datacenter.
+	Reachability(ctx context.Context, in *ReachabilityRequest, opts ...grpc.CallOption) (*ReachabilityResponse, error)
 }
 
 type serverServiceClient struct {
@@ -85,6 +90,16 @@ func (c *serverServiceClient) Identify(ctx context.Context, in *ServerIdentity, 
 	return out, nil
 }
 
+func (c *serverServiceClient) Reachability(ctx context.Context, in *ReachabilityRequest, opts ...grpc.CallOption) (*ReachabilityResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ReachabilityResponse)
+	err := c.cc.Invoke(ctx, ServerService_Reachability_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // ServerServiceServer is the server API for ServerService service.
 // All implementations must embed UnimplementedServerServiceServer
 // for forward compatibility.
@@ -101,6 +116,10 @@ type ServerServiceServer interface {
 	// Identify exchanges the identities of two processes. A server that finds its own
 	// name at another address calls it there.
 	Identify(context.Context, *ServerIdentity) (*ServerIdentity, error)
+	// Reachability returns the state of the paths from the called server to the
+	// datacenter of the caller. A server calls it over its own paths when it receives
+	// nothing from the called datacenter.
+	Reachability(context.Context, *ReachabilityRequest) (*ReachabilityResponse, error)
 	mustEmbedUnimplementedServerServiceServer()
 }
 
@@ -119,6 +138,9 @@ func (UnimplementedServerServiceServer) Exchange(grpc.BidiStreamingServer[Questi
 }
 func (UnimplementedServerServiceServer) Identify(context.Context, *ServerIdentity) (*ServerIdentity, error) {
 	return nil, status.Error(codes.Unimplemented, "method Identify not implemented")
+}
+func (UnimplementedServerServiceServer) Reachability(context.Context, *ReachabilityRequest) (*ReachabilityResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Reachability not implemented")
 }
 func (UnimplementedServerServiceServer) mustEmbedUnimplementedServerServiceServer() {}
 func (UnimplementedServerServiceServer) testEmbeddedByValue()                       {}
@@ -184,6 +206,24 @@ func _ServerService_Identify_Handler(srv interface{}, ctx context.Context, dec f
 	return interceptor(ctx, in, info, handler)
 }
 
+func _ServerService_Reachability_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ReachabilityRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ServerServiceServer).Reachability(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ServerService_Reachability_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ServerServiceServer).Reachability(ctx, req.(*ReachabilityRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // ServerService_ServiceDesc is the grpc.ServiceDesc for ServerService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -198,6 +238,10 @@ var ServerService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Identify",
 			Handler:    _ServerService_Identify_Handler,
+		},
+		{
+			MethodName: "Reachability",
+			Handler:    _ServerService_Reachability_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

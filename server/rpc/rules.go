@@ -97,10 +97,11 @@ var rules = map[string]rule{
 
 	pb.CheckService_Report_FullMethodName: {anywhere: operators, here: servers, leader: true, idempotent: true},
 
-	pb.ReplicationService_Follow_FullMethodName: anyServer,
-	pb.ServerService_Exchange_FullMethodName:    anyServer,
-	pb.ServerService_Identify_FullMethodName:    serverHere,
-	pb.ServerService_Query_FullMethodName:       {anywhere: serversOperators, delegable: true, large: true},
+	pb.ReplicationService_Follow_FullMethodName:  anyServer,
+	pb.ServerService_Exchange_FullMethodName:     anyServer,
+	pb.ServerService_Identify_FullMethodName:     serverHere,
+	pb.ServerService_Reachability_FullMethodName: anyServer,
+	pb.ServerService_Query_FullMethodName:        {anywhere: serversOperators, delegable: true, large: true},
 
 	pb.KeyringService_Change_FullMethodName:   {anywhere: operators, leader: true, idempotent: true},
 	pb.KeyringService_List_FullMethodName:     {anywhere: operators},

@@ -9,9 +9,12 @@
 // [PrimaryView] reports the primary, and servers that are configured with
 // another primary.
 //
-// The package reads the measurements of the components and makes no
-// measurements itself. It does not wait for the network, except in
-// [PrimaryView.WatchOthers]. That method sends requests, and only the leader
-// runs it. The package starts no goroutine. All methods may be called from any
+// One pure function evaluates the measurements of the components: the status
+// page, the HTTP endpoint and the metrics have its result. Two methods send
+// requests and wait for the network. [PrimaryView.WatchOthers] runs at the
+// leader. [Reporter.RunReports] requests a report from a datacenter that sends
+// nothing to this server, over the paths of this server. It sends at most three
+// requests at once, and none while packets arrive. It joins its
+// goroutines before it returns. All other methods may be called from any
 // goroutine.
 package status

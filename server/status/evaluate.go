@@ -30,8 +30,7 @@ type facts struct {
 	hasState bool
 	// raft is the component of the Raft group. Only the local datacenter has it.
 	raft api.ComponentStatus
-	// gateways are the gateways of the local datacenter. Only the local
-	// datacenter has them.
+	// gateways are the gateways of the local datacenter.
 	gateways []localGateway
 	// reports are reports of other datacenters about their paths to the local
 	// datacenter. The local datacenter has all reports, and another datacenter
@@ -146,18 +145,25 @@ func (f facts) serversDown() string {
 	return fmt.Sprintf("%d of %d servers of %s are alive", f.ServersAlive, f.ServersKnown, f.Name)
 }
 
-// outbound returns the state of the paths to a datacenter.
+// outbound returns the state of the paths to a datacenter. It is unknown while
+// no path works and the result of a path is missing. Cached addresses are tried
+// only after the others, so their results are not awaited.
 func outbound(paths []api.PathStatus) api.Direction {
-	out := api.DirectionUnknown
+	failing, missing := false, false
 	for _, p := range paths {
-		switch p.Health {
-		case string(wanfed.PathOK):
+		switch {
+		case p.Health == string(wanfed.PathOK):
 			return api.DirectionOK
-		case string(wanfed.PathFailing):
-			out = api.DirectionFailing
+		case p.Health == string(wanfed.PathFailing):
+			failing = true
+		case p.Via != federation.ViaCached:
+			missing = true
 		}
 	}
-	return out
+	if failing && !missing {
+		return api.DirectionFailing
+	}
+	return api.DirectionUnknown
 }
 
 // inbound returns the state of the paths from other datacenters, according to
@@ -179,8 +185,8 @@ func inbound(reports []pathReport) api.Direction {
 // path that fails at a later step has more information about the cause.
 var causeOrder = []wanfed.FailureClass{
 	wanfed.FailureOtherCA, wanfed.FailureCertificate, wanfed.FailureUnknownName, wanfed.FailureUpstream,
-	wanfed.FailureTimeout, wanfed.FailureClosed, wanfed.FailureRefused, wanfed.FailureResolve, wanfed.FailureNoRoute,
-	wanfed.FailureOther,
+	wanfed.FailureTimeout, wanfed.FailureClosed, wanfed.FailureRefused, wanfed.FailureResolve, wanfed.FailureOther,
+	wanfed.FailureNoRoute,
 }
 
 func causeRank(p api.PathStatus) int {
@@ -195,15 +201,12 @@ func causeRank(p api.PathStatus) int {
 // works.
 func (f facts) outboundCause() (cause, advice string) {
 	var failing []api.PathStatus
-	var remote []string // addresses of gateways of the datacenter
 	for _, p := range f.Paths {
 		if p.Health == string(wanfed.PathFailing) {
 			failing = append(failing, p)
 		}
-		if p.Via == federation.ViaRemoteGateway || p.Via == federation.ViaConfigured {
-			remote = append(remote, p.Address)
-		}
 	}
+	remote := remoteAddresses(f.Paths)
 	worst := slices.MinFunc(failing, func(a, b api.PathStatus) int { return cmp.Compare(causeRank(a), causeRank(b)) })
 	at := worst.Via + " " + worst.Address
 	if worst.Via == federation.ViaLocalGateway && len(remote) > 0 {
@@ -215,7 +218,8 @@ func (f facts) outboundCause() (cause, advice string) {
 			"all datacenters need certificates of one CA: compare the files of ca_file"
 	case wanfed.FailureCertificate:
 		return fmt.Sprintf("a certificate between %s and %s is not valid: %s", f.local, f.Name, worst.LastError),
-			"check the clocks of both datacenters, and the validity of the certificates: wanfed tls inspect"
+			"check the clocks of both datacenters, the validity of the certificates, and that one CA signed them: " +
+				"wanfed tls inspect"
 	case wanfed.FailureUnknownName:
 		if f.Primary {
 			return fmt.Sprintf("the gateway at %s responds, but does not know the datacenter %s", at, f.Name),
@@ -237,6 +241,24 @@ func (f facts) outboundCause() (cause, advice string) {
 			" is a private address: set wan of that gateway to an address that other datacenters reach"
 	}
 	return cause, advice + "; if the datacenter was removed: " + removedAdvice(f.DatacenterStatus)
+}
+
+// remoteAddresses returns the addresses of the gateways of a datacenter: those
+// that a source lists now, or the cached ones if there are none.
+func remoteAddresses(paths []api.PathStatus) (addrs []string) {
+	var cached []string
+	for _, p := range paths {
+		switch p.Via {
+		case federation.ViaRemoteGateway, federation.ViaConfigured:
+			addrs = append(addrs, p.Address)
+		case federation.ViaCached:
+			cached = append(cached, p.Address)
+		}
+	}
+	if len(addrs) == 0 {
+		return cached
+	}
+	return addrs
 }
 
 // inboundCause returns the cause and the remedy if other datacenters cannot

@@ -48,15 +48,20 @@ type Config struct {
 	AntiEntropy *replication.AntiEntropy
 	Source      *replication.Source
 	Operator    *operator.Service
+	// Server returns a client of any server of another datacenter.
+	Server func(dc string) pb.ServerServiceClient
 }
 
 // Reporter reports the state of this server's components and of the
 // datacenters, with the cause of a failure and its remedy. It has all methods
 // of httpapi.Cluster except Query. It also implements prometheus.Collector.
-type Reporter struct{ cfg Config }
+type Reporter struct {
+	cfg     Config
+	inbound inboundReports
+}
 
 // NewReporter returns a Reporter.
-func NewReporter(cfg Config) *Reporter { return &Reporter{cfg} }
+func NewReporter(cfg Config) *Reporter { return &Reporter{cfg: cfg} }
 
 // Status implements httpapi.Cluster.
 func (r *Reporter) Status(ctx context.Context) (api.Status, error) {
@@ -88,16 +93,15 @@ func (r *Reporter) datacenters(ctx context.Context) ([]api.DatacenterStatus, err
 	if err != nil {
 		return nil, err
 	}
+	locals := make([]localGateway, len(gateways))
+	for i, g := range gateways {
+		locals[i] = localGateway{g.GetNode().GetNode(), catalog.TaggedAddr(g, catalog.TagWAN), catalog.Healthy(g)}
+	}
 	byDC := map[string]*pb.FederationState{}
 	for _, st := range states {
 		byDC[st.Datacenter] = st
 	}
-	links := map[string]wanfed.LinkStatus{} // packet links to other datacenters
-	for _, l := range r.cfg.Tunnel.Stats().Links {
-		if l.DC != r.cfg.DC && (links[l.DC].DC == "" || !l.ConnectedSince.IsZero()) {
-			links[l.DC] = l
-		}
-	}
+	links, now := r.links(), time.Now()
 	servers := countServers(r.cfg.WAN.Members())
 	names := r.Datacenters()
 	slices.Sort(names[1:])
@@ -105,12 +109,27 @@ func (r *Reporter) datacenters(ctx context.Context) ([]api.DatacenterStatus, err
 	for _, dc := range names {
 		f := r.facts(dc, byDC[dc], links[dc])
 		f.ServersAlive, f.ServersKnown = servers[dc].alive, servers[dc].known
+		f.gateways = locals
 		if f.Own {
-			f.setGateways(gateways)
+			f.GatewaysHealthy, f.GatewaysKnown = countGateways(gateways)
+			f.reports = r.inbound.all(names[1:], r.cfg.Tunnel.LastReceived, now)
+		} else {
+			f.reports = r.inbound.all([]string{dc}, r.cfg.Tunnel.LastReceived, now)
 		}
 		out = append(out, evaluate(f))
 	}
 	return out, nil
+}
+
+// links returns the packet links to other datacenters, by datacenter.
+func (r *Reporter) links() map[string]wanfed.LinkStatus {
+	links := map[string]wanfed.LinkStatus{}
+	for _, l := range r.cfg.Tunnel.Stats().Links {
+		if l.DC != r.cfg.DC && (links[l.DC].DC == "" || !l.ConnectedSince.IsZero()) {
+			links[l.DC] = l
+		}
+	}
+	return links
 }
 
 // facts returns what this server knows about a datacenter.
@@ -160,16 +179,6 @@ func countServers(members []gossip.Member) map[string]serverCount {
 		counts[dc] = n
 	}
 	return counts
-}
-
-// setGateways sets the gateways of the local datacenter, from its catalog.
-func (f *facts) setGateways(gateways []*pb.MeshGateway) {
-	f.GatewaysHealthy, f.GatewaysKnown = countGateways(gateways)
-	for _, g := range gateways {
-		f.gateways = append(f.gateways, localGateway{
-			node: g.GetNode().GetNode(), wan: catalog.TaggedAddr(g, catalog.TagWAN), healthy: catalog.Healthy(g),
-		})
-	}
 }
 
 func countGateways(gateways []*pb.MeshGateway) (healthy, known int) {

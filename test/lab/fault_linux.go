@@ -29,7 +29,7 @@ const holeTable = "hole"
 // its links. Call NeedNFT first.
 func (n *Node) BlackHole() {
 	n.dc.lab.t.Helper()
-	n.nft(fmt.Sprintf(`table inet %[1]s {
+	n.NFT(fmt.Sprintf(`table inet %[1]s {
 		chain in  { type filter hook input  priority 0; policy drop; iif lo accept; }
 		chain out { type filter hook output priority 0; policy drop; oif lo accept; }
 	}`, holeTable))
@@ -44,7 +44,7 @@ func (n *Node) CutFrom(others ...*Node) {
 		addrs = append(addrs, o.LAN)
 	}
 	set := strings.Join(addrs, ", ")
-	n.nft(fmt.Sprintf(`table inet %[1]s {
+	n.NFT(fmt.Sprintf(`table inet %[1]s {
 		chain in  { type filter hook input  priority 0; policy accept; ip saddr { %[2]s } drop; }
 		chain out { type filter hook output priority 0; policy accept; ip daddr { %[2]s } drop; }
 	}`, holeTable, set))
@@ -53,10 +53,11 @@ func (n *Node) CutFrom(others ...*Node) {
 // Heal ends BlackHole and CutFrom.
 func (n *Node) Heal() {
 	n.dc.lab.t.Helper()
-	n.nft("delete table inet " + holeTable)
+	n.NFT("delete table inet " + holeTable)
 }
 
-func (n *Node) nft(rules string) {
+// NFT applies rules of nft in the namespace of the node. Call NeedNFT first.
+func (n *Node) NFT(rules string) {
 	n.dc.lab.t.Helper()
 	cmd := exec.Command("ip", "netns", "exec", n.NS, "nft", "-f", "-")
 	cmd.Stdin = strings.NewReader(rules)

@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package status
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/wanfed/wanfed/api"
+	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/federation"
+	"github.com/wanfed/wanfed/internal/backoff"
+	"github.com/wanfed/wanfed/internal/netaddr"
+	"github.com/wanfed/wanfed/wanfed"
+)
+
+const (
+	// reportTick is the interval of the checks for silent datacenters.
+	reportTick = time.Second
+	// minSilence is the time without a packet or echo from all other
+	// datacenters after which they are silent. Each server of a small federation
+	// sends an echo request every 3 s.
+	minSilence = 5 * time.Second
+	// silencePerDC is the time without a packet after which one of many
+	// datacenters is silent, per datacenter. Gossip reaches the members of a
+	// large federation less often.
+	silencePerDC = 2 * time.Second
+	// The pause between two requests for the report of a datacenter. It doubles
+	// while the datacenter reports that it reaches the local one: its packets
+	// then arrive at another server of the local datacenter.
+	minReportPause, maxReportPause = 2 * time.Second, 30 * time.Second
+	// reportTimeout bounds one request.
+	reportTimeout = 3 * time.Second
+	// maxRequests bounds the requests of one check. A fault of the local gateways
+	// silences all datacenters, and a few reports are enough to describe it.
+	maxRequests = 3
+	// maxReported bounds the addresses in a report.
+	maxReported = 16
+)
+
+// inboundReports tracks whether other datacenters reach the local datacenter.
+// Packets and echoes from a datacenter prove it. A silent datacenter is
+// requested to report the state of its paths. Nothing is sent while no
+// datacenter is silent.
+type inboundReports struct {
+	mu      sync.Mutex
+	silence time.Duration // time without a packet after which a datacenter is silent
+	states  map[string]*inboundState
+}
+
+// inboundState is the state of one datacenter.
+type inboundState struct {
+	since  time.Time  // the datacenter became known
+	report pathReport // the last report; the direction is "" if there is none
+	at     time.Time  // of report
+	next   time.Time  // earliest time of the next request
+	pause  time.Duration
+}
+
+// silent returns the silent datacenters whose next request is due: first, then
+// the others by name.
+func (i *inboundReports) silent(
+	dcs []string, first string, lastReceived func(dc string) time.Time, now time.Time,
+) (silent []string) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.states == nil {
+		i.states = map[string]*inboundState{}
+	}
+	maps.DeleteFunc(i.states, func(dc string, _ *inboundState) bool { return !slices.Contains(dcs, dc) })
+	var newest time.Time
+	last := map[string]time.Time{}
+	for _, dc := range dcs {
+		if i.states[dc] == nil {
+			i.states[dc] = &inboundState{since: now}
+		}
+		if last[dc] = lastReceived(dc); last[dc].IsZero() {
+			last[dc] = i.states[dc].since
+		}
+		newest = slices.MaxFunc([]time.Time{newest, last[dc]}, time.Time.Compare)
+	}
+	i.silence = max(minSilence, time.Duration(len(dcs))*silencePerDC)
+	if now.Sub(newest) >= minSilence {
+		i.silence = minSilence
+	}
+	for _, dc := range dcs {
+		switch s := i.states[dc]; {
+		case now.Sub(last[dc]) < i.silence:
+			*s = inboundState{since: s.since}
+		case !now.Before(s.next):
+			silent = append(silent, dc)
+		}
+	}
+	slices.Sort(silent)
+	if j := slices.Index(silent, first); j > 0 {
+		silent = slices.Insert(slices.Delete(silent, j, j+1), 0, first)
+	}
+	return silent
+}
+
+// record stores a report of a datacenter. A report with an unknown direction
+// means that the request failed.
+func (i *inboundReports) record(r pathReport, now time.Time) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	s := i.states[r.dc]
+	if s == nil {
+		return
+	}
+	if r.direction == api.DirectionFailing {
+		s.pause = minReportPause
+	} else {
+		s.pause = min(max(2*s.pause, minReportPause), maxReportPause)
+	}
+	s.next = now.Add(s.pause)
+	if r.direction != api.DirectionUnknown {
+		s.report, s.at = r, now
+	}
+}
+
+// all returns the reports of the datacenters that have one. Recent packets of a
+// datacenter are a report. Reports that are too old are omitted.
+func (i *inboundReports) all(dcs []string, lastReceived func(dc string) time.Time, now time.Time) (out []pathReport) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	for _, dc := range dcs {
+		s := i.states[dc]
+		switch {
+		case s == nil:
+		case now.Sub(lastReceived(dc)) < i.silence:
+			out = append(out, pathReport{dc: dc, direction: api.DirectionOK})
+		case s.report.dc != "" && now.Sub(s.at) < staleProbes*max(s.pause, minReportPause)+reportTimeout:
+			out = append(out, s.report)
+		}
+	}
+	return out
+}
+
+// RunReports requests reports of silent datacenters until ctx ends, if this
+// server reaches them.
+func (r *Reporter) RunReports(ctx context.Context) error {
+	for ctx.Err() == nil {
+		backoff.Sleep(ctx, reportTick, nil)
+		dcs := slices.Collect(maps.Keys(r.cfg.Book.Load().Paths))
+		silent := r.inbound.silent(dcs, r.cfg.Primary.manager.PrimaryDC(), r.cfg.Tunnel.LastReceived, time.Now())
+		if len(silent) == 0 {
+			continue
+		}
+		links, n := r.links(), 0
+		var wg sync.WaitGroup
+		for _, dc := range silent {
+			if n == maxRequests || outbound(r.paths(dc, links[dc])) != api.DirectionOK {
+				continue
+			}
+			n++
+			wg.Go(func() {
+				ctx, cancel := context.WithTimeout(ctx, reportTimeout)
+				defer cancel()
+				resp, _ := r.cfg.Server(dc).Reachability(ctx, &pb.ReachabilityRequest{}) // nil after an error: unknown
+				r.inbound.record(parseReport(dc, resp), time.Now())
+			})
+		}
+		wg.Wait()
+	}
+	return nil
+}
+
+// Reachability returns the report of this server about its paths to datacenter
+// dc, for a server of dc.
+func (r *Reporter) Reachability(dc string) *pb.ReachabilityResponse {
+	return newReport(r.paths(dc, r.links()[dc]))
+}
+
+func (r *Reporter) paths(dc string, link wanfed.LinkStatus) []api.PathStatus {
+	return pathStatuses(r.cfg.Dialer.PathsTo(dc), nil, link, time.Now())
+}
+
+var reportStates = map[api.Direction]pb.ReachabilityResponse_State{
+	api.DirectionOK:      pb.ReachabilityResponse_STATE_OK,
+	api.DirectionFailing: pb.ReachabilityResponse_STATE_FAILING,
+}
+
+// newReport returns a report about paths. The class of an address is that of
+// the path through a local gateway, if there is one: servers often cannot dial
+// the address themselves.
+func newReport(paths []api.PathStatus) *pb.ReachabilityResponse {
+	resp := &pb.ReachabilityResponse{State: reportStates[outbound(paths)]}
+	if resp.State != pb.ReachabilityResponse_STATE_FAILING {
+		return resp
+	}
+	classes, local := map[string]string{}, ""
+	for _, p := range paths {
+		classes[p.Address] = p.Failure
+		if p.Via == federation.ViaLocalGateway {
+			local = p.Failure
+		}
+	}
+	for _, addr := range remoteAddresses(paths) {
+		if len(resp.Failures) < maxReported {
+			failure := &pb.AddressFailure{Address: addr, Class: cmp.Or(local, classes[addr])}
+			resp.Failures = append(resp.Failures, failure)
+		}
+	}
+	return resp
+}
+
+// parseReport returns the report of datacenter dc. It bounds the addresses, and
+// replaces unknown classes. A nil response has an unknown direction.
+func parseReport(dc string, resp *pb.ReachabilityResponse) pathReport {
+	r := pathReport{dc: dc, direction: api.DirectionUnknown}
+	for direction, state := range reportStates {
+		if resp.GetState() == state {
+			r.direction = direction
+		}
+	}
+	if r.direction != api.DirectionFailing {
+		return r
+	}
+	for _, f := range resp.GetFailures()[:min(len(resp.GetFailures()), maxReported)] {
+		class := wanfed.FailureClass(f.GetClass())
+		if !slices.Contains(wanfed.FailureClasses, class) {
+			class = wanfed.FailureOther
+		}
+		if netaddr.CheckHostPort(f.GetAddress()) == nil {
+			r.failures = append(r.failures, addressFailure{f.GetAddress(), class})
+		}
+	}
+	return r
+}

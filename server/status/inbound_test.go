@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package status
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/wanfed/wanfed/api"
+	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/federation"
+	"github.com/wanfed/wanfed/wanfed"
+)
+
+func TestInboundReports(t *testing.T) {
+	var i inboundReports
+	start := time.Unix(1000, 0)
+	at := func(s int) time.Time { return start.Add(time.Duration(s) * time.Second) }
+	received := map[string]time.Time{}
+	last := func(dc string) time.Time { return received[dc] }
+	dcs := []string{"dc3", "dc2", "dc1"}
+	wantSilent := func(s int, want ...string) {
+		t.Helper()
+		if got := i.silent(dcs, "dc2", last, at(s)); !slices.Equal(got, want) {
+			t.Errorf("silent() after %d s = %v, want %v", s, got, want)
+		}
+	}
+	wantReports := func(s int, want ...api.Direction) {
+		t.Helper()
+		var got []api.Direction
+		for _, r := range i.all([]string{"dc1", "dc2"}, last, at(s)) {
+			got = append(got, r.direction)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("all() after %d s = %v, want %v", s, got, want)
+		}
+	}
+	wantSilent(0)                      // new datacenters are not silent
+	wantReports(1)                     // and nothing is known about them
+	wantSilent(6, "dc2", "dc1", "dc3") // the primary comes first
+	received["dc1"], received["dc3"] = at(7), at(7)
+	wantSilent(7, "dc2")
+	wantReports(7, api.DirectionOK)
+	i.record(pathReport{dc: "dc2", direction: api.DirectionOK}, at(7))
+	wantReports(8, api.DirectionOK, api.DirectionOK)
+	wantSilent(8) // the pause
+	wantSilent(9, "dc2")
+	i.record(pathReport{dc: "dc2", direction: api.DirectionFailing}, at(9))
+	wantReports(10, api.DirectionOK, api.DirectionFailing)
+	wantReports(19) // all are too old
+	wantSilent(19, "dc2", "dc1", "dc3")
+	received["dc2"] = at(20)
+	wantSilent(20, "dc1", "dc3")
+	wantReports(20, api.DirectionOK)
+}
+
+// TestInboundReports_Pause checks that the requests to a datacenter whose
+// packets arrive at another server become rare.
+func TestInboundReports_Pause(t *testing.T) {
+	var i inboundReports
+	never := func(string) time.Time { return time.Time{} }
+	now, requests := time.Unix(1000, 0), 0
+	for end := now.Add(5 * time.Minute); now.Before(end); now = now.Add(reportTick) {
+		for _, dc := range i.silent([]string{"dc1"}, "dc1", never, now) {
+			requests++
+			i.record(pathReport{dc: dc, direction: api.DirectionOK}, now)
+		}
+		if requests > 0 && len(i.all([]string{"dc1"}, never, now)) != 1 {
+			t.Fatalf("the report is missing after %v", now)
+		}
+	}
+	if requests > 14 {
+		t.Errorf("requests in 5 minutes = %d, want at most 14", requests)
+	}
+}
+
+func TestReport(t *testing.T) {
+	resp := newReport([]api.PathStatus{
+		viaOwn(wanfed.PathFailing, wanfed.FailureUpstream), direct(dc3Addr, wanfed.FailureNoRoute),
+		{Address: "192.0.2.1:1", Via: federation.ViaCached, Health: "failing", Failure: "timeout"},
+	})
+	want := pathReport{"dc1", api.DirectionFailing, []addressFailure{{dc3Addr, wanfed.FailureUpstream}}}
+	if d := cmp.Diff(want, parseReport("dc1", resp), cmp.AllowUnexported(pathReport{}, addressFailure{})); d != "" {
+		t.Errorf("parseReport() differs (-want +got):\n%s", d)
+	}
+	if got := parseReport("dc1", newReport([]api.PathStatus{viaOwn(wanfed.PathOK,
+		"")})); got.direction != api.DirectionOK {
+		t.Errorf("parseReport() = %+v, want ok", got)
+	}
+	if got := parseReport("dc1", nil); got.direction != api.DirectionUnknown {
+		t.Errorf("parseReport(nil) = %+v, want unknown", got)
+	}
+	many := &pb.ReachabilityResponse{State: pb.ReachabilityResponse_STATE_FAILING}
+	for n := range 100 {
+		many.Failures = append(many.Failures, &pb.AddressFailure{Address: fmt.Sprintf("192.0.2.1:%d", n+1),
+			Class: "\x1b[31mred"})
+	}
+	got := parseReport("dc1", many)
+	if len(got.failures) != maxReported || got.failures[0].class != wanfed.FailureOther {
+		t.Errorf("parseReport() = %+v, want %d failures of an unknown class", got, maxReported)
+	}
+}
+
+// FuzzParseReport checks that no text of a peer reaches the status.
+func FuzzParseReport(f *testing.F) {
+	seed, err := proto.Marshal(&pb.ReachabilityResponse{State: 2, Failures: []*pb.AddressFailure{{Address: dc3Addr,
+		Class: "timeout"}}})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(seed)
+	f.Fuzz(func(t *testing.T, b []byte) {
+		resp := &pb.ReachabilityResponse{}
+		if proto.Unmarshal(b, resp) != nil {
+			return
+		}
+		r := parseReport("dc1", resp)
+		if len(r.failures) > maxReported || r.direction == "" {
+			t.Errorf("parseReport() = %+v", r)
+		}
+		for _, a := range r.failures {
+			if a.class != wanfed.FailureOther && !slices.Contains(wanfed.FailureClasses, a.class) || len(a.addr) > 300 {
+				t.Errorf("parseReport() has the failure %+v", a)
+			}
+		}
+	})
+}
