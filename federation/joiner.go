@@ -335,8 +335,8 @@ type ReachabilityFunc func() (map[string]dcrpc.Reachability, <-chan struct{})
 // RunResync exchanges state with a datacenter when the datacenter becomes
 // reachable again, until ctx ends. Messages that were missed in between, for
 // example a new gateway tag, are not repeated, and the pool itself exchanges
-// state only once a minute. While the primary is unreachable, RunResync
-// exchanges state once with every other datacenter, because they may have new
+// state only once a minute. When the primary becomes unreachable, RunResync
+// exchanges state with a few other datacenters, because they may have new
 // addresses of the primary.
 func (j *Joiner) RunResync(ctx context.Context, primary string, reachability ReachabilityFunc) error {
 	var wg sync.WaitGroup
@@ -362,27 +362,44 @@ func (j *Joiner) RunResync(ctx context.Context, primary string, reachability Rea
 	}
 }
 
-// resyncAll exchanges state once with each datacenter except the primary, until
-// the primary is reachable or ctx ends.
+// maxResyncs is the number of exchanges that resyncAll makes. Every exchange
+// transfers the state of the whole pool. An exchange with every datacenter, by
+// every server that does not reach a busy primary, would keep the primary busy.
+const maxResyncs = 3
+
+// resyncAll exchanges state with maxResyncs datacenters other than the primary,
+// in random order. It ends early when the primary is reachable or ctx ends.
 func (j *Joiner) resyncAll(ctx context.Context, primary string, reachability ReachabilityFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel()
-	started := map[string]bool{}
-	for {
+	results := make(chan error, maxResyncs) // one slot for every running exchange
+	tried := map[string]bool{primary: true}
+	var retry <-chan time.Time // set when every exchange has failed
+	for running, succeeded := 0, 0; succeeded < maxResyncs; {
 		current, changed := reachability()
 		if !current[primary].Unreachable {
 			return
 		}
 		book := j.cfg.Book.Changed()
 		for dc := range j.cfg.Book.Load().Paths {
-			if dc != primary && !started[dc] {
-				started[dc] = true
-				wg.Go(func() { j.resync(ctx, dc) })
+			if running+succeeded < maxResyncs && !tried[dc] {
+				tried[dc] = true
+				running++
+				wg.Go(func() { results <- j.resyncOnce(ctx, dc) })
 			}
 		}
+		if running == 0 && retry == nil {
+			retry = time.After(backoff.Jitter(maxJoinPause))
+		}
 		select {
+		case err := <-results:
+			if running--; err == nil {
+				succeeded++
+			}
+		case <-retry:
+			tried, retry = map[string]bool{primary: true}, nil
 		case <-changed:
 		case <-book:
 		case <-ctx.Done():
@@ -397,14 +414,21 @@ func (j *Joiner) resync(ctx context.Context, dc string) {
 	retry := backoff.Backoff{Min: minJoinPause, Max: maxJoinPause}
 	for ctx.Err() == nil && len(j.cfg.Book.Load().Paths[dc]) > 0 {
 		start := time.Now()
-		err := j.waitReachable(ctx, "*."+dc)
-		if err == nil {
-			err = j.exchange(ctx, wanfed.AnyServer(dc), func() bool { return true })
-		}
-		if err == nil {
-			j.cfg.Logger.Debug("gossip state exchanged", "peer", "*."+dc)
+		if j.resyncOnce(ctx, dc) == nil {
 			return
 		}
 		backoff.Sleep(ctx, retry.Next()-time.Since(start), nil)
 	}
+}
+
+// resyncOnce makes one attempt of resync.
+func (j *Joiner) resyncOnce(ctx context.Context, dc string) error {
+	if err := j.waitReachable(ctx, "*."+dc); err != nil {
+		return err
+	}
+	err := j.exchange(ctx, wanfed.AnyServer(dc), func() bool { return true })
+	if err == nil {
+		j.cfg.Logger.Debug("gossip state exchanged", "peer", "*."+dc)
+	}
+	return err
 }

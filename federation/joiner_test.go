@@ -3,8 +3,16 @@
 package federation
 
 import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"github.com/wanfed/wanfed/dcrpc"
+	"github.com/wanfed/wanfed/wanfed"
 )
 
 // Attempts at new datacenters are held. A server without an alive remote member
@@ -50,4 +58,42 @@ func TestJoiner_ResetBackoffKeepsHold(t *testing.T) {
 	if wait := j.start("*.dc4", poolView{}, now.Add(newcomerHold)); wait != 0 {
 		t.Errorf("start() after the hold = %v, want 0", wait)
 	}
+}
+
+// TestJoiner_ResyncAllIsBounded checks that a server that does not reach the
+// primary contacts a few datacenters at a time, and repeats with a pause.
+func TestJoiner_ResyncAllIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const took, timeout = time.Second, time.Minute
+		book := &wanfed.SharedAddressBook{}
+		paths := map[string][]wanfed.Path{}
+		for i := range 10 {
+			paths[fmt.Sprintf("dc%d", i+1)] = []wanfed.Path{{Addr: "192.0.2.1:8443"}}
+		}
+		book.Store(&wanfed.AddressBook{Paths: paths})
+		var running, most, attempts, primary atomic.Int64
+		j := &Joiner{cfg: JoinerConfig{Book: book, WaitReachable: func(ctx context.Context, dc string) error {
+			attempts.Add(1)
+			most.Store(max(most.Load(), running.Add(1)))
+			defer running.Add(-1)
+			if dc == "dc1" {
+				primary.Add(1)
+			}
+			time.Sleep(took)
+			return errors.New("unreachable")
+		}}}
+		ctx, cancel := context.WithTimeout(t.Context(), timeout)
+		defer cancel()
+		j.resyncAll(ctx, "dc1", func() (map[string]dcrpc.Reachability, <-chan struct{}) {
+			return map[string]dcrpc.Reachability{"dc1": {Unreachable: true}}, nil
+		})
+		// A round takes 3 s for the 9 secondaries, and a pause of at least 3 s.
+		if got := attempts.Load(); got < 9 || got > int64(9*timeout/(6*took)+9) {
+			t.Errorf("attempts in %v = %d, want 9 per round", timeout, got)
+		}
+		if most.Load() != maxResyncs || primary.Load() != 0 {
+			t.Errorf("concurrent attempts = %d, attempts at the primary = %d, want %d and 0",
+				most.Load(), primary.Load(), maxResyncs)
+		}
+	})
 }
