@@ -79,7 +79,7 @@ func (s *Store) CheckpointChanged() <-chan struct{} { return s.machine.checkpoin
 
 // Digest returns a digest of the state at the latest checkpoint, and the index
 // of the checkpoint. The index is 0 if there is no checkpoint. The first call
-// after a checkpoint encodes all resources: about 200 ms for 100,000.
+// after a checkpoint encodes all resources: about 90 ms for 100,000 small ones.
 func (s *Store) Digest() (index uint64, digest string, err error) {
 	c := &s.machine.checkpoints
 	c.computing.Lock()
