@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"log/slog"
 	"net/netip"
+	"path/filepath"
 	"time"
 
 	"github.com/wanfed/wanfed/server/operator"
@@ -18,6 +19,8 @@ const (
 	DefaultPort     = 8300
 	DefaultHTTPAddr = "127.0.0.1:8500"
 	DefaultBind     = "0.0.0.0"
+
+	DefaultSnapshotKeep = 24
 
 	DefaultDeadServerAfter = 10 * time.Minute
 	// MinDeadServerAfter is the minimum of Config.DeadServerAfter. It equals
@@ -116,6 +119,15 @@ type Config struct {
 	// MaxDeadServerAfter.
 	DeadServerAfter time.Duration
 
+	// SnapshotEvery is the time between two snapshots that the leader writes to
+	// SnapshotDir. 0 means that the server writes none. Minimum: 1 s.
+	SnapshotEvery time.Duration
+	// SnapshotDir is the directory of these snapshots. Default: the directory
+	// snapshots in DataDir. SnapshotKeep is the number of them that stay there.
+	// Default: 24.
+	SnapshotDir  string
+	SnapshotKeep int
+
 	// heartbeat is the heartbeat of raftstore.Config. checkpointInterval is that
 	// of operator.Config. Only tests set them.
 	heartbeat, checkpointInterval time.Duration
@@ -163,6 +175,8 @@ func (c Config) withDefaults() Config {
 		c.BootstrapExpect = 1
 	}
 	c.DeadServerAfter = cmp.Or(c.DeadServerAfter, DefaultDeadServerAfter)
+	c.SnapshotDir = cmp.Or(c.SnapshotDir, filepath.Join(c.DataDir, "snapshots"))
+	c.SnapshotKeep = cmp.Or(c.SnapshotKeep, DefaultSnapshotKeep)
 	c.Logger = cmp.Or(c.Logger, slog.Default())
 	return c
 }

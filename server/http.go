@@ -46,7 +46,7 @@ func (c *components) buildHTTP(id *tlsutil.Identity) error {
 		Book: c.network.book, Dialer: c.network.dialer, Tunnel: c.network.tunnel,
 		Mux: c.network.mux, HTTPMux: mux, Edge: c.edge,
 		Store: c.store, LAN: c.lan, WAN: c.wan, Keyring: c.keyring, AddressBook: c.addressBook, Joiner: c.joiner,
-		Claims: c.claims, Claimant: c.claimant,
+		Claims: c.claims, Claimant: c.claimant, Snapshots: c.snapshots,
 		Primary: c.primary, AntiEntropy: c.antiEntropy, Source: c.source, Operator: c.operator,
 		Server: func(dc string) pb.ServerServiceClient {
 			return pb.NewServerServiceClient(c.network.calls.Reader(dc))

@@ -91,6 +91,7 @@ type components struct {
 	contacts    *contacts
 	group       *group
 	operator    *operator.Service // also maintains the membership of the Raft group
+	snapshots   *operator.Schedule
 	keyring     *keyring.Service
 
 	loaded      chan struct{} // closed when the store has applied all entries that were committed before the start
@@ -304,6 +305,10 @@ func (c *components) buildGossip(*tlsutil.Identity) error {
 		},
 		Expect: c.cfg.BootstrapExpect, DeadAfter: func() time.Duration { return c.live.Load().DeadServerAfter },
 		Connect: c.network.calls.Server, CheckpointInterval: c.cfg.checkpointInterval, Logger: c.logger,
+	})
+	c.snapshots = operator.NewSchedule(operator.ScheduleConfig{
+		DC: c.cfg.DC, Node: c.cfg.Node, Every: c.cfg.SnapshotEvery, Dir: c.cfg.SnapshotDir, Keep: c.cfg.SnapshotKeep,
+		Take: c.store.Snapshot, Logger: c.logger,
 	})
 	c.keyring = keyring.New(keyring.Config{
 		DC: c.cfg.DC, Node: c.cfg.Node, PrimaryDC: c.cfg.PrimaryDC,
@@ -571,7 +576,7 @@ func (c *components) lead(ctx context.Context) error {
 	g, gctx := errgroup.WithContext(ctx)
 	for _, run := range []func(context.Context) error{
 		c.checks.Run, c.antiEntropy.Run, c.operator.RunMembership, c.operator.RunCheckpoints, c.manager.RunLeader,
-		c.primary.WatchOthers,
+		c.primary.WatchOthers, c.snapshots.Run,
 		func(ctx context.Context) error { return federation.KeepGroupID(ctx, c.store, c.logger) },
 		func(ctx context.Context) error { return resource.Reap(ctx, c.store, c.logger) },
 	} {

@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/wanfed/wanfed/gossip"
 	"github.com/wanfed/wanfed/internal/netaddr"
@@ -107,6 +108,12 @@ func (c Config) check() (errs []error) {
 			c.DeadServerAfter, MinDeadServerAfter, operator.StableTime)
 	case c.DeadServerAfter > MaxDeadServerAfter:
 		fault("dead_server_after is %v: must be %v (a year) or less", c.DeadServerAfter, MaxDeadServerAfter)
+	}
+	if c.SnapshotEvery != 0 && c.SnapshotEvery < time.Second {
+		fault("snapshot_every is %v: must be 1s or more, or 0 for none", c.SnapshotEvery)
+	}
+	if c.SnapshotKeep < 1 {
+		fault("snapshot_keep is %d: must be 1 or more", c.SnapshotKeep)
 	}
 	return errs
 }

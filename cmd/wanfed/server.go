@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -46,6 +47,9 @@ type serverSettings struct {
 	RetryJoin         []string `hcl:"retry_join,optional" live:"yes" help:"host:port of another server of this datacenter; required if --bootstrap-expect is above 1; servers of earlier runs need not be listed; repeatable"`
 	AllowRemoteWrites []string `hcl:"allow_remote_writes_from,optional" live:"yes" help:"datacenter whose servers may forward writes of their operators to this one, or * for all (default: none); repeatable"`
 	DeadServerAfter   string   `hcl:"dead_server_after,optional" live:"yes" help:"time until a failed server is removed from the Raft group, for example 10m or 1h; at least 10s"`
+	SnapshotEvery     string   `hcl:"snapshot_every,optional" help:"time between two snapshots that the leader writes to --snapshot-dir, for example 1h (default: none)"`
+	SnapshotDir       string   `hcl:"snapshot_dir,optional" help:"directory of the snapshots that the server writes (default: snapshots in --data-dir)"`
+	SnapshotKeep      int      `hcl:"snapshot_keep,optional" help:"number of snapshots that the server keeps in --snapshot-dir"`
 	Domain            string   `hcl:"domain,optional" help:"domain of the names in certificates and SNI"`
 	LogLevel          string   `hcl:"log_level,optional" live:"yes" help:"lowest level of log lines: debug, info, warn or error"`
 	LogFormat         string   `hcl:"log_format,optional" help:"format of the log on stderr: text or json"`
@@ -60,6 +64,7 @@ func defaultServerSettings() serverSettings {
 		EncryptIncoming: true,
 		EncryptOutgoing: true,
 		DeadServerAfter: "10m",
+		SnapshotKeep:    server.DefaultSnapshotKeep,
 		Domain:          tlsutil.DefaultDomain,
 		LogLevel:        "info",
 		LogFormat:       "text",
@@ -196,7 +201,14 @@ func (s serverSettings) check() error {
 	if d, err := time.ParseDuration(s.DeadServerAfter); err != nil || d <= 0 {
 		dead = fmt.Errorf("dead_server_after is %q: write, for example, 90s, 10m or 1h30m", s.DeadServerAfter)
 	}
-	return settings.Join(server.CheckSettings(s.config()), port, dead,
+	var every, keep error
+	if d, err := time.ParseDuration(s.SnapshotEvery); s.SnapshotEvery != "" && (err != nil || d < 0) {
+		every = fmt.Errorf("snapshot_every is %q: write, for example, 30m, 1h or 24h", s.SnapshotEvery)
+	}
+	if s.SnapshotKeep == 0 {
+		keep = errors.New("snapshot_keep is 0: must be 1 or more")
+	}
+	return settings.Join(server.CheckSettings(s.config()), port, dead, every, keep,
 		settings.CheckNetworks("proxy_protocol", s.ProxyProtocol), settings.CheckLog(s.LogLevel, s.LogFormat))
 }
 
@@ -207,6 +219,10 @@ func (s serverSettings) config() server.Config {
 	if err != nil || dead < 0 {
 		dead = 0
 	}
+	every, err := time.ParseDuration(s.SnapshotEvery)
+	if err != nil || every < 0 {
+		every = 0
+	}
 	return server.Config{
 		DC: s.DC, Node: s.Node, Domain: s.Domain, DataDir: s.DataDir,
 		CAFile: s.CAFile, CertFile: s.CertFile, KeyFile: s.KeyFile,
@@ -215,6 +231,7 @@ func (s serverSettings) config() server.Config {
 		Bind: s.Bind, Advertise: s.Advertise, Port: max(s.Port, -1), HTTPAddr: s.HTTPAddr,
 		ProxyFrom: settings.Networks(s.ProxyProtocol), BootstrapExpect: s.BootstrapExpect, RetryJoin: s.RetryJoin,
 		AllowRemoteWritesFrom: s.AllowRemoteWrites, DeadServerAfter: dead,
+		SnapshotEvery: every, SnapshotDir: s.SnapshotDir, SnapshotKeep: s.SnapshotKeep,
 	}
 }
 

@@ -21,6 +21,8 @@ var (
 	descLeader   = desc("leader", "1 while this server leads its datacenter.")
 	descWritable = desc("log_writable", "1 while this server can write its log; 0 for example when its disk is full.")
 	descDiverged = desc("store_differs", "1 for each server whose store differs from that of a majority.", "node")
+	descSnapshot = desc("snapshot_last_success_timestamp_seconds",
+		"Time of the last scheduled snapshot that this server wrote, since 1970. Absent without one.")
 	descMembers  = desc("pool_members", "Members of a gossip pool, by status.", "pool", "status")
 	descAccepted = desc("port_accepted_total", "TCP connections accepted on the server port.")
 	descRefused  = desc("port_refused_total", "Connections refused on the server port, by reason.", "reason")
@@ -96,6 +98,9 @@ func (r *Reporter) Collect(ch chan<- prometheus.Metric) {
 	s.gauge(descWritable, one(r.cfg.Store.WriteError() == nil))
 	for _, node := range r.cfg.Operator.Comparison().Differ {
 		s.gauge(descDiverged, 1, node)
+	}
+	if last := r.cfg.Snapshots.Status().Last; !last.IsZero() {
+		s.gauge(descSnapshot, float64(last.Unix()))
 	}
 	for name, pool := range map[string]*gossip.Pool{"lan": r.cfg.LAN, "wan": r.cfg.WAN} {
 		for reason, v := range pool.Refused() {

@@ -46,6 +46,7 @@ type Config struct {
 	Claimant    *federation.Claimant
 	Primary     *PrimaryView
 	AntiEntropy *replication.AntiEntropy
+	Snapshots   *operator.Schedule
 	Source      *replication.Source
 	Operator    *operator.Service
 	// Server returns a client of any server of another datacenter.
@@ -329,6 +330,14 @@ func (r *Reporter) components() []api.ComponentStatus {
 		detail := errorOrAge(st.LastError, st.LastApplied, "last written")
 		out = append(out, api.ComponentStatus{Name: "anti-entropy", State: okOr("failing", st.LastError),
 			Detail: detail})
+	}
+	if st := r.cfg.Snapshots.Status(); st.Enabled && r.cfg.Store.IsLeader() {
+		age := cmp.Or(errorOrAge(nil, st.Last, "last written"), "none written yet")
+		detail := age
+		if st.Err != nil {
+			detail = errorOrAge(st.Err, st.Last, "") + "; " + age
+		}
+		out = append(out, api.ComponentStatus{Name: "snapshots", State: okOr("failing", st.Err), Detail: detail})
 	}
 	out = append(out, r.cfg.Primary.component(), r.replicationComponent())
 	if files := r.cfg.Primary.manager.DiscardFiles(); len(files) > 0 {
