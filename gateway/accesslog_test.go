@@ -109,7 +109,7 @@ func testResetAfterClose(t *testing.T, e engineKind) {
 	const rounds = 20
 	for range rounds {
 		c := p.raw(t)
-		c.Write(hello)
+		c.Write(withNewRandom(hello))
 		if got, err := io.ReadAll(c); string(got) != "last" || err != nil {
 			t.Errorf("ReadAll() = %q, %v; want last", got, err)
 		}

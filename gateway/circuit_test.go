@@ -27,7 +27,7 @@ func testCircuitBreaker(t *testing.T, e engineKind) {
 	alertOf := func() byte { // returns the alert that a client receives
 		c := p.raw(t)
 		defer c.Close()
-		c.Write(hello)
+		c.Write(withNewRandom(hello))
 		b := make([]byte, 7)
 		if _, err := io.ReadFull(c, b); err != nil {
 			t.Fatalf("read of the alert = %v, want nil", err)

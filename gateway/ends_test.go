@@ -46,7 +46,7 @@ func testConcurrentEnds(t *testing.T, e engineKind) {
 			data := all[i : i+rand.IntN(1<<(10+i%12))]
 			switch i % 4 {
 			case 0: // the client closes early
-				c.Write(hello)
+				c.Write(withNewRandom(hello))
 				c.Write(data)
 				if i%8 == 0 {
 					c.SetLinger(0)
@@ -58,7 +58,7 @@ func testConcurrentEnds(t *testing.T, e engineKind) {
 				}()
 				io.Copy(io.Discard, c)
 			default: // both directions end normally
-				if got, err := echoInPieces(c, hello, data); err != nil || !bytes.Equal(got, data) {
+				if got, err := echoInPieces(c, withNewRandom(hello), data); err != nil || !bytes.Equal(got, data) {
 					t.Errorf("connection %d: ReadAll() = %d bytes, %v; want %d", i, len(got), err, len(data))
 				}
 			}
@@ -82,7 +82,7 @@ func echoInPieces(c *net.TCPConn, hello, data []byte) ([]byte, error) {
 	var sending sync.WaitGroup
 	defer sending.Wait()
 	sending.Go(func() {
-		c.Write(hello)
+		c.Write(withNewRandom(hello))
 		for rest := data; len(rest) > 0; {
 			n := min(1+rand.IntN(40<<10), len(rest))
 			c.Write(rest[:n])
@@ -158,7 +158,7 @@ func testCutAnswer(t *testing.T, e engineKind) {
 	for n := range len(record) + 1 {
 		size.Store(int64(n))
 		c := p.raw(t)
-		c.Write(hello)
+		c.Write(withNewRandom(hello))
 		b := make([]byte, 7)
 		if _, err := io.ReadFull(c, b); err != nil {
 			t.Fatalf("read with a cut after %d bytes = %v, want nil", n, err)

@@ -70,6 +70,7 @@ var suite = []struct {
 	{"LeastConnections", testLeastConnections},
 	{"ProxyProtocolIn", testProxyProtocolIn},
 	{"ProxyProtocolOut", testProxyProtocolOut},
+	{"Loop", testLoop},
 }
 
 func TestEngines(t *testing.T) {

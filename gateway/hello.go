@@ -21,6 +21,7 @@ const MaxHelloSize = 64 << 10
 // Sizes in bytes and numbers of RFC 8446, RFC 6066 and RFC 7301.
 const (
 	recordHeader  = tlsrecord.HeaderSize
+	randomSize    = 32
 	messageHeader = 4  // type and length of a handshake message
 	clientHello   = 1  // handshake message type
 	extServerName = 0  // extension types
@@ -39,7 +40,8 @@ type Hello struct {
 	// Only one server may receive the data: two servers could act on it.
 	EarlyData bool
 
-	alpn cryptobyte.String // the list of protocol ids, well formed
+	alpn   cryptobyte.String // the list of protocol ids, well formed
+	random []byte            // of the client, randomSize bytes
 }
 
 // ALPN returns the protocol ids that the client offers, in its order of
@@ -177,7 +179,7 @@ func parseBody(body []byte) (Hello, error) {
 	hasName := false
 	s := cryptobyte.String(body)
 	var sessionID, suites, compression, exts cryptobyte.String
-	if !s.Skip(2+32) || // legacy_version, random
+	if !s.Skip(2) || !s.ReadBytes(&h.random, randomSize) || // legacy_version, random
 		!s.ReadUint8LengthPrefixed(&sessionID) || !s.ReadUint16LengthPrefixed(&suites) || len(suites)%2 != 0 ||
 		!s.ReadUint8LengthPrefixed(&compression) {
 		return Hello{}, malformed("it ends too early")

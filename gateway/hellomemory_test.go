@@ -81,8 +81,9 @@ func testHelloMemoryWhileDialing(t *testing.T, e engineKind) {
 	large := records(append([]byte{clientHello, 0, byte(len(body) >> 8), byte(len(body))}, body...),
 		tlsrecord.MaxPayload)
 	const clients = 16
-	for range clients {
+	for i := range clients {
 		c := p.raw(t)
+		large[recordHeader+messageHeader+2] = byte(i) // another random, as a client sends it
 		c.Write(large)
 		defer c.Close()
 	}

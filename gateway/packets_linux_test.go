@@ -64,7 +64,7 @@ func TestReactor_SendsFewSegments(t *testing.T) {
 	want, got := packets{hello: 2, answer: 2, end: 1}, map[packets]int{}
 	for range connections {
 		c := p.raw(t)
-		c.Write(hello)
+		c.Write(withNewRandom(hello))
 		io.ReadFull(c, make([]byte, len("answer")))
 		n := packets{hello: <-atUpstream, answer: segments(t, c)}
 		c.Write([]byte("bye"))

@@ -74,6 +74,7 @@ type Proxy struct {
 	dialer       *upstream.Dialer
 	maxConns     atomic.Int64
 	hellos       helloMemory
+	forwarded    *forwardedHellos
 	shedAfter    time.Duration // a younger connection without a ClientHello is not closed to admit another one
 	drain        drain
 	access       *accessLog
@@ -92,6 +93,7 @@ func New(cfg Config) (*Proxy, error) {
 		refusals:     ratelog.New[Reason](log),
 		helloTimeout: cmp.Or(cfg.HelloTimeout, 5*time.Second),
 		drain:        drain{time: cmp.Or(cfg.Drain, 2*time.Second)},
+		forwarded:    newForwardedHellos(),
 		access:       newAccessLog(cfg.AccessLog, cmp.Or(cfg.AccessLogSample, 1)),
 		portable:     cfg.portable || cfg.Dial != nil,
 		dialer: &upstream.Dialer{

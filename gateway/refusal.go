@@ -30,6 +30,7 @@ const (
 	ReasonProtocol
 	ReasonProxyHeader
 	ReasonUpstreamLimit
+	ReasonLoop
 	reasons // the number of reasons
 )
 
@@ -78,6 +79,11 @@ var reasonInfo = [reasons]struct {
 			"the list"},
 	ReasonUpstreamLimit: {"upstream_limit", alertInternalError,
 		"each address of the route is at its limit of connections; raise the limit, or add an address"},
+	// Without an alert: a gateway that forwards an alert would take it for the
+	// response of a server, and end its attempts at other addresses.
+	ReasonLoop: {"loop", 0,
+		"this gateway is already forwarding the same connection: an address of a datacenter leads back to a gateway of " +
+			"this one; check the WAN addresses of its gateways"},
 }
 
 // String returns the reason as metrics and logs show it.

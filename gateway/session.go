@@ -30,6 +30,7 @@ type session struct {
 	remote   netip.AddrPort // of the client; invalid if it has none
 	counted  bool           // admit has counted the connection
 	opening  *opening       // nil: connected to an upstream
+	hello    helloSum       // in Proxy.forwarded; 0: not yet
 	record   *accessRecord  // nil: not logged
 }
 
@@ -117,6 +118,9 @@ func (s *session) Receive(in []byte, now time.Time) (reactor.Request, error) {
 		return reactor.Request{}, refused
 	}
 	o.target, o.sni = t, string(hello.SNI)
+	if s.hello = s.proxy.forwarded.add(hello.random); s.hello == 0 {
+		return reactor.Request{}, &refusal{reason: ReasonLoop, sni: o.sni}
+	}
 	return reactor.Request{
 		Addrs: t.To, Start: t.start(), Hello: in,
 		Race:        len(t.To) > 1 && !hello.EarlyData,
@@ -273,6 +277,7 @@ func (s *session) Close(end reactor.End) {
 // refused connection in the log is its Reason.
 func (s *session) finish(end reactor.End) {
 	s.endOpening()
+	s.proxy.forwarded.remove(s.hello)
 	if s.counted {
 		s.listener.release(s.remote.Addr())
 	}

@@ -5,11 +5,13 @@ package gateway
 import (
 	"bytes"
 	"crypto/tls"
+	"encoding/binary"
 	"errors"
 	"io"
 	"math/rand/v2"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -24,6 +26,14 @@ import (
 func helloFor(t testing.TB, sni string) []byte {
 	t.Helper()
 	return goHello(t, &tls.Config{ServerName: sni})
+}
+
+// withNewRandom returns a copy of a ClientHello with another random, as each connection of
+// a client has.
+func withNewRandom(hello []byte) []byte {
+	hello = slices.Clone(hello)
+	binary.BigEndian.PutUint64(hello[recordHeader+messageHeader+2:], rand.Uint64())
+	return hello
 }
 
 func testHelloTimeout(t *testing.T, e engineKind) {
@@ -164,7 +174,7 @@ func testSilentUpstreamRecovers(t *testing.T, e engineKind) {
 		}
 		c := p.raw(t)
 		began := time.Now()
-		c.Write(hello)
+		c.Write(withNewRandom(hello))
 		b := make([]byte, 7)
 		if _, err := io.ReadFull(c, b); err != nil {
 			t.Fatalf("read of the alert = %v, want nil", err)

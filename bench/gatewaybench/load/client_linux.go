@@ -4,11 +4,13 @@ package load
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"net/netip"
 	"os"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -28,9 +30,14 @@ type client struct {
 	spec       Spec
 	to         unix.SockaddrInet4
 	preamble   map[byte][]byte // by operation: ClientHello and request
+	opened     uint64          // connections
 	nextSource byte            // index of the next source address
 	readBuf    []byte          // shared by all connections, valid during one read
 }
+
+// helloRandom is the offset of the random in a ClientHello: after the headers of
+// record and message, and the version.
+const helloRandom = 5 + 4 + 2
 
 func newClient(s Spec) (*client, error) {
 	addr, err := netip.ParseAddrPort(s.Addr)
@@ -85,7 +92,9 @@ func (c *client) open(op byte, h handler) (*rawConn, error) {
 		return nil, err
 	}
 	conn.handler, conn.op = h, op
-	conn.buf = c.preamble[op]
+	conn.buf = slices.Clone(c.preamble[op])
+	c.opened++ // a gateway refuses the random of another open connection
+	binary.BigEndian.PutUint64(conn.buf[helloRandom:], c.opened)
 	events := uint32(unix.EPOLLIN)
 	if sent, err := c.flush(conn); err != nil {
 		unix.Close(conn.fd)
