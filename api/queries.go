@@ -45,8 +45,8 @@ func (c *Client) FederationStates(ctx context.Context, q QueryOptions) ([]Federa
 func (c *Client) FederationState(ctx context.Context, dc string, q QueryOptions) (FederationState, QueryMeta, error) {
 	var out FederationStateResponse
 	meta, err := c.get(ctx, "/v1/internal/federation-state/"+url.PathEscape(dc), q, nil, &out)
-	// A 404 of this API has an empty body, and a 404 of another program may
-	// not.
+	// A 404 with a body comes from another program that listens at the address,
+	// because a 404 of this API has an empty body.
 	s, ok := errors.AsType[*StatusError](err)
 	switch {
 	case ok && s.Code == http.StatusNotFound && s.Message == "", err == nil && out.State == nil:

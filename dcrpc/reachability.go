@@ -13,7 +13,8 @@ import (
 )
 
 // unreachableAfter is the time without a working path after which a datacenter
-// is unreachable. A packet link needs less time to switch to another path.
+// is unreachable. A packet link switches to another path in less time, so a
+// switch does not make the datacenter unreachable.
 const unreachableAfter = time.Second
 
 // Reachability reports whether any server of a datacenter can be reached.
@@ -59,11 +60,11 @@ func (r *reachability) set(dc string, reachable bool) {
 	r.changed.Notify()
 }
 
-// updateUnreachable records the datacenters without a working path now,
-// failing. The argument since maps each of them to the time of its first
-// failure, and is updated. updateUnreachable returns the unreachable
-// datacenters, and the time until the next failing datacenter becomes
-// unreachable.
+// updateUnreachable updates the reachability of all datacenters at time now.
+// failing has the datacenters that have no working path at this time. since maps
+// each failing datacenter to the time of its first failure. updateUnreachable
+// updates since, and returns the unreachable datacenters and the time until
+// another failing datacenter becomes unreachable.
 func (c *Client) updateUnreachable(
 	since map[string]time.Time, failing []string, now time.Time,
 ) (unreachable []string, wait time.Duration) {

@@ -100,10 +100,10 @@ type sniffConn struct {
 
 func (c *sniffConn) Read(b []byte) (int, error) { return c.br.Read(b) }
 
-// isPlainText waits for the first byte until limit. It returns true if the byte
-// arrives and does not begin a TLS connection.
+// isPlainText waits for the first byte, at most until limit. It returns true if
+// a byte arrives and does not begin a TLS connection.
 func (c *sniffConn) isPlainText(limit time.Time) bool {
-	_ = c.Conn.SetReadDeadline(limit) // an error shows in Peek
+	_ = c.Conn.SetReadDeadline(limit) // if it fails, Peek fails too
 	b, err := c.br.Peek(1)
 	_ = c.Conn.SetReadDeadline(time.Time{})
 	return err == nil && b[0] != recordHandshake
@@ -127,9 +127,10 @@ func (p *proxyConn) RemoteAddr() net.Addr {
 // header.
 var errProxyHeader = errors.New("no valid PROXY header")
 
-// readHeader reads the PROXY header, which must arrive until limit.
+// readHeader reads the PROXY header. It fails if the header does not arrive
+// before limit.
 func (p *proxyConn) readHeader(limit time.Time) error {
-	_ = p.Conn.SetReadDeadline(limit) // an error shows in Read
+	_ = p.Conn.SetReadDeadline(limit) // if it fails, Read fails too
 	source, err := proxyproto.ReadFrom(p.Conn)
 	_ = p.Conn.SetReadDeadline(time.Time{})
 	var ne net.Error
@@ -156,8 +157,8 @@ func unmapped(list []netip.Prefix) []netip.Prefix {
 	return list
 }
 
-// sendsProxy reports whether connections from an address must begin with a
-// PROXY header.
+// sendsProxy reports whether a connection from the address must begin with a
+// PROXY header, because the address is in proxy_protocol.
 func (m *Mux) sendsProxy(from net.Addr) bool {
 	tcp, ok := from.(*net.TCPAddr)
 	if !ok {

@@ -17,5 +17,10 @@
 // the write, and repeats both if another writer changed the resource in
 // between. A resource with a version replaces only that version.
 //
+// Check sends two requests per resource, and Write one. If another writer
+// changes the resource, Write tries up to five times. There is no transaction:
+// after an error, the items before it are written. Both functions block until
+// the server responds or ctx ends.
+//
 // The package starts no goroutine and keeps no state.
 package apply

@@ -150,7 +150,8 @@ func (c *Client) Ready() <-chan struct{} { return c.ready }
 func (c *Client) SkipDeregister() { c.skipDeregister.Store(true) }
 
 // Run registers the gateway and follows its snapshot until ctx ends. Then it
-// deregisters within 2 s and returns nil. It may be called once.
+// deregisters within 2 s and returns nil. Run returns an error if no server
+// answers and the data directory was deleted. It may be called once.
 func (c *Client) Run(ctx context.Context) error {
 	cc, err := api.NewGRPCClient(c.dial, connectParams)
 	if err != nil {

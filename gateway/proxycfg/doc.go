@@ -31,8 +31,11 @@
 // The servers of this datacenter connect to the LAN listener, which also routes
 // to the gateways of other datacenters.
 //
+// # Guarantees and limits
+//
 // Run logs a warning and ignores invalid parts of a snapshot, and a stored
 // snapshot that is damaged or of another datacenter. If the previous snapshot
 // had servers, Run ignores a snapshot without servers, because its sender has
-// only just started.
+// only just started. Run returns an error only if no server answers and the
+// data directory was deleted.
 package proxycfg

@@ -8,6 +8,9 @@
 //
 //	source, size, err := proxyproto.Parse(received)
 //
+// A header has at most [MaxSize] bytes, and a longer one is an error. Parse
+// keeps no reference to its argument.
+//
 // The caller decides which senders it trusts, because an unauthenticated peer
 // can send any address.
 package proxyproto

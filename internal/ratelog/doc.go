@@ -7,4 +7,7 @@
 // Interval. All other events are suppressed: they are logged at level Debug.
 // The next line at the original level has the attribute "suppressed" with their
 // number.
+//
+//	log := ratelog.New[string](logger)
+//	log.Log("refused", slog.LevelWarn, "connection refused", "peer", peer)
 package ratelog

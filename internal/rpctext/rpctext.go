@@ -15,8 +15,11 @@ func Plain(text string) string {
 		}
 		head, text = head+before, desc
 	}
-	if _, dial, ok := strings.Cut(text, "Error while dialing: "); ok {
-		text = strings.ReplaceAll(strings.TrimSuffix(dial, `"`), `\"`, `"`)
+	for _, added := range []string{"Error while dialing: ", `connection error: desc = "`} {
+		if _, cause, ok := strings.Cut(text, added); ok {
+			cause = strings.TrimPrefix(cause, "transport: ")
+			return head + strings.ReplaceAll(strings.TrimSuffix(cause, `"`), `\"`, `"`)
+		}
 	}
 	return head + text
 }

@@ -20,7 +20,10 @@ func TestPlain(t *testing.T) {
 		"rpc error: code = Aborted": "rpc error: code = Aborted",
 		"follow dc1: " + status.Error(codes.Aborted,
 			"compare again").Error(): "follow dc1: compare again",
-		"a: " + status.Error(codes.Unavailable, "b: "+status.Error(codes.Aborted, "c").Error()).Error(): "a: b: c",
+		"a: " + status.Error(codes.Unavailable, "b: "+status.Error(codes.Aborted,
+			"c").Error()).Error(): "a: b: c",
+		`connection error: desc = "error reading server preface: EOF"`:                                           "error reading server preface: EOF",
+		`a: rpc error: code = Unavailable desc = latest balancer error: connection error: desc = "transport: x"`: "a: x",
 		`see: wanfed status: rpc error: code = Unavailable desc = connection error: desc = "transport: Error while ` +
 			`dialing: no SAN \"a\""`: `see: wanfed status: no SAN "a"`,
 	} {

@@ -5,4 +5,7 @@
 // the process, and Send does nothing.
 //
 //	sdnotify.Send(logger, sdnotify.Ready)
+//
+// A failure is logged and has no other effect: the process works without its
+// service manager. Send does not wait for a response.
 package sdnotify

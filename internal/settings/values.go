@@ -9,7 +9,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"github.com/wanfed/wanfed/internal/rpctext"
 )
@@ -32,8 +31,8 @@ func plainError(_ []string, a slog.Attr) slog.Attr {
 	} else if a.Key == "err" {
 		text = a.Value.String()
 	}
-	if strings.Contains(text, "rpc error: ") {
-		a.Value = slog.StringValue(rpctext.Plain(text))
+	if plain := rpctext.Plain(text); plain != text {
+		a.Value = slog.StringValue(plain)
 	}
 	return a
 }

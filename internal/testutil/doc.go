@@ -1,4 +1,11 @@
 // SPDX-License-Identifier: MPL-2.0
 
 // Package testutil has helpers that the tests of all packages share.
+//
+//	testutil.Cluster(t) // skipped by go test -short
+//	testutil.Eventually(t, 5*time.Second, func() bool { return srv.IsLeader() }, "srv1 leads")
+//
+// Eventually and Await evaluate a condition every 5 ms on the wall clock, and
+// end the test at the timeout. A test of pure time uses testing/synctest
+// instead.
 package testutil
