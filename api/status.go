@@ -126,9 +126,9 @@ type PathStatus struct {
 	// address".
 	Via  string `json:"via"`
 	Used bool   `json:"used"` // gossip uses the path now
-	// Health is "ok", "failing", "untested", "slow" or "unknown". A path is slow
-	// if a later path in DatacenterStatus.Paths is faster. The health is unknown
-	// if the last success is too old.
+	// Health is "ok", "failing", "untested", "slow" or "unknown". A path is
+	// slow if a later path in DatacenterStatus.Paths is faster. The health is
+	// unknown if the last success is too old.
 	Health string `json:"health"`
 	// RTT is the smoothed round-trip time to a server over this path, in
 	// seconds. RTT is absent before the first measurement.
@@ -136,7 +136,8 @@ type PathStatus struct {
 	LastSuccess time.Time `json:"last_success,omitzero"`
 	LastFailure time.Time `json:"last_failure,omitzero"`
 	LastError   string    `json:"last_error,omitempty"` // the error of LastFailure
-	// Failure is the class of LastError, such as "timeout" or "connection refused".
+	// Failure is the class of LastError, such as "timeout" or "connection
+	// refused".
 	Failure string `json:"failure,omitempty"`
 
 	// Sources are the sources of the address: "heartbeat", "gossip",
@@ -153,8 +154,8 @@ type Health string
 // The values of Health.
 const (
 	HealthOK Health = "ok"
-	// HealthDegraded means that the datacenter is reachable, and that servers or
-	// gateways are down, or that an operator should act for another reason.
+	// HealthDegraded means that the datacenter is reachable, and that servers
+	// or gateways are down, or that an operator should act for another reason.
 	HealthDegraded Health = "degraded"
 	// HealthOneWay means that the responding server reaches the datacenter, but
 	// the datacenter does not reach that of the responding server. The local
@@ -176,8 +177,8 @@ const (
 	DirectionUnknown Direction = "unknown" // no path has a result that is new enough
 )
 
-// Health returns State. If the server did not send State, Health returns a state
-// according to the counts and the advice.
+// Health returns State. If the server did not send State, Health returns a
+// state according to the counts and the advice.
 func (d DatacenterStatus) Health() Health {
 	switch {
 	case d.State != "":
@@ -195,7 +196,8 @@ func (s Status) OK() bool {
 	return !slices.ContainsFunc(s.Datacenters, func(d DatacenterStatus) bool { return d.Health() != HealthOK })
 }
 
-// SecondsPtr returns a pointer to d in seconds, for the optional fields of Status.
+// SecondsPtr returns a pointer to d in seconds, for the optional fields of
+// Status.
 func SecondsPtr(d time.Duration) *float64 { return new(d.Seconds()) }
 
 // ComponentStatus is the state of one part of a server.

@@ -20,8 +20,8 @@ const (
 	requestTimeout = 3 * time.Second
 )
 
-// watch polls server s of dc until nothing is missing: all members are alive, all
-// federation states have a gateway, and all datacenters respond through s.
+// watch polls server s of dc until nothing is missing: all members are alive,
+// all federation states have a gateway, and all datacenters respond through s.
 func (f *federation) watch(ctx context.Context, dc *datacenter, s *subprocess.Server) error {
 	c, err := client(s)
 	if err != nil {
@@ -44,8 +44,8 @@ func (f *federation) watch(ctx context.Context, dc *datacenter, s *subprocess.Se
 	return nil
 }
 
-// await calls missing repeatedly until it returns "", and records each result in
-// f.missing. A result describes what the server still lacks.
+// await calls missing repeatedly until it returns "", and records each result
+// in f.missing. A result describes what the server still lacks.
 func (f *federation) await(ctx context.Context, server string, missing func() string) error {
 	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()

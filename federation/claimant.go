@@ -121,8 +121,9 @@ func (c *Claimant) State() ClaimState {
 	switch {
 	case d.Older:
 		s.Enabled, s.Duplicate = false, &d
-		s.Reason = fmt.Sprintf("another server is called %s too and was started earlier than this server: it is at %s; "+
-			"stop this server, give it another name, and start it with an empty data directory",
+		s.Reason = fmt.Sprintf(
+			"another server is called %s too and was started earlier than this server: it is at %s; "+
+				"stop this server, give it another name, and start it with an empty data directory",
 			WANName(c.cfg.Node, c.cfg.DC), d.Address)
 	case time.Since(d.Seen) < duplicateTimeout:
 		s.Duplicate = &d
@@ -157,7 +158,8 @@ func (c *Claimant) SetDuplicate(d Duplicate) {
 		c.cfg.Logger.Error("this server takes no part in its datacenter", "reason", c.State().Reason)
 		c.changed.Notify()
 	case !d.Older:
-		c.cfg.Logger.Warn("another server has the name of this server and is refused: stop or rename it", "addr", d.Address)
+		c.cfg.Logger.Warn("another server has the name of this server and is refused: stop or rename it",
+			"addr", d.Address)
 	}
 }
 

@@ -142,7 +142,8 @@ func TestPool_MemoryUnderAttack(t *testing.T) {
 	for i := range 300 {
 		var intents [][]byte
 		for j := range 100 {
-			intents = append(intents, encoded(leaveMessage{5, fmt.Sprintf("%0100d", i*100+j), false}, userMsg, leaveType))
+			intents = append(intents, encoded(leaveMessage{5, fmt.Sprintf("%0100d", i*100+j), false}, userMsg,
+				leaveType))
 			if len(compound(intents)) > maxPacket-200 {
 				break
 			}

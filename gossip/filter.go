@@ -14,9 +14,9 @@ import (
 )
 
 // filter is serf's delegate of memberlist, reduced to the messages that servers
-// use: join and leave intents, and the intents of a state exchange. User events,
-// queries, relays, conflict messages and key requests do not reach serf. serf
-// keeps them without a bound, and names metrics by their content.
+// use: join and leave intents, and the intents of a state exchange. User
+// events, queries, relays, conflict messages and key requests do not reach
+// serf. serf keeps them without a bound, and names metrics by their content.
 type filter struct {
 	memberlist.Delegate
 	members  func() []serf.Member // of the serf instance

@@ -33,8 +33,8 @@ const (
 	// maxState limits a message of a stream before and after decompression. The
 	// state of 10,000 members fits.
 	maxState = 4 << 20
-	// maxPendingState limits the memory for the states of all accepted streams. A
-	// compressed state of the maximum size fits.
+	// maxPendingState limits the memory for the states of all accepted streams.
+	// A compressed state of the maximum size fits.
 	maxPendingState = 4 * maxState
 	// maxUserState limits serf's part of a state.
 	maxUserState = 1 << 20
@@ -44,8 +44,8 @@ const (
 	nodeCost = 256
 	// maxMemberName limits the name of a member: <node>.<dc>.
 	maxMemberName = wanfed.MaxName + 1 + wanfed.MaxName
-	// maxIndirectPings limits the indirect pings per second. memberlist starts a
-	// goroutine for each. A member receives about one per second.
+	// maxIndirectPings limits the indirect pings per second. memberlist starts
+	// a goroutine for each. A member receives about one per second.
 	maxIndirectPings = 256
 )
 

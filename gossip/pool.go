@@ -201,8 +201,8 @@ func (p *Pool) Members() []Member {
 // it before Members.
 func (p *Pool) Changed() <-chan struct{} { return p.changed.Wait() }
 
-// Refused returns the number of refused packets, messages and state exchanges by
-// reason, since New.
+// Refused returns the number of refused packets, messages and state exchanges
+// by reason, since New.
 func (p *Pool) Refused() map[string]uint64 { return p.refusals.counts() }
 
 // Join exchanges state with the members at addrs. It returns nil if at least

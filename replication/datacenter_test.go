@@ -52,7 +52,8 @@ type datacenter struct {
 
 // add starts a datacenter whose server is configured with primary.
 func (f *testFederation) add(name, primary string) *datacenter {
-	dc := &datacenter{fed: f, name: name, store: resourcetest.NewStore(), dir: f.t.TempDir(), changed: make(chan struct{})}
+	dc := &datacenter{fed: f, name: name, store: resourcetest.NewStore(), dir: f.t.TempDir(),
+		changed: make(chan struct{})}
 	f.mu.Lock()
 	if f.byName == nil {
 		f.byName = map[string]*datacenter{}

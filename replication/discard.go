@@ -99,7 +99,8 @@ func (d *discards) save(ctx context.Context, ms []*pb.FollowResponse) error {
 
 // collect adds the resource that is stored under id to found if it is lost. It
 // also adds the lost resources that are deleted with it.
-func (d *discards) collect(ctx context.Context, id *pb.ID, replacement *pb.Resource, found map[string]*pb.Resource) error {
+func (d *discards) collect(ctx context.Context, id *pb.ID, replacement *pb.Resource,
+	found map[string]*pb.Resource) error {
 	own, err := d.manager.cfg.Backend.Read(ctx, resource.Eventual,
 		&pb.ID{Type: id.GetType(), Tenancy: id.GetTenancy(), Name: id.GetName()})
 	if mismatch, ok := errors.AsType[*resource.GroupVersionError](err); ok {

@@ -77,21 +77,21 @@
 // never follow each other. The indexes of two primaries are unrelated, so the
 // first comparison with another primary ignores indexes.
 //
-// A new primary needs the consent of the former one, or the word of an operator.
-// The former one gives its consent by its demotion: it stores HandedTo, after
-// which Fenced lets no write pass, and announces the successor in its streams.
-// The successor copies all resources from a stream with that announcement. The
-// word of an operator is a call of PrimaryManager.TakeOver. No timer replaces
-// either of them.
+// A new primary needs the consent of the former one, or the word of an
+// operator. The former one gives its consent by its demotion: it stores
+// HandedTo, after which Fenced lets no write pass, and announces the successor
+// in its streams. The successor copies all resources from a stream with that
+// announcement. The word of an operator is a call of PrimaryManager.TakeOver.
+// No timer replaces either of them.
 //
 // # Epochs
 //
 // An Epoch is a number and the name of the primary. The first primary has the
 // number 1. Each promotion uses the highest known number plus 1. The higher
 // number supersedes the lower one. If two datacenters take over at the same
-// time, their numbers are equal, and the greater name wins. Two datacenters that
-// never took over do not supersede each other: one of them is new and has a wrong
-// configuration.
+// time, their numbers are equal, and the greater name wins. Two datacenters
+// that never took over do not supersede each other: one of them is new and has
+// a wrong configuration.
 //
 // The highest known epoch travels in the metadata of all calls between
 // datacenters, in all messages of a stream, and in the error with which a
@@ -101,21 +101,22 @@
 // Writable fails from the first of them on. A write whose commit overlaps with
 // Learn fails with resource.ErrUnknownOutcome.
 //
-// A demotion is canceled when the servers are configured with the former primary
-// again. The successor may already have copied all resources. Therefore the
-// former primary waits until the successor responds and is not the primary. Then
-// it continues with the highest known number plus 2, which also supersedes a
-// promotion that the successor has begun.
+// A demotion is canceled when the servers are configured with the former
+// primary again. The successor may already have copied all resources. Therefore
+// the former primary waits until the successor responds and is not the primary.
+// Then it continues with the highest known number plus 2, which also supersedes
+// a promotion that the successor has begun.
 //
 // A former primary may have acknowledged writes that the new primary lacks. It
 // saves them in a file before the Follower commits what replaces them. The new
 // primary reports how far it had followed each FormerPrimary. Resources up to
-// that index are not saved: the new primary had them. A Follower stores its index
-// every 10 s and at the end of a stream, so that a restarted leader can report it.
+// that index are not saved: the new primary had them. A Follower stores its
+// index every 10 s and at the end of a stream, so that a restarted leader can
+// report it.
 //
 // # Goroutines
 //
 // AntiEntropy.Run, Source.Run, PrimaryManager.Run and PrimaryManager.RunLeader
-// join the goroutines that they start. RunLeader runs the Follower. Source.Follow runs in the
-// goroutine of its gRPC call.
+// join the goroutines that they start. RunLeader runs the Follower.
+// Source.Follow runs in the goroutine of its gRPC call.
 package replication

@@ -27,7 +27,8 @@ const (
 	// maxEpochStep limits the difference between a reported epoch and the known
 	// one. A false report therefore cannot use up the numbers.
 	maxEpochStep = 1 << 16
-	// storeRetryInterval is the interval between two attempts to store an epoch.
+	// storeRetryInterval is the interval between two attempts to store an
+	// epoch.
 	storeRetryInterval = 500 * time.Millisecond
 )
 
@@ -117,8 +118,8 @@ func (p *PrimaryManager) KnownEpoch() Epoch {
 // if a server of an older version has stored the primary.
 func (p *PrimaryManager) Epoch() uint64 { return p.stored().GetEpoch() }
 
-// SupersededBy returns the known epoch if it supersedes the epoch of the primary
-// of this datacenter, and otherwise the zero value.
+// SupersededBy returns the known epoch if it supersedes the epoch of the
+// primary of this datacenter, and otherwise the zero value.
 func (p *PrimaryManager) SupersededBy() Epoch {
 	st := p.stored()
 	e := p.KnownEpoch()

@@ -120,8 +120,8 @@ func (p *PrimaryManager) runRole(ctx context.Context, desired string) error {
 }
 
 // runPrimary is the task of the leader of the primary. It ends a demotion that
-// was canceled. When another datacenter has become the primary, runPrimary waits
-// until TakeOver makes this datacenter the primary again.
+// was canceled. When another datacenter has become the primary, runPrimary
+// waits until TakeOver makes this datacenter the primary again.
 func (p *PrimaryManager) runPrimary(ctx context.Context, st *pb.Primary) error {
 	if st.GetEpoch() == 0 { // stored by an older version
 		if err := p.update(ctx, func(st *pb.Primary) { st.Epoch = firstEpoch }); err != nil {
@@ -283,8 +283,8 @@ func (p *PrimaryManager) probe(ctx context.Context, dc string) (begin *pb.Follow
 	return begin, err
 }
 
-// supersededError returns an error if datacenter dc, which has sent begin, knows
-// that another primary has replaced it.
+// supersededError returns an error if datacenter dc, which has sent begin,
+// knows that another primary has replaced it.
 func supersededError(begin *pb.FollowResponse, dc string) error {
 	if by := begin.GetKnown(); by != nil && by.Datacenter != dc {
 		return fmt.Errorf("%s has replaced %s as the primary, in epoch %d", by.Datacenter, dc, by.Number)

@@ -76,9 +76,10 @@ func testPromotion(t *testing.T, order []string) {
 }
 
 // A datacenter never becomes the primary only because the former primary does
-// not respond. An operator makes it the primary. When the former primary returns,
-// it learns of the new epoch and accepts no more writes, also after a restart. As
-// a secondary, it saves the writes that only it had in a file and discards them.
+// not respond. An operator makes it the primary. When the former primary
+// returns, it learns of the new epoch and accepts no more writes, also after a
+// restart. As a secondary, it saves the writes that only it had in a file and
+// discards them.
 func TestTakeOver(t *testing.T) {
 	t.Parallel()
 	fed := &testFederation{t: t}

@@ -128,8 +128,8 @@ type Config struct {
 	SnapshotDir  string
 	SnapshotKeep int
 
-	// heartbeat is the heartbeat of raftstore.Config. checkpointInterval is that
-	// of operator.Config. Only tests set them.
+	// heartbeat is the heartbeat of raftstore.Config. checkpointInterval is
+	// that of operator.Config. Only tests set them.
 	heartbeat, checkpointInterval time.Duration
 
 	// Updates, if not nil, delivers changed settings while the server runs.

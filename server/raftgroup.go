@@ -131,8 +131,8 @@ func (g *group) joinTargets() (targets []string, alone bool) {
 
 // runBootstrap forms the first Raft group once the expected number of servers
 // is alive and none of them has Raft state. Only the first of them by name
-// writes the configuration. The other servers wait for its messages. At the end,
-// runBootstrap waits until this server may vote, and removes tagJoining.
+// writes the configuration. The other servers wait for its messages. At the
+// end, runBootstrap waits until this server may vote, and removes tagJoining.
 func (g *group) runBootstrap(ctx context.Context) error {
 	for !g.store.HasState() {
 		changed, leader := g.lan.Changed(), g.store.LeaderChanged()

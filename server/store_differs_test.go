@@ -29,8 +29,8 @@ import (
 )
 
 // TestStoreDiffers changes the store of one server of three. The servers detect
-// this at the next checkpoint and name the server. The server then has the store
-// of the others, without an operator. As the leader, it first transfers
+// this at the next checkpoint and name the server. The server then has the
+// store of the others, without an operator. As the leader, it first transfers
 // leadership.
 func TestStoreDiffers(t *testing.T) {
 	testutil.Cluster(t)

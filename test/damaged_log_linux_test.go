@@ -16,8 +16,8 @@ import (
 )
 
 // TestDamagedLog kills the only server of a datacenter and damages its log. The
-// server must end with status 1 and a message that names the entry, the file and
-// the remedy. With the intact log it must start again with all writes.
+// server must end with status 1 and a message that names the entry, the file
+// and the remedy. With the intact log it must start again with all writes.
 func TestDamagedLog(t *testing.T) {
 	const keys = 42
 	for name, test := range map[string]struct {
@@ -51,7 +51,8 @@ func TestDamagedLog(t *testing.T) {
 				t.Fatal(err)
 			}
 			writeFile(t, path, test.damage(bytes.Clone(intact)))
-			d.startRefused("exit status 1", test.want, "log entry", "/raft/wal", "remove-peer srv1", "wanfed snapshot restore")
+			d.startRefused("exit status 1", test.want, "log entry", "/raft/wal", "remove-peer srv1",
+				"wanfed snapshot restore")
 			writeFile(t, path, intact)
 			d.start()
 			d.check(d.values, "&consistent")

@@ -51,7 +51,8 @@ func TestGossipAttack(t *testing.T) {
 	}
 	// Gossip about members is not authenticated by datacenter. Messages that
 	// forge members therefore come last, because they disturb the federation.
-	harmless := []string{"bomb", "event", "event names", "intents", "prune", "leave", "clock", "states", "large packets"}
+	harmless := []string{"bomb", "event", "event names", "intents", "prune", "leave", "clock", "states",
+		"large packets"}
 	forged := []string{"alive", "dead", "left", "random", "invented"}
 	for i, modes := range [][]string{harmless, forged} {
 		for _, mode := range modes {
@@ -136,7 +137,9 @@ func sendPackets(ctx context.Context, c net.Conn, mode string) {
 		switch mode {
 		case "bomb":
 			if bomb == nil {
-				bomb = gossipBomb(serfMessage(3, map[string]any{"LTime": 7, "Name": "x", "Payload": make([]byte, 8<<20)}))
+				bomb = gossipBomb(serfMessage(3, map[string]any{
+					"LTime": 7, "Name": "x", "Payload": make([]byte, 8<<20),
+				}))
 			}
 			b = bomb
 		case "large packets":
@@ -158,9 +161,11 @@ func sendPackets(ctx context.Context, c net.Conn, mode string) {
 		case "invented":
 			b = aliveMessage(fmt.Sprintf("s%d.d%d", i%200, i/200%400), 1)
 		case "dead":
-			b = memberMessage(5, map[string]any{"Incarnation": uint32(math.MaxUint32), "Node": "srv1.dc1", "From": "srv1.dc3"})
+			b = memberMessage(5, map[string]any{"Incarnation": uint32(math.MaxUint32), "Node": "srv1.dc1",
+				"From": "srv1.dc3"})
 		case "left":
-			b = memberMessage(5, map[string]any{"Incarnation": uint32(math.MaxUint32), "Node": "srv1.dc2", "From": "srv1.dc2"})
+			b = memberMessage(5, map[string]any{"Incarnation": uint32(math.MaxUint32), "Node": "srv1.dc2",
+				"From": "srv1.dc2"})
 		case "random":
 			b = append([]byte{byte(i % 14)}, randomBytes(1+i%300)...)
 		}
@@ -181,7 +186,8 @@ func sendStates(ctx context.Context, c net.Conn, _ string) {
 	}
 	defer session.Close()
 	messages := [][]byte{
-		gossipBomb(make([]byte, 38<<20)), gossipBomb(make([]byte, 4<<20)), gossipBomb(bytes.Repeat([]byte{6, 0x80}, 2<<20)),
+		gossipBomb(make([]byte, 38<<20)), gossipBomb(make([]byte, 4<<20)),
+		gossipBomb(bytes.Repeat([]byte{6, 0x80}, 2<<20)),
 		append(memberMessage(6, map[string]any{"Nodes": 1 << 20, "UserStateLen": 0}), 0x80),
 		append(memberMessage(6, map[string]any{"Nodes": 1 << 14, "UserStateLen": 20 << 20}),
 			bytes.Repeat([]byte{0x80}, 1<<14)...),

@@ -19,15 +19,16 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// promotionLimit bounds the time until a secondary is promoted. On a machine that
-// stalls, each new leader waits a few seconds again.
+// promotionLimit bounds the time until a secondary is promoted. On a machine
+// that stalls, each new leader waits a few seconds again.
 const promotionLimit = 90 * time.Second
 
 // TestPrimaryLost kills the primary and promotes dc2, which has three servers,
-// with the setting primary_datacenter, restarts, and the word of an operator. No
-// replica is lost, and writes work. Then the old primary comes back with its old
-// configuration: it learns that it is superseded, and accepts no writes. Finally
-// it becomes a secondary and takes over the resources of the new primary.
+// with the setting primary_datacenter, restarts, and the word of an operator.
+// No replica is lost, and writes work. Then the old primary comes back with its
+// old configuration: it learns that it is superseded, and accepts no writes.
+// Finally it becomes a secondary and takes over the resources of the new
+// primary.
 func TestPrimaryLost(t *testing.T) {
 	parallelUnlessChaos(t)
 	f := newPromotion(t, 1, 3, 1)
@@ -174,8 +175,9 @@ func (f promotion) demoteOldPrimary(want map[string]*pb.Resource) {
 	if got := f.records(dc2); !sameDocuments(want, got) {
 		t.Errorf("dc2 has %d documents after dc1 came back, want %d", len(got), len(want))
 	}
-	line := logOf(lab.One(dc1).Process).await(t, `level=WARN msg="discarding acknowledged writes .* file=(\S+) count=1 `+
-		`names="\[Document only-in-dc1\]"`)
+	line := logOf(lab.One(dc1).Process).await(t,
+		`level=WARN msg="discarding acknowledged writes .* file=(\S+) count=1 `+
+			`names="\[Document only-in-dc1\]"`)
 	f.component(lab.One(dc1), "discarded writes", "saved", "wanfed resource apply --dry-run -f "+line[1])
 	id, err := f.l.PKI.Issue(tlsutil.RoleOperator, "dc2", "operator")
 	if err != nil {
@@ -214,10 +216,10 @@ func (f promotion) deleteOldPrimary() {
 	})
 }
 
-// TestPrimaryMove_GatewaysLost loses the gateway of the old primary in the middle
-// of a planned move. The new primary is not promoted, because the old one has not
-// consented and no operator has called take-over. When the gateway is back, the
-// move continues. No acknowledged write is lost.
+// TestPrimaryMove_GatewaysLost loses the gateway of the old primary in the
+// middle of a planned move. The new primary is not promoted, because the old
+// one has not consented and no operator has called take-over. When the gateway
+// is back, the move continues. No acknowledged write is lost.
 func TestPrimaryMove_GatewaysLost(t *testing.T) {
 	parallelUnlessChaos(t)
 	f := newPromotion(t, 1, 1)

@@ -81,7 +81,8 @@ func (d *diskServer) has(values map[string][]byte) map[string][]byte {
 // groupID returns the id of the Raft group of the server's datacenter.
 func (d *diskServer) groupID() string {
 	d.t.Helper()
-	out, err := exec.Command(d.bin, "resource", "read", "federation/v1/Group", "local", "--http-addr", d.server.HTTP).Output()
+	out, err := exec.Command(d.bin, "resource", "read", "federation/v1/Group", "local", "--http-addr",
+		d.server.HTTP).Output()
 	if err != nil {
 		d.t.Fatalf("wanfed resource read federation/v1/Group local: %v", err)
 	}
@@ -119,7 +120,8 @@ func TestRecoverLostMajority(t *testing.T) {
 	for _, command := range documentedCommands(t, "troubleshooting.md", "A lost majority") {
 		switch command {
 		case "systemctl stop wanfed":
-			if out, err := exec.Command(l.bin, "server", "recover", "--yes", "--data-dir", survivor.data()).CombinedOutput(); err == nil ||
+			if out, err := exec.Command(l.bin, "server", "recover", "--yes", "--data-dir",
+				survivor.data()).CombinedOutput(); err == nil ||
 				!strings.Contains(string(out), "in use by another process") {
 				t.Errorf("recover of a running server = %v, %s, want a refusal", err, out)
 			}

@@ -37,8 +37,10 @@ func TestRenewedVoter(t *testing.T) {
 	}
 	stale.start()
 	renewed.start()
-	if refusal, took := stale.put(); !strings.Contains(refusal, "No cluster leader") { // after several election timeouts
-		t.Fatalf("write = %q after %v, want a refusal: srv2 lacks acknowledged writes, and srv3 lost its disk", refusal, took)
+	// after several election timeouts
+	if refusal, took := stale.put(); !strings.Contains(refusal, "No cluster leader") {
+		t.Fatalf("write = %q after %v, want a refusal: srv2 lacks acknowledged writes, and srv3 lost its disk",
+			refusal, took)
 	}
 	complete.start()
 	complete.awaitPut("a write by srv1 and srv2")

@@ -163,8 +163,8 @@ func TestSameName(t *testing.T) {
 
 // TestSameName_Servers starts another server with the name of a running server
 // of its datacenter: with an empty data directory, and with a clone of the data
-// directory. The new server is refused. The datacenter does not change, not even
-// when the first server restarts.
+// directory. The new server is refused. The datacenter does not change, not
+// even when the first server restarts.
 func TestSameName_Servers(t *testing.T) {
 	testutil.Cluster(t)
 	for _, cloned := range []bool{false, true} {

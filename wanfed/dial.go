@@ -437,8 +437,8 @@ type progressConn struct {
 	readTimeout time.Duration // of one Read during the handshake; 0: none
 }
 
-// handshake performs the handshake of c, a TLS connection over p. It fails if no
-// byte arrives during timeout, or after maxHandshake timeouts.
+// handshake performs the handshake of c, a TLS connection over p. It fails if
+// no byte arrives during timeout, or after maxHandshake timeouts.
 func (p *progressConn) handshake(ctx context.Context, c *tls.Conn, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, maxHandshake*timeout)
 	defer cancel()

@@ -37,7 +37,8 @@ type packetConn struct {
 const readBufferSize = 2 << 10
 
 func (t *Tunnel) newPacketConn(c net.Conn, p tlsutil.Peer) *packetConn {
-	return &packetConn{t: t, c: c, peer: p, from: nameAddr(p.Node + "." + p.DC), br: bufio.NewReaderSize(c, readBufferSize)}
+	return &packetConn{t: t, c: c, peer: p, from: nameAddr(p.Node + "." + p.DC),
+		br: bufio.NewReaderSize(c, readBufferSize)}
 }
 
 // servePackets reads the frames of a ProtoGossip connection, or the packets of

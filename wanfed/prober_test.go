@@ -440,8 +440,11 @@ func TestFailureClass(t *testing.T) {
 		{fmt.Errorf("%w for 10s", errEchoTimeout), FailureTimeout},
 		{&stageError{stage: stageHandshake, err: io.EOF}, FailureClosed},
 		{&stageError{stage: stageHandshake, err: syscall.ECONNRESET}, FailureClosed},
-		{&stageError{stage: stageHandshake, err: &tls.CertificateVerificationError{Err: x509.UnknownAuthorityError{}}}, FailureOtherCA},
-		{&stageError{stage: stageHandshake, err: &tls.CertificateVerificationError{Err: x509.CertificateInvalidError{}}}, FailureCertificate},
+		{&stageError{stage: stageHandshake, err: &tls.CertificateVerificationError{Err: x509.UnknownAuthorityError{}}},
+			FailureOtherCA},
+		{&stageError{stage: stageHandshake, err: &tls.CertificateVerificationError{
+			Err: x509.CertificateInvalidError{},
+		}}, FailureCertificate},
 		{errors.New("anything"), FailureOther},
 	} {
 		if got := failureClass(tt.err); got != tt.want {

@@ -54,8 +54,8 @@ func (s *session) probeTimeout() time.Duration {
 
 // probeTimeout returns the probe timeout of a connection over p. Its round trip
 // is the measured one or, while few are measured, the duration of the
-// handshake. Through a local gateway the handshake takes two round trips, because the
-// gateway dials the next gateway during the handshake.
+// handshake. Through a local gateway the handshake takes two round trips,
+// because the gateway dials the next gateway during the handshake.
 func (d *Dialer) probeTimeout(p *pathConn) time.Duration {
 	if s := d.paths.get(p.dc, p.path.Addr); s.samples >= minSamples {
 		return min(max(2*s.rtt, MinProbeTimeout), maxMeasuredTimeout)

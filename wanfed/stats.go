@@ -130,8 +130,8 @@ type LinkStatus struct {
 	RTT            time.Duration // of the last echo; 0: none yet
 	Queued         int           // packets in the queue
 	// UnansweredSince is the time of the first echo request since the last echo
-	// of the connection. Zero: the last request was answered, or the link is not
-	// connected.
+	// of the connection. Zero: the last request was answered, or the link is
+	// not connected.
 	UnansweredSince time.Time
 	LastError       string
 	LastErrorAt     time.Time // zero: no error yet

@@ -101,8 +101,8 @@ func (p printer) table(rows [][]string) error {
 	return nil
 }
 
-// wrap breaks a line at tableWidth, unless the output is wide. All lines but the
-// first are indented.
+// wrap breaks a line at tableWidth, unless the output is wide. All lines but
+// the first are indented.
 func (p printer) wrap(line string, indent int) string {
 	if p.wide() {
 		return line

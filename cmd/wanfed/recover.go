@@ -77,6 +77,7 @@ Delete the data directory of each other server before it starts again.`,
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(cmd.OutOrStdout(), "%s is the only voter of %s, at index %d; start it: wanfed server\n", r.Node, r.DC, index)
+	fmt.Fprintf(cmd.OutOrStdout(), "%s is the only voter of %s, at index %d; start it: wanfed server\n", r.Node,
+		r.DC, index)
 	return nil
 }

@@ -319,10 +319,10 @@ func (s *State) installLocked(t *tables, index uint64) (woken []*item) {
 	return s.endTopicsLocked()
 }
 
-// Adopt replaces the whole state with the state of other, which must not be used
-// again. Unlike after Restore, indexes may fall, because the earlier state was
-// wrong. All watches end with resource.ErrWatchReset. Adopt has no effect on a
-// closed state.
+// Adopt replaces the whole state with the state of other, which must not be
+// used again. Unlike after Restore, indexes may fall, because the earlier state
+// was wrong. All watches end with resource.ErrWatchReset. Adopt has no effect
+// on a closed state.
 func (s *State) Adopt(other *State) {
 	s.writeMu.Lock()
 	defer s.writeMu.Unlock()

@@ -154,7 +154,8 @@ func (t *tables) internID(id *pb.ID) {
 
 // sameType is equivalent to proto.Equal, but faster.
 func sameType(a, b *pb.Type) bool {
-	return a == b || resource.SameType(a, b) && bytes.Equal(a.ProtoReflect().GetUnknown(), b.ProtoReflect().GetUnknown())
+	return a == b || resource.SameType(a, b) && bytes.Equal(a.ProtoReflect().GetUnknown(),
+		b.ProtoReflect().GetUnknown())
 }
 
 // commonTenancies are the tenancy of cluster-scoped types and the default

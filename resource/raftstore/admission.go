@@ -41,13 +41,13 @@ var errJoining = errors.New("this server has a new data directory, and has no vo
 //
 // base is an index that is at least as high as the index of each entry that the
 // lost disk had acknowledged: the end of the log of each leader at its first
-// contact. The server is admitted when its log has a configuration after base that
-// lists it as a voter, because the log then contains all entries up to base. The
-// leader removes such a voter, adds it again without a vote, and gives it a vote
-// when it has caught up (see package server/operator).
+// contact. The server is admitted when its log has a configuration after base
+// that lists it as a voter, because the log then contains all entries up to
+// base. The leader removes such a voter, adds it again without a vote, and
+// gives it a vote when it has caught up (see package server/operator).
 //
-// A member of the first group is admitted at once. It recognizes the first group
-// by a leader whose log has no write yet.
+// A member of the first group is admitted at once. It recognizes the first
+// group by a leader whose log has no write yet.
 type admission struct {
 	node     string
 	path     string // path of joiningFile
@@ -60,8 +60,8 @@ type admission struct {
 	term uint64 // term of the last leader that base includes
 }
 
-// open reads the file of dir, and the entries of log after base. A store without
-// the file is admitted.
+// open reads the file of dir, and the entries of log after base. A store
+// without the file is admitted.
 func (a *admission) open(dir string, log *raftlog.Log) error {
 	a.path, a.admitted = filepath.Join(dir, joiningFile), make(chan struct{})
 	b, err := os.ReadFile(a.path)
@@ -131,7 +131,8 @@ func (a *admission) admitLocked() error {
 	return nil
 }
 
-// checkEntries is called with the entries of a leader before Raft receives them.
+// checkEntries is called with the entries of a leader before Raft receives
+// them.
 func (a *admission) checkEntries(req *raft.AppendEntriesRequest) (err error) {
 	if !a.joining() {
 		return nil

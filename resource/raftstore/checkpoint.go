@@ -63,8 +63,8 @@ func (c *checkpoints) setDigest(index uint64, digest string) {
 	}
 }
 
-// Checkpoint makes all servers take a checkpoint. It appends a log entry without
-// ops, succeeds only on the leader, and returns the errors of Commit.
+// Checkpoint makes all servers take a checkpoint. It appends a log entry
+// without ops, succeeds only on the leader, and returns the errors of Commit.
 func (s *Store) Checkpoint(ctx context.Context) error {
 	_, err := s.do(ctx, func() raft.Future { return s.raft.Apply(checkpointEntry, untilDeadline(ctx)) })
 	if err != nil {
@@ -101,8 +101,8 @@ func (s *Store) Digest() (index uint64, digest string, err error) {
 // other servers, with a snapshot of another server. Raft continues, and the log
 // and the vote of this server do not change. Then Resync makes Raft store a
 // snapshot, so a restart does not restore the earlier state. Indexes of queries
-// may fall, watches end with resource.ErrWatchReset. If Resync returns an error,
-// the state is the earlier or the new one, and another call repairs it.
+// may fall, watches end with resource.ErrWatchReset. If Resync returns an
+// error, the state is the earlier or the new one, and another call repairs it.
 func (s *Store) Resync(ctx context.Context, snapshot io.Reader) error {
 	fresh := memory.NewState()
 	defer fresh.Close()

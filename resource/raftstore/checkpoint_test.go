@@ -85,8 +85,8 @@ func digestAt(t *testing.T, leader *Store, stores ...*Store) (digests []string) 
 }
 
 // TestResync gives one server of three another state. Its digest differs. After
-// Resync, while the leader commits writes, it is equal to the others, also after
-// a restart.
+// Resync, while the leader commits writes, it is equal to the others, also
+// after a restart.
 func TestResync(t *testing.T) {
 	testutil.Cluster(t)
 	nw := loopback(t)

@@ -139,8 +139,8 @@ func checkWritten(t *testing.T, s *Store, c resource.Consistency, entries int, w
 }
 
 // TestOpen_RandomDamageOfOne damages the files of one server of three. The
-// server must refuse the start, or have the resources of the others after it has
-// caught up. After a refusal, the documented remedy makes it equal to the
+// server must refuse the start, or have the resources of the others after it
+// has caught up. After a refusal, the documented remedy makes it equal to the
 // others.
 func TestOpen_RandomDamageOfOne(t *testing.T) {
 	testutil.Cluster(t)

@@ -121,8 +121,10 @@ func remedy(err error, node string) string {
 		return "nothing in it is lost: free space, or make it writable, and start the server again"
 	case errors.Is(err, raftlog.ErrDamaged):
 		return fmt.Sprintf("check the disk; if the datacenter has other servers, run on one of them: "+
-			"wanfed operator raft remove-peer %s; then remove the data dir and start this server again, and it joins them; "+
-			"a server that is the only one starts empty, and needs the latest snapshot file: wanfed snapshot restore FILE", node)
+			"wanfed operator raft remove-peer %s; then remove the data dir and start this server again, and it "+
+			"joins them; "+
+			"a server that is the only one starts empty, and needs the latest snapshot file: wanfed snapshot "+
+			"restore FILE", node)
 	}
 	return rejoinRemedy
 }

@@ -147,10 +147,10 @@ func (m *membership) servers() ([]raft.Server, error) {
 }
 
 // AddVoter makes node a voter. The store of node must be open, and must be
-// empty or behind the leader. A store with a new directory votes only if it was a
-// member without a vote before: see AddNonvoter. AddVoter succeeds only on the leader, blocks
-// until the group has agreed, and returns the errors of Commit. Adding a voter
-// again has no effect.
+// empty or behind the leader. A store with a new directory votes only if it was
+// a member without a vote before: see AddNonvoter. AddVoter succeeds only on
+// the leader, blocks until the group has agreed, and returns the errors of
+// Commit. Adding a voter again has no effect.
 func (m *membership) AddVoter(ctx context.Context, node string) error {
 	return m.change(ctx, "add voter", node, raft.Voter, func(srv raft.Server) raft.Future {
 		return m.raft.AddVoter(srv.ID, srv.Address, 0, untilDeadline(ctx))

@@ -35,9 +35,9 @@ type Recovery struct {
 	snapshots raft.SnapshotStore
 }
 
-// OpenRecovery locks the directory dir of a store, and reads its log. It returns
-// an error if a process uses the directory, or if the directory has no Raft
-// state. The caller closes the Recovery.
+// OpenRecovery locks the directory dir of a store, and reads its log. It
+// returns an error if a process uses the directory, or if the directory has no
+// Raft state. The caller closes the Recovery.
 func OpenRecovery(dir string, logger *slog.Logger) (_ *Recovery, err error) {
 	name, err := os.ReadFile(filepath.Join(dir, nodeFile))
 	if errors.Is(err, fs.ErrNotExist) {

@@ -22,7 +22,8 @@ func TestRecovery(t *testing.T) {
 	last := leader.LastIndex()
 	until(t, "the survivor has all entries", func() bool { return survivor.LastIndex() >= last })
 	dir, node := survivor.cfg.Dir, survivor.cfg.Node
-	if _, err := OpenRecovery(dir, testLogger()); err == nil || !strings.Contains(err.Error(), "in use by another process") {
+	if _, err := OpenRecovery(dir, testLogger()); err == nil ||
+		!strings.Contains(err.Error(), "in use by another process") {
 		t.Errorf("OpenRecovery() of a running store = %v, want an error", err)
 	}
 	for _, s := range all {
@@ -82,7 +83,8 @@ func TestOpenRecovery_NoState(t *testing.T) {
 		t.Errorf("OpenRecovery() of an empty directory = %v, want an error", err)
 	}
 	mustOpen(t, loopback(t).config(t, "a", dir)).Close()
-	if _, err := OpenRecovery(dir, testLogger()); err == nil || !strings.Contains(err.Error(), "has never been in a group") {
+	if _, err := OpenRecovery(dir, testLogger()); err == nil ||
+		!strings.Contains(err.Error(), "has never been in a group") {
 		t.Errorf("OpenRecovery() of a new store = %v, want an error", err)
 	}
 }

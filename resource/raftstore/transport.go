@@ -124,12 +124,16 @@ func (t *transport) forward(
 		switch req := rpc.Command.(type) {
 		case *raft.RequestVoteRequest:
 			if !t.admission.mayVote(req.LastLogIndex) {
-				rpc.Respond(&raft.RequestVoteResponse{RPCHeader: raft.RPCHeader{ProtocolVersion: req.ProtocolVersion}}, nil)
+				rpc.Respond(&raft.RequestVoteResponse{
+					RPCHeader: raft.RPCHeader{ProtocolVersion: req.ProtocolVersion},
+				}, nil)
 				continue
 			}
 		case *raft.RequestPreVoteRequest:
 			if !t.admission.mayVote(req.LastLogIndex) {
-				rpc.Respond(&raft.RequestPreVoteResponse{RPCHeader: raft.RPCHeader{ProtocolVersion: req.ProtocolVersion}}, nil)
+				rpc.Respond(&raft.RequestPreVoteResponse{
+					RPCHeader: raft.RPCHeader{ProtocolVersion: req.ProtocolVersion},
+				}, nil)
 				continue
 			}
 		case *raft.AppendEntriesRequest:

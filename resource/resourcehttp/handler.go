@@ -148,8 +148,8 @@ func (h *handler) encode(r *pb.Resource) api.Resource {
 	return api.FromResource(r, data)
 }
 
-// DataJSON returns the data of r in the form of the HTTP API. The type of r must
-// be in the registry g.
+// DataJSON returns the data of r in the form of the HTTP API. The type of r
+// must be in the registry g.
 func DataJSON(g *resource.Registry, r *pb.Resource) (json.RawMessage, error) {
 	reg, err := g.Lookup(r.GetId().GetType())
 	if err != nil {

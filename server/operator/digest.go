@@ -141,9 +141,9 @@ func (s *Service) compare(ctx context.Context) Comparison {
 	return c
 }
 
-// digestOf returns the digest of node at the checkpoint at index. It waits until
-// node has reached the checkpoint. It returns "" if node is already at a later
-// one, runs another version, or does not respond.
+// digestOf returns the digest of node at the checkpoint at index. It waits
+// until node has reached the checkpoint. It returns "" if node is already at a
+// later one, runs another version, or does not respond.
 func (s *Service) digestOf(ctx context.Context, node string, index uint64) string {
 	for ctx.Err() == nil {
 		cc, err := s.Connect(node)
@@ -194,9 +194,9 @@ func (s *Service) Digest(context.Context, *pb.DigestRequest) (*pb.DigestResponse
 
 func buildVersion() string { return version.Version + " " + version.Get().Commit }
 
-// resync replaces the state of this server with a snapshot of the leader. differ
-// has the servers whose state is wrong. If this server leads, it first transfers
-// leadership.
+// resync replaces the state of this server with a snapshot of the leader.
+// differ has the servers whose state is wrong. If this server leads, it first
+// transfers leadership.
 func (s *Service) resync(ctx context.Context, differ []string) error {
 	ctx, cancel := context.WithTimeout(ctx, resyncTimeout)
 	defer cancel()

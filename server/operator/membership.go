@@ -207,7 +207,8 @@ func (m *membership) plan(
 	}
 	renewed, untilRenewed := m.renewed(now, servers, members)
 	if renewed != "" {
-		return append(changes, change{removeServer, renewed, "its data directory is new; it joins again without a vote"}), 0
+		return append(changes, change{removeServer, renewed,
+			"its data directory is new; it joins again without a vote"}), 0
 	}
 	dead, untilDead := m.dead(now, servers, members)
 	wait = min(wait, untilRenewed, untilDead)
@@ -243,8 +244,8 @@ func (m *membership) untilVote(now time.Time, s raftstore.Member, last uint64, m
 }
 
 // renewed returns a voter that has a new data directory and may be removed now,
-// or "". The other voters must have a quorum. wait is the maximum time until the
-// next call.
+// or "". The other voters must have a quorum. wait is the maximum time until
+// the next call.
 func (m *membership) renewed(
 	now time.Time, servers []raftstore.Member, members []gossip.Member,
 ) (node string, wait time.Duration) {

@@ -229,7 +229,8 @@ func TestPlan_RenewedVoter(t *testing.T) {
 			changes, wait := m.plan(now, servers, 100, members, excludeNone)
 			if got = textOf(changes); got != "" {
 				if now.Sub(start) < joiningTime {
-					t.Errorf("%s: plan() = %s after %v, want nothing before %v", tt.group, got, now.Sub(start), joiningTime)
+					t.Errorf("%s: plan() = %s after %v, want nothing before %v", tt.group, got, now.Sub(start),
+						joiningTime)
 				}
 				break
 			}

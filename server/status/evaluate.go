@@ -19,7 +19,8 @@ import (
 // function of them: the status page, the HTTP endpoint and the metrics have its
 // result.
 type facts struct {
-	// DatacenterStatus has the counts and the paths. Its Own and Primary are set.
+	// DatacenterStatus has the counts and the paths. Its Own and Primary are
+	// set.
 	api.DatacenterStatus
 	// local is the datacenter of the responding server.
 	local string
@@ -28,7 +29,8 @@ type facts struct {
 	conflict string
 	// hasState reports whether the datacenter has a federation state.
 	hasState bool
-	// raft is the component of the Raft group. Only the local datacenter has it.
+	// raft is the component of the Raft group. Only the local datacenter has
+	// it.
 	raft api.ComponentStatus
 	// gateways are the gateways of the local datacenter.
 	gateways []localGateway
@@ -223,7 +225,8 @@ func (f facts) outboundCause() (cause, advice string) {
 	case wanfed.FailureUnknownName:
 		if f.Primary {
 			return fmt.Sprintf("the gateway at %s responds, but does not know the datacenter %s", at, f.Name),
-				"check primary_datacenter: it must be the name of the datacenter of this gateway (see wanfed status there)"
+				"check primary_datacenter: it must be the name of the datacenter of this gateway (see wanfed " +
+					"status there)"
 		}
 		return fmt.Sprintf("the gateway at %s responds, but does not know the datacenter %s", at, f.Name),
 			"check that the address belongs to a gateway of " + f.Name
@@ -234,7 +237,8 @@ func (f facts) outboundCause() (cause, advice string) {
 		}
 	}
 	cause = fmt.Sprintf("%s does not respond at %s: %s", f.Name, at, cmp.Or(worst.Failure, string(wanfed.FailureOther)))
-	advice = fmt.Sprintf("check that a gateway of %s listens there, that its servers run, and that no firewall is between",
+	advice = fmt.Sprintf(
+		"check that a gateway of %s listens there, that its servers run, and that no firewall is between",
 		f.Name)
 	if slices.ContainsFunc(remote, isPrivate) {
 		advice += "; " + list(slices.DeleteFunc(remote, func(a string) bool { return !isPrivate(a) })) +
@@ -370,8 +374,8 @@ func headline(dcs []api.DatacenterStatus) string {
 
 const (
 	// silentAfter is the time without an echo on an open connection after which
-	// its path is failing. An echo is requested every 3 s while packets are sent.
-	// The time covers the retransmissions of TCP on a path with loss.
+	// its path is failing. An echo is requested every 3 s while packets are
+	// sent. The time covers the retransmissions of TCP on a path with loss.
 	silentAfter = 4 * time.Second
 	// staleProbes is the number of probe intervals after which the result of a
 	// path is unknown.

@@ -124,7 +124,8 @@ func TestEvaluate(t *testing.T) {
 			f.gateways[0].wan = "10.0.0.5:8443"
 			f.reports = []pathReport{failingAt("dc1", "10.0.0.5:8443", wanfed.FailureTimeout), failingAt("dc2",
 				"10.0.0.5:8443", wanfed.FailureTimeout)}
-		}), api.HealthOneWay, "dc1 and dc2 cannot connect to gw1 at 10.0.0.5:8443: timeout; is it the private address of a NAT?",
+		}), api.HealthOneWay,
+			"dc1 and dc2 cannot connect to gw1 at 10.0.0.5:8443: timeout; is it the private address of a NAT?",
 			"set wan of the gateway"},
 		{"one cannot connect", localFacts(func(f *facts) {
 			f.reports = []pathReport{failingAt("dc1", dc3Addr, wanfed.FailureRefused), {dc: "dc2",
@@ -184,7 +185,8 @@ func TestHeadline(t *testing.T) {
 func TestCurrent(t *testing.T) {
 	now := time.Unix(10_000, 0)
 	path := func(last time.Duration) wanfed.PathStatus {
-		return wanfed.PathStatus{Addr: ownAddr, Health: wanfed.PathOK, LastSuccess: now.Add(-last), ProbeInterval: 25 * time.Second}
+		return wanfed.PathStatus{Addr: ownAddr, Health: wanfed.PathOK, LastSuccess: now.Add(-last),
+			ProbeInterval: 25 * time.Second}
 	}
 	link := func(addr string, unanswered time.Duration) wanfed.LinkStatus {
 		return wanfed.LinkStatus{Path: wanfed.Path{Addr: addr}, UnansweredSince: now.Add(-unanswered)}

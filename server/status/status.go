@@ -219,8 +219,8 @@ func pathStatuses(
 const pathUnknown wanfed.PathHealth = "unknown"
 
 // current returns p with its health now. A path fails if its packet link has no
-// echo for silentAfter. The health of a path without a failure is unknown if its
-// last success is too old.
+// echo for silentAfter. The health of a path without a failure is unknown if
+// its last success is too old.
 func current(p wanfed.PathStatus, link wanfed.LinkStatus, now time.Time) wanfed.PathStatus {
 	unanswered := link.UnansweredSince
 	silent := !unanswered.IsZero() && p.Addr == link.Path.Addr && now.Sub(unanswered) >= silentAfter &&
@@ -229,7 +229,8 @@ func current(p wanfed.PathStatus, link wanfed.LinkStatus, now time.Time) wanfed.
 	case silent && p.Health != wanfed.PathFailing:
 		p.Health, p.Failure, p.LastErrorAt = wanfed.PathFailing, wanfed.FailureTimeout, now
 		p.LastError = fmt.Sprintf("no echo on the open connection since %s", now.Sub(unanswered).Round(time.Second))
-	case (p.Health == wanfed.PathOK || p.Health == wanfed.PathSlow) && now.Sub(p.LastSuccess) > staleProbes*p.ProbeInterval:
+	case (p.Health == wanfed.PathOK || p.Health == wanfed.PathSlow) &&
+		now.Sub(p.LastSuccess) > staleProbes*p.ProbeInterval:
 		p.Health = pathUnknown
 	}
 	return p

@@ -111,7 +111,8 @@ func (l *Log) segmentOf(index uint64) string {
 
 // checkComplete checks that the newest snapshot and the log have all entries up
 // to the last entry that was stored. It verifies the entries after the
-// snapshot. unreadable describes newer snapshots that cannot be read, or is nil.
+// snapshot. unreadable describes newer snapshots that cannot be read, or is
+// nil.
 //
 // raft-wal ends the log at the first frame that it cannot read, because a crash
 // may tear the last write. Such a write was not acknowledged. Therefore a log

@@ -120,8 +120,8 @@ func TestOpen_Damaged(t *testing.T) {
 	}
 }
 
-// zeroBefore overwrites the frame header of the entry at index with zeros. raft-wal
-// then ends the log before the entry.
+// zeroBefore overwrites the frame header of the entry at index with zeros.
+// raft-wal then ends the log before the entry.
 func zeroBefore(t *testing.T, dir string, index uint64) {
 	t.Helper()
 	var encoded bytes.Buffer
@@ -236,13 +236,14 @@ func TestOpen_WithoutChecksums(t *testing.T) {
 	for i := uint64(1); i <= 10; i++ {
 		var e raft.Log
 		if err := l.GetLog(i, &e); err != nil || string(e.Data) != string(logEntry(i).Data) || e.Extensions != nil {
-			t.Errorf("GetLog(%d) = %q with extensions %q, %v; want %q without", i, e.Data, e.Extensions, err, logEntry(i).Data)
+			t.Errorf("GetLog(%d) = %q with extensions %q, %v; want %q without", i, e.Data, e.Extensions, err,
+				logEntry(i).Data)
 		}
 	}
 }
 
-// TestGetLog_Damaged damages an open log. An entry that the snapshot includes is
-// reported as absent, so Raft sends the snapshot. Any other entry stops the
+// TestGetLog_Damaged damages an open log. An entry that the snapshot includes
+// is reported as absent, so Raft sends the snapshot. Any other entry stops the
 // store.
 func TestGetLog_Damaged(t *testing.T) {
 	dir := t.TempDir()

@@ -41,9 +41,10 @@
 // # Guarantees
 //
 // An entry that StoreLogs acknowledged is on disk (fsync). GetLog returns the
-// entry until DeleteRange removes it, and never a damaged entry. After an error other than ErrReadOnly the
-// Log must not be used. A vote that cannot be written is refused. A term that
-// cannot be written is kept in memory and written with the next vote or entry.
+// entry until DeleteRange removes it, and never a damaged entry. After an error
+// other than ErrReadOnly the Log must not be used. A vote that cannot be
+// written is refused. A term that cannot be written is kept in memory and
+// written with the next vote or entry.
 //
 // All methods may be called from any goroutine. raft-wal has one goroutine,
 // which rotates segments. Close ends that goroutine.

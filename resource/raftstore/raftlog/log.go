@@ -79,8 +79,8 @@ const termKey = "CurrentTerm"
 
 // Open opens the log in cfg.Dir, or creates it. Open completes a rotation that
 // an earlier process did not finish, and deletes a log that the newest snapshot
-// covers. If entries are damaged or missing, Open returns an ErrDamaged. raft-wal
-// and bbolt panic on some damaged files. The caller recovers.
+// covers. If entries are damaged or missing, Open returns an ErrDamaged.
+// raft-wal and bbolt panic on some damaged files. The caller recovers.
 func Open(cfg Config) (_ *Log, err error) {
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, err

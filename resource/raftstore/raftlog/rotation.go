@@ -74,7 +74,8 @@ func finishRotation(dir string, meta *metadb.BoltMetaDB, segmentSize int) error 
 func checkNoSegments(dir string) error {
 	files, err := filepath.Glob(filepath.Join(dir, "*.wal"))
 	if err == nil && len(files) > 0 {
-		err = fmt.Errorf("%w: %s lists no segment, and %s exists", ErrDamaged, filepath.Join(dir, metadb.FileName), files[0])
+		err = fmt.Errorf("%w: %s lists no segment, and %s exists", ErrDamaged,
+			filepath.Join(dir, metadb.FileName), files[0])
 	}
 	return err
 }

@@ -21,8 +21,8 @@ import (
 )
 
 // GetLog implements raft.LogStore. It verifies the checksum of the entry. For
-// the last entry S of the newest snapshot, GetLog returns an entry that has only
-// an index and a term.
+// the last entry S of the newest snapshot, GetLog returns an entry that has
+// only an index and a term.
 //
 // After a server installs a snapshot, its log is empty and then begins with
 // entry S+1. A leader that did not receive the response for S+1 refers to S

@@ -11,9 +11,9 @@ import (
 )
 
 // storedFile is a file in Config.Dir. It contains the index of the last entry
-// that was stored and not deleted, as a little-endian number, and the CRC-32C of
-// that number. The index is never below the highest committed index that this
-// server has stored.
+// that was stored and not deleted, as a little-endian number, and the CRC-32C
+// of that number. The index is never below the highest committed index that
+// this server has stored.
 //
 // The file is written after each write of the log, without fsync. The end of
 // the process therefore loses nothing. After a power failure the file may have
@@ -70,7 +70,8 @@ func (s *storedIndex) lower(index uint64) error {
 }
 
 // close closes the file. It is idempotent. Sync fails on a disk that has become
-// read-only. Without it, only a power failure may leave an index that is too low.
+// read-only. Without it, only a power failure may leave an index that is too
+// low.
 func (s *storedIndex) close() error {
 	_ = s.file.Sync()
 	if err := s.file.Close(); !errors.Is(err, os.ErrClosed) {
