@@ -13,7 +13,7 @@ RACE := $(if $(filter 1,$(shell $(GO) env CGO_ENABLED)),-race)
 FUZZTIME ?= 10s
 PROTOC = PATH="$(CURDIR)/bin:$$PATH" protoc -I . --go_opt=module=github.com/wanfed/wanfed --go-grpc_opt=module=github.com/wanfed/wanfed
 
-.PHONY: build demo test test-cluster chaos lint bench bench-gateway bench-store fuzz check gen plugins
+.PHONY: build demo test test-cluster chaos lint bench bench-gateway bench-store bench-scale fuzz check gen plugins
 build:
 	CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=auto -o bin/wanfed ./cmd/wanfed
 demo: build
@@ -35,6 +35,8 @@ bench-gateway: build # against haproxy and nginx; BENCHFLAGS=-h lists the option
 	cd bench && $(GO) run ./gatewaybench $(BENCHFLAGS)
 bench-store: build # the store against etcd (Debian: etcd-server)
 	cd bench && $(GO) run ./storebench $(BENCHFLAGS)
+bench-scale: build # N datacenters that start at once
+	cd bench && $(GO) run ./scalebench -n $(or $(N),25) $(BENCHFLAGS)
 fuzz:
 	@grep -roE '^func Fuzz[A-Za-z0-9_]+' --include='*_test.go' . | sed -E 's|/[^/]*:func | |' | while read -r dir f; do \
 		$(GO) test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 100x "$$dir" || exit 1; done

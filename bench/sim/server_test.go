@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -149,7 +150,7 @@ func (v *server) buildReplication(w *world) (err error) {
 	healthpb.RegisterHealthServer(v.grpc, health.NewServer())
 	manager, err := replication.NewPrimaryManager(replication.PrimaryManagerConfig{
 		DC: s.dc, ConfiguredPrimary: primary, Backend: s.store, Registry: w.registry, Logger: discardLogger,
-		Servers: equalServers{}, Remote: v,
+		Servers: equalServers{}, Remote: v, DataDir: os.TempDir(),
 	})
 	if err != nil {
 		return err
