@@ -122,12 +122,33 @@ func (g *Gateways) store(ctx context.Context, want *pb.MeshGateway) (changed boo
 		if err != nil || len(ops) == 0 {
 			return false, err
 		}
+		if err := g.checkOthers(ctx, want); err != nil {
+			return false, err
+		}
 		_, err = g.monitor.backend.Commit(ctx, ops...)
 		if errors.Is(err, resource.ErrConflict) && ctx.Err() == nil {
 			continue // a concurrent write changed the resources
 		}
 		return err == nil, err
 	}
+}
+
+// checkOthers returns an error if the WAN address of want is the LAN address of
+// another healthy gateway. Connections of other datacenters would leave the
+// datacenter again there.
+func (g *Gateways) checkOthers(ctx context.Context, want *pb.MeshGateway) error {
+	others, err := ListGateways(ctx, g.monitor.backend)
+	if err != nil {
+		return err
+	}
+	wan := TaggedAddr(want, TagWAN)
+	for _, other := range others {
+		if other.Node.Node != want.Node.Node && Healthy(other) && TaggedAddr(other, TagLAN) == wan {
+			return fmt.Errorf("WAN address %s is the LAN address of gateway %s: "+
+				"set the address at which other datacenters reach this gateway (--wan)", wan, other.Node.Node)
+		}
+	}
+	return nil
 }
 
 // plan returns the ops of store. All three resources have the name of the node.

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -225,6 +226,28 @@ func TestRegister_Refuses(t *testing.T) {
 		}
 		if n := store.count(); n != 0 {
 			t.Errorf("refused registrations made %d commits, want 0", n)
+		}
+	})
+}
+
+// The WAN address of a gateway is the LAN address of another one.
+func TestRegister_RefusesLANAddressOfAnother(t *testing.T) {
+	withLeader(t, func(ctx context.Context, g *Gateways, _ *countingBackend) {
+		if err := g.Register(ctx, gw1); err != nil {
+			t.Fatal(err)
+		}
+		wrong := GatewayRegistration{Node: "gw2", LAN: "10.0.0.77:8443", WAN: gw1.LAN}
+		err := g.Register(ctx, wrong)
+		if err == nil || !strings.Contains(err.Error(), gw1.LAN+" is the LAN address of gateway gw1") {
+			t.Errorf("Register(%+v) = %v, want the gateway that has the address", wrong, err)
+		}
+		own := GatewayRegistration{Node: "gw2", LAN: "10.0.0.77:8443", WAN: "10.0.0.77:8443"}
+		if err := g.Register(ctx, own); err != nil {
+			t.Errorf("Register() with one address for both = %v, want nil", err)
+		}
+		time.Sleep(HeartbeatTTL + HeartbeatInterval) // gw1 is critical: the address may belong to gw2 now
+		if err := g.Register(ctx, wrong); err != nil {
+			t.Errorf("Register() after the end of gw1 = %v, want nil", err)
 		}
 	})
 }

@@ -142,6 +142,9 @@ func sortedBy(all []*cachedAddress, timeOf func(*cachedAddress) time.Time) []*ca
 func (c addressCache) matches(dc string, e *entry) bool {
 	unmatched := len(e.remote) - len(e.named)
 	for _, a := range c[dc] {
+		if contains(e.own, a.addr) {
+			continue
+		}
 		i := e.remote.find(a.addr)
 		if i < 0 || i >= len(e.named) && !e.remote[i].at.Equal(a.lastUse()) {
 			return false
@@ -153,13 +156,15 @@ func (c addressCache) matches(dc string, e *entry) bool {
 	return unmatched == 0
 }
 
-// save writes the file.
+// save writes the addresses that worked to the file.
 func (c addressCache) save(path string, now time.Time) error {
 	file := make(map[string]map[string]*cachedAddress, len(c))
 	for dc, all := range c {
 		file[dc] = make(map[string]*cachedAddress, len(all))
 		for _, a := range all {
-			file[dc][a.addr] = a
+			if !a.Worked.IsZero() { // any other address may be wrong
+				file[dc][a.addr] = a
+			}
 		}
 	}
 	b, err := json.MarshalIndent(file, "", "  ")
@@ -177,7 +182,8 @@ func (c addressCache) save(path string, now time.Time) error {
 	return nil
 }
 
-// loadAddressCache reads the file and skips invalid addresses. If the file does
+// loadAddressCache reads the file and skips invalid addresses, and addresses that
+// never worked. If the file does
 // not exist, it returns an empty cache. With an error, the cache is empty too.
 func loadAddressCache(path string) (addressCache, error) {
 	b, err := os.ReadFile(path)
@@ -195,7 +201,7 @@ func loadAddressCache(path string) (addressCache, error) {
 	for dc, addrs := range file {
 		c[dc] = nil
 		for addr, a := range addrs {
-			if a != nil && netaddr.CheckHostPort(addr) == nil {
+			if a != nil && !a.Worked.IsZero() && netaddr.CheckHostPort(addr) == nil {
 				a.addr, a.written = addr, a.lastUse()
 				c[dc] = append(c[dc], a)
 			}

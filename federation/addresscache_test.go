@@ -52,10 +52,21 @@ func TestAddressCache(t *testing.T) {
 	if err := c.save(path, now); err != nil {
 		t.Fatal(err)
 	}
+	if loaded, err := loadAddressCache(path); err != nil || len(loaded.addrs("dc1")) != 0 {
+		t.Errorf("loaded addrs() = %v, %v, want none: no address worked", loaded.addrs("dc1"), err)
+	}
+	for _, addr := range c["dc1"] {
+		addr.Worked = addr.Known
+	}
+	if err := c.save(path, now); err != nil {
+		t.Fatal(err)
+	}
 	loaded, err := loadAddressCache(path)
 	if err != nil || !slices.Equal(loaded.addrs("dc1"), c.addrs("dc1")) {
 		t.Errorf("loaded addrs() = %v, %v, want %v", loaded.addrs("dc1"), err, c.addrs("dc1"))
 	}
+	c = addressCache{"dc1": c["dc1"][:1]}
+	c["dc1"][0].Worked = time.Time{}
 	c.record(entriesOf("dc1"), nil, now.Add(cacheTTL+cacheTimeStep))
 	if got := c.addrs("dc1"); len(got) != 0 {
 		t.Errorf("addrs() after cacheTTL = %v, want none", got)
@@ -127,7 +138,8 @@ func TestLoadAddressCache_InvalidFile(t *testing.T) {
 	}
 	path := filepath.Join(dir, "invalid-addresses")
 	content := `{"dc1": {"nonsense": {"known": "2026-01-01T00:00:00Z"}, "198.51.100.2:8443": null, ` +
-		`"198.51.100.1:8443": {"known": "2026-01-01T00:00:00Z"}}, "dc2": null}`
+		`"198.51.100.1:8443": {"worked": "2026-01-01T00:00:00Z"}, "198.51.100.3:8443": {"known": "2026-01-01T00:00:00Z"}}, ` +
+		`"dc2": null}`
 	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
 		t.Fatal(err)
 	}

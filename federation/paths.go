@@ -165,6 +165,7 @@ type entry struct {
 	state  *stateGateways // nil: the datacenter has no federation state
 	tagged []string       // addresses in gateway tags
 	local  candidates     // local gateways
+	own    []string       // addresses of local gateways and servers, sorted
 
 	// results
 	remote candidates // remote gateways: named addresses, then cached addresses
@@ -184,11 +185,12 @@ type computed struct {
 func compute(cfg AddressBookUpdaterConfig, in inputs, before map[string]*entry) computed {
 	c := computed{entries: make(map[string]*entry, len(before)), same: true}
 	local := candidatesOf(in.local, catalog.TagLAN, fromHeartbeat, time.Time{})
+	own := ownAddrs(in)
 	add := func(dc string, state *stateGateways) {
 		e := before[dc]
 		if e == nil || e.state != state || !slices.Equal(e.tagged, in.tagged[dc]) || !slices.Equal(e.local, local) ||
-			!in.cache.matches(dc, e) {
-			e, c.same = newEntry(cfg, dc, state, in, local), false
+			!slices.Equal(e.own, own) || !in.cache.matches(dc, e) {
+			e, c.same = newEntry(cfg, dc, state, in, local, own), false
 		}
 		c.entries[dc] = e
 	}
@@ -210,9 +212,9 @@ func compute(cfg AddressBookUpdaterConfig, in inputs, before map[string]*entry) 
 }
 
 func newEntry(
-	cfg AddressBookUpdaterConfig, dc string, state *stateGateways, in inputs, local candidates,
+	cfg AddressBookUpdaterConfig, dc string, state *stateGateways, in inputs, local candidates, own []string,
 ) *entry {
-	e := &entry{state: state, tagged: in.tagged[dc], local: local}
+	e := &entry{state: state, tagged: in.tagged[dc], local: local, own: own}
 	for _, addr := range e.tagged {
 		e.remote = e.remote.add(addr, false, fromGossip, time.Time{})
 	}
@@ -226,9 +228,15 @@ func newEntry(
 			e.remote = e.remote.add(addr, false, fromConfig, time.Time{})
 		}
 	}
+	named := len(e.remote)
+	e.remote = slices.DeleteFunc(e.remote, func(c candidate) bool { return contains(own, c.addr) })
+	if len(e.remote) < named && cfg.Logger != nil {
+		cfg.Logger.Warn("addresses of a datacenter are not used: local gateways or servers have them; "+
+			"check the WAN addresses of its gateways", "state_dc", dc, "count", named-len(e.remote))
+	}
 	e.named = e.remote.addrs()
 	for _, a := range in.cache.byUse(dc) {
-		if !slices.Contains(e.named, a.addr) {
+		if !slices.Contains(e.named, a.addr) && !contains(own, a.addr) {
 			e.remote = e.remote.add(a.addr, false, fromCache, a.lastUse())
 		}
 	}
@@ -241,12 +249,31 @@ func newEntry(
 		e.paths = append(e.paths, c.path())
 	}
 	for _, c := range e.remote {
-		if local.find(c.addr) < 0 { // a dial to an equal address would reach the local gateway
-			e.paths = append(e.paths, c.path())
-		}
+		e.paths = append(e.paths, c.path())
 	}
 	e.snap = &pb.SnapshotDatacenter{Name: dc, Gateways: e.remote.addrs()}
 	return e
+}
+
+// ownAddrs returns the addresses of local gateways and servers, sorted. A dial to
+// such an address of another datacenter would not leave this datacenter, and the
+// local gateways would forward it in circles.
+func ownAddrs(in inputs) []string {
+	own := slices.Collect(maps.Values(in.servers))
+	for _, g := range in.local {
+		for _, tag := range []string{catalog.TagLAN, catalog.TagWAN} {
+			if addr := catalog.TaggedAddr(g, tag); addr != "" {
+				own = append(own, addr)
+			}
+		}
+	}
+	slices.Sort(own)
+	return own
+}
+
+func contains(sorted []string, s string) bool {
+	_, found := slices.BinarySearch(sorted, s)
+	return found
 }
 
 // origins returns the origin of each path, by address.

@@ -3,6 +3,7 @@
 package federation
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -209,6 +210,35 @@ func TestOrigins(t *testing.T) {
 
 // compute reuses the entries whose inputs have not changed. After each change,
 // the address book equals an address book that is computed from scratch.
+// An address of a local gateway or server is not a path to another datacenter,
+// whatever source names it.
+func TestCompute_LeavesOutOwnAddresses(t *testing.T) {
+	in := inputs{
+		local: localGateways, servers: map[string]string{"srv1": "10.0.0.11:8300"},
+		states: []*stateGateways{stateOf("dc3",
+			meshGateway("dc3", "gw-a", "10.3.0.1", "10.0.0.9", catalog.StatusPassing),
+			meshGateway("dc3", "gw-b", "10.3.0.2", "203.0.113.1", catalog.StatusPassing),
+			meshGateway("dc3", "gw-c", "10.3.0.3", "198.51.100.3", catalog.StatusPassing))},
+		tagged: map[string][]string{"dc3": {"10.0.0.11:8300"}},
+		cache:  addressCache{"dc3": {{addr: "10.0.0.9:8443", Known: time.Now()}}},
+	}
+	first := compute(secondary, in, nil)
+	want := []wanfed.Path{localPath, remote("198.51.100.3:8443")}
+	if got := first.entries["dc3"].paths; !slices.Equal(got, want) {
+		t.Errorf("paths = %v, want %v", got, want)
+	}
+	if got := first.entries["dc3"].snap.Gateways; !slices.Equal(got, []string{"198.51.100.3:8443"}) {
+		t.Errorf("addresses for gateways = %v, want 198.51.100.3 alone", got)
+	}
+	if !compute(secondary, in, first.entries).same {
+		t.Error("compute() of the same inputs = other entries, want the same")
+	}
+	in.servers = nil
+	if got := compute(secondary, in, first.entries).entries["dc3"].snap.Gateways; len(got) != 2 {
+		t.Errorf("addresses for gateways without the server = %v, want 2", got)
+	}
+}
+
 func TestCompute_ReusesEntries(t *testing.T) {
 	cfg := secondary
 	cfg.PrimaryGateways = []string{"gw.dc1.example:8443"}
