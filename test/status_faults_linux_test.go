@@ -16,6 +16,7 @@ import (
 	"github.com/wanfed/wanfed/internal/subprocess"
 	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/test/lab"
+	"github.com/wanfed/wanfed/test/lab/wan"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
@@ -219,4 +220,31 @@ func TestStatusFaults_Settings(t *testing.T) {
 		t.Fatal(err)
 	}
 	statusFault{"rejected certificate", restart(files), restart(genuine), different}.run(t, dcs...)
+}
+
+// TestStatusQuiet runs an idle federation over links with loss and jitter. No
+// status may report a fault. WANFED_QUIET_TIME changes the duration.
+func TestStatusQuiet(t *testing.T) {
+	t.Parallel()
+	quietTime := 20 * time.Second
+	if text := os.Getenv("WANFED_QUIET_TIME"); text != "" {
+		var err error
+		if quietTime, err = time.ParseDuration(text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l := lab.NewWAN(t, wan.Link{Delay: 20 * time.Millisecond, Jitter: 200 * time.Millisecond, Loss: 0.01})
+	for range 3 {
+		l.Add(1, 1).Start()
+	}
+	testutil.Await(t, waitLimit, "federation", func(ctx context.Context) error { return allOK(ctx, l.Datacenters()...) })
+	tick, checks := time.NewTicker(200*time.Millisecond), 0
+	defer tick.Stop()
+	for end := time.Now().Add(quietTime); time.Now().Before(end); checks++ {
+		<-tick.C
+		if err := allOK(t.Context(), l.Datacenters()...); err != nil {
+			t.Errorf("false alarm after %d checks: %v", checks, err)
+		}
+	}
+	t.Logf("%d checks in %v", checks, quietTime)
 }

@@ -377,6 +377,9 @@ const (
 	// its path is failing. An echo is requested every 3 s while packets are
 	// sent. The time covers the retransmissions of TCP on a path with loss.
 	silentAfter = 4 * time.Second
+	// recentEcho is the time after an echo in which a failure of a call or a dial
+	// does not count: the interval of echo requests and silentAfter.
+	recentEcho = 3*time.Second + silentAfter
 	// staleProbes is the number of probe intervals after which the result of a
 	// path is unknown.
 	staleProbes = 3

@@ -188,6 +188,12 @@ func TestCurrent(t *testing.T) {
 		return wanfed.PathStatus{Addr: ownAddr, Health: wanfed.PathOK, LastSuccess: now.Add(-last),
 			ProbeInterval: 25 * time.Second}
 	}
+	failed := func(last time.Duration) wanfed.PathStatus {
+		return wanfed.PathStatus{Addr: ownAddr, Health: wanfed.PathFailing, LastSuccess: now.Add(-last)}
+	}
+	connected := func(since time.Time) wanfed.LinkStatus {
+		return wanfed.LinkStatus{Path: wanfed.Path{Addr: ownAddr}, ConnectedSince: since}
+	}
 	link := func(addr string, unanswered time.Duration) wanfed.LinkStatus {
 		return wanfed.LinkStatus{Path: wanfed.Path{Addr: addr}, UnansweredSince: now.Add(-unanswered)}
 	}
@@ -203,6 +209,9 @@ func TestCurrent(t *testing.T) {
 		{"echo late", path(7 * time.Second), link(ownAddr, 4*time.Second), wanfed.PathFailing},
 		{"echo late, probe worked", path(time.Second), link(ownAddr, 4*time.Second), wanfed.PathOK},
 		{"echo late on another path", path(7 * time.Second), link("192.0.2.1:1", 4*time.Second), wanfed.PathOK},
+		{"call late, echoes arrive", failed(time.Second), connected(now.Add(-time.Minute)), wanfed.PathOK},
+		{"call late, echoes are old", failed(8 * time.Second), connected(now.Add(-time.Minute)), wanfed.PathFailing},
+		{"connection lost", failed(time.Second), connected(time.Time{}), wanfed.PathFailing},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			if got := current(tt.path, tt.link, now).Health; got != tt.want {

@@ -71,9 +71,8 @@ func (i *inboundReports) silent(
 	if i.states == nil {
 		i.states = map[string]*inboundState{}
 	}
-	maps.DeleteFunc(i.states, func(dc string, _ *inboundState) bool { return !slices.Contains(dcs, dc) })
 	var newest time.Time
-	last := map[string]time.Time{}
+	last := make(map[string]time.Time, len(dcs))
 	for _, dc := range dcs {
 		if i.states[dc] == nil {
 			i.states[dc] = &inboundState{since: now}
@@ -81,8 +80,11 @@ func (i *inboundReports) silent(
 		if last[dc] = lastReceived(dc); last[dc].IsZero() {
 			last[dc] = i.states[dc].since
 		}
-		newest = slices.MaxFunc([]time.Time{newest, last[dc]}, time.Time.Compare)
+		if last[dc].After(newest) {
+			newest = last[dc]
+		}
 	}
+	maps.DeleteFunc(i.states, func(dc string, _ *inboundState) bool { return last[dc].IsZero() })
 	i.silence = max(minSilence, time.Duration(len(dcs))*silencePerDC)
 	if now.Sub(newest) >= minSilence {
 		i.silence = minSilence

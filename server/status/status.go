@@ -219,13 +219,17 @@ func pathStatuses(
 const pathUnknown wanfed.PathHealth = "unknown"
 
 // current returns p with its health now. A path fails if its packet link has no
-// echo for silentAfter. The health of a path without a failure is unknown if
-// its last success is too old.
+// echo for silentAfter. It works while its packet link has echoes, even if a
+// call or a dial over it failed. The health of a path without a failure is
+// unknown if its last success is too old.
 func current(p wanfed.PathStatus, link wanfed.LinkStatus, now time.Time) wanfed.PathStatus {
 	unanswered := link.UnansweredSince
 	silent := !unanswered.IsZero() && p.Addr == link.Path.Addr && now.Sub(unanswered) >= silentAfter &&
 		p.LastSuccess.Before(unanswered)
+	echoes := !link.ConnectedSince.IsZero() && p.Addr == link.Path.Addr && now.Sub(p.LastSuccess) < recentEcho
 	switch {
+	case echoes && !silent && p.Health == wanfed.PathFailing:
+		p.Health = wanfed.PathOK // a call was late, or a dial failed, while the open connection works
 	case silent && p.Health != wanfed.PathFailing:
 		p.Health, p.Failure, p.LastErrorAt = wanfed.PathFailing, wanfed.FailureTimeout, now
 		p.LastError = fmt.Sprintf("no echo on the open connection since %s", now.Sub(unanswered).Round(time.Second))
