@@ -28,6 +28,49 @@ type testFederation struct {
 	t      *testing.T
 	mu     sync.Mutex
 	byName map[string]*datacenter
+	cut    map[[2]string]bool                 // pairs of datacenters that cannot connect
+	open   map[[2]string][]context.CancelFunc // streams of each pair
+}
+
+// pair returns the key of two datacenters in any order.
+func pair(a, b string) [2]string { return [2]string{min(a, b), max(a, b)} }
+
+// partition cuts all streams between a and b until heal.
+func (f *testFederation) partition(a, b *datacenter) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	p := pair(a.name, b.name)
+	if f.cut == nil {
+		f.cut = map[[2]string]bool{}
+	}
+	f.cut[p] = true
+	for _, cancel := range f.open[p] {
+		cancel()
+	}
+	delete(f.open, p)
+}
+
+func (f *testFederation) heal() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.cut = nil
+}
+
+// connected returns a context for a stream between a and b, which ends at a
+// partition.
+func (f *testFederation) connected(ctx context.Context, a, b string) (context.Context, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	p := pair(a, b)
+	if f.cut[p] {
+		return nil, fmt.Errorf("%s and %s cannot connect", a, b)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	if f.open == nil {
+		f.open = map[[2]string][]context.CancelFunc{}
+	}
+	f.open[p] = append(f.open[p], cancel)
+	return ctx, nil
 }
 
 type datacenter struct {
@@ -35,7 +78,9 @@ type datacenter struct {
 	name  string
 	store resource.Backend
 	dir   string // data directory
-	stop  func() // stops srv1
+
+	configured string // configured primary of srv1
+	stop       func() // stops srv1
 
 	mu      sync.Mutex
 	manager *PrimaryManager
@@ -67,6 +112,7 @@ func (f *testFederation) add(name, primary string) *datacenter {
 // start starts srv1 as the leader, configured with primary.
 func (dc *datacenter) start(primary string) {
 	dc.fed.t.Helper()
+	dc.configured = primary
 	t, reg := dc.fed.t, registry(dc.fed.t)
 	if err := Register(reg); err != nil {
 		t.Fatal(err)
@@ -154,16 +200,21 @@ type remoteOf struct {
 	from *datacenter
 }
 
-// Follow implements pb.ReplicationServiceClient. It adds the epoch that from
-// knows to the metadata.
+// epochClient is a client of datacenter to in datacenter from. It adds the epoch
+// that from knows to the metadata.
 type epochClient struct {
 	pb.ReplicationServiceClient
 	from *datacenter
+	to   string
 }
 
 func (c epochClient) Follow(
 	ctx context.Context, opts ...grpc.CallOption,
 ) (grpc.BidiStreamingClient[pb.FollowRequest, pb.FollowResponse], error) {
+	ctx, err := c.from.fed.connected(ctx, c.from.name, c.to)
+	if err != nil {
+		return nil, err
+	}
 	c.from.mu.Lock()
 	m := c.from.manager
 	c.from.mu.Unlock()
@@ -173,7 +224,7 @@ func (c epochClient) Follow(
 
 func (r remoteOf) ReplicationClient(name string) (pb.ReplicationServiceClient, error) {
 	client, err := r.testFederation.ReplicationClient(name)
-	return epochClient{client, r.from}, err
+	return epochClient{client, r.from, name}, err
 }
 
 func (f *testFederation) PathsChanged() <-chan struct{} { return nil }
