@@ -18,6 +18,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/federation"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/tlsutil"
 )
@@ -66,7 +67,8 @@ type Remote interface {
 	PathsChanged() <-chan struct{}
 }
 
-// PrimaryManagerConfig configures a PrimaryManager. All fields are required.
+// PrimaryManagerConfig configures a PrimaryManager. All fields except Lease are
+// required.
 type PrimaryManagerConfig struct {
 	DC                string // the local datacenter
 	ConfiguredPrimary string // the primary in the configuration of this server
@@ -75,7 +77,10 @@ type PrimaryManagerConfig struct {
 	Servers           Servers
 	Remote            Remote
 	DataDir           string // for the files with discarded writes
-	Logger            *slog.Logger
+	// Lease is the time without a call of another datacenter after which the
+	// primary accepts no writes. 0: no limit.
+	Lease  time.Duration
+	Logger *slog.Logger
 }
 
 // PrimaryManager determines the primary of the local datacenter. The
@@ -91,10 +96,11 @@ type PrimaryManager struct {
 	wake chan struct{} // has an element after Learn, for Run
 
 	mu       sync.Mutex
-	followed string // datacenter that the follower follows
-	pending  string // see PendingReason
-	learned  Epoch  // highest epoch that Learn has recorded
-	takeOver string // former primary of the running TakeOver, or ""
+	followed string    // datacenter that the follower follows
+	pending  string    // see PendingReason
+	learned  Epoch     // highest epoch that Learn has recorded
+	takeOver string    // former primary of the running TakeOver, or ""
+	contact  time.Time // of the last RecordContact
 	// lastSuccessor is HandedTo in the last read of the primary resource.
 	// successorSince is the time of the first read with that value.
 	lastSuccessor  string
@@ -169,6 +175,9 @@ func (p *PrimaryManager) Writable() error {
 	switch {
 	case st.GetDatacenter() == p.cfg.DC && newer != Epoch{}:
 		return p.errSuperseded(newer)
+	case st.GetDatacenter() == p.cfg.DC && st.GetHandedTo() == "" && p.LeaseExpired():
+		return fmt.Errorf("%w: no other datacenter has called the leader of %s, the primary, for %v (primary_lease): "+
+			"check its gateways, and see: wanfed status", resource.ErrNoPrimary, p.cfg.DC, p.cfg.Lease)
 	case st.GetDatacenter() == p.cfg.DC && st.GetHandedTo() == "":
 		return nil
 	case st.GetDatacenter() == p.cfg.DC:
@@ -179,6 +188,29 @@ func (p *PrimaryManager) Writable() error {
 		return fmt.Errorf("%s is not the primary yet, though it is configured to be: see wanfed status", p.cfg.DC)
 	}
 	return fmt.Errorf("%s is not the primary: %s is", p.cfg.DC, p.PrimaryDC())
+}
+
+// RecordContact records that a server of another datacenter has called this
+// server.
+func (p *PrimaryManager) RecordContact() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.contact = time.Now()
+}
+
+// LeaseExpired reports whether this server, as the leader of the primary, may
+// not acknowledge writes, because no other datacenter has called it within
+// Lease. A new leader waits for the first call. A federation of one datacenter
+// has no lease.
+func (p *PrimaryManager) LeaseExpired() bool {
+	p.mu.Lock()
+	contact := p.contact
+	p.mu.Unlock()
+	if p.cfg.Lease == 0 || time.Since(contact) < p.cfg.Lease {
+		return false
+	}
+	states, _, err := federation.ListStates(context.Background(), p.cfg.Backend) // reads memory
+	return err != nil || slices.ContainsFunc(states, func(s *pb.FederationState) bool { return s.Datacenter != p.cfg.DC })
 }
 
 // demotionGrace is the time between a demotion and the announcement of the

@@ -8,11 +8,14 @@ import (
 	"maps"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/federation"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/resource/resourcetest"
 )
@@ -210,6 +213,36 @@ func TestCancelDemotion_SuccessorDoesNotRespond(t *testing.T) {
 	if epoch := dc1.manager.Epoch(); epoch != 3 { // dc2 could have begun 2
 		t.Errorf("Epoch() after the canceled demotion = %d, want 3", epoch)
 	}
+}
+
+// A primary with a lease accepts writes only while other datacenters call it.
+func TestLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := resourcetest.NewStore()
+		p := newPrimaryManager(t, PrimaryManagerConfig{
+			DC: "dc1", ConfiguredPrimary: "dc1", Backend: store, Registry: registry(t), Remote: fakeRemote{}, Lease: 10 * time.Second,
+		})
+		setPrimary(t, p, &pb.Primary{Datacenter: "dc1", Complete: true, Epoch: 1})
+		writable := func(when string, want bool) {
+			t.Helper()
+			if err := p.Writable(); (err == nil) != want || err != nil && !errors.Is(err, resource.ErrNoPrimary) {
+				t.Errorf("Writable() %s = %v, want success %v", when, err, want)
+			}
+		}
+		writable("without another datacenter", true)
+		if _, _, err := federation.Upsert(t.Context(), store, &pb.FederationState{Datacenter: "dc2"}); err != nil {
+			t.Fatal(err)
+		}
+		writable("before the first call", false)
+		p.RecordContact()
+		writable("after a call", true)
+		time.Sleep(9 * time.Second)
+		writable("before the end of the lease", true)
+		time.Sleep(time.Second)
+		writable("after the end of the lease", false)
+		p.RecordContact()
+		writable("after another call", true)
+	})
 }
 
 func TestEpoch(t *testing.T) {

@@ -23,6 +23,10 @@ const (
 	DefaultSnapshotKeep = 24
 
 	DefaultDeadServerAfter = 10 * time.Minute
+	// MinPrimaryLease is the minimum of Config.PrimaryLease. The servers of a
+	// secondary call the primary every 2 s, and after the loss of a path within
+	// a few seconds.
+	MinPrimaryLease = 10 * time.Second
 	// MinDeadServerAfter is the minimum of Config.DeadServerAfter. It equals
 	// the time from the return of a removed server until the server has a vote
 	// again. With a smaller value, a server could be without a vote for longer
@@ -112,6 +116,11 @@ type Config struct {
 	// and writes of federated resources in a secondary. "*" means every
 	// datacenter. Default: none.
 	AllowRemoteWritesFrom []string
+
+	// PrimaryLease is the time without a call of another datacenter after which
+	// the primary accepts no writes of federated resources. 0: no limit.
+	// Minimum: MinPrimaryLease.
+	PrimaryLease time.Duration
 
 	// DeadServerAfter is the time that a server of this datacenter must be down
 	// before it is removed from the Raft group. A removed server may return as

@@ -353,7 +353,8 @@ func (c *components) buildFederation(*tlsutil.Identity) (err error) {
 	c.settings = &status.PrimarySettings{Node: c.cfg.Node, Configured: c.cfg.PrimaryDC, LAN: c.lan, Store: c.store}
 	c.manager, err = replication.NewPrimaryManager(replication.PrimaryManagerConfig{
 		DC: c.cfg.DC, ConfiguredPrimary: c.cfg.PrimaryDC, Backend: c.store, Registry: c.registry,
-		Servers: c.settings, Remote: c.network, DataDir: c.cfg.DataDir, Logger: c.logger,
+		Servers: c.settings, Remote: c.network, DataDir: c.cfg.DataDir,
+		Lease: c.cfg.PrimaryLease, Logger: c.logger,
 	})
 	if err != nil {
 		return err
@@ -427,8 +428,12 @@ func (c *components) buildEdge(*tlsutil.Identity) error {
 	return c.edge.RegisterIntrospection()
 }
 
-// learnEpoch records the epoch of the primary that another server has reported.
+// learnEpoch records the epoch of the primary that another server has reported,
+// and the contact with its datacenter.
 func (c *components) learnEpoch(epoch string, from tlsutil.Peer) {
+	if from.DC != c.cfg.DC {
+		c.manager.RecordContact()
+	}
 	e, err := replication.ParseEpoch(epoch)
 	if err != nil {
 		c.logger.Debug("cannot read the epoch in a call", "peer", from.String(), "err", err)

@@ -102,6 +102,9 @@ func (c Config) check() (errs []error) {
 	default:
 		fault("bootstrap_expect is %d: must be 1, 3 or 5", c.BootstrapExpect)
 	}
+	if c.PrimaryLease != 0 && c.PrimaryLease < MinPrimaryLease {
+		fault("primary_lease is %v: must be %v or more", c.PrimaryLease, MinPrimaryLease)
+	}
 	switch {
 	case c.DeadServerAfter < MinDeadServerAfter:
 		fault("dead_server_after is %v: must be %v or more, because a removed server that returns has no vote for %v",

@@ -251,6 +251,29 @@ func TestPrimaryMove_GatewaysLost(t *testing.T) {
 	}
 }
 
+// TestPrimaryLease isolates a primary of three servers, which then refuses writes
+// after the lease. When the path is back, it accepts them again.
+func TestPrimaryLease(t *testing.T) {
+	parallelUnlessChaos(t)
+	f := newPromotion(t, 3, 1)
+	dc1 := f.dc("dc1")
+	for _, s := range dc1.Servers {
+		f.restart(s, "dc1", "--primary-lease", "10s")
+	}
+	f.mustWrite(dc1, f.doc("before", 1))
+	dc1.Gateways[0].Stop()
+	f.await("refused writes after the lease", func(context.Context) error {
+		err := f.writeOnce(dc1, f.doc("isolated", 1))
+		if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "primary_lease") {
+			return fmt.Errorf("write in dc1 = %w, want Unavailable with primary_lease", err)
+		}
+		return nil
+	})
+	f.leading(dc1, "primary", "isolated", "primary_lease")
+	dc1.Gateways[0].StartGateway()
+	f.mustWrite(dc1, f.doc("after", 1))
+}
+
 // TestPrimaryMoves moves the primary from dc1 to dc2 and back while all
 // datacenters write, in the most difficult order: the new primary first, the
 // old one last. No acknowledged write is lost, even if servers are killed.

@@ -50,6 +50,7 @@ type serverSettings struct {
 	SnapshotEvery     string   `hcl:"snapshot_every,optional" help:"time between two snapshots that the leader writes to --snapshot-dir, for example 1h (default: none)"`
 	SnapshotDir       string   `hcl:"snapshot_dir,optional" help:"directory of the snapshots that the server writes (default: snapshots in --data-dir)"`
 	SnapshotKeep      int      `hcl:"snapshot_keep,optional" help:"number of snapshots that the server keeps in --snapshot-dir"`
+	PrimaryLease      string   `hcl:"primary_lease,optional" help:"time without a call of another datacenter after which the primary refuses writes of federated resources, at least 10s (default: no limit)"`
 	Domain            string   `hcl:"domain,optional" help:"domain of the names in certificates and SNI"`
 	LogLevel          string   `hcl:"log_level,optional" live:"yes" help:"lowest level of log lines: debug, info, warn or error"`
 	LogFormat         string   `hcl:"log_format,optional" help:"format of the log on stderr: text or json"`
@@ -194,7 +195,7 @@ func setLevel(to *slog.LevelVar, name string) error {
 
 // check returns all errors of the settings. It opens no file.
 func (s serverSettings) check() error {
-	var port, dead error
+	var port, dead, lease error
 	if s.Port < -1 {
 		port = fmt.Errorf("port is %d: must be -1 to 65535", s.Port)
 	}
@@ -208,7 +209,10 @@ func (s serverSettings) check() error {
 	if s.SnapshotKeep == 0 {
 		keep = errors.New("snapshot_keep is 0: must be 1 or more")
 	}
-	return settings.Join(server.CheckSettings(s.config()), port, dead, every, keep,
+	if _, err := time.ParseDuration(s.PrimaryLease); s.PrimaryLease != "" && err != nil {
+		lease = fmt.Errorf("primary_lease is %q: write, for example, 30s or 5m", s.PrimaryLease)
+	}
+	return settings.Join(server.CheckSettings(s.config()), port, dead, every, keep, lease,
 		settings.CheckNetworks("proxy_protocol", s.ProxyProtocol), settings.CheckLog(s.LogLevel, s.LogFormat))
 }
 
@@ -223,6 +227,7 @@ func (s serverSettings) config() server.Config {
 	if err != nil || every < 0 {
 		every = 0
 	}
+	lease, _ := time.ParseDuration(s.PrimaryLease)
 	return server.Config{
 		DC: s.DC, Node: s.Node, Domain: s.Domain, DataDir: s.DataDir,
 		CAFile: s.CAFile, CertFile: s.CertFile, KeyFile: s.KeyFile,
@@ -232,6 +237,7 @@ func (s serverSettings) config() server.Config {
 		ProxyFrom: settings.Networks(s.ProxyProtocol), BootstrapExpect: s.BootstrapExpect, RetryJoin: s.RetryJoin,
 		AllowRemoteWritesFrom: s.AllowRemoteWrites, DeadServerAfter: dead,
 		SnapshotEvery: every, SnapshotDir: s.SnapshotDir, SnapshotKeep: s.SnapshotKeep,
+		PrimaryLease: lease,
 	}
 }
 

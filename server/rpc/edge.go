@@ -59,7 +59,8 @@ type Config struct {
 	// AllowRemoteWritesFrom returns the datacenters whose servers may forward
 	// calls of their operators. "*" stands for every datacenter.
 	AllowRemoteWritesFrom func() []string
-	// Learn records the metadata api.EpochKey of a call of a server. Optional.
+	// Learn records the metadata api.EpochKey of a call. from is the caller,
+	// also of a call that another server has forwarded. Optional.
 	Learn  func(epoch string, from tlsutil.Peer)
 	Logger *slog.Logger
 }

@@ -144,7 +144,7 @@ func (e *Edge) forward(ctx context.Context, c call, node, method string, req any
 	if err != nil {
 		return nil, e.notSent(node, err)
 	}
-	ctx = metadata.NewOutgoingContext(ctx, metadata.Pairs(api.OnBehalfKey, c.caller.String()))
+	ctx = c.outgoing(ctx)
 	var leader grpcpeer.Peer // stays empty if the call was not sent
 	err = cc.Invoke(ctx, method, req, reply, grpc.Peer(&leader))
 	switch {
@@ -154,6 +154,15 @@ func (e *Edge) forward(ctx context.Context, c call, node, method string, req any
 		return nil, e.notSent(node, err)
 	}
 	return nil, err
+}
+
+// outgoing returns the context of a call at the leader, with the identity of the
+// caller and the epoch that a server of another datacenter has sent.
+func (c call) outgoing(ctx context.Context) context.Context {
+	incoming, _ := metadata.FromIncomingContext(ctx)
+	md := metadata.Pairs(api.OnBehalfKey, c.caller.String())
+	md.Append(api.EpochKey, incoming.Get(api.EpochKey)...)
+	return metadata.NewOutgoingContext(ctx, md)
 }
 
 // streamAtLeader serves a stream at the leader. If another server leads, the
@@ -193,7 +202,7 @@ func (e *Edge) relay(
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	ctx = metadata.NewOutgoingContext(ctx, metadata.Pairs(api.OnBehalfKey, c.caller.String()))
+	ctx = c.outgoing(ctx)
 	desc := &grpc.StreamDesc{ClientStreams: info.IsClientStream, ServerStreams: info.IsServerStream}
 	leader, err := cc.NewStream(ctx, desc, info.FullMethod)
 	var header metadata.MD

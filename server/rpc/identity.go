@@ -46,11 +46,14 @@ func (e *Edge) identify(ctx context.Context, r rule) (p tlsutil.Peer, forwarded 
 		return p, false, err
 	}
 	md, _ := metadata.FromIncomingContext(ctx)
-	if epoch := md.Get(api.EpochKey); len(epoch) > 0 && e.cfg.Learn != nil {
-		e.cfg.Learn(epoch[0], p)
+	learn := func(from tlsutil.Peer) {
+		if epoch := md.Get(api.EpochKey); len(epoch) > 0 && e.cfg.Learn != nil {
+			e.cfg.Learn(epoch[0], from)
+		}
 	}
 	named := md.Get(api.OnBehalfKey)
 	if len(named) == 0 {
+		learn(p)
 		return p, false, nil
 	}
 	role, rest, _ := strings.Cut(named[0], "/")
@@ -58,11 +61,13 @@ func (e *Edge) identify(ctx context.Context, r rule) (p tlsutil.Peer, forwarded 
 	caller := tlsutil.Peer{Role: tlsutil.Role(role), DC: dc, Node: node}
 	switch {
 	case p.DC != e.cfg.DC:
+		learn(p)
 		p, err = e.delegated(p, caller, r)
 		return p, false, err
 	case !ok:
 		return p, false, status.Errorf(codes.InvalidArgument, "metadata %s is not role/dc/node", api.OnBehalfKey)
 	}
+	learn(caller)
 	return caller, true, nil
 }
 

@@ -147,7 +147,10 @@ func (v *PrimaryView) superseded() string {
 	case by == replication.Epoch{}:
 		return ""
 	case primary == v.dc:
-		return rpctext.Plain(v.manager.Writable().Error())
+		if err := v.manager.Writable(); err != nil {
+			return rpctext.Plain(err.Error())
+		}
+		return "" // a take-over has ended
 	default:
 		return fmt.Sprintf("%s has replaced %s as the primary, in epoch %d: set primary_datacenter = %[1]q "+
 			"on all servers of %[4]s, and restart them", by.Datacenter, primary, by.Number, v.dc)
@@ -193,6 +196,10 @@ func (v *PrimaryView) component() api.ComponentStatus {
 		out.State = "servers differ"
 		out.Detail = fmt.Sprintf("%s until all servers here have the same primary_datacenter: %s", out.Detail,
 			differences)
+	case primary == v.dc && v.settings.Store.IsLeader() && v.manager.LeaseExpired():
+		out.State = "isolated"
+		out.Detail += "; it refuses writes of federated resources, because no other datacenter has called its leader " +
+			"within primary_lease: check its gateways"
 	case v.manager.PendingReason() != "":
 		out.State, out.Detail = "changing", rpctext.Plain(v.manager.PendingReason())
 	case primary != configured:
