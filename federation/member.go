@@ -26,8 +26,9 @@ const (
 	TagBuild   = "build"
 	// TagGroup is the id of the Raft group of the member's datacenter.
 	TagGroup = "group"
-	// TagEpoch is the highest epoch of the primary that the member knows. It is
-	// a hint: a server calls the member's datacenter before it relies on it.
+	// TagEpoch is the number of the highest epoch of the primary that the member
+	// knows. It is a hint: a server calls the member's datacenter before it
+	// relies on it.
 	TagEpoch = "epoch"
 )
 

@@ -27,14 +27,14 @@ func newConflicts() (*PrimaryConflicts, func() int) {
 func TestPrimaryConflicts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, lines := newConflicts()
-		p.Record("srv1", "dc2", "dc9", "2:dc2") // the local datacenter
-		p.Record("srv1", "dc3", "no label!", "2:dc2")
+		p.Record("srv1", "dc2", "dc9", "2") // the local datacenter
+		p.Record("srv1", "dc3", "no label!", "2")
 		if got := p.List(); len(got) != 0 {
 			t.Errorf("List() = %v, want none", got)
 		}
 		for range 10 {
-			p.Record("srv1", "dc3", "dc3", "2:dc2")
-			p.Record("srv2", "dc4", "dc3", "2:dc2")
+			p.Record("srv1", "dc3", "dc3", "2")
+			p.Record("srv2", "dc4", "dc3", "2")
 			time.Sleep(conflictTimeout / 3)
 		}
 		got := p.List()
@@ -42,13 +42,13 @@ func TestPrimaryConflicts(t *testing.T) {
 			got[1].ClaimsItself() {
 			t.Errorf("List() = %v, want dc3, which claims itself, and srv2 of dc4", got)
 		}
-		if got[0].Epoch != "2:dc2" {
-			t.Errorf("List() = %v, want the epoch 2:dc2", got)
+		if got[0].Epoch != "2" {
+			t.Errorf("List() = %v, want the epoch 2", got)
 		}
 		if n := lines(); n != 2 {
 			t.Errorf("Record() logged %d lines about 2 conflicts, want 2", n)
 		}
-		p.Record("srv1", "dc3", "dc4", "2:dc2")
+		p.Record("srv1", "dc3", "dc4", "2")
 		if n := lines(); n != 1 {
 			t.Errorf("Record() with a new primary logged %d lines, want 1", n)
 		}
@@ -57,7 +57,7 @@ func TestPrimaryConflicts(t *testing.T) {
 			t.Errorf("List() after the timeout = %v, want none", got)
 		}
 		for i := range 2 * maxConflicts {
-			p.Record("srv1", fmt.Sprint("x", i), "dc3", "2:dc2")
+			p.Record("srv1", fmt.Sprint("x", i), "dc3", "2")
 		}
 		if n := len(p.List()); n != maxConflicts {
 			t.Errorf("List() has %d conflicts, want %d", n, maxConflicts)
@@ -71,20 +71,20 @@ func TestPrimaryConflicts_LogIsLimited(t *testing.T) {
 		p, lines := newConflicts()
 		for range 3 {
 			for i := range 2 * maxConflicts {
-				p.Record("srv1", fmt.Sprint("x", i), "dc3", "2:dc2")
+				p.Record("srv1", fmt.Sprint("x", i), "dc3", "2")
 			}
 		}
 		if n := lines(); n != maxConflicts {
 			t.Errorf("Record() logged %d lines about %d datacenters, want %d", n, 2*maxConflicts, maxConflicts)
 		}
 		for i := range 100 {
-			p.Record("srv1", "x1", fmt.Sprint("dc", i), "2:dc2")
+			p.Record("srv1", "x1", fmt.Sprint("dc", i), "2")
 		}
 		if n := lines(); n > 1 {
 			t.Errorf("Record() logged %d lines about one datacenter, want at most 1", n)
 		}
 		time.Sleep(conflictTimeout)
-		p.Record("srv1", "dc9", "dc9", "2:dc2") // removes the expired conflicts
+		p.Record("srv1", "dc9", "dc9", "2") // removes the expired conflicts
 		if n, all := lines(), p.List(); n != 1 || len(all) != 1 || all[0].DC != "dc9" {
 			t.Errorf("Record() logged %d lines and List() = %v, want 1 line and dc9", n, all)
 		}

@@ -63,7 +63,7 @@ func newDiscards(ctx context.Context, p *PrimaryManager, formers []*pb.FormerPri
 // save saves own resources that ms delete or replace, and that the new
 // primary never had. The caller commits ms only after save has succeeded.
 func (d *discards) save(ctx context.Context, ms []*pb.FollowResponse) error {
-	found := map[string]*pb.Resource{} // by uid
+	found := map[string]*pb.Resource{} // by uid; nil: visited, and not lost
 	for _, m := range ms {
 		for _, id := range m.GetDeletes() {
 			if err := d.collect(ctx, id, nil, found); err != nil {
@@ -76,6 +76,7 @@ func (d *discards) save(ctx context.Context, ms []*pb.FollowResponse) error {
 			}
 		}
 	}
+	maps.DeleteFunc(found, func(_ string, r *pb.Resource) bool { return r == nil })
 	if len(found) == 0 {
 		return nil
 	}
@@ -97,8 +98,8 @@ func (d *discards) save(ctx context.Context, ms []*pb.FollowResponse) error {
 	return nil
 }
 
-// collect adds the resource that is stored under id to found if it is lost. It
-// also adds the lost resources that are deleted with it.
+// collect adds the resource that is stored under id to found if it is lost, and
+// otherwise nil. It also adds the resources that are deleted with it.
 func (d *discards) collect(ctx context.Context, id *pb.ID, replacement *pb.Resource,
 	found map[string]*pb.Resource) error {
 	own, err := d.manager.cfg.Backend.Read(ctx, resource.Eventual,
@@ -112,7 +113,7 @@ func (d *discards) collect(ctx context.Context, id *pb.ID, replacement *pb.Resou
 	case err != nil:
 		return err
 	}
-	if d.lost(own, replacement) {
+	if found[own.GetId().GetUid()] = nil; d.lost(own, replacement) {
 		found[own.GetId().GetUid()] = own
 	}
 	if own.GetPrimaryModifyIndex() != 0 || replacement.GetId().GetUid() == own.GetId().GetUid() {
@@ -123,7 +124,8 @@ func (d *discards) collect(ctx context.Context, id *pb.ID, replacement *pb.Resou
 		return err
 	}
 	for _, r := range owned {
-		if d.manager.follower.types[kindOf(r.GetId().GetType())] == nil || found[r.GetId().GetUid()] != nil {
+		_, visited := found[r.GetId().GetUid()]
+		if visited || d.manager.follower.types[kindOf(r.GetId().GetType())] == nil {
 			continue
 		}
 		if err := d.collect(ctx, r.GetId(), nil, found); err != nil {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strconv"
 	"strings"
 	"time"
@@ -27,9 +28,9 @@ const (
 	// maxEpochStep limits the difference between a reported epoch and the known
 	// one. A false report therefore cannot use up the numbers.
 	maxEpochStep = 1 << 16
-	// storeRetryInterval is the interval between two attempts to store an
-	// epoch.
-	storeRetryInterval = 500 * time.Millisecond
+	// storeInterval is the minimum interval between two attempts to store an
+	// epoch. It limits the writes that false reports can cause.
+	storeInterval = 500 * time.Millisecond
 )
 
 // Epoch identifies a period in which one datacenter is the primary. The zero
@@ -139,7 +140,8 @@ func (p *PrimaryManager) Learn(e Epoch, peer string) {
 		return
 	}
 	if e.Number-known.Number > maxEpochStep {
-		p.cfg.Logger.Error("refused an epoch of the primary: its number is too high", "peer", peer, "epoch", e.String())
+		p.refused.Log(struct{}{}, slog.LevelError, "refused an epoch of the primary: its number is too high",
+			"peer", peer, "epoch", e.String())
 		return
 	}
 	p.mu.Lock()
@@ -164,8 +166,9 @@ func (p *PrimaryManager) Run(ctx context.Context, b resource.Backend) error {
 			return nil
 		case <-p.wake:
 		}
-		for p.storeLearned(ctx, b) != nil && ctx.Err() == nil {
-			backoff.Sleep(ctx, storeRetryInterval, nil)
+		for failed := true; failed && ctx.Err() == nil; {
+			failed = p.storeLearned(ctx, b) != nil
+			backoff.Sleep(ctx, storeInterval, nil)
 		}
 	}
 }

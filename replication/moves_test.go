@@ -284,7 +284,8 @@ func (m *moves) check() {
 			saved++
 		default:
 			lost++
-			m.t.Errorf("document %s, which %s acknowledged, is neither in %s nor in a file: %v", name, by, primary.name, err)
+			m.t.Errorf("document %s, which %s acknowledged, is neither in %s nor in a file: %v",
+				name, by, primary.name, err)
 		}
 	}
 	m.t.Logf("epoch %d in %s: %d writes acknowledged, %d saved, %d lost; %d swaps",

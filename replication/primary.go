@@ -19,6 +19,7 @@ import (
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/federation"
+	"github.com/wanfed/wanfed/internal/ratelog"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/tlsutil"
 )
@@ -93,7 +94,8 @@ type PrimaryManager struct {
 	follower *Follower
 	started  time.Time // start of this process
 
-	wake chan struct{} // has an element after Learn, for Run
+	wake    chan struct{}             // has an element after Learn, for Run
+	refused *ratelog.Logger[struct{}] // logs epochs that Learn refuses
 
 	mu       sync.Mutex
 	followed string    // datacenter that the follower follows
@@ -113,7 +115,8 @@ func NewPrimaryManager(cfg PrimaryManagerConfig) (*PrimaryManager, error) {
 		cfg.Servers == nil || cfg.Remote == nil || cfg.DataDir == "" || cfg.Logger == nil {
 		return nil, errors.New("replication: every field of PrimaryManagerConfig is required")
 	}
-	p := &PrimaryManager{cfg: cfg, started: time.Now(), wake: make(chan struct{}, 1)}
+	p := &PrimaryManager{cfg: cfg, started: time.Now(), wake: make(chan struct{}, 1),
+		refused: ratelog.New[struct{}](cfg.Logger)}
 	p.follower = newFollower(p)
 	return p, nil
 }
@@ -210,7 +213,9 @@ func (p *PrimaryManager) LeaseExpired() bool {
 		return false
 	}
 	states, _, err := federation.ListStates(context.Background(), p.cfg.Backend) // reads memory
-	return err != nil || slices.ContainsFunc(states, func(s *pb.FederationState) bool { return s.Datacenter != p.cfg.DC })
+	return err != nil || slices.ContainsFunc(states, func(s *pb.FederationState) bool {
+		return s.Datacenter != p.cfg.DC
+	})
 }
 
 // demotionGrace is the time between a demotion and the announcement of the

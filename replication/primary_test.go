@@ -220,7 +220,8 @@ func TestLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := resourcetest.NewStore()
 		p := newPrimaryManager(t, PrimaryManagerConfig{
-			DC: "dc1", ConfiguredPrimary: "dc1", Backend: store, Registry: registry(t), Remote: fakeRemote{}, Lease: 10 * time.Second,
+			DC: "dc1", ConfiguredPrimary: "dc1", Backend: store, Registry: registry(t), Remote: fakeRemote{},
+			Lease: 10 * time.Second,
 		})
 		setPrimary(t, p, &pb.Primary{Datacenter: "dc1", Complete: true, Epoch: 1})
 		writable := func(when string, want bool) {

@@ -285,7 +285,7 @@ func (c *components) buildGossip(*tlsutil.Identity) error {
 	}
 
 	c.runTags = func(ctx context.Context) error {
-		known := func() string { return c.manager.KnownEpoch().String() }
+		known := func() string { return strconv.FormatUint(c.manager.KnownEpoch().Number, 10) }
 		epoch := federation.EpochTag{Type: replication.PrimaryType, Value: known}
 		return federation.RunGatewayTags(ctx, c.store, c.wan, wan.Tags, epoch, c.logger)
 	}

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -104,8 +105,8 @@ func (v *PrimaryView) WatchOthers(ctx context.Context) error {
 	for ctx.Err() == nil {
 		var others []string
 		for _, c := range v.conflicts.List() {
-			tag, err := replication.ParseEpoch(c.Epoch)
-			newer := err == nil && tag.Supersedes(v.manager.KnownEpoch())
+			tag, err := strconv.ParseUint(c.Epoch, 10, 64)
+			newer := err == nil && tag > v.manager.KnownEpoch().Number
 			if (c.ClaimsItself() || newer) && c.DC != v.manager.PrimaryDC() && v.manager.ProbePrimary(ctx, c.DC) {
 				others = append(others, c.DC)
 			}
