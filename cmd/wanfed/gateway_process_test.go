@@ -6,13 +6,16 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"encoding/binary"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -121,15 +124,15 @@ func (g *gatewayProcess) output(t testing.TB) string {
 	return string(b)
 }
 
-// open connects through the gateway to an echo upstream and receives hello from
-// it.
+// open connects through the gateway to an echo upstream, and receives hello with
+// a new random from it.
 func (g *gatewayProcess) open(hello []byte) (net.Conn, error) {
 	c, err := net.DialTimeout("tcp", g.addr, 20*time.Second)
 	if err != nil {
 		return nil, err
 	}
 	c.SetDeadline(time.Now().Add(processTimeout))
-	if err := roundTrip(c, hello); err != nil {
+	if err := roundTrip(c, withNewRandom(hello)); err != nil {
 		c.Close()
 		return nil, err
 	}
@@ -190,6 +193,15 @@ func serveConns(t testing.TB, ln net.Listener, timeout time.Duration, serve func
 	})
 	t.Cleanup(func() { ln.Close(); wg.Wait() })
 	return ln.Addr().String()
+}
+
+// withNewRandom returns a copy of a ClientHello with another random, as each
+// connection of a client has. A gateway refuses the random of an open connection.
+func withNewRandom(hello []byte) []byte {
+	const random = 5 + 4 + 2 // after the headers of record and message, and the version
+	hello = slices.Clone(hello)
+	binary.BigEndian.PutUint64(hello[random:], rand.Uint64())
+	return hello
 }
 
 // clientHello returns the ClientHello of a client that requests sni.
