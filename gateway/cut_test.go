@@ -58,7 +58,7 @@ func testCutAfterEachByte(t *testing.T, e engineKind) {
 	all := append(bytes.Clone(hello), bytes.Repeat([]byte{'x'}, cutData)...)
 	connect := func() *net.TCPConn {
 		c := p.raw(t)
-		c.Write(all)
+		c.Write(withNewRandom(all))
 		if _, err := io.ReadFull(c, make([]byte, len(all))); err != nil {
 			t.Fatalf("read of the echo = %v, want nil", err)
 		}
@@ -109,6 +109,7 @@ func testCutAfterEachByte(t *testing.T, e engineKind) {
 func cutClient(t *testing.T, p *running, all []byte, n, hello int, reset, race bool) {
 	c := p.raw(t)
 	defer c.Close()
+	all = withNewRandom(all)
 	c.Write(all[:n])
 	if cutBy(c, reset); reset {
 		return
@@ -135,7 +136,7 @@ func cutServer(t *testing.T, p *running, hello []byte, n int, reset bool) {
 	if reset {
 		end = 'R'
 	}
-	c.Write(append(bytes.Clone(hello), 'D', byte(n), end))
+	c.Write(append(withNewRandom(hello), 'D', byte(n), end))
 	got, err := io.ReadAll(c)
 	if len(got) > n || reset == (err == nil) || !reset && len(got) != n {
 		t.Errorf("ReadAll() with a cut after %d bytes = %d bytes, %v; want an error: %v", n, len(got), err, reset)

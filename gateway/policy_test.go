@@ -237,7 +237,7 @@ func BenchmarkConnection(b *testing.B) {
 			b.Fatal(err)
 		}
 		c.(*net.TCPConn).SetLinger(0) // leaves no socket in TIME_WAIT
-		c.Write(hello)
+		c.Write(withNewRandom(hello))
 		c.Read(buf)
 		c.Close()
 	}

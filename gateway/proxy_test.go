@@ -297,7 +297,7 @@ func benchmarkConnect(b *testing.B, e engineKind, addrs int) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		c.Write(hello)
+		c.Write(withNewRandom(hello))
 		if _, err := io.ReadFull(c, make([]byte, len(hello))); err != nil {
 			b.Fatalf("read of the echo = %v, want nil", err)
 		}
