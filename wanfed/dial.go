@@ -13,6 +13,7 @@ import (
 	"math"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
 	"time"
 
@@ -446,6 +447,9 @@ func (p *progressConn) handshake(ctx context.Context, c *tls.Conn, timeout time.
 	err := c.HandshakeContext(ctx)
 	p.readTimeout = 0
 	p.SetReadDeadline(time.Time{})
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		err = fmt.Errorf("%w: %w", context.DeadlineExceeded, err)
+	}
 	return err
 }
 
