@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net"
 	"net/http"
@@ -126,6 +127,10 @@ func TestDataDir_OfAnotherNode(t *testing.T) {
 	dir := t.TempDir()
 	s := startServerProcess(t, dir, "srv1", c.files("srv1"), subprocess.ServerConfig{})
 	data := filepath.Join(dir, "data")
+	testutil.Eventually(t, processTimeout, func() bool {
+		_, err := os.Stat(filepath.Join(data, "raft", "joining"))
+		return errors.Is(err, fs.ErrNotExist)
+	}, "the server has formed its group")
 	before := tree(t, data)
 	base := []string{
 		"server", "--dc", "dc1", "--bind", "127.0.0.1", "--port", "-1", "--http-addr", "127.0.0.1:0",
