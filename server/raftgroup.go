@@ -151,7 +151,15 @@ func (g *group) runBootstrap(ctx context.Context) error {
 		}
 	}
 	if g.expect != 1 {
+		if err := g.admitFirst(ctx); err != nil {
+			return err
+		}
 		g.tags[tagRaft] = "1"
+		select {
+		case <-g.store.Admitted():
+			delete(g.tags, tagJoining)
+		default:
+		}
 		g.setTags(ctx)
 	}
 	select {
@@ -164,6 +172,44 @@ func (g *group) runBootstrap(ctx context.Context) error {
 		g.setTags(ctx)
 	}
 	return nil
+}
+
+// firstGroupTime is the time for which the servers of a first group keep the
+// tags of new servers, so that each of them sees that all are new.
+const firstGroupTime = 2 * time.Second
+
+// admitFirst admits this server at once if it sees that all servers of the first
+// group have new data directories. No disk then has lost a write. admitFirst
+// blocks for firstGroupTime.
+func (g *group) admitFirst(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, firstGroupTime)
+	defer cancel()
+	for {
+		changed := g.lan.Changed()
+		if g.expect > 0 && newServers(g.lan.Members(), g.expect) >= g.expect {
+			if err := g.store.Admit(); err != nil {
+				return err
+			}
+			<-ctx.Done()
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// newServers returns the number of alive members that expect as many servers and
+// have a new data directory.
+func newServers(members []gossip.Member, expect int) (n int) {
+	for _, m := range members {
+		if m.Alive() && m.Tags[tagExpect] == strconv.Itoa(expect) && m.Tags[tagJoining] != "" {
+			n++
+		}
+	}
+	return n
 }
 
 func (g *group) setTags(ctx context.Context) {

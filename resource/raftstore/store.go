@@ -256,6 +256,10 @@ func (s *Store) release() error {
 // group lists it as a voter.
 func (s *Store) Admitted() <-chan struct{} { return s.admission.admitted }
 
+// Admit admits this server to elections at once. The caller knows that all
+// servers of the group have new data directories.
+func (s *Store) Admit() error { return s.admission.admit() }
+
 // CaughtUp reports whether this server leads, or follows a known leader and has
 // applied every entry that it knows to be committed.
 func (s *Store) CaughtUp() bool {

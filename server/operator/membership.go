@@ -35,8 +35,13 @@ const (
 	// an operator has removed is not added again.
 	holdTime = 10 * time.Minute
 	// joiningTime is the time for which a voter must be known as not admitted
-	// before it is removed. Gossip about an admission takes less time.
-	joiningTime = 2 * time.Second
+	// before it is removed. The servers of a first group are known as admitted
+	// after about 2.5 seconds.
+	joiningTime = 5 * time.Second
+	// runningContact limits the time since the last response of a voter that is
+	// removed because its data directory is new. The tags of a server that has
+	// just ended are outdated.
+	runningContact = 2 * time.Second
 	// changeTimeout bounds one change of the group.
 	changeTimeout = 15 * time.Second
 	// retryDelay is the pause after a change of the group failed.
@@ -253,7 +258,8 @@ func (m *membership) renewed(
 	joining := map[string]time.Time{}
 	for _, s := range servers {
 		p := find(members, s.Node)
-		if !s.Voter || s.Node == m.self || p == nil || !p.Alive() || p.Tags[TagJoining] == "" {
+		running := p != nil && p.Alive() && s.LastContact >= 0 && s.LastContact < runningContact
+		if !s.Voter || s.Node == m.self || !running || p.Tags[TagJoining] == "" {
 			continue
 		}
 		since, ok := m.joining[s.Node]

@@ -203,22 +203,27 @@ func TestPlan_NewServersGetVotesOnceStable(t *testing.T) {
 	}
 }
 
-// TestHolds proves that a hold ends at its time, when it is removed, and when
-// its server is not alive.
 // A voter with a new data directory is removed, and then added without a vote,
 // unless the other voters have no quorum.
 func TestPlan_RenewedVoter(t *testing.T) {
-	for _, tt := range []struct{ group, want string }{
-		{"a* b+ c+", "remove c"},
-		{"a* b! c+", ""},
-		{"a* B+ c+", "remove c"},
-		{"a* b+ C+", ""},
+	for _, tt := range []struct {
+		group, want string
+		silent      bool // c has not responded to the leader recently
+	}{
+		{group: "a* b+ c+", want: "remove c"},
+		{group: "a* b+ c+", silent: true},
+		{group: "a* b! c+"},
+		{group: "a* B+ c+", want: "remove c"},
+		{group: "a* b+ C+"},
 	} {
 		servers, members := datacenter(tt.group)
 		find(members, "c").Tags[TagJoining] = "1"
 		for i := range servers { // members without a vote do not get one
 			if !servers[i].Voter {
 				servers[i].LastIndex = 0
+			}
+			if tt.silent && servers[i].Node == "c" {
+				servers[i].LastContact = runningContact
 			}
 		}
 		m := newMembership("a", 3)
@@ -248,6 +253,8 @@ func TestPlan_RenewedVoter(t *testing.T) {
 	}
 }
 
+// TestHolds proves that a hold ends at its time, when it is removed, and when
+// its server is not alive.
 func TestHolds(t *testing.T) {
 	s := New(Config{})
 	now := time.Unix(0, 0)
