@@ -17,6 +17,8 @@ import (
 
 	"github.com/hashicorp/go-msgpack/v2/codec"
 	"github.com/hashicorp/memberlist"
+
+	"github.com/wanfed/wanfed/internal/testutil"
 )
 
 // encoded returns the msgpack encoding of v after the bytes of prefix.
@@ -108,11 +110,7 @@ func TestPool_RefusesInput(t *testing.T) {
 	} {
 		before := a.Refused()[test.reason]
 		n.byName["a"].packets <- &memberlist.Packet{Buf: test.packet, From: memoryAddr("c"), Timestamp: time.Now()}
-		for end := time.Now().Add(5 * time.Second); a.Refused()[test.reason] == before; time.Sleep(time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatalf("%s: Refused() = %v, want one more %s", test.name, a.Refused(), test.reason)
-			}
-		}
+		a.awaitRefused(t, test.name, test.reason, before+1)
 	}
 	a.await(t, has("b", b.cfg.Advertise.String(), StatusAlive))
 	b.stop() // its leave intent is not refused
@@ -150,11 +148,7 @@ func TestPool_MemoryUnderAttack(t *testing.T) {
 		}
 		send(compound(intents))
 	}
-	for end := time.Now().Add(10 * time.Second); a.Refused()[refusedNames] == 0; time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("Refused() = %v, want some %s", a.Refused(), refusedNames)
-		}
-	}
+	a.awaitRefused(t, "intents", refusedNames, 1)
 	if after := heap(); after > before+8<<20 {
 		t.Errorf("heap = %d MB after %v, %d MB before; want 8 MB more at most", after>>20, a.Refused(), before>>20)
 	}
@@ -206,16 +200,19 @@ func TestPool_RefusesState(t *testing.T) {
 		_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
 		go func() { _, _ = conn.Write(test.stream) }()
 		go func() { _, _ = bytes.NewBuffer(nil).ReadFrom(conn) }()
-		for end := time.Now().Add(5 * time.Second); a.Refused()[test.reason] == before; time.Sleep(time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatalf("%s: Refused() = %v, want one more %s", test.name, a.Refused(), test.reason)
-			}
-		}
+		a.awaitRefused(t, test.name, test.reason, before+1)
 		conn.Close()
 	}
 	if held := a.inspector.pendingState.Load(); held != 0 {
 		t.Errorf("pendingState = %d after all streams, want 0", held)
 	}
+}
+
+// awaitRefused waits until the pool has refused at least n inputs for a reason.
+func (n *node) awaitRefused(t *testing.T, input, reason string, count uint64) {
+	t.Helper()
+	testutil.Eventually(t, 10*time.Second, func() bool { return n.Refused()[reason] >= count },
+		"%s: Refused()[%q] >= %d", input, reason, count)
 }
 
 func manyNames(n int) exchangedState {
@@ -238,11 +235,7 @@ func TestPool_RefusesConcurrentStates(t *testing.T) {
 	}
 	defer conn.Close()
 	go func() { _, _ = conn.Write(state(1, 1, "n", nil)) }()
-	for end := time.Now().Add(5 * time.Second); a.Refused()[refusedBusy] == 0; time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("Refused() = %v, want one %s", a.Refused(), refusedBusy)
-		}
-	}
+	a.awaitRefused(t, "state", refusedBusy, 1)
 	// The state of a member that this member dials has a limit of its own.
 	b := newNode(t, &n, "b")
 	if err := a.Join(t.Context(), b.addr()); err != nil {

@@ -46,8 +46,9 @@ var errJoining = errors.New("this server has a new data directory, and has no vo
 // base. The leader removes such a voter, adds it again without a vote, and
 // gives it a vote when it has caught up (see package server/operator).
 //
-// A member of the first group is admitted at once. It recognizes the first
-// group by a leader whose log has no write yet.
+// A member of the first group is admitted at once: if the log of the leader has
+// no write yet, or if Store.Admit is called because all servers of the group
+// are new.
 type admission struct {
 	node     string
 	path     string // path of joiningFile

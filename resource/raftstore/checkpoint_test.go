@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
@@ -141,7 +140,8 @@ func TestResync(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(100 * time.Millisecond) // the leader writes more
+	after := leader.raft.LastIndex()
+	until(t, "the leader writes more", func() bool { return leader.raft.LastIndex() > after })
 	ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
 	defer cancel()
 	if err := wrong.Resync(ctx, &b); err != nil {
