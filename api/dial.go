@@ -27,8 +27,8 @@ import (
 const OnBehalfKey = "wanfed-on-behalf"
 
 // EpochKey is the key of the gRPC metadata with the highest epoch of the
-// primary that the calling server knows, as replication.Epoch.String returns
-// it.
+// primary that the sending server knows, as replication.Epoch.String returns it.
+// Calls between datacenters have the key, and the responses of unary calls.
 const EpochKey = "wanfed-primary-epoch"
 
 // alpnGRPC is the ALPN protocol id of gRPC.
@@ -50,6 +50,12 @@ func DialServer(ctx context.Context, id *tlsutil.Identity, addr, node, dc string
 		return nil, nil, err
 	}
 	return NewConnClient(conn)
+}
+
+// NewServerClient is like DialServer, but connects at the first call, and again
+// after the connection is lost. The caller closes the client.
+func NewServerClient(id *tlsutil.Identity, addr, node, dc string) (*grpc.ClientConn, error) {
+	return NewGRPCClient(func(ctx context.Context) (net.Conn, error) { return dialServer(ctx, id, addr, node, dc) })
 }
 
 // NewConnClient returns a gRPC client that uses only the connection c. c must

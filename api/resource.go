@@ -36,6 +36,9 @@ type Resource struct {
 	CreateIndex        uint64                    `json:"create_index,omitempty,string"`
 	ModifyIndex        uint64                    `json:"modify_index,omitempty,string"`
 	PrimaryModifyIndex uint64                    `json:"primary_modify_index,omitempty,string"`
+	// PrimaryEpoch is the epoch of the primary that stored this version of a
+	// federated resource.
+	PrimaryEpoch uint64 `json:"primary_epoch,omitempty,string"`
 }
 
 // ResourceID names a resource.
@@ -130,6 +133,7 @@ func FromResource(r *pb.Resource, data json.RawMessage) Resource {
 		ID: FromResourceID(r.GetId()), Version: r.GetVersion(), Generation: r.GetGeneration(),
 		Metadata: r.GetMetadata(), Data: data,
 		CreateIndex: r.GetCreateIndex(), ModifyIndex: r.GetModifyIndex(), PrimaryModifyIndex: r.GetPrimaryModifyIndex(),
+		PrimaryEpoch: r.GetPrimaryEpoch(),
 	}
 	if r.GetOwner() != nil {
 		out.Owner = new(FromResourceID(r.GetOwner()))

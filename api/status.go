@@ -73,7 +73,7 @@ type GossipStatus struct {
 type DatacenterStatus struct {
 	Name    string `json:"name"`
 	Primary bool   `json:"primary"`
-	Own     bool   `json:"own"` // the datacenter of the responding server
+	Own     bool   `json:"own"` // local: the datacenter of the responding server
 
 	// State is the state that Health returns. Servers before version 0.2 do not
 	// send it.
@@ -82,7 +82,7 @@ type DatacenterStatus struct {
 	Cause string `json:"cause,omitempty"`
 	// Outbound is the state of the paths from the responding server to the
 	// datacenter. Inbound is the state of the paths from the datacenter to the
-	// datacenter of the responding server. The local datacenter has neither.
+	// local datacenter. The local datacenter has neither.
 	Outbound Direction `json:"outbound,omitempty"`
 	Inbound  Direction `json:"inbound,omitempty"`
 
@@ -158,12 +158,12 @@ const (
 	// or gateways are down, or that an operator should act for another reason.
 	HealthDegraded Health = "degraded"
 	// HealthOneWay means that the responding server reaches the datacenter, but
-	// the datacenter does not reach that of the responding server. The local
-	// datacenter has this state if no other datacenter reaches it.
+	// the datacenter does not reach the local datacenter. The local datacenter
+	// has this state if no other datacenter reaches it.
 	HealthOneWay Health = "one way"
 	// HealthUnreachable means that no path to the datacenter works.
 	HealthUnreachable Health = "unreachable"
-	// HealthUnknown means that no path has a result that is new enough.
+	// HealthUnknown means that no path has a recent result.
 	HealthUnknown Health = "unknown"
 )
 
@@ -174,7 +174,7 @@ type Direction string
 const (
 	DirectionOK      Direction = "ok"      // at least one path works
 	DirectionFailing Direction = "failing" // no path works
-	DirectionUnknown Direction = "unknown" // no path has a result that is new enough
+	DirectionUnknown Direction = "unknown" // no path has a recent result
 )
 
 // Health returns State. If the server did not send State, Health returns a

@@ -140,7 +140,11 @@ func (x *RegisterGatewayResponse) GetTtl() *durationpb.Duration {
 }
 
 type DeregisterGatewayRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The addresses of the registration. Servers of earlier versions ignore them,
+	// and gateways of earlier versions do not send them.
+	Lan           string `protobuf:"bytes,1,opt,name=lan,proto3" json:"lan,omitempty"`
+	Wan           string `protobuf:"bytes,2,opt,name=wan,proto3" json:"wan,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -173,6 +177,20 @@ func (x *DeregisterGatewayRequest) ProtoReflect() protoreflect.Message {
 // Deprecated: Use DeregisterGatewayRequest.ProtoReflect.Descriptor instead.
 func (*DeregisterGatewayRequest) Descriptor() ([]byte, []int) {
 	return file_api_pb_gateway_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *DeregisterGatewayRequest) GetLan() string {
+	if x != nil {
+		return x.Lan
+	}
+	return ""
+}
+
+func (x *DeregisterGatewayRequest) GetWan() string {
+	if x != nil {
+		return x.Wan
+	}
+	return ""
 }
 
 type DeregisterGatewayResponse struct {
@@ -438,8 +456,10 @@ const file_api_pb_gateway_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"}\n" +
 	"\x17RegisterGatewayResponse\x125\n" +
 	"\binterval\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\binterval\x12+\n" +
-	"\x03ttl\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x03ttl\"\x1a\n" +
-	"\x18DeregisterGatewayRequest\"\x1b\n" +
+	"\x03ttl\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x03ttl\">\n" +
+	"\x18DeregisterGatewayRequest\x12\x10\n" +
+	"\x03lan\x18\x01 \x01(\tR\x03lan\x12\x10\n" +
+	"\x03wan\x18\x02 \x01(\tR\x03wan\"\x1b\n" +
 	"\x19DeregisterGatewayResponse\"\x15\n" +
 	"\x13WatchGatewayRequest\"\xbf\x01\n" +
 	"\x0fGatewaySnapshot\x12\x1e\n" +

@@ -35,9 +35,11 @@ const (
 type GatewayServiceClient interface {
 	// Register reports that the gateway is alive at these addresses. It is also the
 	// heartbeat, which is repeated every interval. The leader writes only changes to
-	// the store.
+	// the store. A call with other addresses than those of a gateway that is alive
+	// fails with ALREADY_EXISTS: two gateways have one name.
 	Register(ctx context.Context, in *RegisterGatewayRequest, opts ...grpc.CallOption) (*RegisterGatewayResponse, error)
-	// Deregister removes the gateway at a clean stop.
+	// Deregister removes the gateway at a clean stop. It does not remove another
+	// gateway that has the name now.
 	Deregister(ctx context.Context, in *DeregisterGatewayRequest, opts ...grpc.CallOption) (*DeregisterGatewayResponse, error)
 	// Watch sends a complete snapshot now and after every change.
 	Watch(ctx context.Context, in *WatchGatewayRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[GatewaySnapshot], error)
@@ -99,9 +101,11 @@ type GatewayService_WatchClient = grpc.ServerStreamingClient[GatewaySnapshot]
 type GatewayServiceServer interface {
 	// Register reports that the gateway is alive at these addresses. It is also the
 	// heartbeat, which is repeated every interval. The leader writes only changes to
-	// the store.
+	// the store. A call with other addresses than those of a gateway that is alive
+	// fails with ALREADY_EXISTS: two gateways have one name.
 	Register(context.Context, *RegisterGatewayRequest) (*RegisterGatewayResponse, error)
-	// Deregister removes the gateway at a clean stop.
+	// Deregister removes the gateway at a clean stop. It does not remove another
+	// gateway that has the name now.
 	Deregister(context.Context, *DeregisterGatewayRequest) (*DeregisterGatewayResponse, error)
 	// Watch sends a complete snapshot now and after every change.
 	Watch(*WatchGatewayRequest, grpc.ServerStreamingServer[GatewaySnapshot]) error

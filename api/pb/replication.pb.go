@@ -133,7 +133,15 @@ type FollowHello struct {
 	Position *FollowPosition `protobuf:"bytes,2,opt,name=position,proto3" json:"position,omitempty"`
 	// The highest index of the primary among the follower's records. The source
 	// must not be older.
-	Reached       uint64 `protobuf:"varint,3,opt,name=reached,proto3" json:"reached,omitempty"`
+	Reached uint64 `protobuf:"varint,3,opt,name=reached,proto3" json:"reached,omitempty"`
+	// The id of the Raft group that the follower accepts as the primary, and the
+	// addresses (host:port) of its gateways, if they are known. A source of another
+	// group sends only the beginning, and reports that two datacenters have one name.
+	GroupId  string   `protobuf:"bytes,4,opt,name=group_id,json=groupId,proto3" json:"group_id,omitempty"`
+	Gateways []string `protobuf:"bytes,5,rep,name=gateways,proto3" json:"gateways,omitempty"`
+	// In a probe: the sender withdraws the consent that it gave the receiver in this
+	// epoch. The receiver refuses with ConsentWithdrawn, unless it is the primary.
+	Withdrawn     uint64 `protobuf:"varint,6,opt,name=withdrawn,proto3" json:"withdrawn,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -189,6 +197,73 @@ func (x *FollowHello) GetReached() uint64 {
 	return 0
 }
 
+func (x *FollowHello) GetGroupId() string {
+	if x != nil {
+		return x.GroupId
+	}
+	return ""
+}
+
+func (x *FollowHello) GetGateways() []string {
+	if x != nil {
+		return x.Gateways
+	}
+	return nil
+}
+
+func (x *FollowHello) GetWithdrawn() uint64 {
+	if x != nil {
+		return x.Withdrawn
+	}
+	return 0
+}
+
+// ConsentWithdrawn is a detail of the error of a probe: a consent of this epoch or of
+// an earlier one cannot make the sender of the error the primary.
+type ConsentWithdrawn struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Epoch         uint64                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ConsentWithdrawn) Reset() {
+	*x = ConsentWithdrawn{}
+	mi := &file_api_pb_replication_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ConsentWithdrawn) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ConsentWithdrawn) ProtoMessage() {}
+
+func (x *ConsentWithdrawn) ProtoReflect() protoreflect.Message {
+	mi := &file_api_pb_replication_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ConsentWithdrawn.ProtoReflect.Descriptor instead.
+func (*ConsentWithdrawn) Descriptor() ([]byte, []int) {
+	return file_api_pb_replication_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *ConsentWithdrawn) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
 // FollowPosition is the place after the commit of the primary with this index and
 // this checksum of its contents.
 type FollowPosition struct {
@@ -201,7 +276,7 @@ type FollowPosition struct {
 
 func (x *FollowPosition) Reset() {
 	*x = FollowPosition{}
-	mi := &file_api_pb_replication_proto_msgTypes[2]
+	mi := &file_api_pb_replication_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -213,7 +288,7 @@ func (x *FollowPosition) String() string {
 func (*FollowPosition) ProtoMessage() {}
 
 func (x *FollowPosition) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_replication_proto_msgTypes[2]
+	mi := &file_api_pb_replication_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -226,7 +301,7 @@ func (x *FollowPosition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowPosition.ProtoReflect.Descriptor instead.
 func (*FollowPosition) Descriptor() ([]byte, []int) {
-	return file_api_pb_replication_proto_rawDescGZIP(), []int{2}
+	return file_api_pb_replication_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *FollowPosition) GetIndex() uint64 {
@@ -258,7 +333,7 @@ type FollowSummary struct {
 
 func (x *FollowSummary) Reset() {
 	*x = FollowSummary{}
-	mi := &file_api_pb_replication_proto_msgTypes[3]
+	mi := &file_api_pb_replication_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -270,7 +345,7 @@ func (x *FollowSummary) String() string {
 func (*FollowSummary) ProtoMessage() {}
 
 func (x *FollowSummary) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_replication_proto_msgTypes[3]
+	mi := &file_api_pb_replication_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -283,7 +358,7 @@ func (x *FollowSummary) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowSummary.ProtoReflect.Descriptor instead.
 func (*FollowSummary) Descriptor() ([]byte, []int) {
-	return file_api_pb_replication_proto_rawDescGZIP(), []int{3}
+	return file_api_pb_replication_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *FollowSummary) GetType() *Type {
@@ -319,7 +394,7 @@ type FollowDetails struct {
 
 func (x *FollowDetails) Reset() {
 	*x = FollowDetails{}
-	mi := &file_api_pb_replication_proto_msgTypes[4]
+	mi := &file_api_pb_replication_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -331,7 +406,7 @@ func (x *FollowDetails) String() string {
 func (*FollowDetails) ProtoMessage() {}
 
 func (x *FollowDetails) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_replication_proto_msgTypes[4]
+	mi := &file_api_pb_replication_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -344,7 +419,7 @@ func (x *FollowDetails) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowDetails.ProtoReflect.Descriptor instead.
 func (*FollowDetails) Descriptor() ([]byte, []int) {
-	return file_api_pb_replication_proto_rawDescGZIP(), []int{4}
+	return file_api_pb_replication_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *FollowDetails) GetType() *Type {
@@ -383,7 +458,7 @@ type FollowDigest struct {
 
 func (x *FollowDigest) Reset() {
 	*x = FollowDigest{}
-	mi := &file_api_pb_replication_proto_msgTypes[5]
+	mi := &file_api_pb_replication_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -395,7 +470,7 @@ func (x *FollowDigest) String() string {
 func (*FollowDigest) ProtoMessage() {}
 
 func (x *FollowDigest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_replication_proto_msgTypes[5]
+	mi := &file_api_pb_replication_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -408,7 +483,7 @@ func (x *FollowDigest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowDigest.ProtoReflect.Descriptor instead.
 func (*FollowDigest) Descriptor() ([]byte, []int) {
-	return file_api_pb_replication_proto_rawDescGZIP(), []int{5}
+	return file_api_pb_replication_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *FollowDigest) GetPartition() string {
@@ -469,7 +544,7 @@ type FollowResponse struct {
 
 func (x *FollowResponse) Reset() {
 	*x = FollowResponse{}
-	mi := &file_api_pb_replication_proto_msgTypes[6]
+	mi := &file_api_pb_replication_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -481,7 +556,7 @@ func (x *FollowResponse) String() string {
 func (*FollowResponse) ProtoMessage() {}
 
 func (x *FollowResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_replication_proto_msgTypes[6]
+	mi := &file_api_pb_replication_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -494,7 +569,7 @@ func (x *FollowResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowResponse.ProtoReflect.Descriptor instead.
 func (*FollowResponse) Descriptor() ([]byte, []int) {
-	return file_api_pb_replication_proto_rawDescGZIP(), []int{6}
+	return file_api_pb_replication_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *FollowResponse) GetIndex() uint64 {
@@ -559,7 +634,7 @@ type PrimaryEpoch struct {
 
 func (x *PrimaryEpoch) Reset() {
 	*x = PrimaryEpoch{}
-	mi := &file_api_pb_replication_proto_msgTypes[7]
+	mi := &file_api_pb_replication_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -571,7 +646,7 @@ func (x *PrimaryEpoch) String() string {
 func (*PrimaryEpoch) ProtoMessage() {}
 
 func (x *PrimaryEpoch) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_replication_proto_msgTypes[7]
+	mi := &file_api_pb_replication_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -584,7 +659,7 @@ func (x *PrimaryEpoch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PrimaryEpoch.ProtoReflect.Descriptor instead.
 func (*PrimaryEpoch) Descriptor() ([]byte, []int) {
-	return file_api_pb_replication_proto_rawDescGZIP(), []int{7}
+	return file_api_pb_replication_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *PrimaryEpoch) GetNumber() uint64 {
@@ -611,14 +686,21 @@ type FollowBegin struct {
 	// follow those of this stream. Empty: none.
 	HandedTo string `protobuf:"bytes,3,opt,name=handed_to,json=handedTo,proto3" json:"handed_to,omitempty"`
 	// The former primaries.
-	Formers       []*FormerPrimary `protobuf:"bytes,5,rep,name=formers,proto3" json:"formers,omitempty"`
+	Formers []*FormerPrimary `protobuf:"bytes,5,rep,name=formers,proto3" json:"formers,omitempty"`
+	// The id of the Raft group of the source, and the addresses (host:port) of its
+	// gateways. The follower ends the stream if it accepts another group. Absent from
+	// an older version.
+	GroupId  string   `protobuf:"bytes,6,opt,name=group_id,json=groupId,proto3" json:"group_id,omitempty"`
+	Gateways []string `protobuf:"bytes,7,rep,name=gateways,proto3" json:"gateways,omitempty"`
+	// With handed_to: the epoch of the consent. 0 in a message of an older version.
+	ConsentEpoch  uint64 `protobuf:"varint,8,opt,name=consent_epoch,json=consentEpoch,proto3" json:"consent_epoch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *FollowBegin) Reset() {
 	*x = FollowBegin{}
-	mi := &file_api_pb_replication_proto_msgTypes[8]
+	mi := &file_api_pb_replication_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -630,7 +712,7 @@ func (x *FollowBegin) String() string {
 func (*FollowBegin) ProtoMessage() {}
 
 func (x *FollowBegin) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_replication_proto_msgTypes[8]
+	mi := &file_api_pb_replication_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -643,7 +725,7 @@ func (x *FollowBegin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowBegin.ProtoReflect.Descriptor instead.
 func (*FollowBegin) Descriptor() ([]byte, []int) {
-	return file_api_pb_replication_proto_rawDescGZIP(), []int{8}
+	return file_api_pb_replication_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *FollowBegin) GetResumed() bool {
@@ -674,6 +756,27 @@ func (x *FollowBegin) GetFormers() []*FormerPrimary {
 	return nil
 }
 
+func (x *FollowBegin) GetGroupId() string {
+	if x != nil {
+		return x.GroupId
+	}
+	return ""
+}
+
+func (x *FollowBegin) GetGateways() []string {
+	if x != nil {
+		return x.Gateways
+	}
+	return nil
+}
+
+func (x *FollowBegin) GetConsentEpoch() uint64 {
+	if x != nil {
+		return x.ConsentEpoch
+	}
+	return 0
+}
+
 // FormerPrimary describes what the next primary had from a former one when it was
 // promoted.
 type FormerPrimary struct {
@@ -689,7 +792,7 @@ type FormerPrimary struct {
 
 func (x *FormerPrimary) Reset() {
 	*x = FormerPrimary{}
-	mi := &file_api_pb_replication_proto_msgTypes[9]
+	mi := &file_api_pb_replication_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -701,7 +804,7 @@ func (x *FormerPrimary) String() string {
 func (*FormerPrimary) ProtoMessage() {}
 
 func (x *FormerPrimary) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_replication_proto_msgTypes[9]
+	mi := &file_api_pb_replication_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -714,7 +817,7 @@ func (x *FormerPrimary) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FormerPrimary.ProtoReflect.Descriptor instead.
 func (*FormerPrimary) Descriptor() ([]byte, []int) {
-	return file_api_pb_replication_proto_rawDescGZIP(), []int{9}
+	return file_api_pb_replication_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *FormerPrimary) GetDatacenter() string {
@@ -751,7 +854,7 @@ type FollowKind struct {
 
 func (x *FollowKind) Reset() {
 	*x = FollowKind{}
-	mi := &file_api_pb_replication_proto_msgTypes[10]
+	mi := &file_api_pb_replication_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -763,7 +866,7 @@ func (x *FollowKind) String() string {
 func (*FollowKind) ProtoMessage() {}
 
 func (x *FollowKind) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_replication_proto_msgTypes[10]
+	mi := &file_api_pb_replication_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -776,7 +879,7 @@ func (x *FollowKind) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowKind.ProtoReflect.Descriptor instead.
 func (*FollowKind) Descriptor() ([]byte, []int) {
-	return file_api_pb_replication_proto_rawDescGZIP(), []int{10}
+	return file_api_pb_replication_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *FollowKind) GetType() *Type {
@@ -809,7 +912,7 @@ type FollowAsk struct {
 
 func (x *FollowAsk) Reset() {
 	*x = FollowAsk{}
-	mi := &file_api_pb_replication_proto_msgTypes[11]
+	mi := &file_api_pb_replication_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -821,7 +924,7 @@ func (x *FollowAsk) String() string {
 func (*FollowAsk) ProtoMessage() {}
 
 func (x *FollowAsk) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_replication_proto_msgTypes[11]
+	mi := &file_api_pb_replication_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -834,7 +937,7 @@ func (x *FollowAsk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowAsk.ProtoReflect.Descriptor instead.
 func (*FollowAsk) Descriptor() ([]byte, []int) {
-	return file_api_pb_replication_proto_rawDescGZIP(), []int{11}
+	return file_api_pb_replication_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *FollowAsk) GetKinds() []*FollowBuckets {
@@ -854,7 +957,7 @@ type FollowBuckets struct {
 
 func (x *FollowBuckets) Reset() {
 	*x = FollowBuckets{}
-	mi := &file_api_pb_replication_proto_msgTypes[12]
+	mi := &file_api_pb_replication_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -866,7 +969,7 @@ func (x *FollowBuckets) String() string {
 func (*FollowBuckets) ProtoMessage() {}
 
 func (x *FollowBuckets) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_replication_proto_msgTypes[12]
+	mi := &file_api_pb_replication_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -879,7 +982,7 @@ func (x *FollowBuckets) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowBuckets.ProtoReflect.Descriptor instead.
 func (*FollowBuckets) Descriptor() ([]byte, []int) {
-	return file_api_pb_replication_proto_rawDescGZIP(), []int{12}
+	return file_api_pb_replication_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *FollowBuckets) GetType() *Type {
@@ -920,14 +1023,20 @@ type Primary struct {
 	Formers []*FormerPrimary `protobuf:"bytes,8,rep,name=formers,proto3" json:"formers,omitempty"`
 	// In a secondary: every change of the primary up to this index is stored. The actual
 	// index may be higher.
-	Reached       uint64 `protobuf:"varint,9,opt,name=reached,proto3" json:"reached,omitempty"`
+	Reached uint64 `protobuf:"varint,9,opt,name=reached,proto3" json:"reached,omitempty"`
+	// In a secondary: the id of the Raft group of the primary. Another group is not
+	// followed. Empty: not known yet.
+	GroupId string `protobuf:"bytes,10,opt,name=group_id,json=groupId,proto3" json:"group_id,omitempty"`
+	// In a secondary: the former primary has withdrawn its consent of this epoch, and of
+	// earlier ones.
+	Withdrawn     uint64 `protobuf:"varint,11,opt,name=withdrawn,proto3" json:"withdrawn,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Primary) Reset() {
 	*x = Primary{}
-	mi := &file_api_pb_replication_proto_msgTypes[13]
+	mi := &file_api_pb_replication_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -939,7 +1048,7 @@ func (x *Primary) String() string {
 func (*Primary) ProtoMessage() {}
 
 func (x *Primary) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_replication_proto_msgTypes[13]
+	mi := &file_api_pb_replication_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -952,7 +1061,7 @@ func (x *Primary) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Primary.ProtoReflect.Descriptor instead.
 func (*Primary) Descriptor() ([]byte, []int) {
-	return file_api_pb_replication_proto_rawDescGZIP(), []int{13}
+	return file_api_pb_replication_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Primary) GetDatacenter() string {
@@ -1011,6 +1120,20 @@ func (x *Primary) GetReached() uint64 {
 	return 0
 }
 
+func (x *Primary) GetGroupId() string {
+	if x != nil {
+		return x.GroupId
+	}
+	return ""
+}
+
+func (x *Primary) GetWithdrawn() uint64 {
+	if x != nil {
+		return x.Withdrawn
+	}
+	return 0
+}
+
 var File_api_pb_replication_proto protoreflect.FileDescriptor
 
 const file_api_pb_replication_proto_rawDesc = "" +
@@ -1020,11 +1143,16 @@ const file_api_pb_replication_proto_rawDesc = "" +
 	"\x05hello\x18\x03 \x01(\v2\x16.wanfed.v1.FollowHelloH\x00R\x05hello\x124\n" +
 	"\asummary\x18\x04 \x01(\v2\x18.wanfed.v1.FollowSummaryH\x00R\asummary\x124\n" +
 	"\adetails\x18\x05 \x01(\v2\x18.wanfed.v1.FollowDetailsH\x00R\adetailsB\x06\n" +
-	"\x04partJ\x04\b\x01\x10\x02J\x04\b\x02\x10\x03\"\x85\x01\n" +
+	"\x04partJ\x04\b\x01\x10\x02J\x04\b\x02\x10\x03\"\xda\x01\n" +
 	"\vFollowHello\x12%\n" +
 	"\x05types\x18\x01 \x03(\v2\x0f.wanfed.v1.TypeR\x05types\x125\n" +
 	"\bposition\x18\x02 \x01(\v2\x19.wanfed.v1.FollowPositionR\bposition\x12\x18\n" +
-	"\areached\x18\x03 \x01(\x04R\areached\"<\n" +
+	"\areached\x18\x03 \x01(\x04R\areached\x12\x19\n" +
+	"\bgroup_id\x18\x04 \x01(\tR\agroupId\x12\x1a\n" +
+	"\bgateways\x18\x05 \x03(\tR\bgateways\x12\x1c\n" +
+	"\twithdrawn\x18\x06 \x01(\x04R\twithdrawn\"(\n" +
+	"\x10ConsentWithdrawn\x12\x14\n" +
+	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\"<\n" +
 	"\x0eFollowPosition\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\x04R\x05index\x12\x14\n" +
 	"\x05check\x18\x02 \x01(\x06R\x05check\"b\n" +
@@ -1054,12 +1182,15 @@ const file_api_pb_replication_proto_rawDesc = "" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x1e\n" +
 	"\n" +
 	"datacenter\x18\x02 \x01(\tR\n" +
-	"datacenter\"\xab\x01\n" +
+	"datacenter\"\x87\x02\n" +
 	"\vFollowBegin\x12\x18\n" +
 	"\aresumed\x18\x01 \x01(\bR\aresumed\x12+\n" +
 	"\x05kinds\x18\x02 \x03(\v2\x15.wanfed.v1.FollowKindR\x05kinds\x12\x1b\n" +
 	"\thanded_to\x18\x03 \x01(\tR\bhandedTo\x122\n" +
-	"\aformers\x18\x05 \x03(\v2\x18.wanfed.v1.FormerPrimaryR\aformersJ\x04\b\x04\x10\x05\"`\n" +
+	"\aformers\x18\x05 \x03(\v2\x18.wanfed.v1.FormerPrimaryR\aformers\x12\x19\n" +
+	"\bgroup_id\x18\x06 \x01(\tR\agroupId\x12\x1a\n" +
+	"\bgateways\x18\a \x03(\tR\bgateways\x12#\n" +
+	"\rconsent_epoch\x18\b \x01(\x04R\fconsentEpochJ\x04\b\x04\x10\x05\"`\n" +
 	"\rFormerPrimary\x12\x1e\n" +
 	"\n" +
 	"datacenter\x18\x01 \x01(\tR\n" +
@@ -1075,7 +1206,7 @@ const file_api_pb_replication_proto_rawDesc = "" +
 	"\x05kinds\x18\x01 \x03(\v2\x18.wanfed.v1.FollowBucketsR\x05kinds\"N\n" +
 	"\rFollowBuckets\x12#\n" +
 	"\x04type\x18\x01 \x01(\v2\x0f.wanfed.v1.TypeR\x04type\x12\x18\n" +
-	"\abuckets\x18\x02 \x03(\rR\abuckets\"\xc5\x02\n" +
+	"\abuckets\x18\x02 \x03(\rR\abuckets\"\xfe\x02\n" +
 	"\aPrimary\x12\x1e\n" +
 	"\n" +
 	"datacenter\x18\x01 \x01(\tR\n" +
@@ -1087,7 +1218,10 @@ const file_api_pb_replication_proto_rawDesc = "" +
 	"\n" +
 	"demoted_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\tdemotedAt\x122\n" +
 	"\aformers\x18\b \x03(\v2\x18.wanfed.v1.FormerPrimaryR\aformers\x12\x18\n" +
-	"\areached\x18\t \x01(\x04R\areachedJ\x04\b\x04\x10\x052W\n" +
+	"\areached\x18\t \x01(\x04R\areached\x12\x19\n" +
+	"\bgroup_id\x18\n" +
+	" \x01(\tR\agroupId\x12\x1c\n" +
+	"\twithdrawn\x18\v \x01(\x04R\twithdrawnJ\x04\b\x04\x10\x052W\n" +
 	"\x12ReplicationService\x12A\n" +
 	"\x06Follow\x12\x18.wanfed.v1.FollowRequest\x1a\x19.wanfed.v1.FollowResponse(\x010\x01B!Z\x1fgithub.com/wanfed/wanfed/api/pbb\x06proto3"
 
@@ -1103,52 +1237,53 @@ func file_api_pb_replication_proto_rawDescGZIP() []byte {
 	return file_api_pb_replication_proto_rawDescData
 }
 
-var file_api_pb_replication_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
+var file_api_pb_replication_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
 var file_api_pb_replication_proto_goTypes = []any{
 	(*FollowRequest)(nil),         // 0: wanfed.v1.FollowRequest
 	(*FollowHello)(nil),           // 1: wanfed.v1.FollowHello
-	(*FollowPosition)(nil),        // 2: wanfed.v1.FollowPosition
-	(*FollowSummary)(nil),         // 3: wanfed.v1.FollowSummary
-	(*FollowDetails)(nil),         // 4: wanfed.v1.FollowDetails
-	(*FollowDigest)(nil),          // 5: wanfed.v1.FollowDigest
-	(*FollowResponse)(nil),        // 6: wanfed.v1.FollowResponse
-	(*PrimaryEpoch)(nil),          // 7: wanfed.v1.PrimaryEpoch
-	(*FollowBegin)(nil),           // 8: wanfed.v1.FollowBegin
-	(*FormerPrimary)(nil),         // 9: wanfed.v1.FormerPrimary
-	(*FollowKind)(nil),            // 10: wanfed.v1.FollowKind
-	(*FollowAsk)(nil),             // 11: wanfed.v1.FollowAsk
-	(*FollowBuckets)(nil),         // 12: wanfed.v1.FollowBuckets
-	(*Primary)(nil),               // 13: wanfed.v1.Primary
-	(*Type)(nil),                  // 14: wanfed.v1.Type
-	(*Resource)(nil),              // 15: wanfed.v1.Resource
-	(*ID)(nil),                    // 16: wanfed.v1.ID
-	(*timestamppb.Timestamp)(nil), // 17: google.protobuf.Timestamp
+	(*ConsentWithdrawn)(nil),      // 2: wanfed.v1.ConsentWithdrawn
+	(*FollowPosition)(nil),        // 3: wanfed.v1.FollowPosition
+	(*FollowSummary)(nil),         // 4: wanfed.v1.FollowSummary
+	(*FollowDetails)(nil),         // 5: wanfed.v1.FollowDetails
+	(*FollowDigest)(nil),          // 6: wanfed.v1.FollowDigest
+	(*FollowResponse)(nil),        // 7: wanfed.v1.FollowResponse
+	(*PrimaryEpoch)(nil),          // 8: wanfed.v1.PrimaryEpoch
+	(*FollowBegin)(nil),           // 9: wanfed.v1.FollowBegin
+	(*FormerPrimary)(nil),         // 10: wanfed.v1.FormerPrimary
+	(*FollowKind)(nil),            // 11: wanfed.v1.FollowKind
+	(*FollowAsk)(nil),             // 12: wanfed.v1.FollowAsk
+	(*FollowBuckets)(nil),         // 13: wanfed.v1.FollowBuckets
+	(*Primary)(nil),               // 14: wanfed.v1.Primary
+	(*Type)(nil),                  // 15: wanfed.v1.Type
+	(*Resource)(nil),              // 16: wanfed.v1.Resource
+	(*ID)(nil),                    // 17: wanfed.v1.ID
+	(*timestamppb.Timestamp)(nil), // 18: google.protobuf.Timestamp
 }
 var file_api_pb_replication_proto_depIdxs = []int32{
 	1,  // 0: wanfed.v1.FollowRequest.hello:type_name -> wanfed.v1.FollowHello
-	3,  // 1: wanfed.v1.FollowRequest.summary:type_name -> wanfed.v1.FollowSummary
-	4,  // 2: wanfed.v1.FollowRequest.details:type_name -> wanfed.v1.FollowDetails
-	14, // 3: wanfed.v1.FollowHello.types:type_name -> wanfed.v1.Type
-	2,  // 4: wanfed.v1.FollowHello.position:type_name -> wanfed.v1.FollowPosition
-	14, // 5: wanfed.v1.FollowSummary.type:type_name -> wanfed.v1.Type
-	14, // 6: wanfed.v1.FollowDetails.type:type_name -> wanfed.v1.Type
-	5,  // 7: wanfed.v1.FollowDetails.digests:type_name -> wanfed.v1.FollowDigest
-	15, // 8: wanfed.v1.FollowResponse.upserts:type_name -> wanfed.v1.Resource
-	16, // 9: wanfed.v1.FollowResponse.deletes:type_name -> wanfed.v1.ID
-	2,  // 10: wanfed.v1.FollowResponse.position:type_name -> wanfed.v1.FollowPosition
-	8,  // 11: wanfed.v1.FollowResponse.begin:type_name -> wanfed.v1.FollowBegin
-	11, // 12: wanfed.v1.FollowResponse.ask:type_name -> wanfed.v1.FollowAsk
-	7,  // 13: wanfed.v1.FollowResponse.known:type_name -> wanfed.v1.PrimaryEpoch
-	10, // 14: wanfed.v1.FollowBegin.kinds:type_name -> wanfed.v1.FollowKind
-	9,  // 15: wanfed.v1.FollowBegin.formers:type_name -> wanfed.v1.FormerPrimary
-	14, // 16: wanfed.v1.FollowKind.type:type_name -> wanfed.v1.Type
-	12, // 17: wanfed.v1.FollowAsk.kinds:type_name -> wanfed.v1.FollowBuckets
-	14, // 18: wanfed.v1.FollowBuckets.type:type_name -> wanfed.v1.Type
-	7,  // 19: wanfed.v1.Primary.superseded_by:type_name -> wanfed.v1.PrimaryEpoch
-	17, // 20: wanfed.v1.Primary.demoted_at:type_name -> google.protobuf.Timestamp
-	9,  // 21: wanfed.v1.Primary.formers:type_name -> wanfed.v1.FormerPrimary
+	4,  // 1: wanfed.v1.FollowRequest.summary:type_name -> wanfed.v1.FollowSummary
+	5,  // 2: wanfed.v1.FollowRequest.details:type_name -> wanfed.v1.FollowDetails
+	15, // 3: wanfed.v1.FollowHello.types:type_name -> wanfed.v1.Type
+	3,  // 4: wanfed.v1.FollowHello.position:type_name -> wanfed.v1.FollowPosition
+	15, // 5: wanfed.v1.FollowSummary.type:type_name -> wanfed.v1.Type
+	15, // 6: wanfed.v1.FollowDetails.type:type_name -> wanfed.v1.Type
+	6,  // 7: wanfed.v1.FollowDetails.digests:type_name -> wanfed.v1.FollowDigest
+	16, // 8: wanfed.v1.FollowResponse.upserts:type_name -> wanfed.v1.Resource
+	17, // 9: wanfed.v1.FollowResponse.deletes:type_name -> wanfed.v1.ID
+	3,  // 10: wanfed.v1.FollowResponse.position:type_name -> wanfed.v1.FollowPosition
+	9,  // 11: wanfed.v1.FollowResponse.begin:type_name -> wanfed.v1.FollowBegin
+	12, // 12: wanfed.v1.FollowResponse.ask:type_name -> wanfed.v1.FollowAsk
+	8,  // 13: wanfed.v1.FollowResponse.known:type_name -> wanfed.v1.PrimaryEpoch
+	11, // 14: wanfed.v1.FollowBegin.kinds:type_name -> wanfed.v1.FollowKind
+	10, // 15: wanfed.v1.FollowBegin.formers:type_name -> wanfed.v1.FormerPrimary
+	15, // 16: wanfed.v1.FollowKind.type:type_name -> wanfed.v1.Type
+	13, // 17: wanfed.v1.FollowAsk.kinds:type_name -> wanfed.v1.FollowBuckets
+	15, // 18: wanfed.v1.FollowBuckets.type:type_name -> wanfed.v1.Type
+	8,  // 19: wanfed.v1.Primary.superseded_by:type_name -> wanfed.v1.PrimaryEpoch
+	18, // 20: wanfed.v1.Primary.demoted_at:type_name -> google.protobuf.Timestamp
+	10, // 21: wanfed.v1.Primary.formers:type_name -> wanfed.v1.FormerPrimary
 	0,  // 22: wanfed.v1.ReplicationService.Follow:input_type -> wanfed.v1.FollowRequest
-	6,  // 23: wanfed.v1.ReplicationService.Follow:output_type -> wanfed.v1.FollowResponse
+	7,  // 23: wanfed.v1.ReplicationService.Follow:output_type -> wanfed.v1.FollowResponse
 	23, // [23:24] is the sub-list for method output_type
 	22, // [22:23] is the sub-list for method input_type
 	22, // [22:22] is the sub-list for extension type_name
@@ -1173,7 +1308,7 @@ func file_api_pb_replication_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_pb_replication_proto_rawDesc), len(file_api_pb_replication_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   14,
+			NumMessages:   15,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -497,8 +497,12 @@ type Resource struct {
 	// Index of the last change in the primary. 0 in the primary and for types that
 	// are not federated.
 	PrimaryModifyIndex uint64 `protobuf:"varint,102,opt,name=primary_modify_index,json=primaryModifyIndex,proto3" json:"primary_modify_index,omitempty"`
-	unknownFields      protoimpl.UnknownFields
-	sizeCache          protoimpl.SizeCache
+	// Epoch of the primary that stored this version of a federated resource. 0 for types
+	// that are not federated, and for a version that an older server stored. In a write
+	// with a version, an epoch must match that of the stored resource (otherwise ABORTED).
+	PrimaryEpoch  uint64 `protobuf:"varint,103,opt,name=primary_epoch,json=primaryEpoch,proto3" json:"primary_epoch,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Resource) Reset() {
@@ -597,6 +601,13 @@ func (x *Resource) GetModifyIndex() uint64 {
 func (x *Resource) GetPrimaryModifyIndex() uint64 {
 	if x != nil {
 		return x.PrimaryModifyIndex
+	}
+	return 0
+}
+
+func (x *Resource) GetPrimaryEpoch() uint64 {
+	if x != nil {
+		return x.PrimaryEpoch
 	}
 	return 0
 }
@@ -1130,9 +1141,11 @@ func (x *WriteStatusResponse) GetResource() *Resource {
 }
 
 type DeleteRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            *ID                    `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	Version       string                 `protobuf:"bytes,2,opt,name=version,proto3" json:"version,omitempty"`
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Id      *ID                    `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Version string                 `protobuf:"bytes,2,opt,name=version,proto3" json:"version,omitempty"`
+	// The primary_epoch of the resource with that version. 0: not compared.
+	PrimaryEpoch  uint64 `protobuf:"varint,100,opt,name=primary_epoch,json=primaryEpoch,proto3" json:"primary_epoch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1179,6 +1192,13 @@ func (x *DeleteRequest) GetVersion() string {
 		return x.Version
 	}
 	return ""
+}
+
+func (x *DeleteRequest) GetPrimaryEpoch() uint64 {
+	if x != nil {
+		return x.PrimaryEpoch
+	}
+	return 0
 }
 
 type DeleteResponse struct {
@@ -1627,7 +1647,7 @@ const file_api_pb_resource_proto_rawDesc = "" +
 	"conditions\x18\x02 \x03(\v2\x14.wanfed.v1.ConditionR\n" +
 	"conditions\x129\n" +
 	"\n" +
-	"updated_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\tupdatedAt\"\xad\x04\n" +
+	"updated_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\tupdatedAt\"\xd2\x04\n" +
 	"\bResource\x12\x1d\n" +
 	"\x02id\x18\x01 \x01(\v2\r.wanfed.v1.IDR\x02id\x12#\n" +
 	"\x05owner\x18\x02 \x01(\v2\r.wanfed.v1.IDR\x05owner\x12\x18\n" +
@@ -1640,7 +1660,8 @@ const file_api_pb_resource_proto_rawDesc = "" +
 	"\x04data\x18\a \x01(\v2\x14.google.protobuf.AnyR\x04data\x12!\n" +
 	"\fcreate_index\x18d \x01(\x04R\vcreateIndex\x12!\n" +
 	"\fmodify_index\x18e \x01(\x04R\vmodifyIndex\x120\n" +
-	"\x14primary_modify_index\x18f \x01(\x04R\x12primaryModifyIndex\x1a;\n" +
+	"\x14primary_modify_index\x18f \x01(\x04R\x12primaryModifyIndex\x12#\n" +
+	"\rprimary_epoch\x18g \x01(\x04R\fprimaryEpoch\x1a;\n" +
 	"\rMetadataEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1aL\n" +
@@ -1674,10 +1695,11 @@ const file_api_pb_resource_proto_rawDesc = "" +
 	"\x03key\x18\x03 \x01(\tR\x03key\x12)\n" +
 	"\x06status\x18\x04 \x01(\v2\x11.wanfed.v1.StatusR\x06status\"F\n" +
 	"\x13WriteStatusResponse\x12/\n" +
-	"\bresource\x18\x01 \x01(\v2\x13.wanfed.v1.ResourceR\bresource\"H\n" +
+	"\bresource\x18\x01 \x01(\v2\x13.wanfed.v1.ResourceR\bresource\"m\n" +
 	"\rDeleteRequest\x12\x1d\n" +
 	"\x02id\x18\x01 \x01(\v2\r.wanfed.v1.IDR\x02id\x12\x18\n" +
-	"\aversion\x18\x02 \x01(\tR\aversion\"\x10\n" +
+	"\aversion\x18\x02 \x01(\tR\aversion\x12#\n" +
+	"\rprimary_epoch\x18d \x01(\x04R\fprimaryEpoch\"\x10\n" +
 	"\x0eDeleteResponse\"\x86\x01\n" +
 	"\x10WatchListRequest\x12#\n" +
 	"\x04type\x18\x01 \x01(\v2\x0f.wanfed.v1.TypeR\x04type\x12,\n" +

@@ -72,7 +72,144 @@ func (x ReachabilityResponse_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ReachabilityResponse_State.Descriptor instead.
 func (ReachabilityResponse_State) EnumDescriptor() ([]byte, []int) {
-	return file_api_pb_server_proto_rawDescGZIP(), []int{1, 0}
+	return file_api_pb_server_proto_rawDescGZIP(), []int{3, 0}
+}
+
+type DescribeCallerRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DescribeCallerRequest) Reset() {
+	*x = DescribeCallerRequest{}
+	mi := &file_api_pb_server_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DescribeCallerRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DescribeCallerRequest) ProtoMessage() {}
+
+func (x *DescribeCallerRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_pb_server_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DescribeCallerRequest.ProtoReflect.Descriptor instead.
+func (*DescribeCallerRequest) Descriptor() ([]byte, []int) {
+	return file_api_pb_server_proto_rawDescGZIP(), []int{0}
+}
+
+type DescribeCallerResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The address (host:port) at which the LAN pool lists a live server with that
+	// name. Empty: none.
+	Address string `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
+	// The time since the last Raft message between the called server and the server
+	// with that name, one of which leads. Absent: none.
+	LastContact *durationpb.Duration `protobuf:"bytes,2,opt,name=last_contact,json=lastContact,proto3" json:"last_contact,omitempty"`
+	// The called server is in a Raft group.
+	InGroup bool `protobuf:"varint,3,opt,name=in_group,json=inGroup,proto3" json:"in_group,omitempty"`
+	// The server with that name is in the group, as far as the called server knows.
+	Member bool `protobuf:"varint,4,opt,name=member,proto3" json:"member,omitempty"`
+	// The index of the last entry in the log of the called server.
+	LastIndex uint64 `protobuf:"varint,5,opt,name=last_index,json=lastIndex,proto3" json:"last_index,omitempty"`
+	// The last log entry that the server with that name has confirmed to the called
+	// server while that one led, since its start. 0: none.
+	ConfirmedTerm  uint64 `protobuf:"varint,6,opt,name=confirmed_term,json=confirmedTerm,proto3" json:"confirmed_term,omitempty"`
+	ConfirmedIndex uint64 `protobuf:"varint,7,opt,name=confirmed_index,json=confirmedIndex,proto3" json:"confirmed_index,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *DescribeCallerResponse) Reset() {
+	*x = DescribeCallerResponse{}
+	mi := &file_api_pb_server_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DescribeCallerResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DescribeCallerResponse) ProtoMessage() {}
+
+func (x *DescribeCallerResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_pb_server_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DescribeCallerResponse.ProtoReflect.Descriptor instead.
+func (*DescribeCallerResponse) Descriptor() ([]byte, []int) {
+	return file_api_pb_server_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *DescribeCallerResponse) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *DescribeCallerResponse) GetLastContact() *durationpb.Duration {
+	if x != nil {
+		return x.LastContact
+	}
+	return nil
+}
+
+func (x *DescribeCallerResponse) GetInGroup() bool {
+	if x != nil {
+		return x.InGroup
+	}
+	return false
+}
+
+func (x *DescribeCallerResponse) GetMember() bool {
+	if x != nil {
+		return x.Member
+	}
+	return false
+}
+
+func (x *DescribeCallerResponse) GetLastIndex() uint64 {
+	if x != nil {
+		return x.LastIndex
+	}
+	return 0
+}
+
+func (x *DescribeCallerResponse) GetConfirmedTerm() uint64 {
+	if x != nil {
+		return x.ConfirmedTerm
+	}
+	return 0
+}
+
+func (x *DescribeCallerResponse) GetConfirmedIndex() uint64 {
+	if x != nil {
+		return x.ConfirmedIndex
+	}
+	return 0
 }
 
 type ReachabilityRequest struct {
@@ -83,7 +220,7 @@ type ReachabilityRequest struct {
 
 func (x *ReachabilityRequest) Reset() {
 	*x = ReachabilityRequest{}
-	mi := &file_api_pb_server_proto_msgTypes[0]
+	mi := &file_api_pb_server_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -95,7 +232,7 @@ func (x *ReachabilityRequest) String() string {
 func (*ReachabilityRequest) ProtoMessage() {}
 
 func (x *ReachabilityRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_server_proto_msgTypes[0]
+	mi := &file_api_pb_server_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -108,7 +245,7 @@ func (x *ReachabilityRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReachabilityRequest.ProtoReflect.Descriptor instead.
 func (*ReachabilityRequest) Descriptor() ([]byte, []int) {
-	return file_api_pb_server_proto_rawDescGZIP(), []int{0}
+	return file_api_pb_server_proto_rawDescGZIP(), []int{2}
 }
 
 type ReachabilityResponse struct {
@@ -122,7 +259,7 @@ type ReachabilityResponse struct {
 
 func (x *ReachabilityResponse) Reset() {
 	*x = ReachabilityResponse{}
-	mi := &file_api_pb_server_proto_msgTypes[1]
+	mi := &file_api_pb_server_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -134,7 +271,7 @@ func (x *ReachabilityResponse) String() string {
 func (*ReachabilityResponse) ProtoMessage() {}
 
 func (x *ReachabilityResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_server_proto_msgTypes[1]
+	mi := &file_api_pb_server_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -147,7 +284,7 @@ func (x *ReachabilityResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReachabilityResponse.ProtoReflect.Descriptor instead.
 func (*ReachabilityResponse) Descriptor() ([]byte, []int) {
-	return file_api_pb_server_proto_rawDescGZIP(), []int{1}
+	return file_api_pb_server_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *ReachabilityResponse) GetState() ReachabilityResponse_State {
@@ -177,7 +314,7 @@ type AddressFailure struct {
 
 func (x *AddressFailure) Reset() {
 	*x = AddressFailure{}
-	mi := &file_api_pb_server_proto_msgTypes[2]
+	mi := &file_api_pb_server_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -189,7 +326,7 @@ func (x *AddressFailure) String() string {
 func (*AddressFailure) ProtoMessage() {}
 
 func (x *AddressFailure) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_server_proto_msgTypes[2]
+	mi := &file_api_pb_server_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -202,7 +339,7 @@ func (x *AddressFailure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddressFailure.ProtoReflect.Descriptor instead.
 func (*AddressFailure) Descriptor() ([]byte, []int) {
-	return file_api_pb_server_proto_rawDescGZIP(), []int{2}
+	return file_api_pb_server_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *AddressFailure) GetAddress() string {
@@ -227,14 +364,16 @@ type ServerIdentity struct {
 	// The time since the start of the process.
 	Uptime *durationpb.Duration `protobuf:"bytes,2,opt,name=uptime,proto3" json:"uptime,omitempty"`
 	// The address of the server, host:port.
-	Address       string `protobuf:"bytes,3,opt,name=address,proto3" json:"address,omitempty"`
+	Address string `protobuf:"bytes,3,opt,name=address,proto3" json:"address,omitempty"`
+	// The server leads its Raft group, or receives messages of the leader.
+	InGroup       bool `protobuf:"varint,4,opt,name=in_group,json=inGroup,proto3" json:"in_group,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ServerIdentity) Reset() {
 	*x = ServerIdentity{}
-	mi := &file_api_pb_server_proto_msgTypes[3]
+	mi := &file_api_pb_server_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -246,7 +385,7 @@ func (x *ServerIdentity) String() string {
 func (*ServerIdentity) ProtoMessage() {}
 
 func (x *ServerIdentity) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_server_proto_msgTypes[3]
+	mi := &file_api_pb_server_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -259,7 +398,7 @@ func (x *ServerIdentity) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServerIdentity.ProtoReflect.Descriptor instead.
 func (*ServerIdentity) Descriptor() ([]byte, []int) {
-	return file_api_pb_server_proto_rawDescGZIP(), []int{3}
+	return file_api_pb_server_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ServerIdentity) GetInstance() string {
@@ -283,6 +422,13 @@ func (x *ServerIdentity) GetAddress() string {
 	return ""
 }
 
+func (x *ServerIdentity) GetInGroup() bool {
+	if x != nil {
+		return x.InGroup
+	}
+	return false
+}
+
 type Question struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Chosen by the caller and repeated in the response.
@@ -294,7 +440,7 @@ type Question struct {
 
 func (x *Question) Reset() {
 	*x = Question{}
-	mi := &file_api_pb_server_proto_msgTypes[4]
+	mi := &file_api_pb_server_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -306,7 +452,7 @@ func (x *Question) String() string {
 func (*Question) ProtoMessage() {}
 
 func (x *Question) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_server_proto_msgTypes[4]
+	mi := &file_api_pb_server_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -319,7 +465,7 @@ func (x *Question) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Question.ProtoReflect.Descriptor instead.
 func (*Question) Descriptor() ([]byte, []int) {
-	return file_api_pb_server_proto_rawDescGZIP(), []int{4}
+	return file_api_pb_server_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Question) GetId() uint64 {
@@ -345,7 +491,7 @@ type Questions struct {
 
 func (x *Questions) Reset() {
 	*x = Questions{}
-	mi := &file_api_pb_server_proto_msgTypes[5]
+	mi := &file_api_pb_server_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -357,7 +503,7 @@ func (x *Questions) String() string {
 func (*Questions) ProtoMessage() {}
 
 func (x *Questions) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_server_proto_msgTypes[5]
+	mi := &file_api_pb_server_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -370,7 +516,7 @@ func (x *Questions) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Questions.ProtoReflect.Descriptor instead.
 func (*Questions) Descriptor() ([]byte, []int) {
-	return file_api_pb_server_proto_rawDescGZIP(), []int{5}
+	return file_api_pb_server_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Questions) GetAll() []*Question {
@@ -390,7 +536,7 @@ type Answer struct {
 
 func (x *Answer) Reset() {
 	*x = Answer{}
-	mi := &file_api_pb_server_proto_msgTypes[6]
+	mi := &file_api_pb_server_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -402,7 +548,7 @@ func (x *Answer) String() string {
 func (*Answer) ProtoMessage() {}
 
 func (x *Answer) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_server_proto_msgTypes[6]
+	mi := &file_api_pb_server_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -415,7 +561,7 @@ func (x *Answer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Answer.ProtoReflect.Descriptor instead.
 func (*Answer) Descriptor() ([]byte, []int) {
-	return file_api_pb_server_proto_rawDescGZIP(), []int{6}
+	return file_api_pb_server_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Answer) GetId() uint64 {
@@ -444,7 +590,7 @@ type Answers struct {
 
 func (x *Answers) Reset() {
 	*x = Answers{}
-	mi := &file_api_pb_server_proto_msgTypes[7]
+	mi := &file_api_pb_server_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -456,7 +602,7 @@ func (x *Answers) String() string {
 func (*Answers) ProtoMessage() {}
 
 func (x *Answers) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_server_proto_msgTypes[7]
+	mi := &file_api_pb_server_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -469,7 +615,7 @@ func (x *Answers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Answers.ProtoReflect.Descriptor instead.
 func (*Answers) Descriptor() ([]byte, []int) {
-	return file_api_pb_server_proto_rawDescGZIP(), []int{7}
+	return file_api_pb_server_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Answers) GetAll() []*Answer {
@@ -502,7 +648,7 @@ type QueryRequest struct {
 
 func (x *QueryRequest) Reset() {
 	*x = QueryRequest{}
-	mi := &file_api_pb_server_proto_msgTypes[8]
+	mi := &file_api_pb_server_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -514,7 +660,7 @@ func (x *QueryRequest) String() string {
 func (*QueryRequest) ProtoMessage() {}
 
 func (x *QueryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_server_proto_msgTypes[8]
+	mi := &file_api_pb_server_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -527,7 +673,7 @@ func (x *QueryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueryRequest.ProtoReflect.Descriptor instead.
 func (*QueryRequest) Descriptor() ([]byte, []int) {
-	return file_api_pb_server_proto_rawDescGZIP(), []int{8}
+	return file_api_pb_server_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *QueryRequest) GetPath() string {
@@ -578,7 +724,7 @@ type QueryResponse struct {
 
 func (x *QueryResponse) Reset() {
 	*x = QueryResponse{}
-	mi := &file_api_pb_server_proto_msgTypes[9]
+	mi := &file_api_pb_server_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -590,7 +736,7 @@ func (x *QueryResponse) String() string {
 func (*QueryResponse) ProtoMessage() {}
 
 func (x *QueryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_server_proto_msgTypes[9]
+	mi := &file_api_pb_server_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -603,7 +749,7 @@ func (x *QueryResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueryResponse.ProtoReflect.Descriptor instead.
 func (*QueryResponse) Descriptor() ([]byte, []int) {
-	return file_api_pb_server_proto_rawDescGZIP(), []int{9}
+	return file_api_pb_server_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *QueryResponse) GetStatus() int32 {
@@ -649,7 +795,7 @@ type Brief struct {
 
 func (x *Brief) Reset() {
 	*x = Brief{}
-	mi := &file_api_pb_server_proto_msgTypes[10]
+	mi := &file_api_pb_server_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -661,7 +807,7 @@ func (x *Brief) String() string {
 func (*Brief) ProtoMessage() {}
 
 func (x *Brief) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_server_proto_msgTypes[10]
+	mi := &file_api_pb_server_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -674,7 +820,7 @@ func (x *Brief) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Brief.ProtoReflect.Descriptor instead.
 func (*Brief) Descriptor() ([]byte, []int) {
-	return file_api_pb_server_proto_rawDescGZIP(), []int{10}
+	return file_api_pb_server_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Brief) GetIndex() uint64 {
@@ -709,7 +855,17 @@ var File_api_pb_server_proto protoreflect.FileDescriptor
 
 const file_api_pb_server_proto_rawDesc = "" +
 	"\n" +
-	"\x13api/pb/server.proto\x12\twanfed.v1\x1a\x1egoogle/protobuf/duration.proto\"\x15\n" +
+	"\x13api/pb/server.proto\x12\twanfed.v1\x1a\x1egoogle/protobuf/duration.proto\"\x17\n" +
+	"\x15DescribeCallerRequest\"\x92\x02\n" +
+	"\x16DescribeCallerResponse\x12\x18\n" +
+	"\aaddress\x18\x01 \x01(\tR\aaddress\x12<\n" +
+	"\flast_contact\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\vlastContact\x12\x19\n" +
+	"\bin_group\x18\x03 \x01(\bR\ainGroup\x12\x16\n" +
+	"\x06member\x18\x04 \x01(\bR\x06member\x12\x1d\n" +
+	"\n" +
+	"last_index\x18\x05 \x01(\x04R\tlastIndex\x12%\n" +
+	"\x0econfirmed_term\x18\x06 \x01(\x04R\rconfirmedTerm\x12'\n" +
+	"\x0fconfirmed_index\x18\a \x01(\x04R\x0econfirmedIndex\"\x15\n" +
 	"\x13ReachabilityRequest\"\xc7\x01\n" +
 	"\x14ReachabilityResponse\x12;\n" +
 	"\x05state\x18\x01 \x01(\x0e2%.wanfed.v1.ReachabilityResponse.StateR\x05state\x125\n" +
@@ -720,11 +876,12 @@ const file_api_pb_server_proto_rawDesc = "" +
 	"\rSTATE_FAILING\x10\x02\"@\n" +
 	"\x0eAddressFailure\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x14\n" +
-	"\x05class\x18\x02 \x01(\tR\x05class\"y\n" +
+	"\x05class\x18\x02 \x01(\tR\x05class\"\x94\x01\n" +
 	"\x0eServerIdentity\x12\x1a\n" +
 	"\binstance\x18\x01 \x01(\tR\binstance\x121\n" +
 	"\x06uptime\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x06uptime\x12\x18\n" +
-	"\aaddress\x18\x03 \x01(\tR\aaddress\"I\n" +
+	"\aaddress\x18\x03 \x01(\tR\aaddress\x12\x19\n" +
+	"\bin_group\x18\x04 \x01(\bR\ainGroup\"I\n" +
 	"\bQuestion\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12-\n" +
 	"\x05query\x18\x02 \x01(\v2\x17.wanfed.v1.QueryRequestR\x05query\"2\n" +
@@ -754,11 +911,12 @@ const file_api_pb_server_proto_rawDesc = "" +
 	"\x05index\x18\x01 \x01(\x04R\x05index\x12!\n" +
 	"\fknown_leader\x18\x02 \x01(\bR\vknownLeader\x12!\n" +
 	"\flast_contact\x18\x03 \x01(\x04R\vlastContact\x12\x12\n" +
-	"\x04json\x18\x04 \x01(\bR\x04json2\x98\x02\n" +
+	"\x04json\x18\x04 \x01(\bR\x04json2\xef\x02\n" +
 	"\rServerService\x12:\n" +
 	"\x05Query\x12\x17.wanfed.v1.QueryRequest\x1a\x18.wanfed.v1.QueryResponse\x128\n" +
 	"\bExchange\x12\x14.wanfed.v1.Questions\x1a\x12.wanfed.v1.Answers(\x010\x01\x12@\n" +
-	"\bIdentify\x12\x19.wanfed.v1.ServerIdentity\x1a\x19.wanfed.v1.ServerIdentity\x12O\n" +
+	"\bIdentify\x12\x19.wanfed.v1.ServerIdentity\x1a\x19.wanfed.v1.ServerIdentity\x12U\n" +
+	"\x0eDescribeCaller\x12 .wanfed.v1.DescribeCallerRequest\x1a!.wanfed.v1.DescribeCallerResponse\x12O\n" +
 	"\fReachability\x12\x1e.wanfed.v1.ReachabilityRequest\x1a\x1f.wanfed.v1.ReachabilityResponseB!Z\x1fgithub.com/wanfed/wanfed/api/pbb\x06proto3"
 
 var (
@@ -774,46 +932,51 @@ func file_api_pb_server_proto_rawDescGZIP() []byte {
 }
 
 var file_api_pb_server_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_api_pb_server_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
+var file_api_pb_server_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
 var file_api_pb_server_proto_goTypes = []any{
 	(ReachabilityResponse_State)(0), // 0: wanfed.v1.ReachabilityResponse.State
-	(*ReachabilityRequest)(nil),     // 1: wanfed.v1.ReachabilityRequest
-	(*ReachabilityResponse)(nil),    // 2: wanfed.v1.ReachabilityResponse
-	(*AddressFailure)(nil),          // 3: wanfed.v1.AddressFailure
-	(*ServerIdentity)(nil),          // 4: wanfed.v1.ServerIdentity
-	(*Question)(nil),                // 5: wanfed.v1.Question
-	(*Questions)(nil),               // 6: wanfed.v1.Questions
-	(*Answer)(nil),                  // 7: wanfed.v1.Answer
-	(*Answers)(nil),                 // 8: wanfed.v1.Answers
-	(*QueryRequest)(nil),            // 9: wanfed.v1.QueryRequest
-	(*QueryResponse)(nil),           // 10: wanfed.v1.QueryResponse
-	(*Brief)(nil),                   // 11: wanfed.v1.Brief
-	nil,                             // 12: wanfed.v1.QueryResponse.HeadersEntry
-	(*durationpb.Duration)(nil),     // 13: google.protobuf.Duration
+	(*DescribeCallerRequest)(nil),   // 1: wanfed.v1.DescribeCallerRequest
+	(*DescribeCallerResponse)(nil),  // 2: wanfed.v1.DescribeCallerResponse
+	(*ReachabilityRequest)(nil),     // 3: wanfed.v1.ReachabilityRequest
+	(*ReachabilityResponse)(nil),    // 4: wanfed.v1.ReachabilityResponse
+	(*AddressFailure)(nil),          // 5: wanfed.v1.AddressFailure
+	(*ServerIdentity)(nil),          // 6: wanfed.v1.ServerIdentity
+	(*Question)(nil),                // 7: wanfed.v1.Question
+	(*Questions)(nil),               // 8: wanfed.v1.Questions
+	(*Answer)(nil),                  // 9: wanfed.v1.Answer
+	(*Answers)(nil),                 // 10: wanfed.v1.Answers
+	(*QueryRequest)(nil),            // 11: wanfed.v1.QueryRequest
+	(*QueryResponse)(nil),           // 12: wanfed.v1.QueryResponse
+	(*Brief)(nil),                   // 13: wanfed.v1.Brief
+	nil,                             // 14: wanfed.v1.QueryResponse.HeadersEntry
+	(*durationpb.Duration)(nil),     // 15: google.protobuf.Duration
 }
 var file_api_pb_server_proto_depIdxs = []int32{
-	0,  // 0: wanfed.v1.ReachabilityResponse.state:type_name -> wanfed.v1.ReachabilityResponse.State
-	3,  // 1: wanfed.v1.ReachabilityResponse.failures:type_name -> wanfed.v1.AddressFailure
-	13, // 2: wanfed.v1.ServerIdentity.uptime:type_name -> google.protobuf.Duration
-	9,  // 3: wanfed.v1.Question.query:type_name -> wanfed.v1.QueryRequest
-	5,  // 4: wanfed.v1.Questions.all:type_name -> wanfed.v1.Question
-	10, // 5: wanfed.v1.Answer.answer:type_name -> wanfed.v1.QueryResponse
-	7,  // 6: wanfed.v1.Answers.all:type_name -> wanfed.v1.Answer
-	12, // 7: wanfed.v1.QueryResponse.headers:type_name -> wanfed.v1.QueryResponse.HeadersEntry
-	11, // 8: wanfed.v1.QueryResponse.brief:type_name -> wanfed.v1.Brief
-	9,  // 9: wanfed.v1.ServerService.Query:input_type -> wanfed.v1.QueryRequest
-	6,  // 10: wanfed.v1.ServerService.Exchange:input_type -> wanfed.v1.Questions
-	4,  // 11: wanfed.v1.ServerService.Identify:input_type -> wanfed.v1.ServerIdentity
-	1,  // 12: wanfed.v1.ServerService.Reachability:input_type -> wanfed.v1.ReachabilityRequest
-	10, // 13: wanfed.v1.ServerService.Query:output_type -> wanfed.v1.QueryResponse
-	8,  // 14: wanfed.v1.ServerService.Exchange:output_type -> wanfed.v1.Answers
-	4,  // 15: wanfed.v1.ServerService.Identify:output_type -> wanfed.v1.ServerIdentity
-	2,  // 16: wanfed.v1.ServerService.Reachability:output_type -> wanfed.v1.ReachabilityResponse
-	13, // [13:17] is the sub-list for method output_type
-	9,  // [9:13] is the sub-list for method input_type
-	9,  // [9:9] is the sub-list for extension type_name
-	9,  // [9:9] is the sub-list for extension extendee
-	0,  // [0:9] is the sub-list for field type_name
+	15, // 0: wanfed.v1.DescribeCallerResponse.last_contact:type_name -> google.protobuf.Duration
+	0,  // 1: wanfed.v1.ReachabilityResponse.state:type_name -> wanfed.v1.ReachabilityResponse.State
+	5,  // 2: wanfed.v1.ReachabilityResponse.failures:type_name -> wanfed.v1.AddressFailure
+	15, // 3: wanfed.v1.ServerIdentity.uptime:type_name -> google.protobuf.Duration
+	11, // 4: wanfed.v1.Question.query:type_name -> wanfed.v1.QueryRequest
+	7,  // 5: wanfed.v1.Questions.all:type_name -> wanfed.v1.Question
+	12, // 6: wanfed.v1.Answer.answer:type_name -> wanfed.v1.QueryResponse
+	9,  // 7: wanfed.v1.Answers.all:type_name -> wanfed.v1.Answer
+	14, // 8: wanfed.v1.QueryResponse.headers:type_name -> wanfed.v1.QueryResponse.HeadersEntry
+	13, // 9: wanfed.v1.QueryResponse.brief:type_name -> wanfed.v1.Brief
+	11, // 10: wanfed.v1.ServerService.Query:input_type -> wanfed.v1.QueryRequest
+	8,  // 11: wanfed.v1.ServerService.Exchange:input_type -> wanfed.v1.Questions
+	6,  // 12: wanfed.v1.ServerService.Identify:input_type -> wanfed.v1.ServerIdentity
+	1,  // 13: wanfed.v1.ServerService.DescribeCaller:input_type -> wanfed.v1.DescribeCallerRequest
+	3,  // 14: wanfed.v1.ServerService.Reachability:input_type -> wanfed.v1.ReachabilityRequest
+	12, // 15: wanfed.v1.ServerService.Query:output_type -> wanfed.v1.QueryResponse
+	10, // 16: wanfed.v1.ServerService.Exchange:output_type -> wanfed.v1.Answers
+	6,  // 17: wanfed.v1.ServerService.Identify:output_type -> wanfed.v1.ServerIdentity
+	2,  // 18: wanfed.v1.ServerService.DescribeCaller:output_type -> wanfed.v1.DescribeCallerResponse
+	4,  // 19: wanfed.v1.ServerService.Reachability:output_type -> wanfed.v1.ReachabilityResponse
+	15, // [15:20] is the sub-list for method output_type
+	10, // [10:15] is the sub-list for method input_type
+	10, // [10:10] is the sub-list for extension type_name
+	10, // [10:10] is the sub-list for extension extendee
+	0,  // [0:10] is the sub-list for field type_name
 }
 
 func init() { file_api_pb_server_proto_init() }
@@ -827,7 +990,7 @@ func file_api_pb_server_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_pb_server_proto_rawDesc), len(file_api_pb_server_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   12,
+			NumMessages:   14,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -21,10 +21,11 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	ServerService_Query_FullMethodName        = "/wanfed.v1.ServerService/Query"
-	ServerService_Exchange_FullMethodName     = "/wanfed.v1.ServerService/Exchange"
-	ServerService_Identify_FullMethodName     = "/wanfed.v1.ServerService/Identify"
-	ServerService_Reachability_FullMethodName = "/wanfed.v1.ServerService/Reachability"
+	ServerService_Query_FullMethodName          = "/wanfed.v1.ServerService/Query"
+	ServerService_Exchange_FullMethodName       = "/wanfed.v1.ServerService/Exchange"
+	ServerService_Identify_FullMethodName       = "/wanfed.v1.ServerService/Identify"
+	ServerService_DescribeCaller_FullMethodName = "/wanfed.v1.ServerService/DescribeCaller"
+	ServerService_Reachability_FullMethodName   = "/wanfed.v1.ServerService/Reachability"
 )
 
 // ServerServiceClient is the client API for ServerService service.
@@ -43,6 +44,10 @@ type ServerServiceClient interface {
 	// Identify exchanges the identities of two processes. A server that finds its own
 	// name at another address calls it there.
 	Identify(ctx context.Context, in *ServerIdentity, opts ...grpc.CallOption) (*ServerIdentity, error)
+	// DescribeCaller returns what the called server knows about the server with the
+	// name of the caller, in its Raft group. Only servers of the same datacenter may
+	// call it.
+	DescribeCaller(ctx context.Context, in *DescribeCallerRequest, opts ...grpc.CallOption) (*DescribeCallerResponse, error)
 	// Reachability returns the state of the paths from the called server to the
 	// datacenter of the caller. A server calls it over its own paths when it receives
 	// nothing from the called datacenter.
@@ -90,6 +95,16 @@ func (c *serverServiceClient) Identify(ctx context.Context, in *ServerIdentity, 
 	return out, nil
 }
 
+func (c *serverServiceClient) DescribeCaller(ctx context.Context, in *DescribeCallerRequest, opts ...grpc.CallOption) (*DescribeCallerResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DescribeCallerResponse)
+	err := c.cc.Invoke(ctx, ServerService_DescribeCaller_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *serverServiceClient) Reachability(ctx context.Context, in *ReachabilityRequest, opts ...grpc.CallOption) (*ReachabilityResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ReachabilityResponse)
@@ -116,6 +131,10 @@ type ServerServiceServer interface {
 	// Identify exchanges the identities of two processes. A server that finds its own
 	// name at another address calls it there.
 	Identify(context.Context, *ServerIdentity) (*ServerIdentity, error)
+	// DescribeCaller returns what the called server knows about the server with the
+	// name of the caller, in its Raft group. Only servers of the same datacenter may
+	// call it.
+	DescribeCaller(context.Context, *DescribeCallerRequest) (*DescribeCallerResponse, error)
 	// Reachability returns the state of the paths from the called server to the
 	// datacenter of the caller. A server calls it over its own paths when it receives
 	// nothing from the called datacenter.
@@ -138,6 +157,9 @@ func (UnimplementedServerServiceServer) Exchange(grpc.BidiStreamingServer[Questi
 }
 func (UnimplementedServerServiceServer) Identify(context.Context, *ServerIdentity) (*ServerIdentity, error) {
 	return nil, status.Error(codes.Unimplemented, "method Identify not implemented")
+}
+func (UnimplementedServerServiceServer) DescribeCaller(context.Context, *DescribeCallerRequest) (*DescribeCallerResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DescribeCaller not implemented")
 }
 func (UnimplementedServerServiceServer) Reachability(context.Context, *ReachabilityRequest) (*ReachabilityResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Reachability not implemented")
@@ -206,6 +228,24 @@ func _ServerService_Identify_Handler(srv interface{}, ctx context.Context, dec f
 	return interceptor(ctx, in, info, handler)
 }
 
+func _ServerService_DescribeCaller_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DescribeCallerRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ServerServiceServer).DescribeCaller(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ServerService_DescribeCaller_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ServerServiceServer).DescribeCaller(ctx, req.(*DescribeCallerRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _ServerService_Reachability_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ReachabilityRequest)
 	if err := dec(in); err != nil {
@@ -238,6 +278,10 @@ var ServerService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Identify",
 			Handler:    _ServerService_Identify_Handler,
+		},
+		{
+			MethodName: "DescribeCaller",
+			Handler:    _ServerService_DescribeCaller_Handler,
 		},
 		{
 			MethodName: "Reachability",
