@@ -44,7 +44,7 @@ const (
 
 var errStopping = errors.New("server is stopping")
 
-// Config configures a Client. All fields except Epoch are required.
+// Config configures a Client. All fields except Epoch and Learn are required.
 type Config struct {
 	DC        string // the local datacenter
 	PrimaryDC string // the connection to the primary is kept open
@@ -54,6 +54,9 @@ type Config struct {
 	// Epoch returns the value of the metadata api.EpochKey in calls to other
 	// datacenters. "" sends none. Default: none.
 	Epoch func() string
+	// Learn is called with the metadata api.EpochKey in the response of a
+	// server of another datacenter. It must not block. Default: ignored.
+	Learn func(epoch, dc string)
 }
 
 // Client holds gRPC connections to other servers: see the package
@@ -176,7 +179,7 @@ func (c *Client) addLocked(key connKey) (*conn, error) {
 	dial := func(ctx context.Context) (net.Conn, error) { return c.redial(ctx, cc, c.dial) }
 	options := []grpc.DialOption{grpc.WithIdleTimeout(idle), dialAtOnce}
 	if c.cfg.Epoch != nil && key.dc != c.cfg.DC {
-		options = append(options, grpc.WithUnaryInterceptor(c.sendEpoch), grpc.WithStreamInterceptor(c.sendEpochStream))
+		options = append(options, grpc.WithUnaryInterceptor(c.exchangeEpochs(key.dc)), grpc.WithStreamInterceptor(c.sendEpochStream))
 	}
 	var err error
 	if cc.ClientConn, err = api.NewGRPCClient(dial, options...); err != nil {
@@ -190,15 +193,23 @@ func (c *Client) addLocked(key connKey) (*conn, error) {
 	return cc, nil
 }
 
-// sendEpoch adds the epoch to the metadata of a call.
-func (c *Client) sendEpoch(
-	ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, next grpc.UnaryInvoker,
-	opts ...grpc.CallOption,
-) error {
-	return next(c.withEpoch(ctx), method, req, reply, cc, opts...)
+// exchangeEpochs returns an interceptor that adds the epoch to the metadata of a
+// call to dc, and records the epoch in the response, also of a failed call.
+func (c *Client) exchangeEpochs(dc string) grpc.UnaryClientInterceptor {
+	return func(
+		ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, next grpc.UnaryInvoker,
+		opts ...grpc.CallOption,
+	) error {
+		var header metadata.MD
+		err := next(c.withEpoch(ctx), method, req, reply, cc, append(opts, grpc.Header(&header))...)
+		if epoch := header.Get(api.EpochKey); len(epoch) > 0 && c.cfg.Learn != nil {
+			c.cfg.Learn(epoch[0], dc)
+		}
+		return err
+	}
 }
 
-// sendEpochStream is sendEpoch for streams.
+// sendEpochStream adds the epoch to the metadata of a stream.
 func (c *Client) sendEpochStream(
 	ctx context.Context, d *grpc.StreamDesc, cc *grpc.ClientConn, method string, next grpc.Streamer,
 	opts ...grpc.CallOption,

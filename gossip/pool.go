@@ -72,6 +72,8 @@ type Pool struct {
 	refusals  *refusals
 	inspector *inspector
 
+	libraryLines lineLimiter // of all instances
+
 	// serf is the current instance. A rejoin replaces it.
 	serf     atomic.Pointer[serf.Serf]
 	rejoined time.Time // time of the last rejoin or conflict; only Run uses it

@@ -7,12 +7,15 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/memberlist"
 	"github.com/hashicorp/serf/serf"
 
+	"github.com/wanfed/wanfed/internal/ratelog"
 	"github.com/wanfed/wanfed/internal/slogadapter"
 	"github.com/wanfed/wanfed/wanfed"
 )
@@ -60,9 +63,10 @@ func (p *Pool) serfConfig(advertise netip.AddrPort, events chan<- serf.Event, fi
 	}
 	c.LeavePropagateDelay = leavePropagateDelay
 	// MaxQueueDepth limits the queued join messages. A dropped message does no
-	// harm, because members also learn of joins by other messages.
+	// harm, because members also learn of joins by other messages. The limit is
+	// enforced in each QueueCheckInterval, by three timers of each pool.
 	c.MaxQueueDepth = 128
-	c.QueueCheckInterval = time.Second
+	c.QueueCheckInterval = 5 * time.Second
 	c.RecentIntentTimeout = intentTimeout
 	c.EventBuffer, c.QueryBuffer = 1, 1 // filter drops events and queries; serf requires a buffer
 	c.ReconnectTimeout = 72 * time.Hour
@@ -130,9 +134,64 @@ func setWANTimings(ml *memberlist.Config) {
 }
 
 // libraryLogger returns the logger for serf and memberlist. Their level Info
-// becomes Debug, because this package logs each membership change.
+// becomes Debug, because this package logs each membership change. Lines that
+// begin with the same words are of one kind, and ratelog limits their rate: a
+// peer can cause a line with each packet.
 func (p *Pool) libraryLogger() *slog.Logger {
-	return slog.New(slogadapter.Filter(slogadapter.Demote(p.cfg.Logger.Handler()), editLibraryRecord))
+	return slog.New(slogadapter.Filter(slogadapter.Demote(p.cfg.Logger.Handler()), func(r *slog.Record) bool {
+		if !editLibraryRecord(r) {
+			return false
+		}
+		if r.Level <= slog.LevelInfo {
+			return true
+		}
+		full, suppressed := p.libraryLines.allow(r.Message)
+		if !full {
+			r.Level = slog.LevelDebug
+		}
+		if suppressed > 0 {
+			r.AddAttrs(slog.Int("suppressed", suppressed))
+		}
+		return true
+	}))
+}
+
+// lineLimiter limits the rate of lines by their first words. It is safe for
+// concurrent use.
+type lineLimiter struct {
+	limiter ratelog.Limiter[string]
+
+	mu    sync.Mutex
+	kinds map[string]bool
+}
+
+// maxLineKinds bounds the kinds of lines. All further lines are of one kind. The
+// first words of a line can contain the name of a member.
+const maxLineKinds = 64
+
+// isName reports whether a word may be the name of a member, in the WAN pool
+// always and in the LAN pool often.
+func isName(word string) bool { return strings.ContainsAny(word, "0123456789.'\"") }
+
+// allow is ratelog.Limiter.Allow for the kind of a line.
+func (l *lineLimiter) allow(line string) (full bool, suppressed int) {
+	words := strings.Fields(line)
+	words = words[:min(len(words), 4)] // the name of the library, and three words
+	if i := slices.IndexFunc(words, isName); i >= 0 {
+		words = words[:i]
+	}
+	kind := strings.Join(words, " ")
+	l.mu.Lock()
+	switch {
+	case l.kinds == nil:
+		l.kinds = map[string]bool{kind: true}
+	case !l.kinds[kind] && len(l.kinds) >= maxLineKinds:
+		kind = ""
+	default:
+		l.kinds[kind] = true
+	}
+	l.mu.Unlock()
+	return l.limiter.Allow(kind)
 }
 
 // editLibraryRecord changes records of serf and memberlist that report no fault

@@ -105,3 +105,27 @@ func TestEditLibraryRecord(t *testing.T) {
 		t.Errorf("message = %q, want %q", r.Message, want)
 	}
 }
+
+// TestLibraryLogger_LimitsRate checks that a peer that sends rejected packets
+// does not fill the log.
+func TestLibraryLogger_LimitsRate(t *testing.T) {
+	var b lockedLog
+	p := &Pool{cfg: Config{Logger: slog.New(slog.NewTextHandler(&b, nil))}}
+	for range 2 { // serf and memberlist, or a rejoin
+		log := slogadapter.Std(p.libraryLogger(), "memberlist")
+		for i := range 1000 {
+			log.Printf("[WARN] memberlist: ignoring alive message for '%d': too many members", i)
+			log.Printf("[ERR] memberlist: Push/Pull with s%d failed: EOF", i)
+		}
+		log.Print("[ERR] Failed to shutdown transport: EOF")
+	}
+	if n := strings.Count(b.String(), "\n"); n != 3 {
+		t.Errorf("log has %d lines, want one of each kind:\n%.2000s", n, b.String())
+	}
+	for i := range 1000 {
+		p.libraryLines.allow(strings.Repeat("x", i))
+	}
+	if n := len(p.libraryLines.kinds); n > maxLineKinds {
+		t.Errorf("limiter has %d kinds, want at most %d", n, maxLineKinds)
+	}
+}

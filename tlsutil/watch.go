@@ -61,7 +61,9 @@ func (w *watcher) run(ctx context.Context) error {
 	w.watchDirs()
 	timer := time.NewTimer(settle) // checks for changes between Load and the first watch
 	defer timer.Stop()
-	first := time.Now() // time of the first event since the last check; zero: none; the start counts as an event
+	// pendingSince is the time of the first event since the last check, or zero.
+	// The start of Run counts as an event.
+	pendingSince := time.Now()
 	for {
 		select {
 		case <-ctx.Done():
@@ -71,10 +73,10 @@ func (w *watcher) run(ctx context.Context) error {
 				w.events = nil
 				continue
 			}
-			if first.IsZero() {
-				first = time.Now()
+			if pendingSince.IsZero() {
+				pendingSince = time.Now()
 			}
-			timer.Reset(min(settle, settleMax-time.Since(first)))
+			timer.Reset(min(settle, settleMax-time.Since(pendingSince)))
 			continue
 		case err, ok := <-w.errs:
 			if !ok {
@@ -83,12 +85,12 @@ func (w *watcher) run(ctx context.Context) error {
 			}
 			w.i.logger.Warn("file notifications lost; checking the certificate files", "err", err)
 		case <-tick.C:
-			if !first.IsZero() {
+			if !pendingSince.IsZero() {
 				continue // the timer will trigger the check
 			}
 		case <-timer.C:
 		}
-		first = time.Time{}
+		pendingSince = time.Time{}
 		w.check(time.Now())
 	}
 }

@@ -53,7 +53,7 @@ func (c *GRPCConn) ProbeTimeout() time.Duration { return c.session.probeTimeout(
 // connection is a stream of the session to that datacenter. If there is no
 // session, DialGRPC dials one, which needs a TLS handshake. Concurrent callers
 // share the dial of a session. DialGRPC blocks until the stream is open, it
-// fails, or ctx ends. A caller that learns of changed paths may cancel ctx with
+// fails, or ctx ends. A caller that detects changed paths may cancel ctx with
 // a cause of its own: the shared dial then starts again with the new paths for
 // the other callers. An error is an error of Dialer.Dial, or reports that the
 // peer refused the stream.

@@ -283,6 +283,13 @@ func (l *link) lastUse() (at time.Time, connected bool) {
 	return l.lastPush, !l.status.ConnectedSince.IsZero()
 }
 
+// linkCount returns the number of links.
+func (t *Tunnel) linkCount() int {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return len(t.links)
+}
+
 // linkUseTimes caches the last uses of all connected links for one second.
 type linkUseTimes struct {
 	mu    sync.Mutex

@@ -30,9 +30,14 @@ type linkConn struct {
 	began      time.Time
 	lastPacket time.Time // last write of packets
 	lastEcho   time.Time // last echo request
-	spare      []byte    // buffer that alternates with the buffer of the queue
-	out        []byte    // packets in Consul's framing
-	echo       echoState
+	lastSearch time.Time // last search for a better path
+	// quietEcho is the time of the next echo request if the link is quiet. It is
+	// the same for all links of the tunnel, so that they wake an idle machine
+	// once and not one by one.
+	quietEcho time.Time
+	spare     []byte // buffer that alternates with the buffer of the queue
+	out       []byte // packets in Consul's framing
+	echo      echoState
 
 	echoTimer  *time.Timer    // fires when the pending echo is late
 	alerted    time.Time      // last notification of other links about a late echo
@@ -155,14 +160,14 @@ func (lc *linkConn) writeLoop(ctx context.Context, read <-chan error) (err, read
 	t, lim := lc.l.t, lc.l.t.limits
 	lc.echoTimer = time.NewTimer(time.Hour) // reset by each echo request
 	defer lc.echoTimer.Stop()
-	tick, better := time.NewTicker(lim.echoInterval), time.NewTicker(lim.migrateInterval)
+	tick := time.NewTimer(lim.echoInterval)
 	defer tick.Stop()
-	defer better.Stop()
 	changed, recovered := t.book.Changed(), t.cfg.Dialer.paths.recovered.Wait(lc.l.to.dc)
 	paths := lc.l.paths()
 	suspect := t.suspects.Wait(lc.path.path.Addr)
 	lc.migrate(ctx) // the address book may have changed since the dial began
 	lc.lastPacket = time.Now()
+	isQuiet := false // since the last tick
 	if err := lc.flush(ctx, lc.lastPacket, true); err != nil {
 		return err, nil
 	}
@@ -172,17 +177,29 @@ func (lc *linkConn) writeLoop(ctx context.Context, read <-chan error) (err, read
 			runtime.Gosched() // other senders push first, and one write sends all packets
 			lc.lastPacket = time.Now()
 			err = lc.flush(ctx, lc.lastPacket, lc.lastPacket.Sub(lc.lastEcho) >= lim.echoInterval)
-		case now := <-tick.C:
+			if isQuiet {
+				isQuiet = false
+				tick.Reset(lim.echoInterval - lc.lastPacket.Sub(lc.lastEcho))
+			}
+		case <-tick.C:
+			now := time.Now()
 			switch {
 			case lc.isIdle(now):
 				return nil, nil
 			case lc.consul && now.Sub(lc.began) >= lim.consulMaxAge:
 				return lc.flush(ctx, now, false), nil
-			case now.Sub(lc.lastPacket) >= lim.quietAfter && now.Sub(lc.lastEcho) < lim.idleEchoInterval:
-				lc.spare, lc.out = nil, nil // free the memory of the last burst
-				continue
 			}
-			err = lc.flush(ctx, now, true)
+			if now.Sub(lc.lastSearch) >= lim.migrateInterval {
+				lc.migrate(ctx)
+			}
+			if isQuiet = now.Sub(lc.lastPacket) >= lim.quietAfter; isQuiet {
+				lc.spare, lc.out = nil, nil // free the memory of the last burst
+			}
+			if !isQuiet || !now.Before(lc.quietEcho) {
+				lc.quietEcho = now.Add(lim.idleEchoInterval - now.Sub(t.began)%lim.idleEchoInterval)
+				err = lc.flush(ctx, now, true)
+			}
+			tick.Reset(lc.untilTick(isQuiet, now))
 		case <-changed:
 			changed = t.book.Changed()
 			if now := lc.l.paths(); !slices.Equal(now, paths) { // most changes concern other datacenters
@@ -191,8 +208,6 @@ func (lc *linkConn) writeLoop(ctx context.Context, read <-chan error) (err, read
 			}
 		case <-recovered:
 			recovered = t.cfg.Dialer.paths.recovered.Wait(lc.l.to.dc)
-			lc.migrate(ctx)
-		case <-better.C:
 			lc.migrate(ctx)
 		case <-lc.echoTimer.C:
 			lc.suspectPath(ctx, time.Now())
@@ -224,6 +239,17 @@ func (lc *linkConn) writeLoop(ctx context.Context, read <-chan error) (err, read
 	}
 }
 
+// untilTick returns the time until the next tick. A quiet link ticks when its
+// next echo request is due, or more often if there are so many links that some
+// of them must be closed.
+func (lc *linkConn) untilTick(isQuiet bool, now time.Time) time.Duration {
+	lim := lc.l.t.limits
+	if !isQuiet || lc.consul || lc.l.t.linkCount() > lim.maxIdleLinks {
+		return lim.echoInterval
+	}
+	return min(lc.quietEcho.Sub(now), lim.linkIdleTimeout-now.Sub(lc.lastPacket))
+}
+
 // isIdle reports whether the connection must be closed for lack of packets:
 // after linkIdleTimeout, or earlier if many other links were used later.
 // Connections to Consul servers are closed after idleAfter.
@@ -242,6 +268,7 @@ func (lc *linkConn) isIdle(now time.Time) bool {
 // connection, if there are any. The connection stays in use until a new
 // connection is ready.
 func (lc *linkConn) migrate(ctx context.Context) {
+	lc.lastSearch = time.Now()
 	if lc.dialing {
 		return
 	}

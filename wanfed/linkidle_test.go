@@ -63,7 +63,7 @@ func TestLink_IdleEchoTimeout(t *testing.T) {
 		n1.book.Store(bookOf("10.0.2.1:8300"))
 		t1, lim := n1.tun.Transport(PoolWAN), n1.tun.limits
 		send(t, t1, "srv1.dc2", "x")
-		time.Sleep(lim.quietAfter + 3*lim.idleEchoInterval + lim.idleEchoInterval/2)
+		time.Sleep(lim.quietAfter + 28500*time.Millisecond) // the last echo is more than echoInterval ago
 		if got, dials := firstLink(t, n1), len(nw.dialed()); got.ConnectedSince.IsZero() || dials != 1 {
 			t.Fatalf("idle link = %+v after %d dials, want connected after 1 dial", got, dials)
 		}
@@ -94,8 +94,14 @@ func TestLink_IdleOnDeadPath(t *testing.T) {
 		n1.book.Store(bookOf("10.0.2.1:8300"))
 		t1, lim := n1.tun.Transport(PoolWAN), n1.tun.limits
 		send(t, t1, "srv1.dc2", "x")
-		time.Sleep(2 * lim.quietAfter)
+		time.Sleep(2*lim.quietAfter + lim.echoInterval)
 		silent.Store(true)
+		// The status reports a fault within ten seconds: four seconds after an
+		// echo request without an echo.
+		time.Sleep(6 * time.Second)
+		if got := firstLink(t, n1); got.UnansweredSince.IsZero() {
+			t.Errorf("link = %+v, want an echo request within 6 s", got)
+		}
 		time.Sleep(lim.idleEchoInterval + lim.echoTimeout)
 		if got := firstLink(t, n1); !strings.Contains(got.LastError, "stopped answering") {
 			t.Errorf("link = %+v, want the error %q", got, "stopped answering")

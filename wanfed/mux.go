@@ -388,7 +388,7 @@ type ProtocolStats struct {
 	Total uint64 // since NewMux
 }
 
-// Stats may be called at any time.
+// Stats returns the current counts. It may be called at any time.
 func (m *Mux) Stats() MuxStats {
 	m.mu.Lock()
 	defer m.mu.Unlock()

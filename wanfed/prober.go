@@ -21,10 +21,10 @@ import (
 // ProberConfig configures a Prober.
 type ProberConfig struct {
 	Dialer *Dialer // required; it uses the results of the probes
-	// Interval is the time from the last success of a path to the next probe of
-	// the path. From 17 paths on it grows with the number of paths. Dials,
-	// probes and echoes succeed. Up to a quarter is added as jitter. Default
-	// (0): ProbeInterval.
+	// Interval is the time from the last success of a path, by a dial, a probe
+	// or an echo, to the next probe of the path. From 17 paths on it grows with
+	// the number of paths. Up to a quarter is added as jitter. Default (0):
+	// ProbeInterval.
 	Interval time.Duration
 	Logger   *slog.Logger // default: no log
 
@@ -73,6 +73,11 @@ const (
 	// probeRetry is the time from a failure to the next probe. It doubles with
 	// each failed probe, up to ProberConfig.Interval.
 	probeRetry = 3 * time.Second
+	// downRetry bounds the time from a failure to the next probe of a path that
+	// worked before, while no path to its datacenter works. With n such paths the
+	// bound is n times probePace, if that is longer. A datacenter that works
+	// again is thus soon reachable.
+	downRetry = 2 * time.Second
 	// maxProbeWait replaces ProberConfig.Interval as the upper bound for a path
 	// that has never worked, because the network may block the path.
 	maxProbeWait = 5 * time.Minute
@@ -83,7 +88,7 @@ const (
 // probeInterval returns ProberConfig.Interval, adapted to n paths to other
 // datacenters.
 func probeInterval(interval time.Duration, n int) time.Duration {
-	return max(interval, time.Duration(n)*probePace*interval/ProbeInterval)
+	return time.Duration(float64(interval) * max(1, float64(n)*float64(probePace)/float64(ProbeInterval)))
 }
 
 // NewProber checks cfg. A Prober needs no Close.
@@ -223,22 +228,22 @@ func roundTripEcho(c *tls.Conn, n uint64) (time.Duration, error) {
 }
 
 // probeWait returns the time from the last success, failure or probe of a path
-// to its next probe.
-func (h pathHistory) probeWait(interval time.Duration, jitter float64) time.Duration {
+// to its next probe. The argument bound is an upper bound for a failed path.
+func (h pathHistory) probeWait(interval, bound time.Duration, jitter float64) time.Duration {
 	wait := interval
 	if h.hasFailed() {
 		limit := min(interval, ProbeInterval)
 		if h.lastSuccess.IsZero() {
 			limit = max(interval, maxProbeWait)
 		}
-		wait = min(probeRetry<<min(max(h.failedProbes-1, 0), 16), limit)
+		wait = min(probeRetry<<min(max(h.failedProbes-1, 0), 16), limit, bound)
 	}
 	return wait + time.Duration(jitter*probeJitter*float64(wait))
 }
 
 // probeDue returns the time of the next probe of a path. It returns the zero
 // time for a path that was never used. A suspected path is due at once.
-func (s *pathState) probeDue(interval time.Duration) time.Time {
+func (s *pathState) probeDue(interval, bound time.Duration) time.Time {
 	last := slices.MaxFunc([]time.Time{s.lastProbe, s.lastSuccess, s.lastFailure}, time.Time.Compare)
 	switch {
 	case last.IsZero():
@@ -246,7 +251,7 @@ func (s *pathState) probeDue(interval time.Duration) time.Time {
 	case s.suspected.After(last):
 		return s.suspected
 	}
-	return last.Add(s.probeWait(interval, s.jitter))
+	return last.Add(s.probeWait(interval, bound, s.jitter))
 }
 
 // plannedProbe is the next probe of a path.
@@ -285,6 +290,8 @@ func (t *pathTable) planProbe(
 	defer t.mu.Unlock()
 	t.pruneLocked()
 	interval = probeInterval(interval, t.countLocked())
+	down := t.downLocked()
+	downBound := max(downRetry, time.Duration(len(down))*probePace)
 	first := plannedProbe{due: now.Add(time.Hour), wait: time.Hour} // without a path
 	for dc, paths := range t.current.Paths {
 		if dc == t.localDC {
@@ -300,7 +307,11 @@ func (t *pathTable) planProbe(
 				continue
 			}
 			if s := t.known[p.key]; s != nil {
-				p.due = s.probeDue(interval)
+				bound := maxProbeWait
+				if down[p.key] {
+					bound = downBound
+				}
+				p.due = s.probeDue(interval, bound)
 				p.urgent = !s.lastSuccess.IsZero() && s.hasFailed() && s.failedProbes <= 3 || p.due.Equal(s.suspected)
 			}
 			p.wait = p.due.Sub(now)
@@ -310,4 +321,21 @@ func (t *pathTable) planProbe(
 		}
 	}
 	return first
+}
+
+// downLocked returns the failed paths to which downRetry applies.
+func (t *pathTable) downLocked() map[pathKey]bool {
+	works := map[string]bool{}
+	for k, s := range t.known {
+		if h := s.health(); h == PathOK || h == PathSlow {
+			works[k.dc] = true
+		}
+	}
+	down := map[pathKey]bool{}
+	for k, s := range t.known {
+		if k.dc != t.localDC && !works[k.dc] && s.health() == PathFailing && !s.lastSuccess.IsZero() {
+			down[k] = true
+		}
+	}
+	return down
 }

@@ -345,8 +345,18 @@ func TestProbeWait(t *testing.T) {
 		{"never worked, failed often", pathHistory{lastFailure: beforeNow(1), failedProbes: 99}, 0, 5 * time.Minute},
 		{"works again", pathHistory{lastSuccess: beforeNow(1), lastFailure: worked}, 0, every},
 	} {
-		if got := tt.history.probeWait(every, tt.jitter); got != tt.want {
+		if got := tt.history.probeWait(every, maxProbeWait, tt.jitter); got != tt.want {
 			t.Errorf("%s: probeWait() = %v, want %v", tt.name, got, tt.want)
+		}
+	}
+}
+
+func TestProbeInterval(t *testing.T) {
+	for paths, want := range map[int]time.Duration{
+		0: ProbeInterval, 16: ProbeInterval, 48: time.Minute, 1600: 2000 * time.Second, 1 << 14: 20480 * time.Second,
+	} {
+		if got := probeInterval(ProbeInterval, paths); got != want {
+			t.Errorf("probeInterval(%v, %d) = %v, want %v", ProbeInterval, paths, got, want)
 		}
 	}
 }
@@ -407,6 +417,36 @@ func TestPlanProbe(t *testing.T) {
 				t.Errorf("planProbe() = %+v, want a wait of %v", got, tt.wait)
 			}
 		})
+	}
+}
+
+// TestPlanProbe_Down checks when a path that worked is probed, if no path to its
+// datacenter works. In a large outage the probes are rare.
+func TestPlanProbe_Down(t *testing.T) {
+	for _, tt := range []struct {
+		down, works int // datacenters
+		want        time.Duration
+	}{
+		{1, 0, 2 * time.Second}, {1, 50, 2 * time.Second}, {8, 0, 10 * time.Second}, {50, 0, 20 * time.Second},
+	} {
+		book, paths := &SharedAddressBook{}, map[string][]Path{}
+		for i := range tt.down + tt.works {
+			paths[fmt.Sprintf("dc%d", i+2)] = parsePaths("a")
+		}
+		book.Store(&AddressBook{Paths: paths})
+		p := newPathTable(book, "dc1", ModeLocal)
+		for i := range tt.down + tt.works {
+			p.update(fmt.Sprintf("dc%d", i+2), Path{Addr: "a"}, func(s *pathState) {
+				if s.lastSuccess = scoreNow; i < tt.down {
+					s.lastSuccess, s.lastFailure, s.LastErrorAt, s.failedProbes = beforeNow(time.Hour), scoreNow, scoreNow, 9
+				}
+			})
+		}
+		interval := 20 * time.Second
+		if got := p.planProbe(interval, nil, true, scoreNow); got.wait != min(tt.want, interval) {
+			t.Errorf("planProbe() with %d of %d datacenters down = a wait of %v, want %v", tt.down, tt.down+tt.works,
+				got.wait, tt.want)
+		}
 	}
 }
 

@@ -145,7 +145,8 @@ type SessionStatus struct {
 	Streams        int       // open streams
 }
 
-// Stats may be called at any time.
+// Stats returns the current counts and connections. It may be called at any
+// time.
 func (t *Tunnel) Stats() TunnelStats {
 	t.mu.RLock()
 	s := TunnelStats{Closed: t.refusals.counts()}

@@ -24,6 +24,7 @@ import (
 // the connection on.
 func (t *Tunnel) serveStreams(ctx context.Context, c *tls.Conn, p tlsutil.Peer) bool {
 	cfg := t.limits.yamuxConfig(t.log.With("peer", p))
+	cfg.KeepAliveInterval *= acceptedKeepalive
 	s, err := yamux.Server(&yamuxConn{Conn: c, timeout: t.limits.keepaliveTimeout}, cfg)
 	if err != nil {
 		t.logEnd(ctx, c, p, ProtoStream, nil, err)

@@ -27,10 +27,10 @@ type TunnelConfig struct {
 	// Advertise is the ip:port at which other servers dial this server. The
 	// pools gossip it. Required.
 	Advertise string
-	// MaxIdleLinks bounds the links that stay open without a packet for a
-	// minute. The least recently used links are closed first. Up to twice as
-	// many links may be without a packet for two seconds. A link uses about
-	// 40 KiB at each end. Default (0): 128.
+	// MaxIdleLinks is the maximum number of open links that carried no packet
+	// in the last minute. At most twice as many open links carried no packet in
+	// the last two seconds. Above a maximum, the least recently used links are
+	// closed. A link uses about 40 KiB at each end. Default (0): 128.
 	MaxIdleLinks int
 	Logger       *slog.Logger // default: no log
 }
@@ -46,6 +46,7 @@ type Tunnel struct {
 	log    *slog.Logger
 	limits limits
 	group  *runGroup
+	began  time.Time
 
 	refusals *refusals // of accepted connections and streams
 	grpcLn   atomic.Pointer[connListener]
@@ -65,35 +66,37 @@ type Tunnel struct {
 
 // limits are the tunnel's time limits and sizes. Tests change them.
 type limits struct {
-	dialTimeout  time.Duration // of a link or session, over all paths
-	writeTimeout time.Duration // of one write
-	frameTimeout time.Duration // from the first to the last byte of a frame or stream header
+	dialTimeout  time.Duration // dial of a link or session, over all paths
+	writeTimeout time.Duration // one write
+	frameTimeout time.Duration // time from the first to the last byte of a frame or stream header
 
 	queueBytes  int           // capacity of the queue of a link
 	maxQueueAge time.Duration // a link that reconnects drops older packets
-	backoffMin  time.Duration // of the pause after a failed dial of a link
+	backoffMin  time.Duration // shortest and longest pause after a failed dial of a link
 	backoffMax  time.Duration
 	stableAfter time.Duration // a connection of this age resets the backoff
 
-	echoInterval     time.Duration // between echo requests of a link
+	echoInterval     time.Duration // time between echo requests of a link
 	echoTimeout      time.Duration // a link without an echo for this time is dead
 	quietAfter       time.Duration // a link without packets for this time is quiet
-	idleEchoInterval time.Duration // between echo requests of a quiet link
+	idleEchoInterval time.Duration // time between echo requests of a quiet link
 	idleAfter        time.Duration // a link without packets for this time is idle
 
-	maxIdleLinks    int           // an idle link is closed if this many links were used later
-	recentUse       time.Duration // a link unused for this time is closed if 2*maxIdleLinks were used later
+	// An idle link is closed if maxIdleLinks other links were used later. A link
+	// unused for recentUse is closed if 2*maxIdleLinks others were used later.
+	maxIdleLinks    int
+	recentUse       time.Duration
 	linkIdleTimeout time.Duration // a link without packets for this time is closed
 
 	acceptedIdleTimeout time.Duration // an accepted connection without bytes for this time is closed
-	migrateInterval     time.Duration // between searches for a better path
+	migrateInterval     time.Duration // time between searches for a better path
 	consulMaxAge        time.Duration // a Consul packet connection is replaced at this age
 
-	openTimeout        time.Duration // of opening a stream, if the caller has no deadline
+	openTimeout        time.Duration // opening of a stream, if the caller has no deadline
 	relayIdleTimeout   time.Duration // a relayed stream without bytes for this time is closed
 	sessionIdleTimeout time.Duration // a session without streams for this time is closed
-	keepaliveInterval  time.Duration // of yamux
-	keepaliveTimeout   time.Duration // of a yamux ping and of a write
+	keepaliveInterval  time.Duration // time between pings of yamux
+	keepaliveTimeout   time.Duration // one ping or write of yamux
 }
 
 func defaultLimits() limits {
@@ -103,7 +106,7 @@ func defaultLimits() limits {
 		maxQueueAge: time.Second, backoffMin: 100 * time.Millisecond, backoffMax: 5 * time.Second,
 		stableAfter:  5 * time.Second,
 		echoInterval: 3 * time.Second, echoTimeout: 10 * time.Second,
-		quietAfter: 10 * time.Second, idleAfter: time.Minute, idleEchoInterval: 20 * time.Second,
+		quietAfter: 10 * time.Second, idleAfter: time.Minute, idleEchoInterval: 5 * time.Second,
 		maxIdleLinks: 128, recentUse: 2 * time.Second, linkIdleTimeout: 30 * time.Minute,
 		acceptedIdleTimeout: 2 * time.Minute, migrateInterval: 30 * time.Second, consulMaxAge: 30 * time.Second,
 		openTimeout: 10 * time.Second, relayIdleTimeout: 5 * time.Minute, sessionIdleTimeout: time.Minute,
@@ -133,7 +136,7 @@ func NewTunnel(cfg TunnelConfig) (*Tunnel, error) {
 	}
 	t := &Tunnel{
 		cfg: cfg, self: cfg.Identity.Peer(), addr: netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port()),
-		book: cfg.Dialer.cfg.AddressBook, log: orDiscard(cfg.Logger), limits: defaultLimits(), group: newRunGroup(),
+		book: cfg.Dialer.cfg.AddressBook, log: orDiscard(cfg.Logger), limits: defaultLimits(), group: newRunGroup(), began: time.Now(),
 		links: map[target]*link{}, seen: map[target]struct{}{}, sessions: map[target]*session{},
 		consul: map[string]bool{}, counts: map[trafficKey]*counters{}, refusals: newRefusals(orDiscard(cfg.Logger)),
 	}

@@ -56,8 +56,14 @@ func sessionFault(err error) *refusal {
 	return nil
 }
 
-// yamuxConfig returns the yamux configuration of both ends of a session. yamux
-// logs at level Debug, because each of its messages concerns one connection.
+// acceptedKeepalive multiplies the keepalive interval at the accepting end of a
+// session. The pings of the dialing end, which opens the streams, detect a dead
+// path. The pings of the accepting end only release the memory of its streams.
+const acceptedKeepalive = 4
+
+// yamuxConfig returns the yamux configuration of the end that dials a session.
+// yamux logs at level Debug, because each of its messages concerns one
+// connection.
 func (l limits) yamuxConfig(log *slog.Logger) *yamux.Config {
 	c := yamux.DefaultConfig()
 	c.AcceptBacklog = maxStreams

@@ -31,6 +31,9 @@ type GatewayConfig struct {
 	LAN, WAN string
 	// LogLevel is the log level. Default "info".
 	LogLevel string
+	// Envoy is the path of Envoy's binary, which then runs as the gateway.
+	// Empty: the native gateway.
+	Envoy string
 	// Args are additional flags.
 	Args []string
 }
@@ -74,11 +77,15 @@ func StartGateway(ctx context.Context, cfg GatewayConfig) (*Gateway, error) {
 }
 
 func (c GatewayConfig) args() []string {
-	args := []string{"gateway",
+	args := []string{"gateway"}
+	if c.Envoy != "" {
+		args = []string{"envoy", "run", "--envoy", c.Envoy}
+	}
+	args = append(args,
 		"--dc", c.DC, "--node", c.Node, "--data-dir", filepath.Join(c.Dir, "data"),
 		"--ca-file", c.TLS.CA, "--cert-file", c.TLS.Cert, "--key-file", c.TLS.Key,
 		"--lan", cmp.Or(c.LAN, "127.0.0.1:0"), "--wan", cmp.Or(c.WAN, "127.0.0.1:0"),
-	}
+	)
 	for _, addr := range c.Servers {
 		args = append(args, "--server", addr)
 	}

