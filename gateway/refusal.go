@@ -15,23 +15,23 @@ type Reason uint8
 
 // The reasons. Metrics and logs use the names that String returns.
 const (
-	ReasonNotTLS Reason = iota
-	ReasonNoSNI
-	ReasonUnknownSNI
-	ReasonHelloTimeout
-	ReasonHelloTooLarge
-	ReasonHelloCut
-	ReasonClientGone
-	ReasonUpstreamUnreachable
-	ReasonLimit
-	ReasonNoFiles
-	ReasonDenied
-	ReasonSourceLimit
-	ReasonProtocol
-	ReasonProxyHeader
-	ReasonUpstreamLimit
-	ReasonLoop
-	reasons // the number of reasons
+	ReasonNotTLS              Reason = iota // the first bytes are not TLS
+	ReasonNoSNI                             // the ClientHello has no server name
+	ReasonUnknownSNI                        // no route has the server name
+	ReasonHelloTimeout                      // the ClientHello exceeded Config.HelloTimeout
+	ReasonHelloTooLarge                     // the ClientHello exceeded MaxHelloSize
+	ReasonHelloCut                          // the client closed before its ClientHello was complete
+	ReasonClientGone                        // the client closed before an upstream answered
+	ReasonUpstreamUnreachable               // no address of the route answered
+	ReasonLimit                             // the gateway is at Config.MaxConns or its limit of memory
+	ReasonNoFiles                           // the process or the system is out of files
+	ReasonDenied                            // Policy.Allow or Policy.Deny excludes the client
+	ReasonSourceLimit                       // the source is at Policy.MaxPerSource
+	ReasonProtocol                          // the client offers no protocol of Route.Protocols
+	ReasonProxyHeader                       // the PROXY header is missing, not permitted or invalid
+	ReasonUpstreamLimit                     // each address of the route is at Config.MaxPerUpstream
+	ReasonLoop                              // the gateway already forwards the same connection
+	reasons                                 // the number of reasons
 )
 
 // TLS alerts of RFC 8446, section 6.2.

@@ -50,6 +50,8 @@ type entry struct {
 type worker struct {
 	engine     *Engine
 	epoll      int
+	parking    parking // owns epoll after openWorker
+	events     [maxEvents]unix.EpollEvent
 	wakeup     int     // an eventfd that is readable while there are messages
 	table      []entry // by descriptor
 	generation uint32
@@ -85,6 +87,9 @@ func openWorker(e *Engine, n int) (*worker, error) {
 	if w.wakeup, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
 		return w, os.NewSyscallError("eventfd", err)
 	}
+	if w.parking, err = newParking(w.epoll); err != nil {
+		return w, err
+	}
 	if err := w.register(int32(w.wakeup), w, unix.EPOLLIN); err != nil {
 		return w, err
 	}
@@ -109,23 +114,25 @@ func (w *worker) close() {
 	w.closeConns()     // after an error of run, connections are open
 	w.handleMessages() // a message may have a socket, which it then closes
 	w.pipes.close()
-	for _, fd := range []int{w.wakeup, w.epoll} {
-		if fd >= 0 {
-			unix.Close(fd)
-		}
+	if w.wakeup >= 0 {
+		unix.Close(w.wakeup)
+	}
+	if w.parking.file != nil {
+		w.parking.file.Close()
+	} else if w.epoll >= 0 {
+		unix.Close(w.epoll)
 	}
 }
 
 // run handles events until a message stops it and the last connection has
 // ended.
 func (w *worker) run() error {
-	var events [maxEvents]unix.EpollEvent
 	w.gap = maxGap
 	w.updateNow()
 	for w.conns > 0 || len(w.acceptors) > 0 {
-		n, err := w.wait(events[:])
+		n, err := w.wait()
 		if err != nil {
-			return os.NewSyscallError("epoll_wait", err)
+			return err
 		}
 		if w.updateNow(); n > 0 {
 			w.gap += (min(w.now-w.lastEvents, maxGap) - w.gap) / gapWeight
@@ -135,8 +142,8 @@ func (w *worker) run() error {
 			w.lastYield = w.now
 			runtime.Gosched()
 		}
-		for i := range events[:n] {
-			ev := &events[i]
+		for i := range w.events[:n] {
+			ev := &w.events[i]
 			if e := &w.table[ev.Fd]; e.handler != nil && e.generation == uint32(ev.Pad) {
 				e.handler.event(w, ev.Events)
 			}
@@ -150,12 +157,12 @@ func (w *worker) updateNow() { w.now = time.Since(w.engine.start) }
 
 func (w *worker) time() time.Time { return w.engine.start.Add(w.now) }
 
-// wait runs due actions and returns the next events. While events are frequent,
-// it first waits for up to shortWait without the scheduler of Go. Such a wait
-// takes half the processor time of a wait with the scheduler
-// (docs/decisions/0002). If events are rare, it would take longer than the
-// event: the monitor thread of Go polls every 20 µs during the wait.
-func (w *worker) wait(events []unix.EpollEvent) (int, error) {
+// wait runs due actions, and returns the number of the next events. While
+// events are frequent, it first waits for up to shortWait without the scheduler
+// of Go. Such a wait takes half the processor time of a wait with the scheduler
+// (docs/decisions/0002). If events are rare, the worker is parked: during a
+// system call that blocks, the monitor thread of Go polls (docs/decisions/0006).
+func (w *worker) wait() (int, error) {
 	timeout, short := w.runDue(), 0
 	if w.gap < shortWait && w.now-w.lastEvents < shortWait {
 		short = int(shortWait / time.Millisecond)
@@ -163,20 +170,24 @@ func (w *worker) wait(events []unix.EpollEvent) (int, error) {
 	if timeout >= 0 {
 		short = min(short, timeout)
 	}
-	n, _, errno := unix.RawSyscall6(unix.SYS_EPOLL_PWAIT, uintptr(w.epoll),
-		uintptr(unsafe.Pointer(unsafe.SliceData(events))), uintptr(len(events)), uintptr(short), 0, 0)
-	if errno != 0 || n > 0 || short == timeout {
-		return count(n, errno), nil // an interrupt is a request of the scheduler
+	if short > 0 || short == timeout {
+		if n, errno := w.poll(short); errno != 0 || n > 0 || short == timeout {
+			return n, nil // an interrupt is a request of the scheduler
+		}
 	}
 	if timeout >= 0 {
 		timeout -= short
 	}
-	k, err := unix.EpollWait(w.epoll, events, timeout)
-	if err == unix.EINTR {
-		return 0, nil
-	}
+	n, err := w.parking.await(w.poll, time.Duration(timeout)*time.Millisecond)
 	w.lastYield = time.Since(w.engine.start)
-	return k, err
+	return n, err
+}
+
+// poll waits up to timeout, in milliseconds, and returns the number of events.
+func (w *worker) poll(timeout int) (int, unix.Errno) {
+	n, _, errno := unix.RawSyscall6(unix.SYS_EPOLL_PWAIT, uintptr(w.epoll),
+		uintptr(unsafe.Pointer(&w.events)), maxEvents, uintptr(timeout), 0, 0)
+	return count(n, errno), errno
 }
 
 // never is the due time of an action that is not planned.
