@@ -46,7 +46,8 @@ type Config struct {
 	// DataDir stores the last snapshot. It is created with mode 0700 if absent.
 	// Required.
 	DataDir string
-	// LANListener and WANListener receive the route tables. Required.
+	// LANListener and WANListener receive the route tables. Both are nil if
+	// another program forwards the connections.
 	LANListener, WANListener *gateway.Listener
 	// Logger receives log lines. Required.
 	Logger *slog.Logger
@@ -56,13 +57,16 @@ type Config struct {
 type Client struct {
 	cfg            Config
 	dialer         *upstream.Dialer
+	inputs         Inputs
+	manager        *Manager
 	connected      chan struct{} // size 1: a new connection wakes the heartbeat
 	ready          chan struct{} // closed when the gateway has routes
 	skipDeregister atomic.Bool
+	applied        *Snapshot // of the tables; only the goroutine of New and then applySnapshots use it
 
 	mu      sync.Mutex
 	status  Status
-	snap    *pb.GatewaySnapshot // the last snapshot that was applied
+	snap    *pb.GatewaySnapshot // the last message of a server, or the one on disk
 	servers []string            // addresses of the servers of snap, in random order
 	warned  map[string]warning  // by the message that was logged
 	dialErr error               // of the last dial; nil after a success
@@ -97,9 +101,10 @@ var connectParams = grpc.WithConnectParams(grpc.ConnectParams{
 // to nothing.
 func New(cfg Config) (*Client, error) {
 	switch {
-	case cfg.Identity == nil || cfg.LANListener == nil || cfg.WANListener == nil || cfg.Logger == nil ||
-		cfg.DataDir == "":
-		return nil, errors.New("proxycfg: Identity, DataDir, LANListener, WANListener and Logger are required")
+	case cfg.Identity == nil || cfg.Logger == nil || cfg.DataDir == "":
+		return nil, errors.New("proxycfg: Identity, DataDir and Logger are required")
+	case (cfg.LANListener == nil) != (cfg.WANListener == nil):
+		return nil, errors.New("proxycfg: LANListener and WANListener are required, or neither")
 	case len(cfg.Servers) == 0:
 		return nil, errors.New(
 			"no server is given: a gateway needs the address of at least one server of its datacenter")
@@ -111,12 +116,23 @@ func New(cfg Config) (*Client, error) {
 		cfg: cfg, dialer: newDialer(cfg.Identity, cfg.Upstream.ProxyProtocol),
 		connected: make(chan struct{}, 1), ready: make(chan struct{}), warned: map[string]warning{},
 	}
-	c.applyStored()
+	c.loadStored()
+	c.manager = NewManager(c.peer().DC, cfg.Identity.Domain(), &c.inputs)
+	err := c.manager.Register(Registration{Name: c.peer().Node, LAN: cfg.LAN, WAN: cfg.WAN})
+	if err != nil {
+		return nil, err
+	}
+	if snap, _ := c.manager.Snapshot(c.peer().Node); snap != nil {
+		c.setTables(snap)
+	}
 	return c, nil
 }
 
-// applyStored applies the snapshot on disk.
-func (c *Client) applyStored() {
+// peer returns the identity of this gateway.
+func (c *Client) peer() tlsutil.Peer { return c.cfg.Identity.Peer() }
+
+// loadStored uses the snapshot on disk as input.
+func (c *Client) loadStored() {
 	snap, err := loadSnapshot(c.cfg.DataDir)
 	if err == nil && snap != nil {
 		err = c.checkOwn(snap)
@@ -125,7 +141,7 @@ func (c *Client) applyStored() {
 	case err != nil:
 		c.cfg.Logger.Warn("snapshot on disk ignored", "err", err)
 	case snap != nil:
-		c.setTables(snap, Status{FromDisk: true})
+		c.setInputs(snap, Status{FromDisk: true})
 		c.cfg.Logger.Info("routing by the snapshot on disk until a server answers",
 			"servers", len(snap.Servers), "datacenters", len(snap.Datacenters))
 	}
@@ -133,7 +149,7 @@ func (c *Client) applyStored() {
 
 // checkOwn refuses a snapshot of another datacenter or domain.
 func (c *Client) checkOwn(snap *pb.GatewaySnapshot) error {
-	dc, domain := c.cfg.Identity.Peer().DC, c.cfg.Identity.Domain()
+	dc, domain := c.peer().DC, c.cfg.Identity.Domain()
 	if snap.Datacenter != dc || snap.Domain != domain {
 		return fmt.Errorf("it is of datacenter %q and domain %q, and this gateway is of %q and %q",
 			snap.Datacenter, snap.Domain, dc, domain)
@@ -165,6 +181,8 @@ func (c *Client) Run(ctx context.Context) error {
 	var loops sync.WaitGroup
 	loops.Go(func() { c.register(ctx, client, stop) })
 	loops.Go(func() { c.follow(ctx, client) })
+	loops.Go(func() { c.manager.Run(ctx) })
+	loops.Go(func() { c.applySnapshots(ctx) })
 	loops.Wait()
 	if err := context.Cause(ctx); errors.Is(err, errNoDataDir) {
 		return err
@@ -272,7 +290,7 @@ func (c *Client) watch(ctx context.Context, client pb.GatewayServiceClient, rece
 	}
 }
 
-// apply replaces the routes by the routes of a snapshot and stores it on disk.
+// apply uses a snapshot of a server as input and stores it on disk.
 func (c *Client) apply(snap *pb.GatewaySnapshot) {
 	c.mu.Lock()
 	same := !c.status.FromDisk && proto.Equal(c.snap, snap)
@@ -285,21 +303,20 @@ func (c *Client) apply(snap *pb.GatewaySnapshot) {
 		c.cfg.Logger.Debug("snapshot of a server that has just started ignored")
 		return
 	}
-	c.setTables(snap, Status{SnapshotAt: time.Now()})
-	c.cfg.Logger.Info("routes changed", "servers", len(snap.Servers), "datacenters", len(snap.Datacenters))
+	c.setInputs(snap, Status{SnapshotAt: time.Now()})
 	if err := saveSnapshot(c.cfg.DataDir, snap); err != nil {
 		c.failed(cannotStore, err)
 	}
 }
 
-// setTables replaces the routes. source has the fields FromDisk and SnapshotAt.
-func (c *Client) setTables(snap *pb.GatewaySnapshot, source Status) {
-	lan, wan, faults := Tables(snap, c.cfg.Upstream)
-	for _, err := range faults {
-		c.cfg.Logger.Warn("part of the snapshot ignored", "err", err)
+// setInputs replaces the inputs of the manager and the addresses of servers.
+// source has the fields FromDisk and SnapshotAt.
+func (c *Client) setInputs(snap *pb.GatewaySnapshot, source Status) {
+	origin := "disk"
+	if !source.FromDisk {
+		origin = "server " + c.Status().Server
 	}
-	c.cfg.LANListener.SetTable(lan)
-	c.cfg.WANListener.SetTable(wan)
+	logFaults(c.cfg.Logger, c.inputs.set(snap, origin, source.SnapshotAt))
 	var addrs []string
 	for _, s := range snap.Servers {
 		if netaddr.CheckHostPort(s.Address) == nil {
@@ -310,18 +327,51 @@ func (c *Client) setTables(snap *pb.GatewaySnapshot, source Status) {
 	rand.Shuffle(len(addrs), func(i, j int) { addrs[i], addrs[j] = addrs[j], addrs[i] })
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.snap == nil {
+	c.snap, c.servers = snap, addrs
+	c.status.FromDisk, c.status.SnapshotAt = source.FromDisk, source.SnapshotAt
+}
+
+// applySnapshots replaces the routes after each change of the snapshot, until
+// ctx ends.
+func (c *Client) applySnapshots(ctx context.Context) {
+	for {
+		snap, changed := c.manager.Snapshot(c.peer().Node)
+		if snap != nil && snap != c.applied {
+			c.setTables(snap)
+			c.cfg.Logger.Info("routes changed", "servers", len(snap.Servers), "datacenters", len(snap.Datacenters))
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// setTables replaces the routes by the routes of a snapshot.
+func (c *Client) setTables(snap *Snapshot) {
+	if c.cfg.LANListener != nil {
+		lan, wan, err := Tables(snap, c.cfg.Upstream)
+		if err != nil { // the parts of a snapshot are valid
+			c.cfg.Logger.Error("snapshot ignored", "err", err)
+			return
+		}
+		c.cfg.LANListener.SetTable(lan)
+		c.cfg.WANListener.SetTable(wan)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.applied == nil {
 		close(c.ready)
 	}
-	c.snap, c.servers = snap, addrs
-	c.status.HasSnapshot, c.status.FromDisk, c.status.SnapshotAt = true, source.FromDisk, source.SnapshotAt
+	c.applied, c.status.HasSnapshot = snap, true
 }
 
 // deregister calls Deregister after the end of ctx.
 func (c *Client) deregister(ctx context.Context, client pb.GatewayServiceClient) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), deregisterTimeout)
 	defer cancel()
-	if _, err := client.Deregister(ctx, &pb.DeregisterGatewayRequest{}); err != nil {
+	if _, err := client.Deregister(ctx, &pb.DeregisterGatewayRequest{Lan: c.cfg.LAN, Wan: c.cfg.WAN}); err != nil {
 		c.cfg.Logger.Warn("cannot deregister: other datacenters use this gateway until its heartbeat times out",
 			"err", err)
 		return

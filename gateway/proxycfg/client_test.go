@@ -259,9 +259,12 @@ func TestNew_Refuses(t *testing.T) {
 		Identity: r.id, DataDir: r.dir, LANListener: listener, WANListener: listener,
 		Logger: slog.New(slog.DiscardHandler),
 	}
+	oneListener := noServer
+	oneListener.WANListener = nil
 	badDir := noServer
 	badDir.Servers, badDir.DataDir = []string{"127.0.0.1:1"}, filepath.Join(file, "below")
-	for want, cfg := range map[string]Config{"are required": {}, "at least one server": noServer, "data_dir": badDir} {
+	for want, cfg := range map[string]Config{"are required": {}, "at least one server": noServer, "data_dir": badDir,
+		"or neither": oneListener} {
 		if _, err := New(cfg); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("New() = %v, want an error with %q", err, want)
 		}

@@ -74,7 +74,7 @@ var tablesTests = []struct {
 		}, localRoutes...),
 		wan: localRoutes,
 		faults: []string{`server "*"`, `server "a.b"`, `server "srv3": address "10.0.0.3" has no port`,
-			`duplicate match "srv1.server.dc1.wanfed"`,
+			`duplicate name "srv1.server.dc1.wanfed"`,
 			`gateway of datacenter dc2: address "nonsense" has no port`,
 			`gateway of datacenter dc2: address "0.0.0.0:1"`,
 			`datacenter "*"`, `gateway of datacenter dc4: address "10.0.0.5" has no port`},
@@ -96,6 +96,28 @@ var tablesTests = []struct {
 	},
 }
 
+// snapshotOf returns the snapshot for a message, and the faults of the message.
+func snapshotOf(m *pb.GatewaySnapshot) (*Snapshot, []error) {
+	servers, datacenters, faults := parse(m)
+	r := Registration{Name: "gw1", LAN: "127.0.0.1:8444", WAN: "gw1.example:8443"}
+	return build(m.Datacenter, m.Domain, r, servers, datacenters), faults
+}
+
+// tables returns the tables for a message. Without a complete snapshot, they are
+// empty.
+func tables(t *testing.T, m *pb.GatewaySnapshot, options UpstreamOptions) (lan, wan *gateway.Table, faults []error) {
+	t.Helper()
+	snap, faults := snapshotOf(m)
+	if snap == nil {
+		return &gateway.Table{}, &gateway.Table{}, faults
+	}
+	lan, wan, err := Tables(snap, options)
+	if err != nil {
+		t.Fatalf("Tables() = %v, want nil", err)
+	}
+	return lan, wan, faults
+}
+
 func TestTables(t *testing.T) {
 	for _, tt := range tablesTests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -103,7 +125,7 @@ func TestTables(t *testing.T) {
 			if tt.snap.Domain == "" {
 				tt.snap.Domain = "wanfed"
 			}
-			lan, wan, faults := Tables(tt.snap, UpstreamOptions{})
+			lan, wan, faults := tables(t, tt.snap, UpstreamOptions{})
 			if d := cmp.Diff(sorted(tt.lan), lan.Routes(), cmpopts.EquateEmpty()); d != "" {
 				t.Errorf("LAN routes (-want +got):\n%s", d)
 			}
@@ -137,7 +159,7 @@ func TestTables_ProxyProtocol(t *testing.T) {
 		Datacenters: []*pb.SnapshotDatacenter{datacenter("dc2", "198.51.100.2:8443"),
 			datacenter("dc3", "198.51.100.3:8443")}}
 	for _, on := range []bool{true, false} {
-		lan, wan, faults := Tables(snap, UpstreamOptions{ProxyProtocol: on})
+		lan, wan, faults := tables(t, snap, UpstreamOptions{ProxyProtocol: on})
 		if len(faults) > 0 || lan.Len() != 7 {
 			t.Fatalf("Tables() = %d LAN routes, faults %v; want 7 and none", lan.Len(), faults)
 		}
@@ -157,7 +179,7 @@ func TestTables_Protocols(t *testing.T) {
 	snap := &pb.GatewaySnapshot{Datacenter: "dc1", Domain: "wanfed",
 		Servers:     []*pb.SnapshotServer{server("srv1", "10.0.0.1:8300")},
 		Datacenters: []*pb.SnapshotDatacenter{datacenter("dc2", "198.51.100.2:8443")}}
-	lan, wan, faults := Tables(snap, UpstreamOptions{Protocols: []string{"wanfed/gossip/1"}})
+	lan, wan, faults := tables(t, snap, UpstreamOptions{Protocols: []string{"wanfed/gossip/1"}})
 	if len(faults) > 0 {
 		t.Fatalf("Tables() has faults %v, want none", faults)
 	}

@@ -1,0 +1,384 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package xds
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/test/bufconn"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/wanfed/wanfed/gateway/proxycfg"
+	"github.com/wanfed/wanfed/internal/broadcast"
+	"github.com/wanfed/wanfed/internal/testutil"
+)
+
+// rig is a Server behind gRPC, with snapshots that the test publishes.
+type rig struct {
+	*Server
+	t      *testing.T
+	client discoveryv3.AggregatedDiscoveryServiceClient
+
+	changed broadcast.Broadcast
+	mu      sync.Mutex
+	snap    *proxycfg.Snapshot
+	refuse  error
+}
+
+func newRig(t *testing.T) *rig {
+	r := &rig{t: t}
+	r.Server = NewServer(Config{
+		Snapshot: func(string) (*proxycfg.Snapshot, <-chan struct{}) {
+			changed := r.changed.Wait()
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			return r.snap, changed
+		},
+		Gateway: func(context.Context) (string, error) { return "gw1", r.refuse },
+		Logger:  slog.New(slog.DiscardHandler),
+	})
+	ln := bufconn.Listen(1 << 20)
+	srv := grpc.NewServer()
+	discoveryv3.RegisterAggregatedDiscoveryServiceServer(srv, r.Server)
+	served := make(chan error, 1)
+	go func() { served <- srv.Serve(ln) }()
+	t.Cleanup(func() { srv.Stop(); <-served })
+	cc, err := grpc.NewClient("passthrough:", grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return ln.DialContext(ctx) }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cc.Close() })
+	r.client = discoveryv3.NewAggregatedDiscoveryServiceClient(cc)
+	return r
+}
+
+func (r *rig) publish(s *proxycfg.Snapshot) {
+	r.mu.Lock()
+	r.snap = s
+	r.mu.Unlock()
+	r.changed.Notify()
+}
+
+// proxyType returns the recorded state of a type of the only proxy.
+func (r *rig) proxyType(url string) (out Type) {
+	for _, p := range r.Proxies() {
+		for _, typ := range p.Types {
+			if typ.TypeURL == url {
+				return typ
+			}
+		}
+	}
+	return out
+}
+
+// deltaClient is an Envoy that uses the incremental variant.
+type deltaClient struct {
+	t      *testing.T
+	stream discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesClient
+	got    chan *discoveryv3.DeltaDiscoveryResponse // size 1: the test reads
+	stop   func()
+}
+
+func (r *rig) delta() *deltaClient {
+	r.t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	stream, err := r.client.DeltaAggregatedResources(ctx)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	c := &deltaClient{t: r.t, stream: stream, got: make(chan *discoveryv3.DeltaDiscoveryResponse, 1)}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			resp, err := stream.Recv()
+			if err != nil {
+				return
+			}
+			select {
+			case c.got <- resp:
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
+	c.stop = func() { cancel(); wg.Wait() }
+	r.t.Cleanup(c.stop)
+	return c
+}
+
+func (c *deltaClient) send(req *discoveryv3.DeltaDiscoveryRequest) {
+	c.t.Helper()
+	if err := c.stream.Send(req); err != nil {
+		c.t.Fatalf("Send() = %v, want nil", err)
+	}
+}
+
+// want reads a response and checks its type and the names of its resources,
+// with "-" before removed names. It returns the response without an answer.
+func (c *deltaClient) want(url string, names ...string) *discoveryv3.DeltaDiscoveryResponse {
+	c.t.Helper()
+	select {
+	case resp := <-c.got:
+		var got []string
+		for _, res := range resp.Resources {
+			got = append(got, res.Name)
+		}
+		for _, name := range resp.RemovedResources {
+			got = append(got, "-"+name)
+		}
+		if resp.TypeUrl != url || !slices.Equal(got, names) {
+			c.t.Fatalf("response = %s %v, want %s %v", resp.TypeUrl, got, url, names)
+		}
+		return resp
+	case <-time.After(10 * time.Second):
+		c.t.Fatalf("no response after 10 s, want %s %v", url, names)
+	}
+	return nil
+}
+
+func (c *deltaClient) wantNothing() {
+	c.t.Helper()
+	select {
+	case resp := <-c.got:
+		c.t.Fatalf("response = %v, want none", resp)
+	case <-time.After(50 * time.Millisecond):
+	}
+}
+
+// answer accepts a response, or rejects it if fault is not "".
+func (c *deltaClient) answer(resp *discoveryv3.DeltaDiscoveryResponse, fault string) {
+	c.t.Helper()
+	req := &discoveryv3.DeltaDiscoveryRequest{TypeUrl: resp.TypeUrl, ResponseNonce: resp.Nonce}
+	if fault != "" {
+		req.ErrorDetail = &rpcstatus.Status{Code: int32(codes.InvalidArgument), Message: fault}
+	}
+	c.send(req)
+}
+
+const dc1, dc2, dc3, srv1 = "server.dc1.wanfed", "server.dc2.wanfed", "server.dc3.wanfed", "srv1.server.dc1.wanfed"
+
+func TestDelta_SendsChangesOnly(t *testing.T) {
+	r := newRig(t)
+	c := r.delta()
+	c.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: clusterType, Node: &corev3.Node{Id: "any"}})
+	c.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: listenerType})
+	c.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: endpointType, ResourceNamesSubscribe: []string{dc2, dc3}})
+	c.wantNothing() // no snapshot yet
+	old := datacenter("dc2", "198.51.100.2:8443")
+	r.publish(snapshot(one, old))
+	c.answer(c.want(clusterType, dc1, dc2, srv1), "")
+	c.answer(c.want(endpointType, dc2, "-"+dc3), "")
+	c.answer(c.want(listenerType, "lan", "wan"), "")
+	c.wantNothing()
+
+	r.publish(snapshot(one, datacenter("dc2", "198.51.100.2:8443")))
+	c.wantNothing() // nothing has changed
+	r.publish(snapshot(one, datacenter("dc2", "198.51.100.9:8443")))
+	c.answer(c.want(endpointType, dc2), "")
+	c.wantNothing() // also: the server has the answer
+
+	r.publish(snapshot(one, datacenter("dc2", "198.51.100.9:8443"), datacenter("dc3", "198.51.100.3:8443")))
+	c.answer(c.want(clusterType, dc3), "")
+	c.answer(c.want(endpointType, dc3), "") // although it did not exist before
+	c.answer(c.want(listenerType, "lan"), "")
+	c.wantNothing()
+	c.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: endpointType, ResourceNamesUnsubscribe: []string{dc3},
+		ResourceNamesSubscribe: []string{dc2}})
+	c.answer(c.want(endpointType, dc2), "") // a subscription is always answered
+	c.wantNothing()
+
+	r.publish(snapshot(one, datacenter("dc3", "gw.example:8443")))
+	c.answer(c.want(clusterType, dc3, "-"+dc2), "")
+	c.answer(c.want(endpointType, "-"+dc2), "")
+	c.answer(c.want(listenerType, "lan"), "")
+	c.wantNothing()
+	testutil.Eventually(t, 10*time.Second, func() bool {
+		typ := r.proxyType(endpointType)
+		return typ.Sent == 5 && typ.Accepted == 5
+	}, "5 responses with endpoints sent and accepted")
+}
+
+// A response waits for the answer to the previous one. It then has the newest
+// content.
+func TestDelta_OneResponseInFlight(t *testing.T) {
+	r := newRig(t)
+	r.publish(snapshot(one, datacenter("dc2", "198.51.100.2:1")))
+	c := r.delta()
+	c.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: endpointType, ResourceNamesSubscribe: []string{dc2}})
+	first := c.want(endpointType, dc2)
+	for port := 2; port < 50; port++ {
+		r.publish(snapshot(one, datacenter("dc2", fmt.Sprintf("198.51.100.2:%d", port))))
+	}
+	c.wantNothing()
+	c.answer(first, "")
+	resp := c.want(endpointType, dc2)
+	if body := resp.Resources[0].Resource.String(); !strings.Contains(body, "port_value:49") {
+		t.Errorf("endpoints = %s, want port 49", body)
+	}
+	c.answer(resp, "")
+	c.wantNothing()
+}
+
+func TestDelta_RecordsRejection(t *testing.T) {
+	r := newRig(t)
+	r.publish(snapshot(one, datacenter("dc2", "198.51.100.2:1")))
+	c := r.delta()
+	c.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: listenerType})
+	c.answer(c.want(listenerType, "lan", "wan"), "cannot bind")
+	c.wantNothing() // the same content would be rejected again
+	if typ := r.proxyType(listenerType); typ.Rejected != "cannot bind" || typ.RejectedAt.IsZero() || typ.Accepted != 0 {
+		t.Errorf("Proxies() has %+v, want the rejection: cannot bind", typ)
+	}
+	r.publish(snapshot(one, datacenter("dc3", "198.51.100.3:1")))
+	c.answer(c.want(listenerType, "lan"), "")
+	testutil.Eventually(t, 10*time.Second, func() bool {
+		typ := r.proxyType(listenerType)
+		return typ.Rejected == "" && typ.Accepted == 1
+	}, "the corrected configuration is accepted")
+	c.stop()
+	testutil.Eventually(t, 10*time.Second, func() bool { return len(r.Proxies()) == 0 }, "no proxy is connected")
+}
+
+func TestDelta_ResumesAfterReconnection(t *testing.T) {
+	r := newRig(t)
+	r.publish(snapshot(one, datacenter("dc2", "198.51.100.2:1"), datacenter("dc3", "198.51.100.3:1")))
+	c := r.delta()
+	names := []string{dc2, dc3}
+	c.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: endpointType, ResourceNamesSubscribe: names})
+	versions := map[string]string{}
+	for _, res := range c.want(endpointType, names...).Resources {
+		versions[res.Name] = res.Version
+	}
+	c.stop()
+	r.publish(snapshot(one, datacenter("dc2", "198.51.100.2:1"), datacenter("dc3", "198.51.100.3:2")))
+	c = r.delta()
+	c.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: endpointType, ResourceNamesSubscribe: names,
+		InitialResourceVersions: versions})
+	c.answer(c.want(endpointType, dc3), "")
+	c.wantNothing()
+}
+
+func TestStateOfTheWorld(t *testing.T) {
+	r := newRig(t)
+	r.publish(snapshot(one, datacenter("dc2", "198.51.100.2:1"), datacenter("dc3", "198.51.100.3:1")))
+	connect := func() (discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesClient, context.CancelFunc) {
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		stream, err := r.client.StreamAggregatedResources(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return stream, cancel
+	}
+	stream, cancel := connect()
+	want := func(url string, count int) *discoveryv3.DiscoveryResponse {
+		t.Helper()
+		resp, err := stream.Recv()
+		if err != nil || resp.TypeUrl != url || len(resp.Resources) != count {
+			t.Fatalf("Recv() = %s with %d resources, %v; want %s with %d", resp.GetTypeUrl(), len(resp.GetResources()),
+				err, url, count)
+		}
+		return resp
+	}
+	send := func(url, version, nonce string, names ...string) {
+		t.Helper()
+		err := stream.Send(&discoveryv3.DiscoveryRequest{TypeUrl: url, VersionInfo: version, ResponseNonce: nonce,
+			ResourceNames: names})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	send(clusterType, "", "")
+	clusters := want(clusterType, 4)
+	send(clusterType, clusters.VersionInfo, clusters.Nonce)
+	send(endpointType, "", "", dc2)
+	resp := want(endpointType, 1)
+	send(endpointType, resp.VersionInfo, resp.Nonce, dc2, dc3) // accepts, and subscribes more
+	second := want(endpointType, 2)
+	send(endpointType, resp.VersionInfo, resp.Nonce, dc2) // stale: ignored
+	send(endpointType, second.VersionInfo, second.Nonce, dc2, dc3)
+	r.publish(snapshot(one, datacenter("dc2", "198.51.100.2:1"), datacenter("dc3", "198.51.100.3:2")))
+	third := want(endpointType, 2)
+	cancel()
+
+	stream, cancel = connect() // with the versions that it has
+	defer cancel()
+	send(clusterType, clusters.VersionInfo, "")
+	send(endpointType, third.VersionInfo, "", dc2, dc3)
+	r.publish(snapshot(one, datacenter("dc2", "198.51.100.2:1"), datacenter("dc3", "198.51.100.3:3")))
+	want(endpointType, 2) // and no clusters before
+}
+
+func TestStream_RefusesOthers(t *testing.T) {
+	r := newRig(t)
+	r.refuse = status.Error(codes.PermissionDenied, "not a gateway")
+	stream, err := r.client.DeltaAggregatedResources(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := stream.Recv(); status.Code(err) != codes.PermissionDenied {
+		t.Errorf("Recv() = %v, want PermissionDenied", err)
+	}
+}
+
+// Requests with any content neither fail the server nor leave it without the
+// resources for the next request.
+func FuzzRequests(f *testing.F) {
+	for _, m := range []proto.Message{
+		&discoveryv3.DeltaDiscoveryRequest{TypeUrl: endpointType, ResourceNamesSubscribe: []string{dc2, "absent", "*"},
+			ResourceNamesUnsubscribe: []string{dc2, "*"}, InitialResourceVersions: map[string]string{dc2: "", "x": "1"}},
+		&discoveryv3.DiscoveryRequest{TypeUrl: clusterType, ResourceNames: []string{dc1, "*"}, VersionInfo: "1"},
+	} {
+		b, err := proto.Marshal(m)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(b, b)
+	}
+	all := (&builder{}).build(snapshot(one, datacenter("dc2", "198.51.100.2:8443")), Bind{}, nil).sets[clusterType]
+	f.Fuzz(func(t *testing.T, first, second []byte) {
+		delta, sotw := &subscription{names: map[string]bool{}, first: true}, &subscription{names: map[string]bool{}, first: true}
+		for _, b := range [][]byte{first, second, nil} {
+			d, w := &discoveryv3.DeltaDiscoveryRequest{}, &discoveryv3.DiscoveryRequest{}
+			if b == nil { // the last request subscribes everything
+				d.ResourceNamesSubscribe = []string{everything, dc1, dc2, srv1}
+				w.ResourceNames = []string{everything}
+			}
+			if b == nil || proto.Unmarshal(b, d) == nil {
+				if err := (incremental{}).subscribe(delta, d); err != nil {
+					return
+				}
+				delta.first = false
+				resp, ok := incremental{}.response(delta, all, clusterType)
+				if b == nil && (!ok || len(resp.Resources) != len(all.list)) {
+					t.Errorf("response to a subscription of everything = %v, want %d resources", resp, len(all.list))
+				}
+			}
+			if b == nil || proto.Unmarshal(b, w) == nil {
+				if err := (stateOfTheWorld{}).subscribe(sotw, w); err != nil {
+					return
+				}
+				sotw.first = false
+				stateOfTheWorld{}.response(sotw, all, clusterType)
+				if b == nil && !sotw.all {
+					t.Error("subscription of everything has all = false, want true")
+				}
+			}
+		}
+	})
+}
