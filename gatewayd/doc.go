@@ -32,6 +32,11 @@
 // and, for the gateway of a datacenter, /status. It must be a loopback address,
 // because it has neither TLS nor authentication.
 //
-// Run joins every goroutine that it starts. While Run runs, it owns the signals
-// SIGHUP and SIGUSR2 of the process, so one process runs one gateway.
+// RunEnvoy runs Envoy in place of the data plane. It starts Envoy with a
+// bootstrap, and Envoy receives its routes from the servers (package
+// gateway/xds). RunEnvoy sends the heartbeats, and drains Envoy at the end.
+//
+// Run and RunEnvoy join every goroutine that they start. While Run runs, it owns
+// the signals SIGHUP and SIGUSR2 of the process, so one process runs one
+// gateway.
 package gatewayd
