@@ -36,8 +36,8 @@ const (
 	// the same step as their owner. Servers that replay a log depend on
 	// MaxCascade, so its value must not change.
 	MaxCascade = 512
-	// ReapBatch is the highest number of owned resources that Reap deletes in
-	// one later step.
+	// ReapBatch is the highest number of owned resources that ReapOnce deletes
+	// in one step.
 	ReapBatch = 256
 )
 
@@ -79,8 +79,8 @@ const (
 // Deleting a resource deletes the resources that it owns, directly or
 // indirectly. Up to MaxCascade of them are deleted in the same step. For each
 // owner that has more, the step stores a tombstone: a resource of
-// TombstoneType. The leader then runs Reap, which deletes the rest in steps of
-// ReapBatch. No new resource can be owned by a deleted one.
+// TombstoneType. The leader then calls ReapOnce, which deletes the rest in steps
+// of ReapBatch. No new resource can be owned by a deleted one.
 //
 // A resource with finalizers is not deleted at once. It gets a deletion
 // timestamp (DeletionKey) instead. From then on, only its status can be written

@@ -56,7 +56,7 @@
 // timestamp, and the resource is deleted when its last finalizer is removed. A
 // resource without finalizers is deleted at once, together with up to
 // MaxCascade resources that it owns. If it owns more, the store keeps a
-// tombstone of the owner. The leader runs Reap, which deletes the owned
+// tombstone of the owner. The leader calls ReapOnce, which deletes the owned
 // resources of each tombstone in bounded steps, and then the tombstone.
 //
 // # Guarantees

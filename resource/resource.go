@@ -33,8 +33,9 @@ func NewNamed(typ *pb.Type, name string, check func(name string) error, data pro
 		return nil, err
 	}
 	r := &pb.Resource{Id: ID(proto.CloneOf(typ), name)}
-	r.Id.Uid = NewUID()
-	return r, SetData(r, data)
+	err := SetData(r, data)
+	setUID(r)
+	return r, err
 }
 
 // SetData replaces the data of r and gives r a new generation.
@@ -92,6 +93,13 @@ func decodeInto(r *pb.Resource, msg proto.Message) error {
 // that sort by the time of creation in milliseconds, with 80 random bits.
 func NewUID() string { return ulid.MustNew(ulid.Now(), rand.Reader).String() }
 
+// setUID gives a new resource its uid, which is also its first generation. One
+// text for both reduces the memory of the store.
+func setUID(r *pb.Resource) {
+	r.Id.Uid = NewUID()
+	r.Generation = r.Id.Uid
+}
+
 // NewGeneration returns a generation for changed data, also a ULID.
 func NewGeneration() string { return NewUID() }
 
@@ -104,7 +112,7 @@ func TimeOf(id string) time.Time {
 	return parsed.Timestamp()
 }
 
-// Metadata keys that every Backend interprets. Both are Consul's.
+// Metadata keys that every Backend interprets. Consul has the same keys.
 const (
 	// FinalizersKey holds names, separated by spaces, of programs that must
 	// clean up before the resource is deleted.
@@ -120,6 +128,9 @@ func Finalizers(r *pb.Resource) []string { return strings.Fields(r.GetMetadata()
 // Terminating returns the deletion timestamp of r, and whether r has one.
 func Terminating(r *pb.Resource) (since time.Time, ok bool) {
 	at, ok := r.GetMetadata()[DeletionKey]
+	if !ok {
+		return time.Time{}, false
+	}
 	since, _ = time.Parse(time.RFC3339, at) // a Backend wrote it, so it is valid
 	return since, ok
 }

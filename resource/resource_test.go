@@ -262,7 +262,7 @@ func TestShallowCopy_HasEveryField(t *testing.T) {
 		Id:    &pb.ID{Uid: "u", Name: "n", Type: &pb.Type{Group: "g"}, Tenancy: &pb.Tenancy{Partition: "p"}},
 		Owner: &pb.ID{Name: "o"}, Version: "1", Generation: "g", Metadata: map[string]string{"k": "v"},
 		Status: map[string]*pb.Status{"s": {}}, Data: &anypb.Any{TypeUrl: "t"},
-		CreateIndex: 1, ModifyIndex: 2, PrimaryModifyIndex: 3,
+		CreateIndex: 1, ModifyIndex: 2, PrimaryModifyIndex: 3, PrimaryEpoch: 4,
 	}
 	for _, m := range []protoreflect.Message{r.ProtoReflect(), r.Id.ProtoReflect()} {
 		for i := range m.Descriptor().Fields().Len() {

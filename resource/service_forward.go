@@ -24,7 +24,8 @@ import (
 // returns the result as a replica. The version of a replica is local and has no
 // meaning in the primary. In a compare-and-swap, the secondary therefore
 // replaces the version of the replica by the version of the primary's resource.
-// The primary checks that this version is still stored.
+// The primary checks that this version is still stored. The number of a version
+// has no meaning in another primary, so the epoch of the primary accompanies it.
 
 const (
 	// forwardTimeout bounds a call to the primary. The caller's deadline, if it
@@ -37,8 +38,8 @@ const (
 
 // PrimaryVersionPrefix begins the version in the response to a forwarded write
 // whose replica has not arrived in time, or was already overwritten. The
-// primary's version follows. A secondary accepts the whole text in a
-// compare-and-swap.
+// primary's version follows, and then "@" and the epoch of the primary, if it is
+// known. A secondary accepts the whole text in a compare-and-swap.
 const PrimaryVersionPrefix = "primary-"
 
 // forwards reports whether this server forwards writes of a type to the
@@ -103,11 +104,11 @@ func (s *Service) forwardError(ctx context.Context, sent bool, err error) error 
 func (s *Service) forwardWrite(ctx context.Context, admitted, given *pb.Resource) (*pb.Resource, error) {
 	given = proto.CloneOf(given)
 	given.Id = admitted.GetId() // has the complete tenancy
-	version, err := s.primaryVersion(ctx, given.GetId(), given.GetVersion())
+	version, epoch, err := s.primaryVersion(ctx, given.GetId(), given.GetVersion())
 	if err != nil {
 		return nil, fmt.Errorf("write %s: %w", IDString(given.GetId()), err)
 	}
-	given.Version = version
+	given.Version, given.PrimaryEpoch = version, epoch
 	out, err := forward(ctx, s, &pb.WriteRequest{Resource: given}, pb.ResourceServiceClient.Write)
 	if err != nil {
 		return nil, err
@@ -118,7 +119,7 @@ func (s *Service) forwardWrite(ctx context.Context, admitted, given *pb.Resource
 // forwardDelete deletes the resource in the primary and waits until the replica
 // is deleted or has a deletion timestamp.
 func (s *Service) forwardDelete(ctx context.Context, id *pb.ID, version string) error {
-	version, err := s.primaryVersion(ctx, id, version)
+	version, epoch, err := s.primaryVersion(ctx, id, version)
 	if errors.Is(err, ErrNotFound) {
 		return nil // the caller has read the replica, which is already deleted
 	}
@@ -129,7 +130,8 @@ func (s *Service) forwardDelete(ctx context.Context, id *pb.ID, version string) 
 	if err != nil && !errors.Is(err, ErrNotFound) {
 		return err
 	}
-	_, err = forward(ctx, s, &pb.DeleteRequest{Id: id, Version: version}, pb.ResourceServiceClient.Delete)
+	req := &pb.DeleteRequest{Id: id, Version: version, PrimaryEpoch: epoch}
+	_, err = forward(ctx, s, req, pb.ResourceServiceClient.Delete)
 	if err != nil || before == nil || id.GetUid() != "" && id.GetUid() != before.GetId().GetUid() {
 		return err
 	}
@@ -143,10 +145,23 @@ func (s *Service) forwardDelete(ctx context.Context, id *pb.ID, version string) 
 	return nil
 }
 
-// primaryVersion translates the version of a replica to the primary's version.
-func (s *Service) primaryVersion(ctx context.Context, id *pb.ID, version string) (string, error) {
-	if v, ok := strings.CutPrefix(version, PrimaryVersionPrefix); ok || version == "" || version == AnyVersion {
-		return v, nil
+// primaryVersion translates the version of a replica to the primary's version,
+// and returns the epoch of that version. 0 means unknown.
+func (s *Service) primaryVersion(
+	ctx context.Context, id *pb.ID, version string,
+) (primary string, epoch uint64, err error) {
+	if version == "" || version == AnyVersion {
+		return version, 0, nil
+	}
+	if v, ok := strings.CutPrefix(version, PrimaryVersionPrefix); ok {
+		v, number, known := strings.Cut(v, "@")
+		if known {
+			epoch, err = strconv.ParseUint(number, 10, 64)
+		}
+		if err != nil {
+			return "", 0, fmt.Errorf("%w version %.80q: must be as it was read", ErrInvalid, version)
+		}
+		return v, epoch, nil
 	}
 	r, err := s.stored(ctx, Eventual, id)
 	if err != nil || r.GetVersion() != version { // the caller may have read a newer version from another server
@@ -154,17 +169,28 @@ func (s *Service) primaryVersion(ctx context.Context, id *pb.ID, version string)
 	}
 	switch {
 	case errors.Is(err, ErrNotFound):
-		return "", fmt.Errorf("%w: version %s was given, but it does not exist: %w; leave the version out to create it",
+		return "", 0, fmt.Errorf(
+			"%w: version %s was given, but it does not exist: %w; leave the version out to create it",
 			ErrConflict, version, ErrNotFound)
 	case err != nil:
-		return "", err
+		return "", 0, err
 	case r.GetVersion() != version:
-		return "", versionConflict(r.GetVersion(), version)
+		return "", 0, versionConflict(r.GetVersion(), version)
 	case r.GetPrimaryModifyIndex() == 0:
-		return "", fmt.Errorf("%w: the local resource is not a replica, and the primary's resource replaces it",
+		return "", 0, fmt.Errorf("%w: the local resource is not a replica, and the primary's resource replaces it",
 			ErrConflict)
 	}
-	return strconv.FormatUint(r.GetPrimaryModifyIndex(), 10), nil
+	return strconv.FormatUint(r.GetPrimaryModifyIndex(), 10), r.GetPrimaryEpoch(), nil
+}
+
+// primaryVersionText returns the version of written in a response that has no
+// replica.
+func primaryVersionText(written *pb.Resource) string {
+	text := PrimaryVersionPrefix + written.GetVersion()
+	if epoch := written.GetPrimaryEpoch(); epoch != 0 {
+		text += "@" + strconv.FormatUint(epoch, 10)
+	}
+	return text
 }
 
 // replicaOf returns the replica of a resource that the primary has written. If
@@ -176,11 +202,12 @@ func (s *Service) replicaOf(ctx context.Context, given, written *pb.Resource) *p
 	now := s.awaitReplica(ctx, written.GetId(), func(now *pb.Resource) bool {
 		return now.GetPrimaryModifyIndex() >= written.GetModifyIndex() || now == nil && deleted
 	})
-	if now.GetId().GetUid() == written.GetId().GetUid() && now.GetPrimaryModifyIndex() == written.GetModifyIndex() {
+	if now.GetId().GetUid() == written.GetId().GetUid() && now.GetPrimaryModifyIndex() == written.GetModifyIndex() &&
+		now.GetPrimaryEpoch() == written.GetPrimaryEpoch() {
 		return now
 	}
 	r := proto.CloneOf(written)
-	r.Version, r.PrimaryModifyIndex = PrimaryVersionPrefix+written.GetVersion(), written.GetModifyIndex()
+	r.Version, r.PrimaryModifyIndex = primaryVersionText(written), written.GetModifyIndex()
 	r.CreateIndex, r.ModifyIndex, r.Status = 0, 0, nil
 	return r
 }

@@ -71,6 +71,39 @@ func TestForwardWrite_Conflict(t *testing.T) {
 	f.fails(absent, codes.Aborted, resource.ErrConflict, "it does not exist")
 }
 
+// TestForwardWrite_OtherEpoch checks that a version of another epoch is refused,
+// even if the new primary has a version with the same number.
+func TestForwardWrite_OtherEpoch(t *testing.T) {
+	f := newFederation(t)
+	release := f.holdReplication()
+	defer release()
+	r := federationState(t, "dc7", "gw1")
+	r.Id.Uid, r.Id.Tenancy, r.Generation, r.PrimaryEpoch = resource.NewUID(), &pb.Tenancy{}, "g", 2
+	stored, err := f.primaryDC.backend.Commit(t.Context(), resource.PutOp(r, ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	old := proto.CloneOf(stored[0])
+	old.Data = federationState(t, "dc7", "gw0").Data
+	old.PrimaryModifyIndex, old.PrimaryEpoch = stored[0].ModifyIndex, 1
+	replica, err := f.backend.Commit(t.Context(), resource.ReplicaOp(old))
+	if err != nil {
+		t.Fatal(err)
+	}
+	late := resource.PrimaryVersionPrefix + stored[0].Version
+	for _, version := range []string{replica[0].Version, late + "@1"} {
+		f.fails(withVersion(t, "gw2", version), codes.Aborted, resource.ErrConflict, "is of epoch 2 of the primary, not 1")
+		_, err := f.Delete(t.Context(), &pb.DeleteRequest{Id: old.Id, Version: version})
+		f.check(err, codes.Aborted, resource.ErrConflict, "is of epoch 2 of the primary, not 1")
+	}
+	f.fails(withVersion(t, "gw2", late+"@x"), codes.InvalidArgument, resource.ErrInvalid, "must be as it was read")
+	release()
+	f.write(withVersion(t, "gw2", late+"@2"))
+	if got := f.read(old.Id); gatewayOf(t, got) != "gw2" {
+		t.Errorf("Read() = %v, want gateway gw2", got)
+	}
+}
+
 // TestForwardWrite_LocalStatus checks that a status exists only in its
 // datacenter. It changes the version of the replica, which a compare-and-swap
 // accepts.

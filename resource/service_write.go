@@ -79,7 +79,8 @@ func canOverwrite(r *pb.Resource) bool { return r.Version == "" && r.Id.Uid == "
 // overwriteOp changes r and returns an Overwrite of r. The op uses uid and
 // generation of r only if it creates a resource.
 func overwriteOp(r *pb.Resource, keepMetadata bool) *pb.Op {
-	r.Id.Uid, r.Generation, r.Status = NewUID(), NewGeneration(), nil
+	setUID(r)
+	r.Status = nil
 	clearStoreFields(r)
 	return OverwriteOp(r, keepMetadata)
 }
@@ -88,11 +89,17 @@ func overwriteOp(r *pb.Resource, keepMetadata bool) *pb.Op {
 // id.
 func shallowCopy(r *pb.Resource) *pb.Resource {
 	id := r.GetId()
+	return copyWithID(r, &pb.ID{Uid: id.GetUid(), Name: id.GetName(), Type: id.GetType(), Tenancy: id.GetTenancy()})
+}
+
+// copyWithID returns a copy of r with another id. It shares all other messages
+// with r.
+func copyWithID(r *pb.Resource, id *pb.ID) *pb.Resource {
 	c := &pb.Resource{
-		Id:    &pb.ID{Uid: id.GetUid(), Name: id.GetName(), Type: id.GetType(), Tenancy: id.GetTenancy()},
-		Owner: r.Owner, Version: r.Version, Generation: r.Generation, Metadata: r.Metadata, Status: r.Status,
+		Id: id, Owner: r.Owner, Version: r.Version, Generation: r.Generation, Metadata: r.Metadata, Status: r.Status,
 		Data:        r.Data,
 		CreateIndex: r.CreateIndex, ModifyIndex: r.ModifyIndex, PrimaryModifyIndex: r.PrimaryModifyIndex,
+		PrimaryEpoch: r.PrimaryEpoch,
 	}
 	c.ProtoReflect().SetUnknown(r.ProtoReflect().GetUnknown())
 	return c
@@ -109,8 +116,7 @@ func (s *Service) admitWrite(ctx context.Context, given *pb.Resource) (*pb.Resou
 	if err := checkVersion(given.GetVersion()); err != nil {
 		return nil, reg, err
 	}
-	r := shallowCopy(given)
-	r.Id = id
+	r := copyWithID(given, id)
 	if err := decodeInto(r, reg.NewMessage()); err != nil {
 		return nil, reg, err
 	}
@@ -198,7 +204,7 @@ func (s *Service) prepare(ctx context.Context, reg Registration, r *pb.Resource)
 
 // clearStoreFields clears the fields that only the store sets.
 func clearStoreFields(r *pb.Resource) {
-	r.Version, r.CreateIndex, r.ModifyIndex, r.PrimaryModifyIndex = "", 0, 0, 0
+	r.Version, r.CreateIndex, r.ModifyIndex, r.PrimaryModifyIndex, r.PrimaryEpoch = "", 0, 0, 0, 0
 }
 
 // prepareAt is prepare with one read. It changes r only if it returns no error.
@@ -241,7 +247,8 @@ func (s *Service) prepareCreate(ctx context.Context, c Consistency, r *pb.Resour
 		}
 		r.Owner = owner
 	}
-	r.Id.Uid, r.Generation, r.Status = NewUID(), NewGeneration(), nil
+	setUID(r)
+	r.Status = nil
 	return nil
 }
 
@@ -273,6 +280,9 @@ func prepareUpdate(reg Registration, r, stored *pb.Resource) error {
 	if r.Version != "" && r.Version != stored.Version {
 		return fmt.Errorf("write %s: %w", IDString(r.Id), versionConflict(stored.Version, r.Version))
 	}
+	if err := checkEpoch(stored, r.Version, r.PrimaryEpoch); err != nil {
+		return fmt.Errorf("write %s: %w", IDString(r.Id), err)
+	}
 	if r.Owner != nil && !sameOwner(r.Owner, stored.Owner) {
 		return fmt.Errorf("%w owner %s: must be as it was at creation; leave it out", ErrInvalid, IDString(r.Owner))
 	}
@@ -287,6 +297,16 @@ func prepareUpdate(reg Registration, r, stored *pb.Resource) error {
 
 func versionConflict(stored, given string) error {
 	return fmt.Errorf("%w: its version is %s, not %s; read it and try again", ErrConflict, stored, given)
+}
+
+// checkEpoch checks that the given version is of the same epoch as stored. The
+// stores of two primaries number their versions independently.
+func checkEpoch(stored *pb.Resource, version string, epoch uint64) error {
+	if version == "" || epoch == 0 || stored.GetPrimaryEpoch() == epoch {
+		return nil
+	}
+	return fmt.Errorf("%w: its version %s is of epoch %d of the primary, not %d; read it and try again",
+		ErrConflict, stored.GetVersion(), stored.GetPrimaryEpoch(), epoch)
 }
 
 // sameOwner compares a given owner, which may have no uid, with a stored owner.
@@ -327,6 +347,15 @@ func (s *Service) delete(ctx context.Context, req *pb.DeleteRequest) error {
 		return s.forwardDelete(ctx, id, req.GetVersion())
 	} else if err != nil {
 		return err
+	}
+	if req.GetPrimaryEpoch() != 0 { // the commit compares the version, which no other write of this store has
+		stored, err := s.stored(ctx, Strong, id)
+		if err == nil {
+			err = checkEpoch(stored, req.GetVersion(), req.GetPrimaryEpoch())
+		}
+		if err != nil && !errors.Is(err, ErrNotFound) {
+			return fmt.Errorf("delete %s: %w", IDString(id), err)
+		}
 	}
 	_, err = s.cfg.Backend.Commit(ctx, RemoveOp(id, req.GetVersion()))
 	return err
@@ -454,7 +483,7 @@ func checkStatus(req *pb.WriteStatusRequest) error {
 	return nil
 }
 
-// Step is one part of WriteAll: a write, a deletion, or an expectation.
+// Step is one part of WriteAll: a write, a deletion, an expectation, or an op.
 type Step struct {
 	// Write is the resource to write, as for Service.Write. If Write has a
 	// version, the step is a compare-and-swap. The owner of Write may be a
@@ -474,6 +503,9 @@ type Step struct {
 	Expect *Query
 	// Listed is the result of an earlier List of Expect.
 	Listed []*pb.Resource
+	// Op is committed as it is. The caller has authorized and checked it. The
+	// type of its resource is not federated.
+	Op *pb.Op
 }
 
 // WriteAll performs all steps in order in one commit, or none. Each step is
@@ -498,6 +530,8 @@ func (s *Service) WriteAll(ctx context.Context, steps ...Step) ([]*pb.Resource, 
 // that earlier steps create, by IDString.
 func (s *Service) stepOp(ctx context.Context, step Step, created map[string]*pb.ID) (*pb.Op, error) {
 	switch {
+	case step.Op != nil:
+		return step.Op, nil
 	case step.Expect != nil:
 		if err := s.Allow(ctx, VerbList, step.Expect.Type); err != nil {
 			return nil, err

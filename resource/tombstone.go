@@ -48,27 +48,10 @@ func NewTombstone(owner *pb.ID) (*pb.Resource, error) {
 	}, err
 }
 
-// Reap deletes the resources that deleted resources own, as their tombstones
-// appear, until ctx ends. Only the leader may call Reap. Reap returns nil when
-// ctx has ended, and the first error of the Backend otherwise.
-func Reap(ctx context.Context, b Backend, log *slog.Logger) error {
-	for {
-		index, err := ReapOnce(ctx, b, log)
-		if err == nil {
-			err = b.Wait(ctx, Query{Type: TombstoneType}, index)
-		}
-		switch {
-		case ctx.Err() != nil:
-			return nil
-		case err != nil:
-			return err
-		}
-	}
-}
-
 // ReapOnce deletes the resources of the tombstones that are stored now. The
 // deletions may create new tombstones. ReapOnce returns the index at which it
-// listed the tombstones, so the caller can wait for new tombstones.
+// listed the tombstones, so the caller can wait for new tombstones. Only the
+// leader may call ReapOnce.
 func ReapOnce(ctx context.Context, b Backend, log *slog.Logger) (index uint64, err error) {
 	tombstones, index, err := b.List(ctx, Eventual, Query{Type: TombstoneType})
 	if err != nil {

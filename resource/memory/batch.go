@@ -243,7 +243,7 @@ func (b *batch) replica(r *pb.Resource) (*pb.Resource, error) {
 	}
 	if old != nil {
 		r.Status = old.Status
-		if old.PrimaryModifyIndex == r.PrimaryModifyIndex && sameContent(old, r) &&
+		if old.PrimaryModifyIndex == r.PrimaryModifyIndex && old.PrimaryEpoch == r.PrimaryEpoch && sameContent(old, r) &&
 			maps.Equal(old.Metadata, r.Metadata) {
 			return old, nil // unchanged
 		}

@@ -58,5 +58,6 @@
 // its owner. A write that replaces a resource with another uid deletes the old
 // resource and its owned resources, and watches receive these events. A delete
 // event has the last state of the resource, with the index of the deletion as
-// ModifyIndex. State does not process tombstones: see resource.Reap.
+// ModifyIndex. State does not process tombstones: see
+// resource.ReapOnce.
 package memory

@@ -8,6 +8,7 @@ import (
 	"encoding/binary"
 	"iter"
 	"strings"
+	"sync"
 
 	"github.com/tidwall/btree"
 
@@ -60,7 +61,8 @@ func newTables() *tables {
 }
 
 func newResourceTable(less func(a, b *pb.Resource) bool) *resourceTable {
-	return btree.NewBTreeGOptions(less, btree.Options{NoLocks: true})
+	// A write copies a node of at most 31 resources: 32 is the default degree.
+	return btree.NewBTreeGOptions(less, btree.Options{NoLocks: true, Degree: 16})
 }
 
 // compareIDs compares group, kind, tenancy and name, in this order. Stored ids
@@ -120,10 +122,18 @@ func (t *tables) remove(r *pb.Resource) {
 // type have in common with shared values, and puts the other texts into one
 // string.
 func (t *tables) intern(r *pb.Resource) {
-	uid, generation, name := len(r.Id.Uid), len(r.Generation), len(r.Id.Name)
-	text := r.Id.Uid + r.Generation + r.Id.Name + r.Version
-	r.Id.Uid, r.Generation = text[:uid], text[uid:uid+generation]
-	r.Id.Name, r.Version = text[uid+generation:uid+generation+name], text[uid+generation+name:]
+	first := r.Generation == r.Id.Uid // no write has changed the data since the creation
+	if first {
+		r.Generation = ""
+	}
+	uid, name, version := len(r.Id.Uid), len(r.Id.Name), len(r.Version)
+	text := r.Id.Uid + r.Id.Name + r.Version + r.Generation
+	r.Id.Uid, text = text[:uid], text[uid:]
+	r.Id.Name, text = text[:name], text[name:]
+	r.Version, r.Generation = text[:version], text[version:]
+	if first {
+		r.Generation = r.Id.Uid
+	}
 	t.internID(r.Id)
 	if r.Owner != nil {
 		t.internID(r.Owner)
@@ -189,11 +199,16 @@ func (t *tables) removeDeletion(key string) {
 // find returns the stored resource with the group, kind, tenancy and name of
 // id, or nil.
 func (t *tables) find(id *pb.ID) *pb.Resource {
-	shared := &pb.ID{Type: id.Type, Tenancy: id.Tenancy, Name: id.Name}
-	t.internID(shared) // stored ids have the same messages, so comparing them is fast
-	r, _ := t.resources.Get(&pb.Resource{Id: shared})
+	key := keys.Get().(*pb.Resource)
+	defer keys.Put(key)
+	key.Id.Type, key.Id.Tenancy, key.Id.Name = id.Type, id.Tenancy, id.Name
+	t.internID(key.Id) // stored ids have the same messages, so comparing them is fast
+	r, _ := t.resources.Get(key)
 	return r
 }
+
+// keys has messages for find, which every read and write calls.
+var keys = sync.Pool{New: func() any { return &pb.Resource{Id: &pb.ID{}} }}
 
 // ownedBy returns the resources whose owner has that uid, ordered by type,
 // tenancy and name.

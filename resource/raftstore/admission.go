@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/hashicorp/raft"
 
@@ -29,9 +30,11 @@ const joiningFile = "joining"
 // its term and the barrier.
 const firstEntries = 3
 
-var errJoining = errors.New("this server has a new data directory, and has no vote until it has caught up")
+var errNoVote = errors.New("this server has no vote: it has just started, or its log may lack entries that it had " +
+	"confirmed, and it has not caught up")
 
-// admission keeps a server with a new data directory out of elections.
+// admission keeps a server with a new or outdated data directory out of
+// elections.
 //
 // The group may list the server as a voter, because a server of the same name
 // lost its disk. Entries that the lost disk had acknowledged may be missing on
@@ -46,17 +49,22 @@ var errJoining = errors.New("this server has a new data directory, and has no vo
 // base. The leader removes such a voter, adds it again without a vote, and
 // gives it a vote when it has caught up (see package server/operator).
 //
+// A server whose data directory is outdated, such as that of a restored machine,
+// enters the same state when Store.Rejoin is called.
+//
 // A member of the first group is admitted at once: if the log of the leader has
 // no write yet, or if Store.Admit is called because all servers of the group
 // are new.
 type admission struct {
-	node     string
-	path     string // path of joiningFile
-	fail     func(error)
-	logger   *slog.Logger
-	admitted chan struct{} // closed when the server is admitted
+	node   string
+	path   string // path of joiningFile
+	fail   func(error)
+	logger *slog.Logger
+	held   atomic.Bool // see Config.HoldVote
 
-	mu   sync.Mutex // held while the file changes
+	state atomic.Pointer[chan struct{}] // closed when the server is admitted
+
+	mu   sync.Mutex // held while the file changes, and while state is set
 	base uint64
 	term uint64 // term of the last leader that base includes
 }
@@ -64,10 +72,12 @@ type admission struct {
 // open reads the file of dir, and the entries of log after base. A store
 // without the file is admitted.
 func (a *admission) open(dir string, log *raftlog.Log) error {
-	a.path, a.admitted = filepath.Join(dir, joiningFile), make(chan struct{})
+	a.path = filepath.Join(dir, joiningFile)
+	admitted := make(chan struct{})
+	a.state.Store(&admitted)
 	b, err := os.ReadFile(a.path)
 	if errors.Is(err, fs.ErrNotExist) {
-		close(a.admitted)
+		close(admitted)
 		return nil
 	}
 	if err == nil {
@@ -98,9 +108,29 @@ func markJoining(dir string, base uint64) error {
 	return atomicfile.WriteFile(filepath.Join(dir, joiningFile), fmt.Appendf(nil, "%d\n", base), 0o600)
 }
 
+// admitted returns a channel that is closed when the server is admitted.
+func (a *admission) admitted() <-chan struct{} { return *a.state.Load() }
+
+// rejoin ends the admission until the log has a later configuration than index
+// base that lists this server as a voter.
+func (a *admission) rejoin(base uint64) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.base = max(a.base, base)
+	if err := markJoining(filepath.Dir(a.path), a.base); err != nil {
+		a.fail(err)
+		return err
+	}
+	if !a.joining() {
+		admitted := make(chan struct{})
+		a.state.Store(&admitted)
+	}
+	return nil
+}
+
 func (a *admission) joining() bool {
 	select {
-	case <-a.admitted:
+	case <-a.admitted():
 		return false
 	default:
 		return true
@@ -127,7 +157,7 @@ func (a *admission) admitLocked() error {
 		a.fail(err)
 		return err
 	}
-	close(a.admitted)
+	close(*a.state.Load())
 	a.logger.Info("server may vote")
 	return nil
 }
@@ -178,19 +208,8 @@ func (a *admission) stored(logs ...*raft.Log) error {
 	return nil
 }
 
-// admittingLog is a log that passes stored entries to the admission.
-type admittingLog struct {
-	*raftlog.Log
-	admission *admission
-}
-
-func (l admittingLog) StoreLogs(logs []*raft.Log) error {
-	if err := l.Log.StoreLogs(logs); err != nil {
-		return err
-	}
-	return l.admission.stored(logs...)
-}
-
 // mayVote reports whether this server may vote for a candidate, or be the
 // candidate, whose last log entry has that index.
-func (a *admission) mayVote(lastIndex uint64) bool { return !a.joining() || lastIndex <= firstEntries }
+func (a *admission) mayVote(lastIndex uint64) bool {
+	return lastIndex <= firstEntries || !a.joining() && !a.held.Load()
+}

@@ -3,6 +3,7 @@
 package raftstore
 
 import (
+	"os"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -44,8 +45,9 @@ func testAdmission(t *testing.T) {
 
 	leader = mustOpen(t, nw.config(t, leader.cfg.Node, leader.cfg.Dir))
 	awaitText(t, fresh, "thing", "new")
-	if !leader.IsLeader() || !fresh.admission.joining() {
-		t.Errorf("IsLeader() = %v, joining() = %v, want both true", leader.IsLeader(), fresh.admission.joining())
+	awaitLeader(t, leader) // a second candidacy of the stale store can interrupt its term
+	if !fresh.admission.joining() {
+		t.Error("a store that the group has not admitted again is admitted, want joining")
 	}
 	if err := fresh.Close(); err != nil { // the state survives a restart
 		t.Fatal(err)
@@ -72,4 +74,81 @@ func testAdmission(t *testing.T) {
 	if text := textOf(t, next, resource.Strong, "thing"); text != "new" {
 		t.Errorf("thing = %q, want new", text)
 	}
+}
+
+// A voter that returns with an older copy of its directory must not elect a
+// server that lacks acknowledged writes. The last leader knows what the voter
+// has confirmed.
+func TestRejoin(t *testing.T) { synctest.Test(t, testRejoin) }
+
+func testRejoin(t *testing.T) {
+	nw := pipes()
+	all := group(t, nw, nil)
+	leader := write(t, values(all), "thing", "old")
+	stale, outdated := values(all, leader)[0], values(all, leader)[1]
+	for _, s := range all {
+		awaitText(t, s, "thing", "old")
+		<-s.Admitted()
+	}
+	if err := outdated.Close(); err != nil {
+		t.Fatal(err)
+	}
+	older := t.TempDir()
+	if err := os.CopyFS(older, os.DirFS(outdated.cfg.Dir)); err != nil {
+		t.Fatal(err)
+	}
+	node := outdated.cfg.Node
+	outdated = mustOpen(t, nw.config(t, node, outdated.cfg.Dir))
+	nw.isolate(stale.cfg.Node, true)
+	put(t, leader, "thing", "new") // on the disks of leader and outdated
+	awaitText(t, outdated, "thing", "new")
+	term, index := leader.Confirmed(node)
+	if outdated.LacksEntry(term, index) || index == 0 {
+		t.Fatalf("LacksEntry(%d, %d) of the complete log = true, want false", term, index)
+	}
+	for _, s := range []*Store{leader, outdated} {
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	nw.isolate(stale.cfg.Node, false)
+
+	cfg := nw.config(t, node, older)
+	cfg.HoldVote = true
+	outdated = mustOpen(t, cfg)
+	time.Sleep(time.Minute)
+	if !outdated.VoteHeld() || stale.IsLeader() || outdated.IsLeader() {
+		t.Fatal("a leader was elected while the vote was held")
+	}
+	if !outdated.LacksEntry(term, index) {
+		t.Fatalf("LacksEntry(%d, %d) of the older log = false, want true", term, index)
+	}
+	if err := outdated.Rejoin(index); err != nil {
+		t.Fatal(err)
+	}
+	outdated.ReleaseVote()
+	time.Sleep(time.Minute)
+	if stale.IsLeader() || outdated.IsLeader() {
+		t.Fatalf("a leader was elected without an acknowledged write")
+	}
+	if err := outdated.Close(); err != nil { // the state survives a restart
+		t.Fatal(err)
+	}
+	outdated = mustOpen(t, nw.config(t, node, older))
+	leader = mustOpen(t, nw.config(t, leader.cfg.Node, leader.cfg.Dir))
+	awaitText(t, outdated, "thing", "new")
+	awaitLeader(t, leader)
+	for _, change := range []func() error{
+		func() error { return leader.RemoveServer(t.Context(), node) },
+		func() error { return leader.AddNonvoter(t.Context(), node) },
+		func() error { return leader.AddVoter(t.Context(), node) },
+	} {
+		if !outdated.admission.joining() {
+			t.Error("the store is admitted without a new vote, want joining")
+		}
+		if err := change(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	<-outdated.Admitted()
 }

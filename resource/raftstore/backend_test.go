@@ -80,7 +80,7 @@ func (c *cluster) start() {
 		s := mustOpen(c.t, c.nw.config(c.t, node, c.dirs[node]))
 		c.stores[node] = s
 		running.Go(func() {
-			_ = s.RunWhileLeader(ctx, func(ctx context.Context) error { return resource.Reap(ctx, s, testLogger()) })
+			_ = s.RunWhileLeader(ctx, func(ctx context.Context) error { return reap(ctx, s) })
 		})
 		ln, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {

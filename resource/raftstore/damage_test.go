@@ -52,7 +52,8 @@ func copyDir(t *testing.T, to, from string) {
 func damage(t *testing.T, rnd *rand.Rand, dir string) string {
 	t.Helper()
 	var files []string
-	for _, pattern := range []string{"wal/*.wal", "wal/*.wal", "wal/wal-meta.db", "wal/stored-index", "snapshots/*/*"} {
+	for _, pattern := range []string{"wal/*.wal", "wal/*.wal", "wal/wal-meta.db", "wal/stored-index", "wal/vote",
+		"snapshots/*/*"} {
 		found, err := filepath.Glob(filepath.Join(dir, pattern))
 		if err != nil {
 			t.Fatal(err)
@@ -149,31 +150,11 @@ func TestOpen_RandomDamageOfOne(t *testing.T) {
 	if os.Getenv("WANFED_CHAOS") != "" {
 		rounds = 200
 	}
-	nw := loopback(t)
-	change := func(c *Config) { c.trailingLogs, c.segmentSize = 5, 16<<10 }
-	stores := group(t, nw, change)
-	leader := awaitLeader(t, values(stores)...)
-	for i := range entries {
-		put(t, leader, "n"+sprint(i), numbered(i))
-		if i == entries/2 {
-			for _, s := range values(stores) {
-				awaitText(t, s, "n"+sprint(i), numbered(i))
-				mustSnapshot(t, s)
-			}
-		}
-	}
-	damaged := values(stores, leader)[0]
-	node, written := damaged.cfg.Node, t.TempDir()
-	awaitText(t, damaged, "n"+sprint(entries-1), numbered(entries-1))
-	if err := damaged.Close(); err != nil {
-		t.Fatal(err)
-	}
-	copyDir(t, written, damaged.cfg.Dir)
+	g := newDamagedGroup(t, entries)
+	leader := g.leader
 	refused := 0
 	for seed := range uint64(rounds) {
-		cfg := nw.config(t, node, t.TempDir())
-		change(&cfg)
-		copyDir(t, cfg.Dir, written)
+		cfg := g.copy(t)
 		what := damage(t, rand.New(rand.NewPCG(seed, 3)), cfg.Dir)
 		s, err := Open(cfg)
 		if err != nil {
@@ -181,15 +162,7 @@ func TestOpen_RandomDamageOfOne(t *testing.T) {
 			if !strings.Contains(err.Error(), cfg.Dir) || !strings.Contains(err.Error(), "; ") {
 				t.Errorf("%s: Open() = %q, want an error with the directory and a remedy", what, err)
 			}
-			if err := leader.RemoveServer(t.Context(), node); err != nil {
-				t.Fatal(err)
-			}
-			cfg = nw.config(t, node, t.TempDir())
-			change(&cfg)
-			s = mustOpen(t, cfg)
-			if err := leader.AddVoter(t.Context(), node); err != nil {
-				t.Fatal(err)
-			}
+			s = g.renew(t)
 		}
 		put(t, leader, "round", sprint(int(seed)))
 		awaitText(t, s, "round", sprint(int(seed)))
@@ -199,4 +172,66 @@ func TestOpen_RandomDamageOfOne(t *testing.T) {
 		}
 	}
 	t.Logf("%d of %d refused", refused, rounds)
+}
+
+// damagedGroup is a group of three servers, of which one is stopped.
+type damagedGroup struct {
+	nw      *network
+	leader  *Store
+	node    string // the stopped server
+	written string // copy of its directory
+}
+
+func smallFiles(c *Config) { c.trailingLogs, c.segmentSize = 5, 16<<10 }
+
+// newDamagedGroup returns a group that has acknowledged a number of writes, with
+// a snapshot after half of them.
+func newDamagedGroup(t *testing.T, entries int) damagedGroup {
+	t.Helper()
+	g := damagedGroup{nw: loopback(t), written: t.TempDir()}
+	stores := group(t, g.nw, smallFiles)
+	g.leader = awaitLeader(t, values(stores)...)
+	for i := range entries {
+		put(t, g.leader, "n"+sprint(i), numbered(i))
+		if i == entries/2 {
+			for _, s := range values(stores) {
+				awaitText(t, s, "n"+sprint(i), numbered(i))
+				mustSnapshot(t, s)
+			}
+		}
+	}
+	damaged := values(stores, g.leader)[0]
+	g.node = damaged.cfg.Node
+	awaitText(t, damaged, "n"+sprint(entries-1), numbered(entries-1))
+	if err := damaged.Close(); err != nil {
+		t.Fatal(err)
+	}
+	copyDir(t, g.written, damaged.cfg.Dir)
+	return g
+}
+
+// copy returns the configuration of the stopped server with a copy of its
+// directory.
+func (g damagedGroup) copy(t *testing.T) Config {
+	t.Helper()
+	cfg := g.nw.config(t, g.node, t.TempDir())
+	smallFiles(&cfg)
+	copyDir(t, cfg.Dir, g.written)
+	return cfg
+}
+
+// renew performs the documented remedy: it removes the server, and adds it again
+// with a new directory.
+func (g damagedGroup) renew(t *testing.T) *Store {
+	t.Helper()
+	if err := g.leader.RemoveServer(t.Context(), g.node); err != nil {
+		t.Fatal(err)
+	}
+	cfg := g.nw.config(t, g.node, t.TempDir())
+	smallFiles(&cfg)
+	s := mustOpen(t, cfg)
+	if err := g.leader.AddVoter(t.Context(), g.node); err != nil {
+		t.Fatal(err)
+	}
+	return s
 }

@@ -29,7 +29,7 @@ func TestReap_AfterRestart(t *testing.T) {
 		r.Owner = owner.Id
 		ops = append(ops, resource.PutOp(r, ""))
 	}
-	ops = append(ops, resource.RemoveOp(owner.Id, "")) // Reap does not run yet
+	ops = append(ops, resource.RemoveOp(owner.Id, "")) // nothing reaps yet
 	if _, err := s.Commit(t.Context(), ops...); err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +59,7 @@ func TestReap_AfterRestart(t *testing.T) {
 	defer cancel()
 	wg.Go(func() {
 		if err := s.RunWhileLeader(ctx, func(ctx context.Context) error {
-			return resource.Reap(ctx, s, testLogger())
+			return reap(ctx, s)
 		}); err != nil {
 			t.Error(err)
 		}
@@ -71,6 +71,19 @@ func TestReap_AfterRestart(t *testing.T) {
 		stones, index = count(resource.TombstoneType)
 	}
 	if left, _ := count(testType); left != 0 {
-		t.Errorf("resources after Reap = %d, want 0", left)
+		t.Errorf("resources after ReapOnce() = %d, want 0", left)
+	}
+}
+
+// reap deletes owned resources as tombstones appear, until ctx ends.
+func reap(ctx context.Context, s *Store) error {
+	for {
+		index, err := resource.ReapOnce(ctx, s, testLogger())
+		if err == nil {
+			err = s.Wait(ctx, resource.Query{Type: resource.TombstoneType}, index)
+		}
+		if err != nil {
+			return err
+		}
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"slices"
+	"strconv"
 	"sync"
 
 	"github.com/hashicorp/raft"
@@ -80,6 +82,9 @@ func Open(cfg Config) (_ *Store, err error) {
 	if err := s.startRaft(rc, snapshots); err != nil {
 		return nil, fmt.Errorf("start raft from data dir %s: %w; %s", cfg.Dir, err, remedy(err, cfg.Node))
 	}
+	if voters, err := s.Peers(); err != nil || len(voters) < 2 || !slices.Contains(voters, s.cfg.Node) {
+		s.ReleaseVote()
+	}
 	s.background.Go(s.leadership.follow)
 	s.background.Go(s.watchLog)
 	if s.isOnlyVoter() {
@@ -132,6 +137,7 @@ func (s *Store) openLog(rc *raft.Config) (raft.SnapshotStore, error) {
 	if err := s.admission.open(dir, s.log); err != nil {
 		return nil, err
 	}
+	s.admission.held.Store(s.cfg.HoldVote)
 	s.openIndex, err = s.log.LastIndex()
 	return s.log.Snapshots(), err
 }
@@ -162,10 +168,12 @@ func (s *Store) startRaft(rc *raft.Config, snapshots raft.SnapshotStore) error {
 		s.log.Restored()
 		s.leadership.restored()
 	}}
+	logs := &raftsLog{Log: s.log, admission: s.admission}
 	err := recovered(func() (err error) {
-		s.raft, err = raft.NewRaft(rc, s.machine, admittingLog{s.log, s.admission}, s.log, snapshots, s.trans)
+		s.raft, err = raft.NewRaft(rc, s.machine, logs, s.log, snapshots, s.trans)
 		return err
 	})
+	logs.running.Store(true)
 	if err != nil {
 		return errors.Join(err, s.Err()) // Err has more details about an unreadable snapshot
 	}
@@ -196,6 +204,8 @@ func (s *Store) watchLog() {
 		select {
 		case <-s.log.CannotWrite():
 			s.replayAlone()
+		case <-s.log.SnapshotDamaged():
+			s.background.Go(s.replaceSnapshot)
 		case <-s.failedc:
 			s.drain() // Raft drops results when it stops
 			s.awaitRestore()
@@ -205,6 +215,14 @@ func (s *Store) watchLog() {
 		case <-s.donec:
 			return
 		}
+	}
+}
+
+// replaceSnapshot writes a snapshot of the state, which is in memory, because
+// the newest one on disk is damaged.
+func (s *Store) replaceSnapshot() {
+	if err := s.raft.Snapshot().Error(); err != nil && s.Err() == nil {
+		s.logger.Error("cannot replace the damaged snapshot", "err", err)
 	}
 }
 
@@ -253,8 +271,36 @@ func (s *Store) release() error {
 
 // Admitted returns a channel that is closed when this server may vote. A server
 // with a new data directory has no vote until it has caught up, even if the
-// group lists it as a voter.
-func (s *Store) Admitted() <-chan struct{} { return s.admission.admitted }
+// group lists it as a voter. The same holds after Rejoin, which makes a new
+// channel.
+func (s *Store) Admitted() <-chan struct{} { return s.admission.admitted() }
+
+// Rejoin takes the vote from this server, also after a restart, until it has
+// caught up as a member without a vote and the leader has given it a vote. The
+// caller has learned that the log lacks entries up to index base that this
+// server had confirmed, or that the group has removed this server.
+func (s *Store) Rejoin(base uint64) error { return s.admission.rejoin(base) }
+
+// VoteHeld reports whether Config.HoldVote holds the vote of this server.
+func (s *Store) VoteHeld() bool { return s.admission.held.Load() }
+
+// ReleaseVote ends the effect of Config.HoldVote.
+func (s *Store) ReleaseVote() { s.admission.held.Store(false) }
+
+// Confirmed returns the last log entry that the server node has confirmed to
+// this server while this server led, since Open. The result is 0 if there is
+// none.
+func (s *Store) Confirmed(node string) (term, index uint64) {
+	e := s.trans.progress.get(raft.ServerID(node), 0).confirmed
+	return e.term, e.index
+}
+
+// LacksEntry reports whether the log of this server ends before an entry that
+// this server had confirmed.
+func (s *Store) LacksEntry(term, index uint64) bool {
+	last, err := strconv.ParseUint(s.raft.Stats()["last_log_term"], 10, 64)
+	return err == nil && entryID{last, s.raft.LastIndex()}.before(entryID{term, index})
+}
 
 // Admit admits this server to elections at once. The caller knows that all
 // servers of the group have new data directories.

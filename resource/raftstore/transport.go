@@ -58,11 +58,14 @@ func (t *transport) AppendEntries(
 	err := t.NetworkTransport.AppendEntries(id, target, req, resp)
 	heartbeat := isHeartbeat(req)
 	if err == nil && resp.Term <= req.Term {
-		match := uint64(0)
+		match, entryTerm := uint64(0), req.PrevLogTerm
 		if !heartbeat && resp.Success {
 			match = req.PrevLogEntry + uint64(len(req.Entries))
 		}
-		t.progress.record(id, req.Term, match)
+		if n := len(req.Entries); n > 0 {
+			entryTerm = req.Entries[n-1].Term
+		}
+		t.progress.record(id, req.Term, match, entryTerm)
 	}
 	switch {
 	case heartbeat && err == nil:
@@ -78,7 +81,7 @@ func (t *transport) RequestVote(
 	id raft.ServerID, target raft.ServerAddress, req *raft.RequestVoteRequest, resp *raft.RequestVoteResponse,
 ) error {
 	if !t.admission.mayVote(req.LastLogIndex) {
-		return errJoining
+		return errNoVote
 	}
 	return t.NetworkTransport.RequestVote(id, target, req, resp)
 }
@@ -88,7 +91,7 @@ func (t *transport) RequestPreVote(
 	id raft.ServerID, target raft.ServerAddress, req *raft.RequestPreVoteRequest, resp *raft.RequestPreVoteResponse,
 ) error {
 	if !t.admission.mayVote(req.LastLogIndex) {
-		return errJoining
+		return errNoVote
 	}
 	return t.NetworkTransport.RequestPreVote(id, target, req, resp)
 }
@@ -101,7 +104,7 @@ func (t *transport) InstallSnapshot(
 	if err != nil {
 		t.holdback.wait(id, req.Term)
 	} else if resp.Success {
-		t.progress.record(id, req.Term, req.LastLogIndex)
+		t.progress.record(id, req.Term, req.LastLogIndex, req.LastLogTerm)
 	}
 	return err
 }
@@ -177,12 +180,23 @@ type peerProgress struct {
 	term    uint64    // term in which this server led and received match
 	contact time.Time // time of the last response
 	match   uint64    // index of the last entry that the logs of both servers share; 0: unknown
+	// confirmed is the last entry that the server has confirmed in any term.
+	confirmed entryID
+}
+
+// entryID identifies a log entry.
+type entryID struct{ term, index uint64 }
+
+// before reports whether a log that ends with e lacks entries of a log that ends
+// with other. Elections compare logs in the same way.
+func (e entryID) before(other entryID) bool {
+	return e.term < other.term || e.term == other.term && e.index < other.index
 }
 
 // record records a response of server id to a call of this leader in term.
 // match is the index of the last entry that the response confirms, or 0 for
-// none.
-func (p *progress) record(id raft.ServerID, term, match uint64) {
+// none. entryTerm is the term of that entry.
+func (p *progress) record(id raft.ServerID, term, match, entryTerm uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.nodes == nil {
@@ -190,9 +204,12 @@ func (p *progress) record(id raft.ServerID, term, match uint64) {
 	}
 	peer := p.nodes[id]
 	if term > peer.term {
-		peer = peerProgress{term: term}
+		peer = peerProgress{term: term, confirmed: peer.confirmed}
 	}
 	peer.contact = time.Now()
+	if entry := (entryID{entryTerm, match}); match > 0 && peer.confirmed.before(entry) {
+		peer.confirmed = entry
+	}
 	peer.match = max(peer.match, match)
 	p.nodes[id] = peer
 }
@@ -204,7 +221,7 @@ func (p *progress) get(id raft.ServerID, term uint64) peerProgress {
 	defer p.mu.Unlock()
 	peer := p.nodes[id]
 	if peer.term != term {
-		peer = peerProgress{contact: peer.contact}
+		peer = peerProgress{contact: peer.contact, confirmed: peer.confirmed}
 	}
 	return peer
 }

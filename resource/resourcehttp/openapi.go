@@ -74,8 +74,9 @@ func (s schemas) typePaths(reg resource.Registration) object {
 	tags := []string{typ}
 	tagged := func(op object) object { op["tags"] = tags; return op }
 	list := tagged(get("list."+name, "List or watch "+typ, ref(name+".List"), parameters(reg, opList.params)))
-	// ?watch
-	list["responses"].(object)["200"].(object)["content"].(object)["text/event-stream"] = object{"schema": text}
+	// With ?watch, the response to a list is a stream of events.
+	listed := list["responses"].(object)["200"].(object)["content"].(object)
+	listed["text/event-stream"] = object{"schema": text}
 	write := object{
 		"operationId": "write." + name, "summary": "Create or replace a " + typ,
 		"parameters": parameters(reg, opWrite.params),
@@ -112,7 +113,7 @@ func (s schemas) resource(reg resource.Registration, response bool) object {
 		"data":     data,
 	}
 	index := object{"type": "string", "format": "uint64", "readOnly": true}
-	for _, name := range []string{"create_index", "modify_index", "primary_modify_index"} {
+	for _, name := range []string{"create_index", "modify_index", "primary_modify_index", "primary_epoch"} {
 		properties[name] = index
 	}
 	s["Owned"] = object{

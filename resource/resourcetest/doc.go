@@ -5,7 +5,7 @@
 //
 //	func TestConformance(t *testing.T) {
 //		resourcetest.Run(t, func(t *testing.T) resourcetest.Target {
-//			s := memory.New()
+//			s := mystore.New()
 //			t.Cleanup(func() { s.Close() })
 //			return resourcetest.Target{Backend: s, Snapshot: ..., Restart: ...}
 //		})
@@ -15,7 +15,7 @@
 // backend or one that other subtests also use. It registers cleanup functions
 // with t.Cleanup. The backend must accept writes, for example as the leader of
 // a Raft group or as a resource.ForwardingBackend. While a subtest runs,
-// resource.Reap must delete the owned resources of deleted resources. Subtests
+// resource.ReapOnce must delete the owned resources of deleted resources. Subtests
 // wait for events. A subtest that waits longer than a minute fails.
 //
 // A subtest ends its goroutines. Leadership, kill -9 and slow watches differ

@@ -17,7 +17,7 @@ import (
 
 // Target is a backend under test with its optional operations.
 type Target struct {
-	// Backend accepts writes and strong reads, and resource.Reap runs on it.
+	// Backend accepts writes and strong reads, and resource.ReapOnce runs on it.
 	resource.Backend
 	// Snapshot takes a snapshot and returns a function that restores it.
 	Snapshot func(ctx context.Context) (restore func(ctx context.Context) error, err error)

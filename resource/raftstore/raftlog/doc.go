@@ -14,6 +14,8 @@
 //     itself verifies only the last write, and ends the log at the first frame
 //     that it cannot read. Therefore the Log records the index of the last
 //     stored entry, and Open returns ErrDamaged if the log ends before it.
+//   - A copy of the term and the vote, with a checksum. Open restores them from
+//     the copy if they are damaged.
 //   - Snapshots. raft-wal accepts no entry after a gap. When Raft installs a
 //     snapshot, it therefore deletes all entries of the log. To append the next
 //     entry, Raft compares the term of the entry before it, so GetLog returns

@@ -62,7 +62,10 @@ type Log struct {
 	// messages.
 	notRecorded bool
 	term        []byte // Raft's current term if it could not be written; nil otherwise
+	vote        vote   // as in the stable store
 	truncated   bool   // the end of the log was deleted, and nothing was stored since
+
+	snapshotDamagedc chan struct{} // size 1; signaled when a snapshot cannot be read
 
 	errMu        sync.Mutex
 	writeErr     error
@@ -74,9 +77,6 @@ var (
 	_ raft.StableStore       = (*Log)(nil)
 )
 
-// termKey is the key under which Raft keeps its current term.
-const termKey = "CurrentTerm"
-
 // Open opens the log in cfg.Dir, or creates it. Open completes a rotation that
 // an earlier process did not finish, and deletes a log that the newest snapshot
 // covers. If entries are damaged or missing, Open returns an ErrDamaged.
@@ -85,7 +85,10 @@ func Open(cfg Config) (_ *Log, err error) {
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, err
 	}
-	l := &Log{cfg: cfg, used: new(atomic.Int64), cannotWritec: make(chan struct{}, 1)}
+	l := &Log{
+		cfg: cfg, used: new(atomic.Int64), cannotWritec: make(chan struct{}, 1),
+		snapshotDamagedc: make(chan struct{}, 1),
+	}
 	meta := &metadb.BoltMetaDB{}
 	opened := false // stays false after a panic
 	defer func() {
@@ -126,6 +129,9 @@ func Open(cfg Config) (_ *Log, err error) {
 // damaged.
 func (l *Log) openChecked() (err error) {
 	if l.stored, err = openStored(l.cfg.Dir); err != nil {
+		return err
+	}
+	if err := l.openVote(); err != nil {
 		return err
 	}
 	unreadable, err := l.openSnapshots()
@@ -258,7 +264,7 @@ func (l *Log) Set(key, value []byte) error {
 		err = l.writeTermLocked()
 	}
 	if err == nil {
-		err = l.WAL.Set(key, value)
+		err = l.setStable(string(key), value)
 	}
 	if err != nil {
 		return l.writeFailed(err, false)
@@ -276,7 +282,7 @@ func (l *Log) writeTermLocked() error {
 	if l.term == nil {
 		return nil
 	}
-	err := l.WAL.Set([]byte(termKey), l.term)
+	err := l.setStable(termKey, l.term)
 	if err == nil {
 		l.term = nil
 	}
@@ -295,6 +301,10 @@ func (l *Log) WriteError() error {
 // CannotWrite returns a channel that receives a value when WriteError becomes
 // non-nil.
 func (l *Log) CannotWrite() <-chan struct{} { return l.cannotWritec }
+
+// SnapshotDamaged returns a channel that receives a value when a snapshot that
+// Raft must send cannot be read. The caller writes another snapshot.
+func (l *Log) SnapshotDamaged() <-chan struct{} { return l.snapshotDamagedc }
 
 // setWriteError sets the result of WriteError. It logs a change between nil and
 // an error.

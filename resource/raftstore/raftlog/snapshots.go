@@ -159,6 +159,10 @@ func (s snapshotStore) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, error
 	if err != nil {
 		err = damagedSnapshot(s.log.cfg.SnapshotDir, id, err)
 		s.log.cfg.Logger.Error("cannot read snapshot", "err", err)
+		select {
+		case s.log.snapshotDamagedc <- struct{}{}:
+		default:
+		}
 	}
 	return meta, r, err
 }
