@@ -6,13 +6,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"google.golang.org/protobuf/proto"
 
 	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/internal/ratelog"
 	"github.com/wanfed/wanfed/resource"
 )
 
@@ -24,7 +27,14 @@ const (
 	HeartbeatTTL = 10 * time.Second
 	// ReapAfter is the time without a heartbeat before a gateway is deleted.
 	ReapAfter = 72 * time.Hour
+	// takeOverAfter is the time since the last heartbeat of a gateway after which
+	// a gateway with the same name and other addresses replaces it. It is longer
+	// than HeartbeatInterval.
+	takeOverAfter = 3 * time.Second
 )
+
+// ErrNameTaken is returned by Register while another gateway has the name.
+var ErrNameTaken = errors.New("another gateway has the same name")
 
 // GatewayRegistration describes a gateway.
 type GatewayRegistration struct {
@@ -35,19 +45,47 @@ type GatewayRegistration struct {
 
 // Gateways registers the gateways of one datacenter. A TTLMonitor keeps the
 // deadlines of their heartbeats.
+//
+// Two gateways can have one name by mistake: a configuration was copied. They
+// have different addresses. Gateways accepts the one that registered first, as
+// long as it is alive, and writes the addresses of the other one to its check
+// (see NameConflict).
 type Gateways struct {
 	dc      string
 	monitor *TTLMonitor
+	refused *ratelog.Logger[string] // logs refused gateways, by name
+
+	mu         sync.Mutex
+	rivals     map[string]*rival         // by name
+	refusedLAN map[string]refusedGateway // by name; at most maxRefused
 }
+
+// rival is a gateway that is refused because another gateway has its name.
+type rival struct {
+	addrs       gatewayAddrs
+	first, last time.Time // of its calls of Register
+}
+
+// refusedGateway is a registration that was refused for its addresses.
+type refusedGateway struct {
+	reason string
+	at     time.Time
+}
+
+// maxRefused bounds the memory for refused registrations.
+const maxRefused = 64
 
 // NewGateways returns the Gateways of dc in the Backend of monitor.
 func NewGateways(dc string, monitor *TTLMonitor) *Gateways {
-	return &Gateways{dc: dc, monitor: monitor}
+	return &Gateways{
+		dc: dc, monitor: monitor, refused: ratelog.New[string](monitor.logger), rivals: map[string]*rival{},
+	}
 }
 
 // Register records a heartbeat of a gateway, and writes the resources that
 // changed. Register fails with resource.ErrNotLeader while TTLMonitor.Run does
-// not run. The error for an invalid registration names the field.
+// not run, and with ErrNameTaken while another gateway with the name is alive.
+// The error for an invalid registration names the field.
 func (g *Gateways) Register(ctx context.Context, reg GatewayRegistration) error {
 	want, err := g.describe(reg)
 	if err != nil {
@@ -56,7 +94,12 @@ func (g *Gateways) Register(ctx context.Context, reg GatewayRegistration) error 
 	if !g.monitor.leading() {
 		return resource.ErrNotLeader
 	}
+	want.Checks[0].Output = g.conflict(want)
 	changed, err := g.store(ctx, want)
+	if errors.Is(err, ErrNameTaken) {
+		g.refused.Log(reg.Node, slog.LevelWarn, "gateway refused", "gateway", reg.Node, "err", err)
+	}
+	g.recordRefusal(reg.Node, err)
 	if err != nil {
 		return fmt.Errorf("register gateway %s: %w", reg.Node, err)
 	}
@@ -66,17 +109,97 @@ func (g *Gateways) Register(ctx context.Context, reg GatewayRegistration) error 
 	return g.monitor.heartbeat(reg.Node, want.Checks[0])
 }
 
-// Deregister deletes a gateway, if the gateway exists.
-func (g *Gateways) Deregister(ctx context.Context, node string) error {
+// Deregister deletes the gateway reg.Node, if it exists. If reg has addresses,
+// Deregister does not delete a gateway with other addresses.
+func (g *Gateways) Deregister(ctx context.Context, reg GatewayRegistration) error {
 	if !g.monitor.leading() {
 		return resource.ErrNotLeader
 	}
-	_, err := g.monitor.backend.Commit(ctx, resource.RemoveOp(resource.ID(NodeType, node), resource.AnyVersion))
-	if err != nil {
-		return fmt.Errorf("deregister gateway %s: %w", node, err)
+	if other, err := g.isOther(ctx, reg); err != nil || other {
+		return err
 	}
-	g.monitor.logger.Info("gateway deregistered", "gateway", node)
+	_, err := g.monitor.backend.Commit(ctx, resource.RemoveOp(resource.ID(NodeType, reg.Node), resource.AnyVersion))
+	if err != nil {
+		return fmt.Errorf("deregister gateway %s: %w", reg.Node, err)
+	}
+	g.monitor.logger.Info("gateway deregistered", "gateway", reg.Node)
 	return nil
+}
+
+// isOther reports whether another gateway has the name of a gateway that stops.
+// The conflict then ends. Without addresses in reg, isOther returns false.
+func (g *Gateways) isOther(ctx context.Context, reg GatewayRegistration) (bool, error) {
+	if reg.LAN == "" {
+		return false, nil // a gateway of an earlier version
+	}
+	stopped, err := g.describe(reg)
+	if err != nil {
+		return false, err
+	}
+	all, err := ListGateways(ctx, g.monitor.backend)
+	if err != nil {
+		return false, fmt.Errorf("deregister gateway %s: %w", reg.Node, err)
+	}
+	other := slices.ContainsFunc(all, func(gw *pb.MeshGateway) bool {
+		return gw.Node.Node == reg.Node && addressesOf(gw) != addressesOf(stopped)
+	})
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if r := g.rivals[reg.Node]; r != nil && r.addrs == addressesOf(stopped) {
+		delete(g.rivals, reg.Node)
+	}
+	return other, nil
+}
+
+// gatewayAddrs are the addresses of a gateway. They identify one of several
+// gateways with the same name.
+type gatewayAddrs struct{ lan, wan string }
+
+func addressesOf(g *pb.MeshGateway) gatewayAddrs {
+	return gatewayAddrs{TaggedAddr(g, TagLAN), TaggedAddr(g, TagWAN)}
+}
+
+func (a gatewayAddrs) String() string {
+	return fmt.Sprintf("LAN address %s and WAN address %s", a.lan, a.wan)
+}
+
+// conflict returns the output of the check of a gateway: the addresses of the
+// gateway that is refused because of its name, or "".
+func (g *Gateways) conflict(want *pb.MeshGateway) string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	r := g.rivals[want.Node.Node]
+	if r == nil || r.addrs == addressesOf(want) || time.Since(r.last) >= HeartbeatTTL {
+		return ""
+	}
+	return conflictPrefix + r.addrs.String()
+}
+
+// checkName returns an error if the gateway present, which has the name of
+// want, is alive at other addresses. A gateway that was started again at other
+// addresses takes the name takeOverAfter its last heartbeat. If the gateway
+// present has sent heartbeats since the first call of the other one, both run,
+// and the other one takes the name when the check is critical.
+func (g *Gateways) checkName(present, want *pb.MeshGateway) error {
+	name, addrs := want.Node.Node, addressesOf(want)
+	now, last := time.Now(), g.monitor.lastHeartbeat(name)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if addressesOf(present) == addrs {
+		return nil
+	}
+	r := g.rivals[name]
+	if r == nil || r.addrs != addrs || now.Sub(r.last) >= HeartbeatTTL {
+		r = &rival{addrs: addrs, first: now}
+		g.rivals[name] = r
+	}
+	r.last = now
+	if !Healthy(present) || now.Sub(last) >= takeOverAfter && !last.After(r.first) {
+		delete(g.rivals, name)
+		return nil
+	}
+	return fmt.Errorf("%w: it is alive with %v, and this gateway has %v: stop one of the two, or give it "+
+		"another name and certificate", ErrNameTaken, addressesOf(present), addrs)
 }
 
 // describe returns the node, service and check of a registration.
@@ -133,9 +256,9 @@ func (g *Gateways) store(ctx context.Context, want *pb.MeshGateway) (changed boo
 	}
 }
 
-// checkOthers returns an error if the WAN address of want is the LAN address of
-// another healthy gateway. Connections of other datacenters would leave the
-// datacenter again there.
+// checkOthers returns an error if another gateway has the name of want, or if
+// the WAN address of want is the LAN address of another healthy gateway.
+// Connections of other datacenters would leave the datacenter again there.
 func (g *Gateways) checkOthers(ctx context.Context, want *pb.MeshGateway) error {
 	others, err := ListGateways(ctx, g.monitor.backend)
 	if err != nil {
@@ -143,12 +266,50 @@ func (g *Gateways) checkOthers(ctx context.Context, want *pb.MeshGateway) error 
 	}
 	wan := TaggedAddr(want, TagWAN)
 	for _, other := range others {
-		if other.Node.Node != want.Node.Node && Healthy(other) && TaggedAddr(other, TagLAN) == wan {
-			return fmt.Errorf("WAN address %s is the LAN address of gateway %s: "+
-				"set the address at which other datacenters reach this gateway (--wan)", wan, other.Node.Node)
+		if other.Node.Node == want.Node.Node {
+			if err := g.checkName(other, want); err != nil {
+				return err
+			}
+		} else if Healthy(other) && TaggedAddr(other, TagLAN) == wan {
+			return &refusedError{fmt.Sprintf("WAN address %s is the LAN address of gateway %s: "+
+				"set the address at which other datacenters reach this gateway (--wan)", wan, other.Node.Node)}
 		}
 	}
 	return nil
+}
+
+// refusedError reports why a gateway may not register.
+type refusedError struct{ reason string }
+
+func (e *refusedError) Error() string { return e.reason }
+
+// recordRefusal records that a registration ended with err, which may be nil.
+func (g *Gateways) recordRefusal(node string, err error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	refused, ok := errors.AsType[*refusedError](err)
+	switch {
+	case !ok:
+		delete(g.refusedLAN, node)
+	case len(g.refusedLAN) < maxRefused || g.refusedLAN[node].reason != "":
+		if g.refusedLAN == nil {
+			g.refusedLAN = map[string]refusedGateway{}
+		}
+		g.refusedLAN[node] = refusedGateway{refused.reason, time.Now()}
+	}
+}
+
+// Refused returns the reasons of registrations that were refused in the last
+// HeartbeatTTL, by node. Only the leader has them.
+func (g *Gateways) Refused() map[string]string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	maps.DeleteFunc(g.refusedLAN, func(_ string, r refusedGateway) bool { return time.Since(r.at) >= HeartbeatTTL })
+	out := make(map[string]string, len(g.refusedLAN))
+	for node, r := range g.refusedLAN {
+		out[node] = r.reason
+	}
+	return out
 }
 
 // plan returns the ops of store. All three resources have the name of the node.

@@ -103,6 +103,7 @@ func TestRegister_WritesOnlyChanges(t *testing.T) {
 		}
 		moved := gw1
 		moved.WAN = "[2001:db8::7]:8443"
+		time.Sleep(takeOverAfter - HeartbeatInterval)
 		if err := g.Register(ctx, moved); err != nil {
 			t.Fatal(err)
 		}
@@ -112,6 +113,108 @@ func TestRegister_WritesOnlyChanges(t *testing.T) {
 		if n := store.count(); n != 2 {
 			t.Errorf("a change of address made %d commits, want 1", n-1)
 		}
+	})
+}
+
+// TestRegister_NameTaken registers two gateways with one name and different
+// addresses. The first one stays while it is alive, and its check names the
+// addresses of the other.
+func TestRegister_NameTaken(t *testing.T) {
+	second := GatewayRegistration{Node: "gw1", LAN: "10.0.0.2:8444", WAN: "192.0.2.2:8443"}
+	run := func(t *testing.T, f func(ctx context.Context, g *Gateways, gateway func() *pb.MeshGateway)) {
+		t.Helper()
+		withLeader(t, func(ctx context.Context, g *Gateways, store *countingBackend) {
+			if err := g.Register(ctx, gw1); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+			f(ctx, g, func() *pb.MeshGateway { return list(t, store)[0] })
+			if n := store.count(); n > 8 {
+				t.Errorf("the conflict caused %d commits, want at most 8", n)
+			}
+		})
+	}
+	refused := func(t *testing.T, ctx context.Context, g *Gateways, reg GatewayRegistration) {
+		t.Helper()
+		err := g.Register(ctx, reg)
+		if !errors.Is(err, ErrNameTaken) || !strings.Contains(err.Error(), gw1.WAN) ||
+			!strings.Contains(err.Error(), second.WAN) || !strings.Contains(err.Error(), "another name") {
+			t.Fatalf("Register(%v) = %v, want %v with both addresses", reg, err, ErrNameTaken)
+		}
+	}
+	accepted := func(t *testing.T, ctx context.Context, g *Gateways, reg GatewayRegistration) {
+		t.Helper()
+		if err := g.Register(ctx, reg); err != nil {
+			t.Fatalf("Register(%v) = %v, want nil", reg, err)
+		}
+	}
+	t.Run("both alive", func(t *testing.T) {
+		run(t, func(ctx context.Context, g *Gateways, gateway func() *pb.MeshGateway) {
+			for range 50 {
+				refused(t, ctx, g, second)
+				time.Sleep(HeartbeatInterval / 2)
+				refused(t, ctx, g, second)
+				time.Sleep(HeartbeatInterval / 2)
+				accepted(t, ctx, g, gw1)
+				if got := NameConflict(gateway()); !strings.Contains(got, second.LAN) || !strings.Contains(got, second.WAN) {
+					t.Fatalf("NameConflict() = %q, want the addresses of the second gateway", got)
+				}
+			}
+			if err := g.Deregister(ctx, second); err != nil {
+				t.Fatal(err)
+			}
+			accepted(t, ctx, g, gw1)
+			if got := NameConflict(gateway()); got != "" || TaggedAddr(gateway(), TagWAN) != gw1.WAN {
+				t.Errorf("NameConflict() after the second gateway stopped = %q at %v, want none", got, gateway())
+			}
+		})
+	})
+	t.Run("late heartbeat", func(t *testing.T) {
+		run(t, func(ctx context.Context, g *Gateways, gateway func() *pb.MeshGateway) {
+			refused(t, ctx, g, second)
+			time.Sleep(HeartbeatInterval)
+			accepted(t, ctx, g, gw1)
+			for range 5 { // more than takeOverAfter
+				time.Sleep(time.Second)
+				refused(t, ctx, g, second)
+			}
+			accepted(t, ctx, g, gw1)
+		})
+	})
+	t.Run("first one fails", func(t *testing.T) {
+		run(t, func(ctx context.Context, g *Gateways, gateway func() *pb.MeshGateway) {
+			refused(t, ctx, g, second)
+			time.Sleep(takeOverAfter)
+			accepted(t, ctx, g, second)
+			if got := TaggedAddr(gateway(), TagWAN); got != second.WAN {
+				t.Errorf("WAN address = %s, want %s", got, second.WAN)
+			}
+			time.Sleep(time.Second)
+			refused(t, ctx, g, gw1) // it was frozen and continues
+		})
+	})
+	t.Run("first one stops", func(t *testing.T) {
+		run(t, func(ctx context.Context, g *Gateways, gateway func() *pb.MeshGateway) {
+			refused(t, ctx, g, second)
+			if err := g.Deregister(ctx, gw1); err != nil {
+				t.Fatal(err)
+			}
+			accepted(t, ctx, g, second)
+		})
+	})
+	t.Run("known rival, first one fails", func(t *testing.T) {
+		run(t, func(ctx context.Context, g *Gateways, gateway func() *pb.MeshGateway) {
+			refused(t, ctx, g, second)
+			time.Sleep(time.Second)
+			accepted(t, ctx, g, gw1)
+			start := time.Now()
+			for g.Register(ctx, second) != nil && time.Since(start) < time.Minute {
+				time.Sleep(time.Second)
+			}
+			if took := time.Since(start); took < HeartbeatTTL || took > HeartbeatTTL+time.Second {
+				t.Errorf("the second gateway took the name after %v, want %v", took, HeartbeatTTL)
+			}
+		})
 	})
 }
 
@@ -171,7 +274,7 @@ func TestDeregister_DeletesAll(t *testing.T) {
 			t.Fatal(err)
 		}
 		for range 2 { // Deregister is idempotent
-			if err := g.Deregister(ctx, "gw1"); err != nil {
+			if err := g.Deregister(ctx, gw1); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -241,9 +344,15 @@ func TestRegister_RefusesLANAddressOfAnother(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), gw1.LAN+" is the LAN address of gateway gw1") {
 			t.Errorf("Register(%+v) = %v, want the gateway that has the address", wrong, err)
 		}
+		if got := g.Refused(); len(got) != 1 || !strings.Contains(err.Error(), got["gw2"]) {
+			t.Errorf("Refused() = %v, want the reason for gw2", got)
+		}
 		own := GatewayRegistration{Node: "gw2", LAN: "10.0.0.77:8443", WAN: "10.0.0.77:8443"}
 		if err := g.Register(ctx, own); err != nil {
 			t.Errorf("Register() with one address for both = %v, want nil", err)
+		}
+		if got := g.Refused(); len(got) != 0 {
+			t.Errorf("Refused() = %v, want none after a registration", got)
 		}
 		time.Sleep(HeartbeatTTL + HeartbeatInterval) // gw1 is critical: the address may belong to gw2 now
 		if err := g.Register(ctx, wrong); err != nil {
@@ -257,7 +366,7 @@ func TestGateways_NotLeader(t *testing.T) {
 	if err := g.Register(t.Context(), gw1); !errors.Is(err, resource.ErrNotLeader) {
 		t.Errorf("Register() without Run = %v, want ErrNotLeader", err)
 	}
-	if err := g.Deregister(t.Context(), "gw1"); !errors.Is(err, resource.ErrNotLeader) {
+	if err := g.Deregister(t.Context(), gw1); !errors.Is(err, resource.ErrNotLeader) {
 		t.Errorf("Deregister() without Run = %v, want ErrNotLeader", err)
 	}
 }

@@ -150,6 +150,18 @@ func (m *TTLMonitor) heartbeat(node string, c *pb.Check) error {
 	return nil
 }
 
+// lastHeartbeat returns the time of the last heartbeat of a gateway, or the time
+// at which this leader first read its check. It returns the current time if this
+// leader has not read the check yet.
+func (m *TTLMonitor) lastHeartbeat(node string) time.Time {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if k := m.checks[node]; k != nil {
+		return k.updated
+	}
+	return time.Now()
+}
+
 // loadLocked copies the stored check c into the state of the check and gives
 // the check its full TTL. It returns nil, and removes the state, if c has no
 // TTL.

@@ -75,6 +75,21 @@ func Healthy(g *pb.MeshGateway) bool {
 	return !slices.ContainsFunc(g.GetChecks(), func(c *pb.Check) bool { return c.Status == StatusCritical })
 }
 
+// conflictPrefix begins the output of the check of a gateway while another
+// gateway has its name.
+const conflictPrefix = "another gateway with this name is refused: "
+
+// NameConflict returns the addresses of a refused gateway that has the name of
+// g, as text, or "".
+func NameConflict(g *pb.MeshGateway) string {
+	for _, c := range g.GetChecks() {
+		if addrs, ok := strings.CutPrefix(c.GetOutput(), conflictPrefix); ok && c.Status == StatusPassing {
+			return addrs
+		}
+	}
+	return ""
+}
+
 // TaggedAddr returns the host:port of a gateway for a tag, TagLAN or TagWAN. It
 // returns "" if the gateway has no such address.
 func TaggedAddr(g *pb.MeshGateway, tag string) string {

@@ -331,6 +331,17 @@ func (u *AddressBookUpdater) Origins(dc string) map[string]Origin {
 	return u.entries[dc].origins()
 }
 
+// Unused returns the addresses of dc that are not used, because local gateways
+// or servers have them. The caller must not change the result.
+func (u *AddressBookUpdater) Unused(dc string) []UnusedAddress {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if e := u.entries[dc]; e != nil {
+		return e.unused
+	}
+	return nil
+}
+
 // Snapshot returns the current snapshot for gateways. It returns nil before the
 // first snapshot. The channel is closed when there is a newer snapshot.
 func (u *AddressBookUpdater) Snapshot() (*pb.GatewaySnapshot, <-chan struct{}) {

@@ -142,7 +142,7 @@ func sortedBy(all []*cachedAddress, timeOf func(*cachedAddress) time.Time) []*ca
 func (c addressCache) matches(dc string, e *entry) bool {
 	unmatched := len(e.remote) - len(e.named)
 	for _, a := range c[dc] {
-		if contains(e.own, a.addr) {
+		if holderOf(e.own, a.addr) != "" {
 			continue
 		}
 		i := e.remote.find(a.addr)

@@ -76,10 +76,10 @@ type Claimant struct {
 // server.
 type Duplicate struct {
 	Address string // host:port
-	// Older is set if the other server was started before this server. This
+	// Refused is set if this server is the duplicate, not the other one. This
 	// server then takes part in no pool until it is restarted.
-	Older bool
-	Seen  time.Time
+	Refused bool
+	Seen    time.Time
 }
 
 // ClaimState is the result of the last claim.
@@ -119,10 +119,10 @@ func (c *Claimant) State() ClaimState {
 	defer c.mu.Unlock()
 	s, d := c.state, c.duplicate
 	switch {
-	case d.Older:
+	case d.Refused:
 		s.Enabled, s.Duplicate = false, &d
 		s.Reason = fmt.Sprintf(
-			"another server is called %s too and was started earlier than this server: it is at %s; "+
+			"another server is called %s too and is in contact with the Raft group: it is at %s; "+
 				"stop this server, give it another name, and start it with an empty data directory",
 			WANName(c.cfg.Node, c.cfg.DC), d.Address)
 	case time.Since(d.Seen) < duplicateTimeout:
@@ -141,23 +141,23 @@ func (c *Claimant) Enabled() (enabled bool, changed <-chan struct{}) {
 func (c *Claimant) EnabledLAN() (enabled bool, changed <-chan struct{}) {
 	changed = c.changed.Wait()
 	d := c.State().Duplicate
-	return d == nil || !d.Older, changed
+	return d == nil || !d.Refused, changed
 }
 
 // SetDuplicate records another server of this datacenter with the name of this
-// server. If the other server is older, this server leaves both pools.
+// server. If this server is the duplicate, it leaves both pools.
 func (c *Claimant) SetDuplicate(d Duplicate) {
 	c.mu.Lock()
 	last := c.duplicate
-	if d.Older = d.Older || last.Older; c.duplicate != d {
+	if d.Refused = d.Refused || last.Refused; c.duplicate != d {
 		c.duplicate = d
 	}
 	c.mu.Unlock()
 	switch {
-	case d.Older && !last.Older:
+	case d.Refused && !last.Refused:
 		c.cfg.Logger.Error("this server takes no part in its datacenter", "reason", c.State().Reason)
 		c.changed.Notify()
-	case !d.Older:
+	case !d.Refused:
 		c.cfg.Logger.Warn("another server has the name of this server and is refused: stop or rename it",
 			"addr", d.Address)
 	}

@@ -3,6 +3,7 @@
 package federation
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -48,10 +49,15 @@ type Joiner struct {
 
 	mu       sync.Mutex
 	attempts map[string]*attempt // by target
+	running  int                 // running attempts at other datacenters
+	started  time.Time           // start of the last attempt at another datacenter
+	alive    int                 // last poolView.aliveRemote
+	grown    time.Time           // last increase of alive
 }
 
 // attempt is the state of one target.
 type attempt struct {
+	since     time.Time // the target is missing since then
 	running   bool
 	failures  int       // consecutive
 	notBefore time.Time // end of the backoff
@@ -82,6 +88,19 @@ const (
 	maxUnheld = 3
 )
 
+// Admission of attempts at other datacenters. When many datacenters start
+// together, one exchange makes the others unnecessary, but takes long on a busy
+// machine. Further attempts would be as many handshakes, and keep it busy.
+const (
+	// joinPace is the time between two attempts while maxUnheld are running.
+	joinPace = time.Second
+	// settleTime is the time without a new alive datacenter after which gossip
+	// is not expected to announce more.
+	settleTime = 2 * time.Second
+	// maxSettle bounds the wait of one target for settleTime.
+	maxSettle = 20 * time.Second
+)
+
 // NewJoiner checks cfg.
 func NewJoiner(cfg JoinerConfig) (*Joiner, error) {
 	if cfg.DC == "" || cfg.Node == "" || cfg.LAN == nil || cfg.WAN == nil || cfg.Book == nil ||
@@ -103,7 +122,7 @@ func (j *Joiner) Run(ctx context.Context) error {
 		lan, wan, book := j.cfg.LAN.Changed(), j.cfg.WAN.Changed(), j.cfg.Book.Changed()
 		pause := time.Hour
 		pool := j.view()
-		for _, target := range j.missing(pool) {
+		for _, target := range j.missing(pool, time.Now()) {
 			if wait := j.start(target, pool, time.Now()); wait > 0 {
 				pause = min(pause, wait)
 				continue
@@ -179,15 +198,16 @@ func (j *Joiner) isAlive(target string) bool {
 }
 
 // missing returns the targets to join, and deletes the attempts at other
-// targets.
-func (j *Joiner) missing(pool poolView) []string {
+// targets. Datacenters are in random order, those with fewer failures first, so
+// that servers that start together do not all contact the same ones.
+func (j *Joiner) missing(pool poolView, now time.Time) []string {
 	var targets []string
 	for dc := range j.cfg.Book.Load().Paths {
 		if !pool.alive[dc] {
 			targets = append(targets, "*."+dc)
 		}
 	}
-	slices.Sort(targets)
+	rand.Shuffle(len(targets), func(a, b int) { targets[a], targets[b] = targets[b], targets[a] })
 	for _, m := range j.cfg.LAN.Members() {
 		if name := WANName(m.Name, j.cfg.DC); m.Alive() && m.Name != j.cfg.Node && !pool.alive[name] {
 			targets = append(targets, name)
@@ -200,6 +220,17 @@ func (j *Joiner) missing(pool poolView) []string {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	maps.DeleteFunc(j.attempts, func(target string, a *attempt) bool { return !a.running && !missing[target] })
+	if pool.aliveRemote > j.alive {
+		j.grown = now
+	}
+	j.alive = pool.aliveRemote
+	failures := func(target string) int {
+		if a := j.attempts[target]; a != nil {
+			return a.failures
+		}
+		return 0
+	}
+	slices.SortStableFunc(targets, func(a, b string) int { return cmp.Compare(failures(a), failures(b)) })
 	return targets
 }
 
@@ -210,7 +241,7 @@ func (j *Joiner) start(target string, pool poolView, now time.Time) time.Duratio
 	defer j.mu.Unlock()
 	a := j.attempts[target]
 	if a == nil {
-		a = &attempt{holdUntil: now.Add(pool.hold(target, len(j.attempts), 1+len(j.cfg.Book.Load().Paths)))}
+		a = &attempt{since: now, holdUntil: now.Add(pool.hold(target, len(j.attempts), 1+len(j.cfg.Book.Load().Paths)))}
 		j.attempts[target] = a
 	}
 	if a.running {
@@ -219,7 +250,28 @@ func (j *Joiner) start(target string, pool poolView, now time.Time) time.Duratio
 	if wait := max(a.notBefore.Sub(now), a.holdUntil.Sub(now)); wait > 0 {
 		return wait
 	}
+	if dc, remote := strings.CutPrefix(target, "*."); remote {
+		if wait := j.admitLocked(a, pool.known[dc], now); wait > 0 {
+			return wait
+		}
+		j.running++
+		j.started = now
+	}
 	a.running = true
+	return 0
+}
+
+// admitLocked returns the time for which an attempt at another datacenter must
+// wait for others. known reports whether the datacenter is in the pool.
+func (j *Joiner) admitLocked(a *attempt, known bool, now time.Time) time.Duration {
+	if !known && j.alive > 0 && now.Sub(a.since) < maxSettle {
+		if wait := settleTime - now.Sub(j.grown); wait > 0 {
+			return wait
+		}
+	}
+	if j.running >= maxUnheld {
+		return joinPace - now.Sub(j.started)
+	}
 	return 0
 }
 
@@ -259,6 +311,9 @@ func (j *Joiner) recordResult(target string, start time.Time, reachable bool, er
 	defer j.mu.Unlock()
 	a := j.attempts[target]
 	a.running = false
+	if strings.HasPrefix(target, "*.") {
+		j.running--
+	}
 	if err == nil {
 		a.failures, a.err = 0, nil
 		// If the pool rejects the member, the next attempt must not start at

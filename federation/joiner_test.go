@@ -60,6 +60,36 @@ func TestJoiner_ResetBackoffKeepsHold(t *testing.T) {
 	}
 }
 
+// TestJoiner_Admission checks that few attempts run at once, and that none
+// begins while gossip announces datacenters.
+func TestJoiner_Admission(t *testing.T) {
+	now := time.Now()
+	j := &Joiner{attempts: map[string]*attempt{}}
+	for _, target := range []string{"*.dc2", "*.dc3", "*.dc4", "*.dc5"} {
+		j.attempts[target] = &attempt{since: now}
+	}
+	start := func(target string, pool poolView, after, want time.Duration) {
+		t.Helper()
+		if wait := j.start(target, pool, now.Add(after)); wait != want {
+			t.Errorf("start(%s) after %v = %v, want %v", target, after, wait, want)
+		}
+	}
+	start("*.dc2", poolView{}, 0, 0)
+	start("*.dc3", poolView{}, 0, 0)
+	start("*.dc4", poolView{}, 0, 0)
+	start("*.dc5", poolView{}, joinPace/2, joinPace/2)
+	j.attempts["srv2.dc1"] = &attempt{since: now}
+	start("srv2.dc1", poolView{}, 0, 0) // a local server does not wait
+	start("*.dc5", poolView{}, joinPace, 0)
+
+	j.attempts["*.dc6"], j.running, j.alive, j.grown = &attempt{since: now}, 0, 1, now
+	start("*.dc6", poolView{}, settleTime/2, settleTime/2)
+	j.grown = now.Add(maxSettle)
+	start("*.dc6", poolView{}, maxSettle, 0)
+	j.attempts["*.dc7"], j.grown = &attempt{since: now}, now
+	start("*.dc7", poolView{known: map[string]bool{"dc7": true}}, 0, 0)
+}
+
 // TestJoiner_ResyncAllIsBounded checks that a server that does not reach the
 // primary contacts a few datacenters at a time, and repeats with a pause.
 func TestJoiner_ResyncAllIsBounded(t *testing.T) {

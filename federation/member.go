@@ -64,6 +64,8 @@ func SplitWANName(name string) (node, dc string, err error) {
 // configured with another primary, and calls onConflict for them unless
 // onConflict is nil. The function also rejects members whose Raft group is not
 // the result of groupOf for their datacenter. The result "" permits any group.
+// Members of dc are not checked: other datacenters may still list the servers of
+// an earlier group of dc, which this group replaces.
 func Admit(
 	dc, primary string, groupOf func(dc string) string, onConflict func(node, dc, primary, epoch string),
 ) func(gossip.Member) error {
@@ -83,7 +85,7 @@ func Admit(
 				"set the same primary_datacenter everywhere", m.Name, other, dc, primary)
 		}
 		want, got := groupOf(memberDC), m.Tags[TagGroup]
-		if want != "" && got != "" && got != want {
+		if memberDC != dc && want != "" && got != "" && got != want {
 			return fmt.Errorf("%s is in the group %s, but the accepted group of %s is %s: two datacenters have "+
 				"this name",
 				m.Name, got, memberDC, want)

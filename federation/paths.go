@@ -165,11 +165,12 @@ type entry struct {
 	state  *stateGateways // nil: the datacenter has no federation state
 	tagged []string       // addresses in gateway tags
 	local  candidates     // local gateways
-	own    []string       // addresses of local gateways and servers, sorted
+	own    []ownAddr      // addresses of local gateways and servers, sorted
 
 	// results
 	remote candidates // remote gateways: named addresses, then cached addresses
 	named  []string   // addresses of remote from sources other than the cache
+	unused []UnusedAddress
 	paths  []wanfed.Path
 	snap   *pb.SnapshotDatacenter
 }
@@ -212,7 +213,7 @@ func compute(cfg AddressBookUpdaterConfig, in inputs, before map[string]*entry) 
 }
 
 func newEntry(
-	cfg AddressBookUpdaterConfig, dc string, state *stateGateways, in inputs, local candidates, own []string,
+	cfg AddressBookUpdaterConfig, dc string, state *stateGateways, in inputs, local candidates, own []ownAddr,
 ) *entry {
 	e := &entry{state: state, tagged: in.tagged[dc], local: local, own: own}
 	for _, addr := range e.tagged {
@@ -228,15 +229,21 @@ func newEntry(
 			e.remote = e.remote.add(addr, false, fromConfig, time.Time{})
 		}
 	}
-	named := len(e.remote)
-	e.remote = slices.DeleteFunc(e.remote, func(c candidate) bool { return contains(own, c.addr) })
-	if len(e.remote) < named && cfg.Logger != nil {
+	e.remote = slices.DeleteFunc(e.remote, func(c candidate) bool {
+		holder := holderOf(own, c.addr)
+		if holder != "" {
+			e.unused = append(e.unused, UnusedAddress{c.addr, holder})
+		}
+		return holder != ""
+	})
+	if len(e.unused) > 0 && cfg.Logger != nil {
 		cfg.Logger.Warn("addresses of a datacenter are not used: local gateways or servers have them; "+
-			"check the WAN addresses of its gateways", "state_dc", dc, "count", named-len(e.remote))
+			"check the WAN addresses of its gateways", "state_dc", dc, "count", len(e.unused),
+			"addr", e.unused[0].Addr, "node", e.unused[0].Holder)
 	}
 	e.named = e.remote.addrs()
 	for _, a := range in.cache.byUse(dc) {
-		if !slices.Contains(e.named, a.addr) && !contains(own, a.addr) {
+		if !slices.Contains(e.named, a.addr) && holderOf(own, a.addr) == "" {
 			e.remote = e.remote.add(a.addr, false, fromCache, a.lastUse())
 		}
 	}
@@ -255,25 +262,44 @@ func newEntry(
 	return e
 }
 
+// UnusedAddress is an address of another datacenter that is not used, because a
+// local gateway or server has the same address.
+type UnusedAddress struct {
+	Addr   string // host:port
+	Holder string // "gateway gw1" or "server srv1"
+}
+
+// ownAddr is an address of a local gateway or server.
+type ownAddr struct{ addr, holder string }
+
 // ownAddrs returns the addresses of local gateways and servers, sorted. A dial to
 // such an address of another datacenter would not leave this datacenter, and the
 // local gateways would forward it in circles.
-func ownAddrs(in inputs) []string {
-	own := slices.Collect(maps.Values(in.servers))
+func ownAddrs(in inputs) []ownAddr {
+	var own []ownAddr
+	for node, addr := range in.servers {
+		own = append(own, ownAddr{addr, "server " + node})
+	}
 	for _, g := range in.local {
 		for _, tag := range []string{catalog.TagLAN, catalog.TagWAN} {
 			if addr := catalog.TaggedAddr(g, tag); addr != "" {
-				own = append(own, addr)
+				own = append(own, ownAddr{addr, "gateway " + g.GetNode().GetNode()})
 			}
 		}
 	}
-	slices.Sort(own)
+	slices.SortFunc(own, func(a, b ownAddr) int {
+		return cmp.Or(cmp.Compare(a.addr, b.addr), cmp.Compare(a.holder, b.holder))
+	})
 	return own
 }
 
-func contains(sorted []string, s string) bool {
-	_, found := slices.BinarySearch(sorted, s)
-	return found
+// holderOf returns the holder of an address, or "" if own does not have it.
+func holderOf(own []ownAddr, addr string) string {
+	i, found := slices.BinarySearchFunc(own, addr, func(o ownAddr, addr string) int { return cmp.Compare(o.addr, addr) })
+	if !found {
+		return ""
+	}
+	return own[i].holder
 }
 
 // origins returns the origin of each path, by address.

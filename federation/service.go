@@ -21,12 +21,14 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// ServiceConfig configures a Service. All fields except Writable and Claims are
-// required.
+// ServiceConfig configures a Service. All fields except Primary, Writable,
+// Claims and ReplacePrimary are required.
 type ServiceConfig struct {
 	Backend   resource.Backend
 	DC        string // the local datacenter
 	PrimaryDC string // the datacenter that owns federation states
+	// Primary returns the datacenter that owns them now. Default: PrimaryDC.
+	Primary func() string
 	// Writable returns nil if states can be written here, otherwise the reason.
 	// Default: states can be written in PrimaryDC.
 	Writable func() error
@@ -37,6 +39,9 @@ type ServiceConfig struct {
 	// Alive reports whether any server of a datacenter is alive in the WAN
 	// pool.
 	Alive func(dc string) bool
+	// ReplacePrimary accepts a Raft group as the primary of the local datacenter,
+	// and returns the id of the previous one. Nil: not supported.
+	ReplacePrimary func(ctx context.Context, id string) (previous string, err error)
 	// Connect returns a client of any server of another datacenter.
 	Connect func(dc string) (pb.FederationServiceClient, error)
 	Logger  *slog.Logger
@@ -54,7 +59,8 @@ type Service struct {
 func NewService(cfg ServiceConfig) (*Service, error) {
 	if cfg.Backend == nil || cfg.DC == "" || cfg.PrimaryDC == "" || cfg.Peer == nil || cfg.Alive == nil ||
 		cfg.Connect == nil || cfg.Logger == nil {
-		return nil, errors.New("federation: every field of ServiceConfig except Writable and Claims is required")
+		return nil, errors.New(
+			"federation: every field of ServiceConfig except Primary, Writable, Claims and ReplacePrimary is required")
 	}
 	if cfg.Claims == nil {
 		cfg.Claims = &Claims{}
@@ -160,12 +166,15 @@ func (s *Service) Replace(ctx context.Context, req *pb.ReplaceGroupRequest) (*pb
 	if peer.Role != tlsutil.RoleOperator {
 		return nil, status.Errorf(codes.PermissionDenied, "%v may not replace a datacenter: only operators may", peer)
 	}
-	if err := s.writable(); err != nil {
-		return nil, err
-	}
 	if req.GroupId == "" || len(req.GroupId) > maxClaimText {
 		return nil, status.Error(codes.InvalidArgument,
 			"group_id is empty or too long: use the id in the status of the new datacenter")
+	}
+	if req.Datacenter == s.primary() && req.Datacenter != s.cfg.DC && s.cfg.ReplacePrimary != nil {
+		return s.replacePrimary(ctx, req.GroupId, peer)
+	}
+	if err := s.writable(); err != nil {
+		return nil, err
 	}
 	have, _, err := ReadState(ctx, s.cfg.Backend, req.Datacenter)
 	if err != nil {
@@ -187,6 +196,28 @@ func (s *Service) Replace(ctx context.Context, req *pb.ReplaceGroupRequest) (*pb
 	s.cfg.Logger.Warn("datacenter replaced",
 		"state_dc", req.Datacenter, "peer", peer.String(), "group", req.GroupId, "previous_group", have.GroupId)
 	return &pb.ReplaceGroupResponse{PreviousGroupId: have.GroupId}, nil
+}
+
+// primary returns the datacenter that owns federation states now.
+func (s *Service) primary() string {
+	if s.cfg.Primary != nil {
+		return s.cfg.Primary()
+	}
+	return s.cfg.PrimaryDC
+}
+
+// replacePrimary accepts a group as the primary of this datacenter, a secondary.
+func (s *Service) replacePrimary(ctx context.Context, id string, peer tlsutil.Peer) (*pb.ReplaceGroupResponse, error) {
+	if peer.DC != s.cfg.DC {
+		return nil, status.Errorf(codes.PermissionDenied,
+			"%v may not replace the primary of %s: only operators of %[2]s may", peer, s.cfg.DC)
+	}
+	previous, err := s.cfg.ReplacePrimary(ctx, id)
+	if err != nil {
+		return nil, resource.StatusError(err)
+	}
+	s.cfg.Logger.Warn("primary replaced", "peer", peer.String(), "group", id, "previous_group", previous)
+	return &pb.ReplaceGroupResponse{PreviousGroupId: previous}, nil
 }
 
 // writable returns nil if states can be written here. Otherwise it returns the

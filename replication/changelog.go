@@ -357,6 +357,6 @@ func changesOf(events []event) []change {
 func replicaOf(r *pb.Resource) *pb.Resource {
 	return &pb.Resource{
 		Id: r.Id, Owner: r.Owner, Generation: r.Generation, Metadata: r.Metadata, Data: r.Data,
-		PrimaryModifyIndex: r.ModifyIndex,
+		PrimaryModifyIndex: r.ModifyIndex, PrimaryEpoch: r.PrimaryEpoch,
 	}
 }

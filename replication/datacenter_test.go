@@ -222,6 +222,8 @@ func (c epochClient) Follow(
 		metadata.AppendToOutgoingContext(ctx, api.EpochKey, m.KnownEpoch().String()), opts...)
 }
 
+func (remoteOf) Disconnect(string) {}
+
 func (r remoteOf) ReplicationClient(name string) (pb.ReplicationServiceClient, error) {
 	client, err := r.testFederation.ReplicationClient(name)
 	return epochClient{client, r.from, name}, err

@@ -163,7 +163,9 @@ func (d *discards) lost(own, replacement *pb.Resource) bool {
 		return true
 	}
 	a, b := replicaOf(own), replicaOf(replacement)
-	a.PrimaryModifyIndex, b.PrimaryModifyIndex = 0, 0
+	for _, r := range []*pb.Resource{a, b} {
+		r.PrimaryModifyIndex, r.PrimaryEpoch = 0, 0
+	}
 	return !proto.Equal(a, b)
 }
 

@@ -60,13 +60,13 @@
 // version changes keeps its identity.
 //
 // The Follower refuses and counts changes of types that are not federated. It
-// logs each type that only the primary supports once, and counts the resources
+// logs once each type that only the primary supports, and counts the resources
 // of that type. Replicas of a type that the primary does not support stay
 // unchanged.
 //
-// A secondary has own resources of a federated type if they were written before
-// the type was federated, or while the datacenter was the primary. The Follower
-// logs their names and replaces or deletes them.
+// A secondary has resources of its own of a federated type if they were written
+// before the type was federated, or while the datacenter was the primary. The
+// Follower logs their names and replaces or deletes them.
 //
 // # Change of the primary
 //
@@ -77,11 +77,11 @@
 // never follow each other. The indexes of two primaries are unrelated, so the
 // first comparison with another primary ignores indexes.
 //
-// A new primary needs the consent of the former one, or the word of an
+// A new primary needs the consent of the former one, or a command of an
 // operator. The former one gives its consent by its demotion: it stores
 // HandedTo, after which Fenced lets no write pass, and announces the successor
 // in its streams. The successor copies all resources from a stream with that
-// announcement. The word of an operator is a call of PrimaryManager.TakeOver.
+// announcement. The command of an operator is a call of PrimaryManager.TakeOver.
 // No timer replaces either of them.
 //
 // # Epochs
@@ -95,17 +95,20 @@
 //
 // The highest known epoch travels in the metadata of all calls between
 // datacenters, in all messages of a stream, and in the error with which a
-// secondary refuses a follower. The tag of a WAN member is a hint, after which
+// secondary refuses a follower. Responses of unary calls have it as well. Each
+// federated resource has the number of the epoch that stored it. The tag of a WAN member is a hint, after which
 // the leader probes the member's datacenter. PrimaryManager.Learn records a
 // higher epoch in memory, and PrimaryManager.Run in the primary resource.
 // Writable fails from the first of them on. A write whose commit overlaps with
 // Learn fails with resource.ErrUnknownOutcome.
 //
 // A demotion is canceled when the servers are configured with the former
-// primary again. The successor may already have copied all resources. Therefore
-// the former primary waits until the successor responds and is not the primary.
-// Then it continues with the highest known number plus 2, which also supersedes
-// a promotion that the successor has begun.
+// primary again, or with another successor. The successor may already have
+// copied all resources. Therefore the former primary withdraws its consent, and
+// waits until the successor has confirmed that it will not use it. Then it
+// continues with the highest known number plus 2. A primary that was replaced has
+// no consent to give: a promotion then needs that of the datacenter that has
+// replaced it.
 //
 // A former primary may have acknowledged writes that the new primary lacks. It
 // saves them in a file before the Follower commits what replaces them. The new

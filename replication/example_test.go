@@ -26,6 +26,7 @@ func (singleServer) ConfiguredPrimaries() (map[string]string, []string) {
 }
 func (singleServer) Changed() <-chan struct{}      { return nil }
 func (singleServer) PathsChanged() <-chan struct{} { return nil }
+func (singleServer) Disconnect(string)             {}
 func (singleServer) ReplicationClient(dc string) (pb.ReplicationServiceClient, error) {
 	return nil, errors.New("no path to " + dc)
 }

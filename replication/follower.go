@@ -4,6 +4,7 @@ package replication
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"slices"
 	"strings"
@@ -39,9 +40,9 @@ type Follower struct {
 	perKind    map[kind]*kindStatus
 	resetIndex bool      // the running comparison will replace status.Index
 	synced     time.Time // last time at which the replicas were in sync
-	// successor is the next primary that the running stream announced, or "".
+	// successor is the consent that the running stream announced.
 	// syncedSuccessor is the value of successor at the time synced.
-	successor, syncedSuccessor string
+	successor, syncedSuccessor consent
 }
 
 // Limits of the backoff between attempts to open a stream or to write a
@@ -89,6 +90,9 @@ func (f *Follower) run(ctx context.Context) error {
 		}
 		if reachedErr := f.storeReached(ctx, 0); reachedErr != nil {
 			f.cfg.Logger.Debug("cannot store the index of the primary", "err", reachedErr)
+		}
+		if _, other := errors.AsType[*otherGroupError](err); other {
+			f.cfg.Remote.Disconnect(f.manager.followedDC()) // another path may lead to the accepted group
 		}
 		if f.syncedSince(start) {
 			retry.Reset()
@@ -237,11 +241,12 @@ func (f *Follower) syncedSince(t time.Time) bool {
 }
 
 // syncedAfterDemotion reports whether the primary was demoted in favor of dc
-// when the replicas were last in sync. In that case no resource is missing.
-func (f *Follower) syncedAfterDemotion(dc string) bool {
+// when the replicas were last in sync. In that case no resource is missing. epoch
+// is the epoch of this consent, or 0 if the primary has an older version.
+func (f *Follower) syncedAfterDemotion(dc string) (epoch uint64, ok bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.syncedSuccessor == dc
+	return f.syncedSuccessor.epoch, f.syncedSuccessor.dc == dc
 }
 
 // clearIndex removes the index, which belongs to another primary.
@@ -249,6 +254,15 @@ func (f *Follower) clearIndex() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.status.Index = 0
+}
+
+// OtherGroup returns the reason why the last stream was refused because another
+// datacenter has the name of the primary, with the remedy, or "".
+func (f *Follower) OtherGroup() string {
+	if other, ok := errors.AsType[*otherGroupError](f.Status().LastError); ok {
+		return other.Error()
+	}
+	return ""
 }
 
 func (f *Follower) recordContact() {
@@ -275,7 +289,7 @@ func (f *Follower) recordEnd(err error) {
 func (f *Follower) recordBegin(begin *pb.FollowBegin) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.successor = begin.GetHandedTo()
+	f.successor = consent{begin.GetHandedTo(), begin.GetConsentEpoch()}
 	if begin.GetResumed() {
 		f.status.Resumed++
 		return

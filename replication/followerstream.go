@@ -70,7 +70,9 @@ func (f *Follower) runStream(ctx context.Context) error {
 			m, err := stream.Recv()
 			if err == nil {
 				f.recordContact()
-				f.manager.learnFrom(f.manager.followedDC(), m.GetKnown())
+				if dc := f.manager.followedDC(); f.manager.checkGroup(dc, m.GetBegin()) == nil {
+					f.manager.learnFrom(dc, m.GetKnown())
+				}
 				watchdog.Stop() // a full buffer must not end the stream
 				err = buf.put(ctx, m)
 				watchdog.Reset(streamTimeout)
@@ -105,7 +107,11 @@ func (s *followerStream) send(m *pb.FollowRequest) error {
 // hello sends the first message. If the Follower has no position, hello also
 // sends the summaries.
 func (s *followerStream) hello(ctx context.Context) error {
-	hello := &pb.FollowHello{Position: s.follower.position}
+	dc := s.follower.manager.followedDC()
+	hello := &pb.FollowHello{
+		Position: s.follower.position, GroupId: s.follower.manager.AcceptedGroup(dc),
+		Gateways: s.follower.manager.gatewaysOf(dc),
+	}
 	if !s.untrusted {
 		hello.Reached = max(s.follower.Status().Index, s.follower.HighestIndex())
 	}
@@ -204,9 +210,12 @@ func (s *followerStream) handle(ctx context.Context, ms []*pb.FollowResponse) er
 
 // begin processes the first message of the Source.
 func (s *followerStream) begin(ctx context.Context, begin *pb.FollowBegin) error {
+	if err := s.follower.manager.checkGroup(s.follower.manager.followedDC(), begin); err != nil {
+		return err
+	}
 	s.follower.recordKinds(begin.GetKinds())
 	s.follower.recordBegin(begin)
-	if err := s.follower.manager.replicasBegin(ctx, begin.GetFormers()); err != nil {
+	if err := s.follower.manager.replicasBegin(ctx, begin); err != nil {
 		return err
 	}
 	if s.untrusted {

@@ -207,6 +207,8 @@ type fakeRemote struct {
 
 func (r fakeRemote) ReplicationClient(string) (pb.ReplicationServiceClient, error) { return r.client() }
 
+func (r fakeRemote) Disconnect(string) {}
+
 func (r fakeRemote) PathsChanged() <-chan struct{} {
 	if r.pathsChanged == nil {
 		return nil

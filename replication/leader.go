@@ -10,8 +10,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/internal/backoff"
@@ -105,7 +103,7 @@ func (p *PrimaryManager) runRole(ctx context.Context, desired string) error {
 	case desired == p.cfg.DC && owner == p.cfg.DC:
 		return p.runPrimary(ctx, st)
 	case desired == p.cfg.DC && owner == "": // the first start of this datacenter
-		return p.promote(ctx, "")
+		return p.promote(ctx, "", 0)
 	case desired == p.cfg.DC:
 		return (&promotion{PrimaryManager: p, former: owner}).run(ctx)
 	case owner == "" || owner == desired:
@@ -121,7 +119,8 @@ func (p *PrimaryManager) runRole(ctx context.Context, desired string) error {
 
 // runPrimary is the task of the leader of the primary. It ends a demotion that
 // was canceled. When another datacenter has become the primary, runPrimary
-// waits until TakeOver makes this datacenter the primary again.
+// waits until that one is demoted in favor of this datacenter, or TakeOver makes
+// this datacenter the primary again.
 func (p *PrimaryManager) runPrimary(ctx context.Context, st *pb.Primary) error {
 	if st.GetEpoch() == 0 { // stored by an older version
 		if err := p.update(ctx, func(st *pb.Primary) { st.Epoch = firstEpoch }); err != nil {
@@ -139,7 +138,10 @@ func (p *PrimaryManager) runPrimary(ctx context.Context, st *pb.Primary) error {
 	for {
 		by := p.SupersededBy()
 		if by.Datacenter != "" && p.takeOverRequested(by.Datacenter) {
-			return p.promote(ctx, by.Datacenter)
+			return p.promote(ctx, by.Datacenter, 0)
+		}
+		if begin, err := p.probe(ctx, by.Datacenter); err == nil && begin.GetBegin().GetHandedTo() == p.cfg.DC {
+			return (&promotion{PrimaryManager: p, former: by.Datacenter}).run(ctx)
 		}
 		p.setPending("%v", p.Writable())
 		if !p.pause(ctx, nil) {
@@ -150,15 +152,17 @@ func (p *PrimaryManager) runPrimary(ctx context.Context, st *pb.Primary) error {
 
 // cancelDemotion makes the federated resources writable again after a demotion
 // in favor of successor. successor may have become the primary. Therefore
-// cancelDemotion waits for its response, unless TakeOver is called. The new
-// epoch supersedes an epoch that successor may be about to begin.
+// cancelDemotion withdraws the consent, and waits until successor confirms that
+// it will not use it, unless TakeOver is called. The new epoch supersedes an
+// epoch that successor may be about to begin after a TakeOver.
 func (p *PrimaryManager) cancelDemotion(ctx context.Context, successor string) (canceled bool, err error) {
 	for {
-		_, err := p.probe(ctx, successor)
+		epoch := p.Epoch()
+		_, err := p.probeWith(ctx, successor, &pb.FollowHello{Withdrawn: epoch})
 		if p.SupersededBy() != (Epoch{}) {
 			return true, nil // successor is the primary: the demotion ends when this datacenter follows it
 		}
-		if status.Code(err) == codes.FailedPrecondition || p.takeOverRequested(successor) {
+		if confirmsWithdrawn(err, epoch) || p.takeOverRequested(successor) {
 			break
 		}
 		p.setPending("%s was demoted in favor of %[2]s, which does not respond and may be the primary: %[3]v; "+
@@ -184,9 +188,17 @@ func ignoreEnd(ctx context.Context, err error) error {
 }
 
 // demote stops writes of federated resources in this datacenter, the primary.
-// Other datacenters can follow it until the primary desired can be followed.
+// Other datacenters can follow it until the primary desired can be followed. A
+// demotion in favor of another datacenter must be canceled before, because that
+// datacenter may have become the primary. A superseded primary only waits for
+// desired.
 func (p *PrimaryManager) demote(ctx context.Context, st *pb.Primary, desired string) error {
-	if st.GetHandedTo() == desired {
+	if earlier := st.GetHandedTo(); earlier != "" && earlier != desired && p.SupersededBy() == (Epoch{}) {
+		if canceled, err := p.cancelDemotion(ctx, earlier); !canceled {
+			return err
+		}
+	}
+	if st.GetHandedTo() == desired || p.SupersededBy() != (Epoch{}) {
 		return nil
 	}
 	p.cfg.Logger.Info("primary demoted: federated resources cannot be written until the new primary is promoted",
@@ -262,6 +274,12 @@ func (b *background) stop() {
 // message if dc can be followed. Both sides learn the epoch that the other one
 // knows.
 func (p *PrimaryManager) probe(ctx context.Context, dc string) (begin *pb.FollowResponse, err error) {
+	return p.probeWith(ctx, dc, &pb.FollowHello{})
+}
+
+func (p *PrimaryManager) probeWith(
+	ctx context.Context, dc string, hello *pb.FollowHello,
+) (begin *pb.FollowResponse, err error) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	client, err := p.cfg.Remote.ReplicationClient(dc)
@@ -272,9 +290,11 @@ func (p *PrimaryManager) probe(ctx context.Context, dc string) (begin *pb.Follow
 	if err != nil {
 		return nil, err
 	}
-	hello := &pb.FollowRequest_Hello{Hello: &pb.FollowHello{}}
-	_ = stream.Send(&pb.FollowRequest{Part: hello}) // Recv returns the error
+	_ = stream.Send(&pb.FollowRequest{Part: &pb.FollowRequest_Hello{Hello: hello}}) // Recv returns the error
 	begin, err = stream.Recv()
+	if err := p.checkGroup(dc, begin.GetBegin()); err != nil {
+		return nil, err
+	}
 	p.learnFromError(dc, err)
 	p.learnFrom(dc, begin.GetKnown())
 	if err == nil && begin.GetBegin() == nil {

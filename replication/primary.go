@@ -66,6 +66,9 @@ type Remote interface {
 	// PathsChanged returns a channel that is closed when the paths to other
 	// datacenters may have changed.
 	PathsChanged() <-chan struct{}
+	// Disconnect makes the next call to dc use a new connection, which may use
+	// another path.
+	Disconnect(dc string)
 }
 
 // PrimaryManagerConfig configures a PrimaryManager. All fields except Lease are
@@ -223,19 +226,25 @@ func (p *PrimaryManager) LeaseExpired() bool {
 // older version are not fenced and need it too.
 const demotionGrace = 2 * time.Second
 
-// announcedSuccessor returns the datacenter in favor of which this one is
-// demoted. It returns "" until all pending writes have ended.
-func (p *PrimaryManager) announcedSuccessor() string {
-	successor := p.stored().GetHandedTo()
+// announcedSuccessor returns the consent to the datacenter in favor of which
+// this one is demoted. It returns none until all pending writes have ended, and
+// if another datacenter has replaced this one, which then has no writes to hand
+// over.
+func (p *PrimaryManager) announcedSuccessor() consent {
+	if p.SupersededBy() != (Epoch{}) {
+		return consent{}
+	}
+	st := p.stored()
+	successor := st.GetHandedTo()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if successor != p.lastSuccessor {
 		p.lastSuccessor, p.successorSince = successor, time.Now()
 	}
 	if time.Since(p.successorSince) < demotionGrace {
-		return ""
+		return consent{}
 	}
-	return successor
+	return consent{successor, st.GetEpoch()}
 }
 
 // DemotedAt returns the last time at which this datacenter, as the primary,
@@ -309,18 +318,19 @@ func (p *PrimaryManager) replicasUntrusted() bool {
 const maxFormers = 256
 
 // replicasBegin stores that replicas of the followed datacenter begin to
-// replace the resources here, unless they have begun before. formers are the
-// former primaries that the followed datacenter knows.
-func (p *PrimaryManager) replicasBegin(ctx context.Context, formers []*pb.FormerPrimary) error {
-	formers = formers[:min(len(formers), maxFormers)]
+// replace the resources here, unless they have begun before. begin has the
+// former primaries that the followed datacenter knows, and its group id.
+func (p *PrimaryManager) replicasBegin(ctx context.Context, begin *pb.FollowBegin) error {
+	formers := begin.GetFormers()[:min(len(begin.GetFormers()), maxFormers)]
 	stored := p.stored()
+	group := cmp.Or(begin.GetGroupId(), stored.GetGroupId())
 	followed, former := p.followedDC(), stored.GetDatacenter()
 	if former == followed {
 		equal := func(a, b *pb.FormerPrimary) bool { return proto.Equal(a, b) }
-		if slices.EqualFunc(stored.GetFormers(), formers, equal) {
+		if slices.EqualFunc(stored.GetFormers(), formers, equal) && stored.GetGroupId() == group {
 			return nil
 		}
-		return p.update(ctx, func(st *pb.Primary) { st.Formers = formers })
+		return p.update(ctx, func(st *pb.Primary) { st.Formers, st.GroupId = formers, group })
 	}
 	if former != "" {
 		p.cfg.Logger.Info("primary changed: resources of the new primary replace those here",
@@ -328,7 +338,7 @@ func (p *PrimaryManager) replicasBegin(ctx context.Context, formers []*pb.Former
 	}
 	return p.update(ctx, func(st *pb.Primary) {
 		st.Datacenter, st.Complete, st.HandedTo, st.Epoch = followed, false, "", 0
-		st.Formers, st.Reached = formers, 0
+		st.Formers, st.Reached, st.GroupId = formers, 0, begin.GetGroupId()
 		if former == p.cfg.DC {
 			st.DemotedAt = timestamppb.Now()
 		}
@@ -368,6 +378,7 @@ func (b fencedBackend) Commit(ctx context.Context, ops ...*pb.Op) ([]*pb.Resourc
 		if err := b.primary.Writable(); err != nil {
 			return nil, fmt.Errorf("%w: %w", resource.ErrFederated, err)
 		}
+		b.primary.stamp(ops)
 		expect := resource.ExpectOp(primaryQuery, checked)
 		stored, err := b.Backend.Commit(ctx, append(ops[:len(ops):len(ops)], expect)...)
 		switch {
@@ -387,22 +398,40 @@ func (b fencedBackend) Commit(ctx context.Context, ops ...*pb.Op) ([]*pb.Resourc
 	}
 }
 
+// stamp sets the epoch in the federated resources that ops write. The caller
+// has checked Writable.
+func (p *PrimaryManager) stamp(ops []*pb.Op) {
+	epoch := p.Epoch()
+	for _, op := range ops {
+		if r := writtenBy(op); r != nil && p.federates(r.GetId()) {
+			r.PrimaryEpoch = epoch
+		}
+	}
+}
+
+// writtenBy returns the resource that op puts in the primary, or nil. The
+// status of a replica does not count.
+func writtenBy(op *pb.Op) *pb.Resource {
+	r := op.GetOverwrite().GetResource()
+	if put := op.GetPut().GetResource(); put != nil && put.GetPrimaryModifyIndex() == 0 {
+		r = put
+	}
+	return r
+}
+
+// federates reports whether the type of id is federated.
+func (p *PrimaryManager) federates(id *pb.ID) bool {
+	return p.follower.types[kindOf(id.GetType())] != nil
+}
+
 // writesFederated reports whether ops write federated resources. Status updates
 // of replicas do not count.
 func (p *PrimaryManager) writesFederated(ops []*pb.Op) bool {
 	return slices.ContainsFunc(ops, func(op *pb.Op) bool {
-		var id *pb.ID
-		switch o := op.GetOp().(type) {
-		case *pb.Op_Put:
-			if o.Put.GetResource().GetPrimaryModifyIndex() != 0 {
-				return false // the status of a replica
-			}
-			id = o.Put.GetResource().GetId()
-		case *pb.Op_Overwrite:
-			id = o.Overwrite.GetResource().GetId()
-		case *pb.Op_Remove:
-			id = o.Remove.GetId()
+		id := op.GetRemove().GetId()
+		if r := writtenBy(op); r != nil {
+			id = r.GetId()
 		}
-		return p.follower.types[kindOf(id.GetType())] != nil
+		return p.federates(id)
 	})
 }

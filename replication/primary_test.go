@@ -345,7 +345,7 @@ func TestAdoptReplicas(t *testing.T) {
 	replica("orphan", newResource(t, docType, "gone", "").Id, nil)
 	replica("local-owner", newResource(t, localType, "gone", "").Id, nil)
 	held := replica("held", nil, map[string]string{resource.FinalizersKey: "test/hold"})
-	n, err := dc2.manager.adoptReplicas(t.Context())
+	n, err := dc2.manager.adoptReplicas(t.Context(), 2)
 	if err != nil || n != 5 {
 		t.Fatalf("adoptReplicas() = %d, %v, want 5", n, err)
 	}
@@ -356,9 +356,9 @@ func TestAdoptReplicas(t *testing.T) {
 		}
 		return r
 	}
-	if r := read("owner"); r.GetPrimaryModifyIndex() != 0 ||
+	if r := read("owner"); r.GetPrimaryModifyIndex() != 0 || r.GetPrimaryEpoch() != 2 ||
 		r.GetId().GetUid() != owner.Id.Uid || r.GetGeneration() != owner.Generation {
-		t.Errorf("adopted resource = %v, want uid and generation of %v without PrimaryModifyIndex", r, owner)
+		t.Errorf("adopted resource = %v, want uid and generation of %v in epoch 2, without PrimaryModifyIndex", r, owner)
 	}
 	if r := read("orphan"); r != nil {
 		t.Errorf("resource whose owner was deleted = %v, want none", r)
@@ -377,7 +377,7 @@ func TestAdoptReplicas(t *testing.T) {
 	if r := read("held"); r.GetMetadata()[resource.DeletionKey] == "" {
 		t.Errorf("deleted resource with a finalizer = %v, want metadata %s", r, resource.DeletionKey)
 	}
-	if n, err := dc2.manager.adoptReplicas(t.Context()); n != 0 || err != nil {
+	if n, err := dc2.manager.adoptReplicas(t.Context(), 2); n != 0 || err != nil {
 		t.Errorf("second adoptReplicas() = %d, %v, want 0", n, err)
 	}
 }

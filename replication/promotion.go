@@ -40,19 +40,27 @@ func (p *promotion) run(ctx context.Context) error {
 	p.cfg.Logger.Info("promotion of this datacenter started", "former", p.former)
 	defer p.copying.stop()
 	for {
+		if p.replaced(p.former) { // only the last primary can consent
+			p.copying.stop()
+			p.former = p.SupersededBy().Datacenter
+		}
 		pathsChanged := p.cfg.Remote.PathsChanged()
 		begin, cause := p.probe(ctx, p.former)
 		switch {
+		case p.replaced(p.former):
+			continue
 		case p.takeOverRequested(p.former):
 			p.copying.stop()
 			p.cfg.Logger.Warn("take-over without the consent of the former primary: "+
 				"acknowledged writes that were not copied are lost, or in a file of the former primary",
 				"former", p.former, "index", p.follower.HighestIndex(), "err", cause)
-			return p.promote(ctx, p.former)
+			return p.promote(ctx, p.former, 0)
 		case cause == nil && begin.GetBegin().GetHandedTo() == p.cfg.DC:
 			p.copying.stop()
-			if p.drain(ctx) {
-				return p.promote(ctx, p.former)
+			if consent, ok := p.drain(ctx); ok && !p.replaced(p.former) {
+				if err := p.promote(ctx, p.former, consent); !errors.Is(err, errWithdrawn) {
+					return err
+				}
 			}
 		case cause == nil:
 			p.setPending("%s is to be the primary, but %s still is: "+
@@ -68,6 +76,13 @@ func (p *promotion) run(ctx context.Context) error {
 			return nil
 		}
 	}
+}
+
+// replaced reports whether another datacenter has replaced former as the
+// primary.
+func (p *PrimaryManager) replaced(former string) bool {
+	by := p.SupersededBy().Datacenter
+	return by != "" && by != former
 }
 
 func (p *promotion) followFormer(ctx context.Context) { _ = p.follow(ctx, p.former) }
@@ -128,9 +143,9 @@ func (p *PrimaryManager) setTakeOver(former string) {
 // the datacenter from, or nil.
 func (p *PrimaryManager) checkTakeOver(from string) error {
 	st := p.stored()
-	former := st.GetDatacenter()
+	former := cmp.Or(p.SupersededBy().Datacenter, st.GetDatacenter())
 	if former == p.cfg.DC {
-		former = cmp.Or(p.SupersededBy().Datacenter, st.GetHandedTo())
+		former = st.GetHandedTo()
 	}
 	switch {
 	case p.desired() != p.cfg.DC:
@@ -145,41 +160,59 @@ func (p *PrimaryManager) checkTakeOver(from string) error {
 }
 
 // drain copies the last resources of the former primary, which accepts no more
-// writes. It reports whether the copy is complete. A server of the former
-// primary may not have applied the demotion yet. Therefore the stream that
-// sends the last resources must also announce the demotion.
-func (p *promotion) drain(ctx context.Context) bool {
+// writes. It reports whether the copy is complete, and the epoch of the consent.
+// A server of the former primary may not have applied the demotion yet.
+// Therefore the stream that sends the last resources must also announce the
+// demotion.
+func (p *promotion) drain(ctx context.Context) (consent uint64, complete bool) {
 	p.setPending("takes over from %s: copies its last resources", p.former)
 	start := time.Now()
 	p.copying.start(ctx, p.followFormer)
 	defer p.copying.stop()
 	for time.Since(start) < drainTimeout && !p.follower.syncedSince(start) {
 		if backoff.Sleep(ctx, checkInterval/50, nil); ctx.Err() != nil {
-			return false
+			return 0, false
 		}
 	}
-	return p.follower.syncedSince(start) && p.follower.syncedAfterDemotion(p.cfg.DC)
+	consent, handed := p.follower.syncedAfterDemotion(p.cfg.DC)
+	return consent, handed && p.follower.syncedSince(start)
 }
 
 // promote converts the replicas in this datacenter to own resources, and stores
 // that this datacenter is the primary, in a new epoch. Then it runs as the
-// primary until ctx ends. former is "" at the first start.
-func (p *PrimaryManager) promote(ctx context.Context, former string) error {
-	n, err := p.adoptReplicas(ctx)
-	if err != nil {
-		return err
+// primary until ctx ends. former is "" at the first start. consent is the epoch
+// of the consent of former, or 0 if promote needs none or former has an older
+// version. promote returns errWithdrawn if former has withdrawn the consent.
+func (p *PrimaryManager) promote(ctx context.Context, former string, consent uint64) error {
+	if withdrawn(p.stored(), consent) {
+		return errWithdrawn
 	}
 	epoch, formers := uint64(firstEpoch), []*pb.FormerPrimary(nil)
 	if former != "" {
 		epoch = p.KnownEpoch().Number + 1
+	}
+	n, err := p.adoptReplicas(ctx, epoch)
+	if err != nil {
+		return err
+	}
+	if former != "" {
+		epoch = max(epoch, p.KnownEpoch().Number+1)
 		if formers, err = p.formersAfter(ctx, former); err != nil {
 			return err
 		}
 	}
+	void := false
 	err = p.update(ctx, func(st *pb.Primary) {
+		if void = withdrawn(st, consent); void {
+			return
+		}
 		st.Datacenter, st.Complete, st.HandedTo, st.Epoch, st.DemotedAt = p.cfg.DC, true, "", epoch, nil
-		st.Formers, st.Reached = formers, 0
+		st.Formers, st.Reached, st.GroupId = formers, 0, ""
 	})
+	if void && err == nil {
+		p.follower.position = nil // replicas were adopted: compare all
+		err = errWithdrawn
+	}
 	if err != nil {
 		return err
 	}
@@ -194,11 +227,11 @@ func (p *PrimaryManager) promote(ctx context.Context, former string) error {
 }
 
 // adoptReplicas converts replicas to own resources, and returns their number.
-// Uid, generation and data stay. The version is new, and finalizers and owners
+// Uid, generation and data stay. The version is new and of the given epoch, and finalizers and owners
 // take effect. Resources whose owner the former primary had deleted are
 // deleted. No other writer changes federated resources during the call. The
 // call may be repeated after an error.
-func (p *PrimaryManager) adoptReplicas(ctx context.Context) (n int, err error) {
+func (p *PrimaryManager) adoptReplicas(ctx context.Context, epoch uint64) (n int, err error) {
 	var owned []*pb.Resource
 	for _, k := range p.follower.kinds {
 		all, _, err := p.cfg.Backend.List(ctx, resource.Eventual, k.query())
@@ -212,7 +245,7 @@ func (p *PrimaryManager) adoptReplicas(ctx context.Context) (n int, err error) {
 			}
 			ops = append(ops, resource.PutOp(&pb.Resource{
 				Id: r.Id, Owner: r.Owner, Generation: r.Generation, Metadata: r.Metadata, Status: r.Status,
-				Data: r.Data,
+				Data: r.Data, PrimaryEpoch: epoch,
 			}, r.GetVersion()))
 			// An owner of a type that is not federated was never replicated.
 			if o := r.GetOwner(); o != nil && p.follower.types[kindOf(o.GetType())] != nil {

@@ -36,7 +36,7 @@ func TestPromotion_CopiesFromCurrentServer(t *testing.T) {
 
 	put(t, dc1.store, docType, "late", "1")
 	dc1.restart("dc2")
-	dc1.waitUntil("successor dc2", func() bool { return dc1.manager.announcedSuccessor() == "dc2" })
+	dc1.waitUntil("successor dc2", func() bool { return dc1.manager.announcedSuccessor().dc == "dc2" })
 	dc1.mu.Lock()
 	streams := 0
 	dc1.connections, dc1.route = 0, func(n int) pb.ReplicationServiceClient {

@@ -45,6 +45,8 @@ type Source struct {
 	// See SourceStatus.
 	followers               atomic.Int64
 	sent, compared, resumed atomic.Uint64
+
+	rejected rejection
 }
 
 // SourceStatus describes the followers of a Source. The counters begin at the
@@ -118,12 +120,12 @@ func (s *Source) collectWhilePrimary(ctx context.Context) error {
 // ends the stream. It fails with ABORTED if the follower lags behind the log or
 // a snapshot was restored. The follower then compares its resources again.
 func (s *Source) Follow(stream grpc.BidiStreamingServer[pb.FollowRequest, pb.FollowResponse]) error {
-	if err := s.primary.checkFollow(); err != nil {
-		return err
-	}
 	req, err := stream.Recv()
 	if err != nil {
 		return err
+	}
+	if err := s.primary.checkFollow(); err != nil {
+		return s.primary.confirmWithdrawn(stream.Context(), s.backend, req.GetHello().GetWithdrawn(), err)
 	}
 	if req.GetHello() == nil {
 		return status.Error(codes.InvalidArgument,

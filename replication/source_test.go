@@ -3,9 +3,11 @@
 package replication
 
 import (
+	"context"
 	"errors"
 	"testing"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -60,9 +62,20 @@ func TestSource_RefusesFollowersInSecondary(t *testing.T) {
 	store := resourcetest.NewStore()
 	p := primaryManager(t, store)
 	setPrimary(t, p, &pb.Primary{Datacenter: "dc2"})
-	if err := NewSource(p, store).Follow(nil); status.Code(err) != codes.FailedPrecondition {
+	if err := NewSource(p, store).Follow(helloStream{}); status.Code(err) != codes.FailedPrecondition {
 		t.Errorf("Follow() of a secondary = %v, want FailedPrecondition", err)
 	}
+}
+
+// helloStream is a stream whose first message is a hello.
+type helloStream struct {
+	grpc.BidiStreamingServer[pb.FollowRequest, pb.FollowResponse]
+}
+
+func (helloStream) Context() context.Context { return context.Background() }
+
+func (helloStream) Recv() (*pb.FollowRequest, error) {
+	return &pb.FollowRequest{Part: &pb.FollowRequest_Hello{Hello: &pb.FollowHello{}}}, nil
 }
 
 // waitReady waits until the log of a source is started.

@@ -4,6 +4,7 @@ package replication
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"google.golang.org/grpc"
@@ -47,8 +48,21 @@ func (s *Source) serve(
 }
 
 func (s *sourceStream) run(hello *pb.FollowHello) error {
+	id, gateways, err := s.source.sourceGroup(s.stream.Context())
+	if err != nil {
+		return err
+	}
+	begin := &pb.FollowBegin{GroupId: id, Gateways: gateways}
+	if hello.GetGroupId() != "" && id == "" {
+		return status.Error(codes.Unavailable, "this datacenter has no group id yet")
+	}
+	if want := hello.GetGroupId(); want != "" && want != id {
+		return errors.Join(s.send(&pb.FollowResponse{Begin: begin}), s.source.reject(hello, id))
+	}
+	s.source.accept()
 	next, resumed := s.source.log.find(hello.GetPosition())
-	begin := &pb.FollowBegin{Resumed: resumed, HandedTo: s.source.primary.announcedSuccessor()}
+	successor := s.source.primary.announcedSuccessor()
+	begin.Resumed, begin.HandedTo, begin.ConsentEpoch = resumed, successor.dc, successor.epoch
 	begin.Formers = s.source.primary.stored().GetFormers()
 	if len(hello.GetTypes()) == 0 { // sent by PrimaryManager.probe
 		return s.send(&pb.FollowResponse{Begin: begin})

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package replication
+
+import (
+	"context"
+	"errors"
+
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/resource"
+)
+
+// A primary that is demoted consents that one other datacenter, its successor,
+// becomes the primary. The consent has the epoch of the demoted primary. Before
+// that one accepts writes again, or consents to another successor, it withdraws
+// the consent with a probe. The successor stores the withdrawal in its primary
+// resource, and then confirms it. Both the withdrawal and the promotion write
+// that resource, so only one of them succeeds. A primary that withdraws a consent
+// begins a new epoch. Therefore a later consent has a higher epoch.
+
+// errWithdrawn is returned by promote.
+var errWithdrawn = errors.New("the former primary has withdrawn its consent")
+
+// consent is the consent that a stream of the primary announces.
+type consent struct {
+	dc    string // successor; "" if there is none
+	epoch uint64 // 0: the primary has an older version
+}
+
+// withdrawn reports whether the consent of an epoch is withdrawn, according to
+// st. 0 means a promotion without such a consent.
+func withdrawn(st *pb.Primary, epoch uint64) bool { return epoch != 0 && epoch <= st.GetWithdrawn() }
+
+// confirmsWithdrawn reports whether the error of a probe confirms the withdrawal
+// of a consent.
+func confirmsWithdrawn(err error, epoch uint64) bool {
+	for _, d := range status.Convert(err).Details() {
+		if w, ok := d.(*pb.ConsentWithdrawn); ok && w.GetEpoch() >= epoch {
+			return true
+		}
+	}
+	return false
+}
+
+// confirmWithdrawn returns refusal, the error of checkFollow for a probe. If the
+// probe withdraws the consent of an epoch, confirmWithdrawn first stores the
+// withdrawal with b, which also writes on followers, and adds ConsentWithdrawn
+// to the error. An epoch that no primary had is ignored, because it would void
+// consents of later epochs.
+func (p *PrimaryManager) confirmWithdrawn(
+	ctx context.Context, b resource.Backend, epoch uint64, refusal error,
+) error {
+	if epoch == 0 || epoch > p.KnownEpoch().Number {
+		return refusal
+	}
+	if err := p.storeWithdrawn(ctx, b, epoch); err != nil {
+		return resource.StatusError(err) // the sender repeats the probe
+	}
+	detailed, err := status.Convert(refusal).WithDetails(&pb.ConsentWithdrawn{Epoch: epoch})
+	if err != nil {
+		return refusal
+	}
+	return detailed.Err()
+}
+
+// storeWithdrawn stores the withdrawal, unless this datacenter is the primary or
+// the primary resource changes at the same time.
+func (p *PrimaryManager) storeWithdrawn(ctx context.Context, b resource.Backend, epoch uint64) error {
+	r, err := b.Read(ctx, resource.Strong, resource.ID(PrimaryType, primaryName))
+	if err != nil {
+		return err
+	}
+	st, err := resource.Decode[*pb.Primary](r)
+	switch {
+	case err != nil:
+		return err
+	case st.GetDatacenter() == p.cfg.DC:
+		return resource.ErrConflict
+	case withdrawn(st, epoch):
+		return nil
+	}
+	st = proto.CloneOf(st)
+	st.Withdrawn = epoch
+	next, err := resource.WithData(r, st)
+	if err != nil {
+		return err
+	}
+	_, err = b.Commit(ctx, resource.PutOp(next, r.GetVersion()))
+	return err
+}

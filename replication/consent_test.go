@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package replication
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/resource"
+	"github.com/wanfed/wanfed/resource/resourcetest"
+)
+
+// A primary that another datacenter has replaced cannot consent to a move. The
+// move waits until the last primary consents, and loses no write of it.
+func TestPromotion_FormerWasReplaced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fed := &testFederation{t: t}
+		dc1, dc2, dc3 := fed.add("dc1", "dc1"), fed.add("dc2", "dc1"), fed.add("dc3", "dc1")
+		put(t, dc1.store, docType, "a", "1")
+		waitInSync(t, dc1.store, dc2.store)
+		waitInSync(t, dc1.store, dc3.store)
+		fed.partition(dc2, dc3)
+		dc1.restart("dc3")
+		dc3.restart("dc3")
+		dc1.waitUntil("the epoch of dc3", func() bool { return dc1.manager.KnownEpoch() == (Epoch{2, "dc3"}) })
+		dc1.stop() // before it follows dc3
+		put(t, dc3.store, docType, "in-dc3", "1")
+
+		dc1.start("dc2")
+		dc2.restart("dc2")
+		time.Sleep(time.Minute)
+		if dc2.manager.IsPrimary() {
+			t.Fatal("dc2 became the primary with the consent of dc1, which is not the primary")
+		}
+		if got := dc2.manager.PendingReason(); !strings.Contains(got, "dc3") {
+			t.Errorf("PendingReason() = %q, want dc3 in it", got)
+		}
+		fed.heal()
+		dc3.restart("dc2")
+		dc2.waitPrimary("dc2")
+		if _, err := dc2.store.Read(t.Context(), resource.Eventual, resource.ID(docType, "in-dc3")); err != nil {
+			t.Errorf("Read() of a write of dc3 in dc2 = %v, want nil", err)
+		}
+		dc1.waitPrimary("dc2")
+		dc3.waitPrimary("dc2")
+	})
+}
+
+// A superseded primary that has not followed the new one becomes the primary
+// again with the consent of the new one.
+func TestPromotion_BackToReplaced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fed := &testFederation{t: t}
+		dc1, dc2 := fed.add("dc1", "dc1"), fed.add("dc2", "dc1")
+		put(t, dc1.store, docType, "a", "1")
+		waitInSync(t, dc1.store, dc2.store)
+		dc1.restart("dc2")
+		dc2.restart("dc2")
+		dc1.waitUntil("the epoch of dc2", func() bool { return dc1.manager.KnownEpoch() == (Epoch{2, "dc2"}) })
+		dc1.stop() // before it follows dc2
+		put(t, dc2.store, docType, "in-dc2", "1")
+		dc1.start("dc1")
+		dc2.restart("dc1")
+		dc1.waitUntil("success of Writable", func() bool { return dc1.manager.Writable() == nil })
+		if _, err := dc1.store.Read(t.Context(), resource.Eventual, resource.ID(docType, "in-dc2")); err != nil {
+			t.Errorf("Read() of a write of dc2 in dc1 = %v, want nil", err)
+		}
+		if epoch := dc1.manager.Epoch(); epoch != 3 {
+			t.Errorf("Epoch() = %d, want 3", epoch)
+		}
+	})
+}
+
+// A demoted primary consents to another successor only after the earlier one has
+// responded that it is not the primary.
+func TestDemote_EarlierSuccessorDoesNotRespond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fed := &testFederation{t: t}
+		dc1, dc2, dc3 := fed.add("dc1", "dc1"), fed.add("dc2", "dc1"), fed.add("dc3", "dc1")
+		put(t, dc1.store, docType, "a", "1")
+		waitInSync(t, dc1.store, dc2.store)
+		waitInSync(t, dc1.store, dc3.store)
+		dc3.stop()
+		dc1.restart("dc3")
+		dc1.waitUntil("demotion in favor of dc3", func() bool { return dc1.manager.stored().GetHandedTo() == "dc3" })
+		dc1.restart("dc2")
+		dc2.restart("dc2")
+		time.Sleep(time.Minute)
+		if dc2.manager.IsPrimary() || dc1.manager.stored().GetHandedTo() != "dc3" {
+			t.Errorf("dc1 is demoted in favor of %q, want dc3 until it responds", dc1.manager.stored().GetHandedTo())
+		}
+		if got := dc1.manager.PendingReason(); !strings.Contains(got, "take-over --from dc3") {
+			t.Errorf("PendingReason() = %q, want the take-over from dc3", got)
+		}
+		dc3.start("dc2")
+		for _, dc := range []*datacenter{dc1, dc2, dc3} {
+			dc.waitPrimary("dc2")
+		}
+	})
+}
+
+// A consent that was withdrawn cannot make the successor the primary. It cannot
+// be withdrawn after the promotion.
+func TestWithdrawn(t *testing.T) {
+	newManager := func() (*PrimaryManager, *Source) {
+		store := resourcetest.NewStore()
+		p := newPrimaryManager(t, PrimaryManagerConfig{
+			DC: "dc2", ConfiguredPrimary: "dc2", Backend: store, Registry: registry(t), Remote: fakeRemote{},
+		})
+		setPrimary(t, p, &pb.Primary{Datacenter: "dc1", Complete: true, Epoch: 3})
+		return p, NewSource(p, store)
+	}
+	p, src := newManager()
+	refusal := status.Error(codes.FailedPrecondition, "not the primary")
+	if err := p.confirmWithdrawn(t.Context(), src.backend, 4, refusal); err != refusal || p.stored().GetWithdrawn() != 0 {
+		t.Errorf("confirmWithdrawn(4) = %v, want the refusal without an effect, because 3 is the last epoch", err)
+	}
+	for range 2 {
+		err := p.confirmWithdrawn(t.Context(), src.backend, 3, refusal)
+		if status.Code(err) != codes.FailedPrecondition || !confirmsWithdrawn(err, 3) || confirmsWithdrawn(err, 4) {
+			t.Errorf("confirmWithdrawn(3) = %v, want the refusal with the withdrawal of 3", err)
+		}
+	}
+	if err := p.promote(t.Context(), "dc1", 3); !errors.Is(err, errWithdrawn) || p.IsPrimary() {
+		t.Errorf("promote() with a withdrawn consent = %v, want errWithdrawn", err)
+	}
+
+	p, src = newManager()
+	setPrimary(t, p, &pb.Primary{Datacenter: "dc2", Complete: true, Epoch: 4})
+	err := p.confirmWithdrawn(t.Context(), src.backend, 3, refusal)
+	if confirmsWithdrawn(err, 3) || !errors.Is(resource.FromStatus(err), resource.ErrConflict) {
+		t.Errorf("confirmWithdrawn(3) after the promotion = %v, want ErrConflict", err)
+	}
+}
