@@ -11,6 +11,9 @@
 // Config of memberlist, and pass the addresses of the members to the Node. The
 // Node needs the addresses to relay packets to the members of its datacenter.
 //
+// Directory controller has a program of another kind: it runs a controller
+// against a server, and has its own tests.
+//
 // This package itself contains only tests. They build the programs, run the
 // commands of both READMEs with other ports, and check that all nodes find each
 // other. They also check that the programs import neither Raft nor the control
