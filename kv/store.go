@@ -13,6 +13,7 @@ import (
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/resource"
+	"github.com/wanfed/wanfed/session"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
@@ -63,6 +64,11 @@ type Entry struct {
 	Key   string
 	Value []byte
 	Flags uint64
+	// Session is the id of the session that has locked the key. Empty: none. Put
+	// ignores Session and LockIndex.
+	Session string
+	// LockIndex is the number of times that the key was locked.
+	LockIndex uint64
 	// CreateIndex and ModifyIndex are the indexes of the first and the last
 	// write of the key. Put ignores both.
 	CreateIndex, ModifyIndex uint64
@@ -211,6 +217,33 @@ func (s *Store) Delete(ctx context.Context, key string, cond Precondition) (done
 	return s.perform(ctx, op)
 }
 
+// Lock writes key, value and flags of e, and locks the key for session e.Session.
+// If the session has locked the key already, Lock writes only value and flags.
+// Lock writes nothing and returns false if another session has locked the key,
+// or during a lock delay. It returns ErrNoSession if the session does not exist.
+func (s *Store) Lock(ctx context.Context, e Entry) (done bool, err error) {
+	if err := s.admit(ctx, resource.VerbWrite, e.Key); err != nil {
+		return false, err
+	}
+	op := Op{Verb: VerbLock, Key: e.Key, Value: e.Value, Flags: e.Flags, Session: e.Session}
+	_, failures, err := s.Txn(ctx, resource.Eventual, []Op{op})
+	if failures != nil && failures[0].Reason == noSession(e.Session) {
+		return false, fmt.Errorf("%w %q", ErrNoSession, e.Session)
+	}
+	return err == nil && failures == nil, err
+}
+
+// Unlock writes key, value and flags of e, and removes the lock of session
+// e.Session. It writes nothing and returns false if that session has not locked
+// the key.
+func (s *Store) Unlock(ctx context.Context, e Entry) (done bool, err error) {
+	return s.perform(ctx, Op{Verb: VerbUnlock, Key: e.Key, Value: e.Value, Flags: e.Flags, Session: e.Session})
+}
+
+// ErrNoSession is the error of Lock for a session that does not exist. The text
+// is Consul's.
+var ErrNoSession = errors.New("invalid session")
+
 // perform performs a transaction of one op. done is false if the op fails.
 func (s *Store) perform(ctx context.Context, op Op) (done bool, err error) {
 	if err := s.admit(ctx, resource.VerbWrite, op.Key); err != nil {
@@ -252,8 +285,8 @@ func putStep(e Entry, stored *pb.Resource, overwrite bool) (*resource.Step, erro
 		return nil, fmt.Errorf("encode %q: %w", e.Key, err)
 	}
 	r := &pb.Resource{
-		Id: resource.ID(EntryType, e.Key), Data: data,
-		Metadata: stored.GetMetadata(), Version: stored.GetVersion(),
+		Id: resource.ID(EntryType, e.Key), Data: data, Version: stored.GetVersion(),
+		Metadata: session.WithLock(stored.GetMetadata(), session.Lock{Session: e.Session, Index: e.LockIndex}),
 	}
 	return &resource.Step{Write: r, Create: stored == nil && !overwrite, Overwrite: overwrite}, nil
 }
@@ -263,8 +296,9 @@ func entryOf(r *pb.Resource) (Entry, error) {
 	if err != nil {
 		return Entry{}, err
 	}
+	lock := session.LockOf(r)
 	return Entry{
-		Key: r.GetId().GetName(), Value: e.Value, Flags: e.Flags,
+		Key: r.GetId().GetName(), Value: e.Value, Flags: e.Flags, Session: lock.Session, LockIndex: lock.Index,
 		CreateIndex: r.GetCreateIndex(), ModifyIndex: r.GetModifyIndex(),
 	}, nil
 }

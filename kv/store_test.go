@@ -17,6 +17,7 @@ import (
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/resource/resourcetest"
+	"github.com/wanfed/wanfed/session"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
@@ -24,7 +25,7 @@ import (
 func newStore(t testing.TB, b resource.Backend, caller *tlsutil.Peer) *Store {
 	t.Helper()
 	reg := resource.NewRegistry()
-	if err := Register(reg); err != nil {
+	if err := errors.Join(Register(reg), session.Register(reg)); err != nil {
 		t.Fatal(err)
 	}
 	svc, err := resource.NewService(resource.ServiceConfig{

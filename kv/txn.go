@@ -13,6 +13,7 @@ import (
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/resource"
+	"github.com/wanfed/wanfed/session"
 )
 
 // Verb is the kind of an Op.
@@ -32,12 +33,18 @@ const (
 	VerbGetOrEmpty     Verb = "get-or-empty"     // returns the entry; if there is none, an entry with only the key
 	VerbCheckIndex     Verb = "check-index"      // fails unless the ModifyIndex of the key is Index
 	VerbCheckNotExists Verb = "check-not-exists" // fails if the key exists
+
+	VerbLock         Verb = "lock"          // as VerbSet, and locks the key for Session; see Store.Lock
+	VerbUnlock       Verb = "unlock"        // as VerbSet, and removes the lock of Session; see Store.Unlock
+	VerbCheckSession Verb = "check-session" // fails unless Session has locked the key
 )
 
 // verbs has all verbs. The value is true for verbs that write.
 var verbs = map[Verb]bool{
 	VerbSet: true, VerbCAS: true, VerbDelete: true, VerbDeleteCAS: true, VerbDeleteTree: true,
+	VerbLock: true, VerbUnlock: true,
 	VerbGet: false, VerbGetOrEmpty: false, VerbGetTree: false, VerbCheckIndex: false, VerbCheckNotExists: false,
+	VerbCheckSession: false,
 }
 
 // ofTree reports whether the key of an op with verb v is a prefix.
@@ -54,6 +61,9 @@ type Op struct {
 	Value []byte // value of VerbSet and VerbCAS
 	Flags uint64 // flags of VerbSet and VerbCAS
 	Index uint64 // expected ModifyIndex of VerbCAS, VerbDeleteCAS and VerbCheckIndex
+	// Session is the id of a session: of VerbLock, VerbUnlock and
+	// VerbCheckSession.
+	Session string
 }
 
 // Failure describes an op of a transaction that failed.
@@ -135,6 +145,11 @@ func (s *Store) checkTxn(ctx context.Context, ops []Op) (writes bool, err error)
 		if op.Key == "" && op.Verb.ofTree() {
 			continue
 		}
+		if op.Verb == VerbLock {
+			if err := resource.CheckName(op.Session); err != nil {
+				return false, fmt.Errorf("operation %d: session: %w", i, err)
+			}
+		}
 		if err := resource.CheckUTF8Name(op.Key); err != nil {
 			return false, fmt.Errorf("operation %d: %w", i, err)
 		}
@@ -155,7 +170,7 @@ func (s *Store) readTxn(ctx context.Context, c resource.Consistency, ops []Op, w
 		}
 	}
 	for {
-		t := &txn{keys: map[string]*txnKey{}, queried: map[resource.Query]bool{}}
+		t := &txn{keys: map[string]*txnKey{}, queried: map[resource.Query]bool{}, exists: map[resource.Query]int{}}
 		if err := s.readOps(ctx, t, ops, writes); err != nil {
 			return nil, err
 		}
@@ -173,6 +188,11 @@ func (s *Store) readTxn(ctx context.Context, c resource.Consistency, ops []Op, w
 func (s *Store) readOps(ctx context.Context, t *txn, ops []Op, writes bool) error {
 	blind := blindKeys(ops)
 	for _, op := range ops {
+		if op.Verb == VerbLock {
+			if err := s.readLock(ctx, t, op); err != nil {
+				return err
+			}
+		}
 		q := keyQuery(op.Key)
 		if op.Verb.ofTree() {
 			q = prefixQuery(op.Key)
@@ -200,6 +220,26 @@ func (s *Store) readOps(ctx context.Context, t *txn, ops []Op, writes bool) erro
 	return nil
 }
 
+// readLock reads what decides whether a session may lock a key.
+func (s *Store) readLock(ctx context.Context, t *txn, op Op) error {
+	locks := session.LocksQuery(op.Session)
+	for _, q := range []resource.Query{session.Query(op.Session), session.DelayQuery(op.Key), locks} {
+		if t.queried[q] {
+			continue
+		}
+		t.queried[q] = true
+		all, index, err := s.backend.List(ctx, resource.Eventual, q)
+		if err != nil {
+			return err
+		}
+		t.exists[q] = len(all)
+		if q != locks { // the other locks of the session may change
+			t.reads = append(t.reads, txnRead{q, all, index})
+		}
+	}
+	return nil
+}
+
 // blindKeys returns the keys of ops that are only set or deleted.
 func blindKeys(ops []Op) map[string]bool {
 	keys := map[string]bool{}
@@ -222,7 +262,8 @@ func blindKeys(ops []Op) map[string]bool {
 // txn is a running transaction: the keys that were read, and the effect of the
 // ops that were performed.
 type txn struct {
-	queried  map[resource.Query]bool // queries in reads
+	queried  map[resource.Query]bool // queries in reads, and those of locks
+	exists   map[resource.Query]int  // number of resources of the queries of readLock
 	reads    []txnRead
 	keys     map[string]*txnKey
 	results  []txnResult
@@ -338,6 +379,32 @@ func (t *txn) perform(op Op) (reason string) {
 			return fmt.Sprintf("key %q has ModifyIndex %d, not %d", op.Key, k.now.ModifyIndex, op.Index)
 		}
 		t.add(k, withoutValue(*k.now))
+	case VerbLock:
+		if reason := t.lockFailure(k, op); reason != "" {
+			return reason
+		}
+		e := Entry{Key: op.Key, Value: op.Value, Flags: op.Flags, Session: op.Session, LockIndex: 1}
+		if k.now != nil {
+			e.LockIndex += k.now.LockIndex
+			if k.now.Session == op.Session {
+				e.LockIndex = k.now.LockIndex
+			}
+		}
+		t.setLock(k, e)
+	case VerbUnlock:
+		if k.now == nil || op.Session == "" || k.now.Session != op.Session {
+			return fmt.Sprintf("failed to unlock key %q, lock isn't held, or is held by another session", op.Key)
+		}
+		t.setLock(k, Entry{Key: op.Key, Value: op.Value, Flags: op.Flags, LockIndex: k.now.LockIndex})
+	case VerbCheckSession:
+		switch {
+		case k.now == nil:
+			return fmt.Sprintf("failed to check session for key %q, key doesn't exist", op.Key)
+		case k.now.Session != op.Session:
+			return fmt.Sprintf("failed session check for key %q, current session %q != %q",
+				op.Key, k.now.Session, op.Session)
+		}
+		t.add(k, withoutValue(*k.now))
 	case VerbCheckNotExists:
 		if k.now != nil {
 			return fmt.Sprintf("key %q exists", op.Key)
@@ -359,10 +426,48 @@ func (t *txn) performTree(op Op) {
 	}
 }
 
-// set writes the entry of op, unless the key has that entry.
+// set writes the entry of op, unless the key has that entry. The key keeps its
+// lock.
 func (t *txn) set(k *txnKey, op Op) {
 	if k.now == nil || k.now.Flags != op.Flags || !bytes.Equal(k.now.Value, op.Value) {
-		k.now, k.written = &Entry{Key: op.Key, Value: op.Value, Flags: op.Flags}, true
+		e := &Entry{Key: op.Key, Value: op.Value, Flags: op.Flags}
+		if k.now != nil {
+			e.Session, e.LockIndex = k.now.Session, k.now.LockIndex
+		}
+		k.now, k.written = e, true
+	}
+	t.add(k, withoutValue(*k.now))
+}
+
+func noSession(id string) string { return fmt.Sprintf("%v %q", ErrNoSession, id) }
+
+// lockFailure returns the reason why the session of op may not lock the key, or
+// "".
+func (t *txn) lockFailure(k *txnKey, op Op) string {
+	held := ""
+	if k.now != nil {
+		held = k.now.Session
+	}
+	switch {
+	case t.exists[session.Query(op.Session)] == 0:
+		return noSession(op.Session)
+	case held == op.Session:
+		return ""
+	case held != "":
+		return fmt.Sprintf("failed to lock key %q, lock is already held", op.Key)
+	case t.exists[session.DelayQuery(op.Key)] > 0:
+		return fmt.Sprintf("failed to lock key %q due to lock delay", op.Key)
+	case t.exists[session.LocksQuery(op.Session)] >= session.MaxLocks:
+		return fmt.Sprintf("failed to lock key %q, session %q has locked %d keys: use another session",
+			op.Key, op.Session, session.MaxLocks)
+	}
+	return ""
+}
+
+// setLock writes an entry with another lock, unless the key has that entry.
+func (t *txn) setLock(k *txnKey, e Entry) {
+	if now := k.now; now == nil || now.Session != e.Session || now.Flags != e.Flags || !bytes.Equal(now.Value, e.Value) {
+		k.now, k.written = &e, true
 	}
 	t.add(k, withoutValue(*k.now))
 }
@@ -430,6 +535,11 @@ func (t *txn) commit(ctx context.Context, res *resource.Service) (map[string]*pb
 			writes[k.key] = len(steps)
 			steps = append(steps, *step)
 		}
+		lock, err := k.lockSteps()
+		if err != nil {
+			return nil, err
+		}
+		steps = append(steps, lock...)
 	}
 	out, err := res.WriteAll(ctx, steps...)
 	if err != nil {
@@ -440,6 +550,28 @@ func (t *txn) commit(ctx context.Context, res *resource.Service) (map[string]*pb
 		stored[key] = out[i]
 	}
 	return stored, nil
+}
+
+// lockSteps returns the steps that record a changed lock of the key.
+func (k *txnKey) lockSteps() (steps []resource.Step, err error) {
+	before, after := session.LockOf(k.stored).Session, ""
+	if k.now != nil {
+		after = k.now.Session
+	}
+	if k.blind || before == after {
+		return nil, nil
+	}
+	if before != "" {
+		steps = append(steps, resource.Step{Op: session.UnlockOp(before, k.key)})
+	}
+	if after != "" {
+		op, err := session.LockOp(after, k.key)
+		if err != nil {
+			return nil, err
+		}
+		steps = append(steps, resource.Step{Op: op})
+	}
+	return steps, nil
 }
 
 // entries returns the results of the ops. stored is the result of commit.
@@ -458,6 +590,8 @@ func (t *txn) entries(stored map[string]*pb.Resource) []Entry {
 			out[i].CreateIndex, out[i].ModifyIndex = index, index
 			if s := stored[r.entry.Key]; s != nil {
 				out[i].CreateIndex, out[i].ModifyIndex = s.GetCreateIndex(), s.GetModifyIndex()
+				lock := session.LockOf(s) // a blind write has not read the lock
+				out[i].Session, out[i].LockIndex = lock.Session, lock.Index
 			}
 		}
 	}
