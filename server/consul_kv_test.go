@@ -223,8 +223,8 @@ func testConsulKVRejected(parent *testing.T, lab *consulLab, dc string) {
 		t.Errorf("Put() of %d bytes = %v, want nil", maxValue, err)
 	}
 	_, _, err = t.writer.Acquire(&consul.KVPair{Key: "x", Session: "s"}, t.write)
-	if httpStatus(err) != http.StatusBadRequest {
-		t.Errorf("Acquire() = %v, want status %d", err, http.StatusBadRequest)
+	if httpStatus(err) != http.StatusInternalServerError {
+		t.Errorf("Acquire() for no session = %v, want status %d", err, http.StatusInternalServerError)
 	}
 	t.deleteTree("")
 }

@@ -83,7 +83,7 @@ func TestConsulClient(t *testing.T) {
 	for _, dc := range []string{"dc1", "dc2"} {
 		for name, test := range map[string]func(t *testing.T, c *consulLab, dc string){
 			"KV": testConsulKV, "KV blocking": testConsulKVBlocking, "KV rejected": testConsulKVRejected,
-			"transaction": testConsulTxn, "catalog": testConsulCatalog, "agent": testConsulAgent,
+			"transaction": testConsulTxn, "session": testConsulSession, "locks": testConsulLocks, "catalog": testConsulCatalog, "agent": testConsulAgent,
 		} {
 			t.Run(name+" in "+dc, func(t *testing.T) { test(t, lab, dc) })
 		}

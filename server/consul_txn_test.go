@@ -60,8 +60,8 @@ func testConsulTxn(t *testing.T, lab *consulLab, dc string) {
 		t.Errorf("Keys(txn/) = %q, %v, want none", keys, err)
 	}
 
-	if ok, _, err := run(lab.writer, &consul.KVTxnOp{Verb: consul.KVLock, Key: "x", Session: "s"}); err == nil {
-		t.Errorf("Txn() with a lock = %t, nil, want an error", ok)
+	if ok, _, err := run(lab.writer, &consul.KVTxnOp{Verb: consul.KVLock, Key: "x", Session: "s"}); err != nil || ok {
+		t.Errorf("Txn() with a lock for no session = %t, %v, want false, nil", ok, err)
 	}
 	if ok, _, err := run(lab.reader, &consul.KVTxnOp{Verb: consul.KVSet, Key: "x"}); err == nil {
 		t.Errorf("Txn() without a certificate = %t, nil, want an error", ok)

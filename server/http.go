@@ -45,15 +45,17 @@ func (c *components) buildHTTP(id *tlsutil.Identity) error {
 		DC: c.cfg.DC, Node: c.cfg.Node, MeshGatewayMode: c.cfg.MeshGatewayMode, BootstrapExpect: c.cfg.BootstrapExpect,
 		Book: c.network.book, Dialer: c.network.dialer, Tunnel: c.network.tunnel,
 		Mux: c.network.mux, HTTPMux: mux, Edge: c.edge,
-		Store: c.store, LAN: c.lan, WAN: c.wan, Keyring: c.keyring, AddressBook: c.addressBook, Joiner: c.joiner,
+		Store: c.store, LAN: c.lan, WAN: c.wan, Keyring: c.keyring, Gateways: c.gateways,
+		AddressBook: c.addressBook, Joiner: c.joiner,
 		Claims: c.claims, Claimant: c.claimant, Snapshots: c.snapshots,
 		Primary: c.primary, AntiEntropy: c.antiEntropy, Source: c.source, Operator: c.operator,
+		Envoys: c.envoys,
 		Server: func(dc string) pb.ServerServiceClient {
 			return pb.NewServerServiceClient(c.network.calls.Reader(dc))
 		},
 	})
 	metrics := prometheus.NewRegistry()
-	if err := metrics.Register(c.reporter); err != nil {
+	if err := errors.Join(metrics.Register(c.reporter), metrics.Register(c.controllers)); err != nil {
 		return err
 	}
 	resources, err := resourcehttp.New(resourcehttp.Config{
@@ -63,10 +65,13 @@ func (c *components) buildHTTP(id *tlsutil.Identity) error {
 		return err
 	}
 	checks := &checkReporter{node: c.cfg.Node, store: c.store, monitor: c.checks, calls: c.network.calls}
+	sessions := &sessionRenewer{node: c.cfg.Node, store: c.store, manager: c.sessions, calls: c.network.calls}
 	handler, err := httpapi.New(httpapi.Config{
 		DC: c.cfg.DC, Node: c.cfg.Node, Address: c.network.advertise.Addr().String(), Logger: c.logger,
-		Cluster: &cluster{c.reporter, c.remote}, Resources: c.resources, Backend: c.strong, Report: checks.report,
-		API: resources, Names: id.Leaf().DNSNames,
+		GatewaySnapshots: c.gatewaySnapshots,
+		Cluster:          &cluster{c.reporter, c.remote}, Resources: c.resources, Backend: c.strong, Report: checks.report,
+		RenewSession: sessions.renew,
+		API:          resources, Names: id.Leaf().DNSNames, Controllers: c.controllerStatus,
 		Metrics: promhttp.HandlerFor(prometheus.Gatherers{prometheus.DefaultGatherer, metrics}, promhttp.HandlerOpts{}),
 		Peer: func(r *http.Request) (tlsutil.Peer, error) {
 			if r.TLS == nil {

@@ -33,9 +33,10 @@ type network struct {
 }
 
 // newNetwork builds the network. The argument epoch returns the known epoch of
-// the primary.
+// the primary. learn records an epoch that a server of dc has sent.
 func newNetwork(
-	cfg Config, id *tlsutil.Identity, advertise netip.AddrPort, epoch func() string, logger *slog.Logger,
+	cfg Config, id *tlsutil.Identity, advertise netip.AddrPort, epoch func() string, learn func(epoch, dc string),
+	logger *slog.Logger,
 ) (_ *network, err error) {
 	n := &network{dc: cfg.DC, advertise: advertise, identity: id, book: &wanfed.SharedAddressBook{}}
 	n.dialer, err = wanfed.NewDialer(wanfed.DialerConfig{
@@ -61,7 +62,7 @@ func newNetwork(
 	}
 	n.calls = dcrpc.New(dcrpc.Config{
 		DC: cfg.DC, PrimaryDC: cfg.PrimaryDC, Tunnel: n.tunnel, Dialer: n.dialer, Book: n.book,
-		Epoch: epoch,
+		Epoch: epoch, Learn: learn,
 	})
 	return n, nil
 }
@@ -100,6 +101,9 @@ func (n *network) ReplicationClient(dc string) (pb.ReplicationServiceClient, err
 
 // PathsChanged implements replication.Remote.
 func (n *network) PathsChanged() <-chan struct{} { return n.book.Changed() }
+
+// Disconnect implements replication.Remote.
+func (n *network) Disconnect(dc string) { n.calls.Disconnect(dc) }
 
 // raftStream carries Raft over the TLS port. The addresses in the Raft
 // configuration are node names. The address book has the IP addresses, so a

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/gossip"
 	"github.com/wanfed/wanfed/internal/backoff"
 	"github.com/wanfed/wanfed/resource"
@@ -60,7 +61,10 @@ type group struct {
 	store     *raftstore.Store
 	lan       *gossip.Pool
 	contacts  *contacts
-	logger    *slog.Logger
+	// describe calls DescribeCaller of the other servers that wanted accepts, and
+	// returns the responses by node.
+	describe func(ctx context.Context, wanted func(node string) bool) map[string]*pb.DescribeCallerResponse
+	logger   *slog.Logger
 }
 
 const (
@@ -134,6 +138,10 @@ func (g *group) joinTargets() (targets []string, alone bool) {
 // writes the configuration. The other servers wait for its messages. At the
 // end, runBootstrap waits until this server may vote, and removes tagJoining.
 func (g *group) runBootstrap(ctx context.Context) error {
+	rejoins, err := g.checkLog(ctx)
+	if err != nil {
+		return err
+	}
 	for !g.store.HasState() {
 		changed, leader := g.lan.Changed(), g.store.LeaderChanged()
 		if nodes, ok := firstGroup(g.lan.Members(), g.node, g.expect); ok {
@@ -151,8 +159,10 @@ func (g *group) runBootstrap(ctx context.Context) error {
 		}
 	}
 	if g.expect != 1 {
-		if err := g.admitFirst(ctx); err != nil {
-			return err
+		if !rejoins {
+			if err := g.admitFirst(ctx); err != nil {
+				return err
+			}
 		}
 		g.tags[tagRaft] = "1"
 		select {
@@ -172,6 +182,80 @@ func (g *group) runBootstrap(ctx context.Context) error {
 		g.setTags(ctx)
 	}
 	return nil
+}
+
+const (
+	// checkLogTime limits the time for which a started server waits for the
+	// responses of the other voters before it may vote.
+	checkLogTime = 2 * time.Second
+	// checkLogPause is the time between two calls of the servers that have not
+	// responded.
+	checkLogPause = 100 * time.Millisecond
+	// joiningNew and joiningAgain are values of tagJoining: the data directory is
+	// new, or it is outdated.
+	joiningNew   = "1"
+	joiningAgain = "2"
+)
+
+// checkLog requests from the other voters which entries this server has
+// confirmed before its restart, and then releases its vote. If the log lacks such
+// an entry, because an older copy of the data directory was restored, or if the group has
+// removed this server, rejoins is true: this server has no vote until it has
+// caught up. A voter that does not respond within checkLogTime is not considered.
+func (g *group) checkLog(ctx context.Context) (rejoins bool, err error) {
+	if !g.store.VoteHeld() {
+		return false, nil
+	}
+	defer g.store.ReleaseVote()
+	voters, err := g.store.Peers()
+	if err != nil {
+		return false, err
+	}
+	limited, cancel := context.WithTimeout(ctx, checkLogTime)
+	defer cancel()
+	responses := map[string]*pb.DescribeCallerResponse{}
+	for len(responses) < len(voters)-1 && limited.Err() == nil {
+		maps.Copy(responses, g.describe(limited, func(node string) bool {
+			return responses[node] == nil && slices.Contains(voters, node)
+		}))
+		if len(responses) < len(voters)-1 {
+			backoff.Sleep(limited, checkLogPause, nil)
+		}
+	}
+	var base uint64
+	for node, r := range responses {
+		if index, reason := outdated(g.store, r); index > 0 {
+			g.logger.Warn("this server has no vote until it has caught up", "reason", reason, "peer", node,
+				"index", index, "last_index", g.store.LastIndex())
+			base = max(base, index)
+		}
+	}
+	if base == 0 || ctx.Err() != nil {
+		return false, nil
+	}
+	if err := g.store.Rejoin(base); err != nil {
+		return false, err
+	}
+	g.tags[tagJoining] = joiningAgain
+	g.setTags(ctx)
+	return true, nil
+}
+
+// outdated returns the index up to which the log of a server is outdated, with
+// the reason, according to the response of another server. It returns 0 if the
+// log is not outdated.
+func outdated(log interface {
+	LastIndex() uint64
+	LacksEntry(term, index uint64) bool
+}, r *pb.DescribeCallerResponse) (index uint64, reason string) {
+	switch {
+	case log.LacksEntry(r.ConfirmedTerm, r.ConfirmedIndex):
+		return r.ConfirmedIndex,
+			"its log ends before an entry that it had confirmed: an older copy of the data directory was restored"
+	case r.InGroup && !r.Member && r.LastIndex > log.LastIndex():
+		return r.LastIndex, "the group has removed this server"
+	}
+	return 0, ""
 }
 
 // firstGroupTime is the time for which the servers of a first group keep the
@@ -205,7 +289,7 @@ func (g *group) admitFirst(ctx context.Context) error {
 // have a new data directory.
 func newServers(members []gossip.Member, expect int) (n int) {
 	for _, m := range members {
-		if m.Alive() && m.Tags[tagExpect] == strconv.Itoa(expect) && m.Tags[tagJoining] != "" {
+		if m.Alive() && m.Tags[tagExpect] == strconv.Itoa(expect) && m.Tags[tagJoining] == joiningNew {
 			n++
 		}
 	}

@@ -202,6 +202,7 @@ type queryService struct {
 	responses *limit.PerPeer
 	query     func(ctx context.Context, req *pb.QueryRequest) (*pb.QueryResponse, error)
 	names     *nameCheck
+	describe  func(node string) (*pb.DescribeCallerResponse, error)
 	reach     func(dc string) *pb.ReachabilityResponse
 }
 
@@ -222,9 +223,22 @@ func (s *queryService) Identify(ctx context.Context, other *pb.ServerIdentity) (
 		return nil, status.Errorf(codes.PermissionDenied, "only a server with the name %s may call Identify here",
 			s.names.node)
 	}
+	ctx, cancel := context.WithTimeout(ctx, identifyTimeout)
+	defer cancel()
 	self := s.names.self()
-	s.names.compare(self, other)
+	s.names.compare(ctx, other)
 	return self, nil
+}
+
+// DescribeCaller implements pb.ServerServiceServer.
+func (s *queryService) DescribeCaller(
+	ctx context.Context, _ *pb.DescribeCallerRequest,
+) (*pb.DescribeCallerResponse, error) {
+	caller, err := rpc.Peer(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return s.describe(caller.Node)
 }
 
 // Query implements pb.ServerServiceServer.

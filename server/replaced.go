@@ -6,7 +6,6 @@ import (
 	"context"
 	"time"
 
-	"github.com/wanfed/wanfed/federation"
 	"github.com/wanfed/wanfed/internal/backoff"
 )
 
@@ -25,12 +24,6 @@ func (c *components) disconnect(ctx context.Context, dc string) {
 	})
 }
 
-// stateGroup returns the id of the Raft group in the federation state of
-// datacenter dc, or "" if the id is not known. It does not block.
-func (c *components) stateGroup(dc string) string {
-	state, _, err := federation.ReadState(c.lifetime, c.store, dc)
-	if err != nil {
-		return "" // the server stops
-	}
-	return state.GetGroupId()
-}
+// acceptedGroup returns the id of the Raft group that is accepted as datacenter
+// dc, or "" if the id is not known. It does not block.
+func (c *components) acceptedGroup(dc string) string { return c.manager.AcceptedGroup(dc) }

@@ -4,7 +4,10 @@ package server
 
 import (
 	"context"
+	"maps"
 	"net/netip"
+	"slices"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -14,6 +17,9 @@ import (
 	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/federation"
+	"github.com/wanfed/wanfed/gossip"
+	"github.com/wanfed/wanfed/resource"
+	"github.com/wanfed/wanfed/resource/raftstore"
 	"github.com/wanfed/wanfed/wanfed"
 )
 
@@ -21,15 +27,35 @@ import (
 // server.
 const identifyTimeout = 2 * time.Second
 
+// contactTimeout is the time since the last message of Raft after which two
+// servers are not in contact.
+const contactTimeout = 5 * time.Second
+
 // nameCheck finds other servers of this datacenter with the name of this
-// server. The server that was started last is the duplicate.
+// server. The Raft group decides which of them is the duplicate, not the servers
+// themselves: a copied certificate permits any claim. A server that leads the
+// group, or receives messages of its leader, never yields. Another server yields
+// if a third server reports that the group is in contact with the other one. A
+// server without Raft state yields to a server that is in its group.
 type nameCheck struct {
 	dc, node string
 	instance string // random id of this process
 	addr     string // host:port of this server
 	started  time.Time
 	dialer   *wanfed.Dialer
-	report   func(federation.Duplicate)
+	store    raftState
+	// others returns the addresses (host:port) of the other known servers of the
+	// datacenter, by node.
+	others func() map[string]string
+	report func(federation.Duplicate)
+}
+
+// raftState is the part of a raftstore.Store that a nameCheck reads.
+type raftState interface {
+	HasState() bool
+	// LastContact returns the time since the last message of the leader: 0 on
+	// the leader, -1 if there was no message.
+	LastContact() time.Duration
 }
 
 // taken is the function gossip.Config.NameTaken of both pools. Other members
@@ -38,40 +64,121 @@ type nameCheck struct {
 func (n *nameCheck) taken(ctx context.Context, addr netip.AddrPort) bool {
 	ctx, cancel := context.WithTimeout(ctx, identifyTimeout)
 	defer cancel()
-	other, err := n.identify(ctx, addr.String())
+	var other *pb.ServerIdentity
+	err := n.call(ctx, n.node, addr.String(), func(c pb.ServerServiceClient) (err error) {
+		other, err = c.Identify(ctx, n.self())
+		return err
+	})
 	if err != nil {
 		return status.Code(err) == codes.Unimplemented // a server of a previous version runs there
 	}
-	return n.compare(n.self(), other)
+	return n.compare(ctx, other)
 }
 
-// identify calls Identify of the server with this name at addr.
-func (n *nameCheck) identify(ctx context.Context, addr string) (*pb.ServerIdentity, error) {
-	conn, err := n.dialer.Dial(ctx, wanfed.Target{DC: n.dc, Node: n.node, Addr: addr}, wanfed.ProtoGRPC)
+// call calls a server of this datacenter at addr.
+func (n *nameCheck) call(ctx context.Context, node, addr string, f func(pb.ServerServiceClient) error) error {
+	conn, err := n.dialer.Dial(ctx, wanfed.Target{DC: n.dc, Node: node, Addr: addr}, wanfed.ProtoGRPC)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	cc, closeAll, err := api.NewConnClient(conn)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer closeAll()
-	return pb.NewServerServiceClient(cc).Identify(ctx, n.self())
+	return f(pb.NewServerServiceClient(cc))
 }
 
 // compare reports the other server if it is another process.
-func (n *nameCheck) compare(self, other *pb.ServerIdentity) (differ bool) {
-	if other.Instance == self.Instance {
+func (n *nameCheck) compare(ctx context.Context, other *pb.ServerIdentity) (differ bool) {
+	if other.Instance == n.instance {
 		return false
 	}
-	n.report(federation.Duplicate{
-		Address: other.Address, Older: other.Uptime.AsDuration() > self.Uptime.AsDuration(), Seen: time.Now(),
-	})
+	n.report(federation.Duplicate{Address: other.Address, Refused: n.yields(ctx, other), Seen: time.Now()})
 	return true
+}
+
+// yields reports whether this server is the duplicate of the other one. It
+// blocks until ctx ends if other servers do not respond.
+func (n *nameCheck) yields(ctx context.Context, other *pb.ServerIdentity) bool {
+	if n.inGroup() {
+		return false
+	}
+	if !n.store.HasState() && other.InGroup {
+		return true
+	}
+	responses := n.describe(ctx, func(string) bool { return true })
+	inContact := func(addr string) bool {
+		return slices.ContainsFunc(slices.Collect(maps.Values(responses)), func(r *pb.DescribeCallerResponse) bool {
+			return r.Address == addr && r.LastContact != nil && r.LastContact.AsDuration() < contactTimeout
+		})
+	}
+	return !n.inGroup() && !inContact(n.addr) && inContact(other.Address)
+}
+
+// describe calls DescribeCaller of the other known servers that wanted accepts,
+// and returns the responses by node. It blocks until all have responded or
+// failed, or ctx ends.
+func (n *nameCheck) describe(
+	ctx context.Context, wanted func(node string) bool,
+) map[string]*pb.DescribeCallerResponse {
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	responses := map[string]*pb.DescribeCallerResponse{}
+	for node, addr := range n.others() {
+		if !wanted(node) {
+			continue
+		}
+		wg.Go(func() {
+			_ = n.call(ctx, node, addr, func(c pb.ServerServiceClient) error { // without a response, node is omitted
+				r, err := c.DescribeCaller(ctx, &pb.DescribeCallerRequest{})
+				if err == nil {
+					mu.Lock()
+					defer mu.Unlock()
+					responses[node] = r
+				}
+				return err
+			})
+		})
+	}
+	wg.Wait()
+	return responses
+}
+
+// inGroup reports whether this server leads its Raft group, or receives messages
+// of the leader, whose certificate has another name.
+func (n *nameCheck) inGroup() bool {
+	contact := n.store.LastContact()
+	return contact >= 0 && contact < contactTimeout
 }
 
 func (n *nameCheck) self() *pb.ServerIdentity {
 	return &pb.ServerIdentity{
-		Instance: n.instance, Uptime: durationpb.New(time.Since(n.started)), Address: n.addr,
+		Instance: n.instance, Uptime: durationpb.New(time.Since(n.started)), Address: n.addr, InGroup: n.inGroup(),
 	}
+}
+
+// describeCaller is DescribeCaller of a server with a store and a LAN pool.
+func describeCaller(node string, store *raftstore.Store, lan *gossip.Pool) (*pb.DescribeCallerResponse, error) {
+	servers, err := store.Members()
+	if err != nil {
+		return nil, resource.StatusError(err)
+	}
+	resp := &pb.DescribeCallerResponse{InGroup: len(servers) > 0, LastIndex: store.LastIndex()}
+	resp.ConfirmedTerm, resp.ConfirmedIndex = store.Confirmed(node)
+	for _, m := range lan.Members() {
+		if m.Name == node && m.Alive() {
+			resp.Address = m.Addr
+		}
+	}
+	for _, m := range servers {
+		if m.Node != node {
+			continue
+		}
+		resp.Member = true
+		if m.LastContact >= 0 {
+			resp.LastContact = durationpb.New(m.LastContact)
+		}
+	}
+	return resp, nil
 }

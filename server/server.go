@@ -9,31 +9,35 @@ import (
 	"log/slog"
 	"net"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
 
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
-	grpcstatus "google.golang.org/grpc/status"
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/catalog"
+	"github.com/wanfed/wanfed/controller"
 	"github.com/wanfed/wanfed/federation"
+	"github.com/wanfed/wanfed/gateway/proxycfg"
+	"github.com/wanfed/wanfed/gateway/xds"
 	"github.com/wanfed/wanfed/gossip"
 	"github.com/wanfed/wanfed/internal/backoff"
 	"github.com/wanfed/wanfed/internal/version"
+	"github.com/wanfed/wanfed/kv"
+	"github.com/wanfed/wanfed/lease"
 	"github.com/wanfed/wanfed/replication"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/resource/raftstore"
-	"github.com/wanfed/wanfed/server/httpapi"
 	"github.com/wanfed/wanfed/server/keyring"
 	"github.com/wanfed/wanfed/server/operator"
 	"github.com/wanfed/wanfed/server/rpc"
 	"github.com/wanfed/wanfed/server/status"
+	"github.com/wanfed/wanfed/session"
 	"github.com/wanfed/wanfed/tlsutil"
 	"github.com/wanfed/wanfed/wanfed"
 )
@@ -96,22 +100,28 @@ type components struct {
 
 	loaded      chan struct{} // closed when the store has applied all entries that were committed before the start
 	addressBook *federation.AddressBookUpdater
+	proxyInputs proxycfg.Inputs
+	proxies     *proxycfg.Manager // snapshots of the gateways of this datacenter
+	envoys      *xds.Server       // sends snapshots to gateways that are Envoy proxies
 	joiner      *federation.Joiner
 	settings    *status.PrimarySettings
 	manager     *replication.PrimaryManager
 	primary     *status.PrimaryView
 	checks      *catalog.TTLMonitor      // runs at the leader
 	gateways    *catalog.Gateways        // used at the leader
+	sessions    *session.Manager         // runs at the leader
 	antiEntropy *replication.AntiEntropy // runs at the leader
 
-	registry  *resource.Registry
-	strong    *resource.ForwardingBackend // the store, with strong reads and writes at any server
-	resources *resource.Service
-	remote    *remote
-	source    *replication.Source // sends resources to secondaries, in the primary
-	edge      *rpc.Edge
-	reporter  *status.Reporter
-	http      *httpServer
+	registry    *resource.Registry
+	strong      *resource.ForwardingBackend // the store, with strong reads and writes at any server
+	resources   *resource.Service
+	controllers *controller.Runtime
+	leases      *lease.Service // runs at the leader
+	remote      *remote
+	source      *replication.Source // sends resources to secondaries, in the primary
+	edge        *rpc.Edge
+	reporter    *status.Reporter
+	http        *httpServer
 }
 
 // assemble builds all components of a valid configuration. It binds both ports
@@ -179,8 +189,7 @@ func (c *components) listen(id *tlsutil.Identity) (err error) {
 	if c.dataDir, err = openDataDir(c.cfg.DataDir, c.cfg.DC); err != nil {
 		return err
 	}
-	epoch := func() string { return c.manager.KnownEpoch().String() }
-	c.network, err = newNetwork(c.cfg, id, advertise, epoch, c.logger)
+	c.network, err = newNetwork(c.cfg, id, advertise, c.knownEpoch, c.learnEpoch, c.logger)
 	return err
 }
 
@@ -213,6 +222,7 @@ func (c *components) openStore(*tlsutil.Identity) (err error) {
 		Stream:     c.network.raftStream(),
 		OpsVersion: func() (int, string) { return groupOpsVersion(c.lan, c.store) },
 		Heartbeat:  c.cfg.heartbeat,
+		HoldVote:   true,
 		Logger:     c.logger,
 	})
 	return err
@@ -238,8 +248,8 @@ func (c *components) buildGossip(*tlsutil.Identity) error {
 	}
 	c.names = &nameCheck{
 		dc: c.cfg.DC, node: c.cfg.Node, instance: c.dataDir.instance, addr: c.network.advertise.String(),
-		started: c.started,
-		dialer:  c.network.dialer, report: c.claimant.SetDuplicate,
+		started: c.started, store: c.store, others: func() map[string]string { return c.contacts.known() },
+		dialer: c.network.dialer, report: c.claimant.SetDuplicate,
 	}
 	pool := gossip.Config{
 		Advertise: c.network.advertise, Keyring: keys,
@@ -258,7 +268,10 @@ func (c *components) buildGossip(*tlsutil.Identity) error {
 	select {
 	case <-c.store.Admitted():
 	default:
-		lan.Tags[tagJoining] = "1"
+		lan.Tags[tagJoining] = joiningNew
+		if c.store.HasState() {
+			lan.Tags[tagJoining] = joiningAgain
+		}
 	}
 	lan.Admit = func(m gossip.Member) error {
 		if dc := m.Tags[federation.TagDC]; dc != c.cfg.DC {
@@ -276,7 +289,7 @@ func (c *components) buildGossip(*tlsutil.Identity) error {
 	wan.Kind, wan.Name = wanfed.PoolWAN, federation.WANName(c.cfg.Node, c.cfg.DC)
 	wan.Transport = c.network.tunnel.Transport(wanfed.PoolWAN)
 	wan.Tags = c.memberTags()
-	wan.Admit = federation.Admit(c.cfg.DC, c.cfg.PrimaryDC, c.stateGroup, c.conflicts.Record)
+	wan.Admit = federation.Admit(c.cfg.DC, c.cfg.PrimaryDC, c.acceptedGroup, c.conflicts.Record)
 	wan.GroupOf = federation.DatacenterOf
 	wan.Enabled = c.claimant.Enabled
 	wan.Logger = c.logger.With("pool", "wan")
@@ -296,7 +309,7 @@ func (c *components) buildGossip(*tlsutil.Identity) error {
 	c.contacts.load()
 	c.group = &group{
 		node: c.cfg.Node, expect: c.cfg.BootstrapExpect, retryJoin: c.retryJoin, tags: lan.Tags,
-		store: c.store, lan: c.lan, contacts: c.contacts, logger: c.logger,
+		store: c.store, lan: c.lan, contacts: c.contacts, describe: c.names.describe, logger: c.logger,
 	}
 	c.operator = operator.New(operator.Config{
 		DC: c.cfg.DC, Node: c.cfg.Node, Store: c.store, LAN: c.lan,
@@ -344,6 +357,11 @@ func (c *components) buildFederation(*tlsutil.Identity) (err error) {
 	if err != nil {
 		return err
 	}
+	c.proxies = proxycfg.NewManager(c.cfg.DC, c.cfg.Domain, &c.proxyInputs)
+	c.envoys = xds.NewServer(xds.Config{
+		Snapshot: c.proxies.Snapshot, Logger: c.logger,
+		Gateway: func(ctx context.Context) (string, error) { p, err := rpc.Peer(ctx); return p.Node, err },
+	})
 	c.joiner, err = federation.NewJoiner(federation.JoinerConfig{
 		DC: c.cfg.DC, Node: c.cfg.Node, LAN: c.lan, WAN: c.wan, Book: book, WaitReachable: calls.Ping, Logger: c.logger,
 	})
@@ -364,6 +382,12 @@ func (c *components) buildFederation(*tlsutil.Identity) (err error) {
 		return err
 	}
 	c.gateways = catalog.NewGateways(c.cfg.DC, c.checks)
+	c.sessions, err = session.NewManager(session.ManagerConfig{
+		Backend: c.store, Locked: kv.EntryType, Confirm: c.confirmLeadership, Logger: c.logger,
+	})
+	if err != nil {
+		return err
+	}
 	c.antiEntropy, err = replication.NewAntiEntropy(replication.AntiEntropyConfig{
 		DC: c.cfg.DC, Backend: c.store, Enabled: c.claimant.Enabled, PathsChanged: book.Changed, Apply: c.applyState,
 		Logger: c.logger,
@@ -393,15 +417,22 @@ func (c *components) buildResources(*tlsutil.Identity) (err error) {
 	if err != nil {
 		return err
 	}
+	c.leases, err = lease.NewService(lease.ServiceConfig{
+		Backend: c.store, Confirm: c.confirmLeadership, Allow: c.resources.Allow, Logger: c.logger,
+	})
+	if err != nil {
+		return err
+	}
 	c.remote = &remote{dc: c.cfg.DC, book: c.network.book, calls: calls, manager: manager, local: c.resources}
 	c.source = replication.NewSource(manager, c.strong)
-	return nil
+	return c.buildControllers()
 }
 
 func (c *components) buildEdge(*tlsutil.Identity) error {
 	manager := c.manager
 	states, err := federation.NewService(federation.ServiceConfig{
 		Backend: manager.Fenced(c.store), DC: c.cfg.DC, PrimaryDC: c.cfg.PrimaryDC, Writable: manager.Writable,
+		Primary: manager.PrimaryDC, ReplacePrimary: manager.ReplacePrimary,
 		Peer: rpc.Peer, Claims: c.claims, Alive: c.anyServerAlive, Connect: c.remote.federationStates, Logger: c.logger,
 	})
 	if err != nil {
@@ -411,7 +442,7 @@ func (c *components) buildEdge(*tlsutil.Identity) error {
 		DC: c.cfg.DC, Node: c.cfg.Node, Domain: c.cfg.Domain, Leader: c.store, WriteError: c.store.WriteError,
 		Connect: c.network.calls.Server, Logger: c.logger,
 		AllowRemoteWritesFrom: func() []string { return c.live.Load().AllowRemoteWritesFrom },
-		Learn:                 c.learnEpoch,
+		Learn:                 c.called, Epoch: c.knownEpoch,
 	})
 	pb.RegisterFederationServiceServer(c.edge, states)
 	resource.RegisterService(c.edge, c.resources)
@@ -419,44 +450,17 @@ func (c *components) buildEdge(*tlsutil.Identity) error {
 	pb.RegisterReplicationServiceServer(c.edge, c.source)
 	pb.RegisterKeyringServiceServer(c.edge, c.keyring)
 	pb.RegisterGatewayServiceServer(c.edge, &gatewayService{gateways: c.gateways, book: c.addressBook})
+	discoveryv3.RegisterAggregatedDiscoveryServiceServer(c.edge, c.envoys)
 	pb.RegisterCheckServiceServer(c.edge, &checkService{resources: c.resources, monitor: c.checks})
+	pb.RegisterLeaseServiceServer(c.edge, c.leases)
+	pb.RegisterSessionServiceServer(c.edge, &sessionService{resources: c.resources, manager: c.sessions})
 	pb.RegisterOperatorServiceServer(c.edge, c.operator)
 	pb.RegisterServerServiceServer(c.edge, &queryService{
 		responses: c.edge.Responses(), query: c.query, names: c.names,
-		reach: func(dc string) *pb.ReachabilityResponse { return c.reporter.Reachability(dc) },
+		describe: func(node string) (*pb.DescribeCallerResponse, error) { return describeCaller(node, c.store, c.lan) },
+		reach:    func(dc string) *pb.ReachabilityResponse { return c.reporter.Reachability(dc) },
 	})
 	return c.edge.RegisterIntrospection()
-}
-
-// learnEpoch records the epoch of the primary that another server has reported,
-// and the contact with its datacenter.
-func (c *components) learnEpoch(epoch string, from tlsutil.Peer) {
-	if from.DC != c.cfg.DC {
-		c.manager.RecordContact()
-	}
-	e, err := replication.ParseEpoch(epoch)
-	if err != nil {
-		c.logger.Debug("cannot read the epoch in a call", "peer", from.String(), "err", err)
-		return
-	}
-	c.manager.Learn(e, from.String())
-}
-
-// query serves a request that a server of another datacenter has forwarded.
-func (c *components) query(ctx context.Context, req *pb.QueryRequest) (*pb.QueryResponse, error) {
-	resp, err := httpapi.Serve(ctx, c.http.server.Handler, req)
-	if err != nil {
-		return nil, grpcstatus.FromContextError(err).Err()
-	}
-	return resp, nil
-}
-
-// anyServerAlive reports whether any server of dc is alive in the WAN pool.
-func (c *components) anyServerAlive(dc string) bool {
-	return slices.ContainsFunc(c.wan.Members(), func(m gossip.Member) bool {
-		_, memberDC, err := federation.SplitWANName(m.Name)
-		return err == nil && memberDC == dc && m.Alive()
-	})
 }
 
 // run starts two groups of components and joins them. The upper group ends
@@ -475,7 +479,7 @@ func (c *components) run(ctx context.Context) error {
 	for _, run := range []func(context.Context) error{
 		c.lan.Run, c.wan.Run, c.addressBook.Run, c.network.prober.Run, c.joiner.Run, c.runTags, c.keyring.Run,
 		c.claimant.Run, c.contacts.run, c.group.runJoin, c.group.runBootstrap, c.watchStore, c.awaitLoaded,
-		c.source.Run, c.applyUpdates, c.operator.RunComparison, c.reporter.RunReports,
+		c.source.Run, c.runProxies, c.applyUpdates, c.operator.RunComparison, c.reporter.RunReports, c.controllers.Run,
 		func(ctx context.Context) error { return c.manager.Run(ctx, c.strong) },
 	} {
 		upper.Go(func() error { return run(uctx) })
@@ -581,9 +585,8 @@ func (c *components) lead(ctx context.Context) error {
 	g, gctx := errgroup.WithContext(ctx)
 	for _, run := range []func(context.Context) error{
 		c.checks.Run, c.antiEntropy.Run, c.operator.RunMembership, c.operator.RunCheckpoints, c.manager.RunLeader,
-		c.primary.WatchOthers, c.snapshots.Run,
+		c.primary.WatchOthers, c.snapshots.Run, c.leases.Run, c.sessions.Run,
 		func(ctx context.Context) error { return federation.KeepGroupID(ctx, c.store, c.logger) },
-		func(ctx context.Context) error { return resource.Reap(ctx, c.store, c.logger) },
 	} {
 		g.Go(func() error { return run(gctx) })
 	}

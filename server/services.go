@@ -4,6 +4,8 @@ package server
 
 import (
 	"context"
+	"errors"
+	"slices"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -16,9 +18,12 @@ import (
 	"github.com/wanfed/wanfed/catalog"
 	"github.com/wanfed/wanfed/dcrpc"
 	"github.com/wanfed/wanfed/federation"
+	"github.com/wanfed/wanfed/gossip"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/resource/raftstore"
+	"github.com/wanfed/wanfed/server/httpapi"
 	"github.com/wanfed/wanfed/server/rpc"
+	"github.com/wanfed/wanfed/session"
 )
 
 // gatewayService serves the gateways of this datacenter. The certificate of a
@@ -36,10 +41,13 @@ func (s *gatewayService) Register(ctx context.Context,
 	if err != nil {
 		return nil, err
 	}
-	err = resource.StatusError(s.gateways.Register(ctx, catalog.GatewayRegistration{
+	err = s.gateways.Register(ctx, catalog.GatewayRegistration{
 		Node: gateway.Node, LAN: req.Lan, WAN: req.Wan, Meta: req.Meta,
-	}))
-	if status.Code(err) == codes.Internal { // not an error of the store: the registration is invalid
+	})
+	if errors.Is(err, catalog.ErrNameTaken) {
+		return nil, status.Error(codes.AlreadyExists, err.Error())
+	}
+	if err = resource.StatusError(err); status.Code(err) == codes.Internal { // not an error of the store: the registration is invalid
 		err = status.Error(codes.InvalidArgument, status.Convert(err).Message())
 	}
 	if err != nil {
@@ -52,13 +60,14 @@ func (s *gatewayService) Register(ctx context.Context,
 
 // Deregister implements pb.GatewayServiceServer.
 func (s *gatewayService) Deregister(
-	ctx context.Context, _ *pb.DeregisterGatewayRequest,
+	ctx context.Context, req *pb.DeregisterGatewayRequest,
 ) (*pb.DeregisterGatewayResponse, error) {
 	gateway, err := rpc.Peer(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.gateways.Deregister(ctx, gateway.Node); err != nil {
+	reg := catalog.GatewayRegistration{Node: gateway.Node, LAN: req.Lan, WAN: req.Wan}
+	if err := s.gateways.Deregister(ctx, reg); err != nil {
 		return nil, resource.StatusError(err)
 	}
 	return &pb.DeregisterGatewayResponse{}, nil
@@ -115,21 +124,93 @@ func (r *checkReporter) report(ctx context.Context, u catalog.CheckUpdate) error
 	if r.store.IsLeader() {
 		return r.monitor.Update(ctx, u)
 	}
-	leader, ok := r.store.Leader()
-	if !ok || leader == r.node {
-		return resource.ErrNotLeader
-	}
-	caller, err := rpc.Peer(ctx)
+	ctx, cc, err := leaderConn(ctx, r.node, r.store, r.calls)
 	if err != nil {
 		return err
 	}
-	cc, err := r.calls.Server(leader)
-	if err != nil {
-		return err
-	}
-	ctx = metadata.AppendToOutgoingContext(ctx, api.OnBehalfKey, caller.String())
 	_, err = pb.NewCheckServiceClient(cc).Report(ctx, &pb.CheckReportRequest{
 		Node: u.Node, CheckId: u.CheckID, Status: u.Status, Output: u.Output,
 	})
 	return resource.FromStatus(err)
+}
+
+// leaderConn returns a connection to the leader, which is another server, and a
+// context that has the identity of the caller of ctx.
+func leaderConn(
+	ctx context.Context, node string, store *raftstore.Store, calls *dcrpc.Client,
+) (context.Context, grpc.ClientConnInterface, error) {
+	leader, ok := store.Leader()
+	if !ok || leader == node {
+		return nil, nil, resource.ErrNotLeader
+	}
+	caller, err := rpc.Peer(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	cc, err := calls.Server(leader)
+	return metadata.AppendToOutgoingContext(ctx, api.OnBehalfKey, caller.String()), cc, err
+}
+
+// sessionService renews sessions for followers. It runs at the leader.
+type sessionService struct {
+	pb.UnimplementedSessionServiceServer
+	resources *resource.Service
+	manager   *session.Manager
+}
+
+// Renew implements pb.SessionServiceServer.
+func (s *sessionService) Renew(ctx context.Context, req *pb.RenewSessionRequest) (*pb.RenewSessionResponse, error) {
+	err := s.resources.Allow(ctx, resource.VerbWrite, session.Type)
+	found := false
+	if err == nil {
+		found, err = s.manager.Renew(ctx, req.GetId())
+	}
+	if err != nil {
+		return nil, resource.StatusError(err)
+	}
+	return &pb.RenewSessionResponse{Found: found}, nil
+}
+
+// sessionRenewer renews sessions at the leader.
+type sessionRenewer struct {
+	node    string
+	store   *raftstore.Store
+	manager *session.Manager
+	calls   *dcrpc.Client
+}
+
+func (r *sessionRenewer) renew(ctx context.Context, id string) (found bool, err error) {
+	if r.store.IsLeader() {
+		return r.manager.Renew(ctx, id)
+	}
+	ctx, cc, err := leaderConn(ctx, r.node, r.store, r.calls)
+	if err != nil {
+		return false, err
+	}
+	resp, err := pb.NewSessionServiceClient(cc).Renew(ctx, &pb.RenewSessionRequest{Id: id})
+	return resp.GetFound(), resource.FromStatus(err)
+}
+
+// confirmLeadership returns nil if a majority has confirmed this server as the
+// leader after the call.
+func (c *components) confirmLeadership(ctx context.Context) error {
+	_, err := c.store.ReadIndex(ctx)
+	return err
+}
+
+// query serves a request that a server of another datacenter has forwarded.
+func (c *components) query(ctx context.Context, req *pb.QueryRequest) (*pb.QueryResponse, error) {
+	resp, err := httpapi.Serve(ctx, c.http.server.Handler, req)
+	if err != nil {
+		return nil, status.FromContextError(err).Err()
+	}
+	return resp, nil
+}
+
+// anyServerAlive reports whether any server of dc is alive in the WAN pool.
+func (c *components) anyServerAlive(dc string) bool {
+	return slices.ContainsFunc(c.wan.Members(), func(m gossip.Member) bool {
+		_, memberDC, err := federation.SplitWANName(m.Name)
+		return err == nil && memberDC == dc && m.Alive()
+	})
 }

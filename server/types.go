@@ -9,8 +9,10 @@ import (
 	"github.com/wanfed/wanfed/document"
 	"github.com/wanfed/wanfed/federation"
 	"github.com/wanfed/wanfed/kv"
+	"github.com/wanfed/wanfed/lease"
 	"github.com/wanfed/wanfed/replication"
 	"github.com/wanfed/wanfed/resource"
+	"github.com/wanfed/wanfed/session"
 )
 
 // types has the functions that register the types of resources. A new type
@@ -21,7 +23,9 @@ var types = []func(*resource.Registry) error{
 	document.Register,
 	federation.Register,
 	kv.Register,
+	lease.Register,
 	replication.Register,
+	session.Register,
 }
 
 func newRegistry() (*resource.Registry, error) {

@@ -30,6 +30,10 @@ func (h *handler) agentSelf(*http.Request, query) (response, error) {
 	return response{body: map[string]any{"Config": config, "Member": member}}, nil
 }
 
+func (h *handler) gatewaySnapshots(*http.Request, query) (response, error) {
+	return response{body: orEmpty(h.GatewaySnapshots())}, nil
+}
+
 // readOwnNode responds with the value that result returns for this server's
 // node and the expression of ?filter=, which applies to values of type T. n is
 // nil if the node is not registered.

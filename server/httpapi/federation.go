@@ -83,3 +83,10 @@ func (h *handler) status(r *http.Request, _ query) (response, error) {
 	s.Components = orEmpty(s.Components)
 	return response{body: s}, err
 }
+
+func (h *handler) controllers(*http.Request, query) (response, error) {
+	if h.Controllers == nil {
+		return response{body: []api.Controller{}}, nil
+	}
+	return response{body: h.Controllers()}, nil
+}

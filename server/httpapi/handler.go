@@ -16,6 +16,7 @@ import (
 	"github.com/wanfed/wanfed/kv"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/server/limit"
+	"github.com/wanfed/wanfed/session"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
@@ -41,9 +42,19 @@ type Config struct {
 	// Report sends the status of a check to the leader. Without a leader, it
 	// fails with resource.ErrNotLeader. Required with Resources.
 	Report func(ctx context.Context, r catalog.CheckUpdate) error
+	// GatewaySnapshots returns the snapshots of the gateways of this datacenter,
+	// ordered by name. Required with Resources.
+	GatewaySnapshots func() []api.GatewaySnapshot
+	// RenewSession restarts the TTL of a session at the leader, and reports
+	// whether the session exists. Without a leader, it fails with
+	// resource.ErrNotLeader. Required with Resources.
+	RenewSession func(ctx context.Context, id string) (found bool, err error)
 	// API serves all paths under /api/. The peer is in the context. nil: the
 	// paths do not exist.
 	API http.Handler
+	// Controllers returns the state of the controllers of this server. nil:
+	// the server has none.
+	Controllers func() []api.Controller
 	// Names are the permitted DNS names of the Host header, without port, in
 	// addition to localhost and IP addresses.
 	Names []string
@@ -60,8 +71,8 @@ func (c Config) validate() error {
 	if c.Logger == nil {
 		errs = append(errs, errors.New("no logger"))
 	}
-	if c.Resources != nil && (c.Node == "" || c.Report == nil) {
-		errs = append(errs, errors.New("resources without Node or Report"))
+	if c.Resources != nil && (c.Node == "" || c.Report == nil || c.RenewSession == nil || c.GatewaySnapshots == nil) {
+		errs = append(errs, errors.New("resources without Node, Report, RenewSession or GatewaySnapshots"))
 	}
 	for _, name := range c.Names {
 		if name == "" {
@@ -76,9 +87,10 @@ type handler struct {
 	large *limit.PerPeer // slots of large responses
 
 	// These fields are nil without Config.Resources.
-	kv     *kv.Store
-	view   *catalog.View
-	writer *catalog.Writer
+	kv       *kv.Store
+	view     *catalog.View
+	writer   *catalog.Writer
+	sessions *session.Store
 }
 
 // New returns the handler of all endpoints.
@@ -94,6 +106,12 @@ func New(cfg Config) (http.Handler, error) {
 		}
 		h.view = catalog.NewView(cfg.Backend)
 		h.writer = catalog.NewWriter(cfg.Resources, h.view)
+		h.sessions, err = session.NewStore(session.StoreConfig{
+			Resources: cfg.Resources, Backend: cfg.Backend, Locked: kv.EntryType, Renew: cfg.RenewSession,
+		})
+		if err != nil {
+			return nil, fmt.Errorf("HTTP API: %w", err)
+		}
 	}
 	return limitTime(rejectGRPC(checkHost(cfg.Names, h.logRequests(h.identify(h.router()))))), nil
 }

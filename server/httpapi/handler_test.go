@@ -68,6 +68,7 @@ func TestResponses(t *testing.T) {
 		{"/v1/catalog/datacenters?pretty", "", jsonType, 200, "[\n    \"dc1\",\n    \"dc3\",\n    \"dc2\"\n]\n"},
 		{"/v1/status/leader", "", jsonType, 200, `"10.1.0.11:8300"`},
 		{"/v1/status/peers", "", jsonType, 200, `["10.1.0.11:8300","10.1.0.12:8300"]`},
+		{api.ControllersPath, "", jsonType, 200, `[]`},
 		{api.StatusPath, "", jsonType, 200,
 			`{"datacenter":"dc1","node":"srv1","leader":"","primary_datacenter":"dc1","primary_epoch":0,` +
 				`"mesh_gateway_mode":"","version":"0.1.0","gossip":{"encrypted":false,"keys":0,"version":0,` +
@@ -131,8 +132,8 @@ func TestRefusedRequests(t *testing.T) {
 		{"GET", "/", 404, `no such endpoint: "/"; the API is under /v1/ and /api/, metrics are at /metrics`},
 		{"GET", "/v1/agent/self", 404,
 			`no such endpoint: "/v1/agent/self"; wanfed has only a part of Consul's endpoints`},
-		{"PUT", "/v1/session/create", 404, `no such endpoint: "/v1/session/create"; wanfed has no sessions and ` +
-			`locks; cas writes a key only if it was not changed since`},
+		{"PUT", "/v1/session/create", 404, `no such endpoint: "/v1/session/create"; wanfed has only a part of ` +
+			`Consul's endpoints`},
 		{"GET", "/v1/internal/federation-state/", 404,
 			`no such endpoint: "/v1/internal/federation-state/"; wanfed has only a part of Consul's endpoints`},
 		{"GET", "/metrics", 404,

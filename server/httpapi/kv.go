@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/wanfed/wanfed/kv"
 	"github.com/wanfed/wanfed/resource"
@@ -22,12 +23,16 @@ type kvEntry struct {
 	Key         string
 	Flags       uint64
 	Value       []byte
+	Session     string `json:",omitempty"`
 	CreateIndex uint64
 	ModifyIndex uint64
 }
 
 func kvEntryOf(e *kv.Entry) kvEntry {
-	out := kvEntry{Key: e.Key, Flags: e.Flags, CreateIndex: e.CreateIndex, ModifyIndex: e.ModifyIndex}
+	out := kvEntry{
+		Key: e.Key, Flags: e.Flags, LockIndex: e.LockIndex, Session: e.Session,
+		CreateIndex: e.CreateIndex, ModifyIndex: e.ModifyIndex,
+	}
 	if len(e.Value) > 0 {
 		out.Value = e.Value
 	}
@@ -126,9 +131,19 @@ func (h *handler) kvPut(r *http.Request, q query) (response, error) {
 	e.Value = q.body
 	done := false
 	err = untilLeader(r.Context(), func(ctx context.Context) (err error) {
-		done, err = h.kv.Put(ctx, e, condition)
+		switch {
+		case q.values.Has("acquire"):
+			done, err = h.kv.Lock(ctx, e)
+		case q.values.Has("release"):
+			done, err = h.kv.Unlock(ctx, e)
+		default:
+			done, err = h.kv.Put(ctx, e, condition)
+		}
 		return err
 	})
+	if errors.Is(err, kv.ErrNoSession) { // clients of Consul expect this status
+		err = statusError{http.StatusInternalServerError, err.Error()}
+	}
 	return response{body: done}, err
 }
 
@@ -143,9 +158,14 @@ func kvWrite(r *http.Request, q query) (e kv.Entry, condition kv.Precondition, e
 	if err := q.reject("ns", "partition"); err != nil {
 		return e, condition, err
 	}
-	for _, name := range []string{"acquire", "release"} {
-		if q.values.Has(name) {
-			return e, condition, badRequest{fmt.Errorf("no ?%s: %s", name, noLocks)}
+	given := slices.DeleteFunc([]string{"cas", "acquire", "release"}, func(name string) bool { return !q.values.Has(name) })
+	switch {
+	case len(given) > 1:
+		return e, condition, badRequest{fmt.Errorf("conflicting flags: %s", strings.Join(given, ", "))}
+	case q.values.Has("acquire"), q.values.Has("release"):
+		e.Session = q.values.Get(given[0])
+		if err := resource.CheckName(e.Session); err != nil {
+			return e, condition, badRequest{fmt.Errorf("bad %s: the id of a session is required: %w", given[0], err)}
 		}
 	}
 	if q.values.Has("flags") {
@@ -175,6 +195,8 @@ func (h *handler) kvDelete(r *http.Request, q query) (response, error) {
 	switch {
 	case err != nil:
 		return response{}, err
+	case e.Session != "":
+		return response{}, badRequest{errors.New("acquire and release need the method PUT")}
 	case recurse && condition.Required:
 		return response{}, badRequest{errors.New("conflicting flags: recurse, cas")}
 	case e.Key == "" && !recurse:

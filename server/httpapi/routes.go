@@ -54,6 +54,7 @@ func (h *handler) federationRoutes() []route {
 		{read, "/v1/status/peers", "Lists the addresses of the voters of the Raft group.", h.peers},
 		{read, api.StatusPath, "Returns how well this datacenter reaches the others, and the state of the server.",
 			h.status},
+		{read, api.ControllersPath, "Lists the controllers of a server, with their queues and errors.", h.controllers},
 	}
 }
 
@@ -63,7 +64,9 @@ func (h *handler) keyRoutes() []route {
 		{read, kvPath + "{key...}",
 			"Reads a key; with ?recurse all keys with a prefix, with ?keys their names, with ?raw the bare value.",
 			h.kvGet},
-		{write, kvPath + "{key...}", "Writes a key; with ?cas=INDEX only if it was not changed since.", h.kvPut},
+		{write, kvPath + "{key...}",
+			"Writes a key; with ?cas=INDEX only if it was not changed since, with ?acquire or ?release locks or unlocks it.",
+			h.kvPut},
 		{http.MethodDelete, kvPath + "{key...}", "Deletes a key; with ?recurse all keys with a prefix.", h.kvDelete},
 	}
 }
@@ -72,6 +75,12 @@ func (h *handler) keyRoutes() []route {
 func (h *handler) catalogRoutes() []route {
 	return []route{
 		{write, "/v1/txn", "Performs up to 128 operations on keys, all or none.", h.txn},
+		{write, "/v1/session/create", "Creates a session and returns its id.", h.sessionCreate},
+		{write, "/v1/session/destroy/{id...}", "Ends a session, and releases or deletes its keys.", h.sessionDestroy},
+		{write, "/v1/session/renew/{id...}", "Restarts the TTL of a session.", h.sessionRenew},
+		{read, "/v1/session/info/{id...}", "Returns a session, in a list.", h.sessionInfo},
+		{read, "/v1/session/node/{node...}", "Lists the sessions of a node.", h.sessionNode},
+		{read, "/v1/session/list", "Lists all sessions.", h.sessionList},
 		{write, "/v1/catalog/register", "Registers a node, a service on it, and checks.", h.catalogRegister},
 		{write, "/v1/catalog/deregister", "Removes a node, a service, or a check.", h.catalogDeregister},
 		{read, "/v1/catalog/nodes", "Lists nodes.", h.catalogNodes},
@@ -94,6 +103,8 @@ func (h *handler) catalogRoutes() []route {
 func (h *handler) agentRoutes() []route {
 	return []route{
 		{read, "/v1/agent/self", "Returns the name, datacenter and version of this server.", h.agentSelf},
+		{read, api.GatewaySnapshotsPath, "Lists the snapshots of the gateways, and the Envoys connected to this server.",
+			h.gatewaySnapshots},
 		{read, "/v1/agent/services", "Lists the services of this server's node.", h.agentServices},
 		{read, "/v1/agent/service/{id...}", "Returns a service of this server's node.", h.agentService},
 		{read, "/v1/agent/checks", "Lists the checks of this server's node.", h.agentChecks},
@@ -220,7 +231,6 @@ func notFound(mux *http.ServeMux) http.Handler {
 // consulRemedies are texts about endpoints of Consul that wanfed does not have,
 // by prefix.
 var consulRemedies = []struct{ prefix, remedy string }{
-	{"/v1/session", noLocks},
 	{"/v1/acl", "wanfed has no tokens: certificates decide who may do what"},
 	{"/v1/connect", noMesh},
 	{"/v1/config", noMesh},
@@ -246,10 +256,7 @@ var consulRemedies = []struct{ prefix, remedy string }{
 	{"/v1/", "wanfed has only a part of Consul's endpoints"},
 }
 
-const (
-	noMesh  = "wanfed has no service mesh"
-	noLocks = "wanfed has no sessions and locks; cas writes a key only if it was not changed since"
-)
+const noMesh = "wanfed has no service mesh"
 
 func remedy(path string) string {
 	for _, c := range consulRemedies {

@@ -18,6 +18,7 @@ import (
 	"github.com/wanfed/wanfed/kv"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/resource/resourcetest"
+	"github.com/wanfed/wanfed/session"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
@@ -34,7 +35,7 @@ func newStoreHandler(t testing.TB) storeHandler {
 	b := resourcetest.NewStore()
 	t.Cleanup(func() { b.Close() })
 	reg := resource.NewRegistry()
-	if err := errors.Join(catalog.Register(reg), kv.Register(reg)); err != nil {
+	if err := errors.Join(catalog.Register(reg), kv.Register(reg), session.Register(reg)); err != nil {
 		t.Fatal(err)
 	}
 	svc, err := resource.NewService(resource.ServiceConfig{
@@ -50,7 +51,9 @@ func newStoreHandler(t testing.TB) storeHandler {
 		Peer: func(r *http.Request) (tlsutil.Peer, error) {
 			return tlsutil.Peer{Role: tlsutil.RoleOperator, DC: "dc1", Node: "joe"}, nil
 		},
-		Report: func(context.Context, catalog.CheckUpdate) error { return catalog.ErrNoCheck },
+		Report:           func(context.Context, catalog.CheckUpdate) error { return catalog.ErrNoCheck },
+		GatewaySnapshots: func() []api.GatewaySnapshot { return nil },
+		RenewSession:     func(context.Context, string) (bool, error) { return false, resource.ErrNotLeader },
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -88,8 +91,21 @@ func TestKV_Responses(t *testing.T) {
 		{"PUT", "/v1/kv/a?flags=-1", "", 400, "bad flags"},
 		{"PUT", "/v1/kv/a?cas=x", "", 400, "bad cas"},
 		{"PUT", "/v1/kv/a?cas=0", "", 200, "false"},
-		{"PUT", "/v1/kv/a?acquire=s", "", 400, "no ?acquire"},
-		{"PUT", "/v1/kv/a?release=s", "", 400, "no ?release"},
+		{"PUT", "/v1/kv/a?acquire=s", "", 500, `invalid session "s"`},
+		{"PUT", "/v1/kv/a?release=s", "", 200, "false"},
+		{"PUT", "/v1/kv/a?release", "", 400, "bad release"},
+		{"PUT", "/v1/kv/a?acquire=s&release=s", "", 400, "conflicting flags: acquire, release"},
+		{"PUT", "/v1/session/create", "[]", 400, "request decode failed"},
+		{"PUT", "/v1/session/create", `{"TTL": "9s"}`, 400, "invalid Session TTL '9s', must be between"},
+		{"PUT", "/v1/session/create", `{"TTL": "x"}`, 400, "bad TTL"},
+		{"PUT", "/v1/session/create", `{"LockDelay": 61}`, 400, "invalid LockDelay 1m1s"},
+		{"PUT", "/v1/session/create", `{"Namespace": "x"}`, 400, "Namespace and Partition"},
+		{"PUT", "/v1/session/create", `{"Node": "x"}`, 400, `invalid node "x": Missing node registration`},
+		{"PUT", "/v1/session/create", `{"ServiceChecks": [{"ID": "x"}]}`, 400, "invalid session: Missing check 'x' registration"},
+		{"PUT", "/v1/session/destroy/s", "", 200, "true"},
+		{"GET", "/v1/session/info/s", "", 200, "[]"},
+		{"GET", "/v1/session/node/s", "", 200, "[]"},
+		{"GET", "/v1/session/list", "", 200, "[]"},
 		{"PUT", "/v1/kv/a?ns=x", "", 400, "parameter ns"},
 		{"PUT", "/v1/kv/" + strings.Repeat("k", 513), "", 400, "invalid name"},
 		{"PUT", "/v1/kv/a", strings.Repeat("v", kv.MaxValue+1), 413,

@@ -91,15 +91,16 @@ func decodeTxn(q query) ([]kv.Op, error) {
 				"operation %d: must be one of KV: the catalog is written by /v1/catalog/register", i)}
 		}
 		switch o := b.KV; {
-		case o.Session != "" || o.Verb == "lock" || o.Verb == "unlock" || o.Verb == "check-session":
-			return nil, badRequest{fmt.Errorf("operation %d: %s", i, noLocks)}
 		case o.Namespace != "" || o.Partition != "":
 			return nil, badRequest{fmt.Errorf("operation %d: Namespace and Partition are not supported: leave them out",
 				i)}
 		case len(o.Value) > kv.MaxValue:
 			return nil, errValueTooLarge(len(o.Value))
 		}
-		ops[i] = kv.Op{Verb: b.KV.Verb, Key: b.KV.Key, Value: b.KV.Value, Flags: b.KV.Flags, Index: b.KV.Index}
+		ops[i] = kv.Op{
+			Verb: b.KV.Verb, Key: b.KV.Key, Value: b.KV.Value, Flags: b.KV.Flags, Index: b.KV.Index,
+			Session: b.KV.Session,
+		}
 	}
 	return ops, nil
 }

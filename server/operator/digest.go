@@ -37,6 +37,8 @@ type Comparison struct {
 	// Differ has the servers whose state differs from that of a majority. If
 	// there is no majority, Differ has all compared servers. Sorted.
 	Differ []string
+	// Digests has the digest of each compared server.
+	Digests map[string]string
 	// Majority is true if a majority of the voters has equal states.
 	Majority bool
 }
@@ -102,7 +104,7 @@ func (s *Service) report(c Comparison) {
 	switch {
 	case len(c.Differ) > 0:
 		s.Logger.Error("stores differ: check the disk and the memory of the named servers", "nodes", c.Differ,
-			"index", c.Index, "majority", c.Majority)
+			"index", c.Index, "majority", c.Majority, "reason", c.Detail())
 	case len(previous.Differ) > 0:
 		s.Logger.Info("stores equal again", "index", c.Index)
 	}
@@ -168,7 +170,7 @@ func judge(digests map[string]string, voters int) Comparison {
 	for _, d := range digests {
 		count[d]++
 	}
-	c := Comparison{Compared: len(digests)}
+	c := Comparison{Compared: len(digests), Digests: digests}
 	right := ""
 	for d, n := range count {
 		if n > voters/2 {
@@ -259,6 +261,13 @@ func (c Comparison) Detail() string {
 		return fmt.Sprintf("the store of %s differs from that of the majority at index %d, and is replaced with a "+
 			"snapshot of the leader: check disk and memory there", strings.Join(c.Differ, ", "), c.Index)
 	}
-	return fmt.Sprintf("the stores of %s differ at index %d, and no majority is equal: check disk and memory, and "+
-		"restore a snapshot file", strings.Join(c.Differ, ", "), c.Index)
+	digests := make([]string, 0, len(c.Differ))
+	for _, node := range c.Differ {
+		digests = append(digests, fmt.Sprintf("%.12s on %s", c.Digests[node], node))
+	}
+	right, wrong := c.Differ[0], c.Differ[1]
+	return fmt.Sprintf("the stores differ at index %d, and no majority is equal: digest %s; check disk and memory, and "+
+		"compare the resources; if %s is right: wanfed operator raft transfer-leader %[3]s, then wanfed operator raft "+
+		"remove-peer %[4]s --force, then stop %[4]s, remove its data dir and start it again",
+		c.Index, strings.Join(digests, ", "), right, wrong)
 }

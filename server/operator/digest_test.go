@@ -37,3 +37,16 @@ func TestJudge(t *testing.T) {
 		}
 	}
 }
+
+// Without a majority, the status has the digests and the commands of the remedy.
+func TestComparison_NoMajority(t *testing.T) {
+	c := judge(map[string]string{"srv1": "0123456789abcdef", "srv2": "fedcba9876543210"}, 2)
+	c.Index = 7
+	for _, want := range []string{
+		"0123456789ab on srv1, fedcba987654 on srv2", "transfer-leader srv1", "remove-peer srv2 --force", "index 7",
+	} {
+		if got := c.Detail(); !strings.Contains(got, want) {
+			t.Errorf("Detail() = %q, want %q in it", got, want)
+		}
+	}
+}

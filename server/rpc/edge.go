@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/reflection"
 	reflectionpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
 	reflectionalphapb "google.golang.org/grpc/reflection/grpc_reflection_v1alpha"
@@ -59,9 +60,13 @@ type Config struct {
 	// AllowRemoteWritesFrom returns the datacenters whose servers may forward
 	// calls of their operators. "*" stands for every datacenter.
 	AllowRemoteWritesFrom func() []string
-	// Learn records the metadata api.EpochKey of a call. from is the caller,
-	// also of a call that another server has forwarded. Optional.
-	Learn  func(epoch string, from tlsutil.Peer)
+	// Learn records the metadata api.EpochKey of a call. from is the caller. If
+	// another server of this datacenter forwarded the call, from is the
+	// original caller. Optional.
+	Learn func(epoch string, from tlsutil.Peer)
+	// Epoch returns the value of the metadata api.EpochKey in responses to
+	// servers of other datacenters. "" sends none. Optional.
+	Epoch  func() string
 	Logger *slog.Logger
 }
 
@@ -200,6 +205,7 @@ func (e *Edge) unary(
 	if err != nil {
 		return nil, err
 	}
+	defer e.sendEpoch(ctx)
 	serve := func() (err error) {
 		resp, err = e.serve(ctx, c, req, info.FullMethod, next)
 		return err
@@ -219,6 +225,17 @@ func (e *Edge) unary(
 		err = serve()
 	}
 	return resp, err
+}
+
+// sendEpoch adds the epoch to the response of a call, if the caller's connection
+// is from a server of another datacenter.
+func (e *Edge) sendEpoch(ctx context.Context) {
+	if p, err := holder(ctx); err != nil || p.Role != tlsutil.RoleServer || p.DC == e.cfg.DC || e.cfg.Epoch == nil {
+		return
+	}
+	if epoch := e.cfg.Epoch(); epoch != "" {
+		_ = grpc.SetHeader(ctx, metadata.Pairs(api.EpochKey, epoch)) // fails only after the response
+	}
 }
 
 // serve calls the service at this server. A response that may be large holds a

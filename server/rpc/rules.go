@@ -9,6 +9,7 @@ import (
 	"slices"
 	"sync"
 
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc/codes"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	reflectionpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
@@ -62,6 +63,7 @@ var (
 	readAnywhere   = rule{anywhere: serversOperators, here: tlsutil.Roles}
 	gatewayRead    = rule{here: gateways}
 	gatewayWrite   = rule{here: gateways, leader: true, idempotent: true}
+	leases         = rule{anywhere: operators, here: servers, leader: true, idempotent: true}
 	anyServer      = rule{anywhere: servers}
 	serverHere     = rule{here: servers}
 )
@@ -95,13 +97,23 @@ var rules = map[string]rule{
 	pb.GatewayService_Deregister_FullMethodName: gatewayWrite,
 	pb.GatewayService_Watch_FullMethodName:      gatewayRead,
 
-	pb.CheckService_Report_FullMethodName: {anywhere: operators, here: servers, leader: true, idempotent: true},
+	// Envoy proxies that are gateways.
+	discoveryv3.AggregatedDiscoveryService_StreamAggregatedResources_FullMethodName: gatewayRead,
+	discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResources_FullMethodName:  gatewayRead,
 
-	pb.ReplicationService_Follow_FullMethodName:  anyServer,
-	pb.ServerService_Exchange_FullMethodName:     anyServer,
-	pb.ServerService_Identify_FullMethodName:     serverHere,
-	pb.ServerService_Reachability_FullMethodName: anyServer,
-	pb.ServerService_Query_FullMethodName:        {anywhere: serversOperators, delegable: true, large: true},
+	pb.CheckService_Report_FullMethodName: leases,
+
+	pb.LeaseService_Acquire_FullMethodName: leases,
+	pb.LeaseService_Renew_FullMethodName:   leases,
+	pb.LeaseService_Release_FullMethodName: leases,
+	pb.SessionService_Renew_FullMethodName: leases,
+
+	pb.ReplicationService_Follow_FullMethodName:    anyServer,
+	pb.ServerService_Exchange_FullMethodName:       anyServer,
+	pb.ServerService_Identify_FullMethodName:       serverHere,
+	pb.ServerService_DescribeCaller_FullMethodName: serverHere,
+	pb.ServerService_Reachability_FullMethodName:   anyServer,
+	pb.ServerService_Query_FullMethodName:          {anywhere: serversOperators, delegable: true, large: true},
 
 	pb.KeyringService_Change_FullMethodName:   {anywhere: operators, leader: true, idempotent: true},
 	pb.KeyringService_List_FullMethodName:     {anywhere: operators},

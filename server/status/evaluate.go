@@ -5,6 +5,7 @@ package status
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -27,6 +28,9 @@ type facts struct {
 	// conflict is the remedy for two datacenters that claim one name or that
 	// name different primaries, or "".
 	conflict string
+	// unused are addresses of another datacenter that local gateways or servers
+	// also have.
+	unused []federation.UnusedAddress
 	// hasState reports whether the datacenter has a federation state.
 	hasState bool
 	// raft is the component of the Raft group. Only the local datacenter has
@@ -34,6 +38,9 @@ type facts struct {
 	raft api.ComponentStatus
 	// gateways are the gateways of the local datacenter.
 	gateways []localGateway
+	// refused has the reasons why gateways of the local datacenter cannot
+	// register, by node. Only the leader has them.
+	refused map[string]string
 	// reports are reports of other datacenters about their paths to the local
 	// datacenter. The local datacenter has all reports, and another datacenter
 	// has its own report.
@@ -44,6 +51,7 @@ type facts struct {
 type localGateway struct {
 	node, wan string
 	healthy   bool
+	conflict  string // addresses of a refused gateway with the same name, or ""
 }
 
 // pathReport describes how the servers of datacenter dc reach the local
@@ -87,12 +95,22 @@ func (f facts) here() (state api.Health, cause, advice string) {
 		return api.HealthDegraded, "another datacenter is in conflict with " + f.Name, f.conflict
 	case f.raft.State != "ok" && f.raft.State != "":
 		return api.HealthDegraded, "the Raft group is not ok: " + f.raft.State, f.raft.Detail
+	case len(f.refused) > 0:
+		node := slices.Min(slices.Collect(maps.Keys(f.refused)))
+		cause, advice, _ := strings.Cut(f.refused[node], ": ")
+		return api.HealthDegraded, fmt.Sprintf("the gateway %s cannot register: %s", node, cause), advice
 	case len(f.gateways) == 0:
 		return api.HealthDegraded, f.Name + " has no gateway", fmt.Sprintf(
 			"start a gateway here: wanfed gateway --dc %s --node gw1 --server ADDR --lan ADDR --wan ADDR …", f.Name)
 	case len(critical) == len(f.gateways):
 		return api.HealthDegraded, fmt.Sprintf("no gateway of %s is healthy: %s", f.Name, list(names)),
 			"start a gateway, or read its log for the reason why it cannot register"
+	}
+	if i := slices.IndexFunc(f.gateways, func(g localGateway) bool { return g.conflict != "" }); i >= 0 {
+		g := f.gateways[i]
+		return api.HealthDegraded, "two gateways of " + f.Name + " are called " + g.node, fmt.Sprintf(
+			"stop one of them, or give it another name and certificate: the one with WAN address %s is used, "+
+				"and the one with %s is refused", g.wan, g.conflict)
 	}
 	if cause, advice := f.inboundCause(); cause != "" {
 		if inbound(f.reports) == api.DirectionFailing {
@@ -116,6 +134,9 @@ func (f facts) remote(out, in api.Direction) (state api.Health, cause, advice st
 		return api.HealthDegraded, f.Name + " is in conflict with another datacenter", f.conflict
 	case f.conflict != "":
 		return api.HealthUnreachable, f.Name + " is in conflict with another datacenter", f.conflict
+	case len(f.unused) > 0 && out != api.DirectionOK:
+		cause, advice = f.unusedCause()
+		return api.HealthUnreachable, cause, advice
 	case len(f.Paths) == 0 && f.ServersAlive == 0:
 		return api.HealthUnreachable, "no gateway of " + f.Name + " is known",
 			"start a gateway there; if the datacenter was removed: " + removedAdvice(f.DatacenterStatus)
@@ -128,6 +149,9 @@ func (f facts) remote(out, in api.Direction) (state api.Health, cause, advice st
 	case in == api.DirectionFailing:
 		cause, advice = f.inboundCause()
 		return api.HealthOneWay, cause, advice
+	case len(f.unused) > 0:
+		cause, advice = f.unusedCause()
+		return api.HealthDegraded, cause, advice
 	case f.ServersAlive == 0:
 		return api.HealthDegraded, f.Name + " responds, but none of its servers is alive in the WAN pool",
 			"read the last error, and the status of " + f.Name
@@ -141,6 +165,19 @@ func (f facts) remote(out, in api.Direction) (state api.Health, cause, advice st
 			"start a gateway there, or read its log"
 	}
 	return api.HealthOK, "", ""
+}
+
+// unusedCause returns the cause and the remedy if addresses of a datacenter are
+// not used.
+func (f facts) unusedCause() (cause, advice string) {
+	u := f.unused[0]
+	cause = fmt.Sprintf("the address %s of a gateway of %s is also the address of the %s of %s, and is not used",
+		u.Addr, f.Name, u.Holder, f.local)
+	if more := len(f.unused) - 1; more > 0 {
+		cause += fmt.Sprintf("; %d more addresses are not used", more)
+	}
+	return cause, fmt.Sprintf("set wan of that gateway of %s to an address that %s reaches and does not use itself",
+		f.Name, f.local)
 }
 
 func (f facts) serversDown() string {

@@ -41,7 +41,7 @@ func remoteFacts(change func(*facts)) facts {
 func localFacts(change func(*facts)) facts {
 	f := facts{local: "dc3", hasState: true, DatacenterStatus: api.DatacenterStatus{
 		Name: "dc3", Own: true, ServersAlive: 1, ServersKnown: 1, GatewaysHealthy: 1, GatewaysKnown: 1,
-	}, raft: api.ComponentStatus{State: "ok"}, gateways: []localGateway{{"gw1", dc3Addr, true}}}
+	}, raft: api.ComponentStatus{State: "ok"}, gateways: []localGateway{{node: "gw1", wan: dc3Addr, healthy: true}}}
 	change(&f)
 	return f
 }
@@ -103,6 +103,13 @@ func TestEvaluate(t *testing.T) {
 		{"no state", remoteFacts(func(f *facts) { f.hasState = false }), api.HealthDegraded,
 			"has written no federation state", ""},
 		{"conflict", remoteFacts(func(f *facts) { f.conflict = "stop it" }), api.HealthDegraded, "conflict", "stop it"},
+		{"address of a local gateway", remoteFacts(func(f *facts) {
+			f.unused = []federation.UnusedAddress{{Addr: ownAddr, Holder: "gateway gw1"}, {Addr: dc3Addr, Holder: "server srv1"}}
+		}), api.HealthDegraded, "the address " + ownAddr + " of a gateway of dc3 is also the address of the gateway gw1 " +
+			"of dc1, and is not used; 1 more", "set wan of that gateway of dc3"},
+		{"only the address of a local gateway", remoteFacts(func(f *facts) {
+			f.Paths, f.unused = nil, []federation.UnusedAddress{{Addr: ownAddr, Holder: "gateway gw1"}}
+		}), api.HealthUnreachable, "the address " + ownAddr + " of a gateway of dc3", "set wan of that gateway of dc3"},
 		{"remote cannot connect", remoteFacts(func(f *facts) {
 			f.reports = []pathReport{failingAt("dc3", "198.51.100.1:8443", wanfed.FailureTimeout)}
 		}), api.HealthOneWay, "dc3 cannot connect to the gateway at 198.51.100.1:8443: timeout", "open this port"},
@@ -113,8 +120,14 @@ func TestEvaluate(t *testing.T) {
 		}), api.HealthOK, "", ""},
 		{"local, no gateway", localFacts(func(f *facts) { f.gateways, f.GatewaysKnown, f.GatewaysHealthy = nil, 0, 0 }),
 			api.HealthDegraded, "dc3 has no gateway", "start a gateway here: wanfed gateway --dc dc3"},
+		{"local gateway refused", localFacts(func(f *facts) {
+			f.refused = map[string]string{"gw2": "WAN address 10.0.0.5:8444 is the LAN address of gateway gw1: set another"}
+		}), api.HealthDegraded, "the gateway gw2 cannot register: WAN address 10.0.0.5:8444", "set another"},
 		{"local gateway critical", localFacts(func(f *facts) { f.gateways[0].healthy = false }), api.HealthDegraded,
 			"no gateway of dc3 is healthy: gw1", "read its log"},
+		{"two gateways with one name", localFacts(func(f *facts) {
+			f.gateways[0].conflict = "LAN address 10.0.0.2:1 and WAN address 192.0.2.2:8443"
+		}), api.HealthDegraded, "two gateways of dc3 are called gw1", "and the one with LAN address 10.0.0.2:1 and WAN"},
 		{"local, no leader", localFacts(func(f *facts) {
 			f.raft = api.ComponentStatus{State: "no leader",
 				Detail: "1 of 3 voters alive"}

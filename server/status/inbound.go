@@ -29,6 +29,10 @@ const (
 	// datacenters is silent, per datacenter. Gossip reaches the members of a
 	// large federation less often.
 	silencePerDC = 2 * time.Second
+	// maxSilence replaces the time of silencePerDC, if it is shorter, with up to
+	// maxEchoed datacenters: each of them sends an echo request every 6 s.
+	maxSilence = 7 * time.Second
+	maxEchoed  = 128
 	// The pause between two requests for the report of a datacenter. It doubles
 	// while the datacenter reports that it reaches the local one: its packets
 	// then arrive at another server of the local datacenter.
@@ -86,6 +90,9 @@ func (i *inboundReports) silent(
 	}
 	maps.DeleteFunc(i.states, func(dc string, _ *inboundState) bool { return last[dc].IsZero() })
 	i.silence = max(minSilence, time.Duration(len(dcs))*silencePerDC)
+	if len(dcs) <= maxEchoed {
+		i.silence = min(i.silence, maxSilence)
+	}
 	if now.Sub(newest) >= minSilence {
 		i.silence = minSilence
 	}

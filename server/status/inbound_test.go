@@ -59,6 +59,31 @@ func TestInboundReports(t *testing.T) {
 	wantReports(20, api.DirectionOK)
 }
 
+// TestInboundReports_Many checks that a silent datacenter among many is noticed
+// within ten seconds.
+func TestInboundReports_Many(t *testing.T) {
+	var i inboundReports
+	var dcs []string
+	for n := range 40 {
+		dcs = append(dcs, fmt.Sprintf("dc%d", n+2))
+	}
+	start := time.Unix(1000, 0)
+	now := start
+	last := func(dc string) time.Time {
+		if dc == "dc9" {
+			return start
+		}
+		return now
+	}
+	if got := i.silent(dcs, "", last, now); len(got) != 0 {
+		t.Errorf("silent() = %v, want none", got)
+	}
+	now = start.Add(8 * time.Second)
+	if got := i.silent(dcs, "", last, now); !slices.Equal(got, []string{"dc9"}) {
+		t.Errorf("silent() after 8 s = %v, want dc9", got)
+	}
+}
+
 // TestInboundReports_Pause checks that the requests to a datacenter whose
 // packets arrive at another server become rare.
 func TestInboundReports_Pause(t *testing.T) {

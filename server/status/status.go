@@ -14,6 +14,7 @@ import (
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/catalog"
 	"github.com/wanfed/wanfed/federation"
+	"github.com/wanfed/wanfed/gateway/xds"
 	"github.com/wanfed/wanfed/gossip"
 	"github.com/wanfed/wanfed/internal/rpctext"
 	"github.com/wanfed/wanfed/internal/version"
@@ -40,6 +41,7 @@ type Config struct {
 	Store       *raftstore.Store
 	LAN, WAN    *gossip.Pool
 	Keyring     *keyring.Service
+	Gateways    *catalog.Gateways
 	AddressBook *federation.AddressBookUpdater
 	Joiner      *federation.Joiner
 	Claims      *federation.Claims
@@ -49,6 +51,7 @@ type Config struct {
 	Snapshots   *operator.Schedule
 	Source      *replication.Source
 	Operator    *operator.Service
+	Envoys      *xds.Server
 	// Server returns a client of any server of another datacenter.
 	Server func(dc string) pb.ServerServiceClient
 }
@@ -96,7 +99,10 @@ func (r *Reporter) datacenters(ctx context.Context) ([]api.DatacenterStatus, err
 	}
 	locals := make([]localGateway, len(gateways))
 	for i, g := range gateways {
-		locals[i] = localGateway{g.GetNode().GetNode(), catalog.TaggedAddr(g, catalog.TagWAN), catalog.Healthy(g)}
+		locals[i] = localGateway{
+			node: g.GetNode().GetNode(), wan: catalog.TaggedAddr(g, catalog.TagWAN), healthy: catalog.Healthy(g),
+			conflict: catalog.NameConflict(g),
+		}
 	}
 	byDC := map[string]*pb.FederationState{}
 	for _, st := range states {
@@ -113,6 +119,7 @@ func (r *Reporter) datacenters(ctx context.Context) ([]api.DatacenterStatus, err
 		f.gateways = locals
 		if f.Own {
 			f.GatewaysHealthy, f.GatewaysKnown = countGateways(gateways)
+			f.refused = r.cfg.Gateways.Refused()
 			f.reports = r.inbound.all(names[1:], r.cfg.Tunnel.LastReceived, now)
 		} else {
 			f.reports = r.inbound.all([]string{dc}, r.cfg.Tunnel.LastReceived, now)
@@ -155,10 +162,17 @@ func (r *Reporter) facts(dc string, state *pb.FederationState, link wanfed.LinkS
 		f.raft = r.raftComponent()
 	} else {
 		paths = r.cfg.Dialer.PathsTo(dc)
+		f.unused = r.cfg.AddressBook.Unused(dc)
 		d.Paths = pathStatuses(paths, r.cfg.AddressBook.Origins(dc), link, time.Now())
 	}
 	r.setLastError(d, paths)
 	f.conflict = cmp.Or(r.cfg.Primary.conflict(dc), r.rivals(*d))
+	if d.Primary && !d.Own {
+		f.conflict = cmp.Or(f.conflict, manager.Follower().OtherGroup())
+	}
+	if d.Primary && d.Own {
+		f.conflict = cmp.Or(f.conflict, r.cfg.Source.RejectedBy())
+	}
 	return f
 }
 
@@ -300,6 +314,11 @@ func (r *Reporter) raftComponent() api.ComponentStatus {
 	leader, _ := r.cfg.Store.Leader()
 	voters, _ := r.cfg.Store.Peers()
 	state, detail := raftState(leader, voters, r.cfg.BootstrapExpect, r.cfg.LAN.Members())
+	select {
+	case <-r.cfg.Store.Admitted():
+	default:
+		detail += "; this server has no vote until it has caught up"
+	}
 	return api.ComponentStatus{Name: "raft", State: state, Detail: detail}
 }
 
@@ -345,6 +364,7 @@ func (r *Reporter) components() []api.ComponentStatus {
 		out = append(out, api.ComponentStatus{Name: "snapshots", State: okOr("failing", st.Err), Detail: detail})
 	}
 	out = append(out, r.cfg.Primary.component(), r.replicationComponent())
+	out = append(out, envoyComponents(r.cfg.Envoys.Proxies())...)
 	if files := r.cfg.Primary.manager.DiscardFiles(); len(files) > 0 {
 		out = append(out, api.ComponentStatus{Name: "discarded writes", State: "saved", Detail: fmt.Sprintf(
 			"%d files on this server with writes that %s acknowledged as the primary and discarded: compare each with: "+
@@ -469,6 +489,9 @@ func (r *Reporter) replicationComponent() api.ComponentStatus {
 	follower := r.cfg.Primary.manager.Follower()
 	switch {
 	case r.cfg.Primary.manager.IsPrimary():
+		if reason := r.cfg.Source.RejectedBy(); reason != "" {
+			return api.ComponentStatus{Name: c.Name, State: "refused", Detail: reason}
+		}
 		st := r.cfg.Source.Status()
 		c.Detail = fmt.Sprintf("%d secondaries follow this server", st.Followers)
 		if st.Followers == 1 {
