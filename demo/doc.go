@@ -16,7 +16,7 @@
 // secondaries at the same time. A secondary needs the WAN address of the
 // primary's gateway. It starts its servers and then its gateway. The system
 // chooses the ports, and the demo reads them from the output of the processes.
-// Only in datacenters with several servers the demo chooses free ports, because
+// In a datacenter with several servers, the demo chooses free ports, because
 // these servers need each other's addresses before they start.
 //
 // The demo polls each server as soon as the server listens. The server must

@@ -24,5 +24,5 @@
 // # Globals
 //
 // Raft, serf and memberlist have one metrics sink per process. The server
-// command sets it (server.go).
+// command sets it, and the garbage collection target (server.go).
 package main

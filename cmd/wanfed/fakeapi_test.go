@@ -105,6 +105,11 @@ func sampleResponses() map[string]any {
 		"/v1/internal/federation-states/mesh-gateways": map[string][]api.MeshGateway{
 			"dc2": dc2.MeshGateways, "dc1": dc1.MeshGateways,
 		},
+		api.ControllersPath: []api.Controller{
+			{Name: "owned-resources", Managed: "internal/v1/Tombstone", Placement: "leader", Running: true, Queued: 3,
+				Rate: 1.26, Errors: 2, LastError: "disk is full", LastErrorAt: time.Date(2026, 11, 21, 1, 5, 0, 0, time.UTC)},
+			{Name: "other", Managed: "a/v1/B", Placement: "every server", Watches: []string{"a/v1/C", "a/v1/D"}},
+		},
 		"/v1/catalog/datacenters": []string{"dc1", "dc2", "dc3"},
 		"/v1/agent/federation-status": api.Status{
 			Datacenter: "dc2", Node: "srv1", Leader: "10.2.0.11:8300", PrimaryDatacenter: "dc1", Version: "0.1.0",

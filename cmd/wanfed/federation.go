@@ -251,7 +251,10 @@ one, because it cannot distinguish a rebuilt datacenter from a copied
 configuration. "wanfed status" shows the id of the refused group.
 
 A server of the primary stores the new id. The servers of the earlier group are
-refused from then on. The command needs the certificate of an operator.`,
+refused from then on. To accept a primary that was rebuilt without a snapshot,
+run the command for each secondary, with --datacenter SECONDARY. The command
+needs the certificate of an operator, for a rebuilt primary one of the
+secondary.`,
 		Example: `  wanfed status
   wanfed federation replace dc2 --id 9f86d081884c7d65 \
     --ca-file wanfed-agent-ca.pem --cert-file dc1-operator-wanfed-0.pem \

@@ -83,7 +83,7 @@ overrides an earlier one.`,
 		},
 	}
 	addSettings(cmd, &s)
-	cmd.AddCommand(newGatewayRoutes())
+	cmd.AddCommand(newGatewayRoutes(), newGatewaySnapshot())
 	return cmd
 }
 

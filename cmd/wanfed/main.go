@@ -47,6 +47,9 @@ func run(args []string) int {
 	if err == nil {
 		return exitSuccess
 	}
+	if status, ok := err.(exitStatus); ok { // the command of wanfed lock has printed its reason
+		return int(status)
+	}
 	fmt.Fprintln(os.Stderr, "wanfed:", rpctext.Plain(err.Error()))
 	if _, ok := errors.AsType[usageError](err); ok {
 		return exitUsage
@@ -75,9 +78,9 @@ func newRoot() *cobra.Command {
 	})
 	addStopOnEOF(root)
 	root.AddCommand(
-		newServer(), newGateway(), newValidate(), newTLS(),
+		newServer(), newGateway(), newEnvoy(), newValidate(), newTLS(),
 		newMembers(), newFederation(), newResource(), newKeyring(), newOperator(), newSnapshot(), newStatus(),
-		newDemo(), newVersion(),
+		newControllers(), newLock(), newDemo(), newVersion(),
 	)
 	return root
 }

@@ -36,6 +36,16 @@ srv1.dc1  10.1.0.11:8300  alive   server  0.1.0  2         dc1
 Node      Address              Status  Type    Build  Protocol  DC
 srv1.dc2  [2001:db8::11]:8300  failed  server  0.1.0  2         dc2
 `},
+		{"controllers", `
+Name             Placement     Running  Queued  Rate   Errors  Last Error
+owned-resources  leader        true     3       1.3/s  2       disk is full
+other            every server  false    0       0.0/s  0       -
+`},
+		{"controllers --output wide", `
+Name             Placement     Running  Queued  Rate   Errors  Last Error    At                    Managed                Watches
+owned-resources  leader        true     3       1.3/s  2       disk is full  2026-11-21T01:05:00Z  internal/v1/Tombstone  -
+other            every server  false    0       0.0/s  0       -             -                     a/v1/B                 a/v1/C,a/v1/D
+`},
 		{"federation list", `
 Datacenter  Gateways     Updated               Primary Index  Index
 dc1         1/1 healthy  -                     -              16

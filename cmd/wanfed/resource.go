@@ -61,15 +61,23 @@ func addResourceFlags(c *cobra.Command, run resourceRun) *cobra.Command {
 // addResourceWriteFlags is addResourceFlags for commands that write.
 func addResourceWriteFlags(c *cobra.Command, run resourceRun) *cobra.Command {
 	return addResourceFlags(c, func(ctx context.Context, args []string, cl *resourceClient, out printer) error {
-		addr := flagOrEnv(cl.cmd, "http-addr")
-		if !strings.HasPrefix(addr, "https://") {
-			return usagef("a write needs HTTPS and the certificate of an operator: "+
-				"set --http-addr https://%s (WANFED_HTTP_ADDR), --ca-file, --cert-file and --key-file; "+
-				"create a certificate with: wanfed tls cert create --operator --datacenter DC",
-				strings.TrimPrefix(addr, "http://"))
+		if err := requireHTTPS(cl.cmd); err != nil {
+			return err
 		}
 		return run(ctx, args, cl, out)
 	})
+}
+
+// requireHTTPS returns an error if the flags of cmd do not permit writes.
+func requireHTTPS(cmd *cobra.Command) error {
+	addr := flagOrEnv(cmd, "http-addr")
+	if strings.HasPrefix(addr, "https://") {
+		return nil
+	}
+	return usagef("a write needs HTTPS and the certificate of an operator: "+
+		"set --http-addr https://%s (WANFED_HTTP_ADDR), --ca-file, --cert-file and --key-file; "+
+		"create a certificate with: wanfed tls cert create --operator --datacenter DC",
+		strings.TrimPrefix(addr, "http://"))
 }
 
 // resourceClient is the client of a resource command.

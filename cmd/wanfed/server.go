@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"syscall"
@@ -111,6 +112,10 @@ overrides an earlier one. The server notifies systemd of start and stop
 	return cmd
 }
 
+// gcPercent is the default of GOGC for a server. The default of Go is 100. See
+// docs/decisions/0052.
+const gcPercent = 90
+
 func runServer(cmd *cobra.Command, load func() (serverSettings, error)) error {
 	sighup := make(chan os.Signal, 1) // size 1: a pending signal is not lost
 	signal.Notify(sighup, syscall.SIGHUP)
@@ -135,6 +140,9 @@ func runServer(cmd *cobra.Command, load func() (serverSettings, error)) error {
 	}
 	if err := collectMetrics(); err != nil {
 		return err
+	}
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(gcPercent)
 	}
 	ctx := cmd.Context()
 	defer context.AfterFunc(ctx, func() { sdnotify.Send(cfg.Logger, sdnotify.Stopping) })()
