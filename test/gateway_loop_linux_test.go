@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/internal/subprocess"
 	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/tlsutil"
@@ -48,13 +49,34 @@ func TestGatewayLoop(t *testing.T) {
 
 	const refused = `addresses of a datacenter are not used.*state_dc=dc2`
 	log := logOf(dc1.server.Process)
+	view := func(dc string, state api.Health, cause, advice string) {
+		t.Helper()
+		testutil.Await(t, faultVisible, "status of dc1", func(ctx context.Context) error {
+			st, err := dc1.status(ctx)
+			if err != nil {
+				return err
+			}
+			return checkView(st, dc, state, cause, advice)
+		})
+	}
+	unused := func(state api.Health, addr, gateway string) {
+		t.Helper()
+		view("dc2", state, "the address "+addr+" of a gateway of dc2 is also the address of the gateway "+gateway+
+			" of dc1, and is not used", "set wan of that gateway of dc2")
+	}
+	refusedGateway, _ := l.addGateway(dc1, "gw3", first.LAN, "--wan-bind", "127.0.0.1:0")
+	view("dc1", api.HealthDegraded, "the gateway gw3 cannot register: WAN address "+first.LAN+
+		" is the LAN address of gateway gw1", "set the address at which other datacenters reach this gateway")
+	refusedGateway.Kill()
 	wrong, _ := l.addGateway(dc2, "gw2", first.LAN, "--wan-bind", "127.0.0.1:0")
 	log.await(t, refused)
+	unused(api.HealthDegraded, first.LAN, "gw1")
 	wrong.Kill()
 	log.mark(t)
 	l.addGateway(dc2, "gw3", second.LAN, "--wan-bind", "127.0.0.1:0")
 	log.await(t, refused)
 	dc2.gateway.Kill() // only the wrong addresses are left
+	unused(api.HealthUnreachable, first.LAN, "gw1")
 
 	for began := time.Now(); time.Since(began) < loopTime; {
 		get(dc1.server.HTTP + "/v1/kv/name?raw&dc=dc2") // fails, and dials all paths to dc2

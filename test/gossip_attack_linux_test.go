@@ -7,19 +7,21 @@ import (
 	"compress/lzw"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"math"
 	"math/rand/v2"
 	"net"
-	"os"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/hashicorp/go-msgpack/v2/codec"
 	"github.com/hashicorp/yamux"
 
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/tlsutil"
 	"github.com/wanfed/wanfed/wanfed"
 )
@@ -28,18 +30,16 @@ import (
 // to half of its memory before.
 const attackMemory = 64 << 20
 
+// maxAttackLines is the number of warnings that a server may log during an
+// attack, and ten times the number per second.
+const maxAttackLines = 100
+
 // TestGossipAttack sends gossip with the certificate of a server of dc3 to the
 // servers of all datacenters: compression bombs, user events, intents, forged
 // members and random bytes. The memory of the servers must stay bounded.
 // WANFED_ATTACK_TIME is the duration of the attack, by default 16 s.
 func TestGossipAttack(t *testing.T) {
-	duration := 16 * time.Second
-	if v := os.Getenv("WANFED_ATTACK_TIME"); v != "" {
-		var err error
-		if duration, err = time.ParseDuration(v); err != nil {
-			t.Fatal(err)
-		}
-	}
+	duration := envDuration(t, "WANFED_ATTACK_TIME", 16*time.Second)
 	l := newLoopback(t)
 	l.log = "info"
 	dc1 := l.start("dc1", "dc1")
@@ -72,55 +72,69 @@ func TestGossipAttack(t *testing.T) {
 		"too_large": dc1, "message": dc1, "prune": sites[1], "names": sites[1], "clock": sites[2],
 	} {
 		series := fmt.Sprintf(`wanfed_gossip_refused_total{pool="wan",reason=%q}`, reason)
-		if metric(t, s.server.HTTP, series) == 0 {
-			t.Errorf("%s of %s = 0, want more", series, s.dc)
-		}
+		testutil.Await(t, waitLimit, series+" of "+s.dc, func(context.Context) error {
+			if metric(t, s.server.HTTP, series) == 0 {
+				return errors.New("the counter is 0, want more")
+			}
+			return nil
+		})
 		logOf(s.server.Process).await(t, `level=WARN msg="gossip refused".* pool=wan .*reason=`+reason)
 		if doc := readDoc(t, "limits.md"); !strings.Contains(doc, "`"+reason+"`") {
 			t.Errorf("limits.md does not name %s", reason)
 		}
 	}
 	for _, s := range sites {
+		lines, err := logOf(s.server.Process).lines("level=(WARN|ERROR)")
+		if limit := maxAttackLines + int(duration/time.Second)*maxAttackLines/10; err != nil || len(lines) > limit {
+			t.Errorf("log of %s has %d warnings and errors, %v, want at most %d", s.dc, len(lines), err, limit)
+		}
 		if strings.Contains(metricLines(t, s.server.HTTP), "wanfed_serf_events") {
 			t.Errorf("/metrics of %s names events, want no metric that a peer names", s.dc)
 		}
 	}
 }
 
-// attack sends gossip of one mode to all sites for a duration, and returns the
-// highest memory of each server.
+// attack sends gossip of one mode to all sites, and returns the highest memory
+// of each server. The duration begins when each site has been sent a message.
 func attack(t *testing.T, l *loopback, sites []*site, mode string, duration time.Duration) map[*site]int {
-	ctx, stop := context.WithTimeout(t.Context(), duration)
+	send, alpn := sendPackets, wanfed.ProtoGossip
+	if mode == "states" {
+		send, alpn = sendStates, wanfed.ProtoStream
+	}
+	ctx, stop := context.WithTimeout(t.Context(), duration+waitLimit)
 	defer stop()
-	done := make(chan error, len(sites))
+	first, done := make(chan struct{}, len(sites)), make(chan struct{}, len(sites))
 	for _, s := range sites {
 		id := l.ca.Identity(t, tlsutil.RoleServer, "srv1", "dc3")
 		go func() {
-			send := sendPackets
-			if mode == "states" {
-				send = sendStates
-			}
+			sent := sync.OnceFunc(func() { first <- struct{}{} })
 			for ctx.Err() == nil { // a server may close the connection
-				alpn := map[bool]string{true: wanfed.ProtoStream, false: wanfed.ProtoGossip}[mode == "states"]
 				c, err := dial(ctx, s.server.Addr, id.ClientConfig("srv1.server."+s.dc+".wanfed", alpn))
 				if err == nil {
 					release := context.AfterFunc(ctx, func() { c.Close() })
-					send(ctx, c, mode)
+					send(ctx, c, mode, sent)
 					release()
 					c.Close()
 				}
 			}
-			done <- nil
+			done <- struct{}{}
 		}()
 	}
 	worst := map[*site]int{}
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
-	for ended := 0; ended < len(sites); {
+	for started, ended := 0, 0; ended < len(sites); {
 		select {
+		case <-first:
+			if started++; started == len(sites) {
+				defer time.AfterFunc(duration, stop).Stop()
+			}
 		case <-done:
 			ended++
 		case <-tick.C:
+		}
+		if n := started + len(first); ended == len(sites) && n < ended {
+			t.Errorf("%s: %d of %d servers were sent a message within %v", mode, n, ended, duration+waitLimit)
 		}
 		for _, s := range sites {
 			worst[s] = max(worst[s], rssOf(t, s))
@@ -129,21 +143,22 @@ func attack(t *testing.T, l *loopback, sites []*site, mode string, duration time
 	return worst
 }
 
-// sendPackets writes packets of a mode until ctx or the connection ends.
-func sendPackets(ctx context.Context, c net.Conn, mode string) {
-	var bomb []byte
+// packetBomb is a user event of 8 MB, compressed to 7 KB. With the race
+// detector, the compression takes a second.
+var packetBomb = sync.OnceValue(func() []byte {
+	return gossipBomb(serfMessage(3, map[string]any{"LTime": 7, "Name": "x", "Payload": make([]byte, 8<<20)}))
+})
+
+// sendPackets writes packets of a mode until ctx or the connection ends. It
+// calls sent after each packet.
+func sendPackets(ctx context.Context, c net.Conn, mode string, sent func()) {
 	for i := 0; ctx.Err() == nil; i++ {
 		var b []byte
 		switch mode {
 		case "bomb":
-			if bomb == nil {
-				bomb = gossipBomb(serfMessage(3, map[string]any{
-					"LTime": 7, "Name": "x", "Payload": make([]byte, 8<<20),
-				}))
-			}
-			b = bomb
-		case "large packets":
-			b = make([]byte, 60<<10)
+			b = packetBomb()
+		case "large packets": // the last one ends the connection
+			b = make([]byte, []int{wanfed.MaxPacket, wanfed.MaxPacket, 60 << 10}[i%3])
 		case "event":
 			b = serfMessage(3, map[string]any{"LTime": 7, "Name": "x", "Payload": randomBytes(1800)})
 		case "event names":
@@ -172,20 +187,13 @@ func sendPackets(ctx context.Context, c net.Conn, mode string) {
 		if _, err := c.Write(gossipFrame(1, "srv1", string(b))); err != nil {
 			return
 		}
+		sent()
 	}
 }
 
-// sendStates sends state exchanges until ctx or the connection ends: bombs, and
-// announcements of many members without them.
-func sendStates(ctx context.Context, c net.Conn, _ string) {
-	cfg := yamux.DefaultConfig()
-	cfg.LogOutput = io.Discard
-	session, err := yamux.Client(c, cfg)
-	if err != nil {
-		return
-	}
-	defer session.Close()
-	messages := [][]byte{
+// stateMessages are bombs, and announcements of many members without them.
+var stateMessages = sync.OnceValue(func() [][]byte {
+	return [][]byte{
 		gossipBomb(make([]byte, 38<<20)), gossipBomb(make([]byte, 4<<20)),
 		gossipBomb(bytes.Repeat([]byte{6, 0x80}, 2<<20)),
 		append(memberMessage(6, map[string]any{"Nodes": 1 << 20, "UserStateLen": 0}), 0x80),
@@ -193,6 +201,19 @@ func sendStates(ctx context.Context, c net.Conn, _ string) {
 			bytes.Repeat([]byte{0x80}, 1<<14)...),
 		memberMessage(8, map[string]any{"UserMsgLen": 20 << 20}),
 	}
+})
+
+// sendStates sends state exchanges until ctx or the connection ends. It calls
+// sent after each of them.
+func sendStates(ctx context.Context, c net.Conn, _ string, sent func()) {
+	messages := stateMessages()
+	cfg := yamux.DefaultConfig()
+	cfg.LogOutput = io.Discard
+	session, err := yamux.Client(c, cfg)
+	if err != nil {
+		return
+	}
+	defer session.Close()
 	var open [64]net.Conn // streams that wait for a response, or for more bytes
 	for i := 0; ctx.Err() == nil; i++ {
 		if old := open[i%len(open)]; old != nil {
@@ -205,6 +226,7 @@ func sendStates(ctx context.Context, c net.Conn, _ string) {
 		open[i%len(open)] = st
 		st.SetDeadline(time.Now().Add(time.Second))
 		st.Write(append(streamHeader(0x51, 1, "srv1", "srv1.dc3"), messages[i%len(messages)]...))
+		sent()
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -57,4 +58,42 @@ func TestRenewedVoter(t *testing.T) {
 	complete.server.Kill()
 	stale.awaitPut("a write by srv2 and srv3")
 	renewed.check(complete.values, "")
+}
+
+// TestRecoverLostMajority_OldDisks starts the two lost servers with their old
+// data directories after the third one was recovered. They form no second group,
+// and become voters of the recovered one.
+func TestRecoverLostMajority_OldDisks(t *testing.T) {
+	testutil.Cluster(t)
+	l := newLoopback(t)
+	all := l.three(t)
+	g := &grown{l, all}
+	g.awaitWhole(t, waitLimit)
+	survivor := all[2]
+	survivor.awaitPut("a value")
+	for _, d := range all {
+		d.server.Kill()
+	}
+	out, err := exec.Command(l.bin, "server", "recover", "--yes", "--data-dir", survivor.data()).CombinedOutput()
+	if err != nil {
+		t.Fatalf("server recover = %v: %s", err, out)
+	}
+	survivor.start()
+	survivor.awaitPut("a write after the recovery")
+	for _, lost := range all[:2] {
+		lost.start()
+	}
+	for _, lost := range all[:2] {
+		logOf(lost.server.Process).await(t, `no vote until it has caught up".*the group has removed this server`)
+	}
+	testutil.Await(t, 3*waitLimit, "votes of srv1 and srv2", func(context.Context) error {
+		for _, lost := range all[:2] {
+			if _, err := os.Stat(filepath.Join(lost.data(), "raft", "joining")); !errors.Is(err, os.ErrNotExist) {
+				return errors.New("a server has no vote")
+			}
+		}
+		return nil
+	})
+	g.awaitWhole(t, waitLimit)
+	all[0].check(survivor.values, "")
 }

@@ -5,6 +5,7 @@ package test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -18,7 +19,10 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/types/known/durationpb"
+
 	"github.com/wanfed/wanfed/api"
+	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/internal/subprocess"
 	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/tlsutil"
@@ -192,6 +196,208 @@ func TestSameName_Servers(t *testing.T) {
 			awaitIdentity(t, second, "refused", first.server.Addr)
 		})
 	}
+}
+
+// TestSameName_Gateways starts another gateway with the name of a running
+// gateway. The new gateway is refused, and status names both. When the first
+// gateway stops or fails, another one takes the name without an operator.
+func TestSameName_Gateways(t *testing.T) {
+	testutil.Cluster(t)
+	l := newLoopback(t)
+	dc1 := l.start("dc1", "dc1")
+	dc2 := l.start("dc2", "dc1", dc1.gateway.WAN)
+	l.federated(dc1, dc2)
+	first := dc2.gateway
+	second := l.secondGateway(t, dc2, "second")
+	logOf(second.Process).await(t, `msg="cannot register".*`+first.WAN+`.*`+second.WAN+`.*stop one of the two`)
+	wantAdvice(t, dc2, "dc2", second.WAN)
+	wantAdvice(t, dc2, "dc2", first.WAN)
+	if paths := l.paths(t, dc1, "dc2"); slices.Contains(paths, second.WAN) {
+		t.Errorf("paths of dc1 to dc2 = %v, want none to the refused gateway %s", paths, second.WAN)
+	}
+
+	awaitWAN := func(event, want string, limit time.Duration) {
+		t.Helper()
+		took := testutil.Await(t, waitLimit, event, func(ctx context.Context) error {
+			states, err := dc1.states(ctx)
+			for _, st := range states {
+				for _, g := range st.MeshGateways {
+					if a := g.Service.TaggedAddresses["wan"]; st.Datacenter == "dc2" &&
+						net.JoinHostPort(a.Address, strconv.Itoa(int(a.Port))) == want {
+						return nil
+					}
+				}
+			}
+			return errors.Join(err, errors.New("dc1 has another address"))
+		})
+		if took > limit {
+			t.Errorf("%s took %v, want at most %v", event, took, limit)
+		}
+		t.Logf("%s took %v", event, took.Round(time.Millisecond))
+	}
+	if err := first.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	awaitWAN("the second gateway takes the name after the first has stopped", second.WAN, 5*time.Second)
+	second.Kill()
+	third := l.secondGateway(t, dc2, "third")
+	awaitWAN("a third gateway takes the name after the second has failed", third.WAN, 6*time.Second)
+	testutil.Await(t, waitLimit, "status without a conflict", func(ctx context.Context) error {
+		advice, err := dc2.advice(ctx, "dc2")
+		if err == nil && strings.Contains(advice, "another name") {
+			err = fmt.Errorf("advice is %q", advice)
+		}
+		return err
+	})
+}
+
+// TestSameName_Primary replaces the primary by a datacenter of the same name that
+// has no data, behind the same gateway address. The secondary keeps its replicas
+// and names both groups, until the first primary returns, or an operator accepts
+// the other one.
+func TestSameName_Primary(t *testing.T) {
+	testutil.Cluster(t)
+	l := newLoopback(t)
+	first := l.start("dc1", "dc1")
+	wan := first.gateway.WAN
+	dc2 := l.start("dc2", "dc1", wan)
+	l.federated(first, dc2)
+	group := groupID(t, first)
+	stop := func(s *site) { s.gateway.Kill(); s.server.Kill() }
+
+	stop(first)
+	other := l.startAt(t, "other", wan)
+	otherGroup := groupID(t, other)
+	if otherGroup == group {
+		t.Fatalf("group id of the other datacenter = %s, want another one", group)
+	}
+	wantAdvice(t, dc2, "dc1", "replace dc1 --id "+otherGroup+" --datacenter dc2")
+	wantAdvice(t, dc2, "dc1", group+" at "+wan)
+	logOf(dc2.server.Process).await(t, `msg="cannot follow the primary".*`+group+`.*`+otherGroup)
+	wantAdvice(t, other, "dc1", group)
+	states, err := dc2.states(t.Context())
+	if err != nil || len(states) != 2 {
+		t.Errorf("federation states in dc2 = %+v, %v, want those of dc1 and dc2", states, err)
+	}
+
+	stop(other)
+	first = l.startAt(t, "dc1", wan)
+	took := testutil.Await(t, waitLimit, "the first primary is followed", notRefused(dc2))
+	t.Logf("the first primary is followed after %v", took.Round(time.Millisecond))
+	if got := groupID(t, first); got != group {
+		t.Errorf("group id after the restart = %s, want %s", got, group)
+	}
+
+	stop(first)
+	other = l.startAt(t, "other", wan)
+	wantAdvice(t, dc2, "dc1", otherGroup)
+	op := l.ca.Files(t, tlsutil.RoleOperator, "op", "dc2")
+	out, err := exec.CommandContext(t.Context(), l.bin, "federation", "replace", "dc1", "--id", otherGroup,
+		"--datacenter", "dc2", "--http-addr", dc2.server.HTTP,
+		"--ca-file", op.CA, "--cert-file", op.Cert, "--key-file", op.Key).CombinedOutput()
+	if err != nil || !strings.Contains(string(out), group) {
+		t.Fatalf("federation replace = %v: %s, want the previous group", err, out)
+	}
+	testutil.Await(t, waitLimit, "the other primary is followed", notRefused(dc2))
+	l.federated(other, dc2)
+}
+
+// notRefused checks that the secondary s follows its primary.
+func notRefused(s *site) func(context.Context) error {
+	return func(ctx context.Context) error {
+		st, err := s.status(ctx)
+		if c := component(st, "replication"); err == nil && c.State != "ok" {
+			err = fmt.Errorf("replication is %s: %s", c.State, c.Detail)
+		}
+		return err
+	}
+}
+
+// groupID waits for the id of the Raft group of s.
+func groupID(t *testing.T, s *site) (id string) {
+	t.Helper()
+	testutil.Await(t, waitLimit, "a group id", func(ctx context.Context) error {
+		st, err := s.status(ctx)
+		var ok bool
+		if id, ok = strings.CutPrefix(component(st, "identity").Detail, "group id "); err == nil &&
+			(!ok || strings.Contains(id, " ")) {
+			err = fmt.Errorf("identity is %+v", component(st, "identity"))
+		}
+		return err
+	})
+	return id
+}
+
+// startAt starts the primary dc1 with a gateway at a given WAN address.
+func (l *loopback) startAt(t *testing.T, prefix, wan string) *site {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
+	defer cancel()
+	s := &site{dc: "dc1"}
+	var err error
+	s.server, err = subprocess.StartServer(ctx, subprocess.ServerConfig{
+		Program: []string{l.bin}, Dir: filepath.Join(l.dir, prefix+"-srv1"), DC: "dc1", Node: "srv1",
+		TLS: l.ca.Files(t, tlsutil.RoleServer, "srv1", "dc1"), PrimaryDC: "dc1", LogLevel: l.log,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.keep(s.server.Process)
+	s.gateway, err = subprocess.StartGateway(ctx, subprocess.GatewayConfig{
+		Program: []string{l.bin}, Dir: filepath.Join(l.dir, prefix+"-gw1"), DC: "dc1", Node: "gw1", WAN: wan,
+		TLS: l.ca.Files(t, tlsutil.RoleGateway, "gw1", "dc1"), Servers: []string{s.server.Addr}, LogLevel: l.log,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.keep(s.gateway.Process)
+	return s
+}
+
+// secondGateway starts another gateway with the name of the gateway of s.
+func (l *loopback) secondGateway(t *testing.T, s *site, dir string) *subprocess.Gateway {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
+	defer cancel()
+	g, err := subprocess.StartGateway(ctx, subprocess.GatewayConfig{
+		Program: []string{l.bin}, Dir: filepath.Join(l.dir, dir), DC: s.dc, Node: "gw1",
+		TLS:     l.ca.Files(t, tlsutil.RoleGateway, "gw1", s.dc),
+		Servers: []string{s.server.Addr}, LogLevel: l.log,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.keep(g.Process)
+	return g
+}
+
+// TestSameName_StolenCertificate calls a server with a copy of its certificate, and
+// claims to be an older server that is in the group. The server stays in its
+// pools.
+func TestSameName_StolenCertificate(t *testing.T) {
+	testutil.Cluster(t)
+	l := newLoopback(t)
+	group := l.grow(t, 2)
+	first, other := group.servers[0], group.servers[1]
+	claim := func() {
+		t.Helper()
+		cc := l.call(t, first.server.Addr, "srv1.server.dc1.wanfed", tlsutil.RoleServer, "srv1", "dc1")
+		got, err := pb.NewServerServiceClient(cc).Identify(t.Context(), &pb.ServerIdentity{
+			Instance: "stolen", Uptime: durationpb.New(10000 * time.Hour), Address: "127.0.0.1:1", InGroup: true,
+		})
+		if err != nil || got.GetInstance() == "" {
+			t.Fatalf("Identify() = %v, %v, want the identity of srv1", got, err)
+		}
+	}
+	claim()
+	awaitIdentity(t, first, "conflict", "127.0.0.1:1")
+	first.server.Kill()
+	first.start()
+	claim() // while it has no contact with its group yet
+	awaitIdentity(t, first, "conflict", "127.0.0.1:1")
+	group.awaitWhole(t, waitLimit)
+	wantMember(t, other, "srv1", first.server.Addr)
+	awaitIdentity(t, first, "conflict", "127.0.0.1:1")
 }
 
 // awaitIdentity waits until the identity of d has a state and names an address.

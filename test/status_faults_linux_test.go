@@ -4,8 +4,11 @@ package test
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -20,8 +23,26 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// faultVisible bounds the time from a fault to the right status.
-const faultVisible = 10 * time.Second
+const (
+	// faultVisible bounds the time from a fault to the right status.
+	faultVisible = 10 * time.Second
+	// healVisible bounds the time from the end of a fault to the right status.
+	healVisible = 5 * time.Second
+)
+
+// envDuration returns the duration in an environment variable, or a default.
+func envDuration(t *testing.T, name string, otherwise time.Duration) time.Duration {
+	t.Helper()
+	text := os.Getenv(name)
+	if text == "" {
+		return otherwise
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	return d
+}
 
 // view is what the status of a datacenter must contain about a datacenter. The
 // texts are parts of the cause and of the remedy.
@@ -63,7 +84,8 @@ type statusFault struct {
 }
 
 // run injects the fault and heals it. The status of every datacenter must be
-// right in time, both times.
+// right in time, both times. WANFED_FAULT_TIME is the time for which a visible
+// fault continues: retries are then rare.
 func (f statusFault) run(t *testing.T, dcs ...*lab.Datacenter) {
 	t.Helper()
 	f.inject()
@@ -75,8 +97,9 @@ func (f statusFault) run(t *testing.T, dcs ...*lab.Datacenter) {
 		}
 		return nil
 	})
+	time.Sleep(envDuration(t, "WANFED_FAULT_TIME", 0))
 	f.heal()
-	healed := testutil.Await(t, promptly, "status without the fault: "+f.name, func(ctx context.Context) error {
+	healed := testutil.Await(t, healVisible, "status without the fault: "+f.name, func(ctx context.Context) error {
 		return allOK(ctx, dcs...)
 	})
 	t.Logf("%s: seen after %v, healed after %v", f.name, took.Round(time.Millisecond), healed.Round(time.Millisecond))
@@ -222,17 +245,87 @@ func TestStatusFaults_Settings(t *testing.T) {
 	statusFault{"rejected certificate", restart(files), restart(genuine), different}.run(t, dcs...)
 }
 
+// slowClock builds wanfed with a wall clock that is ten minutes slow: the build
+// replaces time.Now. Nothing in wanfed knows of it. The build compiles the
+// standard library again, which takes minutes of processor time.
+func slowClock(t *testing.T) (program string) {
+	t.Helper()
+	root, err := exec.Command("go", "env", "GOROOT").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(strings.TrimSpace(string(root)), "src", "time", "time.go")
+	source, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const now = "func Now() Time {\n\tsec, nsec, mono := runtimeNow()\n"
+	if strings.Count(string(source), now) != 1 {
+		t.Fatalf("%s has another func Now: adapt this test", file)
+	}
+	dir := t.TempDir()
+	program = filepath.Join(dir, "wanfed")
+	slow, overlay := filepath.Join(dir, "time.go"), filepath.Join(dir, "overlay.json")
+	replace, err := json.Marshal(map[string]any{"Replace": map[string]string{file: slow}})
+	if err := errors.Join(err,
+		os.WriteFile(slow, []byte(strings.Replace(string(source), now, now+"\tsec -= 600\n", 1)), 0o600),
+		os.WriteFile(overlay, replace, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.Command("go", "build", "-overlay", overlay, "-o", program,
+		"github.com/wanfed/wanfed/cmd/wanfed").CombinedOutput()
+	if err != nil {
+		t.Fatalf("build wanfed with a slow clock: %v: %s", err, out)
+	}
+	return program
+}
+
+// TestStatusFaults_Clock starts the server of dc3 with a clock that is ten
+// minutes slow, so that the new certificates of the others are not valid yet. It
+// runs only with WANFED_CLOCK=1, because of its build.
+func TestStatusFaults_Clock(t *testing.T) {
+	if os.Getenv("WANFED_CLOCK") == "" {
+		t.Skip("WANFED_CLOCK is not set")
+	}
+	lab.NeedNFT(t)
+	slow := slowClock(t)
+	l, past := lab.New(t), time.Now().Add(-time.Hour)
+	var err error
+	if l.PKI, err = subprocess.NewPKIAt(filepath.Join(t.TempDir(), "pki"), "", past); err != nil {
+		t.Fatal(err)
+	}
+	l.PKI.Now = time.Time{}
+	dc1, dc2 := l.Add(1, 1), l.Add(1, 1)
+	l.PKI.Now = past
+	dc3 := l.Add(1, 1)
+	dcs := l.Datacenters()
+	for _, dc := range dcs {
+		dc.Start()
+	}
+	testutil.Await(t, waitLimit, "federation", func(ctx context.Context) error { return allOK(ctx, dcs...) })
+	srv, right := dc3.Servers[0], ""
+	const cause, remedy = "is not valid", "check the clocks"
+	statusFault{"clock 10 min slow", func() {
+		srv.Stop()
+		right = l.Use(slow)
+		srv.StartServer()
+	}, func() {
+		srv.Stop()
+		l.Use(right)
+		srv.StartServer()
+	}, []view{
+		{dc3, "dc1", api.HealthUnreachable, "a certificate between dc3 and dc1 " + cause, remedy},
+		{dc3, "dc2", api.HealthUnreachable, "a certificate between dc3 and dc2 " + cause, remedy},
+		{dc1, "dc3", api.HealthUnreachable, "a certificate between dc1 and dc3 " + cause, remedy},
+		{dc2, "dc3", api.HealthUnreachable, "a certificate between dc2 and dc3 " + cause, remedy},
+	}}.run(t, dcs...)
+}
+
 // TestStatusQuiet runs an idle federation over links with loss and jitter. No
 // status may report a fault. WANFED_QUIET_TIME changes the duration.
 func TestStatusQuiet(t *testing.T) {
 	t.Parallel()
-	quietTime := 20 * time.Second
-	if text := os.Getenv("WANFED_QUIET_TIME"); text != "" {
-		var err error
-		if quietTime, err = time.ParseDuration(text); err != nil {
-			t.Fatal(err)
-		}
-	}
+	quietTime := envDuration(t, "WANFED_QUIET_TIME", 20*time.Second)
 	l := lab.NewWAN(t, wan.Link{Delay: 20 * time.Millisecond, Jitter: 200 * time.Millisecond, Loss: 0.01})
 	for range 3 {
 		l.Add(1, 1).Start()

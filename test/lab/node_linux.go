@@ -10,11 +10,13 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"time"
 
 	"github.com/wanfed/wanfed/internal/subprocess"
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
@@ -111,8 +113,27 @@ func (n *Node) StartServer(args ...string) {
 }
 
 // StartGateway starts a gateway at its current WAN address, for the first time
-// or again.
+// or again. The environment variable WANFED_LAB_ENVOY selects the datacenters in
+// which it starts Envoy: "all", "mixed" for dc2, dc4 and so on, or the name of
+// one.
 func (n *Node) StartGateway(args ...string) {
+	n.dc.lab.t.Helper()
+	envoy := ""
+	switch which := os.Getenv("WANFED_LAB_ENVOY"); {
+	case which == "all", which == n.dc.Name, which == "mixed" && n.dc.number%2 == 0:
+		envoy = testutil.Envoy(n.dc.lab.t)
+	}
+	n.startGateway(envoy, args...)
+}
+
+// StartEnvoy is StartGateway with Envoy's binary at path as the gateway. It
+// waits until Envoy listens.
+func (n *Node) StartEnvoy(path string, args ...string) {
+	n.dc.lab.t.Helper()
+	n.startGateway(path, args...)
+}
+
+func (n *Node) startGateway(envoy string, args ...string) {
 	n.dc.lab.t.Helper()
 	var servers []string
 	for _, s := range n.dc.Servers {
@@ -122,7 +143,7 @@ func (n *Node) StartGateway(args ...string) {
 	defer cancel()
 	g, err := subprocess.StartGateway(ctx, subprocess.GatewayConfig{
 		Program: n.program(), Dir: n.directory(), DC: n.dc.Name, Node: n.Name, TLS: n.TLS, Servers: servers,
-		LAN: n.LANAddr(), WAN: n.WANAddr(), Args: args,
+		LAN: n.LANAddr(), WAN: n.WANAddr(), Envoy: envoy, Args: args,
 	})
 	if err != nil {
 		n.dc.lab.t.Fatal(err)

@@ -18,7 +18,7 @@ const module = "github.com/wanfed/wanfed"
 // layers lists the packages of this module from top to bottom. A package
 // imports only packages of lower layers. A new package needs a place here.
 var layers = [][]string{
-	{"cmd/wanfed", "examples", "examples/memberlist", "examples/serf"},
+	{"cmd/wanfed", "examples", "examples/controller", "examples/memberlist", "examples/serf"},
 	{"demo", "server"},
 	{"server/status"},
 	{"server/httpapi", "server/keyring", "server/operator"},
@@ -28,12 +28,16 @@ var layers = [][]string{
 	{"replication"},
 	{"federation"},
 	{"dcrpc"},
+	{"gateway/xds"},
 	{"gateway/proxycfg"},
 	{"gateway"},
 	{"gateway/internal/reactor"},
 	{"gateway/internal/upstream"},
 	{"gateway/internal/sockets", "gateway/internal/tlsrecord"},
-	{"catalog", "document", "kv"},
+	{"controller"},
+	{"kv"},
+	{"session"},
+	{"catalog", "document", "lease"},
 	{"resource/raftstore"},
 	{"resource/raftstore/raftlog"},
 	{"resource/memory"},
@@ -49,7 +53,8 @@ var layers = [][]string{
 
 // kits are packages for tests. They may import every package. Only tests and
 // other kits may import them.
-var kits = []string{"test", "test/rules", "test/lab", "test/lab/wan", "resource/resourcetest", "tlsutil/tlstest"}
+var kits = []string{"test", "test/rules", "test/lab", "test/lab/wan", "resource/resourcetest", "tlsutil/tlstest",
+	"controller/controllertest"}
 
 // internal is the directory of packages that every other package may import.
 // They import only each other and what internalMay lists.
@@ -63,7 +68,7 @@ var internalMay = map[string][]string{
 // The packages in alone are usable without a server. They must not depend on
 // the packages in forbidden, directly or indirectly.
 var (
-	alone     = []string{"wanfed", "tlsutil", "gateway"}
+	alone     = []string{"wanfed", "tlsutil", "gateway", "gateway/proxycfg", "gateway/xds"}
 	forbidden = []string{"github.com/hashicorp/raft", "github.com/hashicorp/serf", module + "/resource"}
 )
 

@@ -18,6 +18,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/wanfed/wanfed/resource"
+	"github.com/wanfed/wanfed/server"
 	"github.com/wanfed/wanfed/server/httpapi"
 )
 
@@ -34,6 +36,8 @@ func TestReference_IsCurrent(t *testing.T) {
 		"cli.md":      cliPage,
 		"http-api.md": httpPage,
 		"metrics.md":  metricsPage,
+
+		"controllers.md": controllersPage,
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(root, "docs", "reference", name)
@@ -137,6 +141,7 @@ func metricsPage(t testing.TB) string {
 	for _, section := range []struct{ title, file, prefix string }{
 		{"Server", "server/status/metrics.go", "wanfed_"},
 		{"Gateway", "gatewayd/metrics.go", "wanfed_gateway_"},
+		{"Controllers, with the label controller", "controller/metrics.go", "wanfed_controller_"},
 	} {
 		fmt.Fprintf(&b, "\n## %s\n\n", section.title)
 		n := 0
@@ -192,6 +197,31 @@ func httpPage(testing.TB) string {
 			local = " *(local)*"
 		}
 		fmt.Fprintf(&b, "- `%s %s`%s: %s\n", method, e.Path, local, e.Summary)
+	}
+	return b.String()
+}
+
+// controllersPage shows the controllers of a server and the types that they
+// manage and watch.
+func controllersPage(t testing.TB) string {
+	var b strings.Builder
+	b.WriteString("# Controllers of a server\n\n" + generatedNote +
+		"[Controllers](../controllers.md) describes placement, queue and metrics. An arrow\n" +
+		"points from a type to a controller that it reconciles. A dashed arrow is a watched\n" +
+		"type.\n\n```mermaid\ngraph LR\n")
+	all := server.Controllers(nil)
+	if len(all) == 0 {
+		t.Fatal("a server has no controllers")
+	}
+	for _, c := range all {
+		fmt.Fprintf(&b, "  %s --> %s([%s])\n", resource.TypeString(c.Managed), c.Name, c.Name)
+		for _, w := range c.Watches {
+			fmt.Fprintf(&b, "  %s -.-> %s\n", resource.TypeString(w.Type), c.Name)
+		}
+	}
+	b.WriteString("```\n\n")
+	for _, c := range all {
+		fmt.Fprintf(&b, "- `%s`: manages `%s`, runs at: %s\n", c.Name, resource.TypeString(c.Managed), c.Placement)
 	}
 	return b.String()
 }
