@@ -14,9 +14,9 @@
 // In each round, each row runs with all contenders in random order. Each run
 // starts new servers and a new proxy, which has a core of its own. A third
 // process then runs the clients on the core of the servers, and reports its
-// figures. A run that other processes have disturbed is repeated. If the
-// repetition is disturbed too, the round counts only if it is in the less
-// disturbed half. The table shows medians over the rounds, the ratio of each
+// figures. A run that other processes have disturbed is repeated. A round that
+// stays disturbed does not count, except that the less disturbed half of the
+// rounds always counts. The table shows medians over the rounds, the ratio of each
 // subject to the best peer, and whether the goal is met.
 //
 // # Contenders

@@ -122,10 +122,10 @@ func TestDispatch_TrafficRows(t *testing.T) {
 }
 
 func TestDispatch_StallAndChangeRows(t *testing.T) {
-	rep := runBench(t, "--rows", "stall,update,handover,drain")
+	rep := runBench(t, "--rows", "stall,update,hot-restart,drain")
 	rep.check(t, "stall", "wanfed", map[string]float64{"held": 1, "gone after s": 1, "p99 µs": 1})
 	rep.check(t, "update", "wanfed", map[string]float64{"p99 µs": 1, "sent": 50, "updates/s": 1})
-	rep.check(t, "handover", "wanfed", map[string]float64{"p99 µs": 1, "sent": 250, "handovers": 2})
+	rep.check(t, "hot-restart", "wanfed", map[string]float64{"p99 µs": 1, "sent": 250, "hot restarts": 2})
 	rep.check(t, "drain", "wanfed", map[string]float64{"sent": 50, "gone after s": 1})
 	for _, l := range rep.Lines {
 		if name := l.Figure; (name == "lost" || name == "left") && l.Values["wanfed"].Median != 0 {

@@ -112,7 +112,7 @@ func newReport(machine string, b bench, runs []run) report {
 		}
 	}
 	for _, r := range b.rows {
-		addAddedLatency(found[r.name])
+		setAddedLatency(found[r.name])
 		for name, of := range found[r.name] {
 			found[r.name][name] = of.quiet(b.noiseLimit)
 		}
@@ -125,9 +125,9 @@ func newReport(machine string, b bench, runs []run) report {
 	return rep
 }
 
-// addAddedLatency sets the difference in latency between each contender and a
-// direct connection.
-func addAddedLatency(found map[string]byRound) {
+// setAddedLatency sets the figure addedP50: the p50 of each contender without
+// that of a direct connection.
+func setAddedLatency(found map[string]byRound) {
 	for round, without := range found[directName] {
 		for _, of := range found {
 			if f, ok := of[round]; ok {

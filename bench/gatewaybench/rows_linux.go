@@ -27,17 +27,18 @@ type figure struct {
 }
 
 // goal is the bound of a subject's figure: a minimum if higher values are
-// better, otherwise a maximum. The bound is a factor of the reference peer's
-// figure, or the value itself for absoluteGoal.
+// better, otherwise a maximum.
 type goal struct {
-	reference string // empty: no goal
-	bound     float64
+	reference string // a constant below; empty: no goal
+	// bound is a factor of the figure of the reference. For absoluteGoal it is
+	// the value of the bound.
+	bound float64
 }
 
 const (
-	bestPeerGoal    = "best"    // the best of all peers
-	bestHAProxyGoal = "haproxy" // the best of the peers whose names start with haproxy
-	absoluteGoal    = "itself"
+	bestPeerGoal    = "best"     // the best of all peers
+	bestHAProxyGoal = "haproxy"  // the best of the peers whose names start with haproxy
+	absoluteGoal    = "absolute" // no peer
 )
 
 func (f figure) goalText() string {
@@ -146,7 +147,7 @@ func (t timing) manyConnRows(spec func(load.Kind, int) load.Spec) []row {
 			{name: load.Lost, goal: goal{absoluteGoal, 0}, noComparison: true},
 			{name: load.Sent, noComparison: true}, {name: updatesFigure, noComparison: true},
 		}},
-		{fmt.Sprintf("handover/%d", t.restartConns), hotRestart, []figure{
+		{fmt.Sprintf("hot-restart/%d", t.restartConns), hotRestart, []figure{
 			{name: load.Lost, goal: goal{absoluteGoal, 0}, noComparison: true}, {name: load.Sent, noComparison: true},
 			{name: load.HotRestarts, noComparison: true},
 			{name: load.P99, noComparison: true}, {name: load.P99Ratio, noComparison: true},

@@ -20,7 +20,9 @@ func (r report) writeJSON(w io.Writer) error {
 	return enc.Encode(r)
 }
 
-// writeTable writes an aligned table, which is also valid Markdown.
+// writeTable writes an aligned table, which is also valid Markdown. After each
+// subject, the column "by best" has the ratio to the best peer and whether the
+// goal is met. The column "others" has line.Others.
 func (r report) writeTable(w io.Writer) error {
 	header := []string{"row", "figure", "goal"}
 	for _, s := range r.Subjects {
@@ -32,27 +34,27 @@ func (r report) writeTable(w io.Writer) error {
 			header = append(header, c)
 		}
 	}
-	cells := [][]string{append(header, "others")}
+	lines := [][]string{append(header, "others")}
 	for i, l := range r.Lines {
 		name := l.Row
 		if i > 0 && r.Lines[i-1].Row == name {
 			name = ""
 		}
-		words := []string{name, l.Figure, l.Goal}
+		cells := []string{name, l.Figure, l.Goal}
 		var best string
 		for _, s := range r.Subjects {
-			words = append(words, l.text(s), l.Verdicts[s].String())
+			cells = append(cells, l.text(s), l.Verdicts[s].String())
 			best = l.Verdicts[s].Best
 		}
-		words = append(words, best)
+		cells = append(cells, best)
 		for _, c := range r.Contenders {
 			if !slices.Contains(r.Subjects, c) {
-				words = append(words, l.text(c))
+				cells = append(cells, l.text(c))
 			}
 		}
-		cells = append(cells, append(words, number(l.Others)))
+		lines = append(lines, append(cells, number(l.Others)))
 	}
-	_, err := io.WriteString(w, fmt.Sprintf("%s; medians of %d rounds\n\n%s", r.Machine, r.Rounds, align(cells)))
+	_, err := io.WriteString(w, fmt.Sprintf("%s; medians of %d rounds\n\n%s", r.Machine, r.Rounds, align(lines)))
 	for _, f := range r.Failed {
 		if err == nil {
 			_, err = fmt.Fprintf(w, "\nfailed: %s\n", f)
@@ -91,21 +93,21 @@ func number(v float64) string {
 }
 
 // align formats cells as a table. The first line is the header.
-func align(cells [][]string) string {
-	width := make([]int, len(cells[0]))
-	for _, words := range cells {
-		for i, w := range words {
-			width[i] = max(width[i], utf8.RuneCountInString(w))
+func align(lines [][]string) string {
+	width := make([]int, len(lines[0]))
+	for _, cells := range lines {
+		for i, c := range cells {
+			width[i] = max(width[i], utf8.RuneCountInString(c))
 		}
 	}
 	var b strings.Builder
-	for i, words := range cells {
-		for j, w := range words {
-			pad := strings.Repeat(" ", width[j]-utf8.RuneCountInString(w))
+	for i, cells := range lines {
+		for j, c := range cells {
+			pad := strings.Repeat(" ", width[j]-utf8.RuneCountInString(c))
 			if j < 3 {
-				b.WriteString("| " + w + pad + " ")
+				b.WriteString("| " + c + pad + " ")
 			} else {
-				b.WriteString("| " + pad + w + " ")
+				b.WriteString("| " + pad + c + " ")
 			}
 		}
 		b.WriteString("|\n")

@@ -11,7 +11,8 @@
 // all datacenters with a gateway, and receives answers from four other
 // datacenters. After -settle, the processor time and the resident memory of all
 // processes are measured for -for. Then all processes are killed and started
-// again, with their data directories and addresses.
+// again, with their data directories and addresses. Each figure is printed next
+// to its rule.
 //
 // # Limits
 //
@@ -23,5 +24,5 @@
 // # Example
 //
 //	make bench-scale N=40
-//	make bench-scale N=25 BENCHFLAGS='-settle 4m'
+//	make bench-scale N=100 BENCHFLAGS='-settle 0'
 package main

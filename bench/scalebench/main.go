@@ -36,8 +36,8 @@ func main() {
 	flag.IntVar(&s.n, "n", 25, "number of datacenters")
 	flag.IntVar(&s.port, "port", 20000, "first `port`; each datacenter uses up to ten")
 	flag.DurationVar(&s.limit, "limit", 5*time.Minute, "longest wait for a whole federation")
-	flag.DurationVar(&s.settle, "settle", 15*time.Second, "time before the cost at rest is measured")
-	flag.DurationVar(&s.sample, "for", 20*time.Second, "time for which the cost at rest is measured")
+	flag.DurationVar(&s.settle, "settle", 4*time.Minute, "time before the cost at rest is measured; 0: it is not measured")
+	flag.DurationVar(&s.sample, "for", time.Minute, "time for which the cost at rest is measured")
 	flag.BoolVar(&s.restart, "restart", true, "kill and start all processes again")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -70,15 +70,48 @@ func (s settings) run(ctx context.Context) error {
 		f.dcs = append(f.dcs, d)
 	}
 	defer f.kill()
-	fmt.Printf("| %d datacenters | |\n| --- | --- |\n", s.n)
+	fmt.Printf("| %d datacenters | | rule |\n| --- | --- | --- |\n", s.n)
 	if err := f.measureStart(ctx, "started at once"); err != nil {
 		return err
 	}
-	if err := f.measureRest(ctx); err != nil || !s.restart {
-		return err
+	if s.settle > 0 {
+		if err := f.measureRest(ctx); err != nil {
+			return err
+		}
+	}
+	if !s.restart {
+		return nil
 	}
 	f.kill()
 	return f.measureStart(ctx, "all killed and started at once")
+}
+
+// startRule returns the longest time in which n datacenters that start at once
+// on two cores become whole.
+func startRule(n int) string {
+	for _, rule := range []struct {
+		n     int
+		limit time.Duration
+	}{{40, 20 * time.Second}, {60, time.Minute}, {100, 150 * time.Second}} {
+		if n <= rule.n {
+			return fmt.Sprintf("< %.0f s", rule.limit.Seconds())
+		}
+	}
+	return ""
+}
+
+// Rules of the cost per datacenter at rest, for maxRestRule datacenters.
+const (
+	maxRestRule = 25
+	restCPU     = "< 0.8 %"
+	restMemory  = "< 70 MB"
+)
+
+func (f *federation) restRule(rule string) string {
+	if f.n > maxRestRule {
+		return ""
+	}
+	return rule
 }
 
 // datacenter is one server and one gateway.
@@ -170,15 +203,15 @@ func (f *federation) measureStart(ctx context.Context, name string) error {
 	for _, c := range []struct {
 		name string
 		has  func(ctx context.Context, i int) bool
-	}{{"members", f.hasMembers}, {"states", f.hasStates}, {"answers", f.hasAnswers}} {
+	}{{"members", f.hasMembers}, {"states", f.hasStates}, {"responses", f.hasResponses}} {
 		missing := f.await(ctx, c.has)
-		fmt.Printf("| %s: %s | %.1f s |\n", name, c.name, time.Since(start).Seconds())
+		fmt.Printf("| %s: %s | %.1f s | %s |\n", name, c.name, time.Since(start).Seconds(), startRule(f.n))
 		if missing > 0 {
 			return fmt.Errorf("%d of %d datacenters do not have all %s after %v", missing, f.n, c.name, f.limit)
 		}
 	}
 	used, err := f.usage()
-	fmt.Printf("| %s: processor time | %.1f s |\n", name, used.cpu.Seconds())
+	fmt.Printf("| %s: processor time | %.1f s | |\n", name, used.cpu.Seconds())
 	return err
 }
 
@@ -225,9 +258,9 @@ func (f *federation) hasStates(ctx context.Context, i int) bool {
 	return with == f.n
 }
 
-// hasAnswers reports whether the primary, the last, the next and the opposite
-// datacenter answer.
-func (f *federation) hasAnswers(ctx context.Context, i int) bool {
+// hasResponses reports whether datacenter i receives responses from four others:
+// the primary, the last one, the next one, and the one half way round the list.
+func (f *federation) hasResponses(ctx context.Context, i int) bool {
 	for _, other := range []int{0, f.n - 1, (i + 1) % f.n, (i + f.n/2) % f.n} {
 		var leader string
 		err := f.dcs[i].get(ctx, "/v1/status/leader?dc="+f.dcs[other].name, &leader)
@@ -258,7 +291,8 @@ func (f *federation) usage() (sum usage, err error) {
 			if err != nil {
 				return sum, err
 			}
-			// The fields after the name of the program, in parentheses.
+			// The fields of proc(5) after the name of the program, which is in
+			// parentheses: 11 is utime, 12 is stime, 21 is rss.
 			fields := strings.Fields(string(b[strings.LastIndexByte(string(b), ')')+1:]))
 			for i, add := range map[int]func(int64){
 				11: func(n int64) { sum.cpu += time.Duration(n) * clockTick },
@@ -291,7 +325,8 @@ func (f *federation) measureRest(ctx context.Context) error {
 		}
 	}
 	percent := 100 * float64(samples[1].cpu-samples[0].cpu) / float64(f.sample) / float64(f.n)
-	fmt.Printf("| at rest after %v: core per datacenter | %.2f %% |\n", f.settle, percent)
-	fmt.Printf("| at rest: memory per datacenter | %.0f MB |\n", float64(samples[1].rss)/1e6/float64(f.n))
+	memory := float64(samples[1].rss) / 1e6 / float64(f.n)
+	fmt.Printf("| at rest after %v: core per datacenter | %.2f %% | %s |\n", f.settle, percent, f.restRule(restCPU))
+	fmt.Printf("| at rest: memory per datacenter | %.1f MB | %s |\n", memory, f.restRule(restMemory))
 	return nil
 }

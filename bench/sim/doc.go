@@ -24,7 +24,7 @@
 //     address book of a server of their datacenter, which a real gateway
 //     receives as a replica. The network then joins the two connections.
 //   - Store: the servers of one datacenter share a store in memory, and the
-//     first server is the leader. Raft is not used. Only remembered addresses
+//     first server is the leader. Raft is not used. Only address caches
 //     are on disk.
 //   - gRPC between datacenters: a server has a connection to the primary, as a
 //     real server has, but none to the others. TestIdleConnectionCost measures
@@ -45,14 +45,15 @@
 // # Limits
 //
 // Cores and memory of the machine limit the size. 100 datacenters need half a
-// minute of CPU time to start, and 5 s for each minute after it. 300 need ten
-// minutes in all, and 7 GiB. 1,000 need 50 minutes of two cores and 20 GB, if
-// they start over 15 s and -sim.hush drops the gossip that is still queued.
+// minute of CPU time to start, and 5 s for each minute after it. 300 datacenters
+// need ten minutes in total, and 7 GiB. 1,000 datacenters need 50 minutes of two
+// cores and 20 GB. They must start over 15 s, and the flag -sim.drop-gossip must drop
+// the gossip that is queued after convergence.
 //
 //	go test ./sim                                                   # ten datacenters
 //	WANFED_BENCH=1 go test -v -timeout 60m -run TestGrowth ./sim    # all sizes
 //	WANFED_BENCH=1 go test -v -timeout 60m -run TestGrowth ./sim -sim.sizes 60x1,20x3
 //	WANFED_BENCH=1 GOMEMLIMIT=7GiB go test -v -timeout 60m -run TestGrowth ./sim -sim.sizes 300x1 -sim.settle 2m
 //	WANFED_BENCH=1 GOGC=70 GOMEMLIMIT=20GiB go test -v -timeout 100m -run TestGrowth ./sim -sim.sizes 1000x1 \
-//		-sim.links 32 -sim.start 15s -sim.hush -sim.settle 20s
+//		-sim.links 32 -sim.start 15s -sim.drop-gossip -sim.settle 20s
 package sim

@@ -24,7 +24,7 @@ var (
 		"path `prefix` of heap profiles, which TestGrowth writes after the start and while idle; empty: none")
 	starts = flag.Duration("sim.start", 0,
 		"time over which TestGrowth spreads the starts of the datacenters; 0: all at the same time")
-	dropQueued = flag.Bool("sim.hush", false,
+	dropQueued = flag.Bool("sim.drop-gossip", false,
 		"drop queued gossip after convergence; with 1,000 members sending it takes minutes")
 	links = flag.Int("sim.links", 0, "maximum `number` of idle links per server; 0: the default")
 )

@@ -209,6 +209,9 @@ func (v *server) ReplicationClient(string) (pb.ReplicationServiceClient, error) 
 	return pb.NewReplicationServiceClient(v.toPrimary), nil
 }
 
+// Disconnect implements replication.Remote.
+func (v *server) Disconnect(string) {}
+
 // PathsChanged implements replication.Remote.
 func (v *server) PathsChanged() <-chan struct{} { return v.book.Changed() }
 

@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
@@ -34,13 +35,16 @@ type contender struct {
 
 	// put returns the gRPC method and the message of a write.
 	put func(key string, value []byte) (path string, message []byte)
-	// get does one read; nil if the contender does not support reads.
+	// get does one read. It is nil for the floor.
 	get func(ctx context.Context, cc *grpc.ClientConn, key string, strong bool) error
 	// watch starts watches of one key on a connection, and returns when the
 	// connection ends. It calls ready when a watch has started, and event for
 	// each change that a watch receives.
 	watch func(w *watcher, key string, watches int, ready, event func(n int)) error
 }
+
+// isFloor reports whether the contender is the floor, which supports no reads.
+func (c *contender) isFloor() bool { return c.get == nil }
 
 func (c *contender) dial() (*grpc.ClientConn, error) {
 	return grpc.NewClient("passthrough:///"+c.addr, grpc.WithTransportCredentials(credentials.NewTLS(c.tls)),
@@ -81,6 +85,24 @@ func startWanfed(
 		put: wanfedPut, get: wanfedGet, watch: wanfedWatch,
 	}
 	return c, c.awaitWrites(ctx)
+}
+
+// clientTLS returns a TLS configuration with the operator's certificate. The
+// caller sets the server name.
+func clientTLS(f tlsutil.Files) (*tls.Config, error) {
+	ca, err := os.ReadFile(f.CA)
+	if err != nil {
+		return nil, err
+	}
+	cert, err := tls.LoadX509KeyPair(f.Cert, f.Key)
+	if err != nil {
+		return nil, err
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(ca) {
+		return nil, errors.New("no certificate in " + f.CA)
+	}
+	return &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS13}, nil
 }
 
 // awaitWrites returns when the contender accepts writes.

@@ -111,7 +111,8 @@ func newFanoutTracker(watches int) *fanoutTracker {
 	return f
 }
 
-// expect starts to wait for one event, or one start, of every watch.
+// expect replaces done. The new channel is closed when every watch has started
+// or, after the start, when every watch has received one event.
 func (f *fanoutTracker) expect() {
 	f.done = make(chan struct{})
 	f.left.Store(int64(f.watches))

@@ -86,7 +86,7 @@ func (s settings) run(ctx context.Context, out, progress io.Writer) error {
 		for _, r := range s.selected() {
 			for i := range all {
 				c := all[(i+round)%len(all)]
-				if c.get == nil && !r.floor {
+				if c.isFloor() && !r.floor {
 					continue
 				}
 				figures, err := r.run(ctx, c, s)

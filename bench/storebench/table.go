@@ -3,36 +3,12 @@
 package main
 
 import (
-	"crypto/tls"
-	"crypto/x509"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
-	"os"
 	"slices"
 	"strings"
-
-	"github.com/wanfed/wanfed/tlsutil"
 )
-
-// clientTLS returns a TLS configuration with the operator's certificate. The
-// caller sets the server name.
-func clientTLS(f tlsutil.Files) (*tls.Config, error) {
-	ca, err := os.ReadFile(f.CA)
-	if err != nil {
-		return nil, err
-	}
-	cert, err := tls.LoadX509KeyPair(f.Cert, f.Key)
-	if err != nil {
-		return nil, err
-	}
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(ca) {
-		return nil, errors.New("no certificate in " + f.CA)
-	}
-	return &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS13}, nil
-}
 
 // table maps row, contender and figure to the values of the rounds.
 type table map[[3]string][]float64
@@ -52,6 +28,8 @@ func (t table) median(row, contender, figure string) (float64, bool) {
 	return all[len(all)/2], true
 }
 
+// print prints the medians of each figure. The last column is the figure of the
+// floor divided by that of etcd.
 func (t table) print(w io.Writer, rows []row) {
 	fmt.Fprintln(w, "| row | figure | wanfed | etcd | ratio | goal | floor | of etcd |")
 	fmt.Fprintln(w, "| --- | --- | --- | --- | --- | --- | --- | --- |")

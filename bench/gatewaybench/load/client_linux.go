@@ -189,7 +189,6 @@ func (c *client) openAll(ctx context.Context, op byte, n int) ([]*rawConn, error
 		o.openNext()
 	}
 	err := c.run(ctx, 10*time.Second+time.Duration(n)*time.Millisecond)
-	c.err = nil
 	switch {
 	case err != nil:
 		return nil, err
@@ -215,7 +214,7 @@ func (o *opener) openNext() {
 		o.lastErr = err
 	}
 	if o.inFlight == 0 {
-		o.fail(errDone)
+		o.stop()
 	}
 }
 

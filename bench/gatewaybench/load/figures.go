@@ -19,16 +19,16 @@ const (
 	CPUPerMsg   = "CPU µs/msg"
 	P50         = "p50 µs"
 	P99         = "p99 µs"
-	BaseP99     = "p99 µs before"
-	P99Ratio    = "p99 / before"
+	BaseP99     = "p99 µs before" // P99 before the change that is measured
+	P99Ratio    = "p99 / before"  // P99 divided by BaseP99
 	RSSPerConn  = "RSS KB/conn"
 	FDsPerConn  = "files/conn"
-	Held        = "held"
-	GoneAfter   = "gone after s"
-	Left        = "left"
-	Lost        = "lost"
-	Refused     = "refused"
-	HotRestarts = "handovers"
+	Held        = "held"         // connections that the proxy keeps open
+	GoneAfter   = "gone after s" // time until the proxy has closed the last connection
+	Left        = "left"         // connections still open after the deadline of the proxy
+	Lost        = "lost"         // connections that failed
+	Refused     = "refused"      // attempts that failed with connection refused
+	HotRestarts = "hot restarts"
 	Sent        = "sent" // attempted connections
 	// UserPart is the part of the proxy's CPU time spent in user mode, from 0
 	// to 1.

@@ -97,7 +97,6 @@ func (c *client) checkAlive(ctx context.Context, conns []*rawConn) error {
 	if err := c.run(ctx, responseTimeout); err != nil {
 		return err
 	}
-	c.err = nil
 	if p.left > 0 {
 		return fmt.Errorf("%d of %d idle connections do not carry data", p.left, len(some))
 	}
@@ -119,7 +118,7 @@ func (e *echoWaiter) ready(c *rawConn, events uint32) {
 	if done {
 		c.handler = idleHandler{e.loop}
 		if e.left--; e.left == 0 {
-			e.fail(errDone)
+			e.stop()
 		}
 	}
 }

@@ -121,7 +121,11 @@ func (l *loop) wakeIn(d time.Duration) {
 	}
 }
 
-var errDone = errors.New("stop") // fail(errDone) makes run return nil
+// errStop is the error of stop. run converts it to nil.
+var errStop = errors.New("stop")
+
+// stop makes run return nil.
+func (l *loop) stop() { l.fail(errStop) }
 
 // run handles events until a handler fails, ctx ends or d has passed. Only a
 // failed handler results in an error.
@@ -141,7 +145,7 @@ func (l *loop) run(ctx context.Context, d time.Duration) error {
 			l.dispatch(e)
 		}
 	}
-	if l.err == errDone {
+	if l.err == errStop {
 		l.err = nil
 	}
 	return l.err
