@@ -13,9 +13,9 @@ RACE := $(if $(filter 1,$(shell $(GO) env CGO_ENABLED)),-race)
 FUZZTIME ?= 10s
 PROTOC = PATH="$(CURDIR)/bin:$$PATH" protoc -I . --go_opt=module=github.com/wanfed/wanfed --go-grpc_opt=module=github.com/wanfed/wanfed
 
-.PHONY: build demo test test-cluster chaos lint bench bench-gateway bench-store bench-scale fuzz check gen plugins
-build:
-	CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=auto -o bin/wanfed ./cmd/wanfed
+.PHONY: build demo test test-cluster chaos lint bench bench-gateway bench-store bench-controller bench-scale fuzz check gen plugins
+build: # grpcnotrace: less code in memory
+	CGO_ENABLED=0 $(GO) build -trimpath -tags grpcnotrace -buildvcs=auto -ldflags '-s -w' -o bin/wanfed ./cmd/wanfed
 demo: build
 	bin/wanfed demo
 test: # everything deterministic
@@ -35,6 +35,8 @@ bench-gateway: build # against haproxy and nginx; BENCHFLAGS=-h lists the option
 	cd bench && $(GO) run ./gatewaybench $(BENCHFLAGS)
 bench-store: build # the store against etcd (Debian: etcd-server)
 	cd bench && $(GO) run ./storebench $(BENCHFLAGS)
+bench-controller: # package controller against sigs.k8s.io/controller-runtime
+	cd bench && $(GO) run ./controllerbench $(BENCHFLAGS)
 bench-scale: build # N datacenters that start at once
 	cd bench && $(GO) run ./scalebench -n $(or $(N),25) $(BENCHFLAGS)
 fuzz:
