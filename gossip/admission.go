@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"fmt"
 	"hash/maphash"
-	"net/netip"
 	"sync"
 	"time"
 
@@ -21,17 +20,16 @@ import (
 // nearly all messages are about known members. admission decodes the tags only
 // after they have changed.
 type admission struct {
-	pool      *Pool
-	advertise netip.AddrPort // see Pool.checkOwnAddr
-	quota     memberQuota
+	pool  *Pool
+	quota memberQuota
 
 	mu       sync.Mutex
 	admitted map[string]uint64 // checksum of each admitted member, by name
 }
 
-func newAdmission(p *Pool, advertise netip.AddrPort) *admission {
+func newAdmission(p *Pool) *admission {
 	return &admission{
-		pool: p, advertise: advertise, admitted: map[string]uint64{},
+		pool: p, admitted: map[string]uint64{},
 		quota: memberQuota{groupOf: p.cfg.GroupOf, members: p.Members},
 	}
 }
@@ -64,13 +62,7 @@ func checksum(n *memberlist.Node) uint64 {
 // NotifyAlive implements memberlist.AliveDelegate. It is called for each
 // message that a member is alive.
 func (a *admission) NotifyAlive(n *memberlist.Node) error {
-	if n.Name == a.pool.cfg.Name {
-		if ip, ok := netip.AddrFromSlice(n.Addr); ok {
-			a.pool.checkOwnAddr(a.advertise, netip.AddrPortFrom(ip, n.Port))
-		}
-		return a.check(n)
-	}
-	if err := a.check(n); err != nil {
+	if err := a.check(n); err != nil || n.Name == a.pool.cfg.Name {
 		return err
 	}
 	return a.quota.reserve(n.Name, time.Now())

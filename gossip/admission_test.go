@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"net"
-	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -173,11 +172,8 @@ func TestMemberQuota(t *testing.T) {
 // NotifyAlive applies the quota to each member. NotifyMerge does not, so a
 // state exchange with a server that has more members succeeds.
 func TestMemberQuota_StateExchangeSucceeds(t *testing.T) {
-	p := &Pool{
-		cfg:       Config{Name: "local", GroupOf: func(string) string { return "all" }},
-		staleAddr: make(chan netip.AddrPort, 1),
-	}
-	a := newAdmission(p, netip.MustParseAddrPort("127.0.0.1:1"))
+	p := &Pool{cfg: Config{Name: "local", GroupOf: func(string) string { return "all" }}}
+	a := newAdmission(p)
 	node := func(name string) *memberlist.Node {
 		return &memberlist.Node{Name: name, Addr: net.IPv4(127, 0, 0, 1).To4(), Port: 1, Meta: encodeTags("dc", "dc1")}
 	}

@@ -39,8 +39,8 @@
 //
 // A server that was killed may restart at another address while other members
 // still list it as alive at the old address. The pool detects this when a
-// member reports the old address. It leaves under the old address and rejoins
-// under its own address (rejoin.go).
+// member reports the old address. It announces its departure from the old
+// address and then rejoins under its own address (rejoin.go).
 //
 // # Keys
 //

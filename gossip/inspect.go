@@ -7,11 +7,14 @@ import (
 	"bytes"
 	"cmp"
 	"compress/lzw"
+	"context"
 	"crypto/aes"
 	"crypto/cipher"
+	"crypto/rand"
 	"encoding/binary"
 	"io"
 	"net"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -76,11 +79,16 @@ const (
 
 // inspector checks packets and streams of a pool before memberlist reads them.
 // It changes nothing: it drops a packet, or fails the stream. It has no state
-// of one serf instance, so that instances of a rejoin share it.
+// of one serf instance.
 type inspector struct {
 	memberlist.NodeAwareTransport
+	self     Config              // Name, Advertise and SendPlaintext of this member
 	keyring  *memberlist.Keyring // nil: gossip is not encrypted
 	refusals *refusals
+
+	// stale receives addresses that are not the address of this member, but at
+	// which other members list it as alive. Its capacity is 1.
+	stale chan staleAddr
 
 	packets chan *memberlist.Packet // accepted packets
 	streams chan net.Conn           // accepted streams; *inspectedConn
@@ -89,9 +97,9 @@ type inspector struct {
 	indirectPings rateLimit
 }
 
-func newInspector(t memberlist.NodeAwareTransport, keyring *memberlist.Keyring, r *refusals) *inspector {
+func newInspector(cfg Config, keyring *memberlist.Keyring, r *refusals) *inspector {
 	return &inspector{
-		NodeAwareTransport: t, keyring: keyring, refusals: r,
+		NodeAwareTransport: cfg.Transport, self: cfg, keyring: keyring, refusals: r, stale: make(chan staleAddr, 1),
 		packets: make(chan *memberlist.Packet), streams: make(chan net.Conn),
 		indirectPings: rateLimit{perSecond: maxIndirectPings},
 	}
@@ -122,6 +130,17 @@ func (in *inspector) run(stopped <-chan struct{}) {
 				return
 			}
 		}
+	}
+}
+
+// inject passes a packet to memberlist as if from had sent it. It returns false
+// if ctx ends first.
+func (in *inspector) inject(ctx context.Context, packet []byte, from netip.AddrPort) bool {
+	select {
+	case in.packets <- &memberlist.Packet{Buf: packet, From: net.TCPAddrFromAddrPort(from), Timestamp: time.Now()}:
+		return true
+	case <-ctx.Done():
+		return false
 	}
 }
 
@@ -186,7 +205,19 @@ func (in *inspector) checkMessage(b []byte) error {
 	switch b[0] {
 	case userMsg:
 		return nil
-	case pingMsg, ackMsg, nackMsg, suspectMsg, aliveMsg, deadMsg:
+	case aliveMsg:
+		var m struct {
+			Incarnation uint32
+			Node        string
+			Addr        []byte
+			Port        uint16
+		}
+		if err := decodeBytes(b[1:], &m); err != nil {
+			return refuse(refusedMalformed, "message of type %d: %v", b[0], err)
+		}
+		in.checkOwnAddr(m.Node, m.Addr, m.Port, m.Incarnation)
+		return nil
+	case pingMsg, ackMsg, nackMsg, suspectMsg, deadMsg:
 		return complete(b)
 	case indirectPingMsg:
 		if !in.indirectPings.allow(time.Now()) {
@@ -195,6 +226,23 @@ func (in *inspector) checkMessage(b []byte) error {
 		return complete(b)
 	}
 	return refuse(refusedKind, "message of type %d", b[0])
+}
+
+// checkOwnAddr notifies Pool.Run if another member lists this member as alive
+// at an address that is not the address of this member. It does not block.
+func (in *inspector) checkOwnAddr(name string, ip []byte, port uint16, incarnation uint32) {
+	addr, ok := netip.AddrFromSlice(ip)
+	if name != in.self.Name || !ok {
+		return
+	}
+	stale := netip.AddrPortFrom(addr.Unmap(), port)
+	if stale == netip.AddrPortFrom(in.self.Advertise.Addr().Unmap(), in.self.Advertise.Port()) {
+		return
+	}
+	select {
+	case in.stale <- staleAddr{stale, incarnation}:
+	default:
+	}
 }
 
 // complete returns an error unless the fields of a message are as long as they
@@ -253,6 +301,27 @@ func (in *inspector) decrypt(b, additional []byte) ([]byte, error) {
 		return plain, nil
 	}
 	return b, nil
+}
+
+// encrypt returns the packet of a message that this member sends. The packet is
+// plain text if this member sends plain text.
+func (in *inspector) encrypt(message []byte) ([]byte, error) {
+	if in.keyring == nil || in.self.SendPlaintext {
+		return message, nil
+	}
+	block, err := aes.NewCipher(in.keyring.GetPrimaryKey())
+	if err != nil {
+		return nil, err
+	}
+	gcm, err := cipher.NewGCM(block)
+	if err != nil {
+		return nil, err
+	}
+	const version = 1
+	packet := make([]byte, 1+nonceSize, minSealed+len(message))
+	packet[0] = version
+	rand.Read(packet[1:]) // never fails
+	return gcm.Seal(packet, packet[1:], message, nil), nil
 }
 
 // decompress returns a reader of at most limit bytes of the content of a
@@ -453,7 +522,13 @@ func (c *inspectedConn) checkState(r io.Reader) error {
 		return refuse(refusedLarge, "state of serf of %d bytes, more than %d", header.UserStateLen, maxUserState)
 	}
 	for range header.Nodes {
-		var m struct{ Name string }
+		var m struct {
+			Name        string
+			Addr        []byte
+			Port        uint16
+			Incarnation uint32
+			State       memberlist.NodeStateType
+		}
 		if err := d.Decode(&m); err != nil {
 			return refuse(refusedMalformed, "member in a state: %v", err)
 		}
@@ -462,6 +537,9 @@ func (c *inspectedConn) checkState(r io.Reader) error {
 		}
 		if err := c.hold(nodeCost); err != nil {
 			return err
+		}
+		if m.State == memberlist.StateAlive {
+			c.in.checkOwnAddr(m.Name, m.Addr, m.Port, m.Incarnation)
 		}
 	}
 	_, err := io.CopyN(io.Discard, r, int64(header.UserStateLen))

@@ -45,7 +45,7 @@ func FuzzCheckPacket(f *testing.F) {
 	f.Add(sealed(key, 1, []byte{ackMsg, 0x80}, nil))
 	f.Fuzz(func(_ *testing.T, b []byte) {
 		for _, k := range []*memberlist.Keyring{nil, keyring} {
-			in := newInspector(nil, k, nil)
+			in := newInspector(Config{}, k, nil)
 			_ = in.checkPacket(b)
 			_ = in.checkPacket(sealed(key, 1, b, nil))
 		}
@@ -57,7 +57,7 @@ func FuzzInspectedConn(f *testing.F) {
 	f.Add(compressed(state(2, 2, "n", []byte{stateType})))
 	f.Add(encoded(struct{ SeqNo int }{7}, pingMsg))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		in := newInspector(nil, nil, newRefusals(slog.New(slog.DiscardHandler)))
+		in := newInspector(Config{}, nil, newRefusals(slog.New(slog.DiscardHandler)))
 		c := &inspectedConn{Conn: readConn{Reader: bytes.NewReader(b)}, in: in, accepted: true}
 		got, err := io.ReadAll(c)
 		if err == nil && !bytes.HasPrefix(b, got) {

@@ -74,12 +74,9 @@ type Pool struct {
 
 	libraryLines lineLimiter // of all instances
 
-	// serf is the current instance. A rejoin replaces it.
+	// serf is the current instance. Each start of the pool creates one.
 	serf     atomic.Pointer[serf.Serf]
 	rejoined time.Time // time of the last rejoin or conflict; only Run uses it
-	// staleAddr receives addresses that are not the address of this member, but
-	// at which other members list it as alive. Its capacity is 1.
-	staleAddr chan netip.AddrPort
 
 	members atomic.Pointer[[]Member] // immutable
 	changed broadcast.Broadcast      // notified after each change of members
@@ -108,8 +105,7 @@ func New(cfg Config) (*Pool, error) {
 		cfg:       cfg,
 		ready:     make(chan struct{}),
 		refusals:  refused,
-		inspector: newInspector(cfg.Transport, keyring, refused),
-		staleAddr: make(chan netip.AddrPort, 1),
+		inspector: newInspector(cfg, keyring, refused),
 		tags:      maps.Clone(cfg.Tags),
 	}, nil
 }
@@ -123,11 +119,9 @@ func (p *Pool) Run(ctx context.Context) error {
 	stopped := make(chan struct{})
 	defer close(stopped)
 	wg.Go(func() { p.inspector.run(stopped) })
-	follow := func(events <-chan serf.Event) { wg.Go(func() { p.follow(events, stopped) }) }
-
 	for first := true; p.awaitEnabled(ctx); first = false {
 		events := newEvents()
-		s, err := p.create(p.cfg.Advertise, events)
+		s, err := p.create(events)
 		if err != nil {
 			return err
 		}
@@ -136,8 +130,8 @@ func (p *Pool) Run(ctx context.Context) error {
 		if first {
 			close(p.ready)
 		}
-		follow(events)
-		if ended, err := p.runInstance(ctx, s, follow); ended || err != nil {
+		wg.Go(func() { p.follow(events, stopped) })
+		if ended, err := p.runInstance(ctx, s); ended || err != nil {
 			return err
 		}
 		p.removeMembers()
@@ -147,7 +141,7 @@ func (p *Pool) Run(ctx context.Context) error {
 
 // runInstance runs s until ctx ends or the pool is disabled, and shuts s down.
 // The result ended is false after the pool was disabled.
-func (p *Pool) runInstance(ctx context.Context, s instance, follow func(<-chan serf.Event)) (ended bool, err error) {
+func (p *Pool) runInstance(ctx context.Context, s instance) (ended bool, err error) {
 	for {
 		enabled, changed := p.enabled()
 		if !enabled {
@@ -159,10 +153,8 @@ func (p *Pool) runInstance(ctx context.Context, s instance, follow func(<-chan s
 		case <-s.ShutdownCh():
 			return true, fmt.Errorf("gossip pool of %s stopped by itself", p.cfg.Name)
 		case <-changed:
-		case addr := <-p.staleAddr:
-			if s, err = p.rejoin(ctx, s, addr, follow); err != nil {
-				return true, err
-			}
+		case stale := <-p.inspector.stale:
+			p.rejoin(ctx, s, stale)
 		}
 	}
 }

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/hashicorp/memberlist"
 )
 
 // node is a pool on an in-memory network.
@@ -136,6 +138,36 @@ func TestRejoin_AfterAddressChange(t *testing.T) {
 		n.await(t, has("b", moved.cfg.Advertise.String(), StatusAlive))
 	}
 	moved.await(t, has("c", c.cfg.Advertise.String(), StatusAlive))
+}
+
+// A peer reports a forged address of a member. The member keeps its serf
+// instance and its list, and remains a member at its address.
+func TestRejoin_ForgedReport(t *testing.T) {
+	t.Parallel()
+	var net network
+	rejoined := make(chan struct{})
+	a := newNode(t, &net, "a", func(c *Config) {
+		c.NameTaken = func(context.Context, netip.AddrPort) bool { close(rejoined); return false }
+	})
+	b := newNode(t, &net, "b")
+	if err := a.Join(t.Context(), b.addr()); err != nil {
+		t.Fatal(err)
+	}
+	b.await(t, has("a", a.cfg.Advertise.String(), StatusAlive))
+	before := a.serf.Load()
+	forged := encoded(struct {
+		Incarnation     uint32
+		Node            string
+		Addr, Meta, Vsn []byte
+		Port            uint16
+	}{7, "a", []byte{127, 0, 0, 9}, encodeTags("of", "a"), []byte{1, 5, 2, 2, 5, 5}, 1}, aliveMsg)
+	net.byName["a"].packets <- &memberlist.Packet{Buf: forged, From: memoryAddr("c"), Timestamp: time.Now()}
+	<-rejoined
+	b.await(t, has("a", a.cfg.Advertise.String(), StatusFailed))
+	b.await(t, has("a", a.cfg.Advertise.String(), StatusAlive))
+	if a.serf.Load() != before || len(a.Members()) != 2 {
+		t.Errorf("members of a after the report = %v with a new instance %v, want 2 and false", a.Members(), a.serf.Load() != before)
+	}
 }
 
 func TestAdmit_RejectsMember(t *testing.T) {

@@ -3,12 +3,13 @@
 package gossip
 
 import (
+	"bytes"
 	"context"
-	"maps"
 	"net/netip"
 	"time"
 
-	"github.com/hashicorp/serf/serf"
+	"github.com/hashicorp/go-msgpack/v2/codec"
+	"github.com/hashicorp/memberlist"
 
 	"github.com/wanfed/wanfed/internal/backoff"
 )
@@ -17,9 +18,11 @@ import (
 // it as alive at the old address. memberlist accepts a new address only for a
 // member that left or is dead. Packets to another datacenter are addressed by
 // name, so probes of the old address succeed, and the member does not become
-// dead. Therefore the member leaves under its old address and then rejoins
-// under its own address. Both steps take about a second. The member list does
-// not change during that time.
+// dead. Therefore the member announces its own departure from the old address.
+// memberlist then refutes the announcement with the present address.
+//
+// A compromised server can cause such announcements with forged members, one
+// per rejoinPause. They cost no memory, and this member keeps its list.
 
 const (
 	// rejoinPause is the time after a rejoin, or after a call of
@@ -34,87 +37,73 @@ const (
 	maxContacts = 8
 )
 
-// checkOwnAddr notifies Run if addr, at which another member lists this member
-// as alive, is not the address of this member. advertise is the address of the
-// serf instance that received the report. checkOwnAddr does not block.
-func (p *Pool) checkOwnAddr(advertise, addr netip.AddrPort) {
-	if advertise != p.cfg.Advertise {
-		return // the instance leaves under a stale address
-	}
-	addr = netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port())
-	if addr == netip.AddrPortFrom(advertise.Addr().Unmap(), advertise.Port()) {
-		return
-	}
-	select {
-	case p.staleAddr <- addr:
-	default:
-	}
+// staleAddr is an address at which another member lists this member as alive.
+type staleAddr struct {
+	addr        netip.AddrPort
+	incarnation uint32
 }
 
-// rejoin leaves the pool under the address stale. It replaces the serf instance
-// s by a new one, calls follow with the events of the new instance, and returns
-// it. It returns s if the rejoin is not possible yet.
-func (p *Pool) rejoin(
-	ctx context.Context, s instance, stale netip.AddrPort, follow func(<-chan serf.Event),
-) (instance, error) {
+// rejoin removes the address stale from the lists of other members. It does
+// nothing if this is not possible yet.
+func (p *Pool) rejoin(ctx context.Context, s instance, stale staleAddr) {
 	if time.Since(p.rejoined) < rejoinPause {
-		return s, nil
+		return
 	}
-	if p.cfg.NameTaken != nil && p.cfg.NameTaken(ctx, stale) {
+	if p.cfg.NameTaken != nil && p.cfg.NameTaken(ctx, stale.addr) {
 		p.rejoined = time.Now()
-		return s, nil
+		return
 	}
 	if backoff.Sleep(ctx, exchangeGrace, nil); ctx.Err() != nil {
-		return s, nil
+		return
 	}
 	contacts := p.contacts()
 	if len(contacts) == 0 {
-		return s, nil // a member will report the stale address again
-	}
-	p.cfg.Logger.Info("rejoin: members list this server at another address",
-		"addr", p.cfg.Advertise.String(), "stale_addr", stale.String())
-	if err := s.Shutdown(); err != nil {
-		return instance{}, err
-	}
-	old, err := p.create(stale, nil)
-	if err != nil {
-		return instance{}, err
-	}
-	_, err = old.Join(contacts, true)
-	if err == nil {
-		err = old.leave()
-	}
-	if err != nil {
-		p.cfg.Logger.Warn("cannot leave under the stale address", "err", oneLine(err, contacts))
-	}
-	if err := old.Shutdown(); err != nil {
-		return instance{}, err
-	}
-	events := newEvents()
-	if s, err = p.create(p.cfg.Advertise, events); err != nil {
-		return instance{}, err
-	}
-	follow(events)
-	if _, err := s.Join(contacts, true); err != nil {
-		p.cfg.Logger.Warn("cannot rejoin", "err", oneLine(err, contacts))
+		return // a member will report the stale address again
 	}
 	p.rejoined = time.Now()
-	p.serf.Store(s.Serf)
-	p.setEvents(events)
-	// SetTags may have changed the former instance during the rejoin.
-	if tags := p.currentTags(); !maps.Equal(tags, s.LocalMember().Tags) {
-		_ = s.SetTags(tags) // fails only if the broadcast times out, after the tags are set
+	p.cfg.Logger.Info("rejoin: members list this server at another address",
+		"addr", p.cfg.Advertise.String(), "stale_addr", stale.addr.String())
+	departure, err := p.inspector.encrypt(deadMessage(p.cfg.Name, stale.incarnation))
+	if err != nil {
+		p.cfg.Logger.Warn("cannot rejoin", "err", err)
+		return
 	}
-	return s, nil
+	var addrs []string
+	for _, m := range contacts {
+		// After an error, the member reports the stale address again.
+		_, _ = p.cfg.Transport.WriteToAddress(departure, memberlist.Address{Addr: m.Addr, Name: m.Name})
+		addrs = append(addrs, m.Name+"/"+m.Addr)
+	}
+	// One gossip round forwards the departure before the refutation follows.
+	backoff.Sleep(ctx, s.cfg.MemberlistConfig.GossipInterval+leavePropagateDelay, nil)
+	if !p.inspector.inject(ctx, departure, p.cfg.Advertise) {
+		return
+	}
+	if _, err := s.Join(addrs, true); err != nil {
+		p.cfg.Logger.Warn("cannot rejoin", "err", oneLine(err, addrs))
+	}
 }
 
-// contacts returns the Join addresses of up to maxContacts alive members.
-func (p *Pool) contacts() []string {
-	var out []string
+// contacts returns up to maxContacts alive members.
+func (p *Pool) contacts() []Member {
+	var out []Member
 	for _, m := range p.Members() {
 		if m.Alive() && m.Name != p.cfg.Name && len(out) < maxContacts {
-			out = append(out, m.Name+"/"+m.Addr)
+			out = append(out, m)
 		}
 	}
 	return out
+}
+
+// deadMessage encodes memberlist's message that a member has left.
+func deadMessage(name string, incarnation uint32) []byte {
+	b := bytes.NewBuffer([]byte{deadMsg})
+	m := struct {
+		Incarnation uint32
+		Node, From  string
+	}{incarnation, name, name}
+	if err := codec.NewEncoder(b, &codec.MsgpackHandle{}).Encode(m); err != nil {
+		panic(err) // cannot happen: a buffer accepts all bytes
+	}
+	return b.Bytes()
 }

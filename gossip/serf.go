@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -20,19 +19,19 @@ import (
 	"github.com/wanfed/wanfed/wanfed"
 )
 
-// instance is one serf instance of a pool with its configuration. A rejoin
-// creates further instances.
+// instance is one serf instance of a pool with its configuration. A pool that
+// is disabled and enabled again has several, one after the other.
 type instance struct {
 	*serf.Serf
 	cfg *serf.Config // serf reads it while it runs
 }
 
-// create starts a serf instance with an advertised address. The end of the
-// instance does not stop the transport.
-func (p *Pool) create(advertise netip.AddrPort, events chan<- serf.Event) (instance, error) {
+// create starts a serf instance. The end of the instance does not stop the
+// transport.
+func (p *Pool) create(events chan<- serf.Event) (instance, error) {
 	filtered := make(chan struct{})
 	defer close(filtered)
-	cfg := p.serfConfig(advertise, events, filtered)
+	cfg := p.serfConfig(events, filtered)
 	s, err := serf.Create(cfg)
 	if err != nil {
 		return instance{}, fmt.Errorf("start gossip pool of %s: %w", p.cfg.Name, err)
@@ -43,8 +42,8 @@ func (p *Pool) create(advertise netip.AddrPort, events chan<- serf.Event) (insta
 	return instance{s, cfg}, nil
 }
 
-func (p *Pool) serfConfig(advertise netip.AddrPort, events chan<- serf.Event, filtered <-chan struct{}) *serf.Config {
-	ml := p.memberlistConfig(advertise, filtered)
+func (p *Pool) serfConfig(events chan<- serf.Event, filtered <-chan struct{}) *serf.Config {
+	ml := p.memberlistConfig(filtered)
 	c := serf.DefaultConfig()
 	c.Init()
 	c.NodeName = p.cfg.Name
@@ -74,7 +73,7 @@ func (p *Pool) serfConfig(advertise netip.AddrPort, events chan<- serf.Event, fi
 	return c
 }
 
-func (p *Pool) memberlistConfig(advertise netip.AddrPort, filtered <-chan struct{}) *memberlist.Config {
+func (p *Pool) memberlistConfig(filtered <-chan struct{}) *memberlist.Config {
 	ml := memberlist.DefaultLANConfig()
 	ml.TCPTimeout = 3 * time.Second
 	if p.cfg.Kind == wanfed.PoolWAN {
@@ -86,9 +85,9 @@ func (p *Pool) memberlistConfig(advertise netip.AddrPort, filtered <-chan struct
 		ml.GossipVerifyIncoming, ml.GossipVerifyOutgoing = !p.cfg.AcceptPlaintext, !p.cfg.SendPlaintext
 	}
 	ml.EnableCompression = false // TLS connections carry all gossip; the cost is higher than the gain
-	ml.Transport = sharedTransport{p.inspector, advertise, filtered}
+	ml.Transport = sharedTransport{p.inspector, filtered}
 	// memberlist only advertises these addresses. It does not listen on them.
-	ml.BindAddr, ml.BindPort = advertise.Addr().String(), int(advertise.Port())
+	ml.BindAddr, ml.BindPort = p.cfg.Advertise.Addr().String(), int(p.cfg.Advertise.Port())
 	ml.AdvertiseAddr, ml.AdvertisePort = ml.BindAddr, ml.BindPort
 	ml.RequireNodeNames = p.cfg.Kind == wanfed.PoolWAN
 	// A dead member may return at another address, because its certificate
@@ -96,7 +95,7 @@ func (p *Pool) memberlistConfig(advertise netip.AddrPort, filtered <-chan struct
 	ml.DeadNodeReclaimTime = time.Millisecond
 	ml.Logger = slogadapter.Std(p.libraryLogger(), "memberlist")
 	// Serf replaces these delegates only if serf.Config.Merge is set.
-	admission := newAdmission(p, advertise)
+	admission := newAdmission(p)
 	ml.Merge, ml.Alive = admission, admission
 	return ml
 }
@@ -215,13 +214,11 @@ func editLibraryRecord(r *slog.Record) bool {
 	return true
 }
 
-// sharedTransport is the pool's transport for one serf instance. It has the
-// advertised address of that instance. memberlist receives nothing before
-// filtered is closed.
+// sharedTransport is the pool's transport for one serf instance. memberlist
+// receives nothing before filtered is closed.
 type sharedTransport struct {
 	*inspector
-	advertise netip.AddrPort
-	filtered  <-chan struct{}
+	filtered <-chan struct{}
 }
 
 func (t sharedTransport) PacketCh() <-chan *memberlist.Packet {
@@ -235,7 +232,7 @@ func (t sharedTransport) StreamCh() <-chan net.Conn {
 }
 
 func (t sharedTransport) FinalAdvertiseAddr(string, int) (net.IP, int, error) {
-	return t.advertise.Addr().AsSlice(), int(t.advertise.Port()), nil
+	return t.self.Advertise.Addr().AsSlice(), int(t.self.Advertise.Port()), nil
 }
 
 // Shutdown does nothing, because other instances use the transport too.
