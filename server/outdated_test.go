@@ -28,23 +28,27 @@ func TestOutdated(t *testing.T) {
 	}{
 		{"no group", &pb.DescribeCallerResponse{}, 0, ""},
 		{"complete log", &pb.DescribeCallerResponse{
-			InGroup: true, Member: true, LastIndex: 120, ConfirmedTerm: 3, ConfirmedIndex: 100,
+			InGroup: true, Voter: true, LastIndex: 120, ConfirmedTerm: 3, ConfirmedIndex: 100,
 		}, 0, ""},
 		{"longer log of an earlier term", &pb.DescribeCallerResponse{
-			InGroup: true, Member: true, LastIndex: 90, ConfirmedTerm: 2, ConfirmedIndex: 110,
+			InGroup: true, Voter: true, LastIndex: 90, ConfirmedTerm: 2, ConfirmedIndex: 110,
 		}, 0, ""},
 		{"older copy", &pb.DescribeCallerResponse{
-			InGroup: true, Member: true, LastIndex: 120, ConfirmedTerm: 3, ConfirmedIndex: 101,
+			InGroup: true, Voter: true, LastIndex: 120, ConfirmedTerm: 3, ConfirmedIndex: 101,
 		}, 101, "older copy of the data directory"},
 		{"older copy of an earlier term", &pb.DescribeCallerResponse{
-			InGroup: true, Member: true, LastIndex: 120, ConfirmedTerm: 4, ConfirmedIndex: 99,
+			InGroup: true, Voter: true, LastIndex: 120, ConfirmedTerm: 4, ConfirmedIndex: 99,
 		}, 99, "older copy of the data directory"},
+		{"without a vote", &pb.DescribeCallerResponse{InGroup: true, LastIndex: 120}, 120, "removed this server"},
 		{"removed", &pb.DescribeCallerResponse{InGroup: true, LastIndex: 1 << 50}, 1 << 50, "removed this server"},
 		{"added later than the end of the other log", &pb.DescribeCallerResponse{InGroup: true, LastIndex: 90}, 0, ""},
 	} {
-		index, reason := outdated(log, tt.resp)
+		index, reason := outdated(log, true, tt.resp)
 		if index != tt.index || !strings.Contains(reason, tt.reason) || (reason == "") != (tt.reason == "") {
 			t.Errorf("outdated() of %s = %d, %q, want %d, %q", tt.name, index, reason, tt.index, tt.reason)
 		}
+	}
+	if index, _ := outdated(log, false, &pb.DescribeCallerResponse{InGroup: true, LastIndex: 120}); index != 0 {
+		t.Errorf("outdated() of a server that had no vote = %d, want 0", index)
 	}
 }

@@ -224,7 +224,7 @@ func (g *group) checkLog(ctx context.Context) (rejoins bool, err error) {
 	}
 	var base uint64
 	for node, r := range responses {
-		if index, reason := outdated(g.store, r); index > 0 {
+		if index, reason := outdated(g.store, slices.Contains(voters, g.node), r); index > 0 {
 			g.logger.Warn("this server has no vote until it has caught up", "reason", reason, "peer", node,
 				"index", index, "last_index", g.store.LastIndex())
 			base = max(base, index)
@@ -242,17 +242,19 @@ func (g *group) checkLog(ctx context.Context) (rejoins bool, err error) {
 }
 
 // outdated returns the index up to which the log of a server is outdated, with
-// the reason, according to the response of another server. It returns 0 if the
-// log is not outdated.
+// the reason, according to the response of another server. voter reports whether
+// the server has a vote according to its log. A group that has removed the
+// server may have added it again without a vote. outdated returns 0 if the log
+// is not outdated.
 func outdated(log interface {
 	LastIndex() uint64
 	LacksEntry(term, index uint64) bool
-}, r *pb.DescribeCallerResponse) (index uint64, reason string) {
+}, voter bool, r *pb.DescribeCallerResponse) (index uint64, reason string) {
 	switch {
 	case log.LacksEntry(r.ConfirmedTerm, r.ConfirmedIndex):
 		return r.ConfirmedIndex,
 			"its log ends before an entry that it had confirmed: an older copy of the data directory was restored"
-	case r.InGroup && !r.Member && r.LastIndex > log.LastIndex():
+	case voter && r.InGroup && !r.Voter && r.LastIndex > log.LastIndex():
 		return r.LastIndex, "the group has removed this server"
 	}
 	return 0, ""

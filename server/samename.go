@@ -175,7 +175,7 @@ func describeCaller(node string, store *raftstore.Store, lan *gossip.Pool) (*pb.
 		if m.Node != node {
 			continue
 		}
-		resp.Member = true
+		resp.Voter = m.Voter
 		if m.LastContact >= 0 {
 			resp.LastContact = durationpb.New(m.LastContact)
 		}

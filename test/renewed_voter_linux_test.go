@@ -80,11 +80,12 @@ func TestRecoverLostMajority_OldDisks(t *testing.T) {
 	}
 	survivor.start()
 	survivor.awaitPut("a write after the recovery")
+	logs := []*logFile{logOf(all[0].server.Process).mark(t), logOf(all[1].server.Process).mark(t)}
 	for _, lost := range all[:2] {
 		lost.start()
 	}
-	for _, lost := range all[:2] {
-		logOf(lost.server.Process).await(t, `no vote until it has caught up".*the group has removed this server`)
+	for _, node := range []string{"srv1", "srv2"} {
+		logOf(survivor.server.Process).await(t, `msg="server has a vote in the Raft group".* peer=`+node)
 	}
 	testutil.Await(t, 3*waitLimit, "votes of srv1 and srv2", func(context.Context) error {
 		for _, lost := range all[:2] {
@@ -94,6 +95,13 @@ func TestRecoverLostMajority_OldDisks(t *testing.T) {
 		}
 		return nil
 	})
+	// A server whose log the recovered group replaced at once reports nothing.
+	for _, log := range logs {
+		log.await(t, "server started")
+		if led, err := log.lines("leadership acquired"); err != nil || len(led) > 0 {
+			t.Errorf("%s has %d lines of an acquired leadership, %v, want none", log.path, len(led), err)
+		}
+	}
 	g.awaitWhole(t, waitLimit)
 	all[0].check(survivor.values, "")
 }

@@ -121,8 +121,9 @@ type DescribeCallerResponse struct {
 	LastContact *durationpb.Duration `protobuf:"bytes,2,opt,name=last_contact,json=lastContact,proto3" json:"last_contact,omitempty"`
 	// The called server is in a Raft group.
 	InGroup bool `protobuf:"varint,3,opt,name=in_group,json=inGroup,proto3" json:"in_group,omitempty"`
-	// The server with that name is in the group, as far as the called server knows.
-	Member bool `protobuf:"varint,4,opt,name=member,proto3" json:"member,omitempty"`
+	// The server with that name has a vote in the group, as far as the called
+	// server knows.
+	Voter bool `protobuf:"varint,4,opt,name=voter,proto3" json:"voter,omitempty"`
 	// The index of the last entry in the log of the called server.
 	LastIndex uint64 `protobuf:"varint,5,opt,name=last_index,json=lastIndex,proto3" json:"last_index,omitempty"`
 	// The last log entry that the server with that name has confirmed to the called
@@ -184,9 +185,9 @@ func (x *DescribeCallerResponse) GetInGroup() bool {
 	return false
 }
 
-func (x *DescribeCallerResponse) GetMember() bool {
+func (x *DescribeCallerResponse) GetVoter() bool {
 	if x != nil {
-		return x.Member
+		return x.Voter
 	}
 	return false
 }
@@ -856,12 +857,12 @@ var File_api_pb_server_proto protoreflect.FileDescriptor
 const file_api_pb_server_proto_rawDesc = "" +
 	"\n" +
 	"\x13api/pb/server.proto\x12\twanfed.v1\x1a\x1egoogle/protobuf/duration.proto\"\x17\n" +
-	"\x15DescribeCallerRequest\"\x92\x02\n" +
+	"\x15DescribeCallerRequest\"\x90\x02\n" +
 	"\x16DescribeCallerResponse\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12<\n" +
 	"\flast_contact\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\vlastContact\x12\x19\n" +
-	"\bin_group\x18\x03 \x01(\bR\ainGroup\x12\x16\n" +
-	"\x06member\x18\x04 \x01(\bR\x06member\x12\x1d\n" +
+	"\bin_group\x18\x03 \x01(\bR\ainGroup\x12\x14\n" +
+	"\x05voter\x18\x04 \x01(\bR\x05voter\x12\x1d\n" +
 	"\n" +
 	"last_index\x18\x05 \x01(\x04R\tlastIndex\x12%\n" +
 	"\x0econfirmed_term\x18\x06 \x01(\x04R\rconfirmedTerm\x12'\n" +
