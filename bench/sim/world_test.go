@@ -96,11 +96,18 @@ func (w *world) start(s *site) {
 	s.background.Go(func() {
 		tick := time.NewTicker(catalog.HeartbeatInterval)
 		defer tick.Stop()
+		var last catalog.GatewayRegistration
 		for {
 			s.gateway.mu.Lock()
-			wan := s.gateway.wan
+			reg := catalog.GatewayRegistration{Node: "gw1", LAN: s.gateway.lan, WAN: s.gateway.wan}
 			s.gateway.mu.Unlock()
-			err := s.gateways.Register(ctx, catalog.GatewayRegistration{Node: "gw1", LAN: s.gateway.lan, WAN: wan})
+			if last.WAN != "" && reg.WAN != last.WAN { // a gateway process that stops deregisters
+				if err := s.gateways.Deregister(ctx, last); err != nil && ctx.Err() == nil {
+					w.t.Error(err)
+				}
+			}
+			last = reg
+			err := s.gateways.Register(ctx, reg)
 			if err != nil && ctx.Err() == nil && !errors.Is(err, resource.ErrNotLeader) {
 				w.t.Error(err)
 			}
