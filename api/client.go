@@ -39,6 +39,9 @@ type ClientConfig struct {
 	// Timeout limits one request, in addition to the wait of a blocking query.
 	// Default: 15 s.
 	Timeout time.Duration
+	// Token is the ACL token of the requests to a Consul agent. wanfed's servers
+	// ignore it. Default: none.
+	Token string
 }
 
 // Client calls the HTTP API of one server. Its methods may be called from any
@@ -47,6 +50,7 @@ type ClientConfig struct {
 // their documentation states.
 type Client struct {
 	base    string // URL without a trailing slash
+	token   string
 	http    *http.Client
 	timeout time.Duration
 }
@@ -60,6 +64,7 @@ func NewClient(cfg ClientConfig) (*Client, error) {
 	}
 	return &Client{
 		base:    base,
+		token:   cfg.Token,
 		timeout: cmp.Or(max(cfg.Timeout, 0), defaultTimeout),
 		http: &http.Client{
 			Transport: &http.Transport{
@@ -75,6 +80,9 @@ func NewClient(cfg ClientConfig) (*Client, error) {
 		},
 	}, nil
 }
+
+// Addr returns the URL of the server, without a path.
+func (c *Client) Addr() string { return c.base }
 
 // Close closes idle connections.
 func (c *Client) Close() error {
@@ -119,6 +127,9 @@ type QueryOptions struct {
 	// Index is QueryMeta.Index of an earlier response. The read blocks until
 	// the index changes or Wait has passed. 0: the read does not block.
 	Index uint64
+	// Hash is QueryMeta.Hash of an earlier response. Some endpoints of a Consul
+	// agent block by Hash and not by Index. Index then has no effect.
+	Hash string
 	// Wait is the maximum time that the read blocks. Default: DefaultWait.
 	// Maximum: MaxWait.
 	Wait time.Duration
@@ -135,16 +146,29 @@ type QueryMeta struct {
 	// LastContact is the time since the server's last contact with the leader,
 	// in whole milliseconds.
 	LastContact time.Duration
+	// Hash is the value for QueryOptions.Hash of the next read. It is empty if
+	// the endpoint does not support it.
+	Hash string
+	// Filtered reports that the token may not read a part of the result. The
+	// response of a Consul agent does not have this part.
+	Filtered bool
 }
+
+// blocks reports whether the read may block.
+func (q QueryOptions) blocks() bool { return q.Index > 0 || q.Hash != "" }
 
 func (q QueryOptions) values() url.Values {
 	v := url.Values{}
 	if q.Datacenter != "" {
 		v.Set("dc", q.Datacenter)
 	}
-	if q.Index > 0 {
-		v.Set("index", strconv.FormatUint(q.Index, 10))
+	if q.blocks() {
 		v.Set("wait", EffectiveWait(q.Wait).String())
+	}
+	if q.Hash != "" {
+		v.Set("hash", q.Hash)
+	} else if q.Index > 0 {
+		v.Set("index", strconv.FormatUint(q.Index, 10))
 	}
 	return v
 }
@@ -152,7 +176,7 @@ func (q QueryOptions) values() url.Values {
 // get requests path and decodes the response into out.
 func (c *Client) get(ctx context.Context, path string, q QueryOptions, extra url.Values, out any) (QueryMeta, error) {
 	timeout := c.timeout
-	if q.Index > 0 {
+	if q.blocks() {
 		timeout += MaxBlockTime(EffectiveWait(q.Wait))
 	}
 	values := q.values()
@@ -199,13 +223,16 @@ func (c *Client) send(ctx context.Context, method, path string, values url.Value
 	if body != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}
+	if c.token != "" {
+		req.Header.Set(HeaderToken, c.token)
+	}
 	return c.http.Do(req)
 }
 
 // decodeError returns the error of decoding the response to path, or nil.
 func (c *Client) decodeError(path string, err error) error {
 	if err != nil {
-		return fmt.Errorf("response of %s to %s is not the response of a wanfed server: %w; check which program "+
+		return fmt.Errorf("response of %s to %s is not a response of this API: %w; check which program "+
 			"listens there",
 			c.base, path, err)
 	}
@@ -219,14 +246,21 @@ func readMeta(h http.Header) QueryMeta {
 		Index:       index,
 		KnownLeader: h.Get(HeaderKnownLeader) == "true",
 		LastContact: time.Duration(ms) * time.Millisecond,
+		Hash:        h.Get(HeaderHash),
+		Filtered:    h.Get(HeaderFiltered) == "true",
 	}
 }
+
+// HeaderToken is the header of a request with the token.
+const HeaderToken = "X-Consul-Token"
 
 // Headers of a response.
 const (
 	HeaderIndex       = "X-Consul-Index"
 	HeaderKnownLeader = "X-Consul-Knownleader" // "true" or "false"
 	HeaderLastContact = "X-Consul-Lastcontact" // milliseconds
+	HeaderHash        = "X-Consul-Contenthash"
+	HeaderFiltered    = "X-Consul-Results-Filtered-By-Acls" // "true", or absent
 	// HeaderCause has the cause of an error whose body is a fixed text of
 	// Consul.
 	HeaderCause = "X-Wanfed-Cause"

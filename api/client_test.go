@@ -162,9 +162,9 @@ func TestClientErrors(t *testing.T) {
 		{"empty", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(503) },
 			"ADDR answered 503 (Service Unavailable)"},
 		{"redirect", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/login", http.StatusFound) },
-			"ADDR answered 302: redirect to /login, which is not the response of a wanfed server"},
+			"ADDR answered 302: redirect to /login, which is not a response of this API"},
 		{"not JSON", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "<html>") },
-			"response of ADDR to /v1/status/leader is not the response of a wanfed server: " +
+			"response of ADDR to /v1/status/leader is not a response of this API: " +
 				"invalid character '<' looking for beginning of value; check which program listens there"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -35,6 +36,9 @@ type StatusError struct {
 	Code    int    // HTTP status
 	Message string // first line of the body, or a description
 	Cause   string // HeaderCause, if any
+	// RetryAfter is the time for which the server accepts no request of this
+	// client. 0: unknown.
+	RetryAfter time.Duration
 }
 
 func (e *StatusError) Error() string {
@@ -74,13 +78,30 @@ const maxMessage = 1024
 func (c *Client) statusError(resp *http.Response, body []byte) error {
 	text, _, _ := strings.Cut(strings.TrimSpace(string(body[:min(len(body), maxMessage)])), "\n")
 	if resp.StatusCode >= 300 && resp.StatusCode < 400 {
-		text = "redirect to " + resp.Header.Get("Location") + ", which is not the response of a wanfed server"
+		text = "redirect to " + resp.Header.Get("Location") + ", which is not a response of this API"
 	}
 	return &StatusError{
 		Addr: c.base, Code: resp.StatusCode,
 		Message: strings.ToValidUTF8(strings.TrimSpace(text), "?"),
 		Cause:   resp.Header.Get(HeaderCause),
+
+		RetryAfter: retryAfter(resp.Header.Get("Retry-After"), time.Now()),
 	}
+}
+
+// maxRetryAfter bounds StatusError.RetryAfter. A wrong value in a response then
+// does not stop a client for long.
+const maxRetryAfter = 5 * time.Minute
+
+// retryAfter parses the header Retry-After (RFC 9110): seconds, or a date.
+func retryAfter(value string, now time.Time) time.Duration {
+	if s, err := strconv.ParseUint(value, 10, 31); err == nil {
+		return min(time.Duration(s)*time.Second, maxRetryAfter)
+	}
+	if at, err := http.ParseTime(value); err == nil {
+		return min(max(at.Sub(now), 0), maxRetryAfter)
+	}
+	return 0
 }
 
 // shortCause removes the method, the URL and the name of the system call from

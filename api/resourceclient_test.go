@@ -125,9 +125,9 @@ func TestResourceLists(t *testing.T) {
 		`{"resources":[{},{},{},{}]}`:                {2, ""}, // the loop stops after 2
 		`{"resources":[{"id":{"name":"a"}}`:          {1, "unexpected EOF"},
 		`{"resources":[{"id":{"name":"a"}},{"id":{"`: {1, "unexpected EOF"},
-		`[]`:                   {0, "is not the response of a wanfed server"},
+		`[]`:                   {0, "is not a response of this API"},
 		`{"error":"no"}`:       {0, "found error instead of resources"},
-		`{"resources":[{},7]}`: {1, "is not the response of a wanfed server"},
+		`{"resources":[{},7]}`: {1, "is not a response of this API"},
 		``:                     {0, "EOF"},
 	} {
 		rec.response = response
