@@ -79,8 +79,6 @@ func (c *components) registerProxies(ctx context.Context) error {
 
 // gatewaySnapshots returns the snapshots of the gateways in the catalog.
 func (c *components) gatewaySnapshots() []api.GatewaySnapshot {
-	servers, _ := c.proxyInputs.Servers.Get()
-	datacenters, _ := c.proxyInputs.Datacenters.Get()
 	envoys := map[string][]api.EnvoyConnection{}
 	for _, p := range c.envoys.Proxies() {
 		e := api.EnvoyConnection{Version: p.Version, Connected: p.Connected}
@@ -91,24 +89,8 @@ func (c *components) gatewaySnapshots() []api.GatewaySnapshot {
 	}
 	var out []api.GatewaySnapshot
 	for _, name := range c.proxies.Names() {
-		g := api.GatewaySnapshot{Gateway: name, Envoys: envoys[name]}
-		if s, _ := c.proxies.Snapshot(name); s != nil {
-			g.Complete, g.LAN, g.WAN = true, s.LAN, s.WAN
-			for _, srv := range s.Servers {
-				g.Servers = append(g.Servers, api.SnapshotServer{
-					Node: srv.Node, ServerName: srv.Name, Address: srv.Address,
-				})
-			}
-			for _, dc := range s.Datacenters {
-				g.Datacenters = append(g.Datacenters, api.SnapshotDatacenter{
-					Datacenter: dc.DC, ServerName: dc.Name, Gateways: dc.Gateways,
-				})
-			}
-			g.Parts = []api.SnapshotPart{
-				{Name: "servers", Origin: servers.Origin, Updated: servers.At},
-				{Name: "datacenters", Origin: datacenters.Origin, Updated: datacenters.At},
-			}
-		}
+		g := c.proxies.Report(name)
+		g.Envoys = envoys[name]
 		out = append(out, g)
 	}
 	return out

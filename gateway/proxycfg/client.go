@@ -15,16 +15,11 @@ import (
 	"sync/atomic"
 	"time"
 
-	"google.golang.org/grpc"
-	grpcbackoff "google.golang.org/grpc/backoff"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/gateway"
-	"github.com/wanfed/wanfed/gateway/internal/upstream"
 	"github.com/wanfed/wanfed/internal/backoff"
 	"github.com/wanfed/wanfed/internal/netaddr"
 	"github.com/wanfed/wanfed/tlsutil"
@@ -33,11 +28,15 @@ import (
 // Config configures a Client.
 type Config struct {
 	// Identity has the certificate of the gateway, which names the gateway and
-	// its datacenter. Required.
+	// its datacenter. Required without Consul.
 	Identity *tlsutil.Identity
 	// Servers are addresses (host:port) of servers of the datacenter, at least
-	// one. The addresses in the last snapshot are also used.
+	// one. The addresses in the last snapshot are also used. Not used with
+	// Consul.
 	Servers []string
+	// Consul replaces Identity and Servers: the gateway is a mesh gateway of
+	// Consul. Nil: it is a gateway of wanfed's servers.
+	Consul *Consul
 	// LAN is the address (host:port) that servers of this datacenter dial. WAN
 	// is the address that other datacenters dial. Required.
 	LAN, WAN string
@@ -56,7 +55,9 @@ type Config struct {
 // Client connects a gateway to the servers of its datacenter.
 type Client struct {
 	cfg            Config
-	dialer         *upstream.Dialer
+	dc, node       string // of this gateway
+	domain         string
+	control        controlPlane
 	inputs         Inputs
 	manager        *Manager
 	connected      chan struct{} // size 1: a new connection wakes the heartbeat
@@ -64,12 +65,24 @@ type Client struct {
 	skipDeregister atomic.Bool
 	applied        *Snapshot // of the tables; only the goroutine of New and then applySnapshots use it
 
-	mu      sync.Mutex
-	status  Status
-	snap    *pb.GatewaySnapshot // the last message of a server, or the one on disk
-	servers []string            // addresses of the servers of snap, in random order
-	warned  map[string]warning  // by the message that was logged
-	dialErr error               // of the last dial; nil after a success
+	mu     sync.Mutex
+	status Status
+	snap   *pb.GatewaySnapshot // the last message of a server, or the one on disk
+	addrs  []string            // addresses of the servers of snap, in random order
+	warned map[string]warning  // by the message that was logged
+}
+
+// A controlPlane registers the gateway of a Client and delivers its snapshots.
+type controlPlane interface {
+	// open prepares the calls of all other methods. Run calls close at its end.
+	open() error
+	close()
+	// follow calls Client.apply for each snapshot until ctx ends.
+	follow(ctx context.Context)
+	// register registers the gateway, or confirms that it runs. It returns the
+	// time after which the next call is due.
+	register(ctx context.Context) (time.Duration, error)
+	deregister(ctx context.Context) error
 }
 
 const (
@@ -88,24 +101,15 @@ const (
 	cannotStore    = "cannot store snapshot"
 )
 
-// connectParams bounds the backoff of gRPC: a gateway reconnects soon after a
-// server restarts.
-var connectParams = grpc.WithConnectParams(grpc.ConnectParams{
-	Backoff: grpcbackoff.Config{
-		BaseDelay: minBackoff, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 500 * time.Millisecond,
-	},
-	MinConnectTimeout: 10 * time.Second,
-})
-
 // New checks cfg and applies the snapshot on disk, if there is one. It connects
 // to nothing.
 func New(cfg Config) (*Client, error) {
 	switch {
-	case cfg.Identity == nil || cfg.Logger == nil || cfg.DataDir == "":
-		return nil, errors.New("proxycfg: Identity, DataDir and Logger are required")
+	case cfg.Identity == nil && cfg.Consul == nil || cfg.Logger == nil || cfg.DataDir == "":
+		return nil, errors.New("proxycfg: Identity or Consul, DataDir and Logger are required")
 	case (cfg.LANListener == nil) != (cfg.WANListener == nil):
 		return nil, errors.New("proxycfg: LANListener and WANListener are required, or neither")
-	case len(cfg.Servers) == 0:
+	case len(cfg.Servers) == 0 && cfg.Consul == nil:
 		return nil, errors.New(
 			"no server is given: a gateway needs the address of at least one server of its datacenter")
 	}
@@ -113,27 +117,30 @@ func New(cfg Config) (*Client, error) {
 		return nil, fmt.Errorf("create data_dir: %w; set --data-dir to a directory that this user may write", err)
 	}
 	c := &Client{
-		cfg: cfg, dialer: newDialer(cfg.Identity, cfg.Upstream.ProxyProtocol),
-		connected: make(chan struct{}, 1), ready: make(chan struct{}), warned: map[string]warning{},
+		cfg: cfg, connected: make(chan struct{}, 1), ready: make(chan struct{}), warned: map[string]warning{},
+	}
+	if cfg.Consul != nil {
+		c.dc, c.node, c.domain = cfg.Consul.DC, cfg.Consul.Node, cfg.Consul.Domain
+		c.control = &consul{Client: c, Consul: *cfg.Consul, ttl: consulTTL}
+	} else {
+		peer := cfg.Identity.Peer()
+		c.dc, c.node, c.domain = peer.DC, peer.Node, cfg.Identity.Domain()
+		c.control = newRemote(c)
 	}
 	c.loadStored()
-	c.manager = NewManager(c.peer().DC, cfg.Identity.Domain(), &c.inputs)
-	err := c.manager.Register(Registration{Name: c.peer().Node, LAN: cfg.LAN, WAN: cfg.WAN})
-	if err != nil {
+	c.manager = NewManager(c.dc, c.domain, &c.inputs)
+	if err := c.manager.Register(Registration{Name: c.node, LAN: cfg.LAN, WAN: cfg.WAN}); err != nil {
 		return nil, err
 	}
-	if snap, _ := c.manager.Snapshot(c.peer().Node); snap != nil {
+	if snap, _ := c.manager.Snapshot(c.node); snap != nil {
 		c.setTables(snap)
 	}
 	return c, nil
 }
 
-// peer returns the identity of this gateway.
-func (c *Client) peer() tlsutil.Peer { return c.cfg.Identity.Peer() }
-
 // loadStored uses the snapshot on disk as input.
 func (c *Client) loadStored() {
-	snap, err := loadSnapshot(c.cfg.DataDir)
+	snap, at, err := loadSnapshot(c.cfg.DataDir)
 	if err == nil && snap != nil {
 		err = c.checkOwn(snap)
 	}
@@ -141,18 +148,17 @@ func (c *Client) loadStored() {
 	case err != nil:
 		c.cfg.Logger.Warn("snapshot on disk ignored", "err", err)
 	case snap != nil:
-		c.setInputs(snap, Status{FromDisk: true})
+		c.setInputs(snap, originDisk, at)
 		c.cfg.Logger.Info("routing by the snapshot on disk until a server answers",
-			"servers", len(snap.Servers), "datacenters", len(snap.Datacenters))
+			"servers", len(snap.Servers), "datacenters", len(snap.Datacenters), "time", at)
 	}
 }
 
 // checkOwn refuses a snapshot of another datacenter or domain.
 func (c *Client) checkOwn(snap *pb.GatewaySnapshot) error {
-	dc, domain := c.peer().DC, c.cfg.Identity.Domain()
-	if snap.Datacenter != dc || snap.Domain != domain {
+	if snap.Datacenter != c.dc || snap.Domain != c.domain {
 		return fmt.Errorf("it is of datacenter %q and domain %q, and this gateway is of %q and %q",
-			snap.Datacenter, snap.Domain, dc, domain)
+			snap.Datacenter, snap.Domain, c.dc, c.domain)
 	}
 	return nil
 }
@@ -169,18 +175,15 @@ func (c *Client) SkipDeregister() { c.skipDeregister.Store(true) }
 // deregisters within 2 s and returns nil. Run returns an error if no server
 // answers and the data directory was deleted. It may be called once.
 func (c *Client) Run(ctx context.Context) error {
-	cc, err := api.NewGRPCClient(c.dial, connectParams)
-	if err != nil {
+	if err := c.control.open(); err != nil {
 		return err
 	}
-	defer c.dialer.Wait()
-	defer cc.Close()
-	client := pb.NewGatewayServiceClient(cc)
+	defer c.control.close()
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	var loops sync.WaitGroup
-	loops.Go(func() { c.register(ctx, client, stop) })
-	loops.Go(func() { c.follow(ctx, client) })
+	loops.Go(func() { c.keepRegistered(ctx, stop) })
+	loops.Go(func() { c.control.follow(ctx) })
 	loops.Go(func() { c.manager.Run(ctx) })
 	loops.Go(func() { c.applySnapshots(ctx) })
 	loops.Wait()
@@ -188,7 +191,7 @@ func (c *Client) Run(ctx context.Context) error {
 		return err
 	}
 	if !c.skipDeregister.Load() {
-		c.deregister(ctx, client)
+		c.endRegistration(ctx)
 	}
 	return nil
 }
@@ -205,15 +208,15 @@ func (c *Client) checkDataDir() error {
 	return nil
 }
 
-// register sends heartbeats. It begins when the gateway has routes, because
+// keepRegistered sends heartbeats. It begins when the gateway has routes, because
 // servers dial a gateway as soon as it registers. If a heartbeat fails and the
-// data directory was deleted, register calls stop: a gateway without servers
+// data directory was deleted, keepRegistered calls stop: a gateway without servers
 // and without stored routes has no use, and would retry indefinitely.
-func (c *Client) register(ctx context.Context, client pb.GatewayServiceClient, stop context.CancelCauseFunc) {
+func (c *Client) keepRegistered(ctx context.Context, stop context.CancelCauseFunc) {
 	backoff.Sleep(ctx, routesTimeout, c.ready) // without routes, Register reports the reason
 	retry, registered := backoff.Backoff{Min: minBackoff, Max: maxBackoff}, false
 	for ctx.Err() == nil {
-		interval, err := c.registerOnce(ctx, client)
+		interval, err := c.registerOnce(ctx)
 		var pause time.Duration
 		switch {
 		case ctx.Err() != nil:
@@ -224,7 +227,7 @@ func (c *Client) register(ctx context.Context, client pb.GatewayServiceClient, s
 				stop(err)
 				return
 			}
-			pause, registered = retry.Next(), false
+			pause, registered = max(retry.Next(), retryAfter(err)), false
 		default:
 			c.worked(cannotRegister)
 			if !registered {
@@ -241,82 +244,54 @@ func (c *Client) register(ctx context.Context, client pb.GatewayServiceClient, s
 }
 
 // registerOnce registers once and returns the interval until the next call.
-func (c *Client) registerOnce(ctx context.Context, client pb.GatewayServiceClient) (time.Duration, error) {
+func (c *Client) registerOnce(ctx context.Context) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	resp, err := client.Register(ctx, &pb.RegisterGatewayRequest{Lan: c.cfg.LAN, Wan: c.cfg.WAN})
+	interval, err := c.control.register(ctx)
 	if err != nil {
 		return 0, err
 	}
 	select {
-	case <-c.connected: // Register caused the connection
+	case <-c.connected: // register caused the connection
 	default:
 	}
 	c.mu.Lock()
 	c.status.Registered = time.Now()
 	c.mu.Unlock()
-	return max(resp.GetInterval().AsDuration(), minInterval), nil
+	return interval, nil
 }
 
-// follow applies snapshots as they arrive.
-func (c *Client) follow(ctx context.Context, client pb.GatewayServiceClient) {
-	retry := backoff.Backoff{Min: minBackoff, Max: maxBackoff}
-	for ctx.Err() == nil {
-		if err := c.watch(ctx, client, retry.Reset); ctx.Err() == nil {
-			c.failed(cannotFollow, err)
-			backoff.Sleep(ctx, retry.Next(), nil)
-		}
-	}
-}
-
-// watch applies the snapshots of one stream until the stream fails. It calls
-// received for each snapshot.
-func (c *Client) watch(ctx context.Context, client pb.GatewayServiceClient, received func()) error {
-	stream, err := client.Watch(ctx, &pb.WatchGatewayRequest{}, grpc.WaitForReady(true))
-	if err != nil {
-		return err
-	}
-	for {
-		snap, err := stream.Recv()
-		if err != nil {
-			return err
-		}
-		received()
-		c.worked(cannotFollow)
-		if err := c.checkOwn(snap); err != nil {
-			return fmt.Errorf("snapshot refused: %w", err)
-		}
-		c.apply(snap)
-	}
-}
-
-// apply uses a snapshot of a server as input and stores it on disk.
-func (c *Client) apply(snap *pb.GatewaySnapshot) {
+// apply uses a snapshot of a server as input and stores it on disk. at is the
+// time at which the server confirmed the snapshot. Only one goroutine may call
+// apply at a time.
+func (c *Client) apply(snap *pb.GatewaySnapshot, origin string, at time.Time) {
 	c.mu.Lock()
 	same := !c.status.FromDisk && proto.Equal(c.snap, snap)
 	early := len(snap.Servers) == 0 && len(c.snap.GetServers()) > 0
+	if same {
+		c.status.SnapshotAt = at
+	}
 	c.mu.Unlock()
 	if same {
+		c.inputs.confirm(origin, at)
 		return
 	}
 	if early { // the snapshot does not even have the server that sent it
 		c.cfg.Logger.Debug("snapshot of a server that has just started ignored")
 		return
 	}
-	c.setInputs(snap, Status{SnapshotAt: time.Now()})
+	c.setInputs(snap, origin, at)
 	if err := saveSnapshot(c.cfg.DataDir, snap); err != nil {
 		c.failed(cannotStore, err)
 	}
 }
 
+// originDisk is the origin of a snapshot on disk.
+const originDisk = "disk"
+
 // setInputs replaces the inputs of the manager and the addresses of servers.
-// source has the fields FromDisk and SnapshotAt.
-func (c *Client) setInputs(snap *pb.GatewaySnapshot, source Status) {
-	origin := "disk"
-	if !source.FromDisk {
-		origin = "server " + c.Status().Server
-	}
-	logFaults(c.cfg.Logger, c.inputs.set(snap, origin, source.SnapshotAt))
+func (c *Client) setInputs(snap *pb.GatewaySnapshot, origin string, at time.Time) {
+	logFaults(c.cfg.Logger, c.inputs.set(snap, origin, at))
 	var addrs []string
 	for _, s := range snap.Servers {
 		if netaddr.CheckHostPort(s.Address) == nil {
@@ -327,15 +302,15 @@ func (c *Client) setInputs(snap *pb.GatewaySnapshot, source Status) {
 	rand.Shuffle(len(addrs), func(i, j int) { addrs[i], addrs[j] = addrs[j], addrs[i] })
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.snap, c.servers = snap, addrs
-	c.status.FromDisk, c.status.SnapshotAt = source.FromDisk, source.SnapshotAt
+	c.snap, c.addrs = snap, addrs
+	c.status.FromDisk, c.status.SnapshotAt, c.status.Origin = origin == originDisk, at, origin
 }
 
 // applySnapshots replaces the routes after each change of the snapshot, until
 // ctx ends.
 func (c *Client) applySnapshots(ctx context.Context) {
 	for {
-		snap, changed := c.manager.Snapshot(c.peer().Node)
+		snap, changed := c.manager.Snapshot(c.node)
 		if snap != nil && snap != c.applied {
 			c.setTables(snap)
 			c.cfg.Logger.Info("routes changed", "servers", len(snap.Servers), "datacenters", len(snap.Datacenters))
@@ -363,15 +338,16 @@ func (c *Client) setTables(snap *Snapshot) {
 	defer c.mu.Unlock()
 	if c.applied == nil {
 		close(c.ready)
+		c.wakeHeartbeat()
 	}
 	c.applied, c.status.HasSnapshot = snap, true
 }
 
-// deregister calls Deregister after the end of ctx.
-func (c *Client) deregister(ctx context.Context, client pb.GatewayServiceClient) {
+// endRegistration deregisters the gateway after the end of ctx.
+func (c *Client) endRegistration(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), deregisterTimeout)
 	defer cancel()
-	if _, err := client.Deregister(ctx, &pb.DeregisterGatewayRequest{Lan: c.cfg.LAN, Wan: c.cfg.WAN}); err != nil {
+	if err := c.control.deregister(ctx); err != nil {
 		c.cfg.Logger.Warn("cannot deregister: other datacenters use this gateway until its heartbeat times out",
 			"err", err)
 		return
@@ -385,9 +361,12 @@ type Status struct {
 	Server string
 	// Registered is the time of the last acknowledged heartbeat.
 	Registered time.Time
-	// SnapshotAt is the time at which the snapshot in use was received. It is
-	// zero for a snapshot from disk, and without a snapshot.
+	// SnapshotAt is the time at which a server last sent or confirmed the
+	// snapshot in use. If it comes from disk, it is the time of its file. It is
+	// zero without a snapshot.
 	SnapshotAt time.Time
+	// Origin names the place that the snapshot comes from.
+	Origin string
 	// HasSnapshot is true when the gateway has routes.
 	HasSnapshot bool
 	// FromDisk is true when the routes come from the snapshot on disk.
@@ -406,6 +385,36 @@ type warning struct {
 	at   time.Time
 }
 
+// Source returns the kind of Origin: server, consul or disk.
+func (s Status) Source() string {
+	kind, _, _ := strings.Cut(s.Origin, " ")
+	return kind
+}
+
+// setServer records the server in use. Empty: none.
+func (c *Client) setServer(addr string) {
+	c.mu.Lock()
+	changed := c.status.Server != addr
+	c.status.Server = addr
+	c.mu.Unlock()
+	if changed && addr != "" {
+		c.cfg.Logger.Info("connected to a server", "addr", addr)
+	}
+}
+
+// wakeHeartbeat makes the next heartbeat due, because the server in use may not
+// have the registration of the gateway.
+func (c *Client) wakeHeartbeat() {
+	select {
+	case c.connected <- struct{}{}:
+	default:
+	}
+}
+
+// Report returns the snapshot of the gateway with the origin and the age of its
+// parts.
+func (c *Client) Report() api.GatewaySnapshot { return c.manager.Report(c.node) }
+
 // Status returns the current status.
 func (c *Client) Status() Status {
 	c.mu.Lock()
@@ -418,11 +427,7 @@ func (c *Client) Status() Status {
 func (c *Client) failed(message string, err error) {
 	now := time.Now()
 	c.mu.Lock()
-	text := status.Convert(err).Message()
-	if c.dialErr != nil && status.Code(err) == codes.Unavailable {
-		text = c.dialErr.Error() // text has it in quotes
-	}
-	text = strings.ReplaceAll(text, "\n", "; ")
+	text := strings.ReplaceAll(err.Error(), "\n", "; ")
 	c.status.LastError, c.status.LastErrorAt = message+": "+text, now
 	level, last := slog.LevelDebug, c.warned[message]
 	if last.text != text || now.Sub(last.at) >= warnInterval {

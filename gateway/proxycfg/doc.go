@@ -16,9 +16,9 @@
 // A source of data writes [Inputs]: the servers of the local datacenter, and
 // the other datacenters with their gateways. In a server, [Inputs.Follow] is
 // the source, with what package federation computes from the store. In a
-// gateway process, [Client] is the source, with the messages of a server or
-// with the last message on disk. Invalid parts of the data are logged and
-// omitted.
+// gateway process, [Client] is the source, with the messages of a server, the
+// responses of a Consul agent, or the last message on disk. Invalid parts of the
+// data are logged and omitted. All sources pass one conformance suite.
 //
 // A [Manager] has a state machine for each registered gateway: one goroutine,
 // which waits for changes of the registration and of the inputs. After a change
@@ -39,6 +39,18 @@
 // after a restart, the gateway routes by the stored message. When its context
 // ends, Run calls Deregister, and the datacenters stop using this gateway.
 //
+// # Consul
+//
+// With [Config.Consul], the control plane of a Client is a Consul agent, version
+// 1.18 to 1.21. The Client registers its gateway as a mesh gateway with a TTL
+// check, and removes it at the end. Blocking queries read the servers of the
+// datacenter, the gateways of all datacenters and the registration of the
+// gateway. A query begins without an index after an error and when the index
+// decreases. Queries of one kind have a minimum interval and jittered backoff,
+// and respect Retry-After. Registration is a state of one agent, so there is one
+// address. Package api is the client of Consul's API, because wanfed's API has
+// the same endpoints.
+//
 // # Routes
 //
 // [Tables] turns a snapshot into the tables of the native gateway. Other
@@ -51,6 +63,8 @@
 //
 // A Client ignores a stored message that is damaged or of another datacenter.
 // A list without servers is incomplete, because its sender has only just
-// started: the previous snapshot stays. Client.Run returns an error only if no
+// started: the previous snapshot stays. If the index of a Consul agent decreases
+// without an error, as after a restart that is shorter than a retry, the Client
+// uses the previous data for up to a minute. Client.Run returns an error only if no
 // server answers and the data directory was deleted.
 package proxycfg

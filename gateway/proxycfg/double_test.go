@@ -48,7 +48,12 @@ type double struct {
 
 func newDouble(t testing.TB, id *tlsutil.Identity, snap *pb.GatewaySnapshot) *double {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	return newDoubleAt(t, id, snap, "127.0.0.1:0")
+}
+
+func newDoubleAt(t testing.TB, id *tlsutil.Identity, snap *pb.GatewaySnapshot, addr string) *double {
+	t.Helper()
+	ln, err := net.Listen("tcp", addr)
 	if err != nil {
 		t.Fatal(err)
 	}

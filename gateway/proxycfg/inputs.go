@@ -63,6 +63,20 @@ func (v *Value[T]) set(r Reading[T], same func(a, b T) bool) {
 	}
 }
 
+// confirm records that the source at origin confirmed the data at the time at.
+func (v *Value[T]) confirm(origin string, at time.Time) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.reading.Origin, v.reading.At = origin, at
+}
+
+// confirm records that the source at origin confirmed the last message at the
+// time at.
+func (in *Inputs) confirm(origin string, at time.Time) {
+	in.Servers.confirm(origin, at)
+	in.Datacenters.confirm(origin, at)
+}
+
 // set replaces both inputs by a message, and returns the invalid parts of the
 // message. Only one goroutine may call it. Unchanged datacenters keep their
 // address.

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/internal/backoff"
 	"github.com/wanfed/wanfed/internal/broadcast"
 )
@@ -128,6 +129,34 @@ func (m *Manager) Snapshot(name string) (*Snapshot, <-chan struct{}) {
 		return g.snapshot, changed
 	}
 	return nil, changed
+}
+
+// Report returns the snapshot of a gateway with the origin and the age of its
+// parts. It has only the name if the snapshot is not complete.
+func (m *Manager) Report(name string) api.GatewaySnapshot {
+	out := api.GatewaySnapshot{Gateway: name}
+	s, _ := m.Snapshot(name)
+	if s == nil {
+		return out
+	}
+	out.Complete, out.LAN, out.WAN = true, s.LAN, s.WAN
+	for _, srv := range s.Servers {
+		out.Servers = append(out.Servers, api.SnapshotServer{
+			Node: srv.Node, ServerName: srv.Name, Address: srv.Address,
+		})
+	}
+	for _, dc := range s.Datacenters {
+		out.Datacenters = append(out.Datacenters, api.SnapshotDatacenter{
+			Datacenter: dc.DC, ServerName: dc.Name, Gateways: dc.Gateways,
+		})
+	}
+	servers, _ := m.inputs.Servers.Get()
+	datacenters, _ := m.inputs.Datacenters.Get()
+	out.Parts = []api.SnapshotPart{
+		{Name: "servers", Origin: servers.Origin, Updated: servers.At},
+		{Name: "datacenters", Origin: datacenters.Origin, Updated: datacenters.At},
+	}
+	return out
 }
 
 // publish replaces the snapshot of g, unless g was dropped.

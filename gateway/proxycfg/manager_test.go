@@ -5,7 +5,6 @@ package proxycfg
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"math/rand/v2"
 	"testing"
 	"testing/synctest"
@@ -224,102 +223,5 @@ func TestManager_RandomOrder(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-// Both sources deliver the same inputs for the same messages.
-func TestSources(t *testing.T) {
-	t.Run("local", func(t *testing.T) {
-		testSource(t, func(t *testing.T, first *pb.GatewaySnapshot) (*Inputs, func(*pb.GatewaySnapshot)) {
-			d := &double{snap: first, changed: make(chan struct{})}
-			in := &Inputs{}
-			ctx, cancel := context.WithCancel(context.Background())
-			done := make(chan error, 1)
-			go func() {
-				done <- in.Follow(ctx, "store", func() (*pb.GatewaySnapshot, <-chan struct{}) {
-					d.mu.Lock()
-					defer d.mu.Unlock()
-					return d.snap, d.changed
-				}, slog.New(slog.DiscardHandler))
-			}()
-			t.Cleanup(func() {
-				cancel()
-				if err := <-done; err != nil {
-					t.Errorf("Follow() = %v, want nil", err)
-				}
-			})
-			return in, d.publish
-		})
-	})
-	t.Run("remote", func(t *testing.T) {
-		testSource(t, func(t *testing.T, first *pb.GatewaySnapshot) (*Inputs, func(*pb.GatewaySnapshot)) {
-			r := newRig(t)
-			srv := r.double(t, "srv1", first)
-			r.start(t, srv.addr)
-			return &r.inputs, srv.publish
-		})
-	})
-}
-
-// testSource checks a source of data. start starts the source with its first
-// message and returns the inputs that it writes, and the function that
-// publishes the next message.
-func testSource(t *testing.T, start func(*testing.T, *pb.GatewaySnapshot) (*Inputs, func(*pb.GatewaySnapshot))) {
-	in, publish := start(t, sample)
-	want := func(m *pb.GatewaySnapshot) {
-		t.Helper()
-		servers, datacenters, _ := parse(m)
-		wantReading(t, &in.Servers, servers)
-		wantReading(t, &in.Datacenters, datacenters)
-	}
-	want(sample)
-	first, _ := in.Datacenters.Get()
-	_, servers := in.Servers.Get()
-
-	next := proto.CloneOf(sample)
-	next.Datacenters = append(next.Datacenters, datacenter("dc3", "198.51.100.3:8443"))
-	publish(next)
-	want(next)
-	if r, _ := in.Datacenters.Get(); r.Data[0] != first.Data[0] {
-		t.Error("unchanged datacenter has a new copy, want the same")
-	}
-	select {
-	case <-servers:
-		t.Error("channel of unchanged servers is closed, want open")
-	default:
-	}
-
-	bad := proto.CloneOf(next)
-	bad.Datacenters = append(bad.Datacenters, datacenter("dc4", "nonsense"), datacenter("dc5", "198.51.100.5:8443"))
-	publish(bad)
-	good := proto.CloneOf(next)
-	good.Datacenters = append(good.Datacenters, datacenter("dc5", "198.51.100.5:8443"))
-	want(good) // without dc4
-
-	for i := range 50 { // the newest message counts
-		next = proto.CloneOf(sample)
-		next.Servers[0].Address = fmt.Sprintf("10.0.0.1:%d", 1000+i)
-		publish(next)
-	}
-	want(next)
-}
-
-// wantReading waits until a Value has the data want, with its origin and time.
-func wantReading[T any](t *testing.T, v *Value[T], want T) {
-	t.Helper()
-	for timeout := time.After(waitLimit); ; {
-		r, changed := v.Get()
-		d := cmp.Diff(want, r.Data)
-		if d == "" {
-			if r.Origin == "" || time.Since(r.At) > waitLimit {
-				t.Errorf("Get() = origin %q, at %v, want both", r.Origin, r.At)
-			}
-			return
-		}
-		select {
-		case <-changed:
-		case <-timeout:
-			t.Fatalf("Get() after %v (-want +got):\n%s", waitLimit, d)
-		}
 	}
 }

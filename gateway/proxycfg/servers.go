@@ -31,11 +31,11 @@ const (
 // serverAddrs returns the addresses of servers in the order in which they are
 // tried: first the last address that worked, then the servers of the snapshot,
 // then the configured addresses.
-func (c *Client) serverAddrs() []string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+func (r *remote) serverAddrs() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	var out []string
-	for _, addr := range slices.Concat([]string{c.status.Server}, c.servers, c.cfg.Servers) {
+	for _, addr := range slices.Concat([]string{r.status.Server}, r.addrs, r.cfg.Servers) {
 		if addr != "" && !slices.Contains(out, addr) {
 			out = append(out, addr)
 		}
@@ -80,24 +80,18 @@ func describe(err error) error {
 
 // dial connects to the first server that answers. It wakes the heartbeat,
 // because this server may not have the registration of the gateway.
-func (c *Client) dial(ctx context.Context) (net.Conn, error) {
-	conn, addr, err := c.dialer.DialFirst(ctx, c.serverAddrs())
+func (r *remote) dial(ctx context.Context) (net.Conn, error) {
+	conn, addr, err := r.dialer.DialFirst(ctx, r.serverAddrs())
 	if err != nil {
-		err = fmt.Errorf("no server of %s answers: %w", c.cfg.Identity.Peer().DC, err)
+		err = fmt.Errorf("no server of %s answers: %w", r.dc, err)
 	}
-	c.mu.Lock()
-	changed := c.status.Server != addr
-	c.status.Server, c.dialErr = addr, err
-	c.mu.Unlock()
+	r.mu.Lock()
+	r.dialErr = err
+	r.mu.Unlock()
+	r.setServer(addr)
 	if err != nil {
 		return nil, err
 	}
-	if changed {
-		c.cfg.Logger.Info("connected to a server", "addr", addr)
-	}
-	select {
-	case c.connected <- struct{}{}:
-	default:
-	}
+	r.wakeHeartbeat()
 	return conn, nil
 }

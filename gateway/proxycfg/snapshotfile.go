@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -41,21 +42,25 @@ func encodeSnapshot(snap *pb.GatewaySnapshot) ([]byte, error) {
 	return bytes.Join([][]byte{[]byte(snapshotMagic), sum[:], body}, nil), nil
 }
 
-// loadSnapshot reads the file. Without a file it returns nil and no error.
-func loadSnapshot(dir string) (*pb.GatewaySnapshot, error) {
+// loadSnapshot reads the file. at is the time at which it was written. Without a
+// file it returns nil and no error.
+func loadSnapshot(dir string) (snap *pb.GatewaySnapshot, at time.Time, err error) {
 	path := filepath.Join(dir, snapshotFile)
 	b, err := os.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {
-		return nil, nil
+		return nil, at, nil
 	}
 	if err != nil {
-		return nil, err
+		return nil, at, err
 	}
-	snap, err := parseSnapshot(b)
+	info, err := os.Stat(path)
 	if err != nil {
-		return nil, fmt.Errorf("%s %w", path, err)
+		return nil, at, err
 	}
-	return snap, nil
+	if snap, err = parseSnapshot(b); err != nil {
+		return nil, at, fmt.Errorf("%s %w", path, err)
+	}
+	return snap, info.ModTime(), nil
 }
 
 func parseSnapshot(b []byte) (*pb.GatewaySnapshot, error) {

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -20,15 +21,15 @@ var sample = &pb.GatewaySnapshot{
 
 func TestSnapshotOnDisk(t *testing.T) {
 	dir := t.TempDir()
-	if snap, err := loadSnapshot(dir); snap != nil || err != nil {
+	if snap, _, err := loadSnapshot(dir); snap != nil || err != nil {
 		t.Fatalf("loadSnapshot() of an empty directory = %v, %v; want nil, nil", snap, err)
 	}
 	for _, want := range []*pb.GatewaySnapshot{sample, {Datacenter: "dc1"}, sample} {
 		if err := saveSnapshot(dir, want); err != nil {
 			t.Fatal(err)
 		}
-		if got, err := loadSnapshot(dir); err != nil || !proto.Equal(got, want) {
-			t.Fatalf("loadSnapshot() = %v, %v; want %v", got, err, want)
+		if got, at, err := loadSnapshot(dir); err != nil || !proto.Equal(got, want) || time.Since(at) > waitLimit {
+			t.Fatalf("loadSnapshot() = %v, %v, %v; want %v of now", got, at, err, want)
 		}
 	}
 	path := filepath.Join(dir, snapshotFile)
@@ -50,7 +51,7 @@ func TestSnapshotOnDisk(t *testing.T) {
 			if err := os.WriteFile(path, b, 0o600); err != nil {
 				t.Fatal(err)
 			}
-			if snap, err := loadSnapshot(dir); err == nil || snap != nil || !strings.Contains(err.Error(), path) {
+			if snap, _, err := loadSnapshot(dir); err == nil || snap != nil || !strings.Contains(err.Error(), path) {
 				t.Fatalf("loadSnapshot() of a file damaged at byte %d = %v, %v; want an error with the path",
 					n, snap, err)
 			}

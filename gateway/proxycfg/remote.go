@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package proxycfg
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"google.golang.org/grpc"
+	grpcbackoff "google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/wanfed/wanfed/api"
+	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/gateway/internal/upstream"
+	"github.com/wanfed/wanfed/internal/backoff"
+)
+
+// connectParams bounds the backoff of gRPC: a gateway reconnects soon after a
+// server restarts.
+var connectParams = grpc.WithConnectParams(grpc.ConnectParams{
+	Backoff: grpcbackoff.Config{
+		BaseDelay: minBackoff, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 500 * time.Millisecond,
+	},
+	MinConnectTimeout: 10 * time.Second,
+})
+
+// remote is the control plane of wanfed's servers. It calls them over gRPC.
+type remote struct {
+	*Client
+	dialer  *upstream.Dialer
+	conn    *grpc.ClientConn
+	service pb.GatewayServiceClient
+	dialErr error // of the last dial; nil after a success; guarded by Client.mu
+}
+
+func newRemote(c *Client) *remote {
+	return &remote{Client: c, dialer: newDialer(c.cfg.Identity, c.cfg.Upstream.ProxyProtocol)}
+}
+
+func (r *remote) open() (err error) {
+	r.conn, err = api.NewGRPCClient(r.dial, connectParams)
+	r.service = pb.NewGatewayServiceClient(r.conn)
+	return err
+}
+
+func (r *remote) close() {
+	r.conn.Close()
+	r.dialer.Wait()
+}
+
+func (r *remote) register(ctx context.Context) (time.Duration, error) {
+	resp, err := r.service.Register(ctx, &pb.RegisterGatewayRequest{Lan: r.cfg.LAN, Wan: r.cfg.WAN})
+	if err != nil {
+		return 0, r.explain(err)
+	}
+	return max(resp.GetInterval().AsDuration(), minInterval), nil
+}
+
+func (r *remote) deregister(ctx context.Context) error {
+	_, err := r.service.Deregister(ctx, &pb.DeregisterGatewayRequest{Lan: r.cfg.LAN, Wan: r.cfg.WAN})
+	return err
+}
+
+func (r *remote) follow(ctx context.Context) {
+	retry := backoff.Backoff{Min: minBackoff, Max: maxBackoff}
+	for ctx.Err() == nil {
+		if err := r.watch(ctx, retry.Reset); ctx.Err() == nil {
+			r.failed(cannotFollow, r.explain(err))
+			backoff.Sleep(ctx, retry.Next(), nil)
+		}
+	}
+}
+
+// watch applies the snapshots of one stream until the stream fails. It calls
+// received for each snapshot.
+func (r *remote) watch(ctx context.Context, received func()) error {
+	stream, err := r.service.Watch(ctx, &pb.WatchGatewayRequest{}, grpc.WaitForReady(true))
+	if err != nil {
+		return err
+	}
+	for {
+		snap, err := stream.Recv()
+		if err != nil {
+			return err
+		}
+		received()
+		r.worked(cannotFollow)
+		if err := r.checkOwn(snap); err != nil {
+			return fmt.Errorf("snapshot refused: %w", err)
+		}
+		r.apply(snap, "server "+r.Status().Server, time.Now())
+	}
+}
+
+// explain returns an error of gRPC with the text of its cause.
+func (r *remote) explain(err error) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.dialErr != nil && status.Code(err) == codes.Unavailable {
+		return r.dialErr // err has it in quotes
+	}
+	return errors.New(status.Convert(err).Message())
+}
