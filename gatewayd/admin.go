@@ -19,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/gateway"
 )
 
@@ -27,7 +28,7 @@ const (
 	// specifies its duration (seconds=30).
 	profileTimeout = 5 * time.Minute
 	fetchTimeout   = 10 * time.Second
-	maxRoutesJSON  = 256 << 20 // bytes in the response to GET /routes
+	maxRoutesJSON  = 256 << 20 // bytes in a response
 )
 
 // runAdmin serves the admin address, if it is set, until ctx ends.
@@ -63,6 +64,7 @@ func (p *process) adminHandler() http.Handler {
 	mux.HandleFunc("GET /routes", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, p.routes()) })
 	if p.client != nil {
 		mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, p.client.Status()) })
+		mux.HandleFunc("GET /snapshot", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, p.client.Report()) })
 	}
 	mux.HandleFunc("/debug/pprof/", pprof.Index)
 	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
@@ -124,26 +126,38 @@ func (p *process) routes() map[string][]Route {
 
 // FetchRoutes returns the routes of each listener of a running gateway, by the
 // name of the listener. addr is the admin address of the gateway.
-func FetchRoutes(ctx context.Context, addr string) (map[string][]Route, error) {
+func FetchRoutes(ctx context.Context, addr string) (routes map[string][]Route, err error) {
+	err = fetch(ctx, addr, "/routes", &routes)
+	return routes, err
+}
+
+// FetchSnapshot returns the snapshot that a running gateway of a datacenter
+// uses. addr is the admin address of the gateway.
+func FetchSnapshot(ctx context.Context, addr string) (s api.GatewaySnapshot, err error) {
+	err = fetch(ctx, addr, "/snapshot", &s)
+	return s, err
+}
+
+// fetch decodes the response of a running gateway into out.
+func fetch(ctx context.Context, addr, path string, out any) error {
 	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+"/routes", nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+path, nil)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	// Unlike the default transport, this one does not use a proxy.
 	resp, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(req)
 	if err != nil {
-		return nil, fmt.Errorf("no gateway answers at %s: %w; check that it runs with this --admin-addr", addr, err)
+		return fmt.Errorf("no gateway answers at %s: %w; check that it runs with this --admin-addr", addr, err)
 	}
 	defer resp.Body.Close()
-	var routes map[string][]Route
-	err = json.NewDecoder(io.LimitReader(resp.Body, maxRoutesJSON)).Decode(&routes)
+	err = json.NewDecoder(io.LimitReader(resp.Body, maxRoutesJSON)).Decode(out)
 	if resp.StatusCode != http.StatusOK {
 		err = errors.New(resp.Status)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%s is not the admin address of a gateway: %w", addr, err)
+		return fmt.Errorf("%s is not the admin address of a gateway with %s: %w", addr, path, err)
 	}
-	return routes, nil
+	return nil
 }

@@ -44,8 +44,10 @@ func (s Settings) CheckFiles() error {
 	case s.Routes != "":
 		_, err := ReadRoutes(s.Routes)
 		return err
+	case s.Consul != "":
+		return s.checkConsulFiles()
 	case s.CAFile == "" || s.CertFile == "" || s.KeyFile == "",
-		tlsutil.CheckDomain(s.Domain) != nil, tlsutil.CheckLabel(s.DC) != nil, tlsutil.CheckLabel(s.Node) != nil:
+		tlsutil.CheckDomain(s.domain()) != nil, tlsutil.CheckLabel(s.DC) != nil, tlsutil.CheckLabel(s.Node) != nil:
 		return settings.CheckDir("data_dir", s.DataDir)
 	}
 	_, err := s.identity(slog.Default())
@@ -67,7 +69,7 @@ func (s Settings) checkDatacenter(errs *errorList) {
 		{"key_file", s.KeyFile, "--key-file FILE"},
 		{"lan", s.LAN, "--lan 10.0.0.5:8444"}, {"wan", s.WAN, "--wan 198.51.100.1:8443"},
 	} {
-		if f.value == "" {
+		if f.value == "" && !(s.Consul != "" && strings.HasSuffix(f.name, "_file")) {
 			errs.addf("%s is required, for example %s", f.name, f.flag)
 		}
 	}
@@ -76,10 +78,12 @@ func (s Settings) checkDatacenter(errs *errorList) {
 			errs.addf("%s: %w", f.name, err)
 		}
 	}
-	if err := tlsutil.CheckDomain(s.Domain); err != nil {
+	if err := tlsutil.CheckDomain(s.domain()); err != nil {
 		errs.addf("domain: %w", err)
 	}
-	if len(s.Servers) == 0 {
+	if s.Consul != "" {
+		s.checkConsul(errs)
+	} else if len(s.Servers) == 0 {
 		errs.addf("servers is empty; name at least one server of this datacenter, for example --server 10.0.0.5:8300")
 	}
 	for _, addr := range s.Servers {
@@ -124,8 +128,8 @@ func (s Settings) checkListenAddrs(errs *errorList) {
 // datacenterSettings are the settings of the gateway of a datacenter for which
 // a standalone gateway has no equivalent.
 var datacenterSettings = []string{
-	"dc", "node", "data_dir", "ca_file", "cert_file", "key_file", "servers", "server_protocols", "lan", "wan",
-	"wan_bind",
+	"dc", "node", "data_dir", "ca_file", "cert_file", "key_file", "servers", "consul", "server_protocols", "lan",
+	"wan", "wan_bind",
 }
 
 func isSet(f settings.Field) bool {

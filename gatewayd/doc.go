@@ -9,8 +9,9 @@
 //	err := gatewayd.Run(ctx, gatewayd.Config{Settings: s, Reload: reload, Stdout: os.Stdout, Stderr: os.Stderr})
 //
 // A gateway has one of two kinds. The gateway of a datacenter registers with
-// the servers of its datacenter and receives its routes from them (package
-// gateway/proxycfg). A standalone gateway reads its routes from a file.
+// the servers of its datacenter, or with a Consul agent, and receives its routes
+// from there (package gateway/proxycfg). A standalone gateway reads its routes
+// from a file.
 //
 // Run opens the sockets, or takes them over from an old process or from the
 // service manager. Then it serves until its context ends:
@@ -29,7 +30,7 @@
 // manager is notified of start, reload and stop (sd_notify).
 //
 // The admin address serves /healthz, /readyz, /routes, /metrics, /debug/pprof
-// and, for the gateway of a datacenter, /status. It must be a loopback address,
+// and, for the gateway of a datacenter, /status and /snapshot. It must be a loopback address,
 // because it has neither TLS nor authentication.
 //
 // RunEnvoy runs Envoy in place of the data plane. It starts Envoy with a

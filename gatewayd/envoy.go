@@ -28,6 +28,7 @@ import (
 	"github.com/wanfed/wanfed/internal/sdnotify"
 	"github.com/wanfed/wanfed/internal/settings"
 	"github.com/wanfed/wanfed/internal/subprocess"
+	"github.com/wanfed/wanfed/tlsutil"
 )
 
 // EnvoySettings are the settings of an Envoy that is the gateway of a
@@ -59,7 +60,7 @@ func DefaultEnvoySettings() EnvoySettings {
 	d := DefaultSettings()
 	return EnvoySettings{
 		AdminAddr: "127.0.0.1:9901", MaxConns: 65536, ShutdownDelay: d.ShutdownDelay, DrainTime: d.DrainTime,
-		Envoy: "envoy", Domain: d.Domain, LogLevel: d.LogLevel, LogFormat: d.LogFormat,
+		Envoy: "envoy", Domain: tlsutil.DefaultDomain, LogLevel: d.LogLevel, LogFormat: d.LogFormat,
 	}
 }
 

@@ -35,7 +35,7 @@ var (
 		"Lines missing in the access log because its file is too slow or failed.")
 	descRoutes   = desc("routes", "Routes in the table.", "listener")
 	descSnapshot = desc("snapshot_age_seconds",
-		"Time since the routes in use were received; absent if they were read from disk.")
+		"Time since a server last sent or confirmed the routes in use.", "source")
 	descRegistered = desc("registered_age_seconds", "Time since a server last acknowledged a heartbeat.")
 )
 
@@ -76,7 +76,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	st := c.p.client.Status()
 	if !st.SnapshotAt.IsZero() {
-		send(descSnapshot, prometheus.GaugeValue, time.Since(st.SnapshotAt).Seconds())
+		send(descSnapshot, prometheus.GaugeValue, time.Since(st.SnapshotAt).Seconds(), st.Source())
 	}
 	if !st.Registered.IsZero() {
 		send(descRegistered, prometheus.GaugeValue, time.Since(st.Registered).Seconds())

@@ -117,8 +117,11 @@ func (p *process) close() error {
 func (p *process) startDatacenter() (fmt.Stringer, error) {
 	s := p.settings
 	p.log = p.log.With("dc", s.DC, "gateway", s.Node)
-	id, err := s.identity(p.log)
-	if err != nil {
+	cfg := proxycfg.Config{
+		Servers: s.Servers, DataDir: s.DataDir, Logger: p.log,
+		Upstream: proxycfg.UpstreamOptions{Protocols: s.Protocols, ProxyProtocol: s.SendProxyProtocol},
+	}
+	if err := p.identify(&cfg); err != nil {
 		return nil, err
 	}
 	lan, err := p.listen(listenerLAN, s.LAN)
@@ -135,16 +138,31 @@ func (p *process) startDatacenter() (fmt.Stringer, error) {
 	ready := subprocess.GatewayReady{
 		DC: s.DC, Node: s.Node, LAN: withPort(s.LAN, lan.Addrs()[0]), WAN: withPort(s.WAN, wan.Addrs()[0]),
 	}
-	p.client, err = proxycfg.New(proxycfg.Config{
-		Identity: id, Servers: s.Servers, LAN: ready.LAN, WAN: ready.WAN, DataDir: s.DataDir,
-		Upstream:    proxycfg.UpstreamOptions{Protocols: s.Protocols, ProxyProtocol: s.SendProxyProtocol},
-		LANListener: lan, WANListener: wan, Logger: p.log,
-	})
-	if err != nil {
+	cfg.LAN, cfg.WAN, cfg.LANListener, cfg.WANListener = ready.LAN, ready.WAN, lan, wan
+	if p.client, err = proxycfg.New(cfg); err != nil {
 		return nil, err
 	}
-	p.watchIdentity = id.Run
 	return ready, p.open()
+}
+
+// identify sets how the gateway identifies itself: by a certificate, or as a
+// service of a Consul agent.
+func (p *process) identify(cfg *proxycfg.Config) error {
+	s := p.settings
+	if s.Consul != "" {
+		agent, err := s.consulAgent()
+		if err := settings.Join(settings.CheckDir("data_dir", s.DataDir), err); err != nil {
+			return err
+		}
+		cfg.Consul = &proxycfg.Consul{Agent: agent, DC: s.DC, Node: s.Node, Domain: s.domain()}
+		return nil
+	}
+	id, err := s.identity(p.log)
+	if err != nil {
+		return err
+	}
+	cfg.Identity, p.watchIdentity = id, id.Run
+	return nil
 }
 
 // startStandalone opens a standalone gateway and returns its ready line.

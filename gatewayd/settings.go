@@ -17,10 +17,11 @@ type Settings struct {
 	DC                string   `hcl:"dc,optional" help:"name of this datacenter (required)"`
 	Node              string   `hcl:"node,optional" help:"name of this gateway in its datacenter (required)"`
 	DataDir           string   `hcl:"data_dir,optional" help:"directory of the last received routes (required)"`
-	CAFile            string   `hcl:"ca_file,optional" help:"PEM file with the CA certificates (required)"`
-	CertFile          string   `hcl:"cert_file,optional" help:"PEM file with the certificate of this gateway (required)"`
-	KeyFile           string   `hcl:"key_file,optional" help:"PEM file with the private key of the certificate (required)"`
-	Servers           []string `hcl:"servers,optional" flag:"server" help:"host:port of a server of this datacenter (required); repeatable"`
+	CAFile            string   `hcl:"ca_file,optional" help:"PEM file with the CA certificates (required without --consul)"`
+	CertFile          string   `hcl:"cert_file,optional" help:"PEM file with the certificate of this gateway (required without --consul)"`
+	KeyFile           string   `hcl:"key_file,optional" help:"PEM file with the private key of the certificate (required without --consul)"`
+	Servers           []string `hcl:"servers,optional" flag:"server" help:"host:port of a server of this datacenter (required without --consul); repeatable"`
+	Consul            string   `hcl:"consul,optional" help:"URL of the local Consul agent, for a mesh gateway of Consul, or env for CONSUL_HTTP_ADDR; replaces --server and the certificate files"`
 	Protocols         []string `hcl:"server_protocols,optional" flag:"server-protocol" help:"ALPN protocol id that the servers of this datacenter accept; clients that offer none of the listed ids are refused (default: no check); repeatable"`
 	SendProxyProtocol bool     `hcl:"server_proxy_protocol,optional" help:"send the client address to the servers of this datacenter in a PROXY header, version 2; their setting proxy_protocol must have the address of this gateway"`
 	LAN               string   `hcl:"lan,optional" help:"ip:port of the listener for servers of this datacenter (required)"`
@@ -48,7 +49,7 @@ type Settings struct {
 	AccessLog           string   `hcl:"access_log,optional" live:"yes" help:"file of the access log, one line of JSON per connection, or stdout or stderr (default: no access log)"`
 	AccessLogSample     int      `hcl:"access_log_sample,optional" live:"yes" help:"sampling of the access log: one of this number of connections is logged"`
 
-	Domain    string `hcl:"domain,optional" help:"domain of the names in certificates and SNI"`
+	Domain    string `hcl:"domain,optional" help:"domain of the names in certificates and SNI (default: wanfed, or consul with --consul)"`
 	LogLevel  string `hcl:"log_level,optional" live:"yes" help:"lowest level of log lines: debug, info, warn or error"`
 	LogFormat string `hcl:"log_format,optional" help:"format of the log on stderr: text or json"`
 }
@@ -56,7 +57,7 @@ type Settings struct {
 // DefaultSettings returns the settings with their defaults.
 func DefaultSettings() Settings {
 	return Settings{
-		Domain: tlsutil.DefaultDomain, LogLevel: "info", LogFormat: "text", AccessLogSample: 1,
+		LogLevel: "info", LogFormat: "text", AccessLogSample: 1,
 		ShutdownDelay: "500ms", DrainTime: "2s", HotRestartDrainTime: "10m",
 	}
 }
@@ -77,7 +78,7 @@ func (s Settings) standalone() bool { return len(s.Listen) > 0 || s.Routes != ""
 // identity loads the certificate of this gateway and checks the data directory.
 func (s Settings) identity(logger *slog.Logger) (*tlsutil.Identity, error) {
 	dir := settings.CheckDir("data_dir", s.DataDir)
-	id, err := tlsutil.Load(tlsutil.Files{CA: s.CAFile, Cert: s.CertFile, Key: s.KeyFile}, s.Domain, logger)
+	id, err := tlsutil.Load(tlsutil.Files{CA: s.CAFile, Cert: s.CertFile, Key: s.KeyFile}, s.domain(), logger)
 	if err == nil {
 		err = id.VerifySubject(tlsutil.RoleGateway, s.Node, s.DC)
 	}

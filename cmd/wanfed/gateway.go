@@ -29,6 +29,13 @@ reads its routes from a file and needs no certificate:
 
     route "*.server.dc2.wanfed" { to = ["198.51.100.2:8443"] }
 
+With --consul, the gateway is a mesh gateway of a Consul WAN federation in place
+of Envoy. It registers with the Consul agent as the service --node of kind
+mesh-gateway and follows Consul's federation states and servers. It needs no
+certificate, and reads CONSUL_HTTP_TOKEN, CONSUL_HTTP_TOKEN_FILE, CONSUL_CACERT,
+CONSUL_CLIENT_CERT, CONSUL_CLIENT_KEY and CONSUL_TLS_SERVER_NAME, as Consul's
+commands do.
+
 A route has these options:
 
     ordered = true          use the addresses in their order
@@ -59,6 +66,8 @@ overrides an earlier one.`,
     --key-file dc1-gateway-wanfed-0-key.pem
   wanfed gateway --config-file /etc/wanfed/gateway.hcl
   wanfed gateway --listen 0.0.0.0:8443 --routes routes.hcl
+  wanfed gateway --consul http://127.0.0.1:8500 --dc dc1 --node gw1 \
+    --data-dir /var/lib/wanfed/gateway --lan 10.0.0.5:8444 --wan 198.51.100.1:8443
   systemctl kill --kill-whom=main -s USR2 wanfed-gateway  # hot restart
   wanfed gateway routes --admin-addr 127.0.0.1:9102`,
 		Args: noArgs,

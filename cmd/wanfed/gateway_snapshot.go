@@ -12,24 +12,30 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/wanfed/wanfed/api"
+	"github.com/wanfed/wanfed/gatewayd"
 )
 
 func newGatewaySnapshot() *cobra.Command {
-	return addReadFlags(&cobra.Command{
+	cmd := addReadFlags(&cobra.Command{
 		Use:   "snapshot [NAME]",
 		Short: "Show the configuration that a server has for gateways",
 		Long: `Show the configuration that a server has for the gateways of its datacenter, or
 for the gateway NAME.
 
+With --admin-addr, show the configuration that a running gateway uses. A gateway
+of Consul (--consul) has no server with the snapshot, so it needs this option.
+
 Servers and Datacenters are the numbers of destinations. Age is the time since
 the older of the two lists was confirmed. Envoy is the state of an Envoy that is
 connected to this server: ok, or rejected if it rejected its last configuration.
-With --output json, everything is printed.`,
+With --output wide, Source names the place that the data comes from. With --output
+json, everything is printed.`,
 		Example: `  wanfed gateway snapshot
-  wanfed gateway snapshot gw1 --output json`,
+  wanfed gateway snapshot gw1 --output json
+  wanfed gateway snapshot --admin-addr 127.0.0.1:9102 --output wide`,
 		Args: cobra.MaximumNArgs(1),
 	}, func(cmd *cobra.Command, args []string, cl client, out printer) error {
-		all, err := cl.GatewaySnapshots(cmd.Context(), cl.opts)
+		all, err := gatewaySnapshots(cmd, cl)
 		if err != nil {
 			return err
 		}
@@ -40,12 +46,31 @@ With --output json, everything is printed.`,
 			}
 			all = all[i : i+1]
 		}
-		return out.print(all, func() error { return out.table(snapshotRows(all, time.Now())) })
+		return out.print(all, func() error { return out.table(snapshotRows(all, time.Now(), out.wide())) })
 	})
+	cmd.Flags().String("admin-addr", "", "host:port of the admin address of a gateway (default: a server responds)")
+	return cmd
 }
 
-func snapshotRows(all []api.GatewaySnapshot, now time.Time) [][]string {
+// gatewaySnapshots returns the snapshot of a running gateway, or the snapshots
+// of a server.
+func gatewaySnapshots(cmd *cobra.Command, cl client) ([]api.GatewaySnapshot, error) {
+	if !cmd.Flags().Changed("admin-addr") {
+		return cl.GatewaySnapshots(cmd.Context(), cl.opts)
+	}
+	s := gatewayd.Settings{AdminAddr: cmd.Flag("admin-addr").Value.String()}
+	if err := s.CheckAdminAddr(); err != nil {
+		return nil, usageError{err}
+	}
+	one, err := gatewayd.FetchSnapshot(cmd.Context(), s.AdminAddr)
+	return []api.GatewaySnapshot{one}, err
+}
+
+func snapshotRows(all []api.GatewaySnapshot, now time.Time, wide bool) [][]string {
 	rows := [][]string{{"Gateway", "LAN", "WAN", "Servers", "Datacenters", "Age", "Envoy"}}
+	if wide {
+		rows[0] = append(rows[0], "Source")
+	}
 	for _, g := range all {
 		var oldest time.Duration
 		for _, p := range g.Parts {
@@ -55,8 +80,16 @@ func snapshotRows(all []api.GatewaySnapshot, now time.Time) [][]string {
 		if !g.Complete {
 			age = "incomplete"
 		}
-		rows = append(rows, []string{g.Gateway, g.LAN, g.WAN, strconv.Itoa(len(g.Servers)),
-			strconv.Itoa(len(g.Datacenters)), age, envoyState(g.Envoys)})
+		row := []string{g.Gateway, g.LAN, g.WAN, strconv.Itoa(len(g.Servers)), strconv.Itoa(len(g.Datacenters)), age,
+			envoyState(g.Envoys)}
+		if wide {
+			source := "-"
+			if len(g.Parts) > 0 {
+				source = g.Parts[0].Origin
+			}
+			row = append(row, source)
+		}
+		rows = append(rows, row)
 	}
 	return rows
 }
