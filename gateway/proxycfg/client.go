@@ -148,7 +148,7 @@ func (c *Client) loadStored() {
 	case err != nil:
 		c.cfg.Logger.Warn("snapshot on disk ignored", "err", err)
 	case snap != nil:
-		c.setInputs(snap, originDisk, at)
+		c.setInputs(snap, originDisk, confirmed{at, at})
 		c.cfg.Logger.Info("routing by the snapshot on disk until a server answers",
 			"servers", len(snap.Servers), "datacenters", len(snap.Datacenters), "time", at)
 	}
@@ -261,15 +261,14 @@ func (c *Client) registerOnce(ctx context.Context) (time.Duration, error) {
 	return interval, nil
 }
 
-// apply uses a snapshot of a server as input and stores it on disk. at is the
-// time at which the server confirmed the snapshot. Only one goroutine may call
-// apply at a time.
-func (c *Client) apply(snap *pb.GatewaySnapshot, origin string, at time.Time) {
+// apply uses a snapshot of the control plane as input and stores it on disk.
+// Only one goroutine may call apply at a time.
+func (c *Client) apply(snap *pb.GatewaySnapshot, origin string, at confirmed) {
 	c.mu.Lock()
 	same := !c.status.FromDisk && proto.Equal(c.snap, snap)
 	early := len(snap.Servers) == 0 && len(c.snap.GetServers()) > 0
 	if same {
-		c.status.SnapshotAt = at
+		c.status.SnapshotAt = at.oldest()
 	}
 	c.mu.Unlock()
 	if same {
@@ -290,7 +289,7 @@ func (c *Client) apply(snap *pb.GatewaySnapshot, origin string, at time.Time) {
 const originDisk = "disk"
 
 // setInputs replaces the inputs of the manager and the addresses of servers.
-func (c *Client) setInputs(snap *pb.GatewaySnapshot, origin string, at time.Time) {
+func (c *Client) setInputs(snap *pb.GatewaySnapshot, origin string, at confirmed) {
 	logFaults(c.cfg.Logger, c.inputs.set(snap, origin, at))
 	var addrs []string
 	for _, s := range snap.Servers {
@@ -303,7 +302,7 @@ func (c *Client) setInputs(snap *pb.GatewaySnapshot, origin string, at time.Time
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.snap, c.addrs = snap, addrs
-	c.status.FromDisk, c.status.SnapshotAt, c.status.Origin = origin == originDisk, at, origin
+	c.status.FromDisk, c.status.SnapshotAt, c.status.Origin = origin == originDisk, at.oldest(), origin
 }
 
 // applySnapshots replaces the routes after each change of the snapshot, until

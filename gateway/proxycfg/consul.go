@@ -182,13 +182,9 @@ func (c *consul) update(set func(now time.Time)) {
 	if c.servers.at.IsZero() || c.datacenters.at.IsZero() {
 		return
 	}
-	at := c.servers.at
-	if c.datacenters.at.Before(at) {
-		at = c.datacenters.at
-	}
 	c.apply(&pb.GatewaySnapshot{
 		Datacenter: c.DC, Domain: c.Domain, Servers: c.servers.data, Datacenters: c.datacenters.data,
-	}, "consul "+c.Agent.Addr(), at)
+	}, "consul "+c.Agent.Addr(), confirmed{c.servers.at, c.datacenters.at})
 }
 
 // readRegistration reads the registration of the gateway. The agent may have

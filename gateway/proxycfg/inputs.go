@@ -70,17 +70,33 @@ func (v *Value[T]) confirm(origin string, at time.Time) {
 	v.reading.Origin, v.reading.At = origin, at
 }
 
-// confirm records that the source at origin confirmed the last message at the
-// time at.
-func (in *Inputs) confirm(origin string, at time.Time) {
-	in.Servers.confirm(origin, at)
-	in.Datacenters.confirm(origin, at)
+// confirmed has the time at which a source confirmed each part of a message.
+type confirmed struct{ servers, datacenters time.Time }
+
+// confirmedNow is for a source that confirms a message as a whole.
+func confirmedNow() confirmed {
+	now := time.Now()
+	return confirmed{now, now}
+}
+
+// oldest returns the time of the part that was confirmed first.
+func (c confirmed) oldest() time.Time {
+	if c.servers.Before(c.datacenters) {
+		return c.servers
+	}
+	return c.datacenters
+}
+
+// confirm records that the source at origin confirmed the last message.
+func (in *Inputs) confirm(origin string, at confirmed) {
+	in.Servers.confirm(origin, at.servers)
+	in.Datacenters.confirm(origin, at.datacenters)
 }
 
 // set replaces both inputs by a message, and returns the invalid parts of the
 // message. Only one goroutine may call it. Unchanged datacenters keep their
 // address.
-func (in *Inputs) set(m *pb.GatewaySnapshot, origin string, at time.Time) (faults []error) {
+func (in *Inputs) set(m *pb.GatewaySnapshot, origin string, at confirmed) (faults []error) {
 	servers, datacenters, faults := parse(m)
 	last, _ := in.Datacenters.Get()
 	known := make(map[string]*Datacenter, len(last.Data))
@@ -92,8 +108,8 @@ func (in *Inputs) set(m *pb.GatewaySnapshot, origin string, at time.Time) (fault
 			datacenters[i] = old
 		}
 	}
-	in.Servers.set(Reading[[]Server]{servers, at, origin}, slices.Equal)
-	in.Datacenters.set(Reading[[]*Datacenter]{datacenters, at, origin}, func(a, b []*Datacenter) bool {
+	in.Servers.set(Reading[[]Server]{servers, at.servers, origin}, slices.Equal)
+	in.Datacenters.set(Reading[[]*Datacenter]{datacenters, at.datacenters, origin}, func(a, b []*Datacenter) bool {
 		return a != nil && slices.Equal(a, b)
 	})
 	return faults
@@ -109,7 +125,7 @@ func (in *Inputs) Follow(
 	for {
 		m, changed := next()
 		if m != nil {
-			logFaults(logger, in.set(m, origin, time.Now()))
+			logFaults(logger, in.set(m, origin, confirmedNow()))
 		}
 		select {
 		case <-changed:

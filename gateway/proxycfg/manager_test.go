@@ -71,18 +71,18 @@ func TestManager_DeliversCompleteSnapshots(t *testing.T) {
 	withManager(t, func(r managerRig) {
 		r.register(gw1)
 		r.wantSnapshot(gw1, nil)
-		r.inputs.set(&pb.GatewaySnapshot{Datacenter: "dc1", Domain: "wanfed"}, "test", time.Now())
+		r.inputs.set(&pb.GatewaySnapshot{Datacenter: "dc1", Domain: "wanfed"}, "test", confirmedNow())
 		r.wantSnapshot(gw1, nil) // without servers
-		r.inputs.set(sample, "test", time.Now())
+		r.inputs.set(sample, "test", confirmedNow())
 		r.wantSnapshot(gw1, sample)
-		r.inputs.set(&pb.GatewaySnapshot{Datacenter: "dc1", Domain: "wanfed"}, "test", time.Now())
+		r.inputs.set(&pb.GatewaySnapshot{Datacenter: "dc1", Domain: "wanfed"}, "test", confirmedNow())
 		r.wantSnapshot(gw1, sample) // the incomplete snapshot is not delivered
 
 		moved := gw1
 		moved.WAN = "198.51.100.9:8443"
 		r.register(moved)
 		r.wantSnapshot(gw1, sample) // still no servers
-		r.inputs.set(sample, "test", time.Now())
+		r.inputs.set(sample, "test", confirmedNow())
 		r.wantSnapshot(moved, sample)
 
 		r.Drop("gw1")
@@ -115,7 +115,7 @@ func TestManager_RefusesInvalidRegistration(t *testing.T) {
 func TestManager_CoalescesBursts(t *testing.T) {
 	withManager(t, func(r managerRig) {
 		r.register(gw1)
-		r.inputs.set(sample, "test", time.Now())
+		r.inputs.set(sample, "test", confirmedNow())
 		r.wantSnapshot(gw1, sample)
 		_, unread := r.Snapshot("gw1")
 		_, changed := r.Snapshot("gw1")
@@ -139,7 +139,7 @@ func TestManager_CoalescesBursts(t *testing.T) {
 		for i := range changes {
 			last = proto.CloneOf(sample)
 			last.Datacenters[0].Gateways = []string{fmt.Sprintf("198.51.100.2:%d", 1000+i)}
-			r.inputs.set(last, "test", time.Now())
+			r.inputs.set(last, "test", confirmedNow())
 			time.Sleep(time.Millisecond)
 		}
 		r.wantSnapshot(gw1, last)
@@ -159,12 +159,12 @@ func TestManager_CoalescesBursts(t *testing.T) {
 func TestManager_DeliversChangesOnly(t *testing.T) {
 	withManager(t, func(r managerRig) {
 		gw2 := Registration{Name: "gw2", LAN: "10.0.0.6:8444", WAN: "198.51.100.7:8443"}
-		r.inputs.set(sample, "test", time.Now())
+		r.inputs.set(sample, "test", confirmedNow())
 		r.register(gw1)
 		r.register(gw2)
 		time.Sleep(time.Second)
 		before, changed := r.Snapshot("gw1")
-		r.inputs.set(proto.CloneOf(sample), "test", time.Now())
+		r.inputs.set(proto.CloneOf(sample), "test", confirmedNow())
 		r.register(gw1)
 		r.register(Registration{Name: "gw2", LAN: "10.0.0.6:8445", WAN: gw2.WAN})
 		time.Sleep(time.Second)
@@ -179,7 +179,7 @@ func TestManager_DeliversChangesOnly(t *testing.T) {
 		}
 		next := proto.CloneOf(sample)
 		next.Datacenters = append(next.Datacenters, datacenter("dc3", "198.51.100.3:8443"))
-		r.inputs.set(next, "test", time.Now())
+		r.inputs.set(next, "test", confirmedNow())
 		r.wantSnapshot(gw1, next)
 		if got, _ := r.Snapshot("gw1"); got.Datacenters[0] != before.Datacenters[0] {
 			t.Errorf("Snapshot(gw1) has a new copy of %s, want the unchanged one", before.Datacenters[0].DC)
@@ -209,7 +209,7 @@ func TestManager_RandomOrder(t *testing.T) {
 						m.Datacenters = append(m.Datacenters, datacenter(fmt.Sprintf("x%d", i),
 							fmt.Sprintf("198.51.100.2:%d", 1+rand.N(3))))
 					}
-					r.inputs.set(m, "test", time.Now())
+					r.inputs.set(m, "test", confirmedNow())
 				case 3:
 					time.Sleep(rand.N(2 * buildInterval))
 				}

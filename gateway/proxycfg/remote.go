@@ -92,7 +92,7 @@ func (r *remote) watch(ctx context.Context, received func()) error {
 		if err := r.checkOwn(snap); err != nil {
 			return fmt.Errorf("snapshot refused: %w", err)
 		}
-		r.apply(snap, "server "+r.Status().Server, time.Now())
+		r.apply(snap, "server "+r.Status().Server, confirmedNow())
 	}
 }
 
