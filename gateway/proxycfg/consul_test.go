@@ -263,7 +263,7 @@ func TestConsul_Failures(t *testing.T) {
 		{"recorded 500", func(r *consulRig, w http.ResponseWriter) { r.agent.Error500(w, "") },
 			`answered 500: No path to datacenter"`},
 		{"token lacks a permission", func(_ *consulRig, w http.ResponseWriter) {
-			http.Error(w, "Permission denied: token with AccessorID 'x' lacks permission 'service:read'", 403)
+			http.Error(w, "Permission denied: token with AccessorID 'x' lacks permission 'service:read'", http.StatusForbidden)
 		}, `answered 403: Permission denied: token with AccessorID 'x' lacks permission 'service:read'; ` +
 			`set CONSUL_HTTP_TOKEN or CONSUL_HTTP_TOKEN_FILE to a token with service:write on mesh-gateway`},
 		{"not JSON", func(_ *consulRig, w http.ResponseWriter) { fmt.Fprint(w, "<html>") }, "is not a response of this API"},
@@ -325,7 +325,7 @@ func TestConsul_RetryAfter(t *testing.T) {
 		}
 		if first.CompareAndSwap(0, time.Now().UnixNano()) {
 			w.Header().Set("Retry-After", "1")
-			http.Error(w, "rate limit exceeded, try again later or against a different server", 429)
+			http.Error(w, "rate limit exceeded, try again later or against a different server", http.StatusTooManyRequests)
 			return true
 		}
 		second.CompareAndSwap(0, time.Now().UnixNano())
