@@ -131,7 +131,6 @@ func TestDataDir_OfAnotherNode(t *testing.T) {
 		_, err := os.Stat(filepath.Join(data, "raft", "joining"))
 		return errors.Is(err, fs.ErrNotExist)
 	}, "the server has formed its group")
-	before := tree(t, data)
 	base := []string{
 		"server", "--dc", "dc1", "--bind", "127.0.0.1", "--port", "-1", "--http-addr", "127.0.0.1:0",
 		"--ca-file", c.path("ca.pem"), "--data-dir", data,
@@ -149,6 +148,7 @@ func TestDataDir_OfAnotherNode(t *testing.T) {
 	}
 	stopProcess(t, s.Process)
 
+	before := tree(t, data) // a running server may have a file that is being replaced
 	start("srv2", "--node", "srv2").checkError(t, 1,
 		`data dir \S+ belongs to node "srv1", not "srv2"; give another --data-dir, or start with --node srv1`)
 	start("dc2-srv1", "--node", "srv1", "--dc", "dc2").checkError(t, 1,
