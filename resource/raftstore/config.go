@@ -143,7 +143,9 @@ func (c *Config) raftConfig() *raft.Config {
 	// the leader that is shorter than the lease causes no election.
 	rc.LeaderLeaseTimeout = c.Heartbeat * 3 / 4
 	rc.CommitTimeout = commitTimeout
-	rc.MaxAppendEntries, rc.BatchApplyCh = maxBatch, true
+	// BatchApplyCh stays false: Raft does not answer the calls that are in its
+	// buffer when it shuts down, so their goroutines never end.
+	rc.MaxAppendEntries = maxBatch
 	rc.SnapshotInterval = c.snapshotInterval
 	rc.SnapshotThreshold = c.snapshotThreshold
 	rc.TrailingLogs = c.trailingLogs
