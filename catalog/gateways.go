@@ -44,12 +44,11 @@ type GatewayRegistration struct {
 }
 
 // Gateways registers the gateways of one datacenter. A TTLMonitor keeps the
-// deadlines of their heartbeats.
-//
-// Two gateways can have one name by mistake: a configuration was copied. They
-// have different addresses. Gateways accepts the one that registered first, as
-// long as it is alive, and writes the addresses of the other one to its check
-// (see NameConflict).
+// deadlines of their heartbeats. Two gateways can have one name by mistake, for
+// example if a configuration was copied to a second machine. Their addresses
+// differ. Gateways accepts the one that registered first, as long as it is
+// alive, and refuses the other one. It writes the addresses of the refused
+// gateway to the check of the accepted one (see NameConflict).
 type Gateways struct {
 	dc      string
 	monitor *TTLMonitor
@@ -126,8 +125,9 @@ func (g *Gateways) Deregister(ctx context.Context, reg GatewayRegistration) erro
 	return nil
 }
 
-// isOther reports whether another gateway has the name of a gateway that stops.
-// The conflict then ends. Without addresses in reg, isOther returns false.
+// isOther reports whether the stored gateway is not reg, the gateway that
+// stops, but another one with its name. If reg is a refused gateway, its
+// conflict ends. Without addresses in reg, isOther returns false.
 func (g *Gateways) isOther(ctx context.Context, reg GatewayRegistration) (bool, error) {
 	if reg.LAN == "" {
 		return false, nil // a gateway of an earlier version
@@ -176,10 +176,11 @@ func (g *Gateways) conflict(want *pb.MeshGateway) string {
 }
 
 // checkName returns an error if the gateway present, which has the name of
-// want, is alive at other addresses. A gateway that was started again at other
-// addresses takes the name takeOverAfter its last heartbeat. If the gateway
-// present has sent heartbeats since the first call of the other one, both run,
-// and the other one takes the name when the check is critical.
+// want, is alive at other addresses. There are two cases. If present has sent
+// no heartbeat since the first call of want, one gateway was probably started
+// again at other addresses. Then want takes the name when the last heartbeat of
+// present is older than takeOverAfter. Otherwise both gateways run, and want
+// takes the name only when the check of present is critical.
 func (g *Gateways) checkName(present, want *pb.MeshGateway) error {
 	name, addrs := want.Node.Node, addressesOf(want)
 	now, last := time.Now(), g.monitor.lastHeartbeat(name)
@@ -257,8 +258,9 @@ func (g *Gateways) store(ctx context.Context, want *pb.MeshGateway) (changed boo
 }
 
 // checkOthers returns an error if another gateway has the name of want, or if
-// the WAN address of want is the LAN address of another healthy gateway.
-// Connections of other datacenters would leave the datacenter again there.
+// the WAN address of want is the LAN address of another healthy gateway. The
+// LAN listener would forward connections from other datacenters out of this
+// datacenter again.
 func (g *Gateways) checkOthers(ctx context.Context, want *pb.MeshGateway) error {
 	others, err := ListGateways(ctx, g.monitor.backend)
 	if err != nil {

@@ -17,7 +17,7 @@ const accessQueue = 1024
 // accessLog writes one line of JSON per sampled connection when it ends.
 type accessLog struct {
 	w       io.Writer     // nil: no access log
-	every   atomic.Int64  // one of this number of connections is logged; 0 or negative: none
+	every   atomic.Int64  // n: one of n connections is logged; 0 or negative: none
 	seen    atomic.Uint64 // connections, logged or not
 	dropped atomic.Uint64 // lines that were not written
 	queue   chan *accessRecord

@@ -7,13 +7,14 @@ import (
 	"sync"
 )
 
-// helloSum is the checksum of the random of a ClientHello.
+// helloSum is the checksum of the field "random" of a ClientHello.
 type helloSum uint64
 
-// forwardedHellos contains the ClientHellos of the open connections. A
-// ClientHello that arrives again has come back through other gateways: a client
-// sends another random on each connection. The limit of connections bounds the
-// set. A connection costs about 20 bytes.
+// forwardedHellos detects forwarding loops. It contains the checksum of the
+// random in the ClientHello of each open connection. A client sends a new
+// random with each connection. If a random arrives while it is in the set,
+// other gateways have therefore sent the connection back to this gateway. The
+// limit of connections bounds the set. A connection costs about 20 bytes.
 type forwardedHellos struct {
 	seed maphash.Seed
 
@@ -25,7 +26,8 @@ func newForwardedHellos() *forwardedHellos {
 	return &forwardedHellos{seed: maphash.MakeSeed(), sums: map[helloSum]struct{}{}}
 }
 
-// add returns the checksum for remove. It returns 0 if the set has random.
+// add adds random to the set and returns its checksum, the argument of remove.
+// It returns 0 if random is in the set already.
 func (f *forwardedHellos) add(random []byte) helloSum {
 	sum := max(helloSum(maphash.Bytes(f.seed, random)), 1)
 	f.mu.Lock()

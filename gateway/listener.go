@@ -75,11 +75,12 @@ type Stats struct {
 	// defines a source.
 	Sources int
 	// Hellos are the times from the accept to the complete ClientHello. Dials
-	// are the times from there to the upstream connection.
+	// are the times from the complete ClientHello to the upstream connection.
 	Hellos, Dials map[RouteClass]Histogram
 }
 
-// Stats returns the counters. They are not read at the same instant.
+// Stats returns the counters. It reads them one after the other while
+// connections continue, so they may differ by a few connections.
 func (l *Listener) Stats() Stats {
 	st := Stats{
 		Accepted: l.accepted.Load(), Active: l.active.Load(), Refused: make(map[Reason]uint64, reasons),
@@ -140,7 +141,7 @@ type Histogram struct {
 }
 
 // histogram is a Histogram for concurrent writers. Its counts are not
-// cumulative, and the last one has no bound.
+// cumulative. The last count is that of durations above the largest bound.
 type histogram struct {
 	sum    atomic.Int64 // nanoseconds
 	counts [len(HistogramBounds) + 1]atomic.Uint64

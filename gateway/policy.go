@@ -20,8 +20,8 @@ type Policy struct {
 	MaxPerSource int
 	// ProxyFrom are the networks of load balancers. Their connections must
 	// begin with a PROXY header, version 2. The source address in the header is
-	// the address of the client for Allow, Deny, MaxPerSource and logs. Other
-	// clients must not send a header.
+	// the address of the client for Allow, Deny, MaxPerSource and logs. Clients
+	// from other networks must not send a header.
 	ProxyFrom []netip.Prefix
 }
 

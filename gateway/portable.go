@@ -76,7 +76,7 @@ func (e *portableEngine) accept(ctx, serving context.Context, l *Listener, socke
 		if !sockets.IsTemporary(err) {
 			return fmt.Errorf("accept on %s (listener %s): %w", socket.Addr(), l.name, err)
 		}
-		if sockets.OutOfFiles(err) && e.shed(l, socket) {
+		if sockets.OutOfFiles(err) && e.refusePending(l, socket) {
 			continue
 		}
 		e.log.Warn("cannot accept connections",
@@ -86,16 +86,17 @@ func (e *portableEngine) accept(ctx, serving context.Context, l *Listener, socke
 	}
 }
 
-// shed accepts and closes one pending connection with the reserve file. It
-// returns false if no connection is pending, or if the reserve is in use.
-func (e *portableEngine) shed(l *Listener, socket net.Listener) (done bool) {
+// refusePending accepts and closes one pending connection with the reserve
+// file. It returns false if no connection is pending, or if the reserve is in
+// use.
+func (e *portableEngine) refusePending(l *Listener, socket net.Listener) (done bool) {
 	const timeout = 2 * time.Millisecond
 	bounded, ok := socket.(interface{ SetDeadline(time.Time) error })
 	if !ok {
 		return false
 	}
 	e.reserve.Use(func() {
-		bounded.SetDeadline(time.Now().Add(timeout)) // the connection may have ended
+		bounded.SetDeadline(time.Now().Add(timeout)) // Accept blocks if the pending connection has ended
 		defer bounded.SetDeadline(time.Time{})
 		if c, err := socket.Accept(); err == nil {
 			done = true
@@ -122,7 +123,7 @@ func (e *portableEngine) handle(ctx context.Context, l *Listener, client net.Con
 	sockets.SetKeepalive(client)
 	end, failures, err := e.forward(ctx, s, c)
 	if ctx.Err() != nil {
-		end = reactor.EndStopped // an error is not the fault of the client
+		end = reactor.EndStopped // err is a consequence of the stop: it is not a refusal
 	} else if err != nil {
 		if alert := s.Fail(err, failures); alert != nil {
 			client.SetWriteDeadline(time.Now().Add(time.Second))

@@ -25,28 +25,28 @@ type Config struct {
 	// 65536, or less if the process may not open enough files. Each connection
 	// needs two files.
 	MaxConns int
-	// MaxPerUpstream bounds the connections to one upstream address, pending
-	// ones included. At the limit the next address of the route is used.
-	// Default: no limit.
+	// MaxPerUpstream bounds the connections to one upstream address, including
+	// those that are still being opened. At the limit the next address of the
+	// route is used. Default: no limit.
 	MaxPerUpstream int
 	// HelloTimeout bounds the time from the accept to the complete ClientHello.
 	// Default 5 s.
 	HelloTimeout time.Duration
 	// DialTimeout bounds one attempt to connect to an upstream address. All
-	// attempts for one client together, with the wait for an answer, take at
-	// most twice as long. Default 5 s.
+	// attempts for one client together, including the wait for the first TLS
+	// record of an upstream, take at most twice as long. Default 5 s.
 	DialTimeout time.Duration
 	// Drain is the time for which open connections continue after the context
 	// of Run has ended. Default 2 s; negative: none.
 	Drain time.Duration
 	// AccessLog receives a line of JSON when a connection ends. Default: none.
 	AccessLog io.Writer
-	// AccessLogSample is the sampling of the access log: one of this number of
-	// connections is logged. Default 1; negative: none until
-	// SetAccessLogSample.
+	// AccessLogSample is n to log one of every n connections. Default 1: every
+	// connection. Negative: none until SetAccessLogSample.
 	AccessLogSample int
 	// Dial connects to an upstream. It must return soon when ctx ends. Default:
-	// a net.Dialer. With another function the portable engine is used.
+	// a net.Dialer. If Dial is set, the portable engine is used, because the
+	// event loops open their connections themselves.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 	// Logger receives log lines. Default: slog.Default().
 	Logger *slog.Logger
@@ -75,11 +75,11 @@ type Proxy struct {
 	maxConns     atomic.Int64
 	hellos       helloMemory
 	forwarded    *forwardedHellos
-	shedAfter    time.Duration // a younger connection without a ClientHello is not closed to admit another one
+	shedAfter    time.Duration // age from which a connection without a complete ClientHello may be closed for a new one
 	drain        drain
 	access       *accessLog
-	reserve      sockets.ReserveFD
-	portable     bool // uses the portable engine on every system
+	reserve      sockets.ReserveFD // a file to close when the process is out of files
+	portable     bool              // uses the portable engine on every system
 }
 
 // New checks cfg and returns a Proxy. It starts nothing.
@@ -167,7 +167,7 @@ const (
 	filesPerConn    = 2  // two sockets
 	filesPerPipe    = 2  // two ends
 	otherFiles      = 64 // listeners, logs
-	extraFraction   = 32 // one file of this number is reserved for concurrent dials and for pipes
+	extraFraction   = 32 // 1/extraFraction of all files is reserved for concurrent dials and for pipes
 )
 
 // MaxConns returns the limit of client connections in force.

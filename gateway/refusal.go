@@ -30,7 +30,7 @@ const (
 	ReasonProtocol                          // the client offers no protocol of Route.Protocols
 	ReasonProxyHeader                       // the PROXY header is missing, not permitted or invalid
 	ReasonUpstreamLimit                     // each address of the route is at Config.MaxPerUpstream
-	ReasonLoop                              // the gateway already forwards the same connection
+	ReasonLoop                              // the connection came back to this gateway through another one
 	reasons                                 // the number of reasons
 )
 
@@ -107,9 +107,9 @@ func (r *refusal) alert() []byte {
 	return nil
 }
 
-// refuse counts a refusal and logs it. For each reason, the first refusal in an
-// interval is logged at Info and the others at Debug. Disconnects of clients
-// are normal and always logged at Debug.
+// refuse counts a refusal and logs it. For each reason, ratelog.Logger logs the
+// first refusal in an interval at Info and the others at Debug. Disconnects of
+// clients are normal and always logged at Debug.
 func (p *Proxy) refuse(l *Listener, remote netip.AddrPort, r *refusal) {
 	l.refused[r.reason].Add(1)
 	level := slog.LevelInfo

@@ -27,10 +27,10 @@ import (
 type session struct {
 	proxy    *Proxy
 	listener *Listener
-	remote   netip.AddrPort // of the client; invalid if it has none
-	counted  bool           // admit has counted the connection
+	remote   netip.AddrPort // of the client; invalid: it has no IP address
+	counted  bool           // Listener.admit has counted the connection for its source
 	opening  *opening       // nil: connected to an upstream
-	hello    helloSum       // in Proxy.forwarded; 0: not yet
+	hello    helloSum       // in Proxy.forwarded; 0: not in it
 	record   *accessRecord  // nil: not logged
 }
 
@@ -44,11 +44,12 @@ type opening struct {
 
 	received time.Time // when the ClientHello was complete
 	sni      string
-	table    *Table // the last one that was searched
+	table    *Table // the one that was searched last
 	target   *target
 }
 
-// openings reduces garbage while many connections arrive.
+// openings reuses the memory of openings, which reduces garbage while many
+// connections arrive.
 var openings = sync.Pool{New: func() any { return new(opening) }}
 
 // handler passes connections of one listener to one proxy. It implements
@@ -88,6 +89,8 @@ func (h handler) RefuseNoFiles(remote netip.AddrPort) {
 	h.proxy.refuse(h.listener, remote, &refusal{reason: ReasonNoFiles})
 }
 
+// admit counts the connection for its source, or returns the reason why the
+// policy refuses it.
 func (s *session) admit() (Reason, bool) {
 	reason, ok := s.listener.admit(s.remote.Addr())
 	s.counted = ok
@@ -232,7 +235,7 @@ func (s *session) classify(err error) *refusal {
 	if r, ok := errors.AsType[*refusal](err); ok {
 		return r
 	}
-	if o := s.opening; o == nil || o.target != nil {
+	if o := s.opening; o == nil || o.target != nil { // the route is known: the upstream failed
 		r := &refusal{reason: ReasonUpstreamUnreachable, err: err}
 		if o != nil {
 			r.sni = o.sni
@@ -273,8 +276,8 @@ func (s *session) Close(end reactor.End) {
 	s.finish(end)
 }
 
-// finish releases what Accept obtained, and logs the connection. The end of a
-// refused connection in the log is its Reason.
+// finish releases what Accept obtained, and writes the line of the access log.
+// For a refused connection the line has the Reason as its end.
 func (s *session) finish(end reactor.End) {
 	s.endOpening()
 	s.proxy.forwarded.remove(s.hello)

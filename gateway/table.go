@@ -20,7 +20,7 @@ import (
 const (
 	maxName     = 253  // bytes of a DNS name (RFC 1035, section 2.3.4)
 	maxProtocol = 255  // bytes of a protocol id (RFC 7301, section 3.1)
-	maxTo       = 1024 // addresses of a route; a client times out long before the last attempt
+	maxTo       = 1024 // addresses of a route; a client would time out long before the gateway has tried all
 )
 
 // Route defines the upstream addresses of one name, or of all names below a
@@ -33,7 +33,8 @@ type Route struct {
 	To []string `json:"to"`
 	// Ordered means that the first address is preferred and the next ones are
 	// used when it fails. Otherwise a connection uses the address with the
-	// fewest open connections. Connections of all routes count.
+	// fewest open connections. Connections that were opened for other routes
+	// count too.
 	Ordered bool `json:"ordered,omitempty"`
 	// Protocols lists protocol ids (ALPN). A client must offer one of them.
 	// Empty: a client may offer any protocol, or none.
@@ -54,7 +55,7 @@ type Table struct {
 // target is a route in a table.
 type target struct {
 	Route
-	next atomic.Uint32 // counts connections, from a random start
+	next atomic.Uint32 // round-robin counter, with a random start
 }
 
 // start returns the index in To of the address that the next connection
@@ -145,7 +146,8 @@ func (t *Table) Routes() []Route {
 }
 
 // route returns the target for a ClientHello, or the refusal of the client. It
-// returns both if the route exists and does not accept the client.
+// returns both if the route exists and does not accept the client, because
+// statistics need the class of the route.
 func (t *Table) route(hello Hello) (*target, *refusal) {
 	if len(hello.SNI) == 0 {
 		return nil, &refusal{reason: ReasonNoSNI, err: errors.New("the ClientHello has no server_name")}

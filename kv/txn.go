@@ -61,7 +61,7 @@ type Op struct {
 	Value []byte // value of VerbSet and VerbCAS
 	Flags uint64 // flags of VerbSet and VerbCAS
 	Index uint64 // expected ModifyIndex of VerbCAS, VerbDeleteCAS and VerbCheckIndex
-	// Session is the id of a session: of VerbLock, VerbUnlock and
+	// Session is the id of the session for VerbLock, VerbUnlock and
 	// VerbCheckSession.
 	Session string
 }
@@ -220,7 +220,8 @@ func (s *Store) readOps(ctx context.Context, t *txn, ops []Op, writes bool) erro
 	return nil
 }
 
-// readLock reads what decides whether a session may lock a key.
+// readLock reads the session, the lock delay of the key and the locks of the
+// session, which decide whether the session may lock the key.
 func (s *Store) readLock(ctx context.Context, t *txn, op Op) error {
 	locks := session.LocksQuery(op.Session)
 	for _, q := range []resource.Query{session.Query(op.Session), session.DelayQuery(op.Key), locks} {
@@ -233,7 +234,7 @@ func (s *Store) readLock(ctx context.Context, t *txn, op Op) error {
 			return err
 		}
 		t.exists[q] = len(all)
-		if q != locks { // the other locks of the session may change
+		if q != locks { // a change of the session's other locks must not make the commit fail
 			t.reads = append(t.reads, txnRead{q, all, index})
 		}
 	}

@@ -82,7 +82,7 @@ func (l localClient) WatchList(
 		}
 	})
 	context.AfterFunc(ctx, func() {
-		w.mu.Lock() // a running Recv also ends with ctx
+		w.mu.Lock() // waits for a running Recv, which returns because ctx has ended
 		defer w.mu.Unlock()
 		stop()
 	})

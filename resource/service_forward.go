@@ -24,8 +24,9 @@ import (
 // returns the result as a replica. The version of a replica is local and has no
 // meaning in the primary. In a compare-and-swap, the secondary therefore
 // replaces the version of the replica by the version of the primary's resource.
-// The primary checks that this version is still stored. The number of a version
-// has no meaning in another primary, so the epoch of the primary accompanies it.
+// The primary checks that this version is still stored. Each primary numbers
+// its versions itself. A version is therefore sent with the epoch of the
+// primary, a number that grows when another datacenter becomes the primary.
 
 const (
 	// forwardTimeout bounds a call to the primary. The caller's deadline, if it
@@ -57,7 +58,7 @@ func forward[In, Out any](
 ) (out Out, err error) {
 	client, err := s.cfg.PrimaryClient()
 	if errors.Is(err, ErrNoPrimary) {
-		return out, err // this datacenter decides it
+		return out, err // no call was made: this datacenter may not forward at the moment
 	}
 	if err != nil {
 		return out, s.forwardError(ctx, false, err)

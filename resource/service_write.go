@@ -73,7 +73,8 @@ func (s *Service) write(ctx context.Context, given *pb.Resource) (*pb.Resource, 
 	}
 }
 
-// canOverwrite reports whether an admitted r may replace any stored resource.
+// canOverwrite reports whether r, a result of admitWrite, may replace any
+// stored resource.
 func canOverwrite(r *pb.Resource) bool { return r.Version == "" && r.Id.Uid == "" && r.Owner == nil }
 
 // overwriteOp changes r and returns an Overwrite of r. The op uses uid and
@@ -190,9 +191,9 @@ func (s *Service) commitOne(ctx context.Context, op *pb.Op) (*pb.Resource, error
 }
 
 // prepare completes r from the stored resource and returns the version to
-// expect. The first read is eventual. If its result is stale, the commit fails.
-// An error may also come from a stale result, so prepare then tries again with
-// a strong read.
+// expect. The first read is eventual. If it returns a stale resource, the later
+// commit fails with ErrConflict. If prepareAt fails, a stale resource may be
+// the cause, so prepare repeats it with a strong read.
 func (s *Service) prepare(ctx context.Context, reg Registration, r *pb.Resource) (expect string, err error) {
 	expect, err = s.prepareAt(ctx, Eventual, reg, r)
 	if err != nil {
@@ -348,7 +349,7 @@ func (s *Service) delete(ctx context.Context, req *pb.DeleteRequest) error {
 	} else if err != nil {
 		return err
 	}
-	if req.GetPrimaryEpoch() != 0 { // the commit compares the version, which no other write of this store has
+	if req.GetPrimaryEpoch() != 0 { // checked before the commit, which compares only the version
 		stored, err := s.stored(ctx, Strong, id)
 		if err == nil {
 			err = checkEpoch(stored, req.GetVersion(), req.GetPrimaryEpoch())

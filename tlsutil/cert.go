@@ -140,7 +140,7 @@ func (r CertRequest) checkAdditional(s string) error {
 		return err
 	}
 	covers := []string{s}
-	if wild { // may cover all nodes of a role, or all roles of a datacenter
+	if wild { // examples of covered names: a node of a role, and a role of a datacenter
 		covers = []string{"x." + host, string(RoleServer) + "." + host}
 	}
 	for _, c := range covers {

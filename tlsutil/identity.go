@@ -37,7 +37,7 @@ type Identity struct {
 	current atomic.Pointer[credentials] // written with reload held
 }
 
-// Load reads the files and checks all conditions of a successful handshake:
+// Load reads the files and checks that handshakes with them can succeed:
 //
 //   - The files are readable PEM, and the certificate belongs to the key.
 //   - The chain verifies against the CA now, for the uses of the role: servers

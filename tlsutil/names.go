@@ -136,8 +136,8 @@ func ParseName(s, domain string) (p Peer, ok bool) {
 func CheckDomain(s string) error { return checkDNSName(s, s, 100) }
 
 // checkDNSName returns an error unless s has at most limit characters, and
-// labels consists of valid labels. labels is s, except that
-// the caller may replace characters that it permits in addition.
+// labels consists of valid labels. labels is s, in which the caller has
+// replaced the further characters that it permits, such as underscores.
 func checkDNSName(s, labels string, limit int) error {
 	if len(s) > limit {
 		return fmt.Errorf("%q is longer than %d characters", s, limit)

@@ -12,8 +12,8 @@ import (
 
 const (
 	// settle is the time without a change after which the files are read. It is
-	// longer than the usual time between the replacements of the certificate
-	// and the key. Otherwise the new certificate would be read with the old
+	// longer than the usual time between the replacement of the certificate and
+	// that of the key, because a new certificate does not belong to the old
 	// key.
 	settle = 150 * time.Millisecond
 	// settleMax is the maximum time between the first change and reading the

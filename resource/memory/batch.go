@@ -26,7 +26,7 @@ type Entry struct {
 	Err       error
 }
 
-// batch applies entries to the tables of the writer.
+// batch applies entries to State.own, the tables that readers do not see yet.
 type batch struct {
 	tables  *tables
 	index   uint64           // index of the current entry
@@ -359,8 +359,8 @@ func (b *batch) putTombstone(owner *pb.ID) {
 
 // If more than maxDeletions deletions are stored, the oldest are dropped until
 // keptDeletions remain. A dropped deletion raises the index of all queries of
-// its type, which wakes all blocking queries of the type. Therefore many
-// deletions are dropped at once, which is rare. The result of applying a log
+// its type, which wakes all blocking queries of the type. So that this happens
+// rarely, many deletions are dropped at once. The result of applying a log
 // depends on both numbers, so they must not change.
 const (
 	maxDeletions  = 8192

@@ -30,31 +30,32 @@ const joiningFile = "joining"
 // its term and the barrier.
 const firstEntries = 3
 
+// errNoVote is the error of a vote request that this server does not send,
+// because it may not be a candidate.
 var errNoVote = errors.New("this server has no vote: it has just started, or its log may lack entries that it had " +
 	"confirmed, and it has not caught up")
 
 // admission keeps a server with a new or outdated data directory out of
-// elections.
+// elections. The group may list the server as a voter, because a server of the
+// same name was a voter until it lost its disk. Entries that the lost disk had
+// acknowledged may be missing on this one. A vote could then elect a leader
+// without these entries, and an acknowledged write would be lost. Therefore the
+// server neither votes nor becomes a candidate until it is admitted.
 //
-// The group may list the server as a voter, because a server of the same name
-// lost its disk. Entries that the lost disk had acknowledged may be missing on
-// this one. A vote could then elect a leader without these entries, and an
-// acknowledged write would be lost. Therefore the server neither votes nor
-// becomes a candidate until it is admitted.
-//
-// base is an index that is at least as high as the index of each entry that the
-// lost disk had acknowledged: the end of the log of each leader at its first
-// contact. The server is admitted when its log has a configuration after base
-// that lists it as a voter, because the log then contains all entries up to
-// base. The leader removes such a voter, adds it again without a vote, and
-// gives it a vote when it has caught up (see package server/operator).
+// base is an upper bound of the indexes that the lost disk had acknowledged.
+// When a leader contacts the server for the first time, base rises to the end
+// of the log of that leader. The server is admitted when its log has a
+// configuration after base that lists it as a voter, because the log then
+// contains all entries up to base. The leader therefore removes a voter with a
+// new data directory, adds it again without a vote, and gives it a vote when it
+// has caught up (see package server/operator).
 //
 // A server whose data directory is outdated, such as that of a restored machine,
 // enters the same state when Store.Rejoin is called.
 //
-// A member of the first group is admitted at once: if the log of the leader has
-// no write yet, or if Store.Admit is called because all servers of the group
-// are new.
+// In a new group no write can be lost. A member of a new group is therefore
+// admitted at once: when the first leader contacts it and has no write yet, or
+// when Store.Admit is called.
 type admission struct {
 	node   string
 	path   string // path of joiningFile
@@ -66,7 +67,7 @@ type admission struct {
 
 	mu   sync.Mutex // held while the file changes, and while state is set
 	base uint64
-	term uint64 // term of the last leader that base includes
+	term uint64 // term of the latest leader whose log base includes
 }
 
 // open reads the file of dir, and the entries of log after base. A store
@@ -91,7 +92,7 @@ func (a *admission) open(dir string, log *raftlog.Log) error {
 		return err
 	}
 	last, err := log.LastIndex()
-	if err == nil && a.base == 0 && last > 0 { // Bootstrap did not complete: only it stores entries before a contact
+	if err == nil && a.base == 0 && last > 0 { // from an interrupted Bootstrap: no leader has sent the entries
 		return a.admit()
 	}
 	for index := max(first, a.base+1); err == nil && index <= last; index++ {
@@ -103,7 +104,7 @@ func (a *admission) open(dir string, log *raftlog.Log) error {
 	return err
 }
 
-// markJoining writes the file of a new store.
+// markJoining writes joiningFile with base.
 func markJoining(dir string, base uint64) error {
 	return atomicfile.WriteFile(filepath.Join(dir, joiningFile), fmt.Appendf(nil, "%d\n", base), 0o600)
 }
@@ -162,8 +163,8 @@ func (a *admission) admitLocked() error {
 	return nil
 }
 
-// checkEntries is called with the entries of a leader before Raft receives
-// them.
+// checkEntries is called with each message of a leader before Raft receives the
+// message. It raises base at the first message of each leader.
 func (a *admission) checkEntries(req *raft.AppendEntriesRequest) (err error) {
 	if !a.joining() {
 		return nil
@@ -175,12 +176,12 @@ func (a *admission) checkEntries(req *raft.AppendEntriesRequest) (err error) {
 	}
 	first := a.term == 0 && a.base == 0
 	a.term = req.Term
-	// The first call of a leader refers to the last entry of its log.
+	// In its first message, a leader refers to the last entry of its log.
 	base := max(a.base, req.PrevLogEntry, req.LeaderCommitIndex)
 	switch {
 	case base == a.base && !first:
 		return nil
-	case base <= firstEntries:
+	case base <= firstEntries: // the group is new
 		return a.admitLocked()
 	}
 	a.base = base
@@ -192,7 +193,8 @@ func (a *admission) checkEntries(req *raft.AppendEntriesRequest) (err error) {
 	return nil
 }
 
-// stored is called with entries that are on disk.
+// stored is called with entries that are on disk. It admits the server if one
+// of them is a configuration after base that lists the server as a voter.
 func (a *admission) stored(logs ...*raft.Log) error {
 	if !a.joining() {
 		return nil
@@ -209,7 +211,8 @@ func (a *admission) stored(logs ...*raft.Log) error {
 }
 
 // mayVote reports whether this server may vote for a candidate, or be the
-// candidate, whose last log entry has that index.
+// candidate, whose last log entry has index lastIndex. An index of at most
+// firstEntries means that the group is new and no write can be lost.
 func (a *admission) mayVote(lastIndex uint64) bool {
 	return lastIndex <= firstEntries || !a.joining() && !a.held.Load()
 }

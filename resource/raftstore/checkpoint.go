@@ -38,7 +38,7 @@ type checkpoints struct {
 	mu       sync.Mutex
 	index    uint64           // index of the log entry; 0: none
 	snapshot *memory.Snapshot // nil after its digest was computed
-	digest   string           // "" before
+	digest   string           // "" until it was computed
 }
 
 func (c *checkpoints) set(index uint64, snapshot *memory.Snapshot) {
@@ -102,7 +102,8 @@ func (s *Store) Digest() (index uint64, digest string, err error) {
 // and the vote of this server do not change. Then Resync makes Raft store a
 // snapshot, so a restart does not restore the earlier state. Indexes of queries
 // may fall, watches end with resource.ErrWatchReset. If Resync returns an
-// error, the state is the earlier or the new one, and another call repairs it.
+// error, the state is that before the call or the new one. Another call of
+// Resync then repairs it.
 func (s *Store) Resync(ctx context.Context, snapshot io.Reader) error {
 	fresh := memory.NewState()
 	defer fresh.Close()
@@ -134,8 +135,8 @@ func (m *machine) lastApplied() uint64 {
 	return m.applied
 }
 
-// adopt replaces the state with fresh after it has applied to fresh the entries
-// that the state has in addition.
+// adopt makes fresh the state. It first applies to fresh the log entries that
+// the state already has and fresh lacks.
 func (m *machine) adopt(fresh *memory.State, logs raft.LogStore) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -157,6 +158,6 @@ func (m *machine) adopt(fresh *memory.State, logs raft.LogStore) error {
 		fresh.Apply(e)
 	}
 	m.state.Adopt(fresh)
-	m.checkpoints.set(0, nil) // of the earlier state
+	m.checkpoints.set(0, nil) // the checkpoint was one of the replaced state
 	return nil
 }

@@ -34,9 +34,11 @@ type Config struct {
 	// the group support, and the name of a node that supports no later version.
 	// Default: resource.OpsVersion.
 	OpsVersion func() (version int, node string)
-	// HoldVote makes a voter of a group of several servers take part in no election
-	// after Open until ReleaseVote is called. The caller first determines whether
-	// the log lacks entries that this server has confirmed: see Store.Confirmed.
+	// HoldVote keeps a voter of a group of several servers out of elections
+	// from Open until ReleaseVote. During this time the caller finds out
+	// whether the log lacks entries that this server had confirmed, because the
+	// disk was restored from an older image (see Store.Confirmed and
+	// Store.LacksEntry).
 	HoldVote bool
 	// Logger receives messages. Default: slog.Default().
 	Logger *slog.Logger

@@ -67,7 +67,7 @@ func checkNode(dir, node string) error {
 		if err := checkUnused(dir); err != nil {
 			return err
 		}
-		if err := markJoining(dir, 0); err != nil { // before the file that makes the directory this store's
+		if err := markJoining(dir, 0); err != nil { // before nodeFile, with which the directory is no longer new
 			return fmt.Errorf("write %s of %s: %w", joiningFile, dir, err)
 		}
 		if err := atomicfile.WriteFile(path, []byte(node+"\n"), 0o600); err != nil {

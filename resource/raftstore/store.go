@@ -83,7 +83,7 @@ func Open(cfg Config) (_ *Store, err error) {
 		return nil, fmt.Errorf("start raft from data dir %s: %w; %s", cfg.Dir, err, remedy(err, cfg.Node))
 	}
 	if voters, err := s.Peers(); err != nil || len(voters) < 2 || !slices.Contains(voters, s.cfg.Node) {
-		s.ReleaseVote()
+		s.ReleaseVote() // no other server knows what this one had confirmed
 	}
 	s.background.Go(s.leadership.follow)
 	s.background.Go(s.watchLog)
@@ -197,8 +197,9 @@ func (s *Store) startRaft(rc *raft.Config, snapshots raft.SnapshotStore) error {
 	return nil
 }
 
-// watchLog calls replayAlone when the log cannot be written. It stops Raft when
-// the store fails, so another server can lead.
+// watchLog calls replayAlone when the log cannot be written, and
+// replaceSnapshot when a snapshot cannot be read. It stops Raft when the store
+// fails, so another server can lead.
 func (s *Store) watchLog() {
 	for {
 		select {
@@ -275,10 +276,11 @@ func (s *Store) release() error {
 // channel.
 func (s *Store) Admitted() <-chan struct{} { return s.admission.admitted() }
 
-// Rejoin takes the vote from this server, also after a restart, until it has
-// caught up as a member without a vote and the leader has given it a vote. The
-// caller has learned that the log lacks entries up to index base that this
-// server had confirmed, or that the group has removed this server.
+// Rejoin keeps this server out of elections, also after a restart, as if its
+// data directory were new. The server has a vote again when it has caught up as
+// a member without a vote and the leader has made it a voter. Rejoin is called
+// if the log lacks entries up to index base that this server had confirmed, or
+// if the group has removed this server.
 func (s *Store) Rejoin(base uint64) error { return s.admission.rejoin(base) }
 
 // VoteHeld reports whether Config.HoldVote holds the vote of this server.

@@ -110,9 +110,9 @@ func (t *transport) InstallSnapshot(
 }
 
 // forward passes the calls of other servers to Raft, in order, until Close.
-// Candidates receive no vote while the admission prevents it.
-// Calls that checkEntries rejects or checkInstall handles do not reach Raft:
-// the transport responds to them.
+// Three kinds of calls do not reach Raft, because the transport responds to
+// them: vote requests while the admission permits no vote, entries that
+// checkEntries rejects, and snapshots that checkInstall handles.
 func (t *transport) forward(
 	checkEntries func(*raft.AppendEntriesRequest) error,
 	checkInstall func(*raft.InstallSnapshotRequest) (handled bool, err error),

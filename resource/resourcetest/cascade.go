@@ -40,8 +40,9 @@ func (e *env) awaitNone(typ *pb.Type) {
 	}
 }
 
-// testCascade checks that a deletion deletes all owned resources, even if they
-// are many.
+// testCascade checks that the deletion of an owner deletes all resources that
+// it owns, even if they are too many for one step. The resources of another
+// owner must stay.
 func testCascade(e *env) {
 	owner := e.put(e.fresh("o", ""), "")
 	e.populate(owner.Id, cmp.Or(e.target.Owned, 10_000))
@@ -49,7 +50,7 @@ func testCascade(e *env) {
 	bystander := e.put(e.owned("bystander", other.Id), "")
 	e.commit(resource.RemoveOp(owner.Id, ""))
 	e.missing(owner.Id)
-	// also while some are not deleted yet
+	// No new resource may join the owned ones while some of them still exist.
 	e.refused(resource.ErrNotFound, resource.PutOp(e.owned("late", owner.Id), ""))
 	e.read(bystander.Id)
 	e.commit(resource.RemoveOp(other.Id, ""))
@@ -75,7 +76,7 @@ func testCascadeSteps(e *env) {
 	}
 	for index, n := range step {
 		if index == 0 || n > resource.MaxCascade {
-			e.Errorf("step with index %d deleted %d resources, want at most the limit", index, n)
+			e.Errorf("resources deleted at index %d = %d, want at most %d", index, n, resource.MaxCascade)
 		}
 	}
 	e.awaitNone(resource.TombstoneType)
@@ -96,14 +97,14 @@ func testCascadeDeep(e *env) {
 	e.missing(grandchild.Id)
 	marked := e.read(held.Id)
 	if _, ok := resource.Terminating(marked); !ok {
-		e.Errorf("no deletion timestamp: %v", marked)
+		e.Errorf("owned resource with a finalizer after the deletion of its owners = %v, want a deletion timestamp", marked)
 	}
 	e.put(released(marked, "x"), marked.Version)
 	e.awaitNone(held.Id.Type)
 }
 
-// testMonotonic checks that eventual reads are not older than an event that the
-// same server has sent before.
+// testMonotonic checks that eventual reads of a server are not older than the
+// events that a watch of that server has already received.
 func testMonotonic(e *env) {
 	owner := e.put(e.fresh("o", ""), "")
 	typ := e.newType("Child")
@@ -140,7 +141,8 @@ func testMonotonic(e *env) {
 	}
 }
 
-// notBefore checks that no eventual read is older than an event.
+// notBefore checks that no eventual read is older than the event with the
+// resource seen. If gone, the event was a deletion.
 func (e *env) notBefore(seen *pb.Resource, owner *pb.ID, gone bool) {
 	e.Helper()
 	r, err := e.b.Read(e.ctx, resource.Eventual, seen.Id)

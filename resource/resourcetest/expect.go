@@ -26,7 +26,8 @@ func testExpect(e *env) {
 		}
 		out, err := e.b.Commit(e.ctx, resource.ExpectOp(q, listed), write)
 		if err != nil || len(out) != 2 || out[0] != nil || out[1] == nil {
-			e.Errorf("Commit() with an Expect, %s, name %q prefix %q = %v, %v", when, q.Name, q.Prefix, out, err)
+			e.Errorf("Commit() with an Expect of name %q, prefix %q when %s = %v, %v; want nil and the stored resource",
+				q.Name, q.Prefix, when, out, err)
 		}
 	}
 	queries := []resource.Query{name("a"), name("a.b"), prefix("a"), prefix("a."), prefix("b")}
@@ -37,7 +38,8 @@ func testExpect(e *env) {
 			lists[i], _ = e.list(q)
 		}
 	}
-	// moved returns the queries whose expectations fail.
+	// moved checks for each of queries whether its result has changed since the
+	// last read, and then reads all results again.
 	moved := func(what string, want ...bool) {
 		e.Helper()
 		for i, q := range queries {
@@ -68,7 +70,7 @@ func testExpect(e *env) {
 		resource.RemoveOp(resource.ID(e.typ, "x"), ""), resource.ExpectOp(name("x"), nil))
 	e.commit(resource.ExpectOp(prefix("a"), all))
 	if again, at := e.list(prefix("a")); at != index {
-		e.Errorf("index = %d, want %d", at, index)
+		e.Errorf("index after batches that change nothing = %d, want %d", at, index)
 	} else {
 		e.same(again, all)
 	}
@@ -77,5 +79,5 @@ func testExpect(e *env) {
 	holds("in another namespace", true, other, nil)
 	everything, _ := e.list(prefix(""))
 	holds("all was read", true, prefix(""), everything)
-	holds("all has one more", false, prefix(""), everything) // the deletion timestamp is a change
+	holds("all has one more", false, prefix(""), everything) // the call before has added a resource
 }

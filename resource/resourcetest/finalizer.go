@@ -45,6 +45,8 @@ func released(r *pb.Resource, finalizer string) *pb.Resource {
 	return c
 }
 
+// testFinalizers checks that a resource with finalizers is deleted when the
+// last finalizer is removed, and that its owned resource stays until then.
 func testFinalizers(e *env) {
 	r := e.put(e.held("a", "x", "y"), "")
 	child := e.put(e.owned("c", r.Id), "")
@@ -56,10 +58,11 @@ func testFinalizers(e *env) {
 	since, ok := resource.Terminating(marked)
 	if !ok || since.Before(before.Truncate(time.Second)) || since.After(time.Now()) ||
 		marked.Generation != r.Generation || marked.Version == r.Version {
-		e.Errorf("marked %v", marked)
+		e.Errorf("resource after its deletion was requested = %v, want a deletion timestamp, the same generation and "+
+			"another version", marked)
 	}
 	e.read(child.Id)
-	e.commit(resource.RemoveOp(r.Id, "")) // again: nothing
+	e.commit(resource.RemoveOp(r.Id, "")) // a second request changes nothing
 	if got := e.read(r.Id); got.Version != marked.Version {
 		e.Errorf("second Remove wrote version %s after %s, want no change", got.Version, marked.Version)
 	}
@@ -67,14 +70,14 @@ func testFinalizers(e *env) {
 	// Remove one finalizer, write a status, remove the other finalizer.
 	half := e.put(released(marked, "x"), marked.Version)
 	if f := resource.Finalizers(half); len(f) != 1 || f[0] != "y" {
-		e.Errorf("finalizers left = %v", f)
+		e.Errorf("finalizers after the removal of x = %v, want [y]", f)
 	}
 	withStatus := proto.CloneOf(half)
 	withStatus.Status = map[string]*pb.Status{"c": {ObservedGeneration: half.Generation}}
 	last := e.put(withStatus, half.Version)
 	out := e.commit(resource.PutOp(released(last, "y"), last.Version))
 	if out[0].GetId().GetUid() != r.Id.Uid {
-		e.Errorf("Commit() of the write that deletes the resource = %v", out[0])
+		e.Errorf("Commit() of the write that deletes the resource = %v, want the resource with uid %s", out[0], r.Id.Uid)
 	}
 	e.missing(r.Id)
 	e.missing(child.Id)
@@ -88,13 +91,16 @@ func testFinalizers(e *env) {
 	e.missing(free.Id)
 }
 
+// testFinalizersForbid checks the writes that a deletion timestamp or
+// finalizers forbid.
 func testFinalizersForbid(e *env) {
 	r := e.fresh("n", "1")
 	r.Metadata = map[string]string{resource.DeletionKey: "2026-01-02T03:04:05Z"}
 	e.refused(resource.ErrInvalid, resource.PutOp(r, "")) // only a deletion sets the timestamp
 	live := e.put(e.held("l", "x"), "")
 	e.refused(resource.ErrInvalid, resource.PutOp(resource.MarkTerminating(live, time.Now()), live.Version))
-	// it would delete the stored resource
+	// A write with another uid would delete the stored resource, whose
+	// finalizer forbids that.
 	e.refused(resource.ErrUIDMismatch, resource.PutOp(e.fresh("l", "2"), resource.AnyVersion))
 
 	a := e.held("a", "x", "y")
@@ -117,7 +123,7 @@ func testFinalizersForbid(e *env) {
 		change(changed)
 		for _, expect := range []string{a.Version, resource.AnyVersion} {
 			if _, err := e.b.Commit(e.ctx, resource.PutOp(changed, expect)); err == nil {
-				e.Errorf("a terminating resource accepted a new %s", what)
+				e.Errorf("Commit() that changes the %s of a terminating resource = nil, want an error", what)
 			}
 		}
 		e.refused(resource.ErrTerminating, resource.PutOp(changed, a.Version))
@@ -138,7 +144,7 @@ func testFinalizersOfOwned(e *env) {
 	e.missing(free.Id)
 	marked := e.read(kept.Id)
 	if _, ok := resource.Terminating(marked); !ok {
-		e.Errorf("no deletion timestamp: %v", marked)
+		e.Errorf("owned resource with a finalizer = %v, want a deletion timestamp", marked)
 	}
 	e.same(e.ownedBy(owner.Id), []*pb.Resource{marked})
 	e.read(below.Id)

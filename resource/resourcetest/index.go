@@ -11,8 +11,8 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// queries are of names, prefixes and tenancies. The value is whether a query
-// selects a/b.
+// queries returns queries by name, by prefix and by tenancy. The value is true
+// if the query selects the resource a/b.
 func (e *env) queries() map[*resource.Query]bool {
 	every := &pb.Tenancy{Partition: resource.Wildcard, Namespace: resource.Wildcard}
 	all := map[*resource.Query]bool{
@@ -27,6 +27,8 @@ func (e *env) queries() map[*resource.Query]bool {
 	return all
 }
 
+// named returns a new resource with a name that resource.New would refuse, such
+// as "a/b". Its data is the name.
 func (e *env) named(name string) *pb.Resource {
 	r := e.fresh("x", name)
 	r.Id.Name = name
@@ -47,12 +49,13 @@ func testIndexOfQuery(e *env) {
 		for q, selects := range queries {
 			_, now := e.list(*q)
 			if selects && now != index && index != 0 || !selects && last[q] != 0 && now != last[q] {
-				e.Errorf("after %s at %d: index of %v = %d, was %d", what, index, q, now, last[q])
+				e.Errorf("index of %v after a/b was %s at %d = %d, before %d; want a change: %v", q, what, index, now,
+					last[q], selects)
 			}
 			last[q] = now
 		}
 	}
-	check("before", 0)
+	check("not yet created", 0)
 	r := e.put(e.named("a/b"), "")
 	check("created", r.ModifyIndex)
 	r = e.put(e.changed(r, "2"), r.Version)
@@ -65,16 +68,16 @@ func testIndexOfQuery(e *env) {
 	check("deleted", index)
 	e.put(e.named("c"), "")
 	if _, now := e.list(resource.Query{Type: e.typ, Name: "a/b"}); now != index {
-		e.Errorf("write of another name moved the index from %d to %d", index, now)
+		e.Errorf("index after a write of another name = %d, want %d", now, index)
 	}
 	next := e.target.Restart(e.T)
 	e.b, e.target = next.Backend, next
 	if _, now := e.list(resource.Query{Type: e.typ, Name: "a/b"}); now != index {
-		e.Errorf("restart moved the index from %d to %d", index, now)
+		e.Errorf("index after a restart = %d, want %d", now, index)
 	}
 	r = e.put(e.named("a/b"), "")
 	if _, now := e.list(resource.Query{Type: e.typ, Name: "a/b"}); now != r.ModifyIndex {
-		e.Errorf("index after a creation at %d = %d", r.ModifyIndex, now)
+		e.Errorf("index after a creation = %d, want %d", now, r.ModifyIndex)
 	}
 	if _, _, err := e.b.List(e.ctx, resource.Strong,
 		resource.Query{Type: e.typ, Name: "a", Prefix: "a"}); !errors.Is(err, resource.ErrInvalid) {
@@ -83,8 +86,8 @@ func testIndexOfQuery(e *env) {
 }
 
 // testWaitSelects checks that a Wait ends with a write that its query selects,
-// even if the write was earlier than the Wait. No other write must end the
-// Wait.
+// even if the write was committed before the Wait began. A write that the query
+// does not select must not end the Wait.
 func testWaitSelects(e *env) {
 	for q, selects := range e.queries() {
 		r := e.put(e.named("a/b"), resource.AnyVersion)
@@ -97,7 +100,7 @@ func testWaitSelects(e *env) {
 		if !selects {
 			cancel()
 			if err := <-errc; !errors.Is(err, context.Canceled) {
-				e.Errorf("Wait(%v) ended with the write of another name: %v", q, err)
+				e.Errorf("Wait(%v) after a write of another name = %v, want %v", q, err, context.Canceled)
 			}
 			continue
 		}

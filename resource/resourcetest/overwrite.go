@@ -22,7 +22,7 @@ func testOverwrite(e *env) {
 	owner := e.put(e.fresh("o", "1"), "")
 	made := over(e.fresh("a", "1"), false)
 	if made.CreateIndex != made.ModifyIndex || e.text(e.read(made.Id)) != "1" {
-		e.Errorf("created resource = %v", made)
+		e.Errorf("resource that an Overwrite created = %v, want data 1 and equal create and modify indexes", made)
 	}
 	e.commit(resource.RemoveOp(made.Id, ""))
 
@@ -45,32 +45,33 @@ func testOverwrite(e *env) {
 
 	third := over(e.fresh("a", "2"), false)
 	if third.Generation != second.Generation || len(third.Metadata) > 0 || third.Version == second.Version {
-		e.Errorf("Overwrite of %v with the same data = %v", second, third)
+		e.Errorf("Overwrite of %v with the same data = %v, want the same generation, no metadata and another version",
+			second, third)
 	}
-	// changes nothing
+	// An Overwrite with the same data that keeps the metadata changes nothing.
 	e.same([]*pb.Resource{over(e.fresh("a", "2"), true), e.read(first.Id)}, []*pb.Resource{third, third})
 	fourth := over(e.fresh("a", "3"), true)
 	if fourth.Generation == third.Generation || fourth.Version == third.Version {
-		e.Errorf("Overwrite of %v with other data = %v", third, fourth)
+		e.Errorf("Overwrite of %v with other data = %v, want another generation and another version", third, fourth)
 	}
 	if owned, err := e.b.ListByOwner(e.ctx, owner.Id); err != nil || len(owned) != 1 {
-		e.Errorf("ListByOwner() = %v, %v", owned, err)
+		e.Errorf("ListByOwner() after the Overwrites = %v, %v; want the one resource", owned, err)
 	}
 	next := e.fresh("a", "3")
 	next.Id.Type = proto.CloneOf(e.typ)
 	next.Id.Type.GroupVersion = "v2"
 	if fifth := over(next, true); fifth.Generation == fourth.Generation || fifth.Id.Uid != first.Id.Uid ||
 		fifth.Id.Type.GroupVersion != "v2" {
-		e.Errorf("Overwrite as another group version = %v", fifth)
+		e.Errorf("Overwrite as group version v2 = %v, want the same uid and another generation", fifth)
 	}
 
 	orphan := e.fresh("b", "1")
 	orphan.Owner = e.fresh("unknown", "").Id
 	e.refused(resource.ErrNotFound, resource.OverwriteOp(orphan, false))
-	// an op sees the effect of earlier ops
+	// An op sees the effect of the ops before it in its batch.
 	out := e.commit(resource.OverwriteOp(e.fresh("c", "1"), false), resource.OverwriteOp(e.fresh("c", "2"), false))
 	if out[0].Id.Uid != out[1].Id.Uid || e.text(out[1]) != "2" {
-		e.Errorf("two Overwrites in a batch = %v", out)
+		e.Errorf("two Overwrites in a batch = %v, want one uid and data 2", out)
 	}
 	e.refused(resource.ErrConflict, resource.OverwriteOp(e.fresh("c", "3"), false),
 		resource.PutOp(e.fresh("c", "4"), ""))
@@ -92,7 +93,7 @@ func testOverwriteTogether(e *env) {
 	const writers, each = 8, 10
 	var wg sync.WaitGroup
 	var mu sync.Mutex
-	versions := map[string]string{} // and the data of each
+	versions := map[string]string{} // the data by version
 	uids := map[string]bool{}
 	for w := range writers {
 		wg.Go(func() {
@@ -113,7 +114,7 @@ func testOverwriteTogether(e *env) {
 	wg.Wait()
 	last := e.read(resource.ID(e.typ, "n"))
 	if len(versions) != writers*each || len(uids) != 1 || versions[last.Version] != e.text(last) {
-		e.Errorf("%d versions and %d uids of %d writes, want one uid; the last is %v", len(versions), len(uids),
-			writers*each, last)
+		e.Errorf("%d writes = %d versions, %d uids, last %v; want a version for each write and one uid", writers*each,
+			len(versions), len(uids), last)
 	}
 }

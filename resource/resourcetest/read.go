@@ -19,6 +19,8 @@ func in(r *pb.Resource, partition, namespace string) *pb.Resource {
 	return r
 }
 
+// testList checks which resources a List selects by tenancy and prefix, and
+// their order.
 func testList(e *env) {
 	all, index := e.list(resource.Query{Type: e.typ})
 	if len(all) != 0 || index != 1 {
@@ -90,7 +92,7 @@ func testNames(e *env) {
 	e.commit(resource.RemoveOp(&pb.ID{Type: e.typ, Name: "*"}, ""),
 		resource.RemoveOp(&pb.ID{Type: e.typ, Name: "a/"}, ""))
 	if all, _ = e.list(resource.Query{Type: e.typ}); len(all) != len(want)-2 {
-		e.Errorf("List() after two deletions = %q", names(all))
+		e.Errorf("List() after two deletions = %q, want %d names", names(all), len(want)-2)
 	}
 }
 
@@ -103,7 +105,7 @@ func testIndex(e *env) {
 	}
 	r := e.put(e.fresh("a", "1"), "")
 	if index() != r.ModifyIndex {
-		e.Errorf("index = %d after a write with index %d", index(), r.ModifyIndex)
+		e.Errorf("index after a write = %d, want %d", index(), r.ModifyIndex)
 	}
 	e.commit(resource.RemoveOp(r.Id, ""))
 	removed := index()
@@ -114,12 +116,12 @@ func testIndex(e *env) {
 	other.Id.Type = e.newType("Other")
 	e.put(other, "")
 	if index() != removed {
-		e.Errorf("write of another type moved the index from %d to %d", removed, index())
+		e.Errorf("index after a write of another type = %d, want %d", index(), removed)
 	}
 	again := e.put(e.fresh("a", "1"), "")
 	if again.CreateIndex <= removed || again.Version == r.Version || index() != again.ModifyIndex {
-		e.Errorf("second creation: create index %d, version %s, type index %d; deleted at %d", again.CreateIndex,
-			again.Version, index(), removed)
+		e.Errorf("second creation has create index %d, version %s, index of the type %d; want an index above %d and "+
+			"another version than %s", again.CreateIndex, again.Version, index(), removed, r.Version)
 	}
 }
 
@@ -140,6 +142,8 @@ func (e *env) ownedBy(owner *pb.ID) []*pb.Resource {
 	return all
 }
 
+// testOwner checks ListByOwner, and that the deletion of an owner deletes its
+// owned resources and theirs.
 func testOwner(e *env) {
 	owner := e.put(e.fresh("o", ""), "")
 	a := e.put(e.owned("a", owner.Id), "")
@@ -166,13 +170,13 @@ func testOwner(e *env) {
 	}
 	e.read(bystander.Id)
 	if _, after := e.list(resource.Query{Type: a.Id.Type}); after <= before {
-		e.Errorf("deleting the children left their type's index at %d", after)
+		e.Errorf("index of the owned type after their deletion = %d, want more than %d", after, before)
 	}
 	e.refused(resource.ErrNotFound, resource.PutOp(e.owned("d", owner.Id), ""))
 }
 
 // testOwnerReplaced checks that a write with another uid deletes the stored
-// resource with what it owns.
+// resource and the resources that it owns.
 func testOwnerReplaced(e *env) {
 	owner := e.put(e.fresh("o", "1"), "")
 	child := e.put(e.owned("a", owner.Id), "")
@@ -202,6 +206,8 @@ func (e *env) primary(name, text string, index uint64) *pb.Resource {
 	return r
 }
 
+// testReplica checks which fields a replica takes from the primary, and which
+// from the local store.
 func testReplica(e *env) {
 	given := e.primary("a", "1", 40)
 	got := e.commit(resource.ReplicaOp(given))[0]
@@ -209,7 +215,7 @@ func testReplica(e *env) {
 	want.Version, want.CreateIndex, want.ModifyIndex, want.Status = got.Version, got.ModifyIndex, got.ModifyIndex, nil
 	e.same([]*pb.Resource{got}, []*pb.Resource{want})
 	if got.ModifyIndex >= 1000000 {
-		e.Errorf("replica has the primary's index %d as its own", got.ModifyIndex)
+		e.Errorf("modify index of the replica = %d, the primary's; want one of this store", got.ModifyIndex)
 	}
 
 	// The local status stays, and the primary's is ignored.
@@ -217,7 +223,7 @@ func testReplica(e *env) {
 	withStatus.Status = map[string]*pb.Status{"local": {ObservedGeneration: got.Generation}}
 	local := e.put(withStatus, got.Version)
 	if local.PrimaryModifyIndex != 40 {
-		e.Errorf("write of a local status changed the primary modify index to %d", local.PrimaryModifyIndex)
+		e.Errorf("primary modify index after a write of a local status = %d, want 40", local.PrimaryModifyIndex)
 	}
 	same := e.commit(resource.ReplicaOp(given))[0]
 	e.same([]*pb.Resource{same, e.read(given.Id)}, []*pb.Resource{local, local})
@@ -227,7 +233,8 @@ func testReplica(e *env) {
 	got = e.commit(resource.ReplicaOp(newer))[0]
 	if e.text(got) != "2" || got.Generation != newer.Generation || got.PrimaryModifyIndex != 50 ||
 		got.Status["local"] == nil || got.CreateIndex != local.CreateIndex || got.ModifyIndex <= local.ModifyIndex {
-		e.Errorf("the newer replica = %v", got)
+		e.Errorf("replica after a change in the primary = %v, want data 2, primary modify index 50 and the local status",
+			got)
 	}
 	for what, change := range map[string]func(r *pb.Resource){
 		"metadata":      func(r *pb.Resource) { r.Metadata["k"] = "w" },
@@ -237,11 +244,14 @@ func testReplica(e *env) {
 		r := proto.CloneOf(newer)
 		change(r)
 		if next := e.commit(resource.ReplicaOp(r))[0]; next.Version == got.Version {
-			e.Errorf("Replica with another %s changed nothing", what)
+			e.Errorf("version after a Replica with another %s = %s, want another version", what, next.Version)
 		}
 	}
 }
 
+// testReplicaReplaced checks the replica of a resource that the primary has
+// deleted and created again: the old replica, its status and its owned resource
+// are deleted.
 func testReplicaReplaced(e *env) {
 	old := e.commit(resource.ReplicaOp(e.primary("a", "1", 40)))[0]
 	child := e.put(e.owned("c", old.Id), "")
@@ -251,7 +261,8 @@ func testReplicaReplaced(e *env) {
 
 	got := e.commit(resource.ReplicaOp(e.primary("a", "1", 60)))[0] // another uid
 	if got.Id.Uid == old.Id.Uid || len(got.Status) != 0 || got.CreateIndex <= old.CreateIndex {
-		e.Errorf("replica of a resource that was created again = %v", got)
+		e.Errorf("replica of a resource that was created again = %v, want another uid, no status and a create index "+
+			"above %d", got, old.CreateIndex)
 	}
 	e.missing(old.Id)
 	e.missing(child.Id)

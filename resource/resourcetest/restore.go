@@ -37,12 +37,13 @@ func testRestore(e *env) {
 		}
 	}
 	if err := <-waited; err != nil {
-		e.Errorf("Wait: %v", err)
+		e.Errorf("Wait() during a restore = %v, want nil", err)
 	}
 	got, now := e.list(resource.Query{Type: e.typ})
 	if len(got) != 1 || e.text(got[0]) != "1" || got[0].Id.Uid != a.Id.Uid || got[0].Generation != a.Generation ||
 		got[0].CreateIndex != a.CreateIndex || now <= index {
-		e.Errorf("restored resources = %v at index %d, want an index above %d", got, now, index)
+		e.Errorf("List() after the restore = %v at index %d, want only a as it was saved, and an index above %d", got, now,
+			index)
 	}
 	e.missing(b.Id)
 	e.expect(e.watch(resource.Query{Type: e.typ}), "+a=1", ".")

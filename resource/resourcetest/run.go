@@ -28,7 +28,8 @@ type Target struct {
 	Owned int
 }
 
-// Run runs the suite.
+// Run runs a subtest for each part of the contract of resource.Backend. The
+// subtest NAME is the function testNAME, whose comment describes it.
 func Run(t *testing.T, open func(t *testing.T) Target) {
 	for _, sub := range []struct {
 		name string
@@ -86,7 +87,8 @@ func Run(t *testing.T, open func(t *testing.T) Target) {
 	}
 }
 
-// env is the environment of one subtest.
+// env is the environment of one subtest. Its methods fail the subtest if the
+// backend returns an error that they do not expect.
 type env struct {
 	*testing.T
 	ctx context.Context
@@ -121,6 +123,7 @@ func (e *env) changed(r *pb.Resource, text string) *pb.Resource {
 	return c
 }
 
+// text returns the data of r, as passed to fresh or changed.
 func (e *env) text(r *pb.Resource) string {
 	e.Helper()
 	n, err := resource.Decode[*pb.Node](r)
@@ -130,7 +133,7 @@ func (e *env) text(r *pb.Resource) string {
 	return n.GetNode()
 }
 
-// commit commits ops and fails the test if that fails.
+// commit commits ops.
 func (e *env) commit(ops ...*pb.Op) []*pb.Resource {
 	e.Helper()
 	out, err := e.b.Commit(e.ctx, ops...)
@@ -143,6 +146,8 @@ func (e *env) commit(ops ...*pb.Op) []*pb.Resource {
 	return out
 }
 
+// put writes r if the stored version is expect, and returns the stored
+// resource.
 func (e *env) put(r *pb.Resource, expect string) *pb.Resource {
 	e.Helper()
 	return e.commit(resource.PutOp(r, expect))[0]
@@ -153,11 +158,11 @@ func (e *env) refused(want error, ops ...*pb.Op) {
 	e.Helper()
 	before, index := e.list(resource.Query{Type: e.typ})
 	if _, err := e.b.Commit(e.ctx, ops...); !errors.Is(err, want) {
-		e.Fatalf("Commit: %v, want %v", err, want)
+		e.Fatalf("Commit() = %v, want %v", err, want)
 	}
 	after, index2 := e.list(resource.Query{Type: e.typ})
 	if index2 != index {
-		e.Errorf("failed Commit moved the index from %d to %d", index, index2)
+		e.Errorf("index after a failed Commit = %d, want %d", index2, index)
 	}
 	e.same(after, before)
 }
@@ -172,6 +177,7 @@ func (e *env) list(q resource.Query) ([]*pb.Resource, uint64) {
 	return all, index
 }
 
+// read is a strong Read.
 func (e *env) read(id *pb.ID) *pb.Resource {
 	e.Helper()
 	r, err := e.b.Read(e.ctx, resource.Strong, id)
@@ -186,15 +192,16 @@ func (e *env) missing(id *pb.ID) {
 	e.Helper()
 	for _, c := range []resource.Consistency{resource.Strong, resource.Eventual} {
 		if r, err := e.b.Read(e.ctx, c, id); !errors.Is(err, resource.ErrNotFound) {
-			e.Errorf("Read %s: %v, %v; want ErrNotFound", resource.IDString(id), r, err)
+			e.Errorf("Read(%s) = %v, %v; want ErrNotFound", resource.IDString(id), r, err)
 		}
 	}
 }
 
+// same checks that the resources are equal in all fields.
 func (e *env) same(got, want []*pb.Resource) {
 	e.Helper()
 	if len(got) != len(want) {
-		e.Fatalf("got %d resources %v, want %d %v", len(got), names(got), len(want), names(want))
+		e.Fatalf("resources = %d: %v, want %d: %v", len(got), names(got), len(want), names(want))
 	}
 	for i := range got {
 		if !proto.Equal(got[i], want[i]) {

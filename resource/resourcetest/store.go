@@ -59,8 +59,8 @@ func (s *Store) Commit(ctx context.Context, ops ...*pb.Op) ([]*pb.Resource, erro
 	}
 }
 
-// keepTombstones is a Store whose Commit does not delete the resources of
-// tombstones.
+// keepTombstones is a Store whose Commit leaves tombstones, and the resources
+// that their deleted owners own, to resource.ReapOnce.
 type keepTombstones struct{ *Store }
 
 // Commit applies a copy of ops with the next index.

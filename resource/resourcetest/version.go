@@ -32,7 +32,7 @@ func testGroupVersion(e *env) {
 		var mismatch *resource.GroupVersionError
 		if !errors.As(err, &mismatch) || !errors.Is(err, resource.ErrGroupVersion) ||
 			!proto.Equal(mismatch.Stored, v1) || mismatch.Requested.GetGroupVersion() != "v2" {
-			e.Errorf("Read() as v2 = %v with %v", err, mismatch)
+			e.Errorf("Read() as v2 = %v with %v, want a GroupVersionError with %v", err, mismatch, v1)
 		}
 	}
 	other := as(v1, "v2")
@@ -46,11 +46,11 @@ func testGroupVersion(e *env) {
 
 	stored := e.put(v2, v1.Version)
 	if stored.Id.Uid != v1.Id.Uid || stored.CreateIndex != v1.CreateIndex || stored.Version == v1.Version {
-		e.Errorf("resource written as v2 = %v", stored)
+		e.Errorf("resource written as v2 = %v, want the uid and create index of %v, and another version", stored, v1)
 	}
 	e.same([]*pb.Resource{e.read(v2.Id)}, []*pb.Resource{stored})
 	if _, err := e.b.Read(e.ctx, resource.Strong, v1.Id); !errors.Is(err, resource.ErrGroupVersion) {
-		e.Errorf("Read() as v1 = %v", err)
+		e.Errorf("Read() as v1 = %v, want ErrGroupVersion", err)
 	}
 	e.expect(old, "+a=1", ".", "-a")
 	e.expect(new1, ".", "+a=1")
@@ -68,7 +68,7 @@ func testTenancy(e *env) {
 	for _, r := range []*pb.Resource{cluster, partition} {
 		got := e.put(r, "")
 		if !proto.Equal(got.Id, r.Id) || !proto.Equal(e.read(r.Id).Id, r.Id) {
-			e.Errorf("%v is stored as %v", r.Id, got.Id)
+			e.Errorf("id of the stored resource = %v, want %v", got.Id, r.Id)
 		}
 	}
 	for _, tc := range []struct {
@@ -82,7 +82,7 @@ func testTenancy(e *env) {
 		{&pb.Tenancy{Namespace: resource.Wildcard}, []string{"a"}},
 	} {
 		if got, _ := e.list(resource.Query{Type: e.typ, Tenancy: tc.tenancy}); !slices.Equal(names(got), tc.want) {
-			e.Errorf("tenancy %v: %v, want %v", tc.tenancy, names(got), tc.want)
+			e.Errorf("List() of tenancy %v = %v, want %v", tc.tenancy, names(got), tc.want)
 		}
 	}
 }
@@ -97,7 +97,7 @@ func testStatus(e *env) {
 	}}}}
 	got := e.put(with, r.Version)
 	if got.Generation != r.Generation || got.Version == r.Version || !proto.Equal(got.Status["c"], with.Status["c"]) {
-		e.Errorf("resource with a new status = %v", got)
+		e.Errorf("resource with a new status = %v, want the generation of %v and another version", got, r)
 	}
 	e.refused(resource.ErrConflict, resource.PutOp(with, r.Version))
 }

@@ -14,7 +14,8 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// watch opens a watch whose snapshot contains all earlier writes.
+// watch opens a watch whose snapshot contains all writes that were committed
+// before the call.
 func (e *env) watch(q resource.Query) resource.Watch {
 	e.Helper()
 	e.list(q)
@@ -26,14 +27,15 @@ func (e *env) watch(q resource.Query) resource.Watch {
 	return w
 }
 
-// next takes n events from w, as "+name=text", "-name" and ".".
+// next takes n events from w. An upsert is "+name=text", a delete is "-name",
+// and the end of the snapshot is ".".
 func (e *env) next(w resource.Watch, n int) []string {
 	e.Helper()
 	var got []string
 	for range n {
 		ev, err := w.Next(e.ctx)
 		if err != nil {
-			e.Fatalf("after events %v: %v", got, err)
+			e.Fatalf("Next() after the events %v = %v, want nil", got, err)
 		}
 		switch {
 		case ev.GetUpsert() != nil:
@@ -48,13 +50,15 @@ func (e *env) next(w resource.Watch, n int) []string {
 	return got
 }
 
+// expect checks the next events of w, in the form that next returns.
 func (e *env) expect(w resource.Watch, want ...string) {
 	e.Helper()
 	if got := e.next(w, len(want)); !slices.Equal(got, want) {
-		e.Errorf("events %v, want %v", got, want)
+		e.Errorf("events = %v, want %v", got, want)
 	}
 }
 
+// testWatch checks the snapshot and the events of watches of a whole type.
 func testWatch(e *env) {
 	q := resource.Query{Type: e.typ}
 	empty := e.watch(q)
@@ -73,7 +77,7 @@ func testWatch(e *env) {
 	// index.
 	late := e.watch(q)
 	e.expect(late, "+b=3", "+c=1", ".")
-	e.commit(resource.RemoveOp(b2.Id, "")) // of a deleted uid: no event
+	e.commit(resource.RemoveOp(b2.Id, "")) // b2 is deleted already, so there is no event
 	last := e.read(&pb.ID{Type: e.typ, Name: "c"})
 	e.commit(resource.RemoveOp(last.Id, ""))
 	ev, err := late.Next(e.ctx)
@@ -83,10 +87,12 @@ func testWatch(e *env) {
 	_, index := e.list(q)
 	if d := ev.GetDelete().GetResource(); d.GetVersion() != last.Version || d.GetModifyIndex() != index ||
 		d.GetId().GetUid() != last.Id.Uid {
-		e.Errorf("event of the deletion at index %d = %v", index, ev)
+		e.Errorf("event of a deletion = %v, want the last state of %v, with index %d", ev, last, index)
 	}
 }
 
+// testWatchSelects checks which events watches of a prefix, a namespace, all
+// tenancies and another type receive.
 func testWatchSelects(e *env) {
 	prefix := e.watch(resource.Query{Type: e.typ, Prefix: "x-"})
 	namespace := e.watch(resource.Query{Type: e.typ, Tenancy: &pb.Tenancy{Namespace: "n"}})
@@ -109,6 +115,7 @@ func testWatchSelects(e *env) {
 	e.expect(children, "+c=", "-c") // deleted with its owner
 }
 
+// testWatchEnds checks that Next ends with its context and with Close.
 func testWatchEnds(e *env) {
 	w := e.watch(resource.Query{Type: e.typ})
 	e.expect(w, ".")
@@ -120,7 +127,7 @@ func testWatchEnds(e *env) {
 		e.Errorf("Next() = %v, want the context's error", err)
 	}
 	e.put(e.fresh("a", "1"), "")
-	e.expect(w, "+a=1") // no event was lost
+	e.expect(w, "+a=1") // the canceled Next has lost no event
 
 	go func() { _, err := w.Next(e.ctx); errc <- err }()
 	w.Close()
@@ -178,17 +185,18 @@ func (e *env) countUp(writers, last int) error {
 	}
 }
 
-// counter checks the events of one watch.
+// counter checks the events of one watch. Each writer has one resource, whose
+// text counts up to last. After the snapshot no number may be missing.
 type counter struct {
 	e             *env
 	writers, last int
-	at            map[string]int
-	live          bool
-	index         uint64
-	done          int
+	at            map[string]int // the latest number by resource
+	live          bool           // the snapshot has ended
+	index         uint64         // of the latest event after the snapshot
+	done          int            // writers that have reached last
 }
 
-// count reports whether all writers have reached last.
+// count checks an event. It reports whether all writers have reached last.
 func (c *counter) count(ev *pb.WatchEvent) (done bool, err error) {
 	r := ev.GetUpsert().GetResource()
 	if r == nil {
@@ -201,8 +209,8 @@ func (c *counter) count(ev *pb.WatchEvent) (done bool, err error) {
 	}
 	name := r.GetId().GetName()
 	if c.live && (n != c.at[name]+1 || r.GetModifyIndex() < c.index) {
-		return false, fmt.Errorf("%s at %d after %d, index %d after %d", name, n, c.at[name],
-			r.GetModifyIndex(), c.index)
+		return false, fmt.Errorf("event of %s = number %d at index %d, want number %d at index %d or later", name, n,
+			r.GetModifyIndex(), c.at[name]+1, c.index)
 	}
 	c.at[name] = n
 	if c.live {
@@ -214,6 +222,8 @@ func (c *counter) count(ev *pb.WatchEvent) (done bool, err error) {
 	return c.live && c.done == c.writers, nil
 }
 
+// testWait checks that each kind of write ends a Wait that began before it, and
+// that a write of another type does not.
 func testWait(e *env) {
 	if err := e.b.Wait(e.ctx, resource.Query{Type: e.typ}, 0); err != nil { // every type has an index of at least 1
 		e.Error(err)
@@ -233,17 +243,19 @@ func testWait(e *env) {
 		go func() { errc <- e.b.Wait(e.ctx, resource.Query{Type: e.typ}, index) }()
 		other := e.fresh("x", "")
 		other.Id.Type = e.newType("Other")
-		e.put(other, resource.AnyVersion) // must not end it
+		e.put(other, resource.AnyVersion) // must not end the Wait
 		e.commit(write)
 		if err := <-errc; err != nil {
 			e.Error(err)
 		}
 		if _, now := e.list(resource.Query{Type: e.typ}); now <= index {
-			e.Errorf("Wait() above %d ended at index %d", index, now)
+			e.Errorf("index after Wait() above %d = %d, want a higher one", index, now)
 		}
 	}
 }
 
+// testWaitEnds checks that Wait ends with its context, and that a Wait whose
+// context has ended still compares the index.
 func testWaitEnds(e *env) {
 	_, index := e.list(resource.Query{Type: e.typ})
 	ctx, cancel := context.WithCancel(e.ctx)
@@ -253,8 +265,8 @@ func testWaitEnds(e *env) {
 	if err := <-errc; !errors.Is(err, context.Canceled) {
 		e.Errorf("Wait() = %v, want the context's error", err)
 	}
-	// Although its context has ended, Wait still compares the index: it returns
-	// nil if the index has passed the given one.
+	// With an ended context, Wait returns nil if the index is above the given
+	// one.
 	q := resource.Query{Type: e.typ}
 	if err := e.b.Wait(ctx, q, index); !errors.Is(err, context.Canceled) {
 		e.Errorf("Wait() with a canceled context = %v, want the context's error", err)
@@ -265,6 +277,7 @@ func testWaitEnds(e *env) {
 		e.Errorf("Wait() with a canceled context, below the index = %v, want nil", err)
 	}
 	if !resource.Changed(e.b, q, r.ModifyIndex-1) || resource.Changed(e.b, q, r.ModifyIndex) {
-		e.Errorf("Changed() does not agree with the index %d", r.ModifyIndex)
+		e.Errorf("Changed() below and at index %d = %v, %v; want true, false", r.ModifyIndex,
+			resource.Changed(e.b, q, r.ModifyIndex-1), resource.Changed(e.b, q, r.ModifyIndex))
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
+// testCreate checks the fields of a new resource, and the ids that find it.
 func testCreate(e *env) {
 	given := e.fresh("a", "1")
 	given.Metadata = map[string]string{"k": "v"}
@@ -22,8 +23,8 @@ func testCreate(e *env) {
 	got := e.put(given, "")
 	if got.CreateIndex < 2 || got.ModifyIndex != got.CreateIndex ||
 		got.Version != strconv.FormatUint(got.ModifyIndex, 10) {
-		e.Errorf("created with create index %d, modify index %d, version %q", got.CreateIndex, got.ModifyIndex,
-			got.Version)
+		e.Errorf("new resource has create index %d, modify index %d, version %q; want one number, at least 2",
+			got.CreateIndex, got.ModifyIndex, got.Version)
 	}
 	want := proto.CloneOf(given)
 	want.Version, want.CreateIndex, want.ModifyIndex = got.Version, got.CreateIndex, got.ModifyIndex
@@ -37,6 +38,8 @@ func testCreate(e *env) {
 	e.missing(&pb.ID{Type: e.newType("Other"), Name: "a"})
 }
 
+// testCompareAndSwap checks that a Put fails unless the stored resource has the
+// expected version and uid.
 func testCompareAndSwap(e *env) {
 	first := e.put(e.fresh("a", "1"), "")
 	e.refused(resource.ErrConflict, resource.PutOp(e.fresh("a", "2"), ""))
@@ -49,14 +52,15 @@ func testCompareAndSwap(e *env) {
 	second := e.put(e.changed(first, "2"), first.Version)
 	if second.Version == first.Version || second.ModifyIndex <= first.ModifyIndex ||
 		second.CreateIndex != first.CreateIndex {
-		e.Errorf("second write: version %s, was %s; modify index %d, was %d; create index %d, was %d",
-			second.Version, first.Version, second.ModifyIndex, first.ModifyIndex, second.CreateIndex, first.CreateIndex)
+		e.Errorf("second write = %v, want another version, a higher modify index and the create index of %v", second,
+			first)
 	}
 	e.refused(resource.ErrConflict, resource.PutOp(e.changed(first, "3"), first.Version))
 
 	third := e.put(e.changed(second, "3"), resource.AnyVersion)
 	if e.text(e.read(first.Id)) != "3" || third.Version == second.Version {
-		e.Errorf("a write of any version finalizers left = %v", e.read(first.Id))
+		e.Errorf("resource after a Put with AnyVersion = %v, want data 3 and another version than %s", e.read(first.Id),
+			second.Version)
 	}
 	e.put(e.fresh("b", "1"), resource.AnyVersion) // creates a resource
 }
@@ -89,10 +93,11 @@ func testConcurrentWriters(e *env) {
 	}
 	wg.Wait()
 	if got := e.text(e.read(id)); got != strconv.Itoa(writers*each) {
-		e.Errorf("counter after %d increments = %s", writers*each, got)
+		e.Errorf("counter after increments by %d writers = %s, want %d", writers, got, writers*each)
 	}
 }
 
+// testInvalidOps checks that an invalid op makes its whole batch fail.
 func testInvalidOps(e *env) {
 	good := e.fresh("a", "1")
 	with := func(change func(r *pb.Resource)) *pb.Resource {
@@ -122,13 +127,15 @@ func testInvalidOps(e *env) {
 		e.refused(resource.ErrInvalid, resource.PutOp(good, ""), op)
 	}
 	if _, _, err := e.b.List(e.ctx, resource.Eventual, resource.Query{}); !errors.Is(err, resource.ErrInvalid) {
-		e.Errorf("List without a type: %v", err)
+		e.Errorf("List() without a type = %v, want ErrInvalid", err)
 	}
 	if w, err := e.b.Watch(resource.Query{}); !errors.Is(err, resource.ErrInvalid) {
-		e.Errorf("Watch without a type: %v, %v", w, err)
+		e.Errorf("Watch() without a type = %v, %v; want ErrInvalid", w, err)
 	}
 }
 
+// testBatch checks that a batch of ops is applied in order as a whole, or not
+// at all.
 func testBatch(e *env) {
 	a, b, c := e.fresh("a", "1"), e.fresh("b", "1"), e.fresh("c", "1")
 	out := e.commit(resource.PutOp(a, ""), resource.PutOp(b, ""), resource.PutOp(c, ""))
@@ -137,14 +144,14 @@ func testBatch(e *env) {
 		size += proto.Size(r)
 	}
 	if all, _ := e.list(resource.Query{Type: e.typ, MaxBytes: size}); len(all) != len(out) {
-		e.Errorf("List() with MaxBytes = %d, its size, has %d resources", size, len(all))
+		e.Errorf("List() with MaxBytes %d, its size, has %d resources, want %d", size, len(all), len(out))
 	}
 	if _, _, err := e.b.List(e.ctx, resource.Strong,
 		resource.Query{Type: e.typ, MaxBytes: 1}); !errors.Is(err, resource.ErrTooLarge) {
-		e.Errorf("List() with MaxBytes = 1 returned %v, want ErrTooLarge", err)
+		e.Errorf("List() with MaxBytes 1 = %v, want ErrTooLarge", err)
 	}
 	if out[0].Version != out[1].Version || out[1].Version != out[2].Version {
-		e.Errorf("one batch, versions %s %s %s", out[0].Version, out[1].Version, out[2].Version)
+		e.Errorf("versions of one batch = %s, %s, %s; want equal ones", out[0].Version, out[1].Version, out[2].Version)
 	}
 	e.refused(resource.ErrConflict,
 		resource.PutOp(e.changed(out[0], "2"), out[0].Version),
@@ -161,13 +168,15 @@ func testBatch(e *env) {
 	}
 	all, _ := e.list(resource.Query{Type: e.typ})
 	if got := names(all); len(got) != 3 || got[0] != "a" || got[1] != "c" || got[2] != "d" || e.text(all[0]) != "3" {
-		e.Errorf("resources after the batch = %v, data of a = %s", got, e.text(all[0]))
+		e.Errorf("resources after the batch = %v, data of a = %s; want [a c d] and 3", got, e.text(all[0]))
 	}
 	if len(e.commit()) != 0 {
 		e.Error("Commit() of no ops returned results")
 	}
 }
 
+// testRemove checks that a Remove deletes only the resource with the given uid
+// and version, and changes nothing if there is none.
 func testRemove(e *env) {
 	r := e.put(e.fresh("a", "1"), "")
 	e.refused(resource.ErrConflict, resource.RemoveOp(r.Id, "0"))
@@ -180,20 +189,21 @@ func testRemove(e *env) {
 	e.commit(resource.RemoveOp(&pb.ID{Type: e.typ, Name: "b"}, r.Version))
 	e.read(r.Id)
 	if _, now := e.list(resource.Query{Type: e.typ}); now != index {
-		e.Errorf("Remove of a missing resource moved the index from %d to %d", index, now)
+		e.Errorf("index after a Remove of a missing resource = %d, want %d", now, index)
 	}
 	e.commit(resource.RemoveOp(byName, r.Version))
 	e.missing(byName)
 	e.commit(resource.RemoveOp(byName, ""), resource.RemoveOp(byName, resource.AnyVersion))
 
 	again := e.put(e.fresh("a", "1"), "")
-	e.missing(r.Id) // by its uid
+	e.missing(r.Id) // the name is stored again, with another uid
 	e.commit(resource.RemoveOp(r.Id, ""))
 	e.read(again.Id)
 	e.commit(resource.RemoveOp(byName, resource.AnyVersion))
 	e.missing(byName)
 }
 
+// testEndedContext checks that calls with an ended context have no effect.
 func testEndedContext(e *env) {
 	r := e.put(e.fresh("a", "1"), "")
 	ctx, cancel := context.WithCancel(e.ctx)
@@ -203,10 +213,10 @@ func testEndedContext(e *env) {
 		e.Errorf("Commit() = %v, want only the context's error", err)
 	}
 	if _, err := e.b.Read(ctx, resource.Strong, r.Id); !errors.Is(err, context.Canceled) {
-		e.Errorf("Read: %v", err)
+		e.Errorf("Read() with a canceled context = %v, want %v", err, context.Canceled)
 	}
 	if _, _, err := e.b.List(ctx, resource.Strong, resource.Query{Type: e.typ}); !errors.Is(err, context.Canceled) {
-		e.Errorf("List: %v", err)
+		e.Errorf("List() with a canceled context = %v, want %v", err, context.Canceled)
 	}
 	if got := e.read(r.Id); got.Version != r.Version {
 		e.Errorf("Commit() with a canceled context wrote version %s", got.Version)

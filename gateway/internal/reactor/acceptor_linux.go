@@ -53,7 +53,7 @@ func (w *worker) openAcceptor(l Listener) error {
 
 func (a *acceptor) open(w *worker) error {
 	a.paused = false
-	// Another process that shares the socket may have changed this.
+	// Another process that shares the socket may have made it blocking.
 	if err := unix.SetNonblock(int(a.fd), true); err != nil {
 		return err
 	}
@@ -92,7 +92,7 @@ func (a *acceptor) accept(w *worker) (more bool) {
 		switch {
 		case errno == 0:
 			a.pause = 0
-			if w.engine.Reserve.Taken() { // fd is the reserve of another worker, which sheds a connection
+			if w.engine.Reserve.Taken() { // fd uses the descriptor that another worker freed in refusePending
 				sysClose(fd)
 				w.engine.Reserve.Open()
 				a.Handler.RefuseNoFiles(remote)
@@ -105,7 +105,7 @@ func (a *acceptor) accept(w *worker) (more bool) {
 		case errno == unix.EAGAIN:
 			a.batch = max(n, 1)
 			return false
-		case errno == unix.EINTR || errno == unix.ECONNABORTED || sockets.OutOfFiles(errno) && a.shed(w):
+		case errno == unix.EINTR || errno == unix.ECONNABORTED || sockets.OutOfFiles(errno) && a.refusePending(w):
 		default:
 			a.fail(w, errno)
 			return false
@@ -134,9 +134,10 @@ func (a *acceptor) admit(w *worker, fd int32, remote netip.AddrPort) {
 	c.readHello(w)
 }
 
-// shed accepts and closes one pending connection with the reserve file. It
-// returns false if no connection is pending, or if the reserve is in use.
-func (a *acceptor) shed(w *worker) (done bool) {
+// refusePending accepts and closes one pending connection with the reserve
+// file. It returns false if no connection is pending, or if the reserve is in
+// use.
+func (a *acceptor) refusePending(w *worker) (done bool) {
 	w.engine.Reserve.Use(func() {
 		if fd, remote, errno := sysAccept(a.fd); errno == 0 {
 			done = true
@@ -178,11 +179,11 @@ func (w *worker) reopenAcceptors() time.Duration {
 	return next
 }
 
-// reserve counts one more connection of the engine. At the limit, it closes the
-// oldest connection without a ClientHello, or sends a message to the worker
-// that owns the connection. If no such connection is older than ShedAfter,
-// reserve returns false.
-func (w *worker) reserve() bool {
+// reserveConn counts one more connection of the engine. At the limit it sheds
+// the oldest connection without a complete ClientHello: it closes that
+// connection, or sends a message to the worker that owns it. If no such
+// connection is older than ShedAfter, reserveConn returns false.
+func (w *worker) reserveConn() bool {
 	e := w.engine
 	if e.open.Add(1) <= int64(e.MaxConns()) {
 		return true

@@ -32,8 +32,8 @@ type dial struct {
 	hello     []byte // the ClientHello, after the PROXY header if the request has one
 	race      bool
 	attempts  []*attempt
-	first     attempt       // most dials have one attempt
-	firstUsed bool          // first is in attempts, or was
+	first     attempt       // memory for one attempt, because most dials have no more
+	firstUsed bool          // first is or was in attempts
 	next      time.Duration // when the next address is tried
 	deadline  time.Duration // when the dial fails
 	over      bool

@@ -50,7 +50,7 @@ func (e *Engine) Serve(ctx context.Context) error {
 			return errors.Join(err, e.closeListeners())
 		}
 	}
-	// The workers have their own descriptors of the sockets.
+	// Each worker has a duplicate of each socket, so the originals can close.
 	if err := e.closeListeners(); err != nil {
 		return err
 	}

@@ -55,8 +55,9 @@ type Session interface {
 	// until the ClientHello is complete, and then the upstreams of its route.
 	// Any other error refuses the client. The Request may share memory with in.
 	Receive(in []byte, now time.Time) (Request, error)
-	// HoldHello reports that n bytes of memory hold the ClientHello, in place
-	// of the number of the last call. An error refuses the client.
+	// HoldHello reports that n bytes of memory hold the ClientHello now. The
+	// number replaces that of the previous call. An error refuses the client,
+	// because the memory for ClientHellos is limited.
 	HoldHello(n int) error
 	// NewUpstreams returns the addresses of the route if they changed since the
 	// last call, or since Receive.
@@ -109,9 +110,9 @@ type Config struct {
 	// ShedAfter is the age from which a connection without a ClientHello may be
 	// closed to admit another connection.
 	ShedAfter time.Duration
-	MaxConns  func() int // of all workers together
-	MaxPipes  int        // of all workers together
-	Reserve   *sockets.ReserveFD
+	MaxConns  func() int         // of all workers together
+	MaxPipes  int                // of all workers together
+	Reserve   *sockets.ReserveFD // open; used when the process is out of files
 	// Drain is called after the context of Serve has ended. It calls wait,
 	// which waits for the open connections. When the drain time is over, it
 	// calls stop, which ends the connections.

@@ -27,8 +27,8 @@ const (
 	// shortWait bounds a wait without the scheduler of Go, and the work between
 	// two yields to other goroutines.
 	shortWait = 2 * time.Millisecond
-	// A new sample has the weight 1/gapWeight in worker.gap, and counts at most
-	// maxGap.
+	// gapWeight and maxGap are the parameters of the smoothed worker.gap: a new
+	// sample has the weight 1/gapWeight and counts at most maxGap.
 	gapWeight, maxGap = 8, 8 * shortWait
 )
 
@@ -66,7 +66,7 @@ type worker struct {
 	timers     timers
 	freeDials  []*dial     // for the next connections
 	ready      []*socket   // reached maxMove and have more bytes to move
-	tryReserve func() bool // reserve, for Handler.Accept
+	tryReserve func() bool // the method reserveConn; a field saves an allocation per connection
 	pipes      pipes
 	buf        [MaxHello]byte // for one read; nothing stays in it between events
 
@@ -79,7 +79,7 @@ type worker struct {
 // error.
 func openWorker(e *Engine, n int) (*worker, error) {
 	w := &worker{engine: e, epoll: -1, wakeup: -1, pipes: pipes{max: max(4, e.MaxPipes/n)}}
-	w.tryReserve = w.reserve
+	w.tryReserve = w.reserveConn
 	var err error
 	if w.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
 		return w, os.NewSyscallError("epoll_create1", err)
@@ -111,8 +111,8 @@ func (w *worker) close() {
 	w.mu.Lock()
 	w.closed = true
 	w.mu.Unlock()
-	w.closeConns()     // after an error of run, connections are open
-	w.handleMessages() // a message may have a socket, which it then closes
+	w.closeConns()     // run leaves connections open if it fails
+	w.handleMessages() // the last messages may hold sockets, which they close now
 	w.pipes.close()
 	if w.wakeup >= 0 {
 		unix.Close(w.wakeup)
@@ -160,8 +160,9 @@ func (w *worker) time() time.Time { return w.engine.start.Add(w.now) }
 // wait runs due actions, and returns the number of the next events. While
 // events are frequent, it first waits for up to shortWait without the scheduler
 // of Go. Such a wait takes half the processor time of a wait with the scheduler
-// (docs/decisions/0002). If events are rare, the worker is parked: during a
-// system call that blocks, the monitor thread of Go polls (docs/decisions/0006).
+// (docs/decisions/0002). If events are rare, the worker is parked instead (see
+// parking), because a blocking system call would keep the monitor thread of Go
+// busy (docs/decisions/0006).
 func (w *worker) wait() (int, error) {
 	timeout, short := w.runDue(), 0
 	if w.gap < shortWait && w.now-w.lastEvents < shortWait {
@@ -172,7 +173,7 @@ func (w *worker) wait() (int, error) {
 	}
 	if short > 0 || short == timeout {
 		if n, errno := w.poll(short); errno != 0 || n > 0 || short == timeout {
-			return n, nil // an interrupt is a request of the scheduler
+			return n, nil // EINTR: the scheduler of Go wants to run something else, so run continues its loop
 		}
 	}
 	if timeout >= 0 {

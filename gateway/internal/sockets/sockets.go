@@ -70,10 +70,11 @@ func OutOfFiles(err error) bool {
 	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
 }
 
-// ReserveFD is an open file for a process that cannot open more files. The
-// process closes the file, and with the free descriptor it can accept and close
-// one pending connection after the other. Their clients use another gateway
-// without a timeout. The zero value holds no file.
+// ReserveFD is a file that stays open until the process cannot open more files.
+// Then the process closes the file, and with the free descriptor it accepts and
+// closes one pending connection after the other. The clients can use another
+// gateway at once. Otherwise they would wait for their timeouts. The zero value
+// holds no file.
 type ReserveFD struct {
 	f atomic.Pointer[os.File] // nil: in use, or not open
 }
@@ -89,7 +90,7 @@ func (r *ReserveFD) Open() error {
 
 // Taken reports whether another goroutine uses the reserve and the file cannot
 // be opened again. Then the last descriptor that the caller obtained is the
-// descriptor of the reserve.
+// descriptor of the reserve, and the caller must close it.
 func (r *ReserveFD) Taken() bool { return r.f.Load() == nil && OutOfFiles(r.Open()) }
 
 // Use closes the file, calls f, and opens the file again. It does not call f

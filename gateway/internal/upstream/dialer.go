@@ -83,8 +83,8 @@ type Result struct {
 	Answer []byte
 }
 
-// SetMaxConns limits the connections to one address, with the pending ones. 0
-// or negative: no limit. Open connections stay, and count.
+// SetMaxConns limits the open and pending connections to one address. 0 or
+// negative: no limit. Connections that are open already stay, and count.
 func (d *Dialer) SetMaxConns(n int) { d.maxConns.Store(int64(n)) }
 
 // DialFirst connects to one of addrs (host:port), in this order except for
@@ -178,7 +178,7 @@ func (d *Dialer) Probe(ctx context.Context, addr string, hello []byte) {
 		case err == nil:
 			d.worked(addr, time.Since(began))
 			conn.Close()
-		case !errors.Is(ctx.Err(), context.Canceled):
+		case !errors.Is(ctx.Err(), context.Canceled): // a canceled probe proves nothing
 			d.failed(addr, 0, time.Now())
 		}
 	})

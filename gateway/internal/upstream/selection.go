@@ -160,5 +160,5 @@ func (s *Selection) Err() error {
 	if full == 0 || full == len(errs) {
 		return err
 	}
-	return errors.New(err.Error())
+	return errors.New(err.Error()) // does not wrap ErrFull: some addresses have other faults
 }

@@ -48,11 +48,11 @@ type tracker struct {
 // Address has the measurements of a Dialer for one address. The mutex of the
 // Dialer guards its fields.
 type Address struct {
-	pending   int       // attempts
-	began     time.Time // when the last attempt began
-	open      int       // connections
-	broken    bool      // the last attempt failed
-	rtt, vary time.Duration
+	pending   int           // attempts
+	began     time.Time     // when the last attempt began
+	open      int           // connections
+	broken    bool          // the last attempt failed
+	rtt, vary time.Duration // smoothed response time and its variation; 0: unknown
 	failed    time.Time     // when it was ejected; zero: not ejected
 	pause     time.Duration // until the next probe; a success keeps it, because the address may soon fail again
 	retry     time.Time     // when it is probed
@@ -64,7 +64,7 @@ func (t *tracker) getLocked(addr string) *Address {
 		if t.addrs == nil {
 			t.addrs, t.sweep = map[string]*Address{}, maxUnused
 		}
-		if len(t.addrs) >= t.sweep { // a removed address costs one AttemptDelay
+		if len(t.addrs) >= t.sweep { // the next use of a removed address begins with the full AttemptDelay
 			maps.DeleteFunc(t.addrs, func(_ string, a *Address) bool { return a.load() == 0 })
 			t.sweep = max(maxUnused, 2*len(t.addrs))
 		}
@@ -219,7 +219,7 @@ func (a *Address) before(b *Address) bool {
 // order sorts addresses for a selection: the address with the fewest
 // connections comes first, then the addresses that follow it in addrs, as in a
 // circle. Ejected addresses come last, the oldest failure first. Among equally
-// good addresses, the first is the one that follows index start-1. With start
+// good addresses, the first one from index start on comes first. With start
 // InOrder, the first address of addrs comes first.
 //
 // probe is an ejected address whose probe is due, or "". Each due address is
