@@ -29,7 +29,8 @@ const (
 	// datacenterTimeout bounds an exchange with another datacenter. That
 	// datacenter may exchange keyrings with its own servers first.
 	datacenterTimeout = 5 * time.Second
-	// unknownNode stands for the servers of a datacenter without known servers.
+	// unknownNode is the node in the report about a datacenter of which no
+	// server is known.
 	unknownNode = "*"
 )
 

@@ -39,8 +39,8 @@ const (
 	// after about 2.5 seconds.
 	joiningTime = 5 * time.Second
 	// runningContact limits the time since the last response of a voter that is
-	// removed because its data directory is new. The tags of a server that has
-	// just ended are outdated.
+	// removed because its data directory is new. The LAN pool knows this from a
+	// tag, and keeps the tag of a server that has just ended.
 	runningContact = 2 * time.Second
 	// changeTimeout bounds one change of the group.
 	changeTimeout = 15 * time.Second
