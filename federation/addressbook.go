@@ -34,8 +34,8 @@ type AddressBookUpdaterConfig struct {
 	Backend         resource.Backend
 	LAN, WAN        *gossip.Pool
 	// Ready is closed when Backend has caught up with its datacenter after a
-	// start. Gateways receive no snapshot before that, because they would drop
-	// routes that an incomplete snapshot lacks.
+	// start. Until then gateways receive no snapshot, because they would drop
+	// the routes that an incomplete snapshot lacks.
 	Ready <-chan struct{}
 	// File is the path of the address cache.
 	File string

@@ -53,7 +53,8 @@ const (
 	// address that worked last is kept while the datacenter is part of the
 	// federation.
 	cacheTTL = 30 * 24 * time.Hour
-	// cacheTimeStep limits the age of the times in the file.
+	// cacheTimeStep is the age from which a time in the file is outdated and
+	// the file is written again.
 	cacheTimeStep = 24 * time.Hour
 )
 
@@ -78,9 +79,10 @@ func (c addressCache) findOrAdd(dc, addr string, known time.Time) *cachedAddress
 	return a
 }
 
-// record adds the named addresses of entries, and the addresses in worked with
-// the time of their last success. It evicts old addresses. It reports whether
-// the file should be written.
+// record adds the addresses of entries that a source other than the cache
+// contains (entry.named), and the addresses in worked with the time of their
+// last success. It evicts old addresses. It reports whether the file should be
+// written.
 func (c addressCache) record(
 	entries map[string]*entry, worked map[string]map[string]time.Time, now time.Time,
 ) (changed bool) {
@@ -182,9 +184,9 @@ func (c addressCache) save(path string, now time.Time) error {
 	return nil
 }
 
-// loadAddressCache reads the file and skips invalid addresses, and addresses that
-// never worked. If the file does
-// not exist, it returns an empty cache. With an error, the cache is empty too.
+// loadAddressCache reads the file. It skips invalid addresses, and addresses
+// that never worked. If the file does not exist, or after an error, the cache
+// is empty.
 func loadAddressCache(path string) (addressCache, error) {
 	b, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -29,7 +29,7 @@ type JoinerConfig struct {
 	Book     *wanfed.SharedAddressBook
 	// WaitReachable blocks until any server of a datacenter responds, or ctx
 	// ends. The Joiner calls it before a state exchange, because an exchange
-	// with an unreachable datacenter would delay all others.
+	// with an unreachable datacenter would delay all other exchanges.
 	WaitReachable func(ctx context.Context, dc string) error
 	Logger        *slog.Logger
 }
@@ -90,7 +90,8 @@ const (
 
 // Admission of attempts at other datacenters. When many datacenters start
 // together, one exchange makes the others unnecessary, but takes long on a busy
-// machine. Further attempts would be as many handshakes, and keep it busy.
+// machine. Each further attempt would cost another handshake and keep the
+// machine busy.
 const (
 	// joinPace is the time between two attempts while maxUnheld are running.
 	joinPace = time.Second
@@ -262,7 +263,8 @@ func (j *Joiner) start(target string, pool poolView, now time.Time) time.Duratio
 }
 
 // admitLocked returns the time for which an attempt at another datacenter must
-// wait for others. known reports whether the datacenter is in the pool.
+// wait, because other attempts run or gossip may make it unnecessary. known
+// reports whether the datacenter is in the pool.
 func (j *Joiner) admitLocked(a *attempt, known bool, now time.Time) time.Duration {
 	if !known && j.alive > 0 && now.Sub(a.since) < maxSettle {
 		if wait := settleTime - now.Sub(j.grown); wait > 0 {

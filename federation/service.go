@@ -27,7 +27,8 @@ type ServiceConfig struct {
 	Backend   resource.Backend
 	DC        string // the local datacenter
 	PrimaryDC string // the datacenter that owns federation states
-	// Primary returns the datacenter that owns them now. Default: PrimaryDC.
+	// Primary returns the datacenter that owns federation states now. Default:
+	// PrimaryDC.
 	Primary func() string
 	// Writable returns nil if states can be written here, otherwise the reason.
 	// Default: states can be written in PrimaryDC.

@@ -156,8 +156,9 @@ func (in *inspector) DialAddressTimeout(a memberlist.Address, timeout time.Durat
 }
 
 // checkPacket returns an error unless b is a packet that a server may send. A
-// packet is encrypted or not, then has a checksum or not, then is compressed or
-// not, then is one message or a list of messages.
+// packet has up to three layers, each of which may be absent: encryption, a
+// checksum and compression, in this order. Inside is one message or a list of
+// messages.
 func (in *inspector) checkPacket(b []byte) error {
 	if len(b) > maxPacket {
 		return refuse(refusedLarge, "packet of %d bytes, more than %d", len(b), maxPacket)
@@ -435,7 +436,7 @@ func (c *inspectedConn) inspect() error {
 	return cmp.Or(r.err, err)
 }
 
-// checkStream checks a message, which is encrypted or not.
+// checkStream checks a message that may be encrypted.
 func (c *inspectedConn) checkStream(r *bufio.Reader) error {
 	first, err := r.Peek(1)
 	if err != nil {
@@ -466,7 +467,8 @@ func (c *inspectedConn) checkStream(r *bufio.Reader) error {
 	return c.checkPlainStream(bufio.NewReader(bytes.NewReader(plain)))
 }
 
-// checkPlainStream checks a message, which is compressed or not.
+// checkPlainStream checks a message that is not encrypted and may be
+// compressed.
 func (c *inspectedConn) checkPlainStream(r *bufio.Reader) error {
 	kind, err := r.ReadByte()
 	switch {
