@@ -61,10 +61,10 @@ func (r *reachability) set(dc string, reachable bool) {
 }
 
 // updateUnreachable updates the reachability of all datacenters at time now.
-// failing has the datacenters that have no working path at this time. since
-// maps each failing datacenter to the time of its first failure.
-// updateUnreachable updates since, and returns the unreachable datacenters and
-// the time until another failing datacenter becomes unreachable.
+// failing lists the datacenters that have no working path at that time. since
+// maps each of them to the time of its first failure, and is updated.
+// updateUnreachable returns the unreachable datacenters, and the time until
+// another failing datacenter becomes unreachable.
 func (c *Client) updateUnreachable(
 	since map[string]time.Time, failing []string, now time.Time,
 ) (unreachable []string, wait time.Duration) {

@@ -27,8 +27,8 @@ type AntiEntropyConfig struct {
 	// Apply writes a federation state in the primary, within applyTimeout.
 	Apply func(ctx context.Context, s *pb.FederationState) error
 	// Enabled reports whether this server may write the state, and returns a
-	// channel that is closed at the next change. It may not while the name DC
-	// belongs to another datacenter. Default: always enabled.
+	// channel that is closed at the next change. No server may write it while
+	// the name DC belongs to another datacenter. Default: always enabled.
 	Enabled func() (enabled bool, changed <-chan struct{})
 	// PathsChanged returns a channel that is closed when the paths to the
 	// primary may have changed.
@@ -48,8 +48,9 @@ const (
 // AntiEntropy keeps the federation state of this datacenter equal to the
 // gateways in its catalog. It compares the gateways with the local replica of
 // the state after every change of either. If they differ, it writes the current
-// state to the primary. It queues nothing. It writes a state again that was
-// deleted in the primary, because the deletion is replicated.
+// state to the primary. A state that was deleted in the primary is written
+// again: the replication deletes the replica, which then differs from the
+// gateways.
 type AntiEntropy struct {
 	cfg AntiEntropyConfig
 

@@ -15,11 +15,12 @@ import (
 
 // A primary that is demoted consents that one other datacenter, its successor,
 // becomes the primary. The consent has the epoch of the demoted primary. Before
-// that one accepts writes again, or consents to another successor, it withdraws
-// the consent with a probe. The successor stores the withdrawal in its primary
-// resource, and then confirms it. Both the withdrawal and the promotion write
-// that resource, so only one of them succeeds. A primary that withdraws a consent
-// begins a new epoch. Therefore a later consent has a higher epoch.
+// the demoted primary accepts writes again, or consents to another successor,
+// it withdraws the consent with a probe. The successor stores the withdrawal in
+// its primary resource, and then confirms it. Both the withdrawal and the
+// promotion write that resource, so only one of them succeeds. A primary that
+// withdraws a consent begins a new epoch. Therefore a later consent has a
+// higher epoch.
 
 // errWithdrawn is returned by promote.
 var errWithdrawn = errors.New("the former primary has withdrawn its consent")
@@ -31,7 +32,7 @@ type consent struct {
 }
 
 // withdrawn reports whether the consent of an epoch is withdrawn, according to
-// st. 0 means a promotion without such a consent.
+// st. Epoch 0 means that the promotion needs no consent.
 func withdrawn(st *pb.Primary, epoch uint64) bool { return epoch != 0 && epoch <= st.GetWithdrawn() }
 
 // confirmsWithdrawn reports whether the error of a probe confirms the withdrawal

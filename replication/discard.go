@@ -60,8 +60,9 @@ func newDiscards(ctx context.Context, p *PrimaryManager, formers []*pb.FormerPri
 	return d, nil
 }
 
-// save saves own resources that ms delete or replace, and that the new
-// primary never had. The caller commits ms only after save has succeeded.
+// save saves the resources of this datacenter that ms delete or replace, and
+// that the new primary never had. The caller commits ms only after save has
+// succeeded.
 func (d *discards) save(ctx context.Context, ms []*pb.FollowResponse) error {
 	found := map[string]*pb.Resource{} // by uid; nil: visited, and not lost
 	for _, m := range ms {
@@ -158,7 +159,7 @@ func (d *discards) lost(own, replacement *pb.Resource) bool {
 	case own.GetPrimaryModifyIndex() != 0, own.GetModifyIndex() <= d.copied, deleted:
 		return false
 	case resource.SameType(own.GetId().GetType(), federation.StateType):
-		return false // its datacenter writes it again
+		return false // AntiEntropy of the state's datacenter writes it again
 	case replacement == nil:
 		return true
 	}

@@ -77,12 +77,12 @@
 // never follow each other. The indexes of two primaries are unrelated, so the
 // first comparison with another primary ignores indexes.
 //
-// A new primary needs the consent of the former one, or a command of an
-// operator. The former one gives its consent by its demotion: it stores
+// A new primary needs the consent of the former primary, or a command of an
+// operator. The former primary gives its consent by its demotion: it stores
 // HandedTo, after which Fenced lets no write pass, and announces the successor
 // in its streams. The successor copies all resources from a stream with that
-// announcement. The command of an operator is a call of PrimaryManager.TakeOver.
-// No timer replaces either of them.
+// announcement. The command of an operator is a call of
+// PrimaryManager.TakeOver. No timeout replaces the consent or the command.
 //
 // # Epochs
 //
@@ -94,21 +94,23 @@
 // a wrong configuration.
 //
 // The highest known epoch travels in the metadata of all calls between
-// datacenters, in all messages of a stream, and in the error with which a
-// secondary refuses a follower. Responses of unary calls have it as well. Each
-// federated resource has the number of the epoch that stored it. The tag of a WAN member is a hint, after which
-// the leader probes the member's datacenter. PrimaryManager.Learn records a
-// higher epoch in memory, and PrimaryManager.Run in the primary resource.
-// Writable fails from the first of them on. A write whose commit overlaps with
-// Learn fails with resource.ErrUnknownOutcome.
+// datacenters and of the responses of unary calls, in all messages of a stream,
+// and in the error with which a secondary refuses a follower. Each federated
+// resource has the number of the epoch that stored it. The tag of a WAN member
+// is a hint, after which the leader probes the member's datacenter.
+// PrimaryManager.Learn records a higher epoch in memory, and PrimaryManager.Run
+// then stores it in the primary resource. Writable fails as soon as the epoch
+// is in memory. A write whose commit overlaps with Learn fails with
+// resource.ErrUnknownOutcome.
 //
 // A demotion is canceled when the servers are configured with the former
 // primary again, or with another successor. The successor may already have
 // copied all resources. Therefore the former primary withdraws its consent, and
 // waits until the successor has confirmed that it will not use it. Then it
-// continues with the highest known number plus 2. A primary that was replaced has
-// no consent to give: a promotion then needs that of the datacenter that has
-// replaced it.
+// continues with the highest known number plus 2, because after a command of an
+// operator the successor may begin the number plus 1. A primary that was
+// replaced has no consent to give: a promotion then needs that of the
+// datacenter that has replaced it.
 //
 // A former primary may have acknowledged writes that the new primary lacks. It
 // saves them in a file before the Follower commits what replaces them. The new

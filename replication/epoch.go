@@ -85,7 +85,7 @@ func ownEpoch(st *pb.Primary) Epoch {
 	return Epoch{st.GetEpoch(), st.GetDatacenter()}
 }
 
-// highest returns the epoch that the other one does not supersede.
+// highest returns b if b supersedes a, and otherwise a.
 func highest(a, b Epoch) Epoch {
 	if b.Supersedes(a) {
 		return b

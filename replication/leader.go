@@ -119,8 +119,8 @@ func (p *PrimaryManager) runRole(ctx context.Context, desired string) error {
 
 // runPrimary is the task of the leader of the primary. It ends a demotion that
 // was canceled. When another datacenter has become the primary, runPrimary
-// waits until that one is demoted in favor of this datacenter, or TakeOver makes
-// this datacenter the primary again.
+// waits until that datacenter is demoted in favor of this one, or TakeOver
+// makes this datacenter the primary again.
 func (p *PrimaryManager) runPrimary(ctx context.Context, st *pb.Primary) error {
 	if st.GetEpoch() == 0 { // stored by an older version
 		if err := p.update(ctx, func(st *pb.Primary) { st.Epoch = firstEpoch }); err != nil {
@@ -188,10 +188,10 @@ func ignoreEnd(ctx context.Context, err error) error {
 }
 
 // demote stops writes of federated resources in this datacenter, the primary.
-// Other datacenters can follow it until the primary desired can be followed. A
-// demotion in favor of another datacenter must be canceled before, because that
-// datacenter may have become the primary. A superseded primary only waits for
-// desired.
+// Other datacenters can follow this datacenter until they can follow desired. A
+// demotion in favor of a datacenter other than desired must be canceled first,
+// because that datacenter may have become the primary. A superseded primary is
+// not demoted: its writes already fail.
 func (p *PrimaryManager) demote(ctx context.Context, st *pb.Primary, desired string) error {
 	if earlier := st.GetHandedTo(); earlier != "" && earlier != desired && p.SupersededBy() == (Epoch{}) {
 		if canceled, err := p.cancelDemotion(ctx, earlier); !canceled {
@@ -271,8 +271,8 @@ func (b *background) stop() {
 }
 
 // probe opens a stream without types to any server of dc. It returns the first
-// message if dc can be followed. Both sides learn the epoch that the other one
-// knows.
+// message if dc can be followed. The two datacenters exchange the epochs that
+// they know.
 func (p *PrimaryManager) probe(ctx context.Context, dc string) (begin *pb.FollowResponse, err error) {
 	return p.probeWith(ctx, dc, &pb.FollowHello{})
 }

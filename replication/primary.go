@@ -227,9 +227,9 @@ func (p *PrimaryManager) LeaseExpired() bool {
 const demotionGrace = 2 * time.Second
 
 // announcedSuccessor returns the consent to the datacenter in favor of which
-// this one is demoted. It returns none until all pending writes have ended, and
-// if another datacenter has replaced this one, which then has no writes to hand
-// over.
+// this one is demoted. It returns none until all pending writes have ended. It
+// also returns none if another datacenter has replaced this one, because a
+// promotion then needs the consent of that datacenter.
 func (p *PrimaryManager) announcedSuccessor() consent {
 	if p.SupersededBy() != (Epoch{}) {
 		return consent{}

@@ -226,11 +226,11 @@ func (p *PrimaryManager) promote(ctx context.Context, former string, consent uin
 	return p.runPrimary(ctx, p.stored())
 }
 
-// adoptReplicas converts replicas to own resources, and returns their number.
-// Uid, generation and data stay. The version is new and of the given epoch, and finalizers and owners
-// take effect. Resources whose owner the former primary had deleted are
-// deleted. No other writer changes federated resources during the call. The
-// call may be repeated after an error.
+// adoptReplicas converts replicas to resources of this datacenter, and returns
+// their number. Uid, generation and data stay. The version is new and of the
+// given epoch, and finalizers and owners take effect. Resources whose owner the
+// former primary had deleted are deleted. No other writer changes federated
+// resources during the call. The call may be repeated after an error.
 func (p *PrimaryManager) adoptReplicas(ctx context.Context, epoch uint64) (n int, err error) {
 	var owned []*pb.Resource
 	for _, k := range p.follower.kinds {

@@ -18,8 +18,8 @@ import (
 )
 
 // proxiesInterval is the minimum time between two reads of the gateways in the
-// catalog. A read costs time for each node and service, and clients may write
-// many.
+// catalog. A read costs time for each node and service in the catalog, and
+// clients may write them at a high rate.
 const proxiesInterval = 100 * time.Millisecond
 
 // runProxies builds the snapshots of the gateways in the catalog until ctx

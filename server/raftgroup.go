@@ -198,10 +198,11 @@ const (
 )
 
 // checkLog requests from the other voters which entries this server has
-// confirmed before its restart, and then releases its vote. If the log lacks such
-// an entry, because an older copy of the data directory was restored, or if the group has
-// removed this server, rejoins is true: this server has no vote until it has
-// caught up. A voter that does not respond within checkLogTime is not considered.
+// confirmed before its restart, and then releases its vote. rejoins is true if
+// the log lacks such an entry, because an older copy of the data directory was
+// restored, or if the group has removed this server. Then this server has no
+// vote until it has caught up. A voter that does not respond within
+// checkLogTime is not considered.
 func (g *group) checkLog(ctx context.Context) (rejoins bool, err error) {
 	if !g.store.VoteHeld() {
 		return false, nil
@@ -264,9 +265,9 @@ func outdated(log interface {
 // tags of new servers, so that each of them sees that all are new.
 const firstGroupTime = 2 * time.Second
 
-// admitFirst admits this server at once if it sees that all servers of the first
-// group have new data directories. No disk then has lost a write. admitFirst
-// blocks for firstGroupTime.
+// admitFirst admits this server at once if it sees that all servers of the
+// first group have new data directories. In that case no disk can have lost a
+// write. admitFirst blocks for firstGroupTime.
 func (g *group) admitFirst(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, firstGroupTime)
 	defer cancel()

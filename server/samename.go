@@ -32,11 +32,12 @@ const identifyTimeout = 2 * time.Second
 const contactTimeout = 5 * time.Second
 
 // nameCheck finds other servers of this datacenter with the name of this
-// server. The Raft group decides which of them is the duplicate, not the servers
-// themselves: a copied certificate permits any claim. A server that leads the
-// group, or receives messages of its leader, never yields. Another server yields
-// if a third server reports that the group is in contact with the other one. A
-// server without Raft state yields to a server that is in its group.
+// server. The Raft group decides which of them is the duplicate, not the
+// servers themselves: a copied certificate permits any claim. A server that
+// leads the group, or receives messages of its leader, never yields. Any other
+// server yields if a third server reports that the group is in contact with the
+// server of the same name. A server without Raft state yields to a server that
+// is in its group.
 type nameCheck struct {
 	dc, node string
 	instance string // random id of this process
@@ -145,8 +146,9 @@ func (n *nameCheck) describe(
 	return responses
 }
 
-// inGroup reports whether this server leads its Raft group, or receives messages
-// of the leader, whose certificate has another name.
+// inGroup reports whether this server leads its Raft group, or receives
+// messages of the leader. Another process with the name of this server is not
+// that leader, because the certificate of the leader has another name.
 func (n *nameCheck) inGroup() bool {
 	contact := n.store.LastContact()
 	return contact >= 0 && contact < contactTimeout

@@ -47,7 +47,8 @@ func (s *gatewayService) Register(ctx context.Context,
 	if errors.Is(err, catalog.ErrNameTaken) {
 		return nil, status.Error(codes.AlreadyExists, err.Error())
 	}
-	if err = resource.StatusError(err); status.Code(err) == codes.Internal { // not an error of the store: the registration is invalid
+	// An error without a code of the store means that the registration is invalid.
+	if err = resource.StatusError(err); status.Code(err) == codes.Internal {
 		err = status.Error(codes.InvalidArgument, status.Convert(err).Message())
 	}
 	if err != nil {
