@@ -235,6 +235,26 @@ func TestLock_WritesKeepLock(t *testing.T) {
 	})
 }
 
+// TestLock_ShortDelay proves that a delay of 1 ms is none, so that a waiting
+// client acquires the key when it learns of the end of the session.
+func TestLock_ShortDelay(t *testing.T) {
+	runLockTest(t, func(t *lockTest) {
+		for _, delay := range []time.Duration{0, time.Millisecond, 10 * time.Millisecond} {
+			id := t.create(&pb.Session{Node: "n", LockDelay: durationpb.New(delay)})
+			other := t.create(&pb.Session{Node: "n"})
+			t.wantLock("a", id, true)
+			if err := t.sessions.Destroy(t.Context(), id); err != nil {
+				t.Fatal(err)
+			}
+			t.wantLock("a", other, delay < 10*time.Millisecond)
+			if err := t.sessions.Destroy(t.Context(), other); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(session.DefaultLockDelay + time.Second)
+		}
+	})
+}
+
 func TestLock_LimitOfOneSession(t *testing.T) {
 	runLockTest(t, func(t *lockTest) {
 		id := t.create(&pb.Session{Node: "n", LockDelay: durationpb.New(0)})

@@ -44,6 +44,10 @@ const (
 	MaxTTL           = 24 * time.Hour
 	MaxLockDelay     = time.Minute
 	DefaultLockDelay = 15 * time.Second
+	// minLockDelay is the shortest delay that is applied. Clients of Consul send
+	// 1 ms for none, because 0 is absent in their JSON. A client that finds such
+	// a delay waits 5 s until its next attempt.
+	minLockDelay = 10 * time.Millisecond
 	// MaxLocks bounds the keys that one session has locked, because they are
 	// released in one commit.
 	MaxLocks = 4096
@@ -204,7 +208,7 @@ func endOps(r *pb.Resource, s *pb.Session, locks []*pb.Resource, held map[string
 			free.Metadata = WithLock(e.Metadata, Lock{Index: LockOf(e).Index})
 			ops = append(ops, resource.PutOp(free, e.GetVersion()))
 		}
-		if s.GetLockDelay().AsDuration() > 0 {
+		if s.GetLockDelay().AsDuration() >= minLockDelay {
 			op, err := overwrite(resource.ID(LockDelayType, key), &pb.SessionLockDelay{
 				Delay: durationpb.New(s.LockDelay.AsDuration()),
 			})
