@@ -5,6 +5,7 @@ package wanfed
 import (
 	"context"
 	"crypto/tls"
+	"hash/crc32"
 	"log/slog"
 	"maps"
 	"slices"
@@ -25,6 +26,7 @@ type link struct {
 	counters [PoolLAN + 1]*counters // by pool; nil for pools that the target is not in
 	wake     chan struct{}          // size 1: receives a value after a push into the empty queue
 	began    time.Time
+	pair     uint32 // hash of the two datacenters, equal at both ends
 
 	mu       sync.Mutex
 	queue    sendQueue
@@ -39,6 +41,7 @@ type link struct {
 func newLink(t *Tunnel, to target) *link {
 	l := &link{
 		t: t, to: to, wake: make(chan struct{}, 1), began: time.Now(),
+		pair:  hashPair(t.self.DC, to.dc),
 		queue: sendQueue{max: t.limits.queueBytes}, addr: to.addr, status: LinkStatus{DC: to.dc, Node: to.node},
 	}
 	l.counters[PoolWAN] = t.trafficLocked(trafficKey{PoolWAN, to.dc})
@@ -46,6 +49,11 @@ func newLink(t *Tunnel, to target) *link {
 		l.counters[PoolLAN] = t.trafficLocked(trafficKey{PoolLAN, to.dc})
 	}
 	return l
+}
+
+// hashPair returns a hash of two datacenters, independent of their order.
+func hashPair(a, b string) uint32 {
+	return crc32.ChecksumIEEE([]byte(min(a, b) + " " + max(a, b)))
 }
 
 // push queues a copy of packet for node and returns at once. It returns false

@@ -31,13 +31,9 @@ type linkConn struct {
 	lastPacket time.Time // last write of packets
 	lastEcho   time.Time // last echo request
 	lastSearch time.Time // last search for a better path
-	// quietEcho is the time of the next echo request if the link is quiet. It is
-	// the same for all links of the tunnel, so that they wake an idle machine
-	// once and not one by one.
-	quietEcho time.Time
-	spare     []byte // buffer that alternates with the buffer of the queue
-	out       []byte // packets in Consul's framing
-	echo      echoState
+	spare      []byte    // buffer that alternates with the buffer of the queue
+	out        []byte    // packets in Consul's framing
+	echo       echoState
 
 	echoTimer  *time.Timer    // fires when the pending echo is late
 	alerted    time.Time      // last notification of other links about a late echo
@@ -160,27 +156,22 @@ func (lc *linkConn) writeLoop(ctx context.Context, read <-chan error) (err, read
 	t, lim := lc.l.t, lc.l.t.limits
 	lc.echoTimer = time.NewTimer(time.Hour) // reset by each echo request
 	defer lc.echoTimer.Stop()
-	tick := time.NewTimer(lim.echoInterval)
-	defer tick.Stop()
 	changed, recovered := t.book.Changed(), t.cfg.Dialer.paths.recovered.Wait(lc.l.to.dc)
 	paths := lc.l.paths()
 	suspect := t.suspects.Wait(lc.path.path.Addr)
 	lc.migrate(ctx) // the address book may have changed since the dial began
 	lc.lastPacket = time.Now()
-	isQuiet := false // since the last tick
 	if err := lc.flush(ctx, lc.lastPacket, true); err != nil {
 		return err, nil
 	}
+	tick := time.NewTimer(lc.untilTick(lc.lastPacket))
+	defer tick.Stop()
 	for {
 		select {
 		case <-lc.l.wake:
 			runtime.Gosched() // other senders push first, and one write sends all packets
 			lc.lastPacket = time.Now()
 			err = lc.flush(ctx, lc.lastPacket, lc.lastPacket.Sub(lc.lastEcho) >= lim.echoInterval)
-			if isQuiet {
-				isQuiet = false
-				tick.Reset(lim.echoInterval - lc.lastPacket.Sub(lc.lastEcho))
-			}
 		case <-tick.C:
 			now := time.Now()
 			switch {
@@ -192,14 +183,13 @@ func (lc *linkConn) writeLoop(ctx context.Context, read <-chan error) (err, read
 			if now.Sub(lc.lastSearch) >= lim.migrateInterval {
 				lc.migrate(ctx)
 			}
-			if isQuiet = now.Sub(lc.lastPacket) >= lim.quietAfter; isQuiet {
+			if now.Sub(lc.lastPacket) >= lim.quietAfter {
 				lc.spare, lc.out = nil, nil // free the memory of the last burst
 			}
-			if !isQuiet || !now.Before(lc.quietEcho) {
-				lc.quietEcho = now.Add(lim.idleEchoInterval - now.Sub(t.began)%lim.idleEchoInterval)
+			if lc.untilEcho(now) <= 0 {
 				err = lc.flush(ctx, now, true)
 			}
-			tick.Reset(lc.untilTick(isQuiet, now))
+			tick.Reset(lc.untilTick(now))
 		case <-changed:
 			changed = t.book.Changed()
 			if now := lc.l.paths(); !slices.Equal(now, paths) { // most changes concern other datacenters
@@ -239,15 +229,34 @@ func (lc *linkConn) writeLoop(ctx context.Context, read <-chan error) (err, read
 	}
 }
 
-// untilTick returns the time until the next tick. A quiet link ticks when its
-// next echo request is due, or more often if there are so many links that some
-// of them must be closed.
-func (lc *linkConn) untilTick(isQuiet bool, now time.Time) time.Duration {
+// untilTick returns the time until the next tick: until the next echo request
+// without packets, or less if there are so many links that some of them must be
+// closed.
+func (lc *linkConn) untilTick(now time.Time) time.Duration {
 	lim := lc.l.t.limits
-	if !isQuiet || lc.consul || lc.l.t.linkCount() > lim.maxIdleLinks {
+	if lc.consul || lc.l.t.linkCount() > lim.maxIdleLinks {
 		return lim.echoInterval
 	}
-	return min(lc.quietEcho.Sub(now), lim.linkIdleTimeout-now.Sub(lc.lastPacket))
+	return min(lc.untilEcho(now), lim.linkIdleTimeout-now.Sub(lc.lastPacket))
+}
+
+// untilEcho returns the time until the next echo request without packets. It is
+// due at a multiple of the interval on the wall clock, plus an offset that both
+// datacenters of the link have in common. The links of all servers thus send
+// these requests together: a server, or a gateway, wakes once for the requests
+// of many peers, and not once for each of them.
+//
+// With more than echoesPerRound links the interval is longer, up to
+// maxIdleEcho, and the links have different offsets.
+func (lc *linkConn) untilEcho(now time.Time) time.Duration {
+	lim := lc.l.t.limits
+	rounds := (lc.l.t.linkCount() + lim.echoesPerRound - 1) / lim.echoesPerRound
+	rounds = max(1, min(rounds, int(lim.maxIdleEcho/lim.idleEchoInterval)))
+	interval := time.Duration(rounds) * lim.idleEchoInterval
+	offset := time.Duration(lc.l.pair%uint32(rounds)) * lim.idleEchoInterval
+	last := lc.lastEcho.Add(-offset)
+	phase := last.Sub(last.Truncate(interval)) // by the wall clock
+	return interval - phase - now.Sub(lc.lastEcho)
 }
 
 // isIdle reports whether the connection must be closed for lack of packets:

@@ -9,6 +9,7 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -107,6 +108,98 @@ func TestLink_IdleOnDeadPath(t *testing.T) {
 			t.Errorf("link = %+v, want the error %q", got, "stopped answering")
 		}
 	})
+}
+
+// writeTimes is a connection that records the times of its writes.
+type writeTimes struct {
+	net.Conn
+	record func(time.Time)
+}
+
+func (c writeTimes) Write(b []byte) (int, error) {
+	c.record(time.Now())
+	return c.Conn.Write(b)
+}
+
+// TestLink_EchoTimes proves that links that were opened at different times send
+// their echo requests together, at multiples of idleEchoInterval of the wall
+// clock. It also proves that a server with many links sends fewer requests, and
+// that both ends of a pair of datacenters send them at the same time.
+func TestLink_EchoTimes(t *testing.T) {
+	for _, test := range []struct {
+		name           string
+		echoesPerRound int
+		interval       time.Duration // of each link
+	}{{"few links", 24, 5 * time.Second}, {"many links", 1, 15 * time.Second}} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				nw := newMemNet()
+				a := newAuthority(t)
+				var mu sync.Mutex
+				sent := map[string][]time.Time{} // by source and dialed address
+				dcs := []string{"dc1", "dc2", "dc3", "dc4"}
+				addr := func(dc string) string { return "10.0." + dc[2:] + ".1:8300" }
+				var nodes []*node
+				for _, dc := range dcs {
+					n := newNode(t, a, "srv1", dc, func(c *DialerConfig) {
+						c.DialTCP = func(ctx context.Context, to string) (net.Conn, error) {
+							conn, err := nw.dial(ctx, to)
+							return writeTimes{conn, func(at time.Time) {
+								mu.Lock()
+								defer mu.Unlock()
+								sent[dc+" "+to] = append(sent[dc+" "+to], at)
+							}}, err
+						}
+					}).start(nw.listen(addr(dc)), func(l *limits) { l.echoesPerRound = test.echoesPerRound })
+					book := &AddressBook{Paths: map[string][]Path{}}
+					for _, other := range dcs {
+						if other != dc {
+							book.Paths[other] = []Path{{Addr: addr(other)}}
+						}
+					}
+					n.book.Store(book)
+					nodes = append(nodes, n)
+				}
+				for _, n := range nodes {
+					tr := n.tun.Transport(PoolWAN)
+					for _, other := range dcs {
+						if other != n.dc {
+							send(t, tr, "srv1."+other, "x")
+							time.Sleep(700 * time.Millisecond)
+						}
+					}
+				}
+				time.Sleep(time.Minute)
+				mu.Lock()
+				clear(sent)
+				mu.Unlock()
+				time.Sleep(time.Minute)
+				mu.Lock()
+				defer mu.Unlock()
+				if len(sent) != 12 {
+					t.Errorf("links with echo requests = %d, want 12", len(sent))
+				}
+				for _, from := range dcs {
+					for _, to := range dcs {
+						times := sent[from+" "+addr(to)]
+						if from != to && len(times) != int(time.Minute/test.interval) {
+							t.Errorf("echo requests of %s to %s in a minute = %d, want one per %v", from, to, len(times),
+								test.interval)
+						}
+						for i, at := range times {
+							if late := at.Sub(at.Truncate(5 * time.Second)); late > 10*time.Millisecond {
+								t.Errorf("echo request of %s to %s at %v, want a multiple of 5 s", from, to, at)
+							}
+							back := sent[to+" "+addr(from)]
+							if i < len(back) && at.Sub(back[i]).Abs() > 10*time.Millisecond {
+								t.Errorf("echo request of %s to %s at %v, in the other direction at %v", from, to, at, back[i])
+							}
+						}
+					}
+				}
+			})
+		})
+	}
 }
 
 // connectedLinks returns the status of the connected links of n, sorted by

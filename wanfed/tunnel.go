@@ -76,10 +76,12 @@ type limits struct {
 	backoffMax  time.Duration
 	stableAfter time.Duration // a connection of this age resets the backoff
 
-	echoInterval     time.Duration // time between echo requests of a link
+	echoInterval     time.Duration // least time between echo requests that follow packets
 	echoTimeout      time.Duration // a link without an echo for this time is dead
 	quietAfter       time.Duration // a link without packets for this time is quiet
-	idleEchoInterval time.Duration // time between echo requests of a quiet link
+	idleEchoInterval time.Duration // time between echo requests of a link without packets
+	echoesPerRound   int           // links above this number have a longer idleEchoInterval
+	maxIdleEcho      time.Duration // longest idleEchoInterval
 	idleAfter        time.Duration // a link without packets for this time is idle
 
 	// An idle link is closed if maxIdleLinks other links were used later. A link
@@ -107,6 +109,7 @@ func defaultLimits() limits {
 		stableAfter:  5 * time.Second,
 		echoInterval: 3 * time.Second, echoTimeout: 10 * time.Second,
 		quietAfter: 10 * time.Second, idleAfter: time.Minute, idleEchoInterval: 5 * time.Second,
+		echoesPerRound: 24, maxIdleEcho: 20 * time.Second,
 		maxIdleLinks: 128, recentUse: 2 * time.Second, linkIdleTimeout: 30 * time.Minute,
 		acceptedIdleTimeout: 2 * time.Minute, migrateInterval: 30 * time.Second, consulMaxAge: 30 * time.Second,
 		openTimeout: 10 * time.Second, relayIdleTimeout: 5 * time.Minute, sessionIdleTimeout: time.Minute,
