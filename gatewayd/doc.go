@@ -30,8 +30,8 @@
 // manager is notified of start, reload and stop (sd_notify).
 //
 // The admin address serves /healthz, /readyz, /routes, /metrics, /debug/pprof
-// and, for the gateway of a datacenter, /status and /snapshot. It must be a loopback address,
-// because it has neither TLS nor authentication.
+// and, for the gateway of a datacenter, /status and /snapshot. It must be a
+// loopback address, because it has neither TLS nor authentication.
 //
 // RunEnvoy runs Envoy in place of the data plane. It starts Envoy with a
 // bootstrap, and Envoy receives its routes from the servers (package
