@@ -19,7 +19,7 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// estate is a tree of resources that own each other.
+// ownerTree is a tree of resources: each one owns its children.
 type ownerTree struct {
 	name          string
 	owners, owned int // children of the root, and children of each of them
@@ -30,33 +30,33 @@ type ownerTree struct {
 }
 
 // write creates a resource. owner may be nil.
-func (e *ownerTree) write(ctx context.Context, name string, owner *pb.ID) (*pb.ID, error) {
+func (o *ownerTree) write(ctx context.Context, name string, owner *pb.ID) (*pb.ID, error) {
 	data, err := anypb.New(&pb.KVEntry{Value: []byte("x")})
 	if err != nil {
 		return nil, err
 	}
-	out, err := e.client.Write(ctx, &pb.WriteRequest{
-		Resource: &pb.Resource{Id: resource.ID(killedType, e.name+"."+name), Owner: owner, Data: data},
+	out, err := o.client.Write(ctx, &pb.WriteRequest{
+		Resource: &pb.Resource{Id: resource.ID(entryType, o.name+"."+name), Owner: owner, Data: data},
 	})
 	return out.GetResource().GetId(), err
 }
 
-// plant creates the tree.
-func (e *ownerTree) create(ctx context.Context) (err error) {
-	if e.root, err = e.write(ctx, "root", nil); err != nil {
+// create creates all resources of the tree.
+func (o *ownerTree) create(ctx context.Context) (err error) {
+	if o.root, err = o.write(ctx, "root", nil); err != nil {
 		return err
 	}
 	const writers = 100
 	g, gctx := errgroup.WithContext(ctx)
 	for w := range writers {
 		g.Go(func() error {
-			for n := w; n < e.owners; n += writers {
-				owner, err := e.write(gctx, fmt.Sprintf("owner%d", n), e.root)
-				for m := 0; m < e.owned && err == nil; m++ {
-					_, err = e.write(gctx, fmt.Sprintf("owned%d.%d", n, m), owner)
+			for n := w; n < o.owners; n += writers {
+				owner, err := o.write(gctx, fmt.Sprintf("owner%d", n), o.root)
+				for m := 0; m < o.owned && err == nil; m++ {
+					_, err = o.write(gctx, fmt.Sprintf("owned%d.%d", n, m), owner)
 				}
-				for m := 0; n == 0 && m < e.depth && err == nil; m++ {
-					owner, err = e.write(gctx, fmt.Sprintf("chain%d", m), owner)
+				for m := 0; n == 0 && m < o.depth && err == nil; m++ {
+					owner, err = o.write(gctx, fmt.Sprintf("chain%d", m), owner)
 				}
 				if err != nil {
 					return err
@@ -65,51 +65,52 @@ func (e *ownerTree) create(ctx context.Context) (err error) {
 			return nil
 		})
 	}
-	e.resources = 1 + e.owners*(1+e.owned) + e.depth
+	o.resources = 1 + o.owners*(1+o.owned) + o.depth
 	return g.Wait()
 }
 
-// left counts what is there.
-func (e *ownerTree) count(ctx context.Context) (int, error) {
-	out, err := e.client.List(ctx, &pb.ListRequest{Type: killedType, NamePrefix: e.name + "."})
+// count returns the number of resources of the tree that exist.
+func (o *ownerTree) count(ctx context.Context) (int, error) {
+	out, err := o.client.List(ctx, &pb.ListRequest{Type: entryType, NamePrefix: o.name + "."})
 	return len(out.GetResources()), err
 }
 
-// tombstones returns the number of incomplete deletions.
-func (e *ownerTree) tombstones(ctx context.Context) (int, error) {
-	out, err := e.client.List(ctx, &pb.ListRequest{Type: resource.TombstoneType})
+// tombstones returns the number of incomplete deletions, of all trees.
+func (o *ownerTree) tombstones(ctx context.Context) (int, error) {
+	out, err := o.client.List(ctx, &pb.ListRequest{Type: resource.TombstoneType})
 	return len(out.GetResources()), err
 }
 
 // awaitGone waits until no resource and no tombstone is left. It returns the
 // largest memory of the server during that time.
-func (e *ownerTree) awaitGone(t *testing.T, d *diskServer) (most int) {
+func (o *ownerTree) awaitGone(t *testing.T, d *diskServer) (most int) {
 	t.Helper()
-	testutil.Await(t, time.Minute, "the end of "+e.name, func(ctx context.Context) error {
+	testutil.Await(t, time.Minute, "the end of "+o.name, func(ctx context.Context) error {
 		most = max(most, rssOf(t, &site{server: d.server}))
-		n, err := e.tombstones(ctx)
+		n, err := o.tombstones(ctx)
 		if err == nil && n > 0 {
 			err = fmt.Errorf("%d tombstones are left", n)
 		}
 		return err
 	})
-	if n, err := e.count(t.Context()); n != 0 || err != nil {
-		t.Errorf("count of %s = %d, %v, want 0", e.name, n, err)
+	if n, err := o.count(t.Context()); n != 0 || err != nil {
+		t.Errorf("count of %s = %d, %v, want 0", o.name, n, err)
 	}
 	return most
 }
 
-// TestCascade_LargeAndInterrupted deletes a resource that owns 10,000 others,
-// which own more, and a chain of 1,000 levels. The deletion needs little
-// memory. Another deletion continues after SIGKILL.
+// TestCascade_LargeAndInterrupted deletes the root of a tree: the root owns
+// 10,000 resources, which own further ones, and a chain of 1,000 levels. The
+// deletion needs little memory. The deletion of a second tree continues after
+// SIGKILL of the server.
 func TestCascade_LargeAndInterrupted(t *testing.T) {
 	t.Parallel()
 	l := newLoopback(t)
-	d := l.disked(t, "srv1", nil)
+	d := l.newDiskServer(t, "srv1", nil)
 	d.start()
 	d.awaitPut("a leader")
-	connect := func(e *ownerTree) {
-		e.client = pb.NewResourceServiceClient(l.call(t, d.server.Addr, "server.dc1.wanfed", tlsutil.RoleOperator,
+	connect := func(o *ownerTree) {
+		o.client = pb.NewResourceServiceClient(l.call(t, d.server.Addr, "server.dc1.wanfed", tlsutil.RoleOperator,
 			"op", "dc1"))
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
@@ -120,13 +121,13 @@ func TestCascade_LargeAndInterrupted(t *testing.T) {
 		whole.owned, killed.owners = 2, 5000
 	}
 	began := time.Now()
-	for _, e := range []*ownerTree{whole, killed} {
-		connect(e)
-		if err := e.create(ctx); err != nil {
+	for _, o := range []*ownerTree{whole, killed} {
+		connect(o)
+		if err := o.create(ctx); err != nil {
 			t.Fatal(err)
 		}
-		if n, err := e.count(ctx); n != e.resources || err != nil {
-			t.Fatalf("count of %s = %d, %v, want %d", e.name, n, err, e.resources)
+		if n, err := o.count(ctx); n != o.resources || err != nil {
+			t.Fatalf("count of %s = %d, %v, want %d", o.name, n, err, o.resources)
 		}
 	}
 	t.Logf("%d resources written in %v", whole.resources+killed.resources, time.Since(began).Round(time.Millisecond))
@@ -167,13 +168,13 @@ func TestCascade_LargeAndInterrupted(t *testing.T) {
 	}
 }
 
-// delete deletes the root of an estate by HTTP, and returns when that is
-// acknowledged.
-func (d *diskServer) delete(e *ownerTree) {
+// delete deletes the root of a tree by HTTP, and returns when the server has
+// acknowledged the deletion of the root.
+func (d *diskServer) delete(o *ownerTree) {
 	d.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), waitLimit)
 	defer cancel()
-	url := strings.Replace(d.server.HTTP, "http:", "https:", 1) + "/api/kv/v1/entry/" + e.root.Name
+	url := strings.Replace(d.server.HTTP, "http:", "https:", 1) + "/api/kv/v1/entry/" + o.root.Name
 	req, err := http.NewRequestWithContext(ctx, http.MethodDelete, url, nil)
 	if err != nil {
 		d.t.Fatal(err)
@@ -184,6 +185,6 @@ func (d *diskServer) delete(e *ownerTree) {
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode/100 != 2 {
-		d.t.Fatalf("delete %s: %s", e.root.Name, resp.Status)
+		d.t.Fatalf("DELETE of %s = %s, want a status of 2xx", o.root.Name, resp.Status)
 	}
 }

@@ -110,9 +110,10 @@ func suspendResponder(t *testing.T, c chaosLab, _ *lab.Node) (func(), *lab.Node)
 	return nil, nil
 }
 
-// TestChaosGateway breaks one of two paths between datacenters without any sign
-// to the servers. Requests must use the other path, no server may mark a live
-// server failed, and the federation must recover when the fault ends.
+// TestChaosGateway breaks one of two paths between datacenters. The servers
+// receive no error that tells them so. Requests must use the other path, no
+// server may mark a live server failed, and the federation must recover when
+// the fault ends.
 func TestChaosGateway(t *testing.T) {
 	parallelUnlessChaos(t)
 	var shared chaosLab
@@ -135,7 +136,7 @@ func TestChaosGateway(t *testing.T) {
 	}
 }
 
-// endure returns what was not as it must be.
+// run breaks a path with f, repairs it, and returns the violations.
 func (c chaosLab) run(t *testing.T, f fault) (faults []string) {
 	requesters := []*requester{requestAcross(t, c.near.Servers[0], c.far.Name),
 		requestAcross(t, c.far.Servers[0], c.near.Name)}

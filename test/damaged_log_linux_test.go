@@ -35,7 +35,7 @@ func TestDamagedLog(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			d := newLoopback(t).disked(t, "srv1", nil)
+			d := newLoopback(t).newDiskServer(t, "srv1", nil)
 			d.start()
 			for i := range keys {
 				key := fmt.Sprintf("key%d", i)

@@ -28,7 +28,7 @@ func TestFullDisk_OfTheLeader(t *testing.T) {
 	var all []*diskServer
 	first := unusedPort(t)
 	for _, node := range []string{"srv1", "srv2", "srv3"} {
-		d := l.disked(t, node, func(c *subprocess.ServerConfig) {
+		d := l.newDiskServer(t, node, func(c *subprocess.ServerConfig) {
 			c.BootstrapExpect, c.RetryJoin = 3, []string{fmt.Sprintf("127.0.0.1:%d", first)}
 			if len(all) == 0 {
 				c.Port = first
@@ -95,7 +95,7 @@ func TestFullDisk_OfTheLeader(t *testing.T) {
 // ends with status 1. The error names the directory, the cause and the remedy.
 func TestStart_UnwritableDirectory(t *testing.T) {
 	l := newLoopback(t)
-	d := l.disked(t, "srv1", nil)
+	d := l.newDiskServer(t, "srv1", nil)
 	smallDisk(t, d.data(), 150)
 	d.start()
 	d.awaitPut("a leader")
@@ -115,7 +115,7 @@ func TestStart_UnwritableDirectory(t *testing.T) {
 	d.awaitPut("a leader")
 	d.check(d.values, "")
 
-	empty := l.disked(t, "srv2", nil)
+	empty := l.newDiskServer(t, "srv2", nil)
 	smallDisk(t, empty.data(), 1)
 	empty.wantNoStart(noSpace)
 	remount(t, empty.data(), unix.MS_RDONLY, "")

@@ -43,7 +43,9 @@ const valueSize = 500 << 10
 // shorter than the 7 s that a write waits for a leader.
 const soon = 5 * time.Second
 
-func (l *loopback) disked(t *testing.T, node string, change func(*subprocess.ServerConfig)) *diskServer {
+// newDiskServer returns a server of dc1 that is not started. change may change
+// its configuration.
+func (l *loopback) newDiskServer(t *testing.T, node string, change func(*subprocess.ServerConfig)) *diskServer {
 	t.Helper()
 	d := &diskServer{loopback: l, random: rand.NewChaCha8([32]byte{1}), values: map[string][]byte{}}
 	d.config = subprocess.ServerConfig{
@@ -206,7 +208,7 @@ func (d *diskServer) wantUnwritable(why, refusal string, took time.Duration) {
 // SIGKILL and a start on the full disk.
 func TestFullDisk_OfALoneServer(t *testing.T) {
 	l := newLoopback(t)
-	d := l.disked(t, "srv1", nil)
+	d := l.newDiskServer(t, "srv1", nil)
 	smallDisk(t, d.data(), 100)
 	d.start()
 	d.awaitPut("a leader")

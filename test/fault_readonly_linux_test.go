@@ -86,7 +86,7 @@ func (d *loopDisk) fail() {
 // After a file system check and a restart it has all acknowledged values.
 func TestReadOnlyDisk(t *testing.T) {
 	l := newLoopback(t)
-	d := l.disked(t, "srv1", nil)
+	d := l.newDiskServer(t, "srv1", nil)
 	disk := newLoopDisk(t, d.data())
 	d.start()
 	d.awaitPut("a leader")

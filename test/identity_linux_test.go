@@ -93,6 +93,8 @@ func (l *loopback) callOutliving(addr, sni string, role tlsutil.Role, node, dc s
 	return l.call(l.t, addr, sni, role, node, dc)
 }
 
+// apply returns a call that writes or deletes the federation state of dc. md is
+// the metadata of the call.
 func apply(op pb.ApplyFederationStateRequest_Op, dc string,
 	md ...string) func(context.Context, *grpc.ClientConn) error {
 	return func(ctx context.Context, cc *grpc.ClientConn) error {
@@ -106,6 +108,8 @@ func apply(op pb.ApplyFederationStateRequest_Op, dc string,
 	}
 }
 
+// register returns a call that registers a gateway. md is the metadata of the
+// call.
 func register(md ...string) func(context.Context, *grpc.ClientConn) error {
 	return func(ctx context.Context, cc *grpc.ClientConn) error {
 		ctx = metadata.AppendToOutgoingContext(ctx, md...)
@@ -130,6 +134,7 @@ func watchGateway(ctx context.Context, cc *grpc.ClientConn) error {
 	return err
 }
 
+// follow opens a replication stream and waits for its first message.
 func follow(ctx context.Context, cc *grpc.ClientConn) error {
 	stream, err := pb.NewReplicationServiceClient(cc).Follow(ctx)
 	if err != nil {
@@ -144,6 +149,7 @@ func follow(ctx context.Context, cc *grpc.ClientConn) error {
 	return err
 }
 
+// query sends a request of the HTTP API as a server of another datacenter does.
 func query(ctx context.Context, cc *grpc.ClientConn) error {
 	_, err := pb.NewServerServiceClient(cc).Query(ctx, &pb.QueryRequest{Path: "/v1/status/leader"})
 	return err
@@ -180,6 +186,8 @@ func listRecords(typ *pb.Type) func(context.Context, *grpc.ClientConn) error {
 	}
 }
 
+// attempts returns all calls. They run in this order: some depend on the effect
+// of the ones before them.
 func attempts(dc1, dc2 *site) (all []attempt) {
 	const (
 		upsert   = pb.ApplyFederationStateRequest_OP_UPSERT

@@ -108,7 +108,7 @@ func (l *largeList) list(t *testing.T) io.ReadCloser {
 		t.Fatal(err)
 	}
 	if resp.StatusCode != http.StatusOK {
-		t.Fatal(resp.Status)
+		t.Fatalf("GET of the list = %s, want 200", resp.Status)
 	}
 	return resp.Body
 }
@@ -175,7 +175,8 @@ func (l *largeList) sizes(t *testing.T) {
 	}
 	got, err := l.client.Read(l.ctx, &pb.ReadRequest{Id: &pb.ID{Type: entryType, Name: "large"}})
 	if err != nil || got.GetResource().GetMetadata()["note"] != note {
-		t.Errorf("metadata of 1 MiB read as %d bytes, %v", len(got.GetResource().GetMetadata()["note"]), err)
+		t.Errorf("Read() of a resource with metadata of 1 MiB returns %d bytes of them, %v; want all",
+			len(got.GetResource().GetMetadata()["note"]), err)
 	}
 	for name, err := range map[string]error{
 		"value above the limit":    l.put("large-value", []byte(note), ""),

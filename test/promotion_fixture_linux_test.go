@@ -108,6 +108,8 @@ func (f promotion) leading(dc *lab.Datacenter, name, state, detail string) {
 		})
 }
 
+// componentIs returns nil if the component has the state, and a detail that
+// contains the text.
 func componentIs(ctx context.Context, s *lab.Node, name, state, detail string) error {
 	var st api.Status
 	if err := s.Get(ctx, api.StatusPath, &st); err != nil {

@@ -24,11 +24,11 @@ import (
 const promotionLimit = 90 * time.Second
 
 // TestPrimaryLost kills the primary and promotes dc2, which has three servers,
-// with the setting primary_datacenter, restarts, and the word of an operator.
-// No replica is lost, and writes work. Then the old primary comes back with its
-// old configuration: it learns that it is superseded, and accepts no writes.
-// Finally it becomes a secondary and takes over the resources of the new
-// primary.
+// with the setting primary_datacenter, restarts, and the command of an
+// operator. No replica is lost, and writes work. Then the old primary comes
+// back with its old configuration: it learns that it is superseded, and accepts
+// no writes. Finally it becomes a secondary and receives the resources of the
+// new primary.
 func TestPrimaryLost(t *testing.T) {
 	parallelUnlessChaos(t)
 	f := newPromotion(t, 1, 3, 1)
@@ -164,8 +164,8 @@ func (f promotion) refused(dc *lab.Datacenter, when string) {
 	}
 }
 
-// demoteOldPrimary restarts dc1 as a secondary, with its old data. It must take
-// over the documents want of dc2.
+// demoteOldPrimary restarts dc1 as a secondary, with its old data. It must
+// receive the documents want of dc2.
 func (f promotion) demoteOldPrimary(want map[string]*pb.Resource) {
 	f.t.Helper()
 	t, dc1, dc2, dc3 := f.t, f.dc("dc1"), f.dc("dc2"), f.dc("dc3")

@@ -34,7 +34,7 @@ func (l *loopback) three(t *testing.T) []*diskServer {
 	}
 	var all []*diskServer
 	for i := range 3 {
-		d := l.disked(t, fmt.Sprintf("srv%d", i+1), func(c *subprocess.ServerConfig) {
+		d := l.newDiskServer(t, fmt.Sprintf("srv%d", i+1), func(c *subprocess.ServerConfig) {
 			_, port, _ := net.SplitHostPort(addrs[i])
 			c.Port, _ = strconv.Atoi(port)
 			c.BootstrapExpect, c.RetryJoin = 3, addrs

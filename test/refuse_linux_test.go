@@ -218,7 +218,7 @@ func refuseProtocols(t *testing.T, l *loopback, s *site) {
 						`allowed=[server]`, peer, alpn),
 					func() {
 						if got, _ := closedBy(t, s.server.Addr, cfg, []byte("hello")); len(got) > 0 {
-							t.Errorf("read %q", got)
+							t.Errorf("data from the server = %q, want none", got)
 						}
 					})
 			})
@@ -232,7 +232,7 @@ func refuseProtocols(t *testing.T, l *loopback, s *site) {
 				`allowed=dc1`,
 			func() {
 				if got, _ := closedBy(t, s.server.Addr, cfg, []byte("hello")); len(got) > 0 {
-					t.Errorf("read %q", got)
+					t.Errorf("data from the server = %q, want none", got)
 				}
 			})
 	})

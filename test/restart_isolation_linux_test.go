@@ -39,7 +39,7 @@ func (l *loopback) grow(t *testing.T, n int) *grown {
 	g := &grown{loopback: l}
 	for i := range n {
 		port := unusedPort(t)
-		s := l.disked(t, fmt.Sprintf("srv%d", i+1), func(c *subprocess.ServerConfig) {
+		s := l.newDiskServer(t, fmt.Sprintf("srv%d", i+1), func(c *subprocess.ServerConfig) {
 			c.Port = port
 			if i > 0 {
 				c.RetryJoin = []string{g.servers[0].server.Addr}
@@ -156,7 +156,7 @@ func TestRetryJoin_NeverBootstraps(t *testing.T) {
 	testutil.Cluster(t)
 	l := newLoopback(t)
 	first := unusedPort(t)
-	joining := l.disked(t, "srv2", func(c *subprocess.ServerConfig) {
+	joining := l.newDiskServer(t, "srv2", func(c *subprocess.ServerConfig) {
 		c.RetryJoin = []string{net.JoinHostPort("127.0.0.1", strconv.Itoa(first))}
 	})
 	joining.start()
@@ -179,6 +179,6 @@ func TestRetryJoin_NeverBootstraps(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(joining.data(), "raft")); err != nil {
 		t.Fatal(err)
 	}
-	l.disked(t, "srv1", func(c *subprocess.ServerConfig) { c.Port = first }).start()
+	l.newDiskServer(t, "srv1", func(c *subprocess.ServerConfig) { c.Port = first }).start()
 	joining.awaitPut("a leader after the first server started")
 }

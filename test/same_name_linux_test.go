@@ -176,7 +176,7 @@ func TestSameName_Servers(t *testing.T) {
 			l := newLoopback(t)
 			group := l.grow(t, 2)
 			first, other := group.servers[0], group.servers[1]
-			second := l.disked(t, "srv1", func(c *subprocess.ServerConfig) {
+			second := l.newDiskServer(t, "srv1", func(c *subprocess.ServerConfig) {
 				c.Dir = filepath.Join(l.dir, "second")
 				c.RetryJoin = []string{other.server.Addr}
 			})

@@ -32,7 +32,7 @@ func TestServer_SIGHUP(t *testing.T) {
 		}
 	}
 	write(`log_level = "info"`)
-	s := l.disked(t, "srv1", func(c *subprocess.ServerConfig) {
+	s := l.newDiskServer(t, "srv1", func(c *subprocess.ServerConfig) {
 		c.Args, c.LogLevel = []string{"--config-file", file}, ""
 	})
 	s.start()

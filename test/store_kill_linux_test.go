@@ -155,11 +155,9 @@ func (k *killedServer) writeUntilKilled(after time.Duration) {
 	wg.Wait()
 }
 
-var killedType = &pb.Type{Group: "kv", GroupVersion: "v1", Kind: "Entry"}
-
 // write changes or deletes the resource with the name and records the outcome.
 func (k *killedServer) write(ctx context.Context, c pb.ResourceServiceClient, name string) error {
-	id := resource.ID(killedType, name)
+	id := resource.ID(entryType, name)
 	k.mu.Lock()
 	k.open[name] = true
 	deletes := k.last[name] != nil && rand.IntN(4) == 0
@@ -220,7 +218,7 @@ func (k *killedServer) check() {
 	for {
 		var err error
 		if out, err = c.List(resource.WithConsistency(ctx, resource.Strong),
-			&pb.ListRequest{Type: killedType}); err == nil {
+			&pb.ListRequest{Type: entryType}); err == nil {
 			break
 		}
 		if ctx.Err() != nil {

@@ -113,8 +113,8 @@ func newLab(t testing.TB) *Lab {
 	return l
 }
 
-// Use sets the program that later starts run. It returns the path of the
-// previous one.
+// Use sets the path of the program of all processes that are started from now
+// on. It returns the previous path.
 func (l *Lab) Use(bin string) (previous string) {
 	previous, l.bin = l.bin, bin
 	return previous
