@@ -35,7 +35,7 @@ func TestCheckAddress(t *testing.T) {
 
 func TestParseAddr(t *testing.T) {
 	if a, err := parseAddr("WAN", "[2001:db8::1]:8443"); err != nil || a.Address != "2001:db8::1" || a.Port != 8443 {
-		t.Errorf("parseAddr([2001:db8::1]:8443) = %v, %v", a, err)
+		t.Errorf("parseAddr([2001:db8::1]:8443) = %v, %v, want address 2001:db8::1 and port 8443", a, err)
 	}
 	for _, s := range []string{"", "host", ":1", "host:", "host:0", "host:65536", "host:-1", "host:x",
 		"2001:db8::1:8443", "a b:1"} {

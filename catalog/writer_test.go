@@ -124,7 +124,8 @@ func TestWriter(t *testing.T) {
 		after := r.now()
 		if after.Index <= before.Index ||
 			after.Node(name).Resource != before.Node(name).Resource || after.Node(name).Node != before.Node(name).Node {
-			t.Error("At() after a change decoded the unchanged node again, or has the same index")
+			t.Error("At() after a change decoded the unchanged node again, or has the same index, " +
+				"want the same node and a higher index")
 		}
 	})
 	t.Run("replace checks", func(t *testing.T) {

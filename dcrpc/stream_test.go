@@ -273,7 +273,7 @@ func TestServeRequests_SharedMessage(t *testing.T) {
 		for received := 0; received < 2; {
 			msg, err := stream.Recv()
 			if err != nil {
-				t.Fatalf("Recv() = %v after %d of 2 responses", err, received)
+				t.Fatalf("Recv() = %v after %d of 2 responses, want nil", err, received)
 			}
 			if len(msg.GetAll()) == 2 {
 				return

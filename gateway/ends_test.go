@@ -164,8 +164,8 @@ func testCutAnswer(t *testing.T, e engineKind) {
 			t.Fatalf("read with a cut after %d bytes = %v, want nil", n, err)
 		}
 		if fromFirst := b[4] == 20; fromFirst != (n == len(record)) {
-			t.Errorf("answer with a cut after %d of %d bytes = % x, from the first upstream: %v", n, len(record),
-				b, fromFirst)
+			t.Errorf("answer with a cut after %d of %d bytes = % x, from the first upstream: %v, want %v", n, len(record),
+				b, fromFirst, !fromFirst)
 		}
 		c.Close()
 	}

@@ -259,7 +259,7 @@ func FuzzParseHello(f *testing.F) {
 		got, err := parse(in, len(in)+1)
 		stepped, err2 := parse(in, int(step)+1)
 		if (err == nil) != (err2 == nil) || err == nil && cmp.Diff(got, stepped) != "" {
-			t.Fatalf("Parse() = %+v, %v; in steps of %d bytes = %+v, %v", got, err, step+1, stepped, err2)
+			t.Fatalf("Parse() = %+v, %v; in steps of %d bytes = %+v, %v; want the same", got, err, step+1, stepped, err2)
 		}
 		want, ok := cryptoHello(in)
 		switch {

@@ -117,7 +117,8 @@ func TestKeyring_SupersedesIsTotalOrder(t *testing.T) {
 	for i, x := range keyrings {
 		for j, y := range keyrings {
 			if (i != j) != (x.Supersedes(y) != y.Supersedes(x)) || i == j && x.Supersedes(y) {
-				t.Errorf("%v and %v: Supersedes() = %v and %v", x, y, x.Supersedes(y), y.Supersedes(x))
+				t.Errorf("Supersedes() of %v and %v = %v, of %[2]v and %[1]v = %v; want true once, and false for equal keyrings",
+					x, y, x.Supersedes(y), y.Supersedes(x))
 			}
 		}
 	}

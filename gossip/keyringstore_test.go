@@ -216,7 +216,7 @@ func TestKeyringStore_ChangesWhileInUse(t *testing.T) {
 			func(r Keyring) (Keyring, error) { return r.Remove(r.Keys[1]) },
 		} {
 			if _, err := s.Update(f); err != nil {
-				t.Fatalf("Update() of step %d = %v", i, err)
+				t.Fatalf("Update() of step %d = %v, want nil", i, err)
 			}
 		}
 	}

@@ -282,8 +282,8 @@ func testOneHolder(t *testing.T, seed uint64, longest time.Duration) {
 		}
 		all.Wait()
 		if len(target.faults) > 0 || len(target.holders) < 2 && longest > 5*time.Second {
-			t.Errorf("seed %d: %d steps with %d tokens, faults: %s", seed, target.steps, len(target.holders),
-				strings.Join(target.faults, "; "))
+			t.Errorf("seed %d: %d steps with %d tokens, faults: %s; want no fault and at least 2 tokens", seed,
+				target.steps, len(target.holders), strings.Join(target.faults, "; "))
 		}
 	})
 }

@@ -110,9 +110,9 @@ func suspendResponder(t *testing.T, c chaosLab, _ *lab.Node) (func(), *lab.Node)
 	return nil, nil
 }
 
-// TestChaosGateway breaks one of two paths between datacenters. The servers
-// receive no error that tells them so. Requests must use the other path, no
-// server may mark a live server failed, and the federation must recover when
+// TestChaosGateway breaks one of two paths between datacenters. No error of the
+// network reports the fault to the servers. Requests must use the other path,
+// no server may mark a live server failed, and the federation must recover when
 // the fault ends.
 func TestChaosGateway(t *testing.T) {
 	parallelUnlessChaos(t)

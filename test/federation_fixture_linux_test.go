@@ -98,7 +98,7 @@ func (f *documentWriters) writeAll(prefix string, from, to int) {
 		wg.Go(func() {
 			for i := from + c; i < to; i += clients {
 				if _, err := f.write(f.primary[0], f.doc(fmt.Sprint(prefix, i), i)); err != nil {
-					f.t.Errorf("write %d: %v", i, err)
+					f.t.Errorf("write of document %s%d = %v, want nil", prefix, i, err)
 				}
 			}
 		})

@@ -32,10 +32,10 @@ func TestBlackHoledGateway(t *testing.T) {
 	dc2.Gateways[0].BlackHole()
 	during := load(t, longer(60*time.Second, 12*time.Second), a, b)
 	if err := allAlive(t.Context(), l, a); err != nil {
-		t.Errorf("%s: %v", a.WANName(), err)
+		t.Errorf("members of %s during the black hole: %v", a.WANName(), err)
 	}
 	if err := allAlive(t.Context(), l, b); err != nil {
-		t.Errorf("%s: %v", b.WANName(), err)
+		t.Errorf("members of %s during the black hole: %v", b.WANName(), err)
 	}
 	dc2.Gateways[0].Heal()
 	awaitWhole(t, l, promptly, "healed")

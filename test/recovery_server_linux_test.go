@@ -132,7 +132,7 @@ func writeNumbers(t *testing.T, l *lab.Lab, s *lab.Node, n int) int {
 		})
 		cancel()
 		if err != nil {
-			t.Fatalf("write %d: %v", i, err)
+			t.Fatalf("Apply() of dc9 with number %d = %v, want nil", i, err)
 		}
 	}
 	return n

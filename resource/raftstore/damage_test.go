@@ -121,13 +121,13 @@ func checkWritten(t *testing.T, s *Store, c resource.Consistency, entries int, w
 	t.Helper()
 	all, _, err := s.List(t.Context(), c, resource.Query{Type: testType})
 	if err != nil {
-		t.Fatalf("%s: List() = %v", what, err)
+		t.Fatalf("%s: List() = %v, want nil", what, err)
 	}
 	texts := map[string]bool{}
 	for _, r := range all {
 		n, err := resource.Decode[*pb.Node](r)
 		if err != nil {
-			t.Fatalf("%s: %v", what, err)
+			t.Fatalf("%s: Decode(%s) = %v, want nil", what, r.Id.Name, err)
 		}
 		texts[r.Id.Name+"="+n.GetNode()] = true
 	}

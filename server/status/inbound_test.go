@@ -146,11 +146,11 @@ func FuzzParseReport(f *testing.F) {
 		}
 		r := parseReport("dc1", resp)
 		if len(r.failures) > maxReported || r.direction == "" {
-			t.Errorf("parseReport() = %+v", r)
+			t.Errorf("parseReport() = %+v, want a direction and at most %d failures", r, maxReported)
 		}
 		for _, a := range r.failures {
 			if a.class != wanfed.FailureOther && !slices.Contains(wanfed.FailureClasses, a.class) || len(a.addr) > 300 {
-				t.Errorf("parseReport() has the failure %+v", a)
+				t.Errorf("parseReport() has the failure %+v, want a known class and an address of at most 300 bytes", a)
 			}
 		}
 	})

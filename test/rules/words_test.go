@@ -166,7 +166,7 @@ func TestWords(t *testing.T) {
 		}
 		for i, line := range strings.Split(string(src), "\n") {
 			if w := badPhrases(line); w != nil {
-				t.Errorf("%s:%d: %q", name, i+1, w)
+				t.Errorf("%s:%d: %q is in the list of words to avoid", name, i+1, w)
 			}
 		}
 		return nil
@@ -189,10 +189,10 @@ func scanGo(t *testing.T, name string, src []byte) {
 		case tok == token.COMMENT && strings.HasPrefix(lit, "//go:"):
 		case tok == token.COMMENT, tok == token.STRING:
 			if w := badPhrases(strings.TrimPrefix(strings.TrimPrefix(lit, "//"), " ")); w != nil {
-				t.Errorf("%s: %q", fset.Position(pos), w)
+				t.Errorf("%s: %q is in the list of words to avoid", fset.Position(pos), w)
 			}
 		case tok == token.IDENT && badIdent(lit):
-			t.Errorf("%s: identifier %s", fset.Position(pos), lit)
+			t.Errorf("%s: identifier %s has a word to avoid", fset.Position(pos), lit)
 		}
 	}
 }

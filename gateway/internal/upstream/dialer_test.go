@@ -220,7 +220,7 @@ func (n *helloNet) connect(t *testing.T, d *Dialer, req Request, addrs ...string
 		t.Fatal(err)
 	}
 	if won.Answer[5] != won.Addr[0] {
-		t.Errorf("DialAny() = address %s with the answer of %s", won.Addr, won.Answer[5:])
+		t.Errorf("DialAny() = address %s with the answer of %s, want the answer of that address", won.Addr, won.Answer[5:])
 	}
 	won.Conn.Close()
 	took := time.Since(began)

@@ -35,7 +35,7 @@ func openTest(t *testing.T, dir string, fail func(error)) (*Log, error) {
 
 func mustOpenTest(t *testing.T, dir string) *Log {
 	t.Helper()
-	l, err := openTest(t, dir, func(err error) { t.Errorf("Fail(%v) was called", err) })
+	l, err := openTest(t, dir, func(err error) { t.Errorf("Fail(%v) was called, want no failure of the log", err) })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -292,7 +292,7 @@ func FuzzVerify(f *testing.F) {
 		defer func() { _ = recover() }() // Log.read recovers
 		var e raft.Log
 		if err := (&wal.BinaryCodec{}).Decode(b, &e); err == nil && verify(&e, 7) == nil {
-			t.Errorf("verify() of a changed entry = nil: %+v", e)
+			t.Errorf("verify() of a changed entry = nil, want an error: %+v", e)
 		}
 	})
 }
