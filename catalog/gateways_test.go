@@ -227,12 +227,12 @@ func TestGateways_TTLExpired(t *testing.T) {
 		time.Sleep(HeartbeatTTL - time.Millisecond)
 		synctest.Wait()
 		if !Healthy(list(t, store)[0]) {
-			t.Error("gateway is critical before its TTL has passed")
+			t.Error("gateway is critical before its TTL has passed, want it healthy")
 		}
 		time.Sleep(2 * time.Millisecond)
 		synctest.Wait()
 		if Healthy(list(t, store)[0]) {
-			t.Error("gateway is not critical after its TTL")
+			t.Error("gateway is healthy after its TTL, want it critical")
 		}
 		writes := store.count()
 		time.Sleep(time.Hour)
@@ -244,13 +244,13 @@ func TestGateways_TTLExpired(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !Healthy(list(t, store)[0]) {
-			t.Error("gateway is critical after a new heartbeat")
+			t.Error("gateway is critical after a new heartbeat, want it healthy")
 		}
 		synctest.Wait()
 		time.Sleep(HeartbeatTTL + time.Millisecond)
 		synctest.Wait()
 		if Healthy(list(t, store)[0]) {
-			t.Error("gateway is not critical after its second TTL")
+			t.Error("gateway is healthy after its second TTL, want it critical")
 		}
 	})
 }
@@ -302,12 +302,12 @@ func TestGateways_NewLeaderGrantsFullTTL(t *testing.T) {
 			time.Sleep(HeartbeatTTL - time.Millisecond)
 			synctest.Wait()
 			if !Healthy(list(t, mem)[0]) {
-				t.Error("gateway is critical before a full TTL of the new leader")
+				t.Error("gateway is critical before a full TTL of the new leader, want it healthy")
 			}
 			time.Sleep(2 * time.Millisecond)
 			synctest.Wait()
 			if Healthy(list(t, mem)[0]) {
-				t.Error("gateway is not critical after a full TTL of the new leader")
+				t.Error("gateway is healthy after a full TTL of the new leader, want it critical")
 			}
 		})
 	})

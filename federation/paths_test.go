@@ -208,8 +208,6 @@ func TestOrigins(t *testing.T) {
 	}
 }
 
-// compute reuses the entries whose inputs have not changed. After each change,
-// the address book equals an address book that is computed from scratch.
 // An address of a local gateway or server is not a path to another datacenter,
 // whatever source names it.
 func TestCompute_LeavesOutOwnAddresses(t *testing.T) {
@@ -239,6 +237,8 @@ func TestCompute_LeavesOutOwnAddresses(t *testing.T) {
 	}
 }
 
+// compute reuses the entries whose inputs have not changed. After each change,
+// the address book equals an address book that is computed from scratch.
 func TestCompute_ReusesEntries(t *testing.T) {
 	cfg := secondary
 	cfg.PrimaryGateways = []string{"gw.dc1.example:8443"}

@@ -73,6 +73,8 @@ func (f *testFederation) connected(ctx context.Context, a, b string) (context.Co
 	return ctx, nil
 }
 
+// datacenter is a datacenter of a testFederation, with its store and its only
+// running server, srv1.
 type datacenter struct {
 	fed   *testFederation
 	name  string

@@ -118,7 +118,7 @@ func testRejoin(t *testing.T) {
 	outdated = mustOpen(t, cfg)
 	time.Sleep(time.Minute)
 	if !outdated.VoteHeld() || stale.IsLeader() || outdated.IsLeader() {
-		t.Fatal("a leader was elected while the vote was held")
+		t.Fatal("a leader was elected while the vote was held, want none")
 	}
 	if !outdated.LacksEntry(term, index) {
 		t.Fatalf("LacksEntry(%d, %d) of the older log = false, want true", term, index)
@@ -129,7 +129,7 @@ func testRejoin(t *testing.T) {
 	outdated.ReleaseVote()
 	time.Sleep(time.Minute)
 	if stale.IsLeader() || outdated.IsLeader() {
-		t.Fatalf("a leader was elected without an acknowledged write")
+		t.Fatal("a leader that lacks an acknowledged write was elected, want none")
 	}
 	if err := outdated.Close(); err != nil { // the state survives a restart
 		t.Fatal(err)
