@@ -28,8 +28,9 @@ func helloFor(t testing.TB, sni string) []byte {
 	return goHello(t, &tls.Config{ServerName: sni})
 }
 
-// withNewRandom returns a copy of a ClientHello with another random, as each connection of
-// a client has.
+// withNewRandom returns a copy of a ClientHello with another random, as each
+// connection of a client has. A gateway refuses the random of an open
+// connection as a loop.
 func withNewRandom(hello []byte) []byte {
 	hello = slices.Clone(hello)
 	binary.BigEndian.PutUint64(hello[recordHeader+messageHeader+2:], rand.Uint64())

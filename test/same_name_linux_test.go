@@ -371,9 +371,9 @@ func (l *loopback) secondGateway(t *testing.T, s *site, dir string) *subprocess.
 	return g
 }
 
-// TestSameName_StolenCertificate calls a server with a copy of its certificate, and
-// claims to be an older server that is in the group. The server stays in its
-// pools.
+// TestSameName_StolenCertificate calls a server with a copy of its certificate,
+// and claims to be an older server that is in the group. The server stays in
+// its pools.
 func TestSameName_StolenCertificate(t *testing.T) {
 	testutil.Cluster(t)
 	l := newLoopback(t)

@@ -16,8 +16,8 @@
 // process then runs the clients on the core of the servers, and reports its
 // figures. A run that other processes have disturbed is repeated. A round that
 // stays disturbed does not count, except that the less disturbed half of the
-// rounds always counts. The table shows medians over the rounds, the ratio of each
-// subject to the best peer, and whether the goal is met.
+// rounds always counts. The table shows medians over the rounds, the ratio of
+// each subject to the best peer, and whether the goal is met.
 //
 // # Contenders
 //

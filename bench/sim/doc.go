@@ -45,10 +45,10 @@
 // # Limits
 //
 // Cores and memory of the machine limit the size. 100 datacenters need half a
-// minute of CPU time to start, and 5 s for each minute after it. 300 datacenters
-// need ten minutes in total, and 7 GiB. 1,000 datacenters need 50 minutes of two
-// cores and 20 GB. They must start over 15 s, and the flag -sim.drop-gossip must drop
-// the gossip that is queued after convergence.
+// minute of CPU time to start, and 5 s for each minute after it. 300
+// datacenters need ten minutes in total, and 7 GiB. 1,000 datacenters need 50
+// minutes of two cores and 20 GB. They must start over 15 s, and the flag
+// -sim.drop-gossip must drop the gossip that is queued after convergence.
 //
 //	go test ./sim                                                   # ten datacenters
 //	WANFED_BENCH=1 go test -v -timeout 60m -run TestGrowth ./sim    # all sizes

@@ -208,10 +208,11 @@ func (c *Client) checkDataDir() error {
 	return nil
 }
 
-// keepRegistered sends heartbeats. It begins when the gateway has routes, because
-// servers dial a gateway as soon as it registers. If a heartbeat fails and the
-// data directory was deleted, keepRegistered calls stop: a gateway without servers
-// and without stored routes has no use, and would retry indefinitely.
+// keepRegistered sends heartbeats. It begins when the gateway has routes,
+// because servers dial a gateway as soon as it registers. If a heartbeat fails
+// and the data directory was deleted, keepRegistered calls stop: a gateway
+// without servers and without stored routes has no use, and would retry
+// indefinitely.
 func (c *Client) keepRegistered(ctx context.Context, stop context.CancelCauseFunc) {
 	backoff.Sleep(ctx, routesTimeout, c.ready) // without routes, Register reports the reason
 	retry, registered := backoff.Backoff{Min: minBackoff, Max: maxBackoff}, false

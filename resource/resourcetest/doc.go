@@ -15,8 +15,8 @@
 // backend or one that other subtests also use. It registers cleanup functions
 // with t.Cleanup. The backend must accept writes, for example as the leader of
 // a Raft group or as a resource.ForwardingBackend. While a subtest runs,
-// resource.ReapOnce must delete the owned resources of deleted resources. Subtests
-// wait for events. A subtest that waits longer than a minute fails.
+// resource.ReapOnce must delete the owned resources of deleted resources.
+// Subtests wait for events. A subtest that waits longer than a minute fails.
 //
 // A subtest ends its goroutines. Leadership, kill -9 and slow watches differ
 // between backends, so the implementations test them.
