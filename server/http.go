@@ -18,6 +18,7 @@ import (
 	"github.com/wanfed/wanfed/gateway"
 	"github.com/wanfed/wanfed/resource/resourcehttp"
 	"github.com/wanfed/wanfed/server/httpapi"
+	"github.com/wanfed/wanfed/server/remote"
 	"github.com/wanfed/wanfed/server/rpc"
 	"github.com/wanfed/wanfed/server/status"
 	"github.com/wanfed/wanfed/tlsutil"
@@ -59,18 +60,16 @@ func (c *components) buildHTTP(id *tlsutil.Identity) error {
 		return err
 	}
 	resources, err := resourcehttp.New(resourcehttp.Config{
-		DC: c.cfg.DC, Registry: c.registry, Client: c.remote.resources,
+		DC: c.cfg.DC, Registry: c.registry, Client: c.remote.ResourceClient,
 	})
 	if err != nil {
 		return err
 	}
-	checks := &checkReporter{node: c.cfg.Node, store: c.store, monitor: c.checks, calls: c.network.calls}
-	sessions := &sessionRenewer{node: c.cfg.Node, store: c.store, manager: c.sessions, calls: c.network.calls}
 	handler, err := httpapi.New(httpapi.Config{
 		DC: c.cfg.DC, Node: c.cfg.Node, Address: c.network.advertise.Addr().String(), Logger: c.logger,
 		GatewaySnapshots: c.gatewaySnapshots,
-		Cluster:          &cluster{c.reporter, c.remote}, Resources: c.resources, Backend: c.strong, Report: checks.report,
-		RenewSession: sessions.renew,
+		Cluster:          &cluster{c.reporter, c.remote}, Resources: c.resources, Backend: c.strong, Report: c.reportCheck,
+		RenewSession: c.renewSession,
 		API:          resources, Names: id.Leaf().DNSNames, Controllers: c.controllerStatus,
 		Metrics: promhttp.HandlerFor(prometheus.Gatherers{prometheus.DefaultGatherer, metrics}, promhttp.HandlerOpts{}),
 		Peer: func(r *http.Request) (tlsutil.Peer, error) {
@@ -97,7 +96,7 @@ func (c *components) buildHTTP(id *tlsutil.Identity) error {
 // cluster implements httpapi.Cluster.
 type cluster struct {
 	*status.Reporter
-	*remote
+	*remote.Forwarder
 }
 
 // httpPerPeer returns the maximum number of HTTP connections of one peer: three

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"path/filepath"
 	"strconv"
@@ -35,6 +36,8 @@ import (
 	"github.com/wanfed/wanfed/resource/raftstore"
 	"github.com/wanfed/wanfed/server/keyring"
 	"github.com/wanfed/wanfed/server/operator"
+	"github.com/wanfed/wanfed/server/raftgroup"
+	"github.com/wanfed/wanfed/server/remote"
 	"github.com/wanfed/wanfed/server/rpc"
 	"github.com/wanfed/wanfed/server/status"
 	"github.com/wanfed/wanfed/session"
@@ -86,14 +89,14 @@ type components struct {
 	lan, wan  *gossip.Pool
 	claims    *federation.Claims // claims of servers of other datacenters, in the primary
 	claimant  *federation.Claimant
-	names     *nameCheck
+	names     *raftgroup.Names
 	conflicts *federation.PrimaryConflicts
 	// disconnects has a goroutine per datacenter that was replaced less than
 	// two seconds ago. run waits for them.
 	disconnects sync.WaitGroup
 	runTags     func(ctx context.Context) error // updates the WAN tags when the gateways of this datacenter change
-	contacts    *contacts
-	group       *group
+	contacts    *raftgroup.Contacts
+	group       *raftgroup.Group
 	operator    *operator.Service // also maintains the membership of the Raft group
 	snapshots   *operator.Schedule
 	keyring     *keyring.Service
@@ -117,7 +120,7 @@ type components struct {
 	resources   *resource.Service
 	controllers *controller.Runtime
 	leases      *lease.Service // runs at the leader
-	remote      *remote
+	remote      *remote.Forwarder
 	source      *replication.Source // sends resources to secondaries, in the primary
 	edge        *rpc.Edge
 	reporter    *status.Reporter
@@ -220,7 +223,7 @@ func (c *components) openStore(*tlsutil.Identity) (err error) {
 		Node:       c.cfg.Node,
 		Dir:        filepath.Join(c.cfg.DataDir, raftDir),
 		Stream:     c.network.raftStream(),
-		OpsVersion: func() (int, string) { return groupOpsVersion(c.lan, c.store) },
+		OpsVersion: func() (int, string) { return raftgroup.OpsVersion(c.lan, c.store) },
 		Heartbeat:  c.cfg.heartbeat,
 		HoldVote:   true,
 		Logger:     c.logger,
@@ -246,33 +249,21 @@ func (c *components) buildGossip(*tlsutil.Identity) error {
 	if err != nil {
 		return err
 	}
-	c.names = &nameCheck{
-		dc: c.cfg.DC, node: c.cfg.Node, instance: c.dataDir.instance, addr: c.network.advertise.String(),
-		started: c.started, store: c.store, others: func() map[string]string { return c.contacts.known() },
-		dialer: c.network.dialer, report: c.claimant.SetDuplicate,
-	}
+	c.names = raftgroup.NewNames(raftgroup.NamesConfig{
+		DC: c.cfg.DC, Node: c.cfg.Node, Instance: c.dataDir.instance, Address: c.network.advertise.String(),
+		Started: c.started, Store: c.store, Others: func() map[string]string { return c.contacts.Known() },
+		Dialer: c.network.dialer, Report: c.claimant.SetDuplicate,
+	})
 	pool := gossip.Config{
 		Advertise: c.network.advertise, Keyring: keys,
 		AcceptPlaintext: c.cfg.GossipAcceptPlain, SendPlaintext: c.cfg.GossipSendPlain,
-		NameTaken: c.names.taken,
+		NameTaken: c.names.Taken,
 	}
 	lan, wan := pool, pool
 
 	lan.Kind, lan.Name, lan.Transport = wanfed.PoolLAN, c.cfg.Node, c.network.tunnel.Transport(wanfed.PoolLAN)
 	lan.Tags = c.memberTags()
-	lan.Tags[tagExpect] = strconv.Itoa(c.cfg.BootstrapExpect)
-	lan.Tags[tagOps] = strconv.Itoa(resource.OpsVersion)
-	if c.store.HasState() {
-		lan.Tags[tagRaft] = "1"
-	}
-	select {
-	case <-c.store.Admitted():
-	default:
-		lan.Tags[tagJoining] = joiningNew
-		if c.store.HasState() {
-			lan.Tags[tagJoining] = joiningAgain
-		}
-	}
+	maps.Copy(lan.Tags, raftgroup.Tags(c.store, c.cfg.BootstrapExpect))
 	lan.Admit = func(m gossip.Member) error {
 		if dc := m.Tags[federation.TagDC]; dc != c.cfg.DC {
 			return fmt.Errorf("LAN member %s claims datacenter %q, not %q", m.Name, dc, c.cfg.DC)
@@ -302,15 +293,14 @@ func (c *components) buildGossip(*tlsutil.Identity) error {
 		epoch := federation.EpochTag{Type: replication.PrimaryType, Value: known}
 		return federation.RunGatewayTags(ctx, c.store, c.wan, wan.Tags, epoch, c.logger)
 	}
-	c.contacts = &contacts{
-		node: c.cfg.Node, dc: c.cfg.DC, path: filepath.Join(c.cfg.DataDir, "servers.json"),
-		lan: c.lan, wan: c.wan, peers: c.store.Peers, logger: c.logger,
-	}
-	c.contacts.load()
-	c.group = &group{
-		node: c.cfg.Node, expect: c.cfg.BootstrapExpect, retryJoin: c.retryJoin, tags: lan.Tags,
-		store: c.store, lan: c.lan, contacts: c.contacts, describe: c.names.describe, logger: c.logger,
-	}
+	c.contacts = raftgroup.NewContacts(raftgroup.ContactsConfig{
+		DC: c.cfg.DC, Node: c.cfg.Node, Path: filepath.Join(c.cfg.DataDir, "servers.json"),
+		LAN: c.lan, WAN: c.wan, Peers: c.store.Peers, Logger: c.logger,
+	})
+	c.group = raftgroup.New(raftgroup.Config{
+		Node: c.cfg.Node, Expect: c.cfg.BootstrapExpect, RetryJoin: c.retryJoin, Tags: lan.Tags,
+		Store: c.store, LAN: c.lan, Contacts: c.contacts, Describe: c.names.Describe, Logger: c.logger,
+	})
 	c.operator = operator.New(operator.Config{
 		DC: c.cfg.DC, Node: c.cfg.Node, Store: c.store, LAN: c.lan,
 		TakeOver: func(ctx context.Context, req *pb.TakeOverRequest) (*pb.TakeOverResponse, error) {
@@ -326,7 +316,7 @@ func (c *components) buildGossip(*tlsutil.Identity) error {
 	c.keyring = keyring.New(keyring.Config{
 		DC: c.cfg.DC, Node: c.cfg.Node, PrimaryDC: c.cfg.PrimaryDC,
 		AcceptsPlaintext: c.cfg.GossipAcceptPlain, SendsPlaintext: c.cfg.GossipSendPlain,
-		RetryJoin: c.retryJoin, Servers: c.contacts.known, Store: keys, LAN: c.lan, WAN: c.wan,
+		RetryJoin: c.retryJoin, Servers: c.contacts.Known, Store: keys, LAN: c.lan, WAN: c.wan,
 		RaftPeers: c.store.Peers,
 		Book:      c.network.book, Dialer: c.network.dialer, Calls: c.network.calls, Logger: c.logger,
 	})
@@ -412,7 +402,7 @@ func (c *components) buildResources(*tlsutil.Identity) (err error) {
 		Backend: manager.Fenced(c.strong), Registry: c.registry, Peer: rpc.Peer,
 		Primary: func() bool { return manager.Writable() == nil },
 		DC:      c.cfg.DC, PrimaryDC: c.cfg.PrimaryDC, Logger: c.logger,
-		PrimaryClient: func() (pb.ResourceServiceClient, error) { return c.remote.primaryResources() },
+		PrimaryClient: func() (pb.ResourceServiceClient, error) { return c.remote.PrimaryClient() },
 	})
 	if err != nil {
 		return err
@@ -423,7 +413,9 @@ func (c *components) buildResources(*tlsutil.Identity) (err error) {
 	if err != nil {
 		return err
 	}
-	c.remote = &remote{dc: c.cfg.DC, book: c.network.book, calls: calls, manager: manager, local: c.resources}
+	c.remote = remote.New(remote.Config{
+		DC: c.cfg.DC, Book: c.network.book, Calls: calls, Manager: manager, Local: c.resources,
+	})
 	c.source = replication.NewSource(manager, c.strong)
 	return c.buildControllers()
 }
@@ -433,7 +425,7 @@ func (c *components) buildEdge(*tlsutil.Identity) error {
 	states, err := federation.NewService(federation.ServiceConfig{
 		Backend: manager.Fenced(c.store), DC: c.cfg.DC, PrimaryDC: c.cfg.PrimaryDC, Writable: manager.Writable,
 		Primary: manager.PrimaryDC, ReplacePrimary: manager.ReplacePrimary,
-		Peer: rpc.Peer, Claims: c.claims, Alive: c.anyServerAlive, Connect: c.remote.federationStates, Logger: c.logger,
+		Peer: rpc.Peer, Claims: c.claims, Alive: c.anyServerAlive, Connect: c.remote.FederationClient, Logger: c.logger,
 	})
 	if err != nil {
 		return err
@@ -455,11 +447,13 @@ func (c *components) buildEdge(*tlsutil.Identity) error {
 	pb.RegisterLeaseServiceServer(c.edge, c.leases)
 	pb.RegisterSessionServiceServer(c.edge, &sessionService{resources: c.resources, manager: c.sessions})
 	pb.RegisterOperatorServiceServer(c.edge, c.operator)
-	pb.RegisterServerServiceServer(c.edge, &queryService{
-		responses: c.edge.Responses(), query: c.query, names: c.names,
-		describe: func(node string) (*pb.DescribeCallerResponse, error) { return describeCaller(node, c.store, c.lan) },
-		reach:    func(dc string) *pb.ReachabilityResponse { return c.reporter.Reachability(dc) },
-	})
+	pb.RegisterServerServiceServer(c.edge, remote.NewService(remote.ServiceConfig{
+		Responses: c.edge.Responses(), HTTP: c.query, Names: c.names,
+		Describe: func(node string) (*pb.DescribeCallerResponse, error) {
+			return raftgroup.DescribeCaller(node, c.store, c.lan)
+		},
+		Reach: func(dc string) *pb.ReachabilityResponse { return c.reporter.Reachability(dc) },
+	}))
 	return c.edge.RegisterIntrospection()
 }
 
@@ -478,7 +472,7 @@ func (c *components) run(ctx context.Context) error {
 	upper, uctx := errgroup.WithContext(uctx)
 	for _, run := range []func(context.Context) error{
 		c.lan.Run, c.wan.Run, c.addressBook.Run, c.network.prober.Run, c.joiner.Run, c.runTags, c.keyring.Run,
-		c.claimant.Run, c.contacts.run, c.group.runJoin, c.group.runBootstrap, c.watchStore, c.awaitLoaded,
+		c.claimant.Run, c.contacts.Run, c.group.RunJoin, c.group.RunBootstrap, c.watchStore, c.awaitLoaded,
 		c.source.Run, c.runProxies, c.applyUpdates, c.operator.RunComparison, c.reporter.RunReports, c.controllers.Run,
 		func(ctx context.Context) error { return c.manager.Run(ctx, c.strong) },
 	} {

@@ -16,11 +16,9 @@ import (
 	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/catalog"
-	"github.com/wanfed/wanfed/dcrpc"
 	"github.com/wanfed/wanfed/federation"
 	"github.com/wanfed/wanfed/gossip"
 	"github.com/wanfed/wanfed/resource"
-	"github.com/wanfed/wanfed/resource/raftstore"
 	"github.com/wanfed/wanfed/server/httpapi"
 	"github.com/wanfed/wanfed/server/rpc"
 	"github.com/wanfed/wanfed/session"
@@ -113,19 +111,12 @@ func (s *checkService) Report(ctx context.Context, req *pb.CheckReportRequest) (
 	return &pb.CheckReportResponse{}, nil
 }
 
-// checkReporter sends check results to the monitor of the leader.
-type checkReporter struct {
-	node    string
-	store   *raftstore.Store
-	monitor *catalog.TTLMonitor
-	calls   *dcrpc.Client
-}
-
-func (r *checkReporter) report(ctx context.Context, u catalog.CheckUpdate) error {
-	if r.store.IsLeader() {
-		return r.monitor.Update(ctx, u)
+// reportCheck sends a check result to the monitor of the leader.
+func (c *components) reportCheck(ctx context.Context, u catalog.CheckUpdate) error {
+	if c.store.IsLeader() {
+		return c.checks.Update(ctx, u)
 	}
-	ctx, cc, err := leaderConn(ctx, r.node, r.store, r.calls)
+	ctx, cc, err := c.leaderConn(ctx)
 	if err != nil {
 		return err
 	}
@@ -137,18 +128,16 @@ func (r *checkReporter) report(ctx context.Context, u catalog.CheckUpdate) error
 
 // leaderConn returns a connection to the leader, which is another server, and a
 // context that has the identity of the caller of ctx.
-func leaderConn(
-	ctx context.Context, node string, store *raftstore.Store, calls *dcrpc.Client,
-) (context.Context, grpc.ClientConnInterface, error) {
-	leader, ok := store.Leader()
-	if !ok || leader == node {
+func (c *components) leaderConn(ctx context.Context) (context.Context, grpc.ClientConnInterface, error) {
+	leader, ok := c.store.Leader()
+	if !ok || leader == c.cfg.Node {
 		return nil, nil, resource.ErrNotLeader
 	}
 	caller, err := rpc.Peer(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
-	cc, err := calls.Server(leader)
+	cc, err := c.network.calls.Server(leader)
 	return metadata.AppendToOutgoingContext(ctx, api.OnBehalfKey, caller.String()), cc, err
 }
 
@@ -172,19 +161,12 @@ func (s *sessionService) Renew(ctx context.Context, req *pb.RenewSessionRequest)
 	return &pb.RenewSessionResponse{Found: found}, nil
 }
 
-// sessionRenewer renews sessions at the leader.
-type sessionRenewer struct {
-	node    string
-	store   *raftstore.Store
-	manager *session.Manager
-	calls   *dcrpc.Client
-}
-
-func (r *sessionRenewer) renew(ctx context.Context, id string) (found bool, err error) {
-	if r.store.IsLeader() {
-		return r.manager.Renew(ctx, id)
+// renewSession renews a session at the leader.
+func (c *components) renewSession(ctx context.Context, id string) (found bool, err error) {
+	if c.store.IsLeader() {
+		return c.sessions.Renew(ctx, id)
 	}
-	ctx, cc, err := leaderConn(ctx, r.node, r.store, r.calls)
+	ctx, cc, err := c.leaderConn(ctx)
 	if err != nil {
 		return false, err
 	}

@@ -21,6 +21,8 @@ var layers = [][]string{
 	{"cmd/wanfed", "examples", "examples/controller", "examples/memberlist", "examples/serf"},
 	{"demo", "server"},
 	{"server/status"},
+	{"server/remote"},
+	{"server/raftgroup"},
 	{"server/httpapi", "server/keyring", "server/operator"},
 	{"gatewayd"},
 	{"server/rpc"},

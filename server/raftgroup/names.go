@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-package server
+package raftgroup
 
 import (
 	"context"
@@ -20,6 +20,7 @@ import (
 	"github.com/wanfed/wanfed/gossip"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/resource/raftstore"
+	"github.com/wanfed/wanfed/server/rpc"
 	"github.com/wanfed/wanfed/wanfed"
 )
 
@@ -31,27 +32,34 @@ const identifyTimeout = 2 * time.Second
 // servers are not in contact.
 const contactTimeout = 5 * time.Second
 
-// nameCheck finds other servers of this datacenter with the name of this
+// Names finds other servers of this datacenter with the name of this
 // server. The Raft group decides which of them is the duplicate, not the
 // servers themselves: a copied certificate permits any claim. A server that
 // leads the group, or receives messages of its leader, never yields. Any other
 // server yields if a third server reports that the group is in contact with the
 // server of the same name. A server without Raft state yields to a server that
 // is in its group.
-type nameCheck struct {
-	dc, node string
-	instance string // random id of this process
-	addr     string // host:port of this server
-	started  time.Time
-	dialer   *wanfed.Dialer
-	store    raftState
-	// others returns the addresses (host:port) of the other known servers of the
+type Names struct{ NamesConfig }
+
+// NamesConfig configures Names. All fields are required.
+type NamesConfig struct {
+	DC, Node string    // names of this server
+	Instance string    // random id of this process
+	Address  string    // host:port of this server
+	Started  time.Time // of this process
+	Dialer   *wanfed.Dialer
+	Store    raftState
+	// Others returns the addresses (host:port) of the other known servers of the
 	// datacenter, by node.
-	others func() map[string]string
-	report func(federation.Duplicate)
+	Others func() map[string]string
+	// Report records a server with the name of this server.
+	Report func(federation.Duplicate)
 }
 
-// raftState is the part of a raftstore.Store that a nameCheck reads.
+// NewNames returns a Names.
+func NewNames(cfg NamesConfig) *Names { return &Names{cfg} }
+
+// raftState is the part of a raftstore.Store that Names reads.
 type raftState interface {
 	HasState() bool
 	// LastContact returns the time since the last message of the leader: 0 on
@@ -59,14 +67,14 @@ type raftState interface {
 	LastContact() time.Duration
 }
 
-// taken is the function gossip.Config.NameTaken of both pools. Other members
+// Taken is the function gossip.Config.NameTaken of both pools. Other members
 // list this server at addr. Either this server used addr before its restart, or
 // another running server has the same name.
-func (n *nameCheck) taken(ctx context.Context, addr netip.AddrPort) bool {
+func (n *Names) Taken(ctx context.Context, addr netip.AddrPort) bool {
 	ctx, cancel := context.WithTimeout(ctx, identifyTimeout)
 	defer cancel()
 	var other *pb.ServerIdentity
-	err := n.call(ctx, n.node, addr.String(), func(c pb.ServerServiceClient) (err error) {
+	err := n.call(ctx, n.Node, addr.String(), func(c pb.ServerServiceClient) (err error) {
 		other, err = c.Identify(ctx, n.self())
 		return err
 	})
@@ -77,8 +85,8 @@ func (n *nameCheck) taken(ctx context.Context, addr netip.AddrPort) bool {
 }
 
 // call calls a server of this datacenter at addr.
-func (n *nameCheck) call(ctx context.Context, node, addr string, f func(pb.ServerServiceClient) error) error {
-	conn, err := n.dialer.Dial(ctx, wanfed.Target{DC: n.dc, Node: node, Addr: addr}, wanfed.ProtoGRPC)
+func (n *Names) call(ctx context.Context, node, addr string, f func(pb.ServerServiceClient) error) error {
+	conn, err := n.Dialer.Dial(ctx, wanfed.Target{DC: n.DC, Node: node, Addr: addr}, wanfed.ProtoGRPC)
 	if err != nil {
 		return err
 	}
@@ -91,42 +99,42 @@ func (n *nameCheck) call(ctx context.Context, node, addr string, f func(pb.Serve
 }
 
 // compare reports the other server if it is another process.
-func (n *nameCheck) compare(ctx context.Context, other *pb.ServerIdentity) (differ bool) {
-	if other.Instance == n.instance {
+func (n *Names) compare(ctx context.Context, other *pb.ServerIdentity) (differ bool) {
+	if other.Instance == n.Instance {
 		return false
 	}
-	n.report(federation.Duplicate{Address: other.Address, Refused: n.yields(ctx, other), Seen: time.Now()})
+	n.Report(federation.Duplicate{Address: other.Address, Refused: n.yields(ctx, other), Seen: time.Now()})
 	return true
 }
 
 // yields reports whether this server is the duplicate of the other one. It
 // blocks until ctx ends if other servers do not respond.
-func (n *nameCheck) yields(ctx context.Context, other *pb.ServerIdentity) bool {
+func (n *Names) yields(ctx context.Context, other *pb.ServerIdentity) bool {
 	if n.inGroup() {
 		return false
 	}
-	if !n.store.HasState() && other.InGroup {
+	if !n.Store.HasState() && other.InGroup {
 		return true
 	}
-	responses := n.describe(ctx, func(string) bool { return true })
+	responses := n.Describe(ctx, func(string) bool { return true })
 	inContact := func(addr string) bool {
 		return slices.ContainsFunc(slices.Collect(maps.Values(responses)), func(r *pb.DescribeCallerResponse) bool {
 			return r.Address == addr && r.LastContact != nil && r.LastContact.AsDuration() < contactTimeout
 		})
 	}
-	return !n.inGroup() && !inContact(n.addr) && inContact(other.Address)
+	return !n.inGroup() && !inContact(n.Address) && inContact(other.Address)
 }
 
-// describe calls DescribeCaller of the other known servers that wanted accepts,
+// Describe calls DescribeCaller of the other known servers that wanted accepts,
 // and returns the responses by node. It blocks until all have responded or
 // failed, or ctx ends.
-func (n *nameCheck) describe(
+func (n *Names) Describe(
 	ctx context.Context, wanted func(node string) bool,
 ) map[string]*pb.DescribeCallerResponse {
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	responses := map[string]*pb.DescribeCallerResponse{}
-	for node, addr := range n.others() {
+	for node, addr := range n.Others() {
 		if !wanted(node) {
 			continue
 		}
@@ -149,19 +157,33 @@ func (n *nameCheck) describe(
 // inGroup reports whether this server leads its Raft group, or receives
 // messages of the leader. Another process with the name of this server is not
 // that leader, because the certificate of the leader has another name.
-func (n *nameCheck) inGroup() bool {
-	contact := n.store.LastContact()
+func (n *Names) inGroup() bool {
+	contact := n.Store.LastContact()
 	return contact >= 0 && contact < contactTimeout
 }
 
-func (n *nameCheck) self() *pb.ServerIdentity {
+func (n *Names) self() *pb.ServerIdentity {
 	return &pb.ServerIdentity{
-		Instance: n.instance, Uptime: durationpb.New(time.Since(n.started)), Address: n.addr, InGroup: n.inGroup(),
+		Instance: n.Instance, Uptime: durationpb.New(time.Since(n.Started)), Address: n.Address, InGroup: n.inGroup(),
 	}
 }
 
-// describeCaller is DescribeCaller of a server with a store and a LAN pool.
-func describeCaller(node string, store *raftstore.Store, lan *gossip.Pool) (*pb.DescribeCallerResponse, error) {
+// Identify is the method Identify of pb.ServerServiceServer. Only a server with
+// the name of this server may call it.
+func (n *Names) Identify(ctx context.Context, other *pb.ServerIdentity) (*pb.ServerIdentity, error) {
+	if caller, err := rpc.Peer(ctx); err != nil || caller.Node != n.Node {
+		return nil, status.Errorf(codes.PermissionDenied, "only a server with the name %s may call Identify here", n.Node)
+	}
+	ctx, cancel := context.WithTimeout(ctx, identifyTimeout)
+	defer cancel()
+	self := n.self()
+	n.compare(ctx, other)
+	return self, nil
+}
+
+// DescribeCaller is the method DescribeCaller of pb.ServerServiceServer, at a
+// server with a store and a LAN pool. The caller is the server node.
+func DescribeCaller(node string, store *raftstore.Store, lan *gossip.Pool) (*pb.DescribeCallerResponse, error) {
 	servers, err := store.Members()
 	if err != nil {
 		return nil, resource.StatusError(err)

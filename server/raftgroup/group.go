@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-package server
+package raftgroup
 
 import (
 	"context"
@@ -31,12 +31,12 @@ const (
 	tagOps = "ops"
 )
 
-// groupOpsVersion returns the version of store operations that all servers of
+// OpsVersion returns the version of store operations that all servers of
 // the Raft group support. If the version is lower than the version of this
-// server, groupOpsVersion also returns the node that limits the version. Dead
+// server, OpsVersion also returns the node that limits the version. Dead
 // servers count, because they read the log when they return. Servers that are
 // not in the pool do not count.
-func groupOpsVersion(lan *gossip.Pool, store *raftstore.Store) (version int, node string) {
+func OpsVersion(lan *gossip.Pool, store *raftstore.Store) (version int, node string) {
 	version = resource.OpsVersion
 	peers, _ := store.Peers()
 	for _, m := range lan.Members() {
@@ -51,20 +51,46 @@ func groupOpsVersion(lan *gossip.Pool, store *raftstore.Store) (version int, nod
 	return version, node
 }
 
-// group joins the LAN pool, and forms the first Raft group from the members of
+// Group joins the LAN pool, and forms the first Raft group from the members of
 // the pool. Package server/operator maintains the membership later.
-type group struct {
-	node      string
-	expect    int             // bootstrap_expect
-	retryJoin func() []string // addresses
-	tags      map[string]string
-	store     *raftstore.Store
-	lan       *gossip.Pool
-	contacts  *contacts
-	// describe calls DescribeCaller of the other servers that wanted accepts, and
-	// returns the responses by node.
-	describe func(ctx context.Context, wanted func(node string) bool) map[string]*pb.DescribeCallerResponse
-	logger   *slog.Logger
+type Group struct {
+	Config
+	tags map[string]string // of this server in the LAN pool
+}
+
+// Config configures a Group.
+type Config struct {
+	Node      string          // name of this server
+	Expect    int             // bootstrap_expect; 0: forms no group
+	RetryJoin func() []string // returns addresses (host:port)
+	// Tags are the tags of this server in the LAN pool, with those of Tags.
+	Tags     map[string]string
+	Store    *raftstore.Store
+	LAN      *gossip.Pool
+	Contacts *Contacts
+	// Describe calls DescribeCaller of the other servers that wanted accepts, and
+	// returns the responses by node: see Names.Describe.
+	Describe func(ctx context.Context, wanted func(node string) bool) map[string]*pb.DescribeCallerResponse
+	Logger   *slog.Logger
+}
+
+// New returns a Group.
+func New(cfg Config) *Group { return &Group{cfg, maps.Clone(cfg.Tags)} }
+
+// Tags returns the tags of a server at its start, with which the other servers
+// of the datacenter decide on the first group.
+func Tags(store *raftstore.Store, expect int) map[string]string {
+	tags := map[string]string{tagExpect: strconv.Itoa(expect), tagOps: strconv.Itoa(resource.OpsVersion)}
+	joining := joiningNew
+	if store.HasState() {
+		tags[tagRaft], joining = "1", joiningAgain
+	}
+	select {
+	case <-store.Admitted():
+	default:
+		tags[tagJoining] = joining
+	}
+	return tags
 }
 
 const (
@@ -72,13 +98,13 @@ const (
 	maxJoinBackoff = 2 * time.Second
 )
 
-// runJoin contacts the servers that joinTargets returns until all of them are
+// RunJoin contacts the servers that joinTargets returns until all of them are
 // alive in the LAN pool.
-func (g *group) runJoin(ctx context.Context) error {
+func (g *Group) RunJoin(ctx context.Context) error {
 	pause, logged := backoff.Backoff{Min: minJoinBackoff, Max: maxJoinBackoff}, false
 	var last []string
 	for ctx.Err() == nil {
-		changed := g.lan.Changed()
+		changed := g.LAN.Changed()
 		targets, alone := g.joinTargets()
 		if !slices.Equal(targets, last) {
 			pause.Reset()
@@ -93,12 +119,12 @@ func (g *group) runJoin(ctx context.Context) error {
 		}
 		order := slices.Clone(targets) // dialed in random order, because the first address may be dead
 		rand.Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
-		if err := g.lan.Join(ctx, order...); err != nil && ctx.Err() == nil {
+		if err := g.LAN.Join(ctx, order...); err != nil && ctx.Err() == nil {
 			level := slog.LevelDebug
 			if alone && !logged {
 				level = slog.LevelWarn
 			}
-			g.logger.Log(ctx, level, "cannot join the LAN pool", "err", err)
+			g.Logger.Log(ctx, level, "cannot join the LAN pool", "err", err)
 			logged = true
 		}
 		backoff.Sleep(ctx, pause.Next(), changed)
@@ -112,43 +138,43 @@ func (g *group) runJoin(ctx context.Context) error {
 // alive. Contacts to failed members detect the end of a partition. While no
 // other server is alive, the targets also include retry_join and every other
 // known server.
-func (g *group) joinTargets() (targets []string, alone bool) {
+func (g *Group) joinTargets() (targets []string, alone bool) {
 	alive, failed := map[string]bool{}, map[string]bool{}
-	for _, m := range g.lan.Members() {
-		if m.Name != g.node {
+	for _, m := range g.LAN.Members() {
+		if m.Name != g.Node {
 			alive[m.Name], failed[m.Name] = m.Alive(), m.Status == gossip.StatusFailed
 		}
 	}
 	alone = !slices.Contains(slices.Collect(maps.Values(alive)), true)
-	voters, _ := g.store.Peers() // on an error, no server is a target because of the group
-	for node, addr := range g.contacts.known() {
+	voters, _ := g.Store.Peers() // on an error, no server is a target because of the group
+	for node, addr := range g.Contacts.Known() {
 		if !alive[node] && (alone || failed[node] || slices.Contains(voters, node)) {
 			targets = append(targets, node+"/"+addr)
 		}
 	}
 	if alone {
-		targets = append(targets, g.retryJoin()...)
+		targets = append(targets, g.RetryJoin()...)
 	}
 	slices.Sort(targets)
 	return targets, alone
 }
 
-// runBootstrap forms the first Raft group once the expected number of servers
+// RunBootstrap forms the first Raft group once the expected number of servers
 // is alive and none of them has Raft state. Only the first of them by name
 // writes the configuration. The other servers wait for its messages. At the
-// end, runBootstrap waits until this server may vote, and removes tagJoining.
-func (g *group) runBootstrap(ctx context.Context) error {
+// end, RunBootstrap waits until this server may vote, and removes tagJoining.
+func (g *Group) RunBootstrap(ctx context.Context) error {
 	rejoins, err := g.checkLog(ctx)
 	if err != nil {
 		return err
 	}
-	for !g.store.HasState() {
-		changed, leader := g.lan.Changed(), g.store.LeaderChanged()
-		if nodes, ok := firstGroup(g.lan.Members(), g.node, g.expect); ok {
-			if err := g.store.Bootstrap(nodes); err != nil {
+	for !g.Store.HasState() {
+		changed, leader := g.LAN.Changed(), g.Store.LeaderChanged()
+		if nodes, ok := firstGroup(g.LAN.Members(), g.Node, g.Expect); ok {
+			if err := g.Store.Bootstrap(nodes); err != nil {
 				return err
 			}
-			g.logger.Info("first Raft group formed", "servers", nodes)
+			g.Logger.Info("first Raft group formed", "servers", nodes)
 			break
 		}
 		select {
@@ -158,7 +184,7 @@ func (g *group) runBootstrap(ctx context.Context) error {
 			return nil
 		}
 	}
-	if g.expect != 1 {
+	if g.Expect != 1 {
 		if !rejoins {
 			if err := g.admitFirst(ctx); err != nil {
 				return err
@@ -166,14 +192,14 @@ func (g *group) runBootstrap(ctx context.Context) error {
 		}
 		g.tags[tagRaft] = "1"
 		select {
-		case <-g.store.Admitted():
+		case <-g.Store.Admitted():
 			delete(g.tags, tagJoining)
 		default:
 		}
 		g.setTags(ctx)
 	}
 	select {
-	case <-g.store.Admitted():
+	case <-g.Store.Admitted():
 	case <-ctx.Done():
 		return nil
 	}
@@ -203,12 +229,12 @@ const (
 // restored, or if the group has removed this server. Then this server has no
 // vote until it has caught up. A voter that does not respond within
 // checkLogTime is not considered.
-func (g *group) checkLog(ctx context.Context) (rejoins bool, err error) {
-	if !g.store.VoteHeld() {
+func (g *Group) checkLog(ctx context.Context) (rejoins bool, err error) {
+	if !g.Store.VoteHeld() {
 		return false, nil
 	}
-	defer g.store.ReleaseVote()
-	voters, err := g.store.Peers()
+	defer g.Store.ReleaseVote()
+	voters, err := g.Store.Peers()
 	if err != nil {
 		return false, err
 	}
@@ -216,7 +242,7 @@ func (g *group) checkLog(ctx context.Context) (rejoins bool, err error) {
 	defer cancel()
 	responses := map[string]*pb.DescribeCallerResponse{}
 	for len(responses) < len(voters)-1 && limited.Err() == nil {
-		maps.Copy(responses, g.describe(limited, func(node string) bool {
+		maps.Copy(responses, g.Describe(limited, func(node string) bool {
 			return responses[node] == nil && slices.Contains(voters, node)
 		}))
 		if len(responses) < len(voters)-1 {
@@ -225,16 +251,16 @@ func (g *group) checkLog(ctx context.Context) (rejoins bool, err error) {
 	}
 	var base uint64
 	for node, r := range responses {
-		if index, reason := outdated(g.store, slices.Contains(voters, g.node), r); index > 0 {
-			g.logger.Warn("this server has no vote until it has caught up", "reason", reason, "peer", node,
-				"index", index, "last_index", g.store.LastIndex())
+		if index, reason := outdated(g.Store, slices.Contains(voters, g.Node), r); index > 0 {
+			g.Logger.Warn("this server has no vote until it has caught up", "reason", reason, "peer", node,
+				"index", index, "last_index", g.Store.LastIndex())
 			base = max(base, index)
 		}
 	}
 	if base == 0 || ctx.Err() != nil {
 		return false, nil
 	}
-	if err := g.store.Rejoin(base); err != nil {
+	if err := g.Store.Rejoin(base); err != nil {
 		return false, err
 	}
 	g.tags[tagJoining] = joiningAgain
@@ -268,13 +294,13 @@ const firstGroupTime = 2 * time.Second
 // admitFirst admits this server at once if it sees that all servers of the
 // first group have new data directories. In that case no disk can have lost a
 // write. admitFirst blocks for firstGroupTime.
-func (g *group) admitFirst(ctx context.Context) error {
+func (g *Group) admitFirst(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, firstGroupTime)
 	defer cancel()
 	for {
-		changed := g.lan.Changed()
-		if g.expect > 0 && newServers(g.lan.Members(), g.expect) >= g.expect {
-			if err := g.store.Admit(); err != nil {
+		changed := g.LAN.Changed()
+		if g.Expect > 0 && newServers(g.LAN.Members(), g.Expect) >= g.Expect {
+			if err := g.Store.Admit(); err != nil {
 				return err
 			}
 			<-ctx.Done()
@@ -299,9 +325,9 @@ func newServers(members []gossip.Member, expect int) (n int) {
 	return n
 }
 
-func (g *group) setTags(ctx context.Context) {
-	if err := g.lan.SetTags(ctx, g.tags); err != nil && ctx.Err() == nil {
-		g.logger.Warn("cannot set the tags of the LAN pool", "err", err)
+func (g *Group) setTags(ctx context.Context) {
+	if err := g.LAN.SetTags(ctx, g.tags); err != nil && ctx.Err() == nil {
+		g.Logger.Warn("cannot set the tags of the LAN pool", "err", err)
 	}
 }
 

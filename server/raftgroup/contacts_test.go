@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-package server
+package raftgroup
 
 import (
 	"errors"
@@ -13,14 +13,12 @@ import (
 	"github.com/wanfed/wanfed/gossip"
 )
 
-func newContacts(t *testing.T, path string, peers ...string) *contacts {
+func newContacts(t *testing.T, path string, peers ...string) *Contacts {
 	t.Helper()
-	c := &contacts{
-		node: "srv1", dc: "dc1", path: path, logger: slog.New(slog.DiscardHandler),
-		peers: func() ([]string, error) { return peers, nil },
-	}
-	c.load()
-	return c
+	return NewContacts(ContactsConfig{
+		Node: "srv1", DC: "dc1", Path: path, Logger: slog.New(slog.DiscardHandler),
+		Peers: func() ([]string, error) { return peers, nil },
+	})
 }
 
 func TestContacts_Update(t *testing.T) {
@@ -80,7 +78,7 @@ func TestContacts_DamagedFile(t *testing.T) {
 func TestContacts_UnknownRaftGroup(t *testing.T) {
 	c := newContacts(t, filepath.Join(t.TempDir(), "servers.json"))
 	unknown := errors.New("closed")
-	c.peers = func() ([]string, error) { return nil, unknown }
+	c.Peers = func() ([]string, error) { return nil, unknown }
 	if err := c.update(nil); !errors.Is(err, unknown) {
 		t.Errorf("update() = %v, want %v", err, unknown)
 	}

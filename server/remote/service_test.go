@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-package server
+package remote
 
 import (
 	"context"
@@ -31,15 +31,17 @@ func testUnreadResponses(t *testing.T) {
 		size      = 256 << 10 // bytes of a response
 		streams   = 2
 		perStream = 60 // requests; also the number of calls
+		// maxUnreadResponses is the limit of the responses of the peer.
+		maxUnreadResponses = 32
 	)
 	var computed atomic.Int64
-	client := newQueryClient(t, &queryService{
-		query: func(context.Context, *pb.QueryRequest) (*pb.QueryResponse, error) {
+	client := newQueryClient(t, NewService(ServiceConfig{
+		HTTP: func(context.Context, *pb.QueryRequest) (*pb.QueryResponse, error) {
 			computed.Add(1)
 			return &pb.QueryResponse{Status: 200, Body: make([]byte, size)}, nil
 		},
-		responses: limit.New(func(tlsutil.Peer) int64 { return maxUnreadResponses }),
-	})
+		Responses: limit.New(func(tlsutil.Peer) int64 { return maxUnreadResponses }),
+	}))
 	var exchanges []pb.ServerService_ExchangeClient
 	for range streams {
 		stream, err := client.Exchange(t.Context())
@@ -89,7 +91,7 @@ func testUnreadResponses(t *testing.T) {
 }
 
 // newQueryClient serves service in memory, and returns a client of the service.
-func newQueryClient(t *testing.T, service *queryService) pb.ServerServiceClient {
+func newQueryClient(t *testing.T, service *Service) pb.ServerServiceClient {
 	t.Helper()
 	ln := bufconn.Listen(64 << 10)
 	srv := grpc.NewServer()

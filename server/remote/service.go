@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package remote
+
+import (
+	"context"
+
+	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/dcrpc"
+	"github.com/wanfed/wanfed/server/limit"
+	"github.com/wanfed/wanfed/server/raftgroup"
+	"github.com/wanfed/wanfed/server/rpc"
+)
+
+// Service serves the requests of other servers.
+type Service struct {
+	pb.UnimplementedServerServiceServer
+	ServiceConfig
+}
+
+// ServiceConfig configures a Service. All fields are required.
+type ServiceConfig struct {
+	// Responses limits the responses of Exchange that a peer has not read.
+	Responses *limit.PerPeer
+	// HTTP serves a request that a server of another datacenter has forwarded.
+	HTTP func(ctx context.Context, req *pb.QueryRequest) (*pb.QueryResponse, error)
+	// Names checks a server with the name of this server.
+	Names *raftgroup.Names
+	// Describe returns what this server knows of the server node of its
+	// datacenter.
+	Describe func(node string) (*pb.DescribeCallerResponse, error)
+	// Reach returns whether this server reaches the servers of dc.
+	Reach func(dc string) *pb.ReachabilityResponse
+}
+
+// NewService returns a Service.
+func NewService(cfg ServiceConfig) *Service { return &Service{ServiceConfig: cfg} }
+
+// Reachability implements pb.ServerServiceServer.
+func (s *Service) Reachability(
+	ctx context.Context, _ *pb.ReachabilityRequest,
+) (*pb.ReachabilityResponse, error) {
+	caller, err := rpc.Peer(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return s.Reach(caller.DC), nil
+}
+
+// Identify implements pb.ServerServiceServer.
+func (s *Service) Identify(ctx context.Context, other *pb.ServerIdentity) (*pb.ServerIdentity, error) {
+	return s.Names.Identify(ctx, other)
+}
+
+// DescribeCaller implements pb.ServerServiceServer.
+func (s *Service) DescribeCaller(
+	ctx context.Context, _ *pb.DescribeCallerRequest,
+) (*pb.DescribeCallerResponse, error) {
+	caller, err := rpc.Peer(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return s.Describe(caller.Node)
+}
+
+// Query implements pb.ServerServiceServer.
+func (s *Service) Query(ctx context.Context, req *pb.QueryRequest) (*pb.QueryResponse, error) {
+	return s.HTTP(ctx, req)
+}
+
+// Exchange implements pb.ServerServiceServer.
+func (s *Service) Exchange(stream pb.ServerService_ExchangeServer) error {
+	caller, _ := rpc.Peer(stream.Context())
+	return dcrpc.ServeRequests(stream,
+		func(ctx context.Context, req *pb.QueryRequest) (*pb.QueryResponse, func(), error) {
+			slot, err := s.Responses.Acquire(ctx, caller)
+			if err != nil {
+				return nil, nil, err
+			}
+			resp, err := s.HTTP(limit.NewContext(ctx, slot), req)
+			if err != nil || len(resp.GetBody()) <= rpc.SmallResponse {
+				slot.Release()
+				return resp, nil, err
+			}
+			return resp, slot.Release, nil
+		})
+}
