@@ -3,7 +3,9 @@
 package api
 
 import (
+	"net"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/wanfed/wanfed/api/pb"
@@ -50,6 +52,16 @@ func (g MeshGateway) Healthy() bool {
 	return !slices.ContainsFunc(g.Checks, func(c Check) bool { return c.Status == CheckCritical })
 }
 
+// Status returns the worst status of the checks.
+func (g MeshGateway) Status() string {
+	for _, status := range []string{CheckCritical, CheckWarning} {
+		if slices.ContainsFunc(g.Checks, func(c Check) bool { return c.Status == status }) {
+			return status
+		}
+	}
+	return CheckPassing
+}
+
 // The values of Check.Status.
 const (
 	CheckPassing  = "passing"
@@ -84,6 +96,19 @@ type Service struct {
 	Connect                  struct{}
 	PeerName                 string
 	CreateIndex, ModifyIndex uint64
+}
+
+// Addr returns the address (host:port) of the service with the tag, or else its
+// default address. It returns "" if there is none.
+func (s Service) Addr(tag string) string {
+	a, ok := s.TaggedAddresses[tag]
+	if !ok {
+		a = ServiceAddress{Address: s.Address, Port: s.Port}
+	}
+	if a.Address == "" {
+		return ""
+	}
+	return net.JoinHostPort(a.Address, strconv.Itoa(a.Port))
 }
 
 // ServiceAddress is a host and port.

@@ -68,6 +68,26 @@ func ParseResourceType(s string) (ResourceTypeName, error) {
 	return ResourceTypeName{parts[0], parts[1], parts[2]}, nil
 }
 
+// FindResourceType returns the one of types whose kind is kind, in upper or lower
+// case.
+func FindResourceType(types []ResourceType, kind string) (ResourceTypeName, error) {
+	var found []ResourceTypeName
+	var names, all []string
+	for _, t := range types {
+		all = append(all, t.Type.String())
+		if strings.EqualFold(t.Type.Kind, kind) {
+			found, names = append(found, t.Type), append(names, t.Type.String())
+		}
+	}
+	switch len(found) {
+	case 0:
+		return ResourceTypeName{}, fmt.Errorf("no type has the kind %q; the types are %s", kind, strings.Join(all, ", "))
+	case 1:
+		return found[0], nil
+	}
+	return ResourceTypeName{}, fmt.Errorf("kind %q is ambiguous; write %s", kind, strings.Join(names, " or "))
+}
+
 // Tenancy is the partition and namespace of a resource. An empty field is the
 // default, or is not part of the type's scope.
 type Tenancy struct {

@@ -22,6 +22,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/wanfed/wanfed/api"
+	"github.com/wanfed/wanfed/internal/output"
 	"github.com/wanfed/wanfed/internal/settings"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/tlsutil"
@@ -45,17 +46,17 @@ func addClientFlags(c *cobra.Command) {
 // addReadFlags adds the flags of a command that calls the HTTP API. The command
 // calls run, which prints to out.
 func addReadFlags(
-	c *cobra.Command, run func(cmd *cobra.Command, args []string, cl client, out printer) error,
+	c *cobra.Command, run func(cmd *cobra.Command, args []string, cl client, out output.Printer) error,
 ) *cobra.Command {
 	addClientFlags(c)
-	format := addOutput(c)
+	printer := output.AddFlag(c)
 	c.RunE = func(cmd *cobra.Command, args []string) error {
 		cl, err := newClient(cmd, 0)
 		if err != nil {
 			return err
 		}
 		defer cl.Close()
-		return explainHTTP(run(cmd, args, cl, printer{cmd.OutOrStdout(), *format}))
+		return explainHTTP(run(cmd, args, cl, printer()))
 	}
 	return c
 }
@@ -69,13 +70,13 @@ type client struct {
 // newClient returns a client for the flags of cmd. If timeout is 0, the client
 // has the default timeout of package api.
 func newClient(cmd *cobra.Command, timeout time.Duration) (client, error) {
-	cfg := api.ClientConfig{Addr: flagOrEnv(cmd, "http-addr"), Timeout: timeout}
+	cfg := api.ClientConfig{Addr: settings.FlagOrEnv(cmd.Flags(), "http-addr"), Timeout: timeout}
 	if strings.HasPrefix(cfg.Addr, "https://") {
 		id, err := loadIdentity(cmd, cfg.Addr)
 		if err != nil {
 			return client{}, err
 		}
-		cfg.TLS = id.ClientConfig(flagOrEnv(cmd, "tls-server-name"))
+		cfg.TLS = id.ClientConfig(settings.FlagOrEnv(cmd.Flags(), "tls-server-name"))
 	}
 	c, err := api.NewClient(cfg)
 	if err != nil {
@@ -89,7 +90,7 @@ func newClient(cmd *cobra.Command, timeout time.Duration) (client, error) {
 func loadIdentity(cmd *cobra.Command, subject string) (*tlsutil.Identity, error) {
 	var missing []string
 	for _, flag := range []string{"ca-file", "cert-file", "key-file"} {
-		if flagOrEnv(cmd, flag) == "" {
+		if settings.FlagOrEnv(cmd.Flags(), flag) == "" {
 			missing = append(missing, "--"+flag)
 		}
 	}
@@ -98,9 +99,9 @@ func loadIdentity(cmd *cobra.Command, subject string) (*tlsutil.Identity, error)
 			subject, strings.Join(missing, ", "))
 	}
 	files := tlsutil.Files{
-		CA: flagOrEnv(cmd, "ca-file"), Cert: flagOrEnv(cmd, "cert-file"), Key: flagOrEnv(cmd, "key-file"),
+		CA: settings.FlagOrEnv(cmd.Flags(), "ca-file"), Cert: settings.FlagOrEnv(cmd.Flags(), "cert-file"), Key: settings.FlagOrEnv(cmd.Flags(), "key-file"),
 	}
-	return tlsutil.Load(files, flagOrEnv(cmd, "domain"), slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil)))
+	return tlsutil.Load(files, settings.FlagOrEnv(cmd.Flags(), "domain"), slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil)))
 }
 
 // explainHTTP adds the remedy to an error of the HTTP client.
@@ -247,7 +248,7 @@ func (o *operator) find(cmd *cobra.Command) error {
 	gateways, _, err := cl.MeshGateways(ctx, api.QueryOptions{})
 	for _, g := range gateways[st.Datacenter] {
 		if g.Healthy() {
-			o.server = addrOf(g.Service, "lan")
+			o.server = cmp.Or(g.Service.Addr("lan"), "-")
 			return nil
 		}
 	}
@@ -261,17 +262,17 @@ type callFunc[Resp any] func(ctx context.Context, cc *grpc.ClientConn) (Resp, er
 // addOperatorRead makes c a command that calls f and prints the response with
 // show. operation names the call in errors.
 func addOperatorRead[Resp any](
-	c *cobra.Command, o *operator, operation string, f callFunc[Resp], show func(out printer, resp Resp) error,
+	c *cobra.Command, o *operator, operation string, f callFunc[Resp], show func(out output.Printer, resp Resp) error,
 ) *cobra.Command {
 	o.addFlags(c)
-	format := addOutput(c)
+	printer := output.AddFlag(c)
 	c.Args = noArgs
 	c.RunE = func(cmd *cobra.Command, _ []string) error {
 		resp, err := callServer(cmd, o, operation, "", f)
 		if err != nil {
 			return err
 		}
-		return show(printer{cmd.OutOrStdout(), *format}, resp)
+		return show(printer(), resp)
 	}
 	return c
 }
@@ -290,7 +291,7 @@ func callServer[Resp any](
 	defer closeAll()
 	ctx, cancel := context.WithTimeout(cmd.Context(), operatorTimeout)
 	defer cancel()
-	stop := printWaiting(cmd.ErrOrStderr(), "waiting for the servers to respond")
+	stop := output.Waiting(cmd.ErrOrStderr(), "waiting for the servers to respond")
 	resp, err = f(ctx, cc)
 	stop()
 	unknown := showCommand != "" && outcomeUnknown(ctx, err)
@@ -308,7 +309,7 @@ func (o *operator) explain(ctx context.Context, operation string, err error) err
 	case context.Cause(ctx) != nil:
 		err = context.Cause(ctx)
 	case ok:
-		err = errors.New(printable(s.Message()))
+		err = errors.New(output.Printable(s.Message()))
 	}
 	return fmt.Errorf("%s at %s: %w", operation, o.server, err)
 }
@@ -321,22 +322,4 @@ func outcomeUnknown(ctx context.Context, err error) bool {
 	}
 	code := status.Code(err)
 	return ctx.Err() != nil || code == codes.Unknown || code == codes.Unavailable || code == codes.DeadlineExceeded
-}
-
-// waitingDelay is the time after which a waiting command prints the reason.
-const waitingDelay = time.Second
-
-// printWaiting prints line to w unless the caller calls stop within
-// waitingDelay.
-func printWaiting(w io.Writer, line string) (stop func()) {
-	printed := make(chan struct{})
-	timer := time.AfterFunc(waitingDelay, func() {
-		defer close(printed)
-		fmt.Fprintln(w, line+" ...")
-	})
-	return func() {
-		if !timer.Stop() {
-			<-printed
-		}
-	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/wanfed/wanfed/api"
+	"github.com/wanfed/wanfed/internal/output"
 )
 
 func newControllers() *cobra.Command {
@@ -28,12 +29,12 @@ and the watched types and the time of the last error are printed.`,
 		Example: `  wanfed controllers
   wanfed controllers --output json | jq -r '.[] | select(.last_error).name'`,
 		Args: noArgs,
-	}, func(cmd *cobra.Command, _ []string, cl client, out printer) error {
+	}, func(cmd *cobra.Command, _ []string, cl client, out output.Printer) error {
 		all, err := cl.Controllers(cmd.Context(), cl.opts)
 		if err != nil {
 			return err
 		}
-		return out.print(all, func() error { return out.table(controllerRows(all, out.wide())) })
+		return out.Print(all, func() error { return out.Table(controllerRows(all, out.IsWide())) })
 	})
 }
 
@@ -48,7 +49,7 @@ func controllerRows(all []api.Controller, wide bool) [][]string {
 			fmt.Sprintf("%.1f/s", c.Rate), strconv.FormatUint(c.Errors, 10), cmp.Or(c.LastError, "-"),
 		}
 		if wide {
-			row = append(row, timestamp(c.LastErrorAt), c.Managed, cmp.Or(strings.Join(c.Watches, ","), "-"))
+			row = append(row, output.Timestamp(c.LastErrorAt), c.Managed, cmp.Or(strings.Join(c.Watches, ","), "-"))
 		}
 		rows = append(rows, row)
 	}

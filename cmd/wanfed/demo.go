@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/wanfed/wanfed/demo"
+	"github.com/wanfed/wanfed/internal/output"
 	"github.com/wanfed/wanfed/internal/settings"
 )
 
@@ -32,9 +33,9 @@ neither root nor settings, and leaves no files.`,
 	f.BoolVar(&cfg.Once, "once", false, "exit when the federation is verified")
 	f.StringVar(&cfg.Keep, "keep", "", "`directory`, absent or empty, that keeps certificates, data and logs")
 	f.DurationVar(&cfg.Timeout, "timeout", cfg.Timeout, "maximum time until all datacenters are federated")
-	format := addOutput(cmd)
+	printer := output.AddFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		cfg.JSON = *format == outputJSON
+		cfg.JSON = printer().Format == output.JSON
 		if err := cfg.Validate(); err != nil {
 			return usageError{settings.Join(err)}
 		}

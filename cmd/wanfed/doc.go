@@ -13,16 +13,12 @@
 // flag --stop-on-eof the context also ends when stdin ends.
 //
 // The settings of server and gateway come from a file, WANFED_... environment
-// variables and flags (settings.go). Commands that call a server take the same
-// flags and environment variables (client.go) and print tables or JSON
-// (output.go).
+// variables and flags (package internal/settings). Commands that call a server
+// take the same flags and environment variables (client.go) and print tables or
+// JSON (package internal/output). The processes are packages serverd and
+// gatewayd.
 //
 // Results go to stdout, logs and errors to stderr. The exit status is 0 for
 // success, 1 for a failure, and 2 for wrong usage or settings. All errors of
 // the settings are printed at once.
-//
-// # Globals
-//
-// Raft, serf and memberlist have one metrics sink per process. The server
-// command sets it, and the garbage collection target (server.go).
 package main

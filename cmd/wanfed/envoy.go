@@ -18,23 +18,6 @@ environment, then flags, as for "wanfed gateway".`
 	return cmd
 }
 
-// envoySettings adds the flags of Envoy to cmd. It returns a function that reads
-// the settings.
-func envoySettings(cmd *cobra.Command) func() (gatewayd.EnvoySettings, error) {
-	defaults := gatewayd.DefaultEnvoySettings()
-	addSettings(cmd, &defaults)
-	return func() (gatewayd.EnvoySettings, error) {
-		s := gatewayd.DefaultEnvoySettings()
-		if err := loadSettings(cmd, &s); err != nil {
-			return s, err
-		}
-		if err := s.Check(); err != nil {
-			return s, usageError{err}
-		}
-		return s, nil
-	}
-}
-
 func newEnvoyRun() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run [-- ARG...]",
@@ -51,7 +34,7 @@ accepts connections for --shutdown-delay, waits for open connections for
     --key-file dc1-gateway-wanfed-0-key.pem -- --concurrency 2`,
 		Args: cobra.ArbitraryArgs,
 	}
-	load := envoySettings(cmd)
+	load := addSettings(cmd, gatewayd.DefaultEnvoySettings)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if at := cmd.ArgsLenAtDash(); len(args) > 0 && at != 0 {
 			return usagef("unexpected argument %q: arguments of Envoy follow --", args[0])
@@ -79,7 +62,7 @@ gateway is registered. "wanfed envoy run" registers it.`,
   envoy --mode validate -c envoy.json`,
 		Args: noArgs,
 	}
-	load := envoySettings(cmd)
+	load := addSettings(cmd, gatewayd.DefaultEnvoySettings)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		s, err := load()
 		if err != nil {

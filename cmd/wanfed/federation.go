@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net"
 	"slices"
 	"strconv"
 
@@ -17,6 +16,7 @@ import (
 
 	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/internal/output"
 )
 
 func newFederation() *cobra.Command {
@@ -46,20 +46,20 @@ replicas.`,
   wanfed federation list --datacenter dc2
   wanfed federation list --output json`,
 		Args: noArgs,
-	}, func(cmd *cobra.Command, _ []string, cl client, out printer) error {
+	}, func(cmd *cobra.Command, _ []string, cl client, out output.Printer) error {
 		states, _, err := cl.FederationStates(cmd.Context(), cl.opts)
 		if err != nil {
 			return err
 		}
-		return out.print(states, func() error {
+		return out.Print(states, func() error {
 			rows := [][]string{{"Datacenter", "Gateways", "Updated", "Primary Index", "Index"}}
 			for _, s := range states {
 				rows = append(rows, []string{
-					s.Datacenter, healthSummary(s.MeshGateways), timestamp(s.UpdatedAt), primaryIndex(s),
+					s.Datacenter, healthSummary(s.MeshGateways), output.Timestamp(s.UpdatedAt), primaryIndex(s),
 					index(s.ModifyIndex),
 				})
 			}
-			return out.table(rows)
+			return out.Table(rows)
 		})
 	})
 }
@@ -79,24 +79,24 @@ func newFederationRead() *cobra.Command {
 			}
 			return completeDatacenters(cmd, args, prefix)
 		},
-	}, func(cmd *cobra.Command, args []string, cl client, out printer) error {
+	}, func(cmd *cobra.Command, args []string, cl client, out output.Printer) error {
 		s, _, err := cl.FederationState(cmd.Context(), args[0], cl.opts)
 		if err != nil {
 			return err
 		}
-		return out.print(s, func() error {
-			err := writeFields(out.w, [][]string{
+		return out.Print(s, func() error {
+			err := output.WriteFields(out.W, [][]string{
 				{"Datacenter:", s.Datacenter},
 				{"Gateways:", healthSummary(s.MeshGateways)},
-				{"Updated:", timestamp(s.UpdatedAt)},
+				{"Updated:", output.Timestamp(s.UpdatedAt)},
 				{"Primary index:", primaryIndex(s)},
 				{"Index:", index(s.ModifyIndex)},
 			})
 			if err != nil || len(s.MeshGateways) == 0 {
 				return err
 			}
-			fmt.Fprintln(out.w)
-			return out.table(append([][]string{gatewayColumns}, gatewayRows(s.MeshGateways)...))
+			fmt.Fprintln(out.W)
+			return out.Table(append([][]string{gatewayColumns}, gatewayRows(s.MeshGateways)...))
 		})
 	})
 }
@@ -113,7 +113,7 @@ gateways are not used.`,
   wanfed federation gateways --only dc2
   wanfed federation gateways --output json`,
 		Args: noArgs,
-	}, func(cmd *cobra.Command, _ []string, cl client, out printer) error {
+	}, func(cmd *cobra.Command, _ []string, cl client, out output.Printer) error {
 		gateways, _, err := cl.MeshGateways(cmd.Context(), cl.opts)
 		if err != nil {
 			return err
@@ -124,14 +124,14 @@ gateways are not used.`,
 			}
 			gateways = map[string][]api.MeshGateway{only: gateways[only]}
 		}
-		return out.print(gateways, func() error {
+		return out.Print(gateways, func() error {
 			rows := [][]string{append([]string{"Datacenter"}, gatewayColumns...)}
 			for _, dc := range slices.Sorted(maps.Keys(gateways)) {
 				for _, row := range gatewayRows(gateways[dc]) {
 					rows = append(rows, append([]string{dc}, row...))
 				}
 			}
-			return out.table(rows)
+			return out.Table(rows)
 		})
 	})
 	c.Flags().StringVar(&only, "only", "", "`name` of the datacenter to list (default: all)")
@@ -145,33 +145,11 @@ func gatewayRows(gateways []api.MeshGateway) [][]string {
 	var rows [][]string
 	for _, g := range gateways {
 		rows = append(rows, []string{
-			g.Service.ID, g.Node.Node, health(g), addrOf(g.Service, "lan"), addrOf(g.Service, "wan"),
+			g.Service.ID, g.Node.Node, g.Status(),
+			cmp.Or(g.Service.Addr("lan"), "-"), cmp.Or(g.Service.Addr("wan"), "-"),
 		})
 	}
 	return rows
-}
-
-// addrOf returns the address of a service with the tag, or else its default
-// address.
-func addrOf(s api.Service, tag string) string {
-	a, ok := s.TaggedAddresses[tag]
-	if !ok {
-		a = api.ServiceAddress{Address: s.Address, Port: s.Port}
-	}
-	if a.Address == "" {
-		return "-"
-	}
-	return net.JoinHostPort(a.Address, strconv.Itoa(a.Port))
-}
-
-// health returns the worst status of the checks of a gateway.
-func health(g api.MeshGateway) string {
-	for _, status := range []string{api.CheckCritical, api.CheckWarning} {
-		if slices.ContainsFunc(g.Checks, func(c api.Check) bool { return c.Status == status }) {
-			return status
-		}
-	}
-	return api.CheckPassing
 }
 
 func healthSummary(gateways []api.MeshGateway) string {

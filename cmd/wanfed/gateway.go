@@ -12,11 +12,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/wanfed/wanfed/gatewayd"
+	"github.com/wanfed/wanfed/internal/output"
 	"github.com/wanfed/wanfed/internal/settings"
 )
 
 func newGateway() *cobra.Command {
-	s := gatewayd.DefaultSettings()
 	cmd := &cobra.Command{
 		Use:   "gateway",
 		Short: "Run a gateway of a datacenter",
@@ -71,27 +71,17 @@ overrides an earlier one.`,
   systemctl kill --kill-whom=main -s USR2 wanfed-gateway  # hot restart
   wanfed gateway routes --admin-addr 127.0.0.1:9102`,
 		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			load := func() (gatewayd.Settings, error) {
-				s := gatewayd.DefaultSettings()
-				if err := loadSettings(cmd, &s); err != nil {
-					return s, err
-				}
-				if err := s.Check(); err != nil {
-					return s, usageError{err}
-				}
-				return s, nil
-			}
-			s, err := load()
-			if err != nil {
-				return err
-			}
-			return gatewayd.Run(cmd.Context(), gatewayd.Config{
-				Settings: s, Reload: load, Stdout: cmd.OutOrStdout(), Stderr: cmd.ErrOrStderr(),
-			})
-		},
 	}
-	addSettings(cmd, &s)
+	load := addSettings(cmd, gatewayd.DefaultSettings)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		s, err := load()
+		if err != nil {
+			return err
+		}
+		return gatewayd.Run(cmd.Context(), gatewayd.Config{
+			Settings: s, Reload: load, Stdout: cmd.OutOrStdout(), Stderr: cmd.ErrOrStderr(),
+		})
+	}
 	cmd.AddCommand(newGatewayRoutes(), newGatewaySnapshot())
 	return cmd
 }
@@ -114,8 +104,8 @@ WANFED_ADMIN_ADDR, or admin_addr in the file of --config-file.`,
 		Args: noArgs,
 	}
 	cmd.Flags().String("admin-addr", "", "host:port of the admin address of the gateway (WANFED_ADMIN_ADDR)")
-	cmd.Flags().String(configFileFlag, "", "HCL or JSON (.json) `file` with the settings of the gateway")
-	format := addOutput(cmd)
+	cmd.Flags().String(settings.ConfigFileFlag, "", "HCL or JSON (.json) `file` with the settings of the gateway")
+	printer := output.AddFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		addr, err := adminAddr(cmd)
 		if err != nil {
@@ -125,8 +115,8 @@ WANFED_ADMIN_ADDR, or admin_addr in the file of --config-file.`,
 		if err != nil {
 			return err
 		}
-		out := printer{cmd.OutOrStdout(), *format}
-		return out.print(routes, func() error { return out.table(routeRows(routes, out.wide())) })
+		out := printer()
+		return out.Print(routes, func() error { return out.Table(routeRows(routes, out.IsWide())) })
 	}
 	return cmd
 }
@@ -135,12 +125,12 @@ WANFED_ADMIN_ADDR, or admin_addr in the file of --config-file.`,
 // environment or the settings file.
 func adminAddr(cmd *cobra.Command) (string, error) {
 	s := gatewayd.DefaultSettings()
-	if path := flagOrEnv(cmd, configFileFlag); path != "" {
+	if path := settings.FlagOrEnv(cmd.Flags(), settings.ConfigFileFlag); path != "" {
 		if err := settings.Read(path, &s); err != nil {
 			return "", usageError{err}
 		}
 	}
-	s.AdminAddr = cmp.Or(flagOrEnv(cmd, "admin-addr"), s.AdminAddr)
+	s.AdminAddr = cmp.Or(settings.FlagOrEnv(cmd.Flags(), "admin-addr"), s.AdminAddr)
 	if s.AdminAddr == "" {
 		return "", usagef("the admin address of the gateway is required, for example: --admin-addr 127.0.0.1:9102")
 	}

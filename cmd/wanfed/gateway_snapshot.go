@@ -13,6 +13,7 @@ import (
 
 	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/gatewayd"
+	"github.com/wanfed/wanfed/internal/output"
 )
 
 func newGatewaySnapshot() *cobra.Command {
@@ -34,7 +35,7 @@ json, everything is printed.`,
   wanfed gateway snapshot gw1 --output json
   wanfed gateway snapshot --admin-addr 127.0.0.1:9102 --output wide`,
 		Args: cobra.MaximumNArgs(1),
-	}, func(cmd *cobra.Command, args []string, cl client, out printer) error {
+	}, func(cmd *cobra.Command, args []string, cl client, out output.Printer) error {
 		all, err := gatewaySnapshots(cmd, cl)
 		if err != nil {
 			return err
@@ -46,7 +47,7 @@ json, everything is printed.`,
 			}
 			all = all[i : i+1]
 		}
-		return out.print(all, func() error { return out.table(snapshotRows(all, time.Now(), out.wide())) })
+		return out.Print(all, func() error { return out.Table(snapshotRows(all, time.Now(), out.IsWide())) })
 	})
 	cmd.Flags().String("admin-addr", "", "host:port of the admin address of a gateway (default: a server responds)")
 	return cmd

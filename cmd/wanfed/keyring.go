@@ -10,7 +10,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -18,6 +17,8 @@ import (
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/gossip"
+	"github.com/wanfed/wanfed/internal/output"
+	"github.com/wanfed/wanfed/server/keyring"
 )
 
 func newKeyring() *cobra.Command {
@@ -189,7 +190,7 @@ func giveKey(cmd *cobra.Command, o *operator, key gossip.Key) error {
 	if err == nil {
 		fmt.Fprintf(cmd.OutOrStdout(),
 			"%s.%s has key %s and receives the keyring when it reaches another server; see: wanfed keyring list\n",
-			printable(s.Node), printable(s.Datacenter), key.Fingerprint())
+			output.Printable(s.Node), output.Printable(s.Datacenter), key.Fingerprint())
 	}
 	return err
 }
@@ -245,25 +246,20 @@ func changeKeyring(cmd *cobra.Command, o *operator, op pb.ChangeKeyringRequest_O
 	if err != nil {
 		return err
 	}
-	out := printer{cmd.OutOrStdout(), outputTable}
-	if err := out.table(serverKeyRows(keyringView(report))); err != nil {
+	out := output.Printer{W: cmd.OutOrStdout(), Format: output.Table}
+	if err := out.Table(serverKeyRows(keyring.NewView(report))); err != nil {
 		return err
 	}
 	if report.Refused != "" {
-		return errors.New(printable(report.Refused))
+		return errors.New(output.Printable(report.Refused))
 	}
-	return printChange(out.w, op, report)
+	return printChange(out.W, op, report)
 }
 
 // printChange prints the result of a change. It returns an error if a server
 // missed the change.
 func printChange(w io.Writer, op pb.ChangeKeyringRequest_Op, report *pb.KeyringReport) error {
-	var missed []string
-	for _, s := range report.Servers {
-		if s.Error != "" || s.Version != report.Version || !slices.Equal(s.Fingerprints, report.Fingerprints) {
-			missed = append(missed, s.Node+"."+s.Datacenter)
-		}
-	}
+	missed := keyring.Missed(report)
 	result := map[pb.ChangeKeyringRequest_Op]string{
 		pb.ChangeKeyringRequest_OP_INSTALL: "installed",
 		pb.ChangeKeyringRequest_OP_USE:     "in use",
@@ -278,21 +274,13 @@ func printChange(w io.Writer, op pb.ChangeKeyringRequest_Op, report *pb.KeyringR
 	}
 	all := len(report.Servers)
 	fmt.Fprintf(w, "\n%s: %d of %d servers have version %d of the keyring, with %s, primary key %s\n",
-		result, all-len(missed), all, report.Version, keys, printable(firstOf(report.Fingerprints)))
+		result, all-len(missed), all, report.Version, keys, output.Printable(keyring.FirstOf(report.Fingerprints)))
 	if len(missed) > 0 {
 		return fmt.Errorf("%d of %d servers missed the change: %s; "+
 			"they receive it from another server when they are reachable, if they have a key of the keyring",
-			len(missed), all, printable(strings.Join(missed, ", ")))
+			len(missed), all, output.Printable(strings.Join(missed, ", ")))
 	}
 	return nil
-}
-
-// firstOf returns the first of fingerprints, which is the primary key, or "".
-func firstOf(fingerprints []string) string {
-	if len(fingerprints) == 0 {
-		return ""
-	}
-	return fingerprints[0]
 }
 
 func newKeyringList() *cobra.Command {
@@ -311,115 +299,21 @@ are printed as well. The exit status is 0 if the called server responds.`,
   wanfed keyring list --output json | jq '.servers[] | select(.problem)'`,
 	}, new(operator), "keyring list", func(ctx context.Context, cc *grpc.ClientConn) (*pb.KeyringReport, error) {
 		return pb.NewKeyringServiceClient(cc).List(ctx, &pb.ListKeyringRequest{ShowKeys: show})
-	}, func(out printer, report *pb.KeyringReport) error {
-		view := keyringView(report)
-		return out.print(view, func() error {
-			if err := out.table(serverKeyRows(view)); err != nil || len(view.Keys) == 0 {
+	}, func(out output.Printer, report *pb.KeyringReport) error {
+		view := keyring.NewView(report)
+		return out.Print(view, func() error {
+			if err := out.Table(serverKeyRows(view)); err != nil || len(view.Keys) == 0 {
 				return err
 			}
-			fmt.Fprintln(out.w)
-			return out.table(keyRows(view, show))
+			fmt.Fprintln(out.W)
+			return out.Table(keyRows(view, show))
 		})
 	})
 	c.Flags().BoolVar(&show, "show-keys", false, "print the keys of the called server")
 	return c
 }
 
-// keyringJSON is the JSON of "keyring list".
-type keyringJSON struct {
-	Version uint64           `json:"version"` // of the called server's keyring
-	Keys    []keyJSON        `json:"keys"`
-	Servers []serverKeysJSON `json:"servers"`
-}
-
-type keyJSON struct {
-	Fingerprint string `json:"fingerprint"`
-	Key         string `json:"key,omitempty"` // base64; only with --show-keys
-	Servers     int    `json:"servers"`       // number of servers that have the key
-	PrimaryOn   int    `json:"primary_on"`    // number of servers that encrypt with the key
-}
-
-type serverKeysJSON struct {
-	Datacenter   string   `json:"datacenter"`
-	Node         string   `json:"node"`
-	Member       string   `json:"member"`
-	Answered     bool     `json:"answered"`
-	Version      uint64   `json:"version"`
-	Primary      string   `json:"primary"`
-	Keys         []string `json:"keys"` // fingerprints, the primary key first
-	AcceptsPlain bool     `json:"accepts_plain"`
-	SendsPlain   bool     `json:"sends_plain"`
-	Problem      string   `json:"problem,omitempty"`
-}
-
-func keyringView(report *pb.KeyringReport) keyringJSON {
-	out := keyringJSON{Version: report.Version, Keys: []keyJSON{}, Servers: []serverKeysJSON{}}
-	find := func(fingerprint string) *keyJSON {
-		i := slices.IndexFunc(out.Keys, func(k keyJSON) bool { return k.Fingerprint == fingerprint })
-		if i < 0 {
-			i = len(out.Keys)
-			out.Keys = append(out.Keys, keyJSON{Fingerprint: fingerprint})
-		}
-		return &out.Keys[i]
-	}
-	for i, fingerprint := range report.Fingerprints {
-		if k := find(fingerprint); i < len(report.Keys) {
-			k.Key = report.Keys[i]
-		}
-	}
-	for _, s := range report.Servers {
-		for i, fingerprint := range s.Fingerprints {
-			k := find(fingerprint)
-			k.Servers++
-			if i == 0 {
-				k.PrimaryOn++
-			}
-		}
-		out.Servers = append(out.Servers, serverKeysJSON{
-			Datacenter: s.Datacenter, Node: s.Node, Member: s.Member, Answered: s.Error == "", Version: s.Version,
-			Primary: firstOf(s.Fingerprints), Keys: append([]string{}, s.Fingerprints...),
-			AcceptsPlain: s.AcceptsPlain, SendsPlain: s.SendsPlain, Problem: keyProblem(s, report),
-		})
-	}
-	return out
-}
-
-// keyProblem describes the difference between the keys of a server and the keys
-// of the called server. It returns "" if they are equal.
-func keyProblem(s *pb.ServerKeyring, report *pb.KeyringReport) string {
-	var problems []string
-	switch {
-	case s.Error != "":
-		return "no answer: " + s.Error
-	case len(s.Fingerprints) == 0 && len(report.Fingerprints) == 0:
-		return ""
-	case len(s.Fingerprints) == 0:
-		return "gossip is not encrypted"
-	case len(report.Fingerprints) == 0:
-		return "gossip is encrypted"
-	case s.Fingerprints[0] != report.Fingerprints[0]:
-		problems = append(problems, "another primary key")
-	}
-	for _, k := range report.Fingerprints {
-		if !slices.Contains(s.Fingerprints, k) {
-			problems = append(problems, "lacks "+k)
-		}
-	}
-	for _, k := range s.Fingerprints {
-		if !slices.Contains(report.Fingerprints, k) {
-			problems = append(problems, "also has "+k)
-		}
-	}
-	if s.SendsPlain {
-		problems = append(problems, "sends plain gossip")
-	}
-	if s.AcceptsPlain {
-		problems = append(problems, "accepts plain gossip")
-	}
-	return strings.Join(problems, "; ")
-}
-
-func serverKeyRows(view keyringJSON) [][]string {
+func serverKeyRows(view keyring.View) [][]string {
 	rows := [][]string{{"Datacenter", "Node", "Member", "Version", "Primary", "Keys", "Problem"}}
 	for _, s := range view.Servers {
 		version, keys := "-", "-"
@@ -433,7 +327,7 @@ func serverKeyRows(view keyringJSON) [][]string {
 	return rows
 }
 
-func keyRows(view keyringJSON, show bool) [][]string {
+func keyRows(view keyring.View, show bool) [][]string {
 	answered := 0
 	for _, s := range view.Servers {
 		if s.Answered {

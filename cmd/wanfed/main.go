@@ -15,7 +15,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/wanfed/wanfed/api/lock"
+	"github.com/wanfed/wanfed/internal/output"
 	"github.com/wanfed/wanfed/internal/rpctext"
+	"github.com/wanfed/wanfed/internal/settings"
 	"github.com/wanfed/wanfed/internal/subprocess"
 	"github.com/wanfed/wanfed/internal/version"
 	"github.com/wanfed/wanfed/tlsutil"
@@ -47,7 +50,7 @@ func run(args []string) int {
 	if err == nil {
 		return exitSuccess
 	}
-	if status, ok := err.(exitStatus); ok { // the command of wanfed lock has printed its reason
+	if status, ok := err.(lock.ExitStatus); ok { // the command of wanfed lock has printed its reason
 		return int(status)
 	}
 	fmt.Fprintln(os.Stderr, "wanfed:", rpctext.Plain(err.Error()))
@@ -161,6 +164,24 @@ func files(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
+// addSettings adds the flags of settings to cmd. It returns a function that reads
+// and checks the settings. The errors of that function are usage errors.
+func addSettings[S interface{ Check() error }](cmd *cobra.Command, defaults func() S) (load func() (S, error)) {
+	s := defaults()
+	settings.AddFlags(cmd.Flags(), &s)
+	return func() (S, error) {
+		s := defaults()
+		err := settings.Load(cmd.Flags(), cmd.ErrOrStderr(), &s)
+		if err == nil {
+			err = s.Check()
+		}
+		if err != nil {
+			err = usageError{err}
+		}
+		return s, err
+	}
+}
+
 // orphanTimeout bounds the shutdown of a process whose parent has ended. After
 // orphanTimeout the process exits, even if its shutdown is not complete.
 const orphanTimeout = 15 * time.Second
@@ -192,12 +213,12 @@ func newVersion() *cobra.Command {
   wanfed version --output json`,
 		Args: noArgs,
 	}
-	format := addOutput(c)
+	printer := output.AddFlag(c)
 	c.RunE = func(cmd *cobra.Command, _ []string) error {
 		info := version.Get()
-		out := printer{cmd.OutOrStdout(), *format}
-		return out.print(info, func() error {
-			_, err := fmt.Fprintln(out.w, "wanfed", info)
+		out := printer()
+		return out.Print(info, func() error {
+			_, err := fmt.Fprintln(out.W, "wanfed", info)
 			return err
 		})
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/wanfed/wanfed/api"
+	"github.com/wanfed/wanfed/internal/output"
 )
 
 func newMembers() *cobra.Command {
@@ -29,12 +30,12 @@ stopped cleanly). Address is valid inside the datacenter of the server. With
   wanfed members --datacenter dc2
   wanfed members --wan --output json | jq -r '.[] | select(.Status != 1).Name'`,
 		Args: noArgs,
-	}, func(cmd *cobra.Command, _ []string, cl client, out printer) error {
+	}, func(cmd *cobra.Command, _ []string, cl client, out output.Printer) error {
 		members, err := cl.Members(cmd.Context(), wan, cl.opts)
 		if err != nil {
 			return err
 		}
-		return out.print(members, func() error { return out.table(memberRows(members, out.wide())) })
+		return out.Print(members, func() error { return out.Table(memberRows(members, out.IsWide())) })
 	})
 	c.Flags().BoolVar(&wan, "wan", false, "servers of all datacenters")
 	return c

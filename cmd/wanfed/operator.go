@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/internal/output"
 )
 
 func newOperator() *cobra.Command {
@@ -62,9 +63,9 @@ Without a leader, use --stale to list the servers that the called server knows.`
 				status.Convert(err).Message())
 		}
 		return resp, err
-	}, func(out printer, resp *pb.ListPeersResponse) error {
+	}, func(out output.Printer, resp *pb.ListPeersResponse) error {
 		peers := raftPeers(resp)
-		return out.print(peers, func() error { return out.table(peerRows(peers, out.wide())) })
+		return out.Print(peers, func() error { return out.Table(peerRows(peers, out.IsWide())) })
 	})
 	c.Flags().BoolVar(&stale, "stale", false, "list the servers that the called server knows, without the leader")
 	return c
@@ -112,7 +113,7 @@ func peerRows(peers []raftPeer, wide bool) [][]string {
 			last, trailing = index(p.LastIndex), index(p.Trailing)
 		}
 		row := []string{
-			p.Node, cmp.Or(p.Address, "-"), p.State, strconv.FormatBool(p.Voter), p.Member, age(p.LastContact),
+			p.Node, cmp.Or(p.Address, "-"), p.State, strconv.FormatBool(p.Voter), p.Member, output.Age(p.LastContact),
 			trailing,
 		}
 		if wide {
@@ -187,7 +188,7 @@ for some milliseconds. The command prints the new leader.`,
 			if err != nil {
 				return err
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "%s leads %s\n", printable(resp.Leader), o.dc)
+			fmt.Fprintf(cmd.OutOrStdout(), "%s leads %s\n", output.Printable(resp.Leader), o.dc)
 			return nil
 		},
 	}

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/internal/output"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
@@ -66,7 +67,7 @@ The command shows the state of both datacenters, and requires a confirmation.`,
 			if err != nil {
 				return err
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "%s is the primary, in epoch %d\n", printable(resp.Datacenter), resp.Epoch)
+			fmt.Fprintf(cmd.OutOrStdout(), "%s is the primary, in epoch %d\n", output.Printable(resp.Datacenter), resp.Epoch)
 			return nil
 		},
 	}
@@ -88,13 +89,13 @@ func takeOver(cmd *cobra.Command, o *operator, from string, check bool) (*pb.Tak
 // takeOverText describes the state on which the operator decides.
 func takeOverText(from string, s *pb.TakeOverResponse) string {
 	var w strings.Builder
-	dc := printable(s.Datacenter)
+	dc := output.Printable(s.Datacenter)
 	fmt.Fprintf(&w, "%s is to be the primary in place of %s.\n", dc, from)
 	if s.Unreachable == "" {
 		fmt.Fprintf(&w, "%s responds. To lose no write, set primary_datacenter = %q on its servers instead, "+
 			"and restart them.\n", from, dc)
 	} else {
-		fmt.Fprintf(&w, "%s does not respond: %s\n", from, printable(s.Unreachable))
+		fmt.Fprintf(&w, "%s does not respond: %s\n", from, output.Printable(s.Unreachable))
 	}
 	last := "none since the leader started"
 	if s.LastContact != nil {

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/wanfed/wanfed/api"
+	"github.com/wanfed/wanfed/internal/output"
 )
 
 func TestTables_Output(t *testing.T) {
@@ -168,7 +169,7 @@ replication  not connected
 func TestTables_Fit80Columns(t *testing.T) {
 	const node, dc, addr = "frankfurt-01", "frankfurt", "192.168.100.100:8300"
 	var out bytes.Buffer
-	p := printer{&out, outputTable}
+	p := output.Printer{W: &out, Format: output.Table}
 	err := printStatus(p, api.Status{
 		Node: node, Datacenter: dc, PrimaryDatacenter: dc, Leader: addr, Version: "10.10.10-dev",
 		MeshGatewayMode: "remote",
@@ -195,7 +196,7 @@ func TestTables_Fit80Columns(t *testing.T) {
 		{Node: node, Address: addr, State: "follower", Member: "leaving", LastContact: new(754.0),
 			LastIndex: 1795247458735544, Trailing: 12345678},
 	}
-	if err := p.table(peerRows(peers, false)); err != nil {
+	if err := p.Table(peerRows(peers, false)); err != nil {
 		t.Fatal(err)
 	}
 	for line := range strings.Lines(out.String()) {
@@ -371,18 +372,6 @@ func TestReadCommands_HaveExamples(t *testing.T) {
 			if c.Example == "" || c.Short == "" {
 				t.Errorf("%s: example %q, short text %q, want both", c.CommandPath(), c.Example, c.Short)
 			}
-		}
-	}
-}
-
-func TestAge_Format(t *testing.T) {
-	for want, in := range map[string]*float64{
-		"-": nil, "0s": api.SecondsPtr(-time.Second), "1.2s": api.SecondsPtr(1234 * time.Millisecond),
-		"1h2m3s": api.SecondsPtr(3723400 * time.Millisecond), "1d0h": api.SecondsPtr(24 * time.Hour),
-		"11574074d1h": new(1e12),
-	} {
-		if got := age(in); got != want {
-			t.Errorf("age() = %s, want %s", got, want)
 		}
 	}
 }

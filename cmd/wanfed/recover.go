@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/wanfed/wanfed/internal/output"
 	"github.com/wanfed/wanfed/server"
 )
 
@@ -68,7 +69,7 @@ The voters are %s.
 %s becomes the only voter. This loses the writes that %s acknowledged
 without %s, in particular all writes after index %d.
 Delete the data directory of each other server before it starts again.`,
-		r.Node, r.DC, r.LastIndex, r.LastTerm, timestamp(r.LastTime), strings.Join(r.Voters, ", "),
+		r.Node, r.DC, r.LastIndex, r.LastTerm, output.Timestamp(r.LastTime), strings.Join(r.Voters, ", "),
 		r.Node, lost, r.Node, r.LastIndex))
 	if err != nil {
 		return fmt.Errorf("%w; nothing was changed", err)

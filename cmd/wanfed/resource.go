@@ -9,7 +9,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"iter"
 	"maps"
 	"net/http"
@@ -20,6 +19,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/wanfed/wanfed/api"
+	"github.com/wanfed/wanfed/internal/output"
+	"github.com/wanfed/wanfed/internal/settings"
 )
 
 func newResource() *cobra.Command {
@@ -46,21 +47,21 @@ Set both once for a shell:
 }
 
 // resourceRun runs a resource command and prints to out.
-type resourceRun func(ctx context.Context, args []string, cl *resourceClient, out printer) error
+type resourceRun func(ctx context.Context, args []string, cl *resourceClient, out output.Printer) error
 
 // addResourceFlags is addReadFlags for resource commands.
 func addResourceFlags(c *cobra.Command, run resourceRun) *cobra.Command {
 	if c.ValidArgsFunction == nil {
 		c.ValidArgsFunction = completeTypes
 	}
-	return addReadFlags(c, func(cmd *cobra.Command, args []string, cl client, out printer) error {
+	return addReadFlags(c, func(cmd *cobra.Command, args []string, cl client, out output.Printer) error {
 		return run(cmd.Context(), args, &resourceClient{client: cl, cmd: cmd}, out)
 	})
 }
 
 // addResourceWriteFlags is addResourceFlags for commands that write.
 func addResourceWriteFlags(c *cobra.Command, run resourceRun) *cobra.Command {
-	return addResourceFlags(c, func(ctx context.Context, args []string, cl *resourceClient, out printer) error {
+	return addResourceFlags(c, func(ctx context.Context, args []string, cl *resourceClient, out output.Printer) error {
 		if err := requireHTTPS(cl.cmd); err != nil {
 			return err
 		}
@@ -70,7 +71,7 @@ func addResourceWriteFlags(c *cobra.Command, run resourceRun) *cobra.Command {
 
 // requireHTTPS returns an error if the flags of cmd do not permit writes.
 func requireHTTPS(cmd *cobra.Command) error {
-	addr := flagOrEnv(cmd, "http-addr")
+	addr := settings.FlagOrEnv(cmd.Flags(), "http-addr")
 	if strings.HasPrefix(addr, "https://") {
 		return nil
 	}
@@ -138,22 +139,11 @@ func (cl *resourceClient) typeOf(ctx context.Context, text string) (api.Resource
 			return api.ResourceTypeName{}, err
 		}
 	}
-	var found []api.ResourceTypeName
-	var names, all []string
-	for _, t := range cl.types {
-		all = append(all, t.Type.String())
-		if strings.EqualFold(t.Type.Kind, text) {
-			found, names = append(found, t.Type), append(names, t.Type.String())
-		}
+	typ, err := api.FindResourceType(cl.types, text)
+	if err != nil {
+		err = usageError{err}
 	}
-	switch len(found) {
-	case 0:
-		return api.ResourceTypeName{},
-			usagef("no type has the kind %q; the types are %s", text, strings.Join(all, ", "))
-	case 1:
-		return found[0], nil
-	}
-	return api.ResourceTypeName{}, usagef("kind %q is ambiguous; write %s", text, strings.Join(names, " or "))
+	return typ, err
 }
 
 // completeTypes completes the first argument with types.
@@ -175,7 +165,7 @@ func completeTypes(cmd *cobra.Command, args []string, _ string) ([]cobra.Complet
 func refusalText(err error) error {
 	e, ok := errors.AsType[*api.StatusError](err)
 	if ok && e.Message != "" && e.Code < http.StatusInternalServerError {
-		return errors.New(printable(e.Message))
+		return errors.New(output.Printable(e.Message))
 	}
 	return err
 }
@@ -183,7 +173,7 @@ func refusalText(err error) error {
 // resourceText returns the type and the name of a resource, and its tenancy
 // unless that is the default tenancy.
 func resourceText(id api.ResourceID) string {
-	s := id.Type.String() + " " + printable(id.Name)
+	s := id.Type.String() + " " + output.Printable(id.Name)
 	if !isDefault(id.Tenancy) {
 		s += fmt.Sprintf(" in %s/%s", orDefault(id.Tenancy.Partition), orDefault(id.Tenancy.Namespace))
 	}
@@ -195,7 +185,7 @@ func isDefault(t api.Tenancy) bool {
 }
 
 // orDefault returns a partition or namespace for printing.
-func orDefault(s string) string { return printable(cmp.Or(s, "default")) }
+func orDefault(s string) string { return output.Printable(cmp.Or(s, "default")) }
 
 func newResourceTypes() *cobra.Command {
 	return addResourceFlags(&cobra.Command{
@@ -209,7 +199,7 @@ protobuf message of their data. The server describes all messages at
   curl http://127.0.0.1:8500/api/openapi.json | jq '.components.schemas["wanfed.v1.Node"]'`,
 		Args:              noArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
-	}, func(ctx context.Context, _ []string, cl *resourceClient, out printer) error {
+	}, func(ctx context.Context, _ []string, cl *resourceClient, out output.Printer) error {
 		if cl.opts.Datacenter != "" {
 			return usagef("types does not support --datacenter; set --http-addr to a server of %s", cl.opts.Datacenter)
 		}
@@ -217,12 +207,12 @@ protobuf message of their data. The server describes all messages at
 		if err != nil {
 			return err
 		}
-		return out.print(types, func() error {
+		return out.Print(types, func() error {
 			rows := [][]string{{"Type", "Scope", "Federated", "Message"}}
 			for _, t := range types {
 				rows = append(rows, []string{t.Type.String(), t.Scope, strconv.FormatBool(t.Federated), t.Message})
 			}
-			return out.table(rows)
+			return out.Table(rows)
 		})
 	})
 }
@@ -234,7 +224,7 @@ func newResourceRead() *cobra.Command {
 		Example: `  wanfed resource read node web1
   wanfed resource read catalog/v1/Node web1 --datacenter dc2 --output json | jq .data`,
 		Args: exactArgs("TYPE", "NAME"),
-	}, func(ctx context.Context, args []string, cl *resourceClient, out printer) error {
+	}, func(ctx context.Context, args []string, cl *resourceClient, out output.Printer) error {
 		id, err := cl.id(ctx, args)
 		if err != nil {
 			return err
@@ -243,7 +233,7 @@ func newResourceRead() *cobra.Command {
 		if err != nil {
 			return refusalText(err)
 		}
-		return out.print(r, func() error { return printResource(out, r) })
+		return out.Print(r, func() error { return printResource(out, r) })
 	})
 	addTenancyFlags(c, "")
 	addConsistentFlag(c)
@@ -251,7 +241,7 @@ func newResourceRead() *cobra.Command {
 	return c
 }
 
-func printResource(out printer, r api.Resource) error {
+func printResource(out output.Printer, r api.Resource) error {
 	rows := [][]string{{"Type:", r.ID.Type.String()}, {"Name:", r.ID.Name}}
 	add := func(name, value string) {
 		if value != "" {
@@ -269,12 +259,12 @@ func printResource(out printer, r api.Resource) error {
 	for _, key := range slices.Sorted(maps.Keys(r.Metadata)) {
 		add("Metadata", key+" = "+r.Metadata[key])
 	}
-	if err := writeFields(out.w, rows); err != nil {
+	if err := output.WriteFields(out.W, rows); err != nil {
 		return err
 	}
 	if len(r.Status) > 0 {
-		fmt.Fprintln(out.w)
-		if err := out.table(statusRows(r)); err != nil {
+		fmt.Fprintln(out.W)
+		if err := out.Table(statusRows(r)); err != nil {
 			return err
 		}
 	}
@@ -282,9 +272,9 @@ func printResource(out printer, r api.Resource) error {
 	if err := json.Indent(&data, r.Data, "", "  "); err != nil {
 		return err
 	}
-	fmt.Fprintln(out.w, "\nData:")
+	fmt.Fprintln(out.W, "\nData:")
 	for line := range strings.SplitSeq(data.String(), "\n") {
-		fmt.Fprintln(out.w, printable(line))
+		fmt.Fprintln(out.W, output.Printable(line))
 	}
 	return nil
 }
@@ -294,7 +284,7 @@ func statusRows(r api.Resource) [][]string {
 	for _, key := range slices.Sorted(maps.Keys(r.Status)) {
 		s := r.Status[key]
 		current := strconv.FormatBool(s.ObservedGeneration == r.Generation)
-		updated := timestamp(s.UpdatedAt)
+		updated := output.Timestamp(s.UpdatedAt)
 		if len(s.Conditions) == 0 {
 			rows = append(rows, []string{key, "-", "-", current, updated, ""})
 		}
@@ -314,7 +304,7 @@ func newResourceList() *cobra.Command {
   wanfed resource list node --prefix web --datacenter dc2
   wanfed resource list catalog/v1/Node --namespace '*' --output json`,
 		Args: exactArgs("TYPE"),
-	}, func(ctx context.Context, args []string, cl *resourceClient, out printer) error {
+	}, func(ctx context.Context, args []string, cl *resourceClient, out output.Printer) error {
 		typ, err := cl.typeOf(ctx, args[0])
 		if err != nil {
 			return err
@@ -336,7 +326,7 @@ with their owner. With --uid the command also lists the remaining resources of a
 deleted owner.`,
 		Example: `  wanfed resource list-by-owner node web1`,
 		Args:    exactArgs("TYPE", "NAME"),
-	}, func(ctx context.Context, args []string, cl *resourceClient, out printer) error {
+	}, func(ctx context.Context, args []string, cl *resourceClient, out output.Printer) error {
 		id, err := cl.id(ctx, args)
 		if err != nil {
 			return err
@@ -351,9 +341,9 @@ deleted owner.`,
 
 // printResources prints a list: JSON while the list arrives, a table when the
 // list is complete. showType adds a column with the type.
-func printResources(out printer, showType bool, all iter.Seq2[api.Resource, error]) error {
-	if out.format == outputJSON {
-		return printJSONList(out.w, all)
+func printResources(out output.Printer, showType bool, all iter.Seq2[api.Resource, error]) error {
+	if out.Format == output.JSON {
+		return refusalText(output.JSONList(out.W, all))
 	}
 	rows := [][]string{{"Type", "Partition", "Namespace", "Name", "Version", "Data"}}
 	tenancy := false // print the columns of the tenancy
@@ -376,7 +366,7 @@ func printResources(out printer, showType bool, all iter.Seq2[api.Resource, erro
 		}
 		rows[i] = row
 	}
-	return out.table(rows)
+	return out.Table(rows)
 }
 
 // compact returns data in one line.
@@ -386,29 +376,6 @@ func compact(data json.RawMessage) string {
 		return ""
 	}
 	return b.String()
-}
-
-// printJSONList prints resources as a JSON list.
-func printJSONList(w io.Writer, all iter.Seq2[api.Resource, error]) error {
-	separator, end := "[\n  ", "[]\n"
-	for r, err := range all {
-		if err != nil {
-			return refusalText(err)
-		}
-		var b bytes.Buffer
-		enc := json.NewEncoder(&b)
-		enc.SetIndent("  ", "  ")
-		enc.SetEscapeHTML(false)
-		if err := enc.Encode(r); err != nil {
-			return err
-		}
-		if _, err := fmt.Fprint(w, separator, strings.TrimSuffix(b.String(), "\n")); err != nil {
-			return err
-		}
-		separator, end = ",\n  ", "\n]\n"
-	}
-	_, err := io.WriteString(w, end)
-	return err
 }
 
 func newResourceDelete() *cobra.Command {
@@ -421,7 +388,7 @@ succeeds if the resource does not exist.`,
 		Example: `  wanfed resource delete node web1
   wanfed resource delete node web1 --version 12   # only this version`,
 		Args: exactArgs("TYPE", "NAME"),
-	}, func(ctx context.Context, args []string, cl *resourceClient, out printer) error {
+	}, func(ctx context.Context, args []string, cl *resourceClient, out output.Printer) error {
 		id, err := cl.id(ctx, args)
 		if err != nil {
 			return err
@@ -434,7 +401,7 @@ succeeds if the resource does not exist.`,
 	return c
 }
 
-func deleteResource(ctx context.Context, cl *resourceClient, out printer, id api.ResourceID) error {
+func deleteResource(ctx context.Context, cl *resourceClient, out output.Printer, id api.ResourceID) error {
 	read := api.ResourceOptions{Datacenter: cl.opts.Datacenter, Consistent: true, UID: cl.flag("uid")}
 	r, err := cl.ReadResource(ctx, id, read)
 	absent := api.IsStatus(err, http.StatusNotFound)
@@ -450,10 +417,10 @@ func deleteResource(ctx context.Context, cl *resourceClient, out printer, id api
 	if absent {
 		outcome = "did not exist"
 	} else if r, err := cl.ReadResource(ctx, id, read); err == nil && r.Metadata["deletionTimestamp"] != "" {
-		outcome = "marked for deletion; remaining finalizers: " + printable(r.Metadata["finalizers"])
+		outcome = "marked for deletion; remaining finalizers: " + output.Printable(r.Metadata["finalizers"])
 	}
-	return out.print(map[string]any{"id": id, "outcome": outcome}, func() error {
-		_, err := fmt.Fprintf(out.w, "%s: %s\n", resourceText(id), outcome)
+	return out.Print(map[string]any{"id": id, "outcome": outcome}, func() error {
+		_, err := fmt.Fprintf(out.W, "%s: %s\n", resourceText(id), outcome)
 		return err
 	})
 }
@@ -468,7 +435,7 @@ The command fails when the server closes the watch or the connection is lost. Wi
 		Example: `  wanfed resource watch node
   wanfed resource watch node --prefix web --output json | jq -c 'select(.event == "delete").resource.id.name'`,
 		Args: exactArgs("TYPE"),
-	}, func(ctx context.Context, args []string, cl *resourceClient, out printer) error {
+	}, func(ctx context.Context, args []string, cl *resourceClient, out output.Printer) error {
 		typ, err := cl.typeOf(ctx, args[0])
 		if err != nil {
 			return err
@@ -494,17 +461,15 @@ The command fails when the server closes the watch or the connection is lost. Wi
 }
 
 // printEvent prints one event. n is the number of earlier events.
-func printEvent(out printer, ev api.ResourceEvent, n int) error {
-	if out.format == outputJSON {
-		enc := json.NewEncoder(out.w)
-		enc.SetEscapeHTML(false)
-		return enc.Encode(ev)
+func printEvent(out output.Printer, ev api.ResourceEvent, n int) error {
+	if out.Format == output.JSON {
+		return output.JSONLine(out.W, ev)
 	}
 	if ev.Type == api.EventEndOfSnapshot {
-		_, err := fmt.Fprintf(out.w, "%d resources; changes follow\n", n)
+		_, err := fmt.Fprintf(out.W, "%d resources; changes follow\n", n)
 		return err
 	}
-	_, err := fmt.Fprintf(out.w, "%s  %s  version %s  %s\n",
-		ev.Type, resourceText(ev.Resource.ID), ev.Resource.Version, printable(compact(ev.Resource.Data)))
+	_, err := fmt.Fprintf(out.W, "%s  %s  version %s  %s\n",
+		ev.Type, resourceText(ev.Resource.ID), ev.Resource.Version, output.Printable(compact(ev.Resource.Data)))
 	return err
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/api/apply"
+	"github.com/wanfed/wanfed/internal/output"
 	"github.com/wanfed/wanfed/internal/resourcefile"
 	"github.com/wanfed/wanfed/internal/settings"
 )
@@ -57,7 +58,7 @@ In YAML:
   data: {node: web1, address: 10.0.0.1}`,
 		Args:              noArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
-	}, func(ctx context.Context, _ []string, cl *resourceClient, out printer) error {
+	}, func(ctx context.Context, _ []string, cl *resourceClient, out output.Printer) error {
 		if len(files) == 0 {
 			return usagef("FILE is required: wanfed resource apply -f FILE")
 		}
@@ -128,7 +129,7 @@ func refusals(positions []string, err error) error {
 
 // runPlan writes all items in their order, unless dryRun is true, and prints
 // them.
-func runPlan(ctx context.Context, out printer, positions []string, plan []*apply.Item, dryRun bool) error {
+func runPlan(ctx context.Context, out output.Printer, positions []string, plan []*apply.Item, dryRun bool) error {
 	for i, item := range plan {
 		if !dryRun {
 			if err := item.Write(ctx); err != nil {
@@ -141,17 +142,17 @@ func runPlan(ctx context.Context, out printer, positions []string, plan []*apply
 				return err
 			}
 		}
-		if out.format == outputJSON {
+		if out.Format == output.JSON {
 			continue
 		}
 		note := ""
 		if dryRun && item.Action != apply.Unchanged {
 			note = " (dry run)"
 		}
-		fmt.Fprintf(out.w, "%-9s  %s%s\n", item.Action, resourceText(item.Result.ID), note)
+		fmt.Fprintf(out.W, "%-9s  %s%s\n", item.Action, resourceText(item.Result.ID), note)
 	}
-	if out.format == outputJSON {
-		return out.print(plan, nil)
+	if out.Format == output.JSON {
+		return out.Print(plan, nil)
 	}
 	return nil
 }

@@ -3,78 +3,12 @@
 package main
 
 import (
-	"context"
-	"errors"
-	"fmt"
-	"log/slog"
-	"os"
-	"os/signal"
-	"runtime/debug"
-	"strings"
-	"sync"
-	"syscall"
-	"time"
-
-	"github.com/hashicorp/go-metrics"
-	"github.com/hashicorp/go-metrics/prometheus"
 	"github.com/spf13/cobra"
 
-	"github.com/wanfed/wanfed/internal/sdnotify"
-	"github.com/wanfed/wanfed/internal/settings"
-	"github.com/wanfed/wanfed/internal/subprocess"
-	"github.com/wanfed/wanfed/server"
-	"github.com/wanfed/wanfed/tlsutil"
+	"github.com/wanfed/wanfed/serverd"
 )
 
-type serverSettings struct {
-	DC                string   `hcl:"dc,optional" help:"name of this datacenter (required)"`
-	Node              string   `hcl:"node,optional" help:"name of this server in its datacenter (required)"`
-	DataDir           string   `hcl:"data_dir,optional" help:"directory of the Raft log, snapshots, keyring and cached addresses (required)"`
-	CAFile            string   `hcl:"ca_file,optional" help:"PEM file with the CA certificates (required)"`
-	CertFile          string   `hcl:"cert_file,optional" help:"PEM file with the certificate of this server (required)"`
-	KeyFile           string   `hcl:"key_file,optional" help:"PEM file with the private key of the certificate (required)"`
-	EncryptFile       string   `hcl:"encrypt_file,optional" help:"file (mode 0600) with the first gossip key, see: wanfed keyring generate; the keyring in the data directory takes precedence (default: gossip is not encrypted)"`
-	EncryptIncoming   bool     `hcl:"encrypt_verify_incoming,optional" help:"refuse unencrypted gossip, if there is a gossip key"`
-	EncryptOutgoing   bool     `hcl:"encrypt_verify_outgoing,optional" help:"encrypt sent gossip, if there is a gossip key"`
-	PrimaryDC         string   `hcl:"primary_datacenter,optional" help:"name of the primary datacenter (default: this datacenter)"`
-	PrimaryGateways   []string `hcl:"primary_gateways,optional" flag:"primary-gateway" help:"WAN address (host:port) of a gateway of the primary, required in a secondary; repeatable"`
-	MeshGatewayMode   string   `hcl:"mesh_gateway_mode,optional" help:"gateways used first to reach other datacenters: local (of this datacenter), remote (of the other) or auto (by measured latency)"`
-	Bind              string   `hcl:"bind,optional" help:"IP address to listen on"`
-	Advertise         string   `hcl:"advertise,optional" help:"IP address that other servers of this datacenter dial (default: --bind, or a private address of this machine)"`
-	Port              int      `hcl:"port,optional" help:"server port, for other servers and gateways; 0: 8300, -1: chosen by the system"`
-	HTTPAddr          string   `hcl:"http_addr,optional" help:"host:port or URL of the HTTP API; https:// is required if it is not loopback"`
-	ProxyProtocol     []string `hcl:"proxy_protocol,optional" help:"address or network (CIDR) of gateways with server_proxy_protocol; their connections must begin with a PROXY header, version 2; repeatable"`
-	BootstrapExpect   int      `hcl:"bootstrap_expect,optional" help:"number of servers that together form a new datacenter: 1, 3 or 5 (default: 1; if --retry-join is given, the server only joins an existing one)"`
-	RetryJoin         []string `hcl:"retry_join,optional" live:"yes" help:"host:port of another server of this datacenter; required if --bootstrap-expect is above 1; servers of earlier runs need not be listed; repeatable"`
-	AllowRemoteWrites []string `hcl:"allow_remote_writes_from,optional" live:"yes" help:"datacenter whose servers may forward writes of their operators to this one, or * for all (default: none); repeatable"`
-	DeadServerAfter   string   `hcl:"dead_server_after,optional" live:"yes" help:"time until a failed server is removed from the Raft group, for example 10m or 1h; at least 10s"`
-	SnapshotEvery     string   `hcl:"snapshot_every,optional" help:"time between two snapshots that the leader writes to --snapshot-dir, for example 1h (default: none)"`
-	SnapshotDir       string   `hcl:"snapshot_dir,optional" help:"directory of the snapshots that the server writes (default: snapshots in --data-dir)"`
-	SnapshotKeep      int      `hcl:"snapshot_keep,optional" help:"number of snapshots that the server keeps in --snapshot-dir"`
-	PrimaryLease      string   `hcl:"primary_lease,optional" help:"time without a call of another datacenter after which the primary refuses writes of federated resources, at least 10s (default: no limit)"`
-	Domain            string   `hcl:"domain,optional" help:"domain of the names in certificates and SNI"`
-	LogLevel          string   `hcl:"log_level,optional" live:"yes" help:"lowest level of log lines: debug, info, warn or error"`
-	LogFormat         string   `hcl:"log_format,optional" help:"format of the log on stderr: text or json"`
-}
-
-func defaultServerSettings() serverSettings {
-	return serverSettings{
-		MeshGatewayMode: "local",
-		Bind:            "0.0.0.0",
-		Port:            server.DefaultPort,
-		HTTPAddr:        "127.0.0.1:8500",
-		EncryptIncoming: true,
-		EncryptOutgoing: true,
-		DeadServerAfter: "10m",
-		SnapshotKeep:    server.DefaultSnapshotKeep,
-		Domain:          tlsutil.DefaultDomain,
-		LogLevel:        "info",
-		LogFormat:       "text",
-	}
-}
-
 func newServer() *cobra.Command {
-	defaults := defaultServerSettings()
 	cmd := &cobra.Command{
 		Use:   "server",
 		Short: "Run a server of a datacenter",
@@ -93,174 +27,17 @@ overrides an earlier one. The server notifies systemd of start and stop
     --key-file dc1-server-wanfed-0-key.pem
   wanfed server --config-file /etc/wanfed/server.hcl`,
 		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			load := func() (serverSettings, error) {
-				next := defaultServerSettings()
-				if err := loadSettings(cmd, &next); err != nil {
-					return next, err
-				}
-				if err := next.check(); err != nil {
-					return next, usageError{err}
-				}
-				return next, nil
-			}
-			return runServer(cmd, load)
-		},
 	}
-	addSettings(cmd, &defaults)
+	load := addSettings(cmd, serverd.DefaultSettings)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		s, err := load()
+		if err != nil {
+			return err
+		}
+		return serverd.Run(cmd.Context(), serverd.Config{
+			Settings: s, Reload: load, Stdout: cmd.OutOrStdout(), Stderr: cmd.ErrOrStderr(),
+		})
+	}
 	cmd.AddCommand(newServerRecover())
 	return cmd
-}
-
-// gcPercent is the default of GOGC for a server. The default of Go is 100. See
-// docs/decisions/0052.
-const gcPercent = 90
-
-func runServer(cmd *cobra.Command, load func() (serverSettings, error)) error {
-	sighup := make(chan os.Signal, 1) // size 1: a pending signal is not lost
-	signal.Notify(sighup, syscall.SIGHUP)
-	defer signal.Stop(sighup)
-	s, err := load()
-	if err != nil {
-		return err
-	}
-	level := new(slog.LevelVar)
-	if err := setLevel(level, s.LogLevel); err != nil {
-		return usageError{err}
-	}
-	cfg := s.config()
-	if cfg.Logger, err = settings.NewLogger(cmd.ErrOrStderr(), level, s.LogFormat); err != nil {
-		return usageError{err}
-	}
-	// The line has the actual ports, because the system may choose them.
-	cfg.Started = func(a server.Addrs) {
-		settings.PrintReady(cmd.OutOrStdout(), s.LogFormat,
-			subprocess.ServerReady{DC: s.DC, Node: s.Node, Addr: a.Server, HTTP: a.HTTP})
-		sdnotify.Send(cfg.Logger, sdnotify.Ready)
-	}
-	if err := collectMetrics(); err != nil {
-		return err
-	}
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(gcPercent)
-	}
-	ctx := cmd.Context()
-	defer context.AfterFunc(ctx, func() { sdnotify.Send(cfg.Logger, sdnotify.Stopping) })()
-
-	updates := make(chan server.LiveSettings)
-	cfg.Updates = updates
-	running, stop := context.WithCancel(ctx)
-	var reloads sync.WaitGroup
-	reloads.Go(func() { reloadServer(running, sighup, s, load, level, cfg.Logger, updates) })
-	err = server.Run(ctx, cfg)
-	stop()
-	reloads.Wait()
-	return settings.Join(err)
-}
-
-// reloadServer loads the settings at each signal, until ctx ends. It sends the
-// settings that can change at run time to the server, and logs the names of
-// changed settings that need a restart. If load fails, no setting changes.
-func reloadServer(
-	ctx context.Context, sighup <-chan os.Signal, s serverSettings, load func() (serverSettings, error),
-	level *slog.LevelVar, logger *slog.Logger, updates chan<- server.LiveSettings,
-) {
-	for {
-		select {
-		case <-sighup:
-		case <-ctx.Done():
-			return
-		}
-		sdnotify.Send(logger, sdnotify.Reloading())
-		if next, err := load(); err != nil {
-			logger.Error("cannot reload the settings", "err", err)
-		} else {
-			changed, fixed := settings.Merge(&s, &next)
-			if err := setLevel(level, s.LogLevel); err != nil {
-				logger.Error("cannot reload the settings", "err", err)
-			}
-			select {
-			case updates <- s.config().Live():
-			case <-ctx.Done():
-				return
-			}
-			logger.Info("settings reloaded", "changed", strings.Join(changed, ", "))
-			if len(fixed) > 0 {
-				logger.Warn("settings need a restart", "settings", strings.Join(fixed, ", "))
-			}
-		}
-		sdnotify.Send(logger, sdnotify.Ready)
-	}
-}
-
-func setLevel(to *slog.LevelVar, name string) error {
-	level, err := settings.ParseLevel(name)
-	if err == nil {
-		to.Set(level)
-	}
-	return err
-}
-
-// check returns all errors of the settings. It opens no file.
-func (s serverSettings) check() error {
-	var port, dead, lease error
-	if s.Port < -1 {
-		port = fmt.Errorf("port is %d: must be -1 to 65535", s.Port)
-	}
-	if d, err := time.ParseDuration(s.DeadServerAfter); err != nil || d <= 0 {
-		dead = fmt.Errorf("dead_server_after is %q: write, for example, 90s, 10m or 1h30m", s.DeadServerAfter)
-	}
-	var every, keep error
-	if d, err := time.ParseDuration(s.SnapshotEvery); s.SnapshotEvery != "" && (err != nil || d < 0) {
-		every = fmt.Errorf("snapshot_every is %q: write, for example, 30m, 1h or 24h", s.SnapshotEvery)
-	}
-	if s.SnapshotKeep == 0 {
-		keep = errors.New("snapshot_keep is 0: must be 1 or more")
-	}
-	if _, err := time.ParseDuration(s.PrimaryLease); s.PrimaryLease != "" && err != nil {
-		lease = fmt.Errorf("primary_lease is %q: write, for example, 30s or 5m", s.PrimaryLease)
-	}
-	return settings.Join(server.CheckSettings(s.config()), port, dead, every, keep, lease,
-		settings.CheckNetworks("proxy_protocol", s.ProxyProtocol), settings.CheckLog(s.LogLevel, s.LogFormat))
-}
-
-// config returns the configuration of the server. It replaces invalid values
-// without an error, because the function check reports them.
-func (s serverSettings) config() server.Config {
-	dead, err := time.ParseDuration(s.DeadServerAfter)
-	if err != nil || dead < 0 {
-		dead = 0
-	}
-	every, err := time.ParseDuration(s.SnapshotEvery)
-	if err != nil || every < 0 {
-		every = 0
-	}
-	lease, _ := time.ParseDuration(s.PrimaryLease)
-	return server.Config{
-		DC: s.DC, Node: s.Node, Domain: s.Domain, DataDir: s.DataDir,
-		CAFile: s.CAFile, CertFile: s.CertFile, KeyFile: s.KeyFile,
-		EncryptFile: s.EncryptFile, GossipAcceptPlain: !s.EncryptIncoming, GossipSendPlain: !s.EncryptOutgoing,
-		PrimaryDC: s.PrimaryDC, PrimaryGateways: s.PrimaryGateways, MeshGatewayMode: s.MeshGatewayMode,
-		Bind: s.Bind, Advertise: s.Advertise, Port: max(s.Port, -1), HTTPAddr: s.HTTPAddr,
-		ProxyFrom: settings.Networks(s.ProxyProtocol), BootstrapExpect: s.BootstrapExpect, RetryJoin: s.RetryJoin,
-		AllowRemoteWritesFrom: s.AllowRemoteWrites, DeadServerAfter: dead,
-		SnapshotEvery: every, SnapshotDir: s.SnapshotDir, SnapshotKeep: s.SnapshotKeep,
-		PrimaryLease: lease,
-	}
-}
-
-// collectMetrics adds the metrics of Raft, serf and memberlist, which have one
-// sink per process, to the metrics of this process.
-func collectMetrics() error {
-	sink, err := prometheus.NewPrometheusSinkFrom(prometheus.PrometheusOpts{})
-	if err != nil {
-		return fmt.Errorf("collect metrics of libraries: %w", err)
-	}
-	cfg := metrics.DefaultConfig("wanfed")
-	cfg.EnableHostname = false       // Prometheus adds the instance
-	cfg.EnableRuntimeMetrics = false // Prometheus has a collector for the Go runtime
-	if _, err := metrics.NewGlobal(cfg, sink); err != nil {
-		return fmt.Errorf("collect metrics of libraries: %w", err)
-	}
-	return nil
 }

@@ -7,68 +7,19 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
-
-	"github.com/hashicorp/go-metrics"
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/spf13/cobra"
 )
 
-// loadServer returns the settings of "wanfed server" with args.
-func loadServer(t testing.TB, args ...string) (serverSettings, error) {
-	t.Helper()
-	s := defaultServerSettings()
-	cmd := &cobra.Command{
-		RunE:          func(cmd *cobra.Command, _ []string) error { return loadSettings(cmd, &s) },
-		SilenceErrors: true, SilenceUsage: true,
-	}
-	addSettings(cmd, &s)
-	cmd.SetArgs(args)
-	err := cmd.Execute()
-	return s, err
-}
-
-func TestServerSettings_Sources(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "server.hcl")
-	err := os.WriteFile(path, []byte(`dc = "dc2"
-node = "file"
-port = 9300
-primary_datacenter = "dc1"
-primary_gateways = ["a:1", "b:2"]
-mesh_gateway_mode = "auto"
-bootstrap_expect = 3
-`), 0o600)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Setenv("WANFED_NODE", "env")
-	t.Setenv("WANFED_PORT", "9301")
-	s, err := loadServer(t, "--config-file", path, "--port", "-1", "--retry-join", "c:3", "--retry-join", "d:4")
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := s.config()
-	if c.DC != "dc2" || c.Node != "env" || c.Port != -1 || c.PrimaryDC != "dc1" || c.BootstrapExpect != 3 ||
-		c.HTTPAddr != "127.0.0.1:8500" || c.Bind != "0.0.0.0" || c.MeshGatewayMode != "auto" || c.Domain != "wanfed" {
-		t.Errorf("config = %+v, want the values of the flags, the environment and the file", c)
-	}
-	if !slices.Equal(c.PrimaryGateways, []string{"a:1", "b:2"}) || !slices.Equal(c.RetryJoin, []string{"c:3", "d:4"}) {
-		t.Errorf("lists = %q, %q, want [a:1 b:2], [c:3 d:4]", c.PrimaryGateways, c.RetryJoin)
-	}
-	s, err = loadServer(t, "--config-file", path, "--primary-gateway", "e:5")
-	if err != nil || !slices.Equal(s.PrimaryGateways, []string{"e:5"}) || s.config().Port != 9301 {
-		t.Errorf("settings = %+v, %v, want primary gateway e:5 and port 9301", s, err)
-	}
-}
-
 func TestServerSettings_UsageErrors(t *testing.T) {
-	_, err := loadServer(t, "--config-file", filepath.Join(t.TempDir(), "absent.hcl"))
-	if !errors.As(err, new(usageError)) || !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("loadSettings() of an absent file = %v, want a usage error that is %v", err, os.ErrNotExist)
-	}
 	root := newRoot()
+	root.SetArgs([]string{"server", "--config-file", filepath.Join(t.TempDir(), "absent.hcl")})
+	root.SetErr(io.Discard)
+	err := root.ExecuteContext(t.Context())
+	if !errors.As(err, new(usageError)) || !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("wanfed server with an absent file = %v, want a usage error that is %v", err, os.ErrNotExist)
+	}
+	root = newRoot()
 	root.SetArgs([]string{"server", "--dc", "dc1", "--port", "-5"})
 	root.SetErr(io.Discard)
 	err = root.ExecuteContext(t.Context())
@@ -80,21 +31,4 @@ func TestServerSettings_UsageErrors(t *testing.T) {
 			t.Errorf("wanfed server = %v, want %s", err, want)
 		}
 	}
-}
-
-func TestCollectMetrics_LibraryCounter(t *testing.T) {
-	if err := collectMetrics(); err != nil {
-		t.Fatal(err)
-	}
-	metrics.IncrCounter([]string{"raft", "apply"}, 1)
-	families, err := prometheus.DefaultGatherer.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, f := range families {
-		if f.GetName() == "wanfed_raft_apply" {
-			return
-		}
-	}
-	t.Errorf("Gather() has %d metrics, want wanfed_raft_apply among them", len(families))
 }

@@ -177,3 +177,26 @@ func TestSettingsFile_JSONError(t *testing.T) {
 	writeFile(t, path, "{\n  \"dc\": \"dc1\",\n  \"colour\": \"red\"\n}\n")
 	execute(t, nil, "server", "--config-file", path).checkError(t, 2, regexp.QuoteMeta(path)+`:3,3: .*colour.*`)
 }
+
+func TestSettings_EnvironmentOverridesFile(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "gateway.hcl")
+	text := "listen = [\"127.0.0.1:0\"]\nroutes = \"" + dir + "/none\"\nlog_level = \"info\"\n"
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const warning = "wanfed: environment variable WANFED_ROUTES overrides routes of "
+	for routes, warned := range map[string]bool{dir + "/none": false, dir + "/other": true} {
+		got := execute(t, []string{"WANFED_ROUTES=" + routes, "WANFED_DRAIN_TIME=5s"}, "gateway", "--config-file", path)
+		if got.code != 1 || strings.Contains(got.stderr, warning+path+"\n") != warned ||
+			strings.Count(got.stderr, " overrides ") > 1 {
+			t.Errorf("WANFED_ROUTES=%s: exit status = %d, stderr %q, want 1 and a warning: %v",
+				routes, got.code, got.stderr, warned)
+		}
+	}
+	got := execute(t, []string{"WANFED_CA_FILE=ca.pem"}, "gateway", "--config-file", path)
+	if got.code != 2 || !strings.Contains(got.stderr, "remove WANFED_CA_FILE in the environment, or") {
+		t.Errorf("WANFED_CA_FILE: exit status = %d, stderr %q, want 2 and the name of the variable",
+			got.code, got.stderr)
+	}
+}

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -14,7 +13,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc"
@@ -27,6 +25,7 @@ import (
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/resource/raftstore"
+	"github.com/wanfed/wanfed/server/snapshot"
 	"github.com/wanfed/wanfed/tlsutil"
 	"github.com/wanfed/wanfed/wanfed"
 )
@@ -49,7 +48,7 @@ func (b *badServer) RestoreSnapshot(stream restoreStream) error {
 }
 
 // dialBadServer starts the server and connects to it.
-func dialBadServer(t *testing.T, b *badServer) (*operator, pb.OperatorServiceClient) {
+func dialBadServer(t *testing.T, b *badServer) snapshot.Transfer {
 	t.Helper()
 	p := newPKI(t)
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -74,7 +73,7 @@ func dialBadServer(t *testing.T, b *badServer) (*operator, pb.OperatorServiceCli
 		t.Fatal(err)
 	}
 	t.Cleanup(closeAll)
-	return o, pb.NewOperatorServiceClient(cc)
+	return o.transfer(cc, io.Discard)
 }
 
 // TestDialServer_ForeignCA checks the error of a client that trusts the CA of
@@ -160,26 +159,26 @@ func TestSave_FailsWithoutFile(t *testing.T) {
 		}, "it is of datacenter dc2, not of dc1"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			o, c := dialBadServer(t, &badServer{save: tt.save})
+			transfer := dialBadServer(t, &badServer{save: tt.save})
 			dir := t.TempDir()
-			_, err := o.save(tt.ctx, c.SaveSnapshot, filepath.Join(dir, "x.snap"), io.Discard)
+			_, err := transfer.Save(tt.ctx, false, filepath.Join(dir, "x.snap"))
 			if err == nil || !strings.Contains(err.Error(), tt.want) {
-				t.Errorf("save() = %v, want %s", err, tt.want)
+				t.Errorf("Save() = %v, want %s", err, tt.want)
 			}
 			if files, err := os.ReadDir(dir); err != nil || len(files) > 0 {
-				t.Errorf("files after save() = %v, %v, want none", files, err)
+				t.Errorf("files after Save() = %v, %v, want none", files, err)
 			}
 		})
 	}
 }
 
 func TestSave_WritesPrivateFile(t *testing.T) {
-	o, c := dialBadServer(t, &badServer{save: func(s saveStream) error {
+	transfer := dialBadServer(t, &badServer{save: func(s saveStream) error {
 		return errors.Join(s.Send(someData), s.Send(endOf("dc1")))
 	}})
 	path := filepath.Join(t.TempDir(), "x.snap")
-	if m, err := o.save(t.Context(), c.SaveSnapshot, path, io.Discard); err != nil || m.Size != 4 {
-		t.Errorf("save() = %v, %v, want size 4", m, err)
+	if m, err := transfer.Save(t.Context(), false, path); err != nil || m.Size != 4 {
+		t.Errorf("Save() = %v, %v, want size 4", m, err)
 	}
 	if st, err := os.Stat(path); err != nil || st.Mode() != 0o600 {
 		t.Errorf("file = %v, %v, want mode 0600", st, err)
@@ -211,10 +210,10 @@ func TestRestore_Fails(t *testing.T) {
 		}, "read the snapshot: input/output error; nothing was changed"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			o, c := dialBadServer(t, &badServer{restore: tt.restore})
-			_, err := o.restore(t.Context(), c, m, tt.data, io.Discard)
+			transfer := dialBadServer(t, &badServer{restore: tt.restore})
+			_, err := transfer.Restore(t.Context(), m, tt.data)
 			if err == nil || !strings.Contains(err.Error(), tt.want) {
-				t.Errorf("restore() = %v, want %s", err, tt.want)
+				t.Errorf("Restore() = %v, want %s", err, tt.want)
 			}
 		})
 	}
@@ -270,76 +269,4 @@ func TestPeerRows(t *testing.T) {
 			t.Errorf("peerRows() =\n%s\nwant\n%s", strings.Join(got, "\n"), want)
 		}
 	}
-}
-
-func TestSize(t *testing.T) {
-	for n, want := range map[int64]string{
-		0: "0 B", 999: "999 B", 1000: "1.0 kB", 999_400: "999.4 kB", 999_600: "1.0 MB",
-		5_300_000_000: "5.3 GB", 2e15: "2000000.0 GB",
-	} {
-		if got := size(n); got != want {
-			t.Errorf("size(%d) = %s, want %s", n, got, want)
-		}
-	}
-}
-
-func TestProgress_ShortTransfer(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var out bytes.Buffer
-		p := startProgress(t.Context(), &out, "sent", 2000)
-		time.Sleep(progressInterval - time.Millisecond)
-		p.stop()
-		if p.ctx.Err() == nil || out.Len() > 0 {
-			t.Errorf("after stop: ctx.Err() = %v, output %q, want canceled and no output", p.ctx.Err(), &out)
-		}
-	})
-}
-
-func TestProgress_LongTransfer(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var out bytes.Buffer
-		p := startProgress(t.Context(), &out, "sent", 2000)
-		p.add(500)
-		time.Sleep(progressInterval + time.Millisecond)
-		p.add(1500)
-		time.Sleep(2 * progressInterval)
-		time.Sleep(restoreTimeout / 2)
-		if p.ctx.Err() != nil {
-			t.Errorf("ctx while the servers restore = %v, want not canceled", context.Cause(p.ctx))
-		}
-		p.stop()
-		want := "sent 500 B of 2.0 kB ...\nsent all of 2.0 kB; waiting for the servers to restore it ...\n"
-		if out.String() != want {
-			t.Errorf("output = %q, want %q", &out, want)
-		}
-	})
-}
-
-func TestProgress_NoData(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var out bytes.Buffer
-		p := startProgress(t.Context(), &out, "saved", 0)
-		time.Sleep(3*progressInterval + time.Millisecond)
-		p.stop()
-		if want := "waiting for the servers to respond ...\n"; out.String() != want {
-			t.Errorf("output = %q, want %q", &out, want)
-		}
-	})
-}
-
-func TestProgress_StalledTransfer(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var out bytes.Buffer
-		p := startProgress(t.Context(), &out, "saved", 0)
-		p.add(10)
-		<-p.ctx.Done()
-		p.stop()
-		const want = "no data was transferred for 1m0s"
-		if cause := context.Cause(p.ctx); cause == nil || !strings.Contains(cause.Error(), want) {
-			t.Errorf("cause = %v, want %s", cause, want)
-		}
-		if !strings.HasPrefix(out.String(), "saved 10 B ...\n") {
-			t.Errorf("output = %q, want the progress", &out)
-		}
-	})
 }

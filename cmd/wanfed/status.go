@@ -13,6 +13,7 @@ import (
 
 	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/internal/backoff"
+	"github.com/wanfed/wanfed/internal/output"
 )
 
 func newStatus() *cobra.Command {
@@ -53,7 +54,7 @@ unless the state of every datacenter is ok.`,
   wanfed status --output wide
   wanfed status --output json | jq '.datacenters[] | select(.advice)'`,
 		Args: noArgs,
-	}, func(cmd *cobra.Command, _ []string, cl client, out printer) error {
+	}, func(cmd *cobra.Command, _ []string, cl client, out output.Printer) error {
 		return o.run(cmd.Context(), cl, out)
 	})
 	c.Flags().BoolVar(&o.exitCode, "exit-code", false, "exit with status 1 unless every datacenter is ok")
@@ -74,7 +75,7 @@ type statusOptions struct {
 	watch    bool
 }
 
-func (o statusOptions) run(ctx context.Context, cl client, out printer) error {
+func (o statusOptions) run(ctx context.Context, cl client, out output.Printer) error {
 	if o.watch && (o.exitCode || o.wait != 0) {
 		return usagef("--watch cannot be combined with --wait or --exit-code")
 	}
@@ -83,12 +84,12 @@ func (o statusOptions) run(ctx context.Context, cl client, out printer) error {
 		if err != nil {
 			return err
 		}
-		if err := out.print(s, func() error { return printStatus(out, s, time.Now()) }); err != nil {
+		if err := out.Print(s, func() error { return printStatus(out, s, time.Now()) }); err != nil {
 			return err
 		}
 		if !o.watch {
 			if (o.exitCode || o.wait > 0) && !s.OK() {
-				return fmt.Errorf("the federation is not ok: %s", printable(cmp.Or(s.Headline,
+				return fmt.Errorf("the federation is not ok: %s", output.Printable(cmp.Or(s.Headline,
 					"see the states of the datacenters")))
 			}
 			return nil
@@ -96,8 +97,8 @@ func (o statusOptions) run(ctx context.Context, cl client, out printer) error {
 		if backoff.Sleep(ctx, watchInterval, nil); ctx.Err() != nil {
 			return nil
 		}
-		if out.format != outputJSON {
-			fmt.Fprintf(out.w, "\n--- %s\n", timestamp(time.Now()))
+		if out.Format != output.JSON {
+			fmt.Fprintf(out.W, "\n--- %s\n", output.Timestamp(time.Now()))
 		}
 	}
 }
@@ -115,7 +116,7 @@ func (o statusOptions) get(ctx context.Context, cl client) (s api.Status, err er
 	}
 }
 
-func printStatus(out printer, s api.Status, now time.Time) error {
+func printStatus(out output.Printer, s api.Status, now time.Time) error {
 	leader := "no leader"
 	if s.Leader != "" {
 		leader = "leader " + s.Leader
@@ -130,16 +131,16 @@ func printStatus(out printer, s api.Status, now time.Time) error {
 			d.Name, role(d), string(d.Health()),
 			fmt.Sprintf("%d/%d alive", d.ServersAlive, d.ServersKnown),
 			fmt.Sprintf("%d/%d healthy", d.GatewaysHealthy, d.GatewaysKnown),
-			age(d.RecordAge), age(d.ReplicationLag),
+			output.Age(d.RecordAge), output.Age(d.ReplicationLag),
 		})
 	}
 	if s.Headline != "" {
-		fmt.Fprintln(out.w, out.wrap(printable(s.Headline), 2)+"\n")
+		fmt.Fprintln(out.W, out.Wrap(output.Printable(s.Headline), 2)+"\n")
 	}
-	fmt.Fprintf(out.w, "Datacenter %s (primary %s): %d of %d datacenters ok\nNode %s, version %s, %s\n\n",
-		printable(s.Datacenter), printable(s.PrimaryDatacenter), ok, len(s.Datacenters),
-		printable(s.Node), printable(s.Version), printable(leader))
-	if err := out.table(rows); err != nil {
+	fmt.Fprintf(out.W, "Datacenter %s (primary %s): %d of %d datacenters ok\nNode %s, version %s, %s\n\n",
+		output.Printable(s.Datacenter), output.Printable(s.PrimaryDatacenter), ok, len(s.Datacenters),
+		output.Printable(s.Node), output.Printable(s.Version), output.Printable(leader))
+	if err := out.Table(rows); err != nil {
 		return err
 	}
 	if err := printPaths(out, s, now); err != nil {
@@ -154,17 +155,17 @@ func printStatus(out printer, s api.Status, now time.Time) error {
 	if len(s.Components) == 0 {
 		return nil
 	}
-	fmt.Fprintln(out.w)
+	fmt.Fprintln(out.W)
 	rows = [][]string{{"Component", "State", "Detail"}}
 	for _, c := range s.Components {
 		rows = append(rows, []string{c.Name, c.State, c.Detail})
 	}
-	return out.table(rows)
+	return out.Table(rows)
 }
 
-func printPaths(out printer, s api.Status, now time.Time) error {
+func printPaths(out output.Printer, s api.Status, now time.Time) error {
 	rows := [][]string{{"Datacenter", "Path", "Via", "Used", "Health", "RTT"}}
-	if out.wide() {
+	if out.IsWide() {
 		rows[0] = append(rows[0], "Last Success", "Last Failure", "Known")
 	}
 	for _, d := range s.Datacenters {
@@ -177,10 +178,10 @@ func printPaths(out printer, s api.Status, now time.Time) error {
 				rtt = time.Duration(*p.RTT * float64(time.Second)).Round(100 * time.Microsecond).String()
 			}
 			row := []string{d.Name, p.Address, p.Via, used, p.Health, rtt}
-			if out.wide() {
+			if out.IsWide() {
 				known := strings.Join(p.Sources, ", ")
 				if p.KnowledgeAge != nil {
-					known += ", " + age(p.KnowledgeAge) + " ago"
+					known += ", " + output.Age(p.KnowledgeAge) + " ago"
 				}
 				row = append(row, ago(p.LastSuccess, now), ago(p.LastFailure, now), cmp.Or(known, "-"))
 			}
@@ -190,27 +191,27 @@ func printPaths(out printer, s api.Status, now time.Time) error {
 	if len(rows) == 1 {
 		return nil
 	}
-	fmt.Fprintf(out.w, "\nMesh gateway mode %s\n\n", printable(s.MeshGatewayMode))
-	return out.table(rows)
+	fmt.Fprintf(out.W, "\nMesh gateway mode %s\n\n", output.Printable(s.MeshGatewayMode))
+	return out.Table(rows)
 }
 
-func printReplicated(out printer, s api.Status, now time.Time) error {
+func printReplicated(out output.Printer, s api.Status, now time.Time) error {
 	if len(s.Replicated) == 0 {
 		return nil
 	}
 	rows := [][]string{{"Replicated Type", "Replicas", "Unknown", "Primary Index", "Lag"}}
-	if out.wide() {
+	if out.IsWide() {
 		rows[0] = append(rows[0], "Last Change", "Changes", "Bytes")
 	}
 	for _, r := range s.Replicated {
-		row := []string{r.Type, index(r.Records), index(r.UnknownRecords), index(r.PrimaryIndex), age(r.Lag)}
-		if out.wide() {
+		row := []string{r.Type, index(r.Records), index(r.UnknownRecords), index(r.PrimaryIndex), output.Age(r.Lag)}
+		if out.IsWide() {
 			row = append(row, ago(r.LastChange, now), index(r.Changes), index(r.ReceivedBytes))
 		}
 		rows = append(rows, row)
 	}
-	fmt.Fprintln(out.w)
-	return out.table(rows)
+	fmt.Fprintln(out.W)
+	return out.Table(rows)
 }
 
 // ago formats the time since t, or "-" for the zero time.
@@ -218,28 +219,28 @@ func ago(t, now time.Time) string {
 	if t.IsZero() {
 		return "-"
 	}
-	return age(api.SecondsPtr(now.Sub(t))) + " ago"
+	return output.Age(api.SecondsPtr(now.Sub(t))) + " ago"
 }
 
 // printProblems prints the cause, the remedy and the last error of a
 // datacenter.
-func printProblems(out printer, d api.DatacenterStatus) {
+func printProblems(out output.Printer, d api.DatacenterStatus) {
 	if d.LastError == "" && d.Advice == "" && d.Cause == "" {
 		return
 	}
-	fmt.Fprintf(out.w, "\n%s:\n", printable(d.Name))
+	fmt.Fprintf(out.W, "\n%s:\n", output.Printable(d.Name))
 	if d.Cause != "" {
-		fmt.Fprintln(out.w, out.wrap("  cause: "+printable(d.Cause), 4))
+		fmt.Fprintln(out.W, out.Wrap("  cause: "+output.Printable(d.Cause), 4))
 	}
 	if d.Advice != "" {
-		fmt.Fprintln(out.w, out.wrap("  advice: "+printable(d.Advice), 4))
+		fmt.Fprintln(out.W, out.Wrap("  advice: "+output.Printable(d.Advice), 4))
 	}
 	if d.LastError != "" {
 		at := ""
 		if !d.LastErrorAt.IsZero() {
-			at = " (" + timestamp(d.LastErrorAt) + ")"
+			at = " (" + output.Timestamp(d.LastErrorAt) + ")"
 		}
-		fmt.Fprintln(out.w, out.wrap(fmt.Sprintf("  last error%s: %s", at, printable(d.LastError)), 4))
+		fmt.Fprintln(out.W, out.Wrap(fmt.Sprintf("  last error%s: %s", at, output.Printable(d.LastError)), 4))
 	}
 }
 

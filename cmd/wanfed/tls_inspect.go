@@ -13,24 +13,14 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/wanfed/wanfed/internal/output"
 	"github.com/wanfed/wanfed/internal/settings"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// inspection is the JSON of one certificate of a file.
-type inspection struct {
-	File     string `json:"file"`
-	Position int    `json:"position"` // in the file, from 1
-	Of       int    `json:"of"`       // number of certificates in the file
-	tlsutil.Description
-	// Verified is set with --ca-file, for the first certificate of a file.
-	Verified    *bool  `json:"verified,omitempty"`
-	VerifyError string `json:"verify_error,omitempty"`
-}
-
 // inspector runs "tls inspect".
 type inspector struct {
-	printer
+	output.Printer
 	caFile, domain string
 	cas            []*x509.Certificate
 }
@@ -51,7 +41,7 @@ a verification fails.`,
   wanfed tls inspect --output json dc2-server-wanfed-0.pem`,
 		Args: files,
 	}
-	format := addOutput(c)
+	printer := output.AddFlag(c)
 	c.Flags().StringVar(&in.caFile, "ca-file", "", "PEM `file` with the CA certificates to verify against")
 	c.Flags().StringVar(&in.domain, "domain", "",
 		"domain of the names in certificates (default: derived from the names)")
@@ -59,7 +49,7 @@ a verification fails.`,
 		if err := tlsutil.CheckDomain(in.domain); in.domain != "" && err != nil {
 			return usagef("--domain: %w", err)
 		}
-		in.printer = printer{cmd.OutOrStdout(), *format}
+		in.Printer = printer()
 		return in.inspect(files, time.Now())
 	}
 	return c
@@ -73,7 +63,7 @@ func (in *inspector) inspect(files []string, now time.Time) error {
 			return err
 		}
 	}
-	all := []inspection{} // not nil, which JSON encodes as null
+	all := []tlsutil.Inspection{} // not nil, which JSON encodes as null
 	var errs []string
 	for _, file := range files {
 		certs, err := readCerts(file)
@@ -81,22 +71,13 @@ func (in *inspector) inspect(files []string, now time.Time) error {
 			errs = append(errs, err.Error())
 			continue
 		}
-		for i, c := range certs {
-			all = append(all, inspection{
-				File: file, Position: i + 1, Of: len(certs), Description: tlsutil.Describe(c, in.domain, now),
-			})
-		}
-		if in.cas == nil {
-			continue
-		}
-		first, ok := &all[len(all)-len(certs)], true
-		if err := tlsutil.Verify(certs, in.cas, in.domain, now); err != nil {
-			ok, first.VerifyError = false, err.Error()
+		inspected, err := tlsutil.Inspect(file, certs, in.cas, in.domain, now)
+		if err != nil {
 			errs = append(errs, fmt.Sprintf("%s does not verify against %s", file, in.caFile))
 		}
-		first.Verified = &ok
+		all = append(all, inspected...)
 	}
-	if err := in.print(all, func() error { return in.printAll(all) }); err != nil {
+	if err := in.Print(all, func() error { return in.printAll(all) }); err != nil {
 		return err
 	}
 	if len(errs) > 0 {
@@ -120,26 +101,26 @@ func readCerts(file string) ([]*x509.Certificate, error) {
 	return certs, nil
 }
 
-func (in *inspector) printAll(all []inspection) error {
-	w := in.w
+func (in *inspector) printAll(all []tlsutil.Inspection) error {
+	w := in.W
 	for i, s := range all {
 		if i > 0 {
 			fmt.Fprintln(w)
 		}
-		fmt.Fprint(w, printable(s.File))
+		fmt.Fprint(w, output.Printable(s.File))
 		if s.Of > 1 {
 			fmt.Fprintf(w, " (%d of %d)", s.Position, s.Of)
 		}
 		fmt.Fprintln(w)
-		if err := writeFields(w, s.rows(in.caFile)); err != nil {
+		if err := output.WriteFields(w, inspectionRows(s, in.caFile)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// rows returns the fields of s.
-func (s inspection) rows(caFile string) [][]string {
+// inspectionRows returns the fields of s.
+func inspectionRows(s tlsutil.Inspection, caFile string) [][]string {
 	var rows [][]string
 	add := func(key string, values ...string) {
 		rows = append(rows, []string{"  " + key, strings.Join(values, ", ")})
@@ -162,7 +143,7 @@ func (s inspection) rows(caFile string) [][]string {
 		add("Names", slices.Concat(s.DNSNames, s.IPs)...)
 	}
 	from, to := s.NotBefore.Format(time.RFC3339), s.NotAfter.Format(time.RFC3339)
-	add("Valid", fmt.Sprintf("%s to %s (%s)", from, to, s.state()))
+	add("Valid", fmt.Sprintf("%s to %s (%s)", from, to, validity(s)))
 	add("Subject", s.Subject)
 	if s.SelfSigned {
 		add("Issuer", "itself")
@@ -181,7 +162,7 @@ func (s inspection) rows(caFile string) [][]string {
 	return rows
 }
 
-func (s inspection) state() string {
+func validity(s tlsutil.Inspection) string {
 	// DaysLeft is rounded down, so it is -1 on the first day after the expiry.
 	switch {
 	case s.Expired && s.DaysLeft < -1:

@@ -3,18 +3,15 @@
 package main
 
 import (
-	"cmp"
 	"fmt"
 	"io"
-	"regexp"
-	"slices"
 
 	"github.com/hashicorp/hcl/v2"
 	"github.com/spf13/cobra"
 
 	"github.com/wanfed/wanfed/gatewayd"
 	"github.com/wanfed/wanfed/internal/settings"
-	"github.com/wanfed/wanfed/server"
+	"github.com/wanfed/wanfed/serverd"
 )
 
 func newValidate() *cobra.Command {
@@ -33,9 +30,9 @@ exit status is 1 if there is an error.`,
 		Example: `  wanfed validate /etc/wanfed/server.hcl /etc/wanfed/gateway.hcl`,
 		Args:    files,
 		RunE: func(cmd *cobra.Command, files []string) error {
-			kinds := []fileKind{serverFile, gatewayFile}
+			kinds := []settings.Kind{serverFile, gatewayFile}
 			if gateway {
-				kinds = []fileKind{gatewayFile}
+				kinds = []settings.Kind{gatewayFile}
 			}
 			return validateFiles(cmd.OutOrStdout(), files, kinds)
 		},
@@ -44,7 +41,7 @@ exit status is 1 if there is an error.`,
 	return cmd
 }
 
-func validateFiles(w io.Writer, files []string, kinds []fileKind) error {
+func validateFiles(w io.Writer, files []string, kinds []settings.Kind) error {
 	invalid := 0
 	for _, path := range files {
 		errs := settings.Split(validateFile(path, kinds))
@@ -67,15 +64,9 @@ func validateFiles(w io.Writer, files []string, kinds []fileKind) error {
 	return nil
 }
 
-// A fileKind is a kind of settings file: of a server or of a gateway. It
-// returns a pointer to new settings with default values, and the function
-// check. The caller decodes a file into these settings, and then check
-// validates them.
-type fileKind func() (defaults any, check func() error)
-
 func serverFile() (any, func() error) {
-	s := defaultServerSettings()
-	return &s, func() error { return settings.Join(s.check(), server.CheckFiles(s.config())) }
+	s := serverd.DefaultSettings()
+	return &s, func() error { return settings.Join(s.Check(), s.CheckFiles()) }
 }
 
 func gatewayFile() (any, func() error) {
@@ -88,7 +79,7 @@ func gatewayFile() (any, func() error) {
 var routeBlocks = &hcl.BodySchema{Blocks: []hcl.BlockHeaderSchema{{Type: "route", LabelNames: []string{"match"}}}}
 
 // validateFile checks a file of routes, or a file of settings of one of kinds.
-func validateFile(path string, kinds []fileKind) error {
+func validateFile(path string, kinds []settings.Kind) error {
 	src, err := settings.ReadFile(path, gatewayd.MaxRouteFile)
 	if err != nil {
 		return fmt.Errorf("read settings: %w", err)
@@ -101,49 +92,5 @@ func validateFile(path string, kinds []fileKind) error {
 		_, err := gatewayd.ReadRoutes(path)
 		return err
 	}
-	attrs, _ := f.Body.JustAttributes() // Decode reports the errors
-	values, check := detectKind(attrs, kinds)()
-	if err := settings.Decode(f.Body, values); err != nil {
-		return err
-	}
-	var errs []error
-	for _, err := range settings.Split(check()) {
-		errs = append(errs, withLine(path, attrs, err))
-	}
-	return settings.Join(errs...)
-}
-
-// detectKind returns the kind whose settings include the largest number of the
-// attributes. If several kinds include the same number, it returns the first.
-func detectKind(attrs hcl.Attributes, kinds []fileKind) fileKind {
-	return slices.MaxFunc(kinds, func(a, b fileKind) int {
-		return cmp.Compare(matchCount(attrs, a), matchCount(attrs, b))
-	})
-}
-
-// matchCount returns the number of attributes that are settings of kind.
-func matchCount(attrs hcl.Attributes, kind fileKind) (n int) {
-	values, _ := kind()
-	settings.Each(values, func(f settings.Field) {
-		if _, ok := attrs[f.Name]; ok {
-			n++
-		}
-	})
-	return n
-}
-
-var firstWord = regexp.MustCompile(`^[A-Za-z0-9_]+`)
-
-// attributeOf maps the first word of an error about a file to the attribute
-// that names the file.
-var attributeOf = map[string]string{"CA": "ca_file", "cert": "cert_file", "key": "key_file"}
-
-// withLine adds the path to err, and the line of the attribute that the first
-// word of err names.
-func withLine(path string, attrs hcl.Attributes, err error) error {
-	word := firstWord.FindString(err.Error())
-	if a, ok := attrs[cmp.Or(attributeOf[word], word)]; ok {
-		return fmt.Errorf("%s:%d: %w", path, a.Range.Start.Line, err)
-	}
-	return fmt.Errorf("%s: %w", path, err)
+	return settings.CheckFile(path, f.Body, kinds)
 }

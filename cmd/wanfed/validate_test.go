@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/wanfed/wanfed/internal/settings"
 	"github.com/wanfed/wanfed/internal/subprocess"
 	"github.com/wanfed/wanfed/tlsutil"
 )
@@ -32,7 +33,7 @@ type validateTest struct {
 	want       []string // part of each line, with FILE for the path; nil: the file is valid
 }
 
-func (test validateTest) run(t *testing.T, kinds ...fileKind) {
+func (test validateTest) run(t *testing.T, kinds ...settings.Kind) {
 	t.Run(test.name, func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "x.hcl")
 		writeFile(t, path, test.file)
@@ -114,7 +115,7 @@ func TestValidate_ManyFiles(t *testing.T) {
 	dir := t.TempDir()
 	var out strings.Builder
 	err := validateFiles(&out, []string{filepath.Join(dir, "a.hcl"), filepath.Join(dir, "b.hcl")},
-		[]fileKind{serverFile})
+		[]settings.Kind{serverFile})
 	if want := "2 of 2 files not valid"; err == nil || err.Error() != want {
 		t.Errorf("validateFiles() = %v, want %s", err, want)
 	}

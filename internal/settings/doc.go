@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-// Package settings reads the settings of a command from a file into a struct,
-// and reports all errors of a file at once.
+// Package settings reads the settings of a command from a file, the environment
+// and flags into a struct, and reports all errors at once.
 //
 //	type server struct {
 //		DataDir string `hcl:"data_dir,optional" help:"directory of the Raft log"`
@@ -9,8 +9,10 @@
 //	var s server
 //	err := settings.Read("server.hcl", &s) // data_dir = "/var/lib/wanfed"
 //
-// The struct also describes the flags and environment variables of the command.
-// The function Each lists the fields of the struct. A field has these tags:
+// The field DataDir also has the environment variable WANFED_DATA_DIR and the
+// flag --data-dir: AddFlags adds the flags, and Load reads all sources. The
+// function Each lists the fields of the struct. Fields are string, int, bool or
+// []string, and have these tags:
 //
 //   - hcl: name of the attribute in the file
 //   - help: a noun phrase with unit and default

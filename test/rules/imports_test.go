@@ -19,11 +19,12 @@ const module = "github.com/wanfed/wanfed"
 // imports only packages of lower layers. A new package needs a place here.
 var layers = [][]string{
 	{"cmd/wanfed", "examples", "examples/controller", "examples/memberlist", "examples/serf"},
+	{"serverd"},
 	{"demo", "server"},
 	{"server/status"},
 	{"server/remote"},
 	{"server/raftgroup"},
-	{"server/httpapi", "server/keyring", "server/operator"},
+	{"server/httpapi", "server/keyring", "server/operator", "server/snapshot"},
 	{"gatewayd"},
 	{"server/rpc"},
 	{"server/limit"},
@@ -47,7 +48,7 @@ var layers = [][]string{
 	{"resource/resourcehttp"},
 	{"resource"},
 	{"wanfed"},
-	{"api/apply"},
+	{"api/apply", "api/lock"},
 	{"api"},
 	{"tlsutil"},
 	{"api/pb"},

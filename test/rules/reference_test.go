@@ -77,7 +77,7 @@ func settingsPage(t testing.TB) string {
 		"dashes, unless the list names another one. Environment variables take precedence\n" +
 		"over files, and flags over both. `wanfed validate FILE` checks a file.\n")
 	for _, section := range []struct{ title, file string }{
-		{"wanfed server", "cmd/wanfed/server.go"},
+		{"wanfed server", "serverd/settings.go"},
 		{"wanfed gateway", "gatewayd/settings.go"},
 	} {
 		fmt.Fprintf(&b, "\n## %s\n\n", section.title)

@@ -1,18 +1,15 @@
 // SPDX-License-Identifier: MPL-2.0
 
-package main
+package settings
 
 import (
-	"errors"
+	"io"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/spf13/cobra"
-
-	"github.com/wanfed/wanfed/internal/settings"
+	"github.com/spf13/pflag"
 )
 
 type sampleSettings struct {
@@ -26,15 +23,8 @@ type sampleSettings struct {
 func load(t testing.TB, file string, env map[string]string, args ...string) (sampleSettings, error) {
 	t.Helper()
 	s := sampleSettings{DataDir: "/default", note: "kept"}
-	var err error
-	cmd := &cobra.Command{
-		Use: "sample", SilenceErrors: true, SilenceUsage: true,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			err = loadSettings(cmd, &s)
-			return nil
-		},
-	}
-	addSettings(cmd, &s)
+	flags := pflag.NewFlagSet("sample", pflag.ContinueOnError)
+	AddFlags(flags, &s)
 	if file != "" {
 		path := filepath.Join(t.TempDir(), "sample.hcl")
 		if err := os.WriteFile(path, []byte(file), 0o600); err != nil {
@@ -45,14 +35,14 @@ func load(t testing.TB, file string, env map[string]string, args ...string) (sam
 	for k, v := range env {
 		t.(*testing.T).Setenv(k, v)
 	}
-	cmd.SetArgs(args)
-	if err := cmd.Execute(); err != nil {
+	if err := flags.Parse(args); err != nil {
 		t.Fatal(err)
 	}
+	err := Load(flags, io.Discard, &s)
 	return s, err
 }
 
-func TestLoadSettings_Order(t *testing.T) {
+func TestLoad_Order(t *testing.T) {
 	file := "data_dir = \"/file\"\nport = 1\njoin = [\"a\", \"b\"]\n"
 	env := map[string]string{"WANFED_PORT": "2", "WANFED_JOIN": "c, d", "WANFED_DATA_DIR": ""}
 	tests := []struct {
@@ -79,42 +69,15 @@ func TestLoadSettings_Order(t *testing.T) {
 			}
 			tt.want.note = "kept"
 			if d := cmp.Diff(tt.want, got, cmp.AllowUnexported(sampleSettings{})); d != "" {
-				t.Errorf("loadSettings(): (-want +got)\n%s", d)
+				t.Errorf("Load(): (-want +got)\n%s", d)
 			}
 		})
 	}
 }
 
-func TestLoadSettings_EnvironmentOverridesFile(t *testing.T) {
-	dir := t.TempDir()
-	path := filepath.Join(dir, "gateway.hcl")
-	text := "listen = [\"127.0.0.1:0\"]\nroutes = \"" + dir + "/none\"\nlog_level = \"info\"\n"
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	const warning = "wanfed: environment variable WANFED_ROUTES overrides routes of "
-	for routes, warned := range map[string]bool{dir + "/none": false, dir + "/other": true} {
-		got := execute(t, []string{"WANFED_ROUTES=" + routes, "WANFED_DRAIN_TIME=5s"}, "gateway", "--config-file", path)
-		if got.code != 1 || strings.Contains(got.stderr, warning+path+"\n") != warned ||
-			strings.Count(got.stderr, " overrides ") > 1 {
-			t.Errorf("WANFED_ROUTES=%s: exit status = %d, stderr %q, want 1 and a warning: %v",
-				routes, got.code, got.stderr, warned)
-		}
-	}
-	got := execute(t, []string{"WANFED_CA_FILE=ca.pem"}, "gateway", "--config-file", path)
-	if got.code != 2 || !strings.Contains(got.stderr, "remove WANFED_CA_FILE in the environment, or") {
-		t.Errorf("WANFED_CA_FILE: exit status = %d, stderr %q, want 2 and the name of the variable",
-			got.code, got.stderr)
-	}
-}
-
-func TestLoadSettings_AllErrors(t *testing.T) {
+func TestLoad_AllErrors(t *testing.T) {
 	_, err := load(t, "prot = 1\nquiet = \"maybe\"\n", map[string]string{"WANFED_PORT": "many"})
-	u, ok := errors.AsType[usageError](err)
-	if !ok {
-		t.Fatalf("loadSettings() = %v, want a usage error", err)
-	}
-	if n := len(settings.Split(u.error)); n != 3 {
+	if n := len(Split(err)); n != 3 {
 		t.Fatalf("errors = %d, want 3: %v", n, err)
 	}
 }

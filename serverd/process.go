@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package serverd
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"strings"
+	"sync"
+	"syscall"
+
+	"github.com/hashicorp/go-metrics"
+	"github.com/hashicorp/go-metrics/prometheus"
+
+	"github.com/wanfed/wanfed/internal/sdnotify"
+	"github.com/wanfed/wanfed/internal/settings"
+	"github.com/wanfed/wanfed/internal/subprocess"
+	"github.com/wanfed/wanfed/server"
+)
+
+// gcPercent is the default of GOGC for a server. The default of Go is 100. See
+// docs/decisions/0052.
+const gcPercent = 90
+
+// Config configures Run.
+type Config struct {
+	// Settings of the server, accepted by Check.
+	Settings Settings
+	// Reload returns the settings at a reload, accepted by Check. Required.
+	Reload func() (Settings, error)
+	// Stdout receives one line with the addresses when the server listens.
+	Stdout io.Writer
+	// Stderr receives the log.
+	Stderr io.Writer
+}
+
+// Run runs a server until ctx ends.
+func Run(ctx context.Context, cfg Config) error {
+	sighup := make(chan os.Signal, 1) // size 1: a pending signal is not lost
+	signal.Notify(sighup, syscall.SIGHUP)
+	defer signal.Stop(sighup)
+	s := cfg.Settings
+	level := new(slog.LevelVar)
+	if err := setLevel(level, s.LogLevel); err != nil {
+		return err
+	}
+	logger, err := settings.NewLogger(cfg.Stderr, level, s.LogFormat)
+	if err != nil {
+		return err
+	}
+	conf := s.config()
+	conf.Logger = logger
+	// The line has the actual ports, because the system may choose them.
+	conf.Started = func(a server.Addrs) {
+		settings.PrintReady(cfg.Stdout, s.LogFormat,
+			subprocess.ServerReady{DC: s.DC, Node: s.Node, Addr: a.Server, HTTP: a.HTTP})
+		sdnotify.Send(logger, sdnotify.Ready)
+	}
+	if err := collectMetrics(); err != nil {
+		return err
+	}
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(gcPercent)
+	}
+	defer context.AfterFunc(ctx, func() { sdnotify.Send(logger, sdnotify.Stopping) })()
+
+	updates := make(chan server.LiveSettings)
+	conf.Updates = updates
+	running, stop := context.WithCancel(ctx)
+	var reloads sync.WaitGroup
+	reloads.Go(func() { reload(running, sighup, s, cfg.Reload, level, logger, updates) })
+	err = server.Run(ctx, conf)
+	stop()
+	reloads.Wait()
+	return settings.Join(err)
+}
+
+// reload loads the settings at each signal, until ctx ends. It sends the
+// settings that can change at run time to the server, and logs the names of
+// changed settings that need a restart. If load fails, no setting changes.
+func reload(
+	ctx context.Context, sighup <-chan os.Signal, s Settings, load func() (Settings, error),
+	level *slog.LevelVar, logger *slog.Logger, updates chan<- server.LiveSettings,
+) {
+	for {
+		select {
+		case <-sighup:
+		case <-ctx.Done():
+			return
+		}
+		sdnotify.Send(logger, sdnotify.Reloading())
+		if next, err := load(); err != nil {
+			logger.Error("cannot reload the settings", "err", err)
+		} else {
+			changed, fixed := settings.Merge(&s, &next)
+			if err := setLevel(level, s.LogLevel); err != nil {
+				logger.Error("cannot reload the settings", "err", err)
+			}
+			select {
+			case updates <- s.config().Live():
+			case <-ctx.Done():
+				return
+			}
+			logger.Info("settings reloaded", "changed", strings.Join(changed, ", "))
+			if len(fixed) > 0 {
+				logger.Warn("settings need a restart", "settings", strings.Join(fixed, ", "))
+			}
+		}
+		sdnotify.Send(logger, sdnotify.Ready)
+	}
+}
+
+func setLevel(to *slog.LevelVar, name string) error {
+	level, err := settings.ParseLevel(name)
+	if err == nil {
+		to.Set(level)
+	}
+	return err
+}
+
+// collectMetrics adds the metrics of Raft, serf and memberlist, which have one
+// sink per process, to the metrics of this process.
+func collectMetrics() error {
+	sink, err := prometheus.NewPrometheusSinkFrom(prometheus.PrometheusOpts{})
+	if err != nil {
+		return fmt.Errorf("collect metrics of libraries: %w", err)
+	}
+	cfg := metrics.DefaultConfig("wanfed")
+	cfg.EnableHostname = false       // Prometheus adds the instance
+	cfg.EnableRuntimeMetrics = false // Prometheus has a collector for the Go runtime
+	if _, err := metrics.NewGlobal(cfg, sink); err != nil {
+		return fmt.Errorf("collect metrics of libraries: %w", err)
+	}
+	return nil
+}
