@@ -92,9 +92,12 @@
 // error of Reconcile retries the id. A panic or error of another function of a
 // controller stops the controller, which starts again after a backoff.
 //
-// Writes of a former leader must fail. Inside a server, the client of a
-// LeaderOnly controller uses the local Raft store, which refuses writes after
-// the loss of leadership. Other programs write with the version that they read.
+// Writes of a former leader must fail. The client of a LeaderOnly controller
+// compares the clock with the end of the election before each write. Inside a
+// server, the client uses the local Raft store, which refuses writes after the
+// loss of leadership. In another process, the election ends before the lease
+// expires, but a write may be delayed in the network. A controller that must not
+// repeat such a write sends the version that it has read.
 //
 // # Watches
 //

@@ -14,6 +14,7 @@ import (
 
 	"github.com/tidwall/btree"
 	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/internal/backoff"
@@ -21,7 +22,8 @@ import (
 )
 
 // Elector elects the process that runs the controllers with the placement
-// LeaderOnly. raftstore.Store is the Elector of a server.
+// LeaderOnly. raftstore.Store is the Elector of a server, and lease.Elector that
+// of another process.
 type Elector interface {
 	// RunWhileLeader calls fn each time this process is elected. The context of
 	// fn ends before another process can be elected, or soon after if writes of
@@ -171,6 +173,9 @@ type runner struct {
 	*Controller
 	env     *Env
 	metrics *metrics
+	// election is the context of the Elector for the running instance, or that
+	// of Run for another placement. Nil: no instance runs.
+	election context.Context
 }
 
 // supervise runs one instance after the other until ctx ends.
@@ -191,6 +196,59 @@ func (r *runner) supervise(ctx context.Context) {
 	}
 }
 
+// elected returns the runner of one instance. ctx is the context of the Elector:
+// after its end, no reconcile begins and the client does not write.
+func (r *runner) elected(ctx context.Context) *runner {
+	if r.Placement != LeaderOnly {
+		return &runner{Controller: r.Controller, env: r.env, metrics: r.metrics, election: ctx}
+	}
+	env := *r.env
+	env.Client = electedClient{env.Client, ctx}
+	return &runner{Controller: r.Controller, env: &env, metrics: r.metrics, election: ctx}
+}
+
+// electedClient refuses writes after the end of the election. A context that is
+// derived from that of an Elector may end a moment later, because a timer ends
+// it: see lease.Held.
+type electedClient struct {
+	pb.ResourceServiceClient
+	election context.Context
+}
+
+func (c electedClient) check() error {
+	if err := c.election.Err(); err != nil {
+		return resource.StatusError(fmt.Errorf("%w: this process is not elected any more", err))
+	}
+	return nil
+}
+
+func (c electedClient) Write(
+	ctx context.Context, in *pb.WriteRequest, opts ...grpc.CallOption,
+) (*pb.WriteResponse, error) {
+	if err := c.check(); err != nil {
+		return nil, err
+	}
+	return c.ResourceServiceClient.Write(ctx, in, opts...)
+}
+
+func (c electedClient) WriteStatus(
+	ctx context.Context, in *pb.WriteStatusRequest, opts ...grpc.CallOption,
+) (*pb.WriteStatusResponse, error) {
+	if err := c.check(); err != nil {
+		return nil, err
+	}
+	return c.ResourceServiceClient.WriteStatus(ctx, in, opts...)
+}
+
+func (c electedClient) Delete(
+	ctx context.Context, in *pb.DeleteRequest, opts ...grpc.CallOption,
+) (*pb.DeleteResponse, error) {
+	if err := c.check(); err != nil {
+		return nil, err
+	}
+	return c.ResourceServiceClient.Delete(ctx, in, opts...)
+}
+
 // minRestart is the shortest pause before a controller starts again, because
 // each start reconciles every managed resource.
 const minRestart = 100 * time.Millisecond
@@ -198,6 +256,7 @@ const minRestart = 100 * time.Millisecond
 // run runs one instance until ctx ends or a function of the controller fails,
 // and joins its goroutines.
 func (r *runner) run(ctx context.Context) error {
+	r = r.elected(ctx)
 	if r.Initialize != nil {
 		if err := r.contain(func() error { return r.Initialize(ctx, r.env) }); err != nil {
 			return fmt.Errorf("initialize: %w", err)
@@ -357,7 +416,7 @@ func (r *runner) resync(ctx context.Context, q *queue) error {
 func (r *runner) work(ctx context.Context, q *queue) {
 	for {
 		it, waited := q.get()
-		if it == nil {
+		if it == nil || r.election.Err() != nil {
 			return
 		}
 		var res Result
