@@ -131,6 +131,50 @@ func TestSession_EndsBetweenOneAndTwoTTLs(t *testing.T) {
 	})
 }
 
+// TestSession_ManyExpireTogether has 1000 sessions that expire at one time, 15 s
+// after an election. Some of them hold keys with large values.
+func TestSession_ManyExpireTogether(t *testing.T) {
+	runLockTest(t, func(t *lockTest) {
+		const n = 1000
+		for i := range n {
+			e := Entry{Key: fmt.Sprint("k", i), Session: t.create(ttl(10 * time.Second))}
+			if i%100 == 0 {
+				e.Value = make([]byte, 200<<10)
+			}
+			if ok, err := t.keys.Lock(t.Context(), e); !ok || err != nil {
+				t.Fatalf("Lock(%s) = %t, %v, want true, nil", e.Key, ok, err)
+			}
+		}
+		t.end()
+		t.elect()
+		index := t.backend.Index()
+		locked := func() (n int) {
+			synctest.Wait()
+			all, _, err := t.keys.List(t.Context(), resource.Strong, "k")
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, e := range all {
+				if e.Session != "" {
+					n++
+				}
+			}
+			return n
+		}
+		time.Sleep(15*time.Second - 1)
+		if got := locked(); got != n {
+			t.Errorf("locked keys before the deadline = %d, want %d", got, n)
+		}
+		time.Sleep(time.Second)
+		if got := locked(); got != 0 {
+			t.Errorf("locked keys 1 s after the deadline = %d, want 0", got)
+		}
+		if commits := t.backend.Index() - index; commits > 20 {
+			t.Errorf("commits = %d, want at most 20", commits)
+		}
+	})
+}
+
 func TestSession_LockDelayContinuesAtNewLeader(t *testing.T) {
 	runLockTest(t, func(t *lockTest) {
 		id, other := t.create(ttl(10*time.Second)), t.create(&pb.Session{Node: "n"})

@@ -45,12 +45,18 @@ type Grant struct {
 type grpcClient struct {
 	leases    pb.LeaseServiceClient
 	resources pb.ResourceServiceClient
+	renewals  batcher
 }
 
 // NewClient returns a Client that calls a server over cc, with the certificate
 // of a server or an operator. Any server forwards the calls to its leader.
+//
+// The Client merges the renewals of all its leases into at most ten calls per
+// second, which delays a renewal by up to 100 ms. A process with many leases
+// therefore uses one Client for all of them.
 func NewClient(cc grpc.ClientConnInterface) Client {
-	return &grpcClient{pb.NewLeaseServiceClient(cc), pb.NewResourceServiceClient(cc)}
+	leases := pb.NewLeaseServiceClient(cc)
+	return &grpcClient{leases, pb.NewResourceServiceClient(cc), batcher{leases: leases}}
 }
 
 // Acquire implements Client.
@@ -67,10 +73,12 @@ func (c *grpcClient) Acquire(ctx context.Context, name, holder string, duration 
 
 // Renew implements Client.
 func (c *grpcClient) Renew(ctx context.Context, name string, token uint64) (held bool, err error) {
-	resp, err := c.leases.Renew(ctx, &pb.RenewLeasesRequest{
-		Renewals: []*pb.RenewLeasesRequest_Renewal{{Name: name, Token: token}},
-	})
-	return err == nil && len(resp.GetLost()) == 0, resource.FromStatus(err)
+	renewals := []*pb.RenewLeasesRequest_Renewal{{Name: name, Token: token}}
+	if err := checkRenewals(renewals); err != nil {
+		return false, err
+	}
+	lost, err := c.renewals.renew(ctx, renewals)
+	return err == nil && len(lost) == 0, resource.FromStatus(err)
 }
 
 // Release implements Client.

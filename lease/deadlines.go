@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -22,11 +23,13 @@ import (
 const (
 	// confirmInterval is the minimum time between two confirmations of
 	// leadership. It bounds their cost, and delays a renewal at most this long.
-	confirmInterval = 20 * time.Millisecond
+	confirmInterval = 100 * time.Millisecond
 	// expireRetry is the time between a failed expiry and its retry.
 	expireRetry = time.Second
-	// maxExpiring bounds the expiries that are committed at the same time.
-	maxExpiring = 64
+	// maxBatch bounds the resources of one call of Expire.
+	maxBatch = 128
+	// maxExpiring bounds the calls of Expire at the same time.
+	maxExpiring = 4
 )
 
 // DeadlinesConfig configures Deadlines. All fields are required.
@@ -38,10 +41,11 @@ type DeadlinesConfig struct {
 	// Duration returns the time from a renewal of r to its expiry. 0: r does
 	// not expire. It must not block.
 	Duration func(r *pb.Resource) time.Duration
-	// Expire ends r, usually by one commit that expects the version of r. After
-	// an error, it is called again a second later. It is called by several
-	// goroutines.
-	Expire func(ctx context.Context, r *pb.Resource) error
+	// Expire ends up to 128 resources, by commits that expect their versions.
+	// After an error, those that remain are passed to Expire again: one by one
+	// if resource.Rejected(err), and otherwise a second later. Expire is called
+	// by several goroutines.
+	Expire func(ctx context.Context, rs []*pb.Resource) error
 	// Confirm returns nil if this server has led at a time after the call. It
 	// writes nothing.
 	Confirm func(ctx context.Context) error
@@ -68,8 +72,9 @@ type deadline struct {
 	index    uint64 // ModifyIndex of the resource
 	duration time.Duration
 	at       time.Time
-	expiring bool // Expire was called; the resource is not in the queue
-	position int  // in the queue
+	queued   time.Time // place in the queue; a renewal moves only at, which is later
+	expiring bool      // Expire was called; the resource is not in the queue
+	position int       // in the queue
 }
 
 // confirmation is one confirmation of leadership.
@@ -148,7 +153,6 @@ func (d *Deadlines) move(r Renewal) (known, ok bool, err error) {
 		return true, false, nil
 	}
 	e.at = time.Now().Add(e.duration)
-	heap.Fix(&d.queue, e.position)
 	return true, true, nil
 }
 
@@ -170,7 +174,13 @@ func (d *Deadlines) Set(r *pb.Resource) {
 		e = &deadline{name: name, expiring: true} // not in the queue yet
 		d.entries[name] = e
 	}
-	e.index, e.duration, e.at = r.GetModifyIndex(), duration, time.Now().Add(duration)
+	e.index, e.duration = r.GetModifyIndex(), duration
+	d.placeLocked(e, time.Now().Add(duration))
+}
+
+// placeLocked gives a resource a deadline and its place in the queue.
+func (d *Deadlines) placeLocked(e *deadline, at time.Time) {
+	e.at, e.queued = at, at
 	if e.expiring {
 		e.expiring = false
 		heap.Push(&d.queue, e)
@@ -306,9 +316,9 @@ func (d *Deadlines) expireDue(ctx context.Context) error {
 	for ctx.Err() == nil {
 		changed := d.changed.Wait()
 		due, next := d.takeDue(time.Now())
-		for _, e := range due {
+		for batch := range slices.Chunk(due, maxBatch) {
 			g.Go(func() error {
-				d.expire(ctx, e)
+				d.expire(ctx, batch)
 				return nil
 			})
 		}
@@ -325,8 +335,13 @@ func (d *Deadlines) takeDue(now time.Time) (due []Renewal, next time.Duration) {
 	defer d.mu.Unlock()
 	for len(d.queue) > 0 {
 		e := d.queue[0]
-		if wait := e.at.Sub(now); wait > 0 {
+		if wait := e.queued.Sub(now); wait > 0 {
 			return due, wait
+		}
+		if e.at.After(now) { // renewed
+			e.queued = e.at
+			heap.Fix(&d.queue, 0)
+			continue
 		}
 		heap.Pop(&d.queue)
 		e.expiring = true
@@ -335,13 +350,39 @@ func (d *Deadlines) takeDue(now time.Time) (due []Renewal, next time.Duration) {
 	return due, time.Hour
 }
 
-func (d *Deadlines) expire(ctx context.Context, e Renewal) {
-	r, err := d.cfg.Backend.Read(ctx, resource.Eventual, resource.ID(d.cfg.Type, e.Name))
-	if err == nil && r.GetModifyIndex() == e.Token {
-		err = d.cfg.Expire(ctx, r)
+// expire ends resources that takeDue has returned.
+func (d *Deadlines) expire(ctx context.Context, due []Renewal) {
+	var rs []*pb.Resource
+	var tried []Renewal
+	for _, e := range due {
+		r, err := d.cfg.Backend.Read(ctx, resource.Eventual, resource.ID(d.cfg.Type, e.Name))
+		switch {
+		case err != nil:
+			d.failed(ctx, e, err)
+		case r.GetModifyIndex() == e.Token: // otherwise the watch delivers the change
+			rs, tried = append(rs, r), append(tried, e)
+		}
 	}
-	if err == nil || ctx.Err() != nil {
-		return // the watch delivers the change
+	if len(rs) == 0 {
+		return
+	}
+	err := d.cfg.Expire(ctx, rs)
+	if err == nil {
+		return // the watch delivers the changes
+	}
+	for _, e := range tried {
+		if len(tried) > 1 && resource.Rejected(err) {
+			d.expire(ctx, []Renewal{e})
+		} else {
+			d.failed(ctx, e, err)
+		}
+	}
+}
+
+// failed makes a resource expire again later, unless it is gone.
+func (d *Deadlines) failed(ctx context.Context, e Renewal, err error) {
+	if ctx.Err() != nil {
+		return
 	}
 	gone := errors.Is(err, resource.ErrNotFound)
 	if !gone && !errors.Is(err, resource.ErrConflict) {
@@ -356,17 +397,15 @@ func (d *Deadlines) expire(ctx context.Context, e Renewal) {
 	case gone:
 		d.removeLocked(k)
 	default:
-		k.at, k.expiring = time.Now().Add(expireRetry), false
-		heap.Push(&d.queue, k)
-		d.changed.Notify()
+		d.placeLocked(k, time.Now().Add(expireRetry))
 	}
 }
 
-// deadlineQueue is a heap with the earliest deadline first.
+// deadlineQueue is a heap with the earliest queued time first.
 type deadlineQueue []*deadline
 
 func (q deadlineQueue) Len() int           { return len(q) }
-func (q deadlineQueue) Less(i, j int) bool { return q[i].at.Before(q[j].at) }
+func (q deadlineQueue) Less(i, j int) bool { return q[i].queued.Before(q[j].queued) }
 func (q deadlineQueue) Swap(i, j int) {
 	q[i], q[j] = q[j], q[i]
 	q[i].position, q[j].position = i, j

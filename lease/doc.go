@@ -23,8 +23,15 @@
 //
 // The leader keeps the deadlines in memory. A renewal is a call to the leader,
 // which other servers forward. It moves a deadline and writes nothing. When a
-// deadline passes, the leader frees the lease by one commit. A new leader gives
-// each lease its full duration from its election.
+// deadline passes, the leader frees the lease by one commit, which frees up to
+// 128 leases. A new leader gives each lease its full duration from its election.
+//
+// Renewals are merged into calls: a Client merges those of its leases, and a
+// Forwarder those of all clients of a follower. The leader confirms its
+// leadership for all renewals that wait. Each of these steps delays a renewal by
+// up to 100 ms if others were made within the last 100 ms.
+//
+// An Elector is also an Elector of package controller: see RunWhileLeader.
 //
 // # Safety
 //
@@ -42,9 +49,10 @@
 //
 // # Goroutines
 //
-// Service.Run and Deadlines.Run use three goroutines, and up to 64 more while
+// Service.Run and Deadlines.Run use three goroutines, and up to four more while
 // leases expire. Elector.Run uses one more while it holds the lease. Run of each
-// type joins its goroutines before it returns.
+// type joins its goroutines before it returns. Each call of a Client or a
+// Forwarder with renewals has a goroutine, which ends with the call.
 //
 // # Limits
 //

@@ -32,6 +32,10 @@ const (
 	maxPause = 2 * time.Second
 	// callTimeout bounds one call of the Client.
 	callTimeout = 10 * time.Second
+	// minRenewTimeout is the minimum timeout of a renewal. It is longer than the
+	// sum of the delays by which a client, a follower and the leader merge
+	// renewals.
+	minRenewTimeout = 500 * time.Millisecond
 )
 
 // ElectorConfig configures an Elector.
@@ -103,6 +107,22 @@ func (e *Elector) Run(ctx context.Context, work func(ctx *Held) error) error {
 	return nil
 }
 
+// RunWhileLeader calls fn each time this process has acquired the lease. It
+// implements controller.Elector: several processes can run the same controllers,
+// and the holder of the lease runs those with the placement LeaderOnly. The
+// context of fn is a Held. If fn returns nil while the lease is held, its work is
+// complete, and the lease stays held. RunWhileLeader returns nil when ctx ends,
+// or an error of fn.
+func (e *Elector) RunWhileLeader(ctx context.Context, fn func(ctx context.Context) error) error {
+	return e.Run(ctx, func(h *Held) error {
+		if err := fn(h); err != nil {
+			return err
+		}
+		<-h.Done()
+		return nil
+	})
+}
+
 // acquire waits until the lease is free and makes one attempt. It returns nil
 // if another candidate was faster.
 func (e *Elector) acquire(ctx context.Context) (*Held, error) {
@@ -161,7 +181,7 @@ func (e *Elector) renew(h *Held) {
 			return
 		}
 		sent := e.now()
-		ctx, cancel := context.WithTimeout(h, every)
+		ctx, cancel := context.WithTimeout(h, max(every, minRenewTimeout))
 		held, err := e.cfg.Client.Renew(ctx, e.cfg.Name, h.token)
 		cancel()
 		switch {

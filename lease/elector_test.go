@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -29,6 +30,15 @@ type group struct {
 
 	mu     sync.Mutex
 	leader int // -1: none
+}
+
+func newGroup(t *testing.T) *group {
+	g := &group{store: resourcetest.NewStore(), leader: -1}
+	for node := range 3 {
+		m := member{g.store, g, node}
+		g.services = append(g.services, newService(t, m, m.confirm))
+	}
+	return g
 }
 
 // member is the store as one server sees it.
@@ -60,8 +70,9 @@ func (m member) confirm(context.Context) error {
 	return nil
 }
 
-// flap changes the leader until ctx ends.
-func (g *group) flap(ctx context.Context, r *rand.Rand, longest time.Duration) {
+// flap changes the leader until ctx ends. longest bounds a leadership, late the
+// time for which an earlier leader continues, and gap the time without a leader.
+func (g *group) flap(ctx context.Context, r *rand.Rand, longest, late, gap time.Duration) {
 	var runs sync.WaitGroup
 	defer runs.Wait()
 	var joined [3]chan struct{}
@@ -84,12 +95,12 @@ func (g *group) flap(ctx context.Context, r *rand.Rand, longest time.Duration) {
 		g.mu.Lock()
 		g.leader = -1
 		g.mu.Unlock()
-		late := time.Duration(r.Int64N(int64(5 * time.Second)))
+		rest := time.Duration(r.Int64N(int64(late)))
 		runs.Go(func() {
-			sleep(ctx, late)
+			sleep(ctx, rest)
 			stop()
 		})
-		sleep(ctx, time.Duration(r.Int64N(int64(500*time.Millisecond))))
+		sleep(ctx, time.Duration(r.Int64N(int64(gap))))
 	}
 }
 
@@ -103,11 +114,39 @@ func sleep(ctx context.Context, d time.Duration) {
 // process is a candidate that may be stopped. While it is stopped, its calls
 // and its work do not continue.
 type process struct {
-	g *group
+	g     *group
+	jumps atomic.Int64 // sum of the jumps of its clock
 
 	mu      sync.Mutex
 	rand    *rand.Rand
 	resumed chan struct{} // closed unless the process is stopped
+}
+
+// newProcess returns a process with an Elector whose clock has a wrong rate and
+// jumps.
+func newProcess(t *testing.T, g *group, i int, r *rand.Rand) (*process, *Elector) {
+	t.Helper()
+	p := &process{g: g, rand: r, resumed: make(chan struct{})}
+	close(p.resumed)
+	e, err := NewElector(ElectorConfig{Client: p, Name: "l", Holder: fmt.Sprint(i), Duration: 4 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	begin, rate := time.Now(), 0.92+r.Float64()*0.16
+	e.now = func() time.Time {
+		return begin.Add(time.Duration(float64(time.Since(begin))*rate) + time.Duration(p.jumps.Load()))
+	}
+	return p, e
+}
+
+// disturb stops the process and lets its clock jump, until ctx ends.
+func (p *process) disturb(ctx context.Context) {
+	for ctx.Err() == nil {
+		sleep(ctx, time.Duration(p.random(int64(20*time.Second))))
+		p.stop(ctx, time.Duration(p.random(int64(5*time.Second))))
+		sleep(ctx, time.Duration(p.random(int64(20*time.Second))))
+		p.jumps.Add(p.random(int64(5 * time.Second)))
+	}
 }
 
 func (p *process) stop(ctx context.Context, d time.Duration) {
@@ -219,8 +258,8 @@ func (g *guarded) step(process int, token uint64) {
 }
 
 // TestElector_OneHolder runs five candidates while the leader changes, processes
-// stop for up to 5 s, responses are lost, and the clocks of the processes run at
-// rates that differ by up to 8%. No process takes a step after one with a higher
+// stop for up to 5 s, responses are lost, and the clocks of the processes jump by
+// up to 5 s and run at rates that differ by up to 8%. No process takes a step after one with a higher
 // token.
 func TestElector_OneHolder(t *testing.T) {
 	for _, longest := range []time.Duration{20 * time.Millisecond, time.Second, 30 * time.Second} {
@@ -234,36 +273,16 @@ func TestElector_OneHolder(t *testing.T) {
 
 func testOneHolder(t *testing.T, seed uint64, longest time.Duration) {
 	synctest.Test(t, func(t *testing.T) {
-		store := resourcetest.NewStore()
-		defer store.Close()
-		g := &group{store: store, leader: -1}
-		for node := range 3 {
-			m := member{store, g, node}
-			g.services = append(g.services, newService(t, m, m.confirm))
-		}
+		g := newGroup(t)
+		defer g.store.Close()
 		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 		defer cancel()
 		var all sync.WaitGroup
-		all.Go(func() { g.flap(ctx, rand.New(rand.NewPCG(seed, 0)), longest) })
+		all.Go(func() { g.flap(ctx, rand.New(rand.NewPCG(seed, 0)), longest, 5*time.Second, time.Second/2) })
 		target := &guarded{holders: map[uint64]int{}}
 		for i := range 5 {
-			r := rand.New(rand.NewPCG(seed, uint64(i+1)))
-			p := &process{g: g, rand: r, resumed: make(chan struct{})}
-			close(p.resumed)
-			e, err := NewElector(ElectorConfig{Client: p, Name: "l", Holder: fmt.Sprint(i), Duration: 4 * time.Second})
-			if err != nil {
-				t.Fatal(err)
-			}
-			begin, rate := time.Now(), 0.92+r.Float64()*0.16
-			e.now = func() time.Time {
-				return begin.Add(time.Duration(float64(time.Since(begin)) * rate))
-			}
-			all.Go(func() {
-				for ctx.Err() == nil {
-					sleep(ctx, time.Duration(p.random(int64(20*time.Second))))
-					p.stop(ctx, time.Duration(p.random(int64(5*time.Second))))
-				}
-			})
+			p, e := newProcess(t, g, i, rand.New(rand.NewPCG(seed, uint64(i+1))))
+			all.Go(func() { p.disturb(ctx) })
 			all.Go(func() {
 				err := e.Run(ctx, func(h *Held) error {
 					for {

@@ -52,13 +52,7 @@ func NewService(cfg ServiceConfig) (*Service, error) {
 	var err error
 	s.deadlines, err = NewDeadlines(DeadlinesConfig{
 		Type: Type, Backend: cfg.Backend, Duration: durationOf, Confirm: cfg.Confirm, Logger: cfg.Logger,
-		Expire: func(ctx context.Context, r *pb.Resource) error {
-			l, err := s.free(ctx, r)
-			if err == nil {
-				cfg.Logger.Info("lease expired", "lease", r.GetId().GetName(), "holder", l.Holder)
-			}
-			return err
-		},
+		Expire: s.expire,
 	})
 	return s, err
 }
@@ -146,37 +140,56 @@ func (s *Service) put(ctx context.Context, r *pb.Resource, expect string) (*pb.R
 	return out[0], nil
 }
 
-// free removes the holder of a stored lease, and returns the lease as it was.
-func (s *Service) free(ctx context.Context, r *pb.Resource) (*pb.Lease, error) {
-	l, err := resource.Decode[*pb.Lease](r)
-	if err != nil || l.Holder == "" {
-		return l, err
+// expire frees leases by one commit.
+func (s *Service) expire(ctx context.Context, rs []*pb.Resource) error {
+	if err := s.free(ctx, rs...); err != nil {
+		return err
 	}
-	next := proto.CloneOf(l)
-	next.Holder = ""
-	r, err = resource.WithData(r, next)
-	if err == nil {
-		_, err = s.put(ctx, r, r.GetVersion())
+	for _, r := range rs {
+		l, _ := resource.Decode[*pb.Lease](r) // free has decoded it
+		s.cfg.Logger.Info("lease expired", "lease", r.GetId().GetName(), "holder", l.GetHolder())
 	}
-	return l, err
+	return nil
+}
+
+// free removes the holders of stored leases, by one commit.
+func (s *Service) free(ctx context.Context, rs ...*pb.Resource) error {
+	var ops []*pb.Op
+	for _, r := range rs {
+		l, err := resource.Decode[*pb.Lease](r)
+		if err != nil {
+			return err
+		}
+		if l.Holder == "" {
+			continue
+		}
+		next := proto.CloneOf(l)
+		next.Holder = ""
+		free, err := resource.WithData(r, next)
+		if err != nil {
+			return err
+		}
+		ops = append(ops, resource.PutOp(free, r.GetVersion()))
+	}
+	if len(ops) == 0 {
+		return nil
+	}
+	_, err := s.cfg.Backend.Commit(ctx, ops...)
+	return err
 }
 
 // Renew implements pb.LeaseServiceServer. It blocks until a majority has
 // confirmed this server as the leader, and writes nothing.
 func (s *Service) Renew(ctx context.Context, req *pb.RenewLeasesRequest) (*pb.RenewLeasesResponse, error) {
 	err := s.cfg.Allow(ctx, resource.VerbWrite, Type)
-	if n := len(req.GetRenewals()); err == nil && n > maxRenewals {
-		err = fmt.Errorf("%w call with %d renewals: must have at most %d", resource.ErrInvalid, n, maxRenewals)
+	if err == nil {
+		err = checkRenewals(req.GetRenewals())
 	}
 	if err != nil {
 		return nil, resource.StatusError(err)
 	}
 	renewals := make([]Renewal, len(req.GetRenewals()))
 	for i, r := range req.GetRenewals() {
-		if r.GetToken() == 0 {
-			return nil, resource.StatusError(fmt.Errorf("%w renewal of %.100q: it has no token",
-				resource.ErrInvalid, r.GetName()))
-		}
 		renewals[i] = Renewal{r.GetName(), r.GetToken()}
 	}
 	lost, err := s.deadlines.Renew(ctx, renewals...)
@@ -211,7 +224,7 @@ func (s *Service) release(ctx context.Context, req *pb.ReleaseLeaseRequest) erro
 	if err != nil || r.GetModifyIndex() != req.GetToken() {
 		return err
 	}
-	_, err = s.free(ctx, r)
+	err = s.free(ctx, r)
 	if errors.Is(err, resource.ErrConflict) || errors.Is(err, resource.ErrNotFound) {
 		return nil // another write ended the holding
 	}

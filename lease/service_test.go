@@ -5,6 +5,7 @@ package lease
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"sync/atomic"
 	"testing"
@@ -22,10 +23,16 @@ import (
 type countingStore struct {
 	*resourcetest.Store
 	commits atomic.Int64
+	refuse  func(ops []*pb.Op) error // returns the error of a commit
 }
 
 func (s *countingStore) Commit(ctx context.Context, ops ...*pb.Op) ([]*pb.Resource, error) {
 	s.commits.Add(1)
+	if s.refuse != nil {
+		if err := s.refuse(ops); err != nil {
+			return nil, err
+		}
+	}
 	return s.Store.Commit(ctx, ops...)
 }
 
@@ -132,9 +139,9 @@ func TestService_RenewalsWriteNothingAndExpiryIsOneCommit(t *testing.T) {
 		if n := f.store.commits.Load() - commits; n != 0 {
 			t.Errorf("commits of 100 renewals = %d, want 0", n)
 		}
-		time.Sleep(10*time.Second - 100*time.Millisecond) // the renewal has waited for a confirmation
+		time.Sleep(10*time.Second - 2*confirmInterval) // the renewal has waited for a confirmation
 		f.wantHolder("a")
-		time.Sleep(100 * time.Millisecond)
+		time.Sleep(2 * confirmInterval)
 		f.wantHolder("")
 		if n := f.store.commits.Load() - commits; n != 1 {
 			t.Errorf("commits of the expiry = %d, want 1", n)
@@ -253,7 +260,7 @@ func BenchmarkDeadlines_Renew(b *testing.B) {
 	}
 	names, tokens := make([]string, 10000), make([]uint64, 10000)
 	for i := range names {
-		names[i] = resource.NewUID()
+		names[i] = fmt.Sprintf("lease-%d", i)
 		r, err := resource.New(Type, names[i], &pb.Lease{Holder: "a", Duration: durationpb.New(time.Hour)})
 		if err != nil {
 			b.Fatal(err)

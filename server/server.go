@@ -434,7 +434,7 @@ func (c *components) buildEdge(*tlsutil.Identity) error {
 		DC: c.cfg.DC, Node: c.cfg.Node, Domain: c.cfg.Domain, Leader: c.store, WriteError: c.store.WriteError,
 		Connect: c.network.calls.Server, Logger: c.logger,
 		AllowRemoteWritesFrom: func() []string { return c.live.Load().AllowRemoteWritesFrom },
-		Learn:                 c.called, Epoch: c.knownEpoch,
+		Learn:                 c.called, Epoch: c.knownEpoch, Forward: c.mergedCalls(),
 	})
 	pb.RegisterFederationServiceServer(c.edge, states)
 	resource.RegisterService(c.edge, c.resources)

@@ -18,6 +18,7 @@ import (
 	"github.com/wanfed/wanfed/catalog"
 	"github.com/wanfed/wanfed/federation"
 	"github.com/wanfed/wanfed/gossip"
+	"github.com/wanfed/wanfed/lease"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/server/httpapi"
 	"github.com/wanfed/wanfed/server/rpc"
@@ -172,6 +173,12 @@ func (c *components) renewSession(ctx context.Context, id string) (found bool, e
 	}
 	resp, err := pb.NewSessionServiceClient(cc).Renew(ctx, &pb.RenewSessionRequest{Id: id})
 	return resp.GetFound(), resource.FromStatus(err)
+}
+
+// mergedCalls returns the calls that a follower merges: see rpc.Config.Forward.
+func (c *components) mergedCalls() map[string]rpc.ForwardFunc {
+	leases := lease.NewForwarder(c.network.calls.Server, c.resources.Allow)
+	return map[string]rpc.ForwardFunc{pb.LeaseService_Renew_FullMethodName: leases.Renew}
 }
 
 // confirmLeadership returns nil if a majority has confirmed this server as the

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/catalog"
@@ -23,6 +24,10 @@ const (
 	checkInterval = 50 * time.Millisecond
 	// checkRetry is the time until the comparison is repeated after an error.
 	checkRetry = time.Second
+	// maxCommit and maxCommitOps bound a commit that ends several sessions, in
+	// bytes and operations. The last session may exceed them.
+	maxCommit    = 256 << 10
+	maxCommitOps = 1024
 )
 
 // ManagerConfig configures a Manager. All fields are required.
@@ -67,8 +72,12 @@ func NewManager(cfg ManagerConfig) (*Manager, error) {
 			}
 			return max(d.GetDelay().AsDuration(), time.Nanosecond)
 		},
-		Expire: func(ctx context.Context, r *pb.Resource) error {
-			_, err := cfg.Backend.Commit(ctx, resource.RemoveOp(r.GetId(), r.GetVersion()))
+		Expire: func(ctx context.Context, rs []*pb.Resource) error {
+			var ops []*pb.Op
+			for _, r := range rs {
+				ops = append(ops, resource.RemoveOp(r.GetId(), r.GetVersion()))
+			}
+			_, err := cfg.Backend.Commit(ctx, ops...)
 			return err
 		},
 	})
@@ -87,15 +96,47 @@ func limitOf(r *pb.Resource) time.Duration {
 	return ttl + ttl/2
 }
 
-func (m *Manager) expire(ctx context.Context, r *pb.Resource) error {
-	err := endOnce(ctx, m.cfg.Backend, m.cfg.Locked, r)
-	for try := 1; errors.Is(err, resource.ErrConflict) && try < maxTries; try++ { // a key has changed
-		err = endOnce(ctx, m.cfg.Backend, m.cfg.Locked, r)
+// expire ends sessions, and several of them by one commit.
+func (m *Manager) expire(ctx context.Context, rs []*pb.Resource) error {
+	if len(rs) == 1 {
+		err := endOnce(ctx, m.cfg.Backend, m.cfg.Locked, rs[0])
+		for try := 1; errors.Is(err, resource.ErrConflict) && try < maxTries; try++ { // a key has changed
+			err = endOnce(ctx, m.cfg.Backend, m.cfg.Locked, rs[0])
+		}
+		m.logExpired(err, rs)
+		return err
 	}
-	if err == nil {
+	var ops []*pb.Op
+	size, from := 0, 0
+	for i, r := range rs {
+		more, err := readEnd(ctx, m.cfg.Backend, m.cfg.Locked, r)
+		if err != nil {
+			return err
+		}
+		for _, op := range more {
+			size += proto.Size(op)
+		}
+		ops = append(ops, more...)
+		if i < len(rs)-1 && size < maxCommit && len(ops) < maxCommitOps {
+			continue
+		}
+		_, err = m.cfg.Backend.Commit(ctx, ops...)
+		m.logExpired(err, rs[from:i+1])
+		if err != nil {
+			return err
+		}
+		ops, size, from = nil, 0, i+1
+	}
+	return nil
+}
+
+func (m *Manager) logExpired(err error, rs []*pb.Resource) {
+	if err != nil {
+		return
+	}
+	for _, r := range rs {
 		m.cfg.Logger.Info("session expired", "session", r.GetId().GetName())
 	}
-	return err
 }
 
 // Renew restarts the TTL of a session. It returns false if the session does not

@@ -211,36 +211,42 @@ func end(
 }
 
 func endOnce(ctx context.Context, b resource.Backend, locked *pb.Type, r *pb.Resource) error {
-	id := r.GetId().GetName()
-	s, err := resource.Decode[*pb.Session](r)
+	ops, err := readEnd(ctx, b, locked, r)
 	if err != nil {
 		return err
 	}
+	_, err = b.Commit(ctx, ops...)
+	return err
+}
+
+// readEnd returns the ops of a commit that ends a session and releases or
+// deletes its keys.
+func readEnd(ctx context.Context, b resource.Backend, locked *pb.Type, r *pb.Resource) ([]*pb.Op, error) {
+	id := r.GetId().GetName()
+	s, err := resource.Decode[*pb.Session](r)
+	if err != nil {
+		return nil, err
+	}
 	locks, _, err := b.List(ctx, resource.Eventual, LocksQuery(id))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	held := map[string]*pb.Resource{}
 	for _, r := range locks {
 		lock, err := resource.Decode[*pb.SessionLock](r)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		e, err := b.Read(ctx, resource.Eventual, resource.ID(locked, lock.Key))
 		if errors.Is(err, resource.ErrNotFound) {
 			continue
 		}
 		if err != nil {
-			return err
+			return nil, err
 		}
 		if _, terminating := resource.Terminating(e); !terminating && LockOf(e).Session == id {
 			held[lock.Key] = e
 		}
 	}
-	ops, err := endOps(r, s, locks, held)
-	if err != nil {
-		return err
-	}
-	_, err = b.Commit(ctx, ops...)
-	return err
+	return endOps(r, s, locks, held)
 }

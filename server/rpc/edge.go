@@ -57,6 +57,10 @@ type Config struct {
 	WriteError func() error
 	// Connect returns a connection to another server of this datacenter.
 	Connect func(node string) (grpc.ClientConnInterface, error)
+	// Forward has the calls that this server merges before it sends them to the
+	// leader, by full name of the method. Each function makes a call at node for
+	// the caller of ctx, and must authorize the caller. Optional.
+	Forward map[string]ForwardFunc
 	// AllowRemoteWritesFrom returns the datacenters whose servers may forward
 	// calls of their operators. "*" stands for every datacenter.
 	AllowRemoteWritesFrom func() []string
@@ -69,6 +73,9 @@ type Config struct {
 	Epoch  func() string
 	Logger *slog.Logger
 }
+
+// ForwardFunc makes a call at another server.
+type ForwardFunc func(ctx context.Context, node string, req any) (resp any, err error)
 
 // Edge is the gRPC server of one datacenter server. Services must be registered
 // before Serve.

@@ -136,6 +136,9 @@ func (e *Edge) unknownOutcome(node string, err error) error {
 // forward makes a call at the leader, with the identity and the deadline of the
 // caller.
 func (e *Edge) forward(ctx context.Context, c call, node, method string, req any) (any, error) {
+	if f := e.cfg.Forward[method]; f != nil {
+		return f(ctx, node, req)
+	}
 	_, reply, err := messagesOf(method)
 	if err != nil {
 		return nil, err
