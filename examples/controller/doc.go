@@ -7,7 +7,8 @@
 //	controller --server 127.0.0.1:8300 --datacenter dc1 --ca ca.pem \
 //	    --cert dc1-operator-cli.pem --key dc1-operator-cli-key.pem
 //
-// The program is the only one that runs the controller, so it has no election.
-// It runs until SIGINT or SIGTERM. A lost connection is dialed again, and the
-// watches then begin again.
+// Several copies of the program can run. The copy that holds the lease
+// "node-health" runs the controller. The others keep their caches up to date, and
+// one of them takes over when the holder ends. The program runs until SIGINT or
+// SIGTERM. A lost connection is dialed again, and the watches then begin again.
 package main

@@ -15,6 +15,7 @@ import (
 	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/controller"
+	"github.com/wanfed/wanfed/lease"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
@@ -47,7 +48,17 @@ func run(ctx context.Context, args []string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, cc.Close()) }()
-	rt, err := controller.New(controller.Config{Client: pb.NewResourceServiceClient(cc)}, health)
+	hostname, err := os.Hostname()
+	if err != nil {
+		return err
+	}
+	elector, err := lease.NewElector(lease.ElectorConfig{
+		Client: lease.NewClient(cc), Name: health.Name, Holder: hostname, Logger: slog.Default(),
+	})
+	if err != nil {
+		return err
+	}
+	rt, err := controller.New(controller.Config{Client: pb.NewResourceServiceClient(cc), Elector: elector}, health)
 	if err != nil {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -92,9 +93,9 @@ func TestController_InMemory(t *testing.T) {
 	})
 }
 
-// TestController_OverGRPC runs the program against a server, with the
-// certificate of an operator. The server deletes owned resources with a
-// controller of its own.
+// TestController_OverGRPC runs two copies of the program against a server, with
+// the certificate of an operator. When one copy ends, the other one runs the
+// controller. The server deletes owned resources with a controller of its own.
 func TestController_OverGRPC(t *testing.T) {
 	testutil.Cluster(t)
 	dir := t.TempDir()
@@ -110,16 +111,18 @@ func TestController_OverGRPC(t *testing.T) {
 		return files
 	}
 	files, operator := issue(tlsutil.RoleServer, "srv1"), issue(tlsutil.RoleOperator, "cli")
-	start := func(run func(context.Context) error) {
+	start := func(run func(context.Context) error) (stop func()) {
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan error, 1)
 		go func() { done <- run(ctx) }()
-		t.Cleanup(func() {
+		stop = sync.OnceFunc(func() {
 			cancel()
 			if err := <-done; err != nil {
 				t.Errorf("run = %v, want nil", err)
 			}
 		})
+		t.Cleanup(stop)
+		return stop
 	}
 	started := make(chan server.Addrs, 1)
 	start(func(ctx context.Context) error {
@@ -130,11 +133,14 @@ func TestController_OverGRPC(t *testing.T) {
 		})
 	})
 	addrs := <-started
-	start(func(ctx context.Context) error {
-		return run(ctx, []string{
-			"-server", addrs.Server, "-ca", operator.CA, "-cert", operator.Cert, "-key", operator.Key,
+	copyOf := func() (stop func()) {
+		return start(func(ctx context.Context) error {
+			return run(ctx, []string{
+				"-server", addrs.Server, "-ca", operator.CA, "-cert", operator.Cert, "-key", operator.Key,
+			})
 		})
-	})
+	}
+	stopFirst, stopSecond := copyOf(), copyOf()
 
 	id, err := tlsutil.Load(operator, tlsutil.DefaultDomain, slog.Default())
 	if err != nil {
@@ -193,6 +199,14 @@ func TestController_OverGRPC(t *testing.T) {
 		}
 	}
 	testutil.Await(t, 20*time.Second, "the document lists the check", doc(`{"http":"critical"}`))
+	for _, stop := range []func(){stopFirst, stopSecond} { // one of them runs the controller
+		stop()
+		copyOf()
+		if _, err := client.Delete(t.Context(), &pb.DeleteRequest{Id: resource.ID(document.Type, prefix+"web1")}); err != nil {
+			t.Fatal(err)
+		}
+		testutil.Await(t, 20*time.Second, "another copy writes the document", doc(`{"http":"critical"}`))
+	}
 
 	if _, err := client.Delete(t.Context(), &pb.DeleteRequest{Id: owner.Resource.Id}); err != nil {
 		t.Fatal(err)
