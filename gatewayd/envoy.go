@@ -11,6 +11,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -129,7 +130,9 @@ func RunEnvoy(ctx context.Context, cfg EnvoyConfig) error {
 	base, stopAll := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopAll()
 	group, gctx := errgroup.WithContext(base)
+	changed := id.Changed()
 	group.Go(func() error { return id.Run(gctx) })
+	group.Go(func() error { e.renew(gctx, id, changed); return nil })
 	registered, deregister := context.WithCancel(gctx)
 	defer deregister()
 	deregistered := make(chan struct{})
@@ -159,7 +162,10 @@ type envoy struct {
 
 // start writes the bootstrap and starts Envoy.
 func (e *envoy) start() error {
-	b, err := e.Settings.Bootstrap()
+	if err := e.Settings.writeSecrets(true); err != nil {
+		return err
+	}
+	b, err := e.Settings.bootstrap()
 	if err != nil {
 		return err
 	}
@@ -188,6 +194,22 @@ func (e *envoy) start() error {
 	}
 	e.log.Info("envoy started", "pid", e.cmd.Process.Pid, "admin", "http://"+e.Settings.AdminAddr)
 	return nil
+}
+
+// renew makes Envoy read its certificate files after each change of id, until
+// ctx ends. changed is closed at the first change.
+func (e *envoy) renew(ctx context.Context, id *tlsutil.Identity, changed <-chan struct{}) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		}
+		changed = id.Changed()
+		if err := e.Settings.writeSecrets(true); err != nil {
+			e.log.Error("cannot renew the certificate of envoy", "err", err)
+		}
+	}
 }
 
 func (e *envoy) logLevel() string { return strings.Replace(e.Settings.LogLevel, "info", "warn", 1) }
@@ -242,7 +264,7 @@ func (e *envoy) admin(method, path string) (*http.Response, error) {
 // sum returns the sum of the counters and gauges of Envoy whose names match a
 // regular expression.
 func (e *envoy) sum(names string) (total int, err error) {
-	resp, err := e.admin(http.MethodGet, "/stats?filter="+names)
+	resp, err := e.admin(http.MethodGet, "/stats?filter="+url.QueryEscape(names))
 	if err != nil {
 		return 0, err
 	}
@@ -273,7 +295,7 @@ func (e *envoy) stop() error {
 		e.log.Warn("cannot drain envoy", "err", err)
 	}
 	for end := time.Now().Add(duration(e.Settings.DrainTime)); time.Now().Before(end); {
-		if n, err := e.sum(`^listener\.[^.]*_[0-9]*\.downstream_cx_active`); err != nil || n == 0 {
+		if n, err := e.sum(`^listener\.(lan|wan)\.downstream_cx_active$`); err != nil || n == 0 {
 			break
 		}
 		if backoff.Sleep(context.Background(), adminInterval, e.ended) {

@@ -40,19 +40,25 @@ func TestEnvoySettings_Check(t *testing.T) {
 	}
 }
 
-func TestBootstrap_EnvoyAccepts(t *testing.T) {
-	envoy := testutil.Envoy(t)
-	s := envoySettings(t)
-	s.WANBind = "127.0.0.1:9443"
+// writeBootstrap writes the bootstrap to a file and returns its path.
+func writeBootstrap(t *testing.T, s EnvoySettings) (path string) {
+	t.Helper()
 	b, err := s.Bootstrap()
 	if err != nil {
 		t.Fatal(err)
 	}
-	path := filepath.Join(t.TempDir(), "envoy.json")
+	path = filepath.Join(t.TempDir(), "envoy.json")
 	if err := os.WriteFile(path, b, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	out, err := exec.CommandContext(t.Context(), envoy, "--mode", "validate", "-c", path).CombinedOutput()
+	return path
+}
+
+func TestBootstrap_EnvoyAccepts(t *testing.T) {
+	envoy := testutil.Envoy(t)
+	s := envoySettings(t)
+	s.WANBind = "127.0.0.1:9443"
+	out, err := exec.CommandContext(t.Context(), envoy, "--mode", "validate", "-c", writeBootstrap(t, s)).CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "OK") {
 		t.Errorf("envoy --mode validate = %v, want nil and OK; output:\n%s", err, out)
 	}

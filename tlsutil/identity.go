@@ -12,6 +12,8 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+
+	"github.com/wanfed/wanfed/internal/broadcast"
 )
 
 // Files are the paths of the PEM files of an Identity.
@@ -35,6 +37,7 @@ type Identity struct {
 
 	reload  sync.Mutex                  // held during a reload, not during handshakes
 	current atomic.Pointer[credentials] // written with reload held
+	changed broadcast.Broadcast         // after each change of current
 }
 
 // Load reads the files and checks that handshakes with them can succeed:
@@ -120,6 +123,9 @@ func domainFlag(domain string) string {
 	return " --domain " + domain
 }
 
+// Changed returns a channel that is closed when new credentials are in use.
+func (i *Identity) Changed() <-chan struct{} { return i.changed.Wait() }
+
 // Reload reads the files again. After an error the old credentials stay in use.
 // A certificate of another peer is an error, because a process cannot change
 // its identity. A certificate without the shared name (see VerifySubject) is an
@@ -157,5 +163,6 @@ func (i *Identity) reloadChanged() (changed bool, err error) {
 		}
 	}
 	i.current.Store(m)
+	i.changed.Notify()
 	return true, nil
 }

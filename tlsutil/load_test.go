@@ -179,7 +179,7 @@ func TestReload_Rejected(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	first := i.Leaf()
+	first, changed := i.Leaf(), i.Changed()
 	for _, tt := range []struct {
 		name string
 		p    tlsutil.KeyPair
@@ -201,9 +201,19 @@ func TestReload_Rejected(t *testing.T) {
 			t.Fatalf("Leaf() after Reload() of %s = a new certificate, want the old one", tt.name)
 		}
 	}
+	select {
+	case <-changed:
+		t.Error("channel of Changed() is closed after rejected certificates, want it open")
+	default:
+	}
 	tlstest.Write(t, f, ca.Pair.Cert, ca.Issue(t, req))
 	if err := i.Reload(); err != nil || i.Leaf().Equal(first) {
 		t.Errorf("Reload() of a valid certificate = %v, new certificate %t, want nil, true", err,
 			!i.Leaf().Equal(first))
+	}
+	select {
+	case <-changed:
+	default:
+		t.Error("channel of Changed() is open after a valid certificate, want it closed")
 	}
 }

@@ -56,6 +56,10 @@ func newEnvoyBootstrap() *cobra.Command {
 		Short: "Print the bootstrap of an Envoy that is a gateway",
 		Long: `Print the bootstrap of an Envoy that is a gateway, as JSON.
 
+The command writes files to the directory "secrets" of --data-dir that name the
+certificate files. Envoy reads them, and reads the certificate files again when a
+new one is renamed into place.
+
 An Envoy that runs with this bootstrap receives its configuration when the
 gateway is registered. "wanfed envoy run" registers it.`,
 		Example: `  wanfed envoy bootstrap --config-file /etc/wanfed/envoy.hcl > envoy.json
