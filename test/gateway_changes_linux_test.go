@@ -22,8 +22,11 @@ const settle = 5 * time.Second
 
 // TestGatewayChanges adds, re-addresses, stops and kills gateways of dc2. Each
 // change must become visible in dc1 and dc3.
-func TestGatewayChanges(t *testing.T) {
+func TestGatewayChanges(t *testing.T) { overGateways(t, gatewayChanges, "dc2") }
+
+func gatewayChanges(t *testing.T, envoys lab.Envoys) {
 	l := lab.New(t)
+	l.Envoys = envoys
 	dc1, dc2, dc3 := l.Add(1, 1), l.Add(1, 2), l.Add(1, 1)
 	for _, dc := range []*lab.Datacenter{dc1, dc3} {
 		dc.Start()

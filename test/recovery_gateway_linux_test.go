@@ -23,6 +23,10 @@ import (
 // marked the servers of the other failed.
 func TestGatewayOutages(t *testing.T) {
 	t.Parallel()
+	overGateways(t, gatewayOutages)
+}
+
+func gatewayOutages(t *testing.T, envoys lab.Envoys) {
 	for _, tc := range []struct {
 		name    string
 		servers int
@@ -40,6 +44,7 @@ func TestGatewayOutages(t *testing.T) {
 				onlyChaos(t) // marking six members failed takes two minutes
 			}
 			l := lab.New(t)
+			l.Envoys = envoys
 			dc1, dc2 := l.Add(tc.servers, 1), l.Add(tc.servers, 1)
 			dc1.Start()
 			dc2.Start()
@@ -155,6 +160,10 @@ func standIn(t *testing.T, srv *lab.Node) (stop func()) {
 // address of the primary's second gateway.
 func TestPrimaryReAddressed(t *testing.T) {
 	t.Parallel()
+	overGateways(t, primaryReAddressed)
+}
+
+func primaryReAddressed(t *testing.T, envoys lab.Envoys) {
 	for _, tc := range []struct {
 		while  string
 		all    bool // the second gateway as well: the configured address becomes invalid
@@ -179,6 +188,7 @@ func TestPrimaryReAddressed(t *testing.T) {
 				onlyChaos(t)
 			}
 			l := lab.New(t)
+			l.Envoys = envoys
 			dc1, dc2 := l.Add(1, 2), l.Add(1, 1)
 			knows := dc1
 			if tc.third {

@@ -21,7 +21,12 @@ import (
 func TestBlackHoledGateway(t *testing.T) {
 	t.Parallel()
 	lab.NeedNFT(t)
+	overGateways(t, blackHoledGateway, lab.MixedEnvoys)
+}
+
+func blackHoledGateway(t *testing.T, envoys lab.Envoys) {
 	l := lab.New(t)
+	l.Envoys = envoys
 	dc1, dc2 := l.Add(1, 1), l.Add(1, 2)
 	dc1.Start()
 	dc2.Start()

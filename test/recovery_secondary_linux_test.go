@@ -13,6 +13,10 @@ import (
 // all are connected, while the primary is cut off, and while dc2 is down.
 func TestSecondaryReAddressed(t *testing.T) {
 	t.Parallel()
+	overGateways(t, secondaryReAddressed)
+}
+
+func secondaryReAddressed(t *testing.T, envoys lab.Envoys) {
 	for _, tc := range []struct {
 		while  string
 		third  bool // dc3 exists
@@ -31,6 +35,7 @@ func TestSecondaryReAddressed(t *testing.T) {
 				onlyChaos(t)
 			}
 			l := lab.New(t)
+			l.Envoys = envoys
 			dc1, dc2 := l.Add(1, 1), l.Add(1, 1)
 			if tc.third {
 				l.Add(1, 1)

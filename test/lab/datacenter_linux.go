@@ -33,6 +33,8 @@ type Lab struct {
 	// PrimaryGateways (host:port) is the setting of servers of secondaries. nil
 	// means all gateways of dc1.
 	PrimaryGateways []string
+	// Envoys selects the gateways that are Envoy. The zero value selects none.
+	Envoys Envoys
 
 	dir      string
 	bin      string

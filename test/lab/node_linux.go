@@ -10,9 +10,9 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/wanfed/wanfed/internal/subprocess"
@@ -112,29 +112,38 @@ func (n *Node) StartServer(args ...string) {
 	n.Process = s.Process
 }
 
+// Envoys selects the gateways of a lab that are Envoy: one of the constants, or
+// the name of a datacenter, for all its gateways.
+type Envoys string
+
+const (
+	NoEnvoy   Envoys = "native" // all gateways are native
+	AllEnvoys Envoys = "all"
+	// MixedEnvoys selects every second gateway, also within a datacenter: gw2
+	// of dc1, gw1 of dc2, gw2 of dc3, and so on.
+	MixedEnvoys Envoys = "mixed"
+)
+
+// has reports whether gateway n is Envoy.
+func (e Envoys) has(n *Node) bool {
+	switch e {
+	case AllEnvoys:
+		return true
+	case MixedEnvoys:
+		return (n.dc.number+slices.Index(n.dc.Gateways, n))%2 == 0
+	}
+	return string(e) == n.dc.Name
+}
+
 // StartGateway starts a gateway at its current WAN address, for the first time
-// or again. The environment variable WANFED_LAB_ENVOY selects the datacenters in
-// which it starts Envoy: "all", "mixed" for dc2, dc4 and so on, or the name of
-// one.
+// or again. The field Envoys of the lab selects its kind. StartGateway skips the
+// test if there is no Envoy. It waits until an Envoy listens.
 func (n *Node) StartGateway(args ...string) {
 	n.dc.lab.t.Helper()
 	envoy := ""
-	switch which := os.Getenv("WANFED_LAB_ENVOY"); {
-	case which == "all", which == n.dc.Name, which == "mixed" && n.dc.number%2 == 0:
+	if n.dc.lab.Envoys.has(n) {
 		envoy = testutil.Envoy(n.dc.lab.t)
 	}
-	n.startGateway(envoy, args...)
-}
-
-// StartEnvoy is StartGateway with Envoy's binary at path as the gateway. It
-// waits until Envoy listens.
-func (n *Node) StartEnvoy(path string, args ...string) {
-	n.dc.lab.t.Helper()
-	n.startGateway(path, args...)
-}
-
-func (n *Node) startGateway(envoy string, args ...string) {
-	n.dc.lab.t.Helper()
 	var servers []string
 	for _, s := range n.dc.Servers {
 		servers = append(servers, s.ServerAddr())
