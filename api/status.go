@@ -106,6 +106,10 @@ type DatacenterStatus struct {
 	// and in a secondary that has not followed the primary yet.
 	ReplicationLag *float64 `json:"replication_lag,omitempty"`
 
+	// UnreachableGateways are the gateways of the datacenter to which other
+	// datacenters cannot connect, while they can connect to another one.
+	UnreachableGateways []UnreachableGateway `json:"unreachable_gateways,omitempty"`
+
 	// Paths are the paths to the datacenter in the order in which a new
 	// connection tries them. The local datacenter has no paths.
 	Paths []PathStatus `json:"paths,omitempty"`
@@ -116,6 +120,16 @@ type DatacenterStatus struct {
 	LastErrorAt time.Time `json:"last_error_at,omitzero"`
 	// Advice is the action that an operator should take now, or "".
 	Advice string `json:"advice,omitempty"`
+}
+
+// UnreachableGateway is a gateway to which datacenters cannot connect.
+type UnreachableGateway struct {
+	Gateway string   `json:"gateway"` // node
+	Address string   `json:"address"` // host:port
+	From    []string `json:"from"`    // datacenters, by name
+	// Failure is the class of the failure, such as "timeout" or "connection
+	// refused".
+	Failure string `json:"failure"`
 }
 
 // PathStatus is the state of one path to a datacenter, from the connections and

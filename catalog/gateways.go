@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/internal/broadcast"
 	"github.com/wanfed/wanfed/internal/ratelog"
 	"github.com/wanfed/wanfed/resource"
 )
@@ -41,6 +42,9 @@ type GatewayRegistration struct {
 	Node     string // node name in the gateway's certificate
 	LAN, WAN string // host:port
 	Meta     map[string]string
+	// Unreachable are gateways of other datacenters to which the gateway cannot
+	// connect.
+	Unreachable []*pb.UnreachableGateway
 }
 
 // Gateways registers the gateways of one datacenter. A TTLMonitor keeps the
@@ -57,7 +61,21 @@ type Gateways struct {
 	mu         sync.Mutex
 	rivals     map[string]*rival         // by name
 	refusedLAN map[string]refusedGateway // by name; at most maxRefused
+	// unreachable has the last report of each gateway that reports other
+	// gateways, by name.
+	unreachable        map[string]unreachableReport
+	unreachableChanged broadcast.Broadcast
 }
+
+// unreachableReport has the gateways of other datacenters to which a gateway
+// cannot connect.
+type unreachableReport struct {
+	gateways []*pb.UnreachableGateway
+	at       time.Time
+}
+
+// maxUnreachable bounds the gateways in one report.
+const maxUnreachable = 16
 
 // rival is a gateway that is refused because another gateway has its name.
 type rival struct {
@@ -78,6 +96,7 @@ const maxRefused = 64
 func NewGateways(dc string, monitor *TTLMonitor) *Gateways {
 	return &Gateways{
 		dc: dc, monitor: monitor, refused: ratelog.New[string](monitor.logger), rivals: map[string]*rival{},
+		unreachable: map[string]unreachableReport{},
 	}
 }
 
@@ -105,7 +124,50 @@ func (g *Gateways) Register(ctx context.Context, reg GatewayRegistration) error 
 	if changed {
 		g.monitor.logger.Info("gateway registered", "gateway", reg.Node, "lan", reg.LAN, "wan", reg.WAN)
 	}
+	g.recordUnreachable(reg.Node, reg.Unreachable)
 	return g.monitor.heartbeat(reg.Node, want.Checks[0])
+}
+
+// recordUnreachable records a report of a gateway.
+func (g *Gateways) recordUnreachable(node string, gateways []*pb.UnreachableGateway) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	old := g.unreachable[node].gateways
+	gateways = gateways[:min(len(gateways), maxUnreachable)]
+	if len(gateways) == 0 {
+		delete(g.unreachable, node)
+	} else {
+		g.unreachable[node] = unreachableReport{gateways, time.Now()}
+	}
+	if !slices.EqualFunc(old, gateways, func(a, b *pb.UnreachableGateway) bool { return proto.Equal(a, b) }) {
+		g.unreachableChanged.Notify()
+	}
+}
+
+// Unreachable returns the gateways of other datacenters to which a local gateway
+// cannot connect, although it can connect to another gateway of the same
+// datacenter. Each is reported in heartbeats, and for HeartbeatTTL after the
+// last one. Only the leader has them. The channel is closed after a change, but
+// not when that time has passed. The texts are those of the gateways.
+func (g *Gateways) Unreachable() ([]*pb.UnreachableGateway, <-chan struct{}) {
+	changed := g.unreachableChanged.Wait()
+	if !g.monitor.leading() {
+		return nil, changed
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	maps.DeleteFunc(g.unreachable, func(_ string, r unreachableReport) bool { return time.Since(r.at) >= HeartbeatTTL })
+	var out []*pb.UnreachableGateway
+	for _, node := range slices.Sorted(maps.Keys(g.unreachable)) {
+		for _, u := range g.unreachable[node].gateways {
+			if !slices.ContainsFunc(out, func(o *pb.UnreachableGateway) bool {
+				return o.Datacenter == u.Datacenter && o.Address == u.Address
+			}) {
+				out = append(out, u)
+			}
+		}
+	}
+	return out, changed
 }
 
 // Deregister deletes the gateway reg.Node, if it exists. If reg has addresses,

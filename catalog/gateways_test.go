@@ -370,3 +370,40 @@ func TestGateways_NotLeader(t *testing.T) {
 		t.Errorf("Deregister() without Run = %v, want ErrNotLeader", err)
 	}
 }
+
+// TestGateways_Unreachable checks that the reports of gateways are merged, and
+// that a report ends with the heartbeats.
+func TestGateways_Unreachable(t *testing.T) {
+	withLeader(t, func(ctx context.Context, g *Gateways, _ *countingBackend) {
+		register := func(node string, addrs ...string) {
+			t.Helper()
+			reg := GatewayRegistration{Node: node, LAN: "10.0.0.1:1", WAN: node + ".example:8443"}
+			for _, addr := range addrs {
+				u := &pb.UnreachableGateway{Datacenter: "dc2", Address: addr, Class: "timeout"}
+				reg.Unreachable = append(reg.Unreachable, u)
+			}
+			if err := g.Register(ctx, reg); err != nil {
+				t.Fatal(err)
+			}
+		}
+		check := func(want int) {
+			t.Helper()
+			if got, _ := g.Unreachable(); len(got) != want {
+				t.Errorf("Unreachable() = %v, want %d gateways", got, want)
+			}
+		}
+		_, changed := g.Unreachable()
+		register("gw1", "a:1", "b:1")
+		select {
+		case <-changed:
+		default:
+			t.Error("Unreachable() notifies of no change")
+		}
+		register("gw2", "b:1", "c:1")
+		check(3)
+		register("gw1")
+		check(2)
+		time.Sleep(HeartbeatTTL)
+		check(0)
+	})
+}

@@ -12,7 +12,8 @@
 //     for the local gateways.
 //   - RunGatewayTags publishes the addresses of the local gateways as a tag of
 //     this server in the WAN pool. Other datacenters use the tag while they
-//     cannot receive the federation state.
+//     cannot receive the federation state. A second tag has the gateways of other
+//     datacenters to which the local gateways cannot connect.
 //   - Joiner joins this server with the members of the WAN pool that it misses.
 //   - Admit rejects WAN members with an invalid name or another primary.
 //     PrimaryConflicts records members with another primary.

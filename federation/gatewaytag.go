@@ -131,54 +131,90 @@ type EpochTag struct {
 	Value func() string // "": no tag
 }
 
-// RunGatewayTags sets TagGateways, TagGroup and TagEpoch of this server in the
-// pool wan after every change of the local gateways, of the group id in b, and
-// of the epoch, until ctx ends. Without a healthy gateway TagGateways does not
-// change, because an old address may still work. tags are the other tags of
-// this server.
-func RunGatewayTags(
-	ctx context.Context, b resource.Backend, wan *gossip.Pool, tags map[string]string, epoch EpochTag,
-	logger *slog.Logger,
-) error {
+// GatewayTagsConfig configures RunGatewayTags. All fields except Gateways are
+// required.
+type GatewayTagsConfig struct {
+	Backend resource.Backend
+	WAN     *gossip.Pool
+	Tags    map[string]string // the other tags of this server
+	Epoch   EpochTag
+	// Gateways is the source of TagUnreachable. Nil: no tag.
+	Gateways *catalog.Gateways
+	Logger   *slog.Logger
+}
+
+// RunGatewayTags sets TagGateways, TagGroup, TagEpoch and TagUnreachable of this
+// server in the WAN pool after every change of their sources, until ctx ends.
+// Without a healthy gateway TagGateways does not change, because an old address
+// may still work.
+func RunGatewayTags(ctx context.Context, cfg GatewayTagsConfig) error {
 	wake := make(chan struct{}, 1)
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	for _, typ := range []*pb.Type{GroupType, epoch.Type, catalog.NodeType, catalog.ServiceType, catalog.CheckType} {
-		wg.Go(func() { resource.Notify(ctx, b, resource.Query{Type: typ}, wake) })
+	for _, typ := range []*pb.Type{GroupType, cfg.Epoch.Type, catalog.NodeType, catalog.ServiceType, catalog.CheckType} {
+		wg.Go(func() { resource.Notify(ctx, cfg.Backend, resource.Query{Type: typ}, wake) })
 	}
+	tags := cfg.Tags
 	for {
-		gateways, err := catalog.ListGateways(ctx, b)
+		var unreachable []*pb.UnreachableGateway
+		var changed <-chan struct{}
+		if cfg.Gateways != nil {
+			unreachable, changed = cfg.Gateways.Unreachable()
+		}
+		next, err := cfg.nextTags(ctx, tags, unreachable)
 		if err != nil && ctx.Err() == nil {
-			return fmt.Errorf("gateway tag: %w", err)
-		}
-		id, err := GroupID(ctx, b)
-		if err != nil && ctx.Err() == nil {
-			return fmt.Errorf("gateway tag: %w", err)
-		}
-		next := maps.Clone(tags) // the pool uses the old map
-		if tag := formatGatewayTag(gateways); tag != "" {
-			next[TagGateways] = tag
-		}
-		if id != "" {
-			next[TagGroup] = id
-		}
-		if e := epoch.Value(); e != "" {
-			next[TagEpoch] = e
+			return err
 		}
 		if err == nil && !maps.Equal(next, tags) {
 			tags = next
-			if err := wan.SetTags(ctx, tags); err != nil && ctx.Err() == nil {
+			if err := cfg.WAN.SetTags(ctx, tags); err != nil && ctx.Err() == nil {
 				// The tags are set, but their broadcast has timed out. State
 				// exchanges carry the tags to other members.
-				logger.Debug("cannot broadcast the tags", "err", err)
+				cfg.Logger.Debug("cannot broadcast the tags", "err", err)
 			}
+		}
+		var expired <-chan time.Time // of a report without a newer one
+		if len(unreachable) > 0 {
+			expired = time.After(catalog.HeartbeatTTL)
 		}
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-wake:
+		case <-changed:
+		case <-expired:
 		}
 	}
+}
+
+// nextTags returns a copy of tags with the current values.
+func (cfg GatewayTagsConfig) nextTags(
+	ctx context.Context, tags map[string]string, unreachable []*pb.UnreachableGateway,
+) (map[string]string, error) {
+	gateways, err := catalog.ListGateways(ctx, cfg.Backend)
+	if err != nil {
+		return nil, fmt.Errorf("gateway tag: %w", err)
+	}
+	id, err := GroupID(ctx, cfg.Backend)
+	if err != nil {
+		return nil, fmt.Errorf("gateway tag: %w", err)
+	}
+	next := maps.Clone(tags) // the pool uses the old map
+	if tag := formatGatewayTag(gateways); tag != "" {
+		next[TagGateways] = tag
+	}
+	if id != "" {
+		next[TagGroup] = id
+	}
+	if e := cfg.Epoch.Value(); e != "" {
+		next[TagEpoch] = e
+	}
+	delete(next, TagUnreachable)
+	room := maxTags - tagsSize(next) - tagsSize(map[string]string{TagUnreachable: ""})
+	if tag := formatUnreachable(unreachable, room); tag != "" {
+		next[TagUnreachable] = tag
+	}
+	return next, nil
 }

@@ -242,6 +242,10 @@ func newEntry(
 			"addr", e.unused[0].Addr, "node", e.unused[0].Holder)
 	}
 	e.named = e.remote.addrs()
+	current := slices.IndexFunc(e.remote, func(c candidate) bool { return c.critical })
+	if current < 0 {
+		current = len(e.remote)
+	}
 	for _, a := range in.cache.byUse(dc) {
 		if !slices.Contains(e.named, a.addr) && holderOf(own, a.addr) == "" {
 			e.remote = e.remote.add(a.addr, false, fromCache, a.lastUse())
@@ -258,7 +262,7 @@ func newEntry(
 	for _, c := range e.remote {
 		e.paths = append(e.paths, c.path())
 	}
-	e.snap = &pb.SnapshotDatacenter{Name: dc, Gateways: e.remote.addrs()}
+	e.snap = &pb.SnapshotDatacenter{Name: dc, Gateways: e.remote.addrs(), Current: uint32(current)}
 	return e
 }
 

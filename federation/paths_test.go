@@ -58,7 +58,7 @@ func cached(addr string) wanfed.Path {
 
 func TestCompute_Secondary(t *testing.T) {
 	configuredDC1 := []wanfed.Path{configured("gw.dc1.example:8443"), configured("198.51.100.1:8443")}
-	configuredSnap := &pb.SnapshotDatacenter{Name: "dc1", Gateways: secondary.PrimaryGateways}
+	configuredSnap := &pb.SnapshotDatacenter{Name: "dc1", Gateways: secondary.PrimaryGateways, Current: 2}
 	criticalDC1 := wanfed.Path{Addr: "198.51.100.1:8443", Via: ViaConfigured, Rank: wanfed.RankCritical}
 	withLocal := func(paths ...wanfed.Path) []wanfed.Path { return append([]wanfed.Path{localPath}, paths...) }
 
@@ -90,8 +90,9 @@ func TestCompute_Secondary(t *testing.T) {
 				"dc3": withLocal(remote("198.51.100.3:8443")),
 			},
 			snap: []*pb.SnapshotDatacenter{
-				{Name: "dc1", Gateways: []string{"198.51.100.2:8443", "198.51.100.1:8443", "gw.dc1.example:8443"}},
-				{Name: "dc3", Gateways: []string{"198.51.100.3:8443"}},
+				{Name: "dc1", Gateways: []string{"198.51.100.2:8443", "198.51.100.1:8443", "gw.dc1.example:8443"},
+					Current: 1},
+				{Name: "dc3", Gateways: []string{"198.51.100.3:8443"}, Current: 1},
 			},
 		},
 		{
@@ -110,7 +111,8 @@ func TestCompute_Secondary(t *testing.T) {
 			},
 			snap: []*pb.SnapshotDatacenter{
 				configuredSnap,
-				{Name: "dc3", Gateways: []string{"198.51.100.3:8443", "198.51.100.31:8443", "198.51.100.30:8443"}},
+				{Name: "dc3", Gateways: []string{"198.51.100.3:8443", "198.51.100.31:8443", "198.51.100.30:8443"},
+					Current: 1},
 			},
 		},
 		{
@@ -126,8 +128,8 @@ func TestCompute_Secondary(t *testing.T) {
 			},
 			snap: []*pb.SnapshotDatacenter{
 				configuredSnap,
-				{Name: "dc3", Gateways: []string{"198.51.100.33:8443", "198.51.100.3:8443"}},
-				{Name: "dc5", Gateways: []string{"198.51.100.5:8443"}},
+				{Name: "dc3", Gateways: []string{"198.51.100.33:8443", "198.51.100.3:8443"}, Current: 2},
+				{Name: "dc5", Gateways: []string{"198.51.100.5:8443"}, Current: 1},
 			},
 		},
 		{

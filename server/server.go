@@ -291,7 +291,9 @@ func (c *components) buildGossip(*tlsutil.Identity) error {
 	c.runTags = func(ctx context.Context) error {
 		known := func() string { return strconv.FormatUint(c.manager.KnownEpoch().Number, 10) }
 		epoch := federation.EpochTag{Type: replication.PrimaryType, Value: known}
-		return federation.RunGatewayTags(ctx, c.store, c.wan, wan.Tags, epoch, c.logger)
+		return federation.RunGatewayTags(ctx, federation.GatewayTagsConfig{
+			Backend: c.store, WAN: c.wan, Tags: wan.Tags, Epoch: epoch, Gateways: c.gateways, Logger: c.logger,
+		})
 	}
 	c.contacts = raftgroup.NewContacts(raftgroup.ContactsConfig{
 		DC: c.cfg.DC, Node: c.cfg.Node, Path: filepath.Join(c.cfg.DataDir, "servers.json"),

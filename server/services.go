@@ -41,7 +41,7 @@ func (s *gatewayService) Register(ctx context.Context,
 		return nil, err
 	}
 	err = s.gateways.Register(ctx, catalog.GatewayRegistration{
-		Node: gateway.Node, LAN: req.Lan, WAN: req.Wan, Meta: req.Meta,
+		Node: gateway.Node, LAN: req.Lan, WAN: req.Wan, Meta: req.Meta, Unreachable: req.Unreachable,
 	})
 	if errors.Is(err, catalog.ErrNameTaken) {
 		return nil, status.Error(codes.AlreadyExists, err.Error())

@@ -179,6 +179,23 @@ func TestStatusFaults(t *testing.T) {
 	} {
 		f.run(t, dcs...)
 	}
+
+	// The first gateway of dc3 works, so that dc3 stays reachable.
+	gw2 := dc3.AddGateway()
+	right, private := gw2.WAN, "10.77.0.5:8443"
+	const cause, remedy = "dc1 and dc2 cannot connect to gw2 at ", "set wan of the gateway"
+	statusFault{"one of two gateways has a private WAN address", func() {
+		gw2.WAN = "10.77.0.5"
+		gw2.StartGateway("--wan-bind", right+":8443")
+	}, func() {
+		gw2.Stop()
+		gw2.WAN = right
+		gw2.StartGateway()
+	}, []view{
+		{dc3, "dc3", api.HealthDegraded, cause + private + ": no route; is it the private address of a NAT?", remedy},
+		{dc1, "dc3", api.HealthDegraded, cause + private + ": no route; is it the private address of a NAT?", remedy},
+		{dc2, "dc3", api.HealthDegraded, cause + private + ": no route; is it the private address of a NAT?", remedy},
+	}}.run(t, dcs...)
 }
 
 // TestStatusFaults_Settings starts dc3 with wrong settings and certificates.

@@ -27,9 +27,12 @@ const (
 type RegisterGatewayRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The host:port for servers of the same datacenter, and for other datacenters.
-	Lan           string            `protobuf:"bytes,1,opt,name=lan,proto3" json:"lan,omitempty"`
-	Wan           string            `protobuf:"bytes,2,opt,name=wan,proto3" json:"wan,omitempty"`
-	Meta          map[string]string `protobuf:"bytes,3,rep,name=meta,proto3" json:"meta,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	Lan  string            `protobuf:"bytes,1,opt,name=lan,proto3" json:"lan,omitempty"`
+	Wan  string            `protobuf:"bytes,2,opt,name=wan,proto3" json:"wan,omitempty"`
+	Meta map[string]string `protobuf:"bytes,3,rep,name=meta,proto3" json:"meta,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// The gateways of other datacenters to which the gateway cannot connect, while
+	// it can connect to another gateway of the same datacenter. At most 16.
+	Unreachable   []*UnreachableGateway `protobuf:"bytes,4,rep,name=unreachable,proto3" json:"unreachable,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -85,6 +88,76 @@ func (x *RegisterGatewayRequest) GetMeta() map[string]string {
 	return nil
 }
 
+func (x *RegisterGatewayRequest) GetUnreachable() []*UnreachableGateway {
+	if x != nil {
+		return x.Unreachable
+	}
+	return nil
+}
+
+// UnreachableGateway is an address of a gateway of another datacenter.
+type UnreachableGateway struct {
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Datacenter string                 `protobuf:"bytes,1,opt,name=datacenter,proto3" json:"datacenter,omitempty"`
+	// host:port
+	Address string `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`
+	// The class of the failure, such as "timeout". It has no text of an error.
+	Class         string `protobuf:"bytes,3,opt,name=class,proto3" json:"class,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UnreachableGateway) Reset() {
+	*x = UnreachableGateway{}
+	mi := &file_api_pb_gateway_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UnreachableGateway) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UnreachableGateway) ProtoMessage() {}
+
+func (x *UnreachableGateway) ProtoReflect() protoreflect.Message {
+	mi := &file_api_pb_gateway_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UnreachableGateway.ProtoReflect.Descriptor instead.
+func (*UnreachableGateway) Descriptor() ([]byte, []int) {
+	return file_api_pb_gateway_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *UnreachableGateway) GetDatacenter() string {
+	if x != nil {
+		return x.Datacenter
+	}
+	return ""
+}
+
+func (x *UnreachableGateway) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *UnreachableGateway) GetClass() string {
+	if x != nil {
+		return x.Class
+	}
+	return ""
+}
+
 type RegisterGatewayResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The next call is due after interval. After ttl without a call the gateway is
@@ -97,7 +170,7 @@ type RegisterGatewayResponse struct {
 
 func (x *RegisterGatewayResponse) Reset() {
 	*x = RegisterGatewayResponse{}
-	mi := &file_api_pb_gateway_proto_msgTypes[1]
+	mi := &file_api_pb_gateway_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -109,7 +182,7 @@ func (x *RegisterGatewayResponse) String() string {
 func (*RegisterGatewayResponse) ProtoMessage() {}
 
 func (x *RegisterGatewayResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_gateway_proto_msgTypes[1]
+	mi := &file_api_pb_gateway_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -122,7 +195,7 @@ func (x *RegisterGatewayResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterGatewayResponse.ProtoReflect.Descriptor instead.
 func (*RegisterGatewayResponse) Descriptor() ([]byte, []int) {
-	return file_api_pb_gateway_proto_rawDescGZIP(), []int{1}
+	return file_api_pb_gateway_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *RegisterGatewayResponse) GetInterval() *durationpb.Duration {
@@ -151,7 +224,7 @@ type DeregisterGatewayRequest struct {
 
 func (x *DeregisterGatewayRequest) Reset() {
 	*x = DeregisterGatewayRequest{}
-	mi := &file_api_pb_gateway_proto_msgTypes[2]
+	mi := &file_api_pb_gateway_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -163,7 +236,7 @@ func (x *DeregisterGatewayRequest) String() string {
 func (*DeregisterGatewayRequest) ProtoMessage() {}
 
 func (x *DeregisterGatewayRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_gateway_proto_msgTypes[2]
+	mi := &file_api_pb_gateway_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -176,7 +249,7 @@ func (x *DeregisterGatewayRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeregisterGatewayRequest.ProtoReflect.Descriptor instead.
 func (*DeregisterGatewayRequest) Descriptor() ([]byte, []int) {
-	return file_api_pb_gateway_proto_rawDescGZIP(), []int{2}
+	return file_api_pb_gateway_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *DeregisterGatewayRequest) GetLan() string {
@@ -201,7 +274,7 @@ type DeregisterGatewayResponse struct {
 
 func (x *DeregisterGatewayResponse) Reset() {
 	*x = DeregisterGatewayResponse{}
-	mi := &file_api_pb_gateway_proto_msgTypes[3]
+	mi := &file_api_pb_gateway_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -213,7 +286,7 @@ func (x *DeregisterGatewayResponse) String() string {
 func (*DeregisterGatewayResponse) ProtoMessage() {}
 
 func (x *DeregisterGatewayResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_gateway_proto_msgTypes[3]
+	mi := &file_api_pb_gateway_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -226,7 +299,7 @@ func (x *DeregisterGatewayResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeregisterGatewayResponse.ProtoReflect.Descriptor instead.
 func (*DeregisterGatewayResponse) Descriptor() ([]byte, []int) {
-	return file_api_pb_gateway_proto_rawDescGZIP(), []int{3}
+	return file_api_pb_gateway_proto_rawDescGZIP(), []int{4}
 }
 
 type WatchGatewayRequest struct {
@@ -237,7 +310,7 @@ type WatchGatewayRequest struct {
 
 func (x *WatchGatewayRequest) Reset() {
 	*x = WatchGatewayRequest{}
-	mi := &file_api_pb_gateway_proto_msgTypes[4]
+	mi := &file_api_pb_gateway_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -249,7 +322,7 @@ func (x *WatchGatewayRequest) String() string {
 func (*WatchGatewayRequest) ProtoMessage() {}
 
 func (x *WatchGatewayRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_gateway_proto_msgTypes[4]
+	mi := &file_api_pb_gateway_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -262,7 +335,7 @@ func (x *WatchGatewayRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchGatewayRequest.ProtoReflect.Descriptor instead.
 func (*WatchGatewayRequest) Descriptor() ([]byte, []int) {
-	return file_api_pb_gateway_proto_rawDescGZIP(), []int{4}
+	return file_api_pb_gateway_proto_rawDescGZIP(), []int{5}
 }
 
 // GatewaySnapshot contains everything that one gateway needs to know.
@@ -280,7 +353,7 @@ type GatewaySnapshot struct {
 
 func (x *GatewaySnapshot) Reset() {
 	*x = GatewaySnapshot{}
-	mi := &file_api_pb_gateway_proto_msgTypes[5]
+	mi := &file_api_pb_gateway_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -292,7 +365,7 @@ func (x *GatewaySnapshot) String() string {
 func (*GatewaySnapshot) ProtoMessage() {}
 
 func (x *GatewaySnapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_gateway_proto_msgTypes[5]
+	mi := &file_api_pb_gateway_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -305,7 +378,7 @@ func (x *GatewaySnapshot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GatewaySnapshot.ProtoReflect.Descriptor instead.
 func (*GatewaySnapshot) Descriptor() ([]byte, []int) {
-	return file_api_pb_gateway_proto_rawDescGZIP(), []int{5}
+	return file_api_pb_gateway_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *GatewaySnapshot) GetDatacenter() string {
@@ -347,7 +420,7 @@ type SnapshotServer struct {
 
 func (x *SnapshotServer) Reset() {
 	*x = SnapshotServer{}
-	mi := &file_api_pb_gateway_proto_msgTypes[6]
+	mi := &file_api_pb_gateway_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -359,7 +432,7 @@ func (x *SnapshotServer) String() string {
 func (*SnapshotServer) ProtoMessage() {}
 
 func (x *SnapshotServer) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_gateway_proto_msgTypes[6]
+	mi := &file_api_pb_gateway_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -372,7 +445,7 @@ func (x *SnapshotServer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotServer.ProtoReflect.Descriptor instead.
 func (*SnapshotServer) Descriptor() ([]byte, []int) {
-	return file_api_pb_gateway_proto_rawDescGZIP(), []int{6}
+	return file_api_pb_gateway_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *SnapshotServer) GetNode() string {
@@ -393,14 +466,17 @@ type SnapshotDatacenter struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// The host:port of gateways, healthy ones first.
-	Gateways      []string `protobuf:"bytes,2,rep,name=gateways,proto3" json:"gateways,omitempty"`
+	Gateways []string `protobuf:"bytes,2,rep,name=gateways,proto3" json:"gateways,omitempty"`
+	// The first gateways of the list that are healthy and that a source lists now.
+	// A server of an earlier version sends 0.
+	Current       uint32 `protobuf:"varint,3,opt,name=current,proto3" json:"current,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SnapshotDatacenter) Reset() {
 	*x = SnapshotDatacenter{}
-	mi := &file_api_pb_gateway_proto_msgTypes[7]
+	mi := &file_api_pb_gateway_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -412,7 +488,7 @@ func (x *SnapshotDatacenter) String() string {
 func (*SnapshotDatacenter) ProtoMessage() {}
 
 func (x *SnapshotDatacenter) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_gateway_proto_msgTypes[7]
+	mi := &file_api_pb_gateway_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -425,7 +501,7 @@ func (x *SnapshotDatacenter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotDatacenter.ProtoReflect.Descriptor instead.
 func (*SnapshotDatacenter) Descriptor() ([]byte, []int) {
-	return file_api_pb_gateway_proto_rawDescGZIP(), []int{7}
+	return file_api_pb_gateway_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *SnapshotDatacenter) GetName() string {
@@ -442,18 +518,32 @@ func (x *SnapshotDatacenter) GetGateways() []string {
 	return nil
 }
 
+func (x *SnapshotDatacenter) GetCurrent() uint32 {
+	if x != nil {
+		return x.Current
+	}
+	return 0
+}
+
 var File_api_pb_gateway_proto protoreflect.FileDescriptor
 
 const file_api_pb_gateway_proto_rawDesc = "" +
 	"\n" +
-	"\x14api/pb/gateway.proto\x12\twanfed.v1\x1a\x1egoogle/protobuf/duration.proto\"\xb6\x01\n" +
+	"\x14api/pb/gateway.proto\x12\twanfed.v1\x1a\x1egoogle/protobuf/duration.proto\"\xf7\x01\n" +
 	"\x16RegisterGatewayRequest\x12\x10\n" +
 	"\x03lan\x18\x01 \x01(\tR\x03lan\x12\x10\n" +
 	"\x03wan\x18\x02 \x01(\tR\x03wan\x12?\n" +
-	"\x04meta\x18\x03 \x03(\v2+.wanfed.v1.RegisterGatewayRequest.MetaEntryR\x04meta\x1a7\n" +
+	"\x04meta\x18\x03 \x03(\v2+.wanfed.v1.RegisterGatewayRequest.MetaEntryR\x04meta\x12?\n" +
+	"\vunreachable\x18\x04 \x03(\v2\x1d.wanfed.v1.UnreachableGatewayR\vunreachable\x1a7\n" +
 	"\tMetaEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"}\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"d\n" +
+	"\x12UnreachableGateway\x12\x1e\n" +
+	"\n" +
+	"datacenter\x18\x01 \x01(\tR\n" +
+	"datacenter\x12\x18\n" +
+	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x14\n" +
+	"\x05class\x18\x03 \x01(\tR\x05class\"}\n" +
 	"\x17RegisterGatewayResponse\x125\n" +
 	"\binterval\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\binterval\x12+\n" +
 	"\x03ttl\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x03ttl\">\n" +
@@ -471,10 +561,11 @@ const file_api_pb_gateway_proto_rawDesc = "" +
 	"\vdatacenters\x18\x04 \x03(\v2\x1d.wanfed.v1.SnapshotDatacenterR\vdatacenters\">\n" +
 	"\x0eSnapshotServer\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x18\n" +
-	"\aaddress\x18\x02 \x01(\tR\aaddress\"D\n" +
+	"\aaddress\x18\x02 \x01(\tR\aaddress\"^\n" +
 	"\x12SnapshotDatacenter\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
-	"\bgateways\x18\x02 \x03(\tR\bgateways2\x83\x02\n" +
+	"\bgateways\x18\x02 \x03(\tR\bgateways\x12\x18\n" +
+	"\acurrent\x18\x03 \x01(\rR\acurrent2\x83\x02\n" +
 	"\x0eGatewayService\x12Q\n" +
 	"\bRegister\x12!.wanfed.v1.RegisterGatewayRequest\x1a\".wanfed.v1.RegisterGatewayResponse\x12W\n" +
 	"\n" +
@@ -493,36 +584,38 @@ func file_api_pb_gateway_proto_rawDescGZIP() []byte {
 	return file_api_pb_gateway_proto_rawDescData
 }
 
-var file_api_pb_gateway_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
+var file_api_pb_gateway_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
 var file_api_pb_gateway_proto_goTypes = []any{
 	(*RegisterGatewayRequest)(nil),    // 0: wanfed.v1.RegisterGatewayRequest
-	(*RegisterGatewayResponse)(nil),   // 1: wanfed.v1.RegisterGatewayResponse
-	(*DeregisterGatewayRequest)(nil),  // 2: wanfed.v1.DeregisterGatewayRequest
-	(*DeregisterGatewayResponse)(nil), // 3: wanfed.v1.DeregisterGatewayResponse
-	(*WatchGatewayRequest)(nil),       // 4: wanfed.v1.WatchGatewayRequest
-	(*GatewaySnapshot)(nil),           // 5: wanfed.v1.GatewaySnapshot
-	(*SnapshotServer)(nil),            // 6: wanfed.v1.SnapshotServer
-	(*SnapshotDatacenter)(nil),        // 7: wanfed.v1.SnapshotDatacenter
-	nil,                               // 8: wanfed.v1.RegisterGatewayRequest.MetaEntry
-	(*durationpb.Duration)(nil),       // 9: google.protobuf.Duration
+	(*UnreachableGateway)(nil),        // 1: wanfed.v1.UnreachableGateway
+	(*RegisterGatewayResponse)(nil),   // 2: wanfed.v1.RegisterGatewayResponse
+	(*DeregisterGatewayRequest)(nil),  // 3: wanfed.v1.DeregisterGatewayRequest
+	(*DeregisterGatewayResponse)(nil), // 4: wanfed.v1.DeregisterGatewayResponse
+	(*WatchGatewayRequest)(nil),       // 5: wanfed.v1.WatchGatewayRequest
+	(*GatewaySnapshot)(nil),           // 6: wanfed.v1.GatewaySnapshot
+	(*SnapshotServer)(nil),            // 7: wanfed.v1.SnapshotServer
+	(*SnapshotDatacenter)(nil),        // 8: wanfed.v1.SnapshotDatacenter
+	nil,                               // 9: wanfed.v1.RegisterGatewayRequest.MetaEntry
+	(*durationpb.Duration)(nil),       // 10: google.protobuf.Duration
 }
 var file_api_pb_gateway_proto_depIdxs = []int32{
-	8, // 0: wanfed.v1.RegisterGatewayRequest.meta:type_name -> wanfed.v1.RegisterGatewayRequest.MetaEntry
-	9, // 1: wanfed.v1.RegisterGatewayResponse.interval:type_name -> google.protobuf.Duration
-	9, // 2: wanfed.v1.RegisterGatewayResponse.ttl:type_name -> google.protobuf.Duration
-	6, // 3: wanfed.v1.GatewaySnapshot.servers:type_name -> wanfed.v1.SnapshotServer
-	7, // 4: wanfed.v1.GatewaySnapshot.datacenters:type_name -> wanfed.v1.SnapshotDatacenter
-	0, // 5: wanfed.v1.GatewayService.Register:input_type -> wanfed.v1.RegisterGatewayRequest
-	2, // 6: wanfed.v1.GatewayService.Deregister:input_type -> wanfed.v1.DeregisterGatewayRequest
-	4, // 7: wanfed.v1.GatewayService.Watch:input_type -> wanfed.v1.WatchGatewayRequest
-	1, // 8: wanfed.v1.GatewayService.Register:output_type -> wanfed.v1.RegisterGatewayResponse
-	3, // 9: wanfed.v1.GatewayService.Deregister:output_type -> wanfed.v1.DeregisterGatewayResponse
-	5, // 10: wanfed.v1.GatewayService.Watch:output_type -> wanfed.v1.GatewaySnapshot
-	8, // [8:11] is the sub-list for method output_type
-	5, // [5:8] is the sub-list for method input_type
-	5, // [5:5] is the sub-list for extension type_name
-	5, // [5:5] is the sub-list for extension extendee
-	0, // [0:5] is the sub-list for field type_name
+	9,  // 0: wanfed.v1.RegisterGatewayRequest.meta:type_name -> wanfed.v1.RegisterGatewayRequest.MetaEntry
+	1,  // 1: wanfed.v1.RegisterGatewayRequest.unreachable:type_name -> wanfed.v1.UnreachableGateway
+	10, // 2: wanfed.v1.RegisterGatewayResponse.interval:type_name -> google.protobuf.Duration
+	10, // 3: wanfed.v1.RegisterGatewayResponse.ttl:type_name -> google.protobuf.Duration
+	7,  // 4: wanfed.v1.GatewaySnapshot.servers:type_name -> wanfed.v1.SnapshotServer
+	8,  // 5: wanfed.v1.GatewaySnapshot.datacenters:type_name -> wanfed.v1.SnapshotDatacenter
+	0,  // 6: wanfed.v1.GatewayService.Register:input_type -> wanfed.v1.RegisterGatewayRequest
+	3,  // 7: wanfed.v1.GatewayService.Deregister:input_type -> wanfed.v1.DeregisterGatewayRequest
+	5,  // 8: wanfed.v1.GatewayService.Watch:input_type -> wanfed.v1.WatchGatewayRequest
+	2,  // 9: wanfed.v1.GatewayService.Register:output_type -> wanfed.v1.RegisterGatewayResponse
+	4,  // 10: wanfed.v1.GatewayService.Deregister:output_type -> wanfed.v1.DeregisterGatewayResponse
+	6,  // 11: wanfed.v1.GatewayService.Watch:output_type -> wanfed.v1.GatewaySnapshot
+	9,  // [9:12] is the sub-list for method output_type
+	6,  // [6:9] is the sub-list for method input_type
+	6,  // [6:6] is the sub-list for extension type_name
+	6,  // [6:6] is the sub-list for extension extendee
+	0,  // [0:6] is the sub-list for field type_name
 }
 
 func init() { file_api_pb_gateway_proto_init() }
@@ -536,7 +629,7 @@ func file_api_pb_gateway_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_pb_gateway_proto_rawDesc), len(file_api_pb_gateway_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   9,
+			NumMessages:   10,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -112,7 +112,9 @@ func (v *server) tags() map[string]string {
 // runTags keeps the gateway tag up to date.
 func (v *server) runTags(ctx context.Context) error {
 	epoch := federation.EpochTag{Type: federation.GroupType, Value: func() string { return "" }}
-	return federation.RunGatewayTags(ctx, v.site.store, v.wan, v.tags(), epoch, discardLogger)
+	return federation.RunGatewayTags(ctx, federation.GatewayTagsConfig{
+		Backend: v.site.store, WAN: v.wan, Tags: v.tags(), Epoch: epoch, Logger: discardLogger,
+	})
 }
 
 func (v *server) buildFederation(w *world) (err error) {

@@ -23,6 +23,7 @@ import (
 	"github.com/wanfed/wanfed/internal/backoff"
 	"github.com/wanfed/wanfed/internal/netaddr"
 	"github.com/wanfed/wanfed/tlsutil"
+	"github.com/wanfed/wanfed/wanfed"
 )
 
 // Config configures a Client.
@@ -60,6 +61,7 @@ type Client struct {
 	control        controlPlane
 	inputs         Inputs
 	manager        *Manager
+	verifier       *verifier     // nil with Consul
 	connected      chan struct{} // size 1: a new connection wakes the heartbeat
 	ready          chan struct{} // closed when the gateway has routes
 	skipDeregister atomic.Bool
@@ -126,6 +128,9 @@ func New(cfg Config) (*Client, error) {
 		peer := cfg.Identity.Peer()
 		c.dc, c.node, c.domain = peer.DC, peer.Node, cfg.Identity.Domain()
 		c.control = newRemote(c)
+		c.verifier = newVerifier(func(ctx context.Context, dc, addr string) wanfed.FailureClass {
+			return probeGateway(ctx, cfg.Identity, dc, addr)
+		}, c.wakeHeartbeat, cfg.Logger)
 	}
 	c.loadStored()
 	c.manager = NewManager(c.dc, c.domain, &c.inputs)
@@ -186,6 +191,11 @@ func (c *Client) Run(ctx context.Context) error {
 	loops.Go(func() { c.control.follow(ctx) })
 	loops.Go(func() { c.manager.Run(ctx) })
 	loops.Go(func() { c.applySnapshots(ctx) })
+	if c.verifier != nil {
+		loops.Go(func() {
+			c.verifier.run(ctx, func() (*Snapshot, <-chan struct{}) { return c.manager.Snapshot(c.node) })
+		})
+	}
 	loops.Wait()
 	if err := context.Cause(ctx); errors.Is(err, errNoDataDir) {
 		return err
@@ -403,7 +413,7 @@ func (c *Client) setServer(addr string) {
 }
 
 // wakeHeartbeat makes the next heartbeat due, because the server in use may not
-// have the registration of the gateway.
+// have the registration of the gateway, or has an older report of the verifier.
 func (c *Client) wakeHeartbeat() {
 	select {
 	case c.connected <- struct{}{}:

@@ -53,7 +53,9 @@ func (r *remote) close() {
 }
 
 func (r *remote) register(ctx context.Context) (time.Duration, error) {
-	resp, err := r.service.Register(ctx, &pb.RegisterGatewayRequest{Lan: r.cfg.LAN, Wan: r.cfg.WAN})
+	resp, err := r.service.Register(ctx, &pb.RegisterGatewayRequest{
+		Lan: r.cfg.LAN, Wan: r.cfg.WAN, Unreachable: r.verifier.report(),
+	})
 	if err != nil {
 		return 0, r.explain(err)
 	}

@@ -64,6 +64,9 @@ type Datacenter struct {
 	// Gateways are addresses (host:port), at least one, without duplicates, the
 	// preferred address first.
 	Gateways []string `json:"gateways"`
+	// Current is the number of the first addresses that are of healthy gateways,
+	// according to a current source. 0: unknown.
+	Current int `json:"current"`
 }
 
 // LocalName returns the SNI of any server of the local datacenter.
@@ -86,7 +89,8 @@ func (s *Snapshot) equal(o *Snapshot) bool {
 }
 
 func (d *Datacenter) equal(o *Datacenter) bool {
-	return d == o || d.DC == o.DC && d.Name == o.Name && slices.Equal(d.Gateways, o.Gateways)
+	return d == o || d.DC == o.DC && d.Name == o.Name && d.Current == o.Current &&
+		slices.Equal(d.Gateways, o.Gateways)
 }
 
 // build builds the snapshot of a gateway. It returns nil while an input is
@@ -137,16 +141,19 @@ func parse(m *pb.GatewaySnapshot) (servers []Server, datacenters []*Datacenter, 
 			continue
 		}
 		var to []string
-		for _, addr := range d.Gateways[:min(len(d.Gateways), maxGateways)] {
+		current := 0
+		for i, addr := range d.Gateways[:min(len(d.Gateways), maxGateways)] {
 			if err := netaddr.CheckHostPort(addr); err != nil {
 				faults = append(faults, fmt.Errorf("gateway of datacenter %s: %w", d.Name, err))
 			} else if !slices.Contains(to, addr) {
-				to = append(to, addr)
+				if to = append(to, addr); i < int(d.Current) {
+					current = len(to)
+				}
 			}
 		}
 		if len(to) > 0 {
 			names[name] = true
-			datacenters = append(datacenters, &Datacenter{DC: d.Name, Name: name, Gateways: to})
+			datacenters = append(datacenters, &Datacenter{DC: d.Name, Name: name, Gateways: to, Current: current})
 		}
 	}
 	slices.SortFunc(servers, func(a, b Server) int { return strings.Compare(a.Node, b.Node) })

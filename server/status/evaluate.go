@@ -37,7 +37,7 @@ type facts struct {
 	// it.
 	raft api.ComponentStatus
 	// gateways are the gateways of the local datacenter.
-	gateways []localGateway
+	gateways []gatewayFact
 	// refused has the reasons why gateways of the local datacenter cannot
 	// register, by node. Only the leader has them.
 	refused map[string]string
@@ -47,8 +47,8 @@ type facts struct {
 	reports []pathReport
 }
 
-// localGateway is a gateway of the local datacenter.
-type localGateway struct {
+// gatewayFact is what the catalog or a federation state has about a gateway.
+type gatewayFact struct {
 	node, wan string
 	healthy   bool
 	conflict  string // addresses of a refused gateway with the same name, or ""
@@ -85,7 +85,7 @@ func evaluate(f facts) api.DatacenterStatus {
 
 // here evaluates the local datacenter.
 func (f facts) here() (state api.Health, cause, advice string) {
-	critical := slices.DeleteFunc(slices.Clone(f.gateways), func(g localGateway) bool { return g.healthy })
+	critical := slices.DeleteFunc(slices.Clone(f.gateways), func(g gatewayFact) bool { return g.healthy })
 	names := make([]string, len(critical))
 	for i, g := range critical {
 		names[i] = g.node
@@ -106,11 +106,14 @@ func (f facts) here() (state api.Health, cause, advice string) {
 		return api.HealthDegraded, fmt.Sprintf("no gateway of %s is healthy: %s", f.Name, list(names)),
 			"start a gateway, or read its log for the reason why it cannot register"
 	}
-	if i := slices.IndexFunc(f.gateways, func(g localGateway) bool { return g.conflict != "" }); i >= 0 {
+	if i := slices.IndexFunc(f.gateways, func(g gatewayFact) bool { return g.conflict != "" }); i >= 0 {
 		g := f.gateways[i]
 		return api.HealthDegraded, "two gateways of " + f.Name + " are called " + g.node, fmt.Sprintf(
 			"stop one of them, or give it another name and certificate: the one with WAN address %s is used, "+
 				"and the one with %s is refused", g.wan, g.conflict)
+	}
+	if cause, advice := f.partialCause(); cause != "" && inbound(f.reports) != api.DirectionFailing {
+		return api.HealthDegraded, cause, advice
 	}
 	if cause, advice := f.inboundCause(); cause != "" {
 		if inbound(f.reports) == api.DirectionFailing {
@@ -151,6 +154,9 @@ func (f facts) remote(out, in api.Direction) (state api.Health, cause, advice st
 		return api.HealthOneWay, cause, advice
 	case len(f.unused) > 0:
 		cause, advice = f.unusedCause()
+		return api.HealthDegraded, cause, advice
+	case len(f.UnreachableGateways) > 0:
+		cause, advice = f.partialCause()
 		return api.HealthDegraded, cause, advice
 	case f.ServersAlive == 0:
 		return api.HealthDegraded, f.Name + " responds, but none of its servers is alive in the WAN pool",
@@ -328,15 +334,57 @@ func (f facts) inboundCause() (cause, advice string) {
 			"check that a gateway of " + f.local + " runs and that its WAN port is open for the other datacenters"
 	}
 	gateway := "the gateway"
-	if i := slices.IndexFunc(f.gateways, func(g localGateway) bool { return g.wan == worst.addr }); i >= 0 {
+	if i := slices.IndexFunc(f.gateways, func(g gatewayFact) bool { return g.wan == worst.addr }); i >= 0 {
 		gateway = f.gateways[i].node
 	}
-	cause = fmt.Sprintf("%s cannot connect to %s at %s: %s", list(from[worst]), gateway, worst.addr, worst.class)
-	if isPrivate(worst.addr) {
+	return cannotConnect(from[worst], gateway, worst.addr, string(worst.class))
+}
+
+// partialCause returns the cause and the remedy if other datacenters cannot
+// connect to one gateway of a datacenter, and can connect to another one. The
+// cause is "" if there is no such gateway.
+func (f facts) partialCause() (cause, advice string) {
+	if len(f.UnreachableGateways) == 0 {
+		return "", ""
+	}
+	u := f.UnreachableGateways[0]
+	cause, advice = cannotConnect(u.From, u.Gateway, u.Address, u.Failure)
+	if more := len(f.UnreachableGateways) - 1; more > 0 {
+		cause += fmt.Sprintf("; the same for %d more gateways", more)
+	}
+	return cause, advice
+}
+
+// cannotConnect returns the cause and the remedy if datacenters cannot connect
+// to a gateway.
+func cannotConnect(from []string, gateway, addr, class string) (cause, advice string) {
+	cause = fmt.Sprintf("%s cannot connect to %s at %s: %s", list(from), gateway, addr, class)
+	if isPrivate(addr) {
 		return cause + "; is it the private address of a NAT?",
 			"set wan of the gateway to the address that other datacenters dial, and wan_bind to the local address"
 	}
 	return cause, "open this port in the firewall for the other datacenters, or correct wan of the gateway"
+}
+
+// unreachableGateways returns the gateways of datacenter dc to which other
+// datacenters cannot connect, ordered by node. The argument gateways are all
+// gateways of dc. Reports about an address that no healthy gateway has are old.
+func unreachableGateways(
+	dc string, gateways []gatewayFact, reports []federation.UnreachableGateway,
+) (out []api.UnreachableGateway) {
+	for _, g := range gateways {
+		var u api.UnreachableGateway
+		for _, r := range reports { // ordered by datacenter
+			if g.healthy && r.DC == dc && r.Addr == g.wan && !slices.Contains(u.From, r.From) {
+				u.Gateway, u.Address, u.Failure = g.node, g.wan, cmp.Or(u.Failure, string(r.Class))
+				u.From = append(u.From, r.From)
+			}
+		}
+		if len(u.From) > 0 {
+			out = append(out, u)
+		}
+	}
+	return out
 }
 
 func reporters(reports []pathReport) (dcs []string) {

@@ -41,7 +41,7 @@ func remoteFacts(change func(*facts)) facts {
 func localFacts(change func(*facts)) facts {
 	f := facts{local: "dc3", hasState: true, DatacenterStatus: api.DatacenterStatus{
 		Name: "dc3", Own: true, ServersAlive: 1, ServersKnown: 1, GatewaysHealthy: 1, GatewaysKnown: 1,
-	}, raft: api.ComponentStatus{State: "ok"}, gateways: []localGateway{{node: "gw1", wan: dc3Addr, healthy: true}}}
+	}, raft: api.ComponentStatus{State: "ok"}, gateways: []gatewayFact{{node: "gw1", wan: dc3Addr, healthy: true}}}
 	change(&f)
 	return f
 }
@@ -51,6 +51,21 @@ func failingAt(dc, addr string, class wanfed.FailureClass) pathReport {
 }
 
 func setPaths(paths ...api.PathStatus) func(*facts) { return func(f *facts) { f.Paths = paths } }
+
+// partial adds a gateway of dc3 to which other datacenters cannot connect.
+func partial(f *facts) {
+	const private = "10.0.0.5:8443"
+	gateways := []gatewayFact{{node: "gw1", wan: dc3Addr, healthy: true}, {node: "gw2", wan: private, healthy: true},
+		{node: "gw3", wan: "10.0.0.6:8443"}}
+	f.UnreachableGateways = unreachableGateways("dc3", gateways, []federation.UnreachableGateway{
+		{From: "dc1", DC: "dc3", Addr: private, Class: wanfed.FailureTimeout},
+		{From: "dc1", DC: "dc3", Addr: private, Class: wanfed.FailureTimeout}, // another server
+		{From: "dc2", DC: "dc3", Addr: private, Class: wanfed.FailureRefused},
+		{From: "dc2", DC: "dc3", Addr: "10.0.0.6:8443", Class: wanfed.FailureRefused}, // gw3 is critical
+		{From: "dc2", DC: "dc3", Addr: "10.0.0.9:8443", Class: wanfed.FailureRefused}, // a former address
+		{From: "dc2", DC: "dc1", Addr: private, Class: wanfed.FailureRefused},
+	})
+}
 
 func TestEvaluate(t *testing.T) {
 	failing := wanfed.PathFailing
@@ -144,6 +159,16 @@ func TestEvaluate(t *testing.T) {
 			f.reports = []pathReport{failingAt("dc1", dc3Addr, wanfed.FailureRefused), {dc: "dc2",
 				direction: api.DirectionOK}}
 		}), api.HealthDegraded, "dc1 cannot connect to gw1 at " + dc3Addr + ": connection refused", "open this port"},
+		{"others cannot connect to one of two gateways", localFacts(partial), api.HealthDegraded,
+			"dc1 and dc2 cannot connect to gw2 at 10.0.0.5:8443: timeout; is it the private address of a NAT?",
+			"set wan of the gateway"},
+		{"remote, some cannot connect to one of two gateways", remoteFacts(partial), api.HealthDegraded,
+			"dc1 and dc2 cannot connect to gw2 at 10.0.0.5:8443: timeout; is it the private address of a NAT?",
+			"set wan of the gateway"},
+		{"remote gateway stopped, and one was unreachable", remoteFacts(func(f *facts) {
+			partial(f)
+			setPaths(viaOwn(failing, wanfed.FailureUpstream))(f)
+		}), api.HealthUnreachable, "dc3 does not respond", ""},
 		{"none connects, no address", localFacts(func(f *facts) {
 			f.reports = []pathReport{{dc: "dc1",
 				direction: api.DirectionFailing}}

@@ -61,6 +61,10 @@ var (
 		"1 while a path works, 0 while none does; direction is outbound or inbound. Absent while unknown.", "dc",
 		"direction")
 
+	descUnreachable = desc("gateway_unreachable",
+		"1 for each gateway to which a datacenter, from, cannot connect while another gateway of dc works.",
+		"dc", "gateway", "addr", "from")
+
 	descPrimary    = desc("primary", "1 for the datacenter that owns federated resources.", "dc")
 	descEpoch      = desc("primary_epoch", "Number of the primary's epoch; it grows with each change of the primary.")
 	descSuperseded = desc("primary_superseded",
@@ -188,6 +192,11 @@ func (r *Reporter) collectPaths(s scrape) {
 	for _, d := range dcs {
 		for _, p := range d.Paths {
 			s.gauge(descPathOK, one(p.Health == string(wanfed.PathOK)), d.Name, p.Address, p.Via)
+		}
+		for _, u := range d.UnreachableGateways {
+			for _, from := range u.From {
+				s.gauge(descUnreachable, 1, d.Name, u.Gateway, u.Address, from)
+			}
 		}
 		for direction, state := range map[string]api.Direction{"outbound": d.Outbound, "inbound": d.Inbound} {
 			if state == api.DirectionOK || state == api.DirectionFailing {

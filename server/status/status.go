@@ -97,19 +97,14 @@ func (r *Reporter) datacenters(ctx context.Context) ([]api.DatacenterStatus, err
 	if err != nil {
 		return nil, err
 	}
-	locals := make([]localGateway, len(gateways))
-	for i, g := range gateways {
-		locals[i] = localGateway{
-			node: g.GetNode().GetNode(), wan: catalog.TaggedAddr(g, catalog.TagWAN), healthy: catalog.Healthy(g),
-			conflict: catalog.NameConflict(g),
-		}
-	}
+	locals := gatewayFacts(gateways)
 	byDC := map[string]*pb.FederationState{}
 	for _, st := range states {
 		byDC[st.Datacenter] = st
 	}
 	links, now := r.links(), time.Now()
-	servers := countServers(r.cfg.WAN.Members())
+	members := r.cfg.WAN.Members()
+	servers, unreachable := countServers(members), federation.UnreachableGateways(members)
 	names := r.Datacenters()
 	slices.Sort(names[1:])
 	out := make([]api.DatacenterStatus, 0, len(names))
@@ -118,15 +113,29 @@ func (r *Reporter) datacenters(ctx context.Context) ([]api.DatacenterStatus, err
 		f.ServersAlive, f.ServersKnown = servers[dc].alive, servers[dc].known
 		f.gateways = locals
 		if f.Own {
+			f.UnreachableGateways = unreachableGateways(dc, locals, unreachable)
 			f.GatewaysHealthy, f.GatewaysKnown = countGateways(gateways)
 			f.refused = r.cfg.Gateways.Refused()
 			f.reports = r.inbound.all(names[1:], r.cfg.Tunnel.LastReceived, now)
 		} else {
+			f.UnreachableGateways = unreachableGateways(dc, gatewayFacts(byDC[dc].GetMeshGateways()), unreachable)
 			f.reports = r.inbound.all([]string{dc}, r.cfg.Tunnel.LastReceived, now)
 		}
 		out = append(out, evaluate(f))
 	}
 	return out, nil
+}
+
+// gatewayFacts returns the gateways in the form of facts.
+func gatewayFacts(gateways []*pb.MeshGateway) []gatewayFact {
+	out := make([]gatewayFact, len(gateways))
+	for i, g := range gateways {
+		out[i] = gatewayFact{
+			node: g.GetNode().GetNode(), wan: catalog.TaggedAddr(g, catalog.TagWAN), healthy: catalog.Healthy(g),
+			conflict: catalog.NameConflict(g),
+		}
+	}
+	return out
 }
 
 // links returns the packet links to other datacenters, by datacenter.

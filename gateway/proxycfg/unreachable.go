@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package proxycfg
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/internal/backoff"
+	"github.com/wanfed/wanfed/tlsutil"
+	"github.com/wanfed/wanfed/wanfed"
+)
+
+const (
+	// verifyInterval is the average time between two probes of a gateway that
+	// works. Connections use the other gateways of a datacenter while one of them
+	// cannot be dialed, so the fault is not urgent. A probe costs a TLS handshake
+	// at both ends.
+	verifyInterval = 2 * time.Minute
+	// verifyPace is the average time between two probes of working gateways. It
+	// replaces verifyInterval with many gateways, and bounds the cost.
+	verifyPace = 2500 * time.Millisecond
+	// verifyJitter is the largest difference from the average, as a fraction.
+	verifyJitter = 0.25
+	// firstVerify is the longest time to the first probe, for one gateway. The
+	// first probes of many gateways are spread over more time.
+	firstVerify, firstVerifyEach = 2 * time.Second, 100 * time.Millisecond
+	// verifyTimeout bounds one probe. It covers a lost packet in TCP and another
+	// one in TLS.
+	verifyTimeout = 4 * time.Second
+	// attemptTimeout bounds TCP in a probe. It covers one retransmission.
+	attemptTimeout = 3 * time.Second
+	// confirmFailures is the number of consecutive failures after which a gateway
+	// is reported, and confirmPause the pause between them. On a link that loses
+	// 1 % of the packets a probe fails about once in 3,000 times.
+	confirmFailures, confirmPause = 2, time.Second
+	// failedPause is the pause between two probes of a reported gateway. A fault
+	// that has ended is thus visible within 5 s.
+	failedPause = 3 * time.Second
+	// maxVerifying bounds concurrent probes.
+	maxVerifying = 8
+	// maxUnreachable bounds the gateways in a report.
+	maxUnreachable = 16
+	// alertNoProtocol is the alert of a gateway that does not forward the
+	// protocol of the probes (RFC 7301 section 3.2).
+	alertNoProtocol = 120
+)
+
+// verifier finds gateways of other datacenters to which the local gateway
+// cannot connect although it can connect to another gateway of the same
+// datacenter. It probes only healthy gateways, and only datacenters that have
+// several of them. Servers notice by themselves that no gateway of a datacenter
+// works.
+type verifier struct {
+	probe   func(ctx context.Context, dc, addr string) wanfed.FailureClass // "": worked
+	changed func()                                                         // called after each change of the report
+	log     *slog.Logger
+	slots   chan struct{} // one for each running probe
+
+	mu      sync.Mutex
+	targets map[verifyTarget]*verified
+	reports []*pb.UnreachableGateway // immutable
+}
+
+type verifyTarget struct{ dc, addr string }
+
+// verified is the state of one gateway. verifier.mu guards it.
+type verified struct {
+	verifyTarget
+	stop     context.CancelFunc
+	due      chan struct{} // size 1: the next probe is due now
+	class    wanfed.FailureClass
+	failures int       // consecutive
+	failedAt time.Time // of the first of them
+	workedAt time.Time // zero: never
+}
+
+func newVerifier(
+	probe func(ctx context.Context, dc, addr string) wanfed.FailureClass, changed func(), log *slog.Logger,
+) *verifier {
+	return &verifier{
+		probe: probe, changed: changed, log: log, slots: make(chan struct{}, maxVerifying),
+		targets: map[verifyTarget]*verified{},
+	}
+}
+
+// run probes the gateways in the current snapshot until ctx ends, and joins its
+// goroutines.
+func (v *verifier) run(ctx context.Context, snapshot func() (*Snapshot, <-chan struct{})) {
+	var probes sync.WaitGroup
+	defer probes.Wait()
+	for {
+		snap, changed := snapshot()
+		v.setTargets(ctx, snap, &probes)
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// setTargets starts probes of the new gateways in a snapshot and stops probes of
+// former ones.
+func (v *verifier) setTargets(ctx context.Context, snap *Snapshot, probes *sync.WaitGroup) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	want := map[verifyTarget]bool{}
+	if snap != nil {
+		for _, d := range snap.Datacenters {
+			for _, addr := range d.Gateways[:d.Current] {
+				want[verifyTarget{d.DC, addr}] = d.Current > 1
+			}
+		}
+	}
+	for k, t := range v.targets {
+		if !want[k] {
+			t.stop()
+			delete(v.targets, k)
+		}
+	}
+	for k, several := range want {
+		if v.targets[k] == nil && several {
+			t := &verified{verifyTarget: k, due: make(chan struct{}, 1)}
+			ctx, stop := context.WithCancel(ctx)
+			t.stop = stop
+			v.targets[k] = t
+			first := max(firstVerify, time.Duration(len(want))*firstVerifyEach)
+			probes.Go(func() { v.verify(ctx, t, first/2+rand.N(first/2)) })
+		}
+	}
+	v.updateReportLocked()
+}
+
+// verify probes a gateway until ctx ends, the first time after a pause.
+func (v *verifier) verify(ctx context.Context, t *verified, pause time.Duration) {
+	for {
+		backoff.Sleep(ctx, pause, t.due)
+		select {
+		case v.slots <- struct{}{}:
+		case <-ctx.Done():
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		class := v.probe(ctx, t.dc, t.addr)
+		<-v.slots
+		if ctx.Err() != nil {
+			return
+		}
+		pause = v.record(t, class, time.Now())
+	}
+}
+
+// record records the result of a probe and returns the time to the next one.
+func (v *verifier) record(t *verified, class wanfed.FailureClass, now time.Time) time.Duration {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	defer v.updateReportLocked()
+	if t.class = class; class == "" {
+		t.failures, t.workedAt = 0, now
+		average := max(verifyInterval, time.Duration(len(v.targets))*verifyPace)
+		return time.Duration((1 - verifyJitter + 2*verifyJitter*rand.Float64()) * float64(average))
+	}
+	if t.failures++; t.failures == 1 {
+		t.failedAt = now
+	}
+	switch {
+	case t.failures < confirmFailures:
+		return confirmPause
+	case t.failures == confirmFailures:
+		v.verifyOthersLocked(t)
+	}
+	return failedPause + rand.N(confirmPause/2)
+}
+
+// verifyOthersLocked makes the probes of the other gateways of a datacenter due.
+// They show whether only t fails.
+func (v *verifier) verifyOthersLocked(t *verified) {
+	for _, other := range v.targets {
+		if other != t && other.dc == t.dc && !other.workedAt.After(t.failedAt) {
+			select {
+			case other.due <- struct{}{}:
+			default:
+			}
+		}
+	}
+}
+
+// updateReportLocked computes the report.
+func (v *verifier) updateReportLocked() {
+	worked := map[string]time.Time{} // last success of any gateway, by datacenter
+	for _, t := range v.targets {
+		if t.workedAt.After(worked[t.dc]) {
+			worked[t.dc] = t.workedAt
+		}
+	}
+	var next []*pb.UnreachableGateway
+	for _, t := range v.targets {
+		if t.failures >= confirmFailures && worked[t.dc].After(t.failedAt) {
+			next = append(next, &pb.UnreachableGateway{Datacenter: t.dc, Address: t.addr, Class: string(t.class)})
+		}
+	}
+	slices.SortFunc(next, func(a, b *pb.UnreachableGateway) int {
+		return cmp.Or(cmp.Compare(a.Datacenter, b.Datacenter), cmp.Compare(a.Address, b.Address))
+	})
+	next = next[:min(len(next), maxUnreachable)]
+	same := func(a, b *pb.UnreachableGateway) bool { return proto.Equal(a, b) }
+	if slices.EqualFunc(next, v.reports, same) {
+		return
+	}
+	for _, g := range next {
+		if !slices.ContainsFunc(v.reports, func(old *pb.UnreachableGateway) bool { return same(old, g) }) {
+			v.log.Warn("cannot connect to a gateway of another datacenter, whose other gateways work",
+				"peer_dc", g.Datacenter, "addr", g.Address, "reason", g.Class)
+		}
+	}
+	v.reports = next
+	v.changed()
+}
+
+// report returns the gateways that cannot be dialed. The caller must not change
+// the result.
+func (v *verifier) report() []*pb.UnreachableGateway {
+	if v == nil {
+		return nil
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.reports
+}
+
+// probeGateway connects to a server of a datacenter through one of its gateways.
+// It returns the class of the failure, or "".
+func probeGateway(ctx context.Context, id *tlsutil.Identity, dc, addr string) wanfed.FailureClass {
+	ctx, cancel := context.WithTimeout(ctx, verifyTimeout)
+	defer cancel()
+	book := &wanfed.SharedAddressBook{}
+	book.Store(&wanfed.AddressBook{Paths: map[string][]wanfed.Path{dc: {{Addr: addr}}}})
+	d, err := wanfed.NewDialer(wanfed.DialerConfig{
+		Identity: id, AddressBook: book, AttemptTimeout: attemptTimeout,
+	})
+	if err != nil {
+		return wanfed.FailureOther
+	}
+	conn, err := d.Dial(ctx, wanfed.Target{DC: dc}, wanfed.ProtoGRPC)
+	if err == nil {
+		conn.Close()
+		return ""
+	}
+	if alert, ok := tlsutil.AlertOf(err); ok && alert == alertNoProtocol {
+		return "" // a gateway has responded
+	}
+	return cmp.Or(d.PathsTo(dc)[0].Failure, wanfed.FailureOther)
+}
