@@ -20,8 +20,15 @@ import (
 // name of its datacenter.
 var StateType = &pb.Type{Group: "federation", GroupVersion: "v1", Kind: "FederationState"}
 
-// Register adds StateType and GroupType to a registry. Every peer may read
-// both. See CheckWriteAccess for writes of states.
+// DatacenterType is the type of the resources whose status has the conditions
+// of other datacenters, as the local datacenter observes them. The resource has
+// the name of the federation state that owns it. The type is not federated: a
+// write of a status in the primary would be a change for every secondary.
+var DatacenterType = &pb.Type{Group: "federation", GroupVersion: "v1", Kind: "Datacenter"}
+
+// Register adds the types of this package to a registry. Every peer may read
+// StateType and GroupType. See CheckWriteAccess for writes of states. Servers of
+// the local datacenter and operators may write resources of DatacenterType.
 func Register(r *resource.Registry) error {
 	return errors.Join(
 		r.Register(resource.Registration{
@@ -30,6 +37,9 @@ func Register(r *resource.Registry) error {
 		}),
 		r.Register(resource.Registration{
 			Type: GroupType, Message: &pb.Group{}, Scope: resource.ScopeCluster, Authorize: authorizeGroup,
+		}),
+		r.Register(resource.Registration{
+			Type: DatacenterType, Message: &pb.Datacenter{}, Scope: resource.ScopeCluster,
 		}),
 	)
 }

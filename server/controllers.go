@@ -9,12 +9,13 @@ import (
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/controller"
 	"github.com/wanfed/wanfed/resource"
+	"github.com/wanfed/wanfed/server/status"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
 // Controllers returns the declarations of the controllers of a server with the
-// store b.
-func Controllers(b resource.Backend) []controller.Controller {
+// store b, which observes the other datacenters by observe.
+func Controllers(b resource.Backend, observe status.Observe) []controller.Controller {
 	return []controller.Controller{{
 		// Deletes what deleted resources own: see resource.MaxCascade.
 		Name: "owned-resources", Managed: resource.TombstoneType,
@@ -22,7 +23,7 @@ func Controllers(b resource.Backend) []controller.Controller {
 			_, err := resource.ReapOnce(ctx, b, env.Logger)
 			return controller.Result{}, err
 		},
-	}}
+	}, status.Conditions(observe)}
 }
 
 // buildControllers builds the runtime of the controllers. Their writes go to
@@ -39,7 +40,9 @@ func (c *components) buildControllers() error {
 	}
 	c.controllers, err = controller.New(controller.Config{
 		Client: service.Client(), Elector: c.store, Logger: c.logger,
-	}, Controllers(c.store)...)
+	}, Controllers(c.store, func(ctx context.Context) (map[string][]*pb.Condition, error) {
+		return c.reporter.Observe(ctx)
+	})...)
 	return err
 }
 

@@ -50,7 +50,7 @@ func (c *components) buildHTTP(id *tlsutil.Identity) error {
 		AddressBook: c.addressBook, Joiner: c.joiner,
 		Claims: c.claims, Claimant: c.claimant, Snapshots: c.snapshots,
 		Primary: c.primary, AntiEntropy: c.antiEntropy, Source: c.source, Operator: c.operator,
-		Envoys: c.envoys,
+		Envoys: c.envoys, Certificate: id.Leaf,
 		Server: func(dc string) pb.ServerServiceClient {
 			return pb.NewServerServiceClient(c.network.calls.Reader(dc))
 		},

@@ -81,6 +81,19 @@ func gatewayChanges(t *testing.T, envoys lab.Envoys) {
 
 	gw2.Process.Kill()
 	shown("gateway killed, heartbeat time included", "gw2", "198.18.2.77", false, catalog.HeartbeatTTL+settle)
+	testutil.Await(t, settle, "conditions", func(ctx context.Context) error {
+		for _, s := range others {
+			got, err := conditionsOf(ctx, s, "dc2")
+			if err != nil {
+				return err
+			}
+			const want = "map[CertificatesValid:STATE_TRUE GatewaysHealthy:STATE_FALSE Reachable:STATE_TRUE Replicated:STATE_TRUE]"
+			if fmt.Sprint(got) != want {
+				return fmt.Errorf("conditions of dc2 in %s = %v, want %s", s.NS, got, want)
+			}
+		}
+		return nil
+	})
 	gw2.StartGateway()
 	shown("killed gateway restarted", "gw2", "198.18.2.77", true, settle)
 
@@ -88,6 +101,24 @@ func gatewayChanges(t *testing.T, envoys lab.Envoys) {
 	// traffic.
 	gw1.Process.Kill()
 	sameResponseBothWays(t, dc1.Servers[0], dc2.Servers[0])
+}
+
+// conditionsOf returns the states of the conditions of a datacenter, as server s
+// has observed them.
+func conditionsOf(ctx context.Context, s *lab.Node, dc string) (map[string]string, error) {
+	var r struct {
+		Status map[string]struct {
+			Conditions []struct{ Type, State string }
+		}
+	}
+	if err := s.Get(ctx, "/api/federation/v1/Datacenter/"+dc, &r); err != nil {
+		return nil, err
+	}
+	states := map[string]string{}
+	for _, c := range r.Status["datacenter-conditions"].Conditions {
+		states[c.Type] = c.State
+	}
+	return states, nil
 }
 
 // gatewayOf returns a gateway from the federation state of a datacenter, as

@@ -71,7 +71,7 @@ func (x ApplyFederationStateRequest_Op) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ApplyFederationStateRequest_Op.Descriptor instead.
 func (ApplyFederationStateRequest_Op) EnumDescriptor() ([]byte, []int) {
-	return file_api_pb_federation_proto_rawDescGZIP(), []int{8, 0}
+	return file_api_pb_federation_proto_rawDescGZIP(), []int{9, 0}
 }
 
 // MeshGateway is one gateway of a datacenter with its node and health.
@@ -278,6 +278,46 @@ func (x *Group) GetId() string {
 	return ""
 }
 
+// Datacenter is the data of the type federation/v1/Datacenter, which is not
+// federated. Each datacenter has a resource for each federation state, with the
+// name of its datacenter. The status of the resource has the conditions that this
+// datacenter observes.
+type Datacenter struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Datacenter) Reset() {
+	*x = Datacenter{}
+	mi := &file_api_pb_federation_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Datacenter) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Datacenter) ProtoMessage() {}
+
+func (x *Datacenter) ProtoReflect() protoreflect.Message {
+	mi := &file_api_pb_federation_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Datacenter.ProtoReflect.Descriptor instead.
+func (*Datacenter) Descriptor() ([]byte, []int) {
+	return file_api_pb_federation_proto_rawDescGZIP(), []int{3}
+}
+
 // ClaimRequest identifies a server of a secondary.
 type ClaimRequest struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
@@ -302,7 +342,7 @@ type ClaimRequest struct {
 
 func (x *ClaimRequest) Reset() {
 	*x = ClaimRequest{}
-	mi := &file_api_pb_federation_proto_msgTypes[3]
+	mi := &file_api_pb_federation_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -314,7 +354,7 @@ func (x *ClaimRequest) String() string {
 func (*ClaimRequest) ProtoMessage() {}
 
 func (x *ClaimRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_federation_proto_msgTypes[3]
+	mi := &file_api_pb_federation_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -327,7 +367,7 @@ func (x *ClaimRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClaimRequest.ProtoReflect.Descriptor instead.
 func (*ClaimRequest) Descriptor() ([]byte, []int) {
-	return file_api_pb_federation_proto_rawDescGZIP(), []int{3}
+	return file_api_pb_federation_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *ClaimRequest) GetDatacenter() string {
@@ -411,7 +451,7 @@ type ClaimResponse struct {
 
 func (x *ClaimResponse) Reset() {
 	*x = ClaimResponse{}
-	mi := &file_api_pb_federation_proto_msgTypes[4]
+	mi := &file_api_pb_federation_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -423,7 +463,7 @@ func (x *ClaimResponse) String() string {
 func (*ClaimResponse) ProtoMessage() {}
 
 func (x *ClaimResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_federation_proto_msgTypes[4]
+	mi := &file_api_pb_federation_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -436,7 +476,7 @@ func (x *ClaimResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClaimResponse.ProtoReflect.Descriptor instead.
 func (*ClaimResponse) Descriptor() ([]byte, []int) {
-	return file_api_pb_federation_proto_rawDescGZIP(), []int{4}
+	return file_api_pb_federation_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ClaimResponse) GetAccepted() bool {
@@ -490,7 +530,7 @@ type Claimant struct {
 
 func (x *Claimant) Reset() {
 	*x = Claimant{}
-	mi := &file_api_pb_federation_proto_msgTypes[5]
+	mi := &file_api_pb_federation_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -502,7 +542,7 @@ func (x *Claimant) String() string {
 func (*Claimant) ProtoMessage() {}
 
 func (x *Claimant) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_federation_proto_msgTypes[5]
+	mi := &file_api_pb_federation_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -515,7 +555,7 @@ func (x *Claimant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Claimant.ProtoReflect.Descriptor instead.
 func (*Claimant) Descriptor() ([]byte, []int) {
-	return file_api_pb_federation_proto_rawDescGZIP(), []int{5}
+	return file_api_pb_federation_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Claimant) GetNode() string {
@@ -577,7 +617,7 @@ type ReplaceGroupRequest struct {
 
 func (x *ReplaceGroupRequest) Reset() {
 	*x = ReplaceGroupRequest{}
-	mi := &file_api_pb_federation_proto_msgTypes[6]
+	mi := &file_api_pb_federation_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -589,7 +629,7 @@ func (x *ReplaceGroupRequest) String() string {
 func (*ReplaceGroupRequest) ProtoMessage() {}
 
 func (x *ReplaceGroupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_federation_proto_msgTypes[6]
+	mi := &file_api_pb_federation_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -602,7 +642,7 @@ func (x *ReplaceGroupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplaceGroupRequest.ProtoReflect.Descriptor instead.
 func (*ReplaceGroupRequest) Descriptor() ([]byte, []int) {
-	return file_api_pb_federation_proto_rawDescGZIP(), []int{6}
+	return file_api_pb_federation_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ReplaceGroupRequest) GetDatacenter() string {
@@ -629,7 +669,7 @@ type ReplaceGroupResponse struct {
 
 func (x *ReplaceGroupResponse) Reset() {
 	*x = ReplaceGroupResponse{}
-	mi := &file_api_pb_federation_proto_msgTypes[7]
+	mi := &file_api_pb_federation_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -641,7 +681,7 @@ func (x *ReplaceGroupResponse) String() string {
 func (*ReplaceGroupResponse) ProtoMessage() {}
 
 func (x *ReplaceGroupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_federation_proto_msgTypes[7]
+	mi := &file_api_pb_federation_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -654,7 +694,7 @@ func (x *ReplaceGroupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplaceGroupResponse.ProtoReflect.Descriptor instead.
 func (*ReplaceGroupResponse) Descriptor() ([]byte, []int) {
-	return file_api_pb_federation_proto_rawDescGZIP(), []int{7}
+	return file_api_pb_federation_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ReplaceGroupResponse) GetPreviousGroupId() string {
@@ -677,7 +717,7 @@ type ApplyFederationStateRequest struct {
 
 func (x *ApplyFederationStateRequest) Reset() {
 	*x = ApplyFederationStateRequest{}
-	mi := &file_api_pb_federation_proto_msgTypes[8]
+	mi := &file_api_pb_federation_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -689,7 +729,7 @@ func (x *ApplyFederationStateRequest) String() string {
 func (*ApplyFederationStateRequest) ProtoMessage() {}
 
 func (x *ApplyFederationStateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_federation_proto_msgTypes[8]
+	mi := &file_api_pb_federation_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -702,7 +742,7 @@ func (x *ApplyFederationStateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyFederationStateRequest.ProtoReflect.Descriptor instead.
 func (*ApplyFederationStateRequest) Descriptor() ([]byte, []int) {
-	return file_api_pb_federation_proto_rawDescGZIP(), []int{8}
+	return file_api_pb_federation_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ApplyFederationStateRequest) GetOp() ApplyFederationStateRequest_Op {
@@ -737,7 +777,7 @@ type ApplyFederationStateResponse struct {
 
 func (x *ApplyFederationStateResponse) Reset() {
 	*x = ApplyFederationStateResponse{}
-	mi := &file_api_pb_federation_proto_msgTypes[9]
+	mi := &file_api_pb_federation_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -749,7 +789,7 @@ func (x *ApplyFederationStateResponse) String() string {
 func (*ApplyFederationStateResponse) ProtoMessage() {}
 
 func (x *ApplyFederationStateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_federation_proto_msgTypes[9]
+	mi := &file_api_pb_federation_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -762,7 +802,7 @@ func (x *ApplyFederationStateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyFederationStateResponse.ProtoReflect.Descriptor instead.
 func (*ApplyFederationStateResponse) Descriptor() ([]byte, []int) {
-	return file_api_pb_federation_proto_rawDescGZIP(), []int{9}
+	return file_api_pb_federation_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ApplyFederationStateResponse) GetChanged() bool {
@@ -793,7 +833,7 @@ type QueryOptions struct {
 
 func (x *QueryOptions) Reset() {
 	*x = QueryOptions{}
-	mi := &file_api_pb_federation_proto_msgTypes[10]
+	mi := &file_api_pb_federation_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -805,7 +845,7 @@ func (x *QueryOptions) String() string {
 func (*QueryOptions) ProtoMessage() {}
 
 func (x *QueryOptions) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_federation_proto_msgTypes[10]
+	mi := &file_api_pb_federation_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -818,7 +858,7 @@ func (x *QueryOptions) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueryOptions.ProtoReflect.Descriptor instead.
 func (*QueryOptions) Descriptor() ([]byte, []int) {
-	return file_api_pb_federation_proto_rawDescGZIP(), []int{10}
+	return file_api_pb_federation_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *QueryOptions) GetMinIndex() uint64 {
@@ -852,7 +892,7 @@ type GetFederationStateRequest struct {
 
 func (x *GetFederationStateRequest) Reset() {
 	*x = GetFederationStateRequest{}
-	mi := &file_api_pb_federation_proto_msgTypes[11]
+	mi := &file_api_pb_federation_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -864,7 +904,7 @@ func (x *GetFederationStateRequest) String() string {
 func (*GetFederationStateRequest) ProtoMessage() {}
 
 func (x *GetFederationStateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_federation_proto_msgTypes[11]
+	mi := &file_api_pb_federation_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -877,7 +917,7 @@ func (x *GetFederationStateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetFederationStateRequest.ProtoReflect.Descriptor instead.
 func (*GetFederationStateRequest) Descriptor() ([]byte, []int) {
-	return file_api_pb_federation_proto_rawDescGZIP(), []int{11}
+	return file_api_pb_federation_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *GetFederationStateRequest) GetDatacenter() string {
@@ -905,7 +945,7 @@ type GetFederationStateResponse struct {
 
 func (x *GetFederationStateResponse) Reset() {
 	*x = GetFederationStateResponse{}
-	mi := &file_api_pb_federation_proto_msgTypes[12]
+	mi := &file_api_pb_federation_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -917,7 +957,7 @@ func (x *GetFederationStateResponse) String() string {
 func (*GetFederationStateResponse) ProtoMessage() {}
 
 func (x *GetFederationStateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_federation_proto_msgTypes[12]
+	mi := &file_api_pb_federation_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -930,7 +970,7 @@ func (x *GetFederationStateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetFederationStateResponse.ProtoReflect.Descriptor instead.
 func (*GetFederationStateResponse) Descriptor() ([]byte, []int) {
-	return file_api_pb_federation_proto_rawDescGZIP(), []int{12}
+	return file_api_pb_federation_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *GetFederationStateResponse) GetState() *FederationState {
@@ -956,7 +996,7 @@ type ListFederationStatesRequest struct {
 
 func (x *ListFederationStatesRequest) Reset() {
 	*x = ListFederationStatesRequest{}
-	mi := &file_api_pb_federation_proto_msgTypes[13]
+	mi := &file_api_pb_federation_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -968,7 +1008,7 @@ func (x *ListFederationStatesRequest) String() string {
 func (*ListFederationStatesRequest) ProtoMessage() {}
 
 func (x *ListFederationStatesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_federation_proto_msgTypes[13]
+	mi := &file_api_pb_federation_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -981,7 +1021,7 @@ func (x *ListFederationStatesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListFederationStatesRequest.ProtoReflect.Descriptor instead.
 func (*ListFederationStatesRequest) Descriptor() ([]byte, []int) {
-	return file_api_pb_federation_proto_rawDescGZIP(), []int{13}
+	return file_api_pb_federation_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ListFederationStatesRequest) GetQuery() *QueryOptions {
@@ -1001,7 +1041,7 @@ type ListFederationStatesResponse struct {
 
 func (x *ListFederationStatesResponse) Reset() {
 	*x = ListFederationStatesResponse{}
-	mi := &file_api_pb_federation_proto_msgTypes[14]
+	mi := &file_api_pb_federation_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1013,7 +1053,7 @@ func (x *ListFederationStatesResponse) String() string {
 func (*ListFederationStatesResponse) ProtoMessage() {}
 
 func (x *ListFederationStatesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_federation_proto_msgTypes[14]
+	mi := &file_api_pb_federation_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1026,7 +1066,7 @@ func (x *ListFederationStatesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListFederationStatesResponse.ProtoReflect.Descriptor instead.
 func (*ListFederationStatesResponse) Descriptor() ([]byte, []int) {
-	return file_api_pb_federation_proto_rawDescGZIP(), []int{14}
+	return file_api_pb_federation_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ListFederationStatesResponse) GetStates() []*FederationState {
@@ -1052,7 +1092,7 @@ type ListMeshGatewaysRequest struct {
 
 func (x *ListMeshGatewaysRequest) Reset() {
 	*x = ListMeshGatewaysRequest{}
-	mi := &file_api_pb_federation_proto_msgTypes[15]
+	mi := &file_api_pb_federation_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1064,7 +1104,7 @@ func (x *ListMeshGatewaysRequest) String() string {
 func (*ListMeshGatewaysRequest) ProtoMessage() {}
 
 func (x *ListMeshGatewaysRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_federation_proto_msgTypes[15]
+	mi := &file_api_pb_federation_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1077,7 +1117,7 @@ func (x *ListMeshGatewaysRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMeshGatewaysRequest.ProtoReflect.Descriptor instead.
 func (*ListMeshGatewaysRequest) Descriptor() ([]byte, []int) {
-	return file_api_pb_federation_proto_rawDescGZIP(), []int{15}
+	return file_api_pb_federation_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ListMeshGatewaysRequest) GetQuery() *QueryOptions {
@@ -1098,7 +1138,7 @@ type ListMeshGatewaysResponse struct {
 
 func (x *ListMeshGatewaysResponse) Reset() {
 	*x = ListMeshGatewaysResponse{}
-	mi := &file_api_pb_federation_proto_msgTypes[16]
+	mi := &file_api_pb_federation_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1110,7 +1150,7 @@ func (x *ListMeshGatewaysResponse) String() string {
 func (*ListMeshGatewaysResponse) ProtoMessage() {}
 
 func (x *ListMeshGatewaysResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_federation_proto_msgTypes[16]
+	mi := &file_api_pb_federation_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1123,7 +1163,7 @@ func (x *ListMeshGatewaysResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMeshGatewaysResponse.ProtoReflect.Descriptor instead.
 func (*ListMeshGatewaysResponse) Descriptor() ([]byte, []int) {
-	return file_api_pb_federation_proto_rawDescGZIP(), []int{16}
+	return file_api_pb_federation_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ListMeshGatewaysResponse) GetDatacenters() map[string]*ListMeshGatewaysResponse_Gateways {
@@ -1149,7 +1189,7 @@ type ListMeshGatewaysResponse_Gateways struct {
 
 func (x *ListMeshGatewaysResponse_Gateways) Reset() {
 	*x = ListMeshGatewaysResponse_Gateways{}
-	mi := &file_api_pb_federation_proto_msgTypes[17]
+	mi := &file_api_pb_federation_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1161,7 +1201,7 @@ func (x *ListMeshGatewaysResponse_Gateways) String() string {
 func (*ListMeshGatewaysResponse_Gateways) ProtoMessage() {}
 
 func (x *ListMeshGatewaysResponse_Gateways) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_federation_proto_msgTypes[17]
+	mi := &file_api_pb_federation_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1174,7 +1214,7 @@ func (x *ListMeshGatewaysResponse_Gateways) ProtoReflect() protoreflect.Message 
 
 // Deprecated: Use ListMeshGatewaysResponse_Gateways.ProtoReflect.Descriptor instead.
 func (*ListMeshGatewaysResponse_Gateways) Descriptor() ([]byte, []int) {
-	return file_api_pb_federation_proto_rawDescGZIP(), []int{16, 0}
+	return file_api_pb_federation_proto_rawDescGZIP(), []int{17, 0}
 }
 
 func (x *ListMeshGatewaysResponse_Gateways) GetMeshGateways() []*MeshGateway {
@@ -1205,7 +1245,9 @@ const file_api_pb_federation_proto_rawDesc = "" +
 	"\fmodify_index\x18\x06 \x01(\x04R\vmodifyIndex\x12\x19\n" +
 	"\bgroup_id\x18\a \x01(\tR\agroupId\"\x17\n" +
 	"\x05Group\x12\x0e\n" +
-	"\x02id\x18\x01 \x01(\tR\x02id\"\x99\x02\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\"\f\n" +
+	"\n" +
+	"Datacenter\"\x99\x02\n" +
 	"\fClaimRequest\x12\x1e\n" +
 	"\n" +
 	"datacenter\x18\x01 \x01(\tR\n" +
@@ -1298,66 +1340,67 @@ func file_api_pb_federation_proto_rawDescGZIP() []byte {
 }
 
 var file_api_pb_federation_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_api_pb_federation_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
+var file_api_pb_federation_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
 var file_api_pb_federation_proto_goTypes = []any{
 	(ApplyFederationStateRequest_Op)(0),       // 0: wanfed.v1.ApplyFederationStateRequest.Op
 	(*MeshGateway)(nil),                       // 1: wanfed.v1.MeshGateway
 	(*FederationState)(nil),                   // 2: wanfed.v1.FederationState
 	(*Group)(nil),                             // 3: wanfed.v1.Group
-	(*ClaimRequest)(nil),                      // 4: wanfed.v1.ClaimRequest
-	(*ClaimResponse)(nil),                     // 5: wanfed.v1.ClaimResponse
-	(*Claimant)(nil),                          // 6: wanfed.v1.Claimant
-	(*ReplaceGroupRequest)(nil),               // 7: wanfed.v1.ReplaceGroupRequest
-	(*ReplaceGroupResponse)(nil),              // 8: wanfed.v1.ReplaceGroupResponse
-	(*ApplyFederationStateRequest)(nil),       // 9: wanfed.v1.ApplyFederationStateRequest
-	(*ApplyFederationStateResponse)(nil),      // 10: wanfed.v1.ApplyFederationStateResponse
-	(*QueryOptions)(nil),                      // 11: wanfed.v1.QueryOptions
-	(*GetFederationStateRequest)(nil),         // 12: wanfed.v1.GetFederationStateRequest
-	(*GetFederationStateResponse)(nil),        // 13: wanfed.v1.GetFederationStateResponse
-	(*ListFederationStatesRequest)(nil),       // 14: wanfed.v1.ListFederationStatesRequest
-	(*ListFederationStatesResponse)(nil),      // 15: wanfed.v1.ListFederationStatesResponse
-	(*ListMeshGatewaysRequest)(nil),           // 16: wanfed.v1.ListMeshGatewaysRequest
-	(*ListMeshGatewaysResponse)(nil),          // 17: wanfed.v1.ListMeshGatewaysResponse
-	(*ListMeshGatewaysResponse_Gateways)(nil), // 18: wanfed.v1.ListMeshGatewaysResponse.Gateways
-	nil,                           // 19: wanfed.v1.ListMeshGatewaysResponse.DatacentersEntry
-	(*Node)(nil),                  // 20: wanfed.v1.Node
-	(*Service)(nil),               // 21: wanfed.v1.Service
-	(*Check)(nil),                 // 22: wanfed.v1.Check
-	(*timestamppb.Timestamp)(nil), // 23: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 24: google.protobuf.Duration
+	(*Datacenter)(nil),                        // 4: wanfed.v1.Datacenter
+	(*ClaimRequest)(nil),                      // 5: wanfed.v1.ClaimRequest
+	(*ClaimResponse)(nil),                     // 6: wanfed.v1.ClaimResponse
+	(*Claimant)(nil),                          // 7: wanfed.v1.Claimant
+	(*ReplaceGroupRequest)(nil),               // 8: wanfed.v1.ReplaceGroupRequest
+	(*ReplaceGroupResponse)(nil),              // 9: wanfed.v1.ReplaceGroupResponse
+	(*ApplyFederationStateRequest)(nil),       // 10: wanfed.v1.ApplyFederationStateRequest
+	(*ApplyFederationStateResponse)(nil),      // 11: wanfed.v1.ApplyFederationStateResponse
+	(*QueryOptions)(nil),                      // 12: wanfed.v1.QueryOptions
+	(*GetFederationStateRequest)(nil),         // 13: wanfed.v1.GetFederationStateRequest
+	(*GetFederationStateResponse)(nil),        // 14: wanfed.v1.GetFederationStateResponse
+	(*ListFederationStatesRequest)(nil),       // 15: wanfed.v1.ListFederationStatesRequest
+	(*ListFederationStatesResponse)(nil),      // 16: wanfed.v1.ListFederationStatesResponse
+	(*ListMeshGatewaysRequest)(nil),           // 17: wanfed.v1.ListMeshGatewaysRequest
+	(*ListMeshGatewaysResponse)(nil),          // 18: wanfed.v1.ListMeshGatewaysResponse
+	(*ListMeshGatewaysResponse_Gateways)(nil), // 19: wanfed.v1.ListMeshGatewaysResponse.Gateways
+	nil,                           // 20: wanfed.v1.ListMeshGatewaysResponse.DatacentersEntry
+	(*Node)(nil),                  // 21: wanfed.v1.Node
+	(*Service)(nil),               // 22: wanfed.v1.Service
+	(*Check)(nil),                 // 23: wanfed.v1.Check
+	(*timestamppb.Timestamp)(nil), // 24: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 25: google.protobuf.Duration
 }
 var file_api_pb_federation_proto_depIdxs = []int32{
-	20, // 0: wanfed.v1.MeshGateway.node:type_name -> wanfed.v1.Node
-	21, // 1: wanfed.v1.MeshGateway.service:type_name -> wanfed.v1.Service
-	22, // 2: wanfed.v1.MeshGateway.checks:type_name -> wanfed.v1.Check
+	21, // 0: wanfed.v1.MeshGateway.node:type_name -> wanfed.v1.Node
+	22, // 1: wanfed.v1.MeshGateway.service:type_name -> wanfed.v1.Service
+	23, // 2: wanfed.v1.MeshGateway.checks:type_name -> wanfed.v1.Check
 	1,  // 3: wanfed.v1.FederationState.mesh_gateways:type_name -> wanfed.v1.MeshGateway
-	23, // 4: wanfed.v1.FederationState.updated_at:type_name -> google.protobuf.Timestamp
-	6,  // 5: wanfed.v1.ClaimResponse.rivals:type_name -> wanfed.v1.Claimant
-	23, // 6: wanfed.v1.Claimant.last_seen:type_name -> google.protobuf.Timestamp
+	24, // 4: wanfed.v1.FederationState.updated_at:type_name -> google.protobuf.Timestamp
+	7,  // 5: wanfed.v1.ClaimResponse.rivals:type_name -> wanfed.v1.Claimant
+	24, // 6: wanfed.v1.Claimant.last_seen:type_name -> google.protobuf.Timestamp
 	0,  // 7: wanfed.v1.ApplyFederationStateRequest.op:type_name -> wanfed.v1.ApplyFederationStateRequest.Op
 	2,  // 8: wanfed.v1.ApplyFederationStateRequest.state:type_name -> wanfed.v1.FederationState
 	2,  // 9: wanfed.v1.ApplyFederationStateResponse.state:type_name -> wanfed.v1.FederationState
-	24, // 10: wanfed.v1.QueryOptions.wait:type_name -> google.protobuf.Duration
-	11, // 11: wanfed.v1.GetFederationStateRequest.query:type_name -> wanfed.v1.QueryOptions
+	25, // 10: wanfed.v1.QueryOptions.wait:type_name -> google.protobuf.Duration
+	12, // 11: wanfed.v1.GetFederationStateRequest.query:type_name -> wanfed.v1.QueryOptions
 	2,  // 12: wanfed.v1.GetFederationStateResponse.state:type_name -> wanfed.v1.FederationState
-	11, // 13: wanfed.v1.ListFederationStatesRequest.query:type_name -> wanfed.v1.QueryOptions
+	12, // 13: wanfed.v1.ListFederationStatesRequest.query:type_name -> wanfed.v1.QueryOptions
 	2,  // 14: wanfed.v1.ListFederationStatesResponse.states:type_name -> wanfed.v1.FederationState
-	11, // 15: wanfed.v1.ListMeshGatewaysRequest.query:type_name -> wanfed.v1.QueryOptions
-	19, // 16: wanfed.v1.ListMeshGatewaysResponse.datacenters:type_name -> wanfed.v1.ListMeshGatewaysResponse.DatacentersEntry
+	12, // 15: wanfed.v1.ListMeshGatewaysRequest.query:type_name -> wanfed.v1.QueryOptions
+	20, // 16: wanfed.v1.ListMeshGatewaysResponse.datacenters:type_name -> wanfed.v1.ListMeshGatewaysResponse.DatacentersEntry
 	1,  // 17: wanfed.v1.ListMeshGatewaysResponse.Gateways.mesh_gateways:type_name -> wanfed.v1.MeshGateway
-	18, // 18: wanfed.v1.ListMeshGatewaysResponse.DatacentersEntry.value:type_name -> wanfed.v1.ListMeshGatewaysResponse.Gateways
-	9,  // 19: wanfed.v1.FederationService.Apply:input_type -> wanfed.v1.ApplyFederationStateRequest
-	12, // 20: wanfed.v1.FederationService.Get:input_type -> wanfed.v1.GetFederationStateRequest
-	14, // 21: wanfed.v1.FederationService.List:input_type -> wanfed.v1.ListFederationStatesRequest
-	16, // 22: wanfed.v1.FederationService.ListMeshGateways:input_type -> wanfed.v1.ListMeshGatewaysRequest
-	4,  // 23: wanfed.v1.FederationService.Claim:input_type -> wanfed.v1.ClaimRequest
-	7,  // 24: wanfed.v1.FederationService.Replace:input_type -> wanfed.v1.ReplaceGroupRequest
-	10, // 25: wanfed.v1.FederationService.Apply:output_type -> wanfed.v1.ApplyFederationStateResponse
-	13, // 26: wanfed.v1.FederationService.Get:output_type -> wanfed.v1.GetFederationStateResponse
-	15, // 27: wanfed.v1.FederationService.List:output_type -> wanfed.v1.ListFederationStatesResponse
-	17, // 28: wanfed.v1.FederationService.ListMeshGateways:output_type -> wanfed.v1.ListMeshGatewaysResponse
-	5,  // 29: wanfed.v1.FederationService.Claim:output_type -> wanfed.v1.ClaimResponse
-	8,  // 30: wanfed.v1.FederationService.Replace:output_type -> wanfed.v1.ReplaceGroupResponse
+	19, // 18: wanfed.v1.ListMeshGatewaysResponse.DatacentersEntry.value:type_name -> wanfed.v1.ListMeshGatewaysResponse.Gateways
+	10, // 19: wanfed.v1.FederationService.Apply:input_type -> wanfed.v1.ApplyFederationStateRequest
+	13, // 20: wanfed.v1.FederationService.Get:input_type -> wanfed.v1.GetFederationStateRequest
+	15, // 21: wanfed.v1.FederationService.List:input_type -> wanfed.v1.ListFederationStatesRequest
+	17, // 22: wanfed.v1.FederationService.ListMeshGateways:input_type -> wanfed.v1.ListMeshGatewaysRequest
+	5,  // 23: wanfed.v1.FederationService.Claim:input_type -> wanfed.v1.ClaimRequest
+	8,  // 24: wanfed.v1.FederationService.Replace:input_type -> wanfed.v1.ReplaceGroupRequest
+	11, // 25: wanfed.v1.FederationService.Apply:output_type -> wanfed.v1.ApplyFederationStateResponse
+	14, // 26: wanfed.v1.FederationService.Get:output_type -> wanfed.v1.GetFederationStateResponse
+	16, // 27: wanfed.v1.FederationService.List:output_type -> wanfed.v1.ListFederationStatesResponse
+	18, // 28: wanfed.v1.FederationService.ListMeshGateways:output_type -> wanfed.v1.ListMeshGatewaysResponse
+	6,  // 29: wanfed.v1.FederationService.Claim:output_type -> wanfed.v1.ClaimResponse
+	9,  // 30: wanfed.v1.FederationService.Replace:output_type -> wanfed.v1.ReplaceGroupResponse
 	25, // [25:31] is the sub-list for method output_type
 	19, // [19:25] is the sub-list for method input_type
 	19, // [19:19] is the sub-list for extension type_name
@@ -1377,7 +1420,7 @@ func file_api_pb_federation_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_pb_federation_proto_rawDesc), len(file_api_pb_federation_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   19,
+			NumMessages:   20,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

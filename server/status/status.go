@@ -5,6 +5,7 @@ package status
 import (
 	"cmp"
 	"context"
+	"crypto/x509"
 	"fmt"
 	"slices"
 	"strings"
@@ -52,6 +53,7 @@ type Config struct {
 	Source      *replication.Source
 	Operator    *operator.Service
 	Envoys      *xds.Server
+	Certificate func() *x509.Certificate // certificate of this server
 	// Server returns a client of any server of another datacenter.
 	Server func(dc string) pb.ServerServiceClient
 }
