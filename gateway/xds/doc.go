@@ -35,5 +35,7 @@
 // # Goroutines
 //
 // Each stream has one goroutine besides that of its call. All proxies share the
-// encoded clusters, endpoints and filter chains.
+// encoded clusters, endpoints and filter chains, and the list of subscribed
+// names. A stream remembers what its proxy has as the set of the last response,
+// so a change costs a comparison of two sets.
 package xds

@@ -3,10 +3,12 @@
 package xds
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
-	"maps"
+	"iter"
 	"slices"
+	"strings"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc/codes"
@@ -21,8 +23,10 @@ const everything = "*"
 
 // subscription is what a proxy wants of one type, and what it has.
 type subscription struct {
-	all   bool            // all resources of the type
-	names map[string]bool // in addition to all
+	all bool // all resources of the type
+	// names are wanted in addition to all. They are sorted and unique. The list
+	// is immutable, because the subscriptions of many proxies share it.
+	names []string
 	// nonce is that of the response in flight; "" if there is none. Nothing is
 	// sent until the proxy has answered that response.
 	nonce string
@@ -30,10 +34,18 @@ type subscription struct {
 	first bool   // the next request is the first of this type
 
 	version string // stateOfTheWorld: of the last response
-	// sent has the version of each resource that the proxy has, or "" if the
-	// proxy was informed that the resource does not exist. Only incremental
-	// uses it.
-	sent map[string]string
+
+	// Only incremental uses base, initial and again.
+
+	// base is the set of the last response. The proxy has those of its resources
+	// that are wanted. Nil: the proxy has the resources of initial.
+	base *set
+	// initial has the version of each resource that the proxy had before it
+	// connected. The first response clears it.
+	initial map[string]string
+	// again has names that the next response must have, although they have not
+	// changed.
+	again map[string]bool
 	// force demands a response even without a change.
 	force bool
 	// compared is the set of the last call of response, unless the subscription
@@ -41,15 +53,24 @@ type subscription struct {
 	compared *set
 }
 
-func (s *subscription) wants(name string) bool { return s.all || s.names[name] }
-
-func (s *subscription) add(name string) error {
-	if name == everything {
-		s.all = true
-		return nil
+func (s *subscription) wants(name string) bool {
+	if s.all {
+		return true
 	}
-	s.names[name] = true
-	if len(s.names) > maxNames {
+	_, found := slices.BinarySearch(s.names, name)
+	return found
+}
+
+// setNames replaces the names. It takes names, and removes everything and
+// duplicates from them.
+func (s *subscription) setNames(names []string) error {
+	slices.Sort(names)
+	names = slices.Compact(names)
+	if i, found := slices.BinarySearch(names, everything); found {
+		s.all, names = true, slices.Delete(names, i, i+1)
+	}
+	s.names = slices.Clip(names)
+	if len(names) > maxNames || len(s.again) > maxNames {
 		return status.Errorf(codes.ResourceExhausted, "subscription with more than %d names refused", maxNames)
 	}
 	return nil
@@ -64,16 +85,14 @@ func (stateOfTheWorld) subscribe(sub *subscription, req *discoveryv3.DiscoveryRe
 		return nil // sent before the proxy received the last response
 	}
 	old := subscription{all: sub.all, names: sub.names}
-	sub.all, sub.names = len(req.GetResourceNames()) == 0 && req.GetTypeUrl() != endpointType, map[string]bool{}
-	for _, name := range req.GetResourceNames() {
-		if err := sub.add(name); err != nil {
-			return err
-		}
+	sub.all = len(req.GetResourceNames()) == 0 && req.GetTypeUrl() != endpointType
+	if err := sub.setNames(slices.Clone(req.GetResourceNames())); err != nil {
+		return err
 	}
 	switch {
 	case sub.first: // after a reconnection, the proxy has this version
 		sub.version = req.GetVersionInfo()
-	case old.all != sub.all || !maps.Equal(old.names, sub.names):
+	case old.all != sub.all || !slices.Equal(old.names, sub.names):
 		sub.force, sub.compared = true, nil
 	}
 	return nil
@@ -104,70 +123,127 @@ func (stateOfTheWorld) response(sub *subscription, all *set, url string) (*disco
 type incremental struct{}
 
 func (incremental) subscribe(sub *subscription, req *discoveryv3.DeltaDiscoveryRequest) error {
+	add, remove := req.GetResourceNamesSubscribe(), slices.Sorted(slices.Values(req.GetResourceNamesUnsubscribe()))
 	if sub.first {
-		sub.all = len(req.GetResourceNamesSubscribe()) == 0 && req.GetTypeUrl() != endpointType
-		sub.sent = maps.Clone(req.GetInitialResourceVersions()) // after a reconnection
-		sub.force = len(sub.sent) == 0
-		if sub.sent == nil {
-			sub.sent = map[string]string{}
+		sub.all = len(add) == 0 && req.GetTypeUrl() != endpointType
+		sub.initial = req.GetInitialResourceVersions() // after a reconnection
+		sub.force = len(sub.initial) == 0
+		sub.again = map[string]bool{}
+	}
+	if len(add)+len(remove) == 0 {
+		return nil
+	}
+	sub.compared = nil
+	if slices.Contains(remove, everything) {
+		sub.all = false
+	}
+	before := sub.all
+	all := before || slices.Contains(add, everything)
+	names := make([]string, 0, len(sub.names)+len(add))
+	for _, name := range sub.names {
+		if _, removed := slices.BinarySearch(remove, name); removed {
+			// With all, the proxy does not know whether the resource still exists.
+			// Otherwise it has removed the resource.
+			sub.again[name] = all
+		} else {
+			names = append(names, name)
 		}
 	}
-	if len(req.GetResourceNamesSubscribe())+len(req.GetResourceNamesUnsubscribe()) > 0 {
-		sub.compared = nil
-	}
-	for _, name := range req.GetResourceNamesUnsubscribe() {
-		if name == everything {
-			sub.all = false
-		}
-		delete(sub.names, name)
-		if !sub.wants(name) {
-			delete(sub.sent, name) // the proxy has removed it
+	if !sub.first {
+		for _, name := range add { // a subscription is always answered
+			sub.again[name] = true
 		}
 	}
-	for _, name := range req.GetResourceNamesSubscribe() {
-		if err := sub.add(name); err != nil {
-			return err
-		}
-		if !sub.first {
-			delete(sub.sent, name) // a subscription is always answered
-		}
+	if err := sub.setNames(append(names, add...)); err != nil {
+		return err
+	}
+	delete(sub.again, everything)
+	if all && !before && !sub.first {
+		sub.base, sub.initial = nil, nil // the proxy has an unknown part
 	}
 	return nil
 }
 
 func (incremental) response(sub *subscription, all *set, url string) (*discoveryv3.DeltaDiscoveryResponse, bool) {
 	resp := &discoveryv3.DeltaDiscoveryResponse{TypeUrl: url, Nonce: sub.nonce}
-	for _, r := range all.list {
-		if sub.wants(r.name) && sub.sent[r.name] != r.version {
-			sub.sent[r.name] = r.version
-			resp.Resources = append(resp.Resources, &discoveryv3.Resource{
-				Name: r.name, Version: r.version, Resource: r.body(),
-			})
-		}
+	add := func(r *resource) {
+		resp.Resources = append(resp.Resources, &discoveryv3.Resource{Name: r.name, Version: r.version, Resource: r.body()})
 	}
-	for name, version := range sub.sent {
-		switch {
-		case sub.wants(name) && all.byName[name] != nil:
-		case version != "":
-			resp.RemovedResources = append(resp.RemovedResources, name)
-			delete(sub.sent, name)
-			if sub.names[name] {
-				sub.sent[name] = ""
+	remove := func(name string) { resp.RemovedResources = append(resp.RemovedResources, name) }
+	if sub.base == nil {
+		for _, r := range all.list {
+			if sub.wants(r.name) && (sub.initial[r.name] != r.version || sub.again[r.name]) {
+				add(r)
 			}
-		case !sub.names[name]:
-			delete(sub.sent, name)
+		}
+		for name := range sub.initial {
+			if all.byName[name] == nil || !sub.wants(name) {
+				remove(name)
+			}
+		}
+		for _, name := range sub.names {
+			if all.byName[name] == nil {
+				remove(name)
+			}
+		}
+	} else {
+		for old, r := range changes(sub.base, all) {
+			switch name := cmp.Or(r, old).name; {
+			case !sub.wants(name) || sub.again[name]:
+			case r == nil:
+				remove(name)
+			default:
+				add(r)
+			}
 		}
 	}
-	for name := range sub.names {
-		if _, known := sub.sent[name]; !known && all.byName[name] == nil {
-			resp.RemovedResources = append(resp.RemovedResources, name)
-			sub.sent[name] = ""
+	for name, again := range sub.again {
+		switch r := all.byName[name]; {
+		case !again || !sub.wants(name):
+		case r == nil:
+			remove(name)
+		case sub.base != nil:
+			add(r)
 		}
 	}
+	slices.SortFunc(resp.Resources, func(a, b *discoveryv3.Resource) int { return strings.Compare(a.Name, b.Name) })
 	slices.Sort(resp.RemovedResources)
+	resp.RemovedResources = slices.Compact(resp.RemovedResources)
+	sub.base, sub.initial = all, nil
+	clear(sub.again)
 	if len(resp.Resources)+len(resp.RemovedResources) == 0 && !sub.force {
 		return nil, false
 	}
 	sub.force = false
 	return resp, true
+}
+
+// changes returns the pairs of resources of one name that differ, ordered by
+// name. The first one is nil if only next has the name, and the second one is
+// nil if only old has it.
+func changes(old, next *set) iter.Seq2[*resource, *resource] {
+	return func(yield func(old, next *resource) bool) {
+		a, b := old.list, next.list
+		for len(a) > 0 || len(b) > 0 {
+			var order int
+			switch {
+			case len(a) == 0:
+				order = 1
+			case len(b) == 0:
+				order = -1
+			case a[0] != b[0]:
+				order = strings.Compare(a[0].name, b[0].name)
+			}
+			var x, y *resource
+			if order <= 0 {
+				x, a = a[0], a[1:]
+			}
+			if order >= 0 {
+				y, b = b[0], b[1:]
+			}
+			if (x == nil || y == nil || x.version != y.version) && !yield(x, y) {
+				return
+			}
+		}
+	}
 }

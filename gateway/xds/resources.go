@@ -131,11 +131,11 @@ type shared struct {
 	chains              *chains
 }
 
-// chains are the filter chains of both listeners. The versions are those of the
-// listeners without addresses.
+// chains are the filter chains of both listeners, and the listeners without
+// addresses.
 type chains struct {
-	lan, wan               []*listenerv3.FilterChain
-	lanVersion, wanVersion string
+	lan, wan                 []*listenerv3.FilterChain
+	lanListener, wanListener *resource
 }
 
 // destination has the resources that lead to one name.
@@ -162,8 +162,7 @@ func (b *builder) build(s *proxycfg.Snapshot, bind Bind, last *resources) *resou
 		listeners = last.sets[listenerType]
 	} else {
 		listeners = newSet([]*resource{
-			listener("lan", r.bind.LAN, r.shared.chains.lan, r.shared.chains.lanVersion),
-			listener("wan", r.bind.WAN, r.shared.chains.wan, r.shared.chains.wanVersion),
+			listener(r.shared.chains.lanListener, r.bind.LAN), listener(r.shared.chains.wanListener, r.bind.WAN),
 		}, nil)
 	}
 	r.sets = map[string]*set{
@@ -236,8 +235,8 @@ func (b *builder) share(s *proxycfg.Snapshot) *shared {
 	if slices.Equal(next.lan, old.chains.lan) && slices.Equal(next.wan, old.chains.wan) {
 		next = old.chains
 	} else {
-		next.lanVersion = newResource("", newListener("lan", "", next.lan)).version
-		next.wanVersion = newResource("", newListener("wan", "", next.wan)).version
+		next.lanListener = newResource("lan", newListener("lan", next.lan))
+		next.wanListener = newResource("wan", newListener("wan", next.wan))
 	}
 	b.dcs = dcs
 	b.last = &shared{s.Servers, s.Datacenters, newSet(clusters, old.clusters), newSet(endpoints, old.endpoints), next}
@@ -355,22 +354,27 @@ const (
 	ipprotoTCP, tcpKeepidle, tcpKeepintvl, tcpKeepcnt = 6, 4, 5, 6
 )
 
-// listener returns a listener without its encoding: with 1000 datacenters it has
-// 0.4 MB. version is that of the listener without an address.
-func listener(name, addr string, chains []*listenerv3.FilterChain, version string) *resource {
+// listener adds an address to a listener. The encoding is not kept: with 1000
+// datacenters it has 0.4 MB. An encoded message is a series of fields, so the
+// address precedes the shared fields.
+func listener(shared *resource, addr string) *resource {
+	host, port, _ := net.SplitHostPort(addr)
+	own := newResource("", &listenerv3.Listener{Address: address(host, port)})
 	return &resource{
-		name: name, version: versionOf([]byte(version + " " + addr)),
-		encode: func() *anypb.Any { return newResource(name, newListener(name, addr, chains)).encoded },
+		name: shared.name, version: versionOf([]byte(shared.version + " " + addr)),
+		encode: func() *anypb.Any {
+			return &anypb.Any{TypeUrl: listenerType, Value: slices.Concat(own.encoded.Value, shared.encoded.Value)}
+		},
 	}
 }
 
-func newListener(name, addr string, chains []*listenerv3.FilterChain) *listenerv3.Listener {
-	host, port, _ := net.SplitHostPort(addr)
+// newListener returns a listener without an address.
+func newListener(name string, chains []*listenerv3.FilterChain) *listenerv3.Listener {
 	option := func(level, name, value int64) *corev3.SocketOption {
 		return &corev3.SocketOption{Level: level, Name: name, Value: &corev3.SocketOption_IntValue{IntValue: value}}
 	}
 	return &listenerv3.Listener{
-		Name: name, Address: address(host, port), StatPrefix: name, FilterChains: chains,
+		Name: name, StatPrefix: name, FilterChains: chains,
 		ListenerFilters: []*listenerv3.ListenerFilter{{
 			Name: "envoy.filters.listener.tls_inspector",
 			ConfigType: &listenerv3.ListenerFilter_TypedConfig{

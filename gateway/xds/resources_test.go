@@ -164,22 +164,38 @@ func TestResources_EnvoyAccepts(t *testing.T) {
 	}
 }
 
+// envoyRoutes has the filter chains of each listener by SNI or wildcard.
+type envoyRoutes struct {
+	*resources
+	chains map[string]map[string]*listenerv3.FilterChain
+}
+
+func (r *resources) routes(t *testing.T) envoyRoutes {
+	t.Helper()
+	out := envoyRoutes{r, map[string]map[string]*listenerv3.FilterChain{}}
+	for _, name := range []string{"lan", "wan"} {
+		var l listenerv3.Listener
+		r.decode(t, listenerType, name, &l)
+		chains := map[string]*listenerv3.FilterChain{}
+		for _, c := range l.FilterChains {
+			for _, match := range c.FilterChainMatch.ServerNames {
+				if chains[match] != nil {
+					t.Fatalf("listener %s matches %s twice", name, match)
+				}
+				chains[match] = c
+			}
+		}
+		out.chains[name] = chains
+	}
+	return out
+}
+
 // route returns the addresses to which Envoy forwards an SNI, those of one
 // priority sorted. A wildcard stands for one or more labels, and the longest
 // one wins.
-func (r *resources) route(t *testing.T, listenerName, sni string) (addrs []string, ordered bool) {
+func (r envoyRoutes) route(t *testing.T, listenerName, sni string) (addrs []string, ordered bool) {
 	t.Helper()
-	var l listenerv3.Listener
-	r.decode(t, listenerType, listenerName, &l)
-	chains := map[string]*listenerv3.FilterChain{}
-	for _, c := range l.FilterChains {
-		for _, name := range c.FilterChainMatch.ServerNames {
-			if chains[name] != nil {
-				t.Fatalf("listener %s matches %s twice", listenerName, name)
-			}
-			chains[name] = c
-		}
-	}
+	chains := r.chains[listenerName]
 	chain := chains[sni]
 	for rest := sni; chain == nil; {
 		_, after, more := strings.Cut(rest, ".")
@@ -214,6 +230,15 @@ func (r *resources) route(t *testing.T, listenerName, sni string) (addrs []strin
 		}
 	}
 	return addrs, len(load.Endpoints) > 1
+}
+
+// versions returns the versions of resources by name.
+func versions(s *set) map[string]string {
+	out := map[string]string{}
+	for _, r := range s.list {
+		out[r.name] = r.version
+	}
+	return out
 }
 
 func (r *resources) decode(t *testing.T, url, name string, m proto.Message) {
@@ -265,13 +290,21 @@ func TestResources_RouteAsNativeGateway(t *testing.T) {
 			}
 		}
 		last = b.build(snap, Bind{}, last)
-		if d := cmp.Diff(string(dump(t, (&builder{}).build(snap, Bind{}, nil))), string(dump(t, last))); d != "" {
+		// Another server, or this one after a restart, has the same versions.
+		fresh := (&builder{}).build(snap, Bind{}, nil)
+		if d := cmp.Diff(string(dump(t, fresh)), string(dump(t, last))); d != "" {
 			t.Fatalf("reused resources differ from new ones (-new +reused):\n%s", d)
+		}
+		for _, url := range typeURLs {
+			if d := cmp.Diff(versions(fresh.sets[url]), versions(last.sets[url])); d != "" {
+				t.Fatalf("versions of reused resources differ from new ones (-new +reused):\n%s", d)
+			}
 		}
 		lan, wan, err := proxycfg.Tables(snap, proxycfg.UpstreamOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
+		envoy := last.routes(t)
 		names := []string{"server.dc1.wanfed", "x.server.dc1.wanfed", "server.dc9.wanfed", "wanfed", "a.b.server.dc2.wanfed"}
 		for i := range 6 {
 			names = append(names, fmt.Sprintf("srv%d.server.dc1.wanfed", i), fmt.Sprintf("server.dc%d.wanfed", i),
@@ -282,7 +315,7 @@ func TestResources_RouteAsNativeGateway(t *testing.T) {
 				Lookup(string) (gateway.Route, bool)
 			}{"lan": lan, "wan": wan} {
 				native, _ := table.Lookup(name)
-				addrs, ordered := last.route(t, listener, name)
+				addrs, ordered := envoy.route(t, listener, name)
 				if !slices.Equal(native.To, addrs) || ordered != (native.Ordered && len(native.To) > 1) {
 					t.Fatalf("%s on listener %s: native gateway %v, Envoy %v (ordered %v)", name, listener, native, addrs,
 						ordered)

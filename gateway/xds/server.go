@@ -41,10 +41,13 @@ type Server struct {
 
 	mu      sync.Mutex
 	streams map[*stream]bool
+	names   map[string][]string // the last list of names that a proxy subscribed, by type URL
 }
 
 // NewServer returns a Server without streams.
-func NewServer(cfg Config) *Server { return &Server{cfg: cfg, streams: map[*stream]bool{}} }
+func NewServer(cfg Config) *Server {
+	return &Server{cfg: cfg, streams: map[*stream]bool{}, names: map[string][]string{}}
+}
 
 // Proxy is the state of one stream of a proxy.
 type Proxy struct {
@@ -222,7 +225,7 @@ func handle[Req message, Resp any](st *stream, req Req, v variant[Req, Resp]) er
 	st.setNode(req.GetNode())
 	sub := st.subs[url]
 	if sub == nil {
-		sub = &subscription{names: map[string]bool{}, first: true}
+		sub = &subscription{first: true}
 		st.subs[url] = sub
 		st.record(url, func(*Type) {})
 	}
@@ -230,9 +233,26 @@ func handle[Req message, Resp any](st *stream, req Req, v variant[Req, Resp]) er
 		sub.nonce = ""
 		st.acknowledge(url, req.GetErrorDetail())
 	}
-	err := v.subscribe(sub, req)
+	names := sub.names
+	if err := v.subscribe(sub, req); err != nil {
+		return err
+	}
 	sub.first = false
-	return err
+	if !slices.Equal(names, sub.names) {
+		sub.names = st.server.shareNames(url, sub.names)
+	}
+	return nil
+}
+
+// shareNames returns the last list of names for a type if it is equal to names.
+// The proxies of a datacenter subscribe the same names, so one list is enough.
+func (s *Server) shareNames(url string, names []string) []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !slices.Equal(s.names[url], names) {
+		s.names[url] = names
+	}
+	return s.names[url]
 }
 
 // setNode reads the description of the proxy, which its first request has.

@@ -6,6 +6,8 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
+	"math/rand/v2"
 	"net"
 	"slices"
 	"strings"
@@ -15,6 +17,7 @@ import (
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"github.com/google/go-cmp/cmp"
 	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -336,6 +339,101 @@ func TestStream_RefusesOthers(t *testing.T) {
 	}
 }
 
+// TestIncremental_RandomRequests compares what a client has after random changes
+// and subscriptions with what it wants.
+func TestIncremental_RandomRequests(t *testing.T) {
+	for range 50 {
+		var b builder
+		var last *resources
+		sub := &subscription{first: true}
+		all, names, has := false, map[string]bool{}, map[string]string{}
+		random := func() (out []string) {
+			for range rand.N(3) {
+				out = append(out, []string{everything, dc1, dc2, dc3, "server.dc4.wanfed", srv1}[rand.N(6)])
+			}
+			return out
+		}
+		for range 30 {
+			last = b.build(randomSnapshot(), Bind{}, last)
+			set := last.sets[clusterType]
+			add, remove := random(), random()
+			remove = slices.DeleteFunc(remove, func(name string) bool { return slices.Contains(add, name) })
+			req := &discoveryv3.DeltaDiscoveryRequest{TypeUrl: clusterType, ResourceNamesSubscribe: add,
+				ResourceNamesUnsubscribe: remove}
+			all = (all || sub.first && len(add) == 0 || slices.Contains(add, everything)) && !slices.Contains(remove, everything)
+			if sub.first && rand.N(2) == 0 { // as after a reconnection
+				has = map[string]string{dc1: set.byName[dc1].version, dc2: "outdated", "absent": "1"}
+			}
+			for _, name := range add {
+				names[name] = name != everything
+			}
+			for _, name := range remove {
+				delete(names, name)
+			}
+			maps.DeleteFunc(has, func(name, _ string) bool { return !all && !names[name] })
+			if sub.first {
+				req.InitialResourceVersions = maps.Clone(has)
+			}
+			if err := (incremental{}).subscribe(sub, req); err != nil {
+				t.Fatal(err)
+			}
+			sub.first = false
+			if rand.N(3) == 0 {
+				continue // no response, as while another one is in flight
+			}
+			resp, _ := incremental{}.response(sub, set, clusterType)
+			if resp != nil {
+				for _, r := range resp.Resources {
+					has[r.Name] = r.Version
+				}
+				for _, name := range resp.RemovedResources {
+					delete(has, name)
+				}
+			}
+			want := map[string]string{}
+			for _, r := range set.list {
+				if all || names[r.name] {
+					want[r.name] = r.version
+				}
+			}
+			if d := cmp.Diff(want, has); d != "" {
+				t.Fatalf("resources of the client (-want +got):\n%s", d)
+			}
+			for _, name := range add { // always answered, also without a resource
+				if name == everything {
+					continue
+				}
+				answered := resp != nil && (slices.Contains(resp.RemovedResources, name) || slices.ContainsFunc(resp.Resources,
+					func(r *discoveryv3.Resource) bool { return r.Name == name }))
+				if !answered && len(req.InitialResourceVersions) == 0 {
+					t.Fatalf("response to %v = %v, want one with %s", req, resp, name)
+				}
+			}
+		}
+	}
+}
+
+// A proxy that unsubscribes a name while it wants everything does not know
+// whether it still has the resource. The next response has it.
+func TestDelta_UnsubscribeWithinEverything(t *testing.T) {
+	r := newRig(t)
+	r.publish(snapshot(one, datacenter("dc2", "198.51.100.2:1")))
+	c := r.delta()
+	c.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: endpointType,
+		ResourceNamesSubscribe: []string{everything, dc2, dc3}})
+	c.answer(c.want(endpointType, dc1, dc2, srv1, "-"+dc3), "")
+	c.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: endpointType, ResourceNamesUnsubscribe: []string{dc2, dc3}})
+	c.answer(c.want(endpointType, dc2, "-"+dc3), "")
+	c.wantNothing()
+	c.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: endpointType, ResourceNamesUnsubscribe: []string{everything},
+		ResourceNamesSubscribe: []string{dc3}})
+	c.answer(c.want(endpointType, "-"+dc3), "")
+	r.publish(snapshot(one, datacenter("dc2", "198.51.100.2:2")))
+	c.wantNothing()
+	c.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: endpointType, ResourceNamesSubscribe: []string{everything}})
+	c.answer(c.want(endpointType, dc1, dc2, srv1, "-"+dc3), "")
+}
+
 // Requests with any content neither fail the server nor leave it without the
 // resources for the next request.
 func FuzzRequests(f *testing.F) {
@@ -352,7 +450,7 @@ func FuzzRequests(f *testing.F) {
 	}
 	all := (&builder{}).build(snapshot(one, datacenter("dc2", "198.51.100.2:8443")), Bind{}, nil).sets[clusterType]
 	f.Fuzz(func(t *testing.T, first, second []byte) {
-		delta, sotw := &subscription{names: map[string]bool{}, first: true}, &subscription{names: map[string]bool{}, first: true}
+		delta, sotw := &subscription{first: true}, &subscription{first: true}
 		for _, b := range [][]byte{first, second, nil} {
 			d, w := &discoveryv3.DeltaDiscoveryRequest{}, &discoveryv3.DiscoveryRequest{}
 			if b == nil { // the last request subscribes everything
