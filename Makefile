@@ -13,7 +13,7 @@ RACE := $(if $(filter 1,$(shell $(GO) env CGO_ENABLED)),-race)
 FUZZTIME ?= 10s
 PROTOC = PATH="$(CURDIR)/bin:$$PATH" protoc -I . --go_opt=module=github.com/wanfed/wanfed --go-grpc_opt=module=github.com/wanfed/wanfed
 
-.PHONY: build demo test test-cluster chaos lint bench bench-gateway bench-store bench-controller bench-lease bench-scale fuzz check gen plugins
+.PHONY: build demo test test-cluster chaos lint bench bench-gateway bench-store bench-controller bench-lease bench-scale bench-xds fuzz check gen plugins
 build: # grpcnotrace: less code in memory
 	CGO_ENABLED=0 $(GO) build -trimpath -tags grpcnotrace -buildvcs=auto -ldflags '-s -w' -o bin/wanfed ./cmd/wanfed
 demo: build
@@ -39,6 +39,8 @@ bench-controller: # package controller against sigs.k8s.io/controller-runtime
 	cd bench && $(GO) run ./controllerbench $(BENCHFLAGS)
 bench-lease: build # 10,000 leases on three servers
 	cd bench && mkdir -p bin && $(GO) build -o bin/leasebench ./leasebench && bin/leasebench -expire $(BENCHFLAGS)
+bench-xds: # package gateway/xds against go-control-plane
+	cd bench && $(GO) run ./xdsbench $(BENCHFLAGS)
 bench-scale: build # N datacenters that start at once
 	cd bench && $(GO) run ./scalebench -n $(or $(N),25) $(BENCHFLAGS)
 fuzz:
