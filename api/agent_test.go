@@ -5,7 +5,13 @@ package api
 import (
 	"errors"
 	"io"
+	"io/fs"
 	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 )
@@ -40,6 +46,38 @@ func TestAgentServices(t *testing.T) {
 		`"Address":"","Port":0,"TaggedAddresses":null,"Meta":null,"Check":{"Name":"","Status":"","TTL":"1s"}}`, err)
 	want("PUT /v1/agent/check/pass/service:gw1 secret ", c.PassCheck(ctx, CheckID("gw1")))
 	want("PUT /v1/agent/service/deregister/gw1 secret ", c.DeregisterService(ctx, "gw1"))
+}
+
+// Each request reads the token file. Without a token, nothing is sent.
+func TestClient_TokenFile(t *testing.T) {
+	var got []string
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		got = append(got, r.Header.Get(HeaderToken))
+		w.Write([]byte(`"10.0.0.1:8300"`))
+	}))
+	t.Cleanup(srv.Close)
+	path := filepath.Join(t.TempDir(), "token")
+	c := clientOf(t, ClientConfig{Addr: srv.URL, TokenFile: path})
+	for _, tt := range []struct{ content, wantErr string }{
+		{"first\n", ""}, {"second", ""}, {" \n", path + " is empty; write the secret id of a token to it"}, {"third", ""},
+	} {
+		if err := os.WriteFile(path, []byte(tt.content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, err := c.Leader(t.Context(), QueryOptions{})
+		if tt.wantErr == "" && err != nil || tt.wantErr != "" && (err == nil || !strings.Contains(err.Error(), tt.wantErr)) {
+			t.Errorf("Leader() with token file %q = %v, want %q", tt.content, err, tt.wantErr)
+		}
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Leader(t.Context(), QueryOptions{}); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("Leader() without the file = %v, want fs.ErrNotExist", err)
+	}
+	if want := []string{"first", "second", "third"}; !slices.Equal(got, want) {
+		t.Errorf("tokens of the requests = %q, want %q", got, want)
+	}
 }
 
 func TestStatusError_RetryAfter(t *testing.T) {

@@ -8,12 +8,14 @@ import (
 	"context"
 	"crypto/tls"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -42,6 +44,9 @@ type ClientConfig struct {
 	// Token is the ACL token of the requests to a Consul agent. wanfed's servers
 	// ignore it. Default: none.
 	Token string
+	// TokenFile is the path of a file with the token. Each request reads it, so
+	// a replaced token is used. Token has precedence. Default: none.
+	TokenFile string
 }
 
 // Client calls the HTTP API of one server. Its methods may be called from any
@@ -49,10 +54,11 @@ type ClientConfig struct {
 // a *StatusError for an error response. Some methods return ErrNotFound, as
 // their documentation states.
 type Client struct {
-	base    string // URL without a trailing slash
-	token   string
-	http    *http.Client
-	timeout time.Duration
+	base      string // URL without a trailing slash
+	token     string
+	tokenFile string
+	http      *http.Client
+	timeout   time.Duration
 }
 
 // NewClient returns a Client, or an error if cfg is invalid. The client
@@ -63,8 +69,8 @@ func NewClient(cfg ClientConfig) (*Client, error) {
 		return nil, err
 	}
 	return &Client{
-		base:    base,
-		token:   cfg.Token,
+		base:  base,
+		token: cfg.Token, tokenFile: cfg.TokenFile,
 		timeout: cmp.Or(max(cfg.Timeout, 0), defaultTimeout),
 		http: &http.Client{
 			Transport: &http.Transport{
@@ -223,10 +229,33 @@ func (c *Client) send(ctx context.Context, method, path string, values url.Value
 	if body != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}
-	if c.token != "" {
-		req.Header.Set(HeaderToken, c.token)
+	token, err := c.readToken()
+	if err != nil {
+		return nil, err
+	}
+	if token != "" {
+		req.Header.Set(HeaderToken, token)
 	}
 	return c.http.Do(req)
+}
+
+// errToken marks an error of the token file.
+var errToken = errors.New("read the token")
+
+// readToken returns the token for a request, or "" if there is none.
+func (c *Client) readToken() (string, error) {
+	if c.token != "" || c.tokenFile == "" {
+		return c.token, nil
+	}
+	b, err := os.ReadFile(c.tokenFile)
+	if err != nil {
+		return "", fmt.Errorf("%w: %w", errToken, err)
+	}
+	token := strings.TrimSpace(string(b))
+	if token == "" {
+		return "", fmt.Errorf("%w: %s is empty; write the secret id of a token to it", errToken, c.tokenFile)
+	}
+	return token, nil
 }
 
 // decodeError returns the error of decoding the response to path, or nil.

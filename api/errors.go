@@ -64,6 +64,8 @@ func IsStatus(err error, code int) bool {
 // the end of the caller's ctx, or the timeout of rctx, or else err.
 func (c *Client) unreachable(ctx, rctx context.Context, timeout time.Duration, err error) error {
 	switch {
+	case errors.Is(err, errToken): // nothing was sent
+		return err
 	case ctx.Err() != nil:
 		return fmt.Errorf("request to %s: %w", c.base, ctx.Err())
 	case rctx.Err() != nil:

@@ -50,7 +50,7 @@ func (s Settings) checkConsul(errs *errorList) {
 }
 
 // consulAgent returns a client of the Consul agent, with the settings of
-// Consul's environment variables. It reads the files that they name.
+// Consul's environment variables. It checks the files that they name.
 func (s Settings) consulAgent() (*api.Client, error) {
 	cfg := api.ClientConfig{Addr: s.Consul, Token: os.Getenv("CONSUL_HTTP_TOKEN")}
 	if s.Consul == consulFromEnv {
@@ -61,9 +61,10 @@ func (s Settings) consulAgent() (*api.Client, error) {
 		if err != nil {
 			return nil, fmt.Errorf("CONSUL_HTTP_TOKEN_FILE: %w", err)
 		}
-		if cfg.Token = strings.TrimSpace(string(b)); cfg.Token == "" {
+		if strings.TrimSpace(string(b)) == "" {
 			return nil, fmt.Errorf("CONSUL_HTTP_TOKEN_FILE: %s is empty; write the secret id of a token to it", path)
 		}
+		cfg.TokenFile = path
 	}
 	if strings.HasPrefix(cfg.Addr, "https://") {
 		var err error

@@ -123,7 +123,7 @@ func New(cfg Config) (*Client, error) {
 	}
 	if cfg.Consul != nil {
 		c.dc, c.node, c.domain = cfg.Consul.DC, cfg.Consul.Node, cfg.Consul.Domain
-		c.control = &consul{Client: c, Consul: *cfg.Consul, ttl: consulTTL}
+		c.control = &consul{Client: c, Consul: *cfg.Consul, ttl: consulTTL, wait: consulWait}
 	} else {
 		peer := cfg.Identity.Peer()
 		c.dc, c.node, c.domain = peer.DC, peer.Node, cfg.Identity.Domain()
@@ -272,9 +272,10 @@ func (c *Client) registerOnce(ctx context.Context) (time.Duration, error) {
 	return interval, nil
 }
 
-// apply uses a snapshot of the control plane as input and stores it on disk.
-// Only one goroutine may call apply at a time.
-func (c *Client) apply(snap *pb.GatewaySnapshot, origin string, at confirmed) {
+// apply uses a snapshot of the control plane as input and stores it on disk. It
+// returns false if it ignores the snapshot. Only one goroutine may call apply at
+// a time.
+func (c *Client) apply(snap *pb.GatewaySnapshot, origin string, at confirmed) bool {
 	c.mu.Lock()
 	same := !c.status.FromDisk && proto.Equal(c.snap, snap)
 	early := len(snap.Servers) == 0 && len(c.snap.GetServers()) > 0
@@ -284,16 +285,17 @@ func (c *Client) apply(snap *pb.GatewaySnapshot, origin string, at confirmed) {
 	c.mu.Unlock()
 	if same {
 		c.inputs.confirm(origin, at)
-		return
+		return true
 	}
 	if early { // the snapshot does not even have the server that sent it
 		c.cfg.Logger.Debug("snapshot of a server that has just started ignored")
-		return
+		return false
 	}
 	c.setInputs(snap, origin, at)
 	if err := saveSnapshot(c.cfg.DataDir, snap); err != nil {
 		c.failed(cannotStore, err)
 	}
+	return true
 }
 
 // originDisk is the origin of a snapshot on disk.

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -219,6 +220,37 @@ func TestRun_RegistersAfterReconnect(t *testing.T) {
 	wait(t, r.logs, `level=INFO msg="routes changed"`)
 	first.stop()
 	second.wait(t, "register")
+}
+
+// Each heartbeat confirms an unchanged snapshot, so its age is the time without a
+// server.
+func TestRun_HeartbeatConfirmsSnapshot(t *testing.T) {
+	r := newRig(t)
+	srv := r.double(t, "srv1", sample)
+	r.start(t, srv.addr)
+	srv.wait(t, "register")
+	wait(t, r.logs, `level=INFO msg="routes changed"`)
+	times := func() (out []time.Time) {
+		for _, p := range r.Report().Parts {
+			out = append(out, p.Updated)
+		}
+		return append(out, r.Status().SnapshotAt)
+	}
+	for range 2 {
+		before := time.Now()
+		testutil.Eventually(t, waitLimit, func() bool {
+			return !slices.ContainsFunc(times(), func(at time.Time) bool { return at.Before(before) })
+		}, "all parts confirmed after %v", before)
+	}
+	srv.stop()
+	stopped := time.Now()
+	waitLine(t, r.logs, `level=WARN msg="cannot register"`)
+	if got := times(); slices.ContainsFunc(got, func(at time.Time) bool { return at.After(stopped) }) {
+		t.Errorf("times of the parts without a server = %v, want none after %v", got, stopped)
+	}
+	if st := r.Status(); !st.HasSnapshot {
+		t.Errorf("Status() without a server = %+v, want a snapshot", st)
+	}
 }
 
 func TestFailed_LogsOncePerInterval(t *testing.T) {

@@ -39,9 +39,12 @@ const (
 	// consulReapAfter is the time after which the agent removes a gateway whose
 	// check is critical. It is Consul's default for a mesh gateway.
 	consulReapAfter = 6 * time.Hour
-	// consulWait is the longest time that a query blocks. A response confirms
-	// the data, so this is also the greatest age of current data.
-	consulWait = time.Minute
+	// consulWait is the longest time that a query blocks, to which the agent adds
+	// up to a 16th. A response confirms the data, so this is also the greatest
+	// age of current data. An agent whose index decreased while no query was
+	// pending, as in a short restart, blocks queries with the old index for this
+	// time.
+	consulWait = 10 * time.Second
 	// consulInterval is the minimum time between two queries of one kind, and
 	// the maximum time by which it delays a change.
 	consulInterval = 50 * time.Millisecond
@@ -71,6 +74,7 @@ type consul struct {
 	*Client
 	Consul
 	ttl     time.Duration       // of the check of the gateway
+	wait    time.Duration       // the longest time that a query blocks
 	changed broadcast.Broadcast // after a change of registered
 
 	mu          sync.Mutex
@@ -104,7 +108,7 @@ func (c *consul) watch(
 	ctx context.Context, failure string, read func(context.Context, api.QueryOptions) (api.QueryMeta, error),
 ) {
 	retry := backoff.Backoff{Min: consulMinBackoff, Max: consulMaxBackoff}
-	q := api.QueryOptions{Wait: consulWait}
+	q := api.QueryOptions{Wait: c.wait}
 	for ctx.Err() == nil {
 		next := time.Now().Add(consulInterval)
 		meta, err := read(ctx, q)

@@ -34,18 +34,20 @@ type consulRig struct {
 	lan, wan *gateway.Listener
 	dir      string
 	token    string
-	ttl      time.Duration
-	logs     <-chan string
+	// tokenFile is used if token is empty.
+	tokenFile string
+	ttl, wait time.Duration
+	logs      <-chan string
 }
 
 func newConsulRig(t testing.TB) *consulRig {
-	return &consulRig{agent: consultest.NewAgent(t, "dc1"), dir: t.TempDir(), ttl: consulTTL}
+	return &consulRig{agent: consultest.NewAgent(t, "dc1"), dir: t.TempDir(), ttl: consulTTL, wait: consulWait}
 }
 
 // start creates a gateway and runs it. stop ends and joins it.
 func (r *consulRig) start(t testing.TB) (stop func()) {
 	t.Helper()
-	agent, err := api.NewClient(api.ClientConfig{Addr: r.agent.URL(), Token: r.token})
+	agent, err := api.NewClient(api.ClientConfig{Addr: r.agent.URL(), Token: r.token, TokenFile: r.tokenFile})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +61,7 @@ func (r *consulRig) start(t testing.TB) (stop func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.control.(*consul).ttl = r.ttl
+	c.control.(*consul).ttl, c.control.(*consul).wait = r.ttl, r.wait
 	r.Client = c
 	ctx, cancel := context.WithCancel(context.Background())
 	errc := make(chan error, 1)
@@ -226,30 +228,6 @@ func TestServersOf(t *testing.T) {
 	}
 }
 
-// The index decreases, as after a restored snapshot. The gateway follows the
-// lower indexes.
-func TestConsul_IndexDecreases(t *testing.T) {
-	r := newConsulRig(t)
-	setAgent(r.agent, sample)
-	r.agent.SetIndex(1000)
-	r.start(t)
-	r.wantRoutes(t, sample)
-	r.wantRegistered(t, true) // changes the index
-	const path = "/v1/internal/federation-states/mesh-gateways?"
-	wait(t, r.agent.Requests(), "blocked "+path+"index=1001&")
-	r.agent.SetIndex(5)
-	wait(t, r.agent.Requests(), "blocked "+path+"index=5&")
-	next := proto.CloneOf(sample)
-	next.Datacenters[0].Gateways = []string{"198.51.100.9:8443"}
-	setAgent(r.agent, next)
-	r.wantRoutes(t, next)
-
-	// Index 0 is a fault of the agent. A query with index=0 would not block.
-	wait(t, r.agent.Requests(), "blocked "+path+"index=6&")
-	r.agent.SetIndex(0)
-	wait(t, r.agent.Requests(), "blocked "+path+"index=1&")
-}
-
 // Failures of the agent leave the routes in place. The log has the reason and
 // the remedy, and the gateway catches up.
 func TestConsul_Failures(t *testing.T) {
@@ -362,27 +340,6 @@ func TestConsul_QueryRate(t *testing.T) {
 	if d := time.Since(began); d < 9*consulInterval {
 		t.Errorf("10 queries took %v, want at least %v", d, 9*consulInterval)
 	}
-}
-
-func TestConsul_Token(t *testing.T) {
-	r := newConsulRig(t)
-	setAgent(r.agent, sample)
-	r.agent.SetToken("secret")
-	r.token = "wrong"
-	stop := r.start(t)
-	line := waitLine(t, r.logs, `level=WARN msg="cannot read the servers"`)
-	if want := "answered 403: ACL not found; set CONSUL_HTTP_TOKEN"; !strings.Contains(line, want) {
-		t.Errorf("log line = %s, want it to contain %s", line, want)
-	}
-	line = waitLine(t, r.logs, `level=WARN msg="cannot register"`)
-	if want := "the gateway has no routes yet"; !strings.Contains(line, want) {
-		t.Errorf("log line = %s, want it to contain %s", line, want)
-	}
-	stop()
-	r.token = "secret"
-	r.start(t)
-	r.wantRoutes(t, sample)
-	r.wantRegistered(t, true)
 }
 
 // The agent restarts with its registrations, and then without them. The routes

@@ -61,10 +61,10 @@
 //
 // # Guarantees and limits
 //
-// A Client ignores a stored message that is damaged or of another datacenter. A
-// list without servers is incomplete, because its sender has only just started:
-// the previous snapshot stays. If the index of a Consul agent decreases without
-// an error, as after a restart that is shorter than a retry, the Client uses
-// the previous data for up to a minute. Client.Run returns an error only if no
-// server answers and the data directory was deleted.
+// A Client ignores a stored message that is damaged or of another datacenter.
+// A list without servers is incomplete, because its sender has only just
+// started: the previous snapshot stays. If the index of a Consul agent decreases
+// while no query is pending, as in a restart between two queries, the Client uses
+// the previous data for up to 11 s. Client.Run returns an error only if no server
+// answers and the data directory was deleted.
 package proxycfg

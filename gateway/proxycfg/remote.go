@@ -35,6 +35,9 @@ type remote struct {
 	conn    *grpc.ClientConn
 	service pb.GatewayServiceClient
 	dialErr error // of the last dial; nil after a success; guarded by Client.mu
+	// current is true while a stream runs that has delivered a snapshot. A
+	// heartbeat then confirms the snapshot. Guarded by Client.mu.
+	current bool
 }
 
 func newRemote(c *Client) *remote {
@@ -53,12 +56,14 @@ func (r *remote) close() {
 }
 
 func (r *remote) register(ctx context.Context) (time.Duration, error) {
+	sent := confirmedNow()
 	resp, err := r.service.Register(ctx, &pb.RegisterGatewayRequest{
 		Lan: r.cfg.LAN, Wan: r.cfg.WAN, Unreachable: r.verifier.report(),
 	})
 	if err != nil {
 		return 0, r.explain(err)
 	}
+	r.confirm(sent)
 	return max(resp.GetInterval().AsDuration(), minInterval), nil
 }
 
@@ -77,6 +82,27 @@ func (r *remote) follow(ctx context.Context) {
 	}
 }
 
+// confirm records that a server responded to a request of the time at while the
+// stream of snapshots runs. The stream uses the same connection, so the last
+// snapshot was the newest one then.
+func (r *remote) confirm(at confirmed) {
+	r.mu.Lock()
+	current, origin := r.current && at.oldest().After(r.status.SnapshotAt), r.status.Origin
+	if current {
+		r.status.SnapshotAt = at.oldest()
+	}
+	r.mu.Unlock()
+	if current {
+		r.inputs.confirm(origin, at)
+	}
+}
+
+func (r *remote) setCurrent(current bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.current = current
+}
+
 // watch applies the snapshots of one stream until the stream fails. It calls
 // received for each snapshot.
 func (r *remote) watch(ctx context.Context, received func()) error {
@@ -84,6 +110,7 @@ func (r *remote) watch(ctx context.Context, received func()) error {
 	if err != nil {
 		return err
 	}
+	defer r.setCurrent(false)
 	for {
 		snap, err := stream.Recv()
 		if err != nil {
@@ -94,7 +121,7 @@ func (r *remote) watch(ctx context.Context, received func()) error {
 		if err := r.checkOwn(snap); err != nil {
 			return fmt.Errorf("snapshot refused: %w", err)
 		}
-		r.apply(snap, "server "+r.Status().Server, confirmedNow())
+		r.setCurrent(r.apply(snap, "server "+r.Status().Server, confirmedNow()))
 	}
 }
 

@@ -65,6 +65,7 @@ type Agent struct {
 
 	mu       sync.Mutex
 	index    uint64
+	restored int                                           // number of calls of SetIndex and Stop
 	changed  chan struct{}                                 // closed at the next change
 	servers  map[string]string                             // address by node
 	gateways map[string][]Gateway                          // of other datacenters
@@ -134,7 +135,7 @@ func (a *Agent) Stop() {
 	a.mu.Unlock()
 	if server != nil {
 		server.CloseClientConnections()
-		a.change(func() {}) // ends pending queries
+		a.change(func() { a.restored++ }) // ends pending queries
 		server.Close()
 	}
 }
@@ -181,8 +182,20 @@ func (a *Agent) SetFault(f func(http.ResponseWriter, *http.Request) bool) {
 	a.change(func() { a.fault = f })
 }
 
-// SetIndex replaces the index without another change, and ends pending queries.
-func (a *Agent) SetIndex(index uint64) { a.change(func() { a.index = index - 1 }) }
+// SetIndex replaces the index without another change, and ends pending queries,
+// as a restored snapshot does.
+func (a *Agent) SetIndex(index uint64) {
+	a.change(func() { a.index, a.restored = index-1, a.restored+1 })
+}
+
+// RestartUnnoticed makes the index begin again at a low value. Pending queries
+// continue to block, as queries do that reach a restarted agent with the index of
+// the previous one.
+func (a *Agent) RestartUnnoticed() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.index = 3
+}
 
 // Register registers a service as another program would, without a check.
 func (a *Agent) Register(body Object) {
@@ -279,14 +292,17 @@ func (a *Agent) block(w http.ResponseWriter, r *http.Request, read func() any) {
 	timeout := time.NewTimer(wait)
 	defer timeout.Stop()
 	a.mu.Lock()
-	if index > 0 && a.index <= index {
+	restored := a.restored
+	for ended := false; index > 0 && a.index <= index && restored == a.restored && !ended; {
 		changed := a.changed
 		a.requests <- "blocked " + r.URL.Path + "?" + r.URL.RawQuery
 		a.mu.Unlock()
 		select {
 		case <-changed:
 		case <-timeout.C:
+			ended = true
 		case <-r.Context().Done():
+			ended = true
 		}
 		a.mu.Lock()
 	}
