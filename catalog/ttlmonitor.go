@@ -355,6 +355,9 @@ func (m *TTLMonitor) postpone(name string) {
 	}
 }
 
+// perform writes the effect of a due action: the new status or output of a
+// check, or the deletion of its service. It does nothing if the check was
+// deleted or updated after the action became due.
 func (m *TTLMonitor) perform(ctx context.Context, a action) error {
 	for {
 		r, c, err := m.read(ctx, a.name)

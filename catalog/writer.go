@@ -117,6 +117,9 @@ func (w *Writer) write(ctx context.Context, plan func(s *Snapshot) ([]resource.S
 	}
 }
 
+// planRegistration returns the writes and deletions that bring the catalog from
+// s to reg. It returns an error if reg refers to a node or service that does
+// not exist.
 func planRegistration(s *Snapshot, reg Registration) ([]resource.Step, error) {
 	p := planner{Snapshot: s}
 	name := reg.Node.Node

@@ -212,6 +212,10 @@ func compute(cfg AddressBookUpdaterConfig, in inputs, before map[string]*entry) 
 	return c
 }
 
+// newEntry computes the entry of dc. The sources of addresses, in the order of
+// their precedence, are the gateway tags, the federation state, the
+// configuration and the cache. Addresses in own belong to this datacenter and
+// are not used.
 func newEntry(
 	cfg AddressBookUpdaterConfig, dc string, state *stateGateways, in inputs, local candidates, own []ownAddr,
 ) *entry {

@@ -94,6 +94,9 @@ func (s *Service) Acquire(ctx context.Context, req *pb.AcquireLeaseRequest) (*pb
 	}
 }
 
+// acquire makes one attempt. It returns the lease as it is stored afterwards,
+// and token 0 if another holder has it. It fails with resource.ErrConflict if
+// the lease changed during the attempt.
 func (s *Service) acquire(ctx context.Context, req *pb.AcquireLeaseRequest) (_ *pb.Resource, token uint64, err error) {
 	next := &pb.Lease{Holder: req.GetHolder(), Duration: req.GetDuration(), AcquiredAt: timestamppb.Now()}
 	stored, err := s.cfg.Backend.Read(ctx, resource.Eventual, resource.ID(Type, req.GetName()))

@@ -36,6 +36,9 @@ type promotion struct {
 	copying background // follows the former primary
 }
 
+// run makes this datacenter the primary, and then runs it as the primary. Until
+// the former primary consents or TakeOver is called, run copies its resources
+// and repeats the probe.
 func (p *promotion) run(ctx context.Context) error {
 	p.cfg.Logger.Info("promotion of this datacenter started", "former", p.former)
 	defer p.copying.stop()

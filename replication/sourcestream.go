@@ -47,6 +47,9 @@ func (s *Source) serve(
 	return f.run(hello)
 }
 
+// run serves the stream after its hello: it sends the begin message, compares
+// the resources unless the follower's position is known, and then sends changes
+// until the stream ends.
 func (s *sourceStream) run(hello *pb.FollowHello) error {
 	id, gateways, err := s.source.sourceGroup(s.stream.Context())
 	if err != nil {

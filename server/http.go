@@ -36,6 +36,8 @@ type httpServer struct {
 	conns  net.Listener // accepts the connections of mux
 }
 
+// buildHTTP builds the status, the metrics and the HTTP API, with a Mux for the
+// HTTP port.
 func (c *components) buildHTTP(id *tlsutil.Identity) error {
 	logger := c.logger.With("component", "http")
 	mux, err := wanfed.NewMux(wanfed.MuxConfig{Identity: id, MaxPerPeer: httpPerPeer(), Logger: logger})

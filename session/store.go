@@ -210,6 +210,9 @@ func end(
 	}
 }
 
+// endOnce makes one attempt to end the session r: it deletes the session and
+// releases or deletes its keys, in one commit. locked is the type of the keys.
+// The commit fails with resource.ErrConflict if any of them has changed.
 func endOnce(ctx context.Context, b resource.Backend, locked *pb.Type, r *pb.Resource) error {
 	ops, err := readEnd(ctx, b, locked, r)
 	if err != nil {

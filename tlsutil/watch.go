@@ -55,6 +55,8 @@ type watcher struct {
 	warned   time.Duration // last logged element of expiryWarnings
 }
 
+// run checks the files when they have not changed for settle after an event,
+// and periodically without events, until ctx ends.
 func (w *watcher) run(ctx context.Context) error {
 	tick := time.NewTicker(recheck)
 	defer tick.Stop()

@@ -432,7 +432,7 @@ func (lc *linkConn) read() error {
 	if lc.consul {
 		n, err := lc.c.Read(make([]byte, 1))
 		if n > 0 {
-			return errors.New("peer sent data on a connection that carries none from it")
+			return errors.New("peer sent data on a connection on which only the client sends")
 		}
 		return readError(err)
 	}

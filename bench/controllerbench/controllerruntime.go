@@ -28,7 +28,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// runControllerRuntime has config maps as items and secrets as classes.
+// runControllerRuntime has config maps as items and secrets as classes, in a
+// source in memory that takes the place of the API server.
 func runControllerRuntime(ctx context.Context, n int, p *probe) error {
 	log.SetLogger(logr.Discard())
 	items, classes := fcache.NewFakeControllerSource(), fcache.NewFakeControllerSource()
@@ -116,17 +117,21 @@ func runControllerRuntime(ctx context.Context, n int, p *probe) error {
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan error, 1)
 	err = p.measure(ctx,
+		// start
 		func() { go func() { done <- mgr.Start(ctx) }() },
+		// change
 		func(i int) error {
 			meta := object(classOf(i, n))
 			meta.Annotations = map[string]string{"change": fmt.Sprint(i)}
 			classes.Modify(&corev1.Secret{ObjectMeta: meta})
 			return nil
 		},
+		// lookup
 		func() (int, error) {
 			found, err := lookup(ctx, "class-0")
 			return len(found.Items), err
 		},
+		// scan
 		func() (int, error) {
 			all := &corev1.ConfigMapList{}
 			err := c.List(ctx, all)

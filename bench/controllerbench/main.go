@@ -48,6 +48,8 @@ var rows = []struct{ name, unit string }{
 	{"change/last", "ms"}, {"lookup", "ms"}, {"scan", "ms"},
 }
 
+// run prints a table with the medians of all rounds, or with -contender the
+// figures of one run in this process, as JSON.
 func run(ctx context.Context, args []string, out, progress io.Writer) error {
 	fs := flag.NewFlagSet("controllerbench", flag.ContinueOnError)
 	fs.SetOutput(progress)

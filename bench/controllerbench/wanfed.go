@@ -26,6 +26,7 @@ var (
 	})
 )
 
+// runWanfed has services in a store in memory as items and as classes.
 func runWanfed(ctx context.Context, n int, p *probe) error {
 	store := resourcetest.NewStore()
 	defer store.Close()
@@ -92,14 +93,18 @@ func runWanfed(ctx context.Context, n int, p *probe) error {
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan error, 1)
 	err = p.measure(ctx,
+		// start
 		func() { go func() { done <- rt.Run(ctx) }() },
+		// change
 		func(i int) error {
 			return put(classType, classOf(i, n), &pb.Service{Meta: map[string]string{"change": fmt.Sprint(i)}})
 		},
+		// lookup
 		func() (int, error) {
 			found, err := cache.Lookup(itemsByClass, "class-0")
 			return len(found), err
 		},
+		// scan
 		func() (int, error) {
 			found := 0
 			all, err := cache.List(itemType, nil, "")

@@ -168,7 +168,7 @@ func wanfedWatch(w *watcher, key string, watches int, ready, event func(n int)) 
 	err := w.read(func(stream uint32, message []byte) {
 		if started[stream] {
 			event(1)
-		} else if _, end := countFields(message, 1, 3); end {
+		} else if _, end := countFields(message, 1, 3); end { // 3: end_of_snapshot
 			started[stream] = true
 			ready(1)
 		}
@@ -258,7 +258,7 @@ func etcdWatch(w *watcher, key string, watches int, ready, event func(n int)) er
 		sent <- nil
 	}()
 	err = w.read(func(_ uint32, message []byte) {
-		events, created := countFields(message, 11, 3)
+		events, created := countFields(message, 11, 3) // fields events and created of WatchResponse
 		if created {
 			ready(1)
 		}

@@ -137,6 +137,8 @@ func (f *floor) write(_ any, _ context.Context, decode func(any) error, _ grpc.U
 	return &b, nil
 }
 
+// watch serves a watch: the end of an empty snapshot, and then each write until
+// the stream ends.
 func (f *floor) watch(_ any, stream grpc.ServerStream) error {
 	c := make(chan []byte, 1)
 	f.mu.Lock()

@@ -66,6 +66,8 @@ func parseFlags(args []string, usage io.Writer) (settings, error) {
 	return s, nil
 }
 
+// run runs all rows with all contenders and prints the table to out. The
+// contender that comes first changes with each round.
 func (s settings) run(ctx context.Context, out, progress io.Writer) error {
 	dir, err := os.MkdirTemp(s.dir, "storebench-")
 	if err != nil {

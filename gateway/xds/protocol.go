@@ -80,6 +80,8 @@ func (s *subscription) setNames(names []string) error {
 // resources of a type.
 type stateOfTheWorld struct{}
 
+// subscribe replaces the subscription by the names in req, which lists all of
+// them. A response is due if the names have changed.
 func (stateOfTheWorld) subscribe(sub *subscription, req *discoveryv3.DiscoveryRequest) error {
 	if nonce := req.GetResponseNonce(); !sub.first && nonce != "" && nonce != sub.last {
 		return nil // sent before the proxy received the last response
@@ -122,6 +124,8 @@ func (stateOfTheWorld) response(sub *subscription, all *set, url string) (*disco
 // incremental is the variant in which a response has the changed resources.
 type incremental struct{}
 
+// subscribe adds and removes the names in req. The first request of a stream
+// also lists what the proxy has.
 func (incremental) subscribe(sub *subscription, req *discoveryv3.DeltaDiscoveryRequest) error {
 	add, remove := req.GetResourceNamesSubscribe(), slices.Sorted(slices.Values(req.GetResourceNamesUnsubscribe()))
 	if sub.first {
@@ -164,6 +168,9 @@ func (incremental) subscribe(sub *subscription, req *discoveryv3.DeltaDiscoveryR
 	return nil
 }
 
+// response returns the subscribed resources of all that the proxy lacks or has
+// in another version, and the names of those that it must remove. It returns
+// false if there is nothing to send.
 func (incremental) response(sub *subscription, all *set, url string) (*discoveryv3.DeltaDiscoveryResponse, bool) {
 	resp := &discoveryv3.DeltaDiscoveryResponse{TypeUrl: url, Nonce: sub.nonce}
 	add := func(r *resource) {

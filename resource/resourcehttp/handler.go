@@ -75,6 +75,8 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// serve performs the operation that path and method select. If serve returns an
+// error, it has written no response.
 func (h *handler) serve(w http.ResponseWriter, r *http.Request) error {
 	t, err := h.target(r.URL.Path)
 	if err != nil {

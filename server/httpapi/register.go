@@ -77,6 +77,8 @@ func registerError(err error) error {
 	return err
 }
 
+// convert returns the registration for package catalog. Its errors name the
+// invalid field.
 func (b registration) convert() (reg catalog.Registration, err error) {
 	reg.Node = &pb.Node{Id: b.ID, Node: b.Node, Address: b.Address, TaggedAddresses: b.TaggedAddresses,
 		Meta: b.NodeMeta}

@@ -71,6 +71,8 @@ func (h *handler) txn(r *http.Request, q query) (response, error) {
 	return response{body: out}, nil
 }
 
+// decodeTxn returns the operations in the body of a request, or an error if one
+// of them is not supported.
 func decodeTxn(q query) ([]kv.Op, error) {
 	if err := q.reject("ns", "partition"); err != nil {
 		return nil, err

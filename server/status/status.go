@@ -333,6 +333,8 @@ func (r *Reporter) raftComponent() api.ComponentStatus {
 	return api.ComponentStatus{Name: "raft", State: state, Detail: detail}
 }
 
+// components returns the state of each component of this server, in the order
+// of the status page. A component that does not run on this server is omitted.
 func (r *Reporter) components() []api.ComponentStatus {
 	logErr := r.cfg.Store.WriteError()
 	identity := api.ComponentStatus{Name: "identity", State: "ok"}

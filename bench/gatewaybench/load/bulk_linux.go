@@ -29,6 +29,8 @@ func (d *bulkReader) ready(c *rawConn, events uint32) {
 	}
 }
 
+// bulk receives data over Conns connections at the same time, and returns the
+// rate.
 func (c *client) bulk(ctx context.Context) (Figures, error) {
 	c.readBuf = make([]byte, 1<<20)
 	d := &bulkReader{client: c}

@@ -57,6 +57,8 @@ func (s *staller) ready(c *rawConn, events uint32) {
 	}
 }
 
+// stall opens connections that never complete their ClientHello. It returns
+// their memory in the proxy, and their effect on connections that do complete.
 func (c *client) stall(ctx context.Context) (Figures, error) {
 	if c.spec.Duration > maxStallDuration {
 		c.spec.Duration = maxStallDuration

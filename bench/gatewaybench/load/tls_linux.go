@@ -116,6 +116,8 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
+// connectTLS opens TLS connections one after the other in each worker, with a
+// request on each, and returns their number per second and their duration.
 func (s Spec) connectTLS(ctx context.Context) (Figures, error) {
 	t, err := newTLSClient(s)
 	if err != nil {
@@ -156,6 +158,8 @@ func (s Spec) connectTLS(ctx context.Context) (Figures, error) {
 	return f, f.checkConnect(len(latencies), failed, last)
 }
 
+// bulkTLS receives data over Conns TLS connections at the same time, and
+// returns the rate.
 func (s Spec) bulkTLS(ctx context.Context) (Figures, error) {
 	t, err := newTLSClient(s)
 	if err != nil {
