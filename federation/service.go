@@ -251,6 +251,8 @@ func checkDeleteAccess(p tlsutil.Peer, primary string) error {
 		"wanfed tls cert create --operator --datacenter %s", p, p.DC)
 }
 
+// upsert writes a state unless the store has an equal one. It refuses a state
+// of another Raft group than the accepted one.
 func (s *Service) upsert(ctx context.Context, want *pb.FederationState) (*pb.ApplyFederationStateResponse, error) {
 	if err := ValidateState(want); err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
@@ -316,6 +318,8 @@ func Upsert(
 	}
 }
 
+// remove deletes the state of dc. Without force it refuses a datacenter with
+// alive servers, which would write the state again.
 func (s *Service) remove(
 	ctx context.Context, dc string, force bool, by tlsutil.Peer,
 ) (*pb.ApplyFederationStateResponse, error) {

@@ -77,6 +77,8 @@ func (f *filter) NotifyMsg(b []byte) {
 	f.Delegate.NotifyMsg(b)
 }
 
+// checkIntent returns an error unless b is a join or leave message of serf
+// within the limits.
 func (f *filter) checkIntent(b []byte) error {
 	var m struct {
 		LTime uint64

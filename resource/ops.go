@@ -105,6 +105,7 @@ func CheckOps(ops []*pb.Op) error {
 	return nil
 }
 
+// checkOp returns an ErrInvalid for an op that no Backend can apply.
 func checkOp(op *pb.Op) error {
 	switch o := op.GetOp().(type) {
 	case *pb.Op_Put:

@@ -80,6 +80,9 @@ func (b *batch) do(op *pb.Op) (*pb.Resource, error) {
 	}
 }
 
+// put creates or replaces a resource if the stored one has the expected
+// version. A resource with another uid is deleted first. put returns the stored
+// resource, or nil if the write deleted it.
 func (b *batch) put(p *pb.Put) (*pb.Resource, error) {
 	r := p.GetResource()
 	old := b.tables.find(r.Id)
@@ -186,6 +189,8 @@ func sameContent(a, b *pb.Resource) bool {
 		proto.Equal(a.Owner, b.Owner) && proto.Equal(a.Data, b.Data)
 }
 
+// remove deletes a resource, or marks it for deletion while it has finalizers.
+// It does nothing if the resource does not exist.
 func (b *batch) remove(rm *pb.Remove) error {
 	old := b.tables.find(rm.GetId())
 	if old == nil || rm.Id.Uid != "" && rm.Id.Uid != old.Id.Uid {

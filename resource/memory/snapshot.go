@@ -336,6 +336,7 @@ func (s *State) Adopt(other *State) {
 	wakeAll(woken)
 }
 
+// readSnapshot reads a whole snapshot into new tables.
 func readSnapshot(src io.Reader) (*Snapshot, error) {
 	in := &Snapshot{tables: newTables()}
 	t := in.tables

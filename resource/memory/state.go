@@ -202,6 +202,8 @@ func (s *State) Wait(ctx context.Context, q resource.Query, after uint64) error 
 	}
 }
 
+// waitOnce waits with one watch until a resource of sel has changed after the
+// index. It fails if the watch ends early.
 func (s *State) waitOnce(ctx context.Context, sel selection, after uint64) error {
 	w, view, err := s.follow(sel)
 	if err != nil {

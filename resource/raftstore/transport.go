@@ -52,6 +52,8 @@ func isHeartbeat(req *raft.AppendEntriesRequest) bool {
 	return req.PrevLogEntry == 0 && len(req.Entries) == 0 && req.LeaderCommitIndex == 0
 }
 
+// AppendEntries implements raft.Transport. It also records how much of the log
+// the server has, and informs holdback of success and failure.
 func (t *transport) AppendEntries(
 	id raft.ServerID, target raft.ServerAddress, req *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse,
 ) error {

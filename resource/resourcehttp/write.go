@@ -25,6 +25,8 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
+// write performs a PUT: the write of a resource or of a status, or with dry-run
+// only the check of a resource.
 func (q *request) write() error {
 	body, err := q.body()
 	if err != nil {
