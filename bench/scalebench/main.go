@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -223,11 +224,27 @@ func (f *federation) await(ctx context.Context, has func(context.Context, int) b
 			select {
 			case <-time.After(300 * time.Millisecond):
 			case <-ctx.Done():
-				return len(f.dcs) - i
+				return f.count(has)
 			}
 		}
 	}
 	return 0
+}
+
+// count returns the number of datacenters for which has is false.
+func (f *federation) count(has func(context.Context, int) bool) (missing int) {
+	var g errgroup.Group
+	var n atomic.Int64
+	for i := range f.dcs {
+		g.Go(func() error {
+			if !has(context.Background(), i) {
+				n.Add(1)
+			}
+			return nil
+		})
+	}
+	_ = g.Wait() // no function returns an error
+	return int(n.Load())
 }
 
 func (f *federation) hasMembers(ctx context.Context, i int) bool {
