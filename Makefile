@@ -3,6 +3,8 @@ GO ?= go
 STATICCHECK = $(GO) run honnef.co/go/tools/cmd/staticcheck@v0.8.2 -checks inherit,-ST1005
 # The packages that have cluster tests: those run on the wall clock, or in network namespaces.
 CLUSTER = $(shell grep -rl --include='*_test.go' 'testutil[.]Cluster' . | xargs -n1 dirname | sort -u)
+# The names of the cluster tests: "make test" has run the other tests of their packages.
+CLUSTERTESTS = -run "$$($(GO) run .ci/clustertests.go $(CLUSTER))"
 # Runs one test at a time. A test that fails runs once more, alone, and is listed at the end: a machine that stalls for
 # seconds can cost any cluster its leader. A test that fails twice has failed.
 GOTESTSUM = $(GO) run gotest.tools/gotestsum@v1.13.0 --format standard-quiet --rerun-fails=1 --rerun-fails-run-root-test \
@@ -23,7 +25,7 @@ test: # everything deterministic
 	$(GO) test $(RACE) -short -timeout 10m ./...
 	cd bench && $(GO) test -short -timeout 10m ./...
 test-cluster: # the rest, one after the other
-	$(GOTESTSUM) $(RACE) -p 1 -parallel 1 -timeout 40m
+	$(GOTESTSUM) $(RACE) $(CLUSTERTESTS) -p 1 -parallel 1 -timeout 40m
 chaos: ; WANFED_CHAOS=1 $(GO) test -count=1 -timeout 90m -v ./test
 lint:
 	$(STATICCHECK) ./...

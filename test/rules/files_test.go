@@ -20,7 +20,11 @@ var (
 	licence   = []byte("// SPDX-License-Identifier: MPL-2.0\n")
 )
 
-func TestFiles_LicenceAndLength(t *testing.T) {
+// clusterCallers matches the files in which .ci/clustertests.go finds calls of
+// testutil.Cluster.
+var clusterCallers = regexp.MustCompile(`_test\.go$|^test/lab/|^internal/testutil/|^\.ci/`)
+
+func TestFiles(t *testing.T) {
 	root := os.DirFS("../..")
 	err := fs.WalkDir(root, ".", func(path string, d fs.DirEntry, err error) error {
 		switch {
@@ -40,6 +44,9 @@ func TestFiles_LicenceAndLength(t *testing.T) {
 		}
 		if n := bytes.Count(b, []byte("\n")); n > maxLines {
 			t.Errorf("%s has %d lines, want at most %d: split it by idea", path, n, maxLines)
+		}
+		if bytes.Contains(b, []byte("testutil.Cluster(")) && !clusterCallers.MatchString(path) {
+			t.Errorf("%s calls testutil.Cluster: only tests and package test/lab may", path)
 		}
 		if !bytes.HasPrefix(b, licence) {
 			t.Errorf("%s does not begin with the licence line %q", path, licence)
