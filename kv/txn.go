@@ -185,9 +185,6 @@ func (s *Store) readTxn(ctx context.Context, c resource.Consistency, ops []Op, w
 	}
 }
 
-// readOps reads the keys and trees that ops use into t, each of them once. It
-// does not read a key that ops only write. writes reports whether an operation
-// of the transaction writes.
 func (s *Store) readOps(ctx context.Context, t *txn, ops []Op, writes bool) error {
 	blind := blindKeys(ops)
 	for _, op := range ops {

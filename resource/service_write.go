@@ -49,9 +49,6 @@ func (s *Service) Write(ctx context.Context, req *pb.WriteRequest) (*pb.WriteRes
 	return &pb.WriteResponse{Resource: r}, nil
 }
 
-// write checks and authorizes a write, and then forwards it to the primary or
-// writes to the store. A write without a version is repeated after a conflict
-// with another writer.
 func (s *Service) write(ctx context.Context, given *pb.Resource) (*pb.Resource, error) {
 	r, reg, err := s.admitWrite(ctx, given)
 	if err != nil {
@@ -234,9 +231,9 @@ func (s *Service) stored(ctx context.Context, c Consistency, id *pb.ID) (*pb.Res
 	return r, err
 }
 
-// prepareCreate completes a resource that does not exist yet: it sets the uid
-// of the owner and a new uid. It fails if r has a uid or a version, because a
-// caller who names one expects that the resource exists.
+// prepareCreate sets the uids of a resource that does not exist yet and of its
+// owner. It fails if r has a uid or a version, because a caller who names one
+// expects that the resource exists.
 func (s *Service) prepareCreate(ctx context.Context, c Consistency, r *pb.Resource) error {
 	switch {
 	case r.Id.Uid != "":
@@ -345,8 +342,6 @@ func (s *Service) Delete(ctx context.Context, req *pb.DeleteRequest) (*pb.Delete
 	return &pb.DeleteResponse{}, nil
 }
 
-// delete checks and authorizes a deletion, and then forwards it to the primary
-// or deletes from the store.
 func (s *Service) delete(ctx context.Context, req *pb.DeleteRequest) error {
 	id, reg, err := s.admitDelete(ctx, req.GetId())
 	if err != nil {
@@ -399,9 +394,6 @@ func (s *Service) WriteStatus(ctx context.Context, req *pb.WriteStatusRequest) (
 	return &pb.WriteStatusResponse{Resource: r}, nil
 }
 
-// writeStatus checks and authorizes the write of a status, and writes it to the
-// store. Without a version, it is repeated after a conflict with another
-// writer.
 func (s *Service) writeStatus(ctx context.Context, req *pb.WriteStatusRequest) (*pb.Resource, error) {
 	peer, reg, id, err := s.admitID(ctx, req.GetId())
 	if err != nil {
@@ -472,8 +464,7 @@ func withStatus(r *pb.Resource, key string, status *pb.Status) *pb.Resource {
 // maxStatusKey bounds the key of a status, in bytes.
 const maxStatusKey = 253
 
-// checkStatus returns an ErrInvalid that names the field of req that breaks a
-// rule.
+// checkStatus returns an ErrInvalid that names the field that breaks a rule.
 func checkStatus(req *pb.WriteStatusRequest) error {
 	if err := checkVersion(req.GetVersion()); err != nil {
 		return err

@@ -231,9 +231,6 @@ func (c *components) openStore(*tlsutil.Identity) (err error) {
 	return err
 }
 
-// buildGossip builds both gossip pools, and the components that need only the
-// pools and the store: names and claims, the Raft group, operator calls,
-// snapshots and keyring.
 func (c *components) buildGossip(*tlsutil.Identity) error {
 	keys, err := openKeyring(c.cfg, c.logger)
 	if err != nil {
@@ -342,9 +339,6 @@ func (c *components) memberTags() map[string]string {
 	}
 }
 
-// buildFederation builds what connects this datacenter with others: address
-// book, snapshots of gateways, joiner, primary and anti-entropy. It also builds
-// the work of the leader on the catalog and on sessions.
 func (c *components) buildFederation(*tlsutil.Identity) (err error) {
 	calls, book := c.network.calls, c.network.book
 	c.addressBook, err = federation.NewAddressBookUpdater(federation.AddressBookUpdaterConfig{
@@ -393,8 +387,6 @@ func (c *components) buildFederation(*tlsutil.Identity) (err error) {
 	return err
 }
 
-// buildResources builds the resource service and its users: leases, forwarding
-// to other datacenters, replication and controllers.
 func (c *components) buildResources(*tlsutil.Identity) (err error) {
 	calls, manager := c.network.calls, c.manager
 	c.strong, err = resource.NewForwardingBackend(c.cfg.Node, c.store,
@@ -430,7 +422,6 @@ func (c *components) buildResources(*tlsutil.Identity) (err error) {
 	return c.buildControllers()
 }
 
-// buildEdge builds the gRPC edge and registers all gRPC services.
 func (c *components) buildEdge(*tlsutil.Identity) error {
 	manager := c.manager
 	states, err := federation.NewService(federation.ServiceConfig{
