@@ -112,7 +112,8 @@ func gatewayLatency(t *testing.T, l *lab.Lab, conditions bool) map[string][]time
 	times := map[seen]time.Time{}
 	for _, dc := range dcs[:3] {
 		cc := operatorAt(t, lab.One(dc), identity(tlsutil.RoleOperator, dc.Name, "cli"))
-		stream, err := pb.NewResourceServiceClient(cc).WatchList(t.Context(), &pb.WatchListRequest{Type: federation.StateType})
+		stream, err := pb.NewResourceServiceClient(cc).WatchList(t.Context(),
+			&pb.WatchListRequest{Type: federation.StateType})
 		if err != nil {
 			t.Fatal(err)
 		}
