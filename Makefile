@@ -33,7 +33,7 @@ lint:
 	$(RULES)
 bench:
 	$(GO) test -run '^$$' -bench . -benchmem -timeout 30m ./...
-bench-gateway: build # against haproxy and nginx; BENCHFLAGS=-h lists the options
+bench-gateway: build # against haproxy, nginx and Envoy (WANFED_ENVOY); BENCHFLAGS=-h lists the options
 	cd bench && $(GO) run ./gatewaybench $(BENCHFLAGS)
 bench-store: build # the store against etcd (Debian: etcd-server)
 	cd bench && $(GO) run ./storebench $(BENCHFLAGS)

@@ -133,11 +133,11 @@ func (b bench) runOnce(ctx context.Context, r row, c contender, certs string) (_
 	case c.role == direct:
 		s.Addr = ph.raw
 	default:
-		proxy, err := b.startProxy(ctx, r, c, &ph)
+		proxy, stop, err := b.startProxy(ctx, r, c, &ph)
 		if err != nil {
 			return nil, err
 		}
-		defer proxy.stop()
+		defer stop()
 		s.Addr = ph.listen
 		s.Routes = ph.routeFile(r, proxy.pid())
 		if s.PIDs, err = load.ProcessTree(proxy.pid()); err != nil {
@@ -180,12 +180,29 @@ func (ph placeholders) updatesPerSecond(s load.Spec) (float64, error) {
 
 func (ph placeholders) proxyLog() string { return filepath.Join(ph.dir, "proxy.log") }
 
-// startProxy starts a contender and waits until it listens.
-func (b bench) startProxy(ctx context.Context, r row, c contender, ph *placeholders) (*process, error) {
-	var err error
+// startProxy starts a contender and waits until it listens. stop ends it.
+func (b bench) startProxy(
+	ctx context.Context, r row, c contender, ph *placeholders,
+) (_ *process, stop func(), err error) {
 	if ph.listen, err = freeAddr(); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
+	stopXDS := func() {}
+	if c.xds {
+		if ph.xdsPort, stopXDS, err = serveXDS(*ph); err != nil {
+			return nil, nil, err
+		}
+	}
+	p, err := b.startConfigured(ctx, r, c, ph)
+	if err != nil {
+		stopXDS()
+		return nil, nil, err
+	}
+	return p, func() { p.stop(); stopXDS() }, nil
+}
+
+// startConfigured starts a contender when all placeholders have their values.
+func (b bench) startConfigured(ctx context.Context, r row, c contender, ph *placeholders) (*process, error) {
 	for name, text := range c.files {
 		if err := os.WriteFile(filepath.Join(ph.dir, name), []byte(ph.expand(text)), 0o600); err != nil {
 			return nil, err

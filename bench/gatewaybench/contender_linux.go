@@ -30,6 +30,7 @@ type contender struct {
 	// files maps names of configuration files to contents, which may contain
 	// placeholders. They are written before the command runs.
 	files map[string]string
+	xds   bool // the proxy receives its configuration from serveXDS
 }
 
 type role int
@@ -48,14 +49,14 @@ func (c contender) updatable() bool {
 // placeholders are the values of the names in braces, such as {listen}, in
 // commands and files.
 type placeholders struct {
-	dir, listen, raw, tls string
+	dir, listen, raw, tls, xdsPort string
 }
 
 func (ph placeholders) expand(s string) string {
 	return strings.NewReplacer(
 		"{dir}", ph.dir, "{routes}", ph.routes(), "{listen}", ph.listen, "{raw}", ph.raw, "{tls}", ph.tls,
 		"{rawname}", load.RawName, "{tlsroute}", load.TLSRoute, "{tlssuffix}", strings.TrimPrefix(load.TLSRoute, "*"),
-		"{hello}", helloTimeout,
+		"{hello}", helloTimeout, "{xdsport}", ph.xdsPort,
 	).Replace(s)
 }
 
@@ -150,15 +151,20 @@ stream {
 `}}
 }
 
-// peers returns the proxies with which a gateway is compared.
+// peers returns the proxies with which a gateway is compared. Envoy is left out
+// if its binary is not installed.
 func peers() []contender {
-	return []contender{
+	all := []contender{
 		haproxy("haproxy", "", ""),
 		haproxy("haproxy-splice", "", "    option splice-auto\n"),
 		haproxy("haproxy-tuned", "    tune.pipesize 1048576\n",
 			"    option splice-request\n    option splice-response\n"),
 		nginx(),
 	}
+	if binary, err := envoyBinary(); err == nil {
+		all = append(all, envoy(binary))
+	}
+	return all
 }
 
 // packages are the Debian packages that contain the peers.

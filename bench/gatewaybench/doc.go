@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-// Command gatewaybench compares the data plane of a gateway with HAProxy and
-// nginx. It measures throughput, new connections, latency, and the memory of
+// Command gatewaybench compares the data plane of a gateway with HAProxy, nginx
+// and Envoy. It measures throughput, new connections, latency, and the memory of
 // idle and stalled connections. It also measures how route changes, hot
 // restarts and stops affect open connections. It starts all processes itself,
 // on 127.0.0.1, and stops them at the end.
@@ -23,12 +23,14 @@
 //
 // Subjects are the proxies that are judged: wanfed gateway with a route file,
 // and each --proxy. Peers are the proxies that subjects are compared with, all
-// with one thread and the gateway's ClientHello timeout:
+// with one thread and the gateway's ClientHello timeout, except as listed:
 //
 //   - haproxy: HAProxy with its defaults
 //   - haproxy-splice: HAProxy with splice-auto
 //   - haproxy-tuned: HAProxy that splices both directions, with pipes of 1 MiB
 //   - nginx: nginx with the stream module and ssl_preread
+//   - envoy: Envoy with two workers and the configuration that wanfed's servers
+//     send by xDS, whose ClientHello timeout is 10 s
 //
 // The contender direct has no proxy. It shows the limit of the clients and
 // servers on this machine.

@@ -70,7 +70,7 @@ func parseFlags(args []string, usage io.Writer) (settings, error) {
 		"`path` of the wanfed program whose gateway is measured; empty: none")
 	fs.StringVar(&s.rows, "rows", "",
 		"comma-separated `prefixes` of the rows to run, such as bulk/raw,idle; empty: all")
-	fs.StringVar(&s.peers, "peers", "haproxy,haproxy-splice,haproxy-tuned,nginx",
+	fs.StringVar(&s.peers, "peers", "haproxy,haproxy-splice,haproxy-tuned,nginx,envoy",
 		"comma-separated `names` of proxies to compare with; empty: none")
 	fs.Func("proxy", "another proxy to measure: `name=command`, or name=ip:port of a running proxy; repeatable. "+
 		"Placeholders in the command: {listen}, the listen address; {routes}, a route file of "+
@@ -114,7 +114,8 @@ func parseFlags(args []string, usage io.Writer) (settings, error) {
 }
 
 // contenders returns the subjects, then the peers, then the direct connection.
-func (s settings) contenders() ([]contender, error) {
+// It writes a line to progress if there is no Envoy.
+func (s settings) contenders(progress io.Writer) ([]contender, error) {
 	var all []contender
 	if s.program != "" {
 		all = append(all, wanfed(s.program))
@@ -129,6 +130,10 @@ func (s settings) contenders() ([]contender, error) {
 			names = slices.Delete(names, i, i+1)
 			all = append(all, p)
 		}
+	}
+	if i := slices.Index(names, envoyName); i >= 0 {
+		names = slices.Delete(names, i, i+1)
+		fmt.Fprintln(progress, "no Envoy, so it is not measured: set WANFED_ENVOY to its binary")
 	}
 	if len(names) > 0 {
 		return nil, fmt.Errorf("unknown peers %s", strings.Join(names, ", "))
@@ -147,7 +152,7 @@ func (s settings) run(ctx context.Context, out, progress io.Writer) (err error) 
 	if s.quiet {
 		b.progress = io.Discard
 	}
-	if b.contenders, err = s.contenders(); err != nil {
+	if b.contenders, err = s.contenders(progress); err != nil {
 		return err
 	}
 	if b.rows, err = selectRows(rows(s.timing), s.rows); err != nil {

