@@ -5,7 +5,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -241,7 +240,7 @@ secondary.`,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if id == "" {
-				return usageError{errors.New("the id of the new Raft group is missing: set --id (see: wanfed status)")}
+				return usagef("the id of the new Raft group is missing: set --id (see: wanfed status)")
 			}
 			resp, err := callServer(cmd, &o, "replace "+args[0], "wanfed status",
 				func(ctx context.Context, cc *grpc.ClientConn) (*pb.ReplaceGroupResponse, error) {

@@ -200,10 +200,8 @@ func (r *restoreCommand) run(cmd *cobra.Command, path string) error {
 	if err := r.checkFlags(cmd); err != nil {
 		return err
 	}
-	if !r.dryRun {
-		if err := r.confirm.check(cmd); err != nil {
-			return err
-		}
+	if err := r.confirm.check(cmd); !r.dryRun && err != nil {
+		return err
 	}
 	// The file is read twice: first to check all of it, then to use its data.
 	m, totals, err := snapshot.Read(path)
