@@ -13,7 +13,8 @@ import (
 type Indexes struct{ Create, Modify uint64 }
 
 // ServiceEntry is one instance of a service with its node and the checks of
-// both, in /v1/health/service/{service}.
+// both, in /v1/health/service/{service}. A mesh gateway is such an instance and
+// has the same JSON.
 type ServiceEntry = MeshGateway
 
 // CatalogService is one instance of a service with its node in one object, in

@@ -47,7 +47,7 @@ type ReplicatedType struct {
 	// Lag is the time since the replicas were last known to be current, in
 	// seconds. Lag is absent until the replicas have been current once.
 	Lag *float64 `json:"lag,omitempty"`
-	// PrimaryIndex is the highest index of the primary among the replicas.
+	// PrimaryIndex is the highest PrimaryModifyIndex of the replicas.
 	PrimaryIndex  uint64    `json:"primary_index"`
 	LastChange    time.Time `json:"last_change,omitzero"` // receipt of the last change
 	Changes       uint64    `json:"changes"`              // received since the server started
@@ -75,8 +75,8 @@ type DatacenterStatus struct {
 	Primary bool   `json:"primary"`
 	Own     bool   `json:"own"` // local: the datacenter of the responding server
 
-	// State is the state that Health returns. Servers before version 0.2 do not
-	// send it.
+	// State summarizes the fields below. Servers before version 0.2 do not send
+	// it. The method Health derives it for them.
 	State Health `json:"state,omitempty"`
 	// Cause is the reason of a State that is not ok, in one sentence.
 	Cause string `json:"cause,omitempty"`
@@ -106,8 +106,9 @@ type DatacenterStatus struct {
 	// and in a secondary that has not followed the primary yet.
 	ReplicationLag *float64 `json:"replication_lag,omitempty"`
 
-	// UnreachableGateways are the gateways of the datacenter to which other
-	// datacenters cannot connect, while they can connect to another one.
+	// UnreachableGateways are gateways of the datacenter that another datacenter
+	// cannot connect to, although it can connect to another gateway of the
+	// datacenter.
 	UnreachableGateways []UnreachableGateway `json:"unreachable_gateways,omitempty"`
 
 	// Paths are the paths to the datacenter in the order in which a new

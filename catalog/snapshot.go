@@ -119,7 +119,8 @@ func NewView(b resource.Backend) *View { return &View{backend: b, reading: make(
 // write that was acknowledged before the call.
 func (v *View) At(ctx context.Context, c resource.Consistency) (*Snapshot, error) {
 	if c == resource.Strong {
-		// After any strong read, an eventual read is as fresh as a strong read.
+		// After any strong read, an eventual read is as fresh as a strong read. The
+		// node "-" does not exist: only the consistency of the read matters.
 		_, err := v.backend.Read(ctx, c, resource.ID(NodeType, "-"))
 		if err != nil && !errors.Is(err, resource.ErrNotFound) {
 			return nil, err
@@ -248,13 +249,13 @@ func (s *Snapshot) addChecks(all []*pb.Resource, last *Snapshot) error {
 		}
 		check := &Check{Check: c, Resource: res}
 		node := s.nodes[c.Node]
-		check.Service = node.Service(c.ServiceId)
+		service := node.Service(c.ServiceId)
 		switch {
 		case node != nil && c.ServiceId == "" && owns(node.Resource, res):
-			check.Service = nil
 			node.Checks = append(node.Checks, check)
-		case c.ServiceId != "" && check.Service != nil && owns(check.Service.Resource, res):
-			check.Service.Checks = append(check.Service.Checks, check)
+		case c.ServiceId != "" && service != nil && owns(service.Resource, res):
+			check.Service = service
+			service.Checks = append(service.Checks, check)
 		default:
 			s.addOrphan(res)
 		}

@@ -108,9 +108,8 @@ var nodeEscaper = strings.NewReplacer("%", "%25", "/", "%2F")
 // check is the name of the node.
 func resourceName(node, id string) string { return nodeEscaper.Replace(node) + "/" + id }
 
-// nodeOf returns the part of a resource's name that resourceName made of the
-// node. For a gateway, it returns the name of the node, which is a DNS label
-// and therefore has no characters to escape.
+// nodeOf returns the node in a resource's name, still escaped by nodeEscaper. The
+// node of a gateway is a DNS label, so nothing in it is escaped.
 func nodeOf(r *pb.Resource) string {
 	node, _, _ := strings.Cut(r.GetId().GetName(), "/")
 	return node

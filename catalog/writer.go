@@ -208,6 +208,7 @@ func (p *planner) put(typ *pb.Type, name string, old *pb.Resource, owner *pb.ID,
 		return r.Id
 	}
 	id := resource.ID(typ, name)
+	// A resource of a deleted node may still have the id.
 	if orphan := p.orphans[resource.IDString(id)]; orphan != nil {
 		p.steps = append(p.steps, resource.Step{Delete: orphan})
 	}

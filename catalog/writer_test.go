@@ -286,8 +286,8 @@ func TestWriter_Refuses(t *testing.T) {
 	if got := r.text(); got != "n[]" {
 		t.Errorf("catalog after refused registrations = %s, want n[]", got)
 	}
+	// A client is refused even if the registration would change nothing.
 	r.caller.Role = tlsutil.RoleClient
-	// though it would change nothing
 	if err := r.Register(t.Context(), Registration{Node: node("n")}); !errors.Is(err, resource.ErrDenied) {
 		t.Errorf("Register() by a client = %v, want ErrDenied", err)
 	}

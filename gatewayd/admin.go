@@ -101,8 +101,8 @@ func writeJSON(w http.ResponseWriter, v any) {
 // Route is a route of a running gateway, as GET /routes returns it.
 type Route struct {
 	gateway.Route
-	// Open has the number of connections to each address of To, of all routes
-	// and listeners.
+	// Open[i] is the number of open connections to To[i], by any route and
+	// listener.
 	Open []int `json:"open"`
 }
 

@@ -277,8 +277,9 @@ func (s *Store) DeleteTree(ctx context.Context, prefix string) error {
 	return nil
 }
 
-// putStep returns the step that replaces stored by e. If stored is nil, the
-// step creates e, or, with overwrite, replaces any stored entry.
+// putStep returns the step that writes e. The step fails unless the store still
+// has the version in stored, or, if stored is nil, unless the key does not
+// exist. With overwrite and without stored, the step writes in any case.
 func putStep(e Entry, stored *pb.Resource, overwrite bool) (*resource.Step, error) {
 	data, err := anypb.New(&pb.KVEntry{Value: e.Value, Flags: e.Flags})
 	if err != nil {

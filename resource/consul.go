@@ -56,7 +56,8 @@ func NewDescriptors() (*protoregistry.Files, error) {
 	}
 	files := new(protoregistry.Files)
 	protoregistry.GlobalFiles.RangeFiles(func(f protoreflect.FileDescriptor) bool {
-		if f.Path() != consulFile { // equal if the program links Consul's package
+		// A program that links Consul's package has its own file at this path.
+		if f.Path() != consulFile {
 			err = files.RegisterFile(f)
 		}
 		return err == nil

@@ -89,8 +89,8 @@ func (t *Tunnel) trafficLocked(k trafficKey) *counters {
 }
 
 // LastReceived returns the time of the last packet or echo request on a
-// connection from a server of dc to this server, within a second. It returns
-// the zero time if there was none. Packets that another local server relayed do
+// connection from a server of dc to this server, accurate to one second. It
+// returns the zero time if there was none. Packets that another local server relayed do
 // not count.
 func (t *Tunnel) LastReceived(dc string) time.Time {
 	t.mu.RLock()

@@ -215,9 +215,9 @@ func (o *operator) checkFlags(cmd *cobra.Command) error {
 	return nil
 }
 
-// find sets dc and server through the HTTP API. server becomes the server port
-// of the responding server, or the LAN address of a gateway to another
-// datacenter.
+// find sets o.dc and o.server through the HTTP API: o.server to the server port of
+// the responding server, or, for another datacenter, to the LAN address of a
+// local gateway.
 func (o *operator) find(cmd *cobra.Command) error {
 	cl, err := newClient(cmd, 0)
 	if err != nil {

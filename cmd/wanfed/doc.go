@@ -14,11 +14,11 @@
 //
 // The settings of server and gateway come from a file, WANFED_... environment
 // variables and flags (package internal/settings). Commands that call a server
-// take the same flags and environment variables (client.go) and print tables or
-// JSON (package internal/output). The processes are packages serverd and
-// gatewayd.
+// have a common set of flags and environment variables (client.go) and print
+// tables or JSON (package internal/output). Packages serverd and gatewayd run the
+// two processes.
 //
 // Results go to stdout, logs and errors to stderr. The exit status is 0 for
 // success, 1 for a failure, and 2 for wrong usage or settings. All errors of
-// the settings are printed at once.
+// the settings are printed, not only the first.
 package main

@@ -227,10 +227,12 @@ name before. The primary refuses a second datacenter with the name of another
 one, because it cannot distinguish a rebuilt datacenter from a copied
 configuration. "wanfed status" shows the id of the refused group.
 
-A server of the primary stores the new id. The servers of the earlier group are
-refused from then on. To accept a primary that was rebuilt without a snapshot,
-run the command for each secondary, with --datacenter SECONDARY. The command
-needs the certificate of an operator, for a rebuilt primary one of the
+A server of the primary stores the new id. From then on, the servers of the
+earlier group are refused. The command needs the certificate of an operator.
+
+If the primary itself was rebuilt without a snapshot, each secondary must accept
+its new id. Run the command once per secondary, with DC the primary,
+--datacenter the secondary, and the certificate of an operator of that
 secondary.`,
 		Example: `  wanfed status
   wanfed federation replace dc2 --id 9f86d081884c7d65 \

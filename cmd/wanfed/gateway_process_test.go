@@ -124,8 +124,8 @@ func (g *gatewayProcess) output(t testing.TB) string {
 	return string(b)
 }
 
-// open connects through the gateway to an echo upstream, and receives hello with
-// a new random from it.
+// open connects through the gateway to an echo upstream, sends hello with a new
+// random, and checks that the same bytes come back.
 func (g *gatewayProcess) open(hello []byte) (net.Conn, error) {
 	c, err := net.DialTimeout("tcp", g.addr, 20*time.Second)
 	if err != nil {
@@ -195,8 +195,8 @@ func serveConns(t testing.TB, ln net.Listener, timeout time.Duration, serve func
 	return ln.Addr().String()
 }
 
-// withNewRandom returns a copy of a ClientHello with another random, as each
-// connection of a client has. A gateway refuses the random of an open connection.
+// withNewRandom returns a copy of a ClientHello with a new random. A gateway
+// refuses a ClientHello that repeats the random of an open connection.
 func withNewRandom(hello []byte) []byte {
 	const random = 5 + 4 + 2 // after the headers of record and message, and the version
 	hello = slices.Clone(hello)

@@ -31,8 +31,9 @@ type Document struct {
 	fields fields
 }
 
-// fields are the fields of a resource in a file. The fields of resourceID
-// identify the resource. In the JSON of the HTTP API, ID does.
+// fields is a resource as decoded from a file. A file names the resource either
+// by the keys of resourceID at the top level, or, as the HTTP API does, by the
+// object ID. Both together are an error.
 type fields struct {
 	resourceID
 	ID       *resourceID       `json:"id"`

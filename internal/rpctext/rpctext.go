@@ -4,12 +4,17 @@ package rpctext
 
 import "strings"
 
-// Plain returns text without the additions of gRPC.
+// Plain removes from an error text what gRPC adds: "rpc error: code = C desc = "
+// at any depth, and the words and quotes around the cause of a failed dial. For
+// example, Plain returns "read: dial tcp 10.0.0.1:8300: connection refused" for
+//
+//	read: rpc error: code = Unavailable desc = connection error: desc =
+//	"transport: Error while dialing: dial tcp 10.0.0.1:8300: connection refused"
 func Plain(text string) string {
 	head := ""
 	for {
-		before, call, found := strings.Cut(text, "rpc error: code = ")
-		_, desc, hasDesc := strings.Cut(call, " desc = ")
+		before, rest, found := strings.Cut(text, "rpc error: code = ")
+		_, desc, hasDesc := strings.Cut(rest, " desc = ")
 		if !found || !hasDesc {
 			break
 		}

@@ -197,7 +197,8 @@ func ReadArchive(r io.Reader) (Manifest, memory.SnapshotTotals, error) {
 }
 
 // checkData reads the data that m describes, and checks that r ends after the
-// data. A read error of r must be permanent.
+// data. After a read error, r must return the error again: checkData thereby
+// distinguishes it from damaged data.
 func checkData(r io.Reader, m Manifest) (memory.SnapshotTotals, error) {
 	limited, checksum := &io.LimitedReader{R: r, N: m.Size}, sha256.New()
 	data := io.TeeReader(limited, checksum)
@@ -284,7 +285,7 @@ func (a *ArchiveFile) Commit(m Manifest) (err error) {
 	if err := os.Link(a.tmp.Name(), a.path); err != nil { // a rename would replace a file
 		return err
 	}
-	return errors.Join(a.Abort(), atomicfile.SyncDir(filepath.Dir(a.path)))
+	return errors.Join(a.Abort() /* the final name remains */, atomicfile.SyncDir(filepath.Dir(a.path)))
 }
 
 // Abort removes the temporary file. Abort is idempotent, and has no effect

@@ -19,8 +19,8 @@ import (
 	"github.com/wanfed/wanfed/resource/raftstore/raftlog"
 )
 
-// Store is the replica of one server. All methods may be called from any
-// goroutine.
+// Store is the member of the Raft group in one server, with its log, its
+// snapshots and its state. All methods may be called from any goroutine.
 type Store struct {
 	*calls
 	*leadership
@@ -82,8 +82,10 @@ func Open(cfg Config) (_ *Store, err error) {
 	if err := s.startRaft(rc, snapshots); err != nil {
 		return nil, fmt.Errorf("start raft from data dir %s: %w; %s", cfg.Dir, err, remedy(err, cfg.Node))
 	}
+	// Config.HoldVote holds the vote until other voters have reported what this
+	// server had confirmed. Without other voters, no server can report that.
 	if voters, err := s.Peers(); err != nil || len(voters) < 2 || !slices.Contains(voters, s.cfg.Node) {
-		s.ReleaseVote() // no other server knows what this one had confirmed
+		s.ReleaseVote()
 	}
 	s.background.Go(s.leadership.follow)
 	s.background.Go(s.watchLog)
@@ -279,8 +281,8 @@ func (s *Store) Admitted() <-chan struct{} { return s.admission.admitted() }
 // Rejoin keeps this server out of elections, also after a restart, as if its
 // data directory were new. The server has a vote again when it has caught up as
 // a member without a vote and the leader has made it a voter. Rejoin is called
-// if the log lacks entries up to index base that this server had confirmed, or
-// if the group has removed this server.
+// if the log lacks entries that this server had confirmed, of which base is the
+// index of the last one, or if the group has removed this server.
 func (s *Store) Rejoin(base uint64) error { return s.admission.rejoin(base) }
 
 // VoteHeld reports whether Config.HoldVote holds the vote of this server.
@@ -289,16 +291,17 @@ func (s *Store) VoteHeld() bool { return s.admission.held.Load() }
 // ReleaseVote ends the effect of Config.HoldVote.
 func (s *Store) ReleaseVote() { s.admission.held.Store(false) }
 
-// Confirmed returns the last log entry that the server node has confirmed to
-// this server while this server led, since Open. The result is 0 if there is
-// none.
+// Confirmed returns term and index of the last log entry that another server,
+// node, has confirmed to this server as its leader. Confirmations before Open do
+// not count. 0, 0: there is none.
 func (s *Store) Confirmed(node string) (term, index uint64) {
 	e := s.trans.progress.get(raft.ServerID(node), 0).confirmed
 	return e.term, e.index
 }
 
-// LacksEntry reports whether the log of this server ends before an entry that
-// this server had confirmed.
+// LacksEntry reports whether the log of this server ends before the entry with
+// this term and index. The caller passes the entry that Confirmed of another
+// server returned for this server.
 func (s *Store) LacksEntry(term, index uint64) bool {
 	last, err := strconv.ParseUint(s.raft.Stats()["last_log_term"], 10, 64)
 	return err == nil && entryID{last, s.raft.LastIndex()}.before(entryID{term, index})

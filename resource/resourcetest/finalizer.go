@@ -109,15 +109,15 @@ func testFinalizersForbid(e *env) {
 	e.commit(resource.RemoveOp(a.Id, ""))
 	a = e.read(a.Id)
 	for what, change := range map[string]func(r *pb.Resource){
-		"data":          func(r *pb.Resource) { r.Data = e.changed(r, "2").Data },
-		"generation":    func(r *pb.Resource) { r.Generation = resource.NewGeneration() },
-		"metadata":      func(r *pb.Resource) { r.Metadata["k"] = "w" },
-		"no metadata":   func(r *pb.Resource) { delete(r.Metadata, "k") },
-		"a finalizer":   func(r *pb.Resource) { AddFinalizer(r, "z") },
-		"no mark":       func(r *pb.Resource) { delete(r.Metadata, resource.DeletionKey) },
-		"another mark":  func(r *pb.Resource) { r.Metadata[resource.DeletionKey] = "2026-01-02T03:04:05Z" },
-		"group version": func(r *pb.Resource) { r.Id.Type.GroupVersion = "v2" },
-		"owner":         func(r *pb.Resource) { r.Owner = live.Id },
+		"data":                       func(r *pb.Resource) { r.Data = e.changed(r, "2").Data },
+		"generation":                 func(r *pb.Resource) { r.Generation = resource.NewGeneration() },
+		"metadata":                   func(r *pb.Resource) { r.Metadata["k"] = "w" },
+		"no metadata":                func(r *pb.Resource) { delete(r.Metadata, "k") },
+		"a finalizer":                func(r *pb.Resource) { AddFinalizer(r, "z") },
+		"no deletion timestamp":      func(r *pb.Resource) { delete(r.Metadata, resource.DeletionKey) },
+		"another deletion timestamp": func(r *pb.Resource) { r.Metadata[resource.DeletionKey] = "2026-01-02T03:04:05Z" },
+		"group version":              func(r *pb.Resource) { r.Id.Type.GroupVersion = "v2" },
+		"owner":                      func(r *pb.Resource) { r.Owner = live.Id },
 	} {
 		changed := proto.CloneOf(a)
 		change(changed)
@@ -153,8 +153,8 @@ func testFinalizersOfOwned(e *env) {
 	e.missing(below.Id)
 }
 
-// testOwnerOfReplica checks that a replica outlives its owner, and that
-// resources which a replica owns are deleted with it.
+// testOwnerOfReplica checks that the removal of a replica deletes the other
+// resources that it owns, but no replicas: the primary decides about those.
 func testOwnerOfReplica(e *env) {
 	owner := e.commit(resource.ReplicaOp(e.primary("owner", "1", 40)))[0]
 	child := e.primary("child", "1", 41)

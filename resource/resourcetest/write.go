@@ -135,7 +135,7 @@ func testInvalidOps(e *env) {
 }
 
 // testBatch checks that a batch of ops is applied in order as a whole, or not
-// at all.
+// at all. It also compares Query.MaxBytes with the size of the batch.
 func testBatch(e *env) {
 	a, b, c := e.fresh("a", "1"), e.fresh("b", "1"), e.fresh("c", "1")
 	out := e.commit(resource.PutOp(a, ""), resource.PutOp(b, ""), resource.PutOp(c, ""))
@@ -156,7 +156,7 @@ func testBatch(e *env) {
 	e.refused(resource.ErrConflict,
 		resource.PutOp(e.changed(out[0], "2"), out[0].Version),
 		resource.RemoveOp(b.Id, ""),
-		resource.PutOp(e.changed(out[2], "2"), "0"))
+		resource.PutOp(e.changed(out[2], "2"), "0")) // conflicts; the first two have no effect
 
 	out = e.commit(
 		resource.PutOp(e.changed(out[0], "2"), out[0].Version),
@@ -224,7 +224,7 @@ func testEndedContext(e *env) {
 }
 
 // testImmutable checks that a backend keeps no reference to its arguments, and
-// does not change its results.
+// that later commits do not change resources that it returned before.
 func testImmutable(e *env) {
 	given := e.fresh("a", "1")
 	given.Metadata = map[string]string{"k": "v"}

@@ -140,8 +140,8 @@ func (q query) consistency() (resource.Consistency, error) {
 // redactToken returns a query string for the log, without the token of clients
 // of Consul. wanfed ignores the token, which may be a secret of another system.
 func redactToken(raw string) string {
-	if !strings.Contains(strings.ToLower(raw), "tok") && !strings.Contains(raw, "%") {
-		return raw
+	if !strings.Contains(strings.ToLower(raw), "token") && !strings.Contains(raw, "%") {
+		return raw // no parameter has the name token, not even with an escaped letter
 	}
 	parts := strings.Split(raw, "&")
 	for i, part := range parts {

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// syncRig has the state of Run at a fixed time.
+// syncRig has the state of Run, with a clock that the test sets.
 type syncRig struct {
 	states map[syncTarget]*syncState
 	now    time.Time
@@ -19,12 +19,16 @@ func newSyncRig() *syncRig {
 	return &syncRig{states: map[syncTarget]*syncState{}, now: time.Unix(1000, 0)}
 }
 
-// update updates the targets of a server of dc1. The primary is dc2.
+// update gives the rig the targets of a server of dc1, whose primary is dc2. The
+// value of a target is whether gossip reaches the target. The argument
+// recoveries is how often dc2 and dc3 have become reachable again.
 func (r *syncRig) update(recoveries int, targets map[syncTarget]bool) {
 	s := &Service{Config: Config{DC: "dc1", PrimaryDC: "dc2"}}
 	updateTargets(r.states, targets, map[string]int{"dc2": recoveries, "dc3": recoveries}, s.hold, r.now)
 }
 
+// wantDue starts the exchanges with the due targets, and checks that these
+// targets are want.
 func (r *syncRig) wantDue(t *testing.T, when string, want ...syncTarget) {
 	t.Helper()
 	got, _ := startDue(r.states, r.now)
@@ -83,6 +87,9 @@ func TestSync_DueTargets(t *testing.T) {
 	}
 }
 
+// TestSync_HoldsExchangeWithSecondary checks that an exchange with a secondary
+// waits for secondaryHold, and is omitted if gossip reaches the secondary in this
+// time. A recovery begins a new hold. The interval does not wait.
 func TestSync_HoldsExchangeWithSecondary(t *testing.T) {
 	r := newSyncRig()
 	secondary := syncTarget{dc: "dc3"}
@@ -92,7 +99,7 @@ func TestSync_HoldsExchangeWithSecondary(t *testing.T) {
 	r.update(0, map[syncTarget]bool{secondary: true})
 	r.now = r.now.Add(time.Hour)
 	r.wantDue(t, "after gossip reached the datacenter during the hold")
-	r.update(1, map[syncTarget]bool{secondary: false})
+	r.update(1, map[syncTarget]bool{secondary: false}) // a recovery: a new hold
 	r.now = r.now.Add(2 * secondaryHold)
 	r.update(1, map[syncTarget]bool{secondary: false})
 	r.wantDue(t, "when gossip did not reach the datacenter during the hold", secondary)
@@ -114,5 +121,5 @@ func TestSync_LimitsExchangesInFlight(t *testing.T) {
 	if got, _ := startDue(r.states, r.now); len(got) != maxSyncs {
 		t.Errorf("startDue() = %d targets, want %d", len(got), maxSyncs)
 	}
-	pickRandom(r.states, "dc1", r.now)
+	pickRandom(r.states, "dc1", r.now) // does not panic while maxSyncs exchanges run
 }

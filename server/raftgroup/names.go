@@ -34,11 +34,13 @@ const contactTimeout = 5 * time.Second
 
 // Names finds other servers of this datacenter with the name of this
 // server. The Raft group decides which of them is the duplicate, not the
-// servers themselves: a copied certificate permits any claim. A server that
-// leads the group, or receives messages of its leader, never yields. Any other
-// server yields if a third server reports that the group is in contact with the
-// server of the same name. A server without Raft state yields to a server that
-// is in its group.
+// servers themselves: a copied certificate permits any claim.
+//
+// A server yields if it accepts that it is the duplicate. A server that leads
+// the group, or receives messages of its leader, never yields. Any other server
+// yields if a third server reports that the group is in contact with the other
+// server of the same name. A server without Raft state also yields if that other
+// server reports that it is in contact with the group.
 type Names struct{ NamesConfig }
 
 // NamesConfig configures Names. All fields are required.
@@ -67,9 +69,10 @@ type raftState interface {
 	LastContact() time.Duration
 }
 
-// Taken is the function gossip.Config.NameTaken of both pools. Other members
-// list this server at addr. Either this server used addr before its restart, or
-// another running server has the same name.
+// Taken reports whether another running server with the name of this server is
+// at addr. Both pools call it (gossip.Config.NameTaken) when other members list
+// this server at addr, because addr may also be the address that this server had
+// before a restart.
 func (n *Names) Taken(ctx context.Context, addr netip.AddrPort) bool {
 	ctx, cancel := context.WithTimeout(ctx, identifyTimeout)
 	defer cancel()
@@ -98,7 +101,8 @@ func (n *Names) call(ctx context.Context, node, addr string, f func(pb.ServerSer
 	return f(pb.NewServerServiceClient(cc))
 }
 
-// compare reports the other server if it is another process.
+// compare passes the other server to Report if it is another process, and returns
+// whether it is.
 func (n *Names) compare(ctx context.Context, other *pb.ServerIdentity) (differ bool) {
 	if other.Instance == n.Instance {
 		return false
@@ -155,8 +159,8 @@ func (n *Names) Describe(
 }
 
 // inGroup reports whether this server leads its Raft group, or receives
-// messages of the leader. Another process with the name of this server is not
-// that leader, because the certificate of the leader has another name.
+// messages of the leader. A duplicate of this server cannot pretend to be that
+// leader: it has the certificate of this server, not of the leader.
 func (n *Names) inGroup() bool {
 	contact := n.Store.LastContact()
 	return contact >= 0 && contact < contactTimeout
@@ -181,8 +185,10 @@ func (n *Names) Identify(ctx context.Context, other *pb.ServerIdentity) (*pb.Ser
 	return self, nil
 }
 
-// DescribeCaller is the method DescribeCaller of pb.ServerServiceServer, at a
-// server with a store and a LAN pool. The caller is the server node.
+// DescribeCaller implements the method DescribeCaller of
+// pb.ServerServiceServer for a server with store and lan. The argument node is
+// the name of the calling server. InGroup of the response means that this server
+// has a Raft group, with or without contact to its leader.
 func DescribeCaller(node string, store *raftstore.Store, lan *gossip.Pool) (*pb.DescribeCallerResponse, error) {
 	servers, err := store.Members()
 	if err != nil {

@@ -126,6 +126,7 @@ func notDone(err error) bool { return errors.Is(resource.FromStatus(err), resour
 // unknownOutcome converts the error of a call that was sent to the leader and
 // ended without a response. The leader may have executed the call.
 func (e *Edge) unknownOutcome(node string, err error) error {
+	// A response of the leader has another code, or an error of package resource.
 	if status.Code(err) != codes.Unavailable || resource.FromStatus(err) != err {
 		return err
 	}
@@ -134,7 +135,8 @@ func (e *Edge) unknownOutcome(node string, err error) error {
 }
 
 // forward makes a call at the leader, with the identity and the deadline of the
-// caller.
+// caller. A function of Config.Forward authorizes the caller itself, because it
+// calls the leader with the identity of this server.
 func (e *Edge) forward(ctx context.Context, c call, node, method string, req any) (any, error) {
 	if f := e.cfg.Forward[method]; f != nil {
 		return f(ctx, node, req)
@@ -190,8 +192,9 @@ func (e *Edge) streamAtLeader(
 
 // relay relays a stream to the leader: first the requests, then the responses.
 // It therefore supports no bidirectional streams: either the requests or the
-// responses must be a single message. A test of the rules ensures this. relay
-// reads the first request after the leader has accepted the stream.
+// responses must be a single message, which test/rules checks. relay reads no
+// request before the leader has accepted the stream. Until then, the stream can
+// be relayed to another leader.
 func (e *Edge) relay(
 	ctx context.Context, c call, node string, info *grpc.StreamServerInfo, ss grpc.ServerStream,
 ) error {
