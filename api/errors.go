@@ -19,6 +19,9 @@ import (
 // ErrNotFound reports that a datacenter has no federation state.
 var ErrNotFound = errors.New("no federation state")
 
+// ErrNoSession reports that a session does not exist.
+var ErrNoSession = errors.New("the session does not exist")
+
 // UnreachableError reports that the client got no HTTP response from Addr.
 type UnreachableError struct {
 	Addr string // URL

@@ -140,8 +140,8 @@ func (c *Client) Resources(
 	return c.list(ctx, pathOf(t, ""), o.values(in))
 }
 
-// OwnedResources returns the resources that owner owns. An owner with a uid may
-// already be deleted.
+// OwnedResources returns the resources that owner owns. If owner has a uid, it
+// need not exist any more.
 func (c *Client) OwnedResources(
 	ctx context.Context, owner ResourceID, o ResourceOptions,
 ) iter.Seq2[Resource, error] {
@@ -169,8 +169,10 @@ func (c *Client) list(ctx context.Context, path string, values url.Values) iter.
 					return errStop
 				}
 			}
-			_, err := dec.Token() // an error if the list is truncated
-			return c.listError(path, err)
+			if _, err := dec.Token(); err != nil { // the list is truncated
+				return c.listError(path, err)
+			}
+			return nil
 		})
 		if err != nil && !errors.Is(err, errStop) {
 			yield(Resource{}, err)
@@ -218,7 +220,8 @@ func (c *Client) stream(ctx context.Context, path string, values url.Values, rea
 // comment every 15 seconds.
 const watchTimeout = 40 * time.Second
 
-// idleTimeoutReader restarts the timeout of a request at each Read.
+// idleTimeoutReader limits each Read of a response. The time between two Reads,
+// in which the caller uses the data, does not count.
 type idleTimeoutReader struct {
 	io.Reader
 	timer   *time.Timer
@@ -227,6 +230,7 @@ type idleTimeoutReader struct {
 
 func (r *idleTimeoutReader) Read(b []byte) (int, error) {
 	r.timer.Reset(r.timeout)
+	defer r.timer.Stop()
 	return r.Reader.Read(b)
 }
 

@@ -4,6 +4,7 @@ package api
 
 import (
 	"bufio"
+	"context"
 	"crypto/tls"
 	"encoding/json"
 	"errors"
@@ -208,6 +209,47 @@ func TestWatchResources_Timeout(t *testing.T) {
 			t.Errorf("WatchResources() without data ended after %v, want %v", d, watchTimeout)
 		}
 	})
+}
+
+// TestResources_SlowCaller checks that the timeout of a list does not include
+// the time in which the caller uses a resource.
+func TestResources_SlowCaller(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, err := NewClient(ClientConfig{Addr: "127.0.0.1:1"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.http.Transport = slowList{}
+		n := 0
+		for _, err := range c.Resources(t.Context(), nodeName, Tenancy{}, ResourceOptions{}) {
+			if err != nil {
+				t.Fatalf("Resources() after %d resources = %v, want nil", n, err)
+			}
+			n++
+			time.Sleep(2 * watchTimeout)
+		}
+		if n != 3 {
+			t.Errorf("Resources() = %d resources, want 3", n)
+		}
+	})
+}
+
+// slowList responds with three resources, one with each Read of the body.
+type slowList struct{}
+
+func (slowList) RoundTrip(r *http.Request) (*http.Response, error) {
+	in, out := io.Pipe()
+	go func() {
+		stop := context.AfterFunc(r.Context(), func() { out.CloseWithError(r.Context().Err()) })
+		defer stop()
+		for _, s := range []string{`{"resources":[{}`, `,{}`, `,{}`, `]}`} {
+			if _, err := io.WriteString(out, s); err != nil {
+				return
+			}
+		}
+		out.Close()
+	}()
+	return &http.Response{StatusCode: 200, Body: in, Header: http.Header{}, Request: r}, nil
 }
 
 // emptyWatch responds with a body that never has data.

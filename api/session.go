@@ -15,8 +15,9 @@ import (
 // SessionRequest describes a session to create.
 type SessionRequest struct {
 	Name string // need not be unique
-	// TTL is the time that the session may be without a renewal: 10 s to 24 h.
-	// It ends at most half a TTL later. 0: no limit.
+	// TTL is the time that the session may be without a renewal: 10 s to 24 h. An
+	// expired session ends within another half of the TTL. 0: the session does
+	// not expire.
 	TTL time.Duration
 	// LockDelay is the time after the end of the session during which its keys
 	// cannot be locked, at most a minute.
@@ -48,12 +49,12 @@ func (c *Client) CreateSession(ctx context.Context, s SessionRequest, q QueryOpt
 	return out.ID, err
 }
 
-// RenewSession restarts the TTL of a session. It returns ErrNotFound if the
+// RenewSession restarts the TTL of a session. It returns ErrNoSession if the
 // session does not exist.
 func (c *Client) RenewSession(ctx context.Context, id string, q QueryOptions) error {
 	err := c.write(ctx, http.MethodPut, "/v1/session/renew/"+url.PathEscape(id), q.values(), nil, nil)
 	if IsStatus(err, http.StatusNotFound) {
-		return fmt.Errorf("session %s: %w", id, ErrNotFound)
+		return fmt.Errorf("renew session %s: %w", id, ErrNoSession)
 	}
 	return err
 }

@@ -84,8 +84,11 @@ func (i *Item) check(ctx context.Context) (err error) {
 	}
 	if v := i.given.Version; v != "" && (i.stored == nil || i.stored.Version != v) {
 		state := "it does not exist"
-		if i.stored != nil {
+		switch {
+		case i.stored != nil:
 			state = "its version is " + i.stored.Version
+		case i.Action == Updated:
+			state = "it is stored in another version of the type"
 		}
 		return fmt.Errorf("%s %s %w: %s, not %s; read it and try again",
 			i.given.ID.Type, i.given.ID.Name, errChanged, state, v)
@@ -128,8 +131,8 @@ func (i *Item) compare(ctx context.Context) error {
 	return nil
 }
 
-// planned returns stored with the changes of a write of given. The server keeps
-// the owner and the metadata if given has none.
+// planned returns stored with the changes of a write of given. If given has no
+// owner, the server keeps the stored one. If it has no metadata, Write does.
 func planned(given, checked, stored api.Resource) api.Resource {
 	out := stored
 	out.Data = checked.Data

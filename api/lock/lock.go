@@ -177,7 +177,7 @@ func (l *holder) renew(ctx context.Context, sent time.Time) error {
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
-			if errors.Is(err, api.ErrNotFound) {
+			if errors.Is(err, api.ErrNoSession) {
 				return fmt.Errorf("%w: its session has ended", errLost)
 			}
 			if now = time.Now(); now.Sub(sent) >= l.TTL {
