@@ -22,12 +22,25 @@ type countingBackend struct {
 	resource.Backend
 	mu      sync.Mutex
 	commits int
+	failure error // of the next commit
+}
+
+// failNext makes the next commit fail with err.
+func (c *countingBackend) failNext(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.failure = err
 }
 
 func (c *countingBackend) Commit(ctx context.Context, ops ...*pb.Op) ([]*pb.Resource, error) {
 	c.mu.Lock()
 	c.commits++
+	err := c.failure
+	c.failure = nil
 	c.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
 	return c.Backend.Commit(ctx, ops...)
 }
 

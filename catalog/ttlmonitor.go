@@ -143,6 +143,7 @@ func (m *TTLMonitor) heartbeat(node string, c *pb.Check) error {
 	if m.checks == nil {
 		return resource.ErrNotLeader
 	}
+	// A deadline that only moves later needs no notification.
 	if k := m.checks[node]; k == nil || k.status == StatusCritical {
 		m.changed.Notify()
 	}
@@ -298,7 +299,9 @@ func (m *TTLMonitor) apply(ev *pb.WatchEvent) {
 			m.changed.Notify()
 		}
 	}
-	delete(m.checks, ev.GetDelete().GetResource().GetId().GetName())
+	if r := ev.GetDelete().GetResource(); r != nil {
+		delete(m.checks, r.GetId().GetName())
+	}
 }
 
 // action is the write after a deadline.
@@ -364,7 +367,7 @@ func (m *TTLMonitor) perform(ctx context.Context, a action) error {
 		if err != nil {
 			return err
 		}
-		if c == nil || !m.claim(a) {
+		if c == nil || !m.isDue(a) {
 			return nil // the check was deleted or updated after due
 		}
 		if a.deregister {
@@ -383,6 +386,8 @@ func (m *TTLMonitor) perform(ctx context.Context, a action) error {
 		switch {
 		case errors.Is(err, resource.ErrConflict):
 			continue
+		case err == nil && !a.expire:
+			m.written(a)
 		case err == nil && a.expire && a.gateway:
 			m.logger.Warn("gateway heartbeat missing", "gateway", a.node, "duration", HeartbeatTTL)
 		case err == nil && a.expire:
@@ -392,10 +397,9 @@ func (m *TTLMonitor) perform(ctx context.Context, a action) error {
 	}
 }
 
-// claim reports whether an action is still due: a heartbeat may have moved the
-// deadline since the action was planned. For an action that writes an output,
-// claim also records the write.
-func (m *TTLMonitor) claim(a action) bool {
+// isDue reports whether an action is still due: a heartbeat may have moved the
+// deadline since the action was planned.
+func (m *TTLMonitor) isDue(a action) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	k, now := m.checks[a.name], time.Now()
@@ -407,14 +411,24 @@ func (m *TTLMonitor) claim(a action) bool {
 	case a.expire:
 		return k.status != StatusCritical && now.Sub(k.updated) >= k.ttl
 	}
-	if k.pending != a.output {
-		return false
-	}
-	k.outputWritten, k.pending = now, ""
-	return true
+	return k.pending == a.output
 }
 
-// deregister deletes the service of a check, which owns the check. For the
+// written records that an output was written. A later output stays pending.
+func (m *TTLMonitor) written(a action) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	k := m.checks[a.name]
+	if k == nil {
+		return
+	}
+	k.outputWritten = time.Now()
+	if k.pending == a.output {
+		k.pending = ""
+	}
+}
+
+// deregister deletes the owner of a check, which is its service. For the
 // heartbeat of a gateway, deregister deletes the gateway's node.
 func (m *TTLMonitor) deregister(ctx context.Context, a action, check *pb.Resource) error {
 	owner := check.GetOwner()

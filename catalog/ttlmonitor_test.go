@@ -18,7 +18,8 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// newWriter returns a Writer to b, whose caller is the argument, and its View.
+// newWriter returns a Writer to b that acts as *caller, which a test may change,
+// and the Writer's View.
 func newWriter(t *testing.T, b resource.Backend, caller *tlsutil.Peer) (*Writer, *View) {
 	t.Helper()
 	reg := resource.NewRegistry()
@@ -147,6 +148,27 @@ func TestTTLMonitor(t *testing.T) {
 			t.Errorf("Update() of a deleted check = %v, want ErrNoCheck", err)
 		}
 	})
+}
+
+// TestTTLMonitor_OutputAfterFailedWrite checks that an output whose write failed
+// is written later, although no further update arrives.
+func TestTTLMonitor_OutputAfterFailedWrite(t *testing.T) {
+	for _, failure := range []error{resource.ErrConflict, errors.New("no quorum")} {
+		withTTLMonitor(t, func(ctx context.Context, t *testing.T, p *TTLMonitor, v *View, store *countingBackend) {
+			for _, output := range []string{"at first", "busy"} {
+				if err := p.Update(ctx, CheckUpdate{Node: "n1", CheckID: "service:web-1", Status: StatusPassing,
+					Output: output}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			p.mu.Lock()
+			p.checks[resourceName("n1", "service:web-1")].ttl = time.Hour // does not expire during the test
+			p.mu.Unlock()
+			store.failNext(failure)
+			time.Sleep(OutputInterval + 2*writeRetry)
+			wantCheck(t, v, StatusPassing, "busy")
+		})
+	}
 }
 
 // TestTTLMonitor_NewLeader: a new leader gives each check its full TTL.
