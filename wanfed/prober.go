@@ -42,11 +42,14 @@ type ProberConfig struct {
 // A Prober starts at most two probes per second, regardless of the number of
 // datacenters. At most four probes run at once. A probe times out after 5 s. A
 // Prober sends nothing while all paths are in use. Probes yield to dials and to
-// a busy processor: the Prober waits for up to 3 s while dials are in progress,
-// and for up to 10 s while its own timer is late. A round over 1,000
-// datacenters with 4 paths each takes more than an hour. A round begins with
-// new paths. Every second probe is for a path that has just failed, if such a
-// path is due. A path is due at once when an echo over it is late.
+// a busy processor. The Prober waits up to 3 s for dials in progress. If its
+// timer fires late, because the processor is busy, the Prober waits 20 times as
+// long as the timer was late, up to 10 s.
+//
+// With 1,000 datacenters and 4 paths each, probing every path once takes more
+// than an hour. New paths come first. Every second probe is for a path that has
+// just failed, if such a path is due. A path is due at once when an echo over it
+// is late.
 type Prober struct {
 	cfg ProberConfig
 	d   *Dialer
@@ -71,16 +74,17 @@ const (
 	// packets takes the whole timeout.
 	maxProbes = 4
 	// probeRetry is the time from a failure to the next probe. It doubles with
-	// each failed probe, up to ProberConfig.Interval.
+	// each failed probe, up to the smaller of ProberConfig.Interval and
+	// ProbeInterval.
 	probeRetry = 3 * time.Second
+	// maxProbeWait is the upper bound of that doubling for a path that has never
+	// worked. Such a path is probed rarely, because the network may block it.
+	maxProbeWait = 5 * time.Minute
 	// downRetry bounds the time from a failure to the next probe of a path that
 	// worked before, while no path to its datacenter works. With n such paths the
 	// bound is n times probePace, if that is longer. A datacenter that works
 	// again is thus soon reachable.
 	downRetry = 2 * time.Second
-	// maxProbeWait replaces ProberConfig.Interval as the upper bound for a path
-	// that has never worked, because the network may block the path.
-	maxProbeWait = 5 * time.Minute
 	// probeJitter is the largest jitter, as a fraction of the wait.
 	probeJitter = 0.25
 )
@@ -105,9 +109,9 @@ func NewProber(cfg ProberConfig) (*Prober, error) {
 	return &Prober{cfg: cfg, d: cfg.Dialer, log: orDiscard(cfg.Logger)}, nil
 }
 
-// Run probes paths until ctx ends, waits for the last probe and returns nil. A
-// change of the address book, or of the health of a path, starts the next round
-// early. While Run runs, a failed path is penalized for up to ten minutes,
+// Run probes paths until ctx ends, waits for the last probe and returns nil.
+// After a change of the address book, or of the health of a path, Run selects
+// the next probe again at once. While Run runs, a failed path is penalized for up to ten minutes,
 // until a probe or a dial succeeds. Call Run once.
 func (p *Prober) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
@@ -121,7 +125,7 @@ func (p *Prober) Run(ctx context.Context) error {
 	preferUrgent := true
 	for ctx.Err() == nil {
 		changed, healthChanged := p.d.cfg.AddressBook.Changed(), p.d.paths.healthChanged.Wait()
-		wait := time.Hour // at the limit of probes; a probe that ends shortens the wait
+		wait := time.Hour // if maxProbes run; the end of one of them wakes the select
 		if len(busy) < maxProbes {
 			next := p.d.paths.planProbe(p.cfg.Interval, busy, preferUrgent, time.Now())
 			if wait = next.wait; wait <= 0 {
@@ -258,7 +262,7 @@ func (s *pathState) probeDue(interval, bound time.Duration) time.Time {
 type plannedProbe struct {
 	key    pathKey
 	path   Path
-	urgent bool          // the path has just failed
+	urgent bool          // the path worked and then failed at most 3 probes, or an echo over it is late
 	due    time.Time     // zero: the path was never used
 	wait   time.Duration // until due; at most 0: the path is probed now
 }
@@ -279,8 +283,8 @@ func (p plannedProbe) before(o plannedProbe, preferUrgent bool) bool {
 // planProbe returns the first probe in the order of plannedProbe.before. If no
 // probe is due within an hour, the result has no path and a wait of one hour.
 //
-// The probes of paths that have just failed must not wait for the round over
-// all other paths, and must not starve that round. The caller therefore changes
+// The probes of paths that have just failed must not wait until all other paths
+// were probed, and must not starve those probes. The caller therefore changes
 // preferUrgent after each probe. planProbe omits busy paths. It also omits
 // cached paths to a datacenter that another path reaches.
 func (t *pathTable) planProbe(
@@ -312,7 +316,8 @@ func (t *pathTable) planProbe(
 					bound = downBound
 				}
 				p.due = s.probeDue(interval, bound)
-				p.urgent = !s.lastSuccess.IsZero() && s.hasFailed() && s.failedProbes <= 3 || p.due.Equal(s.suspected)
+				p.urgent = !s.lastSuccess.IsZero() && s.hasFailed() && s.failedProbes <= 3 ||
+					!p.due.IsZero() && p.due.Equal(s.suspected)
 			}
 			p.wait = p.due.Sub(now)
 			if p.before(first, preferUrgent) {

@@ -391,6 +391,8 @@ func TestPlanProbe(t *testing.T) {
 			known{"a": good(time.Hour), "b": failed(time.Minute, 4)}, "", true, "a", 0},
 		{"never worked is not urgent", "a b",
 			known{"a": good(time.Hour), "b": {lastFailure: beforeNow(time.Minute), failedProbes: 1}}, "", true, "a", 0},
+		{"a known path that was never used is not urgent", "a b",
+			known{"a": good(time.Hour), "b": {}}, "", false, "b", 0},
 		{"only an urgent path is due", "a b",
 			known{"a": good(0), "b": failed(3*time.Second, 1)}, "", false, "b", 0},
 		{"only a path that is not urgent is due", "a b", known{"a": good(0)}, "", true, "b", 0},
