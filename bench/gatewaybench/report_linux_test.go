@@ -83,17 +83,21 @@ failed: r other round 2: proxy crashed
 }
 
 func TestPlaceholders_Expand(t *testing.T) {
-	p := placeholders{dir: "/d", listen: "127.0.0.1:1", raw: "127.0.0.1:2", tls: "127.0.0.1:3"}
+	p := placeholders{dir: "/d", listen: "127.0.0.1:1", raw: "127.0.0.1:2", tls: "127.0.0.1:3", xdsPort: "4444"}
 	for _, c := range peers() {
 		for name, text := range c.files {
 			expanded := p.expand(text)
-			for _, want := range []string{"127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3", load.RawName, helloTimeout} {
+			all := []string{p.listen, p.raw, p.tls, load.RawName, helloTimeout}
+			if c.xds { // the file has only the address of the xDS server, which sends all else
+				all = []string{p.xdsPort}
+			}
+			for _, want := range all {
 				if !strings.Contains(expanded, want) {
 					t.Errorf("%s of %s = %q, want it to contain %s", name, c.name, expanded, want)
 				}
 			}
 			contains := func(name string) bool { return strings.Contains(expanded, name) }
-			if contains("{raw") || contains("{tls") || contains("{listen") {
+			if contains("{raw") || contains("{tls") || contains("{listen") || contains("{xds") {
 				t.Errorf("%s of %s = %q, want no placeholders", name, c.name, expanded)
 			}
 		}
