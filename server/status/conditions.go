@@ -44,6 +44,10 @@ const (
 	// holdDown is the minimum time between two changes of the observed conditions
 	// of a datacenter. It bounds the writes while a path flaps.
 	holdDown = time.Minute
+	// maxChanges bounds the datacenters whose conditions change in one
+	// observation, because each change costs up to two commits. When many
+	// datacenters start, their exchanges of state come first.
+	maxChanges = 4
 )
 
 // Observe returns the observed conditions of each datacenter. It does not block
@@ -94,7 +98,7 @@ func (o *observations) next(ctx context.Context, env *controller.Env, _ time.Tim
 	defer o.mu.Unlock()
 	var changed []*pb.ID
 	for dc, conditions := range now {
-		if sameOutcome(conditions, o.last[dc]) && !sameOutcome(conditions, o.agreed[dc]) &&
+		if len(changed) < maxChanges && sameOutcome(conditions, o.last[dc]) && !sameOutcome(conditions, o.agreed[dc]) &&
 			time.Since(o.agreedAt[dc]) >= holdDown {
 			o.agreed[dc], o.agreedAt[dc] = conditions, time.Now()
 			changed = append(changed, resource.ID(federation.StateType, dc))

@@ -33,6 +33,10 @@ const (
 	// maxEchoed datacenters: each of them sends an echo request every 6 s.
 	maxSilence = 7 * time.Second
 	maxEchoed  = 128
+	// startPerDC is the time, per datacenter, within which a new datacenter is
+	// not silent. When many datacenters start, a request to each of them would
+	// open a session between each two of them.
+	startPerDC = 500 * time.Millisecond
 	// The pause between two requests for the report of a datacenter. It doubles
 	// while the datacenter reports that it reaches the local one: its packets
 	// then arrive at another server of the local datacenter.
@@ -76,12 +80,13 @@ func (i *inboundReports) silent(
 		i.states = map[string]*inboundState{}
 	}
 	var newest time.Time
-	last := make(map[string]time.Time, len(dcs))
+	last, never := make(map[string]time.Time, len(dcs)), map[string]bool{}
 	for _, dc := range dcs {
 		if i.states[dc] == nil {
 			i.states[dc] = &inboundState{since: now}
 		}
 		if last[dc] = lastReceived(dc); last[dc].IsZero() {
+			never[dc] = true
 			last[dc] = i.states[dc].since
 		}
 		if last[dc].After(newest) {
@@ -100,6 +105,7 @@ func (i *inboundReports) silent(
 		switch s := i.states[dc]; {
 		case now.Sub(last[dc]) < i.silence:
 			*s = inboundState{since: s.since}
+		case never[dc] && now.Sub(s.since) < time.Duration(len(dcs))*startPerDC:
 		case !now.Before(s.next):
 			silent = append(silent, dc)
 		}

@@ -84,6 +84,25 @@ func TestInboundReports_Many(t *testing.T) {
 	}
 }
 
+// TestInboundReports_Start checks that datacenters that start together are not
+// silent at once.
+func TestInboundReports_Start(t *testing.T) {
+	var i inboundReports
+	var dcs []string
+	for n := range 40 {
+		dcs = append(dcs, fmt.Sprintf("dc%d", n+2))
+	}
+	never := func(string) time.Time { return time.Time{} }
+	start := time.Unix(1000, 0)
+	i.silent(dcs, "", never, start)
+	if got := i.silent(dcs, "", never, start.Add(19*time.Second)); len(got) != 0 {
+		t.Errorf("silent() after 19 s = %v, want none", got)
+	}
+	if got := i.silent(dcs, "", never, start.Add(20*time.Second)); len(got) != 40 {
+		t.Errorf("silent() after 20 s = %d datacenters, want 40", len(got))
+	}
+}
+
 // TestInboundReports_Pause checks that the requests to a datacenter whose
 // packets arrive at another server become rare.
 func TestInboundReports_Pause(t *testing.T) {
