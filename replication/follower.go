@@ -32,9 +32,6 @@ type Follower struct {
 	// position is the last position of the primary whose changes are stored.
 	// nil means unknown. Only run uses it.
 	position *pb.FollowPosition
-	// timeout is the time without a message after which the next stream ends.
-	// Only run uses it.
-	timeout time.Duration
 	// reachedAt is the time of the last storeReached. Only run uses it.
 	reachedAt time.Time
 
@@ -81,7 +78,6 @@ func newFollower(p *PrimaryManager) *Follower {
 // calls must not run at the same time.
 func (f *Follower) run(ctx context.Context) error {
 	f.position = nil // another server may have been the leader since the last run
-	f.timeout = streamTimeout
 	retry := backoff.Backoff{Min: minRetryPause, Max: maxRetryPause}
 	failing := false
 	for {
@@ -98,13 +94,9 @@ func (f *Follower) run(ctx context.Context) error {
 		if _, other := errors.AsType[*otherGroupError](err); other {
 			f.cfg.Remote.Disconnect(f.manager.followedDC()) // another path may lead to the accepted group
 		}
-		if errors.Is(err, errNoMessage) { // the primary may be overloaded
-			f.timeout = min(2*f.timeout, maxStreamTimeout)
-		}
 		if f.syncedSince(start) {
 			retry.Reset()
 			failing = false
-			f.timeout = streamTimeout
 		}
 		pause := max(0, retry.Next()-time.Since(start))
 		if status.Code(err) == codes.Canceled { // the connection moved to a better path

@@ -40,9 +40,6 @@ type followerStream struct {
 	digests    map[kind][]digest // contents of the summaries; nil after sendDetails
 }
 
-// errNoMessage reports that the primary sent nothing for too long.
-var errNoMessage = errors.New("no message")
-
 // runStream runs one stream and returns the error that ended it.
 func (f *Follower) runStream(ctx context.Context) error {
 	client, err := f.cfg.Remote.ReplicationClient(f.manager.followedDC())
@@ -53,15 +50,14 @@ func (f *Follower) runStream(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel(nil)
-	timeout := f.timeout
-	watchdog := time.AfterFunc(timeout, func() { cancel(fmt.Errorf("%w within %v", errNoMessage, timeout)) })
+	watchdog := time.AfterFunc(streamTimeout, func() { cancel(fmt.Errorf("no message within %v", streamTimeout)) })
 	defer watchdog.Stop()
 
 	stream, err := client.Follow(ctx, grpc.WaitForReady(true))
 	if err != nil {
 		return err
 	}
-	s := &followerStream{follower: f, stream: stream, progress: func() { watchdog.Reset(timeout) }}
+	s := &followerStream{follower: f, stream: stream, progress: func() { watchdog.Reset(streamTimeout) }}
 	if f.manager.replicasUntrusted() {
 		s.untrusted, f.position = true, nil
 	}
@@ -79,7 +75,7 @@ func (f *Follower) runStream(ctx context.Context) error {
 				}
 				watchdog.Stop() // a full buffer must not end the stream
 				err = buf.put(ctx, m)
-				watchdog.Reset(timeout)
+				watchdog.Reset(streamTimeout)
 			}
 			if err != nil {
 				buf.end(err)

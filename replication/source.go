@@ -24,10 +24,8 @@ const (
 	// empty message.
 	heartbeatInterval = 2 * time.Second
 	// streamTimeout is the time without a message after which a Follower ends
-	// the stream. While streams end by it before the replicas are in sync, it
-	// doubles up to maxStreamTimeout.
-	streamTimeout    = 2*heartbeatInterval + heartbeatInterval/2
-	maxStreamTimeout = 8 * streamTimeout
+	// the stream.
+	streamTimeout = 2*heartbeatInterval + heartbeatInterval/2
 	// catchUpTimeout limits the wait of a Source until its store has every
 	// commit that its datacenter has acknowledged. It must be shorter than
 	// streamTimeout.

@@ -39,14 +39,13 @@ type DialerConfig struct {
 	// DialContext method of a net.Dialer.
 	DialTCP func(ctx context.Context, addr string) (net.Conn, error)
 	// AttemptDelay is the time after which the next path is dialed in parallel
-	// with a pending attempt (RFC 8305). It grows up to 5 s while dials usually
+	// with a pending attempt (RFC 8305). It grows up to 2 s while dials usually
 	// take longer. After a failure the next path is dialed at once. Default
 	// (0): 250 ms.
 	AttemptDelay time.Duration
 	// AttemptTimeout bounds the lookup of one name, TCP of one address, and the
 	// time without a byte from the peer in a TLS handshake. A handshake takes
-	// at most three times as long. While dials are usually slow, a handshake has
-	// up to four times as long. Default (0): 5 s.
+	// at most three times as long. Default (0): 5 s.
 	AttemptTimeout time.Duration
 	// Mode selects the kind of path to other datacenters that is dialed first.
 	// Default (""): ModeLocal.
@@ -410,7 +409,7 @@ func (r *dialRequest) dialAddr(ctx context.Context, path Path, addr string) (*tl
 	pc := &pathConn{progressConn: progressConn{Conn: raw}, dc: r.dc, path: path, addr: addr}
 	conn := tls.Client(pc, cfg)
 	connected := time.Now()
-	if err := pc.handshake(ctx, conn, r.d.limit.timeoutFor(r.d.cfg.AttemptTimeout)); err != nil {
+	if err := pc.handshake(ctx, conn, r.d.cfg.AttemptTimeout); err != nil {
 		raw.Close()
 		return nil, fail(stageHandshake, err)
 	}

@@ -28,7 +28,7 @@ const (
 	// dialWeight is the inverse weight of a new sample in dialLimit.usual.
 	dialWeight = 4
 	// maxStagger bounds dialLimit.stagger.
-	maxStagger = 5 * time.Second
+	maxStagger = 2 * time.Second
 	// retryShare is the fraction of the slots that dials of class dialRetry may
 	// use, and of the grants that they get while other dials wait.
 	retryShare = 4
@@ -102,7 +102,7 @@ func (l *dialLimit) grantLocked() {
 		s.active = true
 		limit := l.timeout
 		if l.usual > 0 {
-			limit = min(max(2*l.usual, slowDial), l.timeoutLocked(limit))
+			limit = min(max(2*l.usual, slowDial), limit)
 		}
 		s.expiry = time.AfterFunc(limit, s.release)
 		close(s.granted)
@@ -177,19 +177,6 @@ func (l *dialLimit) stagger(least time.Duration) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return max(least, min(l.usual*3/2, maxStagger))
-}
-
-// timeoutFor returns least or, while dials are usually slow, a longer time: four
-// times their usual duration, at most four times least. On an overloaded
-// machine, a dial that gives up early is repeated, and increases the load.
-func (l *dialLimit) timeoutFor(least time.Duration) time.Duration {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.timeoutLocked(least)
-}
-
-func (l *dialLimit) timeoutLocked(least time.Duration) time.Duration {
-	return max(least, min(4*l.usual, 4*least))
 }
 
 // yield waits until few dials are in progress, for at most limit.

@@ -258,7 +258,7 @@ func (t *Tunnel) serverAddr(node string) string { return t.book.Load().Servers[n
 // different address, one of them is outdated, and dialTarget dials both. The
 // certificate identifies the server.
 func (t *Tunnel) dialTarget(ctx context.Context, to target, addr, alpn, consul string) (*tls.Conn, error) {
-	ctx, cancel := context.WithTimeout(ctx, t.cfg.Dialer.limit.timeoutFor(t.limits.dialTimeout))
+	ctx, cancel := context.WithTimeout(ctx, t.limits.dialTimeout)
 	defer cancel()
 	d, dest := t.cfg.Dialer, Target{DC: to.dc, Node: to.node, Addr: addr}
 	if to.dc != t.self.DC {
