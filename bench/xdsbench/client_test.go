@@ -24,6 +24,7 @@ import (
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/gateway/proxycfg"
 	"github.com/wanfed/wanfed/gateway/xds"
+	"github.com/wanfed/wanfed/internal/testutil"
 )
 
 // rig is an xds.Server with the snapshot of one gateway, on a TCP port.
@@ -81,16 +82,14 @@ func newRig(t *testing.T) *rig {
 // wantType waits until the only stream has a type in a state.
 func (r *rig) wantType(t *testing.T, url, want string, is func(xds.Type) bool) {
 	t.Helper()
-	var last []xds.Proxy
-	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
-		last = r.Proxies()
-		for _, p := range last {
-			if i := slices.IndexFunc(p.Types, func(typ xds.Type) bool { return typ.TypeURL == url }); i >= 0 && is(p.Types[i]) {
-				return
+	testutil.Await(t, 20*time.Second, url+" has "+want, func(context.Context) error {
+		for _, p := range r.Proxies() {
+			if slices.ContainsFunc(p.Types, func(typ xds.Type) bool { return typ.TypeURL == url && is(typ) }) {
+				return nil
 			}
 		}
-	}
-	t.Fatalf("Proxies() after 20 s = %+v, want %s with %s", last, url, want)
+		return fmt.Errorf("Proxies() = %+v", r.Proxies())
+	})
 }
 
 // The client of go-control-plane subscribes, accepts, rejects, and connects

@@ -45,8 +45,8 @@ const (
 	// of a datacenter. It bounds the writes while a path flaps.
 	holdDown = time.Minute
 	// maxChanges bounds the datacenters whose conditions change in one
-	// observation, because each change costs up to two commits. When many
-	// datacenters start, their exchanges of state come first.
+	// observation, because each change costs up to two commits. Many datacenters
+	// that start together need the processor for their exchanges of state.
 	maxChanges = 4
 )
 
@@ -98,8 +98,8 @@ func (o *observations) next(ctx context.Context, env *controller.Env, _ time.Tim
 	defer o.mu.Unlock()
 	var changed []*pb.ID
 	for dc, conditions := range now {
-		if len(changed) < maxChanges && sameOutcome(conditions, o.last[dc]) && !sameOutcome(conditions, o.agreed[dc]) &&
-			time.Since(o.agreedAt[dc]) >= holdDown {
+		if len(changed) < maxChanges && time.Since(o.agreedAt[dc]) >= holdDown &&
+			sameOutcome(conditions, o.last[dc]) && !sameOutcome(conditions, o.agreed[dc]) {
 			o.agreed[dc], o.agreedAt[dc] = conditions, time.Now()
 			changed = append(changed, resource.ID(federation.StateType, dc))
 		}

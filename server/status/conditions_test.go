@@ -171,6 +171,32 @@ func TestConditions_WriteLoad(t *testing.T) {
 	})
 }
 
+// TestConditions_ManyChange checks that the conditions of many datacenters
+// change in several observations.
+func TestConditions_ManyChange(t *testing.T) {
+	now := map[string][]*pb.Condition{}
+	for n := range 2*maxChanges + 1 {
+		now[fmt.Sprintf("dc%d", n+2)] = []*pb.Condition{{Type: ConditionReachable, State: pb.Condition_STATE_TRUE}}
+	}
+	o := &observations{
+		observe: func(context.Context) (map[string][]*pb.Condition, error) { return now, nil },
+		agreed:  map[string][]*pb.Condition{}, agreedAt: map[string]time.Time{},
+	}
+	changed := map[string]bool{}
+	for i, want := range []int{0, maxChanges, maxChanges, 1, 0} { // the first observation has no previous one
+		ids, err := o.next(t.Context(), nil, time.Time{})
+		if err != nil || len(ids) != want {
+			t.Errorf("observation %d: %d changes, error %v; want %d changes", i+1, len(ids), err, want)
+		}
+		for _, id := range ids {
+			changed[id.GetName()] = true
+		}
+	}
+	if len(changed) != len(now) {
+		t.Errorf("%d datacenters changed, want %d", len(changed), len(now))
+	}
+}
+
 func TestConditions_DeletedDatacenter(t *testing.T) {
 	runConditionTest(t, func(t *conditionTest) {
 		t.path(wanfed.PathOK, "")

@@ -33,9 +33,9 @@ const (
 	// maxEchoed datacenters: each of them sends an echo request every 6 s.
 	maxSilence = 7 * time.Second
 	maxEchoed  = 128
-	// startPerDC is the time, per datacenter, within which a new datacenter is
-	// not silent. When many datacenters start, a request to each of them would
-	// open a session between each two of them.
+	// A datacenter that has never sent anything is not silent before startPerDC
+	// multiplied by the number of datacenters. When many datacenters start
+	// together, requests would open a session between each two of them.
 	startPerDC = 500 * time.Millisecond
 	// The pause between two requests for the report of a datacenter. It doubles
 	// while the datacenter reports that it reaches the local one: its packets
