@@ -295,5 +295,8 @@ func (m *moves) check() {
 	}
 	if !m.takeOvers && porcupine.CheckOperationsTimeout(swapModel, m.swaps, 0) != porcupine.Ok {
 		m.t.Errorf("%d swaps of the register are not linearizable", len(m.swaps))
+		for _, op := range m.swaps {
+			m.t.Logf("client %d, %d to %d ns: %+v: %v", op.ClientId, op.Call, op.Return, op.Input, op.Output)
+		}
 	}
 }
