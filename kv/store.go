@@ -49,7 +49,7 @@ func authorize(p tlsutil.Peer, verb resource.Verb, _ *pb.Resource) error {
 	switch p.Role {
 	case tlsutil.RoleServer, tlsutil.RoleOperator:
 		return nil
-	case tlsutil.RoleClient:
+	case tlsutil.RoleClient, tlsutil.RoleSync:
 		if verb == resource.VerbRead || verb == resource.VerbList {
 			return nil
 		}

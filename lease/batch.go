@@ -139,6 +139,9 @@ func (f *Forwarder) Renew(ctx context.Context, node string, req any) (any, error
 	if err == nil {
 		err = checkRenewals(renewals)
 	}
+	if err == nil {
+		err = authorizeRenewals(ctx, renewals)
+	}
 	if err != nil {
 		return nil, resource.StatusError(err)
 	}

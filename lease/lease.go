@@ -3,8 +3,10 @@
 package lease
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/wanfed/wanfed/api/pb"
@@ -35,9 +37,14 @@ func Register(r *resource.Registry) error {
 	})
 }
 
+// SyncPrefix is the prefix of the names of all leases that sync daemons may
+// acquire.
+const SyncPrefix = "sync."
+
 // authorize permits servers and operators to read, acquire and delete leases,
-// and clients to read them. No peer writes a status: a write would change the
-// fencing token.
+// sync daemons to read and acquire them, and clients to read them. The Service
+// permits sync daemons only names with SyncPrefix. No peer writes a status: a
+// write would change the fencing token.
 func authorize(p tlsutil.Peer, verb resource.Verb, _ *pb.Resource) error {
 	reads := verb == resource.VerbRead || verb == resource.VerbList
 	switch {
@@ -45,11 +52,33 @@ func authorize(p tlsutil.Peer, verb resource.Verb, _ *pb.Resource) error {
 		return errors.New("a lease has no status")
 	case p.Role == tlsutil.RoleServer, p.Role == tlsutil.RoleOperator, p.Role == tlsutil.RoleClient && reads:
 		return nil
+	case p.Role == tlsutil.RoleSync && verb != resource.VerbDelete:
+		return nil
 	case p.Role == tlsutil.RoleClient:
 		return fmt.Errorf("%s certificates read leases; only %s and %s certificates acquire them",
 			p.Role, tlsutil.RoleServer, tlsutil.RoleOperator)
 	}
 	return fmt.Errorf("%s certificates may not read or acquire leases", p.Role)
+}
+
+// authorizeName returns an ErrDenied unless the caller of ctx may acquire, renew
+// and release the lease with the name.
+func authorizeName(ctx context.Context, name string) error {
+	if p, _ := tlsutil.PeerFromContext(ctx); p.Role == tlsutil.RoleSync && !strings.HasPrefix(name, SyncPrefix) {
+		return fmt.Errorf("%w: %v may not acquire lease %.260q: the name must begin with %s", resource.ErrDenied, p, name, SyncPrefix)
+	}
+	return nil
+}
+
+// authorizeRenewals returns the error of authorizeName for the first renewal that
+// has one.
+func authorizeRenewals(ctx context.Context, renewals []*pb.RenewLeasesRequest_Renewal) error {
+	for _, r := range renewals {
+		if err := authorizeName(ctx, r.GetName()); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Token returns the fencing token of a stored lease, or 0 if the lease is free.

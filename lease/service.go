@@ -80,6 +80,9 @@ func (s *Service) Acquire(ctx context.Context, req *pb.AcquireLeaseRequest) (*pb
 	if err == nil {
 		err = resource.CheckName(req.GetName())
 	}
+	if err == nil {
+		err = authorizeName(ctx, req.GetName())
+	}
 	if err != nil {
 		return nil, resource.StatusError(err)
 	}
@@ -188,6 +191,9 @@ func (s *Service) Renew(ctx context.Context, req *pb.RenewLeasesRequest) (*pb.Re
 	if err == nil {
 		err = checkRenewals(req.GetRenewals())
 	}
+	if err == nil {
+		err = authorizeRenewals(ctx, req.GetRenewals())
+	}
 	if err != nil {
 		return nil, resource.StatusError(err)
 	}
@@ -210,6 +216,9 @@ func (s *Service) Renew(ctx context.Context, req *pb.RenewLeasesRequest) (*pb.Re
 // not have the token.
 func (s *Service) Release(ctx context.Context, req *pb.ReleaseLeaseRequest) (*pb.ReleaseLeaseResponse, error) {
 	err := s.cfg.Allow(ctx, resource.VerbWrite, Type)
+	if err == nil {
+		err = authorizeName(ctx, req.GetName())
+	}
 	if err == nil {
 		err = s.release(ctx, req)
 	}

@@ -5,6 +5,7 @@ package server
 import (
 	"errors"
 
+	"github.com/wanfed/wanfed/automation/task"
 	"github.com/wanfed/wanfed/catalog"
 	"github.com/wanfed/wanfed/document"
 	"github.com/wanfed/wanfed/federation"
@@ -26,6 +27,7 @@ var types = []func(*resource.Registry) error{
 	lease.Register,
 	replication.Register,
 	session.Register,
+	task.Register,
 }
 
 func newRegistry() (*resource.Registry, error) {

@@ -88,7 +88,7 @@ func CreateCert(r CertRequest) (KeyPair, error) {
 }
 
 func (r CertRequest) withDefaults() CertRequest {
-	if r.Node == "" && (r.Role == RoleClient || r.Role == RoleOperator) {
+	if r.Node == "" && !r.Role.accepts() {
 		r.Node = string(r.Role)
 	}
 	r.Domain = strings.ToLower(cmp.Or(r.Domain, DefaultDomain))
@@ -102,7 +102,7 @@ func (r CertRequest) Validate() error {
 	r = r.withDefaults()
 	var errs []error
 	if !slices.Contains(Roles, r.Role) {
-		errs = append(errs, fmt.Errorf("role: %q is not one of server, gateway, client, cli", r.Role))
+		errs = append(errs, fmt.Errorf("role: %q is not one of server, gateway, client, cli, sync", r.Role))
 	}
 	errs = append(errs, prefix("dc", CheckLabel(r.DC)), prefix("node", CheckLabel(r.Node)),
 		prefix("domain", CheckDomain(r.Domain)), prefix("days", checkDays(r.days())))

@@ -26,15 +26,17 @@ type Role string
 //   - A gateway may read the data that gateways need.
 //   - A client may read.
 //   - An operator may write.
+//   - A sync daemon may read, and writes tasks, their runs and their states.
 const (
 	RoleServer   Role = "server"
 	RoleGateway  Role = "gateway"
 	RoleClient   Role = "client"
 	RoleOperator Role = "cli"
+	RoleSync     Role = "sync"
 )
 
 // Roles lists all roles.
-var Roles = []Role{RoleServer, RoleGateway, RoleClient, RoleOperator}
+var Roles = []Role{RoleServer, RoleGateway, RoleClient, RoleOperator, RoleSync}
 
 // String returns the name of the role in text: "operator" for RoleOperator.
 // string(r) is the name in certificates.
@@ -74,7 +76,7 @@ func name(role Role, node, dc, domain string) string {
 
 // ErrNoPeerName means that a certificate has no name of the form
 // <node>.<role>.<dc>.<domain>.
-var ErrNoPeerName = errors.New("certificate has no SAN of the form <node>.<server|gateway|client|cli>.<dc>.<domain>")
+var ErrNoPeerName = errors.New("certificate has no SAN of the form <node>.<server|gateway|client|cli|sync>.<dc>.<domain>")
 
 // ErrAmbiguousPeer means that a certificate has the names of two peers.
 var ErrAmbiguousPeer = errors.New("certificate names two peers")

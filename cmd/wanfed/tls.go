@@ -115,6 +115,7 @@ var certRoles = []struct {
 	{tlsutil.RoleGateway, "gateway", "certificate of a gateway"},
 	{tlsutil.RoleClient, "client", "certificate of a client, which may read"},
 	{tlsutil.RoleOperator, "operator", "certificate of an operator, who may write"},
+	{tlsutil.RoleSync, "sync", "certificate of a sync daemon, which writes tasks"},
 }
 
 // certFlags are the flags of "tls cert create".

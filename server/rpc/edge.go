@@ -325,7 +325,7 @@ const (
 // maxOpenCalls returns the maximum number of open calls of a peer with this
 // role. It does not apply to servers of this datacenter.
 func maxOpenCalls(r tlsutil.Role) int64 {
-	if r == tlsutil.RoleServer || r == tlsutil.RoleOperator {
+	if r == tlsutil.RoleServer || r == tlsutil.RoleOperator || r == tlsutil.RoleSync {
 		return manyCalls
 	}
 	return fewCalls

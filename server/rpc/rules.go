@@ -53,17 +53,19 @@ var (
 	servers          = []tlsutil.Role{tlsutil.RoleServer}
 	gateways         = []tlsutil.Role{tlsutil.RoleGateway}
 	serversOperators = []tlsutil.Role{tlsutil.RoleServer, tlsutil.RoleOperator}
+	serversSync      = []tlsutil.Role{tlsutil.RoleServer, tlsutil.RoleSync}
 	// readers does not include gateways. A gateway reads only its snapshot and
 	// federation states.
-	readers = []tlsutil.Role{tlsutil.RoleServer, tlsutil.RoleClient, tlsutil.RoleOperator}
+	readers = []tlsutil.Role{tlsutil.RoleServer, tlsutil.RoleClient, tlsutil.RoleOperator, tlsutil.RoleSync}
 
 	// Servers of other datacenters read resources for their clients.
 	readResources  = rule{anywhere: serversOperators, here: readers, delegable: true, waitsForLeader: true, large: true}
-	writeResources = rule{anywhere: operators, here: servers, leader: true, delegable: true}
+	writeResources = rule{anywhere: operators, here: serversSync, leader: true, delegable: true}
 	readAnywhere   = rule{anywhere: serversOperators, here: tlsutil.Roles}
 	gatewayRead    = rule{here: gateways}
 	gatewayWrite   = rule{here: gateways, leader: true, idempotent: true}
-	leases         = rule{anywhere: operators, here: servers, leader: true, idempotent: true}
+	leases         = rule{anywhere: operators, here: serversSync, leader: true, idempotent: true}
+	reports        = rule{anywhere: operators, here: servers, leader: true, idempotent: true}
 	anyServer      = rule{anywhere: servers}
 	serverHere     = rule{here: servers}
 )
@@ -101,12 +103,12 @@ var rules = map[string]rule{
 	discoveryv3.AggregatedDiscoveryService_StreamAggregatedResources_FullMethodName: gatewayRead,
 	discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResources_FullMethodName:  gatewayRead,
 
-	pb.CheckService_Report_FullMethodName: leases,
+	pb.CheckService_Report_FullMethodName: reports,
 
 	pb.LeaseService_Acquire_FullMethodName: leases,
 	pb.LeaseService_Renew_FullMethodName:   leases,
 	pb.LeaseService_Release_FullMethodName: leases,
-	pb.SessionService_Renew_FullMethodName: leases,
+	pb.SessionService_Renew_FullMethodName: reports,
 
 	pb.ReplicationService_Follow_FullMethodName:    anyServer,
 	pb.ServerService_Exchange_FullMethodName:       anyServer,
