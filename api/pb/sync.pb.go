@@ -931,8 +931,17 @@ type TaskState struct {
 	Approved string `protobuf:"bytes,12,opt,name=approved,proto3" json:"approved,omitempty"`
 	// Time of the last scheduled run.
 	ScheduledAt *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=scheduled_at,json=scheduledAt,proto3" json:"scheduled_at,omitempty"`
-	// Result of the last drift check: "", "none" or "found".
-	Drift         string `protobuf:"bytes,14,opt,name=drift,proto3" json:"drift,omitempty"`
+	// Result of the last drift check: "", "none" or "found". Time of the check.
+	Drift          string                 `protobuf:"bytes,14,opt,name=drift,proto3" json:"drift,omitempty"`
+	DriftCheckedAt *timestamppb.Timestamp `protobuf:"bytes,15,opt,name=drift_checked_at,json=driftCheckedAt,proto3" json:"drift_checked_at,omitempty"`
+	// Digest of the inputs of the last run, if it failed.
+	Failed string `protobuf:"bytes,16,opt,name=failed,proto3" json:"failed,omitempty"`
+	// Id of the run that was started last and has not ended. Empty: none.
+	Running string `protobuf:"bytes,17,opt,name=running,proto3" json:"running,omitempty"`
+	// Ids of the runs that are kept, newest first.
+	Runs []string `protobuf:"bytes,18,rep,name=runs,proto3" json:"runs,omitempty"`
+	// Id of the last run that an operator requested and that has ended.
+	Request       string `protobuf:"bytes,19,opt,name=request,proto3" json:"request,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1061,6 +1070,41 @@ func (x *TaskState) GetScheduledAt() *timestamppb.Timestamp {
 func (x *TaskState) GetDrift() string {
 	if x != nil {
 		return x.Drift
+	}
+	return ""
+}
+
+func (x *TaskState) GetDriftCheckedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.DriftCheckedAt
+	}
+	return nil
+}
+
+func (x *TaskState) GetFailed() string {
+	if x != nil {
+		return x.Failed
+	}
+	return ""
+}
+
+func (x *TaskState) GetRunning() string {
+	if x != nil {
+		return x.Running
+	}
+	return ""
+}
+
+func (x *TaskState) GetRuns() []string {
+	if x != nil {
+		return x.Runs
+	}
+	return nil
+}
+
+func (x *TaskState) GetRequest() string {
+	if x != nil {
+		return x.Request
 	}
 	return ""
 }
@@ -1526,7 +1570,7 @@ const file_api_pb_sync_proto_rawDesc = "" +
 	" \x01(\tR\x05error\x120\n" +
 	"\achanges\x18\v \x01(\v2\x16.wanfed.v1.TaskChangesR\achanges\x12\x12\n" +
 	"\x04plan\x18\f \x01(\tR\x04plan\x12\x10\n" +
-	"\x03log\x18\r \x01(\tR\x03log\"\xb0\x04\n" +
+	"\x03log\x18\r \x01(\tR\x03log\"\xd6\x05\n" +
 	"\tTaskState\x12\x1a\n" +
 	"\binstance\x18\x01 \x01(\tR\binstance\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12,\n" +
@@ -1543,7 +1587,12 @@ const file_api_pb_sync_proto_rawDesc = "" +
 	"\arefused\x18\v \x01(\tR\arefused\x12\x1a\n" +
 	"\bapproved\x18\f \x01(\tR\bapproved\x12=\n" +
 	"\fscheduled_at\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\vscheduledAt\x12\x14\n" +
-	"\x05drift\x18\x0e \x01(\tR\x05drift\"\xde\x01\n" +
+	"\x05drift\x18\x0e \x01(\tR\x05drift\x12D\n" +
+	"\x10drift_checked_at\x18\x0f \x01(\v2\x1a.google.protobuf.TimestampR\x0edriftCheckedAt\x12\x16\n" +
+	"\x06failed\x18\x10 \x01(\tR\x06failed\x12\x18\n" +
+	"\arunning\x18\x11 \x01(\tR\arunning\x12\x12\n" +
+	"\x04runs\x18\x12 \x03(\tR\x04runs\x12\x18\n" +
+	"\arequest\x18\x13 \x01(\tR\arequest\"\xde\x01\n" +
 	"\rTaskStateLock\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1c\n" +
 	"\toperation\x18\x02 \x01(\tR\toperation\x12\x12\n" +
@@ -1642,16 +1691,17 @@ var file_api_pb_sync_proto_depIdxs = []int32{
 	20, // 21: wanfed.v1.TaskState.applied_at:type_name -> google.protobuf.Timestamp
 	20, // 22: wanfed.v1.TaskState.retry_at:type_name -> google.protobuf.Timestamp
 	20, // 23: wanfed.v1.TaskState.scheduled_at:type_name -> google.protobuf.Timestamp
-	20, // 24: wanfed.v1.TaskStateLock.created_at:type_name -> google.protobuf.Timestamp
-	20, // 25: wanfed.v1.TaskStateVersion.stored_at:type_name -> google.protobuf.Timestamp
-	17, // 26: wanfed.v1.SyncInstance.drivers:type_name -> wanfed.v1.SyncInstance.DriversEntry
-	18, // 27: wanfed.v1.SyncInstance.incompatible:type_name -> wanfed.v1.SyncInstance.IncompatibleEntry
-	20, // 28: wanfed.v1.SyncInstance.started_at:type_name -> google.protobuf.Timestamp
-	29, // [29:29] is the sub-list for method output_type
-	29, // [29:29] is the sub-list for method input_type
-	29, // [29:29] is the sub-list for extension type_name
-	29, // [29:29] is the sub-list for extension extendee
-	0,  // [0:29] is the sub-list for field type_name
+	20, // 24: wanfed.v1.TaskState.drift_checked_at:type_name -> google.protobuf.Timestamp
+	20, // 25: wanfed.v1.TaskStateLock.created_at:type_name -> google.protobuf.Timestamp
+	20, // 26: wanfed.v1.TaskStateVersion.stored_at:type_name -> google.protobuf.Timestamp
+	17, // 27: wanfed.v1.SyncInstance.drivers:type_name -> wanfed.v1.SyncInstance.DriversEntry
+	18, // 28: wanfed.v1.SyncInstance.incompatible:type_name -> wanfed.v1.SyncInstance.IncompatibleEntry
+	20, // 29: wanfed.v1.SyncInstance.started_at:type_name -> google.protobuf.Timestamp
+	30, // [30:30] is the sub-list for method output_type
+	30, // [30:30] is the sub-list for method input_type
+	30, // [30:30] is the sub-list for extension type_name
+	30, // [30:30] is the sub-list for extension extendee
+	0,  // [0:30] is the sub-list for field type_name
 }
 
 func init() { file_api_pb_sync_proto_init() }

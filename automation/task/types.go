@@ -6,7 +6,9 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"maps"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -52,6 +54,9 @@ const (
 	Finalizer = "sync/infrastructure"
 	// StatusKey is the key of the status that daemons write to a task.
 	StatusKey = "sync"
+	// RequestKey is the metadata key by which an operator requests a run. The
+	// value is "ULID MODE": the id of the run, and plan, apply or destroy.
+	RequestKey = "sync-request"
 )
 
 // Values of Task.driver.
@@ -165,13 +170,22 @@ func leaseName(kind, name string) string {
 	return lease.SyncPrefix + kind + name
 }
 
-// mutate sets the defaults of a task.
+// mutate sets the defaults of a task, and the Finalizer unless the task is being
+// deleted.
 func mutate(r *pb.Resource) error {
 	t, err := resource.Decode[*pb.Task](r)
 	if err != nil {
 		return err
 	}
 	SetDefaults(t)
+	if _, deleting := resource.Terminating(r); !deleting && !slices.Contains(resource.Finalizers(r), Finalizer) {
+		m := maps.Clone(r.GetMetadata())
+		if m == nil {
+			m = make(map[string]string)
+		}
+		m[resource.FinalizersKey] = strings.Join(append(resource.Finalizers(r), Finalizer), " ")
+		r.Metadata = m
+	}
 	r.Data, err = anypb.New(t)
 	return err
 }
