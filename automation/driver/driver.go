@@ -23,6 +23,10 @@ type Driver interface {
 	// module or provider missing, or invalid. It changes nothing outside of the
 	// cache of the driver.
 	Check(ctx context.Context, w *Work) error
+	// Digest returns the digest of what a run depends on besides the task, its
+	// inputs and its providers, for example the content of a local module. A
+	// changed digest starts a run. Digest is called often.
+	Digest(ctx context.Context, w *Work) (string, error)
 	// Run executes one run and blocks until all its processes have ended. When
 	// ctx ends, or after the timeout, Run interrupts them, and kills them after
 	// the grace period of the task. The errors are ErrTimedOut, ErrInterrupted, an
