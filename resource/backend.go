@@ -31,6 +31,10 @@ const Wildcard = "*"
 // version, and also a resource that does not exist.
 const AnyVersion = "*"
 
+// NewVersion, as the version of a Write, requires that no resource of the name
+// is stored. No stored resource has this version.
+const NewVersion = "0"
+
 const (
 	// MaxCascade is the highest number of owned resources that are deleted in
 	// the same step as their owner. Servers that replay a log depend on

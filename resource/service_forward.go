@@ -151,7 +151,7 @@ func (s *Service) forwardDelete(ctx context.Context, id *pb.ID, version string) 
 func (s *Service) primaryVersion(
 	ctx context.Context, id *pb.ID, version string,
 ) (primary string, epoch uint64, err error) {
-	if version == "" || version == AnyVersion {
+	if version == "" || version == AnyVersion || version == NewVersion {
 		return version, 0, nil
 	}
 	if v, ok := strings.CutPrefix(version, PrimaryVersionPrefix); ok {

@@ -71,6 +71,14 @@ func TestForwardWrite_Conflict(t *testing.T) {
 	f.fails(absent, codes.Aborted, resource.ErrConflict, "it does not exist")
 }
 
+// TestForwardWrite_NewVersion checks that a forwarded write with NewVersion only
+// creates.
+func TestForwardWrite_NewVersion(t *testing.T) {
+	f := newFederation(t)
+	f.write(withVersion(t, "gw1", resource.NewVersion))
+	f.fails(withVersion(t, "gw2", resource.NewVersion), codes.Aborted, resource.ErrConflict, "not 0")
+}
+
 // TestForwardWrite_OtherEpoch checks that a version of another epoch is refused,
 // even if the new primary has a version with the same number.
 func TestForwardWrite_OtherEpoch(t *testing.T) {

@@ -39,8 +39,8 @@ func checkVersion(version string) error {
 
 // Write creates a resource, or replaces its data and metadata. A stored
 // resource keeps its status, uid and owner. A request with a version is a
-// compare-and-swap. Federated types are written in the primary: see
-// ServiceConfig.PrimaryClient.
+// compare-and-swap, and one with NewVersion only creates. Federated types are
+// written in the primary: see ServiceConfig.PrimaryClient.
 func (s *Service) Write(ctx context.Context, req *pb.WriteRequest) (*pb.WriteResponse, error) {
 	r, err := s.write(ctx, req.GetResource())
 	if err != nil {
@@ -239,7 +239,7 @@ func (s *Service) prepareCreate(ctx context.Context, c Consistency, r *pb.Resour
 	case r.Id.Uid != "":
 		return fmt.Errorf("write %s: %w: it does not exist, but uid %s was given; leave the uid out to create it",
 			IDString(r.Id), ErrUIDMismatch, r.Id.Uid)
-	case r.Version != "":
+	case r.Version != "" && r.Version != NewVersion:
 		return fmt.Errorf("write %s: %w: it does not exist, but version %s was given; leave the version out to "+
 			"create it",
 			IDString(r.Id), ErrConflict, r.Version)

@@ -62,6 +62,25 @@ func TestService_Write(t *testing.T) {
 	f.fails(r, codes.FailedPrecondition, resource.ErrUIDMismatch, second.Id.Uid)
 }
 
+// TestService_WriteNewVersion checks that a write with NewVersion never replaces
+// a resource.
+func TestService_WriteNewVersion(t *testing.T) {
+	f := newFixture(t, nil)
+	r := node(t, "a", "10.0.0.1")
+	r.Version = resource.NewVersion
+	created := f.write(r)
+	f.fails(r, codes.Aborted, resource.ErrConflict, "its version is "+created.Version+", not 0")
+	if got, err := f.Read(t.Context(), &pb.ReadRequest{Id: created.Id}); err != nil || !proto.Equal(got.Resource, created) {
+		t.Errorf("Read() after a refused write = %v, %v, want %v", got, err, created)
+	}
+	if _, err := f.Delete(t.Context(), &pb.DeleteRequest{Id: created.Id}); err != nil {
+		t.Fatalf("Delete() = %v, want nil", err)
+	}
+	if again := f.write(r); again.Id.Uid == created.Id.Uid {
+		t.Errorf("Write() after the deletion = %v, want another uid", again)
+	}
+}
+
 // TestService_Invalid checks the errors of invalid requests.
 func TestService_Invalid(t *testing.T) {
 	f := newFixture(t, nil)

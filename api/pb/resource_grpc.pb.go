@@ -48,7 +48,7 @@ type ResourceServiceClient interface {
 	Read(ctx context.Context, in *ReadRequest, opts ...grpc.CallOption) (*ReadResponse, error)
 	// Write creates a resource, or replaces its data and metadata. A version must
 	// match that of the stored resource (otherwise ABORTED), and so must a uid
-	// (otherwise FAILED_PRECONDITION).
+	// (otherwise FAILED_PRECONDITION). Version "0" requires that none is stored.
 	Write(ctx context.Context, in *WriteRequest, opts ...grpc.CallOption) (*WriteResponse, error)
 	// WriteStatus replaces one status. The id must have a uid. The generation stays.
 	WriteStatus(ctx context.Context, in *WriteStatusRequest, opts ...grpc.CallOption) (*WriteStatusResponse, error)
@@ -174,7 +174,7 @@ type ResourceServiceServer interface {
 	Read(context.Context, *ReadRequest) (*ReadResponse, error)
 	// Write creates a resource, or replaces its data and metadata. A version must
 	// match that of the stored resource (otherwise ABORTED), and so must a uid
-	// (otherwise FAILED_PRECONDITION).
+	// (otherwise FAILED_PRECONDITION). Version "0" requires that none is stored.
 	Write(context.Context, *WriteRequest) (*WriteResponse, error)
 	// WriteStatus replaces one status. The id must have a uid. The generation stays.
 	WriteStatus(context.Context, *WriteStatusRequest) (*WriteStatusResponse, error)
