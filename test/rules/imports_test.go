@@ -38,6 +38,7 @@ var layers = [][]string{
 	{"gateway/internal/upstream"},
 	{"gateway/internal/sockets", "gateway/internal/tlsrecord"},
 	{"controller"},
+	{"automation/state"},
 	{"automation/driver"},
 	{"automation/input"},
 	{"automation/task"},
