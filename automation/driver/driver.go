@@ -35,14 +35,18 @@ type Driver interface {
 	Run(ctx context.Context, w *Work, r Request) (Result, error)
 	// Recover returns the result of a run that an earlier process of the daemon
 	// started and did not finish. If the program still runs, Recover waits for
-	// it, with the timeouts of Run. It returns nil if there was no such run.
+	// it, with the timeouts of Run. It returns nil if there was no such run. It
+	// also returns the last run that finished: the caller compares the ids. If
+	// ctx ends first, the program is interrupted.
 	Recover(ctx context.Context, w *Work) (*Recovered, error)
 }
 
-// Errors of Run.
+// Errors of Run and Recover.
 var (
 	ErrTimedOut    = errors.New("the run exceeded its timeout")
 	ErrInterrupted = errors.New("the run was interrupted")
+	// ErrLost is the error of a recovered run whose result is not known.
+	ErrLost = errors.New("the result of the run is not known: the daemon ended before the run")
 )
 
 // Mode is what a run does.
@@ -60,7 +64,8 @@ type Work struct {
 	// Name is the name of the task.
 	Name string
 	Task *pb.Task
-	// Dir is the directory of the task. The driver creates it with mode 0700.
+	// Dir is the absolute path of the directory of the task. The driver creates it
+	// with mode 0700.
 	Dir string
 	// Providers has the provider blocks that the task lists, in its order.
 	Providers []Provider

@@ -3,6 +3,7 @@
 package task
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -148,6 +149,12 @@ func checkPartName(name string) error {
 	}
 	return CheckName(task)
 }
+
+// Timeout returns the time after which a run of t is interrupted.
+func Timeout(t *pb.Task) time.Duration { return cmp.Or(t.GetTimeout().AsDuration(), DefaultTimeout) }
+
+// Grace returns the time from the interruption of a run of t to its SIGKILL.
+func Grace(t *pb.Task) time.Duration { return cmp.Or(t.GetGrace().AsDuration(), DefaultGrace) }
 
 // ID returns the id of a task.
 func ID(name string) *pb.ID { return resource.ID(Type, name) }

@@ -152,17 +152,23 @@ const tailBytes = 64 << 10
 // Tail returns the last n lines of the log, or fewer if the log is shorter or
 // cannot be read.
 func (p *Process) Tail(n int) []string {
-	f, err := os.Open(p.cfg.LogPath)
+	b, _ := TailFile(p.cfg.LogPath, tailBytes)
+	lines := strings.Split(strings.TrimRight(string(b), "\n"), "\n")
+	return lines[max(0, len(lines)-n):]
+}
+
+// TailFile returns the last bytes of a file, at most limit, also if other
+// processes write to it.
+func TailFile(path string, limit int64) ([]byte, error) {
+	f, err := os.Open(path)
 	if err != nil {
-		return nil
+		return nil, err
 	}
 	defer f.Close()
 	if end, err := f.Seek(0, io.SeekEnd); err == nil {
-		_, _ = f.Seek(max(0, end-tailBytes), io.SeekStart)
+		_, _ = f.Seek(max(0, end-limit), io.SeekStart)
 	}
-	b, _ := io.ReadAll(f)
-	lines := strings.Split(strings.TrimRight(string(b), "\n"), "\n")
-	return lines[max(0, len(lines)-n):]
+	return io.ReadAll(io.LimitReader(f, limit))
 }
 
 // readyWriter copies its input to w and searches for the line that reports

@@ -39,6 +39,8 @@ var layers = [][]string{
 	{"gateway/internal/sockets", "gateway/internal/tlsrecord"},
 	{"controller"},
 	{"automation/state"},
+	{"automation/exec", "automation/terraform"},
+	{"automation/process"},
 	{"automation/driver"},
 	{"automation/input"},
 	{"automation/task"},

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package process
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/wanfed/wanfed/internal/atomicfile"
+)
+
+// Program is one program of a run.
+type Program struct {
+	// ID is the id of the run. The program and its descendants have it in the
+	// environment variable RunVariable. It is unique.
+	ID string
+	// Step is the name of the program within the run, for the record.
+	Step string
+	// Args has the absolute path of the program and its arguments.
+	Args []string
+	// Dir is the directory of the task. It is the working directory of the
+	// program, and has the record.
+	Dir string
+	// Env is the environment, as in Environ. Nothing else is inherited.
+	Env []string
+	// Stdin is the path of the file with the input. Empty: no input.
+	Stdin string
+	// Stdout and Stderr are open files. They are not pipes, so that the program
+	// can write when its parent has ended.
+	Stdout, Stderr *os.File
+	// Files are further open files, from descriptor 3 on.
+	Files []*os.File
+	// Timeout is the time from the start to the interruption.
+	Timeout time.Duration
+	// Grace is the time from the interruption to SIGKILL.
+	Grace time.Duration
+}
+
+// RunVariable is the environment variable with the id of the run.
+const RunVariable = "WANFED_RUN_ID"
+
+// killTime limits the time from SIGKILL to the end of Run and Wait.
+const killTime = 2 * time.Second
+
+// recordName is the name of the record in the directory of a task.
+const recordName = "run.json"
+
+// Record describes a program that was started.
+type Record struct {
+	ID      string    `json:"run"`
+	Step    string    `json:"step"`
+	Started time.Time `json:"started"`
+	// Timeout and Grace are those of the Program.
+	Timeout time.Duration `json:"timeout_ns"`
+	Grace   time.Duration `json:"grace_ns"`
+	// PID is the process id. 0: the daemon ended before it knew the id.
+	PID int `json:"pid,omitempty"`
+	// Ticks is the start of the process since the boot of the system.
+	Ticks uint64 `json:"start_ticks,omitempty"`
+	// Boot identifies the boot.
+	Boot string `json:"boot"`
+}
+
+// Find returns the record of the last program in dir, or nil if there is none.
+func Find(dir string) (*Record, error) {
+	b, err := os.ReadFile(filepath.Join(dir, recordName))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var r Record
+	if err := json.Unmarshal(b, &r); err != nil {
+		return nil, fmt.Errorf("read %s: %w", filepath.Join(dir, recordName), err)
+	}
+	return &r, nil
+}
+
+// write stores the record in dir.
+func (r *Record) write(dir string) error {
+	b, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	return atomicfile.WriteFile(filepath.Join(dir, recordName), b, 0o600)
+}

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//go:build !linux
+
+package process
+
+import (
+	"context"
+	"errors"
+	"fmt"
+)
+
+var errPlatform = fmt.Errorf("programs of tasks run only on Linux: %w", errors.ErrUnsupported)
+
+// Run returns an error: programs run only on Linux.
+func (Program) Run(context.Context) (int, error) { return -1, errPlatform }
+
+// Wait returns an error: programs run only on Linux.
+func (*Record) Wait(context.Context) error { return errPlatform }
