@@ -223,3 +223,6 @@ func (Driver) Recover(ctx context.Context, w *driver.Work) (*driver.Recovered, e
 	}
 	return out, nil
 }
+
+// Digest returns "". A changed program alone starts no run.
+func (Driver) Digest(context.Context, *driver.Work) (string, error) { return "", nil }
