@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -52,10 +53,42 @@ func DialServer(ctx context.Context, id *tlsutil.Identity, addr, node, dc string
 	return NewConnClient(conn)
 }
 
-// NewServerClient is like DialServer, but connects at the first call, and again
-// after the connection is lost. The caller closes the client.
-func NewServerClient(id *tlsutil.Identity, addr, node, dc string) (*grpc.ClientConn, error) {
-	return NewGRPCClient(func(ctx context.Context) (net.Conn, error) { return dialServer(ctx, id, addr, node, dc) })
+// NewServerClient returns a gRPC client of any server of datacenter dc. It
+// connects at the first call, and again after the connection is lost: to the
+// first of addrs that responds, beginning with the last one that did. addrs
+// returns host:port of servers or gateways; it may block until its context ends.
+// The caller closes the client.
+func NewServerClient(
+	id *tlsutil.Identity, dc string, addrs func(ctx context.Context) ([]string, error),
+) (*grpc.ClientConn, error) {
+	var last atomic.Pointer[string]
+	return NewGRPCClient(func(ctx context.Context) (net.Conn, error) {
+		all, err := addrs(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if l := last.Load(); l != nil && slices.Contains(all, *l) {
+			all = append([]string{*l}, slices.DeleteFunc(slices.Clone(all), func(a string) bool { return a == *l })...)
+		}
+		var errs []error
+		for _, addr := range all {
+			conn, err := dialServer(ctx, id, addr, "", dc)
+			if err == nil {
+				last.Store(&addr)
+				return conn, nil
+			}
+			errs = append(errs, err)
+		}
+		if len(errs) == 0 {
+			return nil, fmt.Errorf("no address of a server of %s is known", dc)
+		}
+		return nil, errors.Join(errs...)
+	})
+}
+
+// Addrs returns a function for NewServerClient that returns addrs.
+func Addrs(addrs ...string) func(context.Context) ([]string, error) {
+	return func(context.Context) ([]string, error) { return addrs, nil }
 }
 
 // NewConnClient returns a gRPC client that uses only the connection c. c must

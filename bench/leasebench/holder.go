@@ -51,7 +51,7 @@ func runHolder(args []string) error {
 	if err != nil {
 		return err
 	}
-	cc, err := api.NewServerClient(id, *addr, "", "dc1")
+	cc, err := api.NewServerClient(id, "dc1", api.Addrs(*addr))
 	if err != nil {
 		return err
 	}

@@ -141,7 +141,7 @@ func start(ctx context.Context, program, dir string) (*datacenter, error) {
 			return d, err
 		}
 		d.servers = append(d.servers, srv)
-		cc, err := api.NewServerClient(id, srv.Addr, "", "dc1")
+		cc, err := api.NewServerClient(id, "dc1", api.Addrs(srv.Addr))
 		if err != nil {
 			return d, err
 		}

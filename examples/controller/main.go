@@ -43,7 +43,7 @@ func run(ctx context.Context, args []string) (err error) {
 	if err != nil {
 		return err
 	}
-	cc, err := api.NewServerClient(identity, *addr, "", *dc)
+	cc, err := api.NewServerClient(identity, *dc, api.Addrs(*addr))
 	if err != nil {
 		return err
 	}

@@ -146,7 +146,7 @@ func TestController_OverGRPC(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cc, err := api.NewServerClient(id, addrs.Server, "", "dc1")
+	cc, err := api.NewServerClient(id, "dc1", api.Addrs(addrs.Server))
 	if err != nil {
 		t.Fatal(err)
 	}
