@@ -936,8 +936,8 @@ type TaskState struct {
 	DriftCheckedAt *timestamppb.Timestamp `protobuf:"bytes,15,opt,name=drift_checked_at,json=driftCheckedAt,proto3" json:"drift_checked_at,omitempty"`
 	// Digest of the inputs of the last run, if it failed.
 	Failed string `protobuf:"bytes,16,opt,name=failed,proto3" json:"failed,omitempty"`
-	// Id of the run that was started last and has not ended. Empty: none.
-	Running string `protobuf:"bytes,17,opt,name=running,proto3" json:"running,omitempty"`
+	// The run that was started last and has not ended. Absent: none.
+	Running *TaskStateRun `protobuf:"bytes,17,opt,name=running,proto3" json:"running,omitempty"`
 	// Ids of the runs that are kept, newest first.
 	Runs []string `protobuf:"bytes,18,rep,name=runs,proto3" json:"runs,omitempty"`
 	// Id of the last run that an operator requested and that has ended.
@@ -1088,11 +1088,11 @@ func (x *TaskState) GetFailed() string {
 	return ""
 }
 
-func (x *TaskState) GetRunning() string {
+func (x *TaskState) GetRunning() *TaskStateRun {
 	if x != nil {
 		return x.Running
 	}
-	return ""
+	return nil
 }
 
 func (x *TaskState) GetRuns() []string {
@@ -1107,6 +1107,100 @@ func (x *TaskState) GetRequest() string {
 		return x.Request
 	}
 	return ""
+}
+
+// TaskStateRun is a run that has not ended, with what the state needs when it has.
+type TaskStateRun struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Id     string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Mode   string                 `protobuf:"bytes,2,opt,name=mode,proto3" json:"mode,omitempty"`
+	Reason string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Digests of the data of the conditions, of all inputs, and of the definition.
+	Trigger       string                 `protobuf:"bytes,4,opt,name=trigger,proto3" json:"trigger,omitempty"`
+	Inputs        string                 `protobuf:"bytes,5,opt,name=inputs,proto3" json:"inputs,omitempty"`
+	Task          string                 `protobuf:"bytes,6,opt,name=task,proto3" json:"task,omitempty"`
+	StartedAt     *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=started_at,json=startedAt,proto3" json:"started_at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TaskStateRun) Reset() {
+	*x = TaskStateRun{}
+	mi := &file_api_pb_sync_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TaskStateRun) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TaskStateRun) ProtoMessage() {}
+
+func (x *TaskStateRun) ProtoReflect() protoreflect.Message {
+	mi := &file_api_pb_sync_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TaskStateRun.ProtoReflect.Descriptor instead.
+func (*TaskStateRun) Descriptor() ([]byte, []int) {
+	return file_api_pb_sync_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *TaskStateRun) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *TaskStateRun) GetMode() string {
+	if x != nil {
+		return x.Mode
+	}
+	return ""
+}
+
+func (x *TaskStateRun) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *TaskStateRun) GetTrigger() string {
+	if x != nil {
+		return x.Trigger
+	}
+	return ""
+}
+
+func (x *TaskStateRun) GetInputs() string {
+	if x != nil {
+		return x.Inputs
+	}
+	return ""
+}
+
+func (x *TaskStateRun) GetTask() string {
+	if x != nil {
+		return x.Task
+	}
+	return ""
+}
+
+func (x *TaskStateRun) GetStartedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.StartedAt
+	}
+	return nil
 }
 
 // TaskStateLock is the lock of a state. The fields are those of Terraform's lock info.
@@ -1127,7 +1221,7 @@ type TaskStateLock struct {
 
 func (x *TaskStateLock) Reset() {
 	*x = TaskStateLock{}
-	mi := &file_api_pb_sync_proto_msgTypes[9]
+	mi := &file_api_pb_sync_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1139,7 +1233,7 @@ func (x *TaskStateLock) String() string {
 func (*TaskStateLock) ProtoMessage() {}
 
 func (x *TaskStateLock) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_sync_proto_msgTypes[9]
+	mi := &file_api_pb_sync_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1152,7 +1246,7 @@ func (x *TaskStateLock) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskStateLock.ProtoReflect.Descriptor instead.
 func (*TaskStateLock) Descriptor() ([]byte, []int) {
-	return file_api_pb_sync_proto_rawDescGZIP(), []int{9}
+	return file_api_pb_sync_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *TaskStateLock) GetId() string {
@@ -1236,7 +1330,7 @@ type TaskStateVersion struct {
 
 func (x *TaskStateVersion) Reset() {
 	*x = TaskStateVersion{}
-	mi := &file_api_pb_sync_proto_msgTypes[10]
+	mi := &file_api_pb_sync_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1248,7 +1342,7 @@ func (x *TaskStateVersion) String() string {
 func (*TaskStateVersion) ProtoMessage() {}
 
 func (x *TaskStateVersion) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_sync_proto_msgTypes[10]
+	mi := &file_api_pb_sync_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1261,7 +1355,7 @@ func (x *TaskStateVersion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskStateVersion.ProtoReflect.Descriptor instead.
 func (*TaskStateVersion) Descriptor() ([]byte, []int) {
-	return file_api_pb_sync_proto_rawDescGZIP(), []int{10}
+	return file_api_pb_sync_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *TaskStateVersion) GetNumber() uint64 {
@@ -1339,7 +1433,7 @@ type TaskStateChunk struct {
 
 func (x *TaskStateChunk) Reset() {
 	*x = TaskStateChunk{}
-	mi := &file_api_pb_sync_proto_msgTypes[11]
+	mi := &file_api_pb_sync_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1351,7 +1445,7 @@ func (x *TaskStateChunk) String() string {
 func (*TaskStateChunk) ProtoMessage() {}
 
 func (x *TaskStateChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_sync_proto_msgTypes[11]
+	mi := &file_api_pb_sync_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1364,7 +1458,7 @@ func (x *TaskStateChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskStateChunk.ProtoReflect.Descriptor instead.
 func (*TaskStateChunk) Descriptor() ([]byte, []int) {
-	return file_api_pb_sync_proto_rawDescGZIP(), []int{11}
+	return file_api_pb_sync_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *TaskStateChunk) GetContent() []byte {
@@ -1394,7 +1488,7 @@ type SyncInstance struct {
 
 func (x *SyncInstance) Reset() {
 	*x = SyncInstance{}
-	mi := &file_api_pb_sync_proto_msgTypes[12]
+	mi := &file_api_pb_sync_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1406,7 +1500,7 @@ func (x *SyncInstance) String() string {
 func (*SyncInstance) ProtoMessage() {}
 
 func (x *SyncInstance) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_sync_proto_msgTypes[12]
+	mi := &file_api_pb_sync_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1419,7 +1513,7 @@ func (x *SyncInstance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SyncInstance.ProtoReflect.Descriptor instead.
 func (*SyncInstance) Descriptor() ([]byte, []int) {
-	return file_api_pb_sync_proto_rawDescGZIP(), []int{12}
+	return file_api_pb_sync_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *SyncInstance) GetGroup() string {
@@ -1570,7 +1664,7 @@ const file_api_pb_sync_proto_rawDesc = "" +
 	" \x01(\tR\x05error\x120\n" +
 	"\achanges\x18\v \x01(\v2\x16.wanfed.v1.TaskChangesR\achanges\x12\x12\n" +
 	"\x04plan\x18\f \x01(\tR\x04plan\x12\x10\n" +
-	"\x03log\x18\r \x01(\tR\x03log\"\xd6\x05\n" +
+	"\x03log\x18\r \x01(\tR\x03log\"\xef\x05\n" +
 	"\tTaskState\x12\x1a\n" +
 	"\binstance\x18\x01 \x01(\tR\binstance\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12,\n" +
@@ -1589,10 +1683,19 @@ const file_api_pb_sync_proto_rawDesc = "" +
 	"\fscheduled_at\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\vscheduledAt\x12\x14\n" +
 	"\x05drift\x18\x0e \x01(\tR\x05drift\x12D\n" +
 	"\x10drift_checked_at\x18\x0f \x01(\v2\x1a.google.protobuf.TimestampR\x0edriftCheckedAt\x12\x16\n" +
-	"\x06failed\x18\x10 \x01(\tR\x06failed\x12\x18\n" +
-	"\arunning\x18\x11 \x01(\tR\arunning\x12\x12\n" +
+	"\x06failed\x18\x10 \x01(\tR\x06failed\x121\n" +
+	"\arunning\x18\x11 \x01(\v2\x17.wanfed.v1.TaskStateRunR\arunning\x12\x12\n" +
 	"\x04runs\x18\x12 \x03(\tR\x04runs\x12\x18\n" +
-	"\arequest\x18\x13 \x01(\tR\arequest\"\xde\x01\n" +
+	"\arequest\x18\x13 \x01(\tR\arequest\"\xcb\x01\n" +
+	"\fTaskStateRun\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
+	"\x04mode\x18\x02 \x01(\tR\x04mode\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x18\n" +
+	"\atrigger\x18\x04 \x01(\tR\atrigger\x12\x16\n" +
+	"\x06inputs\x18\x05 \x01(\tR\x06inputs\x12\x12\n" +
+	"\x04task\x18\x06 \x01(\tR\x04task\x129\n" +
+	"\n" +
+	"started_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\tstartedAt\"\xde\x01\n" +
 	"\rTaskStateLock\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1c\n" +
 	"\toperation\x18\x02 \x01(\tR\toperation\x12\x12\n" +
@@ -1642,7 +1745,7 @@ func file_api_pb_sync_proto_rawDescGZIP() []byte {
 	return file_api_pb_sync_proto_rawDescData
 }
 
-var file_api_pb_sync_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
+var file_api_pb_sync_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
 var file_api_pb_sync_proto_goTypes = []any{
 	(*Task)(nil),                  // 0: wanfed.v1.Task
 	(*TaskQuery)(nil),             // 1: wanfed.v1.TaskQuery
@@ -1653,55 +1756,58 @@ var file_api_pb_sync_proto_goTypes = []any{
 	(*TaskChanges)(nil),           // 6: wanfed.v1.TaskChanges
 	(*TaskRun)(nil),               // 7: wanfed.v1.TaskRun
 	(*TaskState)(nil),             // 8: wanfed.v1.TaskState
-	(*TaskStateLock)(nil),         // 9: wanfed.v1.TaskStateLock
-	(*TaskStateVersion)(nil),      // 10: wanfed.v1.TaskStateVersion
-	(*TaskStateChunk)(nil),        // 11: wanfed.v1.TaskStateChunk
-	(*SyncInstance)(nil),          // 12: wanfed.v1.SyncInstance
-	nil,                           // 13: wanfed.v1.Task.VariablesEntry
-	nil,                           // 14: wanfed.v1.TaskQuery.NodeMetaEntry
-	nil,                           // 15: wanfed.v1.TaskQuery.UserMetaEntry
-	nil,                           // 16: wanfed.v1.ExecDriver.EnvEntry
-	nil,                           // 17: wanfed.v1.SyncInstance.DriversEntry
-	nil,                           // 18: wanfed.v1.SyncInstance.IncompatibleEntry
-	(*durationpb.Duration)(nil),   // 19: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil), // 20: google.protobuf.Timestamp
+	(*TaskStateRun)(nil),          // 9: wanfed.v1.TaskStateRun
+	(*TaskStateLock)(nil),         // 10: wanfed.v1.TaskStateLock
+	(*TaskStateVersion)(nil),      // 11: wanfed.v1.TaskStateVersion
+	(*TaskStateChunk)(nil),        // 12: wanfed.v1.TaskStateChunk
+	(*SyncInstance)(nil),          // 13: wanfed.v1.SyncInstance
+	nil,                           // 14: wanfed.v1.Task.VariablesEntry
+	nil,                           // 15: wanfed.v1.TaskQuery.NodeMetaEntry
+	nil,                           // 16: wanfed.v1.TaskQuery.UserMetaEntry
+	nil,                           // 17: wanfed.v1.ExecDriver.EnvEntry
+	nil,                           // 18: wanfed.v1.SyncInstance.DriversEntry
+	nil,                           // 19: wanfed.v1.SyncInstance.IncompatibleEntry
+	(*durationpb.Duration)(nil),   // 20: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil), // 21: google.protobuf.Timestamp
 }
 var file_api_pb_sync_proto_depIdxs = []int32{
 	1,  // 0: wanfed.v1.Task.conditions:type_name -> wanfed.v1.TaskQuery
 	1,  // 1: wanfed.v1.Task.inputs:type_name -> wanfed.v1.TaskQuery
-	13, // 2: wanfed.v1.Task.variables:type_name -> wanfed.v1.Task.VariablesEntry
+	14, // 2: wanfed.v1.Task.variables:type_name -> wanfed.v1.Task.VariablesEntry
 	2,  // 3: wanfed.v1.Task.buffer:type_name -> wanfed.v1.TaskBuffer
 	3,  // 4: wanfed.v1.Task.terraform:type_name -> wanfed.v1.TerraformDriver
 	4,  // 5: wanfed.v1.Task.exec:type_name -> wanfed.v1.ExecDriver
 	5,  // 6: wanfed.v1.Task.guard:type_name -> wanfed.v1.TaskGuard
-	19, // 7: wanfed.v1.Task.timeout:type_name -> google.protobuf.Duration
-	19, // 8: wanfed.v1.Task.grace:type_name -> google.protobuf.Duration
-	19, // 9: wanfed.v1.Task.drift_check:type_name -> google.protobuf.Duration
-	14, // 10: wanfed.v1.TaskQuery.node_meta:type_name -> wanfed.v1.TaskQuery.NodeMetaEntry
-	15, // 11: wanfed.v1.TaskQuery.user_meta:type_name -> wanfed.v1.TaskQuery.UserMetaEntry
-	19, // 12: wanfed.v1.TaskQuery.for:type_name -> google.protobuf.Duration
-	19, // 13: wanfed.v1.TaskBuffer.min:type_name -> google.protobuf.Duration
-	19, // 14: wanfed.v1.TaskBuffer.max:type_name -> google.protobuf.Duration
-	16, // 15: wanfed.v1.ExecDriver.env:type_name -> wanfed.v1.ExecDriver.EnvEntry
-	20, // 16: wanfed.v1.TaskRun.started_at:type_name -> google.protobuf.Timestamp
-	20, // 17: wanfed.v1.TaskRun.ended_at:type_name -> google.protobuf.Timestamp
+	20, // 7: wanfed.v1.Task.timeout:type_name -> google.protobuf.Duration
+	20, // 8: wanfed.v1.Task.grace:type_name -> google.protobuf.Duration
+	20, // 9: wanfed.v1.Task.drift_check:type_name -> google.protobuf.Duration
+	15, // 10: wanfed.v1.TaskQuery.node_meta:type_name -> wanfed.v1.TaskQuery.NodeMetaEntry
+	16, // 11: wanfed.v1.TaskQuery.user_meta:type_name -> wanfed.v1.TaskQuery.UserMetaEntry
+	20, // 12: wanfed.v1.TaskQuery.for:type_name -> google.protobuf.Duration
+	20, // 13: wanfed.v1.TaskBuffer.min:type_name -> google.protobuf.Duration
+	20, // 14: wanfed.v1.TaskBuffer.max:type_name -> google.protobuf.Duration
+	17, // 15: wanfed.v1.ExecDriver.env:type_name -> wanfed.v1.ExecDriver.EnvEntry
+	21, // 16: wanfed.v1.TaskRun.started_at:type_name -> google.protobuf.Timestamp
+	21, // 17: wanfed.v1.TaskRun.ended_at:type_name -> google.protobuf.Timestamp
 	6,  // 18: wanfed.v1.TaskRun.changes:type_name -> wanfed.v1.TaskChanges
-	9,  // 19: wanfed.v1.TaskState.lock:type_name -> wanfed.v1.TaskStateLock
-	10, // 20: wanfed.v1.TaskState.versions:type_name -> wanfed.v1.TaskStateVersion
-	20, // 21: wanfed.v1.TaskState.applied_at:type_name -> google.protobuf.Timestamp
-	20, // 22: wanfed.v1.TaskState.retry_at:type_name -> google.protobuf.Timestamp
-	20, // 23: wanfed.v1.TaskState.scheduled_at:type_name -> google.protobuf.Timestamp
-	20, // 24: wanfed.v1.TaskState.drift_checked_at:type_name -> google.protobuf.Timestamp
-	20, // 25: wanfed.v1.TaskStateLock.created_at:type_name -> google.protobuf.Timestamp
-	20, // 26: wanfed.v1.TaskStateVersion.stored_at:type_name -> google.protobuf.Timestamp
-	17, // 27: wanfed.v1.SyncInstance.drivers:type_name -> wanfed.v1.SyncInstance.DriversEntry
-	18, // 28: wanfed.v1.SyncInstance.incompatible:type_name -> wanfed.v1.SyncInstance.IncompatibleEntry
-	20, // 29: wanfed.v1.SyncInstance.started_at:type_name -> google.protobuf.Timestamp
-	30, // [30:30] is the sub-list for method output_type
-	30, // [30:30] is the sub-list for method input_type
-	30, // [30:30] is the sub-list for extension type_name
-	30, // [30:30] is the sub-list for extension extendee
-	0,  // [0:30] is the sub-list for field type_name
+	10, // 19: wanfed.v1.TaskState.lock:type_name -> wanfed.v1.TaskStateLock
+	11, // 20: wanfed.v1.TaskState.versions:type_name -> wanfed.v1.TaskStateVersion
+	21, // 21: wanfed.v1.TaskState.applied_at:type_name -> google.protobuf.Timestamp
+	21, // 22: wanfed.v1.TaskState.retry_at:type_name -> google.protobuf.Timestamp
+	21, // 23: wanfed.v1.TaskState.scheduled_at:type_name -> google.protobuf.Timestamp
+	21, // 24: wanfed.v1.TaskState.drift_checked_at:type_name -> google.protobuf.Timestamp
+	9,  // 25: wanfed.v1.TaskState.running:type_name -> wanfed.v1.TaskStateRun
+	21, // 26: wanfed.v1.TaskStateRun.started_at:type_name -> google.protobuf.Timestamp
+	21, // 27: wanfed.v1.TaskStateLock.created_at:type_name -> google.protobuf.Timestamp
+	21, // 28: wanfed.v1.TaskStateVersion.stored_at:type_name -> google.protobuf.Timestamp
+	18, // 29: wanfed.v1.SyncInstance.drivers:type_name -> wanfed.v1.SyncInstance.DriversEntry
+	19, // 30: wanfed.v1.SyncInstance.incompatible:type_name -> wanfed.v1.SyncInstance.IncompatibleEntry
+	21, // 31: wanfed.v1.SyncInstance.started_at:type_name -> google.protobuf.Timestamp
+	32, // [32:32] is the sub-list for method output_type
+	32, // [32:32] is the sub-list for method input_type
+	32, // [32:32] is the sub-list for extension type_name
+	32, // [32:32] is the sub-list for extension extendee
+	0,  // [0:32] is the sub-list for field type_name
 }
 
 func init() { file_api_pb_sync_proto_init() }
@@ -1717,7 +1823,7 @@ func file_api_pb_sync_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_pb_sync_proto_rawDesc), len(file_api_pb_sync_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   19,
+			NumMessages:   20,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
