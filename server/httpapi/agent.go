@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/wanfed/wanfed/api"
+	"github.com/wanfed/wanfed/api/filter"
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/catalog"
 	"github.com/wanfed/wanfed/internal/version"
@@ -38,15 +39,15 @@ func (h *handler) gatewaySnapshots(*http.Request, query) (response, error) {
 // node and the expression of ?filter=, which applies to values of type T. n is
 // nil if the node is not registered.
 func readOwnNode[T any](
-	h *handler, r *http.Request, q query, result func(n *catalog.Node, expr *expression) (any, error),
+	h *handler, r *http.Request, q query, result func(n *catalog.Node, expr *filter.Expression) (any, error),
 ) (response, error) {
-	return readFiltered[T](h, r, q, func(s *catalog.Snapshot, expr *expression) (any, error) {
+	return readFiltered[T](h, r, q, func(s *catalog.Snapshot, expr *filter.Expression) (any, error) {
 		return result(s.Node(h.Node), expr)
 	})
 }
 
 func (h *handler) agentServices(r *http.Request, q query) (response, error) {
-	return readOwnNode[api.Service](h, r, q, func(n *catalog.Node, expr *expression) (any, error) {
+	return readOwnNode[api.Service](h, r, q, func(n *catalog.Node, expr *filter.Expression) (any, error) {
 		services, err := matching(expr, servicesOf(n))
 		out := make(map[string]agentService, len(services))
 		for _, s := range services {
@@ -81,7 +82,7 @@ func (h *handler) agentService(r *http.Request, q query) (response, error) {
 }
 
 func (h *handler) agentChecks(r *http.Request, q query) (response, error) {
-	return readOwnNode[api.Check](h, r, q, func(n *catalog.Node, expr *expression) (any, error) {
+	return readOwnNode[api.Check](h, r, q, func(n *catalog.Node, expr *filter.Expression) (any, error) {
 		checks, err := matching(expr, checksOf(n.AllChecks()))
 		out := make(map[string]api.Check, len(checks))
 		for _, c := range checks {

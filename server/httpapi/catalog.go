@@ -11,6 +11,7 @@ import (
 	"slices"
 
 	"github.com/wanfed/wanfed/api"
+	"github.com/wanfed/wanfed/api/filter"
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/catalog"
 	"github.com/wanfed/wanfed/resource"
@@ -58,7 +59,7 @@ func (h *handler) readCatalogUntil(
 // readFiltered is readCatalog with the expression of ?filter=, which applies to
 // values of type T.
 func readFiltered[T any](
-	h *handler, r *http.Request, q query, result func(s *catalog.Snapshot, expr *expression) (any, error),
+	h *handler, r *http.Request, q query, result func(s *catalog.Snapshot, expr *filter.Expression) (any, error),
 ) (response, error) {
 	expr, err := expressionOf[T](q)
 	if err != nil {
@@ -69,9 +70,9 @@ func readFiltered[T any](
 
 // listCatalog responds with the elements of list(s, f) that match ?filter=.
 func listCatalog[T any](
-	h *handler, r *http.Request, q query, list func(s *catalog.Snapshot, f filter) []T,
+	h *handler, r *http.Request, q query, list func(s *catalog.Snapshot, f conditions) []T,
 ) (response, error) {
-	f, err := filterOf[T](q)
+	f, err := conditionsOf[T](q)
 	if err != nil {
 		return response{}, err
 	}
@@ -113,7 +114,7 @@ func checksOf(all []*catalog.Check) []api.Check {
 }
 
 func (h *handler) catalogNodes(r *http.Request, q query) (response, error) {
-	return listCatalog(h, r, q, func(s *catalog.Snapshot, f filter) (out []api.Node) {
+	return listCatalog(h, r, q, func(s *catalog.Snapshot, f conditions) (out []api.Node) {
 		for _, n := range s.Nodes {
 			if f.node(n) {
 				out = append(out, h.nodeOf(n))
@@ -127,7 +128,7 @@ func (h *handler) catalogNodes(r *http.Request, q query) (response, error) {
 // tags of all its instances. As in Consul, a blocking query ends when an
 // instance is registered, changed or removed, and not when a check changes.
 func (h *handler) catalogServices(r *http.Request, q query) (response, error) {
-	f, err := filterOf[api.CatalogService](q)
+	f, err := conditionsOf[api.CatalogService](q)
 	if err != nil {
 		return response{}, err
 	}
@@ -137,8 +138,8 @@ func (h *handler) catalogServices(r *http.Request, q query) (response, error) {
 		previous, instances = instances, nil
 		for _, service := range f.instances(s, "") {
 			if f.expr != nil {
-				if ok, err := f.expr.matches(h.catalogServiceOf(service)); err != nil {
-					return nil, err
+				if ok, err := f.expr.Matches(h.catalogServiceOf(service)); err != nil {
+					return nil, badRequest{err}
 				} else if !ok {
 					continue
 				}
@@ -155,7 +156,7 @@ func (h *handler) catalogServices(r *http.Request, q query) (response, error) {
 }
 
 func (h *handler) catalogService(r *http.Request, q query) (response, error) {
-	return listCatalog(h, r, q, func(s *catalog.Snapshot, f filter) (out []api.CatalogService) {
+	return listCatalog(h, r, q, func(s *catalog.Snapshot, f conditions) (out []api.CatalogService) {
 		f.passing = false // only /v1/health/service has ?passing
 		for _, service := range f.instances(s, r.PathValue("service")) {
 			out = append(out, h.catalogServiceOf(service))
@@ -165,7 +166,7 @@ func (h *handler) catalogService(r *http.Request, q query) (response, error) {
 }
 
 func (h *handler) catalogNode(r *http.Request, q query) (response, error) {
-	return readFiltered[api.Service](h, r, q, func(s *catalog.Snapshot, expr *expression) (any, error) {
+	return readFiltered[api.Service](h, r, q, func(s *catalog.Snapshot, expr *filter.Expression) (any, error) {
 		n := s.Node(r.PathValue("node"))
 		if n == nil {
 			return nil, nil // null, as in Consul
@@ -194,7 +195,7 @@ func servicesOf(n *catalog.Node) []api.Service {
 }
 
 func (h *handler) catalogNodeServices(r *http.Request, q query) (response, error) {
-	return readFiltered[api.Service](h, r, q, func(s *catalog.Snapshot, expr *expression) (any, error) {
+	return readFiltered[api.Service](h, r, q, func(s *catalog.Snapshot, expr *filter.Expression) (any, error) {
 		n := s.Node(r.PathValue("node"))
 		services, err := matching(expr, servicesOf(n))
 		out := api.CatalogNodeServices{Services: services}
@@ -206,7 +207,7 @@ func (h *handler) catalogNodeServices(r *http.Request, q query) (response, error
 }
 
 func (h *handler) healthService(r *http.Request, q query) (response, error) {
-	return listCatalog(h, r, q, func(s *catalog.Snapshot, f filter) (out []api.ServiceEntry) {
+	return listCatalog(h, r, q, func(s *catalog.Snapshot, f conditions) (out []api.ServiceEntry) {
 		for _, service := range f.instances(s, r.PathValue("service")) {
 			out = append(out, api.ServiceEntry{
 				Node: h.nodeOf(service.OnNode), Service: serviceOf(service), Checks: checksOf(service.AllChecks()),
@@ -217,7 +218,7 @@ func (h *handler) healthService(r *http.Request, q query) (response, error) {
 }
 
 func (h *handler) healthNode(r *http.Request, q query) (response, error) {
-	return readFiltered[api.Check](h, r, q, func(s *catalog.Snapshot, expr *expression) (any, error) {
+	return readFiltered[api.Check](h, r, q, func(s *catalog.Snapshot, expr *filter.Expression) (any, error) {
 		return matching(expr, checksOf(s.Node(r.PathValue("node")).AllChecks()))
 	})
 }
@@ -237,7 +238,7 @@ func (h *handler) healthState(r *http.Request, q query) (response, error) {
 
 // listChecks responds with the checks for which include returns true.
 func (h *handler) listChecks(r *http.Request, q query, include func(c *catalog.Check) bool) (response, error) {
-	return listCatalog(h, r, q, func(s *catalog.Snapshot, f filter) (out []api.Check) {
+	return listCatalog(h, r, q, func(s *catalog.Snapshot, f conditions) (out []api.Check) {
 		for _, n := range s.Nodes {
 			if !f.node(n) {
 				continue

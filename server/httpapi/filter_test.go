@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/wanfed/wanfed/api"
+	"github.com/wanfed/wanfed/api/filter"
 )
 
 // registerWeb registers service web on the nodes n0 and n1.
@@ -89,7 +90,7 @@ func TestFilter_Refused(t *testing.T) {
 		{"/v1/health/service/web", `Service.TaggedAddresses.a0.Nothing == 1`, "bad filter"},
 		{"/v1/health/service/web", `Node.Node matches "("`, "bad filter"},
 		{"/v1/health/service/web", `any Checks as c { c.Nothing == 1 }`, "bad filter"}, // found only with a check
-		{"/v1/catalog/nodes", strings.Repeat("x", maxExpression+1), "the filter has 8193 bytes: must be at most 8192"},
+		{"/v1/catalog/nodes", strings.Repeat("x", filter.MaxLen+1), "the filter has 8193 bytes: must be at most 8192"},
 		{"/v1/internal/federation-states", `Datacenter == dc1`, "parameter filter is not supported"},
 	} {
 		if w := r.do(t, "GET", test.path+"?filter="+url.QueryEscape(test.filter), ""); w.Code != 400 ||
