@@ -93,11 +93,11 @@ const (
 func Register(g *resource.Registry) error {
 	for _, reg := range []resource.Registration{
 		{Type: Type, Message: &pb.Task{}, Mutate: mutate, Validate: validate, CheckName: CheckName},
-		{Type: RunType, Message: &pb.TaskRun{}, CheckName: checkPartName,
+		{Type: RunType, Message: &pb.TaskRun{}, CheckName: CheckPartName,
 			Validate: resource.ValidateData(checkRun)},
 		{Type: StateType, Message: &pb.TaskState{}, CheckName: CheckName,
 			Validate: resource.ValidateData(checkState)},
-		{Type: ChunkType, Message: &pb.TaskStateChunk{}, CheckName: checkPartName,
+		{Type: ChunkType, Message: &pb.TaskStateChunk{}, CheckName: CheckPartName,
 			Validate: resource.ValidateData(checkChunk)},
 		{Type: InstanceType, Message: &pb.SyncInstance{}},
 	} {
@@ -141,8 +141,9 @@ func CheckName(name string) error {
 
 var isSuffix = regexp.MustCompile(`^[A-Za-z0-9]{1,64}$`).MatchString
 
-// checkPartName checks the name of a part of a task: TASK.SUFFIX.
-func checkPartName(name string) error {
+// CheckPartName returns an ErrInvalid unless name is a valid name of a run or a
+// chunk: TASK.SUFFIX.
+func CheckPartName(name string) error {
 	task, suffix, ok := strings.Cut(name, ".")
 	if !ok || !isSuffix(suffix) {
 		return fmt.Errorf("%w name %.200q: must be TASK.SUFFIX", resource.ErrInvalid, name)

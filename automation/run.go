@@ -1,0 +1,429 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package automation
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/automation/driver"
+	"github.com/wanfed/wanfed/automation/state"
+	"github.com/wanfed/wanfed/automation/task"
+	"github.com/wanfed/wanfed/controller"
+	"github.com/wanfed/wanfed/internal/backoff"
+	"github.com/wanfed/wanfed/resource"
+)
+
+const (
+	// minRetry and maxRetry bound the delay until a failed run is repeated.
+	minRetry = 2 * time.Second
+	maxRetry = 10 * time.Minute
+	// maxChanged bounds the names of changed objects in a run.
+	maxChanged = 20
+)
+
+// run is one execution of a task.
+type run struct {
+	id     string // ULID
+	mode   driver.Mode
+	reason string
+}
+
+// refusedError reports that the guard of the task holds back a run.
+type refusedError struct{ reason string }
+
+func (e *refusedError) Error() string {
+	return e.reason + "; approve it with: wanfed task approve"
+}
+
+// start executes a run in a goroutine, when it has a slot.
+func (d *Daemon) start(w *work, r *pb.Resource, t *pb.Task, c state.Claim, ru run) {
+	d.inBackground(w, func(ctx context.Context) {
+		queued := time.Now()
+		if err := d.slots.Acquire(ctx, 1); err != nil {
+			return
+		}
+		defer d.slots.Release(1)
+		select {
+		case <-d.stopping:
+			return
+		default:
+		}
+		w.mu.Lock()
+		w.active.started = true
+		w.mu.Unlock()
+		d.metrics.started(time.Since(queued))
+		d.execute(ctx, w, r, t, c, ru)
+	})
+}
+
+// inBackground calls f in a goroutine, as the active run of w.
+func (d *Daemon) inBackground(w *work, f func(ctx context.Context)) {
+	ctx, cancel := context.WithCancel(d.runCtx)
+	w.mu.Lock()
+	w.active = &activeRun{cancel: cancel}
+	w.mu.Unlock()
+	d.runs.Go(func() {
+		defer cancel()
+		defer func() {
+			w.mu.Lock()
+			w.active = nil
+			w.mu.Unlock()
+			d.notify(w.name)
+		}()
+		f(ctx)
+	})
+}
+
+// execute executes a run and stores its result.
+func (d *Daemon) execute(ctx context.Context, w *work, r *pb.Resource, t *pb.Task, c state.Claim, ru run) {
+	log := d.cfg.Logger.With("task", w.name, "run", ru.id)
+	v, _, ok := w.values(time.Now())
+	definition, err := d.definition(ctx, w.name, t)
+	if !ok || err != nil || d.claims.token(task.LeaseName(w.name)) != c.Epoch {
+		return // the reconciler decides again
+	}
+	seen := digests{v.trigger, v.inputs.Digest(), definition}
+	record := &pb.TaskRun{
+		Task: w.name, Mode: string(ru.mode), Trigger: ru.reason, Instance: c.Instance, Epoch: c.Epoch,
+		StartedAt: timestamppb.Now(), Result: task.Running,
+	}
+	if len(w.keys) == len(v.keys) {
+		names := v.changes(t.Conditions, w.keys)
+		record.Changed = names[:min(len(names), maxChanged)]
+	}
+	// The claim is verified by the write that records the run.
+	var old []string
+	err = d.update(ctx, w, c, func(st *pb.TaskState) {
+		if len(st.Runs) == 0 || st.Runs[0] != ru.id {
+			st.Runs = slices.Insert(st.Runs, 0, ru.id)
+		}
+		old = st.Runs[min(len(st.Runs), task.MaxRuns):]
+		st.Runs = st.Runs[:min(len(st.Runs), task.MaxRuns)]
+		st.Running = &pb.TaskStateRun{Id: ru.id, Mode: string(ru.mode), Reason: ru.reason, Trigger: seen.trigger,
+			Inputs: seen.inputs, Task: seen.definition, StartedAt: record.StartedAt}
+	})
+	if err != nil {
+		log.Warn("run not started", "err", err)
+		return
+	}
+	d.writeRun(ctx, r, ru.id, record)
+	log.Info("run started", "mode", ru.mode, "trigger", ru.reason)
+	result, err := d.drive(ctx, w, t, c, ru, v, seen)
+	d.finish(w, r, c, ru, record, outcome{result: result, err: err, seen: seen, keys: v.keys})
+	d.prune(w.name, old)
+}
+
+// drive calls the driver.
+func (d *Daemon) drive(
+	ctx context.Context, w *work, t *pb.Task, c state.Claim, ru run, v values, seen digests,
+) (driver.Result, error) {
+	dw, drv, err := d.driverWork(ctx, w.name, t)
+	if err != nil {
+		return driver.Result{}, err
+	}
+	if t.Driver == task.DriverTerraform {
+		b, closeBackend, err := d.cfg.Backend(ctx, c, ru.id)
+		if err != nil {
+			return driver.Result{}, err
+		}
+		defer closeBackend()
+		dw.Backend = b
+	}
+	req := driver.Request{ID: ru.id, Mode: ru.mode, Inputs: v.inputs}
+	if t.Guard != nil && ru.mode == driver.Apply {
+		approved := w.state.Approved == seen.inputs+seen.definition
+		had := w.state.AppliedAt != nil
+		req.Guard = func(ch driver.Changes) error {
+			if approved {
+				return nil
+			}
+			return guard(t.Guard, ch, had && v.empty())
+		}
+	}
+	return drv.Run(ctx, dw, req)
+}
+
+// guard returns a *refusedError if g holds back a run with the changes. emptied
+// reports that the conditions had data at the last run, and have none now.
+func guard(g *pb.TaskGuard, ch driver.Changes, emptied bool) error {
+	limit, err := task.MaxDestroy(g.MaxDestroy, ch.Total)
+	switch {
+	case err != nil:
+		return err
+	case ch.Add+ch.Change+ch.Destroy == 0:
+		return nil
+	case g.Approve:
+		return &refusedError{"every run of the task needs an approval"}
+	case ch.Destroy > limit:
+		return &refusedError{fmt.Sprintf("the run would destroy %d of %d resources: max_destroy is %s", ch.Destroy, ch.Total, g.MaxDestroy)}
+	case g.EmptyInput && emptied:
+		return &refusedError{"the conditions have no data any more"}
+	}
+	return nil
+}
+
+// outcome is how a run ended.
+type outcome struct {
+	result driver.Result
+	err    error
+	seen   digests
+	keys   []map[string]string
+	ended  time.Time // zero: now
+}
+
+// resultOf returns the value of TaskRun.result for an error of a driver.
+func resultOf(err error) string {
+	var refused *refusedError
+	switch {
+	case err == nil:
+		return task.Succeeded
+	case errors.As(err, &refused):
+		return task.Refused
+	case errors.Is(err, driver.ErrTimedOut):
+		return task.TimedOut
+	case errors.Is(err, driver.ErrInterrupted):
+		return task.Interrupted
+	case errors.Is(err, driver.ErrLost):
+		return task.Lost
+	}
+	return task.Failed
+}
+
+// finish stores the result of a run: in the run, and in the state of the task.
+// It retries while the servers are unreachable, until the daemon is interrupted.
+func (d *Daemon) finish(w *work, r *pb.Resource, c state.Claim, ru run, record *pb.TaskRun, o outcome) {
+	ctx := context.WithoutCancel(d.runCtx)
+	if o.ended.IsZero() {
+		o.ended = time.Now()
+	}
+	record.EndedAt, record.Result = timestamppb.New(o.ended), resultOf(o.err)
+	record.Log, record.Plan = o.result.Log, o.result.Plan
+	if o.err != nil {
+		record.Error = o.err.Error()
+	}
+	ch := o.result.Changes
+	record.Changes = &pb.TaskChanges{Add: uint32(ch.Add), Change: uint32(ch.Change), Destroy: uint32(ch.Destroy), Total: uint32(ch.Total)}
+	log := d.cfg.Logger.With("task", w.name, "run", ru.id)
+	err := d.update(ctx, w, c, func(st *pb.TaskState) { conclude(st, ru, record, o) })
+	switch {
+	case err != nil:
+		log.Error("cannot store the result of the run", "result", record.Result, "err", err)
+		w.state = nil
+	case o.err == nil && ru.mode == driver.Apply:
+		w.keys = o.keys
+	case o.err == nil && ru.mode == driver.Destroy:
+		w.destroyed = true
+	}
+	d.writeRun(ctx, r, ru.id, record)
+	d.metrics.ended(record)
+	if o.err != nil {
+		log.Warn("run ended", "result", record.Result, "err", o.err)
+	} else {
+		log.Info("run ended", "result", record.Result, "add", ch.Add, "change", ch.Change, "destroy", ch.Destroy)
+	}
+	d.once.finish(w.name, o.err)
+}
+
+// conclude changes the state of a task for a run that has ended. It changes
+// nothing if the run is not the one in progress.
+func conclude(st *pb.TaskState, ru run, record *pb.TaskRun, o outcome) {
+	if st.Running.GetId() != ru.id {
+		return // an earlier attempt of the same write
+	}
+	st.Running = nil
+	if ru.reason == byRequest {
+		st.Request = ru.id
+	}
+	key := o.seen.inputs + o.seen.definition
+	switch {
+	case record.Result == task.Interrupted || record.Result == task.Lost:
+		return // the decision is the same as before the run
+	case ru.mode == driver.Plan:
+		st.DriftCheckedAt = record.EndedAt
+		if record.Result == task.Succeeded {
+			st.Drift = "none"
+			if c := record.Changes; c.Add+c.Change+c.Destroy > 0 {
+				st.Drift = "found"
+			}
+		}
+		return
+	}
+	if ru.reason == bySchedule {
+		st.ScheduledAt = record.StartedAt
+	}
+	switch record.Result {
+	case task.Succeeded:
+		st.AppliedTrigger, st.AppliedInputs, st.AppliedTask = o.seen.trigger, o.seen.inputs, o.seen.definition
+		st.AppliedAt = record.EndedAt
+		st.Failures, st.RetryAt, st.Failed, st.Refused, st.Approved = 0, nil, "", "", ""
+		st.Drift, st.DriftCheckedAt = "", nil
+	case task.Refused:
+		st.Refused = key
+	default:
+		if st.Failed != key {
+			st.Failures = 0
+		}
+		st.Failures++
+		st.RetryAt = timestamppb.New(o.ended.Add(backoff.Delay(int(st.Failures), minRetry, maxRetry)))
+		st.Failed = key
+	}
+}
+
+// recover looks for runs that an earlier daemon left behind, and stores their
+// results.
+func (d *Daemon) recover(w *work, r *pb.Resource, t *pb.Task, c state.Claim) {
+	running := w.state.Running
+	d.inBackground(w, func(ctx context.Context) {
+		log := d.cfg.Logger.With("task", w.name)
+		w.mu.Lock()
+		w.active.started = true
+		w.mu.Unlock()
+		dw, drv, err := d.driverWork(ctx, w.name, t)
+		if err != nil {
+			log.Warn("cannot look for earlier runs", "err", err)
+			return
+		}
+		found, err := drv.Recover(ctx, dw)
+		if err != nil {
+			log.Warn("cannot recover an earlier run", "err", err)
+			return
+		}
+		if found != nil && found.State != nil {
+			if err := d.cfg.StoreState(ctx, c, found.ID, found.State); err != nil {
+				log.Error("cannot store the state of an earlier run", "run", found.ID, "err", err)
+				return
+			}
+		}
+		w.recovered = true
+		if running == nil {
+			return
+		}
+		o := outcome{err: driver.ErrLost, seen: digests{running.Trigger, running.Inputs, running.Task}}
+		if found != nil && found.ID == running.Id {
+			o.result, o.err, o.ended = found.Result, found.Err, found.Ended
+		}
+		ru := run{running.Id, driver.Mode(running.Mode), running.Reason}
+		d.finish(w, r, c, ru, &pb.TaskRun{
+			Task: w.name, Mode: running.Mode, Trigger: running.Reason, Instance: c.Instance, Epoch: c.Epoch,
+			StartedAt: running.StartedAt,
+		}, o)
+	})
+}
+
+// finalize ends a task that is being deleted, when an operator has decided
+// whether its infrastructure is kept.
+func (d *Daemon) finalize(
+	ctx context.Context, env *controller.Env, w *work, r *pb.Resource, t *pb.Task, c state.Claim,
+) error {
+	switch {
+	case t.OnDelete == "":
+		return env.WriteStatus(ctx, r, condition("Ready", "Undecided",
+			fmt.Sprintf("the task is being deleted: run wanfed task delete %s with --keep or --destroy", w.name)))
+	case t.OnDelete == task.Destroy && len(w.state.Versions) > 0 || t.OnDelete == task.Destroy && t.Driver == task.DriverExec:
+		if w.destroyed {
+			break
+		}
+		if wait := w.state.RetryAt.AsTime().Sub(time.Now()); w.state.Failures > 0 && wait > 0 {
+			time.AfterFunc(wait, func() { d.notify(w.name) })
+			return nil
+		}
+		if err := d.openViews(w, t); err != nil {
+			return err
+		}
+		d.start(w, r, t, c, run{id: resource.NewUID(), mode: driver.Destroy, reason: "deletion"})
+		return nil
+	}
+	if err := d.cfg.States.Delete(ctx, c); err != nil {
+		return err
+	}
+	next := &pb.Resource{Id: r.GetId(), Version: r.GetVersion(), Data: r.GetData(), Metadata: map[string]string{}}
+	for key, value := range r.GetMetadata() {
+		next.Metadata[key] = value
+	}
+	left := slices.DeleteFunc(resource.Finalizers(r), func(f string) bool { return f == task.Finalizer })
+	next.Metadata[resource.FinalizersKey] = strings.Join(left, " ")
+	_, err := env.Client.Write(ctx, &pb.WriteRequest{Resource: next})
+	return resource.FromStatus(err)
+}
+
+// driverWork returns the driver of a task and what the driver needs, without the
+// backend.
+func (d *Daemon) driverWork(ctx context.Context, name string, t *pb.Task) (*driver.Work, driver.Driver, error) {
+	drv := d.cfg.Drivers[t.Driver]
+	if drv == nil {
+		return nil, nil, fmt.Errorf("this daemon has no driver %q", t.Driver)
+	}
+	w := &driver.Work{Name: name, Task: t, Dir: filepath.Join(d.cfg.Dir, name), Required: d.cfg.Required}
+	if dir := t.GetTerraform().GetWorkingDir(); dir != "" {
+		w.Dir = dir
+	}
+	if wanted := t.GetTerraform().GetProviders(); len(wanted) > 0 {
+		if d.cfg.Providers == nil {
+			return nil, nil, fmt.Errorf("provider %q is not configured in this daemon", wanted[0])
+		}
+		var err error
+		if w.Providers, err = d.cfg.Providers(ctx, t); err != nil {
+			return nil, nil, err
+		}
+	}
+	return w, drv, nil
+}
+
+// definition returns the digest of a task and of what this daemon adds to it.
+func (d *Daemon) definition(ctx context.Context, name string, t *pb.Task) (string, error) {
+	w, drv, err := d.driverWork(ctx, name, t)
+	if err != nil {
+		return "", err
+	}
+	module, err := drv.Digest(ctx, w)
+	if err != nil {
+		return "", err
+	}
+	providers, err := json.Marshal(w.Providers)
+	if err != nil {
+		return "", err
+	}
+	// The digest is stored in the servers. Without the key, a reader cannot test
+	// guesses of the secrets of a provider with it.
+	mac := hmac.New(sha256.New, d.cfg.Key)
+	mac.Write(providers)
+	return definitionOf(t, module, hex.EncodeToString(mac.Sum(nil))), nil
+}
+
+// writeRun writes a run. The run is for people: a failure is only logged.
+func (d *Daemon) writeRun(ctx context.Context, r *pb.Resource, id string, record *pb.TaskRun) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	res, err := resource.NewNamed(task.RunType, record.Task+"."+id, task.CheckPartName, record)
+	if err == nil {
+		res.Owner, res.Id.Uid, res.Generation = r.GetId(), "", ""
+		_, err = d.cfg.Resources.Write(ctx, &pb.WriteRequest{Resource: res})
+	}
+	if err != nil {
+		d.cfg.Logger.Warn("cannot store a run", "task", record.Task, "run", id, "err", resource.FromStatus(err))
+	}
+}
+
+// prune deletes runs that are not kept any more.
+func (d *Daemon) prune(name string, ids []string) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(d.runCtx), callTimeout)
+	defer cancel()
+	for _, id := range ids {
+		if _, err := d.cfg.Resources.Delete(ctx, &pb.DeleteRequest{Id: resource.ID(task.RunType, name+"."+id)}); err != nil {
+			d.cfg.Logger.Debug("cannot delete an old run", "task", name, "run", id, "err", err)
+		}
+	}
+}
