@@ -174,23 +174,25 @@ func checkQueries(t *pb.Task) error {
 	if len(t.Conditions) == 0 && t.Origin != OriginFile {
 		return fieldErrorf("conditions", "a task needs a condition")
 	}
-	defined := make(map[string]string) // variable to field
-	define := func(field string, q *pb.TaskQuery) error {
+	// Variables and the list that defines them. Several conditions, or several
+	// inputs, may select services together, for example of several datacenters.
+	defined := make(map[string]string)
+	define := func(list, field string, q *pb.TaskQuery) error {
 		v := Variable(q.Kind)
 		if v == "" || q.TriggerOnly {
 			return nil
 		}
-		if other, ok := defined[v]; ok {
-			return fieldErrorf(field, "defines the variable %q, which %s defines already", v, other)
+		if other := defined[v]; other != "" && (other != list || q.Kind != KindServices) {
+			return fieldErrorf(field, "defines the variable %q, which another condition or input defines already", v)
 		}
-		defined[v] = field
+		defined[v] = list
 		return nil
 	}
 	scheduled := false
 	for i, q := range t.Conditions {
 		field := fmt.Sprintf("conditions[%d]", i)
 		scheduled = scheduled || q.Kind == KindSchedule
-		if err := errors.Join(checkQuery(field, q), define(field, q)); err != nil {
+		if err := errors.Join(checkQuery(field, q), define("conditions", field, q)); err != nil {
 			return err
 		}
 	}
@@ -199,7 +201,7 @@ func checkQueries(t *pb.Task) error {
 		if q.Kind == KindSchedule || q.Kind == KindCatalogServices || q.TriggerOnly || len(q.On) > 0 {
 			return fieldErrorf(field, "%q, trigger_only and on are only for conditions", q.Kind)
 		}
-		if err := errors.Join(checkQuery(field, q), define(field, q)); err != nil {
+		if err := errors.Join(checkQuery(field, q), define("inputs", field, q)); err != nil {
 			return err
 		}
 	}
@@ -281,7 +283,7 @@ func checkQuery(field string, q *pb.TaskQuery) error {
 	switch q.Kind {
 	case KindServices:
 		if has("names") == has("regexp") {
-			return fieldErrorf(field, "either the regexp or names field must be configured")
+			return fieldErrorf(field, "either the regexp or names field must be configured, and not both")
 		}
 	case KindCatalogServices:
 		if !has("regexp") {

@@ -35,6 +35,8 @@ func TestCheck_Valid(t *testing.T) {
 			"inputs":[{"kind":"services","names":["web"]}],"guard":{"max_destroy":"20%"},
 			"variables":{"tags":"[\"a\", {b = 1}]"}}`,
 		`{"origin":"file","terraform":{"module":"./m"}}`,
+		`{"terraform":{"module":"m"},"conditions":[{"kind":"services","names":["a"]},
+			{"kind":"services","names":["a"],"datacenter":"dc2"}]}`,
 	} {
 		if err := Check(decode(t, text)); err != nil {
 			t.Errorf("Check(%s) = %v, want nil", text, err)
@@ -63,8 +65,9 @@ func TestCheck_Invalid(t *testing.T) {
 		{`{"terraform":{"module":"m"},"conditions":[{"kind":"schedule","cron":"61 * * * *"}],
 			"inputs":[{"kind":"nodes"}]}`, "conditions[0].cron"},
 		{`{"terraform":{"module":"m"},"conditions":[{"kind":"schedule","cron":"* * * * *"}]}`, "inputs"},
-		{`{"terraform":{"module":"m"},"conditions":[{"kind":"services","names":["a"]},{"kind":"services","names":["b"]}]}`,
+		{`{"terraform":{"module":"m"},"conditions":[{"kind":"consul-kv","path":"a"},{"kind":"consul-kv","path":"b"}]}`,
 			"conditions[1]"},
+		{`{"terraform":{"module":"m"},` + web + `,"inputs":[{"kind":"services","names":["b"]}]}`, "inputs[0]"},
 		{`{"terraform":{"module":"m"},` + web + `,"inputs":[{"kind":"catalog-services","regexp":"a"}]}`, "inputs[0]"},
 		{`{"terraform":{"module":"m"},"conditions":[{"kind":"weather"}]}`, "conditions[0].kind"},
 		{`{"terraform":{"module":"m"},"conditions":[{"kind":"services","names":["a"],"on":["moved"]}]}`, "conditions[0].on"},

@@ -38,11 +38,8 @@ func Read(path string, to any) error {
 // Parse parses the content of a file as HCL, or as the JSON form of HCL if the
 // path ends in .json.
 func Parse(path string, src []byte) (*hcl.File, error) {
-	if !utf8.Valid(src) || strings.ContainsRune(string(src), 0) {
-		return nil, fmt.Errorf("%s is not a text file", path)
-	}
-	if nesting(src) > maxNesting {
-		return nil, fmt.Errorf("%s is nested too deep; check that it is the right file", path)
+	if err := CheckText(path, src); err != nil {
+		return nil, err
 	}
 	parse := hclparse.NewParser().ParseHCL
 	if filepath.Ext(path) == ".json" {
@@ -55,6 +52,18 @@ func Parse(path string, src []byte) (*hcl.File, error) {
 		}
 	}
 	return f, nil
+}
+
+// CheckText returns an error if the content of the file at path is not text, or
+// has more than 10,000 nested brackets.
+func CheckText(path string, src []byte) error {
+	if !utf8.Valid(src) || strings.ContainsRune(string(src), 0) {
+		return fmt.Errorf("%s is not a text file", path)
+	}
+	if nesting(src) > maxNesting {
+		return fmt.Errorf("%s is nested too deep; check that it is the right file", path)
+	}
+	return nil
 }
 
 // maxNesting limits the nesting depth of brackets. The HCL parser is recursive,

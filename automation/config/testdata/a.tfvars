@@ -1,0 +1,2 @@
+tags   = ["x", "y"]
+limits = { cpu = 1.5, names = { a = "b" } }
