@@ -1314,9 +1314,10 @@ type TaskStateVersion struct {
 	// Terraform's serial and lineage.
 	Serial  uint64 `protobuf:"varint,2,opt,name=serial,proto3" json:"serial,omitempty"`
 	Lineage string `protobuf:"bytes,3,opt,name=lineage,proto3" json:"lineage,omitempty"`
-	// Bytes of the state, and their SHA-256.
+	// Bytes of the state, and their HMAC-SHA-256 with a key that is derived from the key
+	// below. A plain hash would confirm a guess of a secret in the state.
 	Size   uint64 `protobuf:"varint,4,opt,name=size,proto3" json:"size,omitempty"`
-	Sha256 []byte `protobuf:"bytes,5,opt,name=sha256,proto3" json:"sha256,omitempty"`
+	Digest []byte `protobuf:"bytes,5,opt,name=digest,proto3" json:"digest,omitempty"`
 	// Id of the key that encrypts it.
 	Key string `protobuf:"bytes,6,opt,name=key,proto3" json:"key,omitempty"`
 	// Names of the chunks, in order.
@@ -1386,9 +1387,9 @@ func (x *TaskStateVersion) GetSize() uint64 {
 	return 0
 }
 
-func (x *TaskStateVersion) GetSha256() []byte {
+func (x *TaskStateVersion) GetDigest() []byte {
 	if x != nil {
-		return x.Sha256
+		return x.Digest
 	}
 	return nil
 }
@@ -1468,6 +1469,86 @@ func (x *TaskStateChunk) GetContent() []byte {
 	return nil
 }
 
+// TaskStateJournal is the content of a file in which a daemon keeps a state that it
+// cannot store at the moment.
+type TaskStateJournal struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Task  string                 `protobuf:"bytes,1,opt,name=task,proto3" json:"task,omitempty"`
+	// Claim of the daemon.
+	Instance string `protobuf:"bytes,2,opt,name=instance,proto3" json:"instance,omitempty"`
+	Epoch    uint64 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// The version has number 0 and no names of chunks.
+	Version       *TaskStateVersion `protobuf:"bytes,4,opt,name=version,proto3" json:"version,omitempty"`
+	Chunks        [][]byte          `protobuf:"bytes,5,rep,name=chunks,proto3" json:"chunks,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TaskStateJournal) Reset() {
+	*x = TaskStateJournal{}
+	mi := &file_api_pb_sync_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TaskStateJournal) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TaskStateJournal) ProtoMessage() {}
+
+func (x *TaskStateJournal) ProtoReflect() protoreflect.Message {
+	mi := &file_api_pb_sync_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TaskStateJournal.ProtoReflect.Descriptor instead.
+func (*TaskStateJournal) Descriptor() ([]byte, []int) {
+	return file_api_pb_sync_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *TaskStateJournal) GetTask() string {
+	if x != nil {
+		return x.Task
+	}
+	return ""
+}
+
+func (x *TaskStateJournal) GetInstance() string {
+	if x != nil {
+		return x.Instance
+	}
+	return ""
+}
+
+func (x *TaskStateJournal) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *TaskStateJournal) GetVersion() *TaskStateVersion {
+	if x != nil {
+		return x.Version
+	}
+	return nil
+}
+
+func (x *TaskStateJournal) GetChunks() [][]byte {
+	if x != nil {
+		return x.Chunks
+	}
+	return nil
+}
+
 // SyncInstance is the data of a resource of type sync/v1/Instance: a sync daemon. Its name
 // is the id of the daemon. It is deleted when the daemon's lease has expired.
 type SyncInstance struct {
@@ -1488,7 +1569,7 @@ type SyncInstance struct {
 
 func (x *SyncInstance) Reset() {
 	*x = SyncInstance{}
-	mi := &file_api_pb_sync_proto_msgTypes[13]
+	mi := &file_api_pb_sync_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1500,7 +1581,7 @@ func (x *SyncInstance) String() string {
 func (*SyncInstance) ProtoMessage() {}
 
 func (x *SyncInstance) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_sync_proto_msgTypes[13]
+	mi := &file_api_pb_sync_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1513,7 +1594,7 @@ func (x *SyncInstance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SyncInstance.ProtoReflect.Descriptor instead.
 func (*SyncInstance) Descriptor() ([]byte, []int) {
-	return file_api_pb_sync_proto_rawDescGZIP(), []int{13}
+	return file_api_pb_sync_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *SyncInstance) GetGroup() string {
@@ -1711,13 +1792,19 @@ const file_api_pb_sync_proto_rawDesc = "" +
 	"\x06serial\x18\x02 \x01(\x04R\x06serial\x12\x18\n" +
 	"\alineage\x18\x03 \x01(\tR\alineage\x12\x12\n" +
 	"\x04size\x18\x04 \x01(\x04R\x04size\x12\x16\n" +
-	"\x06sha256\x18\x05 \x01(\fR\x06sha256\x12\x10\n" +
+	"\x06digest\x18\x05 \x01(\fR\x06digest\x12\x10\n" +
 	"\x03key\x18\x06 \x01(\tR\x03key\x12\x16\n" +
 	"\x06chunks\x18\a \x03(\tR\x06chunks\x127\n" +
 	"\tstored_at\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\bstoredAt\x12\x10\n" +
 	"\x03run\x18\t \x01(\tR\x03run\"*\n" +
 	"\x0eTaskStateChunk\x12\x18\n" +
-	"\acontent\x18\x01 \x01(\fR\acontent\"\x9f\x03\n" +
+	"\acontent\x18\x01 \x01(\fR\acontent\"\xa7\x01\n" +
+	"\x10TaskStateJournal\x12\x12\n" +
+	"\x04task\x18\x01 \x01(\tR\x04task\x12\x1a\n" +
+	"\binstance\x18\x02 \x01(\tR\binstance\x12\x14\n" +
+	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\x125\n" +
+	"\aversion\x18\x04 \x01(\v2\x1b.wanfed.v1.TaskStateVersionR\aversion\x12\x16\n" +
+	"\x06chunks\x18\x05 \x03(\fR\x06chunks\"\x9f\x03\n" +
 	"\fSyncInstance\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12\x18\n" +
@@ -1745,7 +1832,7 @@ func file_api_pb_sync_proto_rawDescGZIP() []byte {
 	return file_api_pb_sync_proto_rawDescData
 }
 
-var file_api_pb_sync_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
+var file_api_pb_sync_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
 var file_api_pb_sync_proto_goTypes = []any{
 	(*Task)(nil),                  // 0: wanfed.v1.Task
 	(*TaskQuery)(nil),             // 1: wanfed.v1.TaskQuery
@@ -1760,54 +1847,56 @@ var file_api_pb_sync_proto_goTypes = []any{
 	(*TaskStateLock)(nil),         // 10: wanfed.v1.TaskStateLock
 	(*TaskStateVersion)(nil),      // 11: wanfed.v1.TaskStateVersion
 	(*TaskStateChunk)(nil),        // 12: wanfed.v1.TaskStateChunk
-	(*SyncInstance)(nil),          // 13: wanfed.v1.SyncInstance
-	nil,                           // 14: wanfed.v1.Task.VariablesEntry
-	nil,                           // 15: wanfed.v1.TaskQuery.NodeMetaEntry
-	nil,                           // 16: wanfed.v1.TaskQuery.UserMetaEntry
-	nil,                           // 17: wanfed.v1.ExecDriver.EnvEntry
-	nil,                           // 18: wanfed.v1.SyncInstance.DriversEntry
-	nil,                           // 19: wanfed.v1.SyncInstance.IncompatibleEntry
-	(*durationpb.Duration)(nil),   // 20: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil), // 21: google.protobuf.Timestamp
+	(*TaskStateJournal)(nil),      // 13: wanfed.v1.TaskStateJournal
+	(*SyncInstance)(nil),          // 14: wanfed.v1.SyncInstance
+	nil,                           // 15: wanfed.v1.Task.VariablesEntry
+	nil,                           // 16: wanfed.v1.TaskQuery.NodeMetaEntry
+	nil,                           // 17: wanfed.v1.TaskQuery.UserMetaEntry
+	nil,                           // 18: wanfed.v1.ExecDriver.EnvEntry
+	nil,                           // 19: wanfed.v1.SyncInstance.DriversEntry
+	nil,                           // 20: wanfed.v1.SyncInstance.IncompatibleEntry
+	(*durationpb.Duration)(nil),   // 21: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil), // 22: google.protobuf.Timestamp
 }
 var file_api_pb_sync_proto_depIdxs = []int32{
 	1,  // 0: wanfed.v1.Task.conditions:type_name -> wanfed.v1.TaskQuery
 	1,  // 1: wanfed.v1.Task.inputs:type_name -> wanfed.v1.TaskQuery
-	14, // 2: wanfed.v1.Task.variables:type_name -> wanfed.v1.Task.VariablesEntry
+	15, // 2: wanfed.v1.Task.variables:type_name -> wanfed.v1.Task.VariablesEntry
 	2,  // 3: wanfed.v1.Task.buffer:type_name -> wanfed.v1.TaskBuffer
 	3,  // 4: wanfed.v1.Task.terraform:type_name -> wanfed.v1.TerraformDriver
 	4,  // 5: wanfed.v1.Task.exec:type_name -> wanfed.v1.ExecDriver
 	5,  // 6: wanfed.v1.Task.guard:type_name -> wanfed.v1.TaskGuard
-	20, // 7: wanfed.v1.Task.timeout:type_name -> google.protobuf.Duration
-	20, // 8: wanfed.v1.Task.grace:type_name -> google.protobuf.Duration
-	20, // 9: wanfed.v1.Task.drift_check:type_name -> google.protobuf.Duration
-	15, // 10: wanfed.v1.TaskQuery.node_meta:type_name -> wanfed.v1.TaskQuery.NodeMetaEntry
-	16, // 11: wanfed.v1.TaskQuery.user_meta:type_name -> wanfed.v1.TaskQuery.UserMetaEntry
-	20, // 12: wanfed.v1.TaskQuery.for:type_name -> google.protobuf.Duration
-	20, // 13: wanfed.v1.TaskBuffer.min:type_name -> google.protobuf.Duration
-	20, // 14: wanfed.v1.TaskBuffer.max:type_name -> google.protobuf.Duration
-	17, // 15: wanfed.v1.ExecDriver.env:type_name -> wanfed.v1.ExecDriver.EnvEntry
-	21, // 16: wanfed.v1.TaskRun.started_at:type_name -> google.protobuf.Timestamp
-	21, // 17: wanfed.v1.TaskRun.ended_at:type_name -> google.protobuf.Timestamp
+	21, // 7: wanfed.v1.Task.timeout:type_name -> google.protobuf.Duration
+	21, // 8: wanfed.v1.Task.grace:type_name -> google.protobuf.Duration
+	21, // 9: wanfed.v1.Task.drift_check:type_name -> google.protobuf.Duration
+	16, // 10: wanfed.v1.TaskQuery.node_meta:type_name -> wanfed.v1.TaskQuery.NodeMetaEntry
+	17, // 11: wanfed.v1.TaskQuery.user_meta:type_name -> wanfed.v1.TaskQuery.UserMetaEntry
+	21, // 12: wanfed.v1.TaskQuery.for:type_name -> google.protobuf.Duration
+	21, // 13: wanfed.v1.TaskBuffer.min:type_name -> google.protobuf.Duration
+	21, // 14: wanfed.v1.TaskBuffer.max:type_name -> google.protobuf.Duration
+	18, // 15: wanfed.v1.ExecDriver.env:type_name -> wanfed.v1.ExecDriver.EnvEntry
+	22, // 16: wanfed.v1.TaskRun.started_at:type_name -> google.protobuf.Timestamp
+	22, // 17: wanfed.v1.TaskRun.ended_at:type_name -> google.protobuf.Timestamp
 	6,  // 18: wanfed.v1.TaskRun.changes:type_name -> wanfed.v1.TaskChanges
 	10, // 19: wanfed.v1.TaskState.lock:type_name -> wanfed.v1.TaskStateLock
 	11, // 20: wanfed.v1.TaskState.versions:type_name -> wanfed.v1.TaskStateVersion
-	21, // 21: wanfed.v1.TaskState.applied_at:type_name -> google.protobuf.Timestamp
-	21, // 22: wanfed.v1.TaskState.retry_at:type_name -> google.protobuf.Timestamp
-	21, // 23: wanfed.v1.TaskState.scheduled_at:type_name -> google.protobuf.Timestamp
-	21, // 24: wanfed.v1.TaskState.drift_checked_at:type_name -> google.protobuf.Timestamp
+	22, // 21: wanfed.v1.TaskState.applied_at:type_name -> google.protobuf.Timestamp
+	22, // 22: wanfed.v1.TaskState.retry_at:type_name -> google.protobuf.Timestamp
+	22, // 23: wanfed.v1.TaskState.scheduled_at:type_name -> google.protobuf.Timestamp
+	22, // 24: wanfed.v1.TaskState.drift_checked_at:type_name -> google.protobuf.Timestamp
 	9,  // 25: wanfed.v1.TaskState.running:type_name -> wanfed.v1.TaskStateRun
-	21, // 26: wanfed.v1.TaskStateRun.started_at:type_name -> google.protobuf.Timestamp
-	21, // 27: wanfed.v1.TaskStateLock.created_at:type_name -> google.protobuf.Timestamp
-	21, // 28: wanfed.v1.TaskStateVersion.stored_at:type_name -> google.protobuf.Timestamp
-	18, // 29: wanfed.v1.SyncInstance.drivers:type_name -> wanfed.v1.SyncInstance.DriversEntry
-	19, // 30: wanfed.v1.SyncInstance.incompatible:type_name -> wanfed.v1.SyncInstance.IncompatibleEntry
-	21, // 31: wanfed.v1.SyncInstance.started_at:type_name -> google.protobuf.Timestamp
-	32, // [32:32] is the sub-list for method output_type
-	32, // [32:32] is the sub-list for method input_type
-	32, // [32:32] is the sub-list for extension type_name
-	32, // [32:32] is the sub-list for extension extendee
-	0,  // [0:32] is the sub-list for field type_name
+	22, // 26: wanfed.v1.TaskStateRun.started_at:type_name -> google.protobuf.Timestamp
+	22, // 27: wanfed.v1.TaskStateLock.created_at:type_name -> google.protobuf.Timestamp
+	22, // 28: wanfed.v1.TaskStateVersion.stored_at:type_name -> google.protobuf.Timestamp
+	11, // 29: wanfed.v1.TaskStateJournal.version:type_name -> wanfed.v1.TaskStateVersion
+	19, // 30: wanfed.v1.SyncInstance.drivers:type_name -> wanfed.v1.SyncInstance.DriversEntry
+	20, // 31: wanfed.v1.SyncInstance.incompatible:type_name -> wanfed.v1.SyncInstance.IncompatibleEntry
+	22, // 32: wanfed.v1.SyncInstance.started_at:type_name -> google.protobuf.Timestamp
+	33, // [33:33] is the sub-list for method output_type
+	33, // [33:33] is the sub-list for method input_type
+	33, // [33:33] is the sub-list for extension type_name
+	33, // [33:33] is the sub-list for extension extendee
+	0,  // [0:33] is the sub-list for field type_name
 }
 
 func init() { file_api_pb_sync_proto_init() }
@@ -1823,7 +1912,7 @@ func file_api_pb_sync_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_pb_sync_proto_rawDesc), len(file_api_pb_sync_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   20,
+			NumMessages:   21,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

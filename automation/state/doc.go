@@ -18,6 +18,27 @@
 //		return nil
 //	})
 //
+// # Versions of Terraform's state
+//
+// Put compresses a state with gzip, encrypts it with AES-256-GCM, and stores it
+// as chunks of at most 1 MiB. Each chunk is authenticated with the task, the
+// number of the version, its index and the number of chunks, so servers can
+// neither read a state nor exchange parts of it. They know its size, serial and
+// lineage. The chunks are stored before the version that names them. Get returns
+// exactly what was stored, or an error.
+//
+// The names of the chunks are random, and a version never shares one. A daemon
+// that dies during Put leaves chunks, which Collect deletes.
+//
+// # Rotation
+//
+// The first key of the key file encrypts, and all keys decrypt. To replace a
+// key, append the new one to the key files of all daemons and operators, and
+// then move it to the beginning of each file. A daemon reads the file for each
+// version, so it needs no restart. An old key can be removed when no version has
+// its id: see "wanfed task state versions". GenerateKey adds a key at the
+// beginning, which is sufficient with a single daemon.
+//
 // # Blocking
 //
 // Methods with a context block until a server has responded. While no server

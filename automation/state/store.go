@@ -59,6 +59,10 @@ func (c Claim) check(st *pb.TaskState) error {
 type StoreConfig struct {
 	// Client calls a server. Required.
 	Client pb.ResourceServiceClient
+	// KeyFile is the path of the key file: see ReadKeys. The Store reads it for
+	// each version of a state that it stores or returns. Default: none, and the
+	// Store does not process versions.
+	KeyFile string
 }
 
 // Store reads and changes the states of tasks. Its methods may be called from
@@ -139,8 +143,12 @@ func (s *Store) update(ctx context.Context, c Claim, change func(*pb.TaskState) 
 	if r.Data, err = anypb.New(next); err != nil {
 		return nil, err
 	}
-	_, err = call(ctx, s.cfg.Client.Write, &pb.WriteRequest{Resource: r})
-	return next, err
+	return next, s.write(ctx, r)
+}
+
+func (s *Store) write(ctx context.Context, r *pb.Resource) error {
+	_, err := call(ctx, s.cfg.Client.Write, &pb.WriteRequest{Resource: r})
+	return err
 }
 
 // Delete deletes the state of a task, with all versions. It is idempotent. The
@@ -212,7 +220,7 @@ func retry(ctx context.Context, f func() error) error {
 // moment.
 func isTemporary(err error) bool {
 	switch {
-	case errors.Is(err, resource.ErrConflict), errors.Is(err, resource.ErrUnknownOutcome):
+	case errors.Is(err, resource.ErrConflict), errors.Is(err, resource.ErrUnknownOutcome), errors.Is(err, resource.ErrWatchReset):
 		return true
 	case errors.Is(err, resource.ErrTooLarge):
 		return false

@@ -80,7 +80,7 @@ func (s *server) Delete(ctx context.Context, in *pb.DeleteRequest, opts ...grpc.
 
 func newStore(t testing.TB, s *server) *Store {
 	t.Helper()
-	store, err := NewStore(StoreConfig{Client: s})
+	store, err := NewStore(StoreConfig{Client: s, KeyFile: keyFile(t, line("k1", 1))})
 	if err != nil {
 		t.Fatalf("NewStore() = %v, want nil", err)
 	}

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package state
+
+import (
+	"bytes"
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/hkdf"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+
+	"github.com/wanfed/wanfed/internal/atomicfile"
+	"github.com/wanfed/wanfed/resource"
+)
+
+const (
+	// keySize is the size of a key, in bytes.
+	keySize = 32
+	// maxKeyFile bounds a key file, in bytes.
+	maxKeyFile = 1 << 20
+)
+
+// keyComment is the beginning of a new key file.
+const keyComment = `# Keys that encrypt the states of tasks. The first one encrypts, all of them decrypt.
+# Every daemon and operator needs this file. Without it the states cannot be read.
+# Keep old keys: a version of a state needs the key that has encrypted it.
+`
+
+// Keys are the keys of a key file. They are immutable.
+type Keys struct{ keys []key } // at least one
+
+// key encrypts and authenticates states.
+type key struct {
+	id   string
+	aead cipher.AEAD
+	mac  []byte // key of the digests
+}
+
+// ReadKeys reads a key file. Each line has the id of a key and its 32 bytes in
+// base64. Empty lines, and lines that begin with "#", are ignored. The file must
+// not be readable for other users. GenerateKey creates it.
+func ReadKeys(path string) (*Keys, error) {
+	k, _, err := readKeys(path)
+	return k, err
+}
+
+// readKeys returns the keys of a file and its content.
+func readKeys(path string) (*Keys, []byte, error) {
+	data, err := readKeyFile(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil, fmt.Errorf("read key file: %w: copy it from another daemon, or create the first one", err)
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("read key file: %w", err)
+	}
+	k, err := parseKeys(data)
+	if err != nil {
+		return nil, nil, fmt.Errorf("read key file %s: %w", path, err)
+	}
+	return k, data, nil
+}
+
+func readKeyFile(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if mode := info.Mode(); !mode.IsRegular() || runtime.GOOS != "windows" && mode.Perm()&0o077 != 0 {
+		return nil, fmt.Errorf("%s has mode %v: must be a file that only its owner can read: chmod 0600 %s", path, mode, path)
+	}
+	data, err := io.ReadAll(io.LimitReader(f, maxKeyFile+1))
+	if len(data) > maxKeyFile {
+		return nil, fmt.Errorf("%s has more than %d bytes", path, maxKeyFile)
+	}
+	return data, err
+}
+
+var isKeyID = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`).MatchString
+
+// parseKeys parses a key file. Its errors have no part of a key.
+func parseKeys(data []byte) (*Keys, error) {
+	k := new(Keys)
+	number := 0
+	for line := range bytes.Lines(data) {
+		number++
+		fields := strings.Fields(string(line))
+		if len(fields) == 0 || strings.HasPrefix(fields[0], "#") {
+			continue
+		}
+		if len(fields) != 2 || !isKeyID(fields[0]) {
+			return nil, fmt.Errorf("line %d: must be ID KEY, with an id of 1 to 64 letters, digits, dots, dashes and underscores",
+				number)
+		}
+		secret, err := base64.StdEncoding.Strict().DecodeString(fields[1])
+		if err != nil || len(secret) != keySize {
+			return nil, fmt.Errorf("line %d: key %s must be %d bytes in base64", number, fields[0], keySize)
+		}
+		if _, ok := k.find(fields[0]); ok {
+			return nil, fmt.Errorf("line %d: key %s is there twice: remove one line", number, fields[0])
+		}
+		parsed, err := newKey(fields[0], secret)
+		if err != nil {
+			return nil, err
+		}
+		k.keys = append(k.keys, parsed)
+	}
+	if len(k.keys) == 0 {
+		return nil, errors.New("it has no key")
+	}
+	return k, nil
+}
+
+func newKey(id string, secret []byte) (key, error) {
+	encrypt, err := hkdf.Key(sha256.New, secret, nil, "wanfed state encryption", keySize)
+	if err != nil {
+		return key{}, err
+	}
+	mac, err := hkdf.Key(sha256.New, secret, nil, "wanfed state digest", keySize)
+	if err != nil {
+		return key{}, err
+	}
+	block, err := aes.NewCipher(encrypt)
+	if err != nil {
+		return key{}, err
+	}
+	aead, err := cipher.NewGCMWithRandomNonce(block)
+	return key{id: id, aead: aead, mac: mac}, err
+}
+
+// find returns the key with an id.
+func (k *Keys) find(id string) (key, bool) {
+	i := slices.IndexFunc(k.keys, func(k key) bool { return k.id == id })
+	if i < 0 {
+		return key{}, false
+	}
+	return k.keys[i], true
+}
+
+// digest returns the digest of a state.
+func (k key) digest(data []byte) []byte {
+	h := hmac.New(sha256.New, k.mac)
+	h.Write(data)
+	return h.Sum(nil)
+}
+
+// GenerateKey adds a new key to a key file, as the first one, and returns its
+// id. It creates the file with mode 0600 if it does not exist. Every daemon
+// needs the new file before a daemon encrypts with the new key: see "Rotation"
+// in the package documentation.
+func GenerateKey(path string) (id string, err error) {
+	_, old, err := readKeys(path)
+	if errors.Is(err, os.ErrNotExist) {
+		old, err = nil, nil
+	}
+	if err != nil {
+		return "", err
+	}
+	secret := make([]byte, keySize)
+	_, _ = rand.Read(secret) // never fails
+	id = resource.NewUID()
+	line := id + " " + base64.StdEncoding.EncodeToString(secret) + "\n"
+	rest, _ := strings.CutPrefix(string(old), keyComment)
+	if err := atomicfile.WriteFile(path, []byte(keyComment+line+rest), 0o600); err != nil {
+		return "", fmt.Errorf("write key file: %w", err)
+	}
+	return id, nil
+}
