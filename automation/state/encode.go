@@ -142,3 +142,8 @@ func checkChunk(name string, content []byte) error {
 	}
 	return nil
 }
+
+// DigestKey returns a key for digests of secrets that are stored at the servers.
+// It belongs to the oldest key of the file, so that a new key does not change
+// the digests.
+func (k *Keys) DigestKey() []byte { return k.keys[len(k.keys)-1].mac }

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package syncd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/automation"
+	"github.com/wanfed/wanfed/automation/config"
+	"github.com/wanfed/wanfed/automation/task"
+	"github.com/wanfed/wanfed/internal/backoff"
+	"github.com/wanfed/wanfed/resource"
+)
+
+// writeTasks writes the tasks of the files as resources, and retries until ctx
+// ends. Several daemons with equal files write equal resources.
+func (p *process) writeTasks(ctx context.Context, c pb.ResourceServiceClient, d *automation.Daemon) error {
+	names := []string{}
+	for _, t := range p.files.Tasks {
+		names = append(names, t.Name)
+		for pause := (backoff.Backoff{Min: 50 * time.Millisecond, Max: 2 * time.Second}); ; {
+			err := writeTask(ctx, c, t, p.files.Group)
+			if err == nil {
+				break
+			}
+			if ctx.Err() != nil {
+				return nil
+			}
+			if errors.Is(err, resource.ErrInvalid) || errors.Is(err, resource.ErrDenied) || errors.Is(err, errOtherOrigin) {
+				return fmt.Errorf("%s: task %s: %w", t.Pos, t.Name, err)
+			}
+			p.log.Warn("cannot write a task", "task", t.Name, "err", err)
+			backoff.Sleep(ctx, pause.Next(), nil)
+		}
+	}
+	d.Expect(names)
+	return nil
+}
+
+var errOtherOrigin = errors.New("a task of this name was created by a request: delete it, or rename the task in the file")
+
+// writeTask writes a task unless the stored one is equal. A task that was
+// disabled by a request stays disabled.
+func writeTask(ctx context.Context, c pb.ResourceServiceClient, t config.Task, group string) error {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	want := proto.CloneOf(t.Task)
+	if want.Group == task.DefaultGroup && group != "" {
+		want.Group = group
+	}
+	id := task.ID(t.Name)
+	resp, err := c.Read(resource.WithConsistency(ctx, resource.Strong), &pb.ReadRequest{Id: id})
+	stored := resp.GetResource()
+	switch err = resource.FromStatus(err); {
+	case errors.Is(err, resource.ErrNotFound):
+		stored = &pb.Resource{Id: id, Version: resource.NewVersion}
+	case err != nil:
+		return err
+	default:
+		now, err := resource.Decode[*pb.Task](stored)
+		if err != nil {
+			return err
+		}
+		if now.Origin != task.OriginFile {
+			return errOtherOrigin
+		}
+		if proto.Equal(now, want) {
+			return nil
+		}
+	}
+	next := &pb.Resource{Id: stored.Id, Version: stored.Version, Metadata: stored.Metadata}
+	if next.Data, err = anypb.New(want); err != nil {
+		return err
+	}
+	_, err = c.Write(ctx, &pb.WriteRequest{Resource: next})
+	return resource.FromStatus(err)
+}
