@@ -16,6 +16,13 @@
 // for events, with bounds that a busy machine with two cores keeps, and log how
 // long things took. Benchmarks measure the times to expect.
 //
+// # Pages
+//
+// TestNewResourceType, TestDocs_Envoy and TestDocs_Consul execute pages of
+// docs as they are: each command after "$ " in a block of language console. "..."
+// in an output stands for any text. A command that no test can execute ends with
+// the comment "# not tested: needs consul".
+//
 // # Example
 //
 //	sudo go test ./test
