@@ -29,8 +29,11 @@
 // response. After a reconnection, the proxy receives what changed since.
 //
 // A proxy that rejects a response continues with the last accepted resources.
-// [Server.Proxies] returns its message. The server sends the next response after
-// the next change.
+// [Server.Proxies] returns its message. The same content would be rejected again,
+// so the server sends the next response after the next change of the type. That
+// response also has the other resources of the rejected one, because the proxy
+// may have applied any part of it. After a reconnection, the proxy receives what
+// it has not accepted.
 //
 // # Goroutines
 //

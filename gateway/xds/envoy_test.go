@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -176,7 +177,8 @@ func (r *envoyRig) startEnvoy(path string) {
 }
 
 // Envoy accepts, rejects, and accepts the corrected configuration. After a
-// restart of the server, Envoy receives only what has changed.
+// restart of the server, Envoy receives only what has changed, and what it has
+// rejected.
 func TestEnvoy_ResumesAfterRestart(t *testing.T) {
 	testutil.Cluster(t)
 	path := testutil.Envoy(t)
@@ -196,8 +198,12 @@ func TestEnvoy_ResumesAfterRestart(t *testing.T) {
 	}
 	r.publish(withWAN("192.0.2.1:8443", datacenter("dc2", "127.0.0.1:2"), dc3))
 	r.want(listenerType, "listener rejected", func(typ Type) bool { return strings.Contains(typ.Rejected, "192.0.2.1") })
+	r.stop()
+	r.start()
+	r.want(listenerType, "listener rejected again", func(typ Type) bool { return strings.Contains(typ.Rejected, "192.0.2.1") })
 	r.publish(withWAN("127.0.0.2:0", datacenter("dc2", "127.0.0.1:2"), dc3))
-	r.want(listenerType, "corrected listener accepted", accepted(2))
+	r.want(listenerType, "corrected listener accepted", accepted(1))
+	r.wantSent(map[string][]string{listenerType: {"wan", "wan"}})
 
 	r.stop()
 	r.publish(withWAN("127.0.0.2:0", datacenter("dc2", "127.0.0.1:9"), dc3))
@@ -205,14 +211,21 @@ func TestEnvoy_ResumesAfterRestart(t *testing.T) {
 	r.want(endpointType, "the change accepted", accepted(1))
 	r.publish(withWAN("127.0.0.3:0", datacenter("dc2", "127.0.0.1:9"), dc3))
 	r.want(listenerType, "a later change accepted", accepted(1))
+	r.wantSent(map[string][]string{endpointType: {dc2}, listenerType: {"wan"}})
+}
+
+// wantSent checks the names of all resources that the last started server has
+// sent, and that Envoy requested only what it lacks.
+func (r *envoyRig) wantSent(want map[string][]string) {
+	r.t.Helper()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for url, want := range map[string][]string{clusterType: nil, endpointType: {dc2}, listenerType: {"wan"}} {
-		if got := r.sent[url]; fmt.Sprint(got) != fmt.Sprint(want) {
-			t.Errorf("resources sent after the restart of %s = %v, want %v", url, got, want)
+	for _, url := range typeURLs {
+		if got := r.sent[url]; !slices.Equal(got, want[url]) {
+			r.t.Errorf("resources of %s sent since the start of the server = %v, want %v", url, got, want[url])
 		}
 		if r.resumed[url] == 0 {
-			t.Errorf("requests for %s have no initial versions, want some", url)
+			r.t.Errorf("requests for %s have no initial versions, want some", url)
 		}
 	}
 }

@@ -35,10 +35,11 @@ type subscription struct {
 
 	version string // stateOfTheWorld: of the last response
 
-	// Only incremental uses base, initial and again.
+	// Only incremental uses base, initial, again, sent and rejected.
 
 	// base is the set of the last response. The proxy has those of its resources
-	// that are wanted. Nil: the proxy has the resources of initial.
+	// that are wanted, except those of rejected. Nil: the proxy has the resources
+	// of initial.
 	base *set
 	// initial has the version of each resource that the proxy had before it
 	// connected. The first response clears it.
@@ -46,11 +47,24 @@ type subscription struct {
 	// again has names that the next response must have, although they have not
 	// changed.
 	again map[string]bool
+	// sent has the names in the response in flight. rejected has those of the
+	// last response if the proxy rejected it: the proxy may have applied any part
+	// of it. The next response has them. They alone do not cause a response.
+	sent, rejected []string
 	// force demands a response even without a change.
 	force bool
 	// compared is the set of the last call of response, unless the subscription
 	// has changed since.
 	compared *set
+}
+
+// answered ends the wait for the answer to the response in flight.
+func (s *subscription) answered(rejected bool) {
+	s.rejected = nil
+	if rejected {
+		s.rejected = s.sent
+	}
+	s.nonce, s.sent = "", nil
 }
 
 func (s *subscription) wants(name string) bool {
@@ -213,16 +227,40 @@ func (incremental) response(sub *subscription, all *set, url string) (*discovery
 			add(r)
 		}
 	}
-	slices.SortFunc(resp.Resources, func(a, b *discoveryv3.Resource) int { return strings.Compare(a.Name, b.Name) })
-	slices.Sort(resp.RemovedResources)
-	resp.RemovedResources = slices.Compact(resp.RemovedResources)
 	sub.base, sub.initial = all, nil
 	clear(sub.again)
 	if len(resp.Resources)+len(resp.RemovedResources) == 0 && !sub.force {
 		return nil, false
 	}
 	sub.force = false
+	if len(sub.rejected) > 0 {
+		sub.sent = namesOf(resp)
+	}
+	for _, name := range sub.rejected {
+		r := all.byName[name]
+		switch _, found := slices.BinarySearch(sub.sent, name); {
+		case found || !sub.wants(name):
+		case r == nil:
+			remove(name)
+		default:
+			add(r)
+		}
+	}
+	slices.SortFunc(resp.Resources, func(a, b *discoveryv3.Resource) int { return strings.Compare(a.Name, b.Name) })
+	slices.Sort(resp.RemovedResources)
+	resp.RemovedResources = slices.Compact(resp.RemovedResources)
+	sub.sent = namesOf(resp)
 	return resp, true
+}
+
+// namesOf returns the sorted names of the resources in a response.
+func namesOf(resp *discoveryv3.DeltaDiscoveryResponse) []string {
+	names := slices.Clone(resp.RemovedResources)
+	for _, r := range resp.Resources {
+		names = append(names, r.Name)
+	}
+	slices.Sort(names)
+	return names
 }
 
 // changes returns the pairs of resources of one name that differ, ordered by

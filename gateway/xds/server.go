@@ -230,7 +230,7 @@ func handle[Req message, Resp any](st *stream, req Req, v variant[Req, Resp]) er
 		st.record(url, func(*Type) {})
 	}
 	if nonce := req.GetResponseNonce(); nonce != "" && nonce == sub.nonce {
-		sub.nonce = ""
+		sub.answered(req.GetErrorDetail() != nil)
 		st.acknowledge(url, req.GetErrorDetail())
 	}
 	names := sub.names

@@ -249,13 +249,57 @@ func TestDelta_RecordsRejection(t *testing.T) {
 		t.Errorf("Proxies() has %+v, want the rejection: cannot bind", typ)
 	}
 	r.publish(snapshot(one, datacenter("dc3", "198.51.100.3:1")))
-	c.answer(c.want(listenerType, "lan"), "")
+	c.answer(c.want(listenerType, "lan", "wan"), "") // wan has not changed, but was not accepted
 	testutil.Eventually(t, 10*time.Second, func() bool {
 		typ := r.proxyType(listenerType)
 		return typ.Rejected == "" && typ.Accepted == 1
 	}, "the corrected configuration is accepted")
 	c.stop()
 	testutil.Eventually(t, 10*time.Second, func() bool { return len(r.Proxies()) == 0 }, "no proxy is connected")
+}
+
+// A proxy may have applied any part of a response that it rejected. So the next
+// change also sends the rest of that response, and a reconnection sends what the
+// proxy does not have. The same content is not sent again before.
+func TestDelta_SendsRejectedResourcesWithTheNextChange(t *testing.T) {
+	r := newRig(t)
+	at := func(dc string, port int) *proxycfg.Datacenter {
+		return datacenter(dc, fmt.Sprintf("198.51.100.2:%d", port))
+	}
+	r.publish(snapshot(one, at("dc2", 1), at("dc3", 1), at("dc4", 1)))
+	c := r.delta()
+	subscribe := &discoveryv3.DeltaDiscoveryRequest{TypeUrl: clusterType, ResourceNamesSubscribe: []string{everything}}
+	const dc4, dc5 = "server.dc4.wanfed", "server.dc5.wanfed"
+	c.send(subscribe)
+	c.answer(c.want(clusterType, dc1, dc2, dc3, dc4, srv1), "")
+	c.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: endpointType, ResourceNamesSubscribe: []string{dc2, dc3, dc4}})
+	accepted := map[string]string{}
+	resp := c.want(endpointType, dc2, dc3, dc4)
+	for _, res := range resp.Resources {
+		accepted[res.Name] = res.Version
+	}
+	c.answer(resp, "")
+
+	r.publish(snapshot(one, at("dc2", 2), at("dc3", 2), at("dc5", 1)))
+	c.answer(c.want(clusterType, dc5, "-"+dc4), "no memory")
+	c.answer(c.want(endpointType, dc2, dc3, "-"+dc4), "invalid address")
+	c.wantNothing() // not in a loop
+	r.publish(snapshot(one, at("dc2", 3), at("dc3", 1), at("dc5", 1)))
+	c.answer(c.want(endpointType, dc2, dc3, "-"+dc4), "invalid address") // dc3 as it was before
+	r.publish(snapshot(one, at("dc2", 4), at("dc3", 1), at("dc5", 1)))
+	c.answer(c.want(endpointType, dc2, dc3, "-"+dc4), "")
+	r.publish(snapshot(one, at("dc2", 5), at("dc3", 1), at("dc5", 1)))
+	c.answer(c.want(endpointType, dc2), "") // the rest was accepted
+	r.publish(snapshot(one, at("dc2", 5), at("dc3", 1)))
+	c.answer(c.want(clusterType, "-"+dc4, "-"+dc5), "")
+	c.wantNothing()
+	c.stop()
+
+	c = r.delta() // as if everything after the first response was rejected
+	c.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: endpointType, ResourceNamesSubscribe: []string{dc2, dc3, dc4},
+		InitialResourceVersions: accepted})
+	c.answer(c.want(endpointType, dc2, "-"+dc4), "invalid address")
+	c.wantNothing()
 }
 
 func TestDelta_ResumesAfterReconnection(t *testing.T) {
@@ -340,13 +384,16 @@ func TestStream_RefusesOthers(t *testing.T) {
 }
 
 // TestIncremental_RandomRequests compares what a client has after random changes
-// and subscriptions with what it wants.
+// and subscriptions with what it wants. The client rejects some responses, of
+// which it applies any part. Then it has what it wants after the next response
+// that it accepts.
 func TestIncremental_RandomRequests(t *testing.T) {
+	compared := 0
 	for range 50 {
 		var b builder
 		var last *resources
 		sub := &subscription{first: true}
-		all, names, has := false, map[string]bool{}, map[string]string{}
+		all, names, has, rejected := false, map[string]bool{}, map[string]string{}, false
 		random := func() (out []string) {
 			for range rand.N(3) {
 				out = append(out, []string{everything, dc1, dc2, dc3, "server.dc4.wanfed", srv1}[rand.N(6)])
@@ -383,13 +430,23 @@ func TestIncremental_RandomRequests(t *testing.T) {
 			}
 			resp, _ := incremental{}.response(sub, set, clusterType)
 			if resp != nil {
+				rejected = rand.N(4) == 0
 				for _, r := range resp.Resources {
-					has[r.Name] = r.Version
+					if !rejected || rand.N(2) == 0 {
+						has[r.Name] = r.Version
+					}
 				}
 				for _, name := range resp.RemovedResources {
-					delete(has, name)
+					if !rejected || rand.N(2) == 0 {
+						delete(has, name)
+					}
 				}
+				sub.answered(rejected)
 			}
+			if rejected {
+				continue
+			}
+			compared++
 			want := map[string]string{}
 			for _, r := range set.list {
 				if all || names[r.name] {
@@ -410,6 +467,9 @@ func TestIncremental_RandomRequests(t *testing.T) {
 				}
 			}
 		}
+	}
+	if compared < 100 {
+		t.Errorf("%d comparisons, want at least 100", compared)
 	}
 }
 
