@@ -23,7 +23,7 @@ import (
 // marked the servers of the other failed.
 func TestGatewayOutages(t *testing.T) {
 	t.Parallel()
-	overGateways(t, gatewayOutages)
+	overGateways(t, gatewayOutages, lab.AllEnvoys)
 }
 
 func gatewayOutages(t *testing.T, envoys lab.Envoys) {
@@ -40,7 +40,7 @@ func gatewayOutages(t *testing.T, envoys lab.Envoys) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			if tc.failed && tc.servers > 1 {
+			if tc.failed && (tc.servers > 1 || envoys != lab.NoEnvoy) {
 				onlyChaos(t) // marking six members failed takes two minutes
 			}
 			l := lab.New(t)
@@ -160,7 +160,7 @@ func standIn(t *testing.T, srv *lab.Node) (stop func()) {
 // address of the primary's second gateway.
 func TestPrimaryReAddressed(t *testing.T) {
 	t.Parallel()
-	overGateways(t, primaryReAddressed)
+	overGateways(t, primaryReAddressed, lab.MixedEnvoys)
 }
 
 func primaryReAddressed(t *testing.T, envoys lab.Envoys) {
