@@ -32,6 +32,8 @@ type rig struct {
 	*xds.Server
 	address string
 	publish func(*pb.GatewaySnapshot)
+	// restart replaces the Server by a new one at the same address.
+	restart func()
 }
 
 func newRig(t *testing.T) *rig {
@@ -55,10 +57,7 @@ func newRig(t *testing.T) *rig {
 		t.Fatal(err)
 	}
 	r := &rig{
-		Server: xds.NewServer(xds.Config{
-			Snapshot: manager.Snapshot, Logger: logger,
-			Gateway: func(context.Context) (string, error) { return gatewayName(0), nil },
-		}),
+		address: "127.0.0.1:0",
 		publish: func(next *pb.GatewaySnapshot) {
 			mu.Lock()
 			defer mu.Unlock()
@@ -67,15 +66,26 @@ func newRig(t *testing.T) *rig {
 			changed = make(chan struct{})
 		},
 	}
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	stop := func() {}
+	r.restart = func() {
+		t.Helper()
+		stop()
+		ln, err := net.Listen("tcp", r.address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.address = ln.Addr().String()
+		r.Server = xds.NewServer(xds.Config{
+			Snapshot: manager.Snapshot, Logger: logger,
+			Gateway: func(context.Context) (string, error) { return gatewayName(0), nil },
+		})
+		srv := grpc.NewServer()
+		discoveryv3.RegisterAggregatedDiscoveryServiceServer(srv, r.Server)
+		running.Go(func() { srv.Serve(ln) })
+		stop = srv.Stop
 	}
-	r.address = ln.Addr().String()
-	srv := grpc.NewServer()
-	discoveryv3.RegisterAggregatedDiscoveryServiceServer(srv, r.Server)
-	running.Go(func() { srv.Serve(ln) })
-	t.Cleanup(func() { srv.Stop(); cancel(); running.Wait() })
+	r.restart()
+	t.Cleanup(func() { stop(); cancel(); running.Wait() })
 	return r
 }
 
