@@ -26,6 +26,11 @@ type GatewaySnapshot struct {
 	// Envoys are the connections of Envoy to the responding server. A native
 	// gateway has none.
 	Envoys []EnvoyConnection `json:"envoys,omitempty"`
+	// EnvoyDisconnected is the time at which the last connection of Envoy to the
+	// responding server ended, if there is none now. Envoy then uses its last
+	// configuration, or is connected to another server. Zero: no Envoy was
+	// connected since the start of this server.
+	EnvoyDisconnected time.Time `json:"envoy_disconnected,omitzero"`
 }
 
 // SnapshotServer is a server of the local datacenter.
@@ -61,6 +66,9 @@ type EnvoyType struct {
 	TypeURL  string `json:"type_url"`
 	Sent     int    `json:"sent"`     // responses
 	Accepted int    `json:"accepted"` // responses
+	// Resources is the number of resources, and of removed ones, in the sent
+	// responses.
+	Resources int `json:"resources"`
 	// Rejected is Envoy's message if it rejected the last response. Envoy then
 	// uses the last accepted resources.
 	Rejected   string    `json:"rejected,omitempty"`

@@ -87,10 +87,11 @@ func (c *components) gatewaySnapshots() []api.GatewaySnapshot {
 		}
 		envoys[p.Gateway] = append(envoys[p.Gateway], e)
 	}
+	disconnected := c.envoys.Disconnected()
 	var out []api.GatewaySnapshot
 	for _, name := range c.proxies.Names() {
 		g := c.proxies.Report(name)
-		g.Envoys = envoys[name]
+		g.Envoys, g.EnvoyDisconnected = envoys[name], disconnected[name]
 		out = append(out, g)
 	}
 	return out

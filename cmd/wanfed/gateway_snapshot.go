@@ -28,7 +28,9 @@ of Consul (--consul) has no server with the snapshot, so it needs this option.
 
 Servers and Datacenters are the numbers of destinations. Age is the time since
 the older of the two lists was confirmed. Envoy is the state of an Envoy that is
-connected to this server: ok, or rejected if it rejected its last configuration.
+connected to this server: ok, or rejected if it rejected its last configuration. An
+Envoy that is disconnected uses its last configuration, or is connected to another
+server of the datacenter.
 With --output wide, Source names the place that the data comes from. With --output
 json, everything is printed.`,
 		Example: `  wanfed gateway snapshot
@@ -82,7 +84,7 @@ func snapshotRows(all []api.GatewaySnapshot, now time.Time, wide bool) [][]strin
 			age = "incomplete"
 		}
 		row := []string{g.Gateway, g.LAN, g.WAN, strconv.Itoa(len(g.Servers)), strconv.Itoa(len(g.Datacenters)), age,
-			envoyState(g.Envoys)}
+			envoyState(g, now)}
 		if wide {
 			source := "-"
 			if len(g.Parts) > 0 {
@@ -95,12 +97,16 @@ func snapshotRows(all []api.GatewaySnapshot, now time.Time, wide bool) [][]strin
 	return rows
 }
 
-func envoyState(envoys []api.EnvoyConnection) string {
-	if len(envoys) == 0 {
+func envoyState(g api.GatewaySnapshot, now time.Time) string {
+	switch {
+	case len(g.Envoys) > 0:
+	case g.EnvoyDisconnected.IsZero():
 		return "-"
+	default:
+		return "disconnected for " + now.Sub(g.EnvoyDisconnected).Truncate(time.Second).String()
 	}
 	var faults []string
-	for _, e := range envoys {
+	for _, e := range g.Envoys {
 		for _, t := range e.Types {
 			if t.Rejected != "" {
 				faults = append(faults, "rejected: "+t.Rejected)

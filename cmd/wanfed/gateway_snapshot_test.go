@@ -21,12 +21,14 @@ func TestSnapshotRows(t *testing.T) {
 		},
 		{Gateway: "gw2"},
 		{Gateway: "gw3", Complete: true, Envoys: []api.EnvoyConnection{{}}},
+		{Gateway: "gw4", Complete: true, EnvoyDisconnected: now.Add(-31 * time.Second)},
 	}, now, true)
 	want := [][]string{
 		{"Gateway", "LAN", "WAN", "Servers", "Datacenters", "Age", "Envoy", "Source"},
 		{"gw1", "10.0.0.5:8444", "198.51.100.1:8443", "3", "2", "1m0s", "rejected: cannot bind", "disk"},
 		{"gw2", "", "", "0", "0", "incomplete", "-", "-"},
 		{"gw3", "", "", "0", "0", "0s", "ok", "-"},
+		{"gw4", "", "", "0", "0", "0s", "disconnected for 31s", "-"},
 	}
 	if !slices.EqualFunc(rows, want, slices.Equal) {
 		t.Errorf("snapshotRows() = %v, want %v", rows, want)

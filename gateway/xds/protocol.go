@@ -114,7 +114,7 @@ func (stateOfTheWorld) subscribe(sub *subscription, req *discoveryv3.DiscoveryRe
 	return nil
 }
 
-func (stateOfTheWorld) response(sub *subscription, all *set, url string) (*discoveryv3.DiscoveryResponse, bool) {
+func (stateOfTheWorld) response(sub *subscription, all *set, url string) (*discoveryv3.DiscoveryResponse, int, bool) {
 	var wanted []*resource
 	sum := sha256.New()
 	for _, r := range all.list {
@@ -125,14 +125,14 @@ func (stateOfTheWorld) response(sub *subscription, all *set, url string) (*disco
 	}
 	version := hex.EncodeToString(sum.Sum(nil)[:8])
 	if version == sub.version && !sub.force {
-		return nil, false
+		return nil, 0, false
 	}
 	sub.version, sub.force = version, false
 	resp := &discoveryv3.DiscoveryResponse{VersionInfo: version, TypeUrl: url, Nonce: sub.nonce}
 	for _, r := range wanted {
 		resp.Resources = append(resp.Resources, r.body())
 	}
-	return resp, true
+	return resp, len(wanted), true
 }
 
 // incremental is the variant in which a response has the changed resources.
@@ -185,7 +185,7 @@ func (incremental) subscribe(sub *subscription, req *discoveryv3.DeltaDiscoveryR
 // response returns the subscribed resources of all that the proxy lacks or has
 // in another version, and the names of those that it must remove. It returns
 // false if there is nothing to send.
-func (incremental) response(sub *subscription, all *set, url string) (*discoveryv3.DeltaDiscoveryResponse, bool) {
+func (incremental) response(sub *subscription, all *set, url string) (*discoveryv3.DeltaDiscoveryResponse, int, bool) {
 	resp := &discoveryv3.DeltaDiscoveryResponse{TypeUrl: url, Nonce: sub.nonce}
 	add := func(r *resource) {
 		resp.Resources = append(resp.Resources, &discoveryv3.Resource{Name: r.name, Version: r.version, Resource: r.body()})
@@ -230,7 +230,7 @@ func (incremental) response(sub *subscription, all *set, url string) (*discovery
 	sub.base, sub.initial = all, nil
 	clear(sub.again)
 	if len(resp.Resources)+len(resp.RemovedResources) == 0 && !sub.force {
-		return nil, false
+		return nil, 0, false
 	}
 	sub.force = false
 	if len(sub.rejected) > 0 {
@@ -250,7 +250,7 @@ func (incremental) response(sub *subscription, all *set, url string) (*discovery
 	slices.Sort(resp.RemovedResources)
 	resp.RemovedResources = slices.Compact(resp.RemovedResources)
 	sub.sent = namesOf(resp)
-	return resp, true
+	return resp, len(sub.sent), true
 }
 
 // namesOf returns the sorted names of the resources in a response.

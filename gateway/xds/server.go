@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -41,12 +42,13 @@ type Server struct {
 
 	mu      sync.Mutex
 	streams map[*stream]bool
+	ended   map[string]time.Time // end of the last stream, by gateway
 	names   map[string][]string // the last list of names that a proxy subscribed, by type URL
 }
 
 // NewServer returns a Server without streams.
 func NewServer(cfg Config) *Server {
-	return &Server{cfg: cfg, streams: map[*stream]bool{}, names: map[string][]string{}}
+	return &Server{cfg: cfg, streams: map[*stream]bool{}, ended: map[string]time.Time{}, names: map[string][]string{}}
 }
 
 // Proxy is the state of one stream of a proxy.
@@ -62,6 +64,9 @@ type Type struct {
 	TypeURL string
 	// Sent and Accepted are the numbers of responses.
 	Sent, Accepted int
+	// Resources is the number of resources in the sent responses. It includes
+	// removed ones.
+	Resources int
 	// Rejected is the message of the proxy if it rejected the last response.
 	// The proxy then uses the last accepted resources.
 	Rejected   string
@@ -81,6 +86,18 @@ func (s *Server) Proxies() []Proxy {
 	slices.SortFunc(out, func(a, b Proxy) int {
 		return cmp.Or(cmp.Compare(a.Gateway, b.Gateway), a.Connected.Compare(b.Connected))
 	})
+	return out
+}
+
+// Disconnected returns when the last stream of each proxy ended that has no
+// stream now, by gateway.
+func (s *Server) Disconnected() map[string]time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := maps.Clone(s.ended)
+	for st := range s.streams {
+		delete(out, st.proxy.Gateway)
+	}
 	return out
 }
 
@@ -122,9 +139,9 @@ type message interface {
 type variant[Req message, Resp any] interface {
 	// subscribe changes sub as a request demands.
 	subscribe(sub *subscription, req Req) error
-	// response returns the next response for a subscription, and false if
-	// nothing must be sent.
-	response(sub *subscription, all *set, url string) (Resp, bool)
+	// response returns the next response for a subscription and the number of
+	// resources in it. It returns false if nothing must be sent.
+	response(sub *subscription, all *set, url string) (resp Resp, resources int, ok bool)
 }
 
 // grpcStream is either kind of gRPC stream.
@@ -150,6 +167,7 @@ func serve[Req message, Resp any](s *Server, g grpcStream[Req, Resp], v variant[
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		delete(s.streams, st)
+		s.ended[name] = time.Now()
 	}()
 	received, failed := make(chan Req), make(chan error, 1)
 	done := make(chan struct{})
@@ -201,7 +219,7 @@ func push[Req message, Resp any](st *stream, g grpcStream[Req, Resp], v variant[
 		sub.compared = all
 		st.responses++
 		sub.nonce = strconv.FormatUint(st.responses, 10)
-		resp, ok := v.response(sub, all, url)
+		resp, count, ok := v.response(sub, all, url)
 		if !ok {
 			sub.nonce = ""
 			continue
@@ -210,7 +228,7 @@ func push[Req message, Resp any](st *stream, g grpcStream[Req, Resp], v variant[
 		if err := g.Send(resp); err != nil {
 			return err
 		}
-		st.record(url, func(t *Type) { t.Sent++ })
+		st.record(url, func(t *Type) { t.Sent, t.Resources = t.Sent+1, t.Resources+count })
 	}
 	return nil
 }

@@ -213,8 +213,8 @@ func TestDelta_SendsChangesOnly(t *testing.T) {
 	c.wantNothing()
 	testutil.Eventually(t, 10*time.Second, func() bool {
 		typ := r.proxyType(endpointType)
-		return typ.Sent == 5 && typ.Accepted == 5
-	}, "5 responses with endpoints sent and accepted")
+		return typ.Sent == 5 && typ.Accepted == 5 && typ.Resources == 6
+	}, "5 responses with 6 endpoints sent and accepted")
 }
 
 // A response waits for the answer to the previous one. It then has the newest
@@ -254,8 +254,14 @@ func TestDelta_RecordsRejection(t *testing.T) {
 		typ := r.proxyType(listenerType)
 		return typ.Rejected == "" && typ.Accepted == 1
 	}, "the corrected configuration is accepted")
+	if d := r.Disconnected(); len(d) != 0 {
+		t.Errorf("Disconnected() with a stream = %v, want none", d)
+	}
 	c.stop()
 	testutil.Eventually(t, 10*time.Second, func() bool { return len(r.Proxies()) == 0 }, "no proxy is connected")
+	if d := r.Disconnected(); len(d) != 1 || time.Since(d["gw1"]) > time.Minute {
+		t.Errorf("Disconnected() = %v, want the time of gw1", d)
+	}
 }
 
 // A proxy may have applied any part of a response that it rejected. So the next
@@ -428,7 +434,7 @@ func TestIncremental_RandomRequests(t *testing.T) {
 			if rand.N(3) == 0 {
 				continue // no response, as while another one is in flight
 			}
-			resp, _ := incremental{}.response(sub, set, clusterType)
+			resp, _, _ := incremental{}.response(sub, set, clusterType)
 			if resp != nil {
 				rejected = rand.N(4) == 0
 				for _, r := range resp.Resources {
@@ -522,7 +528,7 @@ func FuzzRequests(f *testing.F) {
 					return
 				}
 				delta.first = false
-				resp, ok := incremental{}.response(delta, all, clusterType)
+				resp, _, ok := incremental{}.response(delta, all, clusterType)
 				if b == nil && (!ok || len(resp.Resources) != len(all.list)) {
 					t.Errorf("response to a subscription of everything = %v, want %d resources", resp, len(all.list))
 				}

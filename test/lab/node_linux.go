@@ -22,14 +22,17 @@ import (
 
 // Node is a server or gateway with its namespace and its process.
 type Node struct {
-	dc      *Datacenter
-	Name    string
-	NS      string
-	LAN     string // IP
-	WAN     string // IP; empty for a server
-	TLS     tlsutil.Files
-	Process *subprocess.Process // nil before the first start
-	client  *http.Client
+	dc   *Datacenter
+	Name string
+	NS   string
+	LAN  string // IP
+	WAN  string // IP; empty for a server
+	TLS  tlsutil.Files
+	// ServerAddrs are the addresses (host:port) of servers that a gateway is
+	// configured with. Nil: those of all servers of its datacenter.
+	ServerAddrs []string
+	Process     *subprocess.Process // nil before the first start
+	client      *http.Client
 }
 
 func (d *Datacenter) node(role tlsutil.Role, name, lan, wan string) *Node {
@@ -144,9 +147,11 @@ func (n *Node) StartGateway(args ...string) {
 	if n.dc.lab.Envoys.has(n) {
 		envoy = testutil.Envoy(n.dc.lab.t)
 	}
-	var servers []string
-	for _, s := range n.dc.Servers {
-		servers = append(servers, s.ServerAddr())
+	servers := n.ServerAddrs
+	if servers == nil {
+		for _, s := range n.dc.Servers {
+			servers = append(servers, s.ServerAddr())
+		}
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
