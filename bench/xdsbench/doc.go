@@ -28,7 +28,15 @@
 //   - change: a gateway of one datacenter changes. Bytes to all clients,
 //     processor time of the server, and the time until the last client has the
 //     change. Medians of the changes of a round, except for processor time,
-//     which is the mean.
+//     which is the mean. Count is the number of changes.
 //   - reconnect: all clients connect again with the versions that they have,
 //     after one change
+//
+// # Limit
+//
+// A phase (start, all changes, reconnect) of a contender ends after -limit, 5
+// minutes by default. If at least one change was measured, the rows have the
+// changes so far, and change/count has their number. Otherwise the contender
+// stops: it has the figures of the previous phases, and a line below the table
+// has the reason and how many clients were complete.
 package main

@@ -4,10 +4,8 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 	"sync"
@@ -23,116 +21,8 @@ import (
 	"google.golang.org/grpc/stats"
 )
 
-const (
-	// connecting is the number of clients that connect at the same time.
-	connecting = 16
-	waitLimit  = 30 * time.Minute
-)
-
-// measure measures the contender whose commands are written to in and whose
-// replies are read from out.
-func measure(ctx context.Context, l load, in io.Writer, out io.Reader) (map[string]float64, error) {
-	ctx, stop := context.WithTimeout(ctx, waitLimit)
-	defer stop()
-	dec := json.NewDecoder(out)
-	read := func() (r reply, err error) {
-		if err = dec.Decode(&r); err == nil && r.Error != "" {
-			err = errors.New(r.Error)
-		}
-		return r, err
-	}
-	command := func(format string, args ...any) (usage, error) {
-		if _, err := fmt.Fprintf(in, format+"\n", args...); err != nil {
-			return usage{}, err
-		}
-		r, err := read()
-		return r.Usage, err
-	}
-	settled := func() (usage, error) {
-		select {
-		case <-time.After(l.settle):
-		case <-ctx.Done():
-			return usage{}, ctx.Err()
-		}
-		return command("usage")
-	}
-	first, err := read()
-	if err != nil {
-		return nil, err
-	}
-	f := newFleet(l, first.Address)
-	defer f.close()
-	base, err := command("usage")
-	if err != nil {
-		return nil, err
-	}
-	begin := time.Now()
-	if _, err := command("proxies"); err != nil {
-		return nil, err
-	}
-	if err := f.connect(ctx, "listeners"); err != nil {
-		return nil, err
-	}
-	took := time.Since(begin)
-	full := f.bytes.Load()
-	started, err := settled()
-	if err != nil {
-		return nil, err
-	}
-	figures := map[string]float64{
-		"start/bytes": float64(full) / 1e6, "start/cpu": (started.CPUBefore - base.CPUAfter).Seconds(),
-		"start/time":   took.Seconds(),
-		"memory/proxy": (float64(started.Memory) - float64(base.Memory)) / float64(l.proxies) / 1024,
-	}
-	var bytes, firsts, lasts []float64
-	port := uint32(startPort)
-	for range l.changes {
-		port++
-		before := f.bytes.Load()
-		wait := f.expect("change")
-		begin := time.Now()
-		if _, err := command("change %d", port); err != nil {
-			return nil, err
-		}
-		first, last, err := wait(ctx)
-		if err != nil {
-			return nil, err
-		}
-		bytes = append(bytes, float64(f.bytes.Load()-before))
-		firsts, lasts = append(firsts, ms(first.Sub(begin))), append(lasts, ms(last.Sub(begin)))
-	}
-	changed, err := settled()
-	if err != nil {
-		return nil, err
-	}
-	figures["change/bytes"], figures["change/of full"] = median(bytes)/1e3, 100*median(bytes)/float64(full)
-	figures["change/cpu"] = ms(changed.CPUBefore-started.CPUAfter) / float64(l.changes)
-	figures["change/first"], figures["change/last"] = median(firsts), median(lasts)
-
-	f.close()
-	if _, err := command("change %d", port+1); err != nil {
-		return nil, err
-	}
-	before, err := settled()
-	if err != nil {
-		return nil, err
-	}
-	received, begin := f.bytes.Load(), time.Now()
-	if err := f.connect(ctx, "change"); err != nil {
-		return nil, err
-	}
-	figures["reconnect/last"] = ms(time.Since(begin))
-	after, err := settled()
-	if err != nil {
-		return nil, err
-	}
-	figures["reconnect/bytes"] = float64(f.bytes.Load()-received) / 1e3
-	figures["reconnect/cpu"] = ms(after.CPUBefore - before.CPUAfter)
-	figures["rss"] = float64(after.RSS) / (1 << 20)
-	return figures, nil
-}
-
-func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+// connecting is the number of clients that connect at the same time.
+const connecting = 16
 
 // fleet is the clients of all proxies.
 type fleet struct {
@@ -208,8 +98,9 @@ func (f *fleet) happened(event string, err error) {
 	}
 }
 
-// connect connects all clients and waits for an event.
-func (f *fleet) connect(ctx context.Context, event string) error {
+// connect connects all clients until ctx ends or close is called. It waits for an
+// event, or until limited ends.
+func (f *fleet) connect(ctx, limited context.Context, event string) error {
 	wait := f.expect(event)
 	streams, stop := context.WithCancel(ctx)
 	f.stop = stop
@@ -222,7 +113,7 @@ func (f *fleet) connect(ctx context.Context, event string) error {
 			}
 		})
 	}
-	_, _, err := wait(ctx)
+	_, _, err := wait(limited)
 	return err
 }
 
