@@ -26,7 +26,7 @@ type Controller struct {
 	// Watches has further types, of which a change causes reconciles. A type
 	// may appear several times.
 	Watches []Watch
-	// Events has channels of events that are not resources.
+	// Events has the sources of events that are not resources.
 	Events []Source
 	// Indexes has the indexes that mappers and the reconciler query. The type
 	// of each must be managed or watched.
@@ -128,7 +128,7 @@ func (e *Env) List(ctx context.Context, typ *pb.Type, tenancy *pb.Tenancy, prefi
 	return resp.GetResources(), resource.FromStatus(err)
 }
 
-// Source is a channel of events that are not resources: see Events.
+// Source has events that are not resources: see Events and Every.
 type Source struct {
 	name string
 	run  func(ctx context.Context, env *Env, add func(ids ...*pb.ID) error) error
@@ -169,6 +169,24 @@ func Events[T any](
 	return s
 }
 
+// Every returns a Source with an event in each interval. The first one is an
+// interval after the start of the controller. The end of the controller stops
+// the timer. mapEvent is that of Events.
+func Every(
+	name string, interval time.Duration, mapEvent func(ctx context.Context, env *Env, now time.Time) ([]*pb.ID, error),
+) Source {
+	s := Source{name: name}
+	if interval <= 0 || mapEvent == nil {
+		return s
+	}
+	s.run = func(ctx context.Context, env *Env, add func(ids ...*pb.ID) error) error {
+		t := time.NewTicker(interval)
+		defer t.Stop()
+		return Events(name, t.C, mapEvent).run(ctx, env, add)
+	}
+	return s
+}
+
 // validate returns an error that names every fault of c, which has defaults.
 func (c *Controller) validate() error {
 	var faults []error
@@ -190,7 +208,7 @@ func (c *Controller) validate() error {
 		fault(w.Map == nil, field+".Map", "is required")
 	}
 	for i, s := range c.Events {
-		fault(s.run == nil, fmt.Sprintf("Events[%d]", i), "needs a channel and a function: use Events")
+		fault(s.run == nil, fmt.Sprintf("Events[%d]", i), "needs a channel or an interval, and a function: use Events or Every")
 	}
 	for i, x := range c.Indexes {
 		field := fmt.Sprintf("Indexes[%d]", i)

@@ -340,6 +340,45 @@ func TestRuntime_EventsAndResync(t *testing.T) {
 	})
 }
 
+// TestEvery_FollowsTheController has events while the process is elected. After
+// an hour without leadership, the first event comes an interval after the start.
+func TestEvery_FollowsTheController(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		var begin time.Time
+		var got []string
+		c := noop("c")
+		c.Events = []controller.Source{controller.Every("tick", time.Minute,
+			func(context.Context, *controller.Env, time.Time) ([]*pb.ID, error) {
+				got = append(got, time.Since(begin).String())
+				return nil, nil
+			})}
+		election := controllertest.NewElection()
+		cfg := quiet
+		cfg.Elector = election.Candidate("a")
+		s.Start(cfg, c)
+		for range 2 {
+			time.Sleep(time.Hour)
+			begin = time.Now()
+			election.Elect("a")
+			time.Sleep(2*time.Minute + time.Second)
+			election.Elect("")
+		}
+		if want := "1m0s 2m0s 1m0s 2m0s"; strings.Join(got, " ") != want {
+			t.Errorf("times of events after an election = %v, want %s", got, want)
+		}
+		for _, bad := range []controller.Source{
+			controller.Every("tick", 0, func(context.Context, *controller.Env, time.Time) ([]*pb.ID, error) { return nil, nil }),
+			controller.Every("tick", time.Minute, nil),
+		} {
+			c.Events = []controller.Source{bad}
+			if _, err := controller.New(controller.Config{Client: s.Client}, c); err == nil || !strings.Contains(err.Error(), "Events[0]") {
+				t.Errorf("New() with an invalid Every = %v, want an error with Events[0]", err)
+			}
+		}
+	})
+}
+
 // TestRuntime_StartWaitsForAllCaches holds one of two watches.
 func TestRuntime_StartWaitsForAllCaches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -72,9 +72,7 @@ func Conditions(observe Observe) controller.Controller {
 	return controller.Controller{
 		Name: "datacenter-conditions", Managed: federation.StateType,
 		Watches: []controller.Watch{{Type: federation.DatacenterType, Map: controller.MapSameName}},
-		Events: []controller.Source{
-			controller.Events("observations", time.NewTicker(observeInterval).C, o.next),
-		},
+		Events:  []controller.Source{controller.Every("observations", observeInterval, o.next)},
 		Initialize: func(context.Context, *controller.Env) error {
 			o.mu.Lock()
 			defer o.mu.Unlock()
