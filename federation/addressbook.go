@@ -24,7 +24,7 @@ import (
 )
 
 // AddressBookUpdaterConfig configures an AddressBookUpdater. All fields except
-// Domain, PrimaryGateways and Paths are required.
+// Domain, PrimaryGateways, Paths, Replaced and Deleted are required.
 type AddressBookUpdaterConfig struct {
 	DC, PrimaryDC string // the local datacenter and the configured primary
 	Domain        string // of the names in certificates
@@ -48,7 +48,10 @@ type AddressBookUpdaterConfig struct {
 	// datacenter, and the earlier addresses of the datacenter were removed.
 	// Default: not called.
 	Replaced func(ctx context.Context, dc string)
-	Logger   *slog.Logger
+	// Deleted reports whether the cached addresses of a datacenter that has no
+	// path are removed: see Deletions.Final. Default: they are kept.
+	Deleted func(dc string) bool
+	Logger  *slog.Logger
 }
 
 // AddressBookUpdater computes and publishes the paths to every datacenter.
@@ -280,10 +283,16 @@ func saveInterval(datacenters int) time.Duration {
 }
 
 // updateCache records the known addresses and the addresses of successful
-// dials. It saves the cache if saveInterval has passed since the last write.
+// dials, and removes those of deleted datacenters. It saves the cache if saveInterval has passed since the last write.
 func (u *AddressBookUpdater) updateCache() {
 	now := time.Now()
 	u.cacheChanged = u.cache.record(u.entries, workedAddrs(u.cfg), now) || u.cacheChanged
+	for dc := range u.cache {
+		if u.cfg.Deleted != nil && u.entries[dc] == nil && u.cfg.Deleted(dc) {
+			delete(u.cache, dc)
+			u.cacheChanged = true
+		}
+	}
 	if now.Sub(u.saved) >= saveInterval(len(u.cache)) {
 		u.saveCache()
 	}

@@ -114,6 +114,26 @@ func TestAddressBookUpdater_CachesWorkingAddresses(t *testing.T) {
 	}
 }
 
+// The primary always has an entry, so its cached addresses stay although its
+// federation state was deleted.
+func TestAddressBookUpdater_KeepsAddressesOfDeletedPrimary(t *testing.T) {
+	u, err := NewAddressBookUpdater(AddressBookUpdaterConfig{
+		DC: "dc2", PrimaryDC: "dc1", Backend: resourcetest.NewStore(), LAN: &gossip.Pool{}, WAN: &gossip.Pool{},
+		Ready: make(chan struct{}), File: filepath.Join(t.TempDir(), "addresses.json"), Book: &wanfed.SharedAddressBook{},
+		Deleted: func(string) bool { return true }, Logger: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, dc := range []string{"dc1", "dc3"} {
+		u.cache.findOrAdd(dc, "198.51.100.1:8443", time.Now())
+	}
+	u.updateCache()
+	if len(u.cache["dc1"]) != 1 || len(u.cache["dc3"]) != 0 {
+		t.Errorf("cache = %v, want the address of dc1 only", u.cache)
+	}
+}
+
 func TestWorkedAddrs(t *testing.T) {
 	at := time.Unix(9, 0)
 	got := workedAddrs(AddressBookUpdaterConfig{DC: "dc2", Paths: func() []wanfed.PathStatus {

@@ -18,6 +18,7 @@ import (
 	"github.com/hashicorp/go-msgpack/v2/codec"
 	"github.com/hashicorp/memberlist"
 
+	"github.com/wanfed/wanfed/gossip/gossiptest"
 	"github.com/wanfed/wanfed/internal/testutil"
 )
 
@@ -77,7 +78,7 @@ const (
 // member list stays, nothing is kept, and the reasons are counted.
 func TestPool_RefusesInput(t *testing.T) {
 	t.Parallel()
-	var n network
+	var n gossiptest.Network
 	a, b := newNode(t, &n, "a"), newNode(t, &n, "b")
 	if err := a.Join(t.Context(), b.addr()); err != nil {
 		t.Fatal(err)
@@ -109,7 +110,7 @@ func TestPool_RefusesInput(t *testing.T) {
 		{"not msgpack", refusedMalformed, []byte{userMsg, joinType, 0xc1}},
 	} {
 		before := a.Refused()[test.reason]
-		n.byName["a"].packets <- &memberlist.Packet{Buf: test.packet, From: memoryAddr("c"), Timestamp: time.Now()}
+		n.Transport("a").Deliver(test.packet, "c")
 		a.awaitRefused(t, test.name, test.reason, before+1)
 	}
 	a.await(t, has("b", b.cfg.Advertise.String(), StatusAlive))
@@ -120,10 +121,10 @@ func TestPool_RefusesInput(t *testing.T) {
 // The same packets as those that took 45 MB each, and intents of names without
 // a member, leave the memory as it was.
 func TestPool_MemoryUnderAttack(t *testing.T) {
-	var n network
+	var n gossiptest.Network
 	a := newNode(t, &n, "a")
 	send := func(b []byte) {
-		n.byName["a"].packets <- &memberlist.Packet{Buf: b, From: memoryAddr("c"), Timestamp: time.Now()}
+		n.Transport("a").Deliver(b, "c")
 	}
 	heap := func() uint64 {
 		runtime.GC()
@@ -171,7 +172,7 @@ func state(nodes, announced int, name string, user []byte) []byte {
 
 func TestPool_RefusesState(t *testing.T) {
 	t.Parallel()
-	var n network
+	var n gossiptest.Network
 	a := newNode(t, &n, "a")
 	for _, test := range []struct {
 		name, reason string
@@ -193,7 +194,7 @@ func TestPool_RefusesState(t *testing.T) {
 		{"other state", refusedKind, state(0, 0, "", []byte{eventType})},
 	} {
 		before := a.Refused()[test.reason]
-		conn, err := n.byName["a"].DialAddressTimeout(memberlist.Address{Name: "a"}, time.Second)
+		conn, err := n.Transport("a").DialAddressTimeout(memberlist.Address{Name: "a"}, time.Second)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -226,10 +227,10 @@ func manyNames(n int) exchangedState {
 // All accepted streams have one limit together.
 func TestPool_RefusesConcurrentStates(t *testing.T) {
 	t.Parallel()
-	var n network
+	var n gossiptest.Network
 	a := newNode(t, &n, "a")
 	a.inspector.pendingState.Store(maxPendingState) // of other streams
-	conn, err := n.byName["a"].DialAddressTimeout(memberlist.Address{Name: "a"}, time.Second)
+	conn, err := n.Transport("a").DialAddressTimeout(memberlist.Address{Name: "a"}, time.Second)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,6 +5,8 @@ package gossip
 import (
 	"path/filepath"
 	"testing"
+
+	"github.com/wanfed/wanfed/gossip/gossiptest"
 )
 
 // withKeys returns an option of newNode that encrypts gossip.
@@ -44,7 +46,7 @@ func TestEncryption_MembersOneStepApart(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			var net network
+			var net gossiptest.Network
 			x, y := newNode(t, &net, "x", tt.x), newNode(t, &net, "y", tt.y)
 			err := x.Join(t.Context(), y.addr())
 			if (err == nil) != tt.ok {
@@ -68,7 +70,7 @@ func TestEncryption_MembersOneStepApart(t *testing.T) {
 // A rejoin does not change the keys.
 func TestEncryption_AfterRejoin(t *testing.T) {
 	t.Parallel()
-	var net network
+	var net gossiptest.Network
 	k := NewKey()
 	a := newNode(t, &net, "a", withKeys(t, false, false, k))
 	b := newNode(t, &net, "b", withKeys(t, false, false, k))

@@ -11,6 +11,8 @@ import (
 
 	"github.com/hashicorp/memberlist"
 	"github.com/hashicorp/serf/serf"
+
+	"github.com/wanfed/wanfed/gossip/gossiptest"
 )
 
 // readConn is a connection with bytes to read.
@@ -20,7 +22,7 @@ type readConn struct {
 }
 
 func (c readConn) Read(b []byte) (int, error) { return c.Reader.Read(b) }
-func (readConn) RemoteAddr() net.Addr         { return memoryAddr("peer") }
+func (readConn) RemoteAddr() net.Addr         { return gossiptest.Addr("peer") }
 
 func reasonOf(err error) string {
 	switch e := err.(type) {

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/wanfed/wanfed/gossip/gossiptest"
 	"github.com/wanfed/wanfed/wanfed"
 )
 
@@ -30,7 +31,7 @@ func TestLeave(t *testing.T) {
 }
 
 func testLeave(t *testing.T, kind wanfed.Pool, size int, limit time.Duration) {
-	var net network
+	var net gossiptest.Network
 	var nodes []*node
 	logs := make([]bytes.Buffer, size) // of each node
 	for i := range size {

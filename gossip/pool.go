@@ -62,7 +62,12 @@ type Config struct {
 	// does not replace that process. NameTaken may block for a few seconds.
 	// Default: the name is never taken.
 	NameTaken func(ctx context.Context, addr netip.AddrPort) bool
-	Logger    *slog.Logger // required
+	// Reap reports whether a member that has failed or left is removed from the
+	// list now. It is called for each such member every 15 seconds, from a
+	// goroutine of serf, and must not block. Default: a member is removed 72 hours
+	// after it has failed or left.
+	Reap   func(name string) bool
+	Logger *slog.Logger // required
 }
 
 // Pool is the member of this server in one gossip pool.

@@ -9,10 +9,13 @@ import (
 	"log/slog"
 	"net/netip"
 	"slices"
+	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
-	"github.com/hashicorp/memberlist"
+	"github.com/wanfed/wanfed/gossip/gossiptest"
 )
 
 // node is a pool on an in-memory network.
@@ -23,12 +26,12 @@ type node struct {
 }
 
 // newNode runs a pool at a new address. options change its Config.
-func newNode(t *testing.T, n *network, name string, options ...func(*Config)) *node {
+func newNode(t *testing.T, n *gossiptest.Network, name string, options ...func(*Config)) *node {
 	t.Helper()
-	transport := n.add(name)
+	transport := n.Add(name)
 	cfg := Config{
 		Name: name, Tags: map[string]string{"of": name}, Transport: transport,
-		Advertise: netip.MustParseAddrPort(transport.addr.Addr), Logger: slog.New(slog.DiscardHandler),
+		Advertise: netip.MustParseAddrPort(transport.Addr.Addr), Logger: slog.New(slog.DiscardHandler),
 	}
 	for _, option := range options {
 		option(&cfg)
@@ -98,7 +101,7 @@ func has(name, addr string, s Status) func([]Member) error {
 
 func TestJoinAndLeave(t *testing.T) {
 	t.Parallel()
-	var net network
+	var net gossiptest.Network
 	a, b := newNode(t, &net, "a"), newNode(t, &net, "b")
 	if err := a.Join(t.Context(), b.addr()); err != nil {
 		t.Fatal(err)
@@ -116,7 +119,7 @@ func TestJoinAndLeave(t *testing.T) {
 // end.
 func TestRejoin_AfterAddressChange(t *testing.T) {
 	t.Parallel()
-	var net network
+	var net gossiptest.Network
 	a, c := newNode(t, &net, "a"), newNode(t, &net, "c")
 	b := newNode(t, &net, "b")
 	if err := b.Join(t.Context(), a.addr(), c.addr()); err != nil {
@@ -144,7 +147,7 @@ func TestRejoin_AfterAddressChange(t *testing.T) {
 // instance and its list, and remains a member at its address.
 func TestRejoin_ForgedReport(t *testing.T) {
 	t.Parallel()
-	var net network
+	var net gossiptest.Network
 	rejoined := make(chan struct{})
 	a := newNode(t, &net, "a", func(c *Config) {
 		c.NameTaken = func(context.Context, netip.AddrPort) bool { close(rejoined); return false }
@@ -161,7 +164,7 @@ func TestRejoin_ForgedReport(t *testing.T) {
 		Addr, Meta, Vsn []byte
 		Port            uint16
 	}{7, "a", []byte{127, 0, 0, 9}, encodeTags("of", "a"), []byte{1, 5, 2, 2, 5, 5}, 1}, aliveMsg)
-	net.byName["a"].packets <- &memberlist.Packet{Buf: forged, From: memoryAddr("c"), Timestamp: time.Now()}
+	net.Transport("a").Deliver(forged, "c")
 	<-rejoined
 	b.await(t, has("a", a.cfg.Advertise.String(), StatusFailed))
 	b.await(t, has("a", a.cfg.Advertise.String(), StatusAlive))
@@ -172,7 +175,7 @@ func TestRejoin_ForgedReport(t *testing.T) {
 
 func TestAdmit_RejectsMember(t *testing.T) {
 	t.Parallel()
-	var net network
+	var net gossiptest.Network
 	a := newNode(t, &net, "a", func(c *Config) {
 		c.Admit = func(m Member) error {
 			if m.Tags["of"] == "unwanted" {
@@ -211,4 +214,48 @@ func TestOneLine(t *testing.T) {
 			t.Errorf("oneLine(%v) = %v, want it unchanged", err, got)
 		}
 	}
+}
+
+// TestReap_RemovesFailedMembers has members that are alive, failed and left. All
+// are to be removed, but an alive member stays. A removed member may return.
+func TestReap_RemovesFailedMembers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var net gossiptest.Network
+		var reap atomic.Bool
+		a := newNode(t, &net, "a", func(c *Config) { c.Reap = func(string) bool { return reap.Load() } })
+		nodes := map[string]*node{}
+		for _, name := range []string{"failed", "left", "alive"} {
+			nodes[name] = newNode(t, &net, name)
+			if err := nodes[name].Join(t.Context(), a.addr()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		listed := func() string {
+			synctest.Wait()
+			var all []string
+			for _, m := range a.Members() {
+				all = append(all, fmt.Sprintf("%s:%s", m.Name, m.Status))
+			}
+			return strings.Join(all, " ")
+		}
+		net.Cut("failed", true)
+		nodes["left"].stop()
+		time.Sleep(time.Hour)
+		if got, want := listed(), "a:alive alive:alive failed:failed left:left"; got != want {
+			t.Errorf("members after an hour = %s, want %s", got, want)
+		}
+		reap.Store(true)
+		time.Sleep(20 * time.Second)
+		if got, want := listed(), "a:alive alive:alive"; got != want {
+			t.Errorf("members after Reap = %s, want %s", got, want)
+		}
+		net.Cut("failed", false)
+		if err := nodes["failed"].Join(t.Context(), a.addr()); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		if got, want := listed(), "a:alive alive:alive failed:alive"; got != want {
+			t.Errorf("members after the return = %s, want %s", got, want)
+		}
+	})
 }

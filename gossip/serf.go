@@ -70,7 +70,22 @@ func (p *Pool) serfConfig(events chan<- serf.Event, filtered <-chan struct{}) *s
 	c.EventBuffer, c.QueryBuffer = 1, 1 // filter drops events and queries; serf requires a buffer
 	c.ReconnectTimeout = 72 * time.Hour
 	c.TombstoneTimeout = 72 * time.Hour
+	if p.cfg.Reap != nil {
+		c.ReconnectTimeoutOverride = reaper(p.cfg.Reap)
+	}
 	return c
+}
+
+// reaper is a Config.Reap. serf calls it for failed members and for those that
+// left.
+type reaper func(name string) bool
+
+// ReconnectTimeout implements serf.ReconnectTimeoutOverrider.
+func (r reaper) ReconnectTimeout(m *serf.Member, timeout time.Duration) time.Duration {
+	if r(m.Name) {
+		return 0
+	}
+	return timeout
 }
 
 func (p *Pool) memberlistConfig(filtered <-chan struct{}) *memberlist.Config {

@@ -13,8 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/hashicorp/memberlist"
-
+	"github.com/wanfed/wanfed/gossip/gossiptest"
 	"github.com/wanfed/wanfed/internal/slogadapter"
 	"github.com/wanfed/wanfed/wanfed"
 )
@@ -24,7 +23,7 @@ import (
 // most 254 of the shortest messages.
 func TestPacketSize_PingCannotOverflow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var n network
+		var n gossiptest.Network
 		var log lockedLog
 		wan := func(c *Config) { c.Kind, c.Logger = wanfed.PoolWAN, slog.New(slog.NewTextHandler(&log, nil)) }
 		a, b := newNode(t, &n, "a.x", wan), newNode(t, &n, "b.x", wan)
@@ -39,9 +38,7 @@ func TestPacketSize_PingCannotOverflow(t *testing.T) {
 				name := []byte{'!' + byte(count/8100%90), '!' + byte(count/90%90), '!' + byte(count%90), '.', 'x'}
 				intents = append(intents, shortIntent(string(name)))
 			}
-			n.byName["a.x"].packets <- &memberlist.Packet{
-				Buf: compound(intents), From: memoryAddr("b"), Timestamp: time.Now(),
-			}
+			n.Transport("a.x").Deliver(compound(intents), "b")
 		}
 		if text := log.String(); strings.Contains(text, "level=ERROR") ||
 			!strings.Contains(text, "Intent queue depth") {

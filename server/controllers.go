@@ -8,14 +8,16 @@ import (
 	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/controller"
+	"github.com/wanfed/wanfed/federation"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/server/status"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
 // Controllers returns the declarations of the controllers of a server with the
-// store b, which observes the other datacenters by observe.
-func Controllers(b resource.Backend, observe status.Observe) []controller.Controller {
+// store b, which observes the other datacenters by observe, and whose pool and
+// address book use deletions.
+func Controllers(b resource.Backend, observe status.Observe, deletions *federation.Deletions) []controller.Controller {
 	return []controller.Controller{{
 		// Deletes what deleted resources own: see resource.MaxCascade.
 		Name: "owned-resources", Managed: resource.TombstoneType,
@@ -23,7 +25,7 @@ func Controllers(b resource.Backend, observe status.Observe) []controller.Contro
 			_, err := resource.ReapOnce(ctx, b, env.Logger)
 			return controller.Result{}, err
 		},
-	}, status.Conditions(observe)}
+	}, status.Conditions(observe), deletions.Controller()}
 }
 
 // buildControllers builds the runtime of the controllers. Their writes go to
@@ -42,7 +44,7 @@ func (c *components) buildControllers() error {
 		Client: service.Client(), Elector: c.store, Logger: c.logger,
 	}, Controllers(c.store, func(ctx context.Context) (map[string][]*pb.Condition, error) {
 		return c.reporter.Observe(ctx)
-	})...)
+	}, c.deletions)...)
 	return err
 }
 

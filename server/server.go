@@ -89,6 +89,7 @@ type components struct {
 	lan, wan  *gossip.Pool
 	claims    *federation.Claims // claims of servers of other datacenters, in the primary
 	claimant  *federation.Claimant
+	deletions *federation.Deletions
 	names     *raftgroup.Names
 	conflicts *federation.PrimaryConflicts
 	// disconnects has a goroutine per datacenter that was replaced less than
@@ -283,6 +284,8 @@ func (c *components) buildGossip(*tlsutil.Identity) error {
 	wan.Admit = federation.Admit(c.cfg.DC, c.cfg.PrimaryDC, c.acceptedGroup, c.conflicts.Record)
 	wan.GroupOf = federation.DatacenterOf
 	wan.Enabled = c.claimant.Enabled
+	c.deletions = federation.NewDeletions(c.anyServerAlive)
+	wan.Reap = func(name string) bool { return c.deletions.Final(federation.DatacenterOf(name)) }
 	wan.Logger = c.logger.With("pool", "wan")
 	if c.wan, err = gossip.New(wan); err != nil {
 		return err
@@ -344,7 +347,7 @@ func (c *components) buildFederation(*tlsutil.Identity) (err error) {
 	c.addressBook, err = federation.NewAddressBookUpdater(federation.AddressBookUpdaterConfig{
 		DC: c.cfg.DC, PrimaryDC: c.cfg.PrimaryDC, Domain: c.cfg.Domain, PrimaryGateways: c.cfg.PrimaryGateways,
 		Backend: c.store, LAN: c.lan, WAN: c.wan, Ready: c.loaded, File: filepath.Join(c.cfg.DataDir, "addresses.json"),
-		Book: book, Paths: c.network.dialer.Paths, Replaced: c.disconnect, Logger: c.logger,
+		Book: book, Paths: c.network.dialer.Paths, Replaced: c.disconnect, Deleted: c.deletions.Final, Logger: c.logger,
 	})
 	if err != nil {
 		return err

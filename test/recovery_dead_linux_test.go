@@ -5,6 +5,8 @@ package test
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -53,15 +55,61 @@ func TestDeadDatacenter_IsHarmlessAndDeletable(t *testing.T) {
 	}
 	awaitGone(t, "dc9", l.Running()...)
 	awaitStatus(t, failure, lab.One(dc3), api.MemberFailed, lab.One(dc1), lab.One(dc2))
+	for _, s := range l.Running() {
+		if got := leftBehind(t.Context(), s, dc3); strings.Join(got, ", ") != "member, conditions, addresses" {
+			t.Errorf("%s has %v of the failed datacenter, want its member, conditions and addresses", s.WANName(), got)
+		}
+	}
 	if out, err := deleteState(t, l, dc2, "dc3"); err != nil {
 		t.Errorf("delete of a failed datacenter = %v, %s; want nil", err, out)
 	}
 	awaitGone(t, "dc3", l.Running()...)
 	awaitNoDials(t, "dc3", l.Running()...)
+	took := testutil.Await(t, 2*time.Minute, "nothing of dc3 is left", func(ctx context.Context) error {
+		for _, s := range l.Running() {
+			if got := leftBehind(ctx, s, dc3); len(got) > 0 {
+				return fmt.Errorf("%s has %v", s.WANName(), got)
+			}
+		}
+		return nil
+	})
+	t.Logf("nothing of dc3 is left after %v", took)
+	awaitWhole(t, l, promptly, "the others stay")
 
 	dc3.Start()
 	awaitWhole(t, l, promptly, "deleted datacenter back")
 	sameEverywhere(t, l)
+}
+
+// leftBehind returns what a server has of a datacenter. An error of a request is
+// part of the result.
+func leftBehind(ctx context.Context, s *lab.Node, dc *lab.Datacenter) (found []string) {
+	members, err := wanMembers(ctx, s)
+	if err != nil {
+		found = append(found, err.Error())
+	}
+	if _, ok := members[lab.One(dc).WANName()]; ok {
+		found = append(found, "member")
+	}
+	var conditions struct {
+		Resources []struct{ ID struct{ Name string } }
+	}
+	if err := poll(ctx, s, "/api/federation/v1/Datacenter", &conditions); err != nil {
+		found = append(found, err.Error())
+	}
+	for _, r := range conditions.Resources {
+		if r.ID.Name == dc.Name {
+			found = append(found, "conditions")
+		}
+	}
+	cache, err := os.ReadFile(filepath.Join(s.DataDir(), "addresses.json"))
+	if err != nil {
+		found = append(found, err.Error())
+	}
+	if strings.Contains(string(cache), `"`+dc.Name+`"`) {
+		found = append(found, "addresses")
+	}
+	return found
 }
 
 // steady fails the test if a request between two datacenters fails or takes

@@ -68,7 +68,7 @@ var layers = [][]string{
 // kits are packages for tests. They may import every package. Only tests and
 // other kits may import them.
 var kits = []string{"test", "test/rules", "test/lab", "test/lab/wan", "resource/resourcetest", "tlsutil/tlstest",
-	"controller/controllertest", "gateway/proxycfg/consultest"}
+	"controller/controllertest", "gossip/gossiptest", "gateway/proxycfg/consultest"}
 
 // internal is the directory of packages that every other package may import.
 // They import only each other and what internalMay lists.

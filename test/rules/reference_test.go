@@ -209,7 +209,7 @@ func controllersPage(t testing.TB) string {
 		"[Controllers](../controllers.md) describes placement, queue and metrics. An arrow\n" +
 		"points from a type to a controller that it reconciles. A dashed arrow is a watched\n" +
 		"type.\n\n```mermaid\ngraph LR\n")
-	all := server.Controllers(nil, nil)
+	all := server.Controllers(nil, nil, nil)
 	if len(all) == 0 {
 		t.Fatal("a server has no controllers")
 	}
