@@ -20,8 +20,10 @@ import (
 
 const (
 	// checkInterval is the minimum time between two comparisons of the sessions
-	// with the catalog.
+	// with the catalog. compareShare bounds the part of the time that comparisons
+	// take: each change of a session causes one, and it decodes all sessions.
 	checkInterval = 50 * time.Millisecond
+	compareShare  = 20
 	// checkRetry is the time until the comparison is repeated after an error.
 	checkRetry = time.Second
 	// maxCommit and maxCommitOps bound a commit that ends several sessions, in
@@ -189,8 +191,10 @@ func (m *Manager) followCatalog(ctx context.Context) error {
 		case <-ctx.Done():
 			continue
 		}
-		pause := checkInterval
-		if err := m.compare(ctx); err != nil && ctx.Err() == nil {
+		start := time.Now()
+		err := m.compare(ctx)
+		pause := max(checkInterval, compareShare*time.Since(start))
+		if err != nil && ctx.Err() == nil {
 			m.cfg.Logger.Warn("cannot compare sessions with the catalog", "err", err)
 			pause = checkRetry
 			select {

@@ -16,7 +16,8 @@
 //
 // With -expire, the program acquires -n more leases, renews them by one call, and
 // watches how they expire. With -sessions, it creates -n sessions that each lock
-// a key, transfers the leadership, and watches how the keys are released. Both
+// a key, transfers the leadership, and watches how the sessions end. The commit
+// that ends a session releases its key. Both
 // report the longest time for which a server knew no leader.
 //
 // # Limits

@@ -21,6 +21,7 @@ import (
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/lease"
+	"github.com/wanfed/wanfed/session"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
@@ -192,6 +193,12 @@ func (s settings) measureSessions(ctx context.Context, d *datacenter) error {
 		return err
 	}
 	fmt.Printf("| sessions: created after | %.1f s | |\n", time.Since(begin).Seconds())
+	wctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	w, err := pb.NewResourceServiceClient(d.conns[0]).WatchList(wctx, &pb.WatchListRequest{Type: session.Type})
+	if err != nil {
+		return err
+	}
 	gap := d.watchLeader(ctx)
 	elected := time.Now()
 	if _, err := pb.NewOperatorServiceClient(d.conns[0]).TransferLeader(ctx, &pb.TransferLeaderRequest{}); err != nil {
@@ -199,40 +206,32 @@ func (s settings) measureSessions(ctx context.Context, d *datacenter) error {
 	}
 	moved := time.Now()
 	deadline := sessionTTL + sessionTTL/2
-	var first time.Time
-	for {
-		n, err := d.lockedKeys(ctx, addr)
-		switch now := time.Now(); {
-		case err != nil:
-			return err
-		case n < s.n && first.IsZero():
-			first = now
-			fallthrough
-		case n > 0:
-			if now.Sub(moved) > limit {
-				return fmt.Errorf("%d keys are locked after %v", n, limit)
-			}
-			if err := pause(ctx, 100*time.Millisecond); err != nil {
-				return err
-			}
-			continue
+	var first, last time.Time
+	for ended := 0; ended < s.n; {
+		ev, err := w.Recv()
+		if err != nil {
+			return fmt.Errorf("after the end of %d: %w", ended, err)
 		}
-		break
+		if ev.GetDelete() != nil {
+			last = time.Now()
+			if ended++; ended == 1 {
+				first = last
+			}
+		}
 	}
-	fmt.Printf("| sessions: first key seen free after the earliest deadline | %v | > 0 |\n", ms(first.Sub(elected.Add(deadline))))
-	fmt.Printf("| sessions: all keys free after the deadline | %v | < 1 s |\n", ms(time.Since(moved.Add(deadline))))
+	fmt.Printf("| sessions: first end after the earliest deadline | %v | > 0 |\n", ms(first.Sub(elected.Add(deadline))))
+	fmt.Printf("| sessions: last end after the deadline | %v | < 1 s |\n", ms(last.Sub(moved.Add(deadline))))
 	fmt.Printf("| sessions: longest time without a known leader | %v | |\n", ms(gap()))
-	return nil
+	n, err := d.lockedKeys(ctx, addr)
+	if err == nil && n > 0 {
+		err = fmt.Errorf("%d keys are locked after the end of all sessions", n)
+	}
+	return err
 }
 
 func (d *datacenter) lockedKeys(ctx context.Context, addr string) (n int, err error) {
-	var sessions []struct{ ID string }
-	err = d.request(ctx, http.MethodGet, addr+"/v1/session/list", nil, &sessions)
-	if err != nil || len(sessions) > 0 {
-		return len(sessions), err
-	}
 	var keys []struct{ Session string }
-	if err = d.request(ctx, http.MethodGet, addr+"/v1/kv/bench?recurse", nil, &keys); err != nil {
+	if err := d.request(ctx, http.MethodGet, addr+"/v1/kv/bench?recurse", nil, &keys); err != nil {
 		return 0, err
 	}
 	for _, k := range keys {
