@@ -119,6 +119,29 @@ func (m *lockModel) unlock(key, id, value string) (done bool) {
 	return true
 }
 
+// txn performs ops, or none if one of them fails.
+func (m *lockModel) txn(ops []Op) (done bool) {
+	before := maps.Clone(m.keys)
+	for _, op := range ops {
+		ok := true
+		switch k, exists := m.keys[op.Key]; op.Verb {
+		case VerbLock:
+			ok = m.lock(op.Key, op.Session, string(op.Value))
+		case VerbUnlock:
+			ok = m.unlock(op.Key, op.Session, string(op.Value))
+		case VerbCheckSession:
+			ok = exists && k.session == op.Session
+		default: // VerbDelete
+			delete(m.keys, op.Key)
+		}
+		if !ok {
+			m.keys = before
+			return false
+		}
+	}
+	return true
+}
+
 // String returns the state that clients see.
 func (m *lockModel) String() string {
 	all := slices.Sorted(maps.Keys(m.sessions))
@@ -164,7 +187,8 @@ func (t *lockTest) state() string {
 }
 
 // TestLock_Model creates, renews, destroys and expires sessions, locks, unlocks,
-// writes and deletes keys and changes the leader in random order. After each
+// writes and deletes keys, alone and in transactions, and changes the leader, in
+// random order. After each
 // step, the result and the state are those of the model.
 func TestLock_Model(t *testing.T) {
 	for seed := range uint64(10) {
@@ -190,7 +214,7 @@ func TestLock_Model(t *testing.T) {
 				t.elect() // runLockTest ends a leadership
 			}
 			for _, what := range []string{"lock true", "lock false", "unlock true", "unlock false", "renew true", "renew false",
-				"renew without a leader", "destroy", "delete", "elect"} {
+				"renew without a leader", "txn true", "txn false", "destroy", "delete", "elect"} {
 				if counts[what] < 5 {
 					t.Errorf("seed %d: %q happened %d times, want at least 5", seed, what, counts[what])
 				}
@@ -215,7 +239,19 @@ func (t *lockTest) step(m *lockModel, rnd *rand.Rand, ids *[]string) (what strin
 		}
 		return fmt.Sprintf("%s %t", name, want)
 	}
-	switch n := rnd.IntN(20); {
+	switch n := rnd.IntN(24); {
+	case n >= 20:
+		var ops []Op
+		for range 1 + rnd.IntN(3) {
+			op := Op{Key: fmt.Sprintf("k%d", rnd.IntN(4)), Value: fmt.Append(nil, rnd.IntN(3)), Session: id}
+			op.Verb = []Verb{VerbLock, VerbLock, VerbUnlock, VerbCheckSession, VerbDelete}[rnd.IntN(5)]
+			if k := m.keys[op.Key]; k.session != "" && rnd.IntN(3) > 0 {
+				op.Session = k.session
+			}
+			ops = append(ops, op)
+		}
+		_, failures, err := t.keys.Txn(t.Context(), resource.Eventual, ops)
+		return check("txn", failures == nil, m.txn(ops), err)
 	case n < 2:
 		delay := []time.Duration{0, time.Millisecond, time.Second, 15 * time.Second}[rnd.IntN(4)]
 		s := &pb.Session{
