@@ -48,6 +48,10 @@ type Config struct {
 	// a net.Dialer. If Dial is set, the portable engine is used, because the
 	// event loops open their connections themselves.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
+	// DialFailed is called with an upstream address (host:port) that failed, or
+	// that answered later than another one. While the address fails, calls are at
+	// least 1.25 s apart, and later 10 s. It must not block. Default: none.
+	DialFailed func(addr string)
 	// Logger receives log lines. Default: slog.Default().
 	Logger *slog.Logger
 
@@ -101,6 +105,7 @@ func New(cfg Config) (*Proxy, error) {
 			Timeout:      cmp.Or(cfg.DialTimeout, 5*time.Second),
 			AttemptDelay: cmp.Or(cfg.attemptDelay, 250*time.Millisecond),
 			EjectFor:     cmp.Or(cfg.ejectFor, 10*time.Second),
+			Ejected:      cfg.DialFailed,
 		},
 	}
 	p.shedAfter = p.helloTimeout / 10

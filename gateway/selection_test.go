@@ -86,7 +86,12 @@ func testNextWhenNoAnswer(t *testing.T, e engineKind) {
 			t.Parallel()
 			bad, tried := rawUpstream(t, tt.bad)
 			good := tlsUpstream(t, named("good"))
-			p := start(t, Config{portable: e == portable, ejectFor: time.Hour},
+			var reported atomic.Int32
+			p := start(t, Config{portable: e == portable, ejectFor: time.Hour, DialFailed: func(addr string) {
+				if addr == bad {
+					reported.Add(1)
+				}
+			}},
 				Route{Match: "x.example", To: []string{bad, good}, Ordered: true})
 			p.setSlow(good)
 			for i := range 3 {
@@ -108,6 +113,9 @@ func testNextWhenNoAnswer(t *testing.T, e engineKind) {
 			p.refused(t, nil)
 			if n := p.listener.Stats().DialFailures; n < 1 || n > 2 {
 				t.Errorf("DialFailures = %d, want 1 or 2", n)
+			}
+			if n := reported.Load(); n < 1 || n > 2 {
+				t.Errorf("calls of DialFailed with the bad upstream = %d, want 1 or 2", n)
 			}
 		})
 	}

@@ -239,11 +239,14 @@ func (p *process) open() (err error) {
 	if err := p.sockets.inherited.CheckActivated(); err != nil {
 		return err
 	}
-	p.proxy, err = gateway.New(gateway.Config{
+	cfg := gateway.Config{
 		Logger: p.log, MaxConns: s.MaxConns, MaxPerUpstream: s.MaxPerUpstream,
 		AccessLog: p.accessLog, AccessLogSample: s.accessLogSample(),
-	})
-	if err != nil {
+	}
+	if p.client != nil {
+		cfg.DialFailed = p.client.DialFailed
+	}
+	if p.proxy, err = gateway.New(cfg); err != nil {
 		return err
 	}
 	p.proxy.SetDrain(duration(s.DrainTime))

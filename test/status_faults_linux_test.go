@@ -4,6 +4,7 @@ package test
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,15 +13,19 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/wanfed/wanfed/api"
+	"github.com/wanfed/wanfed/internal/backoff"
 	"github.com/wanfed/wanfed/internal/subprocess"
 	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/test/lab"
 	"github.com/wanfed/wanfed/test/lab/wan"
 	"github.com/wanfed/wanfed/tlsutil"
+	"github.com/wanfed/wanfed/wanfed"
 )
 
 const (
@@ -117,6 +122,23 @@ func allOK(ctx context.Context, dcs ...*lab.Datacenter) error {
 	return nil
 }
 
+// gatewaysOf returns nil if each of dcs lists n healthy gateways of datacenter
+// name.
+func gatewaysOf(ctx context.Context, dcs []*lab.Datacenter, name string, n int) error {
+	for _, dc := range dcs {
+		var st api.Status
+		if err := lab.One(dc).Get(ctx, api.StatusPath, &st); err != nil {
+			return err
+		}
+		for _, d := range st.Datacenters {
+			if d.Name == name && d.GatewaysHealthy != n {
+				return fmt.Errorf("%s lists %d healthy gateways of %s, want %d", dc.Name, d.GatewaysHealthy, name, n)
+			}
+		}
+	}
+	return nil
+}
+
 // startLab starts n datacenters with one server and one gateway each, and waits
 // until the status of all is ok.
 func startLab(t *testing.T, n int) (*lab.Lab, []*lab.Datacenter) {
@@ -180,8 +202,20 @@ func TestStatusFaults(t *testing.T) {
 		f.run(t, dcs...)
 	}
 
-	// The first gateway of dc3 works, so that dc3 stays reachable.
+	// One of two gateways of dc3 works, so that dc3 stays reachable.
 	gw2 := dc3.AddGateway()
+	gw2.StartGateway()
+	testutil.Await(t, waitLimit, "dc3 with two gateways", func(ctx context.Context) error {
+		return errors.Join(allOK(ctx, dcs...), gatewaysOf(ctx, dcs, "dc3", 2))
+	})
+	time.Sleep(3 * time.Second) // until the first probes have worked: the next ones are minutes away
+	cannot := "dc1 and dc2 cannot connect to gw1 at " + gw.WANAddr() + ": timeout"
+	statusFault{"inbound port of one of two gateways closed", closed("input", "iifname wan"), open, []view{
+		{dc3, "dc3", api.HealthDegraded, cannot, "open this port"},
+		{dc1, "dc3", api.HealthDegraded, cannot, "open this port"},
+		{dc2, "dc3", api.HealthDegraded, cannot, "open this port"},
+	}}.run(t, dcs...)
+	gw2.Stop()
 	right, private := gw2.WAN, "10.77.0.5:8443"
 	const cause, remedy = "dc1 and dc2 cannot connect to gw2 at ", "set wan of the gateway"
 	statusFault{"one of two gateways has a private WAN address", func() {
@@ -338,6 +372,41 @@ func TestStatusFaults_Clock(t *testing.T) {
 	}}.run(t, dcs...)
 }
 
+// dialGateways connects from the server of each datacenter to all others, once a
+// second, until ctx ends. Of two gateways with jitter, one is often late.
+// It returns the number of connections.
+func dialGateways(ctx context.Context, dcs []*lab.Datacenter) (dialed int) {
+	var all sync.WaitGroup
+	var n atomic.Int64
+	dial := func(from, to *lab.Datacenter) {
+		ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+		defer cancel()
+		raw, err := lab.DialIn(lab.One(from).NS)(ctx, "tcp", from.Gateways[0].LANAddr())
+		if err != nil {
+			return
+		}
+		defer raw.Close()
+		// The server refuses the handshake, because the client has no certificate.
+		name := tlsutil.ServerName("", to.Name, tlsutil.DefaultDomain)
+		tls.Client(raw, &tls.Config{
+			ServerName: name, InsecureSkipVerify: true, NextProtos: []string{wanfed.ProtoGRPC},
+		}).HandshakeContext(ctx)
+		n.Add(1)
+	}
+	for ctx.Err() == nil {
+		for _, from := range dcs {
+			for _, to := range dcs {
+				if from != to {
+					all.Go(func() { dial(from, to) })
+				}
+			}
+		}
+		backoff.Sleep(ctx, time.Second, nil)
+	}
+	all.Wait()
+	return int(n.Load())
+}
+
 // TestStatusQuiet runs an idle federation over links with loss and jitter. No
 // status may report a fault. WANFED_QUIET_TIME changes the duration.
 func TestStatusQuiet(t *testing.T) {
@@ -345,9 +414,12 @@ func TestStatusQuiet(t *testing.T) {
 	quietTime := envDuration(t, "WANFED_QUIET_TIME", 20*time.Second)
 	l := lab.NewWAN(t, wan.Link{Delay: 20 * time.Millisecond, Jitter: 200 * time.Millisecond, Loss: 0.01})
 	for range 3 {
-		l.Add(1, 1).Start()
+		l.Add(1, 2).Start()
 	}
 	testutil.Await(t, waitLimit, "federation", func(ctx context.Context) error { return allOK(ctx, l.Datacenters()...) })
+	ctx, cancel := context.WithCancel(t.Context())
+	dialed := make(chan int, 1)
+	go func() { dialed <- dialGateways(ctx, l.Datacenters()) }()
 	tick, checks := time.NewTicker(200*time.Millisecond), 0
 	defer tick.Stop()
 	for end := time.Now().Add(quietTime); time.Now().Before(end); checks++ {
@@ -356,5 +428,10 @@ func TestStatusQuiet(t *testing.T) {
 			t.Errorf("false alarm after %d checks: %v", checks, err)
 		}
 	}
-	t.Logf("%d checks in %v", checks, quietTime)
+	cancel()
+	n := <-dialed
+	if n == 0 {
+		t.Error("no connection between the datacenters was dialed")
+	}
+	t.Logf("%d checks and %d connections in %v", checks, n, quietTime)
 }

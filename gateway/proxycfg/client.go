@@ -129,7 +129,7 @@ func New(cfg Config) (*Client, error) {
 		c.dc, c.node, c.domain = peer.DC, peer.Node, cfg.Identity.Domain()
 		c.control = newRemote(c)
 		c.verifier = newVerifier(func(ctx context.Context, dc, addr string) wanfed.FailureClass {
-			return probeGateway(ctx, cfg.Identity, dc, addr)
+			return connectGateway(ctx, cfg.Identity, dc, addr)
 		}, c.wakeHeartbeat, cfg.Logger)
 	}
 	c.loadStored()
@@ -422,6 +422,11 @@ func (c *Client) wakeHeartbeat() {
 	default:
 	}
 }
+
+// DialFailed makes the probe of a gateway of another datacenter due, after a
+// connection to its address (host:port) has failed or was late. It has no effect
+// for other addresses. It does not block.
+func (c *Client) DialFailed(addr string) { c.verifier.dialFailed(addr) }
 
 // Report returns the snapshot of the gateway with the origin and the age of its
 // parts.

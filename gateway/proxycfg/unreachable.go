@@ -33,19 +33,20 @@ const (
 	// firstVerify is the longest time to the first probe, for one gateway. The
 	// first probes of many gateways are spread over more time.
 	firstVerify, firstVerifyEach = 2 * time.Second, 100 * time.Millisecond
-	// verifyTimeout bounds one probe. It covers a lost packet in TCP and another
-	// one in TLS.
-	verifyTimeout = 4 * time.Second
-	// attemptTimeout bounds TCP in a probe. It covers one retransmission.
-	attemptTimeout = 3 * time.Second
-	// confirmFailures is the number of consecutive failures after which a gateway
-	// is reported, and confirmPause the pause between them. On a link that loses
-	// 1 % of the packets a probe fails about once in 3,000 times.
-	confirmFailures, confirmPause = 2, time.Second
+	// connectTimeout bounds one connection of a probe. It covers a lost packet in
+	// TCP and another one in TLS.
+	connectTimeout = 4 * time.Second
+	// attemptTimeout bounds TCP. It covers one retransmission, after 1 s.
+	attemptTimeout = 2 * time.Second
+	// connectPause is the time from the start of a probe to its second
+	// connection. The probe fails if both fail. On a link that loses 1 % of the
+	// packets one connection fails about once in 2,000 times.
+	connectPause = 500 * time.Millisecond
 	// failedPause is the pause between two probes of a reported gateway. A fault
-	// that has ended is thus visible within 5 s.
-	failedPause = 3 * time.Second
-	// maxVerifying bounds concurrent probes.
+	// that has ended is thus visible within 5 s. It is also the shortest pause
+	// before a probe that a failed connection makes due.
+	failedPause, failedJitter = 3 * time.Second, 500 * time.Millisecond
+	// maxVerifying bounds concurrent probes. Each has up to two connections.
 	maxVerifying = 8
 	// maxUnreachable bounds the gateways in a report.
 	maxUnreachable = 16
@@ -60,7 +61,7 @@ const (
 // several of them. Servers notice by themselves that no gateway of a datacenter
 // works.
 type verifier struct {
-	probe   func(ctx context.Context, dc, addr string) wanfed.FailureClass // "": worked
+	connect func(ctx context.Context, dc, addr string) wanfed.FailureClass // "": worked
 	changed func()                                                         // called after each change of the report
 	log     *slog.Logger
 	slots   chan struct{} // one for each running probe
@@ -76,18 +77,17 @@ type verifyTarget struct{ dc, addr string }
 type verified struct {
 	verifyTarget
 	stop     context.CancelFunc
-	due      chan struct{} // size 1: the next probe is due now
+	due      chan struct{} // size 1: see makeDue
 	class    wanfed.FailureClass
-	failures int       // consecutive
-	failedAt time.Time // of the first of them
+	failedAt time.Time // of the first failed probe after workedAt; zero: none
 	workedAt time.Time // zero: never
 }
 
 func newVerifier(
-	probe func(ctx context.Context, dc, addr string) wanfed.FailureClass, changed func(), log *slog.Logger,
+	connect func(ctx context.Context, dc, addr string) wanfed.FailureClass, changed func(), log *slog.Logger,
 ) *verifier {
 	return &verifier{
-		probe: probe, changed: changed, log: log, slots: make(chan struct{}, maxVerifying),
+		connect: connect, changed: changed, log: log, slots: make(chan struct{}, maxVerifying),
 		targets: map[verifyTarget]*verified{},
 	}
 }
@@ -111,6 +111,7 @@ func (v *verifier) run(ctx context.Context, snapshot func() (*Snapshot, <-chan s
 // setTargets starts probes of the new gateways in a snapshot and stops probes of
 // former ones.
 func (v *verifier) setTargets(ctx context.Context, snap *Snapshot, probes *sync.WaitGroup) {
+	defer v.updateReport()
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	want := map[verifyTarget]bool{}
@@ -137,13 +138,15 @@ func (v *verifier) setTargets(ctx context.Context, snap *Snapshot, probes *sync.
 			probes.Go(func() { v.verify(ctx, t, first/2+rand.N(first/2)) })
 		}
 	}
-	v.updateReportLocked()
 }
 
 // verify probes a gateway until ctx ends, the first time after a pause.
 func (v *verifier) verify(ctx context.Context, t *verified, pause time.Duration) {
+	var probed time.Time // the end of the last probe
 	for {
-		backoff.Sleep(ctx, pause, t.due)
+		if backoff.Sleep(ctx, pause, t.due) {
+			backoff.Sleep(ctx, min(pause, failedPause)-time.Since(probed), nil)
+		}
 		select {
 		case v.slots <- struct{}{}:
 		case <-ctx.Done():
@@ -151,35 +154,59 @@ func (v *verifier) verify(ctx context.Context, t *verified, pause time.Duration)
 		if ctx.Err() != nil {
 			return
 		}
-		class := v.probe(ctx, t.dc, t.addr)
+		class := v.probe(ctx, t.verifyTarget)
 		<-v.slots
 		if ctx.Err() != nil {
 			return
 		}
-		pause = v.record(t, class, time.Now())
+		probed = time.Now()
+		pause = v.record(t, class, probed)
 	}
+}
+
+// probe connects to a gateway, and a second time if the first connection does not
+// work within connectPause. It returns the class of the last failure, or "" as
+// soon as a connection works.
+func (v *verifier) probe(ctx context.Context, t verifyTarget) (class wanfed.FailureClass) {
+	ctx, cancel := context.WithCancel(ctx)
+	var conns sync.WaitGroup
+	defer conns.Wait()
+	defer cancel()
+	results := make(chan wanfed.FailureClass, 2)
+	connect := func() { results <- v.connect(ctx, t.dc, t.addr) }
+	conns.Go(connect)
+	second := time.NewTimer(connectPause)
+	defer second.Stop()
+	for failed := 0; failed < cap(results); {
+		select {
+		case <-second.C:
+			conns.Go(connect)
+		case class = <-results:
+			if failed++; class == "" {
+				return ""
+			}
+		case <-ctx.Done():
+			return wanfed.FailureOther
+		}
+	}
+	return class
 }
 
 // record records the result of a probe and returns the time to the next one.
 func (v *verifier) record(t *verified, class wanfed.FailureClass, now time.Time) time.Duration {
+	defer v.updateReport()
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	defer v.updateReportLocked()
 	if t.class = class; class == "" {
-		t.failures, t.workedAt = 0, now
+		t.failedAt, t.workedAt = time.Time{}, now
 		average := max(verifyInterval, time.Duration(len(v.targets))*verifyPace)
 		return time.Duration((1 - verifyJitter + 2*verifyJitter*rand.Float64()) * float64(average))
 	}
-	if t.failures++; t.failures == 1 {
+	if t.failedAt.IsZero() {
 		t.failedAt = now
-	}
-	switch {
-	case t.failures < confirmFailures:
-		return confirmPause
-	case t.failures == confirmFailures:
 		v.verifyOthersLocked(t)
 	}
-	return failedPause + rand.N(confirmPause/2)
+	return failedPause + rand.N(failedJitter)
 }
 
 // verifyOthersLocked makes the probes of the other gateways of a datacenter due.
@@ -187,16 +214,50 @@ func (v *verifier) record(t *verified, class wanfed.FailureClass, now time.Time)
 func (v *verifier) verifyOthersLocked(t *verified) {
 	for _, other := range v.targets {
 		if other != t && other.dc == t.dc && !other.workedAt.After(t.failedAt) {
-			select {
-			case other.due <- struct{}{}:
-			default:
-			}
+			other.makeDue()
 		}
 	}
 }
 
-// updateReportLocked computes the report.
-func (v *verifier) updateReportLocked() {
+// dialFailed makes the probe of the gateway at addr due. A failure of the data
+// plane is only a hint: the connection may have been late.
+func (v *verifier) dialFailed(addr string) {
+	if v == nil {
+		return
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for _, t := range v.targets {
+		if t.addr == addr {
+			t.makeDue()
+		}
+	}
+}
+
+// makeDue makes the next probe due now, or failedPause after the last one.
+func (t *verified) makeDue() {
+	select {
+	case t.due <- struct{}{}:
+	default:
+	}
+}
+
+// updateReport computes the report and announces a change.
+func (v *verifier) updateReport() {
+	added, changed := v.computeReport()
+	for _, g := range added {
+		v.log.Warn("cannot connect to a gateway of another datacenter, whose other gateways work",
+			"peer_dc", g.Datacenter, "addr", g.Address, "reason", g.Class)
+	}
+	if changed {
+		v.changed()
+	}
+}
+
+// computeReport computes the report. It returns the gateways that are new in it.
+func (v *verifier) computeReport() (added []*pb.UnreachableGateway, changed bool) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
 	worked := map[string]time.Time{} // last success of any gateway, by datacenter
 	for _, t := range v.targets {
 		if t.workedAt.After(worked[t.dc]) {
@@ -205,7 +266,7 @@ func (v *verifier) updateReportLocked() {
 	}
 	var next []*pb.UnreachableGateway
 	for _, t := range v.targets {
-		if t.failures >= confirmFailures && worked[t.dc].After(t.failedAt) {
+		if !t.failedAt.IsZero() && worked[t.dc].After(t.failedAt) {
 			next = append(next, &pb.UnreachableGateway{Datacenter: t.dc, Address: t.addr, Class: string(t.class)})
 		}
 	}
@@ -215,16 +276,13 @@ func (v *verifier) updateReportLocked() {
 	next = next[:min(len(next), maxUnreachable)]
 	same := func(a, b *pb.UnreachableGateway) bool { return proto.Equal(a, b) }
 	if slices.EqualFunc(next, v.reports, same) {
-		return
+		return nil, false
 	}
-	for _, g := range next {
-		if !slices.ContainsFunc(v.reports, func(old *pb.UnreachableGateway) bool { return same(old, g) }) {
-			v.log.Warn("cannot connect to a gateway of another datacenter, whose other gateways work",
-				"peer_dc", g.Datacenter, "addr", g.Address, "reason", g.Class)
-		}
-	}
+	added = slices.DeleteFunc(slices.Clone(next), func(g *pb.UnreachableGateway) bool {
+		return slices.ContainsFunc(v.reports, func(old *pb.UnreachableGateway) bool { return same(old, g) })
+	})
 	v.reports = next
-	v.changed()
+	return added, true
 }
 
 // report returns the gateways that cannot be dialed. The caller must not change
@@ -238,10 +296,10 @@ func (v *verifier) report() []*pb.UnreachableGateway {
 	return v.reports
 }
 
-// probeGateway connects to a server of a datacenter through one of its gateways.
+// connectGateway connects to a server of a datacenter through one of its gateways.
 // It returns the class of the failure, or "".
-func probeGateway(ctx context.Context, id *tlsutil.Identity, dc, addr string) wanfed.FailureClass {
-	ctx, cancel := context.WithTimeout(ctx, verifyTimeout)
+func connectGateway(ctx context.Context, id *tlsutil.Identity, dc, addr string) wanfed.FailureClass {
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
 	book := &wanfed.SharedAddressBook{}
 	book.Store(&wanfed.AddressBook{Paths: map[string][]wanfed.Path{dc: {{Addr: addr}}}})

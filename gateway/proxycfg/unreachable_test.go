@@ -4,13 +4,16 @@ package proxycfg
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"net"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/wanfed/wanfed/internal/backoff"
 	"github.com/wanfed/wanfed/internal/broadcast"
 	"github.com/wanfed/wanfed/tlsutil"
 	"github.com/wanfed/wanfed/tlsutil/tlstest"
@@ -22,23 +25,30 @@ type verifierRig struct {
 	*verifier
 	changed broadcast.Broadcast // of snap
 
-	mu     sync.Mutex
-	snap   *Snapshot
-	down   map[string]wanfed.FailureClass // by address
-	probes map[string]int                 // by address
+	mu    sync.Mutex
+	snap  *Snapshot
+	down  map[string]wanfed.FailureClass // by address
+	conns map[string]int                 // by address
 }
 
 func startVerifier(t *testing.T, datacenters ...*Datacenter) *verifierRig {
 	t.Helper()
 	r := &verifierRig{
-		snap: &Snapshot{Datacenters: datacenters}, down: map[string]wanfed.FailureClass{}, probes: map[string]int{},
+		snap: &Snapshot{Datacenters: datacenters}, down: map[string]wanfed.FailureClass{}, conns: map[string]int{},
 	}
-	r.verifier = newVerifier(func(ctx context.Context, _, addr string) wanfed.FailureClass {
+	r.start(t, func(_ context.Context, _, addr string) wanfed.FailureClass {
+		time.Sleep(20 * time.Millisecond)
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		r.probes[addr]++
+		r.conns[addr]++
 		return r.down[addr]
-	}, func() {}, slog.New(slog.DiscardHandler))
+	})
+	return r
+}
+
+// start runs a verifier with this function to connect.
+func (r *verifierRig) start(t *testing.T, connect func(context.Context, string, string) wanfed.FailureClass) {
+	r.verifier = newVerifier(connect, func() {}, slog.New(slog.DiscardHandler))
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {
@@ -51,7 +61,6 @@ func startVerifier(t *testing.T, datacenters ...*Datacenter) *verifierRig {
 		})
 	}()
 	t.Cleanup(func() { cancel(); <-done })
-	return r
 }
 
 func (r *verifierRig) set(addr string, class wanfed.FailureClass) {
@@ -60,12 +69,12 @@ func (r *verifierRig) set(addr string, class wanfed.FailureClass) {
 	r.down[addr] = class
 }
 
-// count returns the number of probes of the addresses.
+// count returns the number of connections to the addresses.
 func (r *verifierRig) count(addrs ...string) (n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, addr := range addrs {
-		n += r.probes[addr]
+		n += r.conns[addr]
 	}
 	return n
 }
@@ -123,7 +132,7 @@ func TestVerifier_AllFail(t *testing.T) {
 	})
 }
 
-// TestVerifier_OneFailure checks that one failed probe is not reported.
+// TestVerifier_OneFailure checks that one failed connection is not reported.
 func TestVerifier_OneFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := startVerifier(t, &Datacenter{DC: "dc2", Gateways: []string{"a:1", "b:1"}, Current: 2})
@@ -166,23 +175,146 @@ func TestVerifier_Cost(t *testing.T) {
 	})
 }
 
-func TestProbeGateway(t *testing.T) {
+// TestVerifier_FailedDial checks that a failed connection makes the probe due,
+// and that failures of a gateway which flaps do not cause many probes.
+func TestVerifier_FailedDial(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := startVerifier(t, &Datacenter{DC: "dc2", Gateways: []string{"a:1", "b:1"}, Current: 2})
+		time.Sleep(10 * time.Second) // both have worked
+		r.set("b:1", wanfed.FailureRefused)
+		r.dialFailed("unknown:1")
+		r.dialFailed("b:1")
+		r.await(t, 1, 2*time.Second)
+		r.set("b:1", "")
+		r.await(t, 0, 4*time.Second)
+
+		before, others := r.count("b:1"), r.count("a:1")
+		for range 60_000 {
+			r.dialFailed("b:1")
+			time.Sleep(time.Millisecond)
+		}
+		if n := r.count("b:1") - before; n < 15 || n > 21 {
+			t.Errorf("probes in a minute of failures = %d, want one per %v", n, failedPause)
+		}
+		if n := r.count("a:1") - others; n > 1 {
+			t.Errorf("probes of the other gateway = %d, want none for these failures", n)
+		}
+		r.set("b:1", wanfed.FailureRefused) // right after a probe, so the next one is delayed
+		r.dialFailed("b:1")
+		r.await(t, 1, failedPause+2*time.Second)
+	})
+}
+
+// lossyConnect models the time to connect over a link that loses 1 % of the
+// packets and delays each by up to 220 ms. TCP sends a lost packet again after
+// 1 s, and then after twice the time.
+func lossyConnect(ctx context.Context, random *rand.Rand) wanfed.FailureClass {
+	const oneWay, jitter, loss = 20 * time.Millisecond, 200 * time.Millisecond, 0.01
+	exchange := func() (took time.Duration) { // one packet in each direction
+		for again := time.Second; random.Float64() < loss || random.Float64() < loss; again *= 2 {
+			took += again
+		}
+		return took + 2*oneWay + time.Duration(2*random.Float64()*float64(jitter))
+	}
+	tcp := exchange()
+	took := tcp + exchange() + exchange() // the flights of TLS, and the response to the last one
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	if tcp > attemptTimeout {
+		took = attemptTimeout
+	}
+	backoff.Sleep(ctx, took, nil)
+	if tcp > attemptTimeout || ctx.Err() != nil {
+		return wanfed.FailureTimeout
+	}
+	return ""
+}
+
+// TestVerifier_LossAndJitter checks that a link with 1 % loss and 200 ms jitter
+// causes no report, although connections over it are late all the time.
+func TestVerifier_LossAndJitter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		addrs := []string{"a:1", "b:1"}
+		r := &verifierRig{snap: &Snapshot{Datacenters: []*Datacenter{{DC: "dc2", Gateways: addrs, Current: 2}}}}
+		random := rand.New(rand.NewPCG(1, 2))
+		conns, late := 0, 0
+		r.start(t, func(ctx context.Context, _, _ string) wanfed.FailureClass {
+			r.mu.Lock()
+			own := rand.New(rand.NewPCG(random.Uint64(), random.Uint64()))
+			r.mu.Unlock()
+			class := lossyConnect(ctx, own)
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			if conns++; class != "" { // failed, or another one was faster
+				late++
+			}
+			return class
+		})
+		for range 10 * 3600 {
+			time.Sleep(time.Second)
+			for _, addr := range addrs {
+				r.dialFailed(addr)
+			}
+			if g := r.report(); len(g) > 0 {
+				t.Fatalf("report() = %v, want none", g)
+			}
+		}
+		if conns < 15_000 || late == 0 {
+			t.Errorf("connections in 10 hours = %d, of which %d were late; want one per %v and gateway, and late ones",
+				conns, late, failedPause)
+		}
+	})
+}
+
+// TestVerifier_AllDialsFail checks that a fault of the local gateway, after which
+// the dials of all gateways fail, is not reported, and costs few probes.
+func TestVerifier_AllDialsFail(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var dcs []*Datacenter
+		var all []string
+		for i := range 50 {
+			addrs := []string{fmt.Sprintf("a%d:1", i), fmt.Sprintf("b%d:1", i)}
+			dcs = append(dcs, &Datacenter{DC: fmt.Sprintf("dc%d", i+2), Gateways: addrs, Current: 2})
+			all = append(all, addrs...)
+		}
+		r := startVerifier(t, dcs...)
+		time.Sleep(time.Minute)
+		before := r.count(all...)
+		for _, addr := range all {
+			r.set(addr, wanfed.FailureTimeout)
+		}
+		for range 60 {
+			for _, addr := range all {
+				r.dialFailed(addr)
+			}
+			time.Sleep(time.Second)
+			if g := r.report(); len(g) > 0 {
+				t.Fatalf("report() = %v, want none", g)
+			}
+		}
+		if n, most := r.count(all...)-before, len(all)*60/3+len(all); n > most {
+			t.Errorf("probes in a minute = %d, want at most %d", n, most)
+		}
+	})
+}
+
+func TestConnectGateway(t *testing.T) {
 	ca := tlstest.NewCA(t)
 	id := ca.Identity(t, tlsutil.RoleGateway, "gw1", "dc1")
 	server := newDouble(t, ca.Identity(t, tlsutil.RoleServer, "srv1", "dc2"), nil)
-	if got := probeGateway(t.Context(), id, "dc2", server.addr); got != "" {
-		t.Errorf("probeGateway() = %q, want success", got)
+	if got := connectGateway(t.Context(), id, "dc2", server.addr); got != "" {
+		t.Errorf("connectGateway() = %q, want success", got)
 	}
 	other := newDouble(t, ca.Identity(t, tlsutil.RoleServer, "srv1", "dc3"), nil)
-	if got := probeGateway(t.Context(), id, "dc2", other.addr); got == "" {
-		t.Errorf("probeGateway() of another datacenter = %q, want a failure", got)
+	if got := connectGateway(t.Context(), id, "dc2", other.addr); got == "" {
+		t.Errorf("connectGateway() of another datacenter = %q, want a failure", got)
 	}
 	closed, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	closed.Close()
-	if got := probeGateway(t.Context(), id, "dc2", closed.Addr().String()); got != wanfed.FailureRefused {
-		t.Errorf("probeGateway() of a closed port = %q, want %q", got, wanfed.FailureRefused)
+	if got := connectGateway(t.Context(), id, "dc2", closed.Addr().String()); got != wanfed.FailureRefused {
+		t.Errorf("connectGateway() of a closed port = %q, want %q", got, wanfed.FailureRefused)
 	}
 }

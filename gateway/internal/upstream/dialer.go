@@ -53,6 +53,9 @@ type Dialer struct {
 	// Own contains the listeners of this process. Connections to them are
 	// refused with ErrLoop.
 	Own []net.Addr
+	// Ejected is called when an address is ejected, because it failed or was
+	// slower than another one. It must not block. Nil: not called.
+	Ejected func(addr string)
 
 	tracker
 	maxConns atomic.Int64

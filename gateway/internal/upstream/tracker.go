@@ -168,6 +168,14 @@ func (a *Address) worked(took time.Duration) {
 // failed ejects addr until its next probe. took is the time from the start of
 // the attempt to its failure.
 func (d *Dialer) failed(addr string, took time.Duration, now time.Time) {
+	if d.eject(addr, took, now) && d.Ejected != nil {
+		d.Ejected(addr)
+	}
+}
+
+// eject is failed without the call of Ejected. It returns false if the time of
+// the next probe is already set.
+func (d *Dialer) eject(addr string, took time.Duration, now time.Time) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	a := d.getLocked(addr)
@@ -176,13 +184,14 @@ func (d *Dialer) failed(addr string, took time.Duration, now time.Time) {
 	}
 	switch {
 	case !a.failed.IsZero() && now.Before(a.retry):
-		return // the time of the next probe is already set
+		return false
 	case a.pause == 0 || now.Sub(a.retry) > 2*d.EjectFor:
 		a.pause = d.EjectFor / firstPause
 	default:
 		a.pause = min(2*a.pause, d.EjectFor)
 	}
 	a.failed, a.retry = now, now.Add(a.pause)
+	return true
 }
 
 // delay returns the time to wait for addr before the next address is also

@@ -62,6 +62,32 @@ func TestOrder_EndsEjectionWithoutProbe(t *testing.T) {
 	}
 }
 
+// TestFailed_CallsEjected checks that Ejected is called once per ejection, not
+// for each failure of many clients.
+func TestFailed_CallsEjected(t *testing.T) {
+	now := time.Now()
+	var ejected []string
+	d := &Dialer{EjectFor: 8 * time.Second, Ejected: func(addr string) { ejected = append(ejected, addr) }}
+	check := func(want string) {
+		t.Helper()
+		if got := strings.Join(ejected, ""); got != want {
+			t.Errorf("Ejected was called for %q, want %q", got, want)
+		}
+	}
+	for range 100 {
+		d.failed("a", 0, now)
+	}
+	check("a")
+	d.failed("b", 0, now)
+	check("ab")
+	d.failed("a", 0, now.Add(1001*ms)) // the probe of the address
+	d.failed("a", 0, now.Add(1500*ms))
+	check("aba")
+	d.worked("a", ms)
+	d.failed("a", 0, now.Add(1501*ms))
+	check("abaa")
+}
+
 func TestTracker_BoundsUnusedAddresses(t *testing.T) {
 	d := &Dialer{EjectFor: time.Second}
 	for i := range maxUnused + 10 {
