@@ -53,6 +53,9 @@ type ClaimantConfig struct {
 	Address          string // host:port of this server
 	// Client returns a client of any server of a datacenter.
 	Client func(dc string) pb.FederationServiceClient
+	// Datacenters returns the names of the other datacenters. In the primary, the
+	// first of them, by name, receive claims.
+	Datacenters func() []string
 	// PathsChanged returns a channel that is closed when the paths to the
 	// primary may have changed.
 	PathsChanged func() <-chan struct{}
@@ -61,11 +64,13 @@ type ClaimantConfig struct {
 
 // Claimant repeatedly claims the name of this server and of its datacenter at
 // the primary, which accepts or refuses the claim: see Claims. A server whose
-// claim is refused must not take part in the WAN pool. In the primary, a
-// Claimant only reads the group id, and every server is accepted.
+// claim is refused must not take part in the WAN pool. In the primary every server
+// is accepted. A Claimant there sends claims to a few secondaries, which find out
+// whether a clone of this server runs: see Clones.
 type Claimant struct {
 	cfg     ClaimantConfig
-	changed broadcast.Broadcast // notified after a change of ClaimState.Enabled
+	changed broadcast.Broadcast     // notified after a change of ClaimState.Enabled
+	peers   map[string]*announcedTo // by datacenter; only the goroutine of Run uses it
 
 	mu        sync.Mutex
 	state     ClaimState
@@ -91,8 +96,11 @@ type ClaimState struct {
 	// Reason is the reason of a refusal, with its remedy, or "".
 	Reason string
 	// Rivals are the other servers that claim the name of this server or of its
-	// datacenter.
+	// datacenter. In the primary, they are clones of this server.
 	Rivals []*pb.Claimant
+	// Clones describes this server and its clones, with the remedy. Empty: none
+	// are known, or this is not the primary.
+	Clones string
 
 	// Duplicate is another server of this datacenter with the name of this
 	// server, or nil.
@@ -107,10 +115,10 @@ type ClaimState struct {
 func NewClaimant(cfg ClaimantConfig) (*Claimant, error) {
 	if cfg.DC == "" || cfg.Node == "" || cfg.Primary == nil || cfg.Backend == nil || cfg.Instance == "" ||
 		cfg.Address == "" ||
-		cfg.Client == nil || cfg.PathsChanged == nil || cfg.Logger == nil {
+		cfg.Client == nil || cfg.Datacenters == nil || cfg.PathsChanged == nil || cfg.Logger == nil {
 		return nil, errors.New("federation: every field of ClaimantConfig except PreviousInstance is required")
 	}
-	return &Claimant{cfg: cfg}, nil
+	return &Claimant{cfg: cfg, peers: map[string]*announcedTo{}}, nil
 }
 
 // State returns the current state.
@@ -178,7 +186,9 @@ func (c *Claimant) update(change func(*ClaimState)) {
 		c.cfg.Logger.Error("this server takes no part in the federation", "reason", next.Reason)
 	case next.Reason == "" && last.Reason != "":
 		c.cfg.Logger.Info("this server takes part in the federation again")
-	case len(next.Rivals) > 0 && len(last.Rivals) == 0:
+	case next.Clones != "" && last.Clones == "":
+		c.cfg.Logger.Error("this server of the primary runs twice", "reason", next.Clones)
+	case next.Clones == "" && len(next.Rivals) > 0 && len(last.Rivals) == 0:
 		c.cfg.Logger.Warn("another server claims the name of this one",
 			"addr", PlaceOf(next.Rivals[0]), "group", next.Rivals[0].GroupId)
 	}
@@ -197,10 +207,15 @@ func (c *Claimant) Run(ctx context.Context) error {
 		pause := backoff.Jitter(ClaimInterval)
 		id, err := GroupID(ctx, c.cfg.Backend)
 		if c.cfg.Primary() == c.cfg.DC {
-			c.set(ClaimState{Enabled: true, GroupID: id})
+			c.update(func(s *ClaimState) { *s = ClaimState{Enabled: true, GroupID: id, Rivals: s.Rivals, Clones: s.Clones} })
 		}
 		if err != nil || id == "" {
 			pause, pathsChanged = groupIDInterval, nil
+		} else if c.cfg.Primary() == c.cfg.DC {
+			var responded bool
+			if pause, responded = c.announce(ctx, id); responded {
+				pathsChanged = nil
+			}
 		} else if err := c.claim(ctx, id); err != nil {
 			c.cfg.Logger.Debug("cannot claim the name of this server", "err", err)
 		} else {
@@ -234,21 +249,13 @@ func (c *Claimant) release(ctx context.Context) {
 
 // claim claims once. After an error, only GroupID of the state changes.
 func (c *Claimant) claim(ctx context.Context, id string) error {
-	primary := c.cfg.Primary()
-	if primary == c.cfg.DC {
-		return nil
-	}
-	gateways, err := catalog.ListGateways(ctx, c.cfg.Backend)
+	req, err := c.request(ctx, id)
 	if err != nil {
 		return err
 	}
-	addrs := parseGatewayTag(formatGatewayTag(gateways))
 	ctx, cancel := context.WithTimeout(ctx, claimRequestTimeout)
 	defer cancel()
-	resp, err := c.cfg.Client(primary).Claim(ctx, &pb.ClaimRequest{
-		Datacenter: c.cfg.DC, Node: c.cfg.Node, GroupId: id, Instance: c.cfg.Instance,
-		PreviousInstance: c.cfg.PreviousInstance, Clone: c.State().clone, ServerAddress: c.cfg.Address, Gateways: addrs,
-	}, grpc.WaitForReady(true))
+	resp, err := c.cfg.Client(c.cfg.Primary()).Claim(ctx, req, grpc.WaitForReady(true))
 	switch {
 	case status.Code(err) == codes.Unimplemented: // the primary has an older version, which checks no names
 		c.set(ClaimState{Enabled: true, GroupID: id})
@@ -260,4 +267,17 @@ func (c *Claimant) claim(ctx context.Context, id string) error {
 			claimed: true, clone: resp.Clone, pending: resp.Pending})
 	}
 	return nil
+}
+
+// request returns the claim of this server. The argument id is the group id.
+func (c *Claimant) request(ctx context.Context, id string) (*pb.ClaimRequest, error) {
+	gateways, err := catalog.ListGateways(ctx, c.cfg.Backend)
+	if err != nil {
+		return nil, err
+	}
+	return &pb.ClaimRequest{
+		Datacenter: c.cfg.DC, Node: c.cfg.Node, GroupId: id, Instance: c.cfg.Instance,
+		PreviousInstance: c.cfg.PreviousInstance, Clone: c.State().clone, ServerAddress: c.cfg.Address,
+		Gateways: parseGatewayTag(formatGatewayTag(gateways)),
+	}, nil
 }

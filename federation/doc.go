@@ -20,6 +20,7 @@
 //   - KeepGroupID creates the id of the local Raft group. Claimant claims the
 //     names of this server and its datacenter for that group. Claims, in the
 //     primary, accepts one of several groups or servers with the same name.
+//     Clones, in a secondary, finds servers of the primary that run twice.
 //
 // A server runs the components until its context ends:
 //

@@ -22,7 +22,7 @@ import (
 )
 
 // ServiceConfig configures a Service. All fields except Primary, Writable,
-// Claims and ReplacePrimary are required.
+// Claims, Clones and ReplacePrimary are required.
 type ServiceConfig struct {
 	Backend   resource.Backend
 	DC        string // the local datacenter
@@ -37,6 +37,9 @@ type ServiceConfig struct {
 	Peer func(ctx context.Context) (tlsutil.Peer, error)
 	// Claims decides the claims of servers. Default: a new Claims.
 	Claims *Claims
+	// Clones finds clones of servers of the primary, in a secondary. Default: a
+	// new Clones.
+	Clones *Clones
 	// Alive reports whether any server of a datacenter is alive in the WAN
 	// pool.
 	Alive func(dc string) bool
@@ -53,7 +56,7 @@ type ServiceConfig struct {
 type Service struct {
 	pb.UnimplementedFederationServiceServer
 	cfg     ServiceConfig
-	refused *ratelog.Logger[string] // logs refused claims, by peer
+	refused *ratelog.Logger[string] // logs refused claims and clones, by peer
 }
 
 // NewService checks cfg.
@@ -61,10 +64,14 @@ func NewService(cfg ServiceConfig) (*Service, error) {
 	if cfg.Backend == nil || cfg.DC == "" || cfg.PrimaryDC == "" || cfg.Peer == nil || cfg.Alive == nil ||
 		cfg.Connect == nil || cfg.Logger == nil {
 		return nil, errors.New(
-			"federation: every field of ServiceConfig except Primary, Writable, Claims and ReplacePrimary is required")
+			"federation: every field of ServiceConfig except Primary, Writable, Claims, Clones and ReplacePrimary " +
+				"is required")
 	}
 	if cfg.Claims == nil {
 		cfg.Claims = &Claims{}
+	}
+	if cfg.Clones == nil {
+		cfg.Clones = &Clones{}
 	}
 	return &Service{cfg: cfg, refused: ratelog.New[string](cfg.Logger)}, nil
 }
@@ -110,11 +117,23 @@ func (s *Service) Claim(ctx context.Context, req *pb.ClaimRequest) (*pb.ClaimRes
 			"%v may not claim the name %s: its certificate has another name",
 			peer, WANName(req.Node, req.Datacenter))
 	}
-	if err := s.writable(); err != nil {
-		return nil, err
+	ofPrimary := peer.DC == s.primary() && peer.DC != s.cfg.DC
+	if !ofPrimary {
+		if err := s.writable(); err != nil {
+			return nil, err
+		}
 	}
 	if err := checkClaim(req); err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
+	}
+	if ofPrimary {
+		resp := s.cfg.Clones.Claim(req, time.Now())
+		if len(resp.Rivals) > 0 {
+			name := WANName(req.Node, req.Datacenter)
+			s.refused.Log(name, slog.LevelError, "a server of the primary runs twice",
+				"peer", peer.String(), "reason", DescribeClones(name, s.cfg.Clones.List(time.Now())[name]))
+		}
+		return resp, nil
 	}
 	have, _, err := ReadState(ctx, s.cfg.Backend, req.Datacenter)
 	if err != nil {
@@ -138,7 +157,7 @@ const (
 func checkClaim(req *pb.ClaimRequest) error {
 	for _, f := range []struct{ name, text string }{
 		{"group_id", req.GroupId}, {"instance", req.Instance}, {"previous_instance", req.PreviousInstance},
-		{"server_address", req.ServerAddress},
+		{"server_address", req.ServerAddress}, {"nonce", req.Nonce},
 	} {
 		if len(f.text) > maxClaimText {
 			return fmt.Errorf("%s has %d bytes: more than %d", f.name, len(f.text), maxClaimText)

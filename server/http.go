@@ -50,7 +50,7 @@ func (c *components) buildHTTP(id *tlsutil.Identity) error {
 		Mux: c.network.mux, HTTPMux: mux, Edge: c.edge,
 		Store: c.store, LAN: c.lan, WAN: c.wan, Keyring: c.keyring, Gateways: c.gateways,
 		AddressBook: c.addressBook, Joiner: c.joiner,
-		Claims: c.claims, Claimant: c.claimant, Snapshots: c.snapshots,
+		Claims: c.claims, Clones: c.clones, Claimant: c.claimant, Snapshots: c.snapshots,
 		Primary: c.primary, AntiEntropy: c.antiEntropy, Source: c.source, Operator: c.operator,
 		Envoys: c.envoys, Certificate: id.Leaf,
 		Server: func(dc string) pb.ServerServiceClient {

@@ -10,6 +10,7 @@ import (
 	"maps"
 	"net"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -88,6 +89,7 @@ type components struct {
 
 	lan, wan  *gossip.Pool
 	claims    *federation.Claims // claims of servers of other datacenters, in the primary
+	clones    *federation.Clones // of servers of the primary, in a secondary
 	claimant  *federation.Claimant
 	deletions *federation.Deletions
 	names     *raftgroup.Names
@@ -237,13 +239,16 @@ func (c *components) buildGossip(*tlsutil.Identity) error {
 	if err != nil {
 		return err
 	}
-	c.claims = &federation.Claims{}
+	c.claims, c.clones = &federation.Claims{}, &federation.Clones{}
 	c.claimant, err = federation.NewClaimant(federation.ClaimantConfig{
 		DC: c.cfg.DC, Node: c.cfg.Node, Primary: func() string { return c.manager.PrimaryDC() }, Backend: c.store,
 		Instance: c.dataDir.instance, PreviousInstance: c.dataDir.previousInstance,
 		Address: c.network.advertise.String(),
 		Client: func(dc string) pb.FederationServiceClient {
 			return pb.NewFederationServiceClient(c.network.calls.Reader(dc))
+		},
+		Datacenters: func() []string {
+			return slices.Collect(maps.Keys(c.network.book.Load().Paths))
 		},
 		PathsChanged: c.network.PathsChanged, Logger: c.logger,
 	})
@@ -430,7 +435,7 @@ func (c *components) buildEdge(*tlsutil.Identity) error {
 	states, err := federation.NewService(federation.ServiceConfig{
 		Backend: manager.Fenced(c.store), DC: c.cfg.DC, PrimaryDC: c.cfg.PrimaryDC, Writable: manager.Writable,
 		Primary: manager.PrimaryDC, ReplacePrimary: manager.ReplacePrimary,
-		Peer: rpc.Peer, Claims: c.claims, Alive: c.anyServerAlive, Connect: c.remote.FederationClient, Logger: c.logger,
+		Peer: rpc.Peer, Claims: c.claims, Clones: c.clones, Alive: c.anyServerAlive, Connect: c.remote.FederationClient, Logger: c.logger,
 	})
 	if err != nil {
 		return err

@@ -318,7 +318,9 @@ func (*Datacenter) Descriptor() ([]byte, []int) {
 	return file_api_pb_federation_proto_rawDescGZIP(), []int{3}
 }
 
-// ClaimRequest identifies a server of a secondary.
+// ClaimRequest identifies a server. Servers of secondaries send it to the primary,
+// which decides it. Servers of the primary send it to some secondaries, which find
+// out whether two processes are the same server.
 type ClaimRequest struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	Datacenter string                 `protobuf:"bytes,1,opt,name=datacenter,proto3" json:"datacenter,omitempty"`
@@ -335,7 +337,10 @@ type ClaimRequest struct {
 	ServerAddress string   `protobuf:"bytes,7,opt,name=server_address,json=serverAddress,proto3" json:"server_address,omitempty"`
 	Gateways      []string `protobuf:"bytes,8,rep,name=gateways,proto3" json:"gateways,omitempty"`
 	// The process ends: its claim is given up.
-	Release       bool `protobuf:"varint,9,opt,name=release,proto3" json:"release,omitempty"`
+	Release bool `protobuf:"varint,9,opt,name=release,proto3" json:"release,omitempty"`
+	// From a server of the primary: the nonce in the last response of the receiving
+	// datacenter to this process. Empty: none.
+	Nonce         string `protobuf:"bytes,10,opt,name=nonce,proto3" json:"nonce,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -433,6 +438,13 @@ func (x *ClaimRequest) GetRelease() bool {
 	return false
 }
 
+func (x *ClaimRequest) GetNonce() string {
+	if x != nil {
+		return x.Nonce
+	}
+	return ""
+}
+
 type ClaimResponse struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Accepted bool                   `protobuf:"varint,1,opt,name=accepted,proto3" json:"accepted,omitempty"`
@@ -444,7 +456,9 @@ type ClaimResponse struct {
 	Clone bool `protobuf:"varint,4,opt,name=clone,proto3" json:"clone,omitempty"`
 	// Another process on the same data directory claimed the name moments ago. The
 	// claim is decided when that process has had the time to repeat its claim.
-	Pending       bool `protobuf:"varint,5,opt,name=pending,proto3" json:"pending,omitempty"`
+	Pending bool `protobuf:"varint,5,opt,name=pending,proto3" json:"pending,omitempty"`
+	// To a server of the primary: the nonce for its next claim.
+	Nonce         string `protobuf:"bytes,6,opt,name=nonce,proto3" json:"nonce,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -512,6 +526,13 @@ func (x *ClaimResponse) GetPending() bool {
 		return x.Pending
 	}
 	return false
+}
+
+func (x *ClaimResponse) GetNonce() string {
+	if x != nil {
+		return x.Nonce
+	}
+	return ""
 }
 
 // Claimant is a server that has claimed a name.
@@ -1247,7 +1268,7 @@ const file_api_pb_federation_proto_rawDesc = "" +
 	"\x05Group\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"\f\n" +
 	"\n" +
-	"Datacenter\"\x99\x02\n" +
+	"Datacenter\"\xaf\x02\n" +
 	"\fClaimRequest\x12\x1e\n" +
 	"\n" +
 	"datacenter\x18\x01 \x01(\tR\n" +
@@ -1259,13 +1280,16 @@ const file_api_pb_federation_proto_rawDesc = "" +
 	"\x05clone\x18\x06 \x01(\bR\x05clone\x12%\n" +
 	"\x0eserver_address\x18\a \x01(\tR\rserverAddress\x12\x1a\n" +
 	"\bgateways\x18\b \x03(\tR\bgateways\x12\x18\n" +
-	"\arelease\x18\t \x01(\bR\arelease\"\xa0\x01\n" +
+	"\arelease\x18\t \x01(\bR\arelease\x12\x14\n" +
+	"\x05nonce\x18\n" +
+	" \x01(\tR\x05nonce\"\xb6\x01\n" +
 	"\rClaimResponse\x12\x1a\n" +
 	"\baccepted\x18\x01 \x01(\bR\baccepted\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12+\n" +
 	"\x06rivals\x18\x03 \x03(\v2\x13.wanfed.v1.ClaimantR\x06rivals\x12\x14\n" +
 	"\x05clone\x18\x04 \x01(\bR\x05clone\x12\x18\n" +
-	"\apending\x18\x05 \x01(\bR\apending\"\xeb\x01\n" +
+	"\apending\x18\x05 \x01(\bR\apending\x12\x14\n" +
+	"\x05nonce\x18\x06 \x01(\tR\x05nonce\"\xeb\x01\n" +
 	"\bClaimant\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x19\n" +
 	"\bgroup_id\x18\x02 \x01(\tR\agroupId\x12\x1a\n" +

@@ -4,6 +4,7 @@ package status
 
 import (
 	"context"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -73,6 +74,8 @@ var (
 		"dc", "primary")
 	descRivals = desc("primaries",
 		"Datacenters known to be a primary; more than 1 is a fault. The leader alone knows others.")
+	descClones = desc("primary_clones",
+		"Servers of the primary that run more than once; more than 0 is a fault. They and some secondaries know it.")
 	descDiffer = desc("primary_servers_differ",
 		"Living servers of this datacenter whose primary_datacenter differs from this server's.")
 
@@ -214,6 +217,11 @@ func (r *Reporter) collectPrimary(s scrape) {
 	for _, d := range r.cfg.Primary.conflicts.List() {
 		s.gauge(descDisputed, 1, d.DC, d.Primary)
 	}
+	clones := len(r.cfg.Clones.List(time.Now()))
+	if r.cfg.Claimant.State().Clones != "" {
+		clones++
+	}
+	s.gauge(descClones, float64(clones))
 	_, different := r.cfg.Primary.settings.differences()
 	s.gauge(descDiffer, float64(different))
 }

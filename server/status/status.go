@@ -7,6 +7,7 @@ import (
 	"context"
 	"crypto/x509"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -46,6 +47,7 @@ type Config struct {
 	AddressBook *federation.AddressBookUpdater
 	Joiner      *federation.Joiner
 	Claims      *federation.Claims
+	Clones      *federation.Clones
 	Claimant    *federation.Claimant
 	Primary     *PrimaryView
 	AntiEntropy *replication.AntiEntropy
@@ -293,13 +295,26 @@ func (r *Reporter) setLastError(d *api.DatacenterStatus, paths []wanfed.PathStat
 
 // rivals describes other servers that claim the name of d or of one of its
 // servers, or returns "". The primary knows the refused servers of all
-// datacenters. Each server knows the servers that compete with it.
+// datacenters. Each server knows the servers that compete with it. The leader of a
+// secondary knows clones of the servers of the primary.
 func (r *Reporter) rivals(d api.DatacenterStatus) string {
+	if !d.Own && d.Primary {
+		return clonesText(r.cfg.Clones.List(time.Now()))
+	}
 	if !d.Own {
 		return rivalText(d.Name, r.cfg.Claims.Rivals(time.Now())[d.Name])
 	}
 	state := r.cfg.Claimant.State()
-	return cmp.Or(state.Reason, rivalText(d.Name, state.Rivals))
+	return cmp.Or(state.Reason, state.Clones, rivalText(d.Name, state.Rivals))
+}
+
+// clonesText describes the first server of the primary that runs more than once,
+// or returns "".
+func clonesText(clones map[string][]*pb.Claimant) string {
+	for _, name := range slices.Sorted(maps.Keys(clones)) {
+		return federation.DescribeClones(name, clones[name])
+	}
+	return ""
 }
 
 func rivalText(dc string, rivals []*pb.Claimant) string {
@@ -341,6 +356,8 @@ func (r *Reporter) components() []api.ComponentStatus {
 	claim := r.cfg.Claimant.State()
 	if identity.Detail = "group id " + cmp.Or(claim.GroupID, "not known yet"); claim.Reason != "" {
 		identity.State, identity.Detail = "refused", claim.Reason
+	} else if claim.Clones != "" {
+		identity.State, identity.Detail = "conflict", claim.Clones
 	} else if d := claim.Duplicate; d != nil {
 		identity.State = "conflict"
 		identity.Detail = fmt.Sprintf("another server of this datacenter has the name of this server and is refused: "+
