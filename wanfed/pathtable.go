@@ -36,8 +36,8 @@ type PathStatus struct {
 
 	Probes        uint64
 	ProbeFailures uint64
-	// ProbeInterval is the longest time between two successes of a working
-	// path, if a Prober with the default configuration runs.
+	// ProbeInterval is the longest time between two results of the path, if a
+	// Prober with the default configuration runs.
 	ProbeInterval time.Duration
 }
 
@@ -252,14 +252,15 @@ func (t *pathTable) countLocked() (n int) {
 	return n
 }
 
-// probeIntervalLocked returns PathStatus.ProbeInterval.
-func (t *pathTable) probeIntervalLocked() time.Duration {
-	return time.Duration((1 + probeJitter) * float64(probeInterval(ProbeInterval, t.countLocked())))
-}
-
-func (s *pathState) status() PathStatus {
+// status returns the status of a path. The argument interval is the probe
+// interval of working paths.
+func (s *pathState) status(interval time.Duration) PathStatus {
 	st := s.PathStatus
 	st.Health, st.SmoothedRTT = s.health(), s.rtt
+	if s.hasFailed() && s.lastSuccess.IsZero() {
+		interval = max(interval, maxProbeWait)
+	}
+	st.ProbeInterval = time.Duration((1 + probeJitter) * float64(interval))
 	return st
 }
 
@@ -268,10 +269,9 @@ func (t *pathTable) status() []PathStatus {
 	t.mu.Lock()
 	t.pruneLocked()
 	out := make([]PathStatus, 0, len(t.known))
-	interval := t.probeIntervalLocked()
+	interval := probeInterval(ProbeInterval, t.countLocked())
 	for _, s := range t.known {
-		out = append(out, s.status())
-		out[len(out)-1].ProbeInterval = interval
+		out = append(out, s.status(interval))
 	}
 	t.mu.Unlock()
 	slices.SortFunc(out, func(a, b PathStatus) int {
@@ -284,15 +284,14 @@ func (t *pathTable) status() []PathStatus {
 func (t *pathTable) pathsTo(dc string) []PathStatus {
 	t.mu.Lock()
 	t.pruneLocked()
-	interval := t.probeIntervalLocked()
+	interval := probeInterval(ProbeInterval, t.countLocked())
 	t.mu.Unlock()
 	paths := t.scorer(dc).order(t.book.Load().Paths[dc])
 	out := make([]PathStatus, len(paths))
 	for i, p := range paths {
 		s := t.get(dc, p.Addr)
 		s.DC, s.Addr, s.Via, s.Local = dc, p.Addr, p.Via, p.Local
-		out[i] = s.status()
-		out[i].ProbeInterval = interval
+		out[i] = s.status(interval)
 	}
 	return out
 }

@@ -361,6 +361,27 @@ func TestProbeInterval(t *testing.T) {
 	}
 }
 
+// TestPathStatus_ProbeInterval checks that the interval in a status is that of the
+// path: a path that has never worked is probed rarely.
+func TestPathStatus_ProbeInterval(t *testing.T) {
+	const every = time.Minute
+	longest := func(d time.Duration) time.Duration { return d + d/4 } // with jitter
+	for _, tt := range []struct {
+		name    string
+		history pathHistory
+		want    time.Duration
+	}{
+		{"works", pathHistory{lastSuccess: beforeNow(1)}, longest(every)},
+		{"failed", pathHistory{lastSuccess: beforeNow(2), lastFailure: beforeNow(1)}, longest(every)},
+		{"never worked", pathHistory{lastFailure: beforeNow(1)}, longest(maxProbeWait)},
+		{"never used", pathHistory{}, longest(every)},
+	} {
+		if got := (&pathState{pathHistory: tt.history}).status(every).ProbeInterval; got != tt.want {
+			t.Errorf("%s: status().ProbeInterval = %v, want %v", tt.name, got, tt.want)
+		}
+	}
+}
+
 func TestPlanProbe(t *testing.T) {
 	type known = map[string]pathHistory // by address
 	const every = 20 * time.Second

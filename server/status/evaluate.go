@@ -165,7 +165,9 @@ func (f facts) remote(out, in api.Direction) (state api.Health, cause, advice st
 		return api.HealthDegraded, f.serversDown(), "see which servers are down: wanfed members --wan (" + f.Name + ")"
 	case !f.hasState:
 		return api.HealthDegraded, f.Name + " has written no federation state", "check that it has a gateway"
-	case f.GatewaysHealthy < max(f.GatewaysKnown, 1):
+	case f.GatewaysKnown == 0:
+		return api.HealthDegraded, f.Name + " has no gateway", "start a gateway there, or read its log"
+	case f.GatewaysHealthy < f.GatewaysKnown:
 		return api.HealthDegraded, fmt.Sprintf("%d of %d gateways of %s are healthy", f.GatewaysHealthy,
 				f.GatewaysKnown, f.Name),
 			"start a gateway there, or read its log"

@@ -110,7 +110,7 @@ func TestEvaluate(t *testing.T) {
 		{"no healthy gateway", remoteFacts(func(f *facts) { f.GatewaysHealthy = 0 }), api.HealthDegraded,
 			"0 of 1 gateways of dc3", "start a gateway there"},
 		{"no gateway", remoteFacts(func(f *facts) { f.GatewaysHealthy, f.GatewaysKnown = 0, 0 }), api.HealthDegraded,
-			"0 of 0 gateways", ""},
+			"dc3 has no gateway", "start a gateway there"},
 		{"server down", remoteFacts(func(f *facts) { f.ServersKnown = 3 }), api.HealthDegraded,
 			"1 of 3 servers of dc3 are alive", "wanfed members --wan"},
 		{"no member alive", remoteFacts(func(f *facts) { f.ServersAlive = 0 }), api.HealthDegraded,
@@ -189,6 +189,47 @@ func TestEvaluate(t *testing.T) {
 	}
 }
 
+// TestEvaluate_NeverOK checks that a datacenter without a healthy gateway, and one
+// to which no path has a recent result, is never ok, whatever else is known.
+func TestEvaluate_NeverOK(t *testing.T) {
+	working := pathReport{dc: "dc1", direction: api.DirectionOK}
+	changes := []func(*facts){
+		func(f *facts) { f.hasState = !f.hasState },
+		func(f *facts) { f.Primary = true },
+		func(f *facts) { f.ServersAlive, f.ServersKnown = 3, 3 },
+		func(f *facts) { f.reports = append(f.reports, working) },
+		func(f *facts) { f.reports = append(f.reports, failingAt("dc2", dc3Addr, wanfed.FailureTimeout)) },
+		partial,
+	}
+	old := viaOwn(pathUnknown, "")
+	for _, tt := range []struct {
+		name  string
+		facts facts
+	}{
+		{"local, none", localFacts(func(f *facts) { f.gateways, f.GatewaysHealthy, f.GatewaysKnown = nil, 0, 0 })},
+		{"local, critical", localFacts(func(f *facts) { f.gateways = []gatewayFact{{node: "gw1"}, {node: "gw2"}} })},
+		{"remote, none", remoteFacts(func(f *facts) { f.GatewaysHealthy, f.GatewaysKnown = 0, 0 })},
+		{"remote, critical", remoteFacts(func(f *facts) { f.GatewaysHealthy = 0 })},
+		{"remote, old results", remoteFacts(setPaths(old, old))},
+		{"remote, no result", remoteFacts(setPaths(viaOwn(wanfed.PathUntested, "")))},
+		{"remote, no path", remoteFacts(setPaths())},
+	} {
+		for set := range 1 << len(changes) {
+			f := tt.facts
+			f.reports = nil
+			for i, change := range changes {
+				if set&(1<<i) != 0 {
+					change(&f)
+				}
+			}
+			if d := evaluate(f); d.State == api.HealthOK || d.Cause == "" || d.Advice == "" {
+				t.Errorf("%s, changes %b: evaluate() = %q, %q, %q, want another state with a cause and a remedy",
+					tt.name, set, d.State, d.Cause, d.Advice)
+			}
+		}
+	}
+}
+
 func TestHeadline(t *testing.T) {
 	dc := func(name string, state api.Health, cause string) api.DatacenterStatus {
 		return api.DatacenterStatus{Name: name, Own: name == "dc1", State: state, Cause: cause, GatewaysHealthy: 1}
@@ -218,8 +259,8 @@ func TestHeadline(t *testing.T) {
 	}
 }
 
-// TestCurrent checks that a path without an echo fails, and that an old success
-// is not reported.
+// TestCurrent checks that a path without an echo fails, and that an old result is
+// not reported.
 func TestCurrent(t *testing.T) {
 	now := time.Unix(10_000, 0)
 	path := func(last time.Duration) wanfed.PathStatus {
@@ -227,7 +268,19 @@ func TestCurrent(t *testing.T) {
 			ProbeInterval: 25 * time.Second}
 	}
 	failed := func(last time.Duration) wanfed.PathStatus {
-		return wanfed.PathStatus{Addr: ownAddr, Health: wanfed.PathFailing, LastSuccess: now.Add(-last)}
+		p := path(last)
+		p.Health, p.LastErrorAt = wanfed.PathFailing, now
+		return p
+	}
+	failedAt := func(last time.Duration) wanfed.PathStatus {
+		p := failed(time.Hour)
+		p.LastErrorAt = now.Add(-last)
+		return p
+	}
+	slow := func(last time.Duration) wanfed.PathStatus {
+		p := path(last)
+		p.Health = wanfed.PathSlow
+		return p
 	}
 	connected := func(since time.Time) wanfed.LinkStatus {
 		return wanfed.LinkStatus{Path: wanfed.Path{Addr: ownAddr}, ConnectedSince: since}
@@ -242,7 +295,14 @@ func TestCurrent(t *testing.T) {
 		want wanfed.PathHealth
 	}{
 		{"fresh", path(time.Second), wanfed.LinkStatus{}, wanfed.PathOK},
+		{"three intervals old", path(75 * time.Second), wanfed.LinkStatus{}, wanfed.PathOK},
 		{"old", path(76 * time.Second), wanfed.LinkStatus{}, pathUnknown},
+		{"slow", slow(75 * time.Second), wanfed.LinkStatus{}, wanfed.PathSlow},
+		{"slow, old", slow(76 * time.Second), wanfed.LinkStatus{}, pathUnknown},
+		{"failure three intervals old", failedAt(75 * time.Second), wanfed.LinkStatus{}, wanfed.PathFailing},
+		{"old failure", failedAt(76 * time.Second), wanfed.LinkStatus{}, pathUnknown},
+		{"never used", wanfed.PathStatus{Addr: ownAddr, Health: wanfed.PathUntested}, wanfed.LinkStatus{},
+			wanfed.PathUntested},
 		{"echo pending", path(3 * time.Second), link(ownAddr, 2*time.Second), wanfed.PathOK},
 		{"echo late", path(7 * time.Second), link(ownAddr, 4*time.Second), wanfed.PathFailing},
 		{"echo late, probe worked", path(time.Second), link(ownAddr, 4*time.Second), wanfed.PathOK},

@@ -247,8 +247,8 @@ const pathUnknown wanfed.PathHealth = "unknown"
 
 // current returns p with its health now. A path fails if its packet link has no
 // echo for silentAfter. It works while its packet link has echoes, even if a
-// call or a dial over it failed. The health of a path without a failure is
-// unknown if its last success is too old.
+// call or a dial over it failed. The health of a path is unknown if its last
+// result is too old.
 func current(p wanfed.PathStatus, link wanfed.LinkStatus, now time.Time) wanfed.PathStatus {
 	unanswered := link.UnansweredSince
 	silent := !unanswered.IsZero() && p.Addr == link.Path.Addr && now.Sub(unanswered) >= silentAfter &&
@@ -260,11 +260,18 @@ func current(p wanfed.PathStatus, link wanfed.LinkStatus, now time.Time) wanfed.
 	case silent && p.Health != wanfed.PathFailing:
 		p.Health, p.Failure, p.LastErrorAt = wanfed.PathFailing, wanfed.FailureTimeout, now
 		p.LastError = fmt.Sprintf("no echo on the open connection since %s", now.Sub(unanswered).Round(time.Second))
-	case (p.Health == wanfed.PathOK || p.Health == wanfed.PathSlow) &&
-		now.Sub(p.LastSuccess) > staleProbes*p.ProbeInterval:
+	case p.Health != wanfed.PathUntested && now.Sub(lastResult(p)) > staleProbes*p.ProbeInterval:
 		p.Health = pathUnknown
 	}
 	return p
+}
+
+// lastResult returns the time of the last result that p.Health is based on.
+func lastResult(p wanfed.PathStatus) time.Time {
+	if p.Health == wanfed.PathFailing {
+		return p.LastErrorAt
+	}
+	return p.LastSuccess
 }
 
 // setLastError sets the newest error of dialing, joining and, for the primary,
