@@ -5,8 +5,10 @@ package server
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"net"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -124,3 +126,6 @@ func (s raftStream) Dial(node raft.ServerAddress, timeout time.Duration) (net.Co
 	}
 	return c, nil
 }
+
+// datacenters returns the names of the datacenters that have a path.
+func (n *network) datacenters() []string { return slices.Collect(maps.Keys(n.book.Load().Paths)) }

@@ -10,7 +10,6 @@ import (
 	"maps"
 	"net"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -247,9 +246,7 @@ func (c *components) buildGossip(*tlsutil.Identity) error {
 		Client: func(dc string) pb.FederationServiceClient {
 			return pb.NewFederationServiceClient(c.network.calls.Reader(dc))
 		},
-		Datacenters: func() []string {
-			return slices.Collect(maps.Keys(c.network.book.Load().Paths))
-		},
+		Datacenters:  c.network.datacenters,
 		PathsChanged: c.network.PathsChanged, Logger: c.logger,
 	})
 	if err != nil {
