@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -93,4 +94,26 @@ func listenAddr(addr string) (ip netip.Addr, port uint64, ok bool) {
 		ip, err = netip.ParseAddr(host)
 	}
 	return ip.Unmap(), port, err == nil
+}
+
+// AllowedHost reports whether an HTTP request with this Host header is allowed:
+// the host is an IP address, localhost, or one of names. Otherwise a web page
+// whose name resolves to 127.0.0.1 could read an API through the browser of a
+// visitor (DNS rebinding). The header may have a port. A request without the
+// header (HTTP/1.0) is not from a browser.
+func AllowedHost(hostport string, names []string) bool {
+	if hostport == "" {
+		return true
+	}
+	host, _, err := net.SplitHostPort(hostport)
+	if err != nil {
+		host = strings.TrimSuffix(strings.TrimPrefix(hostport, "["), "]")
+	}
+	if addr, err := netip.ParseAddr(host); err == nil {
+		return addr.Zone() == "" // a zone may be any text, and clients do not send zones
+	}
+	host = strings.TrimSuffix(host, ".")
+	return strings.EqualFold(host, "localhost") || slices.ContainsFunc(names, func(name string) bool {
+		return strings.EqualFold(strings.TrimSuffix(name, "."), host)
+	})
 }

@@ -42,3 +42,26 @@ func TestOverlap(t *testing.T) {
 		}
 	}
 }
+
+func TestAllowedHost(t *testing.T) {
+	for host, want := range map[string]bool{
+		"": true, "localhost": true, "LOCALHOST.:80": true, "127.0.0.1:80": true, "[::1]:80": true, "::1": true,
+		"a.example:80": true, "A.example.": true, "b.example": false, "evil.localhost": false, "[fe80::1%eth0]:80": false,
+	} {
+		if got := AllowedHost(host, []string{"a.example."}); got != want {
+			t.Errorf("AllowedHost(%q) = %v, want %v", host, got, want)
+		}
+	}
+}
+
+func FuzzAllowedHost(f *testing.F) {
+	for _, seed := range []string{"127.0.0.1:8500", "[::1]:80", "localhost.", "a.example:1", "[fe80::1%eth0]:1",
+		":", "[", ""} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, host string) {
+		if AllowedHost(host, nil) && strings.HasSuffix(strings.ToLower(host), ".example") {
+			t.Errorf("AllowedHost(%q) = true, want false", host)
+		}
+	})
+}

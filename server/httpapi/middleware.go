@@ -7,13 +7,11 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
-	"net/netip"
-	"slices"
 	"strings"
 	"time"
 
+	"github.com/wanfed/wanfed/internal/netaddr"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
@@ -83,32 +81,12 @@ func rejectGRPC(next http.Handler) http.Handler {
 func checkHost(names []string, next http.Handler) http.Handler {
 	names = append([]string{"localhost"}, names...)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !allowedHost(r.Host, names) {
+		if !netaddr.AllowedHost(r.Host, names) {
 			writeError(w, http.StatusForbidden, fmt.Sprintf(
 				"host %.300q is not a name of this server; use an IP address or %s", r.Host, strings.Join(names, ", ")))
 			return
 		}
 		next.ServeHTTP(w, r)
-	})
-}
-
-// allowedHost reports whether a request with this Host header is allowed. The
-// header may have a port. A request without the header (HTTP/1.0) is not from a
-// browser.
-func allowedHost(hostport string, names []string) bool {
-	if hostport == "" || hostport == "localhost" {
-		return true
-	}
-	host, _, err := net.SplitHostPort(hostport)
-	if err != nil {
-		host = strings.TrimSuffix(strings.TrimPrefix(hostport, "["), "]")
-	}
-	if addr, err := netip.ParseAddr(host); err == nil {
-		return addr.Zone() == "" // a zone may be any text, and clients do not send zones
-	}
-	host = strings.TrimSuffix(host, ".")
-	return slices.ContainsFunc(names, func(name string) bool {
-		return strings.EqualFold(strings.TrimSuffix(name, "."), host)
 	})
 }
 
