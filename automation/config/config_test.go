@@ -151,9 +151,10 @@ func TestLoad_Merge(t *testing.T) {
 		"d/1.json": `{"port": 2, "consul": {"address": "b"}, "terraform_provider": [{"aws": {"alias": "x"}}],
 			"driver": {"terraform": {"required_providers": {"dns": {"source": "b/dns"}}}},
 			"task": {"name": "two", "module": "m", "condition": {"services": {"names": ["a"]}, "nodes": {}}}}`,
-		"d/2.hcl":      `port = 3`,
-		"d/readme.txt": `not a configuration`,
-		"d/sub/x.hcl":  `port = 4`,
+		"d/2.hcl":       `port = 3`,
+		"d/readme.txt":  `not a configuration`,
+		"d/sub/x.hcl":   `port = 4`,
+		"d/x.hcl/y.hcl": `port = 5`,
 	})
 	cfg, err := Load([]string{"a.hcl", "d"}, noEnv)
 	if err != nil {
@@ -219,7 +220,7 @@ func TestLoad_Additions(t *testing.T) {
 func TestLoad_Errors(t *testing.T) {
 	const condition = `condition "services" { names = ["a"] }`
 	for _, test := range []struct{ text, want string }{
-		{"zeta = 1\nalpha = 2", "c.hcl:1: unknown keys: alpha, zeta"},
+		{"e = 1\nd = 2\nc = 3\nb = 4\na = 5", "c.hcl:1: unknown keys: a, b, c, d, e"},
 		{`log_level = "LOUD"`, "c.hcl:1: log_level: \"LOUD\""},
 		{`port = 70000`, "c.hcl:1: port: \"70000\": must be a number from 0 to 65535"},
 		{`port = 99999999999999999999`, "c.hcl:1: bad value: must be a number of 64 bits"},
