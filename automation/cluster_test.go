@@ -351,6 +351,7 @@ type programs struct {
 // program is one run of a fake driver.
 type program struct {
 	task, daemon, inputs string
+	services             string // the variable services
 	mode                 driver.Mode
 	start, end           time.Time
 	err                  error
@@ -390,7 +391,8 @@ func (f *fakeDriver) Run(ctx context.Context, w *driver.Work, r driver.Request) 
 			return driver.Result{Changes: changes}, err
 		}
 	}
-	run := program{task: w.Name, daemon: f.daemon, inputs: string(r.Inputs["consul_kv"]), mode: r.Mode, start: time.Now()}
+	run := program{task: w.Name, daemon: f.daemon, inputs: string(r.Inputs["consul_kv"]), mode: r.Mode, start: time.Now(),
+		services: string(r.Inputs["services"])}
 	select {
 	case <-time.After(duration):
 		if fail != nil {

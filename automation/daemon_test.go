@@ -3,6 +3,7 @@
 package automation
 
 import (
+	"encoding/json"
 	"errors"
 	"testing"
 	"testing/synctest"
@@ -13,6 +14,7 @@ import (
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/automation/driver"
 	"github.com/wanfed/wanfed/automation/task"
+	"github.com/wanfed/wanfed/catalog"
 )
 
 func TestDaemon_RunsOnChange(t *testing.T) {
@@ -51,6 +53,28 @@ func TestDaemon_RestartRunsNothing(t *testing.T) {
 		n = c.start("sync1")
 		defer n.stop()
 		c.wantAfter(time.Second, "web", `{"app/a":"1"}`, `{"app/a":"2"}`)
+	})
+}
+
+// Several conditions of the kind services define one variable together.
+func TestDaemon_SeveralServices(t *testing.T) {
+	inCluster(t, func(c *cluster) {
+		c.write(catalog.NodeType, "n1", &pb.Node{Node: "n1", Address: "10.0.0.1"})
+		for _, name := range []string{"web", "db"} {
+			c.write(catalog.ServiceType, "n1/"+name, &pb.Service{Node: "n1", Id: name, Service: name})
+		}
+		c.addTask("t", "", func(t *pb.Task) {
+			t.Conditions = []*pb.TaskQuery{{Kind: task.KindServices, Names: []string{"web"}}, {Kind: task.KindServices, Names: []string{"db"}}}
+		})
+		n := c.start("sync1")
+		defer n.stop()
+		time.Sleep(time.Second)
+		synctest.Wait()
+		runs := c.programs.runs("t")
+		var got map[string]any
+		if len(runs) != 1 || json.Unmarshal([]byte(runs[0].services), &got) != nil || len(got) != 2 {
+			t.Errorf("runs = %+v, want one with two services", runs)
+		}
 	})
 }
 

@@ -98,6 +98,13 @@ func (w *work) values(now time.Time) (v values, missing string, ok bool) {
 			v.age = max(v.age, now.Sub(data.Since))
 		}
 		if name := task.Variable(q.Kind); !q.TriggerOnly {
+			if other, ok := v.inputs[name]; ok { // several queries of services define one variable
+				united, err := input.Unite(other, data.JSON)
+				if err != nil {
+					return values{}, err.Error(), false
+				}
+				data.JSON = united
+			}
 			v.inputs[name] = data.JSON
 		}
 		if i < len(w.query.Conditions) {

@@ -24,3 +24,15 @@ func (s Set) Digest() string {
 	}
 	return hex.EncodeToString(h.Sum(nil))
 }
+
+// Unite returns an object with the members of both objects. For a name that
+// both have, the member of b counts.
+func Unite(a, b json.RawMessage) (json.RawMessage, error) {
+	var all map[string]json.RawMessage
+	for _, object := range []json.RawMessage{a, b} {
+		if err := json.Unmarshal(object, &all); err != nil {
+			return nil, fmt.Errorf("unite values of a variable: %w", err)
+		}
+	}
+	return json.Marshal(all)
+}

@@ -15,6 +15,12 @@
 // daemons (tlsutil.RoleSync) write them. Clients may read all but State and
 // Chunk.
 //
+// # Variables
+//
+// Each kind of query defines a variable of the driver. A task defines each
+// variable once. Only services may have several conditions, or several inputs,
+// for example for several datacenters: the variable has the instances of all.
+//
 // # Claims
 //
 // One daemon at a time runs a task. It holds the lease LeaseName(task), and
