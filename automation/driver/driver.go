@@ -144,8 +144,9 @@ type Recovered struct {
 	Result Result
 	// Err is the failure of the run. Nil: it succeeded.
 	Err error
-	// State is the state that the program could not store. Nil: none. The
-	// daemon stores it before the next run.
+	// State is the state that the program could not store, also in a run of this
+	// process that failed. Nil: none. The daemon stores it before the next run,
+	// which removes it from the disk.
 	State []byte
 	// Ended is the time at which the program ended, if it is known.
 	Ended time.Time

@@ -94,3 +94,13 @@ func kill(run string) {
 		}
 	}
 }
+
+// MemoryFile returns a file that exists only in memory, for a program that must
+// not write secrets to disk. The caller closes it.
+func MemoryFile(name string) (*os.File, error) {
+	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("create a file in memory: %w", err)
+	}
+	return os.NewFile(uintptr(fd), name), nil
+}

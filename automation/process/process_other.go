@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 )
 
 var errPlatform = fmt.Errorf("programs of tasks run only on Linux: %w", errors.ErrUnsupported)
@@ -17,3 +18,6 @@ func (Program) Run(context.Context) (int, error) { return -1, errPlatform }
 
 // Wait returns an error: programs run only on Linux.
 func (*Record) Wait(context.Context) error { return errPlatform }
+
+// MemoryFile returns an error: programs run only on Linux.
+func MemoryFile(string) (*os.File, error) { return nil, errPlatform }

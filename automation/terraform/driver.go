@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package terraform
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/wanfed/wanfed/automation/driver"
+)
+
+// Config configures a Driver.
+type Config struct {
+	// Path is the executable of Terraform or OpenTofu, or the directory that
+	// has it. Empty: PATH.
+	Path string
+}
+
+// Driver runs Terraform or OpenTofu. It is safe for concurrent use.
+type Driver struct {
+	cfg      Config
+	binaries binaries
+}
+
+var _ driver.Driver = (*Driver)(nil)
+
+// New returns a Driver. It does not look for the executable.
+func New(cfg Config) *Driver { return &Driver{cfg: cfg} }
+
+// Version implements driver.Driver.
+func (d *Driver) Version(ctx context.Context) (string, error) {
+	bin, err := d.binaries.find(ctx, d.cfg.Path)
+	if err != nil {
+		return "", err
+	}
+	return bin.name + " " + bin.version.String(), nil
+}
+
+// Check checks the executable, the directory of a local module with its
+// variables, and the configuration of providers and backend.
+func (d *Driver) Check(ctx context.Context, w *driver.Work) error {
+	bin, err := d.binaries.find(ctx, d.cfg.Path)
+	if err != nil {
+		return err
+	}
+	if err := checkModule(w.Name, w.Task); err != nil {
+		return err
+	}
+	for _, want := range w.Task.GetTerraform().GetProviders() {
+		name, alias, _ := strings.Cut(want, ".")
+		if !slices.ContainsFunc(w.Providers, func(p driver.Provider) bool { return p.Name == name && p.Alias == alias }) {
+			return fmt.Errorf("task %q: the provider %q is not configured: add a block terraform_provider %q", w.Name, want, name)
+		}
+	}
+	if _, err := generate(w, bin); err != nil {
+		return fmt.Errorf("task %q: %w", w.Name, err)
+	}
+	return nil
+}
