@@ -22,12 +22,14 @@ type Config struct {
 type Driver struct {
 	cfg      Config
 	binaries binaries
+	// cache has one element while an init uses the plugin cache.
+	cache chan struct{}
 }
 
 var _ driver.Driver = (*Driver)(nil)
 
 // New returns a Driver. It does not look for the executable.
-func New(cfg Config) *Driver { return &Driver{cfg: cfg} }
+func New(cfg Config) *Driver { return &Driver{cfg: cfg, cache: make(chan struct{}, 1)} }
 
 // Version implements driver.Driver.
 func (d *Driver) Version(ctx context.Context) (string, error) {
@@ -49,8 +51,8 @@ func (d *Driver) Check(ctx context.Context, w *driver.Work) error {
 		return err
 	}
 	for _, want := range w.Task.GetTerraform().GetProviders() {
-		name, alias, _ := strings.Cut(want, ".")
-		if !slices.ContainsFunc(w.Providers, func(p driver.Provider) bool { return p.Name == name && p.Alias == alias }) {
+		name, alias, hasAlias := strings.Cut(want, ".") // without an alias, a provider needs no configuration
+		if hasAlias && !slices.ContainsFunc(w.Providers, func(p driver.Provider) bool { return p.Name == name && p.Alias == alias }) {
 			return fmt.Errorf("task %q: the provider %q is not configured: add a block terraform_provider %q", w.Name, want, name)
 		}
 	}

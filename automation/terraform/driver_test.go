@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -110,6 +111,35 @@ func TestCheck(t *testing.T) {
 		err := d.Check(t.Context(), w)
 		if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
 			t.Errorf("%s: Check() = %v, want %q", test.name, err, test.want)
+		}
+	}
+}
+
+// Runs with a plugin cache initialize one after the other.
+func TestRun_PluginCache(t *testing.T) {
+	t.Setenv("TF_PLUGIN_CACHE_DIR", t.TempDir())
+	bin := write(t, t.TempDir(), "terraform", `#!/bin/sh
+case $1 in
+version) echo "Terraform v1.11.4" ;;
+init) mkdir "$TF_PLUGIN_CACHE_DIR/x" && sleep 0.05 && rmdir "$TF_PLUGIN_CACHE_DIR/x" ;;
+esac
+`)
+	if err := os.Chmod(bin, 0o700); err != nil {
+		t.Fatalf("Chmod() = %v, want nil", err)
+	}
+	d := New(Config{Path: bin})
+	errs := make(chan error)
+	for i := range 4 {
+		w := work(t, `variable "services" {}`)
+		w.Backend.Type = backendHTTP
+		go func() {
+			_, err := d.Run(t.Context(), w, driver.Request{ID: strconv.Itoa(i), Mode: driver.Apply})
+			errs <- err
+		}()
+	}
+	for range 4 {
+		if err := <-errs; err != nil {
+			t.Errorf("Run() = %v, want nil", err)
 		}
 	}
 }

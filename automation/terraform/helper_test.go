@@ -111,7 +111,6 @@ type stateOf struct {
 	Resources []struct {
 		Name      string
 		Instances []struct {
-			Index      string `json:"index_key"`
 			Status     string
 			Attributes struct {
 				Input struct{ Value json.RawMessage }

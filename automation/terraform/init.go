@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/wanfed/wanfed/automation/driver"
 )
@@ -59,8 +60,9 @@ func remove(path string) error {
 }
 
 // init runs "terraform init" and selects the workspace, if something has changed
-// since the last time.
-func (c *run) init(ctx context.Context) error {
+// since the last time. Only one init at a time uses a plugin cache: Terraform
+// does not lock it.
+func (c *run) init(ctx context.Context, cache chan struct{}) error {
 	digest, err := c.initDigest()
 	if err != nil {
 		return err
@@ -69,6 +71,16 @@ func (c *run) init(ctx context.Context) error {
 	_, statErr := os.Stat(filepath.Join(c.Dir, ".terraform"))
 	if old, err := os.ReadFile(path); err == nil && statErr == nil && string(old) == digest {
 		return nil
+	}
+	if os.Getenv("TF_PLUGIN_CACHE_DIR") != "" {
+		select {
+		case cache <- struct{}{}:
+			defer func() { <-cache }()
+		case <-ctx.Done():
+			return driver.ErrInterrupted
+		case <-time.After(time.Until(c.deadline)):
+			return driver.ErrTimedOut
+		}
 	}
 	// The option disregards the backend of an earlier configuration.
 	args := []string{"init", "-input=false", "-no-color", "-reconfigure"}

@@ -6,8 +6,10 @@ package terraform
 
 import (
 	"errors"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -146,4 +148,56 @@ func TestRecover_Lost(t *testing.T) {
 	if err != nil || got == nil || got.ID != "r1" || !errors.Is(got.Err, driver.ErrLost) {
 		t.Errorf("Recover() = %+v, %v, want ErrLost", got, err)
 	}
+}
+
+// The daemon is killed at random moments. Each resource is created once.
+func TestRecover_RandomKill(t *testing.T) {
+	testutil.Cluster(t)
+	d := newDriver(t)
+	const module = `
+variable "services" {}
+resource "terraform_data" "x" {
+  count = 10
+  provisioner "local-exec" { command = "sleep 0.0${count.index}; echo ${count.index} >>created" }
+}
+`
+	ran := 0
+	for moment := range 15 {
+		w, b := work(t, module), new(backend)
+		stop := b.serve(t, w)
+		kill := startDaemon(t, w)
+		time.Sleep(250*time.Millisecond + time.Duration(rand.N(400))*time.Millisecond)
+		kill()
+		if moment%2 == 1 {
+			stop() // the backend was a part of the daemon
+		}
+		start := time.Now()
+		got, err := d.Recover(t.Context(), w)
+		if err != nil {
+			t.Fatalf("Recover() = %v, want nil", err)
+		}
+		recovered := time.Since(start)
+		stop()
+		b.lock = "" // the daemon removes the lock of a program that has ended
+		if got != nil && got.State != nil {
+			b.state = got.State
+		}
+		b.serve(t, w)
+		before, _ := os.ReadFile(filepath.Join(w.Dir, "created"))
+		res := apply(t, d, w, driver.Request{ID: "next"})
+		created, err := os.ReadFile(filepath.Join(w.Dir, "created"))
+		if err != nil {
+			t.Fatalf("ReadFile() = %v, want nil", err)
+		}
+		if got != nil && got.Err == nil {
+			ran++
+		}
+		lines := strings.Fields(string(created))
+		slices.Sort(lines)
+		if want := strings.Fields("0 1 2 3 4 5 6 7 8 9"); !slices.Equal(lines, want) || read(t, b.state).instances() != 10 {
+			t.Errorf("created %v, of them %d before the kill's recovery (%v), then %+v; want each resource once; recovered %+v",
+				lines, len(strings.Fields(string(before))), recovered, res.Changes, got)
+		}
+	}
+	t.Logf("%d of 15 runs continued to their end", ran)
 }
