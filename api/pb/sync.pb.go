@@ -1477,9 +1477,11 @@ type TaskStateJournal struct {
 	// Claim of the daemon.
 	Instance string `protobuf:"bytes,2,opt,name=instance,proto3" json:"instance,omitempty"`
 	Epoch    uint64 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// Id of the lock under which the state was sent. Empty: none.
+	Lock string `protobuf:"bytes,4,opt,name=lock,proto3" json:"lock,omitempty"`
 	// The version has number 0 and no names of chunks.
-	Version       *TaskStateVersion `protobuf:"bytes,4,opt,name=version,proto3" json:"version,omitempty"`
-	Chunks        [][]byte          `protobuf:"bytes,5,rep,name=chunks,proto3" json:"chunks,omitempty"`
+	Version       *TaskStateVersion `protobuf:"bytes,5,opt,name=version,proto3" json:"version,omitempty"`
+	Chunks        [][]byte          `protobuf:"bytes,6,rep,name=chunks,proto3" json:"chunks,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1533,6 +1535,13 @@ func (x *TaskStateJournal) GetEpoch() uint64 {
 		return x.Epoch
 	}
 	return 0
+}
+
+func (x *TaskStateJournal) GetLock() string {
+	if x != nil {
+		return x.Lock
+	}
+	return ""
 }
 
 func (x *TaskStateJournal) GetVersion() *TaskStateVersion {
@@ -1798,13 +1807,14 @@ const file_api_pb_sync_proto_rawDesc = "" +
 	"\tstored_at\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\bstoredAt\x12\x10\n" +
 	"\x03run\x18\t \x01(\tR\x03run\"*\n" +
 	"\x0eTaskStateChunk\x12\x18\n" +
-	"\acontent\x18\x01 \x01(\fR\acontent\"\xa7\x01\n" +
+	"\acontent\x18\x01 \x01(\fR\acontent\"\xbb\x01\n" +
 	"\x10TaskStateJournal\x12\x12\n" +
 	"\x04task\x18\x01 \x01(\tR\x04task\x12\x1a\n" +
 	"\binstance\x18\x02 \x01(\tR\binstance\x12\x14\n" +
-	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\x125\n" +
-	"\aversion\x18\x04 \x01(\v2\x1b.wanfed.v1.TaskStateVersionR\aversion\x12\x16\n" +
-	"\x06chunks\x18\x05 \x03(\fR\x06chunks\"\x9f\x03\n" +
+	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\x12\x12\n" +
+	"\x04lock\x18\x04 \x01(\tR\x04lock\x125\n" +
+	"\aversion\x18\x05 \x01(\v2\x1b.wanfed.v1.TaskStateVersionR\aversion\x12\x16\n" +
+	"\x06chunks\x18\x06 \x03(\fR\x06chunks\"\x9f\x03\n" +
 	"\fSyncInstance\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12\x18\n" +

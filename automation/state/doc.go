@@ -39,6 +39,23 @@
 // its id: see "wanfed task state versions". GenerateKey adds a key at the
 // beginning, which is sufficient with a single daemon.
 //
+// # Backend
+//
+// A Backend serves Terraform's backend "http" on the loopback.
+//
+//	backend, err := state.NewBackend(state.BackendConfig{Store: store, Listener: ln, Dir: dir})
+//	err = backend.Replay(ctx) // before the first claim
+//	go backend.Run(ctx)
+//	...
+//	env, end := backend.Open(claim, runID)
+//	defer end() // after all processes of the run have ended
+//
+// While no server responds, a request of Terraform waits for up to a minute. A
+// state that Terraform has sent is then in an encrypted file, and the Backend
+// stores it as soon as a server responds, or at the next start. A state that is
+// refused, because the claim was taken over, stays in a file too, and Terraform
+// writes errored.tfstate.
+//
 // # Blocking
 //
 // Methods with a context block until a server has responded. While no server

@@ -16,6 +16,7 @@ import (
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/automation/task"
+	"github.com/wanfed/wanfed/resource"
 )
 
 // MaxSize bounds a state, in bytes.
@@ -27,15 +28,15 @@ type header struct {
 	Lineage string  `json:"lineage"`
 }
 
-// parseHeader returns the serial and the lineage of a state. Its errors have no
-// part of the state.
+// parseHeader returns the serial and the lineage of a state, or an ErrInvalid,
+// which has no part of the state.
 func parseHeader(data []byte) (serial uint64, lineage string, err error) {
 	var h header
 	switch {
 	case len(data) > MaxSize:
-		return 0, "", fmt.Errorf("the state has %d bytes: must be at most %d", len(data), MaxSize)
+		return 0, "", fmt.Errorf("%w size of a state, %d bytes: must be at most %d", resource.ErrInvalid, len(data), MaxSize)
 	case json.Unmarshal(data, &h) != nil || h.Serial == nil || h.Lineage == "" || len(h.Lineage) > 256:
-		return 0, "", errors.New("it is not a state of Terraform: must be a JSON object with a serial and a lineage")
+		return 0, "", fmt.Errorf("%w state of Terraform: must be a JSON object with a serial and a lineage", resource.ErrInvalid)
 	}
 	return *h.Serial, h.Lineage, nil
 }

@@ -278,7 +278,7 @@ func TestImport_Lineage(t *testing.T) {
 		"has serial 4, and version 1 has serial 5":     tfstate(4, "a"),
 		"has serial 5, and version 1 has serial 5":     tfstate(5, "b"),
 		"has lineage l2, and version 1 has lineage l1": foreign,
-		"not a state of Terraform":                     []byte("{}"),
+		"invalid state of Terraform":                   []byte("{}"),
 	} {
 		if err := imports(data, ImportOptions{}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("Import() = %v, want %q", err, want)
