@@ -7,7 +7,6 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/automation/task"
 )
@@ -87,13 +86,6 @@ func (rs *records) replace(old, r *record) {
 
 // owns reports whether owner owns r, or r has no owner.
 func owns(owner, r *record) bool { return r.owner == "" || r.owner == owner.uid }
-
-// catalogTypes are the types of the streams of a catalog.
-var catalogTypes = []api.ResourceTypeName{
-	{Group: "catalog", GroupVersion: "v1", Kind: "Node"},
-	{Group: "catalog", GroupVersion: "v1", Kind: "Service"},
-	{Group: "catalog", GroupVersion: "v1", Kind: "Check"},
-}
 
 func (c *catalogMirror) apply(_ int, old, r *record) {
 	if old != nil {

@@ -18,7 +18,10 @@
 //
 // Three streams per datacenter have its nodes, services and checks. All views of
 // the catalog of the datacenter use them. Keys have one stream for each first
-// element of their paths. A stream ends when its last view is closed. After the
+// element of their paths, and other resources one for each type and prefix. The
+// state of the federation is one stream, and one poll per second of the status
+// and members that the local server reports. A stream ends when its last view is
+// closed. After the
 // loss of a stream, its views keep their values until all related streams have
 // sent a new snapshot. The values then change at once. A view has no value until
 // its data was complete once.
@@ -36,11 +39,33 @@
 //	                  node_meta, node_tagged_addresses, cts_user_defined_meta = map(string)
 //	catalog_services  list(string), by name: the tags of all instances, sorted
 //	consul_kv         string, by key
+//	nodes             object, by name: id, name, address, status = string; meta, tagged_addresses = map(string)
+//	documents         any, by name: the content of the document
+//	resources         object, by name: data = any; metadata = map(string)
+//	federation        object, by datacenter: primary, reachable = bool; servers_alive = number;
+//	                  gateways = list(object({ name, lan, wan = string, healthy = bool }))
+//	gateways          list(object({ name, lan, wan = string, healthy = bool })), by datacenter
+//	members           object, by name: dc, address, status, pool = string
+//	datacenters       object, by datacenter: reachable = bool
 //
 // The first three are those of Consul-Terraform-Sync's protocol v0. The address
 // of an instance is that of its node if it has none. The status is the worst
 // status of its checks and of the checks of its node. Instances that do not pass
 // are absent, unless the query has names and a filter with "Checks.Status".
+//
+// A datacenter is reachable if a path of the local server to it works. While the
+// server has no recent result, the last known state is valid. The addresses lan
+// and wan are host:port, or "". The pool of a member is "lan" or "wan".
+//
+// # Datacenters
+//
+// A query of kind "datacenter" may have a state and a duration. A datacenter
+// enters the state when the state has lasted for the duration, and leaves it at
+// once. Without a state, the duration applies to both. Time in which the source
+// was not available does not count. Value.Keys has the datacenters that are in
+// the state, and Trigger is their digest. Values have no times: they would
+// differ between daemons, and start runs. The view of a daemon that starts has
+// no value until each datacenter has entered or left the state.
 //
 // # Goroutines
 //

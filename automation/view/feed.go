@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"time"
 
 	"google.golang.org/protobuf/encoding/protojson"
@@ -34,24 +35,34 @@ type mirror interface {
 	remove(v *view)
 }
 
-// record is a decoded resource. It is immutable.
+// record is a decoded resource, or a part of the result of a poll. It is
+// immutable.
 type record struct {
-	name, uid string
+	name, uid string // name: of the resource, datacenter or member
 	owner     string // uid of the owner, or ""
 	index     uint64
-	data      proto.Message // nil if the feed does not decode the data
-	resource  api.Resource  // zero if the feed decodes the data
+	data      any // depends on the stream
 }
+
+// event is a change of a record in a stream.
+type event struct {
+	typ    string  // api.EventUpsert, api.EventDelete, api.EventEndOfSnapshot or eventTick
+	name   string  // of the record in its stream
+	record *record // of an upsert
+}
+
+// eventTick reports that the source was polled.
+const eventTick = "tick"
 
 // feedKey identifies a feed. Two queries with equal keys share the feed.
 type feedKey struct {
-	dc, kind string // kind: a constant of feedKinds
-	typ      string // of kind feedResource
+	dc, kind string
+	typ      api.ResourceTypeName // of feedResource
 	prefix   string
 }
 
-// feed is the data of one or more streams that views use together. The streams
-// run while a view uses the feed. After the connection of a stream was lost, the
+// feed is the data of related streams. The streams run while a view uses the
+// feed. After the connection of a stream was lost, the
 // mirror does not change until every stream has sent a snapshot. All streams
 // then change the mirror together. Views.mu guards the fields.
 type feed struct {
@@ -74,10 +85,10 @@ type feed struct {
 
 // stream is one stream of a feed.
 type stream struct {
-	spec   Stream
-	decode func(api.Resource) (*record, error)
-	ready  bool               // the stream is open and has sent its snapshot
-	now    map[string]*record // what the mirror has, by name
+	name  string                                            // for logs
+	watch func(ctx context.Context) iter.Seq2[event, error] // has the contract of Source.Watch
+	ready bool                                              // the stream is open and has sent its snapshot
+	now   map[string]*record                                // what the mirror has, by name
 	// held has what the mirror will have when the feed is connected again, by
 	// name. A nil record is a deletion. If replace is true, held has all
 	// resources, and other names are deletions.
@@ -88,19 +99,17 @@ type stream struct {
 // follow receives the events of a stream of f until ctx ends.
 func (v *Views) follow(ctx context.Context, f *feed, i int) {
 	s := f.streams[i]
-	log := v.cfg.Logger.With("dc", s.spec.Datacenter, "type", s.spec.Type.String())
+	log := v.cfg.Logger.With("dc", f.key.dc, "type", s.name)
 	pause := backoff.Backoff{Min: minPause, Max: maxPause}
 	for ctx.Err() == nil {
 		v.opening(s)
 		var err error
-		for ev, e := range v.src.Watch(ctx, s.spec) {
+		for ev, e := range s.watch(ctx) {
 			if err = e; err != nil {
 				break
 			}
-			if err = v.receive(f, i, ev); err != nil {
-				break
-			}
-			if ev.Type == api.EventEndOfSnapshot {
+			v.receive(f, i, ev)
+			if ev.typ == api.EventEndOfSnapshot {
 				pause.Reset()
 			}
 		}
@@ -139,33 +148,27 @@ func (f *feed) disconnect(err error) {
 }
 
 // receive processes an event of stream i of f.
-func (v *Views) receive(f *feed, i int, ev api.ResourceEvent) error {
-	s := f.streams[i]
-	var r *record
-	if ev.Type == api.EventUpsert {
-		var err error
-		if r, err = s.decode(ev.Resource); err != nil {
-			return fmt.Errorf("resource %s %q: %w", ev.Resource.ID.Type, ev.Resource.ID.Name, err)
-		}
-	}
+func (v *Views) receive(f *feed, i int, ev event) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	switch ev.Type {
+	s := f.streams[i]
+	switch ev.typ {
 	case api.EventEndOfSnapshot:
 		s.ready = true
 		f.connect()
 	case api.EventUpsert, api.EventDelete:
 		if f.connected {
-			f.put(i, ev.Resource.ID.Name, r)
+			f.put(i, ev.name, ev.record)
 			break
 		}
 		if s.held == nil {
 			s.held = map[string]*record{}
 		}
-		s.held[ev.Resource.ID.Name] = r
+		s.held[ev.name] = ev.record
+	case eventTick:
+		f.dirty = true
 	}
 	v.wakeUp()
-	return nil
 }
 
 // connect applies what the streams hold, if all are ready.
@@ -209,22 +212,35 @@ func (f *feed) put(i int, name string, r *record) {
 	f.dirty = true
 }
 
-// decodeInto returns a function that decodes data into messages of type T.
+// decoded returns the events of a stream of the source.
+func (v *Views) decoded(s Stream, decode func(api.Resource) (any, error)) func(context.Context) iter.Seq2[event, error] {
+	return func(ctx context.Context) iter.Seq2[event, error] {
+		return func(yield func(event, error) bool) {
+			for ev, err := range v.src.Watch(ctx, s) {
+				r := ev.Resource
+				out := event{typ: ev.Type, name: r.ID.Name}
+				if err == nil && ev.Type == api.EventUpsert {
+					out.record = &record{name: r.ID.Name, uid: r.ID.UID, index: r.ModifyIndex}
+					if r.Owner != nil {
+						out.record.owner = r.Owner.UID
+					}
+					if out.record.data, err = decode(r); err != nil {
+						err = fmt.Errorf("resource %q: %w", r.ID.Name, err)
+					}
+				}
+				if !yield(out, err) || err != nil {
+					return
+				}
+			}
+		}
+	}
+}
+
+// decodeInto decodes data into a message of type T.
 func decodeInto[T any, M interface {
 	*T
 	proto.Message
-}](r api.Resource) (*record, error) {
+}](r api.Resource) (any, error) {
 	m := M(new(T))
-	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(r.Data, m); err != nil {
-		return nil, err
-	}
-	return newRecord(r, m), nil
-}
-
-func newRecord(r api.Resource, data proto.Message) *record {
-	out := &record{name: r.ID.Name, uid: r.ID.UID, index: r.ModifyIndex, data: data}
-	if r.Owner != nil {
-		out.owner = r.Owner.UID
-	}
-	return out
+	return m, protojson.UnmarshalOptions{DiscardUnknown: true}.Unmarshal(r.Data, m)
 }

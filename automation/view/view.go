@@ -60,8 +60,9 @@ type view struct {
 	namesOnly bool            // the trigger has only the names of the objects
 
 	refs     int
-	feeds    []*feed
-	complete bool
+	feed     *feed
+	waiting  bool             // the data is not complete, although the feed is
+	complete bool             // the view has a value
 	parts    map[string]*part // by id; the order of ids is the order of keys
 	ids      []string         // sorted; nil: not up to date
 	errs     map[string]error // of objects that cannot be rendered, by id
@@ -110,6 +111,8 @@ func newView(v *Views, q *pb.TaskQuery) (*view, error) {
 		return nil, fmt.Errorf("%s: regexp: %w", q.Kind, err)
 	}
 	switch {
+	case isFederation(q.Kind):
+		w.match = func(dc string) bool { return (q.Datacenter == "" || q.Datacenter == dc) && re.MatchString(dc) }
 	case q.Kind == task.KindKV && q.Recurse:
 		w.match = func(name string) bool { return strings.HasPrefix(name, q.Path) }
 	case len(q.Names) > 0:
@@ -121,7 +124,9 @@ func newView(v *Views, q *pb.TaskQuery) (*view, error) {
 	}
 	switch q.Kind {
 	case task.KindServices:
-		w.filter, err = filter.Parse[api.ServiceEntry](q.Filter)
+		if w.filter, err = filter.Parse[api.ServiceEntry](q.Filter); err == nil { // finds unknown names of checks
+			_, err = w.filter.Matches(api.ServiceEntry{Checks: []api.Check{{}}})
+		}
 		w.anyStatus = len(q.Names) > 0 && strings.Contains(q.Filter, "Checks.Status")
 	case task.KindNodes:
 		w.filter, err = filter.Parse[api.Node](q.Filter)
@@ -173,13 +178,6 @@ func (v *view) setError(id string, err error) {
 	}
 }
 
-// setResult adds, changes or removes the object id, or records an error.
-func (v *view) setResult(id string, p *part, err error) {
-	if v.setError(id, err); err == nil {
-		v.setPart(id, p)
-	}
-}
-
 // touch records that the value has changed.
 func (v *view) touch() {
 	v.value = nil
@@ -199,14 +197,8 @@ func (v *view) current() (Value, bool) {
 		}
 		out = *v.value
 	}
-	out.Connected = true
-	for _, f := range v.feeds {
-		if !f.connected {
-			out.Err = f.err
-			if out.Connected || f.since.Before(out.Since) {
-				out.Connected, out.Since = false, f.since
-			}
-		}
+	if out.Connected = v.feed.connected; !out.Connected {
+		out.Since, out.Err = v.feed.since, v.feed.err
 	}
 	for _, err := range v.errs {
 		out.Err = err

@@ -5,16 +5,13 @@ package view
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
 	"google.golang.org/protobuf/proto"
 
-	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/automation/task"
 	"github.com/wanfed/wanfed/internal/backoff"
@@ -117,9 +114,11 @@ func (v *Views) flush() {
 		}
 		f.unfinished = false
 		for w := range f.views {
-			if !w.complete {
-				w.finish()
+			if f.complete && !w.complete && !w.waiting {
+				w.complete = true
+				w.touch()
 			}
+			f.unfinished = f.unfinished || !w.complete
 		}
 	}
 	for _, w := range v.touched {
@@ -128,22 +127,11 @@ func (v *Views) flush() {
 	v.touched = v.touched[:0]
 }
 
-// finish makes v complete if all its feeds are.
-func (v *view) finish() {
-	if slices.ContainsFunc(v.feeds, func(f *feed) bool { return !f.complete }) {
-		return
-	}
-	v.complete = true
-	v.touch()
-}
-
 // publish notifies of a change of the value.
 func (v *view) publish() {
 	v.touched = false
 	v.at = time.Now()
-	for _, f := range v.feeds {
-		v.index = max(v.index, f.index)
-	}
+	v.index = v.feed.index
 	if v.complete {
 		v.changed.Notify()
 	}
@@ -162,7 +150,7 @@ func (v *Views) Open(q *pb.TaskQuery) (*View, error) {
 	if err != nil {
 		return nil, err
 	}
-	keys, err := v.feedsOf(q)
+	key, err := feedOf(q, v.cfg.Datacenter)
 	if err != nil {
 		return nil, err
 	}
@@ -174,17 +162,15 @@ func (v *Views) Open(q *pb.TaskQuery) (*View, error) {
 	}
 	w.id, w.refs = string(id), 1
 	v.views[w.id] = w
-	for _, key := range keys {
-		f := v.feeds[key]
-		if f == nil {
-			f = newFeed(key)
-			v.feeds[key] = f
-		}
-		f.views[w] = struct{}{}
-		w.feeds = append(w.feeds, f)
-		f.dirty, f.unfinished = true, true
-		f.mirror.add(w)
+	f := v.feeds[key]
+	if f == nil {
+		f = v.newFeed(key)
+		v.feeds[key] = f
 	}
+	w.feed = f
+	f.views[w] = struct{}{}
+	f.dirty, f.unfinished = true, true
+	f.mirror.add(w)
 	v.wakeUp()
 	return &View{view: w}, nil
 }
@@ -199,56 +185,10 @@ func (v *Views) normalize(q *pb.TaskQuery) *pb.TaskQuery {
 	if q.Kind == task.KindKV && !q.Recurse { // selectors find it by name
 		q.Names, q.Path = []string{q.Path}, ""
 	}
-	if q.Datacenter == "" {
+	if q.Datacenter == "" && !isFederation(q.Kind) {
 		q.Datacenter = v.cfg.Datacenter
 	}
 	return q
-}
-
-// Kinds of feeds.
-const (
-	feedCatalog = "catalog"
-	feedKeys    = "keys"
-)
-
-// feedsOf returns the feeds that a normalized query needs.
-func (v *Views) feedsOf(q *pb.TaskQuery) ([]feedKey, error) {
-	switch q.Kind {
-	case task.KindServices, task.KindCatalogServices, task.KindNodes:
-		return []feedKey{{dc: q.Datacenter, kind: feedCatalog}}, nil
-	case task.KindKV:
-		path := q.Path
-		if !q.Recurse {
-			path = q.Names[0]
-		}
-		// Keys with the same first element share a stream.
-		if i := strings.IndexByte(path, '/'); i >= 0 {
-			path = path[:i+1]
-		}
-		return []feedKey{{dc: q.Datacenter, kind: feedKeys, prefix: path}}, nil
-	}
-	return nil, fmt.Errorf("kind %q has no view", q.Kind)
-}
-
-// newFeed returns a feed without views.
-func newFeed(key feedKey) *feed {
-	f := &feed{key: key, views: map[*view]struct{}{}, since: time.Now()}
-	add := func(t api.ResourceTypeName, decode func(api.Resource) (*record, error)) {
-		f.streams = append(f.streams, &stream{
-			spec: Stream{Datacenter: key.dc, Type: t, Prefix: key.prefix}, decode: decode, now: map[string]*record{},
-		})
-	}
-	switch key.kind {
-	case feedCatalog:
-		f.mirror = newCatalogMirror(key.dc)
-		add(catalogTypes[0], decodeInto[pb.Node])
-		add(catalogTypes[1], decodeInto[pb.Service])
-		add(catalogTypes[2], decodeInto[pb.Check])
-	case feedKeys:
-		f.mirror = newRecordMirror(renderKey)
-		add(api.ResourceTypeName{Group: "kv", GroupVersion: "v1", Kind: "Entry"}, decodeInto[pb.KVEntry])
-	}
-	return f
 }
 
 // View is an open view. Its methods may be called from any goroutine.
@@ -283,15 +223,14 @@ func (w *View) close() {
 		return
 	}
 	delete(v.views, w.view.id)
-	for _, f := range w.view.feeds {
-		f.mirror.remove(w.view)
-		delete(f.views, w.view)
-		if len(f.views) > 0 {
-			continue
-		}
-		if f.cancel != nil {
-			f.cancel()
-		}
-		delete(v.feeds, f.key)
+	f := w.view.feed
+	f.mirror.remove(w.view)
+	delete(f.views, w.view)
+	if len(f.views) > 0 {
+		return
 	}
+	if f.cancel != nil {
+		f.cancel()
+	}
+	delete(v.feeds, f.key)
 }
