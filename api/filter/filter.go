@@ -42,7 +42,11 @@ func Parse[T any](text string) (*Expression, error) {
 	if err != nil {
 		return nil, fmt.Errorf("bad filter %q: %w", text, err)
 	}
-	eval, err := bexpr.CreateEvaluator(text, bexpr.WithMaxExpressions(maxParsing),
+	translated, ok := overLists(tree)
+	if !ok {
+		translated = text
+	}
+	eval, err := bexpr.CreateEvaluator(translated, bexpr.WithMaxExpressions(maxParsing),
 		bexpr.WithHookFn(withAddresses(addressesIn(tree, nil))))
 	if err != nil {
 		return nil, fmt.Errorf("bad filter %q: %w", text, err)

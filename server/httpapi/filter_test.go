@@ -43,6 +43,8 @@ func TestFilter_Matches(t *testing.T) {
 		{"/v1/health/service/web", `Service.Tags is empty`, "[]"},
 		{"/v1/health/service/web", `Node.Address matches "^192[.]0[.]2[.]1$"`, "n 1"},
 		{"/v1/health/service/web", `any Checks as c { c.Name == "load" and c.Status == "warning" }`, "n 2"},
+		{"/v1/health/service/web", `Checks.Status == warning and Service.Port == 81`, "n 1"},
+		{"/v1/health/service/web", `Checks.Status == critical`, "n 0"},
 		{"/v1/health/service/web", `Node.Meta.nothing == "x"`, "n 0"},
 		{"/v1/health/service/web", `Service.TaggedAddresses.a1.Port == 9`, `"Node":"n1"`},
 		{"/v1/health/service/web", `Service.TaggedAddresses.a1.Port == 9`, "n 1"},
