@@ -118,15 +118,12 @@ func (m *federationMirror) remove(v *view) {
 func (m *federationMirror) render(v *federationView) {
 	now := map[string]*part{}
 	switch v.query.Kind {
-	case task.KindFederation:
-		for dc, gateways := range m.states {
-			s := m.status[dc]
-			now[dc] = newPart(dc, federationJSON{Gateways: gateways, Primary: s.primary, Reachable: s.reachable,
-				ServersAlive: s.alive})
+	case task.KindFederation, task.KindGateway:
+		for dc, s := range m.status {
+			m.renderDatacenter(v, now, dc, s)
 		}
-	case task.KindGateway:
-		for dc, gateways := range m.states {
-			now[dc] = newPart(dc, gateways)
+		for dc := range m.states {
+			m.renderDatacenter(v, now, dc, m.status[dc])
 		}
 	case task.KindMember:
 		for name, member := range m.members {
@@ -143,9 +140,6 @@ func (m *federationMirror) render(v *federationView) {
 			}
 		}
 	}
-	if v.query.Kind != task.KindMember {
-		maps.DeleteFunc(now, func(dc string, _ *part) bool { return !v.match(dc) })
-	}
 	for key := range v.parts {
 		if now[key] == nil {
 			v.remove(key)
@@ -153,6 +147,22 @@ func (m *federationMirror) render(v *federationView) {
 	}
 	for key, p := range now {
 		v.setPart(key, p)
+	}
+}
+
+// renderDatacenter adds the part of a datacenter to now.
+func (m *federationMirror) renderDatacenter(v *federationView, now map[string]*part, dc string, s datacenterState) {
+	gateways := m.states[dc]
+	if gateways == nil { // a datacenter without gateways may have no federation state
+		gateways = []gatewayJSON{}
+	}
+	switch {
+	case !v.match(dc):
+	case v.query.Kind == task.KindGateway:
+		now[dc] = newPart(dc, gateways)
+	default:
+		now[dc] = newPart(dc, federationJSON{Gateways: gateways, Primary: s.primary, Reachable: s.reachable,
+			ServersAlive: s.alive})
 	}
 }
 

@@ -23,7 +23,6 @@ func gateway(node, status string) *pb.MeshGateway {
 // federated returns a source with the datacenters dc1 and dc2.
 func federated() *memory {
 	m := newMemory()
-	m.put("dc1", "FederationState", "dc1", "", &pb.FederationState{Datacenter: "dc1"})
 	m.put("dc1", "FederationState", "dc2", "", &pb.FederationState{Datacenter: "dc2",
 		MeshGateways: []*pb.MeshGateway{gateway("g1", "passing"), gateway("g2", "critical")}})
 	m.status.Datacenters = []api.DatacenterStatus{
@@ -116,7 +115,6 @@ func TestValue_FederationChanges(t *testing.T) {
 			t.Errorf("value = %s, want one member", got.JSON)
 		}
 		m.reach(api.DirectionUnknown, api.HealthUnknown) // keeps the last known state
-		m.del("dc1", "FederationState", "dc1")
 		time.Sleep(3 * time.Second)
 		if got := string(value(t, w).JSON); got != want {
 			t.Errorf("value while the state is unknown = %s, want %s", got, want)

@@ -96,11 +96,13 @@ type stream struct {
 	replace bool
 }
 
-// follow receives the events of a stream of f until ctx ends.
+// follow receives the events of a stream of f until ctx ends. It reports the
+// first failure after a success, and the next success.
 func (v *Views) follow(ctx context.Context, f *feed, i int) {
 	s := f.streams[i]
 	log := v.cfg.Logger.With("dc", f.key.dc, "type", s.name)
 	pause := backoff.Backoff{Min: minPause, Max: maxPause}
+	failed := false
 	for ctx.Err() == nil {
 		v.opening(s)
 		var err error
@@ -111,6 +113,10 @@ func (v *Views) follow(ctx context.Context, f *feed, i int) {
 			v.receive(f, i, ev)
 			if ev.typ == api.EventEndOfSnapshot {
 				pause.Reset()
+				if failed {
+					log.Info("stream restored")
+					failed = false
+				}
 			}
 		}
 		if ctx.Err() != nil {
@@ -120,7 +126,10 @@ func (v *Views) follow(ctx context.Context, f *feed, i int) {
 			err = errors.New("the stream ended")
 		}
 		v.lost(f, s, err)
-		log.Warn("stream lost", "err", err)
+		if !failed {
+			log.Warn("stream lost", "err", err)
+			failed = true
+		}
 		backoff.Sleep(ctx, pause.Next(), nil)
 	}
 }

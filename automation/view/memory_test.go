@@ -119,7 +119,7 @@ func (m *memory) close(w *memoryWatch) {
 	delete(m.watches, w)
 }
 
-// open streams
+// streams returns the number of open streams.
 func (m *memory) streams() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -236,7 +236,12 @@ func sampleCatalog(m *memory) {
 // start runs Views of m until the end of the test.
 func start(t *testing.T, m *memory) *Views {
 	t.Helper()
-	v, err := New(m, Config{Datacenter: "dc1", Logger: slog.New(slog.DiscardHandler)})
+	return startWith(t, m, slog.New(slog.DiscardHandler))
+}
+
+func startWith(t *testing.T, m *memory, logger *slog.Logger) *Views {
+	t.Helper()
+	v, err := New(m, Config{Datacenter: "dc1", Logger: logger})
 	if err != nil {
 		t.Fatal(err)
 	}

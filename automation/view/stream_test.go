@@ -5,6 +5,7 @@ package view
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"math/rand/v2"
 	"slices"
@@ -124,7 +125,8 @@ func TestViews_CutOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemory()
 		sampleCatalog(m)
-		v := start(t, m)
+		var logs strings.Builder
+		v := startWith(t, m, slog.New(slog.NewTextHandler(&logs, nil)))
 		w := open(t, v, `{"kind":"services","names":["db"],"datacenter":"dc2"}`)
 		settle()
 		before := value(t, w)
@@ -158,6 +160,13 @@ func TestViews_CutOff(t *testing.T) {
 		case <-changed:
 		default:
 			t.Error("Changed() is open after the change, want closed")
+		}
+		w.Close()
+		settle()
+		for _, message := range []string{"stream lost", "stream restored"} {
+			if n := strings.Count(logs.String(), message); n != 3 {
+				t.Errorf("%d messages %q, want one for each of the 3 streams", n, message)
+			}
 		}
 	})
 }

@@ -94,8 +94,12 @@ func newPart(key string, value any) *part {
 }
 
 func digested(key string, text []byte) *part {
+	return &part{key, text, digestOf(text)}
+}
+
+func digestOf(text []byte) string {
 	sum := sha256.Sum256(text)
-	return &part{key, text, hex.EncodeToString(sum[:])}
+	return hex.EncodeToString(sum[:])
 }
 
 // newView returns the view of a query, or an error for a query that task.Check
@@ -218,7 +222,7 @@ func (v *view) build() *Value {
 	}
 	text := append(make([]byte, 0, size), '{')
 	keys := make(map[string]string, len(v.ids))
-	trigger := sha256.New()
+	trigger := make([]byte, 0, 128*len(v.ids))
 	var last *part
 	for _, id := range v.ids {
 		p := v.parts[id]
@@ -233,12 +237,11 @@ func (v *view) build() *Value {
 			continue
 		}
 		keys[p.key] = p.digest
-		trigger.Write(binary.LittleEndian.AppendUint64(nil, uint64(len(p.key))))
-		trigger.Write([]byte(p.key))
+		trigger = binary.AppendUvarint(trigger, uint64(len(p.key)))
+		trigger = append(trigger, p.key...)
 		if !v.namesOnly {
-			trigger.Write([]byte(p.digest))
+			trigger = append(trigger, p.digest...)
 		}
 	}
-	return &Value{JSON: append(text, '}'), Trigger: hex.EncodeToString(trigger.Sum(nil)), Keys: keys,
-		Index: v.index, At: v.at}
+	return &Value{JSON: append(text, '}'), Trigger: digestOf(trigger), Keys: keys, Index: v.index, At: v.at}
 }
