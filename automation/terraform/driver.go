@@ -61,3 +61,8 @@ func (d *Driver) Check(ctx context.Context, w *driver.Work) error {
 	}
 	return nil
 }
+
+// Digest implements driver.Driver: it is the ModuleDigest of the task.
+func (d *Driver) Digest(_ context.Context, w *driver.Work) (string, error) {
+	return ModuleDigest(w.Task.GetTerraform().GetModule())
+}
