@@ -60,7 +60,7 @@ func measure(ctx context.Context, l load, in io.Writer, out io.Reader) (result, 
 	}{{"start", m.start}, {"changes", m.changes}, {"reconnect", m.reconnect}} {
 		limited, stop := context.WithTimeout(ctx, l.limit)
 		err := phase.run(ctx, limited)
-		late := ctx.Err() == nil && limited.Err() != nil && errors.Is(err, context.DeadlineExceeded)
+		late := ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded)
 		stop()
 		if late {
 			return result{m.figures, fmt.Sprintf("%s not completed in %v: %v", phase.name, l.limit, err)}, nil

@@ -43,7 +43,7 @@ type Server struct {
 	mu      sync.Mutex
 	streams map[*stream]bool
 	ended   map[string]time.Time // end of the last stream, by gateway
-	names   map[string][]string // the last list of names that a proxy subscribed, by type URL
+	names   map[string][]string  // the last list of names that a proxy subscribed, by type URL
 }
 
 // NewServer returns a Server without streams.
