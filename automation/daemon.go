@@ -59,8 +59,9 @@ type Config struct {
 	// closeBackend when its processes have ended. Required for tasks of the driver
 	// terraform.
 	Backend func(ctx context.Context, c state.Claim, run string) (b driver.Backend, closeBackend func(), err error)
-	// StoreState stores the state that a recovered run left behind.
-	StoreState func(ctx context.Context, c state.Claim, run string, content []byte) error
+	// Replay stores the states that an earlier process of the daemon could not
+	// store. It is called before the daemon claims tasks. Nil: there are none.
+	Replay func(ctx context.Context) error
 	// Drivers has the drivers by the name that tasks have. Required.
 	Drivers map[string]driver.Driver
 	// Providers returns the providers that a task lists, with the present
@@ -153,6 +154,11 @@ func (d *Daemon) Run(ctx context.Context) error {
 	d.claims = &claims{
 		client: d.cfg.Leases, holder: d.cfg.ID + "/" + identity, duration: d.cfg.Lease, logger: d.cfg.Logger,
 		lost: d.leaseLost, held: make(map[string]claim),
+	}
+	if d.cfg.Replay != nil {
+		if err := d.cfg.Replay(ctx); err != nil {
+			d.cfg.Logger.Error("cannot store a state of an earlier run", "err", err)
+		}
 	}
 	d.started, d.versions = time.Now(), make(map[string]string)
 	for name, drv := range d.cfg.Drivers {

@@ -321,3 +321,20 @@ func TestDaemon_StopInterruptsRun(t *testing.T) {
 		c.wantAfter(time.Second, "web", `{}`)
 	})
 }
+
+func TestDaemon_OnAdded(t *testing.T) {
+	inCluster(t, func(c *cluster) {
+		c.addTask("web", "app/", func(t *pb.Task) { t.Conditions[0].On = []string{"added"} })
+		n := c.start("sync1")
+		c.wantAfter(time.Second, "web", `{}`)
+		c.setKey("app/a", "1")
+		c.wantAfter(time.Second, "web", `{}`, `{"app/a":"1"}`)
+		c.setKey("app/a", "2")
+		c.remove("app/a")
+		c.wantAfter(time.Second, "web", `{}`, `{"app/a":"1"}`)
+		n.stop()
+		n = c.start("sync1")
+		defer n.stop()
+		c.wantAfter(time.Minute, "web", `{}`, `{"app/a":"1"}`)
+	})
+}

@@ -155,9 +155,10 @@ func (d *Daemon) advance(
 			return controller.Result{}, errors.Join(err, env.WriteStatus(ctx, r, controller.Outcome("Ready", "Configuration", err)))
 		}
 		s.digests = digests{v.trigger, v.inputs.Digest(), definition}
-		if len(w.keys) == len(v.keys) && len(v.changes(t.Conditions, w.keys)) == 0 {
-			s.digests.trigger = w.state.AppliedTrigger // only changes that do not start a run
+		if err := d.skipChanges(ctx, w, t, c, v); err != nil {
+			return controller.Result{}, err
 		}
+		s.state = w.state
 		w.observe(now, s.digests)
 		s.firstChange, s.lastChange = w.firstChange, w.lastChange
 	}
@@ -193,6 +194,19 @@ func (d *Daemon) advance(
 		d.once.finish(w.name, d.onceError(w.state, dec))
 	}
 	return controller.Result{RequeueAfter: dec.after}, nil
+}
+
+// skipChanges records changes of the conditions that do not start a run, so that
+// they do not start one after a restart either.
+func (d *Daemon) skipChanges(ctx context.Context, w *work, t *pb.Task, c state.Claim, v values) error {
+	if w.state.AppliedTrigger == v.trigger || len(w.keys) != len(v.keys) || len(v.changes(t.Conditions, w.keys)) > 0 {
+		return nil
+	}
+	err := d.update(ctx, w, c, func(st *pb.TaskState) { st.AppliedTrigger = v.trigger })
+	if err == nil {
+		w.keys = v.keys
+	}
+	return err
 }
 
 // observe records the times of changes of digests, for the buffer.

@@ -302,7 +302,7 @@ func (d *Daemon) recover(w *work, r *pb.Resource, t *pb.Task, c state.Claim) {
 			return
 		}
 		if found != nil && found.State != nil {
-			if err := d.cfg.StoreState(ctx, c, found.ID, found.State); err != nil {
+			if _, err := d.cfg.States.Import(ctx, c, found.State, state.ImportOptions{Run: found.ID}); err != nil {
 				log.Error("cannot store the state of an earlier run", "run", found.ID, "err", err)
 				return
 			}

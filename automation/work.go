@@ -92,7 +92,11 @@ func (w *work) values(now time.Time) (v values, missing string, ok bool) {
 		}
 		data, ok := w.views[i].Value()
 		if !ok {
-			return values{}, fmt.Sprintf("no data of %s yet", describe(q)), false
+			missing = fmt.Sprintf("no data of %s yet", describe(q))
+			if data.Err != nil {
+				missing += ": " + data.Err.Error()
+			}
+			return values{}, missing, false
 		}
 		if !data.Connected {
 			v.age = max(v.age, now.Sub(data.Since))
@@ -150,30 +154,42 @@ func sameQueries(a, b *pb.Task) bool {
 		slices.EqualFunc(a.Inputs, b.Inputs, equal)
 }
 
-// openViews opens the views of a task, unless they are open.
+// openViews opens the views of a task and watches them, unless they are open.
 func (d *Daemon) openViews(w *work, t *pb.Task) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if sameQueries(w.query, t) {
 		return nil
 	}
-	w.closeViewsLocked()
+	if err := w.openViewsLocked(d.cfg.Views, t); err != nil {
+		return err
+	}
 	ctx, cancel := context.WithCancel(d.runCtx)
-	for _, q := range slices.Concat(t.Conditions, t.Inputs) {
-		if q.Kind == task.KindSchedule {
-			w.views = append(w.views, nil)
-			continue
+	w.stopWatches = cancel
+	for _, v := range w.views {
+		if v != nil {
+			d.runs.Go(func() { d.watch(ctx, w.name, v) })
 		}
-		v, err := d.cfg.Views.Open(q)
-		if err != nil {
-			cancel()
-			w.closeViewsLocked()
-			return fmt.Errorf("%s: %w", describe(q), err)
+	}
+	return nil
+}
+
+// openViewsLocked replaces the views of w by those of t.
+func (w *work) openViewsLocked(views *view.Views, t *pb.Task) error {
+	old := work{views: w.views, stopWatches: w.stopWatches}
+	defer old.closeViewsLocked() // later, so that streams that both need stay open
+	w.views, w.query, w.stopWatches = nil, t, nil
+	for _, q := range slices.Concat(t.Conditions, t.Inputs) {
+		var v *view.View
+		if q.Kind != task.KindSchedule {
+			var err error
+			if v, err = views.Open(q); err != nil {
+				w.closeViewsLocked()
+				return fmt.Errorf("%s: %w", describe(q), err)
+			}
 		}
 		w.views = append(w.views, v)
-		d.runs.Go(func() { d.watch(ctx, w.name, v) })
 	}
-	w.query, w.stopWatches = t, cancel
 	return nil
 }
 

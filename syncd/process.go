@@ -8,8 +8,12 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
+	"strings"
+	"sync"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -21,7 +25,9 @@ import (
 	"github.com/wanfed/wanfed/automation/exec"
 	"github.com/wanfed/wanfed/automation/state"
 	"github.com/wanfed/wanfed/automation/task"
+	"github.com/wanfed/wanfed/automation/terraform"
 	"github.com/wanfed/wanfed/automation/view"
+	"github.com/wanfed/wanfed/internal/output"
 	"github.com/wanfed/wanfed/internal/sdnotify"
 	"github.com/wanfed/wanfed/internal/settings"
 	"github.com/wanfed/wanfed/internal/version"
@@ -33,8 +39,9 @@ type Mode int
 
 // The modes.
 const (
-	Daemon Mode = iota // run tasks until the context ends
-	Once               // run each task once
+	Daemon  Mode = iota // run tasks until the context ends
+	Once                // run each task once
+	Inspect             // plan each task of the files, and change nothing
 )
 
 // Config configures Run.
@@ -52,8 +59,15 @@ type Config struct {
 // daemon without state_key_file.
 const keyFile = ".state-keys"
 
-// Run runs a daemon until ctx ends. It returns earlier in the mode Once, with
-// the errors of all tasks.
+// pendingDir is the directory in the working directory with states that are not
+// stored yet.
+const pendingDir = ".pending"
+
+// stopTimeout is the time that runs have when the daemon stops.
+const stopTimeout = 10 * time.Second
+
+// Run runs a daemon until ctx ends. It returns earlier in the modes Once and
+// Inspect, with the errors of all tasks.
 func Run(ctx context.Context, cfg Config) (err error) {
 	files, err := config.Load(cfg.Paths, os.Getenv)
 	if err != nil {
@@ -133,39 +147,119 @@ func (p *process) run(ctx context.Context, watchIdentity func(context.Context) e
 	if err != nil {
 		return err
 	}
+	loopback, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return fmt.Errorf("listen for Terraform's states: %w", err)
+	}
+	defer loopback.Close()
+	backend, err := state.NewBackend(state.BackendConfig{
+		Store: states, Listener: loopback, Dir: filepath.Join(p.files.WorkingDir, pendingDir), Logger: p.log,
+	})
+	if err != nil {
+		return err
+	}
 	views, err := view.New(view.NewSource(p.to.http), view.Config{Datacenter: p.to.dc, Logger: p.log})
 	if err != nil {
 		return err
 	}
 	d, err := automation.New(automation.Config{
 		ID: p.files.ID, Group: p.files.Group, Dir: p.files.WorkingDir, MaxRunning: p.files.MaxRunning,
-		Buffer: p.files.Buffer, Lease: p.files.Lease, Resources: resources, Leases: lease.NewClient(p.to.conn),
-		Views: views, States: states,
-		Drivers:   map[string]driver.Driver{task.DriverExec: exec.Driver{}},
+		Buffer: p.files.Buffer, Lease: p.files.Lease, StopTimeout: stopTimeout,
+		Resources: resources, Leases: lease.NewClient(p.to.conn),
+		Views: views, States: states, Backend: p.openBackend(backend), Replay: backend.Replay,
+		Drivers: map[string]driver.Driver{
+			task.DriverTerraform: terraform.New(terraform.Config{Path: p.files.Terraform.Path}),
+			task.DriverExec:      exec.Driver{},
+		},
 		Providers: p.providers, Required: p.files.Terraform.Required, Key: p.keys.DigestKey(), Address: p.files.Address,
 		Version: version.Version, Once: p.cfg.Mode == Once, Logger: p.log,
 	})
 	if err != nil {
 		return err
 	}
+	// The backend stores the states of runs that end after the daemon was stopped.
+	background, stopBackground := context.WithCancel(context.WithoutCancel(ctx))
+	var serving sync.WaitGroup
+	defer serving.Wait()
+	defer stopBackground()
+	serving.Go(func() {
+		if err := backend.Run(background); err != nil {
+			p.log.Error("cannot serve Terraform's states", "err", err)
+		}
+	})
+	serving.Go(func() {
+		if err := watchIdentity(background); err != nil {
+			p.log.Error("cannot reload the certificate", "err", err)
+		}
+	})
+	if p.cfg.Mode == Inspect {
+		return p.inspect(ctx, d, views)
+	}
+	return p.serve(ctx, d, resources)
+}
+
+// serve runs the daemon and its HTTP API until ctx ends.
+func (p *process) serve(ctx context.Context, d *automation.Daemon, resources pb.ResourceServiceClient) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	g, gctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return watchIdentity(gctx) })
+	if p.cfg.Mode == Daemon {
+		ln, err := p.listen()
+		if err != nil {
+			return err
+		}
+		g.Go(func() error { return p.serveAPI(gctx, ln, &tasks{process: p, daemon: d, resources: resources}) })
+		settings.PrintReady(p.cfg.Stdout, p.cfg.LogFormat, ready{p.files.ID, ln.Addr().String()})
+		sdnotify.Send(p.log, sdnotify.Ready)
+		defer context.AfterFunc(ctx, func() { sdnotify.Send(p.log, sdnotify.Stopping) })()
+	}
 	g.Go(func() error {
 		defer stop()
 		return d.Run(gctx)
 	})
 	g.Go(func() error { return p.writeTasks(gctx, resources, d) })
-	settings.PrintReady(p.cfg.Stdout, p.cfg.LogFormat, readyLine(p.files.ID))
-	sdnotify.Send(p.log, sdnotify.Ready)
-	defer context.AfterFunc(ctx, func() { sdnotify.Send(p.log, sdnotify.Stopping) })()
 	return g.Wait()
 }
 
-type readyLine string
+// inspect prints the plan of each task of the files.
+func (p *process) inspect(ctx context.Context, d *automation.Daemon, views *view.Views) error {
+	ctx, stop := context.WithCancel(ctx)
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer stop()
+	running.Go(func() { _ = views.Run(ctx) }) // it returns nil
+	var errs []error
+	for _, t := range p.files.Tasks {
+		result, err := d.Plan(ctx, t.Name, t.Task)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("task %s: %w", t.Name, err))
+			continue
+		}
+		c := result.Changes
+		fmt.Fprintf(p.cfg.Stdout, "task %s: %d to add, %d to change, %d to destroy\n", t.Name, c.Add, c.Change, c.Destroy)
+		for line := range strings.Lines(result.Plan) {
+			fmt.Fprintln(p.cfg.Stdout, output.Printable(strings.TrimRight(line, "\n")))
+		}
+	}
+	return settings.Join(errs...)
+}
 
-func (id readyLine) String() string { return "sync daemon " + string(id) + " is running" }
+// ready is the line of a daemon that runs.
+type ready struct{ id, api string }
+
+func (r ready) String() string { return fmt.Sprintf("wanfed sync %s: api %s", r.id, r.api) }
+
+// openBackend returns the function that opens the backend of a run: that of the
+// daemon, or the configured one.
+func (p *process) openBackend(own *state.Backend) func(context.Context, state.Claim, string) (driver.Backend, func(), error) {
+	if b := p.files.Terraform.Backend; b != nil {
+		return func(context.Context, state.Claim, string) (driver.Backend, func(), error) { return *b, func() {}, nil }
+	}
+	return func(_ context.Context, c state.Claim, run string) (driver.Backend, func(), error) {
+		env, end := own.Open(c, run)
+		return driver.Backend{Type: "http", Env: env}, end, nil
+	}
+}
 
 // providers returns the providers of a task, with the present values of their
 // templates.

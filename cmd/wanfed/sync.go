@@ -10,7 +10,7 @@ import (
 
 func newSync() *cobra.Command {
 	var cfg syncd.Config
-	var once bool
+	var once, inspect bool
 	c := &cobra.Command{
 		Use:   "sync",
 		Short: "Run a sync daemon, which runs tasks when resources change",
@@ -38,14 +38,19 @@ Nothing runs again after a restart unless it has changed. Several daemons with o
 id each and one group share the tasks. When one dies, the others take over its
 tasks after the lease duration. See "wanfed task" for the tasks.`,
 		Example: `  wanfed sync --config-file sync.hcl
-  wanfed sync --config-file /etc/wanfed/sync.d --once`,
+  wanfed sync --config-file /etc/wanfed/sync.d --once
+  wanfed sync --config-file sync.hcl --inspect`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
 			case len(cfg.Paths) == 0:
 				return usagef("--config-file is required; see: %s --help", cmd.CommandPath())
+			case once && inspect:
+				return usagef("--once and --inspect exclude each other")
 			case once:
 				cfg.Mode = syncd.Once
+			case inspect:
+				cfg.Mode = syncd.Inspect
 			}
 			cfg.Stdout, cfg.Stderr = cmd.OutOrStdout(), cmd.ErrOrStderr()
 			return syncd.Run(cmd.Context(), cfg)
@@ -53,6 +58,7 @@ tasks after the lease duration. See "wanfed task" for the tasks.`,
 	}
 	c.Flags().StringArrayVar(&cfg.Paths, "config-file", nil, "HCL or JSON (.json) `file`, or a directory of such files; repeatable")
 	c.Flags().BoolVar(&once, "once", false, "run each task once, then stop; exit status 1 if a task fails")
+	c.Flags().BoolVar(&inspect, "inspect", false, "print the plan of each task of the files, and change nothing")
 	c.Flags().StringVar(&cfg.LogFormat, "log-format", "text", "`format` of the log on stderr: text or json")
 	return c
 }

@@ -167,8 +167,13 @@ func (s *eventStream) flush() error {
 	if s.buf.Cap() > 4*piece {
 		s.buf = bytes.Buffer{} // release the memory of a large event
 	}
-	if err != nil {
-		return err
+	if err == nil {
+		err = s.rc.Flush()
 	}
-	return s.rc.Flush()
+	if err == nil {
+		// In HTTP/2 a deadline ends the stream also if no write is blocked. As
+		// extendWrite, this fails only in tests.
+		_ = s.rc.SetWriteDeadline(time.Time{})
+	}
+	return err
 }

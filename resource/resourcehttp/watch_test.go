@@ -218,3 +218,26 @@ func TestWrite_Election(t *testing.T) {
 		}
 	})
 }
+
+// TestWatch_IdleHasNoDeadline: HTTP/2 resets a stream whose write deadline has
+// passed, although nothing is written. The writer replaces the connection.
+func TestWatch_IdleHasNoDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		f.one("PUT", web1, `{"data":{"address":"10.0.0.1"}}`)
+		ctx, cancel := context.WithCancel(t.Context())
+		w := &slowWriter{header: http.Header{}, until: "text that no event has"}
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			f.ServeHTTP(w, httptest.NewRequest("GET", "/api/catalog/v1/Node?watch", nil).WithContext(ctx))
+		}()
+		time.Sleep(heartbeatInterval - time.Second) // longer than watchTimeout
+		synctest.Wait()
+		if !w.deadline.IsZero() {
+			t.Errorf("write deadline of an idle watch = %v, want none", w.deadline)
+		}
+		cancel()
+		<-done
+	})
+}
