@@ -29,6 +29,11 @@ type digests struct {
 	definition string // the task itself, its module and its providers
 }
 
+// maxBehind bounds the time for which a daemon waits for data that is not older
+// than that of the last run. It is exceeded if a datacenter was built again, so
+// that its indexes are lower.
+const maxBehind = 30 * time.Second
+
 // situation has everything on which the decision about a task depends.
 type situation struct {
 	now   time.Time
@@ -43,6 +48,10 @@ type situation struct {
 	firstChange, lastChange time.Time
 	// buffer applies to the task.
 	buffer *pb.TaskBuffer
+	// behindSince is the time since which the data has been older than that of the
+	// last run, for example because the server of this daemon lags. Zero: it is
+	// not older.
+	behindSince time.Time
 	// request is the mode of a run that an operator requested. Empty: none.
 	request driver.Mode
 }
@@ -63,6 +72,9 @@ type decision struct {
 func decide(s situation) decision {
 	if !s.ready {
 		return decision{}
+	}
+	if wait := s.behindSince.Add(maxBehind).Sub(s.now); !s.behindSince.IsZero() && wait > 0 {
+		return decision{after: wait}
 	}
 	if s.request != "" {
 		return decision{reason: byRequest, mode: s.request}

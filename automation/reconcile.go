@@ -155,6 +155,12 @@ func (d *Daemon) advance(
 			return controller.Result{}, errors.Join(err, env.WriteStatus(ctx, r, controller.Outcome("Ready", "Configuration", err)))
 		}
 		s.digests = digests{v.trigger, v.inputs.Digest(), definition}
+		if !v.isBehind(w.state) {
+			w.behindSince = time.Time{}
+		} else if w.behindSince.IsZero() {
+			w.behindSince = now
+		}
+		s.behindSince = w.behindSince
 		if err := d.skipChanges(ctx, w, t, c, v); err != nil {
 			return controller.Result{}, err
 		}
@@ -199,12 +205,15 @@ func (d *Daemon) advance(
 // skipChanges records changes of the conditions that do not start a run, so that
 // they do not start one after a restart either.
 func (d *Daemon) skipChanges(ctx context.Context, w *work, t *pb.Task, c state.Claim, v values) error {
-	if w.state.AppliedTrigger == v.trigger || len(w.keys) != len(v.keys) || len(v.changes(t.Conditions, w.keys)) > 0 {
+	if w.state.AppliedTrigger == v.trigger || v.isBehind(w.state) {
+		return nil
+	}
+	if names, known := w.changes(t, v); !known || len(names) > 0 {
 		return nil
 	}
 	err := d.update(ctx, w, c, func(st *pb.TaskState) { st.AppliedTrigger = v.trigger })
 	if err == nil {
-		w.keys = v.keys
+		w.keys, w.keysTrigger = v.keys, v.trigger
 	}
 	return err
 }

@@ -100,10 +100,8 @@ func (d *Daemon) execute(ctx context.Context, w *work, r *pb.Resource, t *pb.Tas
 		Task: w.name, Mode: string(ru.mode), Trigger: ru.reason, Instance: c.Instance, Epoch: c.Epoch,
 		StartedAt: timestamppb.Now(), Result: task.Running,
 	}
-	if len(w.keys) == len(v.keys) {
-		names := v.changes(t.Conditions, w.keys)
-		record.Changed = names[:min(len(names), maxChanged)]
-	}
+	names, _ := w.changes(t, v)
+	record.Changed = names[:min(len(names), maxChanged)]
 	// The claim is verified by the write that records the run.
 	var old []string
 	err = d.update(ctx, w, c, func(st *pb.TaskState) {
@@ -113,7 +111,7 @@ func (d *Daemon) execute(ctx context.Context, w *work, r *pb.Resource, t *pb.Tas
 		old = st.Runs[min(len(st.Runs), task.MaxRuns):]
 		st.Runs = st.Runs[:min(len(st.Runs), task.MaxRuns)]
 		st.Running = &pb.TaskStateRun{Id: ru.id, Mode: string(ru.mode), Reason: ru.reason, Trigger: seen.trigger,
-			Inputs: seen.inputs, Task: seen.definition, StartedAt: record.StartedAt}
+			Inputs: seen.inputs, Task: seen.definition, StartedAt: record.StartedAt, Indexes: v.indexes}
 	})
 	if err != nil {
 		log.Warn("run not started", "err", err)
@@ -122,7 +120,7 @@ func (d *Daemon) execute(ctx context.Context, w *work, r *pb.Resource, t *pb.Tas
 	d.writeRun(ctx, r, ru.id, record)
 	log.Info("run started", "mode", ru.mode, "trigger", ru.reason)
 	result, err := d.drive(ctx, w, t, c, ru, v, seen)
-	d.finish(w, r, c, ru, record, outcome{result: result, err: err, seen: seen, keys: v.keys})
+	d.finish(w, r, c, ru, record, outcome{result: result, err: err, seen: seen, keys: v.keys, indexes: v.indexes})
 	d.prune(w.name, old)
 }
 
@@ -181,7 +179,9 @@ type outcome struct {
 	err    error
 	seen   digests
 	keys   []map[string]string
-	ended  time.Time // zero: now
+	// indexes are those of the data.
+	indexes []uint64
+	ended   time.Time // zero: now
 }
 
 // resultOf returns the value of TaskRun.result for an error of a driver.
@@ -223,7 +223,7 @@ func (d *Daemon) finish(w *work, r *pb.Resource, c state.Claim, ru run, record *
 		log.Error("cannot store the result of the run", "result", record.Result, "err", err)
 		w.state = nil
 	case o.err == nil && ru.mode == driver.Apply:
-		w.keys = o.keys
+		w.keys, w.keysTrigger = o.keys, o.seen.trigger
 	case o.err == nil && ru.mode == driver.Destroy:
 		w.destroyed = true
 	}
@@ -267,7 +267,7 @@ func conclude(st *pb.TaskState, ru run, record *pb.TaskRun, o outcome) {
 	switch record.Result {
 	case task.Succeeded:
 		st.AppliedTrigger, st.AppliedInputs, st.AppliedTask = o.seen.trigger, o.seen.inputs, o.seen.definition
-		st.AppliedAt = record.EndedAt
+		st.AppliedAt, st.AppliedIndexes = record.EndedAt, o.indexes
 		st.Failures, st.RetryAt, st.Failed, st.Refused, st.Approved = 0, nil, "", "", ""
 		st.Drift, st.DriftCheckedAt = "", nil
 	case task.Refused:
@@ -311,7 +311,7 @@ func (d *Daemon) recover(w *work, r *pb.Resource, t *pb.Task, c state.Claim) {
 		if running == nil {
 			return
 		}
-		o := outcome{err: driver.ErrLost, seen: digests{running.Trigger, running.Inputs, running.Task}}
+		o := outcome{err: driver.ErrLost, seen: digests{running.Trigger, running.Inputs, running.Task}, indexes: running.Indexes}
 		if found != nil && found.ID == running.Id {
 			o.result, o.err, o.ended = found.Result, found.Err, found.Ended
 		}

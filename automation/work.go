@@ -27,9 +27,10 @@ type work struct {
 	// stateVersion. Nil: unknown.
 	state        *pb.TaskState
 	stateVersion string
-	// keys has the objects of the conditions at the last successful run of this
-	// process. Nil: there was none.
-	keys []map[string]string
+	// keys has the objects of the conditions that have the digest keysTrigger.
+	// They are known only for changes that this process has handled.
+	keys        []map[string]string
+	keysTrigger string
 	// destroyed reports that the infrastructure was destroyed.
 	destroyed bool
 	// recovered reports that runs of an earlier process were looked for.
@@ -37,6 +38,7 @@ type work struct {
 	// seen are the digests of the last reconcile.
 	seen                    digests
 	firstChange, lastChange time.Time
+	behindSince             time.Time
 
 	mu sync.Mutex
 	// views has the open views of the conditions, then of the inputs of query.
@@ -59,6 +61,8 @@ type values struct {
 	trigger string
 	// keys has the digest of each object, for each condition.
 	keys []map[string]string
+	// indexes has the index of the data of each condition and input.
+	indexes []uint64
 	// age is the longest time for which a source has been unreachable.
 	age time.Duration
 }
@@ -87,6 +91,7 @@ func (w *work) values(now time.Time) (v values, missing string, ok bool) {
 	v = values{inputs: input.Set{}, keys: make([]map[string]string, len(w.query.Conditions))}
 	h := sha256.New()
 	for i, q := range slices.Concat(w.query.Conditions, w.query.Inputs) {
+		v.indexes = append(v.indexes, 0)
 		if q.Kind == task.KindSchedule {
 			continue
 		}
@@ -98,6 +103,7 @@ func (w *work) values(now time.Time) (v values, missing string, ok bool) {
 			}
 			return values{}, missing, false
 		}
+		v.indexes[i] = data.Index
 		if !data.Connected {
 			v.age = max(v.age, now.Sub(data.Since))
 		}
@@ -121,6 +127,29 @@ func (w *work) values(now time.Time) (v values, missing string, ok bool) {
 	}
 	v.trigger = hex.EncodeToString(h.Sum(nil))
 	return v, "", true
+}
+
+// isBehind reports whether data is older than that of the last run. The indexes
+// of a task with other conditions or inputs cannot be compared.
+func (v values) isBehind(st *pb.TaskState) bool {
+	if len(v.indexes) != len(st.AppliedIndexes) {
+		return false
+	}
+	for i, index := range v.indexes {
+		if index < st.AppliedIndexes[i] {
+			return true
+		}
+	}
+	return false
+}
+
+// changes returns the names of objects whose change since the last run starts a
+// run. known is false if the objects at the last run are not known.
+func (w *work) changes(t *pb.Task, v values) (names []string, known bool) {
+	if len(w.keys) != len(v.keys) || w.state.AppliedTrigger != w.keysTrigger {
+		return nil, false
+	}
+	return v.changes(t.Conditions, w.keys), true
 }
 
 // describe names the data of a query in messages.

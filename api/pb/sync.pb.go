@@ -941,9 +941,12 @@ type TaskState struct {
 	// Ids of the runs that are kept, newest first.
 	Runs []string `protobuf:"bytes,18,rep,name=runs,proto3" json:"runs,omitempty"`
 	// Id of the last run that an operator requested and that has ended.
-	Request       string `protobuf:"bytes,19,opt,name=request,proto3" json:"request,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Request string `protobuf:"bytes,19,opt,name=request,proto3" json:"request,omitempty"`
+	// Index of the data of each condition and input at the last run that succeeded. A
+	// daemon with older data waits for newer data.
+	AppliedIndexes []uint64 `protobuf:"varint,20,rep,packed,name=applied_indexes,json=appliedIndexes,proto3" json:"applied_indexes,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *TaskState) Reset() {
@@ -1109,6 +1112,13 @@ func (x *TaskState) GetRequest() string {
 	return ""
 }
 
+func (x *TaskState) GetAppliedIndexes() []uint64 {
+	if x != nil {
+		return x.AppliedIndexes
+	}
+	return nil
+}
+
 // TaskStateRun is a run that has not ended, with what the state needs when it has.
 type TaskStateRun struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
@@ -1120,6 +1130,7 @@ type TaskStateRun struct {
 	Inputs        string                 `protobuf:"bytes,5,opt,name=inputs,proto3" json:"inputs,omitempty"`
 	Task          string                 `protobuf:"bytes,6,opt,name=task,proto3" json:"task,omitempty"`
 	StartedAt     *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=started_at,json=startedAt,proto3" json:"started_at,omitempty"`
+	Indexes       []uint64               `protobuf:"varint,8,rep,packed,name=indexes,proto3" json:"indexes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1199,6 +1210,13 @@ func (x *TaskStateRun) GetTask() string {
 func (x *TaskStateRun) GetStartedAt() *timestamppb.Timestamp {
 	if x != nil {
 		return x.StartedAt
+	}
+	return nil
+}
+
+func (x *TaskStateRun) GetIndexes() []uint64 {
+	if x != nil {
+		return x.Indexes
 	}
 	return nil
 }
@@ -1754,7 +1772,7 @@ const file_api_pb_sync_proto_rawDesc = "" +
 	" \x01(\tR\x05error\x120\n" +
 	"\achanges\x18\v \x01(\v2\x16.wanfed.v1.TaskChangesR\achanges\x12\x12\n" +
 	"\x04plan\x18\f \x01(\tR\x04plan\x12\x10\n" +
-	"\x03log\x18\r \x01(\tR\x03log\"\xef\x05\n" +
+	"\x03log\x18\r \x01(\tR\x03log\"\x98\x06\n" +
 	"\tTaskState\x12\x1a\n" +
 	"\binstance\x18\x01 \x01(\tR\binstance\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12,\n" +
@@ -1776,7 +1794,8 @@ const file_api_pb_sync_proto_rawDesc = "" +
 	"\x06failed\x18\x10 \x01(\tR\x06failed\x121\n" +
 	"\arunning\x18\x11 \x01(\v2\x17.wanfed.v1.TaskStateRunR\arunning\x12\x12\n" +
 	"\x04runs\x18\x12 \x03(\tR\x04runs\x12\x18\n" +
-	"\arequest\x18\x13 \x01(\tR\arequest\"\xcb\x01\n" +
+	"\arequest\x18\x13 \x01(\tR\arequest\x12'\n" +
+	"\x0fapplied_indexes\x18\x14 \x03(\x04R\x0eappliedIndexes\"\xe5\x01\n" +
 	"\fTaskStateRun\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04mode\x18\x02 \x01(\tR\x04mode\x12\x16\n" +
@@ -1785,7 +1804,8 @@ const file_api_pb_sync_proto_rawDesc = "" +
 	"\x06inputs\x18\x05 \x01(\tR\x06inputs\x12\x12\n" +
 	"\x04task\x18\x06 \x01(\tR\x04task\x129\n" +
 	"\n" +
-	"started_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\tstartedAt\"\xde\x01\n" +
+	"started_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\tstartedAt\x12\x18\n" +
+	"\aindexes\x18\b \x03(\x04R\aindexes\"\xde\x01\n" +
 	"\rTaskStateLock\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1c\n" +
 	"\toperation\x18\x02 \x01(\tR\toperation\x12\x12\n" +
