@@ -109,7 +109,7 @@ func TestBackend_Requests(t *testing.T) {
 		{env, "POST", "?ID=x", state, 409, "not locked any more by lock x"},
 		{env, "LOCK", "", lockJSON("x"), 200, ""},
 		{env, "LOCK", "", lockJSON("x"), 200, ""},
-		{env, "LOCK", "", lockJSON("y"), 423, `"ID":"x"`},
+		{env, "LOCK", "", lockJSON("y"), 423, `"ID":"x: the state of task web is locked by run r1`},
 		{person, "LOCK", "", lockJSON("p"), 423, `"Who":"root@host"`},
 		{person, "POST", "", state, 423, "locked by run r1"},
 		{person, "POST", "?ID=p", state, 409, "locked by run r1"},
@@ -119,7 +119,7 @@ func TestBackend_Requests(t *testing.T) {
 		{env, "UNLOCK", "", lockJSON("y"), 423, "locked by run r1"},
 		{env, "UNLOCK", "", lockJSON("x"), 200, ""},
 		{person, "LOCK", "", lockJSON("p"), 200, ""},
-		{env, "LOCK", "", lockJSON("x"), 423, `"ID":"p"`},
+		{env, "LOCK", "", lockJSON("x"), 423, `"ID":"p: `},
 		{person, "POST", "?ID=p", next, 200, ""},
 		{person, "UNLOCK", "", lockJSON("p"), 200, ""},
 		{env, "POST", "", []byte("{}"), 400, "invalid state"},
@@ -284,7 +284,7 @@ func TestBackend_Replaced(t *testing.T) {
 	}
 	w = serve(t.Context(), b, request(t, env, "LOCK", "", lockJSON("z")))
 	var info lockInfo
-	if err := json.Unmarshal(w.Body.Bytes(), &info); err != nil || w.Code != 409 || !strings.Contains(info.Info, "daemon2") {
+	if err := json.Unmarshal(w.Body.Bytes(), &info); err != nil || w.Code != 409 || !strings.Contains(info.ID, "daemon2") {
 		t.Errorf("LOCK = %d %s, want 409 and the daemon", w.Code, w.Body)
 	}
 	end()

@@ -208,7 +208,8 @@ func (u upload) isLocked(st *pb.TaskState) error {
 }
 
 // writeError writes an error response. The body for a lock is the JSON of the
-// present lock, which Terraform prints.
+// present lock. Terraform 1.11 prints only its ID, and prints its own lock as
+// "Lock Info", so the ID has the error too.
 func writeError(w http.ResponseWriter, r *http.Request, s *session, err error) {
 	status := http.StatusInternalServerError
 	with, hasStatus := errors.AsType[*statusError](err)
@@ -231,10 +232,10 @@ func writeError(w http.ResponseWriter, r *http.Request, s *session, err error) {
 		http.Error(w, err.Error(), status)
 		return
 	}
-	info := lockInfo{Info: err.Error(), Path: s.claim.Task}
+	info := lockInfo{ID: err.Error(), Path: s.claim.Task}
 	if isLocked {
 		l := locked.Lock
-		info = lockInfo{l.Id, l.Operation, err.Error(), l.Who, l.Version, l.CreatedAt.AsTime(), l.Path}
+		info = lockInfo{l.Id + ": " + locked.Error(), l.Operation, l.Info, l.Who, l.Version, l.CreatedAt.AsTime(), l.Path}
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
