@@ -6,6 +6,8 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"crypto/rand"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
@@ -348,7 +350,27 @@ func TestSyncState(t *testing.T) {
 			t.Errorf("Get(%d) = %v, want nil", v.Number, err)
 		}
 	}
+	first.large(c)
 	g.noSecret(st.Versions[0].Lineage)
+}
+
+// large stores and reads a state of 30 MiB that gzip reduces to three quarters.
+func (d *stateDaemon) large(c state.Claim) {
+	d.t.Helper()
+	random := make([]byte, 30<<20*3/4)
+	_, _ = rand.Read(random)
+	data := fmt.Appendf(nil, `{"version":4,"serial":99,"lineage":"l","outputs":{"a":{"value":%q}}}`, base64.StdEncoding.EncodeToString(random))
+	start := time.Now()
+	v, err := d.store.Put(d.t.Context(), c, data, state.PutOptions{})
+	if err != nil {
+		d.t.Fatalf("Put(%d bytes) = %v, want nil", len(data), err)
+	}
+	stored := time.Since(start)
+	got, _, err := d.store.Get(d.t.Context(), "web", 0)
+	if err != nil || !bytes.Equal(got, data) {
+		d.t.Errorf("Get() = %d bytes, %v, want %d", len(got), err, len(data))
+	}
+	d.t.Logf("%d MiB in %d chunks: stored in %v, read in %v", len(data)>>20, len(v.GetChunks()), stored, time.Since(start)-stored)
 }
 
 // noSecret checks that no file of the server and no snapshot has the secret. The

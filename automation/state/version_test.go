@@ -17,7 +17,6 @@ import (
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/automation/task"
-	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/resource"
 )
 
@@ -413,21 +412,6 @@ func TestCollect_DuringPut(t *testing.T) {
 			t.Errorf("step %d of Collect(): Get() = %d bytes, want the state", step, len(got))
 		}
 	}
-}
-
-// TestPut_Large measures the largest state that the documentation promises.
-func TestPut_Large(t *testing.T) {
-	testutil.Cluster(t)
-	s := newStore(t, newServer(t))
-	c := mustClaim(t, s, 1)
-	data := tfstate(1, noise(30<<20))
-	start := time.Now()
-	v := put(t, s, c, data)
-	stored := time.Since(start)
-	if got := get(t, s, 0); !bytes.Equal(got, data) {
-		t.Errorf("Get() = %d bytes, want %d", len(got), len(data))
-	}
-	t.Logf("%d MiB, %d chunks: stored in %v, read in %v", len(data)>>20, len(v.Chunks), stored, time.Since(start)-stored)
 }
 
 // lock locks the state for a run.
