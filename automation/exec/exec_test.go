@@ -95,6 +95,16 @@ func TestRun_Failures(t *testing.T) {
 	}
 }
 
+// A service manager sends SIGTERM to all processes of the daemon. The program
+// decides about its end.
+func TestRun_Terminated(t *testing.T) {
+	w := work(t, "trap : TERM; kill -TERM 0; sleep 0.1; exit 3")
+	if _, err := (Driver{}).Run(t.Context(), w, driver.Request{ID: "r1", Mode: driver.Apply}); err == nil ||
+		!strings.Contains(err.Error(), "exit status 3") {
+		t.Errorf("Run() = %v, want exit status 3", err)
+	}
+}
+
 func TestCheck_Environment(t *testing.T) {
 	w := work(t, "true")
 	if err := (Driver{}).Check(t.Context(), w); err != nil {
@@ -163,11 +173,11 @@ func TestRun_LogIsTail(t *testing.T) {
 }
 
 func TestRun_TimedOut(t *testing.T) {
-	w := work(t, `trap "exit 0" INT; echo text; sleep 60`)
+	w := work(t, `trap "sleep 0.3; echo saved; exit 0" INT; echo text; sleep 60`)
 	w.Task.Timeout, w.Task.Grace = durationpb.New(200*time.Millisecond), durationpb.New(5*time.Second)
 	res, err := Driver{}.Run(t.Context(), w, driver.Request{ID: "r1", Mode: driver.Apply})
-	if !errors.Is(err, driver.ErrTimedOut) || res.Log != "text\n" {
-		t.Errorf("Run() = %q, %v, want the log and ErrTimedOut", res.Log, err)
+	if !errors.Is(err, driver.ErrTimedOut) || res.Log != "text\nsaved\n" {
+		t.Errorf("Run() = %q, %v, want the complete log and ErrTimedOut", res.Log, err)
 	}
 }
 
@@ -212,6 +222,18 @@ func TestRecover(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A plan changes nothing, so its run is not complete.
+func TestRecover_Plan(t *testing.T) {
+	w := work(t, "true")
+	w.Task.Exec.Plan = []string{"true"}
+	if _, err := (Driver{}).Run(t.Context(), w, driver.Request{ID: "r1", Mode: driver.Plan}); err != nil {
+		t.Fatalf("Run() = %v, want nil", err)
+	}
+	if got, err := (Driver{}).Recover(t.Context(), w); err != nil || got == nil || !errors.Is(got.Err, driver.ErrLost) {
+		t.Errorf("Recover() = %+v, %v, want ErrLost", got, err)
 	}
 }
 

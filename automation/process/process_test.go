@@ -111,7 +111,7 @@ func TestRun_Ends(t *testing.T) {
 	}{
 		{"ends by SIGINT", "sleep 60", 0},
 		{"ignores SIGINT", ignore + "sleep 60", 300 * time.Millisecond},
-		{"stopped", `kill -STOP $$`, 0},
+		{"stopped", `trap "echo saved; exit 1" INT; kill -STOP $$; sleep 60`, 0},
 		{"stopped and ignores SIGINT", ignore + `(kill -STOP $$); kill -STOP $$; sleep 60`, 300 * time.Millisecond},
 		{"grandchild", ignore + "(sleep 60 & sleep 60) & sleep 60", 300 * time.Millisecond},
 		{"grandchild in another session", ignore + "setsid sleep 60 & sleep 60", 300 * time.Millisecond},
@@ -132,6 +132,9 @@ func TestRun_Ends(t *testing.T) {
 			}
 			if n := count(p.ID); n != 0 {
 				t.Errorf("%d processes are left, want 0", n)
+			}
+			if handles := strings.Contains(test.script, "saved"); strings.Contains(output(t, p), "saved") != handles {
+				t.Errorf("output = %q, want that of the trap: %v", output(t, p), handles)
 			}
 		})
 	}
