@@ -363,6 +363,7 @@ func TestEvery_FollowsTheController(t *testing.T) {
 			election.Elect("a")
 			time.Sleep(2*time.Minute + time.Second)
 			election.Elect("")
+			synctest.Wait()
 		}
 		if want := "1m0s 2m0s 1m0s 2m0s"; strings.Join(got, " ") != want {
 			t.Errorf("times of events after an election = %v, want %s", got, want)
