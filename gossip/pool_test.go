@@ -240,9 +240,9 @@ func TestReap_RemovesFailedMembers(t *testing.T) {
 		}
 		net.Cut("failed", true)
 		nodes["left"].stop()
-		time.Sleep(time.Hour)
+		time.Sleep(5 * time.Minute)
 		if got, want := listed(), "a:alive alive:alive failed:failed left:left"; got != want {
-			t.Errorf("members after an hour = %s, want %s", got, want)
+			t.Errorf("members after five minutes = %s, want %s", got, want)
 		}
 		reap.Store(true)
 		time.Sleep(20 * time.Second)
