@@ -307,6 +307,9 @@ func (d *Daemon) recover(w *work, r *pb.Resource, t *pb.Task, c state.Claim) {
 				return
 			}
 		}
+		if _, err := d.cfg.States.Collect(ctx, c); err != nil {
+			log.Warn("cannot delete unused parts of states", "err", err)
+		}
 		w.recovered = true
 		if running == nil {
 			return
@@ -336,7 +339,7 @@ func (d *Daemon) finalize(
 		if w.destroyed {
 			break
 		}
-		if wait := w.state.RetryAt.AsTime().Sub(time.Now()); w.state.Failures > 0 && wait > 0 {
+		if wait := time.Until(w.state.RetryAt.AsTime()); w.state.Failures > 0 && wait > 0 {
 			time.AfterFunc(wait, func() { d.notify(w.name) })
 			return nil
 		}

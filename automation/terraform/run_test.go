@@ -152,6 +152,9 @@ func searchSecret(t *testing.T, dir string) {
 			return err
 		}
 		b, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
 		if files++; bytes.Contains(b, []byte(secret)) || bytes.HasPrefix(b, []byte("PK\x03\x04")) {
 			t.Errorf("%s has the secret or is a plan", path)
 		}

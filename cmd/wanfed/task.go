@@ -29,7 +29,7 @@ import (
 func newTask() *cobra.Command {
 	c := newGroup("task", "Manage the tasks of sync daemons",
 		newTaskList(), newTaskRead(), newTaskCreate(), newTaskEnable(true), newTaskEnable(false), newTaskRun(),
-		newTaskApprove(), newTaskDelete(), newTaskHistory(), newTaskLog())
+		newTaskApprove(), newTaskDelete(), newTaskHistory(), newTaskLog(), newTaskState())
 	c.Long = `Manage the tasks of sync daemons. Tasks are resources of the servers: these
 commands need a server, and no daemon. See "wanfed sync" for the daemon.`
 	c.Example = `  wanfed task list

@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+
+	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/automation/state"
+	"github.com/wanfed/wanfed/automation/task"
+	"github.com/wanfed/wanfed/internal/output"
+	"github.com/wanfed/wanfed/internal/settings"
+)
+
+func newTaskState() *cobra.Command {
+	c := newGroup("state", "Manage the Terraform states of tasks",
+		newTaskStateVersions(), newTaskStatePull(), newTaskStateRestore(), newTaskStateImport(), newTaskStateUnlock(),
+		newTaskStateKey())
+	c.Long = `Manage the Terraform states of tasks. The states are stored at the servers, encrypted
+with the keys of the daemons' key file (state_key_file, or .state-keys in the
+working directory). Commands that read or write a state need this file.`
+	c.Example = `  wanfed task state versions firewall
+  wanfed task state pull firewall --state-key-file sync.keys > firewall.tfstate
+  wanfed task state restore firewall 3 --state-key-file sync.keys`
+	return c
+}
+
+// maxStateFile bounds a file of "task state import", in bytes.
+const maxStateFile = 64 << 20
+
+// stateCommand is a command about the state of a task.
+type stateCommand struct {
+	operator
+	keyFile string
+}
+
+// addFlags makes c a command that calls run with the states of tasks and the
+// arguments. If needsKey is true, --state-key-file is required.
+func (s *stateCommand) addFlags(
+	c *cobra.Command, needsKey bool, run func(ctx context.Context, cmd *cobra.Command, st *state.Store, args []string) error,
+) *cobra.Command {
+	s.operator.addFlags(c)
+	if needsKey {
+		c.Flags().StringVar(&s.keyFile, "state-key-file", "", "`file` with the keys of the states (required)")
+	}
+	c.ValidArgsFunction = completeTasks
+	c.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := task.CheckName(args[0]); err != nil {
+			return usageError{err}
+		}
+		if needsKey && s.keyFile == "" {
+			return usagef("--state-key-file is required")
+		}
+		_, err := callServer(cmd, &s.operator, cmd.CommandPath(), "",
+			func(ctx context.Context, cc *grpc.ClientConn) (struct{}, error) {
+				st, err := state.NewStore(state.StoreConfig{Client: pb.NewResourceServiceClient(cc), KeyFile: s.keyFile})
+				if err != nil {
+					return struct{}{}, err
+				}
+				return struct{}{}, run(ctx, cmd, st, args)
+			})
+		return err
+	}
+	return c
+}
+
+func newTaskStateVersions() *cobra.Command {
+	var s stateCommand
+	var printer func() output.Printer
+	c := s.addFlags(&cobra.Command{
+		Use:     "versions TASK",
+		Short:   "List the versions of a state",
+		Long:    `List the newest 20 versions of the state of a task, newest first, and its lock.`,
+		Example: `  wanfed task state versions firewall`,
+		Args:    exactArgs("TASK"),
+	}, false, func(ctx context.Context, cmd *cobra.Command, st *state.Store, args []string) error {
+		data, err := st.Read(ctx, args[0])
+		if err != nil {
+			return err
+		}
+		if l := data.Lock; l != nil {
+			fmt.Fprintf(cmd.ErrOrStderr(), "locked by %s since %s for %s; to unlock: wanfed task state unlock %s %s\n", l.Who,
+				output.Timestamp(timeOf(l.CreatedAt)), l.Operation, args[0], l.Id)
+		}
+		versions := data.Versions
+		if versions == nil {
+			versions = []*pb.TaskStateVersion{}
+		}
+		return printer().Print(versions, func() error {
+			rows := [][]string{{"Version", "Serial", "Size", "Stored", "Run"}}
+			for _, v := range versions {
+				rows = append(rows, []string{strconv.FormatUint(v.Number, 10), strconv.FormatUint(v.Serial, 10),
+					output.Size(int64(v.Size)), output.Timestamp(timeOf(v.StoredAt)), v.Run})
+			}
+			return printer().Table(rows)
+		})
+	})
+	printer = output.AddFlag(c)
+	return c
+}
+
+func newTaskStatePull() *cobra.Command {
+	var s stateCommand
+	var version uint64
+	c := s.addFlags(&cobra.Command{
+		Use:   "pull TASK",
+		Short: "Print a state",
+		Long: `Print the state of a task as Terraform's JSON, decrypted: the newest version, or that
+of --version. A state may contain secrets.`,
+		Example: `  wanfed task state pull firewall --state-key-file sync.keys > firewall.tfstate`,
+		Args:    exactArgs("TASK"),
+	}, true, func(ctx context.Context, cmd *cobra.Command, st *state.Store, args []string) error {
+		data, _, err := st.Get(ctx, args[0], version)
+		if err == nil {
+			_, err = cmd.OutOrStdout().Write(data)
+		}
+		return err
+	})
+	c.Flags().Uint64Var(&version, "version", 0, "`number` of the version (0: the newest)")
+	return c
+}
+
+func newTaskStateRestore() *cobra.Command {
+	var s stateCommand
+	return s.addFlags(&cobra.Command{
+		Use:   "restore TASK VERSION",
+		Short: "Make an older version of a state the newest",
+		Long: `Store the content of an older version of a state as a new version, with the next
+serial. Terraform then manages what that version contains.`,
+		Example: `  wanfed task state restore firewall 3 --state-key-file sync.keys`,
+		Args:    exactArgs("TASK", "VERSION"),
+	}, true, func(ctx context.Context, cmd *cobra.Command, st *state.Store, args []string) error {
+		number, err := strconv.ParseUint(args[1], 10, 64)
+		if err != nil || number == 0 {
+			return usagef("VERSION %q: must be a number of wanfed task state versions %s", args[1], args[0])
+		}
+		v, err := st.Restore(ctx, state.Claim{Task: args[0]}, number)
+		if err == nil {
+			fmt.Fprintf(cmd.OutOrStdout(), "state of task %s: version %d is stored as version %d\n", args[0], number, v.Number)
+		}
+		return err
+	})
+}
+
+func newTaskStateImport() *cobra.Command {
+	var s stateCommand
+	var force bool
+	c := s.addFlags(&cobra.Command{
+		Use:   "import TASK FILE",
+		Short: "Store a state from a file",
+		Long: `Store a state from a file: Terraform's JSON, such as errored.tfstate, or a file that
+a daemon has kept because it could not store it. A state of another lineage, and
+one with an older serial, are refused without --force.`,
+		Example: `  wanfed task state import firewall errored.tfstate --state-key-file sync.keys`,
+		Args:    exactArgs("TASK", "FILE"),
+	}, true, func(ctx context.Context, cmd *cobra.Command, st *state.Store, args []string) error {
+		data, err := readStateFile(args[0], args[1], s.keyFile)
+		if err != nil {
+			return err
+		}
+		v, err := st.Import(ctx, state.Claim{Task: args[0]}, data, state.ImportOptions{Force: force})
+		if err == nil {
+			fmt.Fprintf(cmd.OutOrStdout(), "state of task %s: %s is stored as version %d\n", args[0], args[1], v.Number)
+		}
+		return err
+	})
+	c.ValidArgsFunction = nil
+	c.Flags().BoolVar(&force, "force", false, "store also another lineage or an older serial")
+	return c
+}
+
+// readStateFile reads a state of Terraform, or a file that a daemon has kept.
+func readStateFile(name, path, keyFile string) ([]byte, error) {
+	data, err := settings.ReadFile(path, maxStateFile)
+	if err != nil || strings.HasPrefix(strings.TrimSpace(string(data[:min(len(data), 100)])), "{") {
+		return data, err
+	}
+	of, data, err := state.OpenJournal(path, keyFile)
+	if err == nil && of != name {
+		err = fmt.Errorf("%s has a state of task %s, not of %s", path, of, name)
+	}
+	return data, err
+}
+
+func newTaskStateUnlock() *cobra.Command {
+	var s stateCommand
+	return s.addFlags(&cobra.Command{
+		Use:   "unlock TASK ID",
+		Short: "Release the lock of a state",
+		Long: `Release the lock of a state, if the command that holds it has died. The daemon
+releases the locks of its own runs. The id is in the error of a refused command, and
+in the output of "wanfed task state versions".`,
+		Example: `  wanfed task state unlock firewall 6f1e2c9a-4ad3-5b39-9f1f-0c8d7a1b2c3d`,
+		Args:    exactArgs("TASK", "ID"),
+	}, false, func(ctx context.Context, cmd *cobra.Command, st *state.Store, args []string) error {
+		err := st.Unlock(ctx, state.Claim{Task: args[0]}, args[1])
+		if err == nil {
+			fmt.Fprintf(cmd.OutOrStdout(), "state of task %s is unlocked\n", args[0])
+		}
+		return err
+	})
+}
+
+func newTaskStateKey() *cobra.Command {
+	return &cobra.Command{
+		Use:   "key FILE",
+		Short: "Create a key for states",
+		Long: `Add a new key to a key file, as the first one. The first key encrypts, and all keys
+decrypt. The file is created with mode 0600 if it does not exist. All daemons of a
+group need the same file.`,
+		Example: `  wanfed task state key sync.keys`,
+		Args:    exactArgs("FILE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			_, err := os.Stat(args[0])
+			id, genErr := state.GenerateKey(args[0])
+			if genErr != nil {
+				return genErr
+			}
+			verb := "added to"
+			if err != nil {
+				verb = "saved in"
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "key %s %s %s\n", id, verb, args[0])
+			return err
+		},
+	}
+}
