@@ -64,7 +64,9 @@ func (b *Backend) serve(stop context.Context, w http.ResponseWriter, r *http.Req
 	defer s.requests.Done()
 	body, err := b.handle(stop, s, w, r)
 	if err != nil {
-		b.log.Warn("request of Terraform refused", "task", s.claim.Task, "method", r.Method, "err", err)
+		if r.Method != http.MethodGet || !errors.Is(err, ErrNoVersion) { // a new task has no state
+			b.log.Warn("request of Terraform refused", "task", s.claim.Task, "method", r.Method, "err", err)
+		}
 		writeError(w, r, s, err)
 		return
 	}

@@ -22,6 +22,7 @@ type Config struct {
 type Driver struct {
 	cfg      Config
 	binaries binaries
+	modules  modules
 	// cache has one element while an init uses the plugin cache.
 	cache chan struct{}
 }
@@ -62,7 +63,8 @@ func (d *Driver) Check(ctx context.Context, w *driver.Work) error {
 	return nil
 }
 
-// Digest implements driver.Driver: it is the ModuleDigest of the task.
+// Digest implements driver.Driver. It is a digest of the files of a local module.
+// An update of Terraform does not start a run.
 func (d *Driver) Digest(_ context.Context, w *driver.Work) (string, error) {
-	return ModuleDigest(w.Task.GetTerraform().GetModule())
+	return d.modules.digest(w.Task.GetTerraform().GetModule())
 }

@@ -6,11 +6,13 @@ package terraform
 
 import (
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/go-version"
@@ -151,6 +153,38 @@ func cwd(t *testing.T) string {
 		t.Fatalf("Getwd() = %v, want nil", err)
 	}
 	return dir
+}
+
+func TestDigest(t *testing.T) {
+	d, w := New(Config{}), work(t, "")
+	module := w.Task.Terraform.Module
+	digest := func(want bool, change string) {
+		t.Helper()
+		before, err := d.Digest(t.Context(), w)
+		switch change {
+		case "content":
+			write(t, module, "main.tf", "x")
+		case "file":
+			write(t, module, "template.txt", "x")
+		case "time":
+			err = os.Chtimes(filepath.Join(module, "main.tf"), time.Time{}, time.Unix(1, 0))
+		case "hidden directory":
+			err = os.MkdirAll(filepath.Join(module, ".terraform", "x"), 0o700)
+			write(t, filepath.Join(module, ".terraform"), "x.tf", "x")
+		}
+		after, err2 := d.Digest(t.Context(), w)
+		if err != nil || err2 != nil || (before != after) != want || before == "" {
+			t.Errorf("after a change of %s: Digest() = %q, %v, was %q, %v; want a change: %v", change, after, err2, before, err, want)
+		}
+	}
+	digest(true, "content")
+	digest(true, "file")
+	digest(false, "time")
+	digest(false, "hidden directory")
+	w.Task.Terraform.Module = module + "/none"
+	if _, err := d.Digest(t.Context(), w); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("Digest() without the module = %v, want not exist", err)
+	}
 }
 
 // Terraform before 0.14 has no sensitive variables.

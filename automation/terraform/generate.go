@@ -52,7 +52,7 @@ func generate(w *driver.Work, bin *binary) (*root, error) {
 	}
 	locals := main.Body().AppendNewBlock("locals", nil).Body()
 	main.Body().AppendNewline()
-	path, _, err := ModulePath(w.Task.GetTerraform().GetModule())
+	path, _, err := modulePath(w.Task.GetTerraform().GetModule())
 	if err != nil {
 		return nil, err
 	}

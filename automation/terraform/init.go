@@ -62,8 +62,8 @@ func remove(path string) error {
 // init runs "terraform init" and selects the workspace, if something has changed
 // since the last time. Only one init at a time uses a plugin cache: Terraform
 // does not lock it.
-func (c *run) init(ctx context.Context, cache chan struct{}) error {
-	digest, err := c.initDigest()
+func (c *run) init(ctx context.Context, d *Driver) error {
+	digest, err := c.initDigest(d)
 	if err != nil {
 		return err
 	}
@@ -74,8 +74,8 @@ func (c *run) init(ctx context.Context, cache chan struct{}) error {
 	}
 	if os.Getenv("TF_PLUGIN_CACHE_DIR") != "" {
 		select {
-		case cache <- struct{}{}:
-			defer func() { <-cache }()
+		case d.cache <- struct{}{}:
+			defer func() { <-d.cache }()
 		case <-ctx.Done():
 			return driver.ErrInterrupted
 		case <-time.After(time.Until(c.deadline)):
@@ -108,8 +108,8 @@ func (c *run) workspace(ctx context.Context) error {
 }
 
 // initDigest returns a digest of everything that init depends on.
-func (c *run) initDigest() (string, error) {
-	module, err := ModuleDigest(c.Task.GetTerraform().GetModule())
+func (c *run) initDigest(d *Driver) (string, error) {
+	module, err := d.modules.digest(c.Task.GetTerraform().GetModule())
 	if err != nil {
 		return "", err
 	}

@@ -7,11 +7,13 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/hashicorp/hcl/v2"
 	"github.com/hashicorp/hcl/v2/hclparse"
@@ -20,10 +22,10 @@ import (
 	"github.com/wanfed/wanfed/automation/task"
 )
 
-// ModulePath returns the absolute path of the directory of a local module, and
+// modulePath returns the absolute path of the directory of a local module, and
 // whether source is one. "./" and "../" are relative to the working directory of
 // the daemon.
-func ModulePath(source string) (path string, local bool, err error) {
+func modulePath(source string) (path string, local bool, err error) {
 	if !strings.HasPrefix(source, "./") && !strings.HasPrefix(source, "../") && !filepath.IsAbs(source) {
 		return source, false, nil
 	}
@@ -31,38 +33,81 @@ func ModulePath(source string) (path string, local bool, err error) {
 	return path, true, err
 }
 
-// ModuleDigest returns a digest of all files of a local module, or of the source
-// if the module is not local. Files and directories whose name begins with a dot
-// do not count.
-func ModuleDigest(source string) (string, error) {
-	path, local, err := ModulePath(source)
+// modules caches the digests of local modules. It is safe for concurrent use.
+type modules struct {
+	mu    sync.Mutex
+	known map[string]moduleDigest // by path
+}
+
+type moduleDigest struct {
+	// stat is a digest of the names, sizes and times of the files. It is not the
+	// same on another machine.
+	stat   string
+	digest string
+}
+
+// digest returns a digest of all files of a local module, or the source if the
+// module is not local. Files and directories whose name begins with a dot do not
+// count.
+func (m *modules) digest(source string) (string, error) {
+	path, local, err := modulePath(source)
 	if err != nil || !local {
 		return source, err
 	}
-	h := sha256.New()
-	err = filepath.WalkDir(path, func(file string, entry fs.DirEntry, err error) error {
-		switch {
-		case err != nil:
-			return err
-		case file != path && strings.HasPrefix(entry.Name(), "."):
-			if entry.IsDir() {
-				return fs.SkipDir
-			}
-			return nil
-		}
-		if info, err := os.Stat(file); err != nil || !info.Mode().IsRegular() { // follows links
-			return err
-		}
-		b, err := os.ReadFile(file)
-		name, _ := filepath.Rel(path, file) // file is below path
-		fmt.Fprintf(h, "%q %d\n", name, len(b))
-		h.Write(b)
+	stat, err := digestFiles(path, func(h io.Writer, _ string, info fs.FileInfo) error {
+		_, err := fmt.Fprintln(h, info.Size(), info.ModTime().UnixNano())
 		return err
 	})
 	if err != nil {
 		return "", fmt.Errorf("module %s: %w", source, err)
 	}
-	return hex.EncodeToString(h.Sum(nil)), nil
+	m.mu.Lock()
+	known := m.known[path]
+	m.mu.Unlock()
+	if known.stat == stat {
+		return known.digest, nil
+	}
+	known.stat = stat
+	known.digest, err = digestFiles(path, func(h io.Writer, file string, _ fs.FileInfo) error {
+		b, err := os.ReadFile(file)
+		fmt.Fprintf(h, "%d\n%s", len(b), b)
+		return err
+	})
+	if err != nil {
+		return "", fmt.Errorf("module %s: %w", source, err)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.known == nil {
+		m.known = make(map[string]moduleDigest)
+	}
+	m.known[path] = known
+	return known.digest, nil
+}
+
+// digestFiles returns a digest of the names of all files below dir, and of what
+// write writes for each. Links to files count as files.
+func digestFiles(dir string, write func(h io.Writer, file string, info fs.FileInfo) error) (string, error) {
+	h := sha256.New()
+	err := filepath.WalkDir(dir, func(file string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case file != dir && strings.HasPrefix(entry.Name(), "."):
+			if entry.IsDir() {
+				return fs.SkipDir
+			}
+			return nil
+		}
+		info, err := os.Stat(file)
+		if err != nil || !info.Mode().IsRegular() {
+			return err
+		}
+		name, _ := filepath.Rel(dir, file) // file is below dir
+		fmt.Fprintf(h, "%q ", name)
+		return write(h, file, info)
+	})
+	return hex.EncodeToString(h.Sum(nil)), err
 }
 
 // variables returns the variables that the root module passes to the module:
@@ -85,7 +130,7 @@ func variables(t *pb.Task) []string {
 // checkModule checks that the directory of a local module exists and declares
 // the variables that it receives.
 func checkModule(name string, t *pb.Task) error {
-	path, local, err := ModulePath(t.GetTerraform().GetModule())
+	path, local, err := modulePath(t.GetTerraform().GetModule())
 	if err != nil || !local {
 		return err
 	}

@@ -59,7 +59,7 @@ func (d *Driver) Run(ctx context.Context, w *driver.Work, r driver.Request) (dri
 	err := c.open(ctx, d)
 	if err == nil {
 		defer c.log.Close()
-		err = c.run(ctx, d.cache)
+		err = c.run(ctx, d)
 		c.result.Log = process.Shorten(readOutput(w.Dir, 0).text)
 	}
 	if err != nil {
@@ -91,8 +91,8 @@ func (c *run) open(ctx context.Context, d *Driver) (err error) {
 }
 
 // run initializes the directory and executes the mode.
-func (c *run) run(ctx context.Context, cache chan struct{}) error {
-	if err := c.init(ctx, cache); err != nil {
+func (c *run) run(ctx context.Context, d *Driver) error {
+	if err := c.init(ctx, d); err != nil {
 		return err
 	}
 	if err := c.restoreState(ctx); err != nil {
