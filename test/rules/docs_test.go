@@ -177,14 +177,60 @@ func TestLongCells(t *testing.T) {
 	}
 }
 
+var testRun = regexp.MustCompile(`go test [^` + "`" + `]*?-run\s+'?([\w|]+)'? (\./\S+?)[\s` + "`" + `]`)
+
+// missingTests returns the names in the "go test -run" commands of a page for
+// which the package has no test.
+func missingTests(page string) (missing []string, found int) {
+	for _, m := range testRun.FindAllStringSubmatch(page, -1) {
+		var code strings.Builder
+		files, _ := filepath.Glob(filepath.Join(root, m[2], "*_test.go"))
+		for _, file := range files {
+			b, err := os.ReadFile(file)
+			if err != nil {
+				return []string{err.Error()}, found
+			}
+			code.Write(b)
+		}
+		for name := range strings.SplitSeq(m[1], "|") {
+			if found++; !strings.Contains(code.String(), "\nfunc "+name) {
+				missing = append(missing, name)
+			}
+		}
+	}
+	return missing, found
+}
+
+func TestDocs_TestsExist(t *testing.T) {
+	total := 0
+	for path, page := range markdownPages(t) {
+		missing, found := missingTests(page)
+		total += found
+		for _, name := range missing {
+			t.Errorf("%s names the test %s, which does not exist", path, name)
+		}
+	}
+	if total == 0 {
+		t.Error("pages name no test, want some")
+	}
+}
+
+func TestMissingTests(t *testing.T) {
+	page := "`A=1 go test -v -run\n'TestMissing|TestAbsent' ./test/rules`, `go test ./x` and -run TestNone ./test/rules"
+	if got, found := missingTests(page); len(got) != 1 || got[0] != "TestAbsent" || found != 2 {
+		t.Errorf("missingTests() = %q of %d, want TestAbsent of 2", got, found)
+	}
+}
+
 var (
 	testName = regexp.MustCompile(`\bTest[A-Z][A-Za-z0-9_]*`)
 	testFunc = regexp.MustCompile(`(?m)^func (Test[A-Z][A-Za-z0-9_]*)\(`)
 )
 
-// TestDocs_TestsExist: each test that a page names exists. A page may name
-// several tests by the beginning of their names, as -run does.
-func TestDocs_TestsExist(t *testing.T) {
+// TestDocs_NamedTestsExist: each test that a page names, also outside of a
+// command, exists in some package. A page may name several tests by the beginning
+// of their names, as -run does.
+func TestDocs_NamedTestsExist(t *testing.T) {
 	var tests []string
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || !strings.HasSuffix(path, "_test.go") {
