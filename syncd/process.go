@@ -10,9 +10,12 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -69,6 +72,9 @@ const stopTimeout = 10 * time.Second
 // Run runs a daemon until ctx ends. It returns earlier in the modes Once and
 // Inspect, with the errors of all tasks.
 func Run(ctx context.Context, cfg Config) (err error) {
+	sighup := make(chan os.Signal, 1)
+	signal.Notify(sighup, syscall.SIGHUP)
+	defer signal.Stop(sighup)
 	files, err := config.Load(cfg.Paths, os.Getenv)
 	if err != nil {
 		return err
@@ -104,7 +110,8 @@ func Run(ctx context.Context, cfg Config) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, to.close()) }()
-	p := &process{cfg: cfg, files: files, to: to, keyPath: keyPath, keys: keys, log: logger}
+	p := &process{cfg: cfg, files: files, to: to, keyPath: keyPath, keys: keys, log: logger, level: level, sighup: sighup}
+	p.providersOf.Store(files)
 	return p.run(ctx, id.Run)
 }
 
@@ -117,6 +124,10 @@ type process struct {
 	keyPath string
 	keys    *state.Keys
 	log     *slog.Logger
+	level   *slog.LevelVar
+	// providersOf are the files with the providers in force.
+	providersOf atomic.Pointer[config.Config]
+	sighup      chan os.Signal // of size 1: a pending signal is not lost
 }
 
 // keysOf returns the path of the file with the keys of states, and its keys.
@@ -217,8 +228,47 @@ func (p *process) serve(ctx context.Context, d *automation.Daemon, resources pb.
 		defer stop()
 		return d.Run(gctx)
 	})
-	g.Go(func() error { return p.writeTasks(gctx, resources, d) })
+	g.Go(func() error {
+		if err := p.writeTasks(gctx, resources, p.files); err != nil {
+			return err
+		}
+		names := []string{}
+		for _, t := range p.files.Tasks {
+			names = append(names, t.Name)
+		}
+		d.Expect(names)
+		p.followSignals(gctx, resources)
+		return nil
+	})
 	return g.Wait()
+}
+
+// followSignals reads the files again on each SIGHUP, until ctx ends. The log
+// level, the tasks and the providers change at once. An error changes nothing.
+func (p *process) followSignals(ctx context.Context, resources pb.ResourceServiceClient) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-p.sighup:
+		}
+		sdnotify.Send(p.log, sdnotify.Reloading())
+		files, err := config.Load(p.cfg.Paths, os.Getenv)
+		if err == nil {
+			err = files.CheckModules()
+		}
+		if err == nil {
+			p.level.Set(files.LogLevel)
+			p.providersOf.Store(files)
+			err = p.writeTasks(ctx, resources, files)
+		}
+		if err != nil {
+			p.log.Error("cannot reload the configuration", "err", err)
+		} else {
+			p.log.Info("configuration reloaded: log_level, tasks and terraform_provider; the rest needs a restart")
+		}
+		sdnotify.Send(p.log, sdnotify.Ready)
+	}
 }
 
 // inspect prints the plan of each task of the files.
@@ -264,7 +314,7 @@ func (p *process) openBackend(own *state.Backend) func(context.Context, state.Cl
 // providers returns the providers of a task, with the present values of their
 // templates.
 func (p *process) providers(ctx context.Context, t *pb.Task) ([]driver.Provider, error) {
-	return p.files.Evaluate(ctx, t, config.Lookups{Env: os.Getenv, Key: func(ctx context.Context, path string) (string, error) {
+	return p.providersOf.Load().Evaluate(ctx, t, config.Lookups{Env: os.Getenv, Key: func(ctx context.Context, path string) (string, error) {
 		k, _, err := p.to.http.ReadKey(ctx, path, api.QueryOptions{})
 		switch {
 		case err != nil:

@@ -12,42 +12,38 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/wanfed/wanfed/api/pb"
-	"github.com/wanfed/wanfed/automation"
 	"github.com/wanfed/wanfed/automation/config"
 	"github.com/wanfed/wanfed/automation/task"
 	"github.com/wanfed/wanfed/internal/backoff"
+	"github.com/wanfed/wanfed/internal/settings"
 	"github.com/wanfed/wanfed/resource"
 )
 
 // writeTasks writes the tasks of the files as resources, and retries until ctx
 // ends. Several daemons with equal files write equal resources.
-func (p *process) writeTasks(ctx context.Context, c pb.ResourceServiceClient, d *automation.Daemon) error {
-	names := []string{}
-	for _, t := range p.files.Tasks {
-		names = append(names, t.Name)
-		for pause := (backoff.Backoff{Min: 50 * time.Millisecond, Max: 2 * time.Second}); ; {
-			err := writeTask(ctx, c, t, p.files.Group)
+func (p *process) writeTasks(ctx context.Context, c pb.ResourceServiceClient, files *config.Config) error {
+	var errs []error
+	for _, t := range files.Tasks {
+		for pause := (backoff.Backoff{Min: 50 * time.Millisecond, Max: 2 * time.Second}); ctx.Err() == nil; {
+			err := writeTask(ctx, c, t, files.Group)
 			if err == nil {
 				break
 			}
-			if ctx.Err() != nil {
-				return nil
-			}
 			if errors.Is(err, resource.ErrInvalid) || errors.Is(err, resource.ErrDenied) || errors.Is(err, errOtherOrigin) {
-				return fmt.Errorf("%s: task %s: %w", t.Pos, t.Name, err)
+				errs = append(errs, fmt.Errorf("%s: task %s: %w", t.Pos, t.Name, err))
+				break
 			}
 			p.log.Warn("cannot write a task", "task", t.Name, "err", err)
 			backoff.Sleep(ctx, pause.Next(), nil)
 		}
 	}
-	d.Expect(names)
-	return nil
+	return settings.Join(errs...)
 }
 
 var errOtherOrigin = errors.New("a task of this name was created by a request: delete it, or rename the task in the file")
 
-// writeTask writes a task unless the stored one is equal. A task that was
-// disabled by a request stays disabled.
+// writeTask writes a task unless the stored one is equal. The file decides
+// whether a new task is enabled. Later, operators enable and disable the task.
 func writeTask(ctx context.Context, c pb.ResourceServiceClient, t config.Task, group string) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -71,7 +67,8 @@ func writeTask(ctx context.Context, c pb.ResourceServiceClient, t config.Task, g
 		if now.Origin != task.OriginFile {
 			return errOtherOrigin
 		}
-		if proto.Equal(now, want) {
+		want.Enabled, want.OnDelete = now.Enabled, now.OnDelete
+		if _, deleting := resource.Terminating(stored); deleting || proto.Equal(now, want) {
 			return nil
 		}
 	}

@@ -34,6 +34,10 @@ wanfed has the certificate of the daemon. Its role is "sync":
       exec { command = ["/usr/local/bin/update-hosts"] }
     }
 
+SIGHUP reads the files again: log level, tasks and providers change. SIGTERM lets
+runs end for 10 s and then interrupts them. Terraform continues if the daemon is
+killed, and the next start stores its result.
+
 Nothing runs again after a restart unless it has changed. Several daemons with one
 id each and one group share the tasks. When one dies, the others take over its
 tasks after the lease duration. See "wanfed task" for the tasks.`,
