@@ -15,7 +15,7 @@ RACE := $(if $(filter 1,$(shell $(GO) env CGO_ENABLED)),-race)
 FUZZTIME ?= 10s
 PROTOC = PATH="$(CURDIR)/bin:$$PATH" protoc -I . --go_opt=module=github.com/wanfed/wanfed --go-grpc_opt=module=github.com/wanfed/wanfed
 
-.PHONY: build demo test test-cluster chaos lint bench bench-gateway bench-store bench-controller bench-lease bench-scale bench-xds fuzz check gen plugins
+.PHONY: build demo test test-cluster chaos lint bench bench-gateway bench-store bench-controller bench-lease bench-scale bench-sync bench-xds fuzz check gen plugins
 build: # grpcnotrace: less code in memory
 	CGO_ENABLED=0 $(GO) build -trimpath -tags grpcnotrace -buildvcs=auto -ldflags '-s -w' -o bin/wanfed ./cmd/wanfed
 demo: build
@@ -45,6 +45,8 @@ bench-xds: # package gateway/xds against go-control-plane
 	cd bench && $(GO) run ./xdsbench $(BENCHFLAGS)
 bench-scale: build # N datacenters that start at once
 	cd bench && $(GO) run ./scalebench -n $(or $(N),25) $(BENCHFLAGS)
+bench-sync: build # the sync daemon with 1,000 tasks
+	cd bench && $(GO) run ./syncbench $(BENCHFLAGS)
 fuzz:
 	@grep -roE '^func Fuzz[A-Za-z0-9_]+' --include='*_test.go' . | sed -E 's|/[^/]*:func | |' | while read -r dir f; do \
 		$(GO) test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 100x "$$dir" || exit 1; done

@@ -46,7 +46,7 @@ func (d *Daemon) controller() controller.Controller {
 		Reconcile: d.reconcile,
 		Placement: controller.EveryServer,
 		Resync:    checkInterval,
-		Workers:   8,
+		Workers:   64, // most of their time they wait for a server
 		Retry:     controller.Retry{Min: 100 * time.Millisecond, Max: 30 * time.Second},
 	}
 }

@@ -151,7 +151,12 @@ func (d *Daemon) drive(
 			return guard(t.Guard, ch, had && v.empty())
 		}
 	}
-	return drv.Run(ctx, dw, req)
+	result, err := drv.Run(ctx, dw, req)
+	if err != nil && ru.mode != driver.Plan {
+		_, leftErr := d.recovered(context.WithoutCancel(ctx), drv, dw, c)
+		err = errors.Join(err, leftErr)
+	}
+	return result, err
 }
 
 // guard returns a *refusedError if g holds back a run with the changes. emptied
@@ -296,16 +301,19 @@ func (d *Daemon) recover(w *work, r *pb.Resource, t *pb.Task, c state.Claim) {
 			log.Warn("cannot look for earlier runs", "err", err)
 			return
 		}
-		found, err := drv.Recover(ctx, dw)
-		if err != nil {
-			log.Warn("cannot recover an earlier run", "err", err)
-			return
-		}
-		if found != nil && found.State != nil {
-			if _, err := d.cfg.States.Import(ctx, c, found.State, state.ImportOptions{Run: found.ID}); err != nil {
-				log.Error("cannot store the state of an earlier run", "run", found.ID, "err", err)
+		if t.Driver == task.DriverTerraform {
+			b, end, err := d.cfg.Backend(ctx, c, running.GetId())
+			if err != nil {
+				log.Warn("cannot look for earlier runs", "err", err)
 				return
 			}
+			defer end()
+			dw.Backend = b
+		}
+		found, err := d.recovered(ctx, drv, dw, c)
+		if err != nil {
+			log.Error("cannot recover an earlier run", "err", err)
+			return
 		}
 		if _, err := d.cfg.States.Collect(ctx, c); err != nil {
 			log.Warn("cannot delete unused parts of states", "err", err)
@@ -324,6 +332,21 @@ func (d *Daemon) recover(w *work, r *pb.Resource, t *pb.Task, c state.Claim) {
 			StartedAt: running.StartedAt,
 		}, o)
 	})
+}
+
+// recovered returns the outcome of the last run in the directory of a task, and
+// stores the state that the run could not store.
+func (d *Daemon) recovered(
+	ctx context.Context, drv driver.Driver, w *driver.Work, c state.Claim,
+) (*driver.Recovered, error) {
+	found, err := drv.Recover(ctx, w)
+	if err != nil || found == nil || found.State == nil {
+		return found, err
+	}
+	if _, err := d.cfg.States.Import(ctx, c, found.State, state.ImportOptions{Run: found.ID}); err != nil {
+		return nil, fmt.Errorf("store the state that run %s left: %w", found.ID, err)
+	}
+	return found, nil
 }
 
 // finalize ends a task that is being deleted, when an operator has decided

@@ -99,8 +99,9 @@ func TestElector_RunsControllersOfOneProcess(t *testing.T) {
 			for _, c := range clients {
 				writes, faults = writes+c.writes.Load(), faults+c.faults.Load()
 			}
-			if faults != 0 || writes < 100 {
-				t.Errorf("seed %d: %d of %d writes without the lease, want 0 of at least 100", seed, faults, writes)
+			// The number depends on the order of goroutines: 27 to 2,539 were seen.
+			if faults != 0 || writes < 10 {
+				t.Errorf("seed %d: %d of %d writes without the lease, want 0 of at least 10", seed, faults, writes)
 			}
 		})
 	}

@@ -11,6 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/controller"
 	"github.com/wanfed/wanfed/controller/controllertest"
@@ -77,7 +79,7 @@ func TestControllers_DeleteOwnedResources(t *testing.T) {
 		for i := range owned {
 			r, err := resource.New(federation.DatacenterType, fmt.Sprint("d", i), &pb.Datacenter{})
 			if err == nil {
-				r.Owner = owner.Id
+				r.Owner = proto.CloneOf(owner.Id) // the store shares ids with its readers
 				_, err = b.Commit(ctx, resource.PutOp(r, ""))
 			}
 			if err != nil {
@@ -93,7 +95,7 @@ func TestControllers_DeleteOwnedResources(t *testing.T) {
 			}
 			return len(all) + len(tombstones)
 		}
-		if _, err := b.Commit(ctx, resource.RemoveOp(owner.Id, resource.AnyVersion)); err != nil {
+		if _, err := b.Commit(ctx, resource.RemoveOp(proto.CloneOf(owner.Id), resource.AnyVersion)); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Hour)

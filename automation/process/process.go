@@ -46,8 +46,12 @@ const RunVariable = "WANFED_RUN_ID"
 // killTime limits the time from SIGKILL to the end of Run and Wait.
 const killTime = 2 * time.Second
 
-// recordName is the name of the record in the directory of a task.
-const recordName = "run.json"
+// Files in the directory of a task.
+const (
+	recordName = "run.json"
+	// endedName has Record.start of the last program that ended with its daemon.
+	endedName = "run.ended"
+)
 
 // Record describes a program that was started.
 type Record struct {
@@ -63,7 +67,12 @@ type Record struct {
 	Ticks uint64 `json:"start_ticks,omitempty"`
 	// Boot identifies the boot.
 	Boot string `json:"boot"`
+
+	ended bool // no process of the program is left
 }
+
+// start identifies one start of a program.
+func (r *Record) start() string { return fmt.Sprintf("%s %s %d", r.ID, r.Step, r.Started.UnixNano()) }
 
 // Find returns the record of the last program in dir, or nil if there is none.
 func Find(dir string) (*Record, error) {
@@ -78,6 +87,8 @@ func Find(dir string) (*Record, error) {
 	if err := json.Unmarshal(b, &r); err != nil {
 		return nil, fmt.Errorf("read %s: %w", filepath.Join(dir, recordName), err)
 	}
+	ended, err := os.ReadFile(filepath.Join(dir, endedName))
+	r.ended = err == nil && string(ended) == r.start()
 	return &r, nil
 }
 
