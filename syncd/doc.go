@@ -10,8 +10,8 @@
 // ports there, unless wanfed.address names them. Writes use the server ports and
 // the daemon's certificate, which has the role "sync".
 //
-// SIGHUP reads the files again: log level, tasks and providers change, and the
-// log says so. An error changes nothing.
+// SIGHUP reads the files again: log level, tasks and providers change. An error
+// changes nothing.
 //
 // The tasks in the files become resources. Without TLS, the HTTP API listens on
 // the loopback only.

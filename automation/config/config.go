@@ -186,6 +186,15 @@ func Load(paths []string, getenv func(string) string) (*Config, error) {
 	return l.cfg, nil
 }
 
+// Detect reports whether the content of a file belongs to a sync daemon: it has a
+// block that only such files have.
+func Detect(path string, src []byte) bool {
+	o, err := parse(path, src)
+	return err == nil && slices.ContainsFunc(o, func(m member) bool {
+		return slices.Contains([]string{"task", "wanfed", "driver", "terraform_provider", "buffer_period"}, m.name)
+	})
+}
+
 // filesOf returns the configuration files of a directory, or path itself.
 func filesOf(path string) ([]string, error) {
 	entries, err := os.ReadDir(path)

@@ -316,3 +316,14 @@ func TestLoad_VariableFiles(t *testing.T) {
 		}
 	}
 }
+
+func TestDetect(t *testing.T) {
+	for text, want := range map[string]bool{
+		"task {\n name = \"a\"\n}": true, "wanfed { ca = \"x\" }": true, "dc = \"dc1\"": false,
+		"route \"a\" { to = [\"b:1\"] }": false, "task {": false, "": false,
+	} {
+		if got := Detect("x.hcl", []byte(text)); got != want {
+			t.Errorf("Detect(%q) = %v, want %v", text, got, want)
+		}
+	}
+}

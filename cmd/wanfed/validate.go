@@ -5,10 +5,12 @@ package main
 import (
 	"fmt"
 	"io"
+	"os"
 
 	"github.com/hashicorp/hcl/v2"
 	"github.com/spf13/cobra"
 
+	"github.com/wanfed/wanfed/automation/config"
 	"github.com/wanfed/wanfed/gatewayd"
 	"github.com/wanfed/wanfed/internal/settings"
 	"github.com/wanfed/wanfed/serverd"
@@ -22,7 +24,7 @@ func newValidate() *cobra.Command {
 		Long: `Check files of settings, as "wanfed server" and "wanfed gateway" do at their
 start. The check includes the files that the settings name: certificates, keys
 and the routes of a gateway. The content of a file decides whether it has settings
-of a server, settings of a gateway, or routes. Flags and environment variables
+of a server, settings of a gateway, routes, or tasks of a sync daemon. Flags and environment variables
 are ignored: required settings must be in the file.
 
 The command prints "FILE: valid", or each error (50 at most) with its line. The
@@ -83,6 +85,13 @@ func validateFile(path string, kinds []settings.Kind) error {
 	src, err := settings.ReadFile(path, gatewayd.MaxRouteFile)
 	if err != nil {
 		return fmt.Errorf("read settings: %w", err)
+	}
+	if config.Detect(path, src) {
+		cfg, err := config.Load([]string{path}, os.Getenv)
+		if err == nil {
+			err = cfg.CheckModules()
+		}
+		return err
 	}
 	f, err := settings.Parse(path, src)
 	if err != nil {
