@@ -280,6 +280,10 @@ func (p *process) inspect(ctx context.Context, d *automation.Daemon, views *view
 	running.Go(func() { _ = views.Run(ctx) }) // it returns nil
 	var errs []error
 	for _, t := range p.files.Tasks {
+		if e := t.Task.GetExec(); e != nil && len(e.Plan) == 0 {
+			fmt.Fprintf(p.cfg.Stdout, "task %s: exec.plan is not set, so the task has no plan\n", t.Name)
+			continue
+		}
 		result, err := d.Plan(ctx, t.Name, t.Task)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("task %s: %w", t.Name, err))
