@@ -37,8 +37,8 @@ var types = map[string]string{
 	"resources": `any`,
 	"federation": `map(object({ primary = bool, reachable = bool, servers_alive = number,
   gateways = list(object({ name = string, lan = string, wan = string, healthy = bool })) }))`,
-	"gateways":    `map(object({ name = string, datacenter = string, lan = string, wan = string, healthy = bool }))`,
-	"members":     `map(object({ name = string, datacenter = string, address = string, status = string, wan = bool }))`,
+	"gateways":    `map(list(object({ name = string, lan = string, wan = string, healthy = bool })))`,
+	"members":     `map(object({ dc = string, address = string, status = string, pool = string }))`,
 	"datacenters": `map(object({ reachable = bool }))`,
 }
 

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"slices"
 	"strings"
@@ -284,7 +285,7 @@ task applies.`,
 		if err != nil {
 			return err
 		}
-		if err := out.Print(record, func() error { return printRun(cmd, id, record) }); err != nil {
+		if err := out.Print(record, func() error { printRun(cmd.OutOrStdout(), id, record); return nil }); err != nil {
 			return err
 		}
 		if record.Result != task.Succeeded {
@@ -317,15 +318,22 @@ func awaitRun(ctx context.Context, cl client, name, id string) (*pb.TaskRun, err
 }
 
 // printRun prints the result of a run.
-func printRun(cmd *cobra.Command, id string, r *pb.TaskRun) error {
-	w := cmd.OutOrStdout()
-	if r.Plan != "" {
-		fmt.Fprintln(w, output.Printable(r.Plan))
+func printRun(w io.Writer, id string, r *pb.TaskRun) {
+	printLines(w, r.Plan)
+	format := "%d added, %d changed, %d destroyed"
+	if r.Mode == string(driver.Plan) || r.Result == task.Refused { // nothing was changed
+		format = "%d to add, %d to change, %d to destroy"
 	}
 	ch := r.GetChanges()
-	fmt.Fprintf(w, "run %s: %s in %v: %d added, %d changed, %d destroyed\n", id, r.Result,
+	fmt.Fprintf(w, "run %s: %s in %v: "+format+"\n", id, r.Result,
 		r.EndedAt.AsTime().Sub(r.StartedAt.AsTime()).Round(time.Millisecond), ch.GetAdd(), ch.GetChange(), ch.GetDestroy())
-	return nil
+}
+
+// printLines prints the output of a program without its control characters.
+func printLines(w io.Writer, text string) {
+	for line := range strings.Lines(text) {
+		fmt.Fprintln(w, output.Printable(strings.TrimSuffix(line, "\n")))
+	}
 }
 
 func newTaskApprove() *cobra.Command {
@@ -507,11 +515,8 @@ func newTaskLog() *cobra.Command {
 		r := runs[at]
 		return out.Print(r.json, func() error {
 			w := cmd.OutOrStdout()
-			for _, text := range []string{r.run.Plan, r.run.Log} {
-				for line := range strings.Lines(text) {
-					fmt.Fprintln(w, output.Printable(strings.TrimSuffix(line, "\n")))
-				}
-			}
+			printLines(w, r.run.Plan)
+			printLines(w, r.run.Log)
 			if r.run.Error != "" {
 				fmt.Fprintf(w, "error: %s\n", output.Printable(r.run.Error))
 			}

@@ -179,7 +179,11 @@ func (f *certFlags) create(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	if err := printSaved(cmd.OutOrStdout(), p, cert, key, "secret: only for this "+name); err != nil {
+	owner := name
+	if f.req.Role == tlsutil.RoleSync {
+		owner = "sync daemon"
+	}
+	if err := printSaved(cmd.OutOrStdout(), p, cert, key, "secret: only for this "+owner); err != nil {
 		return err
 	}
 	return f.printExpiry(cmd.OutOrStdout(), p)
@@ -212,7 +216,7 @@ func (f *certFlags) check(cmd *cobra.Command) (name string, err error) {
 	}
 	switch {
 	case name == "":
-		return "", usagef("a role is required: --server, --gateway, --client or --operator")
+		return "", usagef("a role is required: --server, --gateway, --client, --operator or --sync")
 	case f.req.DC == "":
 		return "", usagef("--datacenter is required")
 	case f.req.Node == "" && (f.req.Role == tlsutil.RoleServer || f.req.Role == tlsutil.RoleGateway):
