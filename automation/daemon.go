@@ -88,7 +88,7 @@ type Daemon struct {
 	claims  *claims
 	slots   *semaphore.Weighted
 	runtime *controller.Runtime
-	metrics *metrics
+	metrics metrics
 	started time.Time
 	// versions has the versions of the programs of the drivers.
 	versions    map[string]string
@@ -135,7 +135,6 @@ func New(cfg Config) (*Daemon, error) {
 		checks:   make(map[string]check),
 		stopping: make(chan struct{}),
 		once:     onceResults{results: make(map[string]error)},
-		metrics:  newMetrics(),
 	}
 	var err error
 	d.runtime, err = controller.New(controller.Config{Client: cfg.Resources, Logger: cfg.Logger}, d.controller())

@@ -3,6 +3,7 @@
 package automation
 
 import (
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -10,58 +11,71 @@ import (
 	"github.com/wanfed/wanfed/api/pb"
 )
 
-// metrics are the metrics of a daemon.
-type metrics struct {
-	runs    *prometheus.CounterVec
-	seconds *prometheus.HistogramVec
-	waiting prometheus.Histogram
-}
-
-func newMetrics() *metrics {
-	buckets := prometheus.ExponentialBuckets(0.01, 4, 10)
-	return &metrics{
-		runs: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "wanfed_sync_runs_total", Help: "Runs that ended, by mode and result."}, []string{"mode", "result"}),
-		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "wanfed_sync_run_seconds", Help: "Duration of runs, by mode.", Buckets: buckets}, []string{"mode"}),
-		waiting: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "wanfed_sync_queue_seconds", Help: "Time that due runs waited for a slot.", Buckets: buckets}),
-	}
-}
-
-func (m *metrics) started(waited time.Duration) { m.waiting.Observe(waited.Seconds()) }
-
-func (m *metrics) ended(r *pb.TaskRun) {
-	m.runs.WithLabelValues(r.Mode, r.Result).Inc()
-	m.seconds.WithLabelValues(r.Mode).Observe(r.EndedAt.AsTime().Sub(r.StartedAt.AsTime()).Seconds())
+func desc(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc("wanfed_sync_"+name, help, labels, nil)
 }
 
 var (
-	tasksDesc = prometheus.NewDesc("wanfed_sync_tasks", "Tasks that this daemon has claimed.", nil, nil)
-	busyDesc  = prometheus.NewDesc("wanfed_sync_runs_active", "Runs that execute or wait for a slot.", nil, nil)
+	tasksDesc   = desc("tasks", "tasks that this daemon has claimed")
+	activeDesc  = desc("runs_active", "runs that execute or wait for a slot")
+	runsDesc    = desc("runs_total", "runs that ended", "mode", "result")
+	secondsDesc = desc("run_seconds_total", "duration of the runs that ended", "mode")
+	queueDesc   = desc("queue_seconds_total", "time that runs waited for a slot")
 )
 
-// Describe implements prometheus.Collector. The metrics of the controller have
-// no descriptions in advance.
+// metrics counts runs. The zero value is ready for use.
+type metrics struct {
+	mu      sync.Mutex
+	runs    map[[2]string]int // by mode and result
+	seconds map[string]float64
+	queue   time.Duration
+}
+
+func (m *metrics) started(waited time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.queue += waited
+}
+
+func (m *metrics) ended(r *pb.TaskRun) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.runs == nil {
+		m.runs, m.seconds = map[[2]string]int{}, map[string]float64{}
+	}
+	m.runs[[2]string{r.Mode, r.Result}]++
+	m.seconds[r.Mode] += r.EndedAt.AsTime().Sub(r.StartedAt.AsTime()).Seconds()
+}
+
+// Describe implements prometheus.Collector. It sends no descriptions, because
+// those of the controller are not known in advance.
 func (d *Daemon) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector.
 func (d *Daemon) Collect(ch chan<- prometheus.Metric) {
-	d.metrics.runs.Collect(ch)
-	d.metrics.seconds.Collect(ch)
-	d.metrics.waiting.Collect(ch)
 	d.runtime.Collect(ch)
+	m := &d.metrics
+	m.mu.Lock()
+	for key, n := range m.runs {
+		ch <- prometheus.MustNewConstMetric(runsDesc, prometheus.CounterValue, float64(n), key[0], key[1])
+	}
+	for mode, s := range m.seconds {
+		ch <- prometheus.MustNewConstMetric(secondsDesc, prometheus.CounterValue, s, mode)
+	}
+	ch <- prometheus.MustNewConstMetric(queueDesc, prometheus.CounterValue, m.queue.Seconds())
+	m.mu.Unlock()
+
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	claimed, busy := 0, 0
+	claimed, active := 0, 0
 	for _, w := range d.works {
 		if w.isActive() {
-			busy++
+			active++
 		}
 		if w.hasViews() {
 			claimed++
 		}
 	}
 	ch <- prometheus.MustNewConstMetric(tasksDesc, prometheus.GaugeValue, float64(claimed))
-	ch <- prometheus.MustNewConstMetric(busyDesc, prometheus.GaugeValue, float64(busy))
+	ch <- prometheus.MustNewConstMetric(activeDesc, prometheus.GaugeValue, float64(active))
 }

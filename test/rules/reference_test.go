@@ -135,12 +135,13 @@ func metricsPage(t testing.TB) string {
 	var b strings.Builder
 	b.WriteString("# Metrics\n\n" + generatedNote +
 		"A server serves its metrics at `/metrics` of its HTTP address, a gateway at\n" +
-		"`/metrics` of `admin_addr`, in the format of Prometheus. Names that end in `_total`\n" +
-		"are counters. Names that begin with `raft_`, `serf_` or `memberlist_` after\n" +
-		"`wanfed_` come from these libraries.\n")
+		"`/metrics` of `admin_addr`, and a sync daemon at `/metrics` of its port, in the\n" +
+		"format of Prometheus. Names that end in `_total` are counters. Names that begin\n" +
+		"with `raft_`, `serf_` or `memberlist_` after `wanfed_` come from these libraries.\n")
 	for _, section := range []struct{ title, file, prefix string }{
 		{"Server", "server/status/metrics.go", "wanfed_"},
 		{"Gateway", "gatewayd/metrics.go", "wanfed_gateway_"},
+		{"Sync daemon", "automation/metrics.go", "wanfed_sync_"},
 		{"Controllers, with the label controller", "controller/metrics.go", "wanfed_controller_"},
 	} {
 		fmt.Fprintf(&b, "\n## %s\n\n", section.title)
