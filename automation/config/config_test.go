@@ -111,7 +111,17 @@ func TestLoad_AllSettings(t *testing.T) {
 					{Name: "ca_file", Value: []byte(`"consul-ca.pem"`)}}}},
 		Warnings: []string{
 			`c.hcl:20: vault: has no effect: secrets of Vault are not supported; ` + noVault,
+			`c.hcl:8: syslog: has no effect: the log goes to stderr, which a service manager can copy to syslog`,
 			`c.hcl:16: consul: transport: has no effect: the daemon has one connection to each datacenter`,
+			`c.hcl:13: consul: token: only Terraform's backend consul uses it: the daemon has a certificate`,
+			`c.hcl:14: consul: auth: only Terraform's backend consul uses it: the daemon has a certificate`,
+			`c.hcl:18: consul: service_registration: has no effect: the daemon registers no service: ` +
+				`wanfed resource list sync/v1/Instance shows the daemons`,
+			`c.hcl:26: driver "terraform": log: has no effect: wanfed task log prints the output of a run`,
+			`c.hcl:26: driver "terraform": persist_log: has no effect: Terraform writes its own log if TF_LOG and ` +
+				`TF_LOG_PATH are in the environment of the daemon`,
+			`c.hcl:26: driver "terraform": version: has no effect: the daemon uses the program in path, of any version ` +
+				`from 0.13 on, and downloads none`,
 		},
 	}
 	if diff := cmp.Diff(want, *cfg, protocmp.Transform(), cmp.FilterPath(func(p cmp.Path) bool {

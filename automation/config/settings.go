@@ -38,6 +38,7 @@ func (l *loader) top(b *block) {
 	b.ignore("vault", "secrets of Vault are not supported; "+noVault)
 	b.ignore("client_type", "it is a setting for tests of CTS")
 
+	b.ignore("syslog", "the log goes to stderr, which a service manager can copy to syslog")
 	l.nested(b, "syslog", func(s *block) {
 		s.optional("enabled", &l.syslog)
 		s.string("facility", &c.Syslog.Facility)
@@ -106,6 +107,11 @@ func (l *loader) consul(b *block) {
 	b.string("kv_path", &c.KVPath)
 	b.ignore("kv_namespace", "wanfed has one namespace")
 	b.ignore("transport", "the daemon has one connection to each datacenter")
+	for _, name := range []string{"token", "auth"} {
+		if len(b.all(name)) > 0 {
+			b.warn(b.at(name), name, "only Terraform's backend consul uses it: the daemon has a certificate")
+		}
+	}
 	b.nested("auth", func(a *block) {
 		on := true
 		a.bool("enabled", &on)
@@ -125,6 +131,7 @@ func (l *loader) consul(b *block) {
 		t.string("key", &c.TLS.Key)
 		t.string("server_name", &c.TLS.ServerName)
 	})
+	b.ignore("service_registration", "the daemon registers no service: wanfed resource list sync/v1/Instance shows the daemons")
 	b.nested("service_registration", func(s *block) {
 		r := &c.Registration
 		s.bool("enabled", &r.Enabled)
@@ -194,6 +201,9 @@ func (l *loader) terraform(b *block) {
 	b.string("path", &t.Path)
 	b.bool("log", &t.Log)
 	b.bool("persist_log", &t.PersistLog)
+	b.ignore("log", "wanfed task log prints the output of a run")
+	b.ignore("persist_log", "Terraform writes its own log if TF_LOG and TF_LOG_PATH are in the environment of the daemon")
+	b.ignore("version", "the daemon uses the program in path, of any version from 0.13 on, and downloads none")
 	if b.string("version", &t.Version); t.Version != "" {
 		checkVersion(b, t.Version)
 	}
