@@ -22,6 +22,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
+
 	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/automation/state"
@@ -81,6 +83,7 @@ func (g *stateRig) start() {
 // stateDaemon is the part of a sync daemon that stores states.
 type stateDaemon struct {
 	*stateRig
+	conn    *grpc.ClientConn
 	store   *state.Store
 	backend *state.Backend
 	dir     string // of states that are not stored
@@ -94,7 +97,7 @@ func (g *stateRig) daemon(node string, role tlsutil.Role) *stateDaemon {
 		g.t.Fatal(err)
 	}
 	g.t.Cleanup(func() { cc.Close() })
-	d := &stateDaemon{stateRig: g, dir: filepath.Join(g.dir, node+"-states")}
+	d := &stateDaemon{stateRig: g, conn: cc, dir: filepath.Join(g.dir, node+"-states")}
 	d.store, err = state.NewStore(state.StoreConfig{Client: pb.NewResourceServiceClient(cc), KeyFile: g.keyFile})
 	if err != nil {
 		g.t.Fatal(err)
