@@ -141,6 +141,21 @@ func (c *cluster) state(name string) *pb.TaskState {
 	return st
 }
 
+// ready returns the condition Ready of a task.
+func (c *cluster) ready(name string) *pb.Condition {
+	c.Helper()
+	resp, err := c.resource.Read(c.Context(), &pb.ReadRequest{Id: task.ID(name)})
+	if err != nil {
+		c.Fatalf("Read(%s) = %v, want nil", name, err)
+	}
+	for _, cond := range resp.Resource.Status[task.StatusKey].GetConditions() {
+		if cond.Type == "Ready" {
+			return cond
+		}
+	}
+	return nil
+}
+
 // node is a daemon of a cluster.
 type node struct {
 	c      *cluster
@@ -343,7 +358,10 @@ type programs struct {
 	duration time.Duration
 	fail     func(task string) error
 	changes  driver.Changes
-	log      []program
+	// recoverErr is the error of Recover, and recovers the number of its calls.
+	recoverErr error
+	recovers   int
+	log        []program
 	running  map[string]string // by task: the daemon
 	state    map[string]int
 }
@@ -379,7 +397,10 @@ func (f *fakeDriver) Check(context.Context, *driver.Work) error            { ret
 func (f *fakeDriver) Digest(context.Context, *driver.Work) (string, error) { return "", nil }
 
 func (f *fakeDriver) Recover(context.Context, *driver.Work) (*driver.Recovered, error) {
-	return nil, nil
+	f.p.mu.Lock()
+	defer f.p.mu.Unlock()
+	f.p.recovers++
+	return nil, f.p.recoverErr
 }
 
 func (f *fakeDriver) Run(ctx context.Context, w *driver.Work, r driver.Request) (driver.Result, error) {

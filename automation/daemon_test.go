@@ -102,6 +102,29 @@ func TestDaemon_KilledIsReplaced(t *testing.T) {
 	})
 }
 
+// A failed recovery is repeated after a delay, and the task reports it.
+func TestDaemon_RecoverFails(t *testing.T) {
+	inCluster(t, func(c *cluster) {
+		c.setKey("app/a", "1")
+		c.addTask("web", "app/")
+		c.programs.recoverErr = errors.New("damaged file")
+		n := c.start("sync1")
+		defer n.stop()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		c.programs.mu.Lock()
+		if got := c.programs.recovers; got < 10 || got > 13 {
+			t.Errorf("attempts to recover in a minute = %d, want 12", got)
+		}
+		c.programs.recoverErr = nil
+		c.programs.mu.Unlock()
+		if ready := c.ready("web"); ready.GetReason() != "Recovery" || ready.GetMessage() != "damaged file" {
+			t.Errorf("condition Ready = %v, want the error", ready)
+		}
+		c.wantAfter(recoverRetry+time.Second, "web", `{"app/a":"1"}`)
+	})
+}
+
 func TestDaemon_KilledRestartsAtOnce(t *testing.T) {
 	inCluster(t, func(c *cluster) {
 		c.setKey("app/a", "1")

@@ -130,6 +130,9 @@ func (d *Daemon) reconcile(ctx context.Context, env *controller.Env, id *pb.ID) 
 		return controller.Result{}, err
 	}
 	if !w.recovered || w.state.Running != nil {
+		if wait := time.Until(w.recoverAfter); w.recoverErr != nil && wait > 0 {
+			return controller.Result{RequeueAfter: wait}, env.WriteStatus(ctx, r, controller.Outcome("Ready", "Recovery", w.recoverErr))
+		}
 		d.recover(w, r, t, c)
 		return controller.Result{}, nil
 	}
@@ -292,7 +295,7 @@ func (d *Daemon) letGo(ctx context.Context, w *work) error {
 		return nil
 	}
 	w.closeViews()
-	w.state, w.recovered = nil, false
+	w.state, w.recovered, w.recoverErr = nil, false, nil
 	d.claims.release(ctx, task.LeaseName(w.name))
 	return nil
 }

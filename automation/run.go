@@ -30,6 +30,8 @@ const (
 	// minRetry and maxRetry bound the delay until a failed run is repeated.
 	minRetry = 2 * time.Second
 	maxRetry = 10 * time.Minute
+	// recoverRetry is the delay until a failed recovery is repeated.
+	recoverRetry = 5 * time.Second
 	// maxChanged bounds the names of changed objects in a run.
 	maxChanged = 20
 )
@@ -132,14 +134,11 @@ func (d *Daemon) drive(
 	if err != nil {
 		return driver.Result{}, err
 	}
-	if t.Driver == task.DriverTerraform {
-		b, closeBackend, err := d.cfg.Backend(ctx, c, ru.id)
-		if err != nil {
-			return driver.Result{}, err
-		}
-		defer closeBackend()
-		dw.Backend = b
+	closeBackend, err := d.openBackend(ctx, dw, c, ru.id)
+	if err != nil {
+		return driver.Result{}, err
 	}
+	defer closeBackend()
 	req := driver.Request{ID: ru.id, Mode: ru.mode, Inputs: v.inputs}
 	if t.Guard != nil && ru.mode == driver.Apply {
 		approved := w.state.Approved == seen.inputs+seen.definition
@@ -157,6 +156,18 @@ func (d *Daemon) drive(
 		err = errors.Join(err, leftErr)
 	}
 	return result, err
+}
+
+// openBackend sets the backend of Terraform's state for a run. The caller calls
+// closeBackend.
+func (d *Daemon) openBackend(
+	ctx context.Context, w *driver.Work, c state.Claim, run string,
+) (closeBackend func(), err error) {
+	if w.Task.Driver != task.DriverTerraform {
+		return func() {}, nil
+	}
+	w.Backend, closeBackend, err = d.cfg.Backend(ctx, c, run)
+	return closeBackend, err
 }
 
 // guard returns a *refusedError if g holds back a run with the changes. emptied
@@ -239,7 +250,9 @@ func (d *Daemon) finish(w *work, r *pb.Resource, c state.Claim, ru run, record *
 	} else {
 		log.Info("run ended", "result", record.Result, "add", ch.Add, "change", ch.Change, "destroy", ch.Destroy)
 	}
-	d.once.finish(w.name, o.err)
+	if record.Result != task.Lost { // the task runs again
+		d.once.finish(w.name, o.err)
+	}
 }
 
 // conclude changes the state of a task for a run that has ended. It changes
@@ -290,48 +303,52 @@ func conclude(st *pb.TaskState, ru run, record *pb.TaskRun, o outcome) {
 // recover looks for runs that an earlier daemon left behind, and stores their
 // results.
 func (d *Daemon) recover(w *work, r *pb.Resource, t *pb.Task, c state.Claim) {
-	running := w.state.Running
 	d.inBackground(w, func(ctx context.Context) {
-		log := d.cfg.Logger.With("task", w.name)
 		w.mu.Lock()
 		w.active.started = true
 		w.mu.Unlock()
-		dw, drv, err := d.driverWork(ctx, w.name, t)
-		if err != nil {
-			log.Warn("cannot look for earlier runs", "err", err)
-			return
+		if w.recoverErr = d.recoverRun(ctx, w, r, t, c); w.recoverErr != nil {
+			w.recoverAfter = time.Now().Add(recoverRetry)
+			d.cfg.Logger.Error("cannot recover an earlier run", "task", w.name, "err", w.recoverErr)
 		}
-		if t.Driver == task.DriverTerraform {
-			b, end, err := d.cfg.Backend(ctx, c, running.GetId())
-			if err != nil {
-				log.Warn("cannot look for earlier runs", "err", err)
-				return
-			}
-			defer end()
-			dw.Backend = b
-		}
-		found, err := d.recovered(ctx, drv, dw, c)
-		if err != nil {
-			log.Error("cannot recover an earlier run", "err", err)
-			return
-		}
-		if _, err := d.cfg.States.Collect(ctx, c); err != nil {
-			log.Warn("cannot delete unused parts of states", "err", err)
-		}
-		w.recovered = true
-		if running == nil {
-			return
-		}
-		o := outcome{err: driver.ErrLost, seen: digests{running.Trigger, running.Inputs, running.Task}, indexes: running.Indexes}
-		if found != nil && found.ID == running.Id {
-			o.result, o.err, o.ended = found.Result, found.Err, found.Ended
-		}
-		ru := run{running.Id, driver.Mode(running.Mode), running.Reason}
-		d.finish(w, r, c, ru, &pb.TaskRun{
-			Task: w.name, Mode: running.Mode, Trigger: running.Reason, Instance: c.Instance, Epoch: c.Epoch,
-			StartedAt: running.StartedAt,
-		}, o)
 	})
+}
+
+func (d *Daemon) recoverRun(ctx context.Context, w *work, r *pb.Resource, t *pb.Task, c state.Claim) error {
+	running := w.state.Running
+	dw, drv, err := d.driverWork(ctx, w.name, t)
+	if err != nil {
+		return err
+	}
+	closeBackend, err := d.openBackend(ctx, dw, c, running.GetId())
+	if err != nil {
+		return err
+	}
+	defer closeBackend()
+	found, err := d.recovered(ctx, drv, dw, c)
+	if err != nil {
+		return err
+	}
+	if _, err := d.cfg.States.Collect(ctx, c); err != nil {
+		d.cfg.Logger.Warn("cannot delete unused parts of states", "task", w.name, "err", err)
+	}
+	w.recovered = true
+	if running == nil {
+		return nil
+	}
+	o := outcome{err: driver.ErrLost, seen: digests{running.Trigger, running.Inputs, running.Task}, indexes: running.Indexes}
+	if found != nil && found.ID == running.Id {
+		o.result, o.err, o.ended = found.Result, found.Err, found.Ended
+		if found.State != nil { // the program failed because the daemon had ended
+			o.err = fmt.Errorf("%w: %w", driver.ErrLost, found.Err)
+		}
+	}
+	ru := run{running.Id, driver.Mode(running.Mode), running.Reason}
+	d.finish(w, r, c, ru, &pb.TaskRun{
+		Task: w.name, Mode: running.Mode, Trigger: running.Reason, Instance: c.Instance, Epoch: c.Epoch,
+		StartedAt: running.StartedAt,
+	}, o)
+	return nil
 }
 
 // recovered returns the outcome of the last run in the directory of a task, and

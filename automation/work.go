@@ -35,6 +35,10 @@ type work struct {
 	destroyed bool
 	// recovered reports that runs of an earlier process were looked for.
 	recovered bool
+	// recoverErr is the error of the last attempt to do so. The next attempt is
+	// made after recoverAfter.
+	recoverErr   error
+	recoverAfter time.Time
 	// seen are the digests of the last reconcile.
 	seen                    digests
 	firstChange, lastChange time.Time

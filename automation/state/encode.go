@@ -14,6 +14,8 @@ import (
 	"io"
 	"strings"
 
+	"github.com/google/uuid"
+
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/automation/task"
 	"github.com/wanfed/wanfed/resource"
@@ -39,6 +41,23 @@ func parseHeader(data []byte) (serial uint64, lineage string, err error) {
 		return 0, "", fmt.Errorf("%w state of Terraform: must be a JSON object with a serial and a lineage", resource.ErrInvalid)
 	}
 	return *h.Serial, h.Lineage, nil
+}
+
+// withLineage returns a state with a lineage. Equal states get equal lineages.
+// Data that is not a state is returned as it is.
+func withLineage(data []byte) []byte {
+	var lineage struct{ Lineage *string }
+	var state map[string]json.RawMessage
+	if len(data) > MaxSize || json.Unmarshal(data, &lineage) != nil || lineage.Lineage == nil || *lineage.Lineage != "" ||
+		json.Unmarshal(data, &state) != nil {
+		return data
+	}
+	state["lineage"], _ = json.Marshal(uuid.NewSHA1(uuid.NameSpaceOID, data)) // a UUID can be encoded
+	out, err := json.Marshal(state)
+	if err != nil {
+		return data
+	}
+	return out
 }
 
 // additional returns the additional data that authenticates the position of a

@@ -252,8 +252,11 @@ type ImportOptions struct {
 // Import stores a state from a file as the newest version. Unless it is forced,
 // it refuses a state of another lineage, and one with an older serial than the
 // newest version, as Terraform does. The error is a *LockedError if the state is
-// locked. A daemon's Import ignores the lock of a run, which has ended.
+// locked. A daemon's Import ignores the lock of a run, which has ended. A state
+// without a lineage gets one that its content determines: Terraform sets the
+// lineage of a new state only when it can read that no older one exists.
 func (s *Store) Import(ctx context.Context, c Claim, data []byte, o ImportOptions) (*pb.TaskStateVersion, error) {
+	data = withLineage(data)
 	serial, lineage, err := parseHeader(data)
 	if err != nil {
 		return nil, fmt.Errorf("import a state for task %s: %w", c.Task, err)

@@ -291,6 +291,23 @@ func TestImport_Lineage(t *testing.T) {
 	}
 }
 
+// Terraform has not set the lineage of a new state if it could not store it. The
+// same file may be imported twice.
+func TestImport_NoLineage(t *testing.T) {
+	s := newStore(t, newServer(t))
+	c := mustClaim(t, s, 1)
+	data := bytes.Replace(tfstate(0, "a"), []byte("l1"), nil, 1)
+	for range 2 {
+		if v, err := s.Import(t.Context(), c, data, ImportOptions{}); err != nil || v.Number != 1 || v.Lineage == "" {
+			t.Errorf("Import() without a lineage = %v, %v, want version 1 with a lineage", v, err)
+		}
+	}
+	other := bytes.Replace(tfstate(0, "b"), []byte("l1"), nil, 1)
+	if v, err := s.Import(t.Context(), c, other, ImportOptions{}); err == nil {
+		t.Errorf("Import() of another state without a lineage = %v, want an error", v)
+	}
+}
+
 func TestImport_Locked(t *testing.T) {
 	s := newStore(t, newServer(t))
 	c := mustClaim(t, s, 1)
