@@ -362,8 +362,8 @@ type programs struct {
 	recoverErr error
 	recovers   int
 	log        []program
-	running  map[string]string // by task: the daemon
-	state    map[string]int
+	running    map[string]string // by task: the daemon
+	state      map[string]int
 }
 
 // program is one run of a fake driver.

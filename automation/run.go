@@ -339,7 +339,7 @@ func (d *Daemon) recoverRun(ctx context.Context, w *work, r *pb.Resource, t *pb.
 	o := outcome{err: driver.ErrLost, seen: digests{running.Trigger, running.Inputs, running.Task}, indexes: running.Indexes}
 	if found != nil && found.ID == running.Id {
 		o.result, o.err, o.ended = found.Result, found.Err, found.Ended
-		if found.State != nil { // the program failed because the daemon had ended
+		if o.err != nil && !errors.Is(o.err, driver.ErrLost) { // perhaps because the daemon had ended
 			o.err = fmt.Errorf("%w: %w", driver.ErrLost, found.Err)
 		}
 	}
