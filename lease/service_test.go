@@ -17,6 +17,7 @@ import (
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/resource/resourcetest"
+	"github.com/wanfed/wanfed/tlsutil"
 )
 
 // countingStore counts commits.
@@ -241,6 +242,29 @@ func TestService_RefusesInvalidRequests(t *testing.T) {
 			_, err := f.service.Renew(f.Context(), &pb.RenewLeasesRequest{Renewals: r})
 			if !errors.Is(resource.FromStatus(err), resource.ErrInvalid) {
 				t.Errorf("Renew() of %d renewals = %v, want ErrInvalid", len(r), err)
+			}
+		}
+	})
+}
+
+// A sync daemon uses only leases with SyncPrefix.
+func TestService_NamesOfSyncDaemons(t *testing.T) {
+	run(t, func(f *fixture) {
+		for role, names := range map[tlsutil.Role]map[string]bool{
+			tlsutil.RoleSync:     {"sync.task.web": true, "sync": false, "syncs.web": false, "controllers": false},
+			tlsutil.RoleOperator: {"sync.task.db": true, "controllers": true},
+		} {
+			ctx := tlsutil.WithPeer(f.Context(), tlsutil.Peer{Role: role, Node: "n1", DC: "dc1"})
+			for name, allowed := range names {
+				_, acquire := f.service.Acquire(ctx, &pb.AcquireLeaseRequest{Name: name, Holder: "a", Duration: durationpb.New(time.Minute)})
+				_, renew := f.service.Renew(ctx, &pb.RenewLeasesRequest{
+					Renewals: []*pb.RenewLeasesRequest_Renewal{{Name: name, Token: 1}}})
+				_, release := f.service.Release(ctx, &pb.ReleaseLeaseRequest{Name: name, Token: 1})
+				for call, err := range map[string]error{"Acquire": acquire, "Renew": renew, "Release": release} {
+					if denied := errors.Is(resource.FromStatus(err), resource.ErrDenied); denied == allowed {
+						t.Errorf("%s(%s) by a %s = %v, want allowed = %v", call, name, role, err, allowed)
+					}
+				}
 			}
 		}
 	})

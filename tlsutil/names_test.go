@@ -22,6 +22,7 @@ func TestParseName(t *testing.T) {
 		{"gw-1.gateway.dc1.wanfed", "wanfed", Peer{RoleGateway, "gw-1", "dc1"}, true},
 		{"c.client.dc1.wanfed", "wanfed", Peer{RoleClient, "c", "dc1"}, true},
 		{"cli.cli.dc1.wanfed", "wanfed", Peer{RoleOperator, "cli", "dc1"}, true},
+		{"s1.sync.dc1.wanfed", "wanfed", Peer{RoleSync, "s1", "dc1"}, true},
 		{"server.server.server.wanfed", "wanfed", Peer{RoleServer, "server", "server"}, true},
 		{"SRV1.Server.DC1.WanFed.", "wanfed", Peer{RoleServer, "srv1", "dc1"}, true},
 		{"srv1.server.dc1.corp.example", "Corp.example", Peer{RoleServer, "srv1", "dc1"}, true},

@@ -22,6 +22,8 @@ func TestRules_Allow(t *testing.T) {
 		"gateway dc2":  {Role: tlsutil.RoleGateway, DC: "dc2", Node: "gw1"},
 		"client dc1":   {Role: tlsutil.RoleClient, DC: "dc1", Node: "client"},
 		"client dc2":   {Role: tlsutil.RoleClient, DC: "dc2", Node: "client"},
+		"sync dc1":     {Role: tlsutil.RoleSync, DC: "dc1", Node: "sync1"},
+		"sync dc2":     {Role: tlsutil.RoleSync, DC: "dc2", Node: "sync1"},
 		"operator dc1": {Role: tlsutil.RoleOperator, DC: "dc1", Node: "cli"},
 		"operator dc2": {Role: tlsutil.RoleOperator, DC: "dc2", Node: "cli"},
 		"unknown role": {Role: "root", DC: "dc1", Node: "x"},
@@ -31,7 +33,7 @@ func TestRules_Allow(t *testing.T) {
 		anyOperator = []string{"operator dc1", "operator dc2"}
 		operatorDC1 = []string{"operator dc1"}
 		trusted     = slices.Concat(anyServer, anyOperator)
-		everyone    = append([]string{"gateway dc1", "client dc1"}, trusted...)
+		everyone    = append([]string{"gateway dc1", "client dc1", "sync dc1"}, trusted...)
 	)
 	for _, tt := range []struct {
 		method  string
@@ -39,8 +41,11 @@ func TestRules_Allow(t *testing.T) {
 	}{
 		{pb.FederationService_Apply_FullMethodName, trusted},
 		{pb.FederationService_List_FullMethodName, everyone},
-		{pb.ResourceService_Write_FullMethodName, append([]string{"server dc1"}, anyOperator...)},
-		{pb.ResourceService_Read_FullMethodName, append([]string{"client dc1"}, trusted...)},
+		{pb.ResourceService_Write_FullMethodName, append([]string{"server dc1", "sync dc1"}, anyOperator...)},
+		{pb.ResourceService_Delete_FullMethodName, append([]string{"server dc1", "sync dc1"}, anyOperator...)},
+		{pb.ResourceService_Read_FullMethodName, append([]string{"client dc1", "sync dc1"}, trusted...)},
+		{pb.LeaseService_Acquire_FullMethodName, append([]string{"server dc1", "sync dc1"}, anyOperator...)},
+		{pb.SessionService_Renew_FullMethodName, append([]string{"server dc1"}, anyOperator...)},
 		{pb.StoreService_Commit_FullMethodName, []string{"server dc1"}},
 		{pb.StoreService_ReadIndex_FullMethodName, []string{"server dc1"}},
 		{pb.GatewayService_Register_FullMethodName, []string{"gateway dc1"}},
