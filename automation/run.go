@@ -233,6 +233,8 @@ func (d *Daemon) finish(w *work, r *pb.Resource, c state.Claim, ru run, record *
 	ch := o.result.Changes
 	record.Changes = &pb.TaskChanges{Add: uint32(ch.Add), Change: uint32(ch.Change), Destroy: uint32(ch.Destroy), Total: uint32(ch.Total)}
 	log := d.cfg.Logger.With("task", w.name, "run", ru.id)
+	// The run is written first: a reader of the state then finds its result.
+	written := d.writeRun(ctx, r, ru.id, record)
 	err := d.update(ctx, w, c, func(st *pb.TaskState) { conclude(st, ru, record, o) })
 	switch {
 	case err != nil:
@@ -243,7 +245,9 @@ func (d *Daemon) finish(w *work, r *pb.Resource, c state.Claim, ru run, record *
 	case o.err == nil && ru.mode == driver.Destroy:
 		w.destroyed = true
 	}
-	d.writeRun(ctx, r, ru.id, record)
+	if !written { // the servers may be reachable again
+		d.writeRun(ctx, r, ru.id, record)
+	}
 	d.metrics.ended(record)
 	if o.err != nil {
 		log.Warn("run ended", "result", record.Result, "err", o.err)
@@ -447,7 +451,7 @@ func (d *Daemon) definition(ctx context.Context, name string, t *pb.Task) (strin
 }
 
 // writeRun writes a run. The run is for people: a failure is only logged.
-func (d *Daemon) writeRun(ctx context.Context, r *pb.Resource, id string, record *pb.TaskRun) {
+func (d *Daemon) writeRun(ctx context.Context, r *pb.Resource, id string, record *pb.TaskRun) (written bool) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	res, err := resource.NewNamed(task.RunType, record.Task+"."+id, task.CheckPartName, record)
@@ -458,6 +462,7 @@ func (d *Daemon) writeRun(ctx context.Context, r *pb.Resource, id string, record
 	if err != nil {
 		d.cfg.Logger.Warn("cannot store a run", "task", record.Task, "run", id, "err", resource.FromStatus(err))
 	}
+	return err == nil
 }
 
 // prune deletes runs that are not kept any more.
