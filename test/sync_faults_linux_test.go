@@ -87,7 +87,7 @@ func TestSync_GuardHoldsBack(t *testing.T) {
 	for i := range 10 {
 		r.deregister(fmt.Sprintf("web-n%d", i))
 	}
-	st := r.awaitState("web", "refused", func(st *pb.TaskState) bool { return st.Refused != "" && st.Running == nil })
+	r.awaitState("web", "refused", func(st *pb.TaskState) bool { return st.Refused != "" && st.Running == nil })
 	time.Sleep(time.Second)
 	if n := len(r.files()); n < 8 {
 		t.Errorf("%d files after the catalog was emptied, want at least 8", n)
@@ -97,7 +97,7 @@ func TestSync_GuardHoldsBack(t *testing.T) {
 	}
 	r.mustCLI("task", "approve", "web")
 	r.awaitFiles(map[string]string{})
-	if st = r.idle("web"); st.Refused != "" || st.Approved != "" {
+	if st := r.idle("web"); st.Refused != "" || st.Approved != "" {
 		t.Errorf("state after the approved run = %v, want no refusal", st)
 	}
 	d.stop(t)
