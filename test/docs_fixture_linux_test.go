@@ -23,7 +23,7 @@ type block struct{ language, file, text string }
 
 var (
 	fenced = regexp.MustCompile("(?ms)^( *)```(\\w+)\n(.*?)^ *```$")
-	named  = regexp.MustCompile("`([\\w/.-]+\\.(?:proto|go|hcl))`")
+	named  = regexp.MustCompile("`([\\w/.-]+\\.(?:proto|go|hcl|tf))`")
 )
 
 // blocksOf returns the code blocks of a Markdown page. A block in a list is
@@ -139,13 +139,13 @@ func (r *reader) change(path, diff string) {
 }
 
 // readsOnly matches commands that are repeated until their output matches,
-// because replication to another datacenter and the registration of a gateway
-// take time.
-var readsOnly = regexp.MustCompile(`resource (read|list)|gateway (snapshot|routes)|^curl -s (-H|[^-])`)
+// because replication to another datacenter, the registration of a gateway and
+// the run of a task take time.
+var readsOnly = regexp.MustCompile(`(resource|task) (read|list|history|log)|gateway (snapshot|routes)|^cat |^curl -s (-H|[^-])`)
 
 // serving matches programs that run until a signal, and that report on one line
 // when they are ready.
-var serving = regexp.MustCompile(`^wanfed (server|gateway|envoy run) -`)
+var serving = regexp.MustCompile(`^wanfed ((server|gateway|envoy run) -|sync --config-file \S+$)`)
 
 // run runs a command and compares its output with want, in which "..." stands
 // for any text.
