@@ -32,6 +32,7 @@ const serverAlias = "10.10.0.250"
 // changed.
 func TestEnvoy_ServersUnreachable(t *testing.T) {
 	t.Parallel()
+	onlyChaos(t)
 	lab.NeedNFT(t)
 	l := lab.New(t)
 	l.Envoys = "dc2"
