@@ -120,8 +120,8 @@ func New(cfg Config) (*Daemon, error) {
 		return nil, errors.New("automation: Dir of Config is required")
 	case cfg.MaxRunning < 0:
 		return nil, fmt.Errorf("automation: MaxRunning %d: must not be negative", cfg.MaxRunning)
-	case cfg.Lease < lease.MinDuration || cfg.Lease > time.Hour:
-		return nil, fmt.Errorf("automation: Lease %v: must be %v to 1h", cfg.Lease, lease.MinDuration)
+	case cfg.Lease < lease.MinDuration || cfg.Lease > task.MaxLease:
+		return nil, fmt.Errorf("automation: Lease %v: must be %v to %v", cfg.Lease, lease.MinDuration, task.MaxLease)
 	}
 	if err := resource.CheckName(cfg.ID); err != nil {
 		return nil, fmt.Errorf("automation: id of the daemon: %w", err)

@@ -131,13 +131,13 @@ type process struct {
 }
 
 // keysOf returns the path of the file with the keys of states, and its keys.
-// Daemons of one cluster need the same keys, so only another daemon creates a
-// file.
+// Daemons of one group need the same keys, so only a daemon of the default group
+// creates a file.
 func keysOf(files *config.Config) (path string, keys *state.Keys, err error) {
 	path = files.StateKeyFile
-	if path == "" && files.Cluster != "" {
-		return "", nil, errors.New("state_key_file is required with high_availability, because all daemons of the cluster " +
-			"need the same keys: create the file with: wanfed task state key FILE")
+	if path == "" && files.Group != "" && files.Group != task.DefaultGroup {
+		return "", nil, fmt.Errorf("state_key_file is required with the group %q, because all daemons of a group need the "+
+			"same keys: create the file with: wanfed task state key FILE", files.Group)
 	}
 	if path == "" {
 		path = filepath.Join(files.WorkingDir, keyFile)

@@ -245,6 +245,7 @@ func TestLoad_Errors(t *testing.T) {
 		{`high_availability {}`, "c.hcl:1: high_availability: cluster: the block cluster is required"},
 		{`high_availability { cluster { name = "c" storage "etcd" {} } }`, `storage "etcd": the storage must be "consul"`},
 		{`high_availability { cluster { name = "c" storage "consul" { session_ttl = "1ms" } } }`, "session_ttl: 1ms: must be"},
+		{`high_availability { cluster { name = "c" storage "consul" { session_ttl = "2h" } } }`, "session_ttl: 2h0m0s: must be"},
 		{`driver = "terraform"`, "c.hcl:1: driver: must be a block"},
 		{`driver "ansible" { x = 1 }`, `c.hcl:1: driver "ansible": unknown driver`},
 		{`driver "terraform" { backend "s3" { key = "{{ env \"X\" }}" } }`, `backend "s3": key: only terraform_provider`},

@@ -159,9 +159,9 @@ func (l *loader) highAvailability(b *block) {
 			storage.ignore("parent_path", "wanfed stores tasks as resources")
 			storage.ignore("namespace", "wanfed stores tasks as resources")
 			storage.duration("session_ttl", &c.Lease)
-			if c.Lease != 0 && (c.Lease < lease.MinDuration || c.Lease > lease.MaxDuration) {
+			if c.Lease != 0 && (c.Lease < lease.MinDuration || c.Lease > task.MaxLease) {
 				storage.fail(storage.at("session_ttl"), "session_ttl", "%v: must be %v to %v", c.Lease, lease.MinDuration,
-					lease.MaxDuration)
+					task.MaxLease)
 			}
 		})
 		if task.CheckName(c.Cluster) != nil {

@@ -44,6 +44,9 @@ const (
 	// MaxQueries bounds the conditions and the inputs of a task together.
 	MaxQueries = 64
 
+	// MaxLease is the longest duration of the leases of a daemon.
+	MaxLease = time.Hour
+
 	// DefaultGroup is the group of tasks and daemons without one.
 	DefaultGroup = "default"
 	// DefaultTimeout and DefaultGrace are those of a task without its own.

@@ -48,7 +48,8 @@ type event struct {
 const maxLine = 1 << 20
 
 // completeLine is the last line of an apply of a Terraform without JSON output.
-var completeLine = regexp.MustCompile(`^(?:Apply complete! Resources: (\d+) added, (\d+) changed, |Destroy complete! Resources: )(\d+) destroyed`)
+var completeLine = regexp.MustCompile(
+	`^(?:Apply complete! Resources: (\d+) added, (\d+) changed, |Destroy complete! Resources: )(\d+) destroyed`)
 
 // readOutput reads the output of a run from an offset on.
 func readOutput(dir string, offset int64) output {

@@ -40,7 +40,8 @@ var names = []string{"wanfed", "snapshot", "snapshot-shared", "linear"}
 
 var rows = []struct{ name, unit string }{
 	{"start/bytes", "MB"}, {"start/cpu", "s"}, {"start/time", "s"}, {"memory/proxy", "KiB"}, {"rss", "MiB"},
-	{"change/count", "1"}, {"change/bytes", "kB"}, {"change/of full", "%"}, {"change/cpu", "ms"}, {"change/first", "ms"}, {"change/last", "ms"},
+	{"change/count", "1"}, {"change/bytes", "kB"}, {"change/of full", "%"},
+	{"change/cpu", "ms"}, {"change/first", "ms"}, {"change/last", "ms"},
 	{"reconnect/bytes", "kB"}, {"reconnect/cpu", "ms"}, {"reconnect/last", "ms"},
 }
 
