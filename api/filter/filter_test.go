@@ -78,7 +78,8 @@ func TestMatches_Lists(t *testing.T) {
 func FuzzOverLists(f *testing.F) {
 	for _, s := range []string{
 		`Checks.Status == critical`, `not (a == 1 or Checks.x is empty) and "v" in Checks.y`, "Checks[`a b`] != \"\\x60\\r\"",
-		`all Checks as c { Checks.Status == 1 or (any x as i, _ { i == 1 }) } `, `"/Checks/a~1b" matches 1`, `"/x-y/a~1b" == 1 or "" == 1`, `Checks.0.Name == 1`,
+		`all Checks as c { Checks.Status == 1 or (any x as i, _ { i == 1 }) } `, `"/Checks/a~1b" matches 1`,
+		`"/x-y/a~1b" == 1 or "" == 1`, `Checks.0.Name == 1`,
 		`(a == 1 and b == 2) and (c == 3 or (any d as _, e { not not e is nil }))`,
 	} {
 		f.Add(s)
