@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/wanfed/wanfed/gateway"
+	"github.com/wanfed/wanfed/internal/monitor"
 	"github.com/wanfed/wanfed/internal/netaddr"
 	"github.com/wanfed/wanfed/internal/settings"
 	"github.com/wanfed/wanfed/tlsutil"
@@ -30,7 +31,7 @@ func (s Settings) Check() error {
 		s.checkDatacenter(&errs)
 		s.checkListenAddrs(&errs)
 	}
-	errs = append(errs, s.CheckAdminAddr())
+	errs = append(errs, s.CheckAdminAddr(), s.checkMonitor())
 	s.checkOverlap(&errs)
 	s.checkKind(&errs)
 	s.checkLimits(&errs)
@@ -184,6 +185,17 @@ func (s Settings) CheckAdminAddr() error {
 	return nil
 }
 
+// checkMonitor checks the settings of the monitor address.
+func (s Settings) checkMonitor() error {
+	if err := monitor.Check(s.MonitorAddr, s.MonitorTokenFile); err != nil {
+		return err
+	}
+	if strings.HasPrefix(s.MonitorAddr, "https:") && (s.standalone() || s.Consul != "") {
+		return fmt.Errorf("monitor_addr %q: this gateway has no certificate; write host:port", s.MonitorAddr)
+	}
+	return nil
+}
+
 func isIPPort(s string) bool {
 	_, err := netip.ParseAddrPort(s)
 	return err == nil
@@ -202,10 +214,15 @@ func (s Settings) checkOverlap(errs *errorList) {
 			}
 		}
 	}
+	monitorAddr, _, _ := netaddr.ParseHTTP("monitor_addr", s.MonitorAddr) // checkMonitor reports the error
+	if netaddr.Overlap(s.AdminAddr, monitorAddr) {
+		errs.addf("admin_addr %s overlaps with monitor_addr %s; each needs its own address or port", s.AdminAddr, monitorAddr)
+	}
 	checkAdmin := func(setting, addr string) {
-		if netaddr.Overlap(s.AdminAddr, addr) {
-			errs.addf("admin_addr %s overlaps with %s %s; each needs its own address or port", s.AdminAddr,
-				setting, addr)
+		for name, own := range map[string]string{"admin_addr": s.AdminAddr, "monitor_addr": monitorAddr} {
+			if netaddr.Overlap(own, addr) {
+				errs.addf("%s %s overlaps with %s %s; each needs its own address or port", name, own, setting, addr)
+			}
 		}
 	}
 	for _, addr := range s.Listen {

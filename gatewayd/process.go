@@ -18,13 +18,18 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
 	"github.com/wanfed/wanfed/gateway"
 	"github.com/wanfed/wanfed/gateway/proxycfg"
 	"github.com/wanfed/wanfed/internal/backoff"
 	"github.com/wanfed/wanfed/internal/hotrestart"
+	"github.com/wanfed/wanfed/internal/monitor"
 	"github.com/wanfed/wanfed/internal/sdnotify"
 	"github.com/wanfed/wanfed/internal/settings"
 	"github.com/wanfed/wanfed/internal/subprocess"
+	"github.com/wanfed/wanfed/tlsutil"
 )
 
 // Config configures Run.
@@ -74,6 +79,8 @@ type process struct {
 	listeners       []*gateway.Listener
 	proxy           *gateway.Proxy
 	adminSocket     net.Listener                // nil: no admin address
+	monitor         *monitor.Server             // nil: no monitor address
+	identity        *tlsutil.Identity           // nil: standalone, or a gateway of Consul
 	client          *proxycfg.Client            // nil: standalone
 	watchIdentity   func(context.Context) error // nil: standalone
 	stopping        atomic.Pointer[string]      // reason; nil: serving
@@ -132,7 +139,7 @@ func (p *process) startDatacenter() (fmt.Stringer, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := p.listenAdmin(); err != nil {
+	if err := errors.Join(p.listenAdmin(), p.listenMonitor()); err != nil {
 		return nil, err
 	}
 	ready := subprocess.GatewayReady{
@@ -161,7 +168,7 @@ func (p *process) identify(cfg *proxycfg.Config) error {
 	if err != nil {
 		return err
 	}
-	cfg.Identity, p.watchIdentity = id, id.Run
+	p.identity, cfg.Identity, p.watchIdentity = id, id, id.Run
 	return nil
 }
 
@@ -176,7 +183,7 @@ func (p *process) startStandalone() (fmt.Stringer, error) {
 		return nil, err
 	}
 	l.SetTable(table)
-	if err := p.listenAdmin(); err != nil {
+	if err := errors.Join(p.listenAdmin(), p.listenMonitor()); err != nil {
 		return nil, err
 	}
 	var addrs []string
@@ -233,6 +240,38 @@ func (p *process) listenAdmin() (err error) {
 	return nil
 }
 
+// listenMonitor opens the socket of the monitor address, if it is set.
+func (p *process) listenMonitor() (err error) {
+	if p.settings.MonitorAddr == "" {
+		return nil
+	}
+	p.monitor, err = monitor.Listen(p.monitorConfig(), func(addr string) (net.Listener, error) {
+		return p.sockets.listen("monitor_addr", addr)
+	})
+	if err == nil {
+		p.log.Info("monitor address", "addr", p.monitor.URL())
+	}
+	return err
+}
+
+func (p *process) monitorConfig() monitor.Config {
+	metrics := prometheus.NewRegistry()
+	metrics.MustRegister(collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), collector{p}, monitor.Build(p.identity))
+	return monitor.Config{
+		Addr: p.settings.MonitorAddr, TokenFile: p.settings.MonitorTokenFile, Identity: p.identity,
+		Ready: p.ready, Metrics: metrics, Logger: p.log,
+	}
+}
+
+// runMonitor serves the monitor address, if it is set, until ctx ends.
+func (p *process) runMonitor(ctx context.Context) error {
+	if p.monitor == nil {
+		return nil
+	}
+	return p.monitor.Run(ctx)
+}
+
 // open creates the data plane.
 func (p *process) open() (err error) {
 	s := p.settings
@@ -284,6 +323,7 @@ func (p *process) run(ctx context.Context) error {
 	registered, deregister := context.WithCancel(gctx)
 	group.Go(func() error { defer stopAll(); return p.proxy.Run(accepting, p.listeners...) })
 	group.Go(func() error { return p.runAdmin(adminCtx) })
+	group.Go(func() error { return p.runMonitor(adminCtx) })
 	if p.watchIdentity != nil {
 		group.Go(func() error { return p.watchIdentity(gctx) })
 	}
@@ -342,10 +382,10 @@ func (p *process) leaveToNewProcess() {
 }
 
 // delayShutdown waits for shutdown_delay, because clients connect until they
-// detect that this gateway stops. A gateway without servers and admin address
-// cannot report its stop, so it does not wait.
+// detect that this gateway stops. A gateway without servers, admin address
+// and monitor address cannot report its stop, so it does not wait.
 func (p *process) delayShutdown(failed context.Context) {
-	if p.client == nil && p.adminSocket == nil {
+	if p.client == nil && p.adminSocket == nil && p.monitor == nil {
 		return
 	}
 	backoff.Sleep(failed, duration(p.settings.ShutdownDelay), nil)

@@ -95,6 +95,13 @@ type Config struct {
 	// system chooses a port.
 	HTTPAddr string
 
+	// MonitorAddr is the address of /healthz, /readyz and /metrics: host:port,
+	// http://host:port or https://host:port. Default: none.
+	MonitorAddr string
+	// MonitorTokenFile is a file with the bearer token of /metrics at
+	// MonitorAddr. Default: no token.
+	MonitorTokenFile string
+
 	// ProxyFrom lists the addresses of gateways that send a PROXY header,
 	// version 2, with the address of their client. Each connection from these
 	// addresses must begin with a header. The networks must not contain the
@@ -166,8 +173,9 @@ func (c Config) Live() LiveSettings {
 
 // Addrs are the addresses at which other processes dial a started server.
 type Addrs struct {
-	Server string // host:port of the TLS port, with the advertised host
-	HTTP   string // URL of the HTTP API
+	Server  string // host:port of the TLS port, with the advertised host
+	HTTP    string // URL of the HTTP API
+	Monitor string // URL of the monitor address; empty without one
 }
 
 // withDefaults returns c with defaults in place of zero values. A Port that the

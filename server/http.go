@@ -16,6 +16,7 @@ import (
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/gateway"
+	"github.com/wanfed/wanfed/internal/monitor"
 	"github.com/wanfed/wanfed/resource/resourcehttp"
 	"github.com/wanfed/wanfed/server/httpapi"
 	"github.com/wanfed/wanfed/server/remote"
@@ -58,9 +59,11 @@ func (c *components) buildHTTP(id *tlsutil.Identity) error {
 		},
 	})
 	metrics := prometheus.NewRegistry()
-	if err := errors.Join(metrics.Register(c.reporter), metrics.Register(c.controllers)); err != nil {
+	if err := errors.Join(metrics.Register(c.reporter), metrics.Register(c.controllers),
+		metrics.Register(monitor.Build(id))); err != nil {
 		return err
 	}
+	c.metrics = prometheus.Gatherers{prometheus.DefaultGatherer, metrics}
 	resources, err := resourcehttp.New(resourcehttp.Config{
 		DC: c.cfg.DC, Registry: c.registry, Client: c.remote.ResourceClient,
 	})
@@ -73,7 +76,7 @@ func (c *components) buildHTTP(id *tlsutil.Identity) error {
 		Cluster:          &cluster{c.reporter, c.remote}, Resources: c.resources, Backend: c.strong, Report: c.reportCheck,
 		RenewSession: c.renewSession,
 		API:          resources, Names: id.Leaf().DNSNames, Controllers: c.controllerStatus,
-		Metrics: promhttp.HandlerFor(prometheus.Gatherers{prometheus.DefaultGatherer, metrics}, promhttp.HandlerOpts{}),
+		Metrics: promhttp.HandlerFor(c.metrics, promhttp.HandlerOpts{}),
 		Peer: func(r *http.Request) (tlsutil.Peer, error) {
 			if r.TLS == nil {
 				return tlsutil.Peer{Role: tlsutil.RoleClient, Node: loopback, DC: c.cfg.DC}, nil

@@ -40,8 +40,11 @@ func (c *components) run(ctx context.Context) error {
 	upper.Go(func() error { return c.store.RunWhileLeader(uctx, c.lead) })
 	upper.Go(func() error { return c.edge.Serve(uctx, grpcListeners...) })
 	upper.Go(func() error { return c.http.run(uctx, c.httpListener) })
+	if c.monitor != nil {
+		upper.Go(func() error { return c.monitor.Run(uctx) })
+	}
 
-	c.logger.Info("server started", "addr", c.addrs.Server, "http", c.addrs.HTTP, "primary", c.cfg.PrimaryDC)
+	c.logger.Info("server started", "addr", c.addrs.Server, "http", c.addrs.HTTP, "monitor", c.addrs.Monitor, "primary", c.cfg.PrimaryDC)
 	if c.cfg.Started != nil {
 		c.cfg.Started(c.addrs)
 	}

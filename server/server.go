@@ -17,6 +17,7 @@ import (
 	"time"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/catalog"
@@ -25,6 +26,7 @@ import (
 	"github.com/wanfed/wanfed/gateway/proxycfg"
 	"github.com/wanfed/wanfed/gateway/xds"
 	"github.com/wanfed/wanfed/gossip"
+	"github.com/wanfed/wanfed/internal/monitor"
 	"github.com/wanfed/wanfed/internal/version"
 	"github.com/wanfed/wanfed/kv"
 	"github.com/wanfed/wanfed/lease"
@@ -79,6 +81,8 @@ type components struct {
 
 	tlsListener, httpListener net.Listener
 	httpUsesTLS               bool
+	monitor                   *monitor.Server // nil: no monitor address
+	metrics                   prometheus.Gatherer
 
 	network *network
 	store   *raftstore.Store
@@ -153,6 +157,9 @@ func assemble(ctx context.Context, cfg Config, id *tlsutil.Identity) (_ *compone
 // close closes the listeners and the store. It is idempotent.
 func (c *components) close() error {
 	var errs []error
+	if c.monitor != nil {
+		_ = c.monitor.Close() // an error means that it is closed
+	}
 	for _, ln := range []net.Listener{c.tlsListener, c.httpListener} {
 		if ln != nil {
 			if err := ln.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
@@ -183,11 +190,14 @@ func (c *components) listen(id *tlsutil.Identity) (err error) {
 	if c.httpListener, err = listen(addr, "--http-addr"); err != nil {
 		return err
 	}
+	if err := c.listenMonitor(id); err != nil {
+		return err
+	}
 	scheme := "http"
 	if c.httpUsesTLS = useTLS; useTLS {
 		scheme = "https"
 	}
-	c.addrs = Addrs{Server: advertise.String(), HTTP: scheme + "://" + c.httpListener.Addr().String()}
+	c.addrs.Server, c.addrs.HTTP = advertise.String(), scheme+"://"+c.httpListener.Addr().String()
 	if c.dataDir, err = openDataDir(c.cfg.DataDir, c.cfg.DC); err != nil {
 		return err
 	}

@@ -7,12 +7,11 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"net/url"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/wanfed/wanfed/gossip"
+	"github.com/wanfed/wanfed/internal/monitor"
 	"github.com/wanfed/wanfed/internal/netaddr"
 	"github.com/wanfed/wanfed/internal/settings"
 	"github.com/wanfed/wanfed/server/operator"
@@ -179,7 +178,22 @@ func (c Config) checkAddresses() (errs []error) {
 	if err == nil && netaddr.Overlap(http, tls) {
 		fault("http_addr %q overlaps with bind and port, %s: each needs its own address or port", c.HTTPAddr, tls)
 	}
-	return append(errs, c.checkProxyFrom())
+	return append(errs, c.checkProxyFrom(), c.checkMonitor(http, tls))
+}
+
+// checkMonitor checks the settings of the monitor address, which must differ
+// from the addresses in others.
+func (c Config) checkMonitor(others ...string) error {
+	if err := monitor.Check(c.MonitorAddr, c.MonitorTokenFile); err != nil || c.MonitorAddr == "" {
+		return err
+	}
+	addr, _, err := netaddr.ParseHTTP("monitor_addr", c.MonitorAddr)
+	for _, other := range others {
+		if err == nil && netaddr.Overlap(addr, other) {
+			err = fmt.Errorf("monitor_addr %q overlaps with %s: each needs its own address or port", c.MonitorAddr, other)
+		}
+	}
+	return err
 }
 
 // checkProxyFrom rejects networks that contain servers of this datacenter,
@@ -209,28 +223,11 @@ func (c Config) checkProxyFrom() error {
 
 // parseHTTPAddr returns the host:port of http_addr, and whether it uses TLS.
 func parseHTTPAddr(s string) (addr string, useTLS bool, err error) {
-	scheme, addr := "http", s
-	if strings.Contains(s, "://") {
-		u, err := url.Parse(s)
-		if err != nil || (u.Path != "" && u.Path != "/") || u.RawQuery != "" || u.User != nil {
-			return "", false, fmt.Errorf("http_addr %q is not host:port, http://host:port or https://host:port", s)
-		}
-		scheme, addr = u.Scheme, u.Host
+	addr, useTLS, err = netaddr.ParseHTTP("http_addr", s)
+	if err != nil || useTLS {
+		return addr, useTLS, err
 	}
-	host, port, err := net.SplitHostPort(addr)
-	if err != nil {
-		return "", false, fmt.Errorf("http_addr %q has no port", s)
-	}
-	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
-		return "", false, fmt.Errorf("http_addr %q: port is not a number up to 65535", s)
-	}
-	switch scheme {
-	case "https":
-		return addr, true, nil
-	case "http":
-	default:
-		return "", false, fmt.Errorf("http_addr %q: scheme is neither http nor https", s)
-	}
+	host, _, _ := net.SplitHostPort(addr)
 	if ip, err := netip.ParseAddr(host); host != "localhost" && (err != nil || !ip.IsLoopback()) {
 		return "", false,
 			fmt.Errorf("http_addr %q is not a loopback address: other addresses need TLS and client certificates; "+

@@ -4,7 +4,6 @@ package serverd
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"log/slog"
 	"os"
@@ -13,9 +12,6 @@ import (
 	"strings"
 	"sync"
 	"syscall"
-
-	"github.com/hashicorp/go-metrics"
-	"github.com/hashicorp/go-metrics/prometheus"
 
 	"github.com/wanfed/wanfed/internal/sdnotify"
 	"github.com/wanfed/wanfed/internal/settings"
@@ -121,20 +117,4 @@ func setLevel(to *slog.LevelVar, name string) error {
 		to.Set(level)
 	}
 	return err
-}
-
-// collectMetrics adds the metrics of Raft, serf and memberlist, which have one
-// sink per process, to the metrics of this process.
-func collectMetrics() error {
-	sink, err := prometheus.NewPrometheusSinkFrom(prometheus.PrometheusOpts{})
-	if err != nil {
-		return fmt.Errorf("collect metrics of libraries: %w", err)
-	}
-	cfg := metrics.DefaultConfig("wanfed")
-	cfg.EnableHostname = false       // Prometheus adds the instance
-	cfg.EnableRuntimeMetrics = false // Prometheus has a collector for the Go runtime
-	if _, err := metrics.NewGlobal(cfg, sink); err != nil {
-		return fmt.Errorf("collect metrics of libraries: %w", err)
-	}
-	return nil
 }

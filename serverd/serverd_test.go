@@ -4,6 +4,7 @@ package serverd
 
 import (
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/hashicorp/go-metrics"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 	"github.com/spf13/pflag"
 
 	"github.com/wanfed/wanfed/internal/settings"
@@ -62,19 +64,39 @@ bootstrap_expect = 3
 	}
 }
 
-func TestCollectMetrics_LibraryCounter(t *testing.T) {
+func TestCollectMetrics_NamesOfLibraries(t *testing.T) {
 	if err := collectMetrics(); err != nil {
 		t.Fatal(err)
 	}
 	metrics.IncrCounter([]string{"raft", "apply"}, 1)
+	metrics.SetGauge([]string{"raft", "leader", "oldestLogAge"}, 2500)
+	metrics.SetGauge([]string{"raft", "leader", "dispatchNumLogs"}, 3)
+	metrics.AddSample([]string{"raft", "commitTime"}, 4)
+	metrics.AddSample([]string{"serf", "queue", "Intent"}, 5)
+	metrics.AddSample([]string{"serf", "coordinate", "adjustment-ms"}, 6)
 	families, err := prometheus.DefaultGatherer.Gather()
 	if err != nil {
 		t.Fatal(err)
 	}
+	got := map[string]float64{}
 	for _, f := range families {
-		if f.GetName() == "wanfed_raft_apply" {
-			return
+		m := f.GetMetric()[0]
+		got[f.GetName()] = m.GetCounter().GetValue() + m.GetGauge().GetValue() + m.GetSummary().GetSampleSum()
+	}
+	for name, want := range map[string]float64{
+		"wanfed_raft_apply_total":                   1,
+		"wanfed_raft_leader_oldest_log_age_seconds": 2.5,
+		"wanfed_raft_leader_dispatch_num_logs":      3,
+		"wanfed_raft_commit_time_seconds":           0.004,
+		"wanfed_serf_queue_intent":                  5,
+		"wanfed_serf_coordinate_adjustment_seconds": 0.006,
+	} {
+		if math.Abs(got[name]-want) > 1e-6 {
+			t.Errorf("%s = %v, want %v", name, got[name], want)
 		}
 	}
-	t.Errorf("Gather() has %d metrics, want wanfed_raft_apply among them", len(families))
+	problems, err := promlint.NewWithMetricFamilies(families).Lint()
+	if err != nil || len(problems) > 0 {
+		t.Errorf("Lint() = %v, %v, want no problem", problems, err)
+	}
 }

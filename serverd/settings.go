@@ -30,6 +30,8 @@ type Settings struct {
 	Advertise         string   `hcl:"advertise,optional" help:"IP address that other servers of this datacenter dial (default: --bind, or a private address of this machine)"`
 	Port              int      `hcl:"port,optional" help:"server port, for other servers and gateways; 0: 8300, -1: chosen by the system"`
 	HTTPAddr          string   `hcl:"http_addr,optional" help:"host:port or URL of the HTTP API; https:// is required if it is not loopback"`
+	MonitorAddr       string   `hcl:"monitor_addr,optional" help:"host:port or URL of /healthz, /readyz and /metrics, at any address; https:// uses the certificate of this server (default: none)"`
+	MonitorTokenFile  string   `hcl:"monitor_token_file,optional" help:"file (mode 0600) with the bearer token that /metrics of --monitor-addr requires (default: no token)"`
 	ProxyProtocol     []string `hcl:"proxy_protocol,optional" help:"address or network (CIDR) of gateways with server_proxy_protocol; their connections must begin with a PROXY header, version 2; repeatable"`
 	BootstrapExpect   int      `hcl:"bootstrap_expect,optional" help:"number of servers that together form a new datacenter: 1, 3 or 5 (default: 1; if --retry-join is given, the server only joins an existing one)"`
 	RetryJoin         []string `hcl:"retry_join,optional" live:"yes" help:"host:port of another server of this datacenter; required if --bootstrap-expect is above 1; servers of earlier runs need not be listed; repeatable"`
@@ -105,6 +107,7 @@ func (s Settings) config() server.Config {
 		EncryptFile: s.EncryptFile, GossipAcceptPlain: !s.EncryptIncoming, GossipSendPlain: !s.EncryptOutgoing,
 		PrimaryDC: s.PrimaryDC, PrimaryGateways: s.PrimaryGateways, MeshGatewayMode: s.MeshGatewayMode,
 		Bind: s.Bind, Advertise: s.Advertise, Port: max(s.Port, -1), HTTPAddr: s.HTTPAddr,
+		MonitorAddr: s.MonitorAddr, MonitorTokenFile: s.MonitorTokenFile,
 		ProxyFrom: settings.Networks(s.ProxyProtocol), BootstrapExpect: s.BootstrapExpect, RetryJoin: s.RetryJoin,
 		AllowRemoteWritesFrom: s.AllowRemoteWrites, DeadServerAfter: dead,
 		SnapshotEvery: every, SnapshotDir: s.SnapshotDir, SnapshotKeep: s.SnapshotKeep,

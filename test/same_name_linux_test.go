@@ -505,7 +505,7 @@ func (l *loopback) put(t *testing.T, s *site, key, value string) {
 // applied since it started.
 func appliedEntries(t *testing.T, s *site) int {
 	t.Helper()
-	n := int(metric(t, s.server.HTTP, "wanfed_raft_fsm_applyBatchNum_sum"))
+	n := int(metric(t, s.server.HTTP, "wanfed_raft_fsm_apply_batch_num_sum"))
 	if n == 0 {
 		t.Fatal("the metric of applied entries is missing")
 	}

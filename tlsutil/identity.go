@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/wanfed/wanfed/internal/broadcast"
 )
@@ -73,6 +74,10 @@ func (i *Identity) Peer() Peer { return i.current.Load().peer }
 
 // Leaf returns the certificate. The caller must not change it.
 func (i *Identity) Leaf() *x509.Certificate { return i.current.Load().cert.Leaf }
+
+// Expiry returns the time at which no chain from the current certificate to a
+// CA is valid any more.
+func (i *Identity) Expiry() time.Time { return i.current.Load().ends.NotAfter }
 
 // Domain returns the domain of names, in lower case.
 func (i *Identity) Domain() string { return i.domain }

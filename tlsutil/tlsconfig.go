@@ -31,6 +31,20 @@ func (i *Identity) ServerConfig(alpn ...string) *tls.Config {
 	return base
 }
 
+// AnyClientConfig returns a configuration for a listener that does not verify
+// its clients. It requires TLS 1.3. Each handshake uses the current certificate.
+// alpn lists the accepted protocol ids in order of preference.
+func (i *Identity) AnyClientConfig(alpn ...string) *tls.Config {
+	return &tls.Config{
+		MinVersion: tls.VersionTLS13,
+		NextProtos: alpn,
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+			return &i.current.Load().cert, nil
+		},
+		SessionTicketsDisabled: true,
+	}
+}
+
 func (m *credentials) serverConfig(domain string, alpn []string) *tls.Config {
 	return &tls.Config{
 		MinVersion:             tls.VersionTLS13,

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -116,4 +117,29 @@ func AllowedHost(hostport string, names []string) bool {
 	return strings.EqualFold(host, "localhost") || slices.ContainsFunc(names, func(name string) bool {
 		return strings.EqualFold(strings.TrimSuffix(name, "."), host)
 	})
+}
+
+// ParseHTTP returns the host:port of an address of an HTTP listener, and whether
+// it uses TLS. s is host:port, http://host:port or https://host:port, and the
+// value of the setting name.
+func ParseHTTP(name, s string) (addr string, useTLS bool, err error) {
+	scheme, addr := "http", s
+	if strings.Contains(s, "://") {
+		u, err := url.Parse(s)
+		if err != nil || (u.Path != "" && u.Path != "/") || u.RawQuery != "" || u.User != nil {
+			return "", false, fmt.Errorf("%s %q is not host:port, http://host:port or https://host:port", name, s)
+		}
+		scheme, addr = u.Scheme, u.Host
+	}
+	_, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return "", false, fmt.Errorf("%s %q has no port", name, s)
+	}
+	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
+		return "", false, fmt.Errorf("%s %q: port is not a number up to 65535", name, s)
+	}
+	if scheme != "http" && scheme != "https" {
+		return "", false, fmt.Errorf("%s %q: scheme is neither http nor https", name, s)
+	}
+	return addr, scheme == "https", nil
 }

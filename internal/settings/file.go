@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"runtime"
 	"strings"
 	"syscall"
 	"unicode/utf8"
@@ -164,6 +165,24 @@ func ReadFile(path string, limit int64) ([]byte, error) {
 		return nil, err
 	}
 	defer f.Close()
+	return ReadAll(f, path, limit)
+}
+
+// ReadPrivateFile returns the content of a regular file that only its owner can
+// read, up to limit bytes.
+func ReadPrivateFile(path string, limit int64) ([]byte, error) {
+	f, err := OpenFile(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if mode := info.Mode(); !mode.IsRegular() || runtime.GOOS != "windows" && mode.Perm()&0o077 != 0 {
+		return nil, fmt.Errorf("%s has mode %v: must be a file that only its owner can read: chmod 0600 %s", path, mode, path)
+	}
 	return ReadAll(f, path, limit)
 }
 

@@ -77,6 +77,7 @@ const internal = "internal/"
 var internalMay = map[string][]string{
 	"internal/resourcefile": {"api"},
 	"internal/subprocess":   {"tlsutil"},
+	"internal/monitor":      {"tlsutil"},
 }
 
 // The packages in alone are usable without a server. They must not depend on

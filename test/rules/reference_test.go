@@ -136,9 +136,11 @@ func metricsPage(t testing.TB) string {
 	b.WriteString("# Metrics\n\n" + generatedNote +
 		"A server serves its metrics at `/metrics` of its HTTP address, a gateway at\n" +
 		"`/metrics` of `admin_addr`, and a sync daemon at `/metrics` of its port, in the\n" +
-		"format of Prometheus. Names that end in `_total` are counters. Names that begin\n" +
-		"with `raft_`, `serf_` or `memberlist_` after `wanfed_` come from these libraries.\n")
+		"format of Prometheus. [Monitoring](../monitoring.md) has an address for Prometheus.\n" +
+		"Names that end in `_total` are counters. Names that begin with `raft_`, `serf_` or\n" +
+		"`memberlist_` after `wanfed_` come from these libraries.\n")
 	for _, section := range []struct{ title, file, prefix string }{
+		{"Server and gateway", "internal/monitor/build.go", "wanfed_"},
 		{"Server", "server/status/metrics.go", "wanfed_"},
 		{"Gateway", "gatewayd/metrics.go", "wanfed_gateway_"},
 		{"Sync daemon", "automation/metrics.go", "wanfed_sync_"},

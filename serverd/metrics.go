@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package serverd
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"unicode"
+
+	"github.com/hashicorp/go-metrics"
+	"github.com/hashicorp/go-metrics/prometheus"
+)
+
+// collectMetrics adds the metrics of Raft, serf and memberlist, which have one
+// sink per process, to the metrics of this process.
+func collectMetrics() error {
+	to, err := prometheus.NewPrometheusSinkFrom(prometheus.PrometheusOpts{})
+	if err != nil {
+		return fmt.Errorf("collect metrics of libraries: %w", err)
+	}
+	cfg := metrics.DefaultConfig("wanfed")
+	cfg.EnableHostname = false       // Prometheus adds the instance
+	cfg.EnableRuntimeMetrics = false // Prometheus has a collector for the Go runtime
+	if _, err := metrics.NewGlobal(cfg, &sink{to: to}); err != nil {
+		return fmt.Errorf("collect metrics of libraries: %w", err)
+	}
+	return nil
+}
+
+// sink passes the metrics of libraries on with names and units of Prometheus:
+// lower case with underscores, _total after counters, _seconds after times.
+type sink struct {
+	to    metrics.MetricSink
+	names sync.Map // of string, the name in the library, to []string
+}
+
+// unit is the last word of the name of a metric.
+type unit string
+
+const (
+	total   unit = "total" // of a counter
+	none    unit = ""
+	seconds unit = "seconds" // the libraries count milliseconds
+)
+
+// In the libraries, samples are milliseconds, except for those that have a part
+// in numbers. Gauges are numbers, except for those that end in a part in times.
+var (
+	numbers = []string{"queue", "msgs", "size", "applyBatchNum", "saturation"}
+	times   = []string{"oldestLogAge", "lastRestoreDuration"}
+)
+
+// name returns the name of a metric with its unit, and the factor of its values.
+func (s *sink) name(key []string, u unit) ([]string, float32) {
+	factor := float32(1)
+	if u == seconds {
+		factor = 1e-3
+	}
+	joined := strings.Join(key, "\x00") + "\x00" + string(u)
+	if name, ok := s.names.Load(joined); ok {
+		return name.([]string), factor
+	}
+	name := make([]string, 0, len(key)+1)
+	for _, part := range key {
+		name = append(name, strings.TrimSuffix(snakeCase(part), "-ms"))
+	}
+	if u != none {
+		name = append(name, string(u))
+	}
+	s.names.Store(joined, name)
+	return name, factor
+}
+
+// snakeCase converts a word like dispatchNumLogs. The result of another
+// conversion is the same.
+func snakeCase(word string) string {
+	var b strings.Builder
+	lower := false // the last rune is a lower case letter or a digit
+	for _, r := range word {
+		if unicode.IsUpper(r) && lower {
+			b.WriteByte('_')
+		}
+		lower = unicode.IsLower(r) || unicode.IsDigit(r)
+		b.WriteRune(unicode.ToLower(r))
+	}
+	return b.String()
+}
+
+// SetGauge implements metrics.MetricSink.
+func (s *sink) SetGauge(key []string, v float32) { s.SetGaugeWithLabels(key, v, nil) }
+
+// SetGaugeWithLabels implements metrics.MetricSink.
+func (s *sink) SetGaugeWithLabels(key []string, v float32, labels []metrics.Label) {
+	u := none
+	if slices.Contains(times, key[len(key)-1]) {
+		u = seconds
+	}
+	name, factor := s.name(key, u)
+	s.to.SetGaugeWithLabels(name, v*factor, labels)
+}
+
+// EmitKey implements metrics.MetricSink. Prometheus has no such metrics.
+func (s *sink) EmitKey([]string, float32) {}
+
+// IncrCounter implements metrics.MetricSink.
+func (s *sink) IncrCounter(key []string, v float32) { s.IncrCounterWithLabels(key, v, nil) }
+
+// IncrCounterWithLabels implements metrics.MetricSink.
+func (s *sink) IncrCounterWithLabels(key []string, v float32, labels []metrics.Label) {
+	name, _ := s.name(key, total)
+	s.to.IncrCounterWithLabels(name, v, labels)
+}
+
+// AddSample implements metrics.MetricSink.
+func (s *sink) AddSample(key []string, v float32) { s.AddSampleWithLabels(key, v, nil) }
+
+// AddSampleWithLabels implements metrics.MetricSink.
+func (s *sink) AddSampleWithLabels(key []string, v float32, labels []metrics.Label) {
+	u := seconds
+	if slices.ContainsFunc(key, func(part string) bool { return slices.Contains(numbers, part) }) {
+		u = none
+	}
+	name, factor := s.name(key, u)
+	s.to.AddSampleWithLabels(name, v*factor, labels)
+}
