@@ -116,10 +116,12 @@ func dialServer(ctx context.Context, id *tlsutil.Identity, addr, node, dc string
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
 	sni := tlsutil.ServerName(node, dc, id.Domain())
-	d := tls.Dialer{NetDialer: &net.Dialer{}, Config: id.ClientConfig(sni, alpnGRPC)}
-	conn, err := d.DialContext(ctx, "tcp", addr)
+	raw, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
 	if err == nil {
-		return awaitServer(ctx, conn, sni, addr)
+		var conn *tls.Conn
+		if conn, err = id.Client(ctx, raw, sni, alpnGRPC); err == nil {
+			return awaitServer(ctx, conn, sni, addr)
+		}
 	}
 	op, _ := errors.AsType[*net.OpError](err)
 	if op != nil && op.Op == "dial" {
@@ -137,7 +139,7 @@ func dialServer(ctx context.Context, id *tlsutil.Identity, addr, node, dc string
 // settings after the handshake. In TLS 1.3, the handshake of the client is
 // complete before the server has verified the certificate of the client.
 // Without this wait, the refusal would be a failed write of the first call.
-func awaitServer(ctx context.Context, conn net.Conn, sni, addr string) (net.Conn, error) {
+func awaitServer(ctx context.Context, conn *tls.Conn, sni, addr string) (net.Conn, error) {
 	interrupt := context.AfterFunc(ctx, func() { _ = conn.SetReadDeadline(time.Unix(1, 0)) })
 	first := make([]byte, 1)
 	_, err := io.ReadFull(conn, first)
@@ -145,7 +147,7 @@ func awaitServer(ctx context.Context, conn net.Conn, sni, addr string) (net.Conn
 		err = ctx.Err()
 	}
 	if err == nil {
-		return &startedConn{Conn: conn.(*tls.Conn), first: first}, nil
+		return &startedConn{Conn: conn, first: first}, nil
 	}
 	_ = conn.Close()
 	reason := tlsutil.DescribeError(err)

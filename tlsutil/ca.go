@@ -11,8 +11,12 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"math/big"
+	"net"
+	"net/netip"
+	"slices"
 	"strings"
 	"time"
 )
@@ -36,29 +40,72 @@ type CARequest struct {
 	// Domain is the domain of the names in certificates. Default:
 	// DefaultDomain.
 	Domain string
-	// Days is the validity in days. Default: DefaultCADays.
+	// DC makes a CA of one datacenter: an intermediate that Parent signs, and
+	// whose certificates can have only names of the datacenter. Default: a
+	// self-signed CA for all datacenters.
+	DC     string
+	Parent KeyPair
+	// Days is the validity in days. Default: DefaultCADays, or the validity of
+	// Parent if that is shorter.
 	Days int
-	// NameConstraint adds a critical extension that permits only localhost,
-	// Domain and DNS names below Domain. It does not limit IP addresses.
-	NameConstraint bool
+	// Permit lists further DNS domains, with all names below them, and networks
+	// (CIDR) that certificates of the CA may have in addition to localhost and
+	// to the names of Domain or DC. A CA of a datacenter without networks
+	// permits only loopback addresses. A CA for all datacenters without networks
+	// permits all addresses.
+	Permit []string
+	// Unconstrained permits all names. It excludes DC and Permit.
+	Unconstrained bool
 	// Now is the time of creation. Default: the current time.
 	Now time.Time
 }
 
 func (r CARequest) withDefaults() CARequest {
 	r.Domain = strings.ToLower(cmp.Or(r.Domain, DefaultDomain))
-	r.Days = cmp.Or(r.Days, DefaultCADays)
 	return r
 }
 
-// Validate returns all faults of the request.
+// Validate returns all faults of the request, except faults of Parent.
 func (r CARequest) Validate() error {
 	r = r.withDefaults()
-	return join(prefix("domain", CheckDomain(r.Domain)), prefix("days", checkDays(r.Days)))
+	errs := []error{prefix("domain", CheckDomain(r.Domain)), prefix("days", checkDays(cmp.Or(r.Days, DefaultCADays)))}
+	if r.DC != "" {
+		errs = append(errs, prefix("dc", CheckLabel(r.DC)))
+	}
+	if r.Unconstrained && (r.DC != "" || len(r.Permit) > 0) {
+		errs = append(errs, errors.New("an unconstrained CA has no datacenter and no permitted names"))
+	}
+	for _, s := range r.Permit {
+		if _, err := netip.ParsePrefix(s); err != nil {
+			errs = append(errs, prefix("permitted network or domain", CheckDomain(s)))
+		}
+	}
+	return join(errs...)
 }
 
-// CreateCA creates a CA: an ECDSA P-256 key and a self-signed certificate. The
-// certificates of the CA cannot sign other certificates.
+// constrain adds the name constraints of the request to t.
+func (r CARequest) constrain(t *x509.Certificate) {
+	if r.Unconstrained {
+		return
+	}
+	names, loopback := r.Domain, []string(nil)
+	if r.DC != "" {
+		names, loopback = r.DC+"."+r.Domain, []string{"127.0.0.0/8", "::1/128"}
+	}
+	t.PermittedDNSDomainsCritical = true
+	t.PermittedDNSDomains = []string{names, "localhost"}
+	for _, s := range slices.Concat(loopback, r.Permit) {
+		if _, network, err := net.ParseCIDR(s); err == nil {
+			t.PermittedIPRanges = append(t.PermittedIPRanges, network)
+		} else {
+			t.PermittedDNSDomains = append(t.PermittedDNSDomains, strings.ToLower(s))
+		}
+	}
+}
+
+// CreateCA creates a CA: an ECDSA P-256 key and a certificate. The certificate
+// of a CA for all datacenters is self-signed, and can sign CAs of datacenters. A
+// CA of a datacenter can sign no CA.
 func CreateCA(r CARequest) (KeyPair, error) {
 	if err := r.Validate(); err != nil {
 		return KeyPair{}, err
@@ -75,17 +122,59 @@ func CreateCA(r CARequest) (KeyPair, error) {
 		// The name has at most 53 characters. RFC 5280 permits 64.
 		Subject:               pkix.Name{CommonName: fmt.Sprintf("%.27s agent CA %.8x", r.Domain, serial.Bytes())},
 		NotBefore:             now.Add(-backdate),
-		NotAfter:              now.Add(time.Duration(r.Days) * day),
+		NotAfter:              now.Add(time.Duration(cmp.Or(r.Days, DefaultCADays)) * day),
 		KeyUsage:              x509.KeyUsageCertSign | x509.KeyUsageCRLSign | x509.KeyUsageDigitalSignature,
 		BasicConstraintsValid: true,
 		IsCA:                  true,
-		MaxPathLenZero:        true,
+		MaxPathLen:            1,
 	}
-	if r.NameConstraint {
-		t.PermittedDNSDomainsCritical = true
-		t.PermittedDNSDomains = []string{r.Domain, "localhost"}
+	r.constrain(t)
+	if r.DC == "" {
+		return sign(t, t, nil)
 	}
-	return sign(t, t, nil)
+	t.Subject.CommonName = fmt.Sprintf("%.20s CA of %.20s %.8x", r.Domain, r.DC, serial.Bytes())
+	t.MaxPathLen, t.MaxPathLenZero = 0, true
+	return r.signByParent(t, now)
+}
+
+// signByParent creates the CA of a datacenter from template t.
+func (r CARequest) signByParent(t *x509.Certificate, now time.Time) (KeyPair, error) {
+	parent, key, err := CertRequest{CA: r.Parent}.signer()
+	if err != nil {
+		return KeyPair{}, err
+	}
+	if parent.MaxPathLenZero {
+		return KeyPair{}, fmt.Errorf("CA %s may not sign the CA of a datacenter (path length 0); "+
+			"create a new one with: wanfed tls ca create, and replace the old one", title(parent))
+	}
+	if permitted := parent.PermittedDNSDomains; len(permitted) > 0 && !slices.ContainsFunc(permitted, func(d string) bool {
+		return d == r.Domain || strings.HasSuffix(r.Domain, "."+d)
+	}) {
+		return KeyPair{}, fmt.Errorf("CA %s does not permit names of domain %s; it permits %s", title(parent), r.Domain,
+			strings.Join(permitted, ", "))
+	}
+	if t.NotAfter.After(parent.NotAfter) {
+		if r.Days != 0 {
+			return KeyPair{}, fmt.Errorf("days: a CA of %d days would outlive the CA that signs it, which expires at %s; "+
+				"omit the days to expire with it", r.Days, stamp(parent.NotAfter))
+		}
+		t.NotAfter = parent.NotAfter
+	}
+	if t.NotBefore.Before(parent.NotBefore) {
+		t.NotBefore = parent.NotBefore
+	}
+	p, err := sign(t, parent, key)
+	if err != nil {
+		return KeyPair{}, err
+	}
+	chain, err := ParseCerts(p.Cert)
+	if err != nil {
+		return KeyPair{}, err
+	}
+	if _, err := verifyFor(chain, poolOf([]*x509.Certificate{parent}), x509.ExtKeyUsageAny, now); err != nil {
+		return KeyPair{}, fmt.Errorf("this CA cannot sign that CA: %w", err)
+	}
+	return p, nil
 }
 
 // sign creates a key and a certificate from template t, signed with the key of

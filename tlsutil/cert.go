@@ -3,10 +3,12 @@
 package tlsutil
 
 import (
+	"bytes"
 	"cmp"
 	"crypto"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"net"
@@ -33,17 +35,19 @@ type CertRequest struct {
 	DNSNames []string
 	IPs      []net.IP
 	// CA signs the certificate. If its Cert contains several certificates,
-	// CreateCert uses the certificate that belongs to its Key. Required.
+	// CreateCert uses the certificate that belongs to its Key. If that is the CA
+	// of a datacenter, it follows the new certificate in the result. Required.
 	CA KeyPair
 	// Now is the time of creation. Default: the current time.
 	Now time.Time
 }
 
 // CreateCert creates an ECDSA P-256 key and a certificate with the names
-// <node>.<role>.<dc>.<domain>, <role>.<dc>.<domain>, localhost, 127.0.0.1 and
-// ::1. The certificate of a server or gateway is valid for dialing and
-// accepting, other certificates are valid only for dialing. CreateCert verifies
-// the certificate against the CA and its name constraints.
+// <node>.<role>.<dc>.<domain> and <role>.<dc>.<domain>. The certificate of a
+// server, which serves the HTTP API on a loopback address, also has the names
+// localhost, 127.0.0.1 and ::1. The certificate of a server or gateway is valid
+// for dialing and accepting, other certificates are valid only for dialing.
+// CreateCert verifies the certificate against the CA and its name constraints.
 func CreateCert(r CertRequest) (KeyPair, error) {
 	if err := r.Validate(); err != nil {
 		return KeyPair{}, err
@@ -84,7 +88,13 @@ func CreateCert(r CertRequest) (KeyPair, error) {
 	if err != nil {
 		return KeyPair{}, err
 	}
-	return p, r.check(p, ca, now)
+	if err := r.check(p, ca, now); err != nil {
+		return KeyPair{}, err
+	}
+	if !bytes.Equal(ca.RawIssuer, ca.RawSubject) {
+		p.Cert = append(p.Cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: ca.Raw})...)
+	}
+	return p, nil
 }
 
 func (r CertRequest) withDefaults() CertRequest {
@@ -208,7 +218,10 @@ func (r CertRequest) commonName() string {
 }
 
 func (r CertRequest) dnsNames() []string {
-	names := []string{name(r.Role, r.Node, r.DC, r.Domain), name(r.Role, "", r.DC, r.Domain), "localhost"}
+	names := []string{name(r.Role, r.Node, r.DC, r.Domain), name(r.Role, "", r.DC, r.Domain)}
+	if r.Role == RoleServer {
+		names = append(names, "localhost")
+	}
 	for _, s := range r.DNSNames {
 		if s = strings.ToLower(s); !slices.Contains(names, s) {
 			names = append(names, s)
@@ -218,7 +231,10 @@ func (r CertRequest) dnsNames() []string {
 }
 
 func (r CertRequest) ips() []net.IP {
-	ips := []net.IP{net.IPv4(127, 0, 0, 1).To4(), net.IPv6loopback}
+	var ips []net.IP
+	if r.Role == RoleServer {
+		ips = []net.IP{net.IPv4(127, 0, 0, 1).To4(), net.IPv6loopback}
+	}
 	for _, ip := range r.IPs {
 		if !slices.ContainsFunc(ips, ip.Equal) {
 			ips = append(ips, ip)

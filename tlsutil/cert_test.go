@@ -51,8 +51,8 @@ func TestCreateCA(t *testing.T) {
 	if k, ok := key.(*ecdsa.PrivateKey); !ok || k.Curve != elliptic.P256() || !sameKey(c, key) {
 		t.Errorf("key = %T, want the P-256 key of the certificate", key)
 	}
-	if !c.IsCA || c.MaxPathLen != 0 || !c.MaxPathLenZero || !c.BasicConstraintsValid {
-		t.Errorf("IsCA = %t, MaxPathLen = %d (%t), want true, 0 (true)", c.IsCA, c.MaxPathLen, c.MaxPathLenZero)
+	if !c.IsCA || c.MaxPathLen != 1 || !c.BasicConstraintsValid {
+		t.Errorf("IsCA = %t, MaxPathLen = %d, want true, 1", c.IsCA, c.MaxPathLen)
 	}
 	if want := x509.KeyUsageCertSign | x509.KeyUsageCRLSign | x509.KeyUsageDigitalSignature; c.KeyUsage != want {
 		t.Errorf("KeyUsage = %b, want %b", c.KeyUsage, want)
@@ -66,15 +66,15 @@ func TestCreateCA(t *testing.T) {
 	if d := now.Sub(c.NotBefore); d < time.Minute || d > 10*time.Minute {
 		t.Errorf("time before creation = %v, want about 5 minutes", d)
 	}
-	if len(c.PermittedDNSDomains) > 0 {
-		t.Errorf("name constraints = %v, want none", c.PermittedDNSDomains)
+	if u := leafOf(t, newCA(t, CARequest{Unconstrained: true})); len(u.PermittedDNSDomains) > 0 {
+		t.Errorf("name constraints of an unconstrained CA = %v, want none", u.PermittedDNSDomains)
 	}
 	other := leafOf(t, newCA(t, CARequest{}))
 	if other.SerialNumber.Cmp(c.SerialNumber) == 0 || other.Subject.String() == c.Subject.String() {
 		t.Errorf("two CAs have serial numbers %v and %v, subjects %v and %v, want different ones",
 			c.SerialNumber, other.SerialNumber, c.Subject, other.Subject)
 	}
-	c = leafOf(t, newCA(t, CARequest{Domain: "Corp.Example", Days: 1, NameConstraint: true}))
+	c = leafOf(t, newCA(t, CARequest{Domain: "Corp.Example", Days: 1}))
 	want := []string{"corp.example", "localhost"}
 	if !c.PermittedDNSDomainsCritical || !reflect.DeepEqual(c.PermittedDNSDomains, want) {
 		t.Errorf("name constraints = %v, critical %t, want %v, true", c.PermittedDNSDomains,
@@ -83,6 +83,8 @@ func TestCreateCA(t *testing.T) {
 }
 
 func TestCreateCA_InvalidRequest(t *testing.T) {
+	root := newCA(t, CARequest{})
+	dc3 := newCA(t, CARequest{DC: "dc3", Parent: root})
 	for _, tt := range []struct {
 		r    CARequest
 		want string
@@ -90,6 +92,13 @@ func TestCreateCA_InvalidRequest(t *testing.T) {
 		{CARequest{Domain: "a..b"}, "domain: "},
 		{CARequest{Domain: "a/b"}, "domain: "},
 		{CARequest{Days: -1}, "days: -1 is not between"},
+		{CARequest{DC: "Dc.3"}, `dc: "Dc.3" is not a DNS label`},
+		{CARequest{Permit: []string{"10.0.0.0/40"}}, "permitted network or domain: "},
+		{CARequest{DC: "dc3", Unconstrained: true}, "an unconstrained CA has no datacenter"},
+		{CARequest{DC: "dc3"}, "CA certificate is not PEM"},
+		{CARequest{DC: "dc3", Parent: dc3}, "may not sign the CA of a datacenter"},
+		{CARequest{DC: "dc3", Parent: root, Days: 3000}, "would outlive the CA that signs it"},
+		{CARequest{DC: "dc3", Domain: "consul", Parent: root}, "does not permit names of domain consul"},
 		{CARequest{Days: 36501, Domain: "_"}, `; days: 36501 is not`},
 	} {
 		if _, err := CreateCA(tt.r); !matches(err, tt.want) {
@@ -99,7 +108,7 @@ func TestCreateCA_InvalidRequest(t *testing.T) {
 }
 
 func TestCreateCert(t *testing.T) {
-	ca := newCA(t, CARequest{})
+	ca := newCA(t, CARequest{Unconstrained: true})
 	both := []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
 	client := []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
 	for _, tt := range []struct {
@@ -111,11 +120,11 @@ func TestCreateCert(t *testing.T) {
 		{CertRequest{Role: RoleServer, DC: "dc1", Node: "srv1"},
 			"srv1.server.dc1.wanfed server.dc1.wanfed localhost", "127.0.0.1 ::1", both},
 		{CertRequest{Role: RoleGateway, DC: "dc1", Node: "gw1", Domain: "Corp.Example"},
-			"gw1.gateway.dc1.corp.example gateway.dc1.corp.example localhost", "127.0.0.1 ::1", both},
+			"gw1.gateway.dc1.corp.example gateway.dc1.corp.example", "", both},
 		{CertRequest{Role: RoleClient, DC: "dc1"},
-			"client.client.dc1.wanfed client.dc1.wanfed localhost", "127.0.0.1 ::1", client},
+			"client.client.dc1.wanfed client.dc1.wanfed", "", client},
 		{CertRequest{Role: RoleOperator, DC: "dc1", Node: "ann"},
-			"ann.cli.dc1.wanfed cli.dc1.wanfed localhost", "127.0.0.1 ::1", client},
+			"ann.cli.dc1.wanfed cli.dc1.wanfed", "", client},
 		{CertRequest{Role: RoleServer, DC: "dc1", Node: "srv1",
 			DNSNames: []string{"API.example.net", "*.example.org", "server.dc1.wanfed", "localhost"},
 			IPs: []net.IP{net.ParseIP("10.0.0.1"), net.ParseIP("127.0.0.1"), net.ParseIP("2001:db8::1"),
@@ -147,7 +156,7 @@ func TestCreateCert(t *testing.T) {
 
 func TestCreateCert_InvalidRequest(t *testing.T) {
 	ca, other := newCA(t, CARequest{}), newCA(t, CARequest{})
-	narrow := newCA(t, CARequest{NameConstraint: true})
+	narrow := newCA(t, CARequest{})
 	old := newCA(t, CARequest{Days: 10, Now: time.Now().Add(-20 * day)})
 	short := newCA(t, CARequest{Days: 10})
 	leaf := newCert(t, CertRequest{Role: RoleServer, DC: "dc1", Node: "srv1", CA: ca})
@@ -202,7 +211,7 @@ func TestCreateCert_InvalidRequest(t *testing.T) {
 // its CA. The CA file has several certificates; the one that belongs to the key
 // signs.
 func TestCreateCert_ValidityOfCA(t *testing.T) {
-	short, other := newCA(t, CARequest{Days: 10}), newCA(t, CARequest{NameConstraint: true})
+	short, other := newCA(t, CARequest{Days: 10}), newCA(t, CARequest{})
 	ca := leafOf(t, short)
 	bundle := KeyPair{Cert: append(append([]byte{}, other.Cert...), short.Cert...), Key: short.Key}
 	c := leafOf(t, newCert(t, CertRequest{Role: RoleServer, DC: "dc1", Node: "srv1", CA: bundle}))
@@ -221,16 +230,55 @@ func TestCreateCert_ValidityOfCA(t *testing.T) {
 
 func TestCreateCert_NameConstraint(t *testing.T) {
 	// Constraints on DNS names permit all IP addresses.
-	ca := newCA(t, CARequest{NameConstraint: true})
+	ca := newCA(t, CARequest{Permit: []string{"Example.com"}})
+	newCert(t, CertRequest{Role: RoleServer, DC: "dc1", Node: "srv1", CA: ca, DNSNames: []string{"www.example.com"}})
 	newCert(t, CertRequest{Role: RoleGateway, DC: "dc1", Node: "gw1", CA: ca,
 		IPs: []net.IP{net.ParseIP("203.0.113.7")}})
 	// The longest possible names.
 	long, domain := strings.Repeat("a", 63), strings.Repeat("d", 50)+"."+strings.Repeat("e", 49)
-	ca = newCA(t, CARequest{Domain: domain, NameConstraint: true})
+	ca = newCA(t, CARequest{Domain: domain})
 	c := leafOf(t, newCert(t, CertRequest{Role: RoleGateway, DC: long, Node: long, Domain: domain, CA: ca}))
 	if c.Subject.CommonName != long || len(c.DNSNames[0]) > 253 {
 		t.Errorf("CommonName = %q, name of %d characters, want %q, at most 253", c.Subject.CommonName,
 			len(c.DNSNames[0]), long)
+	}
+}
+
+// TestCreateCA_Datacenter checks that the CA of a datacenter signs certificates
+// of that datacenter only, and that they verify against the root.
+func TestCreateCA_Datacenter(t *testing.T) {
+	root := newCA(t, CARequest{Days: 10})
+	dc3 := newCA(t, CARequest{DC: "dc3", Parent: root, Permit: []string{"10.3.0.0/16", "dc3.example"}})
+	roots := []*x509.Certificate{leafOf(t, root)}
+	for _, role := range Roles {
+		p := newCert(t, CertRequest{Role: role, DC: "dc3", Node: "n1", CA: dc3})
+		chain, err := ParseCerts(p.Cert)
+		if err != nil || len(chain) != 2 {
+			t.Fatalf("ParseCerts() = %d certificates, %v, want the certificate and its CA", len(chain), err)
+		}
+		if err := Verify(chain, roots, "", time.Now()); err != nil {
+			t.Errorf("Verify() of a %v = %v, want nil", role, err)
+		}
+	}
+	for name, tt := range map[string]struct {
+		change func(r *CertRequest)
+		want   string
+	}{
+		"permitted": {func(r *CertRequest) {
+			r.DNSNames, r.IPs = []string{"www.dc3.example"}, []net.IP{net.ParseIP("10.3.0.1")}
+		}, ""},
+		"another datacenter": {func(r *CertRequest) { r.DC = "dc1" }, "name constraints do not permit"},
+		"datacenter in the name of the node": {func(r *CertRequest) { r.DC, r.Node = "dc1", "dc3" },
+			"name constraints do not permit"},
+		"another domain":  {func(r *CertRequest) { r.DNSNames = []string{"dc3.example.com"} }, "name constraints do not permit"},
+		"another address": {func(r *CertRequest) { r.IPs = []net.IP{net.ParseIP("10.1.0.1")} }, "name constraints do not permit"},
+		"too long":        {func(r *CertRequest) { r.Days = 11 }, "would outlive its CA"},
+	} {
+		r := CertRequest{Role: RoleServer, DC: "dc3", Node: "srv1", CA: dc3}
+		tt.change(&r)
+		if _, err := CreateCert(r); (err == nil) != (tt.want == "") || err != nil && !matches(err, tt.want) {
+			t.Errorf("CreateCert() for %s = %v, want %q", name, err, tt.want)
+		}
 	}
 }
 

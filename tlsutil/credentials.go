@@ -24,13 +24,18 @@ import (
 type credentials struct {
 	cert tls.Certificate // Leaf is set
 	cas  *x509.CertPool
-	peer Peer
-	ends *x509.Certificate // certificate whose expiry makes cert invalid, see firstEnd
-	sum  [sha256.Size]byte // checksum of the files
+	// roots are the certificates in cas.
+	roots []*x509.Certificate
+	peer  Peer
+	ends  *x509.Certificate // certificate whose expiry makes cert invalid, see firstEnd
+	sum   [sha256.Size]byte // checksum of the files
 }
 
 // rawFiles has the contents of the files of an Identity.
-type rawFiles struct{ ca, cert, key []byte }
+type rawFiles struct {
+	ca, cert, key []byte
+	crl           []byte // empty: no file
+}
 
 func (r rawFiles) sum() [sha256.Size]byte {
 	h := sha256.New()
@@ -55,6 +60,12 @@ func readRaw(f Files) (r rawFiles, _ error) {
 		*part.to = b
 		errs = append(errs, e)
 	}
+	if f.CA != "" {
+		b, err := readFile("revocation list", RevocationFile(f.CA))
+		if !errors.Is(err, fs.ErrNotExist) {
+			r.crl, errs = b, append(errs, err)
+		}
+	}
 	return r, join(errs...)
 }
 
@@ -76,7 +87,7 @@ func readFile(kind, path string) ([]byte, error) {
 	case err == nil:
 		return b, nil
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, fmt.Errorf("%s file %s does not exist; check the path", kind, path)
+		return nil, &describedError{fmt.Sprintf("%s file %s does not exist; check the path", kind, path), fs.ErrNotExist}
 	case errors.Is(err, fs.ErrPermission):
 		return nil, fmt.Errorf("%s file %s may not be read by this user; change its owner or mode", kind, path)
 	case errors.As(err, &pe):
@@ -104,7 +115,7 @@ func (i *Identity) parse(raw rawFiles) (*credentials, error) {
 		return nil, fmt.Errorf("key %s does not belong to cert %s; use two files that were created together",
 			keyName, certName)
 	}
-	m := &credentials{cas: poolOf(cas), sum: raw.sum()}
+	m := &credentials{cas: poolOf(cas), roots: cas, sum: raw.sum()}
 	m.cert.PrivateKey, m.cert.Leaf = key, chain[0]
 	for _, c := range chain {
 		m.cert.Certificate = append(m.cert.Certificate, c.Raw)

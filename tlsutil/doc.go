@@ -39,12 +39,25 @@
 // # Reload
 //
 // Run reloads changed files until its context ends. Handshakes never wait for a
-// reload, and existing connections stay open. To replace a CA, put the old and
-// the new CA into all CA files, then replace the certificates, then remove the
-// old CA.
+// reload. To replace a CA, put the old and the new CA into all CA files, then
+// replace the certificates, then remove the old CA.
+//
+// # Open connections
+//
+// A connection ends with the right of its peer to exist. Identity.Client returns
+// such a connection, and Identity.Accepted and Identity.Dialed wrap others. Run
+// verifies their peers again after each reload, once a minute and at expiry, and
+// closes the connections of those that fail. Connections of other peers are not
+// affected.
+//
+// # Revocation
+//
+// Revoke creates a revocation list (RFC 5280), signed by a CA: serial numbers,
+// and names with a time before which certificates were created. An Identity
+// takes the list from the file next to its CA file, or by AddRevocations. It
+// never replaces a list by an older one. A list does not expire.
 //
 // # Limits
 //
-// The package supports neither revocation lists nor OCSP. Use a short validity,
-// or replace the CA. Key files cannot be encrypted.
+// The package does not support OCSP. Key files cannot be encrypted.
 package tlsutil

@@ -133,7 +133,7 @@ func TestHandshake(t *testing.T) {
 }
 
 func TestHandshake_Rejected(t *testing.T) {
-	ca, other := tlstest.NewCA(t), tlstest.NewCA(t)
+	ca, other := tlstest.NewCAFrom(t, tlsutil.CARequest{Unconstrained: true}), tlstest.NewCA(t)
 	oldCA := tlstest.NewCAFrom(t, tlsutil.CARequest{Now: time.Now().AddDate(-1, 0, 0)})
 	const target = "srv1.server.dc1.wanfed"
 	srv, cli := ca.Identity(t, tlsutil.RoleServer, "srv1", "dc1"), ca.Identity(t, tlsutil.RoleServer, "srv2", "dc2")
@@ -189,6 +189,9 @@ func TestHandshake_Rejected(t *testing.T) {
 		{"no common protocol", server, cli.ClientConfig(target, "b"), "unsupported application protocols",
 			"no common protocol (ALPN)"},
 		{"TLS 1.2 client", server, tls12, "unsupported versions", "both sides need TLS 1.3"},
+		{"gateway that serves an address", rawConfig(t, ca, "", ca.Issue(t, tlsutil.CertRequest{
+			Role: tlsutil.RoleGateway, Node: "gw1", DC: "dc1", IPs: []net.IP{net.IPv4(127, 0, 0, 1)}})),
+			cli.ClientConfig("127.0.0.1"), "", "the certificate for 127.0.0.1 is that of gateway/dc1/gw1, which is not a server"},
 		{"plain text client", server, nil, "peer uses plain text", ""},
 		{"plain text server", nil, client(), "", "peer uses plain text"},
 	} {

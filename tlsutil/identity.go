@@ -17,7 +17,8 @@ import (
 	"github.com/wanfed/wanfed/internal/broadcast"
 )
 
-// Files are the paths of the PEM files of an Identity.
+// Files are the paths of the PEM files of an Identity. A further file is
+// optional: the revocation lists next to the CA file (RevocationFile).
 type Files struct {
 	// CA is a file with one or more CA certificates. While a CA is replaced, it
 	// has the old and the new CA.
@@ -39,6 +40,10 @@ type Identity struct {
 	reload  sync.Mutex                  // held during a reload, not during handshakes
 	current atomic.Pointer[credentials] // written with reload held
 	changed broadcast.Broadcast         // after each change of current
+
+	revoked    atomic.Pointer[revocations] // written with reload held; nil: none
+	generation atomic.Uint64               // grows after each change of current or revoked
+	conns      openConns
 }
 
 // Load reads the files and checks that handshakes with them can succeed:
@@ -65,6 +70,11 @@ func Load(f Files, domain string, logger *slog.Logger) (*Identity, error) {
 		return nil, err
 	}
 	i.current.Store(m)
+	if len(raw.crl) > 0 {
+		if _, err := i.addRevocations(raw.crl); err != nil {
+			return nil, fmt.Errorf("revocation list file %s %w", RevocationFile(f.CA), err)
+		}
+	}
 	i.warnKeyMode()
 	return i, nil
 }
@@ -132,8 +142,9 @@ func domainFlag(domain string) string {
 func (i *Identity) Changed() <-chan struct{} { return i.changed.Wait() }
 
 // Reload reads the files again. After an error the old credentials stay in use.
-// A certificate of another peer is an error, because a process cannot change
-// its identity. A certificate without the shared name (see VerifySubject) is an
+// Reload closes the open connections of peers whose certificates are no longer
+// valid. A certificate of another peer is an error, because a process cannot
+// change its identity. A certificate without the shared name (see VerifySubject) is an
 // error if the old certificate had that name.
 func (i *Identity) Reload() error {
 	_, err := i.reloadChanged()
@@ -149,6 +160,29 @@ func (i *Identity) reloadChanged() (changed bool, err error) {
 	if err != nil {
 		return false, err
 	}
+	changed, err = i.reloadCredentials(raw)
+	listed := false
+	if err == nil && len(raw.crl) > 0 {
+		if listed, err = i.addRevocations(raw.crl); err != nil {
+			err = fmt.Errorf("revocation list file %s %w", RevocationFile(i.files.CA), err)
+		}
+	}
+	if changed || listed {
+		i.trustChanged()
+	}
+	return changed, err
+}
+
+// trustChanged closes the open connections of peers that the present CAs and
+// revocation lists refuse.
+func (i *Identity) trustChanged() {
+	i.generation.Add(1)
+	i.closeInvalid(time.Now())
+}
+
+// reloadCredentials uses the CA, certificate and key of raw if they differ from
+// the current ones.
+func (i *Identity) reloadCredentials(raw rawFiles) (changed bool, err error) {
 	old := i.current.Load()
 	if raw.sum() == old.sum {
 		return false, nil

@@ -18,7 +18,7 @@ import (
 )
 
 func TestLoad(t *testing.T) {
-	ca := tlstest.NewCAFrom(t, tlsutil.CARequest{Domain: "Corp.Example", NameConstraint: true})
+	ca := tlstest.NewCAFrom(t, tlsutil.CARequest{Domain: "Corp.Example"})
 	for _, role := range tlsutil.Roles {
 		i := ca.Identity(t, role, "n1", "dc1")
 		if want := (tlsutil.Peer{Role: role, Node: "n1", DC: "dc1"}); i.Peer() != want {

@@ -18,15 +18,17 @@ import (
 //
 // The handshake of a client without ALPN succeeds with an empty
 // NegotiatedProtocol, so the listener must check the protocol. Session tickets
-// are disabled: each connection has a full handshake.
+// are disabled: each connection has a full handshake, which refuses revoked
+// certificates. The connections need a Guard (Accepted), which closes them when
+// the certificate of the client is no longer valid.
 func (i *Identity) ServerConfig(alpn ...string) *tls.Config {
-	base := i.current.Load().serverConfig(i.domain, alpn)
+	base := i.serverConfig(i.current.Load(), alpn)
 	base.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 		m := i.current.Load()
 		if sni := hello.ServerName; sni != "" && m.cert.Leaf.VerifyHostname(sni) != nil {
 			return nil, &NameError{SNI: sni, CertNames: m.cert.Leaf.DNSNames}
 		}
-		return m.serverConfig(i.domain, alpn), nil
+		return i.serverConfig(m, alpn), nil
 	}
 	return base
 }
@@ -45,7 +47,7 @@ func (i *Identity) AnyClientConfig(alpn ...string) *tls.Config {
 	}
 }
 
-func (m *credentials) serverConfig(domain string, alpn []string) *tls.Config {
+func (i *Identity) serverConfig(m *credentials, alpn []string) *tls.Config {
 	return &tls.Config{
 		MinVersion:             tls.VersionTLS13,
 		Certificates:           []tls.Certificate{m.cert},
@@ -54,17 +56,20 @@ func (m *credentials) serverConfig(domain string, alpn []string) *tls.Config {
 		NextProtos:             alpn,
 		SessionTicketsDisabled: true,
 		VerifyConnection: func(cs tls.ConnectionState) error {
-			_, err := PeerFromCert(cs.PeerCertificates[0], domain)
-			return err
+			if _, err := PeerFromCert(cs.PeerCertificates[0], i.domain); err != nil {
+				return err
+			}
+			return i.revoked.Load().check(cs.VerifiedChains)
 		},
 	}
 }
 
 // ClientConfig returns a configuration for one dial, with the current
 // certificate and CA. It requires TLS 1.3 and a server certificate of the CA
-// that is valid for serverName and identifies a peer. If serverName has the
+// that is valid for serverName and identifies a server. If serverName has the
 // form [<node>.]<role>.<dc>.<domain>, the certificate must identify that peer.
-// alpn lists the offered protocol ids in order of preference.
+// alpn lists the offered protocol ids in order of preference. A connection that
+// may outlive a change of trust needs a Guard: use Client, or Dialed.
 func (i *Identity) ClientConfig(serverName string, alpn ...string) *tls.Config {
 	m := i.current.Load()
 	return &tls.Config{
@@ -77,13 +82,16 @@ func (i *Identity) ClientConfig(serverName string, alpn ...string) *tls.Config {
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &m.cert, nil },
 		NextProtos:           alpn,
 		VerifyConnection: func(cs tls.ConnectionState) error {
-			return checkServerName(cs.PeerCertificates[0], serverName, i.domain)
+			if err := checkServerName(cs.PeerCertificates[0], serverName, i.domain); err != nil {
+				return err
+			}
+			return i.revoked.Load().check(cs.VerifiedChains)
 		},
 	}
 }
 
 // checkServerName returns an error unless leaf identifies the peer in
-// serverName, or any peer if serverName does not contain a peer. leaf is valid
+// serverName, or any server if serverName does not contain a peer. leaf is valid
 // for serverName, but a wildcard certificate is valid for the names of several
 // peers.
 func checkServerName(leaf *x509.Certificate, serverName, domain string) error {
@@ -92,6 +100,9 @@ func checkServerName(leaf *x509.Certificate, serverName, domain string) error {
 		return err
 	}
 	want, ok := ParseName(serverName, domain)
+	if !ok && p.Role != RoleServer {
+		return fmt.Errorf("the certificate for %s is that of %v, which is not a server", serverName, p)
+	}
 	if ok && (want.Role != p.Role || want.DC != p.DC || want.Node != "" && want.Node != p.Node) {
 		return fmt.Errorf("the certificate for %s is that of %v", serverName, p)
 	}

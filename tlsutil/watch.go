@@ -21,7 +21,7 @@ const (
 	settleMax = 2 * time.Second
 	// recheck is the interval of checks without a notification. These checks
 	// cover network file systems, replaced directories, certificates that
-	// become valid, and expiry.
+	// become valid, and expiry, also that of the certificates of peers.
 	recheck = time.Minute
 )
 
@@ -29,8 +29,9 @@ const (
 // directories of the files and of the targets of symbolic links. Files may be
 // written in place, renamed into place, or switched by a symbolic link as in
 // Kubernetes. Run logs one line for each reload and for each rejected change,
-// and warns before the certificate expires. Run returns nil. It may be called
-// only once.
+// and warns before the certificate expires. After each reload, once a minute,
+// and when the certificate of a peer expires, Run verifies the peers of all open
+// connections (see Guard). Run returns nil. It may be called only once.
 func (i *Identity) Run(ctx context.Context) error {
 	w := &watcher{i: i, watched: map[string]bool{}}
 	if fs, err := fsnotify.NewWatcher(); err != nil {
@@ -51,14 +52,14 @@ type watcher struct {
 	errs    <-chan error
 	watched map[string]bool // watched directories
 
-	rejected string        // text of the last logged error; "" after a reload
+	rejected string        // text of the last error; "" after a check without an error
 	warned   time.Duration // last logged element of expiryWarnings
 }
 
 // run checks the files when they have not changed for settle after an event,
 // and periodically without events, until ctx ends.
 func (w *watcher) run(ctx context.Context) error {
-	tick := time.NewTicker(recheck)
+	tick := time.NewTimer(recheck)
 	defer tick.Stop()
 	w.watchDirs()
 	timer := time.NewTimer(settle) // checks for changes between Load and the first watch
@@ -88,35 +89,45 @@ func (w *watcher) run(ctx context.Context) error {
 			w.i.logger.Warn("file notifications lost; checking the certificate files", "err", err)
 		case <-tick.C:
 			if !pendingSince.IsZero() {
+				tick.Reset(recheck)
 				continue // the timer will trigger the check
 			}
 		case <-timer.C:
 		}
 		pendingSince = time.Time{}
-		w.check(time.Now())
+		tick.Reset(w.check(time.Now()))
 	}
 }
 
-// check reloads the files if they have changed, and updates the watches.
-func (w *watcher) check(now time.Time) {
+// check reloads the files if they have changed, updates the watches, and closes
+// connections of peers whose certificates are no longer valid. It returns the
+// time until the next check.
+func (w *watcher) check(now time.Time) time.Duration {
 	w.watchDirs()
 	changed, err := w.i.reloadChanged()
-	switch {
-	case err != nil && err.Error() != w.rejected:
-		w.rejected = err.Error()
-		w.i.logger.Error("changed certificate files rejected; the old certificate stays in use", "err", err)
-	case err != nil:
-	case changed:
-		w.rejected, w.warned = "", 0
+	rejected := ""
+	if err != nil {
+		rejected = err.Error()
+	}
+	if rejected != "" && rejected != w.rejected {
+		w.i.logger.Error("changed certificate file rejected; its old content stays in use", "err", err)
+	}
+	w.rejected = rejected
+	if changed {
+		w.warned = 0
 		leaf := w.i.Leaf()
 		w.i.logger.Info("certificate reloaded", "cert", w.i.files.Cert, "peer", w.i.Peer(), "not_after",
 			stamp(leaf.NotAfter),
 			"serial", leaf.SerialNumber.Text(16))
 		w.i.warnKeyMode()
-	default:
-		w.rejected = ""
 	}
 	w.warnExpiry(now)
+	next := w.i.closeInvalid(time.Now())
+	if next.IsZero() {
+		return recheck
+	}
+	// A certificate is valid until the end of its last second.
+	return min(recheck, max(time.Until(next)+time.Second, settle))
 }
 
 // expiryWarnings are the times before expiry of the warnings, longest first.
@@ -163,7 +174,7 @@ func (w *watcher) watchDirs() {
 		return
 	}
 	want := map[string]bool{}
-	for _, f := range []string{w.i.files.CA, w.i.files.Cert, w.i.files.Key} {
+	for _, f := range []string{w.i.files.CA, w.i.files.Cert, w.i.files.Key, RevocationFile(w.i.files.CA)} {
 		want[filepath.Dir(f)] = true
 		if real, err := filepath.EvalSymlinks(f); err == nil {
 			want[filepath.Dir(real)] = true

@@ -53,7 +53,7 @@ func TestRun_WaitsForCompleteFiles(t *testing.T) {
 			events <- fsnotify.Event{} // event of another file
 		}
 		wait(settle / 2)
-		log.take(t, "the old certificate stays in use")
+		log.take(t, "its old content stays in use")
 		log.none(t)
 	})
 }

@@ -406,16 +406,21 @@ func (r *dialRequest) dialAddr(ctx context.Context, path Path, addr string) (*tl
 	}
 	cfg := r.d.cfg.Identity.ClientConfig(r.sni, r.alpn...)
 	cfg.DynamicRecordSizingDisabled = true // several queued packets fit into one record
-	pc := &pathConn{progressConn: progressConn{Conn: raw}, dc: r.dc, path: path, addr: addr}
+	guard := r.d.cfg.Identity.Dialed(raw)
+	pc := &pathConn{progressConn: progressConn{Conn: guard}, dc: r.dc, path: path, addr: addr}
 	conn := tls.Client(pc, cfg)
 	connected := time.Now()
-	if err := pc.handshake(ctx, conn, r.d.cfg.AttemptTimeout); err != nil {
-		raw.Close()
+	err = pc.handshake(ctx, conn, r.d.cfg.AttemptTimeout)
+	if err == nil {
+		err = guard.Admit(conn)
+	}
+	if err != nil {
+		guard.Close()
 		return nil, fail(stageHandshake, err)
 	}
 	pc.handshakeRTT, pc.rtt = time.Since(connected), time.Since(start)/2
 	if p := conn.ConnectionState().NegotiatedProtocol; !slices.Contains(r.alpn, p) {
-		raw.Close()
+		guard.Close()
 		return nil, fail(stageProtocol, fmt.Errorf("the server chose protocol %q, none of %q", p, r.alpn))
 	}
 	return conn, nil

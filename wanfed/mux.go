@@ -175,7 +175,7 @@ func (m *Mux) Run(ctx context.Context, ln net.Listener) error {
 			return nil
 		case err == nil:
 			retry.Reset()
-			tracked := &trackedConn{progressConn: progressConn{Conn: c}}
+			tracked := m.newTrackedConn(c)
 			hs := m.handshakes.acquire(ctx, m.wrapConn(tracked))
 			if hs == nil {
 				c.Close()
@@ -242,6 +242,9 @@ func (m *Mux) serve(ctx context.Context, hs *handshake, tracked *trackedConn, cf
 	c, hello := tls.Server(raw, cfg), &clientHello{onSeen: func() { m.handshakes.noteHello(hs) }}
 	if err == nil {
 		err = tracked.handshake(context.WithValue(ctx, helloKey{}, hello), c, m.cfg.handshakeTimeout)
+	}
+	if err == nil {
+		err = tracked.guard.Admit(c)
 	}
 	shed := m.handshakes.end(hs)
 	if err != nil || shed {

@@ -19,12 +19,18 @@ import (
 )
 
 // trackedConn is an accepted connection that calls a function when it is
-// closed. It is the innermost wrapper of the connection. A Close of any other
-// wrapper therefore closes it too.
+// closed. It is the innermost wrapper of the connection, except for guard. A
+// Close of any other wrapper therefore closes it too.
 type trackedConn struct {
 	progressConn
+	guard    *tlsutil.Guard // below progressConn
 	closed   atomic.Bool
 	onClosed atomic.Pointer[func()] // not called yet; nil: none
+}
+
+func (m *Mux) newTrackedConn(c net.Conn) *trackedConn {
+	guard := m.cfg.Identity.Accepted(c)
+	return &trackedConn{progressConn: progressConn{Conn: guard}, guard: guard}
 }
 
 // onClose calls f once: when c is closed, or at once if c is already closed.

@@ -265,7 +265,7 @@ func TestMux_TimeoutCountsFromProxyHeader(t *testing.T) {
 			time.Sleep(4 * time.Second)
 			client.Write(localHeader)
 		}()
-		tracked := &trackedConn{progressConn: progressConn{Conn: server}}
+		tracked := m.newTrackedConn(server)
 		hs := m.handshakes.acquire(t.Context(), &proxyConn{Conn: tracked})
 		m.serve(t.Context(), hs, tracked, m.begin(nameAddr("pipe")))
 		if took := time.Since(began); took != 9*time.Second || m.Stats().Refused[refusedTimeout.id] != 1 {

@@ -43,6 +43,7 @@ var (
 	// The certificate is expired, not yet valid, or not for client
 	// authentication.
 	refusedCertInvalid = &refusal{"certificate_invalid", "connection refused: client certificate is not valid"}
+	refusedCertRevoked = &refusal{"certificate_revoked", "connection refused: client certificate is revoked"}
 	refusedCertOtherCA = &refusal{"certificate_foreign_ca", "connection refused: client certificate of another CA"}
 	refusedCertNoPeer  = &refusal{"certificate_no_peer_name",
 		"connection refused: client certificate does not name one peer"}
@@ -194,6 +195,7 @@ func classifyFailure(h *clientHello, err error) *refusal {
 		op        *net.OpError
 		unknownCA x509.UnknownAuthorityError
 		verify    *tls.CertificateVerificationError
+		revoked   *tlsutil.RevokedError
 	)
 	switch {
 	case errors.Is(err, errProxyHeader):
@@ -206,6 +208,8 @@ func classifyFailure(h *clientHello, err error) *refusal {
 		return refusedUnknownSNI
 	case errors.Is(err, tlsutil.ErrNoPeerName), errors.Is(err, tlsutil.ErrAmbiguousPeer):
 		return refusedCertNoPeer
+	case errors.As(err, &revoked):
+		return refusedCertRevoked
 	case errors.As(err, &unknownCA):
 		return refusedCertOtherCA
 	case errors.As(err, &verify):

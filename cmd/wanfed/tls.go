@@ -29,41 +29,60 @@ func newTLS() *cobra.Command {
 	c.Long = `Create and inspect certificates.
 
 The name in the certificate of a server or gateway is its identity:
-<node>.server.<dc>.<domain> or <node>.gateway.<dc>.<domain>. One CA signs the
-certificates of all datacenters. Any CA whose certificates have these names can
-be used.`
+<node>.server.<dc>.<domain> or <node>.gateway.<dc>.<domain>. One CA signs a CA for
+each datacenter, which signs the certificates of that datacenter. Any CA whose
+certificates have these names can be used.`
 	c.Example = `  wanfed tls ca create
-  wanfed tls cert create --server --datacenter dc1 --node srv1
-  wanfed tls cert create --gateway --datacenter dc1 --node gw1
+  wanfed tls ca create --dc dc1
+  wanfed tls cert create --server --datacenter dc1 --node srv1 --ca-file dc1-wanfed-ca.pem --ca-key-file dc1-wanfed-ca-key.pem
   wanfed tls inspect dc1-server-wanfed-0.pem --ca-file wanfed-agent-ca.pem`
 	return c
 }
 
 func newTLSCACreate() *cobra.Command {
 	var r tlsutil.CARequest
+	var constrain bool
+	f := caFlags{domain: &r.Domain, ca: &r.Parent}
 	c := &cobra.Command{
 		Use:   "create",
 		Short: "Create a CA in the current directory",
-		Long: `Create a CA: <domain>-agent-ca.pem and <domain>-agent-ca-key.pem in the current
-directory.
+		Long: `Create a CA in the current directory. Existing files are not overwritten.
 
-Each machine needs the first file. The second file signs certificates: do not
-copy it to the machines. Existing files are not overwritten.`,
+Without --dc: <domain>-agent-ca.pem and <domain>-agent-ca-key.pem. Each machine
+of all datacenters needs the first file. The second file signs certificates and
+CAs of datacenters: keep it offline.
+
+With --dc: <dc>-<domain>-ca.pem and <dc>-<domain>-ca-key.pem, signed by the CA
+of --ca-file. Whoever has these two files can create certificates of the
+datacenter, and of no other. "wanfed tls cert create --ca-file" uses them. The
+machines need only the CA of all datacenters.`,
 		Example: `  wanfed tls ca create
-  wanfed tls ca create --domain example.net --days 3650 --name-constraint`,
+  wanfed tls ca create --dc dc3
+  wanfed tls ca create --dc dc3 --permit 10.3.0.0/16 --permit dc3.example.com
+  wanfed tls ca create --domain example.net --days 3650`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := checkTLSFlags(cmd, r.Domain, r.Days); err != nil {
 				return err
 			}
+			r.Unconstrained = !constrain
 			if err := r.Validate(); err != nil {
 				return usageError{err}
+			}
+			cert, key := caFiles(r.Domain)
+			if r.DC != "" {
+				if err := f.read(); err != nil {
+					return err
+				}
+				name := r.DC + "-" + strings.ToLower(r.Domain) + "-ca"
+				cert, key = name+".pem", name+"-key.pem"
+			} else if f.caFile != "" || f.caKeyFile != "" {
+				return usagef("--ca-file and --ca-key-file need --dc")
 			}
 			p, err := tlsutil.CreateCA(r)
 			if err != nil {
 				return err
 			}
-			cert, key := caFiles(r.Domain)
 			if err := p.Save(cert, key); err != nil {
 				return err
 			}
@@ -71,10 +90,28 @@ copy it to the machines. Existing files are not overwritten.`,
 		},
 	}
 	c.Flags().StringVar(&r.Domain, "domain", tlsutil.DefaultDomain, "domain of the names in certificates and SNI")
-	c.Flags().IntVar(&r.Days, "days", tlsutil.DefaultCADays, "days until the CA expires")
-	c.Flags().BoolVar(&r.NameConstraint, "name-constraint", false,
-		"restrict the CA to DNS names of the domain and localhost, and to any IP address")
+	c.Flags().StringVar(&r.DC, "dc", "", "`name` of the datacenter of the CA (default: all datacenters)")
+	c.Flags().IntVar(&r.Days, "days", 0, "days until the CA expires (default: 1825, or until the CA that signs it expires)")
+	c.Flags().BoolVar(&constrain, "name-constraint", true,
+		"restrict the CA to names of the domain or datacenter, and localhost")
+	c.Flags().StringSliceVar(&r.Permit, "permit", nil,
+		"further DNS `domain`, or network (CIDR), that certificates may have; repeatable")
+	f.add(c)
 	return c
+}
+
+// caFlags are the flags of a CA that signs.
+type caFlags struct {
+	domain            *string
+	ca                *tlsutil.KeyPair
+	caFile, caKeyFile string
+}
+
+func (f *caFlags) add(c *cobra.Command) {
+	c.Flags().StringVar(&f.caFile, "ca-file", "",
+		"PEM `file` with the certificate of the CA that signs (default <domain>-agent-ca.pem)")
+	c.Flags().StringVar(&f.caKeyFile, "ca-key-file", "",
+		"PEM `file` with the private key of the CA that signs (default <domain>-agent-ca-key.pem)")
 }
 
 // caFiles returns the file names of "tls ca create".
@@ -123,11 +160,12 @@ type certFlags struct {
 	roles             []bool // in the order of certRoles
 	req               tlsutil.CertRequest
 	ips               []string
-	caFile, caKeyFile string
+	caFlags
 }
 
 func newTLSCertCreate() *cobra.Command {
 	f := certFlags{roles: make([]bool, len(certRoles))}
+	f.caFlags = caFlags{domain: &f.req.Domain, ca: &f.req.CA}
 	c := &cobra.Command{
 		Use:   "create",
 		Short: "Create a certificate in the current directory",
@@ -136,13 +174,16 @@ of "wanfed tls ca create": <dc>-<role>-<domain>-<i>.pem and
 <dc>-<role>-<domain>-<i>-key.pem, with the first unused i. Existing files are not
 overwritten.
 
-The names in the certificate are <node>.<role>.<dc>.<domain>, <role>.<dc>.<domain>,
-localhost, 127.0.0.1, ::1 and the additional names. An operator has the role "cli"
-in names. Without --days the certificate is valid for 365 days, or until its CA
-expires.`,
+The names in the certificate are <node>.<role>.<dc>.<domain>, <role>.<dc>.<domain>
+and the additional names. The certificate of a server, which serves the HTTP API,
+also has localhost, 127.0.0.1 and ::1. An operator has the role "cli" in names.
+Without --days the certificate is valid for 365 days, or until its CA expires.
+
+With the CA of a datacenter (wanfed tls ca create --dc), the file of the
+certificate also has that CA.`,
 		Example: `  wanfed tls cert create --server --datacenter dc2 --node srv1
   wanfed tls cert create --gateway --datacenter dc2 --node gw1 --additional-ipaddress 203.0.113.7
-  wanfed tls cert create --operator --datacenter dc2 --ca-file ca.pem --ca-key-file ca-key.pem`,
+  wanfed tls cert create --operator --datacenter dc2 --ca-file dc2-wanfed-ca.pem --ca-key-file dc2-wanfed-ca-key.pem`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.create(cmd) },
 	}
@@ -157,9 +198,7 @@ expires.`,
 	fl.IntVar(&f.req.Days, "days", 0, "days until the certificate expires (default: 365, or until the CA expires)")
 	fl.StringSliceVar(&f.req.DNSNames, "additional-dnsname", nil, "additional DNS name; repeatable")
 	fl.StringSliceVar(&f.ips, "additional-ipaddress", nil, "additional IP address; repeatable")
-	fl.StringVar(&f.caFile, "ca-file", "", "PEM `file` with the certificate of the CA (default <domain>-agent-ca.pem)")
-	fl.StringVar(&f.caKeyFile, "ca-key-file", "",
-		"PEM `file` with the private key of the CA (default <domain>-agent-ca-key.pem)")
+	f.add(c)
 	return c
 }
 
@@ -168,7 +207,7 @@ func (f *certFlags) create(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	if err := f.readCA(); err != nil {
+	if err := f.read(); err != nil {
 		return err
 	}
 	p, err := tlsutil.CreateCert(f.req)
@@ -221,8 +260,6 @@ func (f *certFlags) check(cmd *cobra.Command) (name string, err error) {
 		return "", usagef("--datacenter is required")
 	case f.req.Node == "" && (f.req.Role == tlsutil.RoleServer || f.req.Role == tlsutil.RoleGateway):
 		return "", usagef("--node is required for --%s", name)
-	case (f.caFile == "") != (f.caKeyFile == ""):
-		return "", usagef("--ca-file and --ca-key-file need each other")
 	}
 	for _, s := range f.ips {
 		ip := net.ParseIP(s)
@@ -240,14 +277,17 @@ func (f *certFlags) check(cmd *cobra.Command) (name string, err error) {
 	return name, nil
 }
 
-// readCA reads the files of the CA into the request.
-func (f *certFlags) readCA() error {
+// read reads the files of the CA.
+func (f *caFlags) read() error {
 	hint := ""
+	if (f.caFile == "") != (f.caKeyFile == "") {
+		return usagef("--ca-file and --ca-key-file need each other")
+	}
 	if f.caFile == "" {
-		f.caFile, f.caKeyFile = caFiles(f.req.Domain)
+		f.caFile, f.caKeyFile = caFiles(*f.domain)
 		domain := ""
-		if f.req.Domain != tlsutil.DefaultDomain {
-			domain = " --domain " + f.req.Domain
+		if *f.domain != tlsutil.DefaultDomain {
+			domain = " --domain " + *f.domain
 		}
 		hint = fmt.Sprintf("; create one with: wanfed tls ca create%s, or name one with --ca-file and --ca-key-file",
 			domain)
@@ -255,7 +295,7 @@ func (f *certFlags) readCA() error {
 	for _, file := range []struct {
 		kind, path string
 		content    *[]byte
-	}{{"certificate", f.caFile, &f.req.CA.Cert}, {"key", f.caKeyFile, &f.req.CA.Key}} {
+	}{{"certificate", f.caFile, &f.ca.Cert}, {"key", f.caKeyFile, &f.ca.Key}} {
 		var err error
 		*file.content, err = settings.ReadFile(file.path, maxPEM)
 		if errors.Is(err, fs.ErrNotExist) {

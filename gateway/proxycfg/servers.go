@@ -4,7 +4,6 @@ package proxycfg
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -54,15 +53,14 @@ func newDialer(id *tlsutil.Identity, proxyHeader bool) *upstream.Dialer {
 			if err != nil {
 				return nil, describe(err)
 			}
-			c := tls.Client(raw, id.ClientConfig(tlsutil.ServerName("", id.Peer().DC, id.Domain()), "h2"))
 			if proxyHeader { // does not block: the header fits into the buffer of a new socket
-				_, err = raw.Write(proxyproto.Append(nil, netip.AddrPort{}, netip.AddrPort{}))
+				if _, err := raw.Write(proxyproto.Append(nil, netip.AddrPort{}, netip.AddrPort{})); err != nil {
+					raw.Close()
+					return nil, describe(err)
+				}
 			}
-			if err == nil {
-				err = c.HandshakeContext(ctx)
-			}
+			c, err := id.Client(ctx, raw, tlsutil.ServerName("", id.Peer().DC, id.Domain()), "h2")
 			if err != nil {
-				raw.Close()
 				return nil, describe(err)
 			}
 			return c, nil
