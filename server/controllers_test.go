@@ -43,7 +43,7 @@ func TestControllers_DeleteOwnedResources(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &tombstoneStore{Store: resourcetest.NewStore()}
 		defer b.Close()
-		registry, err := newRegistry()
+		registry, err := newRegistry(nil)
 		if err != nil {
 			t.Fatal(err)
 		}

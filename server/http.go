@@ -53,7 +53,7 @@ func (c *components) buildHTTP(id *tlsutil.Identity) error {
 		AddressBook: c.addressBook, Joiner: c.joiner,
 		Claims: c.claims, Clones: c.clones, Claimant: c.claimant, Snapshots: c.snapshots,
 		Primary: c.primary, AntiEntropy: c.antiEntropy, Source: c.source, Operator: c.operator,
-		Envoys: c.envoys, Certificate: id.Leaf,
+		Envoys: c.envoys, Certificate: id.Leaf, Identity: id,
 		Server: func(dc string) pb.ServerServiceClient {
 			return pb.NewServerServiceClient(c.network.calls.Reader(dc))
 		},

@@ -5,6 +5,7 @@ package server
 import (
 	"context"
 	"errors"
+	"path/filepath"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -13,6 +14,7 @@ import (
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/federation"
 	"github.com/wanfed/wanfed/internal/backoff"
+	"github.com/wanfed/wanfed/revocation"
 )
 
 // run starts two groups of components and joins them. The upper group ends
@@ -31,7 +33,7 @@ func (c *components) run(ctx context.Context) error {
 	for _, run := range []func(context.Context) error{
 		c.lan.Run, c.wan.Run, c.addressBook.Run, c.network.prober.Run, c.joiner.Run, c.runTags, c.keyring.Run,
 		c.claimant.Run, c.contacts.Run, c.group.RunJoin, c.group.RunBootstrap, c.watchStore, c.awaitLoaded,
-		c.source.Run, c.runProxies, c.applyUpdates, c.operator.RunComparison, c.reporter.RunReports, c.controllers.Run,
+		c.source.Run, c.runProxies, c.runRevocation, c.applyUpdates, c.operator.RunComparison, c.reporter.RunReports, c.controllers.Run,
 		func(ctx context.Context) error { return c.manager.Run(ctx, c.strong) },
 	} {
 		upper.Go(func() error { return run(uctx) })
@@ -58,6 +60,16 @@ func (c *components) run(ctx context.Context) error {
 	}
 	c.logger.Info("server stopped")
 	return errors.Join(err, closeErr)
+}
+
+// revocationFile returns the file of the revocation lists in force.
+func (c *components) revocationFile() string { return filepath.Join(c.cfg.DataDir, "revocation.crl") }
+
+// runRevocation puts the revocation lists of the store in force until ctx ends.
+func (c *components) runRevocation(ctx context.Context) error {
+	return revocation.Run(ctx, revocation.Config{
+		Backend: c.store, Identity: c.network.identity, File: c.revocationFile(), Logger: c.logger,
+	})
 }
 
 // applyUpdates applies changed settings until ctx ends.

@@ -33,6 +33,7 @@ import (
 	"github.com/wanfed/wanfed/replication"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/resource/raftstore"
+	"github.com/wanfed/wanfed/revocation"
 	"github.com/wanfed/wanfed/server/keyring"
 	"github.com/wanfed/wanfed/server/operator"
 	"github.com/wanfed/wanfed/server/raftgroup"
@@ -201,6 +202,9 @@ func (c *components) listen(id *tlsutil.Identity) (err error) {
 	if c.dataDir, err = openDataDir(c.cfg.DataDir, c.cfg.DC); err != nil {
 		return err
 	}
+	if err := revocation.Load(c.revocationFile(), id); err != nil {
+		return err
+	}
 	c.network, err = newNetwork(c.cfg, id, advertise, c.knownEpoch, c.learnEpoch, c.logger)
 	return err
 }
@@ -224,8 +228,8 @@ func listen(addr, flag string) (net.Listener, error) {
 	return ln, nil
 }
 
-func (c *components) openStore(*tlsutil.Identity) (err error) {
-	if c.registry, err = newRegistry(); err != nil {
+func (c *components) openStore(id *tlsutil.Identity) (err error) {
+	if c.registry, err = newRegistry(id); err != nil {
 		return err
 	}
 	c.store, err = raftstore.Open(raftstore.Config{
@@ -455,7 +459,9 @@ func (c *components) buildEdge(*tlsutil.Identity) error {
 	pb.RegisterStoreServiceServer(c.edge, resource.NewStoreService(c.store))
 	pb.RegisterReplicationServiceServer(c.edge, c.source)
 	pb.RegisterKeyringServiceServer(c.edge, c.keyring)
-	pb.RegisterGatewayServiceServer(c.edge, &gatewayService{gateways: c.gateways, book: c.addressBook})
+	pb.RegisterGatewayServiceServer(c.edge, &gatewayService{
+		gateways: c.gateways, book: c.addressBook, identity: c.network.identity,
+	})
 	discoveryv3.RegisterAggregatedDiscoveryServiceServer(c.edge, c.envoys)
 	pb.RegisterCheckServiceServer(c.edge, &checkService{resources: c.resources, monitor: c.checks})
 	pb.RegisterLeaseServiceServer(c.edge, c.leases)

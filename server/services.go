@@ -20,9 +20,11 @@ import (
 	"github.com/wanfed/wanfed/gossip"
 	"github.com/wanfed/wanfed/lease"
 	"github.com/wanfed/wanfed/resource"
+	"github.com/wanfed/wanfed/revocation"
 	"github.com/wanfed/wanfed/server/httpapi"
 	"github.com/wanfed/wanfed/server/rpc"
 	"github.com/wanfed/wanfed/session"
+	"github.com/wanfed/wanfed/tlsutil"
 )
 
 // gatewayService serves the gateways of this datacenter. The certificate of a
@@ -31,6 +33,7 @@ type gatewayService struct {
 	pb.UnimplementedGatewayServiceServer
 	gateways *catalog.Gateways
 	book     *federation.AddressBookUpdater
+	identity *tlsutil.Identity // has the revocation lists
 }
 
 // Register implements pb.GatewayServiceServer.
@@ -76,14 +79,16 @@ func (s *gatewayService) Deregister(
 // Watch implements pb.GatewayServiceServer.
 func (s *gatewayService) Watch(_ *pb.WatchGatewayRequest, stream grpc.ServerStreamingServer[pb.GatewaySnapshot]) error {
 	for {
+		lists := s.identity.RevocationsChanged()
 		snap, changed := s.book.Snapshot()
 		if snap != nil {
-			if err := stream.Send(snap); err != nil {
+			if err := stream.Send(revocation.AddTo(snap, s.identity)); err != nil {
 				return err
 			}
 		}
 		select {
 		case <-changed:
+		case <-lists:
 		case <-stream.Context().Done():
 			return status.FromContextError(stream.Context().Err()).Err()
 		}

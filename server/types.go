@@ -13,7 +13,9 @@ import (
 	"github.com/wanfed/wanfed/lease"
 	"github.com/wanfed/wanfed/replication"
 	"github.com/wanfed/wanfed/resource"
+	"github.com/wanfed/wanfed/revocation"
 	"github.com/wanfed/wanfed/session"
+	"github.com/wanfed/wanfed/tlsutil"
 )
 
 // types has the functions that register the types of resources. A new type
@@ -30,9 +32,10 @@ var types = []func(*resource.Registry) error{
 	task.Register,
 }
 
-func newRegistry() (*resource.Registry, error) {
+// newRegistry returns a registry of all types. id verifies revocation lists.
+func newRegistry(id *tlsutil.Identity) (*resource.Registry, error) {
 	r := resource.NewRegistry()
-	var errs []error
+	errs := []error{revocation.Register(r, id)}
 	for _, register := range types {
 		errs = append(errs, register(r))
 	}

@@ -44,6 +44,7 @@ type Identity struct {
 	revoked    atomic.Pointer[revocations] // written with reload held; nil: none
 	generation atomic.Uint64               // grows after each change of current or revoked
 	conns      openConns
+	listed     broadcast.Broadcast // after each change of revoked
 }
 
 // Load reads the files and checks that handshakes with them can succeed:

@@ -4,6 +4,8 @@ package tlsutil
 
 import (
 	"crypto/x509"
+	"maps"
+	"slices"
 	"time"
 )
 
@@ -17,6 +19,25 @@ type Inspection struct {
 	// a file.
 	Verified    *bool  `json:"verified,omitempty"`
 	VerifyError string `json:"verify_error,omitempty"`
+}
+
+// RevocationInspection is a revocation list of a file, for display.
+type RevocationInspection struct {
+	File    string        `json:"file"`
+	Number  string        `json:"number"`
+	Issuer  string        `json:"issuer"`
+	ID      string        `json:"id"`
+	Created time.Time     `json:"created"`
+	Serials []string      `json:"serials"` // hexadecimal, sorted
+	Names   []RevokedName `json:"names"`
+}
+
+// InspectList describes a revocation list of a file.
+func InspectList(file string, l *RevocationList) RevocationInspection {
+	return RevocationInspection{
+		File: file, Number: l.Number.String(), Issuer: l.Issuer.Subject.String(), ID: l.ID(), Created: l.Created,
+		Serials: slices.Sorted(maps.Keys(l.Serials)), Names: l.Names,
+	}
 }
 
 // Inspect describes the certificates of a file, of which there is at least one:

@@ -3,6 +3,7 @@
 package tlsutil
 
 import (
+	"bytes"
 	"cmp"
 	"crypto/rand"
 	"crypto/sha256"
@@ -21,13 +22,13 @@ import (
 	"time"
 )
 
-// MaxRevocationBytes limits the size of a file of revocation lists. It is enough
-// for about 5,000 certificates.
-const MaxRevocationBytes = 256 << 10
+// MaxRevocationBytes limits the size of one revocation list in PEM. It is enough
+// for about 600 certificates.
+const MaxRevocationBytes = 32 << 10
 
 // maxRevocationLists limits the lists in a file, and the issuers whose lists an
 // Identity has.
-const maxRevocationLists = 256
+const maxRevocationLists = 128
 
 // pemRevocationList is the type of the PEM block of a revocation list.
 const pemRevocationList = "X509 CRL"
@@ -92,9 +93,8 @@ func (e *RevokedError) Error() string {
 // certificates. The error has all faults of the file. The other lists of a file
 // with faults are returned.
 func ParseRevocationLists(b []byte, cas []*x509.Certificate, now time.Time) ([]*RevocationList, error) {
-	if len(b) > MaxRevocationBytes {
-		return nil, fmt.Errorf("has more than %d bytes; revoke all certificates of a name in place of many serials",
-			MaxRevocationBytes)
+	if limit := maxRevocationLists * MaxRevocationBytes; len(b) > limit {
+		return nil, fmt.Errorf("has more than %d bytes", limit)
 	}
 	issuers := slices.Clone(cas)
 	var lists [][]byte
@@ -138,6 +138,9 @@ func parseRevocationList(
 	crl, err := x509.ParseRevocationList(der)
 	if err != nil {
 		return nil, fmt.Errorf("revocation list: %w", err)
+	}
+	if len(der) > MaxRevocationBytes {
+		return nil, fmt.Errorf("revocation list of %s has more than %d bytes", crl.Issuer, MaxRevocationBytes)
 	}
 	if crl.Number == nil || crl.Number.Sign() < 0 {
 		return nil, fmt.Errorf("revocation list of %s has no number", crl.Issuer)
@@ -254,9 +257,35 @@ func (i *Identity) addRevocations(b []byte) (changed bool, err error) {
 	}
 	if changed {
 		i.revoked.Store(all)
+		i.listed.Notify()
 	}
 	return changed, join(errs...)
 }
+
+// CheckRevocations returns the only list of a PEM file, or the reason why
+// AddRevocations would not put it in force.
+func (i *Identity) CheckRevocations(b []byte) (*RevocationList, error) {
+	lists, err := ParseRevocationLists(b, i.current.Load().roots, time.Now())
+	if err != nil {
+		return nil, err
+	}
+	if len(lists) != 1 {
+		return nil, fmt.Errorf("has %d revocation lists, not one", len(lists))
+	}
+	l := lists[0]
+	if r := i.revoked.Load(); r != nil {
+		old := r.lists[l.ID()]
+		if old != nil && old.Number.Cmp(l.Number) >= 0 && !bytes.Equal(old.raw, l.raw) {
+			return nil, fmt.Errorf("revocation list %v of %s is not newer than list %v, which is in force", l.Number,
+				l.Issuer.Subject, old.Number)
+		}
+	}
+	return l, nil
+}
+
+// RevocationsChanged returns a channel that is closed when RevocationLists
+// changes.
+func (i *Identity) RevocationsChanged() <-chan struct{} { return i.listed.Wait() }
 
 // RevocationLists returns the lists in force, ordered by ID. The caller must not
 // change them.

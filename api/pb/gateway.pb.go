@@ -346,9 +346,11 @@ type GatewaySnapshot struct {
 	// The alive servers of this datacenter.
 	Servers []*SnapshotServer `protobuf:"bytes,3,rep,name=servers,proto3" json:"servers,omitempty"`
 	// Other datacenters, ordered by name.
-	Datacenters   []*SnapshotDatacenter `protobuf:"bytes,4,rep,name=datacenters,proto3" json:"datacenters,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Datacenters []*SnapshotDatacenter `protobuf:"bytes,4,rep,name=datacenters,proto3" json:"datacenters,omitempty"`
+	// The revocation lists in force, each in PEM with the certificate of its CA.
+	RevocationLists []string `protobuf:"bytes,5,rep,name=revocation_lists,json=revocationLists,proto3" json:"revocation_lists,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *GatewaySnapshot) Reset() {
@@ -405,6 +407,13 @@ func (x *GatewaySnapshot) GetServers() []*SnapshotServer {
 func (x *GatewaySnapshot) GetDatacenters() []*SnapshotDatacenter {
 	if x != nil {
 		return x.Datacenters
+	}
+	return nil
+}
+
+func (x *GatewaySnapshot) GetRevocationLists() []string {
+	if x != nil {
+		return x.RevocationLists
 	}
 	return nil
 }
@@ -551,14 +560,15 @@ const file_api_pb_gateway_proto_rawDesc = "" +
 	"\x03lan\x18\x01 \x01(\tR\x03lan\x12\x10\n" +
 	"\x03wan\x18\x02 \x01(\tR\x03wan\"\x1b\n" +
 	"\x19DeregisterGatewayResponse\"\x15\n" +
-	"\x13WatchGatewayRequest\"\xbf\x01\n" +
+	"\x13WatchGatewayRequest\"\xea\x01\n" +
 	"\x0fGatewaySnapshot\x12\x1e\n" +
 	"\n" +
 	"datacenter\x18\x01 \x01(\tR\n" +
 	"datacenter\x12\x16\n" +
 	"\x06domain\x18\x02 \x01(\tR\x06domain\x123\n" +
 	"\aservers\x18\x03 \x03(\v2\x19.wanfed.v1.SnapshotServerR\aservers\x12?\n" +
-	"\vdatacenters\x18\x04 \x03(\v2\x1d.wanfed.v1.SnapshotDatacenterR\vdatacenters\">\n" +
+	"\vdatacenters\x18\x04 \x03(\v2\x1d.wanfed.v1.SnapshotDatacenterR\vdatacenters\x12)\n" +
+	"\x10revocation_lists\x18\x05 \x03(\tR\x0frevocationLists\">\n" +
 	"\x0eSnapshotServer\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\"^\n" +

@@ -25,7 +25,7 @@ func newTLS() *cobra.Command {
 	cert := newGroup("cert", "Create certificates", newTLSCertCreate())
 	ca.Example = `  wanfed tls ca create`
 	cert.Example = `  wanfed tls cert create --server --datacenter dc1 --node srv1`
-	c := newGroup("tls", "Create and inspect certificates", ca, cert, newTLSInspect())
+	c := newGroup("tls", "Create, revoke and inspect certificates", ca, cert, newTLSRevoke(), newTLSPublish(), newTLSInspect())
 	c.Long = `Create and inspect certificates.
 
 The name in the certificate of a server or gateway is its identity:
@@ -157,9 +157,9 @@ var certRoles = []struct {
 
 // certFlags are the flags of "tls cert create".
 type certFlags struct {
-	roles             []bool // in the order of certRoles
-	req               tlsutil.CertRequest
-	ips               []string
+	roles []bool // in the order of certRoles
+	req   tlsutil.CertRequest
+	ips   []string
 	caFlags
 }
 

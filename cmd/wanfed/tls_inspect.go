@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -29,9 +30,10 @@ func newTLSInspect() *cobra.Command {
 	var in inspector
 	c := &cobra.Command{
 		Use:   "inspect FILE...",
-		Short: "Show the certificates of PEM files",
+		Short: "Show the certificates and revocation lists of PEM files",
 		Long: `Show the certificates of PEM files: role, datacenter, node, names, expiry, issuer
-and usage.
+and usage. Of a file with the extension .crl, show the revocation lists: number,
+issuer, revoked serial numbers and names.
 
 With --ca-file the first certificate of each file is verified as in a handshake,
 with the other certificates of the file as intermediates. The exit status is 1 if
@@ -65,7 +67,18 @@ func (in *inspector) inspect(files []string, now time.Time) error {
 	}
 	all := []tlsutil.Inspection{} // not nil, which JSON encodes as null
 	var errs []string
+	var lists []tlsutil.RevocationInspection
 	for _, file := range files {
+		if filepath.Ext(file) == ".crl" {
+			found, err := readRevocationLists(file)
+			if err != nil {
+				errs = append(errs, err.Error())
+			}
+			for _, l := range found {
+				lists = append(lists, tlsutil.InspectList(file, l))
+			}
+			continue
+		}
 		certs, err := readCerts(file)
 		if err != nil {
 			errs = append(errs, err.Error())
@@ -77,7 +90,14 @@ func (in *inspector) inspect(files []string, now time.Time) error {
 		}
 		all = append(all, inspected...)
 	}
-	if err := in.Print(all, func() error { return in.printAll(all) }); err != nil {
+	var shown any = all
+	if lists != nil {
+		shown = struct {
+			Certificates []tlsutil.Inspection           `json:"certificates"`
+			Lists        []tlsutil.RevocationInspection `json:"revocation_lists"`
+		}{all, lists}
+	}
+	if err := in.Print(shown, func() error { return in.printAll(all, lists) }); err != nil {
 		return err
 	}
 	if len(errs) > 0 {
@@ -101,7 +121,7 @@ func readCerts(file string) ([]*x509.Certificate, error) {
 	return certs, nil
 }
 
-func (in *inspector) printAll(all []tlsutil.Inspection) error {
+func (in *inspector) printAll(all []tlsutil.Inspection, lists []tlsutil.RevocationInspection) error {
 	w := in.W
 	for i, s := range all {
 		if i > 0 {
@@ -113,6 +133,14 @@ func (in *inspector) printAll(all []tlsutil.Inspection) error {
 		}
 		fmt.Fprintln(w)
 		if err := output.WriteFields(w, inspectionRows(s, in.caFile)); err != nil {
+			return err
+		}
+	}
+	for i, l := range lists {
+		if i+len(all) > 0 {
+			fmt.Fprintln(w)
+		}
+		if err := printRevocationList(in.Printer, l); err != nil {
 			return err
 		}
 	}

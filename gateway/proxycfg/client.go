@@ -304,6 +304,11 @@ const originDisk = "disk"
 // setInputs replaces the inputs of the manager and the addresses of servers.
 func (c *Client) setInputs(snap *pb.GatewaySnapshot, origin string, at confirmed) {
 	logFaults(c.cfg.Logger, c.inputs.set(snap, origin, at))
+	if c.cfg.Identity != nil && len(snap.RevocationLists) > 0 {
+		if err := c.cfg.Identity.AddRevocations([]byte(strings.Join(snap.RevocationLists, ""))); err != nil {
+			c.cfg.Logger.Warn("revocation list ignored", "origin", origin, "err", err)
+		}
+	}
 	var addrs []string
 	for _, s := range snap.Servers {
 		if netaddr.CheckHostPort(s.Address) == nil {

@@ -29,7 +29,12 @@ var (
 	descRefused  = desc("port_refused_total", "Connections refused on the server port, by reason.", "reason")
 	descHTTP     = desc("http_refused_total", "Connections refused on the HTTP port with TLS, by reason.", "reason")
 	descProtocol = desc("port_connections_total", "Connections of one protocol on the server port.", "protocol")
-	descCalls    = desc("calls_refused_total", "gRPC calls denied, by method and role of the caller.",
+	descEnded    = desc("tls_ended_total",
+		"Open connections closed because the certificate of the peer expired, was revoked, or lost its CA.")
+	descList     = desc("tls_revocation_list_number", "Number of a revocation list in force.", "issuer")
+	descListTime = desc("tls_revocation_list_timestamp_seconds",
+		"Time at which a revocation list in force was created, since 1970.", "issuer")
+	descCalls = desc("calls_refused_total", "gRPC calls denied, by method and role of the caller.",
 		"method", "role")
 	descSent     = desc("gossip_sent_total", "Gossip packets written to a connection.", "pool", "dc")
 	descReceived = desc("gossip_received_total", "Gossip packets delivered to a pool.", "pool", "dc")
@@ -129,6 +134,12 @@ func (r *Reporter) Collect(ch chan<- prometheus.Metric) {
 	}
 	for kind, v := range r.cfg.Edge.Denied() {
 		s.count(descCalls, v, kind.Method, string(kind.Role))
+	}
+	s.count(descEnded, r.cfg.Identity.EndedConnections())
+	for _, l := range r.cfg.Identity.RevocationLists() {
+		number, _ := l.Number.Float64()
+		s.gauge(descList, number, l.ID())
+		s.gauge(descListTime, float64(l.Created.Unix()), l.ID())
 	}
 	r.collectPort(s)
 	r.collectTunnel(s)

@@ -25,6 +25,7 @@ import (
 	"github.com/wanfed/wanfed/server/keyring"
 	"github.com/wanfed/wanfed/server/operator"
 	"github.com/wanfed/wanfed/server/rpc"
+	"github.com/wanfed/wanfed/tlsutil"
 	"github.com/wanfed/wanfed/wanfed"
 )
 
@@ -56,6 +57,7 @@ type Config struct {
 	Operator    *operator.Service
 	Envoys      *xds.Server
 	Certificate func() *x509.Certificate // certificate of this server
+	Identity    *tlsutil.Identity        // has the revocation lists
 	// Server returns a client of any server of another datacenter.
 	Server func(dc string) pb.ServerServiceClient
 }
@@ -377,6 +379,11 @@ func (r *Reporter) components() []api.ComponentStatus {
 		poolComponent("wan pool", r.cfg.WAN.Members(), "wanfed members --wan"),
 		identity,
 		{Name: "gossip keys", State: "ok", Detail: r.cfg.Keyring.Detail()},
+	}
+	for _, l := range r.cfg.Identity.RevocationLists() {
+		out = append(out, api.ComponentStatus{Name: "revocation list", State: "ok",
+			Detail: fmt.Sprintf("list %v of %s, %d certificates and %d names, created %s ago", l.Number, l.Issuer.Subject,
+				len(l.Serials), len(l.Names), time.Since(l.Created).Round(time.Second))})
 	}
 	if voters, _ := r.cfg.Store.Peers(); len(voters) > 1 {
 		compared := r.cfg.Operator.Comparison()

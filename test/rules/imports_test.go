@@ -51,7 +51,7 @@ var layers = [][]string{
 	{"automation/task"},
 	{"kv"},
 	{"session"},
-	{"catalog", "document", "lease"},
+	{"catalog", "document", "lease", "revocation"},
 	{"resource/raftstore"},
 	{"resource/raftstore/raftlog"},
 	{"resource/memory"},
