@@ -51,6 +51,20 @@ type loopback struct {
 	dir string
 	bin string
 	log string // level of the logs; debug: every refused connection is logged
+	// bundle has CAs that the processes trust in addition to ca.
+	bundle []byte
+	issued []tlsutil.Files // of the processes
+}
+
+// files issues the certificate of a process.
+func (l *loopback) files(role tlsutil.Role, node, dc string) tlsutil.Files {
+	l.t.Helper()
+	f := l.ca.Files(l.t, role, node, dc)
+	l.issued = append(l.issued, f)
+	if err := os.WriteFile(f.CA, slices.Concat(l.ca.Pair.Cert, l.bundle), 0o600); err != nil {
+		l.t.Fatal(err)
+	}
+	return f
 }
 
 // newLoopback returns a federation without datacenters. It skips the test under
@@ -76,7 +90,7 @@ func (l *loopback) startIn(prefix, dc, primary string, primaryGateways ...string
 	var err error
 	s.server, err = subprocess.StartServer(ctx, subprocess.ServerConfig{
 		Program: []string{l.bin}, Dir: filepath.Join(l.dir, prefix+"-srv1"), DC: dc, Node: "srv1",
-		TLS:       l.ca.Files(l.t, tlsutil.RoleServer, "srv1", dc),
+		TLS:       l.files(tlsutil.RoleServer, "srv1", dc),
 		PrimaryDC: primary, PrimaryGateways: primaryGateways, LogLevel: l.log,
 	})
 	if err != nil {
@@ -85,7 +99,7 @@ func (l *loopback) startIn(prefix, dc, primary string, primaryGateways ...string
 	l.keep(s.server.Process)
 	s.gateway, err = subprocess.StartGateway(ctx, subprocess.GatewayConfig{
 		Program: []string{l.bin}, Dir: filepath.Join(l.dir, prefix+"-gw1"), DC: dc, Node: "gw1",
-		TLS:     l.ca.Files(l.t, tlsutil.RoleGateway, "gw1", dc),
+		TLS:     l.files(tlsutil.RoleGateway, "gw1", dc),
 		Servers: []string{s.server.Addr}, LogLevel: l.log, Args: []string{"--admin-addr", "127.0.0.1:0"},
 	})
 	if err != nil {

@@ -121,6 +121,10 @@ type openConns struct {
 	mu     sync.Mutex
 	chains map[chainKey]*openChain
 	ended  uint64 // connections that were closed because a verification failed
+	// checkAt is the time of the next check by Run. sooner (size 1) wakes Run
+	// because a certificate expires before that.
+	checkAt time.Time
+	sooner  chan struct{}
 }
 
 // chainKey identifies certificates and the use for which they are verified.
@@ -154,8 +158,21 @@ func (o *openConns) add(g *Guard, certs []*x509.Certificate) {
 		}
 		chain = &openChain{certs: certs, conns: map[*Guard]struct{}{}}
 		o.chains[key] = chain
+		if certs[0].NotAfter.Before(o.checkAt) {
+			select {
+			case o.sooner <- struct{}{}:
+			default:
+			}
+		}
 	}
 	chain.conns[g] = struct{}{}
+}
+
+// schedule sets the time of the next check.
+func (o *openConns) schedule(at time.Time) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.checkAt = at
 }
 
 func (o *openConns) remove(g *Guard) {

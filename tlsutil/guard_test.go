@@ -166,8 +166,7 @@ func TestGuard_ReloadWithoutCA(t *testing.T) {
 }
 
 // TestGuard_Expiry checks that a connection ends within a second of the expiry
-// of the certificate of its peer, and after at most a minute if it was opened
-// after the last check. The ticks of the watcher are real; time is not.
+// of the certificate of its peer.
 func TestGuard_Expiry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ca := newCA(t, CARequest{Now: time.Now().AddDate(0, 0, -2)})

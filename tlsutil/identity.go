@@ -62,6 +62,7 @@ func Load(f Files, domain string, logger *slog.Logger) (*Identity, error) {
 	}
 	logger = cmp.Or(logger, slog.New(slog.DiscardHandler))
 	i := &Identity{files: f, domain: strings.ToLower(domain), logger: logger}
+	i.conns.sooner = make(chan struct{}, 1)
 	raw, err := readRaw(f)
 	if err != nil {
 		return nil, err

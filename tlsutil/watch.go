@@ -93,16 +93,18 @@ func (w *watcher) run(ctx context.Context) error {
 				continue // the timer will trigger the check
 			}
 		case <-timer.C:
+		case <-w.i.conns.sooner:
+			tick.Reset(w.checkPeers())
+			continue
 		}
 		pendingSince = time.Time{}
-		tick.Reset(w.check(time.Now()))
+		w.check(time.Now())
+		tick.Reset(w.checkPeers())
 	}
 }
 
-// check reloads the files if they have changed, updates the watches, and closes
-// connections of peers whose certificates are no longer valid. It returns the
-// time until the next check.
-func (w *watcher) check(now time.Time) time.Duration {
+// check reloads the files if they have changed, and updates the watches.
+func (w *watcher) check(now time.Time) {
 	w.watchDirs()
 	changed, err := w.i.reloadChanged()
 	rejected := ""
@@ -122,12 +124,17 @@ func (w *watcher) check(now time.Time) time.Duration {
 		w.i.warnKeyMode()
 	}
 	w.warnExpiry(now)
-	next := w.i.closeInvalid(time.Now())
-	if next.IsZero() {
-		return recheck
+}
+
+// checkPeers closes the connections of peers whose certificates are no longer
+// valid. It returns the time until the next check.
+func (w *watcher) checkPeers() time.Duration {
+	pause := recheck
+	w.i.conns.schedule(time.Now().Add(recheck)) // before, so that no connection is missed
+	if next := w.i.closeInvalid(time.Now()); !next.IsZero() {
+		pause = min(recheck, max(time.Until(next)+settle, settle))
 	}
-	// A certificate is valid until the end of its last second.
-	return min(recheck, max(time.Until(next)+time.Second, settle))
+	return pause
 }
 
 // expiryWarnings are the times before expiry of the warnings, longest first.
