@@ -28,7 +28,31 @@ const (
 // Register adds Type to a registry, with the default authorization.
 func Register(g *resource.Registry) error {
 	return g.Register(resource.Registration{Type: Type, Message: &pb.Document{}, Federated: true,
-		Validate: resource.ValidateData(Check)})
+		CheckJSON: checkJSON, Validate: resource.ValidateData(Check)})
+}
+
+// minValue is the least number of bytes of a value in a list, encoded.
+const minValue = 4
+
+// checkJSON refuses JSON with more values than MaxSize has room for. A value in
+// a list has two bytes in JSON, and far more in memory.
+func checkJSON(b []byte) error {
+	values, text := 0, false
+	for i := 0; i < len(b); i++ {
+		switch c := b[i]; {
+		case c == '\\':
+			i++
+		case c == '"':
+			text = !text
+		case c == ',' && !text:
+			values++
+		}
+	}
+	if n := values * minValue; n > MaxSize {
+		return fmt.Errorf("content has %d values, and so more than %d bytes, encoded: must be at most %d", values, n,
+			MaxSize)
+	}
+	return nil
 }
 
 // Check returns an error that names an invalid part of a document.

@@ -45,6 +45,33 @@ func TestCheck_JSON(t *testing.T) {
 	}
 }
 
+// TestCheckJSON checks that JSON with too many values is refused before it is
+// decoded, and that the bound refuses nothing that Check accepts.
+func TestCheckJSON(t *testing.T) {
+	list := func(value string, n int) string {
+		return `{"content":[` + strings.Repeat(value+",", n) + value + "]}"
+	}
+	fits := 0
+	for n := MaxSize / minValue; n > 0; n /= 2 { // the longest list that Check accepts
+		d := &pb.Document{}
+		if err := protojson.Unmarshal([]byte(list("null", fits+n)), d); err != nil {
+			t.Fatal(err)
+		}
+		if Check(d) == nil {
+			fits += n
+		}
+	}
+	for in, want := range map[string]bool{
+		list("null", fits):   true,
+		list("0", 2_500_000): false,
+		`{"content":"` + strings.Repeat(`,\",`, MaxSize/8) + `"}`: true,
+	} {
+		if err := checkJSON([]byte(in)); (err == nil) != want {
+			t.Errorf("checkJSON(%.40s of %d bytes) = %v, want accepted: %t", in, len(in), err, want)
+		}
+	}
+}
+
 // TestCheck_NotJSON checks the errors for content that has no form in JSON.
 func TestCheck_NotJSON(t *testing.T) {
 	list := func(v *structpb.Value) *pb.Document {

@@ -54,11 +54,13 @@ func (p *process) adminHandler() http.Handler {
 		mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, p.client.Status()) })
 		mux.HandleFunc("GET /snapshot", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, p.client.Report()) })
 	}
-	mux.HandleFunc("/debug/pprof/", pprof.Index)
-	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
-	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
-	mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
-	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
+	if p.settings.Pprof {
+		mux.HandleFunc("/debug/pprof/", pprof.Index)
+		mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
+		mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+		mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
+		mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
+	}
 	return requireLoopbackHost(mux)
 }
 
@@ -75,6 +77,7 @@ func requireLoopbackHost(next http.Handler) http.Handler {
 			http.Error(w, "use a loopback address", http.StatusForbidden)
 			return
 		}
+		w.Header().Set("Cross-Origin-Resource-Policy", "same-origin")
 		next.ServeHTTP(w, r)
 	})
 }

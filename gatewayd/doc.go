@@ -29,9 +29,10 @@
 // A reload or a hot restart refuses no connection and closes none. The service
 // manager is notified of start, reload and stop (sd_notify).
 //
-// The admin address serves /healthz, /readyz, /routes, /metrics, /debug/pprof
-// and, for the gateway of a datacenter, /status and /snapshot. It must be a
-// loopback address, because it has neither TLS nor authentication.
+// The admin address serves /healthz, /readyz, /routes, /metrics and, for the
+// gateway of a datacenter, /status and /snapshot. With the setting pprof it also
+// serves /debug/pprof. It must be a loopback address, because it has neither TLS
+// nor authentication.
 //
 // RunEnvoy runs Envoy in place of the data plane. It starts Envoy with a
 // bootstrap, and Envoy receives its routes from the servers (package

@@ -59,6 +59,9 @@ type Registration struct {
 	CheckName func(name string) error
 	// Mutate changes a resource before a write, for example to set defaults.
 	Mutate func(r *pb.Resource) error
+	// CheckJSON returns the reason why the JSON of the data is too large to be
+	// decoded, or nil. It must be much cheaper than decoding. Nil: no check.
+	CheckJSON func(data []byte) error
 	// Validate checks a resource after Mutate. The resource has a valid name
 	// and data of the right message type. Nil: no check.
 	Validate func(r *pb.Resource) error

@@ -18,11 +18,13 @@ import (
 
 // startStandalone starts a gateway on a file of routes and returns its admin
 // address.
-func startStandalone(t *testing.T, routes string) (gw *runningCommand, admin string) {
+func startStandalone(t *testing.T, routes string, args ...string) (gw *runningCommand, admin string) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "routes.hcl")
 	writeFile(t, file, routes)
-	gw = startCommand(t, "gateway", "--listen", "127.0.0.1:0", "--routes", file, "--admin-addr", "127.0.0.1:0")
+	gw = startCommand(t, append([]string{
+		"gateway", "--listen", "127.0.0.1:0", "--routes", file, "--admin-addr", "127.0.0.1:0",
+	}, args...)...)
 	return gw, strings.TrimPrefix(gw.adminURL(t), "http://")
 }
 
@@ -76,7 +78,11 @@ func TestGatewayRoutes_Errors(t *testing.T) {
 }
 
 func TestAdminAddress(t *testing.T) {
-	gw, admin := startStandalone(t, threeRoutes)
+	_, plain := startStandalone(t, threeRoutes)
+	if code, body := get(t, "http://"+plain+"/debug/pprof/cmdline"); code != http.StatusNotFound {
+		t.Errorf("/debug/pprof/cmdline without the setting = %d %.100s, want %d", code, body, http.StatusNotFound)
+	}
+	gw, admin := startStandalone(t, threeRoutes, "--pprof")
 	for path, want := range map[string]string{
 		"/debug/pprof/goroutine?debug=1": "goroutine profile",
 		"/debug/pprof/profile?seconds=1": "",

@@ -53,7 +53,7 @@ of all datacenters needs the first file. The second file signs certificates and
 CAs of datacenters: keep it offline.
 
 With --dc: <dc>-<domain>-ca.pem and <dc>-<domain>-ca-key.pem, signed by the CA
-of --ca-file. Whoever has these two files can create certificates of the
+of --ca-file. An owner of these two files can create certificates of the
 datacenter, and of no other. "wanfed tls cert create --ca-file" uses them. The
 machines need only the CA of all datacenters.`,
 		Example: `  wanfed tls ca create

@@ -27,7 +27,7 @@ const (
 
 // Remedies that error messages end with.
 const (
-	removeDirRemedy = "remove the data dir, so that the server joins again"
+	removeDirRemedy = "remove the data dir, so that the server joins again, unless it is the only server of its datacenter and has all data"
 	rejoinRemedy    = "restore the data dir from a backup, or " + removeDirRemedy
 )
 

@@ -178,6 +178,11 @@ func data(reg resource.Registration, raw json.RawMessage) (*anypb.Any, error) {
 		return nil, badRequest("data: it is missing; it is the JSON of a %s",
 			reg.Message.ProtoReflect().Descriptor().FullName())
 	}
+	if reg.CheckJSON != nil {
+		if err := reg.CheckJSON(raw); err != nil {
+			return nil, badRequest("data: %w", err)
+		}
+	}
 	msg := reg.NewMessage()
 	raw, err := withoutType(raw, string(msg.ProtoReflect().Descriptor().FullName()))
 	if err == nil {

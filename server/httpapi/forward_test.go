@@ -208,7 +208,8 @@ func TestRelay_TrustsNothing(t *testing.T) {
 	w := get(t.Context(), h, "/v1/status/leader?dc=dc2")
 	want := http.Header{
 		"Content-Type": {"text/plain; charset=utf-8"}, "X-Content-Type-Options": {"nosniff"},
-		api.HeaderIndex: {"1  X: y"},
+		"Cross-Origin-Resource-Policy": {"same-origin"},
+		api.HeaderIndex:                {"1  X: y"},
 	}
 	if d := cmp.Diff(want, w.Header()); d != "" {
 		t.Errorf("relayed headers differ (-want +got):\n%s", d)

@@ -123,6 +123,8 @@ func (r *statusRecorder) Unwrap() http.ResponseWriter { return r.ResponseWriter 
 // forwarded request already has a peer.
 func (h *handler) identify(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// A page of another site must not embed a response.
+		w.Header().Set("Cross-Origin-Resource-Policy", "same-origin")
 		ctx := r.Context()
 		if _, ok := tlsutil.PeerFromContext(ctx); !ok && h.Peer != nil {
 			p, err := h.Peer(r)
