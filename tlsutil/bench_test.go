@@ -4,6 +4,8 @@ package tlsutil_test
 
 import (
 	"crypto/tls"
+	"errors"
+	"math/big"
 	"net"
 	"testing"
 	"time"
@@ -33,21 +35,44 @@ func (c countConn) Write(b []byte) (int, error) {
 // TCP, TLS and one byte from the server. The results include the work of both
 // ends.
 func BenchmarkHandshake(b *testing.B) {
+	for _, bench := range []struct {
+		name    string
+		guarded bool
+		revoked int // serial numbers on the list of the CA
+	}{{"unguarded", false, 0}, {"guarded", true, 0}, {"guarded, 500 revoked", true, 500}} {
+		b.Run(bench.name, func(b *testing.B) { benchmarkHandshake(b, bench.guarded, bench.revoked) })
+	}
+}
+
+func benchmarkHandshake(b *testing.B, guarded bool, revoked int) {
 	ca := tlstest.NewCA(b)
 	srv, cli := ca.Identity(b, tlsutil.RoleServer, "srv1", "dc1"), ca.Identity(b, tlsutil.RoleServer, "srv1", "dc2")
-	addr := serveByte(b, srv.ServerConfig("a"))
+	if revoked > 0 {
+		r := tlsutil.RevokeRequest{CA: ca.Pair}
+		for n := range revoked {
+			r.Serials = append(r.Serials, new(big.Int).Lsh(big.NewInt(int64(n+1)), 100))
+		}
+		l, err := tlsutil.Revoke(r)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if err := errors.Join(srv.AddRevocations(l.PEM()), cli.AddRevocations(l.PEM())); err != nil {
+			b.Fatal(err)
+		}
+	}
+	addr := serveByte(b, srv, guarded)
 	b.ReportAllocs()
 	wire := 0
 	for b.Loop() {
-		wire += readByte(b, addr, cli.ClientConfig("server.dc1.wanfed", "a"))
+		wire += readByte(b, addr, cli, guarded)
 	}
 	b.ReportMetric(float64(wire)/float64(b.N), "B(wire)/op")
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "handshakes/s")
 }
 
 // serveByte listens and sends one byte on each connection.
-func serveByte(tb testing.TB, cfg *tls.Config) (addr string) {
-	ln, err := tls.Listen("tcp", "127.0.0.1:0", cfg)
+func serveByte(tb testing.TB, srv *tlsutil.Identity, guarded bool) (addr string) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -56,9 +81,14 @@ func serveByte(tb testing.TB, cfg *tls.Config) (addr string) {
 	go func() {
 		defer close(done)
 		for {
-			c, err := ln.Accept()
+			raw, err := ln.Accept()
 			if err != nil {
 				return
+			}
+			g := srv.Accepted(raw)
+			c := tls.Server(g, srv.ServerConfig("a"))
+			if guarded && c.Handshake() == nil {
+				_ = g.Admit(c)
 			}
 			c.SetDeadline(time.Now().Add(10 * time.Second))
 			c.Write([]byte{1}) // the client reports a failure
@@ -70,13 +100,19 @@ func serveByte(tb testing.TB, cfg *tls.Config) (addr string) {
 
 // readByte connects to addr and reads one byte. It returns the number of bytes
 // that the connection transferred.
-func readByte(tb testing.TB, addr string, cfg *tls.Config) (wire int) {
+func readByte(tb testing.TB, addr string, cli *tlsutil.Identity, guarded bool) (wire int) {
 	raw, err := net.Dial("tcp", addr)
 	if err != nil {
 		tb.Fatal(err)
 	}
-	c := tls.Client(countConn{raw, &wire}, cfg)
+	g := cli.Dialed(countConn{raw, &wire})
+	c := tls.Client(g, cli.ClientConfig("server.dc1.wanfed", "a"))
 	defer c.Close()
+	if guarded {
+		if err := errors.Join(c.Handshake(), g.Admit(c)); err != nil {
+			tb.Fatal(err)
+		}
+	}
 	c.SetDeadline(time.Now().Add(10 * time.Second))
 	if _, err := c.Read(make([]byte, 1)); err != nil {
 		tb.Fatal(err)

@@ -8,6 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"net"
+	"os"
 	"strings"
 	"time"
 
@@ -34,7 +35,7 @@ each datacenter, which signs the certificates of that datacenter. Any CA whose
 certificates have these names can be used.`
 	c.Example = `  wanfed tls ca create
   wanfed tls ca create --dc dc1
-  wanfed tls cert create --server --datacenter dc1 --node srv1 --ca-file dc1-wanfed-ca.pem --ca-key-file dc1-wanfed-ca-key.pem
+  wanfed tls cert create --server --datacenter dc1 --node srv1
   wanfed tls inspect dc1-server-wanfed-0.pem --ca-file wanfed-agent-ca.pem`
 	return c
 }
@@ -54,8 +55,8 @@ CAs of datacenters: keep it offline.
 
 With --dc: <dc>-<domain>-ca.pem and <dc>-<domain>-ca-key.pem, signed by the CA
 of --ca-file. An owner of these two files can create certificates of the
-datacenter, and of no other. "wanfed tls cert create --ca-file" uses them. The
-machines need only the CA of all datacenters.`,
+datacenter, and of no other. "wanfed tls cert create" uses them. The machines
+need only the CA of all datacenters.`,
 		Example: `  wanfed tls ca create
   wanfed tls ca create --dc dc3
   wanfed tls ca create --dc dc3 --permit 10.3.0.0/16 --permit dc3.example.com
@@ -74,8 +75,7 @@ machines need only the CA of all datacenters.`,
 				if err := f.read(); err != nil {
 					return err
 				}
-				name := r.DC + "-" + strings.ToLower(r.Domain) + "-ca"
-				cert, key = name+".pem", name+"-key.pem"
+				cert, key = dcCAFiles(r.DC, r.Domain)
 			} else if f.caFile != "" || f.caKeyFile != "" {
 				return usagef("--ca-file and --ca-key-file need --dc")
 			}
@@ -103,6 +103,7 @@ machines need only the CA of all datacenters.`,
 // caFlags are the flags of a CA that signs.
 type caFlags struct {
 	domain            *string
+	dc                *string // whose CA is the default, if it exists; nil: none
 	ca                *tlsutil.KeyPair
 	caFile, caKeyFile string
 }
@@ -118,6 +119,12 @@ func (f *caFlags) add(c *cobra.Command) {
 func caFiles(domain string) (cert, key string) {
 	domain = strings.ToLower(domain)
 	return domain + "-agent-ca.pem", domain + "-agent-ca-key.pem"
+}
+
+// dcCAFiles returns the file names of "tls ca create --dc".
+func dcCAFiles(dc, domain string) (cert, key string) {
+	name := dc + "-" + strings.ToLower(domain) + "-ca"
+	return name + ".pem", name + "-key.pem"
 }
 
 // checkTLSFlags refuses values that package tlsutil replaces by its defaults.
@@ -165,7 +172,7 @@ type certFlags struct {
 
 func newTLSCertCreate() *cobra.Command {
 	f := certFlags{roles: make([]bool, len(certRoles))}
-	f.caFlags = caFlags{domain: &f.req.Domain, ca: &f.req.CA}
+	f.caFlags = caFlags{domain: &f.req.Domain, dc: &f.req.DC, ca: &f.req.CA}
 	c := &cobra.Command{
 		Use:   "create",
 		Short: "Create a certificate in the current directory",
@@ -179,11 +186,12 @@ and the additional names. The certificate of a server, which serves the HTTP API
 also has localhost, 127.0.0.1 and ::1. An operator has the role "cli" in names.
 Without --days the certificate is valid for 365 days, or until its CA expires.
 
-With the CA of a datacenter (wanfed tls ca create --dc), the file of the
-certificate also has that CA.`,
+If the current directory has the CA of the datacenter (wanfed tls ca create
+--dc), that CA signs the certificate, and the file of the certificate also has
+that CA.`,
 		Example: `  wanfed tls cert create --server --datacenter dc2 --node srv1
   wanfed tls cert create --gateway --datacenter dc2 --node gw1 --additional-ipaddress 203.0.113.7
-  wanfed tls cert create --operator --datacenter dc2 --ca-file dc2-wanfed-ca.pem --ca-key-file dc2-wanfed-ca-key.pem`,
+  wanfed tls cert create --operator --datacenter dc2 --ca-file ca.pem --ca-key-file ca-key.pem`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.create(cmd) },
 	}
@@ -285,6 +293,12 @@ func (f *caFlags) read() error {
 	}
 	if f.caFile == "" {
 		f.caFile, f.caKeyFile = caFiles(*f.domain)
+		if f.dc != nil {
+			cert, key := dcCAFiles(*f.dc, *f.domain)
+			if _, err := os.Stat(cert); err == nil {
+				f.caFile, f.caKeyFile = cert, key
+			}
+		}
 		domain := ""
 		if *f.domain != tlsutil.DefaultDomain {
 			domain = " --domain " + *f.domain
