@@ -273,15 +273,24 @@ func TestStolenCertificate(t *testing.T) {
 	wantOpen(t, bystanders, "although its certificate is valid")
 	l.federated(dc1, dc2)
 
-	// The server of dc2 is revoked: its links, its session and its gateway's
-	// connection end, at the side that dialed too.
+	// The server of dc2 is revoked: its links and its session end, at the side
+	// that dialed too.
 	t.Run("server revoked", func(t *testing.T) {
 		link := `wanfed_gossip_link_connected{dc="dc2"`
 		if !strings.Contains(metricLines(t, dc1.server.HTTP), link) {
 			t.Fatal("dc1 has no link to dc2, want one")
 		}
 		revoke("--name", "srv1.server.dc2.wanfed", "--before", time.Now().Add(time.Hour).UTC().Format(time.RFC3339))
-		logOf(dc2.gateway.Process).await(t, `certificate of srv1.server.dc2.wanfed is revoked`)
-		logOf(dc1.server.Process).await(t, `msg="connections closed: certificate of the peer is no longer valid" .*peer=srv1.server.dc2`)
+		log := logOf(dc1.server.Process)
+		log.await(t, `msg="connections closed: certificate of the peer is no longer valid" .*peer=srv1.server.dc2`)
+		log.await(t, `msg="gossip link down" .*certificate of srv1.server.dc2.wanfed is revoked`)
+		log.await(t, `msg="connection refused: client certificate is revoked" .*certificate of srv1.server.dc2`)
+	})
+	// A gateway leaves a revoked server, even one that sent the list.
+	t.Run("server of a gateway revoked", func(t *testing.T) {
+		revoke("--name", "server.dc1.wanfed", "--before", time.Now().Add(time.Hour).UTC().Format(time.RFC3339))
+		log := logOf(dc1.gateway.Process)
+		log.await(t, `msg="connections closed: certificate of the peer is no longer valid" .*peer=srv1.server.dc1`)
+		log.await(t, `no server of dc1 answers: .*certificate of srv1.server.dc1.wanfed is revoked`)
 	})
 }
