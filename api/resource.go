@@ -136,6 +136,9 @@ type ResourceEvent struct {
 	// when the watch began.
 	Type     string   `json:"event"`
 	Resource Resource `json:"resource,omitzero"`
+	// Index is the index of the snapshot, of an EventEndOfSnapshot. It is not
+	// below that of a deletion before the snapshot. 0: unknown.
+	Index uint64 `json:"index,omitzero"`
 }
 
 // Events of a watch. A server ends a watch with EventEnd, if it can still send

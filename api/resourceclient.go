@@ -294,6 +294,10 @@ func decodeEvent(ev ResourceEvent, data string) (ResourceEvent, error) {
 		if err := json.Unmarshal([]byte(data), &ev.Resource); err != nil {
 			return ev, fmt.Errorf("event %s: %w", ev.Type, err)
 		}
+	case EventEndOfSnapshot:
+		var end struct{ Index uint64 }
+		_ = json.Unmarshal([]byte(data), &end) // without an index, it is unknown
+		ev.Index = end.Index
 	case EventEnd:
 		var reason struct{ Error string }
 		_ = json.Unmarshal([]byte(data), &reason) // the watch has ended in any case

@@ -321,7 +321,7 @@ func (s source) Watch(ctx context.Context, st view.Stream) iter.Seq2[api.Resourc
 			if ev, err = w.Recv(); err != nil {
 				break
 			}
-			out := api.ResourceEvent{Type: api.EventEndOfSnapshot}
+			out := api.ResourceEvent{Type: api.EventEndOfSnapshot, Index: ev.GetEndOfSnapshot().GetIndex()}
 			var r *pb.Resource
 			switch e := ev.Event.(type) {
 			case *pb.WatchEvent_Upsert_:

@@ -5,6 +5,7 @@ package automation
 import (
 	"encoding/json"
 	"errors"
+	"maps"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"github.com/wanfed/wanfed/automation/driver"
 	"github.com/wanfed/wanfed/automation/task"
 	"github.com/wanfed/wanfed/catalog"
+	"github.com/wanfed/wanfed/resource"
 )
 
 func TestDaemon_RunsOnChange(t *testing.T) {
@@ -137,6 +139,41 @@ func TestDaemon_KilledRestartsAtOnce(t *testing.T) {
 		defer n.stop()
 		c.wantAfter(time.Second, "web", `{"app/a":"1"}`, `{"app/a":"2"}`)
 	})
+}
+
+// After a deletion as the last change, the data of a new daemon is not older
+// than that of the last run: a request is not delayed.
+func TestDaemon_RequestAfterDeletion(t *testing.T) {
+	inCluster(t, func(c *cluster) {
+		c.setKey("app/a", "1")
+		c.setKey("app/b", "1")
+		c.addTask("web", "app/")
+		n := c.start("sync1")
+		c.wantAfter(time.Second, "web", `{"app/a":"1","app/b":"1"}`)
+		c.remove("app/b")
+		c.wantAfter(time.Second, "web", `{"app/a":"1","app/b":"1"}`, `{"app/a":"1"}`)
+		n.stop()
+		n = c.start("sync1")
+		defer n.stop()
+		time.Sleep(time.Second)
+		c.request("web")
+		c.wantAfter(time.Second, "web", `{"app/a":"1","app/b":"1"}`, `{"app/a":"1"}`, `{"app/a":"1"}`)
+	})
+}
+
+// request requests a run of a task.
+func (c *cluster) request(name string) {
+	c.Helper()
+	resp, err := c.resource.Read(c.Context(), &pb.ReadRequest{Id: task.ID(name)})
+	if err == nil {
+		r := resp.Resource
+		next := &pb.Resource{Id: r.Id, Version: r.Version, Data: r.Data, Metadata: maps.Clone(r.Metadata)}
+		next.Metadata[task.RequestKey] = resource.NewUID() + " " + string(driver.Apply)
+		_, err = c.resource.Write(c.Context(), &pb.WriteRequest{Resource: next})
+	}
+	if err != nil {
+		c.Fatalf("request of a run of %s = %v, want nil", name, err)
+	}
 }
 
 func TestDaemon_StopReleasesAtOnce(t *testing.T) {

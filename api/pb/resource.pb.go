@@ -1573,7 +1573,10 @@ func (x *WatchEvent_Delete) GetResource() *Resource {
 }
 
 type WatchEvent_EndOfSnapshot struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Index of the snapshot: at least that of the last write or deletion of a
+	// selected resource before the snapshot. 0: unknown.
+	Index         uint64 `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1606,6 +1609,13 @@ func (x *WatchEvent_EndOfSnapshot) ProtoReflect() protoreflect.Message {
 // Deprecated: Use WatchEvent_EndOfSnapshot.ProtoReflect.Descriptor instead.
 func (*WatchEvent_EndOfSnapshot) Descriptor() ([]byte, []int) {
 	return file_api_pb_resource_proto_rawDescGZIP(), []int{23, 2}
+}
+
+func (x *WatchEvent_EndOfSnapshot) GetIndex() uint64 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
 }
 
 var File_api_pb_resource_proto protoreflect.FileDescriptor
@@ -1709,7 +1719,7 @@ const file_api_pb_resource_proto_rawDesc = "" +
 	"\x18MutateAndValidateRequest\x12/\n" +
 	"\bresource\x18\x01 \x01(\v2\x13.wanfed.v1.ResourceR\bresource\"L\n" +
 	"\x19MutateAndValidateResponse\x12/\n" +
-	"\bresource\x18\x01 \x01(\v2\x13.wanfed.v1.ResourceR\bresource\"\xdb\x02\n" +
+	"\bresource\x18\x01 \x01(\v2\x13.wanfed.v1.ResourceR\bresource\"\xf1\x02\n" +
 	"\n" +
 	"WatchEvent\x126\n" +
 	"\x06upsert\x18\x01 \x01(\v2\x1c.wanfed.v1.WatchEvent.UpsertH\x00R\x06upsert\x126\n" +
@@ -1718,8 +1728,9 @@ const file_api_pb_resource_proto_rawDesc = "" +
 	"\x06Upsert\x12/\n" +
 	"\bresource\x18\x01 \x01(\v2\x13.wanfed.v1.ResourceR\bresource\x1a9\n" +
 	"\x06Delete\x12/\n" +
-	"\bresource\x18\x01 \x01(\v2\x13.wanfed.v1.ResourceR\bresource\x1a\x0f\n" +
-	"\rEndOfSnapshotB\a\n" +
+	"\bresource\x18\x01 \x01(\v2\x13.wanfed.v1.ResourceR\bresource\x1a%\n" +
+	"\rEndOfSnapshot\x12\x14\n" +
+	"\x05index\x18\x01 \x01(\x04R\x05indexB\a\n" +
 	"\x05event2\xbd\x04\n" +
 	"\x0fResourceService\x127\n" +
 	"\x04Read\x12\x16.wanfed.v1.ReadRequest\x1a\x17.wanfed.v1.ReadResponse\x12:\n" +

@@ -49,6 +49,7 @@ type event struct {
 	typ    string  // api.EventUpsert, api.EventDelete, api.EventEndOfSnapshot or eventTick
 	name   string  // of the record in its stream
 	record *record // of an upsert
+	index  uint64  // of the change, or of the snapshot; 0: unknown
 }
 
 // eventTick reports that the source was polled.
@@ -76,7 +77,7 @@ type feed struct {
 	complete  bool      // connected now or earlier
 	since     time.Time // last change of connected
 	err       error     // why the feed is not connected, if that is known
-	index     uint64    // highest index of an applied resource
+	index     uint64    // highest index of the events that the views have
 
 	// The next flush has work: changes of the mirror, and views that may have
 	// become complete.
@@ -94,6 +95,7 @@ type stream struct {
 	// resources, and other names are deletions.
 	held    map[string]*record
 	replace bool
+	index   uint64 // highest index of the events since the stream was opened
 }
 
 // follow receives the events of a stream of f until ctx ends. It reports the
@@ -139,6 +141,7 @@ func (v *Views) opening(s *stream) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	s.held, s.replace = map[string]*record{}, true
+	s.index = 0 // another server may have older data
 }
 
 // lost records that a stream of f is closed.
@@ -161,6 +164,7 @@ func (v *Views) receive(f *feed, i int, ev event) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	s := f.streams[i]
+	s.index = max(s.index, ev.index)
 	switch ev.typ {
 	case api.EventEndOfSnapshot:
 		s.ready = true
@@ -211,7 +215,6 @@ func (f *feed) put(i int, name string, r *record) {
 	switch {
 	case r != nil:
 		now[name] = r
-		f.index = max(f.index, r.index)
 	case old == nil:
 		return
 	default:
@@ -227,7 +230,7 @@ func (v *Views) decoded(s Stream, decode func(api.Resource) (any, error)) func(c
 		return func(yield func(event, error) bool) {
 			for ev, err := range v.src.Watch(ctx, s) {
 				r := ev.Resource
-				out := event{typ: ev.Type, name: r.ID.Name}
+				out := event{typ: ev.Type, name: r.ID.Name, index: max(ev.Index, r.ModifyIndex)}
 				if err == nil && ev.Type == api.EventUpsert {
 					out.record = &record{name: r.ID.Name, uid: r.ID.UID, index: r.ModifyIndex}
 					if r.Owner != nil {

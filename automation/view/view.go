@@ -33,8 +33,7 @@ type Value struct {
 	// Keys has the digest of each object, by the key of the object in JSON. See
 	// Changes.
 	Keys map[string]string
-	// Index is the highest index of a resource that the view had received at the
-	// last change.
+	// Index is the index of the data: the view has all changes up to it.
 	Index uint64
 	// At is the time of the last change.
 	At time.Time
@@ -68,7 +67,6 @@ type view struct {
 	errs     map[string]error // of objects that cannot be rendered, by id
 	touched  bool             // in Views.touched
 	value    *Value           // nil: to be built
-	index    uint64
 	at       time.Time
 	changed  broadcast.Broadcast
 }
@@ -201,6 +199,7 @@ func (v *view) current() (Value, bool) {
 		}
 		out = *v.value
 	}
+	out.Index = v.feed.index
 	if out.Connected = v.feed.connected; !out.Connected {
 		out.Since, out.Err = v.feed.since, v.feed.err
 	}
@@ -243,5 +242,5 @@ func (v *view) build() *Value {
 			trigger = append(trigger, p.digest...)
 		}
 	}
-	return &Value{JSON: append(text, '}'), Trigger: digestOf(trigger), Keys: keys, Index: v.index, At: v.at}
+	return &Value{JSON: append(text, '}'), Trigger: digestOf(trigger), Keys: keys, At: v.at}
 }

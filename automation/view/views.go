@@ -109,6 +109,12 @@ func (v *Views) flush() {
 		}
 		f.dirty = false
 		f.mirror.flush()
+		if f.connected { // otherwise events are held back
+			f.index = 0
+			for _, s := range f.streams {
+				f.index = max(f.index, s.index)
+			}
+		}
 		if !f.unfinished {
 			continue
 		}
@@ -131,7 +137,6 @@ func (v *Views) flush() {
 func (v *view) publish() {
 	v.touched = false
 	v.at = time.Now()
-	v.index = v.feed.index
 	if v.complete {
 		v.changed.Notify()
 	}

@@ -56,7 +56,7 @@ func fanout(b *testing.B, same bool, n int) {
 					lags[i] = append(lags[i], time.Since(start)-time.Duration(sent.Load()))
 					received.Done()
 				}
-				live = live || ev == endOfSnapshot
+				live = live || ev.GetEndOfSnapshot() != nil
 			}
 		})
 	}

@@ -42,14 +42,11 @@ type snapshotReader struct {
 	next  btree.IterG[*pb.Resource] // iterator at the next resource
 	more  bool                      // false after the last resource
 	reads int                       // number of events read
+	index uint64                    // least index of the query, which deletions have raised
 
 	timer        *time.Timer // calls checkStalled
 	progress     int         // value of reads when checkStalled last saw a change
 	progressedAt uint64      // index of the state at that change
-}
-
-var endOfSnapshot = &pb.WatchEvent{
-	Event: &pb.WatchEvent_EndOfSnapshot_{EndOfSnapshot: &pb.WatchEvent_EndOfSnapshot{}},
 }
 
 // Watch implements resource.Backend.
@@ -62,7 +59,7 @@ func (s *State) Watch(q resource.Query) (resource.Watch, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &snapshotReader{next: view.tables.resources.Iter(), progressedAt: s.Index()}
+	r := &snapshotReader{next: view.tables.resources.Iter(), progressedAt: s.Index(), index: sel.leastIndex(view.tables)}
 	r.more = r.next.Seek(sel.first())
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -152,19 +149,24 @@ func (w *watch) take() (ev *pb.WatchEvent, at *item, err error) {
 }
 
 // takeSnapshotLocked returns the next event of the snapshot. The last event is
-// endOfSnapshot.
+// the end of the snapshot, with the index of the query.
 func (w *watch) takeSnapshotLocked() *pb.WatchEvent {
 	s := w.snapshot
 	for s.more && w.sel.inRange(s.next.Item().Id) {
 		r := s.next.Item()
 		s.more = s.next.Next()
+		if w.sel.covers(r.Id) {
+			s.index = max(s.index, r.ModifyIndex)
+		}
 		if w.sel.matches(r.Id) {
 			s.reads++
 			return &pb.WatchEvent{Event: &pb.WatchEvent_Upsert_{Upsert: &pb.WatchEvent_Upsert{Resource: r}}}
 		}
 	}
 	w.endSnapshotLocked()
-	return endOfSnapshot
+	return &pb.WatchEvent{
+		Event: &pb.WatchEvent_EndOfSnapshot_{EndOfSnapshot: &pb.WatchEvent_EndOfSnapshot{Index: s.index}},
+	}
 }
 
 // endSnapshotLocked releases the tables of the snapshot.

@@ -231,7 +231,7 @@ func followUntil(t *testing.T, s *Store, stop <-chan struct{}, yield bool) bool 
 			t.Errorf("take() = %v, want nil or ErrWatchReset", err)
 			return true
 		}
-		if ev == endOfSnapshot {
+		if ev.GetEndOfSnapshot() != nil {
 			begun = true
 		} else if begun && ev.GetUpsert() != nil { // follows the deletion of the replaced resource
 			index := resourceOf(ev).GetModifyIndex()

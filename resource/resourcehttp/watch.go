@@ -135,7 +135,7 @@ func (s *eventStream) add(ctx context.Context, e received) {
 	case e.ev.GetDelete() != nil:
 		s.event(api.EventDelete, s.h.encode(e.ev.GetDelete().GetResource()))
 	case e.ev.GetEndOfSnapshot() != nil:
-		s.event(api.EventEndOfSnapshot, struct{}{})
+		s.event(api.EventEndOfSnapshot, map[string]uint64{"index": e.ev.GetEndOfSnapshot().GetIndex()})
 	}
 }
 

@@ -76,7 +76,7 @@ func TestWatch(t *testing.T) {
 
 	nodes := f.open(t.Context(), srv, "/api/catalog/v1/Node?watch")
 	nodes.next("upsert", `"name":"web1"`)
-	nodes.next("end-of-snapshot", "{}")
+	nodes.next("end-of-snapshot", `{"index":2}`)
 	f.one("PUT", web1, `{"data":{"address":"10.0.0.2"}}`)
 	nodes.next("upsert", `"data":{"address":"10.0.0.2"}`)
 	f.one("PUT", "/api/kv/v1/key/k", `{"data":{}}`) // another type
@@ -90,7 +90,7 @@ func TestWatch(t *testing.T) {
 	}
 	keys := f.open(t.Context(), srv, "/api/kv/v1/key?watch&prefix=k")
 	keys.next("upsert", `"name":"k"`)
-	keys.next("end-of-snapshot", "{}")
+	keys.next("end-of-snapshot", `{"index":4}`)
 	if err := f.store.Restore(strings.NewReader(b.String())); err != nil {
 		t.Fatal(err)
 	}
@@ -102,7 +102,7 @@ func TestWatch(t *testing.T) {
 
 	// A watch ends when the server stops.
 	nodes = f.open(t.Context(), srv, "/api/catalog/v1/Node?watch")
-	nodes.next("end-of-snapshot", "{}")
+	nodes.next("end-of-snapshot", `{"index":5}`) // of the deletion
 	stop()
 	nodes.next("end", "this server is stopping")
 	if _, err := nodes.in.ReadByte(); err != io.EOF {
