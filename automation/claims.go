@@ -42,6 +42,7 @@ type claims struct {
 type claim struct {
 	token uint64
 	until time.Time // the lease cannot expire before
+	since time.Time // the lease was acquired before
 }
 
 // acquire returns the fencing token of the lease, or 0 if another daemon has it.
@@ -59,7 +60,7 @@ func (c *claims) acquire(ctx context.Context, name string) (token uint64, err er
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.held[name] = claim{grant.Token, c.deadline(sent)}
+	c.held[name] = claim{grant.Token, c.deadline(sent), time.Now()}
 	return grant.Token, nil
 }
 
@@ -67,16 +68,19 @@ func (c *claims) deadline(sent time.Time) time.Time {
 	return sent.Add(c.duration - c.duration/marginPart)
 }
 
-// token returns the fencing token of a lease that this daemon has, or 0. It
-// returns 0 too if the lease may have expired.
-func (c *claims) token(name string) uint64 {
+// get returns a lease that this daemon has. The result is zero if there is none,
+// or if the lease may have expired.
+func (c *claims) get(name string) claim {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if h, ok := c.held[name]; ok && time.Now().Before(h.until) {
-		return h.token
+	if h := c.held[name]; time.Now().Before(h.until) {
+		return h
 	}
-	return 0
+	return claim{}
 }
+
+// token returns the fencing token of a lease that this daemon has, or 0.
+func (c *claims) token(name string) uint64 { return c.get(name).token }
 
 // release frees a lease. Another daemon can then acquire it at once.
 func (c *claims) release(ctx context.Context, name string) {
@@ -148,7 +152,7 @@ func (c *claims) renew(ctx context.Context, name string, token uint64) {
 		c.mu.Unlock()
 		return
 	case held:
-		c.held[name] = claim{token, c.deadline(sent)}
+		c.held[name] = claim{token, c.deadline(sent), h.since}
 	default:
 		delete(c.held, name)
 	}

@@ -85,7 +85,11 @@ func inCluster(t *testing.T, f func(c *cluster)) {
 			}
 		})
 		synctest.Wait()
-		f(&cluster{t, store, service.Client(), leases, &programs{running: map[string]string{}, state: map[string]int{}}})
+		c := &cluster{T: t, store: store, resource: service.Client(), leases: leases, programs: &programs{alive: map[string]*program{}, last: map[string]*program{}}}
+		f(c)
+		if o := c.programs.overlaps; len(o) > 0 {
+			t.Errorf("two programs of one task at the same time: %v", o)
+		}
 	})
 }
 
@@ -163,12 +167,37 @@ type node struct {
 	link   *link
 	cancel context.CancelFunc
 	done   chan error
+
+	mu    sync.Mutex
+	until map[string]time.Time // by directory: the end of the time of its run
+	dead  bool                 // killed
+	// jump is the error of the clock of its machine.
+	jump time.Duration
+}
+
+// deadUntil reports whether the daemon is killed, and the end of the time of the
+// run in a directory.
+func (n *node) deadUntil(dir string) (bool, time.Time) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.dead, n.until[dir]
+}
+
+// permit is the guard of the programs of a daemon.
+func (n *node) permit(dir string, until time.Time) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.dead {
+		return errCut
+	}
+	n.until[dir] = until
+	return nil
 }
 
 // start starts a daemon. Its directory outlives it.
 func (c *cluster) start(id string, change ...func(*Config)) *node {
 	c.Helper()
-	n := &node{c: c, id: id, link: &link{c: c}, done: make(chan error, 1)}
+	n := &node{c: c, id: id, link: &link{c: c}, done: make(chan error, 1), until: map[string]time.Time{}}
 	resources := linkedClient{c.resource, n.link}
 	states, err := state.NewStore(state.StoreConfig{Client: resources})
 	if err != nil {
@@ -180,7 +209,7 @@ func (c *cluster) start(id string, change ...func(*Config)) *node {
 	}
 	cfg := Config{
 		ID: id, Dir: c.dir(id), Resources: resources, Leases: lease.NewClient(n.link), Views: views, States: states,
-		Drivers: map[string]driver.Driver{task.DriverExec: &fakeDriver{c.programs, id}}, MaxRunning: 4,
+		Drivers: map[string]driver.Driver{task.DriverExec: &fakeDriver{c.programs, n}}, MaxRunning: 4, Permit: n.permit,
 		Logger: slog.New(slog.DiscardHandler),
 	}
 	for _, f := range change {
@@ -189,6 +218,11 @@ func (c *cluster) start(id string, change ...func(*Config)) *node {
 	d, err := New(cfg)
 	if err != nil {
 		c.Fatalf("New() = %v, want nil", err)
+	}
+	d.clock = func() time.Time {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		return time.Now().Add(n.jump)
 	}
 	ctx, cancel := context.WithCancel(c.Context())
 	n.cancel = cancel
@@ -205,8 +239,12 @@ func (n *node) stop() error {
 	return <-n.done
 }
 
-// kill ends a daemon as SIGKILL does: it releases nothing.
+// kill ends a daemon as SIGKILL does: it releases nothing, and its programs
+// continue.
 func (n *node) kill() {
+	n.mu.Lock()
+	n.dead = true
+	n.mu.Unlock()
 	n.link.cut.Store(true)
 	n.cancel()
 	<-n.done
@@ -217,13 +255,51 @@ func (n *node) kill() {
 type link struct {
 	c   *cluster
 	cut atomic.Bool
+
+	mu     sync.Mutex
+	paused chan struct{} // closed at the end of a pause; nil: none
+}
+
+// pass blocks while the daemon is stopped by SIGSTOP, and fails if the link is
+// cut.
+func (l *link) pass() error {
+	if paused := l.pausing(); paused != nil {
+		<-paused
+	}
+	if l.cut.Load() {
+		return errCut
+	}
+	return nil
+}
+
+// pausing returns a channel that is closed at the end of the present pause, or
+// nil.
+func (l *link) pausing() chan struct{} {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.paused
+}
+
+// pause stops the daemon for a time, except for timers: what they do to the
+// cluster is done after the pause.
+func (l *link) pause(d time.Duration) {
+	paused := make(chan struct{})
+	set := func(c chan struct{}) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.paused = c
+	}
+	set(paused)
+	time.Sleep(d)
+	set(nil)
+	close(paused)
 }
 
 var errCut = status.Error(codes.Unavailable, "the servers are unreachable")
 
 func (l *link) Invoke(ctx context.Context, method string, in, out any, _ ...grpc.CallOption) error {
-	if l.cut.Load() {
-		return errCut
+	if err := l.pass(); err != nil {
+		return err
 	}
 	var resp proto.Message
 	var err error
@@ -255,15 +331,15 @@ type linkedClient struct {
 }
 
 func (c linkedClient) Read(ctx context.Context, in *pb.ReadRequest, o ...grpc.CallOption) (*pb.ReadResponse, error) {
-	if c.l.cut.Load() {
-		return nil, errCut
+	if err := c.l.pass(); err != nil {
+		return nil, err
 	}
 	return c.ResourceServiceClient.Read(ctx, in, o...)
 }
 
 func (c linkedClient) Write(ctx context.Context, in *pb.WriteRequest, o ...grpc.CallOption) (*pb.WriteResponse, error) {
-	if c.l.cut.Load() {
-		return nil, errCut
+	if err := c.l.pass(); err != nil {
+		return nil, err
 	}
 	return c.ResourceServiceClient.Write(ctx, in, o...)
 }
@@ -271,15 +347,15 @@ func (c linkedClient) Write(ctx context.Context, in *pb.WriteRequest, o ...grpc.
 func (c linkedClient) WriteStatus(
 	ctx context.Context, in *pb.WriteStatusRequest, o ...grpc.CallOption,
 ) (*pb.WriteStatusResponse, error) {
-	if c.l.cut.Load() {
-		return nil, errCut
+	if err := c.l.pass(); err != nil {
+		return nil, err
 	}
 	return c.ResourceServiceClient.WriteStatus(ctx, in, o...)
 }
 
 func (c linkedClient) Delete(ctx context.Context, in *pb.DeleteRequest, o ...grpc.CallOption) (*pb.DeleteResponse, error) {
-	if c.l.cut.Load() {
-		return nil, errCut
+	if err := c.l.pass(); err != nil {
+		return nil, err
 	}
 	return c.ResourceServiceClient.Delete(ctx, in, o...)
 }
@@ -287,8 +363,8 @@ func (c linkedClient) Delete(ctx context.Context, in *pb.DeleteRequest, o ...grp
 func (c linkedClient) WatchList(
 	ctx context.Context, in *pb.WatchListRequest, o ...grpc.CallOption,
 ) (grpc.ServerStreamingClient[pb.WatchEvent], error) {
-	if c.l.cut.Load() {
-		return nil, errCut
+	if err := c.l.pass(); err != nil {
+		return nil, err
 	}
 	s, err := c.ResourceServiceClient.WatchList(ctx, in, o...)
 	return linkedStream{s, c.l}, err
@@ -301,8 +377,8 @@ type linkedStream struct {
 
 func (s linkedStream) Recv() (*pb.WatchEvent, error) {
 	ev, err := s.ServerStreamingClient.Recv()
-	if s.l.cut.Load() {
-		return nil, errCut
+	if err := s.l.pass(); err != nil {
+		return nil, err
 	}
 	return ev, err
 }
@@ -350,84 +426,6 @@ func (s source) Status(context.Context) (api.Status, error) {
 }
 
 func (s source) Members(context.Context, bool) ([]api.Member, error) { return nil, nil }
-
-// programs is the machine of all fake drivers.
-type programs struct {
-	mu sync.Mutex
-	// duration of a run; fail is the error of a run, or nil.
-	duration time.Duration
-	fail     func(task string) error
-	changes  driver.Changes
-	// recoverErr is the error of Recover, and recovers the number of its calls.
-	recoverErr error
-	recovers   int
-	log        []program
-	running    map[string]string // by task: the daemon
-	state      map[string]int
-}
-
-// program is one run of a fake driver.
-type program struct {
-	task, daemon, inputs string
-	services             string // the variable services
-	mode                 driver.Mode
-	start, end           time.Time
-	err                  error
-}
-
-// runs returns the runs of a task.
-func (p *programs) runs(name string) (out []program) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, r := range p.log {
-		if r.task == name {
-			out = append(out, r)
-		}
-	}
-	return out
-}
-
-type fakeDriver struct {
-	p      *programs
-	daemon string
-}
-
-func (f *fakeDriver) Version(context.Context) (string, error)              { return "fake 1", nil }
-func (f *fakeDriver) Check(context.Context, *driver.Work) error            { return nil }
-func (f *fakeDriver) Digest(context.Context, *driver.Work) (string, error) { return "", nil }
-
-func (f *fakeDriver) Recover(context.Context, *driver.Work) (*driver.Recovered, error) {
-	f.p.mu.Lock()
-	defer f.p.mu.Unlock()
-	f.p.recovers++
-	return nil, f.p.recoverErr
-}
-
-func (f *fakeDriver) Run(ctx context.Context, w *driver.Work, r driver.Request) (driver.Result, error) {
-	f.p.mu.Lock()
-	duration, fail, changes := f.p.duration, f.p.fail, f.p.changes
-	f.p.mu.Unlock()
-	if r.Guard != nil {
-		if err := r.Guard(changes); err != nil {
-			return driver.Result{Changes: changes}, err
-		}
-	}
-	run := program{task: w.Name, daemon: f.daemon, inputs: string(r.Inputs["consul_kv"]), mode: r.Mode, start: time.Now(),
-		services: string(r.Inputs["services"])}
-	select {
-	case <-time.After(duration):
-		if fail != nil {
-			run.err = fail(w.Name)
-		}
-	case <-ctx.Done():
-		run.err = driver.ErrInterrupted
-	}
-	run.end = time.Now()
-	f.p.mu.Lock()
-	defer f.p.mu.Unlock()
-	f.p.log = append(f.p.log, run)
-	return driver.Result{Changes: changes, Log: "done"}, run.err
-}
 
 // wantRuns compares the inputs of the successful applies of a task.
 func (c *cluster) wantRuns(name string, want ...string) {

@@ -25,6 +25,10 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
+// storeTimeout bounds the time in which a daemon that stops stores the result of
+// a run that has ended, and releases its leases.
+const storeTimeout = 3 * time.Second
+
 // DefaultLease is the duration of the leases of a daemon without its own.
 const DefaultLease = 15 * time.Second
 
@@ -62,6 +66,10 @@ type Config struct {
 	// Replay stores the states that an earlier process of the daemon could not
 	// store. It is called before the daemon claims tasks. Nil: there are none.
 	Replay func(ctx context.Context) error
+	// Permit lets the programs of a run in a directory run until a time, also if
+	// this process has ended: see process.Guard. Zero time: the run has ended.
+	// Nil: there are no programs.
+	Permit func(dir string, until time.Time) error
 	// Drivers has the drivers by the name that tasks have. Required.
 	Drivers map[string]driver.Driver
 	// Providers returns the providers that a task lists, with the present
@@ -101,9 +109,15 @@ type Daemon struct {
 	// checks has the result of Driver.Check of each task of the group.
 	checks map[string]check
 
-	runs     sync.WaitGroup  // runs and watchers of views
-	runCtx   context.Context // of runs; ends StopTimeout after Run's
-	stopping chan struct{}   // closed when Run's context has ended
+	// clock is time.Now, except in tests of clock jumps.
+	clock func() time.Time
+
+	runs   sync.WaitGroup  // runs and watchers of views
+	runCtx context.Context // of runs; ends StopTimeout after Run's
+	// storeCtx is the context for their results. It ends storeTimeout after runCtx:
+	// the next start finds a result that no server has stored.
+	storeCtx context.Context
+	stopping chan struct{} // closed when Run's context has ended
 	once     onceResults
 }
 
@@ -134,6 +148,7 @@ func New(cfg Config) (*Daemon, error) {
 		works:    make(map[string]*work),
 		checks:   make(map[string]check),
 		stopping: make(chan struct{}),
+		clock:    time.Now,
 		once:     onceResults{results: make(map[string]error)},
 	}
 	var err error
@@ -171,9 +186,12 @@ func (d *Daemon) Run(ctx context.Context) error {
 	// Claims outlive the reconciler, because a run may still store its result.
 	background, stopBackground := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopBackground()
-	var interrupt context.CancelFunc
+	var interrupt, stopStoring context.CancelFunc
 	d.runCtx, interrupt = context.WithCancel(background)
 	defer interrupt()
+	d.storeCtx, stopStoring = context.WithCancel(background)
+	defer stopStoring()
+	context.AfterFunc(d.runCtx, func() { time.AfterFunc(storeTimeout, stopStoring) })
 
 	var work sync.WaitGroup
 	defer work.Wait()
@@ -192,8 +210,10 @@ func (d *Daemon) Run(ctx context.Context) error {
 	timer := time.AfterFunc(d.cfg.StopTimeout, interrupt)
 	defer timer.Stop()
 	d.runs.Wait()
-	d.deregister(background)
-	d.claims.releaseAll(background)
+	last, cancel := context.WithTimeout(background, storeTimeout)
+	defer cancel()
+	d.deregister(last)
+	d.claims.releaseAll(last)
 	if err == nil && d.cfg.Once {
 		err = d.once.err()
 	}

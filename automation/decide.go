@@ -36,7 +36,11 @@ const maxBehind = 30 * time.Second
 
 // situation has everything on which the decision about a task depends.
 type situation struct {
-	now   time.Time
+	// now is the time, for durations in this process. wall is the time of the
+	// clock of this machine, for times that any daemon has stored. The clock may
+	// jump.
+	now, wall time.Time
+
 	task  *pb.Task
 	state *pb.TaskState
 	// ready reports that every condition and input has data. Without it, now
@@ -84,7 +88,8 @@ func decide(s situation) decision {
 		return decision{held: true}
 	}
 	if st.Failures > 0 && st.Failed == s.digests.inputs+s.digests.definition {
-		if wait := st.RetryAt.AsTime().Sub(s.now); wait > 0 {
+		// A longer wait than that with jitter comes from another clock.
+		if wait := st.RetryAt.AsTime().Sub(s.wall); wait > 0 && wait <= maxRetry*5/4 {
 			return decision{after: wait}
 		}
 		return decision{reason: byRetry, mode: driver.Apply}
@@ -104,7 +109,7 @@ func decide(s situation) decision {
 		if q.Kind != task.KindSchedule {
 			continue
 		}
-		wait, ok := untilFire(q.Cron, latest(st.ScheduledAt.AsTime(), st.AppliedAt.AsTime()), s.now)
+		wait, ok := untilFire(q.Cron, latest(st.ScheduledAt.AsTime(), st.AppliedAt.AsTime()), s.wall)
 		switch {
 		case !ok:
 		case wait > 0:
@@ -114,7 +119,7 @@ func decide(s situation) decision {
 		}
 	}
 	if every := s.task.DriftCheck.AsDuration(); every > 0 {
-		wait := latest(st.DriftCheckedAt.AsTime(), st.AppliedAt.AsTime()).Add(every).Sub(s.now)
+		wait := latest(st.DriftCheckedAt.AsTime(), st.AppliedAt.AsTime()).Add(every).Sub(s.wall)
 		if wait <= 0 {
 			return decision{reason: byDrift, mode: driver.Plan}
 		}

@@ -36,7 +36,12 @@
 // drivers then look for runs that still execute, or that ended without a
 // daemon, and the daemon stores their results.
 //
-// A daemon that cannot reach the servers keeps its runs, but starts none. When
-// its context ends, it starts no runs, interrupts its runs after
+// A program runs only while its daemon is certain to have the lease. At the end
+// of this time, the daemon interrupts the run, and Config.Permit ends the program
+// of a dead daemon. A daemon that claims a task with a run of another daemon waits
+// until that program has ended. Two programs of one task therefore never run at
+// the same time. Without a server, a run continues until then, and none starts.
+//
+// When its context ends, a daemon starts no runs, interrupts its runs after
 // Config.StopTimeout, and releases its leases.
 package automation

@@ -13,7 +13,7 @@ import (
 )
 
 // TestDaemon_RandomFaults runs three daemons with 60 tasks while keys change,
-// and kills, stops and disconnects daemons. At the end, the last run of each
+// and kills, stops, pauses and disconnects daemons, and shifts their clocks. At the end, the last run of each
 // task has the last value of its key. No task runs twice with equal inputs,
 // unless the daemon of the first run had a fault before the result was stored.
 // WANFED_CHAOS=1 runs 20 seeds in place of 2, and WANFED_SEED one.
@@ -42,6 +42,7 @@ type fault struct {
 func randomFaults(c *cluster, rnd *rand.Rand) {
 	const tasks = 60
 	c.programs.duration = 200 * time.Millisecond
+	c.programs.slow = 20 * time.Second
 	values := map[string]string{}
 	change := func(i int) {
 		key := fmt.Sprintf("app%02d/key", i)
@@ -62,7 +63,7 @@ func randomFaults(c *cluster, rnd *rand.Rand) {
 		n := nodes[id]
 		pause := time.Duration(rnd.IntN(30000)) * time.Millisecond
 		f := fault{daemon: id, begin: time.Now()}
-		switch op := rnd.IntN(6); {
+		switch op := rnd.IntN(8); {
 		case n == nil:
 			nodes[id] = c.start(id)
 			continue
@@ -79,6 +80,14 @@ func randomFaults(c *cluster, rnd *rand.Rand) {
 			change(rnd.IntN(tasks))
 			time.Sleep(pause)
 			n.link.cut.Store(false)
+		case op == 3:
+			change(rnd.IntN(tasks))
+			n.link.pause(pause)
+		case op == 4:
+			n.mu.Lock()
+			n.jump = time.Duration(rnd.IntN(7200)-3600) * time.Second
+			n.mu.Unlock()
+			continue
 		default:
 			change(rnd.IntN(tasks))
 			time.Sleep(pause / 10)
@@ -109,7 +118,7 @@ func checkTask(c *cluster, name, want string, faults []fault) {
 	c.Helper()
 	runs := c.programs.runs(name)
 	if len(runs) == 0 || runs[len(runs)-1].inputs != want || runs[len(runs)-1].err != nil {
-		c.Errorf("last of %d runs of %s does not have the inputs %s", len(runs), name, want)
+		c.Errorf("last of %d runs of %s does not have the inputs %s: %v, %v", len(runs), name, want, c.ready(name), c.state(name))
 		return
 	}
 	if st := c.state(name); st.Failures != 0 || st.Running != nil || len(st.Runs) == 0 {

@@ -129,6 +129,10 @@ func (d *Daemon) reconcile(ctx context.Context, env *controller.Env, id *pb.ID) 
 	if err := d.load(ctx, env, w, c); err != nil {
 		return controller.Result{}, err
 	}
+	if wait := d.othersRun(w); wait > 0 {
+		return controller.Result{RequeueAfter: wait}, env.WriteStatus(ctx, r, condition("Ready", "OtherDaemon",
+			"a daemon that has lost the task may still run it: waiting for the end"))
+	}
 	if !w.recovered || w.state.Running != nil {
 		if wait := time.Until(w.recoverAfter); w.recoverErr != nil && wait > 0 {
 			return controller.Result{RequeueAfter: wait}, env.WriteStatus(ctx, r, controller.Outcome("Ready", "Recovery", w.recoverErr))
@@ -151,7 +155,7 @@ func (d *Daemon) advance(
 ) (controller.Result, error) {
 	now := time.Now()
 	v, missing, ready := w.values(now)
-	s := situation{now: now, task: t, state: w.state, ready: ready, buffer: d.buffer(t)}
+	s := situation{now: now, wall: d.clock(), task: t, state: w.state, ready: ready, buffer: d.buffer(t)}
 	if ready {
 		definition, err := d.definition(ctx, w.name, t)
 		if err != nil {
@@ -192,7 +196,7 @@ func (d *Daemon) advance(
 	switch {
 	case dec.reason == bySchedule && unchanged(w.state, s.digests):
 		return controller.Result{RequeueNow: true}, d.update(ctx, w, c, func(st *pb.TaskState) {
-			st.ScheduledAt = timestamppb.New(now)
+			st.ScheduledAt = timestamppb.New(s.wall)
 		})
 	case dec.reason != "":
 		if s.request == "" {

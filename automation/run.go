@@ -15,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/wanfed/wanfed/api/pb"
@@ -100,7 +101,7 @@ func (d *Daemon) execute(ctx context.Context, w *work, r *pb.Resource, t *pb.Tas
 	seen := digests{v.trigger, v.inputs.Digest(), definition}
 	record := &pb.TaskRun{
 		Task: w.name, Mode: string(ru.mode), Trigger: ru.reason, Instance: c.Instance, Epoch: c.Epoch,
-		StartedAt: timestamppb.Now(), Result: task.Running,
+		StartedAt: timestamppb.New(d.clock()), Result: task.Running,
 	}
 	names, _ := w.changes(t, v)
 	record.Changed = names[:min(len(names), maxChanged)]
@@ -113,7 +114,8 @@ func (d *Daemon) execute(ctx context.Context, w *work, r *pb.Resource, t *pb.Tas
 		old = st.Runs[min(len(st.Runs), task.MaxRuns):]
 		st.Runs = st.Runs[:min(len(st.Runs), task.MaxRuns)]
 		st.Running = &pb.TaskStateRun{Id: ru.id, Mode: string(ru.mode), Reason: ru.reason, Trigger: seen.trigger,
-			Inputs: seen.inputs, Task: seen.definition, StartedAt: record.StartedAt, Indexes: v.indexes}
+			Inputs: seen.inputs, Task: seen.definition, StartedAt: record.StartedAt, Indexes: v.indexes,
+			Holder: d.claims.holder, Grace: durationpb.New(task.Grace(t))}
 	})
 	if err != nil {
 		log.Warn("run not started", "err", err)
@@ -134,6 +136,11 @@ func (d *Daemon) drive(
 	if err != nil {
 		return driver.Result{}, err
 	}
+	ctx, release, err := d.permit(ctx, dw.Dir, c)
+	if err != nil {
+		return driver.Result{}, err
+	}
+	defer release()
 	closeBackend, err := d.openBackend(ctx, dw, c, ru.id)
 	if err != nil {
 		return driver.Result{}, err
@@ -152,7 +159,7 @@ func (d *Daemon) drive(
 	}
 	result, err := drv.Run(ctx, dw, req)
 	if err != nil && ru.mode != driver.Plan {
-		_, leftErr := d.recovered(context.WithoutCancel(ctx), drv, dw, c)
+		_, leftErr := d.recovered(d.storeCtx, drv, dw, c)
 		err = errors.Join(err, leftErr)
 	}
 	return result, err
@@ -219,11 +226,11 @@ func resultOf(err error) string {
 }
 
 // finish stores the result of a run: in the run, and in the state of the task.
-// It retries while the servers are unreachable, until the daemon is interrupted.
+// It retries while the servers are unreachable.
 func (d *Daemon) finish(w *work, r *pb.Resource, c state.Claim, ru run, record *pb.TaskRun, o outcome) {
-	ctx := context.WithoutCancel(d.runCtx)
+	ctx := d.storeCtx
 	if o.ended.IsZero() {
-		o.ended = time.Now()
+		o.ended = d.clock()
 	}
 	record.EndedAt, record.Result = timestamppb.New(o.ended), resultOf(o.err)
 	record.Log, record.Plan = o.result.Log, o.result.Plan
@@ -324,6 +331,11 @@ func (d *Daemon) recoverRun(ctx context.Context, w *work, r *pb.Resource, t *pb.
 	if err != nil {
 		return err
 	}
+	ctx, release, err := d.permit(ctx, dw.Dir, c)
+	if err != nil {
+		return err
+	}
+	defer release()
 	closeBackend, err := d.openBackend(ctx, dw, c, running.GetId())
 	if err != nil {
 		return err
@@ -383,7 +395,7 @@ func (d *Daemon) finalize(
 		if w.destroyed {
 			break
 		}
-		if wait := time.Until(w.state.RetryAt.AsTime()); w.state.Failures > 0 && wait > 0 {
+		if wait := w.state.RetryAt.AsTime().Sub(d.clock()); w.state.Failures > 0 && wait > 0 && wait <= maxRetry*5/4 {
 			time.AfterFunc(wait, func() { d.notify(w.name) })
 			return nil
 		}
@@ -467,7 +479,7 @@ func (d *Daemon) writeRun(ctx context.Context, r *pb.Resource, id string, record
 
 // prune deletes runs that are not kept any more.
 func (d *Daemon) prune(name string, ids []string) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(d.runCtx), callTimeout)
+	ctx, cancel := context.WithTimeout(d.storeCtx, callTimeout)
 	defer cancel()
 	for _, id := range ids {
 		if _, err := d.cfg.Resources.Delete(ctx, &pb.DeleteRequest{Id: resource.ID(task.RunType, name+"."+id)}); err != nil {

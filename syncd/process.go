@@ -26,6 +26,7 @@ import (
 	"github.com/wanfed/wanfed/automation/config"
 	"github.com/wanfed/wanfed/automation/driver"
 	"github.com/wanfed/wanfed/automation/exec"
+	programs "github.com/wanfed/wanfed/automation/process"
 	"github.com/wanfed/wanfed/automation/state"
 	"github.com/wanfed/wanfed/automation/task"
 	"github.com/wanfed/wanfed/automation/terraform"
@@ -173,11 +174,13 @@ func (p *process) run(ctx context.Context, watchIdentity func(context.Context) e
 	if err != nil {
 		return err
 	}
+	var guard programs.Guard
+	defer guard.Close()
 	d, err := automation.New(automation.Config{
 		ID: p.files.ID, Group: p.files.Group, Dir: p.files.WorkingDir, MaxRunning: p.files.MaxRunning,
 		Buffer: p.files.Buffer, Lease: p.files.Lease, StopTimeout: stopTimeout,
 		Resources: resources, Leases: lease.NewClient(p.to.conn),
-		Views: views, States: states, Backend: p.openBackend(backend), Replay: backend.Replay,
+		Views: views, States: states, Backend: p.openBackend(backend), Replay: backend.Replay, Permit: guard.Permit,
 		Drivers: map[string]driver.Driver{
 			task.DriverTerraform: terraform.New(terraform.Config{Path: p.files.Terraform.Path}),
 			task.DriverExec:      exec.Driver{},

@@ -1126,11 +1126,14 @@ type TaskStateRun struct {
 	Mode   string                 `protobuf:"bytes,2,opt,name=mode,proto3" json:"mode,omitempty"`
 	Reason string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
 	// Digests of the data of the conditions, of all inputs, and of the definition.
-	Trigger       string                 `protobuf:"bytes,4,opt,name=trigger,proto3" json:"trigger,omitempty"`
-	Inputs        string                 `protobuf:"bytes,5,opt,name=inputs,proto3" json:"inputs,omitempty"`
-	Task          string                 `protobuf:"bytes,6,opt,name=task,proto3" json:"task,omitempty"`
-	StartedAt     *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=started_at,json=startedAt,proto3" json:"started_at,omitempty"`
-	Indexes       []uint64               `protobuf:"varint,8,rep,packed,name=indexes,proto3" json:"indexes,omitempty"`
+	Trigger   string                 `protobuf:"bytes,4,opt,name=trigger,proto3" json:"trigger,omitempty"`
+	Inputs    string                 `protobuf:"bytes,5,opt,name=inputs,proto3" json:"inputs,omitempty"`
+	Task      string                 `protobuf:"bytes,6,opt,name=task,proto3" json:"task,omitempty"`
+	StartedAt *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=started_at,json=startedAt,proto3" json:"started_at,omitempty"`
+	Indexes   []uint64               `protobuf:"varint,8,rep,packed,name=indexes,proto3" json:"indexes,omitempty"`
+	// Holder of the lease of the task, and the grace period of the programs.
+	Holder        string               `protobuf:"bytes,9,opt,name=holder,proto3" json:"holder,omitempty"`
+	Grace         *durationpb.Duration `protobuf:"bytes,10,opt,name=grace,proto3" json:"grace,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1217,6 +1220,20 @@ func (x *TaskStateRun) GetStartedAt() *timestamppb.Timestamp {
 func (x *TaskStateRun) GetIndexes() []uint64 {
 	if x != nil {
 		return x.Indexes
+	}
+	return nil
+}
+
+func (x *TaskStateRun) GetHolder() string {
+	if x != nil {
+		return x.Holder
+	}
+	return ""
+}
+
+func (x *TaskStateRun) GetGrace() *durationpb.Duration {
+	if x != nil {
+		return x.Grace
 	}
 	return nil
 }
@@ -1795,7 +1812,7 @@ const file_api_pb_sync_proto_rawDesc = "" +
 	"\arunning\x18\x11 \x01(\v2\x17.wanfed.v1.TaskStateRunR\arunning\x12\x12\n" +
 	"\x04runs\x18\x12 \x03(\tR\x04runs\x12\x18\n" +
 	"\arequest\x18\x13 \x01(\tR\arequest\x12'\n" +
-	"\x0fapplied_indexes\x18\x14 \x03(\x04R\x0eappliedIndexes\"\xe5\x01\n" +
+	"\x0fapplied_indexes\x18\x14 \x03(\x04R\x0eappliedIndexes\"\xae\x02\n" +
 	"\fTaskStateRun\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04mode\x18\x02 \x01(\tR\x04mode\x12\x16\n" +
@@ -1805,7 +1822,10 @@ const file_api_pb_sync_proto_rawDesc = "" +
 	"\x04task\x18\x06 \x01(\tR\x04task\x129\n" +
 	"\n" +
 	"started_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\tstartedAt\x12\x18\n" +
-	"\aindexes\x18\b \x03(\x04R\aindexes\"\xde\x01\n" +
+	"\aindexes\x18\b \x03(\x04R\aindexes\x12\x16\n" +
+	"\x06holder\x18\t \x01(\tR\x06holder\x12/\n" +
+	"\x05grace\x18\n" +
+	" \x01(\v2\x19.google.protobuf.DurationR\x05grace\"\xde\x01\n" +
 	"\rTaskStateLock\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1c\n" +
 	"\toperation\x18\x02 \x01(\tR\toperation\x12\x12\n" +
@@ -1916,17 +1936,18 @@ var file_api_pb_sync_proto_depIdxs = []int32{
 	22, // 24: wanfed.v1.TaskState.drift_checked_at:type_name -> google.protobuf.Timestamp
 	9,  // 25: wanfed.v1.TaskState.running:type_name -> wanfed.v1.TaskStateRun
 	22, // 26: wanfed.v1.TaskStateRun.started_at:type_name -> google.protobuf.Timestamp
-	22, // 27: wanfed.v1.TaskStateLock.created_at:type_name -> google.protobuf.Timestamp
-	22, // 28: wanfed.v1.TaskStateVersion.stored_at:type_name -> google.protobuf.Timestamp
-	11, // 29: wanfed.v1.TaskStateJournal.version:type_name -> wanfed.v1.TaskStateVersion
-	19, // 30: wanfed.v1.SyncInstance.drivers:type_name -> wanfed.v1.SyncInstance.DriversEntry
-	20, // 31: wanfed.v1.SyncInstance.incompatible:type_name -> wanfed.v1.SyncInstance.IncompatibleEntry
-	22, // 32: wanfed.v1.SyncInstance.started_at:type_name -> google.protobuf.Timestamp
-	33, // [33:33] is the sub-list for method output_type
-	33, // [33:33] is the sub-list for method input_type
-	33, // [33:33] is the sub-list for extension type_name
-	33, // [33:33] is the sub-list for extension extendee
-	0,  // [0:33] is the sub-list for field type_name
+	21, // 27: wanfed.v1.TaskStateRun.grace:type_name -> google.protobuf.Duration
+	22, // 28: wanfed.v1.TaskStateLock.created_at:type_name -> google.protobuf.Timestamp
+	22, // 29: wanfed.v1.TaskStateVersion.stored_at:type_name -> google.protobuf.Timestamp
+	11, // 30: wanfed.v1.TaskStateJournal.version:type_name -> wanfed.v1.TaskStateVersion
+	19, // 31: wanfed.v1.SyncInstance.drivers:type_name -> wanfed.v1.SyncInstance.DriversEntry
+	20, // 32: wanfed.v1.SyncInstance.incompatible:type_name -> wanfed.v1.SyncInstance.IncompatibleEntry
+	22, // 33: wanfed.v1.SyncInstance.started_at:type_name -> google.protobuf.Timestamp
+	34, // [34:34] is the sub-list for method output_type
+	34, // [34:34] is the sub-list for method input_type
+	34, // [34:34] is the sub-list for extension type_name
+	34, // [34:34] is the sub-list for extension extendee
+	0,  // [0:34] is the sub-list for field type_name
 }
 
 func init() { file_api_pb_sync_proto_init() }

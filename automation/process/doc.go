@@ -23,6 +23,9 @@
 // process, which waits for the program. The record stays after the end of the
 // program, until the next one starts.
 //
+// A Guard limits the time for which programs may run without a daemon. It is
+// another process, started from the executable of the daemon.
+//
 // Programs run only on Linux. The package starts one goroutine for each
 // program, which ends before Run and Wait return.
 package process

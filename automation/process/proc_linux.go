@@ -38,14 +38,20 @@ func startTicks(pid int) (uint64, error) {
 	return strconv.ParseUint(string(fields[19]), 10, 64)
 }
 
-// age returns the time since ticks after the boot. Changes of the wall clock do
-// not affect it.
-func age(ticks uint64) (time.Duration, error) {
+// sinceBoot returns the time since the boot. Changes of the wall clock do not
+// affect it.
+func sinceBoot() (time.Duration, error) {
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &now); err != nil {
 		return 0, fmt.Errorf("read the time since the boot: %w", err)
 	}
-	return time.Duration(now.Nano()) - time.Duration(ticks)*time.Second/ticksPerSecond, nil
+	return time.Duration(now.Nano()), nil
+}
+
+// age returns the time since ticks after the boot.
+func age(ticks uint64) (time.Duration, error) {
+	now, err := sinceBoot()
+	return now - time.Duration(ticks)*time.Second/ticksPerSecond, err
 }
 
 // processes calls f for each process of a run. f may signal the process: p

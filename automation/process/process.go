@@ -43,14 +43,26 @@ type Program struct {
 // RunVariable is the environment variable with the id of the run.
 const RunVariable = "WANFED_RUN_ID"
 
-// killTime limits the time from SIGKILL to the end of Run and Wait.
-const killTime = 2 * time.Second
+const (
+	// killTime limits the time from SIGKILL to the end of Run and Wait.
+	killTime = 2 * time.Second
+	// guardDelay is the time for which a Guard lets the daemon interrupt a
+	// program whose time is over.
+	guardDelay = time.Second
+)
+
+// StopTime returns the time from the end of the time of a run until none of its
+// processes is left, also if a Guard has to end them.
+func StopTime(grace time.Duration) time.Duration { return guardDelay + 3*killTime + grace }
 
 // Files in the directory of a task.
 const (
 	recordName = "run.json"
 	// endedName has Record.start of the last program that ended with its daemon.
 	endedName = "run.ended"
+	// interruptedName exists if the program was interrupted. A second SIGINT
+	// would make Terraform end without its state.
+	interruptedName = "run.interrupted"
 )
 
 // Record describes a program that was started.
@@ -68,6 +80,7 @@ type Record struct {
 	// Boot identifies the boot.
 	Boot string `json:"boot"`
 
+	dir   string
 	ended bool // no process of the program is left
 }
 
@@ -88,15 +101,24 @@ func Find(dir string) (*Record, error) {
 		return nil, fmt.Errorf("read %s: %w", filepath.Join(dir, recordName), err)
 	}
 	ended, err := os.ReadFile(filepath.Join(dir, endedName))
-	r.ended = err == nil && string(ended) == r.start()
+	r.dir, r.ended = dir, err == nil && string(ended) == r.start()
 	return &r, nil
 }
 
-// write stores the record in dir.
-func (r *Record) write(dir string) error {
+// write stores the record.
+func (r *Record) write() error {
 	b, err := json.Marshal(r)
 	if err != nil {
 		return err
 	}
-	return atomicfile.WriteFile(filepath.Join(dir, recordName), b, 0o600)
+	return atomicfile.WriteFile(filepath.Join(r.dir, recordName), b, 0o600)
+}
+
+// firstInterrupt reports whether no process has interrupted the program yet.
+func (r *Record) firstInterrupt() bool {
+	f, err := os.OpenFile(filepath.Join(r.dir, interruptedName), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err == nil {
+		err = f.Close()
+	}
+	return !errors.Is(err, os.ErrExist)
 }

@@ -26,14 +26,20 @@ func (p Program) Run(ctx context.Context) (status int, err error) {
 	if ctx.Err() != nil {
 		return -1, driver.ErrInterrupted
 	}
+	if err := mayStart(p.Dir); err != nil {
+		return -1, err
+	}
 	boot, err := bootID()
 	if err != nil {
 		return -1, err
 	}
-	rec := &Record{ID: p.ID, Step: p.Step, Started: time.Now(), Timeout: p.Timeout, Grace: p.Grace, Boot: boot}
+	if err := os.Remove(filepath.Join(p.Dir, interruptedName)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return -1, err
+	}
+	rec := &Record{ID: p.ID, Step: p.Step, Started: time.Now(), Timeout: p.Timeout, Grace: p.Grace, Boot: boot, dir: p.Dir}
 	// A daemon that dies between the start and the second write leaves a record
 	// without a process. Find then looks for the id of the run.
-	if err := rec.write(p.Dir); err != nil {
+	if err := rec.write(); err != nil {
 		return -1, fmt.Errorf("write the record of the run: %w", err)
 	}
 	cmd, err := p.start()
@@ -45,7 +51,7 @@ func (p Program) Run(ctx context.Context) (status int, err error) {
 	if err == nil {
 		rec.Ticks, err = startTicks(rec.PID)
 	}
-	if err = errors.Join(err, rec.write(p.Dir)); err != nil {
+	if err = errors.Join(err, rec.write()); err != nil {
 		// A program without a record must not run.
 		unix.Kill(-rec.PID, unix.SIGKILL)
 		return -1, errors.Join(fmt.Errorf("write the record of the run: %w", err), cmd.Wait())
@@ -177,7 +183,9 @@ func (f pidfd) wait(ctx context.Context, r *Record, timeout time.Duration) (err 
 		return nil
 	default:
 	}
-	unix.Kill(-r.PID, unix.SIGINT)
+	if r.firstInterrupt() {
+		unix.Kill(-r.PID, unix.SIGINT)
+	}
 	unix.Kill(-r.PID, unix.SIGCONT) // a stopped process handles SIGINT now
 	timer.Reset(r.Grace)
 	select {

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"time"
 )
 
 var errPlatform = fmt.Errorf("programs of tasks run only on Linux: %w", errors.ErrUnsupported)
@@ -21,3 +22,12 @@ func (*Record) Wait(context.Context) error { return errPlatform }
 
 // MemoryFile returns an error: programs run only on Linux.
 func MemoryFile(string) (*os.File, error) { return nil, errPlatform }
+
+// Guard ends the programs of runs whose time is over.
+type Guard struct{}
+
+// Permit returns an error: programs run only on Linux.
+func (*Guard) Permit(string, time.Time) error { return errPlatform }
+
+// Close does nothing.
+func (*Guard) Close() {}

@@ -190,12 +190,29 @@ func TestDaemon(t *testing.T) {
 		t.Fatalf("OpenFile() = %v, want nil", err)
 	}
 	p.Stdout, p.Stderr = out, out
+	if d, err := time.ParseDuration(os.Getenv("WANFED_TEST_PERMIT")); err == nil {
+		var g Guard
+		defer g.Close()
+		if err := g.Permit(p.Dir, time.Now().Add(d)); err != nil {
+			t.Fatalf("Permit() = %v, want nil", err)
+		}
+		defer g.Permit(p.Dir, time.Time{})
+	}
 	_, _ = p.Run(t.Context())
 }
 
 // kill9 runs p in a daemon, and kills the daemon when the output of p has the
-// line "ready".
-func kill9(t *testing.T, p Program) {
+// line "ready". p may run for the time permit.
+func kill9(t *testing.T, p Program, permit time.Duration) {
+	t.Helper()
+	daemon := runDaemon(t, p, permit)
+	_ = daemon.Process.Kill()
+	_ = daemon.Wait()
+}
+
+// runDaemon runs p in a daemon, and waits until the output of p has the line
+// "ready".
+func runDaemon(t *testing.T, p Program, permit time.Duration) *exec.Cmd {
 	t.Helper()
 	p.Stdout, p.Stderr = nil, nil
 	text, err := json.Marshal(p)
@@ -203,20 +220,19 @@ func kill9(t *testing.T, p Program) {
 		t.Fatalf("Marshal() = %v, want nil", err)
 	}
 	daemon := exec.Command(os.Args[0], "-test.run=^TestDaemon$")
-	daemon.Env = append(os.Environ(), "WANFED_TEST_PROGRAM="+string(text))
+	daemon.Env = append(os.Environ(), "WANFED_TEST_PROGRAM="+string(text), "WANFED_TEST_PERMIT="+permit.String())
 	if err := daemon.Start(); err != nil {
 		t.Fatalf("Start() = %v, want nil", err)
 	}
 	testutil.Eventually(t, 20*time.Second, func() bool { return strings.Contains(output(t, p), "ready") }, "the program runs")
-	_ = daemon.Process.Kill()
-	_ = daemon.Wait()
+	return daemon
 }
 
 func TestWait_AfterKill(t *testing.T) {
 	for _, lost := range []bool{false, true} {
 		t.Run(fmt.Sprintf("record without process %v", lost), func(t *testing.T) {
 			p := program(t, `echo ready; while [ ! -e go ]; do sleep 0.02; done; setsid sleep 60 & echo done`)
-			kill9(t, p)
+			kill9(t, p, time.Minute)
 			r, err := Find(p.Dir)
 			if err != nil || r == nil || r.ID != p.ID || r.Step != "apply" {
 				t.Fatalf("Find() = %+v, %v, want the record of %s", r, err, p.ID)
@@ -257,7 +273,7 @@ func TestWait_AfterKill(t *testing.T) {
 func TestWait_Timeout(t *testing.T) {
 	p := program(t, `trap "" INT; echo ready; sleep 60`)
 	p.Timeout, p.Grace = 500*time.Millisecond, 100*time.Millisecond
-	kill9(t, p)
+	kill9(t, p, time.Minute)
 	r, err := Find(p.Dir)
 	if err != nil || r == nil {
 		t.Fatalf("Find() = %v, %v, want a record", r, err)
