@@ -10,9 +10,8 @@ import (
 	"path/filepath"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/wanfed/wanfed/internal/atomicfile"
+	"github.com/wanfed/wanfed/internal/dirlock"
 	"github.com/wanfed/wanfed/resource"
 )
 
@@ -25,10 +24,11 @@ const (
 // openDir creates the working directory, locks it for this process, and returns
 // its identity.
 func openDir(dir string) (identity string, unlock func(), err error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return "", nil, fmt.Errorf("working directory: %w", err)
+	lock, err := dirlock.Lock(dir, lockFile)
+	if errors.Is(err, dirlock.ErrInUse) {
+		return "", nil, fmt.Errorf("working directory %s is in use by another process: "+
+			"stop that one, or set another working_dir", dir)
 	}
-	lock, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return "", nil, fmt.Errorf("working directory %s: %w", dir, err)
 	}
@@ -37,13 +37,6 @@ func openDir(dir string) (identity string, unlock func(), err error) {
 			lock.Close()
 		}
 	}()
-	switch err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); {
-	case errors.Is(err, unix.EWOULDBLOCK):
-		return "", nil, fmt.Errorf("working directory %s is in use by another process: "+
-			"stop that one, or set another working_dir", dir)
-	case err != nil:
-		return "", nil, fmt.Errorf("lock working directory %s: %w", dir, err)
-	}
 	path := filepath.Join(dir, identityFile)
 	b, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && len(b) == 0 {

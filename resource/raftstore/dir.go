@@ -10,9 +10,8 @@ import (
 	"path/filepath"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/wanfed/wanfed/internal/atomicfile"
+	"github.com/wanfed/wanfed/internal/dirlock"
 	"github.com/wanfed/wanfed/resource/raftstore/raftlog"
 	"github.com/wanfed/wanfed/tlsutil"
 )
@@ -34,27 +33,20 @@ const (
 // lockDir creates the directory if necessary, locks the directory for this
 // process, and checks that the directory belongs to node. Closing the returned
 // file unlocks the directory.
-func lockDir(dir, node string) (_ *os.File, err error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("data dir: %w", err)
+func lockDir(dir, node string) (*os.File, error) {
+	lock, err := dirlock.Lock(dir, lockFile)
+	if errors.Is(err, dirlock.ErrInUse) {
+		return nil, fmt.Errorf("data dir %s is in use by another process; "+
+			"stop that one, or give another --data-dir", dir)
 	}
-	lock, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("data dir %s: %w", dir, err)
 	}
-	defer func() {
-		if err != nil {
-			lock.Close()
-		}
-	}()
-	switch err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); {
-	case errors.Is(err, unix.EWOULDBLOCK):
-		return nil, fmt.Errorf("data dir %s is in use by another process; "+
-			"stop that one, or give another --data-dir", dir)
-	case err != nil:
-		return nil, fmt.Errorf("lock data dir %s: %w", dir, err)
+	if err := checkNode(dir, node); err != nil {
+		lock.Close()
+		return nil, err
 	}
-	return lock, checkNode(dir, node)
+	return lock, nil
 }
 
 // checkNode compares the name in the directory with node. In a new directory,

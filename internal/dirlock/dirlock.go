@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: MPL-2.0
+
+// Package dirlock locks a directory for one process.
+package dirlock
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrInUse: another process has locked the directory.
+var ErrInUse = errors.New("in use by another process")
+
+// Lock creates a directory with mode 0700 if it does not exist, and locks a file
+// in it with flock. The lock ends when the caller closes the file, or with the
+// process. Lock does not block: the error is ErrInUse if the lock is held.
+func Lock(dir, name string) (*os.File, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	lock, err := os.OpenFile(filepath.Join(dir, name), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	err = unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if err == nil {
+		return lock, nil
+	}
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		err = ErrInUse
+	}
+	return nil, errors.Join(err, lock.Close())
+}
