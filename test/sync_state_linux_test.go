@@ -341,6 +341,9 @@ func TestSyncState(t *testing.T) {
 	if _, err := state.GenerateKey(g.keyFile); err != nil {
 		t.Fatal(err)
 	}
+	if _, err := state.UseNewestKey(g.keyFile); err != nil {
+		t.Fatal(err)
+	}
 	if err := first.apply(c).finish(t); err != nil {
 		t.Errorf("apply with another key = %v, want nil", err)
 	}

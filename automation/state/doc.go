@@ -33,11 +33,11 @@
 // # Rotation
 //
 // The first key of the key file encrypts, and all keys decrypt. To replace a
-// key, append the new one to the key files of all daemons and operators, and
-// then move it to the beginning of each file. A daemon reads the file for each
+// key, add a new one with GenerateKey, and copy the file to all daemons and
+// operators. Then call UseNewestKey, and copy the file again. In between, a daemon
+// with either file reads what the others store. A daemon reads the file for each
 // version, so it needs no restart. An old key can be removed when no version has
-// its id: see "wanfed task state versions". GenerateKey adds a key at the
-// beginning, which is sufficient with a single daemon.
+// its id: see "wanfed task state versions".
 //
 // # Backend
 //

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/google/uuid"
@@ -164,6 +165,8 @@ func checkChunk(name string, content []byte) error {
 }
 
 // DigestKey returns a key for digests of secrets that are stored at the servers.
-// It belongs to the oldest key of the file, so that a new key does not change
-// the digests.
-func (k *Keys) DigestKey() []byte { return k.keys[len(k.keys)-1].mac }
+// It belongs to the key with the lowest id, wherever it is in the file. Ids of
+// GenerateKey are ordered by time, so a new key does not change the digests.
+func (k *Keys) DigestKey() []byte {
+	return slices.MinFunc(k.keys, func(a, b key) int { return strings.Compare(a.id, b.id) }).mac
+}

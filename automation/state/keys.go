@@ -159,14 +159,13 @@ func (k key) digest(data []byte) []byte {
 	return h.Sum(nil)
 }
 
-// GenerateKey adds a new key to a key file, as the first one, and returns its
-// id. It creates the file with mode 0600 if it does not exist. Every daemon
-// needs the new file before a daemon encrypts with the new key: see "Rotation"
-// in the package documentation.
+// GenerateKey adds a new key to a key file, as the last one, and returns its id.
+// It creates the file with mode 0600 if it does not exist. The only key of a new
+// file encrypts. UseNewestKey makes a later one encrypt.
 func GenerateKey(path string) (id string, err error) {
 	_, old, err := readKeys(path)
 	if errors.Is(err, os.ErrNotExist) {
-		old, err = nil, nil
+		old, err = []byte(keyComment), nil
 	}
 	if err != nil {
 		return "", err
@@ -174,10 +173,38 @@ func GenerateKey(path string) (id string, err error) {
 	secret := make([]byte, keySize)
 	_, _ = rand.Read(secret) // never fails
 	id = resource.NewUID()
-	line := id + " " + base64.StdEncoding.EncodeToString(secret) + "\n"
-	rest, _ := strings.CutPrefix(string(old), keyComment)
-	if err := atomicfile.WriteFile(path, []byte(keyComment+line+rest), 0o600); err != nil {
-		return "", fmt.Errorf("write key file: %w", err)
+	if !bytes.HasSuffix(old, []byte("\n")) {
+		old = append(old, '\n')
 	}
-	return id, nil
+	return id, writeKeys(path, old, []byte(id+" "+base64.StdEncoding.EncodeToString(secret)+"\n"))
+}
+
+// UseNewestKey moves the last key of a key file before the others, so that it
+// encrypts, and returns its id. All daemons must have the key before.
+func UseNewestKey(path string) (id string, err error) {
+	k, data, err := readKeys(path)
+	if err != nil {
+		return "", err
+	}
+	id = k.keys[len(k.keys)-1].id
+	var first, newest, rest []byte // lines before the first key, of the newest key, and the others
+	for line := range bytes.Lines(data) {
+		fields := bytes.Fields(line)
+		switch isKey := len(fields) > 0 && fields[0][0] != '#'; {
+		case isKey && string(fields[0]) == id:
+			newest = append(bytes.TrimRight(line, "\r\n"), '\n')
+		case !isKey && rest == nil:
+			first = append(first, line...)
+		default:
+			rest = append(rest, line...)
+		}
+	}
+	return id, writeKeys(path, first, newest, rest)
+}
+
+func writeKeys(path string, parts ...[]byte) error {
+	if err := atomicfile.WriteFile(path, slices.Concat(parts...), 0o600); err != nil {
+		return fmt.Errorf("write key file: %w", err)
+	}
+	return nil
 }

@@ -4,8 +4,10 @@ package state
 
 import (
 	"encoding/base64"
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -25,25 +27,123 @@ func keyFile(t testing.TB, content string) string {
 	return path
 }
 
-func TestGenerateKey_Rotation(t *testing.T) {
+func TestGenerateKey(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "keys")
 	first, err := GenerateKey(path)
 	if err != nil {
 		t.Fatalf("GenerateKey() = %v, want nil", err)
 	}
+	digest := digestKey(t, path)
 	second, err := GenerateKey(path)
 	if err != nil || second == first {
 		t.Fatalf("GenerateKey() = %q, %v, want another id than %q", second, err, first)
 	}
-	k, err := ReadKeys(path)
-	if err != nil || len(k.keys) != 2 || k.keys[0].id != second || k.keys[1].id != first {
-		t.Errorf("ReadKeys() = %v, %v, want the keys %s and %s", k, err, second, first)
+	wantKeys(t, path, first, second)
+	for range 2 { // idempotent with two keys in use, and the other way round
+		if id, err := UseNewestKey(path); err != nil || id != second {
+			t.Errorf("UseNewestKey() = %q, %v, want %q, nil", id, err, second)
+		}
+		wantKeys(t, path, second, first)
+		second, first = first, second
+	}
+	if got := digestKey(t, path); got != digest {
+		t.Error("DigestKey() has changed with a new key, want that of the first key")
 	}
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("mode of the key file = %v, %v, want 0600", info.Mode(), err)
 	}
-	if content, err := os.ReadFile(path); err != nil || strings.Count(string(content), "# Keys that encrypt") != 1 {
+	if content, err := os.ReadFile(path); err != nil || strings.Count(string(content), "# Keys that encrypt") != 1 ||
+		!strings.HasPrefix(string(content), "# Keys that encrypt") {
 		t.Errorf("the key file is %d bytes, %v, want one comment at its beginning", len(content), err)
+	}
+}
+
+func digestKey(t *testing.T, path string) string {
+	t.Helper()
+	k, err := ReadKeys(path)
+	if err != nil {
+		t.Fatalf("ReadKeys() = %v, want nil", err)
+	}
+	return string(k.DigestKey())
+}
+
+// wantKeys compares the ids of the keys in a file.
+func wantKeys(t *testing.T, path string, want ...string) {
+	t.Helper()
+	k, err := ReadKeys(path)
+	if err != nil {
+		t.Fatalf("ReadKeys() = %v, want nil", err)
+	}
+	var got []string
+	for _, k := range k.keys {
+		got = append(got, k.id)
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("keys = %v, want %v", got, want)
+	}
+}
+
+// TestRotation replaces the key of two daemons, one file after the other. After
+// each step, each daemon reads what the other one has stored.
+func TestRotation(t *testing.T) {
+	s := newServer(t)
+	var paths [2]string
+	var stores [2]*Store
+	for i := range paths {
+		paths[i] = filepath.Join(t.TempDir(), "keys")
+	}
+	if _, err := GenerateKey(paths[0]); err != nil {
+		t.Fatal(err)
+	}
+	copyKeys := func() {
+		t.Helper()
+		b, err := os.ReadFile(paths[0])
+		if err == nil {
+			err = os.WriteFile(paths[1], b, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	copyKeys()
+	for i := range stores {
+		var err error
+		if stores[i], err = NewStore(StoreConfig{Client: s, KeyFile: paths[i]}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	serial, used := 0, map[string]bool{}
+	exchange := func(step string) {
+		t.Helper()
+		for i := range stores {
+			serial++
+			data := fmt.Sprintf(`{"serial":%d,"lineage":"l"}`, serial)
+			c := Claim{Task: "web", Instance: "d", Epoch: uint64(serial)}
+			v, err := stores[i].Put(t.Context(), c, []byte(data), PutOptions{})
+			if err != nil {
+				t.Fatalf("%s: Put() = %v, want nil", step, err)
+			}
+			used[v.Key] = true
+			if got, _, err := stores[1-i].Get(t.Context(), "web", 0); err != nil || string(got) != data {
+				t.Errorf("%s: Get() by the other daemon = %s, %v, want %s", step, got, err, data)
+			}
+		}
+	}
+	exchange("one key")
+	if _, err := GenerateKey(paths[0]); err != nil {
+		t.Fatal(err)
+	}
+	exchange("new key in one file")
+	copyKeys()
+	exchange("new key in both files")
+	if _, err := UseNewestKey(paths[0]); err != nil {
+		t.Fatal(err)
+	}
+	exchange("new key used by one daemon")
+	copyKeys()
+	exchange("new key used by both daemons")
+	if len(used) != 2 {
+		t.Errorf("%d keys have encrypted, want 2", len(used))
 	}
 }
 

@@ -193,6 +193,9 @@ func TestKeys_Rotation(t *testing.T) {
 	if _, err := GenerateKey(s.cfg.KeyFile); err != nil {
 		t.Fatal(err)
 	}
+	if _, err := UseNewestKey(s.cfg.KeyFile); err != nil {
+		t.Fatal(err)
+	}
 	if again := put(t, s, c, tfstate(1, "a")); again.Number != 1 {
 		t.Errorf("Put() of equal content after a rotation = version %d, want 1", again.Number)
 	}

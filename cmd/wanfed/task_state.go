@@ -94,10 +94,10 @@ func newTaskStateVersions() *cobra.Command {
 			versions = []*pb.TaskStateVersion{}
 		}
 		return printer().Print(versions, func() error {
-			rows := [][]string{{"Version", "Serial", "Size", "Stored", "Run"}}
+			rows := [][]string{{"Version", "Serial", "Size", "Stored", "Key", "Run"}}
 			for _, v := range versions {
 				rows = append(rows, []string{strconv.FormatUint(v.Number, 10), strconv.FormatUint(v.Serial, 10),
-					output.Size(int64(v.Size)), output.Timestamp(timeOf(v.StoredAt)), v.Run})
+					output.Size(int64(v.Size)), output.Timestamp(timeOf(v.StoredAt)), v.Key, v.Run})
 			}
 			return printer().Table(rows)
 		})
@@ -209,26 +209,36 @@ in the output of "wanfed task state versions".`,
 }
 
 func newTaskStateKey() *cobra.Command {
-	return &cobra.Command{
+	var use bool
+	c := &cobra.Command{
 		Use:   "key FILE",
 		Short: "Create a key for states",
-		Long: `Add a new key to a key file, as the first one. The first key encrypts, and all keys
+		Long: `Add a new key to a key file, as the last one. The first key encrypts, and all keys
 decrypt. The file is created with mode 0600 if it does not exist. All daemons of a
-group need the same file.`,
-		Example: `  wanfed task state key sync.keys`,
-		Args:    exactArgs("FILE"),
+group need the same file.
+
+To replace a key, add a new one and copy the file to all daemons. Then move the new
+key to the first place with --use, and copy the file again.`,
+		Example: `  wanfed task state key sync.keys
+  wanfed task state key sync.keys --use`,
+		Args: exactArgs("FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			_, err := os.Stat(args[0])
-			id, genErr := state.GenerateKey(args[0])
-			if genErr != nil {
-				return genErr
-			}
-			verb := "added to"
-			if err != nil {
+			_, statErr := os.Stat(args[0])
+			id, verb := "", "added to"
+			var err error
+			if use {
+				id, err = state.UseNewestKey(args[0])
+				verb = "is now the first key of"
+			} else if id, err = state.GenerateKey(args[0]); statErr != nil {
 				verb = "saved in"
+			}
+			if err != nil {
+				return err
 			}
 			_, err = fmt.Fprintf(cmd.OutOrStdout(), "key %s %s %s\n", id, verb, args[0])
 			return err
 		},
 	}
+	c.Flags().BoolVar(&use, "use", false, "make the newest key of the file the first one, which encrypts")
+	return c
 }
