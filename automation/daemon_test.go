@@ -299,7 +299,7 @@ func TestDaemon_Disabled(t *testing.T) {
 func TestDaemon_GuardHoldsBack(t *testing.T) {
 	inCluster(t, func(c *cluster) {
 		c.programs.changes = driver.Changes{Destroy: 3, Total: 10}
-		c.addTask("web", "app/", func(t *pb.Task) { t.Guard = &pb.TaskGuard{MaxDestroy: "20%"} })
+		c.addTask("web", "app/", func(t *pb.Task) { t.Guard, t.Exec.Plan = &pb.TaskGuard{Approve: true}, []string{"true"} })
 		n := c.start("sync1")
 		defer n.stop()
 		c.wantAfter(time.Minute, "web")
@@ -320,7 +320,7 @@ func TestDaemon_GuardOfEmptyInput(t *testing.T) {
 	inCluster(t, func(c *cluster) {
 		c.programs.changes = driver.Changes{Change: 1}
 		c.setKey("app/a", "1")
-		c.addTask("web", "app/", func(t *pb.Task) { t.Guard = &pb.TaskGuard{EmptyInput: true} })
+		c.addTask("web", "app/", func(t *pb.Task) { t.Guard, t.Exec.Plan = &pb.TaskGuard{EmptyInput: true}, []string{"true"} })
 		n := c.start("sync1")
 		defer n.stop()
 		c.wantAfter(time.Second, "web", `{"app/a":"1"}`)
@@ -397,4 +397,26 @@ func TestDaemon_OnAdded(t *testing.T) {
 		defer n.stop()
 		c.wantAfter(time.Minute, "web", `{}`, `{"app/a":"1"}`)
 	})
+}
+
+func TestGuard(t *testing.T) {
+	for _, test := range []struct {
+		guard   *pb.TaskGuard
+		changes driver.Changes
+		emptied bool
+		want    bool // the run is held back
+	}{
+		{&pb.TaskGuard{Approve: true}, driver.Changes{Add: 1}, false, true},
+		{&pb.TaskGuard{Approve: true}, driver.Changes{Total: 9}, false, false},
+		{&pb.TaskGuard{MaxDestroy: "20%"}, driver.Changes{Destroy: 3, Total: 10}, false, true},
+		{&pb.TaskGuard{MaxDestroy: "20%"}, driver.Changes{Destroy: 2, Total: 10}, false, false},
+		{&pb.TaskGuard{MaxDestroy: "0"}, driver.Changes{Destroy: 1, Total: 10}, false, true},
+		{&pb.TaskGuard{EmptyInput: true}, driver.Changes{Destroy: 1, Total: 10}, true, true},
+		{&pb.TaskGuard{EmptyInput: true}, driver.Changes{Destroy: 1, Total: 10}, false, false},
+	} {
+		err := guard(test.guard, test.changes, test.emptied)
+		if _, refused := errors.AsType[*refusedError](err); refused != test.want || !refused && err != nil {
+			t.Errorf("guard(%v, %+v, %v) = %v, want held back: %v", test.guard, test.changes, test.emptied, err, test.want)
+		}
+	}
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/automation/driver"
 	"github.com/wanfed/wanfed/automation/task"
+	"github.com/wanfed/wanfed/automation/terraform"
 	"github.com/wanfed/wanfed/internal/settings"
 )
 
@@ -349,11 +350,11 @@ func appendError(errs []error, err error) []error {
 	return errs
 }
 
-// CheckModules checks the local modules of the tasks with CheckModule.
+// CheckModules checks the local modules of the tasks.
 func (c *Config) CheckModules() error {
 	var errs []error
 	for _, t := range c.tasks {
-		err := CheckModule(t.label, t.task)
+		err := terraform.CheckModule(t.label, t.task)
 		if f, ok := errors.AsType[*task.FieldError](err); ok {
 			err = t.locate(f)
 		}

@@ -115,6 +115,8 @@ func TestLoad_AllSettings(t *testing.T) {
 			`c.hcl:16: consul: transport: has no effect: the daemon has one connection to each datacenter`,
 			`c.hcl:13: consul: token: only Terraform's backend consul uses it: the daemon has a certificate`,
 			`c.hcl:14: consul: auth: only Terraform's backend consul uses it: the daemon has a certificate`,
+			`c.hcl:15: consul: tls: verify: only Terraform's backend consul uses it: the daemon uses the certificates of the block wanfed`,
+			`c.hcl:15: consul: tls: ca_cert: only Terraform's backend consul uses it: the daemon uses the certificates of the block wanfed`,
 			`c.hcl:18: consul: service_registration: has no effect: the daemon registers no service: ` +
 				`wanfed resource list sync/v1/Instance shows the daemons`,
 			`c.hcl:26: driver "terraform": log: has no effect: wanfed task log prints the output of a run`,
@@ -195,7 +197,7 @@ func TestLoad_Additions(t *testing.T) {
 		task {
 			name = "t", driver = "exec", timeout = "2h", grace = "5s", drift_check = "6h", on_delete = "keep"
 			exec { command = ["a", "b"] plan = ["p"] destroy = "d" env { A = "1", "B" = 2 } }
-			guard { max_destroy = 3 approve = true empty_input = true }
+			guard { approve = true empty_input = true }
 			condition "datacenter" { datacenter = "dc2" state = "unreachable" for = "30s" on = ["changed"] }
 			condition "resource" { type = "config/v1/Document" prefix = "a/" }
 			condition "document" { names = ["d"] }
@@ -204,14 +206,14 @@ func TestLoad_Additions(t *testing.T) {
 			condition "member" { use_as_module_input = false }
 			condition "nodes" { filter = "Meta.rack == \"r1\"" node_meta { rack = "r1" } }
 		}
-		task { name = "u" group = "core" module = "m" parallelism = 3 condition "nodes" {} buffer_period { enabled = false } }`)
+		task { name = "u" group = "core" module = "m" parallelism = 3 condition "nodes" {} guard { max_destroy = 3 } buffer_period { enabled = false } }`)
 	empty := ""
 	want := []*pb.Task{{
 		Enabled: new(true), Group: "edge", Driver: "exec", Origin: "file", OnDelete: "keep",
 		Timeout: durationpb.New(2 * time.Hour), Grace: durationpb.New(5 * time.Second), DriftCheck: durationpb.New(6 * time.Hour),
 		Exec: &pb.ExecDriver{Command: []string{"a", "b"}, Plan: []string{"p"}, Destroy: []string{"d"},
 			Env: map[string]string{"A": "1", "B": "2"}},
-		Guard: &pb.TaskGuard{MaxDestroy: "3", Approve: true, EmptyInput: true},
+		Guard: &pb.TaskGuard{Approve: true, EmptyInput: true},
 		Conditions: []*pb.TaskQuery{
 			{Kind: "datacenter", Datacenter: "dc2", State: "unreachable", For: durationpb.New(30 * time.Second), On: []string{"changed"}},
 			{Kind: "resource", Type: "config/v1/Document", Prefix: "a/"}, {Kind: "document", Names: []string{"d"}},
@@ -220,7 +222,7 @@ func TestLoad_Additions(t *testing.T) {
 		},
 	}, {
 		Enabled: new(true), Group: "core", Driver: "terraform", Origin: "file", Conditions: []*pb.TaskQuery{{Kind: "nodes"}},
-		Terraform: &pb.TerraformDriver{Module: "m", Parallelism: 3}, Buffer: &pb.TaskBuffer{Disabled: true},
+		Terraform: &pb.TerraformDriver{Module: "m", Parallelism: 3}, Guard: &pb.TaskGuard{MaxDestroy: "3"}, Buffer: &pb.TaskBuffer{Disabled: true},
 	}}
 	if diff := cmp.Diff(want, []*pb.Task{cfg.Tasks[0].Task, cfg.Tasks[1].Task}, protocmp.Transform()); diff != "" {
 		t.Errorf("tasks differ (-want +got):\n%s", diff)
@@ -260,6 +262,8 @@ func TestLoad_Errors(t *testing.T) {
 		{`task { name = "t" driver = "exec" ` + condition + ` }`, `task "t": exec.command: a command`},
 		{`task { name = "t" driver = "exec" exec {} ` + condition + ` }`, `task "t": exec: command: a command`},
 		{`task { name = "t" module = "m" exec { command = ["a"] } ` + condition + ` }`, `task "t": exec: the driver is terraform`},
+		{`task { name = "t" driver = "exec" exec { command = "c" } guard { approve = true } ` + condition + ` }`,
+			`task "t": exec: plan: a guard needs a plan command`},
 		{`task { name = "t" module = "m" guard { max_destroy = "many" } ` + condition + ` }`, `task "t": guard: max_destroy: "many"`},
 		{`task { name = "t" module = "m" buffer_period { max = "9000h" } ` + condition + ` }`, `task "t": buffer_period: max: 9000h`},
 		{`task { name = "t" module = "m" condition { names = ["a"] } }`, `task "t": condition "names": must be a block`},

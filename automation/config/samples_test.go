@@ -54,7 +54,7 @@ var refused = map[string]struct {
 	"license":                         {16, "", "license", "not supported"},
 	"module-does-not-exist":           {11, `task "t"`, "module", "no such file"},
 	"module-without-catalog_services-variable": {11, `task "t"`, "module",
-		`missing the "catalog_services" variable: add it to the module, or set "use_as_module_input"`},
+		`missing the "catalog_services" variable, add to module or set "use_as_module_input"`},
 	"module-without-consul_kv-variable": {11, `task "t"`, "module", `missing the "consul_kv" variable`},
 	"module-without-services-variable": {11, `task "t"`, "module",
 		`module for task "t" is missing the "services" variable`},

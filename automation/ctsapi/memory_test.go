@@ -20,8 +20,8 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/wanfed/wanfed/api/pb"
-	"github.com/wanfed/wanfed/automation/config"
 	"github.com/wanfed/wanfed/automation/task"
+	"github.com/wanfed/wanfed/automation/terraform"
 	"github.com/wanfed/wanfed/resource"
 )
 
@@ -59,7 +59,7 @@ func (m *memory) Create(_ context.Context, t Task, run Run) (*Plan, error) {
 	if m.tasks[t.Name] != nil {
 		return nil, resource.ErrConflict
 	}
-	if err := config.CheckModule(t.Name, t.Task); err != nil {
+	if err := terraform.CheckModule(t.Name, t.Task); err != nil {
 		return nil, err
 	}
 	if run == Inspect {

@@ -14,7 +14,7 @@ import (
 
 // Driver executes runs of tasks. Its methods may be called from any goroutine,
 // for different tasks at the same time. For one task, Run and Recover are not
-// called concurrently.
+// called concurrently. Their errors do not name the task: the caller does.
 type Driver interface {
 	// Version returns the name and version of the program that executes the
 	// runs, or an error if this machine does not have it.

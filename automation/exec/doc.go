@@ -19,8 +19,8 @@
 //
 // A run succeeds with exit status 0. The plan command exits with 0 if there is
 // nothing to change, and with 2 if there is. A task without a plan command
-// cannot be planned, and its guard decides without changes. A program that
-// the daemon interrupts has failed, also with exit status 0.
+// cannot be planned, and has no guard. A program that the daemon interrupts has
+// failed, also with exit status 0.
 //
 // The command survives the daemon. A small script of /bin/sh around it writes
 // the exit status to the file run.exit, where the next daemon finds it. After

@@ -58,13 +58,13 @@ func (d Driver) Check(ctx context.Context, w *driver.Work) error {
 	for _, args := range [][]string{e.GetCommand(), e.GetPlan(), e.GetDestroy()} {
 		if len(args) > 0 {
 			if _, err := find(args[0]); err != nil {
-				return fmt.Errorf("task %q: %w", w.Name, err)
+				return err
 			}
 		}
 	}
 	for name := range e.GetEnv() {
 		if !isVariable(name) { // the shell does not pass it on
-			return fmt.Errorf("task %q: exec.env: %q is not a name of an environment variable", w.Name, name)
+			return fmt.Errorf("exec.env: %q is not a name of an environment variable", name)
 		}
 	}
 	return nil
@@ -91,7 +91,7 @@ type run struct {
 func (Driver) Run(ctx context.Context, w *driver.Work, r driver.Request) (res driver.Result, err error) {
 	log, err := process.OpenLog(w.Dir)
 	if err != nil {
-		return res, fmt.Errorf("task %q: %w", w.Name, err)
+		return res, err
 	}
 	defer log.Close()
 	c := &run{w, r, log, time.Now().Add(task.Timeout(w.Task))}
@@ -102,9 +102,6 @@ func (Driver) Run(ctx context.Context, w *driver.Work, r driver.Request) (res dr
 	res.Log = process.Shorten(b)
 	if r.Mode == driver.Plan {
 		res.Plan = res.Log
-	}
-	if err != nil {
-		err = fmt.Errorf("task %q: %w", w.Name, err)
 	}
 	return res, err
 }
@@ -216,7 +213,7 @@ func (Driver) Recover(ctx context.Context, w *driver.Work) (*driver.Recovered, e
 	case status == 0:
 		out.Err = nil
 	default:
-		out.Err = fmt.Errorf("task %q: %w", w.Name, failure(w.Dir, rec.Step, status))
+		out.Err = failure(w.Dir, rec.Step, status)
 	}
 	if info, err := os.Stat(filepath.Join(w.Dir, exitName)); err == nil && ok {
 		out.Ended = info.ModTime()

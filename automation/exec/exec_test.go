@@ -69,7 +69,7 @@ func TestRun_Environment(t *testing.T) {
 func TestRun_Failures(t *testing.T) {
 	w := work(t, "echo problem; exit 7")
 	res, err := Driver{}.Run(t.Context(), w, driver.Request{ID: "r1", Mode: driver.Apply})
-	if want := `task "t": exec.command: exit status 7: problem`; err == nil || err.Error() != want || res.Log != "problem\n" {
+	if want := `exec.command: exit status 7: problem`; err == nil || err.Error() != want || res.Log != "problem\n" {
 		t.Errorf("Run() = %q, %v, want %s", res.Log, err, want)
 	}
 	for _, mode := range []driver.Mode{driver.Plan, driver.Destroy} {
@@ -90,7 +90,7 @@ func TestRun_Failures(t *testing.T) {
 		t.Fatalf("WriteFile() = %v, want nil", err)
 	}
 	if _, err := (Driver{}).Run(t.Context(), w, driver.Request{ID: "r4", Mode: driver.Apply}); err == nil ||
-		!strings.HasPrefix(err.Error(), `task "t": create the directory of the task: `) {
+		!strings.HasPrefix(err.Error(), `create the directory of the task: `) {
 		t.Errorf("Run() with a file as directory = %v, want an error of the directory", err)
 	}
 }

@@ -77,6 +77,10 @@ func Check(t *pb.Task) error {
 		return fieldErrorf("terraform", "the driver is exec: remove terraform, or set driver to terraform")
 	case t.Driver == DriverExec && len(t.Variables) > 0:
 		return fieldErrorf("variables", "only the driver terraform has variables")
+	case t.Driver == DriverExec && t.Guard != nil && len(t.GetExec().GetPlan()) == 0:
+		return fieldErrorf("exec.plan", "a guard needs a plan command, which reports with exit status 2 that there are changes")
+	case t.Driver == DriverExec && t.GetGuard().GetMaxDestroy() != "":
+		return fieldErrorf("guard.max_destroy", "the plan of a command does not report numbers: use approve or empty_input")
 	case t.Origin != OriginFile && t.Origin != OriginAPI:
 		return fieldErrorf("origin", "%q: must be file or api", t.Origin)
 	case t.OnDelete != "" && t.OnDelete != Keep && t.OnDelete != Destroy:
@@ -169,7 +173,9 @@ func checkVariable(name, text string) error {
 	return nil
 }
 
-// checkQueries checks conditions, inputs and the variables that they define.
+// checkQueries checks conditions, inputs and the variables that they define. As
+// in CTS, only a task of a file may have no condition: it runs at its start and
+// by request.
 func checkQueries(t *pb.Task) error {
 	if len(t.Conditions) == 0 && t.Origin != OriginFile {
 		return fieldErrorf("conditions", "a task needs a condition")

@@ -48,19 +48,17 @@ func (d *Driver) Check(ctx context.Context, w *driver.Work) error {
 	if err != nil {
 		return err
 	}
-	if err := checkModule(w.Name, w.Task); err != nil {
+	if err := CheckModule(w.Name, w.Task); err != nil {
 		return err
 	}
 	for _, want := range w.Task.GetTerraform().GetProviders() {
 		name, alias, hasAlias := strings.Cut(want, ".") // without an alias, a provider needs no configuration
 		if hasAlias && !slices.ContainsFunc(w.Providers, func(p driver.Provider) bool { return p.Name == name && p.Alias == alias }) {
-			return fmt.Errorf("task %q: the provider %q is not configured: add a block terraform_provider %q", w.Name, want, name)
+			return fmt.Errorf("the provider %q is not configured: add a block terraform_provider %q", want, name)
 		}
 	}
-	if _, err := generate(w, bin); err != nil {
-		return fmt.Errorf("task %q: %w", w.Name, err)
-	}
-	return nil
+	_, err = generate(w, bin)
+	return err
 }
 
 // Digest implements driver.Driver. It is a digest of the files of a local module.

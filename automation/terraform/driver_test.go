@@ -82,8 +82,8 @@ func TestCheck(t *testing.T) {
 			w.Task.Inputs = []*pb.TaskQuery{{Kind: task.KindCatalogServices}}
 		}, ""},
 		{"no directory", func(w *driver.Work) { w.Task.Terraform.Module = "./none" },
-			`module ./none: open ` + cwd(t) + `/none: no such file or directory`},
-		{"no files", func(w *driver.Work) { w.Task.Terraform.Module = t.TempDir() }, "has no configuration files"},
+			`read the module: open ` + cwd(t) + `/none: no such file or directory`},
+		{"no files", func(w *driver.Work) { w.Task.Terraform.Module = t.TempDir() }, "it is not a module"},
 		{"invalid", func(w *driver.Work) { write(t, w.Task.Terraform.Module, "main.tf", "variable {") }, "main.tf:1,"},
 		{"services", func(w *driver.Work) { write(t, w.Task.Terraform.Module, "main.tf", `variable "x" {}`) },
 			`module for task "t" is missing the "services" variable`},
@@ -94,17 +94,17 @@ func TestCheck(t *testing.T) {
 		}, ""},
 		{"variable", func(w *driver.Work) { w.Task.Variables = map[string]string{"y": "1"} }, `is missing the "y" variable`},
 		{"provider", func(w *driver.Work) { w.Task.Terraform.Providers = []string{"local.b"} },
-			`task "t": the provider "local.b" is not configured`},
+			`the provider "local.b" is not configured`},
 		{"argument", func(w *driver.Work) {
 			w.Providers = []driver.Provider{{Name: "p", Body: []driver.Item{{Name: "a b", Value: json.RawMessage("1")}}}}
-		}, `task "t": provider "p": "a b" is not a name of an argument`},
+		}, `provider "p": "a b" is not a name of an argument`},
 		{"argument twice", func(w *driver.Work) {
 			w.Providers = []driver.Provider{{Name: "p", Body: []driver.Item{{Name: "a", Value: json.RawMessage("1")}, {Name: "a"}}}}
-		}, `task "t": provider "p": a is set twice`},
+		}, `provider "p": a is set twice`},
 		{"name twice", func(w *driver.Work) {
 			w.Providers = []driver.Provider{{Name: "services"}}
 			w.Task.Variables = map[string]string{"services": "1"}
-		}, `task "t": variable "services": a condition, an input or a provider has this name`},
+		}, `variable "services": a condition, an input or a provider has this name`},
 	} {
 		w := work(t, both)
 		w.Backend.Type = backendHTTP

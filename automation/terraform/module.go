@@ -3,7 +3,6 @@
 package terraform
 
 import (
-	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -16,10 +15,10 @@ import (
 	"sync"
 
 	"github.com/hashicorp/hcl/v2"
-	"github.com/hashicorp/hcl/v2/hclparse"
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/automation/task"
+	"github.com/wanfed/wanfed/internal/settings"
 )
 
 // modulePath returns the absolute path of the directory of a local module, and
@@ -127,29 +126,34 @@ func variables(t *pb.Task) []string {
 	return vars
 }
 
-// checkModule checks that the directory of a local module exists and declares
-// the variables that it receives.
-func checkModule(name string, t *pb.Task) error {
+// CheckModule returns a *task.FieldError unless the directory of a local module
+// exists and declares the variables that the task with that name gives it. It
+// reads only local modules. A task of another driver has none.
+func CheckModule(name string, t *pb.Task) error {
 	path, local, err := modulePath(t.GetTerraform().GetModule())
 	if err != nil || !local {
 		return err
 	}
 	declared, err := declaredVariables(path)
 	if err != nil {
-		return fmt.Errorf("module %s: %w", t.GetTerraform().GetModule(), err)
+		return &task.FieldError{Field: "terraform.module", Reason: err.Error()}
+	}
+	missing := func(field, variable, remedy string) error {
+		return &task.FieldError{Field: field,
+			Reason: fmt.Sprintf("module for task %q is missing the %q variable, %s", name, variable, remedy)}
 	}
 	for _, v := range variables(t) {
 		switch {
 		case declared[v]:
 		case v == task.Variable(task.KindServices):
-			return fmt.Errorf("module for task %q is missing the %q variable", name, v)
+			return missing("terraform.module", v, "add to module")
 		default:
-			return fmt.Errorf(`module for task %q is missing the %q variable, add to module or set "use_as_module_input" to false`, name, v)
+			return missing("terraform.module", v, `add to module or set "use_as_module_input" to false`)
 		}
 	}
 	for v := range t.Variables {
 		if !declared[v] {
-			return fmt.Errorf("module for task %q is missing the %q variable, which variable_files or variables set", name, v)
+			return missing("variables", v, "add to module or remove its value")
 		}
 	}
 	return nil
@@ -160,38 +164,40 @@ func checkModule(name string, t *pb.Task) error {
 func declaredVariables(dir string) (map[string]bool, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("read the module: %w", err)
 	}
-	names, files := make(map[string]bool), 0
-	parser := hclparse.NewParser()
+	names, found := make(map[string]bool), false
 	for _, entry := range entries {
-		var file *hcl.File
-		var diags hcl.Diagnostics
-		path := filepath.Join(dir, entry.Name())
-		switch base := strings.TrimSuffix(entry.Name(), ".json"); {
-		case filepath.Ext(base) != ".tf" && filepath.Ext(base) != ".tofu":
-			continue
-		case base != entry.Name():
-			file, diags = parser.ParseJSONFile(path)
-		default:
-			file, diags = parser.ParseHCLFile(path)
-		}
-		if diags.HasErrors() {
-			return nil, diags
-		}
-		content, _, diags := file.Body.PartialContent(&hcl.BodySchema{
-			Blocks: []hcl.BlockHeaderSchema{{Type: "variable", LabelNames: []string{"name"}}},
-		})
-		if diags.HasErrors() {
-			return nil, diags
-		}
-		files++
-		for _, b := range content.Blocks {
-			names[b.Labels[0]] = true
+		if ext := filepath.Ext(strings.TrimSuffix(entry.Name(), ".json")); ext == ".tf" || ext == ".tofu" {
+			found = true
+			if err := addVariables(filepath.Join(dir, entry.Name()), names); err != nil {
+				return nil, err
+			}
 		}
 	}
-	if files == 0 {
-		return nil, fmt.Errorf("the directory %s has no configuration files", cmp.Or(dir, "."))
+	if !found {
+		return nil, fmt.Errorf("%s has no files *.tf: it is not a module", dir)
 	}
 	return names, nil
+}
+
+// addVariables adds the variables of a file of a module.
+func addVariables(path string, names map[string]bool) error {
+	src, err := settings.ReadFile(path, settings.MaxFile)
+	if err != nil {
+		return err
+	}
+	f, err := settings.Parse(path, src)
+	if err != nil {
+		return err
+	}
+	content, _, diags := f.Body.PartialContent(&hcl.BodySchema{
+		Blocks: []hcl.BlockHeaderSchema{{Type: "variable", LabelNames: []string{"name"}}}})
+	if diags.HasErrors() {
+		return settings.DiagError(diags[:1])
+	}
+	for _, b := range content.Blocks {
+		names[b.Labels[0]] = true
+	}
+	return nil
 }

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MPL-2.0
 
-package config
+package terraform
 
 import (
 	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -12,7 +14,7 @@ import (
 )
 
 func TestCheckModule(t *testing.T) {
-	write(t, map[string]string{
+	writeFiles(t, map[string]string{
 		"good/a.tf": `variable "services" {}`, "good/b.tf.json": `{"variable": {"nodes": {}}}`, "good/c.tofu": `variable "consul_kv" {}`,
 		"empty/readme.md": ``, "broken/a.tf": `variable {`, "unlabeled/a.tf": `variable {}`,
 	})
@@ -38,6 +40,17 @@ func TestCheckModule(t *testing.T) {
 		if test.want == "" && err != nil || test.want != "" && (!ok || f.Field != "terraform.module" ||
 			!strings.Contains(f.Reason, test.want)) {
 			t.Errorf("CheckModule(%s, %v) = %v, want %q", test.module, test.conditions, err, test.want)
+		}
+	}
+}
+
+// writeFiles writes files into an empty working directory.
+func writeFiles(t *testing.T, files map[string]string) {
+	t.Helper()
+	t.Chdir(t.TempDir())
+	for name, text := range files {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o755), os.WriteFile(name, []byte(text), 0o600)); err != nil {
+			t.Fatal(err)
 		}
 	}
 }

@@ -5,7 +5,6 @@ package terraform
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 
@@ -34,9 +33,6 @@ func (d *Driver) Recover(ctx context.Context, w *driver.Work) (*driver.Recovered
 		r.Err = out.err("terraform " + rec.Step)
 	default:
 		r.Err = driver.ErrLost
-	}
-	if r.Err != nil {
-		r.Err = fmt.Errorf("task %q: %w", w.Name, r.Err)
 	}
 	if w.Backend.Type != backendHTTP {
 		return r, nil

@@ -62,9 +62,6 @@ func (d *Driver) Run(ctx context.Context, w *driver.Work, r driver.Request) (dri
 		err = c.run(ctx, d)
 		c.result.Log = process.Shorten(readOutput(w.Dir, 0).text)
 	}
-	if err != nil {
-		err = fmt.Errorf("task %q: %w", w.Name, err)
-	}
 	return c.result, err
 }
 

@@ -256,14 +256,14 @@ func TestRun_Failures(t *testing.T) {
 		{"provisioner", `variable "services" {}
 			resource "terraform_data" "x" {
 				provisioner "local-exec" { command = "echo problem; exit 3" }
-			}`, `task "t": terraform apply: exit status 1: local-exec provisioner error: Error running command ` +
+			}`, `terraform apply: exit status 1: local-exec provisioner error: Error running command ` +
 			`'echo problem; exit 3': exit status 3. Output: problem (module.t.terraform_data.x)`},
 		{"missing argument", `variable "services" {}
-			variable "x" {}`, `task "t": terraform apply: exit status 1: Missing required argument: The argument "x" is required, ` +
+			variable "x" {}`, `terraform apply: exit status 1: Missing required argument: The argument "x" is required, ` +
 			`but no definition was found.`},
 		{"provider", `variable "services" {}
-			resource "wanfed_none" "x" {}`, `task "t": terraform init: exit status 1: Failed to query available provider packages`},
-		{"syntax", `variable "services" {`, `task "t": terraform init: exit status 1: Unclosed configuration block`},
+			resource "wanfed_none" "x" {}`, `terraform init: exit status 1: Failed to query available provider packages`},
+		{"syntax", `variable "services" {`, `terraform init: exit status 1: Unclosed configuration block`},
 		{"two", `variable "services" { type = string }
 			output "x" { value = file("missing") }`, " (first of 2 errors)"},
 	} {
@@ -285,7 +285,7 @@ func TestRun_Directory(t *testing.T) {
 	b.serve(t, w)
 	write(t, filepath.Dir(w.Dir), "t", "a file")
 	_, err := d.Run(t.Context(), w, driver.Request{ID: "r", Mode: driver.Apply})
-	if want := `task "t": create the directory of the task: mkdir ` + w.Dir + ": not a directory"; err == nil || err.Error() != want {
+	if want := `create the directory of the task: mkdir ` + w.Dir + ": not a directory"; err == nil || err.Error() != want {
 		t.Errorf("Run() with a file as directory = %v, want %s", err, want)
 	}
 
