@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"iter"
 	"log/slog"
+	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -45,6 +46,7 @@ type cluster struct {
 	resource pb.ResourceServiceClient
 	leases   *lease.Service
 	programs *programs
+	latency  atomic.Int64 // of each call of a server, in nanoseconds
 }
 
 // inCluster calls f in a bubble of fake time.
@@ -199,7 +201,13 @@ func (c *cluster) start(id string, change ...func(*Config)) *node {
 	c.Helper()
 	n := &node{c: c, id: id, link: &link{c: c}, done: make(chan error, 1), until: map[string]time.Time{}}
 	resources := linkedClient{c.resource, n.link}
-	states, err := state.NewStore(state.StoreConfig{Client: resources})
+	keys := c.dir("keys")
+	if _, err := os.Stat(keys); err != nil {
+		if _, err := state.GenerateKey(keys); err != nil {
+			c.Fatal(err)
+		}
+	}
+	states, err := state.NewStore(state.StoreConfig{Client: resources, KeyFile: keys})
 	if err != nil {
 		c.Fatal(err)
 	}
@@ -262,7 +270,12 @@ type link struct {
 
 // pass blocks while the daemon is stopped by SIGSTOP, and fails if the link is
 // cut.
-func (l *link) pass() error {
+func (l *link) pass(ctx context.Context) error {
+	select {
+	case <-time.After(time.Duration(l.c.latency.Load())):
+	case <-ctx.Done():
+		return status.FromContextError(ctx.Err()).Err()
+	}
 	if paused := l.pausing(); paused != nil {
 		<-paused
 	}
@@ -298,7 +311,7 @@ func (l *link) pause(d time.Duration) {
 var errCut = status.Error(codes.Unavailable, "the servers are unreachable")
 
 func (l *link) Invoke(ctx context.Context, method string, in, out any, _ ...grpc.CallOption) error {
-	if err := l.pass(); err != nil {
+	if err := l.pass(ctx); err != nil {
 		return err
 	}
 	var resp proto.Message
@@ -331,14 +344,14 @@ type linkedClient struct {
 }
 
 func (c linkedClient) Read(ctx context.Context, in *pb.ReadRequest, o ...grpc.CallOption) (*pb.ReadResponse, error) {
-	if err := c.l.pass(); err != nil {
+	if err := c.l.pass(ctx); err != nil {
 		return nil, err
 	}
 	return c.ResourceServiceClient.Read(ctx, in, o...)
 }
 
 func (c linkedClient) Write(ctx context.Context, in *pb.WriteRequest, o ...grpc.CallOption) (*pb.WriteResponse, error) {
-	if err := c.l.pass(); err != nil {
+	if err := c.l.pass(ctx); err != nil {
 		return nil, err
 	}
 	return c.ResourceServiceClient.Write(ctx, in, o...)
@@ -347,14 +360,14 @@ func (c linkedClient) Write(ctx context.Context, in *pb.WriteRequest, o ...grpc.
 func (c linkedClient) WriteStatus(
 	ctx context.Context, in *pb.WriteStatusRequest, o ...grpc.CallOption,
 ) (*pb.WriteStatusResponse, error) {
-	if err := c.l.pass(); err != nil {
+	if err := c.l.pass(ctx); err != nil {
 		return nil, err
 	}
 	return c.ResourceServiceClient.WriteStatus(ctx, in, o...)
 }
 
 func (c linkedClient) Delete(ctx context.Context, in *pb.DeleteRequest, o ...grpc.CallOption) (*pb.DeleteResponse, error) {
-	if err := c.l.pass(); err != nil {
+	if err := c.l.pass(ctx); err != nil {
 		return nil, err
 	}
 	return c.ResourceServiceClient.Delete(ctx, in, o...)
@@ -363,7 +376,7 @@ func (c linkedClient) Delete(ctx context.Context, in *pb.DeleteRequest, o ...grp
 func (c linkedClient) WatchList(
 	ctx context.Context, in *pb.WatchListRequest, o ...grpc.CallOption,
 ) (grpc.ServerStreamingClient[pb.WatchEvent], error) {
-	if err := c.l.pass(); err != nil {
+	if err := c.l.pass(ctx); err != nil {
 		return nil, err
 	}
 	s, err := c.ResourceServiceClient.WatchList(ctx, in, o...)
@@ -377,7 +390,7 @@ type linkedStream struct {
 
 func (s linkedStream) Recv() (*pb.WatchEvent, error) {
 	ev, err := s.ServerStreamingClient.Recv()
-	if err := s.l.pass(); err != nil {
+	if err := s.l.pass(s.Context()); err != nil {
 		return nil, err
 	}
 	return ev, err

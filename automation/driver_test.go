@@ -24,6 +24,7 @@ type programs struct {
 	// recoverErr is the error of Recover, and recovers the number of its calls.
 	recoverErr error
 	recovers   int
+	left       []byte // the state that the last run could not store
 	log        []*program
 	alive      map[string]*program // by task
 	last       map[string]*program // by directory
@@ -66,8 +67,11 @@ func (f *fakeDriver) Digest(context.Context, *driver.Work) (string, error) { ret
 func (f *fakeDriver) Recover(ctx context.Context, w *driver.Work) (*driver.Recovered, error) {
 	f.p.mu.Lock()
 	f.p.recovers++
-	err, last := f.p.recoverErr, f.p.last[w.Dir]
+	err, last, left := f.p.recoverErr, f.p.last[w.Dir], f.p.left
 	f.p.mu.Unlock()
+	if left != nil {
+		return &driver.Recovered{ID: "old", State: left, StatePath: "/w/errored.tfstate"}, nil
+	}
 	if err != nil || last == nil {
 		return nil, err
 	}

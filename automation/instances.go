@@ -14,6 +14,7 @@ import (
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/automation/task"
 	"github.com/wanfed/wanfed/controller"
+	"github.com/wanfed/wanfed/internal/backoff"
 	"github.com/wanfed/wanfed/lease"
 	"github.com/wanfed/wanfed/resource"
 )
@@ -37,12 +38,11 @@ func (d *Daemon) register(ctx context.Context) error {
 		case err == nil:
 			return fmt.Errorf("another daemon has the id %q: set another id, or wait %v if it has died", d.cfg.ID, d.cfg.Lease)
 		}
-		d.cfg.Logger.Warn("cannot register the daemon", "err", err)
-		select {
-		case <-ctx.Done():
+		if ctx.Err() != nil {
 			return err
-		case <-time.After(pause):
 		}
+		d.cfg.Logger.Warn("cannot register the daemon", "err", err)
+		backoff.Sleep(ctx, pause, nil)
 	}
 }
 

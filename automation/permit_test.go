@@ -3,11 +3,14 @@
 package automation
 
 import (
+	"log/slog"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/wanfed/wanfed/automation/process"
+	"github.com/wanfed/wanfed/automation/state"
 	"github.com/wanfed/wanfed/automation/task"
 )
 
@@ -66,6 +69,59 @@ func TestDaemon_LongRunSurvivesRestart(t *testing.T) {
 		c.wantRuns("web", `{}`)
 		if runs := c.programs.runs("web"); len(runs) != 1 {
 			t.Errorf("%d runs, want 1", len(runs))
+		}
+	})
+}
+
+// A state that a run has left, and that is older than the stored one, blocks the
+// task until an operator has decided. The task shows the file and the commands.
+func TestDaemon_ObsoleteState(t *testing.T) {
+	inCluster(t, func(c *cluster) {
+		c.addTask("web", "app/")
+		n := c.start("sync1")
+		c.wantAfter(time.Second, "web", `{}`)
+		store, err := state.NewStore(state.StoreConfig{Client: c.resource, KeyFile: c.dir("keys")})
+		if err == nil {
+			_, err = store.Import(c.Context(), state.Claim{Task: "web"}, []byte(`{"serial":5,"lineage":"l"}`), state.ImportOptions{})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		n.stop()
+		c.programs.left = []byte(`{"serial":3,"lineage":"l"}`)
+		c.setKey("app/a", "1")
+		n = c.start("sync1")
+		defer n.stop()
+		c.wantAfter(time.Minute, "web", `{}`)
+		got := c.ready("web")
+		for _, want := range []string{"/w/errored.tfstate", "serial 5", "wanfed task state import web /w/errored.tfstate --force"} {
+			if got.GetReason() != "Recovery" || !strings.Contains(got.GetMessage(), want) {
+				t.Errorf("condition Ready = %v, want %q", got, want)
+			}
+		}
+		c.programs.mu.Lock()
+		c.programs.left = nil // the operator has removed the file
+		c.programs.mu.Unlock()
+		c.wantAfter(2*recoverRetry, "web", `{}`, `{"app/a":"1"}`)
+	})
+}
+
+// A daemon that is stopped at any moment of its start logs no warning.
+func TestDaemon_StopDuringStart(t *testing.T) {
+	inCluster(t, func(c *cluster) {
+		c.addTask("web", "app/")
+		for i := range 30 {
+			var log strings.Builder
+			n := c.start("sync1", func(cfg *Config) {
+				cfg.Logger = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn}))
+			}, func(*Config) { c.latency.Store(int64(10 * time.Millisecond)) })
+			time.Sleep(time.Duration(i) * 5 * time.Millisecond)
+			if err := n.stop(); err != nil {
+				t.Errorf("Run() = %v, want nil", err)
+			}
+			if log.Len() > 0 {
+				t.Errorf("log of a daemon that is stopped after %d ms: %s", 5*i, &log)
+			}
 		}
 	})
 }

@@ -118,7 +118,9 @@ func (d *Daemon) execute(ctx context.Context, w *work, r *pb.Resource, t *pb.Tas
 			Holder: d.claims.holder, Grace: durationpb.New(task.Grace(t))}
 	})
 	if err != nil {
-		log.Warn("run not started", "err", err)
+		if ctx.Err() == nil {
+			log.Warn("run not started", "err", err)
+		}
 		return
 	}
 	d.writeRun(ctx, r, ru.id, record)
@@ -320,6 +322,8 @@ func (d *Daemon) recover(w *work, r *pb.Resource, t *pb.Task, c state.Claim) {
 		w.mu.Unlock()
 		if w.recoverErr = d.recoverRun(ctx, w, r, t, c); w.recoverErr != nil {
 			w.recoverAfter = time.Now().Add(recoverRetry)
+		}
+		if w.recoverErr != nil && ctx.Err() == nil {
 			d.cfg.Logger.Error("cannot recover an earlier run", "task", w.name, "err", w.recoverErr)
 		}
 	})
@@ -345,7 +349,7 @@ func (d *Daemon) recoverRun(ctx context.Context, w *work, r *pb.Resource, t *pb.
 	if err != nil {
 		return err
 	}
-	if _, err := d.cfg.States.Collect(ctx, c); err != nil {
+	if _, err := d.cfg.States.Collect(ctx, c); err != nil && ctx.Err() == nil {
 		d.cfg.Logger.Warn("cannot delete unused parts of states", "task", w.name, "err", err)
 	}
 	w.recovered = true
@@ -376,8 +380,13 @@ func (d *Daemon) recovered(
 	if err != nil || found == nil || found.State == nil {
 		return found, err
 	}
-	if _, err := d.cfg.States.Import(ctx, c, found.State, state.ImportOptions{Run: found.ID}); err != nil {
-		return nil, fmt.Errorf("store the state that run %s left: %w", found.ID, err)
+	_, err = d.cfg.States.Import(ctx, c, found.State, state.ImportOptions{Run: found.ID})
+	if errors.Is(err, state.ErrObsolete) {
+		err = fmt.Errorf("%w: compare it with the output of wanfed task state pull %s: if the stored state is right, remove the file; "+
+			"if the file is right: wanfed task state import %s %s --force", err, w.Name, w.Name, found.StatePath)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("store the state that run %s left in %s: %w", found.ID, found.StatePath, err)
 	}
 	return found, nil
 }

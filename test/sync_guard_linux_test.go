@@ -66,7 +66,15 @@ func TestSync_LongCommand(t *testing.T) {
 				}
 				one.stop(t)
 			}
+			if text := r.mustCLI("task", "list"); strings.Contains(text, "NoDaemon") {
+				t.Errorf("task list = %s, want a daemon", text)
+			}
 			two.stop(t)
+			for _, command := range [][]string{{"task", "list"}, {"task", "read", "long"}} {
+				if text := r.mustCLI(command...); !strings.Contains(text, "NoDaemon") {
+					t.Errorf("wanfed %q without a daemon = %s, want NoDaemon", command, text)
+				}
+			}
 		})
 	}
 }

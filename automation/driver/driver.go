@@ -148,6 +148,8 @@ type Recovered struct {
 	// process that failed. Nil: none. The daemon stores it before the next run,
 	// which removes it from the disk.
 	State []byte
+	// StatePath is the file of State.
+	StatePath string
 	// Ended is the time at which the program ended, if it is known.
 	Ended time.Time
 }

@@ -4,6 +4,7 @@ package process
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -17,6 +18,41 @@ import (
 // LogName is the name of the file with the output of a run, in the directory of
 // the task.
 const LogName = "run.log"
+
+const (
+	// maxOutput bounds the file with the output of a run, in bytes, apart from
+	// what a program writes within outputInterval. keptOutput is the part that
+	// remains of a longer output.
+	maxOutput  = 64 << 20
+	keptOutput = 1 << 20
+	// outputInterval is the time between two checks of the size.
+	outputInterval = time.Second
+)
+
+// limitOutput removes the beginning of an output that is longer than limit. The
+// programs append to the file, so they continue after its new end.
+func limitOutput(dir string, limit int64) error {
+	path := filepath.Join(dir, LogName)
+	info, err := os.Stat(path)
+	if err != nil || info.Size() <= limit {
+		return err
+	}
+	tail, err := subprocess.TailFile(path, keptOutput)
+	if err != nil {
+		return err
+	}
+	f, err := os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	if _, rest, ok := bytes.Cut(tail, []byte("\n")); ok {
+		tail = rest
+	}
+	if err = f.Truncate(0); err == nil {
+		_, err = fmt.Fprintf(f, "[%d MiB of output are removed: the limit is %d MiB]\n%s", info.Size()>>20, limit>>20, tail)
+	}
+	return errors.Join(err, f.Close())
+}
 
 // OpenLog creates the directory of a task, with mode 0700, and an empty file for
 // the output of a run in it. The caller closes the file.

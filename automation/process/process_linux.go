@@ -170,13 +170,19 @@ func (f pidfd) wait(ctx context.Context, r *Record, timeout time.Duration) (err 
 	}()
 	timer := time.NewTimer(timeout)
 	defer timer.Stop()
-	select {
-	case <-ended:
-		return nil
-	case <-ctx.Done():
-		err = driver.ErrInterrupted
-	case <-timer.C:
-		err = driver.ErrTimedOut
+	check := time.NewTicker(outputInterval)
+	defer check.Stop()
+	for err == nil {
+		select {
+		case <-ended:
+			return nil
+		case <-check.C:
+			_ = limitOutput(r.dir, maxOutput) // repeated at the next check
+		case <-ctx.Done():
+			err = driver.ErrInterrupted
+		case <-timer.C:
+			err = driver.ErrTimedOut
+		}
 	}
 	select {
 	case <-ended: // at the same moment

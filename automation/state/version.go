@@ -23,6 +23,10 @@ import (
 // ErrNoVersion: the task has no such version of a state.
 var ErrNoVersion = errors.New("there is no such version of the state")
 
+// ErrObsolete: the state does not continue the newest version. Import stores it
+// only if it is forced.
+var ErrObsolete = errors.New("the state does not continue the stored one")
+
 // Get returns a version of the state of a task, and its description. Number 0 is
 // the newest version. The error is ErrNoVersion if the task does not have the
 // version. Any other error of its content names task, version, key and remedy.
@@ -270,12 +274,11 @@ func (s *Store) Import(ctx context.Context, c Claim, data []byte, o ImportOption
 			return nil
 		}
 		if lineage != head.Lineage {
-			return fmt.Errorf("the state has lineage %s, and version %d has lineage %s: it is the state of other infrastructure; "+
-				"import it with force if you are certain", lineage, head.Number, head.Lineage)
+			return fmt.Errorf("%w: it has lineage %s, and version %d has lineage %s: it is the state of other infrastructure",
+				ErrObsolete, lineage, head.Number, head.Lineage)
 		}
 		if serial <= head.Serial {
-			return fmt.Errorf("the state has serial %d, and version %d has serial %d: it is not newer; "+
-				"import it with force if you are certain", serial, head.Number, head.Serial)
+			return fmt.Errorf("%w: it has serial %d, and version %d has serial %d", ErrObsolete, serial, head.Number, head.Serial)
 		}
 		return nil
 	}})

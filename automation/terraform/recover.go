@@ -37,7 +37,8 @@ func (d *Driver) Recover(ctx context.Context, w *driver.Work) (*driver.Recovered
 	if w.Backend.Type != backendHTTP {
 		return r, nil
 	}
-	r.State, err = os.ReadFile(filepath.Join(w.Dir, erroredState))
+	r.StatePath = filepath.Join(w.Dir, erroredState)
+	r.State, err = os.ReadFile(r.StatePath)
 	if errors.Is(err, os.ErrNotExist) {
 		err = nil
 	}

@@ -131,7 +131,7 @@ func newTaskList() *cobra.Command {
 		Use:   "list",
 		Short: "List the tasks",
 		Long: `List the tasks of a datacenter. Ready is "yes", or the reason why the task does not
-run. Applied is "yes" if the last run succeeded.`,
+run, such as NoDaemon if no daemon of its group runs. Applied is "yes" if the last run succeeded.`,
 		Example: `  wanfed task list
   wanfed task list --output json | jq -r '.[].id.name'`,
 		Args: noArgs,
@@ -143,6 +143,10 @@ run. Applied is "yes" if the last run succeeded.`,
 			}
 			all = append(all, r)
 		}
+		live, err := liveGroups(cmd.Context(), cl)
+		if err != nil {
+			return err
+		}
 		return out.Print(all, func() error {
 			rows := [][]string{{"Name", "Group", "Driver", "Enabled", "Ready", "Applied", "Conditions"}}
 			for _, r := range all {
@@ -151,7 +155,7 @@ run. Applied is "yes" if the last run succeeded.`,
 					return err
 				}
 				rows = append(rows, []string{r.ID.Name, t.Group, t.Driver, yesNo(t.GetEnabled()),
-					conditionText(r, "Ready"), conditionText(r, "Applied"), conditionsText(t)})
+					readyText(r, t, live), conditionText(r, "Applied"), conditionsText(t)})
 			}
 			return out.Table(rows)
 		})
@@ -199,6 +203,10 @@ With --output json the whole resource is printed.`,
 		if err != nil {
 			return err
 		}
+		live, err := liveGroups(cmd.Context(), cl)
+		if err != nil {
+			return err
+		}
 		return out.Print(r, func() error {
 			rows := [][]string{
 				{"Name", name}, {"Description", cmp.Or(t.Description, "-")}, {"Group", t.Group},
@@ -215,6 +223,9 @@ With --output json the whole resource is printed.`,
 				text := conditionText(r, c.Type)
 				if c.Message != "" {
 					text += ": " + c.Message
+				}
+				if c.Type == "Ready" && readyText(r, t, live) == "NoDaemon" {
+					text = fmt.Sprintf("NoDaemon: no daemon of the group %s runs; the last one reported: %s", t.Group, text)
 				}
 				rows = append(rows, []string{c.Type, text})
 			}

@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"strconv"
@@ -166,6 +167,9 @@ one with an older serial, are refused without --force.`,
 			return err
 		}
 		v, err := st.Import(ctx, state.Claim{Task: args[0]}, data, state.ImportOptions{Force: force})
+		if errors.Is(err, state.ErrObsolete) {
+			err = fmt.Errorf("%w: compare it with the output of wanfed task state pull %s, and add --force if the file is right", err, args[0])
+		}
 		if err == nil {
 			fmt.Fprintf(cmd.OutOrStdout(), "state of task %s: %s is stored as version %d\n", args[0], args[1], v.Number)
 		}
