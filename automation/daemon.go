@@ -60,9 +60,10 @@ type Config struct {
 	// States has the states of tasks. Required.
 	States *state.Store
 	// Backend opens the backend of Terraform's state for a run. The run calls
-	// closeBackend when its processes have ended. Required for tasks of the driver
+	// closeBackend when its processes have ended, and gets the error of the first
+	// request of Terraform that failed. Required for tasks of the driver
 	// terraform.
-	Backend func(ctx context.Context, c state.Claim, run string) (b driver.Backend, closeBackend func(), err error)
+	Backend func(ctx context.Context, c state.Claim, run string) (b driver.Backend, closeBackend func() error, err error)
 	// Replay stores the states that an earlier process of the daemon could not
 	// store. It is called before the daemon claims tasks. Nil: there are none.
 	Replay func(ctx context.Context) error
@@ -149,7 +150,7 @@ func New(cfg Config) (*Daemon, error) {
 		checks:   make(map[string]check),
 		stopping: make(chan struct{}),
 		clock:    time.Now,
-		once:     onceResults{results: make(map[string]error)},
+		once:     onceResults{done: make(chan struct{}), results: make(map[string]error)},
 	}
 	var err error
 	d.runtime, err = controller.New(controller.Config{Client: cfg.Resources, Logger: cfg.Logger}, d.controller())
@@ -200,8 +201,15 @@ func (d *Daemon) Run(ctx context.Context) error {
 
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	d.once.done = stop
 	g, gctx := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		select {
+		case <-d.once.done:
+			stop()
+		case <-gctx.Done():
+		}
+		return nil
+	})
 	g.Go(func() error { return d.cfg.Views.Run(gctx) })
 	g.Go(func() error { return d.runtime.Run(gctx) })
 	g.Go(func() error { d.maintain(gctx); return nil })

@@ -45,14 +45,14 @@ func (d *Daemon) Plan(ctx context.Context, name string, t *pb.Task) (driver.Resu
 
 // planBackend sets the backend of a plan: that of the task, or an empty one if
 // the task has no state.
-func (d *Daemon) planBackend(ctx context.Context, w *driver.Work) (end func(), err error) {
+func (d *Daemon) planBackend(ctx context.Context, w *driver.Work) (end func() error, err error) {
 	st, err := d.cfg.States.Read(ctx, w.Name)
 	if err != nil && !errors.Is(err, resource.ErrNotFound) {
 		return nil, err
 	}
 	if len(st.GetVersions()) == 0 {
 		w.Backend = driver.Backend{Type: "local"}
-		return func() {}, nil
+		return func() error { return nil }, nil
 	}
 	w.Backend, end, err = d.cfg.Backend(ctx, state.Claim{Task: w.Name, Instance: d.cfg.ID}, "")
 	return end, err

@@ -14,9 +14,10 @@ import (
 
 // onceResults has the results of tasks with Config.Once.
 type onceResults struct {
-	done func() // ends Run
+	done chan struct{} // closed when all expected tasks have a result
 
 	mu       sync.Mutex
+	complete bool     // done is closed
 	expected []string // nil: not known yet
 	results  map[string]error
 }
@@ -47,8 +48,9 @@ func (o *onceResults) checkLocked() {
 			return
 		}
 	}
-	if o.expected != nil {
-		o.done()
+	if o.expected != nil && !o.complete {
+		o.complete = true
+		close(o.done)
 	}
 }
 

@@ -133,21 +133,25 @@ func (d *Daemon) execute(ctx context.Context, w *work, r *pb.Resource, t *pb.Tas
 // drive calls the driver.
 func (d *Daemon) drive(
 	ctx context.Context, w *work, t *pb.Task, c state.Claim, ru run, v values, seen digests,
-) (driver.Result, error) {
+) (result driver.Result, err error) {
 	dw, drv, err := d.driverWork(ctx, w.name, t)
 	if err != nil {
-		return driver.Result{}, err
+		return result, err
 	}
 	ctx, release, err := d.permit(ctx, dw.Dir, c)
 	if err != nil {
-		return driver.Result{}, err
+		return result, err
 	}
 	defer release()
 	closeBackend, err := d.openBackend(ctx, dw, c, ru.id)
 	if err != nil {
-		return driver.Result{}, err
+		return result, err
 	}
-	defer closeBackend()
+	defer func() {
+		if refused := closeBackend(); err != nil && refused != nil {
+			err = fmt.Errorf("%w: %w", err, refused)
+		}
+	}()
 	req := driver.Request{ID: ru.id, Mode: ru.mode, Inputs: v.inputs}
 	if t.Guard != nil && ru.mode == driver.Apply {
 		approved := w.state.Approved == seen.inputs+seen.definition
@@ -159,10 +163,11 @@ func (d *Daemon) drive(
 			return guard(t.Guard, ch, had && v.empty())
 		}
 	}
-	result, err := drv.Run(ctx, dw, req)
+	result, err = drv.Run(ctx, dw, req)
 	if err != nil && ru.mode != driver.Plan {
-		_, leftErr := d.recovered(d.storeCtx, drv, dw, c)
-		err = errors.Join(err, leftErr)
+		if _, leftErr := d.recovered(d.storeCtx, drv, dw, c); leftErr != nil {
+			err = fmt.Errorf("%w; %w", err, leftErr)
+		}
 	}
 	return result, err
 }
@@ -171,9 +176,9 @@ func (d *Daemon) drive(
 // closeBackend.
 func (d *Daemon) openBackend(
 	ctx context.Context, w *driver.Work, c state.Claim, run string,
-) (closeBackend func(), err error) {
+) (closeBackend func() error, err error) {
 	if w.Task.Driver != task.DriverTerraform {
-		return func() {}, nil
+		return func() error { return nil }, nil
 	}
 	w.Backend, closeBackend, err = d.cfg.Backend(ctx, c, run)
 	return closeBackend, err

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"google.golang.org/protobuf/types/known/anypb"
 
@@ -79,9 +80,7 @@ func loadCAs(file, dir string) (*x509.CertPool, error) {
 // serveAPI serves the HTTP API of CTS, and /metrics, until ctx ends.
 func (p *process) serveAPI(ctx context.Context, ln net.Listener, t *tasks) error {
 	metrics := prometheus.NewRegistry()
-	if err := metrics.Register(t.daemon); err != nil {
-		return err
-	}
+	metrics.MustRegister(t.daemon, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	host, _ := os.Hostname() // an empty name permits only localhost
 	mux := http.NewServeMux()
 	mux.Handle("/", ctsapi.New(t, []string{host, p.files.Address}))

@@ -107,6 +107,9 @@ func Run(ctx context.Context, cfg Config) (err error) {
 		return err
 	}
 	to, err := connect(ctx, files, id, logger)
+	if err != nil && ctx.Err() != nil && cfg.Mode == Daemon {
+		return nil // a stop is not a failure
+	}
 	if err != nil {
 		return err
 	}
@@ -308,11 +311,13 @@ func (r ready) String() string { return fmt.Sprintf("wanfed sync %s: api %s", r.
 
 // openBackend returns the function that opens the backend of a run: that of the
 // daemon, or the configured one.
-func (p *process) openBackend(own *state.Backend) func(context.Context, state.Claim, string) (driver.Backend, func(), error) {
+func (p *process) openBackend(own *state.Backend) func(context.Context, state.Claim, string) (driver.Backend, func() error, error) {
 	if b := p.files.Terraform.Backend; b != nil {
-		return func(context.Context, state.Claim, string) (driver.Backend, func(), error) { return *b, func() {}, nil }
+		return func(context.Context, state.Claim, string) (driver.Backend, func() error, error) {
+			return *b, func() error { return nil }, nil
+		}
 	}
-	return func(_ context.Context, c state.Claim, run string) (driver.Backend, func(), error) {
+	return func(_ context.Context, c state.Claim, run string) (driver.Backend, func() error, error) {
 		env, end := own.Open(c, run)
 		return driver.Backend{Type: "http", Env: env}, end, nil
 	}

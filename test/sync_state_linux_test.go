@@ -157,7 +157,7 @@ resource "terraform_data" "second" {
 type stateApply struct {
 	*held
 	dir string
-	end func() // of the run, for the backend
+	end func() error // of the run, for the backend
 }
 
 // command returns a command of Terraform in a process group of its own.

@@ -80,6 +80,7 @@ type session struct {
 	run      string
 	password string
 	requests sync.WaitGroup // Add is called with Backend.mu held
+	refused  error          // of the first request that failed; guarded by Backend.mu
 }
 
 // NewBackend returns a Backend. Run serves its requests.
@@ -168,8 +169,9 @@ func (b *Backend) entry(name string) *entry {
 // The caller calls end when all processes of the run have ended. end waits for
 // the requests that they have sent: at most about a minute, while no server
 // responds. It releases the lock of the run. The lock of an operator's command
-// stays.
-func (b *Backend) Open(c Claim, run string) (env map[string]string, end func()) {
+// stays. end returns the error of the first request that failed: Terraform does
+// not print it.
+func (b *Backend) Open(c Claim, run string) (env map[string]string, end func() error) {
 	s := &session{claim: c, run: run, password: rand.Text()}
 	e := b.entry(c.Task)
 	b.mu.Lock()
@@ -177,10 +179,15 @@ func (b *Backend) Open(c Claim, run string) (env map[string]string, end func()) 
 	b.mu.Unlock()
 	url := "http://" + b.host + "/" + c.Task
 	return map[string]string{
-		"TF_HTTP_ADDRESS": url, "TF_HTTP_LOCK_ADDRESS": url, "TF_HTTP_UNLOCK_ADDRESS": url,
-		"TF_HTTP_USERNAME": "wanfed", "TF_HTTP_PASSWORD": s.password,
-		"TF_HTTP_RETRY_MAX": "0", // the Backend retries
-	}, sync.OnceFunc(func() { b.end(e, s) })
+			"TF_HTTP_ADDRESS": url, "TF_HTTP_LOCK_ADDRESS": url, "TF_HTTP_UNLOCK_ADDRESS": url,
+			"TF_HTTP_USERNAME": "wanfed", "TF_HTTP_PASSWORD": s.password,
+			"TF_HTTP_RETRY_MAX": "0", // the Backend retries
+		}, sync.OnceValue(func() error {
+			b.end(e, s)
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			return s.refused
+		})
 }
 
 func (b *Backend) end(e *entry, s *session) {

@@ -3,6 +3,7 @@
 package state
 
 import (
+	"cmp"
 	"context"
 	"crypto/subtle"
 	"encoding/json"
@@ -66,6 +67,9 @@ func (b *Backend) serve(stop context.Context, w http.ResponseWriter, r *http.Req
 	if err != nil {
 		if r.Method != http.MethodGet || !errors.Is(err, ErrNoVersion) { // a new task has no state
 			b.log.Warn("request of Terraform refused", "task", s.claim.Task, "method", r.Method, "err", err)
+			b.mu.Lock()
+			s.refused = cmp.Or(s.refused, err)
+			b.mu.Unlock()
 		}
 		writeError(w, r, s, err)
 		return

@@ -82,7 +82,11 @@ func (c *run) init(ctx context.Context, d *Driver) error {
 			return driver.ErrTimedOut
 		}
 	}
-	// The option disregards the backend of an earlier configuration.
+	// The option disregards the backend of an earlier configuration. Terraform
+	// reads the file of it nevertheless, and fails if a full disk has cut it off.
+	if err := remove(filepath.Join(c.Dir, ".terraform", "terraform.tfstate")); err != nil {
+		return err
+	}
 	args := []string{"init", "-input=false", "-no-color", "-reconfigure"}
 	if c.Backend.Type == "local" {
 		args = append(args, "-force-copy") // states in the directory, without the removed .terraform
