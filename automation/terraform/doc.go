@@ -20,8 +20,10 @@
 //	run.json, run.log      the program that runs, and its output
 //
 // Values of inputs are JSON, and main.tf decodes them. Terraform does not convert
-// them to a type before it passes them to the module: for 10,000 instances, a
-// typed variable in between takes three times as long. Arguments of providers are
+// them to a type before it passes them to the module. If the variable of the
+// module has the type any, this halves the processor time of a run with thousands
+// of instances. If it has the type of CTS, the conversion in the module takes the
+// same time. Arguments of providers are
 // in environment variables TF_VAR_NAME. A plan is a file in memory, since it
 // contains the arguments of providers. Terraform itself writes errored.tfstate if
 // it cannot store a state.

@@ -9,6 +9,10 @@
 // program of the task, and the memory of the daemon. The same program, started by
 // a process that watches the services itself, is the lower bound of that time.
 //
+// With -terraform, it runs the driver terraform without a daemon: one task with
+// -services instances, compared with the root module that CTS generates, and
+// -tasks new tasks, compared with the same commands in a script.
+//
 // # Limits
 //
 // Linux only: the memory comes from /proc. Server, daemon and programs share the

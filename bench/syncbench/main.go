@@ -50,10 +50,15 @@ func main() {
 	flag.IntVar(&b.tasks, "tasks", 1000, "number of tasks, at most -services")
 	flag.IntVar(&b.services, "services", 10000, "number of instances of services")
 	flag.IntVar(&b.changes, "changes", 200, "number of measured changes")
+	withTerraform := flag.Bool("terraform", false, "measure the driver terraform instead: -tasks new tasks, one task with -services instances")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := b.run(ctx); err != nil {
+	run := b.run
+	if *withTerraform {
+		run = b.terraformRows
+	}
+	if err := run(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "syncbench:", err)
 		os.Exit(1)
 	}
