@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MPL-2.0
 
-// Package dirlock locks a directory for one process.
 package dirlock
 
 import (
