@@ -30,6 +30,7 @@ import (
 	"github.com/wanfed/wanfed/automation/task"
 	"github.com/wanfed/wanfed/automation/view"
 	"github.com/wanfed/wanfed/catalog"
+	"github.com/wanfed/wanfed/internal/backoff"
 	"github.com/wanfed/wanfed/kv"
 	"github.com/wanfed/wanfed/lease"
 	"github.com/wanfed/wanfed/resource"
@@ -271,10 +272,11 @@ type link struct {
 // pass blocks while the daemon is stopped by SIGSTOP, and fails if the link is
 // cut.
 func (l *link) pass(ctx context.Context) error {
-	select {
-	case <-time.After(time.Duration(l.c.latency.Load())):
-	case <-ctx.Done():
-		return status.FromContextError(ctx.Err()).Err()
+	if latency := time.Duration(l.c.latency.Load()); latency > 0 {
+		backoff.Sleep(ctx, latency, nil)
+		if ctx.Err() != nil {
+			return status.FromContextError(ctx.Err()).Err()
+		}
 	}
 	if paused := l.pausing(); paused != nil {
 		<-paused
