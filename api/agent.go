@@ -23,6 +23,7 @@ type AgentService struct {
 // ServiceRegistration registers a service at an agent, with one check.
 type ServiceRegistration struct {
 	Kind, ID, Name  string
+	Tags            []string `json:",omitempty"`
 	Address         string
 	Port            int
 	TaggedAddresses map[string]ServiceAddress

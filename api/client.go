@@ -27,6 +27,9 @@ const DefaultHTTPAddr = "http://127.0.0.1:8500"
 const (
 	defaultTimeout = 15 * time.Second
 	maxBody        = 64 << 20 // bytes
+	// maxIdleConns bounds the idle connections to a server. Blocking queries that
+	// end at the same time keep their connections.
+	maxIdleConns = 128
 )
 
 // ClientConfig configures a Client.
@@ -47,6 +50,9 @@ type ClientConfig struct {
 	// TokenFile is the path of a file with the token. Each request reads it, so
 	// a replaced token is used. Token has precedence. Default: none.
 	TokenFile string
+	// Username and Password are for HTTP basic authentication, which a proxy of a
+	// Consul agent may require. Default: none.
+	Username, Password string
 }
 
 // Client calls the HTTP API of one server. Its methods may be called from any
@@ -57,6 +63,8 @@ type Client struct {
 	base      string // URL without a trailing slash
 	token     string
 	tokenFile string
+	username  string
+	password  string
 	http      *http.Client
 	timeout   time.Duration
 }
@@ -70,7 +78,7 @@ func NewClient(cfg ClientConfig) (*Client, error) {
 	}
 	return &Client{
 		base:  base,
-		token: cfg.Token, tokenFile: cfg.TokenFile,
+		token: cfg.Token, tokenFile: cfg.TokenFile, username: cfg.Username, password: cfg.Password,
 		timeout: cmp.Or(max(cfg.Timeout, 0), defaultTimeout),
 		http: &http.Client{
 			Transport: &http.Transport{
@@ -81,6 +89,7 @@ func NewClient(cfg ClientConfig) (*Client, error) {
 				TLSHandshakeTimeout: 5 * time.Second,
 				ForceAttemptHTTP2:   true,
 				IdleConnTimeout:     90 * time.Second,
+				MaxIdleConnsPerHost: maxIdleConns,
 			},
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
@@ -235,6 +244,9 @@ func (c *Client) send(ctx context.Context, method, path string, values url.Value
 	}
 	if token != "" {
 		req.Header.Set(HeaderToken, token)
+	}
+	if c.username != "" {
+		req.SetBasicAuth(c.username, c.password)
 	}
 	return c.http.Do(req)
 }

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/wanfed/wanfed/api"
+	consulapi "github.com/wanfed/wanfed/api/consul"
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/gateway"
 	"github.com/wanfed/wanfed/internal/backoff"
@@ -238,7 +239,7 @@ func (c *Client) keepRegistered(ctx context.Context, stop context.CancelCauseFun
 				stop(err)
 				return
 			}
-			pause, registered = max(retry.Next(), retryAfter(err)), false
+			pause, registered = max(retry.Next(), consulapi.RetryAfter(err)), false
 		default:
 			c.worked(cannotRegister)
 			if !registered {

@@ -17,10 +17,9 @@ import (
 	"time"
 
 	"github.com/wanfed/wanfed/api"
+	consulapi "github.com/wanfed/wanfed/api/consul"
 	"github.com/wanfed/wanfed/api/pb"
-	"github.com/wanfed/wanfed/internal/backoff"
 	"github.com/wanfed/wanfed/internal/broadcast"
-	"github.com/wanfed/wanfed/tlsutil"
 )
 
 // Consul describes a mesh gateway of a Consul datacenter.
@@ -39,18 +38,8 @@ const (
 	// consulReapAfter is the time after which the agent removes a gateway whose
 	// check is critical. It is Consul's default for a mesh gateway.
 	consulReapAfter = 6 * time.Hour
-	// consulWait is the longest time that a query blocks, to which the agent adds
-	// up to a 16th. A response confirms the data, so this is also the greatest
-	// age of current data. An agent whose index decreased while no query was
-	// pending, as in a short restart, blocks queries with the old index for this
-	// time.
-	consulWait = 10 * time.Second
-	// consulInterval is the minimum time between two queries of one kind, and
-	// the maximum time by which it delays a change.
-	consulInterval = 50 * time.Millisecond
-	// consulMinBackoff and consulMaxBackoff bound the pause after a failed query.
-	consulMinBackoff = 100 * time.Millisecond
-	consulMaxBackoff = 10 * time.Second
+	// consulWait is the longest time that a query blocks.
+	consulWait = consulapi.Wait
 )
 
 // Names and texts of Consul.
@@ -101,40 +90,25 @@ func (c *consul) follow(ctx context.Context) {
 	watches.Wait()
 }
 
-// watch repeats a blocking query until ctx ends. It reads everything again if
-// the index decreases, which happens after a restored snapshot, and after an
-// error. failure is the log message of an error.
+// watch repeats a blocking query until ctx ends. failure is the log message of
+// an error.
 func (c *consul) watch(
 	ctx context.Context, failure string, read func(context.Context, api.QueryOptions) (api.QueryMeta, error),
 ) {
-	retry := backoff.Backoff{Min: consulMinBackoff, Max: consulMaxBackoff}
-	q := api.QueryOptions{Wait: c.wait}
-	for ctx.Err() == nil {
-		next := time.Now().Add(consulInterval)
-		meta, err := read(ctx, q)
-		index := q.Index
-		q.Index, q.Hash = 0, ""
-		var pause time.Duration
-		switch {
-		case ctx.Err() != nil:
-			return
-		case err != nil:
-			if _, unreachable := errors.AsType[*api.UnreachableError](err); unreachable {
-				c.setServer("")
-			}
-			c.failed(failure, explainConsul(err))
-			pause = max(retry.Next(), retryAfter(err))
-		case meta.Index < index:
-			c.cfg.Logger.Debug("index decreased, reading again", "reason", failure, "index", meta.Index)
-			pause = retry.Next()
-		default:
+	for _, err := range consulapi.Repeat(ctx, c.wait,
+		func(ctx context.Context, q api.QueryOptions) (struct{}, api.QueryMeta, error) {
+			meta, err := read(ctx, q)
+			return struct{}{}, meta, err
+		}) {
+		if err == nil {
 			c.setServer(c.Agent.Addr())
 			c.worked(failure)
-			retry.Reset()
-			// With index 0, a query would not block. Consul's clients use 1 then.
-			q.Index, q.Hash = max(meta.Index, 1), meta.Hash
+			continue
 		}
-		backoff.Sleep(ctx, max(pause, time.Until(next)), nil)
+		if _, unreachable := errors.AsType[*api.UnreachableError](err); unreachable {
+			c.setServer("")
+		}
+		c.failed(failure, explainConsul(err))
 	}
 }
 
@@ -366,26 +340,11 @@ func taggedAddr(e api.ServiceEntry, tag string) string {
 	return net.JoinHostPort(a.Address, strconv.Itoa(a.Port))
 }
 
-// retryAfter returns the time for which the server accepts no request.
-func retryAfter(err error) time.Duration {
-	if e, ok := errors.AsType[*api.StatusError](err); ok {
-		return e.RetryAfter
-	}
-	return 0
-}
-
 // explainConsul adds the remedy to an error of an agent.
 func explainConsul(err error) error {
-	switch {
-	case api.IsStatus(err, http.StatusForbidden), api.IsStatus(err, http.StatusUnauthorized):
-		return fmt.Errorf("%w; set CONSUL_HTTP_TOKEN or CONSUL_HTTP_TOKEN_FILE to a token with service:write on "+
-			"%s and read on all services and nodes", err, consulGatewayKind)
-	case api.IsStatus(err, http.StatusTooManyRequests):
-		return fmt.Errorf("%w; raise limits.http_max_conns_per_client or limits.request_limits of the agent", err)
-	}
-	if e, ok := errors.AsType[*api.UnreachableError](err); ok {
-		return fmt.Errorf("no Consul agent answers at %s: %s; check --consul, CONSUL_CACERT and CONSUL_CLIENT_CERT",
-			e.Addr, tlsutil.DescribeError(e.Err))
-	}
-	return err
+	return consulapi.Remedies{
+		Token: "set CONSUL_HTTP_TOKEN or CONSUL_HTTP_TOKEN_FILE to a token with service:write on " + consulGatewayKind +
+			" and read on all services and nodes",
+		Connect: "check --consul, CONSUL_CACERT and CONSUL_CLIENT_CERT",
+	}.Explain(err)
 }

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/wanfed/wanfed/api"
+	consulapi "github.com/wanfed/wanfed/api/consul"
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/gateway"
 	"github.com/wanfed/wanfed/gateway/proxycfg/consultest"
@@ -337,8 +338,8 @@ func TestConsul_QueryRate(t *testing.T) {
 	began := time.Now()
 	r.start(t)
 	testutil.Eventually(t, waitLimit, func() bool { return queries.Load() >= 10 }, "10 queries")
-	if d := time.Since(began); d < 9*consulInterval {
-		t.Errorf("10 queries took %v, want at least %v", d, 9*consulInterval)
+	if d := time.Since(began); d < 9*consulapi.Interval {
+		t.Errorf("10 queries took %v, want at least %v", d, 9*consulapi.Interval)
 	}
 }
 

@@ -47,9 +47,8 @@
 // datacenter, the gateways of all datacenters and the registration of the
 // gateway. A query begins without an index after an error and when the index
 // decreases. Queries of one kind have a minimum interval and jittered backoff,
-// and respect Retry-After. Registration is a state of one agent, so there is one
-// address. Package api is the client of Consul's API, because wanfed's API has
-// the same endpoints.
+// and respect Retry-After (package api/consul). Registration is a state of one
+// agent, so there is one address.
 //
 // # Routes
 //

@@ -59,7 +59,7 @@ var layers = [][]string{
 	{"resource/resourcehttp"},
 	{"resource"},
 	{"wanfed"},
-	{"api/apply", "api/filter", "api/lock"},
+	{"api/apply", "api/consul", "api/filter", "api/lock"},
 	{"api"},
 	{"tlsutil"},
 	{"api/pb"},

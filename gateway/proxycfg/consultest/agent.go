@@ -37,7 +37,7 @@ func Recorded(t testing.TB, name string) (body []byte, header http.Header) {
 			header.Set(key, value)
 		}
 	}
-	if i := strings.IndexByte(string(b), '{'); i >= 0 {
+	if i := strings.IndexAny(string(b), "{["); i >= 0 {
 		var raw json.RawMessage
 		if err := json.NewDecoder(strings.NewReader(string(b[i:]))).Decode(&raw); err != nil {
 			t.Fatalf("decode %s: %v", name, err)
@@ -71,6 +71,7 @@ type Agent struct {
 	gateways map[string][]Gateway                          // of other datacenters
 	services map[string]*registered                        // by id
 	token    string                                        // required; empty: none
+	catalog                                                // other services, and keys
 	fault    func(http.ResponseWriter, *http.Request) bool // true: it has responded
 }
 
@@ -99,6 +100,8 @@ func NewAgent(t testing.TB, dc string) *Agent {
 	a.decode(body, &a.byDC)
 	body, _ = Recorded(t, "agent_service.txt")
 	a.decode(body, &a.service)
+	body, _ = Recorded(t, "catalog_nodes.txt")
+	a.decode(body, &a.nodes)
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -149,7 +152,7 @@ func (a *Agent) Start(keep bool) {
 		a.t.Fatal(err)
 	}
 	a.mu.Lock()
-	a.index = 3
+	a.index, a.namesIndex = 3, 3
 	if !keep {
 		a.services = map[string]*registered{}
 	}
@@ -185,7 +188,7 @@ func (a *Agent) SetFault(f func(http.ResponseWriter, *http.Request) bool) {
 // SetIndex replaces the index without another change, and ends pending queries,
 // as a restored snapshot does.
 func (a *Agent) SetIndex(index uint64) {
-	a.change(func() { a.index, a.restored = index-1, a.restored+1 })
+	a.change(func() { a.index, a.namesIndex, a.restored = index-1, index, a.restored+1 })
 }
 
 // RestartUnnoticed makes the index begin again at a low value. Pending queries
@@ -194,7 +197,7 @@ func (a *Agent) SetIndex(index uint64) {
 func (a *Agent) RestartUnnoticed() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.index = 3
+	a.index, a.namesIndex = 3, 3
 }
 
 // Register registers a service as another program would, without a check.
@@ -251,6 +254,7 @@ func (a *Agent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		a.block(w, r, func() any { return a.meshGateways() })
 	case r.Method == http.MethodGet && path == "/v1/health/service/consul":
 		a.block(w, r, func() any { return a.healthOfServers() })
+	case r.Method == http.MethodGet && a.serveCatalog(w, r):
 	case r.Method == http.MethodGet && strings.HasPrefix(path, "/v1/agent/service/"):
 		a.serveService(w, r, id)
 	case r.Method == http.MethodPut && path == "/v1/agent/service/register":
@@ -284,6 +288,11 @@ func (a *Agent) Error500(w http.ResponseWriter, text string) {
 
 // block serves a blocking query.
 func (a *Agent) block(w http.ResponseWriter, r *http.Request, read func() any) {
+	a.blockOn(w, r, &a.index, read)
+}
+
+// blockOn serves a query that blocks until the index current changes.
+func (a *Agent) blockOn(w http.ResponseWriter, r *http.Request, current *uint64, read func() any) {
 	index, _ := strconv.ParseUint(r.URL.Query().Get("index"), 10, 64)
 	wait, err := time.ParseDuration(r.URL.Query().Get("wait"))
 	if err != nil {
@@ -293,7 +302,7 @@ func (a *Agent) block(w http.ResponseWriter, r *http.Request, read func() any) {
 	defer timeout.Stop()
 	a.mu.Lock()
 	restored := a.restored
-	for ended := false; index > 0 && a.index <= index && restored == a.restored && !ended; {
+	for ended := false; index > 0 && *current <= index && restored == a.restored && !ended; {
 		changed := a.changed
 		a.requests <- "blocked " + r.URL.Path + "?" + r.URL.RawQuery
 		a.mu.Unlock()
@@ -306,10 +315,17 @@ func (a *Agent) block(w http.ResponseWriter, r *http.Request, read func() any) {
 		}
 		a.mu.Lock()
 	}
-	body, now := read(), a.index
+	body, now, filtered := read(), *current, a.filtered
 	a.mu.Unlock()
 	maps.Copy(w.Header(), a.gwHead)
 	w.Header().Set("X-Consul-Index", strconv.FormatUint(now, 10))
+	if filtered {
+		w.Header().Set("X-Consul-Results-Filtered-By-Acls", "true")
+	}
+	if body == nil { // an absent key
+		w.WriteHeader(http.StatusNotFound)
+		return
+	}
 	a.write(w, body)
 }
 
