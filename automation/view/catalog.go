@@ -16,7 +16,7 @@ import (
 // As in catalog.Snapshot, a service or check is absent if its owner is absent or
 // was replaced.
 type catalogMirror struct {
-	dc       string
+	dc       string // empty: that of each node
 	nodes    map[string]*node
 	services map[string]*service
 	// Views by the names that they select: of services, of the names of services,
@@ -83,6 +83,9 @@ func (rs *records) replace(old, r *record) {
 		*rs = slices.Insert(*rs, i, r)
 	}
 }
+
+// dcOf returns the datacenter of a node.
+func (c *catalogMirror) dcOf(n *pb.Node) string { return cmp.Or(c.dc, n.Datacenter) }
 
 // owns reports whether owner owns r, or r has no owner.
 func owns(owner, r *record) bool { return r.owner == "" || r.owner == owner.uid }

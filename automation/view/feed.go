@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/wanfed/wanfed/api"
+	"github.com/wanfed/wanfed/api/consul"
 	"github.com/wanfed/wanfed/internal/backoff"
 )
 
@@ -52,7 +53,7 @@ type event struct {
 	index  uint64  // of the change, or of the snapshot; 0: unknown
 }
 
-// eventTick reports that the source was polled.
+// eventTick reports that the source was polled: all records are current.
 const eventTick = "tick"
 
 // feedKey identifies a feed. Two queries with equal keys share the feed.
@@ -90,6 +91,9 @@ type stream struct {
 	watch func(ctx context.Context) iter.Seq2[event, error] // has the contract of Source.Watch
 	ready bool                                              // the stream is open and has sent its snapshot
 	now   map[string]*record                                // what the mirror has, by name
+	// confirmed is the time of the last response of a source that is polled.
+	// Zero: the stream receives changes, so it is current while it is open.
+	confirmed time.Time
 	// held has what the mirror will have when the feed is connected again, by
 	// name. A nil record is a deletion. If replace is true, held has all
 	// resources, and other names are deletions.
@@ -132,7 +136,7 @@ func (v *Views) follow(ctx context.Context, f *feed, i int) {
 			log.Warn("stream lost", "err", err)
 			failed = true
 		}
-		backoff.Sleep(ctx, pause.Next(), nil)
+		backoff.Sleep(ctx, max(pause.Next(), consul.RetryAfter(err)), nil)
 	}
 }
 
@@ -148,15 +152,15 @@ func (v *Views) opening(s *stream) {
 func (v *Views) lost(f *feed, s *stream, err error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	s.ready = false
-	f.disconnect(err)
-}
-
-func (f *feed) disconnect(err error) {
-	f.err = err
-	if f.connected {
-		f.connected, f.since = false, time.Now()
+	at := time.Now()
+	if !s.confirmed.IsZero() {
+		at = s.confirmed
 	}
+	if f.connected || s.ready && at.Before(f.since) {
+		f.connected, f.since = false, at
+	}
+	s.ready = false
+	f.err = err
 }
 
 // receive processes an event of stream i of f.
@@ -180,6 +184,9 @@ func (v *Views) receive(f *feed, i int, ev event) {
 		s.held[ev.name] = ev.record
 	case eventTick:
 		f.dirty = true
+	}
+	if ev.typ == eventTick {
+		s.confirmed = time.Now()
 	}
 	v.wakeUp()
 }

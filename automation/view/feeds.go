@@ -43,12 +43,13 @@ func isFederation(kind string) bool {
 	return false
 }
 
-// feedOf returns the feed of a normalized query. own is the datacenter of the
-// source.
-func feedOf(q *pb.TaskQuery, own string) (feedKey, error) {
+// feedOf returns the feed of a normalized query.
+func (v *Views) feedOf(q *pb.TaskQuery) (feedKey, error) {
 	switch {
+	case v.agent != nil:
+		return consulFeedOf(q)
 	case isFederation(q.Kind):
-		return feedKey{dc: own, kind: feedFederation}, nil
+		return feedKey{dc: v.cfg.Datacenter, kind: feedFederation}, nil
 	case q.Kind == task.KindServices, q.Kind == task.KindCatalogServices, q.Kind == task.KindNodes:
 		return feedKey{dc: q.Datacenter, kind: feedCatalog}, nil
 	case q.Kind == task.KindKV:
@@ -73,6 +74,10 @@ func feedOf(q *pb.TaskQuery, own string) (feedKey, error) {
 // newFeed returns a feed without views.
 func (v *Views) newFeed(key feedKey) *feed {
 	f := &feed{key: key, views: map[*view]struct{}{}, since: time.Now()}
+	if v.agent != nil {
+		v.agent.open(f)
+		return f
+	}
 	stream := func(t api.ResourceTypeName, decode func(api.Resource) (any, error)) {
 		f.addStream(t.String(), v.decoded(Stream{Datacenter: key.dc, Type: t, Prefix: key.prefix}, decode))
 	}

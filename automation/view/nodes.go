@@ -33,7 +33,7 @@ func (c *catalogMirror) setNode(v *view, n *node) {
 		return
 	}
 	data := r.data.(*pb.Node)
-	ok, err := v.filter.Matches(api.FromNode(data, c.dc, api.Indexes{Modify: r.index}))
+	ok, err := v.filter.Matches(api.FromNode(data, c.dcOf(data), api.Indexes{Modify: r.index}))
 	if v.setError(n.name, err); err != nil {
 		return
 	}

@@ -6,8 +6,11 @@ import (
 	"context"
 	"iter"
 	"net"
+	"reflect"
 	"strconv"
 	"time"
+
+	"google.golang.org/protobuf/proto"
 
 	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/internal/backoff"
@@ -37,31 +40,50 @@ func (v *Views) poll() func(context.Context) iter.Seq2[event, error] {
 					yield(event{}, err)
 					return
 				}
-				for name, r := range now {
-					if old := last[name]; old != nil && old.data == r.data {
-						continue
-					}
-					if !yield(event{typ: api.EventUpsert, name: name, record: r}, nil) {
+				for ev := range difference(last, now) {
+					if !yield(ev, nil) {
 						return
 					}
-				}
-				for name := range last {
-					if now[name] == nil && !yield(event{typ: api.EventDelete, name: name}, nil) {
-						return
-					}
-				}
-				end := event{typ: eventTick}
-				if last == nil {
-					end.typ = api.EventEndOfSnapshot
-				}
-				if !yield(end, nil) {
-					return
 				}
 				last = now
 				backoff.Sleep(ctx, pollInterval, nil)
 			}
 		}
 	}
+}
+
+// difference returns the events that turn the records last, by name, into now. A
+// nil last is that of a new stream, whose snapshot ends. The last event is
+// eventTick.
+func difference(last, now map[string]*record) iter.Seq[event] {
+	return func(yield func(event) bool) {
+		for name, r := range now {
+			if old := last[name]; old != nil && old.index == r.index && sameData(old.data, r.data) {
+				continue
+			}
+			if !yield(event{typ: api.EventUpsert, name: name, record: r}) {
+				return
+			}
+		}
+		for name := range last {
+			if now[name] == nil && !yield(event{typ: api.EventDelete, name: name}) {
+				return
+			}
+		}
+		if last == nil && !yield(event{typ: api.EventEndOfSnapshot}) {
+			return
+		}
+		yield(event{typ: eventTick})
+	}
+}
+
+func sameData(a, b any) bool {
+	x, ok := a.(proto.Message)
+	y, both := b.(proto.Message)
+	if ok && both {
+		return proto.Equal(x, y)
+	}
+	return reflect.DeepEqual(a, b)
 }
 
 // pollOnce returns the datacenters and members. last is the result of the last

@@ -134,6 +134,7 @@ func TestViews_Server(t *testing.T) {
 	expect(&pb.TaskQuery{Kind: "member"}, `"pool":"wan","status":"alive"`)
 	expect(&pb.TaskQuery{Kind: "datacenter"}, `{"dc1":{"reachable":true}}`)
 
+	compareConsul(t, views, client(tlsutil.RoleSync))
 	write("catalog/v1/Node", "n1", &pb.Node{Node: "n1", Address: "10.0.0.2"})
 	expect(web, `"address":"10.0.0.2"`)
 	stop()
@@ -141,4 +142,40 @@ func TestViews_Server(t *testing.T) {
 	write("catalog/v1/Node", "n1", &pb.Node{Node: "n1", Address: "10.0.0.3"})
 	expect(web, `"address":"10.0.0.3"`)
 	expect(&pb.TaskQuery{Kind: "datacenter"}, `{"dc1":{"reachable":true}}`)
+}
+
+// compareConsul compares the values of views with those that NewConsul reads by
+// Consul's API, which the server has too.
+func compareConsul(t *testing.T, views *view.Views, c *api.Client) {
+	t.Helper()
+	other, err := view.NewConsul(c, view.Config{Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer run(t, other.Run)()
+	for _, q := range []*pb.TaskQuery{
+		{Kind: "services", Names: []string{"web"}}, {Kind: "services", Regexp: new("w")},
+		{Kind: "services", Names: []string{"web"}, Datacenter: "dc1", Filter: `"a" in Service.Tags`},
+		{Kind: "catalog-services", Regexp: new("")}, {Kind: "nodes"},
+		{Kind: "consul-kv", Path: "app", Recurse: true}, {Kind: "consul-kv", Path: "app/a"}, {Kind: "consul-kv", Path: "none"},
+	} {
+		a, err := views.Open(q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := other.Open(q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		testutil.Await(t, 20*time.Second, "equal values of "+q.Kind, func(context.Context) error {
+			x, _ := a.Value()
+			y, ok := b.Value()
+			if !ok || !y.Connected || string(x.JSON) != string(y.JSON) || x.Trigger != y.Trigger {
+				return fmt.Errorf("value of Consul = %s, %v, error %v, want %s", y.JSON, ok, y.Err, x.JSON)
+			}
+			return nil
+		})
+		a.Close()
+		b.Close()
+	}
 }

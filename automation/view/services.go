@@ -56,19 +56,20 @@ func (c *catalogMirror) render(i *instance) *instanceState {
 	checks := slices.Concat(i.node.checksOf("", node), i.node.checksOf(s.Id, service))
 	status := worst(checks)
 	tags := slices.Sorted(slices.Values(s.Tags))
-	key := s.Id + "." + n.Node + "." + c.dc
+	dc := c.dcOf(n)
+	key := s.Id + "." + n.Node + "." + dc
 	// Two instances have one key if an id or the name of a node has dots.
 	id := key + "\x00" + n.Node
 	return &instanceState{
 		id: id, name: s.Service, tags: tags, node: node, passing: status == api.CheckPassing,
 		part: newPart(key, instanceJSON{
 			Address: cmp.Or(s.Address, n.Address), ID: s.Id, Kind: s.Kind, Meta: orEmpty(s.Meta), Name: s.Service,
-			Node: n.Node, NodeAddress: n.Address, NodeDatacenter: c.dc, NodeID: n.Id, NodeMeta: orEmpty(n.Meta),
+			Node: n.Node, NodeAddress: n.Address, NodeDatacenter: dc, NodeID: n.Id, NodeMeta: orEmpty(n.Meta),
 			NodeTaggedAddresses: orEmpty(n.TaggedAddresses), Port: s.Port, Status: status,
 			Tags: append([]string{}, tags...),
 		}),
 		render: func() api.ServiceEntry {
-			out := api.ServiceEntry{Node: api.FromNode(n, c.dc, api.Indexes{Modify: node.index}),
+			out := api.ServiceEntry{Node: api.FromNode(n, dc, api.Indexes{Modify: node.index}),
 				Service: api.FromService(s, api.Indexes{Modify: service.index})}
 			for _, r := range checks {
 				check := r.data.(*pb.Check)

@@ -105,8 +105,7 @@ func digestOf(text []byte) string {
 func newView(v *Views, q *pb.TaskQuery) (*view, error) {
 	w := &view{views: v, query: q, parts: map[string]*part{}, errs: map[string]error{}}
 	if q.Namespace != "" {
-		return nil, fmt.Errorf("%s: namespace %q: the catalog and the keys of wanfed have no namespaces: remove namespace",
-			q.Kind, q.Namespace)
+		return nil, fmt.Errorf("%s: namespace %q: namespaces are not supported: remove namespace", q.Kind, q.Namespace)
 	}
 	re, err := regexp.Compile(q.GetRegexp())
 	if err != nil {

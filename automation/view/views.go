@@ -25,7 +25,7 @@ const coalesce = 2 * time.Millisecond
 // Config configures Views.
 type Config struct {
 	// Datacenter is the datacenter of queries without one: that of the source.
-	// Required.
+	// Required for New. NewConsul ignores it: the agent knows its datacenter.
 	Datacenter string
 	// Logger reports streams that were lost. Default: slog.Default().
 	Logger *slog.Logger
@@ -34,9 +34,10 @@ type Config struct {
 // Views are the views of a daemon. Run maintains them. The other methods may be
 // called from any goroutine, also before Run.
 type Views struct {
-	src  Source
-	cfg  Config
-	wake chan struct{} // of size 1: Run has work to do
+	src   Source       // nil with agent
+	agent *consulAgent // nil with src
+	cfg   Config
+	wake  chan struct{} // of size 1: Run has work to do
 
 	mu      sync.Mutex
 	views   map[string]*view
@@ -49,11 +50,16 @@ func New(src Source, cfg Config) (*Views, error) {
 	if src == nil || cfg.Datacenter == "" {
 		return nil, errors.New("views need a source and a datacenter")
 	}
+	v := newViews(cfg)
+	v.src = src
+	return v, nil
+}
+
+func newViews(cfg Config) *Views {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
-	return &Views{src: src, cfg: cfg, wake: make(chan struct{}, 1),
-		views: map[string]*view{}, feeds: map[feedKey]*feed{}}, nil
+	return &Views{cfg: cfg, wake: make(chan struct{}, 1), views: map[string]*view{}, feeds: map[feedKey]*feed{}}
 }
 
 // wakeUp makes Run look for work. It does not block.
@@ -155,7 +161,7 @@ func (v *Views) Open(q *pb.TaskQuery) (*View, error) {
 	if err != nil {
 		return nil, err
 	}
-	key, err := feedOf(q, v.cfg.Datacenter)
+	key, err := v.feedOf(q)
 	if err != nil {
 		return nil, err
 	}
