@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
 	"strconv"
 	"strings"
 	"sync"
@@ -23,7 +24,7 @@ import (
 
 // servers connects to the servers of a datacenter.
 type servers struct {
-	http *api.Client
+	http *api.Client // HTTP API of the source of data
 	id   *tlsutil.Identity
 	dc   string
 	conn *grpc.ClientConn
@@ -50,9 +51,13 @@ func loadIdentity(w config.Wanfed, logger *slog.Logger) (*tlsutil.Identity, erro
 	return id, nil
 }
 
-// connect returns connections to the servers. It waits for the first response of
-// the HTTP API until ctx ends.
+// connect returns connections to the servers, and to the source of data. If
+// wanfed is the source, connect waits for the first response of its HTTP API
+// until ctx ends.
 func connect(ctx context.Context, cfg *config.Config, id *tlsutil.Identity, logger *slog.Logger) (*servers, error) {
+	if cfg.Wanfed.FromConsul {
+		return connectConsul(cfg, id)
+	}
 	client := api.ClientConfig{Addr: cfg.Consul.Address}
 	if !strings.Contains(client.Addr, "://") {
 		client.Addr = "http://" + client.Addr
@@ -71,6 +76,9 @@ func connect(ctx context.Context, cfg *config.Config, id *tlsutil.Identity, logg
 	for pause := (backoff.Backoff{Min: 100 * time.Millisecond, Max: 2 * time.Second}); ; {
 		st, err := c.Status(ctx, api.QueryOptions{})
 		switch {
+		case api.IsStatus(err, http.StatusNotFound):
+			return nil, errors.Join(fmt.Errorf(`%s is not a server of wanfed; if it is an agent of Consul, set source = "consul" and `+
+				`address in the block wanfed`, client.Addr), c.Close())
 		case err == nil && st.Datacenter != s.dc:
 			return nil, fmt.Errorf("the server at %s belongs to %s, and the certificate of the daemon to %s", client.Addr, st.Datacenter, s.dc)
 		case err == nil:
@@ -82,6 +90,20 @@ func connect(ctx context.Context, cfg *config.Config, id *tlsutil.Identity, logg
 		logger.Warn("cannot connect to a server", "addr", client.Addr, "err", err)
 		backoff.Sleep(ctx, pause.Next(), nil)
 	}
+}
+
+// connectConsul returns connections to the servers of wanfed and to an agent of
+// Consul, which is the source of data. It waits for no response.
+func connectConsul(cfg *config.Config, id *tlsutil.Identity) (*servers, error) {
+	agent, err := cfg.ConsulAgent().Client()
+	if err != nil {
+		return nil, err
+	}
+	s := &servers{http: agent, id: id, dc: id.Peer().DC, known: cfg.Wanfed.Addresses, fixed: true}
+	if s.conn, err = api.NewServerClient(id, s.dc, s.addresses); err != nil {
+		return nil, errors.Join(err, agent.Close())
+	}
+	return s, nil
 }
 
 func (s *servers) close() error { return errors.Join(s.conn.Close(), s.http.Close()) }

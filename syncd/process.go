@@ -173,7 +173,7 @@ func (p *process) run(ctx context.Context, watchIdentity func(context.Context) e
 	if err != nil {
 		return err
 	}
-	views, err := view.New(view.NewSource(p.to.http), view.Config{Datacenter: p.to.dc, Logger: p.log})
+	views, err := p.views()
 	if err != nil {
 		return err
 	}
@@ -213,6 +213,15 @@ func (p *process) run(ctx context.Context, watchIdentity func(context.Context) e
 		return p.inspect(ctx, d, views)
 	}
 	return p.serve(ctx, d, resources)
+}
+
+// views returns the views of the source of data.
+func (p *process) views() (*view.Views, error) {
+	cfg := view.Config{Datacenter: p.to.dc, Logger: p.log}
+	if p.files.Wanfed.FromConsul {
+		return view.NewConsul(p.to.http, cfg)
+	}
+	return view.New(view.NewSource(p.to.http), cfg)
 }
 
 // serve runs the daemon and its HTTP API until ctx ends.

@@ -17,6 +17,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/wanfed/wanfed/api/consul"
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/automation/driver"
 	"github.com/wanfed/wanfed/automation/task"
@@ -86,9 +87,14 @@ type TLS struct {
 type Wanfed struct {
 	Addresses     []string
 	CA, Cert, Key string
+	// FromConsul reports that catalog and keys come from an agent of Consul
+	// (source = "consul"). Tasks are stored at the servers of wanfed. Otherwise
+	// everything comes from these servers.
+	FromConsul bool
 }
 
-// Consul configures the connection to an agent of Consul.
+// Consul configures the connection to an agent of Consul, or to the HTTP API of a
+// server of wanfed.
 type Consul struct {
 	// Address is HOST:PORT, or a URL. Default: localhost:8500.
 	Address string
@@ -110,13 +116,11 @@ type ConsulTLS struct {
 
 // Registration configures the service that the daemon registers in Consul.
 type Registration struct {
-	Enabled            bool
-	Name               string
-	Address, Namespace string
-	// Check reports whether the service has a health check: GET of
-	// CheckAddress/v1/health. An empty CheckAddress: the address of the API.
-	Check        bool
-	CheckAddress string
+	Enabled bool
+	Name    string
+	Address string
+	// Check reports whether the service has a health check.
+	Check bool
 }
 
 // Terraform configures the driver terraform.
@@ -300,6 +304,38 @@ func (l *loader) finishConsul() {
 	env(&t.Key, "CONSUL_CLIENT_KEY")
 	env(&t.ServerName, "CONSUL_TLS_SERVER_NAME")
 	t.Enabled = enabled(l.consulTLS, *t != defaultConsul.TLS)
+	l.finishSource()
+}
+
+// finishSource checks what depends on the source of data.
+func (l *loader) finishSource() {
+	c, b := l.cfg, l.blocks["consul"]
+	if !c.Wanfed.FromConsul {
+		for _, name := range []string{"token", "auth"} {
+			if b != nil && len(b.all(name)) > 0 {
+				b.warn(b.at(name), name, "only Terraform's backend consul uses it, because the source of data is wanfed")
+			}
+		}
+		return
+	}
+	if w := l.blocks["wanfed"]; len(c.Wanfed.Addresses) == 0 {
+		w.fail(w.at("source"), "address", "source \"consul\" needs the server ports of wanfed, which store the tasks and their states: "+
+			"address = [\"HOST:8300\"]")
+	}
+	if !c.Consul.TLS.Verify {
+		b.warn(b.at("tls"), "tls", "verify is false: the certificate of the agent is not verified")
+	}
+}
+
+// ConsulAgent returns the connection to the agent of Consul.
+func (c *Config) ConsulAgent() consul.Config {
+	t := c.Consul.TLS
+	file := func(name, path string) consul.File { return consul.File{Path: path, Setting: "consul.tls." + name} }
+	return consul.Config{
+		Addr: c.Consul.Address, TLS: t.Enabled, Token: c.Consul.Token, Username: c.Consul.Username, Password: c.Consul.Password,
+		CA: file("ca_cert", t.CACert), CADir: file("ca_path", t.CAPath), Cert: file("cert", t.Cert), Key: file("key", t.Key),
+		ServerName: t.ServerName, SkipVerify: !t.Verify,
+	}
 }
 
 // finishBackend adds the defaults of the backend consul, and checks the backend

@@ -102,7 +102,7 @@ func TestLoad_AllSettings(t *testing.T) {
 		Wanfed: Wanfed{Addresses: []string{"10.0.0.1:8300", "10.0.0.2:8300"}, CA: "ca.pem", Cert: "cert.pem", Key: "key.pem"},
 		Consul: Consul{Address: "https://consul:8501", Token: "secret", Username: "u", Password: "p", KVPath: "cts/",
 			TLS:          ConsulTLS{Enabled: true, CACert: "consul-ca.pem"},
-			Registration: Registration{Enabled: true, Name: "sync", CheckAddress: "https://me:9000"}},
+			Registration: Registration{Enabled: true, Name: "sync"}},
 		Terraform: Terraform{Path: "/opt/tf", Version: "1.5.7", Log: true, PersistLog: true,
 			Required: map[string]driver.RequiredProvider{"aws": {Source: "hashicorp/aws", Version: "5.0"}},
 			Backend: &driver.Backend{Type: "consul", Env: map[string]string{"CONSUL_HTTP_TOKEN": "secret", "CONSUL_HTTP_AUTH": "u:p"},
@@ -112,18 +112,15 @@ func TestLoad_AllSettings(t *testing.T) {
 		Warnings: []string{
 			`c.hcl:20: vault: has no effect: secrets of Vault are not supported; ` + noVault,
 			`c.hcl:8: syslog: has no effect: the log goes to stderr, which a service manager can copy to syslog`,
-			`c.hcl:16: consul: transport: has no effect: the daemon has one connection to each datacenter`,
-			`c.hcl:13: consul: token: only Terraform's backend consul uses it: the daemon has a certificate`,
-			`c.hcl:14: consul: auth: only Terraform's backend consul uses it: the daemon has a certificate`,
-			`c.hcl:15: consul: tls: verify: only Terraform's backend consul uses it: the daemon uses the certificates of the block wanfed`,
-			`c.hcl:15: consul: tls: ca_cert: only Terraform's backend consul uses it: the daemon uses the certificates of the block wanfed`,
-			`c.hcl:18: consul: service_registration: has no effect: the daemon registers no service: ` +
-				`wanfed resource list sync/v1/Instance shows the daemons`,
+			`c.hcl:16: consul: transport: has no effect: its limits and timeouts are fixed`,
+			`c.hcl:18: consul: service_registration: default_check: address: has no effect: the check has a TTL, which the daemon renews`,
 			`c.hcl:26: driver "terraform": log: has no effect: wanfed task log prints the output of a run`,
 			`c.hcl:26: driver "terraform": persist_log: has no effect: Terraform writes its own log if TF_LOG and ` +
 				`TF_LOG_PATH are in the environment of the daemon`,
 			`c.hcl:26: driver "terraform": version: has no effect: the daemon uses the program in path, of any version ` +
 				`from 0.13 on, and downloads none`,
+			`c.hcl:13: consul: token: only Terraform's backend consul uses it, because the source of data is wanfed`,
+			`c.hcl:14: consul: auth: only Terraform's backend consul uses it, because the source of data is wanfed`,
 		},
 	}
 	if diff := cmp.Diff(want, *cfg, protocmp.Transform(), cmp.FilterPath(func(p cmp.Path) bool {

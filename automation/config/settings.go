@@ -63,6 +63,15 @@ func (l *loader) top(b *block) {
 		s.string("ca", &c.Wanfed.CA)
 		s.string("cert", &c.Wanfed.Cert)
 		s.string("key", &c.Wanfed.Key)
+		var source string
+		s.string("source", &source)
+		switch source {
+		case "":
+		case "wanfed", "consul":
+			c.Wanfed.FromConsul = source == "consul"
+		default:
+			s.fail(s.at("source"), "source", "%q: must be wanfed or consul", source)
+		}
 	})
 	l.nested(b, "consul", l.consul)
 	l.nested(b, "high_availability", l.highAvailability)
@@ -106,12 +115,7 @@ func (l *loader) consul(b *block) {
 	b.string("token", &c.Token)
 	b.string("kv_path", &c.KVPath)
 	b.ignore("kv_namespace", "wanfed has one namespace")
-	b.ignore("transport", "the daemon has one connection to each datacenter")
-	for _, name := range []string{"token", "auth"} {
-		if len(b.all(name)) > 0 {
-			b.warn(b.at(name), name, "only Terraform's backend consul uses it: the daemon has a certificate")
-		}
-	}
+	b.ignore("transport", "its limits and timeouts are fixed")
 	b.nested("auth", func(a *block) {
 		on := true
 		a.bool("enabled", &on)
@@ -136,17 +140,17 @@ func (l *loader) consul(b *block) {
 			}
 		}
 	})
-	b.ignore("service_registration", "the daemon registers no service: wanfed resource list sync/v1/Instance shows the daemons")
 	b.nested("service_registration", func(s *block) {
 		r := &c.Registration
 		s.bool("enabled", &r.Enabled)
 		s.string("service_name", &r.Name)
 		s.string("address", &r.Address)
-		s.string("namespace", &r.Namespace)
+		s.ignore("namespace", "namespaces are not supported")
 		s.nested("default_check", func(d *block) {
 			d.bool("enabled", &r.Check)
-			d.string("address", &r.CheckAddress)
-			if a := r.CheckAddress; a != "" && !strings.HasPrefix(a, "http://") && !strings.HasPrefix(a, "https://") {
+			d.ignore("address", "the check has a TTL, which the daemon renews")
+			var a string
+			if d.string("address", &a); a != "" && !strings.HasPrefix(a, "http://") && !strings.HasPrefix(a, "https://") {
 				d.fail(d.at("address"), "address", "%q: must begin with http:// or https://", a)
 			}
 		})

@@ -14,6 +14,7 @@ import (
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/automation/task"
+	"github.com/wanfed/wanfed/automation/view"
 )
 
 // taskBlock is a task of a file.
@@ -197,6 +198,9 @@ func (t *taskBlock) finish() {
 		}
 	}
 	err := task.Check(t.task)
+	if err == nil && t.cfg.Wanfed.FromConsul {
+		err = checkConsul(t.task)
+	}
 	if f, ok := errors.AsType[*task.FieldError](err); ok {
 		err = t.locate(f)
 	}
@@ -207,6 +211,18 @@ func (t *taskBlock) finish() {
 	case len(c) == 1 && c[0].Kind == task.KindSchedule && len(t.task.Inputs) == 0:
 		t.warn(t.pos, "module_input", "the task has a schedule, but no input that could change")
 	}
+}
+
+// checkConsul checks that Consul has the data of a task.
+func checkConsul(t *pb.Task) error {
+	for field, queries := range map[string][]*pb.TaskQuery{"conditions": t.Conditions, "inputs": t.Inputs} {
+		for i, q := range queries {
+			if err := view.CheckConsul(q.Kind); err != nil {
+				return &task.FieldError{Field: fmt.Sprintf("%s[%d].kind", field, i), Reason: err.Error()}
+			}
+		}
+	}
+	return nil
 }
 
 // addServices adds what the deprecated argument services selects: conditions

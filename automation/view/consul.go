@@ -86,11 +86,17 @@ func consulFeedOf(q *pb.TaskQuery) (feedKey, error) {
 		if !q.Recurse {
 			key.kind, key.prefix = feedKey1, q.Names[0]
 		}
-	default:
-		return key, fmt.Errorf("%s: Consul does not have this data: the source of this daemon is Consul (wanfed.source); "+
-			"use a daemon whose source is wanfed", q.Kind)
 	}
-	return key, nil
+	return key, CheckConsul(q.Kind)
+}
+
+// CheckConsul returns an error for a kind of data that Consul does not have.
+func CheckConsul(kind string) error {
+	switch kind {
+	case task.KindServices, task.KindCatalogServices, task.KindNodes, task.KindKV, task.KindSchedule:
+		return nil
+	}
+	return errors.New("Consul does not have this data, and wanfed.source of the daemon is consul: use a daemon whose source is wanfed")
 }
 
 // open adds the mirror and the streams of a feed.
