@@ -20,7 +20,7 @@ type AgentService struct {
 	Datacenter        string
 }
 
-// ServiceRegistration registers a service at an agent, with one check.
+// ServiceRegistration registers a service at an agent, with at most one check.
 type ServiceRegistration struct {
 	Kind, ID, Name  string
 	Tags            []string `json:",omitempty"`
@@ -28,7 +28,7 @@ type ServiceRegistration struct {
 	Port            int
 	TaggedAddresses map[string]ServiceAddress
 	Meta            map[string]string
-	Check           ServiceCheck
+	Check           ServiceCheck `json:",omitzero"`
 }
 
 // ServiceCheck is a check with a TTL: it becomes critical if PassCheck is not

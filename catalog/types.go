@@ -59,13 +59,16 @@ func Register(r *resource.Registry) error {
 	return nil
 }
 
-// authorize permits all peers to read, and operators and servers to write.
-// Package server/rpc has checked the datacenter of the certificate. A gateway
-// calls Gateways.Register and writes no resources.
-func authorize(p tlsutil.Peer, verb resource.Verb, _ *pb.Resource) error {
-	if verb == resource.VerbRead || verb == resource.VerbList ||
-		p.Role == tlsutil.RoleServer || p.Role == tlsutil.RoleOperator {
+// authorize permits all peers to read, and operators and servers to write. A
+// sync daemon may write its registration. Package server/rpc has checked the
+// datacenter of the certificate. A gateway calls Gateways.Register and writes no
+// resources.
+func authorize(p tlsutil.Peer, verb resource.Verb, r *pb.Resource) error {
+	switch {
+	case verb == resource.VerbRead, verb == resource.VerbList, p.Role == tlsutil.RoleServer, p.Role == tlsutil.RoleOperator:
 		return nil
+	case p.Role == tlsutil.RoleSync && (verb == resource.VerbWrite || verb == resource.VerbDelete):
+		return authorizeSync(r)
 	}
 	return fmt.Errorf("%v may not write catalog records", p)
 }

@@ -235,6 +235,9 @@ func (p *process) serve(ctx context.Context, d *automation.Daemon, resources pb.
 			return err
 		}
 		g.Go(func() error { return p.serveAPI(gctx, ln, &tasks{process: p, daemon: d, resources: resources}) })
+		if r := p.newRegistrar(resources, ln.Addr()); r != nil {
+			g.Go(func() error { p.keepRegistered(gctx, r); return nil })
+		}
 		settings.PrintReady(p.cfg.Stdout, p.cfg.LogFormat, ready{p.files.ID, ln.Addr().String()})
 		sdnotify.Send(p.log, sdnotify.Ready)
 		defer context.AfterFunc(ctx, func() { sdnotify.Send(p.log, sdnotify.Stopping) })()

@@ -66,6 +66,7 @@ var (
 	gatewayWrite   = rule{here: gateways, leader: true, idempotent: true}
 	leases         = rule{anywhere: operators, here: serversSync, leader: true, idempotent: true}
 	reports        = rule{anywhere: operators, here: servers, leader: true, idempotent: true}
+	checkReports   = rule{anywhere: operators, here: serversSync, leader: true, idempotent: true}
 	anyServer      = rule{anywhere: servers}
 	serverHere     = rule{here: servers}
 )
@@ -103,7 +104,7 @@ var rules = map[string]rule{
 	discoveryv3.AggregatedDiscoveryService_StreamAggregatedResources_FullMethodName: gatewayRead,
 	discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResources_FullMethodName:  gatewayRead,
 
-	pb.CheckService_Report_FullMethodName: reports,
+	pb.CheckService_Report_FullMethodName: checkReports,
 
 	pb.LeaseService_Acquire_FullMethodName: leases,
 	pb.LeaseService_Renew_FullMethodName:   leases,

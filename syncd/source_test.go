@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package syncd_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/wanfed/wanfed/api"
+	"github.com/wanfed/wanfed/gateway/proxycfg/consultest"
+	"github.com/wanfed/wanfed/internal/subprocess"
+	"github.com/wanfed/wanfed/internal/testutil"
+	"github.com/wanfed/wanfed/server"
+	"github.com/wanfed/wanfed/syncd"
+	"github.com/wanfed/wanfed/tlsutil"
+)
+
+// rig is a server of wanfed.
+type rig struct {
+	t        *testing.T
+	dir      string
+	pki      *subprocess.PKI
+	addrs    server.Addrs
+	operator *api.Client
+}
+
+func newRig(t *testing.T) *rig {
+	t.Helper()
+	testutil.Cluster(t)
+	r := &rig{t: t, dir: t.TempDir()}
+	var err error
+	if r.pki, err = subprocess.NewPKI(filepath.Join(r.dir, "pki"), ""); err != nil {
+		t.Fatal(err)
+	}
+	files := r.issue(tlsutil.RoleServer, "srv1")
+	started := make(chan server.Addrs, 1)
+	r.run(func(ctx context.Context) error {
+		return server.Run(ctx, server.Config{
+			DC: "dc1", Node: "srv1", DataDir: filepath.Join(r.dir, "data"), Bind: "127.0.0.1", HTTPAddr: "127.0.0.1:0", Port: -1,
+			CAFile: files.CA, CertFile: files.Cert, KeyFile: files.Key, BootstrapExpect: 1,
+			Logger: slog.New(slog.DiscardHandler), Started: func(a server.Addrs) { started <- a },
+		})
+	})
+	r.addrs = <-started
+	if r.operator, err = api.NewClient(api.ClientConfig{Addr: r.addrs.HTTP}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { r.operator.Close() })
+	return r
+}
+
+func (r *rig) issue(role tlsutil.Role, node string) tlsutil.Files {
+	r.t.Helper()
+	files, err := r.pki.Issue(role, "dc1", node)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return files
+}
+
+// run calls f in a goroutine until stop or the end of the test.
+func (r *rig) run(f func(context.Context) error) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- f(ctx) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			r.t.Errorf("run = %v, want nil", err)
+		}
+	})
+	r.t.Cleanup(stop)
+	return stop
+}
+
+// daemon runs a daemon with a task that copies its inputs to the file out.
+func (r *rig) daemon(settings, condition string) (out string, stop func()) {
+	r.t.Helper()
+	f := r.issue(tlsutil.RoleSync, "s1")
+	out = filepath.Join(r.dir, "out.json")
+	path := filepath.Join(r.dir, "sync.hcl")
+	text := fmt.Sprintf(`
+		id = "s1"
+		port = 0
+		working_dir = %q
+		buffer_period { enabled = false }
+		%s
+		task {
+			name   = "copy"
+			driver = "exec"
+			%s
+			exec { command = ["install", "-m", "0644", "/dev/stdin", %q] }
+		}`, filepath.Join(r.dir, "tasks"), strings.ReplaceAll(settings, "CERT", fmt.Sprintf("ca = %q\n cert = %q\n key = %q\n", f.CA, f.Cert, f.Key)),
+		condition, out)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		r.t.Fatal(err)
+	}
+	return out, r.run(func(ctx context.Context) error {
+		return syncd.Run(ctx, syncd.Config{Paths: []string{path}, LogFormat: "text", Stdout: io.Discard, Stderr: r.t.Output()})
+	})
+}
+
+// await waits until a file has a part.
+func (r *rig) await(path, part string) {
+	r.t.Helper()
+	testutil.Await(r.t, 20*time.Second, part+" in "+filepath.Base(path), func(context.Context) error {
+		b, err := os.ReadFile(path)
+		if err == nil && !strings.Contains(string(b), part) {
+			err = fmt.Errorf("content = %s, want a part %s", b, part)
+		}
+		return err
+	})
+}
+
+// TestRun_Consul runs a task whose data comes from an agent of Consul. Consul's
+// program cannot be part of the tests because of its licence, so consultest
+// replaces it.
+func TestRun_Consul(t *testing.T) {
+	r := newRig(t)
+	agent := consultest.NewAgent(t, "dc9")
+	agent.SetToken("secret")
+	agent.SetInstances(consultest.Instance{ID: "web1", Service: "web", Node: "n1", Port: 80})
+	agent.SetKeys(map[string]string{"k": "1"})
+	out, stop := r.daemon(fmt.Sprintf(`
+		consul {
+			address = %q
+			token   = "secret"
+		}
+		wanfed {
+			source  = "consul"
+			address = [%q]
+			CERT
+		}`, agent.URL(), r.addrs.Server), `
+			condition "services" { names = ["web"] }
+			module_input "consul-kv" { path = "k" }`)
+	r.await(out, `"web1.n1.dc9":{`)
+	r.await(out, `"consul_kv":{"k":"1"}`)
+	agent.SetInstances(consultest.Instance{ID: "web1", Service: "web", Node: "n1", Port: 81})
+	r.await(out, `"port":81`)
+
+	var body consultest.Object
+	testutil.Await(t, 20*time.Second, "the registration of the daemon", func(context.Context) error {
+		var status string
+		if body, status = agent.Registration("s1"); status != "passing" {
+			return fmt.Errorf("registration = %v, status %q, want passing", body, status)
+		}
+		return nil
+	})
+	if body["Name"] != "consul-terraform-sync" || body["Address"] != "127.0.0.1" || fmt.Sprint(body["Tags"]) != "[cts]" {
+		t.Errorf("registration = %v, want service consul-terraform-sync with tag cts at 127.0.0.1", body)
+	}
+	agent.Deregister("s1") // as after a loss of the agent's data
+	testutil.Await(t, 20*time.Second, "another registration", func(context.Context) error {
+		if body, _ := agent.Registration("s1"); body == nil {
+			return fmt.Errorf("no registration")
+		}
+		return nil
+	})
+	stop()
+	if body, _ := agent.Registration("s1"); body != nil {
+		t.Errorf("registration after the stop = %v, want none", body)
+	}
+}
+
+// TestRun_Registration runs a daemon that registers at the servers of wanfed.
+func TestRun_Registration(t *testing.T) {
+	r := newRig(t)
+	_, stop := r.daemon(fmt.Sprintf("consul { address = %q }\n wanfed {\n CERT }", strings.TrimPrefix(r.addrs.HTTP, "http://")),
+		`condition "services" { names = ["web"] }`)
+	entries := func(want int) (e []api.ServiceEntry) {
+		t.Helper()
+		testutil.Await(t, 20*time.Second, fmt.Sprintf("%d registered daemons", want), func(ctx context.Context) (err error) {
+			if e, _, err = r.operator.ServiceHealth(ctx, "consul-terraform-sync", api.QueryOptions{}); err == nil && (len(e) != want || want > 0 && len(e[0].Checks) == 0) {
+				err = fmt.Errorf("instances %+v, want %d with checks", e, want)
+			}
+			return err
+		})
+		return e
+	}
+	e := entries(1)[0]
+	if e.Node.Node != "sync.s1" || net.ParseIP(e.Node.Address) == nil || e.Service.ID != "s1" || e.Service.Address != "127.0.0.1" ||
+		e.Service.Port == 0 || !e.Healthy() || len(e.Checks) != 1 || e.Checks[0].Name != "CTS Health Status" {
+		t.Errorf("instance = %+v, want s1 on node sync.s1 at 127.0.0.1 with a passing check", e)
+	}
+	stop()
+	entries(0)
+}
