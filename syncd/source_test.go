@@ -45,13 +45,17 @@ func newRig(t *testing.T) *rig {
 	started := make(chan server.Addrs, 1)
 	r.run(func(ctx context.Context) error {
 		return server.Run(ctx, server.Config{
-			DC: "dc1", Node: "srv1", DataDir: filepath.Join(r.dir, "data"), Bind: "127.0.0.1", HTTPAddr: "127.0.0.1:0", Port: -1,
+			DC: "dc1", Node: "srv1", DataDir: filepath.Join(r.dir, "data"), Bind: "127.0.0.1", HTTPAddr: "https://127.0.0.1:0", Port: -1,
 			CAFile: files.CA, CertFile: files.Cert, KeyFile: files.Key, BootstrapExpect: 1,
 			Logger: slog.New(slog.DiscardHandler), Started: func(a server.Addrs) { started <- a },
 		})
 	})
 	r.addrs = <-started
-	if r.operator, err = api.NewClient(api.ClientConfig{Addr: r.addrs.HTTP}); err != nil {
+	id, err := tlsutil.Load(r.issue(tlsutil.RoleOperator, "op"), tlsutil.DefaultDomain, slog.Default())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.operator, err = api.NewClient(api.ClientConfig{Addr: r.addrs.HTTP, TLS: id.ClientConfig("")}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { r.operator.Close() })
@@ -174,7 +178,7 @@ func TestRun_Consul(t *testing.T) {
 // TestRun_Registration runs a daemon that registers at the servers of wanfed.
 func TestRun_Registration(t *testing.T) {
 	r := newRig(t)
-	_, stop := r.daemon(fmt.Sprintf("consul { address = %q }\n wanfed {\n CERT }", strings.TrimPrefix(r.addrs.HTTP, "http://")),
+	_, stop := r.daemon(fmt.Sprintf("consul { address = %q }\n wanfed {\n CERT }", r.addrs.HTTP),
 		`condition "services" { names = ["web"] }`)
 	entries := func(want int) (e []api.ServiceEntry) {
 		t.Helper()

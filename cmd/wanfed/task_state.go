@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
 
+	"github.com/wanfed/wanfed/api/consul"
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/automation/state"
 	"github.com/wanfed/wanfed/automation/task"
@@ -22,12 +23,13 @@ import (
 
 func newTaskState() *cobra.Command {
 	c := newGroup("state", "Manage the Terraform states of tasks",
-		newTaskStateVersions(), newTaskStatePull(), newTaskStateRestore(), newTaskStateImport(), newTaskStateUnlock(),
+		newTaskStateList(), newTaskStateVersions(), newTaskStatePull(), newTaskStateRestore(), newTaskStateImport(), newTaskStateUnlock(),
 		newTaskStateKey())
 	c.Long = `Manage the Terraform states of tasks. The states are stored at the servers, encrypted
 with the keys of the daemons' key file (state_key_file, or .state-keys in the
 working directory). Commands that read or write a state need this file.`
-	c.Example = `  wanfed task state versions firewall
+	c.Example = `  wanfed task state list
+  wanfed task state versions firewall
   wanfed task state pull firewall --state-key-file sync.keys > firewall.tfstate
   wanfed task state restore firewall 3 --state-key-file sync.keys`
 	return c
@@ -153,16 +155,40 @@ serial. Terraform then manages what that version contains.`,
 func newTaskStateImport() *cobra.Command {
 	var s stateCommand
 	var force bool
+	var agent, path string
 	c := s.addFlags(&cobra.Command{
-		Use:   "import TASK FILE",
-		Short: "Store a state from a file",
+		Use:   "import TASK [FILE]",
+		Short: "Store a state from a file, or from Consul",
 		Long: `Store a state from a file: Terraform's JSON, such as errored.tfstate, or a file that
 a daemon has kept because it could not store it. A state of another lineage, and
-one with an older serial, are refused without --force.`,
-		Example: `  wanfed task state import firewall errored.tfstate --state-key-file sync.keys`,
-		Args:    exactArgs("TASK", "FILE"),
+one with an older serial, are refused without --force.
+
+With --consul, and without FILE, the state is that of a task of
+Consul-Terraform-Sync in Consul's key-value store. Stop Consul-Terraform-Sync
+first. The environment variables CONSUL_HTTP_TOKEN, CONSUL_HTTP_TOKEN_FILE,
+CONSUL_CACERT, CONSUL_CAPATH, CONSUL_CLIENT_CERT, CONSUL_CLIENT_KEY and
+CONSUL_TLS_SERVER_NAME apply. The state in Consul is not changed.`,
+		Example: `  wanfed task state import firewall errored.tfstate --state-key-file sync.keys
+  wanfed task state import firewall --consul http://127.0.0.1:8500 --state-key-file sync.keys`,
+		Args: func(_ *cobra.Command, args []string) error {
+			switch {
+			case agent == "" && len(args) != 2:
+				return usagef("TASK and FILE are required, or TASK and --consul")
+			case agent != "" && len(args) != 1:
+				return usagef("TASK is required, and with --consul no FILE is permitted")
+			}
+			return nil
+		},
 	}, true, func(ctx context.Context, cmd *cobra.Command, st *state.Store, args []string) error {
-		data, err := readStateFile(args[0], args[1], s.keyFile)
+		var data []byte
+		var err error
+		from := "the state in Consul"
+		if agent == "" {
+			from = args[1]
+			data, err = readStateFile(args[0], from, s.keyFile)
+		} else {
+			data, err = readConsulState(ctx, agent, path, args[0])
+		}
 		if err != nil {
 			return err
 		}
@@ -171,13 +197,33 @@ one with an older serial, are refused without --force.`,
 			err = fmt.Errorf("%w: compare it with the output of wanfed task state pull %s, and add --force if the file is right", err, args[0])
 		}
 		if err == nil {
-			fmt.Fprintf(cmd.OutOrStdout(), "state of task %s: %s is stored as version %d\n", args[0], args[1], v.Number)
+			fmt.Fprintf(cmd.OutOrStdout(), "state of task %s: %s is stored as version %d\n", args[0], from, v.Number)
 		}
 		return err
 	})
 	c.ValidArgsFunction = nil
 	c.Flags().BoolVar(&force, "force", false, "store also another lineage or an older serial")
+	c.Flags().StringVar(&agent, "consul", "", "`URL` of an agent of Consul with the state, or env for CONSUL_HTTP_ADDR")
+	c.Flags().StringVar(&path, "consul-path", state.ConsulPath, "`path` of the states in Consul, as in the block backend of the task")
 	return c
+}
+
+// readConsulState reads the state of a task of Consul-Terraform-Sync.
+func readConsulState(ctx context.Context, addr, path, name string) ([]byte, error) {
+	cfg := consul.FromEnv()
+	if addr != "env" {
+		cfg.Addr = addr
+	}
+	c, err := cfg.Client()
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	data, err := state.ReadConsul(ctx, c, path, name)
+	return data, consul.Remedies{
+		Token:   "set CONSUL_HTTP_TOKEN or CONSUL_HTTP_TOKEN_FILE to a token with key_prefix read on " + path,
+		Connect: "check --consul, CONSUL_CACERT and CONSUL_CLIENT_CERT",
+	}.Explain(err)
 }
 
 // readStateFile reads a state of Terraform, or a file that a daemon has kept.

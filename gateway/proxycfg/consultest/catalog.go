@@ -158,8 +158,12 @@ func (a *Agent) keysOf(key string, recurse bool) any {
 	out := []Object{}
 	for _, k := range slices.Sorted(maps.Keys(a.keys)) {
 		if !a.filtered && (k == key || recurse && strings.HasPrefix(k, key)) {
-			out = append(out, Object{"Key": k, "Value": base64.StdEncoding.EncodeToString([]byte(a.keys[k])), "Flags": 0,
-				"LockIndex": 0, "ModifyIndex": 9, "CreateIndex": 9})
+			o := Object{"Key": k, "Value": base64.StdEncoding.EncodeToString([]byte(a.keys[k])), "Flags": 0,
+				"LockIndex": 0, "ModifyIndex": 9, "CreateIndex": 9}
+			if strings.HasSuffix(k, "/.lock") {
+				o["Session"] = a.keys[k] // the tests write the session as the value
+			}
+			out = append(out, o)
 		}
 	}
 	if len(out) == 0 {
