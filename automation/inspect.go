@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"time"
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/automation/driver"
@@ -81,7 +80,7 @@ func (d *Daemon) awaitValues(ctx context.Context, name string, t *pb.Task) (valu
 			}
 		}
 	}
-	v, missing, ok := w.values(time.Now())
+	v, missing, ok := w.values()
 	if !ok {
 		return values{}, errors.New(missing)
 	}

@@ -90,11 +90,13 @@ func (d *Daemon) publishLocked() {
 	}
 }
 
-// maintain publishes changes of this daemon, and deletes the resources of dead
-// daemons. It returns when ctx ends.
+// maintain publishes changes of this daemon, deletes the resources of dead
+// daemons, and looks for old data. It returns when ctx ends.
 func (d *Daemon) maintain(ctx context.Context) {
 	tick := time.NewTicker(d.cfg.Lease)
 	defer tick.Stop()
+	age := time.NewTicker(ageInterval)
+	defer age.Stop()
 	for {
 		var err error
 		select {
@@ -102,6 +104,8 @@ func (d *Daemon) maintain(ctx context.Context) {
 			err = d.publish(ctx)
 		case <-tick.C:
 			err = d.removeDead(ctx)
+		case <-age.C:
+			d.notifyAge(time.Now())
 		case <-ctx.Done():
 			return
 		}

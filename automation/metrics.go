@@ -20,6 +20,8 @@ var (
 	activeDesc  = desc("runs_active", "runs that execute or wait for a slot")
 	runsDesc    = desc("runs_total", "runs that ended", "mode", "result")
 	secondsDesc = desc("run_seconds_total", "duration of the runs that ended", "mode")
+	viewsDesc   = desc("views", "open views by the state of their data: current, old or absent", "state")
+	ageDesc     = desc("data_age_seconds", "longest time for which the data of a view has not been current; 0: all current")
 	queueDesc   = desc("queue_seconds_total", "time that runs waited for a slot")
 )
 
@@ -64,6 +66,12 @@ func (d *Daemon) Collect(ch chan<- prometheus.Metric) {
 	}
 	ch <- prometheus.MustNewConstMetric(queueDesc, prometheus.CounterValue, m.queue.Seconds())
 	m.mu.Unlock()
+
+	health := d.cfg.Views.Health(time.Now())
+	for state, n := range map[string]int{"current": health.Current, "old": health.Old, "absent": health.Absent} {
+		ch <- prometheus.MustNewConstMetric(viewsDesc, prometheus.GaugeValue, float64(n), state)
+	}
+	ch <- prometheus.MustNewConstMetric(ageDesc, prometheus.GaugeValue, health.Age.Seconds())
 
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -154,7 +154,7 @@ func (d *Daemon) advance(
 	ctx context.Context, env *controller.Env, w *work, r *pb.Resource, t *pb.Task, c state.Claim,
 ) (controller.Result, error) {
 	now := time.Now()
-	v, missing, ready := w.values(now)
+	v, missing, ready := w.values()
 	s := situation{now: now, wall: d.clock(), task: t, state: w.state, ready: ready, buffer: d.buffer(t)}
 	if ready {
 		definition, err := d.definition(ctx, w.name, t)
@@ -186,8 +186,8 @@ func (d *Daemon) advance(
 		ready1 = condition("Ready", "NoData", missing)
 	case dec.held:
 		ready1 = condition("Ready", "Refused", "the guard holds back a run: see wanfed task read, then wanfed task approve "+w.name)
-	case v.age > 0:
-		ready1 = condition("Ready", "OldData", fmt.Sprintf("a source has been unreachable for %v", v.age.Round(time.Second)))
+	case v.age.isOld(now):
+		ready1 = v.age.condition()
 	}
 	if err := env.WriteStatus(ctx, r, ready1, controller.Outcome("Compatible", "Checked", nil), applied(w.state),
 		drifted(w.state)); err != nil {

@@ -93,7 +93,7 @@ func (d *Daemon) inBackground(w *work, f func(ctx context.Context)) {
 // execute executes a run and stores its result.
 func (d *Daemon) execute(ctx context.Context, w *work, r *pb.Resource, t *pb.Task, c state.Claim, ru run) {
 	log := d.cfg.Logger.With("task", w.name, "run", ru.id)
-	v, _, ok := w.values(time.Now())
+	v, _, ok := w.values()
 	definition, err := d.definition(ctx, w.name, t)
 	if !ok || err != nil || d.claims.token(task.LeaseName(w.name)) != c.Epoch {
 		return // the reconciler decides again

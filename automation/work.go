@@ -50,6 +50,7 @@ type work struct {
 	query       *pb.Task
 	stopWatches context.CancelFunc
 	active      *activeRun // nil: none
+	reported    reported   // about the age of the data
 }
 
 // activeRun is a run that waits for its slot or executes.
@@ -67,8 +68,8 @@ type values struct {
 	keys []map[string]string
 	// indexes has the index of the data of each condition and input.
 	indexes []uint64
-	// age is the longest time for which a source has been unreachable.
-	age time.Duration
+	// age tells whether the data is old.
+	age staleness
 }
 
 // empty reports that the conditions have no data.
@@ -86,7 +87,7 @@ func (v values) changes(conditions []*pb.TaskQuery, before []map[string]string) 
 
 // values returns the present data of the open views. ok is false if a view has
 // never been complete; missing then describes it.
-func (w *work) values(now time.Time) (v values, missing string, ok bool) {
+func (w *work) values() (v values, missing string, ok bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.query == nil {
@@ -109,7 +110,7 @@ func (w *work) values(now time.Time) (v values, missing string, ok bool) {
 		}
 		v.indexes[i] = data.Index
 		if !data.Connected {
-			v.age = max(v.age, now.Sub(data.Since))
+			v.age.add(data.Since, data.Err)
 		}
 		if name := task.Variable(q.Kind); !q.TriggerOnly {
 			if other, ok := v.inputs[name]; ok { // several queries of services define one variable

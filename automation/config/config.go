@@ -311,7 +311,7 @@ func (l *loader) finishConsul() {
 func (l *loader) finishSource() {
 	c, b := l.cfg, l.blocks["consul"]
 	if !c.Wanfed.FromConsul {
-		for _, name := range []string{"token", "auth"} {
+		for _, name := range []string{"token", "auth", "tls"} {
 			if b != nil && len(b.all(name)) > 0 {
 				b.warn(b.at(name), name, "only Terraform's backend consul uses it, because the source of data is wanfed")
 			}

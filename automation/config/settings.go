@@ -134,11 +134,6 @@ func (l *loader) consul(b *block) {
 		t.string("cert", &c.TLS.Cert)
 		t.string("key", &c.TLS.Key)
 		t.string("server_name", &c.TLS.ServerName)
-		for _, name := range []string{"verify", "ca_cert", "ca_path", "cert", "key"} {
-			if len(t.all(name)) > 0 {
-				t.warn(t.at(name), name, "only Terraform's backend consul uses it: the daemon uses the certificates of the block wanfed")
-			}
-		}
 	})
 	b.nested("service_registration", func(s *block) {
 		r := &c.Registration
