@@ -68,7 +68,7 @@ type values struct {
 	keys []map[string]string
 	// indexes has the index of the data of each condition and input.
 	indexes []uint64
-	// age tells whether the data is old.
+	// age is that of the oldest data.
 	age staleness
 }
 

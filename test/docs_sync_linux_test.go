@@ -29,7 +29,7 @@ func TestDocs_Sync(t *testing.T) {
 		"--ca-file wanfed-agent-ca.pem --cert-file dc1-server-wanfed-0.pem --key-file dc1-server-wanfed-0-key.pem", "...")
 	before := r.commands
 	r.read("../docs/sync.md")
-	if n := r.commands - before; n != 26 || r.untested != 0 {
-		t.Errorf("page has %d tested commands and %d others, want 26 and 0", n, r.untested)
+	if n := r.commands - before; n != 28 || r.untested != 0 {
+		t.Errorf("page has %d tested commands and %d others, want 28 and 0", n, r.untested)
 	}
 }
