@@ -25,6 +25,7 @@ import (
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/automation"
+	"github.com/wanfed/wanfed/automation/config"
 	"github.com/wanfed/wanfed/automation/ctsapi"
 	"github.com/wanfed/wanfed/automation/driver"
 	"github.com/wanfed/wanfed/automation/task"
@@ -35,10 +36,21 @@ import (
 // listen opens the listener of the HTTP API. Without TLS, it is on the loopback.
 func (p *process) listen() (net.Listener, error) {
 	port := strconv.Itoa(p.files.Port)
-	if !p.files.TLS.Enabled {
+	cfg, err := apiTLS(p.files.TLS)
+	switch {
+	case err != nil:
+		return nil, err
+	case cfg == nil:
 		return net.Listen("tcp", net.JoinHostPort("127.0.0.1", port))
 	}
-	t := p.files.TLS
+	return tls.Listen("tcp", ":"+port, cfg)
+}
+
+// apiTLS returns the TLS configuration of the HTTP API, or nil without TLS.
+func apiTLS(t config.TLS) (*tls.Config, error) {
+	if !t.Enabled {
+		return nil, nil
+	}
 	cert, err := tls.LoadX509KeyPair(t.Cert, t.Key)
 	if err != nil {
 		return nil, fmt.Errorf("tls: %w", err)
@@ -50,7 +62,7 @@ func (p *process) listen() (net.Listener, error) {
 		}
 		cfg.ClientAuth = tls.RequireAndVerifyClientCert
 	}
-	return tls.Listen("tcp", ":"+port, cfg)
+	return cfg, nil
 }
 
 // loadCAs reads the certificates of a file, or of the files of a directory.

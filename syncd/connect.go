@@ -18,7 +18,9 @@ import (
 
 	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/automation/config"
+	"github.com/wanfed/wanfed/automation/state"
 	"github.com/wanfed/wanfed/internal/backoff"
+	"github.com/wanfed/wanfed/internal/settings"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
@@ -49,6 +51,30 @@ func loadIdentity(w config.Wanfed, logger *slog.Logger) (*tlsutil.Identity, erro
 			"create it with: wanfed tls cert create --sync --datacenter %s", w.Cert, p.Role, p.DC)
 	}
 	return id, nil
+}
+
+// CheckFiles checks the certificates and keys that a configuration names: those
+// of the daemon, unless another file names them, of its HTTP API, and of an agent
+// of Consul.
+func CheckFiles(cfg *config.Config) error {
+	var errs []error
+	if w := cfg.Wanfed; w.CA != "" || w.Cert != "" || w.Key != "" {
+		_, err := loadIdentity(w, slog.New(slog.DiscardHandler))
+		errs = append(errs, err)
+	}
+	if cfg.Wanfed.FromConsul {
+		agent, err := cfg.ConsulAgent().Client()
+		if err == nil {
+			err = agent.Close()
+		}
+		errs = append(errs, err)
+	}
+	if cfg.StateKeyFile != "" {
+		_, err := state.ReadKeys(cfg.StateKeyFile)
+		errs = append(errs, err)
+	}
+	_, err := apiTLS(cfg.TLS)
+	return settings.Join(append(errs, err)...)
 }
 
 // connect returns connections to the servers, and to the source of data. If

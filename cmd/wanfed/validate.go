@@ -14,6 +14,7 @@ import (
 	"github.com/wanfed/wanfed/gatewayd"
 	"github.com/wanfed/wanfed/internal/settings"
 	"github.com/wanfed/wanfed/serverd"
+	"github.com/wanfed/wanfed/syncd"
 )
 
 func newValidate() *cobra.Command {
@@ -89,7 +90,7 @@ func validateFile(path string, kinds []settings.Kind) error {
 	if config.Detect(path, src) {
 		cfg, err := config.Load([]string{path}, os.Getenv)
 		if err == nil {
-			err = cfg.CheckModules()
+			err = settings.Join(cfg.CheckModules(), syncd.CheckFiles(cfg))
 		}
 		return err
 	}
