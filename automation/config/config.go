@@ -311,10 +311,13 @@ func (l *loader) finishConsul() {
 func (l *loader) finishSource() {
 	c, b := l.cfg, l.blocks["consul"]
 	if !c.Wanfed.FromConsul {
-		for _, name := range []string{"token", "auth", "tls"} {
+		for _, name := range []string{"token", "auth"} {
 			if b != nil && len(b.all(name)) > 0 {
 				b.warn(b.at(name), name, "only Terraform's backend consul uses it, because the source of data is wanfed")
 			}
+		}
+		if t := c.Consul.TLS; t.CACert != "" || t.CAPath != "" || t.Cert != "" || t.Key != "" {
+			b.warn(b.at("tls"), "tls", "only Terraform's backend consul uses its files, because the source of data is wanfed")
 		}
 		return
 	}

@@ -121,6 +121,7 @@ func TestLoad_AllSettings(t *testing.T) {
 				`from 0.13 on, and downloads none`,
 			`c.hcl:13: consul: token: only Terraform's backend consul uses it, because the source of data is wanfed`,
 			`c.hcl:14: consul: auth: only Terraform's backend consul uses it, because the source of data is wanfed`,
+			`c.hcl:15: consul: tls: only Terraform's backend consul uses its files, because the source of data is wanfed`,
 		},
 	}
 	if diff := cmp.Diff(want, *cfg, protocmp.Transform(), cmp.FilterPath(func(p cmp.Path) bool {
