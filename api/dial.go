@@ -24,7 +24,8 @@ import (
 
 // OnBehalfKey is the key of the gRPC metadata that names the original caller of
 // a forwarded request. The value is "role/dc/node". Only servers may send the
-// key.
+// key. A second value is the server of another datacenter that has named the
+// caller, if a server forwards such a request to its leader.
 const OnBehalfKey = "wanfed-on-behalf"
 
 // EpochKey is the key of the gRPC metadata with the highest epoch of the

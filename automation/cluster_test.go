@@ -73,7 +73,7 @@ func inCluster(t *testing.T, f func(c *cluster)) {
 		}
 		leases, err := lease.NewService(lease.ServiceConfig{
 			Backend: store, Confirm: func(context.Context) error { return nil }, Logger: slog.New(slog.DiscardHandler),
-			Allow: func(context.Context, resource.Verb, *pb.Type) error { return nil },
+			Allow: func(context.Context, resource.Verb, *pb.Type, string) error { return nil },
 		})
 		if err != nil {
 			t.Fatal(err)

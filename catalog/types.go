@@ -3,7 +3,6 @@
 package catalog
 
 import (
-	"fmt"
 	"net"
 	"slices"
 	"strconv"
@@ -59,18 +58,13 @@ func Register(r *resource.Registry) error {
 	return nil
 }
 
-// authorize permits all peers to read, and operators and servers to write. A
-// sync daemon may write its registration. Package server/rpc has checked the
-// datacenter of the certificate. A gateway calls Gateways.Register and writes no
-// resources.
+// authorize permits what package policy permits, except that a sync daemon
+// writes only its registration.
 func authorize(p tlsutil.Peer, verb resource.Verb, r *pb.Resource) error {
-	switch {
-	case verb == resource.VerbRead, verb == resource.VerbList, p.Role == tlsutil.RoleServer, p.Role == tlsutil.RoleOperator:
-		return nil
-	case p.Role == tlsutil.RoleSync && (verb == resource.VerbWrite || verb == resource.VerbDelete):
+	if p.Role == tlsutil.RoleSync && (verb == resource.VerbWrite || verb == resource.VerbDelete) {
 		return authorizeSync(r)
 	}
-	return fmt.Errorf("%v may not write catalog records", p)
+	return nil
 }
 
 // Healthy reports whether no check of a gateway is critical.
@@ -102,6 +96,9 @@ func TaggedAddr(g *pb.MeshGateway, tag string) string {
 	}
 	return net.JoinHostPort(a.Address, strconv.Itoa(int(a.Port)))
 }
+
+// CheckName returns the name of the resource of a check.
+func CheckName(node, id string) string { return resourceName(node, id) }
 
 var nodeEscaper = strings.NewReplacer("%", "%25", "/", "%2F")
 

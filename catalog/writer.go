@@ -61,7 +61,7 @@ func NewWriter(res *resource.Service, view *View) *Writer { return &Writer{res: 
 // field, with ErrNoNode or ErrNoService for a node or service that must exist,
 // and with the errors of resource.Service.
 func (w *Writer) Register(ctx context.Context, reg Registration) error {
-	if err := w.res.Allow(ctx, resource.VerbWrite, NodeType); err != nil {
+	if err := w.allow(ctx, resource.VerbWrite, reg.Node.GetNode(), reg.Service.GetId(), ""); err != nil {
 		return err
 	}
 	if err := checkRegistration(reg); err != nil {
@@ -74,7 +74,7 @@ func (w *Writer) Register(ctx context.Context, reg Registration) error {
 // set, else the node. The resources that a node or service owns are also
 // deleted. Deregister succeeds if nothing has the name.
 func (w *Writer) Deregister(ctx context.Context, node, serviceID, checkID string) error {
-	if err := w.res.Allow(ctx, resource.VerbDelete, NodeType); err != nil {
+	if err := w.allow(ctx, resource.VerbDelete, node, serviceID, checkID); err != nil {
 		return err
 	}
 	return w.write(ctx, func(s *Snapshot) ([]resource.Step, error) {
@@ -90,6 +90,18 @@ func (w *Writer) Deregister(ctx context.Context, node, serviceID, checkID string
 		}
 		return nil, nil
 	})
+}
+
+// allow authorizes the caller of ctx before the catalog is read. The steps of the
+// write are authorized again, each for its resource.
+func (w *Writer) allow(ctx context.Context, verb resource.Verb, node, serviceID, checkID string) error {
+	switch {
+	case serviceID != "":
+		return w.res.Allow(ctx, verb, ServiceType, resourceName(node, serviceID))
+	case checkID != "":
+		return w.res.Allow(ctx, verb, CheckType, resourceName(node, checkID))
+	}
+	return w.res.Allow(ctx, verb, NodeType, node)
 }
 
 // maxWriteAttempts bounds the attempts of one write while concurrent writes of

@@ -89,7 +89,7 @@ type requestStream struct {
 	pending map[uint64]*request // without a response, by id
 }
 
-type requestKey struct{ path, query string }
+type requestKey struct{ path, query, caller string }
 
 // request is a read that one or more callers wait for.
 type request struct {
@@ -149,7 +149,7 @@ func (s *requestStream) add(req *pb.QueryRequest) *request {
 		return nil
 	}
 	s.used.Store(true)
-	key := requestKey{req.GetPath(), req.GetRawQuery()}
+	key := requestKey{req.GetPath(), req.GetRawQuery(), req.GetCaller()}
 	if r := s.unsent[key]; r != nil {
 		r.callers++
 		return r

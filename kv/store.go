@@ -14,7 +14,6 @@ import (
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/session"
-	"github.com/wanfed/wanfed/tlsutil"
 )
 
 // EntryType is the type of entries. It is not federated.
@@ -31,7 +30,7 @@ const (
 func Register(r *resource.Registry) error {
 	return r.Register(resource.Registration{
 		Type: EntryType, Message: &pb.KVEntry{}, CheckName: resource.CheckUTF8Name,
-		Validate: resource.ValidateData(checkEntry), Authorize: authorize,
+		Validate: resource.ValidateData(checkEntry),
 	})
 }
 
@@ -40,23 +39,6 @@ func checkEntry(e *pb.KVEntry) error {
 		return fmt.Errorf("data.value has %d bytes: more than %d", n, MaxValue)
 	}
 	return nil
-}
-
-// authorize permits servers and operators to read and write, and clients to
-// read. Gateways have no access. Package server/rpc rejects operators of other
-// datacenters before authorize unless the server permits their writes.
-func authorize(p tlsutil.Peer, verb resource.Verb, _ *pb.Resource) error {
-	switch p.Role {
-	case tlsutil.RoleServer, tlsutil.RoleOperator:
-		return nil
-	case tlsutil.RoleClient, tlsutil.RoleSync:
-		if verb == resource.VerbRead || verb == resource.VerbList {
-			return nil
-		}
-		return fmt.Errorf("%s certificates read keys; only %s and %s certificates write them",
-			p.Role, tlsutil.RoleServer, tlsutil.RoleOperator)
-	}
-	return fmt.Errorf("%s certificates may not read or write keys", p.Role)
 }
 
 // Entry is a key with its value. The value is shared and must not be changed.
@@ -166,7 +148,7 @@ func (s *Store) WaitPrefix(ctx context.Context, prefix string, after uint64) err
 }
 
 func (s *Store) list(ctx context.Context, c resource.Consistency, prefix string) ([]*pb.Resource, uint64, error) {
-	if err := s.allow(ctx, resource.VerbList); err != nil {
+	if err := s.allow(ctx, resource.VerbList, prefix); err != nil {
 		return nil, 0, err
 	}
 	if prefix != "" {
@@ -177,16 +159,28 @@ func (s *Store) list(ctx context.Context, c resource.Consistency, prefix string)
 	return s.backend.List(ctx, c, prefixQuery(prefix))
 }
 
-func (s *Store) allow(ctx context.Context, verb resource.Verb) error {
-	return s.res.Allow(ctx, verb, EntryType)
+func (s *Store) allow(ctx context.Context, verb resource.Verb, name string) error {
+	return s.res.Allow(ctx, verb, EntryType, name)
 }
 
 // admit authorizes a request for one key and checks the key.
 func (s *Store) admit(ctx context.Context, verb resource.Verb, key string) error {
-	if err := s.allow(ctx, verb); err != nil {
+	if err := s.allow(ctx, verb, key); err != nil {
 		return err
 	}
 	return resource.CheckUTF8Name(key)
+}
+
+// access returns the verb that authorizes op. A deletion of a tree also needs
+// the permission to delete each key, which WriteAll checks.
+func (op Op) access(writes bool) resource.Verb {
+	switch {
+	case writes:
+		return resource.VerbWrite
+	case op.Verb.ofTree():
+		return resource.VerbList
+	}
+	return resource.VerbRead
 }
 
 func keyQuery(key string) resource.Query { return resource.Query{Type: EntryType, Name: key} }
@@ -258,7 +252,7 @@ func (s *Store) perform(ctx context.Context, op Op) (done bool, err error) {
 // keys. An error does not undo earlier commits. Concurrently created keys may
 // remain.
 func (s *Store) DeleteTree(ctx context.Context, prefix string) error {
-	if err := s.allow(ctx, resource.VerbDelete); err != nil {
+	if err := s.allow(ctx, resource.VerbDelete, prefix); err != nil {
 		return err
 	}
 	all, _, err := s.list(ctx, resource.Strong, prefix)

@@ -30,7 +30,7 @@ func newStore(t testing.TB, b resource.Backend, caller *tlsutil.Peer) *Store {
 	}
 	svc, err := resource.NewService(resource.ServiceConfig{
 		Backend: b, Registry: reg, DC: "dc1", Primary: func() bool { return false },
-		Peer: func(context.Context) (tlsutil.Peer, error) { return *caller, nil },
+		Peer: func(context.Context) (tlsutil.Peer, error) { return *caller, nil }, Decide: resourcetest.Decide(caller),
 	})
 	if err != nil {
 		t.Fatal(err)

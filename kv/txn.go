@@ -142,6 +142,9 @@ func (s *Store) checkTxn(ctx context.Context, ops []Op) (writes bool, err error)
 			return false, fmt.Errorf("%w verb %q of operation %d", resource.ErrInvalid, op.Verb, i)
 		}
 		writes = writes || w
+		if err := s.allow(ctx, op.access(w), op.Key); err != nil {
+			return false, fmt.Errorf("operation %d: %w", i, err)
+		}
 		if op.Key == "" && op.Verb.ofTree() {
 			continue
 		}
@@ -154,11 +157,7 @@ func (s *Store) checkTxn(ctx context.Context, ops []Op) (writes bool, err error)
 			return false, fmt.Errorf("operation %d: %w", i, err)
 		}
 	}
-	verb := resource.VerbList
-	if writes {
-		verb = resource.VerbWrite // includes reading and deleting
-	}
-	return writes, s.allow(ctx, verb)
+	return writes, nil
 }
 
 // readTxn reads the keys and trees of ops at one moment.

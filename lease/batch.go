@@ -113,7 +113,7 @@ func (b *batcher) send(c *batch) {
 // calls of all callers. Any goroutine may call its methods.
 type Forwarder struct {
 	connect func(node string) (grpc.ClientConnInterface, error)
-	allow   func(ctx context.Context, verb resource.Verb, typ *pb.Type) error
+	allow   AllowFunc
 
 	mu   sync.Mutex
 	node string // of the leader
@@ -121,11 +121,8 @@ type Forwarder struct {
 }
 
 // NewForwarder returns a Forwarder. connect returns a connection to another
-// server. allow returns an ErrDenied if the caller of ctx may not use verb.
-func NewForwarder(
-	connect func(node string) (grpc.ClientConnInterface, error),
-	allow func(ctx context.Context, verb resource.Verb, typ *pb.Type) error,
-) *Forwarder {
+// server. allow authorizes the caller of each call.
+func NewForwarder(connect func(node string) (grpc.ClientConnInterface, error), allow AllowFunc) *Forwarder {
 	return &Forwarder{connect: connect, allow: allow}
 }
 
@@ -135,12 +132,9 @@ func NewForwarder(
 // the leader has responded.
 func (f *Forwarder) Renew(ctx context.Context, node string, req any) (any, error) {
 	renewals := req.(*pb.RenewLeasesRequest).GetRenewals()
-	err := f.allow(ctx, resource.VerbWrite, Type)
+	err := checkRenewals(renewals)
 	if err == nil {
-		err = checkRenewals(renewals)
-	}
-	if err == nil {
-		err = authorizeRenewals(ctx, renewals)
+		err = f.allow.authorizeRenewals(ctx, renewals)
 	}
 	if err != nil {
 		return nil, resource.StatusError(err)

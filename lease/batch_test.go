@@ -163,7 +163,7 @@ func TestForwarder(t *testing.T) {
 				return nil, errors.New("unreachable")
 			}
 			return leaderConn{r: leaders[node]}, nil
-		}, func(ctx context.Context, _ resource.Verb, _ *pb.Type) error {
+		}, func(ctx context.Context, _ resource.Verb, _ *pb.Type, _ string) error {
 			if ctx.Value(denied) != nil {
 				return resource.ErrDenied
 			}

@@ -41,40 +41,37 @@ func Register(r *resource.Registry) error {
 // acquire.
 const SyncPrefix = "sync."
 
-// authorize permits servers and operators to read, acquire and delete leases,
-// sync daemons to read and acquire them, and clients to read them. The Service
-// permits sync daemons only names with SyncPrefix. No peer writes a status: a
-// write would change the fencing token.
+// authorize refuses writes of a status, which would change the fencing token.
+// Sync daemons may not delete leases. The Service permits sync daemons only names
+// with SyncPrefix.
 func authorize(p tlsutil.Peer, verb resource.Verb, _ *pb.Resource) error {
-	reads := verb == resource.VerbRead || verb == resource.VerbList
 	switch {
 	case verb == resource.VerbWriteStatus:
 		return errors.New("a lease has no status")
-	case p.Role == tlsutil.RoleServer, p.Role == tlsutil.RoleOperator, p.Role == tlsutil.RoleClient && reads:
-		return nil
-	case p.Role == tlsutil.RoleSync && verb != resource.VerbDelete:
-		return nil
-	case p.Role == tlsutil.RoleClient:
-		return fmt.Errorf("%s certificates read leases; only %s and %s certificates acquire them",
-			p.Role, tlsutil.RoleServer, tlsutil.RoleOperator)
-	}
-	return fmt.Errorf("%s certificates may not read or acquire leases", p.Role)
-}
-
-// authorizeName returns an ErrDenied unless the caller of ctx may acquire, renew
-// and release the lease with the name.
-func authorizeName(ctx context.Context, name string) error {
-	if p, _ := tlsutil.PeerFromContext(ctx); p.Role == tlsutil.RoleSync && !strings.HasPrefix(name, SyncPrefix) {
-		return fmt.Errorf("%w: %v may not acquire lease %.260q: the name must begin with %s", resource.ErrDenied, p, name, SyncPrefix)
+	case p.Role == tlsutil.RoleSync && verb == resource.VerbDelete:
+		return errors.New("sync certificates may not delete leases")
 	}
 	return nil
 }
 
-// authorizeRenewals returns the error of authorizeName for the first renewal that
+// AllowFunc returns an ErrDenied if the caller of ctx may not use verb on the
+// resource with the name, as resource.Service.Allow does.
+type AllowFunc func(ctx context.Context, verb resource.Verb, typ *pb.Type, name string) error
+
+// authorize returns an ErrDenied unless the caller of ctx may acquire, renew and
+// release the lease with the name.
+func (allow AllowFunc) authorize(ctx context.Context, name string) error {
+	if p, _ := tlsutil.PeerFromContext(ctx); p.Role == tlsutil.RoleSync && !strings.HasPrefix(name, SyncPrefix) {
+		return fmt.Errorf("%w: %v may not acquire lease %.260q: the name must begin with %s", resource.ErrDenied, p, name, SyncPrefix)
+	}
+	return allow(ctx, resource.VerbWrite, Type, name)
+}
+
+// authorizeRenewals returns the error of authorize for the first renewal that
 // has one.
-func authorizeRenewals(ctx context.Context, renewals []*pb.RenewLeasesRequest_Renewal) error {
+func (allow AllowFunc) authorizeRenewals(ctx context.Context, renewals []*pb.RenewLeasesRequest_Renewal) error {
 	for _, r := range renewals {
-		if err := authorizeName(ctx, r.GetName()); err != nil {
+		if err := allow.authorize(ctx, r.GetName()); err != nil {
 			return err
 		}
 	}

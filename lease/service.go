@@ -30,8 +30,8 @@ type ServiceConfig struct {
 	Backend resource.Backend
 	// Confirm returns nil if this server has led at a time after the call.
 	Confirm func(ctx context.Context) error
-	// Allow returns an ErrDenied if the caller of ctx may not use verb.
-	Allow  func(ctx context.Context, verb resource.Verb, typ *pb.Type) error
+	// Allow authorizes the caller of each call.
+	Allow  AllowFunc
 	Logger *slog.Logger
 }
 
@@ -73,15 +73,12 @@ func (s *Service) Run(ctx context.Context) error { return s.deadlines.Run(ctx) }
 // holder has the lease. It blocks for one commit, or for a confirmation of
 // leadership.
 func (s *Service) Acquire(ctx context.Context, req *pb.AcquireLeaseRequest) (*pb.AcquireLeaseResponse, error) {
-	err := s.cfg.Allow(ctx, resource.VerbWrite, Type)
+	err := s.cfg.Allow.authorize(ctx, req.GetName())
 	if err == nil {
 		err = checkAcquire(req.GetHolder(), req.GetDuration().AsDuration())
 	}
 	if err == nil {
 		err = resource.CheckName(req.GetName())
-	}
-	if err == nil {
-		err = authorizeName(ctx, req.GetName())
 	}
 	if err != nil {
 		return nil, resource.StatusError(err)
@@ -187,12 +184,9 @@ func (s *Service) free(ctx context.Context, rs ...*pb.Resource) error {
 // Renew implements pb.LeaseServiceServer. It blocks until a majority has
 // confirmed this server as the leader, and writes nothing.
 func (s *Service) Renew(ctx context.Context, req *pb.RenewLeasesRequest) (*pb.RenewLeasesResponse, error) {
-	err := s.cfg.Allow(ctx, resource.VerbWrite, Type)
+	err := checkRenewals(req.GetRenewals())
 	if err == nil {
-		err = checkRenewals(req.GetRenewals())
-	}
-	if err == nil {
-		err = authorizeRenewals(ctx, req.GetRenewals())
+		err = s.cfg.Allow.authorizeRenewals(ctx, req.GetRenewals())
 	}
 	if err != nil {
 		return nil, resource.StatusError(err)
@@ -215,10 +209,7 @@ func (s *Service) Renew(ctx context.Context, req *pb.RenewLeasesRequest) (*pb.Re
 // Release implements pb.LeaseServiceServer. It does nothing if the lease does
 // not have the token.
 func (s *Service) Release(ctx context.Context, req *pb.ReleaseLeaseRequest) (*pb.ReleaseLeaseResponse, error) {
-	err := s.cfg.Allow(ctx, resource.VerbWrite, Type)
-	if err == nil {
-		err = authorizeName(ctx, req.GetName())
-	}
+	err := s.cfg.Allow.authorize(ctx, req.GetName())
 	if err == nil {
 		err = s.release(ctx, req)
 	}

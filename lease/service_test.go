@@ -37,7 +37,7 @@ func (s *countingStore) Commit(ctx context.Context, ops ...*pb.Op) ([]*pb.Resour
 	return s.Store.Commit(ctx, ops...)
 }
 
-func allowAll(context.Context, resource.Verb, *pb.Type) error { return nil }
+func allowAll(context.Context, resource.Verb, *pb.Type, string) error { return nil }
 
 func newService(t testing.TB, b resource.Backend, confirm func(context.Context) error) *Service {
 	t.Helper()

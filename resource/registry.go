@@ -65,13 +65,13 @@ type Registration struct {
 	// Validate checks a resource after Mutate. The resource has a valid name
 	// and data of the right message type. Nil: no check.
 	Validate func(r *pb.Resource) error
-	// Authorize returns the reason why p may not use verb on r, or nil. For
-	// VerbWrite, r is the request's resource after Mutate. For VerbDelete and
-	// VerbWriteStatus, r is the stored resource, or has only the id if no
-	// resource is stored. For VerbRead, r has only the id. For VerbList, r has
-	// only an id without a name. Nil: operators and servers of this datacenter
-	// may use every verb. Other peers of this datacenter, and servers of other
-	// datacenters, may read and list.
+	// Authorize returns the reason why p may not use verb on r, or nil. It
+	// refuses more than ServiceConfig.Decide, and permits nothing that Decide
+	// refuses. p is the caller, also of a request that another datacenter has
+	// forwarded. For VerbWrite, r is the request's resource after Mutate. For
+	// VerbDelete and VerbWriteStatus, r is the stored resource, or has only the
+	// id if no resource is stored. For VerbRead, r has only the id. For
+	// VerbList, r has only an id without a name. Nil: no further refusal.
 	Authorize func(p tlsutil.Peer, verb Verb, r *pb.Resource) error
 }
 

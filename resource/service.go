@@ -35,6 +35,10 @@ type ServiceConfig struct {
 	DC string
 	// Peer returns the caller. If Peer fails, the call is denied. Required.
 	Peer func(ctx context.Context) (tlsutil.Peer, error)
+	// Decide returns an ErrDenied, or nil if the caller of ctx may do a. The
+	// type's Authorize may refuse more. Nil: the rules of authorizeByDefault,
+	// for tests.
+	Decide func(ctx context.Context, a Access) error
 	// Primary reports whether this datacenter is the primary now. Required.
 	Primary func() bool
 	// PrimaryDC is the name of the primary, for errors.
@@ -97,9 +101,36 @@ func (s *Service) admitID(ctx context.Context, given *pb.ID) (tlsutil.Peer, Regi
 	return peer, reg, id, err
 }
 
-func (s *Service) authorize(reg Registration, p tlsutil.Peer, verb Verb, r *pb.Resource) error {
+// Access is what a caller wants to do with resources.
+type Access struct {
+	Verb Verb
+	Type *pb.Type
+	// Name is the name of the resource. For VerbList it is the beginning of all
+	// names in the result.
+	Name string
+	// Federated reports whether the type is federated.
+	Federated bool
+}
+
+// authorize returns an ErrDenied unless p, the caller of ctx, may use verb on
+// the resources with the name, or for VerbList with the prefix. r is the
+// argument of the type's Authorize.
+func (s *Service) authorize(
+	ctx context.Context, reg Registration, p tlsutil.Peer, verb Verb, name string, r *pb.Resource,
+) error {
+	if s.cfg.Decide != nil {
+		err := s.cfg.Decide(ctx, Access{Verb: verb, Type: reg.Type, Name: name, Federated: reg.Federated})
+		if err != nil {
+			s.log.Debug("resource request denied", "err", err)
+			return err
+		}
+	}
 	check := reg.Authorize
-	if check == nil {
+	switch {
+	case check != nil:
+	case s.cfg.Decide != nil:
+		return nil
+	default:
 		check = s.authorizeByDefault
 	}
 	if err := check(p, verb, r); err != nil {
@@ -112,8 +143,7 @@ func (s *Service) authorize(reg Registration, p tlsutil.Peer, verb Verb, r *pb.R
 
 // authorizeByDefault allows every verb to operators, and to servers of this
 // datacenter. Servers of other datacenters, and all other peers of this
-// datacenter, may read and list. Operators of other datacenters are allowed
-// too, because package server/rpc has already authorized their calls.
+// datacenter, may read and list. It applies only without ServiceConfig.Decide.
 func (s *Service) authorizeByDefault(p tlsutil.Peer, verb Verb, _ *pb.Resource) error {
 	local, server := p.DC == s.cfg.DC, p.Role == tlsutil.RoleServer
 	reads := verb == VerbRead || verb == VerbList
@@ -127,15 +157,25 @@ func (s *Service) authorizeByDefault(p tlsutil.Peer, verb Verb, _ *pb.Resource) 
 	}
 }
 
-// Allow returns an ErrDenied if the caller of ctx may not use verb on resources
-// of a type. Server code that calls the Backend directly calls Allow first. The
-// type's Authorize must ignore its argument r.
-func (s *Service) Allow(ctx context.Context, verb Verb, typ *pb.Type) error {
+// Allow returns an ErrDenied if the caller of ctx may not use verb on the
+// resource of a type with the name, or for VerbList on those whose names begin
+// with it. Server code that calls the Backend directly calls Allow first. The
+// type's Authorize must ignore the argument r except its id.
+func (s *Service) Allow(ctx context.Context, verb Verb, typ *pb.Type, name string) error {
 	peer, reg, err := s.admit(ctx, typ)
 	if err != nil {
 		return err
 	}
-	return s.authorize(reg, peer, verb, &pb.Resource{Id: &pb.ID{Type: typ}})
+	return s.authorize(ctx, reg, peer, verb, name, &pb.Resource{Id: &pb.ID{Type: typ, Name: name}})
+}
+
+// allowQuery returns an ErrDenied if the caller of ctx may not read what q
+// selects.
+func (s *Service) allowQuery(ctx context.Context, q Query) error {
+	if q.Name != "" {
+		return s.Allow(ctx, VerbRead, q.Type, q.Name)
+	}
+	return s.Allow(ctx, VerbList, q.Type, q.Prefix)
 }
 
 // checkWritable refuses writes of a federated type outside the primary.

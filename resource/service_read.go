@@ -31,7 +31,7 @@ func (s *Service) admitRead(ctx context.Context, given *pb.ID) (*pb.ID, Consiste
 	if err != nil {
 		return nil, 0, err
 	}
-	if err := s.authorize(reg, peer, VerbRead, &pb.Resource{Id: id}); err != nil {
+	if err := s.authorize(ctx, reg, peer, VerbRead, id.GetName(), &pb.Resource{Id: id}); err != nil {
 		return nil, 0, err
 	}
 	c, err := consistencyOf(ctx)
@@ -68,12 +68,12 @@ func (s *Service) admitList(ctx context.Context, q Query) (Query, error) {
 	if err := reg.checkPrefix(q.Prefix); err != nil {
 		return q, err
 	}
-	return q, s.authorize(reg, peer, VerbList, &pb.Resource{Id: &pb.ID{Type: q.Type, Tenancy: q.Tenancy}})
+	return q, s.authorize(ctx, reg, peer, VerbList, q.Prefix, &pb.Resource{Id: &pb.ID{Type: q.Type, Tenancy: q.Tenancy}})
 }
 
 // ListByOwner returns the resources of an owner. An owner id without a uid
 // selects the resource that is stored under the name. The result omits
-// resources of types that the peer may not list.
+// resources that the peer may not list.
 func (s *Service) ListByOwner(ctx context.Context, req *pb.ListByOwnerRequest) (*pb.ListByOwnerResponse, error) {
 	owner, c, err := s.admitRead(ctx, req.GetOwner())
 	if err != nil {
@@ -97,7 +97,7 @@ func (s *Service) ListByOwner(ctx context.Context, req *pb.ListByOwnerRequest) (
 	return &pb.ListByOwnerResponse{Resources: visible}, nil
 }
 
-// visible returns the resources of the types that the peer may list.
+// visible returns the resources that the peer may list.
 func (s *Service) visible(ctx context.Context, all []*pb.Resource) ([]*pb.Resource, error) {
 	out := make([]*pb.Resource, 0, len(all))
 	for _, r := range all {
@@ -106,7 +106,7 @@ func (s *Service) visible(ctx context.Context, all []*pb.Resource) ([]*pb.Resour
 			return nil, err
 		}
 		id := &pb.ID{Type: r.GetId().GetType(), Tenancy: r.GetId().GetTenancy()}
-		if s.authorize(reg, peer, VerbList, &pb.Resource{Id: id}) == nil {
+		if s.authorize(ctx, reg, peer, VerbList, r.GetId().GetName(), &pb.Resource{Id: id}) == nil {
 			out = append(out, r)
 		}
 	}

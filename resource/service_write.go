@@ -127,7 +127,7 @@ func (s *Service) admitWrite(ctx context.Context, given *pb.Resource) (*pb.Resou
 			return nil, reg, fmt.Errorf("%w %s: %w", ErrInvalid, IDString(id), err)
 		}
 	}
-	if err := s.authorize(reg, peer, VerbWrite, r); err != nil {
+	if err := s.authorize(ctx, reg, peer, VerbWrite, id.GetName(), r); err != nil {
 		return nil, reg, err
 	}
 	if reg.Validate != nil {
@@ -380,7 +380,7 @@ func (s *Service) admitDelete(ctx context.Context, given *pb.ID) (*pb.ID, Regist
 	if err != nil {
 		return nil, reg, err
 	}
-	return id, reg, s.authorize(reg, peer, VerbDelete, stored)
+	return id, reg, s.authorize(ctx, reg, peer, VerbDelete, id.GetName(), stored)
 }
 
 // WriteStatus replaces one status of a resource, which must have the given uid.
@@ -402,7 +402,9 @@ func (s *Service) writeStatus(ctx context.Context, req *pb.WriteStatusRequest) (
 	if err := checkStatus(req); err != nil {
 		return nil, err
 	}
-	authorize := func(stored *pb.Resource) error { return s.authorize(reg, peer, VerbWriteStatus, stored) }
+	authorize := func(stored *pb.Resource) error {
+		return s.authorize(ctx, reg, peer, VerbWriteStatus, id.GetName(), stored)
+	}
 	for try := 1; ; try++ {
 		stored, err := s.statusTarget(ctx, Eventual, id, req.GetVersion(), authorize)
 		if err != nil && !errors.Is(err, ErrDenied) { // the eventual read may be stale
@@ -538,7 +540,7 @@ func (s *Service) stepOp(ctx context.Context, step Step, created map[string]*pb.
 	case step.Op != nil:
 		return step.Op, nil
 	case step.Expect != nil:
-		if err := s.Allow(ctx, VerbList, step.Expect.Type); err != nil {
+		if err := s.allowQuery(ctx, *step.Expect); err != nil {
 			return nil, err
 		}
 		return ExpectOp(*step.Expect, step.Listed), nil

@@ -103,11 +103,11 @@ func TestWriteAll_Denied(t *testing.T) {
 	if _, err := svc.WriteAll(t.Context(), createStep(t, "c", "x")); !errors.Is(err, resource.ErrDenied) {
 		t.Errorf("WriteAll() by a client = %v, want ErrDenied", err)
 	}
-	if err := svc.Allow(t.Context(), resource.VerbRead, nodeType); err != nil {
+	if err := svc.Allow(t.Context(), resource.VerbRead, nodeType, "n"); err != nil {
 		t.Errorf("Allow(read) by a client = %v, want nil", err)
 	}
 	caller.DC = "dc2"
-	if err := svc.Allow(t.Context(), resource.VerbRead, nodeType); !errors.Is(err, resource.ErrDenied) {
-		t.Errorf("Allow(read) by a client of another datacenter = %v, want ErrDenied", err)
+	if err := svc.Allow(t.Context(), resource.VerbWrite, nodeType, "n"); !errors.Is(err, resource.ErrDenied) {
+		t.Errorf("Allow(write) by a client of another datacenter = %v, want ErrDenied", err)
 	}
 }

@@ -118,10 +118,18 @@ type Config struct {
 	// last known addresses in DataDir.
 	RetryJoin []string
 
-	// AllowRemoteWritesFrom lists the datacenters whose servers may forward
-	// writes of their operators to this datacenter: HTTP requests with "?dc=",
-	// and writes of federated resources in a secondary. "*" means every
+	// OperatorsFrom lists the other datacenters whose operators and users act in
+	// this datacenter, with their own certificates. "*" means every datacenter.
+	// Default: none.
+	OperatorsFrom []string
+	// ReadsFrom lists the other datacenters whose callers may read in this
+	// datacenter what they may read in their own, such as keys. "*" means every
 	// datacenter. Default: none.
+	ReadsFrom []string
+	// AllowRemoteWritesFrom lists the datacenters whose operators and users act
+	// in this datacenter, also through servers of their own datacenter: HTTP
+	// requests with "?dc=", and writes of federated resources in a secondary.
+	// "*" means every datacenter. Default: none.
 	AllowRemoteWritesFrom []string
 
 	// PrimaryLease is the time without a call of another datacenter after which
@@ -161,6 +169,8 @@ type Config struct {
 // LiveSettings are the settings that can change while a server runs: see the
 // fields of Config with the same names.
 type LiveSettings struct {
+	OperatorsFrom         []string
+	ReadsFrom             []string
 	AllowRemoteWritesFrom []string
 	RetryJoin             []string
 	DeadServerAfter       time.Duration
@@ -168,7 +178,7 @@ type LiveSettings struct {
 
 // Live returns the settings of c that can change while the server runs.
 func (c Config) Live() LiveSettings {
-	return LiveSettings{c.AllowRemoteWritesFrom, c.RetryJoin, cmp.Or(c.DeadServerAfter, DefaultDeadServerAfter)}
+	return LiveSettings{c.OperatorsFrom, c.ReadsFrom, c.AllowRemoteWritesFrom, c.RetryJoin, cmp.Or(c.DeadServerAfter, DefaultDeadServerAfter)}
 }
 
 // Addrs are the addresses at which other processes dial a started server.

@@ -3,6 +3,7 @@
 package server
 
 import (
+	"net/http"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -19,6 +20,9 @@ import (
 type consulLab struct {
 	writer *consul.Client // has the certificate of an operator of dc1
 	reader *consul.Client // has no certificate, and uses the loopback address
+	url    string         // of the server of dc1
+	// operator has the certificate of writer.
+	operator *http.Client
 }
 
 // newConsulLab starts dc1 and dc2. dc2 accepts writes that servers of dc1
@@ -42,7 +46,7 @@ func newConsulLab(t *testing.T) *consulLab {
 		f := issue(tlsutil.RoleServer, dc, "srv1")
 		p, a := startServer(t, Config{
 			DC: dc, Node: "srv1", PrimaryDC: "dc1", PrimaryGateways: primaryGateways, DataDir: filepath.Join(dir, dc),
-			CAFile: f.CA, CertFile: f.Cert, KeyFile: f.Key, AllowRemoteWritesFrom: []string{"dc1"},
+			CAFile: f.CA, CertFile: f.Cert, KeyFile: f.Key, AllowRemoteWritesFrom: []string{"dc1"}, ReadsFrom: []string{"dc1"},
 		})
 		t.Cleanup(func() { p.end(t) })
 		return a
@@ -58,11 +62,19 @@ func newConsulLab(t *testing.T) *consulLab {
 	untilFederated(t, a1.HTTP, a2.HTTP)
 
 	operator, addr := issue(tlsutil.RoleOperator, "dc1", "joe"), strings.TrimPrefix(a1.HTTP, "http://")
+	identity, err := tlsutil.Load(operator, tlsutil.DefaultDomain, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
 	return &consulLab{
 		writer: consulClient(t, &consul.Config{Address: addr, Scheme: "https", TLSConfig: consul.TLSConfig{
 			CAFile: operator.CA, CertFile: operator.Cert, KeyFile: operator.Key,
 		}}),
 		reader: consulClient(t, &consul.Config{Address: addr}),
+		url:    a1.HTTP,
+		operator: &http.Client{Transport: &http.Transport{
+			TLSClientConfig: identity.ClientConfig("localhost"), DisableKeepAlives: true,
+		}},
 	}
 }
 

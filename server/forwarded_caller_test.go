@@ -143,7 +143,7 @@ func TestForwardedCalls_KeepTheirCaller(t *testing.T) {
 		if err := apply(server, upsert, "dc3", "server/dc2/srv1"); err != nil {
 			t.Errorf("Apply(dc3) by a server of dc3 = %v, want nil", err)
 		}
-		operator := connectAs(t, ca, follower, tlsutil.RoleOperator, "cli", "dc2")
+		operator := connectAs(t, ca, follower, tlsutil.RoleOperator, "cli", "dc1")
 		if err := apply(operator, del, "dc3", ""); err != nil {
 			t.Errorf("Apply(OP_DELETE) by an operator = %v, want nil", err)
 		}

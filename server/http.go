@@ -26,10 +26,6 @@ import (
 	"github.com/wanfed/wanfed/wanfed"
 )
 
-// loopback is the node name of a caller without TLS. Such a caller is a process
-// of this machine and may read.
-const loopback = "loopback"
-
 // httpServer serves the HTTP API.
 type httpServer struct {
 	server *http.Server
@@ -72,14 +68,14 @@ func (c *components) buildHTTP(id *tlsutil.Identity) error {
 	}
 	handler, err := httpapi.New(httpapi.Config{
 		DC: c.cfg.DC, Node: c.cfg.Node, Address: c.network.advertise.Addr().String(), Logger: c.logger,
-		GatewaySnapshots: c.gatewaySnapshots,
-		Cluster:          &cluster{c.reporter, c.remote}, Resources: c.resources, Backend: c.strong, Report: c.reportCheck,
+		GatewaySnapshots: c.gatewaySnapshots, Policy: c.policy,
+		Cluster: &cluster{c.reporter, c.remote}, Resources: c.resources, Backend: c.strong, Report: c.reportCheck,
 		RenewSession: c.renewSession,
 		API:          resources, Names: id.Leaf().DNSNames, Controllers: c.controllerStatus,
 		Metrics: promhttp.HandlerFor(c.metrics, promhttp.HandlerOpts{}),
 		Peer: func(r *http.Request) (tlsutil.Peer, error) {
 			if r.TLS == nil {
-				return tlsutil.Peer{Role: tlsutil.RoleClient, Node: loopback, DC: c.cfg.DC}, nil
+				return tlsutil.Peer{Role: tlsutil.RoleAnonymous, Node: c.cfg.Node, DC: c.cfg.DC}, nil
 			}
 			return tlsutil.PeerFromCert(r.TLS.PeerCertificates[0], c.cfg.Domain) // the mux requires a certificate
 		},

@@ -35,6 +35,7 @@ func (c *components) run(ctx context.Context) error {
 		c.claimant.Run, c.contacts.Run, c.group.RunJoin, c.group.RunBootstrap, c.watchStore, c.awaitLoaded,
 		c.source.Run, c.runProxies, c.runRevocation, c.applyUpdates, c.operator.RunComparison, c.reporter.RunReports, c.controllers.Run,
 		func(ctx context.Context) error { return c.manager.Run(ctx, c.strong) },
+		c.runPolicy,
 	} {
 		upper.Go(func() error { return run(uctx) })
 	}

@@ -30,6 +30,7 @@ import (
 	"github.com/wanfed/wanfed/internal/version"
 	"github.com/wanfed/wanfed/kv"
 	"github.com/wanfed/wanfed/lease"
+	"github.com/wanfed/wanfed/policy"
 	"github.com/wanfed/wanfed/replication"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/resource/raftstore"
@@ -119,6 +120,7 @@ type components struct {
 	sessions    *session.Manager         // runs at the leader
 	antiEntropy *replication.AntiEntropy // runs at the leader
 
+	policy      *policy.Engine
 	registry    *resource.Registry
 	strong      *resource.ForwardingBackend // the store, with strong reads and writes at any server
 	resources   *resource.Service
@@ -416,8 +418,9 @@ func (c *components) buildResources(*tlsutil.Identity) (err error) {
 	if err != nil {
 		return err
 	}
+	c.policy = c.newPolicy()
 	c.resources, err = resource.NewService(resource.ServiceConfig{
-		Backend: manager.Fenced(c.strong), Registry: c.registry, Peer: rpc.Peer,
+		Backend: policy.Noting(manager.Fenced(c.strong)), Registry: c.registry, Peer: rpc.Peer, Decide: c.policy.Decide,
 		Primary: func() bool { return manager.Writable() == nil },
 		DC:      c.cfg.DC, PrimaryDC: c.cfg.PrimaryDC, Logger: c.logger,
 		PrimaryClient: func() (pb.ResourceServiceClient, error) { return c.remote.PrimaryClient() },
@@ -451,8 +454,7 @@ func (c *components) buildEdge(*tlsutil.Identity) error {
 	c.edge = rpc.New(rpc.Config{
 		DC: c.cfg.DC, Node: c.cfg.Node, Domain: c.cfg.Domain, Leader: c.store, WriteError: c.store.WriteError,
 		Connect: c.network.calls.Server, Logger: c.logger,
-		AllowRemoteWritesFrom: func() []string { return c.live.Load().AllowRemoteWritesFrom },
-		Learn:                 c.called, Epoch: c.knownEpoch, Forward: c.mergedCalls(),
+		Policy: c.policy, Learn: c.called, Epoch: c.knownEpoch, Forward: c.mergedCalls(),
 	})
 	pb.RegisterFederationServiceServer(c.edge, states)
 	resource.RegisterService(c.edge, c.resources)

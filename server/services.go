@@ -9,11 +9,9 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/catalog"
 	"github.com/wanfed/wanfed/federation"
@@ -105,7 +103,7 @@ type checkService struct {
 
 // Report implements pb.CheckServiceServer.
 func (s *checkService) Report(ctx context.Context, req *pb.CheckReportRequest) (*pb.CheckReportResponse, error) {
-	err := s.allow(ctx, req.GetNode())
+	err := s.resources.Allow(ctx, resource.VerbWrite, catalog.CheckType, catalog.CheckName(req.GetNode(), req.GetCheckId()))
 	if err == nil {
 		err = s.monitor.Update(ctx, catalog.CheckUpdate{
 			Node: req.GetNode(), CheckID: req.GetCheckId(), Status: req.GetStatus(), Output: req.GetOutput(),
@@ -115,14 +113,6 @@ func (s *checkService) Report(ctx context.Context, req *pb.CheckReportRequest) (
 		return nil, resource.StatusError(err)
 	}
 	return &pb.CheckReportResponse{}, nil
-}
-
-// allow returns an ErrDenied if the caller may not report checks of a node.
-func (s *checkService) allow(ctx context.Context, node string) error {
-	if p, _ := tlsutil.PeerFromContext(ctx); p.Role == tlsutil.RoleSync && catalog.IsSyncNode(node) {
-		return nil // the registration of a sync daemon
-	}
-	return s.resources.Allow(ctx, resource.VerbWrite, catalog.CheckType)
 }
 
 // reportCheck sends a check result to the monitor of the leader.
@@ -147,12 +137,12 @@ func (c *components) leaderConn(ctx context.Context) (context.Context, grpc.Clie
 	if !ok || leader == c.cfg.Node {
 		return nil, nil, resource.ErrNotLeader
 	}
-	caller, err := rpc.Peer(ctx)
+	ctx, err := rpc.OnBehalf(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
 	cc, err := c.network.calls.Server(leader)
-	return metadata.AppendToOutgoingContext(ctx, api.OnBehalfKey, caller.String()), cc, err
+	return ctx, cc, err
 }
 
 // sessionService renews sessions for followers. It runs at the leader.
@@ -164,7 +154,7 @@ type sessionService struct {
 
 // Renew implements pb.SessionServiceServer.
 func (s *sessionService) Renew(ctx context.Context, req *pb.RenewSessionRequest) (*pb.RenewSessionResponse, error) {
-	err := s.resources.Allow(ctx, resource.VerbWrite, session.Type)
+	err := s.resources.Allow(ctx, resource.VerbWrite, session.Type, req.GetId())
 	found := false
 	if err == nil {
 		found, err = s.manager.Renew(ctx, req.GetId())

@@ -11,6 +11,7 @@ import (
 	"github.com/wanfed/wanfed/federation"
 	"github.com/wanfed/wanfed/kv"
 	"github.com/wanfed/wanfed/lease"
+	"github.com/wanfed/wanfed/policy"
 	"github.com/wanfed/wanfed/replication"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/revocation"
@@ -27,6 +28,7 @@ var types = []func(*resource.Registry) error{
 	federation.Register,
 	kv.Register,
 	lease.Register,
+	policy.Register,
 	replication.Register,
 	session.Register,
 	task.Register,

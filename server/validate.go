@@ -14,8 +14,8 @@ import (
 	"github.com/wanfed/wanfed/internal/monitor"
 	"github.com/wanfed/wanfed/internal/netaddr"
 	"github.com/wanfed/wanfed/internal/settings"
+	"github.com/wanfed/wanfed/policy"
 	"github.com/wanfed/wanfed/server/operator"
-	"github.com/wanfed/wanfed/server/rpc"
 	"github.com/wanfed/wanfed/tlsutil"
 	"github.com/wanfed/wanfed/wanfed"
 )
@@ -139,10 +139,14 @@ func (c Config) checkFederation() (errs []error) {
 			fault("primary_gateways: %w", err)
 		}
 	}
-	for _, dc := range c.AllowRemoteWritesFrom {
-		if err := tlsutil.CheckLabel(dc); err != nil && dc != rpc.AnyDatacenter {
-			fault("allow_remote_writes_from: %w; name datacenters, or write %q for all datacenters", err,
-				rpc.AnyDatacenter)
+	for _, f := range []struct {
+		name string
+		dcs  []string
+	}{{"operators_from", c.OperatorsFrom}, {"reads_from", c.ReadsFrom}, {"allow_remote_writes_from", c.AllowRemoteWritesFrom}} {
+		for _, dc := range f.dcs {
+			if err := tlsutil.CheckLabel(dc); err != nil && dc != policy.AnyDatacenter {
+				fault("%s: %w; name datacenters, or write %q for all datacenters", f.name, err, policy.AnyDatacenter)
+			}
 		}
 	}
 	for _, addr := range c.RetryJoin {

@@ -35,7 +35,9 @@ type Settings struct {
 	ProxyProtocol     []string `hcl:"proxy_protocol,optional" help:"address or network (CIDR) of gateways with server_proxy_protocol; their connections must begin with a PROXY header, version 2; repeatable"`
 	BootstrapExpect   int      `hcl:"bootstrap_expect,optional" help:"number of servers that together form a new datacenter: 1, 3 or 5 (default: 1; if --retry-join is given, the server only joins an existing one)"`
 	RetryJoin         []string `hcl:"retry_join,optional" live:"yes" help:"host:port of another server of this datacenter; required if --bootstrap-expect is above 1; servers of earlier runs need not be listed; repeatable"`
-	AllowRemoteWrites []string `hcl:"allow_remote_writes_from,optional" live:"yes" help:"datacenter whose servers may forward writes of their operators to this one, or * for all (default: none); repeatable"`
+	OperatorsFrom     []string `hcl:"operators_from,optional" flag:"operators-from" live:"yes" help:"other datacenter whose operators and users act in this one with their certificates, or * for all (default: none); repeatable"`
+	ReadsFrom         []string `hcl:"reads_from,optional" flag:"reads-from" live:"yes" help:"other datacenter whose callers may read in this one what they may read in theirs, such as keys, or * for all (default: none); repeatable"`
+	AllowRemoteWrites []string `hcl:"allow_remote_writes_from,optional" live:"yes" help:"other datacenter whose operators and users act in this one, also through its servers, or * for all (default: none); repeatable"`
 	DeadServerAfter   string   `hcl:"dead_server_after,optional" live:"yes" help:"time until a failed server is removed from the Raft group, for example 10m or 1h; at least 10s"`
 	SnapshotEvery     string   `hcl:"snapshot_every,optional" help:"time between two snapshots that the leader writes to --snapshot-dir, for example 1h (default: none)"`
 	SnapshotDir       string   `hcl:"snapshot_dir,optional" help:"directory of the snapshots that the server writes (default: snapshots in --data-dir)"`
@@ -109,7 +111,7 @@ func (s Settings) config() server.Config {
 		Bind: s.Bind, Advertise: s.Advertise, Port: max(s.Port, -1), HTTPAddr: s.HTTPAddr,
 		MonitorAddr: s.MonitorAddr, MonitorTokenFile: s.MonitorTokenFile,
 		ProxyFrom: settings.Networks(s.ProxyProtocol), BootstrapExpect: s.BootstrapExpect, RetryJoin: s.RetryJoin,
-		AllowRemoteWritesFrom: s.AllowRemoteWrites, DeadServerAfter: dead,
+		OperatorsFrom: s.OperatorsFrom, ReadsFrom: s.ReadsFrom, AllowRemoteWritesFrom: s.AllowRemoteWrites, DeadServerAfter: dead,
 		SnapshotEvery: every, SnapshotDir: s.SnapshotDir, SnapshotKeep: s.SnapshotKeep,
 		PrimaryLease: lease,
 	}

@@ -62,7 +62,7 @@ func NewStore(cfg StoreConfig) (*Store, error) {
 // for a check that does not exist or is critical. With requireNode, the node
 // must be in the catalog.
 func (s *Store) Create(ctx context.Context, data *pb.Session, requireNode bool) (id string, err error) {
-	if err := s.cfg.Resources.Allow(ctx, resource.VerbWrite, Type); err != nil {
+	if err := s.cfg.Resources.Allow(ctx, resource.VerbWrite, Type, ""); err != nil {
 		return "", err
 	}
 	data = proto.CloneOf(data)
@@ -146,7 +146,11 @@ func (s *Store) List(ctx context.Context, c resource.Consistency) ([]Session, ui
 }
 
 func (s *Store) list(ctx context.Context, c resource.Consistency, q resource.Query) ([]Session, uint64, error) {
-	if err := s.cfg.Resources.Allow(ctx, resource.VerbList, Type); err != nil {
+	verb := resource.VerbList
+	if q.Name != "" {
+		verb = resource.VerbRead
+	}
+	if err := s.cfg.Resources.Allow(ctx, verb, Type, q.Name); err != nil {
 		return nil, 0, err
 	}
 	all, index, err := s.cfg.Backend.List(ctx, c, q)
@@ -173,7 +177,7 @@ func (s *Store) Wait(ctx context.Context, id string, after uint64) error {
 // Renew restarts the TTL of a session. It returns false if the session does not
 // exist. Renew writes nothing.
 func (s *Store) Renew(ctx context.Context, id string) (found bool, err error) {
-	if err := s.cfg.Resources.Allow(ctx, resource.VerbWrite, Type); err != nil {
+	if err := s.cfg.Resources.Allow(ctx, resource.VerbWrite, Type, id); err != nil {
 		return false, err
 	}
 	return s.cfg.Renew(ctx, id)
@@ -181,7 +185,7 @@ func (s *Store) Renew(ctx context.Context, id string) (found bool, err error) {
 
 // Destroy ends a session. It succeeds if the session does not exist.
 func (s *Store) Destroy(ctx context.Context, id string) error {
-	if err := s.cfg.Resources.Allow(ctx, resource.VerbWrite, Type); err != nil {
+	if err := s.cfg.Resources.Allow(ctx, resource.VerbWrite, Type, id); err != nil {
 		return err
 	}
 	if err := resource.CheckName(id); err != nil {

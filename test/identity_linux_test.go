@@ -157,6 +157,7 @@ func query(ctx context.Context, cc *grpc.ClientConn) error {
 
 var (
 	stateType = &pb.Type{Group: "federation", GroupVersion: "v1", Kind: "FederationState"}
+	keyType   = &pb.Type{Group: "kv", GroupVersion: "v1", Kind: "Entry"}
 	nodeType  = &pb.Type{Group: "catalog", GroupVersion: "v1", Kind: "Node"}
 )
 
@@ -218,15 +219,17 @@ func attempts(dc1, dc2 *site) (all []attempt) {
 		"may not delete federation states: create an operator's certificate with: wanfed tls cert create --operator",
 		"delete dc2",
 		apply(del, "dc2"), "server/dc3/srv1", "server/dc2/srv1")
-	add(dc1, codes.FailedPrecondition, "dc2 is alive in the WAN pool", "delete dc2", apply(del, "dc2"), "cli/dc3/cli",
+	add(dc1, codes.FailedPrecondition, "dc2 is alive in the WAN pool", "delete dc2", apply(del, "dc2"), "cli/dc1/cli",
 		"server/dc1/srv1")
+	add(dc1, denied, "may not call /wanfed.v1.FederationService/Apply in dc1: operators of dc3 act only in dc3: use a certificate "+
+		"of dc1", "delete dc2", apply(del, "dc2"), "cli/dc3/cli")
 	add(dc1, codes.InvalidArgument, "not a DNS label", "upsert a name that is not a label", apply(upsert, "dc.2"),
 		"cli/dc1/cli")
 	add(dc1, codes.InvalidArgument, "op is", "no operation", apply(0, "dc3"), "server/dc3/srv1")
 	add(dc2, notHere, "dc2 is not the primary: federation states are written in dc1", "upsert dc2",
 		apply(upsert, "dc2"), "server/dc2/srv1", "cli/dc2/cli")
 	add(dc1, codes.OK, "", "upsert its own", apply(upsert, notAlive), "server/dc7/srv1")
-	add(dc1, codes.OK, "", "delete a dead one", apply(del, notAlive), "cli/dc2/cli")
+	add(dc1, codes.OK, "", "delete a dead one", apply(del, notAlive), "cli/dc1/cli")
 	add(dc1, codes.OK, "", "upsert its own again", apply(upsert, notAlive), "server/dc7/srv1")
 	add(dc1, codes.OK, "", "delete a dead one", apply(del, notAlive), "server/dc1/srv1")
 
@@ -305,25 +308,27 @@ func attempts(dc1, dc2 *site) (all []attempt) {
 		"write": writeRecord(stateType, "dc2", state), "delete": removeRecord(stateType, "dc2"),
 	} { // which goes to the primary
 		name += " a federation state in a secondary"
-		add(dc2, denied, "server/dc2/srv1 may not write: create an operator's certificate", name, call,
-			"server/dc2/srv1")
+		add(dc2, denied, "only servers of dc1 may", name, call, "server/dc2/srv1")
 		add(dc2, denied, "dc1 does not accept writes through servers of dc2", name, call, "cli/dc2/cli")
-		add(dc2, denied, "servers of dc2 forward writes only for operators of dc2", name, call, "cli/dc1/cli")
+		add(dc2, denied, "operators of dc1 act only in dc1: use a certificate of dc2", name, call, "cli/dc1/cli")
 	}
 	add(dc2, denied, "may not call", "write a federation state in a secondary", writeRecord(stateType, "dc2", state),
 		"server/dc1/srv1", "gateway/dc2/gw1", "client/dc2/client")
 	node := &pb.Node{Node: "n1", Address: "192.0.2.1", Datacenter: "dc1"}
 	add(dc1, denied, "may not call", "write a node", writeRecord(nodeType, "n1", node), "server/dc2/srv1",
 		"gateway/dc1/gw1", "client/dc1/client")
-	add(dc1, denied, "may not call", "list nodes", listRecords(nodeType), "gateway/dc1/gw1", "gateway/dc2/gw1",
-		"client/dc2/client")
-	add(dc1, codes.OK, "", "list nodes", listRecords(nodeType), "client/dc1/client", "server/dc2/srv1")
+	add(dc1, denied, "may not call", "list nodes", listRecords(nodeType), "gateway/dc1/gw1", "gateway/dc2/gw1")
+	add(dc1, codes.OK, "", "list nodes", listRecords(nodeType), "client/dc1/client", "server/dc2/srv1", "client/dc2/client")
+	add(dc1, denied, "may not list kv/v1/Entry of dc1", "list keys", listRecords(keyType), "server/dc2/srv1",
+		"client/dc2/client", "cli/dc2/cli", "sync/dc2/sync1")
+	add(dc1, denied, "no rule of policy joe permits it", "list keys", listRecords(keyType), "user/dc1/joe")
+	add(dc1, codes.OK, "", "list keys", listRecords(keyType), "client/dc1/client", "sync/dc1/sync1")
 
 	// Only servers may follow. Servers and operators may query.
 	add(dc1, denied, "may not call", "follow", follow, append(ofOthers, "cli/dc1/cli", "cli/dc2/cli")...)
-	add(dc1, denied, "may not call", "query", query, ofOthers...)
+	add(dc1, denied, "may not call", "query", query, append(ofOthers, "cli/dc1/cli", "cli/dc2/cli")...)
 	add(dc1, codes.OK, "", "follow", follow, "server/dc3/srv1")
-	add(dc1, codes.OK, "", "query", query, "server/dc3/srv1", "cli/dc1/cli", "cli/dc2/cli")
+	add(dc1, codes.OK, "", "query", query, "server/dc3/srv1")
 	add(dc2, notHere, "cannot be followed: it is not the primary", "follow", follow, "server/dc3/srv1")
 
 	add(dc1, denied, "may not call", "health", func(ctx context.Context, cc *grpc.ClientConn) error {

@@ -58,7 +58,8 @@ func newKVBench(b testing.TB, leads bool) (out kvBench) {
 	server := func(dc, node string, change func(*subprocess.ServerConfig)) *subprocess.Server {
 		cfg := subprocess.ServerConfig{
 			Program: []string{l.bin}, Dir: filepath.Join(l.dir, dc+"-"+node), DC: dc, Node: node,
-			TLS: l.ca.Files(b, tlsutil.RoleServer, node, dc), PrimaryDC: "dc1",
+			Args: []string{"--reads-from", "dc1"}, // clients without a certificate read keys of dc2 through dc1
+			TLS:  l.ca.Files(b, tlsutil.RoleServer, node, dc), PrimaryDC: "dc1",
 		}
 		change(&cfg)
 		s, err := subprocess.StartServer(ctx, cfg)

@@ -54,6 +54,8 @@ type loopback struct {
 	// bundle has CAs that the processes trust in addition to ca.
 	bundle []byte
 	issued []tlsutil.Files // of the processes
+	// args are further flags of each server that is started.
+	args []string
 }
 
 // files issues the certificate of a process.
@@ -91,7 +93,7 @@ func (l *loopback) startIn(prefix, dc, primary string, primaryGateways ...string
 	s.server, err = subprocess.StartServer(ctx, subprocess.ServerConfig{
 		Program: []string{l.bin}, Dir: filepath.Join(l.dir, prefix+"-srv1"), DC: dc, Node: "srv1",
 		TLS:       l.files(tlsutil.RoleServer, "srv1", dc),
-		PrimaryDC: primary, PrimaryGateways: primaryGateways, LogLevel: l.log,
+		PrimaryDC: primary, PrimaryGateways: primaryGateways, LogLevel: l.log, Args: l.args,
 	})
 	if err != nil {
 		l.t.Fatal(err)

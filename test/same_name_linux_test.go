@@ -118,6 +118,7 @@ func TestSameName(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			l := newLoopback(t)
+			l.args = []string{"--reads-from", "dc1"}
 			primary := l.start("dc1", "dc1")
 			genuine := l.start("dc2", "dc1", primary.gateway.WAN)
 			l.federated(primary, genuine)
@@ -174,6 +175,7 @@ func TestSameName_Servers(t *testing.T) {
 	for _, cloned := range []bool{false, true} {
 		t.Run(fmt.Sprintf("cloned=%v", cloned), func(t *testing.T) {
 			l := newLoopback(t)
+			l.args = []string{"--reads-from", "dc1"}
 			group := l.grow(t, 2)
 			first, other := group.servers[0], group.servers[1]
 			second := l.newDiskServer(t, "srv1", func(c *subprocess.ServerConfig) {
@@ -204,6 +206,7 @@ func TestSameName_Servers(t *testing.T) {
 func TestSameName_Gateways(t *testing.T) {
 	testutil.Cluster(t)
 	l := newLoopback(t)
+	l.args = []string{"--reads-from", "dc1"}
 	dc1 := l.start("dc1", "dc1")
 	dc2 := l.start("dc2", "dc1", dc1.gateway.WAN)
 	l.federated(dc1, dc2)
@@ -258,6 +261,7 @@ func TestSameName_Gateways(t *testing.T) {
 func TestSameName_Primary(t *testing.T) {
 	testutil.Cluster(t)
 	l := newLoopback(t)
+	l.args = []string{"--reads-from", "dc1"}
 	first := l.start("dc1", "dc1")
 	wan := first.gateway.WAN
 	dc2 := l.start("dc2", "dc1", wan)
@@ -377,6 +381,7 @@ func (l *loopback) secondGateway(t *testing.T, s *site, dir string) *subprocess.
 func TestSameName_StolenCertificate(t *testing.T) {
 	testutil.Cluster(t)
 	l := newLoopback(t)
+	l.args = []string{"--reads-from", "dc1"}
 	group := l.grow(t, 2)
 	first, other := group.servers[0], group.servers[1]
 	claim := func() {

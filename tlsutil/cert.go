@@ -112,7 +112,7 @@ func (r CertRequest) Validate() error {
 	r = r.withDefaults()
 	var errs []error
 	if !slices.Contains(Roles, r.Role) {
-		errs = append(errs, fmt.Errorf("role: %q is not one of server, gateway, client, cli, sync", r.Role))
+		errs = append(errs, fmt.Errorf("role: %q is not one of server, gateway, client, cli, sync, user", r.Role))
 	}
 	errs = append(errs, prefix("dc", CheckLabel(r.DC)), prefix("node", CheckLabel(r.Node)),
 		prefix("domain", CheckDomain(r.Domain)), prefix("days", checkDays(r.days())))

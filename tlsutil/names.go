@@ -27,16 +27,25 @@ type Role string
 //   - A client may read.
 //   - An operator may write.
 //   - A sync daemon may read, and writes tasks, their runs and their states.
+//   - A user may do what the policy with the name of the user permits. Without a
+//     policy, a user may do nothing.
+//
+// Package policy defines the rights of each role.
 const (
 	RoleServer   Role = "server"
 	RoleGateway  Role = "gateway"
 	RoleClient   Role = "client"
 	RoleOperator Role = "cli"
 	RoleSync     Role = "sync"
+	RoleUser     Role = "user"
 )
 
+// RoleAnonymous is the role of a caller without a certificate: a process on the
+// machine of a server. No certificate has this role.
+const RoleAnonymous Role = "anonymous"
+
 // Roles lists all roles.
-var Roles = []Role{RoleServer, RoleGateway, RoleClient, RoleOperator, RoleSync}
+var Roles = []Role{RoleServer, RoleGateway, RoleClient, RoleOperator, RoleSync, RoleUser}
 
 // String returns the name of the role in text: "operator" for RoleOperator.
 // string(r) is the name in certificates.
@@ -76,7 +85,7 @@ func name(role Role, node, dc, domain string) string {
 
 // ErrNoPeerName means that a certificate has no name of the form
 // <node>.<role>.<dc>.<domain>.
-var ErrNoPeerName = errors.New("certificate has no SAN of the form <node>.<server|gateway|client|cli|sync>.<dc>.<domain>")
+var ErrNoPeerName = errors.New("certificate has no SAN of the form <node>.<server|gateway|client|cli|sync|user>.<dc>.<domain>")
 
 // ErrAmbiguousPeer means that a certificate has the names of two peers.
 var ErrAmbiguousPeer = errors.New("certificate names two peers")

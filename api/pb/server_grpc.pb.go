@@ -34,9 +34,8 @@ const (
 //
 // ServerService is called by servers at other servers.
 type ServerServiceClient interface {
-	// Query executes a request of the HTTP API at the called server, for "?dc=". A
-	// request other than GET has the rights of the caller in the metadata
-	// "wanfed-on-behalf".
+	// Query executes a request of the HTTP API at the called server, for "?dc=", with
+	// the rights of QueryRequest.caller.
 	Query(ctx context.Context, in *QueryRequest, opts ...grpc.CallOption) (*QueryResponse, error)
 	// Exchange executes many reads over one stream. Requests are sent in batches, and
 	// each response follows when it is ready. Only GETs that do not block are allowed.
@@ -121,9 +120,8 @@ func (c *serverServiceClient) Reachability(ctx context.Context, in *Reachability
 //
 // ServerService is called by servers at other servers.
 type ServerServiceServer interface {
-	// Query executes a request of the HTTP API at the called server, for "?dc=". A
-	// request other than GET has the rights of the caller in the metadata
-	// "wanfed-on-behalf".
+	// Query executes a request of the HTTP API at the called server, for "?dc=", with
+	// the rights of QueryRequest.caller.
 	Query(context.Context, *QueryRequest) (*QueryResponse, error)
 	// Exchange executes many reads over one stream. Requests are sent in batches, and
 	// each response follows when it is ready. Only GETs that do not block are allowed.

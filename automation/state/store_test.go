@@ -48,6 +48,7 @@ func newServer(t testing.TB) *server {
 		Peer: func(context.Context) (tlsutil.Peer, error) {
 			return tlsutil.Peer{Role: tlsutil.RoleSync, DC: "dc1", Node: "sync1"}, nil
 		},
+		Decide: resourcetest.Decide(&tlsutil.Peer{Role: tlsutil.RoleSync, DC: "dc1", Node: "sync1"}),
 	})
 	if err != nil {
 		t.Fatal(err)

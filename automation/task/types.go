@@ -5,7 +5,6 @@ package task
 import (
 	"cmp"
 	"crypto/sha256"
-	"errors"
 	"fmt"
 	"maps"
 	"regexp"
@@ -18,7 +17,6 @@ import (
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/lease"
 	"github.com/wanfed/wanfed/resource"
-	"github.com/wanfed/wanfed/tlsutil"
 )
 
 // The resource types of the sync daemon.
@@ -104,31 +102,11 @@ func Register(g *resource.Registry) error {
 			Validate: resource.ValidateData(checkChunk)},
 		{Type: InstanceType, Message: &pb.SyncInstance{}},
 	} {
-		secret := reg.Type == StateType || reg.Type == ChunkType
-		reg.Authorize = func(p tlsutil.Peer, verb resource.Verb, _ *pb.Resource) error { return authorize(p, verb, secret) }
 		if err := g.Register(reg); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// authorize permits operators, daemons and servers to read and write, and
-// clients to read what is not secret. Package server/rpc has checked the
-// datacenter of the certificate.
-func authorize(p tlsutil.Peer, verb resource.Verb, secret bool) error {
-	reads := verb == resource.VerbRead || verb == resource.VerbList
-	switch {
-	case p.Role == tlsutil.RoleOperator, p.Role == tlsutil.RoleSync, p.Role == tlsutil.RoleServer:
-		return nil
-	case p.Role == tlsutil.RoleClient && reads && !secret:
-		return nil
-	case p.Role == tlsutil.RoleClient && reads:
-		return errors.New("client certificates may not read the states of tasks")
-	case p.Role == tlsutil.RoleClient:
-		return errors.New("client certificates read tasks; only operator and sync certificates write them")
-	}
-	return fmt.Errorf("%s certificates may not read or write tasks", p.Role)
 }
 
 var isName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_-]*$`).MatchString

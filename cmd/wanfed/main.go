@@ -83,7 +83,7 @@ func newRoot() *cobra.Command {
 	root.AddCommand(
 		newServer(), newGateway(), newEnvoy(), newValidate(), newTLS(),
 		newMembers(), newFederation(), newResource(), newKeyring(), newOperator(), newSnapshot(), newStatus(),
-		newControllers(), newLock(), newSync(), newTask(), newDemo(), newVersion(),
+		newControllers(), newPolicy(), newLock(), newSync(), newTask(), newDemo(), newVersion(),
 	)
 	return root
 }

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -160,6 +161,7 @@ var certRoles = []struct {
 	{tlsutil.RoleClient, "client", "certificate of a client, which may read"},
 	{tlsutil.RoleOperator, "operator", "certificate of an operator, who may write"},
 	{tlsutil.RoleSync, "sync", "certificate of a sync daemon, which writes tasks"},
+	{tlsutil.RoleUser, "user", "certificate of a user, who may do what the policy of the name permits"},
 }
 
 // certFlags are the flags of "tls cert create".
@@ -201,7 +203,7 @@ that CA.`,
 	}
 	fl.StringVar(&f.req.DC, "datacenter", "", "`name` of the datacenter (required)")
 	fl.StringVar(&f.req.Node, "node", "",
-		"`name` of the node (required for --server and --gateway; default \"client\" or \"cli\")")
+		"`name` of the node (required for --server, --gateway and --user; default \"client\" or \"cli\")")
 	fl.StringVar(&f.req.Domain, "domain", tlsutil.DefaultDomain, "domain of the names in certificates and SNI")
 	fl.IntVar(&f.req.Days, "days", 0, "days until the certificate expires (default: 365, or until the CA expires)")
 	fl.StringSliceVar(&f.req.DNSNames, "additional-dnsname", nil, "additional DNS name; repeatable")
@@ -263,10 +265,10 @@ func (f *certFlags) check(cmd *cobra.Command) (name string, err error) {
 	}
 	switch {
 	case name == "":
-		return "", usagef("a role is required: --server, --gateway, --client, --operator or --sync")
+		return "", usagef("a role is required: --server, --gateway, --client, --operator, --sync or --user")
 	case f.req.DC == "":
 		return "", usagef("--datacenter is required")
-	case f.req.Node == "" && (f.req.Role == tlsutil.RoleServer || f.req.Role == tlsutil.RoleGateway):
+	case f.req.Node == "" && (slices.Contains([]tlsutil.Role{tlsutil.RoleServer, tlsutil.RoleGateway, tlsutil.RoleUser}, f.req.Role)):
 		return "", usagef("--node is required for --%s", name)
 	}
 	for _, s := range f.ips {

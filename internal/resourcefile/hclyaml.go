@@ -69,6 +69,8 @@ func timestampsToStrings(n *yaml.Node) {
 // or a file with a block for each resource:
 //
 //	resource "catalog/v1/Node" "web1" { data { ... } }
+//
+// A policy block is a resource of type policy/v1/Policy, see policyDocument.
 func decodeHCL(name string, src []byte) ([]Document, error) {
 	if len(src) > maxHCL {
 		return nil, fmt.Errorf("%s has more than %d bytes; check that it is the right file, "+
@@ -82,11 +84,15 @@ func decodeHCL(name string, src []byte) ([]Document, error) {
 	var all []Document
 	other := len(body.Attributes) > 0 // the file has content other than resource blocks
 	for _, b := range body.Blocks {
-		if b.Type != "resource" {
+		document := blockDocument
+		switch {
+		case b.Type == "policy" && len(b.Labels) > 0:
+			document = policyDocument
+		case b.Type != "resource":
 			other = true
 			continue
 		}
-		d, err := blockDocument(b)
+		d, err := document(b)
 		if err != nil {
 			return nil, err
 		}
@@ -108,6 +114,45 @@ func blockDocument(b *hclsyntax.Block) (Document, error) {
 		return Document{}, fmt.Errorf(`%s: a resource block needs two labels: resource "TYPE" "NAME" {`, pos)
 	}
 	return bodyDocument(pos, b.Body, map[string]any{"type": b.Labels[0], "name": b.Labels[1]})
+}
+
+// policyDocument returns the resource of a policy block. Each resource block in
+// it is a rule:
+//
+//	policy "joe" {
+//	  resource "kv/v1/Entry" {
+//	    prefix = "app/"
+//	    access = "write"
+//	  }
+//	}
+func policyDocument(b *hclsyntax.Block) (Document, error) {
+	pos := fmt.Sprintf("%s:%d", b.TypeRange.Filename, b.TypeRange.Start.Line)
+	if len(b.Labels) != 1 || len(b.Body.Attributes) > 0 {
+		return Document{}, fmt.Errorf(`%s: a policy has one label and only resource blocks: policy "NAME" { resource "TYPE" {`, pos)
+	}
+	rules := make([]any, 0, len(b.Body.Blocks))
+	for _, inner := range b.Body.Blocks {
+		if inner.Type != "resource" || len(inner.Labels) != 1 {
+			return Document{}, fmt.Errorf(`%s:%d: a policy has only blocks with one label: resource "TYPE" {`,
+				inner.TypeRange.Filename, inner.TypeRange.Start.Line)
+		}
+		rule, err := objectOf(inner.Body)
+		if err != nil {
+			return Document{}, err
+		}
+		if rule["type"] != nil {
+			return Document{}, fmt.Errorf("%s: type is set in the label of the block as well", pos)
+		}
+		rule["type"] = inner.Labels[0]
+		rules = append(rules, rule)
+	}
+	raw, err := json.Marshal(map[string]any{
+		"type": "policy/v1/Policy", "name": b.Labels[0], "data": map[string]any{"rules": rules},
+	})
+	if err != nil {
+		return Document{}, fmt.Errorf("%s: %w", pos, err)
+	}
+	return decodeDocument(pos, raw)
 }
 
 func bodyDocument(pos string, body *hclsyntax.Body, labels map[string]any) (Document, error) {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 
+	"github.com/wanfed/wanfed/policy"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/tlsutil"
 )
@@ -26,9 +27,18 @@ func PeerOf(ctx context.Context) (tlsutil.Peer, error) {
 	return p, nil
 }
 
-// NewService returns a Service of dc1, a secondary, over b. The function
-// register adds the types. Every call comes from caller, which the test may
-// change.
+// Decide returns a resource.ServiceConfig.Decide of a server of dc1 with the
+// built-in policies. Every call comes from caller, which the test may change.
+func Decide(caller *tlsutil.Peer) func(context.Context, resource.Access) error {
+	engine := policy.New(policy.Config{DC: "dc1"})
+	return func(_ context.Context, a resource.Access) error {
+		return engine.DecideFor(policy.Caller{Peer: *caller}, a)
+	}
+}
+
+// NewService returns a Service of dc1, a secondary, over b, with the rules of
+// package policy. The function register adds the types. Every call comes from
+// caller, which the test may change.
 func NewService(
 	b resource.Backend, caller *tlsutil.Peer, register func(*resource.Registry) error,
 ) (*resource.Service, error) {
@@ -37,6 +47,7 @@ func NewService(
 		return nil, err
 	}
 	return resource.NewService(resource.ServiceConfig{
+		Decide:  Decide(caller),
 		Backend: b, Registry: registry, DC: "dc1",
 		Primary: func() bool { return false },
 		Peer:    func(context.Context) (tlsutil.Peer, error) { return *caller, nil },

@@ -207,7 +207,7 @@ func (h *handler) agentCheckUpdate(r *http.Request, q query) (response, error) {
 
 func (h *handler) updateCheck(r *http.Request, status, output string) (response, error) {
 	update := catalog.CheckUpdate{Node: h.Node, CheckID: r.PathValue("id"), Status: status, Output: output}
-	err := h.Resources.Allow(r.Context(), resource.VerbWrite, catalog.CheckType)
+	err := h.Resources.Allow(r.Context(), resource.VerbWrite, catalog.CheckType, catalog.CheckName(h.Node, update.CheckID))
 	if err == nil {
 		err = untilLeader(r.Context(), func(ctx context.Context) error { return h.Report(ctx, update) })
 	}

@@ -33,9 +33,6 @@ func (h *handler) readCatalogUntil(
 	if err := q.reject("ns", "partition", "peer", "sg"); err != nil {
 		return response{}, err
 	}
-	if err := h.Resources.Allow(r.Context(), resource.VerbList, catalog.NodeType); err != nil {
-		return response{}, err
-	}
 	var last *catalog.Snapshot
 	body, index, err := blocking(r.Context(), q,
 		func(ctx context.Context, c resource.Consistency) ([]byte, uint64, error) {

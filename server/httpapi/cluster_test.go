@@ -109,7 +109,7 @@ func state(dc string, gateways ...string) *pb.FederationState {
 
 func newHandler(t testing.TB, cluster Cluster) http.Handler {
 	t.Helper()
-	h, err := New(Config{DC: "dc1", Cluster: cluster, Logger: slog.New(slog.DiscardHandler)})
+	h, err := New(Config{DC: "dc1", Policy: policyOf("dc1"), Cluster: cluster, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

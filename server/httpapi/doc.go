@@ -39,9 +39,10 @@
 //
 // # Safety
 //
-// A client without a certificate may only read. Writes need the certificate of
-// an operator or of a server. The type of a resource decides which of these
-// clients may write it.
+// [Config.Policy] decides who may do what, by the certificate of the client or
+// by the caller that a server of another datacenter names. A client without a
+// certificate may only read. [policy.Engine.Record] receives each write and each
+// refused request.
 //
 // Reads on a loopback address have no further protection, so a web page must
 // not reach the API through a browser. A request whose Host is a DNS name other

@@ -28,7 +28,7 @@ func twoDatacenters(t testing.TB) (dc1, dc2 http.Handler, cluster2 *fakeCluster)
 	cluster2 = newFakeCluster()
 	cluster2.leaderAddr = "10.2.0.11:8300"
 	cluster2.datacenters = []string{"dc2", "dc1"}
-	dc2, err := New(Config{DC: "dc2", Cluster: cluster2, Logger: slog.New(slog.DiscardHandler)})
+	dc2, err := New(Config{DC: "dc2", Policy: policyOf("dc2"), Cluster: cluster2, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/catalog"
 	"github.com/wanfed/wanfed/kv"
+	"github.com/wanfed/wanfed/policy"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/server/limit"
 	"github.com/wanfed/wanfed/session"
@@ -26,11 +27,12 @@ type Config struct {
 	Cluster Cluster      // serves the endpoints of the federation; required
 	Metrics http.Handler // serves /metrics; nil: the path does not exist
 	Logger  *slog.Logger // gets a Debug line for each request; required
-	// Peer identifies the client by the certificate of the connection. A
-	// request without a certificate comes from the local machine. The request
-	// fails if Peer fails. A forwarded request has its peer in the context.
-	// nil: clients are unknown and may only read.
+	// Peer identifies the client by the certificate of the connection. The
+	// request fails if Peer fails. A forwarded request has its caller in the
+	// context. nil: all clients are anonymous.
 	Peer func(r *http.Request) (tlsutil.Peer, error)
+	// Policy decides who may call each endpoint, and records calls. Required.
+	Policy *policy.Engine
 	// Resources serves the resources and authorizes each call by the peer of
 	// its context. Backend is the store of Resources. nil: the endpoints of
 	// keys and of the catalog do not exist.
@@ -67,6 +69,9 @@ func (c Config) validate() error {
 	}
 	if c.Cluster == nil {
 		errs = append(errs, errors.New("no cluster"))
+	}
+	if c.Policy == nil {
+		errs = append(errs, errors.New("no policy"))
 	}
 	if c.Logger == nil {
 		errs = append(errs, errors.New("no logger"))
@@ -113,7 +118,7 @@ func New(cfg Config) (http.Handler, error) {
 			return nil, fmt.Errorf("HTTP API: %w", err)
 		}
 	}
-	return limitTime(rejectGRPC(checkHost(cfg.Names, h.logRequests(h.identify(h.router()))))), nil
+	return limitTime(rejectGRPC(checkHost(cfg.Names, h.logRequests(h.identify(h.record(h.router())))))), nil
 }
 
 // otherDatacenter is the error of an endpoint whose request body names another
@@ -123,8 +128,9 @@ type otherDatacenter string
 func (e otherDatacenter) Error() string { return "the request is for datacenter " + string(e) }
 
 // serve returns the handler of one route. A local route refuses requests for
-// other datacenters.
-func (h *handler) serve(rt route, local bool) http.Handler {
+// other datacenters. A GET needs the right to list resources of type reads. Nil:
+// the handler authorizes the caller.
+func (h *handler) serve(rt route, local bool, reads *pb.Type) http.Handler {
 	return h.authorizeWrites(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		q, err := readRequest(w, r)
 		if err == nil && local {
@@ -142,7 +148,10 @@ func (h *handler) serve(rt route, local bool) http.Handler {
 			return
 		}
 		var resp response
-		if err = rt.requireName(r); err == nil {
+		if err = h.authorizeRead(r, reads); err == nil {
+			err = rt.requireName(r)
+		}
+		if err == nil {
 			resp, err = rt.handle(r, q)
 		}
 		if dc, ok := errors.AsType[otherDatacenter](err); ok {

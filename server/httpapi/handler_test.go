@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/wanfed/wanfed/api"
+	"github.com/wanfed/wanfed/policy"
 )
 
 const gatewaysOfDC2 = `[{"Node":{"ID":"","Node":"gw1","Address":"","Datacenter":"dc2","TaggedAddresses":{},"Meta":{},` +
@@ -196,7 +197,7 @@ func TestNew_RefusesConfig(t *testing.T) {
 }
 
 func TestCheckHost(t *testing.T) {
-	h, err := New(Config{DC: "dc1", Cluster: newFakeCluster(), Names: []string{"srv1.server.dc1.wanfed"},
+	h, err := New(Config{DC: "dc1", Policy: policyOf("dc1"), Cluster: newFakeCluster(), Names: []string{"srv1.server.dc1.wanfed"},
 		Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
@@ -238,7 +239,7 @@ func TestCheckHost(t *testing.T) {
 func TestHandler_OverSocket(t *testing.T) {
 	cluster := newFakeCluster()
 	h, err := New(Config{
-		DC: "dc1", Cluster: cluster, Logger: slog.New(slog.DiscardHandler),
+		DC: "dc1", Policy: policyOf("dc1"), Cluster: cluster, Logger: slog.New(slog.DiscardHandler),
 		Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "wanfed_up 1\n") }),
 	})
 	if err != nil {
@@ -281,7 +282,7 @@ func TestHandler_OverSocket(t *testing.T) {
 func TestLogRequests(t *testing.T) {
 	var out bytes.Buffer
 	for _, level := range []slog.Level{slog.LevelInfo, slog.LevelDebug} {
-		h, err := New(Config{DC: "dc1", Cluster: newFakeCluster(),
+		h, err := New(Config{DC: "dc1", Policy: policyOf("dc1"), Cluster: newFakeCluster(),
 			Logger: slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: level}))})
 		if err != nil {
 			t.Fatal(err)
@@ -299,3 +300,6 @@ func TestLogRequests(t *testing.T) {
 		}
 	}
 }
+
+// policyOf returns the built-in policies of a server of dc.
+func policyOf(dc string) *policy.Engine { return policy.New(policy.Config{DC: dc}) }

@@ -3,6 +3,7 @@
 package httpapi
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -11,7 +12,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/internal/netaddr"
+	"github.com/wanfed/wanfed/policy"
+	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
@@ -106,31 +110,57 @@ func (h *handler) logRequests(next http.Handler) http.Handler {
 	})
 }
 
+// statusRecorder records the status, and the first bytes of an error.
 type statusRecorder struct {
 	http.ResponseWriter
 	status int
+	text   []byte
 }
+
+// maxErrorText bounds the recorded text of an error, in bytes.
+const maxErrorText = 512
 
 func (r *statusRecorder) WriteHeader(status int) {
 	r.status = status
 	r.ResponseWriter.WriteHeader(status)
 }
 
+func (r *statusRecorder) Write(b []byte) (int, error) {
+	if r.status >= http.StatusBadRequest {
+		r.text = append(r.text, b[:min(len(b), maxErrorText-len(r.text))]...)
+	}
+	return r.ResponseWriter.Write(b)
+}
+
+// err returns the error of the response, or nil.
+func (r *statusRecorder) err() error {
+	switch {
+	case r.status == http.StatusForbidden:
+		return fmt.Errorf("%w: %s", resource.ErrDenied, bytes.TrimSpace(r.text))
+	case r.status >= http.StatusBadRequest:
+		return fmt.Errorf("status %d: %s", r.status, bytes.TrimSpace(r.text))
+	}
+	return nil
+}
+
 // Unwrap lets http.ResponseController reach the connection.
 func (r *statusRecorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
 
-// identify puts the peer into the context of the request. The context of a
-// forwarded request already has a peer.
+// identify puts the caller into the context of the request. The context of a
+// forwarded request already has a caller.
 func (h *handler) identify(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		// A page of another site must not embed a response.
 		w.Header().Set("Cross-Origin-Resource-Policy", "same-origin")
 		ctx := r.Context()
-		if _, ok := tlsutil.PeerFromContext(ctx); !ok && h.Peer != nil {
-			p, err := h.Peer(r)
-			if err != nil {
-				writeError(w, http.StatusForbidden, err.Error())
-				return
+		if _, ok := tlsutil.PeerFromContext(ctx); !ok {
+			p := tlsutil.Peer{Role: tlsutil.RoleAnonymous, DC: h.DC, Node: h.Node}
+			if h.Peer != nil {
+				var err error
+				if p, err = h.Peer(r); err != nil {
+					writeError(w, http.StatusForbidden, err.Error())
+					return
+				}
 			}
 			r = r.WithContext(tlsutil.WithPeer(ctx, p))
 		}
@@ -138,29 +168,49 @@ func (h *handler) identify(next http.Handler) http.Handler {
 	})
 }
 
-// authorizeWrites rejects writes of peers that may not write any resource. The
-// resource service authorizes the writes of other peers by type.
-func (h *handler) authorizeWrites(next http.Handler) http.Handler {
+// record reports each write, and each refused request, to the policy engine.
+func (h *handler) record(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if isRead(r.Method) {
-			next.ServeHTTP(w, r)
+		rec := &statusRecorder{ResponseWriter: w, status: http.StatusOK}
+		call := &policy.Call{}
+		if !isRead(r.Method) {
+			r = r.WithContext(policy.WithCall(r.Context(), call))
+		}
+		next.ServeHTTP(rec, r)
+		if isRead(r.Method) && rec.status != http.StatusForbidden {
 			return
 		}
-		const create = "wanfed tls cert create --operator --datacenter "
-		switch p, _ := tlsutil.PeerFromContext(r.Context()); {
-		case p.Role == tlsutil.RoleOperator || p.Role == tlsutil.RoleServer && p.DC == h.DC:
-			next.ServeHTTP(w, r)
-		case p.Role == tlsutil.RoleServer: // another datacenter's server may write only for its operators
-			writeError(w, http.StatusForbidden, fmt.Sprintf("%v may not write in %s for itself", p, h.DC))
-		case r.TLS == nil:
-			writeError(w, http.StatusForbidden, fmt.Sprintf(
-				"a write needs an operator's certificate: make one with %s%s, and use https://%s", create,
-				h.DC, r.Host))
-		default:
-			writeError(w, http.StatusForbidden, fmt.Sprintf(
-				"%v may not write: create an operator's certificate with: %s%s", p, create, h.DC))
+		call.Caller, _ = policy.FromContext(r.Context())
+		call.Method, call.Addr = r.Method+" "+r.URL.Path, r.RemoteAddr
+		if dc := r.URL.Query().Get("dc"); dc != "" {
+			call.Method += "?dc=" + dc
 		}
+		h.Policy.Record(r.Context(), call, rec.err())
 	})
+}
+
+// authorizeWrites rejects writes of callers that may not write any resource,
+// before it reads the body. The resource service decides for each resource.
+func (h *handler) authorizeWrites(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !isRead(r.Method) {
+			c, _ := policy.FromContext(r.Context())
+			if err := h.Policy.MayWrite(c, "https://"+r.Host); err != nil {
+				writeError(w, http.StatusForbidden, err.Error())
+				return
+			}
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// authorizeRead returns an ErrDenied unless the caller may list all resources of
+// a type. The resource service decides about other reads.
+func (h *handler) authorizeRead(r *http.Request, typ *pb.Type) error {
+	if typ == nil || !isRead(r.Method) {
+		return nil
+	}
+	return h.Policy.Decide(r.Context(), resource.Access{Verb: resource.VerbList, Type: typ})
 }
 
 func isRead(method string) bool { return method == http.MethodGet || method == http.MethodHead }

@@ -135,7 +135,7 @@ func TestRejectGRPC(t *testing.T) {
 func newEchoHandler(t testing.TB, cluster Cluster) http.Handler {
 	t.Helper()
 	h, err := New(Config{
-		DC: "dc1", Cluster: cluster, Logger: slog.New(slog.DiscardHandler),
+		DC: "dc1", Policy: policyOf("dc1"), Cluster: cluster, Logger: slog.New(slog.DiscardHandler),
 		Peer: func(r *http.Request) (tlsutil.Peer, error) {
 			name := r.Header.Get("X-Test-Peer") // replaces the certificate
 			if name == "unknown" {
@@ -166,13 +166,16 @@ func TestAuthorizeWrites(t *testing.T) {
 	}{
 		{"GET", "client/dc1", false, 200, "GET client/dc1/n x"},
 		{"HEAD", "client/dc1", false, 200, ""},
-		{"PUT", "cli/dc2", true, 200, "PUT cli/dc2/n x"},
+		{"PUT", "cli/dc1", true, 200, "PUT cli/dc1/n x"},
+		{"PUT", "user/dc1", true, 200, "PUT user/dc1/n x"},
+		{"PUT", "cli/dc2", true, 403, "not allowed: cli/dc2/n may not write in dc1: operators of dc2 act only in dc2: use a " +
+			`certificate of dc1, or set operators_from = ["dc2"] on the servers of dc1`},
 		{"DELETE", "server/dc1", true, 200, "DELETE server/dc1/n x"},
-		{"PUT", "client/dc1", false, 403, "a write needs an operator's certificate: make one with wanfed tls cert " +
+		{"PUT", "anonymous/dc1", false, 403, "not allowed: a write needs an operator's certificate: make one with wanfed tls cert " +
 			"create --operator --datacenter dc1, and use https://127.0.0.1:8500"},
-		{"POST", "client/dc1", true, 403, "client/dc1/n may not write: create an operator's certificate with: wanfed " +
+		{"POST", "client/dc1", true, 403, "not allowed: client/dc1/n may not write: create an operator's certificate with: wanfed " +
 			"tls cert create --operator --datacenter dc1"},
-		{"PUT", "gateway/dc1", true, 403, "gateway/dc1/n may not write: create an operator's certificate with: " +
+		{"PUT", "gateway/dc1", true, 403, "not allowed: gateway/dc1/n may not write: create an operator's certificate with: " +
 			"wanfed tls cert create --operator --datacenter dc1"},
 		{"GET", "unknown", true, 403, "certificate has no peer"},
 	} {

@@ -9,7 +9,9 @@ import (
 	"strings"
 
 	"github.com/wanfed/wanfed/api"
+	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/catalog"
+	"github.com/wanfed/wanfed/policy"
 )
 
 // Endpoint describes one endpoint, for the reference documentation.
@@ -71,8 +73,8 @@ func (h *handler) keyRoutes() []route {
 	}
 }
 
-// catalogRoutes, keyRoutes and agentRoutes need Config.Resources.
-func (h *handler) catalogRoutes() []route {
+// sessionRoutes, catalogRoutes, keyRoutes and agentRoutes need Config.Resources.
+func (h *handler) sessionRoutes() []route {
 	return []route{
 		{write, "/v1/txn", "Performs up to 128 operations on keys, all or none.", h.txn},
 		{write, "/v1/session/create", "Creates a session and returns its id.", h.sessionCreate},
@@ -81,6 +83,11 @@ func (h *handler) catalogRoutes() []route {
 		{read, "/v1/session/info/{id...}", "Returns a session, in a list.", h.sessionInfo},
 		{read, "/v1/session/node/{node...}", "Lists the sessions of a node.", h.sessionNode},
 		{read, "/v1/session/list", "Lists all sessions.", h.sessionList},
+	}
+}
+
+func (h *handler) catalogRoutes() []route {
+	return []route{
 		{write, "/v1/catalog/register", "Registers a node, a service on it, and checks.", h.catalogRegister},
 		{write, "/v1/catalog/deregister", "Removes a node, a service, or a check.", h.catalogDeregister},
 		{read, "/v1/catalog/nodes", "Lists nodes.", h.catalogNodes},
@@ -127,7 +134,7 @@ func (h *handler) agentRoutes() []route {
 func Endpoints() []Endpoint {
 	var out []Endpoint
 	h := &handler{} // its functions are not called
-	for _, r := range slices.Concat(h.federationRoutes(), h.keyRoutes(), h.catalogRoutes()) {
+	for _, r := range slices.Concat(h.federationRoutes(), h.policyRoutes(), h.keyRoutes(), h.sessionRoutes(), h.catalogRoutes()) {
 		out = append(out, Endpoint{r.Method, r.Path, r.Summary, false})
 	}
 	for _, r := range h.agentRoutes() {
@@ -144,21 +151,27 @@ func (h *handler) router() http.Handler {
 	mux := http.NewServeMux()
 	keys := map[string]http.Handler{}
 	for _, r := range h.federationRoutes() {
-		mux.Handle(r.Method+" "+r.Path, h.serve(r, false))
+		mux.Handle(r.Method+" "+r.Path, h.serve(r, false, federation))
 	}
 	if h.Resources != nil {
+		for _, r := range h.policyRoutes() {
+			mux.Handle(r.Method+" "+r.Path, h.serve(r, false, policy.Type))
+		}
+		for _, r := range h.sessionRoutes() {
+			mux.Handle(r.Method+" "+r.Path, h.serve(r, false, nil))
+		}
 		for _, r := range h.catalogRoutes() {
-			mux.Handle(r.Method+" "+r.Path, h.serve(r, false))
+			mux.Handle(r.Method+" "+r.Path, h.serve(r, false, catalog.ServiceType))
 		}
 		for _, r := range h.agentRoutes() {
-			mux.Handle(r.Method+" "+r.Path, h.serve(r, true))
+			mux.Handle(r.Method+" "+r.Path, h.serve(r, true, catalog.ServiceType))
 		}
 		for _, r := range h.keyRoutes() {
-			keys[r.Method] = h.serve(r, false)
+			keys[r.Method] = h.serve(r, false, nil)
 		}
 	}
 	if h.Metrics != nil {
-		mux.Handle("GET /metrics", h.Metrics)
+		mux.Handle("GET /metrics", h.metrics())
 	}
 	if h.API != nil {
 		mux.Handle("/api/", h.authorizeWrites(h.API))
@@ -177,6 +190,20 @@ func (h *handler) router() http.Handler {
 			w.Header().Set("Allow", "GET, HEAD, PUT, DELETE")
 			writeError(w, http.StatusMethodNotAllowed, "method "+r.Method+" not allowed")
 		}
+	})
+}
+
+// federation is the type of federation states. The members, the status and the
+// metrics of the server are data of the same kind.
+var federation = &pb.Type{Group: "federation", GroupVersion: "v1", Kind: "FederationState"}
+
+func (h *handler) metrics() http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if err := h.authorizeRead(r, federation); err != nil {
+			writeFailure(w, r, err)
+			return
+		}
+		h.Metrics.ServeHTTP(w, r)
 	})
 }
 

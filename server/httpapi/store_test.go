@@ -16,6 +16,7 @@ import (
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/catalog"
 	"github.com/wanfed/wanfed/kv"
+	"github.com/wanfed/wanfed/policy"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/resource/resourcetest"
 	"github.com/wanfed/wanfed/session"
@@ -40,13 +41,13 @@ func newStoreHandler(t testing.TB) storeHandler {
 	}
 	svc, err := resource.NewService(resource.ServiceConfig{
 		Backend: b, Registry: reg, DC: "dc1", Primary: func() bool { return true },
-		Peer: resourcetest.PeerOf,
+		Peer: resourcetest.PeerOf, Decide: policyOf("dc1").Decide,
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	h, err := New(Config{
-		DC: "dc1", Cluster: newFakeCluster(), Logger: slog.New(slog.DiscardHandler),
+		DC: "dc1", Policy: policyOf("dc1"), Cluster: newFakeCluster(), Logger: slog.New(slog.DiscardHandler),
 		Resources: svc, Backend: b, Node: "srv1", Address: "192.0.2.1",
 		Peer: func(r *http.Request) (tlsutil.Peer, error) {
 			return tlsutil.Peer{Role: tlsutil.RoleOperator, DC: "dc1", Node: "joe"}, nil
@@ -200,27 +201,32 @@ func TestCatalog_Refuses(t *testing.T) {
 	}
 }
 
-// A server of another datacenter may read here. It may write for its operators,
-// and not for itself.
-func TestServe_ServersOfOtherDatacentersDoNotWrite(t *testing.T) {
+// A server of another datacenter may neither read keys nor write. Requests that
+// it makes for a caller have the rights of the caller in this datacenter.
+func TestServe_CallersOfOtherDatacenters(t *testing.T) {
 	r := newStoreHandler(t)
-	serve := func(role tlsutil.Role, method string) int32 {
-		t.Helper()
-		ctx := tlsutil.WithPeer(t.Context(), tlsutil.Peer{Role: role, DC: "dc2", Node: "n"})
-		resp, err := Serve(ctx, r, &pb.QueryRequest{Path: "/v1/kv/a", Method: method})
+	server := tlsutil.Peer{Role: tlsutil.RoleServer, DC: "dc2", Node: "srv1"}
+	for _, test := range []struct {
+		caller, method, path string
+		want                 int32
+	}{
+		{"", "PUT", "/v1/kv/a", 403}, {"", "DELETE", "/v1/kv/a", 403}, {"", "GET", "/v1/kv/a", 403},
+		{"", "GET", "/v1/catalog/nodes", 200},
+		{"cli/dc2/joe", "PUT", "/v1/kv/a", 403}, {"cli/dc2/joe", "GET", "/v1/kv/a", 403},
+		{"cli/dc2/joe", "PUT", "/v1/catalog/register", 403}, {"cli/dc2/joe", "PUT", "/v1/txn", 403},
+		{"client/dc2/app", "GET", "/v1/kv/a", 403}, {"client/dc2/app", "GET", "/v1/session/list", 403},
+		{"client/dc2/app", "GET", "/v1/catalog/nodes", 200}, {"client/dc2/app", "GET", "/v1/health/state/any", 200},
+		{"client/dc2/app", "GET", "/v1/status/leader", 200},
+		{"gateway/dc2/gw1", "GET", "/v1/catalog/nodes", 403}, {"gateway/dc2/gw1", "GET", "/v1/status/leader", 403},
+		{"user/dc2/joe", "GET", "/v1/catalog/nodes", 403}, {"user/dc2/joe", "GET", "/v1/status/leader", 403},
+	} {
+		c, err := policy.Named(server, test.caller)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return resp.GetStatus()
-	}
-	for _, test := range []struct {
-		role   tlsutil.Role
-		method string
-		want   int32
-	}{{tlsutil.RoleServer, "PUT", 403}, {tlsutil.RoleServer, "DELETE", 403}, {tlsutil.RoleOperator, "PUT", 200},
-		{tlsutil.RoleServer, "GET", 200}} {
-		if got := serve(test.role, test.method); got != test.want {
-			t.Errorf("%s by a %s of dc2 = %d, want %d", test.method, test.role, got, test.want)
+		resp, err := Serve(policy.WithCaller(t.Context(), c), r, &pb.QueryRequest{Path: test.path, Method: test.method})
+		if err != nil || resp.GetStatus() != test.want {
+			t.Errorf("%s %s by %v = %d %s, %v, want %d", test.method, test.path, c, resp.GetStatus(), resp.GetBody(), err, test.want)
 		}
 	}
 }

@@ -5,11 +5,11 @@
 //
 // # Flow
 //
-// A [Forwarder] sends a read with the identity of this server, to any server of
-// the other datacenter. The read is repeated over another path if its path
-// fails. The Forwarder sends a write once, on behalf of the caller, who must be
-// an operator of this datacenter. The other datacenter accepts the write only
-// if its AllowRemoteWritesFrom lists this datacenter.
+// A [Forwarder] names the caller in each request. A read goes to any server of
+// the other datacenter, and is repeated over another path if its path fails. A
+// write is sent once. The other datacenter decides by the named caller, who has
+// no more rights there than package policy gives to a caller whose certificate
+// cannot be verified.
 //
 // A [Service] is the other end: it calls the HTTP API of this server with a
 // forwarded request. Servers of the same datacenter call it to compare their

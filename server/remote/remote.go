@@ -24,12 +24,10 @@ import (
 	"github.com/wanfed/wanfed/resource/resourcehttp"
 	"github.com/wanfed/wanfed/server/httpapi"
 	"github.com/wanfed/wanfed/server/rpc"
-	"github.com/wanfed/wanfed/tlsutil"
 	"github.com/wanfed/wanfed/wanfed"
 )
 
-// Forwarder forwards requests to other datacenters. It forwards reads with the
-// identity of this server, and writes on behalf of the caller.
+// Forwarder forwards requests to other datacenters, and names the caller.
 type Forwarder struct{ Config }
 
 // Config configures a Forwarder. All fields are required.
@@ -53,25 +51,30 @@ func (r *Forwarder) checkKnown(dc string, unknown error) error {
 	return fmt.Errorf("%w: datacenter %q is not known in %s; see: wanfed federation list", unknown, dc, r.DC)
 }
 
-// onBehalf returns a context for calls to another datacenter on behalf of the
-// caller of ctx. The other datacenter cannot verify the caller's certificate.
-// This server therefore verifies that the caller is an operator of this
-// datacenter. The other datacenter may reject such writes: see
-// server.Config.AllowRemoteWritesFrom.
-func (r *Forwarder) onBehalf(ctx context.Context) (context.Context, error) {
-	caller, err := rpc.Peer(ctx)
-	switch {
-	case err != nil:
-		return nil, err
-	case caller.Role != tlsutil.RoleOperator:
-		return nil, resource.StatusError(fmt.Errorf("%w: %v may not write: create an operator's certificate with: "+
-			"wanfed tls cert create --operator --datacenter %s", resource.ErrDenied, caller, r.DC))
-	case caller.DC != r.DC:
-		return nil, resource.StatusError(fmt.Errorf(
-			"%w: servers of %s forward writes only for operators of %s, not for %v: "+
-				"write at a server of the other datacenter", resource.ErrDenied, r.DC, r.DC, caller))
+// caller returns the caller of ctx, for whom this server makes a request to
+// another datacenter. The other datacenter cannot verify the certificate of the
+// caller, and trusts this server only for callers of this datacenter: see
+// policy.Named.
+func (r *Forwarder) caller(ctx context.Context) (string, error) {
+	c, err := rpc.Peer(ctx)
+	if err != nil {
+		return "", err
 	}
-	return metadata.AppendToOutgoingContext(ctx, api.OnBehalfKey, caller.String()), nil
+	if c.DC != r.DC {
+		return "", resource.StatusError(fmt.Errorf("%w: servers of %s forward requests only for callers of %s, not for %v: "+
+			"call a server of the other datacenter", resource.ErrDenied, r.DC, r.DC, c))
+	}
+	return c.String(), nil
+}
+
+// onBehalf returns a context for calls to another datacenter for the caller of
+// ctx.
+func (r *Forwarder) onBehalf(ctx context.Context) (context.Context, error) {
+	caller, err := r.caller(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return metadata.AppendToOutgoingContext(ctx, api.OnBehalfKey, caller), nil
 }
 
 // Query implements httpapi.Cluster.
@@ -81,7 +84,12 @@ func (r *Forwarder) Query(
 	if err := r.checkKnown(dc, httpapi.ErrNoPath); err != nil {
 		return nil, err
 	}
-	resp, err := r.send(ctx, dc, req, time.Now().Add(timeout))
+	caller, err := r.caller(ctx)
+	var resp *pb.QueryResponse
+	if err == nil {
+		req.Caller = caller
+		resp, err = r.send(ctx, dc, req, time.Now().Add(timeout))
+	}
 	switch code := status.Code(err); {
 	case err == nil:
 		return resp, nil
@@ -109,10 +117,6 @@ func (r *Forwarder) send(ctx context.Context, dc string, req *pb.QueryRequest,
 	if req.Method == "" || req.Method == http.MethodGet {
 		return pb.NewServerServiceClient(r.Calls.Reader(dc)).Query(ctx, req)
 	}
-	ctx, err := r.onBehalf(ctx)
-	if err != nil {
-		return nil, err
-	}
 	return pb.NewServerServiceClient(r.Calls.Writer(dc)).Query(ctx, req)
 }
 
@@ -125,7 +129,7 @@ func (r *Forwarder) FederationClient(dc string) (pb.FederationServiceClient, err
 }
 
 // ResourceClient returns a client of the resource service of dc. "" means this
-// datacenter. Writes to another datacenter are made on behalf of the caller.
+// datacenter. Calls to another datacenter are made on behalf of the caller.
 func (r *Forwarder) ResourceClient(dc string) (pb.ResourceServiceClient, error) {
 	if dc == "" || dc == r.DC {
 		return r.Local.Client(), nil
@@ -134,7 +138,7 @@ func (r *Forwarder) ResourceClient(dc string) (pb.ResourceServiceClient, error) 
 }
 
 // resourcesOf returns a client of the resource service of another datacenter.
-// onBehalf returns the context of a write.
+// onBehalf returns the context of a call.
 func (r *Forwarder) resourcesOf(
 	dc string, onBehalf func(context.Context) (context.Context, error),
 ) (pb.ResourceServiceClient, error) {
@@ -175,8 +179,8 @@ var writeMethods = []string{
 	pb.ResourceService_Delete_FullMethodName, pb.ResourceService_MutateAndValidate_FullMethodName,
 }
 
-// splitConn sends reads over one connection, and writes over another connection
-// on behalf of the caller.
+// splitConn sends reads over one connection and writes over another, both on
+// behalf of the caller.
 type splitConn struct {
 	read, write grpc.ClientConnInterface
 	onBehalf    func(context.Context) (context.Context, error)
@@ -184,12 +188,12 @@ type splitConn struct {
 
 // Invoke implements grpc.ClientConnInterface.
 func (c *splitConn) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
-	if !slices.Contains(writeMethods, method) {
-		return c.read.Invoke(ctx, method, args, reply, opts...)
-	}
 	ctx, err := c.onBehalf(ctx)
 	if err != nil {
 		return err
+	}
+	if !slices.Contains(writeMethods, method) {
+		return c.read.Invoke(ctx, method, args, reply, opts...)
 	}
 	return c.write.Invoke(ctx, method, args, reply, opts...)
 }
@@ -198,5 +202,9 @@ func (c *splitConn) Invoke(ctx context.Context, method string, args, reply any, 
 func (c *splitConn) NewStream(
 	ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption,
 ) (grpc.ClientStream, error) {
+	ctx, err := c.onBehalf(ctx)
+	if err != nil {
+		return nil, err
+	}
 	return c.read.NewStream(ctx, desc, method, opts...)
 }

@@ -4,9 +4,11 @@ package remote
 
 import (
 	"context"
+	"net/http"
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/dcrpc"
+	"github.com/wanfed/wanfed/policy"
 	"github.com/wanfed/wanfed/server/limit"
 	"github.com/wanfed/wanfed/server/raftgroup"
 	"github.com/wanfed/wanfed/server/rpc"
@@ -22,7 +24,7 @@ type Service struct {
 type ServiceConfig struct {
 	// Responses limits the responses of Exchange that a peer has not read.
 	Responses *limit.PerPeer
-	// HTTP serves a request that a server of another datacenter has forwarded.
+	// HTTP serves a request that a server has forwarded for the caller of ctx.
 	HTTP func(ctx context.Context, req *pb.QueryRequest) (*pb.QueryResponse, error)
 	// Names checks a server with the name of this server.
 	Names *raftgroup.Names
@@ -65,7 +67,20 @@ func (s *Service) DescribeCaller(
 
 // Query implements pb.ServerServiceServer.
 func (s *Service) Query(ctx context.Context, req *pb.QueryRequest) (*pb.QueryResponse, error) {
-	return s.HTTP(ctx, req)
+	return s.serve(ctx, req)
+}
+
+// serve serves a request for the caller that the server of ctx names.
+func (s *Service) serve(ctx context.Context, req *pb.QueryRequest) (*pb.QueryResponse, error) {
+	server, err := rpc.Peer(ctx)
+	if err != nil {
+		return nil, err
+	}
+	caller, err := policy.Named(server, req.GetCaller())
+	if err != nil {
+		return &pb.QueryResponse{Status: http.StatusForbidden, Body: []byte(err.Error())}, nil
+	}
+	return s.HTTP(policy.WithCaller(ctx, caller), req)
 }
 
 // Exchange implements pb.ServerServiceServer.
@@ -77,7 +92,7 @@ func (s *Service) Exchange(stream pb.ServerService_ExchangeServer) error {
 			if err != nil {
 				return nil, nil, err
 			}
-			resp, err := s.HTTP(limit.NewContext(ctx, slot), req)
+			resp, err := s.serve(limit.NewContext(ctx, slot), req)
 			if err != nil || len(resp.GetBody()) <= rpc.SmallResponse {
 				slot.Release()
 				return resp, nil, err

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/policy"
 	"github.com/wanfed/wanfed/server/limit"
 	"github.com/wanfed/wanfed/tlsutil"
 )
@@ -94,7 +95,14 @@ func testUnreadResponses(t *testing.T) {
 func newQueryClient(t *testing.T, service *Service) pb.ServerServiceClient {
 	t.Helper()
 	ln := bufconn.Listen(64 << 10)
-	srv := grpc.NewServer()
+	dc2 := tlsutil.Peer{Role: tlsutil.RoleServer, DC: "dc2", Node: "srv1"}
+	srv := grpc.NewServer(
+		grpc.UnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+			return next(tlsutil.WithPeer(ctx, dc2), req)
+		}),
+		grpc.StreamInterceptor(func(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+			return next(srv, streamWithContext{ss, tlsutil.WithPeer(ss.Context(), dc2)})
+		}))
 	pb.RegisterServerServiceServer(srv, service)
 	served := make(chan error, 1)
 	go func() { served <- srv.Serve(ln) }()
@@ -111,4 +119,48 @@ func newQueryClient(t *testing.T, service *Service) pb.ServerServiceClient {
 	}
 	t.Cleanup(func() { cc.Close() })
 	return pb.NewServerServiceClient(cc)
+}
+
+type streamWithContext struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+func (s streamWithContext) Context() context.Context { return s.ctx }
+
+// TestQuery_Caller proves that a request has the caller that the server names, in
+// a call as over a stream, and that a server names only callers of its
+// datacenter.
+func TestQuery_Caller(t *testing.T) {
+	client := newQueryClient(t, NewService(ServiceConfig{
+		HTTP: func(ctx context.Context, _ *pb.QueryRequest) (*pb.QueryResponse, error) {
+			c, _ := policy.FromContext(ctx)
+			return &pb.QueryResponse{Status: 200, Body: []byte(c.String())}, nil
+		},
+		Responses: limit.New(func(tlsutil.Peer) int64 { return 1 }),
+	}))
+	exchange, err := client.Exchange(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for caller, want := range map[string]string{
+		"":                   "server/dc2/srv1",
+		"client/dc2/app":     "client/dc2/app via server/dc2/srv1",
+		"anonymous/dc2/srv1": "anonymous/dc2/srv1 via server/dc2/srv1",
+		"cli/dc1/joe":        "not allowed: server/dc2/srv1 may not make requests for cli/dc1/joe: a server makes requests only for callers of its own datacenter",
+	} {
+		req := &pb.QueryRequest{Path: "/v1/kv/a", Caller: caller}
+		resp, err := client.Query(t.Context(), req)
+		if err != nil || string(resp.GetBody()) != want {
+			t.Errorf("Query() with the caller %q = %s, %v, want %s", caller, resp.GetBody(), err, want)
+		}
+		err = exchange.Send(&pb.Questions{All: []*pb.Question{{Id: 1, Query: req}}})
+		var out *pb.Answers
+		if err == nil {
+			out, err = exchange.Recv()
+		}
+		if err != nil || string(out.GetAll()[0].GetAnswer().GetBody()) != want {
+			t.Errorf("Exchange() with the caller %q = %v, %v, want %s", caller, out, err, want)
+		}
+	}
 }

@@ -9,16 +9,17 @@
 //
 //  1. The certificate of the connection identifies the caller. A server may
 //     name the caller whose request it forwards. A server of this datacenter
-//     may name any caller. A server of another datacenter may name an operator
-//     of its own datacenter, if [Config.AllowRemoteWritesFrom] lists that
-//     datacenter.
+//     may name any caller. A server of another datacenter may name callers of
+//     its own datacenter, in methods that are delegable: see policy.Named.
 //  2. The rule of the method lists the roles that may call the method. A call
 //     of a method without a rule fails with Unimplemented.
 //  3. If only the leader may serve the call, the edge forwards the call to the
 //     leader, with the identity of the caller. While the datacenter has no
 //     leader, the call waits up to 7 seconds.
-//  4. The service handles the call. For a resource, its type decides which
-//     callers may write it.
+//  4. The service handles the call. For a resource, package policy and the type
+//     decide.
+//  5. Each call that changes something, and each refused call, is given to
+//     policy.Engine.Record at the server that served it.
 //
 // # Example
 //

@@ -16,6 +16,7 @@ import (
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
+	grpcpeer "google.golang.org/grpc/peer"
 	"google.golang.org/grpc/reflection"
 	reflectionpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
 	reflectionalphapb "google.golang.org/grpc/reflection/grpc_reflection_v1alpha"
@@ -23,6 +24,7 @@ import (
 	"google.golang.org/grpc/tap"
 
 	"github.com/wanfed/wanfed/api"
+	"github.com/wanfed/wanfed/policy"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/server/limit"
 	"github.com/wanfed/wanfed/tlsutil"
@@ -61,9 +63,8 @@ type Config struct {
 	// leader, by full name of the method. Each function makes a call at node for
 	// the caller of ctx, and must authorize the caller. Optional.
 	Forward map[string]ForwardFunc
-	// AllowRemoteWritesFrom returns the datacenters whose servers may forward
-	// calls of their operators. "*" stands for every datacenter.
-	AllowRemoteWritesFrom func() []string
+	// Policy decides who may call, and records calls.
+	Policy *policy.Engine
 	// Learn records the metadata api.EpochKey of a call. from is the caller. If
 	// another server of this datacenter forwarded the call, from is the
 	// original caller. Optional.
@@ -181,27 +182,59 @@ func (e *Edge) Responses() *limit.PerPeer { return e.responses }
 // call is an authorized call.
 type call struct {
 	rule      rule
-	caller    tlsutil.Peer
+	caller    policy.Caller
 	forwarded bool // a server of this datacenter forwarded the call
+	record    *policy.Call
 }
 
 // admit identifies the caller and applies the rule of the method. Peer returns
 // the caller from the returned context.
 func (e *Edge) admit(ctx context.Context, method string) (context.Context, call, error) {
 	r, known := rules[resource.CanonicalMethod(method)]
-	p, forwarded, err := e.identify(ctx, r)
+	who, forwarded, err := e.identify(ctx, r)
+	if err == nil && !known {
+		err = status.Errorf(codes.Unimplemented, "no such method: %s", method)
+	}
+	if err == nil {
+		if denied := r.allow(e.cfg.Policy, who, method, e.cfg.DC); denied != nil {
+			err = status.Error(codes.PermissionDenied, denied.Error())
+		}
+	}
+	c := call{rule: r, caller: who, forwarded: forwarded}
+	if r.recorded || err != nil {
+		c.record = &policy.Call{Caller: who, Method: method, Addr: addrOf(ctx)}
+	}
 	if err != nil {
-		return ctx, call{}, err
+		e.finish(ctx, c, method, err)
+		return ctx, c, err
 	}
-	if !known {
-		return ctx, call{}, status.Errorf(codes.Unimplemented, "no such method: %s", method)
+	ctx = policy.WithCaller(ctx, who)
+	if c.record != nil {
+		ctx = policy.WithCall(ctx, c.record)
 	}
-	if err := r.allow(p, method, e.cfg.DC); err != nil {
-		err = status.Error(codes.PermissionDenied, err.Error())
-		e.denied.record(p, method, err)
-		return ctx, call{}, err
+	return ctx, c, nil
+}
+
+// finish counts and records a call that this server has served or refused.
+func (e *Edge) finish(ctx context.Context, c call, method string, err error) {
+	refused := status.Code(err) == codes.PermissionDenied
+	if refused {
+		e.denied.record(c.caller.Peer, method, err)
 	}
-	return tlsutil.WithPeer(ctx, p), call{r, p, forwarded}, nil
+	if refused && c.record == nil {
+		c.record = &policy.Call{Caller: c.caller, Method: method, Addr: addrOf(ctx)}
+	}
+	if refused || c.rule.recorded {
+		e.cfg.Policy.Record(ctx, c.record, err)
+	}
+}
+
+// addrOf returns the address of the other end of the connection.
+func addrOf(ctx context.Context) string {
+	if p, ok := grpcpeer.FromContext(ctx); ok && p.Addr != nil {
+		return p.Addr.String()
+	}
+	return ""
 }
 
 // unary is the interceptor of calls with one request and one response.
@@ -260,7 +293,7 @@ func (e *Edge) serve(ctx context.Context, c call, req any, method string, next g
 	if err == nil {
 		err = resource.CheckListSize(resp, api.MaxMessageSize)
 	}
-	e.denied.recordDenial(c.caller, method, err)
+	e.finish(ctx, c, method, err)
 	switch {
 	case slot == nil:
 		return resp, err
@@ -280,13 +313,16 @@ func (e *Edge) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(e.stopping, cancel)()
-	serve := func() error { return next(srv, streamWithContext{ss, ctx}) }
+	serve := func() error {
+		err := next(srv, streamWithContext{ss, ctx})
+		e.finish(ctx, c, info.FullMethod, err)
+		return err
+	}
 	if c.rule.leader {
 		err = e.streamAtLeader(ctx, c, info, ss, serve)
 	} else {
 		err = serve()
 	}
-	e.denied.recordDenial(c.caller, info.FullMethod, err)
 	if e.stopping.Err() != nil {
 		return status.Error(codes.Unavailable, "server is stopping")
 	}

@@ -165,7 +165,7 @@ func (e *Edge) forward(ctx context.Context, c call, node, method string, req any
 // caller and the epoch that a server of another datacenter has sent.
 func (c call) outgoing(ctx context.Context) context.Context {
 	incoming, _ := metadata.FromIncomingContext(ctx)
-	md := metadata.Pairs(api.OnBehalfKey, c.caller.String())
+	md := onBehalf(c.caller)
 	md.Append(api.EpochKey, incoming.Get(api.EpochKey)...)
 	return metadata.NewOutgoingContext(ctx, md)
 }

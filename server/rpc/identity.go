@@ -4,21 +4,16 @@ package rpc
 
 import (
 	"context"
-	"fmt"
-	"slices"
-	"strings"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"github.com/wanfed/wanfed/api"
+	"github.com/wanfed/wanfed/policy"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/tlsutil"
 )
-
-// AnyDatacenter, in Config.AllowRemoteWritesFrom, stands for every datacenter.
-const AnyDatacenter = "*"
 
 // Peer returns the caller of the request of ctx: the holder of the certificate,
 // or the caller for whom a server forwards the request.
@@ -40,55 +35,66 @@ func holder(ctx context.Context) (tlsutil.Peer, error) {
 // identify returns the caller of a method with rule r. The caller is the holder
 // of the certificate, unless the holder is a server that names another caller.
 // forwarded is true if a server of this datacenter names another caller.
-func (e *Edge) identify(ctx context.Context, r rule) (p tlsutil.Peer, forwarded bool, err error) {
-	p, err = holder(ctx)
+func (e *Edge) identify(ctx context.Context, r rule) (c policy.Caller, forwarded bool, err error) {
+	p, err := holder(ctx)
 	if err != nil || p.Role != tlsutil.RoleServer {
-		return p, false, err
+		return policy.Caller{Peer: p}, false, err
 	}
 	md, _ := metadata.FromIncomingContext(ctx)
-	learn := func(from tlsutil.Peer) {
-		if epoch := md.Get(api.EpochKey); len(epoch) > 0 && e.cfg.Learn != nil {
-			e.cfg.Learn(epoch[0], from)
-		}
-	}
 	named := md.Get(api.OnBehalfKey)
-	if len(named) == 0 {
-		learn(p)
-		return p, false, nil
-	}
-	role, rest, _ := strings.Cut(named[0], "/")
-	dc, node, ok := strings.Cut(rest, "/")
-	caller := tlsutil.Peer{Role: tlsutil.Role(role), DC: dc, Node: node}
 	switch {
+	case len(named) == 0 || p.DC != e.cfg.DC && !r.delegable:
+		c = policy.Caller{Peer: p}
 	case p.DC != e.cfg.DC:
-		learn(p)
-		p, err = e.delegated(p, caller, r)
-		return p, false, err
-	case !ok:
-		return p, false, status.Errorf(codes.InvalidArgument, "metadata %s is not role/dc/node", api.OnBehalfKey)
+		if c, err = policy.Named(p, named[0]); err != nil {
+			return policy.Caller{Peer: p}, false, resource.StatusError(err)
+		}
+	default:
+		var ok bool
+		if c.Peer, ok = policy.Parse(named[0]); ok && len(named) > 1 {
+			c.Via, ok = policy.Parse(named[1])
+		}
+		if !ok {
+			return policy.Caller{Peer: p}, false, status.Errorf(codes.InvalidArgument, "metadata %s is not role/dc/node", api.OnBehalfKey)
+		}
+		forwarded = true
 	}
-	learn(caller)
-	return caller, true, nil
+	if epoch := md.Get(api.EpochKey); len(epoch) > 0 && e.cfg.Learn != nil {
+		e.cfg.Learn(epoch[0], sender(p, c, forwarded))
+	}
+	return c, forwarded, nil
 }
 
-// delegated returns the effective caller of a request that server p of another
-// datacenter makes on behalf of caller.
-//
-// An operator may write to another datacenter through a server of its own
-// datacenter. The other datacenter can verify the certificate of the server,
-// but not the certificate of the operator. A compromised server could name any
-// operator. Each datacenter therefore lists the datacenters whose servers it
-// trusts. It trusts these servers only for operators of their own datacenter,
-// and only in methods whose rule is delegable.
-func (e *Edge) delegated(p, caller tlsutil.Peer, r rule) (tlsutil.Peer, error) {
-	if !r.delegable || caller.Role != tlsutil.RoleOperator || caller.DC != p.DC {
-		return p, nil // the server itself is the caller
+// sender returns the peer that has sent the epoch of a request from connection
+// holder p: the original sender, if a server of this datacenter forwards the
+// request.
+func sender(p tlsutil.Peer, c policy.Caller, forwarded bool) tlsutil.Peer {
+	switch {
+	case !forwarded:
+		return p
+	case c.Via != (tlsutil.Peer{}):
+		return c.Via
 	}
-	from := e.cfg.AllowRemoteWritesFrom()
-	if !slices.Contains(from, p.DC) && !slices.Contains(from, AnyDatacenter) {
-		return p, resource.StatusError(fmt.Errorf(
-			"%w: %s does not accept writes through servers of %s: write at a server of %s, or set "+
-				"allow_remote_writes_from = [%q] on its servers", resource.ErrDenied, e.cfg.DC, p.DC, e.cfg.DC, p.DC))
+	return c.Peer
+}
+
+// onBehalf returns the metadata of a call that this server makes at another
+// server of its datacenter for c.
+func onBehalf(c policy.Caller) metadata.MD {
+	md := metadata.Pairs(api.OnBehalfKey, c.Peer.String())
+	if c.Via != (tlsutil.Peer{}) {
+		md.Append(api.OnBehalfKey, c.Via.String())
 	}
-	return caller, nil
+	return md
+}
+
+// OnBehalf returns the context of a call at another server of this datacenter,
+// with the caller of ctx.
+func OnBehalf(ctx context.Context) (context.Context, error) {
+	c, ok := policy.FromContext(ctx)
+	if !ok {
+		return nil, status.Error(codes.Unauthenticated, "call without a verified certificate")
+	}
+	outgoing, _ := metadata.FromOutgoingContext(ctx)
+	return metadata.NewOutgoingContext(ctx, metadata.Join(outgoing, onBehalf(c))), nil
 }

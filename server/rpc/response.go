@@ -30,12 +30,12 @@ import (
 // responseSlot waits for the slot of a call whose response may be large. It
 // returns nil if the call needs no slot.
 func (e *Edge) responseSlot(ctx context.Context, c call) (*limit.Slot, error) {
-	p := c.caller
+	p := c.caller.Peer
 	if !c.rule.large || e.exempt(p) {
 		return nil, nil
 	}
-	if p.Role == tlsutil.RoleOperator && p.DC != e.cfg.DC {
-		p.Node = "" // a server of p.DC may have set it, and could set any name
+	if c.caller.Via != (tlsutil.Peer{}) {
+		p = c.caller.Via // it could name any number of callers
 	}
 	return e.responses.Acquire(ctx, p)
 }

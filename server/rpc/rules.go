@@ -10,7 +10,6 @@ import (
 	"sync"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
-	"google.golang.org/grpc/codes"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	reflectionpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
 	reflectionalphapb "google.golang.org/grpc/reflection/grpc_reflection_v1alpha"
@@ -18,6 +17,7 @@ import (
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/internal/ratelog"
+	"github.com/wanfed/wanfed/policy"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/tlsutil"
 )
@@ -28,6 +28,9 @@ import (
 type rule struct {
 	// anywhere lists the roles that may call from any datacenter.
 	anywhere []tlsutil.Role
+	// acting lists the roles that may call from this datacenter, and from the
+	// datacenters whose operators and users act here: policy.Engine.ActsHere.
+	acting []tlsutil.Role
 	// here lists the roles that may call from this datacenter.
 	here []tlsutil.Role
 	// leader is true if the leader of this datacenter serves the call. Other
@@ -43,30 +46,38 @@ type rule struct {
 	// The service either never waits for a change, or waits inside limit.Pause.
 	large bool
 	// delegable is true if a server of another datacenter may make the call for
-	// an operator of that datacenter. Config.AllowRemoteWritesFrom must list
-	// the datacenter.
+	// a caller of that datacenter. The rights are those of policy.Engine.
 	delegable bool
+	// recorded is true if each call is given to policy.Engine.Record. Calls of
+	// other methods are recorded only if they are refused.
+	recorded bool
 }
 
 var (
 	operators        = []tlsutil.Role{tlsutil.RoleOperator}
 	servers          = []tlsutil.Role{tlsutil.RoleServer}
 	gateways         = []tlsutil.Role{tlsutil.RoleGateway}
+	users            = []tlsutil.Role{tlsutil.RoleOperator, tlsutil.RoleUser}
 	serversOperators = []tlsutil.Role{tlsutil.RoleServer, tlsutil.RoleOperator}
 	serversSync      = []tlsutil.Role{tlsutil.RoleServer, tlsutil.RoleSync}
-	// readers does not include gateways. A gateway reads only its snapshot and
-	// federation states.
-	readers = []tlsutil.Role{tlsutil.RoleServer, tlsutil.RoleClient, tlsutil.RoleOperator, tlsutil.RoleSync}
+	// readers have a role that may read resources. A gateway reads only its
+	// snapshot and federation states.
+	readers = []tlsutil.Role{tlsutil.RoleServer, tlsutil.RoleClient, tlsutil.RoleOperator, tlsutil.RoleSync,
+		tlsutil.RoleUser, tlsutil.RoleAnonymous}
+	// allButUsers have rights without a policy.
+	allButUsers = []tlsutil.Role{tlsutil.RoleServer, tlsutil.RoleGateway, tlsutil.RoleClient, tlsutil.RoleOperator,
+		tlsutil.RoleSync}
 
-	// Servers of other datacenters read resources for their clients.
-	readResources  = rule{anywhere: serversOperators, here: readers, delegable: true, waitsForLeader: true, large: true}
-	writeResources = rule{anywhere: operators, here: serversSync, leader: true, delegable: true}
-	readAnywhere   = rule{anywhere: serversOperators, here: tlsutil.Roles}
+	// The resource service decides for each resource: see package policy.
+	readResources  = rule{anywhere: readers, delegable: true, waitsForLeader: true, large: true}
+	writeResources = rule{acting: users, here: serversSync, leader: true, delegable: true, recorded: true}
+	readAnywhere   = rule{anywhere: serversOperators, here: allButUsers}
+	introspection  = rule{anywhere: serversOperators, here: tlsutil.Roles}
 	gatewayRead    = rule{here: gateways}
 	gatewayWrite   = rule{here: gateways, leader: true, idempotent: true}
-	leases         = rule{anywhere: operators, here: serversSync, leader: true, idempotent: true}
-	reports        = rule{anywhere: operators, here: servers, leader: true, idempotent: true}
-	checkReports   = rule{anywhere: operators, here: serversSync, leader: true, idempotent: true}
+	leases         = rule{acting: users, here: serversSync, leader: true, idempotent: true}
+	reports        = rule{acting: users, here: servers, leader: true, idempotent: true}
+	checkReports   = rule{acting: users, here: serversSync, leader: true, idempotent: true}
 	anyServer      = rule{anywhere: servers}
 	serverHere     = rule{here: servers}
 )
@@ -80,7 +91,7 @@ var rules = map[string]rule{
 	pb.ResourceService_Write_FullMethodName:             writeResources,
 	pb.ResourceService_Delete_FullMethodName:            writeResources,
 	pb.ResourceService_WriteStatus_FullMethodName:       writeResources,
-	pb.ResourceService_MutateAndValidate_FullMethodName: {anywhere: operators, here: servers, delegable: true},
+	pb.ResourceService_MutateAndValidate_FullMethodName: {acting: users, here: serversSync, delegable: true},
 
 	// A server calls these methods at its leader, for callers that the server
 	// has authorized.
@@ -89,9 +100,11 @@ var rules = map[string]rule{
 
 	// A server of another datacenter may call Apply, but may write only the
 	// state of its own datacenter. The service checks this.
-	pb.FederationService_Apply_FullMethodName:            {anywhere: serversOperators, leader: true, idempotent: true},
+	pb.FederationService_Apply_FullMethodName: {
+		anywhere: servers, acting: operators, leader: true, idempotent: true, recorded: true,
+	},
 	pb.FederationService_Claim_FullMethodName:            {anywhere: servers, leader: true, idempotent: true},
-	pb.FederationService_Replace_FullMethodName:          {anywhere: operators, leader: true, idempotent: true},
+	pb.FederationService_Replace_FullMethodName:          {acting: operators, leader: true, idempotent: true, recorded: true},
 	pb.FederationService_Get_FullMethodName:              readAnywhere,
 	pb.FederationService_List_FullMethodName:             readAnywhere,
 	pb.FederationService_ListMeshGateways_FullMethodName: readAnywhere,
@@ -116,43 +129,47 @@ var rules = map[string]rule{
 	pb.ServerService_Identify_FullMethodName:       serverHere,
 	pb.ServerService_DescribeCaller_FullMethodName: serverHere,
 	pb.ServerService_Reachability_FullMethodName:   anyServer,
-	pb.ServerService_Query_FullMethodName:          {anywhere: serversOperators, delegable: true, large: true},
+	pb.ServerService_Query_FullMethodName:          {anywhere: servers, large: true},
 
-	pb.KeyringService_Change_FullMethodName:   {anywhere: operators, leader: true, idempotent: true},
-	pb.KeyringService_List_FullMethodName:     {anywhere: operators},
-	pb.KeyringService_Give_FullMethodName:     {anywhere: operators},
+	pb.KeyringService_Change_FullMethodName:   {acting: operators, leader: true, idempotent: true, recorded: true},
+	pb.KeyringService_List_FullMethodName:     {acting: operators},
+	pb.KeyringService_Give_FullMethodName:     {acting: operators, recorded: true},
 	pb.KeyringService_Exchange_FullMethodName: anyServer,
 
 	pb.OperatorService_ListPeers_FullMethodName:        {here: operators, leader: true, idempotent: true},
 	pb.OperatorService_ListPeersHere_FullMethodName:    {here: operators},
-	pb.OperatorService_RemovePeer_FullMethodName:       {here: operators, leader: true},
-	pb.OperatorService_TransferLeader_FullMethodName:   {here: operators, leader: true},
-	pb.OperatorService_SaveSnapshot_FullMethodName:     {here: serversOperators, leader: true},
+	pb.OperatorService_RemovePeer_FullMethodName:       {here: operators, leader: true, recorded: true},
+	pb.OperatorService_TransferLeader_FullMethodName:   {here: operators, leader: true, recorded: true},
+	pb.OperatorService_SaveSnapshot_FullMethodName:     {here: serversOperators, leader: true, recorded: true},
 	pb.OperatorService_Digest_FullMethodName:           serverHere,
-	pb.OperatorService_SaveSnapshotHere_FullMethodName: {here: operators},
-	pb.OperatorService_RestoreSnapshot_FullMethodName:  {here: operators, leader: true},
-	pb.OperatorService_TakeOver_FullMethodName:         {here: operators, leader: true},
+	pb.OperatorService_SaveSnapshotHere_FullMethodName: {here: operators, recorded: true},
+	pb.OperatorService_RestoreSnapshot_FullMethodName:  {here: operators, leader: true, recorded: true},
+	pb.OperatorService_TakeOver_FullMethodName:         {here: operators, leader: true, recorded: true},
 
-	healthpb.Health_Check_FullMethodName: readAnywhere,
-	healthpb.Health_Watch_FullMethodName: readAnywhere,
-	healthpb.Health_List_FullMethodName:  readAnywhere,
+	healthpb.Health_Check_FullMethodName: introspection,
+	healthpb.Health_Watch_FullMethodName: introspection,
+	healthpb.Health_List_FullMethodName:  introspection,
 
 	// The list of services is not a secret.
-	reflectionpb.ServerReflection_ServerReflectionInfo_FullMethodName:      readAnywhere,
-	reflectionalphapb.ServerReflection_ServerReflectionInfo_FullMethodName: readAnywhere,
+	reflectionpb.ServerReflection_ServerReflectionInfo_FullMethodName:      introspection,
+	reflectionalphapb.ServerReflection_ServerReflectionInfo_FullMethodName: introspection,
 }
 
-// allow returns nil if peer p may call method in datacenter dc. The error has a
-// remedy.
-func (r rule) allow(p tlsutil.Peer, method, dc string) error {
-	if slices.Contains(r.anywhere, p.Role) || (p.DC == dc && slices.Contains(r.here, p.Role)) {
+// allow returns nil if c may call method at a server with engine, of datacenter
+// dc. The error has a remedy.
+func (r rule) allow(engine *policy.Engine, c policy.Caller, method, dc string) error {
+	switch {
+	case slices.Contains(r.anywhere, c.Role),
+		c.DC == dc && slices.Contains(r.here, c.Role),
+		slices.Contains(r.acting, c.Role) && engine.ActsHere(c):
 		return nil
+	case c.DC != dc && slices.Contains(r.acting, c.Role):
+		return fmt.Errorf("%v may not call %s in %s: %s", c, method, dc, engine.Remedy(c))
+	case c.DC != dc && slices.Contains(r.here, c.Role):
+		return fmt.Errorf("%v may not call %s in %s: only %ss of %s may", c, method, dc, c.Role, dc)
 	}
-	if p.DC != dc && slices.Contains(r.here, p.Role) {
-		return fmt.Errorf("%v may not call %s in %s: only %ss of %s may", p, method, dc, p.Role, dc)
-	}
-	err := fmt.Errorf("%v may not call %s: its certificate's role is %s", p, method, p.Role)
-	if slices.Contains(r.here, tlsutil.RoleOperator) || slices.Contains(r.anywhere, tlsutil.RoleOperator) {
+	err := fmt.Errorf("%v may not call %s: its certificate's role is %s", c, method, c.Role)
+	if slices.Contains(slices.Concat(r.here, r.acting, r.anywhere), tlsutil.RoleOperator) {
 		return fmt.Errorf("%w; make an operator's with: wanfed tls cert create --operator --datacenter %s", err, dc)
 	}
 	return err
@@ -180,14 +197,6 @@ type denials struct {
 
 func newDenials(logger *slog.Logger) *denials {
 	return &denials{log: ratelog.New[DeniedCall](logger), total: map[DeniedCall]uint64{}}
-}
-
-// recordDenial records a call of p that ended with err, if the call was denied
-// because of its caller.
-func (d *denials) recordDenial(p tlsutil.Peer, method string, err error) {
-	if status.Code(err) == codes.PermissionDenied {
-		d.record(p, method, err)
-	}
 }
 
 // record counts and logs a denied call.

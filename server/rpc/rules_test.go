@@ -10,62 +10,73 @@ import (
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/policy"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
 func TestRules_Allow(t *testing.T) {
 	const dc = "dc1"
-	peers := map[string]tlsutil.Peer{
-		"server dc1":   {Role: tlsutil.RoleServer, DC: "dc1", Node: "srv1"},
-		"server dc2":   {Role: tlsutil.RoleServer, DC: "dc2", Node: "srv1"},
-		"gateway dc1":  {Role: tlsutil.RoleGateway, DC: "dc1", Node: "gw1"},
-		"gateway dc2":  {Role: tlsutil.RoleGateway, DC: "dc2", Node: "gw1"},
-		"client dc1":   {Role: tlsutil.RoleClient, DC: "dc1", Node: "client"},
-		"client dc2":   {Role: tlsutil.RoleClient, DC: "dc2", Node: "client"},
-		"sync dc1":     {Role: tlsutil.RoleSync, DC: "dc1", Node: "sync1"},
-		"sync dc2":     {Role: tlsutil.RoleSync, DC: "dc2", Node: "sync1"},
-		"operator dc1": {Role: tlsutil.RoleOperator, DC: "dc1", Node: "cli"},
-		"operator dc2": {Role: tlsutil.RoleOperator, DC: "dc2", Node: "cli"},
-		"unknown role": {Role: "root", DC: "dc1", Node: "x"},
+	peers := map[string]tlsutil.Peer{"unknown role": {Role: "root", DC: "dc1", Node: "x"}}
+	for _, role := range append([]tlsutil.Role{tlsutil.RoleAnonymous}, tlsutil.Roles...) {
+		for _, dc := range []string{"dc1", "dc2", "dc3"} {
+			peers[role.String()+" "+dc] = tlsutil.Peer{Role: role, DC: dc, Node: "n"}
+		}
+	}
+	// The operators of dc3 act in dc1.
+	engine := policy.New(policy.Config{DC: dc, OperatorsFrom: func() []string { return []string{"dc3"} }})
+	of := func(role string, dcs ...string) (out []string) {
+		for _, dc := range dcs {
+			out = append(out, role+" "+dc)
+		}
+		return out
 	}
 	var (
-		anyServer   = []string{"server dc1", "server dc2"}
-		anyOperator = []string{"operator dc1", "operator dc2"}
+		servers     = of("server", "dc1", "dc2", "dc3")
+		acting      = of("operator", "dc1", "dc3")
+		users       = slices.Concat(acting, of("user", "dc1", "dc3"))
+		serverDC1   = []string{"server dc1"}
+		serversSync = []string{"server dc1", "sync dc1"}
 		operatorDC1 = []string{"operator dc1"}
-		trusted     = slices.Concat(anyServer, anyOperator)
-		everyone    = append([]string{"gateway dc1", "client dc1", "sync dc1"}, trusted...)
+		gatewayDC1  = []string{"gateway dc1"}
+		readers     = slices.Concat(servers)
 	)
+	for _, role := range []string{"client", "operator", "sync", "user", "anonymous"} {
+		readers = append(readers, of(role, "dc1", "dc2", "dc3")...)
+	}
+	anywhere := slices.Concat(servers, of("operator", "dc1", "dc2", "dc3"), []string{"gateway dc1", "client dc1", "sync dc1"})
 	for _, tt := range []struct {
 		method  string
 		allowed []string
 	}{
-		{pb.FederationService_Apply_FullMethodName, trusted},
-		{pb.FederationService_List_FullMethodName, everyone},
-		{pb.ResourceService_Write_FullMethodName, append([]string{"server dc1", "sync dc1"}, anyOperator...)},
-		{pb.ResourceService_Delete_FullMethodName, append([]string{"server dc1", "sync dc1"}, anyOperator...)},
-		{pb.ResourceService_Read_FullMethodName, append([]string{"client dc1", "sync dc1"}, trusted...)},
-		{pb.LeaseService_Acquire_FullMethodName, append([]string{"server dc1", "sync dc1"}, anyOperator...)},
-		{pb.SessionService_Renew_FullMethodName, append([]string{"server dc1"}, anyOperator...)},
-		{pb.StoreService_Commit_FullMethodName, []string{"server dc1"}},
-		{pb.StoreService_ReadIndex_FullMethodName, []string{"server dc1"}},
-		{pb.GatewayService_Register_FullMethodName, []string{"gateway dc1"}},
-		{pb.GatewayService_Watch_FullMethodName, []string{"gateway dc1"}},
-		{pb.ReplicationService_Follow_FullMethodName, anyServer},
-		{pb.ServerService_Query_FullMethodName, trusted},
-		{pb.ServerService_Identify_FullMethodName, []string{"server dc1"}},
-		{pb.KeyringService_Exchange_FullMethodName, anyServer},
-		{pb.KeyringService_Change_FullMethodName, anyOperator},
-		{pb.KeyringService_List_FullMethodName, anyOperator},
-		{pb.KeyringService_Give_FullMethodName, anyOperator},
+		{pb.FederationService_Apply_FullMethodName, slices.Concat(servers, acting)},
+		{pb.FederationService_Replace_FullMethodName, acting},
+		{pb.FederationService_List_FullMethodName, anywhere},
+		{healthpb.Health_Check_FullMethodName, append([]string{"user dc1"}, anywhere...)},
+		{pb.ResourceService_Write_FullMethodName, slices.Concat(serversSync, users)},
+		{pb.ResourceService_Delete_FullMethodName, slices.Concat(serversSync, users)},
+		{pb.ResourceService_Read_FullMethodName, readers}, // the service decides
+		{pb.LeaseService_Acquire_FullMethodName, slices.Concat(serversSync, users)},
+		{pb.SessionService_Renew_FullMethodName, slices.Concat(serverDC1, users)},
+		{pb.StoreService_Commit_FullMethodName, serverDC1},
+		{pb.StoreService_ReadIndex_FullMethodName, serverDC1},
+		{pb.GatewayService_Register_FullMethodName, gatewayDC1},
+		{pb.GatewayService_Watch_FullMethodName, gatewayDC1},
+		{pb.ReplicationService_Follow_FullMethodName, servers},
+		{pb.ServerService_Query_FullMethodName, servers},
+		{pb.ServerService_Identify_FullMethodName, serverDC1},
+		{pb.KeyringService_Exchange_FullMethodName, servers},
+		{pb.KeyringService_Change_FullMethodName, acting},
+		{pb.KeyringService_List_FullMethodName, acting},
+		{pb.KeyringService_Give_FullMethodName, acting},
 		{pb.OperatorService_ListPeersHere_FullMethodName, operatorDC1},
 		{pb.OperatorService_RemovePeer_FullMethodName, operatorDC1},
-		{pb.OperatorService_SaveSnapshot_FullMethodName, []string{"server dc1", "operator dc1"}},
+		{pb.OperatorService_SaveSnapshot_FullMethodName, slices.Concat(serverDC1, operatorDC1)},
 		{pb.OperatorService_SaveSnapshotHere_FullMethodName, operatorDC1},
-		{pb.OperatorService_Digest_FullMethodName, []string{"server dc1"}},
+		{pb.OperatorService_Digest_FullMethodName, serverDC1},
 		{pb.OperatorService_RestoreSnapshot_FullMethodName, operatorDC1},
 	} {
 		for name, p := range peers {
-			err := rules[tt.method].allow(p, tt.method, dc)
+			err := rules[tt.method].allow(engine, policy.Caller{Peer: p}, tt.method, dc)
 			if want := slices.Contains(tt.allowed, name); (err == nil) != want {
 				t.Errorf("allow(%s, %s) in dc1 = %v, want allowed = %v", name, tt.method, err, want)
 			}

@@ -52,6 +52,7 @@ var layers = [][]string{
 	{"kv"},
 	{"session"},
 	{"catalog", "document", "lease", "revocation"},
+	{"policy"},
 	{"resource/raftstore"},
 	{"resource/raftstore/raftlog"},
 	{"resource/memory"},
