@@ -3,6 +3,7 @@
 package catalog
 
 import (
+	"fmt"
 	"net"
 	"slices"
 	"strconv"
@@ -58,13 +59,22 @@ func Register(r *resource.Registry) error {
 	return nil
 }
 
-// authorize permits what package policy permits, except that a sync daemon
-// writes only its registration.
+// authorize refuses writes of clients and gateways, and writes of a sync daemon
+// that are not its registration. Package policy decides about all callers.
 func authorize(p tlsutil.Peer, verb resource.Verb, r *pb.Resource) error {
-	if p.Role == tlsutil.RoleSync && (verb == resource.VerbWrite || verb == resource.VerbDelete) {
-		return authorizeSync(r)
+	if verb == resource.VerbRead || verb == resource.VerbList {
+		return nil
 	}
-	return nil
+	switch p.Role {
+	case tlsutil.RoleSync:
+		if verb == resource.VerbWrite || verb == resource.VerbDelete {
+			return authorizeSync(r)
+		}
+	case tlsutil.RoleClient, tlsutil.RoleGateway:
+	default:
+		return nil
+	}
+	return fmt.Errorf("%v may not write catalog records", p)
 }
 
 // Healthy reports whether no check of a gateway is critical.

@@ -48,7 +48,7 @@ func (p *process) adminHandler() http.Handler {
 	health := p.monitorConfig()
 	health.TokenFile = "" // every user of this machine may read the metrics
 	mux := http.NewServeMux()
-	mux.Handle("GET /", monitor.Handler(health))
+	mux.Handle("/", monitor.Handler(health))
 	mux.HandleFunc("GET /routes", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, p.routes()) })
 	if p.client != nil {
 		mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, p.client.Status()) })

@@ -72,7 +72,6 @@ func Check(addr, tokenFile string) error {
 type Server struct {
 	cfg      Config
 	listener net.Listener
-	server   *http.Server
 	tls      bool
 }
 
