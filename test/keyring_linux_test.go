@@ -49,7 +49,7 @@ func (l *loopback) restart(s *site, primary *site, args ...string) {
 // and returns its output.
 func (l *loopback) keyring(s *site, stdin string, args ...string) string {
 	l.t.Helper()
-	op := l.ca.Files(l.t, tlsutil.RoleOperator, "cli", "dc1")
+	op := l.ca.Files(l.t, tlsutil.RoleOperator, "cli", s.dc)
 	cmd := exec.Command(l.bin, append(append([]string{"keyring"}, args...),
 		"--datacenter", s.dc, "--server", s.server.Addr, "--ca-file", op.CA, "--cert-file", op.Cert, "--key-file",
 		op.Key)...)
