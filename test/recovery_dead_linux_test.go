@@ -126,10 +126,11 @@ func steady(t *testing.T, a, b *lab.Node) {
 }
 
 // deleteState runs "wanfed federation delete" on the server of dc. It reaches
-// the primary through the gateway of dc.
+// the primary through the gateway of dc, with the certificate of an operator of
+// the primary.
 func deleteState(t *testing.T, l *lab.Lab, dc *lab.Datacenter, state string, args ...string) (string, error) {
 	t.Helper()
-	id, err := l.PKI.Issue(tlsutil.RoleOperator, dc.Name, "operator")
+	id, err := l.PKI.Issue(tlsutil.RoleOperator, "dc1", "operator")
 	if err != nil {
 		t.Fatal(err)
 	}
