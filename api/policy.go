@@ -11,8 +11,8 @@ import (
 // Consul does not have.
 const PolicyCheckPath = "/v1/internal/policy/check"
 
-// PolicyQuestion is the question whether a caller may do something.
-type PolicyQuestion struct {
+// PolicyRequest has a caller and what it wants to do.
+type PolicyRequest struct {
 	// As is the name of a user of the datacenter, "anonymous", or the name in a
 	// certificate without the domain: node.role.datacenter.
 	As string
@@ -23,7 +23,7 @@ type PolicyQuestion struct {
 	Type, Name string
 }
 
-// PolicyDecision is the answer to a PolicyQuestion.
+// PolicyDecision is the response to a PolicyRequest.
 type PolicyDecision struct {
 	Caller    string `json:"caller"` // role/dc/node
 	Permitted bool   `json:"permitted"`
@@ -32,7 +32,7 @@ type PolicyDecision struct {
 }
 
 // CheckPolicy returns what a server decides for a caller.
-func (c *Client) CheckPolicy(ctx context.Context, p PolicyQuestion, q QueryOptions) (PolicyDecision, error) {
+func (c *Client) CheckPolicy(ctx context.Context, p PolicyRequest, q QueryOptions) (PolicyDecision, error) {
 	var out PolicyDecision
 	_, err := c.get(ctx, PolicyCheckPath, q,
 		url.Values{"as": {p.As}, "verb": {p.Verb}, "type": {p.Type}, "name": {p.Name}}, &out)

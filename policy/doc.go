@@ -13,6 +13,7 @@
 //	operator   reads and writes all resources
 //	server     reads and writes all resources
 //	sync       reads keys, the catalog and most other resources; writes sync/v1
+//	           and, in the catalog, the registrations of sync daemons
 //	client     reads all resources except the states of tasks
 //	anonymous  a caller without a certificate, with the rights of a client
 //	gateway    reads federation states

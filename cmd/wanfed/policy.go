@@ -48,7 +48,7 @@ beginning of all names. The exit code is 0 if it is permitted and 1 if not.`,
 		if as == "" {
 			return usagef("--as is required: the name of a user, anonymous, or node.role.datacenter")
 		}
-		q := api.PolicyQuestion{As: as, Verb: args[0], Type: args[1]}
+		q := api.PolicyRequest{As: as, Verb: args[0], Type: args[1]}
 		if len(args) == 3 {
 			q.Name = args[2]
 		}

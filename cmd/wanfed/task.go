@@ -131,7 +131,8 @@ func newTaskList() *cobra.Command {
 		Use:   "list",
 		Short: "List the tasks",
 		Long: `List the tasks of a datacenter. Ready is "yes", or the reason why the task does not
-run, such as NoDaemon if no daemon of its group runs. Applied is "yes" if the last run succeeded.`,
+run, such as NoDaemon if no daemon of its group runs. Applied is "yes" if the last
+run succeeded.`,
 		Example: `  wanfed task list
   wanfed task list --output json | jq -r '.[].id.name'`,
 		Args: noArgs,
