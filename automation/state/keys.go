@@ -13,14 +13,13 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"regexp"
-	"runtime"
 	"slices"
 	"strings"
 
 	"github.com/wanfed/wanfed/internal/atomicfile"
+	"github.com/wanfed/wanfed/internal/settings"
 	"github.com/wanfed/wanfed/resource"
 )
 
@@ -57,7 +56,7 @@ func ReadKeys(path string) (*Keys, error) {
 
 // readKeys returns the keys of a file and its content.
 func readKeys(path string) (*Keys, []byte, error) {
-	data, err := readKeyFile(path)
+	data, err := settings.ReadPrivateFile(path, maxKeyFile)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil, fmt.Errorf("read key file: %w: copy it from another daemon, or create the first one", err)
 	}
@@ -69,26 +68,6 @@ func readKeys(path string) (*Keys, []byte, error) {
 		return nil, nil, fmt.Errorf("read key file %s: %w", path, err)
 	}
 	return k, data, nil
-}
-
-func readKeyFile(path string) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
-	if mode := info.Mode(); !mode.IsRegular() || runtime.GOOS != "windows" && mode.Perm()&0o077 != 0 {
-		return nil, fmt.Errorf("%s has mode %v: must be a file that only its owner can read: chmod 0600 %s", path, mode, path)
-	}
-	data, err := io.ReadAll(io.LimitReader(f, maxKeyFile+1))
-	if len(data) > maxKeyFile {
-		return nil, fmt.Errorf("%s has more than %d bytes", path, maxKeyFile)
-	}
-	return data, err
 }
 
 var isKeyID = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`).MatchString

@@ -177,7 +177,7 @@ func TestReadKeys_File(t *testing.T) {
 	}
 	for path, want := range map[string]string{
 		readable:                         "chmod 0600 " + readable,
-		t.TempDir():                      "must be a file",
+		t.TempDir():                      "is a directory; name a file",
 		filepath.Join(t.TempDir(), "no"): "copy it from another daemon",
 		keyFile(t, strings.Repeat("#", maxKeyFile+1)): "has more than",
 	} {
