@@ -2,11 +2,12 @@ GO ?= go
 # Staticcheck 2026.2.2. Errors may begin with the name of a field of a Config (ST1005).
 STATICCHECK = $(GO) run honnef.co/go/tools/cmd/staticcheck@v0.8.2 -checks inherit,-ST1005
 # The packages that have cluster tests: those run on the wall clock, or in network namespaces.
-CLUSTER = $(shell grep -rl --include='*_test.go' 'testutil[.]Cluster' . | xargs -n1 dirname | sort -u)
+CLUSTER = $(shell grep -rl --include='*_test.go' --exclude-dir=rules 'testutil[.]Cluster' . | xargs -n1 dirname | sort -u)
 # The names of the cluster tests: "make test" has run the other tests of their packages.
 CLUSTERTESTS = -run "$$($(GO) run .ci/clustertests.go $(CLUSTER))"
-# Runs one test at a time. A test that fails runs once more, alone, and is listed at the end: a machine that stalls for
-# seconds can cost any cluster its leader. A test that fails twice has failed.
+# Runs one package at a time. Tests that call t.Parallel share the machine: most of their time they wait. A test that
+# fails runs once more, alone, and is listed at the end: a machine that stalls for seconds can cost any cluster its
+# leader. A test that fails twice has failed.
 GOTESTSUM = $(GO) run gotest.tools/gotestsum@v1.13.0 --format standard-quiet --rerun-fails=1 --rerun-fails-run-root-test \
 	--rerun-fails-max-failures=10 --packages="$(CLUSTER)" --
 RULES = $(GO) test -count=1 ./test/rules
@@ -24,8 +25,8 @@ test: # everything deterministic
 	@[ -n "$(RACE)" ] || echo "no C compiler: tests run without the race detector"
 	$(GO) test $(RACE) -short -timeout 10m ./...
 	cd bench && $(GO) test -short -timeout 10m ./...
-test-cluster: # the rest, one after the other
-	$(GOTESTSUM) $(RACE) $(CLUSTERTESTS) -p 1 -parallel 1 -timeout 40m
+test-cluster: # the rest, one package after the other
+	$(GOTESTSUM) $(RACE) $(CLUSTERTESTS) -p 1 -timeout 40m
 chaos: ; WANFED_CHAOS=1 $(GO) test -count=1 -timeout 90m -v ./test
 lint:
 	$(STATICCHECK) ./...

@@ -22,6 +22,7 @@ const clonesVisible = 15 * time.Second
 // primary runs. Both processes and the secondary name the addresses of both, until
 // one of them stops. A restart of the primary is not reported.
 func TestClonedPrimary(t *testing.T) {
+	t.Parallel()
 	testutil.Cluster(t)
 	l := newLoopback(t)
 	first := l.start("dc1", "dc1")

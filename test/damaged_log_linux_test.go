@@ -19,6 +19,7 @@ import (
 // server must end with status 1 and a message that names the entry, the file
 // and the remedy. With the intact log it must start again with all writes.
 func TestDamagedLog(t *testing.T) {
+	t.Parallel()
 	const keys = 42
 	for name, test := range map[string]struct {
 		damage func(b []byte) []byte

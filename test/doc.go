@@ -16,6 +16,10 @@
 // for events, with bounds that a busy machine with two cores keeps, and log how
 // long things took. Benchmarks measure the times to expect.
 //
+// Tests mostly wait, and share the machine: they call t.Parallel, and a server
+// that starts again at its address has a port of unusedPort. A test that
+// measures short times, or needs most of the processor time, runs alone.
+//
 // # Pages
 //
 // TestNewResourceType, TestDocs_Envoy and TestDocs_Consul execute pages of

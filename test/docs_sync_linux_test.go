@@ -12,7 +12,6 @@ import (
 // TestDocs_Sync executes docs/sync.md on one machine, which already has a CA, a
 // server, and the certificate of an operator.
 func TestDocs_Sync(t *testing.T) {
-	t.Parallel()
 	r, _ := newMachine(t, "10.0.0.5")
 	if _, err := exec.LookPath("terraform"); err != nil {
 		t.Skip("terraform is not installed")

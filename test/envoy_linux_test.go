@@ -31,6 +31,7 @@ import (
 // configuration that another Envoy rejects. Tests of the federation with Envoys
 // use overGateways.
 func TestEnvoy(t *testing.T) {
+	t.Parallel()
 	l := lab.New(t)
 	l.Envoys = "dc2"
 	dc1, dc2 := l.Add(1, 1), l.Add(1, 2)
@@ -173,6 +174,7 @@ func tryTLS(t *testing.T, l *lab.Lab, ns, addr, sni string) error {
 
 // TestEnvoy_Stop stops an Envoy that has an open connection.
 func TestEnvoy_Stop(t *testing.T) {
+	t.Parallel()
 	l := lab.New(t)
 	l.Envoys = lab.AllEnvoys
 	dc := l.Add(1, 1)

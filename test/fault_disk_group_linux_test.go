@@ -24,6 +24,7 @@ import (
 // Another server becomes leader, and all three accept writes; the full one
 // forwards them. When it has space, it receives what it lacks.
 func TestFullDisk_OfTheLeader(t *testing.T) {
+	t.Parallel()
 	l := newLoopback(t)
 	var all []*diskServer
 	first := unusedPort(t)

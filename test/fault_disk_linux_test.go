@@ -207,6 +207,7 @@ func (d *diskServer) wantUnwritable(why, refusal string, took time.Duration) {
 // space, without a restart. It keeps all acknowledged values, also after
 // SIGKILL and a start on the full disk.
 func TestFullDisk_OfALoneServer(t *testing.T) {
+	t.Parallel()
 	l := newLoopback(t)
 	d := l.newDiskServer(t, "srv1", nil)
 	smallDisk(t, d.data(), 100)

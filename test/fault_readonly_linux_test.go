@@ -85,6 +85,7 @@ func (d *loopDisk) fail() {
 // server refuses writes with the directory and the reason, and serves reads.
 // After a file system check and a restart it has all acknowledged values.
 func TestReadOnlyDisk(t *testing.T) {
+	t.Parallel()
 	l := newLoopback(t)
 	d := l.newDiskServer(t, "srv1", nil)
 	disk := newLoopDisk(t, d.data())

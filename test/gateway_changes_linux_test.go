@@ -22,7 +22,10 @@ const settle = 5 * time.Second
 
 // TestGatewayChanges adds, re-addresses, stops and kills gateways of dc2. Each
 // change must become visible in dc1 and dc3.
-func TestGatewayChanges(t *testing.T) { overGateways(t, gatewayChanges, "dc2") }
+func TestGatewayChanges(t *testing.T) {
+	t.Parallel()
+	overGateways(t, gatewayChanges, "dc2")
+}
 
 func gatewayChanges(t *testing.T, envoys lab.Envoys) {
 	l := lab.New(t)

@@ -39,6 +39,7 @@ func (l *loopback) addGateway(s *site, node, wan string, args ...string) (g *sub
 // of a gateway of dc1, and then the LAN address of the other gateway of dc1. The
 // gateways of dc1 must not forward connections for dc2 to each other in turns.
 func TestGatewayLoop(t *testing.T) {
+	t.Parallel()
 	testutil.Cluster(t)
 	l := newLoopback(t)
 	dc1 := l.start("dc1", "dc1")

@@ -66,6 +66,7 @@ func (l *loopback) keyring(s *site, stdin string, args ...string) string {
 // the other, replaces the key, and turns encryption off again. The two
 // datacenters stay federated after each step.
 func TestGossipEncryption_WithoutOutage(t *testing.T) {
+	t.Parallel()
 	l := newLoopback(t)
 	dc1 := l.start("dc1", "dc1")
 	dc2 := l.start("dc2", "dc1", dc1.gateway.WAN)

@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -202,18 +201,6 @@ func operatorOf(b testing.TB, l *loopback, dc string) *http.Client {
 	return &http.Client{Transport: &http.Transport{
 		TLSClientConfig: &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{cert}},
 	}}
-}
-
-// unusedPort returns a free port. The servers are configured with the port of
-// the first one before it starts.
-func unusedPort(b testing.TB) int {
-	b.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
 }
 
 func doRequest(c *http.Client, req *http.Request) ([]byte, error) {

@@ -29,6 +29,7 @@ import (
 // reason. Clients that read slowly or not at all do not cost the server a copy
 // each. A resource of 1 MiB can be written and read.
 func TestLargeList(t *testing.T) {
+	t.Parallel()
 	l := newLoopback(t)
 	s := l.start("dc1", "dc1")
 	l.federated(s)

@@ -35,6 +35,7 @@ type pair struct {
 // With WANFED_CHAOS, the lock of a killed Terraform is acquired when its session
 // expires, which takes about 40 s. Otherwise the session is destroyed.
 func TestLocks_SurviveKills(t *testing.T) {
+	t.Parallel()
 	g := newTrio(t)
 	leader := g.leader()
 	p := &pair{g, g.servers[(leader+1)%3], g.servers[(leader+2)%3]}

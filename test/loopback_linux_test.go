@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -17,6 +18,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -94,6 +96,7 @@ func (l *loopback) startIn(prefix, dc, primary string, primaryGateways ...string
 		Program: []string{l.bin}, Dir: filepath.Join(l.dir, prefix+"-srv1"), DC: dc, Node: "srv1",
 		TLS:       l.files(tlsutil.RoleServer, "srv1", dc),
 		PrimaryDC: primary, PrimaryGateways: primaryGateways, LogLevel: l.log, Args: l.args,
+		Port: unusedPort(l.t),
 	})
 	if err != nil {
 		l.t.Fatal(err)
@@ -102,7 +105,8 @@ func (l *loopback) startIn(prefix, dc, primary string, primaryGateways ...string
 	s.gateway, err = subprocess.StartGateway(ctx, subprocess.GatewayConfig{
 		Program: []string{l.bin}, Dir: filepath.Join(l.dir, prefix+"-gw1"), DC: dc, Node: "gw1",
 		TLS:     l.files(tlsutil.RoleGateway, "gw1", dc),
-		Servers: []string{s.server.Addr}, LogLevel: l.log, Args: []string{"--admin-addr", "127.0.0.1:0"},
+		Servers: []string{s.server.Addr}, WAN: loopbackAddr(unusedPort(l.t)), LogLevel: l.log,
+		Args: []string{"--admin-addr", "127.0.0.1:0"},
 	})
 	if err != nil {
 		l.t.Fatal(err)
@@ -122,6 +126,36 @@ func (l *loopback) keep(p *subprocess.Process) {
 		}
 	})
 }
+
+// unused is the port that unusedPort tries next. Test processes that run at the
+// same time begin with different ports.
+var unused = func() *atomic.Int32 {
+	var n atomic.Int32
+	n.Store(rand.Int32N(unusedPorts))
+	return &n
+}()
+
+// Ports of unusedPort. The kernel does not choose them for other sockets, so a
+// process that stopped can listen on its port again.
+const firstUnusedPort, unusedPorts = 10_000, 22_000
+
+// unusedPort returns a port of 127.0.0.1 that is free. It returns another port
+// at each call.
+func unusedPort(t testing.TB) int {
+	t.Helper()
+	for range unusedPorts {
+		port := firstUnusedPort + int(uint32(unused.Add(1))%unusedPorts)
+		if l, err := net.Listen("tcp", loopbackAddr(port)); err == nil {
+			l.Close()
+			return port
+		}
+	}
+	t.Fatal("no port is free")
+	return 0
+}
+
+// loopbackAddr returns the address (host:port) of a port of 127.0.0.1.
+func loopbackAddr(port int) string { return fmt.Sprintf("127.0.0.1:%d", port) }
 
 // federated waits until every site lists an alive server and a healthy gateway
 // of each site.

@@ -44,6 +44,7 @@ const (
 // write is discarded, and compare-and-swap is linearizable. WANFED_MOVES is the
 // number of runs; WANFED_MOVES_SEED is the first seed.
 func TestMoves(t *testing.T) {
+	t.Parallel()
 	lab.NeedNFT(t)
 	runs, first := 3, 0
 	if n, err := strconv.Atoi(os.Getenv("WANFED_MOVES")); err == nil {

@@ -93,6 +93,7 @@ func (d *diskServer) groupID() string {
 // the documentation make the third one writable again, with every value that it
 // had. Then two servers with empty disks join, with the old names.
 func TestRecoverLostMajority(t *testing.T) {
+	t.Parallel()
 	testutil.Cluster(t)
 	l := newLoopback(t)
 	all := l.three(t)

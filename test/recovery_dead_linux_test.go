@@ -22,7 +22,6 @@ import (
 // The others must not become slower. An operator can delete the states: at once
 // with --force, and without it once all members of the datacenter have failed.
 func TestDeadDatacenter_IsHarmlessAndDeletable(t *testing.T) {
-	t.Parallel()
 	l := lab.New(t)
 	dc1, dc2, dc3 := l.Add(1, 1), l.Add(1, 1), l.Add(1, 1)
 	dc1.Start()

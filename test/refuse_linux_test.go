@@ -22,6 +22,7 @@ import (
 // datacenters. Each must be refused, counted by a metric, and logged in one
 // line. Both datacenters must still be federated at the end.
 func TestRefuse(t *testing.T) {
+	t.Parallel()
 	l := newLoopback(t)
 	dc1 := l.start("dc1", "dc1")
 	dc2 := l.start("dc2", "dc1", dc1.gateway.WAN)

@@ -20,6 +20,7 @@ import (
 // elect a leader. With the third server, the renewed one becomes a voter again
 // when it has caught up, without an operator.
 func TestRenewedVoter(t *testing.T) {
+	t.Parallel()
 	testutil.Cluster(t)
 	l := newLoopback(t)
 	all := l.three(t)
@@ -64,6 +65,7 @@ func TestRenewedVoter(t *testing.T) {
 // data directories after the third one was recovered. They form no second group,
 // and become voters of the recovered one.
 func TestRecoverLostMajority_OldDisks(t *testing.T) {
+	t.Parallel()
 	testutil.Cluster(t)
 	l := newLoopback(t)
 	all := l.three(t)

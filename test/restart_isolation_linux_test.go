@@ -106,6 +106,7 @@ func (d *diskServer) stopClean() {
 // Each server has no retry_join, or one with an outdated address, and must find
 // the others. WANFED_RESTARTS is the number of random sequences.
 func TestRestart(t *testing.T) {
+	t.Parallel()
 	testutil.Cluster(t)
 	sequences := 6
 	if n, err := strconv.Atoi(os.Getenv("WANFED_RESTARTS")); err == nil {
@@ -153,6 +154,7 @@ func (g *grown) restart(t *testing.T, random *rand.Rand) {
 // TestRetryJoin_NeverBootstraps starts a server with retry_join and without
 // bootstrap_expect, and no other server. It must not form a group alone.
 func TestRetryJoin_NeverBootstraps(t *testing.T) {
+	t.Parallel()
 	testutil.Cluster(t)
 	l := newLoopback(t)
 	first := unusedPort(t)

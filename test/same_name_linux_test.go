@@ -108,6 +108,7 @@ func (s *site) advice(ctx context.Context, dc string) (string, error) {
 // reachable, the log of the primary does not grow, and the status of both names
 // the address of the other.
 func TestSameName(t *testing.T) {
+	t.Parallel()
 	testutil.Cluster(t)
 	for _, tt := range []struct {
 		name   string
@@ -171,6 +172,7 @@ func TestSameName(t *testing.T) {
 // directory. The new server is refused. The datacenter does not change, not
 // even when the first server restarts.
 func TestSameName_Servers(t *testing.T) {
+	t.Parallel()
 	testutil.Cluster(t)
 	for _, cloned := range []bool{false, true} {
 		t.Run(fmt.Sprintf("cloned=%v", cloned), func(t *testing.T) {
@@ -204,6 +206,7 @@ func TestSameName_Servers(t *testing.T) {
 // gateway. The new gateway is refused, and status names both. When the first
 // gateway stops or fails, another one takes the name without an operator.
 func TestSameName_Gateways(t *testing.T) {
+	t.Parallel()
 	testutil.Cluster(t)
 	l := newLoopback(t)
 	l.args = []string{"--reads-from", "dc1"}
@@ -259,6 +262,7 @@ func TestSameName_Gateways(t *testing.T) {
 // and names both groups, until the first primary returns, or an operator accepts
 // the other one.
 func TestSameName_Primary(t *testing.T) {
+	t.Parallel()
 	testutil.Cluster(t)
 	l := newLoopback(t)
 	l.args = []string{"--reads-from", "dc1"}
@@ -379,6 +383,7 @@ func (l *loopback) secondGateway(t *testing.T, s *site, dir string) *subprocess.
 // and claims to be an older server that is in the group. The server stays in
 // its pools.
 func TestSameName_StolenCertificate(t *testing.T) {
+	t.Parallel()
 	testutil.Cluster(t)
 	l := newLoopback(t)
 	l.args = []string{"--reads-from", "dc1"}

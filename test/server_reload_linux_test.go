@@ -22,6 +22,7 @@ import (
 // can change while it runs, names those that need a restart, and keeps the old
 // settings if the file is invalid. It never ends.
 func TestServer_SIGHUP(t *testing.T) {
+	t.Parallel()
 	testutil.Cluster(t)
 	l := newLoopback(t)
 	file := filepath.Join(l.dir, "server.hcl")

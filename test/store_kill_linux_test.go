@@ -50,6 +50,7 @@ const killWriters = 4
 // also during its start. No acknowledged write or deletion is lost, a torn end
 // of the log is not read as a write, and no uid or version is used twice.
 func TestKilledServer_LosesNothing(t *testing.T) {
+	t.Parallel()
 	rounds := 5
 	if chaos() {
 		rounds = 200

@@ -19,6 +19,7 @@ import (
 // seconds. The daemon interrupts Terraform after 10 s and saves the state. The
 // next start creates the rest.
 func TestSync_StoppedInMidApply(t *testing.T) {
+	t.Parallel()
 	r := newSyncRig(t, "sleep 3")
 	r.registerTen("web")
 	r.configure("sync1", r.taskText("web", "web", "parallelism = 1"))
@@ -53,6 +54,7 @@ func TestSync_StoppedInMidApply(t *testing.T) {
 // TestSync_ServerKilledInMidApply kills the only server for 10 s. Terraform ends
 // before the server is back.
 func TestSync_ServerKilledInMidApply(t *testing.T) {
+	t.Parallel()
 	r := newSyncRig(t, "sleep 0.5")
 	r.registerTen("web")
 	r.configure("sync1", r.taskText("web", "web", "parallelism = 2"))
@@ -79,6 +81,7 @@ func TestSync_ServerKilledInMidApply(t *testing.T) {
 // TestSync_GuardHoldsBack empties the catalog. The guard holds back the run until
 // an operator approves it.
 func TestSync_GuardHoldsBack(t *testing.T) {
+	t.Parallel()
 	r := newSyncRig(t, "true")
 	r.registerTen("web")
 	r.configure("sync1", r.taskText("web", "web", "guard {\n max_destroy = \"20%\"\n empty_input = true\n}"))
@@ -106,6 +109,7 @@ func TestSync_GuardHoldsBack(t *testing.T) {
 // TestSync_TakenOver kills one of two daemons of a group. The other one takes
 // over its tasks, and runs only what has changed.
 func TestSync_TakenOver(t *testing.T) {
+	t.Parallel()
 	const lease = 3 * time.Second
 	r := newSyncRig(t, "true")
 	r.register("web", "n1", "10.0.0.1", "passing")

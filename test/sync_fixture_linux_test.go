@@ -66,7 +66,6 @@ resource "terraform_data" "file" {
 // newSyncRig starts a server. pause is a shell command of the module.
 func newSyncRig(t *testing.T, pause string) *syncRig {
 	r := &syncRig{stateRig: newStateRig(t)}
-	r.config.HTTPAddr = strings.TrimPrefix(r.server.HTTP, "http://") // of the next starts
 	r.operator = r.ca.Files(t, tlsutil.RoleOperator, "operator", "dc1")
 	d := r.daemon("operator", tlsutil.RoleOperator)
 	r.store, r.client = d.store, pb.NewResourceServiceClient(d.conn)

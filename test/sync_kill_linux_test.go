@@ -24,6 +24,7 @@ import (
 // run starts at most 2 s after the start of the daemon and the end of Terraform.
 // WANFED_CHAOS=1 kills 50 times in place of 3, and WANFED_SEED sets the seed.
 func TestSync_Killed(t *testing.T) {
+	t.Parallel()
 	seed, count := uint64(1), 3
 	if os.Getenv("WANFED_CHAOS") != "" {
 		count = 50
@@ -69,6 +70,7 @@ func TestSync_Killed(t *testing.T) {
 // TestSync_OnceAfterKill runs the daemon with --once after a daemon was killed in
 // mid-apply.
 func TestSync_OnceAfterKill(t *testing.T) {
+	t.Parallel()
 	r := newSyncRig(t, "sleep 0.3")
 	r.registerTen("web")
 	file := r.configure("sync1", r.taskText("web", "web", "parallelism = 2"))

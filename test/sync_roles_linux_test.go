@@ -29,6 +29,7 @@ import (
 // TestSync_Roles sends requests with certificates of the roles sync and client to
 // a server.
 func TestSync_Roles(t *testing.T) {
+	t.Parallel()
 	l := newLoopback(t)
 	s := l.start("dc1", "dc1")
 	resources := func(role tlsutil.Role) (pb.ResourceServiceClient, pb.LeaseServiceClient) {

@@ -16,7 +16,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -54,18 +53,12 @@ func newStateRig(t *testing.T) *stateRig {
 	g := &stateRig{loopback: l, program: program, keyFile: filepath.Join(l.dir, "keys"), config: subprocess.ServerConfig{
 		Program: []string{l.bin}, Dir: filepath.Join(l.dir, "srv1"), DC: "dc1", Node: "srv1",
 		TLS: l.ca.Files(t, tlsutil.RoleServer, "srv1", "dc1"), LogLevel: "debug",
+		Port: unusedPort(t), HTTPAddr: loopbackAddr(unusedPort(t)),
 	}}
 	if _, err := state.GenerateKey(g.keyFile); err != nil {
 		t.Fatal(err)
 	}
 	g.start()
-	_, port, err := net.SplitHostPort(g.server.Addr)
-	if err == nil {
-		g.config.Port, err = strconv.Atoi(port) // of the next starts
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
 	return g
 }
 
@@ -252,6 +245,7 @@ func (d *stateDaemon) state() (*pb.TaskState, string) {
 // TestSyncState runs Terraform with its state in a server, through faults of
 // each part.
 func TestSyncState(t *testing.T) {
+	t.Parallel()
 	g := newStateRig(t)
 	first, second := g.daemon("sync1", tlsutil.RoleSync), g.daemon("sync2", tlsutil.RoleSync)
 	c := first.claim("sync1", 1)

@@ -16,6 +16,7 @@ import (
 // TestSync_FollowsCatalog runs a task while instances register, move, fail and
 // disappear, and uses each command of "wanfed task" and the HTTP API.
 func TestSync_FollowsCatalog(t *testing.T) {
+	t.Parallel()
 	r := newSyncRig(t, "true")
 	r.register("web", "n1", "10.0.0.1", "passing")
 	r.configure("sync1", r.taskText("web", "web"))
@@ -138,6 +139,7 @@ func (r *syncRig) useCommands() {
 
 // TestSync_OnceAndInspect runs the modes of the daemon that end by themselves.
 func TestSync_OnceAndInspect(t *testing.T) {
+	t.Parallel()
 	r := newSyncRig(t, "true")
 	r.register("web", "n1", "10.0.0.1", "passing")
 	file := r.configure("sync1", r.taskText("web", "web"))

@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -38,7 +37,7 @@ func newTrio(t testing.TB) *trio {
 	g.operator = g.ca.Files(t, tlsutil.RoleOperator, "joe", "dc1")
 	ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
 	defer cancel()
-	ports := freePorts(t)
+	ports := [3]int{unusedPort(t), unusedPort(t), unusedPort(t)}
 	for i := range g.servers {
 		node := fmt.Sprintf("srv%d", i+1)
 		var join []string
@@ -58,20 +57,6 @@ func newTrio(t testing.TB) *trio {
 	}
 	g.leader()
 	return g
-}
-
-// freePorts returns ports of 127.0.0.1 that were free.
-func freePorts(t testing.TB) (ports [3]int) {
-	t.Helper()
-	for i := range ports {
-		ln, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer ln.Close()
-		ports[i] = ln.Addr().(*net.TCPAddr).Port
-	}
-	return ports
 }
 
 // leader waits for a leader and returns its position.

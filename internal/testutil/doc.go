@@ -5,7 +5,7 @@
 //	testutil.Cluster(t) // skipped by go test -short
 //	testutil.Eventually(t, 5*time.Second, func() bool { return srv.IsLeader() }, "srv1 leads")
 //
-// Eventually and Await evaluate a condition every 5 ms on the wall clock, and
-// end the test at the timeout. A test of pure time uses testing/synctest
-// instead.
+// Eventually and Await evaluate a condition on the wall clock, at first every 5
+// ms and later at most every 100 ms. They end the test at the timeout. A test of
+// pure time uses testing/synctest instead.
 package testutil

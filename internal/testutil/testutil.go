@@ -12,8 +12,13 @@ import (
 	"time"
 )
 
-// pollInterval is the pause between two evaluations of a condition.
-const pollInterval = 5 * time.Millisecond
+// Bounds of the pause between two evaluations of a condition.
+const minPause, maxPause = 5 * time.Millisecond, 100 * time.Millisecond
+
+// pause returns the time until the next evaluation of a condition. It is 2 % of
+// the time that the test has waited, because an evaluation may cost as much as
+// the start of a process.
+func pause(waited time.Duration) time.Duration { return min(max(waited/50, minPause), maxPause) }
 
 // Eventually evaluates cond until it returns true. It fails the test when
 // timeout has passed. format and args name the condition.
@@ -38,8 +43,6 @@ func Await(t testing.TB, timeout time.Duration, condition string, check func(ctx
 	start := time.Now()
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
-	tick := time.NewTicker(pollInterval)
-	defer tick.Stop()
 	var last error
 	for {
 		err := check(ctx)
@@ -50,7 +53,7 @@ func Await(t testing.TB, timeout time.Duration, condition string, check func(ctx
 			last = err
 		}
 		select {
-		case <-tick.C:
+		case <-time.After(pause(time.Since(start))):
 		case <-ctx.Done():
 			t.Fatalf("after %v: want %s, but %v", timeout, condition, last)
 		}
@@ -59,8 +62,8 @@ func Await(t testing.TB, timeout time.Duration, condition string, check func(ctx
 
 // Cluster marks a test that runs on the wall clock or starts a cluster. The
 // result of such a test can depend on the load of the machine. "make test" and
-// "go test -short" skip these tests. "make test-cluster" runs them one at a
-// time.
+// "go test -short" skip these tests. "make test-cluster" runs them. A test that
+// mostly waits calls t.Parallel; a test that measures short times does not.
 func Cluster(t testing.TB) {
 	t.Helper()
 	if testing.Short() {
