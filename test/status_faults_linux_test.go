@@ -159,7 +159,6 @@ func startLab(t *testing.T, n int) (*lab.Lab, []*lab.Datacenter) {
 // TestStatusFaults makes faults of gateways, ports and servers of dc3. The
 // status of every datacenter names the state, the cause and the remedy.
 func TestStatusFaults(t *testing.T) {
-	t.Parallel()
 	_, dcs := startLab(t, 3)
 	dc1, dc2, dc3 := dcs[0], dcs[1], dcs[2]
 	srv, gw := dc3.Servers[0], dc3.Gateways[0]

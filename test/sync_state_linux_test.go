@@ -153,11 +153,12 @@ type stateApply struct {
 	end func() error // of the run, for the backend
 }
 
-// command returns a command of Terraform in a process group of its own.
+// command returns a command of Terraform in a process group of its own. It has
+// no parent death signal: threads that lab moves into namespaces end early.
 func (g *stateRig) command(dir string, env map[string]string, args ...string) *exec.Cmd {
 	cmd := exec.Command(g.program, args...)
 	cmd.Dir = dir
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Env = append(os.Environ(), "CHECKPOINT_DISABLE=1", "TF_IN_AUTOMATION=1", "TF_CLI_CONFIG_FILE="+os.DevNull,
 		fmt.Sprintf("TF_VAR_n=%d", g.runs))
 	for name, value := range env {

@@ -146,7 +146,7 @@ func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { retur
 func (g *trio) command(s *subprocess.Server, name string, args ...string) *exec.Cmd {
 	addr := strings.TrimPrefix(s.HTTP, "http://")
 	cmd := exec.Command(name, args...)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Dir = g.dir
 	cmd.Env = append(os.Environ(), "WANFED_HTTP_ADDR=https://"+addr, "WANFED_CA_FILE="+g.operator.CA,
 		"WANFED_CERT_FILE="+g.operator.Cert, "WANFED_KEY_FILE="+g.operator.Key,
