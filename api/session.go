@@ -85,10 +85,13 @@ func (c *Client) UnlockKey(ctx context.Context, k Key, q QueryOptions) (unlocked
 	return unlocked, err
 }
 
-// DeleteKey deletes a key if its ModifyIndex is index.
-func (c *Client) DeleteKey(ctx context.Context, key string, index uint64, q QueryOptions) (deleted bool, err error) {
+// DeleteKey deletes a key. If index is not nil, DeleteKey deletes only if the
+// ModifyIndex of the key is *index, and returns false if it is not.
+func (c *Client) DeleteKey(ctx context.Context, key string, index *uint64, q QueryOptions) (deleted bool, err error) {
 	values := q.values()
-	values.Set("cas", strconv.FormatUint(index, 10))
+	if index != nil {
+		values.Set("cas", strconv.FormatUint(*index, 10))
+	}
 	err = c.write(ctx, http.MethodDelete, keyPath(key), values, nil, &deleted)
 	return deleted, err
 }

@@ -213,7 +213,7 @@ func (l *holder) release(ctx context.Context) error {
 	unlocked, err := l.Client.UnlockKey(ctx, k, l.Options)
 	if err == nil && unlocked {
 		if k, _, rerr := l.Client.ReadKey(ctx, l.Key, l.Options); rerr == nil && k != nil && k.Session == "" {
-			_, err = l.Client.DeleteKey(ctx, l.Key, k.ModifyIndex, l.Options)
+			_, err = l.Client.DeleteKey(ctx, l.Key, &k.ModifyIndex, l.Options)
 		}
 	}
 	return errors.Join(err, l.Client.DestroySession(ctx, l.session, l.Options))

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/wanfed/wanfed/api/lock"
 	"github.com/wanfed/wanfed/internal/output"
@@ -77,15 +79,49 @@ func newRoot() *cobra.Command {
 		},
 	}
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		if unknown, ok := errors.AsType[*pflag.NotExistError](err); ok {
+			if name := similarFlag(cmd, unknown.GetSpecifiedName()); name != "" {
+				return usagef("%w; did you mean --%s?", err, name)
+			}
+		}
 		return usagef("%w; see: %s --help", flagError(err), cmd.CommandPath())
 	})
 	addStopOnEOF(root)
-	root.AddCommand(
-		newServer(), newGateway(), newEnvoy(), newValidate(), newTLS(),
-		newMembers(), newFederation(), newResource(), newKeyring(), newOperator(), newSnapshot(), newStatus(),
-		newControllers(), newPolicy(), newLock(), newSync(), newTask(), newDemo(), newVersion(),
-	)
+	addCommands(root, "Run", newServer(), newGateway(), newSync(), newEnvoy(), newDemo(), newValidate())
+	addCommands(root, "Observe", newStatus(), newMembers(), newFederation(), newControllers(), newTask())
+	addCommands(root, "Data", newKV(), newServices(), newNodes(), newResource(), newLock(), newSnapshot())
+	addCommands(root, "Secure and maintain", newTLS(), newPolicy(), newKeyring(), newOperator())
+	addCommands(root, "Other", newVersion())
+	root.SetHelpCommandGroupID("Other")
+	root.SetCompletionCommandGroupID("Other")
 	return root
+}
+
+// addCommands adds commands to root, under a title in its help.
+func addCommands(root *cobra.Command, title string, commands ...*cobra.Command) {
+	root.AddGroup(&cobra.Group{ID: title, Title: title + ":"})
+	for _, c := range commands {
+		c.GroupID = title
+		root.AddCommand(c)
+	}
+}
+
+// similarFlag is similarCommand for the flags of cmd.
+func similarFlag(cmd *cobra.Command, name string) (similar string) {
+	var flags cobra.Command // SuggestionsFor compares names of commands
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		if !f.Hidden {
+			flags.AddCommand(&cobra.Command{Use: f.Name, Run: func(*cobra.Command, []string) {}})
+		}
+	})
+	return similarCommand(&flags, name)
+}
+
+// similarCommand returns the subcommand of cmd whose name differs from name in at
+// most two characters or begins with it, or "" if none does.
+func similarCommand(cmd *cobra.Command, name string) string {
+	cmd.SuggestionsMinimumDistance = 2
+	return cmp.Or(append(cmd.SuggestionsFor(name), "")...)
 }
 
 // newGroup returns a command with subcommands only. A call without a
@@ -133,11 +169,24 @@ func exactArgs(names ...string) cobra.PositionalArgs {
 		if len(args) == len(names) {
 			return nil
 		}
-		problem := "unexpected argument"
+		problem, extra := "unexpected argument", args[len(names)]
 		if cmd.HasSubCommands() {
 			problem = "unknown command"
+			if similar := similarCommand(cmd, extra); similar != "" {
+				return usagef("unknown command %q; did you mean: %s %s", extra, cmd.CommandPath(), similar)
+			}
 		}
-		return usagef("%s %q; see: %s --help", problem, args[len(names)], cmd.CommandPath())
+		return usagef("%s %q; see: %s --help", problem, extra, cmd.CommandPath())
+	}
+}
+
+// optionalArg permits one argument. name is its placeholder in the usage line.
+func optionalArg(name string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return nil
+		}
+		return exactArgs(name)(cmd, args)
 	}
 }
 
