@@ -47,8 +47,9 @@ type MuxConfig struct {
 	Logger *slog.Logger // default: no log
 
 	// Changed by tests.
-	// handshakeTimeout bounds the wait for a PROXY header, and the time without
-	// a byte from the client in a TLS handshake. A handshake takes at most
+	// handshakeTimeout bounds the wait for a PROXY header, for the first byte
+	// where plain text is accepted, and the time without a byte from the client
+	// in a TLS handshake. A handshake takes at most
 	// three times as long. 0: 5 s.
 	handshakeTimeout time.Duration
 	maxHandshakes    int // concurrent; see handshakeLimit; 0: 512
@@ -234,10 +235,13 @@ func (m *Mux) serve(ctx context.Context, hs *handshake, tracked *trackedConn, cf
 	m.handshakes.start(hs)
 	limit := time.Now().Add(m.cfg.handshakeTimeout)
 	err := m.readProxy(hs, limit)
-	if p, ok := raw.(*sniffConn); err == nil && ok && p.isPlainText(limit) {
-		m.handshakes.end(hs)
-		m.servePlain(ctx, raw, tracked)
-		return
+	if p, ok := raw.(*sniffConn); err == nil && ok {
+		var plain bool
+		if plain, err = p.isPlainText(limit); plain {
+			m.handshakes.end(hs)
+			m.servePlain(ctx, raw, tracked)
+			return
+		}
 	}
 	c, hello := tls.Server(raw, cfg), &clientHello{onSeen: func() { m.handshakes.noteHello(hs) }}
 	if err == nil {

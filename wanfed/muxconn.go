@@ -106,13 +106,13 @@ type sniffConn struct {
 
 func (c *sniffConn) Read(b []byte) (int, error) { return c.br.Read(b) }
 
-// isPlainText waits for the first byte, at most until limit. It returns true if
-// a byte arrives and does not begin a TLS connection.
-func (c *sniffConn) isPlainText(limit time.Time) bool {
+// isPlainText waits for the first byte. It reports whether the byte does not
+// begin a TLS connection. It fails if no byte arrives before limit.
+func (c *sniffConn) isPlainText(limit time.Time) (bool, error) {
 	_ = c.Conn.SetReadDeadline(limit) // if it fails, Peek fails too
 	b, err := c.br.Peek(1)
 	_ = c.Conn.SetReadDeadline(time.Time{})
-	return err == nil && b[0] != recordHandshake
+	return err == nil && b[0] != recordHandshake, err
 }
 
 // proxyConn is a connection that must begin with a PROXY header.

@@ -11,7 +11,9 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/wanfed/wanfed/internal/testutil"
@@ -146,6 +148,41 @@ func TestHTTPListener_PlainText(t *testing.T) {
 		io.WriteString(c, "\x16GET / HTTP/1.0\r\n\r\n")
 		if b, err := io.ReadAll(c); strings.Contains(string(b), "HTTP/") {
 			t.Errorf("ReadAll() = %q, %v; want no response", b, err)
+		}
+	})
+}
+
+// A client that sends nothing for a while, as an HTTP client that keeps a spare
+// connection, is disconnected. It never receives the response to a client of
+// another port.
+func TestHTTPListener_LateFirstByte(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, err := NewMux(MuxConfig{Identity: newAuthority(t).server("srv1", "dc1")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		conns := m.HTTPListener(tlsutil.Roles, true)
+		defer conns.Close()
+		var wg sync.WaitGroup
+		defer wg.Wait()
+		client, server := net.Pipe()
+		defer client.Close()
+		began := time.Now()
+		wg.Go(func() {
+			tracked := m.newTrackedConn(server)
+			hs := m.handshakes.acquire(t.Context(), m.wrapConn(tracked))
+			m.serve(t.Context(), hs, tracked, m.begin(nameAddr("pipe")))
+		})
+		wg.Go(func() {
+			time.Sleep(6 * time.Second)
+			io.WriteString(client, "GET / HTTP/1.0\r\n\r\n")
+		})
+		b, err := io.ReadAll(client)
+		if took := time.Since(began); len(b) > 0 || err != nil || took != 5*time.Second {
+			t.Errorf("ReadAll() = %q, %v after %v, want the end of the connection after 5 s", b, err, took)
+		}
+		if got := m.Stats().Refused[refusedTimeout.id]; got != 1 {
+			t.Errorf("refused by timeout = %d, want 1", got)
 		}
 	})
 }
