@@ -131,7 +131,7 @@ func New(cfg Config) (*Client, error) {
 		c.control = newRemote(c)
 		c.verifier = newVerifier(func(ctx context.Context, dc, addr string) wanfed.FailureClass {
 			return connectGateway(ctx, cfg.Identity, dc, addr)
-		}, c.wakeHeartbeat, cfg.Logger)
+		}, checkGateway, c.wakeHeartbeat, cfg.Logger)
 	}
 	c.loadStored()
 	c.manager = NewManager(c.dc, c.domain, &c.inputs)

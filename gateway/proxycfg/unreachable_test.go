@@ -25,10 +25,11 @@ type verifierRig struct {
 	*verifier
 	changed broadcast.Broadcast // of snap
 
-	mu    sync.Mutex
-	snap  *Snapshot
-	down  map[string]wanfed.FailureClass // by address
-	conns map[string]int                 // by address
+	mu     sync.Mutex
+	snap   *Snapshot
+	down   map[string]wanfed.FailureClass // by address
+	conns  map[string]int                 // by address
+	checks int
 }
 
 func startVerifier(t *testing.T, datacenters ...*Datacenter) *verifierRig {
@@ -48,7 +49,17 @@ func startVerifier(t *testing.T, datacenters ...*Datacenter) *verifierRig {
 
 // start runs a verifier with this function to connect.
 func (r *verifierRig) start(t *testing.T, connect func(context.Context, string, string) wanfed.FailureClass) {
-	r.verifier = newVerifier(connect, func() {}, slog.New(slog.DiscardHandler))
+	check := func(ctx context.Context, addr string) bool {
+		r.mu.Lock()
+		r.checks++
+		class := r.down[addr]
+		r.mu.Unlock()
+		if class == wanfed.FailureTimeout {
+			backoff.Sleep(ctx, checkTimeout, nil)
+		}
+		return class == ""
+	}
+	r.verifier = newVerifier(connect, check, func() {}, slog.New(slog.DiscardHandler))
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {
@@ -160,8 +171,13 @@ func TestVerifier_Cost(t *testing.T) {
 		if n := r.count("a:1"); n < 20 || n > 41 {
 			t.Errorf("probes in an hour = %d, want one per 2 minutes", n)
 		}
+		r.mu.Lock()
+		if checks := r.checks; checks < 2*900 || checks > 2*1200 {
+			t.Errorf("checks in an hour = %d, want one per 3.5 s and gateway", checks)
+		}
+		r.mu.Unlock()
 		r.set("b:1", wanfed.FailureRefused)
-		r.await(t, 1, 4*time.Minute)
+		r.await(t, 1, 10*time.Second)
 		r.mu.Lock()
 		r.snap = &Snapshot{Datacenters: []*Datacenter{{DC: "dc2", Gateways: []string{"a:1", "b:1"}, Current: 1}}}
 		r.mu.Unlock()
@@ -171,6 +187,37 @@ func TestVerifier_Cost(t *testing.T) {
 		time.Sleep(time.Hour)
 		if n := r.count("a:1", "b:1") - before; n != 0 {
 			t.Errorf("probes of a datacenter with one gateway = %d, want 0", n)
+		}
+	})
+}
+
+// TestVerifier_Idle checks that a gateway that no connection uses is reported
+// early enough for the status, also one of many.
+func TestVerifier_Idle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dc2 := &Datacenter{DC: "dc2", Gateways: []string{"a:1", "b:1"}, Current: 2}
+		r := &verifierRig{snap: &Snapshot{Datacenters: []*Datacenter{dc2}}, down: map[string]wanfed.FailureClass{}}
+		for i := range 30 {
+			r.snap.Datacenters = append(r.snap.Datacenters, &Datacenter{DC: fmt.Sprintf("dc%d", i+3),
+				Gateways: []string{fmt.Sprintf("c%d:1", i), "former:1"}, Current: 1 + i%2})
+		}
+		r.start(t, func(ctx context.Context, _, addr string) wanfed.FailureClass {
+			r.mu.Lock()
+			class := r.down[addr]
+			r.mu.Unlock()
+			pause := 20 * time.Millisecond
+			if class != "" {
+				pause = attemptTimeout
+			}
+			backoff.Sleep(ctx, pause, nil)
+			return class
+		})
+		for range 50 {
+			time.Sleep(10*time.Second + rand.N(20*time.Second))
+			r.set("b:1", wanfed.FailureTimeout)
+			r.await(t, 1, 8*time.Second)
+			r.set("b:1", "")
+			r.await(t, 0, 5*time.Second)
 		}
 	})
 }
