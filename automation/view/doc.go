@@ -61,11 +61,13 @@
 //
 // A query of kind "datacenter" may have a state and a duration. A datacenter
 // enters the state when the state has lasted for the duration, and leaves it at
-// once. Without a state, the duration applies to both. Time in which the source
-// was not available does not count. Value.Keys has the datacenters that are in
-// the state, and Trigger is their digest. Values have no times: they would
-// differ between daemons, and start runs. The view of a daemon that starts has
-// no value until each datacenter has entered or left the state.
+// once. Without a state, the duration applies to both. The duration begins with
+// the first poll that reports the state, and a further poll at its end shows that
+// the state has lasted. Time in which the source was not available does not
+// count. Value.Keys has the datacenters that are in the state, and Trigger is
+// their digest. Values have no times: they would differ between daemons, and
+// start runs. The view of a daemon that starts has no value until each datacenter
+// has entered or left the state.
 //
 // # Goroutines
 //

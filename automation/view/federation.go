@@ -20,6 +20,8 @@ type federationMirror struct {
 	views   map[*federationView]struct{}
 	byView  map[*view]*federationView
 	changed bool
+	// due requests a poll: a state has lasted long enough if it is still the same.
+	due chan<- struct{}
 }
 
 // federationView is a view with its state.
@@ -28,7 +30,7 @@ type federationView struct {
 	// settled has the states of datacenters that have lasted long enough, by
 	// datacenter: true if it is reachable. Of kind "datacenter" only.
 	settled map[string]bool
-	pending bool // a state has not lasted long enough yet
+	pending *time.Timer // until a state has lasted long enough; nil: none
 }
 
 // federationJSON is an element of the variable "federation". The order of the
@@ -61,8 +63,8 @@ type datacenterJSON struct {
 	Reachable bool `json:"reachable"`
 }
 
-func newFederationMirror() *federationMirror {
-	return &federationMirror{states: map[string][]gatewayJSON{}, status: map[string]datacenterState{},
+func newFederationMirror(due chan<- struct{}) *federationMirror {
+	return &federationMirror{due: due, states: map[string][]gatewayJSON{}, status: map[string]datacenterState{},
 		members: map[string]memberJSON{}, views: map[*federationView]struct{}{}, byView: map[*view]*federationView{}}
 }
 
@@ -96,7 +98,7 @@ func (m *federationMirror) apply(_ int, old, r *record) {
 
 func (m *federationMirror) flush() {
 	for v := range m.views {
-		if m.changed || v.pending {
+		if m.changed || v.pending != nil {
 			m.render(v)
 		}
 	}
@@ -110,7 +112,9 @@ func (m *federationMirror) add(v *view) {
 }
 
 func (m *federationMirror) remove(v *view) {
-	delete(m.views, m.byView[v])
+	f := m.byView[v]
+	f.stop()
+	delete(m.views, f)
 	delete(m.byView, v)
 }
 
@@ -166,10 +170,25 @@ func (m *federationMirror) renderDatacenter(v *federationView, now map[string]*p
 	}
 }
 
+// stop stops the timer.
+func (v *federationView) stop() {
+	if v.pending != nil {
+		v.pending.Stop()
+		v.pending = nil
+	}
+}
+
 // settle updates the states of datacenters that have lasted long enough. The
-// view has no value while a datacenter never had such a state.
+// view has no value while a datacenter never had such a state. A poll at the end
+// of the duration shows that the state has lasted.
 func (m *federationMirror) settle(v *federationView) {
-	v.pending, v.waiting = false, false
+	v.stop()
+	v.waiting = false
+	at := time.Now()
+	if !v.feed.connected {
+		at = v.feed.since
+	}
+	var next time.Duration // until another state has lasted long enough
 	maps.DeleteFunc(v.settled, func(dc string, _ bool) bool { _, ok := m.status[dc]; return !ok })
 	for dc, s := range m.status {
 		if !v.match(dc) {
@@ -179,12 +198,22 @@ func (m *federationMirror) settle(v *federationView) {
 		delayed := v.query.State == "" || v.query.State == stateOf(s.reachable)
 		switch {
 		case known && settled == s.reachable:
-		case !delayed || time.Since(s.since) >= v.query.For.AsDuration():
+		case !delayed || at.Sub(s.since) >= v.query.For.AsDuration():
 			v.settled[dc] = s.reachable
 		default:
-			v.pending = true
+			if wait := v.query.For.AsDuration() - at.Sub(s.since); next == 0 || wait < next {
+				next = wait
+			}
 			v.waiting = v.waiting || !known
 		}
+	}
+	if next > 0 {
+		v.pending = time.AfterFunc(next, func() {
+			select {
+			case m.due <- struct{}{}:
+			default:
+			}
+		})
 	}
 }
 

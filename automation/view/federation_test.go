@@ -176,6 +176,16 @@ func TestValue_DatacenterFor(t *testing.T) {
 			up(m)
 			time.Sleep(time.Minute)
 		}, 0},
+		{"short outage around a time without federation states", outage, func(_ *testing.T, m *memory) {
+			down(m)
+			time.Sleep(10 * time.Second)
+			m.setDown("dc1", "FederationState", true)
+			time.Sleep(5 * time.Second)
+			up(m)
+			time.Sleep(time.Minute)
+			m.setDown("dc1", "FederationState", false)
+			time.Sleep(time.Minute)
+		}, 0},
 		{"reachable again", `{"kind":"datacenter","datacenter":"dc2","state":"reachable","for":"30s"}`,
 			func(_ *testing.T, m *memory) {
 				down(m)
@@ -220,14 +230,15 @@ func TestValue_DatacenterFor(t *testing.T) {
 }
 
 // TestValue_DatacenterForAt measures the time to the trigger, and compares it
-// with that of a daemon that starts during the outage.
+// with that of a daemon that starts during the outage. The end of the duration is
+// between two of the polls that are made each second.
 func TestValue_DatacenterForAt(t *testing.T) {
-	const outage = `{"kind":"datacenter","state":"unreachable","for":"30s"}`
+	const outage = `{"kind":"datacenter","state":"unreachable","for":"30.400s"}`
 	synctest.Test(t, func(t *testing.T) {
 		m := federated()
 		v := start(t, m)
 		w := open(t, v, outage)
-		time.Sleep(3 * time.Second)
+		time.Sleep(3500 * time.Millisecond) // the next poll is 500 ms later
 		before := value(t, w)
 		changed := w.Changed()
 		m.reach(api.DirectionFailing, api.HealthUnreachable)
@@ -237,8 +248,8 @@ func TestValue_DatacenterForAt(t *testing.T) {
 		case <-time.After(time.Hour):
 			t.Fatal("the trigger did not change")
 		}
-		if d := time.Since(at); d < 30*time.Second || d > 32*time.Second {
-			t.Errorf("the trigger changed after %v, want 30 s to 32 s", d)
+		if d, want := time.Since(at), 30900*time.Millisecond; d < want || d > want+2*coalesce {
+			t.Errorf("the trigger changed after %v, want %v", d, want)
 		}
 		after := value(t, w)
 		if got, want := string(after.JSON), `{"dc1":{"reachable":true},"dc2":{"reachable":false}}`; got != want {

@@ -183,7 +183,7 @@ func (v *Views) receive(f *feed, i int, ev event) {
 		}
 		s.held[ev.name] = ev.record
 	case eventTick:
-		f.dirty = true
+		f.dirty = f.dirty || f.connected // otherwise the mirror is not current
 	}
 	if ev.typ == eventTick {
 		s.confirmed = time.Now()

@@ -97,9 +97,10 @@ func (v *Views) newFeed(key feedKey) *feed {
 		f.mirror = newRecordMirror(renderJSON)
 		stream(key.typ, decodeResource)
 	case feedFederation:
-		f.mirror = newFederationMirror()
+		due := make(chan struct{}, 1)
+		f.mirror = newFederationMirror(due)
 		stream(stateType, decodeInto[pb.FederationState])
-		f.addStream("status", v.poll())
+		f.addStream("status", v.poll(due))
 	}
 	return f
 }

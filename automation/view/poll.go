@@ -28,8 +28,9 @@ type datacenterState struct {
 	since time.Time
 }
 
-// poll returns a stream of the datacenters and members that the source reports.
-func (v *Views) poll() func(context.Context) iter.Seq2[event, error] {
+// poll returns a stream of the datacenters and members that the source reports,
+// each pollInterval and when due has an element.
+func (v *Views) poll(due <-chan struct{}) func(context.Context) iter.Seq2[event, error] {
 	reachable := map[string]bool{} // the last known state, also of earlier streams
 	return func(ctx context.Context) iter.Seq2[event, error] {
 		return func(yield func(event, error) bool) {
@@ -46,7 +47,7 @@ func (v *Views) poll() func(context.Context) iter.Seq2[event, error] {
 					}
 				}
 				last = now
-				backoff.Sleep(ctx, pollInterval, nil)
+				backoff.Sleep(ctx, pollInterval, due)
 			}
 		}
 	}
