@@ -4,7 +4,6 @@ package api
 
 import (
 	"context"
-	"net/http"
 	"net/url"
 )
 
@@ -40,7 +39,7 @@ func (c *Client) NodeChecks(ctx context.Context, q QueryOptions) ([]Check, Query
 func (c *Client) Keys(ctx context.Context, prefix string, q QueryOptions) ([]Key, QueryMeta, error) {
 	var out []Key
 	meta, err := c.get(ctx, keyPath(prefix), q, url.Values{"recurse": {""}}, &out)
-	if IsStatus(err, http.StatusNotFound) {
+	if isAbsent(meta, err) {
 		err = nil
 	}
 	return out, meta, err

@@ -177,22 +177,53 @@ func TestClientErrors(t *testing.T) {
 	}
 }
 
-func TestFederationState_NotFound(t *testing.T) {
-	for body, want := range map[string]string{
-		"":                     `datacenter "dc9" has no federation state`,
-		"404 page not found\n": "ADDR answered 404: 404 page not found", // of another program
+// TestNotFound has responses with status 404: of a server, and of other programs
+// that listen at the address, such as a proxy.
+func TestNotFound(t *testing.T) {
+	for _, tt := range []struct {
+		name, index, body string
+		want              string // error; empty: the object does not exist
+	}{
+		{"absent", "7", "", ""},
+		{"other program", "", "404 page not found\n", "ADDR answered 404: 404 page not found"},
+		{"other program without a body", "", "", "ADDR answered 404 (Not Found)"},
+		{"body with an index", "7", "no such endpoint", "ADDR answered 404: no such endpoint"},
 	} {
-		c := newTestClient(t, func(w http.ResponseWriter, _ *http.Request) {
-			w.WriteHeader(404)
-			fmt.Fprint(w, body)
+		t.Run(tt.name, func(t *testing.T) {
+			c := newTestClient(t, func(w http.ResponseWriter, _ *http.Request) {
+				if tt.index != "" {
+					w.Header().Set(HeaderIndex, tt.index)
+				}
+				w.WriteHeader(404)
+				fmt.Fprint(w, tt.body)
+			})
+			check := func(call, want string, err error) {
+				t.Helper()
+				got := ""
+				if err != nil {
+					got = strings.ReplaceAll(err.Error(), c.base, "ADDR")
+				}
+				if got != want {
+					t.Errorf("%s = error %q, want %q", call, got, want)
+				}
+			}
+			key, _, err := c.ReadKey(t.Context(), "k", QueryOptions{})
+			check("ReadKey()", tt.want, err)
+			keys, _, err := c.Keys(t.Context(), "k", QueryOptions{})
+			check("Keys()", tt.want, err)
+			if key != nil || len(keys) != 0 {
+				t.Errorf("ReadKey(), Keys() = %v, %v, want none", key, keys)
+			}
+			_, _, err = c.FederationState(t.Context(), "dc9", QueryOptions{})
+			want := tt.want
+			if want == "" {
+				want = `datacenter "dc9" has no federation state`
+			}
+			check("FederationState()", want, err)
+			if got := errors.Is(err, ErrNotFound); got != (tt.want == "") {
+				t.Errorf("FederationState() is ErrNotFound = %v, want %v", got, tt.want == "")
+			}
 		})
-		_, _, err := c.FederationState(t.Context(), "dc9", QueryOptions{})
-		if err == nil || strings.ReplaceAll(err.Error(), c.base, "ADDR") != want {
-			t.Errorf("FederationState() with response 404 %q = %v, want %s", body, err, want)
-		}
-		if got := errors.Is(err, ErrNotFound); got != (body == "") {
-			t.Errorf("FederationState() with response 404 %q is ErrNotFound = %v, want %v", body, got, body == "")
-		}
 	}
 }
 

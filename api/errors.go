@@ -63,6 +63,15 @@ func IsStatus(err error, code int) bool {
 	return ok && e.Code == code
 }
 
+// isAbsent reports whether err is the response to a query for an object that does
+// not exist: status 404 with an index and without a body. A 404 without an index,
+// or with a body, comes from another program, such as a proxy, or means that the
+// endpoint does not exist.
+func isAbsent(meta QueryMeta, err error) bool {
+	e, ok := errors.AsType[*StatusError](err)
+	return ok && e.Code == http.StatusNotFound && e.Message == "" && meta.Index > 0
+}
+
 // unreachable returns the error of a request without a response. The reason is
 // the end of the caller's ctx, or the timeout of rctx, or else err.
 func (c *Client) unreachable(ctx, rctx context.Context, timeout time.Duration, err error) error {

@@ -4,9 +4,7 @@ package api
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"net/http"
 	"net/url"
 	"time"
 )
@@ -45,11 +43,8 @@ func (c *Client) FederationStates(ctx context.Context, q QueryOptions) ([]Federa
 func (c *Client) FederationState(ctx context.Context, dc string, q QueryOptions) (FederationState, QueryMeta, error) {
 	var out FederationStateResponse
 	meta, err := c.get(ctx, "/v1/internal/federation-state/"+url.PathEscape(dc), q, nil, &out)
-	// A 404 with a body comes from another program that listens at the address,
-	// because a 404 of this API has an empty body.
-	s, ok := errors.AsType[*StatusError](err)
 	switch {
-	case ok && s.Code == http.StatusNotFound && s.Message == "", err == nil && out.State == nil:
+	case isAbsent(meta, err), err == nil && out.State == nil:
 		return FederationState{}, meta, fmt.Errorf("datacenter %q has %w", dc, ErrNotFound)
 	case err != nil:
 		return FederationState{}, meta, err

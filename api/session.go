@@ -100,7 +100,7 @@ func (c *Client) DeleteKey(ctx context.Context, key string, index *uint64, q Que
 func (c *Client) ReadKey(ctx context.Context, key string, q QueryOptions) (*Key, QueryMeta, error) {
 	var out []Key
 	meta, err := c.get(ctx, keyPath(key), q, nil, &out)
-	if IsStatus(err, http.StatusNotFound) {
+	if isAbsent(meta, err) {
 		return nil, meta, nil
 	}
 	if err != nil || len(out) == 0 {

@@ -44,6 +44,7 @@ func startFakeAPI(t *testing.T, responses map[string]any) {
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, ok := responses[r.URL.RequestURI()]
 		if !ok {
+			w.Header().Set(api.HeaderIndex, "1")
 			w.WriteHeader(http.StatusNotFound)
 			return
 		}
