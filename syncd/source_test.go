@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/wanfed/wanfed/api"
+	"github.com/wanfed/wanfed/automation/state"
 	"github.com/wanfed/wanfed/gateway/proxycfg/consultest"
 	"github.com/wanfed/wanfed/internal/subprocess"
 	"github.com/wanfed/wanfed/internal/testutil"
@@ -89,6 +90,14 @@ func (r *rig) run(f func(context.Context) error) (stop func()) {
 // daemon runs a daemon with a task that copies its inputs to the file out.
 func (r *rig) daemon(settings, condition string) (out string, stop func()) {
 	r.t.Helper()
+	cfg, out := r.configure(settings, condition)
+	return out, r.run(func(ctx context.Context) error { return syncd.Run(ctx, cfg) })
+}
+
+// configure writes the file of a daemon with a task that copies its inputs to the
+// file out.
+func (r *rig) configure(settings, condition string) (cfg syncd.Config, out string) {
+	r.t.Helper()
 	f := r.issue(tlsutil.RoleSync, "s1")
 	out = filepath.Join(r.dir, "out.json")
 	path := filepath.Join(r.dir, "sync.hcl")
@@ -108,9 +117,7 @@ func (r *rig) daemon(settings, condition string) (out string, stop func()) {
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		r.t.Fatal(err)
 	}
-	return out, r.run(func(ctx context.Context) error {
-		return syncd.Run(ctx, syncd.Config{Paths: []string{path}, LogFormat: "text", Stdout: io.Discard, Stderr: r.t.Output()})
-	})
+	return syncd.Config{Paths: []string{path}, LogFormat: "text", Stdout: io.Discard, Stderr: r.t.Output()}, out
 }
 
 // await waits until a file has a part.
@@ -197,4 +204,46 @@ func TestRun_Registration(t *testing.T) {
 	}
 	stop()
 	entries(0)
+}
+
+// TestRun_OtherGroup starts a daemon whose file has a task of another group.
+func TestRun_OtherGroup(t *testing.T) {
+	r := newRig(t)
+	keys := filepath.Join(r.dir, "keys")
+	if _, err := state.GenerateKey(keys); err != nil {
+		t.Fatal(err)
+	}
+	const condition = `condition "services" { names = ["web"] }`
+	settings := fmt.Sprintf("state_key_file = %q\n consul { address = %q }\n wanfed {\n CERT }\n", keys, r.addrs.HTTP)
+	stored := func(want string) {
+		t.Helper()
+		testutil.Await(t, 20*time.Second, "a task with "+want, func(ctx context.Context) error {
+			res, err := r.operator.ReadResource(ctx, api.ResourceID{
+				Type: api.ResourceTypeName{Group: "sync", GroupVersion: "v1", Kind: "Task"}, Name: "copy"}, api.ResourceOptions{})
+			if err == nil && !strings.Contains(strings.ReplaceAll(string(res.Data), " ", ""), want) {
+				err = fmt.Errorf("task = %s", res.Data)
+			}
+			return err
+		})
+	}
+	_, stop := r.daemon("group = \"core\"\n"+settings, condition)
+	stored(`"group":"core"`)
+	stop()
+
+	cfg, _ := r.configure("group = \"edge\"\n"+settings, condition)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	err := syncd.Run(ctx, cfg)
+	for _, part := range []string{"task copy", `belongs to the daemons of the group "core"`, "rename the task", `set group = "edge"`} {
+		if err == nil || !strings.Contains(err.Error(), part) {
+			t.Errorf("Run() with a task of another group = %v, want %q", err, part)
+		}
+	}
+	stored(`"group":"core"`)
+
+	_, stop = r.daemon("group = \"core\"\n"+settings, condition+"\n group = \"edge\"")
+	stored(`"group":"edge"`)
+	stop()
+	r.daemon("group = \"edge\"\n"+settings, `condition "services" { names = ["moved"] }`)
+	stored(`"moved"`)
 }

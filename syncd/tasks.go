@@ -3,6 +3,7 @@
 package syncd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,7 +30,7 @@ func (p *process) writeTasks(ctx context.Context, c pb.ResourceServiceClient, fi
 			if err == nil {
 				break
 			}
-			if errors.Is(err, resource.ErrInvalid) || errors.Is(err, resource.ErrDenied) || errors.Is(err, errOtherOrigin) {
+			if errors.Is(err, resource.ErrInvalid) || errors.Is(err, resource.ErrDenied) || errors.Is(err, errOtherOrigin) || errors.Is(err, errOtherGroup) {
 				errs = append(errs, fmt.Errorf("%s: task %s: %w", t.Pos, t.Name, err))
 				break
 			}
@@ -42,8 +43,11 @@ func (p *process) writeTasks(ctx context.Context, c pb.ResourceServiceClient, fi
 
 var errOtherOrigin = errors.New("a task of this name was created by a request: delete it, or rename the task in the file")
 
+var errOtherGroup = errors.New("a task of another group has this name")
+
 // writeTask writes a task unless the stored one is equal. The file decides
 // whether a new task is enabled. Later, operators enable and disable the task.
+// Only a daemon of the group that has a task may move it to another group.
 func writeTask(ctx context.Context, c pb.ResourceServiceClient, t config.Task, group string) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -66,6 +70,11 @@ func writeTask(ctx context.Context, c pb.ResourceServiceClient, t config.Task, g
 		}
 		if now.Origin != task.OriginFile {
 			return errOtherOrigin
+		}
+		if own := cmp.Or(group, task.DefaultGroup); now.Group != own && now.Group != want.Group {
+			return fmt.Errorf("%w: it belongs to the daemons of the group %q: rename the task in the file, or move it to the "+
+				"group %q: set group = %[3]q for the task in the files of the daemons of the group %[2]q",
+				errOtherGroup, now.Group, want.Group)
 		}
 		want.Enabled, want.OnDelete = now.Enabled, now.OnDelete
 		if _, deleting := resource.Terminating(stored); deleting || proto.Equal(now, want) {
