@@ -39,8 +39,8 @@ func (c *Client) KeyNames(ctx context.Context, prefix, separator string, q Query
 		extra.Set("separator", separator)
 	}
 	var out []string
-	_, err := c.get(ctx, keyPath(prefix), q, extra, &out)
-	if IsStatus(err, http.StatusNotFound) {
+	meta, err := c.get(ctx, keyPath(prefix), q, extra, &out)
+	if isAbsent(meta, err) {
 		err = nil
 	}
 	return out, err
