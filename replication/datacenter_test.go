@@ -190,7 +190,7 @@ func (p *PrimaryManager) learnFromStream(
 	md, _ := metadata.FromIncomingContext(ss.Context())
 	for _, v := range md.Get(api.EpochKey) {
 		if e, err := ParseEpoch(v); err == nil {
-			p.Learn(e, "peer")
+			p.Report(e, "peer")
 		}
 	}
 	return next(srv, ss)
@@ -229,6 +229,12 @@ func (remoteOf) Disconnect(string) {}
 func (r remoteOf) ReplicationClient(name string) (pb.ReplicationServiceClient, error) {
 	client, err := r.testFederation.ReplicationClient(name)
 	return epochClient{client, r.from, name}, err
+}
+
+func (f *testFederation) Known(name string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.byName[name] != nil
 }
 
 func (f *testFederation) PathsChanged() <-chan struct{} { return nil }

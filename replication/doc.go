@@ -96,12 +96,17 @@
 // The highest known epoch travels in the metadata of all calls between
 // datacenters and of the responses of unary calls, in all messages of a stream,
 // and in the error with which a secondary refuses a follower. Each federated
-// resource has the number of the epoch that stored it. The tag of a WAN member
-// is a hint, after which the leader probes the member's datacenter.
-// PrimaryManager.Learn records a higher epoch in memory, and PrimaryManager.Run
-// then stores it in the primary resource. Writable fails as soon as the epoch
-// is in memory. A write whose commit overlaps with Learn fails with
-// resource.ErrUnknownOutcome.
+// resource has the number of the epoch that stored it.
+//
+// A reported epoch is a hint: the certificate of one datacenter proves nothing
+// about another one. PrimaryManager.Report records it, and PrimaryManager.Run asks
+// the datacenter of the epoch, over a connection that it dials. The tag of a WAN
+// member is a hint too, after which the leader probes the member's datacenter. Two
+// sources confirm an epoch: a Source of its own datacenter, and for the epoch that
+// replaced the last known primary, a Source of that primary. A confirmed higher
+// epoch is recorded in memory, and Run stores it in the primary resource. Writable
+// fails as soon as the epoch is in memory. A write whose commit overlaps with that
+// moment fails with resource.ErrUnknownOutcome.
 //
 // A demotion is canceled when the servers are configured with the former
 // primary again, or with another successor. The successor may already have

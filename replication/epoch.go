@@ -3,12 +3,14 @@
 package replication
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc/status"
@@ -28,9 +30,11 @@ const (
 	// maxEpochStep limits the difference between a reported epoch and the known
 	// one. A false report therefore cannot use up the numbers.
 	maxEpochStep = 1 << 16
-	// storeInterval is the minimum interval between two attempts to store an
-	// epoch. It limits the writes that false reports can cause.
+	// storeInterval is the minimum interval between two attempts to confirm or to
+	// store an epoch. It limits the probes that false reports can cause.
 	storeInterval = 500 * time.Millisecond
+	// maxReported limits the datacenters whose reports are kept.
+	maxReported = 256
 )
 
 // Epoch identifies a period in which one datacenter is the primary. The zero
@@ -130,18 +134,35 @@ func (p *PrimaryManager) SupersededBy() Epoch {
 	return Epoch{}
 }
 
-// Learn records an epoch that peer has reported: a server with a verified
-// certificate. If the epoch supersedes the one of this datacenter, Writable
-// fails from now on, also after a restart. Learn does not block. Run stores the
-// epoch.
-func (p *PrimaryManager) Learn(e Epoch, peer string) {
+// Report records an epoch that a server of datacenter from has reported. It is a
+// hint, because a certificate of from proves nothing about another datacenter, and
+// a stolen one could stop the primary. Run asks the datacenter of the epoch. Report
+// reports whether the epoch supersedes the known one. It does not block.
+func (p *PrimaryManager) Report(e Epoch, from string) (newer bool) {
+	if !e.Supersedes(p.KnownEpoch()) {
+		return false
+	}
+	p.mu.Lock()
+	if _, ok := p.reported[from]; e.Datacenter != p.cfg.DC && (ok || len(p.reported) < maxReported) {
+		p.reported[from] = e.Datacenter
+	}
+	p.mu.Unlock()
+	p.wakeRun()
+	return true
+}
+
+// learn records the epoch of datacenter e.Datacenter, a primary that has
+// confirmed the epoch to this server. If the epoch supersedes the one of this
+// datacenter, Writable fails from now on, also after a restart. learn does not
+// block. Run stores the epoch.
+func (p *PrimaryManager) learn(e Epoch) {
 	known := p.KnownEpoch()
 	if !e.Supersedes(known) {
 		return
 	}
 	if e.Number-known.Number > maxEpochStep {
-		p.refused.Log(struct{}{}, slog.LevelError, "refused an epoch of the primary: its number is too high",
-			"peer", peer, "epoch", e.String())
+		p.refused.Log(e.Datacenter, slog.LevelError, "refused an epoch of the primary: its number is too high",
+			"peer_dc", e.Datacenter, "epoch", e.String())
 		return
 	}
 	p.mu.Lock()
@@ -149,16 +170,21 @@ func (p *PrimaryManager) Learn(e Epoch, peer string) {
 	p.mu.Unlock()
 	if e.Datacenter != p.PrimaryDC() {
 		p.cfg.Logger.Warn("another datacenter became the primary",
-			"primary", e.Datacenter, "epoch", e.Number, "former", p.PrimaryDC(), "peer", peer)
+			"primary", e.Datacenter, "epoch", e.Number, "former", p.PrimaryDC())
 	}
+	p.wakeRun()
+}
+
+func (p *PrimaryManager) wakeRun() {
 	select {
 	case p.wake <- struct{}{}:
 	default:
 	}
 }
 
-// Run stores the epochs that Learn records, until ctx ends. Every server runs
-// it. b is a Backend of the same store that also writes on followers.
+// Run asks the datacenters of reported epochs, and stores the epochs that they
+// confirm, until ctx ends. Every server runs it. b is a Backend of the same store
+// that also writes on followers.
 func (p *PrimaryManager) Run(ctx context.Context, b resource.Backend) error {
 	for {
 		select {
@@ -166,11 +192,36 @@ func (p *PrimaryManager) Run(ctx context.Context, b resource.Backend) error {
 			return nil
 		case <-p.wake:
 		}
+		p.confirmReported(ctx)
 		for failed := true; failed && ctx.Err() == nil; {
 			failed = p.storeLearned(ctx, b) != nil
 			backoff.Sleep(ctx, storeInterval, nil)
 		}
 	}
+}
+
+// confirmReported asks the reported datacenters whether they are the primary, all
+// at once: some may not respond. They learn the known epoch in turn.
+func (p *PrimaryManager) confirmReported(ctx context.Context) {
+	p.mu.Lock()
+	reported := p.reported
+	p.reported = map[string]string{}
+	p.mu.Unlock()
+	var wg sync.WaitGroup
+	asked := map[string]bool{}
+	for from, dc := range reported {
+		if asked[dc] || !p.cfg.Remote.Known(dc) {
+			continue
+		}
+		asked[dc] = true
+		wg.Go(func() {
+			if _, err := p.probe(ctx, dc); err != nil && ctx.Err() == nil {
+				p.refused.Log(dc, slog.LevelWarn, "a datacenter that is reported as the primary does not confirm it",
+					"peer_dc", from, "primary", dc, "err", err)
+			}
+		})
+	}
+	wg.Wait()
 }
 
 // storeLearned stores the learned epoch unless the store has it.
@@ -198,20 +249,28 @@ func (p *PrimaryManager) storeLearned(ctx context.Context, b resource.Backend) e
 	return err
 }
 
-// learnFromError records the epoch in the error of a Source that refuses a
-// follower.
-func (p *PrimaryManager) learnFromError(dc string, err error) {
+// reportFromError records the epoch in the error of a Source of dc that refuses a
+// follower. Such a datacenter is not a primary, and confirms nothing.
+func (p *PrimaryManager) reportFromError(dc string, err error) {
 	for _, d := range status.Convert(err).Details() {
-		if e, ok := d.(*pb.PrimaryEpoch); ok {
-			p.learnFrom(dc, e)
+		if e, ok := d.(*pb.PrimaryEpoch); ok && tlsutil.CheckLabel(e.Datacenter) == nil {
+			p.Report(epochOf(e), dc)
 		}
 	}
 }
 
-// learnFrom records an epoch that a server of dc has sent.
+// learnFrom records the epoch in a message of a Source of dc, which this server
+// has dialed. A Source serves only while its datacenter is a primary. It confirms
+// its own epoch. The last known primary also confirms the epoch that replaced its
+// own.
 func (p *PrimaryManager) learnFrom(dc string, e *pb.PrimaryEpoch) {
-	if e != nil && tlsutil.CheckLabel(e.Datacenter) == nil {
-		p.Learn(epochOf(e), dc)
+	last := cmp.Or(p.SupersededBy().Datacenter, p.PrimaryDC())
+	switch {
+	case e == nil || tlsutil.CheckLabel(e.Datacenter) != nil || e.Datacenter == p.cfg.DC:
+	case e.Datacenter == dc, last == dc && dc != p.cfg.DC:
+		p.learn(epochOf(e))
+	default:
+		p.Report(epochOf(e), dc)
 	}
 }
 

@@ -25,6 +25,7 @@ func (singleServer) ConfiguredPrimaries() (map[string]string, []string) {
 	return map[string]string{"srv1": "dc1"}, nil
 }
 func (singleServer) Changed() <-chan struct{}      { return nil }
+func (singleServer) Known(string) bool             { return true }
 func (singleServer) PathsChanged() <-chan struct{} { return nil }
 func (singleServer) Disconnect(string)             {}
 func (singleServer) ReplicationClient(dc string) (pb.ReplicationServiceClient, error) {

@@ -209,6 +209,8 @@ func (r fakeRemote) ReplicationClient(string) (pb.ReplicationServiceClient, erro
 
 func (r fakeRemote) Disconnect(string) {}
 
+func (fakeRemote) Known(string) bool { return true }
+
 func (r fakeRemote) PathsChanged() <-chan struct{} {
 	if r.pathsChanged == nil {
 		return nil

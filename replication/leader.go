@@ -295,7 +295,7 @@ func (p *PrimaryManager) probeWith(
 	if err := p.checkGroup(dc, begin.GetBegin()); err != nil {
 		return nil, err
 	}
-	p.learnFromError(dc, err)
+	p.reportFromError(dc, err)
 	p.learnFrom(dc, begin.GetKnown())
 	if err == nil && begin.GetBegin() == nil {
 		err = errors.New("the first message of the response is not the beginning of a stream")

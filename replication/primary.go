@@ -63,6 +63,8 @@ type Servers interface {
 type Remote interface {
 	// ReplicationClient returns a client of any server of dc.
 	ReplicationClient(dc string) (pb.ReplicationServiceClient, error)
+	// Known reports whether a path to dc is known.
+	Known(dc string) bool
 	// PathsChanged returns a channel that is closed when the paths to other
 	// datacenters may have changed.
 	PathsChanged() <-chan struct{}
@@ -97,15 +99,18 @@ type PrimaryManager struct {
 	follower *Follower
 	started  time.Time // start of this process
 
-	wake    chan struct{}             // has an element after Learn, for Run
-	refused *ratelog.Logger[struct{}] // logs epochs that Learn refuses
+	wake    chan struct{}           // has an element after Report and learn, for Run
+	refused *ratelog.Logger[string] // logs refused epochs, by datacenter
 
 	mu       sync.Mutex
 	followed string    // datacenter that the follower follows
 	pending  string    // see PendingReason
-	learned  Epoch     // highest epoch that Learn has recorded
+	learned  Epoch     // highest epoch that learn has recorded
 	takeOver string    // former primary of the running TakeOver, or ""
 	contact  time.Time // of the last RecordContact
+	// reported has the datacenter of the last epoch that each datacenter has
+	// reported and that is not confirmed.
+	reported map[string]string
 	// lastSuccessor is HandedTo in the last read of the primary resource.
 	// successorSince is the time of the first read with that value.
 	lastSuccessor  string
@@ -119,7 +124,7 @@ func NewPrimaryManager(cfg PrimaryManagerConfig) (*PrimaryManager, error) {
 		return nil, errors.New("replication: every field of PrimaryManagerConfig is required")
 	}
 	p := &PrimaryManager{cfg: cfg, started: time.Now(), wake: make(chan struct{}, 1),
-		refused: ratelog.New[struct{}](cfg.Logger)}
+		refused: ratelog.New[string](cfg.Logger), reported: map[string]string{}}
 	p.follower = newFollower(p)
 	return p, nil
 }

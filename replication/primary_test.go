@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -159,7 +160,7 @@ func TestTakeOver_BySupersededPrimary(t *testing.T) {
 	dc1 := fed.add("dc1", "dc1")
 	dc1.waitPrimary("dc1")
 	put(t, dc1.store, docType, "a", "1")
-	dc1.manager.Learn(Epoch{7, "dc2"}, "dc2")
+	dc1.manager.learn(Epoch{7, "dc2"})
 	if err := dc1.manager.Writable(); !errors.Is(err, resource.ErrNoPrimary) {
 		t.Errorf("Writable() after a report of a newer epoch = %v, want ErrNoPrimary", err)
 	}
@@ -246,6 +247,46 @@ func TestLease(t *testing.T) {
 	})
 }
 
+// A report of a newer epoch has no effect until the datacenter of the epoch
+// confirms that it is the primary. The certificate of any server can report.
+func TestReport(t *testing.T) {
+	t.Parallel()
+	fed := &testFederation{t: t}
+	dc1, dc2, dc3 := fed.add("dc1", "dc1"), fed.add("dc2", "dc1"), fed.add("dc3", "dc1")
+	put(t, dc1.store, docType, "a", "1")
+	waitInSync(t, dc1.store, dc2.store)
+	waitInSync(t, dc1.store, dc3.store)
+	reports := []Epoch{{2, "dc3"}, {3, "dc2"}, {9, "dc1"}, {9, "dc9"}, {math.MaxUint64, "dc3"}}
+	for _, e := range reports {
+		for _, dc := range []*datacenter{dc1, dc2} {
+			if !dc.manager.Report(e, "dc3") {
+				t.Errorf("Report(%v) in %s = false, want true", e, dc.name)
+			}
+			dc.manager.confirmReported(t.Context())
+			if got := dc.manager.KnownEpoch(); got != (Epoch{1, "dc1"}) {
+				t.Errorf("KnownEpoch() in %s after a report of %v = %v, want 1:dc1", dc.name, e, got)
+			}
+		}
+		if err := dc1.manager.Writable(); err != nil {
+			t.Errorf("Writable() after a report of %v = %v, want nil", e, err)
+		}
+	}
+	fed.partition(dc1, dc2) // dc1 does not learn of the take-over
+	dc2.restart("dc2")
+	dc2.takeOver("dc1")
+	dc1.manager.Report(Epoch{2, "dc2"}, "dc3")
+	dc1.manager.confirmReported(t.Context())
+	if err := dc1.manager.Writable(); err != nil {
+		t.Errorf("Writable() while dc2 cannot confirm its epoch = %v, want nil", err)
+	}
+	fed.heal()
+	dc1.manager.Report(Epoch{2, "dc2"}, "dc3")
+	dc1.waitUntil("superseded by dc2", func() bool { return dc1.manager.SupersededBy() == Epoch{2, "dc2"} })
+	if err := dc1.manager.Writable(); !errors.Is(err, resource.ErrNoPrimary) {
+		t.Errorf("Writable() after dc2 has confirmed its epoch = %v, want ErrNoPrimary", err)
+	}
+}
+
 func TestEpoch(t *testing.T) {
 	for _, tt := range []struct {
 		e, other Epoch
@@ -272,9 +313,9 @@ func TestEpoch(t *testing.T) {
 		t.Errorf("ParseEpoch() of a text of String = %v, %v, want the same epoch", e, err)
 	}
 	p := primaryManager(t, resourcetest.NewStore())
-	p.Learn(Epoch{maxEpochStep + 1, "dc2"}, "dc2")
+	p.learn(Epoch{maxEpochStep + 1, "dc2"})
 	if e := p.KnownEpoch(); e != (Epoch{}) {
-		t.Errorf("KnownEpoch() after a report with a number too high = %v, want none", e)
+		t.Errorf("KnownEpoch() after an epoch with a number too high = %v, want none", e)
 	}
 }
 

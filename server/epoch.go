@@ -11,20 +11,21 @@ import (
 func (c *components) knownEpoch() string { return c.manager.KnownEpoch().String() }
 
 // called records a call of another server: the epoch of the primary that it
-// has sent, and the contact with its datacenter.
+// has sent, and the contact with its datacenter. A datacenter that reports a newer
+// primary does not extend the lease of this one.
 func (c *components) called(epoch string, from tlsutil.Peer) {
-	if from.DC != c.cfg.DC {
+	if newer := c.reportEpoch(epoch, from.DC); !newer && from.DC != c.cfg.DC {
 		c.manager.RecordContact()
 	}
-	c.learnEpoch(epoch, from.String())
 }
 
-// learnEpoch records the epoch of the primary that another server has sent.
-func (c *components) learnEpoch(epoch, peer string) {
+// reportEpoch records the epoch of the primary that a server of datacenter from
+// has sent. It reports whether the epoch is newer than the known one.
+func (c *components) reportEpoch(epoch, from string) (newer bool) {
 	e, err := replication.ParseEpoch(epoch)
 	if err != nil {
-		c.logger.Debug("cannot read the epoch of another server", "peer", peer, "err", err)
-		return
+		c.logger.Debug("cannot read the epoch of another server", "peer_dc", from, "err", err)
+		return false
 	}
-	c.manager.Learn(e, peer)
+	return c.manager.Report(e, from)
 }

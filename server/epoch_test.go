@@ -4,13 +4,13 @@ package server
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/structpb"
 
@@ -22,11 +22,11 @@ import (
 	"github.com/wanfed/wanfed/tlsutil/tlstest"
 )
 
-// TestEpoch_UnaryCall checks that a primary that no stream and no gossip reaches
-// learns of a newer primary from one call of another datacenter: it then
-// refuses federated writes. Its responses carry its epoch, so that an outdated
-// caller learns it as well.
-func TestEpoch_UnaryCall(t *testing.T) {
+// TestEpoch_StolenCertificate reports newer epochs to a primary with the
+// certificate of a server of a secondary. No datacenter confirms them, so the
+// primary acknowledges federated writes all the time. Its responses carry its
+// epoch, so that an outdated caller learns it.
+func TestEpoch_StolenCertificate(t *testing.T) {
 	testutil.Cluster(t)
 	ca := tlstest.NewCA(t)
 	f := ca.Files(t, tlsutil.RoleServer, "srv1", "dc1")
@@ -54,6 +54,7 @@ func TestEpoch_UnaryCall(t *testing.T) {
 		}
 		return err
 	})
+	written := 0
 	other := pb.NewServerServiceClient(connectAs(t, ca, addrs.Server, tlsutil.RoleServer, "srv1", "dc2"))
 	call := func(epoch string) string {
 		t.Helper()
@@ -64,13 +65,17 @@ func TestEpoch_UnaryCall(t *testing.T) {
 		}
 		return strings.Join(header.Get(api.EpochKey), ",")
 	}
-	if got := call("1:dc1"); got != "1:dc1" {
-		t.Errorf("epoch in the response = %q, want 1:dc1", got)
-	}
-	if got := call("2:dc2"); got != "2:dc2" {
-		t.Errorf("epoch in the response = %q, want 2:dc2", got)
-	}
-	if _, err := write("after"); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "since epoch 2") {
-		t.Errorf("Write() after a call with epoch 2 = %v, want Unavailable", err)
+	for _, epoch := range []string{"1:dc1", "2:dc2", "3:dc3", "9:dc1", "65000:dc2", "x"} {
+		for range 3 {
+			if got := call(epoch); got != "1:dc1" {
+				t.Errorf("epoch in the response to a call with %s = %q, want 1:dc1", epoch, got)
+			}
+			name := fmt.Sprintf("after-%d", written)
+			if r, err := write(name); err != nil || r.PrimaryEpoch != 1 {
+				t.Errorf("Write() after a call with epoch %s = %v, %v, want epoch 1", epoch, r, err)
+			}
+			written++
+			<-time.After(200 * time.Millisecond) // the report is examined in the background
+		}
 	}
 }

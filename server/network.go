@@ -101,6 +101,9 @@ func (n *network) ReplicationClient(dc string) (pb.ReplicationServiceClient, err
 	return pb.NewReplicationServiceClient(n.calls.Reader(dc)), nil
 }
 
+// Known implements replication.Remote.
+func (n *network) Known(dc string) bool { return len(n.book.Load().Paths[dc]) > 0 }
+
 // PathsChanged implements replication.Remote.
 func (n *network) PathsChanged() <-chan struct{} { return n.book.Changed() }
 

@@ -207,7 +207,8 @@ func (c *components) listen(id *tlsutil.Identity) (err error) {
 	if err := revocation.Load(c.revocationFile(), id); err != nil {
 		return err
 	}
-	c.network, err = newNetwork(c.cfg, id, advertise, c.knownEpoch, c.learnEpoch, c.logger)
+	c.network, err = newNetwork(c.cfg, id, advertise, c.knownEpoch,
+		func(epoch, dc string) { c.reportEpoch(epoch, dc) }, c.logger)
 	return err
 }
 

@@ -215,6 +215,8 @@ func (v *server) ReplicationClient(string) (pb.ReplicationServiceClient, error) 
 func (v *server) Disconnect(string) {}
 
 // PathsChanged implements replication.Remote.
+func (v *server) Known(dc string) bool { return len(v.book.Load().Paths[dc]) > 0 }
+
 func (v *server) PathsChanged() <-chan struct{} { return v.book.Changed() }
 
 // reach checks that a server of a datacenter responds.
