@@ -69,12 +69,14 @@ func (c *Claimant) announce(ctx context.Context, id string) (pause time.Duration
 	if !responded { // clones that were reported before may still run
 		return pause, false
 	}
+	var processes []*pb.Claimant
 	text := ""
 	if len(clones) > 0 {
 		own := &pb.Claimant{ServerAddress: c.cfg.Address, Gateways: req.Gateways}
-		text = DescribeClones(WANName(c.cfg.Node, c.cfg.DC), append([]*pb.Claimant{own}, clones...))
+		processes = append([]*pb.Claimant{own}, clones...)
+		text = DescribeClones(WANName(c.cfg.Node, c.cfg.DC), processes)
 	}
-	c.update(func(s *ClaimState) { s.Rivals, s.Clones = clones, text })
+	c.update(func(s *ClaimState) { s.Rivals, s.Clones, s.Processes = clones, text, processes })
 	return pause, true
 }
 

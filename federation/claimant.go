@@ -69,7 +69,7 @@ type ClaimantConfig struct {
 // whether a clone of this server runs: see Clones.
 type Claimant struct {
 	cfg     ClaimantConfig
-	changed broadcast.Broadcast     // notified after a change of ClaimState.Enabled
+	changed broadcast.Broadcast     // notified after a change of ClaimState.Enabled or Clones
 	peers   map[string]*announcedTo // by datacenter; only the goroutine of Run uses it
 
 	mu        sync.Mutex
@@ -101,6 +101,8 @@ type ClaimState struct {
 	// Clones describes this server and its clones, with the remedy. Empty: none
 	// are known, or this is not the primary.
 	Clones string
+	// Processes are this server and its clones, if any are known.
+	Processes []*pb.Claimant
 
 	// Duplicate is another server of this datacenter with the name of this
 	// server, or nil.
@@ -145,6 +147,13 @@ func (c *Claimant) Enabled() (enabled bool, changed <-chan struct{}) {
 	return c.State().Enabled, changed
 }
 
+// Processes returns this server and its clones, or nil if no clone is known. The
+// channel is closed after the next change.
+func (c *Claimant) Processes() (processes []*pb.Claimant, changed <-chan struct{}) {
+	changed = c.changed.Wait()
+	return c.State().Processes, changed
+}
+
 // EnabledLAN is the function gossip.Config.Enabled of the LAN pool.
 func (c *Claimant) EnabledLAN() (enabled bool, changed <-chan struct{}) {
 	changed = c.changed.Wait()
@@ -178,7 +187,7 @@ func (c *Claimant) update(change func(*ClaimState)) {
 	change(&c.state)
 	next := c.state
 	c.mu.Unlock()
-	if last.Enabled != next.Enabled {
+	if last.Enabled != next.Enabled || last.Clones != next.Clones {
 		c.changed.Notify()
 	}
 	switch {
@@ -207,7 +216,9 @@ func (c *Claimant) Run(ctx context.Context) error {
 		pause := backoff.Jitter(ClaimInterval)
 		id, err := GroupID(ctx, c.cfg.Backend)
 		if c.cfg.Primary() == c.cfg.DC {
-			c.update(func(s *ClaimState) { *s = ClaimState{Enabled: true, GroupID: id, Rivals: s.Rivals, Clones: s.Clones} })
+			c.update(func(s *ClaimState) {
+				*s = ClaimState{Enabled: true, GroupID: id, Rivals: s.Rivals, Clones: s.Clones, Processes: s.Processes}
+			})
 		}
 		if err != nil || id == "" {
 			pause, pathsChanged = groupIDInterval, nil

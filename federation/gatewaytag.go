@@ -131,8 +131,8 @@ type EpochTag struct {
 	Value func() string // "": no tag
 }
 
-// GatewayTagsConfig configures RunGatewayTags. All fields except Gateways are
-// required.
+// GatewayTagsConfig configures RunGatewayTags. All fields except Gateways and
+// Clones are required.
 type GatewayTagsConfig struct {
 	Backend resource.Backend
 	WAN     *gossip.Pool
@@ -140,11 +140,13 @@ type GatewayTagsConfig struct {
 	Epoch   EpochTag
 	// Gateways is the source of TagUnreachable. Nil: no tag.
 	Gateways *catalog.Gateways
-	Logger   *slog.Logger
+	// Clones is the source of TagClones: see Claimant.Processes. Nil: no tag.
+	Clones func() (processes []*pb.Claimant, changed <-chan struct{})
+	Logger *slog.Logger
 }
 
-// RunGatewayTags sets TagGateways, TagGroup, TagEpoch and TagUnreachable of this
-// server in the WAN pool after every change of their sources, until ctx ends.
+// RunGatewayTags sets TagGateways, TagGroup, TagEpoch, TagClones and
+// TagUnreachable of this server in the WAN pool after every change of their sources, until ctx ends.
 // Without a healthy gateway TagGateways does not change, because an old address
 // may still work.
 func RunGatewayTags(ctx context.Context, cfg GatewayTagsConfig) error {
@@ -159,11 +161,15 @@ func RunGatewayTags(ctx context.Context, cfg GatewayTagsConfig) error {
 	tags := cfg.Tags
 	for {
 		var unreachable []*pb.UnreachableGateway
-		var changed <-chan struct{}
+		var changed, clonesChanged <-chan struct{}
 		if cfg.Gateways != nil {
 			unreachable, changed = cfg.Gateways.Unreachable()
 		}
-		next, err := cfg.nextTags(ctx, tags, unreachable)
+		var clones []*pb.Claimant
+		if cfg.Clones != nil {
+			clones, clonesChanged = cfg.Clones()
+		}
+		next, err := cfg.nextTags(ctx, tags, clones, unreachable)
 		if err != nil && ctx.Err() == nil {
 			return err
 		}
@@ -184,6 +190,7 @@ func RunGatewayTags(ctx context.Context, cfg GatewayTagsConfig) error {
 			return nil
 		case <-wake:
 		case <-changed:
+		case <-clonesChanged:
 		case <-expired:
 		}
 	}
@@ -191,7 +198,7 @@ func RunGatewayTags(ctx context.Context, cfg GatewayTagsConfig) error {
 
 // nextTags returns a copy of tags with the current values.
 func (cfg GatewayTagsConfig) nextTags(
-	ctx context.Context, tags map[string]string, unreachable []*pb.UnreachableGateway,
+	ctx context.Context, tags map[string]string, clones []*pb.Claimant, unreachable []*pb.UnreachableGateway,
 ) (map[string]string, error) {
 	gateways, err := catalog.ListGateways(ctx, cfg.Backend)
 	if err != nil {
@@ -211,10 +218,18 @@ func (cfg GatewayTagsConfig) nextTags(
 	if e := cfg.Epoch.Value(); e != "" {
 		next[TagEpoch] = e
 	}
+	delete(next, TagClones)
 	delete(next, TagUnreachable)
-	room := maxTags - tagsSize(next) - tagsSize(map[string]string{TagUnreachable: ""})
-	if tag := formatUnreachable(unreachable, room); tag != "" {
+	if tag := formatClones(clones, roomFor(TagClones, next)); tag != "" {
+		next[TagClones] = tag
+	}
+	if tag := formatUnreachable(unreachable, roomFor(TagUnreachable, next)); tag != "" {
 		next[TagUnreachable] = tag
 	}
 	return next, nil
+}
+
+// roomFor returns the largest size of another tag.
+func roomFor(name string, tags map[string]string) int {
+	return maxTags - tagsSize(tags) - tagsSize(map[string]string{name: ""})
 }

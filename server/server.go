@@ -311,7 +311,8 @@ func (c *components) buildGossip(*tlsutil.Identity) error {
 		known := func() string { return strconv.FormatUint(c.manager.KnownEpoch().Number, 10) }
 		epoch := federation.EpochTag{Type: replication.PrimaryType, Value: known}
 		return federation.RunGatewayTags(ctx, federation.GatewayTagsConfig{
-			Backend: c.store, WAN: c.wan, Tags: wan.Tags, Epoch: epoch, Gateways: c.gateways, Logger: c.logger,
+			Backend: c.store, WAN: c.wan, Tags: wan.Tags, Epoch: epoch, Gateways: c.gateways, Clones: c.claimant.Processes,
+			Logger: c.logger,
 		})
 	}
 	c.contacts = raftgroup.NewContacts(raftgroup.ContactsConfig{

@@ -6,11 +6,14 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/internal/testutil"
+	"github.com/wanfed/wanfed/test/lab"
 )
 
 // clonesVisible bounds the time from the start of a clone to its report. A
@@ -105,4 +108,58 @@ func TestClonedPrimary(t *testing.T) {
 		})
 	}
 	l.federated(first, dc2)
+}
+
+// TestClonedPrimary_Group starts a copy of a primary of three servers in another
+// network, as a restored snapshot of its machines. The status of every server of
+// the federation names the gateways of both, until the copy stops.
+func TestClonedPrimary_Group(t *testing.T) {
+	onlyChaos(t)
+	lab.NeedNFT(t)
+	l := lab.New(t)
+	dc1, dc2 := l.Add(3, 1), l.Add(1, 1)
+	whole := func(ctx context.Context) error { return allOK(ctx, dc1, dc2) }
+	dc1.Start()
+	dc2.Start()
+	testutil.Await(t, waitLimit, "federation", whole)
+	for _, n := range dc1.Nodes() {
+		n.Stop() // a copy of files that change is damaged
+	}
+	second := l.Clone(dc1)
+	dc1.Start()
+	testutil.Await(t, waitLimit, "federation after the restart", whole)
+	second.Start()
+	started := time.Now()
+	// reported returns nil if the status of a server has a report of clones, or has
+	// none.
+	reported := func(ctx context.Context, n *lab.Node, want bool) error {
+		var st api.Status
+		if err := n.Get(ctx, api.StatusPath, &st); err != nil {
+			return err
+		}
+		i := slices.IndexFunc(st.Datacenters, func(d api.DatacenterStatus) bool { return d.Name == "dc1" })
+		advice := st.Datacenters[max(i, 0)].Advice
+		got := strings.Contains(advice, "runs in 2 processes") && strings.Contains(advice, dc1.Gateways[0].WANAddr()) &&
+			strings.Contains(advice, second.Gateways[0].WANAddr())
+		if got != want {
+			return fmt.Errorf("report of clones by %s = %v, want %v; advice is %q", n.WANName(), got, want, advice)
+		}
+		if clones, err := n.Metric(ctx, "wanfed_primary_clones"); err != nil || clones > 0 != want {
+			return fmt.Errorf("wanfed_primary_clones of %s = %v, %v", n.WANName(), clones, err)
+		}
+		return nil
+	}
+	servers := slices.Concat(dc1.Servers, dc2.Servers)
+	for _, n := range slices.Concat(servers, second.Servers) {
+		testutil.Await(t, 2*waitLimit, "a report of clones by "+n.WANName(), func(ctx context.Context) error {
+			return reported(ctx, n, true)
+		})
+	}
+	t.Logf("all servers report the clones after %v", time.Since(started).Round(time.Millisecond))
+	second.Kill()
+	for _, n := range servers {
+		testutil.Await(t, 2*waitLimit, "no report of clones by "+n.WANName(), func(ctx context.Context) error {
+			return reported(ctx, n, false)
+		})
+	}
 }

@@ -4,7 +4,6 @@ package status
 
 import (
 	"context"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -228,11 +227,7 @@ func (r *Reporter) collectPrimary(s scrape) {
 	for _, d := range r.cfg.Primary.conflicts.List() {
 		s.gauge(descDisputed, 1, d.DC, d.Primary)
 	}
-	clones := len(r.cfg.Clones.List(time.Now()))
-	if r.cfg.Claimant.State().Clones != "" {
-		clones++
-	}
-	s.gauge(descClones, float64(clones))
+	s.gauge(descClones, float64(len(r.clones())))
 	_, different := r.cfg.Primary.settings.differences()
 	s.gauge(descDiffer, float64(different))
 }

@@ -304,17 +304,30 @@ func (r *Reporter) setLastError(d *api.DatacenterStatus, paths []wanfed.PathStat
 
 // rivals describes other servers that claim the name of d or of one of its
 // servers, or returns "". The primary knows the refused servers of all
-// datacenters. Each server knows the servers that compete with it. The leader of a
-// secondary knows clones of the servers of the primary.
+// datacenters. Each server knows the servers that compete with it, and the clones
+// of the servers of the primary.
 func (r *Reporter) rivals(d api.DatacenterStatus) string {
-	if !d.Own && d.Primary {
-		return clonesText(r.cfg.Clones.List(time.Now()))
+	clones := ""
+	if d.Primary {
+		clones = clonesText(r.clones())
 	}
 	if !d.Own {
-		return rivalText(d.Name, r.cfg.Claims.Rivals(time.Now())[d.Name])
+		return cmp.Or(clones, rivalText(d.Name, r.cfg.Claims.Rivals(time.Now())[d.Name]))
 	}
 	state := r.cfg.Claimant.State()
-	return cmp.Or(state.Reason, state.Clones, rivalText(d.Name, state.Rivals))
+	return cmp.Or(state.Reason, state.Clones, clones, rivalText(d.Name, state.Rivals))
+}
+
+// clones returns the processes of each server of the primary that runs more than
+// once, by its WAN name. The leaders of a few secondaries detect them. A server
+// that runs more than once publishes it in the WAN pool.
+func (r *Reporter) clones() map[string][]*pb.Claimant {
+	out := federation.TaggedClones(r.cfg.WAN.Members(), r.cfg.Primary.manager.PrimaryDC())
+	maps.Copy(out, r.cfg.Clones.List(time.Now()))
+	if own := r.cfg.Claimant.State().Processes; len(own) > 0 {
+		out[federation.WANName(r.cfg.Node, r.cfg.DC)] = own
+	}
+	return out
 }
 
 // clonesText describes the first server of the primary that runs more than once,

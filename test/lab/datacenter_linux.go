@@ -3,6 +3,7 @@
 package lab
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -164,6 +165,24 @@ func (l *Lab) Add(servers, gateways int) *Datacenter {
 		dc.AddGateway()
 	}
 	return dc
+}
+
+// Clone adds a copy of a datacenter whose processes have stopped: with its name,
+// certificates, LAN addresses and the data directories of its servers, in a LAN of
+// its own. The WAN addresses differ. It starts nothing.
+func (l *Lab) Clone(d *Datacenter) *Datacenter {
+	l.t.Helper()
+	c := l.Add(len(d.Servers), len(d.Gateways))
+	for i, n := range c.Nodes() {
+		n.TLS = d.Nodes()[i].TLS
+	}
+	for i, n := range c.Servers {
+		if err := errors.Join(os.CopyFS(n.DataDir(), os.DirFS(d.Servers[i].DataDir())), os.Chmod(n.DataDir(), 0o700)); err != nil {
+			l.t.Fatal(err)
+		}
+	}
+	c.Name = d.Name
+	return c
 }
 
 func (d *Datacenter) addServer() {

@@ -81,7 +81,7 @@ func (n *Node) program() []string {
 
 // directory returns the directory of the node's files.
 func (n *Node) directory() string {
-	return filepath.Join(n.dc.lab.dir, n.dc.Name+"-"+n.Name)
+	return filepath.Join(n.dc.lab.dir, fmt.Sprintf("dc%d-%s", n.dc.number, n.Name)) // a clone has the name of another one
 }
 
 // StartServer starts a server on its data directory, for the first time or
