@@ -103,7 +103,8 @@
 // the datacenter of the epoch, over a connection that it dials. The tag of a WAN
 // member is a hint too, after which the leader probes the member's datacenter. Two
 // sources confirm an epoch: a Source of its own datacenter, and for the epoch that
-// replaced the last known primary, a Source of that primary. A confirmed higher
+// replaced the last known primary, a Source of that primary. If the datacenter does
+// not respond, the reports of two datacenters confirm its epoch. A confirmed higher
 // epoch is recorded in memory, and Run stores it in the primary resource. Writable
 // fails as soon as the epoch is in memory. A write whose commit overlaps with that
 // moment fails with resource.ErrUnknownOutcome.

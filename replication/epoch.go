@@ -8,11 +8,14 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
 
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
@@ -35,6 +38,9 @@ const (
 	storeInterval = 500 * time.Millisecond
 	// maxReported limits the datacenters whose reports are kept.
 	maxReported = 256
+	// reportTimeout is the time for which a report is kept. A server that knows a
+	// newer epoch reports it in each call, at least every few seconds.
+	reportTimeout = 30 * time.Second
 )
 
 // Epoch identifies a period in which one datacenter is the primary. The zero
@@ -134,17 +140,27 @@ func (p *PrimaryManager) SupersededBy() Epoch {
 	return Epoch{}
 }
 
+// report is the last epoch that a datacenter has reported and that is not
+// confirmed.
+type report struct {
+	epoch Epoch
+	at    time.Time
+}
+
 // Report records an epoch that a server of datacenter from has reported. It is a
 // hint, because a certificate of from proves nothing about another datacenter, and
-// a stolen one could stop the primary. Run asks the datacenter of the epoch. Report
-// reports whether the epoch supersedes the known one. It does not block.
+// a stolen one could stop the primary. Run confirms it. Report reports whether the
+// epoch supersedes the known one. It does not block.
 func (p *PrimaryManager) Report(e Epoch, from string) (newer bool) {
 	if !e.Supersedes(p.KnownEpoch()) {
 		return false
 	}
+	if e.Datacenter == p.cfg.DC {
+		return true // only this datacenter knows its own epoch
+	}
 	p.mu.Lock()
-	if _, ok := p.reported[from]; e.Datacenter != p.cfg.DC && (ok || len(p.reported) < maxReported) {
-		p.reported[from] = e.Datacenter
+	if _, ok := p.reported[from]; ok || len(p.reported) < maxReported {
+		p.reported[from] = report{e, time.Now()}
 	}
 	p.mu.Unlock()
 	p.wakeRun()
@@ -201,27 +217,39 @@ func (p *PrimaryManager) Run(ctx context.Context, b resource.Backend) error {
 }
 
 // confirmReported asks the reported datacenters whether they are the primary, all
-// at once: some may not respond. They learn the known epoch in turn.
+// at once: some may not respond. They learn the known epoch in turn. If a
+// datacenter does not respond, the reports of two datacenters confirm its epoch:
+// one stolen certificate makes only one of them.
 func (p *PrimaryManager) confirmReported(ctx context.Context) {
+	known := p.KnownEpoch()
+	reports := map[string][]Epoch{} // by reported datacenter; one for each reporting one
 	p.mu.Lock()
-	reported := p.reported
-	p.reported = map[string]string{}
+	maps.DeleteFunc(p.reported, func(_ string, r report) bool {
+		return time.Since(r.at) >= reportTimeout || !r.epoch.Supersedes(known)
+	})
+	for _, r := range p.reported {
+		reports[r.epoch.Datacenter] = append(reports[r.epoch.Datacenter], r.epoch)
+	}
 	p.mu.Unlock()
 	var wg sync.WaitGroup
-	asked := map[string]bool{}
-	for from, dc := range reported {
-		if asked[dc] || !p.cfg.Remote.Known(dc) {
+	defer wg.Wait()
+	for dc, epochs := range reports {
+		if !p.cfg.Remote.Known(dc) {
 			continue
 		}
-		asked[dc] = true
 		wg.Go(func() {
-			if _, err := p.probe(ctx, dc); err != nil && ctx.Err() == nil {
+			_, err := p.probe(ctx, dc)
+			slices.SortFunc(epochs, func(a, b Epoch) int { return cmp.Compare(b.Number, a.Number) })
+			switch {
+			case err == nil || ctx.Err() != nil:
+			case len(epochs) > 1 && status.Code(err) != codes.FailedPrecondition:
+				p.learn(epochs[1]) // both know at least this one
+			default:
 				p.refused.Log(dc, slog.LevelWarn, "a datacenter that is reported as the primary does not confirm it",
-					"peer_dc", from, "primary", dc, "err", err)
+					"primary", dc, "epoch", epochs[0].Number, "err", err)
 			}
 		})
 	}
-	wg.Wait()
 }
 
 // storeLearned stores the learned epoch unless the store has it.

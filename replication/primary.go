@@ -103,14 +103,12 @@ type PrimaryManager struct {
 	refused *ratelog.Logger[string] // logs refused epochs, by datacenter
 
 	mu       sync.Mutex
-	followed string    // datacenter that the follower follows
-	pending  string    // see PendingReason
-	learned  Epoch     // highest epoch that learn has recorded
-	takeOver string    // former primary of the running TakeOver, or ""
-	contact  time.Time // of the last RecordContact
-	// reported has the datacenter of the last epoch that each datacenter has
-	// reported and that is not confirmed.
-	reported map[string]string
+	followed string            // datacenter that the follower follows
+	pending  string            // see PendingReason
+	learned  Epoch             // highest epoch that learn has recorded
+	takeOver string            // former primary of the running TakeOver, or ""
+	contact  time.Time         // of the last RecordContact
+	reported map[string]report // by reporting datacenter
 	// lastSuccessor is HandedTo in the last read of the primary resource.
 	// successorSince is the time of the first read with that value.
 	lastSuccessor  string
@@ -124,7 +122,7 @@ func NewPrimaryManager(cfg PrimaryManagerConfig) (*PrimaryManager, error) {
 		return nil, errors.New("replication: every field of PrimaryManagerConfig is required")
 	}
 	p := &PrimaryManager{cfg: cfg, started: time.Now(), wake: make(chan struct{}, 1),
-		refused: ratelog.New[string](cfg.Logger), reported: map[string]string{}}
+		refused: ratelog.New[string](cfg.Logger), reported: map[string]report{}}
 	p.follower = newFollower(p)
 	return p, nil
 }

@@ -279,6 +279,10 @@ func TestReport(t *testing.T) {
 	if err := dc1.manager.Writable(); err != nil {
 		t.Errorf("Writable() while dc2 cannot confirm its epoch = %v, want nil", err)
 	}
+	fed.partition(dc2, dc3)
+	dc3.manager.Report(Epoch{2, "dc2"}, "dc2") // the call of dc2 has arrived
+	dc3.manager.Report(Epoch{7, "dc2"}, "dc4")
+	dc3.waitUntil("superseded by dc2", func() bool { return dc3.manager.SupersededBy() == Epoch{2, "dc2"} })
 	fed.heal()
 	dc1.manager.Report(Epoch{2, "dc2"}, "dc3")
 	dc1.waitUntil("superseded by dc2", func() bool { return dc1.manager.SupersededBy() == Epoch{2, "dc2"} })
