@@ -250,8 +250,14 @@ func (d *Daemon) takeNames() (ids []*pb.ID) {
 	return ids
 }
 
-// leaseLost is called when another daemon may have a lease of this daemon.
+// leaseLost is called when another daemon may have a lease of this daemon. The
+// others take a daemon without its own lease for dead.
 func (d *Daemon) leaseLost(name string) {
+	if name == task.InstanceLeaseName(d.cfg.ID) {
+		d.cfg.Logger.Warn("the servers had no renewal from this daemon for the duration of its lease")
+		d.publishLater()
+		return
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for taskName := range d.works {

@@ -5,6 +5,7 @@ package automation
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"maps"
 	"testing"
 	"testing/synctest"
@@ -101,6 +102,44 @@ func TestDaemon_KilledIsReplaced(t *testing.T) {
 			}
 		}
 		c.wantAfter(time.Second, "web", `{"app/a":"1"}`, `{"app/a":"2"}`)
+	})
+}
+
+// TestDaemon_ReturnsAfterPartition cuts off each of two daemons for longer than
+// their leases, one after the other. Both are members of the group again after
+// that, and share the tasks.
+func TestDaemon_ReturnsAfterPartition(t *testing.T) {
+	inCluster(t, func(c *cluster) {
+		const tasks = 6
+		for i := range tasks {
+			c.addTask(fmt.Sprintf("task%d", i), fmt.Sprintf("app%d/", i))
+		}
+		nodes := []*node{c.start("sync1"), c.start("sync2")}
+		time.Sleep(time.Minute)
+		for _, n := range nodes {
+			n.link.cut.Store(true)
+			time.Sleep(time.Minute)
+			n.link.cut.Store(false)
+			time.Sleep(time.Minute)
+			owned := map[string]int{}
+			for i := range tasks {
+				owned[c.state(fmt.Sprintf("task%d", i)).Instance]++
+			}
+			if owned["sync1"] == 0 || owned["sync2"] == 0 {
+				t.Errorf("tasks by daemon after the partition of %s = %v, want some at both", n.id, owned)
+			}
+		}
+		nodes[0].kill()
+		time.Sleep(DefaultLease + 2*time.Second)
+		for i := range tasks {
+			name := fmt.Sprintf("task%d", i)
+			if got := c.state(name).Instance; got != "sync2" {
+				t.Errorf("daemon of %s after the death of sync1 = %q, want sync2", name, got)
+			}
+		}
+		if err := nodes[1].stop(); err != nil {
+			t.Errorf("Run() = %v, want nil", err)
+		}
 	})
 }
 

@@ -26,19 +26,14 @@ type check struct {
 	err        error
 }
 
-// register acquires the lease of the daemon, which shows that it is alive, and
-// publishes what the daemon can run.
+// errOtherDaemon reports that another daemon has the lease of this daemon.
+var errOtherDaemon = errors.New("another daemon has the same id")
+
+// register makes this daemon a member of its group. It retries until ctx ends.
 func (d *Daemon) register(ctx context.Context) error {
-	name := task.InstanceLeaseName(d.cfg.ID)
 	for pause := 100 * time.Millisecond; ; pause = min(2*pause, time.Second) {
-		token, err := d.claims.acquire(ctx, name)
-		switch {
-		case err == nil && token != 0:
-			return d.publish(ctx)
-		case err == nil:
-			return fmt.Errorf("another daemon has the id %q: set another id, or wait %v if it has died", d.cfg.ID, d.cfg.Lease)
-		}
-		if ctx.Err() != nil {
+		err := d.publish(ctx)
+		if err == nil || ctx.Err() != nil || errors.Is(err, errOtherDaemon) {
 			return err
 		}
 		d.cfg.Logger.Warn("cannot register the daemon", "err", err)
@@ -55,8 +50,17 @@ func (d *Daemon) deregister(ctx context.Context) {
 	}
 }
 
-// publish writes the resource of the daemon.
+// publish acquires the lease of the daemon, which shows that it is alive, and
+// writes its resource, which has what the daemon can run. Other daemons delete the
+// resource when the lease is free.
 func (d *Daemon) publish(ctx context.Context) error {
+	token, err := d.claims.acquire(ctx, task.InstanceLeaseName(d.cfg.ID))
+	if err == nil && token == 0 {
+		err = fmt.Errorf("%w %q: set another id, or wait %v if it has died", errOtherDaemon, d.cfg.ID, d.cfg.Lease)
+	}
+	if err != nil {
+		return err
+	}
 	d.mu.Lock()
 	data := &pb.SyncInstance{
 		Group: d.cfg.Group, Version: d.cfg.Version, Address: d.cfg.Address, StartedAt: timestamppb.New(d.started),
@@ -82,8 +86,8 @@ func (d *Daemon) publish(ctx context.Context) error {
 	return nil
 }
 
-// publishLocked makes maintain write the resource of the daemon.
-func (d *Daemon) publishLocked() {
+// publishLater makes maintain write the resource of the daemon. It does not block.
+func (d *Daemon) publishLater() {
 	select {
 	case d.unpublished <- struct{}{}:
 	default:
@@ -101,7 +105,9 @@ func (d *Daemon) maintain(ctx context.Context) {
 		var err error
 		select {
 		case <-d.unpublished:
-			err = d.publish(ctx)
+			if err = d.publish(ctx); err != nil {
+				time.AfterFunc(d.cfg.Lease/renewPart, d.publishLater)
+			}
 		case <-tick.C:
 			err = d.removeDead(ctx)
 		case <-age.C:
@@ -199,7 +205,7 @@ func (d *Daemon) check(ctx context.Context, name string, r *pb.Resource, t *pb.T
 	defer d.mu.Unlock()
 	d.checks[name] = check{r.GetGeneration(), time.Now(), err}
 	if (err == nil) != (old.err == nil) || err != nil && err.Error() != old.err.Error() {
-		d.publishLocked()
+		d.publishLater()
 		d.cfg.Logger.Info("compatibility of a task changed", "task", name, "err", err)
 	}
 	return err

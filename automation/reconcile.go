@@ -315,7 +315,7 @@ func (d *Daemon) drop(ctx context.Context, w *work) error {
 	}
 	if _, ok := d.checks[w.name]; ok {
 		delete(d.checks, w.name)
-		d.publishLocked()
+		d.publishLater()
 	}
 	return err
 }

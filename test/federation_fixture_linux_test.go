@@ -188,9 +188,15 @@ func (f *documentWriters) names() []string {
 // metricOf returns the value of a metric without labels of a server.
 func metricOf(t *testing.T, s *lab.Node, name string) float64 {
 	t.Helper()
+	return metricAt(t, s, "127.0.0.1:8500", name)
+}
+
+// metricAt is metricOf for an address (host:port) in the namespace of a node.
+func metricAt(t *testing.T, s *lab.Node, addr, name string) float64 {
+	t.Helper()
 	tr := &http.Transport{DialContext: lab.DialIn(s.NS)}
 	defer tr.CloseIdleConnections()
-	resp, err := (&http.Client{Transport: tr, Timeout: 10 * time.Second}).Get("http://127.0.0.1:8500/metrics")
+	resp, err := (&http.Client{Transport: tr, Timeout: 10 * time.Second}).Get("http://" + addr + "/metrics")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -204,6 +210,6 @@ func metricOf(t *testing.T, s *lab.Node, name string) float64 {
 			return v
 		}
 	}
-	t.Fatalf("server %s has no metric %s", s.Name, name)
+	t.Fatalf("%s has no metric %s", s.Name, name)
 	return 0
 }

@@ -5,8 +5,10 @@ package test
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -51,31 +53,67 @@ func TestSync_StoppedInMidApply(t *testing.T) {
 	d.stop(t)
 }
 
-// TestSync_ServerKilledInMidApply kills the only server for 10 s. Terraform ends
-// before the server is back.
-func TestSync_ServerKilledInMidApply(t *testing.T) {
+// TestSync_ServersKilledInMidApply kills the leader of three servers in mid-apply,
+// and then all servers, for 60 s with WANFED_CHAOS=1. Terraform ends before the
+// servers are back. The state is stored afterwards, and nothing runs twice.
+func TestSync_ServersKilledInMidApply(t *testing.T) {
 	t.Parallel()
-	r := newSyncRig(t, "sleep 0.5")
-	r.registerTen("web")
-	r.configure("sync1", r.taskText("web", "web", "parallelism = 2"))
+	r := newSyncRigOf(t, "sleep 0.5", 3)
+	r.registerTen("first")
+	r.registerTen("second")
+	first := r.taskText("first", "first", "parallelism = 2")
+	r.configure("sync1", first)
 	d := r.run("sync1")
-	r.awaitCreated("web", 3)
-	r.server.Kill()
-	time.Sleep(10 * time.Second)
-	r.start()
-	r.idle("web")
-	r.wantTen("web")
-	if runs := r.history("web"); len(runs) != 1 || runs[0].Result != task.Succeeded {
-		t.Errorf("runs = %v, want one that succeeded", historyOf(runs))
+	r.awaitCreated("first", 3)
+	leader := r.leader()
+	r.servers[leader].Kill()
+	once := func(name string) {
+		t.Helper()
+		r.idle(name)
+		r.wantTen(name)
+		if runs := r.history(name); len(runs) != 1 || runs[0].Result != task.Succeeded {
+			t.Errorf("runs of %s = %v, want one that succeeded", name, historyOf(runs))
+		}
 	}
-	r.register("web", "late", "10.0.1.1", "passing")
-	testutil.Await(t, waitLimit, "a change after the return of the server", func(context.Context) error {
-		if n := len(r.files()); n != 11 {
+	r.idle("first")
+	r.start(leader) // it may be the server that commands use
+	once("first")
+
+	r.configure("sync1", first, r.taskText("second", "second", "parallelism = 2"))
+	if err := d.Signal(syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	r.awaitCreated("second", 3)
+	for _, s := range r.servers {
+		s.Kill()
+	}
+	time.Sleep(longer(time.Minute, 10*time.Second)) // the servers are away
+	for i := range r.servers {
+		r.start(i)
+	}
+	once("second")
+	once("first")
+	r.register("second", "late", "10.0.1.1", "passing")
+	testutil.Await(t, waitLimit, "a change after the return of the servers", func(context.Context) error {
+		if n := len(r.files()); n != 21 {
 			return fmt.Errorf("%d files", n)
 		}
 		return nil
 	})
 	d.stop(t)
+}
+
+// leader returns the index of the server that is the leader.
+func (r *syncRig) leader() (index int) {
+	r.t.Helper()
+	testutil.Await(r.t, waitLimit, "a leader", func(context.Context) error {
+		addr, err := r.catalog.Status().Leader()
+		if index = slices.Index(r.addrs(), addr); err == nil && index < 0 {
+			err = fmt.Errorf("leader = %q, want one of %q", addr, r.addrs())
+		}
+		return err
+	})
+	return index
 }
 
 // TestSync_GuardHoldsBack empties the catalog. The guard holds back the run until
@@ -169,6 +207,20 @@ high_availability {
 	}
 	if after != before {
 		t.Errorf("runs before and after the kill = %d, %d, want no run", before, after)
+	}
+	testutil.Await(t, waitLimit, "a critical check of the killed daemon only", func(context.Context) error {
+		entries, _, err := r.catalog.Health().Service("consul-terraform-sync", "", false, nil)
+		status := map[string]string{}
+		for _, e := range entries {
+			status[e.Service.ID] = e.Checks.AggregatedStatus()
+		}
+		if want := map[string]string{"sync1": "critical", "sync2": "passing"}; err == nil && !maps.Equal(status, want) {
+			err = fmt.Errorf("checks = %v, want %v", status, want)
+		}
+		return err
+	})
+	if took, limit := time.Since(killed), 20*time.Second; took > limit { // the check has a TTL of 15 s
+		t.Errorf("check of the killed daemon critical %v after the kill, want at most %v", took, limit)
 	}
 	daemons["sync2"].stop(t)
 }

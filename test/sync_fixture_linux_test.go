@@ -30,7 +30,7 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// syncRig is a server process, processes of sync daemons, and a module of
+// syncRig is a datacenter of server processes, processes of sync daemons, and a module of
 // Terraform that writes one file for each instance of a service.
 type syncRig struct {
 	*stateRig
@@ -64,8 +64,11 @@ resource "terraform_data" "file" {
 `
 
 // newSyncRig starts a server. pause is a shell command of the module.
-func newSyncRig(t *testing.T, pause string) *syncRig {
-	r := &syncRig{stateRig: newStateRig(t)}
+func newSyncRig(t *testing.T, pause string) *syncRig { return newSyncRigOf(t, pause, 1) }
+
+// newSyncRigOf is newSyncRig with a number of servers.
+func newSyncRigOf(t *testing.T, pause string, servers int) *syncRig {
+	r := &syncRig{stateRig: newStateRig(t, servers)}
 	r.operator = r.ca.Files(t, tlsutil.RoleOperator, "operator", "dc1")
 	d := r.daemon("operator", tlsutil.RoleOperator)
 	r.store, r.client = d.store, pb.NewResourceServiceClient(d.conn)
@@ -75,7 +78,7 @@ func newSyncRig(t *testing.T, pause string) *syncRig {
 		t.Fatal(err)
 	}
 	cfg := consul.DefaultNonPooledConfig()
-	cfg.Address, cfg.Scheme = r.config.HTTPAddr, "https"
+	cfg.Address, cfg.Scheme = r.configs[0].HTTPAddr, "https"
 	cfg.TLSConfig = consul.TLSConfig{CAFile: r.operator.CA, CertFile: r.operator.Cert, KeyFile: r.operator.Key}
 	var err error
 	if r.catalog, err = consul.NewClient(cfg); err != nil {
@@ -142,12 +145,13 @@ consul {
   address = %q
 }
 wanfed {
-  address = [%q]
+  address = ["%s"]
   ca      = %q
   cert    = %q
   key     = %q
 }
-%s`, id, r.workingDir(id), r.keyFile, r.config.HTTPAddr, r.server.Addr, f.CA, f.Cert, f.Key, strings.Join(parts, "\n")))
+%s`, id, r.workingDir(id), r.keyFile, r.configs[0].HTTPAddr, strings.Join(r.addrs(), `", "`), f.CA, f.Cert, f.Key,
+		strings.Join(parts, "\n")))
 	return file
 }
 
@@ -216,7 +220,7 @@ func (r *syncRig) cli(args ...string) (status int, stdout, stderr string) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, r.bin, args...)
-	cmd.Env = append(os.Environ(), "WANFED_HTTP_ADDR=https://"+r.config.HTTPAddr, "WANFED_CA_FILE="+r.operator.CA,
+	cmd.Env = append(os.Environ(), "WANFED_HTTP_ADDR=https://"+r.configs[0].HTTPAddr, "WANFED_CA_FILE="+r.operator.CA,
 		"WANFED_CERT_FILE="+r.operator.Cert, "WANFED_KEY_FILE="+r.operator.Key)
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs

@@ -34,43 +34,64 @@ import (
 // secret is in the states of Terraform. No file of a server may have it.
 const secret = "correct-horse-battery-staple"
 
-// stateRig is a server process, and Terraform with its state in the server.
+// stateRig is a datacenter of server processes, and Terraform with its state in
+// the servers.
 type stateRig struct {
 	*loopback
-	config  subprocess.ServerConfig
-	server  *subprocess.Server
+	configs []subprocess.ServerConfig
+	servers []*subprocess.Server
 	keyFile string
 	program string // Terraform
 	runs    int
 }
 
-func newStateRig(t *testing.T) *stateRig {
+func newStateRig(t *testing.T, servers int) *stateRig {
 	program, err := exec.LookPath("terraform")
 	if err != nil {
 		t.Skip("terraform is not installed")
 	}
 	l := newLoopback(t)
-	g := &stateRig{loopback: l, program: program, keyFile: filepath.Join(l.dir, "keys"), config: subprocess.ServerConfig{
-		Program: []string{l.bin}, Dir: filepath.Join(l.dir, "srv1"), DC: "dc1", Node: "srv1",
-		TLS: l.ca.Files(t, tlsutil.RoleServer, "srv1", "dc1"), LogLevel: "debug",
-		Port: unusedPort(t), HTTPAddr: loopbackAddr(unusedPort(t)),
-	}}
+	g := &stateRig{loopback: l, program: program, keyFile: filepath.Join(l.dir, "keys"), servers: make([]*subprocess.Server, servers)}
+	var addrs []string
+	for i := range servers {
+		name, port := fmt.Sprintf("srv%d", i+1), unusedPort(t)
+		addrs = append(addrs, loopbackAddr(port))
+		g.configs = append(g.configs, subprocess.ServerConfig{
+			Program: []string{l.bin}, Dir: filepath.Join(l.dir, name), DC: "dc1", Node: name,
+			TLS: l.ca.Files(t, tlsutil.RoleServer, name, "dc1"), LogLevel: "debug",
+			Port: port, HTTPAddr: loopbackAddr(unusedPort(t)), BootstrapExpect: servers,
+		})
+	}
 	if _, err := state.GenerateKey(g.keyFile); err != nil {
 		t.Fatal(err)
 	}
-	g.start()
+	for i := range g.configs {
+		if servers > 1 {
+			g.configs[i].RetryJoin = addrs
+		}
+		g.start(i)
+	}
 	return g
 }
 
-func (g *stateRig) start() {
+// start starts a server, for the first time or again.
+func (g *stateRig) start(i int) {
 	g.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), waitLimit)
 	defer cancel()
 	var err error
-	if g.server, err = subprocess.StartServer(ctx, g.config); err != nil {
+	if g.servers[i], err = subprocess.StartServer(ctx, g.configs[i]); err != nil {
 		g.t.Fatal(err)
 	}
-	g.keep(g.server.Process)
+	g.keep(g.servers[i].Process)
+}
+
+// addrs returns the addresses of the server ports.
+func (g *stateRig) addrs() (addrs []string) {
+	for _, s := range g.servers {
+		addrs = append(addrs, s.Addr)
+	}
+	return addrs
 }
 
 // stateDaemon is the part of a sync daemon that stores states.
@@ -85,7 +106,7 @@ type stateDaemon struct {
 // daemon starts the part of a daemon with its own certificate.
 func (g *stateRig) daemon(node string, role tlsutil.Role) *stateDaemon {
 	g.t.Helper()
-	cc, err := api.NewServerClient(g.ca.Identity(g.t, role, node, "dc1"), "dc1", api.Addrs(g.server.Addr))
+	cc, err := api.NewServerClient(g.ca.Identity(g.t, role, node, "dc1"), "dc1", api.Addrs(g.addrs()...))
 	if err != nil {
 		g.t.Fatal(err)
 	}
@@ -247,7 +268,7 @@ func (d *stateDaemon) state() (*pb.TaskState, string) {
 // each part.
 func TestSyncState(t *testing.T) {
 	t.Parallel()
-	g := newStateRig(t)
+	g := newStateRig(t, 1)
 	first, second := g.daemon("sync1", tlsutil.RoleSync), g.daemon("sync2", tlsutil.RoleSync)
 	c := first.claim("sync1", 1)
 
@@ -316,8 +337,8 @@ func TestSyncState(t *testing.T) {
 
 	// The server is away when the apply ends.
 	a = first.apply(c)
-	g.server.Kill()
-	back := time.AfterFunc(5*time.Second, g.start)
+	g.servers[0].Kill()
+	back := time.AfterFunc(5*time.Second, func() { g.start(0) })
 	defer back.Stop()
 	start := time.Now()
 	if err := a.finish(t); err != nil {
@@ -379,13 +400,13 @@ func (d *stateDaemon) large(c state.Claim) {
 func (g *stateRig) noSecret(lineage string) {
 	g.t.Helper()
 	f := g.ca.Files(g.t, tlsutil.RoleOperator, "operator", "dc1")
-	out, err := exec.Command(g.bin, "snapshot", "save", filepath.Join(g.config.Dir, "snapshot"), "--datacenter", "dc1", "--server",
-		g.server.Addr, "--ca-file", f.CA, "--cert-file", f.Cert, "--key-file", f.Key).CombinedOutput()
+	out, err := exec.Command(g.bin, "snapshot", "save", filepath.Join(g.configs[0].Dir, "snapshot"), "--datacenter", "dc1", "--server",
+		g.servers[0].Addr, "--ca-file", f.CA, "--cert-file", f.Cert, "--key-file", f.Key).CombinedOutput()
 	if err != nil {
 		g.t.Fatalf("wanfed snapshot save = %v, want nil: %s", err, out)
 	}
 	found, files := 0, 0
-	err = filepath.WalkDir(g.config.Dir, func(path string, d fs.DirEntry, err error) error {
+	err = filepath.WalkDir(g.configs[0].Dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || !d.Type().IsRegular() {
 			return err
 		}

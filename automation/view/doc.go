@@ -55,7 +55,8 @@
 //
 // A datacenter is reachable if a path of the local server to it works. While the
 // server has no recent result, the last known state is valid. The addresses lan
-// and wan are host:port, or "". The pool of a member is "lan" or "wan".
+// and wan are host:port, or "". The pool of a member is "lan" or "wan". Its status is "alive"
+// until it has failed or left, also while it leaves.
 //
 // # Datacenters
 //

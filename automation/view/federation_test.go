@@ -111,6 +111,16 @@ func TestValue_FederationChanges(t *testing.T) {
 		if got := string(value(t, w).JSON); got != want {
 			t.Errorf("value = %s, want %s", got, want)
 		}
+		before := value(t, members)
+		for _, status := range []api.MemberStatus{api.MemberLeaving, api.MemberLeft} {
+			m.mu.Lock()
+			m.members[false][0].Status = status
+			m.mu.Unlock()
+			time.Sleep(3 * time.Second)
+			if changed := value(t, members).Trigger != before.Trigger; changed != (status == api.MemberLeft) {
+				t.Errorf("the trigger has changed with a member that is %v = %v, want a change when it has left", status, changed)
+			}
+		}
 		if got := value(t, members); len(got.Keys) != 1 {
 			t.Errorf("value = %s, want one member", got.JSON)
 		}

@@ -121,9 +121,13 @@ func (v *Views) pollOnce(
 			return nil, err
 		}
 		for _, m := range all {
+			status := m.Status
+			if status == api.MemberLeaving { // lasts a second: a leave starts one run, at its end
+				status = api.MemberAlive
+			}
 			now["member/"+m.Name] = &record{name: m.Name, data: memberJSON{
 				Address: net.JoinHostPort(m.Addr, strconv.Itoa(int(m.Port))), DC: m.Datacenter(), Pool: pool,
-				Status: m.Status.String(),
+				Status: status.String(),
 			}}
 		}
 	}

@@ -51,6 +51,7 @@ type Datacenter struct {
 	bridge   string
 	Servers  []*Node
 	Gateways []*Node
+	Syncs    []*Node
 }
 
 var built struct {

@@ -19,6 +19,8 @@
 // loss. Its links can be cut in one direction or both while processes run.
 // Lab.Capture reads its packets as well.
 //
+// A sync daemon runs in the namespace of a server, or in its own one.
+//
 // Faults of nodes: Kill, Stop, Suspend (SIGSTOP), CutWAN, BlackHole (every
 // packet including the LAN, by nft), ReAddress, and a StandIn that listens in
 // place of a gateway and mistreats connections.

@@ -50,7 +50,17 @@ func (n *Node) CutFrom(others ...*Node) {
 	}`, holeTable, set))
 }
 
-// Heal ends BlackHole and CutFrom.
+// DropWAN silently drops every packet at the WAN interface of a gateway. Call
+// NeedNFT first.
+func (n *Node) DropWAN() {
+	n.dc.lab.t.Helper()
+	n.NFT(fmt.Sprintf(`table inet %[1]s {
+		chain in  { type filter hook input  priority 0; policy accept; iifname wan drop; }
+		chain out { type filter hook output priority 0; policy accept; oifname wan drop; }
+	}`, holeTable))
+}
+
+// Heal ends BlackHole, CutFrom and DropWAN.
 func (n *Node) Heal() {
 	n.dc.lab.t.Helper()
 	n.NFT("delete table inet " + holeTable)

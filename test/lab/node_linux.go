@@ -20,7 +20,7 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// Node is a server or gateway with its namespace and its process.
+// Node is a server, gateway or sync daemon with its namespace and its process.
 type Node struct {
 	dc   *Datacenter
 	Name string
@@ -33,12 +33,24 @@ type Node struct {
 	ServerAddrs []string
 	Process     *subprocess.Process // nil before the first start
 	client      *http.Client
+	host        *Node // of a sync daemon: the server in whose namespace it runs, or nil
+	// Env has further environment variables of a sync daemon.
+	Env []string
 }
 
 func (d *Datacenter) node(role tlsutil.Role, name, lan, wan string) *Node {
 	d.lab.t.Helper()
-	n := &Node{dc: d, Name: name, NS: d.lab.Net.Namespace(d.Name + "-" + name), LAN: lan, WAN: wan}
-	d.lab.Net.Plug(n.NS, "lan", lan+"/24", d.bridge)
+	ns := d.lab.Net.Namespace(d.Name + "-" + name)
+	d.lab.Net.Plug(ns, "lan", lan+"/24", d.bridge)
+	n := d.nodeIn(role, name, ns)
+	n.LAN, n.WAN = lan, wan
+	return n
+}
+
+// nodeIn returns a node that runs in a namespace.
+func (d *Datacenter) nodeIn(role tlsutil.Role, name, ns string) *Node {
+	d.lab.t.Helper()
+	n := &Node{dc: d, Name: name, NS: ns}
 	var err error
 	if n.TLS, err = d.lab.PKI.Issue(role, d.Name, name); err != nil {
 		d.lab.t.Fatal(err)
