@@ -16,17 +16,23 @@
 //	variables.module.tf    types of the variables of the task
 //	variables.auto.tfvars  values of the variables of the task
 //	services.json, …       values of the inputs, one file for each variable
+//	inputs/main.tf         types of the inputs
 //	init.digest            what the last init has installed
 //	run.json, run.log      the program that runs, and its output
 //
-// Values of inputs are JSON, and main.tf decodes them. Terraform does not convert
-// them to a type before it passes them to the module. If the variable of the
-// module has the type any, this halves the processor time of a run with thousands
-// of instances. If it has the type of CTS, the conversion in the module takes the
-// same time. Arguments of providers are
-// in environment variables TF_VAR_NAME. A plan is a file in memory, since it
-// contains the arguments of providers. Terraform itself writes errored.tfstate if
-// it cannot store a state.
+// Arguments of providers are in environment variables TF_VAR_NAME. A plan is a
+// file in memory, since it contains the arguments of providers. Terraform itself
+// writes errored.tfstate if it cannot store a state.
+//
+// # Values of inputs
+//
+// Values of inputs are JSON, and main.tf decodes them. The conversion of a map to
+// a type takes Terraform a time that grows with the square of the number of
+// elements: half a minute for 10,000 services. The file of a map is therefore a
+// list of maps with 32 elements each. The module in the directory "inputs"
+// converts these maps, and merges them. Its types are those that the module of
+// the task declares. A variable without such a type, and a variable of a remote
+// module, gets the type of CTS. See decision record 0081.
 //
 // # Runs
 //

@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -34,14 +35,25 @@ func (c *run) write() error {
 		if !ok {
 			value = []byte("{}")
 		}
+		if c.root.parted[name] {
+			var err error
+			if value, err = parts(value); err != nil {
+				return fmt.Errorf("variable %q: %w", name, err)
+			}
+		}
 		files[file] = value
 	}
 	for name, b := range files {
-		if err := os.WriteFile(filepath.Join(c.Dir, name), b, 0o600); err != nil {
+		path := filepath.Join(c.Dir, name)
+		err := os.MkdirAll(filepath.Dir(path), 0o700)
+		if err == nil {
+			err = os.WriteFile(path, b, 0o600)
+		}
+		if err != nil {
 			return fmt.Errorf("write the configuration: %w", err)
 		}
 	}
-	for _, name := range append([]string{variablesFile, valuesFile}, outdated...) {
+	for _, name := range append([]string{variablesFile, valuesFile, inputsFile}, outdated...) {
 		if _, ok := files[name]; !ok {
 			if err := remove(filepath.Join(c.Dir, name)); err != nil {
 				return fmt.Errorf("remove an outdated file: %w", err)
@@ -49,6 +61,28 @@ func (c *run) write() error {
 		}
 	}
 	return nil
+}
+
+// partSize is the number of elements of a part. Terraform compares the elements of
+// each part in pairs, and the parts in pairs.
+const partSize = 32
+
+// parts divides a JSON object into a list of objects, in the order of the names.
+func parts(object json.RawMessage) (json.RawMessage, error) {
+	var all map[string]json.RawMessage
+	if err := json.Unmarshal(object, &all); err != nil {
+		return nil, err
+	}
+	list := []map[string]json.RawMessage{{}} // the type of a map without parts is unknown
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		last := list[len(list)-1]
+		if len(last) == partSize {
+			last = make(map[string]json.RawMessage, partSize)
+			list = append(list, last)
+		}
+		last[name] = all[name]
+	}
+	return json.Marshal(list)
 }
 
 // remove removes a file, if it exists.

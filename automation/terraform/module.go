@@ -138,13 +138,14 @@ func CheckModule(name string, t *pb.Task) error {
 	if err != nil {
 		return &task.FieldError{Field: "terraform.module", Reason: err.Error()}
 	}
+	has := func(name string) bool { _, ok := declared[name]; return ok }
 	missing := func(field, variable, remedy string) error {
 		return &task.FieldError{Field: field,
 			Reason: fmt.Sprintf("module for task %q is missing the %q variable, %s", name, variable, remedy)}
 	}
 	for _, v := range variables(t) {
 		switch {
-		case declared[v]:
+		case has(v):
 		case v == task.Variable(task.KindServices):
 			return missing("terraform.module", v, "add to module")
 		default:
@@ -152,25 +153,25 @@ func CheckModule(name string, t *pb.Task) error {
 		}
 	}
 	for v := range t.Variables {
-		if !declared[v] {
+		if !has(v) {
 			return missing("variables", v, "add to module or remove its value")
 		}
 	}
 	return nil
 }
 
-// declaredVariables returns the names of the variables that the files of a
-// module declare.
-func declaredVariables(dir string) (map[string]bool, error) {
+// declaredVariables returns the variables that the files of a module declare, with
+// their types. The type is nil if it is absent.
+func declaredVariables(dir string) (map[string]hcl.Expression, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return nil, fmt.Errorf("read the module: %w", err)
 	}
-	names, found := make(map[string]bool), false
+	declared, found := make(map[string]hcl.Expression), false
 	for _, entry := range entries {
 		if ext := filepath.Ext(strings.TrimSuffix(entry.Name(), ".json")); ext == ".tf" || ext == ".tofu" {
 			found = true
-			if err := addVariables(filepath.Join(dir, entry.Name()), names); err != nil {
+			if err := addVariables(filepath.Join(dir, entry.Name()), declared); err != nil {
 				return nil, err
 			}
 		}
@@ -178,11 +179,11 @@ func declaredVariables(dir string) (map[string]bool, error) {
 	if !found {
 		return nil, fmt.Errorf("%s has no files *.tf: it is not a module", dir)
 	}
-	return names, nil
+	return declared, nil
 }
 
 // addVariables adds the variables of a file of a module.
-func addVariables(path string, names map[string]bool) error {
+func addVariables(path string, declared map[string]hcl.Expression) error {
 	src, err := settings.ReadFile(path, settings.MaxFile)
 	if err != nil {
 		return err
@@ -197,7 +198,11 @@ func addVariables(path string, names map[string]bool) error {
 		return settings.DiagError(diags[:1])
 	}
 	for _, b := range content.Blocks {
-		names[b.Labels[0]] = true
+		declared[b.Labels[0]] = nil
+		attrs, _, _ := b.Body.PartialContent(&hcl.BodySchema{Attributes: []hcl.AttributeSchema{{Name: "type"}}}) // Terraform reports errors
+		if ty := attrs.Attributes["type"]; ty != nil {
+			declared[b.Labels[0]] = ty.Expr
+		}
 	}
 	return nil
 }

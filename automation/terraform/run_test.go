@@ -8,9 +8,12 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -96,6 +99,104 @@ resource "terraform_data" "x" { input = { services = var.services, consul_kv = v
 		t.Fatalf("Unmarshal() = %v, want nil", err)
 	}
 	compare(t, "values", got, want)
+}
+
+// A module gets a map of more elements than a part has, with the type that it
+// declares, or with that of CTS.
+func TestRun_Types(t *testing.T) {
+	d := newDriver(t)
+	services := make(map[string]any)
+	for i := range 3 * partSize {
+		meta, tags := map[string]string{}, []string{}
+		if i%2 == 0 {
+			meta["m"], tags = "1", []string{"a", "b"}
+		}
+		key := fmt.Sprintf("web%d.n.dc1", i)
+		services[key] = map[string]any{
+			"id": key, "name": "web", "kind": "", "address": "10.0.0.1", "port": i, "meta": meta, "tags": tags, "namespace": "",
+			"status": "passing", "node": "n", "node_id": "", "node_address": "10.0.0.1", "node_datacenter": "dc1",
+			"node_tagged_addresses": map[string]string{}, "node_meta": map[string]string{}, "cts_user_defined_meta": map[string]string{},
+		}
+	}
+	text, err := json.Marshal(services)
+	if err != nil {
+		t.Fatalf("Marshal() = %v, want nil", err)
+	}
+	for _, test := range []struct{ name, declared, want string }{
+		{"type of CTS", `type = ` + input.Type("services"), `["map","passing"]`},
+		{"some attributes", `type = map(object({ port = number, tags = set(string) }))`, `["map",null]`},
+		{"other types of attributes", `type = map(object({ port = string, status = string }))`, `["map","passing"]`},
+		{"any", `type = any`, `["map","passing"]`},
+		{"map of any", `type = map(any)`, `["map","passing"]`},
+		{"optional attribute", `type = map(object({ port = number, status = optional(string), none = optional(string) }))`, `["map","passing"]`},
+		{"no type", ``, `["map","passing"]`},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			b := new(backend)
+			w := work(t, fmt.Sprintf(`
+variable "services" {
+  %s
+}
+locals {
+  first  = var.services["web0.n.dc1"]
+  chosen = length(var.services) > 0 ? var.services : {}
+}
+resource "terraform_data" "x" {
+  input = [keys(var.services) == tolist(keys(var.services)) ? "map" : "object", try(local.first.status, null)]
+}
+resource "terraform_data" "each" {
+  for_each = local.chosen
+  input    = tonumber(each.value.port)
+}
+`, test.declared))
+			b.serve(t, w)
+			res := apply(t, d, w, driver.Request{ID: "r" + test.name, Inputs: input.Set{"services": text}})
+			if want := (driver.Changes{Add: 3*partSize + 1}); res.Changes != want {
+				t.Errorf("changes = %+v, want %+v", res.Changes, want)
+			}
+			for _, r := range read(t, b.state).Resources {
+				if r.Name != "x" {
+					continue
+				}
+				var got bytes.Buffer
+				if err := json.Compact(&got, r.Instances[0].Attributes.Input.Value); err != nil || got.String() != test.want {
+					t.Errorf("result = %s, %v, want %s", got.String(), err, test.want)
+				}
+			}
+		})
+	}
+}
+
+func TestParts(t *testing.T) {
+	object := func(n int) []byte {
+		all := make(map[string]int)
+		for i := range n {
+			all[strconv.Itoa(i)] = i
+		}
+		b, err := json.Marshal(all)
+		if err != nil {
+			t.Fatalf("Marshal() = %v, want nil", err)
+		}
+		return b
+	}
+	for n, want := range map[int]int{0: 1, 1: 1, partSize: 1, partSize + 1: 2, 10 * partSize: 10} {
+		b, err := parts(object(n))
+		var list []map[string]int
+		if err == nil {
+			err = json.Unmarshal(b, &list)
+		}
+		all := make(map[string]int)
+		for _, part := range list {
+			maps.Copy(all, part)
+		}
+		if err != nil || len(list) != want || len(all) != n {
+			t.Errorf("parts() of %d elements = %d parts with %d, %v, want %d with all", n, len(list), len(all), err, want)
+		}
+	}
+	if _, err := parts([]byte("[]")); err == nil {
+		t.Error("parts() of a list = nil, want an error")
+	}
 }
 
 func TestRun_PlanAndGuard(t *testing.T) {
@@ -264,8 +365,10 @@ func TestRun_Failures(t *testing.T) {
 		{"provider", `variable "services" {}
 			resource "wanfed_none" "x" {}`, `terraform init: exit status 1: Failed to query available provider packages`},
 		{"syntax", `variable "services" {`, `terraform init: exit status 1: Unclosed configuration block`},
-		{"two", `variable "services" { type = string }
-			output "x" { value = file("missing") }`, " (first of 2 errors)"},
+		{"two", `variable "services" {}
+			output "x" { value = file("missing") }
+			output "y" { value = file("missing") }`, " (first of 2 errors)"},
+		{"type", `variable "services" { type = string }`, `terraform apply: exit status 1: Invalid value for input variable: `},
 	} {
 		w := work(t, test.module)
 		b.serve(t, w)

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MPL-2.0
 
-// Command syncbench measures the sync daemon: a server and a daemon as processes
-// on 127.0.0.1, with -tasks tasks of the driver exec and -services instances of
-// services. Each task has one service as its condition.
+// Command syncbench measures the sync daemon: two datacenters, each with a server
+// and a gateway, and a daemon of dc1, as processes on 127.0.0.1. There are -tasks
+// tasks of the driver exec and -services instances of services. Each task has one
+// service as its condition. Half of the services are in dc2, which the daemon
+// reaches through both gateways.
 //
 // It prints the time until the daemon has all tasks after a restart, how many runs
 // the restart caused, the time from the response of a write to the start of the
@@ -15,8 +17,7 @@
 //
 // # Limits
 //
-// Linux only: the memory comes from /proc. Server, daemon and programs share the
-// machine.
+// Linux only: the memory comes from /proc. All processes share the machine.
 //
 // # Example
 //

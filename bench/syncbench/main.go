@@ -36,13 +36,23 @@ type bench struct {
 	wanfed                   string
 	tasks, services, changes int
 
-	dir       string
-	pki       *subprocess.PKI
-	server    *subprocess.Server
-	resources pb.ResourceServiceClient
-	daemon    *subprocess.Process
-	apiPort   int
+	dir     string
+	pki     *subprocess.PKI
+	dcs     []*datacenter // dc1, in which the daemon runs, and dc2
+	daemon  *subprocess.Process
+	apiPort int
 }
+
+// datacenter is a server and a gateway.
+type datacenter struct {
+	name      string
+	server    *subprocess.Server
+	gateway   *subprocess.Gateway
+	resources pb.ResourceServiceClient
+}
+
+// dcOf returns the datacenter of service and task i.
+func (b *bench) dcOf(i int) *datacenter { return b.dcs[i%len(b.dcs)] }
 
 func main() {
 	var b bench
@@ -65,18 +75,18 @@ func main() {
 }
 
 func (b *bench) run(ctx context.Context) error {
-	if b.tasks > b.services || b.changes < 1 {
-		return errors.New("-tasks must be at most -services, and -changes at least 1")
+	if b.tasks > b.services || b.tasks < 2 || b.changes < 2 {
+		return errors.New("-tasks must be 2 to -services, and -changes at least 2")
 	}
 	var err error
 	if b.dir, err = os.MkdirTemp("", "syncbench-"); err != nil {
 		return err
 	}
 	defer os.RemoveAll(b.dir)
-	if err := b.startServer(ctx); err != nil {
+	defer b.stopDatacenters()
+	if err := b.startDatacenters(ctx); err != nil {
 		return err
 	}
-	defer b.server.Kill()
 	if err := b.register(ctx); err != nil {
 		return err
 	}
@@ -89,7 +99,7 @@ func (b *bench) run(ctx context.Context) error {
 	if err := b.daemon.Stop(ctx); err != nil {
 		return err
 	}
-	serverBefore, err := b.server.CPUTime()
+	serversBefore, err := b.serversCPU()
 	if err != nil {
 		return err
 	}
@@ -101,7 +111,7 @@ func (b *bench) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	serverCPU, err := b.server.CPUTime()
+	serversCPU, err := b.serversCPU()
 	if err != nil {
 		return err
 	}
@@ -118,16 +128,21 @@ func (b *bench) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	fmt.Printf("| %d tasks, %d instances | | rule |\n| --- | --- | --- |\n", b.tasks, b.services)
+	fmt.Printf("| %d tasks, %d instances, half of both in another datacenter | | rule |\n| --- | --- | --- |\n", b.tasks, b.services)
 	fmt.Printf("| first start, with a run of each task | %.2f s | |\n", first.Seconds())
 	fmt.Printf("| restart until all tasks are claimed | %.2f s | < 5 s |\n", again.Seconds())
-	fmt.Printf("| processor time of the restart, daemon and server | %.2f s, %.2f s | |\n", daemonCPU.Seconds(),
-		(serverCPU - serverBefore).Seconds())
+	fmt.Printf("| processor time of the restart, daemon and servers | %.2f s, %.2f s | |\n", daemonCPU.Seconds(),
+		(serversCPU - serversBefore).Seconds())
 	fmt.Printf("| runs of the restart | %d | 0 |\n", rerun)
-	fmt.Printf("| change to start of the program, p50 | %.1f ms | <= 10 ms |\n", ms(quantile(daemon, 0.5)))
-	fmt.Printf("| change to start of the program, p99 | %.1f ms | < 50 ms |\n", ms(quantile(daemon, 0.99)))
-	fmt.Printf("| the same with a watch and the program alone, p50 | %.1f ms | |\n", ms(quantile(bare, 0.5)))
-	fmt.Printf("| the same with a watch and the program alone, p99 | %.1f ms | |\n", ms(quantile(bare, 0.99)))
+	for k, dc := range b.dcs {
+		for _, q := range []struct {
+			name, rule string
+			of         float64
+		}{{"p50", "<= 10 ms", 0.5}, {"p99", "< 50 ms", 0.99}} {
+			fmt.Printf("| change in %s to start of the program, %s | %.1f ms | %s |\n", dc.name, q.name, ms(quantile(daemon[k], q.of)), q.rule)
+			fmt.Printf("| the same with a watch and the program alone, %s | %.1f ms | |\n", q.name, ms(quantile(bare[k], q.of)))
+		}
+	}
 	fmt.Printf("| RSS of the daemon | %.0f MB | < 150 MB |\n", float64(memory)/1e6)
 	return nil
 }
@@ -139,22 +154,61 @@ func quantile(all []time.Duration, q float64) time.Duration {
 	return sorted[min(len(sorted)-1, int(q*float64(len(sorted))))]
 }
 
-func (b *bench) startServer(ctx context.Context) error {
+// startDatacenters starts the datacenters and waits until they are federated.
+func (b *bench) startDatacenters(ctx context.Context) error {
 	var err error
 	if b.pki, err = subprocess.NewPKI(filepath.Join(b.dir, "pki"), tlsutil.DefaultDomain); err != nil {
 		return err
 	}
-	files, err := b.pki.Issue(tlsutil.RoleServer, "dc1", "srv1")
+	var primary []string // WAN address of the gateway of dc1
+	for _, name := range []string{"dc1", "dc2"} {
+		dc := &datacenter{name: name}
+		b.dcs = append(b.dcs, dc)
+		if err := b.startDatacenter(ctx, dc, primary); err != nil {
+			return fmt.Errorf("start %s: %w", name, err)
+		}
+		primary = []string{dc.gateway.WAN}
+	}
+	c, err := api.NewClient(api.ClientConfig{Addr: b.dcs[0].server.HTTP})
 	if err != nil {
 		return err
 	}
-	b.server, err = subprocess.StartServer(ctx, subprocess.ServerConfig{
-		Program: []string{b.wanfed}, Dir: filepath.Join(b.dir, "srv1"), DC: "dc1", Node: "srv1", TLS: files, LogLevel: "error",
+	defer c.Close()
+	for {
+		st, err := c.Status(ctx, api.QueryOptions{})
+		switch {
+		case err == nil && len(st.Datacenters) == len(b.dcs) && st.OK():
+			return nil
+		case ctx.Err() != nil:
+			return ctx.Err()
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+}
+
+func (b *bench) startDatacenter(ctx context.Context, dc *datacenter, primaryGateways []string) error {
+	files, err := b.pki.Issue(tlsutil.RoleServer, dc.name, "srv1")
+	if err != nil {
+		return err
+	}
+	dc.server, err = subprocess.StartServer(ctx, subprocess.ServerConfig{
+		Program: []string{b.wanfed}, Dir: filepath.Join(b.dir, dc.name, "srv1"), DC: dc.name, Node: "srv1", TLS: files,
+		PrimaryDC: "dc1", PrimaryGateways: primaryGateways, LogLevel: "error",
 	})
 	if err != nil {
 		return err
 	}
-	operator, err := b.pki.Issue(tlsutil.RoleOperator, "dc1", "op")
+	if files, err = b.pki.Issue(tlsutil.RoleGateway, dc.name, "gw1"); err != nil {
+		return err
+	}
+	dc.gateway, err = subprocess.StartGateway(ctx, subprocess.GatewayConfig{
+		Program: []string{b.wanfed}, Dir: filepath.Join(b.dir, dc.name, "gw1"), DC: dc.name, Node: "gw1", TLS: files,
+		Servers: []string{dc.server.Addr}, LogLevel: "error",
+	})
+	if err != nil {
+		return err
+	}
+	operator, err := b.pki.Issue(tlsutil.RoleOperator, dc.name, "op")
 	if err != nil {
 		return err
 	}
@@ -162,9 +216,32 @@ func (b *bench) startServer(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	cc, err := api.NewServerClient(id, "dc1", api.Addrs(b.server.Addr))
-	b.resources = pb.NewResourceServiceClient(cc)
+	cc, err := api.NewServerClient(id, dc.name, api.Addrs(dc.server.Addr))
+	dc.resources = pb.NewResourceServiceClient(cc)
 	return err
+}
+
+func (b *bench) stopDatacenters() {
+	for _, dc := range b.dcs {
+		if dc.gateway != nil {
+			dc.gateway.Kill()
+		}
+		if dc.server != nil {
+			dc.server.Kill()
+		}
+	}
+}
+
+// serversCPU returns the processor time of the servers.
+func (b *bench) serversCPU() (sum time.Duration, err error) {
+	for _, dc := range b.dcs {
+		cpu, err := dc.server.CPUTime()
+		if err != nil {
+			return 0, err
+		}
+		sum += cpu
+	}
+	return sum, nil
 }
 
 // service writes instance i of the services.
@@ -173,7 +250,7 @@ func (b *bench) service(ctx context.Context, i, port int) error {
 	r := &pb.Resource{Id: resource.ID(catalog.ServiceType, s.Node+"/"+s.Id), Owner: resource.ID(catalog.NodeType, s.Node)}
 	var err error
 	if r.Data, err = anypb.New(s); err == nil {
-		_, err = b.resources.Write(ctx, &pb.WriteRequest{Resource: r})
+		_, err = b.dcOf(i).resources.Write(ctx, &pb.WriteRequest{Resource: r})
 	}
 	return err
 }
@@ -184,11 +261,13 @@ func (b *bench) register(ctx context.Context) error {
 		n := &pb.Node{Node: fmt.Sprintf("n%d", i), Address: "10.0.0.1"}
 		r := &pb.Resource{Id: resource.ID(catalog.NodeType, n.Node)}
 		var err error
-		if r.Data, err = anypb.New(n); err == nil {
-			_, err = b.resources.Write(ctx, &pb.WriteRequest{Resource: r})
+		if r.Data, err = anypb.New(n); err != nil {
+			return err
 		}
-		if err != nil {
-			return fmt.Errorf("write node: %w", err)
+		for _, dc := range b.dcs {
+			if _, err := dc.resources.Write(ctx, &pb.WriteRequest{Resource: r}); err != nil {
+				return fmt.Errorf("write node in %s: %w", dc.name, err)
+			}
 		}
 	}
 	g, ctx := errgroup.WithContext(ctx)
@@ -278,11 +357,11 @@ func (b *bench) writeConfig() error {
 	var text strings.Builder
 	fmt.Fprintf(&text, "id = \"sync1\"\nport = %d\nworking_dir = %q\nlog_level = \"WARN\"\nbuffer_period { enabled = false }\n"+
 		"consul { address = %q }\nwanfed {\n  ca = %q\n  cert = %q\n  key = %q\n}\n",
-		b.apiPort, filepath.Join(b.dir, "work"), b.server.HTTP, files.CA, files.Cert, files.Key)
+		b.apiPort, filepath.Join(b.dir, "work"), b.dcs[0].server.HTTP, files.CA, files.Cert, files.Key)
 	for i := range b.tasks {
 		p := b.program(i)
-		fmt.Fprintf(&text, "task {\n  name = \"t%d\"\n  driver = \"exec\"\n  condition \"services\" { names = [\"s%d\"] }\n"+
-			"  exec { command = [%q, %q, %q] }\n}\n", i, i, p[0], p[1], p[2])
+		fmt.Fprintf(&text, "task {\n  name = \"t%d\"\n  driver = \"exec\"\n  condition \"services\" {\n    names = [\"s%d\"]\n"+
+			"    datacenter = %q\n  }\n  exec { command = [%q, %q, %q] }\n}\n", i, i, b.dcOf(i).name, p[0], p[1], p[2])
 	}
 	return os.WriteFile(filepath.Join(b.dir, "sync.hcl"), []byte(text.String()), 0o600)
 }
@@ -314,11 +393,11 @@ func (b *bench) programOfTask(ctx context.Context, i int, since time.Time) (time
 }
 
 // measure changes services one after the other, and returns the times from the
-// response of the write to the start of the program.
+// response of the write to the start of the program, for each datacenter.
 func (b *bench) measure(
 	ctx context.Context, started func(ctx context.Context, i int, since time.Time) (time.Time, error),
-) ([]time.Duration, error) {
-	var out []time.Duration
+) ([][]time.Duration, error) {
+	out := make([][]time.Duration, len(b.dcs))
 	for k := range b.changes {
 		i := k * 7 % b.tasks
 		sent := time.Now()
@@ -330,7 +409,8 @@ func (b *bench) measure(
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, max(0, at.Sub(written)))
+		dc := i % len(b.dcs)
+		out[dc] = append(out[dc], max(0, at.Sub(written)))
 		time.Sleep(20 * time.Millisecond)
 	}
 	return out, nil
@@ -338,53 +418,62 @@ func (b *bench) measure(
 
 // measureBare is measure with a process that watches the services and starts the
 // program, and does nothing else.
-func (b *bench) measureBare(ctx context.Context) ([]time.Duration, error) {
+func (b *bench) measureBare(ctx context.Context) ([][]time.Duration, error) {
 	if err := b.daemon.Stop(ctx); err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	c, err := api.NewClient(api.ClientConfig{Addr: b.server.HTTP})
+	c, err := api.NewClient(api.ClientConfig{Addr: b.dcs[0].server.HTTP})
 	if err != nil {
 		return nil, err
 	}
 	defer c.Close()
-	ready, done := make(chan struct{}), make(chan error, 1)
-	go func() {
-		snapshot := true
-		typ := api.ResourceTypeName{Group: "catalog", GroupVersion: "v1", Kind: "Service"}
-		for ev, err := range c.WatchResources(ctx, typ, api.Tenancy{}, api.ResourceOptions{}) {
-			switch {
-			case err != nil:
-				done <- err
-				return
-			case ev.Type == api.EventEndOfSnapshot:
-				snapshot = false
-				close(ready)
-			case !snapshot:
-				_, id, _ := strings.Cut(ev.Resource.ID.Name, "/i")
-				i, err := strconv.Atoi(id)
-				if err == nil {
-					p := b.program(i)
-					err = exec.CommandContext(ctx, p[0], p[1:]...).Run()
-				}
-				if err != nil && ctx.Err() == nil {
-					done <- err
-					return
-				}
-			}
+	ready, done := make(chan struct{}, len(b.dcs)), make(chan error, len(b.dcs))
+	for _, dc := range b.dcs {
+		go func() { done <- b.runPrograms(ctx, c, dc.name, ready) }()
+	}
+	for range b.dcs {
+		select {
+		case <-ready:
+		case err := <-done:
+			return nil, err
 		}
-		done <- nil
-	}()
-	select {
-	case <-ready:
-	case err := <-done:
-		return nil, err
 	}
 	out, err := b.measure(ctx, b.programOfTask)
 	cancel()
-	<-done
+	for range b.dcs {
+		<-done
+	}
 	return out, err
+}
+
+// runPrograms watches the services of a datacenter, and runs the program of the
+// task of each changed service, until ctx ends. It sends to ready when the watch
+// is complete.
+func (b *bench) runPrograms(ctx context.Context, c *api.Client, dc string, ready chan<- struct{}) error {
+	snapshot := true
+	typ := api.ResourceTypeName{Group: "catalog", GroupVersion: "v1", Kind: "Service"}
+	for ev, err := range c.WatchResources(ctx, typ, api.Tenancy{}, api.ResourceOptions{Datacenter: dc}) {
+		switch {
+		case err != nil:
+			return err
+		case ev.Type == api.EventEndOfSnapshot:
+			snapshot = false
+			ready <- struct{}{}
+		case !snapshot:
+			_, id, _ := strings.Cut(ev.Resource.ID.Name, "/i")
+			i, err := strconv.Atoi(id)
+			if err == nil {
+				p := b.program(i)
+				err = exec.CommandContext(ctx, p[0], p[1:]...).Run()
+			}
+			if err != nil && ctx.Err() == nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // rss returns the resident memory of a process, in bytes.
