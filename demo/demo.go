@@ -74,8 +74,8 @@ func (c Config) Validate() error {
 // stopTimeout is the time after which processes that do not stop are killed.
 const stopTimeout = 10 * time.Second
 
-// Run starts the federation, verifies that it works and prints its state. Run
-// ends with ctx, or with Config.Once after it has printed the state. Then it
+// Run starts the federation, verifies that it works and prints its state. Without
+// Config.Once and Config.JSON, it then starts a sync daemon. Run ends with ctx, or with Config.Once after it has printed the state. Then it
 // stops all processes and removes its files. Run returns an error if the
 // federation was not complete in time, or if a process ended before. With
 // Config.Once, it also returns an error if a process did not stop cleanly.
@@ -106,6 +106,14 @@ func Run(ctx context.Context, cfg Config) (err error) {
 		}
 		f.explain(cfg.Err)
 		return err
+	}
+	if cfg.hasSync() {
+		if err := f.startSync(ctx); err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return err
+		}
 	}
 	if err := f.show(ctx); err != nil || cfg.Once {
 		return err

@@ -27,9 +27,11 @@
 //  3. get the leader and the members from every other datacenter.
 //
 // The reported times of these steps begin with the start of the first process.
-// After the last step the demo prints tables, or a [Report] as JSON. Until its
-// context ends, it reports each process that ends, because the user may kill
-// processes. With Config.Once it ends by itself, which makes it an end-to-end
+// After the last step the demo prints tables, or a [Report] as JSON. A demo that
+// prints tables and does not end by itself then has a sync daemon in the primary.
+// Its task writes the gateways of all datacenters to a file. Until its context
+// ends, the demo reports each process that ends, because the user may kill
+// processes, and each run of the task. With Config.Once it ends by itself, which makes it an end-to-end
 // test.
 //
 // # Goroutines

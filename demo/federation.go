@@ -28,6 +28,7 @@ type federation struct {
 	pki  *subprocess.PKI
 	dcs  []*datacenter // the primary first; fixed
 	prog progress
+	sync *subprocess.Process // nil: the demo has no sync daemon
 
 	mu      sync.Mutex
 	missing map[string]string // unmet conditions of the current step, by server
@@ -206,6 +207,9 @@ func (f *federation) processes() []*subprocess.Process {
 		if gateway != nil {
 			all = append(all, gateway.Process)
 		}
+	}
+	if f.sync != nil {
+		all = append(all, f.sync)
 	}
 	return all
 }

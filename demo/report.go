@@ -91,6 +91,14 @@ func (f *federation) show(ctx context.Context) error {
 	if !f.cfg.Once {
 		fmt.Fprintln(&b)
 		writeHints(&b, f.cfg.Program, r)
+		if f.sync != nil {
+			fmt.Fprintf(&b, `The sync daemon of %s writes the gateways of all datacenters to a file. Stop or start a
+gateway as above, and a run follows:
+  cat %s
+  %s task history %s --http-addr %s
+`, r.Datacenters[0].Name, f.syncFile(), f.cfg.Program, syncTask, r.Datacenters[0].HTTP)
+		}
+		fmt.Fprintf(&b, "Logs: %s/<dc>/<node>/log\nCtrl-C stops everything.\n", r.Dir)
 	}
 	_, err := b.WriteTo(f.cfg.Out)
 	return err
@@ -137,21 +145,26 @@ Stop the gateway of %[4]s, list the gateways in %[5]s, and start it again with t
   kill %[6]d; %[1]s federation gateways --http-addr %[2]s
 Suspend it, and resume it:
   kill -STOP %[6]d; kill -CONT %[6]d
-Act as the operator of %[8]s, who may write resources in all datacenters:
-  export WANFED_HTTP_ADDR=%[9]s
-  export WANFED_CA_FILE=%[10]s WANFED_CERT_FILE=%[11]s WANFED_KEY_FILE=%[12]s
-  export DC2=%[13]s
+Act as the operator of %[7]s, who may write resources in all datacenters:
+  export WANFED_HTTP_ADDR=%[8]s
+  export WANFED_CA_FILE=%[9]s WANFED_CERT_FILE=%[10]s WANFED_KEY_FILE=%[11]s
+  export DC2=%[12]s
   %[1]s resource types
-Logs: %[7]s/<dc>/<node>/log
-Ctrl-C stops everything.
-`, program, observer.HTTP, first.HTTP, second.Name, observer.Name, second.Gateways[0].PID, r.Dir,
+`, program, observer.HTTP, first.HTTP, second.Name, observer.Name, second.Gateways[0].PID,
 		first.Name, "https://"+strings.TrimPrefix(first.HTTP, "http://"),
 		first.Operator.CAFile, first.Operator.CertFile, first.Operator.KeyFile, second.HTTP)
 }
 
-// follow reports each process that ends, until all have ended or ctx ends.
+// follow reports each process and each run of the sync daemon that ends, until all
+// processes have ended or ctx ends.
 func (f *federation) follow(ctx context.Context) {
-	var wg sync.WaitGroup
+	ctx, cancel := context.WithCancel(ctx)
+	var runs, wg sync.WaitGroup
+	defer runs.Wait()
+	defer cancel()
+	if f.sync != nil {
+		runs.Go(func() { f.followRuns(ctx) })
+	}
 	for _, p := range f.processes() {
 		wg.Go(func() {
 			select {

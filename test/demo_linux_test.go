@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -107,6 +108,56 @@ func TestDemo_ThreeServers(t *testing.T) {
 		if len(dc.Servers) != 3 {
 			t.Errorf("%s has %d servers, want 3", dc.Name, len(dc.Servers))
 		}
+	}
+}
+
+// TestDemo_Sync checks that the sync daemon of a demo runs its task at the start,
+// and when a gateway has stopped.
+func TestDemo_Sync(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), demoLimit)
+	defer cancel()
+	dir := t.TempDir()
+	log := filepath.Join(dir, "log")
+	p, err := subprocess.Start(ctx, subprocess.Config{
+		Name:    "demo",
+		Command: []string{lab.Binary(t), "demo", "--datacenters", "2", "--keep", filepath.Join(dir, "kept")},
+		LogPath: log,
+		Ready:   func(line string) bool { return strings.Contains(line, "has run the task gateways (start): succeeded") },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Kill()
+	gateways := func() string {
+		b, err := os.ReadFile(filepath.Join(dir, "kept", "dc1", "sync1", "gateways.json"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(b)
+	}
+	if got := gateways(); strings.Count(got, `"healthy":true`) != 2 {
+		t.Errorf("gateways at the start = %s, want two healthy ones", got)
+	}
+	output, err := os.ReadFile(log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid := regexp.MustCompile(`(?m)^  kill (\d+);`).FindSubmatch(output)
+	if pid == nil {
+		t.Fatalf("the output has no command that stops a gateway:\n%s", output)
+	}
+	if out, err := exec.CommandContext(ctx, "kill", string(pid[1])).CombinedOutput(); err != nil {
+		t.Fatalf("kill %s = %v, %s", pid[1], err, out)
+	}
+	testutil.Await(t, 20*time.Second, "a run after the stop of a gateway", func(context.Context) error {
+		if got := gateways(); strings.Count(got, `"healthy":true`) != 1 {
+			return fmt.Errorf("gateways = %s, want one healthy one", got)
+		}
+		return nil
+	})
+	if err := p.Stop(ctx); err != nil {
+		t.Errorf("Stop() = %v, want nil", err)
 	}
 }
 

@@ -20,7 +20,10 @@ func newDemo() *cobra.Command {
 		Long: `Run datacenters with servers and gateways as processes on the loopback addresses
 of this machine until SIGINT or SIGTERM. The demo verifies that each datacenter
 reaches each other one, and prints addresses and commands to try. It needs
-neither root nor settings, and leaves no files.`,
+neither root nor settings, and leaves no files.
+
+Without --once and --output json, the demo also has a sync daemon in dc1 (on Linux),
+which runs a task each time a gateway changes.`,
 		Example: `  wanfed demo
   wanfed demo --once                        # verify, print the times and exit
   wanfed demo --datacenters 5 --servers 3
