@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -196,6 +197,9 @@ func (d *Daemon) check(ctx context.Context, name string, r *pb.Resource, t *pb.T
 	}
 	w, drv, err := d.driverWork(ctx, name, t)
 	if err == nil {
+		err = d.CheckData(t)
+	}
+	if err == nil {
 		err = drv.Check(ctx, w)
 	}
 	if ctx.Err() != nil {
@@ -209,4 +213,18 @@ func (d *Daemon) check(ctx context.Context, name string, r *pb.Resource, t *pb.T
 		d.cfg.Logger.Info("compatibility of a task changed", "task", name, "err", err)
 	}
 	return err
+}
+
+// CheckData returns why the source of this daemon does not have the data of a
+// task, or nil. Package task has checked the task.
+func (d *Daemon) CheckData(t *pb.Task) error {
+	for _, q := range slices.Concat(t.Conditions, t.Inputs) {
+		if q.Kind == task.KindSchedule {
+			continue
+		}
+		if err := d.cfg.Views.Check(q); err != nil {
+			return fmt.Errorf("%s: %w", describe(q), err)
+		}
+	}
+	return nil
 }

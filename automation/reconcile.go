@@ -143,8 +143,8 @@ func (d *Daemon) reconcile(ctx context.Context, env *controller.Env, id *pb.ID) 
 	if deleting {
 		return controller.Result{}, d.finalize(ctx, env, w, r, t, c)
 	}
-	if err := d.openViews(w, t); err != nil {
-		return controller.Result{}, errors.Join(err, env.WriteStatus(ctx, r, controller.Outcome("Ready", "Data", err)))
+	if err := d.openViews(w, t); err != nil { // check has accepted it
+		return controller.Result{}, err
 	}
 	return d.advance(ctx, env, w, r, t, c)
 }

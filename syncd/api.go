@@ -157,6 +157,9 @@ func (t *tasks) read(ctx context.Context, name string) (*pb.Resource, *pb.Task, 
 // Create implements ctsapi.Tasks.
 func (t *tasks) Create(ctx context.Context, in ctsapi.Task, run ctsapi.Run) (*ctsapi.Plan, error) {
 	in.Task.Group = t.group()
+	if err := t.daemon.CheckData(in.Task); err != nil {
+		return nil, fmt.Errorf("%w task: %w", resource.ErrInvalid, err)
+	}
 	_, _, err := t.read(ctx, in.Name)
 	if err == nil {
 		return nil, fmt.Errorf("%w: task with name %s already exists", resource.ErrConflict, in.Name)

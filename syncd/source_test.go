@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -32,12 +33,30 @@ type rig struct {
 	pki      *subprocess.PKI
 	addrs    server.Addrs
 	operator *api.Client
+	ready    lines // of the daemon
+}
+
+// lines receives lines of a daemon.
+type lines chan string
+
+func (l lines) Write(b []byte) (int, error) {
+	select {
+	case l <- string(b):
+	default:
+	}
+	return len(b), nil
+}
+
+// api returns the address of the HTTP API of the daemon.
+func (r *rig) api() string {
+	_, addr, _ := strings.Cut(strings.TrimSpace(<-r.ready), ": api ")
+	return addr
 }
 
 func newRig(t *testing.T) *rig {
 	t.Helper()
 	testutil.Cluster(t)
-	r := &rig{t: t, dir: t.TempDir()}
+	r := &rig{t: t, dir: t.TempDir(), ready: make(lines, 1)}
 	var err error
 	if r.pki, err = subprocess.NewPKI(filepath.Join(r.dir, "pki"), ""); err != nil {
 		t.Fatal(err)
@@ -117,7 +136,7 @@ func (r *rig) configure(settings, condition string) (cfg syncd.Config, out strin
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		r.t.Fatal(err)
 	}
-	return syncd.Config{Paths: []string{path}, LogFormat: "text", Stdout: io.Discard, Stderr: r.t.Output()}, out
+	return syncd.Config{Paths: []string{path}, LogFormat: "text", Stdout: r.ready, Stderr: r.t.Output()}, out
 }
 
 // await waits until a file has a part.
@@ -169,6 +188,34 @@ func TestRun_Consul(t *testing.T) {
 	if body["Name"] != "consul-terraform-sync" || body["Address"] != "127.0.0.1" || fmt.Sprint(body["Tags"]) != "[cts]" {
 		t.Errorf("registration = %v, want service consul-terraform-sync with tag cts at 127.0.0.1", body)
 	}
+	// A daemon refuses tasks with data that its source does not have, and reports
+	// those that the server has stored.
+	resp, err := http.Post("http://"+r.api()+"/v1/tasks", "application/json", strings.NewReader(
+		`{"task":{"name":"far","module":"./m","condition":{"services":{"names":["web"],"namespace":"team"}}}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := io.ReadAll(resp.Body)
+	resp.Body.Close()
+	if err != nil || resp.StatusCode != http.StatusBadRequest || !strings.Contains(string(text), "namespaces are not supported") {
+		t.Errorf("POST of a task with a namespace = %d, %s, %v, want 400 with the reason", resp.StatusCode, text, err)
+	}
+	const reason = "federation: Consul does not have this data"
+	id := api.ResourceID{Type: api.ResourceTypeName{Group: "sync", GroupVersion: "v1", Kind: "Task"}, Name: "far"}
+	if _, err := r.operator.WriteResource(t.Context(), api.Resource{ID: id, Data: []byte(
+		`{"driver":"exec","conditions":[{"kind":"federation"}],"exec":{"command":["true"]}}`)}, api.ResourceOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	testutil.Await(t, 20*time.Second, "the report of the daemon", func(ctx context.Context) error {
+		far, err := r.operator.ReadResource(ctx, id, api.ResourceOptions{})
+		for _, c := range far.Status["sync"].Conditions {
+			if c.Type == "Ready" && c.Reason == "Incompatible" && strings.Contains(c.Message, reason) {
+				return nil
+			}
+		}
+		return fmt.Errorf("status = %+v, %v, want Incompatible", far.Status, err)
+	})
+
 	agent.Deregister("s1") // as after a loss of the agent's data
 	testutil.Await(t, 20*time.Second, "another registration", func(context.Context) error {
 		if body, _ := agent.Registration("s1"); body == nil {

@@ -152,26 +152,17 @@ func (v *view) publish() {
 // queries share their data. q has been checked by task.Check. Open returns an
 // error if q is not supported. The caller closes the View.
 func (v *Views) Open(q *pb.TaskQuery) (*View, error) {
-	q = v.normalize(q)
-	id, err := proto.MarshalOptions{Deterministic: true}.Marshal(q)
-	if err != nil {
-		return nil, err
-	}
-	w, err := newView(v, q)
-	if err != nil {
-		return nil, err
-	}
-	key, err := v.feedOf(q)
+	w, key, err := v.prepare(q)
 	if err != nil {
 		return nil, err
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if open := v.views[string(id)]; open != nil {
+	if open := v.views[w.id]; open != nil {
 		open.refs++
 		return &View{view: open}, nil
 	}
-	w.id, w.refs = string(id), 1
+	w.refs = 1
 	v.views[w.id] = w
 	f := v.feeds[key]
 	if f == nil {
@@ -184,6 +175,28 @@ func (v *Views) Open(q *pb.TaskQuery) (*View, error) {
 	f.mirror.add(w)
 	v.wakeUp()
 	return &View{view: w}, nil
+}
+
+// Check returns the error of Open for q, without opening a View.
+func (v *Views) Check(q *pb.TaskQuery) error {
+	_, _, err := v.prepare(q)
+	return err
+}
+
+// prepare returns a new view for q, which is not open, and its feed.
+func (v *Views) prepare(q *pb.TaskQuery) (*view, feedKey, error) {
+	q = v.normalize(q)
+	id, err := proto.MarshalOptions{Deterministic: true}.Marshal(q)
+	if err != nil {
+		return nil, feedKey{}, err
+	}
+	w, err := newView(v, q)
+	if err != nil {
+		return nil, feedKey{}, err
+	}
+	w.id = string(id)
+	key, err := v.feedOf(q)
+	return w, key, err
 }
 
 // normalize returns the part of q that defines the data, with the datacenter.
