@@ -215,6 +215,15 @@ func TestRun_Consul(t *testing.T) {
 		}
 		return fmt.Errorf("status = %+v, %v, want Incompatible", far.Status, err)
 	})
+	testutil.Await(t, 20*time.Second, "the task in the status of the server", func(ctx context.Context) error {
+		st, err := r.operator.Status(ctx, api.QueryOptions{})
+		for _, c := range st.Components {
+			if c.Name == "sync task far" && c.State == "incompatible" && strings.Contains(c.Detail, reason) {
+				return nil
+			}
+		}
+		return fmt.Errorf("components = %+v, %v, want the task", st.Components, err)
+	})
 
 	agent.Deregister("s1") // as after a loss of the agent's data
 	testutil.Await(t, 20*time.Second, "another registration", func(context.Context) error {

@@ -83,12 +83,16 @@ func (r *Reporter) Status(ctx context.Context) (api.Status, error) {
 	if err != nil {
 		return api.Status{}, err
 	}
+	daemons, err := r.syncFacts(ctx)
+	if err != nil {
+		return api.Status{}, err
+	}
 	leader, _, _ := r.Leader()
 	return api.Status{
 		Datacenter: r.cfg.DC, Node: r.cfg.Node, Leader: leader, PrimaryDatacenter: r.cfg.Primary.manager.PrimaryDC(),
 		PrimaryEpoch:    r.cfg.Primary.manager.Epoch(),
 		MeshGatewayMode: r.cfg.MeshGatewayMode, Version: version.Version, Headline: headline(dcs),
-		Gossip: r.cfg.Keyring.Status(), Datacenters: dcs, Components: r.components(), Replicated: replicated,
+		Gossip: r.cfg.Keyring.Status(), Datacenters: dcs, Components: append(r.components(), daemons.components()...), Replicated: replicated,
 	}, nil
 }
 
