@@ -35,7 +35,9 @@ const (
 // ClientConfig configures a Client.
 type ClientConfig struct {
 	// Addr is "host:port" (plain HTTP), "http://host:port" or
-	// "https://host:port". Default: DefaultHTTPAddr.
+	// "https://host:port". Several addresses, separated by commas, are those of
+	// servers of one datacenter: the client connects to the first one that accepts
+	// a connection. Default: DefaultHTTPAddr.
 	Addr string
 	// TLS is the configuration for https, with the CA and the client
 	// certificate that a server requires. Default: the system's CAs and no
@@ -55,12 +57,13 @@ type ClientConfig struct {
 	Username, Password string
 }
 
-// Client calls the HTTP API of one server. Its methods may be called from any
+// Client calls the HTTP API of one server, or of one of several. Its methods may be called from any
 // goroutine. A method returns an *UnreachableError if there is no response, and
 // a *StatusError for an error response. Some methods return ErrNotFound, as
 // their documentation states.
 type Client struct {
 	base      string // URL without a trailing slash
+	addrs     string // base, and the addresses of further servers
 	token     string
 	tokenFile string
 	username  string
@@ -72,31 +75,34 @@ type Client struct {
 // NewClient returns a Client, or an error if cfg is invalid. The client
 // connects at its first request. The caller must close the client.
 func NewClient(cfg ClientConfig) (*Client, error) {
-	base, err := parseAddr(cfg.Addr)
+	base, hosts, err := parseAddrs(cfg.Addr)
 	if err != nil {
 		return nil, err
 	}
+	// No proxy: the API is called on the loopback or inside a datacenter.
+	transport := &http.Transport{
+		DialContext:         (&net.Dialer{Timeout: connectTimeout}).DialContext,
+		TLSClientConfig:     cfg.TLS,
+		TLSHandshakeTimeout: connectTimeout,
+		ForceAttemptHTTP2:   true,
+		IdleConnTimeout:     90 * time.Second,
+		MaxIdleConnsPerHost: maxIdleConns,
+	}
+	if len(hosts) > 1 {
+		(&failover{hosts: hosts}).use(transport)
+	}
 	return &Client{
-		base:  base,
+		base: base, addrs: strings.Join(append([]string{base}, hosts[1:]...), ","),
 		token: cfg.Token, tokenFile: cfg.TokenFile, username: cfg.Username, password: cfg.Password,
 		timeout: cmp.Or(max(cfg.Timeout, 0), defaultTimeout),
 		http: &http.Client{
-			Transport: &http.Transport{
-				// No proxy: the API is called on the loopback or inside a
-				// datacenter.
-				DialContext:         (&net.Dialer{Timeout: 5 * time.Second}).DialContext,
-				TLSClientConfig:     cfg.TLS,
-				TLSHandshakeTimeout: 5 * time.Second,
-				ForceAttemptHTTP2:   true,
-				IdleConnTimeout:     90 * time.Second,
-				MaxIdleConnsPerHost: maxIdleConns,
-			},
+			Transport:     transport,
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
 	}, nil
 }
 
-// Addr returns the URL of the server, without a path.
+// Addr returns the URL of the first server, without a path.
 func (c *Client) Addr() string { return c.base }
 
 // Close closes idle connections.

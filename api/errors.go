@@ -24,7 +24,7 @@ var ErrNoSession = errors.New("the session does not exist")
 
 // UnreachableError reports that the client got no HTTP response from Addr.
 type UnreachableError struct {
-	Addr string // URL
+	Addr string // URL, or several with commas
 	Err  error
 }
 
@@ -83,7 +83,7 @@ func (c *Client) unreachable(ctx, rctx context.Context, timeout time.Duration, e
 	case rctx.Err() != nil:
 		err = fmt.Errorf("no response within %v: %w", timeout, os.ErrDeadlineExceeded)
 	}
-	return &UnreachableError{Addr: c.base, Err: err}
+	return &UnreachableError{Addr: c.addrs, Err: err}
 }
 
 // maxMessage limits the bytes of an error response that a StatusError contains.

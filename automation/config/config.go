@@ -13,6 +13,7 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -96,7 +97,8 @@ type Wanfed struct {
 // Consul configures the connection to an agent of Consul, or to the HTTP API of a
 // server of wanfed.
 type Consul struct {
-	// Address is HOST:PORT, or a URL. Default: localhost:8500.
+	// Address is HOST:PORT, or a URL. Several, separated by commas, are servers of
+	// one datacenter. Default: localhost:8500.
 	Address string
 	// Token, Username and Password are secrets. Empty: none.
 	Token, Username, Password string
@@ -364,7 +366,8 @@ func (l *loader) finishBackend() {
 		l.errs = appendError(l.errs, err)
 		backend.Body = append(backend.Body, driver.Item{Name: name, Value: raw})
 	}
-	add("address", c.Consul.Address)
+	address, _, _ := strings.Cut(c.Consul.Address, ",") // Terraform accepts only one
+	add("address", address)
 	add("path", path.Join(c.Consul.KVPath, "terraform"))
 	add("gzip", true)
 	if c.Consul.TLS.Enabled {
