@@ -41,6 +41,10 @@ type AddressBookUpdaterConfig struct {
 	File string
 	// Book receives each address book. Only this AddressBookUpdater writes it.
 	Book *wanfed.SharedAddressBook
+	// Gateways is called with the registered gateways of the local datacenter
+	// each time they were read after Ready. It must not block. Default: not
+	// called.
+	Gateways func([]*pb.MeshGateway)
 	// Paths returns the results of dials and probes. The cache keeps the
 	// addresses of successful dials and probes. Default: no results.
 	Paths func() []wanfed.PathStatus
@@ -127,6 +131,9 @@ func (u *AddressBookUpdater) Run(ctx context.Context) error {
 		}
 		if err == nil {
 			u.publish(in, ev.ready == nil)
+			if ev.ready == nil && u.cfg.Gateways != nil {
+				u.cfg.Gateways(in.local)
+			}
 		}
 		next := time.Now().Add(updateInterval(len(in.states)))
 		u.waitEvent(ctx, ev)

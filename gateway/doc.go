@@ -21,7 +21,8 @@
 // A [Listener] accepts a connection. The [Policy] of the listener decides
 // whether the source address may connect. The source address is the address of
 // the peer, or the address in a PROXY header if the policy lists the peer as a
-// load balancer.
+// load balancer. The policy also bounds the rate of new connections of a source.
+// If 1,024 ClientHellos are incomplete, the source with most of them gives way.
 //
 // A [HelloParser] reads the ClientHello within Config.HelloTimeout. The [Table]
 // of the listener finds the [Route]: an exact name takes precedence over a

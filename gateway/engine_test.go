@@ -56,6 +56,8 @@ var suite = []struct {
 	{"ClientResetWhileWaiting", testClientResetWhileWaiting},
 	{"ResetOfClientIsPassedOn", testResetOfClientIsPassedOn},
 	{"SourcesOfConnections", testSourcesOfConnections},
+	{"SourceRate", testSourceRate},
+	{"UnfinishedHellos", testUnfinishedHellos},
 	{"SetMaxConns", testSetMaxConns},
 	{"SetDrain", testSetDrain},
 	{"AccessLog", testAccessLog},
@@ -70,6 +72,7 @@ var suite = []struct {
 	{"LeastConnections", testLeastConnections},
 	{"ProxyProtocolIn", testProxyProtocolIn},
 	{"ProxyProtocolOut", testProxyProtocolOut},
+	{"ProxyTo", testProxyTo},
 	{"Loop", testLoop},
 }
 

@@ -28,6 +28,7 @@ type Listener struct {
 	rules   atomic.Pointer[rules] // nil: all clients are accepted
 	mu      sync.Mutex
 	sources map[netip.Addr]int // open connections by source
+	rates   sourceRates        // new connections by source
 }
 
 // NewListener returns a listener on sockets. [Proxy.Run] serves and closes the

@@ -5,6 +5,7 @@ package gateway
 import (
 	"net/netip"
 	"slices"
+	"time"
 )
 
 // Policy selects the clients that a listener accepts. The zero Policy accepts
@@ -18,16 +19,23 @@ type Policy struct {
 	// IPv4 address or one IPv6 /64 network, because a host in such a network
 	// can use all its addresses. 0 or negative: no limit.
 	MaxPerSource int
+	// MaxRatePerSource bounds the new connections of one source per second. A
+	// source that was idle may open twice as many at once. 0 or negative: no
+	// limit.
+	MaxRatePerSource int
 	// ProxyFrom are the networks of load balancers. Their connections must
 	// begin with a PROXY header, version 2. The source address in the header is
-	// the address of the client for Allow, Deny, MaxPerSource and logs. Clients
-	// from other networks must not send a header.
+	// the address of the client for Allow, Deny, the limits per source and
+	// logs. Clients from other networks must not send a header.
 	ProxyFrom []netip.Prefix
 }
 
 // SetPolicy replaces the policy. Open connections stay, and count towards
 // MaxPerSource.
 func (l *Listener) SetPolicy(p Policy) {
+	l.mu.Lock()
+	l.rates.set(p.MaxRatePerSource)
+	l.mu.Unlock()
 	l.rules.Store(&rules{
 		allow: newNetworks(p.Allow), deny: newNetworks(p.Deny),
 		proxyFrom: newNetworks(p.ProxyFrom), maxPerSource: p.MaxPerSource,
@@ -88,7 +96,7 @@ func sourceOf(addr netip.Addr) netip.Addr {
 // reason for the refusal. An accepted connection counts until release. A
 // connection without an IP address, such as a Unix socket, is accepted unless
 // Allow has networks. Such a connection does not count.
-func (l *Listener) admit(addr netip.Addr) (Reason, bool) {
+func (l *Listener) admit(addr netip.Addr, now time.Time) (Reason, bool) {
 	r, limit := l.rules.Load(), 0
 	if r != nil {
 		limit = r.maxPerSource
@@ -103,6 +111,9 @@ func (l *Listener) admit(addr netip.Addr) (Reason, bool) {
 	source := sourceOf(addr)
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if !l.rates.allow(source, now) {
+		return ReasonSourceRate, false
+	}
 	if limit > 0 && l.sources[source] >= limit {
 		return ReasonSourceLimit, false
 	}

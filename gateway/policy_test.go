@@ -53,7 +53,7 @@ func TestPolicy(t *testing.T) {
 	} {
 		s := NewListener("wan")
 		s.SetPolicy(Policy{Allow: prefixes(t, tt.allow...), Deny: prefixes(t, tt.deny...)})
-		reason, ok := s.admit(netip.MustParseAddr(tt.addr))
+		reason, ok := s.admit(netip.MustParseAddr(tt.addr), time.Now())
 		if ok != tt.want || !ok && reason != ReasonDenied {
 			t.Errorf("admit(%s) with allow %v, deny %v = %v, %v; want %v", tt.addr, tt.allow, tt.deny, reason,
 				ok, tt.want)
@@ -64,7 +64,7 @@ func TestPolicy(t *testing.T) {
 // A connection over a Unix socket has no IP address.
 func TestPolicy_NoAddress(t *testing.T) {
 	s := NewListener("wan")
-	if reason, ok := s.admit(netip.Addr{}); !ok {
+	if reason, ok := s.admit(netip.Addr{}, time.Now()); !ok {
 		t.Errorf("admit() without an address = %v, %v; want true", reason, ok)
 	}
 	if n := s.Stats().Sources; n != 0 {
@@ -72,7 +72,7 @@ func TestPolicy_NoAddress(t *testing.T) {
 	}
 	s.release(netip.Addr{})
 	s.SetPolicy(Policy{Allow: prefixes(t, "::/0")})
-	if reason, ok := s.admit(netip.Addr{}); ok || reason != ReasonDenied {
+	if reason, ok := s.admit(netip.Addr{}, time.Now()); ok || reason != ReasonDenied {
 		t.Errorf("admit() without an address, Allow has networks = %v, %v; want %v, false", reason, ok, ReasonDenied)
 	}
 }
@@ -82,7 +82,7 @@ func TestMaxPerSource(t *testing.T) {
 	s.SetPolicy(Policy{MaxPerSource: 2})
 	admit := func(addr string, want bool) {
 		t.Helper()
-		if reason, ok := s.admit(netip.MustParseAddr(addr)); ok != want || !ok && reason != ReasonSourceLimit {
+		if reason, ok := s.admit(netip.MustParseAddr(addr), time.Now()); ok != want || !ok && reason != ReasonSourceLimit {
 			t.Errorf("admit(%s) = %v, %v; want %v", addr, reason, ok, want)
 		}
 	}
@@ -202,7 +202,7 @@ func BenchmarkAdmit(b *testing.B) {
 	addr := netip.MustParseAddr("10.1.2.3")
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, ok := s.admit(addr); !ok {
+		if _, ok := s.admit(addr, time.Now()); !ok {
 			b.Fatalf("admit(%s) = false, want true", addr)
 		}
 		s.release(addr)

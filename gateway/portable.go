@@ -141,25 +141,29 @@ func (e *portableEngine) forward(
 ) (end reactor.End, failures int, _ error) {
 	hello, req, err := e.readHello(s, c)
 	if err != nil {
-		if e.limit.wasShed(c) {
-			err = reactor.ErrShed
+		if why := e.limit.closedFor(c); why != nil {
+			err = why
 		}
 		return reactor.EndDone, 0, err
 	}
+	first := upstream.Hello{Bytes: hello, HeaderTo: req.ProxyTo}
 	if req.ProxyHeader {
-		hello = append(proxyproto.Append(nil, req.Source, sockets.AddrPort(c.LocalAddr())), hello...)
+		header := proxyproto.Append(nil, req.Source, sockets.AddrPort(c.LocalAddr()))
+		first.Bytes, first.Header = append(header, hello...), len(header)
 	}
 	dial := upstream.Request{
 		NewAddrs:   s.NewUpstreams,
 		ClientGone: func() bool { return sockets.PeerClosed(c.Conn, req.Race) },
 	}
 	if req.Race {
-		dial.Hello = slices.Clone(hello) // abandoned attempts may outlive this connection
+		first.Bytes = slices.Clone(first.Bytes) // abandoned attempts may outlive this connection
+		dial.Hello = first
 	}
 	won, failures, err := e.dialer.DialAny(ctx, req.Addrs, req.Start, dial)
 	if err != nil {
 		return reactor.EndDone, failures, err
 	}
+	hello = first.For(won.Addr)
 	defer e.dialer.Closed(won.Address)
 	defer won.Conn.Close()
 	defer context.AfterFunc(ctx, func() { won.Conn.Close() })()
@@ -185,6 +189,7 @@ func (e *portableEngine) forward(
 // and the bytes that were read after it.
 func (e *portableEngine) readHello(s reactor.Session, c *clientConn) ([]byte, reactor.Request, error) {
 	c.SetReadDeadline(c.accepted.Add(e.helloTimeout))
+	s.Wait(func(why error) { e.limit.close(c, why) })
 	buf := make([]byte, 0, 2<<10)
 	for {
 		n, readErr := c.Read(buf[len(buf):cap(buf)])
@@ -227,7 +232,7 @@ type clientConn struct {
 
 	// The mutex of connLimit guards these fields.
 	waiting *list.Element // in connLimit.waiting; nil: the ClientHello is complete
-	shed    bool          // closed to admit another connection
+	shed    error         // why it was closed for another connection; nil: it was not
 }
 
 // connLimit bounds the number of client connections.
@@ -255,26 +260,40 @@ func (l *connLimit) add(c *clientConn) bool {
 		if c.accepted.Sub(oldest.accepted) < l.shedAfter {
 			return false
 		}
-		l.removeLocked(oldest)
-		oldest.shed = true
-		defer oldest.Close()
+		l.closeLocked(oldest, reactor.ErrShed)
 	}
 	l.open++
 	c.waiting = l.waiting.PushBack(c)
 	return true
 }
 
-// helloReceived records that the ClientHello of c is complete. From now on, add
-// does not close c. helloReceived returns false if add has already closed c.
+// helloReceived records that the ClientHello of c is complete. From now on, c
+// is not closed for another connection. helloReceived returns false if that has
+// happened already.
 func (l *connLimit) helloReceived(c *clientConn) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.endWaitLocked(c)
-	return !c.shed
+	return c.shed == nil
 }
 
-// wasShed reports whether add has closed c.
-func (l *connLimit) wasShed(c *clientConn) bool {
+// close closes c because of why, unless its ClientHello is complete.
+func (l *connLimit) close(c *clientConn, why error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if c.waiting != nil {
+		l.closeLocked(c, why)
+	}
+}
+
+func (l *connLimit) closeLocked(c *clientConn, why error) {
+	l.removeLocked(c)
+	c.shed = why
+	c.Close() // does not block: nothing was sent
+}
+
+// closedFor returns why c was closed for another connection, or nil.
+func (l *connLimit) closedFor(c *clientConn) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return c.shed
@@ -289,7 +308,7 @@ func (l *connLimit) remove(c *clientConn) {
 
 func (l *connLimit) removeLocked(c *clientConn) {
 	l.endWaitLocked(c)
-	if !c.shed {
+	if c.shed == nil {
 		l.open--
 	}
 }

@@ -78,6 +78,7 @@ type Proxy struct {
 	dialer       *upstream.Dialer
 	maxConns     atomic.Int64
 	hellos       helloMemory
+	unfinished   *unfinishedHellos
 	forwarded    *forwardedHellos
 	shedAfter    time.Duration // age from which a connection without a complete ClientHello may be closed for a new one
 	drain        drain
@@ -98,6 +99,7 @@ func New(cfg Config) (*Proxy, error) {
 		helloTimeout: cmp.Or(cfg.HelloTimeout, 5*time.Second),
 		drain:        drain{time: cmp.Or(cfg.Drain, 2*time.Second)},
 		forwarded:    newForwardedHellos(),
+		unfinished:   newUnfinishedHellos(maxUnfinished),
 		access:       newAccessLog(cfg.AccessLog, cmp.Or(cfg.AccessLogSample, 1)),
 		portable:     cfg.portable || cfg.Dial != nil,
 		dialer: &upstream.Dialer{

@@ -167,9 +167,33 @@ func testProxyProtocolOut(t *testing.T, e engineKind) {
 	p.refused(t, nil)
 }
 
+// Only the addresses in Route.ProxyTo receive a PROXY header.
+func testProxyTo(t *testing.T, e engineKind) {
+	header, plain := proxyTLS(t), tlsUpstream(t, named("plain"))
+	p := start(t, Config{portable: e == portable, ejectFor: 1, Drain: -1},
+		Route{Match: "header.example", To: []string{deadAddr(t), header, plain}, ProxyTo: []string{header}, Ordered: true},
+		Route{Match: "plain.example", To: []string{deadAddr(t), plain, header}, ProxyTo: []string{header}, Ordered: true},
+		Route{Match: "one.example", To: []string{header}, ProxyTo: []string{header}})
+	for _, sni := range []string{"header.example", "plain.example", "one.example"} {
+		c := p.proxied(t, "127.0.0.3", nil)
+		want := c.LocalAddr().String()
+		if sni == "plain.example" {
+			want = "plain"
+		}
+		got := make([]byte, len(want))
+		tc := tls.Client(c, &tls.Config{ServerName: sni, InsecureSkipVerify: true})
+		if _, err := io.ReadFull(tc, got); err != nil || string(got) != want {
+			t.Errorf("answer for %s = %q, %v; want %q", sni, got, err, want)
+		}
+		c.Close()
+	}
+	p.stop()
+	p.refused(t, nil)
+}
+
 func TestReadProxyHeader_Missing(t *testing.T) {
 	s := &session{listener: NewListener("lan"), opening: &opening{proxyHeader: true}}
-	err := s.readProxyHeader(helloFor(t, "x.example"))
+	err := s.readProxyHeader(helloFor(t, "x.example"), time.Now())
 	if err == nil ||
 		!strings.Contains(err.Error(), "does not begin with a PROXY header of version 2 but is a TLS hello") {
 		t.Errorf("readProxyHeader() = %v, want that it is a TLS hello", err)

@@ -27,6 +27,7 @@ const (
 	ReasonNoFiles                           // the process or the system is out of files
 	ReasonDenied                            // Policy.Allow or Policy.Deny excludes the client
 	ReasonSourceLimit                       // the source is at Policy.MaxPerSource
+	ReasonSourceRate                        // the source exceeds Policy.MaxRatePerSource
 	ReasonProtocol                          // the client offers no protocol of Route.Protocols
 	ReasonProxyHeader                       // the PROXY header is missing, not permitted or invalid
 	ReasonUpstreamLimit                     // each address of the route is at Config.MaxPerUpstream
@@ -72,6 +73,8 @@ var reasonInfo = [reasons]struct {
 		"the policy of this listener does not allow the client's address"},
 	ReasonSourceLimit: {"source_limit", 0,
 		"this source is at its limit of connections; check which program connects from there, or raise the limit"},
+	ReasonSourceRate: {"source_rate", 0,
+		"this source opens connections too fast; check which program connects from there, or raise the limit"},
 	ReasonProtocol: {"protocol", alertNoApplicationProtocol,
 		"the route accepts only clients that offer one of its protocols (ALPN); check which program connects"},
 	ReasonProxyHeader: {"proxy_header", 0,

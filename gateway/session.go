@@ -40,7 +40,8 @@ type opening struct {
 	proxyHeader bool // a PROXY header must come first
 	start       int  // offset of the ClientHello in the received bytes
 	parser      HelloParser
-	held        int64 // bytes counted by helloMemory
+	held        int64            // bytes counted by helloMemory
+	unfinished  *unfinishedHello // nil: the ClientHello is complete, or was not read yet
 
 	received time.Time // when the ClientHello was complete
 	sni      string
@@ -69,7 +70,7 @@ func (h handler) Accept(remote netip.AddrPort, now time.Time, reserve func() boo
 	s.opening.accepted = now
 	reason, ok := Reason(0), true
 	if s.opening.proxyHeader = h.listener.expectsProxyHeader(remote.Addr()); !s.opening.proxyHeader {
-		reason, ok = s.admit()
+		reason, ok = s.admit(now)
 	}
 	if ok && !reserve() {
 		reason, ok = ReasonLimit, false
@@ -91,16 +92,22 @@ func (h handler) RefuseNoFiles(remote netip.AddrPort) {
 
 // admit counts the connection for its source, or returns the reason why the
 // policy refuses it.
-func (s *session) admit() (Reason, bool) {
-	reason, ok := s.listener.admit(s.remote.Addr())
+func (s *session) admit(now time.Time) (Reason, bool) {
+	reason, ok := s.listener.admit(s.remote.Addr(), now)
 	s.counted = ok
 	return reason, ok
+}
+
+// Wait implements reactor.Session.
+func (s *session) Wait(closeConn func(why error)) {
+	s.opening.unfinished = &unfinishedHello{close: closeConn, begin: s.opening.accepted}
+	s.proxy.unfinished.add(s.opening.unfinished, s.remote.Addr())
 }
 
 // Receive implements reactor.Session.
 func (s *session) Receive(in []byte, now time.Time) (reactor.Request, error) {
 	o := s.opening
-	if err := s.readProxyHeader(in); err != nil {
+	if err := s.readProxyHeader(in, now); err != nil {
 		return reactor.Request{}, err
 	}
 	in = in[o.start:]
@@ -110,6 +117,7 @@ func (s *session) Receive(in []byte, now time.Time) (reactor.Request, error) {
 	}
 	hello.EarlyData = hello.EarlyData || o.parser.end < len(in)
 	o.parser = HelloParser{}
+	s.endWait()
 	o.received, o.table = now, s.listener.Table()
 	took := now.Sub(o.accepted)
 	if s.record != nil {
@@ -127,7 +135,7 @@ func (s *session) Receive(in []byte, now time.Time) (reactor.Request, error) {
 	return reactor.Request{
 		Addrs: t.To, Start: t.start(), Hello: in,
 		Race:        len(t.To) > 1 && !hello.EarlyData,
-		ProxyHeader: t.ProxyProtocol, Source: s.remote,
+		ProxyHeader: t.ProxyProtocol || len(t.ProxyTo) > 0, ProxyTo: t.ProxyTo, Source: s.remote,
 	}, nil
 }
 
@@ -135,7 +143,7 @@ func (s *session) Receive(in []byte, now time.Time) (reactor.Request, error) {
 // returns ErrNeedMore until the header is complete. A header without a source
 // address is accepted: it marks connections of the load balancer itself, such
 // as health checks.
-func (s *session) readProxyHeader(in []byte) error {
+func (s *session) readProxyHeader(in []byte, now time.Time) error {
 	if !s.opening.proxyHeader {
 		return nil
 	}
@@ -154,11 +162,23 @@ func (s *session) readProxyHeader(in []byte) error {
 		if s.record != nil {
 			s.record.Remote = source.String()
 		}
-		if reason, ok := s.admit(); !ok {
+		if reason, ok := s.admit(now); !ok {
 			return &refusal{reason: reason, err: errors.New("client address taken from the PROXY header")}
+		}
+		if o := s.opening; o.unfinished != nil { // until now it counted for the load balancer
+			s.proxy.unfinished.remove(o.unfinished)
+			s.proxy.unfinished.add(o.unfinished, source.Addr())
 		}
 	}
 	return nil
+}
+
+// endWait records that the ClientHello is complete. It may be called again.
+func (s *session) endWait() {
+	if o := s.opening; o.unfinished != nil {
+		s.proxy.unfinished.remove(o.unfinished)
+		o.unfinished = nil
+	}
 }
 
 // HoldHello implements reactor.Session.
@@ -205,6 +225,7 @@ func (s *session) Connected(addr string, failures int, now time.Time) {
 // upstream. It may be called again.
 func (s *session) endOpening() {
 	if s.opening != nil {
+		s.endWait()
 		s.proxy.hellos.resize(&s.opening.held, 0)
 		*s.opening = opening{}
 		openings.Put(s.opening)

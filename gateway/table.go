@@ -43,6 +43,8 @@ type Route struct {
 	// The header contains the address of the client, which may itself come from
 	// a PROXY header (see Policy.ProxyFrom).
 	ProxyProtocol bool `json:"proxy_protocol,omitempty"`
+	// ProxyTo sends this header only to the listed addresses of To.
+	ProxyTo []string `json:"proxy_to,omitempty"`
 }
 
 // Table maps each SNI to its route. It is immutable. An exact name takes
@@ -80,6 +82,7 @@ func NewTable(routes []Route) (*Table, error) {
 			continue
 		}
 		r.Match, r.To, r.Protocols = normalName(r.Match), slices.Clone(r.To), slices.Clone(r.Protocols)
+		r.ProxyTo = slices.Clone(r.ProxyTo)
 		names, key := t.exact, r.Match
 		if suffix, ok := strings.CutPrefix(r.Match, "*."); ok {
 			names, key = t.below, suffix

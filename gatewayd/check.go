@@ -246,7 +246,6 @@ var (
 	onlyDatacenter = map[string]string{
 		"lan_allow": "allow", "lan_deny": "deny", "lan_proxy_protocol": "proxy_protocol",
 		"wan_allow": "allow", "wan_deny": "deny", "wan_proxy_protocol": "proxy_protocol",
-		"server_proxy_protocol": "proxy_protocol = true in the routes",
 	}
 )
 
@@ -279,6 +278,7 @@ func (s Settings) checkLimits(errs *errorList) {
 	}{
 		{"max_conns", s.MaxConns, 0, "0: as many as the limit of open files allows"},
 		{"max_conns_per_source", s.MaxPerSource, -1, "0: three quarters of max_conns, -1: no limit"},
+		{"max_rate_per_source", s.MaxRatePerSource, 0, "0: no limit"},
 		{"max_conns_per_upstream", s.MaxPerUpstream, 0, "0: no limit"},
 		{"access_log_sample", s.AccessLogSample, 1, "1: each connection, 100: one of 100; without access_log none"},
 	} {

@@ -39,9 +39,6 @@ func (s Settings) checkConsul(errs *errorList) {
 				"CONSUL_CLIENT_CERT and CONSUL_CLIENT_KEY name the files for an agent with https", f.name)
 		}
 	}
-	if s.SendProxyProtocol {
-		errs.addf("server_proxy_protocol is set, but Consul's servers do not accept a PROXY header: remove it")
-	}
 }
 
 // consulAgent returns a client of the Consul agent, with the settings of

@@ -126,7 +126,7 @@ func (p *process) startDatacenter() (fmt.Stringer, error) {
 	p.log = p.log.With("dc", s.DC, "gateway", s.Node)
 	cfg := proxycfg.Config{
 		Servers: s.Servers, DataDir: s.DataDir, Logger: p.log,
-		Upstream: proxycfg.UpstreamOptions{Protocols: s.Protocols, ProxyProtocol: s.SendProxyProtocol},
+		Upstream: proxycfg.UpstreamOptions{Protocols: s.Protocols},
 	}
 	if err := p.identify(&cfg); err != nil {
 		return nil, err

@@ -14,28 +14,28 @@ import (
 // Settings are the settings of a gateway. SIGHUP changes the settings with the
 // tag live in a running gateway.
 type Settings struct {
-	DC                string   `hcl:"dc,optional" help:"name of this datacenter (required)"`
-	Node              string   `hcl:"node,optional" help:"name of this gateway in its datacenter (required)"`
-	DataDir           string   `hcl:"data_dir,optional" help:"directory of the last received routes (required)"`
-	CAFile            string   `hcl:"ca_file,optional" help:"PEM file with the CA certificates (required without --consul)"`
-	CertFile          string   `hcl:"cert_file,optional" help:"PEM file with the certificate of this gateway (required without --consul)"`
-	KeyFile           string   `hcl:"key_file,optional" help:"PEM file with the private key of the certificate (required without --consul)"`
-	Servers           []string `hcl:"servers,optional" flag:"server" help:"host:port of a server of this datacenter (required without --consul); repeatable"`
-	Consul            string   `hcl:"consul,optional" help:"URL of the local Consul agent, for a mesh gateway of Consul, or env for CONSUL_HTTP_ADDR; replaces --server and the certificate files"`
-	Protocols         []string `hcl:"server_protocols,optional" flag:"server-protocol" help:"ALPN protocol id that the servers of this datacenter accept; clients that offer none of the listed ids are refused (default: no check); repeatable"`
-	SendProxyProtocol bool     `hcl:"server_proxy_protocol,optional" help:"send the client address to the servers of this datacenter in a PROXY header, version 2; their setting proxy_protocol must have the address of this gateway"`
-	LAN               string   `hcl:"lan,optional" help:"ip:port of the listener for servers of this datacenter (required)"`
-	WAN               string   `hcl:"wan,optional" help:"host:port that other datacenters dial; also the listen address, unless --wan-bind is given (required)"`
-	WANBind           string   `hcl:"wan_bind,optional" help:"ip:port of the listener for other datacenters, for a gateway behind NAT (default: --wan)"`
-	AdminAddr         string   `hcl:"admin_addr,optional" help:"loopback host:port of /healthz, /readyz, /routes and /metrics (default: none)"`
-	Pprof             bool     `hcl:"pprof,optional" help:"serve profiles of the Go runtime (/debug/pprof) on --admin-addr, to every user of this machine"`
-	MonitorAddr       string   `hcl:"monitor_addr,optional" help:"host:port or URL of /healthz, /readyz and /metrics, at any address; https:// uses the certificate of this gateway (default: none)"`
-	MonitorTokenFile  string   `hcl:"monitor_token_file,optional" help:"file (mode 0600) with the bearer token that /metrics of --monitor-addr requires (default: no token)"`
-	Listen            []string `hcl:"listen,optional" help:"ip:port of a listener of a standalone gateway, with --routes; repeatable"`
-	Routes            string   `hcl:"routes,optional" live:"yes" help:"HCL file with the routes of a standalone gateway"`
+	DC               string   `hcl:"dc,optional" help:"name of this datacenter (required)"`
+	Node             string   `hcl:"node,optional" help:"name of this gateway in its datacenter (required)"`
+	DataDir          string   `hcl:"data_dir,optional" help:"directory of the last received routes (required)"`
+	CAFile           string   `hcl:"ca_file,optional" help:"PEM file with the CA certificates (required without --consul)"`
+	CertFile         string   `hcl:"cert_file,optional" help:"PEM file with the certificate of this gateway (required without --consul)"`
+	KeyFile          string   `hcl:"key_file,optional" help:"PEM file with the private key of the certificate (required without --consul)"`
+	Servers          []string `hcl:"servers,optional" flag:"server" help:"host:port of a server of this datacenter (required without --consul); repeatable"`
+	Consul           string   `hcl:"consul,optional" help:"URL of the local Consul agent, for a mesh gateway of Consul, or env for CONSUL_HTTP_ADDR; replaces --server and the certificate files"`
+	Protocols        []string `hcl:"server_protocols,optional" flag:"server-protocol" help:"ALPN protocol id that the servers of this datacenter accept; clients that offer none of the listed ids are refused (default: no check); repeatable"`
+	LAN              string   `hcl:"lan,optional" help:"ip:port of the listener for servers of this datacenter (required)"`
+	WAN              string   `hcl:"wan,optional" help:"host:port that other datacenters dial; also the listen address, unless --wan-bind is given (required)"`
+	WANBind          string   `hcl:"wan_bind,optional" help:"ip:port of the listener for other datacenters, for a gateway behind NAT (default: --wan)"`
+	AdminAddr        string   `hcl:"admin_addr,optional" help:"loopback host:port of /healthz, /readyz, /routes and /metrics (default: none)"`
+	Pprof            bool     `hcl:"pprof,optional" help:"serve profiles of the Go runtime (/debug/pprof) on --admin-addr, to every user of this machine"`
+	MonitorAddr      string   `hcl:"monitor_addr,optional" help:"host:port or URL of /healthz, /readyz and /metrics, at any address; https:// uses the certificate of this gateway (default: none)"`
+	MonitorTokenFile string   `hcl:"monitor_token_file,optional" help:"file (mode 0600) with the bearer token that /metrics of --monitor-addr requires (default: no token)"`
+	Listen           []string `hcl:"listen,optional" help:"ip:port of a listener of a standalone gateway, with --routes; repeatable"`
+	Routes           string   `hcl:"routes,optional" live:"yes" help:"HCL file with the routes of a standalone gateway"`
 
 	MaxConns            int      `hcl:"max_conns,optional" live:"yes" help:"maximum number of client connections; 0: as many as the limit of open files allows, at most 65536"`
 	MaxPerSource        int      `hcl:"max_conns_per_source,optional" live:"yes" help:"maximum number of connections per IPv4 address or IPv6 /64; 0: three quarters of --max-conns, -1: no limit"`
+	MaxRatePerSource    int      `hcl:"max_rate_per_source,optional" live:"yes" help:"maximum number of new connections per second and IPv4 address or IPv6 /64, after twice as many at once; 0: no limit"`
 	MaxPerUpstream      int      `hcl:"max_conns_per_upstream,optional" live:"yes" help:"maximum number of connections per upstream address; 0: no limit"`
 	LANAllow            []string `hcl:"lan_allow,optional" live:"yes" help:"network (CIDR) that may connect to --lan (default: all); repeatable"`
 	LANDeny             []string `hcl:"lan_deny,optional" live:"yes" help:"network (CIDR) that may not connect to --lan, even if it is allowed; repeatable"`
@@ -60,7 +60,7 @@ type Settings struct {
 // DefaultSettings returns the settings with their defaults.
 func DefaultSettings() Settings {
 	return Settings{
-		LogLevel: "info", LogFormat: "text", AccessLogSample: 1,
+		LogLevel: "info", LogFormat: "text", AccessLogSample: 1, MaxRatePerSource: gateway.DefaultMaxRatePerSource,
 		ShutdownDelay: "500ms", DrainTime: "2s", HotRestartDrainTime: "10m",
 	}
 }
@@ -91,7 +91,7 @@ func (s Settings) identity(logger *slog.Logger) (*tlsutil.Identity, error) {
 // policy returns the policy of a listener. maxConns is the limit of connections
 // of all listeners together.
 func (s Settings) policy(listener string, maxConns int) gateway.Policy {
-	p := gateway.Policy{MaxPerSource: s.MaxPerSource}
+	p := gateway.Policy{MaxPerSource: s.MaxPerSource, MaxRatePerSource: s.MaxRatePerSource}
 	if s.MaxPerSource == 0 {
 		p.MaxPerSource = max(1, int(perSourceFraction*float64(maxConns)))
 	}

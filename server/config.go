@@ -102,10 +102,11 @@ type Config struct {
 	// MonitorAddr. Default: no token.
 	MonitorTokenFile string
 
-	// ProxyFrom lists the addresses of gateways that send a PROXY header,
+	// ProxyFrom lists the addresses of load balancers that send a PROXY header,
 	// version 2, with the address of their client. Each connection from these
 	// addresses must begin with a header. The networks must not contain the
-	// address of a server. Default: none.
+	// address of a server. Gateways of this datacenter may send a header without
+	// an entry. Default: none.
 	ProxyFrom []netip.Prefix
 
 	// BootstrapExpect is the number of servers that form the first Raft group:

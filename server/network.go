@@ -30,6 +30,7 @@ type network struct {
 	dialer    *wanfed.Dialer
 	prober    *wanfed.Prober
 	mux       *wanfed.Mux
+	headers   *headerSources // gateways that may send PROXY headers
 	tunnel    *wanfed.Tunnel
 	calls     *dcrpc.Client
 }
@@ -40,7 +41,7 @@ func newNetwork(
 	cfg Config, id *tlsutil.Identity, advertise netip.AddrPort, epoch func() string, learn func(epoch, dc string),
 	logger *slog.Logger,
 ) (_ *network, err error) {
-	n := &network{dc: cfg.DC, advertise: advertise, identity: id, book: &wanfed.SharedAddressBook{}}
+	n := &network{dc: cfg.DC, advertise: advertise, identity: id, book: &wanfed.SharedAddressBook{}, headers: newHeaderSources()}
 	n.dialer, err = wanfed.NewDialer(wanfed.DialerConfig{
 		Identity: id, AddressBook: n.book, Mode: wanfed.Mode(cfg.MeshGatewayMode), Logger: logger,
 	})
@@ -51,7 +52,7 @@ func newNetwork(
 		return nil, err
 	}
 	n.mux, err = wanfed.NewMux(wanfed.MuxConfig{
-		Identity: id, ProxyFrom: cfg.ProxyFrom, OnPeer: n.peerConnected, Logger: logger,
+		Identity: id, ProxyFrom: cfg.ProxyFrom, GatewayAt: n.headers.contain, OnPeer: n.peerConnected, Logger: logger,
 	})
 	if err != nil {
 		return nil, err

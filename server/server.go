@@ -364,7 +364,8 @@ func (c *components) buildFederation(*tlsutil.Identity) (err error) {
 	c.addressBook, err = federation.NewAddressBookUpdater(federation.AddressBookUpdaterConfig{
 		DC: c.cfg.DC, PrimaryDC: c.cfg.PrimaryDC, Domain: c.cfg.Domain, PrimaryGateways: c.cfg.PrimaryGateways,
 		Backend: c.store, LAN: c.lan, WAN: c.wan, Ready: c.loaded, File: filepath.Join(c.cfg.DataDir, "addresses.json"),
-		Book: book, Paths: c.network.dialer.Paths, Replaced: c.disconnect, Deleted: c.deletions.Final, Logger: c.logger,
+		Book: book, Paths: c.network.dialer.Paths, Replaced: c.disconnect, Deleted: c.deletions.Final,
+		Gateways: c.network.headers.update, Logger: c.logger,
 	})
 	if err != nil {
 		return err

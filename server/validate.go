@@ -218,7 +218,7 @@ func (c Config) checkProxyFrom() error {
 			if ip, err := netip.ParseAddr(s.host); err == nil && !ip.IsUnspecified() && p.Contains(ip.Unmap()) {
 				return fmt.Errorf("proxy_protocol %s contains %s, the address of a server (%s): servers send no "+
 					"PROXY header; "+
-					"name only the gateways", p, ip, s.name)
+					"name only load balancers", p, ip, s.name)
 			}
 		}
 	}

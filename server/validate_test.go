@@ -105,7 +105,7 @@ func TestCheck_Addresses(t *testing.T) {
 			c.ProxyFrom = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
 		}, []string{
 			"proxy_protocol 10.0.0.0/8 contains 10.0.0.1, the address of a server (advertise)",
-			"name only the gateways",
+			"name only load balancers",
 		}},
 		{"PROXY headers from another server", func(c *Config) {
 			c.ProxyFrom, c.RetryJoin = []netip.Prefix{netip.MustParsePrefix("10.0.0.2/32")},

@@ -32,7 +32,7 @@ type Settings struct {
 	HTTPAddr          string   `hcl:"http_addr,optional" help:"host:port or URL of the HTTP API; https:// is required if it is not loopback"`
 	MonitorAddr       string   `hcl:"monitor_addr,optional" help:"host:port or URL of /healthz, /readyz and /metrics, at any address; https:// uses the certificate of this server (default: none)"`
 	MonitorTokenFile  string   `hcl:"monitor_token_file,optional" help:"file (mode 0600) with the bearer token that /metrics of --monitor-addr requires (default: no token)"`
-	ProxyProtocol     []string `hcl:"proxy_protocol,optional" help:"address or network (CIDR) of gateways with server_proxy_protocol; their connections must begin with a PROXY header, version 2; repeatable"`
+	ProxyProtocol     []string `hcl:"proxy_protocol,optional" help:"address or network (CIDR) of load balancers before this server; their connections must begin with a PROXY header, version 2; repeatable"`
 	BootstrapExpect   int      `hcl:"bootstrap_expect,optional" help:"number of servers that together form a new datacenter: 1, 3 or 5 (default: 1; if --retry-join is given, the server only joins an existing one)"`
 	RetryJoin         []string `hcl:"retry_join,optional" live:"yes" help:"host:port of another server of this datacenter; required if --bootstrap-expect is above 1; servers of earlier runs need not be listed; repeatable"`
 	OperatorsFrom     []string `hcl:"operators_from,optional" flag:"operators-from" live:"yes" help:"other datacenter whose operators and users act in this one with their certificates, or * for all (default: none); repeatable"`

@@ -441,6 +441,7 @@ const maxHandshake = 3
 type progressConn struct {
 	net.Conn
 	readTimeout time.Duration // of one Read during the handshake; 0: none
+	admitted    admitted      // zero after the handshake
 }
 
 // handshake performs the handshake of c, a TLS connection over p. It fails if
@@ -450,7 +451,8 @@ func (p *progressConn) handshake(ctx context.Context, c *tls.Conn, timeout time.
 	defer cancel()
 	p.readTimeout = timeout
 	err := c.HandshakeContext(ctx)
-	p.readTimeout = 0
+	p.admitted.pause()
+	p.readTimeout, p.admitted = 0, admitted{}
 	p.SetReadDeadline(time.Time{})
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		err = fmt.Errorf("%w: %w", context.DeadlineExceeded, err)
@@ -459,10 +461,21 @@ func (p *progressConn) handshake(ctx context.Context, c *tls.Conn, timeout time.
 }
 
 func (p *progressConn) Read(b []byte) (int, error) {
-	if p.readTimeout > 0 {
-		p.SetReadDeadline(time.Now().Add(p.readTimeout))
+	if p.readTimeout == 0 {
+		return p.Conn.Read(b)
 	}
-	return p.Conn.Read(b)
+	p.admitted.pause()
+	p.SetReadDeadline(time.Now().Add(p.readTimeout))
+	n, err := p.Conn.Read(b)
+	if err == nil {
+		p.admitted.compute()
+	}
+	return n, err
+}
+
+func (p *progressConn) Write(b []byte) (int, error) {
+	p.admitted.pause()
+	return p.Conn.Write(b)
 }
 
 // closeTimeout bounds the wait of closeConn for a peer that does not read.

@@ -84,8 +84,9 @@
 //     be lost when a connection fails.
 //   - A Dialer has at most 128 dials of other datacenters in progress, and
 //     fewer while dials are slow.
-//   - At 512 handshakes, a Mux sheds slow handshakes of unauthenticated peers
-//     within a quarter of a second.
+//   - At 2,048 handshakes, a Mux sheds handshakes of the client with most of
+//     them, or slow ones within a quarter of a second. Clients share the
+//     processor time of handshakes in turns.
 //
 // # Limits
 //

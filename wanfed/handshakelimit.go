@@ -32,26 +32,35 @@ type handshake struct {
 	shed      bool      // closed to admit another handshake
 }
 
+// crowd is the number of unfinished handshakes from which a source gives way
+// without a grace period to a source with fewer.
+const crowd = 64
+
 // handshakeLimit bounds unfinished handshakes. At the limit, the next handshake
-// starts when another handshake ends or is shed. Only an overdue handshake is
-// shed, in this order of preference: a handshake without a ClientHello, a
-// handshake of the source with the most handshakes, the oldest handshake. A
-// client that opens many connections therefore displaces its own connections.
+// starts when another handshake ends or is shed. If a source has more than crowd
+// handshakes, and the most of all, its oldest one is shed for the handshake of
+// another source. Otherwise only an overdue handshake is shed, in this order of
+// preference: a handshake without a ClientHello, a handshake of the source with
+// the most handshakes, the oldest handshake. A client that opens many
+// connections therefore displaces its own connections.
 //
 // A source is an IPv4 address or an IPv6 /64. All connections through one
-// gateway have one source, unless the gateway sends PROXY headers.
+// gateway have one source, unless the gateway sends PROXY headers. Until its
+// header was read, a connection counts for the gateway.
 type handshakeLimit struct {
 	max               int
 	helloGrace, grace time.Duration
 	released          chan struct{} // size 1: a handshake has ended
 
-	mu   sync.Mutex
-	open []*handshake // oldest first
+	mu        sync.Mutex
+	open      []*handshake         // oldest first
+	perSource map[netip.Prefix]int // number of handshakes in open
 }
 
 func newHandshakeLimit(max int) *handshakeLimit {
 	return &handshakeLimit{
 		max: max, helloGrace: helloGrace, grace: handshakeGrace, released: make(chan struct{}, 1),
+		perSource: map[netip.Prefix]int{},
 	}
 }
 
@@ -75,10 +84,13 @@ func (l *handshakeLimit) tryAcquire(hs *handshake) (wait time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.open) >= l.max {
-		wait = l.shedLocked()
+		if wait = l.shedCrowdLocked(hs.source); wait != 0 {
+			wait = l.shedLocked()
+		}
 	}
 	if wait == 0 {
 		l.open = append(l.open, hs)
+		l.perSource[hs.source]++
 	}
 	return wait
 }
@@ -96,7 +108,6 @@ func (l *handshakeLimit) shedLocked() (wait time.Duration) {
 	var worst *handshake
 	now := time.Now()
 	wait = l.helloGrace // for handshakes that have not started
-	perSource := l.countSourcesLocked()
 	for _, hs := range l.open {
 		grace := l.helloGrace
 		if hs.helloSeen {
@@ -108,31 +119,52 @@ func (l *handshakeLimit) shedLocked() (wait time.Duration) {
 		case now.Before(at):
 			wait = min(wait, at.Sub(now))
 		case worst == nil, worst.helloSeen && !hs.helloSeen,
-			worst.helloSeen == hs.helloSeen && perSource[hs.source] > perSource[worst.source]:
+			worst.helloSeen == hs.helloSeen && l.perSource[hs.source] > l.perSource[worst.source]:
 			worst = hs
 		}
 	}
 	if worst == nil {
 		return wait
 	}
-	worst.shed = true
-	l.removeLocked(worst)
-	worst.raw.Close()
+	l.closeLocked(worst)
 	return 0
 }
 
-// countSourcesLocked returns the number of handshakes of each source.
-func (l *handshakeLimit) countSourcesLocked() map[netip.Prefix]int {
-	count := make(map[netip.Prefix]int, len(l.open))
-	for _, hs := range l.open {
-		count[hs.source]++
+// shedCrowdLocked sheds the oldest handshake of the source with the most
+// handshakes, if these are more than crowd and more than those of newcomer. It
+// returns 0 if it has shed one.
+func (l *handshakeLimit) shedCrowdLocked(newcomer netip.Prefix) (wait time.Duration) {
+	wait = l.helloGrace
+	var source netip.Prefix
+	most := max(crowd, l.perSource[newcomer]+1)
+	for s, n := range l.perSource {
+		if n > most {
+			source, most, wait = s, n, 0
+		}
 	}
-	return count
+	if wait == 0 {
+		l.closeLocked(l.open[slices.IndexFunc(l.open, func(hs *handshake) bool { return hs.source == source })])
+	}
+	return wait
+}
+
+// closeLocked sheds hs.
+func (l *handshakeLimit) closeLocked(hs *handshake) {
+	hs.shed = true
+	l.removeLocked(hs)
+	hs.raw.Close()
 }
 
 func (l *handshakeLimit) removeLocked(hs *handshake) {
 	i := slices.Index(l.open, hs)
 	l.open = slices.Delete(l.open, i, i+1)
+	l.leaveLocked(hs.source)
+}
+
+func (l *handshakeLimit) leaveLocked(source netip.Prefix) {
+	if l.perSource[source]--; l.perSource[source] == 0 {
+		delete(l.perSource, source)
+	}
 }
 
 // start records that the goroutine of hs runs. Any later delay is caused by the
@@ -148,6 +180,10 @@ func (l *handshakeLimit) start(hs *handshake) {
 func (l *handshakeLimit) setSource(hs *handshake, source netip.Prefix) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if !hs.shed {
+		l.leaveLocked(hs.source)
+		l.perSource[source]++
+	}
 	hs.source = source
 }
 

@@ -45,7 +45,9 @@ func TestMux_ShedsSilentHandshakes(t *testing.T) {
 	for name, half := range map[string]bool{"silent": false, "half a ClientHello": true} {
 		t.Run(name, func(t *testing.T) {
 			// longer than the test
-			b := newMuxFixture(t, a, func(c *MuxConfig) { c.handshakeTimeout = 20 * time.Second })
+			b := newMuxFixture(t, a, func(c *MuxConfig) {
+				c.handshakeTimeout, c.maxHandshakes = 20*time.Second, 512
+			})
 			idle := openSilent(t, b.addr, 1000, half)
 			start := time.Now()
 			if err := dialAllowed(b.addr, a.server("srv2", "dc1"), 20*time.Second); err != nil {
@@ -196,4 +198,31 @@ func TestSourceOf(t *testing.T) {
 			t.Errorf("sourceOf(%v) = %v, want the zero Prefix", addr, got)
 		}
 	}
+}
+
+// A source with a crowd of handshakes gives way at once to other sources, but
+// not to its own next handshake.
+func TestHandshakeLimit_Crowd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		limit := newHandshakeLimit(2 * crowd)
+		add := func(ip string) (*handshake, time.Duration) {
+			begin := time.Now()
+			hs := limit.acquire(t.Context(), fakeConn{addr: &net.TCPAddr{IP: net.ParseIP(ip)}})
+			limit.start(hs)
+			return hs, time.Since(begin)
+		}
+		var flood []*handshake
+		for range 2 * crowd {
+			hs, _ := add("192.0.2.1")
+			flood = append(flood, hs)
+		}
+		for i := range 3 {
+			if _, took := add("192.0.2.2"); took != 0 || !flood[i].shed || flood[i+1].shed {
+				t.Errorf("handshake %d of another source: waited %v, want that only the oldest of the crowd is shed", i, took)
+			}
+		}
+		if _, took := add("192.0.2.1"); took != helloGrace {
+			t.Errorf("next handshake of the crowd waited %v, want %v", took, helloGrace)
+		}
+	})
 }

@@ -35,12 +35,17 @@ type MuxConfig struct {
 	// Listener returned counts until it is closed. Default (0): 512. Negative:
 	// no limit.
 	MaxPerPeer int
-	// ProxyFrom lists the networks of gateways or load balancers whose
-	// connections must begin with a PROXY header of version 2. The address in
-	// the header becomes the connection's RemoteAddr. After a header without an
-	// address (LOCAL), RemoteAddr is the address of the sender. Connections
-	// from other networks must not have a header. Default: none.
+	// ProxyFrom lists the networks of load balancers whose connections must
+	// begin with a PROXY header of version 2. The address in the header becomes
+	// the connection's RemoteAddr. After a header without an address (LOCAL),
+	// RemoteAddr is the address of the sender. Other connections must not have
+	// a header, except as GatewayAt permits. Default: none.
 	ProxyFrom []netip.Prefix
+	// GatewayAt reports whether an address, which is not in ProxyFrom, is that
+	// of a gateway whose connections may begin with such a header. It is called
+	// for connections with a header, and may block until ctx ends. Default: no
+	// address.
+	GatewayAt func(ctx context.Context, addr netip.Addr) bool
 	// OnPeer is called with the peer of each accepted connection. It must not
 	// block. Default: not called.
 	OnPeer func(tlsutil.Peer)
@@ -52,7 +57,7 @@ type MuxConfig struct {
 	// in a TLS handshake. A handshake takes at most
 	// three times as long. 0: 5 s.
 	handshakeTimeout time.Duration
-	maxHandshakes    int // concurrent; see handshakeLimit; 0: 512
+	maxHandshakes    int // concurrent; see handshakeLimit; 0: 2048
 }
 
 // Mux accepts TLS connections on one port. It passes each connection to the
@@ -64,6 +69,7 @@ type Mux struct {
 	log        *slog.Logger
 	refusals   *refusals
 	handshakes *handshakeLimit
+	admission  *admission
 	peers      peerLimit
 
 	mu        sync.Mutex
@@ -95,7 +101,7 @@ func NewMux(cfg MuxConfig) (*Mux, error) {
 		return nil, errors.New("mux: ProxyFrom has an entry that is not a network")
 	}
 	cfg.handshakeTimeout = cmp.Or(cfg.handshakeTimeout, 5*time.Second)
-	cfg.maxHandshakes = cmp.Or(cfg.maxHandshakes, 512)
+	cfg.maxHandshakes = cmp.Or(cfg.maxHandshakes, 2048)
 	// Servers and gateways need a few connections. Many programs may share the
 	// certificate of an operator.
 	cfg.MaxPerPeer = cmp.Or(cfg.MaxPerPeer, 512)
@@ -103,9 +109,9 @@ func NewMux(cfg MuxConfig) (*Mux, error) {
 	log := orDiscard(cfg.Logger)
 	return &Mux{
 		cfg: cfg, self: cfg.Identity.Peer(), log: log, refusals: newRefusals(log),
-		handshakes: newHandshakeLimit(cfg.maxHandshakes),
-		peers:      peerLimit{max: cfg.MaxPerPeer, open: map[tlsutil.Peer]int{}},
-		conns:      map[net.Conn]struct{}{},
+		handshakes: newHandshakeLimit(cfg.maxHandshakes), admission: newAdmission(),
+		peers: peerLimit{max: cfg.MaxPerPeer, open: map[tlsutil.Peer]int{}},
+		conns: map[net.Conn]struct{}{},
 	}, nil
 }
 
@@ -234,7 +240,7 @@ func (m *Mux) serve(ctx context.Context, hs *handshake, tracked *trackedConn, cf
 	defer m.untrack(raw)
 	m.handshakes.start(hs)
 	limit := time.Now().Add(m.cfg.handshakeTimeout)
-	err := m.readProxy(hs, limit)
+	err := m.readProxy(ctx, hs, limit)
 	if p, ok := raw.(*sniffConn); err == nil && ok {
 		var plain bool
 		if plain, err = p.isPlainText(limit); plain {
@@ -245,6 +251,7 @@ func (m *Mux) serve(ctx context.Context, hs *handshake, tracked *trackedConn, cf
 	}
 	c, hello := tls.Server(raw, cfg), &clientHello{onSeen: func() { m.handshakes.noteHello(hs) }}
 	if err == nil {
+		tracked.admitted = admitted{from: m.admission, source: sourceOf(raw.RemoteAddr())}
 		err = tracked.handshake(context.WithValue(ctx, helloKey{}, hello), c, m.cfg.handshakeTimeout)
 	}
 	if err == nil {

@@ -4,6 +4,8 @@ package wanfed
 
 import (
 	"bufio"
+	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -84,8 +86,8 @@ func (l *peerLimit) enter(p tlsutil.Peer, c *trackedConn) bool {
 
 // wrapConn wraps an accepted connection in the readers of the bytes before TLS.
 func (m *Mux) wrapConn(c net.Conn) net.Conn {
-	if len(m.cfg.ProxyFrom) > 0 && m.sendsProxy(c.RemoteAddr()) {
-		c = &proxyConn{Conn: c}
+	if must := m.sendsProxy(c.RemoteAddr()); must || m.cfg.GatewayAt != nil {
+		c = &proxyConn{Conn: c, must: must}
 	}
 	if m.plain != nil {
 		c = &sniffConn{c, bufio.NewReaderSize(c, 16)}
@@ -115,10 +117,21 @@ func (c *sniffConn) isPlainText(limit time.Time) (bool, error) {
 	return err == nil && b[0] != recordHandshake, err
 }
 
-// proxyConn is a connection that must begin with a PROXY header.
+// proxyConn is a connection that must or may begin with a PROXY header.
 type proxyConn struct {
 	net.Conn
-	source net.Addr // from the header; nil: not read yet, or LOCAL
+	must   bool     // otherwise readHeader also accepts a connection without a header
+	source net.Addr // from the header; nil: not read yet, LOCAL, or no header
+	unread []byte   // read by readHeader and not part of a header
+}
+
+func (p *proxyConn) Read(b []byte) (int, error) {
+	if len(p.unread) > 0 {
+		n := copy(b, p.unread)
+		p.unread = p.unread[n:]
+		return n, nil
+	}
+	return p.Conn.Read(b)
 }
 
 // RemoteAddr returns the address of the client.
@@ -129,16 +142,37 @@ func (p *proxyConn) RemoteAddr() net.Addr {
 	return p.Conn.RemoteAddr()
 }
 
-// errProxyHeader reports that a connection does not begin with a valid PROXY
-// header.
-var errProxyHeader = errors.New("no valid PROXY header")
+var (
+	// errProxyHeader reports that a connection does not begin with a valid
+	// PROXY header.
+	errProxyHeader = errors.New("no valid PROXY header")
+	// errProxySender reports a PROXY header from an address that may not send
+	// one.
+	errProxySender = errors.New("PROXY header from an address that is not a gateway")
+)
 
-// readHeader reads the PROXY header. It fails if the header does not arrive
-// before limit.
-func (p *proxyConn) readHeader(limit time.Time) error {
+// readHeader reads the PROXY header. It fails if the header, or the first byte
+// of a connection without a header, does not arrive before limit. It calls
+// permitted when a header begins that the connection need not have.
+func (p *proxyConn) readHeader(limit time.Time, permitted func() bool) error {
 	_ = p.Conn.SetReadDeadline(limit) // if it fails, Read fails too
-	source, err := proxyproto.ReadFrom(p.Conn)
-	_ = p.Conn.SetReadDeadline(time.Time{})
+	defer p.Conn.SetReadDeadline(time.Time{})
+	var in io.Reader = p.Conn
+	if !p.must {
+		first := make([]byte, 1)
+		if _, err := io.ReadFull(in, first); err != nil {
+			return err
+		}
+		if first[0] != proxyproto.Signature[0] {
+			p.unread = first
+			return nil
+		}
+		if !permitted() {
+			return errProxySender
+		}
+		in = io.MultiReader(bytes.NewReader(first), in)
+	}
+	source, err := proxyproto.ReadFrom(in)
 	var ne net.Error
 	switch {
 	case err == io.EOF, errors.As(err, &ne):
@@ -166,17 +200,22 @@ func unmapped(list []netip.Prefix) []netip.Prefix {
 // sendsProxy reports whether a connection from the address must begin with a
 // PROXY header, because the address is in proxy_protocol.
 func (m *Mux) sendsProxy(from net.Addr) bool {
-	tcp, ok := from.(*net.TCPAddr)
+	addr, ok := addrOf(from)
+	return ok && slices.ContainsFunc(m.cfg.ProxyFrom, func(p netip.Prefix) bool { return p.Contains(addr) })
+}
+
+// addrOf returns the IP address of a TCP address.
+func addrOf(a net.Addr) (netip.Addr, bool) {
+	tcp, ok := a.(*net.TCPAddr)
 	if !ok {
-		return false
+		return netip.Addr{}, false
 	}
-	addr := tcp.AddrPort().Addr().Unmap().WithZone("")
-	return slices.ContainsFunc(m.cfg.ProxyFrom, func(p netip.Prefix) bool { return p.Contains(addr) })
+	return tcp.AddrPort().Addr().Unmap().WithZone(""), true
 }
 
 // readProxy reads the PROXY header if the connection must begin with a PROXY
-// header.
-func (m *Mux) readProxy(hs *handshake, limit time.Time) error {
+// header, or if it comes from a gateway and begins with one.
+func (m *Mux) readProxy(ctx context.Context, hs *handshake, limit time.Time) error {
 	c := hs.raw
 	if p, ok := c.(*sniffConn); ok {
 		c = p.Conn
@@ -185,7 +224,12 @@ func (m *Mux) readProxy(hs *handshake, limit time.Time) error {
 	if !ok {
 		return nil
 	}
-	if err := p.readHeader(limit); err != nil {
+	ctx, cancel := context.WithDeadline(ctx, limit)
+	defer cancel()
+	if err := p.readHeader(limit, func() bool {
+		from, ok := addrOf(p.Conn.RemoteAddr())
+		return ok && m.cfg.GatewayAt(ctx, from)
+	}); err != nil {
 		return err
 	}
 	m.handshakes.setSource(hs, sourceOf(p.RemoteAddr()))

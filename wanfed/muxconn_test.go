@@ -3,10 +3,12 @@
 package wanfed
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/netip"
 	"strings"
@@ -251,6 +253,93 @@ func TestMux_ProxyRefusals(t *testing.T) {
 	}
 }
 
+// A connection from a gateway may begin with a PROXY header. A header from any
+// other address is refused.
+func TestMux_ProxyFromGateway(t *testing.T) {
+	testutil.Cluster(t)
+	a := newAuthority(t)
+	id := a.server("srv2", "dc1").ClientConfig("srv1.server.dc1.wanfed", "all/1")
+	remote := func(b *muxFixture, header []byte) error {
+		c := dialWithHeader(t, b.addr, header)
+		tc := tls.Client(c, id)
+		_, err := io.ReadFull(tc, make([]byte, 2))
+		return err
+	}
+	gateway := newMuxFixture(t, a, func(c *MuxConfig) {
+		c.GatewayAt = func(_ context.Context, addr netip.Addr) bool { return addr == netip.MustParseAddr("127.0.0.1") }
+	})
+	for name, header := range map[string][]byte{"none": nil, "LOCAL": localHeader, "PROXY": headerOf("192.0.2.7:1")} {
+		if err := remote(gateway, header); err != nil {
+			t.Errorf("connection of a gateway, header %s: %v, want nil", name, err)
+		}
+	}
+	if s := gateway.m.Stats(); len(s.Refused) != 0 {
+		t.Errorf("Stats().Refused = %v, want none", s.Refused)
+	}
+	other := newMuxFixture(t, a, func(c *MuxConfig) {
+		c.GatewayAt = func(context.Context, netip.Addr) bool { return false }
+	})
+	if err := remote(other, nil); err != nil {
+		t.Errorf("connection without a header: %v, want nil", err)
+	}
+	if err := remote(other, headerOf("192.0.2.7:1")); err == nil {
+		t.Error("connection with a forged header was served, want refused")
+	}
+	other.awaitRefusal(t, refusedProxyHeader)
+	if log := other.log.String(); strings.Contains(log, "192.0.2.7") || !strings.Contains(log, "remote=127.0.0.1:") {
+		t.Errorf("log = %s, want the address of the sender, and not the forged one", log)
+	}
+}
+
+// Whatever a peer sends first, the Mux reads no byte after a PROXY header, and
+// all bytes of a connection without a header remain readable.
+func FuzzReadHeader(f *testing.F) {
+	f.Add(headerOf("192.0.2.1:7"), true, false)
+	f.Add(append(headerOf("[2001:db8::1]:7"), 22, 3, 1), true, false)
+	f.Add(localHeader, false, false)
+	f.Add([]byte{22, 3, 1, 0, 5}, true, false)
+	f.Add([]byte("\r\n"), true, true)
+	f.Fuzz(func(t *testing.T, in []byte, permitted, must bool) {
+		sender := &net.TCPAddr{IP: net.IPv4(10, 0, 0, 1), Port: 1}
+		p := &proxyConn{Conn: &bytesConn{fakeConn{addr: sender}, bytes.NewReader(in)}, must: must}
+		err := p.readHeader(time.Time{}, func() bool { return permitted })
+		rest, readErr := io.ReadAll(p)
+		if readErr != nil {
+			t.Fatal(readErr)
+		}
+		source, size, parseErr := proxyproto.Parse(in)
+		isHeader := len(in) > 0 && in[0] == proxyproto.Signature[0]
+		switch {
+		case !must && len(in) > 0 && !isHeader:
+			if err != nil || !bytes.Equal(rest, in) || p.RemoteAddr() != net.Addr(sender) {
+				t.Errorf("readHeader() without a header = %v, then %d bytes from %v; want nil, %d, %v", err, len(rest),
+					p.RemoteAddr(), len(in), sender)
+			}
+		case !must && isHeader && !permitted:
+			if err != errProxySender {
+				t.Errorf("readHeader() of a forged header = %v, want %v", err, errProxySender)
+			}
+		case parseErr == nil:
+			if err != nil || !bytes.Equal(rest, in[size:]) ||
+				source.IsValid() && p.RemoteAddr().(*net.TCPAddr).AddrPort() != source {
+				t.Errorf("readHeader() = %v, then %d bytes from %v; want nil, %d, %v", err, len(rest), p.RemoteAddr(),
+					len(in)-size, source)
+			}
+		case err == nil:
+			t.Errorf("readHeader() of % x = nil, want an error", in)
+		}
+	})
+}
+
+// bytesConn is a connection that delivers given bytes.
+type bytesConn struct {
+	fakeConn
+	r *bytes.Reader
+}
+
+func (c *bytesConn) Read(b []byte) (int, error)      { return c.r.Read(b) }
+func (c *bytesConn) SetReadDeadline(time.Time) error { return nil }
+
 // The timeout of a handshake counts from the last bytes, here the PROXY header.
 func TestMux_TimeoutCountsFromProxyHeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -266,7 +355,7 @@ func TestMux_TimeoutCountsFromProxyHeader(t *testing.T) {
 			client.Write(localHeader)
 		}()
 		tracked := m.newTrackedConn(server)
-		hs := m.handshakes.acquire(t.Context(), &proxyConn{Conn: tracked})
+		hs := m.handshakes.acquire(t.Context(), &proxyConn{Conn: tracked, must: true})
 		m.serve(t.Context(), hs, tracked, m.begin(nameAddr("pipe")))
 		if took := time.Since(began); took != 9*time.Second || m.Stats().Refused[refusedTimeout.id] != 1 {
 			t.Errorf("serve() took %v, Stats().Refused = %v, want 9 s and one timeout", took, m.Stats().Refused)
@@ -283,7 +372,7 @@ func TestMux_ProxyShedsBySource(t *testing.T) {
 	sources := func() map[netip.Prefix]int {
 		b.m.handshakes.mu.Lock()
 		defer b.m.handshakes.mu.Unlock()
-		return b.m.handshakes.countSourcesLocked()
+		return maps.Clone(b.m.handshakes.perSource)
 	}
 	one := dialWithHeader(t, b.addr, headerOf("192.0.2.1:1"))
 	testutil.Eventually(t, 5*time.Second, func() bool { return sources()[netip.MustParsePrefix("192.0.2.1/32")] == 1 },

@@ -61,7 +61,7 @@ var (
 	refusedNoProxyHeader = &refusal{"proxy_header",
 		"connection refused: no PROXY header; check that the gateway sends one"}
 	refusedProxyHeader = &refusal{"proxy_header_not_taken",
-		"connection refused: unexpected PROXY header; check that proxy_protocol lists the sender"}
+		"connection refused: PROXY header from an address that is not a registered gateway"}
 )
 
 // Faults of a peer after the handshake, counted in TunnelStats.Closed.
@@ -200,6 +200,8 @@ func classifyFailure(h *clientHello, err error) *refusal {
 	switch {
 	case errors.Is(err, errProxyHeader):
 		return refusedNoProxyHeader
+	case errors.Is(err, errProxySender):
+		return refusedProxyHeader
 	case errors.As(err, &record) && string(record.RecordHeader[:]) == proxyproto.Signature[:len(record.RecordHeader)]:
 		return refusedProxyHeader
 	case errors.As(err, &record):

@@ -65,7 +65,7 @@ func (ph placeholders) routes() string { return filepath.Join(ph.dir, "routes.hc
 func wanfed(program string) contender {
 	// All connections have the same source address: switch off the limit.
 	return contender{name: "wanfed", role: subject, command: []string{
-		program, "gateway", "--listen", "{listen}", "--routes", "{routes}", "--max-conns-per-source=-1",
+		program, "gateway", "--listen", "{listen}", "--routes", "{routes}", "--max-conns-per-source=-1", "--max-rate-per-source=0",
 	}}
 }
 

@@ -53,5 +53,5 @@
 //
 //	make bench-gateway
 //	make bench-gateway BENCHFLAGS='--rows bulk/raw,idle --rounds 3'
-//	go run ./gatewaybench --peers nginx --proxy 'new=/tmp/new/wanfed gateway --listen {listen} --routes {routes} --max-conns-per-source=-1'
+//	go run ./gatewaybench --peers nginx --proxy 'new=/tmp/new/wanfed gateway --listen {listen} --routes {routes} --max-conns-per-source=-1 --max-rate-per-source=0'
 package main

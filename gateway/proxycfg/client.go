@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -63,8 +64,10 @@ type Client struct {
 	inputs         Inputs
 	manager        *Manager
 	verifier       *verifier     // nil with Consul
+	trials         *headerTrials // nil with Consul, and if another program forwards the connections
 	connected      chan struct{} // size 1: a new connection wakes the heartbeat
 	ready          chan struct{} // closed when the gateway has routes
+	registered     chan struct{} // closed when the gateway has registered
 	skipDeregister atomic.Bool
 	applied        *Snapshot // of the tables; only the goroutine of New and then applySnapshots use it
 
@@ -120,7 +123,8 @@ func New(cfg Config) (*Client, error) {
 		return nil, fmt.Errorf("create data_dir: %w; set --data-dir to a directory that this user may write", err)
 	}
 	c := &Client{
-		cfg: cfg, connected: make(chan struct{}, 1), ready: make(chan struct{}), warned: map[string]warning{},
+		cfg: cfg, connected: make(chan struct{}, 1), ready: make(chan struct{}),
+		registered: make(chan struct{}), warned: map[string]warning{},
 	}
 	if cfg.Consul != nil {
 		c.dc, c.node, c.domain = cfg.Consul.DC, cfg.Consul.Node, cfg.Consul.Domain
@@ -132,6 +136,9 @@ func New(cfg Config) (*Client, error) {
 		c.verifier = newVerifier(func(ctx context.Context, dc, addr string) wanfed.FailureClass {
 			return connectGateway(ctx, cfg.Identity, dc, addr)
 		}, checkGateway, c.wakeHeartbeat, cfg.Logger)
+		if cfg.LANListener != nil {
+			c.trials = newHeaderTrials(cfg.Identity, cfg.Logger)
+		}
 	}
 	c.loadStored()
 	c.manager = NewManager(c.dc, c.domain, &c.inputs)
@@ -195,6 +202,15 @@ func (c *Client) Run(ctx context.Context) error {
 	if c.verifier != nil {
 		loops.Go(func() {
 			c.verifier.run(ctx, func() (*Snapshot, <-chan struct{}) { return c.manager.Snapshot(c.node) })
+		})
+	}
+	if c.trials != nil {
+		loops.Go(func() {
+			select {
+			case <-c.registered:
+				c.trials.run(ctx, func() (*Snapshot, <-chan struct{}) { return c.manager.Snapshot(c.node) })
+			case <-ctx.Done():
+			}
 		})
 	}
 	loops.Wait()
@@ -268,8 +284,11 @@ func (c *Client) registerOnce(ctx context.Context) (time.Duration, error) {
 	default:
 	}
 	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.status.Registered.IsZero() {
+		close(c.registered)
+	}
 	c.status.Registered = time.Now()
-	c.mu.Unlock()
 	return interval, nil
 }
 
@@ -327,14 +346,26 @@ func (c *Client) setInputs(snap *pb.GatewaySnapshot, origin string, at confirmed
 // applySnapshots replaces the routes after each change of the snapshot, until
 // ctx ends.
 func (c *Client) applySnapshots(ctx context.Context) {
+	var tried <-chan struct{} // closed after a trial with another result
 	for {
 		snap, changed := c.manager.Snapshot(c.node)
-		if snap != nil && snap != c.applied {
+		proxyTo := c.cfg.Upstream.ProxyTo
+		if c.trials != nil {
+			proxyTo, tried = c.trials.addrs()
+		}
+		same := slices.Equal(proxyTo, c.cfg.Upstream.ProxyTo)
+		c.cfg.Upstream.ProxyTo = proxyTo
+		switch {
+		case snap == nil || snap == c.applied && same:
+		case snap == c.applied:
+			c.setTables(snap)
+		default:
 			c.setTables(snap)
 			c.cfg.Logger.Info("routes changed", "servers", len(snap.Servers), "datacenters", len(snap.Datacenters))
 		}
 		select {
 		case <-changed:
+		case <-tried:
 		case <-ctx.Done():
 			return
 		}

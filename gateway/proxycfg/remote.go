@@ -41,7 +41,7 @@ type remote struct {
 }
 
 func newRemote(c *Client) *remote {
-	return &remote{Client: c, dialer: newDialer(c.cfg.Identity, c.cfg.Upstream.ProxyProtocol)}
+	return &remote{Client: c, dialer: newDialer(c.cfg.Identity)}
 }
 
 func (r *remote) open() (err error) {

@@ -3,6 +3,8 @@
 package proxycfg
 
 import (
+	"slices"
+
 	"github.com/wanfed/wanfed/gateway"
 )
 
@@ -12,10 +14,10 @@ type UpstreamOptions struct {
 	// Protocols lists protocol ids (ALPN). A client must offer one of them.
 	// Empty: a client may offer any protocol, or none.
 	Protocols []string
-	// ProxyProtocol means that the servers expect a PROXY header, version 2, on
-	// every connection from this gateway. The header has the address of the
-	// client, or no address on connections of the gateway itself.
-	ProxyProtocol bool
+	// ProxyTo are the addresses of servers that accept a PROXY header, version
+	// 2, from this gateway. The header has the address of the client. A Client
+	// sets ProxyTo from its trials.
+	ProxyTo []string
 }
 
 // Tables builds the route tables of both listeners. The WAN listener leads only
@@ -24,9 +26,13 @@ type UpstreamOptions struct {
 func Tables(s *Snapshot, options UpstreamOptions) (lan, wan *gateway.Table, err error) {
 	var routes []gateway.Route
 	local := func(match string, addrs ...string) {
-		routes = append(routes, gateway.Route{
-			Match: match, To: addrs, Protocols: options.Protocols, ProxyProtocol: options.ProxyProtocol,
-		})
+		r := gateway.Route{Match: match, To: addrs, Protocols: options.Protocols}
+		for _, addr := range addrs {
+			if slices.Contains(options.ProxyTo, addr) {
+				r.ProxyTo = append(r.ProxyTo, addr)
+			}
+		}
+		routes = append(routes, r)
 	}
 	for _, server := range s.Servers {
 		local(server.Name, server.Address)

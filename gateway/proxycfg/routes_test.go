@@ -151,22 +151,26 @@ func sorted(r []gateway.Route) []gateway.Route {
 	})
 }
 
-// On both listeners, the servers of this datacenter receive a PROXY header, and
-// the gateways of other datacenters do not.
-func TestTables_ProxyProtocol(t *testing.T) {
+// On both listeners, the servers of this datacenter that accept a PROXY header
+// receive one. The gateways of other datacenters do not.
+func TestTables_ProxyTo(t *testing.T) {
 	snap := &pb.GatewaySnapshot{Datacenter: "dc1", Domain: "wanfed",
 		Servers: []*pb.SnapshotServer{server("srv1", "10.0.0.1:8300"), server("srv2", "10.0.0.2:8300")},
 		Datacenters: []*pb.SnapshotDatacenter{datacenter("dc2", "198.51.100.2:8443"),
 			datacenter("dc3", "198.51.100.3:8443")}}
-	for _, on := range []bool{true, false} {
-		lan, wan, faults := tables(t, snap, UpstreamOptions{ProxyProtocol: on})
+	for _, proxyTo := range [][]string{nil, {"10.0.0.1:8300", "198.51.100.2:8443"}} {
+		lan, wan, faults := tables(t, snap, UpstreamOptions{ProxyTo: proxyTo})
 		if len(faults) > 0 || lan.Len() != 7 {
 			t.Fatalf("Tables() = %d LAN routes, faults %v; want 7 and none", lan.Len(), faults)
 		}
 		for _, table := range []*gateway.Table{lan, wan} {
 			for _, r := range table.Routes() {
-				if r.ProxyProtocol != (on && strings.HasSuffix(r.Match, "server.dc1.wanfed")) {
-					t.Errorf("Tables() with ProxyProtocol %v has route %+v, want ProxyProtocol for dc1 only", on, r)
+				var want []string
+				if strings.HasSuffix(r.Match, "server.dc1.wanfed") && slices.Contains(r.To, "10.0.0.1:8300") {
+					want = proxyTo[:min(1, len(proxyTo))]
+				}
+				if r.ProxyProtocol || !slices.Equal(r.ProxyTo, want) {
+					t.Errorf("Tables() with ProxyTo %v has route %+v, want ProxyTo %v", proxyTo, r, want)
 				}
 			}
 		}

@@ -7,12 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/netip"
 	"slices"
 	"time"
 
 	"github.com/wanfed/wanfed/gateway/internal/upstream"
-	"github.com/wanfed/wanfed/internal/proxyproto"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
@@ -43,29 +41,36 @@ func (r *remote) serverAddrs() []string {
 }
 
 // newDialer returns a dialer that verifies that the peer is a server of this
-// datacenter. If proxyHeader is true, a connection begins with a PROXY header
-// without an address, which marks the connection as the gateway's own.
-func newDialer(id *tlsutil.Identity, proxyHeader bool) *upstream.Dialer {
+// datacenter.
+func newDialer(id *tlsutil.Identity) *upstream.Dialer {
 	return &upstream.Dialer{
 		Timeout: serverTimeout, AttemptDelay: serverDelay, EjectFor: serverEjectFor,
 		Dial: func(ctx context.Context, network, addr string) (net.Conn, error) {
-			raw, err := (&net.Dialer{}).DialContext(ctx, network, addr)
-			if err != nil {
-				return nil, describe(err)
-			}
-			if proxyHeader { // does not block: the header fits into the buffer of a new socket
-				if _, err := raw.Write(proxyproto.Append(nil, netip.AddrPort{}, netip.AddrPort{})); err != nil {
-					raw.Close()
-					return nil, describe(err)
-				}
-			}
-			c, err := id.Client(ctx, raw, tlsutil.ServerName("", id.Peer().DC, id.Domain()), "h2")
+			c, err := dialServer(ctx, id, addr, nil)
 			if err != nil {
 				return nil, describe(err)
 			}
 			return c, nil
 		},
 	}
+}
+
+// dialServer connects to a server of this datacenter. header is sent before the
+// TLS handshake; nil: nothing.
+func dialServer(ctx context.Context, id *tlsutil.Identity, addr string, header []byte) (net.Conn, error) {
+	raw, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := raw.Write(header); err != nil { // does not block: it fits into the buffer of a new socket
+		raw.Close()
+		return nil, err
+	}
+	c, err := id.Client(ctx, raw, tlsutil.ServerName("", id.Peer().DC, id.Domain()), "h2")
+	if err != nil {
+		return nil, err // not c: an interface with a nil pointer is not nil
+	}
+	return c, nil
 }
 
 // describe explains errors of TLS. It returns other errors unchanged.

@@ -43,7 +43,7 @@ type segment struct {
 func StartCapture(t testing.TB, ns string) *Capture {
 	t.Helper()
 	c := &Capture{flows: map[Flow]*stream{}, other: map[string]int{}}
-	err := in(ns, func() (err error) {
+	err := In(ns, func() (err error) {
 		proto := int(htons(unix.ETH_P_ALL))
 		c.fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, proto)
 		if err != nil {

@@ -120,8 +120,8 @@ func (n *Network) Flush(ns, dev string) {
 	n.ip("-n", ns, "addr", "flush", "dev", dev)
 }
 
-// in runs f on a thread inside a namespace. Sockets that f opens stay there.
-func in(ns string, f func() error) error {
+// In runs f on a thread inside a namespace. Sockets that f opens stay there.
+func In(ns string, f func() error) error {
 	errc := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread() // not unlocked: the thread ends with the goroutine and takes the namespace with it
@@ -144,7 +144,7 @@ func in(ns string, f func() error) error {
 // Addresses are IP addresses with ports.
 func DialIn(ns string) func(ctx context.Context, network, addr string) (net.Conn, error) {
 	return func(ctx context.Context, network, addr string) (c net.Conn, err error) {
-		err = in(ns, func() error {
+		err = In(ns, func() error {
 			var d net.Dialer
 			c, err = d.DialContext(ctx, network, addr)
 			return err

@@ -109,7 +109,7 @@ func (b Behaviour) serve(ctx context.Context, c net.Conn) {
 
 // ListenIn listens inside a namespace. addr is an IP address with a port.
 func ListenIn(ns, addr string) (ln net.Listener, err error) {
-	err = in(ns, func() error {
+	err = In(ns, func() error {
 		ln, err = net.Listen("tcp", addr)
 		return err
 	})

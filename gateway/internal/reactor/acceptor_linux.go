@@ -131,7 +131,9 @@ func (a *acceptor) admit(w *worker, fd int32, remote netip.AddrPort) {
 		c.close(w, EndCut)
 		return
 	}
-	c.readHello(w)
+	if c.readHello(w); c.state == receiving {
+		session.Wait(func(why error) { w.send(func(w *worker) { c.displace(w, why) }) })
+	}
 }
 
 // refusePending accepts and closes one pending connection with the reserve

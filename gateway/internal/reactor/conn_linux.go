@@ -125,6 +125,14 @@ func (c *conn) readHello(w *worker) {
 	}
 }
 
+// displace refuses the client because of why, unless its ClientHello is
+// complete.
+func (c *conn) displace(w *worker, why error) {
+	if c.state == receiving {
+		c.fail(w, why)
+	}
+}
+
 // fail refuses the client and closes c.
 func (c *conn) fail(w *worker, why error) {
 	failures := 0

@@ -29,7 +29,7 @@ const (
 type dial struct {
 	upstream.Selection
 	conn      *conn
-	hello     []byte // the ClientHello, after the PROXY header if the request has one
+	hello     upstream.Hello
 	race      bool
 	attempts  []*attempt
 	first     attempt       // memory for one attempt, because most dials have no more
@@ -49,7 +49,8 @@ type attempt struct {
 	fd       int32
 	state    attemptState
 	hungUp   bool               // the peer has ended its direction
-	sent     int                // bytes of the ClientHello
+	hello    []byte             // for this address: dial.hello or its end
+	sent     int                // bytes of hello
 	answer   []byte             // the received part of the first TLS record
 	deadline time.Duration      // for the TCP connection
 	cancel   context.CancelFunc // nil: no goroutine resolves the name
@@ -74,19 +75,20 @@ func (w *worker) dial(c *conn, req Request) {
 	d.conn, d.race, d.over, d.deadline = c, req.Race, false, w.now+2*w.engine.Dialer.Timeout
 	if req.ProxyHeader {
 		local, _ := sysAddrs(c.client.fd)
-		d.hello = proxyproto.Append(d.hello, req.Source, local)
+		d.hello.Bytes = proxyproto.Append(d.hello.Bytes, req.Source, local)
 	}
-	d.hello = append(d.hello, req.Hello...)
+	d.hello.Header, d.hello.HeaderTo = len(d.hello.Bytes), req.ProxyTo
+	d.hello.Bytes = append(d.hello.Bytes, req.Hello...)
 	c.dial = d
 	probe := d.Init(w.engine.Dialer, req.Addrs, req.Start, c.session.NewUpstreams, w.time())
-	if err := c.session.HoldHello(len(d.hello)); err != nil {
+	if err := c.session.HoldHello(len(d.hello.Bytes)); err != nil {
 		c.fail(w, err)
 		return
 	}
 	if probe != "" {
 		var hello []byte
 		if d.race {
-			hello = slices.Clone(d.hello)
+			hello = slices.Clone(d.hello.For(probe))
 		}
 		w.engine.Dialer.Probe(w.engine.serving, probe, hello)
 	}
@@ -140,7 +142,7 @@ func (d *dial) start(w *worker, n int) error {
 	} else {
 		d.firstUsed = true
 	}
-	*a = attempt{dial: d, n: n, fd: -1, deadline: w.now + w.engine.Dialer.Timeout}
+	*a = attempt{dial: d, n: n, fd: -1, hello: d.hello.For(d.Addr(n)), deadline: w.now + w.engine.Dialer.Timeout}
 	if byName {
 		d.attempts = append(d.attempts, a)
 		a.resolve(w)
@@ -158,7 +160,7 @@ func (d *dial) start(w *worker, n int) error {
 			sysClose(fd)
 			return errno
 		}
-		if a.state == awaiting && a.sent == len(d.hello) {
+		if a.state == awaiting && a.sent == len(a.hello) {
 			events = inEvents
 		}
 	}
@@ -209,8 +211,9 @@ func (d *dial) release(w *worker) {
 	}
 	clear(d.attempts)
 	d.attempts, d.firstUsed = d.attempts[:0], false
-	if d.hello = d.hello[:0]; cap(d.hello) > maxKeptHello {
-		d.hello = nil
+	d.hello = upstream.Hello{Bytes: d.hello.Bytes[:0]}
+	if cap(d.hello.Bytes) > maxKeptHello {
+		d.hello.Bytes = nil
 	}
 	if len(w.freeDials) < maxFreeDials {
 		w.freeDials = append(w.freeDials, d)
@@ -280,7 +283,7 @@ func (a *attempt) event(w *worker, events uint32) {
 		}
 		a.state = awaiting
 	}
-	if a.sent < len(a.dial.hello) {
+	if a.sent < len(a.hello) {
 		if errno := a.sendHello(); errno != 0 && errno != unix.EAGAIN {
 			a.fail(w, upstream.AnswerError(a.dial.Addr(a.n), errno))
 			return
@@ -298,7 +301,7 @@ func (a *attempt) event(w *worker, events uint32) {
 // sendHello sends as much of the ClientHello as the peer accepts. It sends
 // nothing before the connection is established.
 func (a *attempt) sendHello() unix.Errno {
-	n, errno := sysSend(a.fd, a.dial.hello[a.sent:], 0)
+	n, errno := sysSend(a.fd, a.hello[a.sent:], 0)
 	if errno == 0 {
 		a.state = awaiting
 	}
@@ -352,7 +355,7 @@ func (a *attempt) win(w *worker, answer []byte, more bool) {
 	c.client.writable = true
 	w.table[a.fd].handler = u
 	a.fd = -1
-	if rest := d.hello[a.sent:]; len(rest) > 0 {
+	if rest := a.hello[a.sent:]; len(rest) > 0 {
 		c.client.held = slices.Clone(rest)
 		u.writable = false
 	}

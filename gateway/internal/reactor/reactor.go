@@ -55,6 +55,11 @@ type Session interface {
 	// until the ClientHello is complete, and then the upstreams of its route.
 	// Any other error refuses the client. The Request may share memory with in.
 	Receive(in []byte, now time.Time) (Request, error)
+	// Wait reports that the ClientHello is not complete yet. The engine calls it
+	// at most once. The session may later call close, at most once and from any
+	// goroutine. close does not wait for the connection. If the ClientHello is
+	// still incomplete, the connection ends with Fail(why).
+	Wait(close func(why error))
 	// HoldHello reports that n bytes of memory hold the ClientHello now. The
 	// number replaces that of the previous call. An error refuses the client,
 	// because the memory for ClientHellos is limited.
@@ -90,8 +95,10 @@ type Request struct {
 	// the first TLS record in response wins. Otherwise the first open
 	// connection wins.
 	Race bool
-	// ProxyHeader sends a PROXY header with Source before the ClientHello.
+	// ProxyHeader sends a PROXY header with Source before the ClientHello, to
+	// the addresses in ProxyTo, or to all if ProxyTo is nil.
 	ProxyHeader bool
+	ProxyTo     []string
 	Source      netip.AddrPort
 }
 

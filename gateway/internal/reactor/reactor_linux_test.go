@@ -44,6 +44,7 @@ func (s *echoSession) Receive(in []byte, _ time.Time) (Request, error) {
 }
 
 func (s *echoSession) HoldHello(int) error              { return nil }
+func (s *echoSession) Wait(func(error))                 {}
 func (s *echoSession) NewUpstreams() []string           { return nil }
 func (s *echoSession) Connected(string, int, time.Time) {}
 func (s *echoSession) Count(up, _ int)                  { s.up.Add(int64(up)) }

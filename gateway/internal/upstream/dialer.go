@@ -66,14 +66,30 @@ type Dialer struct {
 // an open connection.
 type Request struct {
 	// Hello is sent to each address. The first TLS record in response is the
-	// answer. Nil: an open connection is the answer.
-	Hello []byte
+	// answer. Without bytes, an open connection is the answer.
+	Hello Hello
 	// NewAddrs returns addresses that may have become known since the selection
 	// began. Nil: no new addresses.
 	NewAddrs func() []string
 	// ClientGone reports whether the client has disconnected, which ends the
 	// selection. Nil: the client stays connected.
 	ClientGone func() bool
+}
+
+// Hello is a ClientHello, after a PROXY header if some addresses expect one.
+type Hello struct {
+	Bytes  []byte
+	Header int // size of the PROXY header in bytes; 0: none
+	// HeaderTo are the addresses (host:port) that expect the header. Nil: all.
+	HeaderTo []string
+}
+
+// For returns the bytes for one address.
+func (h Hello) For(addr string) []byte {
+	if h.HeaderTo == nil || slices.Contains(h.HeaderTo, addr) {
+		return h.Bytes
+	}
+	return h.Bytes[h.Header:]
 }
 
 // Result is an established connection.
@@ -118,7 +134,7 @@ type attempt struct {
 func (d *Dialer) DialAny(ctx context.Context, addrs []string, start int, req Request) (_ Result, failed int, _ error) {
 	var s Selection
 	if probe := s.Init(d, addrs, start, req.NewAddrs, time.Now()); probe != "" {
-		d.Probe(ctx, probe, req.Hello)
+		d.Probe(ctx, probe, req.Hello.For(probe))
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*d.Timeout)
 	defer cancel()
@@ -127,7 +143,7 @@ func (d *Dialer) DialAny(ctx context.Context, addrs []string, start int, req Req
 		n, wait, ok := s.Next(time.Now())
 		if ok {
 			addr := s.Addr(n)
-			d.attempts.Go(func() { d.attempt(ctx, n, addr, req.Hello, results) })
+			d.attempts.Go(func() { d.attempt(ctx, n, addr, req.Hello.For(addr), results) })
 		}
 		return wait
 	}

@@ -213,7 +213,7 @@ func (n *helloNet) connect(t *testing.T, d *Dialer, req Request, addrs ...string
 	n.mu.Lock()
 	n.log = nil
 	n.mu.Unlock()
-	req.Hello = []byte("hello")
+	req.Hello = Hello{Bytes: []byte("hello")}
 	began := time.Now()
 	won, _, err := d.DialAny(t.Context(), addrs, InOrder, req)
 	if err != nil {
