@@ -8,7 +8,9 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
+	"maps"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -201,38 +203,45 @@ func (i *Identity) verifyPeer(certs []*x509.Certificate, use x509.ExtKeyUsage, n
 // connections of those that fail. It returns the earliest expiry of a
 // certificate of the others, or the zero time.
 func (i *Identity) closeInvalid(now time.Time) (next time.Time) {
-	type failed struct {
-		chain *openChain
-		conns []*Guard
-		err   error
-	}
-	var all []failed
-	o := &i.conns
-	o.mu.Lock()
-	for key, chain := range o.chains {
-		err := i.verifyPeer(chain.certs, key.use, now)
+	// A verification takes some 100 us, and Close waits for the lock.
+	for key, certs := range i.conns.peers() {
+		err := i.verifyPeer(certs, key.use, now)
 		if err == nil {
-			if end := chain.certs[0].NotAfter; next.IsZero() || end.Before(next) {
+			if end := certs[0].NotAfter; next.IsZero() || end.Before(next) {
 				next = end
 			}
 			continue
 		}
-		f := failed{chain: chain, err: err}
-		for g := range chain.conns {
-			f.conns = append(f.conns, g)
+		conns := i.conns.end(key)
+		for _, g := range conns {
+			g.end(err)
 		}
-		o.ended += uint64(len(f.conns))
-		all = append(all, f)
-	}
-	o.mu.Unlock()
-	for _, f := range all {
-		for _, g := range f.conns {
-			g.end(f.err)
-		}
-		i.logger.Warn("connections closed: certificate of the peer is no longer valid", "peer", title(f.chain.certs[0]),
-			"serial", f.chain.certs[0].SerialNumber.Text(16), "count", len(f.conns), "err", f.err)
+		i.logger.Warn("connections closed: certificate of the peer is no longer valid", "peer", title(certs[0]),
+			"serial", certs[0].SerialNumber.Text(16), "count", len(conns), "err", err)
 	}
 	return next
+}
+
+// peers returns the certificates of the peers of all open connections.
+func (o *openConns) peers() map[chainKey][]*x509.Certificate {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	out := make(map[chainKey][]*x509.Certificate, len(o.chains))
+	for key, chain := range o.chains {
+		out[key] = chain.certs
+	}
+	return out
+}
+
+// end returns the open connections of a peer, and counts them as ended.
+func (o *openConns) end(key chainKey) (conns []*Guard) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if chain := o.chains[key]; chain != nil {
+		conns = slices.Collect(maps.Keys(chain.conns))
+	}
+	o.ended += uint64(len(conns))
+	return conns
 }
 
 // EndedConnections returns the number of connections that were closed because

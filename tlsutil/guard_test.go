@@ -7,6 +7,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"math/big"
@@ -111,7 +112,7 @@ func (c *guarded) wantOpen(t *testing.T) {
 }
 
 // loadPair writes and loads a certificate. ca is the CA file.
-func loadPair(t *testing.T, ca []byte, p KeyPair) (*Identity, Files) {
+func loadPair(t testing.TB, ca []byte, p KeyPair) (*Identity, Files) {
 	t.Helper()
 	f := filesIn(t.TempDir())
 	put(t, f, ca, p)
@@ -428,3 +429,44 @@ func FuzzParseRevocationLists(f *testing.F) {
 		}
 	})
 }
+
+// BenchmarkGuard_Check measures a check of 10,000 connections, each of another
+// peer, and the longest Close of a connection during it.
+func BenchmarkGuard_Check(b *testing.B) {
+	const peers = 10_000
+	ca := newCA(b, CARequest{})
+	id, _ := loadPair(b, ca.Cert, newCert(b, CertRequest{CA: ca, Role: RoleServer, Node: "srv1", DC: "dc1"}))
+	open := func(n int) *Guard {
+		g := id.Accepted(nopConn{})
+		p := newCert(b, CertRequest{CA: ca, Role: RoleServer, Node: fmt.Sprintf("srv%d", n), DC: "dc2"})
+		id.conns.add(g, []*x509.Certificate{leafOf(b, p)})
+		return g
+	}
+	for n := range peers {
+		open(n)
+	}
+	var longest time.Duration
+	for b.Loop() {
+		g, done := open(peers), make(chan struct{})
+		go func() {
+			defer close(done)
+			for range 100 {
+				time.Sleep(time.Millisecond)
+				begin := time.Now()
+				g.Close()
+				longest = max(longest, time.Since(begin))
+			}
+		}()
+		id.closeInvalid(time.Now())
+		<-done
+	}
+	b.ReportMetric(float64(longest)/float64(time.Millisecond), "ms/close-max")
+	if n := id.EndedConnections(); n != 0 {
+		b.Errorf("ended connections = %d, want 0", n)
+	}
+}
+
+// nopConn is a connection that only closes.
+type nopConn struct{ net.Conn }
+
+func (nopConn) Close() error { return nil }

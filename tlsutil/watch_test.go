@@ -30,7 +30,7 @@ func filesIn(dir string) Files {
 }
 
 // put writes the files, without a rename.
-func put(t *testing.T, f Files, ca []byte, p KeyPair) {
+func put(t testing.TB, f Files, ca []byte, p KeyPair) {
 	t.Helper()
 	for path, b := range map[string][]byte{f.CA: ca, f.Cert: p.Cert, f.Key: p.Key} {
 		if err := os.WriteFile(path, b, 0o600); err != nil {
