@@ -28,6 +28,10 @@ import (
 // caller, if a server forwards such a request to its leader.
 const OnBehalfKey = "wanfed-on-behalf"
 
+// OnBehalfAddrKey is the key of the gRPC metadata with the ip:port of the original
+// caller of a request that a server forwards within its datacenter.
+const OnBehalfAddrKey = "wanfed-on-behalf-addr"
+
 // EpochKey is the key of the gRPC metadata with the highest epoch of the
 // primary that the sending server knows, as replication.Epoch.String returns it.
 // Calls between datacenters have the key, and the responses of unary calls.

@@ -57,7 +57,9 @@
 //
 // A [Call] describes one call at an edge of the server: the caller, the server
 // that named it, the resources, the index of the last write and the error. Both
-// edges give each write and each refused call to [Config.Record].
+// edges give each write and each refused call to [Config.Recorder]. A call that
+// may write needs a reserved record before its first commit: see [Engine.Reserve]
+// and [Engine.Noting].
 //
 // # Cost
 //

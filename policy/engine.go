@@ -35,9 +35,9 @@ type Config struct {
 	// they may read in their datacenter, also if only a server of their
 	// datacenter names them. Nil: none.
 	ReadsFrom func() []string
-	// Record receives each write and each refused call at an edge of the server.
-	// It must not block. Nil: calls are not recorded.
-	Record func(ctx context.Context, c *Call)
+	// Recorder receives each write and each refused call at an edge of the
+	// server. Nil: calls are not recorded.
+	Recorder Recorder
 	// Logger defaults to slog.Default().
 	Logger *slog.Logger
 }

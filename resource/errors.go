@@ -147,6 +147,17 @@ func knownOutcome(err error) bool {
 	return false
 }
 
+// ErrorKind returns the reason of an error of this package, for example
+// CONFLICT, or "" for other errors. It never has text of a request.
+func ErrorKind(err error) string {
+	for _, c := range errorClasses {
+		if errors.Is(err, c.err) {
+			return c.reason
+		}
+	}
+	return ""
+}
+
 // StatusError returns err as a gRPC status error with the same text. The status
 // has a detail of type ErrorInfo with the domain "wanfed" and a reason, for
 // example NOT_LEADER. The status of a GroupVersionError also has the stored

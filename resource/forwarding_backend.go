@@ -179,6 +179,7 @@ func (b *ForwardingBackend) Commit(ctx context.Context, ops ...*pb.Op) ([]*pb.Re
 	for i, r := range out.GetResults() {
 		stored[i] = r.GetResource()
 	}
+	Committed(ctx, out.GetIndex())
 	return stored, nil
 }
 
@@ -214,11 +215,13 @@ func NewStoreService(local ReplicatedBackend) *StoreService { return &StoreServi
 
 // Commit implements pb.StoreServiceServer.
 func (s *StoreService) Commit(ctx context.Context, req *pb.CommitRequest) (*pb.CommitResponse, error) {
+	var index uint64
+	ctx = WithCommitted(ctx, func(i uint64) { index = i })
 	stored, err := s.local.Commit(ctx, req.GetBatch().GetOps()...)
 	if err != nil {
 		return nil, StatusError(err)
 	}
-	out := &pb.CommitResponse{Results: make([]*pb.CommitResponse_Result, len(stored))}
+	out := &pb.CommitResponse{Results: make([]*pb.CommitResponse_Result, len(stored)), Index: index}
 	for i, r := range stored {
 		out.Results[i] = &pb.CommitResponse_Result{Resource: r}
 	}

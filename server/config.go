@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/wanfed/wanfed/server/audit"
 	"github.com/wanfed/wanfed/server/operator"
 	"github.com/wanfed/wanfed/tlsutil"
 	"github.com/wanfed/wanfed/wanfed"
@@ -21,6 +22,10 @@ const (
 	DefaultBind     = "0.0.0.0"
 
 	DefaultSnapshotKeep = 24
+
+	// DefaultAuditLogMaxSize is in MiB.
+	DefaultAuditLogMaxSize = 100
+	DefaultAuditLogKeep    = 10
 
 	DefaultDeadServerAfter = 10 * time.Minute
 	// MinPrimaryLease is the minimum of Config.PrimaryLease. The servers of a
@@ -133,6 +138,18 @@ type Config struct {
 	// "*" means every datacenter. Default: none.
 	AllowRemoteWritesFrom []string
 
+	// AuditLog is the file of the audit log: see package server/audit. Default:
+	// no audit log.
+	AuditLog string
+	// AuditLogMaxSize is the size in bytes above which the file is rotated. 0:
+	// never, for rotation by another program. AuditLogKeep is the number of
+	// rotated files that stay. Default: 10.
+	AuditLogMaxSize int64
+	AuditLogKeep    int
+	// AuditLogWhenFull is "refuse" (the default) to refuse writes whose line
+	// cannot be written, or "drop" to drop and count such lines.
+	AuditLogWhenFull string
+
 	// PrimaryLease is the time without a call of another datacenter after which
 	// the primary accepts no writes of federated resources. 0: no limit.
 	// Minimum: MinPrimaryLease.
@@ -205,6 +222,8 @@ func (c Config) withDefaults() Config {
 	c.DeadServerAfter = cmp.Or(c.DeadServerAfter, DefaultDeadServerAfter)
 	c.SnapshotDir = cmp.Or(c.SnapshotDir, filepath.Join(c.DataDir, "snapshots"))
 	c.SnapshotKeep = cmp.Or(c.SnapshotKeep, DefaultSnapshotKeep)
+	c.AuditLogKeep = cmp.Or(c.AuditLogKeep, DefaultAuditLogKeep)
+	c.AuditLogWhenFull = cmp.Or(c.AuditLogWhenFull, audit.Refuse)
 	c.Logger = cmp.Or(c.Logger, slog.Default())
 	return c
 }

@@ -49,7 +49,7 @@ func (c *components) buildHTTP(id *tlsutil.Identity) error {
 		AddressBook: c.addressBook, Joiner: c.joiner,
 		Claims: c.claims, Clones: c.clones, Claimant: c.claimant, Snapshots: c.snapshots,
 		Primary: c.primary, AntiEntropy: c.antiEntropy, Source: c.source, Operator: c.operator,
-		Envoys: c.envoys, Certificate: id.Leaf, Identity: id,
+		Envoys: c.envoys, Certificate: id.Leaf, Identity: id, Audit: c.audit,
 		Server: func(dc string) pb.ServerServiceClient {
 			return pb.NewServerServiceClient(c.network.calls.Reader(dc))
 		},
@@ -69,7 +69,7 @@ func (c *components) buildHTTP(id *tlsutil.Identity) error {
 	handler, err := httpapi.New(httpapi.Config{
 		DC: c.cfg.DC, Node: c.cfg.Node, Address: c.network.advertise.Addr().String(), Logger: c.logger,
 		GatewaySnapshots: c.gatewaySnapshots, Policy: c.policy,
-		Cluster: &cluster{c.reporter, c.remote}, Resources: c.resources, Backend: c.strong, Report: c.reportCheck,
+		Cluster: &cluster{c.reporter, c.remote}, Resources: c.resources, Backend: c.policy.Noting(c.strong), Report: c.reportCheck,
 		RenewSession: c.renewSession,
 		API:          resources, Names: id.Leaf().DNSNames, Controllers: c.controllerStatus,
 		Metrics: promhttp.HandlerFor(c.metrics, promhttp.HandlerOpts{}),

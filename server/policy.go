@@ -6,17 +6,33 @@ import (
 	"context"
 
 	"github.com/wanfed/wanfed/policy"
+	"github.com/wanfed/wanfed/server/audit"
+	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// newPolicy returns the engine that decides who may do what at this server.
-func (c *components) newPolicy() *policy.Engine {
-	return policy.New(policy.Config{
+// buildPolicy opens the audit log, if there is one, and builds the engine that
+// decides who may do what at this server.
+func (c *components) buildPolicy(*tlsutil.Identity) error {
+	cfg := policy.Config{
 		DC:            c.cfg.DC,
 		OperatorsFrom: func() []string { return c.live.Load().OperatorsFrom },
 		ReadsFrom:     func() []string { return c.live.Load().ReadsFrom },
 		ForwardFrom:   func() []string { return c.live.Load().AllowRemoteWritesFrom },
 		Logger:        c.logger,
-	})
+	}
+	if c.cfg.AuditLog != "" {
+		var err error
+		c.audit, err = audit.Open(audit.Config{
+			File: c.cfg.AuditLog, MaxSize: c.cfg.AuditLogMaxSize, Keep: c.cfg.AuditLogKeep, WhenFull: c.cfg.AuditLogWhenFull,
+			DC: c.cfg.DC, Node: c.cfg.Node, Logger: c.logger,
+		})
+		if err != nil {
+			return err
+		}
+		cfg.Recorder = c.audit // not a nil *audit.Log, which would be an interface that is not nil
+	}
+	c.policy = policy.New(cfg)
+	return nil
 }
 
 // runPolicy applies the policies in the store and all their changes.

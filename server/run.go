@@ -25,6 +25,9 @@ func (c *components) run(ctx context.Context) error {
 	grpcListeners := c.network.grpcListeners()
 	lower, lctx := errgroup.WithContext(base)
 	lower.Go(func() error { return c.network.run(lctx, c.tlsListener) })
+	if c.audit != nil {
+		lower.Go(func() error { return c.audit.Run(lctx) })
+	}
 
 	uctx, stopUpper := context.WithCancel(ctx)
 	defer stopUpper()
@@ -79,6 +82,9 @@ func (c *components) applyUpdates(ctx context.Context) error {
 		select {
 		case next := <-c.cfg.Updates:
 			c.live.Store(&next)
+			if c.audit != nil {
+				c.audit.Reopen()
+			}
 			if err := c.network.identity.Reload(); err != nil {
 				c.logger.Error("cannot reload the certificate", "err", err)
 			}

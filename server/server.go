@@ -35,6 +35,7 @@ import (
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/resource/raftstore"
 	"github.com/wanfed/wanfed/revocation"
+	"github.com/wanfed/wanfed/server/audit"
 	"github.com/wanfed/wanfed/server/keyring"
 	"github.com/wanfed/wanfed/server/operator"
 	"github.com/wanfed/wanfed/server/raftgroup"
@@ -87,6 +88,8 @@ type components struct {
 	metrics                   prometheus.Gatherer
 
 	network *network
+	audit   *audit.Log // nil: no audit log
+	policy  *policy.Engine
 	store   *raftstore.Store
 
 	lan, wan  *gossip.Pool
@@ -120,7 +123,6 @@ type components struct {
 	sessions    *session.Manager         // runs at the leader
 	antiEntropy *replication.AntiEntropy // runs at the leader
 
-	policy      *policy.Engine
 	registry    *resource.Registry
 	strong      *resource.ForwardingBackend // the store, with strong reads and writes at any server
 	resources   *resource.Service
@@ -148,7 +150,7 @@ func assemble(ctx context.Context, cfg Config, id *tlsutil.Identity) (_ *compone
 		}
 	}()
 	for _, build := range []func(*tlsutil.Identity) error{
-		c.listen, c.openStore, c.buildGossip, c.buildFederation, c.buildResources, c.buildEdge, c.buildHTTP,
+		c.listen, c.buildPolicy, c.openStore, c.buildGossip, c.buildFederation, c.buildResources, c.buildEdge, c.buildHTTP,
 	} {
 		if err := build(id); err != nil {
 			return nil, err
@@ -391,7 +393,7 @@ func (c *components) buildFederation(*tlsutil.Identity) (err error) {
 		return err
 	}
 	c.primary = status.NewPrimaryView(c.cfg.DC, c.settings, c.manager, c.conflicts, c.logger)
-	if c.checks, err = catalog.NewTTLMonitor(c.store, c.logger); err != nil {
+	if c.checks, err = catalog.NewTTLMonitor(c.policy.Noting(c.store), c.logger); err != nil {
 		return err
 	}
 	c.gateways = catalog.NewGateways(c.cfg.DC, c.checks)
@@ -421,9 +423,8 @@ func (c *components) buildResources(*tlsutil.Identity) (err error) {
 	if err != nil {
 		return err
 	}
-	c.policy = c.newPolicy()
 	c.resources, err = resource.NewService(resource.ServiceConfig{
-		Backend: policy.Noting(manager.Fenced(c.strong)), Registry: c.registry, Peer: rpc.Peer, Decide: c.policy.Decide,
+		Backend: c.policy.Noting(manager.Fenced(c.strong)), Registry: c.registry, Peer: rpc.Peer, Decide: c.policy.Decide,
 		Primary: func() bool { return manager.Writable() == nil },
 		DC:      c.cfg.DC, PrimaryDC: c.cfg.PrimaryDC, Logger: c.logger,
 		PrimaryClient: func() (pb.ResourceServiceClient, error) { return c.remote.PrimaryClient() },
@@ -432,7 +433,7 @@ func (c *components) buildResources(*tlsutil.Identity) (err error) {
 		return err
 	}
 	c.leases, err = lease.NewService(lease.ServiceConfig{
-		Backend: c.store, Confirm: c.confirmLeadership, Allow: c.resources.Allow, Logger: c.logger,
+		Backend: c.policy.Noting(c.store), Confirm: c.confirmLeadership, Allow: c.resources.Allow, Logger: c.logger,
 	})
 	if err != nil {
 		return err
@@ -447,7 +448,7 @@ func (c *components) buildResources(*tlsutil.Identity) (err error) {
 func (c *components) buildEdge(*tlsutil.Identity) error {
 	manager := c.manager
 	states, err := federation.NewService(federation.ServiceConfig{
-		Backend: manager.Fenced(c.store), DC: c.cfg.DC, PrimaryDC: c.cfg.PrimaryDC, Writable: manager.Writable,
+		Backend: c.policy.Noting(manager.Fenced(c.store)), DC: c.cfg.DC, PrimaryDC: c.cfg.PrimaryDC, Writable: manager.Writable,
 		Primary: manager.PrimaryDC, ReplacePrimary: manager.ReplacePrimary,
 		Peer: rpc.Peer, Claims: c.claims, Clones: c.clones, Alive: c.anyServerAlive, Connect: c.remote.FederationClient, Logger: c.logger,
 	})
@@ -473,7 +474,7 @@ func (c *components) buildEdge(*tlsutil.Identity) error {
 	pb.RegisterSessionServiceServer(c.edge, &sessionService{resources: c.resources, manager: c.sessions})
 	pb.RegisterOperatorServiceServer(c.edge, c.operator)
 	pb.RegisterServerServiceServer(c.edge, remote.NewService(remote.ServiceConfig{
-		Responses: c.edge.Responses(), HTTP: c.query, Names: c.names,
+		Responses: c.edge.Responses(), HTTP: c.query, Record: c.policy.Record, Names: c.names,
 		Describe: func(node string) (*pb.DescribeCallerResponse, error) {
 			return raftgroup.DescribeCaller(node, c.store, c.lan)
 		},

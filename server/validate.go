@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"path/filepath"
 	"strconv"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	"github.com/wanfed/wanfed/internal/netaddr"
 	"github.com/wanfed/wanfed/internal/settings"
 	"github.com/wanfed/wanfed/policy"
+	"github.com/wanfed/wanfed/server/audit"
 	"github.com/wanfed/wanfed/server/operator"
 	"github.com/wanfed/wanfed/tlsutil"
 	"github.com/wanfed/wanfed/wanfed"
@@ -40,6 +42,9 @@ func (c Config) validate() (*tlsutil.Identity, error) {
 // certificate is not checked while settings that it must match are invalid.
 func (c Config) checkFiles() (*tlsutil.Identity, error) {
 	errs := []error{settings.CheckDir("data_dir", c.DataDir)}
+	if c.AuditLog != "" {
+		errs = append(errs, settings.CheckDir("the directory of audit_log", filepath.Dir(c.AuditLog)))
+	}
 	if c.EncryptFile != "" {
 		_, err := gossip.ReadKeyFile(c.EncryptFile, nil)
 		errs = append(errs, err)
@@ -117,6 +122,13 @@ func (c Config) check() (errs []error) {
 	if c.SnapshotKeep < 1 {
 		fault("snapshot_keep is %d: must be 1 or more", c.SnapshotKeep)
 	}
+	if c.AuditLogKeep < 1 {
+		fault("audit_log_keep is %d: must be 1 or more", c.AuditLogKeep)
+	}
+	if c.AuditLogMaxSize < 0 {
+		fault("audit_log_max_size is %d: must be 1 or more, or 0 for no rotation", c.AuditLogMaxSize)
+	}
+	errs = append(errs, audit.CheckWhenFull(c.AuditLogWhenFull))
 	return errs
 }
 

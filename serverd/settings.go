@@ -42,6 +42,10 @@ type Settings struct {
 	SnapshotEvery     string   `hcl:"snapshot_every,optional" help:"time between two snapshots that the leader writes to --snapshot-dir, for example 1h (default: none)"`
 	SnapshotDir       string   `hcl:"snapshot_dir,optional" help:"directory of the snapshots that the server writes (default: snapshots in --data-dir)"`
 	SnapshotKeep      int      `hcl:"snapshot_keep,optional" help:"number of snapshots that the server keeps in --snapshot-dir"`
+	AuditLog          string   `hcl:"audit_log,optional" help:"file of the audit log: a line of JSON for each write and each denied call (default: none)"`
+	AuditLogMaxSize   int      `hcl:"audit_log_max_size,optional" help:"size in MiB above which the audit log is rotated; 0: never"`
+	AuditLogKeep      int      `hcl:"audit_log_keep,optional" help:"number of rotated audit logs that the server keeps"`
+	AuditLogWhenFull  string   `hcl:"audit_log_when_full,optional" help:"what happens while the audit log cannot be written: refuse (writes are refused) or drop (lines are dropped and counted)"`
 	PrimaryLease      string   `hcl:"primary_lease,optional" help:"time without a call of another datacenter after which the primary refuses writes of federated resources, at least 10s (default: no limit)"`
 	Domain            string   `hcl:"domain,optional" help:"domain of the names in certificates and SNI"`
 	LogLevel          string   `hcl:"log_level,optional" live:"yes" help:"lowest level of log lines: debug, info, warn or error"`
@@ -62,6 +66,10 @@ func DefaultSettings() Settings {
 		Domain:          tlsutil.DefaultDomain,
 		LogLevel:        "info",
 		LogFormat:       "text",
+
+		AuditLogMaxSize:  server.DefaultAuditLogMaxSize,
+		AuditLogKeep:     server.DefaultAuditLogKeep,
+		AuditLogWhenFull: "refuse",
 	}
 }
 
@@ -74,17 +82,20 @@ func (s Settings) Check() error {
 	if d, err := time.ParseDuration(s.DeadServerAfter); err != nil || d <= 0 {
 		dead = fmt.Errorf("dead_server_after is %q: write, for example, 90s, 10m or 1h30m", s.DeadServerAfter)
 	}
-	var every, keep error
+	var every, keep, auditKeep error
 	if d, err := time.ParseDuration(s.SnapshotEvery); s.SnapshotEvery != "" && (err != nil || d < 0) {
 		every = fmt.Errorf("snapshot_every is %q: write, for example, 30m, 1h or 24h", s.SnapshotEvery)
 	}
 	if s.SnapshotKeep == 0 {
 		keep = errors.New("snapshot_keep is 0: must be 1 or more")
 	}
+	if s.AuditLogKeep == 0 {
+		auditKeep = errors.New("audit_log_keep is 0: must be 1 or more")
+	}
 	if _, err := time.ParseDuration(s.PrimaryLease); s.PrimaryLease != "" && err != nil {
 		lease = fmt.Errorf("primary_lease is %q: write, for example, 30s or 5m", s.PrimaryLease)
 	}
-	return settings.Join(server.CheckSettings(s.config()), port, dead, every, keep, lease,
+	return settings.Join(server.CheckSettings(s.config()), port, dead, every, keep, auditKeep, lease,
 		settings.CheckNetworks("proxy_protocol", s.ProxyProtocol), settings.CheckLog(s.LogLevel, s.LogFormat))
 }
 
@@ -113,6 +124,8 @@ func (s Settings) config() server.Config {
 		ProxyFrom: settings.Networks(s.ProxyProtocol), BootstrapExpect: s.BootstrapExpect, RetryJoin: s.RetryJoin,
 		OperatorsFrom: s.OperatorsFrom, ReadsFrom: s.ReadsFrom, AllowRemoteWritesFrom: s.AllowRemoteWrites, DeadServerAfter: dead,
 		SnapshotEvery: every, SnapshotDir: s.SnapshotDir, SnapshotKeep: s.SnapshotKeep,
-		PrimaryLease: lease,
+		AuditLog: s.AuditLog, AuditLogMaxSize: int64(s.AuditLogMaxSize) << 20, AuditLogKeep: s.AuditLogKeep,
+		AuditLogWhenFull: s.AuditLogWhenFull,
+		PrimaryLease:     lease,
 	}
 }

@@ -30,7 +30,8 @@ type trio struct {
 	operator tlsutil.Files
 }
 
-func newTrio(t testing.TB) *trio {
+// newTrio starts a trio. args are further flags of each server, by its node.
+func newTrio(t testing.TB, args ...func(node string) []string) *trio {
 	t.Helper()
 	g := &trio{loopback: newLoopback(t)}
 	g.log = "info"
@@ -44,8 +45,13 @@ func newTrio(t testing.TB) *trio {
 		for _, port := range ports {
 			join = append(join, fmt.Sprintf("127.0.0.1:%d", port))
 		}
+		var flags []string
+		for _, f := range args {
+			flags = append(flags, f(node)...)
+		}
 		var err error
 		g.servers[i], err = subprocess.StartServer(ctx, subprocess.ServerConfig{
+			Args:    flags,
 			Program: []string{g.bin}, Dir: filepath.Join(g.dir, node), DC: "dc1", Node: node,
 			TLS: g.ca.Files(t, tlsutil.RoleServer, node, "dc1"), BootstrapExpect: 3, RetryJoin: join, LogLevel: g.log,
 			Port: ports[i],

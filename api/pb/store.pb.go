@@ -563,7 +563,9 @@ func (x *CommitRequest) GetBatch() *Batch {
 type CommitResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// One for each op, in order.
-	Results       []*CommitResponse_Result `protobuf:"bytes,1,rep,name=results,proto3" json:"results,omitempty"`
+	Results []*CommitResponse_Result `protobuf:"bytes,1,rep,name=results,proto3" json:"results,omitempty"`
+	// The index of the commit. 0 from a server of an earlier version.
+	Index         uint64 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -603,6 +605,13 @@ func (x *CommitResponse) GetResults() []*CommitResponse_Result {
 		return x.Results
 	}
 	return nil
+}
+
+func (x *CommitResponse) GetIndex() uint64 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
 }
 
 type ReadIndexRequest struct {
@@ -766,9 +775,10 @@ const file_api_pb_store_proto_rawDesc = "" +
 	"checkpoint\x18\x02 \x01(\bR\n" +
 	"checkpoint\"7\n" +
 	"\rCommitRequest\x12&\n" +
-	"\x05batch\x18\x01 \x01(\v2\x10.wanfed.v1.BatchR\x05batch\"\x87\x01\n" +
+	"\x05batch\x18\x01 \x01(\v2\x10.wanfed.v1.BatchR\x05batch\"\x9d\x01\n" +
 	"\x0eCommitResponse\x12:\n" +
-	"\aresults\x18\x01 \x03(\v2 .wanfed.v1.CommitResponse.ResultR\aresults\x1a9\n" +
+	"\aresults\x18\x01 \x03(\v2 .wanfed.v1.CommitResponse.ResultR\aresults\x12\x14\n" +
+	"\x05index\x18\x02 \x01(\x04R\x05index\x1a9\n" +
 	"\x06Result\x12/\n" +
 	"\bresource\x18\x01 \x01(\v2\x13.wanfed.v1.ResourceR\bresource\"\x12\n" +
 	"\x10ReadIndexRequest\")\n" +

@@ -45,7 +45,11 @@ func (s *Store) Commit(ctx context.Context, ops ...*pb.Op) ([]*pb.Resource, erro
 		}
 		return nil, fmt.Errorf("commit: %w", writeError(err))
 	}
-	res := f.(raft.ApplyFuture).Response().(result)
+	applied := f.(raft.ApplyFuture)
+	res := applied.Response().(result)
+	if res.err == nil {
+		resource.Committed(ctx, applied.Index())
+	}
 	return res.resources, res.err
 }
 

@@ -118,7 +118,7 @@ func New(cfg Config) (http.Handler, error) {
 			return nil, fmt.Errorf("HTTP API: %w", err)
 		}
 	}
-	return limitTime(rejectGRPC(checkHost(cfg.Names, h.logRequests(h.identify(h.record(h.router())))))), nil
+	return limitTime(rejectGRPC(h.logRequests(h.identify(h.record(checkHost(cfg.Names, h.router())))))), nil
 }
 
 // otherDatacenter is the error of an endpoint whose request body names another

@@ -4,11 +4,13 @@ package httpapi
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -110,7 +112,7 @@ func (h *handler) logRequests(next http.Handler) http.Handler {
 	})
 }
 
-// statusRecorder records the status, and the first bytes of an error.
+// statusRecorder records the status, and the first bytes of an error text.
 type statusRecorder struct {
 	http.ResponseWriter
 	status int
@@ -136,12 +138,22 @@ func (r *statusRecorder) Write(b []byte) (int, error) {
 func (r *statusRecorder) err() error {
 	switch {
 	case r.status == http.StatusForbidden:
-		return fmt.Errorf("%w: %s", resource.ErrDenied, bytes.TrimSpace(r.text))
+		text := strings.TrimPrefix(string(bytes.TrimSpace(r.text)), resource.ErrDenied.Error()+": ")
+		return fmt.Errorf("%w: %s", resource.ErrDenied, text)
 	case r.status >= http.StatusBadRequest:
-		return fmt.Errorf("status %d: %s", r.status, bytes.TrimSpace(r.text))
+		return httpStatus(r.status)
 	}
 	return nil
 }
+
+// httpStatus is the error of a response with an error status. It does not have
+// the text of the response, which may contain a value.
+type httpStatus int
+
+func (s httpStatus) Error() string { return s.Kind() }
+
+// Kind is the text of the error in the audit log.
+func (s httpStatus) Kind() string { return fmt.Sprintf("status %d", int(s)) }
 
 // Unwrap lets http.ResponseController reach the connection.
 func (r *statusRecorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
@@ -168,29 +180,91 @@ func (h *handler) identify(next http.Handler) http.Handler {
 	})
 }
 
-// record reports each write, and each refused request, to the policy engine.
+// record reports each write, and each refused request, to the policy engine. The
+// response to a write is sent when its record is kept.
 func (h *handler) record(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		rec := &statusRecorder{ResponseWriter: w, status: http.StatusOK}
-		call := &policy.Call{}
-		if !isRead(r.Method) {
-			r = r.WithContext(policy.WithCall(r.Context(), call))
-		}
-		next.ServeHTTP(rec, r)
-		if isRead(r.Method) && rec.status != http.StatusForbidden {
+		call := newCall(r)
+		r = r.WithContext(policy.WithCall(r.Context(), call))
+		if isRead(r.Method) {
+			rec := &statusRecorder{ResponseWriter: w, status: http.StatusOK}
+			next.ServeHTTP(rec, r)
+			if rec.status == http.StatusForbidden {
+				_ = h.Policy.Record(r.Context(), call, rec.err()) // a refused request does not wait for its record
+			}
 			return
 		}
-		call.Caller, _ = policy.FromContext(r.Context())
-		call.Method, call.Addr = r.Method+" "+r.URL.Path, r.RemoteAddr
-		if dc := r.URL.Query().Get("dc"); dc != "" {
-			call.Method += "?dc=" + dc
+		held := &heldResponse{header: w.Header(), deadlines: http.NewResponseController(w)}
+		rec := &statusRecorder{ResponseWriter: held, status: http.StatusOK}
+		ended := false
+		defer func() {
+			if !ended && call.Reserved() { // next has panicked
+				_ = h.Policy.Record(r.Context(), call, httpStatus(http.StatusInternalServerError))
+			}
+		}()
+		next.ServeHTTP(rec, r)
+		ended = true
+		if err := rec.err(); call.Reserved() || rec.status == http.StatusForbidden {
+			if recordErr := h.Policy.Record(r.Context(), call, err); err == nil && recordErr != nil {
+				writeError(w, http.StatusInternalServerError, recordErr.Error())
+				return
+			}
 		}
-		h.Policy.Record(r.Context(), call, rec.err())
+		held.send(w)
 	})
 }
 
+// newCall describes a request. It leaves out the query, except for the
+// datacenter: clients of Consul may send a token in the query.
+func newCall(r *http.Request) *policy.Call {
+	c := &policy.Call{Method: r.Method + " " + r.URL.Path, Addr: r.RemoteAddr}
+	c.Caller, _ = policy.FromContext(r.Context())
+	if dc := r.URL.Query().Get("dc"); dc != "" {
+		c.Method += "?dc=" + dc
+	}
+	return c
+}
+
+// heldResponse holds the body of a response until send. Its header is that of
+// the client's response.
+type heldResponse struct {
+	header    http.Header
+	deadlines *http.ResponseController
+	status    int
+	body      bytes.Buffer
+}
+
+func (r *heldResponse) Header() http.Header { return r.header }
+
+func (r *heldResponse) WriteHeader(status int) { r.status = cmp.Or(r.status, status) }
+
+func (r *heldResponse) Write(b []byte) (int, error) { return r.body.Write(b) }
+
+// SetWriteDeadline sets the deadline of the client's connection.
+func (r *heldResponse) SetWriteDeadline(t time.Time) error { return r.deadlines.SetWriteDeadline(t) }
+
+// SetReadDeadline sets the deadline of the client's connection.
+func (r *heldResponse) SetReadDeadline(t time.Time) error { return r.deadlines.SetReadDeadline(t) }
+
+func (r *heldResponse) send(w http.ResponseWriter) {
+	if r.status != 0 {
+		w.WriteHeader(r.status)
+	}
+	_, _ = w.Write(r.body.Bytes()) // an error means that the client has disconnected
+}
+
+// heartbeats are paths of requests that usually write nothing. Their record is
+// reserved when they commit.
+var heartbeats = []string{"/v1/agent/check/pass/", "/v1/agent/check/warn/", "/v1/agent/check/fail/", "/v1/agent/check/update/",
+	"/v1/session/renew/"}
+
+func isHeartbeat(path string) bool {
+	return slices.ContainsFunc(heartbeats, func(prefix string) bool { return strings.HasPrefix(path, prefix) })
+}
+
 // authorizeWrites rejects writes of callers that may not write any resource,
-// before it reads the body. The resource service decides for each resource.
+// before it reads the body, and reserves the record of a write. The resource
+// service decides for each resource.
 func (h *handler) authorizeWrites(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !isRead(r.Method) {
@@ -198,6 +272,12 @@ func (h *handler) authorizeWrites(next http.Handler) http.Handler {
 			if err := h.Policy.MayWrite(c, "https://"+r.Host); err != nil {
 				writeError(w, http.StatusForbidden, err.Error())
 				return
+			}
+			if !isHeartbeat(r.URL.Path) {
+				if err := h.Policy.Reserve(r.Context()); err != nil {
+					writeFailure(w, r, err)
+					return
+				}
 			}
 		}
 		next.ServeHTTP(w, r)

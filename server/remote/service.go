@@ -3,6 +3,7 @@
 package remote
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 
@@ -26,6 +27,9 @@ type ServiceConfig struct {
 	Responses *limit.PerPeer
 	// HTTP serves a request that a server has forwarded for the caller of ctx.
 	HTTP func(ctx context.Context, req *pb.QueryRequest) (*pb.QueryResponse, error)
+	// Record records a request that was refused because its server may not name
+	// the caller.
+	Record func(ctx context.Context, c *policy.Call, err error) error
 	// Names checks a server with the name of this server.
 	Names *raftgroup.Names
 	// Describe returns what this server knows of the server node of its
@@ -78,6 +82,8 @@ func (s *Service) serve(ctx context.Context, req *pb.QueryRequest) (*pb.QueryRes
 	}
 	caller, err := policy.Named(server, req.GetCaller())
 	if err != nil {
+		call := &policy.Call{Caller: policy.Caller{Peer: server}, Method: cmp.Or(req.GetMethod(), http.MethodGet) + " " + req.GetPath()}
+		_ = s.Record(ctx, call, err) // a refused call does not wait for its record
 		return &pb.QueryResponse{Status: http.StatusForbidden, Body: []byte(err.Error())}, nil
 	}
 	return s.HTTP(policy.WithCaller(ctx, caller), req)

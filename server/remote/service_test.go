@@ -4,6 +4,7 @@ package remote
 
 import (
 	"context"
+	"errors"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/policy"
+	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/server/limit"
 	"github.com/wanfed/wanfed/tlsutil"
 )
@@ -132,10 +134,18 @@ func (s streamWithContext) Context() context.Context { return s.ctx }
 // a call as over a stream, and that a server names only callers of its
 // datacenter.
 func TestQuery_Caller(t *testing.T) {
+	var recorded atomic.Int64
 	client := newQueryClient(t, NewService(ServiceConfig{
 		HTTP: func(ctx context.Context, _ *pb.QueryRequest) (*pb.QueryResponse, error) {
 			c, _ := policy.FromContext(ctx)
 			return &pb.QueryResponse{Status: 200, Body: []byte(c.String())}, nil
+		},
+		Record: func(_ context.Context, c *policy.Call, err error) error {
+			if !errors.Is(err, resource.ErrDenied) || c.Caller.Role != tlsutil.RoleServer {
+				t.Errorf("recorded call of %v = %v, want ErrDenied", c.Caller, err)
+			}
+			recorded.Add(1)
+			return nil
 		},
 		Responses: limit.New(func(tlsutil.Peer) int64 { return 1 }),
 	}))
@@ -162,5 +172,8 @@ func TestQuery_Caller(t *testing.T) {
 		if err != nil || string(out.GetAll()[0].GetAnswer().GetBody()) != want {
 			t.Errorf("Exchange() with the caller %q = %v, %v, want %s", caller, out, err, want)
 		}
+	}
+	if recorded.Load() != 2 {
+		t.Errorf("recorded refusals = %d, want 2", recorded.Load())
 	}
 }

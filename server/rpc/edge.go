@@ -183,8 +183,8 @@ func (e *Edge) Responses() *limit.PerPeer { return e.responses }
 type call struct {
 	rule      rule
 	caller    policy.Caller
-	forwarded bool // a server of this datacenter forwarded the call
-	record    *policy.Call
+	forwarded bool         // a server of this datacenter forwarded the call
+	record    *policy.Call // given to policy.Engine.Record, if it is reserved or the call is refused
 }
 
 // admit identifies the caller and applies the rule of the method. Peer returns
@@ -201,32 +201,40 @@ func (e *Edge) admit(ctx context.Context, method string) (context.Context, call,
 		}
 	}
 	c := call{rule: r, caller: who, forwarded: forwarded}
-	if r.recorded || err != nil {
-		c.record = &policy.Call{Caller: who, Method: method, Addr: addrOf(ctx)}
+	c.record = &policy.Call{Caller: who, Method: method, Addr: addrOf(ctx)}
+	if forwarded {
+		c.record.Forwarder, _ = holder(ctx)
+		c.record.Addr = forwardedAddr(ctx)
 	}
 	if err != nil {
-		e.finish(ctx, c, method, err)
-		return ctx, c, err
+		return ctx, c, e.finish(ctx, c, method, err)
 	}
-	ctx = policy.WithCaller(ctx, who)
-	if c.record != nil {
-		ctx = policy.WithCall(ctx, c.record)
-	}
-	return ctx, c, nil
+	return policy.WithCall(policy.WithCaller(ctx, who), c.record), c, nil
 }
 
-// finish counts and records a call that this server has served or refused.
-func (e *Edge) finish(ctx context.Context, c call, method string, err error) {
+// reserve reserves the record of a call that this server is about to serve. The
+// record of a heartbeat is reserved when it commits.
+func (e *Edge) reserve(ctx context.Context, c call) error {
+	if !c.rule.recorded {
+		return nil
+	}
+	return resource.StatusError(e.cfg.Policy.Reserve(ctx))
+}
+
+// finish counts and records a call that this server has served or refused. It
+// returns the error of the call.
+func (e *Edge) finish(ctx context.Context, c call, method string, err error) error {
 	refused := status.Code(err) == codes.PermissionDenied
 	if refused {
 		e.denied.record(c.caller.Peer, method, err)
 	}
-	if refused && c.record == nil {
-		c.record = &policy.Call{Caller: c.caller, Method: method, Addr: addrOf(ctx)}
+	if !refused && !c.record.Reserved() {
+		return err
 	}
-	if refused || c.rule.recorded {
-		e.cfg.Policy.Record(ctx, c.record, err)
+	if recordErr := e.cfg.Policy.Record(ctx, c.record, err); err == nil {
+		err = resource.StatusError(recordErr)
 	}
+	return err
 }
 
 // addrOf returns the address of the other end of the connection.
@@ -289,17 +297,23 @@ func (e *Edge) serve(ctx context.Context, c call, req any, method string, next g
 	if slot != nil {
 		ctx = limit.NewContext(ctx, slot)
 	}
-	resp, err := next(ctx, req)
+	var resp any
+	if err = e.reserve(ctx, c); err == nil {
+		c.record.Target = targetOf(req)
+		resp, err = next(ctx, req)
+	}
 	if err == nil {
 		err = resource.CheckListSize(resp, api.MaxMessageSize)
 	}
-	e.finish(ctx, c, method, err)
+	err = e.finish(ctx, c, method, err)
 	switch {
-	case slot == nil:
-		return resp, err
 	case err != nil:
-		slot.Release()
+		if slot != nil {
+			slot.Release()
+		}
 		return nil, err
+	case slot == nil:
+		return resp, nil
 	}
 	return newLimitedResponse(ctx, resp, slot), nil
 }
@@ -314,9 +328,11 @@ func (e *Edge) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo
 	defer cancel()
 	defer context.AfterFunc(e.stopping, cancel)()
 	serve := func() error {
-		err := next(srv, streamWithContext{ss, ctx})
-		e.finish(ctx, c, info.FullMethod, err)
-		return err
+		err := e.reserve(ctx, c)
+		if err == nil {
+			err = next(srv, streamWithContext{ss, ctx})
+		}
+		return e.finish(ctx, c, info.FullMethod, err)
 	}
 	if c.rule.leader {
 		err = e.streamAtLeader(ctx, c, info, ss, serve)

@@ -162,11 +162,12 @@ func (e *Edge) forward(ctx context.Context, c call, node, method string, req any
 }
 
 // outgoing returns the context of a call at the leader, with the identity of the
-// caller and the epoch that a server of another datacenter has sent.
+// caller, its address, and the epoch that a server of another datacenter has sent.
 func (c call) outgoing(ctx context.Context) context.Context {
 	incoming, _ := metadata.FromIncomingContext(ctx)
 	md := onBehalf(c.caller)
 	md.Append(api.EpochKey, incoming.Get(api.EpochKey)...)
+	md.Set(api.OnBehalfAddrKey, c.record.Addr)
 	return metadata.NewOutgoingContext(ctx, md)
 }
 

@@ -4,12 +4,14 @@ package rpc
 
 import (
 	"context"
+	"net/netip"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"github.com/wanfed/wanfed/api"
+	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/policy"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/tlsutil"
@@ -88,13 +90,49 @@ func onBehalf(c policy.Caller) metadata.MD {
 	return md
 }
 
+// forwardedAddr returns the address of the caller of a call that a server of
+// this datacenter has forwarded, or "".
+func forwardedAddr(ctx context.Context) string {
+	md, _ := metadata.FromIncomingContext(ctx)
+	if addrs := md.Get(api.OnBehalfAddrKey); len(addrs) > 0 {
+		if addr, err := netip.ParseAddrPort(addrs[0]); err == nil {
+			return addr.String()
+		}
+	}
+	return ""
+}
+
+// targetOf returns what the request of an operator changes, if it is not a
+// resource. Other fields of a request may be secret.
+func targetOf(req any) string {
+	switch r := req.(type) {
+	case *pb.RemovePeerRequest:
+		return r.GetNode()
+	case *pb.TransferLeaderRequest:
+		return r.GetNode()
+	case *pb.TakeOverRequest:
+		return r.GetFrom()
+	case *pb.ReplaceGroupRequest:
+		return r.GetDatacenter()
+	case *pb.ApplyFederationStateRequest:
+		return r.GetState().GetDatacenter()
+	case *pb.ChangeKeyringRequest:
+		return r.GetOp().String()
+	}
+	return ""
+}
+
 // OnBehalf returns the context of a call at another server of this datacenter,
-// with the caller of ctx.
+// with the caller of ctx and its address.
 func OnBehalf(ctx context.Context) (context.Context, error) {
 	c, ok := policy.FromContext(ctx)
 	if !ok {
 		return nil, status.Error(codes.Unauthenticated, "call without a verified certificate")
 	}
 	outgoing, _ := metadata.FromOutgoingContext(ctx)
-	return metadata.NewOutgoingContext(ctx, metadata.Join(outgoing, onBehalf(c))), nil
+	md := metadata.Join(outgoing, onBehalf(c))
+	if call := policy.CallOf(ctx); call != nil && call.Addr != "" {
+		md.Set(api.OnBehalfAddrKey, call.Addr)
+	}
+	return metadata.NewOutgoingContext(ctx, md), nil
 }

@@ -49,7 +49,8 @@ type rule struct {
 	// a caller of that datacenter. The rights are those of policy.Engine.
 	delegable bool
 	// recorded is true if each call is given to policy.Engine.Record. Calls of
-	// other methods are recorded only if they are refused.
+	// other methods, such as heartbeats, are recorded only if they commit or are
+	// refused.
 	recorded bool
 }
 

@@ -33,6 +33,10 @@ var (
 	descList     = desc("tls_revocation_list_number", "Number of a revocation list in force.", "issuer")
 	descListTime = desc("tls_revocation_list_timestamp_seconds",
 		"Time at which a revocation list in force was created, since 1970.", "issuer")
+	descAudit = desc("audit_writable",
+		"1 while this server can write its audit log; 0 for example when its disk is full. Absent without one.")
+	descAuditLines = desc("audit_lines_total",
+		"Lines of the audit log: written, dropped, or refused with the write to which they belong.", "result")
 	descCalls = desc("calls_refused_total", "gRPC calls denied, by method and role of the caller.",
 		"method", "role")
 	descSent     = desc("gossip_sent_total", "Gossip packets written to a connection.", "pool", "dc")
@@ -139,6 +143,13 @@ func (r *Reporter) Collect(ch chan<- prometheus.Metric) {
 		number, _ := l.Number.Float64()
 		s.gauge(descList, number, l.ID())
 		s.gauge(descListTime, float64(l.Created.Unix()), l.ID())
+	}
+	if r.cfg.Audit != nil {
+		st := r.cfg.Audit.Stats()
+		s.gauge(descAudit, one(st.Err == nil))
+		s.count(descAuditLines, st.Written, "written")
+		s.count(descAuditLines, st.Dropped, "dropped")
+		s.count(descAuditLines, st.Refused, "refused")
 	}
 	r.collectPort(s)
 	r.collectTunnel(s)

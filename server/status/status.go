@@ -22,6 +22,7 @@ import (
 	"github.com/wanfed/wanfed/internal/version"
 	"github.com/wanfed/wanfed/replication"
 	"github.com/wanfed/wanfed/resource/raftstore"
+	"github.com/wanfed/wanfed/server/audit"
 	"github.com/wanfed/wanfed/server/keyring"
 	"github.com/wanfed/wanfed/server/operator"
 	"github.com/wanfed/wanfed/server/rpc"
@@ -29,7 +30,8 @@ import (
 	"github.com/wanfed/wanfed/wanfed"
 )
 
-// Config has the components that a Reporter reads. All fields are required.
+// Config has the components that a Reporter reads. All fields are
+// required, except Audit.
 type Config struct {
 	DC, Node        string
 	MeshGatewayMode string
@@ -58,6 +60,7 @@ type Config struct {
 	Envoys      *xds.Server
 	Certificate func() *x509.Certificate // certificate of this server
 	Identity    *tlsutil.Identity        // has the revocation lists
+	Audit       *audit.Log               // nil: no audit log
 	// Server returns a client of any server of another datacenter.
 	Server func(dc string) pb.ServerServiceClient
 }
@@ -396,6 +399,14 @@ func (r *Reporter) components() []api.ComponentStatus {
 		poolComponent("wan pool", r.cfg.WAN.Members(), "wanfed members --wan"),
 		identity,
 		{Name: "gossip keys", State: "ok", Detail: r.cfg.Keyring.Detail()},
+	}
+	if r.cfg.Audit != nil {
+		st := r.cfg.Audit.Stats()
+		detail := fmt.Sprintf("%d lines written since the start, %d dropped", st.Written, st.Dropped)
+		if st.Err != nil {
+			detail = errorOrAge(st.Err, time.Time{}, "") + "; " + detail
+		}
+		out = append(out, api.ComponentStatus{Name: "audit log", State: okOr("cannot be written", st.Err), Detail: detail})
 	}
 	for _, l := range r.cfg.Identity.RevocationLists() {
 		out = append(out, api.ComponentStatus{Name: "revocation list", State: "ok",

@@ -27,7 +27,7 @@ var layers = [][]string{
 	{"server/httpapi", "server/keyring", "server/operator", "server/snapshot"},
 	{"gatewayd"},
 	{"server/rpc"},
-	{"server/limit"},
+	{"server/audit", "server/limit"},
 	{"replication"},
 	{"federation"},
 	{"dcrpc"},
