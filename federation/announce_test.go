@@ -192,6 +192,7 @@ func TestService_ClaimInSecondary(t *testing.T) {
 	var peer tlsutil.Peer
 	s, err := NewService(ServiceConfig{
 		Backend: store, DC: "dc2", PrimaryDC: "dc1", Alive: func(string) bool { return true },
+		Decide:  func(context.Context, resource.Access) error { return resource.ErrDenied },
 		Peer:    func(context.Context) (tlsutil.Peer, error) { return peer, nil },
 		Connect: func(string) (pb.FederationServiceClient, error) { return nil, errors.New("no connection") },
 		Logger:  slog.New(slog.DiscardHandler),

@@ -33,6 +33,9 @@ type ServiceConfig struct {
 	// Writable returns nil if states can be written here, otherwise the reason.
 	// Default: states can be written in PrimaryDC.
 	Writable func() error
+	// Decide returns an ErrDenied unless the caller of ctx may do a:
+	// policy.Engine.Decide.
+	Decide func(ctx context.Context, a resource.Access) error
 	// Peer returns the identity in the caller's verified certificate.
 	Peer func(ctx context.Context) (tlsutil.Peer, error)
 	// Claims decides the claims of servers. Default: a new Claims.
@@ -61,7 +64,7 @@ type Service struct {
 
 // NewService checks cfg.
 func NewService(cfg ServiceConfig) (*Service, error) {
-	if cfg.Backend == nil || cfg.DC == "" || cfg.PrimaryDC == "" || cfg.Peer == nil || cfg.Alive == nil ||
+	if cfg.Backend == nil || cfg.DC == "" || cfg.PrimaryDC == "" || cfg.Peer == nil || cfg.Decide == nil || cfg.Alive == nil ||
 		cfg.Connect == nil || cfg.Logger == nil {
 		return nil, errors.New(
 			"federation: every field of ServiceConfig except Primary, Writable, Claims, Clones and ReplacePrimary " +
@@ -93,13 +96,13 @@ func (s *Service) Apply(
 	}
 	switch req.Op {
 	case pb.ApplyFederationStateRequest_OP_UPSERT:
-		if err := CheckWriteAccess(peer, dc); err != nil {
-			return nil, status.Error(codes.PermissionDenied, err.Error())
+		if err := s.allow(ctx, peer, resource.VerbWrite, dc); err != nil {
+			return nil, resource.StatusError(err)
 		}
 		return s.upsert(ctx, req.State)
 	case pb.ApplyFederationStateRequest_OP_DELETE:
-		if err := checkDeleteAccess(peer, s.cfg.DC); err != nil {
-			return nil, status.Error(codes.PermissionDenied, err.Error())
+		if err := s.allow(ctx, peer, resource.VerbDelete, dc); err != nil {
+			return nil, resource.StatusError(err)
 		}
 		return s.remove(ctx, dc, req.Force, peer)
 	}
@@ -260,14 +263,24 @@ func (s *Service) writable() error {
 		"call a server there, directly or through a gateway", s.cfg.DC, s.cfg.PrimaryDC)
 }
 
-// checkDeleteAccess returns an error unless peer p may delete federation
-// states: an operator or a server of the primary.
-func checkDeleteAccess(p tlsutil.Peer, primary string) error {
-	if p.Role == tlsutil.RoleOperator || (p.Role == tlsutil.RoleServer && p.DC == primary) {
+// allow returns an ErrDenied unless peer, the caller of ctx, may use verb on the
+// state of dc. A server writes the state of its own datacenter. A server of this
+// datacenter, which owns the states, deletes any. For all others, the policy
+// decides.
+func (s *Service) allow(ctx context.Context, peer tlsutil.Peer, verb resource.Verb, dc string) error {
+	switch {
+	case peer.Role != tlsutil.RoleServer:
+		return s.cfg.Decide(ctx, resource.Access{Verb: verb, Type: StateType, Name: dc, Federated: true})
+	case verb == resource.VerbDelete && peer.DC == s.cfg.DC:
 		return nil
+	case verb == resource.VerbDelete:
+		return fmt.Errorf("%w: %v may not delete federation states: create an operator's certificate with: "+
+			"wanfed tls cert create --operator --datacenter %s", resource.ErrDenied, peer, s.cfg.DC)
 	}
-	return fmt.Errorf("%v may not delete federation states: create an operator's certificate with: "+
-		"wanfed tls cert create --operator --datacenter %s", p, p.DC)
+	if err := authorize(peer, verb, &pb.Resource{Id: resource.ID(StateType, dc)}); err != nil {
+		return fmt.Errorf("%w: %w", resource.ErrDenied, err)
+	}
+	return nil
 }
 
 // upsert writes a state unless the store has an equal one. It refuses a state

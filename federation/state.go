@@ -27,8 +27,9 @@ var StateType = &pb.Type{Group: "federation", GroupVersion: "v1", Kind: "Federat
 var DatacenterType = &pb.Type{Group: "federation", GroupVersion: "v1", Kind: "Datacenter"}
 
 // Register adds the types of this package to a registry. Every peer may read
-// StateType and GroupType. See CheckWriteAccess for writes of states. Servers of
-// the local datacenter and operators may write resources of DatacenterType.
+// StateType and GroupType. A server may write only the state of its own
+// datacenter. Servers of the local datacenter and operators may write resources
+// of DatacenterType.
 func Register(r *resource.Registry) error {
 	return errors.Join(
 		r.Register(resource.Registration{
@@ -44,27 +45,15 @@ func Register(r *resource.Registry) error {
 	)
 }
 
+// authorize restricts servers: a server may write only the state of its own
+// datacenter. Package policy decides about other callers.
 func authorize(p tlsutil.Peer, verb resource.Verb, r *pb.Resource) error {
-	if verb == resource.VerbRead || verb == resource.VerbList {
+	dc := r.GetId().GetName()
+	if verb == resource.VerbRead || verb == resource.VerbList || p.Role != tlsutil.RoleServer || p.DC == dc {
 		return nil
 	}
-	return CheckWriteAccess(p, r.GetId().GetName())
-}
-
-// CheckWriteAccess returns an error unless peer p may write the federation
-// state of dc. An operator may write any state. A server may write only the
-// state of its own datacenter.
-func CheckWriteAccess(p tlsutil.Peer, dc string) error {
-	switch {
-	case p.Role == tlsutil.RoleOperator:
-		return nil
-	case p.Role != tlsutil.RoleServer:
-		return fmt.Errorf("%v may not write federation states: only servers and operators may", p)
-	case p.DC != dc:
-		return fmt.Errorf("%v may not write the federation state of %s: "+
-			"a server may write only the state of its own datacenter", p, dc)
-	}
-	return nil
+	return fmt.Errorf("%v may not write the federation state of %s: "+
+		"a server may write only the state of its own datacenter", p, dc)
 }
 
 func validate(r *pb.Resource) error {

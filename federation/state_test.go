@@ -3,6 +3,8 @@
 package federation
 
 import (
+	"context"
+	"errors"
 	"strings"
 	"testing"
 
@@ -11,6 +13,7 @@ import (
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/catalog"
 	"github.com/wanfed/wanfed/gossip"
+	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
@@ -51,7 +54,7 @@ func TestSameContent(t *testing.T) {
 	}
 }
 
-func TestCheckWriteAccess(t *testing.T) {
+func TestAuthorize(t *testing.T) {
 	for _, tt := range []struct {
 		peer tlsutil.Peer
 		ok   bool
@@ -59,12 +62,44 @@ func TestCheckWriteAccess(t *testing.T) {
 		{tlsutil.Peer{Role: tlsutil.RoleServer, DC: "dc2", Node: "srv1"}, true},
 		{tlsutil.Peer{Role: tlsutil.RoleServer, DC: "dc3", Node: "srv1"}, false},
 		{tlsutil.Peer{Role: tlsutil.RoleServer, DC: "dc1", Node: "srv1"}, false},
-		{tlsutil.Peer{Role: tlsutil.RoleGateway, DC: "dc2", Node: "gw1"}, false},
-		{tlsutil.Peer{Role: tlsutil.RoleClient, DC: "dc2", Node: "client"}, false},
 		{tlsutil.Peer{Role: tlsutil.RoleOperator, DC: "dc1", Node: "cli"}, true},
 	} {
-		if err := CheckWriteAccess(tt.peer, "dc2"); (err == nil) != tt.ok {
-			t.Errorf("CheckWriteAccess(%v, dc2) = %v, want success %v", tt.peer, err, tt.ok)
+		err := authorize(tt.peer, resource.VerbWrite, &pb.Resource{Id: resource.ID(StateType, "dc2")})
+		if (err == nil) != tt.ok {
+			t.Errorf("authorize(%v, write dc2) = %v, want success %v", tt.peer, err, tt.ok)
+		}
+	}
+}
+
+// TestAllow proves that the policy decides about all callers that are not
+// servers, with the name of the state.
+func TestAllow(t *testing.T) {
+	var asked resource.Access
+	s := &Service{cfg: ServiceConfig{DC: "dc1", Decide: func(_ context.Context, a resource.Access) error {
+		asked = a
+		return resource.ErrDenied
+	}}}
+	for _, tt := range []struct {
+		peer    string
+		verb    resource.Verb
+		policy  bool // it decides
+		allowed bool
+	}{
+		{"server/dc2", resource.VerbWrite, false, true}, {"server/dc3", resource.VerbWrite, false, false},
+		{"server/dc1", resource.VerbWrite, false, false}, {"server/dc1", resource.VerbDelete, false, true},
+		{"server/dc2", resource.VerbDelete, false, false},
+		{"cli/dc3", resource.VerbWrite, true, false}, {"cli/dc1", resource.VerbDelete, true, false},
+		{"user/dc1", resource.VerbWrite, true, false}, {"gateway/dc2", resource.VerbWrite, true, false},
+	} {
+		role, dc, _ := strings.Cut(tt.peer, "/")
+		asked = resource.Access{}
+		err := s.allow(t.Context(), tlsutil.Peer{Role: tlsutil.Role(role), DC: dc, Node: "n"}, tt.verb, "dc2")
+		want := resource.Access{}
+		if tt.policy {
+			want = resource.Access{Verb: tt.verb, Type: StateType, Name: "dc2", Federated: true}
+		}
+		if (err == nil) != tt.allowed || err != nil && !errors.Is(err, resource.ErrDenied) || asked != want {
+			t.Errorf("allow(%s, %s) = %v after the decision %+v, want allowed = %v, %+v", tt.peer, tt.verb, err, asked, tt.allowed, want)
 		}
 	}
 }

@@ -44,8 +44,8 @@
 // Otherwise it is refused. Results are never filtered.
 //
 // A server without a replica of a policy permits nothing to its user. A missing
-// or deleted policy therefore never permits more. A server that has not read its
-// store yet treats anonymous callers according to the built-in rights.
+// or deleted policy therefore never permits more. While a server starts, anonymous
+// callers wait until it has read the policies: see [Config.Loaded].
 //
 // # Example
 //
@@ -63,5 +63,6 @@
 //
 // # Cost
 //
-// A decision takes no lock and, for built-in roles, allocates no memory.
+// A decision takes no lock and, for built-in roles, allocates no memory. It blocks
+// only for anonymous callers of a server that starts.
 package policy

@@ -35,6 +35,10 @@ type Config struct {
 	// they may read in their datacenter, also if only a server of their
 	// datacenter names them. Nil: none.
 	ReadsFrom func() []string
+	// Loaded is closed when the store has applied what was committed before this
+	// server started. Until Run has then read the policies, callers without a
+	// certificate wait. Nil: they do not wait.
+	Loaded <-chan struct{}
 	// Recorder receives each write and each refused call at an edge of the
 	// server. Nil: calls are not recorded.
 	Recorder Recorder
@@ -46,7 +50,19 @@ type Config struct {
 type Engine struct {
 	cfg   Config
 	named atomic.Pointer[map[string]rules] // by the name of the policy; replaced, never changed
+	ready chan struct{}                    // closed when named has the policies of the loaded store
+	soon  time.Time                        // end of the wait for ready of reads of the federation
 }
+
+const (
+	// anonymousWait is the maximum time that a caller without a certificate waits
+	// for the policies.
+	anonymousWait = 7 * time.Second
+	// federationWait is the time from the start of the server for which such a
+	// caller waits for members, status and metrics. A server without a leader
+	// must show them.
+	federationWait = 2 * time.Second
+)
 
 // New returns an Engine without policies.
 func New(cfg Config) *Engine {
@@ -63,18 +79,34 @@ func New(cfg Config) *Engine {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
-	e := &Engine{cfg: cfg}
+	e := &Engine{cfg: cfg, ready: make(chan struct{}), soon: time.Now().Add(federationWait)}
 	e.named.Store(&map[string]rules{})
+	if cfg.Loaded == nil {
+		close(e.ready)
+	}
 	return e
 }
 
-// Run applies the policies in b and all their changes, until ctx ends.
+// Run applies the policies in b and all their changes, until ctx ends. It may be
+// called once.
 func (e *Engine) Run(ctx context.Context, b resource.Backend) error {
 	all := resource.Query{Type: Type}
+	loaded := e.cfg.Loaded
 	for ctx.Err() == nil {
 		policies, index, err := b.List(ctx, resource.Eventual, all)
-		if err == nil {
+		switch {
+		case err != nil:
+		case loaded != nil: // these policies may be outdated
 			e.replace(policies)
+			select {
+			case <-loaded:
+			case <-ctx.Done():
+			}
+			loaded = nil
+			continue
+		default:
+			e.replace(policies)
+			e.setReady()
 			err = b.Wait(ctx, all, index)
 		}
 		switch {
@@ -87,6 +119,42 @@ func (e *Engine) Run(ctx context.Context, b resource.Backend) error {
 		}
 	}
 	return nil
+}
+
+func (e *Engine) setReady() {
+	select {
+	case <-e.ready:
+	default:
+		close(e.ready)
+	}
+}
+
+// awaitReady returns nil when the policies are those of the loaded store. a is
+// what a caller without a certificate wants to do.
+func (e *Engine) awaitReady(ctx context.Context, a resource.Access) error {
+	select {
+	case <-e.ready:
+		return nil
+	default:
+	}
+	wait, status := anonymousWait, a.Type.GetGroup() == federationGroup && needs(a.Verb) == read
+	if status {
+		wait = time.Until(e.soon)
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-e.ready:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+	}
+	if status {
+		return nil
+	}
+	return fmt.Errorf("%w: it has not read the policy of callers without a certificate: try again, or use a certificate",
+		resource.ErrStarting)
 }
 
 // replace applies policies. An invalid policy permits nothing.
@@ -106,13 +174,20 @@ func (e *Engine) replace(policies []*pb.Resource) {
 	e.named.Store(&next)
 }
 
-// Decide returns an ErrDenied, or nil if the caller of ctx may do a.
+// Decide returns an ErrDenied, or nil if the caller of ctx may do a. While the
+// server starts, Decide blocks for callers without a certificate, and may return
+// an ErrStarting or the error of ctx.
 func (e *Engine) Decide(ctx context.Context, a resource.Access) error {
 	c, ok := FromContext(ctx)
 	if !ok {
 		return fmt.Errorf("%w: the request has no caller", resource.ErrDenied)
 	}
 	note(ctx, a)
+	if c.Role == tlsutil.RoleAnonymous {
+		if err := e.awaitReady(ctx, a); err != nil {
+			return err
+		}
+	}
 	return e.DecideFor(c, a)
 }
 

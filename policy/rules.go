@@ -129,7 +129,10 @@ var client = rules{
 
 // publicGroups are the groups of types that all datacenters may read, in
 // addition to federated types.
-var publicGroups = []string{"catalog", "federation"}
+var publicGroups = []string{"catalog", federationGroup}
+
+// federationGroup is the group of federation states, members, status and metrics.
+const federationGroup = "federation"
 
 // public reports whether a only reads what all datacenters may read.
 func public(a resource.Access) bool {

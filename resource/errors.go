@@ -49,6 +49,9 @@ var (
 	// disk is full, and no other server is known to lead. Nothing was written.
 	// Writes succeed again when the disk is repaired.
 	ErrReadOnly = errors.New("this server cannot write its log")
+	// ErrStarting: this server has not read its policies yet, so it cannot decide
+	// about a caller without a certificate. Nothing was written or read.
+	ErrStarting = errors.New("this server is starting")
 	// ErrTooLarge: a List exceeds Query.MaxBytes or the size of a response.
 	ErrTooLarge = errors.New("the list is larger than a response may be")
 )
@@ -123,6 +126,7 @@ var errorClasses = []errorClass{
 	{ErrUnsupported, codes.Unavailable, "TOO_NEW"},
 	{ErrReadOnly, codes.Unavailable, "UNWRITABLE"},
 	{ErrClosed, codes.Unavailable, "CLOSED"},
+	{ErrStarting, codes.Unavailable, "STARTING"},
 	{ErrUnreachable, codes.Unavailable, "PRIMARY_UNREACHABLE"},
 	{ErrNoPrimary, codes.Unavailable, "NO_PRIMARY"},
 	{ErrConflict, codes.Aborted, "CONFLICT"},

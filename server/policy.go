@@ -18,6 +18,7 @@ func (c *components) buildPolicy(*tlsutil.Identity) error {
 		OperatorsFrom: func() []string { return c.live.Load().OperatorsFrom },
 		ReadsFrom:     func() []string { return c.live.Load().ReadsFrom },
 		ForwardFrom:   func() []string { return c.live.Load().AllowRemoteWritesFrom },
+		Loaded:        c.loaded,
 		Logger:        c.logger,
 	}
 	if c.cfg.AuditLog != "" {

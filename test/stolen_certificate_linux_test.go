@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -169,6 +170,8 @@ func wantOpen(t *testing.T, conns []*openConn, when string) {
 	}
 }
 
+var numberOfList = regexp.MustCompile(`(?m)^wanfed_tls_revocation_list_number\{issuer="[0-9a-f]{32}"\} 1$`)
+
 // TestStolenCertificate holds connections of all protocols to two servers, with
 // certificates that expire, that are revoked, and whose CA is removed. The
 // connections end, and no others do. It is the attack program "hold".
@@ -241,6 +244,9 @@ func TestStolenCertificate(t *testing.T) {
 			// Half of the connections were stolen ones, and as many expired.
 			if n := metric(t, s.server.HTTP, `wanfed_tls_ended_total`); int(n) != len(stolen) {
 				t.Errorf("wanfed_tls_ended_total of %s = %v, want %d", s.dc, n, len(stolen))
+			}
+			if lines := metricLines(t, s.admin); !numberOfList.MatchString(lines) {
+				t.Errorf("metrics of the gateway of %s = %s, want list 1", s.dc, lines)
 			}
 		}
 	})

@@ -23,6 +23,7 @@ import (
 	"github.com/wanfed/wanfed/federation"
 	"github.com/wanfed/wanfed/gossip"
 	"github.com/wanfed/wanfed/replication"
+	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/tlsutil"
 	"github.com/wanfed/wanfed/wanfed"
 )
@@ -163,6 +164,7 @@ func (v *server) buildReplication(w *world) (err error) {
 		v.source = src.Run
 		fed, err := federation.NewService(federation.ServiceConfig{
 			Backend: s.store, DC: s.dc, PrimaryDC: primary, Logger: discardLogger, Peer: peerOf,
+			Decide:  func(context.Context, resource.Access) error { return nil }, // the callers are servers
 			Alive:   func(string) bool { return true },
 			Connect: func(string) (pb.FederationServiceClient, error) { return nil, errNoRoute },
 		})

@@ -92,6 +92,10 @@ func sampleResponses() map[string]any {
 			Tags: map[string]string{"dc": "dc2", "role": "consul", "build": "0.1.0:\x1b[31mred"}},
 	}
 	return map[string]any{
+		"/api/policy/v1/Policy": json.RawMessage(`{"resources": [
+			{"id": {"name": "anonymous"}, "data": {}},
+			{"id": {"name": "joe"}, "data": {"rules": [{"type": "kv/v1/Entry", "prefix": "app/", "access": "write"},
+				{"type": "catalog/*", "access": "read"}]}}]}`),
 		"/v1/agent/members":        members[:1],
 		"/v1/agent/members?wan=1":  members,
 		"/v1/agent/members?dc=dc2": members[1:],

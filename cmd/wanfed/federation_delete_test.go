@@ -25,6 +25,8 @@ import (
 	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/federation"
+	"github.com/wanfed/wanfed/policy"
+	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/resource/resourcetest"
 	"github.com/wanfed/wanfed/tlsutil"
 	"github.com/wanfed/wanfed/wanfed"
@@ -93,15 +95,23 @@ func startServer(t *testing.T, id *tlsutil.Identity) (addr string, store *resour
 			t.Fatal(err)
 		}
 	}
+	caller := func(ctx context.Context) (tlsutil.Peer, error) {
+		p, _ := peer.FromContext(ctx)
+		return tlsutil.PeerFromCert(p.AuthInfo.(credentials.TLSInfo).State.PeerCertificates[0], tlsutil.DefaultDomain)
+	}
+	engine := policy.New(policy.Config{DC: "dc1"})
 	svc, err := federation.NewService(federation.ServiceConfig{
+		Decide: func(ctx context.Context, a resource.Access) error {
+			p, err := caller(ctx)
+			if err != nil {
+				return err
+			}
+			return engine.DecideFor(policy.Caller{Peer: p}, a)
+		},
 		Backend: store, DC: "dc1", PrimaryDC: "dc1", Logger: slog.New(slog.DiscardHandler),
 		Alive:   func(dc string) bool { return dc == "dc2" },
 		Connect: func(string) (pb.FederationServiceClient, error) { return nil, net.ErrClosed },
-		Peer: func(ctx context.Context) (tlsutil.Peer, error) {
-			p, _ := peer.FromContext(ctx)
-			return tlsutil.PeerFromCert(p.AuthInfo.(credentials.TLSInfo).State.PeerCertificates[0],
-				tlsutil.DefaultDomain)
-		},
+		Peer:    caller,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -149,7 +159,7 @@ func TestFederationDelete_Outcomes(t *testing.T) {
 				"would write its federation state again; " +
 				"stop its servers first, or delete the state anyway with --force", exitFailure},
 		{"gateway's certificate", "dc2 --force --datacenter dc1 --server " + addr, gateway,
-			"gateway/dc1/gw1 may not delete federation states", exitFailure},
+			"gateway/dc1/gw1 may not delete federation/v1/FederationState", exitFailure},
 		{"another CA's certificate", "dc2 --force --datacenter dc1 --server " + addr, otherCA,
 			"is signed by another CA", exitFailure},
 		{"name of another datacenter", "dc2 --force --datacenter dc9 --server " + addr, operator,

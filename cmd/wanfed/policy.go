@@ -3,6 +3,9 @@
 package main
 
 import (
+	"cmp"
+	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 
@@ -10,16 +13,77 @@ import (
 
 	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/internal/output"
+	"github.com/wanfed/wanfed/policy"
 )
 
 func newPolicy() *cobra.Command {
-	c := newGroup("policy", "Check who may do what", newPolicyCheck())
-	c.Long = `Check who may do what.
+	c := newGroup("policy", "List policies, and check who may do what", newPolicyList(), newPolicyCheck())
+	c.Long = `List policies, and check who may do what.
 
 The policy of a user is a resource of type policy/v1/Policy with the name of the
-user. Manage policies with "wanfed resource list policy", "apply" and "delete".`
-	c.Example = `  wanfed policy check --as joe write kv/v1/Entry app/name`
+user. Write policies with "wanfed resource apply" and "delete".`
+	c.Example = `  wanfed policy list
+  wanfed policy check --as joe write kv/v1/Entry app/name`
 	return c
+}
+
+// policyEntry is the JSON of a policy in a list.
+type policyEntry struct {
+	Name  string            `json:"name"`
+	Rules []policyRuleEntry `json:"rules"` // never null
+}
+
+type policyRuleEntry struct {
+	Type   string `json:"type"`
+	Prefix string `json:"prefix"`
+	Access string `json:"access"`
+}
+
+func newPolicyList() *cobra.Command {
+	c := addResourceFlags(&cobra.Command{
+		Use:   "list",
+		Short: "List the policies and their rules",
+		Long: `List the policies that the responding server has, with their rules. What no rule
+of a policy permits is refused. The policy "anonymous" is for callers without a
+certificate.`,
+		Example: `  wanfed policy list
+  wanfed policy list --output json | jq -r '.[] | select(.rules == []).name'`,
+		Args:              noArgs,
+		ValidArgsFunction: cobra.NoFileCompletions,
+	}, func(ctx context.Context, _ []string, cl *resourceClient, out output.Printer) error {
+		all, typ := []policyEntry{}, policy.Type
+		name := api.ResourceTypeName{Group: typ.GetGroup(), GroupVersion: typ.GetGroupVersion(), Kind: typ.GetKind()}
+		for r, err := range cl.Resources(ctx, name, api.Tenancy{}, cl.options()) {
+			if err != nil {
+				return err
+			}
+			entry := policyEntry{Name: r.ID.Name}
+			if err := json.Unmarshal(r.Data, &entry); err != nil {
+				return fmt.Errorf("policy %s: %w", output.Printable(r.ID.Name), err)
+			}
+			if entry.Rules == nil {
+				entry.Rules = []policyRuleEntry{}
+			}
+			all = append(all, entry)
+		}
+		return out.Print(all, func() error { return out.Table(policyRows(all)) })
+	})
+	addConsistentFlag(c)
+	return c
+}
+
+// policyRows returns a row for each rule. A policy without rules has one row.
+func policyRows(all []policyEntry) [][]string {
+	rows := [][]string{{"Policy", "Type", "Access", "Prefix"}}
+	for _, p := range all {
+		for _, r := range p.Rules {
+			rows = append(rows, []string{p.Name, r.Type, r.Access, cmp.Or(r.Prefix, "-")})
+		}
+		if len(p.Rules) == 0 {
+			rows = append(rows, []string{p.Name, "-", "-", "-"})
+		}
+	}
+	return rows
 }
 
 // errRefused makes "policy check" exit with 1.

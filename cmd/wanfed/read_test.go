@@ -37,6 +37,35 @@ srv1.dc1  10.1.0.11:8300  alive   server  0.1.0  2         dc1
 Node      Address              Status  Type    Build  Protocol  DC
 srv1.dc2  [2001:db8::11]:8300  failed  server  0.1.0  2         dc2
 `},
+		{"policy list", `
+Policy     Type         Access  Prefix
+anonymous  -            -       -
+joe        kv/v1/Entry  write   app/
+joe        catalog/*    read    -
+`},
+		{"policy list --output json", `
+[
+  {
+    "name": "anonymous",
+    "rules": []
+  },
+  {
+    "name": "joe",
+    "rules": [
+      {
+        "type": "kv/v1/Entry",
+        "prefix": "app/",
+        "access": "write"
+      },
+      {
+        "type": "catalog/*",
+        "prefix": "",
+        "access": "read"
+      }
+    ]
+  }
+]
+`},
 		{"controllers", `
 Name             Placement     Running  Queued  Rate   Errors  Last Error
 owned-resources  leader        true     3       1.3/s  2       disk is full

@@ -17,25 +17,38 @@ var (
 	descBuild       = desc("build_info", "Always 1; the labels describe the program.", "version", "commit", "go")
 	descCertificate = desc("certificate_expiry_timestamp_seconds",
 		"Time at which the certificate of this process or its CA expires, since 1970.")
+	descEnded = desc("tls_ended_total",
+		"Open connections closed because the certificate of the peer expired, was revoked, or lost its CA.")
+	descList     = desc("tls_revocation_list_number", "Number of a revocation list in force.", "issuer")
+	descListTime = desc("tls_revocation_list_timestamp_seconds",
+		"Time at which a revocation list in force was created, since 1970.", "issuer")
 )
 
 type build struct{ id *tlsutil.Identity }
 
-// Build returns the metrics that describe the program, and the certificate of
-// id. A nil id has none.
+// Build returns the metrics that describe the program, and the certificate, the
+// revocation lists and the closed connections of id. A nil id has none.
 func Build(id *tlsutil.Identity) prometheus.Collector { return build{id} }
 
 // Describe implements prometheus.Collector.
 func (b build) Describe(ch chan<- *prometheus.Desc) {
-	ch <- descBuild
-	ch <- descCertificate
+	for _, d := range []*prometheus.Desc{descBuild, descCertificate, descEnded, descList, descListTime} {
+		ch <- d
+	}
 }
 
 // Collect implements prometheus.Collector.
 func (b build) Collect(ch chan<- prometheus.Metric) {
 	v := version.Get()
 	ch <- prometheus.MustNewConstMetric(descBuild, prometheus.GaugeValue, 1, v.Version, v.Commit, v.Go)
-	if b.id != nil {
-		ch <- prometheus.MustNewConstMetric(descCertificate, prometheus.GaugeValue, float64(b.id.Expiry().Unix()))
+	if b.id == nil {
+		return
+	}
+	ch <- prometheus.MustNewConstMetric(descCertificate, prometheus.GaugeValue, float64(b.id.Expiry().Unix()))
+	ch <- prometheus.MustNewConstMetric(descEnded, prometheus.CounterValue, float64(b.id.EndedConnections()))
+	for _, l := range b.id.RevocationLists() {
+		number, _ := l.Number.Float64()
+		ch <- prometheus.MustNewConstMetric(descList, prometheus.GaugeValue, number, l.ID())
+		ch <- prometheus.MustNewConstMetric(descListTime, prometheus.GaugeValue, float64(l.Created.Unix()), l.ID())
 	}
 }

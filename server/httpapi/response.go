@@ -154,6 +154,8 @@ func writeFailure(w http.ResponseWriter, r *http.Request, err error) {
 			"the request was ended: this server is stopping; send it again, or to another server")
 	case errors.Is(err, resource.ErrDenied):
 		writeError(w, http.StatusForbidden, err.Error())
+	case errors.Is(err, resource.ErrStarting):
+		writeError(w, http.StatusServiceUnavailable, err.Error())
 	case errors.Is(err, resource.ErrNotFound):
 		writeError(w, http.StatusNotFound, err.Error())
 	case errors.Is(err, resource.ErrConflict), errors.Is(err, resource.ErrUIDMismatch),

@@ -100,9 +100,10 @@ var rules = map[string]rule{
 	pb.StoreService_ReadIndex_FullMethodName: serverHere,
 
 	// A server of another datacenter may call Apply, but may write only the
-	// state of its own datacenter. The service checks this.
+	// state of its own datacenter. The service checks this, and decides about
+	// other callers by the policy.
 	pb.FederationService_Apply_FullMethodName: {
-		anywhere: servers, acting: operators, leader: true, idempotent: true, recorded: true,
+		anywhere: servers, acting: users, leader: true, idempotent: true, recorded: true,
 	},
 	pb.FederationService_Claim_FullMethodName:            {anywhere: servers, leader: true, idempotent: true},
 	pb.FederationService_Replace_FullMethodName:          {acting: operators, leader: true, idempotent: true, recorded: true},

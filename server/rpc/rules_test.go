@@ -48,7 +48,7 @@ func TestRules_Allow(t *testing.T) {
 		method  string
 		allowed []string
 	}{
-		{pb.FederationService_Apply_FullMethodName, slices.Concat(servers, acting)},
+		{pb.FederationService_Apply_FullMethodName, slices.Concat(servers, users)}, // the service decides,
 		{pb.FederationService_Replace_FullMethodName, acting},
 		{pb.FederationService_List_FullMethodName, anywhere},
 		{healthpb.Health_Check_FullMethodName, append([]string{"user dc1"}, anywhere...)},

@@ -28,12 +28,7 @@ var (
 	descRefused  = desc("port_refused_total", "Connections refused on the server port, by reason.", "reason")
 	descHTTP     = desc("http_refused_total", "Connections refused on the HTTP port with TLS, by reason.", "reason")
 	descProtocol = desc("port_connections_total", "Connections of one protocol on the server port.", "protocol")
-	descEnded    = desc("tls_ended_total",
-		"Open connections closed because the certificate of the peer expired, was revoked, or lost its CA.")
-	descList     = desc("tls_revocation_list_number", "Number of a revocation list in force.", "issuer")
-	descListTime = desc("tls_revocation_list_timestamp_seconds",
-		"Time at which a revocation list in force was created, since 1970.", "issuer")
-	descAudit = desc("audit_writable",
+	descAudit    = desc("audit_writable",
 		"1 while this server can write its audit log; 0 for example when its disk is full. Absent without one.")
 	descAuditLines = desc("audit_lines_total",
 		"Lines of the audit log: written, dropped, or refused with the write to which they belong.", "result")
@@ -137,12 +132,6 @@ func (r *Reporter) Collect(ch chan<- prometheus.Metric) {
 	}
 	for kind, v := range r.cfg.Edge.Denied() {
 		s.count(descCalls, v, kind.Method, string(kind.Role))
-	}
-	s.count(descEnded, r.cfg.Identity.EndedConnections())
-	for _, l := range r.cfg.Identity.RevocationLists() {
-		number, _ := l.Number.Float64()
-		s.gauge(descList, number, l.ID())
-		s.gauge(descListTime, float64(l.Created.Unix()), l.ID())
 	}
 	if r.cfg.Audit != nil {
 		st := r.cfg.Audit.Stats()
