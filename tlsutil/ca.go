@@ -45,6 +45,11 @@ type CARequest struct {
 	// self-signed CA for all datacenters.
 	DC     string
 	Parent KeyPair
+	// Signer signs in place of the Key of Parent. PublicKey is the key of the CA,
+	// if it was made elsewhere: the result then has no Key. Both are only for the
+	// CA of a datacenter.
+	Signer    crypto.Signer
+	PublicKey crypto.PublicKey
 	// Days is the validity in days. Default: DefaultCADays, or the validity of
 	// Parent if that is shorter.
 	Days int
@@ -130,7 +135,7 @@ func CreateCA(r CARequest) (KeyPair, error) {
 	}
 	r.constrain(t)
 	if r.DC == "" {
-		return sign(t, t, nil)
+		return sign(t, t, nil, nil)
 	}
 	t.Subject.CommonName = fmt.Sprintf("%.20s CA of %.20s %.8x", r.Domain, r.DC, serial.Bytes())
 	t.MaxPathLen, t.MaxPathLenZero = 0, true
@@ -139,7 +144,7 @@ func CreateCA(r CARequest) (KeyPair, error) {
 
 // signByParent creates the CA of a datacenter from template t.
 func (r CARequest) signByParent(t *x509.Certificate, now time.Time) (KeyPair, error) {
-	parent, key, err := CertRequest{CA: r.Parent}.signer()
+	parent, key, err := CertRequest{CA: r.Parent, Signer: r.Signer}.signer()
 	if err != nil {
 		return KeyPair{}, err
 	}
@@ -163,7 +168,7 @@ func (r CARequest) signByParent(t *x509.Certificate, now time.Time) (KeyPair, er
 	if t.NotBefore.Before(parent.NotBefore) {
 		t.NotBefore = parent.NotBefore
 	}
-	p, err := sign(t, parent, key)
+	p, err := sign(t, parent, key, r.PublicKey)
 	if err != nil {
 		return KeyPair{}, err
 	}
@@ -177,28 +182,41 @@ func (r CARequest) signByParent(t *x509.Certificate, now time.Time) (KeyPair, er
 	return p, nil
 }
 
-// sign creates a key and a certificate from template t, signed with the key of
-// parent. If parentKey is nil, the certificate is self-signed.
-func sign(t, parent *x509.Certificate, parentKey crypto.Signer) (KeyPair, error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return KeyPair{}, fmt.Errorf("create a key: %w", err)
+// sign creates a certificate from template t, signed with the key of parent. If
+// parentKey is nil, the certificate is self-signed. If public is nil, sign
+// creates the key of the certificate.
+func sign(t, parent *x509.Certificate, parentKey crypto.Signer, public crypto.PublicKey) (p KeyPair, err error) {
+	if public == nil {
+		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+		if err != nil {
+			return KeyPair{}, fmt.Errorf("create a key: %w", err)
+		}
+		if p.Key, err = EncodeKey(key); err != nil {
+			return KeyPair{}, err
+		}
+		if public = key.Public(); parentKey == nil {
+			parentKey = key
+		}
 	}
-	if parentKey == nil {
-		parentKey = key
-	}
-	der, err := x509.CreateCertificate(rand.Reader, t, parent, key.Public(), parentKey)
+	der, err := x509.CreateCertificate(rand.Reader, t, parent, public, parentKey)
 	if err != nil {
 		return KeyPair{}, fmt.Errorf("sign the certificate: %w", err)
 	}
-	keyDER, err := x509.MarshalPKCS8PrivateKey(key)
+	p.Cert = encodeCert(der)
+	return p, nil
+}
+
+// EncodeKey returns a private key in PEM (PKCS #8).
+func EncodeKey(key crypto.Signer) ([]byte, error) {
+	der, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
-		return KeyPair{}, fmt.Errorf("encode the key: %w", err)
+		return nil, fmt.Errorf("encode the key: %w", err)
 	}
-	return KeyPair{
-		Cert: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
-		Key:  pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER}),
-	}, nil
+	return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), nil
+}
+
+func encodeCert(der []byte) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 }
 
 // newSerial returns a random number of up to 128 bits, never zero. RFC 5280

@@ -8,7 +8,6 @@ import (
 	"crypto"
 	"crypto/x509"
 	"crypto/x509/pkix"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"net"
@@ -38,11 +37,16 @@ type CertRequest struct {
 	// CreateCert uses the certificate that belongs to its Key. If that is the CA
 	// of a datacenter, it follows the new certificate in the result. Required.
 	CA KeyPair
+	// Signer signs in place of the Key of CA. Default: the Key of CA.
+	Signer crypto.Signer
+	// PublicKey is the key of the certificate, if it was made elsewhere: the
+	// result then has no Key. Default: a new key.
+	PublicKey crypto.PublicKey
 	// Now is the time of creation. Default: the current time.
 	Now time.Time
 }
 
-// CreateCert creates an ECDSA P-256 key and a certificate with the names
+// CreateCert creates a certificate, with an ECDSA P-256 key, and the names
 // <node>.<role>.<dc>.<domain> and <role>.<dc>.<domain>. The certificate of a
 // server, which serves the HTTP API on a loopback address, also has the names
 // localhost, 127.0.0.1 and ::1. The certificate of a server or gateway is valid
@@ -84,7 +88,7 @@ func CreateCert(r CertRequest) (KeyPair, error) {
 	if r.Role.accepts() {
 		t.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
 	}
-	p, err := sign(t, ca, caKey)
+	p, err := sign(t, ca, caKey, r.PublicKey)
 	if err != nil {
 		return KeyPair{}, err
 	}
@@ -92,7 +96,7 @@ func CreateCert(r CertRequest) (KeyPair, error) {
 		return KeyPair{}, err
 	}
 	if !bytes.Equal(ca.RawIssuer, ca.RawSubject) {
-		p.Cert = append(p.Cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: ca.Raw})...)
+		p.Cert = append(p.Cert, encodeCert(ca.Raw)...)
 	}
 	return p, nil
 }
@@ -173,9 +177,11 @@ func (r CertRequest) signer() (*x509.Certificate, crypto.Signer, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("CA certificate %w", err)
 	}
-	key, err := ParseKey(r.CA.Key)
-	if err != nil {
-		return nil, nil, fmt.Errorf("CA key %w", err)
+	key := r.Signer
+	if key == nil {
+		if key, err = ParseKey(r.CA.Key); err != nil {
+			return nil, nil, fmt.Errorf("CA key %w", err)
+		}
 	}
 	for _, c := range certs {
 		switch {

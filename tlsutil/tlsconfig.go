@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -45,6 +46,23 @@ func (i *Identity) AnyClientConfig(alpn ...string) *tls.Config {
 		},
 		SessionTicketsDisabled: true,
 	}
+}
+
+// EnrollConfig is like AnyClientConfig, for clients that do not have the CA yet
+// and know only the fingerprint of its certificate: the trusted CAs follow the
+// local certificate.
+func (i *Identity) EnrollConfig(alpn string) *tls.Config {
+	cfg := i.AnyClientConfig(alpn)
+	cfg.GetCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+		m := i.current.Load()
+		c := m.cert
+		c.Certificate = slices.Clone(c.Certificate)
+		for _, root := range m.roots {
+			c.Certificate = append(c.Certificate, root.Raw)
+		}
+		return &c, nil
+	}
+	return cfg
 }
 
 func (i *Identity) serverConfig(m *credentials, alpn []string) *tls.Config {

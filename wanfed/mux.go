@@ -84,12 +84,13 @@ type Mux struct {
 
 // muxProtocol is a registered protocol id with counts of its connections.
 type muxProtocol struct {
-	alpn   string
-	roles  []tlsutil.Role
-	sameDC bool
-	handle Handler
-	open   atomic.Int64
-	total  atomic.Uint64
+	alpn      string
+	roles     []tlsutil.Role
+	sameDC    bool
+	anonymous bool // clients have no certificate
+	handle    Handler
+	open      atomic.Int64
+	total     atomic.Uint64
 }
 
 // NewMux checks cfg. It does not listen yet.
@@ -124,6 +125,18 @@ func (m *Mux) Handle(alpn string, roles []tlsutil.Role, sameDC bool, h Handler) 
 		panic("wanfed: Mux.Handle needs a protocol id")
 	}
 	m.handle(alpn, roles, sameDC, h)
+}
+
+// HandleAnonymous registers h for a protocol id whose clients have no
+// certificate and need not know the CA: see tlsutil.Identity.EnrollConfig. A
+// connection has this protocol only if the client offers no other one. The peer
+// has only the role tlsutil.RoleAnonymous. h must authenticate the client, and
+// must bound the time. HandleAnonymous panics like Handle.
+func (m *Mux) HandleAnonymous(alpn string, h Handler) {
+	m.Handle(alpn, []tlsutil.Role{tlsutil.RoleAnonymous}, false, h)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.protocol(alpn).anonymous = true
 }
 
 // handle implements Handle. It also accepts the id "" for clients that offer no
@@ -220,12 +233,25 @@ func (m *Mux) begin(addr net.Addr) *tls.Config {
 		l.addr.Store(&addr)
 	}
 	var ids []string
+	anonymous := map[string]*tls.Config{}
 	for _, proto := range m.protocols {
-		if proto.alpn != "" {
+		switch {
+		case proto.anonymous:
+			anonymous[proto.alpn] = m.cfg.Identity.EnrollConfig(proto.alpn)
+		case proto.alpn != "":
 			ids = append(ids, proto.alpn)
 		}
 	}
-	return captureHello(m.cfg.Identity.ServerConfig(ids...))
+	cfg := m.cfg.Identity.ServerConfig(ids...)
+	choose := cfg.GetConfigForClient
+	cfg.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+		chosen, err := choose(hello)
+		if err == nil && len(hello.SupportedProtos) == 1 {
+			chosen = cmp.Or(anonymous[hello.SupportedProtos[0]], chosen)
+		}
+		return chosen, err
+	}
+	return captureHello(cfg)
 }
 
 // serve performs the handshake of hs and runs the handler of the negotiated
@@ -254,7 +280,7 @@ func (m *Mux) serve(ctx context.Context, hs *handshake, tracked *trackedConn, cf
 		tracked.admitted = admitted{from: m.admission, source: sourceOf(raw.RemoteAddr())}
 		err = tracked.handshake(context.WithValue(ctx, helloKey{}, hello), c, m.cfg.handshakeTimeout)
 	}
-	if err == nil {
+	if err == nil && len(c.ConnectionState().PeerCertificates) > 0 {
 		err = tracked.guard.Admit(c)
 	}
 	shed := m.handshakes.end(hs)
@@ -279,7 +305,7 @@ func (m *Mux) serve(ctx context.Context, hs *handshake, tracked *trackedConn, cf
 		closeConn(c)
 		return
 	}
-	if m.cfg.OnPeer != nil {
+	if m.cfg.OnPeer != nil && !proto.anonymous {
 		m.cfg.OnPeer(p)
 	}
 	m.log.Debug("connection accepted", "peer", p, "alpn", proto.alpn, "remote", raw.RemoteAddr())
@@ -315,6 +341,9 @@ func (m *Mux) authorize(c *tls.Conn, h *clientHello) (*muxProtocol, tlsutil.Peer
 		}
 		m.refusals.record(reason, remote, nil, "alpn", h.alpn)
 		return nil, tlsutil.Peer{}, false
+	}
+	if proto.anonymous {
+		return proto, tlsutil.Peer{Role: tlsutil.RoleAnonymous}, true
 	}
 	p, err := tlsutil.PeerFromCert(cs.PeerCertificates[0], m.cfg.Identity.Domain())
 	switch {

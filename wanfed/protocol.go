@@ -11,6 +11,9 @@ const (
 	ProtoStream = "wanfed/stream/1" // a yamux session; each stream begins with a header
 	ProtoRaft   = "wanfed/raft/1"   // Raft between servers of one datacenter
 	ProtoGRPC   = "h2"
+	// ProtoEnroll is a request for a certificate by a client that has none.
+	// Package enroll has its format.
+	ProtoEnroll = "wanfed/enroll/1"
 	// Servers that use Consul's framing have these protocols instead of
 	// ProtoGossip and ProtoStream.
 	ProtoConsulPacket = "consul/wan-gossip/packet"

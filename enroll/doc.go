@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: MPL-2.0
+
+// Package enroll gives a machine its certificate in exchange for a token.
+//
+// An operator creates a [Token] and stores its resource, which has only a public
+// key. The text of the token goes to the new machine. There, [Redeem] sends the
+// public key of a new private key to the server that the token names, and
+// returns the certificate. The server runs a [Service], which signs with the keys
+// of an [Authority].
+//
+//	t, err := enroll.New(pb.EnrollmentTokenText{...})      // operator
+//	r, err := t.Resource(time.Now().Add(15*time.Minute), 1)
+//	fmt.Println(t)
+//	...
+//	t, err := enroll.Parse(text)                            // new machine
+//	result, err := enroll.Redeem(ctx, t, enroll.Request{Key: key})
+//
+// # Protocol
+//
+// The client opens a TLS 1.3 connection to one of the addresses in the token,
+// usually of a gateway, with the SNI of the server and the protocol id
+// wanfed/enroll/1 alone. It has no certificate. The server sends its certificate,
+// the intermediates and the CAs that it trusts. The client accepts only a
+// certificate of that server, under a CA whose SHA-256 is in the token.
+//
+// Each side then sends one message: a length of 4 bytes (big endian), and that
+// many bytes of a pb.SignedEnrollRequest or a pb.EnrollResponse, at most 64 KiB.
+// The signature is made by the Ed25519 key of the token (RFC 8032). It covers the
+// request and a value of the TLS connection (RFC 8446 section 7.5, RFC 9266). A
+// request is therefore valid only in the connection in which it was made, and the
+// secret never leaves the two ends that know it.
+//
+// # Authorization
+//
+// A token is for one datacenter and one role, has an expiry and a number of uses.
+// The server decreases the uses in the store, by compare-and-swap, before it
+// sends a certificate. The names in the certificate come from the token and the
+// store, and never from the certificate request. All faults of a token have one
+// response, [ErrToken]. Only the log and the records of calls have the reason.
+//
+// # Limits
+//
+// A Service serves at most 32 clients at the same time, 50 in a second, and each
+// for at most 10 s. Keys of an Authority are files without encryption.
+package enroll
