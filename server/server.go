@@ -480,5 +480,6 @@ func (c *components) buildEdge(*tlsutil.Identity) error {
 		},
 		Reach: func(dc string) *pb.ReachabilityResponse { return c.reporter.Reachability(dc) },
 	}))
+	c.serveEnrollment()
 	return c.edge.RegisterIntrospection()
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/wanfed/wanfed/automation/task"
 	"github.com/wanfed/wanfed/catalog"
 	"github.com/wanfed/wanfed/document"
+	"github.com/wanfed/wanfed/enroll"
 	"github.com/wanfed/wanfed/federation"
 	"github.com/wanfed/wanfed/kv"
 	"github.com/wanfed/wanfed/lease"
@@ -25,6 +26,7 @@ var types = []func(*resource.Registry) error{
 	resource.Register,
 	catalog.Register,
 	document.Register,
+	enroll.Register,
 	federation.Register,
 	kv.Register,
 	lease.Register,

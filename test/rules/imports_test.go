@@ -51,7 +51,7 @@ var layers = [][]string{
 	{"automation/task"},
 	{"kv"},
 	{"session"},
-	{"catalog", "document", "lease", "revocation"},
+	{"catalog", "document", "enroll", "lease", "revocation"},
 	{"policy"},
 	{"resource/raftstore"},
 	{"resource/raftstore/raftlog"},
