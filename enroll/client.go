@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"net"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/wanfed/wanfed/api/pb"
@@ -48,17 +49,17 @@ const dialTimeout = 5 * time.Second
 // in order until one leads to the server. The error of a refusal is that of the
 // server. After an error, the token may be used.
 func Redeem(ctx context.Context, t *Token, r Request) (*Result, error) {
-	var errs []error
+	var faults []string
 	for _, addr := range t.text.Addresses {
 		c, err := t.dial(ctx, addr)
 		if err != nil {
-			errs = append(errs, fmt.Errorf("%s: %s", addr, tlsutil.DescribeError(err)))
+			faults = append(faults, addr+": "+tlsutil.DescribeError(err))
 			continue
 		}
 		return t.redeem(ctx, c, addr, r)
 	}
-	return nil, fmt.Errorf("no address of the token leads to %s of %s: %w; check that this machine can reach one of them",
-		t.text.Server, t.text.ServerDatacenter, errors.Join(errs...))
+	return nil, fmt.Errorf("no address of the token leads to %s of %s: %s; check that this machine can reach one of them",
+		t.text.Server, t.text.ServerDatacenter, strings.Join(faults, ", "))
 }
 
 // serverName returns the SNI and the SAN of the server of t.

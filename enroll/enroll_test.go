@@ -5,6 +5,7 @@ package enroll
 import (
 	"bytes"
 	"crypto/x509"
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -137,6 +138,15 @@ func TestRedeem_NoKey(t *testing.T) {
 	}
 }
 
+// A certificate whose request cannot be recorded is not sent.
+func TestRedeem_NotRecorded(t *testing.T) {
+	r := newRig(t)
+	r.cannotRecord = errors.New("disk full")
+	if got, err := r.redeem(r.token("dc2", RoleDatacenter, time.Minute, 1)); err == nil || strings.Contains(err.Error(), "disk") {
+		t.Errorf("Redeem() = %+v, %v, want an error without the cause", got, err)
+	}
+}
+
 func TestRegister_Validate(t *testing.T) {
 	g := resource.NewRegistry()
 	if err := Register(g); err != nil {
@@ -154,6 +164,7 @@ func TestRegister_Validate(t *testing.T) {
 		"data.role":     func(_ *pb.Resource, d *pb.EnrollmentToken) { d.Role = "cli" },
 		"public_key":    func(_ *pb.Resource, d *pb.EnrollmentToken) { d.PublicKey = d.PublicKey[1:] },
 		"data.expires":  func(_ *pb.Resource, d *pb.EnrollmentToken) { d.Expires = nil },
+		"data.uses 2: ": func(_ *pb.Resource, d *pb.EnrollmentToken) { d.Uses = 2 },
 		"data.uses 101": func(_ *pb.Resource, d *pb.EnrollmentToken) { d.Uses = 101 },
 	} {
 		res, err := token.Resource(time.Now().Add(time.Minute), 1)
@@ -171,6 +182,26 @@ func TestRegister_Validate(t *testing.T) {
 		err = reg.Validate(res)
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("Validate() = %v, want %q", err, want)
+		}
+	}
+}
+
+// Only operators and servers create, change and delete tokens.
+func TestRegister_Authorize(t *testing.T) {
+	g := resource.NewRegistry()
+	if err := Register(g); err != nil {
+		t.Fatal(err)
+	}
+	reg, err := g.Lookup(Type)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, role := range tlsutil.Roles {
+		for _, verb := range []resource.Verb{resource.VerbWrite, resource.VerbWriteStatus, resource.VerbDelete} {
+			err := reg.Authorize(tlsutil.Peer{Role: role, DC: "dc1", Node: "x"}, verb, nil)
+			if permitted := role == tlsutil.RoleOperator || role == tlsutil.RoleServer; permitted != (err == nil) {
+				t.Errorf("Authorize(%s, %s) = %v, want permitted %t", role, verb, err, permitted)
+			}
 		}
 	}
 }

@@ -9,10 +9,12 @@ import (
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/sha256"
+	"crypto/tls"
 	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -36,8 +38,10 @@ type rig struct {
 
 	mu      sync.Mutex
 	records []error // of the calls, in order
-	taken   map[string]bool
-	known   map[string]bool
+	// cannotRecord is the error of each record.
+	cannotRecord error
+	taken        map[string]bool
+	known        map[string]bool
 }
 
 func newRig(t testing.TB) *rig {
@@ -64,13 +68,14 @@ func newRig(t testing.TB) *rig {
 		Taken:      func(role, node string) bool { r.mu.Lock(); defer r.mu.Unlock(); return r.taken[role+"/"+node] },
 		Federation: func() (string, []string, []string) { return "dc1", nil, []string{"10.0.0.5:8300"} },
 		Logger:     slog.New(slog.DiscardHandler),
-		Record: func(_ context.Context, c *policy.Call, err error) {
+		Record: func(_ context.Context, c *policy.Call, err error) error {
 			r.mu.Lock()
 			defer r.mu.Unlock()
-			if c.Addr == "" || c.Method != wanfed.ProtoEnroll || c.Caller.Role != tlsutil.RoleAnonymous {
+			if c.Addr == "" || !strings.HasPrefix(c.Method, wanfed.ProtoEnroll) || c.Caller.Role != tlsutil.RoleAnonymous {
 				t.Errorf("Record(%+v), want an address, the method and an anonymous caller", c)
 			}
 			r.records = append(r.records, err)
+			return r.cannotRecord
 		},
 	}
 	r.service = NewService(cfg)
@@ -98,6 +103,10 @@ func serve(t testing.TB, cas []byte, ca tlsutil.KeyPair, s *Service) (addr strin
 		t.Fatal(err)
 	}
 	mux.HandleAnonymous(wanfed.ProtoEnroll, s.Serve)
+	mux.Handle(wanfed.ProtoGRPC, tlsutil.Roles, false, func(_ context.Context, c *tls.Conn, p tlsutil.Peer) {
+		t.Errorf("connection of %v with gRPC, want none", p)
+		c.Close()
+	})
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

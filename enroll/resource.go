@@ -4,6 +4,7 @@ package enroll
 
 import (
 	"crypto/ed25519"
+	"errors"
 	"fmt"
 
 	"github.com/wanfed/wanfed/api/pb"
@@ -14,9 +15,9 @@ import (
 // Type is the type of tokens. Each datacenter has its own.
 var Type = &pb.Type{Group: "enroll", GroupVersion: "v1", Kind: "Token"}
 
-// Register adds Type to a registry. Only operators, servers and users whose
-// policy permits it write tokens. The holder of a token becomes a member of the
-// federation, so the right to write tokens includes the rights of servers.
+// Register adds Type to a registry. Only operators and servers write tokens: the
+// holder of a token becomes a member of the federation, so no policy can give
+// that right to a user.
 func Register(r *resource.Registry) error {
 	return r.Register(resource.Registration{
 		Type: Type, Message: &pb.EnrollmentToken{}, Scope: resource.ScopeCluster,
@@ -28,8 +29,17 @@ func Register(r *resource.Registry) error {
 			if err := check(t); err != nil {
 				return err
 			}
+			if t.Role == RoleDatacenter && t.Uses > 1 {
+				return fmt.Errorf("data.uses %d: must be at most 1 for a new datacenter", t.Uses)
+			}
 			if name := r.GetId().GetName(); name != idOf(t.PublicKey) {
 				return fmt.Errorf("name %q: must be %q, the id of data.public_key", name, idOf(t.PublicKey))
+			}
+			return nil
+		},
+		Authorize: func(p tlsutil.Peer, verb resource.Verb, _ *pb.Resource) error {
+			if verb != resource.VerbRead && verb != resource.VerbList && p.Role != tlsutil.RoleOperator && p.Role != tlsutil.RoleServer {
+				return errors.New("only operators create and delete tokens")
 			}
 			return nil
 		},
@@ -48,7 +58,7 @@ func check(t *pb.EnrollmentToken) error {
 	case len(t.PublicKey) != ed25519.PublicKeySize:
 		return fmt.Errorf("data.public_key has %d bytes: must be %d", len(t.PublicKey), ed25519.PublicKeySize)
 	case t.Expires == nil || t.Expires.CheckValid() != nil:
-		return fmt.Errorf("data.expires: must be a time")
+		return errors.New("data.expires: must be a time")
 	case t.Uses > MaxUses:
 		return fmt.Errorf("data.uses %d: must be at most %d", t.Uses, MaxUses)
 	case len(t.Enrollments) > MaxUses:

@@ -44,8 +44,9 @@ type Config struct {
 	// Federation returns the primary datacenter, the addresses of its gateways if
 	// this datacenter is a secondary, and the addresses of the local servers.
 	Federation func() (primary string, gateways, servers []string)
-	// Record receives the record of each request. It must not block.
-	Record func(ctx context.Context, c *policy.Call, err error)
+	// Record receives the record of each request. If it returns an error, the
+	// certificate is not sent.
+	Record func(ctx context.Context, c *policy.Call, err error) error
 	Logger *slog.Logger
 }
 
@@ -88,7 +89,9 @@ func (s *Service) Serve(ctx context.Context, c *tls.Conn, _ tlsutil.Peer) {
 		Method: wanfed.ProtoEnroll, Addr: c.RemoteAddr().String(),
 	}
 	resp, err := s.serve(policy.WithCall(ctx, call), c, call)
-	s.cfg.Record(ctx, call, err)
+	if recorded := s.cfg.Record(ctx, call, err); recorded != nil && err == nil {
+		err = fmt.Errorf("%w; the token is used: the request cannot be recorded: %w", errUnavailable, recorded)
+	}
 	if err != nil {
 		s.log.Log("refused", slog.LevelWarn, "enrollment refused", "remote", call.Addr, "err", err)
 		resp = &pb.EnrollResponse{Refused: publicText(err)}
@@ -130,6 +133,9 @@ func (s *Service) serve(ctx context.Context, c *tls.Conn, call *policy.Call) (*p
 	req := &pb.EnrollRequest{}
 	if err := proto.Unmarshal(signed.Request, req); err != nil {
 		return nil, fmt.Errorf("the request is invalid: %w", err)
+	}
+	if resource.CheckName(req.Token) == nil {
+		call.Method += "/" + req.Token
 	}
 	text, err := signedText(c.ConnectionState(), signed.Request)
 	if err != nil {
@@ -251,7 +257,7 @@ func (s *Service) issue(
 	if _, err := s.cfg.Backend.Commit(ctx, resource.PutOp(next, stored.GetVersion())); err != nil {
 		return nil, fmt.Errorf("store the use of the token: %w", err)
 	}
-	s.cfg.Logger.Info("certificate issued", "dc", t.Datacenter, "role", t.Role, "node", node, "serial", serial,
+	s.cfg.Logger.Info("certificate issued", "peer", t.Role+"/"+t.Datacenter+"/"+node, "serial", serial,
 		"token", req.Token, "remote", addr)
 	resp := &pb.EnrollResponse{Certificate: cert, Cas: cas, Node: node}
 	resp.Primary, resp.PrimaryGateways, resp.Servers = s.cfg.Federation()

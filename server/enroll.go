@@ -11,7 +11,6 @@ import (
 	"github.com/wanfed/wanfed/enroll"
 	"github.com/wanfed/wanfed/federation"
 	"github.com/wanfed/wanfed/gossip"
-	"github.com/wanfed/wanfed/policy"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/wanfed"
 )
@@ -27,8 +26,9 @@ func (c *components) serveEnrollment() {
 		DC: c.cfg.DC, Node: c.cfg.Node,
 		Authority: enroll.Authority{Dir: CADir(c.cfg.DataDir), DC: c.cfg.DC, Domain: c.cfg.Domain},
 		CAs:       func() ([]byte, error) { return os.ReadFile(c.cfg.CAFile) },
-		Backend:   policy.Noting(c.strong), Known: c.knownDatacenter, Taken: c.nodeTaken, Federation: c.forNewNodes,
-		Record: c.policy.Record, Logger: c.logger.With("component", "enroll"),
+		Backend:   c.policy.Noting(c.strong), Known: c.knownDatacenter, Taken: c.nodeTaken, Federation: c.forNewNodes,
+		Record: c.policy.Record,
+		Logger: c.logger.With("component", "enroll"),
 	})
 	c.network.mux.HandleAnonymous(wanfed.ProtoEnroll, service.Serve)
 }

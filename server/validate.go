@@ -259,6 +259,16 @@ func (c Config) advertiseAddr(listen net.Addr) (netip.AddrPort, error) {
 	return netip.AddrPortFrom(ip, uint16(listen.(*net.TCPAddr).Port)), err
 }
 
+// LANAddress returns the IP address that other machines of the datacenter dial:
+// advertise, or, if it is empty, the default of Config.Advertise.
+func LANAddress(advertise string) (netip.Addr, error) {
+	ip, err := Config{Advertise: advertise, Bind: DefaultBind}.advertiseIP()
+	if err == nil && ip.IsUnspecified() {
+		err = fmt.Errorf("%s is unspecified: other machines cannot dial it", ip)
+	}
+	return ip, err
+}
+
 func (c Config) advertiseIP() (netip.Addr, error) {
 	if c.Advertise != "" {
 		return netip.ParseAddr(c.Advertise)

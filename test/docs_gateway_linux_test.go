@@ -28,13 +28,19 @@ import (
 func newMachine(t *testing.T, addrs ...string) (r *reader, ns string) {
 	t.Helper()
 	testutil.Cluster(t)
-	network := lab.NewNetwork(t)
+	return newMachineIn(t, lab.NewNetwork(t), "machine", addrs...)
+}
+
+// newMachineIn is newMachine in a network, in which the machine has a name.
+func newMachineIn(t *testing.T, network *lab.Network, name string, addrs ...string) (r *reader, ns string) {
+	t.Helper()
+	testutil.Cluster(t)
 	for _, tool := range []string{"nsenter", "curl", "openssl"} {
 		if _, err := exec.LookPath(tool); err != nil {
 			t.Skipf("needs the %s command", tool)
 		}
 	}
-	ns = network.Namespace("machine")
+	ns = network.Namespace(name)
 	for _, addr := range addrs {
 		network.Address(ns, "lo", addr+"/32")
 	}

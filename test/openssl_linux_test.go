@@ -28,7 +28,7 @@ func seeWithOpenSSL(t *testing.T, l *loopback, dc1, dc2 *site) {
 		more    []string // further arguments
 	}{
 		{"how-it-works.md", dc2, "srv1.server.dc1.wanfed", nil},
-		{"getting-started.md", dc1, "srv1.server.dc2.wanfed", []string{"-verify_return_error"}},
+		{"by-hand.md", dc1, "srv1.server.dc2.wanfed", []string{"-verify_return_error"}},
 	} {
 		t.Run(test.file, func(t *testing.T) {
 			args := openSSLCommand(t, test.file)

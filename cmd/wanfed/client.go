@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -25,6 +26,7 @@ import (
 	"github.com/wanfed/wanfed/internal/output"
 	"github.com/wanfed/wanfed/internal/settings"
 	"github.com/wanfed/wanfed/resource"
+	"github.com/wanfed/wanfed/serverd"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
@@ -40,7 +42,52 @@ func addClientFlags(c *cobra.Command) {
 	flags.String("cert-file", "", "PEM `file` with your certificate (WANFED_CERT_FILE)")
 	flags.String("key-file", "", "PEM `file` with the private key of your certificate (WANFED_KEY_FILE)")
 	flags.String("domain", tlsutil.DefaultDomain, "domain of the names in certificates and SNI (WANFED_DOMAIN)")
+	flags.String("dir", "", "`directory` of wanfed init or wanfed join, with the address, the CA and your certificate (WANFED_DIR)")
 	_ = c.RegisterFlagCompletionFunc("datacenter", completeDatacenters)
+	c.PreRunE = func(cmd *cobra.Command, _ []string) error { return useDir(cmd) }
+}
+
+// useDir sets the flags that are not given to the values for the directory in
+// --dir: the address of its server, and the certificate of its operator. A
+// machine without that certificate, such as a further server, can only read.
+func useDir(cmd *cobra.Command) error {
+	dir := settings.FlagOrEnv(cmd.Flags(), "dir")
+	if dir == "" {
+		return nil
+	}
+	l, err := newLayout(dir)
+	if err != nil {
+		return err
+	}
+	values := map[string]string{}
+	load, isServer := loadFile(l.serverHCL(), serverd.DefaultSettings)
+	if isServer {
+		s, err := load()
+		if err != nil {
+			return err
+		}
+		values["domain"], values["http-addr"] = s.Domain, s.HTTPAddr
+	}
+	f := l.cert(tlsutil.RoleOperator)
+	switch _, err := os.Stat(f.Key); {
+	case err == nil:
+		values["ca-file"], values["cert-file"], values["key-file"] = f.CA, f.Cert, f.Key
+		if isServer {
+			addr := values["http-addr"]
+			values["http-addr"] = "https://" + addr[strings.LastIndexByte(addr, '/')+1:]
+		}
+	case !isServer:
+		return usagef("--dir %s has neither a server nor the certificate of an operator; "+
+			"name the directory of wanfed init or wanfed join", dir)
+	}
+	for name, value := range values {
+		if !cmd.Flags().Changed(name) {
+			if err := cmd.Flags().Set(name, value); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // addReadFlags adds the flags of a command that calls the HTTP API. The command

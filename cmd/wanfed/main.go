@@ -87,6 +87,7 @@ func newRoot() *cobra.Command {
 		return usagef("%w; see: %s --help", flagError(err), cmd.CommandPath())
 	})
 	addStopOnEOF(root)
+	addCommands(root, "Start and join", newInit(), newToken(), newJoin(), newUp())
 	addCommands(root, "Run", newServer(), newGateway(), newSync(), newEnvoy(), newDemo(), newValidate())
 	addCommands(root, "Observe", newStatus(), newMembers(), newFederation(), newControllers(), newTask())
 	addCommands(root, "Data", newKV(), newServices(), newNodes(), newResource(), newLock(), newSnapshot())

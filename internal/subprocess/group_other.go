@@ -12,4 +12,6 @@ import (
 
 func ownGroup() *syscall.SysProcAttr { return nil }
 
+func ownSession() *syscall.SysProcAttr { return nil }
+
 func terminate(*os.Process) error { return errors.ErrUnsupported }

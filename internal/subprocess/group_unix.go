@@ -11,4 +11,6 @@ import (
 
 func ownGroup() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
 
+func ownSession() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setsid: true} }
+
 func terminate(p *os.Process) error { return p.Signal(syscall.SIGTERM) }

@@ -152,9 +152,7 @@ const tailBytes = 64 << 10
 // Tail returns the last n lines of the log, or fewer if the log is shorter or
 // cannot be read.
 func (p *Process) Tail(n int) []string {
-	b, _ := TailFile(p.cfg.LogPath, tailBytes)
-	lines := strings.Split(strings.TrimRight(string(b), "\n"), "\n")
-	return lines[max(0, len(lines)-n):]
+	return strings.Split(tail(p.cfg.LogPath, n), "\n")
 }
 
 // TailFile returns the last bytes of a file, at most limit, also if other
