@@ -249,14 +249,19 @@ func (lc *linkConn) untilTick(now time.Time) time.Duration {
 // With more than echoesPerRound links the interval is longer, up to
 // maxIdleEcho, and the links have different offsets.
 func (lc *linkConn) untilEcho(now time.Time) time.Duration {
-	lim := lc.l.t.limits
-	rounds := (lc.l.t.linkCount() + lim.echoesPerRound - 1) / lim.echoesPerRound
-	rounds = max(1, min(rounds, int(lim.maxIdleEcho/lim.idleEchoInterval)))
-	interval := time.Duration(rounds) * lim.idleEchoInterval
-	offset := time.Duration(lc.l.pair%uint32(rounds)) * lim.idleEchoInterval
+	interval, unit := lc.l.t.EchoInterval(), lc.l.t.limits.idleEchoInterval
+	offset := time.Duration(lc.l.pair%uint32(interval/unit)) * unit
 	last := lc.lastEcho.Add(-offset)
 	phase := last.Sub(last.Truncate(interval)) // by the wall clock
 	return interval - phase - now.Sub(lc.lastEcho)
+}
+
+// EchoInterval returns the time between two echo requests of a link that
+// carries no packets: 5 s to 20 s, depending on the number of links. A peer with
+// as many links sends its requests at the same interval.
+func (t *Tunnel) EchoInterval() time.Duration {
+	rounds := (t.linkCount() + t.limits.echoesPerRound - 1) / t.limits.echoesPerRound
+	return min(time.Duration(max(1, rounds))*t.limits.idleEchoInterval, t.limits.maxIdleEcho)
 }
 
 // isIdle reports whether the connection must be closed for lack of packets:

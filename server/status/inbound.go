@@ -22,17 +22,17 @@ const (
 	// reportTick is the interval of the checks for silent datacenters.
 	reportTick = time.Second
 	// minSilence is the time without a packet or echo from all other
-	// datacenters after which they are silent. Each server of a small federation
-	// sends an echo request every 3 s.
+	// datacenters after which they are silent.
 	minSilence = 5 * time.Second
 	// silencePerDC is the time without a packet after which one of many
 	// datacenters is silent, per datacenter. Gossip reaches the members of a
 	// large federation less often.
 	silencePerDC = 2 * time.Second
-	// maxSilence replaces the time of silencePerDC, if it is shorter, with up to
-	// maxEchoed datacenters: each of them sends an echo request every 6 s.
-	maxSilence = 7 * time.Second
-	maxEchoed  = 128
+	// With up to maxEchoed datacenters, each of them sends echo requests at the
+	// interval of Tunnel.EchoInterval. One that exceeds the interval by
+	// echoDelay is silent, if this time is shorter than that of silencePerDC.
+	echoDelay = 2 * time.Second
+	maxEchoed = 128
 	// A datacenter that has never sent anything is not silent before startPerDC
 	// multiplied by the number of datacenters. When many datacenters start
 	// together, requests would open a session between each two of them.
@@ -70,9 +70,9 @@ type inboundState struct {
 }
 
 // silent returns the silent datacenters whose next request is due: first, then
-// the others by name.
+// the others by name. echo is Tunnel.EchoInterval.
 func (i *inboundReports) silent(
-	dcs []string, first string, lastReceived func(dc string) time.Time, now time.Time,
+	dcs []string, first string, echo time.Duration, lastReceived func(dc string) time.Time, now time.Time,
 ) (silent []string) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -96,7 +96,7 @@ func (i *inboundReports) silent(
 	maps.DeleteFunc(i.states, func(dc string, _ *inboundState) bool { return last[dc].IsZero() })
 	i.silence = max(minSilence, time.Duration(len(dcs))*silencePerDC)
 	if len(dcs) <= maxEchoed {
-		i.silence = min(i.silence, maxSilence)
+		i.silence = min(i.silence, echo+echoDelay)
 	}
 	if now.Sub(newest) >= minSilence {
 		i.silence = minSilence
@@ -161,7 +161,8 @@ func (r *Reporter) RunReports(ctx context.Context) error {
 	for ctx.Err() == nil {
 		backoff.Sleep(ctx, reportTick, nil)
 		dcs := slices.Collect(maps.Keys(r.cfg.Book.Load().Paths))
-		silent := r.inbound.silent(dcs, r.cfg.Primary.manager.PrimaryDC(), r.cfg.Tunnel.LastReceived, time.Now())
+		silent := r.inbound.silent(dcs, r.cfg.Primary.manager.PrimaryDC(), r.cfg.Tunnel.EchoInterval(),
+			r.cfg.Tunnel.LastReceived, time.Now())
 		if len(silent) == 0 {
 			continue
 		}

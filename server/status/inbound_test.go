@@ -26,7 +26,7 @@ func TestInboundReports(t *testing.T) {
 	dcs := []string{"dc3", "dc2", "dc1"}
 	wantSilent := func(s int, want ...string) {
 		t.Helper()
-		if got := i.silent(dcs, "dc2", last, at(s)); !slices.Equal(got, want) {
+		if got := i.silent(dcs, "dc2", 5*time.Second, last, at(s)); !slices.Equal(got, want) {
 			t.Errorf("silent() after %d s = %v, want %v", s, got, want)
 		}
 	}
@@ -60,7 +60,8 @@ func TestInboundReports(t *testing.T) {
 }
 
 // TestInboundReports_Many checks that a silent datacenter among many is noticed
-// within ten seconds.
+// when its echo request is late, and that no datacenter is silent because a peer
+// with many links sends few echo requests.
 func TestInboundReports_Many(t *testing.T) {
 	var i inboundReports
 	var dcs []string
@@ -75,12 +76,20 @@ func TestInboundReports_Many(t *testing.T) {
 		}
 		return now
 	}
-	if got := i.silent(dcs, "", last, now); len(got) != 0 {
-		t.Errorf("silent() = %v, want none", got)
-	}
-	now = start.Add(8 * time.Second)
-	if got := i.silent(dcs, "", last, now); !slices.Equal(got, []string{"dc9"}) {
-		t.Errorf("silent() after 8 s = %v, want dc9", got)
+	for _, step := range []struct {
+		after, echo time.Duration
+		want        []string
+	}{
+		{0, 5 * time.Second, nil},
+		{6 * time.Second, 5 * time.Second, nil},
+		{8 * time.Second, 5 * time.Second, []string{"dc9"}},
+		{8 * time.Second, 10 * time.Second, nil},
+		{13 * time.Second, 10 * time.Second, []string{"dc9"}},
+	} {
+		now = start.Add(step.after)
+		if got := i.silent(dcs, "", step.echo, last, now); !slices.Equal(got, step.want) {
+			t.Errorf("silent() after %v with echoes every %v = %v, want %v", step.after, step.echo, got, step.want)
+		}
 	}
 }
 
@@ -94,11 +103,11 @@ func TestInboundReports_Start(t *testing.T) {
 	}
 	never := func(string) time.Time { return time.Time{} }
 	start := time.Unix(1000, 0)
-	i.silent(dcs, "", never, start)
-	if got := i.silent(dcs, "", never, start.Add(19*time.Second)); len(got) != 0 {
+	i.silent(dcs, "", 5*time.Second, never, start)
+	if got := i.silent(dcs, "", 5*time.Second, never, start.Add(19*time.Second)); len(got) != 0 {
 		t.Errorf("silent() after 19 s = %v, want none", got)
 	}
-	if got := i.silent(dcs, "", never, start.Add(20*time.Second)); len(got) != 40 {
+	if got := i.silent(dcs, "", 5*time.Second, never, start.Add(20*time.Second)); len(got) != 40 {
 		t.Errorf("silent() after 20 s = %d datacenters, want 40", len(got))
 	}
 }
@@ -110,7 +119,7 @@ func TestInboundReports_Pause(t *testing.T) {
 	never := func(string) time.Time { return time.Time{} }
 	now, requests := time.Unix(1000, 0), 0
 	for end := now.Add(5 * time.Minute); now.Before(end); now = now.Add(reportTick) {
-		for _, dc := range i.silent([]string{"dc1"}, "dc1", never, now) {
+		for _, dc := range i.silent([]string{"dc1"}, "dc1", 5*time.Second, never, now) {
 			requests++
 			i.record(pathReport{dc: dc, direction: api.DirectionOK}, now)
 		}
