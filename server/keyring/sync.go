@@ -27,6 +27,9 @@ const (
 	// needed. Without the hold, N datacenters that start together open N*N
 	// connections for it.
 	secondaryHold = 10 * time.Second
+	// holdPerDC is the shortest hold per known datacenter. Many datacenters that
+	// start together are alive later.
+	holdPerDC = 500 * time.Millisecond
 	// maxSyncs bounds the exchanges in flight.
 	maxSyncs = 16
 )
@@ -99,7 +102,7 @@ func (s *Service) hold(t syncTarget) time.Duration {
 	if t.dc == s.DC || t.dc == s.PrimaryDC {
 		return 0
 	}
-	return backoff.Jitter(secondaryHold)
+	return backoff.Jitter(max(secondaryHold, time.Duration(len(s.Book.Load().Paths))*holdPerDC))
 }
 
 // targets returns all known targets, and whether each is alive: a server in the

@@ -7,12 +7,16 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/wanfed/wanfed/wanfed"
 )
 
 // syncRig has the state of Run, with a clock that the test sets.
 type syncRig struct {
 	states map[syncTarget]*syncState
 	now    time.Time
+
+	datacenters int // number of other datacenters in the address book
 }
 
 func newSyncRig() *syncRig {
@@ -23,7 +27,12 @@ func newSyncRig() *syncRig {
 // value of a target is whether gossip reaches the target. The argument
 // recoveries is how often dc2 and dc3 have become reachable again.
 func (r *syncRig) update(recoveries int, targets map[syncTarget]bool) {
-	s := &Service{Config: Config{DC: "dc1", PrimaryDC: "dc2"}}
+	book := &wanfed.SharedAddressBook{}
+	book.Store(&wanfed.AddressBook{Paths: make(map[string][]wanfed.Path)})
+	for i := range r.datacenters {
+		book.Load().Paths[fmt.Sprint("dc", i+2)] = nil
+	}
+	s := &Service{Config: Config{DC: "dc1", PrimaryDC: "dc2", Book: book}}
 	updateTargets(r.states, targets, map[string]int{"dc2": recoveries, "dc3": recoveries}, s.hold, r.now)
 }
 
@@ -108,6 +117,19 @@ func TestSync_HoldsExchangeWithSecondary(t *testing.T) {
 	pickRandom(r.states, "dc1", r.now)
 	r.update(1, map[syncTarget]bool{secondary: true})
 	r.wantDue(t, "at the interval", secondary)
+}
+
+// TestSync_HoldGrows checks that the hold is longer in a large federation, whose
+// members are alive later when all of them start together.
+func TestSync_HoldGrows(t *testing.T) {
+	r := newSyncRig()
+	r.datacenters = 60
+	secondary := syncTarget{dc: "dc3"}
+	r.update(0, map[syncTarget]bool{secondary: false})
+	r.now = r.now.Add(29 * time.Second)
+	r.wantDue(t, "29 s after the start of 60 datacenters")
+	r.now = r.now.Add(9 * time.Second)
+	r.wantDue(t, "38 s after the start of 60 datacenters", secondary)
 }
 
 func TestSync_LimitsExchangesInFlight(t *testing.T) {
