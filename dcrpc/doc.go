@@ -17,9 +17,8 @@
 // package wanfed).
 //
 // A connection to another datacenter is closed after two minutes without a
-// call. The connection to the primary stays open. The Client also dials an
-// unreachable datacenter until a dial succeeds. [Client.Reachability] reports
-// the change.
+// call. The connection to the primary stays open. [Client.Reachability] reports
+// whether connections and paths work.
 //
 // Dials are repeated with backoff. Each of these events of a datacenter ends
 // the backoff:

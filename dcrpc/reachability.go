@@ -40,12 +40,6 @@ func (r *reachability) load() (map[string]Reachability, <-chan struct{}) {
 	return maps.Clone(r.byDC), r.changed.Wait()
 }
 
-func (r *reachability) isUnreachable(dc string) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.byDC[dc].Unreachable
-}
-
 func (r *reachability) set(dc string, reachable bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -63,11 +57,11 @@ func (r *reachability) set(dc string, reachable bool) {
 // updateUnreachable updates the reachability of all datacenters at time now.
 // failing lists the datacenters that have no working path at that time. since
 // maps each of them to the time of its first failure, and is updated.
-// updateUnreachable returns the unreachable datacenters, and the time until
-// another failing datacenter becomes unreachable.
+// updateUnreachable returns the time until another failing datacenter becomes
+// unreachable.
 func (c *Client) updateUnreachable(
 	since map[string]time.Time, failing []string, now time.Time,
-) (unreachable []string, wait time.Duration) {
+) (wait time.Duration) {
 	wait = time.Hour
 	for _, dc := range failing {
 		if since[dc].IsZero() {
@@ -78,7 +72,6 @@ func (c *Client) updateUnreachable(
 			continue
 		}
 		c.reach.set(dc, false)
-		unreachable = append(unreachable, dc)
 	}
 	for dc := range since {
 		if !slices.Contains(failing, dc) {
@@ -87,7 +80,7 @@ func (c *Client) updateUnreachable(
 			c.events.Notify(dc)
 		}
 	}
-	return unreachable, wait
+	return wait
 }
 
 // bookChanged notifies waiting dials of datacenters whose paths changed. It
