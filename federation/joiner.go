@@ -395,24 +395,55 @@ type ReachabilityFunc func() (map[string]dcrpc.Reachability, <-chan struct{})
 // state only once a minute. When the primary becomes unreachable, RunResync
 // exchanges state with a few other datacenters, because they may have new
 // addresses of the primary.
+//
+// A datacenter that is unreachable for moments, for example because it is busy,
+// causes one exchange at a time. Each event during an exchange causes another
+// one after it.
 func (j *Joiner) RunResync(ctx context.Context, primary string, reachability ReachabilityFunc) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
+	const all = "" // key of resyncAll; others are datacenters
+	running, again := map[string]bool{}, map[string]bool{}
+	done := make(chan string)
+	start := func(key string) {
+		if running[key] {
+			again[key] = true
+			return
+		}
+		running[key] = true
+		wg.Go(func() {
+			if key == all {
+				j.resyncAll(ctx, primary, reachability)
+			} else {
+				j.resync(ctx, key)
+			}
+			select {
+			case done <- key:
+			case <-ctx.Done():
+			}
+		})
+	}
 	last := map[string]dcrpc.Reachability{}
 	for {
 		current, changed := reachability()
 		for dc, r := range current {
 			if r.Recoveries > last[dc].Recoveries {
-				wg.Go(func() { j.resync(ctx, dc) })
+				start(dc)
 			}
 		}
 		before, now := last[primary], current[primary]
 		if now.Unreachable && (!before.Unreachable || now.Recoveries > before.Recoveries) {
-			wg.Go(func() { j.resyncAll(ctx, primary, reachability) })
+			start(all)
 		}
 		last = current
 		select {
 		case <-changed:
+		case key := <-done:
+			delete(running, key)
+			if again[key] {
+				delete(again, key)
+				start(key)
+			}
 		case <-ctx.Done():
 			return nil
 		}

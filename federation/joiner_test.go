@@ -6,12 +6,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/wanfed/wanfed/dcrpc"
+	"github.com/wanfed/wanfed/internal/broadcast"
 	"github.com/wanfed/wanfed/wanfed"
 )
 
@@ -125,5 +127,56 @@ func TestJoiner_ResyncAllIsBounded(t *testing.T) {
 			t.Errorf("concurrent attempts = %d, attempts at the primary = %d, want %d and 0",
 				most.Load(), primary.Load(), maxResyncs)
 		}
+	})
+}
+
+// TestJoiner_ResyncOnceAtATime checks that a datacenter that becomes reachable
+// several times has one resync at a time, and one more after the last recovery.
+func TestJoiner_ResyncOnceAtATime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		book := &wanfed.SharedAddressBook{}
+		book.Store(&wanfed.AddressBook{Paths: map[string][]wanfed.Path{"dc2": {{Addr: "192.0.2.1:8443"}}}})
+		var running, most, attempts atomic.Int64
+		release := make(chan struct{})
+		j := &Joiner{cfg: JoinerConfig{Book: book, WaitReachable: func(ctx context.Context, dc string) error {
+			attempts.Add(1)
+			most.Store(max(most.Load(), running.Add(1)))
+			defer running.Add(-1)
+			select {
+			case <-release:
+				book.Store(&wanfed.AddressBook{}) // ends the resync
+			case <-ctx.Done():
+			}
+			return errors.New("unreachable")
+		}}}
+		var recoveries atomic.Int64
+		var changed broadcast.Broadcast
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			_ = j.RunResync(ctx, "dc1", func() (map[string]dcrpc.Reachability, <-chan struct{}) {
+				return map[string]dcrpc.Reachability{"dc2": {Recoveries: int(recoveries.Load())}}, changed.Wait()
+			})
+		})
+		for range 5 {
+			recoveries.Add(1)
+			changed.Notify()
+			synctest.Wait()
+		}
+		if attempts.Load() != 1 || most.Load() != 1 {
+			t.Errorf("attempts = %d, at once %d, after 5 recoveries; want 1 and 1", attempts.Load(), most.Load())
+		}
+		before := book.Load()
+		release <- struct{}{}
+		time.Sleep(time.Second) // longer than the backoff of the resync
+		book.Store(before)
+		recoveries.Add(1)
+		changed.Notify()
+		synctest.Wait()
+		if attempts.Load() != 2 {
+			t.Errorf("attempts after the end of the first and a recovery = %d, want 2", attempts.Load())
+		}
+		cancel()
+		wg.Wait()
 	})
 }
