@@ -10,13 +10,14 @@ import (
 	"unicode"
 
 	"github.com/hashicorp/go-metrics"
-	"github.com/hashicorp/go-metrics/prometheus"
+	sinks "github.com/hashicorp/go-metrics/prometheus"
+	"github.com/prometheus/client_golang/prometheus"
 )
 
 // collectMetrics adds the metrics of Raft, serf and memberlist, which have one
 // sink per process, to the metrics of this process.
 func collectMetrics() error {
-	to, err := prometheus.NewPrometheusSinkFrom(prometheus.PrometheusOpts{})
+	to, err := sinks.NewPrometheusSinkFrom(sinks.PrometheusOpts{})
 	if err != nil {
 		return fmt.Errorf("collect metrics of libraries: %w", err)
 	}
@@ -31,9 +32,13 @@ func collectMetrics() error {
 
 // sink passes the metrics of libraries on with names and units of Prometheus:
 // lower case with underscores, _total after counters, _seconds after times.
+//
+// Samples become summaries of their sum and number. The sink of go-metrics also
+// computes quantiles of the last ten seconds, which need 68 KB per summary.
 type sink struct {
-	to    metrics.MetricSink
-	names sync.Map // of string, the name in the library, to []string
+	to        metrics.MetricSink // for counters and gauges
+	names     sync.Map           // of string, the name in the library, to []string
+	summaries sync.Map           // of string, the name and labels, to prometheus.Summary
 }
 
 // unit is the last word of the name of a metric.
@@ -123,5 +128,22 @@ func (s *sink) AddSampleWithLabels(key []string, v float32, labels []metrics.Lab
 		u = none
 	}
 	name, factor := s.name(key, u)
-	s.to.AddSampleWithLabels(name, v*factor, labels)
+	full := notInNames.Replace(strings.Join(name, "_"))
+	id, constant := full, make(prometheus.Labels, len(labels))
+	for _, l := range labels {
+		id += "\x00" + l.Name + "\x00" + l.Value
+		constant[notInNames.Replace(l.Name)] = l.Value
+	}
+	summary, ok := s.summaries.Load(id)
+	if !ok {
+		added := prometheus.NewSummary(prometheus.SummaryOpts{Name: full, Help: full, ConstLabels: constant})
+		if summary, ok = s.summaries.LoadOrStore(id, added); !ok {
+			_ = prometheus.Register(added) // an invalid metric is not shown
+		}
+	}
+	summary.(prometheus.Summary).Observe(float64(v * factor))
 }
+
+// notInNames replaces the characters of a name in a library that a name in
+// Prometheus must not have.
+var notInNames = strings.NewReplacer(" ", "_", ".", "_", "=", "_", "-", "_", "/", "_")

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/hashicorp/go-metrics"
@@ -74,6 +75,9 @@ func TestCollectMetrics_NamesOfLibraries(t *testing.T) {
 	metrics.AddSample([]string{"raft", "commitTime"}, 4)
 	metrics.AddSample([]string{"serf", "queue", "Intent"}, 5)
 	metrics.AddSample([]string{"serf", "coordinate", "adjustment-ms"}, 6)
+	for _, peer := range []string{"srv2", "srv3"} {
+		metrics.AddSampleWithLabels([]string{"raft", "replication", "heartbeat"}, 7, []metrics.Label{{Name: "peer-id", Value: peer}})
+	}
 	families, err := prometheus.DefaultGatherer.Gather()
 	if err != nil {
 		t.Fatal(err)
@@ -81,6 +85,12 @@ func TestCollectMetrics_NamesOfLibraries(t *testing.T) {
 	got := map[string]float64{}
 	for _, f := range families {
 		m := f.GetMetric()[0]
+		if strings.HasPrefix(f.GetName(), "wanfed_") && len(m.GetSummary().GetQuantile()) > 0 {
+			t.Errorf("%s has quantiles, which need much memory", f.GetName())
+		}
+		for _, l := range m.GetLabel() {
+			got[f.GetName()+" "+l.GetName()+" "+l.GetValue()] = float64(len(f.GetMetric()))
+		}
 		got[f.GetName()] = m.GetCounter().GetValue() + m.GetGauge().GetValue() + m.GetSummary().GetSampleSum()
 	}
 	for name, want := range map[string]float64{
@@ -90,6 +100,9 @@ func TestCollectMetrics_NamesOfLibraries(t *testing.T) {
 		"wanfed_raft_commit_time_seconds":           0.004,
 		"wanfed_serf_queue_intent":                  5,
 		"wanfed_serf_coordinate_adjustment_seconds": 0.006,
+		"wanfed_raft_replication_heartbeat_seconds": 0.007,
+
+		"wanfed_raft_replication_heartbeat_seconds peer_id srv2": 2,
 	} {
 		if math.Abs(got[name]-want) > 1e-6 {
 			t.Errorf("%s = %v, want %v", name, got[name], want)
