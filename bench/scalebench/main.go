@@ -176,15 +176,18 @@ type federation struct {
 	dcs []*datacenter
 }
 
+// kill kills all processes at once.
 func (f *federation) kill() {
+	var g errgroup.Group
 	for _, d := range f.dcs {
 		for i, p := range d.processes {
 			if p != nil {
-				p.Kill()
+				g.Go(func() error { p.Kill(); return nil })
 				d.processes[i] = nil
 			}
 		}
 	}
+	_ = g.Wait() // no function returns an error
 }
 
 // measureStart starts all processes at once, and prints the time until the
@@ -290,8 +293,8 @@ func (f *federation) hasResponses(ctx context.Context, i int) bool {
 
 // usage is the cost of processes.
 type usage struct {
-	cpu time.Duration // since their start
-	rss int64         // in bytes
+	cpu       time.Duration // since their start
+	rss, file int64         // in bytes; file: of rss, pages of the program file
 }
 
 // clockTick is the unit of times in /proc/<pid>/stat, on all systems.
@@ -322,6 +325,14 @@ func (f *federation) usage() (sum usage, err error) {
 				}
 				add(n)
 			}
+			if b, err = os.ReadFile(fmt.Sprintf("/proc/%d/statm", p.Pid())); err != nil {
+				return sum, err
+			}
+			var size, resident, shared int64 // in pages
+			if _, err := fmt.Sscan(string(b), &size, &resident, &shared); err != nil {
+				return sum, fmt.Errorf("read /proc/%d/statm: %w", p.Pid(), err)
+			}
+			sum.file += shared * int64(os.Getpagesize())
 		}
 	}
 	return sum, nil
@@ -342,8 +353,9 @@ func (f *federation) measureRest(ctx context.Context) error {
 		}
 	}
 	percent := 100 * float64(samples[1].cpu-samples[0].cpu) / float64(f.sample) / float64(f.n)
-	memory := float64(samples[1].rss) / 1e6 / float64(f.n)
+	perDC := func(bytes int64) float64 { return float64(bytes) / 1e6 / float64(f.n) }
 	fmt.Printf("| at rest after %v: core per datacenter | %.2f %% | %s |\n", f.settle, percent, f.restRule(restCPU))
-	fmt.Printf("| at rest: memory per datacenter | %.1f MB | %s |\n", memory, f.restRule(restMemory))
+	fmt.Printf("| at rest: memory per datacenter | %.1f MB | %s |\n", perDC(samples[1].rss), f.restRule(restMemory))
+	fmt.Printf("| at rest: of it pages of the program file, which processes share | %.1f MB | |\n", perDC(samples[1].file))
 	return nil
 }
