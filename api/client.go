@@ -34,10 +34,11 @@ const (
 
 // ClientConfig configures a Client.
 type ClientConfig struct {
-	// Addr is "host:port" (plain HTTP), "http://host:port" or
-	// "https://host:port". Several addresses, separated by commas, are those of
-	// servers of one datacenter: the client connects to the first one that accepts
-	// a connection. Default: DefaultHTTPAddr.
+	// Addr is "host:port" (plain HTTP), "http://host:port", "https://host:port", or
+	// "unix:///path" (plain HTTP over a Unix socket). Several addresses of hosts,
+	// separated by commas, are those of servers of one datacenter: the client
+	// connects to the first one that accepts a connection. Default:
+	// DefaultHTTPAddr.
 	Addr string
 	// TLS is the configuration for https, with the CA and the client
 	// certificate that a server requires. Default: the system's CAs and no
@@ -75,7 +76,11 @@ type Client struct {
 // NewClient returns a Client, or an error if cfg is invalid. The client
 // connects at its first request. The caller must close the client.
 func NewClient(cfg ClientConfig) (*Client, error) {
-	base, hosts, err := parseAddrs(cfg.Addr)
+	addr, socket := cfg.Addr, ""
+	if path, ok := strings.CutPrefix(addr, "unix://"); ok {
+		addr, socket = "http://localhost:80", path // the host of all requests
+	}
+	base, hosts, err := parseAddrs(addr)
 	if err != nil {
 		return nil, err
 	}
@@ -88,7 +93,12 @@ func NewClient(cfg ClientConfig) (*Client, error) {
 		IdleConnTimeout:     90 * time.Second,
 		MaxIdleConnsPerHost: maxIdleConns,
 	}
-	if len(hosts) > 1 {
+	switch {
+	case socket != "":
+		transport.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{Timeout: connectTimeout}).DialContext(ctx, "unix", socket)
+		}
+	case len(hosts) > 1:
 		(&failover{hosts: hosts}).use(transport)
 	}
 	return &Client{

@@ -74,9 +74,9 @@ func TestAuthorize(t *testing.T) {
 // TestAllow proves that the policy decides about all callers that are not
 // servers, with the name of the state.
 func TestAllow(t *testing.T) {
-	var asked resource.Access
+	var decided resource.Access
 	s := &Service{cfg: ServiceConfig{DC: "dc1", Decide: func(_ context.Context, a resource.Access) error {
-		asked = a
+		decided = a
 		return resource.ErrDenied
 	}}}
 	for _, tt := range []struct {
@@ -92,14 +92,14 @@ func TestAllow(t *testing.T) {
 		{"user/dc1", resource.VerbWrite, true, false}, {"gateway/dc2", resource.VerbWrite, true, false},
 	} {
 		role, dc, _ := strings.Cut(tt.peer, "/")
-		asked = resource.Access{}
+		decided = resource.Access{}
 		err := s.allow(t.Context(), tlsutil.Peer{Role: tlsutil.Role(role), DC: dc, Node: "n"}, tt.verb, "dc2")
 		want := resource.Access{}
 		if tt.policy {
 			want = resource.Access{Verb: tt.verb, Type: StateType, Name: "dc2", Federated: true}
 		}
-		if (err == nil) != tt.allowed || err != nil && !errors.Is(err, resource.ErrDenied) || asked != want {
-			t.Errorf("allow(%s, %s) = %v after the decision %+v, want allowed = %v, %+v", tt.peer, tt.verb, err, asked, tt.allowed, want)
+		if (err == nil) != tt.allowed || err != nil && !errors.Is(err, resource.ErrDenied) || decided != want {
+			t.Errorf("allow(%s, %s) = %v after the decision %+v, want allowed = %v, %+v", tt.peer, tt.verb, err, decided, tt.allowed, want)
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"log/slog"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -100,6 +101,14 @@ type Config struct {
 	// system chooses a port.
 	HTTPAddr string
 
+	// HTTPTLSOnly refuses connections without TLS at HTTPAddr.
+	HTTPTLSOnly bool
+	// HTTPSocket is the path of a Unix socket of the HTTP API, without TLS.
+	// Default: none. HTTPSocketMode is its mode. Default: 0600. HTTPSocketGroup
+	// is the name or the number of its group. Default: that of the process.
+	HTTPSocket      string
+	HTTPSocketMode  os.FileMode
+	HTTPSocketGroup string
 	// MonitorAddr is the address of /healthz, /readyz and /metrics: host:port,
 	// http://host:port or https://host:port. Default: none.
 	MonitorAddr string
@@ -215,6 +224,7 @@ func (c Config) withDefaults() Config {
 	c.Bind = cmp.Or(c.Bind, DefaultBind)
 	c.Port = max(0, cmp.Or(c.Port, DefaultPort))
 	c.HTTPAddr = cmp.Or(c.HTTPAddr, DefaultHTTPAddr)
+	c.HTTPSocketMode = cmp.Or(c.HTTPSocketMode, 0o600)
 	c.MeshGatewayMode = cmp.Or(c.MeshGatewayMode, string(wanfed.ModeLocal))
 	if c.BootstrapExpect == 0 && len(c.RetryJoin) == 0 {
 		c.BootstrapExpect = 1

@@ -106,20 +106,25 @@ type cluster struct {
 // files.
 func httpPerPeer() int { return max(64, min(gateway.MaxFiles()/4*3, 16384)) }
 
-// run serves ln until ctx ends. Blocking queries end with ctx. Other requests
-// have stopTimeout to finish.
-func (s *httpServer) run(ctx context.Context, ln net.Listener) error {
+// run serves ln, and the Unix socket if it is not nil, until ctx ends. Blocking
+// queries end with ctx. Other requests have stopTimeout to finish.
+func (s *httpServer) run(ctx context.Context, ln, socket net.Listener) error {
 	s.server.BaseContext = func(net.Listener) context.Context { return ctx }
 	g, gctx := errgroup.WithContext(context.WithoutCancel(ctx))
 	mctx, stopMux := context.WithCancel(gctx)
 	defer stopMux()
-	g.Go(func() error {
-		err := s.server.Serve(s.conns)
-		if errors.Is(err, http.ErrServerClosed) || mctx.Err() != nil {
-			return nil
+	for _, l := range []net.Listener{s.conns, socket} {
+		if l == nil {
+			continue
 		}
-		return err
-	})
+		g.Go(func() error {
+			err := s.server.Serve(l)
+			if errors.Is(err, http.ErrServerClosed) || mctx.Err() != nil {
+				return nil
+			}
+			return err
+		})
+	}
 	g.Go(func() error { return s.mux.Run(mctx, ln) })
 	select {
 	case <-gctx.Done(): // the server or the mux failed

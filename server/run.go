@@ -45,7 +45,7 @@ func (c *components) run(ctx context.Context) error {
 	upper.Go(func() error { return c.joiner.RunResync(uctx, c.cfg.PrimaryDC, c.network.calls.Reachability) })
 	upper.Go(func() error { return c.store.RunWhileLeader(uctx, c.lead) })
 	upper.Go(func() error { return c.edge.Serve(uctx, grpcListeners...) })
-	upper.Go(func() error { return c.http.run(uctx, c.httpListener) })
+	upper.Go(func() error { return c.http.run(uctx, c.httpListener, c.httpSocket) })
 	if c.monitor != nil {
 		upper.Go(func() error { return c.monitor.Run(uctx) })
 	}

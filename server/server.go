@@ -83,6 +83,7 @@ type components struct {
 	dataDir dataDir
 
 	tlsListener, httpListener net.Listener
+	httpSocket                net.Listener // nil: no Unix socket
 	httpUsesTLS               bool
 	monitor                   *monitor.Server // nil: no monitor address
 	metrics                   prometheus.Gatherer
@@ -165,7 +166,7 @@ func (c *components) close() error {
 	if c.monitor != nil {
 		_ = c.monitor.Close() // an error means that it is closed
 	}
-	for _, ln := range []net.Listener{c.tlsListener, c.httpListener} {
+	for _, ln := range []net.Listener{c.tlsListener, c.httpListener, c.httpSocket} {
 		if ln != nil {
 			if err := ln.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
 				errs = append(errs, err)
@@ -188,11 +189,14 @@ func (c *components) listen(id *tlsutil.Identity) (err error) {
 	if err != nil {
 		return err
 	}
-	addr, useTLS, err := parseHTTPAddr(c.cfg.HTTPAddr)
+	addr, useTLS, err := c.cfg.parseHTTPAddr()
 	if err != nil {
 		return err
 	}
 	if c.httpListener, err = listen(addr, "--http-addr"); err != nil {
+		return err
+	}
+	if c.httpSocket, err = c.cfg.listenSocket(); err != nil {
 		return err
 	}
 	if err := c.listenMonitor(id); err != nil {

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/wanfed/wanfed/gossip"
@@ -186,13 +187,16 @@ func (c Config) checkAddresses() (errs []error) {
 	if c.Port > 65535 {
 		fault("port is %d: must be 0 to 65535", c.Port)
 	}
-	http, _, err := parseHTTPAddr(c.HTTPAddr)
+	http, _, err := c.parseHTTPAddr()
 	if err != nil {
 		errs = append(errs, err)
 	}
 	tls := net.JoinHostPort(c.Bind, strconv.Itoa(c.Port))
 	if err == nil && netaddr.Overlap(http, tls) {
 		fault("http_addr %q overlaps with bind and port, %s: each needs its own address or port", c.HTTPAddr, tls)
+	}
+	if c.HTTPSocketMode&^0o777 != 0 {
+		fault("http_socket_mode is %04o: must be 0000 to 0777", c.HTTPSocketMode)
 	}
 	return append(errs, c.checkProxyFrom(), c.checkMonitor(http, tls))
 }
@@ -238,10 +242,16 @@ func (c Config) checkProxyFrom() error {
 }
 
 // parseHTTPAddr returns the host:port of http_addr, and whether it uses TLS.
-func parseHTTPAddr(s string) (addr string, useTLS bool, err error) {
+func (c Config) parseHTTPAddr() (addr string, useTLS bool, err error) {
+	s := c.HTTPAddr
 	addr, useTLS, err = netaddr.ParseHTTP("http_addr", s)
-	if err != nil || useTLS {
+	switch {
+	case err != nil || useTLS:
 		return addr, useTLS, err
+	case c.HTTPTLSOnly && strings.HasPrefix(s, "http://"):
+		return "", false, fmt.Errorf("http_addr %q has no TLS, and http_plain is false: write https://%s", s, addr)
+	case c.HTTPTLSOnly:
+		return addr, true, nil
 	}
 	host, _, _ := net.SplitHostPort(addr)
 	if ip, err := netip.ParseAddr(host); host != "localhost" && (err != nil || !ip.IsLoopback()) {

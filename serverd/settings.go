@@ -5,6 +5,8 @@ package serverd
 import (
 	"errors"
 	"fmt"
+	"os"
+	"strconv"
 	"time"
 
 	"github.com/wanfed/wanfed/internal/settings"
@@ -30,6 +32,10 @@ type Settings struct {
 	Advertise         string   `hcl:"advertise,optional" help:"IP address that other servers of this datacenter dial (default: --bind, or a private address of this machine)"`
 	Port              int      `hcl:"port,optional" help:"server port, for other servers and gateways; 0: 8300, -1: chosen by the system"`
 	HTTPAddr          string   `hcl:"http_addr,optional" help:"host:port or URL of the HTTP API; https:// is required if it is not loopback"`
+	HTTPPlain         bool     `hcl:"http_plain,optional" help:"accept connections without TLS, and so without a certificate, at a loopback --http-addr"`
+	HTTPSocket        string   `hcl:"http_socket,optional" help:"path of a Unix socket of the HTTP API, for callers without a certificate (default: none)"`
+	HTTPSocketMode    string   `hcl:"http_socket_mode,optional" help:"mode of --http-socket, octal; who may write it may connect"`
+	HTTPSocketGroup   string   `hcl:"http_socket_group,optional" help:"name or number of the group of --http-socket (default: the group of the process)"`
 	MonitorAddr       string   `hcl:"monitor_addr,optional" help:"host:port or URL of /healthz, /readyz and /metrics, at any address; https:// uses the certificate of this server (default: none)"`
 	MonitorTokenFile  string   `hcl:"monitor_token_file,optional" help:"file (mode 0600) with the bearer token that /metrics of --monitor-addr requires (default: no token)"`
 	ProxyProtocol     []string `hcl:"proxy_protocol,optional" help:"address or network (CIDR) of load balancers before this server; their connections must begin with a PROXY header, version 2; repeatable"`
@@ -59,6 +65,8 @@ func DefaultSettings() Settings {
 		Bind:            "0.0.0.0",
 		Port:            server.DefaultPort,
 		HTTPAddr:        "127.0.0.1:8500",
+		HTTPPlain:       true,
+		HTTPSocketMode:  "0600",
 		EncryptIncoming: true,
 		EncryptOutgoing: true,
 		DeadServerAfter: "10m",
@@ -82,7 +90,10 @@ func (s Settings) Check() error {
 	if d, err := time.ParseDuration(s.DeadServerAfter); err != nil || d <= 0 {
 		dead = fmt.Errorf("dead_server_after is %q: write, for example, 90s, 10m or 1h30m", s.DeadServerAfter)
 	}
-	var every, keep, auditKeep error
+	var every, keep, auditKeep, mode error
+	if _, err := strconv.ParseUint(s.HTTPSocketMode, 8, 9); err != nil {
+		mode = fmt.Errorf("http_socket_mode is %q: write an octal mode, for example 0660", s.HTTPSocketMode)
+	}
 	if d, err := time.ParseDuration(s.SnapshotEvery); s.SnapshotEvery != "" && (err != nil || d < 0) {
 		every = fmt.Errorf("snapshot_every is %q: write, for example, 30m, 1h or 24h", s.SnapshotEvery)
 	}
@@ -95,7 +106,7 @@ func (s Settings) Check() error {
 	if _, err := time.ParseDuration(s.PrimaryLease); s.PrimaryLease != "" && err != nil {
 		lease = fmt.Errorf("primary_lease is %q: write, for example, 30s or 5m", s.PrimaryLease)
 	}
-	return settings.Join(server.CheckSettings(s.config()), port, dead, every, keep, auditKeep, lease,
+	return settings.Join(server.CheckSettings(s.config()), port, dead, every, keep, auditKeep, mode, lease,
 		settings.CheckNetworks("proxy_protocol", s.ProxyProtocol), settings.CheckLog(s.LogLevel, s.LogFormat))
 }
 
@@ -114,12 +125,14 @@ func (s Settings) config() server.Config {
 		every = 0
 	}
 	lease, _ := time.ParseDuration(s.PrimaryLease)
+	mode, _ := strconv.ParseUint(s.HTTPSocketMode, 8, 9)
 	return server.Config{
 		DC: s.DC, Node: s.Node, Domain: s.Domain, DataDir: s.DataDir,
 		CAFile: s.CAFile, CertFile: s.CertFile, KeyFile: s.KeyFile,
 		EncryptFile: s.EncryptFile, GossipAcceptPlain: !s.EncryptIncoming, GossipSendPlain: !s.EncryptOutgoing,
 		PrimaryDC: s.PrimaryDC, PrimaryGateways: s.PrimaryGateways, MeshGatewayMode: s.MeshGatewayMode,
 		Bind: s.Bind, Advertise: s.Advertise, Port: max(s.Port, -1), HTTPAddr: s.HTTPAddr,
+		HTTPTLSOnly: !s.HTTPPlain, HTTPSocket: s.HTTPSocket, HTTPSocketMode: os.FileMode(mode), HTTPSocketGroup: s.HTTPSocketGroup,
 		MonitorAddr: s.MonitorAddr, MonitorTokenFile: s.MonitorTokenFile,
 		ProxyFrom: settings.Networks(s.ProxyProtocol), BootstrapExpect: s.BootstrapExpect, RetryJoin: s.RetryJoin,
 		OperatorsFrom: s.OperatorsFrom, ReadsFrom: s.ReadsFrom, AllowRemoteWritesFrom: s.AllowRemoteWrites, DeadServerAfter: dead,

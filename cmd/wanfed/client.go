@@ -34,7 +34,7 @@ import (
 func addClientFlags(c *cobra.Command) {
 	flags := c.Flags()
 	flags.String("http-addr", api.DefaultHTTPAddr,
-		"`address` of the HTTP API of a server, host:port or URL (WANFED_HTTP_ADDR)")
+		"`address` of the HTTP API of a server: host:port, URL or unix:///path (WANFED_HTTP_ADDR)")
 	flags.String("datacenter", "", "`name` of the datacenter to call (default: that of the server)")
 	flags.String("tls-server-name", "",
 		"`name` in the certificate of the server, if not the host of --http-addr (WANFED_TLS_SERVER_NAME)")

@@ -218,6 +218,9 @@ func (h *handler) record(next http.Handler) http.Handler {
 // datacenter: clients of Consul may send a token in the query.
 func newCall(r *http.Request) *policy.Call {
 	c := &policy.Call{Method: r.Method + " " + r.URL.Path, Addr: r.RemoteAddr}
+	if c.Addr == "@" {
+		c.Addr = "unix" // the other end of a Unix socket has no address
+	}
 	c.Caller, _ = policy.FromContext(r.Context())
 	if dc := r.URL.Query().Get("dc"); dc != "" {
 		c.Method += "?dc=" + dc
