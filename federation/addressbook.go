@@ -249,7 +249,7 @@ func (u *AddressBookUpdater) publish(in inputs, ready bool) {
 	u.mu.Lock()
 	u.entries = c.entries
 	u.mu.Unlock()
-	u.updateCache()
+	defer u.updateCache() // after the paths are published: a write to a busy disk takes long
 	old := u.cfg.Book.Load()
 	sameServers := maps.Equal(old.Servers, in.servers)
 	if !c.same || !sameServers {

@@ -84,6 +84,27 @@ func TestAddressBookUpdater_SavesCache(t *testing.T) {
 	})
 }
 
+// New paths are published before the cache is updated and saved, which takes long
+// on a busy disk.
+func TestAddressBookUpdater_PublishesFirst(t *testing.T) {
+	book, paths := &wanfed.SharedAddressBook{}, -1
+	u, err := NewAddressBookUpdater(AddressBookUpdaterConfig{
+		DC: "dc1", PrimaryDC: "dc1", Domain: "wanfed", Backend: resourcetest.NewStore(), LAN: &gossip.Pool{},
+		WAN: &gossip.Pool{}, Ready: make(chan struct{}), File: filepath.Join(t.TempDir(), "addresses.json"),
+		Book: book, Logger: slog.New(slog.DiscardHandler),
+		Paths: func() []wanfed.PathStatus { paths = len(book.Load().Paths["dc2"]); return nil }, // by updateCache
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	gw := meshGateway("dc2", "gw-a", "10.0.0.1", "198.51.100.1", catalog.StatusPassing)
+	state := gatewaysOf(&pb.FederationState{Datacenter: "dc2", MeshGateways: []*pb.MeshGateway{gw}})
+	u.publish(inputs{states: []*stateGateways{state}}, false)
+	if paths != 1 {
+		t.Errorf("paths to dc2 at the update of the cache = %d, want 1", paths)
+	}
+}
+
 // A restarted server has the addresses that worked before the restart,
 // including the resolved address of a DNS name.
 func TestAddressBookUpdater_CachesWorkingAddresses(t *testing.T) {

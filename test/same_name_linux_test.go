@@ -124,6 +124,10 @@ func TestSameName(t *testing.T) {
 			genuine := l.start("dc2", "dc1", primary.gateway.WAN)
 			l.federated(primary, genuine)
 			l.put(t, genuine, "name", "genuine")
+			testutil.Await(t, waitLimit, "a read in dc2 through dc1", func(context.Context) error {
+				_, err := get(primary.server.HTTP + "/v1/kv/name?raw&dc=dc2") // status may list dc2 before a path to it
+				return err
+			})
 			if tt.cloned {
 				copyDir(t, filepath.Join(l.dir, "dc2-srv1", "data"), filepath.Join(l.dir, "copy-srv1", "data"))
 			}
