@@ -318,7 +318,7 @@ func (l *loader) finishSource() {
 				b.warn(b.at(name), name, "only Terraform's backend consul uses it, because the source of data is wanfed")
 			}
 		}
-		if t := c.Consul.TLS; t.CACert != "" || t.CAPath != "" || t.Cert != "" || t.Key != "" {
+		if t := c.Consul.TLS; b != nil && (t.CACert != "" || t.CAPath != "" || t.Cert != "" || t.Key != "") {
 			b.warn(b.at("tls"), "tls", "only Terraform's backend consul uses its files, because the source of data is wanfed")
 		}
 		return

@@ -148,6 +148,22 @@ func TestLoad_Environment(t *testing.T) {
 	}
 }
 
+// The environment of a shell for Consul does not need a block "consul".
+func TestLoad_EnvironmentWithoutBlock(t *testing.T) {
+	write(t, map[string]string{"c.hcl": `id = "s1"`})
+	for _, name := range []string{"CONSUL_HTTP_TOKEN", "CONSUL_CACERT", "CONSUL_CAPATH", "CONSUL_CLIENT_CERT", "CONSUL_CLIENT_KEY"} {
+		c, err := Load([]string{"c.hcl"}, func(n string) string {
+			if n == name {
+				return "value"
+			}
+			return ""
+		})
+		if err != nil || len(c.Warnings) > 0 {
+			t.Errorf("Load() with %s = %v, warnings %q, want none", name, err, c.Warnings)
+		}
+	}
+}
+
 func TestLoad_Merge(t *testing.T) {
 	write(t, map[string]string{
 		"a.hcl": `

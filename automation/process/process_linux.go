@@ -54,6 +54,7 @@ func (p Program) Run(ctx context.Context) (status int, err error) {
 	if err = errors.Join(err, rec.write()); err != nil {
 		// A program without a record must not run.
 		unix.Kill(-rec.PID, unix.SIGKILL)
+		_ = end.Close()
 		return -1, errors.Join(fmt.Errorf("write the record of the run: %w", err), cmd.Wait())
 	}
 	err = end.wait(ctx, rec, p.Timeout)
