@@ -18,6 +18,7 @@ var unguarded = regexp.MustCompile(`tls\.(Client|Server|NewListener|Listen|Dial|
 var guardedFiles = map[string]string{
 	"wanfed/mux.go":        "Mux.serve calls Admit",
 	"wanfed/dial.go":       "dialAddr calls Admit",
+	"api/failover.go":      "net/http would open the connection, with the configuration of the caller",
 	"cmd/wanfed/client.go": "a command ends soon",
 	"enroll/client.go":     "one request; the client has no identity yet, and verifies the server by the token",
 	"syncd/connect.go":     "one HTTP client, which reads addresses of servers",
