@@ -99,7 +99,7 @@
 // resource has the number of the epoch that stored it.
 //
 // A reported epoch is a hint: the certificate of one datacenter proves nothing
-// about another one. PrimaryManager.Report records it, and PrimaryManager.Run asks
+// about another one. PrimaryManager.Report records it, and PrimaryManager.Run probes
 // the datacenter of the epoch, over a connection that it dials. The tag of a WAN
 // member is a hint too, after which the leader probes the member's datacenter. Two
 // sources confirm an epoch: a Source of its own datacenter, and for the epoch that

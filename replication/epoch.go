@@ -198,7 +198,7 @@ func (p *PrimaryManager) wakeRun() {
 	}
 }
 
-// Run asks the datacenters of reported epochs, and stores the epochs that they
+// Run probes the datacenters of reported epochs, and stores the epochs that they
 // confirm, until ctx ends. Every server runs it. b is a Backend of the same store
 // that also writes on followers.
 func (p *PrimaryManager) Run(ctx context.Context, b resource.Backend) error {
@@ -216,8 +216,8 @@ func (p *PrimaryManager) Run(ctx context.Context, b resource.Backend) error {
 	}
 }
 
-// confirmReported asks the reported datacenters whether they are the primary, all
-// at once: some may not respond. They learn the known epoch in turn. If a
+// confirmReported probes the reported datacenters, all at once: some may not
+// respond. A primary confirms its epoch. They learn the known epoch in turn. If a
 // datacenter does not respond, the reports of two datacenters confirm its epoch:
 // one stolen certificate makes only one of them.
 func (p *PrimaryManager) confirmReported(ctx context.Context) {
