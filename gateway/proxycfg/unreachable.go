@@ -30,7 +30,7 @@ const (
 	// check, checkTimeout, 2.5 s for a probe, and 1 s for the report.
 	checkInterval, checkJitter = 3500 * time.Millisecond, 500 * time.Millisecond
 	// checkPace replaces checkInterval with more than 35 gateways, and bounds the
-	// cost. A check costs about 0.1 ms of processor time at both ends together.
+	// cost. A check costs about 0.04 ms of processor time at both ends together.
 	checkPace = 100 * time.Millisecond
 	// checkTimeout bounds a check. A check that is late, because a packet was lost
 	// or the path is long, costs a probe.
