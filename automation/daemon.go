@@ -254,7 +254,7 @@ func (d *Daemon) takeNames() (ids []*pb.ID) {
 // others take a daemon without its own lease for dead.
 func (d *Daemon) leaseLost(name string) {
 	if name == task.InstanceLeaseName(d.cfg.ID) {
-		d.cfg.Logger.Warn("the servers had no renewal from this daemon for the duration of its lease")
+		d.cfg.Logger.Warn("lease of the daemon lost")
 		d.publishLater()
 		return
 	}

@@ -3,6 +3,7 @@
 package automation
 
 import (
+	"errors"
 	"log/slog"
 	"strings"
 	"testing"
@@ -102,6 +103,40 @@ func TestDaemon_ObsoleteState(t *testing.T) {
 		c.programs.mu.Lock()
 		c.programs.left = nil // the operator has removed the file
 		c.programs.mu.Unlock()
+		c.wantAfter(2*recoverRetry, "web", `{}`, `{"app/a":"1"}`)
+	})
+}
+
+// A run fails and leaves a state that cannot be stored. No run removes it: the task
+// is blocked as after a restart.
+func TestDaemon_FailedRunLeavesState(t *testing.T) {
+	inCluster(t, func(c *cluster) {
+		c.addTask("web", "app/")
+		n := c.start("sync1")
+		defer n.stop()
+		c.wantAfter(time.Second, "web", `{}`)
+		store, err := state.NewStore(state.StoreConfig{Client: c.resource, KeyFile: c.dir("keys")})
+		if err == nil {
+			_, err = store.Import(c.Context(), state.Claim{Task: "web"}, []byte(`{"serial":5,"lineage":"l"}`), state.ImportOptions{})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		set := func(left []byte, fail func(string) error) {
+			c.programs.mu.Lock()
+			defer c.programs.mu.Unlock()
+			c.programs.left, c.programs.fail = left, fail
+		}
+		set([]byte(`{"serial":3,"lineage":"l"}`), func(string) error { return errors.New("exit status 1") })
+		c.setKey("app/a", "1")
+		time.Sleep(time.Minute)
+		if runs := len(c.programs.runs("web")); runs != 2 {
+			t.Errorf("%d runs with a state that is not stored, want 2: one that succeeded, and one that failed", runs)
+		}
+		if got := c.ready("web"); got.GetReason() != "Recovery" {
+			t.Errorf("condition Ready = %v, want Recovery", got)
+		}
+		set(nil, nil) // the operator has removed the file
 		c.wantAfter(2*recoverRetry, "web", `{}`, `{"app/a":"1"}`)
 	})
 }

@@ -167,6 +167,7 @@ func (d *Daemon) drive(
 	if err != nil && ru.mode != driver.Plan {
 		if _, leftErr := d.recovered(d.storeCtx, drv, dw, c); leftErr != nil {
 			err = fmt.Errorf("%w; %w", err, leftErr)
+			w.recovered = false // the next run would remove the state
 		}
 	}
 	return result, err

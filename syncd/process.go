@@ -329,8 +329,8 @@ func (p *process) openBackend(own *state.Backend) func(context.Context, state.Cl
 			return *b, func() error { return nil }, nil
 		}
 	}
-	return func(_ context.Context, c state.Claim, run string) (driver.Backend, func() error, error) {
-		env, end := own.Open(c, run)
+	return func(ctx context.Context, c state.Claim, run string) (driver.Backend, func() error, error) {
+		env, end := own.Open(ctx, c, run)
 		return driver.Backend{Type: "http", Env: env}, end, nil
 	}
 }

@@ -36,10 +36,14 @@ type federationRig struct {
 	dc1, dc2 *lab.Datacenter
 	out      string // directory with one file for each run: TASK.NANOSECONDS
 	seen     map[string]int
+	// delay is the time from the start of a run to the time in its file.
+	delay  time.Duration
+	stalls *lab.Stalls
 }
 
 // federationConditions has the conditions of the tasks, by name. The task "down"
-// runs at the begin and at the end of each outage.
+// shows when the daemon has seen the begin and the end of an outage. On a busy
+// machine, paths may fail again after the outage, so it may run more often.
 var federationConditions = map[string]string{
 	"gateway":  "condition \"gateway\" {\n datacenter = \"dc2\"\n}",
 	"down":     "condition \"datacenter\" {\n datacenter = \"dc2\"\n state = \"unreachable\"\n on = [\"added\", \"removed\"]\n}",
@@ -56,7 +60,7 @@ var federationConditions = map[string]string{
 func TestSync_Federation(t *testing.T) {
 	t.Parallel()
 	const task = "  driver = \"exec\"\n  exec {\n    command = [\"/bin/sh\", \"-c\", %q]\n  }"
-	testSyncFederation(t, func(r *federationRig, name string) string {
+	testSyncFederation(t, 0, func(r *federationRig, name string) string {
 		return fmt.Sprintf(task, fmt.Sprintf("at=$(date +%%s%%N); cat > %[1]s/.%[2]s; mv %[1]s/.%[2]s %[1]s/%[2]s.$at", r.out, name))
 	})
 }
@@ -83,7 +87,7 @@ resource "terraform_data" "file" {
   }
 }
 `
-	testSyncFederation(t, func(r *federationRig, name string) string {
+	testSyncFederation(t, 5*time.Second, func(r *federationRig, name string) string { // Terraform initializes and plans
 		dir := filepath.Join(t.TempDir(), "module")
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			t.Fatal(err)
@@ -95,11 +99,13 @@ resource "terraform_data" "file" {
 	})
 }
 
-// testSyncFederation runs the test with the driver that a task text selects.
-func testSyncFederation(t *testing.T, driver func(r *federationRig, name string) string) {
+// testSyncFederation runs the test with a driver. delay is at most the time from
+// the start of a run to the time in its file.
+func testSyncFederation(t *testing.T, delay time.Duration, driver func(r *federationRig, name string) string) {
 	lab.NeedNFT(t)
 	l := lab.New(t)
-	r := &federationRig{t: t, l: l, dc1: l.Add(1, 1), dc2: l.Add(3, 2), out: t.TempDir(), seen: map[string]int{}}
+	r := &federationRig{t: t, l: l, dc1: l.Add(1, 1), dc2: l.Add(3, 2), out: t.TempDir(), seen: map[string]int{}, delay: delay,
+		stalls: lab.WatchStalls(t)}
 	r.dc1.Start()
 	r.dc2.Start()
 	testutil.Await(t, 30*time.Second, "federation", func(ctx context.Context) error {
@@ -143,7 +149,7 @@ func testSyncFederation(t *testing.T, driver func(r *federationRig, name string)
 	heal := r.cut()
 	r.awaitRun("down", r.awaitReachable(false), 0, 0)
 	heal()
-	r.awaitRun("down", r.awaitReachable(true), 0, waitLimit) // paths may fail again at first
+	r.awaitRun("down", r.awaitReachable(true), 0, waitLimit)
 	heal = r.cut()
 	off := r.awaitReachable(false)
 	r.awaitRun("down", off, 0, 0)
@@ -152,7 +158,7 @@ func testSyncFederation(t *testing.T, driver func(r *federationRig, name string)
 		t.Errorf("federation after %v of the outage: dc2 = %+v, want it unreachable", syncFor, f)
 	}
 	heal()
-	r.awaitRun("down", r.awaitReachable(true), 0, waitLimit) // paths may fail again at first
+	r.awaitRun("down", r.awaitReachable(true), 0, waitLimit)
 
 	// A document changes.
 	r.setFlag("second")
@@ -179,7 +185,7 @@ func testSyncFederation(t *testing.T, driver func(r *federationRig, name string)
 
 	time.Sleep(syncFor + time.Second) // no more runs
 	for name := range federationConditions {
-		if n := len(r.runs(name)); n != r.seen[name] {
+		if n := len(r.runs(name)); n != r.seen[name] && name != "down" {
 			t.Errorf("task %s has run %d times, want %d", name, n, r.seen[name])
 		}
 	}
@@ -264,11 +270,14 @@ func (r *federationRig) awaitRun(name string, from time.Time, duration, limit ti
 		wait = limit
 	}
 	testutil.Await(r.t, wait, "run of task "+name, func(context.Context) error {
-		if n := len(r.runs(name)); n != r.seen[name] {
+		if n := len(r.runs(name)); n < r.seen[name] {
 			return fmt.Errorf("%d runs, want %d", n, r.seen[name])
 		}
 		return nil
 	})
+	if name == "down" {
+		r.seen[name] = len(r.runs(name))
+	}
 	if limit > 0 {
 		return
 	}
@@ -279,8 +288,9 @@ func (r *federationRig) awaitRun(name string, from time.Time, duration, limit ti
 	}
 	took := time.Unix(0, at).Sub(from)
 	r.t.Logf("run of %s: %v after the change was visible", name, took.Round(time.Millisecond))
-	if took > duration+time.Second {
-		r.t.Errorf("run of %s %v after the change, want at most %v", name, took, duration+time.Second)
+	// A machine that stalls delays everything.
+	if most := duration + time.Second + r.delay + time.Since(from) - r.stalls.Awake(from); took > most {
+		r.t.Errorf("run of %s %v after the change, want at most %v", name, took, most)
 	}
 	// The daemon may see the change before the test does.
 	if duration > 0 && took < duration-time.Second {

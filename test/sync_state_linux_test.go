@@ -207,7 +207,7 @@ func (d *stateDaemon) initialize(env map[string]string) (dir string) {
 // resources.
 func (d *stateDaemon) apply(c state.Claim) *stateApply {
 	d.t.Helper()
-	env, end := d.backend.Open(c, fmt.Sprintf("run%d", d.runs+1))
+	env, end := d.backend.Open(d.t.Context(), c, fmt.Sprintf("run%d", d.runs+1))
 	dir := d.initialize(env)
 	h := &held{Cmd: d.command(dir, env, "apply", "-no-color", "-input=false", "-auto-approve"), done: make(chan error, 1)}
 	h.Stdout, h.Stderr = &h.out, &h.out
@@ -275,7 +275,7 @@ func TestSyncState(t *testing.T) {
 	// A second applier learns the holder of the lock.
 	a := first.apply(c)
 	operator := g.daemon("operator", tlsutil.RoleOperator)
-	env, end := operator.backend.Open(state.Claim{Task: "web"}, "")
+	env, end := operator.backend.Open(t.Context(), state.Claim{Task: "web"}, "")
 	dir := operator.initialize(env)
 	err := output(g.command(dir, env, "plan", "-no-color", "-input=false"))
 	text := strings.Join(strings.Fields(fmt.Sprint(err)), " ") // Terraform has wrapped the lines

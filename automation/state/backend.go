@@ -22,6 +22,10 @@ const (
 	holdTime = time.Minute
 	// journalAfter is the time after which such a state is written to a file.
 	journalAfter = 2 * time.Second
+	// interruptedTime is the time that a read of the state may still take when its
+	// run is interrupted. Terraform reads the state before it stores the first one.
+	// If that fails, it writes the state to a file. While it waits, it is killed.
+	interruptedTime = time.Second
 	// closeTimeout bounds the release of the lock of a run that has ended, and
 	// the end of the connections of a Backend.
 	closeTimeout = 10 * time.Second
@@ -76,11 +80,12 @@ func (e *entry) release() { <-e.busy }
 
 // session is one run with access to the state of its task.
 type session struct {
-	claim    Claim
-	run      string
-	password string
-	requests sync.WaitGroup // Add is called with Backend.mu held
-	refused  error          // of the first request that failed; guarded by Backend.mu
+	interrupted <-chan struct{} // closed when the run is interrupted
+	claim       Claim
+	run         string
+	password    string
+	requests    sync.WaitGroup // Add is called with Backend.mu held
+	refused     error          // of the first request that failed; guarded by Backend.mu
 }
 
 // NewBackend returns a Backend. Run serves its requests.
@@ -165,14 +170,16 @@ func (b *Backend) entry(name string) *entry {
 // Open gives a run access to the state of the task of c, until end is called or
 // the next run of the task is opened. env has the environment variables of
 // Terraform, which include a password. An empty run is an operator's command.
+// The end of ctx interrupts the run: while no server responds, requests for the
+// state then fail 1 s later. States that Terraform sends are still stored.
 //
 // The caller calls end when all processes of the run have ended. end waits for
 // the requests that they have sent: at most about a minute, while no server
 // responds. It releases the lock of the run. The lock of an operator's command
 // stays. end returns the error of the first request that failed: Terraform does
 // not print it.
-func (b *Backend) Open(c Claim, run string) (env map[string]string, end func() error) {
-	s := &session{claim: c, run: run, password: rand.Text()}
+func (b *Backend) Open(ctx context.Context, c Claim, run string) (env map[string]string, end func() error) {
+	s := &session{interrupted: ctx.Done(), claim: c, run: run, password: rand.Text()}
 	e := b.entry(c.Task)
 	b.mu.Lock()
 	e.session = s

@@ -91,10 +91,10 @@ func TestBackend_Requests(t *testing.T) {
 	c := mustClaim(t, s, 1)
 	b := newBackend(t, s, t.TempDir())
 	start(t, b)
-	env, end := b.Open(c, "r1")
+	env, end := b.Open(t.Context(), c, "r1")
 	operator := newBackend(t, s, t.TempDir())
 	start(t, operator)
-	person, endOperator := operator.Open(Claim{Task: "web"}, "")
+	person, endOperator := operator.Open(t.Context(), Claim{Task: "web"}, "")
 	defer endOperator()
 	state, next := tfstate(1, "a"), tfstate(2, "b")
 	for i, step := range []struct {
@@ -155,9 +155,9 @@ func TestBackend_Password(t *testing.T) {
 	s := newStore(t, newServer(t))
 	b := newBackend(t, s, t.TempDir())
 	start(t, b)
-	env, end := b.Open(mustClaim(t, s, 1), "r1")
+	env, end := b.Open(t.Context(), mustClaim(t, s, 1), "r1")
 	defer end()
-	other, endOther := b.Open(Claim{Task: "db", Instance: "d", Epoch: 1}, "r2")
+	other, endOther := b.Open(t.Context(), Claim{Task: "db", Instance: "d", Epoch: 1}, "r2")
 	defer endOther()
 	for name, test := range map[string]struct {
 		change func(r *http.Request)
@@ -180,7 +180,7 @@ func TestBackend_Password(t *testing.T) {
 			t.Errorf("%s: GET = %d %s, want %d", name, code, body, test.want)
 		}
 	}
-	again, endAgain := b.Open(claimOf(1), "r3")
+	again, endAgain := b.Open(t.Context(), claimOf(1), "r3")
 	defer endAgain()
 	if again["TF_HTTP_PASSWORD"] == env["TF_HTTP_PASSWORD"] {
 		t.Error("Open() of another run has the same password")
@@ -216,7 +216,7 @@ func TestBackend_TruncatedBody(t *testing.T) {
 	s := newStore(t, newServer(t))
 	b := newBackend(t, s, t.TempDir())
 	start(t, b)
-	env, end := b.Open(mustClaim(t, s, 1), "r1")
+	env, end := b.Open(t.Context(), mustClaim(t, s, 1), "r1")
 	r := request(t, env, "POST", "", tfstate(1, "a"))
 	r.ContentLength += 10
 	r.Body = io.NopCloser(io.MultiReader(r.Body, errReader{}))
@@ -245,7 +245,7 @@ func serve(ctx context.Context, b *Backend, r *http.Request) *httptest.ResponseR
 func TestBackend_SenderKilled(t *testing.T) {
 	s := newStore(t, newServer(t))
 	b := newBackend(t, s, t.TempDir())
-	env, end := b.Open(mustClaim(t, s, 1), "r1")
+	env, end := b.Open(t.Context(), mustClaim(t, s, 1), "r1")
 	defer end()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -269,7 +269,7 @@ func TestBackend_Replaced(t *testing.T) {
 	s := newStore(t, newServer(t))
 	dir := t.TempDir()
 	b := newBackend(t, s, dir)
-	env, end := b.Open(mustClaim(t, s, 1), "r1")
+	env, end := b.Open(t.Context(), mustClaim(t, s, 1), "r1")
 	serve(t.Context(), b, request(t, env, "LOCK", "", lockJSON("x")))
 	now := mustClaim(t, s, 2)
 	w := serve(t.Context(), b, request(t, env, "POST", "?ID=x", tfstate(1, "a")))
@@ -292,7 +292,7 @@ func TestBackend_Replaced(t *testing.T) {
 		t.Errorf("Read() = %v, %v, want the lock and no version", st, err)
 	}
 	// The lock of the replaced daemon does not hold back the present one.
-	env, end = b.Open(now, "r2")
+	env, end = b.Open(t.Context(), now, "r2")
 	defer end()
 	if w = serve(t.Context(), b, request(t, env, "LOCK", "", lockJSON("y"))); w.Code != 200 {
 		t.Errorf("LOCK of the present daemon = %d %s, want 200", w.Code, w.Body)
@@ -317,7 +317,7 @@ func TestBackend_ServersAway(t *testing.T) {
 		s := newStore(t, srv)
 		dir := filepath.Join(t.TempDir(), "states")
 		b := newBackend(t, s, dir)
-		env, end := b.Open(mustClaim(t, s, 1), "r1")
+		env, end := b.Open(t.Context(), mustClaim(t, s, 1), "r1")
 		defer end()
 		back := srv.away(40 * time.Second)
 		go func() {
@@ -353,7 +353,7 @@ func TestBackend_ServersAwayLong(t *testing.T) {
 		srv := newServer(t)
 		s := newStore(t, srv)
 		b := newBackend(t, s, t.TempDir())
-		env, end := b.Open(mustClaim(t, s, 1), "r1")
+		env, end := b.Open(t.Context(), mustClaim(t, s, 1), "r1")
 		defer end()
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
@@ -373,6 +373,31 @@ func TestBackend_ServersAwayLong(t *testing.T) {
 			t.Errorf("files after the state was stored = %q, want none", left)
 		}
 	})
+}
+
+// TestBackend_Interrupted reads the state while no server responds. A response
+// arrives soon after the interruption of the run, so Terraform can write its state
+// to a file before it is killed.
+func TestBackend_Interrupted(t *testing.T) {
+	for _, method := range []string{"GET", "LOCK"} {
+		synctest.Test(t, func(t *testing.T) {
+			srv := newServer(t)
+			s := newStore(t, srv)
+			b := newBackend(t, s, t.TempDir())
+			run, interrupt := context.WithCancel(t.Context())
+			env, end := b.Open(run, mustClaim(t, s, 1), "r1")
+			defer end()
+			defer srv.unreadable.Store(false)
+			srv.unreadable.Store(true)
+			start := time.Now()
+			const after = 10 * time.Second
+			time.AfterFunc(after, interrupt)
+			w := serve(t.Context(), b, request(t, env, method, "", lockJSON("x")))
+			if d := time.Since(start); w.Code != 503 || d != after+interruptedTime {
+				t.Errorf("%s = %d %s after %v, want 503 after %v", method, w.Code, w.Body, d, after+interruptedTime)
+			}
+		})
+	}
 }
 
 // pending returns a store and a directory with a pending state of epoch 1.
@@ -408,7 +433,7 @@ func TestReplay_NextStart(t *testing.T) {
 func TestReplay_BeforeNextRun(t *testing.T) {
 	_, s, dir := pending(t)
 	b := newBackend(t, s, dir)
-	env, end := b.Open(claimOf(1), "r2")
+	env, end := b.Open(t.Context(), claimOf(1), "r2")
 	defer end()
 	if w := serve(t.Context(), b, request(t, env, "GET", "", nil)); w.Body.String() != string(tfstate(2, "b")) {
 		t.Errorf("GET = %d %s, want the pending state", w.Code, w.Body)
@@ -452,7 +477,7 @@ func TestBackend_EndWaits(t *testing.T) {
 		srv := newServer(t)
 		s := newStore(t, srv)
 		b := newBackend(t, s, t.TempDir())
-		env, end := b.Open(mustClaim(t, s, 1), "r1")
+		env, end := b.Open(t.Context(), mustClaim(t, s, 1), "r1")
 		srv.away(30 * time.Second)
 		go serve(t.Context(), b, request(t, env, "POST", "", tfstate(1, "a")))
 		synctest.Wait()
@@ -470,7 +495,7 @@ func TestBackend_StopWhileHeld(t *testing.T) {
 		srv := newServer(t)
 		s := newStore(t, srv)
 		b := newBackend(t, s, t.TempDir())
-		env, end := b.Open(mustClaim(t, s, 1), "r1")
+		env, end := b.Open(t.Context(), mustClaim(t, s, 1), "r1")
 		srv.away(time.Hour)
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(time.Second, cancel) // before the file is written anyway
@@ -496,7 +521,7 @@ func FuzzBackend(f *testing.F) {
 		f.Fatal(err)
 	}
 	b := newBackend(f, s, f.TempDir())
-	env, _ := b.Open(c, "r1")
+	env, _ := b.Open(context.Background(), c, "r1")
 	f.Add("POST", "/web", "ID=x", "Basic d2FuZmVkOg==", []byte(tfstate(1, "a")), false)
 	f.Add("LOCK", "/web", "", "", lockJSON("x"), true)
 	f.Add("UNLOCK", "/web", "", "Basic", lockJSON("x"), true)

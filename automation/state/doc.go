@@ -47,7 +47,7 @@
 //	err = backend.Replay(ctx) // before the first claim
 //	go backend.Run(ctx)
 //	...
-//	env, end := backend.Open(claim, runID)
+//	env, end := backend.Open(ctx, claim, runID)
 //	defer end() // after all processes of the run have ended
 //
 // While no server responds, a request of Terraform waits for up to a minute. A

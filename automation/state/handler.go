@@ -18,6 +18,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/internal/backoff"
 	"github.com/wanfed/wanfed/resource"
 )
 
@@ -94,7 +95,8 @@ func (b *Backend) session(r *http.Request) *session {
 
 // handle returns the body of the response.
 func (b *Backend) handle(stop context.Context, s *session, w http.ResponseWriter, r *http.Request) ([]byte, error) {
-	ctx := r.Context()
+	ctx, cancel := s.untilInterrupted(r.Context())
+	defer cancel()
 	switch r.Method {
 	case http.MethodGet:
 		if err := b.deliver(ctx, s.claim.Task); err != nil {
@@ -129,6 +131,21 @@ func (b *Backend) handle(stop context.Context, s *session, w http.ResponseWriter
 	// not have. A request that deletes all versions would be a trap.
 	w.Header().Set("Allow", "GET, POST, LOCK, UNLOCK")
 	return nil, statusErrorf(http.StatusMethodNotAllowed, "the method must be GET, POST, LOCK or UNLOCK")
+}
+
+// untilInterrupted returns a context that ends interruptedTime after the run of s
+// was interrupted. The caller calls cancel.
+func (s *session) untilInterrupted(ctx context.Context) (_ context.Context, cancel context.CancelFunc) {
+	ctx, cancel = context.WithCancel(ctx)
+	go func() {
+		select {
+		case <-ctx.Done():
+		case <-s.interrupted:
+			backoff.Sleep(ctx, interruptedTime, nil)
+			cancel()
+		}
+	}()
+	return ctx, cancel
 }
 
 // readBody returns the body of a request, of at most limit bytes.

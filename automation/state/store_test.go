@@ -31,8 +31,9 @@ type server struct {
 	// returns an error, the write fails with it.
 	before func(typ *pb.Type) error
 	// lost makes the next write succeed without a response.
-	lost   atomic.Bool
-	writes atomic.Int64
+	lost       atomic.Bool
+	unreadable atomic.Bool // reads fail
+	writes     atomic.Int64
 }
 
 func newServer(t testing.TB) *server {
@@ -54,6 +55,13 @@ func newServer(t testing.TB) *server {
 		t.Fatal(err)
 	}
 	return &server{ResourceServiceClient: service.Client()}
+}
+
+func (s *server) Read(ctx context.Context, in *pb.ReadRequest, opts ...grpc.CallOption) (*pb.ReadResponse, error) {
+	if s.unreadable.Load() {
+		return nil, status.Error(codes.Unavailable, "no server responds")
+	}
+	return s.ResourceServiceClient.Read(ctx, in, opts...)
 }
 
 func (s *server) Write(ctx context.Context, in *pb.WriteRequest, opts ...grpc.CallOption) (*pb.WriteResponse, error) {

@@ -19,7 +19,7 @@
 // Three streams per datacenter have its nodes, services and checks. All views of
 // the catalog of the datacenter use them. Keys have one stream for each first
 // element of their paths, and other resources one for each type and prefix. The
-// state of the federation is one stream, and one poll per second of the status
+// state of the federation is one stream, and a poll each 0.8 s of the status
 // and members that the local server reports. A stream ends when its last view is
 // closed. After the
 // loss of a stream, its views keep their values until all related streams have

@@ -85,8 +85,8 @@ func TestValue_Federation(t *testing.T) {
 		}
 		before := m.pollCount()
 		time.Sleep(10 * time.Second)
-		if n := m.pollCount() - before; n < 9 || n > 11 { // a poll may coincide with each end
-			t.Errorf("%d polls in 10 s, want one per second for all views together", n)
+		if n := m.pollCount() - before; n < 12 || n > 13 {
+			t.Errorf("%d polls in 10 s, want one per 0.8 s for all views together", n)
 		}
 	})
 }
@@ -241,9 +241,9 @@ func TestValue_DatacenterFor(t *testing.T) {
 
 // TestValue_DatacenterForAt measures the time to the trigger, and compares it
 // with that of a daemon that starts during the outage. The end of the duration is
-// between two of the polls that are made each second.
+// between two of the polls that are made each 0.8 s.
 func TestValue_DatacenterForAt(t *testing.T) {
-	const outage = `{"kind":"datacenter","state":"unreachable","for":"30.400s"}`
+	const outage = `{"kind":"datacenter","state":"unreachable","for":"30.500s"}`
 	synctest.Test(t, func(t *testing.T) {
 		m := federated()
 		v := start(t, m)
@@ -258,7 +258,7 @@ func TestValue_DatacenterForAt(t *testing.T) {
 		case <-time.After(time.Hour):
 			t.Fatal("the trigger did not change")
 		}
-		if d, want := time.Since(at), 30900*time.Millisecond; d < want || d > want+2*coalesce {
+		if d, want := time.Since(at), 31*time.Second; d < want || d > want+2*coalesce {
 			t.Errorf("the trigger changed after %v, want %v", d, want)
 		}
 		after := value(t, w)

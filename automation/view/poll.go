@@ -16,8 +16,9 @@ import (
 	"github.com/wanfed/wanfed/internal/backoff"
 )
 
-// pollInterval is the time between two polls of the state of the federation.
-const pollInterval = time.Second
+// pollInterval is the time between two polls of the state of the federation. A run
+// starts at most 1 s after a change.
+const pollInterval = 800 * time.Millisecond
 
 // datacenterState is the state of a datacenter, as the local one observes it.
 type datacenterState struct {
