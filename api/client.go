@@ -16,6 +16,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -77,7 +78,7 @@ type Client struct {
 // connects at its first request. The caller must close the client.
 func NewClient(cfg ClientConfig) (*Client, error) {
 	addr, socket := cfg.Addr, ""
-	if path, ok := strings.CutPrefix(addr, "unix://"); ok {
+	if path, ok := strings.CutPrefix(addr, "unix://"); ok && filepath.IsAbs(path) {
 		addr, socket = "http://localhost:80", path // the host of all requests
 	}
 	base, hosts, err := parseAddrs(addr)

@@ -152,7 +152,7 @@ func TestGatewayConsul_Settings(t *testing.T) {
 		{args: []string{"--consul", "ftp://127.0.0.1:8500"}, want: "is neither http nor https"},
 		{args: []string{"--consul", "http://127.0.0.1:8500", "--server", "10.0.0.1:8300"},
 			want: "servers is a setting of a gateway of wanfed's servers"},
-		{args: []string{"--consul", "env"}, env: map[string]string{"CONSUL_HTTP_ADDR": "unix:///run/consul.sock"},
+		{args: []string{"--consul", "env"}, env: map[string]string{"CONSUL_HTTP_ADDR": "unix://run/consul.sock"},
 			want: "is neither http nor https"},
 		{args: []string{"--consul", "http://127.0.0.1:8500"}, env: map[string]string{"CONSUL_HTTP_TOKEN_FILE": "/absent"},
 			want: "CONSUL_HTTP_TOKEN_FILE: open /absent"},
