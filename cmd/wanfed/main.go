@@ -87,20 +87,20 @@ func newRoot() *cobra.Command {
 		return usagef("%w; see: %s --help", flagError(err), cmd.CommandPath())
 	})
 	addStopOnEOF(root)
-	addCommands(root, "Start and join", newInit(), newToken(), newJoin(), newUp())
-	addCommands(root, "Run", newServer(), newGateway(), newSync(), newEnvoy(), newDemo(), newValidate())
-	addCommands(root, "Observe", newStatus(), newMembers(), newFederation(), newControllers(), newTask())
+	addCommands(root, "Setup", newInit(), newToken(), newJoin(), newUp())
+	addCommands(root, "Process", newServer(), newGateway(), newSync(), newEnvoy(), newDemo(), newValidate())
+	addCommands(root, "Status", newStatus(), newMembers(), newFederation(), newControllers(), newTask())
 	addCommands(root, "Data", newKV(), newServices(), newNodes(), newResource(), newLock(), newSnapshot())
-	addCommands(root, "Secure and maintain", newTLS(), newPolicy(), newKeyring(), newOperator())
+	addCommands(root, "Security and Maintenance", newTLS(), newPolicy(), newKeyring(), newOperator())
 	addCommands(root, "Other", newVersion())
 	root.SetHelpCommandGroupID("Other")
 	root.SetCompletionCommandGroupID("Other")
 	return root
 }
 
-// addCommands adds commands to root, under a title in its help.
+// addCommands adds commands to root, under "title Commands" in its help.
 func addCommands(root *cobra.Command, title string, commands ...*cobra.Command) {
-	root.AddGroup(&cobra.Group{ID: title, Title: title + ":"})
+	root.AddGroup(&cobra.Group{ID: title, Title: title + " Commands:"})
 	for _, c := range commands {
 		c.GroupID = title
 		root.AddCommand(c)

@@ -272,14 +272,12 @@ func cliPage(t testing.TB) string {
 		}
 		out = bytes.TrimSpace(out)
 		fmt.Fprintf(&b, "\n## %s\n\n```\n%s\n```\n", strings.Join(append([]string{"wanfed"}, words...), " "), out)
-		_, list, ok := strings.Cut(string(out), "Commands:\n")
-		if !ok {
-			return
-		}
-		list, _, _ = strings.Cut(list, "\n\n")
-		for _, m := range commandLine.FindAllStringSubmatch(list, -1) {
-			if m[1] != "help" && m[1] != "completion" {
-				visit(append(words[:len(words):len(words)], m[1]))
+		for _, list := range strings.Split(string(out), "Commands:\n")[1:] {
+			list, _, _ = strings.Cut(list, "\n\n")
+			for _, m := range commandLine.FindAllStringSubmatch(list, -1) {
+				if m[1] != "help" && m[1] != "completion" {
+					visit(append(words[:len(words):len(words)], m[1]))
+				}
 			}
 		}
 	}
