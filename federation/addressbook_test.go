@@ -27,9 +27,16 @@ func TestAddressBookUpdater_SavesCache(t *testing.T) {
 		store, ready := resourcetest.NewStore(), make(chan struct{})
 		defer store.Close()
 		close(ready)
-		cfg := AddressBookUpdaterConfig{
+		var cfg AddressBookUpdaterConfig
+		cfg = AddressBookUpdaterConfig{
 			DC: "dc0", PrimaryDC: "dc0", Domain: "wanfed", Backend: store, LAN: &gossip.Pool{}, WAN: &gossip.Pool{},
 			Ready: ready, File: filepath.Join(t.TempDir(), "addresses.json"), Book: &wanfed.SharedAddressBook{},
+			Paths: func() (out []wanfed.PathStatus) { // all addresses work
+				for dc, paths := range cfg.Book.Load().Paths {
+					out = append(out, wanfed.PathStatus{DC: dc, Addr: paths[0].Addr, LastSuccess: time.Now()})
+				}
+				return out
+			},
 			Logger: slog.New(slog.DiscardHandler),
 		}
 		u, err := NewAddressBookUpdater(cfg)
@@ -147,7 +154,7 @@ func TestAddressBookUpdater_KeepsAddressesOfDeletedPrimary(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, dc := range []string{"dc1", "dc3"} {
-		u.cache.findOrAdd(dc, "198.51.100.1:8443", time.Now())
+		u.cache[dc] = []*cachedAddress{{addr: "198.51.100.1:8443", Known: time.Now(), Worked: time.Now()}}
 	}
 	u.updateCache()
 	if len(u.cache["dc1"]) != 1 || len(u.cache["dc3"]) != 0 {

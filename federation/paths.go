@@ -5,7 +5,10 @@ package federation
 import (
 	"cmp"
 	"maps"
+	"net"
+	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/wanfed/wanfed/api/pb"
@@ -215,17 +218,22 @@ func compute(cfg AddressBookUpdaterConfig, in inputs, before map[string]*entry) 
 // newEntry computes the entry of dc. The sources of addresses, in the order of
 // their precedence, are the gateway tags, the federation state, the
 // configuration and the cache. Addresses in own belong to this datacenter and
-// are not used.
+// are not used. Addresses that are not isRemote are not used either, except those
+// that this datacenter configured or that worked.
 func newEntry(
 	cfg AddressBookUpdaterConfig, dc string, state *stateGateways, in inputs, local candidates, own []ownAddr,
 ) *entry {
 	e := &entry{state: state, tagged: in.tagged[dc], local: local, own: own}
 	for _, addr := range e.tagged {
-		e.remote = e.remote.add(addr, false, fromGossip, time.Time{})
+		if isRemote(addr, own) {
+			e.remote = e.remote.add(addr, false, fromGossip, time.Time{})
+		}
 	}
 	if state != nil {
 		for _, c := range state.candidates {
-			e.remote = e.remote.add(c.addr, c.critical, c.from, c.at)
+			if isRemote(c.addr, own) {
+				e.remote = e.remote.add(c.addr, c.critical, c.from, c.at)
+			}
 		}
 	}
 	if dc == cfg.PrimaryDC {
@@ -268,6 +276,46 @@ func newEntry(
 	}
 	e.snap = &pb.SnapshotDatacenter{Name: dc, Gateways: e.remote.addrs(), Current: uint32(current)}
 	return e
+}
+
+// addrClass is the kind of an address that means another machine in each
+// network, or no single machine.
+type addrClass uint8
+
+const (
+	classRoutable addrClass = iota
+	classLoopback
+	classLinkLocal
+	classOther // multicast or unspecified
+)
+
+// classOf returns the class of a host:port. A DNS name is routable, except
+// localhost (RFC 6761, section 6.3).
+func classOf(hostport string) addrClass {
+	host, _, _ := net.SplitHostPort(hostport)
+	ip, err := netip.ParseAddr(host)
+	ip = ip.Unmap()
+	switch name := strings.ToLower(strings.TrimSuffix(host, ".")); {
+	case err != nil && (name == "localhost" || strings.HasSuffix(name, ".localhost")), ip.IsLoopback():
+		return classLoopback
+	case err != nil:
+		return classRoutable
+	case ip.IsLinkLocalUnicast():
+		return classLinkLocal
+	case ip.IsMulticast() || ip.IsUnspecified():
+		return classOther
+	}
+	return classRoutable
+}
+
+// isRemote reports whether an address can be that of a gateway of another
+// datacenter. Otherwise, another datacenter could make this one dial its own
+// machines. Addresses of a class that this datacenter uses itself are accepted,
+// for a federation on one machine or in one segment.
+func isRemote(addr string, own []ownAddr) bool {
+	class := classOf(addr)
+	return class == classRoutable || class != classOther &&
+		slices.ContainsFunc(own, func(o ownAddr) bool { return classOf(o.addr) == class })
 }
 
 // UnusedAddress is an address of another datacenter that is not used, because a

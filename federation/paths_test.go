@@ -299,3 +299,46 @@ func TestCompute_ReusesEntries(t *testing.T) {
 		}
 	}
 }
+
+// Addresses of each class in the gateway tag and the federation state of dc3: with
+// and without such addresses in the local datacenter.
+func TestPaths_Classes(t *testing.T) {
+	routable := []string{"198.51.100.3:8443", "10.0.0.1:8443", "[2001:db8::1]:8443", "gw.example:8443", "[fd00::1]:8443"}
+	loopback := []string{"127.0.0.1:22", "[::1]:22", "[::ffff:127.0.0.1]:22", "localhost:22", "x.Localhost.:22"}
+	linkLocal := []string{"169.254.169.254:80", "[fe80::1]:22"}
+	never := []string{"224.0.0.1:22", "[ff02::1]:22", "0.0.0.0:22"}
+	all := slices.Concat(routable, loopback, linkLocal, never)
+	for name, tt := range map[string]struct {
+		server string // of the local datacenter
+		want   []string
+	}{
+		"routable":   {"10.9.0.1:8300", routable},
+		"loopback":   {"127.0.0.1:8300", slices.Concat(routable, loopback)},
+		"link-local": {"169.254.0.1:8300", slices.Concat(routable, linkLocal)},
+		"multicast":  {"224.0.0.9:8300", routable},
+	} {
+		for source, in := range map[string]inputs{
+			"gossip": {tagged: map[string][]string{"dc3": all}},
+			"state": {states: []*stateGateways{{dc: "dc3", candidates: func() (cs candidates) {
+				for _, addr := range all {
+					cs = cs.add(addr, false, fromState, time.Time{})
+				}
+				return cs
+			}()}}},
+		} {
+			in.servers = map[string]string{"srv1": tt.server}
+			e := compute(secondary, in, nil).entries["dc3"]
+			if got := e.remote.addrs(); !slices.Equal(got, tt.want) || !slices.Equal(e.snap.Gateways, tt.want) {
+				t.Errorf("addresses from %s with a %s server = %q and %q for gateways, want %q", source, name, got,
+					e.snap.Gateways, tt.want)
+			}
+		}
+	}
+	// The configuration of this datacenter and addresses that worked are used.
+	cfg := secondary
+	cfg.PrimaryGateways = []string{"127.0.0.1:8443"}
+	in := inputs{cache: addressCache{"dc1": {{addr: "127.0.0.2:8443", Worked: time.Unix(9, 0)}}}}
+	if got := compute(cfg, in, nil).entries["dc1"].remote.addrs(); !slices.Equal(got, []string{"127.0.0.1:8443", "127.0.0.2:8443"}) {
+		t.Errorf("addresses of the configuration and the cache = %q, want both", got)
+	}
+}

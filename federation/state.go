@@ -70,7 +70,7 @@ func validate(r *pb.Resource) error {
 // Limits of a federation state.
 const (
 	maxGateways  = 1024
-	maxStateSize = 1 << 20 // bytes
+	maxStateSize = 256 << 10 // bytes
 )
 
 // ValidateState returns the first fault of a state, or nil.

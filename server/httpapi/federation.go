@@ -81,7 +81,28 @@ func (h *handler) status(r *http.Request, _ query) (response, error) {
 	s, err := h.Cluster.Status(r.Context())
 	s.Datacenters = orEmpty(s.Datacenters)
 	s.Components = orEmpty(s.Components)
+	if isForwarded(r.Context()) {
+		s.Datacenters = withoutErrors(s.Datacenters)
+	}
 	return response{body: s}, err
+}
+
+// withoutErrors returns datacenters without the addresses to which this server
+// could not connect, for a caller in another datacenter. Another datacenter
+// names these addresses: it could see which ports are open here.
+func withoutErrors(datacenters []api.DatacenterStatus) []api.DatacenterStatus {
+	out := slices.Clone(datacenters)
+	for i := range out {
+		d := &out[i]
+		if d.Own {
+			continue
+		}
+		d.Paths, d.LastError = nil, ""
+		if d.Cause != "" || d.Advice != "" {
+			d.Cause, d.Advice = "only servers of the responding datacenter show the cause", "repeat the command there"
+		}
+	}
+	return out
 }
 
 func (h *handler) controllers(*http.Request, query) (response, error) {

@@ -381,3 +381,27 @@ func TestServe_HeadersForEarlierVersions(t *testing.T) {
 		}
 	}
 }
+
+// The status for a caller in another datacenter has no address that this one could
+// not connect to, and no error. Local callers see both.
+func TestStatus_Forwarded(t *testing.T) {
+	_, dc2, cluster2 := twoDatacenters(t)
+	const secret = "203.0.113.7:22"
+	cluster2.status = api.Status{Datacenter: "dc2", Datacenters: []api.DatacenterStatus{
+		{Name: "dc2", Own: true, Cause: "own cause"},
+		{Name: "dc3", State: api.HealthUnreachable, Cause: "dc3 does not respond at " + secret, Advice: "check " + secret,
+			LastError: secret + ": connection refused", Paths: []api.PathStatus{{Address: secret, Health: "failing",
+				LastError: "connection refused", Failure: "connection refused"}}},
+	}}
+	resp, err := Serve(t.Context(), dc2, &pb.QueryRequest{Path: api.StatusPath})
+	body := string(resp.GetBody())
+	if err != nil || resp.Status != 200 || strings.Contains(body, "203.0.113.7") || strings.Contains(body, "connection refused") ||
+		!strings.Contains(body, "own cause") || !strings.Contains(body, `"state":"unreachable"`) {
+		t.Errorf("forwarded status = %d %s, %v, want the state of dc3 without addresses and errors", resp.Status, body, err)
+	}
+	w := httptest.NewRecorder()
+	dc2.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "http://localhost"+api.StatusPath, nil))
+	if body := w.Body.String(); strings.Count(body, secret) != 4 {
+		t.Errorf("local status = %s, want the address %s in cause, advice, error and path", body, secret)
+	}
+}
