@@ -111,7 +111,7 @@ func (t *headerTrials) tryAll(ctx context.Context, addrs, ready []string) {
 	var g errgroup.Group
 	g.SetLimit(maxTrials)
 	for _, addr := range ready {
-		was := accepting[addr]
+		was := slices.Contains(before, addr)
 		g.Go(func() error {
 			now := t.accepts(ctx, addr, was)
 			mu.Lock()
