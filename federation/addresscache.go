@@ -18,7 +18,7 @@ import (
 )
 
 // addressCache contains the current and former WAN addresses of the gateways of
-// each datacenter through which this server reached it. The dialer tries cached addresses last. They may be the only
+// each datacenter. The dialer tries cached addresses last. They may be the only
 // known addresses after a server was down or partitioned.
 type addressCache map[string][]*cachedAddress
 
@@ -28,7 +28,7 @@ type cachedAddress struct {
 	// Known is the last time at which a source contained the address.
 	Known time.Time `json:"known"`
 	// Worked is the last time at which this server reached the datacenter
-	// through the address.
+	// through the address. Zero means never.
 	Worked time.Time `json:"worked,omitzero"`
 
 	written time.Time // value of lastUse in the file
@@ -68,28 +68,32 @@ func (c addressCache) find(dc, addr string) *cachedAddress {
 	return nil
 }
 
-// record adds the addresses in worked with the time of their last success. For
-// the known ones of them, it records the time at which a source other than the
-// cache contains them (entry.named). It evicts old addresses. It reports whether
-// the file should be written.
+// findOrAdd returns a cached address. It adds a new address with the time
+// known.
+func (c addressCache) findOrAdd(dc, addr string, known time.Time) *cachedAddress {
+	a := c.find(dc, addr)
+	if a == nil {
+		a = &cachedAddress{addr: addr, Known: known}
+		c[dc] = append(c[dc], a)
+	}
+	return a
+}
+
+// record adds the addresses of entries that a source other than the cache
+// contains (entry.named), and the addresses in worked with the time of their
+// last success. It evicts old addresses. It reports whether the file should be
+// written.
 func (c addressCache) record(
 	entries map[string]*entry, worked map[string]map[string]time.Time, now time.Time,
 ) (changed bool) {
 	for dc, e := range entries {
+		for _, addr := range e.named {
+			c.findOrAdd(dc, addr, now).Known = now
+		}
 		for addr, at := range worked[dc] {
-			a := c.find(dc, addr)
-			if a == nil {
-				a = &cachedAddress{addr: addr, Known: at}
-				c[dc] = append(c[dc], a)
-			}
-			if at.After(a.Worked) {
+			if a := c.findOrAdd(dc, addr, at); at.After(a.Worked) {
 				changed = changed || a.Worked.IsZero()
 				a.Worked = at
-			}
-		}
-		for _, addr := range e.named {
-			if a := c.find(dc, addr); a != nil {
-				a.Known = now
 			}
 		}
 	}
@@ -154,13 +158,15 @@ func (c addressCache) matches(dc string, e *entry) bool {
 	return unmatched == 0
 }
 
-// save writes the addresses to the file.
+// save writes the addresses that worked to the file.
 func (c addressCache) save(path string, now time.Time) error {
 	file := make(map[string]map[string]*cachedAddress, len(c))
 	for dc, all := range c {
 		file[dc] = make(map[string]*cachedAddress, len(all))
 		for _, a := range all {
-			file[dc][a.addr] = a
+			if !a.Worked.IsZero() { // any other address may be wrong
+				file[dc][a.addr] = a
+			}
 		}
 	}
 	b, err := json.MarshalIndent(file, "", "  ")

@@ -24,20 +24,12 @@ func (c addressCache) addrs(dc string) (out []string) {
 	return out
 }
 
-// workedAt returns one address that worked at a time.
-func workedAt(dc, addr string, at time.Time) map[string]map[string]time.Time {
-	return map[string]map[string]time.Time{dc: {addr: at}}
-}
-
 func TestAddressCache(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	path := filepath.Join(t.TempDir(), "addresses.json")
 	c := addressCache{}
 	first := entriesOf("dc1", "198.51.100.1:8443")
-	if c.record(first, nil, now) || len(c.addrs("dc1")) != 0 {
-		t.Errorf("record() of an address that never worked: addrs() = %v, want none", c.addrs("dc1"))
-	}
-	if !c.record(first, workedAt("dc1", "198.51.100.1:8443", now), now) {
+	if !c.record(first, nil, now) {
 		t.Error("record() of a new address = false, want true")
 	}
 	if err := c.save(path, now); err != nil {
@@ -51,13 +43,21 @@ func TestAddressCache(t *testing.T) {
 	}
 	for i := range 20 {
 		now = now.Add(time.Minute)
-		addr := fmt.Sprintf("198.51.100.%d:8443", i+2)
-		c.record(entriesOf("dc1", addr), workedAt("dc1", addr, now), now.Add(cacheTimeStep))
+		c.record(entriesOf("dc1", fmt.Sprintf("198.51.100.%d:8443", i+2)), nil, now.Add(cacheTimeStep))
 	}
 	if got := c.addrs("dc1"); len(got) != maxCached || got[0] != "198.51.100.21:8443" {
 		t.Errorf("addrs() = %v, want %d with 198.51.100.21 first", got, maxCached)
 	}
 
+	if err := c.save(path, now); err != nil {
+		t.Fatal(err)
+	}
+	if loaded, err := loadAddressCache(path); err != nil || len(loaded.addrs("dc1")) != 0 {
+		t.Errorf("loaded addrs() = %v, %v, want none: no address worked", loaded.addrs("dc1"), err)
+	}
+	for _, addr := range c["dc1"] {
+		addr.Worked = addr.Known
+	}
 	if err := c.save(path, now); err != nil {
 		t.Fatal(err)
 	}
@@ -73,21 +73,21 @@ func TestAddressCache(t *testing.T) {
 	}
 }
 
-// Newer addresses that never worked are not kept, and do not evict the addresses
-// that worked last.
+// Newer addresses that never worked do not evict the addresses that worked
+// last.
 func TestAddressCache_KeepsWorkingAddresses(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	path := filepath.Join(t.TempDir(), "addresses.json")
 	c := addressCache{}
-	all := map[string]map[string]time.Time{"dc1": {}}
+	workedAt := map[string]map[string]time.Time{"dc1": {}}
 	var worked []string
 	for i := range keepWorked + 3 {
 		addr := fmt.Sprintf("198.51.100.%d:8443", i)
 		worked = append(worked, addr)
-		all["dc1"][addr] = now.Add(time.Duration(i) * time.Second)
+		workedAt["dc1"][addr] = now.Add(time.Duration(i) * time.Second)
 	}
 	last := worked[len(worked)-1]
-	if !c.record(entriesOf("dc1", worked[0]), all, now) {
+	if !c.record(entriesOf("dc1", worked[0]), workedAt, now) {
 		t.Error("record() of the first success = false, want true")
 	}
 	for i := range 500 {
@@ -104,8 +104,13 @@ func TestAddressCache_KeepsWorkingAddresses(t *testing.T) {
 		}
 	}
 	got := c.addrs("dc1")
-	if len(got) != len(worked) {
-		t.Errorf("addrs() = %v, want the %d addresses that worked", got, len(worked))
+	if len(got) != maxCached {
+		t.Errorf("addrs() has %d addresses, want %d", len(got), maxCached)
+	}
+	for i, addr := range worked {
+		if kept, want := slices.Contains(got, addr), i >= len(worked)-keepWorked; kept != want {
+			t.Errorf("addrs() contains %s, number %d of %d that worked: %v, want %v", addr, i, len(worked), kept, want)
+		}
 	}
 	c.record(entriesOf("dc1"), nil, now.Add(10*cacheTTL))
 	if got := c.addrs("dc1"); !slices.Equal(got, []string{last}) {
