@@ -152,8 +152,7 @@ func (c *Client) checkIfLate(ctx context.Context, cc *conn, sendTime time.Durati
 }
 
 // check checks the health of cc. The path is dead if cc does not respond within
-// the probe timeout of its session, and no byte arrives over the session. In this
-// case check reports the dead path to
+// the probe timeout of its session. In this case check reports the dead path to
 // the session and replaces cc. The session opens a standby on another path
 // shortly before the probe timeout. Concurrent checks are coalesced into one. A
 // connection that is being dialed is not checked, because the dialer tries all
@@ -164,7 +163,7 @@ func (c *Client) check(cc *conn) {
 		if s == nil || cc.retired.Err() != nil || cc.GetState() != connectivity.Ready {
 			return nil, nil
 		}
-		limit, received := s.ProbeTimeout(), s.Received()
+		limit := s.ProbeTimeout()
 		checked := make(chan bool, 1)
 		go func() { checked <- c.healthy(cc, limit) }() // received below, always
 		standby := time.NewTimer(limit * 3 / 4)
@@ -175,7 +174,6 @@ func (c *Client) check(cc *conn) {
 			case <-standby.C:
 				settle = s.OpenStandby()
 			case alive := <-checked:
-				alive = alive || s.Received() != received
 				if !alive && cc.retired.Err() == nil && c.ctx.Err() == nil {
 					s.MarkDead(errNoResponse)
 					cc.dead.Store(true)

@@ -38,13 +38,8 @@ const (
 	deadTimeout = 2 * time.Second
 
 	minBackoff    = 50 * time.Millisecond
-	maxBackoff    = 2 * time.Second        // to other datacenters: see Client.maxBackoff
+	maxBackoff    = 2 * time.Second        // to other datacenters
 	maxLANBackoff = 500 * time.Millisecond // to servers of the local datacenter
-	// maxManyBackoff and backoffPerDC replace maxBackoff with many datacenters.
-	// gRPC repeats a failed dial until its connection is idle, also without a
-	// call, so a server without paths to n datacenters dials all of them.
-	maxManyBackoff = 10 * time.Second
-	backoffPerDC   = 100 * time.Millisecond
 )
 
 var errStopping = errors.New("server is stopping")
@@ -92,11 +87,12 @@ type connKey struct{ dc, node string }
 // dead or a better path was found.
 type conn struct {
 	*grpc.ClientConn
-	key     connKey
-	retired context.Context // ends when conn is replaced
-	retire  context.CancelFunc
-	dead    atomic.Bool // the last health check had no response; set before retired ends
-	checks  singleflight.Group
+	key        connKey
+	maxBackoff time.Duration   // maximum pause between dials
+	retired    context.Context // ends when conn is replaced
+	retire     context.CancelFunc
+	dead       atomic.Bool // the last health check had no response; set before retired ends
+	checks     singleflight.Group
 
 	stream atomic.Pointer[wanfed.GRPCConn] // the last dialed stream; nil in the local datacenter
 
@@ -171,11 +167,14 @@ func (c *Client) conn(key connKey) (*conn, error) {
 }
 
 func (c *Client) addLocked(key connKey) (*conn, error) {
-	cc := &conn{key: key}
+	cc := &conn{key: key, maxBackoff: maxBackoff}
 	cc.retired, cc.retire = context.WithCancel(context.Background())
 	idle := idleTimeout
 	if key.dc == c.cfg.DC || key.dc == c.cfg.PrimaryDC {
 		idle = 0 // never
+	}
+	if key.dc == c.cfg.DC {
+		cc.maxBackoff = maxLANBackoff
 	}
 	dial := func(ctx context.Context) (net.Conn, error) { return c.redial(ctx, cc, c.dial) }
 	options := []grpc.DialOption{grpc.WithIdleTimeout(idle), dialAtOnce}
@@ -192,19 +191,6 @@ func (c *Client) addLocked(key connKey) (*conn, error) {
 		c.running.Go(func() { c.watchState(cc) })
 	}
 	return cc, nil
-}
-
-// maxBackoff returns the longest pause between two dials of a server of dc, for
-// backoff.Delay. With up to 100 other datacenters that do not respond, all of
-// them together are dialed ten times per second at most.
-func (c *Client) maxBackoff(dc string) time.Duration {
-	switch dc {
-	case c.cfg.DC:
-		return maxLANBackoff
-	case c.cfg.PrimaryDC:
-		return maxBackoff
-	}
-	return min(max(maxBackoff, time.Duration(len(c.cfg.Book.Load().Paths))*backoffPerDC), maxManyBackoff)
 }
 
 // exchangeEpochs returns an interceptor that adds the epoch to the metadata of a
@@ -246,8 +232,13 @@ var dialAtOnce = grpc.WithConnectParams(grpc.ConnectParams{
 	MinConnectTimeout: 15 * time.Second,
 })
 
+// keepsOpen reports whether the Client connects to another datacenter without a
+// call: to the primary, and to an unreachable datacenter. The connection
+// detects at once that a datacenter is reachable again.
+func (c *Client) keepsOpen(dc string) bool { return dc == c.cfg.PrimaryDC || c.reach.isUnreachable(dc) }
+
 // watchState records whether cc works, until cc is replaced. It reconnects cc
-// to the primary, and replaces another cc that is idle.
+// if keepsOpen is true for the datacenter, and otherwise replaces an idle cc.
 func (c *Client) watchState(cc *conn) {
 	dc := cc.key.dc
 	for state, first := cc.GetState(), true; ; first = false {
@@ -257,7 +248,7 @@ func (c *Client) watchState(cc *conn) {
 		case connectivity.TransientFailure:
 			c.reach.set(dc, false)
 		case connectivity.Idle:
-			if dc == c.cfg.PrimaryDC {
+			if c.keepsOpen(dc) {
 				cc.Connect()
 			} else if !first {
 				c.replace(cc, drainTimeout) // with a drain, because a call may just have begun
@@ -293,7 +284,7 @@ func (c *Client) replace(cc *conn, drain time.Duration) {
 		return
 	}
 	delete(c.conns, cc.key)
-	if cc.key.dc == c.cfg.PrimaryDC && len(c.cfg.Book.Load().Paths[cc.key.dc]) > 0 {
+	if c.keepsOpen(cc.key.dc) && len(c.cfg.Book.Load().Paths[cc.key.dc]) > 0 {
 		_, _ = c.addLocked(cc.key)
 	}
 	cc.retire()
@@ -333,9 +324,12 @@ func (c *Client) Run(ctx context.Context) error {
 		c.bookChanged(old, book)
 		old = book
 		failing, healthChanged := c.cfg.Dialer.Unreachable()
-		wait := c.updateUnreachable(failingSince, failing, time.Now())
+		connect, wait := c.updateUnreachable(failingSince, failing, time.Now())
 		if len(book.Paths[c.cfg.PrimaryDC]) > 0 && c.cfg.PrimaryDC != c.cfg.DC {
-			cc, err := c.conn(connKey{dc: c.cfg.PrimaryDC})
+			connect = append(connect, c.cfg.PrimaryDC)
+		}
+		for _, dc := range connect {
+			cc, err := c.conn(connKey{dc: dc})
 			if err != nil {
 				return errors.Join(err, c.close())
 			}

@@ -59,7 +59,7 @@ func (c *Client) redial(ctx context.Context, cc *conn,
 	cc.dialing.Lock()
 	defer cc.dialing.Unlock()
 	var limit time.Duration
-	if backoff.Sleep(ctx, backoff.Delay(cc.failures, minBackoff, c.maxBackoff(cc.key.dc)), cc.event) {
+	if backoff.Sleep(ctx, backoff.Delay(cc.failures, minBackoff, cc.maxBackoff), cc.event) {
 		cc.failures = 0 // next pause is short: a new path may need a moment to work
 		limit = settleTime
 	}

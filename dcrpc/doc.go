@@ -17,8 +17,9 @@
 // package wanfed).
 //
 // A connection to another datacenter is closed after two minutes without a
-// call. The connection to the primary stays open. [Client.Reachability] reports
-// whether connections and paths work.
+// call. The connection to the primary stays open. The Client also dials an
+// unreachable datacenter until a dial succeeds. [Client.Reachability] reports
+// the change.
 //
 // Dials are repeated with backoff. Each of these events of a datacenter ends
 // the backoff:

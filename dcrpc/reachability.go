@@ -40,6 +40,12 @@ func (r *reachability) load() (map[string]Reachability, <-chan struct{}) {
 	return maps.Clone(r.byDC), r.changed.Wait()
 }
 
+func (r *reachability) isUnreachable(dc string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.byDC[dc].Unreachable
+}
+
 func (r *reachability) set(dc string, reachable bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -57,11 +63,11 @@ func (r *reachability) set(dc string, reachable bool) {
 // updateUnreachable updates the reachability of all datacenters at time now.
 // failing lists the datacenters that have no working path at that time. since
 // maps each of them to the time of its first failure, and is updated.
-// updateUnreachable returns the time until another failing datacenter becomes
-// unreachable.
+// updateUnreachable returns the unreachable datacenters, and the time until
+// another failing datacenter becomes unreachable.
 func (c *Client) updateUnreachable(
 	since map[string]time.Time, failing []string, now time.Time,
-) (wait time.Duration) {
+) (unreachable []string, wait time.Duration) {
 	wait = time.Hour
 	for _, dc := range failing {
 		if since[dc].IsZero() {
@@ -72,6 +78,7 @@ func (c *Client) updateUnreachable(
 			continue
 		}
 		c.reach.set(dc, false)
+		unreachable = append(unreachable, dc)
 	}
 	for dc := range since {
 		if !slices.Contains(failing, dc) {
@@ -80,7 +87,7 @@ func (c *Client) updateUnreachable(
 			c.events.Notify(dc)
 		}
 	}
-	return wait
+	return unreachable, wait
 }
 
 // bookChanged notifies waiting dials of datacenters whose paths changed. It

@@ -5,7 +5,6 @@ package dcrpc
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"net"
 	"slices"
@@ -38,7 +37,7 @@ func newTestClient() (c *Client, setBook func(*wanfed.AddressBook)) {
 // addConn adds the connection of key. The connection calls dial to connect.
 func (c *Client) addConn(t *testing.T, key connKey, dial func(ctx context.Context) (net.Conn, error)) *conn {
 	t.Helper()
-	cc := &conn{key: key}
+	cc := &conn{key: key, maxBackoff: maxBackoff}
 	cc.retired, cc.retire = context.WithCancel(t.Context())
 	var err error
 	cc.ClientConn, err = api.NewGRPCClient(func(ctx context.Context) (net.Conn, error) {
@@ -142,7 +141,7 @@ func TestRedial_PathsChange(t *testing.T) {
 		start, dials := time.Now(), 0
 		time.AfterFunc(time.Second, func() { c.events.Notify("dc2") })
 		time.AfterFunc(2*time.Second, func() { setBook(pathsTo("dc2", "new:1")) })
-		_, err := c.redial(t.Context(), &conn{key: connKey{dc: "dc2"}},
+		_, err := c.redial(t.Context(), &conn{key: connKey{dc: "dc2"}, maxBackoff: maxBackoff},
 			func(ctx context.Context, _ *conn) (net.Conn, error) {
 				if dials++; dials == 3 { // restarted after settleTime, and succeeds
 					return nil, nil
@@ -162,7 +161,7 @@ func TestRedial_PathsChange(t *testing.T) {
 func TestRedial_EventDuringDial(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, _ := newTestClient()
-		cc := &conn{key: connKey{dc: "dc2"}}
+		cc := &conn{key: connKey{dc: "dc2"}, maxBackoff: maxBackoff}
 		start := time.Now()
 		_, err := c.redial(t.Context(), cc, func(context.Context, *conn) (net.Conn, error) {
 			c.PeerConnected("dc2")
@@ -183,7 +182,7 @@ func TestRedial_Deadline(t *testing.T) {
 		c, _ := newTestClient()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		_, err := c.redial(ctx, &conn{key: connKey{dc: "dc2"}},
+		_, err := c.redial(ctx, &conn{key: connKey{dc: "dc2"}, maxBackoff: maxBackoff},
 			func(ctx context.Context, _ *conn) (net.Conn, error) {
 				<-ctx.Done()
 				return nil, context.Cause(ctx)
@@ -192,30 +191,6 @@ func TestRedial_Deadline(t *testing.T) {
 			t.Errorf("redial() = %v, want %v", err, context.DeadlineExceeded)
 		}
 	})
-}
-
-// TestMaxBackoff proves that a server without paths to n other datacenters dials
-// at most ten of them per second, and the primary more often.
-func TestMaxBackoff(t *testing.T) {
-	c, setBook := newTestClient()
-	c.cfg.PrimaryDC = "primary"
-	for _, tt := range []struct {
-		datacenters int
-		dc          string
-		want        time.Duration
-	}{
-		{3, "dc2", 2 * time.Second}, {60, "dc2", 6 * time.Second}, {1000, "dc2", 10 * time.Second},
-		{60, "primary", 2 * time.Second}, {60, "dc1", 500 * time.Millisecond},
-	} {
-		book := pathsTo("dc2", "a:1")
-		for i := len(book.Paths); i < tt.datacenters; i++ {
-			book.Paths[fmt.Sprint("dc", i+2)] = book.Paths["dc2"]
-		}
-		setBook(book)
-		if got := c.maxBackoff(tt.dc); got != tt.want {
-			t.Errorf("maxBackoff(%s) with %d datacenters = %v, want %v", tt.dc, tt.datacenters, got, tt.want)
-		}
-	}
 }
 
 func TestReachability_Changes(t *testing.T) {
@@ -248,7 +223,7 @@ func TestUpdateUnreachable(t *testing.T) {
 	for _, step := range []struct {
 		after   time.Duration // since the step above
 		failing []string      // datacenters without a working path
-		want    []string      // unreachable datacenters
+		want    []string      // unreachable datacenters, which keep their connections open
 	}{
 		{0, []string{"dc2"}, nil},
 		{unreachableAfter / 2, []string{"dc2", "dc3"}, nil},
@@ -256,13 +231,14 @@ func TestUpdateUnreachable(t *testing.T) {
 		{time.Second, []string{"dc3"}, []string{"dc3"}},
 	} {
 		now = now.Add(step.after)
-		if wait := c.updateUnreachable(since, step.failing, now); wait <= 0 {
-			t.Errorf("updateUnreachable(%v) = %v, want a positive wait", step.failing, wait)
+		got, wait := c.updateUnreachable(since, step.failing, now)
+		slices.Sort(got)
+		if !slices.Equal(got, step.want) || wait <= 0 {
+			t.Errorf("updateUnreachable(%v) = %v, %v, want %v and a positive wait", step.failing, got, wait, step.want)
 		}
-		all, _ := c.Reachability()
 		for _, dc := range []string{"dc2", "dc3"} {
-			if got, want := all[dc].Unreachable, slices.Contains(step.want, dc); got != want {
-				t.Errorf("Reachability() has %s unreachable = %v, want %v", dc, got, want)
+			if got, want := c.keepsOpen(dc), slices.Contains(step.want, dc); got != want {
+				t.Errorf("keepsOpen(%s) = %v, want %v", dc, got, want)
 			}
 		}
 	}

@@ -15,7 +15,6 @@ import (
 	"net/netip"
 	"os"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/wanfed/wanfed/internal/broadcast"
@@ -40,7 +39,7 @@ type DialerConfig struct {
 	// DialContext method of a net.Dialer.
 	DialTCP func(ctx context.Context, addr string) (net.Conn, error)
 	// AttemptDelay is the time after which the next path is dialed in parallel
-	// with a pending attempt (RFC 8305). It grows up to 5 s while dials usually
+	// with a pending attempt (RFC 8305). It grows up to 2 s while dials usually
 	// take longer. After a failure the next path is dialed at once. Default
 	// (0): 250 ms.
 	AttemptDelay time.Duration
@@ -143,17 +142,15 @@ func (d *Dialer) Dial(ctx context.Context, t Target, alpn ...string) (*tls.Conn,
 	if err != nil {
 		return nil, err
 	}
-	return d.dialPaths(ctx, t, paths, d.class(t.DC, paths, alpn), alpn)
+	return d.dialPaths(ctx, t, paths, alpn)
 }
 
-func (d *Dialer) dialPaths(
-	ctx context.Context, t Target, paths []Path, class dialClass, alpn []string,
-) (*tls.Conn, error) {
+func (d *Dialer) dialPaths(ctx context.Context, t Target, paths []Path, alpn []string) (*tls.Conn, error) {
 	if len(alpn) == 0 || slices.Contains(alpn, "") {
 		return nil, errors.New("dial: at least one protocol id is needed, and none may be empty")
 	}
 	if t.DC != d.dc {
-		slot, err := d.limit.acquire(ctx, class)
+		slot, err := d.limit.acquire(ctx, d.class(t.DC, paths, alpn))
 		if err != nil {
 			return nil, fmt.Errorf("dial %s: %w", t.DC, err)
 		}
@@ -184,7 +181,7 @@ func (d *Dialer) class(dc string, paths []Path, alpn []string) dialClass {
 	switch {
 	case s.hasFailed():
 		return dialRetry
-	case len(alpn) > 0 && alpn[0] == ProtoStream:
+	case alpn[0] == ProtoStream:
 		return dialStreams
 	}
 	return dialPackets
@@ -445,7 +442,6 @@ type progressConn struct {
 	net.Conn
 	readTimeout time.Duration // of one Read during the handshake; 0: none
 	admitted    admitted      // zero after the handshake
-	received    atomic.Uint64 // calls of Read that returned bytes
 }
 
 // handshake performs the handshake of c, a TLS connection over p. It fails if
@@ -465,16 +461,13 @@ func (p *progressConn) handshake(ctx context.Context, c *tls.Conn, timeout time.
 }
 
 func (p *progressConn) Read(b []byte) (int, error) {
-	handshake := p.readTimeout > 0
-	if handshake {
-		p.admitted.pause()
-		p.SetReadDeadline(time.Now().Add(p.readTimeout))
+	if p.readTimeout == 0 {
+		return p.Conn.Read(b)
 	}
+	p.admitted.pause()
+	p.SetReadDeadline(time.Now().Add(p.readTimeout))
 	n, err := p.Conn.Read(b)
-	if n > 0 {
-		p.received.Add(1)
-	}
-	if handshake && err == nil {
+	if err == nil {
 		p.admitted.compute()
 	}
 	return n, err

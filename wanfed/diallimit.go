@@ -27,10 +27,8 @@ const (
 	slowDial = time.Second
 	// dialWeight is the inverse weight of a new sample in dialLimit.usual.
 	dialWeight = 4
-	// maxStagger bounds dialLimit.stagger. It is the default of
-	// DialerConfig.AttemptTimeout: on an overloaded machine, the next path is
-	// dialed when the first one has failed.
-	maxStagger = 5 * time.Second
+	// maxStagger bounds dialLimit.stagger.
+	maxStagger = 2 * time.Second
 	// retryShare is the fraction of the slots that dials of class dialRetry may
 	// use, and of the grants that they get while other dials wait.
 	retryShare = 4

@@ -15,8 +15,7 @@ import (
 // memberlist. gRPC therefore needs no TLS connection of its own.
 //
 // DialGRPC and the Accept method of GRPCListener return a GRPCConn. Migrated,
-// MarkDead, OpenStandby, ProbeTimeout and Received are only for results of
-// DialGRPC.
+// MarkDead, OpenStandby and ProbeTimeout are only for results of DialGRPC.
 type GRPCConn struct {
 	*streamConn
 	tlsConn *tls.Conn
@@ -49,10 +48,6 @@ func (c *GRPCConn) OpenStandby() (settle func(alive bool)) { return c.session.op
 // ProbeTimeout returns the time to wait for a response before a liveness probe:
 // two round trips, within MinProbeTimeout and MaxProbeTimeout.
 func (c *GRPCConn) ProbeTimeout() time.Duration { return c.session.probeTimeout() }
-
-// Received returns a number that grows when bytes of the peer arrive over the
-// session. A peer that sends bytes, but no response, is slow and not dead.
-func (c *GRPCConn) Received() uint64 { return pathConnOf(c.tlsConn).received.Load() }
 
 // DialGRPC opens a connection for gRPC to any server of another datacenter. The
 // connection is a stream of the session to that datacenter. If there is no

@@ -52,7 +52,7 @@ func (t *Tunnel) dialReplacement(
 	ctx, cancel := context.WithTimeout(ctx, t.limits.dialTimeout)
 	defer cancel()
 	log := t.log.With("peer", target{dc: to.DC, node: to.Node}.String(), "alpn", alpn)
-	next, err := t.cfg.Dialer.dialPaths(ctx, to, paths, dialRetry, []string{alpn})
+	next, err := t.cfg.Dialer.dialPaths(ctx, to, paths, []string{alpn})
 	if err != nil {
 		log.Debug("no other path works", "err", err)
 		return nil

@@ -39,8 +39,8 @@ type ProberConfig struct {
 // server there. Servers that speak Consul's protocols do not echo. For these
 // servers a complete handshake is a success.
 //
-// A Prober starts at most two probes per second, and at most four in 5 s while
-// no path fails, regardless of the number of datacenters. At most four probes run at once. A probe times out after 5 s. A
+// A Prober starts at most two probes per second, regardless of the number of
+// datacenters. At most four probes run at once. A probe times out after 5 s. A
 // Prober sends nothing while all paths are in use. Probes yield to dials and to
 // a busy processor. The Prober waits up to 3 s for dials in progress. If its
 // timer fires late, because the processor is busy, the Prober waits 20 times as
@@ -61,8 +61,8 @@ const (
 	ProbeInterval = 20 * time.Second
 	// ProbeGap is the minimum time between the starts of two probes.
 	ProbeGap = 500 * time.Millisecond
-	// probePace is the minimum time before a probe that is not urgent. It bounds
-	// the cost of probes in a large federation.
+	// probePace is the average time between two probes of working paths. It
+	// bounds the cost of probes in a large federation.
 	probePace = 1250 * time.Millisecond
 	// maxYield bounds the wait for dials in progress.
 	maxYield = 3 * time.Second
@@ -123,18 +123,12 @@ func (p *Prober) Run(ctx context.Context) error {
 	done := make(chan pathKey, maxProbes) // one slot for every running probe
 	busy := map[pathKey]bool{}            // paths that are being probed
 	preferUrgent := true
-	pace := p.cfg.gap * probePace / ProbeGap
-	var started time.Time // start of the last probe
 	for ctx.Err() == nil {
 		changed, healthChanged := p.d.cfg.AddressBook.Changed(), p.d.paths.healthChanged.Wait()
 		wait := time.Hour // if maxProbes run; the end of one of them wakes the select
 		if len(busy) < maxProbes {
 			next := p.d.paths.planProbe(p.cfg.Interval, busy, preferUrgent, time.Now())
-			if wait = next.wait; wait <= 0 && !next.urgent {
-				wait = pace - time.Since(started)
-			}
-			if wait <= 0 {
-				started = time.Now()
+			if wait = next.wait; wait <= 0 {
 				busy[next.key] = true
 				preferUrgent = !next.urgent
 				wg.Go(func() {

@@ -165,7 +165,7 @@ func TestProber_RateLimit(t *testing.T) {
 		silent   bool
 		min, max int // probes in 5 minutes
 	}{
-		{"1000 datacenters", 1000, false, 238, 242},
+		{"1000 datacenters", 1000, false, 595, 601},
 		{"1000 silent datacenters", 1000, true, 235, 245},
 		// 8 paths that never work: after 0, 3, 9, 21, 45, 93 and 189 s, plus
 		// jitter

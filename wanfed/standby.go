@@ -154,7 +154,7 @@ func (s *session) dialOnce(ctx context.Context, first bool) (*tls.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.t.limits.dialTimeout)
 	defer cancel()
 	alpn := []string{ProtoStream, ProtoConsulStream}
-	return s.t.cfg.Dialer.dialPaths(ctx, Target{DC: s.to.dc}, s.firstPaths, dialRetry, alpn)
+	return s.t.cfg.Dialer.dialPaths(ctx, Target{DC: s.to.dc}, s.firstPaths, alpn)
 }
 
 // markDead removes s from the tunnel, unless s was already removed, and records

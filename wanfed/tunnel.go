@@ -266,7 +266,7 @@ func (t *Tunnel) dialTarget(ctx context.Context, to target, addr, alpn, consul s
 	}
 	if known := t.serverAddr(to.node); addr != "" && known != "" && known != addr {
 		paths := []Path{{Addr: addr, Via: viaServer}, {Addr: known, Via: viaServer}}
-		return d.dialPaths(ctx, dest, paths, dialPackets, []string{alpn})
+		return d.dialPaths(ctx, dest, paths, []string{alpn})
 	}
 	return d.Dial(ctx, dest, alpn)
 }
