@@ -46,7 +46,8 @@ type AddressBookUpdaterConfig struct {
 	// called.
 	Gateways func([]*pb.MeshGateway)
 	// Paths returns the results of dials and probes. The cache keeps the
-	// addresses of successful dials and probes. Default: no results.
+	// addresses of successful dials and probes. Unconfirmed addresses of
+	// datacenters without a working path are used. Default: no results.
 	Paths func() []wanfed.PathStatus
 	// Replaced is called when another Raft group has taken the name of a
 	// datacenter, and the earlier addresses of the datacenter were removed.
@@ -63,7 +64,7 @@ type AddressBookUpdater struct {
 	cfg AddressBookUpdaterConfig
 
 	// Only the goroutine of NewAddressBookUpdater and then of Run uses the
-	// fields up to tags.
+	// fields up to lastResort.
 	cache         addressCache
 	cacheChanged  bool      // the cache differs from the file
 	saved         time.Time // time of the last write of the file
@@ -71,6 +72,7 @@ type AddressBookUpdater struct {
 	states        []*stateGateways
 	decoded       map[string]decodedState // result of the last read, by datacenter
 	tags          tagReader
+	lastResort    *lastResort
 
 	changed broadcast.Broadcast // notified after each change of snapshot
 
@@ -92,7 +94,7 @@ func NewAddressBookUpdater(cfg AddressBookUpdaterConfig) (*AddressBookUpdater, e
 		cfg.Ready == nil || cfg.File == "" || cfg.Book == nil || cfg.Logger == nil {
 		return nil, errors.New("federation: a required field of AddressBookUpdaterConfig is missing")
 	}
-	u := &AddressBookUpdater{cfg: cfg, statesChanged: true, decoded: map[string]decodedState{}}
+	u := &AddressBookUpdater{cfg: cfg, statesChanged: true, decoded: map[string]decodedState{}, lastResort: newLastResort(cfg)}
 	var err error
 	if u.cache, err = loadAddressCache(cfg.File); err != nil {
 		cfg.Logger.Warn("cannot use the address cache", "err", err)
@@ -147,23 +149,34 @@ func (u *AddressBookUpdater) Run(ctx context.Context) error {
 	return nil
 }
 
-// waitEvent blocks until an event, until the cache must be updated or saved, or
-// until ctx ends.
+// waitEvent blocks until an event, until the cache must be updated or saved, until
+// the result of lastResort changes, or until ctx ends.
 func (u *AddressBookUpdater) waitEvent(ctx context.Context, ev *bookEvents) {
 	timeout := cacheUpdateInterval
 	if u.cacheChanged {
 		timeout = min(timeout, time.Until(u.saved.Add(saveInterval(len(u.cache)))))
 	}
-	select {
-	case <-ctx.Done():
-	case <-ev.states:
-		u.statesChanged = true
-	case <-ev.gateways:
-	case <-ev.lan:
-	case <-ev.wan:
-	case <-ev.ready:
-		ev.ready = nil
-	case <-time.After(timeout): // the next publish updates and saves the cache
+	timer := time.NewTimer(timeout)
+	defer timer.Stop()
+	check := time.NewTicker(lastResortCheck)
+	defer check.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+		case <-ev.states:
+			u.statesChanged = true
+		case <-ev.gateways:
+		case <-ev.lan:
+		case <-ev.wan:
+		case <-ev.ready:
+			ev.ready = nil
+		case <-timer.C: // the next publish updates and saves the cache
+		case <-check.C:
+			if !u.lastResort.update(u.entries, time.Now()) { // only this goroutine writes entries
+				continue
+			}
+		}
+		return
 	}
 }
 
@@ -190,6 +203,7 @@ func (u *AddressBookUpdater) read(ctx context.Context) (in inputs, err error) {
 	}
 	state := func(dc string) *stateGateways { return u.decoded[dc].state }
 	in.tagged = u.tags.collect(u.cfg.WAN.Members(), u.cfg.DC, u.cfg.PrimaryDC, state)
+	in.reports = u.lastResort.addrs()
 	return in, nil
 }
 

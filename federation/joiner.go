@@ -98,7 +98,8 @@ const (
 	// settleTime is the time without a new alive datacenter after which gossip
 	// is not expected to announce more.
 	settleTime = 2 * time.Second
-	// maxSettle bounds the wait of one target for settleTime.
+	// maxSettle bounds the wait of one target for settleTime, and for the answer of
+	// a server that gossip has announced.
 	maxSettle = 20 * time.Second
 )
 
@@ -252,6 +253,9 @@ func (j *Joiner) start(target string, pool poolView, now time.Time) time.Duratio
 		return wait
 	}
 	if dc, remote := strings.CutPrefix(target, "*."); remote {
+		if now.Sub(a.since) < maxSettle && j.cfg.WAN.Querying(dc) {
+			return settleTime // the answer, which changes the pool, wakes Run
+		}
 		if wait := j.admitLocked(a, pool.known[dc], now); wait > 0 {
 			return wait
 		}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/wanfed/wanfed/dcrpc"
+	"github.com/wanfed/wanfed/gossip"
 	"github.com/wanfed/wanfed/internal/broadcast"
 	"github.com/wanfed/wanfed/wanfed"
 )
@@ -50,7 +51,7 @@ func TestPoolView_Hold(t *testing.T) {
 
 // A change of the address book does not shorten a hold.
 func TestJoiner_ResetBackoffKeepsHold(t *testing.T) {
-	j := &Joiner{attempts: map[string]*attempt{}}
+	j := &Joiner{cfg: JoinerConfig{WAN: &gossip.Pool{}}, attempts: map[string]*attempt{}}
 	now := time.Now()
 	j.attempts["*.dc4"] = &attempt{holdUntil: now.Add(newcomerHold), notBefore: now.Add(time.Hour)}
 	j.resetBackoff()
@@ -66,7 +67,7 @@ func TestJoiner_ResetBackoffKeepsHold(t *testing.T) {
 // begins while gossip announces datacenters.
 func TestJoiner_Admission(t *testing.T) {
 	now := time.Now()
-	j := &Joiner{attempts: map[string]*attempt{}}
+	j := &Joiner{cfg: JoinerConfig{WAN: &gossip.Pool{}}, attempts: map[string]*attempt{}}
 	for _, target := range []string{"*.dc2", "*.dc3", "*.dc4", "*.dc5"} {
 		j.attempts[target] = &attempt{since: now}
 	}

@@ -22,6 +22,7 @@ const (
 	ViaRemoteGateway = "remote gateway"
 	ViaConfigured    = "configured address"
 	ViaCached        = "cached address"
+	ViaUnconfirmed   = "unconfirmed address" // see lastResort
 )
 
 // Values of Origin.Sources.
@@ -31,6 +32,9 @@ const (
 	SourceState      = "federation state"
 	SourceConfigured = "configuration"
 	SourceCache      = "cache" // no other source contains the address now
+	// SourceReport is gossip of other datacenters that the datacenter has not
+	// confirmed.
+	SourceReport = "unconfirmed report"
 )
 
 // Origin describes the sources of the address of a path.
@@ -52,11 +56,12 @@ const (
 	fromState
 	fromConfig
 	fromCache
+	fromReport
 )
 
 // names returns the sources in the form of Origin.Sources.
 func (s sources) names() (out []string) {
-	for i, name := range []string{SourceHeartbeat, SourceGossip, SourceState, SourceConfigured, SourceCache} {
+	for i, name := range []string{SourceHeartbeat, SourceGossip, SourceState, SourceConfigured, SourceCache, SourceReport} {
 		if s&(1<<i) != 0 {
 			out = append(out, name)
 		}
@@ -84,6 +89,8 @@ func (c candidate) path() wanfed.Path {
 		p.Via = ViaConfigured
 	case c.from&fromCache != 0:
 		p.Via, p.Rank = ViaCached, wanfed.RankCached
+	case c.from&fromReport != 0:
+		p.Via, p.Rank = ViaUnconfirmed, wanfed.RankUnconfirmed
 	}
 	if c.critical {
 		p.Rank = wanfed.RankCritical
@@ -158,6 +165,7 @@ type inputs struct {
 	local   []*pb.MeshGateway   // gateways of this datacenter
 	servers map[string]string   // host:port of the alive servers of this datacenter, by node
 	tagged  map[string][]string // addresses in gateway tags, by datacenter
+	reports map[string][]string // result of lastResort, by datacenter
 	cache   addressCache
 }
 
@@ -167,6 +175,7 @@ type entry struct {
 	// inputs
 	state  *stateGateways // nil: the datacenter has no federation state
 	tagged []string       // addresses in gateway tags
+	report []string       // result of lastResort
 	local  candidates     // local gateways
 	own    []ownAddr      // addresses of local gateways and servers, sorted
 
@@ -192,8 +201,8 @@ func compute(cfg AddressBookUpdaterConfig, in inputs, before map[string]*entry) 
 	own := ownAddrs(in)
 	add := func(dc string, state *stateGateways) {
 		e := before[dc]
-		if e == nil || e.state != state || !slices.Equal(e.tagged, in.tagged[dc]) || !slices.Equal(e.local, local) ||
-			!slices.Equal(e.own, own) || !in.cache.matches(dc, e) {
+		if e == nil || e.state != state || !slices.Equal(e.tagged, in.tagged[dc]) ||
+			!slices.Equal(e.report, in.reports[dc]) || !slices.Equal(e.local, local) || !slices.Equal(e.own, own) || !in.cache.matches(dc, e) {
 			e, c.same = newEntry(cfg, dc, state, in, local, own), false
 		}
 		c.entries[dc] = e
@@ -217,13 +226,13 @@ func compute(cfg AddressBookUpdaterConfig, in inputs, before map[string]*entry) 
 
 // newEntry computes the entry of dc. The sources of addresses, in the order of
 // their precedence, are the gateway tags, the federation state, the
-// configuration and the cache. Addresses in own belong to this datacenter and
+// configuration, the cache and lastResort. Addresses in own belong to this datacenter and
 // are not used. Addresses that are not isRemote are not used either, except those
 // that this datacenter configured or that worked.
 func newEntry(
 	cfg AddressBookUpdaterConfig, dc string, state *stateGateways, in inputs, local candidates, own []ownAddr,
 ) *entry {
-	e := &entry{state: state, tagged: in.tagged[dc], local: local, own: own}
+	e := &entry{state: state, tagged: in.tagged[dc], report: in.reports[dc], local: local, own: own}
 	for _, addr := range e.tagged {
 		if isRemote(addr, own) {
 			e.remote = e.remote.add(addr, false, fromGossip, time.Time{})
@@ -264,18 +273,30 @@ func newEntry(
 		}
 	}
 	e.remote = slices.Clip(e.remote)
-	if len(e.remote) == 0 {
+	all := e.all()
+	if len(all) == 0 {
 		return e
 	}
-	e.paths = make([]wanfed.Path, 0, len(local)+len(e.remote))
+	e.paths = make([]wanfed.Path, 0, len(local)+len(all))
 	for _, c := range local {
 		e.paths = append(e.paths, c.path())
 	}
-	for _, c := range e.remote {
+	for _, c := range all {
 		e.paths = append(e.paths, c.path())
 	}
-	e.snap = &pb.SnapshotDatacenter{Name: dc, Gateways: e.remote.addrs(), Current: uint32(current)}
+	e.snap = &pb.SnapshotDatacenter{Name: dc, Gateways: all.addrs(), Current: uint32(current)}
 	return e
+}
+
+// all returns remote and the addresses in report.
+func (e *entry) all() candidates {
+	all := slices.Clip(e.remote)
+	for _, addr := range e.report {
+		if all.find(addr) < 0 {
+			all = append(all, candidate{addr: addr, from: fromReport})
+		}
+	}
+	return all
 }
 
 // addrClass is the kind of an address that means another machine in each
@@ -364,7 +385,7 @@ func (e *entry) origins() map[string]Origin {
 		return nil
 	}
 	out := make(map[string]Origin, len(e.paths))
-	for _, c := range slices.Concat(e.remote, e.local) {
+	for _, c := range slices.Concat(e.all(), e.local) {
 		out[c.addr] = c.origin()
 	}
 	return out

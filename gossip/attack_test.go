@@ -265,7 +265,8 @@ func TestInspector_Encrypted(t *testing.T) {
 		{"empty", refusedMalformed, sealed(key, 1, nil, nil)},
 		{"padding", refusedMalformed, sealed(key, 0, bytes.Repeat([]byte{255}, 16), nil)},
 	} {
-		if got := reasonOf(in.checkPacket(test.packet)); got != test.reason {
+		_, err := in.checkPacket(test.packet, "a")
+		if got := reasonOf(err); got != test.reason {
 			t.Errorf("%s: checkPacket() = %q, want %q", test.name, got, test.reason)
 		}
 	}

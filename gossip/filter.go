@@ -64,8 +64,18 @@ func (p *Pool) newFilter(s *serf.Serf, d memberlist.Delegate) *filter {
 // isMember reports whether the member list has name. The list may be a quarter
 // of a second old.
 func (p *Pool) isMember(name string) bool {
-	_, found := slices.BinarySearchFunc(p.Members(), Member{Name: name}, byName)
+	_, found := p.member(name)
 	return found
+}
+
+// member returns a member of the member list.
+func (p *Pool) member(name string) (Member, bool) {
+	members := p.Members()
+	i, found := slices.BinarySearchFunc(members, Member{Name: name}, byName)
+	if !found {
+		return Member{}, false
+	}
+	return members[i], true
 }
 
 // NotifyMsg implements memberlist.Delegate.

@@ -3,11 +3,9 @@
 package gossip
 
 import (
-	"bufio"
 	"bytes"
 	"cmp"
 	"compress/lzw"
-	"context"
 	"crypto/aes"
 	"crypto/cipher"
 	"crypto/rand"
@@ -78,16 +76,18 @@ const (
 )
 
 // inspector checks packets and streams of a pool before memberlist reads them.
-// It changes nothing: it drops a packet, or fails the stream. It has no state
-// of one serf instance.
+// It drops a packet, or fails the stream. From the packets and states of a peer
+// it removes hearsay. It has no state of one serf instance.
 type inspector struct {
 	memberlist.NodeAwareTransport
 	self     Config              // Name, Advertise and SendPlaintext of this member
+	hearsay  *hearsay            // set before run
 	keyring  *memberlist.Keyring // nil: gossip is not encrypted
 	refusals *refusals
 
 	// stale receives addresses that are not the address of this member, but at
-	// which other members list it as alive. Its capacity is 1.
+	// which other members list it as alive. Its capacity is 1, in a pool with
+	// groups maxReports.
 	stale chan staleAddr
 
 	packets chan *memberlist.Packet // accepted packets
@@ -98,8 +98,12 @@ type inspector struct {
 }
 
 func newInspector(cfg Config, keyring *memberlist.Keyring, r *refusals) *inspector {
+	reports := 1
+	if cfg.GroupOf != nil {
+		reports = maxReports
+	}
 	return &inspector{
-		NodeAwareTransport: cfg.Transport, self: cfg, keyring: keyring, refusals: r, stale: make(chan staleAddr, 1),
+		NodeAwareTransport: cfg.Transport, self: cfg, keyring: keyring, refusals: r, stale: make(chan staleAddr, reports),
 		packets: make(chan *memberlist.Packet), streams: make(chan net.Conn),
 		indirectPings: rateLimit{perSecond: maxIndirectPings},
 	}
@@ -113,8 +117,11 @@ func (in *inspector) run(stopped <-chan struct{}) {
 		case <-stopped:
 			return
 		case p := <-in.NodeAwareTransport.PacketCh():
-			if err := in.checkPacket(p.Buf); err != nil {
+			var err error
+			if p.Buf, err = in.checkPacket(p.Buf, p.From.String()); err != nil {
 				in.refusals.record(err, "peer", p.From.String())
+			}
+			if len(p.Buf) == 0 {
 				continue
 			}
 			select {
@@ -134,12 +141,12 @@ func (in *inspector) run(stopped <-chan struct{}) {
 }
 
 // inject passes a packet to memberlist as if from had sent it. It returns false
-// if ctx ends first.
-func (in *inspector) inject(ctx context.Context, packet []byte, from netip.AddrPort) bool {
+// if stopped is closed first.
+func (in *inspector) inject(stopped <-chan struct{}, packet []byte, from netip.AddrPort) bool {
 	select {
 	case in.packets <- &memberlist.Packet{Buf: packet, From: net.TCPAddrFromAddrPort(from), Timestamp: time.Now()}:
 		return true
-	case <-ctx.Done():
+	case <-stopped:
 		return false
 	}
 }
@@ -155,101 +162,156 @@ func (in *inspector) DialAddressTimeout(a memberlist.Address, timeout time.Durat
 	return &inspectedConn{Conn: c, in: in}, nil
 }
 
-// checkPacket returns an error unless b is a packet that a server may send. A
-// packet has up to three layers, each of which may be absent: encryption, a
-// checksum and compression, in this order. Inside is one message or a list of
-// messages.
-func (in *inspector) checkPacket(b []byte) error {
-	if len(b) > maxPacket {
-		return refuse(refusedLarge, "packet of %d bytes, more than %d", len(b), maxPacket)
+// checkPacket returns the packet without hearsay, and nothing if all of it is. It
+// returns an error unless b is a packet that a server may send. A packet has up
+// to three layers, each of which may be absent: encryption, a checksum and
+// compression, in this order. Inside is one message or a list of messages.
+func (in *inspector) checkPacket(packet []byte, sender string) ([]byte, error) {
+	if len(packet) > maxPacket {
+		return nil, refuse(refusedLarge, "packet of %d bytes, more than %d", len(packet), maxPacket)
 	}
-	b, err := in.decrypt(b, nil)
+	b, err := in.decrypt(packet, nil)
 	if err != nil {
-		return err
+		return nil, err
 	}
+	sealed := len(b) != len(packet)
 	if len(b) >= crcHeader && b[0] == crcMsg {
 		b = b[crcHeader:]
 	}
 	if len(b) > 0 && b[0] == compressMsg {
 		content, err := decompress(bytes.NewReader(b[1:]), maxPacket)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		if b, err = io.ReadAll(content); err != nil {
-			return cmp.Or(content.err, err)
+			return nil, cmp.Or(content.err, err)
 		}
 	}
+	in.hearsay.seen(sender, time.Now())
 	if len(b) == 0 || b[0] != compoundMsg {
-		return in.checkMessage(b)
+		if pass, err := in.checkMessage(b, sender); !pass {
+			return nil, err
+		}
+		return packet, nil
 	}
 	messages, err := splitCompound(b[1:])
 	if err != nil {
-		return err
+		return nil, err
 	}
+	var rest [][]byte
 	for _, m := range messages {
-		if err := in.checkMessage(m); err != nil {
-			return err
+		pass, err := in.checkMessage(m, sender)
+		switch {
+		case pass:
+			rest = append(rest, m)
+		case err != nil && !isForged(err):
+			return nil, err
+		case err != nil:
+			in.refusals.record(err, "peer", sender)
 		}
 	}
-	return nil
+	switch {
+	case len(rest) == len(messages):
+		return packet, nil
+	case len(rest) == 0:
+		return nil, nil
+	case sealed:
+		return in.seal(compoundMessage(rest))
+	}
+	return compoundMessage(rest), nil
 }
 
-// checkMessage checks the type of one message of a packet. The filter of the
-// pool checks the content of a userMsg.
-func (in *inspector) checkMessage(b []byte) error {
+// isForged reports whether err refuses one message, and not its packet.
+func isForged(err error) bool {
+	e, ok := err.(*inputError)
+	return ok && e.reason == refusedForged
+}
+
+// checkMessage checks the type of one message of a packet. It reports whether
+// memberlist may process the message. The filter of the pool checks the content
+// of a userMsg.
+func (in *inspector) checkMessage(b []byte, sender string) (pass bool, err error) {
 	switch {
 	case len(b) == 0:
-		return refuse(refusedMalformed, "empty message")
+		return false, refuse(refusedMalformed, "empty message")
 	case len(b) > maxMessage:
-		return refuse(refusedLarge, "message of %d bytes, more than %d", len(b), maxMessage)
+		return false, refuse(refusedLarge, "message of %d bytes, more than %d", len(b), maxMessage)
 	}
 	switch b[0] {
 	case userMsg:
-		return nil
-	case aliveMsg:
-		var m struct {
-			Incarnation uint32
-			Node        string
-			Addr        []byte
-			Port        uint16
+		return in.hearsay.acceptIntent(sender, b[1:]), nil
+	case aliveMsg, suspectMsg, deadMsg:
+		n := news{State: map[byte]memberlist.NodeStateType{
+			aliveMsg: memberlist.StateAlive, suspectMsg: memberlist.StateSuspect, deadMsg: memberlist.StateDead,
+		}[b[0]]}
+		if err := decode(b, &n); err != nil {
+			return false, err
 		}
-		if err := decodeBytes(b[1:], &m); err != nil {
-			return refuse(refusedMalformed, "message of type %d: %v", b[0], err)
+		if n.State == memberlist.StateAlive {
+			in.checkOwnAddr(n, sender)
 		}
-		in.checkOwnAddr(m.Node, m.Addr, m.Port, m.Incarnation)
-		return nil
-	case pingMsg, ackMsg, nackMsg, suspectMsg, deadMsg:
-		return complete(b)
+		return in.hearsay.accept(sender, n, time.Now())
+	case pingMsg:
+		var q question
+		if err := decode(b, &q); err != nil {
+			return false, err
+		}
+		return in.hearsay.acceptPing(sender, q, time.Now())
 	case indirectPingMsg:
 		if !in.indirectPings.allow(time.Now()) {
-			return refuse(refusedRate, "more than %d indirect pings per second", maxIndirectPings)
+			return false, refuse(refusedRate, "more than %d indirect pings per second", maxIndirectPings)
 		}
-		return complete(b)
+		var p indirectPing
+		if err := decode(b, &p); err != nil {
+			return false, err
+		}
+		return in.hearsay.acceptIndirectPing(sender, p)
+	case ackMsg, nackMsg:
+		// memberlist allocates up to 256 KiB for a field that is shorter than it
+		// announces.
+		m := struct{ SeqNo uint32 }{1}
+		if err := decode(b, &m); err != nil {
+			return false, err
+		}
+		if b[0] == ackMsg && m.SeqNo == 0 && in.hearsay.enabled() {
+			in.hearsay.acked(sender)
+			return false, nil
+		}
+		return true, nil
 	}
-	return refuse(refusedKind, "message of type %d", b[0])
+	return false, refuse(refusedKind, "message of type %d", b[0])
 }
 
-// checkOwnAddr notifies Pool.Run if another member lists this member as alive
-// at an address that is not the address of this member. It does not block.
-func (in *inspector) checkOwnAddr(name string, ip []byte, port uint16, incarnation uint32) {
-	addr, ok := netip.AddrFromSlice(ip)
-	if name != in.self.Name || !ok {
-		return
-	}
-	stale := netip.AddrPortFrom(addr.Unmap(), port)
-	if stale == netip.AddrPortFrom(in.self.Advertise.Addr().Unmap(), in.self.Advertise.Port()) {
+// checkOwnAddr notifies Pool.Run if sender lists this member as alive at an
+// address that is not the address of this member. It does not block.
+func (in *inspector) checkOwnAddr(n news, sender string) {
+	addr, ok := n.addr()
+	if n.Node != in.self.Name || !ok || addr == in.advertise() {
 		return
 	}
 	select {
-	case in.stale <- staleAddr{stale, incarnation}:
+	case in.stale <- staleAddr{addr, n.Incarnation, sender}:
 	default:
 	}
 }
 
-// complete returns an error unless the fields of a message are as long as they
-// announce. memberlist allocates up to 256 KiB for a field that is not.
-func complete(message []byte) error {
-	if err := decodeBytes(message[1:], &struct{}{}); err != nil {
+// advertise returns the address of this member in the form of news.addr.
+func (in *inspector) advertise() netip.AddrPort {
+	return netip.AddrPortFrom(in.self.Advertise.Addr().Unmap(), in.self.Advertise.Port())
+}
+
+// encodeMessage encodes a message of memberlist.
+func encodeMessage(kind byte, fields any) []byte {
+	b := bytes.NewBuffer([]byte{kind})
+	if err := codec.NewEncoder(b, &codec.MsgpackHandle{}).Encode(fields); err != nil {
+		panic(err) // cannot happen: a buffer accepts all bytes
+	}
+	return b.Bytes()
+}
+
+// decode decodes a message after its type.
+func decode(message []byte, v any) error {
+	if err := decodeBytes(message[1:], v); err != nil {
 		return refuse(refusedMalformed, "message of type %d: %v", message[0], err)
 	}
 	return nil
@@ -304,12 +366,24 @@ func (in *inspector) decrypt(b, additional []byte) ([]byte, error) {
 	return b, nil
 }
 
+// send sends a message to a member. It does not block.
+func (in *inspector) send(to memberlist.Address, message []byte) {
+	if packet, err := in.encrypt(message); err == nil {
+		_, _ = in.NodeAwareTransport.WriteToAddress(packet, to) // after an error, it is lost like any other packet
+	}
+}
+
 // encrypt returns the packet of a message that this member sends. The packet is
 // plain text if this member sends plain text.
 func (in *inspector) encrypt(message []byte) ([]byte, error) {
 	if in.keyring == nil || in.self.SendPlaintext {
 		return message, nil
 	}
+	return in.seal(message)
+}
+
+// seal encrypts a message, with additional as authenticated data.
+func (in *inspector) seal(message []byte, additional ...byte) ([]byte, error) {
 	block, err := aes.NewCipher(in.keyring.GetPrimaryKey())
 	if err != nil {
 		return nil, err
@@ -322,7 +396,7 @@ func (in *inspector) encrypt(message []byte) ([]byte, error) {
 	packet := make([]byte, 1+nonceSize, minSealed+len(message))
 	packet[0] = version
 	rand.Read(packet[1:]) // never fails
-	return gcm.Seal(packet, packet[1:], message, nil), nil
+	return gcm.Seal(packet, packet[1:], message, additional), nil
 }
 
 // decompress returns a reader of at most limit bytes of the content of a
@@ -381,172 +455,6 @@ var handle = func() *codec.MsgpackHandle {
 func decoder(r io.Reader) *codec.Decoder { return codec.NewDecoder(r, handle) }
 
 func decodeBytes(b []byte, v any) error { return codec.NewDecoderBytes(b, handle).Decode(v) }
-
-// inspectedConn is a stream of memberlist. The first Read reads the whole
-// message of the peer, within the limits, and checks it. The deadlines that
-// memberlist sets limit the wait. A stream has one message in each direction.
-type inspectedConn struct {
-	net.Conn
-	in       *inspector
-	accepted bool // counts in inspector.pendingState
-
-	inspected bool
-	message   bytes.Buffer // bytes of the peer that memberlist has not read
-	err       error        // result of the inspection
-	held      atomic.Int64 // part of inspector.pendingState
-}
-
-func (c *inspectedConn) Read(b []byte) (int, error) {
-	if !c.inspected {
-		c.inspected = true
-		c.err = c.inspect()
-		if _, refused := c.err.(*inputError); refused {
-			c.in.refusals.record(c.err, "peer", c.RemoteAddr().String())
-		}
-	}
-	if c.err != nil {
-		return 0, c.err
-	}
-	return c.message.Read(b)
-}
-
-// Close also releases the memory that the state was counted with.
-func (c *inspectedConn) Close() error {
-	c.in.pendingState.Add(-c.held.Swap(0))
-	return c.Conn.Close()
-}
-
-// hold counts n bytes of memory until Close.
-func (c *inspectedConn) hold(n int) error {
-	if !c.accepted {
-		return nil
-	}
-	c.held.Add(int64(n))
-	if c.in.pendingState.Add(int64(n)) > maxPendingState {
-		return refuse(refusedBusy, "concurrent state exchanges have more than %d bytes", maxPendingState)
-	}
-	return nil
-}
-
-// inspect reads and checks the message of the peer. An error of the connection
-// is returned as it is.
-func (c *inspectedConn) inspect() error {
-	r := &limitedReader{r: io.TeeReader(c.Conn, &c.message), limit: maxState, hold: c.hold}
-	err := c.checkStream(bufio.NewReader(r))
-	return cmp.Or(r.err, err)
-}
-
-// checkStream checks a message that may be encrypted.
-func (c *inspectedConn) checkStream(r *bufio.Reader) error {
-	first, err := r.Peek(1)
-	if err != nil {
-		return err
-	}
-	if first[0] != encryptMsg || c.in.keyring == nil {
-		return c.checkPlainStream(r)
-	}
-	var head [5]byte // the type, and the length of the rest
-	if _, err := io.ReadFull(r, head[:]); err != nil {
-		return err
-	}
-	length := binary.BigEndian.Uint32(head[1:])
-	if length > maxState {
-		return refuse(refusedLarge, "state of %d bytes, more than %d", length, maxState)
-	}
-	var sealed bytes.Buffer
-	if _, err := io.CopyN(&sealed, r, int64(length)); err != nil {
-		return err
-	}
-	plain, err := c.in.decrypt(sealed.Bytes(), head[:])
-	if err != nil || len(plain) == sealed.Len() {
-		return err // not decrypted: memberlist refuses it
-	}
-	if err := c.hold(len(plain)); err != nil {
-		return err
-	}
-	return c.checkPlainStream(bufio.NewReader(bytes.NewReader(plain)))
-}
-
-// checkPlainStream checks a message that is not encrypted and may be
-// compressed.
-func (c *inspectedConn) checkPlainStream(r *bufio.Reader) error {
-	kind, err := r.ReadByte()
-	switch {
-	case err != nil:
-		return err
-	case kind != compressMsg:
-		return c.checkContent(kind, r)
-	}
-	plain, err := decompress(r, maxState)
-	if err != nil {
-		return err
-	}
-	plain.hold = func(n int) error { return c.hold(2 * n) } // the buffer of memberlist grows by its size
-	content := bufio.NewReader(plain)
-	kind, err = content.ReadByte()
-	if err == nil {
-		err = c.checkContent(kind, content)
-	}
-	if err == nil {
-		if _, end := content.Peek(1); end == nil {
-			err = refuse(refusedMalformed, "bytes after a compressed message of type %d", kind)
-		}
-	}
-	return cmp.Or(plain.err, err)
-}
-
-// checkContent checks a message of type kind, of which r has the rest.
-func (c *inspectedConn) checkContent(kind byte, r io.Reader) error {
-	switch kind {
-	case pushPullMsg:
-		return c.checkState(r)
-	case pingMsg, ackMsg, errorMsg:
-		if err := decoder(io.LimitReader(r, maxReply)).Decode(&struct{}{}); err != nil {
-			return refuse(refusedMalformed, "message of type %d: %v", kind, err)
-		}
-		return nil
-	}
-	return refuse(refusedKind, "stream with a message of type %d", kind)
-}
-
-// checkState checks the members of a state. The filter of the pool checks the
-// rest, which is serf's.
-func (c *inspectedConn) checkState(r io.Reader) error {
-	var header struct{ Nodes, UserStateLen int }
-	d := decoder(r)
-	if err := d.Decode(&header); err != nil {
-		return refuse(refusedMalformed, "state: %v", err)
-	}
-	if header.Nodes < 0 || header.Nodes > maxMembers {
-		return refuse(refusedNames, "state of %d members, more than %d", header.Nodes, maxMembers)
-	}
-	if header.UserStateLen < 0 || header.UserStateLen > maxUserState {
-		return refuse(refusedLarge, "state of serf of %d bytes, more than %d", header.UserStateLen, maxUserState)
-	}
-	for range header.Nodes {
-		var m struct {
-			Name        string
-			Addr        []byte
-			Port        uint16
-			Incarnation uint32
-			State       memberlist.NodeStateType
-		}
-		if err := d.Decode(&m); err != nil {
-			return refuse(refusedMalformed, "member in a state: %v", err)
-		}
-		if len(m.Name) > maxMemberName {
-			return refuse(refusedNames, "member with a name of %d bytes, more than %d", len(m.Name), maxMemberName)
-		}
-		if err := c.hold(nodeCost); err != nil {
-			return err
-		}
-		if m.State == memberlist.StateAlive {
-			c.in.checkOwnAddr(m.Name, m.Addr, m.Port, m.Incarnation)
-		}
-	}
-	_, err := io.CopyN(io.Discard, r, int64(header.UserStateLen))
-	return err
-}
 
 // rateLimit limits events per second. It is safe for concurrent use.
 type rateLimit struct {

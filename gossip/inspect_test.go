@@ -48,8 +48,8 @@ func FuzzCheckPacket(f *testing.F) {
 	f.Fuzz(func(_ *testing.T, b []byte) {
 		for _, k := range []*memberlist.Keyring{nil, keyring} {
 			in := newInspector(Config{}, k, nil)
-			_ = in.checkPacket(b)
-			_ = in.checkPacket(sealed(key, 1, b, nil))
+			_, _ = in.checkPacket(b, "a.x")
+			_, _ = in.checkPacket(sealed(key, 1, b, nil), "a.x")
 		}
 	})
 }

@@ -38,10 +38,16 @@ type Config struct {
 	// Admit may reject a member with an error. It is called from serf's
 	// goroutines and must not block. Default: admit all members.
 	Admit func(Member) error
-	// GroupOf returns the group of a member by its name. A group has at most
-	// 128 members, and all groups together have at most 8,192. The limits
-	// apply to members that a compromised server invents. Default: no limit.
+	// GroupOf returns the group of a member by its name. What the transport
+	// receives from a member of one group about a member of another is hearsay
+	// (hearsay.go). The transport must then name the sender of a packet and the
+	// peer of a stream. A group has at most 128 members, and all groups together
+	// have at most 8,192. Default: no groups and no limit.
 	GroupOf func(name string) string
+	// HasPath reports whether the transport has a path to a group. Members of
+	// other groups are not queried until it does. It must not block. Default: all
+	// groups have a path.
+	HasPath func(group string) bool
 	// Keyring encrypts gossip. Its changes take effect at once. Default: gossip
 	// is not encrypted.
 	Keyring *KeyringStore
@@ -76,12 +82,16 @@ type Pool struct {
 	ready     chan struct{} // closed when serf is set
 	refusals  *refusals
 	inspector *inspector
+	hearsay   *hearsay
 
 	libraryLines lineLimiter // of all instances
 
 	// serf is the current instance. Each start of the pool creates one.
 	serf     atomic.Pointer[serf.Serf]
 	rejoined time.Time // time of the last rejoin or conflict; only Run uses it
+	// reporters has the times of the last rejoins with members of a pool with
+	// groups, by name. Only Run uses it.
+	reporters map[string]time.Time
 
 	members atomic.Pointer[[]Member] // immutable
 	changed broadcast.Broadcast      // notified after each change of members
@@ -106,13 +116,17 @@ func New(cfg Config) (*Pool, error) {
 		keyring = cfg.Keyring.live
 	}
 	refused := newRefusals(cfg.Logger)
-	return &Pool{
+	p := &Pool{
 		cfg:       cfg,
 		ready:     make(chan struct{}),
 		refusals:  refused,
 		inspector: newInspector(cfg, keyring, refused),
+		reporters: map[string]time.Time{},
 		tags:      maps.Clone(cfg.Tags),
-	}, nil
+	}
+	p.hearsay = newHearsay(p)
+	p.inspector.hearsay = p.hearsay
+	return p, nil
 }
 
 // Run runs the pool until ctx ends, then leaves the pool and returns nil. It
@@ -124,6 +138,7 @@ func (p *Pool) Run(ctx context.Context) error {
 	stopped := make(chan struct{})
 	defer close(stopped)
 	wg.Go(func() { p.inspector.run(stopped) })
+	wg.Go(func() { p.hearsay.run(stopped) })
 	for first := true; p.awaitEnabled(ctx); first = false {
 		events := newEvents()
 		s, err := p.create(events)
@@ -140,6 +155,7 @@ func (p *Pool) Run(ctx context.Context) error {
 			return err
 		}
 		p.removeMembers()
+		p.hearsay.reset()
 	}
 	return p.cfg.Transport.Shutdown()
 }
@@ -244,6 +260,18 @@ func oneLine(err error, addrs []string) error {
 	return errors.New(strings.Join(texts, "; "))
 }
 
+// Querying reports whether this member has news about a member of another group
+// that are not confirmed yet. It is querying the member, whose answer makes it
+// known.
+func (p *Pool) Querying(group string) bool {
+	if !p.hearsay.enabled() {
+		return false
+	}
+	p.hearsay.mu.Lock()
+	defer p.hearsay.mu.Unlock()
+	return p.hearsay.perGroup[group] > 0
+}
+
 // SetTags replaces this member's tags and broadcasts them.
 func (p *Pool) SetTags(ctx context.Context, tags map[string]string) error {
 	select {
@@ -254,6 +282,7 @@ func (p *Pool) SetTags(ctx context.Context, tags map[string]string) error {
 	p.mu.Lock()
 	p.tags = maps.Clone(tags)
 	p.mu.Unlock()
+	defer p.hearsay.ownChanged()
 	return p.serf.Load().SetTags(tags)
 }
 
@@ -295,16 +324,21 @@ const (
 	// after it has sent both messages.
 	leavePropagateDelay = 300 * time.Millisecond
 	// maxLeaveTargets limits the direct recipients of a leave message. In a
-	// larger pool, randomly chosen members forward the message.
-	maxLeaveTargets = 32
+	// larger pool without groups, randomly chosen members forward the message. In
+	// a pool with groups, only a member itself can announce its departure.
+	maxLeaveTargets      = 32
+	maxLeaveTargetsGroup = 1024
 	// queuePollInterval is the interval at which sendQueued reads the queue of
 	// serf. Serf does not report when its leave message is in the queue.
 	queuePollInterval = 5 * time.Millisecond
+	// departureInterval is the interval at which sendDeparture reads the state of
+	// memberlist.
+	departureInterval = 50 * time.Millisecond
 )
 
 // stop leaves the pool and shuts down s and the transport.
 func (p *Pool) stop(s instance) error {
-	if err := s.leave(); err != nil {
+	if err := p.leave(s); err != nil {
 		p.cfg.Logger.Warn("cannot leave gossip pool", "err", err)
 	}
 	if err := errors.Join(p.cfg.Transport.Shutdown(), s.Shutdown()); err != nil {
@@ -315,8 +349,12 @@ func (p *Pool) stop(s instance) error {
 
 // leave sends the messages that this member leaves. It takes up to a second and
 // a half, or no time if no other member is alive.
-func (s instance) leave() error {
-	targets := s.leaveTargets()
+func (p *Pool) leave(s instance) error {
+	limit := maxLeaveTargets
+	if p.hearsay.enabled() {
+		limit = maxLeaveTargetsGroup
+	}
+	targets := s.leaveTargets(limit)
 	if len(targets) == 0 {
 		s.cfg.LeavePropagateDelay = 0 // only Leave reads it
 		return s.Leave()
@@ -326,11 +364,37 @@ func (s instance) leave() error {
 	defer wg.Wait()
 	defer close(done)
 	wg.Go(func() { s.sendQueued(targets, done) })
+	if p.hearsay.enabled() {
+		wg.Go(func() { p.sendDeparture(s, targets, done) })
+	}
 	return s.Leave()
 }
 
-// leaveTargets returns the addresses of up to maxLeaveTargets alive members.
-func (s instance) leaveTargets() []memberlist.Address {
+// sendDeparture sends memberlist's message that this member has left to all
+// targets, as soon as memberlist has it, until done is closed. Between groups,
+// gossip does not forward it.
+func (p *Pool) sendDeparture(s instance, targets []memberlist.Address, done <-chan struct{}) {
+	tick := time.NewTicker(departureInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-done:
+			return
+		}
+		own, ok := p.inspector.readOwnState(done)
+		if !ok || own.State != memberlist.StateLeft {
+			continue
+		}
+		for _, to := range targets {
+			p.inspector.send(to, deadMessage(own.Name, own.Incarnation))
+		}
+		return
+	}
+}
+
+// leaveTargets returns the addresses of up to limit alive members.
+func (s instance) leaveTargets(limit int) []memberlist.Address {
 	var out []memberlist.Address
 	for _, m := range s.Members() {
 		if m.Status == serf.StatusAlive && m.Name != s.cfg.NodeName {
@@ -338,7 +402,7 @@ func (s instance) leaveTargets() []memberlist.Address {
 		}
 	}
 	rand.Shuffle(len(out), func(i, j int) { out[i], out[j] = out[j], out[i] })
-	return out[:min(len(out), maxLeaveTargets)]
+	return out[:min(len(out), limit)]
 }
 
 // sendQueued reads messages from the queue of serf, as gossip rounds do, and

@@ -20,6 +20,7 @@ const (
 	refusedNames     = "names"     // too many or too long names
 	refusedRate      = "rate"      // too many messages per second
 	refusedClock     = "clock"     // a logical time far in the future
+	refusedForged    = "forged"    // news that no server sends: see hearsay
 	refusedBusy      = "busy"      // too many bytes of concurrent state exchanges
 )
 

@@ -305,6 +305,7 @@ func (c *components) buildGossip(*tlsutil.Identity) error {
 	wan.Tags = c.memberTags()
 	wan.Admit = federation.Admit(c.cfg.DC, c.cfg.PrimaryDC, c.acceptedGroup, c.conflicts.Record)
 	wan.GroupOf = federation.DatacenterOf
+	wan.HasPath = func(dc string) bool { return dc == c.cfg.DC || len(c.network.book.Load().Paths[dc]) > 0 }
 	wan.Enabled = c.claimant.Enabled
 	c.deletions = federation.NewDeletions(c.anyServerAlive)
 	wan.Reap = func(name string) bool { return c.deletions.Final(federation.DatacenterOf(name)) }

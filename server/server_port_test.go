@@ -60,14 +60,14 @@ func newTargetOf(t testing.TB, ca *tlstest.CA) *target {
 
 // protocols has all protocols of the TLS port.
 var protocols = []string{
-	wanfed.ProtoGossip, wanfed.ProtoStream, wanfed.ProtoConsulPacket, wanfed.ProtoConsulStream,
+	wanfed.ProtoGossip, wanfed.ProtoRelay, wanfed.ProtoStream, wanfed.ProtoConsulPacket, wanfed.ProtoConsulStream,
 	wanfed.ProtoRaft, wanfed.ProtoGRPC,
 }
 
 // dial connects with a protocol, as a peer that may use the protocol.
 func (g *target) dial(ctx context.Context, alpn string) (*tls.Conn, error) {
 	id := g.dc2
-	if alpn == wanfed.ProtoRaft {
+	if alpn == wanfed.ProtoRaft || alpn == wanfed.ProtoRelay {
 		id = g.dc1
 	}
 	c, err := (&tls.Dialer{Config: id.ClientConfig("server.dc1.wanfed", alpn)}).DialContext(ctx, "tcp", g.addrs.Server)
@@ -169,9 +169,9 @@ func beginnings(alpn string) [][]byte {
 	open := yamux(1, 1, 1, 0) // a window update with SYN
 	header := append([]byte{0x51, 1, 4, 8}, "srv1srv1.dc2"...)
 	switch alpn {
-	case wanfed.ProtoGossip:
+	case wanfed.ProtoGossip, wanfed.ProtoRelay:
 		return [][]byte{
-			nil, frame(1, "srv1", 40), frame(1, "", 65536), frame(1, "srv9", 5), frame(2, "srv1", 9), frame(0, "", 8),
+			nil, frame(1, "srv1", 40), frame(1, "", 65536), frame(1, "srv9", 5), frame(2, "srv1", 9), frame(0, "", 8), frame(4, "srv1", 11),
 			{255, 255, 255, 255, 1, 0},
 		}
 	case wanfed.ProtoStream:

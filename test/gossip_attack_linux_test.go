@@ -13,6 +13,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -21,6 +22,7 @@ import (
 	"github.com/hashicorp/go-msgpack/v2/codec"
 	"github.com/hashicorp/yamux"
 
+	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/tlsutil"
 	"github.com/wanfed/wanfed/wanfed"
@@ -36,7 +38,9 @@ const maxAttackLines = 100
 
 // TestGossipAttack sends gossip with the certificate of a server of dc3 to the
 // servers of all datacenters: compression bombs, user events, intents, forged
-// members and random bytes. The memory of the servers must stay bounded.
+// members and random bytes. The memory of the servers must stay bounded, and the
+// servers of dc1 and dc2 must list the members of dc1 and dc2 as before, at all
+// times.
 // WANFED_ATTACK_TIME is the duration of the attack, by default 16 s.
 func TestGossipAttack(t *testing.T) {
 	duration := envDuration(t, "WANFED_ATTACK_TIME", 16*time.Second)
@@ -49,27 +53,24 @@ func TestGossipAttack(t *testing.T) {
 	for _, s := range sites {
 		limits[s] = rssOf(t, s)*3/2 + attackMemory
 	}
-	// Gossip about members is not authenticated by datacenter. Messages that
-	// forge members therefore come last, because they disturb the federation.
-	harmless := []string{"bomb", "event", "event names", "intents", "prune", "leave", "clock", "states",
-		"large packets"}
-	forged := []string{"alive", "dead", "left", "random", "invented"}
-	for i, modes := range [][]string{harmless, forged} {
-		for _, mode := range modes {
-			worst := attack(t, l, sites, mode, duration/time.Duration(len(harmless)+len(forged)))
-			for _, s := range sites {
-				t.Logf("%-13s %s: %3d MB at most, %3d MB allowed", mode, s.dc, worst[s]>>20, limits[s]>>20)
-				if worst[s] > limits[s] {
-					t.Errorf("%s: memory of %s = %d MB, want at most %d MB", mode, s.dc, worst[s]>>20, limits[s]>>20)
-				}
+	watch := watchMembers(t, sites[:2])
+	modes := []string{"bomb", "event", "event names", "intents", "prune", "leave", "clock", "states", "large packets",
+		"alive", "address", "suspect", "dead", "left", "leave and left", "ping", "random", "invented"}
+	for _, mode := range modes {
+		worst := attack(t, l, sites, mode, duration/time.Duration(len(modes)))
+		for _, s := range sites {
+			t.Logf("%-13s %s: %3d MB at most, %3d MB allowed", mode, s.dc, worst[s]>>20, limits[s]>>20)
+			if worst[s] > limits[s] {
+				t.Errorf("%s: memory of %s = %d MB, want at most %d MB", mode, s.dc, worst[s]>>20, limits[s]>>20)
 			}
 		}
-		if i == 0 {
-			l.federated(sites...)
-		}
+		watch.check(t, mode)
 	}
+	watch.stop()
+	watch.check(t, "end")
+	l.federated(sites...)
 	for reason, s := range map[string]*site{
-		"too_large": dc1, "message": dc1, "prune": sites[1], "names": sites[1], "clock": sites[2],
+		"too_large": dc1, "message": dc1, "prune": sites[1], "names": sites[1], "clock": sites[2], "forged": dc1,
 	} {
 		series := fmt.Sprintf(`wanfed_gossip_refused_total{pool="wan",reason=%q}`, reason)
 		testutil.Await(t, waitLimit, series+" of "+s.dc, func(context.Context) error {
@@ -143,6 +144,9 @@ func attack(t *testing.T, l *loopback, sites []*site, mode string, duration time
 	return worst
 }
 
+// forgedPorts are the ports in forged messages, at 127.0.0.99.
+var forgedPorts = []int{7022, 7001}
+
 // packetBomb is a user event of 8 MB, compressed to 7 KB. With the race
 // detector, the compression takes a second.
 var packetBomb = sync.OnceValue(func() []byte {
@@ -154,6 +158,7 @@ var packetBomb = sync.OnceValue(func() []byte {
 func sendPackets(ctx context.Context, c net.Conn, mode string, sent func()) {
 	for i := 0; ctx.Err() == nil; i++ {
 		var b []byte
+		victim, incarnation := []string{"srv1.dc1", "srv1.dc2"}[i%2], []uint32{2, 1000, 60000, math.MaxUint32}[i/2%4]
 		switch mode {
 		case "bomb":
 			b = packetBomb()
@@ -164,23 +169,32 @@ func sendPackets(ctx context.Context, c net.Conn, mode string, sent func()) {
 		case "event names":
 			b = serfMessage(3, map[string]any{"LTime": 7, "Name": fmt.Sprintf("%x", randomBytes(100))})
 		case "intents":
-			b = serfMessage(0, map[string]any{"LTime": 5, "Node": fmt.Sprintf("%x", randomBytes(50))})
+			b = serfMessage(0, map[string]any{"LTime": 5, "Node": fmt.Sprintf("%x.dc3", randomBytes(50))})
 		case "prune":
-			b = serfMessage(0, map[string]any{"LTime": 1 << 30, "Node": "srv1.dc2", "Prune": true})
+			b = serfMessage(0, map[string]any{"LTime": 1 << 30, "Node": []string{"srv1.dc2", "srv1.dc3"}[i%2], "Prune": true})
 		case "leave":
 			b = serfMessage(0, map[string]any{"LTime": 1<<40 + i, "Node": "srv1.dc1"})
 		case "clock":
-			b = serfMessage(1, map[string]any{"LTime": uint64(math.MaxUint64), "Node": "srv1.dc1"})
+			b = serfMessage(1, map[string]any{"LTime": uint64(math.MaxUint64), "Node": []string{"srv1.dc1", "srv1.dc3"}[i%2]})
 		case "alive":
-			b = aliveMessage("srv1.dc1", math.MaxUint32-uint32(i%2))
+			b = aliveMessage(victim, incarnation)
+		case "address":
+			b = memberMessage(4, map[string]any{"Incarnation": 0, "Node": victim, "Addr": []byte{127, 0, 0, 99}, "Port": forgedPorts[0],
+				"Meta": []byte{255, 0x80}, "Vsn": []byte{1, 5, 2, 2, 5, 5}})
+		case "suspect":
+			b = memberMessage(3, map[string]any{"Incarnation": incarnation, "Node": victim, "From": "srv1.dc3"})
+		case "leave and left":
+			b = compoundFrame(serfMessage(0, map[string]any{"LTime": 1<<20 + i, "Node": victim}),
+				memberMessage(5, map[string]any{"Incarnation": incarnation, "Node": victim, "From": victim}))
+		case "ping":
+			b = memberMessage(byte(i%2), map[string]any{"Node": "srv1.dc1", "SourceNode": "srv1.dc1", "Target": []byte{127, 0, 0, 99},
+				"Port": forgedPorts[0], "SourceAddr": []byte{127, 0, 0, 99}, "SourcePort": forgedPorts[0], "Query": i%4 > 1})
 		case "invented":
 			b = aliveMessage(fmt.Sprintf("s%d.d%d", i%200, i/200%400), 1)
 		case "dead":
-			b = memberMessage(5, map[string]any{"Incarnation": uint32(math.MaxUint32), "Node": "srv1.dc1",
-				"From": "srv1.dc3"})
+			b = memberMessage(5, map[string]any{"Incarnation": incarnation, "Node": victim, "From": "srv1.dc3"})
 		case "left":
-			b = memberMessage(5, map[string]any{"Incarnation": uint32(math.MaxUint32), "Node": "srv1.dc2",
-				"From": "srv1.dc2"})
+			b = memberMessage(5, map[string]any{"Incarnation": incarnation, "Node": victim, "From": victim})
 		case "random":
 			b = append([]byte{byte(i % 14)}, randomBytes(1+i%300)...)
 		}
@@ -188,6 +202,9 @@ func sendPackets(ctx context.Context, c net.Conn, mode string, sent func()) {
 			return
 		}
 		sent()
+		if forging := slices.Contains([]string{"alive", "address", "suspect", "dead", "left", "leave and left"}, mode); forging {
+			time.Sleep(100 * time.Microsecond) // the federation keeps a processor
+		}
 	}
 }
 
@@ -248,9 +265,94 @@ func aliveMessage(name string, incarnation uint32) []byte {
 	_, dc, _ := strings.Cut(name, ".")
 	tags := memberMessage(255, map[string]any{"role": "consul", "dc": dc, "primary": "dc1", "port": "8300"})
 	return memberMessage(4, map[string]any{
-		"Incarnation": incarnation, "Node": name, "Addr": []byte{127, 0, 0, 99}, "Port": 1, "Meta": tags,
+		"Incarnation": incarnation, "Node": name, "Addr": []byte{127, 0, 0, 99}, "Port": forgedPorts[1], "Meta": tags,
 		"Vsn": []byte{1, 5, 2, 2, 5, 5},
 	})
+}
+
+// compoundFrame is a list of messages of memberlist.
+func compoundFrame(messages ...[]byte) []byte {
+	b := []byte{7, byte(len(messages))}
+	for _, m := range messages {
+		b = binary.BigEndian.AppendUint16(b, uint16(len(m)))
+	}
+	return append(b, bytes.Join(messages, nil)...)
+}
+
+// memberWatch reads how sites list the members of their datacenters.
+type memberWatch struct {
+	stop func()
+
+	mu          sync.Mutex
+	reads       int
+	differences []string
+}
+
+// watchMembers compares the members of the datacenters of sites, in the lists of
+// all of them, with the present ones, until stop is called.
+func watchMembers(t *testing.T, sites []*site) *memberWatch {
+	t.Helper()
+	list := func(s *site) (out []string, err error) {
+		c, err := api.NewClient(api.ClientConfig{Addr: s.server.HTTP})
+		if err != nil {
+			return nil, err
+		}
+		defer c.Close()
+		members, err := c.Members(t.Context(), true, api.QueryOptions{})
+		for _, m := range members {
+			_, dc, _ := strings.Cut(m.Name, ".")
+			if slices.ContainsFunc(sites, func(s *site) bool { return s.dc == dc }) {
+				out = append(out, fmt.Sprintf("%s %s:%d %v gateways %s primary %s", m.Name, m.Addr, m.Port, m.Status,
+					m.Tags["gw"], m.Tags["primary"]))
+			}
+		}
+		return out, err
+	}
+	before := map[*site][]string{}
+	for _, s := range sites {
+		testutil.Await(t, waitLimit, "members of all datacenters with gateways at "+s.dc, func(context.Context) error {
+			all, err := list(s)
+			if before[s] = all; err == nil && (len(all) != len(sites) || strings.Contains(fmt.Sprint(all), "gateways  ")) {
+				err = fmt.Errorf("members are %v", all)
+			}
+			return err
+		})
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	w := &memberWatch{}
+	var wg sync.WaitGroup
+	w.stop = func() { cancel(); wg.Wait() }
+	t.Cleanup(w.stop)
+	for _, s := range sites {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				all, err := list(s)
+				w.mu.Lock()
+				if w.reads++; err == nil && !slices.Equal(all, before[s]) && len(w.differences) < 20 {
+					w.differences = append(w.differences, fmt.Sprintf("members at %s = %q, want %q", s.dc, all, before[s]))
+				}
+				w.mu.Unlock()
+				select {
+				case <-ctx.Done():
+				case <-time.After(100 * time.Millisecond):
+				}
+			}
+		})
+	}
+	return w
+}
+
+// check reports the differences since the last check.
+func (w *memberWatch) check(t *testing.T, when string) {
+	t.Helper()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, d := range w.differences {
+		t.Errorf("%s: %s", when, d)
+	}
+	if w.differences = nil; w.reads == 0 {
+		t.Errorf("%s: no list of members was read", when)
+	}
 }
 
 // gossipBomb compresses a message as memberlist does.

@@ -4,7 +4,9 @@ package test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -53,10 +55,19 @@ func TestDeadDatacenter_IsHarmlessAndDeletable(t *testing.T) {
 		t.Errorf("delete of a datacenter that never joined = %v, %s; want nil", err, out)
 	}
 	awaitGone(t, "dc9", l.Running()...)
-	awaitStatus(t, failure, lab.One(dc3), api.MemberFailed, lab.One(dc1), lab.One(dc2))
+	// dc2 restarted after dc3 had died. It may have no message of srv1.dc3 itself,
+	// and the news of dc1 about it are hearsay. Then srv1.dc3 is not a member, and
+	// dc2 names dc3 by its federation state.
+	awaitStatus(t, failure, lab.One(dc3), api.MemberFailed, lab.One(dc1))
+	if members, err := wanMembers(t.Context(), lab.One(dc2)); err != nil {
+		t.Error(err)
+	} else if m, ok := members[lab.One(dc3).WANName()]; ok && m.Status != api.MemberFailed {
+		t.Errorf("%s is %s at the restarted server, want failed or no member", m.Name, m.Status)
+	}
 	for _, s := range l.Running() {
-		if got := leftBehind(t.Context(), s, dc3); strings.Join(got, ", ") != "member, conditions, addresses" {
-			t.Errorf("%s has %v of the failed datacenter, want its member, conditions and addresses", s.WANName(), got)
+		got := strings.Join(leftBehind(t.Context(), s, dc3), ", ")
+		if got != "member, conditions" && (s != lab.One(dc2) || got != "conditions") {
+			t.Errorf("%s has %q of the failed datacenter, want its member and conditions", s.WANName(), got)
 		}
 	}
 	if out, err := deleteState(t, l, dc2, "dc3"); err != nil {
@@ -104,7 +115,7 @@ func leftBehind(ctx context.Context, s *lab.Node, dc *lab.Datacenter) (found []s
 		}
 	}
 	cache, err := os.ReadFile(filepath.Join(s.DataDir(), "addresses.json"))
-	if err != nil {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) { // no address worked without the local gateway
 		found = append(found, err.Error())
 	}
 	if strings.Contains(string(cache), `"`+dc.Name+`"`) {

@@ -205,7 +205,8 @@ func plainHTTP(t *testing.T, addr string) {
 // use it.
 func refuseProtocols(t *testing.T, l *loopback, s *site) {
 	serversOnly := []string{
-		wanfed.ProtoGossip, wanfed.ProtoStream, wanfed.ProtoConsulPacket, wanfed.ProtoConsulStream, wanfed.ProtoRaft,
+		wanfed.ProtoGossip, wanfed.ProtoRelay, wanfed.ProtoStream, wanfed.ProtoConsulPacket, wanfed.ProtoConsulStream,
+		wanfed.ProtoRaft,
 	}
 	for _, peer := range []tlsutil.Peer{
 		{Role: tlsutil.RoleGateway, Node: "gw1", DC: "dc1"}, {Role: tlsutil.RoleGateway, Node: "gw1", DC: "dc2"},

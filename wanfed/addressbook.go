@@ -31,6 +31,9 @@ const (
 	RankHealthy  = 0 // no known problem
 	RankCritical = 1 // the gateway is reported as down
 	RankCached   = 2 // worked before, but no source lists it now; not probed while another path works
+	// RankUnconfirmed is for an address that the datacenter has not confirmed. It
+	// is not probed while another path works.
+	RankUnconfirmed = 3
 )
 
 // AddressBook lists the known paths to every server of the federation. It is an

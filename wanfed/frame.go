@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/wanfed/wanfed/tlsutil"
 )
@@ -22,6 +23,7 @@ const (
 	frameHeadLen = 6 // u32 length, u8 pool, u8 name length
 	lengthLen    = 4 // the length field, which does not count its own bytes
 	echoLen      = 8 // payload of an echo frame
+	minRelayed   = 5 // u8 length of the source, source "a.b", and a packet of one byte
 
 	// maxConsulPacket bounds a ProtoConsulPacket packet. Consul's packets have
 	// at most 1400 bytes.
@@ -57,6 +59,10 @@ func parseFrameHead(b [frameHeadLen]byte) (frameHead, error) {
 		if h.name != 0 || rest != echoLen {
 			return h, fmt.Errorf("%w: an echo frame of length %d", errFrameLength, length)
 		}
+	case h.pool == poolRelayed:
+		if most := int64(MaxPacket + 1 + maxSource); rest < minRelayed || rest > most {
+			return h, fmt.Errorf("%w: a relayed packet of %d bytes, not %d to %d", errFrameLength, rest, minRelayed, most)
+		}
 	case h.pool != PoolWAN && h.pool != PoolLAN:
 		return h, fmt.Errorf("%w: %d", errFramePool, h.pool)
 	case rest < 1 || rest > MaxPacket:
@@ -83,6 +89,51 @@ func appendFrame(dst []byte, pool Pool, name string, packet []byte) []byte {
 // appendEcho appends an echo frame with payload n.
 func appendEcho(dst []byte, n uint64) []byte {
 	return appendFrame(dst, poolEcho, "", binary.BigEndian.AppendUint64(make([]byte, 0, echoLen), n))
+}
+
+// relayedPacket returns the payload of a relayed frame: the name of the sender
+// after its length, and the packet. The caller has checked the lengths.
+func relayedPacket(source string, packet []byte) []byte {
+	b := append(make([]byte, 0, 1+len(source)+len(packet)), byte(len(source)))
+	return append(append(b, source...), packet...)
+}
+
+// splitRelayed returns the sender, which is a <node>.<dc>, and the packet of a
+// relayed frame.
+func splitRelayed(b []byte) (source string, packet []byte, err error) {
+	if len(b) < 1 || len(b) < 2+int(b[0]) || len(b)-1-int(b[0]) > MaxPacket {
+		return "", nil, fmt.Errorf("%w: a relayed packet of %d bytes", errFrameLength, len(b))
+	}
+	source = string(b[1 : 1+b[0]])
+	if err := checkSource(source); err != nil {
+		return "", nil, fmt.Errorf("%w: source: %w", errFrameName, err)
+	}
+	return source, b[1+len(source):], nil
+}
+
+// checkSource returns an error unless name is a <node>.<dc>.
+func checkSource(name string) error {
+	node, dc, _ := strings.Cut(name, ".")
+	return errors.Join(tlsutil.CheckLabel(node), tlsutil.CheckLabel(dc))
+}
+
+// withoutSources replaces the relayed frames of a batch by frames without a
+// sender, for a server that has only ProtoGossip.
+func withoutSources(frames []byte) []byte {
+	out := make([]byte, 0, len(frames))
+	for len(frames) > 0 {
+		f, err := decodeFrame(frames)
+		if err != nil {
+			return out // impossible: the queue encoded the frame
+		}
+		if f.pool != poolRelayed {
+			out = append(out, frames[:f.size]...)
+		} else if _, packet, err := splitRelayed(f.packet); err == nil {
+			out = appendFrame(out, PoolWAN, string(f.name), packet)
+		}
+		frames = frames[f.size:]
+	}
+	return out
 }
 
 // frame is a decoded frame. The fields name and packet alias the decoded bytes.

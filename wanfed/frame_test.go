@@ -43,6 +43,7 @@ func TestFrame_Vectors(t *testing.T) {
 		{"00000008 01 04 73727631 0001", PoolWAN, "srv1", "\x00\x01"},
 		{"00000007 02 04 73727632 ff", PoolLAN, "srv2", "\xff"},
 		{"00000003 01 00 08", PoolWAN, "", "\x08"},
+		{"00000011 04 04 73727632 08 737276312e646332 0001", poolRelayed, "srv2", "\x08srv1.dc2\x00\x01"},
 		{"0000000a 00 00 00000000000003e8", poolEcho, "", "\x00\x00\x00\x00\x00\x00\x03\xe8"},
 	} {
 		t.Run(tt.hex, func(t *testing.T) {
@@ -147,6 +148,28 @@ func FuzzConsulLength(f *testing.F) {
 		got, err := parseConsulLength([lengthLen]byte{byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)})
 		if valid := n >= 1 && n <= maxConsulPacket; valid != (err == nil) || valid && got != int(n) {
 			t.Fatalf("parseConsulLength(%d) = %d, %v; want %d, or an error outside of 1 to 64 KiB", n, got, err, n)
+		}
+	})
+}
+
+// A server of an earlier version receives relayed frames without their senders.
+func TestWithoutSources(t *testing.T) {
+	relayed := appendFrame(nil, poolRelayed, "srv2", relayedPacket("srv1.dc2", []byte("one")))
+	in := appendFrame(appendEcho(relayed, 7), PoolLAN, "srv2", []byte("two"))
+	want := appendFrame(appendEcho(appendFrame(nil, PoolWAN, "srv2", []byte("one")), 7), PoolLAN, "srv2", []byte("two"))
+	if got := withoutSources(in); !bytes.Equal(got, want) {
+		t.Errorf("withoutSources() = %x, want %x", got, want)
+	}
+}
+
+func FuzzSplitRelayed(f *testing.F) {
+	f.Add(relayedPacket("srv1.dc2", []byte("x")))
+	f.Add([]byte{0, 1})
+	f.Add([]byte{255})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		source, packet, err := splitRelayed(b)
+		if err == nil && !bytes.Equal(relayedPacket(source, packet), b) {
+			t.Errorf("splitRelayed(%x) = %q, %x, which is encoded differently", b, source, packet)
 		}
 	})
 }

@@ -27,6 +27,7 @@ type linkConn struct {
 	c          *tls.Conn
 	path       *pathConn
 	consul     bool // ProtoConsulPacket: the peer sends nothing
+	noSources  bool // a local server of an older version, which has only ProtoGossip
 	began      time.Time
 	lastPacket time.Time // last write of packets
 	lastEcho   time.Time // last echo request
@@ -79,7 +80,7 @@ func (l *link) use(ctx context.Context, c *tls.Conn) (stable bool, err error) {
 	var lc *linkConn
 	for next := c; next != nil; next = lc.successor {
 		lc = &linkConn{
-			l: l, c: next, path: pathConnOf(next), consul: alpn == ProtoConsulPacket,
+			l: l, c: next, path: pathConnOf(next), consul: alpn == ProtoConsulPacket, noSources: !remote && alpn != ProtoRelay,
 			began: time.Now(), dialedC: make(chan *tls.Conn, 1),
 		}
 		l.recordPath(lc.path, alpn)
@@ -338,10 +339,15 @@ func (lc *linkConn) flush(ctx context.Context, now time.Time, echo bool) error {
 	if lc.consul {
 		lc.out = appendConsulFrames(lc.out[:0], out)
 		out = lc.out
-	} else if echo {
-		age := now.Sub(lc.began)
-		lc.expectEcho(age, now)
-		b.buf = appendEcho(b.buf, uint64(age))
+	} else {
+		if lc.noSources && b.count[PoolWAN] > 0 {
+			b.buf, b.head = withoutSources(out), 0
+		}
+		if echo {
+			age := now.Sub(lc.began)
+			lc.expectEcho(age, now)
+			b.buf = appendEcho(b.buf, uint64(age))
+		}
 		out = b.frames()
 	}
 	lc.spare = b.buf[:0]

@@ -7,8 +7,11 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"io"
 	"net"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/hashicorp/memberlist"
@@ -23,8 +26,10 @@ type packetConn struct {
 	t    *Tunnel
 	c    net.Conn // *tls.Conn
 	peer tlsutil.Peer
-	from net.Addr
+	from net.Addr // the peer, which is the sender of all packets but relayed ones
 	br   *bufio.Reader
+
+	relays bool // ProtoRelay: the peer names the sender of a packet that it relays
 
 	head    [frameHeadLen + echoLen]byte // of the current frame
 	name    [MaxName]byte                // of the current frame
@@ -41,12 +46,13 @@ func (t *Tunnel) newPacketConn(c net.Conn, p tlsutil.Peer) *packetConn {
 		br: bufio.NewReaderSize(c, readBufferSize)}
 }
 
-// servePackets reads the frames of a ProtoGossip connection, or the packets of
-// a ProtoConsulPacket connection, until the connection ends. It returns false,
+// servePackets reads the frames of a ProtoGossip or ProtoRelay connection, or
+// the packets of a ProtoConsulPacket connection, until the connection ends. It returns false,
 // because it does not pass the connection on.
 func (t *Tunnel) servePackets(ctx context.Context, c *tls.Conn, p tlsutil.Peer) bool {
 	pc, alpn := t.newPacketConn(c, p), c.ConnectionState().NegotiatedProtocol
 	next := pc.readFrame
+	pc.relays = alpn == ProtoRelay
 	if alpn == ProtoConsulPacket {
 		next = pc.readConsulFrame
 	}
@@ -112,7 +118,7 @@ func (pc *packetConn) readFull(b []byte) (*refusal, error) {
 	return nil, err
 }
 
-// readFrame reads a ProtoGossip frame and performs the action that actionFor
+// readFrame reads a ProtoGossip or ProtoRelay frame and performs the action that actionFor
 // returns.
 func (pc *packetConn) readFrame() (*refusal, error) {
 	if reason, err := pc.readFull(pc.head[:frameHeadLen]); err != nil {
@@ -122,8 +128,11 @@ func (pc *packetConn) readFrame() (*refusal, error) {
 	if err != nil {
 		return faultFrame, err
 	}
-	if h.pool == poolEcho {
+	switch {
+	case h.pool == poolEcho:
 		return pc.echo()
+	case h.pool == poolRelayed && !pc.relays:
+		return faultFrame, fmt.Errorf("%w: %d", errFramePool, h.pool)
 	}
 	name := pc.name[:h.name]
 	if reason, err := pc.readFull(name); err != nil {
@@ -132,22 +141,40 @@ func (pc *packetConn) readFrame() (*refusal, error) {
 	if err := checkTargetName(name); err != nil {
 		return faultFrame, err
 	}
-	handling := actionFor(pc.t.self, pc.peer, h.pool, string(name))
+	handling := actionFor(pc.t.self, pc.peer, h.pool.counted(), string(name))
 	if handling == forbidden {
 		return faultLAN, nil
 	}
 	packet, reason, err := pc.readPacket(h.packet)
-	switch {
+	from := pc.from
+	if err == nil && h.pool == poolRelayed {
+		from, packet, err = pc.splitRelayed(packet)
+		reason = faultFrame
+	}
+	switch pool := h.pool.counted(); {
 	case err != nil:
 		return reason, err
 	case handling == deliver:
-		pc.deliver(h.pool, packet)
+		pc.deliver(pool, from, packet)
 	case handling == relay:
-		pc.relay(h.pool, string(name), packet)
+		pc.relay(string(name), packet)
 	default:
-		pc.count(h.pool).drop(dropMisrouted, 1)
+		pc.count(pool).drop(dropMisrouted, 1)
 	}
 	return nil, nil
+}
+
+// splitRelayed returns the sender and the packet of a relayed frame. A server
+// relays only for senders of other datacenters.
+func (pc *packetConn) splitRelayed(b []byte) (net.Addr, []byte, error) {
+	source, packet, err := splitRelayed(b)
+	if err != nil {
+		return nil, nil, err
+	}
+	if _, dc, _ := strings.Cut(source, "."); dc == pc.t.self.DC {
+		return nil, nil, fmt.Errorf("%w: source %s of a relayed packet is in this datacenter", errFrameName, source)
+	}
+	return nameAddr(source), slices.Clone(packet), nil
 }
 
 // echo reads the rest of an echo frame and sends the frame back.
@@ -177,7 +204,7 @@ func (pc *packetConn) readConsulFrame() (*refusal, error) {
 	}
 	packet, reason, err := pc.readPacket(n)
 	if err == nil {
-		pc.deliver(PoolWAN, packet)
+		pc.deliver(PoolWAN, pc.from, packet)
 	}
 	return reason, err
 }
@@ -194,26 +221,27 @@ func (pc *packetConn) readPacket(n int) (packet []byte, reason *refusal, err err
 	return packet, reason, err
 }
 
-// deliver passes a packet to memberlist, which then owns b.
-func (pc *packetConn) deliver(pool Pool, b []byte) {
+// deliver passes a packet of a sender to memberlist, which then owns b.
+func (pc *packetConn) deliver(pool Pool, from net.Addr, b []byte) {
 	tr := pc.t.pool(pool)
 	switch {
 	case tr == nil:
 		pc.count(pool).drop(dropNoPool, 1)
-	case tr.receive(&memberlist.Packet{Buf: b, From: pc.from, Timestamp: time.Now()}):
+	case tr.receive(&memberlist.Packet{Buf: b, From: from, Timestamp: time.Now()}):
 		pc.count(pool).received.Add(1)
 	default:
 		pc.count(pool).drop(dropPoolFull, 1)
 	}
 }
 
-// relay queues a packet for another server of this datacenter. It drops the
-// packet if the server is unknown.
-func (pc *packetConn) relay(pool Pool, node string, b []byte) {
+// relay queues a packet of the WAN pool for another server of this datacenter,
+// with the name of the peer. It drops the packet if the server is unknown.
+func (pc *packetConn) relay(node string, b []byte) {
+	to := target{dc: pc.t.self.DC, node: node}
 	if pc.t.serverAddr(node) == "" {
-		pc.count(pool).drop(dropUnknownNode, 1)
-	} else if pc.t.send(pool, target{dc: pc.t.self.DC, node: node}, "", b, time.Now()) == nil {
-		pc.count(pool).relayed.Add(1)
+		pc.count(PoolWAN).drop(dropUnknownNode, 1)
+	} else if pc.t.send(poolRelayed, to, "", relayedPacket(pc.from.String(), b), time.Now()) == nil {
+		pc.count(PoolWAN).relayed.Add(1)
 	}
 }
 

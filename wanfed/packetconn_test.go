@@ -131,6 +131,7 @@ func FuzzPacketConn(f *testing.F) {
 	f.Add(appendFrame(two, PoolLAN, "", []byte("x")), 1)
 	f.Add(appendFrame(two, PoolWAN, "srv2", []byte("x")), 7)
 	f.Add(two[:len(two)-1], 5)
+	f.Add(appendFrame(two, poolRelayed, "srv1", relayedPacket("srv1.dc2", []byte("x"))), 9)
 	r := newPacketReader(f)
 	f.Fuzz(func(t *testing.T, in []byte, chunk int) {
 		var want []string
@@ -144,6 +145,9 @@ func FuzzPacketConn(f *testing.F) {
 				reasons = []*refusal{faultTruncated, faultFrame, faultLAN}
 				break model
 			case err != nil:
+				reasons = []*refusal{faultFrame}
+				break model
+			case fr.pool == poolRelayed:
 				reasons = []*refusal{faultFrame}
 				break model
 			case fr.pool == PoolLAN:

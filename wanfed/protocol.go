@@ -8,6 +8,7 @@ import "cmp"
 // specifies the protocols.
 const (
 	ProtoGossip = "wanfed/gossip/1" // packets for any server of one datacenter
+	ProtoRelay  = "wanfed/gossip/2" // the same between servers of one datacenter, with relayed packets
 	ProtoStream = "wanfed/stream/1" // a yamux session; each stream begins with a header
 	ProtoRaft   = "wanfed/raft/1"   // Raft between servers of one datacenter
 	ProtoGRPC   = "h2"
@@ -28,8 +29,9 @@ const (
 	PoolWAN Pool = 1 // servers of every datacenter; members are called <node>.<dc>
 	PoolLAN Pool = 2 // servers of one datacenter; members are called <node>
 
-	poolEcho Pool = 0 // marks an echo frame, which carries no packet
-	poolGRPC Pool = 3 // marks a stream that carries gRPC to the server that accepts it
+	poolEcho    Pool = 0 // marks an echo frame, which carries no packet
+	poolGRPC    Pool = 3 // marks a stream that carries gRPC to the server that accepts it
+	poolRelayed Pool = 4 // marks a frame with a packet of PoolWAN that a server relays, and its sender
 )
 
 // String returns the name of the pool in logs, errors and metrics.

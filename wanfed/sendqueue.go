@@ -10,6 +10,14 @@ import (
 // frameCounts counts frames by pool.
 type frameCounts [PoolLAN + 1]int
 
+// counted returns the pool in whose counts a frame of p is.
+func (p Pool) counted() Pool {
+	if p == poolRelayed {
+		return PoolWAN
+	}
+	return p
+}
+
 func (c frameCounts) total() (n int) {
 	for _, k := range c {
 		n += k
@@ -44,16 +52,16 @@ func (q *sendQueue) push(pool Pool, name string, packet []byte, now time.Duratio
 		q.head = 0
 	}
 	q.buf = appendFrame(q.buf, pool, name, packet)
-	q.count[pool]++
+	q.count[pool.counted()]++
 	q.pushed = append(q.pushed, now)
 	return dropped
 }
 
-// popFront drops the oldest frame and returns its pool.
+// popFront drops the oldest frame and returns the pool that counts it.
 func (q *sendQueue) popFront() Pool {
 	b := q.buf[q.head:]
 	q.head += lengthLen + int(binary.BigEndian.Uint32(b))
-	pool := Pool(b[lengthLen])
+	pool := Pool(b[lengthLen]).counted()
 	q.count[pool]--
 	q.pushed = q.pushed[1:]
 	return pool

@@ -50,6 +50,14 @@ func TestPacketConn_BadFrames(t *testing.T) {
 		{"cut in the packet", ProtoGossip, a.server("srv1", "dc2"), "00000008 0100 0000", true, faultTruncated},
 		{"cut in the head", ProtoGossip, a.server("srv1", "dc2"), "0000", true, faultTruncated},
 		{"stops in the packet", ProtoGossip, a.server("srv1", "dc2"), "00000008 0100 0000", false, faultStalled},
+		{"relayed from another datacenter", ProtoGossip, a.server("srv1", "dc2"),
+			"00000011 04 04 73727631 08 737276312e646333 0001", false, faultFrame},
+		{"relayed for a local sender", ProtoRelay, a.server("srv2", "dc1"),
+			"00000011 04 04 73727631 08 737276332e646331 0001", false, faultFrame},
+		{"relayed for a bad sender", ProtoRelay, a.server("srv2", "dc1"),
+			"00000011 04 04 73727631 08 7372763164633300 0001", false, faultFrame},
+		{"relayed without a packet", ProtoRelay, a.server("srv2", "dc1"),
+			"0000000f 04 04 73727631 08 737276312e646333", false, faultFrame},
 		{"LAN from another datacenter", ProtoGossip, a.server("srv1", "dc2"), "00000003 0200 08", false, faultLAN},
 		{"Consul: length 0", ProtoConsulPacket, a.server("srv1", "dc2"), "00000000", false, faultFrame},
 		{"Consul: too large", ProtoConsulPacket, a.server("srv1", "dc2"), "00400001", false, faultFrame},
@@ -83,7 +91,11 @@ func TestPacketConn_BadFrames(t *testing.T) {
 			}
 			testutil.Eventually(t, 5*time.Second, func() bool { return n.tun.Stats().Closed[tt.want.id] == 1 },
 				"one fault %s", tt.want)
-			testutil.Eventually(t, 5*time.Second, func() bool { return n.traffic(PoolWAN, "dc2").Received == 1 },
+			dc := "dc2"
+			if tt.alpn == ProtoRelay {
+				dc = "dc1"
+			}
+			testutil.Eventually(t, 5*time.Second, func() bool { return n.traffic(PoolWAN, dc).Received == 1 },
 				"one received packet")
 		})
 	}
@@ -122,8 +134,13 @@ func TestPacketConn_FramesDoNotLoop(t *testing.T) {
 	frames = appendFrame(frames, PoolWAN, "srv9", []byte("unknown"))
 	frames = appendFrame(frames, PoolWAN, "", []byte("far"))
 	far.Write(frames)
-	if got := receive(t, t2); got != "relayed" {
-		t.Errorf("srv2 received %q, want %q", got, "relayed")
+	select {
+	case p := <-t2.PacketCh():
+		if string(p.Buf) != "relayed" || p.From.String() != "srv1.dc2" {
+			t.Errorf("srv2 received %q from %v, want %q from srv1.dc2, not from srv1.dc1, which relayed it", p.Buf, p.From, "relayed")
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatal("no packet received")
 	}
 	if got := receive(t, t1); got != "far" {
 		t.Errorf("srv1 received %q, want %q", got, "far")

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strings"
 
 	"github.com/wanfed/wanfed/tlsutil"
 )
@@ -63,8 +62,7 @@ func readStreamHeader(r io.Reader) (streamHeader, error) {
 			return streamHeader{}, fmt.Errorf("%w: target: %w", errStreamName, err)
 		}
 	}
-	node, dc, _ := strings.Cut(h.source, ".")
-	if err := errors.Join(tlsutil.CheckLabel(node), tlsutil.CheckLabel(dc)); err != nil {
+	if err := checkSource(h.source); err != nil {
 		return streamHeader{}, fmt.Errorf("%w: source: %w", errStreamName, err)
 	}
 	return h, nil

@@ -242,9 +242,18 @@ func (t *Tunnel) serveConsulStream(ctx context.Context, c *tls.Conn, p tlsutil.P
 		t.log.Debug("stream refused", "peer", p, "alpn", ProtoConsulStream, "remote", c.RemoteAddr())
 		return false
 	}
-	tr.accept(ctx, c)
+	tr.accept(ctx, consulConn{c, nameAddr(p.Node + "." + p.DC)})
 	return true
 }
+
+// consulConn is a ProtoConsulStream connection whose RemoteAddr is the name of
+// the peer, as that of a streamConn.
+type consulConn struct {
+	*tls.Conn
+	peer nameAddr
+}
+
+func (c consulConn) RemoteAddr() net.Addr { return c.peer }
 
 // openConsulStream opens a memberlist stream to a server that speaks Consul's
 // protocols. It returns nil and no error if the server chose ProtoStream. The
@@ -255,7 +264,7 @@ func (t *Tunnel) openConsulStream(ctx context.Context, to target) (net.Conn, err
 		return nil, err
 	}
 	if c.ConnectionState().NegotiatedProtocol == ProtoConsulStream {
-		return c, nil
+		return consulConn{c, nameAddr(to.String())}, nil
 	}
 	closeConn(c)
 	t.setConsul(to.dc, false)

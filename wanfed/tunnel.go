@@ -145,6 +145,7 @@ func NewTunnel(cfg TunnelConfig) (*Tunnel, error) {
 	}
 	t.limits.maxIdleLinks = cmp.Or(cfg.MaxIdleLinks, t.limits.maxIdleLinks)
 	servers := []tlsutil.Role{tlsutil.RoleServer}
+	cfg.Mux.Handle(ProtoRelay, servers, true, t.serve(t.servePackets))
 	cfg.Mux.Handle(ProtoGossip, servers, false, t.serve(t.servePackets))
 	cfg.Mux.Handle(ProtoStream, servers, false, t.serve(t.serveStreams))
 	cfg.Mux.Handle(ProtoConsulPacket, servers, false, t.serve(t.servePackets))
@@ -253,7 +254,8 @@ func (t *Tunnel) name() string { return t.self.Node + "." + t.self.DC }
 func (t *Tunnel) serverAddr(node string) string { return t.book.Load().Servers[node] }
 
 // dialTarget dials the target of a link or session with the protocol id alpn.
-// In another datacenter it also offers the protocol id consul. addr is the
+// In another datacenter it also offers the protocol id consul. In the local
+// datacenter it offers ProtoRelay before ProtoGossip. addr is the
 // address of a local server according to memberlist. If the address book has a
 // different address, one of them is outdated, and dialTarget dials both. The
 // certificate identifies the server.
@@ -264,11 +266,15 @@ func (t *Tunnel) dialTarget(ctx context.Context, to target, addr, alpn, consul s
 	if to.dc != t.self.DC {
 		return d.Dial(ctx, dest, alpn, consul)
 	}
+	alpns := []string{alpn}
+	if alpn == ProtoGossip {
+		alpns = []string{ProtoRelay, ProtoGossip}
+	}
 	if known := t.serverAddr(to.node); addr != "" && known != "" && known != addr {
 		paths := []Path{{Addr: addr, Via: viaServer}, {Addr: known, Via: viaServer}}
-		return d.dialPaths(ctx, dest, paths, []string{alpn})
+		return d.dialPaths(ctx, dest, paths, alpns)
 	}
-	return d.Dial(ctx, dest, alpn)
+	return d.Dial(ctx, dest, alpns...)
 }
 
 // send queues one packet and returns at once. A packet that cannot be queued is
@@ -308,7 +314,7 @@ func (t *Tunnel) linkTo(pool Pool, to target) (*link, error) {
 		return l, nil
 	}
 	if len(t.links) >= maxLinks {
-		t.trafficLocked(trafficKey{pool, to.dc}).drop(dropTooManyLinks, 1)
+		t.trafficLocked(trafficKey{pool.counted(), to.dc}).drop(dropTooManyLinks, 1)
 		return nil, nil
 	}
 	l = newLink(t, key)

@@ -79,7 +79,11 @@ func TestTunnel_Packets(t *testing.T) {
 		}
 		testutil.Eventually(t, 5*time.Second, func() bool {
 			for _, l := range n.tun.Stats().Links {
-				if l.ConnectedSince.IsZero() || l.RTT <= 0 || l.Protocol != ProtoGossip || l.Path.Addr == "" {
+				want := ProtoGossip
+				if strings.HasSuffix(name, "."+l.DC) {
+					want = ProtoRelay
+				}
+				if l.ConnectedSince.IsZero() || l.RTT <= 0 || l.Protocol != want || l.Path.Addr == "" {
 					return false
 				}
 			}

@@ -20,6 +20,7 @@ type Network struct {
 	byName map[string]*Transport // last transport with each name
 	byAddr map[string]*Transport
 	cut    map[string]bool // by name
+	relays map[string]string
 }
 
 // Transport is the transport of one member. It implements
@@ -66,6 +67,27 @@ func (n *Network) Cut(name string, cut bool) {
 	n.cut[name] = cut
 }
 
+// Relay makes packets to a member arrive as packets of relay, as if that server
+// of an earlier version relayed them.
+func (n *Network) Relay(name, relay string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.relays == nil {
+		n.relays = map[string]string{}
+	}
+	n.relays[name] = relay
+}
+
+// sender returns the name of the peer from which a packet of from arrives at to.
+func (n *Network) sender(from, to string) Addr {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	if relay, ok := n.relays[to]; ok {
+		return Addr(relay)
+	}
+	return Addr(from)
+}
+
 // Deliver delivers a packet from a peer that need not be a member. It blocks
 // while the member has many unread packets.
 func (t *Transport) Deliver(packet []byte, from string) {
@@ -104,7 +126,7 @@ func (t *Transport) WriteToAddress(b []byte, a memberlist.Address) (time.Time, e
 		return now, err
 	}
 	select {
-	case to.packets <- &memberlist.Packet{Buf: append([]byte(nil), b...), From: Addr(t.Addr.Addr),
+	case to.packets <- &memberlist.Packet{Buf: append([]byte(nil), b...), From: t.net.sender(t.Addr.Name, to.Addr.Name),
 		Timestamp: now}:
 	default:
 	}
@@ -119,12 +141,20 @@ func (t *Transport) DialAddressTimeout(a memberlist.Address, _ time.Duration) (n
 	}
 	near, far := net.Pipe()
 	select {
-	case to.streams <- far:
-		return near, nil
+	case to.streams <- peerConn{far, t.Addr.Name}:
+		return peerConn{near, to.Addr.Name}, nil
 	default:
 		return nil, fmt.Errorf("stream queue of %v is full", a)
 	}
 }
+
+// peerConn is a stream whose RemoteAddr is the name of the peer.
+type peerConn struct {
+	net.Conn
+	peer string
+}
+
+func (c peerConn) RemoteAddr() net.Addr { return Addr(c.peer) }
 
 // WriteTo implements memberlist.Transport.
 func (t *Transport) WriteTo(b []byte, addr string) (time.Time, error) {

@@ -193,7 +193,7 @@ func (f facts) serversDown() string {
 }
 
 // outbound returns the state of the paths to a datacenter. It is unknown while
-// no path works and the result of a path is missing. Cached addresses are tried
+// no path works and the result of a path is missing. Cached and unconfirmed addresses are tried
 // only after the others, so their results are not awaited.
 func outbound(paths []api.PathStatus) api.Direction {
 	failing, missing := false, false
@@ -203,7 +203,7 @@ func outbound(paths []api.PathStatus) api.Direction {
 			return api.DirectionOK
 		case p.Health == string(wanfed.PathFailing):
 			failing = true
-		case p.Via != federation.ViaCached:
+		case p.Via != federation.ViaCached && p.Via != federation.ViaUnconfirmed:
 			missing = true
 		}
 	}
