@@ -29,11 +29,8 @@ import (
 )
 
 const (
-	// faultVisible bounds the time from a fault to the right status. The goal is
-	// 10 s, which most runs meet. With the race detector and other tests, the rows
-	// "outbound port closed" and "inbound port of one of two gateways closed" took
-	// longer: the request for the report of the silent datacenter is late.
-	faultVisible = 30 * time.Second
+	// faultVisible bounds the time from a fault to the right status.
+	faultVisible = 10 * time.Second
 	// healVisible bounds the time from the end of a fault to the right status.
 	healVisible = 5 * time.Second
 )
