@@ -172,8 +172,8 @@ func TestVerifier_Cost(t *testing.T) {
 			t.Errorf("probes in an hour = %d, want one per 2 minutes", n)
 		}
 		r.mu.Lock()
-		if checks := r.checks; checks < 2*900 || checks > 2*1200 {
-			t.Errorf("checks in an hour = %d, want one per 3.5 s and gateway", checks)
+		if checks := r.checks; checks < 2*1600 || checks > 2*2000 {
+			t.Errorf("checks in an hour = %d, want one per 2 s and gateway", checks)
 		}
 		r.mu.Unlock()
 		r.set("b:1", wanfed.FailureRefused)
