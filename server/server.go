@@ -483,7 +483,9 @@ func (c *components) buildEdge(*tlsutil.Identity) error {
 		Describe: func(node string) (*pb.DescribeCallerResponse, error) {
 			return raftgroup.DescribeCaller(node, c.store, c.lan)
 		},
-		Reach: func(dc string) *pb.ReachabilityResponse { return c.reporter.Reachability(dc) },
+		Reach: func(ctx context.Context, dc string, wait time.Duration) *pb.ReachabilityResponse {
+			return c.reporter.Reachability(ctx, dc, wait)
+		},
 	}))
 	c.serveEnrollment()
 	return c.edge.RegisterIntrospection()

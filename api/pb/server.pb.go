@@ -214,7 +214,10 @@ func (x *DescribeCallerResponse) GetConfirmedIndex() uint64 {
 }
 
 type ReachabilityRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The called server responds when no path works, or after this time. The called
+	// server may respond earlier. Absent: it responds at once.
+	Wait          *durationpb.Duration `protobuf:"bytes,1,opt,name=wait,proto3" json:"wait,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -247,6 +250,13 @@ func (x *ReachabilityRequest) ProtoReflect() protoreflect.Message {
 // Deprecated: Use ReachabilityRequest.ProtoReflect.Descriptor instead.
 func (*ReachabilityRequest) Descriptor() ([]byte, []int) {
 	return file_api_pb_server_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *ReachabilityRequest) GetWait() *durationpb.Duration {
+	if x != nil {
+		return x.Wait
+	}
+	return nil
 }
 
 type ReachabilityResponse struct {
@@ -876,8 +886,9 @@ const file_api_pb_server_proto_rawDesc = "" +
 	"\n" +
 	"last_index\x18\x05 \x01(\x04R\tlastIndex\x12%\n" +
 	"\x0econfirmed_term\x18\x06 \x01(\x04R\rconfirmedTerm\x12'\n" +
-	"\x0fconfirmed_index\x18\a \x01(\x04R\x0econfirmedIndex\"\x15\n" +
-	"\x13ReachabilityRequest\"\xc7\x01\n" +
+	"\x0fconfirmed_index\x18\a \x01(\x04R\x0econfirmedIndex\"D\n" +
+	"\x13ReachabilityRequest\x12-\n" +
+	"\x04wait\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\x04wait\"\xc7\x01\n" +
 	"\x14ReachabilityResponse\x12;\n" +
 	"\x05state\x18\x01 \x01(\x0e2%.wanfed.v1.ReachabilityResponse.StateR\x05state\x125\n" +
 	"\bfailures\x18\x02 \x03(\v2\x19.wanfed.v1.AddressFailureR\bfailures\";\n" +
@@ -965,30 +976,31 @@ var file_api_pb_server_proto_goTypes = []any{
 }
 var file_api_pb_server_proto_depIdxs = []int32{
 	15, // 0: wanfed.v1.DescribeCallerResponse.last_contact:type_name -> google.protobuf.Duration
-	0,  // 1: wanfed.v1.ReachabilityResponse.state:type_name -> wanfed.v1.ReachabilityResponse.State
-	5,  // 2: wanfed.v1.ReachabilityResponse.failures:type_name -> wanfed.v1.AddressFailure
-	15, // 3: wanfed.v1.ServerIdentity.uptime:type_name -> google.protobuf.Duration
-	11, // 4: wanfed.v1.Question.query:type_name -> wanfed.v1.QueryRequest
-	7,  // 5: wanfed.v1.Questions.all:type_name -> wanfed.v1.Question
-	12, // 6: wanfed.v1.Answer.answer:type_name -> wanfed.v1.QueryResponse
-	9,  // 7: wanfed.v1.Answers.all:type_name -> wanfed.v1.Answer
-	14, // 8: wanfed.v1.QueryResponse.headers:type_name -> wanfed.v1.QueryResponse.HeadersEntry
-	13, // 9: wanfed.v1.QueryResponse.brief:type_name -> wanfed.v1.Brief
-	11, // 10: wanfed.v1.ServerService.Query:input_type -> wanfed.v1.QueryRequest
-	8,  // 11: wanfed.v1.ServerService.Exchange:input_type -> wanfed.v1.Questions
-	6,  // 12: wanfed.v1.ServerService.Identify:input_type -> wanfed.v1.ServerIdentity
-	1,  // 13: wanfed.v1.ServerService.DescribeCaller:input_type -> wanfed.v1.DescribeCallerRequest
-	3,  // 14: wanfed.v1.ServerService.Reachability:input_type -> wanfed.v1.ReachabilityRequest
-	12, // 15: wanfed.v1.ServerService.Query:output_type -> wanfed.v1.QueryResponse
-	10, // 16: wanfed.v1.ServerService.Exchange:output_type -> wanfed.v1.Answers
-	6,  // 17: wanfed.v1.ServerService.Identify:output_type -> wanfed.v1.ServerIdentity
-	2,  // 18: wanfed.v1.ServerService.DescribeCaller:output_type -> wanfed.v1.DescribeCallerResponse
-	4,  // 19: wanfed.v1.ServerService.Reachability:output_type -> wanfed.v1.ReachabilityResponse
-	15, // [15:20] is the sub-list for method output_type
-	10, // [10:15] is the sub-list for method input_type
-	10, // [10:10] is the sub-list for extension type_name
-	10, // [10:10] is the sub-list for extension extendee
-	0,  // [0:10] is the sub-list for field type_name
+	15, // 1: wanfed.v1.ReachabilityRequest.wait:type_name -> google.protobuf.Duration
+	0,  // 2: wanfed.v1.ReachabilityResponse.state:type_name -> wanfed.v1.ReachabilityResponse.State
+	5,  // 3: wanfed.v1.ReachabilityResponse.failures:type_name -> wanfed.v1.AddressFailure
+	15, // 4: wanfed.v1.ServerIdentity.uptime:type_name -> google.protobuf.Duration
+	11, // 5: wanfed.v1.Question.query:type_name -> wanfed.v1.QueryRequest
+	7,  // 6: wanfed.v1.Questions.all:type_name -> wanfed.v1.Question
+	12, // 7: wanfed.v1.Answer.answer:type_name -> wanfed.v1.QueryResponse
+	9,  // 8: wanfed.v1.Answers.all:type_name -> wanfed.v1.Answer
+	14, // 9: wanfed.v1.QueryResponse.headers:type_name -> wanfed.v1.QueryResponse.HeadersEntry
+	13, // 10: wanfed.v1.QueryResponse.brief:type_name -> wanfed.v1.Brief
+	11, // 11: wanfed.v1.ServerService.Query:input_type -> wanfed.v1.QueryRequest
+	8,  // 12: wanfed.v1.ServerService.Exchange:input_type -> wanfed.v1.Questions
+	6,  // 13: wanfed.v1.ServerService.Identify:input_type -> wanfed.v1.ServerIdentity
+	1,  // 14: wanfed.v1.ServerService.DescribeCaller:input_type -> wanfed.v1.DescribeCallerRequest
+	3,  // 15: wanfed.v1.ServerService.Reachability:input_type -> wanfed.v1.ReachabilityRequest
+	12, // 16: wanfed.v1.ServerService.Query:output_type -> wanfed.v1.QueryResponse
+	10, // 17: wanfed.v1.ServerService.Exchange:output_type -> wanfed.v1.Answers
+	6,  // 18: wanfed.v1.ServerService.Identify:output_type -> wanfed.v1.ServerIdentity
+	2,  // 19: wanfed.v1.ServerService.DescribeCaller:output_type -> wanfed.v1.DescribeCallerResponse
+	4,  // 20: wanfed.v1.ServerService.Reachability:output_type -> wanfed.v1.ReachabilityResponse
+	16, // [16:21] is the sub-list for method output_type
+	11, // [11:16] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_api_pb_server_proto_init() }

@@ -49,7 +49,8 @@ type ServerServiceClient interface {
 	DescribeCaller(ctx context.Context, in *DescribeCallerRequest, opts ...grpc.CallOption) (*DescribeCallerResponse, error)
 	// Reachability returns the state of the paths from the called server to the
 	// datacenter of the caller. A server calls it over its own paths when it receives
-	// nothing from the called datacenter.
+	// nothing from the called datacenter. The response is delayed while a path works:
+	// see ReachabilityRequest.wait.
 	Reachability(ctx context.Context, in *ReachabilityRequest, opts ...grpc.CallOption) (*ReachabilityResponse, error)
 }
 
@@ -135,7 +136,8 @@ type ServerServiceServer interface {
 	DescribeCaller(context.Context, *DescribeCallerRequest) (*DescribeCallerResponse, error)
 	// Reachability returns the state of the paths from the called server to the
 	// datacenter of the caller. A server calls it over its own paths when it receives
-	// nothing from the called datacenter.
+	// nothing from the called datacenter. The response is delayed while a path works:
+	// see ReachabilityRequest.wait.
 	Reachability(context.Context, *ReachabilityRequest) (*ReachabilityResponse, error)
 	mustEmbedUnimplementedServerServiceServer()
 }

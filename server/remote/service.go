@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"net/http"
+	"time"
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/dcrpc"
@@ -35,8 +36,9 @@ type ServiceConfig struct {
 	// Describe returns what this server knows of the server node of its
 	// datacenter.
 	Describe func(node string) (*pb.DescribeCallerResponse, error)
-	// Reach returns whether this server reaches the servers of dc.
-	Reach func(dc string) *pb.ReachabilityResponse
+	// Reach returns whether this server reaches the servers of dc. It blocks
+	// while it reaches them, for up to wait.
+	Reach func(ctx context.Context, dc string, wait time.Duration) *pb.ReachabilityResponse
 }
 
 // NewService returns a Service.
@@ -44,13 +46,13 @@ func NewService(cfg ServiceConfig) *Service { return &Service{ServiceConfig: cfg
 
 // Reachability implements pb.ServerServiceServer.
 func (s *Service) Reachability(
-	ctx context.Context, _ *pb.ReachabilityRequest,
+	ctx context.Context, req *pb.ReachabilityRequest,
 ) (*pb.ReachabilityResponse, error) {
 	caller, err := rpc.Peer(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return s.Reach(caller.DC), nil
+	return s.Reach(ctx, caller.DC, req.GetWait().AsDuration()), nil
 }
 
 // Identify implements pb.ServerServiceServer.

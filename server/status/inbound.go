@@ -10,6 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/protobuf/types/known/durationpb"
+
 	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/federation"
@@ -41,8 +43,15 @@ const (
 	// while the datacenter reports that it reaches the local one: its packets
 	// then arrive at another server of the local datacenter.
 	minReportPause, maxReportPause = 2 * time.Second, 30 * time.Second
-	// reportTimeout bounds one request.
+	// reportTimeout bounds one request, without the time that the other server
+	// waits.
 	reportTimeout = 3 * time.Second
+	// A datacenter that cannot connect to this one is silent before it knows
+	// that its paths fail: it needs silentAfter from the echo request that does
+	// not arrive. The first request for its report therefore waits there.
+	maxReportWait = silentAfter + time.Second
+	// waitTick is the interval at which a server that waits looks at its paths.
+	waitTick = 250 * time.Millisecond
 	// maxRequests bounds the requests of one check. A fault of the local gateways
 	// silences all datacenters, and a few reports are enough to describe it.
 	maxRequests = 3
@@ -137,6 +146,18 @@ func (i *inboundReports) record(r pathReport, now time.Time) {
 	}
 }
 
+// wait returns the time for which the request for the report of one of n silent
+// datacenters waits there. Only the first request waits, and only if all
+// requests are made at once.
+func (i *inboundReports) wait(dc string, n int) time.Duration {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if s := i.states[dc]; n > maxRequests || s == nil || s.pause > 0 {
+		return 0
+	}
+	return maxReportWait
+}
+
 // all returns the reports of the datacenters that have one. Recent packets of a
 // datacenter are a report. Reports that are too old are omitted.
 func (i *inboundReports) all(dcs []string, lastReceived func(dc string) time.Time, now time.Time) (out []pathReport) {
@@ -173,10 +194,12 @@ func (r *Reporter) RunReports(ctx context.Context) error {
 				continue
 			}
 			n++
+			wait := r.inbound.wait(dc, len(silent))
 			wg.Go(func() {
-				ctx, cancel := context.WithTimeout(ctx, reportTimeout)
+				ctx, cancel := context.WithTimeout(ctx, wait+reportTimeout)
 				defer cancel()
-				resp, _ := r.cfg.Server(dc).Reachability(ctx, &pb.ReachabilityRequest{}) // nil after an error: unknown
+				req := &pb.ReachabilityRequest{Wait: durationpb.New(wait)}
+				resp, _ := r.cfg.Server(dc).Reachability(ctx, req) // nil after an error: unknown
 				r.inbound.record(parseReport(dc, resp), time.Now())
 			})
 		}
@@ -186,9 +209,24 @@ func (r *Reporter) RunReports(ctx context.Context) error {
 }
 
 // Reachability returns the report of this server about its paths to datacenter
-// dc, for a server of dc.
-func (r *Reporter) Reachability(dc string) *pb.ReachabilityResponse {
-	return newReport(r.paths(dc, r.links()[dc]))
+// dc, for a server of dc. While a path works it blocks: until no path works, ctx
+// ends, or wait or maxReportWait is over.
+func (r *Reporter) Reachability(ctx context.Context, dc string, wait time.Duration) *pb.ReachabilityResponse {
+	report := func() *pb.ReachabilityResponse { return newReport(r.paths(dc, r.links()[dc])) }
+	return awaitFailing(ctx, min(wait, maxReportWait), report)
+}
+
+// awaitFailing calls report until its state is STATE_FAILING, ctx ends or wait is
+// over, and returns the last result.
+func awaitFailing(
+	ctx context.Context, wait time.Duration, report func() *pb.ReachabilityResponse,
+) *pb.ReachabilityResponse {
+	for end := time.Now().Add(wait); ; backoff.Sleep(ctx, waitTick, nil) {
+		resp := report()
+		if resp.State == pb.ReachabilityResponse_STATE_FAILING || ctx.Err() != nil || !time.Now().Before(end) {
+			return resp
+		}
+	}
 }
 
 func (r *Reporter) paths(dc string, link wanfed.LinkStatus) []api.PathStatus {

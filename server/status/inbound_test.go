@@ -3,9 +3,11 @@
 package status
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -57,6 +59,62 @@ func TestInboundReports(t *testing.T) {
 	received["dc2"] = at(20)
 	wantSilent(20, "dc1", "dc3")
 	wantReports(20, api.DirectionOK)
+}
+
+// TestInboundReports_Wait checks that the first request for a report waits at the
+// other server, and later requests and requests to many datacenters do not.
+func TestInboundReports_Wait(t *testing.T) {
+	var i inboundReports
+	now := time.Unix(1000, 0)
+	never := func(string) time.Time { return time.Time{} }
+	dcs := []string{"dc2", "dc3", "dc4", "dc5"}
+	i.silent(dcs, "", 5*time.Second, never, now)
+	if got := i.wait("dc2", len(dcs)); got != 0 {
+		t.Errorf("wait of 4 datacenters = %v, want 0", got)
+	}
+	if got := i.wait("dc2", 1); got != maxReportWait {
+		t.Errorf("wait of the first request = %v, want %v", got, maxReportWait)
+	}
+	i.record(pathReport{dc: "dc2", direction: api.DirectionOK}, now)
+	if got := i.wait("dc2", 1); got != 0 {
+		t.Errorf("wait of the second request = %v, want 0", got)
+	}
+}
+
+// TestAwaitFailing checks that a report waits until the paths fail, and no longer
+// than it may.
+func TestAwaitFailing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		report := func() *pb.ReachabilityResponse {
+			resp := &pb.ReachabilityResponse{State: pb.ReachabilityResponse_STATE_OK}
+			if time.Since(start) >= silentAfter {
+				resp.State = pb.ReachabilityResponse_STATE_FAILING
+			}
+			return resp
+		}
+		for _, want := range []struct {
+			wait, took time.Duration
+			state      pb.ReachabilityResponse_State
+		}{
+			{0, 0, pb.ReachabilityResponse_STATE_OK},
+			{time.Second, time.Second, pb.ReachabilityResponse_STATE_OK},
+			{maxReportWait, silentAfter, pb.ReachabilityResponse_STATE_FAILING},
+		} {
+			start = time.Now()
+			got := awaitFailing(t.Context(), want.wait, report)
+			if took := time.Since(start); got.State != want.state || took != want.took {
+				t.Errorf("with wait %v: %v after %v, want %v after %v", want.wait, got.State, took, want.state, want.took)
+			}
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		start = time.Now()
+		awaitFailing(ctx, maxReportWait, report)
+		if took := time.Since(start); took != time.Second {
+			t.Errorf("a caller that is gone after 1 s: %v, want 1s", took)
+		}
+	})
 }
 
 // TestInboundReports_Many checks that a silent datacenter among many is noticed

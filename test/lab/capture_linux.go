@@ -23,16 +23,24 @@ type Capture struct {
 	wg     sync.WaitGroup
 
 	mu     sync.Mutex
-	flows  map[Flow]*stream
+	flows  map[Flow][]*stream
 	other  map[string]int // count of other frames than TCP, ARP and IPv6 neighbour discovery, by kind
 	frames int
-	err    error
+	// dropped is the number of frames that the kernel did not pass to the
+	// capture.
+	dropped int
+	err     error
 }
 
 // Flow is one direction of a TCP connection.
 type Flow struct{ From, To netip.AddrPort }
 
-type stream struct{ segments []segment }
+// stream is one direction of one connection. A port that is used again makes a
+// second stream of the same flow.
+type stream struct {
+	syn      uint32 // sequence number of the SYN
+	segments []segment
+}
 
 type segment struct {
 	seq  uint32
@@ -42,7 +50,7 @@ type segment struct {
 // StartCapture captures on the bridge of a namespace until the test ends.
 func StartCapture(t testing.TB, ns string) *Capture {
 	t.Helper()
-	c := &Capture{flows: map[Flow]*stream{}, other: map[string]int{}}
+	c := &Capture{flows: map[Flow][]*stream{}, other: map[string]int{}}
 	err := In(ns, func() (err error) {
 		proto := int(htons(unix.ETH_P_ALL))
 		c.fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, proto)
@@ -95,6 +103,12 @@ func (c *Capture) Stop() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.fd >= 0 {
+		st, err := unix.GetsockoptTpacketStats(c.fd, unix.SOL_PACKET, unix.PACKET_STATISTICS)
+		if err != nil {
+			c.err = cmp.Or(c.err, err)
+		} else {
+			c.dropped = int(st.Drops)
+		}
 		unix.Close(c.fd)
 		c.fd = -1
 	}
@@ -106,6 +120,7 @@ const (
 	etherIPv6 = 0x86dd
 	protoTCP  = 6
 	protoICM6 = 58
+	flagSYN   = 2
 )
 
 func (c *Capture) frame(b []byte) {
@@ -147,16 +162,18 @@ func (c *Capture) ipv4(b []byte) {
 		From: netip.AddrPortFrom(src, binary.BigEndian.Uint16(tcp)),
 		To:   netip.AddrPortFrom(dst, binary.BigEndian.Uint16(tcp[2:])),
 	}
-	s := c.flows[f]
-	if s == nil {
-		s = &stream{}
-		c.flows[f] = s
+	seq, begins := binary.BigEndian.Uint32(tcp[4:]), tcp[13]&flagSYN != 0
+	ss := c.flows[f]
+	if len(ss) == 0 || begins && ss[len(ss)-1].syn != seq { // not a SYN that is sent again
+		ss = append(ss, &stream{syn: seq})
+		c.flows[f] = ss
 	}
 	off := int(tcp[12]>>4) * 4
 	if off > len(tcp) || len(tcp) == off {
 		return
 	}
-	s.segments = append(s.segments, segment{binary.BigEndian.Uint32(tcp[4:]), slices.Clone(tcp[off:])})
+	s := ss[len(ss)-1]
+	s.segments = append(s.segments, segment{seq, slices.Clone(tcp[off:])})
 }
 
 // Report summarizes a capture.
@@ -180,16 +197,18 @@ func (c *Capture) Check(t testing.TB, port uint16) Report {
 		t.Errorf("capture: %v", c.err)
 	}
 	r := Report{Frames: c.frames, Other: c.other}
-	for f, s := range c.flows {
+	for f, ss := range c.flows {
 		r.Flows = append(r.Flows, f)
 		if (f.From.Port() == port) == (f.To.Port() == port) {
 			t.Errorf("flow %v -> %v is not to or from port %d", f.From, f.To, port)
 		}
-		records, bytes, err := tlsRecords(s)
-		if err != nil {
-			t.Errorf("flow %v -> %v: %v", f.From, f.To, err)
+		for _, s := range ss {
+			records, bytes, err := tlsRecords(s)
+			if err != nil {
+				t.Errorf("flow %v -> %v: %v; the kernel dropped %d frames of the capture", f.From, f.To, err, c.dropped)
+			}
+			r.Records, r.Bytes = r.Records+records, r.Bytes+bytes
 		}
-		r.Records, r.Bytes = r.Records+records, r.Bytes+bytes
 	}
 	if len(c.other) > 0 {
 		t.Errorf("other traffic than TCP = %v, want none", c.other)

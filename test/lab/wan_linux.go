@@ -124,7 +124,7 @@ func (l *Lab) Capture() *Capture {
 	if l.emulator == nil {
 		return StartCapture(l.t, l.WAN)
 	}
-	c := &Capture{fd: -1, flows: map[Flow]*stream{}, other: map[string]int{}}
+	c := &Capture{fd: -1, flows: map[Flow][]*stream{}, other: map[string]int{}}
 	c.cancel = l.Tap(c.packet)
 	return c
 }
