@@ -4,7 +4,6 @@ package dcrpc
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -27,7 +26,14 @@ const (
 	slowPath = 128 << 10
 )
 
-var errNoResponse = errors.New("no response on an open connection")
+// errNoResponse is a timeout, so that the class of the failure of the path is
+// FailureTimeout.
+var errNoResponse error = noResponse{}
+
+type noResponse struct{}
+
+func (noResponse) Error() string { return "no response on an open connection" }
+func (noResponse) Timeout() bool { return true }
 
 // Reader returns a connection to any server of another datacenter, for
 // idempotent calls. A call is repeated over another path when its path is found

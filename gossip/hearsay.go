@@ -357,11 +357,9 @@ func (h *hearsay) notify() {
 // rumorTick is the time between two looks at rumors and answers that wait.
 const rumorTick = 50 * time.Millisecond
 
-// run queries, answers and suspects until stopped is closed.
+// run queries, answers and suspects until stopped is closed. In a pool without
+// groups it only answers: see Pool.announce.
 func (h *hearsay) run(stopped <-chan struct{}) {
-	if !h.enabled() {
-		return
-	}
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	var tick <-chan time.Time

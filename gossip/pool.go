@@ -272,7 +272,9 @@ func (p *Pool) Querying(group string) bool {
 	return p.hearsay.perGroup[group] > 0
 }
 
-// SetTags replaces this member's tags and broadcasts them.
+// SetTags replaces this member's tags and broadcasts them. It also sends them to
+// each member that is alive: see announce. It blocks until the broadcast has
+// ended or timed out, which takes half a second.
 func (p *Pool) SetTags(ctx context.Context, tags map[string]string) error {
 	select {
 	case <-p.ready:
@@ -282,8 +284,36 @@ func (p *Pool) SetTags(ctx context.Context, tags map[string]string) error {
 	p.mu.Lock()
 	p.tags = maps.Clone(tags)
 	p.mu.Unlock()
+	p.announce(func(Member) bool { return true }, time.Now().Add(refuteDelay))
 	defer p.hearsay.ownChanged()
 	return p.serf.Load().SetTags(tags)
+}
+
+// Announce sends the state of this member, with its tags, to the members of a
+// group that are alive. It is for the time after an outage of the path to the
+// group, in which broadcasts may be lost. It does not block.
+func (p *Pool) Announce(group string) {
+	if p.hearsay.enabled() {
+		p.announce(func(m Member) bool { return p.cfg.GroupOf(m.Name) == group }, time.Now())
+	}
+}
+
+// announce sends the alive message of this member, as it is at a time, to other
+// members. memberlist broadcasts it too, but loses the broadcast if another
+// message of the same size arrives while it replaces an earlier one in the queue
+// (https://github.com/hashicorp/memberlist/pull/263). Members would then learn
+// the tags in a state exchange, a minute later.
+func (p *Pool) announce(to func(Member) bool, at time.Time) {
+	h := p.hearsay
+	members := p.Members()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.changed = at
+	for _, m := range members {
+		if m.Name != p.cfg.Name && m.Alive() && to(m) {
+			h.answer(m.Name, at)
+		}
+	}
 }
 
 func (p *Pool) currentTags() map[string]string {

@@ -36,10 +36,11 @@ type network struct {
 }
 
 // newNetwork builds the network. The argument epoch returns the known epoch of
-// the primary. learn records an epoch that a server of dc has sent.
+// the primary. learn records an epoch that a server of dc has sent. reconnected is
+// TunnelConfig.Reconnected.
 func newNetwork(
 	cfg Config, id *tlsutil.Identity, advertise netip.AddrPort, epoch func() string, learn func(epoch, dc string),
-	logger *slog.Logger,
+	reconnected func(dc string), logger *slog.Logger,
 ) (_ *network, err error) {
 	n := &network{dc: cfg.DC, advertise: advertise, identity: id, book: &wanfed.SharedAddressBook{}, headers: newHeaderSources()}
 	n.dialer, err = wanfed.NewDialer(wanfed.DialerConfig{
@@ -58,7 +59,7 @@ func newNetwork(
 		return nil, err
 	}
 	n.tunnel, err = wanfed.NewTunnel(wanfed.TunnelConfig{
-		Identity: id, Dialer: n.dialer, Mux: n.mux, Advertise: advertise.String(), Logger: logger,
+		Identity: id, Dialer: n.dialer, Mux: n.mux, Advertise: advertise.String(), Reconnected: reconnected, Logger: logger,
 	})
 	if err != nil {
 		return nil, err

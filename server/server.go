@@ -213,8 +213,9 @@ func (c *components) listen(id *tlsutil.Identity) (err error) {
 	if err := revocation.Load(c.revocationFile(), id); err != nil {
 		return err
 	}
+	reconnected := func(dc string) { c.wan.Announce(dc) }
 	c.network, err = newNetwork(c.cfg, id, advertise, c.knownEpoch,
-		func(epoch, dc string) { c.reportEpoch(epoch, dc) }, c.logger)
+		func(epoch, dc string) { c.reportEpoch(epoch, dc) }, reconnected, c.logger)
 	return err
 }
 

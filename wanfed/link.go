@@ -34,6 +34,7 @@ type link struct {
 	addr     string // last address of the target from memberlist; only in the local datacenter
 	retired  bool
 	isDown   bool // the last event was a failure
+	lost     bool // a connection has failed since the last echo
 	status   LinkStatus
 }
 
@@ -122,6 +123,7 @@ func (l *link) run(ctx context.Context) {
 			}
 		default:
 			failed = true
+			l.recordLoss()
 			l.recordFailure(err)
 			l.dropStale(l.t.limits.idleAfter) // an unused link must not dial indefinitely
 			l.waitRetry(ctx, retry.Next(), paths)
@@ -242,6 +244,14 @@ func (l *link) recordFailure(err error) {
 	}
 }
 
+// recordLoss records that packets may be lost, because a connection or a dial has
+// failed.
+func (l *link) recordLoss() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lost = true
+}
+
 // recordUp records that the peer responded. It logs at Info only after a
 // failure and at the first contact, because many links of a large federation
 // open and close with their traffic.
@@ -252,9 +262,13 @@ func (l *link) recordUp(p *pathConn, since time.Time, rtt time.Duration) {
 	if l.isDown || first {
 		level = slog.LevelInfo
 	}
-	l.isDown = false
+	reconnected := l.lost && l.to.dc != l.t.self.DC
+	l.isDown, l.lost = false, false
 	l.status.ConnectedSince, l.status.RTT = since, rtt
 	l.mu.Unlock()
+	if reconnected && l.t.cfg.Reconnected != nil {
+		l.t.cfg.Reconnected(l.to.dc)
+	}
 	l.t.log.Log(context.Background(), level, "gossip link up",
 		"peer", l.to.String(), "gateway", p.path.Addr, "remote", p.addr, "rtt", rtt)
 }

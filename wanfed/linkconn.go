@@ -89,6 +89,9 @@ func (l *link) use(ctx context.Context, c *tls.Conn) (stable bool, err error) {
 		}
 		err = lc.run(ctx)
 		stable = time.Since(lc.began) >= l.t.limits.stableAfter
+		if err != nil {
+			l.recordLoss()
+		}
 		// In TLS 1.3 a client receives the rejection of its certificate after the
 		// handshake, as an alert.
 		if _, isAlert := tlsutil.AlertOf(err); isAlert || errors.Is(err, errEchoTimeout) || isTimeout(err) {

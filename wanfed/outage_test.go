@@ -55,6 +55,7 @@ func TestLink_SendsQueueAfterGatewayRestart(t *testing.T) {
 	if got := receive(t, t2); got != "after" {
 		t.Errorf("received %q, want %q", got, "after")
 	}
+	testutil.Eventually(t, 5*time.Second, func() bool { return n1.reconnected.Load() == 1 }, "one call of Reconnected")
 	log := n1.log.String()
 	if strings.Count(log, "gossip link up") < 1 || strings.Count(log, "gossip link down") != 1 {
 		t.Errorf("log = %s\nwant \"gossip link up\" and one \"gossip link down\"", log)
@@ -130,6 +131,9 @@ func TestLink_FrozenGatewayReplacedEarly(t *testing.T) {
 	}
 	n1.checkFailureRecorded(first)
 	testutil.Eventually(t, 10*time.Second, echoes, "an echo over the second gateway")
+	if got := n1.reconnected.Load(); got != 1 {
+		t.Errorf("Reconnected was called %d times after a late echo, want 1", got)
+	}
 	// The only path stalls for a moment. The dial of a replacement stalls too.
 	// The connection stays in use when the echo arrives.
 	n1.book.Store(&AddressBook{Servers: n1.book.Load().Servers,

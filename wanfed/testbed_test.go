@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/wanfed/wanfed/tlsutil"
@@ -115,6 +116,8 @@ type node struct {
 	tun  *Tunnel
 	log  *logBuffer
 	stop func()
+
+	reconnected atomic.Int32 // calls of TunnelConfig.Reconnected
 }
 
 // newNode returns a server that does not run yet.
@@ -141,7 +144,7 @@ func (n *node) start(ln net.Listener, change ...func(*limits)) *node {
 	n.addr = ln.Addr().String()
 	var err error
 	n.tun, err = NewTunnel(TunnelConfig{Identity: n.id, Dialer: n.d, Mux: n.mux, Advertise: n.addr,
-		Logger: n.log.logger()})
+		Reconnected: func(string) { n.reconnected.Add(1) }, Logger: n.log.logger()})
 	if err != nil {
 		n.t.Fatal(err)
 	}

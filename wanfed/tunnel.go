@@ -32,7 +32,11 @@ type TunnelConfig struct {
 	// the last two seconds. Above a maximum, the least recently used links are
 	// closed. A link uses about 40 KiB at each end. Default (0): 128.
 	MaxIdleLinks int
-	Logger       *slog.Logger // default: no log
+	// Reconnected is called when packets reach another datacenter again after a
+	// connection has failed or was replaced because its echoes were late.
+	// Packets of the seconds before are lost. It must not block. Default: none.
+	Reconnected func(dc string)
+	Logger      *slog.Logger // default: no log
 }
 
 // Tunnel carries packets and streams of the gossip pools between servers, both

@@ -313,22 +313,20 @@ func remoteAddresses(paths []api.PathStatus) (addrs []string) {
 // inboundCause returns the cause and the remedy if other datacenters cannot
 // connect to a gateway of the local datacenter. The cause is "" if they can.
 func (f facts) inboundCause() (cause, advice string) {
-	type fault struct {
-		addr  string
-		class wanfed.FailureClass
-	}
-	from := map[fault][]string{} // names of datacenters
-	var worst fault
+	from, classes := map[string][]string{}, map[string][]string{} // names and classes, by address
+	worst := ""
 	for _, r := range f.reports {
 		for _, a := range r.failures {
-			k := fault(a)
-			from[k] = append(from[k], r.dc)
-			if n, most := len(from[k]), len(from[worst]); n > most || n == most && k.addr < worst.addr {
-				worst = k
+			from[a.addr] = append(from[a.addr], r.dc)
+			if class := string(a.class); !slices.Contains(classes[a.addr], class) {
+				classes[a.addr] = append(classes[a.addr], class)
+			}
+			if n, most := len(from[a.addr]), len(from[worst]); n > most || n == most && a.addr < worst {
+				worst = a.addr
 			}
 		}
 	}
-	if worst.addr == "" {
+	if worst == "" {
 		if inbound(f.reports) != api.DirectionFailing {
 			return "", ""
 		}
@@ -336,10 +334,10 @@ func (f facts) inboundCause() (cause, advice string) {
 			"check that a gateway of " + f.local + " runs and that its WAN port is open for the other datacenters"
 	}
 	gateway := "the gateway"
-	if i := slices.IndexFunc(f.gateways, func(g gatewayFact) bool { return g.wan == worst.addr }); i >= 0 {
+	if i := slices.IndexFunc(f.gateways, func(g gatewayFact) bool { return g.wan == worst }); i >= 0 {
 		gateway = f.gateways[i].node
 	}
-	return cannotConnect(from[worst], gateway, worst.addr, string(worst.class))
+	return cannotConnect(from[worst], gateway, worst, strings.Join(classes[worst], ", "))
 }
 
 // partialCause returns the cause and the remedy if other datacenters cannot

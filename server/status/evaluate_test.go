@@ -155,6 +155,11 @@ func TestEvaluate(t *testing.T) {
 		}), api.HealthOneWay,
 			"dc1 and dc2 cannot connect to gw1 at 10.0.0.5:8443: timeout; is it the private address of a NAT?",
 			"set wan of the gateway"},
+		{"none connects, for different reasons", localFacts(func(f *facts) {
+			f.reports = []pathReport{failingAt("dc1", dc3Addr, wanfed.FailureUpstream),
+				failingAt("dc2", dc3Addr, wanfed.FailureTimeout)}
+		}), api.HealthOneWay, "dc1 and dc2 cannot connect to gw1 at " + dc3Addr + ": no answer behind the gateway, timeout",
+			"open this port"},
 		{"one cannot connect", localFacts(func(f *facts) {
 			f.reports = []pathReport{failingAt("dc1", dc3Addr, wanfed.FailureRefused), {dc: "dc2",
 				direction: api.DirectionOK}}

@@ -48,11 +48,11 @@ const (
 	reportTimeout = 3 * time.Second
 	// A datacenter that cannot connect to this one is silent before it knows
 	// that its paths fail: it needs silentAfter from the echo request that does
-	// not arrive. The first request for its report therefore waits there.
+	// not arrive. A request for its report therefore waits there.
 	maxReportWait = silentAfter + time.Second
 	// waitTick is the interval at which a server that waits looks at its paths.
 	waitTick = 250 * time.Millisecond
-	// maxRequests bounds the requests of one check. A fault of the local gateways
+	// maxRequests bounds the requests at one time. A fault of the local gateways
 	// silences all datacenters, and a few reports are enough to describe it.
 	maxRequests = 3
 	// maxReported bounds the addresses in a report.
@@ -71,11 +71,12 @@ type inboundReports struct {
 
 // inboundState is the state of one datacenter.
 type inboundState struct {
-	since  time.Time  // the datacenter became known
-	report pathReport // the last report; the direction is "" if there is none
-	at     time.Time  // of report
-	next   time.Time  // earliest time of the next request
-	pause  time.Duration
+	since   time.Time  // the datacenter became known
+	report  pathReport // the last report; the direction is "" if there is none
+	at      time.Time  // of report
+	next    time.Time  // earliest time of the next request
+	pause   time.Duration
+	pending bool // a request has no response yet
 }
 
 // silent returns the silent datacenters whose next request is due: first, then
@@ -113,9 +114,9 @@ func (i *inboundReports) silent(
 	for _, dc := range dcs {
 		switch s := i.states[dc]; {
 		case now.Sub(last[dc]) < i.silence:
-			*s = inboundState{since: s.since}
+			*s = inboundState{since: s.since, pending: s.pending}
 		case never[dc] && now.Sub(s.since) < time.Duration(len(dcs))*startPerDC:
-		case !now.Before(s.next):
+		case !s.pending && !now.Before(s.next):
 			silent = append(silent, dc)
 		}
 	}
@@ -140,22 +141,33 @@ func (i *inboundReports) record(r pathReport, now time.Time) {
 	} else {
 		s.pause = min(max(2*s.pause, minReportPause), maxReportPause)
 	}
-	s.next = now.Add(s.pause)
+	s.next, s.pending = now.Add(s.pause), false
 	if r.direction != api.DirectionUnknown {
 		s.report, s.at = r, now
 	}
 }
 
-// wait returns the time for which the request for the report of one of n silent
-// datacenters waits there. Only the first request waits, and only if all
-// requests are made at once.
-func (i *inboundReports) wait(dc string, n int) time.Duration {
+// begin begins a request for the report of a datacenter, which record ends. It
+// returns false if maxRequests have begun. The request waits at the other server
+// for the time wait, unless more than maxRequests datacenters are silent.
+func (i *inboundReports) begin(dc string, silent int) (wait time.Duration, ok bool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if s := i.states[dc]; n > maxRequests || s == nil || s.pause > 0 {
-		return 0
+	pending := 0
+	for _, s := range i.states {
+		if s.pending {
+			pending++
+		}
 	}
-	return maxReportWait
+	s := i.states[dc]
+	if s == nil || pending >= maxRequests {
+		return 0, false
+	}
+	s.pending = true
+	if silent > maxRequests {
+		return 0, true
+	}
+	return maxReportWait, true
 }
 
 // all returns the reports of the datacenters that have one. Recent packets of a
@@ -179,6 +191,8 @@ func (i *inboundReports) all(dcs []string, lastReceived func(dc string) time.Tim
 // RunReports requests reports of silent datacenters until ctx ends, if this
 // server reaches them.
 func (r *Reporter) RunReports(ctx context.Context) error {
+	var requests sync.WaitGroup
+	defer requests.Wait()
 	for ctx.Err() == nil {
 		backoff.Sleep(ctx, reportTick, nil)
 		dcs := slices.Collect(maps.Keys(r.cfg.Book.Load().Paths))
@@ -187,25 +201,26 @@ func (r *Reporter) RunReports(ctx context.Context) error {
 		if len(silent) == 0 {
 			continue
 		}
-		links, n := r.links(), 0
-		var wg sync.WaitGroup
+		links := r.links()
 		for _, dc := range silent {
-			if n == maxRequests || outbound(r.paths(dc, links[dc])) != api.DirectionOK {
+			if outbound(r.paths(dc, links[dc])) != api.DirectionOK {
 				continue
 			}
-			n++
-			wait := r.inbound.wait(dc, len(silent))
-			wg.Go(func() {
-				ctx, cancel := context.WithTimeout(ctx, wait+reportTimeout)
-				defer cancel()
-				req := &pb.ReachabilityRequest{Wait: durationpb.New(wait)}
-				resp, _ := r.cfg.Server(dc).Reachability(ctx, req) // nil after an error: unknown
-				r.inbound.record(parseReport(dc, resp), time.Now())
-			})
+			if wait, ok := r.inbound.begin(dc, len(silent)); ok {
+				requests.Go(func() { r.request(ctx, dc, wait) })
+			}
 		}
-		wg.Wait()
 	}
 	return nil
+}
+
+// request requests and records the report of a datacenter, which may wait.
+func (r *Reporter) request(ctx context.Context, dc string, wait time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, wait+reportTimeout)
+	defer cancel()
+	req := &pb.ReachabilityRequest{Wait: durationpb.New(wait)}
+	resp, _ := r.cfg.Server(dc).Reachability(ctx, req) // nil after an error: unknown
+	r.inbound.record(parseReport(dc, resp), time.Now())
 }
 
 // Reachability returns the report of this server about its paths to datacenter

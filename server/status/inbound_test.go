@@ -61,23 +61,34 @@ func TestInboundReports(t *testing.T) {
 	wantReports(20, api.DirectionOK)
 }
 
-// TestInboundReports_Wait checks that the first request for a report waits at the
-// other server, and later requests and requests to many datacenters do not.
-func TestInboundReports_Wait(t *testing.T) {
+// TestInboundReports_Requests checks that requests wait at the other server
+// unless many datacenters are silent, that a datacenter has one request at a
+// time, and that all have maxRequests.
+func TestInboundReports_Requests(t *testing.T) {
 	var i inboundReports
 	now := time.Unix(1000, 0)
 	never := func(string) time.Time { return time.Time{} }
 	dcs := []string{"dc2", "dc3", "dc4", "dc5"}
 	i.silent(dcs, "", 5*time.Second, never, now)
-	if got := i.wait("dc2", len(dcs)); got != 0 {
-		t.Errorf("wait of 4 datacenters = %v, want 0", got)
+	now = now.Add(minSilence)
+	begin := func(dc string, silent int, wantWait time.Duration, want bool) {
+		t.Helper()
+		if wait, ok := i.begin(dc, silent); wait != wantWait || ok != want {
+			t.Errorf("begin(%s, %d) = %v, %v, want %v, %v", dc, silent, wait, ok, wantWait, want)
+		}
 	}
-	if got := i.wait("dc2", 1); got != maxReportWait {
-		t.Errorf("wait of the first request = %v, want %v", got, maxReportWait)
+	begin("dc2", 4, 0, true)
+	begin("dc3", 3, maxReportWait, true)
+	begin("dc4", 3, maxReportWait, true)
+	begin("dc5", 3, 0, false)
+	if got, want := i.silent(dcs, "", 5*time.Second, never, now), []string{"dc5"}; !slices.Equal(got, want) {
+		t.Errorf("silent() with three requests = %v, want %v", got, want)
 	}
 	i.record(pathReport{dc: "dc2", direction: api.DirectionOK}, now)
-	if got := i.wait("dc2", 1); got != 0 {
-		t.Errorf("wait of the second request = %v, want 0", got)
+	begin("dc5", 2, maxReportWait, true)
+	now = now.Add(minReportPause)
+	if got, want := i.silent(dcs, "", 5*time.Second, never, now), []string{"dc2"}; !slices.Equal(got, want) {
+		t.Errorf("silent() after a response and a pause = %v, want %v", got, want)
 	}
 }
 
