@@ -83,7 +83,8 @@ func TestClient_SeveralServers(t *testing.T) {
 			}
 			servers[1].Close()
 			_, err = c.Leader(context.Background(), QueryOptions{})
-			if err == nil || strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), addrs[0]) || !strings.Contains(err.Error(), addrs[1]) {
+			if err == nil || strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), addrs[0]) ||
+				!strings.Contains(err.Error(), addrs[1]) {
 				t.Errorf("Leader() without servers = %v, want one line with both addresses", err)
 			}
 		})

@@ -202,7 +202,8 @@ func compute(cfg AddressBookUpdaterConfig, in inputs, before map[string]*entry) 
 	add := func(dc string, state *stateGateways) {
 		e := before[dc]
 		if e == nil || e.state != state || !slices.Equal(e.tagged, in.tagged[dc]) ||
-			!slices.Equal(e.report, in.reports[dc]) || !slices.Equal(e.local, local) || !slices.Equal(e.own, own) || !in.cache.matches(dc, e) {
+			!slices.Equal(e.report, in.reports[dc]) || !slices.Equal(e.local, local) ||
+			!slices.Equal(e.own, own) || !in.cache.matches(dc, e) {
 			e, c.same = newEntry(cfg, dc, state, in, local, own), false
 		}
 		c.entries[dc] = e

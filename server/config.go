@@ -205,7 +205,10 @@ type LiveSettings struct {
 
 // Live returns the settings of c that can change while the server runs.
 func (c Config) Live() LiveSettings {
-	return LiveSettings{c.OperatorsFrom, c.ReadsFrom, c.AllowRemoteWritesFrom, c.RetryJoin, cmp.Or(c.DeadServerAfter, DefaultDeadServerAfter)}
+	return LiveSettings{
+		c.OperatorsFrom, c.ReadsFrom, c.AllowRemoteWritesFrom, c.RetryJoin,
+		cmp.Or(c.DeadServerAfter, DefaultDeadServerAfter),
+	}
 }
 
 // Addrs are the addresses at which other processes dial a started server.

@@ -456,7 +456,8 @@ func (c *components) buildEdge(*tlsutil.Identity) error {
 	states, err := federation.NewService(federation.ServiceConfig{
 		Backend: c.policy.Noting(manager.Fenced(c.store)), DC: c.cfg.DC, PrimaryDC: c.cfg.PrimaryDC, Writable: manager.Writable,
 		Primary: manager.PrimaryDC, ReplacePrimary: manager.ReplacePrimary,
-		Peer: rpc.Peer, Decide: c.policy.Decide, Claims: c.claims, Clones: c.clones, Alive: c.anyServerAlive, Connect: c.remote.FederationClient, Logger: c.logger,
+		Peer: rpc.Peer, Decide: c.policy.Decide, Claims: c.claims, Clones: c.clones, Alive: c.anyServerAlive,
+		Connect: c.remote.FederationClient, Logger: c.logger,
 	})
 	if err != nil {
 		return err

@@ -106,7 +106,8 @@ func connect(ctx context.Context, cfg *config.Config, id *tlsutil.Identity, logg
 			return nil, errors.Join(fmt.Errorf(`%s is not a server of wanfed; if it is an agent of Consul, set source = "consul" and `+
 				`address in the block wanfed`, client.Addr), c.Close())
 		case err == nil && st.Datacenter != s.dc:
-			return nil, fmt.Errorf("the server at %s belongs to %s, and the certificate of the daemon to %s", client.Addr, st.Datacenter, s.dc)
+			return nil, fmt.Errorf("the server at %s belongs to %s, and the certificate of the daemon to %s",
+				client.Addr, st.Datacenter, s.dc)
 		case err == nil:
 			s.conn, err = api.NewServerClient(id, s.dc, s.addresses)
 			return s, err

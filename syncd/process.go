@@ -338,7 +338,7 @@ func (p *process) openBackend(own *state.Backend) func(context.Context, state.Cl
 // providers returns the providers of a task, with the present values of their
 // templates.
 func (p *process) providers(ctx context.Context, t *pb.Task) ([]driver.Provider, error) {
-	return p.providersOf.Load().Evaluate(ctx, t, config.Lookups{Env: os.Getenv, Key: func(ctx context.Context, path string) (string, error) {
+	key := func(ctx context.Context, path string) (string, error) {
 		k, _, err := p.to.http.ReadKey(ctx, path, api.QueryOptions{})
 		switch {
 		case err != nil:
@@ -347,5 +347,6 @@ func (p *process) providers(ctx context.Context, t *pb.Task) ([]driver.Provider,
 			return "", fmt.Errorf("key %q does not exist", path)
 		}
 		return string(k.Value), nil
-	}})
+	}
+	return p.providersOf.Load().Evaluate(ctx, t, config.Lookups{Env: os.Getenv, Key: key})
 }

@@ -30,7 +30,8 @@ func (p *process) writeTasks(ctx context.Context, c pb.ResourceServiceClient, fi
 			if err == nil {
 				break
 			}
-			if errors.Is(err, resource.ErrInvalid) || errors.Is(err, resource.ErrDenied) || errors.Is(err, errOtherOrigin) || errors.Is(err, errOtherGroup) {
+			if errors.Is(err, resource.ErrInvalid) || errors.Is(err, resource.ErrDenied) ||
+				errors.Is(err, errOtherOrigin) || errors.Is(err, errOtherGroup) {
 				errs = append(errs, fmt.Errorf("%s: task %s: %w", t.Pos, t.Name, err))
 				break
 			}

@@ -60,7 +60,8 @@ func main() {
 	flag.IntVar(&b.tasks, "tasks", 1000, "number of tasks, at most -services")
 	flag.IntVar(&b.services, "services", 10000, "number of instances of services")
 	flag.IntVar(&b.changes, "changes", 200, "number of measured changes")
-	withTerraform := flag.Bool("terraform", false, "measure the driver terraform instead: -tasks new tasks, one task with -services instances")
+	withTerraform := flag.Bool("terraform", false,
+		"measure the driver terraform instead: -tasks new tasks, one task with -services instances")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -139,8 +140,10 @@ func (b *bench) run(ctx context.Context) error {
 			name, rule string
 			of         float64
 		}{{"p50", "<= 10 ms", 0.5}, {"p99", "< 50 ms", 0.99}} {
-			fmt.Printf("| change in %s to start of the program, %s | %.1f ms | %s |\n", dc.name, q.name, ms(quantile(daemon[k], q.of)), q.rule)
-			fmt.Printf("| the same with a watch and the program alone, %s | %.1f ms | |\n", q.name, ms(quantile(bare[k], q.of)))
+			fmt.Printf("| change in %s to start of the program, %s | %.1f ms | %s |\n",
+				dc.name, q.name, ms(quantile(daemon[k], q.of)), q.rule)
+			fmt.Printf("| the same with a watch and the program alone, %s | %.1f ms | |\n",
+				q.name, ms(quantile(bare[k], q.of)))
 		}
 	}
 	fmt.Printf("| RSS of the daemon | %.0f MB | < 150 MB |\n", float64(memory)/1e6)

@@ -125,7 +125,8 @@ func (b *bench) terraformRows(ctx context.Context) error {
 		return b.each(func(i int) error {
 			name := fmt.Sprintf("task%d", i)
 			return shell(ctx, filepath.Join(b.dir, name),
-				"terraform init -input=false -no-color && (terraform workspace select "+name+" || terraform workspace new "+name+") && "+apply)
+				"terraform init -input=false -no-color && (terraform workspace select "+name+
+					" || terraform workspace new "+name+") && "+apply)
 		})
 	})
 	if err != nil {

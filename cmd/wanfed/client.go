@@ -146,7 +146,9 @@ func loadIdentity(cmd *cobra.Command, subject string) (*tlsutil.Identity, error)
 			subject, strings.Join(missing, ", "))
 	}
 	files := tlsutil.Files{
-		CA: settings.FlagOrEnv(cmd.Flags(), "ca-file"), Cert: settings.FlagOrEnv(cmd.Flags(), "cert-file"), Key: settings.FlagOrEnv(cmd.Flags(), "key-file"),
+		CA:   settings.FlagOrEnv(cmd.Flags(), "ca-file"),
+		Cert: settings.FlagOrEnv(cmd.Flags(), "cert-file"),
+		Key:  settings.FlagOrEnv(cmd.Flags(), "key-file"),
 	}
 	return tlsutil.Load(files, settings.FlagOrEnv(cmd.Flags(), "domain"), slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil)))
 }

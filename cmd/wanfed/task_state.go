@@ -194,7 +194,8 @@ CONSUL_TLS_SERVER_NAME apply. The state in Consul is not changed.`,
 		}
 		v, err := st.Import(ctx, state.Claim{Task: args[0]}, data, state.ImportOptions{Force: force})
 		if errors.Is(err, state.ErrObsolete) {
-			err = fmt.Errorf("%w: compare it with the output of wanfed task state pull %s, and add --force if the file is right", err, args[0])
+			err = fmt.Errorf("%w: compare it with the output of wanfed task state pull %s, "+
+				"and add --force if the file is right", err, args[0])
 		}
 		if err == nil {
 			fmt.Fprintf(cmd.OutOrStdout(), "state of task %s: %s is stored as version %d\n", args[0], from, v.Number)

@@ -95,7 +95,8 @@ func (r *Reporter) Status(ctx context.Context) (api.Status, error) {
 		Datacenter: r.cfg.DC, Node: r.cfg.Node, Leader: leader, PrimaryDatacenter: r.cfg.Primary.manager.PrimaryDC(),
 		PrimaryEpoch:    r.cfg.Primary.manager.Epoch(),
 		MeshGatewayMode: r.cfg.MeshGatewayMode, Version: version.Version, Headline: headline(dcs),
-		Gossip: r.cfg.Keyring.Status(), Datacenters: dcs, Components: append(r.components(), daemons.components()...), Replicated: replicated,
+		Gossip: r.cfg.Keyring.Status(), Datacenters: dcs, Components: append(r.components(), daemons.components()...),
+		Replicated: replicated,
 	}, nil
 }
 
