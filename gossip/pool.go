@@ -308,7 +308,9 @@ func (p *Pool) announce(to func(Member) bool, at time.Time) {
 	members := p.Members()
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.changed = at
+	if at.After(h.changed) { // an answer that waits for a refutation reads the state then
+		h.changed = at
+	}
 	for _, m := range members {
 		if m.Name != p.cfg.Name && m.Alive() && to(m) {
 			h.answer(m.Name, at)
