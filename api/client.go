@@ -241,6 +241,10 @@ func (c *Client) call(
 	case out == nil:
 		return meta, nil
 	}
+	if raw, ok := out.(*[]byte); ok {
+		*raw = text
+		return meta, nil
+	}
 	return meta, c.decodeError(path, json.Unmarshal(text, out))
 }
 

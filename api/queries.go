@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"net/url"
+	"strings"
 	"time"
 )
 
@@ -91,4 +92,17 @@ func (c *Client) Status(ctx context.Context, q QueryOptions) (Status, error) {
 	var out Status
 	_, err := c.get(ctx, StatusPath, q, nil, &out)
 	return out, err
+}
+
+// Body returns the body of the response to a GET request for path, such as
+// "/metrics", at most 64 MiB. path may have a query.
+func (c *Client) Body(ctx context.Context, path string) ([]byte, error) {
+	path, query, _ := strings.Cut(path, "?")
+	values, err := url.ParseQuery(query)
+	if err != nil {
+		return nil, err
+	}
+	var body []byte
+	_, err = c.get(ctx, path, QueryOptions{}, values, &body)
+	return body, err
 }

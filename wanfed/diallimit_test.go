@@ -161,7 +161,7 @@ func TestDial_SlowHandshake(t *testing.T) {
 			t.Errorf("Dial() took %v, want more than %v", took, timeout)
 		}
 		c.NetConn().SetReadDeadline(time.Now().Add(time.Hour))
-		if _, err := roundTripEcho(c, 1); err != nil {
+		if _, err := roundTripEcho(c, 1, 1); err != nil {
 			t.Errorf("echo after the handshake: %v", err)
 		}
 	})

@@ -5,10 +5,7 @@ package wanfed
 import (
 	"cmp"
 	"context"
-	"crypto/tls"
 	"errors"
-	"fmt"
-	"io"
 	"log/slog"
 	"math/rand/v2"
 	"slices"
@@ -167,7 +164,7 @@ func (p *Prober) pause(ctx context.Context) {
 func (p *Prober) probe(ctx context.Context, dc string, path Path) {
 	pctx, cancel := context.WithTimeout(ctx, p.cfg.timeout)
 	defer cancel()
-	pc, rtt, err := p.d.probe(pctx, dc, path)
+	pc, rtt, err := p.d.probe(pctx, dc, path, 1)
 	if ctx.Err() != nil {
 		return
 	}
@@ -189,46 +186,6 @@ func (p *Prober) probe(ctx context.Context, dc string, path Path) {
 		s.Probed = true
 	})
 	log.Debug("probe failed", "err", err)
-}
-
-// probe exchanges an echo with any server of dc over path.
-func (d *Dialer) probe(ctx context.Context, dc string, path Path) (pc *pathConn, rtt time.Duration, err error) {
-	c, err := d.request("", dc, ProtoGossip, ProtoConsulPacket).dialPath(ctx, path)
-	if err != nil {
-		return nil, 0, err
-	}
-	defer closeConn(c)
-	if pc = pathConnOf(c); c.ConnectionState().NegotiatedProtocol != ProtoGossip {
-		return pc, pc.rtt, nil
-	}
-	stop := context.AfterFunc(ctx, func() { c.NetConn().Close() })
-	defer stop()
-	rtt, err = roundTripEcho(c, rand.Uint64())
-	if ctx.Err() != nil {
-		err = fmt.Errorf("%w (%w)", errNoEcho, ctx.Err())
-	}
-	return pc, rtt, err
-}
-
-// errNoEcho reports that TLS over a path succeeded but the server did not echo.
-var errNoEcho = errors.New("no echo from a server")
-
-// roundTripEcho sends an echo frame with payload n, waits for the echo and
-// returns the round trip.
-func roundTripEcho(c *tls.Conn, n uint64) (time.Duration, error) {
-	sent := appendEcho(nil, n)
-	start := time.Now()
-	if _, err := c.Write(sent); err != nil {
-		return 0, fmt.Errorf("%w: write: %w", errNoEcho, err)
-	}
-	var got [frameHeadLen + echoLen]byte
-	if _, err := io.ReadFull(c, got[:]); err != nil {
-		return 0, fmt.Errorf("%w: read: %w", errNoEcho, err)
-	}
-	if string(got[:]) != string(sent) {
-		return 0, fmt.Errorf("%w: received a different frame", errNoEcho)
-	}
-	return time.Since(start), nil
 }
 
 // probeWait returns the time from the last success, failure or probe of a path

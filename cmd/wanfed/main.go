@@ -89,7 +89,7 @@ func newRoot() *cobra.Command {
 	addStopOnEOF(root)
 	addCommands(root, "Setup", newInit(), newToken(), newJoin(), newUp())
 	addCommands(root, "Process", newServer(), newGateway(), newSync(), newEnvoy(), newDemo(), newValidate())
-	addCommands(root, "Status", newStatus(), newMembers(), newFederation(), newControllers(), newTask())
+	addCommands(root, "Status", newStatus(), newDiagnose(), newBenchmark(), newMembers(), newFederation(), newControllers(), newTask())
 	addCommands(root, "Data", newKV(), newServices(), newNodes(), newResource(), newLock(), newSnapshot())
 	addCommands(root, "Security and Maintenance", newTLS(), newPolicy(), newKeyring(), newOperator())
 	addCommands(root, "Other", newVersion())

@@ -244,6 +244,13 @@ func causeRank(p api.PathStatus) int {
 	return i
 }
 
+// OutboundCause returns the cause and the remedy if no path of d, a datacenter
+// other than local, works. At least one path is failing. Callers that probe
+// paths without a server thus have the texts of the status.
+func OutboundCause(local string, d api.DatacenterStatus) (cause, advice string) {
+	return facts{DatacenterStatus: d, local: local}.outboundCause()
+}
+
 // outboundCause returns the cause and the remedy if no path to a datacenter
 // works.
 func (f facts) outboundCause() (cause, advice string) {
@@ -285,8 +292,8 @@ func (f facts) outboundCause() (cause, advice string) {
 	advice = fmt.Sprintf(
 		"check that a gateway of %s listens there, that its servers run, and that no firewall is between",
 		f.Name)
-	if slices.ContainsFunc(remote, isPrivate) {
-		advice += "; " + list(slices.DeleteFunc(remote, func(a string) bool { return !isPrivate(a) })) +
+	if slices.ContainsFunc(remote, IsPrivate) {
+		advice += "; " + list(slices.DeleteFunc(remote, func(a string) bool { return !IsPrivate(a) })) +
 			" is a private address: set wan of that gateway to an address that other datacenters reach"
 	}
 	return cause, advice + "; if the datacenter was removed: " + removedAdvice(f.DatacenterStatus)
@@ -359,7 +366,7 @@ func (f facts) partialCause() (cause, advice string) {
 // to a gateway.
 func cannotConnect(from []string, gateway, addr, class string) (cause, advice string) {
 	cause = fmt.Sprintf("%s cannot connect to %s at %s: %s", list(from), gateway, addr, class)
-	if isPrivate(addr) {
+	if IsPrivate(addr) {
 		return cause + "; is it the private address of a NAT?",
 			"set wan of the gateway to the address that other datacenters dial, and wan_bind to the local address"
 	}
@@ -396,9 +403,9 @@ func reporters(reports []pathReport) (dcs []string) {
 	return dcs
 }
 
-// isPrivate reports whether addr (host:port) is an IP address that is not
+// IsPrivate reports whether addr (host:port) is an IP address that is not
 // routed on the Internet.
-func isPrivate(addr string) bool {
+func IsPrivate(addr string) bool {
 	ap, err := netip.ParseAddrPort(addr)
 	return err == nil && (ap.Addr().IsPrivate() || ap.Addr().IsLoopback() || ap.Addr().IsLinkLocalUnicast())
 }

@@ -19,6 +19,7 @@ const module = "github.com/wanfed/wanfed"
 // imports only packages of lower layers. A new package needs a place here.
 var layers = [][]string{
 	{"cmd/wanfed", "examples", "examples/controller", "examples/memberlist", "examples/serf"},
+	{"diagnose"},
 	{"serverd"},
 	{"demo", "server"},
 	{"server/status"},
