@@ -67,6 +67,11 @@ type Config struct {
 	// Replay stores the states that an earlier process of the daemon could not
 	// store. It is called before the daemon claims tasks. Nil: there are none.
 	Replay func(ctx context.Context) error
+	// Keep writes a state that a later run has superseded to a file, and returns the
+	// path. Kept returns the paths of such files of a task. Both are required with
+	// Backend.
+	Keep func(c state.Claim, run string, data []byte) (path string, err error)
+	Kept func(task string) []string
 	// Permit lets the programs of a run in a directory run until a time, also if
 	// this process has ended: see process.Guard. Zero time: the run has ended.
 	// Nil: there are no programs.

@@ -3,7 +3,10 @@
 package automation
 
 import (
+	"cmp"
 	"context"
+	"os"
+	"path/filepath"
 	"sync"
 	"time"
 
@@ -24,11 +27,12 @@ type programs struct {
 	// recoverErr is the error of Recover, and recovers the number of its calls.
 	recoverErr error
 	recovers   int
-	left       []byte // the state that the last run could not store
-	log        []*program
-	alive      map[string]*program // by task
-	last       map[string]*program // by directory
-	overlaps   []string            // tasks with two programs at one time
+	// left is the path of the state that the run leftBy could not store.
+	left, leftBy string
+	log          []*program
+	alive        map[string]*program // by task
+	last         map[string]*program // by directory
+	overlaps     []string            // tasks with two programs at one time
 }
 
 // program is one run of a fake driver.
@@ -67,10 +71,10 @@ func (f *fakeDriver) Digest(context.Context, *driver.Work) (string, error) { ret
 func (f *fakeDriver) Recover(ctx context.Context, w *driver.Work) (*driver.Recovered, error) {
 	f.p.mu.Lock()
 	f.p.recovers++
-	err, last, left := f.p.recoverErr, f.p.last[w.Dir], f.p.left
+	err, last, left, leftBy := f.p.recoverErr, f.p.last[w.Dir], f.p.left, f.p.leftBy
 	f.p.mu.Unlock()
-	if left != nil {
-		return &driver.Recovered{ID: "old", State: left, StatePath: "/w/errored.tfstate"}, nil
+	if text, err := os.ReadFile(left); err == nil && filepath.Dir(left) == w.Dir {
+		return &driver.Recovered{ID: cmp.Or(leftBy, last.id), Err: driver.ErrInterrupted, State: text, StatePath: left}, nil
 	}
 	if err != nil || last == nil {
 		return nil, err

@@ -188,6 +188,8 @@ func (d *Daemon) advance(
 		ready1 = condition("Ready", "Refused", "the guard holds back a run: see wanfed task read, then wanfed task approve "+w.name)
 	case v.age.isOld(now):
 		ready1 = v.age.condition()
+	default:
+		d.reportKept(w.name, ready1)
 	}
 	if err := env.WriteStatus(ctx, r, ready1, controller.Outcome("Compatible", "Checked", nil), applied(w.state),
 		drifted(w.state)); err != nil {
@@ -207,6 +209,18 @@ func (d *Daemon) advance(
 		d.once.finish(w.name, d.onceError(w.state, dec))
 	}
 	return controller.Result{RequeueAfter: dec.after}, nil
+}
+
+// reportKept adds the states of a task that this daemon has kept to the message
+// of ready. They do not hold back runs.
+func (d *Daemon) reportKept(name string, ready *pb.Condition) {
+	if d.cfg.Kept == nil {
+		return
+	}
+	if paths := d.cfg.Kept(name); len(paths) > 0 {
+		ready.Message = fmt.Sprintf("%d states of earlier runs are not stored: daemon %s has kept the last one in %s: compare it with "+
+			"the stored state, then remove the file: see wanfed task state pull --help", len(paths), d.cfg.ID, slices.Max(paths))
+	}
 }
 
 // skipChanges records changes of the conditions that do not start a run, so that

@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -378,7 +379,8 @@ func (d *Daemon) recoverRun(ctx context.Context, w *work, r *pb.Resource, t *pb.
 }
 
 // recovered returns the outcome of the last run in the directory of a task, and
-// stores the state that the run could not store.
+// stores the state that the run could not store. It then removes the file of the
+// state. A state that a later run has superseded is kept in a file.
 func (d *Daemon) recovered(
 	ctx context.Context, drv driver.Driver, w *driver.Work, c state.Claim,
 ) (*driver.Recovered, error) {
@@ -387,9 +389,22 @@ func (d *Daemon) recovered(
 		return found, err
 	}
 	_, err = d.cfg.States.Import(ctx, c, found.State, state.ImportOptions{Run: found.ID})
-	if errors.Is(err, state.ErrObsolete) {
+	switch {
+	case errors.Is(err, state.ErrSuperseded):
+		// To wait would not help: the later runs did not know the state.
+		why := err
+		var path string
+		if path, err = d.cfg.Keep(c, found.ID, found.State); err == nil {
+			d.cfg.Logger.Error("state of an earlier run not stored", "task", w.Name, "run", found.ID, "path", path, "err", why)
+		}
+	case errors.Is(err, state.ErrObsolete):
 		err = fmt.Errorf("%w: compare it with the output of wanfed task state pull %s: if the stored state is right, remove the file; "+
 			"if the file is right: wanfed task state import %s %s --force", err, w.Name, w.Name, found.StatePath)
+	case errors.Is(err, resource.ErrInvalid): // Terraform was killed while it wrote the file
+		err = fmt.Errorf("%w: if the file is damaged, remove it: the stored state does not have what the run has created last", err)
+	}
+	if err == nil {
+		err = os.Remove(found.StatePath)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("store the state that run %s left in %s: %w", found.ID, found.StatePath, err)

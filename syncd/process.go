@@ -184,6 +184,7 @@ func (p *process) run(ctx context.Context, watchIdentity func(context.Context) e
 		Buffer: p.files.Buffer, Lease: p.files.Lease, StopTimeout: stopTimeout,
 		Resources: resources, Leases: lease.NewClient(p.to.conn),
 		Views: views, States: states, Backend: p.openBackend(backend), Replay: backend.Replay, Permit: guard.Permit,
+		Keep: backend.Keep, Kept: backend.Kept,
 		Drivers: map[string]driver.Driver{
 			task.DriverTerraform: terraform.New(terraform.Config{Path: p.files.Terraform.Path}),
 			task.DriverExec:      exec.Driver{},

@@ -80,7 +80,7 @@ variable "datacenters" { default = null }
 variable "members" { default = null }
 variable "documents" { default = null }
 resource "terraform_data" "file" {
-  triggers_replace = [plantimestamp()]
+  triggers_replace = [uuid()] # of each run: times have the resolution of a second
   provisioner "local-exec" {
     environment = { VALUE = jsonencode({ federation = var.federation }) }
     command     = "at=$(date +%%s%%N); echo \"$VALUE\" > %[1]s/.%[2]s; mv %[1]s/.%[2]s %[1]s/%[2]s.$at"

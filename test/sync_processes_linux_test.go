@@ -106,8 +106,7 @@ func newProcessRig(t *testing.T, seed uint64) *processRig {
 	r.server.StartServer(r.server.ServeHTTP()...)
 	w := &documentWriters{t: t, l: l}
 	r.client = w.operator(r.server)
-	r.parts = []string{fmt.Sprintf("high_availability {\n cluster {\n name = \"edge\"\n storage \"consul\" {\n session_ttl = %q\n }\n }\n}",
-		r.lease)}
+	r.parts = []string{haText(r.lease)}
 	programs, modules := 8, 1
 	if chaos() {
 		programs, modules = 54, 6
@@ -116,7 +115,7 @@ func newProcessRig(t *testing.T, seed uint64) *processRig {
 	r.write(program, taskProgram)
 	for i := range programs {
 		name := fmt.Sprintf("exec%02d", i)
-		r.add(name, fmt.Sprintf("driver = \"exec\"\n exec {\n command = [\"/bin/sh\", %q, %q]\n }", program, r.log(name)))
+		r.add(name, fmt.Sprintf("driver = \"exec\"\n exec {\n command = [\"/bin/sh\", %q, %q]\n }", program, r.log(name)), "1s")
 	}
 	if _, err := exec.LookPath("terraform"); err != nil {
 		t.Log("terraform is not installed: no task has a state")
@@ -126,12 +125,17 @@ func newProcessRig(t *testing.T, seed uint64) *processRig {
 		name := fmt.Sprintf("module%d", i)
 		dir := filepath.Join(r.out, name+".module")
 		r.write(filepath.Join(dir, "main.tf"), fmt.Sprintf(taskModule, program, r.log(name)))
-		r.add(name, fmt.Sprintf("module = %q", dir))
+		r.add(name, fmt.Sprintf("module = %q", dir), "1s")
 	}
 	for range 3 {
 		dc.AddSync(nil)
 	}
 	return r
+}
+
+// haText returns the block of a configuration file for a group of daemons.
+func haText(lease time.Duration) string {
+	return fmt.Sprintf("high_availability {\n cluster {\n name = \"edge\"\n storage \"consul\" {\n session_ttl = %q\n }\n }\n}", lease)
 }
 
 func (r *processRig) write(path, text string) {
@@ -141,11 +145,11 @@ func (r *processRig) write(path, text string) {
 	}
 }
 
-// add adds a task.
-func (r *processRig) add(name, driver string) {
+// add adds a task with a grace period.
+func (r *processRig) add(name, driver, grace string) {
 	r.tasks = append(r.tasks, name)
-	const text = "task {\n name = %q\n grace = \"1s\"\n condition \"consul-kv\" {\n path = %q\n recurse = true\n }\n %s\n}"
-	r.parts = append(r.parts, fmt.Sprintf(text, name, name+"/", driver))
+	const text = "task {\n name = %q\n grace = %q\n condition \"consul-kv\" {\n path = %q\n recurse = true\n }\n %s\n}"
+	r.parts = append(r.parts, fmt.Sprintf(text, name, grace, name+"/", driver))
 }
 
 // log returns the path of the log of the programs of a task.
@@ -155,8 +159,13 @@ func (r *processRig) log(name string) string { return filepath.Join(r.out, name)
 func (r *processRig) change(name string) {
 	r.t.Helper()
 	r.values[name] = max(100000, r.values[name]) + 1 + r.rnd.IntN(9)
-	testutil.Await(r.t, waitLimit, "write of the key of "+name, func(ctx context.Context) error {
-		res, err := resource.NewNamed(kv.EntryType, name+"/key", resource.CheckUTF8Name, &pb.KVEntry{Value: fmt.Append(nil, r.values[name])})
+	r.setKey(name+"/key", r.values[name])
+}
+
+func (r *processRig) setKey(key string, value int) {
+	r.t.Helper()
+	testutil.Await(r.t, waitLimit, "write of the key "+key, func(ctx context.Context) error {
+		res, err := resource.NewNamed(kv.EntryType, key, resource.CheckUTF8Name, &pb.KVEntry{Value: fmt.Append(nil, value)})
 		if err != nil {
 			return err
 		}
@@ -273,7 +282,6 @@ func (r *processRig) state(ctx context.Context, name string) (*pb.TaskState, err
 // settled waits until each task is applied with its last data.
 func (r *processRig) settled() {
 	r.t.Helper()
-	began := time.Now()
 	// A daemon that takes over a run waits for grace and 7 s.
 	testutil.Await(r.t, r.lease+longer(3*time.Minute, time.Minute), "all tasks applied", func(ctx context.Context) error {
 		for _, name := range r.tasks {
@@ -283,27 +291,11 @@ func (r *processRig) settled() {
 			}
 			runs := r.runs(name)
 			if st.Running != nil || st.AppliedAt == nil || st.Failures > 0 || len(runs) == 0 || runs[len(runs)-1].value != r.values[name] {
-				if st.Running == nil && time.Since(began) > 30*time.Second {
-					r.decide(name)
-				}
 				return fmt.Errorf("%s: runs %v, want %d, state %v", name, runs[max(0, len(runs)-3):], r.values[name], st)
 			}
 		}
 		return nil
 	})
-}
-
-// decide decides as an operator for a task that waits: a daemon that was cut off
-// during an apply has a state that is older than that of the daemon that took over.
-// The stored state is right.
-func (r *processRig) decide(name string) {
-	r.t.Helper()
-	for _, d := range r.server.DC().Syncs {
-		path := filepath.Join(filepath.Dir(d.SyncConfig()), "tasks", name, "errored.tfstate")
-		if err := os.Remove(path); err == nil {
-			r.t.Logf("removed the older state of %s that a run had left at %s", name, d.Name)
-		}
-	}
 }
 
 // programRun is a run as the program has recorded it.

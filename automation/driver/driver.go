@@ -145,8 +145,8 @@ type Recovered struct {
 	// Err is the failure of the run. Nil: it succeeded.
 	Err error
 	// State is the state that the program could not store, also in a run of this
-	// process that failed. Nil: none. The daemon stores it before the next run,
-	// which removes it from the disk.
+	// process that failed. Nil: none. The daemon stores it before the next run, and
+	// removes its file.
 	State []byte
 	// StatePath is the file of State.
 	StatePath string

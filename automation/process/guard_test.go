@@ -7,6 +7,7 @@ package process
 import (
 	"errors"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -114,6 +115,24 @@ func TestRun_TimeIsOver(t *testing.T) {
 	}
 	if status, err := p.Run(t.Context()); status != -1 || !errors.Is(err, driver.ErrInterrupted) {
 		t.Errorf("Run() = %v, %v, want -1, ErrInterrupted", status, err)
+	}
+}
+
+// The daemon is stopped between its first check and the start of the program, and
+// continues after the time of the run. Here it waits for its input.
+func TestRun_TimeEndsBeforeStart(t *testing.T) {
+	t.Parallel()
+	p := program(t, "cat; echo started")
+	p.Stdin = filepath.Join(p.Dir, "in")
+	if err := unix.Mkfifo(p.Stdin, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := writeUntil(p.Dir, time.Now().Add(500*time.Millisecond)); err != nil {
+		t.Fatal(err)
+	}
+	time.AfterFunc(time.Second, func() { _ = os.WriteFile(p.Stdin, nil, 0) })
+	if status, err := p.Run(t.Context()); status != -1 || !errors.Is(err, driver.ErrInterrupted) || output(t, p) != "" {
+		t.Errorf("Run() = %v, %v with output %q, want -1, ErrInterrupted and none", status, err, output(t, p))
 	}
 }
 

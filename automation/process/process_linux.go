@@ -47,15 +47,22 @@ func (p Program) Run(ctx context.Context) (status int, err error) {
 		return -1, fmt.Errorf("start %s: %w", p.Args[0], err)
 	}
 	rec.PID = cmd.Process.Pid
-	end, err := open(rec.PID)
+	var end pidfd
+	if err = mayStart(p.Dir); err == nil {
+		end, err = open(rec.PID)
+	}
 	if err == nil {
 		rec.Ticks, err = startTicks(rec.PID)
 	}
-	if err = errors.Join(err, rec.write()); err != nil {
-		// A program without a record must not run.
+	if err == nil {
+		err = rec.write()
+	}
+	if err != nil {
+		// A program after its time, and one without a record, must not run.
 		unix.Kill(-rec.PID, unix.SIGKILL)
 		_ = end.Close()
-		return -1, errors.Join(fmt.Errorf("write the record of the run: %w", err), cmd.Wait())
+		_ = cmd.Wait()
+		return -1, fmt.Errorf("record the start of %s: %w", p.Args[0], err)
 	}
 	err = end.wait(ctx, rec, p.Timeout)
 	if errors.Is(err, errAlive) {
@@ -88,6 +95,11 @@ func (p Program) start() (*exec.Cmd, error) {
 		}
 		defer in.Close()
 		cmd.Stdin = in
+	}
+	// This process may have been stopped for a while since the last check. It may be
+	// stopped here too, so Run checks again after the start.
+	if err := mayStart(p.Dir); err != nil {
+		return nil, err
 	}
 	return cmd, cmd.Start()
 }

@@ -54,7 +54,8 @@
 // state that Terraform has sent is then in an encrypted file, and the Backend
 // stores it as soon as a server responds, or at the next start. A state that is
 // refused, because the claim was taken over, stays in a file too, and Terraform
-// writes errored.tfstate.
+// writes errored.tfstate. Keep writes a state that Import refuses as superseded to
+// such a file. Kept returns the files, which an operator removes.
 //
 // # Blocking
 //

@@ -3,6 +3,7 @@
 package state
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -44,7 +45,9 @@ func (b *Backend) journalPath(name string) string {
 
 // writeJournal writes u to a file, encrypted, in place of an earlier state of
 // the run.
-func (b *Backend) writeJournal(u upload) error {
+func (b *Backend) writeJournal(u upload) error { return b.write(b.journalPath(u.claim.Task), u) }
+
+func (b *Backend) write(path string, u upload) error {
 	keys, err := b.cfg.Store.keys()
 	if err != nil {
 		return err
@@ -61,7 +64,7 @@ func (b *Backend) writeJournal(u upload) error {
 		err = os.MkdirAll(b.cfg.Dir, 0o700)
 	}
 	if err == nil {
-		err = atomicfile.WriteFile(b.journalPath(u.claim.Task), content, 0o600)
+		err = atomicfile.WriteFile(path, content, 0o600)
 	}
 	if err != nil {
 		return fmt.Errorf("write the state of task %s to a file: %w", u.claim.Task, err)
@@ -170,12 +173,41 @@ func (b *Backend) deliver(ctx context.Context, name string) error {
 // keep renames the file with the pending state of a task, which cannot be stored
 // because of err, and adds its path to err.
 func (b *Backend) keep(name string, err error) error {
-	kept := filepath.Join(b.cfg.Dir, name+"."+resource.NewUID()+keptSuffix)
+	kept := b.newKeptPath(name)
 	if rerr := os.Rename(b.journalPath(name), kept); rerr != nil {
 		return errors.Join(err, rerr)
 	}
 	return fmt.Errorf("the state of task %s is not stored and is kept in file %s: %w: compare it with the stored state, and "+
 		"if it is right: wanfed task state import %s %s", name, kept, err, name, kept)
+}
+
+func (b *Backend) newKeptPath(name string) string {
+	return filepath.Join(b.cfg.Dir, name+"."+resource.NewUID()+keptSuffix)
+}
+
+// Keep writes a state that cannot be stored any more to a file, encrypted, unless
+// a file has it, and returns the path. run is the run that has left the state. A
+// state without a lineage gets one, as in Import.
+func (b *Backend) Keep(c Claim, run string, data []byte) (path string, err error) {
+	keys, err := b.cfg.Store.keys()
+	if err != nil {
+		return "", err
+	}
+	data = withLineage(data)
+	for _, path := range b.Kept(c.Task) {
+		if u, err := readJournal(path, keys); err == nil && bytes.Equal(u.data, data) {
+			return path, nil
+		}
+	}
+	path = b.newKeptPath(c.Task)
+	return path, b.write(path, upload{claim: c, run: run, data: data})
+}
+
+// Kept returns the paths of the files with states of a task that were not stored,
+// until an operator removes them.
+func (b *Backend) Kept(name string) []string {
+	paths, _ := filepath.Glob(filepath.Join(b.cfg.Dir, name+".*"+keptSuffix))
+	return paths
 }
 
 // isNext is a check for Put: u continues the newest version of st.

@@ -27,6 +27,10 @@ var ErrNoVersion = errors.New("there is no such version of the state")
 // only if it is forced.
 var ErrObsolete = errors.New("the state does not continue the stored one")
 
+// ErrSuperseded: a later run has stored a version, which continues the state
+// from before the run of this state.
+var ErrSuperseded = errors.New("a later run has stored its state")
+
 // Get returns a version of the state of a task, and its description. Number 0 is
 // the newest version. The error is ErrNoVersion if the task does not have the
 // version. Any other error of its content names task, version, key and remedy.
@@ -56,11 +60,7 @@ func (s *Store) Get(ctx context.Context, name string, number uint64) ([]byte, *p
 
 // find returns the version with a number, or nil. Number 0 is the newest version.
 func find(st *pb.TaskState, number uint64) *pb.TaskStateVersion {
-	i := slices.IndexFunc(st.Versions, func(v *pb.TaskStateVersion) bool { return number == 0 || v.Number == number })
-	if i < 0 {
-		return nil
-	}
-	return st.Versions[i]
+	return versionWith(st, func(v *pb.TaskStateVersion) bool { return number == 0 || v.Number == number })
 }
 
 func (s *Store) keys() (*Keys, error) {
@@ -143,7 +143,7 @@ type putting struct {
 // attempt has stored is stored again: see Collect.
 func (p *putting) put(ctx context.Context, st *pb.TaskState) (*pb.TaskStateVersion, error) {
 	head := find(st, 0)
-	if head != nil && p.isContent(head) {
+	if head != nil && p.keys.isContent(head, p.data) {
 		return head, nil
 	}
 	if p.o.Check != nil {
@@ -177,10 +177,10 @@ func (p *putting) put(ctx context.Context, st *pb.TaskState) (*pb.TaskStateVersi
 	return p.version, nil
 }
 
-// isContent reports whether v has the content of p.
-func (p *putting) isContent(v *pb.TaskStateVersion) bool {
-	k, ok := p.keys.find(v.Key)
-	return ok && v.Size == uint64(len(p.data)) && hmac.Equal(k.digest(p.data), v.Digest)
+// isContent reports whether v has the content data.
+func (k *Keys) isContent(v *pb.TaskStateVersion, data []byte) bool {
+	used, ok := k.find(v.Key)
+	return ok && v.Size == uint64(len(data)) && hmac.Equal(used.digest(data), v.Digest)
 }
 
 func (s *Store) writeChunk(ctx context.Context, owner, name string, content []byte) error {
@@ -247,7 +247,7 @@ func withSerial(data []byte, serial uint64) ([]byte, error) {
 // ImportOptions describe a state for Import.
 type ImportOptions struct {
 	// Run is the id of the run that could not store the state. Empty: an
-	// operator's command.
+	// operator's command. If a version has the content already, nothing is stored.
 	Run string
 	// Force permits another lineage and an older serial.
 	Force bool
@@ -259,15 +259,32 @@ type ImportOptions struct {
 // locked. A daemon's Import ignores the lock of a run, which has ended. A state
 // without a lineage gets one that its content determines: Terraform sets the
 // lineage of a new state only when it can read that no older one exists.
+//
+// The error is ErrSuperseded if a run that began after o.Run has stored a version.
+// The serial does not show this: Terraform increments it at each attempt to store
+// a state.
 func (s *Store) Import(ctx context.Context, c Claim, data []byte, o ImportOptions) (*pb.TaskStateVersion, error) {
 	data = withLineage(data)
 	serial, lineage, err := parseHeader(data)
 	if err != nil {
 		return nil, fmt.Errorf("import a state for task %s: %w", c.Task, err)
 	}
-	return s.Put(ctx, c, data, PutOptions{Run: o.Run, Check: func(st *pb.TaskState) error {
+	keys, err := s.keys()
+	if err != nil {
+		return nil, err
+	}
+	var stored *pb.TaskStateVersion
+	v, err := s.Put(ctx, c, data, PutOptions{Run: o.Run, Check: func(st *pb.TaskState) error {
 		if err := c.checkLock(st, ""); err != nil {
 			return err
+		}
+		if o.Run != "" {
+			if stored = versionWith(st, func(v *pb.TaskStateVersion) bool { return keys.isContent(v, data) }); stored != nil {
+				return errStored
+			}
+			if later := versionWith(st, func(v *pb.TaskStateVersion) bool { return isLater(st, v.Run, o.Run) }); later != nil {
+				return fmt.Errorf("%w: run %s has stored version %d", ErrSuperseded, later.Run, later.Number)
+			}
 		}
 		head := find(st, 0)
 		if head == nil || o.Force {
@@ -282,4 +299,28 @@ func (s *Store) Import(ctx context.Context, c Claim, data []byte, o ImportOption
 		}
 		return nil
 	}})
+	if errors.Is(err, errStored) {
+		return stored, nil
+	}
+	return v, err
+}
+
+// errStored: a version has the content that is to be stored.
+var errStored = errors.New("the state is stored")
+
+// versionWith returns the newest version for which f is true, or nil.
+func versionWith(st *pb.TaskState, f func(*pb.TaskStateVersion) bool) *pb.TaskStateVersion {
+	i := slices.IndexFunc(st.Versions, f)
+	if i < 0 {
+		return nil
+	}
+	return st.Versions[i]
+}
+
+// isLater reports whether the run id began after the run before. The order is
+// that of st.Runs, newest first: ids have the times of several clocks. A run that
+// is not in the list began before all that are.
+func isLater(st *pb.TaskState, id, before string) bool {
+	i, j := slices.Index(st.Runs, id), slices.Index(st.Runs, before)
+	return i >= 0 && (j < 0 || i < j)
 }

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -308,6 +309,51 @@ func TestImport_NoLineage(t *testing.T) {
 	other := bytes.Replace(tfstate(0, "b"), []byte("l1"), nil, 1)
 	if v, err := s.Import(t.Context(), c, other, ImportOptions{}); err == nil {
 		t.Errorf("Import() of another state without a lineage = %v, want an error", v)
+	}
+}
+
+// A run could not store its state. Later runs may have stored theirs.
+func TestImport_OfRun(t *testing.T) {
+	s := newStore(t, newServer(t))
+	c := mustClaim(t, s, 1)
+	store := func(run string, data []byte) {
+		t.Helper()
+		_, err := s.Update(t.Context(), c, func(st *pb.TaskState) error {
+			st.Runs = slices.Insert(st.Runs, 0, run)
+			return nil
+		})
+		if err == nil && data != nil {
+			_, err = s.Put(t.Context(), c, data, PutOptions{Run: run})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	store("z", tfstate(1, "a")) // ids of runs do not show their order: clocks differ
+	store("y", nil)
+	store("x", nil) // a plan
+	imports := func(run string, data []byte) (*pb.TaskStateVersion, error) {
+		return s.Import(t.Context(), c, data, ImportOptions{Run: run})
+	}
+	if v, err := imports("y", tfstate(3, "b")); err != nil || v.Number != 2 || v.Run != "y" {
+		t.Errorf("Import() of a run without a later version = %v, %v, want version 2", v, err)
+	}
+	store("w", tfstate(4, "c"))
+	if v, err := imports("y", tfstate(3, "b")); err != nil || v.Number != 2 {
+		t.Errorf("Import() of a state that is stored = %v, %v, want version 2", v, err)
+	}
+	for _, run := range []string{"x", "v"} {
+		// Attempts to store a state have incremented the serial.
+		if v, err := imports(run, tfstate(9, "d")); !errors.Is(err, ErrSuperseded) {
+			t.Errorf("Import() of run %s, before run w = %v, %v, want ErrSuperseded", run, v, err)
+		}
+	}
+	put(t, s, c, tfstate(5, "e")) // an operator's command
+	if v, err := imports("w", tfstate(4, "f")); !errors.Is(err, ErrObsolete) {
+		t.Errorf("Import() of a run before an operator's command = %v, %v, want ErrObsolete", v, err)
+	}
+	if got := get(t, s, 0); !bytes.Equal(got, tfstate(5, "e")) {
+		t.Errorf("newest version = %s, want that of the operator", got)
 	}
 }
 

@@ -13,8 +13,8 @@ import (
 )
 
 // Recover implements driver.Driver. The output of Terraform shows whether it has
-// completed a run. State is errored.tfstate, which the next run removes. With
-// another backend than "http", the next run stores it instead.
+// completed a run. State is errored.tfstate. With another backend than "http",
+// there is none: the next run stores the file.
 func (d *Driver) Recover(ctx context.Context, w *driver.Work) (*driver.Recovered, error) {
 	rec, err := process.Find(w.Dir)
 	if rec == nil || err != nil {

@@ -113,14 +113,28 @@ func newTaskStatePull() *cobra.Command {
 	var s stateCommand
 	var version uint64
 	c := s.addFlags(&cobra.Command{
-		Use:   "pull TASK",
+		Use:   "pull TASK [FILE]",
 		Short: "Print a state",
 		Long: `Print the state of a task as Terraform's JSON, decrypted: the newest version, or that
-of --version. A state may contain secrets.`,
-		Example: `  wanfed task state pull firewall --state-key-file sync.keys > firewall.tfstate`,
-		Args:    exactArgs("TASK"),
-	}, true, func(ctx context.Context, cmd *cobra.Command, st *state.Store, args []string) error {
-		data, _, err := st.Get(ctx, args[0], version)
+of --version. A state may contain secrets.
+
+With FILE, print the state in a file that a daemon has kept because it could not
+store it, for example because another daemon has run the task since.`,
+		Example: `  wanfed task state pull firewall --state-key-file sync.keys > firewall.tfstate
+  wanfed task state pull firewall firewall.01K3V6.kept --state-key-file sync.keys`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 && len(args) != 2 {
+				return usagef("TASK is required, and at most one FILE")
+			}
+			return nil
+		},
+	}, true, func(ctx context.Context, cmd *cobra.Command, st *state.Store, args []string) (err error) {
+		var data []byte
+		if len(args) == 2 {
+			data, err = readStateFile(args[0], args[1], s.keyFile)
+		} else {
+			data, _, err = st.Get(ctx, args[0], version)
+		}
 		if err == nil {
 			_, err = cmd.OutOrStdout().Write(data)
 		}
