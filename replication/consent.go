@@ -11,6 +11,7 @@ import (
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/resource"
+	"github.com/wanfed/wanfed/tlsutil"
 )
 
 // A primary that is demoted consents that one other datacenter, its successor,
@@ -49,12 +50,11 @@ func confirmsWithdrawn(err error, epoch uint64) bool {
 // confirmWithdrawn returns refusal, the error of checkFollow for a probe. If the
 // probe withdraws the consent of an epoch, confirmWithdrawn first stores the
 // withdrawal with b, which also writes on followers, and adds ConsentWithdrawn
-// to the error. An epoch that no primary had is ignored, because it would void
-// consents of later epochs.
+// to the error. It ignores a withdrawal that the caller of ctx may not make.
 func (p *PrimaryManager) confirmWithdrawn(
 	ctx context.Context, b resource.Backend, epoch uint64, refusal error,
 ) error {
-	if epoch == 0 || epoch > p.KnownEpoch().Number {
+	if caller, ok := tlsutil.PeerFromContext(ctx); epoch == 0 || !ok || !p.mayWithdraw(caller.DC, epoch) {
 		return refusal
 	}
 	if err := p.storeWithdrawn(ctx, b, epoch); err != nil {
@@ -65,6 +65,19 @@ func (p *PrimaryManager) confirmWithdrawn(
 		return refusal
 	}
 	return detailed.Err()
+}
+
+// mayWithdraw reports whether datacenter dc was the primary in an epoch, or in a
+// later one. Only that datacenter withdraws its consent: otherwise a stolen
+// certificate of a third datacenter could prevent each planned move. An epoch that
+// dc did not have would also void consents of later epochs.
+func (p *PrimaryManager) mayWithdraw(dc string, epoch uint64) bool {
+	for _, e := range []Epoch{ownEpoch(p.stored()), p.KnownEpoch()} {
+		if e.Datacenter == dc && epoch <= e.Number {
+			return true
+		}
+	}
+	return false
 }
 
 // storeWithdrawn stores the withdrawal, unless this datacenter is the primary or

@@ -107,23 +107,34 @@ func TestDemote_EarlierSuccessorDoesNotRespond(t *testing.T) {
 }
 
 // A consent that was withdrawn cannot make the successor the primary. It cannot
-// be withdrawn after the promotion.
+// be withdrawn after the promotion, or by a server of a third datacenter.
 func TestWithdrawn(t *testing.T) {
-	newManager := func() (*PrimaryManager, *Source) {
-		store := resourcetest.NewStore()
-		p := newPrimaryManager(t, PrimaryManagerConfig{
-			DC: "dc2", ConfiguredPrimary: "dc2", Backend: store, Registry: registry(t), Remote: fakeRemote{},
-		})
-		setPrimary(t, p, &pb.Primary{Datacenter: "dc1", Complete: true, Epoch: 3})
-		return p, NewSource(p, store)
+	newManager := func(st *pb.Primary) *PrimaryManager {
+		p := newPrimaryManager(t, PrimaryManagerConfig{DC: "dc2", ConfiguredPrimary: "dc2",
+			Backend: resourcetest.NewStore(), Registry: registry(t), Remote: fakeRemote{}})
+		setPrimary(t, p, st)
+		return p
 	}
-	p, src := newManager()
 	refusal := status.Error(codes.FailedPrecondition, "not the primary")
-	if err := p.confirmWithdrawn(t.Context(), src.backend, 4, refusal); err != refusal || p.stored().GetWithdrawn() != 0 {
-		t.Errorf("confirmWithdrawn(4) = %v, want the refusal without an effect, because 3 is the last epoch", err)
+	withdraw := func(p *PrimaryManager, dc string, epoch uint64) error {
+		return p.confirmWithdrawn(serverOf(t.Context(), dc), p.cfg.Backend, epoch, refusal)
+	}
+	replica := &pb.Primary{Datacenter: "dc1", Complete: true, Epoch: 3}
+	p := newManager(replica)
+	for _, test := range []struct {
+		dc    string
+		epoch uint64
+	}{{"dc1", 4}, {"dc2", 3}, {"dc3", 3}, {"dc3", 1}} {
+		if err := withdraw(p, test.dc, test.epoch); err != refusal || p.stored().GetWithdrawn() != 0 {
+			t.Errorf("confirmWithdrawn(%d) for a server of %s = %v, want the refusal without an effect, "+
+				"because only dc1 was the primary until epoch 3", test.epoch, test.dc, err)
+		}
+	}
+	if err := p.confirmWithdrawn(t.Context(), p.cfg.Backend, 3, refusal); err != refusal {
+		t.Errorf("confirmWithdrawn(3) without a caller = %v, want the refusal", err)
 	}
 	for range 2 {
-		err := p.confirmWithdrawn(t.Context(), src.backend, 3, refusal)
+		err := withdraw(p, "dc1", 3)
 		if status.Code(err) != codes.FailedPrecondition || !confirmsWithdrawn(err, 3) || confirmsWithdrawn(err, 4) {
 			t.Errorf("confirmWithdrawn(3) = %v, want the refusal with the withdrawal of 3", err)
 		}
@@ -132,10 +143,21 @@ func TestWithdrawn(t *testing.T) {
 		t.Errorf("promote() with a withdrawn consent = %v, want errWithdrawn", err)
 	}
 
-	p, src = newManager()
-	setPrimary(t, p, &pb.Primary{Datacenter: "dc2", Complete: true, Epoch: 4})
-	err := p.confirmWithdrawn(t.Context(), src.backend, 3, refusal)
-	if confirmsWithdrawn(err, 3) || !errors.Is(resource.FromStatus(err), resource.ErrConflict) {
-		t.Errorf("confirmWithdrawn(3) after the promotion = %v, want ErrConflict", err)
+	p = newManager(replica)
+	p.learn(Epoch{5, "dc3"})
+	for dc, epoch := range map[string]uint64{"dc1": 4, "dc3": 6} {
+		if err := withdraw(p, dc, epoch); err != refusal {
+			t.Errorf("confirmWithdrawn(%d) for %s = %v, want the refusal", epoch, dc, err)
+		}
+	}
+	for _, e := range []Epoch{{3, "dc1"}, {5, "dc3"}} {
+		if err := withdraw(p, e.Datacenter, e.Number); !confirmsWithdrawn(err, e.Number) {
+			t.Errorf("confirmWithdrawn(%v) = %v, want the withdrawal, because dc3 replaced dc1", e, err)
+		}
+	}
+
+	p = newManager(&pb.Primary{Datacenter: "dc2", Complete: true, Epoch: 4})
+	if err := p.storeWithdrawn(t.Context(), p.cfg.Backend, 3); !errors.Is(err, resource.ErrConflict) {
+		t.Errorf("storeWithdrawn(3) after the promotion = %v, want ErrConflict", err)
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/wanfed/wanfed/internal/resourcefile"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/resource/resourcetest"
+	"github.com/wanfed/wanfed/tlsutil"
 )
 
 // testFederation is a set of in-memory datacenters with one server each, srv1.
@@ -131,7 +132,7 @@ func (dc *datacenter) start(primary string) {
 	dc.manager = p
 	dc.mu.Unlock()
 	src := NewSource(p, dc.store)
-	srv := grpc.NewServer(grpc.StreamInterceptor(p.learnFromStream))
+	srv := grpc.NewServer(grpc.StreamInterceptor(p.streamFromPeer))
 	pb.RegisterReplicationServiceServer(srv, src)
 	ln, stopServing := serve(t, srv)
 	stopSource, stopLeading := run(t, src.Run), run(t, p.RunLeader)
@@ -183,8 +184,13 @@ func (dc *datacenter) configureOthers(byNode map[string]string) {
 	dc.changed = make(chan struct{})
 }
 
-// learnFromStream records the epoch in the metadata of a stream.
-func (p *PrimaryManager) learnFromStream(
+// callerKey is the metadata with the datacenter of the caller. It replaces the
+// certificate.
+const callerKey = "test-caller"
+
+// streamFromPeer sets the caller of a stream, and records the epoch in its
+// metadata.
+func (p *PrimaryManager) streamFromPeer(
 	srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler,
 ) error {
 	md, _ := metadata.FromIncomingContext(ss.Context())
@@ -193,8 +199,24 @@ func (p *PrimaryManager) learnFromStream(
 			p.Report(e, "peer")
 		}
 	}
+	for _, dc := range md.Get(callerKey) {
+		ss = streamFrom{ss, serverOf(ss.Context(), dc)}
+	}
 	return next(srv, ss)
 }
+
+// serverOf returns a context in which the server srv1 of dc is the caller.
+func serverOf(ctx context.Context, dc string) context.Context {
+	return tlsutil.WithPeer(ctx, tlsutil.Peer{Role: tlsutil.RoleServer, Node: "srv1", DC: dc})
+}
+
+// streamFrom is a stream with another context.
+type streamFrom struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+func (s streamFrom) Context() context.Context { return s.ctx }
 
 // remoteOf implements Remote for datacenter from.
 type remoteOf struct {
@@ -203,7 +225,7 @@ type remoteOf struct {
 }
 
 // epochClient is a client of datacenter to in datacenter from. It adds the epoch
-// that from knows to the metadata.
+// that from knows, and from, to the metadata.
 type epochClient struct {
 	pb.ReplicationServiceClient
 	from *datacenter
@@ -220,8 +242,8 @@ func (c epochClient) Follow(
 	c.from.mu.Lock()
 	m := c.from.manager
 	c.from.mu.Unlock()
-	return c.ReplicationServiceClient.Follow(
-		metadata.AppendToOutgoingContext(ctx, api.EpochKey, m.KnownEpoch().String()), opts...)
+	return c.ReplicationServiceClient.Follow(metadata.AppendToOutgoingContext(ctx,
+		api.EpochKey, m.KnownEpoch().String(), callerKey, c.from.name), opts...)
 }
 
 func (remoteOf) Disconnect(string) {}

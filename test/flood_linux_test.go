@@ -77,7 +77,9 @@ func TestFlood(t *testing.T) {
 	begin := time.Now()
 	for range threads {
 		floods.Go(func() {
-			err := lab.In(attacker.NS, func() error { return flood(ctx, flooded.WANAddr(), floodRate/threads, &opened) })
+			err := lab.In(attacker.NS, func() error {
+				return flood(ctx, net.Dialer{Timeout: 2 * time.Second}, flooded.WANAddr(), floodRate/threads, &opened)
+			})
 			if err != nil && ctx.Err() == nil {
 				t.Errorf("flood: %v", err)
 			}
@@ -138,10 +140,10 @@ func legitimate(ctx context.Context, ns, addr string, id *tlsutil.Identity) (tim
 	return time.Since(begin), err
 }
 
-// flood opens connections at a rate, each with a part of a ClientHello, until
+// flood opens connections with d at a rate, each with a part of a ClientHello, until
 // ctx ends. It keeps each for floodHold, or until another one needs its place.
 // It runs on the thread of its caller, which is in a namespace.
-func flood(ctx context.Context, addr string, rate int, opened *atomic.Int64) error {
+func flood(ctx context.Context, d net.Dialer, addr string, rate int, opened *atomic.Int64) error {
 	hello, err := helloOf(tlsutil.ServerName("", "dc1", tlsutil.DefaultDomain))
 	if err != nil {
 		return err
@@ -154,7 +156,6 @@ func flood(ctx context.Context, addr string, rate int, opened *atomic.Int64) err
 			}
 		}
 	}()
-	d := net.Dialer{Timeout: 2 * time.Second}
 	for i, begin := 0, time.Now(); ctx.Err() == nil; i++ {
 		time.Sleep(time.Until(begin.Add(time.Duration(i) * time.Second / time.Duration(rate))))
 		c, err := d.DialContext(ctx, "tcp", addr)

@@ -5,6 +5,7 @@ package test
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -15,6 +16,9 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc"
 
 	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/api/pb"
@@ -112,6 +116,24 @@ func (h *holder) raw(role tlsutil.Role, dc, addr, sni, alpn, request string) *op
 	return keepOpen(fmt.Sprintf("%s of %s", alpn, h.name), c, func() error { _, err := c.Read(make([]byte, 4096)); return err })
 }
 
+// stream holds a connection with the gRPC stream that open opens. open returns the
+// function that receives from it.
+func (h *holder) stream(name string, role tlsutil.Role, dc, addr, sni string,
+	open func(cc *grpc.ClientConn) (func() error, error)) *openConn {
+	h.t.Helper()
+	c := h.dial(role, dc, addr, sni, "h2")
+	cc, closeAll, err := api.NewConnClient(c)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	h.t.Cleanup(closeAll)
+	receive, err := open(cc)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return keepOpen(name+" of "+h.name, c, receive)
+}
+
 // all opens connections of all protocols to the server of s, and the same
 // through its gateway.
 func (h *holder) all(s *site) []*openConn {
@@ -126,17 +148,16 @@ func (h *holder) all(s *site) []*openConn {
 		h.raw(tlsutil.RoleOperator, s.dc, http, "localhost", "http/1.1", blocking),
 		h.raw(tlsutil.RoleOperator, s.dc, http, "localhost", "http/1.1", "GET /v1/status/leader HTTP/1.1\r\nHost: localhost\r\n\r\n"),
 	}
-	c := h.dial(tlsutil.RoleOperator, s.dc, s.gateway.WAN, sni, "h2")
-	cc, closeAll, err := api.NewConnClient(c)
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	h.t.Cleanup(closeAll)
-	stream, err := pb.NewResourceServiceClient(cc).WatchList(h.t.Context(), &pb.WatchListRequest{Type: document.Type})
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	conns = append(conns, keepOpen("gRPC watch of "+h.name, c, func() error { _, err := stream.Recv(); return err }))
+	conns = append(conns, h.stream("gRPC watch", tlsutil.RoleOperator, s.dc, s.gateway.WAN, sni,
+		func(cc *grpc.ClientConn) (func() error, error) {
+			stream, err := pb.NewResourceServiceClient(cc).WatchList(h.t.Context(), &pb.WatchListRequest{Type: document.Type})
+			return func() error { _, err := stream.Recv(); return err }, err
+		}))
+	conns = append(conns, h.stream("xDS", tlsutil.RoleGateway, s.dc, s.server.Addr, sni,
+		func(cc *grpc.ClientConn) (func() error, error) {
+			stream, err := discoveryv3.NewAggregatedDiscoveryServiceClient(cc).DeltaAggregatedResources(h.t.Context())
+			return func() error { _, err := stream.Recv(); return err }, err
+		}))
 	h.t.Cleanup(func() {
 		for _, c := range conns {
 			_ = c.conn.Close()
@@ -291,6 +312,40 @@ func TestStolenCertificate(t *testing.T) {
 		log.await(t, `msg="connections closed: certificate of the peer is no longer valid" .*peer=srv1.server.dc2`)
 		log.await(t, `msg="gossip link down" .*certificate of srv1.server.dc2.wanfed is revoked`)
 		log.await(t, `msg="connection refused: client certificate is revoked" .*certificate of srv1.server.dc2`)
+
+		// Commands and sync daemons have the list only as a file.
+		list, err := os.ReadFile(filepath.Join(dir, "ca.crl"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		address, config := strings.Replace(dc2.server.HTTP, "http", "https", 1), filepath.Join(t.TempDir(), "sync.hcl")
+		for role, args := range map[tlsutil.Role][]string{
+			tlsutil.RoleOperator: {"status", "--http-addr", address}, tlsutil.RoleSync: {"sync", "--config-file", config},
+		} {
+			f := honest.files(role, "dc2")
+			text := fmt.Sprintf("port = 0\nconsul {\n  address = %q\n}\nwanfed {\n  ca = %q\n  cert = %q\n  key = %q\n}\n",
+				address, f.CA, f.Cert, f.Key)
+			err := errors.Join(os.WriteFile(tlsutil.RevocationFile(f.CA), list, 0o600),
+				os.WriteFile(config, []byte(text), 0o600))
+			if err != nil {
+				t.Fatal(err)
+			}
+			cmd := exec.CommandContext(t.Context(), l.bin, args...)
+			cmd.Dir = t.TempDir()
+			cmd.Env = append(os.Environ(), "WANFED_CA_FILE="+f.CA, "WANFED_CERT_FILE="+f.Cert, "WANFED_KEY_FILE="+f.Key)
+			path := filepath.Join(t.TempDir(), "log")
+			out, err := os.Create(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer out.Close()
+			if cmd.Stdout, cmd.Stderr = out, out; cmd.Start() != nil {
+				t.Fatal("cannot start ", args)
+			}
+			(&logFile{path: path}).await(t, "certificate of srv1.server.dc2.wanfed is revoked")
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait()
+		}
 	})
 	// A gateway leaves a revoked server, even one that sent the list.
 	t.Run("server of a gateway revoked", func(t *testing.T) {

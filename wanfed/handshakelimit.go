@@ -36,6 +36,11 @@ type handshake struct {
 // without a grace period to a source with fewer.
 const crowd = 64
 
+// maxPerSource is the number of unfinished handshakes of one source from which
+// each new one sheds one that is overdue. It bounds the memory of a flood, about
+// 50 KB per unfinished handshake, below the limit of all handshakes.
+const maxPerSource = 512
+
 // handshakeLimit bounds unfinished handshakes. At the limit, the next handshake
 // starts when another handshake ends or is shed. If a source has more than crowd
 // handshakes, and the most of all, its oldest one is shed for the handshake of
@@ -85,12 +90,12 @@ func (l *handshakeLimit) tryAcquire(hs *handshake) (wait time.Duration) {
 	defer l.mu.Unlock()
 	if len(l.open) >= l.max {
 		if wait = l.shedCrowdLocked(hs.source); wait != 0 {
-			wait = l.shedLocked()
+			wait = l.shedLocked(netip.Prefix{})
 		}
 	}
 	if wait == 0 {
 		l.open = append(l.open, hs)
-		l.perSource[hs.source]++
+		l.enterLocked(hs.source)
 	}
 	return wait
 }
@@ -99,12 +104,21 @@ func (l *handshakeLimit) tryAcquire(hs *handshake) (wait time.Duration) {
 func (l *handshakeLimit) shed() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.shedLocked()
+	l.shedLocked(netip.Prefix{})
 }
 
-// shedLocked sheds one overdue handshake, closes its connection and returns 0.
-// If no handshake is overdue, shedLocked returns the time until one may be.
-func (l *handshakeLimit) shedLocked() (wait time.Duration) {
+// enterLocked counts a handshake of source. Above maxPerSource, it sheds an overdue
+// handshake of source.
+func (l *handshakeLimit) enterLocked(source netip.Prefix) {
+	if l.perSource[source]++; l.perSource[source] > maxPerSource && source.IsValid() {
+		l.shedLocked(source)
+	}
+}
+
+// shedLocked sheds one overdue handshake of source, or of any source if source is
+// the zero Prefix. It closes the connection and returns 0. If no handshake is
+// overdue, shedLocked returns the time until one may be.
+func (l *handshakeLimit) shedLocked(source netip.Prefix) (wait time.Duration) {
 	var worst *handshake
 	now := time.Now()
 	wait = l.helloGrace // for handshakes that have not started
@@ -115,7 +129,7 @@ func (l *handshakeLimit) shedLocked() (wait time.Duration) {
 		}
 		at := hs.started.Add(grace)
 		switch {
-		case hs.started.IsZero():
+		case hs.started.IsZero(), source.IsValid() && hs.source != source:
 		case now.Before(at):
 			wait = min(wait, at.Sub(now))
 		case worst == nil, worst.helloSeen && !hs.helloSeen,
@@ -182,7 +196,7 @@ func (l *handshakeLimit) setSource(hs *handshake, source netip.Prefix) {
 	defer l.mu.Unlock()
 	if !hs.shed {
 		l.leaveLocked(hs.source)
-		l.perSource[source]++
+		l.enterLocked(source)
 	}
 	hs.source = source
 }

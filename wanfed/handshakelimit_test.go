@@ -226,3 +226,32 @@ func TestHandshakeLimit_Crowd(t *testing.T) {
 		}
 	})
 }
+
+// A source with more than maxPerSource handshakes loses its overdue ones, and only
+// those, before the limit of all handshakes is reached.
+func TestHandshakeLimit_PerSource(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		limit := newHandshakeLimit(4 * maxPerSource)
+		add := func(ip string) *handshake {
+			hs := limit.acquire(t.Context(), fakeConn{addr: &net.TCPAddr{IP: net.ParseIP("10.0.0.1")}}) // a gateway
+			limit.start(hs)
+			limit.setSource(hs, netip.MustParsePrefix(ip+"/32"))
+			limit.noteHello(hs)
+			return hs
+		}
+		other := add("192.0.2.2")
+		for range maxPerSource + 10 {
+			add("192.0.2.1")
+		}
+		if n := limit.len(); n != maxPerSource+11 {
+			t.Errorf("%d handshakes, want %d: none is overdue", n, maxPerSource+11)
+		}
+		time.Sleep(handshakeGrace)
+		for range 20 {
+			add("192.0.2.1")
+		}
+		if n := limit.len(); n != maxPerSource+11 || other.shed {
+			t.Errorf("%d handshakes, that of another source shed: %v; want %d and false", n, other.shed, maxPerSource+11)
+		}
+	})
+}

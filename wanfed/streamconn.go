@@ -126,7 +126,7 @@ func (c *streamConn) mayWrite() error {
 	return nil
 }
 
-// CloseWrite ends the sending direction. Read continues to work.
+// CloseWrite ends the sending direction. Read works for 10 s more.
 func (c *streamConn) CloseWrite() error { return c.st.Close() }
 
 // Close ends both directions and unblocks Read and Write.

@@ -100,6 +100,7 @@ type limits struct {
 
 	openTimeout        time.Duration // opening of a stream, if the caller has no deadline
 	relayIdleTimeout   time.Duration // a relayed stream without bytes for this time is closed
+	streamCloseTimeout time.Duration // a stream is read for this time after CloseWrite, then forgotten
 	sessionIdleTimeout time.Duration // a session without streams for this time is closed
 	keepaliveInterval  time.Duration // time between pings of yamux
 	keepaliveTimeout   time.Duration // one ping or write of yamux
@@ -116,7 +117,8 @@ func defaultLimits() limits {
 		echoesPerRound: 24, maxIdleEcho: 20 * time.Second,
 		maxIdleLinks: 128, recentUse: 2 * time.Second, linkIdleTimeout: 30 * time.Minute,
 		acceptedIdleTimeout: 2 * time.Minute, migrateInterval: 30 * time.Second, consulMaxAge: 30 * time.Second,
-		openTimeout: 10 * time.Second, relayIdleTimeout: 5 * time.Minute, sessionIdleTimeout: time.Minute,
+		openTimeout: 10 * time.Second, relayIdleTimeout: 5 * time.Minute, streamCloseTimeout: 10 * time.Second,
+		sessionIdleTimeout: time.Minute,
 		keepaliveInterval: 3 * time.Second, keepaliveTimeout: 7 * time.Second,
 	}
 }

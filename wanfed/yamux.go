@@ -70,6 +70,9 @@ func (l limits) yamuxConfig(log *slog.Logger) *yamux.Config {
 	c.KeepAliveInterval = l.keepaliveInterval
 	c.ConnectionWriteTimeout = l.keepaliveTimeout
 	c.MaxStreamWindowSize = streamWindow
+	// yamux keeps a closed stream, and the data in it that nothing reads, until the
+	// peer closes it too, at most for this time, also after the end of the session.
+	c.StreamCloseTimeout = l.streamCloseTimeout
 	c.StreamOpenTimeout = l.openTimeout
 	c.LogOutput = nil
 	c.Logger = slog.NewLogLogger(log.Handler(), slog.LevelDebug)

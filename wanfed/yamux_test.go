@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
+	"log/slog"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -69,6 +70,39 @@ func TestServeStreams_FloodClosesSession(t *testing.T) {
 				"one fault %s", faultFlood)
 		})
 	}
+}
+
+// A stream that is closed without reading does not keep its data for longer than
+// streamCloseTimeout, although the peer does not close it.
+func TestYamuxConfig_ClosedStream(t *testing.T) {
+	l := defaultLimits()
+	l.streamCloseTimeout = 50 * time.Millisecond
+	near, far := net.Pipe()
+	client, err := yamux.Client(near, l.yamuxConfig(slog.New(slog.DiscardHandler)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	server, err := yamux.Server(far, l.yamuxConfig(slog.New(slog.DiscardHandler)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	st, err := client.OpenStream()
+	if err != nil {
+		t.Fatal(err)
+	}
+	open, err := server.AcceptStream()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := open.Write(make([]byte, 64<<10)); err != nil {
+		t.Fatal(err)
+	}
+	if err := st.Close(); err != nil {
+		t.Fatal(err)
+	}
+	testutil.Eventually(t, 10*time.Second, func() bool { return client.NumStreams() == 0 }, "the closed stream is forgotten")
 }
 
 // pingGuard counts only pings, and reports more than maxPings without a
