@@ -16,9 +16,14 @@ RACE := $(if $(filter 1,$(shell $(GO) env CGO_ENABLED)),-race)
 FUZZTIME ?= 10s
 PROTOC = PATH="$(CURDIR)/bin:$$PATH" protoc -I . --go_opt=module=github.com/wanfed/wanfed --go-grpc_opt=module=github.com/wanfed/wanfed
 
-.PHONY: build demo test test-cluster chaos lint bench bench-gateway bench-store bench-controller bench-lease bench-scale bench-sync bench-xds fuzz check gen plugins
+.PHONY: build release test-release demo test test-cluster chaos lint bench bench-gateway bench-store bench-controller bench-lease bench-scale bench-sync bench-xds fuzz check gen plugins
 build: # grpcnotrace: less code in memory
-	CGO_ENABLED=0 $(GO) build -trimpath -tags grpcnotrace -buildvcs=auto -ldflags '-s -w' -o bin/wanfed ./cmd/wanfed
+	CGO_ENABLED=0 $(GO) build -trimpath -tags grpcnotrace -buildvcs=auto -ldflags '-s -w' -o $(or $(OUT),bin/wanfed) ./cmd/wanfed
+release: # programs, packages, image, SBOM and checksums of all platforms, into bin/release
+	rm -rf bin/release
+	cd release && $(GO) run . -out ../bin/release
+test-release: # the same for linux/amd64, twice; the programs for Windows and macOS compile
+	cd release && $(GO) test -count=1 -timeout 20m ./...
 demo: build
 	bin/wanfed demo
 test: # everything deterministic
@@ -31,6 +36,7 @@ chaos: ; WANFED_CHAOS=1 $(GO) test -count=1 -timeout 120m -v ./test
 lint:
 	$(STATICCHECK) ./...
 	cd bench && $(STATICCHECK) ./...
+	cd release && $(STATICCHECK) ./...
 	$(RULES)
 bench:
 	$(GO) test -run '^$$' -bench . -benchmem -timeout 30m ./...
@@ -55,8 +61,10 @@ check: lint
 	@bad=$$(gofmt -l .); [ -z "$$bad" ] || { echo "not gofmt'd:"; echo "$$bad"; exit 1; }
 	$(GO) vet ./...
 	cd bench && $(GO) vet ./...
+	cd release && $(GO) vet ./...
 	$(GO) mod tidy -diff
 	cd bench && $(GO) mod tidy -diff
+	cd release && $(GO) mod tidy -diff
 	@if ! command -v protoc >/dev/null; then echo "no protoc: generated code not compared"; else \
 		$(MAKE) --no-print-directory plugins && tmp=$$(mktemp -d) && trap 'rm -rf "$$tmp"' EXIT && \
 		$(PROTOC) --go_out="$$tmp" --go-grpc_out="$$tmp" api/pb/*.proto && \

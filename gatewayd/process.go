@@ -109,7 +109,7 @@ func newProcess(cfg Config) (*process, error) {
 		return nil, errors.Join(err, p.accessLog.open(""))
 	}
 	signal.Notify(p.sighup, syscall.SIGHUP)
-	signal.Notify(p.sigusr2, syscall.SIGUSR2)
+	hotrestart.Notify(p.sigusr2)
 	return p, nil
 }
 

@@ -33,7 +33,7 @@ func (c Config) listenSocket() (net.Listener, error) {
 	}
 	cfg := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
 		var chmodErr error // on Linux, bind creates the file with the mode of the descriptor
-		err := raw.Control(func(fd uintptr) { chmodErr = syscall.Fchmod(int(fd), 0o600) })
+		err := raw.Control(func(fd uintptr) { chmodErr = fchmod(fd, 0o600) })
 		return errors.Join(err, chmodErr)
 	}}
 	ln, err := cfg.Listen(context.Background(), "unix", c.HTTPSocket)

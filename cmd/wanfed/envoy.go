@@ -9,7 +9,7 @@ import (
 )
 
 func newEnvoy() *cobra.Command {
-	cmd := newGroup("envoy", "Use Envoy as a gateway", newEnvoyRun(), newEnvoyBootstrap())
+	cmd := newGroup("envoy", "Use Envoy as a gateway", unixOnly(newEnvoyRun()), newEnvoyBootstrap())
 	cmd.Long = `Use Envoy as a gateway of a datacenter, in place of "wanfed gateway".
 
 Envoy receives its configuration from the servers of the datacenter by xDS, with

@@ -49,7 +49,7 @@ the gateway on one TCP port, that of --wan. Other machines join with the token o
 			if err := a.complete(true); err != nil {
 				return err
 			}
-			if err := start.check(l, a, true, true); err != nil {
+			if err := start.check(cmd, l, a, true, true); err != nil {
 				return err
 			}
 			files, err := firstFiles(l, dc, a)

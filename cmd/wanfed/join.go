@@ -82,7 +82,7 @@ func (j *join) run(cmd *cobra.Command, text string) error {
 	if role == enroll.RoleDatacenter && j.node != "" {
 		return usagef("--node is not for a new datacenter: its nodes are srv1 and gw1")
 	}
-	if err := j.start.check(l, j.addresses, withServer, withGateway); err != nil {
+	if err := j.start.check(cmd, l, j.addresses, withServer, withGateway); err != nil {
 		return err
 	}
 	files, err := j.redeem(cmd, token, l)

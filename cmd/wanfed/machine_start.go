@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"time"
@@ -21,6 +22,7 @@ import (
 	"github.com/wanfed/wanfed/internal/backoff"
 	"github.com/wanfed/wanfed/internal/output"
 	"github.com/wanfed/wanfed/internal/subprocess"
+	"github.com/wanfed/wanfed/internal/unit"
 )
 
 // starter starts the processes of a machine.
@@ -37,8 +39,11 @@ func (s *starter) addFlags(cmd *cobra.Command) {
 }
 
 // check returns an error if the files or the processes would meet others.
-func (s *starter) check(l layout, a addresses, withServer, withGateway bool) error {
+func (s *starter) check(cmd *cobra.Command, l layout, a addresses, withServer, withGateway bool) error {
 	s.server, s.gateway = withServer, withGateway
+	if runtime.GOOS == "windows" && (withServer || withGateway) {
+		return errWindows(cmd)
+	}
 	if err := l.checkFree(); err != nil {
 		return err
 	}
@@ -202,42 +207,18 @@ func systemdRuns() bool {
 	return err == nil && info.IsDir()
 }
 
-// unit is a unit of systemd for the program, its command and its settings.
-const unit = `[Unit]
-Description=wanfed %[2]s
-Wants=network-online.target
-After=network-online.target
-
-[Service]
-Type=notify
-User=%[5]s
-ExecStart=%[1]s %[2]s --config-file %[3]s
-ExecReload=/bin/kill -HUP $MAINPID
-Restart=on-failure
-RestartSec=2s
-LimitNOFILE=200000
-NoNewPrivileges=yes
-ProtectSystem=strict
-ReadWritePaths=%[4]s
-ProtectHome=yes
-PrivateTmp=yes
-
-[Install]
-WantedBy=multi-user.target
-`
-
 // startUnits writes a unit for each process, unless a package has installed it,
 // and starts the units.
 func startUnits(ctx context.Context, program string, l layout, all []process) (failed func() error, err error) {
 	names := []string{}
 	for _, p := range all {
-		name := "wanfed-" + p.name + ".service"
+		u := unit.Unit{Command: p.name, Program: program, Settings: p.file, Data: l.data, User: unitUser()}
+		name := u.Name()
 		names = append(names, name)
 		if exec.CommandContext(ctx, "systemctl", "cat", name).Run() == nil {
 			continue
 		}
-		text := fmt.Sprintf(unit, program, p.name, p.file, l.data, unitUser())
-		if err := os.WriteFile(filepath.Join("/etc/systemd/system", name), []byte(text), 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join("/etc/systemd/system", name), []byte(u.String()), 0o644); err != nil {
 			return nil, fmt.Errorf("write the unit %s: %w", name, err)
 		}
 	}

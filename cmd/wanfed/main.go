@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -87,9 +88,11 @@ func newRoot() *cobra.Command {
 		return usagef("%w; see: %s --help", flagError(err), cmd.CommandPath())
 	})
 	addStopOnEOF(root)
-	addCommands(root, "Setup", newInit(), newToken(), newJoin(), newUp())
-	addCommands(root, "Process", newServer(), newGateway(), newSync(), newEnvoy(), newDemo(), newValidate())
-	addCommands(root, "Status", newStatus(), newDiagnose(), newBenchmark(), newMembers(), newFederation(), newControllers(), newTask())
+	addCommands(root, "Setup", newInit(), newToken(), newJoin(), unixOnly(newUp()))
+	addCommands(root, "Process", unixOnly(newServer()), unixOnly(newGateway()), unixOnly(newSync()), newEnvoy(),
+		unixOnly(newDemo()), newValidate())
+	addCommands(root, "Status", newStatus(), newDiagnose(), newBenchmark(), newMembers(), newFederation(),
+		newControllers(), newTask())
 	addCommands(root, "Data", newKV(), newServices(), newNodes(), newResource(), newLock(), newSnapshot())
 	addCommands(root, "Security and Maintenance", newTLS(), newPolicy(), newKeyring(), newOperator())
 	addCommands(root, "Other", newVersion())
@@ -105,6 +108,20 @@ func addCommands(root *cobra.Command, title string, commands ...*cobra.Command) 
 		c.GroupID = title
 		root.AddCommand(c)
 	}
+}
+
+// unixOnly makes a command that runs a process of wanfed fail on Windows, which
+// lacks the signals and file locks of Unix. Subcommands are not affected.
+func unixOnly(c *cobra.Command) *cobra.Command {
+	if runtime.GOOS == "windows" {
+		c.PreRunE = func(cmd *cobra.Command, _ []string) error { return errWindows(cmd) }
+	}
+	return c
+}
+
+// errWindows is the error of a command that does not run on Windows.
+func errWindows(cmd *cobra.Command) error {
+	return fmt.Errorf("%s needs Unix: run it on Linux or macOS", cmd.CommandPath())
 }
 
 // similarFlag is similarCommand for the flags of cmd.

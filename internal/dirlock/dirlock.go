@@ -6,8 +6,6 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-
-	"golang.org/x/sys/unix"
 )
 
 // ErrInUse: another process has locked the directory.
@@ -24,12 +22,8 @@ func Lock(dir, name string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	err = unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-	if err == nil {
-		return lock, nil
+	if err := flock(lock); err != nil {
+		return nil, errors.Join(err, lock.Close())
 	}
-	if errors.Is(err, unix.EWOULDBLOCK) {
-		err = ErrInUse
-	}
-	return nil, errors.Join(err, lock.Close())
+	return lock, nil
 }

@@ -11,7 +11,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"syscall"
 
 	"github.com/coreos/go-systemd/v22/activation"
 )
@@ -68,13 +67,6 @@ func Inherit() (*Inherited, error) {
 		in.sockets = append(in.sockets, Socket{name, fileOf(firstSocket+i, name)})
 	}
 	return in, nil
-}
-
-// fileOf wraps an inherited descriptor, which children of this process do not
-// inherit.
-func fileOf(fd int, name string) *os.File {
-	syscall.CloseOnExec(fd)
-	return os.NewFile(uintptr(fd), name)
 }
 
 // activatedListeners returns the sockets that the service manager opened for

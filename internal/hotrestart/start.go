@@ -14,8 +14,6 @@ import (
 	"os/exec"
 	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // Socket is a named listening socket. The new process finds a socket by its
@@ -40,7 +38,7 @@ func Duplicate(name string, ln net.Listener) (Socket, error) {
 	// blocking mode, also for ln.
 	var fd int
 	var dup error
-	err = raw.Control(func(of uintptr) { fd, dup = unix.FcntlInt(of, unix.F_DUPFD_CLOEXEC, 0) })
+	err = raw.Control(func(of uintptr) { fd, dup = duplicate(of) })
 	if err := cmp.Or(err, dup); err != nil {
 		return Socket{}, fmt.Errorf("%s: %w", name, err)
 	}

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 
 	"github.com/coreos/go-systemd/v22/daemon"
-	"golang.org/x/sys/unix"
 )
 
 // States of a process.
@@ -19,11 +18,11 @@ const (
 // Reloading returns the state of a process that reads its settings again. The
 // state lasts until Ready. systemd also needs the time (Type=notify-reload).
 func Reloading() string {
-	var now unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+	now, err := monotonicNano()
+	if err != nil {
 		return daemon.SdNotifyReloading
 	}
-	return fmt.Sprintf("%s\nMONOTONIC_USEC=%d", daemon.SdNotifyReloading, now.Nano()/1000)
+	return fmt.Sprintf("%s\nMONOTONIC_USEC=%d", daemon.SdNotifyReloading, now/1000)
 }
 
 // MainPID returns the state that makes process pid the main process of the

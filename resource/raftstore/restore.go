@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
-	"golang.org/x/sys/unix"
 
+	"github.com/wanfed/wanfed/internal/diskspace"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/resource/memory"
 )
@@ -177,11 +177,11 @@ func (r *restorer) receive(m Manifest, data io.Reader) (_ *os.File, totals memor
 
 // checkSpace returns an error if the disk has too little space for a restore.
 func (r *restorer) checkSpace(size int64) error {
-	var st unix.Statfs_t
-	if err := unix.Statfs(r.dir, &st); err != nil {
+	free, err := diskspace.Free(r.dir)
+	if err != nil {
 		return fmt.Errorf("data dir %s: %w", r.dir, err)
 	}
-	if free := st.Bavail * uint64(st.Bsize); free/restoreCopies < uint64(size) {
+	if free/restoreCopies < uint64(size) {
 		return fmt.Errorf("data dir %s has %d bytes free, and a restore of %d bytes takes %d times as many",
 			r.dir, free, size, restoreCopies)
 	}

@@ -15,9 +15,8 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/wanfed/wanfed/internal/atomicfile"
+	"github.com/wanfed/wanfed/internal/diskspace"
 )
 
 // stampFormat is the format of the time in the name of a rotated file, which is
@@ -104,11 +103,11 @@ func (f *file) write(lines []entry) error {
 // checkSpace returns an error if the disk has less than minFree bytes. The lines
 // of calls that have already written then still fit on the disk.
 func (f *file) checkSpace() error {
-	var st unix.Statfs_t
-	if err := unix.Statfs(filepath.Dir(f.cfg.File), &st); err != nil {
+	free, err := diskspace.Free(filepath.Dir(f.cfg.File))
+	if err != nil {
 		return err
 	}
-	if free := uint64(st.Bavail) * uint64(st.Bsize); free < minFree {
+	if free < minFree {
 		return fmt.Errorf("its disk has %d bytes free and needs %d: %w", free, minFree, syscall.ENOSPC)
 	}
 	return nil

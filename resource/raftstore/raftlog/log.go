@@ -17,8 +17,8 @@ import (
 	"github.com/hashicorp/raft"
 	wal "github.com/hashicorp/raft-wal"
 	"github.com/hashicorp/raft-wal/metadb"
-	"golang.org/x/sys/unix"
 
+	"github.com/wanfed/wanfed/internal/diskspace"
 	"github.com/wanfed/wanfed/internal/slogadapter"
 	"github.com/wanfed/wanfed/resource"
 )
@@ -374,12 +374,11 @@ func (l *Log) checkSpace(size int, newSegment bool) error {
 	if !newSegment && l.used.Load()+int64(size) <= int64(limit) {
 		return nil
 	}
-	var st unix.Statfs_t
-	if err := unix.Statfs(l.cfg.Dir, &st); err != nil {
+	free, err := diskspace.Free(l.cfg.Dir)
+	if err != nil {
 		return err
 	}
-	free, need := uint64(st.Bavail)*uint64(st.Bsize), uint64(l.cfg.SegmentSize+size+metadataSpace)
-	if free < need {
+	if need := uint64(l.cfg.SegmentSize + size + metadataSpace); free < need {
 		return fmt.Errorf("the next file of the log needs %d bytes, and %d are free: %w", need, free, syscall.ENOSPC)
 	}
 	return nil
