@@ -3,16 +3,14 @@
 package enroll
 
 import (
+	"cmp"
 	"crypto"
-	"crypto/ecdsa"
-	"crypto/ed25519"
-	"crypto/elliptic"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/wanfed/wanfed/tlsutil"
 )
@@ -25,7 +23,26 @@ type Authority struct {
 	Dir    string
 	DC     string // the local datacenter
 	Domain string // of names; empty: tlsutil.DefaultDomain
+	// Life is that of certificates of servers and gateways. 0: DefaultLife.
+	Life time.Duration
 }
+
+// DefaultLife is the default life of certificates of servers and gateways.
+const DefaultLife = 30 * 24 * time.Hour
+
+// CertRequest returns the request for a certificate of p, without CA and key. A
+// server or gateway renews its certificate itself: see Renewer. An operator has
+// one for tlsutil.DefaultCertDays days. life is that of Authority.
+func CertRequest(p tlsutil.Peer, domain string, life time.Duration) tlsutil.CertRequest {
+	r := tlsutil.CertRequest{Role: p.Role, DC: p.DC, Node: p.Node, Domain: domain, Enrolled: true}
+	if p.Role != tlsutil.RoleOperator {
+		r.Life = cmp.Or(life, DefaultLife)
+	}
+	return r
+}
+
+// ErrNoCA means that a server has no CA that signs the certificates in question.
+var ErrNoCA = errors.New("this server cannot sign")
 
 // Names of the files of an Authority. A key file must have mode 0600.
 const (
@@ -48,8 +65,8 @@ func (a Authority) Signer(role string) (cert []byte, key crypto.Signer, err erro
 	}
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, nil, fmt.Errorf("this server cannot sign %s: it has no %s and %s in %s; "+
-			"create the token on the machine that has them", what, certFile, keyFile, a.Dir)
+		return nil, nil, fmt.Errorf("%w %s: it has no %s and %s in %s; "+
+			"create the token on the machine that has them", ErrNoCA, what, certFile, keyFile, a.Dir)
 	case err != nil:
 		return nil, nil, fmt.Errorf("read the CA: %w", err)
 	}
@@ -63,41 +80,27 @@ func (a Authority) Signer(role string) (cert []byte, key crypto.Signer, err erro
 // role and datacenter dc, with a public key. node names the holder, unless role
 // is RoleDatacenter.
 func (a Authority) Sign(role, dc, node string, public crypto.PublicKey) ([]byte, error) {
+	if role != RoleDatacenter {
+		return a.signPeer(tlsutil.Peer{Role: certRoles[role], DC: dc, Node: node}, public)
+	}
 	cert, signer, err := a.Signer(role)
 	if err != nil {
 		return nil, err
 	}
-	var p tlsutil.KeyPair
-	if role == RoleDatacenter {
-		p, err = tlsutil.CreateCA(tlsutil.CARequest{
-			DC: dc, Domain: a.Domain, Parent: tlsutil.KeyPair{Cert: cert}, Signer: signer, PublicKey: public,
-		})
-	} else {
-		p, err = tlsutil.CreateCert(tlsutil.CertRequest{
-			Role: certRoles[role], DC: dc, Node: node, Domain: a.Domain,
-			CA: tlsutil.KeyPair{Cert: cert}, Signer: signer, PublicKey: public,
-		})
-	}
+	p, err := tlsutil.CreateCA(tlsutil.CARequest{
+		DC: dc, Domain: a.Domain, Parent: tlsutil.KeyPair{Cert: cert}, Signer: signer, PublicKey: public,
+	})
 	return p.Cert, err
 }
 
-// parseCSR returns the public key of a PKCS #10 request, which its holder has
-// signed.
-func parseCSR(der []byte) (crypto.PublicKey, error) {
-	csr, err := x509.ParseCertificateRequest(der)
+// signPeer returns the certificate of a peer, like Sign.
+func (a Authority) signPeer(peer tlsutil.Peer, public crypto.PublicKey) ([]byte, error) {
+	cert, signer, err := a.Signer(RoleServer) // one CA signs all roles of a datacenter
 	if err != nil {
-		return nil, fmt.Errorf("certificate request: %w", err)
+		return nil, err
 	}
-	if err := csr.CheckSignature(); err != nil {
-		return nil, fmt.Errorf("certificate request: %w", err)
-	}
-	switch key := csr.PublicKey.(type) {
-	case ed25519.PublicKey:
-		return key, nil
-	case *ecdsa.PublicKey:
-		if key.Curve == elliptic.P256() || key.Curve == elliptic.P384() {
-			return key, nil
-		}
-	}
-	return nil, fmt.Errorf("certificate request: key of type %v: must be ECDSA P-256 or P-384, or Ed25519", csr.PublicKeyAlgorithm)
+	r := CertRequest(peer, a.Domain, a.Life)
+	r.CA, r.Signer, r.PublicKey = tlsutil.KeyPair{Cert: cert}, signer, public
+	p, err := tlsutil.CreateCert(r)
+	return p.Cert, err
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-// Package enroll gives a machine its certificate in exchange for a token.
+// Package enroll gives a machine its certificate in exchange for a token, and
+// renews that certificate.
 //
 // An operator creates a [Token] and stores its resource, which has only a public
 // key. The text of the token goes to the new machine. There, [Redeem] sends the
@@ -37,6 +38,15 @@
 // sends a certificate. The names in the certificate come from the token and the
 // store, and never from the certificate request. All faults of a token have one
 // response, [ErrToken]. Only the log and the records of calls have the reason.
+//
+// # Renewal
+//
+// A [Renewer] runs in each process with a certificate of enrolment. At two thirds
+// of the life, it makes a new key and calls pb.EnrollmentService at a server of its
+// datacenter: a [RenewalService], which issues the certificate or calls the server
+// with the CA. The request has the present certificate and a signature by its key.
+// The new certificate has the same role and names. A certificate that is expired,
+// revoked, or of another PKI is not renewed.
 //
 // # Limits
 //

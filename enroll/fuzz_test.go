@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/tlsutil"
 )
 
 func exampleToken(f *testing.F) *Token {
@@ -67,7 +68,7 @@ func FuzzRequest(f *testing.F) {
 		f.Add(message.Bytes(), csr)
 	}
 	f.Fuzz(func(t *testing.T, message, csr []byte) {
-		_, _ = parseCSR(csr)
+		_, _ = tlsutil.ParseCSR(csr)
 		signed, req := &pb.SignedEnrollRequest{}, &pb.EnrollRequest{}
 		if readMessage(bytes.NewReader(message), signed) != nil || proto.Unmarshal(signed.Request, req) != nil {
 			return

@@ -223,7 +223,7 @@ func (s *Service) token(
 func (s *Service) issue(
 	ctx context.Context, req *pb.EnrollRequest, stored *pb.Resource, t *pb.EnrollmentToken, addr string,
 ) (*pb.EnrollResponse, error) {
-	public, err := parseCSR(req.Csr)
+	csr, err := tlsutil.ParseCSR(req.Csr)
 	if err != nil {
 		return nil, err
 	}
@@ -237,7 +237,7 @@ func (s *Service) issue(
 	if err != nil {
 		return nil, err
 	}
-	cert, err := s.cfg.Authority.Sign(t.Role, t.Datacenter, node, public)
+	cert, err := s.cfg.Authority.Sign(t.Role, t.Datacenter, node, csr.PublicKey)
 	if err != nil {
 		return nil, err
 	}

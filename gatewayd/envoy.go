@@ -120,6 +120,7 @@ func RunEnvoy(ctx context.Context, cfg EnvoyConfig) error {
 	}
 	client, err := proxycfg.New(proxycfg.Config{
 		Identity: id, Servers: s.Servers, LAN: s.LAN, WAN: s.WAN, DataDir: s.DataDir, Logger: e.log,
+		Call: renewCertificate(id, e.log),
 	})
 	if err != nil {
 		return err

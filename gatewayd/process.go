@@ -168,7 +168,7 @@ func (p *process) identify(cfg *proxycfg.Config) error {
 	if err != nil {
 		return err
 	}
-	p.identity, cfg.Identity, p.watchIdentity = id, id, id.Run
+	p.identity, cfg.Identity, p.watchIdentity, cfg.Call = id, id, id.Run, renewCertificate(id, p.log)
 	return nil
 }
 

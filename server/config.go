@@ -61,6 +61,10 @@ type Config struct {
 	// file again when it changes.
 	CAFile, CertFile, KeyFile string
 
+	// CertLife is the life of the certificates of servers and gateways that this
+	// server issues. Default: enroll.DefaultLife.
+	CertLife time.Duration
+
 	// EncryptFile is a file with the initial gossip key: base64 of 32 bytes. A
 	// keyring in DataDir takes precedence. Without a file and a keyring, gossip
 	// is not encrypted. Operators change keys through the KeyringService.

@@ -3,15 +3,20 @@
 package server
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"slices"
 
+	"google.golang.org/grpc"
+
+	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/catalog"
 	"github.com/wanfed/wanfed/enroll"
 	"github.com/wanfed/wanfed/federation"
 	"github.com/wanfed/wanfed/gossip"
 	"github.com/wanfed/wanfed/resource"
+	"github.com/wanfed/wanfed/server/rpc"
 	"github.com/wanfed/wanfed/wanfed"
 )
 
@@ -22,15 +27,39 @@ func CADir(dataDir string) string { return filepath.Join(dataDir, "ca") }
 
 // serveEnrollment registers the service that issues certificates for tokens.
 func (c *components) serveEnrollment() {
+	authority := enroll.Authority{Dir: CADir(c.cfg.DataDir), DC: c.cfg.DC, Domain: c.cfg.Domain, Life: c.cfg.CertLife}
 	service := enroll.NewService(enroll.Config{
 		DC: c.cfg.DC, Node: c.cfg.Node,
-		Authority: enroll.Authority{Dir: CADir(c.cfg.DataDir), DC: c.cfg.DC, Domain: c.cfg.Domain},
+		Authority: authority,
 		CAs:       func() ([]byte, error) { return os.ReadFile(c.cfg.CAFile) },
 		Backend:   c.policy.Noting(c.strong), Known: c.knownDatacenter, Taken: c.nodeTaken, Federation: c.forNewNodes,
 		Record: c.policy.Record,
 		Logger: c.logger.With("component", "enroll"),
 	})
 	c.network.mux.HandleAnonymous(wanfed.ProtoEnroll, service.Serve)
+	pb.RegisterEnrollmentServiceServer(c.edge, enroll.NewRenewalService(enroll.RenewalConfig{
+		DC: c.cfg.DC, Identity: c.network.identity, Authority: authority, Peer: rpc.Peer, Servers: c.otherServers,
+		Connect: c.serverConn, Logger: c.logger.With("component", "enroll"),
+	}))
+}
+
+// otherServers returns the names of the other servers of this datacenter.
+func (c *components) otherServers() (nodes []string) {
+	for _, m := range c.lan.Members() {
+		if m.Alive() && m.Name != c.cfg.Node {
+			nodes = append(nodes, m.Name)
+		}
+	}
+	return nodes
+}
+
+// runRenewal renews the certificate of this server, with a call at this server,
+// until ctx ends. The call is authorized and recorded like those of others.
+func (c *components) runRenewal(ctx context.Context) error {
+	return enroll.Renewer{
+		Identity: c.network.identity, Logger: c.logger,
+		Connect: func() (grpc.ClientConnInterface, error) { return c.network.calls.Server(c.cfg.Node) },
+	}.Run(ctx)
 }
 
 // knownDatacenter reports whether the federation has, or had, a datacenter dc.

@@ -137,11 +137,17 @@ func (c *components) leaderConn(ctx context.Context) (context.Context, grpc.Clie
 	if !ok || leader == c.cfg.Node {
 		return nil, nil, resource.ErrNotLeader
 	}
+	return c.serverConn(ctx, leader)
+}
+
+// serverConn returns a connection to another server of this datacenter, and a
+// context that has the identity of the caller of ctx.
+func (c *components) serverConn(ctx context.Context, node string) (context.Context, grpc.ClientConnInterface, error) {
 	ctx, err := rpc.OnBehalf(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
-	cc, err := c.network.calls.Server(leader)
+	cc, err := c.network.calls.Server(node)
 	return ctx, cc, err
 }
 

@@ -107,6 +107,9 @@ func (c Config) check() (errs []error) {
 	default:
 		fault("bootstrap_expect is %d: must be 1, 3 or 5", c.BootstrapExpect)
 	}
+	if err := tlsutil.CheckLife(c.CertLife); c.CertLife != 0 && err != nil {
+		fault("cert_life: %w", err)
+	}
 	if c.PrimaryLease != 0 && c.PrimaryLease < MinPrimaryLease {
 		fault("primary_lease is %v: must be %v or more", c.PrimaryLease, MinPrimaryLease)
 	}

@@ -52,6 +52,7 @@ type Settings struct {
 	AuditLogMaxSize   int      `hcl:"audit_log_max_size,optional" help:"size in MiB above which the audit log is rotated; 0: never"`
 	AuditLogKeep      int      `hcl:"audit_log_keep,optional" help:"number of rotated audit logs that the server keeps"`
 	AuditLogWhenFull  string   `hcl:"audit_log_when_full,optional" help:"what happens while the audit log cannot be written: refuse (writes are refused) or drop (lines are dropped and counted)"`
+	CertLife          string   `hcl:"cert_life,optional" help:"life of the certificates of servers and gateways that this server issues, from 10s; they renew themselves at two thirds of it"`
 	PrimaryLease      string   `hcl:"primary_lease,optional" help:"time without a call of another datacenter after which the primary refuses writes of federated resources, at least 10s (default: no limit)"`
 	Domain            string   `hcl:"domain,optional" help:"domain of the names in certificates and SNI"`
 	LogLevel          string   `hcl:"log_level,optional" live:"yes" help:"lowest level of log lines: debug, info, warn or error"`
@@ -71,6 +72,7 @@ func DefaultSettings() Settings {
 		EncryptOutgoing: true,
 		DeadServerAfter: "10m",
 		SnapshotKeep:    server.DefaultSnapshotKeep,
+		CertLife:        "720h",
 		Domain:          tlsutil.DefaultDomain,
 		LogLevel:        "info",
 		LogFormat:       "text",
@@ -90,7 +92,10 @@ func (s Settings) Check() error {
 	if d, err := time.ParseDuration(s.DeadServerAfter); err != nil || d <= 0 {
 		dead = fmt.Errorf("dead_server_after is %q: write, for example, 90s, 10m or 1h30m", s.DeadServerAfter)
 	}
-	var every, keep, auditKeep, mode error
+	var every, keep, auditKeep, mode, life error
+	if d, err := time.ParseDuration(s.CertLife); err != nil || d <= 0 {
+		life = fmt.Errorf("cert_life is %q: write, for example, 720h", s.CertLife)
+	}
 	if _, err := strconv.ParseUint(s.HTTPSocketMode, 8, 9); err != nil {
 		mode = fmt.Errorf("http_socket_mode is %q: write an octal mode, for example 0660", s.HTTPSocketMode)
 	}
@@ -106,7 +111,7 @@ func (s Settings) Check() error {
 	if _, err := time.ParseDuration(s.PrimaryLease); s.PrimaryLease != "" && err != nil {
 		lease = fmt.Errorf("primary_lease is %q: write, for example, 30s or 5m", s.PrimaryLease)
 	}
-	return settings.Join(server.CheckSettings(s.config()), port, dead, every, keep, auditKeep, mode, lease,
+	return settings.Join(server.CheckSettings(s.config()), port, dead, every, keep, auditKeep, mode, lease, life,
 		settings.CheckNetworks("proxy_protocol", s.ProxyProtocol), settings.CheckLog(s.LogLevel, s.LogFormat))
 }
 
@@ -125,6 +130,7 @@ func (s Settings) config() server.Config {
 		every = 0
 	}
 	lease, _ := time.ParseDuration(s.PrimaryLease)
+	life, _ := time.ParseDuration(s.CertLife)
 	mode, _ := strconv.ParseUint(s.HTTPSocketMode, 8, 9)
 	return server.Config{
 		DC: s.DC, Node: s.Node, Domain: s.Domain, DataDir: s.DataDir,
@@ -139,6 +145,6 @@ func (s Settings) config() server.Config {
 		SnapshotEvery: every, SnapshotDir: s.SnapshotDir, SnapshotKeep: s.SnapshotKeep,
 		AuditLog: s.AuditLog, AuditLogMaxSize: int64(s.AuditLogMaxSize) << 20, AuditLogKeep: s.AuditLogKeep,
 		AuditLogWhenFull: s.AuditLogWhenFull,
-		PrimaryLease:     lease,
+		PrimaryLease:     lease, CertLife: life,
 	}
 }

@@ -10,7 +10,7 @@ func TestDocs_Certificates(t *testing.T) {
 	t.Parallel()
 	r, _ := newMachine(t, "10.0.0.5")
 	r.read("../docs/certificates.md")
-	if r.commands != 36 || r.untested != 0 {
-		t.Errorf("executed %d commands, skipped %d, want 36 and none", r.commands, r.untested)
+	if r.commands != 38 || r.untested != 0 {
+		t.Errorf("executed %d commands, skipped %d, want 38 and none", r.commands, r.untested)
 	}
 }

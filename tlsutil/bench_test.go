@@ -105,7 +105,7 @@ func readByte(tb testing.TB, addr string, cli *tlsutil.Identity, guarded bool) (
 	if err != nil {
 		tb.Fatal(err)
 	}
-	g := cli.Dialed(countConn{raw, &wire})
+	g := cli.Dialed(countConn{raw, &wire}, nil)
 	c := tls.Client(g, cli.ClientConfig("server.dc1.wanfed", "a"))
 	defer c.Close()
 	if guarded {

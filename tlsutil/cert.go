@@ -29,6 +29,12 @@ type CertRequest struct {
 	// CA is an error. Default: DefaultCertDays, or the validity of the CA if
 	// that is shorter.
 	Days int
+	// Life is the validity in place of Days. A certificate that would expire after
+	// the CA expires with it. 0: Days.
+	Life time.Duration
+	// Enrolled marks the certificate as one of enrolment: see the function
+	// Enrolled.
+	Enrolled bool
 	// DNSNames and IPs are additional names. A DNS name of another peer is an
 	// error, and so is a wildcard that covers such a name.
 	DNSNames []string
@@ -85,6 +91,9 @@ func CreateCert(r CertRequest) (KeyPair, error) {
 		DNSNames:              r.dnsNames(),
 		IPAddresses:           r.ips(),
 	}
+	if r.Enrolled {
+		t.Subject.OrganizationalUnit = []string{enrolledUnit}
+	}
 	if r.Role.accepts() {
 		t.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
 	}
@@ -111,6 +120,8 @@ func (r CertRequest) withDefaults() CertRequest {
 
 func (r CertRequest) days() int { return cmp.Or(r.Days, DefaultCertDays) }
 
+func (r CertRequest) life() time.Duration { return cmp.Or(r.Life, time.Duration(r.days())*day) }
+
 // Validate returns all faults of the request, except faults of the CA.
 func (r CertRequest) Validate() error {
 	r = r.withDefaults()
@@ -120,6 +131,9 @@ func (r CertRequest) Validate() error {
 	}
 	errs = append(errs, prefix("dc", CheckLabel(r.DC)), prefix("node", CheckLabel(r.Node)),
 		prefix("domain", CheckDomain(r.Domain)), prefix("days", checkDays(r.days())))
+	if r.Life != 0 {
+		errs = append(errs, prefix("life", CheckLife(r.Life)))
+	}
 	if err := join(errs...); err != nil {
 		return err
 	}
@@ -199,13 +213,13 @@ func (r CertRequest) signer() (*x509.Certificate, crypto.Signer, error) {
 // end returns the expiry time of the certificate, which is not after the expiry
 // time of the CA.
 func (r CertRequest) end(now time.Time, ca *x509.Certificate) (time.Time, error) {
-	end := now.Add(time.Duration(r.days()) * day)
+	end := now.Add(r.life())
 	switch left := ca.NotAfter.Sub(now); {
 	case left <= 0:
 		return time.Time{}, fmt.Errorf("CA %s expired at %s; create a new one with: wanfed tls ca create",
 			title(ca), stamp(ca.NotAfter))
 	case !end.After(ca.NotAfter):
-	case r.Days != 0:
+	case r.Days != 0 && r.Life == 0:
 		return time.Time{}, fmt.Errorf("days: a certificate of %d days would outlive its CA, which expires at %s; "+
 			"use at most %d, or omit the days to expire with the CA", r.days(), stamp(ca.NotAfter), int(left/day))
 	default:

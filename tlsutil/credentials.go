@@ -107,7 +107,7 @@ func (i *Identity) parse(raw rawFiles) (*credentials, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cert %s: %w", certName, err)
 	}
-	key, err := ParseKey(raw.key)
+	key, err := parseKey(raw.key, chain[0])
 	if err != nil {
 		return nil, fmt.Errorf("key %s: %w", keyName, err)
 	}
@@ -203,8 +203,15 @@ func ParseCerts(b []byte) ([]*x509.Certificate, error) {
 }
 
 // ParseKey returns the private key of a PEM file, in PKCS #8, SEC 1 (EC) or
-// PKCS #1 (RSA). An encrypted key is an error.
-func ParseKey(b []byte) (crypto.Signer, error) {
+// PKCS #1 (RSA). An encrypted key is an error. Of several keys, ParseKey returns
+// the first.
+func ParseKey(b []byte) (crypto.Signer, error) { return parseKey(b, nil) }
+
+// parseKey is like ParseKey. Of several keys, it returns that of certificate c,
+// unless c is nil. While a certificate is replaced, the file has the old and the
+// new key: see Identity.Replace.
+func parseKey(b []byte, c *x509.Certificate) (crypto.Signer, error) {
+	var first crypto.Signer
 	other := ""
 	for block, rest := pem.Decode(b); block != nil; block, rest = pem.Decode(rest) {
 		var key any
@@ -225,10 +232,18 @@ func ParseKey(b []byte) (crypto.Signer, error) {
 		if err != nil {
 			return nil, errors.New("holds a private key that cannot be parsed") // err may contain the key
 		}
-		if s, ok := key.(crypto.Signer); ok {
+		s, ok := key.(crypto.Signer)
+		switch {
+		case !ok:
+			return nil, fmt.Errorf("holds a key that cannot sign (%T)", key)
+		case c == nil || sameKey(c, s):
 			return s, nil
+		case first == nil:
+			first = s
 		}
-		return nil, fmt.Errorf("holds a key that cannot sign (%T)", key)
+	}
+	if first != nil {
+		return first, nil
 	}
 	if other != "" {
 		return nil, fmt.Errorf("has no private key but a PEM block %q; use the key's file", other)

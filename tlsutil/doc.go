@@ -48,7 +48,13 @@
 // such a connection, and Identity.Accepted and Identity.Dialed wrap others. Run
 // verifies their peers again after each reload, once a minute and at expiry, and
 // closes the connections of those that fail. Connections of other peers are not
-// affected.
+// affected. A connection survives the certificate with which it was opened if the
+// peer has shown a newer one in another handshake: see Refresh.
+//
+// # Renewal
+//
+// Certificates of enrolment are renewed by their holder (package enroll), which
+// calls Replace at the time of RenewAt. Others are replaced by an operator.
 //
 // # Revocation
 //

@@ -27,6 +27,7 @@ type Guard struct {
 	use        x509.ExtKeyUsage // required of the certificate of the peer
 	generation uint64           // of the trust before the handshake
 	reason     atomic.Pointer[error]
+	refresh    Refresh // nil: accepted, or the peer cannot be dialed again
 
 	key    chainKey // guarded by openConns.mu, like closed
 	closed bool
@@ -35,8 +36,13 @@ type Guard struct {
 // Accepted returns a Guard for a connection that a listener accepted.
 func (i *Identity) Accepted(raw net.Conn) *Guard { return i.guard(raw, x509.ExtKeyUsageClientAuth) }
 
-// Dialed returns a Guard for a connection that this process opened.
-func (i *Identity) Dialed(raw net.Conn) *Guard { return i.guard(raw, x509.ExtKeyUsageServerAuth) }
+// Dialed returns a Guard for a connection that this process opened. refresh
+// dials the peer again. It may be nil: see Refresh.
+func (i *Identity) Dialed(raw net.Conn, refresh Refresh) *Guard {
+	g := i.guard(raw, x509.ExtKeyUsageServerAuth)
+	g.refresh = refresh
+	return g
+}
 
 func (i *Identity) guard(raw net.Conn, use x509.ExtKeyUsage) *Guard {
 	return &Guard{Conn: raw, id: i, use: use, generation: i.generation.Load()}
@@ -45,7 +51,7 @@ func (i *Identity) guard(raw net.Conn, use x509.ExtKeyUsage) *Guard {
 // Client performs a TLS handshake as the client on raw, with ClientConfig, and
 // returns a connection that a Guard watches. It closes raw after an error.
 func (i *Identity) Client(ctx context.Context, raw net.Conn, serverName string, alpn ...string) (*tls.Conn, error) {
-	g := i.Dialed(raw)
+	g := i.Dialed(raw, i.refreshTCP(raw, alpn))
 	c := tls.Client(g, i.ClientConfig(serverName, alpn...))
 	err := c.HandshakeContext(ctx)
 	if err == nil {
@@ -63,7 +69,7 @@ func (i *Identity) Client(ctx context.Context, raw net.Conn, serverName string, 
 // valid any more, Admit closes the connection and returns the reason.
 func (g *Guard) Admit(c *tls.Conn) error {
 	certs := c.ConnectionState().PeerCertificates
-	g.id.conns.add(g, certs)
+	g.id.conns.add(g, certs, g.id.peerOf(certs))
 	if g.generation == g.id.generation.Load() {
 		return nil // the handshake verified the certificate with the present trust
 	}
@@ -122,9 +128,10 @@ func (g *Guard) SetLinger(sec int) error {
 type openConns struct {
 	mu     sync.Mutex
 	chains map[chainKey]*openChain
+	peers  map[Peer]*openPeer
 	ended  uint64 // connections that were closed because a verification failed
 	// checkAt is the time of the next check by Run. sooner (size 1) wakes Run
-	// because a certificate expires before that.
+	// because a certificate expires, or a handshake is due, before that.
 	checkAt time.Time
 	sooner  chan struct{}
 }
@@ -138,10 +145,11 @@ type chainKey struct {
 // openChain has the connections of one peer with the same certificates.
 type openChain struct {
 	certs []*x509.Certificate // the first is that of the peer
+	peer  Peer                // zero: the certificate does not identify a peer
 	conns map[*Guard]struct{}
 }
 
-func (o *openConns) add(g *Guard, certs []*x509.Certificate) {
+func (o *openConns) add(g *Guard, certs []*x509.Certificate, peer Peer) {
 	h := sha256.New()
 	for _, c := range certs {
 		h.Write(c.Raw)
@@ -158,14 +166,10 @@ func (o *openConns) add(g *Guard, certs []*x509.Certificate) {
 		if o.chains == nil {
 			o.chains = map[chainKey]*openChain{}
 		}
-		chain = &openChain{certs: certs, conns: map[*Guard]struct{}{}}
+		chain = &openChain{certs: certs, peer: peer, conns: map[*Guard]struct{}{}}
 		o.chains[key] = chain
-		if certs[0].NotAfter.Before(o.checkAt) {
-			select {
-			case o.sooner <- struct{}{}:
-			default:
-			}
-		}
+		o.wakeLocked(certs[0].NotAfter)
+		o.addPeerLocked(chain)
 	}
 	chain.conns[g] = struct{}{}
 }
@@ -185,6 +189,7 @@ func (o *openConns) remove(g *Guard) {
 		delete(chain.conns, g)
 		if len(chain.conns) == 0 {
 			delete(o.chains, g.key)
+			o.removePeerLocked(chain)
 		}
 	}
 }
@@ -204,10 +209,10 @@ func (i *Identity) verifyPeer(certs []*x509.Certificate, use x509.ExtKeyUsage, n
 // certificate of the others, or the zero time.
 func (i *Identity) closeInvalid(now time.Time) (next time.Time) {
 	// A verification takes some 100 us, and Close waits for the lock.
-	for key, certs := range i.conns.peers() {
-		err := i.verifyPeer(certs, key.use, now)
+	for key, certs := range i.conns.certificates() {
+		end, err := i.verifyOpen(certs, key.use, now)
 		if err == nil {
-			if end := certs[0].NotAfter; next.IsZero() || end.Before(next) {
+			if next.IsZero() || end.Before(next) {
 				next = end
 			}
 			continue
@@ -222,8 +227,8 @@ func (i *Identity) closeInvalid(now time.Time) (next time.Time) {
 	return next
 }
 
-// peers returns the certificates of the peers of all open connections.
-func (o *openConns) peers() map[chainKey][]*x509.Certificate {
+// certificates returns the certificates of the peers of all open connections.
+func (o *openConns) certificates() map[chainKey][]*x509.Certificate {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	out := make(map[chainKey][]*x509.Certificate, len(o.chains))

@@ -439,7 +439,8 @@ func BenchmarkGuard_Check(b *testing.B) {
 	open := func(n int) *Guard {
 		g := id.Accepted(nopConn{})
 		p := newCert(b, CertRequest{CA: ca, Role: RoleServer, Node: fmt.Sprintf("srv%d", n), DC: "dc2"})
-		id.conns.add(g, []*x509.Certificate{leafOf(b, p)})
+		certs := []*x509.Certificate{leafOf(b, p)}
+		id.conns.add(g, certs, id.peerOf(certs))
 		return g
 	}
 	for n := range peers {

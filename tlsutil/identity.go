@@ -45,6 +45,9 @@ type Identity struct {
 	generation atomic.Uint64               // grows after each change of current or revoked
 	conns      openConns
 	listed     broadcast.Broadcast // after each change of revoked
+
+	renewalMu sync.Mutex
+	renewal   Renewal
 }
 
 // Load reads the files and checks that handshakes with them can succeed:
@@ -171,6 +174,9 @@ func (i *Identity) reloadChanged() (changed bool, err error) {
 	}
 	if changed || listed {
 		i.trustChanged()
+	}
+	if changed {
+		i.conns.refreshAll(time.Now())
 	}
 	return changed, err
 }

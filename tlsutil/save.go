@@ -38,8 +38,18 @@ const maxNumber = 100_000
 // returns the two paths. i is the lowest number for which neither file exists.
 // Several processes may call SaveNumbered at the same time.
 func (p KeyPair) SaveNumbered(prefix string) (certPath, keyPath string, err error) {
+	return p.saveNumbered(prefix, ".pem")
+}
+
+// SaveRequest saves the pair of CreateCSR as <prefix>-<i>.csr and
+// <prefix>-<i>-key.pem, like SaveNumbered.
+func (p KeyPair) SaveRequest(prefix string) (csrPath, keyPath string, err error) {
+	return p.saveNumbered(prefix, ".csr")
+}
+
+func (p KeyPair) saveNumbered(prefix, ext string) (certPath, keyPath string, err error) {
 	for i := range maxNumber {
-		certPath, keyPath = fmt.Sprintf("%s-%d.pem", prefix, i), fmt.Sprintf("%s-%d-key.pem", prefix, i)
+		certPath, keyPath = fmt.Sprintf("%s-%d%s", prefix, i, ext), fmt.Sprintf("%s-%d-key.pem", prefix, i)
 		err = p.Save(certPath, keyPath)
 		if !errors.Is(err, fs.ErrExist) {
 			return certPath, keyPath, err
@@ -52,6 +62,9 @@ func existsError(path string) error {
 	text := path + " exists already and is not overwritten; move it away or use another directory"
 	return &describedError{text, fs.ErrExist}
 }
+
+// SaveCert writes a certificate to a new file, like Save.
+func SaveCert(path string, cert []byte) error { return create(path, cert, 0o644) }
 
 // create creates a file atomically. It writes and syncs a temporary file in the
 // same directory, and links the file to path. The link fails if path exists.

@@ -5,6 +5,7 @@ package tlsutil
 import (
 	"context"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
@@ -34,6 +35,7 @@ const (
 // connections (see Guard). Run returns nil. It may be called only once.
 func (i *Identity) Run(ctx context.Context) error {
 	w := &watcher{i: i, watched: map[string]bool{}}
+	defer w.refreshes.Wait()
 	if fs, err := fsnotify.NewWatcher(); err != nil {
 		i.logger.Warn("no file notifications; certificate files are checked periodically", "interval", recheck,
 			"err", err)
@@ -51,6 +53,8 @@ type watcher struct {
 	events  <-chan fsnotify.Event // nil: no notifications
 	errs    <-chan error
 	watched map[string]bool // watched directories
+
+	refreshes sync.WaitGroup // handshakes in progress
 
 	rejected string        // text of the last error; "" after a check without an error
 	warned   time.Duration // last logged element of expiryWarnings
@@ -94,12 +98,12 @@ func (w *watcher) run(ctx context.Context) error {
 			}
 		case <-timer.C:
 		case <-w.i.conns.sooner:
-			tick.Reset(w.checkPeers())
+			tick.Reset(w.checkPeers(ctx))
 			continue
 		}
 		pendingSince = time.Time{}
 		w.check(time.Now())
-		tick.Reset(w.checkPeers())
+		tick.Reset(w.checkPeers(ctx))
 	}
 }
 
@@ -127,12 +131,16 @@ func (w *watcher) check(now time.Time) {
 }
 
 // checkPeers closes the connections of peers whose certificates are no longer
-// valid. It returns the time until the next check.
-func (w *watcher) checkPeers() time.Duration {
+// valid, and starts the handshakes that are due. It returns the time until the
+// next check.
+func (w *watcher) checkPeers(ctx context.Context) time.Duration {
 	pause := recheck
 	w.i.conns.schedule(time.Now().Add(recheck)) // before, so that no connection is missed
 	if next := w.i.closeInvalid(time.Now()); !next.IsZero() {
 		pause = min(recheck, max(time.Until(next)+settle, settle))
+	}
+	if next := w.refreshPeers(ctx, time.Now()); !next.IsZero() {
+		pause = min(pause, max(time.Until(next), 0))
 	}
 	return pause
 }

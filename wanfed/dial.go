@@ -406,7 +406,15 @@ func (r *dialRequest) dialAddr(ctx context.Context, path Path, addr string) (*tl
 	}
 	cfg := r.d.cfg.Identity.ClientConfig(r.sni, r.alpn...)
 	cfg.DynamicRecordSizingDisabled = true // several queued packets fit into one record
-	guard := r.d.cfg.Identity.Dialed(raw)
+	guard := r.d.cfg.Identity.Dialed(raw, func(ctx context.Context, name string) error {
+		again := *r
+		again.sni = name
+		c, err := again.dialAddr(ctx, path, addr)
+		if err == nil {
+			closeConn(c)
+		}
+		return err
+	})
 	pc := &pathConn{progressConn: progressConn{Conn: guard}, dc: r.dc, path: path, addr: addr}
 	conn := tls.Client(pc, cfg)
 	connected := time.Now()

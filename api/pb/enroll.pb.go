@@ -529,6 +529,320 @@ func (x *EnrollResponse) GetServers() []string {
 	return nil
 }
 
+type RenewRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// PKCS #10 request in DER, for its public key, which must be a new one. Its DNS
+	// names, if any, must be those of the present certificate.
+	Csr []byte `protobuf:"bytes,1,opt,name=csr,proto3" json:"csr,omitempty"`
+	// The present certificate and its intermediates, in DER.
+	Chain [][]byte `protobuf:"bytes,2,rep,name=chain,proto3" json:"chain,omitempty"`
+	// Signature of csr by the key of the present certificate.
+	Signature []byte `protobuf:"bytes,3,opt,name=signature,proto3" json:"signature,omitempty"`
+	// Set by a server that calls another one: only that server issues.
+	Here          bool `protobuf:"varint,4,opt,name=here,proto3" json:"here,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RenewRequest) Reset() {
+	*x = RenewRequest{}
+	mi := &file_api_pb_enroll_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RenewRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RenewRequest) ProtoMessage() {}
+
+func (x *RenewRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_pb_enroll_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RenewRequest.ProtoReflect.Descriptor instead.
+func (*RenewRequest) Descriptor() ([]byte, []int) {
+	return file_api_pb_enroll_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *RenewRequest) GetCsr() []byte {
+	if x != nil {
+		return x.Csr
+	}
+	return nil
+}
+
+func (x *RenewRequest) GetChain() [][]byte {
+	if x != nil {
+		return x.Chain
+	}
+	return nil
+}
+
+func (x *RenewRequest) GetSignature() []byte {
+	if x != nil {
+		return x.Signature
+	}
+	return nil
+}
+
+func (x *RenewRequest) GetHere() bool {
+	if x != nil {
+		return x.Here
+	}
+	return false
+}
+
+type RenewResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Certificate in PEM, followed by its intermediates.
+	Certificate   []byte `protobuf:"bytes,1,opt,name=certificate,proto3" json:"certificate,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RenewResponse) Reset() {
+	*x = RenewResponse{}
+	mi := &file_api_pb_enroll_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RenewResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RenewResponse) ProtoMessage() {}
+
+func (x *RenewResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_pb_enroll_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RenewResponse.ProtoReflect.Descriptor instead.
+func (*RenewResponse) Descriptor() ([]byte, []int) {
+	return file_api_pb_enroll_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *RenewResponse) GetCertificate() []byte {
+	if x != nil {
+		return x.Certificate
+	}
+	return nil
+}
+
+type ListCertificatesRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Set by a server that calls another one: only what that server sees.
+	Here          bool `protobuf:"varint,1,opt,name=here,proto3" json:"here,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListCertificatesRequest) Reset() {
+	*x = ListCertificatesRequest{}
+	mi := &file_api_pb_enroll_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListCertificatesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListCertificatesRequest) ProtoMessage() {}
+
+func (x *ListCertificatesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_pb_enroll_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListCertificatesRequest.ProtoReflect.Descriptor instead.
+func (*ListCertificatesRequest) Descriptor() ([]byte, []int) {
+	return file_api_pb_enroll_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *ListCertificatesRequest) GetHere() bool {
+	if x != nil {
+		return x.Here
+	}
+	return false
+}
+
+type ListCertificatesResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// One for each role, datacenter and node: the one that is valid for the longest
+	// time.
+	Certificates []*CertificateInUse `protobuf:"bytes,1,rep,name=certificates,proto3" json:"certificates,omitempty"`
+	// Servers of this datacenter that did not respond.
+	Unreachable   []string `protobuf:"bytes,2,rep,name=unreachable,proto3" json:"unreachable,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListCertificatesResponse) Reset() {
+	*x = ListCertificatesResponse{}
+	mi := &file_api_pb_enroll_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListCertificatesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListCertificatesResponse) ProtoMessage() {}
+
+func (x *ListCertificatesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_pb_enroll_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListCertificatesResponse.ProtoReflect.Descriptor instead.
+func (*ListCertificatesResponse) Descriptor() ([]byte, []int) {
+	return file_api_pb_enroll_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *ListCertificatesResponse) GetCertificates() []*CertificateInUse {
+	if x != nil {
+		return x.Certificates
+	}
+	return nil
+}
+
+func (x *ListCertificatesResponse) GetUnreachable() []string {
+	if x != nil {
+		return x.Unreachable
+	}
+	return nil
+}
+
+type CertificateInUse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Those of the peer. The role is that in certificates: "cli" for an operator.
+	Datacenter string `protobuf:"bytes,1,opt,name=datacenter,proto3" json:"datacenter,omitempty"`
+	Node       string `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`
+	Role       string `protobuf:"bytes,3,opt,name=role,proto3" json:"role,omitempty"`
+	// Subject of the CA that signed the certificate.
+	Issuer string `protobuf:"bytes,4,opt,name=issuer,proto3" json:"issuer,omitempty"`
+	// Serial number, in hexadecimal digits.
+	Serial   string                 `protobuf:"bytes,5,opt,name=serial,proto3" json:"serial,omitempty"`
+	NotAfter *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=not_after,json=notAfter,proto3" json:"not_after,omitempty"`
+	// The holder renews the certificate itself.
+	Renews        bool `protobuf:"varint,7,opt,name=renews,proto3" json:"renews,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CertificateInUse) Reset() {
+	*x = CertificateInUse{}
+	mi := &file_api_pb_enroll_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CertificateInUse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CertificateInUse) ProtoMessage() {}
+
+func (x *CertificateInUse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_pb_enroll_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CertificateInUse.ProtoReflect.Descriptor instead.
+func (*CertificateInUse) Descriptor() ([]byte, []int) {
+	return file_api_pb_enroll_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *CertificateInUse) GetDatacenter() string {
+	if x != nil {
+		return x.Datacenter
+	}
+	return ""
+}
+
+func (x *CertificateInUse) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *CertificateInUse) GetRole() string {
+	if x != nil {
+		return x.Role
+	}
+	return ""
+}
+
+func (x *CertificateInUse) GetIssuer() string {
+	if x != nil {
+		return x.Issuer
+	}
+	return ""
+}
+
+func (x *CertificateInUse) GetSerial() string {
+	if x != nil {
+		return x.Serial
+	}
+	return ""
+}
+
+func (x *CertificateInUse) GetNotAfter() *timestamppb.Timestamp {
+	if x != nil {
+		return x.NotAfter
+	}
+	return nil
+}
+
+func (x *CertificateInUse) GetRenews() bool {
+	if x != nil {
+		return x.Renews
+	}
+	return false
+}
+
 var File_api_pb_enroll_proto protoreflect.FileDescriptor
 
 const file_api_pb_enroll_proto_rawDesc = "" +
@@ -579,7 +893,32 @@ const file_api_pb_enroll_proto_rawDesc = "" +
 	"\x04node\x18\x04 \x01(\tR\x04node\x12\x18\n" +
 	"\aprimary\x18\x05 \x01(\tR\aprimary\x12)\n" +
 	"\x10primary_gateways\x18\x06 \x03(\tR\x0fprimaryGateways\x12\x18\n" +
-	"\aservers\x18\a \x03(\tR\aserversB!Z\x1fgithub.com/wanfed/wanfed/api/pbb\x06proto3"
+	"\aservers\x18\a \x03(\tR\aservers\"h\n" +
+	"\fRenewRequest\x12\x10\n" +
+	"\x03csr\x18\x01 \x01(\fR\x03csr\x12\x14\n" +
+	"\x05chain\x18\x02 \x03(\fR\x05chain\x12\x1c\n" +
+	"\tsignature\x18\x03 \x01(\fR\tsignature\x12\x12\n" +
+	"\x04here\x18\x04 \x01(\bR\x04here\"1\n" +
+	"\rRenewResponse\x12 \n" +
+	"\vcertificate\x18\x01 \x01(\fR\vcertificate\"-\n" +
+	"\x17ListCertificatesRequest\x12\x12\n" +
+	"\x04here\x18\x01 \x01(\bR\x04here\"}\n" +
+	"\x18ListCertificatesResponse\x12?\n" +
+	"\fcertificates\x18\x01 \x03(\v2\x1b.wanfed.v1.CertificateInUseR\fcertificates\x12 \n" +
+	"\vunreachable\x18\x02 \x03(\tR\vunreachable\"\xdb\x01\n" +
+	"\x10CertificateInUse\x12\x1e\n" +
+	"\n" +
+	"datacenter\x18\x01 \x01(\tR\n" +
+	"datacenter\x12\x12\n" +
+	"\x04node\x18\x02 \x01(\tR\x04node\x12\x12\n" +
+	"\x04role\x18\x03 \x01(\tR\x04role\x12\x16\n" +
+	"\x06issuer\x18\x04 \x01(\tR\x06issuer\x12\x16\n" +
+	"\x06serial\x18\x05 \x01(\tR\x06serial\x127\n" +
+	"\tnot_after\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\bnotAfter\x12\x16\n" +
+	"\x06renews\x18\a \x01(\bR\x06renews2\xac\x01\n" +
+	"\x11EnrollmentService\x12:\n" +
+	"\x05Renew\x12\x17.wanfed.v1.RenewRequest\x1a\x18.wanfed.v1.RenewResponse\x12[\n" +
+	"\x10ListCertificates\x12\".wanfed.v1.ListCertificatesRequest\x1a#.wanfed.v1.ListCertificatesResponseB!Z\x1fgithub.com/wanfed/wanfed/api/pbb\x06proto3"
 
 var (
 	file_api_pb_enroll_proto_rawDescOnce sync.Once
@@ -593,25 +932,36 @@ func file_api_pb_enroll_proto_rawDescGZIP() []byte {
 	return file_api_pb_enroll_proto_rawDescData
 }
 
-var file_api_pb_enroll_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
+var file_api_pb_enroll_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
 var file_api_pb_enroll_proto_goTypes = []any{
-	(*EnrollmentToken)(nil),       // 0: wanfed.v1.EnrollmentToken
-	(*Enrollment)(nil),            // 1: wanfed.v1.Enrollment
-	(*EnrollmentTokenText)(nil),   // 2: wanfed.v1.EnrollmentTokenText
-	(*SignedEnrollRequest)(nil),   // 3: wanfed.v1.SignedEnrollRequest
-	(*EnrollRequest)(nil),         // 4: wanfed.v1.EnrollRequest
-	(*EnrollResponse)(nil),        // 5: wanfed.v1.EnrollResponse
-	(*timestamppb.Timestamp)(nil), // 6: google.protobuf.Timestamp
+	(*EnrollmentToken)(nil),          // 0: wanfed.v1.EnrollmentToken
+	(*Enrollment)(nil),               // 1: wanfed.v1.Enrollment
+	(*EnrollmentTokenText)(nil),      // 2: wanfed.v1.EnrollmentTokenText
+	(*SignedEnrollRequest)(nil),      // 3: wanfed.v1.SignedEnrollRequest
+	(*EnrollRequest)(nil),            // 4: wanfed.v1.EnrollRequest
+	(*EnrollResponse)(nil),           // 5: wanfed.v1.EnrollResponse
+	(*RenewRequest)(nil),             // 6: wanfed.v1.RenewRequest
+	(*RenewResponse)(nil),            // 7: wanfed.v1.RenewResponse
+	(*ListCertificatesRequest)(nil),  // 8: wanfed.v1.ListCertificatesRequest
+	(*ListCertificatesResponse)(nil), // 9: wanfed.v1.ListCertificatesResponse
+	(*CertificateInUse)(nil),         // 10: wanfed.v1.CertificateInUse
+	(*timestamppb.Timestamp)(nil),    // 11: google.protobuf.Timestamp
 }
 var file_api_pb_enroll_proto_depIdxs = []int32{
-	6, // 0: wanfed.v1.EnrollmentToken.expires:type_name -> google.protobuf.Timestamp
-	1, // 1: wanfed.v1.EnrollmentToken.enrollments:type_name -> wanfed.v1.Enrollment
-	6, // 2: wanfed.v1.Enrollment.time:type_name -> google.protobuf.Timestamp
-	3, // [3:3] is the sub-list for method output_type
-	3, // [3:3] is the sub-list for method input_type
-	3, // [3:3] is the sub-list for extension type_name
-	3, // [3:3] is the sub-list for extension extendee
-	0, // [0:3] is the sub-list for field type_name
+	11, // 0: wanfed.v1.EnrollmentToken.expires:type_name -> google.protobuf.Timestamp
+	1,  // 1: wanfed.v1.EnrollmentToken.enrollments:type_name -> wanfed.v1.Enrollment
+	11, // 2: wanfed.v1.Enrollment.time:type_name -> google.protobuf.Timestamp
+	10, // 3: wanfed.v1.ListCertificatesResponse.certificates:type_name -> wanfed.v1.CertificateInUse
+	11, // 4: wanfed.v1.CertificateInUse.not_after:type_name -> google.protobuf.Timestamp
+	6,  // 5: wanfed.v1.EnrollmentService.Renew:input_type -> wanfed.v1.RenewRequest
+	8,  // 6: wanfed.v1.EnrollmentService.ListCertificates:input_type -> wanfed.v1.ListCertificatesRequest
+	7,  // 7: wanfed.v1.EnrollmentService.Renew:output_type -> wanfed.v1.RenewResponse
+	9,  // 8: wanfed.v1.EnrollmentService.ListCertificates:output_type -> wanfed.v1.ListCertificatesResponse
+	7,  // [7:9] is the sub-list for method output_type
+	5,  // [5:7] is the sub-list for method input_type
+	5,  // [5:5] is the sub-list for extension type_name
+	5,  // [5:5] is the sub-list for extension extendee
+	0,  // [0:5] is the sub-list for field type_name
 }
 
 func init() { file_api_pb_enroll_proto_init() }
@@ -625,9 +975,9 @@ func file_api_pb_enroll_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_pb_enroll_proto_rawDesc), len(file_api_pb_enroll_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   6,
+			NumMessages:   11,
 			NumExtensions: 0,
-			NumServices:   0,
+			NumServices:   1,
 		},
 		GoTypes:           file_api_pb_enroll_proto_goTypes,
 		DependencyIndexes: file_api_pb_enroll_proto_depIdxs,

@@ -13,9 +13,11 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/wanfed/wanfed/enroll"
 	"github.com/wanfed/wanfed/internal/netaddr"
 	"github.com/wanfed/wanfed/server"
 	"github.com/wanfed/wanfed/tlsutil"
@@ -166,6 +168,7 @@ type addresses struct {
 	serverPort int
 	lanPort    int
 	httpPort   int
+	certLife   time.Duration // of the certificates of a new datacenter
 }
 
 // addFlags adds the flags of the addresses.
@@ -176,6 +179,8 @@ func (a *addresses) addFlags(cmd *cobra.Command) {
 	f.IntVar(&a.serverPort, "server-port", server.DefaultPort, "port of the server, for servers and gateways of this datacenter")
 	f.IntVar(&a.lanPort, "lan-port", 8444, "port of the gateway for servers of this datacenter")
 	f.IntVar(&a.httpPort, "http-port", 8500, "port of the HTTP API on 127.0.0.1")
+	f.DurationVar(&a.certLife, "cert-life", enroll.DefaultLife,
+		"life of the certificates of a new datacenter, which renew themselves at two thirds of it, from 10s")
 }
 
 // gatewayAdminAddr is the address of /readyz of a gateway on a machine without a
@@ -193,6 +198,9 @@ func (a *addresses) complete(gateway bool) error {
 		}
 	case a.wan != "":
 		return usagef("--wan is for a gateway, and this machine has only a server; remove it")
+	}
+	if err := tlsutil.CheckLife(a.certLife); err != nil {
+		return usagef("--cert-life: %w", err)
 	}
 	for _, p := range []struct {
 		flag string

@@ -82,6 +82,9 @@ func serverSettings(l layout, m member, a addresses, node string) []byte {
 		s.list("primary_gateways", m.primaryGateways)
 	}
 	s.list("retry_join", m.servers)
+	if a.certLife != enroll.DefaultLife && a.certLife != 0 {
+		s.text("cert_life", a.certLife.String())
+	}
 	return s.bytes()
 }
 
@@ -121,7 +124,9 @@ func (f newFiles) addFirst(l layout, m member, a addresses, ca tlsutil.KeyPair, 
 		role tlsutil.Role
 		node string
 	}{{tlsutil.RoleServer, srv}, {tlsutil.RoleGateway, gw}, {tlsutil.RoleOperator, ""}} {
-		p, err := tlsutil.CreateCert(tlsutil.CertRequest{Role: c.role, DC: m.dc, Node: c.node, Domain: m.domain, CA: ca})
+		r := enroll.CertRequest(tlsutil.Peer{Role: c.role, DC: m.dc, Node: c.node}, m.domain, a.certLife)
+		r.CA = ca
+		p, err := tlsutil.CreateCert(r)
 		if err != nil {
 			return err
 		}

@@ -27,8 +27,9 @@ func newTLS() *cobra.Command {
 	cert := newGroup("cert", "Create certificates", newTLSCertCreate())
 	ca.Example = `  wanfed tls ca create`
 	cert.Example = `  wanfed tls cert create --server --datacenter dc1 --node srv1`
-	c := newGroup("tls", "Create, revoke and inspect certificates", ca, cert, newTLSRevoke(), newTLSPublish(), newTLSInspect())
-	c.Long = `Create and inspect certificates.
+	c := newGroup("tls", "Create, renew, revoke and inspect certificates", ca, cert, newTLSCSR(), newTLSSign(),
+		newTLSRenew(), newTLSStatus(), newTLSRevoke(), newTLSPublish(), newTLSInspect())
+	c.Long = `Create, renew, revoke and inspect certificates.
 
 The name in the certificate of a server or gateway is its identity:
 <node>.server.<dc>.<domain> or <node>.gateway.<dc>.<domain>. One CA signs a CA for
@@ -197,6 +198,19 @@ that CA.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.create(cmd) },
 	}
+	f.addNames(c)
+	f.addDays(c)
+	f.add(c)
+	return c
+}
+
+// addDays adds the flag of the validity.
+func (f *certFlags) addDays(c *cobra.Command) {
+	c.Flags().IntVar(&f.req.Days, "days", 0, "days until the certificate expires (default: 365, or until the CA expires)")
+}
+
+// addNames adds the flags of the role and the names.
+func (f *certFlags) addNames(c *cobra.Command) {
 	fl := c.Flags()
 	for i, r := range certRoles {
 		fl.BoolVar(&f.roles[i], r.flag, false, r.help)
@@ -205,11 +219,8 @@ that CA.`,
 	fl.StringVar(&f.req.Node, "node", "",
 		"`name` of the node (required for --server, --gateway and --user; default \"client\" or \"cli\")")
 	fl.StringVar(&f.req.Domain, "domain", tlsutil.DefaultDomain, "domain of the names in certificates and SNI")
-	fl.IntVar(&f.req.Days, "days", 0, "days until the certificate expires (default: 365, or until the CA expires)")
 	fl.StringSliceVar(&f.req.DNSNames, "additional-dnsname", nil, "additional DNS name; repeatable")
 	fl.StringSliceVar(&f.ips, "additional-ipaddress", nil, "additional IP address; repeatable")
-	f.add(c)
-	return c
 }
 
 func (f *certFlags) create(cmd *cobra.Command) error {
@@ -224,7 +235,7 @@ func (f *certFlags) create(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	cert, key, err := p.SaveNumbered(fmt.Sprintf("%s-%s-%s", f.req.DC, name, strings.ToLower(f.req.Domain)))
+	cert, key, err := p.SaveNumbered(f.prefix(name))
 	if err != nil {
 		return err
 	}

@@ -16,6 +16,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/wanfed/wanfed/api"
@@ -51,6 +52,9 @@ type Config struct {
 	// LANListener and WANListener receive the route tables. Both are nil if
 	// another program forwards the connections.
 	LANListener, WANListener *gateway.Listener
+	// Call calls other services of the servers with the connection of the
+	// Client, while Run runs, until ctx ends. Not used with Consul. Nil: none.
+	Call func(ctx context.Context, servers grpc.ClientConnInterface)
 	// Logger receives log lines. Required.
 	Logger *slog.Logger
 }
@@ -199,6 +203,9 @@ func (c *Client) Run(ctx context.Context) error {
 	loops.Go(func() { c.control.follow(ctx) })
 	loops.Go(func() { c.manager.Run(ctx) })
 	loops.Go(func() { c.applySnapshots(ctx) })
+	if r, ok := c.control.(*remote); ok && c.cfg.Call != nil {
+		loops.Go(func() { c.cfg.Call(ctx, r.conn) })
+	}
 	if c.verifier != nil {
 		loops.Go(func() {
 			c.verifier.run(ctx, func() (*Snapshot, <-chan struct{}) { return c.manager.Snapshot(c.node) })

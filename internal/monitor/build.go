@@ -17,6 +17,8 @@ var (
 	descBuild       = desc("build_info", "Always 1; the labels describe the program.", "version", "commit", "go")
 	descCertificate = desc("certificate_expiry_timestamp_seconds",
 		"Time at which the certificate of this process or its CA expires, since 1970.")
+	descRenewals = desc("certificate_renewals_total",
+		"Attempts to renew the certificate of this process, by result.", "result")
 	descEnded = desc("tls_ended_total",
 		"Open connections closed because the certificate of the peer expired, was revoked, or lost its CA.")
 	descList     = desc("tls_revocation_list_number", "Number of a revocation list in force.", "issuer")
@@ -32,7 +34,7 @@ func Build(id *tlsutil.Identity) prometheus.Collector { return build{id} }
 
 // Describe implements prometheus.Collector.
 func (b build) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descBuild, descCertificate, descEnded, descList, descListTime} {
+	for _, d := range []*prometheus.Desc{descBuild, descCertificate, descRenewals, descEnded, descList, descListTime} {
 		ch <- d
 	}
 }
@@ -45,6 +47,9 @@ func (b build) Collect(ch chan<- prometheus.Metric) {
 		return
 	}
 	ch <- prometheus.MustNewConstMetric(descCertificate, prometheus.GaugeValue, float64(b.id.Expiry().Unix()))
+	renewal := b.id.Renewal()
+	ch <- prometheus.MustNewConstMetric(descRenewals, prometheus.CounterValue, float64(renewal.Count), "ok")
+	ch <- prometheus.MustNewConstMetric(descRenewals, prometheus.CounterValue, float64(renewal.Failures), "failed")
 	ch <- prometheus.MustNewConstMetric(descEnded, prometheus.CounterValue, float64(b.id.EndedConnections()))
 	for _, l := range b.id.RevocationLists() {
 		number, _ := l.Number.Float64()

@@ -8,6 +8,7 @@
 //		Data: "/var/lib/wanfed", User: "wanfed",
 //	}.String()
 //
-// The process may write only its data directory. It has no capabilities, except
-// a gateway, which may listen on a port below 1024.
+// The process may write only its data directory and the directory of its settings,
+// in which it renews its certificate. It has no capabilities, except a gateway,
+// which may listen on a port below 1024.
 package unit

@@ -2,13 +2,16 @@
 
 package unit
 
-import "fmt"
+import (
+	"fmt"
+	"path/filepath"
+)
 
 // Unit describes the unit of a process. All fields are required.
 type Unit struct {
 	Command  string // server or gateway
 	Program  string // path of the program
-	Settings string // path of the settings file
+	Settings string // path of the settings file; its directory has the certificates
 	Data     string // directory that the process may write
 	User     string // user of the process
 }
@@ -22,7 +25,8 @@ func (u Unit) String() string {
 	if u.Command == "gateway" {
 		ambient = "CAP_NET_BIND_SERVICE" // for a WAN port such as 443
 	}
-	return fmt.Sprintf(text, u.Program, u.Command, u.Settings, u.Data, u.User, ambient)
+	writable := u.Data + " " + filepath.Dir(u.Settings)
+	return fmt.Sprintf(text, u.Program, u.Command, u.Settings, writable, u.User, ambient)
 }
 
 const text = `[Unit]

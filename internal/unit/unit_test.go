@@ -15,7 +15,7 @@ func TestUnit_String(t *testing.T) {
 		u := Unit{Command: command, Program: "/bin/true", Settings: "/etc/wanfed/x.hcl", Data: "/var/lib/wanfed", User: "root"}
 		text := u.String()
 		for _, line := range []string{
-			"ExecStart=/bin/true " + command + " --config-file /etc/wanfed/x.hcl", "User=root", "ReadWritePaths=/var/lib/wanfed",
+			"ExecStart=/bin/true " + command + " --config-file /etc/wanfed/x.hcl", "User=root", "ReadWritePaths=/var/lib/wanfed /etc/wanfed",
 			"AmbientCapabilities=" + ambient, "CapabilityBoundingSet=" + ambient, "ProtectSystem=strict", "NoNewPrivileges=yes",
 		} {
 			if !strings.Contains(text, "\n"+line+"\n") {

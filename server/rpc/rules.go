@@ -61,6 +61,8 @@ var (
 	users            = []tlsutil.Role{tlsutil.RoleOperator, tlsutil.RoleUser}
 	serversOperators = []tlsutil.Role{tlsutil.RoleServer, tlsutil.RoleOperator}
 	serversSync      = []tlsutil.Role{tlsutil.RoleServer, tlsutil.RoleSync}
+	// enrolled have certificates of enrolment.
+	enrolled = []tlsutil.Role{tlsutil.RoleServer, tlsutil.RoleGateway, tlsutil.RoleOperator}
 	// readers have a role that may read resources. A gateway reads only its
 	// snapshot and federation states.
 	readers = []tlsutil.Role{tlsutil.RoleServer, tlsutil.RoleClient, tlsutil.RoleOperator, tlsutil.RoleSync,
@@ -120,6 +122,10 @@ var rules = map[string]rule{
 	discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResources_FullMethodName:  gatewayRead,
 
 	pb.CheckService_Report_FullMethodName: checkReports,
+
+	// The service decides by the present certificate of the caller.
+	pb.EnrollmentService_Renew_FullMethodName:            {here: enrolled, recorded: true},
+	pb.EnrollmentService_ListCertificates_FullMethodName: {anywhere: serversOperators},
 
 	pb.LeaseService_Acquire_FullMethodName: leases,
 	pb.LeaseService_Renew_FullMethodName:   leases,

@@ -409,6 +409,7 @@ func (r *Reporter) components() []api.ComponentStatus {
 		}
 		out = append(out, api.ComponentStatus{Name: "audit log", State: okOr("cannot be written", st.Err), Detail: detail})
 	}
+	out = append(out, certificateComponent(r.cfg.Identity, time.Now()))
 	for _, l := range r.cfg.Identity.RevocationLists() {
 		out = append(out, api.ComponentStatus{Name: "revocation list", State: "ok",
 			Detail: fmt.Sprintf("list %v of %s, %d certificates and %d names, created %s ago", l.Number, l.Issuer.Subject,
