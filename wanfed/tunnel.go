@@ -100,7 +100,7 @@ type limits struct {
 
 	openTimeout        time.Duration // opening of a stream, if the caller has no deadline
 	relayIdleTimeout   time.Duration // a relayed stream without bytes for this time is closed
-	streamCloseTimeout time.Duration // a stream is read for this time after CloseWrite, then forgotten
+	streamCloseTimeout time.Duration // a stream is read for this time after CloseWrite, then closed
 	sessionIdleTimeout time.Duration // a session without streams for this time is closed
 	keepaliveInterval  time.Duration // time between pings of yamux
 	keepaliveTimeout   time.Duration // one ping or write of yamux

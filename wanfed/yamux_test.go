@@ -102,7 +102,7 @@ func TestYamuxConfig_ClosedStream(t *testing.T) {
 	if err := st.Close(); err != nil {
 		t.Fatal(err)
 	}
-	testutil.Eventually(t, 10*time.Second, func() bool { return client.NumStreams() == 0 }, "the closed stream is forgotten")
+	testutil.Eventually(t, 10*time.Second, func() bool { return client.NumStreams() == 0 }, "the closed stream is gone")
 }
 
 // pingGuard counts only pings, and reports more than maxPings without a

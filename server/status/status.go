@@ -93,10 +93,9 @@ func (r *Reporter) Status(ctx context.Context) (api.Status, error) {
 	leader, _, _ := r.Leader()
 	return api.Status{
 		Datacenter: r.cfg.DC, Node: r.cfg.Node, Leader: leader, PrimaryDatacenter: r.cfg.Primary.manager.PrimaryDC(),
-		PrimaryEpoch:    r.cfg.Primary.manager.Epoch(),
+		PrimaryEpoch: r.cfg.Primary.manager.Epoch(), Replicated: replicated,
 		MeshGatewayMode: r.cfg.MeshGatewayMode, Version: version.Version, Headline: headline(dcs),
 		Gossip: r.cfg.Keyring.Status(), Datacenters: dcs, Components: append(r.components(), daemons.components()...),
-		Replicated: replicated,
 	}, nil
 }
 
