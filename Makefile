@@ -16,7 +16,7 @@ RACE := $(if $(filter 1,$(shell $(GO) env CGO_ENABLED)),-race)
 FUZZTIME ?= 10s
 PROTOC = PATH="$(CURDIR)/bin:$$PATH" protoc -I . --go_opt=module=github.com/wanfed/wanfed --go-grpc_opt=module=github.com/wanfed/wanfed
 
-.PHONY: build release test-release demo test test-cluster chaos lint bench bench-gateway bench-store bench-controller bench-lease bench-scale bench-sync bench-xds fuzz check gen plugins
+.PHONY: build release test-release demo test test-cluster chaos lint bench bench-gateway bench-store bench-controller bench-lease bench-scale bench-sync bench-xds fuzz check gen plugins ui
 build: # grpcnotrace: less code in memory
 	CGO_ENABLED=0 $(GO) build -trimpath -tags grpcnotrace -buildvcs=auto -ldflags '-s -w' -o $(or $(OUT),bin/wanfed) ./cmd/wanfed
 release: # programs, packages, image, SBOM and checksums of all platforms, into bin/release
@@ -69,9 +69,13 @@ check: lint
 		$(MAKE) --no-print-directory plugins && tmp=$$(mktemp -d) && trap 'rm -rf "$$tmp"' EXIT && \
 		$(PROTOC) --go_out="$$tmp" --go-grpc_out="$$tmp" api/pb/*.proto && \
 		diff -r -I '^// .*protoc ' -x '*.proto' -x doc.go "$$tmp/api/pb" api/pb; fi # the version of protoc itself may differ
+	@if [ ! -d ui/node_modules ]; then echo "no packages in ui (npm ci): the files of the web UI not compared"; else \
+		tmp=$$(mktemp -d) && trap 'rm -rf "$$tmp"' EXIT && node ui/build.mjs "$$tmp" && diff -r "$$tmp" server/ui/dist; fi
 gen: plugins
 	$(PROTOC) --go_out=. --go-grpc_out=. api/pb/*.proto
 	$(GO) test ./test/rules -run TestReference -update
 plugins:
 	@GOBIN="$(CURDIR)/bin" $(GO) install google.golang.org/protobuf/cmd/protoc-gen-go@v1.36.12
 	@GOBIN="$(CURDIR)/bin" $(GO) install google.golang.org/grpc/cmd/protoc-gen-go-grpc@v1.6.2
+ui: # the files of the web UI, from the sources in ui
+	cd ui && npm ci --ignore-scripts && node build.mjs

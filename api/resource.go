@@ -148,6 +148,8 @@ const (
 	EventDelete        = "delete"
 	EventEndOfSnapshot = "end-of-snapshot"
 	EventEnd           = "end"
+	// EventStatus has a Status. It is the event of a watch of StatusPath.
+	EventStatus = "status"
 )
 
 // FromResource converts r. data is the JSON of its data.

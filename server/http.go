@@ -22,6 +22,7 @@ import (
 	"github.com/wanfed/wanfed/server/remote"
 	"github.com/wanfed/wanfed/server/rpc"
 	"github.com/wanfed/wanfed/server/status"
+	"github.com/wanfed/wanfed/server/ui"
 	"github.com/wanfed/wanfed/tlsutil"
 	"github.com/wanfed/wanfed/wanfed"
 )
@@ -72,6 +73,7 @@ func (c *components) buildHTTP(id *tlsutil.Identity) error {
 		Cluster: &cluster{c.reporter, c.remote}, Resources: c.resources, Backend: c.policy.Noting(c.strong), Report: c.reportCheck,
 		RenewSession: c.renewSession,
 		API:          resources, Names: id.Leaf().DNSNames, Controllers: c.controllerStatus,
+		UI:      ui.Handler(),
 		Metrics: promhttp.HandlerFor(c.metrics, promhttp.HandlerOpts{}),
 		Peer: func(r *http.Request) (tlsutil.Peer, error) {
 			if r.TLS == nil {

@@ -37,6 +37,14 @@
 // Keys and the catalog are read with the consistency that clients of Consul
 // expect. Federation states are read from the local store.
 //
+// # Watches of the status
+//
+// The status is not stored and has no index, so it has no blocking query.
+// [api.StatusPath] with ?watch sends it as server-sent events instead: when it
+// changes, and every 5 seconds. It is evaluated twice a second for each watch,
+// because it depends on the clock and on many parts of the server. The last event
+// is [api.EventEnd] if the server ends the watch.
+//
 // # Safety
 //
 // [Config.Policy] decides who may do what, by the certificate of the client or
@@ -51,13 +59,15 @@
 // either: PUT and DELETE need CORS, and no endpoint writes by POST.
 //
 // A response of another datacenter is relayed with a fixed set of headers, as
-// JSON or as plain text, never as HTML.
+// JSON or as plain text, never as HTML. The only page of this origin is that of
+// [Config.UI], which permits only its own scripts.
 //
 // # Limits
 //
 // A request body has at most [MaxRequestBody] bytes and must arrive within 30
 // seconds. At most 256 responses above 64 KiB are sent to one peer at a time. A
-// further large response fails with 503. A response to another datacenter has
+// further large response fails with 503. One peer has at most 64 watches of the
+// status; a further one fails with 503. A response to another datacenter has
 // at most [api.MaxMessageSize] bytes.
 //
 // The package starts no goroutine. A blocking query ends with the context of

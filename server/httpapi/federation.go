@@ -4,6 +4,7 @@ package httpapi
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"slices"
 
@@ -77,10 +78,17 @@ func (h *handler) peers(*http.Request, query) (response, error) {
 	return response{body: orEmpty(h.Cluster.Peers())}, nil
 }
 
-func (h *handler) status(r *http.Request, _ query) (response, error) {
-	s, err := h.Cluster.Status(r.Context())
-	s.Datacenters = orEmpty(s.Datacenters)
-	s.Components = orEmpty(s.Components)
+func (h *handler) status(r *http.Request, q query) (response, error) {
+	watch, err := q.flag("watch")
+	switch {
+	case err != nil:
+		return response{}, err
+	case watch && (isForwarded(r.Context()) || r.Method == http.MethodHead):
+		return response{}, badRequest{errors.New("a watch of the status needs GET at a server of the datacenter itself")}
+	case watch:
+		return response{stream: h.watchStatus}, nil
+	}
+	s, err := h.currentStatus(r)
 	if isForwarded(r.Context()) {
 		s.Datacenters = withoutErrors(s.Datacenters)
 	}

@@ -54,6 +54,9 @@ type Config struct {
 	// API serves all paths under /api/. The peer is in the context. nil: the
 	// paths do not exist.
 	API http.Handler
+	// UI serves the web UI at the paths under ui.Path. nil: the paths do not
+	// exist.
+	UI http.Handler
 	// Controllers returns the state of the controllers of this server. nil:
 	// the server has none.
 	Controllers func() []api.Controller
@@ -89,7 +92,8 @@ func (c Config) validate() error {
 
 type handler struct {
 	Config
-	large *limit.PerPeer // slots of large responses
+	large   *limit.PerPeer // slots of large responses
+	watches *limit.PerPeer // slots of watches of the status
 
 	// These fields are nil without Config.Resources.
 	kv       *kv.Store
@@ -103,7 +107,10 @@ func New(cfg Config) (http.Handler, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, fmt.Errorf("HTTP API: %w", err)
 	}
-	h := &handler{Config: cfg, large: limit.New(func(tlsutil.Peer) int64 { return maxLarge })}
+	h := &handler{
+		Config: cfg, large: limit.New(func(tlsutil.Peer) int64 { return maxLarge }),
+		watches: limit.New(func(tlsutil.Peer) int64 { return maxWatches }),
+	}
 	if cfg.Resources != nil {
 		var err error
 		if h.kv, err = kv.New(cfg.Resources, cfg.Backend); err != nil {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/policy"
+	"github.com/wanfed/wanfed/server/ui"
 )
 
 const gatewaysOfDC2 = `[{"Node":{"ID":"","Node":"gw1","Address":"","Datacenter":"dc2","TaggedAddresses":{},"Meta":{},` +
@@ -94,6 +95,29 @@ func TestResponses(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestUI checks that the web UI is served with the other paths, to the same callers.
+func TestUI(t *testing.T) {
+	h, err := New(Config{DC: "dc1", Policy: policyOf("dc1"), Cluster: newFakeCluster(),
+		Logger: slog.New(slog.DiscardHandler), UI: ui.Handler()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if w := get(t.Context(), h, "/ui/"); w.Code != 200 || w.Header().Get("Content-Security-Policy") == "" {
+		t.Errorf("GET /ui/ = %d %q, want 200 with a policy", w.Code, w.Header())
+	}
+	if w := get(t.Context(), h, "/"); w.Code != 302 || w.Header().Get("Location") != "/ui/" {
+		t.Errorf("GET / = %d to %q, want 302 to /ui/", w.Code, w.Header().Get("Location"))
+	}
+	if w := do(t.Context(), h, http.MethodPut, "/ui/"); w.Code != 405 {
+		t.Errorf("PUT /ui/ = %d, want 405", w.Code)
+	}
+	r := httptest.NewRequest("GET", "http://evil.example/ui/", nil) // DNS rebinding
+	w := httptest.NewRecorder()
+	if h.ServeHTTP(w, r); w.Code != 403 {
+		t.Errorf("GET /ui/ of another host = %d, want 403", w.Code)
 	}
 }
 

@@ -38,6 +38,8 @@ type response struct {
 	body   any    // encoded, or a value to encode as JSON; nil: 404 without a body
 	index  uint64 // 0: the endpoint does not support blocking
 	status int    // 0: 200
+	// stream writes the response instead of body. It sets its write deadlines.
+	stream func(w http.ResponseWriter, r *http.Request)
 }
 
 // encoded is the body of a response that is sent without conversion. A body
@@ -78,6 +80,10 @@ func (h *handler) sendLarge(ctx context.Context, size int) (done func(), err err
 
 // write sends a response.
 func (h *handler) write(w http.ResponseWriter, r *http.Request, resp response, pretty bool) {
+	if resp.stream != nil {
+		resp.stream(w, r)
+		return
+	}
 	_, lastContact, known := h.Cluster.Leader()
 	header := w.Header()
 	putMeta(header, &pb.Brief{Index: resp.index, KnownLeader: known, LastContact: uint64(lastContact.Milliseconds())})

@@ -12,6 +12,7 @@ import (
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/catalog"
 	"github.com/wanfed/wanfed/policy"
+	"github.com/wanfed/wanfed/server/ui"
 )
 
 // Endpoint describes one endpoint, for the reference documentation.
@@ -54,7 +55,7 @@ func (h *handler) federationRoutes() []route {
 			h.datacenters},
 		{read, "/v1/status/leader", "Returns the address of the Raft leader.", h.leader},
 		{read, "/v1/status/peers", "Lists the addresses of the voters of the Raft group.", h.peers},
-		{read, api.StatusPath, "Returns how well this datacenter reaches the others, and the state of the server.",
+		{read, api.StatusPath, "Returns how well this datacenter reaches the others, and the state of the server; with ?watch as a stream of events.",
 			h.status},
 		{read, api.ControllersPath, "Lists the controllers of a server, with their queues and errors.", h.controllers},
 	}
@@ -175,6 +176,10 @@ func (h *handler) router() http.Handler {
 	}
 	if h.API != nil {
 		mux.Handle("/api/", h.authorizeWrites(h.API))
+	}
+	if h.UI != nil {
+		mux.Handle("GET "+ui.Path, h.UI)
+		mux.Handle("GET /{$}", http.RedirectHandler(ui.Path, http.StatusFound))
 	}
 	mux.Handle("/", notFound(mux))
 	if len(keys) == 0 {

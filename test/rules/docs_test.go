@@ -29,7 +29,7 @@ func markdownPages(t testing.TB) map[string]string {
 		switch {
 		case err != nil:
 			return err
-		case d.IsDir() && (d.Name() == ".git" || d.Name() == "bin"):
+		case d.IsDir() && (d.Name() == ".git" || d.Name() == "bin" || d.Name() == "node_modules"):
 			return fs.SkipDir
 		case filepath.Ext(path) != ".md":
 			return nil

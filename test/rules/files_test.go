@@ -15,10 +15,14 @@ import (
 // shorter.
 const maxLines = 600
 
-var (
-	generated = regexp.MustCompile(`(?m)^// Code generated .* DO NOT EDIT\.$`) // go help generate
-	licence   = []byte("// SPDX-License-Identifier: MPL-2.0\n")
-)
+// licences are the first lines of files, by extension.
+var licences = map[string]string{
+	".go": licence, ".js": licence, ".jsx": licence, ".mjs": licence, ".css": "/* SPDX-License-Identifier: MPL-2.0 */\n",
+}
+
+const licence = "// SPDX-License-Identifier: MPL-2.0\n"
+
+var generated = regexp.MustCompile(`(?m)^// Code generated .* DO NOT EDIT\.$`) // go help generate
 
 // clusterCallers matches the files in which .ci/clustertests.go finds calls of
 // testutil.Cluster.
@@ -32,7 +36,9 @@ func TestFiles(t *testing.T) {
 			return err
 		case d.IsDir() && (d.Name() == ".git" || d.Name() == "bin" || d.Name() == "node_modules"):
 			return fs.SkipDir
-		case d.IsDir() || filepath.Ext(path) != ".go":
+		case d.IsDir() && path == "server/ui/dist": // built from ui
+			return fs.SkipDir
+		case d.IsDir() || licences[filepath.Ext(path)] == "":
 			return nil
 		}
 		b, err := fs.ReadFile(root, path)
@@ -48,7 +54,7 @@ func TestFiles(t *testing.T) {
 		if bytes.Contains(b, []byte("testutil.Cluster(")) && !clusterCallers.MatchString(path) {
 			t.Errorf("%s calls testutil.Cluster: only tests and package test/lab may", path)
 		}
-		if !bytes.HasPrefix(b, licence) {
+		if licence := licences[filepath.Ext(path)]; !bytes.HasPrefix(b, []byte(licence)) {
 			t.Errorf("%s does not begin with the licence line %q", path, licence)
 		}
 		return nil

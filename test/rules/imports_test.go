@@ -26,6 +26,7 @@ var layers = [][]string{
 	{"server/remote"},
 	{"server/raftgroup"},
 	{"server/httpapi", "server/keyring", "server/operator", "server/snapshot"},
+	{"server/ui"},
 	{"gatewayd"},
 	{"server/rpc"},
 	{"server/audit", "server/limit"},
