@@ -153,8 +153,12 @@ func (r *run) checkExpiry(name string, id *tlsutil.Identity) {
 	left := time.Until(id.Expiry())
 	days := int(left / (24 * time.Hour))
 	if life := id.Leaf().NotAfter.Sub(id.Leaf().NotBefore); left < min(expiryWarning, life/3) {
-		r.add(rankFiles, Warn, "certificate of the "+name, fmt.Sprintf("%s or its CA expires in %d days, at %s", id.Peer(), days,
-			id.Expiry().UTC().Format(time.RFC3339)), "create a new one: wanfed tls cert create, or wanfed join")
+		remedy := "create a new one: wanfed tls cert create"
+		if tlsutil.Enrolled(id.Leaf()) {
+			remedy = "renew it: wanfed tls renew; the log of the " + name + " says why it has not renewed itself"
+		}
+		r.add(rankFiles, Warn, "certificate of the "+name, fmt.Sprintf("%s or its CA expires in %d days, at %s",
+			id.Peer(), days, id.Expiry().UTC().Format(time.RFC3339)), remedy)
 		return
 	}
 	r.add(rankFiles, OK, "certificate of the "+name, fmt.Sprintf("%s, %d days left, key and CA match", id.Peer(), days), "")
@@ -180,18 +184,22 @@ func (r *run) checkDisk(ctx context.Context) {
 	const check = "disk"
 	select {
 	case <-ctx.Done():
-		r.add(rankMachine, Fail, check, fmt.Sprintf("%d small writes to %s take more than %v", diskWrites, s.DataDir, diskTimeout),
+		r.add(rankMachine, Fail, check,
+			fmt.Sprintf("%d small writes to %s take more than %v", diskWrites, s.DataDir, diskTimeout),
 			"check the disk: the server cannot commit in time")
 	case res := <-done:
 		switch {
 		case errors.Is(res.err, os.ErrNotExist):
 			r.add(rankMachine, OK, check, s.DataDir+" is not created yet", "")
 		case errors.Is(res.err, os.ErrPermission):
-			r.add(rankMachine, Warn, check, fmt.Sprintf("not checked: this user may not write to %s", s.DataDir), "run as the user of the server")
+			r.add(rankMachine, Warn, check, fmt.Sprintf("not checked: this user may not write to %s", s.DataDir),
+				"run as the user of the server")
 		case res.err != nil:
-			r.add(rankMachine, Fail, check, fmt.Sprintf("cannot write to %s: %v", s.DataDir, res.err), "free space, or repair the file system")
+			r.add(rankMachine, Fail, check, fmt.Sprintf("cannot write to %s: %v", s.DataDir, res.err),
+				"free space, or repair the file system")
 		case res.took > slowDisk:
-			r.add(rankMachine, Warn, check, fmt.Sprintf("a write to %s with fsync takes %v, more than %v", s.DataDir, res.took, slowDisk),
+			r.add(rankMachine, Warn, check,
+				fmt.Sprintf("a write to %s with fsync takes %v, more than %v", s.DataDir, res.took, slowDisk),
 				"use a faster disk for data_dir, or move other load away")
 		default:
 			r.add(rankMachine, OK, check, fmt.Sprintf("a write to %s with fsync takes %v", s.DataDir, res.took), "")
