@@ -36,7 +36,8 @@ func (c *components) run(ctx context.Context) error {
 	for _, run := range []func(context.Context) error{
 		c.lan.Run, c.wan.Run, c.addressBook.Run, c.network.prober.Run, c.joiner.Run, c.runTags, c.keyring.Run,
 		c.claimant.Run, c.contacts.Run, c.group.RunJoin, c.group.RunBootstrap, c.watchStore, c.awaitLoaded,
-		c.source.Run, c.runProxies, c.runRevocation, c.runRenewal, c.applyUpdates, c.operator.RunComparison, c.reporter.RunReports, c.controllers.Run,
+		c.source.Run, c.runProxies, c.runRevocation, c.runRenewal, c.applyUpdates, c.operator.RunComparison,
+		c.reporter.RunReports, c.controllers.Run,
 		func(ctx context.Context) error { return c.manager.Run(ctx, c.strong) },
 		c.runPolicy,
 	} {

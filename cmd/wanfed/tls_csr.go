@@ -67,7 +67,8 @@ create". A request with another name is refused, and so is one whose signature i
 wrong. The machine with the CA of a datacenter that wanfed init or wanfed join has
 created has it in the directory server/ca of the data directory.`,
 		Example: `  wanfed tls sign dc2-server-wanfed-0.csr --server --datacenter dc2 --node srv1
-  wanfed tls sign request.csr --gateway --datacenter dc1 --node gw1 --ca-file /var/lib/wanfed/server/ca/dc.pem --ca-key-file /var/lib/wanfed/server/ca/dc-key.pem`,
+  wanfed tls sign request.csr --gateway --datacenter dc1 --node gw1 \
+    --ca-file /var/lib/wanfed/server/ca/dc.pem --ca-key-file /var/lib/wanfed/server/ca/dc-key.pem`,
 		Args: exactArgs("FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error { return f.sign(cmd, args[0]) },
 	}

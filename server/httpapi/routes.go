@@ -55,8 +55,8 @@ func (h *handler) federationRoutes() []route {
 			h.datacenters},
 		{read, "/v1/status/leader", "Returns the address of the Raft leader.", h.leader},
 		{read, "/v1/status/peers", "Lists the addresses of the voters of the Raft group.", h.peers},
-		{read, api.StatusPath, "Returns how well this datacenter reaches the others, and the state of the server; with ?watch as a stream of events.",
-			h.status},
+		{read, api.StatusPath, "Returns how well this datacenter reaches the others, and the state of the server; " +
+			"with ?watch as a stream of events.", h.status},
 		{read, api.ControllersPath, "Lists the controllers of a server, with their queues and errors.", h.controllers},
 	}
 }
