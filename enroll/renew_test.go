@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -34,8 +35,31 @@ type renewRig struct {
 	root, ca tlsutil.KeyPair
 	service  *RenewalService
 	gateway  *tlsutil.Identity
-	down     error // of calls of the service
-	calls    int
+
+	mu    sync.Mutex
+	down  error // of calls of the service
+	calls int
+}
+
+// setDown makes all calls fail with err, unless it is nil.
+func (r *renewRig) setDown(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.down = err
+}
+
+// call counts a call, and returns the error of setDown.
+func (r *renewRig) call() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.calls++
+	return r.down
+}
+
+func (r *renewRig) count() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.calls
 }
 
 var gw1 = tlsutil.Peer{Role: tlsutil.RoleGateway, DC: "dc1", Node: "gw1"}
@@ -113,9 +137,8 @@ type direct struct {
 }
 
 func (d direct) Invoke(ctx context.Context, _ string, req, reply any, _ ...grpc.CallOption) error {
-	d.r.calls++
-	if d.r.down != nil {
-		return d.r.down
+	if err := d.r.call(); err != nil {
+		return err
 	}
 	ctx = tlsutil.WithPeer(ctx, d.peer)
 	var resp proto.Message
@@ -281,16 +304,16 @@ func TestRenewer(t *testing.T) {
 		first := r.gateway.Leaf().SerialNumber
 		time.Sleep(39 * time.Minute)
 		synctest.Wait()
-		if r.calls != 0 {
-			t.Errorf("%d calls before two thirds of the life, want none", r.calls)
+		if n := r.count(); n != 0 {
+			t.Errorf("%d calls before two thirds of the life, want none", n)
 		}
-		r.down = status.Error(codes.Unavailable, "no server of dc1 that responds has its CA")
+		r.setDown(status.Error(codes.Unavailable, "no server of dc1 that responds has its CA"))
 		time.Sleep(5 * time.Minute)
 		synctest.Wait()
 		if got := r.gateway.Renewal(); got.Failures < 2 || got.Err == nil || r.gateway.Leaf().SerialNumber.Cmp(first) != 0 {
 			t.Errorf("Renewal() without servers = %+v, want failures and the old certificate", got)
 		}
-		r.down = nil
+		r.setDown(nil)
 		time.Sleep(3 * time.Minute)
 		synctest.Wait()
 		if got := r.gateway.Renewal(); got.Count != 1 || got.Err != nil || r.gateway.Leaf().SerialNumber.Cmp(first) == 0 {
@@ -315,8 +338,8 @@ func TestRenewer_OtherPKI(t *testing.T) {
 		r.gateway = r.identity(gw1, false)
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Hour)
 		defer cancel()
-		if err := r.renewer().Run(ctx); err != nil || r.calls != 0 {
-			t.Errorf("Run() = %v with %d calls, want none", err, r.calls)
+		if err := r.renewer().Run(ctx); err != nil || r.count() != 0 {
+			t.Errorf("Run() = %v with %d calls, want none", err, r.count())
 		}
 	})
 }
