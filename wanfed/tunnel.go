@@ -119,7 +119,7 @@ func defaultLimits() limits {
 		acceptedIdleTimeout: 2 * time.Minute, migrateInterval: 30 * time.Second, consulMaxAge: 30 * time.Second,
 		openTimeout: 10 * time.Second, relayIdleTimeout: 5 * time.Minute, streamCloseTimeout: 10 * time.Second,
 		sessionIdleTimeout: time.Minute,
-		keepaliveInterval: 3 * time.Second, keepaliveTimeout: 7 * time.Second,
+		keepaliveInterval:  3 * time.Second, keepaliveTimeout: 7 * time.Second,
 	}
 }
 
