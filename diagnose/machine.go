@@ -155,7 +155,7 @@ func (r *run) checkExpiry(name string, id *tlsutil.Identity) {
 	if life := id.Leaf().NotAfter.Sub(id.Leaf().NotBefore); left < min(expiryWarning, life/3) {
 		remedy := "create a new one: wanfed tls cert create"
 		if tlsutil.Enrolled(id.Leaf()) {
-			remedy = "renew it: wanfed tls renew; the log of the " + name + " says why it has not renewed itself"
+			remedy = "renew it: wanfed tls renew; read in the log of the " + name + " why it has not renewed itself"
 		}
 		r.add(rankFiles, Warn, "certificate of the "+name, fmt.Sprintf("%s or its CA expires in %d days, at %s",
 			id.Peer(), days, id.Expiry().UTC().Format(time.RFC3339)), remedy)
