@@ -181,6 +181,7 @@ func TestHTTPListener_LateFirstByte(t *testing.T) {
 		if took := time.Since(began); len(b) > 0 || err != nil || took != 5*time.Second {
 			t.Errorf("ReadAll() = %q, %v after %v, want the end of the connection after 5 s", b, err, took)
 		}
+		synctest.Wait() // the connection is counted after it is closed
 		if got := m.Stats().Refused[refusedTimeout.id]; got != 1 {
 			t.Errorf("refused by timeout = %d, want 1", got)
 		}
