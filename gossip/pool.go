@@ -312,7 +312,7 @@ func (p *Pool) announce(to func(Member) bool, at time.Time) {
 		h.changed = at
 	}
 	for _, m := range members {
-		if m.Name != p.cfg.Name && m.Alive() && to(m) {
+		if m.Name != p.cfg.Name && m.Alive() && to(m) && h.answers[m.Name].Before(at) { // not before a refutation
 			h.answer(m.Name, at)
 		}
 	}
