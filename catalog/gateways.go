@@ -24,8 +24,9 @@ const (
 	// HeartbeatInterval is the time between two calls of Register by a gateway.
 	HeartbeatInterval = 2 * time.Second
 	// HeartbeatTTL is the time without a heartbeat after which the leader
-	// writes the check of a gateway as critical.
-	HeartbeatTTL = 10 * time.Second
+	// writes the check of a gateway as critical. The status then shows a frozen
+	// gateway within ten seconds.
+	HeartbeatTTL = 8 * time.Second
 	// ReapAfter is the time without a heartbeat before a gateway is deleted.
 	ReapAfter = 72 * time.Hour
 	// takeOverAfter is the time since the last heartbeat of a gateway after which

@@ -3,7 +3,6 @@
 package test
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -13,10 +12,7 @@ import (
 	"time"
 
 	"github.com/wanfed/wanfed/diagnose"
-	"github.com/wanfed/wanfed/internal/subprocess"
-	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/test/lab"
-	"github.com/wanfed/wanfed/tlsutil"
 )
 
 // maxDiagnose bounds the time of wanfed diagnose.
@@ -100,35 +96,6 @@ func (w firstFinding) check(t *testing.T, fault string) {
 	t.Logf("%s, at %s: %.1f s: %s: %s; %s", fault, w.at.DC().Name, r.Duration, f.Check, f.Cause, f.Remedy)
 }
 
-// diagnosed is a fault with what wanfed diagnose must find.
-type diagnosed struct {
-	fault statusFault
-	first []firstFinding
-}
-
-// run injects the fault and diagnoses it, at once where the fault is visible
-// from a machine, and otherwise when the status has it.
-func (d diagnosed) run(t *testing.T, dcs ...*lab.Datacenter) {
-	t.Helper()
-	f := d.fault
-	f.inject()
-	testutil.Await(t, faultVisible, "status with the fault: "+f.name, func(ctx context.Context) error {
-		for _, v := range f.views {
-			if err := v.check(ctx); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	for _, w := range d.first {
-		w.check(t, f.name)
-	}
-	f.heal()
-	testutil.Await(t, healVisible, "status without the fault: "+f.name, func(ctx context.Context) error {
-		return allOK(ctx, dcs...)
-	})
-}
-
 // dropLarge makes the WAN interface of a gateway drop large packets in both
 // directions, without ICMP.
 func dropLarge(gw *lab.Node) {
@@ -174,136 +141,12 @@ func TestDiagnose(t *testing.T) {
 // TestDiagnose_Matrix runs wanfed diagnose with the faults of TestStatusFaults.
 func TestDiagnose_Matrix(t *testing.T) {
 	onlyChaos(t)
-	_, dcs := startLab(t, 3)
-	dc1, dc3 := dcs[0], dcs[2]
-	srv1, srv3, gw := lab.One(dc1), lab.One(dc3), dc3.Gateways[0]
-	closed := func(chain, match string) func() {
-		return func() {
-			gw.NFT(fmt.Sprintf("table inet closed { chain c { type filter hook %s priority 0; %s tcp dport %d drop; }\n}",
-				chain, match, lab.WANPort))
-		}
-	}
-	open := func() { gw.NFT("delete table inet closed") }
-	silent := firstFinding{srv1, diagnose.Fail, "dc3 does not respond at " + gw.WANAddr(),
-		"check that a gateway of dc3 listens there"}
-	unreachable := []view{{dc1, "dc3", "unreachable", "", ""}}
-	for _, d := range []diagnosed{
-		{statusFault{"gateway stopped", gw.Stop, func() { gw.StartGateway() }, append([]view{
-			{dc3, "dc3", "degraded", "dc3 has no gateway", ""},
-		}, unreachable...)}, []firstFinding{silent, {srv3, diagnose.Fail, "dc3 has no gateway", "start a gateway here"}}},
-		{statusFault{"gateway frozen", gw.Suspend, gw.Resume, append([]view{
-			{dc3, "dc3", "degraded", "no gateway of dc3 is healthy", ""},
-		}, unreachable...)}, []firstFinding{silent,
-			{srv3, diagnose.Fail, "no gateway of dc3 is healthy: gw1", "start a gateway, or read its log"}}},
-		{statusFault{"inbound port closed", closed("input", "iifname wan"), open, append([]view{
-			{dc3, "dc3", "one way", "", ""},
-		}, unreachable...)}, []firstFinding{silent,
-			{srv3, diagnose.Fail, "dc1 and dc2 cannot connect to gw1 at " + gw.WANAddr(), "open this port"}}},
-		{statusFault{"outbound port closed", closed("output", "oifname wan"), open, []view{
-			{dc1, "dc3", "one way", "", ""}, {dc3, "dc1", "unreachable", "", ""},
-		}}, []firstFinding{
-			{srv1, diagnose.Fail, "dc3 cannot connect to gw1 at " + dc1.Gateways[0].WANAddr(), "open this port"},
-			{srv3, diagnose.Fail, "dc1 does not respond at " + dc1.Gateways[0].WANAddr(), "no firewall is between"},
-		}},
-		{statusFault{"server frozen", srv3.Suspend, srv3.Resume, unreachable}, []firstFinding{silent,
-			{srv3, diagnose.Fail, "accepts connections and does not respond", "stuck"}}},
-	} {
-		d.run(t, dcs...)
-	}
-
-	gw2 := dc3.AddGateway()
-	gw2.StartGateway()
-	testutil.Await(t, waitLimit, "dc3 with two gateways", func(ctx context.Context) error {
-		return gatewaysOf(ctx, dcs, "dc3", 2)
-	})
-	time.Sleep(3 * time.Second) // until the first probes of the gateways have worked
-	diagnosed{statusFault{"inbound port of one of two gateways closed", closed("input", "iifname wan"), open, []view{
-		{dc1, "dc3", "degraded", "dc1 and dc2 cannot connect to gw1", ""},
-		{dc3, "dc3", "degraded", "dc1 and dc2 cannot connect to gw1", ""},
-	}}, []firstFinding{
-		{srv1, diagnose.Warn, "dc1 and dc2 cannot connect to gw1 at " + gw.WANAddr(), "open this port"},
-		{srv3, diagnose.Warn, "dc1 and dc2 cannot connect to gw1 at " + gw.WANAddr(), "open this port"},
-	}}.run(t, dcs...)
-	gw2.Stop()
-	wan := gw2.WAN
-	diagnosed{statusFault{"one of two gateways has a private WAN address", func() {
-		gw2.WAN = "10.77.0.5"
-		gw2.StartGateway("--wan-bind", wan+":8443")
-	}, func() {
-		gw2.Stop()
-		gw2.WAN = wan
-		gw2.StartGateway()
-	}, []view{
-		{dc1, "dc3", "degraded", "dc1 and dc2 cannot connect to gw2", ""},
-		{dc3, "dc3", "degraded", "dc1 and dc2 cannot connect to gw2", ""},
-	}}, []firstFinding{
-		{srv1, diagnose.Warn, "10.77.0.5:8443: no route; is it the private address of a NAT?", "set wan of the gateway"},
-		{srv3, diagnose.Warn, "10.77.0.5:8443: no route; is it the private address of a NAT?", "set wan of the gateway"},
-	}}.run(t, dcs...)
+	gatewayFaults(t, statusFault.diagnose)
 }
 
 // TestDiagnose_MatrixSettings runs wanfed diagnose with the faults of
 // TestStatusFaults_Settings.
 func TestDiagnose_MatrixSettings(t *testing.T) {
 	onlyChaos(t)
-	l, dcs := startLab(t, 2)
-	dc1, dc3 := dcs[0], l.Add(1, 1)
-	dcs = l.Datacenters()
-	srv1, srv, gw := lab.One(dc1), dc3.Servers[0], dc3.Gateways[0]
-	right := gw.WAN
-
-	srv.StartServer("--primary-datacenter", "dc9")
-	gw.WAN = "10.77.0.5"
-	gw.StartGateway("--wan-bind", right+":8443")
-	diagnosed{statusFault{"wrong primary", func() {}, func() {}, []view{
-		{dc3, "dc9", "unreachable", "does not know the datacenter dc9", ""},
-	}}, []firstFinding{
-		{srv, diagnose.Fail, "does not know the datacenter dc9", "check primary_datacenter"},
-	}}.run(t, dcs[:2]...)
-	diagnosed{statusFault{"private WAN address", func() { srv.Stop(); srv.StartServer() }, func() {
-		gw.Stop()
-		gw.WAN = right
-		gw.StartGateway()
-	}, []view{
-		{dc3, "dc3", "one way", "", ""}, {dc1, "dc3", "unreachable", "", ""},
-	}}, []firstFinding{
-		{srv1, diagnose.Fail, "10.77.0.5:8443", "is a private address"},
-		{srv, diagnose.Fail, "cannot connect to gw1 at 10.77.0.5:8443", "set wan of the gateway"},
-	}}.run(t, dcs...)
-
-	other, err := subprocess.NewPKI(filepath.Join(t.TempDir(), "pki"), "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	files, err := other.Issue(tlsutil.RoleServer, "dc3", "srv1")
-	if err != nil {
-		t.Fatal(err)
-	}
-	genuine := srv.TLS
-	restart := func(files tlsutil.Files) func() {
-		return func() { srv.Stop(); srv.TLS = files; srv.StartServer() }
-	}
-	views := []view{
-		{dc3, "dc1", "unreachable", "different CAs", ""}, {dc1, "dc3", "unreachable", "different CAs", ""},
-	}
-	first := []firstFinding{
-		{srv1, diagnose.Fail, "the certificates of dc1 and dc3 are signed by different CAs", "one CA"},
-		{srv, diagnose.Fail, "the certificates of dc3 and dc1 are signed by different CAs", "one CA"},
-	}
-	diagnosed{statusFault{"other CA", restart(files), restart(genuine), views}, first}.run(t, dcs...)
-
-	// dc3 trusts the certificates of the others, which reject its certificate.
-	var bundle []byte
-	for _, file := range []string{genuine.CA, files.CA} {
-		b, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		bundle = append(bundle, b...)
-	}
-	files.CA = filepath.Join(t.TempDir(), "bundle.pem")
-	if err := os.WriteFile(files.CA, bundle, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	diagnosed{statusFault{"rejected certificate", restart(files), restart(genuine), views}, first}.run(t, dcs...)
+	settingsFaults(t, statusFault.diagnose)
 }
