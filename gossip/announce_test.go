@@ -70,3 +70,24 @@ func TestAnnounce_AfterOutage(t *testing.T) {
 		f.awaitCorrect(100*time.Millisecond, "the link works again")
 	})
 }
+
+// A member waits with its answer until memberlist has refuted an accusation. An
+// announcement at that moment does not send the state before the refutation.
+func TestAnnounce_WaitsForRefutation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFederation(t, "srv1.dc1", "srv1.dc2", "srv2.dc2")
+		defer f.stop()
+		f.awaitCorrect(3*time.Second, "start")
+		p := f.nodes["srv1.dc1"].Pool
+		h, due := p.hearsay, time.Now().Add(refuteDelay)
+		h.mu.Lock()
+		h.answer("srv1.dc2", due)
+		h.mu.Unlock()
+		p.Announce("dc2")
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		if got := h.answers["srv1.dc2"]; !got.Equal(due) {
+			t.Errorf("answer to srv1.dc2 is due in %v, want %v", time.Until(got), refuteDelay)
+		}
+	})
+}
