@@ -39,6 +39,7 @@ type Result struct {
 	Primary         string
 	PrimaryGateways []string // host:port; empty in the primary
 	Servers         []string // host:port, of the datacenter of the server
+	GossipKey       string   // base64; empty if gossip is not encrypted, or for a gateway or an operator
 	Via             string   // the address that led to the server
 }
 
@@ -162,7 +163,7 @@ func (t *Token) redeem(ctx context.Context, c *tls.Conn, addr string, r Request)
 	}
 	return &Result{
 		Certificate: resp.Certificate, CAs: resp.Cas, Node: resp.Node, Primary: resp.Primary,
-		PrimaryGateways: resp.PrimaryGateways, Servers: resp.Servers, Via: addr,
+		PrimaryGateways: resp.PrimaryGateways, Servers: resp.Servers, GossipKey: resp.GossipKey, Via: addr,
 	}, nil
 }
 

@@ -97,7 +97,11 @@ func TestRedeem_Node(t *testing.T) {
 		}
 		p, err := tlsutil.PeerFromCert(certs(t, got.Certificate)[0], tlsutil.DefaultDomain)
 		want := tlsutil.Peer{Role: certRoles[tt.token.Role()], DC: "dc1", Node: tt.want}
-		if err != nil || p != want || got.Node != tt.want || len(got.Servers) != 1 {
+		key := ""
+		if tt.token.Role() == RoleServer {
+			key = "a key"
+		}
+		if err != nil || p != want || got.Node != tt.want || len(got.Servers) != 1 || got.GossipKey != key {
 			t.Errorf("Redeem() as %q = %+v, peer %v, %v, want %v", tt.node, got, p, err, want)
 		}
 	}

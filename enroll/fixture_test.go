@@ -67,6 +67,7 @@ func newRig(t testing.TB) *rig {
 		Known:      func(dc string) bool { r.mu.Lock(); defer r.mu.Unlock(); return r.known[dc] },
 		Taken:      func(role, node string) bool { r.mu.Lock(); defer r.mu.Unlock(); return r.taken[role+"/"+node] },
 		Federation: func() (string, []string, []string) { return "dc1", nil, []string{"10.0.0.5:8300"} },
+		GossipKey:  func() string { return "a key" },
 		Logger:     slog.New(slog.DiscardHandler),
 		Record: func(_ context.Context, c *policy.Call, err error) error {
 			r.mu.Lock()

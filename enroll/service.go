@@ -44,6 +44,9 @@ type Config struct {
 	// Federation returns the primary datacenter, the addresses of its gateways if
 	// this datacenter is a secondary, and the addresses of the local servers.
 	Federation func() (primary string, gateways, servers []string)
+	// GossipKey returns the key with which gossip is encrypted, in base64, or ""
+	// if gossip is not encrypted.
+	GossipKey func() string
 	// Record receives the record of each request. If it returns an error, the
 	// certificate is not sent.
 	Record func(ctx context.Context, c *policy.Call, err error) error
@@ -261,6 +264,9 @@ func (s *Service) issue(
 		"token", req.Token, "remote", addr)
 	resp := &pb.EnrollResponse{Certificate: cert, Cas: cas, Node: node}
 	resp.Primary, resp.PrimaryGateways, resp.Servers = s.cfg.Federation()
+	if t.Role == RoleServer || t.Role == RoleDatacenter {
+		resp.GossipKey = s.cfg.GossipKey()
+	}
 	return resp, nil
 }
 

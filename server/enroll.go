@@ -33,7 +33,8 @@ func (c *components) serveEnrollment() {
 		Authority: authority,
 		CAs:       func() ([]byte, error) { return os.ReadFile(c.cfg.CAFile) },
 		Backend:   c.policy.Noting(c.strong), Known: c.knownDatacenter, Taken: c.nodeTaken, Federation: c.forNewNodes,
-		Record: c.policy.Record,
+		GossipKey: c.keyring.PrimaryKey,
+		Record:    c.policy.Record,
 		Logger: c.logger.With("component", "enroll"),
 	})
 	c.network.mux.HandleAnonymous(wanfed.ProtoEnroll, service.Serve)

@@ -5,6 +5,7 @@ package test
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"regexp"
@@ -14,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/wanfed/wanfed/gossip"
 	"github.com/wanfed/wanfed/test/lab"
 )
 
@@ -192,6 +194,44 @@ func TestEnroll_Grow(t *testing.T) {
 		t.Errorf("Raft group of dc2 =\n%s\nwant srv2", out)
 	}
 	m[1].wanfed("this server cannot sign CAs of datacenters", "token", "issue", "--dc", "dc4")
+}
+
+// TestEnroll_GossipKey adds a datacenter and a server to a federation with
+// encrypted gossip. A gateway receives no key.
+func TestEnroll_GossipKey(t *testing.T) {
+	t.Parallel()
+	m := enrollNetwork(t, func(i int) string { return fmt.Sprintf("198.51.100.%d/24", i) }, 4)
+	m[0].wanfed("", "init", "--dc", "dc1", "--wan", "198.51.100.1:8443", "--no-start")
+	keyFile, settings := m[0].dir+"/gossip-key", m[0].dir+"/server.hcl"
+	b, err := os.ReadFile(settings)
+	err = errors.Join(err, os.WriteFile(keyFile, []byte(gossip.NewKey().Base64()), 0o600),
+		os.WriteFile(settings, fmt.Appendf(b, "\nencrypt_file = %q\n", keyFile), 0o600))
+	if err != nil {
+		t.Fatal(err)
+	}
+	up := exec.Command("ip", "netns", "exec", m[0].ns, lab.Binary(t), "up", "--dir", m[0].dir)
+	if err := up.Start(); err != nil {
+		t.Fatal(err)
+	}
+	m[0].wanfed("", "status", "--wait", "20s")
+	m[1].wanfed("", "join", m[0].wanfed("", "token", "issue", "--dc", "dc2"), "--wan", "198.51.100.2:8443")
+	m[2].wanfed("", "join", m[1].wanfed("", "token", "issue", "--role", "server"))
+	m[3].wanfed("", "join", m[1].wanfed("", "token", "issue", "--role", "gateway"), "--wan", "198.51.100.4:8443")
+	for _, one := range m[:3] {
+		out := one.wanfed("", "status", "--wait", "20s")
+		if !strings.Contains(out, "all 2 datacenters are ok") || !strings.Contains(out, "encrypted with ") {
+			t.Errorf("status in %s =\n%s\nwant two datacenters with encrypted gossip", one.ns, out)
+		}
+		if st, err := os.Stat(one.dir + "/gossip-key"); err != nil || st.Mode() != 0o600 {
+			t.Errorf("file with the gossip key in %s = %v, %v, want mode 0600", one.ns, st, err)
+		}
+	}
+	if _, err := os.Stat(m[3].dir + "/gossip-key"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("file with the gossip key of a gateway = %v, want none", err)
+	}
+	if err := errors.Join(up.Process.Signal(syscall.SIGTERM), up.Wait()); err != nil {
+		t.Errorf("wanfed up = %v", err)
+	}
 }
 
 // TestEnroll_IPv6AndNames federates two datacenters by DNS names of IPv6

@@ -445,7 +445,9 @@ type EnrollResponse struct {
 	Primary         string   `protobuf:"bytes,5,opt,name=primary,proto3" json:"primary,omitempty"`
 	PrimaryGateways []string `protobuf:"bytes,6,rep,name=primary_gateways,json=primaryGateways,proto3" json:"primary_gateways,omitempty"`
 	// Addresses (host:port) of the servers of the datacenter.
-	Servers       []string `protobuf:"bytes,7,rep,name=servers,proto3" json:"servers,omitempty"`
+	Servers []string `protobuf:"bytes,7,rep,name=servers,proto3" json:"servers,omitempty"`
+	// Gossip key in base64, for a new server. Empty if gossip is not encrypted.
+	GossipKey     string `protobuf:"bytes,8,opt,name=gossip_key,json=gossipKey,proto3" json:"gossip_key,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -527,6 +529,13 @@ func (x *EnrollResponse) GetServers() []string {
 		return x.Servers
 	}
 	return nil
+}
+
+func (x *EnrollResponse) GetGossipKey() string {
+	if x != nil {
+		return x.GossipKey
+	}
+	return ""
 }
 
 type RenewRequest struct {
@@ -885,7 +894,7 @@ const file_api_pb_enroll_proto_rawDesc = "" +
 	"datacenter\x12\x12\n" +
 	"\x04role\x18\x03 \x01(\tR\x04role\x12\x12\n" +
 	"\x04node\x18\x04 \x01(\tR\x04node\x12\x10\n" +
-	"\x03csr\x18\x05 \x01(\fR\x03csr\"\xd1\x01\n" +
+	"\x03csr\x18\x05 \x01(\fR\x03csr\"\xf0\x01\n" +
 	"\x0eEnrollResponse\x12\x18\n" +
 	"\arefused\x18\x01 \x01(\tR\arefused\x12 \n" +
 	"\vcertificate\x18\x02 \x01(\fR\vcertificate\x12\x10\n" +
@@ -893,7 +902,9 @@ const file_api_pb_enroll_proto_rawDesc = "" +
 	"\x04node\x18\x04 \x01(\tR\x04node\x12\x18\n" +
 	"\aprimary\x18\x05 \x01(\tR\aprimary\x12)\n" +
 	"\x10primary_gateways\x18\x06 \x03(\tR\x0fprimaryGateways\x12\x18\n" +
-	"\aservers\x18\a \x03(\tR\aservers\"h\n" +
+	"\aservers\x18\a \x03(\tR\aservers\x12\x1d\n" +
+	"\n" +
+	"gossip_key\x18\b \x01(\tR\tgossipKey\"h\n" +
 	"\fRenewRequest\x12\x10\n" +
 	"\x03csr\x18\x01 \x01(\fR\x03csr\x12\x14\n" +
 	"\x05chain\x18\x02 \x03(\fR\x05chain\x12\x1c\n" +

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/wanfed/wanfed/enroll"
+	"github.com/wanfed/wanfed/gossip"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
@@ -115,8 +116,15 @@ func (j *join) redeem(cmd *cobra.Command, token *enroll.Token, l layout) (newFil
 	}
 	m := member{
 		dc: token.Datacenter(), domain: token.Domain(), primary: result.Primary, primaryGateways: result.PrimaryGateways,
+		encrypted: result.GossipKey != "",
 	}
 	files := newFiles{l.caFile(): result.CAs}
+	if m.encrypted {
+		if _, err := gossip.ParseKey(result.GossipKey); err != nil {
+			return nil, fmt.Errorf("the gossip key from the server: %w", err)
+		}
+		files[l.gossipKey()] = []byte(result.GossipKey + "\n")
+	}
 	switch token.Role() {
 	case enroll.RoleDatacenter:
 		m.primaryGateways = token.Addresses()

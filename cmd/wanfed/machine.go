@@ -46,6 +46,7 @@ func (l layout) serverHCL() string      { return filepath.Join(l.conf, "server.h
 func (l layout) gatewayHCL() string     { return filepath.Join(l.conf, "gateway.hcl") }
 func (l layout) serverData() string     { return filepath.Join(l.data, "server") }
 func (l layout) caDir() string          { return server.CADir(l.serverData()) }
+func (l layout) gossipKey() string      { return filepath.Join(l.conf, "gossip-key") }
 func (l layout) log(name string) string { return filepath.Join(l.data, name+".log") }
 
 // cert returns the files of the certificate of a role.
@@ -81,9 +82,9 @@ func (l layout) checkFree() error {
 // newFiles are the contents of new files by their paths.
 type newFiles map[string][]byte
 
-// mode returns the mode of a new file: private keys are for the owner only.
+// mode returns the mode of a new file: keys are for the owner only.
 func mode(path string) fs.FileMode {
-	if strings.HasSuffix(path, "-key.pem") {
+	if strings.HasSuffix(path, "-key.pem") || strings.HasSuffix(path, "-key") {
 		return 0o600
 	}
 	return 0o644

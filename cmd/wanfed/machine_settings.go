@@ -19,6 +19,7 @@ type member struct {
 	primary         string
 	primaryGateways []string
 	servers         []string // host:port of the servers that exist; empty: the first server
+	encrypted       bool     // gossip
 }
 
 // attributes builds a file of settings. Empty values are omitted.
@@ -82,6 +83,9 @@ func serverSettings(l layout, m member, a addresses, node string) []byte {
 		s.list("primary_gateways", m.primaryGateways)
 	}
 	s.list("retry_join", m.servers)
+	if m.encrypted {
+		s.text("encrypt_file", l.gossipKey())
+	}
 	if a.certLife != enroll.DefaultLife && a.certLife != 0 {
 		s.text("cert_life", a.certLife.String())
 	}

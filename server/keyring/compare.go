@@ -77,6 +77,16 @@ func sanitize(fingerprints []string) (out []string) {
 	return out
 }
 
+// PrimaryKey returns the key with which gossip is encrypted, in base64, or "" if
+// gossip is not encrypted. It is for a new server that has proved its right to
+// join.
+func (s *Service) PrimaryKey() string {
+	if s.Store == nil {
+		return ""
+	}
+	return s.Store.Current().Primary().Base64()
+}
+
 // Status returns the status of this server's keyring.
 func (s *Service) Status() api.GossipStatus {
 	self := s.Self()
