@@ -58,7 +58,7 @@ func (c *components) buildHTTP(id *tlsutil.Identity) error {
 	})
 	metrics := prometheus.NewRegistry()
 	if err := errors.Join(metrics.Register(c.reporter), metrics.Register(c.controllers),
-		metrics.Register(monitor.Build(id))); err != nil {
+		metrics.Register(monitor.Build(id)), c.requests.register(metrics)); err != nil {
 		return err
 	}
 	c.metrics = prometheus.Gatherers{prometheus.DefaultGatherer, metrics}
@@ -76,6 +76,7 @@ func (c *components) buildHTTP(id *tlsutil.Identity) error {
 		API:          resources, Names: id.Leaf().DNSNames, Controllers: c.controllerStatus,
 		UI:      ui.Handler(),
 		Metrics: promhttp.HandlerFor(c.metrics, promhttp.HandlerOpts{}), Profiles: profile.Handler(c.logger),
+		Requests: c.requests.http,
 		Peer: func(r *http.Request) (tlsutil.Peer, error) {
 			if r.TLS == nil {
 				return tlsutil.Peer{Role: tlsutil.RoleAnonymous, Node: c.cfg.Node, DC: c.cfg.DC}, nil

@@ -155,41 +155,42 @@ func Endpoints() []Endpoint {
 // router returns the handler of all endpoints that the Config provides.
 func (h *handler) router() http.Handler {
 	mux := http.NewServeMux()
+	handle := func(pattern string, next http.Handler) { mux.Handle(pattern, h.measure(pattern, next)) }
 	keys := map[string]http.Handler{}
 	for _, r := range h.federationRoutes() {
-		mux.Handle(r.Method+" "+r.Path, h.serve(r, false, federation))
+		handle(r.Method+" "+r.Path, h.serve(r, false, federation))
 	}
 	if h.Resources != nil {
 		for _, r := range h.policyRoutes() {
-			mux.Handle(r.Method+" "+r.Path, h.serve(r, false, policy.Type))
+			handle(r.Method+" "+r.Path, h.serve(r, false, policy.Type))
 		}
 		for _, r := range h.sessionRoutes() {
-			mux.Handle(r.Method+" "+r.Path, h.serve(r, false, nil))
+			handle(r.Method+" "+r.Path, h.serve(r, false, nil))
 		}
 		for _, r := range h.catalogRoutes() {
-			mux.Handle(r.Method+" "+r.Path, h.serve(r, false, catalog.ServiceType))
+			handle(r.Method+" "+r.Path, h.serve(r, false, catalog.ServiceType))
 		}
 		for _, r := range h.agentRoutes() {
-			mux.Handle(r.Method+" "+r.Path, h.serve(r, true, catalog.ServiceType))
+			handle(r.Method+" "+r.Path, h.serve(r, true, catalog.ServiceType))
 		}
 		for _, r := range h.keyRoutes() {
-			keys[r.Method] = h.serve(r, false, nil)
+			keys[r.Method] = h.measure(r.Method+" "+r.Path, h.serve(r, false, nil))
 		}
 	}
 	if h.Metrics != nil {
-		mux.Handle("GET /metrics", h.metrics())
+		handle("GET /metrics", h.metrics())
 	}
 	if h.Profiles != nil {
-		mux.Handle("GET "+profile.Path, h.profiles())
+		handle("GET "+profile.Path, h.profiles())
 	}
 	if h.API != nil {
-		mux.Handle("/api/", h.authorizeWrites(h.API))
+		handle("/api/", h.authorizeWrites(h.API))
 	}
 	if h.UI != nil {
-		mux.Handle("GET "+ui.Path, h.UI)
-		mux.Handle("GET /{$}", http.RedirectHandler(ui.Path, http.StatusFound))
+		handle("GET "+ui.Path, h.UI)
+		handle("GET /{$}", http.RedirectHandler(ui.Path, http.StatusFound))
 	}
-	mux.Handle("/", notFound(mux))
+	handle("/", notFound(mux))
 	if len(keys) == 0 {
 		return mux
 	}
