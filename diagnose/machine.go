@@ -30,7 +30,7 @@ import (
 const (
 	// expiryWarning is the remaining life of a certificate below which it is a
 	// warning, as of the alert WanfedCertificateExpires. For a certificate with a
-	// short life it is a third of the life.
+	// short life it is a quarter of the life.
 	expiryWarning = 7 * 24 * time.Hour
 	// slowDisk is the time of one small synchronized write from which on it is
 	// a warning. A commit waits for two of them, and an election takes a second.
@@ -152,7 +152,7 @@ func (r *run) checkFiles() {
 func (r *run) checkExpiry(name string, id *tlsutil.Identity) {
 	left := time.Until(id.Expiry())
 	days := int(left / (24 * time.Hour))
-	if life := id.Leaf().NotAfter.Sub(id.Leaf().NotBefore); left < min(expiryWarning, life/3) {
+	if life := id.Leaf().NotAfter.Sub(id.Leaf().NotBefore); left < min(expiryWarning, life/4) {
 		remedy := "create a new one: wanfed tls cert create"
 		if tlsutil.Enrolled(id.Leaf()) {
 			remedy = "renew it: wanfed tls renew; read in the log of the " + name + " why it has not renewed itself"

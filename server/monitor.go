@@ -47,3 +47,14 @@ func (c *components) ready() error {
 	}
 	return nil
 }
+
+// requestMetrics measures the requests that a server serves and forwards.
+type requestMetrics struct{ http, calls, forwarded *monitor.Requests }
+
+func newRequestMetrics() requestMetrics {
+	return requestMetrics{monitor.NewHTTPRequests(), monitor.NewCalls(), monitor.NewForwarded()}
+}
+
+func (m requestMetrics) register(r prometheus.Registerer) error {
+	return errors.Join(r.Register(m.http), r.Register(m.calls), r.Register(m.forwarded))
+}

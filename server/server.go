@@ -87,6 +87,7 @@ type components struct {
 	httpUsesTLS               bool
 	monitor                   *monitor.Server // nil: no monitor address
 	metrics                   prometheus.Gatherer
+	requests                  requestMetrics
 
 	network *network
 	audit   *audit.Log // nil: no audit log
@@ -142,7 +143,7 @@ type components struct {
 func assemble(ctx context.Context, cfg Config, id *tlsutil.Identity) (_ *components, err error) {
 	c := &components{
 		lifetime: ctx, cfg: cfg, started: time.Now(), logger: cfg.Logger.With("dc", cfg.DC, "node", cfg.Node),
-		loaded: make(chan struct{}),
+		loaded: make(chan struct{}), requests: newRequestMetrics(),
 	}
 	c.live.Store(new(cfg.Live()))
 	defer func() {
@@ -446,6 +447,7 @@ func (c *components) buildResources(*tlsutil.Identity) (err error) {
 	}
 	c.remote = remote.New(remote.Config{
 		DC: c.cfg.DC, Book: c.network.book, Calls: calls, Manager: manager, Local: c.resources,
+		Requests: c.requests.forwarded,
 	})
 	c.source = replication.NewSource(manager, c.strong)
 	return c.buildControllers()
@@ -465,7 +467,7 @@ func (c *components) buildEdge(*tlsutil.Identity) error {
 	c.edge = rpc.New(rpc.Config{
 		DC: c.cfg.DC, Node: c.cfg.Node, Domain: c.cfg.Domain, Leader: c.store, WriteError: c.store.WriteError,
 		Connect: c.network.calls.Server, Logger: c.logger,
-		Policy: c.policy, Learn: c.called, Epoch: c.knownEpoch, Forward: c.mergedCalls(),
+		Policy: c.policy, Learn: c.called, Epoch: c.knownEpoch, Forward: c.mergedCalls(), Calls: c.requests.calls,
 	})
 	pb.RegisterFederationServiceServer(c.edge, states)
 	resource.RegisterService(c.edge, c.resources)

@@ -17,6 +17,8 @@ var (
 	descBuild       = desc("build_info", "Always 1; the labels describe the program.", "version", "commit", "go")
 	descCertificate = desc("certificate_expiry_timestamp_seconds",
 		"Time at which the certificate of this process or its CA expires, since 1970.")
+	descLife = desc("certificate_life_seconds",
+		"Time for which the certificate of this process is valid from its creation on.")
 	descRenewals = desc("certificate_renewals_total",
 		"Attempts to renew the certificate of this process, by result.", "result")
 	descEnded = desc("tls_ended_total",
@@ -34,7 +36,7 @@ func Build(id *tlsutil.Identity) prometheus.Collector { return build{id} }
 
 // Describe implements prometheus.Collector.
 func (b build) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descBuild, descCertificate, descRenewals, descEnded, descList, descListTime} {
+	for _, d := range []*prometheus.Desc{descBuild, descCertificate, descLife, descRenewals, descEnded, descList, descListTime} {
 		ch <- d
 	}
 }
@@ -47,6 +49,8 @@ func (b build) Collect(ch chan<- prometheus.Metric) {
 		return
 	}
 	ch <- prometheus.MustNewConstMetric(descCertificate, prometheus.GaugeValue, float64(b.id.Expiry().Unix()))
+	leaf := b.id.Leaf()
+	ch <- prometheus.MustNewConstMetric(descLife, prometheus.GaugeValue, leaf.NotAfter.Sub(leaf.NotBefore).Seconds())
 	renewal := b.id.Renewal()
 	ch <- prometheus.MustNewConstMetric(descRenewals, prometheus.CounterValue, float64(renewal.Count), "ok")
 	ch <- prometheus.MustNewConstMetric(descRenewals, prometheus.CounterValue, float64(renewal.Failures), "failed")

@@ -13,6 +13,7 @@ import (
 	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/catalog"
+	"github.com/wanfed/wanfed/internal/monitor"
 	"github.com/wanfed/wanfed/kv"
 	"github.com/wanfed/wanfed/policy"
 	"github.com/wanfed/wanfed/resource"
@@ -26,7 +27,12 @@ type Config struct {
 	DC      string       // the server's datacenter; required
 	Cluster Cluster      // serves the endpoints of the federation; required
 	Metrics http.Handler // serves /metrics; nil: the path does not exist
-	Logger  *slog.Logger // gets a Debug line for each request; required
+	// Requests measures requests. nil: they are not measured.
+	Requests *monitor.Requests
+	// Profiles serves the paths under profile.Path, to operators of the
+	// datacenter. nil: the paths do not exist.
+	Profiles http.Handler
+	Logger   *slog.Logger // gets a Debug line for each request; required
 	// Peer identifies the client by the certificate of the connection. The
 	// request fails if Peer fails. A forwarded request has its caller in the
 	// context. nil: all clients are anonymous.

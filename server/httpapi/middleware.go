@@ -112,6 +112,36 @@ func (h *handler) logRequests(next http.Handler) http.Handler {
 	})
 }
 
+// measure counts the requests of a route, and measures those that do not wait
+// for a change. Their responses have the statusRecorder of record.
+func (h *handler) measure(route string, next http.Handler) http.Handler {
+	if h.Requests == nil {
+		return next
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		start := time.Now()
+		next.ServeHTTP(w, r)
+		class := "2xx"
+		if rec, ok := w.(*statusRecorder); ok {
+			class = classes[rec.status/100%len(classes)]
+		}
+		if mayWait(r) {
+			h.Requests.Count(route, class)
+			return
+		}
+		h.Requests.Observe(route, class, time.Since(start))
+	})
+}
+
+// classes are the classes of status codes. No handler sends a status below 100.
+var classes = [...]string{"other", "1xx", "2xx", "3xx", "4xx", "5xx"}
+
+// mayWait reports whether a request is a blocking query, a watch, or a profile.
+func mayWait(r *http.Request) bool {
+	q := r.URL.RawQuery
+	return q != "" && (strings.Contains(q, "index=") || strings.Contains(q, "watch") || strings.Contains(q, "seconds="))
+}
+
 // statusRecorder records the status, and the first bytes of an error text.
 type statusRecorder struct {
 	http.ResponseWriter

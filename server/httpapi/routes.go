@@ -11,8 +11,11 @@ import (
 	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/catalog"
+	"github.com/wanfed/wanfed/internal/profile"
 	"github.com/wanfed/wanfed/policy"
+	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/server/ui"
+	"github.com/wanfed/wanfed/tlsutil"
 )
 
 // Endpoint describes one endpoint, for the reference documentation.
@@ -144,44 +147,50 @@ func Endpoints() []Endpoint {
 	return append(out,
 		Endpoint{Path: "/api/", Summary: "Resources of all types, as JSON."},
 		Endpoint{Method: read, Path: "/metrics", Local: true, Summary: "Returns metrics in the format of Prometheus."},
+		Endpoint{Method: read, Path: profile.Path + "{name}", Local: true,
+			Summary: "Returns a profile of the Go runtime, to operators of this datacenter."},
 	)
 }
 
 // router returns the handler of all endpoints that the Config provides.
 func (h *handler) router() http.Handler {
 	mux := http.NewServeMux()
+	handle := func(pattern string, next http.Handler) { mux.Handle(pattern, h.measure(pattern, next)) }
 	keys := map[string]http.Handler{}
 	for _, r := range h.federationRoutes() {
-		mux.Handle(r.Method+" "+r.Path, h.serve(r, false, federation))
+		handle(r.Method+" "+r.Path, h.serve(r, false, federation))
 	}
 	if h.Resources != nil {
 		for _, r := range h.policyRoutes() {
-			mux.Handle(r.Method+" "+r.Path, h.serve(r, false, policy.Type))
+			handle(r.Method+" "+r.Path, h.serve(r, false, policy.Type))
 		}
 		for _, r := range h.sessionRoutes() {
-			mux.Handle(r.Method+" "+r.Path, h.serve(r, false, nil))
+			handle(r.Method+" "+r.Path, h.serve(r, false, nil))
 		}
 		for _, r := range h.catalogRoutes() {
-			mux.Handle(r.Method+" "+r.Path, h.serve(r, false, catalog.ServiceType))
+			handle(r.Method+" "+r.Path, h.serve(r, false, catalog.ServiceType))
 		}
 		for _, r := range h.agentRoutes() {
-			mux.Handle(r.Method+" "+r.Path, h.serve(r, true, catalog.ServiceType))
+			handle(r.Method+" "+r.Path, h.serve(r, true, catalog.ServiceType))
 		}
 		for _, r := range h.keyRoutes() {
-			keys[r.Method] = h.serve(r, false, nil)
+			keys[r.Method] = h.measure(r.Method+" "+r.Path, h.serve(r, false, nil))
 		}
 	}
 	if h.Metrics != nil {
-		mux.Handle("GET /metrics", h.metrics())
+		handle("GET /metrics", h.metrics())
+	}
+	if h.Profiles != nil {
+		handle("GET "+profile.Path, h.profiles())
 	}
 	if h.API != nil {
-		mux.Handle("/api/", h.authorizeWrites(h.API))
+		handle("/api/", h.authorizeWrites(h.API))
 	}
 	if h.UI != nil {
-		mux.Handle("GET "+ui.Path, h.UI)
-		mux.Handle("GET /{$}", http.RedirectHandler(ui.Path, http.StatusFound))
+		handle("GET "+ui.Path, h.UI)
+		handle("GET /{$}", http.RedirectHandler(ui.Path, http.StatusFound))
 	}
-	mux.Handle("/", notFound(mux))
+	handle("/", notFound(mux))
 	if len(keys) == 0 {
 		return mux
 	}
@@ -209,6 +218,24 @@ func (h *handler) metrics() http.Handler {
 			return
 		}
 		h.Metrics.ServeHTTP(w, r)
+	})
+}
+
+// profiles serves profiles to operators of this datacenter, and to holders of
+// the certificate of this server.
+func (h *handler) profiles() http.Handler {
+	own := tlsutil.Peer{Role: tlsutil.RoleServer, DC: h.DC, Node: h.Node}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		caller, _ := tlsutil.PeerFromContext(r.Context()) // without a caller it is refused
+		if err := profile.Authorize(caller, own); err != nil {
+			writeFailure(w, r, fmt.Errorf("%w: %w", resource.ErrDenied, err))
+			return
+		}
+		if err := h.checkLocal(r, query{dc: r.URL.Query().Get("dc")}); err != nil {
+			writeFailure(w, r, err)
+			return
+		}
+		h.Profiles.ServeHTTP(w, r)
 	})
 }
 

@@ -18,6 +18,7 @@ import (
 	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/dcrpc"
+	"github.com/wanfed/wanfed/internal/monitor"
 	"github.com/wanfed/wanfed/internal/rpctext"
 	"github.com/wanfed/wanfed/replication"
 	"github.com/wanfed/wanfed/resource"
@@ -30,13 +31,15 @@ import (
 // Forwarder forwards requests to other datacenters, and names the caller.
 type Forwarder struct{ Config }
 
-// Config configures a Forwarder. All fields are required.
+// Config configures a Forwarder. Fields are required unless documented otherwise.
 type Config struct {
 	DC      string // name of this datacenter
 	Book    *wanfed.SharedAddressBook
 	Calls   *dcrpc.Client
 	Manager *replication.PrimaryManager
 	Local   *resource.Service // of this server
+	// Requests measures the requests to other datacenters. Optional.
+	Requests *monitor.Requests
 }
 
 // New returns a Forwarder.
@@ -88,7 +91,13 @@ func (r *Forwarder) Query(
 	var resp *pb.QueryResponse
 	if err == nil {
 		req.Caller = caller
-		resp, err = r.send(ctx, dc, req, time.Now().Add(timeout))
+		start := time.Now()
+		resp, err = r.send(ctx, dc, req, start.Add(timeout))
+		if result := httpResult(ctx, resp, err); blocks(req) {
+			r.Requests.Count(dc, result)
+		} else {
+			r.Requests.Observe(dc, result, time.Since(start))
+		}
 	}
 	switch code := status.Code(err); {
 	case err == nil:
@@ -108,8 +117,7 @@ func (r *Forwarder) Query(
 
 func (r *Forwarder) send(ctx context.Context, dc string, req *pb.QueryRequest,
 	deadline time.Time) (*pb.QueryResponse, error) {
-	blocking := strings.Contains(req.RawQuery, "index=")
-	if req.Method == "" && !blocking {
+	if req.Method == "" && !blocks(req) {
 		return r.Calls.Query(ctx, dc, req, deadline)
 	}
 	ctx, cancel := context.WithDeadline(ctx, deadline)
@@ -145,7 +153,9 @@ func (r *Forwarder) resourcesOf(
 	if err := r.checkKnown(dc, resourcehttp.ErrNoDatacenter); err != nil {
 		return nil, err
 	}
-	return pb.NewResourceServiceClient(&splitConn{r.Calls.Reader(dc), r.Calls.Writer(dc), onBehalf}), nil
+	return pb.NewResourceServiceClient(&splitConn{
+		read: r.Calls.Reader(dc), write: r.Calls.Writer(dc), onBehalf: onBehalf, dc: dc, requests: r.Requests,
+	}), nil
 }
 
 // demotedGrace is the time after a demotion in which other datacenters may
@@ -184,6 +194,8 @@ var writeMethods = []string{
 type splitConn struct {
 	read, write grpc.ClientConnInterface
 	onBehalf    func(context.Context) (context.Context, error)
+	dc          string
+	requests    *monitor.Requests
 }
 
 // Invoke implements grpc.ClientConnInterface.
@@ -192,10 +204,14 @@ func (c *splitConn) Invoke(ctx context.Context, method string, args, reply any, 
 	if err != nil {
 		return err
 	}
-	if !slices.Contains(writeMethods, method) {
-		return c.read.Invoke(ctx, method, args, reply, opts...)
+	cc := c.read
+	if slices.Contains(writeMethods, method) {
+		cc = c.write
 	}
-	return c.write.Invoke(ctx, method, args, reply, opts...)
+	start := time.Now()
+	err = cc.Invoke(ctx, method, args, reply, opts...)
+	c.requests.Observe(c.dc, callResult(ctx, err), time.Since(start))
+	return err
 }
 
 // NewStream implements grpc.ClientConnInterface.

@@ -24,6 +24,7 @@ import (
 	"google.golang.org/grpc/tap"
 
 	"github.com/wanfed/wanfed/api"
+	"github.com/wanfed/wanfed/internal/monitor"
 	"github.com/wanfed/wanfed/policy"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/server/limit"
@@ -71,7 +72,9 @@ type Config struct {
 	Learn func(epoch string, from tlsutil.Peer)
 	// Epoch returns the value of the metadata api.EpochKey in responses to
 	// servers of other datacenters. "" sends none. Optional.
-	Epoch  func() string
+	Epoch func() string
+	// Calls measures calls. Optional.
+	Calls  *monitor.Requests
 	Logger *slog.Logger
 }
 
@@ -245,8 +248,19 @@ func addrOf(ctx context.Context) string {
 	return ""
 }
 
-// unary is the interceptor of calls with one request and one response.
+// unary is the interceptor of calls with one request and one response. Only
+// methods of registered services reach it.
 func (e *Edge) unary(
+	ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler,
+) (resp any, err error) {
+	start := time.Now()
+	resp, err = e.call(ctx, req, info, next)
+	e.cfg.Calls.Observe(info.FullMethod, status.Code(err).String(), time.Since(start))
+	return resp, err
+}
+
+// call authorizes a call and serves it, here or at the leader.
+func (e *Edge) call(
 	ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler,
 ) (resp any, err error) {
 	ctx, c, err := e.admit(ctx, info.FullMethod)
@@ -318,8 +332,18 @@ func (e *Edge) serve(ctx context.Context, c call, req any, method string, next g
 	return newLimitedResponse(ctx, resp, slot), nil
 }
 
-// stream is the interceptor of streams. Streams end when the server stops.
+// stream is the interceptor of streams.
 func (e *Edge) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+	err := e.callStream(srv, ss, info, next)
+	e.cfg.Calls.Count(info.FullMethod, status.Code(err).String())
+	return err
+}
+
+// callStream authorizes a stream and serves it, here or at the leader. Streams
+// end when the server stops.
+func (e *Edge) callStream(
+	srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler,
+) error {
 	ctx, c, err := e.admit(ss.Context(), info.FullMethod)
 	if err != nil {
 		return err

@@ -58,6 +58,20 @@ var rows = []struct {
 			exprs: []string{`sum by (reason) (rate(wanfed_port_refused_total[5m]))`}},
 		{title: "Resident memory", unit: "bytes", legend: "{{instance}}", exprs: []string{`process_resident_memory_bytes`}},
 	}},
+	{"Requests", []panel{
+		{title: "HTTP requests", unit: "reqps", legend: "{{instance}} {{code}}",
+			exprs: []string{`sum by (instance, code) (rate(wanfed_http_requests_total[5m]))`}},
+		{title: "Time to serve an HTTP request, 99 %", unit: "s", legend: "{{route}}",
+			exprs: []string{`histogram_quantile(0.99, sum by (route, le) (rate(wanfed_http_request_seconds_bucket[5m])))`}},
+		{title: "Requests to other datacenters", unit: "reqps", legend: "{{dc}} to {{exported_dc}} {{result}}",
+			exprs: []string{`sum by (dc, exported_dc, result) (rate(wanfed_forwarded_requests_total[5m]))`}},
+		{title: "Time to the response of another datacenter, 99 %", unit: "s", legend: "{{dc}} to {{exported_dc}}", exprs: []string{
+			`histogram_quantile(0.99, sum by (dc, exported_dc, le) (rate(wanfed_forwarded_request_seconds_bucket[5m])))`}},
+		{title: "gRPC calls", unit: "reqps", legend: "{{method}} {{code}}",
+			exprs: []string{`sum by (method, code) (rate(wanfed_grpc_calls_total[5m]))`}},
+		{title: "Time to serve a gRPC call, 99 %", unit: "s", legend: "{{method}}",
+			exprs: []string{`histogram_quantile(0.99, sum by (method, le) (rate(wanfed_grpc_call_seconds_bucket[5m])))`}},
+	}},
 	{"Gateways", []panel{
 		{title: "Open connections", legend: "{{instance}} {{listener}}", exprs: []string{`wanfed_gateway_active`}},
 		{title: "Bytes forwarded", unit: "Bps", legend: "{{instance}} {{direction}}",

@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -142,6 +143,7 @@ func metricsPage(t testing.TB) string {
 	for _, section := range []struct{ title, file, prefix string }{
 		{"Server and gateway", "internal/monitor/build.go", "wanfed_"},
 		{"Server", "server/status/metrics.go", "wanfed_"},
+		{"Requests to a server", "internal/monitor/requests.go", "wanfed_"},
 		{"Gateway", "gatewayd/metrics.go", "wanfed_gateway_"},
 		{"Sync daemon", "automation/metrics.go", "wanfed_sync_"},
 		{"Controllers, with the label controller", "controller/metrics.go", "wanfed_controller_"},
@@ -153,15 +155,13 @@ func metricsPage(t testing.TB) string {
 			if !ok || len(call.Args) < 2 {
 				return true
 			}
-			if fn, ok := call.Fun.(*ast.Ident); !ok || fn.Name != "desc" {
+			if fn, ok := call.Fun.(*ast.Ident); !ok || !slices.Contains([]string{"desc", "counter", "histogram"}, fn.Name) {
 				return true
 			}
 			var args []string
 			for _, a := range call.Args {
-				if lit, ok := a.(*ast.BasicLit); ok {
-					if s, err := strconv.Unquote(lit.Value); err == nil {
-						args = append(args, s)
-					}
+				if s, ok := constantText(a); ok {
+					args = append(args, s)
 				}
 			}
 			if len(args) < 2 {
@@ -180,6 +180,20 @@ func metricsPage(t testing.TB) string {
 		}
 	}
 	return b.String()
+}
+
+// constantText returns the value of a string constant, also of a sum of them.
+func constantText(e ast.Expr) (string, bool) {
+	switch e := e.(type) {
+	case *ast.BasicLit:
+		s, err := strconv.Unquote(e.Value)
+		return s, err == nil
+	case *ast.BinaryExpr:
+		x, xOK := constantText(e.X)
+		y, yOK := constantText(e.Y)
+		return x + y, xOK && yOK
+	}
+	return "", false
 }
 
 // httpPage lists the endpoints of a server.
