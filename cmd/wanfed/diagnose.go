@@ -82,7 +82,7 @@ func runDiagnose(cmd *cobra.Command, dcs, files []string, bundle string, out out
 		}
 	}
 	m := diagnose.ReadMachine(files)
-	if err := useDir(cmd); err != nil && len(files) == 0 {
+	if err := useTarget(cmd); err != nil && len(files) == 0 {
 		return err
 	}
 	if err := useServer(cmd, m); err != nil {
@@ -96,7 +96,9 @@ func runDiagnose(cmd *cobra.Command, dcs, files []string, bundle string, out out
 	if err == nil {
 		defer cl.Close()
 		cfg.Client = cl.Client
-	} else if cfg.Client, err = api.NewClient(api.ClientConfig{Addr: settings.FlagOrEnv(cmd.Flags(), "http-addr")}); err != nil {
+	} else if cfg.Client, err = api.NewClient(api.ClientConfig{
+		Addr: settings.FlagOrEnv(cmd.Flags(), "http-addr"), AddrSource: sourceOf(cmd, "http-addr"),
+	}); err != nil {
 		return usageError{err}
 	}
 	if settings.FlagOrEnv(cmd.Flags(), "cert-file") != "" {
@@ -133,7 +135,7 @@ func useServer(cmd *cobra.Command, m diagnose.Machine) error {
 		{"domain", s.Domain}, {"ca-file", s.CAFile}, {"cert-file", s.CertFile}, {"key-file", s.KeyFile},
 	} {
 		if given := cmd.Flags().Changed(f.flag) || os.Getenv(settings.EnvName(f.flag)) != ""; !given {
-			if err := cmd.Flags().Set(f.flag, f.value); err != nil {
+			if err := setFrom(cmd, f.flag, f.value, "settings of the server"); err != nil {
 				return err
 			}
 		}

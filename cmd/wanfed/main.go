@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -80,6 +81,12 @@ func newRoot() *cobra.Command {
 		},
 	}
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		// With an unknown command, its flags are unknown as well.
+		if args := cmd.Flags().Args(); cmd.HasSubCommands() && len(args) > 0 && cmd.Args != nil {
+			if err := cmd.Args(cmd, args); err != nil {
+				return err
+			}
+		}
 		if unknown, ok := errors.AsType[*pflag.NotExistError](err); ok {
 			if name := similarFlag(cmd, unknown.GetSpecifiedName()); name != "" {
 				return usagef("%w; did you mean --%s?", err, name)
@@ -95,7 +102,7 @@ func newRoot() *cobra.Command {
 		newControllers(), newTask())
 	addCommands(root, "Data", newKV(), newServices(), newNodes(), newResource(), newLock(), newSnapshot())
 	addCommands(root, "Security and Maintenance", newTLS(), newPolicy(), newKeyring(), newOperator())
-	addCommands(root, "Other", newVersion())
+	addCommands(root, "Other", newContext(), newVersion())
 	root.SetHelpCommandGroupID("Other")
 	root.SetCompletionCommandGroupID("Other")
 	return root
@@ -140,6 +147,22 @@ func similarFlag(cmd *cobra.Command, name string) (similar string) {
 func similarCommand(cmd *cobra.Command, name string) string {
 	cmd.SuggestionsMinimumDistance = 2
 	return cmp.Or(append(cmd.SuggestionsFor(name), "")...)
+}
+
+// didYouMean returns "; did you mean NAME?" if one of names is similar to name,
+// and otherwise "".
+func didYouMean(names []string, name string) string {
+	if slices.Contains(names, name) {
+		return ""
+	}
+	commands := cobra.Command{SuggestionsMinimumDistance: min(2, max(1, len(name)/2))} // SuggestionsFor compares commands
+	for _, n := range names {
+		commands.AddCommand(&cobra.Command{Use: n, Run: func(*cobra.Command, []string) {}})
+	}
+	if similar := commands.SuggestionsFor(name); len(similar) > 0 {
+		return "; did you mean " + similar[0] + "?"
+	}
+	return ""
 }
 
 // newGroup returns a command with subcommands only. A call without a
@@ -236,6 +259,7 @@ func files(cmd *cobra.Command, args []string) error {
 func addSettings[S interface{ Check() error }](cmd *cobra.Command, defaults func() S) (load func() (S, error)) {
 	s := defaults()
 	settings.AddFlags(cmd.Flags(), &s)
+	completeSettings(cmd)
 	return func() (S, error) {
 		s := defaults()
 		err := settings.Load(cmd.Flags(), cmd.ErrOrStderr(), &s)
