@@ -59,6 +59,7 @@ func WriteBundle(ctx context.Context, w io.Writer, cfg BundleConfig) error {
 	b.addSettings(cfg.Machine)
 	b.addServer(ctx, cfg.Client)
 	b.addGateway(ctx, cfg.Machine)
+	b.addProfiles(ctx, cfg)
 	for _, path := range cfg.Logs {
 		text, err := tail(path)
 		if errors.Is(err, fs.ErrNotExist) {
@@ -84,10 +85,14 @@ func (b *bundle) add(name string, content []byte, err error) {
 		fmt.Fprintf(&b.missing, "%s: %s\n", name, describe(err))
 		return
 	}
+	b.addRaw(name, redact(content, b.secrets))
+}
+
+// addRaw adds a file that has no secret.
+func (b *bundle) addRaw(name string, content []byte) {
 	if b.err != nil {
 		return
 	}
-	content = redact(content, b.secrets)
 	head := &tar.Header{Name: "wanfed/" + name, Mode: 0o600, Size: int64(len(content)), ModTime: time.Now()}
 	if b.err = b.tar.WriteHeader(head); b.err == nil {
 		_, b.err = b.tar.Write(content)
@@ -135,19 +140,13 @@ func (b *bundle) addServer(ctx context.Context, c *api.Client) {
 	}
 }
 
-// addGateway adds what the admin address of the gateway serves. Profiles are
-// there if its setting pprof is on.
+// addGateway adds what the admin address of the gateway serves.
 func (b *bundle) addGateway(ctx context.Context, m Machine) {
 	if m.Gateway == nil || m.Gateway.AdminAddr == "" {
 		return
 	}
 	parts := []struct{ name, path string }{
 		{"status.json", "/status"}, {"snapshot.json", "/snapshot"}, {"routes.json", "/routes"}, {"metrics.txt", "/metrics"},
-	}
-	if m.Gateway.Pprof {
-		parts = append(parts, []struct{ name, path string }{
-			{"goroutines.txt", "/debug/pprof/goroutine?debug=1"}, {"heap.txt", "/debug/pprof/heap?debug=1"},
-		}...)
 	}
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: requestTimeout}
 	for _, p := range parts {

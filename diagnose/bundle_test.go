@@ -103,7 +103,7 @@ func TestWriteBundle_NoSecrets(t *testing.T) {
 	for name, want := range map[string]string{
 		"version.json": "go1.", "diagnose.json": "bad key", "settings/server.txt": `dc = "dc2"`,
 		"settings/gateway.txt": `wan = "10.77.0.5:8443"`, "server/status.json": api.StatusPath,
-		"server/metrics.txt": "/metrics", "gateway/goroutines.txt": "goroutine", "gateway/heap.txt": "heap",
+		"server/metrics.txt": "/metrics", "gateway/goroutines.txt": "goroutine",
 		"logs/server.log": "last line", "errors.txt": "",
 	} {
 		if got, ok := files[name]; !ok || !strings.Contains(got, want) {
@@ -119,6 +119,25 @@ func TestWriteBundle_NoSecrets(t *testing.T) {
 				t.Errorf("%s contains the secret %q: %s", name, secret, text)
 			}
 		}
+	}
+}
+
+// A profile is binary, so secrets are not replaced: it is left out.
+func TestCheckProfile(t *testing.T) {
+	var zipped bytes.Buffer
+	w := gzip.NewWriter(&zipped)
+	fmt.Fprint(w, "main.f s3cr3t-token")
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for secret, want := range map[string]string{"another": "", "s3cr3t-token": "contains a secret"} {
+		b := &bundle{secrets: []string{secret}}
+		if err := b.checkProfile(zipped.Bytes()); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("checkProfile() with secret %s = %v, want %q", secret, err, want)
+		}
+	}
+	if err := new(bundle).checkProfile([]byte("text")); err == nil {
+		t.Error("checkProfile(text) = nil, want an error")
 	}
 }
 

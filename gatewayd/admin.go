@@ -10,38 +10,55 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/http/pprof"
 	"net/netip"
 	"strings"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/gateway"
 	"github.com/wanfed/wanfed/internal/monitor"
+	"github.com/wanfed/wanfed/internal/profile"
+	"github.com/wanfed/wanfed/tlsutil"
+	"github.com/wanfed/wanfed/wanfed"
 )
 
 const (
-	// profileTimeout bounds the time of a response. The request for a profile
-	// specifies its duration (seconds=30).
-	profileTimeout = 5 * time.Minute
-	fetchTimeout   = 10 * time.Second
-	maxRoutesJSON  = 256 << 20 // bytes in a response
+	// writeTimeout bounds the time of a response, except for a profile.
+	writeTimeout  = 30 * time.Second
+	fetchTimeout  = 10 * time.Second
+	maxRoutesJSON = 256 << 20 // bytes in a response
 )
 
-// runAdmin serves the admin address, if it is set, until ctx ends.
+// runAdmin serves the admin address, if it is set, until ctx ends. A gateway
+// with a certificate also accepts TLS there, with client certificates.
 func (p *process) runAdmin(ctx context.Context) error {
 	if p.adminSocket == nil {
 		return nil
 	}
 	server := &http.Server{
-		Handler: p.adminHandler(), ReadHeaderTimeout: 5 * time.Second, WriteTimeout: profileTimeout,
-		IdleTimeout: time.Minute,
+		Handler: p.adminHandler(), ReadHeaderTimeout: 5 * time.Second, WriteTimeout: writeTimeout,
+		IdleTimeout: time.Minute, BaseContext: func(net.Listener) context.Context { return ctx },
 	}
-	defer context.AfterFunc(ctx, func() { server.Close() })()
-	if err := server.Serve(p.adminSocket); !errors.Is(err, http.ErrServerClosed) {
-		return err
+	group, gctx := errgroup.WithContext(ctx)
+	defer context.AfterFunc(gctx, func() { server.Close() })()
+	conns := p.adminSocket
+	if p.identity != nil {
+		mux, err := wanfed.NewMux(wanfed.MuxConfig{Identity: p.identity, Logger: p.log})
+		if err != nil {
+			return err
+		}
+		conns = mux.HTTPListener(tlsutil.Roles, true)
+		group.Go(func() error { return mux.Run(gctx, p.adminSocket) })
 	}
-	return nil
+	group.Go(func() error {
+		if err := server.Serve(conns); !errors.Is(err, http.ErrServerClosed) && gctx.Err() == nil {
+			return err
+		}
+		return nil
+	})
+	return group.Wait()
 }
 
 func (p *process) adminHandler() http.Handler {
@@ -54,14 +71,31 @@ func (p *process) adminHandler() http.Handler {
 		mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, p.client.Status()) })
 		mux.HandleFunc("GET /snapshot", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, p.client.Report()) })
 	}
-	if p.settings.Pprof {
-		mux.HandleFunc("/debug/pprof/", pprof.Index)
-		mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
-		mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
-		mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
-		mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
+	if profiles := profile.Handler(p.log); p.settings.Pprof {
+		mux.Handle("GET "+profile.Path, profiles)
+	} else if p.identity != nil {
+		mux.Handle("GET "+profile.Path, p.operatorsOnly(profiles))
 	}
 	return requireLoopbackHost(mux)
+}
+
+// operatorsOnly refuses callers that may not read profiles.
+func (p *process) operatorsOnly(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		err := errors.New("profiles need https and the certificate of an operator; " +
+			"the setting pprof permits them to every user of this machine")
+		if r.TLS != nil { // the mux has verified the certificate
+			var caller tlsutil.Peer
+			if caller, err = tlsutil.PeerFromCert(r.TLS.PeerCertificates[0], p.settings.domain()); err == nil {
+				err = profile.Authorize(caller, p.identity.Peer())
+			}
+		}
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusForbidden)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 // requireLoopbackHost refuses requests for other hosts. This prevents DNS

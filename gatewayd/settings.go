@@ -27,7 +27,7 @@ type Settings struct {
 	WAN              string   `hcl:"wan,optional" help:"host:port that other datacenters dial; also the listen address, unless --wan-bind is given (required)"`
 	WANBind          string   `hcl:"wan_bind,optional" help:"ip:port of the listener for other datacenters, for a gateway behind NAT (default: --wan)"`
 	AdminAddr        string   `hcl:"admin_addr,optional" help:"loopback host:port of /healthz, /readyz, /routes and /metrics (default: none)"`
-	Pprof            bool     `hcl:"pprof,optional" help:"serve profiles of the Go runtime (/debug/pprof) on --admin-addr, to every user of this machine"`
+	Pprof            bool     `hcl:"pprof,optional" help:"serve profiles of the Go runtime (/debug/pprof) on --admin-addr to every user of this machine, not only to operators"`
 	MonitorAddr      string   `hcl:"monitor_addr,optional" help:"host:port or URL of /healthz, /readyz and /metrics, at any address; https:// uses the certificate of this gateway (default: none)"`
 	MonitorTokenFile string   `hcl:"monitor_token_file,optional" help:"file (mode 0600) with the bearer token that /metrics of --monitor-addr requires (default: no token)"`
 	Listen           []string `hcl:"listen,optional" help:"ip:port of a listener of a standalone gateway, with --routes; repeatable"`

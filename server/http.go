@@ -17,6 +17,7 @@ import (
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/gateway"
 	"github.com/wanfed/wanfed/internal/monitor"
+	"github.com/wanfed/wanfed/internal/profile"
 	"github.com/wanfed/wanfed/resource/resourcehttp"
 	"github.com/wanfed/wanfed/server/httpapi"
 	"github.com/wanfed/wanfed/server/remote"
@@ -74,7 +75,7 @@ func (c *components) buildHTTP(id *tlsutil.Identity) error {
 		RenewSession: c.renewSession,
 		API:          resources, Names: id.Leaf().DNSNames, Controllers: c.controllerStatus,
 		UI:      ui.Handler(),
-		Metrics: promhttp.HandlerFor(c.metrics, promhttp.HandlerOpts{}),
+		Metrics: promhttp.HandlerFor(c.metrics, promhttp.HandlerOpts{}), Profiles: profile.Handler(c.logger),
 		Peer: func(r *http.Request) (tlsutil.Peer, error) {
 			if r.TLS == nil {
 				return tlsutil.Peer{Role: tlsutil.RoleAnonymous, Node: c.cfg.Node, DC: c.cfg.DC}, nil

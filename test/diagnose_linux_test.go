@@ -3,10 +3,12 @@
 package test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -152,6 +154,7 @@ func TestDiagnose(t *testing.T) {
 			t.Errorf("findings on the machine of a gateway:\n%s\nwant %q %d times", findings(r), text, n)
 		}
 	}
+	checkBundle(t, srv1)
 	out, err := srv1.CLI("benchmark", "dc2", "--duration", "1s")
 	if err != nil || !strings.Contains(out, "p99") || !strings.Contains(out, "Loss:        0 of ") {
 		t.Errorf("wanfed benchmark = %v, %q, want no loss", err, out)
@@ -168,6 +171,21 @@ func TestDiagnose(t *testing.T) {
 	firstFinding{srv2, diagnose.Warn, "no server runs at http://127.0.0.1:8500", "start it"}.check(t, "no server")
 	if r := runDiagnose(t, srv2); !strings.Contains(findings(r), "path to dc1 via "+dc1.Gateways[0].WANAddr()) {
 		t.Errorf("findings without a server have no path:\n%s", findings(r))
+	}
+}
+
+// checkBundle requires that a bundle of the machine of a server has its
+// profiles, with the certificate of the server.
+func checkBundle(t *testing.T, n *lab.Node) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "bundle.tar.gz")
+	if out, err := n.CLI("diagnose", "--config-file", serverFile(t, n), "--bundle", path); err != nil {
+		t.Fatalf("wanfed diagnose --bundle = %v, %s", err, out)
+	}
+	list, err := exec.Command("tar", "-xzf", path, "-C", t.TempDir(), "-v", "-O", "wanfed/server/cpu.pprof",
+		"wanfed/server/heap.pprof", "wanfed/server/goroutines.txt").Output()
+	if err != nil || !bytes.Contains(list, []byte("goroutine profile: total")) {
+		t.Errorf("profiles in the bundle = %v %.300q, want all three", err, list)
 	}
 }
 

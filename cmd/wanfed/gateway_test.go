@@ -240,7 +240,8 @@ func TestStandaloneGateway(t *testing.T) {
 // address, and stops. The cluster tests in directory test cover gateways with
 // servers.
 func TestGateway_ServersDown(t *testing.T) {
-	f := tlstest.NewCA(t).Files(t, tlsutil.RoleGateway, "gw1", "dc1")
+	ca := tlstest.NewCA(t)
+	f := ca.Files(t, tlsutil.RoleGateway, "gw1", "dc1")
 	gw := startCommand(t, "gateway", "--dc", "dc1", "--node", "gw1", "--data-dir", filepath.Join(t.TempDir(), "data"),
 		"--ca-file", f.CA, "--cert-file", f.Cert, "--key-file", f.Key, "--server", "127.0.0.1:1",
 		"--lan", "127.0.0.1:0", "--wan", "127.0.0.1:0", "--admin-addr", "127.0.0.1:0")
@@ -272,5 +273,32 @@ func TestGateway_ServersDown(t *testing.T) {
 	if _, body := get(t, admin+"/status"); !strings.Contains(body, "no server of dc1 answers") {
 		t.Errorf("/status = %s, want no server of dc1 answers", body)
 	}
+	checkProfiles(t, ca, admin)
 	gw.stop()
+}
+
+// checkProfiles requires that the admin address of gateway gw1 of dc1 serves
+// profiles over TLS to operators of dc1 and to the holder of its certificate.
+func checkProfiles(t *testing.T, ca *tlstest.CA, admin string) {
+	t.Helper()
+	if code, body := get(t, admin+"/debug/pprof/heap"); code != http.StatusForbidden {
+		t.Errorf("profile in plain text = %d %.100s, want %d", code, body, http.StatusForbidden)
+	}
+	for _, c := range []struct {
+		role     tlsutil.Role
+		node, dc string
+		want     string
+	}{
+		{tlsutil.RoleOperator, "joe", "dc1", "heap profile:"},
+		{tlsutil.RoleGateway, "gw1", "dc1", "heap profile:"},
+		{tlsutil.RoleGateway, "gw2", "dc1", "only operators of dc1 may"},
+		{tlsutil.RoleOperator, "joe", "dc2", "only operators of dc1 may"},
+		{tlsutil.RoleClient, "joe", "dc1", "only operators of dc1 may"},
+	} {
+		id := ca.Identity(t, c.role, c.node, c.dc)
+		url := strings.Replace(admin, "http://", "https://", 1) + "/debug/pprof/heap?debug=1"
+		if body, err := fetch(t, url, id.ClientConfig("gw1.gateway.dc1.wanfed")); err != nil || !strings.Contains(body, c.want) {
+			t.Errorf("profile for %v = %v %.100s, want %s", id.Peer(), err, body, c.want)
+		}
+	}
 }

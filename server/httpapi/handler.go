@@ -26,6 +26,9 @@ type Config struct {
 	DC      string       // the server's datacenter; required
 	Cluster Cluster      // serves the endpoints of the federation; required
 	Metrics http.Handler // serves /metrics; nil: the path does not exist
+	// Profiles serves the paths under profile.Path, to operators of the
+	// datacenter. nil: the paths do not exist.
+	Profiles http.Handler
 	Logger  *slog.Logger // gets a Debug line for each request; required
 	// Peer identifies the client by the certificate of the connection. The
 	// request fails if Peer fails. A forwarded request has its caller in the

@@ -23,6 +23,7 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/internal/profile"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
@@ -135,7 +136,8 @@ func TestRejectGRPC(t *testing.T) {
 func newEchoHandler(t testing.TB, cluster Cluster) http.Handler {
 	t.Helper()
 	h, err := New(Config{
-		DC: "dc1", Policy: policyOf("dc1"), Cluster: cluster, Logger: slog.New(slog.DiscardHandler),
+		DC: "dc1", Node: "n", Policy: policyOf("dc1"), Cluster: cluster, Logger: slog.New(slog.DiscardHandler),
+		Profiles: profile.Handler(slog.New(slog.DiscardHandler)),
 		Peer: func(r *http.Request) (tlsutil.Peer, error) {
 			name := r.Header.Get("X-Test-Peer") // replaces the certificate
 			if name == "unknown" {
@@ -154,6 +156,40 @@ func newEchoHandler(t testing.TB, cluster Cluster) http.Handler {
 		t.Fatal(err)
 	}
 	return h
+}
+
+// Profiles are for operators of the datacenter, and for the holder of the
+// server's certificate. A request with ?dc= is not forwarded.
+func TestProfiles(t *testing.T) {
+	h := newEchoHandler(t, newFakeCluster())
+	for _, tt := range []struct {
+		peer, query string
+		status      int
+	}{
+		{"cli/dc1", "", 200},
+		{"server/dc1", "", 200},
+		{"cli/dc1", "?dc=dc2", 400},
+		{"cli/dc2", "", 403},
+		{"user/dc1", "", 403},
+		{"gateway/dc1", "", 403},
+		{"client/dc1", "", 403},
+		{"anonymous/dc1", "", 403},
+	} {
+		r := httptest.NewRequest("GET", profile.Path+"goroutine"+tt.query, nil)
+		r.Host = "127.0.0.1:8500"
+		r.Header.Set("X-Test-Peer", tt.peer)
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		if w.Code != tt.status {
+			t.Errorf("profile for %s%s = %d %.200s, want %d", tt.peer, tt.query, w.Code, w.Body, tt.status)
+		}
+	}
+	// A server of dc2 cannot forward a request.
+	ctx := tlsutil.WithPeer(t.Context(), tlsutil.Peer{Role: tlsutil.RoleOperator, DC: "dc2", Node: "joe"})
+	resp, err := Serve(ctx, h, &pb.QueryRequest{Method: "GET", Path: profile.Path + "goroutine"})
+	if err != nil || resp.Status != http.StatusBadRequest {
+		t.Errorf("forwarded request = %v, %v, want status %d", resp, err, http.StatusBadRequest)
+	}
 }
 
 func TestAuthorizeWrites(t *testing.T) {

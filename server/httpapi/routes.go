@@ -11,8 +11,11 @@ import (
 	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/catalog"
+	"github.com/wanfed/wanfed/internal/profile"
 	"github.com/wanfed/wanfed/policy"
+	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/server/ui"
+	"github.com/wanfed/wanfed/tlsutil"
 )
 
 // Endpoint describes one endpoint, for the reference documentation.
@@ -144,6 +147,8 @@ func Endpoints() []Endpoint {
 	return append(out,
 		Endpoint{Path: "/api/", Summary: "Resources of all types, as JSON."},
 		Endpoint{Method: read, Path: "/metrics", Local: true, Summary: "Returns metrics in the format of Prometheus."},
+		Endpoint{Method: read, Path: profile.Path + "{name}", Local: true,
+			Summary: "Returns a profile of the Go runtime, to operators of this datacenter."},
 	)
 }
 
@@ -173,6 +178,9 @@ func (h *handler) router() http.Handler {
 	}
 	if h.Metrics != nil {
 		mux.Handle("GET /metrics", h.metrics())
+	}
+	if h.Profiles != nil {
+		mux.Handle("GET "+profile.Path, h.profiles())
 	}
 	if h.API != nil {
 		mux.Handle("/api/", h.authorizeWrites(h.API))
@@ -209,6 +217,24 @@ func (h *handler) metrics() http.Handler {
 			return
 		}
 		h.Metrics.ServeHTTP(w, r)
+	})
+}
+
+// profiles serves profiles to operators of this datacenter, and to holders of
+// the certificate of this server.
+func (h *handler) profiles() http.Handler {
+	own := tlsutil.Peer{Role: tlsutil.RoleServer, DC: h.DC, Node: h.Node}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		caller, _ := tlsutil.PeerFromContext(r.Context()) // without a caller it is refused
+		if err := profile.Authorize(caller, own); err != nil {
+			writeFailure(w, r, fmt.Errorf("%w: %w", resource.ErrDenied, err))
+			return
+		}
+		if err := h.checkLocal(r, query{dc: r.URL.Query().Get("dc")}); err != nil {
+			writeFailure(w, r, err)
+			return
+		}
+		h.Profiles.ServeHTTP(w, r)
 	})
 }
 

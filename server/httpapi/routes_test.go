@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+
+	"github.com/wanfed/wanfed/internal/profile"
 )
 
 func TestEndpoints_AreServed(t *testing.T) {
@@ -18,7 +20,7 @@ func TestEndpoints_AreServed(t *testing.T) {
 			t.Errorf("endpoint %s = %+v, want a summary that is a sentence, and no duplicate", key, e)
 		}
 		seen[key] = true
-		if e.Path == "/metrics" || e.Path == "/api/" {
+		if e.Path == "/metrics" || e.Path == "/api/" || strings.HasPrefix(e.Path, profile.Path) {
 			continue // served by handlers of Config
 		}
 		path := e.Path

@@ -21,6 +21,7 @@ var guardedFiles = map[string]string{
 	"api/failover.go":      "net/http would open the connection, with the configuration of the caller",
 	"cmd/wanfed/client.go": "a command ends soon",
 	"enroll/client.go":     "one request; the client has no identity yet, and verifies the server by the token",
+	"diagnose/profiles.go": "a command ends soon",
 	"diagnose/paths.go":    "a handshake that cannot succeed, for the MTU of a path",
 	"syncd/connect.go":     "one HTTP client, which reads addresses of servers",
 	"syncd/api.go":         "clients of CTS have certificates of any CA",

@@ -81,6 +81,7 @@ var internalMay = map[string][]string{
 	"internal/resourcefile": {"api"},
 	"internal/subprocess":   {"tlsutil"},
 	"internal/monitor":      {"tlsutil"},
+	"internal/profile":      {"tlsutil"},
 }
 
 // The packages in alone are usable without a server. They must not depend on
