@@ -178,6 +178,12 @@ func (o *operator) addFlags(c *cobra.Command) {
 			defaultServer+", or what --http-addr names)")
 }
 
+// addNodeFlag adds --node to a command that describes one server.
+func (o *operator) addNodeFlag(c *cobra.Command) {
+	c.Flags().StringVar(&o.node, "node", "", "`name` of the server to call (default: the one that responds)")
+	_ = c.RegisterFlagCompletionFunc("node", completeServers)
+}
+
 // defaultServer is the server port of this machine.
 const defaultServer = "127.0.0.1:8300"
 
