@@ -41,6 +41,9 @@ type ClientConfig struct {
 	// connects to the first one that accepts a connection. Default:
 	// DefaultHTTPAddr.
 	Addr string
+	// AddrSource names what chose Addr, for errors: "WANFED_HTTP_ADDR".
+	// Default: not named.
+	AddrSource string
 	// TLS is the configuration for https, with the CA and the client
 	// certificate that a server requires. Default: the system's CAs and no
 	// certificate.
@@ -66,6 +69,7 @@ type ClientConfig struct {
 type Client struct {
 	base      string // URL without a trailing slash
 	addrs     string // base, and the addresses of further servers
+	source    string // ClientConfig.AddrSource
 	token     string
 	tokenFile string
 	username  string
@@ -104,7 +108,8 @@ func NewClient(cfg ClientConfig) (*Client, error) {
 	}
 	return &Client{
 		base: base, addrs: strings.Join(append([]string{base}, hosts[1:]...), ","),
-		token: cfg.Token, tokenFile: cfg.TokenFile, username: cfg.Username, password: cfg.Password,
+		source: cfg.AddrSource,
+		token:  cfg.Token, tokenFile: cfg.TokenFile, username: cfg.Username, password: cfg.Password,
 		timeout: cmp.Or(max(cfg.Timeout, 0), defaultTimeout),
 		http: &http.Client{
 			Transport:     transport,

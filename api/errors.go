@@ -25,11 +25,21 @@ var ErrNoSession = errors.New("the session does not exist")
 // UnreachableError reports that the client got no HTTP response from Addr.
 type UnreachableError struct {
 	Addr string // URL, or several with commas
-	Err  error
+	// Source is ClientConfig.AddrSource.
+	Source string
+	Err    error
 }
 
 func (e *UnreachableError) Error() string {
-	return fmt.Sprintf("no server answers at %s: %v", e.Addr, shortCause(e.Err))
+	return fmt.Sprintf("no server answers at %s: %v", e.Where(), shortCause(e.Err))
+}
+
+// Where returns Addr and, in brackets, its Source.
+func (e *UnreachableError) Where() string {
+	if e.Source == "" {
+		return e.Addr
+	}
+	return fmt.Sprintf("%s (%s)", e.Addr, e.Source)
 }
 func (e *UnreachableError) Unwrap() error { return e.Err }
 
@@ -83,7 +93,7 @@ func (c *Client) unreachable(ctx, rctx context.Context, timeout time.Duration, e
 	case rctx.Err() != nil:
 		err = fmt.Errorf("no response within %v: %w", timeout, os.ErrDeadlineExceeded)
 	}
-	return &UnreachableError{Addr: c.addrs, Err: err}
+	return &UnreachableError{Addr: c.addrs, Source: c.source, Err: err}
 }
 
 // maxMessage limits the bytes of an error response that a StatusError contains.

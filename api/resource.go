@@ -4,6 +4,7 @@ package api
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -68,6 +69,9 @@ func ParseResourceType(s string) (ResourceTypeName, error) {
 	return ResourceTypeName{parts[0], parts[1], parts[2]}, nil
 }
 
+// ErrNoType reports that FindResourceType found no type.
+var ErrNoType = errors.New("no type has the kind")
+
 // FindResourceType returns the one of types whose kind is kind, in upper or lower
 // case.
 func FindResourceType(types []ResourceType, kind string) (ResourceTypeName, error) {
@@ -81,7 +85,7 @@ func FindResourceType(types []ResourceType, kind string) (ResourceTypeName, erro
 	}
 	switch len(found) {
 	case 0:
-		return ResourceTypeName{}, fmt.Errorf("no type has the kind %q; the types are %s", kind, strings.Join(all, ", "))
+		return ResourceTypeName{}, fmt.Errorf("%w %q; the types are %s", ErrNoType, kind, strings.Join(all, ", "))
 	case 1:
 		return found[0], nil
 	}

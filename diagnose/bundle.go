@@ -43,6 +43,14 @@ type BundleConfig struct {
 	Report Report
 	// Logs are paths of logs. Those that do not exist are omitted.
 	Logs []string
+	// Duration is the time during which the bundle also captures the processes
+	// repeatedly, the processor time, and Watches. 0: one capture. Maximum:
+	// MaxDuration. If ctx ends before, the bundle has what was captured.
+	Duration time.Duration
+	// Interval is the time between two captures. Required with Duration.
+	Interval time.Duration
+	// Watches are live logs for the time of Duration.
+	Watches []LogWatch
 }
 
 // WriteBundle writes a tar.gz archive with the report, the settings, the ends of
@@ -50,6 +58,7 @@ type BundleConfig struct {
 // archive lists the parts that are missing. WriteBundle returns an error only if
 // it cannot write to w.
 func WriteBundle(ctx context.Context, w io.Writer, cfg BundleConfig) error {
+	running := ctx
 	ctx, cancel := context.WithTimeout(ctx, bundleTimeout)
 	defer cancel()
 	zip := gzip.NewWriter(w)
@@ -59,7 +68,11 @@ func WriteBundle(ctx context.Context, w io.Writer, cfg BundleConfig) error {
 	b.addSettings(cfg.Machine)
 	b.addServer(ctx, cfg.Client)
 	b.addGateway(ctx, cfg.Machine)
-	b.addProfiles(ctx, cfg)
+	if cfg.Duration > 0 {
+		b.addCaptures(running, cfg)
+	} else {
+		b.addProfiles(ctx, cfg)
+	}
 	for _, path := range cfg.Logs {
 		text, err := tail(path)
 		if errors.Is(err, fs.ErrNotExist) {
@@ -109,13 +122,9 @@ func (b *bundle) addJSON(name string, v any) {
 func (b *bundle) addSettings(m Machine) {
 	list := func(name string, s any) {
 		var text strings.Builder
-		settings.Each(s, func(f settings.Field) {
-			value := fmt.Sprintf("%q", f.Value.Interface())
-			if secretName.MatchString(f.Name) && !strings.HasSuffix(f.Name, "_file") {
-				value = removed
-			}
-			fmt.Fprintf(&text, "%s = %s\n", f.Name, value)
-		})
+		for _, shown := range settings.Show(s) {
+			fmt.Fprintf(&text, "%s = %s\n", shown.Name, shown.Value)
+		}
 		b.add("settings/"+name+".txt", []byte(text.String()), nil)
 	}
 	if m.Server != nil {
@@ -126,32 +135,42 @@ func (b *bundle) addSettings(m Machine) {
 	}
 }
 
+// part is a part of a bundle that a process serves.
+type part struct{ name, path string }
+
 func (b *bundle) addServer(ctx context.Context, c *api.Client) {
-	for _, p := range []struct{ name, path string }{
+	b.addServerParts(ctx, c, "server/", []part{
 		{"status.json", api.StatusPath}, {"members-wan.json", "/v1/agent/members?wan=1"},
 		{"members-lan.json", "/v1/agent/members"}, {"federation-states.json", "/v1/internal/federation-states"},
 		{"controllers.json", api.ControllersPath}, {"gateway-snapshots.json", api.GatewaySnapshotsPath},
 		{"metrics.txt", "/metrics"},
-	} {
+	})
+}
+
+func (b *bundle) addServerParts(ctx context.Context, c *api.Client, dir string, parts []part) {
+	for _, p := range parts {
 		rctx, cancel := context.WithTimeout(ctx, requestTimeout)
 		text, err := c.Body(rctx, p.path)
 		cancel()
-		b.add("server/"+p.name, text, err)
+		b.add(dir+p.name, text, err)
 	}
 }
 
 // addGateway adds what the admin address of the gateway serves.
 func (b *bundle) addGateway(ctx context.Context, m Machine) {
+	b.addGatewayParts(ctx, m, "gateway/", []part{
+		{"status.json", "/status"}, {"snapshot.json", "/snapshot"}, {"routes.json", "/routes"}, {"metrics.txt", "/metrics"},
+	})
+}
+
+func (b *bundle) addGatewayParts(ctx context.Context, m Machine, dir string, parts []part) {
 	if m.Gateway == nil || m.Gateway.AdminAddr == "" {
 		return
-	}
-	parts := []struct{ name, path string }{
-		{"status.json", "/status"}, {"snapshot.json", "/snapshot"}, {"routes.json", "/routes"}, {"metrics.txt", "/metrics"},
 	}
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: requestTimeout}
 	for _, p := range parts {
 		text, err := fetch(ctx, client, "http://"+m.Gateway.AdminAddr+p.path)
-		b.add("gateway/"+p.name, text, err)
+		b.add(dir+p.name, text, err)
 	}
 }
 
@@ -193,11 +212,7 @@ func tail(path string) ([]byte, error) {
 	return text, err
 }
 
-// removed replaces a secret.
-const removed = "(removed)"
-
 var (
-	secretName = regexp.MustCompile(`token|secret|password|key|encrypt$`)
 	// secretWord matches the parts of a secret file that are secrets: keys and
 	// tokens, but not the names in JSON and PEM.
 	secretWord = regexp.MustCompile(`[A-Za-z0-9+/=_.~-]{16,}`)
@@ -238,10 +253,10 @@ func (m Machine) secrets() (all []string) {
 // redact replaces the secrets in a text.
 func redact(text []byte, secrets []string) []byte {
 	for _, s := range secrets {
-		text = bytes.ReplaceAll(text, []byte(s), []byte(removed))
+		text = bytes.ReplaceAll(text, []byte(s), []byte(settings.Removed))
 	}
 	for _, re := range secretTexts {
-		text = re.ReplaceAll(text, []byte("${1}"+removed))
+		text = re.ReplaceAll(text, []byte("${1}"+settings.Removed))
 	}
 	return text
 }

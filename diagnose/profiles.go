@@ -25,47 +25,64 @@ import (
 // cpuTime is the duration of a processor profile in a bundle.
 const cpuTime = 3 * time.Second
 
-// profiles lists the profiles in a bundle. Those with the extension pprof are
-// for "go tool pprof".
-var profiles = []struct{ name, path string }{
-	{"goroutines.txt", profile.Path + "goroutine?debug=1"},
-	{"heap.pprof", profile.Path + "heap"},
-	{"cpu.pprof", profile.Path + fmt.Sprintf("profile?seconds=%d", int(cpuTime.Seconds()))},
+// The profiles in a bundle. Those with the extension pprof are for "go tool
+// pprof".
+var (
+	stacks = part{"goroutines.txt", profile.Path + "goroutine?debug=1"}
+	heap   = part{"heap.pprof", profile.Path + "heap"}
+)
+
+// cpuProfile is the processor time during about d.
+func cpuProfile(d time.Duration) (p part, recorded time.Duration) {
+	seconds := min(max(int(d.Seconds()), 1), profile.MaxSeconds)
+	return part{"cpu.pprof", profile.Path + fmt.Sprintf("profile?seconds=%d", seconds)}, time.Duration(seconds) * time.Second
 }
 
-// addProfiles adds profiles of the server and of the gateway of the machine. The
-// processes record at the same time.
+// addProfiles adds profiles of the server and of the gateway of the machine.
 func (b *bundle) addProfiles(ctx context.Context, cfg BundleConfig) {
-	type source struct {
-		name string
-		get  func(ctx context.Context, path string) ([]byte, error)
+	cpu, recorded := cpuProfile(cpuTime)
+	for _, p := range []part{stacks, heap, cpu} {
+		b.addRecorded("", recordProfile(ctx, cfg.Config, p, recorded))
 	}
-	sources := []source{{"server", func(ctx context.Context, path string) ([]byte, error) {
-		return serverProfile(ctx, cfg.Config, path)
-	}}}
+}
+
+// recording is a profile of one process.
+type recording struct {
+	name string // process/profile
+	text []byte
+	err  error
+}
+
+// recordProfile returns a profile of the server and of the gateway of the
+// machine, which record at the same time. recorded is the duration of the
+// profile, at most.
+func recordProfile(ctx context.Context, cfg Config, p part, recorded time.Duration) []recording {
+	limit := recorded + requestTimeout
+	sources := []func(ctx context.Context) ([]byte, error){
+		func(ctx context.Context) ([]byte, error) { return serverProfile(ctx, cfg, p.path, limit) },
+	}
+	all := []recording{{name: "server/" + p.name}}
 	if g := cfg.Machine.Gateway; g != nil && g.AdminAddr != "" {
-		sources = append(sources, source{"gateway", func(ctx context.Context, path string) ([]byte, error) {
-			return gatewayProfile(ctx, g, path)
-		}})
+		all = append(all, recording{name: "gateway/" + p.name})
+		sources = append(sources, func(ctx context.Context) ([]byte, error) { return gatewayProfile(ctx, g, p.path) })
 	}
-	for _, p := range profiles {
-		texts, errs := make([][]byte, len(sources)), make([]error, len(sources))
-		var wg sync.WaitGroup
-		for i, s := range sources {
-			wg.Go(func() {
-				ctx, cancel := context.WithTimeout(ctx, cpuTime+requestTimeout)
-				defer cancel()
-				texts[i], errs[i] = s.get(ctx, p.path)
-			})
-		}
-		wg.Wait()
-		for i, s := range sources {
-			name := s.name + "/" + p.name
-			if strings.HasSuffix(name, ".pprof") {
-				b.addProfile(name, texts[i], errs[i])
-			} else {
-				b.add(name, texts[i], errs[i])
-			}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	var wg sync.WaitGroup
+	for i, get := range sources {
+		wg.Go(func() { all[i].text, all[i].err = get(ctx) })
+	}
+	wg.Wait()
+	return all
+}
+
+// addRecorded adds profiles to a directory of the archive.
+func (b *bundle) addRecorded(dir string, all []recording) {
+	for _, r := range all {
+		if strings.HasSuffix(r.name, ".pprof") {
+			b.addProfile(dir+r.name, r.text, r.err)
+		} else {
+			b.add(dir+r.name, r.text, r.err)
 		}
 	}
 }
@@ -103,19 +120,20 @@ func (b *bundle) checkProfile(content []byte) error {
 
 // serverProfile returns a profile of the server, which requires https and a
 // certificate.
-func serverProfile(ctx context.Context, cfg Config, path string) ([]byte, error) {
-	c := cfg.Client
-	if addr, plain := strings.CutPrefix(c.Addr(), "http://"); plain {
-		if cfg.Identity == nil {
-			return nil, errors.New("profiles need the certificate of the server or of an operator: " +
-				"set --cert-file, --key-file and --ca-file")
-		}
-		var err error // a server with an address for plain text accepts TLS there too
-		if c, err = api.NewClient(api.ClientConfig{Addr: "https://" + addr, TLS: cfg.Identity.ClientConfig("")}); err != nil {
-			return nil, err
-		}
-		defer c.Close()
+func serverProfile(ctx context.Context, cfg Config, path string, limit time.Duration) ([]byte, error) {
+	addr := cfg.Client.Addr()
+	if plain, ok := strings.CutPrefix(addr, "http://"); ok {
+		addr = "https://" + plain // a server with an address for plain text accepts TLS there too
 	}
+	if cfg.Identity == nil {
+		return nil, errors.New("profiles need the certificate of the server or of an operator: " +
+			"set --cert-file, --key-file and --ca-file")
+	}
+	c, err := api.NewClient(api.ClientConfig{Addr: addr, TLS: cfg.Identity.ClientConfig(""), Timeout: limit})
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
 	return c.Body(ctx, path)
 }
 

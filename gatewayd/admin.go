@@ -71,6 +71,9 @@ func (p *process) adminHandler() http.Handler {
 		mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, p.client.Status()) })
 		mux.HandleFunc("GET /snapshot", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, p.client.Report()) })
 	}
+	if p.identity != nil {
+		mux.HandleFunc("GET "+logPath, p.watchLog)
+	}
 	if profiles := profile.Handler(p.log); p.settings.Pprof {
 		mux.Handle("GET "+profile.Path, profiles)
 	} else if p.identity != nil {

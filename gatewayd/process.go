@@ -25,6 +25,7 @@ import (
 	"github.com/wanfed/wanfed/gateway/proxycfg"
 	"github.com/wanfed/wanfed/internal/backoff"
 	"github.com/wanfed/wanfed/internal/hotrestart"
+	"github.com/wanfed/wanfed/internal/logtail"
 	"github.com/wanfed/wanfed/internal/monitor"
 	"github.com/wanfed/wanfed/internal/sdnotify"
 	"github.com/wanfed/wanfed/internal/settings"
@@ -74,6 +75,7 @@ type process struct {
 	sighup, sigusr2 chan os.Signal
 	level           *slog.LevelVar
 	log             *slog.Logger
+	logTail         *logtail.Tail // has the lines of log for operators
 	sockets         sockets
 	accessLog       *accessLog
 	listeners       []*gateway.Listener
@@ -92,7 +94,7 @@ func newProcess(cfg Config) (*process, error) {
 	s := cfg.Settings
 	p := &process{
 		settings: s, reload: cfg.Reload, sighup: make(chan os.Signal, 1), sigusr2: make(chan os.Signal, 1),
-		level: new(slog.LevelVar), accessLog: &accessLog{stdout: cfg.Stdout, stderr: cfg.Stderr},
+		level: new(slog.LevelVar), logTail: logtail.New(), accessLog: &accessLog{stdout: cfg.Stdout, stderr: cfg.Stderr},
 	}
 	level, err := settings.ParseLevel(s.LogLevel)
 	if err != nil {
@@ -102,6 +104,7 @@ func newProcess(cfg Config) (*process, error) {
 	if p.log, err = settings.NewLogger(cfg.Stderr, p.level, s.LogFormat); err != nil {
 		return nil, err
 	}
+	p.log = slog.New(p.logTail.Handler(p.log.Handler()))
 	if err := errors.Join(s.checkOpenFiles(), p.accessLog.open(s.AccessLog)); err != nil {
 		return nil, err
 	}

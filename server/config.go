@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/wanfed/wanfed/internal/logtail"
+	"github.com/wanfed/wanfed/internal/settings"
 	"github.com/wanfed/wanfed/server/audit"
 	"github.com/wanfed/wanfed/server/operator"
 	"github.com/wanfed/wanfed/tlsutil"
@@ -193,6 +195,10 @@ type Config struct {
 
 	// Logger receives the log. Default: slog.Default().
 	Logger *slog.Logger
+	// LogTail has the same log for operators. Default: they cannot watch it.
+	LogTail *logtail.Tail
+	// Settings returns the settings in force, for operators. Default: none.
+	Settings func() []settings.Shown
 	// Started, if not nil, is called once, after both ports listen.
 	Started func(Addrs)
 }

@@ -339,6 +339,7 @@ func (c *components) buildGossip(*tlsutil.Identity) error {
 		},
 		Expect: c.cfg.BootstrapExpect, DeadAfter: func() time.Duration { return c.live.Load().DeadServerAfter },
 		Connect: c.network.calls.Server, CheckpointInterval: c.cfg.checkpointInterval, Logger: c.logger,
+		Describe: c.describe, LogTail: c.cfg.LogTail,
 	})
 	c.snapshots = operator.NewSchedule(operator.ScheduleConfig{
 		DC: c.cfg.DC, Node: c.cfg.Node, Every: c.cfg.SnapshotEvery, Dir: c.cfg.SnapshotDir, Keep: c.cfg.SnapshotKeep,

@@ -11,8 +11,10 @@ import (
 	"runtime/debug"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
+	"github.com/wanfed/wanfed/internal/logtail"
 	"github.com/wanfed/wanfed/internal/sdnotify"
 	"github.com/wanfed/wanfed/internal/settings"
 	"github.com/wanfed/wanfed/internal/subprocess"
@@ -50,7 +52,13 @@ func Run(ctx context.Context, cfg Config) error {
 		return err
 	}
 	conf := s.config()
-	conf.Logger = logger
+	tail := logtail.New()
+	logger = slog.New(tail.Handler(logger.Handler()))
+	conf.Logger, conf.LogTail = logger, tail
+	var shown atomic.Pointer[[]settings.Shown]
+	show := func(s Settings) { shown.Store(new(settings.Show(&s))) }
+	show(s)
+	conf.Settings = func() []settings.Shown { return *shown.Load() }
 	// The line has the actual ports, because the system may choose them.
 	conf.Started = func(a server.Addrs) {
 		settings.PrintReady(cfg.Stdout, s.LogFormat,
@@ -69,7 +77,7 @@ func Run(ctx context.Context, cfg Config) error {
 	conf.Updates = updates
 	running, stop := context.WithCancel(ctx)
 	var reloads sync.WaitGroup
-	reloads.Go(func() { reload(running, sighup, s, cfg.Reload, level, logger, updates) })
+	reloads.Go(func() { reload(running, sighup, s, cfg.Reload, level, logger, updates, show) })
 	err = server.Run(ctx, conf)
 	stop()
 	reloads.Wait()
@@ -77,11 +85,11 @@ func Run(ctx context.Context, cfg Config) error {
 }
 
 // reload loads the settings at each signal, until ctx ends. It sends the
-// settings that can change at run time to the server, and logs the names of
-// changed settings that need a restart. If load fails, no setting changes.
+// settings that can change at run time to the server, gives those in force to
+// show, and logs the names of changed settings that need a restart. If load fails, no setting changes.
 func reload(
 	ctx context.Context, sighup <-chan os.Signal, s Settings, load func() (Settings, error),
-	level *slog.LevelVar, logger *slog.Logger, updates chan<- server.LiveSettings,
+	level *slog.LevelVar, logger *slog.Logger, updates chan<- server.LiveSettings, show func(Settings),
 ) {
 	for {
 		select {
@@ -94,6 +102,7 @@ func reload(
 			logger.Error("cannot reload the settings", "err", err)
 		} else {
 			changed, fixed := settings.Merge(&s, &next)
+			show(s)
 			if err := setLevel(level, s.LogLevel); err != nil {
 				logger.Error("cannot reload the settings", "err", err)
 			}

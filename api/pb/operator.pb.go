@@ -25,6 +25,553 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+type DescribeServerRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DescribeServerRequest) Reset() {
+	*x = DescribeServerRequest{}
+	mi := &file_api_pb_operator_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DescribeServerRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DescribeServerRequest) ProtoMessage() {}
+
+func (x *DescribeServerRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_pb_operator_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DescribeServerRequest.ProtoReflect.Descriptor instead.
+func (*DescribeServerRequest) Descriptor() ([]byte, []int) {
+	return file_api_pb_operator_proto_rawDescGZIP(), []int{0}
+}
+
+type DescribeServerResponse struct {
+	state             protoimpl.MessageState `protogen:"open.v1"`
+	Datacenter        string                 `protobuf:"bytes,1,opt,name=datacenter,proto3" json:"datacenter,omitempty"`
+	Node              string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`
+	PrimaryDatacenter string                 `protobuf:"bytes,3,opt,name=primary_datacenter,json=primaryDatacenter,proto3" json:"primary_datacenter,omitempty"`
+	// Of the program: the version, the git commit, the version of Go, and
+	// os/architecture.
+	Version   string                 `protobuf:"bytes,4,opt,name=version,proto3" json:"version,omitempty"`
+	Commit    string                 `protobuf:"bytes,5,opt,name=commit,proto3" json:"commit,omitempty"`
+	GoVersion string                 `protobuf:"bytes,6,opt,name=go_version,json=goVersion,proto3" json:"go_version,omitempty"`
+	Platform  string                 `protobuf:"bytes,7,opt,name=platform,proto3" json:"platform,omitempty"`
+	StartedAt *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=started_at,json=startedAt,proto3" json:"started_at,omitempty"`
+	// The time of the response by the clock of the server.
+	Now *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=now,proto3" json:"now,omitempty"`
+	Pid int64                  `protobuf:"varint,10,opt,name=pid,proto3" json:"pid,omitempty"`
+	// "leader" or "follower".
+	RaftRole string `protobuf:"bytes,11,opt,name=raft_role,json=raftRole,proto3" json:"raft_role,omitempty"`
+	// The node that leads the group. Empty: unknown.
+	Leader string `protobuf:"bytes,12,opt,name=leader,proto3" json:"leader,omitempty"`
+	Voters int32  `protobuf:"varint,13,opt,name=voters,proto3" json:"voters,omitempty"`
+	// The index of the last entry of the server's log.
+	LastIndex    uint64               `protobuf:"varint,14,opt,name=last_index,json=lastIndex,proto3" json:"last_index,omitempty"`
+	Files        []*NamedSize         `protobuf:"bytes,15,rep,name=files,proto3" json:"files,omitempty"`
+	Certificates []*ServedCertificate `protobuf:"bytes,16,rep,name=certificates,proto3" json:"certificates,omitempty"`
+	Listeners    []*NamedText         `protobuf:"bytes,17,rep,name=listeners,proto3" json:"listeners,omitempty"`
+	// The settings by name, without the values of secrets.
+	Settings   []*NamedText `protobuf:"bytes,18,rep,name=settings,proto3" json:"settings,omitempty"`
+	Goroutines int64        `protobuf:"varint,19,opt,name=goroutines,proto3" json:"goroutines,omitempty"`
+	Processors int64        `protobuf:"varint,20,opt,name=processors,proto3" json:"processors,omitempty"`
+	// Memory in bytes: of live objects and of the whole process. 0: unknown.
+	HeapBytes     uint64 `protobuf:"varint,21,opt,name=heap_bytes,json=heapBytes,proto3" json:"heap_bytes,omitempty"`
+	ResidentBytes uint64 `protobuf:"varint,22,opt,name=resident_bytes,json=residentBytes,proto3" json:"resident_bytes,omitempty"`
+	// Open file descriptors, and their limit. 0: unknown.
+	OpenFiles     uint64 `protobuf:"varint,23,opt,name=open_files,json=openFiles,proto3" json:"open_files,omitempty"`
+	MaxOpenFiles  uint64 `protobuf:"varint,24,opt,name=max_open_files,json=maxOpenFiles,proto3" json:"max_open_files,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DescribeServerResponse) Reset() {
+	*x = DescribeServerResponse{}
+	mi := &file_api_pb_operator_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DescribeServerResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DescribeServerResponse) ProtoMessage() {}
+
+func (x *DescribeServerResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_pb_operator_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DescribeServerResponse.ProtoReflect.Descriptor instead.
+func (*DescribeServerResponse) Descriptor() ([]byte, []int) {
+	return file_api_pb_operator_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *DescribeServerResponse) GetDatacenter() string {
+	if x != nil {
+		return x.Datacenter
+	}
+	return ""
+}
+
+func (x *DescribeServerResponse) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *DescribeServerResponse) GetPrimaryDatacenter() string {
+	if x != nil {
+		return x.PrimaryDatacenter
+	}
+	return ""
+}
+
+func (x *DescribeServerResponse) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *DescribeServerResponse) GetCommit() string {
+	if x != nil {
+		return x.Commit
+	}
+	return ""
+}
+
+func (x *DescribeServerResponse) GetGoVersion() string {
+	if x != nil {
+		return x.GoVersion
+	}
+	return ""
+}
+
+func (x *DescribeServerResponse) GetPlatform() string {
+	if x != nil {
+		return x.Platform
+	}
+	return ""
+}
+
+func (x *DescribeServerResponse) GetStartedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.StartedAt
+	}
+	return nil
+}
+
+func (x *DescribeServerResponse) GetNow() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Now
+	}
+	return nil
+}
+
+func (x *DescribeServerResponse) GetPid() int64 {
+	if x != nil {
+		return x.Pid
+	}
+	return 0
+}
+
+func (x *DescribeServerResponse) GetRaftRole() string {
+	if x != nil {
+		return x.RaftRole
+	}
+	return ""
+}
+
+func (x *DescribeServerResponse) GetLeader() string {
+	if x != nil {
+		return x.Leader
+	}
+	return ""
+}
+
+func (x *DescribeServerResponse) GetVoters() int32 {
+	if x != nil {
+		return x.Voters
+	}
+	return 0
+}
+
+func (x *DescribeServerResponse) GetLastIndex() uint64 {
+	if x != nil {
+		return x.LastIndex
+	}
+	return 0
+}
+
+func (x *DescribeServerResponse) GetFiles() []*NamedSize {
+	if x != nil {
+		return x.Files
+	}
+	return nil
+}
+
+func (x *DescribeServerResponse) GetCertificates() []*ServedCertificate {
+	if x != nil {
+		return x.Certificates
+	}
+	return nil
+}
+
+func (x *DescribeServerResponse) GetListeners() []*NamedText {
+	if x != nil {
+		return x.Listeners
+	}
+	return nil
+}
+
+func (x *DescribeServerResponse) GetSettings() []*NamedText {
+	if x != nil {
+		return x.Settings
+	}
+	return nil
+}
+
+func (x *DescribeServerResponse) GetGoroutines() int64 {
+	if x != nil {
+		return x.Goroutines
+	}
+	return 0
+}
+
+func (x *DescribeServerResponse) GetProcessors() int64 {
+	if x != nil {
+		return x.Processors
+	}
+	return 0
+}
+
+func (x *DescribeServerResponse) GetHeapBytes() uint64 {
+	if x != nil {
+		return x.HeapBytes
+	}
+	return 0
+}
+
+func (x *DescribeServerResponse) GetResidentBytes() uint64 {
+	if x != nil {
+		return x.ResidentBytes
+	}
+	return 0
+}
+
+func (x *DescribeServerResponse) GetOpenFiles() uint64 {
+	if x != nil {
+		return x.OpenFiles
+	}
+	return 0
+}
+
+func (x *DescribeServerResponse) GetMaxOpenFiles() uint64 {
+	if x != nil {
+		return x.MaxOpenFiles
+	}
+	return 0
+}
+
+type NamedText struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Value         string                 `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NamedText) Reset() {
+	*x = NamedText{}
+	mi := &file_api_pb_operator_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NamedText) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NamedText) ProtoMessage() {}
+
+func (x *NamedText) ProtoReflect() protoreflect.Message {
+	mi := &file_api_pb_operator_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NamedText.ProtoReflect.Descriptor instead.
+func (*NamedText) Descriptor() ([]byte, []int) {
+	return file_api_pb_operator_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *NamedText) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *NamedText) GetValue() string {
+	if x != nil {
+		return x.Value
+	}
+	return ""
+}
+
+// NamedSize is the size of a file or a directory in the data directory.
+type NamedSize struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Bytes         uint64                 `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NamedSize) Reset() {
+	*x = NamedSize{}
+	mi := &file_api_pb_operator_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NamedSize) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NamedSize) ProtoMessage() {}
+
+func (x *NamedSize) ProtoReflect() protoreflect.Message {
+	mi := &file_api_pb_operator_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NamedSize.ProtoReflect.Descriptor instead.
+func (*NamedSize) Descriptor() ([]byte, []int) {
+	return file_api_pb_operator_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *NamedSize) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *NamedSize) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+type ServedCertificate struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The first SAN, or the common name of a CA.
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	NotAfter      *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=not_after,json=notAfter,proto3" json:"not_after,omitempty"`
+	Ca            bool                   `protobuf:"varint,3,opt,name=ca,proto3" json:"ca,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ServedCertificate) Reset() {
+	*x = ServedCertificate{}
+	mi := &file_api_pb_operator_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ServedCertificate) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ServedCertificate) ProtoMessage() {}
+
+func (x *ServedCertificate) ProtoReflect() protoreflect.Message {
+	mi := &file_api_pb_operator_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ServedCertificate.ProtoReflect.Descriptor instead.
+func (*ServedCertificate) Descriptor() ([]byte, []int) {
+	return file_api_pb_operator_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *ServedCertificate) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ServedCertificate) GetNotAfter() *timestamppb.Timestamp {
+	if x != nil {
+		return x.NotAfter
+	}
+	return nil
+}
+
+func (x *ServedCertificate) GetCa() bool {
+	if x != nil {
+		return x.Ca
+	}
+	return false
+}
+
+type WatchLogRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The lowest level, as the setting log_level has it.
+	Level string `protobuf:"bytes,1,opt,name=level,proto3" json:"level,omitempty"`
+	// The format of the lines, as the setting log_format has it.
+	Format        string `protobuf:"bytes,2,opt,name=format,proto3" json:"format,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchLogRequest) Reset() {
+	*x = WatchLogRequest{}
+	mi := &file_api_pb_operator_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchLogRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchLogRequest) ProtoMessage() {}
+
+func (x *WatchLogRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_pb_operator_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchLogRequest.ProtoReflect.Descriptor instead.
+func (*WatchLogRequest) Descriptor() ([]byte, []int) {
+	return file_api_pb_operator_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *WatchLogRequest) GetLevel() string {
+	if x != nil {
+		return x.Level
+	}
+	return ""
+}
+
+func (x *WatchLogRequest) GetFormat() string {
+	if x != nil {
+		return x.Format
+	}
+	return ""
+}
+
+type LogLine struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Empty in the first message, which confirms that the log is watched.
+	Text string `protobuf:"bytes,1,opt,name=text,proto3" json:"text,omitempty"`
+	// The number of lines that were dropped before this one.
+	Dropped       uint64 `protobuf:"varint,2,opt,name=dropped,proto3" json:"dropped,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LogLine) Reset() {
+	*x = LogLine{}
+	mi := &file_api_pb_operator_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LogLine) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LogLine) ProtoMessage() {}
+
+func (x *LogLine) ProtoReflect() protoreflect.Message {
+	mi := &file_api_pb_operator_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LogLine.ProtoReflect.Descriptor instead.
+func (*LogLine) Descriptor() ([]byte, []int) {
+	return file_api_pb_operator_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *LogLine) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
+func (x *LogLine) GetDropped() uint64 {
+	if x != nil {
+		return x.Dropped
+	}
+	return 0
+}
+
 type DigestRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -33,7 +580,7 @@ type DigestRequest struct {
 
 func (x *DigestRequest) Reset() {
 	*x = DigestRequest{}
-	mi := &file_api_pb_operator_proto_msgTypes[0]
+	mi := &file_api_pb_operator_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -45,7 +592,7 @@ func (x *DigestRequest) String() string {
 func (*DigestRequest) ProtoMessage() {}
 
 func (x *DigestRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_operator_proto_msgTypes[0]
+	mi := &file_api_pb_operator_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -58,7 +605,7 @@ func (x *DigestRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DigestRequest.ProtoReflect.Descriptor instead.
 func (*DigestRequest) Descriptor() ([]byte, []int) {
-	return file_api_pb_operator_proto_rawDescGZIP(), []int{0}
+	return file_api_pb_operator_proto_rawDescGZIP(), []int{7}
 }
 
 type DigestResponse struct {
@@ -75,7 +622,7 @@ type DigestResponse struct {
 
 func (x *DigestResponse) Reset() {
 	*x = DigestResponse{}
-	mi := &file_api_pb_operator_proto_msgTypes[1]
+	mi := &file_api_pb_operator_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -87,7 +634,7 @@ func (x *DigestResponse) String() string {
 func (*DigestResponse) ProtoMessage() {}
 
 func (x *DigestResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_operator_proto_msgTypes[1]
+	mi := &file_api_pb_operator_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -100,7 +647,7 @@ func (x *DigestResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DigestResponse.ProtoReflect.Descriptor instead.
 func (*DigestResponse) Descriptor() ([]byte, []int) {
-	return file_api_pb_operator_proto_rawDescGZIP(), []int{1}
+	return file_api_pb_operator_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *DigestResponse) GetIndex() uint64 {
@@ -132,7 +679,7 @@ type ListPeersRequest struct {
 
 func (x *ListPeersRequest) Reset() {
 	*x = ListPeersRequest{}
-	mi := &file_api_pb_operator_proto_msgTypes[2]
+	mi := &file_api_pb_operator_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -144,7 +691,7 @@ func (x *ListPeersRequest) String() string {
 func (*ListPeersRequest) ProtoMessage() {}
 
 func (x *ListPeersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_operator_proto_msgTypes[2]
+	mi := &file_api_pb_operator_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -157,7 +704,7 @@ func (x *ListPeersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPeersRequest.ProtoReflect.Descriptor instead.
 func (*ListPeersRequest) Descriptor() ([]byte, []int) {
-	return file_api_pb_operator_proto_rawDescGZIP(), []int{2}
+	return file_api_pb_operator_proto_rawDescGZIP(), []int{9}
 }
 
 type ListPeersResponse struct {
@@ -169,7 +716,7 @@ type ListPeersResponse struct {
 
 func (x *ListPeersResponse) Reset() {
 	*x = ListPeersResponse{}
-	mi := &file_api_pb_operator_proto_msgTypes[3]
+	mi := &file_api_pb_operator_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -181,7 +728,7 @@ func (x *ListPeersResponse) String() string {
 func (*ListPeersResponse) ProtoMessage() {}
 
 func (x *ListPeersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_operator_proto_msgTypes[3]
+	mi := &file_api_pb_operator_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -194,7 +741,7 @@ func (x *ListPeersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPeersResponse.ProtoReflect.Descriptor instead.
 func (*ListPeersResponse) Descriptor() ([]byte, []int) {
-	return file_api_pb_operator_proto_rawDescGZIP(), []int{3}
+	return file_api_pb_operator_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ListPeersResponse) GetPeers() []*RaftPeer {
@@ -229,7 +776,7 @@ type RaftPeer struct {
 
 func (x *RaftPeer) Reset() {
 	*x = RaftPeer{}
-	mi := &file_api_pb_operator_proto_msgTypes[4]
+	mi := &file_api_pb_operator_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -241,7 +788,7 @@ func (x *RaftPeer) String() string {
 func (*RaftPeer) ProtoMessage() {}
 
 func (x *RaftPeer) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_operator_proto_msgTypes[4]
+	mi := &file_api_pb_operator_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -254,7 +801,7 @@ func (x *RaftPeer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RaftPeer.ProtoReflect.Descriptor instead.
 func (*RaftPeer) Descriptor() ([]byte, []int) {
-	return file_api_pb_operator_proto_rawDescGZIP(), []int{4}
+	return file_api_pb_operator_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *RaftPeer) GetNode() string {
@@ -331,7 +878,7 @@ type RemovePeerRequest struct {
 
 func (x *RemovePeerRequest) Reset() {
 	*x = RemovePeerRequest{}
-	mi := &file_api_pb_operator_proto_msgTypes[5]
+	mi := &file_api_pb_operator_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -343,7 +890,7 @@ func (x *RemovePeerRequest) String() string {
 func (*RemovePeerRequest) ProtoMessage() {}
 
 func (x *RemovePeerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_operator_proto_msgTypes[5]
+	mi := &file_api_pb_operator_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -356,7 +903,7 @@ func (x *RemovePeerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemovePeerRequest.ProtoReflect.Descriptor instead.
 func (*RemovePeerRequest) Descriptor() ([]byte, []int) {
-	return file_api_pb_operator_proto_rawDescGZIP(), []int{5}
+	return file_api_pb_operator_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *RemovePeerRequest) GetNode() string {
@@ -383,7 +930,7 @@ type RemovePeerResponse struct {
 
 func (x *RemovePeerResponse) Reset() {
 	*x = RemovePeerResponse{}
-	mi := &file_api_pb_operator_proto_msgTypes[6]
+	mi := &file_api_pb_operator_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -395,7 +942,7 @@ func (x *RemovePeerResponse) String() string {
 func (*RemovePeerResponse) ProtoMessage() {}
 
 func (x *RemovePeerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_operator_proto_msgTypes[6]
+	mi := &file_api_pb_operator_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -408,7 +955,7 @@ func (x *RemovePeerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemovePeerResponse.ProtoReflect.Descriptor instead.
 func (*RemovePeerResponse) Descriptor() ([]byte, []int) {
-	return file_api_pb_operator_proto_rawDescGZIP(), []int{6}
+	return file_api_pb_operator_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *RemovePeerResponse) GetRunning() bool {
@@ -428,7 +975,7 @@ type TransferLeaderRequest struct {
 
 func (x *TransferLeaderRequest) Reset() {
 	*x = TransferLeaderRequest{}
-	mi := &file_api_pb_operator_proto_msgTypes[7]
+	mi := &file_api_pb_operator_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -440,7 +987,7 @@ func (x *TransferLeaderRequest) String() string {
 func (*TransferLeaderRequest) ProtoMessage() {}
 
 func (x *TransferLeaderRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_operator_proto_msgTypes[7]
+	mi := &file_api_pb_operator_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -453,7 +1000,7 @@ func (x *TransferLeaderRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferLeaderRequest.ProtoReflect.Descriptor instead.
 func (*TransferLeaderRequest) Descriptor() ([]byte, []int) {
-	return file_api_pb_operator_proto_rawDescGZIP(), []int{7}
+	return file_api_pb_operator_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *TransferLeaderRequest) GetNode() string {
@@ -473,7 +1020,7 @@ type TransferLeaderResponse struct {
 
 func (x *TransferLeaderResponse) Reset() {
 	*x = TransferLeaderResponse{}
-	mi := &file_api_pb_operator_proto_msgTypes[8]
+	mi := &file_api_pb_operator_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -485,7 +1032,7 @@ func (x *TransferLeaderResponse) String() string {
 func (*TransferLeaderResponse) ProtoMessage() {}
 
 func (x *TransferLeaderResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_operator_proto_msgTypes[8]
+	mi := &file_api_pb_operator_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -498,7 +1045,7 @@ func (x *TransferLeaderResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferLeaderResponse.ProtoReflect.Descriptor instead.
 func (*TransferLeaderResponse) Descriptor() ([]byte, []int) {
-	return file_api_pb_operator_proto_rawDescGZIP(), []int{8}
+	return file_api_pb_operator_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *TransferLeaderResponse) GetLeader() string {
@@ -516,7 +1063,7 @@ type SaveSnapshotRequest struct {
 
 func (x *SaveSnapshotRequest) Reset() {
 	*x = SaveSnapshotRequest{}
-	mi := &file_api_pb_operator_proto_msgTypes[9]
+	mi := &file_api_pb_operator_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -528,7 +1075,7 @@ func (x *SaveSnapshotRequest) String() string {
 func (*SaveSnapshotRequest) ProtoMessage() {}
 
 func (x *SaveSnapshotRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_operator_proto_msgTypes[9]
+	mi := &file_api_pb_operator_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -541,7 +1088,7 @@ func (x *SaveSnapshotRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SaveSnapshotRequest.ProtoReflect.Descriptor instead.
 func (*SaveSnapshotRequest) Descriptor() ([]byte, []int) {
-	return file_api_pb_operator_proto_rawDescGZIP(), []int{9}
+	return file_api_pb_operator_proto_rawDescGZIP(), []int{16}
 }
 
 // SnapshotManifest describes a snapshot.
@@ -568,7 +1115,7 @@ type SnapshotManifest struct {
 
 func (x *SnapshotManifest) Reset() {
 	*x = SnapshotManifest{}
-	mi := &file_api_pb_operator_proto_msgTypes[10]
+	mi := &file_api_pb_operator_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -580,7 +1127,7 @@ func (x *SnapshotManifest) String() string {
 func (*SnapshotManifest) ProtoMessage() {}
 
 func (x *SnapshotManifest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_operator_proto_msgTypes[10]
+	mi := &file_api_pb_operator_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -593,7 +1140,7 @@ func (x *SnapshotManifest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotManifest.ProtoReflect.Descriptor instead.
 func (*SnapshotManifest) Descriptor() ([]byte, []int) {
-	return file_api_pb_operator_proto_rawDescGZIP(), []int{10}
+	return file_api_pb_operator_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *SnapshotManifest) GetVersion() string {
@@ -680,7 +1227,7 @@ type SnapshotPart struct {
 
 func (x *SnapshotPart) Reset() {
 	*x = SnapshotPart{}
-	mi := &file_api_pb_operator_proto_msgTypes[11]
+	mi := &file_api_pb_operator_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -692,7 +1239,7 @@ func (x *SnapshotPart) String() string {
 func (*SnapshotPart) ProtoMessage() {}
 
 func (x *SnapshotPart) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_operator_proto_msgTypes[11]
+	mi := &file_api_pb_operator_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -705,7 +1252,7 @@ func (x *SnapshotPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotPart.ProtoReflect.Descriptor instead.
 func (*SnapshotPart) Descriptor() ([]byte, []int) {
-	return file_api_pb_operator_proto_rawDescGZIP(), []int{11}
+	return file_api_pb_operator_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *SnapshotPart) GetPart() isSnapshotPart_Part {
@@ -777,7 +1324,7 @@ type RestoreSnapshotResponse struct {
 
 func (x *RestoreSnapshotResponse) Reset() {
 	*x = RestoreSnapshotResponse{}
-	mi := &file_api_pb_operator_proto_msgTypes[12]
+	mi := &file_api_pb_operator_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -789,7 +1336,7 @@ func (x *RestoreSnapshotResponse) String() string {
 func (*RestoreSnapshotResponse) ProtoMessage() {}
 
 func (x *RestoreSnapshotResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_operator_proto_msgTypes[12]
+	mi := &file_api_pb_operator_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -802,7 +1349,7 @@ func (x *RestoreSnapshotResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreSnapshotResponse.ProtoReflect.Descriptor instead.
 func (*RestoreSnapshotResponse) Descriptor() ([]byte, []int) {
-	return file_api_pb_operator_proto_rawDescGZIP(), []int{12}
+	return file_api_pb_operator_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *RestoreSnapshotResponse) GetIndex() uint64 {
@@ -831,7 +1378,7 @@ type TakeOverRequest struct {
 
 func (x *TakeOverRequest) Reset() {
 	*x = TakeOverRequest{}
-	mi := &file_api_pb_operator_proto_msgTypes[13]
+	mi := &file_api_pb_operator_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -843,7 +1390,7 @@ func (x *TakeOverRequest) String() string {
 func (*TakeOverRequest) ProtoMessage() {}
 
 func (x *TakeOverRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_operator_proto_msgTypes[13]
+	mi := &file_api_pb_operator_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -856,7 +1403,7 @@ func (x *TakeOverRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TakeOverRequest.ProtoReflect.Descriptor instead.
 func (*TakeOverRequest) Descriptor() ([]byte, []int) {
-	return file_api_pb_operator_proto_rawDescGZIP(), []int{13}
+	return file_api_pb_operator_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *TakeOverRequest) GetFrom() string {
@@ -893,7 +1440,7 @@ type TakeOverResponse struct {
 
 func (x *TakeOverResponse) Reset() {
 	*x = TakeOverResponse{}
-	mi := &file_api_pb_operator_proto_msgTypes[14]
+	mi := &file_api_pb_operator_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -905,7 +1452,7 @@ func (x *TakeOverResponse) String() string {
 func (*TakeOverResponse) ProtoMessage() {}
 
 func (x *TakeOverResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_operator_proto_msgTypes[14]
+	mi := &file_api_pb_operator_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -918,7 +1465,7 @@ func (x *TakeOverResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TakeOverResponse.ProtoReflect.Descriptor instead.
 func (*TakeOverResponse) Descriptor() ([]byte, []int) {
-	return file_api_pb_operator_proto_rawDescGZIP(), []int{14}
+	return file_api_pb_operator_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *TakeOverResponse) GetDatacenter() string {
@@ -967,7 +1514,61 @@ var File_api_pb_operator_proto protoreflect.FileDescriptor
 
 const file_api_pb_operator_proto_rawDesc = "" +
 	"\n" +
-	"\x15api/pb/operator.proto\x12\twanfed.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x0f\n" +
+	"\x15api/pb/operator.proto\x12\twanfed.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x17\n" +
+	"\x15DescribeServerRequest\"\xee\x06\n" +
+	"\x16DescribeServerResponse\x12\x1e\n" +
+	"\n" +
+	"datacenter\x18\x01 \x01(\tR\n" +
+	"datacenter\x12\x12\n" +
+	"\x04node\x18\x02 \x01(\tR\x04node\x12-\n" +
+	"\x12primary_datacenter\x18\x03 \x01(\tR\x11primaryDatacenter\x12\x18\n" +
+	"\aversion\x18\x04 \x01(\tR\aversion\x12\x16\n" +
+	"\x06commit\x18\x05 \x01(\tR\x06commit\x12\x1d\n" +
+	"\n" +
+	"go_version\x18\x06 \x01(\tR\tgoVersion\x12\x1a\n" +
+	"\bplatform\x18\a \x01(\tR\bplatform\x129\n" +
+	"\n" +
+	"started_at\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\tstartedAt\x12,\n" +
+	"\x03now\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\x03now\x12\x10\n" +
+	"\x03pid\x18\n" +
+	" \x01(\x03R\x03pid\x12\x1b\n" +
+	"\traft_role\x18\v \x01(\tR\braftRole\x12\x16\n" +
+	"\x06leader\x18\f \x01(\tR\x06leader\x12\x16\n" +
+	"\x06voters\x18\r \x01(\x05R\x06voters\x12\x1d\n" +
+	"\n" +
+	"last_index\x18\x0e \x01(\x04R\tlastIndex\x12*\n" +
+	"\x05files\x18\x0f \x03(\v2\x14.wanfed.v1.NamedSizeR\x05files\x12@\n" +
+	"\fcertificates\x18\x10 \x03(\v2\x1c.wanfed.v1.ServedCertificateR\fcertificates\x122\n" +
+	"\tlisteners\x18\x11 \x03(\v2\x14.wanfed.v1.NamedTextR\tlisteners\x120\n" +
+	"\bsettings\x18\x12 \x03(\v2\x14.wanfed.v1.NamedTextR\bsettings\x12\x1e\n" +
+	"\n" +
+	"goroutines\x18\x13 \x01(\x03R\n" +
+	"goroutines\x12\x1e\n" +
+	"\n" +
+	"processors\x18\x14 \x01(\x03R\n" +
+	"processors\x12\x1d\n" +
+	"\n" +
+	"heap_bytes\x18\x15 \x01(\x04R\theapBytes\x12%\n" +
+	"\x0eresident_bytes\x18\x16 \x01(\x04R\rresidentBytes\x12\x1d\n" +
+	"\n" +
+	"open_files\x18\x17 \x01(\x04R\topenFiles\x12$\n" +
+	"\x0emax_open_files\x18\x18 \x01(\x04R\fmaxOpenFiles\"5\n" +
+	"\tNamedText\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value\"5\n" +
+	"\tNamedSize\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05bytes\x18\x02 \x01(\x04R\x05bytes\"p\n" +
+	"\x11ServedCertificate\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x127\n" +
+	"\tnot_after\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\bnotAfter\x12\x0e\n" +
+	"\x02ca\x18\x03 \x01(\bR\x02ca\"?\n" +
+	"\x0fWatchLogRequest\x12\x14\n" +
+	"\x05level\x18\x01 \x01(\tR\x05level\x12\x16\n" +
+	"\x06format\x18\x02 \x01(\tR\x06format\"7\n" +
+	"\aLogLine\x12\x12\n" +
+	"\x04text\x18\x01 \x01(\tR\x04text\x12\x18\n" +
+	"\adropped\x18\x02 \x01(\x04R\adropped\"\x0f\n" +
 	"\rDigestRequest\"X\n" +
 	"\x0eDigestResponse\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\x04R\x05index\x12\x16\n" +
@@ -1031,7 +1632,7 @@ const file_api_pb_operator_proto_rawDesc = "" +
 	"\x05index\x18\x03 \x01(\x04R\x05index\x12\x1a\n" +
 	"\bcomplete\x18\x04 \x01(\bR\bcomplete\x12<\n" +
 	"\flast_contact\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\vlastContact\x12 \n" +
-	"\vunreachable\x18\x06 \x01(\tR\vunreachable2\xb7\x05\n" +
+	"\vunreachable\x18\x06 \x01(\tR\vunreachable2\xcc\x06\n" +
 	"\x0fOperatorService\x12F\n" +
 	"\tListPeers\x12\x1b.wanfed.v1.ListPeersRequest\x1a\x1c.wanfed.v1.ListPeersResponse\x12J\n" +
 	"\rListPeersHere\x12\x1b.wanfed.v1.ListPeersRequest\x1a\x1c.wanfed.v1.ListPeersResponse\x12I\n" +
@@ -1042,7 +1643,9 @@ const file_api_pb_operator_proto_rawDesc = "" +
 	"\x10SaveSnapshotHere\x12\x1e.wanfed.v1.SaveSnapshotRequest\x1a\x17.wanfed.v1.SnapshotPart0\x01\x12=\n" +
 	"\x06Digest\x12\x18.wanfed.v1.DigestRequest\x1a\x19.wanfed.v1.DigestResponse\x12P\n" +
 	"\x0fRestoreSnapshot\x12\x17.wanfed.v1.SnapshotPart\x1a\".wanfed.v1.RestoreSnapshotResponse(\x01\x12C\n" +
-	"\bTakeOver\x12\x1a.wanfed.v1.TakeOverRequest\x1a\x1b.wanfed.v1.TakeOverResponseB!Z\x1fgithub.com/wanfed/wanfed/api/pbb\x06proto3"
+	"\bTakeOver\x12\x1a.wanfed.v1.TakeOverRequest\x1a\x1b.wanfed.v1.TakeOverResponse\x12U\n" +
+	"\x0eDescribeServer\x12 .wanfed.v1.DescribeServerRequest\x1a!.wanfed.v1.DescribeServerResponse\x12<\n" +
+	"\bWatchLog\x12\x1a.wanfed.v1.WatchLogRequest\x1a\x12.wanfed.v1.LogLine0\x01B!Z\x1fgithub.com/wanfed/wanfed/api/pbb\x06proto3"
 
 var (
 	file_api_pb_operator_proto_rawDescOnce sync.Once
@@ -1056,56 +1659,74 @@ func file_api_pb_operator_proto_rawDescGZIP() []byte {
 	return file_api_pb_operator_proto_rawDescData
 }
 
-var file_api_pb_operator_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
+var file_api_pb_operator_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
 var file_api_pb_operator_proto_goTypes = []any{
-	(*DigestRequest)(nil),           // 0: wanfed.v1.DigestRequest
-	(*DigestResponse)(nil),          // 1: wanfed.v1.DigestResponse
-	(*ListPeersRequest)(nil),        // 2: wanfed.v1.ListPeersRequest
-	(*ListPeersResponse)(nil),       // 3: wanfed.v1.ListPeersResponse
-	(*RaftPeer)(nil),                // 4: wanfed.v1.RaftPeer
-	(*RemovePeerRequest)(nil),       // 5: wanfed.v1.RemovePeerRequest
-	(*RemovePeerResponse)(nil),      // 6: wanfed.v1.RemovePeerResponse
-	(*TransferLeaderRequest)(nil),   // 7: wanfed.v1.TransferLeaderRequest
-	(*TransferLeaderResponse)(nil),  // 8: wanfed.v1.TransferLeaderResponse
-	(*SaveSnapshotRequest)(nil),     // 9: wanfed.v1.SaveSnapshotRequest
-	(*SnapshotManifest)(nil),        // 10: wanfed.v1.SnapshotManifest
-	(*SnapshotPart)(nil),            // 11: wanfed.v1.SnapshotPart
-	(*RestoreSnapshotResponse)(nil), // 12: wanfed.v1.RestoreSnapshotResponse
-	(*TakeOverRequest)(nil),         // 13: wanfed.v1.TakeOverRequest
-	(*TakeOverResponse)(nil),        // 14: wanfed.v1.TakeOverResponse
-	(*durationpb.Duration)(nil),     // 15: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil),   // 16: google.protobuf.Timestamp
+	(*DescribeServerRequest)(nil),   // 0: wanfed.v1.DescribeServerRequest
+	(*DescribeServerResponse)(nil),  // 1: wanfed.v1.DescribeServerResponse
+	(*NamedText)(nil),               // 2: wanfed.v1.NamedText
+	(*NamedSize)(nil),               // 3: wanfed.v1.NamedSize
+	(*ServedCertificate)(nil),       // 4: wanfed.v1.ServedCertificate
+	(*WatchLogRequest)(nil),         // 5: wanfed.v1.WatchLogRequest
+	(*LogLine)(nil),                 // 6: wanfed.v1.LogLine
+	(*DigestRequest)(nil),           // 7: wanfed.v1.DigestRequest
+	(*DigestResponse)(nil),          // 8: wanfed.v1.DigestResponse
+	(*ListPeersRequest)(nil),        // 9: wanfed.v1.ListPeersRequest
+	(*ListPeersResponse)(nil),       // 10: wanfed.v1.ListPeersResponse
+	(*RaftPeer)(nil),                // 11: wanfed.v1.RaftPeer
+	(*RemovePeerRequest)(nil),       // 12: wanfed.v1.RemovePeerRequest
+	(*RemovePeerResponse)(nil),      // 13: wanfed.v1.RemovePeerResponse
+	(*TransferLeaderRequest)(nil),   // 14: wanfed.v1.TransferLeaderRequest
+	(*TransferLeaderResponse)(nil),  // 15: wanfed.v1.TransferLeaderResponse
+	(*SaveSnapshotRequest)(nil),     // 16: wanfed.v1.SaveSnapshotRequest
+	(*SnapshotManifest)(nil),        // 17: wanfed.v1.SnapshotManifest
+	(*SnapshotPart)(nil),            // 18: wanfed.v1.SnapshotPart
+	(*RestoreSnapshotResponse)(nil), // 19: wanfed.v1.RestoreSnapshotResponse
+	(*TakeOverRequest)(nil),         // 20: wanfed.v1.TakeOverRequest
+	(*TakeOverResponse)(nil),        // 21: wanfed.v1.TakeOverResponse
+	(*timestamppb.Timestamp)(nil),   // 22: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),     // 23: google.protobuf.Duration
 }
 var file_api_pb_operator_proto_depIdxs = []int32{
-	4,  // 0: wanfed.v1.ListPeersResponse.peers:type_name -> wanfed.v1.RaftPeer
-	15, // 1: wanfed.v1.RaftPeer.last_contact:type_name -> google.protobuf.Duration
-	16, // 2: wanfed.v1.SnapshotManifest.created_at:type_name -> google.protobuf.Timestamp
-	10, // 3: wanfed.v1.SnapshotPart.manifest:type_name -> wanfed.v1.SnapshotManifest
-	10, // 4: wanfed.v1.SnapshotPart.end:type_name -> wanfed.v1.SnapshotManifest
-	15, // 5: wanfed.v1.TakeOverResponse.last_contact:type_name -> google.protobuf.Duration
-	2,  // 6: wanfed.v1.OperatorService.ListPeers:input_type -> wanfed.v1.ListPeersRequest
-	2,  // 7: wanfed.v1.OperatorService.ListPeersHere:input_type -> wanfed.v1.ListPeersRequest
-	5,  // 8: wanfed.v1.OperatorService.RemovePeer:input_type -> wanfed.v1.RemovePeerRequest
-	7,  // 9: wanfed.v1.OperatorService.TransferLeader:input_type -> wanfed.v1.TransferLeaderRequest
-	9,  // 10: wanfed.v1.OperatorService.SaveSnapshot:input_type -> wanfed.v1.SaveSnapshotRequest
-	9,  // 11: wanfed.v1.OperatorService.SaveSnapshotHere:input_type -> wanfed.v1.SaveSnapshotRequest
-	0,  // 12: wanfed.v1.OperatorService.Digest:input_type -> wanfed.v1.DigestRequest
-	11, // 13: wanfed.v1.OperatorService.RestoreSnapshot:input_type -> wanfed.v1.SnapshotPart
-	13, // 14: wanfed.v1.OperatorService.TakeOver:input_type -> wanfed.v1.TakeOverRequest
-	3,  // 15: wanfed.v1.OperatorService.ListPeers:output_type -> wanfed.v1.ListPeersResponse
-	3,  // 16: wanfed.v1.OperatorService.ListPeersHere:output_type -> wanfed.v1.ListPeersResponse
-	6,  // 17: wanfed.v1.OperatorService.RemovePeer:output_type -> wanfed.v1.RemovePeerResponse
-	8,  // 18: wanfed.v1.OperatorService.TransferLeader:output_type -> wanfed.v1.TransferLeaderResponse
-	11, // 19: wanfed.v1.OperatorService.SaveSnapshot:output_type -> wanfed.v1.SnapshotPart
-	11, // 20: wanfed.v1.OperatorService.SaveSnapshotHere:output_type -> wanfed.v1.SnapshotPart
-	1,  // 21: wanfed.v1.OperatorService.Digest:output_type -> wanfed.v1.DigestResponse
-	12, // 22: wanfed.v1.OperatorService.RestoreSnapshot:output_type -> wanfed.v1.RestoreSnapshotResponse
-	14, // 23: wanfed.v1.OperatorService.TakeOver:output_type -> wanfed.v1.TakeOverResponse
-	15, // [15:24] is the sub-list for method output_type
-	6,  // [6:15] is the sub-list for method input_type
-	6,  // [6:6] is the sub-list for extension type_name
-	6,  // [6:6] is the sub-list for extension extendee
-	0,  // [0:6] is the sub-list for field type_name
+	22, // 0: wanfed.v1.DescribeServerResponse.started_at:type_name -> google.protobuf.Timestamp
+	22, // 1: wanfed.v1.DescribeServerResponse.now:type_name -> google.protobuf.Timestamp
+	3,  // 2: wanfed.v1.DescribeServerResponse.files:type_name -> wanfed.v1.NamedSize
+	4,  // 3: wanfed.v1.DescribeServerResponse.certificates:type_name -> wanfed.v1.ServedCertificate
+	2,  // 4: wanfed.v1.DescribeServerResponse.listeners:type_name -> wanfed.v1.NamedText
+	2,  // 5: wanfed.v1.DescribeServerResponse.settings:type_name -> wanfed.v1.NamedText
+	22, // 6: wanfed.v1.ServedCertificate.not_after:type_name -> google.protobuf.Timestamp
+	11, // 7: wanfed.v1.ListPeersResponse.peers:type_name -> wanfed.v1.RaftPeer
+	23, // 8: wanfed.v1.RaftPeer.last_contact:type_name -> google.protobuf.Duration
+	22, // 9: wanfed.v1.SnapshotManifest.created_at:type_name -> google.protobuf.Timestamp
+	17, // 10: wanfed.v1.SnapshotPart.manifest:type_name -> wanfed.v1.SnapshotManifest
+	17, // 11: wanfed.v1.SnapshotPart.end:type_name -> wanfed.v1.SnapshotManifest
+	23, // 12: wanfed.v1.TakeOverResponse.last_contact:type_name -> google.protobuf.Duration
+	9,  // 13: wanfed.v1.OperatorService.ListPeers:input_type -> wanfed.v1.ListPeersRequest
+	9,  // 14: wanfed.v1.OperatorService.ListPeersHere:input_type -> wanfed.v1.ListPeersRequest
+	12, // 15: wanfed.v1.OperatorService.RemovePeer:input_type -> wanfed.v1.RemovePeerRequest
+	14, // 16: wanfed.v1.OperatorService.TransferLeader:input_type -> wanfed.v1.TransferLeaderRequest
+	16, // 17: wanfed.v1.OperatorService.SaveSnapshot:input_type -> wanfed.v1.SaveSnapshotRequest
+	16, // 18: wanfed.v1.OperatorService.SaveSnapshotHere:input_type -> wanfed.v1.SaveSnapshotRequest
+	7,  // 19: wanfed.v1.OperatorService.Digest:input_type -> wanfed.v1.DigestRequest
+	18, // 20: wanfed.v1.OperatorService.RestoreSnapshot:input_type -> wanfed.v1.SnapshotPart
+	20, // 21: wanfed.v1.OperatorService.TakeOver:input_type -> wanfed.v1.TakeOverRequest
+	0,  // 22: wanfed.v1.OperatorService.DescribeServer:input_type -> wanfed.v1.DescribeServerRequest
+	5,  // 23: wanfed.v1.OperatorService.WatchLog:input_type -> wanfed.v1.WatchLogRequest
+	10, // 24: wanfed.v1.OperatorService.ListPeers:output_type -> wanfed.v1.ListPeersResponse
+	10, // 25: wanfed.v1.OperatorService.ListPeersHere:output_type -> wanfed.v1.ListPeersResponse
+	13, // 26: wanfed.v1.OperatorService.RemovePeer:output_type -> wanfed.v1.RemovePeerResponse
+	15, // 27: wanfed.v1.OperatorService.TransferLeader:output_type -> wanfed.v1.TransferLeaderResponse
+	18, // 28: wanfed.v1.OperatorService.SaveSnapshot:output_type -> wanfed.v1.SnapshotPart
+	18, // 29: wanfed.v1.OperatorService.SaveSnapshotHere:output_type -> wanfed.v1.SnapshotPart
+	8,  // 30: wanfed.v1.OperatorService.Digest:output_type -> wanfed.v1.DigestResponse
+	19, // 31: wanfed.v1.OperatorService.RestoreSnapshot:output_type -> wanfed.v1.RestoreSnapshotResponse
+	21, // 32: wanfed.v1.OperatorService.TakeOver:output_type -> wanfed.v1.TakeOverResponse
+	1,  // 33: wanfed.v1.OperatorService.DescribeServer:output_type -> wanfed.v1.DescribeServerResponse
+	6,  // 34: wanfed.v1.OperatorService.WatchLog:output_type -> wanfed.v1.LogLine
+	24, // [24:35] is the sub-list for method output_type
+	13, // [13:24] is the sub-list for method input_type
+	13, // [13:13] is the sub-list for extension type_name
+	13, // [13:13] is the sub-list for extension extendee
+	0,  // [0:13] is the sub-list for field type_name
 }
 
 func init() { file_api_pb_operator_proto_init() }
@@ -1113,7 +1734,7 @@ func file_api_pb_operator_proto_init() {
 	if File_api_pb_operator_proto != nil {
 		return
 	}
-	file_api_pb_operator_proto_msgTypes[11].OneofWrappers = []any{
+	file_api_pb_operator_proto_msgTypes[18].OneofWrappers = []any{
 		(*SnapshotPart_Manifest)(nil),
 		(*SnapshotPart_Data)(nil),
 		(*SnapshotPart_End)(nil),
@@ -1124,7 +1745,7 @@ func file_api_pb_operator_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_pb_operator_proto_rawDesc), len(file_api_pb_operator_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   15,
+			NumMessages:   22,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

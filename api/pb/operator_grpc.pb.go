@@ -30,6 +30,8 @@ const (
 	OperatorService_Digest_FullMethodName           = "/wanfed.v1.OperatorService/Digest"
 	OperatorService_RestoreSnapshot_FullMethodName  = "/wanfed.v1.OperatorService/RestoreSnapshot"
 	OperatorService_TakeOver_FullMethodName         = "/wanfed.v1.OperatorService/TakeOver"
+	OperatorService_DescribeServer_FullMethodName   = "/wanfed.v1.OperatorService/DescribeServer"
+	OperatorService_WatchLog_FullMethodName         = "/wanfed.v1.OperatorService/WatchLog"
 )
 
 // OperatorServiceClient is the client API for OperatorService service.
@@ -62,6 +64,12 @@ type OperatorServiceClient interface {
 	RestoreSnapshot(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[SnapshotPart, RestoreSnapshotResponse], error)
 	// TakeOver makes the datacenter the primary without the consent of the former one.
 	TakeOver(ctx context.Context, in *TakeOverRequest, opts ...grpc.CallOption) (*TakeOverResponse, error)
+	// DescribeServer describes the called server. It needs no leader.
+	DescribeServer(ctx context.Context, in *DescribeServerRequest, opts ...grpc.CallOption) (*DescribeServerResponse, error)
+	// WatchLog streams the log of the called server from the call on, at a level of
+	// its own. It needs no leader. A caller that reads slowly loses lines. A server
+	// has a maximum number of such calls, and refuses others with ResourceExhausted.
+	WatchLog(ctx context.Context, in *WatchLogRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[LogLine], error)
 }
 
 type operatorServiceClient struct {
@@ -183,6 +191,35 @@ func (c *operatorServiceClient) TakeOver(ctx context.Context, in *TakeOverReques
 	return out, nil
 }
 
+func (c *operatorServiceClient) DescribeServer(ctx context.Context, in *DescribeServerRequest, opts ...grpc.CallOption) (*DescribeServerResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DescribeServerResponse)
+	err := c.cc.Invoke(ctx, OperatorService_DescribeServer_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operatorServiceClient) WatchLog(ctx context.Context, in *WatchLogRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[LogLine], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &OperatorService_ServiceDesc.Streams[3], OperatorService_WatchLog_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[WatchLogRequest, LogLine]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type OperatorService_WatchLogClient = grpc.ServerStreamingClient[LogLine]
+
 // OperatorServiceServer is the server API for OperatorService service.
 // All implementations must embed UnimplementedOperatorServiceServer
 // for forward compatibility.
@@ -213,6 +250,12 @@ type OperatorServiceServer interface {
 	RestoreSnapshot(grpc.ClientStreamingServer[SnapshotPart, RestoreSnapshotResponse]) error
 	// TakeOver makes the datacenter the primary without the consent of the former one.
 	TakeOver(context.Context, *TakeOverRequest) (*TakeOverResponse, error)
+	// DescribeServer describes the called server. It needs no leader.
+	DescribeServer(context.Context, *DescribeServerRequest) (*DescribeServerResponse, error)
+	// WatchLog streams the log of the called server from the call on, at a level of
+	// its own. It needs no leader. A caller that reads slowly loses lines. A server
+	// has a maximum number of such calls, and refuses others with ResourceExhausted.
+	WatchLog(*WatchLogRequest, grpc.ServerStreamingServer[LogLine]) error
 	mustEmbedUnimplementedOperatorServiceServer()
 }
 
@@ -249,6 +292,12 @@ func (UnimplementedOperatorServiceServer) RestoreSnapshot(grpc.ClientStreamingSe
 }
 func (UnimplementedOperatorServiceServer) TakeOver(context.Context, *TakeOverRequest) (*TakeOverResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method TakeOver not implemented")
+}
+func (UnimplementedOperatorServiceServer) DescribeServer(context.Context, *DescribeServerRequest) (*DescribeServerResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DescribeServer not implemented")
+}
+func (UnimplementedOperatorServiceServer) WatchLog(*WatchLogRequest, grpc.ServerStreamingServer[LogLine]) error {
+	return status.Error(codes.Unimplemented, "method WatchLog not implemented")
 }
 func (UnimplementedOperatorServiceServer) mustEmbedUnimplementedOperatorServiceServer() {}
 func (UnimplementedOperatorServiceServer) testEmbeddedByValue()                         {}
@@ -408,6 +457,35 @@ func _OperatorService_TakeOver_Handler(srv interface{}, ctx context.Context, dec
 	return interceptor(ctx, in, info, handler)
 }
 
+func _OperatorService_DescribeServer_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DescribeServerRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServiceServer).DescribeServer(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: OperatorService_DescribeServer_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServiceServer).DescribeServer(ctx, req.(*DescribeServerRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _OperatorService_WatchLog_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(WatchLogRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(OperatorServiceServer).WatchLog(m, &grpc.GenericServerStream[WatchLogRequest, LogLine]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type OperatorService_WatchLogServer = grpc.ServerStreamingServer[LogLine]
+
 // OperatorService_ServiceDesc is the grpc.ServiceDesc for OperatorService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -439,6 +517,10 @@ var OperatorService_ServiceDesc = grpc.ServiceDesc{
 			MethodName: "TakeOver",
 			Handler:    _OperatorService_TakeOver_Handler,
 		},
+		{
+			MethodName: "DescribeServer",
+			Handler:    _OperatorService_DescribeServer_Handler,
+		},
 	},
 	Streams: []grpc.StreamDesc{
 		{
@@ -455,6 +537,11 @@ var OperatorService_ServiceDesc = grpc.ServiceDesc{
 			StreamName:    "RestoreSnapshot",
 			Handler:       _OperatorService_RestoreSnapshot_Handler,
 			ClientStreams: true,
+		},
+		{
+			StreamName:    "WatchLog",
+			Handler:       _OperatorService_WatchLog_Handler,
+			ServerStreams: true,
 		},
 	},
 	Metadata: "api/pb/operator.proto",

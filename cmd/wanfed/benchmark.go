@@ -48,6 +48,9 @@ The exit status is 1 if all requests are lost.`,
 			return usagef("--rate %d: must be 1 to %d", cfg.Rate, maxBenchmarkRate)
 		}
 		cfg.Client, cfg.Datacenter, cfg.Timeout = cl.Client, args[0], benchmarkTimeout
+		if err := checkDatacenter(cmd.Context(), cl.Client, args[0], nil); err != nil {
+			return err
+		}
 		if _, err := cl.Status(cmd.Context(), cl.opts); err != nil {
 			return err
 		}
@@ -64,7 +67,7 @@ The exit status is 1 if all requests are lost.`,
 	})
 	c.Flags().DurationVar(&cfg.Duration, "duration", 10*time.Second, "time of the measurement")
 	c.Flags().IntVar(&cfg.Rate, "rate", 200, "maximum number of requests per second")
-	c.ValidArgsFunction = completeDatacenters
+	c.ValidArgsFunction = completeArgs(completeDatacenters)
 	return c
 }
 

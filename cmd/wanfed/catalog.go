@@ -44,7 +44,7 @@ node: passing, warning or critical.`,
 			return out.Table(rows)
 		})
 	})
-	c.ValidArgsFunction = completeServices
+	c.ValidArgsFunction = completeArgs(completeServices)
 	return c
 }
 
@@ -87,17 +87,6 @@ of a gossip pool.`,
 			}
 			return out.Table(rows)
 		})
-	})
-}
-
-// completeServices completes the first argument with names of services.
-func completeServices(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	if len(args) > 0 {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	return completeFrom(cmd, func(ctx context.Context, cl client) []cobra.Completion {
-		services, _, _ := cl.ServiceNames(ctx, nil, cl.opts)
-		return slices.Sorted(maps.Keys(services))
 	})
 }
 

@@ -12,7 +12,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -26,7 +26,6 @@ import (
 	"github.com/wanfed/wanfed/internal/output"
 	"github.com/wanfed/wanfed/internal/settings"
 	"github.com/wanfed/wanfed/resource"
-	"github.com/wanfed/wanfed/serverd"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
@@ -44,50 +43,10 @@ func addClientFlags(c *cobra.Command) {
 	flags.String("domain", tlsutil.DefaultDomain, "domain of the names in certificates and SNI (WANFED_DOMAIN)")
 	flags.String("dir", "", "`directory` of wanfed init or wanfed join, with the address, the CA and your certificate (WANFED_DIR)")
 	_ = c.RegisterFlagCompletionFunc("datacenter", completeDatacenters)
-	c.PreRunE = func(cmd *cobra.Command, _ []string) error { return useDir(cmd) }
-}
-
-// useDir sets the flags that are not given to the values for the directory in
-// --dir: the address of its server, and the certificate of its operator. A
-// machine without that certificate, such as a further server, can only read.
-func useDir(cmd *cobra.Command) error {
-	dir := settings.FlagOrEnv(cmd.Flags(), "dir")
-	if dir == "" {
-		return nil
-	}
-	l, err := newLayout(dir)
-	if err != nil {
-		return err
-	}
-	values := map[string]string{}
-	load, isServer := loadFile(l.serverHCL(), serverd.DefaultSettings)
-	if isServer {
-		s, err := load()
-		if err != nil {
-			return err
-		}
-		values["domain"], values["http-addr"] = s.Domain, s.HTTPAddr
-	}
-	f := l.cert(tlsutil.RoleOperator)
-	switch _, err := os.Stat(f.Key); {
-	case err == nil:
-		values["ca-file"], values["cert-file"], values["key-file"] = f.CA, f.Cert, f.Key
-		if isServer {
-			addr := values["http-addr"]
-			values["http-addr"] = "https://" + addr[strings.LastIndexByte(addr, '/')+1:]
-		}
-	case !isServer:
-		return usagef("--dir %s has neither a server nor the certificate of an operator; "+
-			"name the directory of wanfed init or wanfed join", dir)
-	}
-	for name, value := range values {
-		if !cmd.Flags().Changed(name) {
-			if err := cmd.Flags().Set(name, value); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
+	flags.String("context", "", "`name` of a context, see: wanfed context (WANFED_CONTEXT; default: the current one)")
+	_ = c.RegisterFlagCompletionFunc("context", completeContexts)
+	_ = c.RegisterFlagCompletionFunc("dir", completeDirs)
+	c.PreRunE = func(cmd *cobra.Command, _ []string) error { return useTarget(cmd) }
 }
 
 // addReadFlags adds the flags of a command that calls the HTTP API. The command
@@ -103,9 +62,23 @@ func addReadFlags(
 			return err
 		}
 		defer cl.Close()
-		return explainHTTP(run(cmd, args, cl, printer()))
+		err = run(cmd, args, cl, printer())
+		if _, refused := errors.AsType[*api.StatusError](err); refused && cl.opts.Datacenter != "" {
+			err = checkDatacenter(cmd.Context(), cl.Client, cl.opts.Datacenter, err)
+		}
+		return explainHTTP(err)
 	}
 	return c
+}
+
+// checkDatacenter returns an error if no datacenter dc is known, and otherwise
+// err.
+func checkDatacenter(ctx context.Context, cl *api.Client, dc string, err error) error {
+	names, listErr := cl.Datacenters(ctx, api.QueryOptions{})
+	if listErr != nil || slices.Contains(names, dc) {
+		return err
+	}
+	return fmt.Errorf("datacenter %q is not known; known are %s%s", dc, strings.Join(names, ", "), didYouMean(names, dc))
 }
 
 // client is a client of the HTTP API.
@@ -117,9 +90,11 @@ type client struct {
 // newClient returns a client for the flags of cmd. If timeout is 0, the client
 // has the default timeout of package api.
 func newClient(cmd *cobra.Command, timeout time.Duration) (client, error) {
-	cfg := api.ClientConfig{Addr: settings.FlagOrEnv(cmd.Flags(), "http-addr"), Timeout: timeout}
+	cfg := api.ClientConfig{
+		Addr: settings.FlagOrEnv(cmd.Flags(), "http-addr"), AddrSource: sourceOf(cmd, "http-addr"), Timeout: timeout,
+	}
 	if strings.HasPrefix(cfg.Addr, "https://") {
-		id, err := loadIdentity(cmd, cfg.Addr)
+		id, err := loadIdentity(cmd, fmt.Sprintf("%s (%s)", cfg.Addr, cfg.AddrSource))
 		if err != nil {
 			return client{}, err
 		}
@@ -170,40 +145,17 @@ func explainHTTP(err error) error {
 	}
 	if _, unknown := errors.AsType[x509.UnknownAuthorityError](e.Err); unknown {
 		return fmt.Errorf("no server of your CA at %s: %s; set --ca-file (WANFED_CA_FILE) to the CA of its certificate",
-			e.Addr, tlsutil.DescribeError(e.Err))
+			e.Where(), tlsutil.DescribeError(e.Err))
 	}
 	if name, wrongName := errors.AsType[x509.HostnameError](e.Err); wrongName {
 		return fmt.Errorf("no server answers at %s: %s; set --tls-server-name to one of these names, or create the "+
-			"certificate with --additional-ipaddress or --additional-dnsname %s", e.Addr,
+			"certificate with --additional-ipaddress or --additional-dnsname %s", e.Where(),
 			tlsutil.DescribeError(e.Err), name.Host)
 	}
 	if text := tlsutil.DescribeError(e.Err); https && text != e.Err.Error() {
-		return fmt.Errorf("no server answers at %s: %s", e.Addr, text)
+		return fmt.Errorf("no server answers at %s: %s", e.Where(), text)
 	}
-	return fmt.Errorf("%w; check that a server runs there, or set --http-addr or WANFED_HTTP_ADDR", err)
-}
-
-// completeFrom returns the completions of list. It returns none if no server
-// responds within a second.
-func completeFrom(
-	cmd *cobra.Command, list func(context.Context, client) []cobra.Completion,
-) ([]cobra.Completion, cobra.ShellCompDirective) {
-	cl, err := newClient(cmd, time.Second)
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	defer cl.Close()
-	ctx, cancel := context.WithTimeout(cmd.Context(), time.Second)
-	defer cancel()
-	return list(ctx, cl), cobra.ShellCompDirectiveNoFileComp
-}
-
-// completeDatacenters completes names of datacenters.
-func completeDatacenters(cmd *cobra.Command, _ []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	return completeFrom(cmd, func(ctx context.Context, cl client) []cobra.Completion {
-		dcs, _ := cl.Datacenters(ctx, api.QueryOptions{})
-		return dcs
-	})
+	return fmt.Errorf("%w; check that a server runs there, or set --http-addr, WANFED_HTTP_ADDR or --context", err)
 }
 
 // operatorTimeout limits one gRPC call of an operator.
@@ -222,8 +174,18 @@ type operator struct {
 func (o *operator) addFlags(c *cobra.Command) {
 	addClientFlags(c)
 	c.Flags().StringVar(&o.server, "server", "",
-		"`host:port` of a server port, or of a gateway, in place of --http-addr; needs --datacenter")
+		"`host:port` of a server port, or of a gateway, in place of --http-addr (WANFED_SERVER; default: "+
+			defaultServer+", or what --http-addr names)")
 }
+
+// addNodeFlag adds --node to a command that describes one server.
+func (o *operator) addNodeFlag(c *cobra.Command) {
+	c.Flags().StringVar(&o.node, "node", "", "`name` of the server to call (default: the one that responds)")
+	_ = c.RegisterFlagCompletionFunc("node", completeServers)
+}
+
+// defaultServer is the server port of this machine.
+const defaultServer = "127.0.0.1:8300"
 
 // connect connects to a server. The caller calls closeAll at the end.
 func (o *operator) connect(cmd *cobra.Command) (cc *grpc.ClientConn, closeAll func(), err error) {
@@ -234,12 +196,37 @@ func (o *operator) connect(cmd *cobra.Command) (cc *grpc.ClientConn, closeAll fu
 	if err != nil {
 		return nil, nil, err
 	}
-	if o.server == "" {
+	own := id.Peer().DC
+	source := sourceOf(cmd, "server")
+	if o.server != "" && o.dc == "" && !o.inPrimary {
+		o.dc = own
+	}
+	var local error // of the default address
+	switch {
+	case o.server != "" && o.dc != "" &&
+		(o.dc == own || source == "--server" || source == settings.EnvName("server")):
+	case o.server == "" && !o.inPrimary && o.node == "" && (o.dc == "" || o.dc == own) &&
+		sourceOf(cmd, "http-addr") == "the default":
+		cc, closeAll, local = api.DialServer(cmd.Context(), id, defaultServer, "", own)
+		if local == nil {
+			o.server, o.dc = defaultServer, own
+			return cc, closeAll, nil
+		}
+		fallthrough // the server may have another port, which its HTTP API reports
+	default: // the server of a context is one of its datacenter
+		o.server, source = "", "found through the HTTP API"
 		if err := o.find(cmd); err != nil {
+			if local != nil {
+				err = fmt.Errorf("%w; at %s (the default): %w", err, defaultServer, local)
+			}
 			return nil, nil, err
 		}
 	}
-	return api.DialServer(cmd.Context(), id, o.server, o.node, o.dc)
+	cc, closeAll, err = api.DialServer(cmd.Context(), id, o.server, o.node, o.dc)
+	if err != nil && source != "--server" {
+		err = fmt.Errorf("%w (address: %s)", err, source)
+	}
+	return cc, closeAll, err
 }
 
 func (o *operator) checkFlags(cmd *cobra.Command) error {
@@ -251,15 +238,21 @@ func (o *operator) checkFlags(cmd *cobra.Command) error {
 		}
 	}
 	if o.server != "" {
-		if o.dc == "" {
-			errs = append(errs, errors.New("--datacenter is required with --server"))
+		if o.dc == "" && o.inPrimary && cmd.Annotations[sourceKey+"server"] == "" {
+			errs = append(errs, errors.New("--datacenter is required with --server: the name of the primary"))
 		}
-		if _, _, err := net.SplitHostPort(o.server); err != nil {
-			errs = append(errs, fmt.Errorf("--server: %w; write host:port", err))
-		}
+		errs = append(errs, checkServerAddr(o.server))
 	}
 	if err := settings.Join(errs...); err != nil {
 		return usageError{err}
+	}
+	return nil
+}
+
+// checkServerAddr returns an error if addr is not host:port.
+func checkServerAddr(addr string) error {
+	if _, _, err := net.SplitHostPort(addr); err != nil {
+		return fmt.Errorf("--server: %w; write host:port", err)
 	}
 	return nil
 }
@@ -286,13 +279,22 @@ func (o *operator) find(cmd *cobra.Command) error {
 	}
 	if o.dc == st.Datacenter {
 		members, err := cl.Members(ctx, false, api.QueryOptions{})
+		var names []string
 		for _, m := range members {
-			if m.Name == st.Node {
+			if m.Name == cmp.Or(o.node, st.Node) {
 				o.server = net.JoinHostPort(m.Addr, strconv.Itoa(int(m.Port)))
 				return nil
 			}
+			names = append(names, m.Name)
+		}
+		if o.node != "" && err == nil {
+			return fmt.Errorf("--node %s is not a server of %s: its servers are %s; set --server if it is new%s", o.node, o.dc,
+				strings.Join(names, ", "), didYouMean(names, o.node))
 		}
 		return cmp.Or(explainHTTP(err), fmt.Errorf("%s is not a member of its gossip pool; set --server", st.Node))
+	}
+	if err := checkDatacenter(ctx, cl.Client, o.dc, nil); err != nil {
+		return err
 	}
 	gateways, _, err := cl.MeshGateways(ctx, api.QueryOptions{})
 	for _, g := range gateways[st.Datacenter] {

@@ -11,8 +11,8 @@ import (
 	"os"
 	"strings"
 
-	"github.com/mattn/go-isatty"
 	"github.com/spf13/cobra"
+	"golang.org/x/term"
 )
 
 // confirmation is the confirmation that a command requires before it may lose
@@ -62,5 +62,5 @@ func (c *confirmation) require(cmd *cobra.Command, warning string) error {
 // isTerminal reports whether stream is a terminal.
 func isTerminal(stream any) bool {
 	f, ok := stream.(*os.File)
-	return ok && isatty.IsTerminal(f.Fd())
+	return ok && term.IsTerminal(int(f.Fd()))
 }

@@ -38,9 +38,10 @@ func call(t testing.TB, args ...string) (stdout string, code int, err error) {
 // server/httpapi and test check the responses of real servers.
 func startFakeAPI(t *testing.T, responses map[string]any) {
 	t.Helper()
-	for _, name := range []string{"HTTP_ADDR", "CA_FILE", "CERT_FILE", "KEY_FILE", "DOMAIN"} {
+	for _, name := range []string{"HTTP_ADDR", "SERVER", "DIR", "CONTEXT", "CA_FILE", "CERT_FILE", "KEY_FILE", "DOMAIN"} {
 		t.Setenv("WANFED_"+name, "")
 	}
+	t.Setenv("XDG_CONFIG_HOME", t.TempDir()) // no contexts
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, ok := responses[r.URL.RequestURI()]
 		if !ok {

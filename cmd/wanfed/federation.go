@@ -5,6 +5,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -70,16 +71,13 @@ func newFederationRead() *cobra.Command {
 		Long:  `Show the federation state of datacenter DC with all its gateways.`,
 		Example: `  wanfed federation read dc2
   wanfed federation read dc2 --datacenter dc1 --output json`,
-		Args: labelArg("DC", "datacenter"),
-		ValidArgsFunction: func(cmd *cobra.Command, args []string, prefix string) ([]cobra.Completion,
-			cobra.ShellCompDirective) {
-			if len(args) > 0 {
-				return nil, cobra.ShellCompDirectiveNoFileComp
-			}
-			return completeDatacenters(cmd, args, prefix)
-		},
+		Args:              labelArg("DC", "datacenter"),
+		ValidArgsFunction: completeArgs(completeDatacenters),
 	}, func(cmd *cobra.Command, args []string, cl client, out output.Printer) error {
 		s, _, err := cl.FederationState(cmd.Context(), args[0], cl.opts)
+		if errors.Is(err, api.ErrNotFound) {
+			err = checkDatacenter(cmd.Context(), cl.Client, args[0], err)
+		}
 		if err != nil {
 			return err
 		}
@@ -119,7 +117,8 @@ gateways are not used.`,
 		}
 		if only != "" {
 			if len(gateways[only]) == 0 {
-				return fmt.Errorf("datacenter %q has no known gateway; see: wanfed federation list", only)
+				return fmt.Errorf("datacenter %q has no known gateway; see: wanfed federation list%s", only,
+					didYouMean(slices.Sorted(maps.Keys(gateways)), only))
 			}
 			gateways = map[string][]api.MeshGateway{only: gateways[only]}
 		}
@@ -191,7 +190,7 @@ an operator.`,
     --ca-file wanfed-agent-ca.pem --cert-file dc1-operator-wanfed-0.pem \
     --key-file dc1-operator-wanfed-0-key.pem`,
 		Args:              labelArg("DC", "datacenter"),
-		ValidArgsFunction: cobra.NoFileCompletions,
+		ValidArgsFunction: completeArgs(completeDatacenters),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			resp, err := callServer(cmd, &o, "delete federation state of "+args[0], "wanfed federation list",
 				func(ctx context.Context, cc *grpc.ClientConn) (*pb.ApplyFederationStateResponse, error) {
@@ -239,7 +238,7 @@ secondary.`,
     --ca-file wanfed-agent-ca.pem --cert-file dc1-operator-wanfed-0.pem \
     --key-file dc1-operator-wanfed-0-key.pem`,
 		Args:              labelArg("DC", "datacenter"),
-		ValidArgsFunction: cobra.NoFileCompletions,
+		ValidArgsFunction: completeArgs(completeDatacenters),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if id == "" {
 				return usagef("the id of the new Raft group is missing: set --id (see: wanfed status)")

@@ -266,7 +266,7 @@ func TestMembers_OverTLS(t *testing.T) {
 		}
 	}
 	otherCA := fileFlags(newPKI(t).files(t, tlsutil.RoleOperator, "cli"))
-	wrongName := "no server answers at " + url + ": peer failed, or has no certificate for the requested name"
+	wrongName := "no server answers at " + url + " (WANFED_HTTP_ADDR): peer failed, or has no certificate for the requested name"
 	for want, args := range map[string][]string{
 		wrongName: {"--tls-server-name", "server.dc9.wanfed"},
 		"set --ca-file (WANFED_CA_FILE) to the CA of its certificate": otherCA,

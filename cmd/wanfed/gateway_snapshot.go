@@ -36,7 +36,8 @@ json, everything is printed.`,
 		Example: `  wanfed gateway snapshot
   wanfed gateway snapshot gw1 --output json
   wanfed gateway snapshot --admin-addr 127.0.0.1:9102 --output wide`,
-		Args: cobra.MaximumNArgs(1),
+		Args:              optionalArg("NAME"),
+		ValidArgsFunction: completeArgs(completeGateways),
 	}, func(cmd *cobra.Command, args []string, cl client, out output.Printer) error {
 		all, err := gatewaySnapshots(cmd, cl)
 		if err != nil {
@@ -45,7 +46,12 @@ json, everything is printed.`,
 		if len(args) > 0 {
 			i := slices.IndexFunc(all, func(g api.GatewaySnapshot) bool { return g.Gateway == args[0] })
 			if i < 0 {
-				return fmt.Errorf("gateway %s is not registered; list the gateways with: wanfed gateway snapshot", args[0])
+				var names []string
+				for _, g := range all {
+					names = append(names, g.Gateway)
+				}
+				return fmt.Errorf("gateway %q is not registered; see: wanfed gateway snapshot%s", args[0],
+					didYouMean(names, args[0]))
 			}
 			all = all[i : i+1]
 		}

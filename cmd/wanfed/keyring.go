@@ -178,6 +178,7 @@ keyring to the server.`,
 	}
 	o.addFlags(c)
 	c.Flags().StringVar(&o.node, "node", "", "`name` of the only server that gets the key (default: all servers)")
+	_ = c.RegisterFlagCompletionFunc("node", completeServers)
 	return c
 }
 

@@ -5,7 +5,6 @@ package main
 import (
 	"bytes"
 	"cmp"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -58,7 +57,7 @@ base64. The exit code is 1 if the key does not exist.`,
 		}
 		return out.Print(k, func() error { return printKey(out, k) })
 	})
-	c.ValidArgsFunction = completeKeys
+	c.ValidArgsFunction = completeArgs(completeKeys)
 	return c
 }
 
@@ -144,7 +143,7 @@ only if it has not changed since it was read.`,
 	})
 	f.add(", or 0: only if it does not exist")
 	f.Flags().Uint64Var(&flags, "flags", 0, "`number` that is stored with the value")
-	f.ValidArgsFunction = completeKeys
+	f.ValidArgsFunction = completeArgs(completeKeys, completeFile)
 	return f.Command
 }
 
@@ -198,7 +197,7 @@ func newKVDelete() *cobra.Command {
 	f.add("")
 	f.Flags().BoolVar(&all, "recurse", false, "delete all keys that begin with KEY")
 	f.MarkFlagsMutuallyExclusive("cas", "recurse")
-	f.ValidArgsFunction = completeKeys
+	f.ValidArgsFunction = completeArgs(completeKeys)
 	return f.Command
 }
 
@@ -228,7 +227,7 @@ func newKVList() *cobra.Command {
 			return out.Table(rows)
 		})
 	})
-	c.ValidArgsFunction = completeKeys
+	c.ValidArgsFunction = completeArgs(completeKeys)
 	return c
 }
 
@@ -262,7 +261,7 @@ by: wanfed resource watch kv/v1/Entry.`,
 		}
 		return nil
 	})
-	c.ValidArgsFunction = completeKeys
+	c.ValidArgsFunction = completeArgs(completeKeys)
 	return c
 }
 
@@ -293,16 +292,4 @@ func jsonObject(data json.RawMessage) []byte {
 		return []byte("{}")
 	}
 	return data
-}
-
-// completeKeys completes the first argument with keys, up to the next "/".
-func completeKeys(cmd *cobra.Command, args []string, text string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	if len(args) > 0 {
-		return nil, cobra.ShellCompDirectiveDefault // of kv put: a file
-	}
-	list, directive := completeFrom(cmd, func(ctx context.Context, cl client) (names []cobra.Completion) {
-		keys, _ := cl.KeyNames(ctx, text, "/", cl.opts)
-		return keys
-	})
-	return list, directive | cobra.ShellCompDirectiveNoSpace
 }

@@ -60,6 +60,7 @@ The key is KEY/.lock. "consul lock" uses the same key.`,
 		},
 	}
 	addClientFlags(c)
+	c.ValidArgsFunction = completeArgs(completeKeys)
 	c.Flags().DurationVar(&l.TTL, "ttl", 15*time.Second, "`time` to live of the session, 10s to 24h")
 	c.Flags().DurationVar(&l.Delay, "lock-delay", 15*time.Second,
 		"`time` after a lost lock during which it cannot be locked, at most 1m")

@@ -9,7 +9,9 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"regexp"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -67,10 +69,10 @@ func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "wanfed",
 		Short: "Join datacenters that reach each other only through gateways",
-		Example: `  wanfed demo                                          # a federation on this machine
-  wanfed server  --config-file /etc/wanfed/server.hcl
-  wanfed gateway --config-file /etc/wanfed/gateway.hcl
-  wanfed status                                        # health of the federation`,
+		Example: `  wanfed demo                                      # a federation on this machine
+  wanfed init --dc dc1 --wan 198.51.100.1:8443     # the first datacenter
+  wanfed status                                    # health of the federation
+  wanfed diagnose                                  # why a datacenter does not work`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Args:          noArgs,
@@ -80,6 +82,12 @@ func newRoot() *cobra.Command {
 		},
 	}
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		// With an unknown command, its flags are unknown as well.
+		if args := cmd.Flags().Args(); cmd.HasSubCommands() && len(args) > 0 && cmd.Args != nil {
+			if err := cmd.Args(cmd, args); err != nil {
+				return err
+			}
+		}
 		if unknown, ok := errors.AsType[*pflag.NotExistError](err); ok {
 			if name := similarFlag(cmd, unknown.GetSpecifiedName()); name != "" {
 				return usagef("%w; did you mean --%s?", err, name)
@@ -88,17 +96,41 @@ func newRoot() *cobra.Command {
 		return usagef("%w; see: %s --help", flagError(err), cmd.CommandPath())
 	})
 	addStopOnEOF(root)
-	addCommands(root, "Setup", newInit(), newToken(), newJoin(), unixOnly(newUp()))
-	addCommands(root, "Process", unixOnly(newServer()), unixOnly(newGateway()), unixOnly(newSync()), newEnvoy(),
-		unixOnly(newDemo()), newValidate())
-	addCommands(root, "Status", newStatus(), newDiagnose(), newBenchmark(), newMembers(), newFederation(),
-		newControllers(), newTask())
-	addCommands(root, "Data", newKV(), newServices(), newNodes(), newResource(), newLock(), newSnapshot())
-	addCommands(root, "Security and Maintenance", newTLS(), newPolicy(), newKeyring(), newOperator())
-	addCommands(root, "Other", newVersion())
-	root.SetHelpCommandGroupID("Other")
-	root.SetCompletionCommandGroupID("Other")
+	addCommands(root, "Getting Started", unixOnly(newDemo()), newInit(), newToken(), newJoin(), unixOnly(newUp()))
+	addCommands(root, "Data and Task", newKV(), newServices(), newNodes(), newResource(), newLock(), newTask())
+	addCommands(root, "Operation", unixOnly(newServer()), unixOnly(newGateway()), unixOnly(newSync()), newEnvoy(),
+		newStatus(), newInfo(), newMonitor(), newDiagnose(), newDebug(), newBenchmark(), newMembers(), newFederation(),
+		newControllers(), newSnapshot(), newPolicy(), newOperator())
+	addCommands(root, "Certificate and Key", newTLS(), newKeyring())
+	addCommands(root, "Tool", newContext(), newValidate(), newVersion())
+	root.SetHelpCommandGroupID("Tool")
+	root.SetCompletionCommandGroupID("Tool")
+	root.SetUsageFunc(wrapUsage)
 	return root
+}
+
+// flagLine matches the line of a flag in a help text, up to its description.
+var flagLine = regexp.MustCompile(`^ {2,}(?:-\w, )?--[\w-]+(?: \S+)? {2,}`)
+
+// wrapUsage prints the usage of a command. It wraps the descriptions of flags at
+// the width of the terminal.
+func wrapUsage(cmd *cobra.Command) error {
+	w := cmd.OutOrStderr()
+	var b strings.Builder
+	cmd.SetOut(&b)
+	err := new(cobra.Command).UsageFunc()(cmd) // the default of cobra
+	cmd.SetOut(w)
+	out := output.Printer{W: os.Stdout}
+	for line := range strings.Lines(b.String()) {
+		line = strings.TrimSuffix(line, "\n")
+		if start := flagLine.FindString(line); start != "" {
+			line = out.Wrap(line, len(start))
+		}
+		if _, printErr := fmt.Fprintln(w, line); printErr != nil {
+			return printErr
+		}
+	}
+	return err
 }
 
 // addCommands adds commands to root, under "title Commands" in its help.
@@ -140,6 +172,22 @@ func similarFlag(cmd *cobra.Command, name string) (similar string) {
 func similarCommand(cmd *cobra.Command, name string) string {
 	cmd.SuggestionsMinimumDistance = 2
 	return cmp.Or(append(cmd.SuggestionsFor(name), "")...)
+}
+
+// didYouMean returns "; did you mean NAME?" if one of names is similar to name,
+// and otherwise "".
+func didYouMean(names []string, name string) string {
+	if slices.Contains(names, name) {
+		return ""
+	}
+	commands := cobra.Command{SuggestionsMinimumDistance: min(2, max(1, len(name)/2))} // SuggestionsFor compares commands
+	for _, n := range names {
+		commands.AddCommand(&cobra.Command{Use: n, Run: func(*cobra.Command, []string) {}})
+	}
+	if similar := commands.SuggestionsFor(name); len(similar) > 0 {
+		return "; did you mean " + similar[0] + "?"
+	}
+	return ""
 }
 
 // newGroup returns a command with subcommands only. A call without a
@@ -236,6 +284,7 @@ func files(cmd *cobra.Command, args []string) error {
 func addSettings[S interface{ Check() error }](cmd *cobra.Command, defaults func() S) (load func() (S, error)) {
 	s := defaults()
 	settings.AddFlags(cmd.Flags(), &s)
+	completeSettings(cmd)
 	return func() (S, error) {
 		s := defaults()
 		err := settings.Load(cmd.Flags(), cmd.ErrOrStderr(), &s)

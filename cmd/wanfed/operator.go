@@ -139,7 +139,7 @@ The removal is refused for the leader (transfer the leadership first), for the
 only voter, and if the remaining voters would have no quorum.`,
 		Example:           `  wanfed operator raft remove-peer srv3`,
 		Args:              labelArg("NODE", "node"),
-		ValidArgsFunction: cobra.NoFileCompletions,
+		ValidArgsFunction: completeArgs(completeServers),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			resp, err := callServer(cmd, &o, "remove "+args[0], "wanfed operator raft list-peers",
 				func(ctx context.Context, cc *grpc.ClientConn) (*pb.RemovePeerResponse, error) {
@@ -178,7 +178,7 @@ for some milliseconds. The command prints the new leader.`,
 			}
 			return labelArg("NODE", "node")(cmd, args)
 		},
-		ValidArgsFunction: cobra.NoFileCompletions,
+		ValidArgsFunction: completeArgs(completeServers),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			resp, err := callServer(cmd, &o, "transfer-leader", "wanfed operator raft list-peers",
 				func(ctx context.Context, cc *grpc.ClientConn) (*pb.TransferLeaderResponse, error) {

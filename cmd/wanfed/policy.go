@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/wanfed/wanfed/api"
+	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/internal/output"
 	"github.com/wanfed/wanfed/policy"
 )
@@ -51,9 +52,8 @@ certificate.`,
 		Args:              noArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}, func(ctx context.Context, _ []string, cl *resourceClient, out output.Printer) error {
-		all, typ := []policyEntry{}, policy.Type
-		name := api.ResourceTypeName{Group: typ.GetGroup(), GroupVersion: typ.GetGroupVersion(), Kind: typ.GetKind()}
-		for r, err := range cl.Resources(ctx, name, api.Tenancy{}, cl.options()) {
+		all := []policyEntry{}
+		for r, err := range cl.Resources(ctx, typeName(policy.Type), api.Tenancy{}, cl.options()) {
 			if err != nil {
 				return err
 			}
@@ -70,6 +70,11 @@ certificate.`,
 	})
 	addConsistentFlag(c)
 	return c
+}
+
+// typeName returns a type as package api has it.
+func typeName(t *pb.Type) api.ResourceTypeName {
+	return api.ResourceTypeName{Group: t.GetGroup(), GroupVersion: t.GetGroupVersion(), Kind: t.GetKind()}
 }
 
 // policyRows returns a row for each rule. A policy without rules has one row.
@@ -134,5 +139,7 @@ beginning of all names. The exit code is 0 if it is permitted and 1 if not.`,
 		return err
 	})
 	c.Flags().StringVar(&as, "as", "", "`name` of the caller (required)")
+	_ = c.RegisterFlagCompletionFunc("as", completeCallers)
+	c.ValidArgsFunction = completeArgs(completeWords("read", "list", "write", "delete"), completeTypes, completeNames)
 	return c
 }

@@ -307,9 +307,10 @@ func TestReadCommands_Errors(t *testing.T) {
 		want string
 	}{
 		{"members --http-addr " + dead, exitFailure, "no server answers at http://" + dead +
-			": connection refused; check that a server runs there, or set --http-addr or WANFED_HTTP_ADDR"},
-		{"members --datacenter dc9", exitFailure, "answered 500: No path to datacenter"},
-		{"federation read dc9", exitFailure, `datacenter "dc9" has no federation state`},
+			" (--http-addr): connection refused; check that a server runs there, or set --http-addr, " +
+			"WANFED_HTTP_ADDR or --context"},
+		{"members --datacenter dc9", exitFailure, `datacenter "dc9" is not known; known are dc1, dc2, dc3; did you mean dc1?`},
+		{"federation read dc9", exitFailure, `datacenter "dc9" is not known; known are dc1, dc2, dc3`},
 		{"federation gateways --only dc9", exitFailure,
 			`datacenter "dc9" has no known gateway; see: wanfed federation list`},
 		{"members --output yaml", exitUsage,
@@ -319,7 +320,7 @@ func TestReadCommands_Errors(t *testing.T) {
 		{"members --http-addr nonsense", exitUsage,
 			`HTTP address "nonsense" has no port; write it like http://127.0.0.1:8500`},
 		{"status --http-addr https://127.0.0.1:1", exitUsage,
-			"https://127.0.0.1:1 needs --ca-file, --cert-file, --key-file; " +
+			"https://127.0.0.1:1 (--http-addr) needs --ca-file, --cert-file, --key-file; " +
 				"create a certificate with: wanfed tls cert create --operator --datacenter DC"},
 		{"status --http-addr https://127.0.0.1:1 --ca-file a --cert-file b --key-file c", exitFailure, "a"},
 		{"federation", exitUsage, "a subcommand is required; see: wanfed federation --help"},

@@ -52,10 +52,15 @@ type resourceRun func(ctx context.Context, args []string, cl *resourceClient, ou
 // addResourceFlags is addReadFlags for resource commands.
 func addResourceFlags(c *cobra.Command, run resourceRun) *cobra.Command {
 	if c.ValidArgsFunction == nil {
-		c.ValidArgsFunction = completeTypes
+		c.ValidArgsFunction = completeArgs(completeTypes)
 	}
 	return addReadFlags(c, func(cmd *cobra.Command, args []string, cl client, out output.Printer) error {
-		return run(cmd.Context(), args, &resourceClient{client: cl, cmd: cmd}, out)
+		r := &resourceClient{client: cl, cmd: cmd}
+		err := run(cmd.Context(), args, r, out)
+		if err != nil && len(args) > 0 {
+			err = r.checkType(cmd.Context(), args[0], err)
+		}
+		return err
 	})
 }
 
@@ -142,22 +147,39 @@ func (cl *resourceClient) typeOf(ctx context.Context, text string) (api.Resource
 	typ, err := api.FindResourceType(cl.types, text)
 	if err != nil {
 		err = usageError{err}
+		if errors.Is(err, api.ErrNoType) {
+			err = noType(cl.types, text)
+		}
 	}
 	return typ, err
 }
 
-// completeTypes completes the first argument with types.
-func completeTypes(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	if len(args) > 0 {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	return completeFrom(cmd, func(ctx context.Context, cl client) (names []cobra.Completion) {
-		types, _ := cl.ResourceTypes(ctx)
-		for _, t := range types {
-			names = append(names, t.Type.String())
+// noType is the error for a type or a kind that does not exist.
+func noType(types []api.ResourceType, text string) error {
+	var names []string
+	for _, t := range types {
+		name := t.Type.Kind
+		if strings.Contains(text, "/") {
+			name = t.Type.String()
 		}
-		return names
-	})
+		names = append(names, name)
+	}
+	return usagef("type %q does not exist; see: wanfed resource types%s", text, didYouMean(names, text))
+}
+
+// checkType returns the error of a request about a type, or err if the type
+// exists.
+func (cl *resourceClient) checkType(ctx context.Context, text string, err error) error {
+	_, unreachable := errors.AsType[*api.UnreachableError](err)
+	if unreachable || !strings.Contains(text, "/") || cl.opts.Datacenter != "" {
+		return err
+	}
+	types, listErr := cl.ResourceTypes(ctx)
+	known := func(t api.ResourceType) bool { return strings.EqualFold(t.Type.String(), text) }
+	if listErr != nil || slices.ContainsFunc(types, known) {
+		return err
+	}
+	return noType(types, text)
 }
 
 // refusalText removes the server and the HTTP status from the error of a
@@ -223,7 +245,8 @@ func newResourceRead() *cobra.Command {
 		Short: "Show one resource",
 		Example: `  wanfed resource read node web1
   wanfed resource read catalog/v1/Node web1 --datacenter dc2 --output json | jq .data`,
-		Args: exactArgs("TYPE", "NAME"),
+		Args:              exactArgs("TYPE", "NAME"),
+		ValidArgsFunction: completeArgs(completeTypes, completeNames),
 	}, func(ctx context.Context, args []string, cl *resourceClient, out output.Printer) error {
 		id, err := cl.id(ctx, args)
 		if err != nil {
@@ -324,8 +347,9 @@ func newResourceOwned() *cobra.Command {
 		Long: `List the resources, of any type, that a resource owns. Owned resources are deleted
 with their owner. With --uid the command also lists the remaining resources of a
 deleted owner.`,
-		Example: `  wanfed resource list-by-owner node web1`,
-		Args:    exactArgs("TYPE", "NAME"),
+		Example:           `  wanfed resource list-by-owner node web1`,
+		Args:              exactArgs("TYPE", "NAME"),
+		ValidArgsFunction: completeArgs(completeTypes, completeNames),
 	}, func(ctx context.Context, args []string, cl *resourceClient, out output.Printer) error {
 		id, err := cl.id(ctx, args)
 		if err != nil {
@@ -387,7 +411,8 @@ marked for deletion, and deleted when the last finalizer is removed. The command
 succeeds if the resource does not exist.`,
 		Example: `  wanfed resource delete node web1
   wanfed resource delete node web1 --version 12   # only this version`,
-		Args: exactArgs("TYPE", "NAME"),
+		Args:              exactArgs("TYPE", "NAME"),
+		ValidArgsFunction: completeArgs(completeTypes, completeNames),
 	}, func(ctx context.Context, args []string, cl *resourceClient, out output.Printer) error {
 		id, err := cl.id(ctx, args)
 		if err != nil {

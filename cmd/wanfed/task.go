@@ -96,7 +96,7 @@ func addTaskFlags(
 	c *cobra.Command, writes bool, run func(cmd *cobra.Command, name string, cl client, out output.Printer) error,
 ) *cobra.Command {
 	c.Args = exactArgs("NAME")
-	c.ValidArgsFunction = completeTasks
+	c.ValidArgsFunction = completeArgs(completeResources(taskType))
 	return addReadFlags(c, func(cmd *cobra.Command, args []string, cl client, out output.Printer) error {
 		if err := task.CheckName(args[0]); err != nil {
 			return usageError{err}
@@ -107,22 +107,6 @@ func addTaskFlags(
 			}
 		}
 		return run(cmd, args[0], cl, out)
-	})
-}
-
-// completeTasks completes names of tasks.
-func completeTasks(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	if len(args) > 0 {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	return completeFrom(cmd, func(ctx context.Context, cl client) (names []cobra.Completion) {
-		for r, err := range cl.Resources(ctx, taskType, api.Tenancy{}, api.ResourceOptions{Datacenter: cl.opts.Datacenter}) {
-			if err != nil {
-				break
-			}
-			names = append(names, r.ID.Name)
-		}
-		return names
 	})
 }
 

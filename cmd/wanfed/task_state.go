@@ -53,7 +53,7 @@ func (s *stateCommand) addFlags(
 	if needsKey {
 		c.Flags().StringVar(&s.keyFile, "state-key-file", "", "`file` with the keys of the states (required)")
 	}
-	c.ValidArgsFunction = completeTasks
+	c.ValidArgsFunction = completeArgs(completeResources(taskType))
 	c.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := task.CheckName(args[0]); err != nil {
 			return usageError{err}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"runtime"
 )
 
 // suffix is the end of the name of the temporary file. A path always has one
@@ -36,6 +37,9 @@ func WriteFile(path string, data []byte, perm os.FileMode) error {
 // SyncDir flushes the entries of a directory to disk. The entries are the names
 // that were created, renamed or removed in the directory.
 func SyncDir(dir string) error {
+	if runtime.GOOS == "windows" {
+		return nil // Windows has no such operation
+	}
 	d, err := os.Open(dir)
 	if err != nil {
 		return err

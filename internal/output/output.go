@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"os"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -16,6 +17,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/term"
 )
 
 // Format is the value of --output.
@@ -123,7 +125,7 @@ func (p Printer) Table(rows [][]string) error {
 			// The lines of a wrapped text begin under the title of the last
 			// column, or farther left if that leaves less than a quarter of
 			// the line.
-			line = wrapFrom(line, min(last, tableWidth*3/4))
+			line = wrapFrom(line, min(last, tableWidth*3/4), tableWidth)
 		}
 		if _, err := fmt.Fprintln(p.W, line); err != nil {
 			return err
@@ -132,22 +134,39 @@ func (p Printer) Table(rows [][]string) error {
 	return nil
 }
 
-// Wrap breaks a line at tableWidth, unless the output is wide. All lines but
-// the first are indented.
+// Wrap breaks a line at the width of the terminal, or at tableWidth if the
+// output is not a terminal, unless the format is wide. All lines but the first
+// are indented.
 func (p Printer) Wrap(line string, indent int) string {
 	if p.IsWide() {
 		return line
 	}
-	return wrapFrom(line, indent)
+	return wrapFrom(line, indent, p.textWidth())
 }
 
-// wrapFrom breaks a line into lines of at most tableWidth characters, at spaces
+// minWidth is the width of the narrowest terminal for which text is wrapped.
+const minWidth = 40
+
+// textWidth returns the number of characters of a line of text.
+func (p Printer) textWidth() int {
+	f, ok := p.W.(*os.File)
+	if !ok {
+		return tableWidth
+	}
+	width, _, err := term.GetSize(int(f.Fd()))
+	if err != nil || width <= 0 {
+		return tableWidth
+	}
+	return max(width, minWidth)
+}
+
+// wrapFrom breaks a line into lines of at most lineWidth characters, at spaces
 // where possible. All lines but the first are indented.
-func wrapFrom(line string, indent int) string {
+func wrapFrom(line string, indent, lineWidth int) string {
 	var b strings.Builder
 	rest := []rune(line)
 	for start := 0; ; start = indent {
-		width := tableWidth - start
+		width := lineWidth - start
 		if len(rest) <= width {
 			return b.String() + string(rest)
 		}

@@ -9,6 +9,9 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"reflect"
+	"regexp"
+	"strings"
 
 	"github.com/wanfed/wanfed/internal/rpctext"
 )
@@ -69,6 +72,30 @@ func CheckLog(level, format string) error {
 	}
 	_, err = NewLogger(io.Discard, l, format)
 	return err
+}
+
+// Removed replaces a secret.
+const Removed = "(removed)"
+
+var secretName = regexp.MustCompile(`token|secret|password|key|encrypt$`)
+
+// Shown is a setting as it may be shown to others.
+type Shown struct{ Name, Value string }
+
+// Show lists the settings of *s by name and value. It removes secrets, but not
+// the paths of their files.
+func Show(s any) (all []Shown) {
+	Each(s, func(f Field) {
+		value := fmt.Sprint(f.Value.Interface())
+		if k := f.Value.Kind(); k == reflect.String || k == reflect.Slice {
+			value = fmt.Sprintf("%q", f.Value.Interface())
+		}
+		if secretName.MatchString(f.Name) && !strings.HasSuffix(f.Name, "_file") {
+			value = Removed
+		}
+		all = append(all, Shown{f.Name, value})
+	})
+	return all
 }
 
 // ParseNetwork parses an IP network (CIDR) or a single IP address.

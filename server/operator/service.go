@@ -19,6 +19,7 @@ import (
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/federation"
 	"github.com/wanfed/wanfed/gossip"
+	"github.com/wanfed/wanfed/internal/logtail"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/resource/raftstore"
 	"github.com/wanfed/wanfed/server/rpc"
@@ -37,7 +38,8 @@ const TagExpect = "expect"
 // admitted: see raftstore.Store.Admitted.
 const TagJoining = "joining"
 
-// Config configures a Service. All fields are required.
+// Config configures a Service. All fields are required unless documented
+// otherwise.
 type Config struct {
 	// DC and Node name this server.
 	DC, Node string
@@ -56,7 +58,11 @@ type Config struct {
 	// CheckpointInterval is the time between two comparisons of the servers'
 	// states. 0: five minutes.
 	CheckpointInterval time.Duration
-	Logger             *slog.Logger
+	// Describe describes the server. The service adds its Raft group.
+	Describe func() *pb.DescribeServerResponse
+	// LogTail has the log of the process. nil: WatchLog is refused.
+	LogTail *logtail.Tail
+	Logger  *slog.Logger
 }
 
 // Service serves the OperatorService and keeps the Raft group up to date.

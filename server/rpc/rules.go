@@ -153,6 +153,8 @@ var rules = map[string]rule{
 	pb.OperatorService_SaveSnapshotHere_FullMethodName: {here: operators, recorded: true},
 	pb.OperatorService_RestoreSnapshot_FullMethodName:  {here: operators, leader: true, recorded: true},
 	pb.OperatorService_TakeOver_FullMethodName:         {here: operators, leader: true, recorded: true},
+	pb.OperatorService_DescribeServer_FullMethodName:   {acting: operators},
+	pb.OperatorService_WatchLog_FullMethodName:         {acting: operators, recorded: true},
 
 	healthpb.Health_Check_FullMethodName: introspection,
 	healthpb.Health_Watch_FullMethodName: introspection,
