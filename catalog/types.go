@@ -84,7 +84,8 @@ func authorize(p tlsutil.Peer, verb resource.Verb, r *pb.Resource) error {
 
 // checkReserved returns an error if a caller writes the registration of a server
 // or of a gateway, which only these make themselves. Operators and servers may
-// delete a gateway. It registers again if it is alive.
+// delete a gateway. It registers again if it is alive. A user may not write a
+// check of a loopback address: programs there may trust local callers.
 func checkReserved(p tlsutil.Peer, verb resource.Verb, r *pb.Resource) error {
 	if r.GetData() == nil { // only the id is known
 		return nil
@@ -99,6 +100,13 @@ func checkReserved(p tlsutil.Peer, verb resource.Verb, r *pb.Resource) error {
 		}
 		service, kind, gateway = s.Service, s.Kind, nodeOf(r) == r.GetId().GetName()
 	case CheckType.Kind:
+		c, err := resource.Decode[*pb.Check](r)
+		if err != nil {
+			return err
+		}
+		if verb == resource.VerbWrite && p.Role == tlsutil.RoleUser && ProbesLoopback(c.Probe) {
+			return errors.New("a user may not make a server connect to its loopback addresses: register the check as an operator")
+		}
 		gateway = nodeOf(r) == r.GetId().GetName()
 	case NodeType.Kind:
 		n, err := resource.Decode[*pb.Node](r)

@@ -76,7 +76,7 @@ func (c *components) buildHTTP(id *tlsutil.Identity) error {
 		GatewaySnapshots: c.gatewaySnapshots, Policy: c.policy,
 		Cluster: &cluster{c.reporter, c.remote}, Resources: c.resources, Backend: c.policy.Noting(c.strong), Report: c.reportCheck,
 		RenewSession: c.renewSession, Servers: c.servers,
-		API:          resources, Names: id.Leaf().DNSNames, Controllers: c.controllerStatus,
+		API: resources, Names: id.Leaf().DNSNames, Controllers: c.controllerStatus,
 		UI:      ui.Handler(),
 		Metrics: promhttp.HandlerFor(c.metrics, promhttp.HandlerOpts{}),
 		Peer: func(r *http.Request) (tlsutil.Peer, error) {

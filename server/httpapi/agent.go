@@ -163,6 +163,9 @@ func (h *handler) agentCheckRegister(r *http.Request, q query) (response, error)
 // agentRegister registers reg on this server's node. The first registration
 // also creates the node.
 func (h *handler) agentRegister(r *http.Request, reg catalog.Registration) (response, error) {
+	if err := h.checkProbes(reg.Checks); err != nil {
+		return response{}, badRequest{err}
+	}
 	reg.FromAgent = true
 	reg.Node = &pb.Node{
 		Node: h.Node, Address: h.Address, Datacenter: h.DC,
