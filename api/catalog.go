@@ -54,7 +54,8 @@ type CatalogNodeServices struct {
 }
 
 // Definition is the JSON object that defines a check for the program that runs
-// the check. wanfed stores the object and does not interpret it.
+// the check. wanfed stores the object and does not interpret it. The object of a
+// check that servers run is made from its probe.
 type Definition json.RawMessage
 
 // MarshalJSON returns the object. An empty Definition becomes {}.
@@ -96,9 +97,54 @@ func FromService(s *pb.Service, at Indexes) Service {
 // FromCheck converts a check with the tags of its service.
 func FromCheck(c *pb.Check, tags []string, at Indexes) Check {
 	out := fromCheck(c)
-	out.ServiceTags, out.Timeout, out.Definition = orEmptyList(tags), c.GetTimeout(), Definition(c.GetDefinition())
+	out.ServiceTags, out.Timeout, out.Definition = orEmptyList(tags), c.GetTimeout(), definitionOf(c)
 	out.CreateIndex, out.ModifyIndex = at.Create, at.Modify
 	return out
+}
+
+// definitionOf returns the definition of a check: that of its probe, or what the
+// client has stored.
+func definitionOf(c *pb.Check) Definition {
+	p := c.GetProbe()
+	if p == nil {
+		return Definition(c.GetDefinition())
+	}
+	d := probeDefinition{
+		HTTP: p.GetHttp(), Method: p.GetMethod(), TCP: p.GetTcp(), GRPC: p.GetGrpc(), GRPCUseTLS: p.GetTls(),
+		TLSServerName: p.GetTlsServerName(), TLSSkipVerify: p.GetTlsSkipVerify(), Interval: p.GetInterval().AsDuration().String(),
+	}
+	if p.GetTimeout().AsDuration() > 0 {
+		d.Timeout = p.GetTimeout().AsDuration().String()
+	}
+	if after := c.GetDeregisterAfter().AsDuration(); after > 0 {
+		d.DeregisterCriticalServiceAfter = after.String()
+	}
+	for name, h := range p.GetHeader() {
+		if d.Header == nil {
+			d.Header = map[string][]string{}
+		}
+		d.Header[name] = h.GetValues()
+	}
+	b, err := json.Marshal(d)
+	if err != nil {
+		return nil // text marshals always
+	}
+	return b
+}
+
+// probeDefinition is the JSON of a probe, with Consul's names.
+type probeDefinition struct {
+	HTTP                           string              `json:",omitempty"`
+	Method                         string              `json:",omitempty"`
+	Header                         map[string][]string `json:",omitempty"`
+	TCP                            string              `json:",omitempty"`
+	GRPC                           string              `json:",omitempty"`
+	GRPCUseTLS                     bool                `json:",omitempty"`
+	TLSServerName                  string              `json:",omitempty"`
+	TLSSkipVerify                  bool                `json:",omitempty"`
+	Interval                       string
+	Timeout                        string `json:",omitempty"`
+	DeregisterCriticalServiceAfter string `json:",omitempty"`
 }
 
 // FromCatalogService converts a service and its node into one object.

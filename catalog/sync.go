@@ -105,7 +105,7 @@ func authorizeSync(r *pb.Resource) error {
 			return nil
 		}
 	case *pb.Check:
-		if !isNode && nodeEscaper.Replace(m.Node) == node {
+		if !isNode && nodeEscaper.Replace(m.Node) == node && m.Probe == nil {
 			return nil
 		}
 	}

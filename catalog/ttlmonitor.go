@@ -37,10 +37,13 @@ const (
 type CheckUpdate struct {
 	Node, CheckID  string
 	Status, Output string
+	// Probed is set for the result of a probe. Only a check with a probe accepts
+	// it, and only a check with a TTL accepts other updates.
+	Probed bool
 }
 
-// TTLMonitor keeps the deadlines of heartbeats and of checks with a TTL, in the
-// leader's memory. A heartbeat, or an update that changes nothing, moves a
+// TTLMonitor keeps the deadlines of heartbeats, of checks with a TTL, and of
+// services that are deleted after a critical time, in the leader's memory. A heartbeat, or an update that changes nothing, moves a
 // deadline and writes nothing. A new leader gives each check its full TTL.
 type TTLMonitor struct {
 	backend resource.Backend
@@ -56,7 +59,7 @@ type ttlCheck struct {
 	node, service string
 	gateway       bool // the check is the heartbeat of a gateway
 	status        string
-	ttl           time.Duration
+	ttl           time.Duration // 0: the check does not expire
 	deregister    time.Duration // maximum time as critical before the service is deleted; 0: no limit
 	updated       time.Time     // time of the last update, or of this leader's first read of the check
 	criticalSince time.Time     // zero while the check is not critical
@@ -73,11 +76,11 @@ func NewTTLMonitor(b resource.Backend, logger *slog.Logger) (*TTLMonitor, error)
 	return &TTLMonitor{backend: b, logger: logger}, nil
 }
 
-// Update applies an update of a check with a TTL. A changed status is written
-// at once. A changed output is written at most once per OutputInterval.
+// Update applies an update of a check with a TTL or a probe. A changed status is
+// written at once. A changed output is written at most once per OutputInterval.
 //
 // Update fails with resource.ErrNotLeader while Run is not running. It fails
-// with ErrNoCheck for a check that does not exist or has no TTL, and with
+// with ErrNoCheck for a check that does not exist or has neither, and with
 // resource.ErrInvalid for an unknown status. Update does not authorize the
 // caller.
 func (m *TTLMonitor) Update(ctx context.Context, u CheckUpdate) error {
@@ -94,7 +97,10 @@ func (m *TTLMonitor) Update(ctx context.Context, u CheckUpdate) error {
 		if err != nil {
 			return err
 		}
-		if c == nil || c.Type != TypeTTL {
+		switch {
+		case u.Probed && c.GetProbe() == nil:
+			return fmt.Errorf("%w with a probe: %q on node %q", ErrNoCheck, u.CheckID, u.Node)
+		case !u.Probed && c.GetType() != TypeTTL:
 			return fmt.Errorf("%w with a TTL: %q on node %q", ErrNoCheck, u.CheckID, u.Node)
 		}
 		if !m.record(name, c, u) {
@@ -164,8 +170,8 @@ func (m *TTLMonitor) lastHeartbeat(node string) time.Time {
 }
 
 // loadLocked copies the stored check c into the state of the check and gives
-// the check its full TTL. It returns nil, and removes the state, if c has no
-// TTL.
+// the check its full TTL. It returns nil, and removes the state, if c has
+// neither a TTL nor a probe.
 func (m *TTLMonitor) loadLocked(name string, c *pb.Check) *ttlCheck {
 	gateway := name == c.Node && c.ServiceName == ServiceName
 	ttl, deregister := c.GetTtl().AsDuration(), c.GetDeregisterAfter().AsDuration()
@@ -178,7 +184,7 @@ func (m *TTLMonitor) loadLocked(name string, c *pb.Check) *ttlCheck {
 	case deregister > 0:
 		deregister = max(deregister, MinDeregisterAfter)
 	}
-	if c.Type != TypeTTL || ttl <= 0 {
+	if (c.Type != TypeTTL || ttl <= 0) && c.Probe == nil {
 		delete(m.checks, name)
 		return nil
 	}
@@ -326,7 +332,7 @@ func (m *TTLMonitor) due(now time.Time) (due []action, next time.Duration) {
 		case k.status == StatusCritical && k.deregister > 0:
 			deadline = k.criticalSince.Add(k.deregister)
 			a.deregister = true
-		case k.status == StatusCritical:
+		case k.status == StatusCritical, k.ttl == 0:
 			deadline = time.Time{}
 		default:
 			a.expire = true

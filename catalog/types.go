@@ -3,6 +3,7 @@
 package catalog
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"slices"
@@ -59,11 +60,15 @@ func Register(r *resource.Registry) error {
 	return nil
 }
 
-// authorize refuses writes of clients and gateways, and writes of a sync daemon
-// that are not its registration. Package policy decides about all callers.
+// authorize refuses writes of clients and gateways, writes of a sync daemon that
+// are not its registration, and registrations of servers and gateways. Package
+// policy decides about all callers.
 func authorize(p tlsutil.Peer, verb resource.Verb, r *pb.Resource) error {
 	if verb == resource.VerbRead || verb == resource.VerbList {
 		return nil
+	}
+	if err := checkReserved(p, verb, r); err != nil {
+		return err
 	}
 	switch p.Role {
 	case tlsutil.RoleSync:
@@ -75,6 +80,51 @@ func authorize(p tlsutil.Peer, verb resource.Verb, r *pb.Resource) error {
 		return nil
 	}
 	return fmt.Errorf("%v may not write catalog records", p)
+}
+
+// checkReserved returns an error if a caller writes the registration of a server
+// or of a gateway, which only these make themselves. Operators and servers may
+// delete a gateway. It registers again if it is alive. A user may not write a
+// check of a loopback address: programs there may trust local callers.
+func checkReserved(p tlsutil.Peer, verb resource.Verb, r *pb.Resource) error {
+	if r.GetData() == nil { // only the id is known
+		return nil
+	}
+	var service, kind string
+	gateway := false
+	switch r.GetId().GetType().GetKind() {
+	case ServiceType.Kind:
+		s, err := resource.Decode[*pb.Service](r)
+		if err != nil {
+			return err
+		}
+		service, kind, gateway = s.Service, s.Kind, nodeOf(r) == r.GetId().GetName()
+	case CheckType.Kind:
+		c, err := resource.Decode[*pb.Check](r)
+		if err != nil {
+			return err
+		}
+		if verb == resource.VerbWrite && p.Role == tlsutil.RoleUser && ProbesLoopback(c.Probe) {
+			return errors.New("a user may not make a server connect to its loopback addresses: register the check as an operator")
+		}
+		gateway = nodeOf(r) == r.GetId().GetName()
+	case NodeType.Kind:
+		n, err := resource.Decode[*pb.Node](r)
+		if err != nil {
+			return err
+		}
+		// Only Gateways sets both. The registration of a node sets no datacenter.
+		gateway = verb == resource.VerbDelete && n.Datacenter != "" && n.TaggedAddresses[TagWAN] != ""
+	}
+	switch {
+	case verb == resource.VerbDelete && (p.Role != tlsutil.RoleUser || kind != KindMeshGateway && !gateway):
+		return nil
+	case service == ServerService:
+		return fmt.Errorf("service %q is the servers themselves: choose another name", service)
+	case kind == KindMeshGateway, service == ServiceName, gateway:
+		return errors.New("only a gateway writes its node, service and check: choose another name")
+	}
+	return nil
 }
 
 // Healthy reports whether no check of a gateway is critical.

@@ -89,6 +89,12 @@ func checkCheck(c *pb.Check) error {
 			c.CheckId, len(c.Definition), maxDefinition)
 	case c.GetTtl().AsDuration() < 0 || c.GetDeregisterAfter().AsDuration() < 0:
 		return fmt.Errorf("TTL or deregistration limit of check %.300q is negative", c.CheckId)
+	case c.Probe != nil && (c.Type != ProbeType(c.Probe) || c.GetTtl().AsDuration() > 0):
+		return fmt.Errorf("check %.300q of type %.30q has a probe of type %q: the types must be equal, without a TTL",
+			c.CheckId, c.Type, ProbeType(c.Probe))
+	}
+	if err := checkProbe(c.Probe); err != nil {
+		return fmt.Errorf("check %.300q: %w", c.CheckId, err)
 	}
 	return nil
 }

@@ -63,10 +63,10 @@ func testAgentTTL(t *testing.T, lab *consulLab) {
 			t.Fatalf("%s() = %v, want nil", step.name, err)
 		}
 		entries, _, err := lab.reader.Health().Service("api", "", false, nil)
-		if err != nil || len(entries) != 1 || len(entries[0].Checks) != 1 || entries[0].Node.Node != "srv1" {
-			t.Fatalf("Service(api) after %s = %+v, %v, want one entry on srv1 with one check", step.name, entries, err)
+		if err != nil || len(entries) != 1 || len(entries[0].Checks) != 2 || entries[0].Node.Node != "srv1" {
+			t.Fatalf("Service(api) after %s = %+v, %v, want one entry on srv1 with its check and that of the node", step.name, entries, err)
 		}
-		if c := entries[0].Checks[0]; c.CheckID != "service:api" || c.Status != step.status ||
+		if c := entries[0].Checks[1]; c.CheckID != "service:api" || c.Status != step.status ||
 			c.Output != step.output ||
 			c.Type != "ttl" || c.ServiceID != "api" {
 			t.Errorf("check after %s = %+v, want service:api with status %s and output %q", step.name, c, step.status,

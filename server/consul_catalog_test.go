@@ -76,7 +76,7 @@ func testConsulNodes(t *testing.T, lab *consulLab, dc string) {
 		meta map[string]string
 		want []string
 	}{
-		{nil, []string{"Node 1.example", "Node 2.example", "gw1"}},
+		{nil, []string{"Node 1.example", "Node 2.example", "gw1", "srv1"}},
 		{map[string]string{"rack": "1"}, []string{"Node 1.example"}},
 	} {
 		nodes, meta, err := c.Nodes(&consul.QueryOptions{Datacenter: dc, NodeMeta: tt.meta})
@@ -111,7 +111,7 @@ func testConsulNodes(t *testing.T, lab *consulLab, dc string) {
 func testConsulServices(t *testing.T, lab *consulLab, dc string) {
 	c, options := lab.reader.Catalog(), &consul.QueryOptions{Datacenter: dc}
 	services, _, err := c.Services(options)
-	want := map[string][]string{"web": {"Main", "v1"}, "mesh-gateway": {}}
+	want := map[string][]string{"web": {"Main", "v1"}, "mesh-gateway": {}, "wanfed": {}}
 	if err != nil || !maps.EqualFunc(services, want, slices.Equal) {
 		t.Errorf("Services() = %v, %v, want %v", services, err, want)
 	}
@@ -136,6 +136,11 @@ func testConsulServices(t *testing.T, lab *consulLab, dc string) {
 	if err != nil || len(gateways) != 1 || gateways[0].ServiceMeta["consul-wan-federation"] != "1" ||
 		gateways[0].ServiceTaggedAddresses["wan"].Port == 0 {
 		t.Errorf("Service(mesh-gateway) = %+v, %v, want one gateway with a WAN port", gateways, err)
+	}
+	servers, _, err := c.Service("wanfed", "", options)
+	if err != nil || len(servers) != 1 || servers[0].Node != "srv1" || servers[0].Address != "127.0.0.1" ||
+		servers[0].ServicePort == 0 || servers[0].ServiceMeta["version"] == "" || servers[0].ID == "" {
+		t.Errorf("Service(wanfed) = %+v, %v, want srv1 with its port, version and id", servers, err)
 	}
 }
 
@@ -165,6 +170,10 @@ func testConsulServiceHealth(t *testing.T, lab *consulLab, dc string) {
 		gateways[0].Checks[0].Status != consul.HealthPassing {
 		t.Errorf("Service(mesh-gateway, passing only) = %v, %v, want one passing gateway", gateways, err)
 	}
+	servers, _, err := h.Service("wanfed", "", true, options)
+	if err != nil || len(servers) != 1 || len(servers[0].Checks) != 1 || servers[0].Checks[0].CheckID != "serfHealth" {
+		t.Errorf("Service(wanfed, passing only) = %v, %v, want one server with the check serfHealth", servers, err)
+	}
 }
 
 func testConsulHealthChecks(t *testing.T, lab *consulLab, dc string) {
@@ -186,7 +195,7 @@ func testConsulHealthChecks(t *testing.T, lab *consulLab, dc string) {
 		}, 1},
 		{"State(any)", func() (consul.HealthChecks, *consul.QueryMeta, error) {
 			return h.State(consul.HealthAny, options)
-		}, 5},
+		}, 6},
 		{"State(critical)", func() (consul.HealthChecks, *consul.QueryMeta, error) {
 			return h.State(consul.HealthCritical, options)
 		}, 0},
@@ -312,6 +321,14 @@ func testConsulRejectedRegistrations(t *testing.T, lab *consulLab, dc string) {
 		_, err := lab.writer.Catalog().Register(registration, &consul.WriteOptions{Datacenter: dc})
 		if httpStatus(err) != http.StatusBadRequest {
 			t.Errorf("Register() %s = %v, want status %d", name, err, http.StatusBadRequest)
+		}
+	}
+	for _, name := range []string{"wanfed", "mesh-gateway"} {
+		_, err := lab.writer.Catalog().Register(&consul.CatalogRegistration{
+			Node: "n", Address: "192.0.2.1", Service: &consul.AgentService{Service: name},
+		}, &consul.WriteOptions{Datacenter: dc})
+		if httpStatus(err) != http.StatusForbidden {
+			t.Errorf("Register() of a service %s = %v, want status %d", name, err, http.StatusForbidden)
 		}
 	}
 	_, err := lab.reader.Catalog().Deregister(&consul.CatalogDeregistration{Node: "gw1", Datacenter: dc}, nil)

@@ -21,8 +21,9 @@ type consulLab struct {
 	writer *consul.Client // has the certificate of an operator of dc1
 	reader *consul.Client // has no certificate, and uses the loopback address
 	url    string         // of the server of dc1
-	// operator has the certificate of writer.
+	// operator has the certificate of writer, which is in files.
 	operator *http.Client
+	files    tlsutil.Files
 }
 
 // newConsulLab starts dc1 and dc2. dc2 accepts writes that servers of dc1
@@ -72,6 +73,7 @@ func newConsulLab(t *testing.T) *consulLab {
 		}}),
 		reader: consulClient(t, &consul.Config{Address: addr}),
 		url:    a1.HTTP,
+		files:  operator,
 		operator: &http.Client{Transport: &http.Transport{
 			TLSClientConfig: identity.ClientConfig("localhost"), DisableKeepAlives: true,
 		}},

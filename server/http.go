@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -15,7 +16,10 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/catalog"
+	"github.com/wanfed/wanfed/federation"
 	"github.com/wanfed/wanfed/gateway"
+	"github.com/wanfed/wanfed/gossip"
 	"github.com/wanfed/wanfed/internal/monitor"
 	"github.com/wanfed/wanfed/internal/profile"
 	"github.com/wanfed/wanfed/resource/resourcehttp"
@@ -72,8 +76,8 @@ func (c *components) buildHTTP(id *tlsutil.Identity) error {
 		DC: c.cfg.DC, Node: c.cfg.Node, Address: c.network.advertise.Addr().String(), Logger: c.logger,
 		GatewaySnapshots: c.gatewaySnapshots, Policy: c.policy,
 		Cluster: &cluster{c.reporter, c.remote}, Resources: c.resources, Backend: c.policy.Noting(c.strong), Report: c.reportCheck,
-		RenewSession: c.renewSession,
-		API:          resources, Names: id.Leaf().DNSNames, Controllers: c.controllerStatus,
+		RenewSession: c.renewSession, Servers: c.servers,
+		API: resources, Names: id.Leaf().DNSNames, Controllers: c.controllerStatus,
 		UI:      ui.Handler(),
 		Metrics: promhttp.HandlerFor(c.metrics, promhttp.HandlerOpts{}), Profiles: profile.Handler(c.logger),
 		Requests: c.requests.http,
@@ -96,6 +100,21 @@ func (c *components) buildHTTP(id *tlsutil.Identity) error {
 		},
 	}
 	return nil
+}
+
+// servers returns the servers of this datacenter for the catalog.
+func (c *components) servers() (all []catalog.Server, changed <-chan struct{}) {
+	changed = c.lan.Changed()
+	for _, m := range c.lan.Members() {
+		if m.Status != gossip.StatusAlive && m.Status != gossip.StatusFailed {
+			continue
+		}
+		build, _, _ := strings.Cut(m.Tags[federation.TagBuild], ":")
+		all = append(all, catalog.Server{
+			Node: m.Name, ID: m.Tags[federation.TagNodeID], Address: m.Host, Port: m.Port, Version: build, Alive: m.Alive(),
+		})
+	}
+	return all, changed
 }
 
 // cluster implements httpapi.Cluster.

@@ -39,7 +39,7 @@ func (c *components) run(ctx context.Context) error {
 		c.source.Run, c.runProxies, c.runRevocation, c.runRenewal, c.applyUpdates, c.operator.RunComparison,
 		c.reporter.RunReports, c.controllers.Run,
 		func(ctx context.Context) error { return c.manager.Run(ctx, c.strong) },
-		c.runPolicy,
+		c.runPolicy, c.runner.Run,
 	} {
 		upper.Go(func() error { return run(uctx) })
 	}

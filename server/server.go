@@ -36,6 +36,7 @@ import (
 	"github.com/wanfed/wanfed/resource/raftstore"
 	"github.com/wanfed/wanfed/revocation"
 	"github.com/wanfed/wanfed/server/audit"
+	"github.com/wanfed/wanfed/server/checks"
 	"github.com/wanfed/wanfed/server/keyring"
 	"github.com/wanfed/wanfed/server/operator"
 	"github.com/wanfed/wanfed/server/raftgroup"
@@ -121,6 +122,7 @@ type components struct {
 	manager     *replication.PrimaryManager
 	primary     *status.PrimaryView
 	checks      *catalog.TTLMonitor      // runs at the leader
+	runner      *checks.Runner           // runs the checks of this server's node
 	gateways    *catalog.Gateways        // used at the leader
 	sessions    *session.Manager         // runs at the leader
 	antiEntropy *replication.AntiEntropy // runs at the leader
@@ -402,6 +404,12 @@ func (c *components) buildFederation(*tlsutil.Identity) (err error) {
 	}
 	c.primary = status.NewPrimaryView(c.cfg.DC, c.settings, c.manager, c.conflicts, c.logger)
 	if c.checks, err = catalog.NewTTLMonitor(c.policy.Noting(c.store), c.logger); err != nil {
+		return err
+	}
+	c.runner, err = checks.New(checks.Config{
+		Node: c.cfg.Node, Address: c.network.advertise.Addr(), Backend: c.store, Report: c.reportProbe, Logger: c.logger,
+	})
+	if err != nil {
 		return err
 	}
 	c.gateways = catalog.NewGateways(c.cfg.DC, c.checks)

@@ -5,6 +5,7 @@ package server
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 
 	"google.golang.org/grpc"
@@ -104,9 +105,12 @@ type checkService struct {
 // Report implements pb.CheckServiceServer.
 func (s *checkService) Report(ctx context.Context, req *pb.CheckReportRequest) (*pb.CheckReportResponse, error) {
 	err := s.resources.Allow(ctx, resource.VerbWrite, catalog.CheckType, catalog.CheckName(req.GetNode(), req.GetCheckId()))
+	if p, _ := rpc.Peer(ctx); err == nil && req.GetProbed() && p.Role != tlsutil.RoleServer {
+		err = fmt.Errorf("%w: %v may not report the result of a probe: only servers run probes", resource.ErrDenied, p)
+	}
 	if err == nil {
 		err = s.monitor.Update(ctx, catalog.CheckUpdate{
-			Node: req.GetNode(), CheckID: req.GetCheckId(), Status: req.GetStatus(), Output: req.GetOutput(),
+			Node: req.GetNode(), CheckID: req.GetCheckId(), Status: req.GetStatus(), Output: req.GetOutput(), Probed: req.GetProbed(),
 		})
 	}
 	if err != nil {
@@ -125,9 +129,15 @@ func (c *components) reportCheck(ctx context.Context, u catalog.CheckUpdate) err
 		return err
 	}
 	_, err = pb.NewCheckServiceClient(cc).Report(ctx, &pb.CheckReportRequest{
-		Node: u.Node, CheckId: u.CheckID, Status: u.Status, Output: u.Output,
+		Node: u.Node, CheckId: u.CheckID, Status: u.Status, Output: u.Output, Probed: u.Probed,
 	})
 	return resource.FromStatus(err)
+}
+
+// reportProbe sends the result of a check that this server has run to the monitor
+// of the leader.
+func (c *components) reportProbe(ctx context.Context, u catalog.CheckUpdate) error {
+	return c.reportCheck(tlsutil.WithPeer(ctx, tlsutil.Peer{Role: tlsutil.RoleServer, DC: c.cfg.DC, Node: c.cfg.Node}), u)
 }
 
 // leaderConn returns a connection to the leader, which is another server, and a

@@ -325,7 +325,10 @@ type Check struct {
 	DeregisterAfter *durationpb.Duration `protobuf:"bytes,13,opt,name=deregister_after,json=deregisterAfter,proto3" json:"deregister_after,omitempty"`
 	// The definition of the check as JSON, for the program that runs it. Ignored
 	// here.
-	Definition    string `protobuf:"bytes,14,opt,name=definition,proto3" json:"definition,omitempty"`
+	Definition string `protobuf:"bytes,14,opt,name=definition,proto3" json:"definition,omitempty"`
+	// What the server of the node does to find the status. Absent: servers do not
+	// run the check.
+	Probe         *Probe `protobuf:"bytes,15,opt,name=probe,proto3" json:"probe,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -458,6 +461,214 @@ func (x *Check) GetDefinition() string {
 	return ""
 }
 
+func (x *Check) GetProbe() *Probe {
+	if x != nil {
+		return x.Probe
+	}
+	return nil
+}
+
+// Probe is a request whose result is the status of a check. One of http, tcp and
+// grpc is set.
+type Probe struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A URL with the scheme http or https. 2xx is passing, 429 a warning.
+	Http string `protobuf:"bytes,1,opt,name=http,proto3" json:"http,omitempty"`
+	// The host:port to connect to.
+	Tcp string `protobuf:"bytes,2,opt,name=tcp,proto3" json:"tcp,omitempty"`
+	// The host:port of a server with grpc.health.v1.Health, and after a slash the
+	// service that is checked. Without a service: the server.
+	Grpc string `protobuf:"bytes,3,opt,name=grpc,proto3" json:"grpc,omitempty"`
+	// "GET" or "HEAD". Empty: GET. Only for http.
+	Method string `protobuf:"bytes,4,opt,name=method,proto3" json:"method,omitempty"`
+	// The header of the request. Only for http.
+	Header map[string]*ProbeHeader `protobuf:"bytes,5,rep,name=header,proto3" json:"header,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// Use TLS. Only for grpc.
+	Tls bool `protobuf:"varint,6,opt,name=tls,proto3" json:"tls,omitempty"`
+	// Accept every certificate.
+	TlsSkipVerify bool `protobuf:"varint,7,opt,name=tls_skip_verify,json=tlsSkipVerify,proto3" json:"tls_skip_verify,omitempty"`
+	// The name in the certificate. Empty: the host.
+	TlsServerName string `protobuf:"bytes,8,opt,name=tls_server_name,json=tlsServerName,proto3" json:"tls_server_name,omitempty"`
+	// The time between two requests, at least 1 s.
+	Interval *durationpb.Duration `protobuf:"bytes,9,opt,name=interval,proto3" json:"interval,omitempty"`
+	// The maximum time of a request, at most 60 s. 0: 10 s.
+	Timeout *durationpb.Duration `protobuf:"bytes,10,opt,name=timeout,proto3" json:"timeout,omitempty"`
+	// The number of equal results in a row before the status becomes passing,
+	// warning or critical. 0 and 1: the first one. failures_before_warning of 0 is
+	// failures_before_critical.
+	SuccessBeforePassing   uint32 `protobuf:"varint,11,opt,name=success_before_passing,json=successBeforePassing,proto3" json:"success_before_passing,omitempty"`
+	FailuresBeforeWarning  uint32 `protobuf:"varint,12,opt,name=failures_before_warning,json=failuresBeforeWarning,proto3" json:"failures_before_warning,omitempty"`
+	FailuresBeforeCritical uint32 `protobuf:"varint,13,opt,name=failures_before_critical,json=failuresBeforeCritical,proto3" json:"failures_before_critical,omitempty"`
+	unknownFields          protoimpl.UnknownFields
+	sizeCache              protoimpl.SizeCache
+}
+
+func (x *Probe) Reset() {
+	*x = Probe{}
+	mi := &file_api_pb_catalog_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Probe) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Probe) ProtoMessage() {}
+
+func (x *Probe) ProtoReflect() protoreflect.Message {
+	mi := &file_api_pb_catalog_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Probe.ProtoReflect.Descriptor instead.
+func (*Probe) Descriptor() ([]byte, []int) {
+	return file_api_pb_catalog_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *Probe) GetHttp() string {
+	if x != nil {
+		return x.Http
+	}
+	return ""
+}
+
+func (x *Probe) GetTcp() string {
+	if x != nil {
+		return x.Tcp
+	}
+	return ""
+}
+
+func (x *Probe) GetGrpc() string {
+	if x != nil {
+		return x.Grpc
+	}
+	return ""
+}
+
+func (x *Probe) GetMethod() string {
+	if x != nil {
+		return x.Method
+	}
+	return ""
+}
+
+func (x *Probe) GetHeader() map[string]*ProbeHeader {
+	if x != nil {
+		return x.Header
+	}
+	return nil
+}
+
+func (x *Probe) GetTls() bool {
+	if x != nil {
+		return x.Tls
+	}
+	return false
+}
+
+func (x *Probe) GetTlsSkipVerify() bool {
+	if x != nil {
+		return x.TlsSkipVerify
+	}
+	return false
+}
+
+func (x *Probe) GetTlsServerName() string {
+	if x != nil {
+		return x.TlsServerName
+	}
+	return ""
+}
+
+func (x *Probe) GetInterval() *durationpb.Duration {
+	if x != nil {
+		return x.Interval
+	}
+	return nil
+}
+
+func (x *Probe) GetTimeout() *durationpb.Duration {
+	if x != nil {
+		return x.Timeout
+	}
+	return nil
+}
+
+func (x *Probe) GetSuccessBeforePassing() uint32 {
+	if x != nil {
+		return x.SuccessBeforePassing
+	}
+	return 0
+}
+
+func (x *Probe) GetFailuresBeforeWarning() uint32 {
+	if x != nil {
+		return x.FailuresBeforeWarning
+	}
+	return 0
+}
+
+func (x *Probe) GetFailuresBeforeCritical() uint32 {
+	if x != nil {
+		return x.FailuresBeforeCritical
+	}
+	return 0
+}
+
+// ProbeHeader is the values of one field of a header.
+type ProbeHeader struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Values        []string               `protobuf:"bytes,1,rep,name=values,proto3" json:"values,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ProbeHeader) Reset() {
+	*x = ProbeHeader{}
+	mi := &file_api_pb_catalog_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ProbeHeader) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ProbeHeader) ProtoMessage() {}
+
+func (x *ProbeHeader) ProtoReflect() protoreflect.Message {
+	mi := &file_api_pb_catalog_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ProbeHeader.ProtoReflect.Descriptor instead.
+func (*ProbeHeader) Descriptor() ([]byte, []int) {
+	return file_api_pb_catalog_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *ProbeHeader) GetValues() []string {
+	if x != nil {
+		return x.Values
+	}
+	return nil
+}
+
 var File_api_pb_catalog_proto protoreflect.FileDescriptor
 
 const file_api_pb_catalog_proto_rawDesc = "" +
@@ -500,7 +711,7 @@ const file_api_pb_catalog_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\v2\x12.wanfed.v1.AddressR\x05value:\x028\x01\x1a7\n" +
 	"\tMetaEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xaf\x03\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xd7\x03\n" +
 	"\x05Check\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x19\n" +
 	"\bcheck_id\x18\x02 \x01(\tR\acheckId\x12\x12\n" +
@@ -519,7 +730,28 @@ const file_api_pb_catalog_proto_rawDesc = "" +
 	"\x10deregister_after\x18\r \x01(\v2\x19.google.protobuf.DurationR\x0fderegisterAfter\x12\x1e\n" +
 	"\n" +
 	"definition\x18\x0e \x01(\tR\n" +
-	"definitionB!Z\x1fgithub.com/wanfed/wanfed/api/pbb\x06proto3"
+	"definition\x12&\n" +
+	"\x05probe\x18\x0f \x01(\v2\x10.wanfed.v1.ProbeR\x05probe\"\xd8\x04\n" +
+	"\x05Probe\x12\x12\n" +
+	"\x04http\x18\x01 \x01(\tR\x04http\x12\x10\n" +
+	"\x03tcp\x18\x02 \x01(\tR\x03tcp\x12\x12\n" +
+	"\x04grpc\x18\x03 \x01(\tR\x04grpc\x12\x16\n" +
+	"\x06method\x18\x04 \x01(\tR\x06method\x124\n" +
+	"\x06header\x18\x05 \x03(\v2\x1c.wanfed.v1.Probe.HeaderEntryR\x06header\x12\x10\n" +
+	"\x03tls\x18\x06 \x01(\bR\x03tls\x12&\n" +
+	"\x0ftls_skip_verify\x18\a \x01(\bR\rtlsSkipVerify\x12&\n" +
+	"\x0ftls_server_name\x18\b \x01(\tR\rtlsServerName\x125\n" +
+	"\binterval\x18\t \x01(\v2\x19.google.protobuf.DurationR\binterval\x123\n" +
+	"\atimeout\x18\n" +
+	" \x01(\v2\x19.google.protobuf.DurationR\atimeout\x124\n" +
+	"\x16success_before_passing\x18\v \x01(\rR\x14successBeforePassing\x126\n" +
+	"\x17failures_before_warning\x18\f \x01(\rR\x15failuresBeforeWarning\x128\n" +
+	"\x18failures_before_critical\x18\r \x01(\rR\x16failuresBeforeCritical\x1aQ\n" +
+	"\vHeaderEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12,\n" +
+	"\x05value\x18\x02 \x01(\v2\x16.wanfed.v1.ProbeHeaderR\x05value:\x028\x01\"%\n" +
+	"\vProbeHeader\x12\x16\n" +
+	"\x06values\x18\x01 \x03(\tR\x06valuesB!Z\x1fgithub.com/wanfed/wanfed/api/pbb\x06proto3"
 
 var (
 	file_api_pb_catalog_proto_rawDescOnce sync.Once
@@ -533,31 +765,39 @@ func file_api_pb_catalog_proto_rawDescGZIP() []byte {
 	return file_api_pb_catalog_proto_rawDescData
 }
 
-var file_api_pb_catalog_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
+var file_api_pb_catalog_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
 var file_api_pb_catalog_proto_goTypes = []any{
 	(*Node)(nil),                // 0: wanfed.v1.Node
 	(*Address)(nil),             // 1: wanfed.v1.Address
 	(*Service)(nil),             // 2: wanfed.v1.Service
 	(*Check)(nil),               // 3: wanfed.v1.Check
-	nil,                         // 4: wanfed.v1.Node.TaggedAddressesEntry
-	nil,                         // 5: wanfed.v1.Node.MetaEntry
-	nil,                         // 6: wanfed.v1.Service.TaggedAddressesEntry
-	nil,                         // 7: wanfed.v1.Service.MetaEntry
-	(*durationpb.Duration)(nil), // 8: google.protobuf.Duration
+	(*Probe)(nil),               // 4: wanfed.v1.Probe
+	(*ProbeHeader)(nil),         // 5: wanfed.v1.ProbeHeader
+	nil,                         // 6: wanfed.v1.Node.TaggedAddressesEntry
+	nil,                         // 7: wanfed.v1.Node.MetaEntry
+	nil,                         // 8: wanfed.v1.Service.TaggedAddressesEntry
+	nil,                         // 9: wanfed.v1.Service.MetaEntry
+	nil,                         // 10: wanfed.v1.Probe.HeaderEntry
+	(*durationpb.Duration)(nil), // 11: google.protobuf.Duration
 }
 var file_api_pb_catalog_proto_depIdxs = []int32{
-	4, // 0: wanfed.v1.Node.tagged_addresses:type_name -> wanfed.v1.Node.TaggedAddressesEntry
-	5, // 1: wanfed.v1.Node.meta:type_name -> wanfed.v1.Node.MetaEntry
-	6, // 2: wanfed.v1.Service.tagged_addresses:type_name -> wanfed.v1.Service.TaggedAddressesEntry
-	7, // 3: wanfed.v1.Service.meta:type_name -> wanfed.v1.Service.MetaEntry
-	8, // 4: wanfed.v1.Check.ttl:type_name -> google.protobuf.Duration
-	8, // 5: wanfed.v1.Check.deregister_after:type_name -> google.protobuf.Duration
-	1, // 6: wanfed.v1.Service.TaggedAddressesEntry.value:type_name -> wanfed.v1.Address
-	7, // [7:7] is the sub-list for method output_type
-	7, // [7:7] is the sub-list for method input_type
-	7, // [7:7] is the sub-list for extension type_name
-	7, // [7:7] is the sub-list for extension extendee
-	0, // [0:7] is the sub-list for field type_name
+	6,  // 0: wanfed.v1.Node.tagged_addresses:type_name -> wanfed.v1.Node.TaggedAddressesEntry
+	7,  // 1: wanfed.v1.Node.meta:type_name -> wanfed.v1.Node.MetaEntry
+	8,  // 2: wanfed.v1.Service.tagged_addresses:type_name -> wanfed.v1.Service.TaggedAddressesEntry
+	9,  // 3: wanfed.v1.Service.meta:type_name -> wanfed.v1.Service.MetaEntry
+	11, // 4: wanfed.v1.Check.ttl:type_name -> google.protobuf.Duration
+	11, // 5: wanfed.v1.Check.deregister_after:type_name -> google.protobuf.Duration
+	4,  // 6: wanfed.v1.Check.probe:type_name -> wanfed.v1.Probe
+	10, // 7: wanfed.v1.Probe.header:type_name -> wanfed.v1.Probe.HeaderEntry
+	11, // 8: wanfed.v1.Probe.interval:type_name -> google.protobuf.Duration
+	11, // 9: wanfed.v1.Probe.timeout:type_name -> google.protobuf.Duration
+	1,  // 10: wanfed.v1.Service.TaggedAddressesEntry.value:type_name -> wanfed.v1.Address
+	5,  // 11: wanfed.v1.Probe.HeaderEntry.value:type_name -> wanfed.v1.ProbeHeader
+	12, // [12:12] is the sub-list for method output_type
+	12, // [12:12] is the sub-list for method input_type
+	12, // [12:12] is the sub-list for extension type_name
+	12, // [12:12] is the sub-list for extension extendee
+	0,  // [0:12] is the sub-list for field type_name
 }
 
 func init() { file_api_pb_catalog_proto_init() }
@@ -571,7 +811,7 @@ func file_api_pb_catalog_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_pb_catalog_proto_rawDesc), len(file_api_pb_catalog_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   8,
+			NumMessages:   11,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -30,7 +30,10 @@ type CheckReportRequest struct {
 	// "passing", "warning" or "critical".
 	Status string `protobuf:"bytes,3,opt,name=status,proto3" json:"status,omitempty"`
 	// At most 4 KiB of it are stored.
-	Output        string `protobuf:"bytes,4,opt,name=output,proto3" json:"output,omitempty"`
+	Output string `protobuf:"bytes,4,opt,name=output,proto3" json:"output,omitempty"`
+	// The check has a probe, and a server of the datacenter has run it. Only servers
+	// set it. False: the check has a TTL.
+	Probed        bool `protobuf:"varint,5,opt,name=probed,proto3" json:"probed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -93,6 +96,13 @@ func (x *CheckReportRequest) GetOutput() string {
 	return ""
 }
 
+func (x *CheckReportRequest) GetProbed() bool {
+	if x != nil {
+		return x.Probed
+	}
+	return false
+}
+
 type CheckReportResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -133,12 +143,13 @@ var File_api_pb_check_proto protoreflect.FileDescriptor
 
 const file_api_pb_check_proto_rawDesc = "" +
 	"\n" +
-	"\x12api/pb/check.proto\x12\twanfed.v1\"s\n" +
+	"\x12api/pb/check.proto\x12\twanfed.v1\"\x8b\x01\n" +
 	"\x12CheckReportRequest\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x19\n" +
 	"\bcheck_id\x18\x02 \x01(\tR\acheckId\x12\x16\n" +
 	"\x06status\x18\x03 \x01(\tR\x06status\x12\x16\n" +
-	"\x06output\x18\x04 \x01(\tR\x06output\"\x15\n" +
+	"\x06output\x18\x04 \x01(\tR\x06output\x12\x16\n" +
+	"\x06probed\x18\x05 \x01(\bR\x06probed\"\x15\n" +
 	"\x13CheckReportResponse2W\n" +
 	"\fCheckService\x12G\n" +
 	"\x06Report\x12\x1d.wanfed.v1.CheckReportRequest\x1a\x1e.wanfed.v1.CheckReportResponseB!Z\x1fgithub.com/wanfed/wanfed/api/pbb\x06proto3"

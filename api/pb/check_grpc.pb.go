@@ -28,8 +28,8 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// CheckService receives reports for checks with a TTL. The leader executes calls,
-// because it tracks the deadlines.
+// CheckService receives reports for checks with a TTL, and the results of servers
+// that run checks. The leader executes calls, because it tracks the deadlines.
 type CheckServiceClient interface {
 	// Report reports the status of a check and restarts its TTL. The leader writes
 	// only changes to the store.
@@ -58,8 +58,8 @@ func (c *checkServiceClient) Report(ctx context.Context, in *CheckReportRequest,
 // All implementations must embed UnimplementedCheckServiceServer
 // for forward compatibility.
 //
-// CheckService receives reports for checks with a TTL. The leader executes calls,
-// because it tracks the deadlines.
+// CheckService receives reports for checks with a TTL, and the results of servers
+// that run checks. The leader executes calls, because it tracks the deadlines.
 type CheckServiceServer interface {
 	// Report reports the status of a check and restarts its TTL. The leader writes
 	// only changes to the store.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/wanfed/wanfed/api"
@@ -36,14 +37,27 @@ func (h *handler) gatewaySnapshots(*http.Request, query) (response, error) {
 }
 
 // readOwnNode responds with the value that result returns for this server's
-// node and the expression of ?filter=, which applies to values of type T. n is
-// nil if the node is not registered.
+// node and the expression of ?filter=, which applies to values of type T. n has
+// only what is registered, as at an agent of Consul.
 func readOwnNode[T any](
 	h *handler, r *http.Request, q query, result func(n *catalog.Node, expr *filter.Expression) (any, error),
 ) (response, error) {
 	return readFiltered[T](h, r, q, func(s *catalog.Snapshot, expr *filter.Expression) (any, error) {
-		return result(s.Node(h.Node), expr)
+		return result(registered(s.Node(h.Node)), expr)
 	})
+}
+
+// registered returns node n without the service and the check of the server
+// itself. n may be nil.
+func registered(n *catalog.Node) *catalog.Node {
+	if n == nil {
+		return &catalog.Node{}
+	}
+	return &catalog.Node{
+		Node: n.Node, Resource: n.Resource,
+		Services: slices.DeleteFunc(slices.Clone(n.Services), func(s *catalog.Service) bool { return s.Resource == nil }),
+		Checks:   slices.DeleteFunc(slices.Clone(n.Checks), func(c *catalog.Check) bool { return c.Resource == nil }),
+	}
 }
 
 func (h *handler) agentServices(r *http.Request, q query) (response, error) {
@@ -69,7 +83,7 @@ func (h *handler) agentService(r *http.Request, q query) (response, error) {
 	}
 	id, found := r.PathValue("id"), false
 	resp, err := h.readCatalog(r, q, func(s *catalog.Snapshot) (any, error) {
-		service := s.Node(h.Node).Service(id)
+		service := registered(s.Node(h.Node)).Service(id)
 		if found = service != nil; !found {
 			return nil, nil
 		}
@@ -149,6 +163,9 @@ func (h *handler) agentCheckRegister(r *http.Request, q query) (response, error)
 // agentRegister registers reg on this server's node. The first registration
 // also creates the node.
 func (h *handler) agentRegister(r *http.Request, reg catalog.Registration) (response, error) {
+	if err := h.checkProbes(reg.Checks); err != nil {
+		return response{}, badRequest{err}
+	}
 	reg.FromAgent = true
 	reg.Node = &pb.Node{
 		Node: h.Node, Address: h.Address, Datacenter: h.DC,
@@ -173,7 +190,7 @@ func (h *handler) agentCheckDeregister(r *http.Request, _ query) (response, erro
 // node does not have it, the response is 404, and unknown is its text.
 func (h *handler) agentDeregister(r *http.Request, service, check, unknown string) (response, error) {
 	err := untilLeader(r.Context(), func(ctx context.Context) error {
-		s, err := h.view.At(ctx, resource.Strong)
+		s, err := h.stored.At(ctx, resource.Strong)
 		if err != nil {
 			return err
 		}

@@ -50,6 +50,9 @@ type Config struct {
 	// Report sends the status of a check to the leader. Without a leader, it
 	// fails with resource.ErrNotLeader. Required with Resources.
 	Report func(ctx context.Context, r catalog.CheckUpdate) error
+	// Servers returns the servers of this datacenter, which the catalog lists.
+	// Nil: none.
+	Servers catalog.Servers
 	// GatewaySnapshots returns the snapshots of the gateways of this datacenter,
 	// ordered by name. Required with Resources.
 	GatewaySnapshots func() []api.GatewaySnapshot
@@ -103,7 +106,8 @@ type handler struct {
 
 	// These fields are nil without Config.Resources.
 	kv       *kv.Store
-	view     *catalog.View
+	stored   *catalog.View       // without the servers
+	view     *catalog.MergedView // with the servers
 	writer   *catalog.Writer
 	sessions *session.Store
 }
@@ -122,8 +126,9 @@ func New(cfg Config) (http.Handler, error) {
 		if h.kv, err = kv.New(cfg.Resources, cfg.Backend); err != nil {
 			return nil, fmt.Errorf("HTTP API: %w", err)
 		}
-		h.view = catalog.NewView(cfg.Backend)
-		h.writer = catalog.NewWriter(cfg.Resources, h.view)
+		h.stored = catalog.NewView(cfg.Backend)
+		h.view = catalog.NewMergedView(h.stored, cfg.Servers)
+		h.writer = catalog.NewWriter(cfg.Resources, h.stored)
 		h.sessions, err = session.NewStore(session.StoreConfig{
 			Resources: cfg.Resources, Backend: cfg.Backend, Locked: kv.EntryType, Renew: cfg.RenewSession,
 		})

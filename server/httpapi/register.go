@@ -9,6 +9,8 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/netip"
+	"regexp"
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -189,12 +191,19 @@ func (h *handler) catalogDeregister(r *http.Request, q query) (response, error) 
 // agentCheckBody is a check in the body of a request to the agent.
 type agentCheckBody struct {
 	ID, CheckID, Name, Notes, Status, ServiceID, TTL, Timeout string
-	DeregisterCriticalServiceAfter                            string
+	DeregisterCriticalServiceAfter, Interval                  string
 
-	// These fields define checks that Consul runs. wanfed does not run checks.
-	HTTP, TCP, UDP, GRPC, H2PING, DockerContainerID string
-	AliasNode, AliasService, OSService, Interval    string
-	Args, ScriptArgs                                []string
+	// These fields define a probe.
+	HTTP, Method, TLSServerName, TCP, GRPC                              string
+	Header                                                              map[string][]string
+	TLSSkipVerify, GRPCUseTLS                                           bool
+	SuccessBeforePassing, FailuresBeforeWarning, FailuresBeforeCritical uint32
+
+	// These fields define checks that servers do not run.
+	Body, UDP, H2PING, DockerContainerID string
+	AliasNode, AliasService, OSService   string
+	TCPUseTLS                            bool
+	Args, ScriptArgs                     []string
 }
 
 // toProto returns the check. The id of a check without an id is defaultID.
@@ -202,33 +211,18 @@ type agentCheckBody struct {
 func (b agentCheckBody) toProto(node string, service *pb.Service, defaultID string) (*pb.Check, error) {
 	c := &pb.Check{
 		Node: node, CheckId: cmp.Or(b.CheckID, b.ID, defaultID), Notes: b.Notes,
-		Status: cmp.Or(b.Status, catalog.StatusCritical), Type: catalog.TypeTTL,
+		Status: cmp.Or(b.Status, catalog.StatusCritical),
 	}
 	c.Name = cmp.Or(b.Name, c.CheckId)
 	if service != nil {
 		c.ServiceId, c.Name = service.Id, cmp.Or(b.Name, fmt.Sprintf("Service '%s' check", service.Service))
 	}
-	for kind, given := range map[string]bool{
-		"http":       b.HTTP != "",
-		"tcp":        b.TCP != "",
-		"udp":        b.UDP != "",
-		"grpc":       b.GRPC != "",
-		"h2ping":     b.H2PING != "",
-		"docker":     b.DockerContainerID != "",
-		"alias":      b.AliasNode != "" || b.AliasService != "",
-		"os_service": b.OSService != "",
-		"script":     len(b.Args)+len(b.ScriptArgs) > 0,
-	} {
-		if given {
-			return nil, fmt.Errorf("check %q is of kind %s: wanfed runs no checks; give it a TTL, and "+
-				"report its status to /v1/agent/check/update/", c.CheckId, kind)
-		}
-	}
-	ttl, err := positive("TTL", b.TTL)
-	if err != nil {
+	if err := b.checkSupported(); err != nil {
 		return nil, fmt.Errorf("check %q: %w", c.CheckId, err)
 	}
-	c.Ttl = durationpb.New(ttl)
+	if err := b.setKind(c); err != nil {
+		return nil, fmt.Errorf("check %q: %w", c.CheckId, err)
+	}
 	if b.DeregisterCriticalServiceAfter != "" {
 		after, err := positive("DeregisterCriticalServiceAfter", b.DeregisterCriticalServiceAfter)
 		if err != nil {
@@ -237,6 +231,95 @@ func (b agentCheckBody) toProto(node string, service *pb.Service, defaultID stri
 		c.DeregisterAfter = durationpb.New(after)
 	}
 	return c, nil
+}
+
+// checkSupported returns an error if servers do not run checks of the kind of b.
+func (b agentCheckBody) checkSupported() error {
+	for kind, given := range map[string]bool{
+		"udp": b.UDP != "", "h2ping": b.H2PING != "", "docker": b.DockerContainerID != "",
+		"alias":      b.AliasNode != "" || b.AliasService != "",
+		"os_service": b.OSService != "",
+		"script":     len(b.Args)+len(b.ScriptArgs) > 0,
+	} {
+		if given {
+			return fmt.Errorf("kind %s: servers run only http, tcp and grpc; give it a TTL, and "+
+				"report its status to /v1/agent/check/update/", kind)
+		}
+	}
+	switch {
+	case b.Body != "":
+		return errors.New("Body: servers send only GET and HEAD requests, without a body")
+	case b.TCPUseTLS:
+		return errors.New("TCPUseTLS: servers connect without TLS; use HTTP, or leave it out")
+	}
+	return nil
+}
+
+// setKind sets the TTL or the probe of c.
+func (b agentCheckBody) setKind(c *pb.Check) error {
+	if b.HTTP == "" && b.TCP == "" && b.GRPC == "" {
+		ttl, err := positive("TTL", b.TTL)
+		if err != nil {
+			return err
+		}
+		c.Type, c.Ttl = catalog.TypeTTL, durationpb.New(ttl)
+		return nil
+	}
+	if b.TTL != "" {
+		return errors.New("has a TTL and one of HTTP, TCP and GRPC: only one of them is possible")
+	}
+	interval, err := positive("Interval", b.Interval)
+	if err != nil {
+		return err
+	}
+	interval = min(max(interval, catalog.MinProbeInterval), catalog.MaxProbeInterval)
+	c.Probe = &pb.Probe{
+		Http: bracketedIPv4.ReplaceAllString(b.HTTP, "$1$2"), Tcp: b.TCP, Grpc: b.GRPC, Method: b.Method, Tls: b.GRPCUseTLS, TlsSkipVerify: b.TLSSkipVerify,
+		TlsServerName: b.TLSServerName, Interval: durationpb.New(interval),
+		SuccessBeforePassing: b.SuccessBeforePassing, FailuresBeforeWarning: b.FailuresBeforeWarning,
+		FailuresBeforeCritical: b.FailuresBeforeCritical,
+	}
+	if b.Timeout != "" {
+		timeout, err := positive("Timeout", b.Timeout)
+		if err != nil {
+			return err
+		}
+		c.Probe.Timeout = durationpb.New(min(timeout, catalog.MaxProbeTimeout))
+	}
+	for name, values := range b.Header {
+		if c.Probe.Header == nil {
+			c.Probe.Header = map[string]*pb.ProbeHeader{}
+		}
+		c.Probe.Header[name] = &pb.ProbeHeader{Values: values}
+	}
+	c.Type, c.Interval, c.Timeout = catalog.ProbeType(c.Probe), interval.String(), b.Timeout
+	return nil
+}
+
+// bracketedIPv4 is a URL with brackets around an IPv4 address, as Fabio registers
+// it. Package net/url rejects it.
+var bracketedIPv4 = regexp.MustCompile(`^(https?://)\[([0-9.]+)\]`)
+
+// checkProbes returns an error if a check of a registration is of an address to
+// which this server does not connect. The server checks the addresses of names
+// when it connects.
+func (h *handler) checkProbes(all []*pb.Check) error {
+	server, _ := netip.ParseAddr(h.Address) // invalid only in tests
+	for _, c := range all {
+		if c.Probe == nil {
+			continue
+		}
+		host, _, err := catalog.ProbeTarget(c.Probe)
+		if err != nil {
+			return fmt.Errorf("check %q: %w", c.CheckId, err)
+		}
+		if ip, err := netip.ParseAddr(host); err == nil {
+			if err := catalog.CheckProbeAddress(ip, server, true); err != nil {
+				return fmt.Errorf("check %q: %w", c.CheckId, err)
+			}
+		}
+	}
+	return nil
 }
 
 // positive parses s, the duration in the field of a request.

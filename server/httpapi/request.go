@@ -10,6 +10,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -46,8 +47,36 @@ func readRequest(w http.ResponseWriter, r *http.Request) (query, error) {
 	if err != nil {
 		return q, badRequest{err}
 	}
+	if err := rejectToken(r, q.values); err != nil {
+		return q, err
+	}
 	q.body, err = readBody(w, r)
 	return q, err
+}
+
+// rejectToken returns an error if the request has an ACL token of Consul. The
+// caller expects the rights of the token, which wanfed does not know. The
+// parameter counts in any case, because redactToken hides it in any case. An
+// empty token is the anonymous one.
+func rejectToken(r *http.Request, values url.Values) error {
+	where := ""
+	scheme, secret, _ := strings.Cut(firstValue(r.Header, "Authorization"), " ")
+	switch {
+	case firstValue(r.Header, "X-Consul-Token") != "":
+		where = "header X-Consul-Token"
+	case strings.EqualFold(scheme, "Bearer") && strings.TrimSpace(secret) != "":
+		where = "header Authorization"
+	}
+	for name := range values {
+		if strings.EqualFold(name, "token") && slices.ContainsFunc(values[name], func(s string) bool { return s != "" }) {
+			where = "parameter token"
+		}
+	}
+	if where == "" {
+		return nil
+	}
+	return statusError{http.StatusForbidden, "ACL tokens are not supported: certificates decide who may do what; " +
+		"leave the token out (" + where + "; clients read it from CONSUL_HTTP_TOKEN)"}
 }
 
 func parseQuery(raw string) (query, error) {
@@ -138,7 +167,7 @@ func (q query) consistency() (resource.Consistency, error) {
 }
 
 // redactToken returns a query string for the log, without the token of clients
-// of Consul. wanfed ignores the token, which may be a secret of another system.
+// of Consul. wanfed refuses the token, which may be a secret of another system.
 func redactToken(raw string) string {
 	if !strings.Contains(strings.ToLower(raw), "token") && !strings.Contains(raw, "%") {
 		return raw // no parameter has the name token, not even with an escaped letter

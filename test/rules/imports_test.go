@@ -25,7 +25,7 @@ var layers = [][]string{
 	{"server/status"},
 	{"server/remote"},
 	{"server/raftgroup"},
-	{"server/httpapi", "server/keyring", "server/operator", "server/snapshot"},
+	{"server/checks", "server/httpapi", "server/keyring", "server/operator", "server/snapshot"},
 	{"server/ui"},
 	{"gatewayd"},
 	{"server/rpc"},
