@@ -116,9 +116,10 @@ func (l *handshakeLimit) enterLocked(source netip.Prefix) {
 	}
 }
 
-// shedLocked sheds one overdue handshake of source, or of any source if source is
-// the zero Prefix. All handshakes of source have helloGrace. It closes the connection and returns 0. If no handshake is
-// overdue, shedLocked returns the time until one may be.
+// shedLocked sheds one overdue handshake of any source, or, if source is valid,
+// one of source that is older than helloGrace. It closes the connection and
+// returns 0. If no handshake is overdue, shedLocked returns the time until one may
+// be.
 func (l *handshakeLimit) shedLocked(source netip.Prefix) (wait time.Duration) {
 	var worst *handshake
 	now := time.Now()
