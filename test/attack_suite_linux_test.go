@@ -66,28 +66,30 @@ func TestAttackSuite(t *testing.T) {
 	writes := keepWritingDocuments(t, l, dc1)
 	roles := []tlsutil.Role{tlsutil.RoleServer, tlsutil.RoleGateway, tlsutil.RoleOperator, tlsutil.RoleClient}
 	for _, role := range roles {
-		ctx, cancel := context.WithTimeout(t.Context(), longer(20*time.Second, 2*time.Second))
-		before := readTimes(ctx, t, dc2)
-		cancel()
-		ctx, cancel = context.WithTimeout(t.Context(), duration/time.Duration(len(roles)))
-		attacker := startAttacker(t, l, victims, role)
-		worst := watchMemory(ctx, t, victims)
-		during := readTimes(ctx, t, dc2)
-		cancel()
-		t.Logf("%v: attacks: %s", role, attacker.stop(t))
-		for _, s := range victims {
-			rss := <-worst
-			t.Logf("%v: memory of %s: %d MB, want at most %d MB", role, s.dc, rss>>20, limits[s]>>20)
-			if rss > limits[s] {
-				t.Errorf("%v: memory of %s = %d MB, want at most %d MB", role, s.dc, rss>>20, limits[s]>>20)
+		t.Run(fmt.Sprint(role), func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), longer(20*time.Second, 2*time.Second))
+			before := readTimes(ctx, t, dc2)
+			cancel()
+			ctx, cancel = context.WithTimeout(t.Context(), duration/time.Duration(len(roles)))
+			attacker := startAttacker(t, l, victims, role)
+			worst := watchMemory(ctx, t, victims)
+			during := readTimes(ctx, t, dc2)
+			cancel()
+			t.Logf("attacks: %s", attacker.stop(t))
+			for _, s := range victims {
+				rss := <-worst
+				t.Logf("memory of %s: %d MB, want at most %d MB", s.dc, rss>>20, limits[s]>>20)
+				if rss > limits[s] {
+					t.Errorf("memory of %s = %d MB, want at most %d MB", s.dc, rss>>20, limits[s]>>20)
+				}
 			}
-		}
-		t.Logf("%v: reads: %s; before: %s", role, quantiles(during), quantiles(before))
-		limit := max(2*quantile(before, 0.99), readFloor())
-		if now := quantile(during, 0.99); now > limit {
-			t.Errorf("%v: p99 of reads = %v, want at most %v", role, now, limit)
-		}
-		watch.check(t, fmt.Sprint(role))
+			t.Logf("reads: %s; before: %s", quantiles(during), quantiles(before))
+			limit := max(2*quantile(before, 0.99), readFloor())
+			if now := quantile(during, 0.99); now > limit {
+				t.Errorf("p99 of reads = %v, want at most %v", now, limit)
+			}
+			watch.check(t, fmt.Sprint(role))
+		})
 	}
 	watch.stop()
 	watch.check(t, "end")

@@ -227,8 +227,9 @@ func TestHandshakeLimit_Crowd(t *testing.T) {
 	})
 }
 
-// A source with more than maxPerSource handshakes loses its overdue ones, and only
-// those, before the limit of all handshakes is reached.
+// A source with more than maxPerSource handshakes loses those older than
+// helloGrace, also after their ClientHello, and only those, before the limit of all
+// handshakes is reached. The others of the source and those of another source stay.
 func TestHandshakeLimit_PerSource(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		limit := newHandshakeLimit(4 * maxPerSource)
@@ -246,7 +247,7 @@ func TestHandshakeLimit_PerSource(t *testing.T) {
 		if n := limit.len(); n != maxPerSource+11 {
 			t.Errorf("%d handshakes, want %d: none is overdue", n, maxPerSource+11)
 		}
-		time.Sleep(handshakeGrace)
+		time.Sleep(helloGrace)
 		for range 20 {
 			add("192.0.2.1")
 		}
