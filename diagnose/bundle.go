@@ -198,7 +198,7 @@ func tail(path string) ([]byte, error) {
 const removed = "(removed)"
 
 var (
-	secretName = regexp.MustCompile(`token|secret|password|key|encrypt$`)
+	secretName = regexp.MustCompile(`token|secret|password|passphrase|key|encrypt$`)
 	// secretWord matches the parts of a secret file that are secrets: keys and
 	// tokens, but not the names in JSON and PEM.
 	secretWord = regexp.MustCompile(`[A-Za-z0-9+/=_.~-]{16,}`)
@@ -208,7 +208,7 @@ var (
 		regexp.MustCompile(`(?i)(\b(?:bearer|basic) +)[A-Za-z0-9+/=_.~-]{8,}`),
 		regexp.MustCompile(`(\bwanfed[0-9]\.)[A-Za-z0-9_-]{8,}`), // tokens of wanfed token issue
 		regexp.MustCompile(`(://)[^/\s"@]+@`),
-		regexp.MustCompile(`(?i)(\b[a-z_-]*(?:token|secret|password|passwd|encrypt)["\\]*\s*[=:]\s*["\\]*)[^\s"\\,;]+`),
+		regexp.MustCompile(`(?i)(\b[a-z_-]*(?:token|secret|password|passphrase|passwd|encrypt)["\\]*\s*[=:]\s*["\\]*)[^\s"\\,;]+`),
 	}
 )
 
@@ -216,7 +216,7 @@ var (
 func (m Machine) secrets() (all []string) {
 	var files []string
 	if s := m.Server; s != nil {
-		files = append(files, s.KeyFile, s.EncryptFile, s.MonitorTokenFile, filepath.Join(s.DataDir, "keyring.json"))
+		files = append(files, s.KeyFile, s.EncryptFile, s.MonitorTokenFile, s.IssuingPassphrase, filepath.Join(s.DataDir, "keyring.json"))
 		keys, _ := filepath.Glob(filepath.Join(server.CADir(s.DataDir), "*"))
 		files = append(files, keys...)
 	}

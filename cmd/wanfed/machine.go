@@ -46,6 +46,7 @@ func (l layout) serverHCL() string      { return filepath.Join(l.conf, "server.h
 func (l layout) gatewayHCL() string     { return filepath.Join(l.conf, "gateway.hcl") }
 func (l layout) serverData() string     { return filepath.Join(l.data, "server") }
 func (l layout) caDir() string          { return server.CADir(l.serverData()) }
+func (l layout) passphrase() string     { return filepath.Join(l.conf, "ca-passphrase") }
 func (l layout) log(name string) string { return filepath.Join(l.data, name+".log") }
 
 // cert returns the files of the certificate of a role.
@@ -81,9 +82,10 @@ func (l layout) checkFree() error {
 // newFiles are the contents of new files by their paths.
 type newFiles map[string][]byte
 
-// mode returns the mode of a new file: private keys are for the owner only.
-func mode(path string) fs.FileMode {
-	if strings.HasSuffix(path, "-key.pem") {
+// mode returns the mode of a new file: private keys and the passphrase are for the
+// owner only.
+func (l layout) mode(path string) fs.FileMode {
+	if strings.HasSuffix(path, "-key.pem") || path == l.passphrase() {
 		return 0o600
 	}
 	return 0o644
@@ -118,7 +120,7 @@ func (l layout) write(files newFiles) (err error) {
 			if err := os.MkdirAll(filepath.Dir(to), 0o700); err != nil {
 				return err
 			}
-			if err := os.WriteFile(to, content, mode(path)); err != nil {
+			if err := os.WriteFile(to, content, l.mode(path)); err != nil {
 				return err
 			}
 		}
