@@ -222,7 +222,7 @@ var (
 		regexp.MustCompile(`(?i)(\b(?:bearer|basic) +)[A-Za-z0-9+/=_.~-]{8,}`),
 		regexp.MustCompile(`(\bwanfed[0-9]\.)[A-Za-z0-9_-]{8,}`), // tokens of wanfed token issue
 		regexp.MustCompile(`(://)[^/\s"@]+@`),
-		regexp.MustCompile(`(?i)(\b[a-z_-]*(?:token|secret|password|passwd|encrypt)["\\]*\s*[=:]\s*["\\]*)[^\s"\\,;]+`),
+		regexp.MustCompile(`(?i)(\b[a-z_-]*(?:token|secret|password|passphrase|passwd|encrypt)["\\]*\s*[=:]\s*["\\]*)[^\s"\\,;]+`),
 	}
 )
 
@@ -230,7 +230,7 @@ var (
 func (m Machine) secrets() (all []string) {
 	var files []string
 	if s := m.Server; s != nil {
-		files = append(files, s.KeyFile, s.EncryptFile, s.MonitorTokenFile, filepath.Join(s.DataDir, "keyring.json"))
+		files = append(files, s.KeyFile, s.EncryptFile, s.MonitorTokenFile, s.IssuingPassphrase, filepath.Join(s.DataDir, "keyring.json"))
 		keys, _ := filepath.Glob(filepath.Join(server.CADir(s.DataDir), "*"))
 		files = append(files, keys...)
 	}

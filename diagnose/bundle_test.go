@@ -50,6 +50,7 @@ func TestWriteBundle_NoSecrets(t *testing.T) {
 		gossipKey    = "pUqJrVyVRj5jsiYEkM/tFQYfWyJIv4s3XkvDwy7Cu5s="
 		olderKey     = "HS5lJ+XuTlYKWaeGYyG+/A1SQDTs3KkZVlbGyHZuoLg="
 		monitorToken = "s3cr3t-monitor"
+		passphrase   = "correct horse battery staple"
 		consulPass   = "hunter2hunter2"
 		bearer       = "abcdefgh12345678.sig"
 		enrolToken   = "wanfed1.AAECAwQFBgcICQoLDA0ODw"
@@ -70,6 +71,7 @@ func TestWriteBundle_NoSecrets(t *testing.T) {
 	m := ReadMachine(paths)
 	m.Server.EncryptFile = put("gossip.key", gossipKey+"\n")
 	m.Server.MonitorTokenFile = put("monitor.token", monitorToken+"\n")
+	m.Server.IssuingPassphrase = put("ca-passphrase", passphrase+"\n")
 	m.Gateway.Consul = "http://joe:" + consulPass + "@127.0.0.1:8500"
 	put("server/keyring.json", fmt.Sprintf(`{"primary": %q, "keys": [%q]}`, gossipKey, olderKey))
 	key, err := os.ReadFile(m.Server.KeyFile)
@@ -79,7 +81,7 @@ func TestWriteBundle_NoSecrets(t *testing.T) {
 	log := put("server.log", strings.Join([]string{
 		"level=INFO msg=started keys=[" + gossipKey + "," + olderKey + "]", "Authorization: Bearer " + bearer,
 		"X-Consul-Token: " + aclToken, `{"token":"` + aclToken + `"}`, "wanfed join " + enrolToken, string(key),
-		"GET /metrics " + monitorToken, "last line",
+		"GET /metrics " + monitorToken, "decrypted with " + passphrase, "last line",
 	}, "\n"))
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprintf(w, "%s leaked %s %s\n", r.URL, gossipKey, key)
@@ -112,7 +114,7 @@ func TestWriteBundle_NoSecrets(t *testing.T) {
 	}
 	keyLine := strings.Split(string(key), "\n")[1]
 	for _, secret := range []string{
-		gossipKey, olderKey, monitorToken, consulPass, bearer, enrolToken, inComment, aclToken, keyLine, "PRIVATE KEY",
+		gossipKey, olderKey, monitorToken, passphrase, consulPass, bearer, enrolToken, inComment, aclToken, keyLine, "PRIVATE KEY",
 	} {
 		for name, text := range files {
 			if strings.Contains(text, secret) {

@@ -25,6 +25,11 @@ type Authority struct {
 	Domain string // of names; empty: tlsutil.DefaultDomain
 	// Life is that of certificates of servers and gateways. 0: DefaultLife.
 	Life time.Duration
+	// Keys decrypts the key files. nil: with the passphrase of the systemd
+	// credential.
+	Keys *CAKeys
+	// Command issues certificates in place of the CAs in Dir. nil: the CAs do.
+	Command *SignerCommand
 }
 
 // DefaultLife is the default life of certificates of servers and gateways.
@@ -44,7 +49,8 @@ func CertRequest(p tlsutil.Peer, domain string, life time.Duration) tlsutil.Cert
 // ErrNoCA means that a server has no CA that signs the certificates in question.
 var ErrNoCA = errors.New("this server cannot sign")
 
-// Names of the files of an Authority. A key file must have mode 0600.
+// Names of the files of an Authority. A key file must have mode 0600. It may be
+// encrypted: see CAKeys.
 const (
 	RootCert       = "root.pem"
 	RootKey        = "root-key.pem"
@@ -54,14 +60,35 @@ const (
 
 // Signer returns the certificate of the CA for tokens of a role, and its key.
 func (a Authority) Signer(role string) (cert []byte, key crypto.Signer, err error) {
-	certFile, keyFile, what := DatacenterCert, DatacenterKey, "certificates of "+a.DC
+	cert, text, err := a.read(role)
+	if err != nil {
+		return nil, nil, err
+	}
+	if key, err = a.keys().Parse(text); err != nil {
+		_, keyFile := filesOf(role)
+		return nil, nil, fmt.Errorf("CA key %s %w", filepath.Join(a.Dir, keyFile), err)
+	}
+	return cert, key, nil
+}
+
+// filesOf returns the names of the files of the CA for tokens of a role.
+func filesOf(role string) (cert, key string) {
 	if role == RoleDatacenter {
-		certFile, keyFile, what = RootCert, RootKey, "CAs of datacenters"
+		return RootCert, RootKey
+	}
+	return DatacenterCert, DatacenterKey
+}
+
+// read returns the contents of the files of the CA for tokens of a role.
+func (a Authority) read(role string) (cert, key []byte, err error) {
+	certFile, keyFile := filesOf(role)
+	what := "certificates of " + a.DC
+	if role == RoleDatacenter {
+		what = "CAs of datacenters"
 	}
 	cert, err = os.ReadFile(filepath.Join(a.Dir, certFile))
-	var text []byte
 	if err == nil {
-		text, err = os.ReadFile(filepath.Join(a.Dir, keyFile))
+		key, err = os.ReadFile(filepath.Join(a.Dir, keyFile))
 	}
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -69,9 +96,6 @@ func (a Authority) Signer(role string) (cert []byte, key crypto.Signer, err erro
 			"create the token on the machine that has them", ErrNoCA, what, certFile, keyFile, a.Dir)
 	case err != nil:
 		return nil, nil, fmt.Errorf("read the CA: %w", err)
-	}
-	if key, err = tlsutil.ParseKey(text); err != nil {
-		return nil, nil, fmt.Errorf("CA key %s %w", keyFile, err)
 	}
 	return cert, key, nil
 }

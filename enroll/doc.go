@@ -48,8 +48,15 @@
 // The new certificate has the same role and names. A certificate that is expired,
 // revoked, or of another PKI is not renewed.
 //
+// # Keys
+//
+// Keys of an Authority are files, which [CAKeys] encrypts with a passphrase. A
+// [SignerCommand] issues certificates without them: what the program returns is
+// used only if it is exactly the certificate that was requested.
+//
 // # Limits
 //
 // A Service serves at most 32 clients at the same time, 50 in a second, and each
-// for at most 10 s. Keys of an Authority are files without encryption.
+// for at most 10 s. A SignerCommand runs 4 times at the same time, each for at
+// most 8 s.
 package enroll

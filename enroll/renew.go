@@ -65,7 +65,7 @@ func (s *RenewalService) Renew(ctx context.Context, req *pb.RenewRequest) (*pb.R
 	if err != nil {
 		return nil, err
 	}
-	_, _, err = s.cfg.Authority.Signer(RoleServer)
+	err = s.cfg.Authority.CanSign(RoleServer)
 	switch {
 	case errors.Is(err, ErrNoCA) && !req.Here:
 		return s.forward(ctx, req)
@@ -78,7 +78,11 @@ func (s *RenewalService) Renew(ctx context.Context, req *pb.RenewRequest) (*pb.R
 	if err != nil {
 		return nil, status.Errorf(codes.PermissionDenied, "renewal of %v refused: %v", caller, err)
 	}
-	cert, err := s.cfg.Authority.signPeer(caller, csr.PublicKey)
+	cert, err := s.cfg.Authority.issuePeer(ctx, caller, csr)
+	if errors.Is(err, errSigner) {
+		s.cfg.Logger.Warn("certificate not issued", "peer", caller, "err", err)
+		err = errSigner
+	}
 	if err != nil {
 		return nil, status.Error(codes.Unavailable, err.Error())
 	}
@@ -142,8 +146,9 @@ func (s *RenewalService) check(
 	return csr, leaf, nil
 }
 
-// forwardTimeout bounds the call of one server that may have the CA.
-const forwardTimeout = 5 * time.Second
+// forwardTimeout bounds the call of one server that may have the CA, or a signer
+// command.
+const forwardTimeout = commandTimeout + 2*time.Second
 
 // forward calls the other servers of the datacenter until one of them has the
 // CA.

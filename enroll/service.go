@@ -110,7 +110,7 @@ var errUnavailable = errors.New("the server cannot enroll now; repeat the reques
 // publicText returns the text of an error for the client. A client without a
 // valid token does not receive the reason.
 func publicText(err error) string {
-	for _, public := range []error{ErrToken, errUnavailable} {
+	for _, public := range []error{ErrToken, errUnavailable, errSigner} {
 		if errors.Is(err, public) {
 			return public.Error()
 		}
@@ -240,7 +240,7 @@ func (s *Service) issue(
 	if err != nil {
 		return nil, err
 	}
-	cert, err := s.cfg.Authority.Sign(t.Role, t.Datacenter, node, csr.PublicKey)
+	cert, err := s.cfg.Authority.issue(ctx, t.Role, t.Datacenter, node, csr)
 	if err != nil {
 		return nil, err
 	}

@@ -66,6 +66,13 @@ type Config struct {
 	// CertLife is the life of the certificates of servers and gateways that this
 	// server issues. Default: enroll.DefaultLife.
 	CertLife time.Duration
+	// IssuingKeyPassphraseFile is a file with the passphrase of the keys in CADir.
+	// The server encrypts keys that are not encrypted. Default: the systemd
+	// credential enroll.CredentialName, or no encryption.
+	IssuingKeyPassphraseFile string
+	// SignerCommand is a program, and its arguments, that issues certificates in
+	// place of the keys in CADir: see enroll.SignerCommand. Default: none.
+	SignerCommand []string
 
 	// EncryptFile is a file with the initial gossip key: base64 of 32 bytes. A
 	// keyring in DataDir takes precedence. Without a file and a keyring, gossip

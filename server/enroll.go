@@ -4,7 +4,10 @@ package server
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 
@@ -27,11 +30,14 @@ func CADir(dataDir string) string { return filepath.Join(dataDir, "ca") }
 
 // serveEnrollment registers the service that issues certificates for tokens.
 func (c *components) serveEnrollment() {
-	authority := enroll.Authority{Dir: CADir(c.cfg.DataDir), DC: c.cfg.DC, Domain: c.cfg.Domain, Life: c.cfg.CertLife}
+	authority := c.cfg.authority()
+	if err := authority.Protect(c.logger); err != nil {
+		c.logger.Error("cannot use a CA key: this server issues no certificates with it", "err", err)
+	}
 	service := enroll.NewService(enroll.Config{
 		DC: c.cfg.DC, Node: c.cfg.Node,
 		Authority: authority,
-		CAs:       func() ([]byte, error) { return os.ReadFile(c.cfg.CAFile) },
+		CAs:       c.cfg.trustedCAs,
 		Backend:   c.policy.Noting(c.strong), Known: c.knownDatacenter, Taken: c.nodeTaken, Federation: c.forNewNodes,
 		GossipKey: c.keyring.PrimaryKey,
 		Record:    c.policy.Record,
@@ -42,6 +48,38 @@ func (c *components) serveEnrollment() {
 		DC: c.cfg.DC, Identity: c.network.identity, Authority: authority, Peer: rpc.Peer, Servers: c.otherServers,
 		Connect: c.serverConn, Logger: c.logger.With("component", "enroll"),
 	}))
+}
+
+// authority returns what issues certificates at this server.
+func (c Config) authority() enroll.Authority {
+	a := enroll.Authority{
+		Dir: CADir(c.DataDir), DC: c.DC, Domain: c.Domain, Life: c.CertLife,
+		Keys: enroll.NewCAKeys(enroll.Passphrase{File: c.IssuingKeyPassphraseFile}),
+	}
+	if len(c.SignerCommand) > 0 {
+		a.Command = enroll.NewSignerCommand(c.SignerCommand, c.trustedCAs)
+	}
+	return a
+}
+
+// trustedCAs returns the CAs that all datacenters trust, in PEM.
+func (c Config) trustedCAs() ([]byte, error) { return os.ReadFile(c.CAFile) }
+
+// checkIssuing returns an error if the passphrase or the signer command cannot be
+// used. A server with this fault runs, and issues no certificates.
+func (c Config) checkIssuing() error {
+	var errs []error
+	if c.IssuingKeyPassphraseFile != "" {
+		if _, err := (enroll.Passphrase{File: c.IssuingKeyPassphraseFile}).Read(); err != nil {
+			errs = append(errs, fmt.Errorf("issuing_key_passphrase_file: %w", err))
+		}
+	}
+	if len(c.SignerCommand) > 0 {
+		if _, err := exec.LookPath(c.SignerCommand[0]); err != nil {
+			errs = append(errs, fmt.Errorf("signer_command: %w; write the path of a program", err))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // otherServers returns the names of the other servers of this datacenter.

@@ -30,8 +30,9 @@ func CheckSettings(cfg Config) error { return errors.Join(cfg.withDefaults().che
 // joined, or nil. It does not report missing settings, because CheckSettings
 // reports them. It does not change any file.
 func CheckFiles(cfg Config) error {
-	_, err := cfg.withDefaults().checkFiles()
-	return err
+	cfg = cfg.withDefaults()
+	_, err := cfg.checkFiles()
+	return errors.Join(err, cfg.checkIssuing())
 }
 
 func (c Config) validate() (*tlsutil.Identity, error) {

@@ -53,6 +53,8 @@ type Settings struct {
 	AuditLogKeep      int      `hcl:"audit_log_keep,optional" help:"number of rotated audit logs that the server keeps"`
 	AuditLogWhenFull  string   `hcl:"audit_log_when_full,optional" help:"what happens while the audit log cannot be written: refuse (writes are refused) or drop (lines are dropped and counted)"`
 	CertLife          string   `hcl:"cert_life,optional" help:"life of the certificates of servers and gateways that this server issues, from 10s; they renew themselves at two thirds of it"`
+	IssuingPassphrase string   `hcl:"issuing_key_passphrase_file,optional" help:"file (mode 0600) with the passphrase that encrypts the keys of the CAs in the data directory (default: the systemd credential wanfed-ca-passphrase, or no encryption)"`
+	SignerCommand     []string `hcl:"signer_command,optional" help:"program, and its arguments, that issues certificates in place of the keys of the CAs; repeatable (default: none)"`
 	PrimaryLease      string   `hcl:"primary_lease,optional" help:"time without a call of another datacenter after which the primary refuses writes of federated resources, at least 10s (default: no limit)"`
 	Domain            string   `hcl:"domain,optional" help:"domain of the names in certificates and SNI"`
 	LogLevel          string   `hcl:"log_level,optional" live:"yes" help:"lowest level of log lines: debug, info, warn or error"`
@@ -145,6 +147,6 @@ func (s Settings) config() server.Config {
 		SnapshotEvery: every, SnapshotDir: s.SnapshotDir, SnapshotKeep: s.SnapshotKeep,
 		AuditLog: s.AuditLog, AuditLogMaxSize: int64(s.AuditLogMaxSize) << 20, AuditLogKeep: s.AuditLogKeep,
 		AuditLogWhenFull: s.AuditLogWhenFull,
-		PrimaryLease:     lease, CertLife: life,
+		PrimaryLease:     lease, CertLife: life, IssuingKeyPassphraseFile: s.IssuingPassphrase, SignerCommand: s.SignerCommand,
 	}
 }

@@ -86,16 +86,13 @@ func CreateCert(r CertRequest) (KeyPair, error) {
 		NotBefore:             begin,
 		NotAfter:              end,
 		KeyUsage:              x509.KeyUsageDigitalSignature,
-		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+		ExtKeyUsage:           r.Usages(),
 		BasicConstraintsValid: true,
 		DNSNames:              r.dnsNames(),
 		IPAddresses:           r.ips(),
 	}
 	if r.Enrolled {
 		t.Subject.OrganizationalUnit = []string{enrolledUnit}
-	}
-	if r.Role.accepts() {
-		t.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
 	}
 	p, err := sign(t, ca, caKey, r.PublicKey)
 	if err != nil {

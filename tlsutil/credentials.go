@@ -223,7 +223,7 @@ func parseKey(b []byte, c *x509.Certificate) (crypto.Signer, error) {
 			key, err = x509.ParseECPrivateKey(block.Bytes)
 		case "RSA PRIVATE KEY":
 			key, err = x509.ParsePKCS1PrivateKey(block.Bytes)
-		case "ENCRYPTED PRIVATE KEY":
+		case typeEncryptedKey:
 			return nil, errors.New("is encrypted; decrypt it first: openssl pkey -in FILE -out NEWFILE")
 		default:
 			other = block.Type
@@ -232,10 +232,10 @@ func parseKey(b []byte, c *x509.Certificate) (crypto.Signer, error) {
 		if err != nil {
 			return nil, errors.New("holds a private key that cannot be parsed") // err may contain the key
 		}
-		s, ok := key.(crypto.Signer)
+		s, err := signerOf(key)
 		switch {
-		case !ok:
-			return nil, fmt.Errorf("holds a key that cannot sign (%T)", key)
+		case err != nil:
+			return nil, err
 		case c == nil || sameKey(c, s):
 			return s, nil
 		case first == nil:
@@ -249,6 +249,14 @@ func parseKey(b []byte, c *x509.Certificate) (crypto.Signer, error) {
 		return nil, fmt.Errorf("has no private key but a PEM block %q; use the key's file", other)
 	}
 	return nil, errors.New("is not PEM: no line -----BEGIN PRIVATE KEY-----")
+}
+
+func signerOf(key any) (crypto.Signer, error) {
+	s, ok := key.(crypto.Signer)
+	if !ok {
+		return nil, fmt.Errorf("holds a key that cannot sign (%T)", key)
+	}
+	return s, nil
 }
 
 func sameKey(c *x509.Certificate, key crypto.Signer) bool {

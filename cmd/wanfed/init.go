@@ -30,8 +30,9 @@ wanfed-gateway. Otherwise they are processes whose logs and pid files are in the
 directory data of --dir. After a restart of the machine, start them with
 "wanfed up".
 
-The keys of the CAs are in the directory server/ca of the data directory. Only
-this machine has them: keep a copy in a safe place. The datacenters need to reach
+The keys of the CAs are in the directory server/ca of the data directory, encrypted
+with the passphrase in the file ca-passphrase, which is next to the settings. Only
+this machine has them: keep a copy of both in safe places. The datacenters need to reach
 the gateway on one TCP port, that of --wan. Other machines join with the token of
 "wanfed token issue".`,
 		Example: `  wanfed init --dc dc1 --wan 198.51.100.1:8443
@@ -81,9 +82,11 @@ func firstFiles(l layout, dc string, a addresses) (newFiles, error) {
 		return nil, err
 	}
 	files := newFiles{}
-	files.addPair(tlsutil.Files{
+	if err := files.addCA(l, tlsutil.Files{
 		Cert: filepath.Join(l.caDir(), enroll.RootCert), Key: filepath.Join(l.caDir(), enroll.RootKey),
-	}, root)
+	}, root); err != nil {
+		return nil, err
+	}
 	m := member{dc: dc, domain: tlsutil.DefaultDomain, primary: dc}
 	return files, files.addFirst(l, m, a, ca, root.Cert)
 }

@@ -47,6 +47,7 @@ func (l layout) gatewayHCL() string     { return filepath.Join(l.conf, "gateway.
 func (l layout) serverData() string     { return filepath.Join(l.data, "server") }
 func (l layout) caDir() string          { return server.CADir(l.serverData()) }
 func (l layout) gossipKey() string      { return filepath.Join(l.conf, "gossip-key") }
+func (l layout) passphrase() string     { return filepath.Join(l.conf, "ca-passphrase") }
 func (l layout) log(name string) string { return filepath.Join(l.data, name+".log") }
 
 // cert returns the files of the certificate of a role.
@@ -82,9 +83,10 @@ func (l layout) checkFree() error {
 // newFiles are the contents of new files by their paths.
 type newFiles map[string][]byte
 
-// mode returns the mode of a new file: keys are for the owner only.
-func mode(path string) fs.FileMode {
-	if strings.HasSuffix(path, "-key.pem") || strings.HasSuffix(path, "-key") {
+// mode returns the mode of a new file: keys and the passphrase are for the owner
+// only.
+func (l layout) mode(path string) fs.FileMode {
+	if strings.HasSuffix(path, "-key.pem") || path == l.passphrase() || path == l.gossipKey() {
 		return 0o600
 	}
 	return 0o644
@@ -119,7 +121,7 @@ func (l layout) write(files newFiles) (err error) {
 			if err := os.MkdirAll(filepath.Dir(to), 0o700); err != nil {
 				return err
 			}
-			if err := os.WriteFile(to, content, mode(path)); err != nil {
+			if err := os.WriteFile(to, content, l.mode(path)); err != nil {
 				return err
 			}
 		}

@@ -3,6 +3,8 @@
 package main
 
 import (
+	"bytes"
+	"crypto/rand"
 	"path/filepath"
 
 	"github.com/hashicorp/hcl/v2/hclwrite"
@@ -86,6 +88,9 @@ func serverSettings(l layout, m member, a addresses, node string) []byte {
 	if m.encrypted {
 		s.text("encrypt_file", l.gossipKey())
 	}
+	if len(m.servers) == 0 { // the machine with the CA
+		s.text("issuing_key_passphrase_file", l.passphrase())
+	}
 	if a.certLife != enroll.DefaultLife && a.certLife != 0 {
 		s.text("cert_life", a.certLife.String())
 	}
@@ -120,6 +125,21 @@ func (l layout) dcCA() tlsutil.Files {
 	}
 }
 
+// addCA adds the certificate of a CA and its key, which is encrypted with a new
+// passphrase in the directory of the settings. Backups of the data directory do
+// not have the passphrase.
+func (f newFiles) addCA(l layout, to tlsutil.Files, p tlsutil.KeyPair) error {
+	if f[l.passphrase()] == nil {
+		f[l.passphrase()] = []byte(rand.Text() + "\n") // 26 characters, 128 bits
+	}
+	key, err := tlsutil.EncryptKey(p.Key, bytes.TrimSpace(f[l.passphrase()]))
+	if err != nil {
+		return err
+	}
+	f.addPair(to, tlsutil.KeyPair{Cert: p.Cert, Key: key})
+	return nil
+}
+
 // addFirst adds the files of the first machine of a datacenter, which has a
 // server and a gateway. ca is the CA of the datacenter, and root the CA of all.
 func (f newFiles) addFirst(l layout, m member, a addresses, ca tlsutil.KeyPair, roots []byte) error {
@@ -136,7 +156,9 @@ func (f newFiles) addFirst(l layout, m member, a addresses, ca tlsutil.KeyPair, 
 		}
 		f.addPair(l.cert(c.role), p)
 	}
-	f.addPair(l.dcCA(), ca)
+	if err := f.addCA(l, l.dcCA(), ca); err != nil {
+		return err
+	}
 	f[l.caFile()] = roots
 	f[l.serverHCL()] = serverSettings(l, m, a, srv)
 	f[l.gatewayHCL()] = gatewaySettings(l, m, a, gw, "")

@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/wanfed/wanfed/enroll"
 	"github.com/wanfed/wanfed/internal/settings"
 	"github.com/wanfed/wanfed/tlsutil"
 )
@@ -58,11 +59,15 @@ CAs of datacenters: keep it offline.
 With --dc: <dc>-<domain>-ca.pem and <dc>-<domain>-ca-key.pem, signed by the CA
 of --ca-file. An owner of these two files can create certificates of the
 datacenter, and of no other. "wanfed tls cert create" uses them. The machines
-need only the CA of all datacenters.`,
+need only the CA of all datacenters.
+
+With --ca-passphrase-file, the new key is encrypted with that passphrase. Commands
+that sign with it need the same flag.`,
 		Example: `  wanfed tls ca create
   wanfed tls ca create --dc dc3
   wanfed tls ca create --dc dc3 --permit 10.3.0.0/16 --permit dc3.example.com
-  wanfed tls ca create --domain example.net --days 3650`,
+  wanfed tls ca create --domain example.net --days 3650
+  wanfed tls ca create --ca-passphrase-file passphrase`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := checkTLSFlags(cmd, r.Domain, r.Days); err != nil {
@@ -84,6 +89,11 @@ need only the CA of all datacenters.`,
 			p, err := tlsutil.CreateCA(r)
 			if err != nil {
 				return err
+			}
+			if f.passphraseFile != "" {
+				if p.Key, err = f.keys().Encrypt(p.Key); err != nil {
+					return fmt.Errorf("--ca-passphrase-file: %w", err)
+				}
 			}
 			if err := p.Save(cert, key); err != nil {
 				return err
@@ -108,6 +118,7 @@ type caFlags struct {
 	dc                *string // whose CA is the default, if it exists; nil: none
 	ca                *tlsutil.KeyPair
 	caFile, caKeyFile string
+	passphraseFile    string
 }
 
 func (f *caFlags) add(c *cobra.Command) {
@@ -115,6 +126,27 @@ func (f *caFlags) add(c *cobra.Command) {
 		"PEM `file` with the certificate of the CA that signs (default <domain>-agent-ca.pem)")
 	c.Flags().StringVar(&f.caKeyFile, "ca-key-file", "",
 		"PEM `file` with the private key of the CA that signs (default <domain>-agent-ca-key.pem)")
+	c.Flags().StringVar(&f.passphraseFile, "ca-passphrase-file", "",
+		"`file` (mode 0600) with the passphrase of an encrypted key of a CA (default: that of wanfed init, if there is one)")
+}
+
+// keys returns the keys of CAs, with the passphrase that the user has given.
+func (f *caFlags) keys() *enroll.CAKeys {
+	return enroll.NewCAKeys(enroll.Passphrase{File: f.passphraseFile})
+}
+
+// decrypt decrypts the key of the CA, if it is encrypted.
+func (f *caFlags) decrypt() (err error) {
+	keys := f.keys()
+	if l, err := newLayout(""); err == nil && f.passphraseFile == "" {
+		if _, err := os.Stat(l.passphrase()); err == nil {
+			keys = enroll.NewCAKeys(enroll.Passphrase{File: l.passphrase()})
+		}
+	}
+	if f.ca.Key, err = keys.Decrypt(f.ca.Key); err != nil {
+		return fmt.Errorf("CA key %s %w", f.caKeyFile, err)
+	}
+	return nil
 }
 
 // caFiles returns the file names of "tls ca create".
@@ -332,5 +364,5 @@ func (f *caFlags) read() error {
 			return fmt.Errorf("read CA %s: %w", file.kind, err)
 		}
 	}
-	return nil
+	return f.decrypt()
 }

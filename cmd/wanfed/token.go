@@ -85,7 +85,10 @@ func (i *issuing) run(cmd *cobra.Command) error {
 		return err
 	}
 	authority := enroll.Authority{Dir: l.caDir(), DC: s.DC, Domain: s.Domain}
-	if _, _, err := authority.Signer(i.role); err != nil {
+	if len(s.SignerCommand) > 0 {
+		authority.Command = enroll.NewSignerCommand(s.SignerCommand, nil)
+	}
+	if err := authority.CanSign(i.role); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(cmd.Context(), operatorTimeout)

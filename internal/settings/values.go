@@ -77,7 +77,7 @@ func CheckLog(level, format string) error {
 // Removed replaces a secret.
 const Removed = "(removed)"
 
-var secretName = regexp.MustCompile(`token|secret|password|key|encrypt$`)
+var secretName = regexp.MustCompile(`token|secret|password|passphrase|key|encrypt$`)
 
 // Shown is a setting as it may be shown to others.
 type Shown struct{ Name, Value string }

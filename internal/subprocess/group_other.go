@@ -15,3 +15,5 @@ func ownGroup() *syscall.SysProcAttr { return nil }
 func ownSession() *syscall.SysProcAttr { return nil }
 
 func terminate(*os.Process) error { return errors.ErrUnsupported }
+
+func killGroup(p *os.Process) error { return p.Kill() }
