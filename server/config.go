@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/wanfed/wanfed/internal/tracing"
 	"github.com/wanfed/wanfed/server/audit"
 	"github.com/wanfed/wanfed/server/operator"
 	"github.com/wanfed/wanfed/tlsutil"
@@ -191,6 +192,8 @@ type Config struct {
 	// With each update, the server also reads its certificate files again.
 	Updates <-chan LiveSettings
 
+	// Tracer records spans of requests. Default: none.
+	Tracer *tracing.Tracer
 	// Logger receives the log. Default: slog.Default().
 	Logger *slog.Logger
 	// Started, if not nil, is called once, after both ports listen.
