@@ -18,10 +18,12 @@ import (
 	"google.golang.org/grpc/connectivity"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 
 	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/internal/backoff"
 	"github.com/wanfed/wanfed/internal/broadcast"
+	"github.com/wanfed/wanfed/internal/tracing"
 	"github.com/wanfed/wanfed/wanfed"
 )
 
@@ -181,6 +183,9 @@ func (c *Client) addLocked(key connKey) (*conn, error) {
 	if c.cfg.Epoch != nil && key.dc != c.cfg.DC {
 		options = append(options, grpc.WithUnaryInterceptor(c.exchangeEpochs(key.dc)), grpc.WithStreamInterceptor(c.sendEpochStream))
 	}
+	if tracing.Enabled() {
+		options = append(options, grpc.WithChainUnaryInterceptor(traceCall))
+	}
 	var err error
 	if cc.ClientConn, err = api.NewGRPCClient(dial, options...); err != nil {
 		cc.retire()
@@ -191,6 +196,22 @@ func (c *Client) addLocked(key connKey) (*conn, error) {
 		c.running.Go(func() { c.watchState(cc) })
 	}
 	return cc, nil
+}
+
+// traceCall is an interceptor that records the span of a call, and passes it to
+// the other server.
+func traceCall(
+	ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, next grpc.UnaryInvoker,
+	opts ...grpc.CallOption,
+) error {
+	ctx, span := tracing.StartCall(ctx, method)
+	if header := tracing.HeaderOf(ctx); header != "" {
+		ctx = metadata.AppendToOutgoingContext(ctx, tracing.Header, header)
+	}
+	err := next(ctx, method, req, reply, cc, opts...)
+	span.Set(tracing.GRPCCode, status.Code(err).String())
+	span.End(err != nil)
+	return err
 }
 
 // exchangeEpochs returns an interceptor that adds the epoch to the metadata of a

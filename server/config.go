@@ -12,6 +12,7 @@ import (
 
 	"github.com/wanfed/wanfed/internal/logtail"
 	"github.com/wanfed/wanfed/internal/settings"
+	"github.com/wanfed/wanfed/internal/tracing"
 	"github.com/wanfed/wanfed/server/audit"
 	"github.com/wanfed/wanfed/server/operator"
 	"github.com/wanfed/wanfed/tlsutil"
@@ -200,6 +201,8 @@ type Config struct {
 	// With each update, the server also reads its certificate files again.
 	Updates <-chan LiveSettings
 
+	// Tracer records spans of requests. Default: none.
+	Tracer *tracing.Tracer
 	// Logger receives the log. Default: slog.Default().
 	Logger *slog.Logger
 	// LogTail has the same log for operators. Default: they cannot watch it.

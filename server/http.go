@@ -80,7 +80,7 @@ func (c *components) buildHTTP(id *tlsutil.Identity) error {
 		API: resources, Names: id.Leaf().DNSNames, Controllers: c.controllerStatus,
 		UI:      ui.Handler(),
 		Metrics: promhttp.HandlerFor(c.metrics, promhttp.HandlerOpts{}), Profiles: profile.Handler(c.logger),
-		Requests: c.requests.http,
+		Requests: c.requests.http, Tracer: c.cfg.Tracer,
 		Peer: func(r *http.Request) (tlsutil.Peer, error) {
 			if r.TLS == nil {
 				return tlsutil.Peer{Role: tlsutil.RoleAnonymous, Node: c.cfg.Node, DC: c.cfg.DC}, nil

@@ -477,6 +477,7 @@ func (c *components) buildEdge(*tlsutil.Identity) error {
 		DC: c.cfg.DC, Node: c.cfg.Node, Domain: c.cfg.Domain, Leader: c.store, WriteError: c.store.WriteError,
 		Connect: c.network.calls.Server, Logger: c.logger,
 		Policy: c.policy, Learn: c.called, Epoch: c.knownEpoch, Forward: c.mergedCalls(), Calls: c.requests.calls,
+		Tracer: c.cfg.Tracer,
 	})
 	pb.RegisterFederationServiceServer(c.edge, states)
 	resource.RegisterService(c.edge, c.resources)
@@ -493,6 +494,7 @@ func (c *components) buildEdge(*tlsutil.Identity) error {
 	pb.RegisterOperatorServiceServer(c.edge, c.operator)
 	pb.RegisterServerServiceServer(c.edge, remote.NewService(remote.ServiceConfig{
 		Responses: c.edge.Responses(), HTTP: c.query, Record: c.policy.Record, Names: c.names,
+		Tracer: c.cfg.Tracer,
 		Describe: func(node string) (*pb.DescribeCallerResponse, error) {
 			return raftgroup.DescribeCaller(node, c.store, c.lan)
 		},

@@ -18,6 +18,8 @@ import (
 	"github.com/wanfed/wanfed/internal/sdnotify"
 	"github.com/wanfed/wanfed/internal/settings"
 	"github.com/wanfed/wanfed/internal/subprocess"
+	"github.com/wanfed/wanfed/internal/tracing"
+	"github.com/wanfed/wanfed/internal/version"
 	"github.com/wanfed/wanfed/server"
 )
 
@@ -68,6 +70,11 @@ func Run(ctx context.Context, cfg Config) error {
 	if err := collectMetrics(); err != nil {
 		return err
 	}
+	if conf.Tracer, err = tracing.New(ctx, tracing.Config{
+		Service: "wanfed-server", DC: s.DC, Node: s.Node, Version: version.Version, Env: os.Getenv, Logger: logger,
+	}); err != nil {
+		return settings.Join(err)
+	}
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
 	}
@@ -81,6 +88,9 @@ func Run(ctx context.Context, cfg Config) error {
 	err = server.Run(ctx, conf)
 	stop()
 	reloads.Wait()
+	if closeErr := conf.Tracer.Close(); closeErr != nil {
+		logger.Warn("cannot send the last traces", "err", closeErr)
+	}
 	return settings.Join(err)
 }
 

@@ -655,7 +655,10 @@ type QueryRequest struct {
 	Brief bool `protobuf:"varint,5,opt,name=brief,proto3" json:"brief,omitempty"`
 	// The caller for whom a server forwards the request, "role/dc/node". The server
 	// may name only callers of its own datacenter. Empty: the server itself.
-	Caller        string `protobuf:"bytes,6,opt,name=caller,proto3" json:"caller,omitempty"`
+	Caller string `protobuf:"bytes,6,opt,name=caller,proto3" json:"caller,omitempty"`
+	// The header traceparent of the W3C: the span of which the request is a part.
+	// Empty: none.
+	Traceparent   string `protobuf:"bytes,7,opt,name=traceparent,proto3" json:"traceparent,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -728,6 +731,13 @@ func (x *QueryRequest) GetBrief() bool {
 func (x *QueryRequest) GetCaller() string {
 	if x != nil {
 		return x.Caller
+	}
+	return ""
+}
+
+func (x *QueryRequest) GetTraceparent() string {
+	if x != nil {
+		return x.Traceparent
 	}
 	return ""
 }
@@ -914,14 +924,15 @@ const file_api_pb_server_proto_rawDesc = "" +
 	"\x06answer\x18\x02 \x01(\v2\x18.wanfed.v1.QueryResponseR\x06answer\"F\n" +
 	"\aAnswers\x12#\n" +
 	"\x03all\x18\x01 \x03(\v2\x11.wanfed.v1.AnswerR\x03all\x12\x16\n" +
-	"\x06leader\x18\x02 \x01(\tR\x06leader\"\x99\x01\n" +
+	"\x06leader\x18\x02 \x01(\tR\x06leader\"\xbb\x01\n" +
 	"\fQueryRequest\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x1b\n" +
 	"\traw_query\x18\x02 \x01(\tR\brawQuery\x12\x16\n" +
 	"\x06method\x18\x03 \x01(\tR\x06method\x12\x12\n" +
 	"\x04body\x18\x04 \x01(\fR\x04body\x12\x14\n" +
 	"\x05brief\x18\x05 \x01(\bR\x05brief\x12\x16\n" +
-	"\x06caller\x18\x06 \x01(\tR\x06caller\"\xe0\x01\n" +
+	"\x06caller\x18\x06 \x01(\tR\x06caller\x12 \n" +
+	"\vtraceparent\x18\a \x01(\tR\vtraceparent\"\xe0\x01\n" +
 	"\rQueryResponse\x12\x16\n" +
 	"\x06status\x18\x01 \x01(\x05R\x06status\x12?\n" +
 	"\aheaders\x18\x02 \x03(\v2%.wanfed.v1.QueryResponse.HeadersEntryR\aheaders\x12\x12\n" +

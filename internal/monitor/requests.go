@@ -3,6 +3,7 @@
 package monitor
 
 import (
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -18,31 +19,40 @@ var bounds = []float64{.00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25
 type Requests struct {
 	total   *prometheus.CounterVec
 	seconds *prometheus.HistogramVec
+	names   sync.Map // of string, a name, to *series
+}
+
+// series has the metrics of one name. To find them by their labels costs twice
+// as much for each request.
+type series struct {
+	seconds prometheus.Observer // nil until the first observation
+	once    sync.Once           // guards seconds
+	total   sync.Map            // of string, a result, to prometheus.Counter
 }
 
 // NewHTTPRequests returns the metrics of the HTTP API.
 func NewHTTPRequests() *Requests {
 	return &Requests{
-		counter("http_requests_total", "HTTP requests, by route and class of the status, also for other datacenters.",
+		total: counter("http_requests_total", "HTTP requests, by route and class of the status, also for other datacenters.",
 			"route", "code"),
-		histogram("http_request_seconds", "Time to serve an HTTP request, except for those that wait for a change.", "route"),
+		seconds: histogram("http_request_seconds", "Time to serve an HTTP request, except for those that wait for a change.", "route"),
 	}
 }
 
 // NewCalls returns the metrics of gRPC calls.
 func NewCalls() *Requests {
 	return &Requests{
-		counter("grpc_calls_total", "gRPC calls and streams that ended, by method and code.", "method", "code"),
-		histogram("grpc_call_seconds", "Time to serve a gRPC call, except for streams.", "method"),
+		total:   counter("grpc_calls_total", "gRPC calls and streams that ended, by method and code.", "method", "code"),
+		seconds: histogram("grpc_call_seconds", "Time to serve a gRPC call, except for streams.", "method"),
 	}
 }
 
 // NewForwarded returns the metrics of requests to other datacenters.
 func NewForwarded() *Requests {
 	return &Requests{
-		counter("forwarded_requests_total", "Requests of clients that this server sent to another datacenter, by result: "+
+		total: counter("forwarded_requests_total", "Requests of clients that this server sent to another datacenter, by result: "+
 			"ok, refused, failed, unreachable, timeout or cancelled.", "dc", "result"),
-		histogram("forwarded_request_seconds",
+		seconds: histogram("forwarded_request_seconds",
 			"Time to the response of another datacenter, except for requests that wait for a change.", "dc"),
 	}
 }
@@ -59,16 +69,32 @@ func histogram(name, help string, labels ...string) *prometheus.HistogramVec {
 // Count counts a request that waited for a change, or a stream.
 func (r *Requests) Count(name, result string) {
 	if r != nil {
-		r.total.WithLabelValues(name, result).Inc()
+		r.count(name, result)
 	}
 }
 
 // Observe counts a request that took d.
 func (r *Requests) Observe(name, result string, d time.Duration) {
-	if r != nil {
-		r.total.WithLabelValues(name, result).Inc()
-		r.seconds.WithLabelValues(name).Observe(d.Seconds())
+	if r == nil {
+		return
 	}
+	s := r.count(name, result)
+	s.once.Do(func() { s.seconds = r.seconds.WithLabelValues(name) })
+	s.seconds.Observe(d.Seconds())
+}
+
+func (r *Requests) count(name, result string) *series {
+	found, ok := r.names.Load(name)
+	if !ok {
+		found, _ = r.names.LoadOrStore(name, &series{})
+	}
+	s := found.(*series)
+	total, ok := s.total.Load(result)
+	if !ok {
+		total, _ = s.total.LoadOrStore(result, r.total.WithLabelValues(name, result))
+	}
+	total.(prometheus.Counter).Inc()
+	return s
 }
 
 // Describe implements prometheus.Collector.

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/internal/tracing"
 	"github.com/wanfed/wanfed/resource"
 )
 
@@ -38,7 +39,9 @@ func (s *Store) Commit(ctx context.Context, ops ...*pb.Op) ([]*pb.Resource, erro
 		return nil, fmt.Errorf("%w batch: %d ops of %d bytes are above %d; commit them in several",
 			resource.ErrInvalid, len(ops), len(entry), maxEntry)
 	}
+	ctx, span := tracing.Start(ctx, "raft apply")
 	f, err := s.do(ctx, func() raft.Future { return s.raft.Apply(entry, untilDeadline(ctx)) })
+	span.End(err != nil)
 	if err != nil {
 		if failure := s.failure(); failure != nil && !errors.Is(err, errRefused) {
 			err = errors.Join(failure, err)

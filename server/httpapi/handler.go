@@ -14,6 +14,7 @@ import (
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/catalog"
 	"github.com/wanfed/wanfed/internal/monitor"
+	"github.com/wanfed/wanfed/internal/tracing"
 	"github.com/wanfed/wanfed/kv"
 	"github.com/wanfed/wanfed/policy"
 	"github.com/wanfed/wanfed/resource"
@@ -29,6 +30,8 @@ type Config struct {
 	Metrics http.Handler // serves /metrics; nil: the path does not exist
 	// Requests measures requests. nil: they are not measured.
 	Requests *monitor.Requests
+	// Tracer records spans of requests. nil: none.
+	Tracer *tracing.Tracer
 	// Profiles serves the paths under profile.Path, to operators of the
 	// datacenter. nil: the paths do not exist.
 	Profiles http.Handler

@@ -11,11 +11,13 @@ import (
 	"log/slog"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/internal/netaddr"
+	"github.com/wanfed/wanfed/internal/tracing"
 	"github.com/wanfed/wanfed/policy"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/tlsutil"
@@ -113,24 +115,40 @@ func (h *handler) logRequests(next http.Handler) http.Handler {
 }
 
 // measure counts the requests of a route, and measures those that do not wait
-// for a change. Their responses have the statusRecorder of record.
+// for a change. It records a span of each request. The responses have the
+// statusRecorder of record.
 func (h *handler) measure(route string, next http.Handler) http.Handler {
-	if h.Requests == nil {
-		return next
-	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		start := time.Now()
+		r, span := h.trace(r, route)
 		next.ServeHTTP(w, r)
-		class := "2xx"
+		status := http.StatusOK
 		if rec, ok := w.(*statusRecorder); ok {
-			class = classes[rec.status/100%len(classes)]
+			status = rec.status
 		}
+		if h.Tracer != nil {
+			span.Set(tracing.HTTPStatus, strconv.Itoa(status))
+			span.End(status >= http.StatusInternalServerError)
+		}
+		class := classes[status/100%len(classes)]
 		if mayWait(r) {
 			h.Requests.Count(route, class)
 			return
 		}
 		h.Requests.Observe(route, class, time.Since(start))
 	})
+}
+
+// trace returns r with the span of the request in its context. A forwarded
+// request has its parent in the context.
+func (h *handler) trace(r *http.Request, route string) (*http.Request, tracing.Span) {
+	if h.Tracer == nil {
+		return r, tracing.Span{}
+	}
+	caller, _ := tlsutil.PeerFromContext(r.Context())
+	ctx, span := h.Tracer.Request(r.Context(), route,
+		tracing.Parent{Header: r.Header.Get(tracing.Header), Source: caller.DC})
+	return r.WithContext(ctx), span
 }
 
 // classes are the classes of status codes. No handler sends a status below 100.

@@ -20,6 +20,7 @@ import (
 	"github.com/wanfed/wanfed/dcrpc"
 	"github.com/wanfed/wanfed/internal/monitor"
 	"github.com/wanfed/wanfed/internal/rpctext"
+	"github.com/wanfed/wanfed/internal/tracing"
 	"github.com/wanfed/wanfed/replication"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/resource/resourcehttp"
@@ -90,9 +91,12 @@ func (r *Forwarder) Query(
 	caller, err := r.caller(ctx)
 	var resp *pb.QueryResponse
 	if err == nil {
-		req.Caller = caller
+		sctx, span := tracing.StartCall(ctx, "forward")
+		span.Set(tracing.Datacenter, dc)
+		req.Caller, req.Traceparent = caller, tracing.HeaderOf(sctx)
 		start := time.Now()
-		resp, err = r.send(ctx, dc, req, start.Add(timeout))
+		resp, err = r.send(sctx, dc, req, start.Add(timeout))
+		span.End(err != nil)
 		if result := httpResult(ctx, resp, err); blocks(req) {
 			r.Requests.Count(dc, result)
 		} else {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/dcrpc"
+	"github.com/wanfed/wanfed/internal/tracing"
 	"github.com/wanfed/wanfed/policy"
 	"github.com/wanfed/wanfed/server/limit"
 	"github.com/wanfed/wanfed/server/raftgroup"
@@ -22,7 +23,7 @@ type Service struct {
 	ServiceConfig
 }
 
-// ServiceConfig configures a Service. All fields are required.
+// ServiceConfig configures a Service. Fields are required unless documented otherwise.
 type ServiceConfig struct {
 	// Responses limits the responses of Exchange that a peer has not read.
 	Responses *limit.PerPeer
@@ -31,6 +32,8 @@ type ServiceConfig struct {
 	// Record records a request that was refused because its server may not name
 	// the caller.
 	Record func(ctx context.Context, c *policy.Call, err error) error
+	// Tracer continues the traces of other datacenters. nil: none.
+	Tracer *tracing.Tracer
 	// Names checks a server with the name of this server.
 	Names *raftgroup.Names
 	// Describe returns what this server knows of the server node of its
@@ -88,6 +91,7 @@ func (s *Service) serve(ctx context.Context, req *pb.QueryRequest) (*pb.QueryRes
 		_ = s.Record(ctx, call, err) // a refused call does not wait for its record
 		return &pb.QueryResponse{Status: http.StatusForbidden, Body: []byte(err.Error())}, nil
 	}
+	ctx = s.Tracer.Remote(ctx, tracing.Parent{Header: req.GetTraceparent(), Source: server.DC})
 	return s.HTTP(policy.WithCaller(ctx, caller), req)
 }
 

@@ -25,6 +25,7 @@ import (
 
 	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/internal/monitor"
+	"github.com/wanfed/wanfed/internal/tracing"
 	"github.com/wanfed/wanfed/policy"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/server/limit"
@@ -74,7 +75,9 @@ type Config struct {
 	// servers of other datacenters. "" sends none. Optional.
 	Epoch func() string
 	// Calls measures calls. Optional.
-	Calls  *monitor.Requests
+	Calls *monitor.Requests
+	// Tracer records spans of calls. nil: none.
+	Tracer *tracing.Tracer
 	Logger *slog.Logger
 }
 
@@ -254,9 +257,31 @@ func (e *Edge) unary(
 	ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler,
 ) (resp any, err error) {
 	start := time.Now()
+	ctx, span := e.trace(ctx, info.FullMethod)
 	resp, err = e.call(ctx, req, info, next)
-	e.cfg.Calls.Observe(info.FullMethod, status.Code(err).String(), time.Since(start))
+	code := status.Code(err).String()
+	e.cfg.Calls.Observe(info.FullMethod, code, time.Since(start))
+	span.Set(tracing.GRPCCode, code)
+	span.End(err != nil)
 	return resp, err
+}
+
+// trace returns a context with the span of a call. Calls of servers have a span
+// only if they are part of a trace: most are not made for a request.
+func (e *Edge) trace(ctx context.Context, method string) (context.Context, tracing.Span) {
+	if e.cfg.Tracer == nil {
+		return ctx, tracing.Span{}
+	}
+	p, err := holder(ctx)
+	md, _ := metadata.FromIncomingContext(ctx)
+	parent := tracing.Parent{Trusted: e.exempt(p), Source: p.DC}
+	if values := md.Get(tracing.Header); len(values) > 0 {
+		parent.Header = values[0]
+	}
+	if err != nil || p.Role == tlsutil.RoleServer && parent.Header == "" {
+		return ctx, tracing.Span{}
+	}
+	return e.cfg.Tracer.Request(ctx, method, parent)
 }
 
 // call authorizes a call and serves it, here or at the leader.
