@@ -6,6 +6,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"compress/gzip"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -163,5 +164,48 @@ func TestTail(t *testing.T) {
 	got, err := tail(path)
 	if err != nil || len(got) > maxLog || !strings.HasPrefix(string(got), "0123456789\n") || !strings.HasSuffix(text, string(got)) {
 		t.Errorf("tail = %d bytes, %v, want the last lines", len(got), err)
+	}
+}
+
+// A bundle with a duration has captures, and live logs without secrets.
+func TestWriteBundle_Captures(t *testing.T) {
+	const password = "hunter2hunter2"
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprintf(w, "served %s", r.URL.Path)
+	}))
+	defer srv.Close()
+	client, err := api.NewClient(api.ClientConfig{Addr: srv.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b bytes.Buffer
+	err = WriteBundle(t.Context(), &b, BundleConfig{
+		Config: Config{Client: client}, Duration: MinInterval, Interval: MinInterval,
+		Watches: []LogWatch{{"live.log", func(ctx context.Context, f func(string, uint64) error) error {
+			if err := errors.Join(f("password="+password, 0), f("last line", 7)); err != nil {
+				return err
+			}
+			<-ctx.Done()
+			return ctx.Err()
+		}}, {"refused.log", func(context.Context, func(string, uint64) error) error { return errors.New("not permitted") }}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := readBundle(t, b.Bytes())
+	captures := 0
+	for name, text := range files {
+		if strings.HasPrefix(name, "captures/") && strings.HasSuffix(name, "/server/metrics.txt") && text == "served /metrics" {
+			captures++
+		}
+	}
+	if captures != 2 {
+		t.Errorf("bundle has %d captures, want 2: %v", captures, files)
+	}
+	if got := files["logs/live.log"]; got != "password=(removed)\n(7 lines were dropped)\nlast line\n" {
+		t.Errorf("live.log = %q, want the lines without the password", got)
+	}
+	if got := files["errors.txt"]; !strings.Contains(got, "logs/refused.log: not permitted") {
+		t.Errorf("errors.txt = %q, want the refused log", got)
 	}
 }

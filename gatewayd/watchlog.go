@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"strings"
@@ -87,8 +88,16 @@ func WatchLog(
 	}
 	name := strings.Join([]string{string(tlsutil.RoleGateway), id.Peer().DC, id.Domain()}, ".")
 	transport := &http.Transport{
-		DisableKeepAlives: true, TLSClientConfig: id.ClientConfig(name), TLSHandshakeTimeout: fetchTimeout,
-		ResponseHeaderTimeout: fetchTimeout,
+		DisableKeepAlives: true, ResponseHeaderTimeout: fetchTimeout,
+		DialTLSContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+			ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
+			defer cancel()
+			raw, err := (&net.Dialer{}).DialContext(ctx, network, addr)
+			if err != nil {
+				return nil, err
+			}
+			return id.Client(ctx, raw, name, "http/1.1")
+		},
 	}
 	resp, err := transport.RoundTrip(req)
 	if err != nil {

@@ -204,7 +204,7 @@ func (o *operator) connect(cmd *cobra.Command) (cc *grpc.ClientConn, closeAll fu
 	var local error // of the default address
 	switch {
 	case o.server != "" && o.dc != "" &&
-		(o.dc == own || source == "--server" || source == settings.EnvName("server")):
+		(o.dc == own && o.node == "" || source == "--server" || source == settings.EnvName("server")):
 	case o.server == "" && !o.inPrimary && o.node == "" && (o.dc == "" || o.dc == own) &&
 		sourceOf(cmd, "http-addr") == "the default":
 		cc, closeAll, local = api.DialServer(cmd.Context(), id, defaultServer, "", own)
@@ -213,7 +213,7 @@ func (o *operator) connect(cmd *cobra.Command) (cc *grpc.ClientConn, closeAll fu
 			return cc, closeAll, nil
 		}
 		fallthrough // the server may have another port, which its HTTP API reports
-	default: // the server of a context is one of its datacenter
+	default: // the server of a context is any server of its datacenter
 		o.server, source = "", "found through the HTTP API"
 		if err := o.find(cmd); err != nil {
 			if local != nil {

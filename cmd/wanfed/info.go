@@ -97,6 +97,9 @@ func infoOf(r *pb.DescribeServerResponse) serverInfo {
 	}
 	for _, s := range r.Settings {
 		i.Settings[s.Name] = s.Value
+		if text, err := strconv.Unquote(s.Value); err == nil {
+			i.Settings[s.Name] = text
+		}
 	}
 	return i
 }

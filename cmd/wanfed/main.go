@@ -3,7 +3,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -169,9 +168,18 @@ func similarFlag(cmd *cobra.Command, name string) (similar string) {
 
 // similarCommand returns the subcommand of cmd whose name differs from name in at
 // most two characters or begins with it, or "" if none does.
-func similarCommand(cmd *cobra.Command, name string) string {
-	cmd.SuggestionsMinimumDistance = 2
-	return cmp.Or(append(cmd.SuggestionsFor(name), "")...)
+func similarCommand(cmd *cobra.Command, name string) string { return mostSimilar(cmd, name, 2) }
+
+// mostSimilar is similarCommand for at most most characters, at least 1 and at
+// most 2.
+func mostSimilar(cmd *cobra.Command, name string, most int) string {
+	for distance := 1; distance <= min(max(most, 1), 2); distance++ {
+		cmd.SuggestionsMinimumDistance = distance
+		if similar := cmd.SuggestionsFor(name); len(similar) > 0 {
+			return similar[0]
+		}
+	}
+	return ""
 }
 
 // didYouMean returns "; did you mean NAME?" if one of names is similar to name,
@@ -180,12 +188,12 @@ func didYouMean(names []string, name string) string {
 	if slices.Contains(names, name) {
 		return ""
 	}
-	commands := cobra.Command{SuggestionsMinimumDistance: min(2, max(1, len(name)/2))} // SuggestionsFor compares commands
+	var commands cobra.Command // SuggestionsFor compares commands
 	for _, n := range names {
 		commands.AddCommand(&cobra.Command{Use: n, Run: func(*cobra.Command, []string) {}})
 	}
-	if similar := commands.SuggestionsFor(name); len(similar) > 0 {
-		return "; did you mean " + similar[0] + "?"
+	if similar := mostSimilar(&commands, name, len(name)/2); similar != "" {
+		return "; did you mean " + similar + "?"
 	}
 	return ""
 }
