@@ -21,7 +21,7 @@ import (
 // group implements httpapi.Group.
 type group struct{ c *components }
 
-// RaftPeers implements httpapi.Group. The server asks its leader for itself: the
+// RaftPeers implements httpapi.Group. The server calls its leader as itself: the
 // HTTP API has authorized the caller.
 func (g group) RaftPeers(ctx context.Context, stale bool) ([]*pb.RaftPeer, error) {
 	c := g.c

@@ -141,7 +141,7 @@ func (h *handler) agentHealthByName(r *http.Request, q query) (response, error) 
 }
 
 // agentHealth responds with the health that of returns for this server's node.
-// The status of the response says how healthy it is. With ?format=text, the body
+// The HTTP status is that of the health. With ?format=text, the body
 // is only the status.
 func (h *handler) agentHealth(
 	r *http.Request, q query, of func(n *catalog.Node) (body any, severity int, err error),
