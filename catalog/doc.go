@@ -27,6 +27,13 @@
 // the leader writes the check as critical. A service that is critical for
 // longer than its limit is deleted.
 //
+// A check with a Probe is run by the server on whose node it is registered: see
+// package server/checks. CheckProbeAddress decides where a server connects.
+//
+// A MergedView adds the servers of the LAN pool to the snapshots of a View. They
+// are not stored. Registrations of servers and gateways by other callers are
+// refused.
+//
 // # Example
 //
 //	view := catalog.NewView(backend)

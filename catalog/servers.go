@@ -9,6 +9,8 @@ import (
 	"slices"
 	"sync"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/resource"
 )
@@ -177,7 +179,12 @@ func (server Server) node(stored *Node, service *pb.Service) *Node {
 		Id: server.ID, Node: server.Node, Address: server.Address, TaggedAddresses: map[string]string{TagLAN: server.Address},
 	}}
 	if stored != nil {
+		id := n.Id
 		n.Node, n.Resource = stored.Node, stored.Resource
+		if n.Id == "" { // a registration at the agent has no id
+			n.Node = proto.CloneOf(stored.Node)
+			n.Id = id
+		}
 		for _, c := range stored.Checks {
 			if c.CheckId != ServerCheck {
 				n.Checks = append(n.Checks, c)

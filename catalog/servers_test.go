@@ -77,7 +77,7 @@ func TestMergedView(t *testing.T) {
 		t.Fatalf("Nodes = %v, want srv1 and srv2", s.Nodes)
 	}
 	n := s.Node("srv1")
-	if n.Resource == nil || len(n.Services) != 2 || n.Service("web").OnNode != n || n.Service(ServerService).Service.Service != ServerService {
+	if n.Resource == nil || n.Id != "1" || len(n.Services) != 2 || n.Service("web").OnNode != n || n.Service(ServerService).Service.Service != ServerService {
 		t.Errorf("node srv1 = %+v, want its services web and %s on the node", n, ServerService)
 	}
 	if checks := n.Service("web").AllChecks(); len(checks) != 2 || checks[0].CheckId != ServerCheck ||

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/memberlist"
+	"github.com/hashicorp/serf/coordinate"
 	"github.com/hashicorp/serf/serf"
 
 	"github.com/wanfed/wanfed/internal/broadcast"
@@ -342,6 +343,39 @@ func (p *Pool) RTT(name string) (d time.Duration, ok bool) {
 		return 0, false
 	}
 	return local.DistanceTo(remote), true
+}
+
+// Coordinate is the network coordinate of a member.
+type Coordinate struct {
+	Name string
+	coordinate.Coordinate
+}
+
+// Coordinates returns the coordinates of the members that are alive, ordered by
+// name. A member without an exchange of coordinates is left out.
+func (p *Pool) Coordinates() []Coordinate {
+	select {
+	case <-p.ready:
+	default:
+		return nil
+	}
+	s := p.serf.Load()
+	var out []Coordinate
+	for _, m := range p.Members() {
+		if !m.Alive() {
+			continue
+		}
+		c, ok := s.GetCachedCoordinate(m.Name)
+		if m.Name == p.cfg.Name {
+			var err error
+			c, err = s.GetCoordinate()
+			ok = err == nil
+		}
+		if ok && c != nil {
+			out = append(out, Coordinate{m.Name, *c.Clone()})
+		}
+	}
+	return out
 }
 
 // A member leaves with two messages. Serf's leave message announces the end,

@@ -198,6 +198,7 @@ func testConsulKVBlocking(parent *testing.T, lab *consulLab, dc string) {
 			}
 		}
 	}
+	t.deleteTree("elsewhere")
 }
 
 // testConsulKVRejected checks the HTTP status of rejected writes, and writes a

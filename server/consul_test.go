@@ -98,6 +98,7 @@ func TestConsulClient(t *testing.T) {
 		for name, test := range map[string]func(t *testing.T, c *consulLab, dc string){
 			"KV": testConsulKV, "KV blocking": testConsulKVBlocking, "KV rejected": testConsulKVRejected,
 			"transaction": testConsulTxn, "session": testConsulSession, "locks": testConsulLocks, "catalog": testConsulCatalog, "agent": testConsulAgent,
+			"operator": testConsulOperator, "recorded requests": testRecordedRequests,
 		} {
 			t.Run(name+" in "+dc, func(t *testing.T) { test(t, lab, dc) })
 		}

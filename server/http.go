@@ -76,7 +76,7 @@ func (c *components) buildHTTP(id *tlsutil.Identity) error {
 		DC: c.cfg.DC, Node: c.cfg.Node, Address: c.network.advertise.Addr().String(), Logger: c.logger,
 		GatewaySnapshots: c.gatewaySnapshots, Policy: c.policy,
 		Cluster: &cluster{c.reporter, c.remote}, Resources: c.resources, Backend: c.policy.Noting(c.strong), Report: c.reportCheck,
-		RenewSession: c.renewSession, Servers: c.servers,
+		RenewSession: c.renewSession, Servers: c.servers, Group: group{c},
 		API: resources, Names: id.Leaf().DNSNames, Controllers: c.controllerStatus,
 		UI:      ui.Handler(),
 		Metrics: promhttp.HandlerFor(c.metrics, promhttp.HandlerOpts{}), Profiles: profile.Handler(c.logger),

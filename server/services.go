@@ -18,6 +18,7 @@ import (
 	"github.com/wanfed/wanfed/federation"
 	"github.com/wanfed/wanfed/gossip"
 	"github.com/wanfed/wanfed/lease"
+	"github.com/wanfed/wanfed/policy"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/revocation"
 	"github.com/wanfed/wanfed/server/httpapi"
@@ -137,7 +138,13 @@ func (c *components) reportCheck(ctx context.Context, u catalog.CheckUpdate) err
 // reportProbe sends the result of a check that this server has run to the monitor
 // of the leader.
 func (c *components) reportProbe(ctx context.Context, u catalog.CheckUpdate) error {
-	return c.reportCheck(tlsutil.WithPeer(ctx, tlsutil.Peer{Role: tlsutil.RoleServer, DC: c.cfg.DC, Node: c.cfg.Node}), u)
+	return c.reportCheck(c.asServer(ctx), u)
+}
+
+// asServer returns a context whose caller is this server.
+func (c *components) asServer(ctx context.Context) context.Context {
+	self := tlsutil.Peer{Role: tlsutil.RoleServer, DC: c.cfg.DC, Node: c.cfg.Node}
+	return policy.WithCaller(ctx, policy.Caller{Peer: self})
 }
 
 // leaderConn returns a connection to the leader, which is another server, and a

@@ -16,7 +16,7 @@
 //
 // The server on whose node a check is registered runs it, as an agent of Consul
 // does. No other server does, so a change of leader neither loses nor doubles a
-// check. While a server is down, nobody runs its checks. Its node has the
+// check. While a server is down, its checks do not run. Its node has the
 // critical check catalog.ServerCheck in that time, so its services do not pass.
 //
 // A Runner follows the checks in the store. A check begins at a random time

@@ -122,7 +122,7 @@ func (r *Runner) update(ctx context.Context, res *pb.Resource) {
 		r.cfg.Logger.Error("cannot read a check", "check", name, "err", err)
 		return
 	}
-	// Whoever may write a resource with another name must not choose the node.
+	// A caller who may write a resource with another name must not choose the node.
 	if c.Probe == nil || c.Node != r.cfg.Node || name != catalog.CheckName(c.Node, c.CheckId) {
 		r.stop(name)
 		return

@@ -261,7 +261,7 @@ func TestRunner_Limits(t *testing.T) {
 func TestThresholds(t *testing.T) {
 	for _, tt := range []struct {
 		probe      *pb.Probe
-		in, status string // p, w and c; "-" is no change
+		in, status string // p, w and c; "-": the status stays
 	}{
 		{&pb.Probe{}, "pcwcp", "pcwcp"},
 		{&pb.Probe{SuccessBeforePassing: 3, FailuresBeforeCritical: 2}, "pppcpccppp", "--p--" + "-c--p"},

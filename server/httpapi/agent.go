@@ -177,8 +177,11 @@ func (h *handler) agentRegister(r *http.Request, reg catalog.Registration) (resp
 
 func (h *handler) agentServiceDeregister(r *http.Request, _ query) (response, error) {
 	id := r.PathValue("id")
-	return h.agentDeregister(r, id, "", fmt.Sprintf(
-		"Unknown service ID %q. Ensure that the service ID is passed, not the service name.", id))
+	return h.agentDeregister(r, id, "", unknownService(id))
+}
+
+func unknownService(id string) string {
+	return fmt.Sprintf("Unknown service ID %q. Ensure that the service ID is passed, not the service name.", id)
 }
 
 func (h *handler) agentCheckDeregister(r *http.Request, _ query) (response, error) {

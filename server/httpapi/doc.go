@@ -47,6 +47,9 @@
 //
 // # Safety
 //
+// A request with an ACL token of Consul is refused: the caller expects rights that
+// the server does not know.
+//
 // [Config.Policy] decides who may do what, by the certificate of the client or
 // by the caller that a server of another datacenter names. A client without a
 // certificate may only read. [policy.Engine.Record] receives each write and each

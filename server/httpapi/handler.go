@@ -59,6 +59,9 @@ type Config struct {
 	// GatewaySnapshots returns the snapshots of the gateways of this datacenter,
 	// ordered by name. Required with Resources.
 	GatewaySnapshots func() []api.GatewaySnapshot
+	// Group serves the endpoints of the Raft group, of coordinates and of the
+	// machine. Nil: they do not exist.
+	Group Group
 	// RenewSession restarts the TTL of a session at the leader, and reports
 	// whether the session exists. Without a leader, it fails with
 	// resource.ErrNotLeader. Required with Resources.

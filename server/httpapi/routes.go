@@ -120,9 +120,16 @@ func (h *handler) agentRoutes() []route {
 		{read, "/v1/agent/service/{id...}", "Returns a service of this server's node.", h.agentService},
 		{read, "/v1/agent/checks", "Lists the checks of this server's node.", h.agentChecks},
 		{write, "/v1/agent/service/register", "Registers a service on this server's node.", h.agentServiceRegister},
+		{write, "/v1/agent/maintenance", "Sets the maintenance mode of this server's node: ?enable=true&reason=TEXT.",
+			h.agentMaintenance},
+		{write, maintenancePath + "{id...}", "Sets the maintenance mode of a service of this server's node.", h.serviceMaintenance},
+		{read, "/v1/agent/health/service/id/{id...}",
+			"Returns the health of a service of this server's node, with the status 200, 429 or 503.", h.agentHealthByID},
+		{read, "/v1/agent/health/service/name/{name...}",
+			"Returns the health of the services of this server's node with a name.", h.agentHealthByName},
 		{write, "/v1/agent/service/deregister/{id...}", "Removes a service from this server's node.",
 			h.agentServiceDeregister},
-		{write, "/v1/agent/check/register", "Registers a check with a TTL on this server's node.",
+		{write, "/v1/agent/check/register", "Registers a check on this server's node.",
 			h.agentCheckRegister},
 		{write, "/v1/agent/check/deregister/{id...}", "Removes a check from this server's node.",
 			h.agentCheckDeregister},
@@ -138,10 +145,11 @@ func (h *handler) agentRoutes() []route {
 func Endpoints() []Endpoint {
 	var out []Endpoint
 	h := &handler{} // its functions are not called
-	for _, r := range slices.Concat(h.federationRoutes(), h.policyRoutes(), h.keyRoutes(), h.sessionRoutes(), h.catalogRoutes()) {
+	for _, r := range slices.Concat(h.federationRoutes(), h.policyRoutes(), h.groupRoutes(),
+		h.keyRoutes(), h.sessionRoutes(), h.catalogRoutes()) {
 		out = append(out, Endpoint{r.Method, r.Path, r.Summary, false})
 	}
-	for _, r := range h.agentRoutes() {
+	for _, r := range slices.Concat(h.agentRoutes(), h.hostRoutes()) {
 		out = append(out, Endpoint{r.Method, r.Path, r.Summary, true})
 	}
 	return append(out,
@@ -159,6 +167,14 @@ func (h *handler) router() http.Handler {
 	keys := map[string]http.Handler{}
 	for _, r := range h.federationRoutes() {
 		handle(r.Method+" "+r.Path, h.serve(r, false, federation))
+	}
+	if h.Group != nil {
+		for _, r := range h.groupRoutes() {
+			mux.Handle(r.Method+" "+r.Path, h.serve(r, false, federation))
+		}
+		for _, r := range h.hostRoutes() {
+			mux.Handle(r.Method+" "+r.Path, h.serve(r, true, federation))
+		}
 	}
 	if h.Resources != nil {
 		for _, r := range h.policyRoutes() {
@@ -259,9 +275,7 @@ func (h *handler) checkLocal(r *http.Request, q query) error {
 		"send it to a server of %.63q, or leave dc out", r.URL.Path, h.Node, h.DC, q.dc)}
 }
 
-// maintenancePath precedes the id of a service in an endpoint of Consul that
-// wanfed does not have. The rest of the path is also the id of a service in
-// GET /v1/agent/service/ID.
+// maintenancePath precedes the id of a service.
 const maintenancePath = "/v1/agent/service/maintenance/"
 
 // notFound responds to requests that match no other pattern of mux: with 405 if
@@ -276,7 +290,7 @@ func notFound(mux *http.ServeMux) http.Handler {
 				allowed = append(allowed, method)
 			}
 		}
-		if len(allowed) > 0 && !strings.HasPrefix(r.URL.Path, maintenancePath) {
+		if len(allowed) > 0 {
 			methods := strings.Join(allowed, ", ")
 			w.Header().Set("Allow", methods)
 			writeError(w, http.StatusMethodNotAllowed,
@@ -304,14 +318,14 @@ var consulRemedies = []struct{ prefix, remedy string }{
 	{"/v1/agent/connect", noMesh},
 	{"/v1/query", "wanfed has no prepared queries"},
 	{"/v1/event", "wanfed has no user events"},
-	{"/v1/coordinate", "round-trip times are shown by: wanfed status"},
 	{"/v1/snapshot", "use: wanfed snapshot"},
 	{"/v1/operator/keyring", "use: wanfed keyring"},
 	{"/v1/operator/raft", "use: wanfed operator raft"},
 	{"/v1/operator", "of Consul's operator endpoints, wanfed has only commands: wanfed operator raft, wanfed keyring"},
-	{maintenancePath, "wanfed has no maintenance mode: deregister the service, or fail its check"},
-	{"/v1/agent/maintenance", "wanfed has no maintenance mode: deregister the services of the node"},
-	{"/v1/agent/metrics", "use /metrics"},
+	{"/v1/agent/reload", "use: systemctl reload, or SIGHUP to the server"},
+	{"/v1/agent/join", "servers join by retry_join and by the federation: see wanfed join"},
+	{"/v1/agent/leave", "stop the server: it leaves by itself"},
+	{"/v1/agent/force-leave", "use: wanfed operator raft remove-peer"},
 	{"/v1/", "wanfed has only a part of Consul's endpoints"},
 }
 

@@ -144,7 +144,7 @@ var rules = map[string]rule{
 	pb.KeyringService_Give_FullMethodName:     {acting: operators, recorded: true},
 	pb.KeyringService_Exchange_FullMethodName: anyServer,
 
-	pb.OperatorService_ListPeers_FullMethodName:        {here: operators, leader: true, idempotent: true},
+	pb.OperatorService_ListPeers_FullMethodName:        {here: serversOperators, leader: true, idempotent: true},
 	pb.OperatorService_ListPeersHere_FullMethodName:    {here: operators},
 	pb.OperatorService_RemovePeer_FullMethodName:       {here: operators, leader: true, recorded: true},
 	pb.OperatorService_TransferLeader_FullMethodName:   {here: operators, leader: true, recorded: true},

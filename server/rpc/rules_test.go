@@ -68,6 +68,7 @@ func TestRules_Allow(t *testing.T) {
 		{pb.KeyringService_Change_FullMethodName, acting},
 		{pb.KeyringService_List_FullMethodName, acting},
 		{pb.KeyringService_Give_FullMethodName, acting},
+		{pb.OperatorService_ListPeers_FullMethodName, slices.Concat(serverDC1, operatorDC1)},
 		{pb.OperatorService_ListPeersHere_FullMethodName, operatorDC1},
 		{pb.OperatorService_RemovePeer_FullMethodName, operatorDC1},
 		{pb.OperatorService_SaveSnapshot_FullMethodName, slices.Concat(serverDC1, operatorDC1)},
