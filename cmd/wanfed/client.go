@@ -112,24 +112,51 @@ func addReadFlags(
 type client struct {
 	*api.Client
 	opts api.QueryOptions // with the value of --datacenter
+	stop func()           // of follow
+}
+
+// Close closes idle connections.
+func (c client) Close() error {
+	c.stop()
+	return c.Client.Close()
+}
+
+// follow closes connections of id to servers whose certificates are no longer
+// valid, for example because of a new revocation list next to the CA file, until
+// the caller calls stop.
+func follow(ctx context.Context, id *tlsutil.Identity) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = id.Run(ctx) // returns nil
+	}()
+	return func() {
+		cancel()
+		<-done
+	}
 }
 
 // newClient returns a client for the flags of cmd. If timeout is 0, the client
 // has the default timeout of package api.
 func newClient(cmd *cobra.Command, timeout time.Duration) (client, error) {
 	cfg := api.ClientConfig{Addr: settings.FlagOrEnv(cmd.Flags(), "http-addr"), Timeout: timeout}
+	stop := func() {}
 	if strings.HasPrefix(cfg.Addr, "https://") {
 		id, err := loadIdentity(cmd, cfg.Addr)
 		if err != nil {
 			return client{}, err
 		}
-		cfg.TLS = id.ClientConfig(settings.FlagOrEnv(cmd.Flags(), "tls-server-name"))
+		cfg.Identity, cfg.ServerName = id, settings.FlagOrEnv(cmd.Flags(), "tls-server-name")
 	}
 	c, err := api.NewClient(cfg)
 	if err != nil {
 		return client{}, usageError{err}
 	}
-	return client{c, api.QueryOptions{Datacenter: cmd.Flag("datacenter").Value.String()}}, nil
+	if cfg.Identity != nil {
+		stop = follow(cmd.Context(), cfg.Identity)
+	}
+	return client{c, api.QueryOptions{Datacenter: cmd.Flag("datacenter").Value.String()}, stop}, nil
 }
 
 // loadIdentity loads the certificate that the flags name. If flags are missing,
@@ -150,7 +177,12 @@ func loadIdentity(cmd *cobra.Command, subject string) (*tlsutil.Identity, error)
 		Cert: settings.FlagOrEnv(cmd.Flags(), "cert-file"),
 		Key:  settings.FlagOrEnv(cmd.Flags(), "key-file"),
 	}
-	return tlsutil.Load(files, settings.FlagOrEnv(cmd.Flags(), "domain"), slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil)))
+	// What Load finds concerns the user. Later changes of the files do not: a
+	// request whose connection was closed reports the reason.
+	level := new(slog.LevelVar)
+	defer level.Set(slog.LevelError)
+	return tlsutil.Load(files, settings.FlagOrEnv(cmd.Flags(), "domain"),
+		slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: level})))
 }
 
 // explainHTTP adds the remedy to an error of the HTTP client.
@@ -239,7 +271,12 @@ func (o *operator) connect(cmd *cobra.Command) (cc *grpc.ClientConn, closeAll fu
 			return nil, nil, err
 		}
 	}
-	return api.DialServer(cmd.Context(), id, o.server, o.node, o.dc)
+	cc, closeConn, err := api.DialServer(cmd.Context(), id, o.server, o.node, o.dc)
+	if err != nil {
+		return nil, nil, err
+	}
+	stop := follow(cmd.Context(), id)
+	return cc, func() { closeConn(); stop() }, nil
 }
 
 func (o *operator) checkFlags(cmd *cobra.Command) error {
