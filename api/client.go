@@ -20,6 +20,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/wanfed/wanfed/tlsutil"
 )
 
 // DefaultHTTPAddr is the default address of a server's HTTP API.
@@ -44,9 +46,14 @@ type ClientConfig struct {
 	// AddrSource names what chose Addr, for errors: "WANFED_HTTP_ADDR".
 	// Default: not named.
 	AddrSource string
-	// TLS is the configuration for https, with the CA and the client
-	// certificate that a server requires. Default: the system's CAs and no
-	// certificate.
+	// Identity is the certificate of the client for https, and has the CAs. A
+	// connection to a server whose certificate is no longer valid is closed, while
+	// Identity.Run runs. ServerName is the name in the certificate of the server.
+	// Default: the host of Addr.
+	Identity   *tlsutil.Identity
+	ServerName string
+	// TLS is the configuration for https in place of Identity, for other servers,
+	// such as an agent of Consul. Default: the system's CAs and no certificate.
 	TLS *tls.Config
 	// Timeout limits one request, in addition to the wait of a blocking query.
 	// Default: 15 s.
@@ -103,8 +110,8 @@ func NewClient(cfg ClientConfig) (*Client, error) {
 		transport.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return (&net.Dialer{Timeout: connectTimeout}).DialContext(ctx, "unix", socket)
 		}
-	case len(hosts) > 1:
-		(&failover{hosts: hosts}).use(transport)
+	case len(hosts) > 1 || cfg.Identity != nil:
+		(&failover{hosts: hosts}).use(transport, cfg)
 	}
 	return &Client{
 		base: base, addrs: strings.Join(append([]string{base}, hosts[1:]...), ","),

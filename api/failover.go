@@ -50,24 +50,49 @@ type failover struct {
 }
 
 // use makes t connect to the servers in place of the host of the URL. The TLS
-// configuration of t applies to each server, with the name of its own host.
-func (f *failover) use(t *http.Transport) {
+// configuration of cfg applies to each server, with the name of its own host.
+func (f *failover) use(t *http.Transport, cfg ClientConfig) {
 	dialer := &net.Dialer{Timeout: connectTimeout}
 	t.DialContext = func(ctx context.Context, network, _ string) (net.Conn, error) {
 		return f.open(func(host string) (net.Conn, error) { return dialer.DialContext(ctx, network, host) })
 	}
-	cfg := &tls.Config{}
-	if t.TLSClientConfig != nil {
-		cfg = t.TLSClientConfig.Clone()
-	}
-	cfg.NextProtos = []string{"h2", "http/1.1"}
-	secure := &tls.Dialer{NetDialer: dialer, Config: cfg}
+	secure := cfg.dialTLS(dialer)
 	t.DialTLSContext = func(ctx context.Context, network, _ string) (net.Conn, error) {
 		return f.open(func(host string) (net.Conn, error) {
 			ctx, cancel := context.WithTimeout(ctx, 2*connectTimeout)
 			defer cancel()
-			return secure.DialContext(ctx, network, host)
+			return secure(ctx, network, host)
 		})
+	}
+}
+
+// httpProtocols are the ALPN protocol ids of HTTP.
+var httpProtocols = []string{alpnGRPC, "http/1.1"}
+
+// dialTLS returns the function that opens a TLS connection to host:port.
+func (c ClientConfig) dialTLS(dialer *net.Dialer) func(ctx context.Context, network, addr string) (net.Conn, error) {
+	if c.Identity == nil {
+		cfg := &tls.Config{}
+		if c.TLS != nil {
+			cfg = c.TLS.Clone()
+		}
+		cfg.NextProtos = httpProtocols
+		return (&tls.Dialer{NetDialer: dialer, Config: cfg}).DialContext
+	}
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		raw, err := dialer.DialContext(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		name := c.ServerName
+		if name == "" {
+			name, _, _ = net.SplitHostPort(addr) // dialed, so it is valid
+		}
+		conn, err := c.Identity.Client(ctx, raw, name, httpProtocols...)
+		if err != nil {
+			return nil, err // not a nil *tls.Conn
+		}
+		return conn, nil
 	}
 }
 

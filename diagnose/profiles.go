@@ -129,7 +129,7 @@ func serverProfile(ctx context.Context, cfg Config, path string, limit time.Dura
 		return nil, errors.New("profiles need the certificate of the server or of an operator: " +
 			"set --cert-file, --key-file and --ca-file")
 	}
-	c, err := api.NewClient(api.ClientConfig{Addr: addr, TLS: cfg.Identity.ClientConfig(""), Timeout: limit})
+	c, err := api.NewClient(api.ClientConfig{Addr: addr, Identity: cfg.Identity, Timeout: limit})
 	if err != nil {
 		return nil, err
 	}
@@ -139,17 +139,14 @@ func serverProfile(ctx context.Context, cfg Config, path string, limit time.Dura
 
 // gatewayProfile returns a profile of the gateway, with its own certificate.
 func gatewayProfile(ctx context.Context, g *gatewayd.Settings, path string) ([]byte, error) {
-	transport := &http.Transport{DisableKeepAlives: true}
-	scheme := "http://"
+	transport, scheme := &http.Transport{DisableKeepAlives: true}, "http://"
 	if !g.Pprof {
 		files := tlsutil.Files{CA: g.CAFile, Cert: g.CertFile, Key: g.KeyFile}
 		id, err := tlsutil.Load(files, cmp.Or(g.Domain, tlsutil.DefaultDomain), slog.New(slog.DiscardHandler))
 		if err != nil {
 			return nil, err
 		}
-		own := id.Peer()
-		transport.TLSClientConfig = id.ClientConfig(strings.Join([]string{own.Node, string(own.Role), own.DC, id.Domain()}, "."))
-		scheme = "https://"
+		transport, scheme = gatewayd.AdminTransport(id), "https://"
 	}
 	return fetch(ctx, &http.Client{Transport: transport}, scheme+g.AdminAddr+path)
 }

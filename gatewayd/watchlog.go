@@ -73,6 +73,28 @@ func (p *process) watchLog(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// AdminTransport returns a transport for requests to the admin address of a
+// gateway of the datacenter of id.
+func AdminTransport(id *tlsutil.Identity) *http.Transport {
+	name := strings.Join([]string{string(tlsutil.RoleGateway), id.Peer().DC, id.Domain()}, ".")
+	return &http.Transport{
+		DisableKeepAlives: true,
+		DialTLSContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+			ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
+			defer cancel()
+			raw, err := new(net.Dialer).DialContext(ctx, network, addr)
+			if err != nil {
+				return nil, err
+			}
+			c, err := id.Client(ctx, raw, name, "http/1.1")
+			if err != nil {
+				return nil, err // not a nil *tls.Conn
+			}
+			return c, nil
+		},
+	}
+}
+
 // WatchLog calls f with the lines of the log of a running gateway from now on,
 // and with the number of lines that were dropped before each one. addr is the
 // admin address of the gateway, and id an operator of its datacenter. level and
@@ -86,19 +108,8 @@ func WatchLog(
 	if err != nil {
 		return err
 	}
-	name := strings.Join([]string{string(tlsutil.RoleGateway), id.Peer().DC, id.Domain()}, ".")
-	transport := &http.Transport{
-		DisableKeepAlives: true, ResponseHeaderTimeout: fetchTimeout,
-		DialTLSContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
-			ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
-			defer cancel()
-			raw, err := (&net.Dialer{}).DialContext(ctx, network, addr)
-			if err != nil {
-				return nil, err
-			}
-			return id.Client(ctx, raw, name, "http/1.1")
-		},
-	}
+	transport := AdminTransport(id)
+	transport.ResponseHeaderTimeout = fetchTimeout
 	resp, err := transport.RoundTrip(req)
 	if err != nil {
 		return fmt.Errorf("no gateway of %s answers at %s: %s; check that it runs with this --admin-addr", id.Peer().DC, addr,

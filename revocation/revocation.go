@@ -87,7 +87,7 @@ func Run(ctx context.Context, cfg Config) error {
 		}
 		for _, r := range resources {
 			name, text := r.GetId().GetName(), ""
-			if err := apply(cfg.Identity, r); err != nil {
+			if err := Apply(cfg.Identity, r); err != nil {
 				text = err.Error()
 			}
 			if text != "" && reported[name] != text {
@@ -112,7 +112,8 @@ func Run(ctx context.Context, cfg Config) error {
 	}
 }
 
-func apply(id *tlsutil.Identity, r *pb.Resource) error {
+// Apply puts the list of a resource in force, unless a newer one is.
+func Apply(id *tlsutil.Identity, r *pb.Resource) error {
 	list, err := resource.Decode[*pb.RevocationList](r)
 	if err != nil {
 		return err

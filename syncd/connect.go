@@ -92,7 +92,7 @@ func connect(ctx context.Context, cfg *config.Config, id *tlsutil.Identity, logg
 		}
 	}
 	if strings.HasPrefix(client.Addr, "https://") {
-		client.TLS = id.ClientConfig(cfg.Consul.TLS.ServerName)
+		client.Identity, client.ServerName = id, cfg.Consul.TLS.ServerName
 	}
 	c, err := api.NewClient(client)
 	if err != nil {

@@ -210,6 +210,7 @@ func (p *process) run(ctx context.Context, watchIdentity func(context.Context) e
 			p.log.Error("cannot reload the certificate", "err", err)
 		}
 	})
+	serving.Go(func() { followRevocations(background, resources, p.to.id, p.log) })
 	if p.cfg.Mode == Inspect {
 		return p.inspect(ctx, d, views)
 	}

@@ -85,6 +85,36 @@ func checkDatacenter(ctx context.Context, cl *api.Client, dc string, err error) 
 type client struct {
 	*api.Client
 	opts api.QueryOptions // with the value of --datacenter
+	stop func()           // of follow
+}
+
+// Close closes idle connections.
+func (c client) Close() error {
+	c.stop()
+	return c.Client.Close()
+}
+
+// follow closes connections of id to servers whose certificates are no longer
+// valid, for example because of a new revocation list next to the CA file, until
+// the caller calls stop.
+func follow(ctx context.Context, id *tlsutil.Identity) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = id.Run(ctx) // returns nil
+	}()
+	return func() {
+		cancel()
+		<-done
+	}
+}
+
+// closeFollowed calls follow, and returns a function that calls closeConn and
+// ends follow.
+func closeFollowed(ctx context.Context, id *tlsutil.Identity, closeConn func()) (closeAll func()) {
+	stop := follow(ctx, id)
+	return func() { closeConn(); stop() }
 }
 
 // newClient returns a client for the flags of cmd. If timeout is 0, the client
@@ -93,18 +123,22 @@ func newClient(cmd *cobra.Command, timeout time.Duration) (client, error) {
 	cfg := api.ClientConfig{
 		Addr: settings.FlagOrEnv(cmd.Flags(), "http-addr"), AddrSource: sourceOf(cmd, "http-addr"), Timeout: timeout,
 	}
+	stop := func() {}
 	if strings.HasPrefix(cfg.Addr, "https://") {
 		id, err := loadIdentity(cmd, fmt.Sprintf("%s (%s)", cfg.Addr, cfg.AddrSource))
 		if err != nil {
 			return client{}, err
 		}
-		cfg.TLS = id.ClientConfig(settings.FlagOrEnv(cmd.Flags(), "tls-server-name"))
+		cfg.Identity, cfg.ServerName = id, settings.FlagOrEnv(cmd.Flags(), "tls-server-name")
 	}
 	c, err := api.NewClient(cfg)
 	if err != nil {
 		return client{}, usageError{err}
 	}
-	return client{c, api.QueryOptions{Datacenter: cmd.Flag("datacenter").Value.String()}}, nil
+	if cfg.Identity != nil {
+		stop = follow(cmd.Context(), cfg.Identity)
+	}
+	return client{c, api.QueryOptions{Datacenter: cmd.Flag("datacenter").Value.String()}, stop}, nil
 }
 
 // loadIdentity loads the certificate that the flags name. If flags are missing,
@@ -125,7 +159,12 @@ func loadIdentity(cmd *cobra.Command, subject string) (*tlsutil.Identity, error)
 		Cert: settings.FlagOrEnv(cmd.Flags(), "cert-file"),
 		Key:  settings.FlagOrEnv(cmd.Flags(), "key-file"),
 	}
-	return tlsutil.Load(files, settings.FlagOrEnv(cmd.Flags(), "domain"), slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil)))
+	// What Load finds concerns the user. Later changes of the files do not: a
+	// request whose connection was closed reports the reason.
+	level := new(slog.LevelVar)
+	defer level.Set(slog.LevelError)
+	return tlsutil.Load(files, settings.FlagOrEnv(cmd.Flags(), "domain"),
+		slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: level})))
 }
 
 // explainHTTP adds the remedy to an error of the HTTP client.
@@ -207,11 +246,12 @@ func (o *operator) connect(cmd *cobra.Command) (cc *grpc.ClientConn, closeAll fu
 		(o.dc == own && o.node == "" || source == "--server" || source == settings.EnvName("server")):
 	case o.server == "" && !o.inPrimary && o.node == "" && (o.dc == "" || o.dc == own) &&
 		sourceOf(cmd, "http-addr") == "the default":
-		cc, closeAll, local = api.DialServer(cmd.Context(), id, defaultServer, "", own)
-		if local == nil {
+		cc, closeConn, err := api.DialServer(cmd.Context(), id, defaultServer, "", own)
+		if err == nil {
 			o.server, o.dc = defaultServer, own
-			return cc, closeAll, nil
+			return cc, closeFollowed(cmd.Context(), id, closeConn), nil
 		}
+		local = err
 		fallthrough // the server may have another port, which its HTTP API reports
 	default: // the server of a context is any server of its datacenter
 		o.server, source = "", "found through the HTTP API"
@@ -222,11 +262,14 @@ func (o *operator) connect(cmd *cobra.Command) (cc *grpc.ClientConn, closeAll fu
 			return nil, nil, err
 		}
 	}
-	cc, closeAll, err = api.DialServer(cmd.Context(), id, o.server, o.node, o.dc)
-	if err != nil && source != "--server" {
-		err = fmt.Errorf("%w (address: %s)", err, source)
+	cc, closeConn, err := api.DialServer(cmd.Context(), id, o.server, o.node, o.dc)
+	if err != nil {
+		if source != "--server" {
+			err = fmt.Errorf("%w (address: %s)", err, source)
+		}
+		return nil, nil, err
 	}
-	return cc, closeAll, err
+	return cc, closeFollowed(cmd.Context(), id, closeConn), nil
 }
 
 func (o *operator) checkFlags(cmd *cobra.Command) error {

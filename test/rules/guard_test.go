@@ -16,15 +16,12 @@ var unguarded = regexp.MustCompile(`tls\.(Client|Server|NewListener|Listen|Dial|
 
 // guardedFiles lists the files that may do so, with the reason.
 var guardedFiles = map[string]string{
-	"wanfed/mux.go":        "Mux.serve calls Admit",
-	"wanfed/dial.go":       "dialAddr calls Admit",
-	"api/failover.go":      "net/http would open the connection, with the configuration of the caller",
-	"cmd/wanfed/client.go": "a command ends soon",
-	"enroll/client.go":     "one request; the client has no identity yet, and verifies the server by the token",
-	"diagnose/profiles.go": "a command ends soon",
-	"diagnose/paths.go":    "a handshake that cannot succeed, for the MTU of a path",
-	"syncd/connect.go":     "one HTTP client, which reads addresses of servers",
-	"syncd/api.go":         "clients of CTS have certificates of any CA",
+	"wanfed/mux.go":     "Mux.serve calls Admit",
+	"wanfed/dial.go":    "dialAddr calls Admit",
+	"api/failover.go":   "for servers other than those of wanfed; ClientConfig.Identity has a Guard",
+	"enroll/client.go":  "one request; the client has no identity yet, and verifies the server by the token",
+	"diagnose/paths.go": "a handshake that cannot succeed, for the MTU of a path",
+	"syncd/api.go":      "clients of CTS have certificates of any CA",
 
 	"internal/monitor/monitor.go": "clients have no certificates",
 }
