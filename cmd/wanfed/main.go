@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"regexp"
 	"runtime"
 	"slices"
 	"strconv"
@@ -68,10 +67,10 @@ func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "wanfed",
 		Short: "Join datacenters that reach each other only through gateways",
-		Example: `  wanfed demo                                      # a federation on this machine
-  wanfed init --dc dc1 --wan 198.51.100.1:8443     # the first datacenter
-  wanfed status                                    # health of the federation
-  wanfed diagnose                                  # why a datacenter does not work`,
+		Example: `  wanfed demo                                    # a federation on this machine
+  wanfed init --dc dc1 --wan 198.51.100.1:8443   # the first datacenter
+  wanfed status                                  # health of the federation
+  wanfed diagnose                                # why a datacenter does not work`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Args:          noArgs,
@@ -105,31 +104,8 @@ func newRoot() *cobra.Command {
 	root.SetHelpCommandGroupID("Tool")
 	root.SetCompletionCommandGroupID("Tool")
 	root.SetUsageFunc(wrapUsage)
+	root.SetHelpFunc(wrapHelp)
 	return root
-}
-
-// flagLine matches the line of a flag in a help text, up to its description.
-var flagLine = regexp.MustCompile(`^ {2,}(?:-\w, )?--[\w-]+(?: \S+)? {2,}`)
-
-// wrapUsage prints the usage of a command. It wraps the descriptions of flags at
-// the width of the terminal.
-func wrapUsage(cmd *cobra.Command) error {
-	w := cmd.OutOrStderr()
-	var b strings.Builder
-	cmd.SetOut(&b)
-	err := new(cobra.Command).UsageFunc()(cmd) // the default of cobra
-	cmd.SetOut(w)
-	out := output.Printer{W: os.Stdout}
-	for line := range strings.Lines(b.String()) {
-		line = strings.TrimSuffix(line, "\n")
-		if start := flagLine.FindString(line); start != "" {
-			line = out.Wrap(line, len(start))
-		}
-		if _, printErr := fmt.Fprintln(w, line); printErr != nil {
-			return printErr
-		}
-	}
-	return err
 }
 
 // addCommands adds commands to root, under "title Commands" in its help.

@@ -141,14 +141,15 @@ func (p Printer) Wrap(line string, indent int) string {
 	if p.IsWide() {
 		return line
 	}
-	return wrapFrom(line, indent, p.textWidth())
+	return wrapFrom(line, indent, p.TextWidth())
 }
 
 // minWidth is the width of the narrowest terminal for which text is wrapped.
 const minWidth = 40
 
-// textWidth returns the number of characters of a line of text.
-func (p Printer) textWidth() int {
+// TextWidth returns the number of characters of a line of text: the width of the
+// terminal, or 80 if the output is not a terminal.
+func (p Printer) TextWidth() int {
 	f, ok := p.W.(*os.File)
 	if !ok {
 		return tableWidth
