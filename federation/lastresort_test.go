@@ -33,14 +33,19 @@ type reportedDC struct {
 	t     *testing.T
 	u     *AddressBookUpdater
 	cfg   AddressBookUpdaterConfig
-	paths []wanfed.PathStatus                     // changed only between two calls of run
-	tags  map[string]map[string]map[string]string // by datacenter and member
+	paths []wanfed.PathStatus // changed only between two calls of run
+	tags  map[string][]gossip.Report
+}
+
+// report returns a report of a datacenter.
+func report(reporter, member, gateways string) gossip.Report {
+	return gossip.Report{Reporter: reporter, Member: member, Tags: map[string]string{TagGateways: gateways}}
 }
 
 func newReportedDC(t *testing.T) *reportedDC {
-	r := &reportedDC{t: t, tags: map[string]map[string]map[string]string{
-		"dc2": {"srv1.dc2": {TagGateways: reportAddr}},
-		"dc3": {"srv1.dc3": {TagGateways: "198.51.100.73:8443"}},
+	r := &reportedDC{t: t, tags: map[string][]gossip.Report{
+		"dc2": {report("dc4", "srv1.dc2", reportAddr)},
+		"dc3": {report("dc4", "srv1.dc3", "198.51.100.73:8443")},
 	}}
 	store, ready := resourcetest.NewStore(), make(chan struct{})
 	t.Cleanup(store.Close)
@@ -59,7 +64,7 @@ func newReportedDC(t *testing.T) *reportedDC {
 	if r.u, err = NewAddressBookUpdater(r.cfg); err != nil {
 		t.Fatal(err)
 	}
-	r.u.lastResort.tags = func(dc string) map[string]map[string]string { return r.tags[dc] }
+	r.u.lastResort.reports = func(dc string) []gossip.Report { return slices.Clone(r.tags[dc]) }
 	return r
 }
 
@@ -178,30 +183,97 @@ func TestLastResort(t *testing.T) {
 	t.Run("few and filtered", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			r := newReportedDC(t)
-			r.tags["dc2"] = map[string]map[string]string{"f0.dc2": {
-				TagGateways: "127.0.0.1:22,169.254.169.254:80,224.0.0.1:80,0.0.0.0:22,localhost:22,[::1]:22,[fe80::1]:22," + knownAddr,
-			}}
+			r.tags["dc2"] = []gossip.Report{report("dc4", "f0.dc2",
+				"127.0.0.1:22,169.254.169.254:80,224.0.0.1:80,0.0.0.0:22,localhost:22,[::1]:22,[fe80::1]:22,"+knownAddr)}
 			r.run(time.Minute, pathOf(knownAddr, fails))
 			r.want("no address can be that of a gateway")
-			for i := range 100 {
+			for i := range 8 {
 				addr := fmt.Sprintf("198.51.100.%d:8443,192.0.2.%d:8443", 100+i, i)
-				r.tags["dc2"][fmt.Sprintf("f%02d.dc2", i)] = map[string]string{TagGateways: addr}
+				r.tags["dc2"] = append(r.tags["dc2"], report("dc4", fmt.Sprintf("f%02d.dc2", i), addr))
 			}
-			r.run(time.Minute, pathOf(knownAddr, fails))
+			r.run(2*lastResortCheck, pathOf(knownAddr, fails))
 			r.want("many addresses", "198.51.100.100:8443", "192.0.2.0:8443", "198.51.100.101:8443", "192.0.2.1:8443")
+		})
+	})
+	t.Run("a thief and an honest reporter", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			r := newReportedDC(t)
+			for i := range 8 {
+				addr := fmt.Sprintf("198.51.100.%d:8443,192.0.2.%d:8443", 100+i, i)
+				r.tags["dc2"] = append(r.tags["dc2"], report("dc3", fmt.Sprintf("f%02d.dc2", i), addr))
+			}
+			for range 20 { // selections
+				r.run(lastResortRenewal, pathOf(knownAddr, fails))
+				if !slices.Contains(r.cfg.Book.Load().Paths["dc2"], candidate{addr: reportAddr, from: fromReport}.path()) {
+					t.Errorf("paths = %v, want %s of the honest reporter", r.cfg.Book.Load().Paths["dc2"], reportAddr)
+				}
+			}
 		})
 	})
 	t.Run("own addresses and other groups", func(t *testing.T) {
 		l := newLastResort(AddressBookUpdaterConfig{WAN: &gossip.Pool{}})
-		l.tags = func(string) map[string]map[string]string {
-			return map[string]map[string]string{
-				"a.dc2": {TagGateways: "10.0.0.5:8300," + reportAddr, TagGroup: "g1"},
-				"b.dc2": {TagGateways: "198.51.100.99:8443", TagGroup: "g2"},
-			}
+		l.reports = func(string) []gossip.Report {
+			a, b := report("dc4", "a.dc2", "10.0.0.5:8300,"+reportAddr), report("dc4", "b.dc2", "198.51.100.99:8443")
+			a.Tags[TagGroup], b.Tags[TagGroup] = "g1", "g2"
+			return []gossip.Report{a, b}
 		}
 		e := &entry{state: &stateGateways{dc: "dc2", group: "g1"}, own: []ownAddr{{"10.0.0.5:8300", "server srv1"}}}
-		if got := l.find("dc2", e); !slices.Equal(got, []string{reportAddr}) {
+		if got := choose(l.find("dc2", e), 0); !slices.Equal(got, []string{reportAddr}) {
 			t.Errorf("find() = %v, want %s only", got, reportAddr)
 		}
 	})
+}
+
+// TestChoose checks that each reporter has its turn, and each of its addresses.
+func TestChoose(t *testing.T) {
+	reporters := func(n, addrs int) (all [][]string) {
+		for i := range n {
+			var own []string
+			for j := range addrs {
+				own = append(own, fmt.Sprintf("r%d-%d", i, j))
+			}
+			all = append(all, own)
+		}
+		return all
+	}
+	honest := []string{"honest"}
+	for name, c := range map[string]struct {
+		all  [][]string
+		each int // turns until honest has been chosen
+	}{
+		"alone":                  {nil, 1},
+		"one thief":              {reporters(1, 64), 1},
+		"three thieves":          {reporters(3, 64), 1},
+		"many other datacenters": {reporters(39, 64), 10},
+	} {
+		t.Run(name, func(t *testing.T) {
+			all := append(slices.Clone(c.all), honest)
+			since, seen := 0, map[string]bool{}
+			for turn := range 64 * 10 {
+				addrs := choose(all, turn)
+				if len(addrs) > maxLastResort || len(addrs) == 0 {
+					t.Fatalf("choose() = %v, want 1 to %d addresses", addrs, maxLastResort)
+				}
+				for _, a := range addrs {
+					seen[a] = true
+				}
+				if since++; slices.Contains(addrs, "honest") {
+					since = 0
+				}
+				if since >= c.each {
+					t.Fatalf("no honest address in %d turns, want one in %d", since, c.each)
+				}
+			}
+			for _, own := range all {
+				for _, a := range own {
+					if !seen[a] {
+						t.Errorf("%s was never chosen", a)
+					}
+				}
+			}
+		})
+	}
+	if got := choose(nil, 3); got != nil {
+		t.Errorf("choose() without reporters = %v, want none", got)
+	}
 }

@@ -76,9 +76,7 @@ type hearsay struct {
 	outbox   []outgoing           // messages to send after the unlock
 	suspects []suspicion          // for memberlist
 
-	unconfirmed      map[string]map[string]unconfirmedTags // by group and member
-	unconfirmedCount int                                   // in all groups
-	tagsSwept        time.Time                             // time of the last dropExpiredTags
+	reports reports
 
 	own     memberState
 	ownRead time.Time
@@ -123,7 +121,7 @@ func newHearsay(p *Pool) *hearsay {
 		pool: p, groupOf: p.cfg.GroupOf, wake: make(chan struct{}, 1), exchanges: rateLimit{perSecond: maxExchanges},
 		contacts: map[string]*contact{}, rumors: map[string]*rumor{}, perGroup: map[string]int{},
 		answers: map[string]time.Time{}, refuted: map[string]time.Time{},
-		unconfirmed: map[string]map[string]unconfirmedTags{},
+		reports: newReports(),
 	}
 }
 
@@ -225,7 +223,7 @@ func (h *hearsay) confirm(n news, listed Member, now time.Time) {
 		c.accept(n.Incarnation)
 		c.suspected = c.suspected && !newer
 	}
-	h.dropTags(n.Node)
+	h.reports.dropMember(h.groupOf(n.Node), n.Node)
 	if r := h.rumors[n.Node]; r != nil && (r.accuser == "" || newer) {
 		h.drop(n.Node)
 	}
@@ -292,7 +290,7 @@ func (h *hearsay) consider(sender string, n news, listed Member, now time.Time) 
 		return
 	}
 	if alive && !h.believes(n.Node, h.pool.cfg.Name) {
-		h.keepTags(n, now)
+		h.reports.keep(h.groupOf(n.Node), h.groupOf(sender), n, now)
 	}
 	r := h.rumors[n.Node]
 	if r == nil {
@@ -523,8 +521,7 @@ func (h *hearsay) reset() {
 	clear(h.rumors)
 	clear(h.perGroup)
 	clear(h.answers)
-	clear(h.unconfirmed)
-	h.unconfirmedCount = 0
+	h.reports = newReports()
 	h.own, h.suspects = memberState{}, nil
 }
 

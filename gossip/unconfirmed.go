@@ -4,92 +4,148 @@ package gossip
 
 import (
 	"bytes"
-	"maps"
+	"cmp"
+	"slices"
 	"time"
 
 	"github.com/hashicorp/memberlist"
 )
 
-// unconfirmedTime is the time after which tags that a member has not confirmed
-// are dropped.
-const unconfirmedTime = 10 * time.Minute
+const (
+	// unconfirmedTime is the time after which tags that a member has not confirmed
+	// are dropped.
+	unconfirmedTime = 10 * time.Minute
+	// maxReportedMembers limits the members of one group in the reports of another.
+	// A group has up to five members.
+	maxReportedMembers = 8
+	// maxGroupReports limits the reports of one group, and maxAllReports those of all.
+	// A group therefore cannot use the space of others up.
+	maxGroupReports = 1024
+	maxAllReports   = 16 * maxGroupReports
+)
 
-// unconfirmedTags are the tags in the news about a member with the highest
-// incarnation.
+// reportKey identifies the report of a group about a member of another one.
+type reportKey struct{ reporter, member string }
+
+// unconfirmedTags are the tags of a member in the news with the highest
+// incarnation that one group has sent.
 type unconfirmedTags struct {
 	incarnation uint32
 	meta        []byte // encoded tags
 	at          time.Time
 }
 
-// keepTags records the tags in news about a member that is alive. It keeps tags of
-// up to maxRumors members of a group and of maxMembers members in total. The
-// caller holds h.mu.
-func (h *hearsay) keepTags(n news, now time.Time) {
-	group := h.groupOf(n.Node)
-	kept, found := h.unconfirmed[group][n.Node]
+// pair has the groups of a member and of the reporter.
+type pair struct{ group, reporter string }
+
+// reports are the unconfirmed tags of members. The lock of hearsay guards them.
+type reports struct {
+	tags    map[string]map[reportKey]unconfirmedTags // by the group of the member
+	perFrom map[string]int                           // number by the group of the reporter
+	perPair map[pair]int                             // number of members
+	all     int
+	swept   time.Time // time of the last sweep
+}
+
+func newReports() reports {
+	return reports{tags: map[string]map[reportKey]unconfirmedTags{}, perFrom: map[string]int{}, perPair: map[pair]int{}}
+}
+
+// full reports whether there is no space for a report of a group about another
+// member of a group.
+func (r *reports) full(group, reporter string) bool {
+	return r.perPair[pair{group, reporter}] >= maxReportedMembers || r.perFrom[reporter] >= maxGroupReports ||
+		r.all >= maxAllReports
+}
+
+// keep records the tags in news of a group about a member of another one.
+func (r *reports) keep(group, reporter string, n news, now time.Time) {
+	key := reportKey{reporter, n.Node}
+	kept, found := r.tags[group][key]
 	expired := now.Sub(kept.at) >= unconfirmedTime
 	if len(n.Meta) > memberlist.MetaMaxSize || found && !expired && n.Incarnation < kept.incarnation {
 		return
 	}
 	if !found {
-		if len(h.unconfirmed[group]) >= maxRumors || h.unconfirmedCount >= maxMembers {
-			h.dropExpiredTags(now)
+		if r.full(group, reporter) {
+			r.sweep(now)
 		}
-		if len(h.unconfirmed[group]) >= maxRumors || h.unconfirmedCount >= maxMembers {
+		if r.full(group, reporter) {
 			return
 		}
-		if h.unconfirmed[group] == nil {
-			h.unconfirmed[group] = map[string]unconfirmedTags{}
+		if r.tags[group] == nil {
+			r.tags[group] = map[reportKey]unconfirmedTags{}
 		}
-		h.unconfirmedCount++
+		r.perPair[pair{group, reporter}]++
+		r.perFrom[reporter]++
+		r.all++
 	}
-	h.unconfirmed[group][n.Node] = unconfirmedTags{n.Incarnation, bytes.Clone(n.Meta), now}
+	r.tags[group][key] = unconfirmedTags{n.Incarnation, bytes.Clone(n.Meta), now}
 }
 
-// dropTags drops the unconfirmed tags of a member that has sent its own. The
-// caller holds h.mu.
-func (h *hearsay) dropTags(name string) {
-	group := h.groupOf(name)
-	if _, found := h.unconfirmed[group][name]; !found {
-		return
-	}
-	delete(h.unconfirmed[group], name)
-	if h.unconfirmedCount--; len(h.unconfirmed[group]) == 0 {
-		delete(h.unconfirmed, group)
-	}
-}
-
-// dropExpiredTags drops the tags that are older than unconfirmedTime, at most
-// once per second. The caller holds h.mu.
-func (h *hearsay) dropExpiredTags(now time.Time) {
-	if now.Sub(h.tagsSwept) < time.Second {
-		return
-	}
-	h.tagsSwept = now
-	for group, tags := range h.unconfirmed {
-		before := len(tags)
-		maps.DeleteFunc(tags, func(_ string, t unconfirmedTags) bool { return now.Sub(t.at) >= unconfirmedTime })
-		if h.unconfirmedCount -= before - len(tags); len(tags) == 0 {
-			delete(h.unconfirmed, group)
+// dropMember drops the tags of a member that has sent its own.
+func (r *reports) dropMember(group, member string) {
+	for key := range r.tags[group] {
+		if key.member == member {
+			r.drop(group, key)
 		}
 	}
 }
 
-// UnconfirmedTags returns the tags in the latest news about members of another
-// group that these members have not confirmed, by member. Another group may have
-// invented the tags and the members.
-func (p *Pool) UnconfirmedTags(group string) map[string]map[string]string {
+func (r *reports) drop(group string, key reportKey) {
+	delete(r.tags[group], key)
+	if len(r.tags[group]) == 0 {
+		delete(r.tags, group)
+	}
+	r.all--
+	if r.perPair[pair{group, key.reporter}]--; r.perPair[pair{group, key.reporter}] == 0 {
+		delete(r.perPair, pair{group, key.reporter})
+	}
+	if r.perFrom[key.reporter]--; r.perFrom[key.reporter] == 0 {
+		delete(r.perFrom, key.reporter)
+	}
+}
+
+// sweep drops the tags that are older than unconfirmedTime, at most once per
+// second.
+func (r *reports) sweep(now time.Time) {
+	if now.Sub(r.swept) < time.Second {
+		return
+	}
+	r.swept = now
+	for group, tags := range r.tags {
+		for key, t := range tags {
+			if now.Sub(t.at) >= unconfirmedTime {
+				r.drop(group, key)
+			}
+		}
+	}
+}
+
+// Report has the tags of a member in the latest news of another group, which the
+// member has not confirmed. The reporter may have invented the tags and the member.
+type Report struct {
+	Reporter string // group
+	Member   string
+	Tags     map[string]string
+}
+
+// Reports returns the reports of other groups about members of a group, sorted by
+// reporter and member.
+func (p *Pool) Reports(group string) (all []Report) {
 	if !p.hearsay.enabled() {
 		return nil
 	}
-	now, out := time.Now(), map[string]map[string]string{}
+	now := time.Now()
 	p.hearsay.mu.Lock()
 	defer p.hearsay.mu.Unlock()
-	for name, t := range p.hearsay.unconfirmed[group] {
+	for key, t := range p.hearsay.reports.tags[group] {
 		if tags, err := parseTags(t.meta); err == nil && now.Sub(t.at) < unconfirmedTime {
-			out[name] = tags
+			all = append(all, Report{key.reporter, key.member, tags})
 		}
 	}
-	return out
+	slices.SortFunc(all, func(a, b Report) int {
+		return cmp.Or(cmp.Compare(a.Reporter, b.Reporter), cmp.Compare(a.Member, b.Member))
+	})
+	return all
 }
