@@ -44,5 +44,5 @@
 //
 // The authorization rules of package rpc admit only operators of the same
 // datacenter, and forward calls to the leader where that is required. Digest is
-// for servers of the datacenter, and SaveSnapshot for both.
+// for servers of the datacenter, SaveSnapshot and ListPeers for both.
 package operator
