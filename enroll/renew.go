@@ -27,9 +27,15 @@ type RenewalConfig struct {
 	Authority Authority
 	// Peer returns the caller of a request.
 	Peer func(ctx context.Context) (tlsutil.Peer, error)
+	// OperatorFile is the certificate of the operator of this machine. The file may be
+	// absent.
+	OperatorFile string
 	// Servers returns the names of the other servers of this datacenter.
 	Servers func() []string
-	// Connect returns a connection to such a server, and the context of a call
+	// Expected returns the servers and gateways of this datacenter, also those that
+	// do not run.
+	Expected func() []tlsutil.Peer
+	// Connect returns a connection to one of Servers, and the context of a call
 	// for the caller of ctx.
 	Connect func(ctx context.Context, node string) (context.Context, grpc.ClientConnInterface, error)
 	Logger  *slog.Logger
@@ -39,7 +45,8 @@ type RenewalConfig struct {
 // use.
 type RenewalService struct {
 	pb.UnimplementedEnrollmentServiceServer
-	cfg RenewalConfig
+	cfg     RenewalConfig
+	reports reports
 }
 
 // NewRenewalService returns a RenewalService.
@@ -65,7 +72,7 @@ func (s *RenewalService) Renew(ctx context.Context, req *pb.RenewRequest) (*pb.R
 	if err != nil {
 		return nil, err
 	}
-	_, _, err = s.cfg.Authority.Signer(RoleServer)
+	ca, key, err := s.cfg.Authority.Signer(RoleServer)
 	switch {
 	case errors.Is(err, ErrNoCA) && !req.Here:
 		return s.forward(ctx, req)
@@ -73,6 +80,8 @@ func (s *RenewalService) Renew(ctx context.Context, req *pb.RenewRequest) (*pb.R
 		return nil, status.Error(codes.FailedPrecondition, err.Error())
 	case err != nil:
 		return nil, status.Error(codes.Unavailable, err.Error())
+	case req.Root != "" && s.rootOf(ca, key) != req.Root:
+		return nil, status.Errorf(codes.Aborted, "the CA of %s is not below the new CA of all datacenters yet", s.cfg.DC)
 	}
 	csr, old, err := s.check(caller, req)
 	if err != nil {
@@ -148,7 +157,7 @@ const forwardTimeout = 5 * time.Second
 // forward calls the other servers of the datacenter until one of them has the
 // CA.
 func (s *RenewalService) forward(ctx context.Context, req *pb.RenewRequest) (*pb.RenewResponse, error) {
-	req = &pb.RenewRequest{Csr: req.Csr, Chain: req.Chain, Signature: req.Signature, Here: true}
+	req = &pb.RenewRequest{Csr: req.Csr, Chain: req.Chain, Signature: req.Signature, Root: req.Root, Here: true}
 	var faults []string
 	for _, node := range s.cfg.Servers() {
 		resp, err := s.forwardTo(ctx, node, req)

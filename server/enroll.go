@@ -17,6 +17,7 @@ import (
 	"github.com/wanfed/wanfed/gossip"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/server/rpc"
+	"github.com/wanfed/wanfed/tlsutil"
 	"github.com/wanfed/wanfed/wanfed"
 )
 
@@ -27,7 +28,7 @@ func CADir(dataDir string) string { return filepath.Join(dataDir, "ca") }
 
 // serveEnrollment registers the service that issues certificates for tokens.
 func (c *components) serveEnrollment() {
-	authority := enroll.Authority{Dir: CADir(c.cfg.DataDir), DC: c.cfg.DC, Domain: c.cfg.Domain, Life: c.cfg.CertLife}
+	authority := c.authority()
 	service := enroll.NewService(enroll.Config{
 		DC: c.cfg.DC, Node: c.cfg.Node,
 		Authority: authority,
@@ -37,10 +38,36 @@ func (c *components) serveEnrollment() {
 		Logger: c.logger.With("component", "enroll"),
 	})
 	c.network.mux.HandleAnonymous(wanfed.ProtoEnroll, service.Serve)
-	pb.RegisterEnrollmentServiceServer(c.edge, enroll.NewRenewalService(enroll.RenewalConfig{
+	c.renewals = enroll.NewRenewalService(enroll.RenewalConfig{
 		DC: c.cfg.DC, Identity: c.network.identity, Authority: authority, Peer: rpc.Peer, Servers: c.otherServers,
-		Connect: c.serverConn, Logger: c.logger.With("component", "enroll"),
-	}))
+		OperatorFile: filepath.Join(filepath.Dir(c.cfg.CAFile), "operator.pem"), Expected: c.enrollable, Connect: c.serverConn, Logger: c.logger.With("component", "enroll"),
+	})
+	pb.RegisterEnrollmentServiceServer(c.edge, c.renewals)
+}
+
+func (c *components) authority() enroll.Authority {
+	return enroll.Authority{Dir: CADir(c.cfg.DataDir), DC: c.cfg.DC, Domain: c.cfg.Domain, Life: c.cfg.CertLife}
+}
+
+// enrollable returns the servers and gateways of this datacenter, also those that
+// do not run.
+func (c *components) enrollable() (all []tlsutil.Peer) {
+	peers, _ := c.store.Peers()
+	for _, node := range peers {
+		all = append(all, tlsutil.Peer{Role: tlsutil.RoleServer, DC: c.cfg.DC, Node: node})
+	}
+	for _, m := range c.lan.Members() { // a new server is not in the Raft group yet
+		if p := (tlsutil.Peer{Role: tlsutil.RoleServer, DC: c.cfg.DC, Node: m.Name}); m.Alive() && !slices.Contains(all, p) {
+			all = append(all, p)
+		}
+	}
+	state, _, err := federation.ReadState(c.lifetime, c.store, c.cfg.DC)
+	if err == nil {
+		for _, g := range state.GetMeshGateways() {
+			all = append(all, tlsutil.Peer{Role: tlsutil.RoleGateway, DC: c.cfg.DC, Node: g.GetNode().GetNode()})
+		}
+	}
+	return all
 }
 
 // otherServers returns the names of the other servers of this datacenter.
@@ -59,6 +86,20 @@ func (c *components) runRenewal(ctx context.Context) error {
 	return enroll.Renewer{
 		Identity: c.network.identity, Logger: c.logger,
 		Connect: func() (grpc.ClientConnInterface, error) { return c.network.calls.Server(c.cfg.Node) },
+	}.Run(ctx)
+}
+
+// runReissue replaces the CA of this datacenter when another CA of all datacenters
+// issues, until ctx ends.
+func (c *components) runReissue(ctx context.Context) error {
+	return enroll.Reissuer{
+		Identity: c.network.identity, Authority: c.authority(), Logger: c.logger,
+		Connect: func(dc string) (grpc.ClientConnInterface, error) {
+			if dc == c.cfg.DC {
+				return c.network.calls.Server(c.cfg.Node)
+			}
+			return c.network.calls.Reader(dc), nil
+		},
 	}.Run(ctx)
 }
 
