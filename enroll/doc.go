@@ -54,6 +54,14 @@
 // [SignerCommand] issues certificates without them: what the program returns is
 // used only if it is exactly the certificate that was requested.
 //
+// # Replacement of the CA
+//
+// While the CA of all datacenters is replaced (package trust), [Authority] has both
+// CAs. A [Reissuer] runs in each server: if it has the CA of its datacenter, it
+// requests the successor below the new CA, with a signature by the key of the
+// present one. A Renewer then renews its certificate at once. [Acknowledged] states
+// who has not completed a phase, by the certificates in use.
+//
 // # Limits
 //
 // A Service serves at most 32 clients at the same time, 50 in a second, and each

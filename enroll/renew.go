@@ -27,9 +27,15 @@ type RenewalConfig struct {
 	Authority Authority
 	// Peer returns the caller of a request.
 	Peer func(ctx context.Context) (tlsutil.Peer, error)
+	// OperatorFile is the certificate of the operator of this machine. The file may be
+	// absent.
+	OperatorFile string
 	// Servers returns the names of the other servers of this datacenter.
 	Servers func() []string
-	// Connect returns a connection to such a server, and the context of a call
+	// Expected returns the servers and gateways of this datacenter, also those that
+	// do not run.
+	Expected func() []tlsutil.Peer
+	// Connect returns a connection to one of Servers, and the context of a call
 	// for the caller of ctx.
 	Connect func(ctx context.Context, node string) (context.Context, grpc.ClientConnInterface, error)
 	Logger  *slog.Logger
@@ -39,7 +45,8 @@ type RenewalConfig struct {
 // use.
 type RenewalService struct {
 	pb.UnimplementedEnrollmentServiceServer
-	cfg RenewalConfig
+	cfg     RenewalConfig
+	reports reports
 }
 
 // NewRenewalService returns a RenewalService.
@@ -74,6 +81,11 @@ func (s *RenewalService) Renew(ctx context.Context, req *pb.RenewRequest) (*pb.R
 	case err != nil:
 		return nil, status.Error(codes.Unavailable, err.Error())
 	}
+	if req.Root != "" {
+		if err := s.checkRoot(req.Root); err != nil {
+			return nil, status.Error(codes.Aborted, err.Error())
+		}
+	}
 	csr, old, err := s.check(caller, req)
 	if err != nil {
 		return nil, status.Errorf(codes.PermissionDenied, "renewal of %v refused: %v", caller, err)
@@ -93,6 +105,22 @@ func (s *RenewalService) Renew(ctx context.Context, req *pb.RenewRequest) (*pb.R
 	s.cfg.Logger.Info("certificate issued", "peer", caller, "serial", chain[0].SerialNumber.Text(16),
 		"replaces", old.SerialNumber.Text(16), "not_after", chain[0].NotAfter.UTC().Format(time.RFC3339))
 	return &pb.RenewResponse{Certificate: cert}, nil
+}
+
+// checkRoot returns an error unless this server issues certificates below the CA
+// with the fingerprint root.
+func (s *RenewalService) checkRoot(root string) error {
+	if s.cfg.Authority.Command != nil {
+		return fmt.Errorf("signer_command issues the certificates of %s: wanfed tls ca rotate does not replace its CA", s.cfg.DC)
+	}
+	ca, key, err := s.cfg.Authority.Signer(RoleServer)
+	if err != nil {
+		return err
+	}
+	if rootOf(s.cfg.Identity, ca, key) != root {
+		return fmt.Errorf("the CA of %s is not below the new CA of all datacenters yet", s.cfg.DC)
+	}
+	return nil
 }
 
 // check returns the certificate request and the present certificate of the
@@ -153,7 +181,7 @@ const forwardTimeout = commandTimeout + 2*time.Second
 // forward calls the other servers of the datacenter until one of them has the
 // CA.
 func (s *RenewalService) forward(ctx context.Context, req *pb.RenewRequest) (*pb.RenewResponse, error) {
-	req = &pb.RenewRequest{Csr: req.Csr, Chain: req.Chain, Signature: req.Signature, Here: true}
+	req = &pb.RenewRequest{Csr: req.Csr, Chain: req.Chain, Signature: req.Signature, Root: req.Root, Here: true}
 	var faults []string
 	for _, node := range s.cfg.Servers() {
 		resp, err := s.forwardTo(ctx, node, req)

@@ -96,7 +96,7 @@ func (r *renewRig) server(node string, hasCA bool, others ...string) *RenewalSer
 			p, _ := tlsutil.PeerFromContext(ctx)
 			return p, nil
 		},
-		Servers: func() []string { return others },
+		Servers: func() []string { return others }, Expected: func() []tlsutil.Peer { return []tlsutil.Peer{gw1} },
 		Connect: func(ctx context.Context, node string) (context.Context, grpc.ClientConnInterface, error) {
 			p, _ := tlsutil.PeerFromContext(ctx)
 			switch node {
@@ -146,6 +146,8 @@ func (d direct) Invoke(ctx context.Context, _ string, req, reply any, _ ...grpc.
 	switch req := req.(type) {
 	case *pb.RenewRequest:
 		resp, err = d.service.Renew(ctx, req)
+	case *pb.ReissueCARequest:
+		resp, err = d.service.ReissueCA(ctx, req)
 	case *pb.ListCertificatesRequest:
 		resp, err = d.service.ListCertificates(ctx, req)
 	}

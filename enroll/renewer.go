@@ -39,26 +39,50 @@ const (
 	// Bounds of the pause after an attempt.
 	minRenewPause = time.Second
 	maxRenewPause = 10 * time.Minute
+	// maxReissuePause bounds the pause while another CA of all datacenters issues.
+	maxReissuePause = 5 * time.Second
 )
 
-// Run renews the certificate at two thirds of its life, until ctx ends. After a
-// failure it tries again with a backoff. It does nothing for a certificate of
-// another PKI, and considers a certificate that was replaced otherwise. It
-// returns nil.
+// sleep sleeps for d, until ctx ends, or until one of the channels is closed.
+func sleep(ctx context.Context, d time.Duration, a, b <-chan struct{}) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-a:
+	case <-b:
+	case <-ctx.Done():
+	}
+}
+
+// Run renews the certificate at two thirds of its life, and when another CA of all
+// datacenters issues, until ctx ends. After a failure it tries again with a
+// backoff. It does nothing for a certificate of another PKI, and considers a
+// certificate that was replaced otherwise. It returns nil.
 func (r Renewer) Run(ctx context.Context) error {
 	retry := backoff.Backoff{Min: minRenewPause, Max: maxRenewPause}
+	reissue := backoff.Backoff{Min: minRenewPause, Max: maxReissuePause}
 	for ctx.Err() == nil {
-		changed, leaf := r.Identity.Changed(), r.Identity.Leaf()
-		wait := checkInterval
+		changed, trust, leaf := r.Identity.Changed(), r.Identity.TrustChanged(), r.Identity.Leaf()
+		wait, root := checkInterval, ""
 		if tlsutil.Enrolled(leaf) {
-			wait = min(wait, time.Until(tlsutil.RenewAt(leaf)))
+			wait, root = min(wait, time.Until(tlsutil.RenewAt(leaf))), r.Identity.MissingRoot()
 		}
 		if wait > 0 {
 			retry.Reset()
-			backoff.Sleep(ctx, wait, changed)
+			if root == "" {
+				reissue.Reset()
+			} else if err := r.Renew(ctx, root); err == nil {
+				r.Identity.ReportRenewal(nil)
+				continue
+			} else if wait = min(wait, reissue.Next()); ctx.Err() == nil {
+				// The CA of the datacenter is replaced first, so this is not a failure.
+				r.Logger.Info("certificate not reissued yet", "err", err)
+			}
+			sleep(ctx, wait, changed, trust)
 			continue
 		}
-		err := r.Renew(ctx)
+		err := r.Renew(ctx, "")
 		if ctx.Err() != nil {
 			break
 		}
@@ -77,8 +101,10 @@ func (r Renewer) Run(ctx context.Context) error {
 }
 
 // Renew renews the certificate now: it makes a new key, requests the certificate
-// with the present one, and replaces the files of the Identity.
-func (r Renewer) Renew(ctx context.Context) error {
+// with the present one, and replaces the files of the Identity. root is the
+// fingerprint of the CA of all datacenters that the certificate must be below.
+// Empty: any.
+func (r Renewer) Renew(ctx context.Context, root string) error {
 	ctx, cancel := context.WithTimeout(ctx, renewTimeout)
 	defer cancel()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -90,7 +116,7 @@ func (r Renewer) Renew(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("create the certificate request: %w", err)
 	}
-	req := &pb.RenewRequest{Csr: csr, Chain: r.Identity.Chain()}
+	req := &pb.RenewRequest{Csr: csr, Chain: r.Identity.Chain(), Root: root}
 	if req.Signature, err = r.Identity.Sign(renewText(csr)); err != nil {
 		return fmt.Errorf("sign the certificate request: %w", err)
 	}

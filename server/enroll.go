@@ -20,6 +20,7 @@ import (
 	"github.com/wanfed/wanfed/gossip"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/server/rpc"
+	"github.com/wanfed/wanfed/tlsutil"
 	"github.com/wanfed/wanfed/wanfed"
 )
 
@@ -41,13 +42,36 @@ func (c *components) serveEnrollment() {
 		Backend:   c.policy.Noting(c.strong), Known: c.knownDatacenter, Taken: c.nodeTaken, Federation: c.forNewNodes,
 		GossipKey: c.keyring.PrimaryKey,
 		Record:    c.policy.Record,
-		Logger: c.logger.With("component", "enroll"),
+		Logger:    c.logger.With("component", "enroll"),
 	})
 	c.network.mux.HandleAnonymous(wanfed.ProtoEnroll, service.Serve)
-	pb.RegisterEnrollmentServiceServer(c.edge, enroll.NewRenewalService(enroll.RenewalConfig{
+	c.renewals = enroll.NewRenewalService(enroll.RenewalConfig{
 		DC: c.cfg.DC, Identity: c.network.identity, Authority: authority, Peer: rpc.Peer, Servers: c.otherServers,
+		OperatorFile: filepath.Join(filepath.Dir(c.cfg.CAFile), "operator.pem"), Expected: c.enrollable,
 		Connect: c.serverConn, Logger: c.logger.With("component", "enroll"),
-	}))
+	})
+	pb.RegisterEnrollmentServiceServer(c.edge, c.renewals)
+}
+
+// enrollable returns the servers and gateways of this datacenter, also those that
+// do not run.
+func (c *components) enrollable() (all []tlsutil.Peer) {
+	peers, _ := c.store.Peers()
+	for _, node := range peers {
+		all = append(all, tlsutil.Peer{Role: tlsutil.RoleServer, DC: c.cfg.DC, Node: node})
+	}
+	for _, m := range c.lan.Members() { // a new server is not in the Raft group yet
+		if p := (tlsutil.Peer{Role: tlsutil.RoleServer, DC: c.cfg.DC, Node: m.Name}); m.Alive() && !slices.Contains(all, p) {
+			all = append(all, p)
+		}
+	}
+	state, _, err := federation.ReadState(c.lifetime, c.store, c.cfg.DC)
+	if err == nil {
+		for _, g := range state.GetMeshGateways() {
+			all = append(all, tlsutil.Peer{Role: tlsutil.RoleGateway, DC: c.cfg.DC, Node: g.GetNode().GetNode()})
+		}
+	}
+	return all
 }
 
 // authority returns what issues certificates at this server.
@@ -98,6 +122,20 @@ func (c *components) runRenewal(ctx context.Context) error {
 	return enroll.Renewer{
 		Identity: c.network.identity, Logger: c.logger,
 		Connect: func() (grpc.ClientConnInterface, error) { return c.network.calls.Server(c.cfg.Node) },
+	}.Run(ctx)
+}
+
+// runReissue replaces the CA of this datacenter when another CA of all datacenters
+// issues, until ctx ends.
+func (c *components) runReissue(ctx context.Context) error {
+	return enroll.Reissuer{
+		Identity: c.network.identity, Authority: c.cfg.authority(), Logger: c.logger,
+		Connect: func(dc string) (grpc.ClientConnInterface, error) {
+			if dc == c.cfg.DC {
+				return c.network.calls.Server(c.cfg.Node)
+			}
+			return c.network.calls.Reader(dc), nil
+		},
 	}.Run(ctx)
 }
 

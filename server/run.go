@@ -15,6 +15,7 @@ import (
 	"github.com/wanfed/wanfed/federation"
 	"github.com/wanfed/wanfed/internal/backoff"
 	"github.com/wanfed/wanfed/revocation"
+	"github.com/wanfed/wanfed/trust"
 )
 
 // run starts two groups of components and joins them. The upper group ends
@@ -36,7 +37,7 @@ func (c *components) run(ctx context.Context) error {
 	for _, run := range []func(context.Context) error{
 		c.lan.Run, c.wan.Run, c.addressBook.Run, c.network.prober.Run, c.joiner.Run, c.runTags, c.keyring.Run,
 		c.claimant.Run, c.contacts.Run, c.group.RunJoin, c.group.RunBootstrap, c.watchStore, c.awaitLoaded,
-		c.source.Run, c.runProxies, c.runRevocation, c.runRenewal, c.applyUpdates, c.operator.RunComparison,
+		c.source.Run, c.runProxies, c.runRevocation, c.runTrust, c.runRenewal, c.runReissue, c.applyUpdates, c.operator.RunComparison,
 		c.reporter.RunReports, c.controllers.Run,
 		func(ctx context.Context) error { return c.manager.Run(ctx, c.strong) },
 		c.runPolicy, c.runner.Run,
@@ -75,6 +76,11 @@ func (c *components) runRevocation(ctx context.Context) error {
 	return revocation.Run(ctx, revocation.Config{
 		Backend: c.store, Identity: c.network.identity, File: c.revocationFile(), Logger: c.logger,
 	})
+}
+
+// runTrust applies the trusted CAs of the store until ctx ends.
+func (c *components) runTrust(ctx context.Context) error {
+	return trust.Run(ctx, trust.Config{Backend: c.store, Identity: c.network.identity, Logger: c.logger})
 }
 
 // applyUpdates applies changed settings until ctx ends.

@@ -22,6 +22,7 @@ import (
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/catalog"
 	"github.com/wanfed/wanfed/controller"
+	"github.com/wanfed/wanfed/enroll"
 	"github.com/wanfed/wanfed/federation"
 	"github.com/wanfed/wanfed/gateway/proxycfg"
 	"github.com/wanfed/wanfed/gateway/xds"
@@ -135,6 +136,7 @@ type components struct {
 	remote      *remote.Forwarder
 	source      *replication.Source // sends resources to secondaries, in the primary
 	edge        *rpc.Edge
+	renewals    *enroll.RenewalService
 	reporter    *status.Reporter
 	http        *httpServer
 }
@@ -486,6 +488,7 @@ func (c *components) buildEdge(*tlsutil.Identity) error {
 	pb.RegisterKeyringServiceServer(c.edge, c.keyring)
 	pb.RegisterGatewayServiceServer(c.edge, &gatewayService{
 		gateways: c.gateways, book: c.addressBook, identity: c.network.identity,
+		report: func(p tlsutil.Peer, cert *pb.CertificateInUse) { c.renewals.Report(p, cert) },
 	})
 	discoveryv3.RegisterAggregatedDiscoveryServiceServer(c.edge, c.envoys)
 	pb.RegisterCheckServiceServer(c.edge, &checkService{resources: c.resources, monitor: c.checks})

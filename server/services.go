@@ -25,6 +25,7 @@ import (
 	"github.com/wanfed/wanfed/server/rpc"
 	"github.com/wanfed/wanfed/session"
 	"github.com/wanfed/wanfed/tlsutil"
+	"github.com/wanfed/wanfed/trust"
 )
 
 // gatewayService serves the gateways of this datacenter. The certificate of a
@@ -33,7 +34,9 @@ type gatewayService struct {
 	pb.UnimplementedGatewayServiceServer
 	gateways *catalog.Gateways
 	book     *federation.AddressBookUpdater
-	identity *tlsutil.Identity // has the revocation lists
+	identity *tlsutil.Identity // has the revocation lists and the trusted CAs
+	// report notes the report of a gateway about its certificate.
+	report func(p tlsutil.Peer, c *pb.CertificateInUse)
 }
 
 // Register implements pb.GatewayServiceServer.
@@ -43,6 +46,7 @@ func (s *gatewayService) Register(ctx context.Context,
 	if err != nil {
 		return nil, err
 	}
+	s.report(gateway, req.Certificate)
 	err = s.gateways.Register(ctx, catalog.GatewayRegistration{
 		Node: gateway.Node, LAN: req.Lan, WAN: req.Wan, Meta: req.Meta, Unreachable: req.Unreachable,
 	})
@@ -79,16 +83,17 @@ func (s *gatewayService) Deregister(
 // Watch implements pb.GatewayServiceServer.
 func (s *gatewayService) Watch(_ *pb.WatchGatewayRequest, stream grpc.ServerStreamingServer[pb.GatewaySnapshot]) error {
 	for {
-		lists := s.identity.RevocationsChanged()
+		lists, trusted := s.identity.RevocationsChanged(), s.identity.TrustChanged()
 		snap, changed := s.book.Snapshot()
 		if snap != nil {
-			if err := stream.Send(revocation.AddTo(snap, s.identity)); err != nil {
+			if err := stream.Send(trust.AddTo(revocation.AddTo(snap, s.identity), s.identity)); err != nil {
 				return err
 			}
 		}
 		select {
 		case <-changed:
 		case <-lists:
+		case <-trusted:
 		case <-stream.Context().Done():
 			return status.FromContextError(stream.Context().Err()).Err()
 		}

@@ -18,6 +18,7 @@ import (
 	"github.com/wanfed/wanfed/revocation"
 	"github.com/wanfed/wanfed/session"
 	"github.com/wanfed/wanfed/tlsutil"
+	"github.com/wanfed/wanfed/trust"
 )
 
 // types has the functions that register the types of resources. A new type
@@ -36,10 +37,11 @@ var types = []func(*resource.Registry) error{
 	task.Register,
 }
 
-// newRegistry returns a registry of all types. id verifies revocation lists.
+// newRegistry returns a registry of all types. id verifies revocation lists and
+// changes of the trusted CAs.
 func newRegistry(id *tlsutil.Identity) (*resource.Registry, error) {
 	r := resource.NewRegistry()
-	errs := []error{revocation.Register(r, id)}
+	errs := []error{revocation.Register(r, id), trust.Register(r, id)}
 	for _, register := range types {
 		errs = append(errs, register(r))
 	}

@@ -215,6 +215,9 @@ func EncodeKey(key crypto.Signer) ([]byte, error) {
 	return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), nil
 }
 
+// EncodeCert returns a certificate in PEM.
+func EncodeCert(c *x509.Certificate) string { return string(encodeCert(c.Raw)) }
+
 func encodeCert(der []byte) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 }

@@ -26,9 +26,15 @@ type credentials struct {
 	cas  *x509.CertPool
 	// roots are the certificates in cas.
 	roots []*x509.Certificate
-	peer  Peer
-	ends  *x509.Certificate // certificate whose expiry makes cert invalid, see firstEnd
-	sum   [sha256.Size]byte // checksum of the files
+	chain []*x509.Certificate // cert and its intermediates
+	trust uint64              // number of the Trust in the CA file; 0: none
+	// retired are CAs that a Trust has removed since the process started, the last
+	// of them at retiredAt. They are valid only for open connections: see verifyOpen.
+	retired   []*x509.Certificate
+	retiredAt time.Time
+	peer      Peer
+	ends      *x509.Certificate // certificate whose expiry makes cert invalid, see firstEnd
+	sum       [sha256.Size]byte // checksum of the files
 }
 
 // rawFiles has the contents of the files of an Identity.
@@ -115,7 +121,7 @@ func (i *Identity) parse(raw rawFiles) (*credentials, error) {
 		return nil, fmt.Errorf("key %s does not belong to cert %s; use two files that were created together",
 			keyName, certName)
 	}
-	m := &credentials{cas: poolOf(cas), roots: cas, sum: raw.sum()}
+	m := &credentials{cas: poolOf(cas), roots: cas, chain: chain, trust: trustNumber(raw.ca), sum: raw.sum()}
 	m.cert.PrivateKey, m.cert.Leaf = key, chain[0]
 	for _, c := range chain {
 		m.cert.Certificate = append(m.cert.Certificate, c.Raw)
@@ -131,6 +137,20 @@ func (i *Identity) parse(raw rawFiles) (*credentials, error) {
 	}
 	m.ends = firstEnd(chains)
 	return m, nil
+}
+
+// retire sets retired from the credentials that m replaces. A CA that an operator
+// has removed from the CA file by hand is not retired.
+func (m *credentials) retire(old *credentials, now time.Time) {
+	m.retired, m.retiredAt = old.retired, old.retiredAt
+	if m.trust <= old.trust {
+		return
+	}
+	for _, c := range old.roots {
+		if !slices.ContainsFunc(m.roots, c.Equal) {
+			m.retired, m.retiredAt = append(slices.Clip(m.retired), c), now
+		}
+	}
 }
 
 func poolOf(certs []*x509.Certificate) *x509.CertPool {

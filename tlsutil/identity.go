@@ -44,7 +44,9 @@ type Identity struct {
 	revoked    atomic.Pointer[revocations] // written with reload held; nil: none
 	generation atomic.Uint64               // grows after each change of current or revoked
 	conns      openConns
-	listed     broadcast.Broadcast // after each change of revoked
+	listed     broadcast.Broadcast          // after each change of revoked
+	trust      atomic.Pointer[appliedTrust] // written with reload held; nil: none
+	trusts     broadcast.Broadcast          // after each change of trust
 
 	renewalMu sync.Mutex
 	renewal   Renewal
@@ -209,6 +211,7 @@ func (i *Identity) reloadCredentials(raw rawFiles) (changed bool, err error) {
 			return false, fmt.Errorf("kept the old certificate: %w", err)
 		}
 	}
+	m.retire(old, time.Now())
 	i.current.Store(m)
 	i.changed.Notify()
 	return true, nil

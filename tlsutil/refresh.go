@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/x509"
 	"net"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -50,8 +51,8 @@ func (i *Identity) refreshTCP(raw net.Conn, alpn []string) Refresh {
 // openPeer is a peer with open connections.
 type openPeer struct {
 	chains int // in openConns.chains
-	// newest is the certificate of the peer that is valid for the longest time, of
-	// all handshakes since the peer has open connections.
+	// newest is the certificate of the peer that was issued last, of all handshakes
+	// since the peer has open connections.
 	newest []*x509.Certificate
 	// refreshAt is the time of the next Refresh, if a connection was dialed.
 	refreshAt time.Time
@@ -90,10 +91,16 @@ func (o *openConns) addPeerLocked(chain *openChain) {
 		o.peers[chain.peer] = p
 	}
 	p.chains++
-	if leaf := chain.certs[0]; p.newest == nil || leaf.NotAfter.After(p.newest[0].NotAfter) {
+	if leaf := chain.certs[0]; p.newest == nil || newer(leaf, p.newest[0]) {
 		p.newest, p.refreshAt = chain.certs, leaf.NotAfter.Add(-lifeOf(leaf)/6)
 		o.wakeLocked(p.refreshAt)
 	}
+}
+
+// newer reports whether a was issued after b. The certificates of a new CA may
+// expire before those of the old one.
+func newer(a, b *x509.Certificate) bool {
+	return a.NotBefore.After(b.NotBefore) || a.NotBefore.Equal(b.NotBefore) && a.NotAfter.After(b.NotAfter)
 }
 
 func (o *openConns) removePeerLocked(chain *openChain) {
@@ -136,30 +143,51 @@ func (o *openConns) newestOf(peer Peer) []*x509.Certificate {
 
 // Certificates returns the certificates that this process knows to be in use: its
 // own, and the newest one of each peer with an open connection.
-func (i *Identity) Certificates() []*x509.Certificate {
-	all := []*x509.Certificate{i.Leaf()}
+// Each is followed by its intermediates.
+func (i *Identity) Certificates() [][]*x509.Certificate {
+	all := [][]*x509.Certificate{i.current.Load().chain}
 	i.conns.mu.Lock()
 	defer i.conns.mu.Unlock()
 	for _, p := range i.conns.peers {
-		all = append(all, p.newest[0])
+		all = append(all, p.newest)
 	}
 	return all
 }
 
+// retireGrace is the time for which a peer can show a certificate of a CA that
+// stays, after a Trust has removed the CA of its connection.
+const retireGrace = time.Minute
+
 // verifyOpen verifies the peer of an open connection. A certificate that has
-// expired is verified at the end of its life if the peer has shown a newer one,
-// in another handshake, that is valid now. It returns the time at which the
-// verification must be repeated.
+// expired is verified at the end of its life, and one of a retired CA with that
+// CA, if the peer has shown a newer one, in another handshake, that is valid now.
+// After a CA was retired, the peer has time to show it. verifyOpen returns the
+// time at which the verification must be repeated.
 func (i *Identity) verifyOpen(
 	certs []*x509.Certificate, use x509.ExtKeyUsage, now time.Time,
 ) (end time.Time, err error) {
-	if end = certs[0].NotAfter; now.After(end) {
-		newest := i.conns.newestOf(i.peerOf(certs))
-		if newest != nil && newest[0].NotAfter.After(now) && i.verifyPeer(newest, use, now) == nil {
-			return newest[0].NotAfter, i.verifyPeer(certs, use, end)
-		}
+	end, err = certs[0].NotAfter, i.verifyPeer(certs, use, now)
+	if err == nil {
+		return end, nil
 	}
-	return end, i.verifyPeer(certs, use, now)
+	m, at := i.current.Load(), now
+	if now.After(end) {
+		at = end
+	}
+	newest := i.conns.newestOf(i.peerOf(certs))
+	switch graceEnd := m.retiredAt.Add(retireGrace); {
+	case newest != nil && newest[0].NotAfter.After(now) && i.verifyPeer(newest, use, now) == nil:
+		end = newest[0].NotAfter
+	case at.Equal(now) && now.Before(graceEnd):
+		end = graceEnd
+	default:
+		return end, err
+	}
+	chains, old := verifyFor(certs, poolOf(slices.Concat(m.roots, m.retired)), use, at)
+	if old != nil {
+		return end, err
+	}
+	return end, i.revoked.Load().check(chains)
 }
 
 // dueRefresh is a Refresh that is due.

@@ -111,6 +111,11 @@ func (i *Identity) Sign(text []byte) ([]byte, error) {
 	if !ok {
 		return nil, errors.New("the key of the certificate cannot sign")
 	}
+	return SignText(key, text)
+}
+
+// SignText signs text with a key. VerifyText verifies it.
+func SignText(key crypto.Signer, text []byte) ([]byte, error) {
 	if _, ok := key.Public().(ed25519.PublicKey); ok {
 		return key.Sign(rand.Reader, text, crypto.Hash(0))
 	}

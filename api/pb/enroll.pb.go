@@ -548,7 +548,10 @@ type RenewRequest struct {
 	// Signature of csr by the key of the present certificate.
 	Signature []byte `protobuf:"bytes,3,opt,name=signature,proto3" json:"signature,omitempty"`
 	// Set by a server that calls another one: only that server issues.
-	Here          bool `protobuf:"varint,4,opt,name=here,proto3" json:"here,omitempty"`
+	Here bool `protobuf:"varint,4,opt,name=here,proto3" json:"here,omitempty"`
+	// SHA-256 of a CA of all datacenters, in hexadecimal digits. The new certificate
+	// must be below it. Empty: any.
+	Root          string `protobuf:"bytes,5,opt,name=root,proto3" json:"root,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -611,6 +614,13 @@ func (x *RenewRequest) GetHere() bool {
 	return false
 }
 
+func (x *RenewRequest) GetRoot() string {
+	if x != nil {
+		return x.Root
+	}
+	return ""
+}
+
 type RenewResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Certificate in PEM, followed by its intermediates.
@@ -656,6 +666,132 @@ func (x *RenewResponse) GetCertificate() []byte {
 	return nil
 }
 
+type ReissueCARequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// PKCS #10 request in DER, for its public key, which must be a new one.
+	Csr []byte `protobuf:"bytes,1,opt,name=csr,proto3" json:"csr,omitempty"`
+	// The present CA of the datacenter, in DER.
+	Ca []byte `protobuf:"bytes,2,opt,name=ca,proto3" json:"ca,omitempty"`
+	// Signature of csr by the key of the present CA.
+	Signature []byte `protobuf:"bytes,3,opt,name=signature,proto3" json:"signature,omitempty"`
+	// SHA-256 of the CA of all datacenters that must issue, in hexadecimal digits.
+	Root string `protobuf:"bytes,4,opt,name=root,proto3" json:"root,omitempty"`
+	// Set by a server that calls another one: only that server issues.
+	Here          bool `protobuf:"varint,5,opt,name=here,proto3" json:"here,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReissueCARequest) Reset() {
+	*x = ReissueCARequest{}
+	mi := &file_api_pb_enroll_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReissueCARequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReissueCARequest) ProtoMessage() {}
+
+func (x *ReissueCARequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_pb_enroll_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReissueCARequest.ProtoReflect.Descriptor instead.
+func (*ReissueCARequest) Descriptor() ([]byte, []int) {
+	return file_api_pb_enroll_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *ReissueCARequest) GetCsr() []byte {
+	if x != nil {
+		return x.Csr
+	}
+	return nil
+}
+
+func (x *ReissueCARequest) GetCa() []byte {
+	if x != nil {
+		return x.Ca
+	}
+	return nil
+}
+
+func (x *ReissueCARequest) GetSignature() []byte {
+	if x != nil {
+		return x.Signature
+	}
+	return nil
+}
+
+func (x *ReissueCARequest) GetRoot() string {
+	if x != nil {
+		return x.Root
+	}
+	return ""
+}
+
+func (x *ReissueCARequest) GetHere() bool {
+	if x != nil {
+		return x.Here
+	}
+	return false
+}
+
+type ReissueCAResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Certificate of the CA in PEM.
+	Certificate   []byte `protobuf:"bytes,1,opt,name=certificate,proto3" json:"certificate,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReissueCAResponse) Reset() {
+	*x = ReissueCAResponse{}
+	mi := &file_api_pb_enroll_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReissueCAResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReissueCAResponse) ProtoMessage() {}
+
+func (x *ReissueCAResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_pb_enroll_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReissueCAResponse.ProtoReflect.Descriptor instead.
+func (*ReissueCAResponse) Descriptor() ([]byte, []int) {
+	return file_api_pb_enroll_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *ReissueCAResponse) GetCertificate() []byte {
+	if x != nil {
+		return x.Certificate
+	}
+	return nil
+}
+
 type ListCertificatesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Set by a server that calls another one: only what that server sees.
@@ -666,7 +802,7 @@ type ListCertificatesRequest struct {
 
 func (x *ListCertificatesRequest) Reset() {
 	*x = ListCertificatesRequest{}
-	mi := &file_api_pb_enroll_proto_msgTypes[8]
+	mi := &file_api_pb_enroll_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -678,7 +814,7 @@ func (x *ListCertificatesRequest) String() string {
 func (*ListCertificatesRequest) ProtoMessage() {}
 
 func (x *ListCertificatesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_enroll_proto_msgTypes[8]
+	mi := &file_api_pb_enroll_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -691,7 +827,7 @@ func (x *ListCertificatesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCertificatesRequest.ProtoReflect.Descriptor instead.
 func (*ListCertificatesRequest) Descriptor() ([]byte, []int) {
-	return file_api_pb_enroll_proto_rawDescGZIP(), []int{8}
+	return file_api_pb_enroll_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ListCertificatesRequest) GetHere() bool {
@@ -707,14 +843,17 @@ type ListCertificatesResponse struct {
 	// time.
 	Certificates []*CertificateInUse `protobuf:"bytes,1,rep,name=certificates,proto3" json:"certificates,omitempty"`
 	// Servers of this datacenter that did not respond.
-	Unreachable   []string `protobuf:"bytes,2,rep,name=unreachable,proto3" json:"unreachable,omitempty"`
+	Unreachable []string `protobuf:"bytes,2,rep,name=unreachable,proto3" json:"unreachable,omitempty"`
+	// Servers and gateways of this datacenter that have not reported their
+	// certificate.
+	Missing       []*MissingProcess `protobuf:"bytes,3,rep,name=missing,proto3" json:"missing,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ListCertificatesResponse) Reset() {
 	*x = ListCertificatesResponse{}
-	mi := &file_api_pb_enroll_proto_msgTypes[9]
+	mi := &file_api_pb_enroll_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -726,7 +865,7 @@ func (x *ListCertificatesResponse) String() string {
 func (*ListCertificatesResponse) ProtoMessage() {}
 
 func (x *ListCertificatesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_enroll_proto_msgTypes[9]
+	mi := &file_api_pb_enroll_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -739,7 +878,7 @@ func (x *ListCertificatesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCertificatesResponse.ProtoReflect.Descriptor instead.
 func (*ListCertificatesResponse) Descriptor() ([]byte, []int) {
-	return file_api_pb_enroll_proto_rawDescGZIP(), []int{9}
+	return file_api_pb_enroll_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ListCertificatesResponse) GetCertificates() []*CertificateInUse {
@@ -756,6 +895,65 @@ func (x *ListCertificatesResponse) GetUnreachable() []string {
 	return nil
 }
 
+func (x *ListCertificatesResponse) GetMissing() []*MissingProcess {
+	if x != nil {
+		return x.Missing
+	}
+	return nil
+}
+
+type MissingProcess struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	Role          string                 `protobuf:"bytes,2,opt,name=role,proto3" json:"role,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MissingProcess) Reset() {
+	*x = MissingProcess{}
+	mi := &file_api_pb_enroll_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MissingProcess) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MissingProcess) ProtoMessage() {}
+
+func (x *MissingProcess) ProtoReflect() protoreflect.Message {
+	mi := &file_api_pb_enroll_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MissingProcess.ProtoReflect.Descriptor instead.
+func (*MissingProcess) Descriptor() ([]byte, []int) {
+	return file_api_pb_enroll_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *MissingProcess) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *MissingProcess) GetRole() string {
+	if x != nil {
+		return x.Role
+	}
+	return ""
+}
+
 type CertificateInUse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Those of the peer. The role is that in certificates: "cli" for an operator.
@@ -768,14 +966,20 @@ type CertificateInUse struct {
 	Serial   string                 `protobuf:"bytes,5,opt,name=serial,proto3" json:"serial,omitempty"`
 	NotAfter *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=not_after,json=notAfter,proto3" json:"not_after,omitempty"`
 	// The holder renews the certificate itself.
-	Renews        bool `protobuf:"varint,7,opt,name=renews,proto3" json:"renews,omitempty"`
+	Renews bool `protobuf:"varint,7,opt,name=renews,proto3" json:"renews,omitempty"`
+	// SHA-256 of the CA of all datacenters that the certificate is below, in
+	// hexadecimal digits. Empty: unknown.
+	Root string `protobuf:"bytes,8,opt,name=root,proto3" json:"root,omitempty"`
+	// The same of the CAs that the process trusts. Empty: the process has not
+	// reported them.
+	Trusts        []string `protobuf:"bytes,9,rep,name=trusts,proto3" json:"trusts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *CertificateInUse) Reset() {
 	*x = CertificateInUse{}
-	mi := &file_api_pb_enroll_proto_msgTypes[10]
+	mi := &file_api_pb_enroll_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -787,7 +991,7 @@ func (x *CertificateInUse) String() string {
 func (*CertificateInUse) ProtoMessage() {}
 
 func (x *CertificateInUse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_enroll_proto_msgTypes[10]
+	mi := &file_api_pb_enroll_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -800,7 +1004,7 @@ func (x *CertificateInUse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CertificateInUse.ProtoReflect.Descriptor instead.
 func (*CertificateInUse) Descriptor() ([]byte, []int) {
-	return file_api_pb_enroll_proto_rawDescGZIP(), []int{10}
+	return file_api_pb_enroll_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *CertificateInUse) GetDatacenter() string {
@@ -850,6 +1054,20 @@ func (x *CertificateInUse) GetRenews() bool {
 		return x.Renews
 	}
 	return false
+}
+
+func (x *CertificateInUse) GetRoot() string {
+	if x != nil {
+		return x.Root
+	}
+	return ""
+}
+
+func (x *CertificateInUse) GetTrusts() []string {
+	if x != nil {
+		return x.Trusts
+	}
+	return nil
 }
 
 var File_api_pb_enroll_proto protoreflect.FileDescriptor
@@ -904,19 +1122,32 @@ const file_api_pb_enroll_proto_rawDesc = "" +
 	"\x10primary_gateways\x18\x06 \x03(\tR\x0fprimaryGateways\x12\x18\n" +
 	"\aservers\x18\a \x03(\tR\aservers\x12\x1d\n" +
 	"\n" +
-	"gossip_key\x18\b \x01(\tR\tgossipKey\"h\n" +
+	"gossip_key\x18\b \x01(\tR\tgossipKey\"|\n" +
 	"\fRenewRequest\x12\x10\n" +
 	"\x03csr\x18\x01 \x01(\fR\x03csr\x12\x14\n" +
 	"\x05chain\x18\x02 \x03(\fR\x05chain\x12\x1c\n" +
 	"\tsignature\x18\x03 \x01(\fR\tsignature\x12\x12\n" +
-	"\x04here\x18\x04 \x01(\bR\x04here\"1\n" +
+	"\x04here\x18\x04 \x01(\bR\x04here\x12\x12\n" +
+	"\x04root\x18\x05 \x01(\tR\x04root\"1\n" +
 	"\rRenewResponse\x12 \n" +
+	"\vcertificate\x18\x01 \x01(\fR\vcertificate\"z\n" +
+	"\x10ReissueCARequest\x12\x10\n" +
+	"\x03csr\x18\x01 \x01(\fR\x03csr\x12\x0e\n" +
+	"\x02ca\x18\x02 \x01(\fR\x02ca\x12\x1c\n" +
+	"\tsignature\x18\x03 \x01(\fR\tsignature\x12\x12\n" +
+	"\x04root\x18\x04 \x01(\tR\x04root\x12\x12\n" +
+	"\x04here\x18\x05 \x01(\bR\x04here\"5\n" +
+	"\x11ReissueCAResponse\x12 \n" +
 	"\vcertificate\x18\x01 \x01(\fR\vcertificate\"-\n" +
 	"\x17ListCertificatesRequest\x12\x12\n" +
-	"\x04here\x18\x01 \x01(\bR\x04here\"}\n" +
+	"\x04here\x18\x01 \x01(\bR\x04here\"\xb2\x01\n" +
 	"\x18ListCertificatesResponse\x12?\n" +
 	"\fcertificates\x18\x01 \x03(\v2\x1b.wanfed.v1.CertificateInUseR\fcertificates\x12 \n" +
-	"\vunreachable\x18\x02 \x03(\tR\vunreachable\"\xdb\x01\n" +
+	"\vunreachable\x18\x02 \x03(\tR\vunreachable\x123\n" +
+	"\amissing\x18\x03 \x03(\v2\x19.wanfed.v1.MissingProcessR\amissing\"8\n" +
+	"\x0eMissingProcess\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x12\n" +
+	"\x04role\x18\x02 \x01(\tR\x04role\"\x87\x02\n" +
 	"\x10CertificateInUse\x12\x1e\n" +
 	"\n" +
 	"datacenter\x18\x01 \x01(\tR\n" +
@@ -926,10 +1157,13 @@ const file_api_pb_enroll_proto_rawDesc = "" +
 	"\x06issuer\x18\x04 \x01(\tR\x06issuer\x12\x16\n" +
 	"\x06serial\x18\x05 \x01(\tR\x06serial\x127\n" +
 	"\tnot_after\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\bnotAfter\x12\x16\n" +
-	"\x06renews\x18\a \x01(\bR\x06renews2\xac\x01\n" +
+	"\x06renews\x18\a \x01(\bR\x06renews\x12\x12\n" +
+	"\x04root\x18\b \x01(\tR\x04root\x12\x16\n" +
+	"\x06trusts\x18\t \x03(\tR\x06trusts2\xf4\x01\n" +
 	"\x11EnrollmentService\x12:\n" +
 	"\x05Renew\x12\x17.wanfed.v1.RenewRequest\x1a\x18.wanfed.v1.RenewResponse\x12[\n" +
-	"\x10ListCertificates\x12\".wanfed.v1.ListCertificatesRequest\x1a#.wanfed.v1.ListCertificatesResponseB!Z\x1fgithub.com/wanfed/wanfed/api/pbb\x06proto3"
+	"\x10ListCertificates\x12\".wanfed.v1.ListCertificatesRequest\x1a#.wanfed.v1.ListCertificatesResponse\x12F\n" +
+	"\tReissueCA\x12\x1b.wanfed.v1.ReissueCARequest\x1a\x1c.wanfed.v1.ReissueCAResponseB!Z\x1fgithub.com/wanfed/wanfed/api/pbb\x06proto3"
 
 var (
 	file_api_pb_enroll_proto_rawDescOnce sync.Once
@@ -943,7 +1177,7 @@ func file_api_pb_enroll_proto_rawDescGZIP() []byte {
 	return file_api_pb_enroll_proto_rawDescData
 }
 
-var file_api_pb_enroll_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
+var file_api_pb_enroll_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
 var file_api_pb_enroll_proto_goTypes = []any{
 	(*EnrollmentToken)(nil),          // 0: wanfed.v1.EnrollmentToken
 	(*Enrollment)(nil),               // 1: wanfed.v1.Enrollment
@@ -953,26 +1187,32 @@ var file_api_pb_enroll_proto_goTypes = []any{
 	(*EnrollResponse)(nil),           // 5: wanfed.v1.EnrollResponse
 	(*RenewRequest)(nil),             // 6: wanfed.v1.RenewRequest
 	(*RenewResponse)(nil),            // 7: wanfed.v1.RenewResponse
-	(*ListCertificatesRequest)(nil),  // 8: wanfed.v1.ListCertificatesRequest
-	(*ListCertificatesResponse)(nil), // 9: wanfed.v1.ListCertificatesResponse
-	(*CertificateInUse)(nil),         // 10: wanfed.v1.CertificateInUse
-	(*timestamppb.Timestamp)(nil),    // 11: google.protobuf.Timestamp
+	(*ReissueCARequest)(nil),         // 8: wanfed.v1.ReissueCARequest
+	(*ReissueCAResponse)(nil),        // 9: wanfed.v1.ReissueCAResponse
+	(*ListCertificatesRequest)(nil),  // 10: wanfed.v1.ListCertificatesRequest
+	(*ListCertificatesResponse)(nil), // 11: wanfed.v1.ListCertificatesResponse
+	(*MissingProcess)(nil),           // 12: wanfed.v1.MissingProcess
+	(*CertificateInUse)(nil),         // 13: wanfed.v1.CertificateInUse
+	(*timestamppb.Timestamp)(nil),    // 14: google.protobuf.Timestamp
 }
 var file_api_pb_enroll_proto_depIdxs = []int32{
-	11, // 0: wanfed.v1.EnrollmentToken.expires:type_name -> google.protobuf.Timestamp
+	14, // 0: wanfed.v1.EnrollmentToken.expires:type_name -> google.protobuf.Timestamp
 	1,  // 1: wanfed.v1.EnrollmentToken.enrollments:type_name -> wanfed.v1.Enrollment
-	11, // 2: wanfed.v1.Enrollment.time:type_name -> google.protobuf.Timestamp
-	10, // 3: wanfed.v1.ListCertificatesResponse.certificates:type_name -> wanfed.v1.CertificateInUse
-	11, // 4: wanfed.v1.CertificateInUse.not_after:type_name -> google.protobuf.Timestamp
-	6,  // 5: wanfed.v1.EnrollmentService.Renew:input_type -> wanfed.v1.RenewRequest
-	8,  // 6: wanfed.v1.EnrollmentService.ListCertificates:input_type -> wanfed.v1.ListCertificatesRequest
-	7,  // 7: wanfed.v1.EnrollmentService.Renew:output_type -> wanfed.v1.RenewResponse
-	9,  // 8: wanfed.v1.EnrollmentService.ListCertificates:output_type -> wanfed.v1.ListCertificatesResponse
-	7,  // [7:9] is the sub-list for method output_type
-	5,  // [5:7] is the sub-list for method input_type
-	5,  // [5:5] is the sub-list for extension type_name
-	5,  // [5:5] is the sub-list for extension extendee
-	0,  // [0:5] is the sub-list for field type_name
+	14, // 2: wanfed.v1.Enrollment.time:type_name -> google.protobuf.Timestamp
+	13, // 3: wanfed.v1.ListCertificatesResponse.certificates:type_name -> wanfed.v1.CertificateInUse
+	12, // 4: wanfed.v1.ListCertificatesResponse.missing:type_name -> wanfed.v1.MissingProcess
+	14, // 5: wanfed.v1.CertificateInUse.not_after:type_name -> google.protobuf.Timestamp
+	6,  // 6: wanfed.v1.EnrollmentService.Renew:input_type -> wanfed.v1.RenewRequest
+	10, // 7: wanfed.v1.EnrollmentService.ListCertificates:input_type -> wanfed.v1.ListCertificatesRequest
+	8,  // 8: wanfed.v1.EnrollmentService.ReissueCA:input_type -> wanfed.v1.ReissueCARequest
+	7,  // 9: wanfed.v1.EnrollmentService.Renew:output_type -> wanfed.v1.RenewResponse
+	11, // 10: wanfed.v1.EnrollmentService.ListCertificates:output_type -> wanfed.v1.ListCertificatesResponse
+	9,  // 11: wanfed.v1.EnrollmentService.ReissueCA:output_type -> wanfed.v1.ReissueCAResponse
+	9,  // [9:12] is the sub-list for method output_type
+	6,  // [6:9] is the sub-list for method input_type
+	6,  // [6:6] is the sub-list for extension type_name
+	6,  // [6:6] is the sub-list for extension extendee
+	0,  // [0:6] is the sub-list for field type_name
 }
 
 func init() { file_api_pb_enroll_proto_init() }
@@ -986,7 +1226,7 @@ func file_api_pb_enroll_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_pb_enroll_proto_rawDesc), len(file_api_pb_enroll_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   11,
+			NumMessages:   14,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -23,6 +23,7 @@ const _ = grpc.SupportPackageIsVersion9
 const (
 	EnrollmentService_Renew_FullMethodName            = "/wanfed.v1.EnrollmentService/Renew"
 	EnrollmentService_ListCertificates_FullMethodName = "/wanfed.v1.EnrollmentService/ListCertificates"
+	EnrollmentService_ReissueCA_FullMethodName        = "/wanfed.v1.EnrollmentService/ReissueCA"
 )
 
 // EnrollmentServiceClient is the client API for EnrollmentService service.
@@ -38,6 +39,10 @@ type EnrollmentServiceClient interface {
 	// ListCertificates returns the certificates of the servers of this datacenter,
 	// and of the peers that have connections with them.
 	ListCertificates(ctx context.Context, in *ListCertificatesRequest, opts ...grpc.CallOption) (*ListCertificatesResponse, error)
+	// ReissueCA issues the successor of the CA of the caller's datacenter, below the
+	// CA that issues now. A server without the key of that CA calls the other servers
+	// of its datacenter.
+	ReissueCA(ctx context.Context, in *ReissueCARequest, opts ...grpc.CallOption) (*ReissueCAResponse, error)
 }
 
 type enrollmentServiceClient struct {
@@ -68,6 +73,16 @@ func (c *enrollmentServiceClient) ListCertificates(ctx context.Context, in *List
 	return out, nil
 }
 
+func (c *enrollmentServiceClient) ReissueCA(ctx context.Context, in *ReissueCARequest, opts ...grpc.CallOption) (*ReissueCAResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ReissueCAResponse)
+	err := c.cc.Invoke(ctx, EnrollmentService_ReissueCA_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // EnrollmentServiceServer is the server API for EnrollmentService service.
 // All implementations must embed UnimplementedEnrollmentServiceServer
 // for forward compatibility.
@@ -81,6 +96,10 @@ type EnrollmentServiceServer interface {
 	// ListCertificates returns the certificates of the servers of this datacenter,
 	// and of the peers that have connections with them.
 	ListCertificates(context.Context, *ListCertificatesRequest) (*ListCertificatesResponse, error)
+	// ReissueCA issues the successor of the CA of the caller's datacenter, below the
+	// CA that issues now. A server without the key of that CA calls the other servers
+	// of its datacenter.
+	ReissueCA(context.Context, *ReissueCARequest) (*ReissueCAResponse, error)
 	mustEmbedUnimplementedEnrollmentServiceServer()
 }
 
@@ -96,6 +115,9 @@ func (UnimplementedEnrollmentServiceServer) Renew(context.Context, *RenewRequest
 }
 func (UnimplementedEnrollmentServiceServer) ListCertificates(context.Context, *ListCertificatesRequest) (*ListCertificatesResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListCertificates not implemented")
+}
+func (UnimplementedEnrollmentServiceServer) ReissueCA(context.Context, *ReissueCARequest) (*ReissueCAResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ReissueCA not implemented")
 }
 func (UnimplementedEnrollmentServiceServer) mustEmbedUnimplementedEnrollmentServiceServer() {}
 func (UnimplementedEnrollmentServiceServer) testEmbeddedByValue()                           {}
@@ -154,6 +176,24 @@ func _EnrollmentService_ListCertificates_Handler(srv interface{}, ctx context.Co
 	return interceptor(ctx, in, info, handler)
 }
 
+func _EnrollmentService_ReissueCA_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ReissueCARequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(EnrollmentServiceServer).ReissueCA(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: EnrollmentService_ReissueCA_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(EnrollmentServiceServer).ReissueCA(ctx, req.(*ReissueCARequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // EnrollmentService_ServiceDesc is the grpc.ServiceDesc for EnrollmentService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -168,6 +208,10 @@ var EnrollmentService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ListCertificates",
 			Handler:    _EnrollmentService_ListCertificates_Handler,
+		},
+		{
+			MethodName: "ReissueCA",
+			Handler:    _EnrollmentService_ReissueCA_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

@@ -32,7 +32,10 @@ type RegisterGatewayRequest struct {
 	Meta map[string]string `protobuf:"bytes,3,rep,name=meta,proto3" json:"meta,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// The gateways of other datacenters to which the gateway cannot connect, while
 	// it can connect to another gateway of the same datacenter. At most 16.
-	Unreachable   []*UnreachableGateway `protobuf:"bytes,4,rep,name=unreachable,proto3" json:"unreachable,omitempty"`
+	Unreachable []*UnreachableGateway `protobuf:"bytes,4,rep,name=unreachable,proto3" json:"unreachable,omitempty"`
+	// The certificate of the gateway, and the CAs that it trusts. The server ignores
+	// the names in it.
+	Certificate   *CertificateInUse `protobuf:"bytes,5,opt,name=certificate,proto3" json:"certificate,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -91,6 +94,13 @@ func (x *RegisterGatewayRequest) GetMeta() map[string]string {
 func (x *RegisterGatewayRequest) GetUnreachable() []*UnreachableGateway {
 	if x != nil {
 		return x.Unreachable
+	}
+	return nil
+}
+
+func (x *RegisterGatewayRequest) GetCertificate() *CertificateInUse {
+	if x != nil {
+		return x.Certificate
 	}
 	return nil
 }
@@ -349,8 +359,10 @@ type GatewaySnapshot struct {
 	Datacenters []*SnapshotDatacenter `protobuf:"bytes,4,rep,name=datacenters,proto3" json:"datacenters,omitempty"`
 	// The revocation lists in force, each in PEM with the certificate of its CA.
 	RevocationLists []string `protobuf:"bytes,5,rep,name=revocation_lists,json=revocationLists,proto3" json:"revocation_lists,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// The CAs that all processes trust. Unset: no CA has been replaced.
+	Trust         *Trust `protobuf:"bytes,6,opt,name=trust,proto3" json:"trust,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *GatewaySnapshot) Reset() {
@@ -414,6 +426,13 @@ func (x *GatewaySnapshot) GetDatacenters() []*SnapshotDatacenter {
 func (x *GatewaySnapshot) GetRevocationLists() []string {
 	if x != nil {
 		return x.RevocationLists
+	}
+	return nil
+}
+
+func (x *GatewaySnapshot) GetTrust() *Trust {
+	if x != nil {
+		return x.Trust
 	}
 	return nil
 }
@@ -538,12 +557,13 @@ var File_api_pb_gateway_proto protoreflect.FileDescriptor
 
 const file_api_pb_gateway_proto_rawDesc = "" +
 	"\n" +
-	"\x14api/pb/gateway.proto\x12\twanfed.v1\x1a\x1egoogle/protobuf/duration.proto\"\xf7\x01\n" +
+	"\x14api/pb/gateway.proto\x12\twanfed.v1\x1a\x13api/pb/enroll.proto\x1a\x12api/pb/trust.proto\x1a\x1egoogle/protobuf/duration.proto\"\xb6\x02\n" +
 	"\x16RegisterGatewayRequest\x12\x10\n" +
 	"\x03lan\x18\x01 \x01(\tR\x03lan\x12\x10\n" +
 	"\x03wan\x18\x02 \x01(\tR\x03wan\x12?\n" +
 	"\x04meta\x18\x03 \x03(\v2+.wanfed.v1.RegisterGatewayRequest.MetaEntryR\x04meta\x12?\n" +
-	"\vunreachable\x18\x04 \x03(\v2\x1d.wanfed.v1.UnreachableGatewayR\vunreachable\x1a7\n" +
+	"\vunreachable\x18\x04 \x03(\v2\x1d.wanfed.v1.UnreachableGatewayR\vunreachable\x12=\n" +
+	"\vcertificate\x18\x05 \x01(\v2\x1b.wanfed.v1.CertificateInUseR\vcertificate\x1a7\n" +
 	"\tMetaEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"d\n" +
@@ -560,7 +580,7 @@ const file_api_pb_gateway_proto_rawDesc = "" +
 	"\x03lan\x18\x01 \x01(\tR\x03lan\x12\x10\n" +
 	"\x03wan\x18\x02 \x01(\tR\x03wan\"\x1b\n" +
 	"\x19DeregisterGatewayResponse\"\x15\n" +
-	"\x13WatchGatewayRequest\"\xea\x01\n" +
+	"\x13WatchGatewayRequest\"\x92\x02\n" +
 	"\x0fGatewaySnapshot\x12\x1e\n" +
 	"\n" +
 	"datacenter\x18\x01 \x01(\tR\n" +
@@ -568,7 +588,8 @@ const file_api_pb_gateway_proto_rawDesc = "" +
 	"\x06domain\x18\x02 \x01(\tR\x06domain\x123\n" +
 	"\aservers\x18\x03 \x03(\v2\x19.wanfed.v1.SnapshotServerR\aservers\x12?\n" +
 	"\vdatacenters\x18\x04 \x03(\v2\x1d.wanfed.v1.SnapshotDatacenterR\vdatacenters\x12)\n" +
-	"\x10revocation_lists\x18\x05 \x03(\tR\x0frevocationLists\">\n" +
+	"\x10revocation_lists\x18\x05 \x03(\tR\x0frevocationLists\x12&\n" +
+	"\x05trust\x18\x06 \x01(\v2\x10.wanfed.v1.TrustR\x05trust\">\n" +
 	"\x0eSnapshotServer\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\"^\n" +
@@ -606,26 +627,30 @@ var file_api_pb_gateway_proto_goTypes = []any{
 	(*SnapshotServer)(nil),            // 7: wanfed.v1.SnapshotServer
 	(*SnapshotDatacenter)(nil),        // 8: wanfed.v1.SnapshotDatacenter
 	nil,                               // 9: wanfed.v1.RegisterGatewayRequest.MetaEntry
-	(*durationpb.Duration)(nil),       // 10: google.protobuf.Duration
+	(*CertificateInUse)(nil),          // 10: wanfed.v1.CertificateInUse
+	(*durationpb.Duration)(nil),       // 11: google.protobuf.Duration
+	(*Trust)(nil),                     // 12: wanfed.v1.Trust
 }
 var file_api_pb_gateway_proto_depIdxs = []int32{
 	9,  // 0: wanfed.v1.RegisterGatewayRequest.meta:type_name -> wanfed.v1.RegisterGatewayRequest.MetaEntry
 	1,  // 1: wanfed.v1.RegisterGatewayRequest.unreachable:type_name -> wanfed.v1.UnreachableGateway
-	10, // 2: wanfed.v1.RegisterGatewayResponse.interval:type_name -> google.protobuf.Duration
-	10, // 3: wanfed.v1.RegisterGatewayResponse.ttl:type_name -> google.protobuf.Duration
-	7,  // 4: wanfed.v1.GatewaySnapshot.servers:type_name -> wanfed.v1.SnapshotServer
-	8,  // 5: wanfed.v1.GatewaySnapshot.datacenters:type_name -> wanfed.v1.SnapshotDatacenter
-	0,  // 6: wanfed.v1.GatewayService.Register:input_type -> wanfed.v1.RegisterGatewayRequest
-	3,  // 7: wanfed.v1.GatewayService.Deregister:input_type -> wanfed.v1.DeregisterGatewayRequest
-	5,  // 8: wanfed.v1.GatewayService.Watch:input_type -> wanfed.v1.WatchGatewayRequest
-	2,  // 9: wanfed.v1.GatewayService.Register:output_type -> wanfed.v1.RegisterGatewayResponse
-	4,  // 10: wanfed.v1.GatewayService.Deregister:output_type -> wanfed.v1.DeregisterGatewayResponse
-	6,  // 11: wanfed.v1.GatewayService.Watch:output_type -> wanfed.v1.GatewaySnapshot
-	9,  // [9:12] is the sub-list for method output_type
-	6,  // [6:9] is the sub-list for method input_type
-	6,  // [6:6] is the sub-list for extension type_name
-	6,  // [6:6] is the sub-list for extension extendee
-	0,  // [0:6] is the sub-list for field type_name
+	10, // 2: wanfed.v1.RegisterGatewayRequest.certificate:type_name -> wanfed.v1.CertificateInUse
+	11, // 3: wanfed.v1.RegisterGatewayResponse.interval:type_name -> google.protobuf.Duration
+	11, // 4: wanfed.v1.RegisterGatewayResponse.ttl:type_name -> google.protobuf.Duration
+	7,  // 5: wanfed.v1.GatewaySnapshot.servers:type_name -> wanfed.v1.SnapshotServer
+	8,  // 6: wanfed.v1.GatewaySnapshot.datacenters:type_name -> wanfed.v1.SnapshotDatacenter
+	12, // 7: wanfed.v1.GatewaySnapshot.trust:type_name -> wanfed.v1.Trust
+	0,  // 8: wanfed.v1.GatewayService.Register:input_type -> wanfed.v1.RegisterGatewayRequest
+	3,  // 9: wanfed.v1.GatewayService.Deregister:input_type -> wanfed.v1.DeregisterGatewayRequest
+	5,  // 10: wanfed.v1.GatewayService.Watch:input_type -> wanfed.v1.WatchGatewayRequest
+	2,  // 11: wanfed.v1.GatewayService.Register:output_type -> wanfed.v1.RegisterGatewayResponse
+	4,  // 12: wanfed.v1.GatewayService.Deregister:output_type -> wanfed.v1.DeregisterGatewayResponse
+	6,  // 13: wanfed.v1.GatewayService.Watch:output_type -> wanfed.v1.GatewaySnapshot
+	11, // [11:14] is the sub-list for method output_type
+	8,  // [8:11] is the sub-list for method input_type
+	8,  // [8:8] is the sub-list for extension type_name
+	8,  // [8:8] is the sub-list for extension extendee
+	0,  // [0:8] is the sub-list for field type_name
 }
 
 func init() { file_api_pb_gateway_proto_init() }
@@ -633,6 +658,8 @@ func file_api_pb_gateway_proto_init() {
 	if File_api_pb_gateway_proto != nil {
 		return
 	}
+	file_api_pb_enroll_proto_init()
+	file_api_pb_trust_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

@@ -24,7 +24,7 @@ import (
 const maxPEM = 4 << 20
 
 func newTLS() *cobra.Command {
-	ca := newGroup("ca", "Create a CA", newTLSCACreate())
+	ca := newGroup("ca", "Create and replace CAs", newTLSCACreate(), newTLSCARotate(), newTLSCAStatus())
 	cert := newGroup("cert", "Create certificates", newTLSCertCreate())
 	ca.Example = `  wanfed tls ca create`
 	cert.Example = `  wanfed tls cert create --server --datacenter dc1 --node srv1`

@@ -76,7 +76,7 @@ func (r *renewal) run(cmd *cobra.Command) error {
 			continue
 		}
 		found = true
-		if err := r.renew(cmd.Context(), f); err != nil {
+		if err := r.renew(cmd.Context(), f, ""); err != nil {
 			return fmt.Errorf("renew %s: %w", f.Cert, err)
 		}
 		if err := l.chown(l.conf); err != nil {
@@ -121,8 +121,8 @@ func (r *renewal) complete(l layout) error {
 	return nil
 }
 
-// renew renews one certificate.
-func (r *renewal) renew(ctx context.Context, f tlsutil.Files) error {
+// renew renews one certificate: see enroll.Renewer.
+func (r *renewal) renew(ctx context.Context, f tlsutil.Files, root string) error {
 	id, err := tlsutil.Load(f, r.domain, nil)
 	if err != nil {
 		return err
@@ -135,5 +135,5 @@ func (r *renewal) renew(ctx context.Context, f tlsutil.Files) error {
 	return enroll.Renewer{
 		Identity: id, Logger: slog.New(slog.DiscardHandler),
 		Connect: func() (grpc.ClientConnInterface, error) { return cc, nil },
-	}.Renew(ctx)
+	}.Renew(ctx, root)
 }

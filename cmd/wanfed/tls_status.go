@@ -74,7 +74,7 @@ func tlsStatus(cmd *cobra.Command, o *operator, out output.Printer) error {
 	var all []*pb.CertificateInUse
 	var errs []error
 	for _, dc := range dcs {
-		resp, err := listCertificates(cmd, id, operator{dc: dc, server: o.server})
+		resp, err := listCertificates(cmd, id, operator{dc: dc, server: o.server}, operatorTimeout)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", dc, err))
 		}
@@ -112,8 +112,10 @@ func datacentersOf(cmd *cobra.Command) (names []string, err error) {
 }
 
 // listCertificates calls a server of a datacenter.
-func listCertificates(cmd *cobra.Command, id *tlsutil.Identity, at operator) (*pb.ListCertificatesResponse, error) {
-	ctx, cancel := context.WithTimeout(cmd.Context(), operatorTimeout)
+func listCertificates(
+	cmd *cobra.Command, id *tlsutil.Identity, at operator, timeout time.Duration,
+) (*pb.ListCertificatesResponse, error) {
+	ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
 	defer cancel()
 	if at.server == "" {
 		if err := at.find(cmd); err != nil {

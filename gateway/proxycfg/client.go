@@ -336,6 +336,12 @@ func (c *Client) setInputs(snap *pb.GatewaySnapshot, origin string, at confirmed
 			c.cfg.Logger.Warn("revocation list ignored", "origin", origin, "err", err)
 		}
 	}
+	if c.cfg.Identity != nil && snap.Trust != nil {
+		trust := tlsutil.SignedTrust{Content: []byte(snap.Trust.Content), Signatures: snap.Trust.Signatures}
+		if err := c.cfg.Identity.ApplyTrust(trust); err != nil {
+			c.cfg.Logger.Error("cannot apply the trusted CAs", "origin", origin, "err", err)
+		}
+	}
 	var addrs []string
 	for _, s := range snap.Servers {
 		if netaddr.CheckHostPort(s.Address) == nil {

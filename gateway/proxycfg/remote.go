@@ -59,6 +59,7 @@ func (r *remote) register(ctx context.Context) (time.Duration, error) {
 	sent := confirmedNow()
 	resp, err := r.service.Register(ctx, &pb.RegisterGatewayRequest{
 		Lan: r.cfg.LAN, Wan: r.cfg.WAN, Unreachable: r.verifier.report(),
+		Certificate: api.OwnCertificate(r.cfg.Identity),
 	})
 	if err != nil {
 		return 0, r.explain(err)

@@ -126,6 +126,7 @@ var rules = map[string]rule{
 	// The service decides by the present certificate of the caller.
 	pb.EnrollmentService_Renew_FullMethodName:            {here: enrolled, recorded: true},
 	pb.EnrollmentService_ListCertificates_FullMethodName: {anywhere: serversOperators},
+	pb.EnrollmentService_ReissueCA_FullMethodName:        {anywhere: servers, recorded: true},
 
 	pb.LeaseService_Acquire_FullMethodName: leases,
 	pb.LeaseService_Renew_FullMethodName:   leases,

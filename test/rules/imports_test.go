@@ -53,7 +53,7 @@ var layers = [][]string{
 	{"automation/task"},
 	{"kv"},
 	{"session"},
-	{"catalog", "document", "enroll", "lease", "revocation"},
+	{"catalog", "document", "enroll", "lease", "revocation", "trust"},
 	{"policy"},
 	{"resource/raftstore"},
 	{"resource/raftstore/raftlog"},
