@@ -3,13 +3,29 @@
 package httpapi
 
 import (
+	"context"
 	"testing"
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/gossip"
 )
+
+// fakeGroup is a Group of the server srv1.
+type fakeGroup struct{}
+
+func (fakeGroup) RaftPeers(context.Context, bool) ([]*pb.RaftPeer, error) {
+	return []*pb.RaftPeer{{Node: "srv1", Leader: true, Voter: true, Member: "alive"}}, nil
+}
+
+func (fakeGroup) Coordinates(bool) []gossip.Coordinate {
+	return []gossip.Coordinate{{Name: "x.dc1"}, {Name: "x"}}
+}
+
+func (fakeGroup) Host() api.Host { return api.Host{} }
 
 func TestHealthOfGroup(t *testing.T) {
 	leader := &pb.RaftPeer{Node: "srv1", Leader: true, Voter: true, Member: "alive"}

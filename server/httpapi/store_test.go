@@ -53,8 +53,8 @@ func newStoreHandler(t testing.TB) storeHandler {
 			return tlsutil.Peer{Role: tlsutil.RoleOperator, DC: "dc1", Node: "joe"}, nil
 		},
 		Report:           func(context.Context, catalog.CheckUpdate) error { return catalog.ErrNoCheck },
-		GatewaySnapshots: func() []api.GatewaySnapshot { return nil },
-		RenewSession:     func(context.Context, string) (bool, error) { return false, resource.ErrNotLeader },
+		GatewaySnapshots: func() []api.GatewaySnapshot { return nil }, Group: fakeGroup{},
+		RenewSession: func(context.Context, string) (bool, error) { return false, resource.ErrNotLeader },
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -279,16 +279,30 @@ func TestKVEntry_HasConsulsJSON(t *testing.T) {
 	}
 }
 
-// TestMaintenance checks that a method of the endpoint of services does not
-// become the advice for another endpoint of Consul.
+// TestMaintenance puts a service into maintenance, and reads its health.
 func TestMaintenance(t *testing.T) {
 	r := newStoreHandler(t)
-	w := r.do(t, "PUT", "/v1/agent/service/maintenance/web", "")
-	if w.Code != 404 || !strings.Contains(w.Body.String(), "wanfed has no maintenance mode") {
-		t.Errorf("PUT .../maintenance/web = %d %s, want 404 and the reason", w.Code, w.Body)
-	}
-	w = r.do(t, "PUT", "/v1/agent/service/web", "")
-	if w.Code != 405 || !strings.Contains(w.Body.String(), "takes GET, HEAD") {
-		t.Errorf("PUT of a service = %d %s, want 405 and the methods", w.Code, w.Body)
+	for _, tt := range []struct {
+		method, target, body string
+		status               int
+		want                 string // part of the response
+	}{
+		{"PUT", "/v1/agent/service/maintenance/web?enable=true", "", 404, "Unknown service ID"},
+		{"PUT", "/v1/agent/service/register", `{"Name": "web"}`, 200, ""},
+		{"GET", "/v1/agent/health/service/id/web?format=text", "", 200, "passing"},
+		{"PUT", "/v1/agent/service/maintenance/web", "", 400, "missing value for enable"},
+		{"PUT", "/v1/agent/service/maintenance/web?enable=x", "", 400, "bad enable"},
+		{"PUT", "/v1/agent/service/maintenance/web?enable=true&reason=why", "", 200, ""},
+		{"GET", "/v1/agent/health/service/id/web?format=text", "", 503, "maintenance"},
+		{"GET", "/v1/agent/health/service/name/web", "", 503, `"Notes":"why"`},
+		{"PUT", "/v1/agent/service/maintenance/web?enable=false", "", 200, ""},
+		{"GET", "/v1/agent/health/service/name/web", "", 200, `"AggregatedStatus":"passing"`},
+		{"GET", "/v1/agent/health/service/name/none", "", 404, "none"},
+		{"GET", "/v1/agent/health/service/id/none", "", 404, "none"},
+		{"PUT", "/v1/agent/service/web", "", 405, "takes GET, HEAD"},
+	} {
+		if w := r.do(t, tt.method, tt.target, tt.body); w.Code != tt.status || !strings.Contains(w.Body.String(), tt.want) {
+			t.Errorf("%s %s = %d %s, want %d with %q", tt.method, tt.target, w.Code, w.Body, tt.status, tt.want)
+		}
 	}
 }
