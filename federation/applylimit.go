@@ -16,6 +16,9 @@ import (
 const (
 	applyBurst = 4 << 20  // bytes at once
 	applyRate  = 32 << 10 // bytes per second
+	// applyCost is what a smaller state counts: each one is a write of Raft, and a
+	// message to all datacenters. It bounds the rate to 32 per second.
+	applyCost = 1 << 10 // bytes
 	// maxApplyDatacenters bounds the datacenters whose writes are counted. Above
 	// it, the datacenters with a full burst are evicted.
 	maxApplyDatacenters = 1 << 14
@@ -43,7 +46,7 @@ func (l *applyLimit) take(dc string, size int, now time.Time) error {
 	if l.limiters[dc] == nil {
 		l.limiters[dc] = rate.NewLimiter(applyRate, applyBurst)
 	}
-	r := l.limiters[dc].ReserveN(now, size)
+	r := l.limiters[dc].ReserveN(now, max(size, applyCost))
 	if r.OK() && r.DelayFrom(now) == 0 {
 		return nil
 	}

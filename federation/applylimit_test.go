@@ -57,6 +57,30 @@ func TestApplyLimit(t *testing.T) {
 	}
 }
 
+// The rate of small states is limited too.
+func TestApplyLimit_SmallStates(t *testing.T) {
+	var l applyLimit
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	accepted := 0
+	for range 2 * applyBurst / applyCost {
+		if l.take("dc3", 10, now) == nil {
+			accepted++
+		}
+	}
+	if want := applyBurst / applyCost; accepted != want {
+		t.Errorf("accepted %d small states at once, want %d", accepted, want)
+	}
+	accepted = 0
+	for i := range 10_000 {
+		if l.take("dc3", 10, now.Add(time.Duration(i)*time.Millisecond)) == nil {
+			accepted++
+		}
+	}
+	if want := 10 * applyRate / applyCost; accepted < want-1 || accepted > want {
+		t.Errorf("accepted %d small states in 10 s, want about %d", accepted, want)
+	}
+}
+
 // largeState returns a state of dc3 of about size bytes.
 func largeState(size, variant int) *pb.FederationState {
 	s := &pb.FederationState{Datacenter: "dc3"}

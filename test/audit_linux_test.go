@@ -20,13 +20,16 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/internal/subprocess"
 	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/kv"
+	"github.com/wanfed/wanfed/policy"
 	"github.com/wanfed/wanfed/resource"
+	"github.com/wanfed/wanfed/revocation"
 	"github.com/wanfed/wanfed/server/audit"
 	"github.com/wanfed/wanfed/tlsutil"
 )
@@ -41,9 +44,18 @@ type auditDay struct {
 	conns   map[string]*grpc.ClientConn
 	alive   []int // servers of dc1 that run
 
-	writes   []auditWrite
-	denials  []string       // method and caller, each once
-	operator map[string]int // lines by method and target
+	writes  []auditWrite
+	denials []string // method and caller, each once
+	actions []auditAction
+	killed  string // server of dc1
+}
+
+// auditAction is an action of an operator that succeeded.
+type auditAction struct {
+	at, method string
+	target     string // in the line; or ""
+	resource   string // verb, type and name in the line; or ""
+	failed     int    // earlier attempts, which may have a line
 }
 
 // auditWrite is a write of a key that was acknowledged.
@@ -65,7 +77,6 @@ func TestAudit(t *testing.T) {
 	flag := func(name string) []string { return []string{"--audit-log", filepath.Join(dir, name, "audit.log")} }
 	d := &auditDay{
 		disk: disk, clients: map[string]*http.Client{}, conns: map[string]*grpc.ClientConn{}, alive: []int{0, 1, 2},
-		operator: map[string]int{},
 	}
 	d.trio = newTrio(t, func(node string) []string {
 		if err := os.MkdirAll(filepath.Join(dir, node), 0o700); err != nil {
@@ -89,6 +100,7 @@ func TestAudit(t *testing.T) {
 		case 100:
 			leader := d.leader()
 			d.servers[leader].Process.Kill()
+			d.killed = d.servers[leader].Node
 			d.alive = slices.DeleteFunc(d.alive, func(s int) bool { return s == leader })
 		case 150:
 			d.fullDisk(t)
@@ -265,28 +277,85 @@ func (d *auditDay) deny(t *testing.T, i int) {
 	d.denials = append(d.denials, fmt.Sprintf("%s client/dc1/app%d", pb.OperatorService_RemovePeer_FullMethodName, i))
 }
 
-// operate does one action of an operator.
+// operate does action i of an operator: snapshots in both datacenters, leadership
+// transfers, the removal of the killed server, policies and a revocation.
 func (d *auditDay) operate(t *testing.T, i int) {
 	t.Helper()
-	method, target := pb.OperatorService_RemovePeer_FullMethodName, fmt.Sprintf("none%d", i)
-	at := "dc1"
-	if i%2 == 1 {
-		method, at = pb.FederationService_Replace_FullMethodName, "dc1"
-	}
-	testutil.Await(t, waitLimit, "action of an operator", func(ctx context.Context) error {
-		cc := d.grpc(t, d.server(at, i), tlsutil.RoleOperator, "op", "dc1")
-		var err error
-		if i%2 == 1 {
-			_, err = pb.NewFederationServiceClient(cc).Replace(ctx, &pb.ReplaceGroupRequest{Datacenter: target, GroupId: "x"})
-		} else {
-			_, err = pb.NewOperatorServiceClient(cc).RemovePeer(ctx, &pb.RemovePeerRequest{Node: target})
+	write := func(ctx context.Context, cc *grpc.ClientConn, id *pb.ID, data proto.Message) error {
+		r := &pb.Resource{Id: id}
+		err := resource.SetData(r, data)
+		if err == nil {
+			_, err = pb.NewResourceServiceClient(cc).Write(ctx, &pb.WriteRequest{Resource: r})
 		}
-		if c := status.Code(err); err != nil && c != codes.NotFound && c != codes.FailedPrecondition && c != codes.InvalidArgument {
+		return err
+	}
+	a := auditAction{at: "dc1"}
+	var do func(context.Context, *grpc.ClientConn) error
+	switch i {
+	case 0, 1, 4, 9:
+		a.at, a.method = "dc1", pb.OperatorService_SaveSnapshot_FullMethodName
+		save := pb.OperatorServiceClient.SaveSnapshot
+		if i == 1 || i == 4 {
+			a.at = "dc2"
+		}
+		if i == 4 {
+			a.method, save = pb.OperatorService_SaveSnapshotHere_FullMethodName, pb.OperatorServiceClient.SaveSnapshotHere
+		}
+		do = func(ctx context.Context, cc *grpc.ClientConn) error {
+			stream, err := save(pb.NewOperatorServiceClient(cc), ctx, &pb.SaveSnapshotRequest{})
+			for err == nil {
+				_, err = stream.Recv()
+			}
+			if errors.Is(err, io.EOF) {
+				return nil
+			}
 			return err
 		}
-		return nil
+	case 2, 6:
+		leader := d.leader()
+		a.method = pb.OperatorService_TransferLeader_FullMethodName
+		a.target = d.servers[d.alive[(slices.Index(d.alive, leader)+1)%len(d.alive)]].Node
+		do = func(ctx context.Context, cc *grpc.ClientConn) error {
+			_, err := pb.NewOperatorServiceClient(cc).TransferLeader(ctx, &pb.TransferLeaderRequest{Node: a.target})
+			return err
+		}
+	case 3, 7:
+		id, data := resource.ID(policy.Type, fmt.Sprintf("joe%d", i)), &pb.Policy{}
+		a.method, a.resource = pb.ResourceService_Write_FullMethodName, "write policy/v1/Policy "+id.Name
+		do = func(ctx context.Context, cc *grpc.ClientConn) error { return write(ctx, cc, id, data) }
+	case 5:
+		a.method, a.target = pb.OperatorService_RemovePeer_FullMethodName, d.killed
+		do = func(ctx context.Context, cc *grpc.ClientConn) error {
+			_, err := pb.NewOperatorServiceClient(cc).RemovePeer(ctx, &pb.RemovePeerRequest{Node: a.target})
+			return err
+		}
+	case 8:
+		list, err := tlsutil.Revoke(tlsutil.RevokeRequest{CA: d.ca.Pair, Names: []string{"stolen.server.dc9.wanfed"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		id, data := resource.ID(revocation.Type, list.ID()), &pb.RevocationList{Pem: string(list.PEM())}
+		a.method, a.resource = pb.ResourceService_Write_FullMethodName, "write tls/v1/RevocationList "+id.Name
+		do = func(ctx context.Context, cc *grpc.ClientConn) error { return write(ctx, cc, id, data) }
+	}
+	testutil.Await(t, waitLimit, fmt.Sprintf("action %d of an operator", i), func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, waitLimit/2)
+		defer cancel()
+		err := do(ctx, d.grpc(t, d.server(a.at, i+a.failed), tlsutil.RoleOperator, "op", a.at))
+		if err != nil {
+			a.failed++
+		}
+		return err
 	})
-	d.operator[method+" "+target]++
+	d.actions = append(d.actions, a)
+}
+
+// isLine reports whether l is the line of a.
+func (a auditAction) isLine(l audit.Line) bool {
+	return l.Datacenter == a.at && auditCaller(l) == "cli/"+a.at+"/op" && l.Outcome == audit.OK && l.Method == a.method &&
+		l.Target == a.target && (a.resource == "" || slices.ContainsFunc(l.Resources, func(r audit.Resource) bool {
+		return r.Verb+" "+r.Type+" "+r.Name == a.resource
+	}))
 }
 
 // fullDisk fills the disk of the audit log of dc2. Writes there are refused,
@@ -405,13 +474,10 @@ func (d *auditDay) complete(lines []audit.Line) error {
 			return fmt.Errorf("lines of the write of %s in dc2, which forwarded it = %d, want 1", w.key, forwarded)
 		}
 	}
-	denied, operator := map[string]int{}, map[string]int{}
+	denied := map[string]int{}
 	for _, l := range lines {
 		if l.Outcome == audit.Denied && l.Reason != "" {
 			denied[l.Method+" "+auditCaller(l)]++
-		}
-		if auditCaller(l) == "cli/dc1/op" {
-			operator[l.Method+" "+l.Target]++
 		}
 	}
 	for _, call := range d.denials {
@@ -419,9 +485,21 @@ func (d *auditDay) complete(lines []audit.Line) error {
 			return fmt.Errorf("lines of the denied %s = %d, want 1", call, denied[call])
 		}
 	}
-	for action, n := range d.operator {
-		if operator[action] < n {
-			return fmt.Errorf("no line of the action %s", action)
+	for _, a := range d.actions {
+		same := 0
+		for _, other := range d.actions {
+			if other.at == a.at && other.method == a.method && other.target == a.target && other.resource == a.resource {
+				same += 1 + other.failed
+			}
+		}
+		n := 0
+		for _, l := range lines {
+			if a.isLine(l) {
+				n++
+			}
+		}
+		if n == 0 || n > same {
+			return fmt.Errorf("lines of the action %+v = %d, want %d", a, n, same)
 		}
 	}
 	return nil
@@ -444,5 +522,5 @@ func (d *auditDay) ordered(t *testing.T, lines []audit.Line) {
 		}
 		last[w.dc] = index
 	}
-	t.Logf("%d lines of %d writes, %d denials and %d actions of operators", len(lines), len(d.writes), len(d.denials), len(d.operator))
+	t.Logf("%d lines of %d writes, %d denials and %d actions of operators", len(lines), len(d.writes), len(d.denials), len(d.actions))
 }
