@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-func signerOf(t testing.TB, ca KeyPair) crypto.Signer {
+func keyOf(t testing.TB, ca KeyPair) crypto.Signer {
 	t.Helper()
 	key, err := ParseKey(ca.Key)
 	if err != nil {
@@ -52,7 +52,7 @@ func signed(t testing.TB, tr Trust, cas ...KeyPair) SignedTrust {
 	t.Helper()
 	var keys []crypto.Signer
 	for _, ca := range cas {
-		keys = append(keys, signerOf(t, ca))
+		keys = append(keys, keyOf(t, ca))
 	}
 	s, err := SignTrust(tr, keys...)
 	if err != nil {
@@ -181,7 +181,7 @@ func TestParseTrust_Refused(t *testing.T) {
 	} {
 		tr := trustOf(t, 1, PhaseAdd, old, next)
 		change(&tr)
-		if _, err := SignTrust(tr, signerOf(t, old)); err == nil {
+		if _, err := SignTrust(tr, keyOf(t, old)); err == nil {
 			t.Errorf("SignTrust() with a wrong %s = nil, want an error", name)
 		}
 	}
@@ -263,7 +263,7 @@ func TestCAOf(t *testing.T) {
 // applied.
 func FuzzParseTrust(f *testing.F) {
 	ca, next := newCA(f, CARequest{}), newCA(f, CARequest{})
-	key := signerOf(f, ca)
+	key := keyOf(f, ca)
 	cas, err := ParseCerts(ca.Cert)
 	if err != nil {
 		f.Fatal(err)
