@@ -9,11 +9,13 @@
 // The order: "make build" for each platform; the package version, from the
 // version and the commit that the Go toolchain has recorded in the program;
 // manual pages and shell completion, from the commands of the program; then the
-// packages and the image. Nothing needs root, a container runtime or the tools of
+// packages, the image and the Helm chart. Nothing needs root, a container runtime or the tools of
 // a distribution.
 //
 // The same commit and the same version of Go give the same bytes: all times are
 // that of the commit, and no name of a user or a machine is recorded.
+//
+// With WANFED_SIGNING_KEY, the file of an SSH key, ssh-keygen signs the checksums.
 //
 // The command is a module of its own, so its libraries are not dependencies of
 // wanfed.

@@ -60,7 +60,16 @@ func run(root, out, only string) error {
 	if err := r.writeImage(); err != nil {
 		return fmt.Errorf("image: %w", err)
 	}
-	return r.writeChecksums()
+	if err := r.writeChart(); err != nil {
+		return fmt.Errorf("chart: %w", err)
+	}
+	if err := r.writeChecksums(); err != nil {
+		return err
+	}
+	if key := os.Getenv(envKey); key != "" {
+		return sign(filepath.Join(r.out, "SHA256SUMS"), key)
+	}
+	return nil
 }
 
 // release is a release under construction.

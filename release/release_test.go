@@ -144,15 +144,15 @@ func TestRelease_Reproducible(t *testing.T) {
 			t.Errorf("%s: SHA-256 %s, and %s in another directory", name, sum, second[name])
 		}
 	}
-	if len(first) != 6 || len(second) != 6 {
-		t.Errorf("releases have the files %v and %v, want program, SBOM, deb, rpm, image and checksums", first, second)
+	if len(first) != 7 || len(second) != 7 {
+		t.Errorf("releases have the files %v and %v, want program, SBOM, deb, rpm, image, chart and checksums", first, second)
 	}
 }
 
 func TestRelease_Checksums(t *testing.T) {
 	out := command(t, sharedRelease(t), "sha256sum", "-c", "SHA256SUMS")
-	if n := strings.Count(out, ": OK"); n != 5 {
-		t.Errorf("sha256sum -c accepts %d files, want 5:\n%s", n, out)
+	if n := strings.Count(out, ": OK"); n != 6 {
+		t.Errorf("sha256sum -c accepts %d files, want 6:\n%s", n, out)
 	}
 }
 

@@ -47,6 +47,9 @@ the gateway on one TCP port, that of --wan. Other machines join with the token o
 			if err != nil {
 				return err
 			}
+			if start.done(cmd, l) {
+				return nil
+			}
 			if err := a.complete(true); err != nil {
 				return err
 			}

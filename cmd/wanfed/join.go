@@ -57,6 +57,10 @@ type join struct {
 const maxTokenInput = 16 << 10
 
 func (j *join) run(cmd *cobra.Command, text string) error {
+	l, err := newLayout(j.dir)
+	if err != nil || j.start.done(cmd, l) {
+		return err
+	}
 	if text == "-" {
 		b, err := io.ReadAll(io.LimitReader(cmd.InOrStdin(), maxTokenInput))
 		if err != nil {
@@ -67,10 +71,6 @@ func (j *join) run(cmd *cobra.Command, text string) error {
 	token, err := enroll.Parse(text)
 	if err != nil {
 		return usageError{err}
-	}
-	l, err := newLayout(j.dir)
-	if err != nil {
-		return err
 	}
 	role := token.Role()
 	withServer := role == enroll.RoleDatacenter || role == enroll.RoleServer

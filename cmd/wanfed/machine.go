@@ -80,6 +80,13 @@ func (l layout) checkFree() error {
 	return nil
 }
 
+// complete reports whether the layout has the files of a machine. All of them
+// appear at once: see write.
+func (l layout) complete() bool {
+	_, err := os.Stat(l.caFile())
+	return err == nil
+}
+
 // newFiles are the contents of new files by their paths.
 type newFiles map[string][]byte
 

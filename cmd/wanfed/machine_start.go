@@ -28,6 +28,7 @@ import (
 // starter starts the processes of a machine.
 type starter struct {
 	noStart bool
+	once    bool
 	timeout time.Duration
 	server  bool // set by check, like gateway
 	gateway bool
@@ -35,7 +36,17 @@ type starter struct {
 
 func (s *starter) addFlags(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&s.noStart, "no-start", false, "start nothing: start it later with wanfed up")
+	cmd.Flags().BoolVar(&s.once, "once", false, "exit with status 0 and change nothing if this machine has its files already")
 	cmd.Flags().DurationVar(&s.timeout, "timeout", time.Minute, "`duration` to wait until the started processes are ok")
+}
+
+// done reports whether --once was given and the files exist, and prints that.
+func (s *starter) done(cmd *cobra.Command, l layout) bool {
+	if !s.once || !l.complete() {
+		return false
+	}
+	fmt.Fprintf(cmd.OutOrStdout(), "%s has the files of this machine; nothing was changed\n", l.conf)
+	return true
 }
 
 // check returns an error if the files or the processes would meet others.
