@@ -39,7 +39,7 @@ var errSigner = errors.New("the server cannot issue now, because its signer_comm
 
 // SignerCommand issues certificates with a program, in place of the keys of an
 // Authority. The program receives a certificate request in PEM on stdin, and what
-// the certificate must have in environment variables: see docs/certificates.md. It
+// the certificate must have in environment variables: see docs/issuing-keys.md. It
 // prints the certificate and its intermediates in PEM. It is safe for concurrent
 // use.
 type SignerCommand struct {

@@ -81,7 +81,7 @@ const maxCachedKeys = 4
 
 // CAKeys reads and writes private keys of CAs in PEM, which are encrypted if a
 // passphrase is known. It keeps decrypted keys in memory, because a decryption
-// takes some 50 ms. It is safe for concurrent use.
+// takes some 60 ms. It is safe for concurrent use.
 type CAKeys struct {
 	passphrase Passphrase
 

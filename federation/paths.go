@@ -5,14 +5,12 @@ package federation
 import (
 	"cmp"
 	"maps"
-	"net"
-	"net/netip"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/catalog"
+	"github.com/wanfed/wanfed/internal/netaddr"
 	"github.com/wanfed/wanfed/wanfed"
 )
 
@@ -282,10 +280,16 @@ func newEntry(
 	for _, c := range local {
 		e.paths = append(e.paths, c.path())
 	}
-	for _, c := range all {
-		e.paths = append(e.paths, c.path())
-	}
 	e.snap = &pb.SnapshotDatacenter{Name: dc, Gateways: all.addrs(), Current: uint32(current)}
+	for i, c := range all {
+		p := c.path()
+		p.Refuse = e.refuse(c)
+		e.paths = append(e.paths, p)
+		if p.Refuse != 0 {
+			e.snap.Refuse = append(e.snap.Refuse, make([]uint32, i+1-len(e.snap.Refuse))...)
+			e.snap.Refuse[i] = uint32(p.Refuse)
+		}
+	}
 	return e
 }
 
@@ -300,44 +304,28 @@ func (e *entry) all() candidates {
 	return all
 }
 
-// addrClass is the kind of an address that means another machine in each
-// network, or no single machine.
-type addrClass uint8
-
-const (
-	classRoutable addrClass = iota
-	classLoopback
-	classLinkLocal
-	classOther // multicast or unspecified
-)
-
-// classOf returns the class of a host:port. A DNS name is routable, except
-// localhost (RFC 6761, section 6.3).
-func classOf(hostport string) addrClass {
-	host, _, _ := net.SplitHostPort(hostport)
-	ip, err := netip.ParseAddr(host)
-	ip = ip.Unmap()
-	switch name := strings.ToLower(strings.TrimSuffix(host, ".")); {
-	case err != nil && (name == "localhost" || strings.HasSuffix(name, ".localhost")), ip.IsLoopback():
-		return classLoopback
-	case err != nil:
-		return classRoutable
-	case ip.IsLinkLocalUnicast():
-		return classLinkLocal
-	case ip.IsMulticast() || ip.IsUnspecified():
-		return classOther
-	}
-	return classRoutable
-}
-
 // isRemote reports whether an address can be that of a gateway of another
 // datacenter. Otherwise, another datacenter could make this one dial its own
 // machines. Addresses of a class that this datacenter uses itself are accepted,
 // for a federation on one machine or in one segment.
-func isRemote(addr string, own []ownAddr) bool {
-	class := classOf(addr)
-	return class == classRoutable || class != classOther &&
-		slices.ContainsFunc(own, func(o ownAddr) bool { return classOf(o.addr) == class })
+func isRemote(addr string, own []ownAddr) bool { return netaddr.HostClass(addr)&refused(own) == 0 }
+
+// refused returns the kinds of addresses that are not those of another datacenter.
+func refused(own []ownAddr) netaddr.Class {
+	class := netaddr.Loopback | netaddr.LinkLocal | netaddr.Other
+	for _, o := range own {
+		class &^= netaddr.HostClass(o.addr) & (netaddr.Loopback | netaddr.LinkLocal)
+	}
+	return class
+}
+
+// refuse returns the kinds of addresses to which the name of c must not resolve. A
+// name that worked is checked too: its owner can change its addresses.
+func (e *entry) refuse(c candidate) netaddr.Class {
+	if c.from&(fromConfig|fromHeartbeat) != 0 || !netaddr.IsName(c.addr) {
+		return 0
+	}
+	return refused(e.own)
 }
 
 // UnusedAddress is an address of another datacenter that is not used, because a

@@ -13,6 +13,7 @@ import (
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/catalog"
+	"github.com/wanfed/wanfed/internal/netaddr"
 	"github.com/wanfed/wanfed/wanfed"
 )
 
@@ -333,6 +334,21 @@ func TestPaths_Classes(t *testing.T) {
 					e.snap.Gateways, tt.want)
 			}
 		}
+	}
+	// The names of other datacenters are checked again when they are resolved.
+	named := inputs{servers: map[string]string{"srv1": "10.9.0.1:8300"},
+		tagged: map[string][]string{"dc1": {"10.0.0.1:8443", "gw.example:8443", "own.example:8443"}}}
+	conf := secondary
+	conf.PrimaryGateways = []string{"own.example:8443"}
+	e := compute(conf, named, nil).entries["dc1"]
+	const all3 = netaddr.Loopback | netaddr.LinkLocal | netaddr.Other
+	if got := []netaddr.Class{e.paths[0].Refuse, e.paths[1].Refuse, e.paths[2].Refuse}; !slices.Equal(got, []netaddr.Class{0, all3, 0}) ||
+		!slices.Equal(e.snap.Refuse, []uint32{0, uint32(all3)}) {
+		t.Errorf("refused kinds = %v, and %v for gateways, want all for gw.example alone", got, e.snap.Refuse)
+	}
+	named.servers["srv1"] = "127.0.0.1:8300"
+	if got := compute(conf, named, nil).entries["dc1"].paths[1].Refuse; got != netaddr.LinkLocal|netaddr.Other {
+		t.Errorf("refused kinds with a loopback server = %v, want all but loopback", got)
 	}
 	// The configuration of this datacenter and addresses that worked are used.
 	cfg := secondary

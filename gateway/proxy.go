@@ -76,6 +76,7 @@ type Proxy struct {
 	refusals     *ratelog.Logger[Reason]
 	helloTimeout time.Duration
 	dialer       *upstream.Dialer
+	listeners    atomic.Pointer[[]*Listener] // of Run, for refusedClass
 	maxConns     atomic.Int64
 	hellos       helloMemory
 	unfinished   *unfinishedHellos
@@ -115,7 +116,7 @@ func New(cfg Config) (*Proxy, error) {
 	p.SetMaxConns(cfg.MaxConns)
 	p.SetMaxPerUpstream(cfg.MaxPerUpstream)
 	if p.dialer.Dial == nil {
-		p.dialer.Dial = (&net.Dialer{KeepAlive: -1}).DialContext // the engines set keepalive
+		p.dialer.Dial = p.dial
 	}
 	return p, nil
 }
@@ -142,6 +143,7 @@ func (p *Proxy) Run(ctx context.Context, listeners ...*Listener) error {
 	p.reserve.Open()
 	defer p.reserve.Close()
 	defer p.access.start()()
+	p.listeners.Store(&listeners)
 	err := p.newEngine(listeners).Serve(ctx)
 	p.dialer.Wait()
 	return err

@@ -45,13 +45,17 @@ type Route struct {
 	ProxyProtocol bool `json:"proxy_protocol,omitempty"`
 	// ProxyTo sends this header only to the listed addresses of To.
 	ProxyTo []string `json:"proxy_to,omitempty"`
+	// Refuse has, for host names in To, the kinds of addresses that are not dialed
+	// if the name resolves to them. Names without an entry may resolve to all.
+	Refuse map[string]netaddr.Class `json:"-"`
 }
 
 // Table maps each SNI to its route. It is immutable. An exact name takes
 // precedence over a wildcard, and a long wildcard over a short one. The zero
 // Table has no routes.
 type Table struct {
-	exact, below map[string]*target // below: wildcards, by what follows "*."
+	exact, below map[string]*target       // below: wildcards, by what follows "*."
+	refuse       map[string]netaddr.Class // of all routes
 }
 
 // target is a route in a table.
@@ -74,7 +78,7 @@ func (t *target) start() int {
 // NewTable builds a table. Its error lists every fault of the routes, each with
 // the name of the route.
 func NewTable(routes []Route) (*Table, error) {
-	t := &Table{exact: make(map[string]*target, len(routes)), below: map[string]*target{}}
+	t := &Table{exact: make(map[string]*target, len(routes)), below: map[string]*target{}, refuse: map[string]netaddr.Class{}}
 	var errs []error
 	for _, r := range routes {
 		if err := CheckRoute(r); err != nil {
@@ -90,6 +94,9 @@ func NewTable(routes []Route) (*Table, error) {
 		if names[key] != nil {
 			errs = append(errs, fmt.Errorf("duplicate route %q", r.Match))
 			continue
+		}
+		for addr, class := range r.Refuse {
+			t.refuse[addr] |= class
 		}
 		names[key] = &target{Route: r}
 		names[key].next.Store(rand.Uint32())

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"github.com/wanfed/wanfed/internal/broadcast"
+	"github.com/wanfed/wanfed/internal/netaddr"
 )
 
 // Path is one way to reach a datacenter: an address to dial.
@@ -24,6 +25,9 @@ type Path struct {
 	// book. Among paths that Mode prefers equally, the lowest rank is dialed
 	// first.
 	Rank int
+	// Refuse are the kinds of addresses that are not dialed if a DNS name in Addr
+	// resolves to them. Zero: none.
+	Refuse netaddr.Class
 }
 
 // Ranks of a Path.

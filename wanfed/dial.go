@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/wanfed/wanfed/internal/broadcast"
+	"github.com/wanfed/wanfed/internal/netaddr"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
@@ -354,7 +355,14 @@ func (r *dialRequest) dialPath(ctx context.Context, path Path) (*tls.Conn, error
 	if err != nil {
 		return nil, &stageError{stageResolve, host, time.Since(start), err}
 	}
-	addrs := sortAddrs(ips, port, r.d.paths.get(r.dc, path.Addr).Remote)
+	permitted := slices.DeleteFunc(slices.Clone(ips), func(ip net.IP) bool {
+		a, _ := netip.AddrFromSlice(ip)
+		return netaddr.ClassOf(a)&path.Refuse != 0
+	})
+	if len(permitted) == 0 {
+		return nil, &stageError{stageResolve, host, time.Since(start), netaddr.RefusedError(ips)}
+	}
+	addrs := sortAddrs(permitted, port, r.d.paths.get(r.dc, path.Addr).Remote)
 	conn, won, errs := happyEyeballs(ctx, len(addrs), r.stagger,
 		func(ctx context.Context, i int) (*tls.Conn, error) { return r.dialAddr(ctx, path, addrs[i]) }, closeConn)
 	if !won {

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/wanfed/wanfed/internal/netaddr"
 	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/tlsutil"
 )
@@ -184,6 +185,37 @@ func TestDial_Names(t *testing.T) {
 	// without an address and uses the cached address of the other name.
 	if remote := n.d.paths.get("dc2", "gw.example:"+port).Remote; remote != gw.addr || lookups != 2 {
 		t.Errorf("Remote = %q after %d lookups, want %q after 2 lookups", remote, lookups, gw.addr)
+	}
+}
+
+// TestDial_RefusedClass checks that a name is not dialed at addresses of the kinds
+// that its path refuses.
+func TestDial_RefusedClass(t *testing.T) {
+	a := newAuthority(t)
+	var ips []net.IP
+	var dialed []string
+	n := newNode(t, a, "srv1", "dc1", func(c *DialerConfig) {
+		c.lookupIP = func(context.Context, string, string) ([]net.IP, error) { return ips, nil }
+		c.DialTCP = func(_ context.Context, addr string) (net.Conn, error) {
+			dialed = append(dialed, addr)
+			return nil, errors.New("no network")
+		}
+	})
+	for _, c := range []struct {
+		ips  []net.IP
+		want []string
+	}{
+		{[]net.IP{net.IPv4(127, 0, 0, 1), net.ParseIP("169.254.169.254"), net.IPv6loopback}, nil},
+		{[]net.IP{net.IPv4(127, 0, 0, 1), net.ParseIP("198.51.100.7")}, []string{"198.51.100.7:8443"}},
+	} {
+		book := bookOf("gw.example:8443")
+		book.Paths["dc2"][0].Refuse = netaddr.Loopback | netaddr.LinkLocal
+		n.book.Store(book)
+		ips, dialed, n.d.names.cache = c.ips, nil, map[string]*lookupResult{}
+		_, err := n.d.Dial(t.Context(), Target{DC: "dc2"}, testProto)
+		if !slices.Equal(dialed, c.want) || err == nil {
+			t.Errorf("Dial() = %v with dials of %v, want an error and %v", err, dialed, c.want)
+		}
 	}
 }
 

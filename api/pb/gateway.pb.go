@@ -497,7 +497,10 @@ type SnapshotDatacenter struct {
 	Gateways []string `protobuf:"bytes,2,rep,name=gateways,proto3" json:"gateways,omitempty"`
 	// The first gateways of the list that are healthy and that a source lists now.
 	// A server of an earlier version sends 0.
-	Current       uint32 `protobuf:"varint,3,opt,name=current,proto3" json:"current,omitempty"`
+	Current uint32 `protobuf:"varint,3,opt,name=current,proto3" json:"current,omitempty"`
+	// For each of the gateways, kinds of addresses to which its name must not
+	// resolve: 1 loopback, 2 link-local, 4 multicast or unspecified. Missing: 0.
+	Refuse        []uint32 `protobuf:"varint,4,rep,packed,name=refuse,proto3" json:"refuse,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -553,6 +556,13 @@ func (x *SnapshotDatacenter) GetCurrent() uint32 {
 	return 0
 }
 
+func (x *SnapshotDatacenter) GetRefuse() []uint32 {
+	if x != nil {
+		return x.Refuse
+	}
+	return nil
+}
+
 var File_api_pb_gateway_proto protoreflect.FileDescriptor
 
 const file_api_pb_gateway_proto_rawDesc = "" +
@@ -592,11 +602,12 @@ const file_api_pb_gateway_proto_rawDesc = "" +
 	"\x05trust\x18\x06 \x01(\v2\x10.wanfed.v1.TrustR\x05trust\">\n" +
 	"\x0eSnapshotServer\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x18\n" +
-	"\aaddress\x18\x02 \x01(\tR\aaddress\"^\n" +
+	"\aaddress\x18\x02 \x01(\tR\aaddress\"v\n" +
 	"\x12SnapshotDatacenter\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
 	"\bgateways\x18\x02 \x03(\tR\bgateways\x12\x18\n" +
-	"\acurrent\x18\x03 \x01(\rR\acurrent2\x83\x02\n" +
+	"\acurrent\x18\x03 \x01(\rR\acurrent\x12\x16\n" +
+	"\x06refuse\x18\x04 \x03(\rR\x06refuse2\x83\x02\n" +
 	"\x0eGatewayService\x12Q\n" +
 	"\bRegister\x12!.wanfed.v1.RegisterGatewayRequest\x1a\".wanfed.v1.RegisterGatewayResponse\x12W\n" +
 	"\n" +

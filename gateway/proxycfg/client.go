@@ -137,8 +137,8 @@ func New(cfg Config) (*Client, error) {
 		peer := cfg.Identity.Peer()
 		c.dc, c.node, c.domain = peer.DC, peer.Node, cfg.Identity.Domain()
 		c.control = newRemote(c)
-		c.verifier = newVerifier(func(ctx context.Context, dc, addr string) wanfed.FailureClass {
-			return connectGateway(ctx, cfg.Identity, dc, addr)
+		c.verifier = newVerifier(func(ctx context.Context, t verifyTarget) wanfed.FailureClass {
+			return connectGateway(ctx, cfg.Identity, t)
 		}, checkGateway, c.wakeHeartbeat, cfg.Logger)
 		if cfg.LANListener != nil {
 			c.trials = newHeaderTrials(cfg.Identity, cfg.Logger)

@@ -43,7 +43,7 @@ func Tables(s *Snapshot, options UpstreamOptions) (lan, wan *gateway.Table, err 
 	}
 	for _, dc := range s.Datacenters {
 		for _, match := range []string{dc.Name, "*." + dc.Name} {
-			routes = append(routes, gateway.Route{Match: match, To: dc.Gateways, Ordered: true})
+			routes = append(routes, gateway.Route{Match: match, To: dc.Gateways, Ordered: true, Refuse: dc.Refuse})
 		}
 	}
 	lan, err = gateway.NewTable(routes)

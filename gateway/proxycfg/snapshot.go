@@ -5,6 +5,7 @@ package proxycfg
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -67,6 +68,9 @@ type Datacenter struct {
 	// Current is the number of the first addresses that are of healthy gateways,
 	// according to a current source. 0: unknown.
 	Current int `json:"current"`
+	// Refuse are the kinds of addresses to which a name in Gateways must not
+	// resolve. Names without an entry may resolve to all.
+	Refuse map[string]netaddr.Class `json:"-"`
 }
 
 // LocalName returns the SNI of any server of the local datacenter.
@@ -90,7 +94,7 @@ func (s *Snapshot) equal(o *Snapshot) bool {
 
 func (d *Datacenter) equal(o *Datacenter) bool {
 	return d == o || d.DC == o.DC && d.Name == o.Name && d.Current == o.Current &&
-		slices.Equal(d.Gateways, o.Gateways)
+		slices.Equal(d.Gateways, o.Gateways) && maps.Equal(d.Refuse, o.Refuse)
 }
 
 // build builds the snapshot of a gateway. It returns nil while an input is
@@ -141,7 +145,7 @@ func parse(m *pb.GatewaySnapshot) (servers []Server, datacenters []*Datacenter, 
 			continue
 		}
 		var to []string
-		current := 0
+		current, refuse := 0, map[string]netaddr.Class(nil)
 		for i, addr := range d.Gateways[:min(len(d.Gateways), maxGateways)] {
 			if err := netaddr.CheckHostPort(addr); err != nil {
 				faults = append(faults, fmt.Errorf("gateway of datacenter %s: %w", d.Name, err))
@@ -149,11 +153,17 @@ func parse(m *pb.GatewaySnapshot) (servers []Server, datacenters []*Datacenter, 
 				if to = append(to, addr); i < int(d.Current) {
 					current = len(to)
 				}
+				if i < len(d.Refuse) && d.Refuse[i] != 0 {
+					if refuse == nil {
+						refuse = map[string]netaddr.Class{}
+					}
+					refuse[addr] = netaddr.Class(d.Refuse[i])
+				}
 			}
 		}
 		if len(to) > 0 {
 			names[name] = true
-			datacenters = append(datacenters, &Datacenter{DC: d.Name, Name: name, Gateways: to, Current: current})
+			datacenters = append(datacenters, &Datacenter{DC: d.Name, Name: name, Gateways: to, Current: current, Refuse: refuse})
 		}
 	}
 	slices.SortFunc(servers, func(a, b Server) int { return strings.Compare(a.Node, b.Node) })

@@ -16,6 +16,7 @@ import (
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/internal/backoff"
+	"github.com/wanfed/wanfed/internal/netaddr"
 	"github.com/wanfed/wanfed/tlsutil"
 	"github.com/wanfed/wanfed/wanfed"
 )
@@ -71,9 +72,9 @@ const (
 // several of them. Servers notice by themselves that no gateway of a datacenter
 // works.
 type verifier struct {
-	connect func(ctx context.Context, dc, addr string) wanfed.FailureClass // "": worked
-	check   func(ctx context.Context, addr string) bool                    // reports whether addr can be dialed
-	changed func()                                                         // called after each change of the report
+	connect func(ctx context.Context, t verifyTarget) wanfed.FailureClass // "": worked
+	check   func(ctx context.Context, t verifyTarget) bool                // reports whether addr can be dialed
+	changed func()                                                        // called after each change of the report
 	log     *slog.Logger
 	slots   chan struct{} // one for each running probe
 
@@ -82,7 +83,10 @@ type verifier struct {
 	reports []*pb.UnreachableGateway // immutable
 }
 
-type verifyTarget struct{ dc, addr string }
+type verifyTarget struct {
+	dc, addr string
+	refuse   netaddr.Class // see Datacenter.Refuse
+}
 
 // verified is the state of one gateway. verifier.mu guards it.
 type verified struct {
@@ -95,8 +99,8 @@ type verified struct {
 }
 
 func newVerifier(
-	connect func(ctx context.Context, dc, addr string) wanfed.FailureClass,
-	check func(ctx context.Context, addr string) bool, changed func(), log *slog.Logger,
+	connect func(ctx context.Context, t verifyTarget) wanfed.FailureClass,
+	check func(ctx context.Context, t verifyTarget) bool, changed func(), log *slog.Logger,
 ) *verifier {
 	return &verifier{
 		connect: connect, check: check, changed: changed, log: log, slots: make(chan struct{}, maxVerifying),
@@ -130,7 +134,7 @@ func (v *verifier) setTargets(ctx context.Context, snap *Snapshot, probes *sync.
 	if snap != nil {
 		for _, d := range snap.Datacenters {
 			for _, addr := range d.Gateways[:d.Current] {
-				want[verifyTarget{d.DC, addr}] = d.Current > 1
+				want[verifyTarget{d.DC, addr, d.Refuse[addr]}] = d.Current > 1
 			}
 		}
 	}
@@ -188,7 +192,7 @@ func (v *verifier) waitDue(ctx context.Context, t *verified, pause time.Duration
 		if left <= next || ctx.Err() != nil {
 			return false
 		}
-		if !v.check(ctx, t.addr) {
+		if !v.check(ctx, t.verifyTarget) {
 			return true
 		}
 	}
@@ -211,7 +215,7 @@ func (v *verifier) probe(ctx context.Context, t verifyTarget) (class wanfed.Fail
 	defer conns.Wait()
 	defer cancel()
 	results := make(chan wanfed.FailureClass, 2)
-	connect := func() { results <- v.connect(ctx, t.dc, t.addr) }
+	connect := func() { results <- v.connect(ctx, t) }
 	conns.Go(connect)
 	second := time.NewTimer(connectPause)
 	defer second.Stop()
@@ -334,11 +338,11 @@ func (v *verifier) report() []*pb.UnreachableGateway {
 	return v.reports
 }
 
-// checkGateway connects to addr over TCP and closes the connection, as a health
+// checkGateway connects to t over TCP and closes the connection, as a health
 // check of a load balancer does. It reports whether the connection worked.
-func checkGateway(ctx context.Context, addr string) bool {
-	d := net.Dialer{Timeout: checkTimeout}
-	c, err := d.DialContext(ctx, "tcp", addr)
+func checkGateway(ctx context.Context, t verifyTarget) bool {
+	d := net.Dialer{Timeout: checkTimeout, Control: netaddr.Control(t.refuse)}
+	c, err := d.DialContext(ctx, "tcp", t.addr)
 	if err != nil {
 		return false
 	}
@@ -351,18 +355,18 @@ func checkGateway(ctx context.Context, addr string) bool {
 
 // connectGateway connects to a server of a datacenter through one of its gateways.
 // It returns the class of the failure, or "".
-func connectGateway(ctx context.Context, id *tlsutil.Identity, dc, addr string) wanfed.FailureClass {
+func connectGateway(ctx context.Context, id *tlsutil.Identity, t verifyTarget) wanfed.FailureClass {
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
 	book := &wanfed.SharedAddressBook{}
-	book.Store(&wanfed.AddressBook{Paths: map[string][]wanfed.Path{dc: {{Addr: addr}}}})
+	book.Store(&wanfed.AddressBook{Paths: map[string][]wanfed.Path{t.dc: {{Addr: t.addr, Refuse: t.refuse}}}})
 	d, err := wanfed.NewDialer(wanfed.DialerConfig{
 		Identity: id, AddressBook: book, AttemptTimeout: attemptTimeout,
 	})
 	if err != nil {
 		return wanfed.FailureOther
 	}
-	conn, err := d.Dial(ctx, wanfed.Target{DC: dc}, wanfed.ProtoGRPC)
+	conn, err := d.Dial(ctx, wanfed.Target{DC: t.dc}, wanfed.ProtoGRPC)
 	if err == nil {
 		conn.Close()
 		return ""
@@ -370,5 +374,5 @@ func connectGateway(ctx context.Context, id *tlsutil.Identity, dc, addr string) 
 	if alert, ok := tlsutil.AlertOf(err); ok && alert == alertNoProtocol {
 		return "" // a gateway has responded
 	}
-	return cmp.Or(d.PathsTo(dc)[0].Failure, wanfed.FailureOther)
+	return cmp.Or(d.PathsTo(t.dc)[0].Failure, wanfed.FailureOther)
 }

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/wanfed/wanfed/internal/backoff"
 	"github.com/wanfed/wanfed/internal/broadcast"
+	"github.com/wanfed/wanfed/internal/netaddr"
 	"github.com/wanfed/wanfed/tlsutil"
 	"github.com/wanfed/wanfed/tlsutil/tlstest"
 	"github.com/wanfed/wanfed/wanfed"
@@ -49,7 +51,8 @@ func startVerifier(t *testing.T, datacenters ...*Datacenter) *verifierRig {
 
 // start runs a verifier with this function to connect.
 func (r *verifierRig) start(t *testing.T, connect func(context.Context, string, string) wanfed.FailureClass) {
-	check := func(ctx context.Context, addr string) bool {
+	check := func(ctx context.Context, target verifyTarget) bool {
+		addr := target.addr
 		r.mu.Lock()
 		r.checks++
 		class := r.down[addr]
@@ -59,7 +62,9 @@ func (r *verifierRig) start(t *testing.T, connect func(context.Context, string, 
 		}
 		return class == ""
 	}
-	r.verifier = newVerifier(connect, check, func() {}, slog.New(slog.DiscardHandler))
+	r.verifier = newVerifier(func(ctx context.Context, target verifyTarget) wanfed.FailureClass {
+		return connect(ctx, target.dc, target.addr)
+	}, check, func() {}, slog.New(slog.DiscardHandler))
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {
@@ -350,19 +355,26 @@ func TestConnectGateway(t *testing.T) {
 	ca := tlstest.NewCA(t)
 	id := ca.Identity(t, tlsutil.RoleGateway, "gw1", "dc1")
 	server := newDouble(t, ca.Identity(t, tlsutil.RoleServer, "srv1", "dc2"), nil)
-	if got := connectGateway(t.Context(), id, "dc2", server.addr); got != "" {
+	if got := connectGateway(t.Context(), id, verifyTarget{dc: "dc2", addr: server.addr}); got != "" {
 		t.Errorf("connectGateway() = %q, want success", got)
 	}
 	other := newDouble(t, ca.Identity(t, tlsutil.RoleServer, "srv1", "dc3"), nil)
-	if got := connectGateway(t.Context(), id, "dc2", other.addr); got == "" {
+	if got := connectGateway(t.Context(), id, verifyTarget{dc: "dc2", addr: other.addr}); got == "" {
 		t.Errorf("connectGateway() of another datacenter = %q, want a failure", got)
+	}
+	name := verifyTarget{"dc2", strings.Replace(server.addr, "127.0.0.1", "localhost", 1), netaddr.Loopback}
+	if got := connectGateway(t.Context(), id, name); got == "" || checkGateway(t.Context(), name) {
+		t.Errorf("connectGateway() and checkGateway() of %v work, want no connection to loopback", name)
+	}
+	if name.refuse = 0; !checkGateway(t.Context(), name) {
+		t.Errorf("checkGateway() of %v fails, want a connection", name)
 	}
 	closed, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	closed.Close()
-	if got := connectGateway(t.Context(), id, "dc2", closed.Addr().String()); got != wanfed.FailureRefused {
+	if got := connectGateway(t.Context(), id, verifyTarget{dc: "dc2", addr: closed.Addr().String()}); got != wanfed.FailureRefused {
 		t.Errorf("connectGateway() of a closed port = %q, want %q", got, wanfed.FailureRefused)
 	}
 }
