@@ -80,8 +80,10 @@ func (s *RenewalService) Renew(ctx context.Context, req *pb.RenewRequest) (*pb.R
 		return nil, status.Error(codes.FailedPrecondition, err.Error())
 	case err != nil:
 		return nil, status.Error(codes.Unavailable, err.Error())
-	case req.Root != "" && s.rootOf(ca, key) != req.Root:
-		return nil, status.Errorf(codes.Aborted, "the CA of %s is not below the new CA of all datacenters yet", s.cfg.DC)
+	}
+	if want := s.wantedRoot(caller, req); want != "" && s.rootOf(ca, key) != want {
+		return nil, status.Errorf(codes.Aborted, "the CA of %s is not below the new CA of all datacenters yet: "+
+			"repeat the renewal in some seconds", s.cfg.DC)
 	}
 	csr, old, err := s.check(caller, req)
 	if err != nil {
@@ -98,6 +100,17 @@ func (s *RenewalService) Renew(ctx context.Context, req *pb.RenewRequest) (*pb.R
 	s.cfg.Logger.Info("certificate issued", "peer", caller, "serial", chain[0].SerialNumber.Text(16),
 		"replaces", old.SerialNumber.Text(16), "not_after", chain[0].NotAfter.UTC().Format(time.RFC3339))
 	return &pb.RenewResponse{Certificate: cert}, nil
+}
+
+// wantedRoot returns the CA of all datacenters that the new certificate must be
+// below, or "". While that CA is replaced, an operator, who renews by hand, receives
+// no certificate of the old one.
+func (s *RenewalService) wantedRoot(caller tlsutil.Peer, req *pb.RenewRequest) string {
+	t, _, ok := s.cfg.Identity.Trust()
+	if ok && t.Phase == tlsutil.PhaseReissue && caller.Role == tlsutil.RoleOperator {
+		return t.Issuer
+	}
+	return req.Root
 }
 
 // check returns the certificate request and the present certificate of the
