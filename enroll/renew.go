@@ -81,8 +81,8 @@ func (s *RenewalService) Renew(ctx context.Context, req *pb.RenewRequest) (*pb.R
 	case err != nil:
 		return nil, status.Error(codes.Unavailable, err.Error())
 	}
-	if req.Root != "" {
-		if err := s.checkRoot(req.Root); err != nil {
+	if want := s.wantedRoot(caller, req); want != "" {
+		if err := s.checkRoot(want); err != nil {
 			return nil, status.Error(codes.Aborted, err.Error())
 		}
 	}
@@ -118,9 +118,20 @@ func (s *RenewalService) checkRoot(root string) error {
 		return err
 	}
 	if rootOf(s.cfg.Identity, ca, key) != root {
-		return fmt.Errorf("the CA of %s is not below the new CA of all datacenters yet", s.cfg.DC)
+		return fmt.Errorf("the CA of %s is not below the new CA of all datacenters yet: repeat the renewal in some seconds", s.cfg.DC)
 	}
 	return nil
+}
+
+// wantedRoot returns the CA of all datacenters that the new certificate must be
+// below, or "". While that CA is replaced, an operator, who renews by hand, receives
+// no certificate of the old one.
+func (s *RenewalService) wantedRoot(caller tlsutil.Peer, req *pb.RenewRequest) string {
+	t, _, ok := s.cfg.Identity.Trust()
+	if ok && t.Phase == tlsutil.PhaseReissue && caller.Role == tlsutil.RoleOperator && s.cfg.Authority.Command == nil {
+		return t.Issuer
+	}
+	return req.Root
 }
 
 // check returns the certificate request and the present certificate of the

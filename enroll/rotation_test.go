@@ -209,9 +209,20 @@ func TestReissue(t *testing.T) {
 		if got := r.gateway.Renewal(); got.Failures != 0 || got.Count != 0 {
 			t.Errorf("Renewal() without a reissued CA = %+v, want no failure", got)
 		}
+		signed, err := r.authority.SignTrust(r.trust)
+		if err == nil {
+			err = srv.ApplyTrust(signed) // its CA is not replaced yet
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		cli := tlsutil.Peer{Role: tlsutil.RoleOperator, DC: "dc1", Node: "cli"}
+		_, err = r.service.Renew(tlsutil.WithPeer(ctx, cli), r.request(r.identity(cli, true), newKey(t)))
+		if status.Code(err) != codes.Aborted {
+			t.Errorf("Renew() of an operator before the CA is replaced = %v, want Aborted", err)
+		}
 		r.apply(srv)
 		rooted("in phase reissue", r.trust.Keep)
-		var err error
 		if r.trust, err = AbortTrust(r.trust); err != nil {
 			t.Fatal(err)
 		}

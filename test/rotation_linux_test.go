@@ -103,7 +103,7 @@ func TestCARotation(t *testing.T) {
 	defer end()
 	run.await("continuing: phase 2 of 3, reissue")
 	m[2].link("up")
-	run.await("dc3 operator cli: reissue its certificate")
+	run.await("7 servers and gateways have completed it, waiting for 1\n  dc3 operator cli: reissue its certificate")
 	m[2].wanfed("", "tls", "renew")
 	run.await("complete: the old CA and its key were deleted")
 

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -71,7 +70,8 @@ docs/certificates.md.`,
 	c.PreRunE = func(cmd *cobra.Command, _ []string) error { return useDefaultDir(cmd) }
 	c.Flags().BoolVar(&r.abort, "abort", false, "go back to the old CA")
 	c.Flags().BoolVar(&r.force, "force", false, "continue without the processes that the phase waits for")
-	c.Flags().DurationVar(&r.timeout, "timeout", 0, "`duration` after which the command fails, and can be run again (default: none)")
+	c.Flags().DurationVar(&r.timeout, "timeout", 0,
+		"`duration` after which the command fails, and can be run again (default: none)")
 	r.confirm.addFlag(c)
 	c.RunE = func(cmd *cobra.Command, _ []string) error { return r.run(cmd) }
 	return c
@@ -295,7 +295,9 @@ func (r *rotation) read(ctx context.Context, cmd *cobra.Command) (*pb.Resource, 
 }
 
 // write signs and stores t in place of the stored resource.
-func (r *rotation) write(ctx context.Context, cmd *cobra.Command, stored *pb.Resource, t tlsutil.Trust) (*pb.Resource, error) {
+func (r *rotation) write(
+	ctx context.Context, cmd *cobra.Command, stored *pb.Resource, t tlsutil.Trust,
+) (*pb.Resource, error) {
 	signed, err := r.authority.SignTrust(t)
 	if err != nil {
 		return nil, err
@@ -304,7 +306,7 @@ func (r *rotation) write(ctx context.Context, cmd *cobra.Command, stored *pb.Res
 	if err != nil {
 		return nil, err
 	}
-	next.Id.Uid, next.Generation, next.Version = stored.GetId().GetUid(), "", cmp.Or(stored.GetVersion(), "")
+	next.Id.Uid, next.Generation, next.Version = stored.GetId().GetUid(), "", stored.GetVersion()
 	err = r.call(ctx, cmd, func(ctx context.Context, c pb.ResourceServiceClient) error {
 		resp, err := c.Write(ctx, &pb.WriteRequest{Resource: next})
 		next = resp.GetResource()
