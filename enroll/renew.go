@@ -111,14 +111,16 @@ func (s *RenewalService) Renew(ctx context.Context, req *pb.RenewRequest) (*pb.R
 // with the fingerprint root.
 func (s *RenewalService) checkRoot(root string) error {
 	if s.cfg.Authority.Command != nil {
-		return fmt.Errorf("signer_command issues the certificates of %s: wanfed tls ca rotate does not replace its CA", s.cfg.DC)
+		return fmt.Errorf("signer_command issues the certificates of %s: wanfed tls ca rotate does not replace its CA",
+			s.cfg.DC)
 	}
 	ca, key, err := s.cfg.Authority.Signer(RoleServer)
 	if err != nil {
 		return err
 	}
 	if rootOf(s.cfg.Identity, ca, key) != root {
-		return fmt.Errorf("the CA of %s is not below the new CA of all datacenters yet: repeat the renewal in some seconds", s.cfg.DC)
+		return fmt.Errorf("the CA of %s is not below the new CA of all datacenters yet: repeat the renewal in some seconds",
+			s.cfg.DC)
 	}
 	return nil
 }
