@@ -122,7 +122,7 @@ func checkReserved(p tlsutil.Peer, verb resource.Verb, r *pb.Resource) error {
 	case service == ServerService:
 		return fmt.Errorf("service %q is the servers themselves: choose another name", service)
 	case kind == KindMeshGateway, service == ServiceName, gateway:
-		return errors.New("only a gateway writes its node, service and check: choose another name")
+		return errors.New("only a gateway writes its node, service and check: name another service or check NODE/ID")
 	}
 	return nil
 }

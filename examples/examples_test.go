@@ -249,7 +249,7 @@ func TestExamplesUseTheTunnelAlone(t *testing.T) {
 	}
 	const module = "github.com/wanfed/wanfed/"
 	allowed := []string{"wanfed", "tlsutil", "internal/atomicfile", "internal/backoff", "internal/broadcast",
-		"internal/proxyproto", "internal/ratelog", "examples/memberlist", "examples/serf"}
+		"internal/netaddr", "internal/proxyproto", "internal/ratelog", "examples/memberlist", "examples/serf"}
 	for dep := range strings.Lines(string(out)) {
 		dep = strings.TrimSpace(dep)
 		if pkg, ok := strings.CutPrefix(dep, module); ok && !slices.Contains(allowed, pkg) ||
