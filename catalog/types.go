@@ -98,7 +98,7 @@ func checkReserved(p tlsutil.Peer, verb resource.Verb, r *pb.Resource) error {
 		if err != nil {
 			return err
 		}
-		service, kind, gateway = s.Service, s.Kind, nodeOf(r) == r.GetId().GetName()
+		service, kind, gateway = s.Service, s.Kind, gatewayName(p, r, s.Node)
 	case CheckType.Kind:
 		c, err := resource.Decode[*pb.Check](r)
 		if err != nil {
@@ -107,7 +107,7 @@ func checkReserved(p tlsutil.Peer, verb resource.Verb, r *pb.Resource) error {
 		if verb == resource.VerbWrite && p.Role == tlsutil.RoleUser && ProbesLoopback(c.Probe) {
 			return errors.New("a user may not make a server connect to its loopback addresses: register the check as an operator")
 		}
-		gateway = nodeOf(r) == r.GetId().GetName()
+		gateway = gatewayName(p, r, c.Node)
 	case NodeType.Kind:
 		n, err := resource.Decode[*pb.Node](r)
 		if err != nil {
@@ -122,9 +122,17 @@ func checkReserved(p tlsutil.Peer, verb resource.Verb, r *pb.Resource) error {
 	case service == ServerService:
 		return fmt.Errorf("service %q is the servers themselves: choose another name", service)
 	case kind == KindMeshGateway, service == ServiceName, gateway:
-		return errors.New("only a gateway writes its node, service and check: name another service or check NODE/ID")
+		return errors.New("only a gateway writes its node, service and check: choose another name")
 	}
 	return nil
+}
+
+// gatewayName reports whether the name of r is that of the service or check of a
+// gateway: the name of its node alone. Operators and servers, which may write
+// anything, use such names for services and checks of other nodes too.
+func gatewayName(p tlsutil.Peer, r *pb.Resource, node string) bool {
+	name := r.GetId().GetName()
+	return nodeOf(r) == name && (p.Role == tlsutil.RoleUser || node == name)
 }
 
 // Healthy reports whether no check of a gateway is critical.

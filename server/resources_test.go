@@ -99,7 +99,7 @@ func testDeleteOwner(ctx context.Context, t *testing.T, c pb.ResourceServiceClie
 	t.Helper()
 	batch := &pb.Batch{}
 	for i := range 2 * resource.MaxCascade {
-		r, err := resource.New(catalog.CheckType, fmt.Sprintf("n1/c%d", i),
+		r, err := resource.New(catalog.CheckType, fmt.Sprintf("c%d", i),
 			&pb.Check{Node: "n1", Status: catalog.StatusPassing})
 		if err != nil {
 			t.Fatal(err)

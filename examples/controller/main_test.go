@@ -70,7 +70,7 @@ func TestController_InMemory(t *testing.T) {
 			}
 		}
 		s.Write(catalog.NodeType, "web1", &pb.Node{Node: "web1", Address: "10.0.0.1"})
-		s.Write(catalog.CheckType, "web/http", check("web1", catalog.StatusCritical))
+		s.Write(catalog.CheckType, "c", check("web1", catalog.StatusCritical))
 		if _, err := s.Reconcile(health, resource.ID(catalog.NodeType, "web1")); err != nil {
 			t.Fatalf("Reconcile() = %v, want nil", err)
 		}
@@ -78,7 +78,7 @@ func TestController_InMemory(t *testing.T) {
 
 		_, stop := s.Start(controller.Config{Logger: slog.New(slog.DiscardHandler)}, health)
 		s.Write(catalog.NodeType, "web2", &pb.Node{Node: "web2", Address: "10.0.0.2"})
-		s.Write(catalog.CheckType, "web/http", check("web2", catalog.StatusWarning)) // moved
+		s.Write(catalog.CheckType, "c", check("web2", catalog.StatusWarning)) // moved
 		expect("web1", `{}`)
 		expect("web2", `{"http":"warning"}`)
 		status := s.Get(resource.ID(catalog.NodeType, "web2")).Status["node-health"]
@@ -170,7 +170,7 @@ func TestController_OverGRPC(t *testing.T) {
 	}
 	const owned = resource.MaxCascade + 5 // more than one step deletes
 	for i := range owned {
-		r, err := resource.New(catalog.CheckType, fmt.Sprintf("web1/%d", i), &pb.Check{
+		r, err := resource.New(catalog.CheckType, fmt.Sprintf("c%d", i), &pb.Check{
 			Node: "web1", CheckId: fmt.Sprint(i), Name: "c", Status: catalog.StatusPassing,
 		})
 		if err != nil {
