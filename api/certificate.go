@@ -24,7 +24,8 @@ func CertificateInUse(id *tlsutil.Identity, p tlsutil.Peer, certs []*x509.Certif
 
 // OwnCertificate describes the certificate of id and the CAs that it trusts.
 func OwnCertificate(id *tlsutil.Identity) *pb.CertificateInUse {
+	t, _, _ := id.Trust() // before the certificate, which may be of an earlier change
 	c := CertificateInUse(id, id.Peer(), id.Certificates()[0])
-	c.Trusts = id.CAs()
+	c.Trusts, c.TrustNumber = id.CAs(), t.Number
 	return c
 }

@@ -131,7 +131,7 @@ func (s *RenewalService) Report(p tlsutil.Peer, c *pb.CertificateInUse) {
 	}
 	s.reports.byPeer[p] = report{time.Now(), &pb.CertificateInUse{
 		Datacenter: p.DC, Node: p.Node, Role: string(p.Role), Issuer: c.Issuer, Serial: c.Serial, NotAfter: c.NotAfter,
-		Renews: c.Renews, Root: c.Root, Trusts: c.Trusts,
+		Renews: c.Renews, Root: c.Root, Trusts: c.Trusts, TrustNumber: c.TrustNumber,
 	}}
 }
 

@@ -111,6 +111,7 @@ func (r Renewer) Renew(ctx context.Context, root string) error {
 	if err != nil {
 		return fmt.Errorf("create a key: %w", err)
 	}
+	before, _, _ := r.Identity.Trust()
 	old := r.Identity.Leaf()
 	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{DNSNames: old.DNSNames}, key)
 	if err != nil {
@@ -131,6 +132,9 @@ func (r Renewer) Renew(ctx context.Context, root string) error {
 	pair := tlsutil.KeyPair{Cert: resp.Certificate}
 	if pair.Key, err = tlsutil.EncodeKey(key); err != nil {
 		return err
+	}
+	if now, _, _ := r.Identity.Trust(); now.Number != before.Number {
+		return errors.New("the trusted CAs have changed during the renewal")
 	}
 	if err := r.Identity.Replace(pair); err != nil {
 		return err

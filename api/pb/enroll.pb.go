@@ -972,7 +972,10 @@ type CertificateInUse struct {
 	Root string `protobuf:"bytes,8,opt,name=root,proto3" json:"root,omitempty"`
 	// The same of the CAs that the process trusts. Empty: the process has not
 	// reported them.
-	Trusts        []string `protobuf:"bytes,9,rep,name=trusts,proto3" json:"trusts,omitempty"`
+	Trusts []string `protobuf:"bytes,9,rep,name=trusts,proto3" json:"trusts,omitempty"`
+	// Number of the last change of the trusted CAs that the holder has applied,
+	// before it reported the other fields. 0: none.
+	TrustNumber   uint64 `protobuf:"varint,10,opt,name=trust_number,json=trustNumber,proto3" json:"trust_number,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1070,6 +1073,13 @@ func (x *CertificateInUse) GetTrusts() []string {
 	return nil
 }
 
+func (x *CertificateInUse) GetTrustNumber() uint64 {
+	if x != nil {
+		return x.TrustNumber
+	}
+	return 0
+}
+
 var File_api_pb_enroll_proto protoreflect.FileDescriptor
 
 const file_api_pb_enroll_proto_rawDesc = "" +
@@ -1147,7 +1157,7 @@ const file_api_pb_enroll_proto_rawDesc = "" +
 	"\amissing\x18\x03 \x03(\v2\x19.wanfed.v1.MissingProcessR\amissing\"8\n" +
 	"\x0eMissingProcess\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x12\n" +
-	"\x04role\x18\x02 \x01(\tR\x04role\"\x87\x02\n" +
+	"\x04role\x18\x02 \x01(\tR\x04role\"\xaa\x02\n" +
 	"\x10CertificateInUse\x12\x1e\n" +
 	"\n" +
 	"datacenter\x18\x01 \x01(\tR\n" +
@@ -1159,7 +1169,9 @@ const file_api_pb_enroll_proto_rawDesc = "" +
 	"\tnot_after\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\bnotAfter\x12\x16\n" +
 	"\x06renews\x18\a \x01(\bR\x06renews\x12\x12\n" +
 	"\x04root\x18\b \x01(\tR\x04root\x12\x16\n" +
-	"\x06trusts\x18\t \x03(\tR\x06trusts2\xf4\x01\n" +
+	"\x06trusts\x18\t \x03(\tR\x06trusts\x12!\n" +
+	"\ftrust_number\x18\n" +
+	" \x01(\x04R\vtrustNumber2\xf4\x01\n" +
 	"\x11EnrollmentService\x12:\n" +
 	"\x05Renew\x12\x17.wanfed.v1.RenewRequest\x1a\x18.wanfed.v1.RenewResponse\x12[\n" +
 	"\x10ListCertificates\x12\".wanfed.v1.ListCertificatesRequest\x1a#.wanfed.v1.ListCertificatesResponse\x12F\n" +
