@@ -266,7 +266,7 @@ func acknowledges(t tlsutil.Trust, c *pb.CertificateInUse) string {
 	role := tlsutil.Role(c.Role)
 	reports := len(c.Trusts) > 0
 	switch {
-	case reports && c.TrustNumber < t.Number:
+	case reports && t.Phase != tlsutil.PhaseDone && c.TrustNumber < t.Number:
 		return "has not received the change yet"
 	case t.Phase == tlsutil.PhaseReissue && c.Root != t.Issuer && c.Renews:
 		return "its certificate is not reissued yet"
