@@ -32,10 +32,9 @@ type queue struct {
 	element *list.Element   // in admission.order
 }
 
-// newAdmission returns an admission with slots for half of the processors. The
-// others remain for requests.
+// newAdmission returns an admission with a slot for each processor.
 func newAdmission() *admission {
-	return &admission{free: max(1, runtime.GOMAXPROCS(0)/2), waiting: map[netip.Prefix]*queue{}}
+	return &admission{free: runtime.GOMAXPROCS(0), waiting: map[netip.Prefix]*queue{}}
 }
 
 // acquire waits for a slot.
@@ -90,10 +89,6 @@ func (a *admitted) compute() {
 	if a.from != nil && !a.held {
 		a.from.acquire(a.source)
 		a.held = true
-		// The goroutine that released the slot has readied this one, which thus runs
-		// before all others of the processor, in the same time slice. Requests that
-		// became ready earlier would wait for a chain of handshakes, up to 10 ms.
-		runtime.Gosched()
 	}
 }
 

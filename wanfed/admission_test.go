@@ -4,9 +4,7 @@ package wanfed
 
 import (
 	"net/netip"
-	"runtime"
 	"slices"
-	"sync"
 	"testing"
 	"testing/synctest"
 )
@@ -42,42 +40,4 @@ func TestAdmission_RoundRobin(t *testing.T) {
 			t.Errorf("at rest: %d slots free, %d sources wait; want 1 and none", a.free, len(a.waiting))
 		}
 	})
-}
-
-// Handshakes leave a processor for requests, if there are several.
-func TestAdmission_Slots(t *testing.T) {
-	for procs, want := range map[int]int{1: 1, 2: 1, 4: 2, 8: 4} {
-		before := runtime.GOMAXPROCS(procs)
-		a := newAdmission()
-		runtime.GOMAXPROCS(before)
-		if a.free != want {
-			t.Errorf("slots with %d processors = %d, want %d", procs, a.free, want)
-		}
-	}
-}
-
-// A handshake that receives a slot runs after the goroutines that became ready
-// before it.
-func TestAdmission_Yields(t *testing.T) {
-	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
-	a := newAdmission()
-	var order []string
-	var wg sync.WaitGroup
-	first := admitted{from: a}
-	first.compute()
-	for range 20 {
-		wg.Go(func() {
-			hs := admitted{from: a}
-			hs.compute()
-			order = append(order, "handshake")
-			hs.pause()
-		})
-	}
-	runtime.Gosched() // all handshakes wait
-	wg.Go(func() { order = append(order, "request") })
-	first.pause()
-	wg.Wait()
-	if at := slices.Index(order, "request"); len(order) != 21 || at > 1 {
-		t.Errorf("order = %v, want the request before the second handshake", order)
-	}
 }

@@ -227,9 +227,8 @@ func TestHandshakeLimit_Crowd(t *testing.T) {
 	})
 }
 
-// A source with more than maxPerSource handshakes loses those older than
-// helloGrace, also after their ClientHello, and only those, before the limit of all
-// handshakes is reached. The others of the source and those of another source stay.
+// A source with more than maxPerSource handshakes loses its overdue ones, and only
+// those, before the limit of all handshakes is reached.
 func TestHandshakeLimit_PerSource(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		limit := newHandshakeLimit(4 * maxPerSource)
@@ -247,7 +246,7 @@ func TestHandshakeLimit_PerSource(t *testing.T) {
 		if n := limit.len(); n != maxPerSource+11 {
 			t.Errorf("%d handshakes, want %d: none is overdue", n, maxPerSource+11)
 		}
-		time.Sleep(helloGrace)
+		time.Sleep(handshakeGrace)
 		for range 20 {
 			add("192.0.2.1")
 		}

@@ -25,9 +25,7 @@ import (
 func (t *Tunnel) serveStreams(ctx context.Context, c *tls.Conn, p tlsutil.Peer) bool {
 	cfg := t.limits.yamuxConfig(t.log.With("peer", p))
 	cfg.KeepAliveInterval *= acceptedKeepalive
-	unread := t.unread.session(p.DC, cfg.StreamCloseTimeout)
-	defer unread.end()
-	s, err := yamux.Server(&yamuxConn{Conn: c, timeout: t.limits.keepaliveTimeout, unread: unread}, cfg)
+	s, err := yamux.Server(&yamuxConn{Conn: c, timeout: t.limits.keepaliveTimeout}, cfg)
 	if err != nil {
 		t.logEnd(ctx, c, p, ProtoStream, nil, err)
 		return false
@@ -46,9 +44,7 @@ func (t *Tunnel) serveStreams(ctx context.Context, c *tls.Conn, p tlsutil.Peer) 
 			t.logEnd(ctx, c, p, ProtoStream, sessionFault(err), err)
 			return false
 		}
-		stream := newStreamConn(st, p.Node+"."+p.DC)
-		stream.unread = unread
-		wg.Go(func() { t.serveStream(ctx, stream, s.NumStreams(), p, c) })
+		wg.Go(func() { t.serveStream(ctx, newStreamConn(st, p.Node+"."+p.DC), s.NumStreams(), p, c) })
 	}
 }
 
