@@ -200,7 +200,8 @@ func CheckProbeAddress(ip, server netip.Addr, loopback bool) error {
 	switch {
 	case ip == server.Unmap().WithZone(""):
 		return nil
-	case !ip.IsValid() || ip.IsUnspecified() || thisNet.Contains(ip) || ip.IsMulticast() || ip == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
+	case !ip.IsValid() || ip.IsUnspecified() || thisNet.Contains(ip) || ip.IsMulticast() ||
+		ip == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
 		return fmt.Errorf("%v is not the address of a machine", ip)
 	case ip.IsLoopback() && !loopback:
 		return fmt.Errorf("the name resolves to %v: a loopback address must be written in the check", ip)

@@ -48,7 +48,8 @@ func TestProbeTarget(t *testing.T) {
 			got = ""
 		}
 		if got != tt.want || tt.want != "" && ProbesLoopback(tt.probe) != tt.onLoopback {
-			t.Errorf("ProbeTarget(%v) = %q, %v, loopback %v, want %q, %v", tt.probe, got, err, ProbesLoopback(tt.probe), tt.want, tt.onLoopback)
+			t.Errorf("ProbeTarget(%v) = %q, %v, loopback %v, want %q, %v",
+				tt.probe, got, err, ProbesLoopback(tt.probe), tt.want, tt.onLoopback)
 		}
 	}
 }
@@ -173,8 +174,9 @@ func TestTTLMonitor_Probe(t *testing.T) {
 		node := testPut(t, b, NodeType, "srv1", nil, &pb.Node{Node: "srv1", Address: "192.0.2.1"})
 		web := testPut(t, b, ServiceType, "srv1/web", node, &pb.Service{Node: "srv1", Id: "web", Service: "web"})
 		testPut(t, b, CheckType, "srv1/up", web, &pb.Check{
-			Node: "srv1", CheckId: "up", Status: StatusPassing, ServiceId: "web", Type: TypeTCP, DeregisterAfter: durationpb.New(time.Minute),
-			Probe: &pb.Probe{Tcp: "10.0.0.1:80", Interval: durationpb.New(time.Second)},
+			Node: "srv1", CheckId: "up", Status: StatusPassing, ServiceId: "web", Type: TypeTCP,
+			DeregisterAfter: durationpb.New(time.Minute),
+			Probe:           &pb.Probe{Tcp: "10.0.0.1:80", Interval: durationpb.New(time.Second)},
 		})
 		synctest.Wait()
 		update := CheckUpdate{Node: "srv1", CheckID: "up", Status: StatusPassing, Output: "ok", Probed: true}

@@ -77,7 +77,8 @@ func TestMergedView(t *testing.T) {
 		t.Fatalf("Nodes = %v, want srv1 and srv2", s.Nodes)
 	}
 	n := s.Node("srv1")
-	if n.Resource == nil || n.Id != "1" || len(n.Services) != 2 || n.Service("web").OnNode != n || n.Service(ServerService).Service.Service != ServerService {
+	if n.Resource == nil || n.Id != "1" || len(n.Services) != 2 || n.Service("web").OnNode != n ||
+		n.Service(ServerService).Service.Service != ServerService {
 		t.Errorf("node srv1 = %+v, want its services web and %s on the node", n, ServerService)
 	}
 	if checks := n.Service("web").AllChecks(); len(checks) != 2 || checks[0].CheckId != ServerCheck ||
@@ -108,7 +109,8 @@ func TestMergedView(t *testing.T) {
 	if last := at(); last.Node("srv2") != nil || len(last.Nodes) != 2 {
 		t.Errorf("Nodes after srv2 left = %v, want srv1 and db1", last.Nodes)
 	}
-	if base, err := stored.At(t.Context(), resource.Eventual); err != nil || base.Node("srv1").Service(ServerService).Service.Service != "forged" {
+	base, err := stored.At(t.Context(), resource.Eventual)
+	if err != nil || base.Node("srv1").Service(ServerService).Service.Service != "forged" {
 		t.Errorf("View.At() = %+v, %v, want the stored catalog", base, err)
 	}
 }

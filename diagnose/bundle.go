@@ -230,7 +230,8 @@ var (
 func (m Machine) secrets() (all []string) {
 	var files []string
 	if s := m.Server; s != nil {
-		files = append(files, s.KeyFile, s.EncryptFile, s.MonitorTokenFile, s.IssuingPassphrase, filepath.Join(s.DataDir, "keyring.json"))
+		files = append(files, s.KeyFile, s.EncryptFile, s.MonitorTokenFile, s.IssuingPassphrase,
+			filepath.Join(s.DataDir, "keyring.json"))
 		keys, _ := filepath.Glob(filepath.Join(server.CADir(s.DataDir), "*"))
 		files = append(files, keys...)
 	}

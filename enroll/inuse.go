@@ -5,6 +5,7 @@ package enroll
 import (
 	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"sync"
@@ -23,7 +24,11 @@ func (s *RenewalService) ListCertificates(
 	ctx context.Context, req *pb.ListCertificatesRequest,
 ) (*pb.ListCertificatesResponse, error) {
 	resp := &pb.ListCertificatesResponse{}
-	all := append(s.reports.list(time.Now()), api.OwnCertificate(s.cfg.Identity))
+	own := api.OwnCertificate(s.cfg.Identity)
+	if !s.caReplaced() {
+		own.TrustNumber = 0
+	}
+	all := append(s.reports.list(time.Now()), own)
 	for _, certs := range s.cfg.Identity.Certificates()[1:] {
 		p, err := tlsutil.PeerFromCert(certs[0], s.cfg.Identity.Domain())
 		if err != nil {
@@ -50,6 +55,17 @@ func (s *RenewalService) ListCertificates(
 		resp.Missing = s.missing(resp.Certificates)
 	}
 	return resp, nil
+}
+
+// caReplaced reports whether the CA of this datacenter, if this server has it, is
+// below the CA that the present phase of a replacement wants.
+func (s *RenewalService) caReplaced() bool {
+	t, _, ok := s.cfg.Identity.Trust()
+	if !ok || t.Phase != tlsutil.PhaseReissue || s.cfg.Authority.Command != nil {
+		return true
+	}
+	ca, key, err := s.cfg.Authority.Signer(RoleServer)
+	return errors.Is(err, ErrNoCA) || err == nil && rootOf(s.cfg.Identity, ca, key) == t.Issuer
 }
 
 // listAt returns the certificates that another server of this datacenter sees.

@@ -134,7 +134,7 @@ func (r Renewer) Renew(ctx context.Context, root string) error {
 		return err
 	}
 	if now, _, _ := r.Identity.Trust(); now.Number != before.Number {
-		return errors.New("the trusted CAs have changed during the renewal")
+		return errTrustChanged
 	}
 	if err := r.Identity.Replace(pair); err != nil {
 		return err

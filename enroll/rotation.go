@@ -267,7 +267,7 @@ func acknowledges(t tlsutil.Trust, c *pb.CertificateInUse) string {
 	reports := len(c.Trusts) > 0
 	switch {
 	case reports && t.Phase != tlsutil.PhaseDone && c.TrustNumber < t.Number:
-		return "has not received the change yet"
+		return "has not applied the change yet"
 	case t.Phase == tlsutil.PhaseReissue && c.Root != t.Issuer && c.Renews:
 		return "its certificate is not reissued yet"
 	case t.Phase == tlsutil.PhaseReissue && c.Root != t.Issuer && role == tlsutil.RoleOperator:

@@ -3,6 +3,7 @@
 package enroll
 
 import (
+	"bytes"
 	"context"
 	"crypto"
 	"crypto/rand"
@@ -146,10 +147,13 @@ func TestReissueCA_Refused(t *testing.T) {
 		want   string
 	}{
 		{"without the key of the CA", thief, reissueRequest(t, dc3.Cert, newKey(t), r.trust.Issuer), "signature by the key"},
-		{"for another datacenter", thief, reissueRequest(t, dc2.Cert, keyOf(t, dc3), r.trust.Issuer), "is not the CA of datacenter dc3"},
-		{"as another datacenter", tlsutil.Peer{Role: tlsutil.RoleServer, DC: "dc2", Node: "srv1"}, good, "is not the CA of datacenter dc2"},
+		{"for another datacenter", thief, reissueRequest(t, dc2.Cert, keyOf(t, dc3), r.trust.Issuer),
+			"is not the CA of datacenter dc3"},
+		{"as another datacenter", tlsutil.Peer{Role: tlsutil.RoleServer, DC: "dc2", Node: "srv1"}, good,
+			"is not the CA of datacenter dc2"},
 		{"as an operator", tlsutil.Peer{Role: tlsutil.RoleOperator, DC: "dc3", Node: "cli"}, good, "only servers"},
-		{"below the old CA", thief, reissueRequest(t, dc3.Cert, keyOf(t, dc3), r.trust.Drop), "no CA of all datacenters is being replaced"},
+		{"below the old CA", thief, reissueRequest(t, dc3.Cert, keyOf(t, dc3), r.trust.Drop),
+			"no CA of all datacenters is being replaced"},
 		{"of a revoked CA", thief, reissueRequest(t, revoked.Cert, keyOf(t, revoked), r.trust.Issuer), "is revoked"},
 		{"of an unknown CA", thief, reissueRequest(t, dcCA("dc3", foreign).Cert, newKey(t), r.trust.Issuer), "not valid"},
 		{"of the CA of all", thief, reissueRequest(t, r.root.Cert, keyOf(t, r.root), r.trust.Issuer), "is not the CA of datacenter"},
@@ -216,6 +220,17 @@ func TestReissue(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		number := func() uint64 {
+			resp, err := r.service.ListCertificates(tlsutil.WithPeer(ctx, srv.Peer()), &pb.ListCertificatesRequest{Here: true})
+			i := slices.IndexFunc(resp.GetCertificates(), func(c *pb.CertificateInUse) bool { return c.Role == "server" })
+			if err != nil || i < 0 {
+				t.Fatalf("ListCertificates() = %v, %v, want that of the server", resp, err)
+			}
+			return resp.Certificates[i].TrustNumber
+		}
+		if got := number(); got != 0 {
+			t.Errorf("the server reports change %d before its CA is replaced, want 0", got)
+		}
 		cli := tlsutil.Peer{Role: tlsutil.RoleOperator, DC: "dc1", Node: "cli"}
 		_, err = r.service.Renew(tlsutil.WithPeer(ctx, cli), r.request(r.identity(cli, true), newKey(t)))
 		if status.Code(err) != codes.Aborted {
@@ -223,6 +238,9 @@ func TestReissue(t *testing.T) {
 		}
 		r.apply(srv)
 		rooted("in phase reissue", r.trust.Keep)
+		if got := number(); got != r.trust.Number {
+			t.Errorf("the server reports change %d, want %d", got, r.trust.Number)
+		}
 		if r.trust, err = AbortTrust(r.trust); err != nil {
 			t.Fatal(err)
 		}
@@ -238,6 +256,57 @@ func TestReissue(t *testing.T) {
 			}
 		}
 	})
+}
+
+// changing calls after at the end of each call.
+type changing struct {
+	direct
+	after func()
+}
+
+func (c changing) Invoke(ctx context.Context, method string, req, reply any, opts ...grpc.CallOption) error {
+	defer c.after()
+	return c.direct.Invoke(ctx, method, req, reply, opts...)
+}
+
+// A certificate and a CA that were requested before a change of the trust are not
+// used: the change may remove what they are below.
+func TestRotation_ChangeDuringRequest(t *testing.T) {
+	r := newRotationRig(t)
+	srv := r.service.cfg.Identity
+	r.apply(srv, r.gateway)
+	r.next(srv)
+	abort := func() {
+		var err error
+		if r.trust, err = AbortTrust(r.trust); err != nil {
+			t.Fatal(err)
+		}
+		r.apply(srv, r.gateway)
+	}
+	ca, err := os.ReadFile(filepath.Join(r.authority.Dir, DatacenterCert))
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn := changing{direct{r.renewRig, r.service, srv.Peer()}, abort}
+	err = Reissuer{
+		Identity: srv, Authority: r.authority, Logger: slog.New(slog.DiscardHandler),
+		Connect: func(string) (grpc.ClientConnInterface, error) { return conn, nil },
+	}.reissue(t.Context())
+	if !errors.Is(err, errTrustChanged) {
+		t.Errorf("reissue() during an abort = %v, want %v", err, errTrustChanged)
+	}
+	if got, err := os.ReadFile(filepath.Join(r.authority.Dir, DatacenterCert)); err != nil || !bytes.Equal(got, ca) {
+		t.Errorf("the CA of the datacenter is replaced (%v), want that of before", err)
+	}
+	leaf, renewer := r.gateway.Leaf(), r.renewer()
+	conn = changing{direct{r.renewRig, r.service, gw1}, func() { r.next(srv, r.gateway) }}
+	renewer.Connect = func() (grpc.ClientConnInterface, error) { return conn, nil }
+	if err := renewer.Renew(t.Context(), ""); !errors.Is(err, errTrustChanged) {
+		t.Errorf("Renew() during a change = %v, want %v", err, errTrustChanged)
+	}
+	if !r.gateway.Leaf().Equal(leaf) {
+		t.Error("the certificate is replaced, want that of before")
+	}
 }
 
 // TestRotation_Files checks the files of the CAs through the phases, that each step
@@ -316,6 +385,11 @@ func TestAcknowledged(t *testing.T) {
 	}
 	ownPKI := cert("dc1", "server", "srv2", oldCA, oldCA, newCA)
 	ownPKI.Renews = false
+	aborted := tlsutil.Trust{Number: 7, Phase: tlsutil.PhaseReissue, Keep: oldCA, Drop: newCA, Issuer: oldCA, Aborted: true}
+	received := cert("dc1", "server", "srv1", oldCA, oldCA, newCA)
+	received.TrustNumber = 7
+	earlier := cert("dc1", "server", "srv2", oldCA, oldCA, newCA) // it renews below newCA later
+	earlier.TrustNumber = 6
 	missing := report("dc1", cert("dc1", "server", "srv1", newCA, newCA))
 	missing.Response.Unreachable = []string{"srv2"}
 	missing.Response.Missing = []*pb.MissingProcess{{Node: "srv2", Role: "server"}, {Node: "gw1", Role: "gateway"}}
@@ -331,6 +405,8 @@ func TestAcknowledged(t *testing.T) {
 				cert("dc1", "cli", "cli", oldCA), cert("dc2", "server", "srv1", oldCA)),
 			{Datacenter: "dc3", Err: errors.New("no path")},
 		}, 1, []string{"dc1 gateway gw1: does not trust the new CA yet", "dc3: does not respond: no path"}},
+		{"abort", aborted, []DatacenterReport{report("dc1", received, earlier)}, 1,
+			[]string{"dc1 server srv2: has not applied the change yet"}},
 		{"reissue", phase(tlsutil.PhaseReissue), []DatacenterReport{
 			report("dc1", cert("dc1", "server", "srv1", newCA, oldCA, newCA), cert("dc1", "gateway", "gw1", oldCA, oldCA, newCA),
 				cert("dc1", "cli", "cli", oldCA), cert("dc1", "sync", "s", oldCA), ownPKI),

@@ -342,7 +342,8 @@ func TestPaths_Classes(t *testing.T) {
 	conf.PrimaryGateways = []string{"own.example:8443"}
 	e := compute(conf, named, nil).entries["dc1"]
 	const all3 = netaddr.Loopback | netaddr.LinkLocal | netaddr.Other
-	if got := []netaddr.Class{e.paths[0].Refuse, e.paths[1].Refuse, e.paths[2].Refuse}; !slices.Equal(got, []netaddr.Class{0, all3, 0}) ||
+	got := []netaddr.Class{e.paths[0].Refuse, e.paths[1].Refuse, e.paths[2].Refuse}
+	if !slices.Equal(got, []netaddr.Class{0, all3, 0}) ||
 		!slices.Equal(e.snap.Refuse, []uint32{0, uint32(all3)}) {
 		t.Errorf("refused kinds = %v, and %v for gateways, want all for gw.example alone", got, e.snap.Refuse)
 	}

@@ -33,7 +33,8 @@ func TestProxy_RefusesResolvedAddresses(t *testing.T) {
 		}
 		l.SetTable(table)
 		conn, err := p.dialer.Connect(t.Context(), name)
-		if refused := refuse&netaddr.Loopback != 0; refused != (err != nil) || refused && !strings.Contains(err.Error(), "correct the name") {
+		refused := refuse&netaddr.Loopback != 0
+		if refused != (err != nil) || refused && !strings.Contains(err.Error(), "correct the name") {
 			t.Errorf("Connect() to %s, which must not resolve to %d, = %v", name, refuse, err)
 		}
 		if conn != nil {

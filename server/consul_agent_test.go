@@ -69,7 +69,8 @@ func testAgentTTL(t *testing.T, lab *consulLab) {
 		}
 		entries, _, err := lab.reader.Health().Service("api", "", false, nil)
 		if err != nil || len(entries) != 1 || len(entries[0].Checks) != 2 || entries[0].Node.Node != "srv1" {
-			t.Fatalf("Service(api) after %s = %+v, %v, want one entry on srv1 with its check and that of the node", step.name, entries, err)
+			t.Fatalf("Service(api) after %s = %+v, %v, want one entry on srv1 with its check and that of the node",
+				step.name, entries, err)
 		}
 		if c := entries[0].Checks[1]; c.CheckID != "service:api" || c.Status != step.status ||
 			c.Output != step.output ||
@@ -143,7 +144,8 @@ func testAgentRejectedCalls(t *testing.T, lab *consulLab) {
 		{"PassTTL() of an unknown check", agent.PassTTL("api", ""), http.StatusNotFound},
 		{"CheckDeregister() of an unknown check", agent.CheckDeregister("short"), http.StatusNotFound},
 		{"ServiceDeregister() of an unknown service", agent.ServiceDeregister("nothing"), http.StatusNotFound},
-		{"ServiceRegister() with a script", check(consul.AgentServiceCheck{Args: []string{"true"}, Interval: "10s"}), http.StatusBadRequest},
+		{"ServiceRegister() with a script", check(consul.AgentServiceCheck{Args: []string{"true"}, Interval: "10s"}),
+			http.StatusBadRequest},
 		{"ServiceRegister() without an interval", check(consul.AgentServiceCheck{HTTP: "http://x/"}), http.StatusBadRequest},
 		{"ServiceRegister() with a POST", check(consul.AgentServiceCheck{
 			HTTP: "http://x/", Interval: "10s", Method: "POST",
@@ -188,7 +190,10 @@ func testAgentProbe(t *testing.T, lab *consulLab) {
 	for _, step := range []struct {
 		code   int32
 		status string
-	}{{http.StatusOK, consul.HealthPassing}, {http.StatusTooManyRequests, consul.HealthWarning}, {http.StatusBadGateway, consul.HealthCritical}} {
+	}{
+		{http.StatusOK, consul.HealthPassing}, {http.StatusTooManyRequests, consul.HealthWarning},
+		{http.StatusBadGateway, consul.HealthCritical},
+	} {
 		code.Store(step.code)
 		for deadline := time.Now().Add(30 * time.Second); ; {
 			checks, meta, err := health.Checks("probed", &consul.QueryOptions{WaitIndex: index, WaitTime: 20 * time.Second})
@@ -244,7 +249,8 @@ func testAgentMaintenance(t *testing.T, lab *consulLab) {
 			t.Errorf("maintenance %s = %v, want nil", mode.name, err)
 		}
 		expect("in maintenance "+mode.name, consul.HealthMaint)
-		if checks, err := lab.reader.Agent().Checks(); err != nil || checks[mode.check] == nil || checks[mode.check].Notes != "a reason" {
+		checks, err := lab.reader.Agent().Checks()
+		if err != nil || checks[mode.check] == nil || checks[mode.check].Notes != "a reason" {
 			t.Errorf("Checks() in maintenance %s = %+v, %v, want %s with its reason", mode.name, checks, err, mode.check)
 		}
 		if entries, _, err := lab.reader.Health().Service("api", "", true, nil); err != nil || len(entries) != 0 {

@@ -60,7 +60,9 @@ func testConsulOperator(t *testing.T, lab *consulLab, dc string) {
 	if v, err := lab.reader.Agent().Version(); err != nil || v["HumanVersion"] == "" {
 		t.Errorf("Version() = %v, %v, want the version", v, err)
 	}
-	for target, want := range map[string]int{"/v1/agent/metrics?format=prometheus": http.StatusOK, "/v1/agent/metrics": http.StatusBadRequest} {
+	for target, want := range map[string]int{
+		"/v1/agent/metrics?format=prometheus": http.StatusOK, "/v1/agent/metrics": http.StatusBadRequest,
+	} {
 		code, body := lab.request(t, http.MethodGet, target, "")
 		if code != want || want == http.StatusOK && !strings.Contains(body, "\nwanfed_build_info{") {
 			t.Errorf("GET %s = %d %.200s, want %d", target, code, body, want)
@@ -71,7 +73,8 @@ func testConsulOperator(t *testing.T, lab *consulLab, dc string) {
 // request sends a request with the certificate of the operator.
 func (lab *consulLab) request(t *testing.T, method, target, body string) (code int, response string) {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), method, strings.Replace(lab.url, "http://", "https://", 1)+target, strings.NewReader(body))
+	url := strings.Replace(lab.url, "http://", "https://", 1) + target
+	req, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,7 +98,8 @@ func testRecordedRequests(t *testing.T, lab *consulLab, dc string) {
 	}
 	for i := range 3 {
 		_, err := lab.writer.Catalog().Register(&consul.CatalogRegistration{
-			Node: fmt.Sprint("web", i), Address: "10.0.0.1", Service: &consul.AgentService{Service: "web", Tags: []string{"traefik.enable=true"}},
+			Node: fmt.Sprint("web", i), Address: "10.0.0.1",
+			Service: &consul.AgentService{Service: "web", Tags: []string{"traefik.enable=true"}},
 		}, nil)
 		if err != nil {
 			t.Fatal(err)

@@ -974,7 +974,8 @@ type CertificateInUse struct {
 	// reported them.
 	Trusts []string `protobuf:"bytes,9,rep,name=trusts,proto3" json:"trusts,omitempty"`
 	// Number of the last change of the trusted CAs that the holder has applied,
-	// before it reported the other fields. 0: none.
+	// before it reported the other fields. 0: none. A server that has the CA of its
+	// datacenter reports 0 until that CA is replaced as well.
 	TrustNumber   uint64 `protobuf:"varint,10,opt,name=trust_number,json=trustNumber,proto3" json:"trust_number,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -39,7 +39,9 @@ func TestMonitor_Gateway(t *testing.T) {
 		})
 	}
 	joe := ca.Identity(t, tlsutil.RoleOperator, "joe", "dc1")
-	for _, c := range [][2]string{{"text", `level=INFO msg="log watched" dc=dc1 gateway=gw1`}, {"json", `"level":"INFO","msg":"log watched"`}} {
+	for _, c := range [][2]string{
+		{"text", `level=INFO msg="log watched" dc=dc1 gateway=gw1`}, {"json", `"level":"INFO","msg":"log watched"`},
+	} {
 		if err := watch(t.Context(), joe, "info", c[0], c[1]); !errors.Is(err, errSeen) {
 			t.Errorf("WatchLog(%s) = %v, want %v", c[0], err, errSeen)
 		}

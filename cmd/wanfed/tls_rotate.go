@@ -185,7 +185,8 @@ func (r *rotation) complete(ctx context.Context, cmd *cobra.Command, stored *pb.
 			select {
 			case <-ctx.Done():
 				return fmt.Errorf("%s: %d of the processes have not completed it, first %s; continue with the same command, "+
-					"or go back with --abort: %w", phaseText(t), len(waiting), output.Printable(waiting[0].String()), context.Cause(ctx))
+					"or go back with --abort: %w", phaseText(t), len(waiting),
+					output.Printable(waiting[0].String()), context.Cause(ctx))
 			case <-time.After(time.Second):
 			}
 			continue

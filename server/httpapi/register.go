@@ -274,7 +274,8 @@ func (b agentCheckBody) setKind(c *pb.Check) error {
 	}
 	interval = min(max(interval, catalog.MinProbeInterval), catalog.MaxProbeInterval)
 	c.Probe = &pb.Probe{
-		Http: bracketedIPv4.ReplaceAllString(b.HTTP, "$1$2"), Tcp: b.TCP, Grpc: b.GRPC, Method: b.Method, Tls: b.GRPCUseTLS, TlsSkipVerify: b.TLSSkipVerify,
+		Http: bracketedIPv4.ReplaceAllString(b.HTTP, "$1$2"), Tcp: b.TCP, Grpc: b.GRPC, Method: b.Method,
+		Tls: b.GRPCUseTLS, TlsSkipVerify: b.TLSSkipVerify,
 		TlsServerName: b.TLSServerName, Interval: durationpb.New(interval),
 		SuccessBeforePassing: b.SuccessBeforePassing, FailuresBeforeWarning: b.FailuresBeforeWarning,
 		FailuresBeforeCritical: b.FailuresBeforeCritical,
