@@ -14,6 +14,8 @@ import (
 	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/tlsutil"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 )
 
 // maxInUse bounds the certificates in a response of one server.
@@ -52,7 +54,10 @@ func (s *RenewalService) ListCertificates(
 	resp.Certificates = MergeCertificates(all)
 	resp.Certificates = resp.Certificates[:min(len(resp.Certificates), maxInUse)]
 	if !req.Here {
-		resp.Missing = s.missing(resp.Certificates)
+		var err error
+		if resp.Missing, err = s.missing(resp.Certificates); err != nil {
+			return nil, status.Error(codes.Unavailable, err.Error())
+		}
 	}
 	return resp, nil
 }
@@ -100,15 +105,19 @@ func (s *RenewalService) operator() *pb.CertificateInUse {
 
 // missing returns the expected processes that have not reported a certificate in
 // all.
-func (s *RenewalService) missing(all []*pb.CertificateInUse) (missing []*pb.MissingProcess) {
-	for _, p := range s.cfg.Expected() {
+func (s *RenewalService) missing(all []*pb.CertificateInUse) (missing []*pb.MissingProcess, _ error) {
+	expected, err := s.cfg.Expected()
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range expected {
 		if !slices.ContainsFunc(all, func(c *pb.CertificateInUse) bool {
 			return c.Datacenter == p.DC && c.Node == p.Node && c.Role == string(p.Role) && len(c.Trusts) > 0
 		}) {
 			missing = append(missing, &pb.MissingProcess{Node: p.Node, Role: string(p.Role)})
 		}
 	}
-	return missing
+	return missing, nil
 }
 
 const (

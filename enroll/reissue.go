@@ -28,10 +28,6 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// errTrustChanged discards a certificate that was requested before the last change
-// of the Trust: it may be below a CA that is removed next.
-var errTrustChanged = errors.New("the trusted CAs have changed during the request")
-
 // reissueText returns what the key of the present CA signs.
 func reissueText(csr []byte) []byte { return append([]byte("wanfed reissue CA request 1\x00"), csr...) }
 
@@ -237,10 +233,7 @@ func (r Reissuer) reissue(ctx context.Context) error {
 	if err != nil {
 		return errors.New(status.Convert(err).Message())
 	}
-	if now, _, _ := r.Identity.Trust(); now.Number != t.Number {
-		return errTrustChanged
-	}
-	return r.use(resp.Certificate, next, old, t.Issuer)
+	return r.Identity.IfTrust(t.Number, func() error { return r.use(resp.Certificate, next, old, t.Issuer) })
 }
 
 // use checks the new CA and replaces the files.

@@ -34,7 +34,7 @@ type RenewalConfig struct {
 	Servers func() []string
 	// Expected returns the servers and gateways of this datacenter, also those that
 	// do not run.
-	Expected func() []tlsutil.Peer
+	Expected func() ([]tlsutil.Peer, error)
 	// Connect returns a connection to one of Servers, and the context of a call
 	// for the caller of ctx.
 	Connect func(ctx context.Context, node string) (context.Context, grpc.ClientConnInterface, error)

@@ -96,7 +96,7 @@ func (r *renewRig) server(node string, hasCA bool, others ...string) *RenewalSer
 			p, _ := tlsutil.PeerFromContext(ctx)
 			return p, nil
 		},
-		Servers: func() []string { return others }, Expected: func() []tlsutil.Peer { return []tlsutil.Peer{gw1} },
+		Servers: func() []string { return others }, Expected: func() ([]tlsutil.Peer, error) { return []tlsutil.Peer{gw1}, nil },
 		Connect: func(ctx context.Context, node string) (context.Context, grpc.ClientConnInterface, error) {
 			p, _ := tlsutil.PeerFromContext(ctx)
 			switch node {

@@ -133,10 +133,7 @@ func (r Renewer) Renew(ctx context.Context, root string) error {
 	if pair.Key, err = tlsutil.EncodeKey(key); err != nil {
 		return err
 	}
-	if now, _, _ := r.Identity.Trust(); now.Number != before.Number {
-		return errTrustChanged
-	}
-	if err := r.Identity.Replace(pair); err != nil {
+	if err := r.Identity.IfTrust(before.Number, func() error { return r.Identity.Replace(pair) }); err != nil {
 		return err
 	}
 	leaf := r.Identity.Leaf()

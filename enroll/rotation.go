@@ -152,8 +152,16 @@ func (a Authority) UseRoot(fingerprint string) error {
 	return ReplaceCA(a.Dir, RootCert, RootKey, all[i].KeyPair)
 }
 
-// EndRotation deletes the files of the CA that does not issue, with its key.
-func (a Authority) EndRotation() error {
+// EndRotation deletes the files of the CA that does not issue, with its key. It is
+// an error if the CA with the fingerprint keep is not the one that issues.
+func (a Authority) EndRotation(keep string) error {
+	all, err := a.roots()
+	if err != nil {
+		return err
+	}
+	if tlsutil.Fingerprint(all[0].cert) != keep {
+		return fmt.Errorf("%s in %s is not the CA that stays; no key was deleted", RootCert, a.Dir)
+	}
 	var errs []error
 	for _, f := range slices.Concat(rootFiles[1][:], rootFiles[2][:]) {
 		if err := os.Remove(filepath.Join(a.Dir, f)); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -229,6 +237,10 @@ func (w Waiting) String() string {
 // Acknowledged returns the number of servers and gateways that have completed the
 // phase of t, and what the phase waits for.
 func Acknowledged(t tlsutil.Trust, reports []DatacenterReport) (done int, waiting []Waiting) {
+	responds := map[string]bool{}
+	for _, r := range reports {
+		responds[r.Datacenter] = r.Err == nil
+	}
 	var all []*pb.CertificateInUse
 	for _, r := range reports {
 		if r.Err != nil {
@@ -244,7 +256,14 @@ func Acknowledged(t tlsutil.Trust, reports []DatacenterReport) (done int, waitin
 			waiting = append(waiting, Waiting{r.Datacenter, tlsutil.Role(m.Role).String(), m.Node,
 				"has not reported its certificate: it is down, or of an earlier version"})
 		}
-		all = append(all, r.Response.GetCertificates()...)
+		for _, c := range r.Response.GetCertificates() {
+			// Another datacenter cannot acknowledge for a datacenter. An operator may
+			// have connections only there.
+			if c.GetDatacenter() == r.Datacenter || len(c.GetTrusts()) == 0 && !responds[c.GetDatacenter()] ||
+				c.GetRole() == string(tlsutil.RoleOperator) && acknowledges(t, c) != "" {
+				all = append(all, c)
+			}
+		}
 	}
 	for _, c := range MergeCertificates(all) {
 		reason := acknowledges(t, c)

@@ -292,8 +292,8 @@ func TestRotation_ChangeDuringRequest(t *testing.T) {
 		Identity: srv, Authority: r.authority, Logger: slog.New(slog.DiscardHandler),
 		Connect: func(string) (grpc.ClientConnInterface, error) { return conn, nil },
 	}.reissue(t.Context())
-	if !errors.Is(err, errTrustChanged) {
-		t.Errorf("reissue() during an abort = %v, want %v", err, errTrustChanged)
+	if !errors.Is(err, tlsutil.ErrTrustChanged) {
+		t.Errorf("reissue() during an abort = %v, want %v", err, tlsutil.ErrTrustChanged)
 	}
 	if got, err := os.ReadFile(filepath.Join(r.authority.Dir, DatacenterCert)); err != nil || !bytes.Equal(got, ca) {
 		t.Errorf("the CA of the datacenter is replaced (%v), want that of before", err)
@@ -301,8 +301,8 @@ func TestRotation_ChangeDuringRequest(t *testing.T) {
 	leaf, renewer := r.gateway.Leaf(), r.renewer()
 	conn = changing{direct{r.renewRig, r.service, gw1}, func() { r.next(srv, r.gateway) }}
 	renewer.Connect = func() (grpc.ClientConnInterface, error) { return conn, nil }
-	if err := renewer.Renew(t.Context(), ""); !errors.Is(err, errTrustChanged) {
-		t.Errorf("Renew() during a change = %v, want %v", err, errTrustChanged)
+	if err := renewer.Renew(t.Context(), ""); !errors.Is(err, tlsutil.ErrTrustChanged) {
+		t.Errorf("Renew() during a change = %v, want %v", err, tlsutil.ErrTrustChanged)
 	}
 	if !r.gateway.Leaf().Equal(leaf) {
 		t.Error("the certificate is replaced, want that of before")
@@ -348,7 +348,10 @@ func TestRotation_Files(t *testing.T) {
 				}
 			}
 		}
-		if err := r.authority.EndRotation(); err != nil {
+		if err := r.authority.EndRotation("another CA"); err == nil {
+			t.Error("EndRotation() for another CA = nil, want an error")
+		}
+		if err := r.authority.EndRotation(want); err != nil {
 			t.Fatal(err)
 		}
 		all, err := r.authority.roots()
@@ -390,6 +393,8 @@ func TestAcknowledged(t *testing.T) {
 	received.TrustNumber = 7
 	earlier := cert("dc1", "server", "srv2", oldCA, oldCA, newCA) // it renews below newCA later
 	earlier.TrustNumber = 6
+	forged := cert("dc1", "server", "srv2", oldCA, oldCA, newCA)
+	forged.TrustNumber, forged.NotAfter = 7, timestamppb.New(time.Now().Add(1000*time.Hour))
 	missing := report("dc1", cert("dc1", "server", "srv1", newCA, newCA))
 	missing.Response.Unreachable = []string{"srv2"}
 	missing.Response.Missing = []*pb.MissingProcess{{Node: "srv2", Role: "server"}, {Node: "gw1", Role: "gateway"}}
@@ -405,6 +410,8 @@ func TestAcknowledged(t *testing.T) {
 				cert("dc1", "cli", "cli", oldCA), cert("dc2", "server", "srv1", oldCA)),
 			{Datacenter: "dc3", Err: errors.New("no path")},
 		}, 1, []string{"dc1 gateway gw1: does not trust the new CA yet", "dc3: does not respond: no path"}},
+		{"forged by another datacenter", aborted, []DatacenterReport{report("dc1", received, earlier), report("dc2", forged)}, 1,
+			[]string{"dc1 server srv2: has not applied the change yet"}},
 		{"abort", aborted, []DatacenterReport{report("dc1", received, earlier)}, 1,
 			[]string{"dc1 server srv2: has not applied the change yet"}},
 		{"reissue", phase(tlsutil.PhaseReissue), []DatacenterReport{

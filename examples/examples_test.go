@@ -248,7 +248,7 @@ func TestExamplesUseTheTunnelAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	const module = "github.com/wanfed/wanfed/"
-	allowed := []string{"wanfed", "tlsutil", "internal/atomicfile", "internal/backoff", "internal/broadcast",
+	allowed := []string{"wanfed", "tlsutil", "internal/atomicfile", "internal/backoff", "internal/broadcast", "internal/dirlock",
 		"internal/netaddr", "internal/proxyproto", "internal/ratelog", "examples/memberlist", "examples/serf"}
 	for dep := range strings.Lines(string(out)) {
 		dep = strings.TrimSpace(dep)

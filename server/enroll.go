@@ -55,8 +55,11 @@ func (c *components) serveEnrollment() {
 
 // enrollable returns the servers and gateways of this datacenter, also those that
 // do not run.
-func (c *components) enrollable() (all []tlsutil.Peer) {
-	peers, _ := c.store.Peers()
+func (c *components) enrollable() (all []tlsutil.Peer, _ error) {
+	peers, err := c.store.Peers()
+	if err != nil {
+		return nil, err
+	}
 	for _, node := range peers {
 		all = append(all, tlsutil.Peer{Role: tlsutil.RoleServer, DC: c.cfg.DC, Node: node})
 	}
@@ -66,12 +69,10 @@ func (c *components) enrollable() (all []tlsutil.Peer) {
 		}
 	}
 	state, _, err := federation.ReadState(c.lifetime, c.store, c.cfg.DC)
-	if err == nil {
-		for _, g := range state.GetMeshGateways() {
-			all = append(all, tlsutil.Peer{Role: tlsutil.RoleGateway, DC: c.cfg.DC, Node: g.GetNode().GetNode()})
-		}
+	for _, g := range state.GetMeshGateways() {
+		all = append(all, tlsutil.Peer{Role: tlsutil.RoleGateway, DC: c.cfg.DC, Node: g.GetNode().GetNode()})
 	}
-	return all
+	return all, err
 }
 
 // authority returns what issues certificates at this server.

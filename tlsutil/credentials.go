@@ -121,7 +121,7 @@ func (i *Identity) parse(raw rawFiles) (*credentials, error) {
 		return nil, fmt.Errorf("key %s does not belong to cert %s; use two files that were created together",
 			keyName, certName)
 	}
-	m := &credentials{cas: poolOf(cas), roots: cas, chain: chain, trust: trustNumber(raw.ca), sum: raw.sum()}
+	m := &credentials{cas: poolOf(cas), roots: cas, chain: chain, trust: TrustNumber(raw.ca), sum: raw.sum()}
 	m.cert.PrivateKey, m.cert.Leaf = key, chain[0]
 	for _, c := range chain {
 		m.cert.Certificate = append(m.cert.Certificate, c.Raw)

@@ -37,9 +37,10 @@ type Identity struct {
 	domain string
 	logger *slog.Logger
 
-	reload  sync.Mutex                  // held during a reload, not during handshakes
-	current atomic.Pointer[credentials] // written with reload held
-	changed broadcast.Broadcast         // after each change of current
+	applying sync.Mutex                  // held by ApplyTrust and IfTrust, before reload
+	reload   sync.Mutex                  // held during a reload, not during handshakes
+	current  atomic.Pointer[credentials] // written with reload held
+	changed  broadcast.Broadcast         // after each change of current
 
 	revoked    atomic.Pointer[revocations] // written with reload held; nil: none
 	generation atomic.Uint64               // grows after each change of current or revoked

@@ -18,6 +18,9 @@ import (
 // signer that issues a certificate, by which the certificate may be too long.
 const issuedSlack = time.Minute
 
+// maxBackdate is the time by which another signer may backdate a certificate.
+const maxBackdate = time.Hour
+
 // Subject returns the names that the certificate of r has: the common name, the
 // DNS names and the addresses. unit is the organizational unit, or empty.
 func (r CertRequest) Subject() (commonName, unit string, names []string, ips []net.IP) {
@@ -139,6 +142,9 @@ func checkIssuedKey(c *x509.Certificate, public any) error {
 func checkIssuedLife(c *x509.Certificate, now time.Time, life time.Duration) error {
 	if end := now.Add(life + issuedSlack); c.NotAfter.After(end) {
 		return fmt.Errorf("it expires at %s, after %s", stamp(c.NotAfter), stamp(end))
+	}
+	if c.NotBefore.Before(now.Add(-maxBackdate)) { // it would renew at two thirds of a longer life
+		return fmt.Errorf("it is valid from %s, more than %v ago", stamp(c.NotBefore), maxBackdate)
 	}
 	return nil
 }

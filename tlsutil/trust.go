@@ -11,12 +11,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"time"
 
 	"github.com/wanfed/wanfed/internal/atomicfile"
+	"github.com/wanfed/wanfed/internal/dirlock"
 )
 
 // Phase is a phase of the replacement of the CA of all datacenters.
@@ -158,8 +160,8 @@ func (t *Trust) check() error {
 // number of the Trust follows it.
 const trustLine = "# Written by wanfed. Trusted CAs, change "
 
-// trustNumber returns the number of the Trust in a CA file, or 0.
-func trustNumber(ca []byte) uint64 {
+// TrustNumber returns the number of the Trust in the content of a CA file, or 0.
+func TrustNumber(ca []byte) uint64 {
 	line, ok := bytes.CutPrefix(ca, []byte(trustLine))
 	line, _, _ = bytes.Cut(line, []byte("\n"))
 	n, err := strconv.ParseUint(string(line), 10, 64)
@@ -198,23 +200,31 @@ type appliedTrust struct {
 // CA file, ApplyTrust replaces that file and uses it. An older s has no effect. It
 // is an error if the local certificate would not be valid any more. No connection
 // is closed while the peer has a certificate of a CA that stays, or can show one
-// within a minute.
+// within a minute. ApplyTrust waits for a call of IfTrust, and at most 2 s for
+// another process that replaces the file.
 func (i *Identity) ApplyTrust(s SignedTrust) error {
+	i.applying.Lock()
+	defer i.applying.Unlock()
 	i.reload.Lock()
 	defer i.reload.Unlock()
-	m, old := i.current.Load(), i.trust.Load()
-	if old != nil && bytes.Equal(old.signed.Content, s.Content) && m.trust >= old.trust.Number {
+	old := i.trust.Load()
+	if old != nil && bytes.Equal(old.signed.Content, s.Content) && i.current.Load().trust >= old.trust.Number {
 		return nil
 	}
+	if err := i.reread(); err != nil {
+		return err
+	}
+	m := i.current.Load()
 	t, err := ParseTrust(s, m.roots)
 	if err != nil {
 		return err
 	}
-	if t.Number < m.trust || old != nil && t.Number <= old.trust.Number {
+	if t.Number < m.trust || old != nil && (t.Number < old.trust.Number ||
+		t.Number == old.trust.Number && !bytes.Equal(old.signed.Content, s.Content)) {
 		return nil
 	}
 	if t.Number > m.trust {
-		if err := i.replaceCAs(m, t); err != nil {
+		if err := i.replaceCAs(t); err != nil {
 			return err
 		}
 	}
@@ -223,8 +233,66 @@ func (i *Identity) ApplyTrust(s SignedTrust) error {
 	return nil
 }
 
-// replaceCAs replaces the CA file. The caller holds i.reload.
-func (i *Identity) replaceCAs(m *credentials, t *Trust) error {
+// IfTrust calls f while the number of Trust is number, and otherwise returns
+// ErrTrustChanged. ApplyTrust waits until f has ended.
+func (i *Identity) IfTrust(number uint64, f func() error) error {
+	i.applying.Lock()
+	defer i.applying.Unlock()
+	if t, _, _ := i.Trust(); t.Number != number {
+		return ErrTrustChanged
+	}
+	return f()
+}
+
+// ErrTrustChanged discards a certificate that was requested before the last change
+// of the Trust: it may be below a CA that is removed next.
+var ErrTrustChanged = errors.New("the trusted CAs have changed during the request")
+
+// reread uses the files as they are now. The caller holds i.reload.
+func (i *Identity) reread() error {
+	raw, err := readRaw(i.files)
+	if err != nil {
+		return err
+	}
+	changed, err := i.reloadCredentials(raw)
+	if changed {
+		i.trustChanged()
+		i.conns.refreshAll(time.Now())
+	}
+	return err
+}
+
+// lockCAs locks the CA file, which processes of one machine share. The lock ends
+// when the caller closes the result.
+func (i *Identity) lockCAs() (lock io.Closer, err error) {
+	dir, name := filepath.Split(i.files.CA)
+	for range 200 {
+		if lock, err = dirlock.Lock(filepath.Clean(dir), name+".lock"); !errors.Is(err, dirlock.ErrInUse) {
+			break
+		}
+		time.Sleep(10 * time.Millisecond) // a replacement takes some milliseconds
+	}
+	if err != nil {
+		return nil, fmt.Errorf("lock %s: %w; this process must be able to create files in %s", i.files.CA, err, dir)
+	}
+	return lock, nil
+}
+
+// replaceCAs replaces the CA file, unless another process has done so. The caller
+// holds i.reload.
+func (i *Identity) replaceCAs(t *Trust) error {
+	lock, err := i.lockCAs()
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	if err := i.reread(); err != nil {
+		return err
+	}
+	m := i.current.Load()
+	if t.Number <= m.trust {
+		return nil
+	}
 	raw, err := readRaw(i.files)
 	if err != nil {
 		return err
@@ -252,9 +320,14 @@ func (i *Identity) replaceCAs(m *credentials, t *Trust) error {
 // CheckTrust returns the content of s, or the reason why ApplyTrust would refuse
 // or ignore it.
 func (i *Identity) CheckTrust(s SignedTrust) (*Trust, error) {
-	t, err := ParseTrust(s, i.current.Load().roots)
+	m := i.current.Load()
+	t, err := ParseTrust(s, m.roots)
 	if err != nil {
 		return nil, err
+	}
+	if t.Number < m.trust {
+		return nil, fmt.Errorf("change %d of the trusted CAs is not newer than change %d, which is in the CA file",
+			t.Number, m.trust)
 	}
 	if old := i.trust.Load(); old != nil && old.trust.Number >= t.Number && !bytes.Equal(old.signed.Content, s.Content) {
 		return nil, fmt.Errorf("change %d of the trusted CAs is not newer than change %d, which is in force", t.Number,

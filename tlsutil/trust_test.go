@@ -94,31 +94,55 @@ func TestApplyTrust(t *testing.T) {
 	if got := id.MissingRoot(); got != "" {
 		t.Errorf("MissingRoot() = %q, want none", got)
 	}
+	late := newCA(t, CARequest{}) // added by an operator, and not read yet
+	first, err := os.ReadFile(files.CA)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(files.CA, slices.Concat(first, late.Cert), 0o644); err != nil {
+		t.Fatal(err)
+	}
 	if err := id.ApplyTrust(signed(t, trustOf(t, 2, PhaseReissue, old, next), old, next)); err != nil {
 		t.Fatal(err)
 	}
+	want("phase reissue", old, next, extra, late)
 	if got := id.MissingRoot(); got != fingerprint(t, next) {
 		t.Errorf("MissingRoot() = %q, want the new CA", got)
+	}
+	before, err := os.ReadFile(files.CA)
+	if err != nil {
+		t.Fatal(err)
 	}
 	remove := signed(t, trustOf(t, 3, PhaseRemove, old, next), old, next)
 	if err := id.ApplyTrust(remove); err == nil || !strings.Contains(err.Error(), "replace the certificate first") {
 		t.Errorf("ApplyTrust() that makes the local certificate invalid = %v, want an error", err)
 	}
-	want("a refused removal", old, next, extra)
+	want("a refused removal", old, next, extra, late)
 	if err := id.Replace(issue(next)); err != nil {
 		t.Fatal(err)
 	}
 	if err := id.ApplyTrust(remove); err != nil {
 		t.Fatal(err)
 	}
-	want("phase remove", next, extra)
+	want("phase remove", next, extra, late)
+	if err := os.WriteFile(files.CA, before, 0o644); err != nil { // such as by a configuration management
+		t.Fatal(err)
+	}
+	if err := id.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	want("the old file", old, next, extra, late)
+	if err := id.ApplyTrust(remove); err != nil {
+		t.Fatal(err)
+	}
+	want("the same change again", next, extra, late)
 	if err := id.ApplyTrust(signed(t, trustOf(t, 4, PhaseAdd, next, old), old)); err == nil {
 		t.Error("ApplyTrust() of a change that is not signed by a trusted CA = nil, want an error")
 	}
 	if err := id.ApplyTrust(signed(t, trustOf(t, 2, PhaseReissue, old, next), next)); err != nil {
 		t.Errorf("ApplyTrust() of an older change = %v, want nil", err)
 	}
-	want("an older change", next, extra)
+	want("an older change", next, extra, late)
 	restarted, err := Load(files, DefaultDomain, nil) // it has the number from the file
 	if err != nil {
 		t.Fatal(err)
@@ -126,7 +150,7 @@ func TestApplyTrust(t *testing.T) {
 	if err := restarted.ApplyTrust(signed(t, trustOf(t, 1, PhaseAdd, old, next), next)); err != nil {
 		t.Errorf("ApplyTrust() of an older change after a restart = %v, want nil", err)
 	}
-	want("an older change after a restart", next, extra)
+	want("an older change after a restart", next, extra, late)
 	if st, err := os.Stat(files.CA); err != nil || st.Mode().Perm() != 0o644 {
 		t.Errorf("Stat() = %v, %v, want mode 0644", st.Mode(), err)
 	}
@@ -289,8 +313,8 @@ func FuzzParseTrust(f *testing.F) {
 		}
 		m := &credentials{roots: cas}
 		b, err := m.caFile(tr)
-		if err != nil || trustNumber(b) != tr.Number {
-			t.Errorf("caFile() = %v, number %d, want %d", err, trustNumber(b), tr.Number)
+		if err != nil || TrustNumber(b) != tr.Number {
+			t.Errorf("caFile() = %v, number %d, want %d", err, TrustNumber(b), tr.Number)
 		}
 	})
 }

@@ -81,7 +81,7 @@ func Run(ctx context.Context, cfg Config) error {
 	defer func() { <-done }()
 	reported := ""
 	for {
-		text := ""
+		text, changed := "", cfg.Identity.Changed()
 		var retry <-chan time.Time
 		if err := apply(ctx, cfg); err != nil && ctx.Err() == nil {
 			text, retry = err.Error(), time.After(retryInterval)
@@ -92,6 +92,7 @@ func Run(ctx context.Context, cfg Config) error {
 		reported = text
 		select {
 		case <-wake:
+		case <-changed: // the CA file may have been set back
 		case <-retry:
 		case <-ctx.Done():
 			return nil

@@ -3,9 +3,11 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"sync"
 	"time"
@@ -16,6 +18,7 @@ import (
 	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/enroll"
+	"github.com/wanfed/wanfed/internal/dirlock"
 	"github.com/wanfed/wanfed/internal/output"
 	"github.com/wanfed/wanfed/internal/settings"
 	"github.com/wanfed/wanfed/resource"
@@ -29,6 +32,8 @@ type rotation struct {
 	abort, force bool
 	timeout      time.Duration
 	confirm      confirmation
+
+	passphraseFile string
 
 	layout    layout
 	settings  serverd.Settings
@@ -55,7 +60,7 @@ the phase. --abort goes back to the old CA, unless it is being removed.
 
 Operators of other machines run "wanfed tls renew" in the second phase. The command
 waits for the certificates that servers know to be in use. --force continues without
-those that the phase waits for, after a confirmation: in the last phase, they lose
+those that the phase waits for, after a minute without a further one and a confirmation: in the last phase, they lose
 their connections and need new certificates by hand.
 
 A CA of "wanfed tls ca create", or of another PKI, is replaced by hand: see
@@ -69,9 +74,11 @@ docs/certificates.md.`,
 	addClientFlags(c)
 	c.PreRunE = func(cmd *cobra.Command, _ []string) error { return useDefaultDir(cmd) }
 	c.Flags().BoolVar(&r.abort, "abort", false, "go back to the old CA")
-	c.Flags().BoolVar(&r.force, "force", false, "continue without the processes that the phase waits for")
+	c.Flags().BoolVar(&r.force, "force", false, "continue without the processes that the phase waits for, when a minute brings no further one")
 	c.Flags().DurationVar(&r.timeout, "timeout", 0,
 		"`duration` after which the command fails, and can be run again (default: none)")
+	c.Flags().StringVar(&r.passphraseFile, "ca-passphrase-file", "",
+		"`file` (mode 0600) with the passphrase of the CA keys (default: that in the settings of the server)")
 	r.confirm.addFlag(c)
 	c.RunE = func(cmd *cobra.Command, _ []string) error { return r.run(cmd) }
 	return c
@@ -103,7 +110,7 @@ func (r *rotation) run(cmd *cobra.Command) (err error) {
 	}
 	r.authority = enroll.Authority{
 		Dir: r.layout.caDir(), DC: r.settings.DC, Domain: r.settings.Domain,
-		Keys: enroll.NewCAKeys(enroll.Passphrase{File: r.settings.IssuingPassphrase}),
+		Keys: enroll.NewCAKeys(enroll.Passphrase{File: cmp.Or(r.passphraseFile, r.settings.IssuingPassphrase)}),
 	}
 	if _, _, err := r.authority.Signer(enroll.RoleDatacenter); err != nil {
 		return fmt.Errorf("%w; a CA that wanfed init has not created is replaced by hand: see docs/certificates.md", err)
@@ -119,6 +126,11 @@ func (r *rotation) run(cmd *cobra.Command) (err error) {
 		ctx, cancel = context.WithTimeout(ctx, r.timeout)
 		defer cancel()
 	}
+	lock, err := dirlock.Lock(r.layout.data, "ca-rotate.lock")
+	if err != nil {
+		return fmt.Errorf("lock the CA: %w; end the other wanfed tls ca rotate on this machine first", err)
+	}
+	defer lock.Close()
 	stored, t, err := r.read(ctx, cmd)
 	if err != nil {
 		return err
@@ -147,25 +159,35 @@ func (r *rotation) begin(
 		fmt.Fprintf(cmd.OutOrStdout(), "continuing: %s\n", phaseText(t))
 		return stored, t, nil
 	default:
-		if err := r.authority.EndRotation(); stored != nil && err != nil { // of the last one, if it was interrupted
-			return nil, t, err
-		}
 		if err := r.confirm.require(cmd, "The CA of all datacenters will be replaced, in three phases."); err != nil {
 			return nil, t, err
+		}
+		if stored != nil { // the last command may have been interrupted
+			if err := r.authority.EndRotation(t.Keep); err != nil {
+				return nil, t, err
+			}
 		}
 		next, err = r.authority.StartTrust(t.Number + 1)
 	}
 	if err != nil || next.Number == t.Number {
 		return stored, t, err
 	}
+	// The resource may be that of an older snapshot.
+	if ca, err := os.ReadFile(r.layout.caFile()); err == nil {
+		next.Number = max(next.Number, tlsutil.TrustNumber(ca)+1)
+	}
 	stored, err = r.write(ctx, cmd, stored, next)
 	return stored, next, err
 }
 
+// forceAfter is the time for which --force waits for further processes. Reports of
+// a gateway count for a minute.
+const forceAfter = time.Minute
+
 // complete waits for each phase and writes the next one, until the rotation is
 // complete.
 func (r *rotation) complete(ctx context.Context, cmd *cobra.Command, stored *pb.Resource, t tlsutil.Trust) error {
-	w := cmd.OutOrStdout()
+	w, last, since := cmd.OutOrStdout(), "", time.Now()
 	for timeout := minReportTimeout; ; timeout = min(timeout+time.Second, maxReportTimeout) {
 		if err := r.useIssuer(t); err != nil {
 			return err
@@ -174,7 +196,10 @@ func (r *rotation) complete(ctx context.Context, cmd *cobra.Command, stored *pb.
 			r.renewOperator(ctx, cmd, t)
 		}
 		done, waiting := reportedTrust(cmd, t, timeout)
-		if len(waiting) > 0 && r.force {
+		if text := waitingText(t, done, waiting); text != last {
+			last, since = text, time.Now()
+		}
+		if len(waiting) > 0 && r.force && time.Since(since) > forceAfter {
 			if err := r.confirm.require(cmd, forceText(t, waiting)); err != nil {
 				return err
 			}
@@ -201,7 +226,7 @@ func (r *rotation) complete(ctx context.Context, cmd *cobra.Command, stored *pb.
 			break
 		}
 	}
-	if err := r.authority.EndRotation(); err != nil {
+	if err := r.authority.EndRotation(t.Keep); err != nil {
 		return err
 	}
 	if t.Aborted {
@@ -392,6 +417,7 @@ have completed it, and the processes that have not. It changes nothing.`,
 		Args: noArgs,
 	}
 	o.addFlags(c)
+	c.PreRunE = func(cmd *cobra.Command, _ []string) error { return useDefaultDir(cmd) }
 	printer := output.AddFlag(c)
 	c.RunE = func(cmd *cobra.Command, _ []string) error { return tlsCAStatus(cmd, &o, printer()) }
 	return c

@@ -77,9 +77,11 @@ type Client struct {
 
 	mu     sync.Mutex
 	status Status
-	snap   *pb.GatewaySnapshot // the last message of a server, or the one on disk
-	addrs  []string            // addresses of the servers of snap, in random order
-	warned map[string]warning  // by the message that was logged
+	// unapplied are trusted CAs that could not be applied.
+	unapplied *tlsutil.SignedTrust
+	snap      *pb.GatewaySnapshot // the last message of a server, or the one on disk
+	addrs     []string            // addresses of the servers of snap, in random order
+	warned    map[string]warning  // by the message that was logged
 }
 
 // A controlPlane registers the gateway of a Client and delivers its snapshots.
@@ -286,6 +288,12 @@ func (c *Client) registerOnce(ctx context.Context) (time.Duration, error) {
 	if err != nil {
 		return 0, err
 	}
+	c.mu.Lock()
+	unapplied := c.unapplied
+	c.mu.Unlock()
+	if unapplied != nil {
+		c.applyTrust(unapplied)
+	}
 	select {
 	case <-c.connected: // register caused the connection
 	default:
@@ -328,6 +336,20 @@ func (c *Client) apply(snap *pb.GatewaySnapshot, origin string, at confirmed) bo
 // originDisk is the origin of a snapshot on disk.
 const originDisk = "disk"
 
+// applyTrust applies the trusted CAs. If that fails, the next heartbeat does it
+// again.
+func (c *Client) applyTrust(trust *tlsutil.SignedTrust) {
+	err := c.cfg.Identity.ApplyTrust(*trust)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err != nil {
+		c.cfg.Logger.Error("cannot apply the trusted CAs", "err", err)
+		c.unapplied = trust
+	} else if c.unapplied == trust {
+		c.unapplied = nil
+	}
+}
+
 // setInputs replaces the inputs of the manager and the addresses of servers.
 func (c *Client) setInputs(snap *pb.GatewaySnapshot, origin string, at confirmed) {
 	logFaults(c.cfg.Logger, c.inputs.set(snap, origin, at))
@@ -337,10 +359,7 @@ func (c *Client) setInputs(snap *pb.GatewaySnapshot, origin string, at confirmed
 		}
 	}
 	if c.cfg.Identity != nil && snap.Trust != nil {
-		trust := tlsutil.SignedTrust{Content: []byte(snap.Trust.Content), Signatures: snap.Trust.Signatures}
-		if err := c.cfg.Identity.ApplyTrust(trust); err != nil {
-			c.cfg.Logger.Error("cannot apply the trusted CAs", "origin", origin, "err", err)
-		}
+		c.applyTrust(&tlsutil.SignedTrust{Content: []byte(snap.Trust.Content), Signatures: snap.Trust.Signatures})
 	}
 	var addrs []string
 	for _, s := range snap.Servers {
