@@ -49,15 +49,17 @@ Set both once for a shell:
 // resourceRun runs a resource command and prints to out.
 type resourceRun func(ctx context.Context, args []string, cl *resourceClient, out output.Printer) error
 
-// addResourceFlags is addReadFlags for resource commands.
+// addResourceFlags is addReadFlags for resource commands. The first argument of
+// some is a TYPE.
 func addResourceFlags(c *cobra.Command, run resourceRun) *cobra.Command {
-	if c.ValidArgsFunction == nil {
+	hasType := strings.Contains(c.Use, " TYPE")
+	if c.ValidArgsFunction == nil && hasType {
 		c.ValidArgsFunction = completeArgs(completeTypes)
 	}
 	return addReadFlags(c, func(cmd *cobra.Command, args []string, cl client, out output.Printer) error {
 		r := &resourceClient{client: cl, cmd: cmd}
 		err := run(cmd.Context(), args, r, out)
-		if err != nil && len(args) > 0 {
+		if err != nil && hasType {
 			err = r.checkType(cmd.Context(), args[0], err)
 		}
 		return err
