@@ -228,7 +228,13 @@ func (d *auditDay) write(t *testing.T, i int) {
 		}
 	case 2:
 		w.dc = "dc2"
-		once = byHTTP("dc2", "cli/dc2/op", "?token=secret-token")
+		refused, accepted := byHTTP("dc2", "cli/dc2/op", "?token=secret-token"), byHTTP("dc2", "cli/dc2/op", "")
+		once = func(ctx context.Context, n int) error {
+			if err := refused(ctx, n); err == nil {
+				return errors.New("a write with an ACL token is accepted")
+			}
+			return accepted(ctx, n)
+		}
 	case 3:
 		w.through = "dc2"
 		once = byHTTP("dc2", "cli/dc2/op", "?dc=dc1")

@@ -19,6 +19,7 @@ import (
 	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/enroll"
+	"github.com/wanfed/wanfed/internal/backoff"
 	"github.com/wanfed/wanfed/internal/settings"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/serverd"
@@ -134,6 +135,10 @@ func (i *issuing) check(s serverd.Settings) error {
 	return nil
 }
 
+// gatewayTime is the time for which a gateway that has just registered is waited
+// for: its registration goes to the primary and back.
+const gatewayTime = 3 * time.Second
+
 // describe returns the text of the token without its secret.
 func (i *issuing) describe(ctx context.Context, s serverd.Settings) (*pb.EnrollmentTokenText, error) {
 	sum, err := fingerprintOf(s)
@@ -145,15 +150,21 @@ func (i *issuing) describe(ctx context.Context, s serverd.Settings) (*pb.Enrollm
 		return nil, err
 	}
 	defer c.Close()
-	byDC, _, err := c.MeshGateways(ctx, api.QueryOptions{})
-	if err != nil {
-		return nil, explainHTTP(err)
-	}
 	var lan, wan []string
-	for _, g := range byDC[s.DC] {
-		if g.Healthy() {
-			lan, wan = append(lan, g.Service.Addr("lan")), append(wan, g.Service.Addr("wan"))
+	for deadline := time.Now().Add(gatewayTime); len(wan) == 0; {
+		byDC, _, err := c.MeshGateways(ctx, api.QueryOptions{})
+		if err != nil {
+			return nil, explainHTTP(err)
 		}
+		for _, g := range byDC[s.DC] {
+			if g.Healthy() {
+				lan, wan = append(lan, g.Service.Addr("lan")), append(wan, g.Service.Addr("wan"))
+			}
+		}
+		if len(wan) > 0 || !time.Now().Before(deadline) || ctx.Err() != nil {
+			break
+		}
+		backoff.Sleep(ctx, 100*time.Millisecond, nil)
 	}
 	if len(wan) == 0 {
 		return nil, fmt.Errorf("%s has no healthy gateway, through which a machine could join; see: wanfed status", s.DC)
