@@ -18,11 +18,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
+
+	"github.com/wanfed/wanfed/internal/testutil"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -274,7 +275,7 @@ func TestTimeout(t *testing.T) {
 		{QueryOptions{Index: 1, Wait: 16 * time.Second}, 32 * time.Second},
 		{QueryOptions{Index: 1, Wait: time.Hour}, 15*time.Second + MaxBlockTime(MaxWait)},
 	} {
-		synctest.Test(t, func(t *testing.T) {
+		testutil.Bubble(t, func(t *testing.T) {
 			c := clientOf(t, ClientConfig{})
 			c.http.Transport = blockedTransport{}
 			start := time.Now()

@@ -13,13 +13,13 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/internal/testutil"
 )
 
 var nodeName = ResourceTypeName{"catalog", "v1", "Node"}
@@ -192,7 +192,7 @@ func TestResourceWatch(t *testing.T) {
 
 // A watch times out if the server sends no data, not even comments.
 func TestWatchResources_Timeout(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		c, err := NewClient(ClientConfig{Addr: "127.0.0.1:1"})
 		if err != nil {
 			t.Fatal(err)
@@ -214,7 +214,7 @@ func TestWatchResources_Timeout(t *testing.T) {
 // TestResources_SlowCaller checks that the timeout of a list does not include
 // the time in which the caller uses a resource.
 func TestResources_SlowCaller(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		c, err := NewClient(ClientConfig{Addr: "127.0.0.1:1"})
 		if err != nil {
 			t.Fatal(err)

@@ -31,6 +31,7 @@ import (
 	"github.com/wanfed/wanfed/automation/view"
 	"github.com/wanfed/wanfed/catalog"
 	"github.com/wanfed/wanfed/internal/backoff"
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/kv"
 	"github.com/wanfed/wanfed/lease"
 	"github.com/wanfed/wanfed/resource"
@@ -53,7 +54,7 @@ type cluster struct {
 // inCluster calls f in a bubble of fake time.
 func inCluster(t *testing.T, f func(c *cluster)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		registry := resource.NewRegistry()
 		for _, register := range []func(*resource.Registry) error{task.Register, lease.Register, kv.Register, catalog.Register} {
 			if err := register(registry); err != nil {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/resource/resourcetest"
 )
@@ -81,7 +82,7 @@ func lead(t *testing.T, b resource.Backend, f func(ctx context.Context, g *Gatew
 // withLeader runs f with a new store, in fake time, while TTLMonitor.Run runs.
 func withLeader(t *testing.T, f func(ctx context.Context, g *Gateways, store *countingBackend)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		mem := resourcetest.NewStore()
 		defer mem.Close()
 		store := &countingBackend{Backend: mem}
@@ -301,7 +302,7 @@ func TestDeregister_DeletesAll(t *testing.T) {
 }
 
 func TestGateways_NewLeaderGrantsFullTTL(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		mem := resourcetest.NewStore()
 		defer mem.Close()
 		lead(t, mem, func(ctx context.Context, g *Gateways) {

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/resource/resourcetest"
 	"github.com/wanfed/wanfed/tlsutil"
@@ -160,7 +161,7 @@ func TestAuthorize_Probe(t *testing.T) {
 // TestTTLMonitor_Probe reports results of a check with a probe. It does not
 // expire, and its service is deleted after its critical limit.
 func TestTTLMonitor_Probe(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		b := resourcetest.NewStore()
 		defer b.Close()
 		m, err := NewTTLMonitor(b, slog.New(slog.DiscardHandler))

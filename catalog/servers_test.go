@@ -11,6 +11,7 @@ import (
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/internal/broadcast"
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/resource/resourcetest"
 	"github.com/wanfed/wanfed/tlsutil"
@@ -117,7 +118,7 @@ func TestMergedView(t *testing.T) {
 
 // TestMergedView_Wait waits for a change of the servers and of the store.
 func TestMergedView_Wait(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		b := resourcetest.NewStore()
 		defer b.Close()
 		var servers fakeServers

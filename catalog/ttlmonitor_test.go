@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/resource/resourcetest"
 	"github.com/wanfed/wanfed/tlsutil"
@@ -49,7 +50,7 @@ func operator() *tlsutil.Peer {
 func withTTLMonitor(t *testing.T,
 	f func(ctx context.Context, t *testing.T, p *TTLMonitor, v *View, store *countingBackend)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		mem := resourcetest.NewStore()
 		defer mem.Close()
 		store := &countingBackend{Backend: mem}

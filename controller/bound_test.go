@@ -15,6 +15,7 @@ import (
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/controller"
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/resource"
 )
 
@@ -65,7 +66,7 @@ func perRoute(record bool) controller.Controller {
 // runs. Without bound references, what the old target produced is orphaned.
 func TestBoundReferences_MovedWhileStopped(t *testing.T) {
 	for record, want := range map[bool]string{true: "a: b:x", false: "a:x b:x"} {
-		synctest.Test(t, func(t *testing.T) {
+		testutil.Bubble(t, func(t *testing.T) {
 			s := newService(t)
 			s.Write(routeType, "x", wrapperspb.String("a"))
 			_, stop := s.Start(quiet, perRoute(record))
@@ -112,7 +113,7 @@ func strongAggregate(record bool) controller.Controller {
 // The watch misses the state in which it refers to b.
 func TestBoundReferences_WidenMappers(t *testing.T) {
 	for record, want := range map[bool]string{true: "a: b: c:x", false: "a: b:x c:x"} {
-		synctest.Test(t, func(t *testing.T) {
+		testutil.Bubble(t, func(t *testing.T) {
 			s := newService(t)
 			for _, name := range []string{"a", "b", "c"} {
 				s.Write(targetType, name, wrapperspb.String(""))

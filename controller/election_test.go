@@ -13,6 +13,7 @@ import (
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/controller"
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/resource"
 )
 
@@ -40,7 +41,7 @@ func (e *lateElector) RunWhileLeader(ctx context.Context, fn func(context.Contex
 // TestRuntime_ActsOnlyWhileElected ends an election inside a reconcile. No write
 // of the reconcile reaches the service, and no other reconcile begins.
 func TestRuntime_ActsOnlyWhileElected(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		s := newService(t)
 		for _, name := range []string{"x", "y", "z"} {
 			s.Write(targetType, name, wrapperspb.String("before"))

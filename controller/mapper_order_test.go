@@ -18,6 +18,7 @@ import (
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/controller"
 	"github.com/wanfed/wanfed/controller/controllertest"
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/resource"
 )
 
@@ -169,7 +170,7 @@ func TestMappers_AnyOrderEndsInTheSameState(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var all strings.Builder // all final states
 			for seed := range uint64(12) {
-				synctest.Test(t, func(t *testing.T) {
+				testutil.Bubble(t, func(t *testing.T) {
 					rnd := rand.New(rand.NewPCG(seed, 3))
 					steps := ownedHistory(rnd)
 					ordered, s := newService(t), newService(t)

@@ -17,6 +17,7 @@ import (
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/controller"
 	"github.com/wanfed/wanfed/controller/controllertest"
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/resource"
 )
 
@@ -186,7 +187,7 @@ func TestCache_Queries(t *testing.T) {
 // TestCache_FollowsChanges compares a cache and its indexes with the store
 // after random changes and ended watches.
 func TestCache_FollowsChanges(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		s := newService(t)
 		w := &watches{ResourceServiceClient: s.Client}
 		var cache *controller.Cache

@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/resource"
 )
 
@@ -60,7 +61,7 @@ func (q testQueue) wantDepth(want int) {
 }
 
 func TestQueue_DeduplicatesAndRunsAnItemOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		q := newTestQueue(t, Retry{})
 		q.put(foreground, "a", "b", "a", "b")
 		q.wantDepth(2)
@@ -82,7 +83,7 @@ func TestQueue_DeduplicatesAndRunsAnItemOnce(t *testing.T) {
 }
 
 func TestQueue_Fairness(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		q := newTestQueue(t, Retry{})
 		q.put(foreground, "hot", "a", "b")
 		for _, want := range []string{"hot", "a", "b", "hot", "hot"} {
@@ -111,7 +112,7 @@ func TestQueue_Fairness(t *testing.T) {
 }
 
 func TestQueue_BackoffPerItem(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		q := newTestQueue(t, Retry{Min: time.Second, Max: 5 * time.Second, PerSecond: -1})
 		q.put(foreground, "a")
 		for _, want := range []time.Duration{1, 2, 4, 5, 5} {
@@ -141,7 +142,7 @@ func TestQueue_BackoffPerItem(t *testing.T) {
 }
 
 func TestQueue_RateLimit(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		q := newTestQueue(t, Retry{Min: time.Millisecond, Max: time.Millisecond, PerSecond: 10, Burst: 5})
 		for i := range 105 {
 			q.put(foreground, fmt.Sprint(i))
@@ -160,7 +161,7 @@ func TestQueue_RateLimit(t *testing.T) {
 }
 
 func TestQueue_RequeueAfter(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		q := newTestQueue(t, Retry{})
 		q.put(foreground, "a")
 		items, _ := q.take(1)
@@ -180,7 +181,7 @@ func TestQueue_RequeueAfter(t *testing.T) {
 }
 
 func TestQueue_CloseEndsGet(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		q := newTestQueue(t, Retry{})
 		done := make(chan *item)
 		go func() { it, _ := q.get(); done <- it }()
@@ -193,7 +194,7 @@ func TestQueue_CloseEndsGet(t *testing.T) {
 }
 
 func TestMetrics(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		q := newTestQueue(t, Retry{})
 		m := newMetrics("c")
 		rt := &Runtime{controllers: []*runner{{Controller: &Controller{Name: "c", Managed: queueType}, metrics: m}}}

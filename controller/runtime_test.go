@@ -18,6 +18,7 @@ import (
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/controller"
 	"github.com/wanfed/wanfed/controller/controllertest"
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/resource"
 )
 
@@ -64,7 +65,7 @@ func history(rnd *rand.Rand) []func(*controllertest.Service) {
 // watches, with the reconcile of each resource in order after all changes.
 func TestRuntime_AnyOrderEndsInTheSameState(t *testing.T) {
 	for seed := range uint64(30) {
-		synctest.Test(t, func(t *testing.T) {
+		testutil.Bubble(t, func(t *testing.T) {
 			rnd := rand.New(rand.NewPCG(seed, 1))
 			steps := history(rnd)
 
@@ -129,7 +130,7 @@ func TestRuntime_AnyOrderEndsInTheSameState(t *testing.T) {
 // Reconciles, initializers, mappers and sources continue for a while after the
 // end of their context.
 func TestRuntime_LeadershipFlaps(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		s := newService(t)
 		for i := range 5 {
 			s.Write(targetType, fmt.Sprintf("t%d", i), wrapperspb.String(""))
@@ -183,7 +184,7 @@ func TestRuntime_LeadershipFlaps(t *testing.T) {
 }
 
 func TestRuntime_PlacementEveryServer(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		s := newService(t)
 		s.Write(targetType, "x", wrapperspb.String(""))
 		var every, leader atomic.Int64
@@ -216,7 +217,7 @@ func TestRuntime_PlacementEveryServer(t *testing.T) {
 }
 
 func TestRuntime_PanicIsContainedAndBackedOff(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		s := newService(t)
 		s.Write(targetType, "bad", wrapperspb.String(""))
 		s.Write(targetType, "good", wrapperspb.String(""))
@@ -261,7 +262,7 @@ func TestRuntime_FailedFunctionsRestart(t *testing.T) {
 	for _, kind := range []string{"panic", "error"} {
 		for _, where := range []string{"mapper", "source", "initializer"} {
 			t.Run(where+" "+kind, func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
+				testutil.Bubble(t, func(t *testing.T) {
 					events = make(chan string, 1)
 					s := newService(t)
 					s.Write(targetType, "x", wrapperspb.String(""))
@@ -313,7 +314,7 @@ func TestRuntime_FailedFunctionsRestart(t *testing.T) {
 }
 
 func TestRuntime_EventsAndResync(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		s := newService(t)
 		s.Write(targetType, "x", wrapperspb.String(""))
 		s.Write(targetType, "y", wrapperspb.String(""))
@@ -343,7 +344,7 @@ func TestRuntime_EventsAndResync(t *testing.T) {
 // TestEvery_FollowsTheController has events while the process is elected. After
 // an hour without leadership, the first event comes an interval after the start.
 func TestEvery_FollowsTheController(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		s := newService(t)
 		var begin time.Time
 		var got []string
@@ -382,7 +383,7 @@ func TestEvery_FollowsTheController(t *testing.T) {
 
 // TestRuntime_StartWaitsForAllCaches holds one of two watches.
 func TestRuntime_StartWaitsForAllCaches(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		s := newService(t)
 		s.Write(targetType, "x", wrapperspb.String(""))
 		s.Write(routeType, "r", wrapperspb.String("x"))

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/connectivity"
 
 	"github.com/wanfed/wanfed/api"
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/wanfed"
 )
 
@@ -87,7 +88,7 @@ func (l *dialLog) all() []time.Duration {
 // up to a limit, and that an event of the datacenter ends a pause and makes the
 // next pause short.
 func TestBackoff_EndsWithEvent(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		c, setBook := newTestClient()
 		log := &dialLog{start: time.Now()}
 		cc := c.addConn(t, connKey{dc: "dc2"}, log.fail)
@@ -135,7 +136,7 @@ func wantDoublingPauses(t *testing.T, dials []time.Duration) {
 // TestRedial_PathsChange proves that a change of the paths restarts a dial, and
 // that an event without such a change does not.
 func TestRedial_PathsChange(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		c, setBook := newTestClient()
 		setBook(pathsTo("dc2", "dead:1"))
 		start, dials := time.Now(), 0
@@ -159,7 +160,7 @@ func TestRedial_PathsChange(t *testing.T) {
 // TestRedial_EventDuringDial proves that there is no pause after a failed dial
 // if an event arrived during the dial.
 func TestRedial_EventDuringDial(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		c, _ := newTestClient()
 		cc := &conn{key: connKey{dc: "dc2"}, maxBackoff: maxBackoff}
 		start := time.Now()
@@ -178,7 +179,7 @@ func TestRedial_EventDuringDial(t *testing.T) {
 }
 
 func TestRedial_Deadline(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		c, _ := newTestClient()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -252,7 +253,7 @@ func TestUpdateUnreachable(t *testing.T) {
 // TestRead_ReplacedWhileDialing proves that a read whose connection is being
 // dialed uses the next connection when the first connection is replaced.
 func TestRead_ReplacedWhileDialing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		c, _ := newTestClient()
 		key := connKey{dc: "dc2"}
 		hang := func(ctx context.Context) (net.Conn, error) {

@@ -7,7 +7,6 @@ import (
 	"crypto/tls"
 	"net"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc"
@@ -17,6 +16,7 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/internal/testutil"
 )
 
 // plainConn is a connection without TLS that reports a complete TLS handshake.
@@ -91,7 +91,7 @@ func TestWrite_ConnectionReplaced(t *testing.T) {
 		{"slow path", 512 << 10, 256 << 10, 200 * time.Millisecond, true, 0, codes.OK, 0},
 	} {
 		t.Run(r.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { testReplacement(t, r) })
+			testutil.Bubble(t, func(t *testing.T) { testReplacement(t, r) })
 		})
 	}
 }

@@ -16,13 +16,13 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
 
 	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/internal/subprocess"
+	"github.com/wanfed/wanfed/internal/testutil"
 )
 
 // childEnv makes this test binary a program that is not wanfed: it rejects its
@@ -124,7 +124,7 @@ func TestFreePorts(t *testing.T) {
 }
 
 func TestProgress(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		var out strings.Builder
 		p := progress{w: &out}
 		p.plain("hello")
@@ -259,7 +259,7 @@ func TestMissing(t *testing.T) {
 }
 
 func TestAwait(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		f := &federation{missing: make(map[string]string)}
 		calls := 0
 		err := f.await(t.Context(), "dc1/srv1", func() string {

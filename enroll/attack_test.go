@@ -16,7 +16,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -356,7 +355,7 @@ func TestAttack_Guesses(t *testing.T) {
 
 // 10,000 requests take at least 199 s.
 func TestPace(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		s, began := NewService(Config{}), time.Now()
 		var wg sync.WaitGroup
 		for range maxClients {

@@ -24,6 +24,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/tlsutil"
 	"github.com/wanfed/wanfed/tlsutil/tlstest"
 )
@@ -261,7 +262,7 @@ func TestRenewal_Refused(t *testing.T) {
 
 // TestRenewal_Expired checks that an expired certificate is not renewed.
 func TestRenewal_Expired(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		r := newRenewRig(t)
 		req := r.request(r.gateway, newKey(t))
 		time.Sleep(time.Hour + time.Second)
@@ -298,7 +299,7 @@ func TestRenewal_Forwarded(t *testing.T) {
 // TestRenewer checks the times of renewals, and that failed ones are repeated
 // and reported.
 func TestRenewer(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		r := newRenewRig(t)
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan error, 1)
@@ -335,7 +336,7 @@ func TestRenewer(t *testing.T) {
 
 // TestRenewer_OtherPKI checks that a certificate of another PKI is left alone.
 func TestRenewer_OtherPKI(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		r := newRenewRig(t)
 		r.gateway = r.identity(gw1, false)
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Hour)

@@ -25,6 +25,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
@@ -179,7 +180,7 @@ func TestReissueCA_Refused(t *testing.T) {
 // certificate, within seconds after another CA issues, and that both go back after
 // an abort.
 func TestReissue(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		r := newRotationRig(t)
 		srv := r.service.cfg.Identity
 		ctx, stop := context.WithCancel(t.Context())
@@ -449,7 +450,7 @@ func TestAcknowledged(t *testing.T) {
 // TestReport checks that a report of a gateway counts for a minute, that its names
 // are those of its certificate, and that a gateway without one is missing.
 func TestReport(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		r := newRenewRig(t)
 		ctx := tlsutil.WithPeer(t.Context(), tlsutil.Peer{Role: tlsutil.RoleOperator, DC: "dc1", Node: "cli"})
 		list := func() (reported, missing bool) {

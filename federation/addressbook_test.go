@@ -16,6 +16,7 @@ import (
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/catalog"
 	"github.com/wanfed/wanfed/gossip"
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/resource/resourcetest"
 	"github.com/wanfed/wanfed/wanfed"
 )
@@ -23,7 +24,7 @@ import (
 // Many changes are written to the file together. The file has all changes after
 // saveInterval, and when Run ends.
 func TestAddressBookUpdater_SavesCache(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		store, ready := resourcetest.NewStore(), make(chan struct{})
 		defer store.Close()
 		close(ready)

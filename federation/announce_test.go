@@ -11,7 +11,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc"
@@ -19,6 +18,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/resource/resourcetest"
 	"github.com/wanfed/wanfed/tlsutil"
@@ -124,7 +124,7 @@ func TestClaimant_Announce(t *testing.T) {
 // TestClaimant_Clones runs two claimants with one data directory, and one after
 // the other with another one.
 func TestClaimant_Clones(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		dc2 := &claimReceiver{}
 		secondaries := map[string]*claimReceiver{"dc2": dc2}
 		run := func(c *Claimant) (stop func()) {

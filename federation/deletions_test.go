@@ -19,6 +19,7 @@ import (
 	"github.com/wanfed/wanfed/controller"
 	"github.com/wanfed/wanfed/gossip"
 	"github.com/wanfed/wanfed/gossip/gossiptest"
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/resource/resourcetest"
 	"github.com/wanfed/wanfed/tlsutil"
@@ -43,7 +44,7 @@ type deletionServer struct {
 
 func runDeletionTest(t *testing.T, f func(t *deletionTest)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		dt := &deletionTest{T: t, store: resourcetest.NewStore()}
 		t.Cleanup(dt.store.Close)
 		for _, name := range []string{"srv1.dc1", "srv2.dc1", "srv1.dc2", "srv1.dc3"} {

@@ -15,6 +15,7 @@ import (
 	"github.com/wanfed/wanfed/dcrpc"
 	"github.com/wanfed/wanfed/gossip"
 	"github.com/wanfed/wanfed/internal/broadcast"
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/wanfed"
 )
 
@@ -96,7 +97,7 @@ func TestJoiner_Admission(t *testing.T) {
 // TestJoiner_ResyncAllIsBounded checks that a server that does not reach the
 // primary contacts a few datacenters at a time, and repeats with a pause.
 func TestJoiner_ResyncAllIsBounded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		const took, timeout = time.Second, time.Minute
 		book := &wanfed.SharedAddressBook{}
 		paths := map[string][]wanfed.Path{}
@@ -134,7 +135,7 @@ func TestJoiner_ResyncAllIsBounded(t *testing.T) {
 // TestJoiner_ResyncOnceAtATime checks that a datacenter that becomes reachable
 // several times has one resync at a time, and one more after the last recovery.
 func TestJoiner_ResyncOnceAtATime(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		book := &wanfed.SharedAddressBook{}
 		book.Store(&wanfed.AddressBook{Paths: map[string][]wanfed.Path{"dc2": {{Addr: "192.0.2.1:8443"}}}})
 		var running, most, attempts atomic.Int64

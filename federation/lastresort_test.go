@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -17,6 +16,7 @@ import (
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/catalog"
 	"github.com/wanfed/wanfed/gossip"
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/resource/resourcetest"
 	"github.com/wanfed/wanfed/wanfed"
 )
@@ -130,7 +130,7 @@ func TestLastResort(t *testing.T) {
 	const works, fails = wanfed.PathOK, wanfed.PathFailing
 	const local = "10.0.0.9:8443"
 	t.Run("only without a working path", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
+		testutil.Bubble(t, func(t *testing.T) {
 			r := newReportedDC(t)
 			r.run(time.Hour)
 			r.want("no path was used")
@@ -152,7 +152,7 @@ func TestLastResort(t *testing.T) {
 		})
 	})
 	t.Run("cached after it worked", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
+		testutil.Bubble(t, func(t *testing.T) {
 			r := newReportedDC(t)
 			r.run(lastResortDelay+2*lastResortCheck, pathOf(knownAddr, fails))
 			r.want("all paths fail", reportAddr)
@@ -169,7 +169,7 @@ func TestLastResort(t *testing.T) {
 		})
 	})
 	t.Run("through the local gateway", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
+		testutil.Bubble(t, func(t *testing.T) {
 			r := newReportedDC(t)
 			r.run(lastResortDelay+2*lastResortCheck, pathOf(local, fails))
 			r.want("all paths fail", reportAddr)
@@ -181,7 +181,7 @@ func TestLastResort(t *testing.T) {
 		})
 	})
 	t.Run("few and filtered", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
+		testutil.Bubble(t, func(t *testing.T) {
 			r := newReportedDC(t)
 			r.tags["dc2"] = []gossip.Report{report("dc4", "f0.dc2",
 				"127.0.0.1:22,169.254.169.254:80,224.0.0.1:80,0.0.0.0:22,localhost:22,[::1]:22,[fe80::1]:22,"+knownAddr)}
@@ -196,7 +196,7 @@ func TestLastResort(t *testing.T) {
 		})
 	})
 	t.Run("a thief and an honest reporter", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
+		testutil.Bubble(t, func(t *testing.T) {
 			r := newReportedDC(t)
 			for i := range 8 {
 				addr := fmt.Sprintf("198.51.100.%d:8443,192.0.2.%d:8443", 100+i, i)

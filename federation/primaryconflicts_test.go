@@ -7,8 +7,9 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
+
+	"github.com/wanfed/wanfed/internal/testutil"
 )
 
 // newConflicts returns a PrimaryConflicts for a server of dc2, and a function
@@ -25,7 +26,7 @@ func newConflicts() (*PrimaryConflicts, func() int) {
 // A conflict is logged once and ends after a timeout. The number of conflicts
 // is limited.
 func TestPrimaryConflicts(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		p, lines := newConflicts()
 		p.Record("srv1", "dc2", "dc9", "2") // the local datacenter
 		p.Record("srv1", "dc3", "no label!", "2")
@@ -67,7 +68,7 @@ func TestPrimaryConflicts(t *testing.T) {
 
 // A peer that invents datacenters or primaries does not fill the log.
 func TestPrimaryConflicts_LogIsLimited(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		p, lines := newConflicts()
 		for range 3 {
 			for i := range 2 * maxConflicts {

@@ -15,6 +15,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/wanfed/wanfed/internal/testutil"
 )
 
 // memListener is a listener without a socket, for tests in fake time. Accept
@@ -50,7 +52,7 @@ func (l *memListener) connect() net.Conn {
 
 // fake runs f in fake time with a proxy on a memory listener.
 func fake(t *testing.T, cfg Config, f func(t *testing.T, l *memListener, s *Listener)) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 		p, err := New(cfg)
 		if err != nil {
@@ -147,7 +149,7 @@ type wrapped struct{ error }
 func (w *wrapped) Unwrap() error { return w.error }
 
 func TestRun_EndsWithBrokenListener(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		p, err := New(Config{Logger: slog.New(slog.DiscardHandler)})
 		if err != nil {
 			t.Fatal(err)
@@ -166,7 +168,7 @@ func TestRun_EndsWithBrokenListener(t *testing.T) {
 }
 
 func TestRun_DrainEnds(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		p, err := New(Config{Logger: slog.New(slog.DiscardHandler), Drain: 3 * time.Second, HelloTimeout: time.Minute})
 		if err != nil {
 			t.Fatal(err)

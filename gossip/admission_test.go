@@ -10,10 +10,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/hashicorp/memberlist"
+
+	"github.com/wanfed/wanfed/internal/testutil"
 )
 
 // encodeTags encodes alternating keys and values in the format of serf.
@@ -129,7 +130,7 @@ func TestAdmission_ChecksOnce(t *testing.T) {
 // The quota limits the names of a group and of all groups. It releases names
 // that do not become members.
 func TestMemberQuota(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		var members []Member
 		q := &memberQuota{members: func() []Member { return members }, groupOf: func(name string) string {
 			_, group, _ := strings.Cut(name, ".")

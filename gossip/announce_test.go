@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/wanfed"
 )
 
@@ -21,7 +22,7 @@ func TestSetTags_TwoMembers(t *testing.T) {
 		"LAN":         func(c *Config) { c.Kind = wanfed.PoolLAN },
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { testSetTags(t, options) })
+			testutil.Bubble(t, func(t *testing.T) { testSetTags(t, options) })
 		})
 	}
 }
@@ -57,7 +58,7 @@ func testSetTags(t *testing.T, options func(*Config)) {
 // members there then receive the tags at once, and not with the next state
 // exchange.
 func TestAnnounce_AfterOutage(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		f := newFederation(t, "srv1.dc1", "srv1.dc2", "srv2.dc2")
 		defer f.stop()
 		f.awaitCorrect(3*time.Second, "start")
@@ -74,7 +75,7 @@ func TestAnnounce_AfterOutage(t *testing.T) {
 // A member waits with its answer until memberlist has refuted an accusation. An
 // announcement at that moment does not send the state before the refutation.
 func TestAnnounce_WaitsForRefutation(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		f := newFederation(t, "srv1.dc1", "srv1.dc2", "srv2.dc2")
 		defer f.stop()
 		f.awaitCorrect(3*time.Second, "start")

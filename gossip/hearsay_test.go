@@ -19,6 +19,7 @@ import (
 	"github.com/hashicorp/memberlist"
 
 	"github.com/wanfed/wanfed/gossip/gossiptest"
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/wanfed"
 )
 
@@ -143,7 +144,7 @@ func TestHearsay_Forged(t *testing.T) {
 	for name, forged := range forgeries() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			synctest.Test(t, func(t *testing.T) { testForged(t, forged) })
+			testutil.Bubble(t, func(t *testing.T) { testForged(t, forged) })
 		})
 	}
 }
@@ -226,7 +227,7 @@ func sendState(t *testing.T, net *gossiptest.Network, from, to string, b []byte)
 // A datacenter that joins, and tags that change, are known everywhere within two
 // seconds.
 func TestHearsay_Convergence(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		names := []string{"srv1.dc1", "srv2.dc1"}
 		for i := range 12 {
 			names = append(names, fmt.Sprintf("srv1.dc%d", i+2))
@@ -250,7 +251,7 @@ func TestHearsay_Convergence(t *testing.T) {
 // about the same time. When a packet of it arrives again, the others list it as
 // alive within two seconds.
 func TestHearsay_Failure(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		f := newFederation(t, "srv1.dc1", "srv2.dc1", "srv1.dc2", "srv1.dc3", "srv1.dc4")
 		defer f.stop()
 		f.awaitCorrect(2*time.Second, "start")
@@ -286,7 +287,7 @@ func TestHearsay_Failure(t *testing.T) {
 
 // A server that leaves is listed as left by the servers of all datacenters.
 func TestHearsay_Leave(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		f := newFederation(t, "srv1.dc1", "srv1.dc2", "srv1.dc3", "srv1.dc4", "srv1.dc5", "srv1.dc6", "srv1.dc7")
 		defer f.stop()
 		f.awaitCorrect(2*time.Second, "start")
@@ -314,7 +315,7 @@ func TestHearsay_Leave(t *testing.T) {
 // A server that was killed restarts at another address. The servers of all
 // datacenters list the new address, although they may not forward it.
 func TestHearsay_AddressChange(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		f := newFederation(t, "srv1.dc1", "srv1.dc2", "srv1.dc3", "srv1.dc4", "srv1.dc5")
 		defer f.stop()
 		f.awaitCorrect(2*time.Second, "start")
@@ -331,7 +332,7 @@ func TestHearsay_AddressChange(t *testing.T) {
 // not name their senders. All their news are hearsay, but the server learns the
 // members by state exchanges.
 func TestHearsay_OldRelay(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		f := newFederation(t, "srv1.dc1", "srv2.dc1")
 		defer f.stop()
 		f.net.Relay("srv2.dc1", "srv1.dc1")
@@ -350,7 +351,7 @@ func TestHearsay_OldRelay(t *testing.T) {
 // A member of an earlier version responds to questions as to pings. The others
 // exchange states with it at once.
 func TestHearsay_OldMember(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		f := newFederation(t, "srv1.dc1", "srv1.dc2")
 		defer f.stop()
 		f.awaitCorrect(2*time.Second, "start")
@@ -368,7 +369,7 @@ func TestHearsay_OldMember(t *testing.T) {
 // A ping may request a response to its sender only, and an indirect ping must
 // name the address of the member. A server dials the addresses in both.
 func TestHearsay_PingAddresses(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		f := newFederation(t, "srv1.dc1", "srv2.dc1", "srv1.dc3")
 		defer f.stop()
 		f.awaitCorrect(2*time.Second, "start")

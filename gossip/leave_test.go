@@ -8,10 +8,10 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/wanfed/wanfed/gossip/gossiptest"
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/wanfed"
 )
 
@@ -24,7 +24,7 @@ func TestLeave(t *testing.T) {
 	} {
 		for _, size := range []int{1, 3, 12} {
 			t.Run(fmt.Sprintf("%v pool of %d", kind, size), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) { testLeave(t, kind, size, limit) })
+				testutil.Bubble(t, func(t *testing.T) { testLeave(t, kind, size, limit) })
 			})
 		}
 	}

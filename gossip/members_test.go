@@ -10,12 +10,14 @@ import (
 	"time"
 
 	"github.com/hashicorp/serf/serf"
+
+	"github.com/wanfed/wanfed/internal/testutil"
 )
 
 // The first of many events is published at once, and the others are published
 // together. Events of a former serf instance are ignored.
 func TestFollow(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		p := &Pool{cfg: Config{Logger: slog.New(slog.DiscardHandler)}}
 		current, former := newEvents(), newEvents()
 		p.events = current

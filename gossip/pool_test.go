@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/wanfed/wanfed/gossip/gossiptest"
+	"github.com/wanfed/wanfed/internal/testutil"
 )
 
 // node is a pool on an in-memory network.
@@ -219,7 +220,7 @@ func TestOneLine(t *testing.T) {
 // TestReap_RemovesFailedMembers has members that are alive, failed and left. All
 // are to be removed, but an alive member stays. A removed member may return.
 func TestReap_RemovesFailedMembers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		var net gossiptest.Network
 		var reap atomic.Bool
 		a := newNode(t, &net, "a", func(c *Config) { c.Reap = func(string) bool { return reap.Load() } })

@@ -10,11 +10,11 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/wanfed/wanfed/gossip/gossiptest"
 	"github.com/wanfed/wanfed/internal/slogadapter"
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/wanfed"
 )
 
@@ -22,7 +22,7 @@ import (
 // drops a ping whose count overflowed. Therefore a ping must have space for at
 // most 254 of the shortest messages.
 func TestPacketSize_PingCannotOverflow(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		var n gossiptest.Network
 		var log lockedLog
 		wan := func(c *Config) { c.Kind, c.Logger = wanfed.PoolWAN, slog.New(slog.NewTextHandler(&log, nil)) }

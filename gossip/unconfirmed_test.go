@@ -7,12 +7,14 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/wanfed/wanfed/internal/testutil"
 )
 
 // The tags of the newest news of a group about a member are kept until the member
 // responds. Their number is limited, also for one group.
 func TestReports(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		f := newFederation(t, "srv1.dc1", "srv1.dc2", "srv1.dc3", "srv1.dc4")
 		defer f.stop()
 		f.awaitCorrect(3*time.Second, "start")

@@ -16,6 +16,7 @@ import (
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/catalog"
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/resource/resourcetest"
 	"github.com/wanfed/wanfed/session"
@@ -33,7 +34,7 @@ type lockTest struct {
 
 func runLockTest(t *testing.T, f func(t *lockTest)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		b := resourcetest.NewStore()
 		defer b.Close()
 		lt := &lockTest{T: t, backend: b, keys: newStore(t, b, operator())}

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/resource/resourcetest"
 	"github.com/wanfed/wanfed/session"
@@ -266,7 +267,7 @@ func TestPut_Concurrent(t *testing.T) {
 }
 
 func TestWait(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		b := resourcetest.NewStore()
 		defer b.Close()
 		s := newStore(t, b, operator())

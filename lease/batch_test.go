@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/resource"
 )
 
@@ -62,7 +63,7 @@ func renewals(tokens ...uint64) (all []*pb.RenewLeasesRequest_Renewal) {
 // TestBatcher_Merges makes 2000 renewals per second, at random times, for ten
 // seconds. Each caller receives the results of its own leases.
 func TestBatcher_Merges(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		r := &recorder{delay: 200 * time.Millisecond} // longer than the interval of calls
 		b := &batcher{leases: r}
 		var callers sync.WaitGroup
@@ -91,7 +92,7 @@ func TestBatcher_Merges(t *testing.T) {
 }
 
 func TestBatcher_BoundsCalls(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		r := &recorder{}
 		b := &batcher{leases: r}
 		var callers sync.WaitGroup
@@ -110,7 +111,7 @@ func TestBatcher_BoundsCalls(t *testing.T) {
 }
 
 func TestBatcher_ErrorsAndCancellation(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		r := &recorder{delay: time.Second, err: resource.ErrNotLeader}
 		b := &batcher{leases: r}
 		var callers sync.WaitGroup
@@ -155,7 +156,7 @@ func (c leaderConn) Invoke(ctx context.Context, _ string, args, reply any, _ ...
 // TestForwarder checks that one caller cannot make the renewals of others fail,
 // and that the Forwarder follows the leader.
 func TestForwarder(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		leaders := map[string]*recorder{"a": {}, "b": {}}
 		denied := errors.New("denied")
 		f := NewForwarder(func(node string) (grpc.ClientConnInterface, error) {

@@ -20,6 +20,7 @@ import (
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/controller"
 	"github.com/wanfed/wanfed/controller/controllertest"
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/resource"
 )
 
@@ -51,7 +52,7 @@ func (c *holderClient) Write(
 func TestElector_RunsControllersOfOneProcess(t *testing.T) {
 	typ := &pb.Type{Group: "test", GroupVersion: "v1", Kind: "Target"}
 	for seed := range uint64(2) {
-		synctest.Test(t, func(t *testing.T) {
+		testutil.Bubble(t, func(t *testing.T) {
 			s := controllertest.New(t, resource.Registration{Type: typ, Message: &wrapperspb.StringValue{}})
 			s.Write(typ, "x", wrapperspb.String(""))
 			g := newGroup(t)
@@ -110,7 +111,7 @@ func TestElector_RunsControllersOfOneProcess(t *testing.T) {
 // TestElector_RunWhileLeaderKeepsLease has a function that returns while its
 // process is elected.
 func TestElector_RunWhileLeaderKeepsLease(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		g := newGroup(t)
 		defer g.store.Close()
 		g.leader = 0

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/resource/resourcetest"
 )
@@ -272,7 +273,7 @@ func TestElector_OneHolder(t *testing.T) {
 }
 
 func testOneHolder(t *testing.T, seed uint64, longest time.Duration) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		g := newGroup(t)
 		defer g.store.Close()
 		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
@@ -308,7 +309,7 @@ func testOneHolder(t *testing.T, seed uint64, longest time.Duration) {
 }
 
 func TestHeld_EndsAtFirstCheckAfterStop(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		now := time.Now()
 		h := newHeld(t.Context(), func() time.Time { return now }, Grant{Token: 1, Duration: 10 * time.Second}, now)
 		defer h.timer.Stop()
@@ -328,7 +329,7 @@ func TestHeld_EndsAtFirstCheckAfterStop(t *testing.T) {
 }
 
 func TestElector_ReturnsResultOfWorkAndReleases(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		store := resourcetest.NewStore()
 		defer store.Close()
 		g := &group{store: store, leader: 0}

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/resource/resourcetest"
 	"github.com/wanfed/wanfed/tlsutil"
@@ -60,7 +61,7 @@ type fixture struct {
 
 func run(t *testing.T, f func(f *fixture)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		store := &countingStore{Store: resourcetest.NewStore()}
 		defer store.Close()
 		fx := &fixture{T: t, store: store}

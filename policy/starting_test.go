@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/policy"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/resource/resourcetest"
@@ -22,7 +23,7 @@ func TestDecide_Starting(t *testing.T) {
 	const federationWait, anonymousWait = 2 * time.Second, 7 * time.Second
 	keys := &pb.Type{Group: "kv", GroupVersion: "v1", Kind: "Entry"}
 	federation := &pb.Type{Group: "federation", GroupVersion: "v1", Kind: "FederationState"}
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		store, loaded := resourcetest.NewStore(), make(chan struct{})
 		defer store.Close()
 		e := policy.New(policy.Config{DC: "dc1", Loaded: loaded, Logger: slog.New(slog.DiscardHandler)})

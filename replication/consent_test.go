@@ -6,13 +6,13 @@ import (
 	"errors"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/resource/resourcetest"
 )
@@ -20,7 +20,7 @@ import (
 // A primary that another datacenter has replaced cannot consent to a move. The
 // move waits until the last primary consents, and loses no write of it.
 func TestPromotion_FormerWasReplaced(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		fed := &testFederation{t: t}
 		dc1, dc2, dc3 := fed.add("dc1", "dc1"), fed.add("dc2", "dc1"), fed.add("dc3", "dc1")
 		put(t, dc1.store, docType, "a", "1")
@@ -56,7 +56,7 @@ func TestPromotion_FormerWasReplaced(t *testing.T) {
 // A superseded primary that has not followed the new one becomes the primary
 // again with the consent of the new one.
 func TestPromotion_BackToReplaced(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		fed := &testFederation{t: t}
 		dc1, dc2 := fed.add("dc1", "dc1"), fed.add("dc2", "dc1")
 		put(t, dc1.store, docType, "a", "1")
@@ -81,7 +81,7 @@ func TestPromotion_BackToReplaced(t *testing.T) {
 // A demoted primary consents to another successor only after the earlier one has
 // responded that it is not the primary.
 func TestDemote_EarlierSuccessorDoesNotRespond(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		fed := &testFederation{t: t}
 		dc1, dc2, dc3 := fed.add("dc1", "dc1"), fed.add("dc2", "dc1"), fed.add("dc3", "dc1")
 		put(t, dc1.store, docType, "a", "1")

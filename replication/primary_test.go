@@ -9,7 +9,6 @@ import (
 	"math"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/federation"
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/resource/resourcetest"
 )
@@ -218,7 +218,7 @@ func TestCancelDemotion_SuccessorDoesNotRespond(t *testing.T) {
 
 // A primary with a lease accepts writes only while other datacenters call it.
 func TestLease(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		store := resourcetest.NewStore()
 		p := newPrimaryManager(t, PrimaryManagerConfig{
 			DC: "dc1", ConfiguredPrimary: "dc1", Backend: store, Registry: registry(t), Remote: fakeRemote{},

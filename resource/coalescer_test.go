@@ -9,6 +9,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/wanfed/wanfed/internal/testutil"
 )
 
 // slowCounter is a coalescer of a function that takes a second and returns the
@@ -52,7 +54,7 @@ func (c *slowCounter) getAfter(
 // TestCoalescer_SharesLaterCalls checks that a caller never gets the result of
 // a call that began before the caller arrived.
 func TestCoalescer_SharesLaterCalls(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		c := newSlowCounter()
 		var wg sync.WaitGroup
 		want := func(caller string, wantN int, wantTook time.Duration) func(int, time.Duration, error) {
@@ -79,7 +81,7 @@ func TestCoalescer_SharesLaterCalls(t *testing.T) {
 // TestCoalescer_Contexts checks that the end of one caller's context does not
 // affect other callers.
 func TestCoalescer_Contexts(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		c := newSlowCounter()
 		var wg sync.WaitGroup
 		ends := func(want time.Duration) func(int, time.Duration, error) {
@@ -118,7 +120,7 @@ func TestCoalescer_Contexts(t *testing.T) {
 // TestCoalescer_RetriesAfterTimeout checks that get calls the function again
 // after a call has timed out, while its context has not ended.
 func TestCoalescer_RetriesAfterTimeout(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		calls := 0
 		c := coalescer[int]{call: func(ctx context.Context) (int, error) {
 			if calls++; calls == 1 {
@@ -136,7 +138,7 @@ func TestCoalescer_RetriesAfterTimeout(t *testing.T) {
 
 // TestCoalescer_SharesErrors checks that concurrent callers share an error.
 func TestCoalescer_SharesErrors(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		c := newSlowCounter()
 		c.err = ErrNotLeader
 		var wg sync.WaitGroup

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/oklog/ulid/v2"
@@ -21,6 +20,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/internal/testutil"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -80,7 +80,7 @@ func TestNewUID(t *testing.T) {
 			t.Errorf("TimeOf(%q) = %v, want the zero time", bad, got)
 		}
 	}
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		first := NewUID()
 		if got, want := TimeOf(first), time.Now(); !got.Equal(want) {
 			t.Errorf("TimeOf(NewUID()) = %v, want %v", got, want)

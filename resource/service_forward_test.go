@@ -8,7 +8,6 @@ import (
 	"net"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc"
@@ -154,7 +153,7 @@ func TestForwardDelete(t *testing.T) {
 // TestForwardWrite_Lag checks that the wait for a replica is bounded. The
 // response then has a version that a compare-and-swap accepts.
 func TestForwardWrite_Lag(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		f := newFederation(t)
 		release := f.holdReplication()
 		start := time.Now()
@@ -185,7 +184,7 @@ func TestForwardWrite_Lag(t *testing.T) {
 // TestForwardDelete_Finalizers checks that the replica of a resource with
 // finalizers gets a deletion timestamp.
 func TestForwardDelete_Finalizers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		f := newFederation(t)
 		r := federationState(t, "dc7", "gw1")
 		resourcetest.AddFinalizer(r, "f")

@@ -17,6 +17,7 @@ import (
 	"github.com/wanfed/wanfed/controller"
 	"github.com/wanfed/wanfed/controller/controllertest"
 	"github.com/wanfed/wanfed/federation"
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/resource/memory"
 	"github.com/wanfed/wanfed/resource/resourcetest"
@@ -40,7 +41,7 @@ func (s *tombstoneStore) Commit(_ context.Context, ops ...*pb.Op) ([]*pb.Resourc
 // TestControllers_DeleteOwnedResources deletes a federation state, which owns
 // more resources than one step deletes. Without a leader they stay.
 func TestControllers_DeleteOwnedResources(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		b := &tombstoneStore{Store: resourcetest.NewStore()}
 		defer b.Close()
 		registry, err := newRegistry(nil)

@@ -6,11 +6,11 @@ import (
 	"context"
 	"net/netip"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/catalog"
+	"github.com/wanfed/wanfed/internal/testutil"
 )
 
 // gatewayAt returns a gateway with a LAN address.
@@ -20,7 +20,7 @@ func gatewayAt(host string) *pb.MeshGateway {
 }
 
 func TestHeaderSources(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		h := newHeaderSources()
 		check := func(addr string, want bool) {
 			t.Helper()

@@ -8,10 +8,10 @@ import (
 	"log/slog"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/resource/resourcetest"
 )
@@ -35,7 +35,7 @@ func (s *slowStore) List(
 // TestManager_BoundsComparisons creates ten sessions per second for a minute.
 // Each comparison takes 100 ms, and they take a twentieth of the time.
 func TestManager_BoundsComparisons(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		b := &slowStore{Store: resourcetest.NewStore()}
 		defer b.Close()
 		m, err := NewManager(ManagerConfig{

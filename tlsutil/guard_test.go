@@ -17,6 +17,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/wanfed/wanfed/internal/testutil"
 )
 
 // guarded is an open connection between two identities, both of which watch it.
@@ -169,7 +171,7 @@ func TestGuard_ReloadWithoutCA(t *testing.T) {
 // TestGuard_Expiry checks that a connection ends within a second of the expiry
 // of the certificate of its peer.
 func TestGuard_Expiry(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		ca := newCA(t, CARequest{Now: time.Now().AddDate(0, 0, -2)})
 		dc1, _ := loadPair(t, ca.Cert, issueFrom(t, ca, CertRequest{Role: RoleServer, DC: "dc1", Node: "srv1"}))
 		ends := time.Now().Add(5 * time.Minute).Truncate(time.Second)

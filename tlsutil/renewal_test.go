@@ -17,6 +17,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/wanfed/wanfed/internal/testutil"
 )
 
 func TestRenewAt(t *testing.T) {
@@ -170,7 +172,7 @@ func (r *renewing) run(f func()) {
 // TestRefresh checks that a connection survives the certificates of both ends if
 // both renew them, and that it ends with the last one.
 func TestRefresh(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		r := newRenewing(t)
 		r.run(func() {
 			for range 5 {
@@ -208,7 +210,7 @@ func TestRefresh_OneEnd(t *testing.T) {
 			func(r *renewing) uint64 { return r.server.EndedConnections() }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			testutil.Bubble(t, func(t *testing.T) {
 				r := newRenewing(t)
 				r.run(func() {
 					time.Sleep(40 * time.Minute)
@@ -229,7 +231,7 @@ func TestRefresh_OneEnd(t *testing.T) {
 // TestRefresh_Revoked checks that the connection of a revoked certificate ends,
 // also if the certificate has expired and its peer has a newer one.
 func TestRefresh_Revoked(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		r := newRenewing(t)
 		r.run(func() {
 			first := r.client.Leaf().SerialNumber

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/wanfed/wanfed/internal/testutil"
 )
 
 func keyOf(t testing.TB, ca KeyPair) crypto.Signer {
@@ -225,7 +227,7 @@ func (r *renewing) rotate(s SignedTrust) {
 // other one before.
 func TestApplyTrust_Connection(t *testing.T) {
 	for _, renew := range []bool{true, false} {
-		synctest.Test(t, func(t *testing.T) {
+		testutil.Bubble(t, func(t *testing.T) {
 			r := newRenewing(t)
 			old, next := r.ca, newCA(t, CARequest{Now: time.Now().Add(-time.Hour)})
 			r.run(func() {

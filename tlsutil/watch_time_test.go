@@ -9,13 +9,15 @@ import (
 	"time"
 
 	"github.com/fsnotify/fsnotify"
+
+	"github.com/wanfed/wanfed/internal/testutil"
 )
 
 // TestRun_WaitsForCompleteFiles writes the certificate and the key one after
 // the other. Run must not read the files before they are unchanged for settle.
 // If the files keep changing, Run must read them after settleMax.
 func TestRun_WaitsForCompleteFiles(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		ca := newCA(t, CARequest{})
 		f := filesIn(t.TempDir())
 		put(t, f, ca.Cert, issueFrom(t, ca, srv1))
@@ -61,7 +63,7 @@ func TestRun_WaitsForCompleteFiles(t *testing.T) {
 // TestRun_ChecksPeriodically checks that Run reads the files periodically
 // without notifications, and reloads a certificate when it becomes valid.
 func TestRun_ChecksPeriodically(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		ca := newCA(t, CARequest{})
 		f := filesIn(t.TempDir())
 		put(t, f, ca.Cert, issueFrom(t, ca, srv1))
@@ -87,7 +89,7 @@ func TestRun_ChecksPeriodically(t *testing.T) {
 }
 
 func TestRun_WarnsOfExpiry(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		ca := newCA(t, CARequest{Days: 20})
 		f := filesIn(t.TempDir())
 		put(t, f, ca.Cert, issueFrom(t, ca, CertRequest{Role: RoleServer, DC: "dc1", Node: "srv1", Days: 16}))

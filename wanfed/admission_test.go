@@ -7,11 +7,13 @@ import (
 	"slices"
 	"testing"
 	"testing/synctest"
+
+	"github.com/wanfed/wanfed/internal/testutil"
 )
 
 // Sources take slots in turns, and the handshakes of one source in their order.
 func TestAdmission_RoundRobin(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		a := newAdmission()
 		a.free = 1
 		a.acquire(netip.Prefix{})

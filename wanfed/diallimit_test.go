@@ -11,12 +11,14 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/wanfed/wanfed/internal/testutil"
 )
 
 // TestDialLimit_Saturation shares one processor among 500 dials. The dials stay
 // bounded, and all complete.
 func TestDialLimit_Saturation(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		const cost = 300 * time.Millisecond // of processor time
 		l := newDialLimit(5 * time.Second)
 		var active, most, slowest atomic.Int64
@@ -53,7 +55,7 @@ func TestDialLimit_Saturation(t *testing.T) {
 }
 
 func TestDialLimit_FastDialsAddSlots(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		l := newDialLimit(5 * time.Second)
 		start := time.Now()
 		var wg sync.WaitGroup
@@ -76,7 +78,7 @@ func TestDialLimit_FastDialsAddSlots(t *testing.T) {
 // TestDialLimit_DeadPaths checks that dials over paths that drop packets delay
 // neither each other nor other dials for long.
 func TestDialLimit_DeadPaths(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		l := newDialLimit(5 * time.Second)
 		l.succeeded(10*time.Millisecond, time.Now())
 		ctx, cancel := context.WithCancel(t.Context())
@@ -141,7 +143,7 @@ func (c dripConn) Read(b []byte) (int, error) {
 // TestDial_SlowHandshake checks that both ends of a handshake wait longer than
 // their timeouts while bytes arrive.
 func TestDial_SlowHandshake(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		nw, a := newMemNet(), newAuthority(t)
 		n1 := newNode(t, a, "srv1", "dc1", func(c *DialerConfig) {
 			c.DialTCP = func(ctx context.Context, addr string) (net.Conn, error) {

@@ -200,7 +200,7 @@ func TestGRPCConn_NetConn(t *testing.T) {
 // dial continues after the timeout of the first caller. It starts again when
 // the second caller reports changed paths. It ends with the third caller.
 func TestSession_DialRestarts(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		a := newAuthority(t)
 		var dials []time.Duration
 		began := time.Now()

@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/wanfed/wanfed/internal/testutil"
@@ -129,7 +128,7 @@ func (c fakeConn) Close() error         { return nil }
 // TestHandshakeLimit_Order checks at each step which handshakes were shed. A
 // handshake is called by its number, in the order of add.
 func TestHandshakeLimit_Order(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		limit := newHandshakeLimit(5)
 		var all []*handshake
 		add := func(ip string) *handshake {
@@ -203,7 +202,7 @@ func TestSourceOf(t *testing.T) {
 // A source with a crowd of handshakes gives way at once to other sources, but
 // not to its own next handshake.
 func TestHandshakeLimit_Crowd(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		limit := newHandshakeLimit(2 * crowd)
 		add := func(ip string) (*handshake, time.Duration) {
 			begin := time.Now()
@@ -230,7 +229,7 @@ func TestHandshakeLimit_Crowd(t *testing.T) {
 // A source with more than maxPerSource handshakes loses its overdue ones, and only
 // those, before the limit of all handshakes is reached.
 func TestHandshakeLimit_PerSource(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		limit := newHandshakeLimit(4 * maxPerSource)
 		add := func(ip string) *handshake {
 			hs := limit.acquire(t.Context(), fakeConn{addr: &net.TCPAddr{IP: net.ParseIP("10.0.0.1")}}) // a gateway

@@ -8,10 +8,10 @@ import (
 	"slices"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/wanfed/wanfed/internal/backoff"
+	"github.com/wanfed/wanfed/internal/testutil"
 )
 
 func TestHappyEyeballs(t *testing.T) {
@@ -37,7 +37,7 @@ func TestHappyEyeballs(t *testing.T) {
 		{"no attempts", nil, -1, 0, 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			testutil.Bubble(t, func(t *testing.T) {
 				start := time.Now()
 				var running atomic.Int32
 				winner, won, errs := happyEyeballs(t.Context(), len(tt.attempts), 250*ms,
@@ -71,7 +71,7 @@ func TestHappyEyeballs(t *testing.T) {
 }
 
 func TestHappyEyeballs_DiscardsLateResult(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		var discarded []int
 		winner, _, _ := happyEyeballs(t.Context(), 2, time.Second, func(ctx context.Context, i int) (int, error) {
 			if i == 0 {
@@ -87,7 +87,7 @@ func TestHappyEyeballs_DiscardsLateResult(t *testing.T) {
 
 // TestHappyEyeballs_Context proves that no attempt starts after ctx has ended.
 func TestHappyEyeballs_Context(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 		defer cancel()
 		start := time.Now()

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/wanfed/wanfed/internal/testutil"
 )
 
 // memPair starts srv1 of dc1 and srv1 of dc2 on nw. The address book of dc1
@@ -47,7 +49,7 @@ func firstLink(t *testing.T, n *node) LinkStatus {
 // packets, without a warning in the log, and that the next packet opens a new
 // connection.
 func TestLink_IdleTimeout(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		nw := newMemNet()
 		n1, n2 := memPair(t, nw)
 		t1, t2 := n1.tun.Transport(PoolWAN), n2.tun.Transport(PoolWAN)
@@ -81,7 +83,7 @@ func TestLink_IdleTimeout(t *testing.T) {
 // TestLink_Backoff dials an address without a listener. It checks the pauses
 // between the dials, and that the link retires when no packets are sent.
 func TestLink_Backoff(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		nw := newMemNet()
 		n1, n2 := memPair(t, nw)
 		n1.book.Store(bookOf("10.0.9.9:1")) // without a listener
@@ -118,7 +120,7 @@ func TestLink_Backoff(t *testing.T) {
 
 // TestLink_EchoTimeout sends a packet to a peer that reads and never echoes.
 func TestLink_EchoTimeout(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		nw := newMemNet()
 		a := newAuthority(t)
 		n1 := newNode(t, a, "srv1", "dc1", func(c *DialerConfig) {
@@ -149,7 +151,7 @@ func TestLink_EchoTimeout(t *testing.T) {
 // TestLink_DropsStalePackets cuts a server off. The packets that it queues,
 // such as reports that other servers are dead, must not be sent after the cut.
 func TestLink_DropsStalePackets(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		nw := newMemNet()
 		n1, n2 := memPair(t, nw)
 		t1, t2 := n1.tun.Transport(PoolWAN), n2.tun.Transport(PoolWAN)
@@ -177,7 +179,7 @@ func TestLink_DropsStalePackets(t *testing.T) {
 // TestPacketConn_IdleTimeout proves that a server closes an accepted connection
 // after acceptedIdleTimeout without data.
 func TestPacketConn_IdleTimeout(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		nw := newMemNet()
 		n1, n2 := memPair(t, nw)
 		t2 := n2.tun.Transport(PoolWAN)
@@ -207,7 +209,7 @@ func TestPacketConn_IdleTimeout(t *testing.T) {
 // TestLink_ConsulMaxAge proves that a link to a Consul server replaces its
 // connection every consulMaxAge without the loss of a packet.
 func TestLink_ConsulMaxAge(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		nw := newMemNet()
 		a := newAuthority(t)
 		n1 := newNode(t, a, "srv1", "dc1", func(c *DialerConfig) {
@@ -236,7 +238,7 @@ func TestLink_ConsulMaxAge(t *testing.T) {
 // TestRunGroup proves that run waits for all goroutines, and that spawn starts
 // none after the end of run.
 func TestRunGroup(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		g := newRunGroup()
 		ended := make(chan string, 2) // one value per goroutine
 		early := func(ctx context.Context) { <-ctx.Done(); ended <- "early" }
@@ -270,7 +272,7 @@ func TestRunGroup(t *testing.T) {
 // TestLink_FirstDialKeepsPackets proves that packets wait for the first dial of
 // a link without a limit. After an outage, packets that waited are dropped.
 func TestLink_FirstDialKeepsPackets(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		nw := newMemNet()
 		a := newAuthority(t)
 		const dialTime = 4 * time.Second

@@ -12,9 +12,9 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
@@ -53,7 +53,7 @@ func serveEchoes(t *testing.T, a *authority, ln net.Listener, silent *atomic.Boo
 // TestLink_IdleEchoTimeout proves that the first packet of an idle link carries
 // an echo request, and that the link detects a missing echo.
 func TestLink_IdleEchoTimeout(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		nw := newMemNet()
 		a := newAuthority(t)
 		n1 := newNode(t, a, "srv1", "dc1", func(c *DialerConfig) {
@@ -84,7 +84,7 @@ func TestLink_IdleEchoTimeout(t *testing.T) {
 // TestLink_IdleOnDeadPath proves that an idle link detects a dead path without
 // a packet, by its next echo request.
 func TestLink_IdleOnDeadPath(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		nw := newMemNet()
 		a := newAuthority(t)
 		n1 := newNode(t, a, "srv1", "dc1", func(c *DialerConfig) {
@@ -132,7 +132,7 @@ func TestLink_EchoTimes(t *testing.T) {
 		interval       time.Duration // of each link
 	}{{"few links", 24, 5 * time.Second}, {"many links", 1, 15 * time.Second}} {
 		t.Run(test.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			testutil.Bubble(t, func(t *testing.T) {
 				nw := newMemNet()
 				a := newAuthority(t)
 				var mu sync.Mutex
@@ -216,7 +216,7 @@ func connectedLinks(n *node) (links []LinkStatus) {
 // TestLink_MaxIdleLinks sets maxIdleLinks to 2 and checks which of five links
 // stay open.
 func TestLink_MaxIdleLinks(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		nw := newMemNet()
 		a := newAuthority(t)
 		use := func(c *DialerConfig) { c.DialTCP = nw.dial }
@@ -270,7 +270,7 @@ func TestLink_MaxIdleLinks(t *testing.T) {
 // detects the fault, and an idle link over the same gateway then sends an echo
 // request at once.
 func TestLink_LateEchoAlertsOtherLinks(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		nw := newMemNet()
 		a := newAuthority(t)
 		use := func(c *DialerConfig) { c.DialTCP = nw.dial }

@@ -13,7 +13,6 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/wanfed/wanfed/internal/ratelog"
@@ -245,7 +244,7 @@ func TestMux_StopClosesConnections(t *testing.T) {
 }
 
 func TestRefusals_LogRate(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		log := &logBuffer{}
 		r := newRefusals(log.logger())
 		for range 1000 {
@@ -385,7 +384,7 @@ func (l *shortListener) Addr() net.Addr {
 func TestMux_AcceptBackoff(t *testing.T) {
 	a := newAuthority(t)
 	id := a.server("srv1", "dc1")
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		m, err := NewMux(MuxConfig{Identity: id})
 		if err != nil {
 			t.Fatal(err)

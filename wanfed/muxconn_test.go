@@ -13,7 +13,6 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/wanfed/wanfed/internal/proxyproto"
@@ -342,7 +341,7 @@ func (c *bytesConn) SetReadDeadline(time.Time) error { return nil }
 
 // The timeout of a handshake counts from the last bytes, here the PROXY header.
 func TestMux_TimeoutCountsFromProxyHeader(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		client, server := net.Pipe()
 		defer client.Close()
 		m, err := NewMux(MuxConfig{Identity: newAuthority(t).server("srv1", "dc1"), handshakeTimeout: 5 * time.Second})

@@ -156,7 +156,7 @@ func TestHTTPListener_PlainText(t *testing.T) {
 // connection, is disconnected. It never receives the response to a client of
 // another port.
 func TestHTTPListener_LateFirstByte(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		m, err := NewMux(MuxConfig{Identity: newAuthority(t).server("srv1", "dc1")})
 		if err != nil {
 			t.Fatal(err)

@@ -172,7 +172,7 @@ func TestProber_RateLimit(t *testing.T) {
 		{"two datacenters", 2, false, 48, 56},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			testutil.Bubble(t, func(t *testing.T) {
 				network := &failingNet{silent: tt.silent, byAddr: map[string]int{}}
 				paths := map[string][]Path{}
 				for dc := range tt.dcs {
@@ -213,7 +213,7 @@ func TestProber_RateLimit(t *testing.T) {
 // A new address is probed at once.
 func TestProber_NewAddress(t *testing.T) {
 	id := newAuthority(t).server("srv1", "dc1")
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		network, book := &failingNet{byAddr: map[string]int{}}, &SharedAddressBook{}
 		book.Store(bookOf("10.0.0.1:1", "10.0.0.2:1"))
 		p := newProberOn(t, id, book, network)

@@ -9,8 +9,9 @@ import (
 	"net"
 	"slices"
 	"testing"
-	"testing/synctest"
 	"time"
+
+	"github.com/wanfed/wanfed/internal/testutil"
 )
 
 // fakeDNS is a DNS resolver that returns ips and err.
@@ -34,7 +35,7 @@ func (d *fakeDNS) lookup(ctx context.Context, _, _ string) ([]net.IP, error) {
 // outage of DNS.
 func TestResolver(t *testing.T) {
 	ip := func(n byte) []net.IP { return []net.IP{net.IPv4(198, 51, 100, n)} }
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		dns := &fakeDNS{}
 		r := newResolver(dns.lookup, 5*time.Second)
 		check := func(name string, want []net.IP, wantCalls int, wantTime time.Duration) {
@@ -82,7 +83,7 @@ func TestResolver_Cancelled(t *testing.T) {
 
 // The cache evicts the least recently used name.
 func TestResolver_CacheIsBounded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		r := newResolver((&fakeDNS{ips: []net.IP{net.IPv4(198, 51, 100, 1)}}).lookup, 5*time.Second)
 		for i := range maxCachedNames + 10 {
 			time.Sleep(time.Nanosecond)

@@ -23,6 +23,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/internal/testutil"
 )
 
 // newBackend returns a Backend that listens on the loopback and does not run.
@@ -312,7 +313,7 @@ func (s *server) away(d time.Duration) (until time.Time) {
 }
 
 func TestBackend_ServersAway(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		srv := newServer(t)
 		s := newStore(t, srv)
 		dir := filepath.Join(t.TempDir(), "states")
@@ -349,7 +350,7 @@ func TestBackend_ServersAway(t *testing.T) {
 // TestBackend_ServersAwayLong checks that a state is stored although no server
 // responded within the time for which Terraform waits.
 func TestBackend_ServersAwayLong(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		srv := newServer(t)
 		s := newStore(t, srv)
 		b := newBackend(t, s, t.TempDir())
@@ -380,7 +381,7 @@ func TestBackend_ServersAwayLong(t *testing.T) {
 // to a file before it is killed.
 func TestBackend_Interrupted(t *testing.T) {
 	for _, method := range []string{"GET", "LOCK"} {
-		synctest.Test(t, func(t *testing.T) {
+		testutil.Bubble(t, func(t *testing.T) {
 			srv := newServer(t)
 			s := newStore(t, srv)
 			b := newBackend(t, s, t.TempDir())
@@ -473,7 +474,7 @@ func TestReplay_Kept(t *testing.T) {
 // TestBackend_EndWaits checks that the end of a run waits for the state that its
 // killed processes have sent.
 func TestBackend_EndWaits(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		srv := newServer(t)
 		s := newStore(t, srv)
 		b := newBackend(t, s, t.TempDir())
@@ -491,7 +492,7 @@ func TestBackend_EndWaits(t *testing.T) {
 // TestBackend_StopWhileHeld checks that a Backend which stops leaves the state
 // in its file.
 func TestBackend_StopWhileHeld(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		srv := newServer(t)
 		s := newStore(t, srv)
 		b := newBackend(t, s, t.TempDir())

@@ -4,11 +4,11 @@ package view
 
 import (
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/internal/testutil"
 )
 
 func gateway(node, status string) *pb.MeshGateway {
@@ -59,7 +59,7 @@ func (m *memory) fail(err error) {
 func TestValue_Federation(t *testing.T) {
 	const gateways = `[{"healthy":true,"lan":"10.0.0.9:8443","name":"g1","wan":"192.0.2.9:443"},` +
 		`{"healthy":false,"lan":"10.0.0.9:8443","name":"g2","wan":"192.0.2.9:443"}]`
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		m := federated()
 		v := start(t, m)
 		for query, want := range map[string]string{
@@ -92,7 +92,7 @@ func TestValue_Federation(t *testing.T) {
 }
 
 func TestValue_FederationChanges(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		m := federated()
 		v := start(t, m)
 		w := open(t, v, `{"kind":"federation","datacenter":"dc2"}`)
@@ -205,7 +205,7 @@ func TestValue_DatacenterFor(t *testing.T) {
 			}, 1},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			testutil.Bubble(t, func(t *testing.T) {
 				m := federated()
 				v := start(t, m)
 				w := open(t, v, test.query)
@@ -244,7 +244,7 @@ func TestValue_DatacenterFor(t *testing.T) {
 // between two of the polls that are made each 0.8 s.
 func TestValue_DatacenterForAt(t *testing.T) {
 	const outage = `{"kind":"datacenter","state":"unreachable","for":"30.500s"}`
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		m := federated()
 		v := start(t, m)
 		w := open(t, v, outage)

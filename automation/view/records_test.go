@@ -5,12 +5,12 @@ package view
 import (
 	"strings"
 	"testing"
-	"testing/synctest"
 
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/internal/testutil"
 )
 
 func document(t *testing.T, m *memory, name, content string) {
@@ -23,7 +23,7 @@ func document(t *testing.T, m *memory, name, content string) {
 }
 
 func TestValue_Records(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		m := newMemory()
 		document(t, m, "a", `{"z":[1,2.5,"<&>",null],"a":{"y":true,"b":1e21}}`)
 		document(t, m, "b/1", `"text"`)
@@ -90,7 +90,7 @@ func TestOpen_Refused(t *testing.T) {
 // TestValue_FilterError has a filter that fails only for an instance with a port
 // and a check. The view keeps what it had.
 func TestValue_FilterError(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		m := newMemory()
 		m.node("dc1", "n1", "10.0.0.1")
 		m.put("dc1", "Service", "n1/web", "", &pb.Service{Node: "n1", Id: "web", Service: "web"})

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/internal/testutil"
 )
 
 // mixed are queries of all kinds that the catalog and the keys have.
@@ -72,7 +73,7 @@ func change(m *memory, r *rand.Rand) {
 // with random delays and cuts, with views that received the last state alone.
 func TestViews_RandomOrders(t *testing.T) {
 	for seed := range uint64(60) {
-		synctest.Test(t, func(t *testing.T) {
+		testutil.Bubble(t, func(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 1))
 			m := newMemory()
 			m.delay = func() time.Duration { return rand.N(20 * time.Millisecond) }
@@ -122,7 +123,7 @@ func TestViews_RandomOrders(t *testing.T) {
 }
 
 func TestViews_CutOff(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		m := newMemory()
 		sampleCatalog(m)
 		var logs strings.Builder
@@ -202,7 +203,7 @@ func history(w *View) func() []string {
 func TestViews_ReconnectIsAtomic(t *testing.T) {
 	for _, kind := range []string{"", "Node", "Service", "Check"} {
 		t.Run("cut "+kind, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			testutil.Bubble(t, func(t *testing.T) {
 				m := newMemory()
 				m.delay = func() time.Duration { return rand.N(time.Second) }
 				m.node("dc1", "n1", "10.0.0.1")
@@ -236,7 +237,7 @@ func TestViews_ReconnectIsAtomic(t *testing.T) {
 }
 
 func TestOpen_EqualQueriesShare(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		m := newMemory()
 		sampleCatalog(m)
 		v := start(t, m)
@@ -276,7 +277,7 @@ func TestOpen_EqualQueriesShare(t *testing.T) {
 
 // TestViews_KeysShareStreams has one stream for keys below one element.
 func TestViews_KeysShareStreams(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		m := newMemory()
 		sampleCatalog(m)
 		v := start(t, m)
@@ -297,7 +298,7 @@ func TestViews_KeysShareStreams(t *testing.T) {
 }
 
 func TestValue_Trigger(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		m := newMemory()
 		sampleCatalog(m)
 		v := start(t, m)
@@ -347,7 +348,7 @@ func TestValue_Trigger(t *testing.T) {
 
 // TestViews_WriteIsOneChange delivers an instance before its critical check.
 func TestViews_WriteIsOneChange(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		m := newMemory()
 		sampleCatalog(m)
 		v := start(t, m)
@@ -369,7 +370,7 @@ func TestViews_WriteIsOneChange(t *testing.T) {
 // TestViews_Orphans has services and checks of a node that was deregistered and
 // registered again, before their deletion arrives.
 func TestViews_Orphans(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		m := newMemory()
 		old := m.put("dc1", "Node", "n1", "", &pb.Node{Node: "n1", Address: "10.0.0.1"})
 		service := m.put("dc1", "Service", "n1/a", old, &pb.Service{Node: "n1", Id: "a", Service: "a"})

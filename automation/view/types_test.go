@@ -4,7 +4,6 @@ package view
 
 import (
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/hashicorp/hcl/v2"
@@ -14,13 +13,14 @@ import (
 	ctyjson "github.com/zclconf/go-cty/cty/json"
 
 	"github.com/wanfed/wanfed/automation/input"
+	"github.com/wanfed/wanfed/internal/testutil"
 )
 
 // TestValue_Types compares values of the federation with the types that modules
 // declare. A conversion drops attributes that the type does not have, so the
 // converted value must be equal.
 func TestValue_Types(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		v := start(t, federated())
 		for kind, variable := range map[string]string{
 			"federation": "federation", "gateway": "gateways", "member": "members", "datacenter": "datacenters",

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/wanfed/wanfed/internal/testutil"
 )
 
 // settle waits until all events have been rendered.
@@ -45,7 +47,7 @@ func TestValue_Sample(t *testing.T) {
 	if len(cases) == 0 {
 		t.Fatal("testdata/values.json has no cases")
 	}
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		m := newMemory()
 		sampleCatalog(m)
 		v := start(t, m)

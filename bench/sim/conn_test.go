@@ -8,12 +8,13 @@ import (
 	"os"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
+
+	"github.com/wanfed/wanfed/internal/testutil"
 )
 
 func TestConn_Delay(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		a, b := newConns(addrOf("10.0.0.1:1"), addrOf("10.0.0.2:1"), oneWay, nil)
 		began := time.Now()
 		for _, s := range []string{"one ", "two "} {
@@ -38,7 +39,7 @@ func TestConn_Delay(t *testing.T) {
 }
 
 func TestConn_ReadDeadline(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		a, b := newConns(addrOf("10.0.0.1:1"), addrOf("10.0.0.2:1"), 0, nil)
 		defer a.Close()
 		defer b.Close()
@@ -59,7 +60,7 @@ func TestConn_ReadDeadline(t *testing.T) {
 // TestHalf_Join checks that data on joined connections arrives once, in order
 // and with the delays of both. No data arrives after the path is cut.
 func TestHalf_Join(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		var cut atomic.Bool
 		client, near := newConns(addrOf("10.0.0.1:1"), addrOf("10.0.0.2:1"), oneWay, nil)
 		far, server := newConns(addrOf("10.0.0.2:1"), addrOf("10.0.0.3:1"), oneWay, &cut)

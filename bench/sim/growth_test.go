@@ -11,8 +11,9 @@ import (
 	"runtime/pprof"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
+
+	"github.com/wanfed/wanfed/internal/testutil"
 )
 
 var (
@@ -44,7 +45,7 @@ func TestGrowth(t *testing.T) {
 			t.Fatalf("-sim.sizes: size %q is invalid, want a size such as 30x1", size)
 		}
 		t.Run(size, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			testutil.Bubble(t, func(t *testing.T) {
 				g := simulate(t, datacenters, servers)
 				g.check(t)
 				table = append(table, g)

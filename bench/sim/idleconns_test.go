@@ -7,13 +7,13 @@ import (
 	"net"
 	"os"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/wanfed/wanfed/api"
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/wanfed"
 )
 
@@ -24,7 +24,7 @@ func TestIdleConnectionCost(t *testing.T) {
 	if os.Getenv("WANFED_BENCH") == "" {
 		t.Skip("a measurement, not a test: set WANFED_BENCH=1 to run it")
 	}
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		const n = 300
 		w := newWorld(t, 2, 1)
 		for _, s := range w.sites {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/controller"
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/resource"
 )
 
@@ -41,7 +42,7 @@ func (r *recorder) end() {
 func TestService_ReportsChangedCache(t *testing.T) {
 	typ := &pb.Type{Group: "test", GroupVersion: "v1", Kind: "Target"}
 	for _, clone := range []bool{true, false} {
-		synctest.Test(t, func(t *testing.T) {
+		testutil.Bubble(t, func(t *testing.T) {
 			r := &recorder{TB: t}
 			s := New(r, resource.Registration{Type: typ, Message: &wrapperspb.StringValue{}})
 			s.Write(typ, "x", wrapperspb.String(""))

@@ -54,7 +54,7 @@ func check(node, status string) *pb.Check {
 
 // TestController_InMemory runs the controller on a service in memory.
 func TestController_InMemory(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		registry := resource.NewRegistry()
 		for _, register := range []func(*resource.Registry) error{catalog.Register, document.Register} {
 			if err := register(registry); err != nil {

@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -254,7 +253,7 @@ func TestRun_HeartbeatConfirmsSnapshot(t *testing.T) {
 }
 
 func TestFailed_LogsOncePerInterval(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		log, events := logEvents()
 		c := &Client{cfg: Config{Logger: log}, warned: map[string]warning{}}
 		level := func() string {

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/wanfed/wanfed/internal/testutil"
 )
 
 // trialServers answer trials in fake time.
@@ -41,7 +43,7 @@ func (s *trialServers) set(addr string, header, plain bool) {
 }
 
 func TestHeaderTrials(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		const one, two = "10.0.0.1:8300", "10.0.0.2:8300"
 		s := &trialServers{header: map[string]bool{}, plain: map[string]bool{}, tries: map[string]int{}}
 		trials := &headerTrials{try: s.try, log: slog.New(slog.DiscardHandler)}

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/internal/testutil"
 )
 
 var gw1 = Registration{Name: "gw1", LAN: "10.0.0.5:8444", WAN: "gw1.example:8443"}
@@ -28,7 +29,7 @@ type managerRig struct {
 // withManager runs f with a Manager that runs. synctest fails if a goroutine
 // remains.
 func withManager(t *testing.T, f func(managerRig)) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		r := managerRig{t: t, inputs: &Inputs{}}
 		r.Manager = NewManager("dc1", "wanfed", r.inputs)
 		ctx, cancel := context.WithCancel(t.Context())

@@ -11,12 +11,12 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/wanfed/wanfed/internal/backoff"
 	"github.com/wanfed/wanfed/internal/broadcast"
 	"github.com/wanfed/wanfed/internal/netaddr"
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/tlsutil"
 	"github.com/wanfed/wanfed/tlsutil/tlstest"
 	"github.com/wanfed/wanfed/wanfed"
@@ -109,7 +109,7 @@ func (r *verifierRig) await(t *testing.T, n int, limit time.Duration) time.Durat
 }
 
 func TestVerifier(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		r := startVerifier(t, &Datacenter{DC: "dc2", Gateways: []string{"a:1", "b:1"}, Current: 2},
 			&Datacenter{DC: "dc3", Gateways: []string{"c:1", "former:1"}, Current: 1})
 		r.set("b:1", wanfed.FailureTimeout)
@@ -130,7 +130,7 @@ func TestVerifier(t *testing.T) {
 // TestVerifier_AllFail checks that a gateway is not blamed for a fault of all
 // gateways of its datacenter, or of the local gateway.
 func TestVerifier_AllFail(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		r := startVerifier(t, &Datacenter{DC: "dc2", Gateways: []string{"a:1", "b:1"}, Current: 2})
 		time.Sleep(10 * time.Second) // both have worked
 		r.set("a:1", wanfed.FailureTimeout)
@@ -150,7 +150,7 @@ func TestVerifier_AllFail(t *testing.T) {
 
 // TestVerifier_OneFailure checks that one failed connection is not reported.
 func TestVerifier_OneFailure(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		r := startVerifier(t, &Datacenter{DC: "dc2", Gateways: []string{"a:1", "b:1"}, Current: 2})
 		r.set("b:1", wanfed.FailureTimeout)
 		for r.count("b:1") == 0 {
@@ -169,7 +169,7 @@ func TestVerifier_OneFailure(t *testing.T) {
 // TestVerifier_Cost checks the number of probes of gateways that work, and that
 // a former gateway is neither probed nor reported.
 func TestVerifier_Cost(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		two := &Datacenter{DC: "dc2", Gateways: []string{"a:1", "b:1"}, Current: 2}
 		r := startVerifier(t, two)
 		time.Sleep(time.Hour)
@@ -199,7 +199,7 @@ func TestVerifier_Cost(t *testing.T) {
 // TestVerifier_Idle checks that a gateway that no connection uses is reported
 // early enough for the status, also one of many.
 func TestVerifier_Idle(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		dc2 := &Datacenter{DC: "dc2", Gateways: []string{"a:1", "b:1"}, Current: 2}
 		r := &verifierRig{snap: &Snapshot{Datacenters: []*Datacenter{dc2}}, down: map[string]wanfed.FailureClass{}}
 		for i := range 30 {
@@ -230,7 +230,7 @@ func TestVerifier_Idle(t *testing.T) {
 // TestVerifier_FailedDial checks that a failed connection makes the probe due,
 // and that failures of a gateway which flaps do not cause many probes.
 func TestVerifier_FailedDial(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		r := startVerifier(t, &Datacenter{DC: "dc2", Gateways: []string{"a:1", "b:1"}, Current: 2})
 		time.Sleep(10 * time.Second) // both have worked
 		r.set("b:1", wanfed.FailureRefused)
@@ -286,7 +286,7 @@ func lossyConnect(ctx context.Context, random *rand.Rand) wanfed.FailureClass {
 // TestVerifier_LossAndJitter checks that a link with 1 % loss and 200 ms jitter
 // causes no report, although connections over it are late all the time.
 func TestVerifier_LossAndJitter(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		addrs := []string{"a:1", "b:1"}
 		r := &verifierRig{snap: &Snapshot{Datacenters: []*Datacenter{{DC: "dc2", Gateways: addrs, Current: 2}}}}
 		random := rand.New(rand.NewPCG(1, 2))
@@ -322,7 +322,7 @@ func TestVerifier_LossAndJitter(t *testing.T) {
 // TestVerifier_AllDialsFail checks that a fault of the local gateway, after which
 // the dials of all gateways fail, is not reported, and costs few probes.
 func TestVerifier_AllDialsFail(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		var dcs []*Datacenter
 		var all []string
 		for i := range 50 {

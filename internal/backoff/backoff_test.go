@@ -5,8 +5,9 @@ package backoff
 import (
 	"context"
 	"testing"
-	"testing/synctest"
 	"time"
+
+	"github.com/wanfed/wanfed/internal/testutil"
 )
 
 // checkJitter checks that got is base plus jitter of up to a quarter.
@@ -37,7 +38,7 @@ func TestDelay(t *testing.T) {
 
 func TestSleep(t *testing.T) {
 	t.Run("full time", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
+		testutil.Bubble(t, func(t *testing.T) {
 			start := time.Now()
 			if woken := Sleep(t.Context(), time.Second, nil); woken {
 				t.Error("Sleep() = true, want false without a wake channel")

@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
@@ -57,7 +58,7 @@ func TestHandler_Responses(t *testing.T) {
 // A process records one profile at a time. A client that disconnects ends its
 // profile.
 func TestHandler_OneAtATime(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		ctx, disconnect := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() { defer close(done); get(ctx, "", "mutex?seconds=60") }()

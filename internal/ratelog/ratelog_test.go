@@ -7,12 +7,13 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
+
+	"github.com/wanfed/wanfed/internal/testutil"
 )
 
 func TestLog_SuppressesWithinInterval(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		var out bytes.Buffer
 		l := New[string](slog.New(slog.NewTextHandler(&out, nil)))
 		for range 5 {

@@ -8,8 +8,9 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
+
+	"github.com/wanfed/wanfed/internal/testutil"
 )
 
 // demoteTest has two loggers with Demote: one for level Debug and one for level
@@ -38,7 +39,7 @@ func (d *demoteTest) log(t *testing.T, level slog.Level, msg string, args ...any
 }
 
 func TestDemote_RepeatedLines(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		d := newDemoteTest()
 		for range 5 { // the fifth line follows repeatInterval after the first one
 			d.log(t, slog.LevelError, "merge refused")
@@ -62,7 +63,7 @@ func TestDemote_RepeatedLines(t *testing.T) {
 }
 
 func TestDemote_ManyLines(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		d := newDemoteTest()
 		for i := range 3 * maxLines {
 			d.log(t, slog.LevelWarn, fmt.Sprint("from a peer: ", i))

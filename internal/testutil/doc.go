@@ -7,5 +7,5 @@
 //
 // Eventually and Await evaluate a condition on the wall clock, at first every 5
 // ms and later at most every 100 ms. They end the test at the timeout. A test of
-// pure time uses testing/synctest instead.
+// pure time runs in a Bubble of testing/synctest instead.
 package testutil

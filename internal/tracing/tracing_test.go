@@ -7,12 +7,13 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"go.opentelemetry.io/otel/trace"
+
+	"github.com/wanfed/wanfed/internal/testutil"
 )
 
 const sampled = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -89,7 +90,7 @@ func record(t testing.TB) (*Tracer, *tracetest.InMemoryExporter) {
 // collector with requests whose parent is sampled. It does not take the limit of
 // another datacenter.
 func TestRequest_Forced(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		tracer, spans := record(t)
 		send := func(n int, p Parent) int {
 			spans.Reset()

@@ -7,11 +7,11 @@ import (
 	"runtime"
 	"strconv"
 	"testing"
-	"testing/synctest"
 	"time"
 	"weak"
 
 	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/resource"
 )
 
@@ -62,7 +62,7 @@ func newStallStore(t *testing.T, limit int) *Store {
 // is cut off after many changes. The watch then releases its memory, even if
 // Next is not called again. A watch that continues to read is not cut off.
 func TestWatch_StalledSnapshot(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		const limit = 20
 		s := newStallStore(t, limit)
 		replaced, err := s.Read(t.Context(), resource.Eventual, resource.ID(testType, "n50"))
@@ -108,7 +108,7 @@ func TestWatch_StalledSnapshot(t *testing.T) {
 // TestWatch_StalledWithoutChanges checks that time alone does not cut off a
 // watch.
 func TestWatch_StalledWithoutChanges(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		const limit = 20
 		s := newStallStore(t, limit)
 		w := open(t, s)

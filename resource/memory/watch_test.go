@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 
 	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/resource"
 )
 
@@ -178,7 +179,7 @@ func TestWatch_SlowBytes(t *testing.T) {
 // TestWait_Selects checks that a write wakes only waits for its name and for
 // prefixes of its name.
 func TestWait_Selects(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		s := New()
 		put(t, s, "a/b", "a/c", "d")
 		woken := make(map[string]bool)
@@ -285,7 +286,7 @@ func TestWatch_Race(t *testing.T) {
 // TestWait_OtherType checks that Wait and Next do not return after a write of
 // another type.
 func TestWait_OtherType(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		s := New()
 		w := open(t, s)
 		drain(t, w)

@@ -5,16 +5,16 @@ package raftstore
 import (
 	"os"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/resource"
 )
 
 // A voter that lost its directory must not elect a server that lacks
 // acknowledged writes. It votes again after the leader has removed it, added it
 // without a vote, and given it a vote.
-func TestAdmission(t *testing.T) { synctest.Test(t, testAdmission) }
+func TestAdmission(t *testing.T) { testutil.Bubble(t, testAdmission) }
 
 func testAdmission(t *testing.T) {
 	nw := pipes()
@@ -79,7 +79,7 @@ func testAdmission(t *testing.T) {
 // A voter that returns with an older copy of its directory must not elect a
 // server that lacks acknowledged writes. The last leader knows what the voter
 // has confirmed.
-func TestRejoin(t *testing.T) { synctest.Test(t, testRejoin) }
+func TestRejoin(t *testing.T) { testutil.Bubble(t, testRejoin) }
 
 func testRejoin(t *testing.T) {
 	nw := pipes()

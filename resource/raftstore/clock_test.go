@@ -6,10 +6,10 @@ import (
 	"errors"
 	"strconv"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/resource/resourcetest"
 )
@@ -36,7 +36,7 @@ func TestClockSetBack(t *testing.T) {
 	c := &clockTest{dir: t.TempDir()}
 	t.Run("first session", func(t *testing.T) { c.session(t, loopback(t), c.writeFirst) })
 	t.Run("clock set back", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) { c.session(t, pipes(), c.writeIn2000) })
+		testutil.Bubble(t, func(t *testing.T) { c.session(t, pipes(), c.writeIn2000) })
 	})
 	t.Run("real clock", func(t *testing.T) {
 		c.session(t, loopback(t), func(t *testing.T, s *Store) {
@@ -47,7 +47,7 @@ func TestClockSetBack(t *testing.T) {
 		})
 	})
 	t.Run("restore with clock set back", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) { c.session(t, pipes(), c.restoreIn2000) })
+		testutil.Bubble(t, func(t *testing.T) { c.session(t, pipes(), c.restoreIn2000) })
 	})
 	t.Run("restore with real clock", func(t *testing.T) {
 		c.session(t, loopback(t), func(t *testing.T, s *Store) {

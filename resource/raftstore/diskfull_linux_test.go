@@ -12,7 +12,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/wanfed/wanfed/internal/testutil"
@@ -191,7 +190,7 @@ func (d *diskTest) restartFull(t *testing.T) {
 // when its disk has space again.
 func TestDiskFull_Follower(t *testing.T) {
 	small := smallDisk(t, 4<<20)
-	synctest.Test(t, func(t *testing.T) { diskFullFollower(t, small) })
+	testutil.Bubble(t, func(t *testing.T) { diskFullFollower(t, small) })
 }
 
 func diskFullFollower(t *testing.T, small string) {

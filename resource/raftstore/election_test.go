@@ -8,7 +8,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/wanfed/wanfed/api/pb"
@@ -61,7 +60,7 @@ func (l *pipeListener) Addr() net.Addr { return nodeAddr("pipe") }
 // TestElection_OnlyVoter checks that the only voter leads immediately after
 // Bootstrap and after a restart, independent of Heartbeat.
 func TestElection_OnlyVoter(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		nw := pipes()
 		cfg := nw.config(t, "a", t.TempDir())
 		cfg.Heartbeat = time.Hour
@@ -92,7 +91,7 @@ func TestElection_OnlyVoter(t *testing.T) {
 // after Bootstrap, and a new leader a few heartbeats after the loss of a
 // leader. A leader that is not disturbed stays.
 func TestElection_Time(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		nw := pipes()
 		const heartbeat = 500 * time.Millisecond
 		start := time.Now()
@@ -129,7 +128,7 @@ func TestElection_Time(t *testing.T) {
 // unreachable server during a leadership transfer, or after that server was
 // removed.
 func TestHoldback(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		nw := pipes()
 		all := group(t, nw, func(c *Config) { c.Heartbeat = 500 * time.Millisecond })
 		leader := awaitLeader(t, values(all)...)
@@ -176,7 +175,7 @@ func TestHoldback(t *testing.T) {
 // TestTransferLeadership checks that a transfer does not wait for an election
 // timeout.
 func TestTransferLeadership(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		all := group(t, pipes(), func(c *Config) { c.Heartbeat = time.Minute })
 		first := awaitLeader(t, values(all)...)
 		put(t, first, "x", "1")

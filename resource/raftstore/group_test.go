@@ -7,7 +7,6 @@ import (
 	"errors"
 	"slices"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/wanfed/wanfed/api/pb"
@@ -105,7 +104,7 @@ func TestFollower(t *testing.T) {
 // TestNoMajority checks that the calls of an isolated leader end with their
 // context, and that the outcome of a write is unknown.
 func TestNoMajority(t *testing.T) {
-	synctest.Test(t, testNoMajority)
+	testutil.Bubble(t, testNoMajority)
 }
 
 func testNoMajority(t *testing.T) {
@@ -140,7 +139,7 @@ func testNoMajority(t *testing.T) {
 // TestMembers adds two servers to a group of one server, and then removes the
 // leader.
 func TestMembers(t *testing.T) {
-	synctest.Test(t, testMembers)
+	testutil.Bubble(t, testMembers)
 }
 
 func testMembers(t *testing.T) {

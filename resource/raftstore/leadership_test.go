@@ -8,16 +8,16 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/resource"
 )
 
 // TestRunWhileLeader checks that only the leader runs the function, and that
 // two calls on one server never overlap.
 func TestRunWhileLeader(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		all := group(t, pipes(), nil)
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup

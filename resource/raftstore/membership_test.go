@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/resource"
 )
 
@@ -106,7 +107,7 @@ func TestNonvoter(t *testing.T) {
 // TestTransferLeadershipTo checks that leadership moves to the named server, or
 // that the call fails.
 func TestTransferLeadershipTo(t *testing.T) {
-	synctest.Test(t, testTransferTo)
+	testutil.Bubble(t, testTransferTo)
 }
 
 func testTransferTo(t *testing.T) {

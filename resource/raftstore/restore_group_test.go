@@ -5,11 +5,11 @@ package raftstore
 import (
 	"strings"
 	"testing"
-	"testing/synctest"
 
 	"google.golang.org/protobuf/proto"
 
 	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/resource"
 )
 
@@ -19,7 +19,7 @@ import (
 // server that was isolated, and holds after the loss of the leader.
 func TestRestore_Group(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, testRestoreGroup)
+	testutil.Bubble(t, testRestoreGroup)
 }
 
 func testRestoreGroup(t *testing.T) {
@@ -116,7 +116,7 @@ func same(t *testing.T, stores []*Store) {
 // have restored survives the loss of the leader.
 func TestRestore_Majority(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, testRestoreMajority)
+	testutil.Bubble(t, testRestoreMajority)
 }
 
 func testRestoreMajority(t *testing.T) {

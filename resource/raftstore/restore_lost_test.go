@@ -10,9 +10,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/resource"
 )
 
@@ -22,7 +22,7 @@ import (
 // diverged.
 func TestRestore_Lost(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, testRestoreLost)
+	testutil.Bubble(t, testRestoreLost)
 }
 
 func testRestoreLost(t *testing.T) {
@@ -98,7 +98,7 @@ func awaitFailed(t *testing.T, s *Store) {
 // follower must fail too.
 func TestRestore_LostAtFollower(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, testRestoreLostAtFollower)
+	testutil.Bubble(t, testRestoreLostAtFollower)
 }
 
 func testRestoreLostAtFollower(t *testing.T) {

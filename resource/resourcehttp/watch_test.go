@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/resource"
 )
 
@@ -113,7 +114,7 @@ func TestWatch(t *testing.T) {
 // TestWatch_StalledClient checks that a watch ends when a write to its client
 // times out. slowWriter replaces the connection.
 func TestWatch_StalledClient(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		f := newFixture(t)
 		f.one("PUT", web1, `{"data":{"address":"10.0.0.1"}}`)
 		w := &slowWriter{header: http.Header{}, until: "end-of-snapshot"}
@@ -157,7 +158,7 @@ func (w *slowWriter) Write(b []byte) (int, error) {
 
 // TestWatch_Heartbeats checks the comments of a watch without events.
 func TestWatch_Heartbeats(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		f := newFixture(t)
 		ctx, cancel := context.WithTimeout(t.Context(), 2*heartbeatInterval+time.Second)
 		defer cancel()
@@ -199,7 +200,7 @@ func TestServiceClient(t *testing.T) {
 // TestWrite_Election checks that a write waits for a leader, for a bounded
 // time.
 func TestWrite_Election(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		f := newFixture(t)
 		writes := 20
 		f.client = func(string) (pb.ResourceServiceClient, error) {
@@ -222,7 +223,7 @@ func TestWrite_Election(t *testing.T) {
 // TestWatch_IdleHasNoDeadline: HTTP/2 resets a stream whose write deadline has
 // passed, although nothing is written. The writer replaces the connection.
 func TestWatch_IdleHasNoDeadline(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		f := newFixture(t)
 		f.one("PUT", web1, `{"data":{"address":"10.0.0.1"}}`)
 		ctx, cancel := context.WithCancel(t.Context())

@@ -16,6 +16,7 @@ import (
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/catalog"
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/resource/resourcetest"
 )
@@ -182,7 +183,7 @@ func (b *bench) expect(when, target string, requests int, reports ...string) {
 // TestRunner runs one check: the first request is within an interval, each
 // further one is an interval later, and only changes are reported.
 func TestRunner(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		b := newBench(t)
 		b.put("srv1", "web", 10*time.Second, nil)
 		b.put("srv2", "other", time.Second, nil)
@@ -217,7 +218,7 @@ func TestRunner(t *testing.T) {
 // TestRunner_LeaderChange has no leader for a while. The requests go on as
 // before, and the last result is reported once when there is a leader.
 func TestRunner_LeaderChange(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		b := newBench(t)
 		b.put("srv1", "web", 10*time.Second, nil)
 		time.Sleep(20 * time.Second)
@@ -237,7 +238,7 @@ func TestRunner_LeaderChange(t *testing.T) {
 
 // TestRunner_Limits runs many checks whose requests block.
 func TestRunner_Limits(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		b := newBenchOf(t, 50, 8)
 		b.block = make(chan struct{})
 		for i := range 53 {

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"testing"
 	"testing/synctest"
+
+	"github.com/wanfed/wanfed/internal/testutil"
 )
 
 // TestCatalogServices_Blocks checks which changes end a blocking query of the
@@ -25,7 +27,7 @@ func TestCatalogServices_Blocks(t *testing.T) {
 		{"instance removed", "PUT", "/v1/catalog/deregister", `{"Node": "n1", "ServiceID": "web"}`, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			testutil.Bubble(t, func(t *testing.T) {
 				r := newStoreHandler(t)
 				if w := r.do(t, "PUT", "/v1/catalog/register", fmt.Sprintf(service, 80, "passing")); w.Code != 200 {
 					t.Fatalf("register = %d %s, want 200", w.Code, w.Body)

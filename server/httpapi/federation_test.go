@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/wanfed/wanfed/api"
+	"github.com/wanfed/wanfed/internal/testutil"
 )
 
 func TestBlockingQuery(t *testing.T) {
@@ -43,7 +44,7 @@ func TestBlockingQuery(t *testing.T) {
 		{name: "other endpoints do not block", target: "/v1/status/leader?index=22&wait=1m"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			testutil.Bubble(t, func(t *testing.T) {
 				cluster := newFakeCluster()
 				h := newHandler(t, cluster)
 				if tt.changeAt > 0 {
@@ -69,7 +70,7 @@ func TestBlockingQuery(t *testing.T) {
 }
 
 func TestBlockingQuery_EndsWithContext(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		h := newHandler(t, newFakeCluster())
 		ctx, cancel := context.WithCancel(t.Context())
 		var w *httptest.ResponseRecorder

@@ -11,7 +11,6 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -19,6 +18,7 @@ import (
 
 	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/internal/testutil"
 )
 
 // twoDatacenters returns the handlers of two datacenters, and the cluster of
@@ -91,7 +91,7 @@ func TestForward_SameResponseAsDirectly(t *testing.T) {
 }
 
 func TestForward_BlockingQuery(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		dc1, _, cluster2 := twoDatacenters(t)
 		start := time.Now()
 		w := get(t.Context(), dc1, "/v1/internal/federation-states?dc=dc2&index=22&wait=16s")
@@ -160,7 +160,7 @@ func TestForward_Timeout(t *testing.T) {
 		"/v1/internal/federation-states?dc=dc2&index=1&wait=16s":   17*time.Second + forwardTimeout,
 		"/v1/internal/federation-states?dc=dc2&index=1&wait=1000h": api.MaxBlockTime(api.MaxWait) + forwardTimeout,
 	} {
-		synctest.Test(t, func(t *testing.T) {
+		testutil.Bubble(t, func(t *testing.T) {
 			cluster := newFakeCluster()
 			cluster.query = func(ctx context.Context, _ string, _ *pb.QueryRequest) (*pb.QueryResponse, error) {
 				<-ctx.Done()

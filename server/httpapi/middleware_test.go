@@ -13,7 +13,6 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc"
@@ -24,6 +23,7 @@ import (
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/internal/profile"
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
@@ -77,7 +77,7 @@ func TestLimitTime_Body(t *testing.T) {
 			limitTime(http.HandlerFunc(slow)), true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			testutil.Bubble(t, func(t *testing.T) {
 				client, conn := net.Pipe()
 				defer client.Close()
 				ln := oneConn{make(chan net.Conn, 1), make(chan struct{})}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/wanfed/wanfed/api"
+	"github.com/wanfed/wanfed/internal/testutil"
 )
 
 const watchTarget = "http://localhost" + api.StatusPath + "?watch"
@@ -61,7 +62,7 @@ func (e *events) status(t *testing.T, start time.Time) (api.Status, time.Duratio
 }
 
 func TestWatchStatus(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		cluster := &changingCluster{fakeCluster: newFakeCluster()}
 		cluster.change(api.HealthOK, 1)
 		h := newHandler(t, cluster)
@@ -110,7 +111,7 @@ func TestWatchStatus_Refused(t *testing.T) {
 
 // TestWatchStatus_Limit checks that the watches of one peer are bounded.
 func TestWatchStatus_Limit(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		cluster := &changingCluster{fakeCluster: newFakeCluster()}
 		h := newHandler(t, cluster)
 		ctx, cancel := context.WithCancel(t.Context())

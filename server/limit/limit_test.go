@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
@@ -53,7 +54,7 @@ func TestTryAcquire_LimitsEachPeer(t *testing.T) {
 }
 
 func TestAcquire_EndsWithContext(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		l := newSingle()
 		held := l.TryAcquire(client)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -69,7 +70,7 @@ func TestAcquire_EndsWithContext(t *testing.T) {
 // TestPause_ReleasesSlot proves that another request can use the slot during a
 // pause, and that the pause ends only when it holds the slot again.
 func TestPause_ReleasesSlot(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		l := newSingle()
 		first := l.TryAcquire(client)
 		var took time.Duration

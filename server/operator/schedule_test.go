@@ -11,10 +11,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/resource/memory"
 	"github.com/wanfed/wanfed/resource/raftstore"
@@ -74,7 +74,7 @@ func (s *scheduleTest) names(t *testing.T) (names []string) {
 }
 
 func TestSchedule(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) { // the time is midnight, 2000-01-01
+	testutil.Bubble(t, func(t *testing.T) { // the time is midnight, 2000-01-01
 		s := newScheduleTest(t)
 		s.lead(t, 90*time.Minute)
 		s.lead(t, 20*time.Minute) // a second leader with the same directory: no second snapshot
@@ -96,7 +96,7 @@ func TestSchedule(t *testing.T) {
 }
 
 func TestSchedule_KeepsForeignFiles(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		s := newScheduleTest(t)
 		s.lead(t, time.Hour+time.Minute)
 		foreign := []string{"dc1-scheduled-19990101T000000Z.snap.old", "dc1.snap", "dc2-scheduled-19990101T000000Z.snap"}
@@ -115,7 +115,7 @@ func TestSchedule_KeepsForeignFiles(t *testing.T) {
 }
 
 func TestSchedule_Failure(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		s := newScheduleTest(t)
 		s.fails = time.Now().Add(2*time.Hour + 90*time.Second)
 		s.lead(t, time.Hour+time.Second)

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/policy"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/server/limit"
@@ -26,7 +27,7 @@ import (
 // of responses for a peer that does not read, over all streams and calls of the
 // peer. All responses arrive once the peer reads.
 func TestExchange_UnreadResponses(t *testing.T) {
-	synctest.Test(t, testUnreadResponses)
+	testutil.Bubble(t, testUnreadResponses)
 }
 
 func testUnreadResponses(t *testing.T) {

@@ -7,12 +7,13 @@ import (
 	"context"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
+
+	"github.com/wanfed/wanfed/internal/testutil"
 )
 
 func TestProgress_ShortTransfer(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		var out bytes.Buffer
 		p := startProgress(t.Context(), &out, "sent", 2000)
 		time.Sleep(progressInterval - time.Millisecond)
@@ -24,7 +25,7 @@ func TestProgress_ShortTransfer(t *testing.T) {
 }
 
 func TestProgress_LongTransfer(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		var out bytes.Buffer
 		p := startProgress(t.Context(), &out, "sent", 2000)
 		p.add(500)
@@ -44,7 +45,7 @@ func TestProgress_LongTransfer(t *testing.T) {
 }
 
 func TestProgress_NoData(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		var out bytes.Buffer
 		p := startProgress(t.Context(), &out, "saved", 0)
 		time.Sleep(3*progressInterval + time.Millisecond)
@@ -56,7 +57,7 @@ func TestProgress_NoData(t *testing.T) {
 }
 
 func TestProgress_StalledTransfer(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		var out bytes.Buffer
 		p := startProgress(t.Context(), &out, "saved", 0)
 		p.add(10)

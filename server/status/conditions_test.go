@@ -17,6 +17,7 @@ import (
 	"github.com/wanfed/wanfed/controller"
 	"github.com/wanfed/wanfed/controller/controllertest"
 	"github.com/wanfed/wanfed/federation"
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/wanfed"
 )
@@ -33,7 +34,7 @@ type conditionTest struct {
 
 func runConditionTest(t *testing.T, f func(t *conditionTest)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		ct := &conditionTest{T: t, paths: map[string][]api.PathStatus{}}
 		// The types without federation: the store of a secondary has no primary here.
 		ct.service = controllertest.New(t,

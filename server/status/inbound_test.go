@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"slices"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -16,6 +15,7 @@ import (
 	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/federation"
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/wanfed"
 )
 
@@ -95,7 +95,7 @@ func TestInboundReports_Requests(t *testing.T) {
 // TestAwaitFailing checks that a report waits until the paths fail, and no longer
 // than it may.
 func TestAwaitFailing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		start := time.Now()
 		report := func() *pb.ReachabilityResponse {
 			resp := &pb.ReachabilityResponse{State: pb.ReachabilityResponse_STATE_OK}

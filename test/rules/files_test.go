@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"testing"
 )
 
@@ -27,6 +28,9 @@ var generated = regexp.MustCompile(`(?m)^// Code generated .* DO NOT EDIT\.$`) /
 // clusterCallers matches the files in which .ci/clustertests.go finds calls of
 // testutil.Cluster.
 var clusterCallers = regexp.MustCompile(`_test\.go$|^test/lab/|^internal/testutil/|^\.ci/`)
+
+// bareBubble matches a bubble that the race detector may end.
+var bareBubble = regexp.MustCompile(`synctest\.Test\(`)
 
 func TestFiles(t *testing.T) {
 	root := os.DirFS("../..")
@@ -53,6 +57,9 @@ func TestFiles(t *testing.T) {
 		}
 		if bytes.Contains(b, []byte("testutil.Cluster(")) && !clusterCallers.MatchString(path) {
 			t.Errorf("%s calls testutil.Cluster: only tests and package test/lab may", path)
+		}
+		if strings.HasSuffix(path, "_test.go") && bareBubble.Match(b) {
+			t.Errorf("%s calls synctest.Test: call testutil.Bubble", path)
 		}
 		if licence := licences[filepath.Ext(path)]; !bytes.HasPrefix(b, []byte(licence)) {
 			t.Errorf("%s does not begin with the licence line %q", path, licence)

@@ -13,12 +13,12 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/wanfed/wanfed/gateway/internal/tlsrecord"
+	"github.com/wanfed/wanfed/internal/testutil"
 )
 
 // fakeNet has addresses that accept connections late or never, in fake time.
@@ -77,7 +77,7 @@ func TestDialAny_TriesNextAddress(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			testutil.Bubble(t, func(t *testing.T) {
 				f := &fakeNet{began: time.Now(), answer: tt.answer}
 				d := &Dialer{Dial: f.dial, Timeout: 5 * time.Second, AttemptDelay: 250 * ms, EjectFor: time.Minute}
 				addrs := []string{"a", "b", "c"}
@@ -106,7 +106,7 @@ func TestDialAny_TriesNextAddress(t *testing.T) {
 }
 
 func TestDialAny_EndsWithContext(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		f := &fakeNet{began: time.Now()}
 		d := &Dialer{Dial: f.dial, Timeout: 5 * time.Second, AttemptDelay: time.Hour, EjectFor: time.Minute}
 		ctx, cancel := context.WithTimeout(t.Context(), 7*ms)
@@ -120,7 +120,7 @@ func TestDialAny_EndsWithContext(t *testing.T) {
 }
 
 func TestDialFirst(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		f := &fakeNet{began: time.Now(), answer: map[string]time.Duration{"a": -1, "b": 0}}
 		d := &Dialer{Dial: f.dial, Timeout: time.Second, AttemptDelay: time.Second, EjectFor: time.Minute}
 		for range 2 {
@@ -232,7 +232,7 @@ func (n *helloNet) connect(t *testing.T, d *Dialer, req Request, addrs ...string
 // A server that answers in 5 ms later answers in 100 ms. It must be in use
 // again after the first pause.
 func TestDialAny_SlowServerReturns(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		n := &helloNet{took: map[string]time.Duration{"a": 5 * ms, "b": 5 * ms}}
 		d := n.dialer()
 		for range 20 {
@@ -262,7 +262,7 @@ func TestDialAny_SlowServerReturns(t *testing.T) {
 // One of two addresses is silent and later recovers. Only the first of 100
 // clients may wait for this address.
 func TestDialAny_OneClientWaitsForSilentAddress(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
 		n := &helloNet{took: map[string]time.Duration{"b": 5 * ms}}
 		d := n.dialer()
 		waited, dialed := 0, 0
@@ -288,7 +288,7 @@ func TestDialAny_OneClientWaitsForSilentAddress(t *testing.T) {
 
 func TestDialAny_NewAddresses(t *testing.T) {
 	t.Run("while the known ones are silent", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
+		testutil.Bubble(t, func(t *testing.T) {
 			n := &helloNet{took: map[string]time.Duration{"c": 5 * ms}}
 			d := n.dialer()
 			began := time.Now()
@@ -305,7 +305,7 @@ func TestDialAny_NewAddresses(t *testing.T) {
 		})
 	})
 	t.Run("when the known ones have failed", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
+		testutil.Bubble(t, func(t *testing.T) {
 			f := &fakeNet{began: time.Now(), answer: map[string]time.Duration{"a": -3 * ms, "b": 1 * ms}}
 			d := &Dialer{Dial: f.dial, Timeout: time.Second, AttemptDelay: 250 * ms}
 			won, failed, err := d.DialAny(t.Context(), []string{"a"}, 0,
@@ -321,7 +321,7 @@ func TestDialAny_NewAddresses(t *testing.T) {
 		})
 	})
 	t.Run("are bounded", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
+		testutil.Bubble(t, func(t *testing.T) {
 			f := &fakeNet{began: time.Now()}
 			d := &Dialer{Dial: f.dial, Timeout: 5 * time.Second, AttemptDelay: 10 * ms}
 			next := byte('b')

@@ -1,0 +1,7 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//go:build !race
+
+package testutil
+
+const raceDetector = false
