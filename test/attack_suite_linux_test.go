@@ -57,6 +57,12 @@ func TestAttackSuite(t *testing.T) {
 	dc2, dc3 := l.start("dc2", "dc1", dc1.gateway.WAN), l.start("dc3", "dc1", dc1.gateway.WAN)
 	l.federated(dc1, dc2, dc3)
 	victims := []*site{dc1, dc2}
+	var decoys []*site // of another federation
+	if longer(1, 0) > 0 {
+		dc4 := l.start("dc4", "dc4")
+		decoys = []*site{dc4, l.start("dc5", "dc4", dc4.gateway.WAN)}
+		l.federated(decoys...)
+	}
 	limits := map[*site]int{}
 	for _, s := range victims {
 		limits[s] = rssOf(t, s)*3/2 + attackMemory
@@ -66,28 +72,33 @@ func TestAttackSuite(t *testing.T) {
 	writes := keepWritingDocuments(t, l, dc1)
 	roles := []tlsutil.Role{tlsutil.RoleServer, tlsutil.RoleGateway, tlsutil.RoleOperator, tlsutil.RoleClient}
 	for _, role := range roles {
-		ctx, cancel := context.WithTimeout(t.Context(), longer(20*time.Second, 2*time.Second))
-		before := readTimes(ctx, t, dc2)
-		cancel()
-		ctx, cancel = context.WithTimeout(t.Context(), duration/time.Duration(len(roles)))
-		attacker := startAttacker(t, l, victims, role)
-		worst := watchMemory(ctx, t, victims)
-		during := readTimes(ctx, t, dc2)
-		cancel()
-		t.Logf("%v: attacks: %s", role, attacker.stop(t))
-		for _, s := range victims {
-			rss := <-worst
-			t.Logf("%v: memory of %s: %d MB, want at most %d MB", role, s.dc, rss>>20, limits[s]>>20)
-			if rss > limits[s] {
-				t.Errorf("%v: memory of %s = %d MB, want at most %d MB", role, s.dc, rss>>20, limits[s]>>20)
+		t.Run(fmt.Sprint(role), func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), longer(20*time.Second, 2*time.Second))
+			before := readTimes(ctx, t, dc2)
+			cancel()
+			if len(decoys) > 0 {
+				t.Logf("reads during the control: %s", quantiles(readsDuringControl(t, l, decoys, role, dc2)))
 			}
-		}
-		t.Logf("%v: reads: %s; before: %s", role, quantiles(during), quantiles(before))
-		limit := max(2*quantile(before, 0.99), readFloor())
-		if now := quantile(during, 0.99); now > limit {
-			t.Errorf("%v: p99 of reads = %v, want at most %v", role, now, limit)
-		}
-		watch.check(t, fmt.Sprint(role))
+			ctx, cancel = context.WithTimeout(t.Context(), duration/time.Duration(len(roles)))
+			attacker := startAttacker(t, l, victims, role)
+			worst := watchMemory(ctx, t, victims)
+			during := readTimes(ctx, t, dc2)
+			cancel()
+			t.Logf("attacks: %s", attacker.stop(t))
+			for _, s := range victims {
+				rss := <-worst
+				t.Logf("memory of %s: %d MB, want at most %d MB", s.dc, rss>>20, limits[s]>>20)
+				if rss > limits[s] {
+					t.Errorf("memory of %s = %d MB, want at most %d MB", s.dc, rss>>20, limits[s]>>20)
+				}
+			}
+			t.Logf("reads: %s; before: %s", quantiles(during), quantiles(before))
+			limit := max(2*quantile(before, 0.99), readFloor())
+			if now := quantile(during, 0.99); now > limit {
+				t.Errorf("p99 of reads = %v, want at most %v", now, limit)
+			}
+			watch.check(t, fmt.Sprint(role))
+		})
 	}
 	watch.stop()
 	watch.check(t, "end")
@@ -101,6 +112,19 @@ func TestAttackSuite(t *testing.T) {
 		t.Errorf("%d connections to the address that only the attacker named, want none", n)
 	}
 	l.federated(dc1, dc2)
+}
+
+// readsDuringControl attacks decoys with the same program, and returns the durations
+// of reads at s. The servers of the federation of s do nothing for the attacker, but
+// have the same processors.
+func readsDuringControl(t *testing.T, l *loopback, decoys []*site, role tlsutil.Role, s *site) []time.Duration {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	attacker := startAttacker(t, l, decoys, role)
+	reads := readTimes(ctx, t, s)
+	t.Logf("attacks of the control: %s", attacker.stop(t))
+	return reads
 }
 
 // watchMemory sends the highest memory of each site when ctx has ended.

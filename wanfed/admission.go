@@ -32,9 +32,10 @@ type queue struct {
 	element *list.Element   // in admission.order
 }
 
-// newAdmission returns an admission with a slot for each processor.
+// newAdmission returns an admission with slots for half of the processors. The
+// others remain for requests.
 func newAdmission() *admission {
-	return &admission{free: runtime.GOMAXPROCS(0), waiting: map[netip.Prefix]*queue{}}
+	return &admission{free: max(1, runtime.GOMAXPROCS(0)/2), waiting: map[netip.Prefix]*queue{}}
 }
 
 // acquire waits for a slot.

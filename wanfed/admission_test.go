@@ -4,6 +4,7 @@ package wanfed
 
 import (
 	"net/netip"
+	"runtime"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -42,4 +43,16 @@ func TestAdmission_RoundRobin(t *testing.T) {
 			t.Errorf("at rest: %d slots free, %d sources wait; want 1 and none", a.free, len(a.waiting))
 		}
 	})
+}
+
+// Handshakes leave a processor for requests, if there are several.
+func TestAdmission_Slots(t *testing.T) {
+	for procs, want := range map[int]int{1: 1, 2: 1, 4: 2, 8: 4} {
+		before := runtime.GOMAXPROCS(procs)
+		a := newAdmission()
+		runtime.GOMAXPROCS(before)
+		if a.free != want {
+			t.Errorf("slots with %d processors = %d, want %d", procs, a.free, want)
+		}
+	}
 }

@@ -37,9 +37,10 @@ type handshake struct {
 const crowd = 64
 
 // maxPerSource is the number of unfinished handshakes of one source from which
-// each new one sheds one that is overdue. It bounds the memory of a flood, about
-// 50 KB per unfinished handshake, below the limit of all handshakes.
-const maxPerSource = 512
+// each new one sheds one that is overdue. Such a source has helloGrace for the
+// whole handshake. It bounds the memory of a flood, about 50 KB per unfinished
+// handshake, below the limit of all handshakes.
+const maxPerSource = 128
 
 // handshakeLimit bounds unfinished handshakes. At the limit, the next handshake
 // starts when another handshake ends or is shed. If a source has more than crowd
@@ -115,16 +116,17 @@ func (l *handshakeLimit) enterLocked(source netip.Prefix) {
 	}
 }
 
-// shedLocked sheds one overdue handshake of source, or of any source if source is
-// the zero Prefix. It closes the connection and returns 0. If no handshake is
-// overdue, shedLocked returns the time until one may be.
+// shedLocked sheds one overdue handshake of any source, or, if source is valid,
+// one of source that is older than helloGrace. It closes the connection and
+// returns 0. If no handshake is overdue, shedLocked returns the time until one may
+// be.
 func (l *handshakeLimit) shedLocked(source netip.Prefix) (wait time.Duration) {
 	var worst *handshake
 	now := time.Now()
 	wait = l.helloGrace // for handshakes that have not started
 	for _, hs := range l.open {
 		grace := l.helloGrace
-		if hs.helloSeen {
+		if hs.helloSeen && !source.IsValid() {
 			grace = l.grace
 		}
 		at := hs.started.Add(grace)

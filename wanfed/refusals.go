@@ -71,6 +71,7 @@ var (
 	faultStalled   = &refusal{"stalled", "connection closed: peer stopped in the middle of a frame or header"}
 	faultUnread    = &refusal{"echo_not_read", "connection closed: peer does not read"}
 	faultFlood     = &refusal{"flood", "connection closed: peer sends requests without reading the responses"}
+	faultBacklog   = &refusal{"backlog", "connection closed: peer's datacenter sends more than this server reads"}
 	faultLAN       = &refusal{"lan_from_other_datacenter", "connection closed: LAN gossip from another datacenter"}
 	faultHeader    = &refusal{"bad_stream_header", "stream refused: invalid header"}
 	faultSource    = &refusal{"bad_stream_source", "stream refused: the source in its header is not the peer"}

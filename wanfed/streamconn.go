@@ -25,7 +25,8 @@ type streamConn struct {
 	st      *yamux.Stream
 	peer    nameAddr // RemoteAddr
 	closed  atomic.Bool
-	session *session // nil if the peer opened the stream
+	session *session       // nil if the peer opened the stream
+	unread  *unreadSession // nil if this server opened the stream
 
 	statusMu      sync.Mutex
 	statusPending bool // the status is not read yet; guarded by statusMu
@@ -49,6 +50,9 @@ func (c *streamConn) Read(b []byte) (int, error) {
 		return 0, err
 	}
 	n, err := c.st.Read(b)
+	if c.unread != nil {
+		c.unread.read(c.st, n)
+	}
 	if err == nil {
 		return n, nil
 	}
@@ -127,12 +131,17 @@ func (c *streamConn) mayWrite() error {
 }
 
 // CloseWrite ends the sending direction. Read works for 10 s more.
-func (c *streamConn) CloseWrite() error { return c.st.Close() }
+func (c *streamConn) CloseWrite() error {
+	if c.unread != nil {
+		defer c.unread.close(c.st.StreamID())
+	}
+	return c.st.Close()
+}
 
 // Close ends both directions and unblocks Read and Write.
 func (c *streamConn) Close() error {
 	if !c.closed.Swap(true) {
-		_ = c.st.Close() // yamux closes only the sending direction
+		_ = c.CloseWrite() // yamux closes only the sending direction
 		_ = c.st.SetReadDeadline(time.Unix(1, 0))
 	}
 	return nil

@@ -25,7 +25,10 @@ import (
 func (t *Tunnel) serveStreams(ctx context.Context, c *tls.Conn, p tlsutil.Peer) bool {
 	cfg := t.limits.yamuxConfig(t.log.With("peer", p))
 	cfg.KeepAliveInterval *= acceptedKeepalive
-	s, err := yamux.Server(&yamuxConn{Conn: c, timeout: t.limits.keepaliveTimeout}, cfg)
+	unread := t.unread.session(p.DC, cfg.StreamCloseTimeout)
+	defer unread.end()
+	conn := &yamuxConn{Conn: c, timeout: t.limits.keepaliveTimeout, unread: unread}
+	s, err := yamux.Server(conn, cfg)
 	if err != nil {
 		t.logEnd(ctx, c, p, ProtoStream, nil, err)
 		return false
@@ -41,10 +44,13 @@ func (t *Tunnel) serveStreams(ctx context.Context, c *tls.Conn, p tlsutil.Peer) 
 			err = errTooManyStreams
 		}
 		if err != nil {
+			err = conn.cause(err)
 			t.logEnd(ctx, c, p, ProtoStream, sessionFault(err), err)
 			return false
 		}
-		wg.Go(func() { t.serveStream(ctx, newStreamConn(st, p.Node+"."+p.DC), s.NumStreams(), p, c) })
+		stream := newStreamConn(st, p.Node+"."+p.DC)
+		stream.unread = unread
+		wg.Go(func() { t.serveStream(ctx, stream, s.NumStreams(), p, c) })
 	}
 }
 

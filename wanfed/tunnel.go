@@ -53,6 +53,7 @@ type Tunnel struct {
 	began  time.Time
 
 	refusals *refusals // of accepted connections and streams
+	unread   *unreadLimit
 	grpcLn   atomic.Pointer[connListener]
 	linkUses linkUseTimes
 	// suspects is notified when an echo of a link is late. The key is the
@@ -148,6 +149,7 @@ func NewTunnel(cfg TunnelConfig) (*Tunnel, error) {
 		book: cfg.Dialer.cfg.AddressBook, log: orDiscard(cfg.Logger), limits: defaultLimits(), group: newRunGroup(), began: time.Now(),
 		links: map[target]*link{}, seen: map[target]struct{}{}, sessions: map[target]*session{},
 		consul: map[string]bool{}, counts: map[trafficKey]*counters{}, refusals: newRefusals(orDiscard(cfg.Logger)),
+		unread: newUnreadLimit(maxUnread),
 	}
 	t.limits.maxIdleLinks = cmp.Or(cfg.MaxIdleLinks, t.limits.maxIdleLinks)
 	servers := []tlsutil.Role{tlsutil.RoleServer}

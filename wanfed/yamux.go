@@ -3,7 +3,6 @@
 package wanfed
 
 import (
-	"cmp"
 	"crypto/tls"
 	"encoding/binary"
 	"errors"
@@ -42,8 +41,11 @@ var (
 // sessionFault returns the fault of the peer that ended a session with err. It
 // returns nil if the peer did not cause the end.
 func sessionFault(err error) *refusal {
-	if errors.Is(err, errTooManyPings) || errors.Is(err, errTooManyStreams) {
+	switch {
+	case errors.Is(err, errTooManyPings), errors.Is(err, errTooManyStreams):
 		return faultFlood
+	case errors.Is(err, errUnread):
+		return faultBacklog
 	}
 	for _, e := range []error{
 		yamux.ErrInvalidVersion, yamux.ErrInvalidMsgType, yamux.ErrUnexpectedFlag,
@@ -84,14 +86,39 @@ func (l limits) yamuxConfig(log *slog.Logger) *yamux.Config {
 // queues for a peer that does not read.
 type yamuxConn struct {
 	*tls.Conn
-	timeout time.Duration // of one Write
+	timeout time.Duration  // of one Write
+	unread  *unreadSession // counts the frames of an accepted session; nil: dialed
 	joiner  headerJoiner
+	frames  frameParser
 	pings   pingGuard
+	fault   atomic.Pointer[error] // of the peer, which ended the session; nil: none
 }
 
 func (c *yamuxConn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
-	return n, cmp.Or(c.pings.received(b[:n]), err)
+	if fault := c.frames.parse(b[:n], c.received); fault != nil {
+		c.fault.CompareAndSwap(nil, &fault)
+		return n, fault
+	}
+	return n, err
+}
+
+// cause returns the fault of the peer that ended the session, or err. yamux
+// returns only that the session has ended, if streams wait to be accepted.
+func (c *yamuxConn) cause(err error) error {
+	if fault := c.fault.Load(); fault != nil {
+		return *fault
+	}
+	return err
+}
+
+// received checks a frame before yamux reads it.
+func (c *yamuxConn) received(h yamuxHead) error {
+	err := c.pings.received(h)
+	if err == nil && c.unread != nil {
+		err = c.unread.frame(h)
+	}
+	return err
 }
 
 func (c *yamuxConn) Write(b []byte) (int, error) {
@@ -105,19 +132,43 @@ func (c *yamuxConn) Write(b []byte) (int, error) {
 }
 
 func (c *yamuxConn) Close() error {
+	if c.unread != nil {
+		c.unread.stopWaiting()
+	}
 	closeConn(c.Conn)
 	return nil
 }
 
 const (
-	yamuxHeaderLen = 12 // version, type, flags, stream, length
-	yamuxTypeData  = 0  // the only type with a body
-	yamuxTypePing  = 2
-	pingRequest    = 1 // flag of a ping
-	pingResponse   = 2 // flag of a ping
-
-	maxJoinBuffer = 4 << 10 // capacity of headerJoiner.header between two frames, in bytes
+	yamuxHeaderLen  = 12 // version, type, flags, stream, length
+	yamuxTypeData   = 0  // the only type with a body
+	yamuxTypeWindow = 1
+	yamuxTypePing   = 2
+	pingRequest     = 1 // flag of a ping
+	pingResponse    = 2 // flag of a ping
+	yamuxSYN        = 1 // flag of a frame of a stream, as the next two
+	yamuxFIN        = 4
+	yamuxRST        = 8
+	maxJoinBuffer   = 4 << 10 // capacity of headerJoiner.header between two frames, in bytes
 )
+
+// yamuxHead is the header of a frame.
+type yamuxHead [yamuxHeaderLen]byte
+
+func (h yamuxHead) stream() uint32 { return binary.BigEndian.Uint32(h[4:]) }
+
+// has reports whether h is of a stream and has the flag.
+func (h yamuxHead) has(flag uint16) bool {
+	return h[1] <= yamuxTypeWindow && binary.BigEndian.Uint16(h[2:])&flag != 0
+}
+
+// body returns the number of bytes that follow h.
+func (h yamuxHead) body() uint32 {
+	if h[1] != yamuxTypeData {
+		return 0
+	}
+	return binary.BigEndian.Uint32(h[8:])
+}
 
 // headerJoiner writes the header and the body of a yamux frame in one TLS
 // record. yamux writes header and body separately, which costs a second system
@@ -155,39 +206,46 @@ func bodyFollows(b []byte) bool {
 	return n > 0 && n <= maxRecord-yamuxHeaderLen
 }
 
+// frameParser finds the headers in what a peer sends.
+type frameParser struct {
+	head yamuxHead
+	n    int    // bytes of head that have arrived
+	body uint32 // missing bytes of the current body
+}
+
+// parse parses bytes from the peer, in pieces of any size, and calls received
+// with each header, until that returns an error. Only one goroutine calls parse.
+func (p *frameParser) parse(b []byte, received func(yamuxHead) error) error {
+	for len(b) > 0 {
+		if p.body > 0 {
+			n := uint32(min(uint64(p.body), uint64(len(b))))
+			p.body, b = p.body-n, b[n:]
+			continue
+		}
+		n := copy(p.head[p.n:], b)
+		p.n, b = p.n+n, b[n:]
+		if p.n < yamuxHeaderLen {
+			return nil
+		}
+		p.n, p.body = 0, p.head.body()
+		if err := received(p.head); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // pingGuard counts the pings of a peer that have no response yet. yamux
 // responds to each ping in a goroutine, which ends when the response is sent. A
 // peer that sends pings without reading could otherwise start any number of
 // goroutines.
-type pingGuard struct {
-	head       [yamuxHeaderLen]byte
-	n          int    // bytes of head that have arrived
-	body       uint32 // missing bytes of the current body
-	unanswered atomic.Int32
-}
+type pingGuard struct{ unanswered atomic.Int32 }
 
-// received parses bytes from the peer, in pieces of any size. It returns
-// errTooManyPings if the peer exceeds maxPings. Only one goroutine calls
-// received.
-func (g *pingGuard) received(b []byte) error {
-	for len(b) > 0 {
-		if g.body > 0 {
-			n := uint32(min(uint64(g.body), uint64(len(b))))
-			g.body, b = g.body-n, b[n:]
-			continue
-		}
-		n := copy(g.head[g.n:], b)
-		g.n, b = g.n+n, b[n:]
-		if g.n < yamuxHeaderLen {
-			return nil
-		}
-		g.n = 0
-		switch {
-		case g.head[1] == yamuxTypeData:
-			g.body = binary.BigEndian.Uint32(g.head[8:])
-		case isPing(g.head[:], pingRequest) && g.unanswered.Add(1) > maxPings:
-			return errTooManyPings
-		}
+// received counts a ping. It returns errTooManyPings if the peer exceeds
+// maxPings.
+func (g *pingGuard) received(h yamuxHead) error {
+	if isPing(h[:], pingRequest) && g.unanswered.Add(1) > maxPings {
+		return errTooManyPings
 	}
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -111,10 +112,10 @@ func TestPingGuard(t *testing.T) {
 	request, response := yamuxHeader(yamuxTypePing, pingRequest, 0, 1), yamuxHeader(yamuxTypePing, pingResponse, 0, 1)
 	body := append(yamuxHeader(yamuxTypeData, 0, 1, maxPings*2*yamuxHeaderLen), bytes.Repeat(request, maxPings*2)...)
 	for _, step := range []int{1, 5, yamuxHeaderLen, 1000} {
-		g := &pingGuard{}
+		g, p := &pingGuard{}, &frameParser{}
 		feed := func(b []byte) (err error) {
 			for ; err == nil && len(b) > 0; b = b[min(step, len(b)):] {
-				err = g.received(b[:min(step, len(b))])
+				err = p.parse(b[:min(step, len(b))], g.received)
 			}
 			return err
 		}
@@ -138,25 +139,29 @@ func TestPingGuard(t *testing.T) {
 	}
 }
 
-// The result of a pingGuard does not depend on the sizes of the reads.
-func FuzzPingGuard(f *testing.F) {
+// The frames that a frameParser finds do not depend on the sizes of the reads.
+func FuzzFrameParser(f *testing.F) {
 	request := yamuxHeader(yamuxTypePing, pingRequest, 0, 1)
 	f.Add(bytes.Repeat(request, maxPings+1), 7)
 	f.Add(append(append(yamuxHeader(yamuxTypeData, flagSYN, 1, 30), bytes.Repeat(request, 2)...), request...), 13)
 	f.Add(yamuxHeader(yamuxTypeData, flagSYN, 1, 1<<32-1), 1)
 	f.Fuzz(func(t *testing.T, b []byte, step int) {
-		whole, parts := &pingGuard{}, &pingGuard{}
-		err := whole.received(b)
 		step = max(1, min(step, 1<<16))
-		var perr error
-		for rest := b; perr == nil && len(rest) > 0; rest = rest[min(step, len(rest)):] {
-			perr = parts.received(rest[:min(step, len(rest))])
+		frames := func(step int) (p frameParser, heads []yamuxHead, err error) {
+			var g pingGuard
+			for rest := b; err == nil && len(rest) > 0; rest = rest[min(step, len(rest)):] {
+				err = p.parse(rest[:min(step, len(rest))], func(h yamuxHead) error {
+					heads = append(heads, h)
+					return g.received(h)
+				})
+			}
+			return p, heads, err
 		}
-		if (err == nil) != (perr == nil) || err == nil && (whole.n != parts.n || whole.body != parts.body) ||
-			whole.unanswered.Load() != parts.unanswered.Load() {
-			t.Errorf("received() in pieces of %d = %v, n %d, body %d, %d pings; want %v, %d, %d, %d as in one piece",
-				step, perr, parts.n, parts.body, parts.unanswered.Load(), err, whole.n, whole.body,
-				whole.unanswered.Load())
+		whole, want, err := frames(len(b) + 1)
+		parts, got, perr := frames(step)
+		if !slices.Equal(got, want) || !errors.Is(perr, err) || err == nil && parts != whole {
+			t.Errorf("frames in pieces of %d = %v, %v, then %+v; want %v, %v, %+v as in one piece",
+				step, got, perr, parts, want, err, whole)
 		}
 	})
 }
