@@ -49,6 +49,10 @@ func CertRequest(p tlsutil.Peer, domain string, life time.Duration) tlsutil.Cert
 // ErrNoCA means that a server has no CA that signs the certificates in question.
 var ErrNoCA = errors.New("this server cannot sign")
 
+// errAuthority means that a server cannot use its CA. The cause may name files of
+// that server, and is not for its peers.
+var errAuthority = errors.New("the server cannot use its CA; its log has the cause")
+
 // Names of the files of an Authority. A key file must have mode 0600. It may be
 // encrypted: see CAKeys.
 const (

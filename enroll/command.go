@@ -159,17 +159,25 @@ func (a Authority) CanSign(role string) error {
 func (a Authority) issue(ctx context.Context, role, dc, node string, csr *x509.CertificateRequest) ([]byte, error) {
 	switch {
 	case a.Command == nil:
-		return a.Sign(role, dc, node, csr.PublicKey)
+		return wrapAuthority(a.Sign(role, dc, node, csr.PublicKey))
 	case role == RoleDatacenter:
 		return a.Command.ca(ctx, tlsutil.CARequest{DC: dc, Domain: a.Domain}, csr)
 	}
 	return a.issuePeer(ctx, tlsutil.Peer{Role: certRoles[role], DC: dc, Node: node}, csr)
 }
 
+// wrapAuthority adds errAuthority to an error.
+func wrapAuthority(cert []byte, err error) ([]byte, error) {
+	if err != nil {
+		err = fmt.Errorf("%w: %w", errAuthority, err)
+	}
+	return cert, err
+}
+
 // issuePeer is issue for the certificate of a peer.
 func (a Authority) issuePeer(ctx context.Context, p tlsutil.Peer, csr *x509.CertificateRequest) ([]byte, error) {
 	if a.Command == nil {
-		return a.signPeer(p, csr.PublicKey)
+		return wrapAuthority(a.signPeer(p, csr.PublicKey))
 	}
 	r := CertRequest(p, a.Domain, a.Life)
 	if r.Life == 0 {

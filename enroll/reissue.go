@@ -69,13 +69,13 @@ func (s *RenewalService) ReissueCA(ctx context.Context, req *pb.ReissueCARequest
 	case errors.Is(err, ErrNoCA) && !req.Here:
 		return s.forwardReissue(ctx, req)
 	case errors.Is(err, ErrNoCA):
-		return nil, status.Error(codes.FailedPrecondition, err.Error())
+		return nil, status.Error(codes.FailedPrecondition, ErrNoCA.Error())
 	case err != nil:
-		return nil, status.Error(codes.Unavailable, err.Error())
+		return nil, s.cannotSign(caller, err)
 	}
 	issuer, err := certOf(root, key)
 	if err != nil {
-		return nil, status.Error(codes.Unavailable, err.Error())
+		return nil, s.cannotSign(caller, err)
 	}
 	csr, old, err := s.checkReissue(caller, req)
 	if err != nil {
@@ -86,7 +86,7 @@ func (s *RenewalService) ReissueCA(ctx context.Context, req *pb.ReissueCARequest
 	}
 	cert, err := s.cfg.Authority.Sign(RoleDatacenter, caller.DC, "", csr.PublicKey)
 	if err != nil {
-		return nil, status.Error(codes.Unavailable, err.Error())
+		return nil, s.cannotSign(caller, err)
 	}
 	chain, err := tlsutil.ParseCerts(cert)
 	if err != nil {

@@ -77,13 +77,13 @@ func (s *RenewalService) Renew(ctx context.Context, req *pb.RenewRequest) (*pb.R
 	case errors.Is(err, ErrNoCA) && !req.Here:
 		return s.forward(ctx, req)
 	case errors.Is(err, ErrNoCA):
-		return nil, status.Error(codes.FailedPrecondition, err.Error())
+		return nil, status.Error(codes.FailedPrecondition, ErrNoCA.Error())
 	case err != nil:
-		return nil, status.Error(codes.Unavailable, err.Error())
+		return nil, s.cannotSign(caller, err)
 	}
 	if want := s.wantedRoot(caller, req); want != "" {
 		if err := s.checkRoot(want); err != nil {
-			return nil, status.Error(codes.Aborted, err.Error())
+			return nil, status.Error(codes.Aborted, publicText(err))
 		}
 	}
 	csr, old, err := s.check(caller, req)
@@ -91,12 +91,8 @@ func (s *RenewalService) Renew(ctx context.Context, req *pb.RenewRequest) (*pb.R
 		return nil, status.Errorf(codes.PermissionDenied, "renewal of %v refused: %v", caller, err)
 	}
 	cert, err := s.cfg.Authority.issuePeer(ctx, caller, csr)
-	if errors.Is(err, errSigner) {
-		s.cfg.Logger.Warn("certificate not issued", "peer", caller, "err", err)
-		err = errSigner
-	}
 	if err != nil {
-		return nil, status.Error(codes.Unavailable, err.Error())
+		return nil, s.cannotSign(caller, err)
 	}
 	chain, err := tlsutil.ParseCerts(cert)
 	if err != nil {
@@ -105,6 +101,16 @@ func (s *RenewalService) Renew(ctx context.Context, req *pb.RenewRequest) (*pb.R
 	s.cfg.Logger.Info("certificate issued", "peer", caller, "serial", chain[0].SerialNumber.Text(16),
 		"replaces", old.SerialNumber.Text(16), "not_after", chain[0].NotAfter.UTC().Format(time.RFC3339))
 	return &pb.RenewResponse{Certificate: cert}, nil
+}
+
+// cannotSign logs why this server cannot sign, and returns the error for the
+// caller, which does not name files of this server.
+func (s *RenewalService) cannotSign(caller tlsutil.Peer, err error) error {
+	s.cfg.Logger.Warn("certificate not issued", "peer", caller, "err", err)
+	if !errors.Is(err, errSigner) {
+		err = errAuthority
+	}
+	return status.Error(codes.Unavailable, publicText(err))
 }
 
 // checkRoot returns an error unless this server issues certificates below the CA
@@ -116,7 +122,7 @@ func (s *RenewalService) checkRoot(root string) error {
 	}
 	ca, key, err := s.cfg.Authority.Signer(RoleServer)
 	if err != nil {
-		return err
+		return fmt.Errorf("%w: %w", errAuthority, err)
 	}
 	if rootOf(s.cfg.Identity, ca, key) != root {
 		return fmt.Errorf("the CA of %s is not below the new CA of all datacenters yet: repeat the renewal in some seconds",

@@ -8,6 +8,7 @@ import (
 	"crypto/rand"
 	"crypto/x509"
 	"errors"
+	"fmt"
 	"log/slog"
 	"math/big"
 	"path/filepath"
@@ -361,4 +362,21 @@ func FuzzRenew(f *testing.F) {
 			t.Error("Renew() = nil without a valid signature")
 		}
 	})
+}
+
+// An error for a peer or for a client with a token does not name files of the
+// server.
+func TestErrors_NameNoFiles(t *testing.T) {
+	for _, err := range []error{
+		fmt.Errorf("%w certificates: no key in /etc/wanfed/ca", ErrNoCA),
+		fmt.Errorf("%w: CA key /etc/wanfed/ca/dc-key.pem is encrypted", errAuthority),
+		fmt.Errorf("%w: /usr/local/bin/sign: exit status 1", errSigner),
+	} {
+		s := &RenewalService{cfg: RenewalConfig{Logger: slog.New(slog.DiscardHandler)}}
+		for _, text := range []string{publicText(err), s.cannotSign(tlsutil.Peer{}, err).Error()} {
+			if strings.Contains(text, "/") || len(text) < 10 {
+				t.Errorf("text for the peer = %q, want no path", text)
+			}
+		}
+	}
 }

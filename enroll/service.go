@@ -108,9 +108,12 @@ func (s *Service) Serve(ctx context.Context, c *tls.Conn, _ tlsutil.Peer) {
 var errUnavailable = errors.New("the server cannot enroll now; repeat the request")
 
 // publicText returns the text of an error for the client. A client without a
-// valid token does not receive the reason.
+// valid token does not receive the reason, and no client the names of files.
 func publicText(err error) string {
-	for _, public := range []error{ErrToken, errUnavailable, errSigner} {
+	if errors.Is(err, ErrNoCA) {
+		return ErrNoCA.Error() + ", because it has no CA; create the token on the machine that has it"
+	}
+	for _, public := range []error{ErrToken, errUnavailable, errSigner, errAuthority} {
 		if errors.Is(err, public) {
 			return public.Error()
 		}
