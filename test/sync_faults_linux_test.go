@@ -43,12 +43,13 @@ func TestSync_StoppedInMidApply(t *testing.T) {
 	r.writeModule("true")
 	d = r.run("sync1")
 	r.idle("web")
-	// Terraform kills the command of the resource that it interrupts, and creates
-	// the resource again.
+	// The signal ends the command of the present resource, and Terraform creates
+	// that resource again. The command may end before Terraform handles the signal:
+	// then Terraform starts the next resource, ends it too, and creates it again.
 	lines := r.createdLines("web")
 	slices.Sort(lines)
-	if n := len(slices.Compact(slices.Clone(lines))); n != 10 || len(lines) > 11 || len(r.files()) != 10 {
-		t.Errorf("%d resources in %d attempts, with %d files, want 10 in at most 11", n, len(lines), len(r.files()))
+	if n := len(slices.Compact(slices.Clone(lines))); n != 10 || len(lines) > 12 || len(r.files()) != 10 {
+		t.Errorf("%d resources in %d attempts, with %d files, want 10 in at most 12", n, len(lines), len(r.files()))
 	}
 	d.stop(t)
 }
