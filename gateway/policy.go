@@ -20,7 +20,7 @@ type Policy struct {
 	// can use all its addresses. 0 or negative: no limit.
 	MaxPerSource int
 	// MaxRatePerSource bounds the new connections of one source per second. A
-	// source that was idle may open twice as many at once. 0 or negative: no
+	// source that was idle may open ten times as many at once. 0 or negative: no
 	// limit.
 	MaxRatePerSource int
 	// ProxyFrom are the networks of load balancers. Their connections must

@@ -12,10 +12,10 @@ import (
 const (
 	// DefaultMaxRatePerSource is the usual value of Policy.MaxRatePerSource. A
 	// datacenter whose connections all come from one gateway opens far fewer.
-	DefaultMaxRatePerSource = 500
+	DefaultMaxRatePerSource = 100
 	// rateBurst is the size of a token bucket, in seconds of its rate. When a
 	// path returns, all servers of a datacenter connect at once.
-	rateBurst = 2
+	rateBurst = 10
 	// maxRatedSources is the maximum number of sources in one generation of
 	// sourceRates: 131,072 sources in total, with about 16 MB.
 	maxRatedSources = 64 << 10

@@ -32,9 +32,9 @@ func TestMaxRatePerSource(t *testing.T) {
 			t.Errorf("admit(%s): %d of %d admitted, want %d", addr, n, tries, want)
 		}
 	}
-	admitted("192.0.2.1", 20, 10) // the burst
+	admitted("192.0.2.1", 60, 50) // the burst
 	admitted("192.0.2.2", 3, 3)
-	admitted("2001:db8::1", 20, 10)
+	admitted("2001:db8::1", 60, 50)
 	admitted("2001:db8::ffff:1", 1, 0) // the same /64
 	now = now.Add(time.Second)
 	admitted("192.0.2.1", 20, 5)

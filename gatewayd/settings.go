@@ -35,7 +35,7 @@ type Settings struct {
 
 	MaxConns            int      `hcl:"max_conns,optional" live:"yes" help:"maximum number of client connections; 0: as many as the limit of open files allows, at most 65536"`
 	MaxPerSource        int      `hcl:"max_conns_per_source,optional" live:"yes" help:"maximum number of connections per IPv4 address or IPv6 /64; 0: three quarters of --max-conns, -1: no limit"`
-	MaxRatePerSource    int      `hcl:"max_rate_per_source,optional" live:"yes" help:"maximum number of new connections per second and IPv4 address or IPv6 /64, after twice as many at once; 0: no limit"`
+	MaxRatePerSource    int      `hcl:"max_rate_per_source,optional" live:"yes" help:"maximum number of new connections per second and IPv4 address or IPv6 /64, after ten times as many at once; 0: no limit"`
 	MaxPerUpstream      int      `hcl:"max_conns_per_upstream,optional" live:"yes" help:"maximum number of connections per upstream address; 0: no limit"`
 	LANAllow            []string `hcl:"lan_allow,optional" live:"yes" help:"network (CIDR) that may connect to --lan (default: all); repeatable"`
 	LANDeny             []string `hcl:"lan_deny,optional" live:"yes" help:"network (CIDR) that may not connect to --lan, even if it is allowed; repeatable"`
