@@ -144,6 +144,83 @@ func (e enrolled) checkRotated(m []enrolled, oldCA string) {
 	e.wanfed("", "token", "issue", "--dc", "dc4")
 }
 
+// TestCARotation_Force replaces the CA while dc3 is cut off. The command waits a
+// minute in each phase, names dc3 and what it loses, and continues. The operator of
+// dc3 then replaces its CA and certificates by hand, as in docs/certificates.md.
+func TestCARotation_Force(t *testing.T) {
+	onlyChaos(t) // each phase waits a minute
+	t.Parallel()
+	m := enrollNetwork(t, func(i int) string { return "198.51.100." + string(rune('0'+i)) + "/24" }, 3)
+	m[0].wanfed("", "init", "--dc", "dc1", "--wan", "198.51.100.1:8443")
+	for i, dc := range []string{"dc2", "dc3"} {
+		m[i+1].wanfed("", "join", m[0].wanfed("", "token", "issue", "--dc", dc), "--wan", "198.51.100."+string(rune('2'+i))+":8443")
+	}
+	m[2].link("down")
+	run, end := m[0].rotate(t.Context(), "--force")
+	defer end()
+	for _, want := range []string{
+		"phase 1 of 3, add is not complete. Without it:\n  dc3: does not respond",
+		"These refuse connections with certificates of the new CA until they have received it.",
+		"dc2 operator cli: reissue its certificate",
+	} {
+		run.awaitFor(90*time.Second, want)
+	}
+	m[1].wanfed("", "tls", "renew")
+	for _, want := range []string{
+		"phase 2 of 3, reissue is not complete. Without it:\n  dc3: does not respond",
+		"They need new certificates and a new CA file by hand.",
+		"phase 3 of 3, remove is not complete. Without it:\n  dc3: does not respond",
+		"complete: the old CA and its key were deleted",
+	} {
+		run.awaitFor(90*time.Second, want)
+	}
+	for _, one := range m[:2] {
+		out := one.wanfed("", "status")
+		if !regexp.MustCompile(`(?m)^dc1 .*\bok\b`).MatchString(out) || !regexp.MustCompile(`(?m)^dc2 .*\bok\b`).MatchString(out) {
+			t.Errorf("status in %s =\n%s", one.ns, out)
+		}
+	}
+	m[2].link("up")
+	m[0].repair(m[2], "dc3")
+	for _, one := range m {
+		if out := one.wanfed("", "status", "--wait", "30s"); !strings.Contains(out, "all 3 datacenters are ok") {
+			t.Errorf("status in %s =\n%s", one.ns, out)
+		}
+	}
+	m[2].wanfed("", "token", "issue", "--role", "server") // its CA issues
+}
+
+// repair creates a CA and certificates for datacenter dc on the machine e of the
+// primary, and replaces those of its machine m.
+func (e enrolled) repair(m enrolled, dc string) {
+	e.Helper()
+	dir := e.TempDir()
+	run := func(name string, args ...string) {
+		e.Helper()
+		cmd := exec.Command(name, args...)
+		cmd.Dir = dir
+		if out, err := cmd.CombinedOutput(); err != nil {
+			e.Fatalf("%s %v = %v: %s", name, args, err, out)
+		}
+	}
+	bin, ca, passphrase := lab.Binary(e.T), e.dir+"/data/server/ca/", "--ca-passphrase-file="+e.dir+"/ca-passphrase"
+	run(bin, "tls", "ca", "create", "--dc", dc, "--ca-file", ca+"root.pem", "--ca-key-file", ca+"root-key.pem", passphrase)
+	for _, role := range []string{"server", "gateway", "operator"} {
+		args := []string{"tls", "cert", "create", "--" + role, "--datacenter", dc, "--ca-file", dc + "-wanfed-ca.pem",
+			"--ca-key-file", dc + "-wanfed-ca-key.pem", passphrase}
+		if role != "operator" {
+			args = append(args, "--node", map[string]string{"server": "srv1", "gateway": "gw1"}[role])
+		}
+		run(bin, args...)
+		run("cp", dc+"-"+role+"-wanfed-0.pem", m.dir+"/"+role+".pem")
+		run("cp", dc+"-"+role+"-wanfed-0-key.pem", m.dir+"/"+role+"-key.pem")
+	}
+	run("cp", e.dir+"/ca.pem", m.dir+"/ca.pem")
+	run("cp", dc+"-wanfed-ca.pem", m.dir+"/data/server/ca/dc.pem")
+	run("sh", "-c", "openssl pkey -in "+dc+"-wanfed-ca-key.pem -passin file:"+e.dir+"/ca-passphrase -out "+m.dir+
+		"/data/server/ca/dc-key.pem")
+}
+
 func read(t *testing.T, file string) string {
 	t.Helper()
 	b, err := os.ReadFile(file)
@@ -178,12 +255,13 @@ func (r *rotating) text() string {
 	return r.out.String()
 }
 
-// rotate starts the command. end ends it.
-func (e enrolled) rotate(ctx context.Context) (r *rotating, end func()) {
+// rotate starts the command with more arguments. end ends it.
+func (e enrolled) rotate(ctx context.Context, more ...string) (r *rotating, end func()) {
 	e.Helper()
 	r = &rotating{enrolled: e, wrote: make(chan struct{}, 1)}
 	ctx, cancel := context.WithCancel(ctx)
-	cmd := exec.CommandContext(ctx, "ip", "netns", "exec", e.ns, lab.Binary(e.T), "tls", "ca", "rotate", "--yes", "--dir", e.dir)
+	args := append([]string{"netns", "exec", e.ns, lab.Binary(e.T), "tls", "ca", "rotate", "--yes", "--dir", e.dir}, more...)
+	cmd := exec.CommandContext(ctx, "ip", args...)
 	cmd.Stdout, cmd.Stderr = r, r
 	if err := cmd.Start(); err != nil {
 		e.Fatal(err)
@@ -197,8 +275,13 @@ func (e enrolled) rotate(ctx context.Context) (r *rotating, end func()) {
 // await waits until the command has printed want.
 func (r *rotating) await(want string) {
 	r.Helper()
+	r.awaitFor(40*time.Second, want)
+}
+
+func (r *rotating) awaitFor(timeout time.Duration, want string) {
+	r.Helper()
 	began := time.Now()
-	deadline := time.After(40 * time.Second)
+	deadline := time.After(timeout)
 	for !strings.Contains(r.text(), want) {
 		select {
 		case <-r.wrote:
