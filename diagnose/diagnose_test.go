@@ -3,6 +3,7 @@
 package diagnose
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net"
@@ -13,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -220,6 +222,70 @@ func TestRun_Status(t *testing.T) {
 	if r := Run(t.Context(), Config{Client: c, Datacenters: []string{"dc4", "dc9"}}); slices.ContainsFunc(r.Findings,
 		func(f Finding) bool { return strings.Contains(f.Check, "dc3") }) {
 		t.Errorf("findings of dc4 and dc9 = %+v, want none of dc3", r.Findings)
+	}
+}
+
+// The clock of another datacenter is compared with the time of its response, not
+// with that of the report.
+func TestReportViews_FastClock(t *testing.T) {
+	const fast = 8 * time.Second
+	received := time.Now().Add(-fast)
+	dc1 := api.DatacenterStatus{
+		Name: "dc1", Outbound: api.DirectionOK, UpdatedAt: received.Add(fast - time.Hour), RecordAge: new(time.Hour.Seconds()),
+	}
+	v := view{dc: "dc2", sent: received.Add(-time.Millisecond), received: received,
+		status: api.Status{Datacenter: "dc2", Node: "srv1", Datacenters: []api.DatacenterStatus{dc1}}}
+	r := &run{}
+	r.reportViews(api.Status{Datacenter: "dc1"}, []view{v}, nil)
+	f := find(t, Report{Findings: r.findings}, "clock of srv1 in dc2")
+	if f.Result != Warn || !strings.HasPrefix(f.Cause, "8s fast") {
+		t.Errorf("finding = %+v, want a clock that is 8s fast", f)
+	}
+}
+
+// A slow disk is a warning. Only a disk without any response is a failure.
+func TestDiskFinding(t *testing.T) {
+	times := func(d ...time.Duration) []time.Duration { return d }
+	const ms = time.Millisecond
+	for _, tt := range []struct {
+		times  []time.Duration
+		err    error
+		result Result
+		cause  string
+	}{
+		{times(ms, 500*ms, ms, 500*ms, ms), nil, OK, "a write to data with fsync takes 1ms"},
+		{times(500*ms, ms, 500*ms, ms, 500*ms), nil, Warn, "slow: a write to data with fsync takes 500ms, more than 100ms"},
+		{times(3900 * ms), context.DeadlineExceeded, Warn, "slow: only 1 of 5 small writes to data completed within 4s"},
+		{nil, context.DeadlineExceeded, Fail, "no small write to data completed within 4s"},
+		{times(ms), syscall.ENOSPC, Fail, "cannot write to data: no space left on device"},
+		{nil, syscall.ENOENT, OK, "data is not created yet"},
+		{nil, syscall.EACCES, Warn, "not checked: this user may not write to data"},
+	} {
+		if result, cause, _ := diskFinding("data", tt.times, tt.err); result != tt.result || cause != tt.cause {
+			t.Errorf("diskFinding(%v, %v) = %s, %q, want %s, %q", tt.times, tt.err, result, cause, tt.result, tt.cause)
+		}
+	}
+}
+
+// A port of an outgoing connection is used by no other listener. It may be free
+// at the next start of the server.
+func TestRun_PortOfOutgoingConnection(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	c, err := net.Dial("tcp", ln.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	_, paths := machineFiles(t, "")
+	m := ReadMachine(paths[:1])
+	m.Server.Port = c.LocalAddr().(*net.TCPAddr).Port
+	f := find(t, Run(t.Context(), Config{Machine: m, Client: noServer(t)}), "port "+c.LocalAddr().String())
+	if f.Result != Warn || !strings.Contains(f.Cause, "nothing listens there") {
+		t.Errorf("finding = %+v, want a warning", f)
 	}
 }
 

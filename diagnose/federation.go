@@ -37,7 +37,7 @@ func (r *run) requestStatus(ctx context.Context) (st api.Status, ok bool) {
 	switch {
 	case err == nil:
 		r.add(rankFiles, OK, check, fmt.Sprintf("%s of %s, version %s, at %s", st.Node, st.Datacenter, st.Version, addr), "")
-		r.checkClock(st, sent)
+		r.checkClock(st, sent, time.Now())
 		return st, true
 	case isUnreachable && (errors.Is(unreachable.Err, syscall.ECONNREFUSED) || errors.Is(unreachable.Err, syscall.ENOENT)):
 		r.add(rankFiles, Warn, check, "no server runs at "+addr, "start it: wanfed server; or set --http-addr")
@@ -54,9 +54,8 @@ func (r *run) requestStatus(ctx context.Context) (st api.Status, ok bool) {
 
 // checkClock compares the clock of the server that has sent st with that of this
 // machine. The age of a federation state is measured by the clock of the server.
-// sent is the time of the request.
-func (r *run) checkClock(st api.Status, sent time.Time) {
-	received := time.Now()
+// sent and received are the times of the request and the response.
+func (r *run) checkClock(st api.Status, sent, received time.Time) {
 	i := slices.IndexFunc(st.Datacenters, func(d api.DatacenterStatus) bool {
 		return d.RecordAge != nil && !d.UpdatedAt.IsZero()
 	})
@@ -155,10 +154,10 @@ func (r *run) checkVersions(ctx context.Context) {
 
 // view is the status of another datacenter.
 type view struct {
-	dc     string
-	status api.Status
-	sent   time.Time
-	err    error
+	dc             string
+	status         api.Status
+	sent, received time.Time
+	err            error
 }
 
 // requestViews requests the status of other datacenters through the local
@@ -178,6 +177,7 @@ func (r *run) requestViews(ctx context.Context, st api.Status) []view {
 			v := &views[i]
 			v.sent = time.Now()
 			v.status, v.err = r.Client.Status(ctx, api.QueryOptions{Datacenter: v.dc})
+			v.received = time.Now()
 		})
 	}
 	all.Wait()
@@ -196,7 +196,7 @@ func (r *run) reportViews(st api.Status, views []view, probes map[string][]probe
 			r.add(rankRemote, Warn, check, describe(v.err), "see the status of "+v.dc)
 			continue
 		}
-		r.checkClock(v.status, v.sent)
+		r.checkClock(v.status, v.sent, v.received)
 		i := slices.IndexFunc(v.status.Datacenters, func(d api.DatacenterStatus) bool { return d.Name == st.Datacenter })
 		if i < 0 {
 			r.add(rankRemote, Fail, check, fmt.Sprintf("%s does not know the datacenter %s", v.dc, st.Datacenter),

@@ -172,62 +172,71 @@ func (r *run) checkDisk(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, diskTimeout)
 	defer cancel()
-	type result struct {
-		took time.Duration
-		err  error
-	}
-	done := make(chan result, 1) // a write to a disk that does not respond cannot be cancelled
-	go func() {
-		took, err := syncTime(s.DataDir)
-		done <- result{took, err}
-	}()
-	const check = "disk"
+	written := make(chan time.Duration, diskWrites)
+	done := make(chan error, 1) // a write to a disk that does not respond cannot be cancelled
+	go func() { done <- writeSynced(s.DataDir, written) }()
+	var err error
 	select {
 	case <-ctx.Done():
-		r.add(rankMachine, Fail, check,
-			fmt.Sprintf("%d small writes to %s take more than %v", diskWrites, s.DataDir, diskTimeout),
-			"check the disk: the server cannot commit in time")
-	case res := <-done:
-		switch {
-		case errors.Is(res.err, os.ErrNotExist):
-			r.add(rankMachine, OK, check, s.DataDir+" is not created yet", "")
-		case errors.Is(res.err, os.ErrPermission):
-			r.add(rankMachine, Warn, check, fmt.Sprintf("not checked: this user may not write to %s", s.DataDir),
-				"run as the user of the server")
-		case res.err != nil:
-			r.add(rankMachine, Fail, check, fmt.Sprintf("cannot write to %s: %v", s.DataDir, res.err),
-				"free space, or repair the file system")
-		case res.took > slowDisk:
-			r.add(rankMachine, Warn, check,
-				fmt.Sprintf("a write to %s with fsync takes %v, more than %v", s.DataDir, res.took, slowDisk),
-				"use a faster disk for data_dir, or move other load away")
-		default:
-			r.add(rankMachine, OK, check, fmt.Sprintf("a write to %s with fsync takes %v", s.DataDir, res.took), "")
-		}
+		err = ctx.Err()
+	case err = <-done:
 	}
+	var times []time.Duration
+	for range len(written) {
+		times = append(times, <-written)
+	}
+	result, cause, remedy := diskFinding(s.DataDir, times, err)
+	r.add(rankMachine, result, "disk", cause, remedy)
 }
 
-// syncTime returns the median time of a synchronized write of 4 KiB in dir.
-func syncTime(dir string) (time.Duration, error) {
+// diskFinding returns the finding for synchronized writes to dir with these
+// times. err is the error of the next write. It is that of a context if the time
+// was over before diskWrites writes.
+func diskFinding(dir string, times []time.Duration, err error) (result Result, cause, remedy string) {
+	const faster = "use a faster disk for data_dir, or move other load away"
+	isLate := errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
+	switch {
+	case isLate && len(times) == 0:
+		return Fail, fmt.Sprintf("no small write to %s completed within %v", dir, diskTimeout),
+			"check the disk: the server cannot commit"
+	case isLate:
+		return Warn, fmt.Sprintf("slow: only %d of %d small writes to %s completed within %v",
+			len(times), diskWrites, dir, diskTimeout), faster
+	case errors.Is(err, os.ErrNotExist):
+		return OK, dir + " is not created yet", ""
+	case errors.Is(err, os.ErrPermission):
+		return Warn, fmt.Sprintf("not checked: this user may not write to %s", dir), "run as the user of the server"
+	case err != nil:
+		return Fail, fmt.Sprintf("cannot write to %s: %v", dir, err), "free space, or repair the file system"
+	}
+	slices.Sort(times)
+	median := times[len(times)/2].Round(10 * time.Microsecond)
+	if median > slowDisk {
+		return Warn, fmt.Sprintf("slow: a write to %s with fsync takes %v, more than %v", dir, median, slowDisk), faster
+	}
+	return OK, fmt.Sprintf("a write to %s with fsync takes %v", dir, median), ""
+}
+
+// writeSynced writes 4 KiB to a file in dir diskWrites times, each time
+// synchronized, and sends the time of each write.
+func writeSynced(dir string, written chan<- time.Duration) error {
 	f, err := os.CreateTemp(dir, ".diagnose-*")
 	if err != nil {
-		return 0, err
+		return err
 	}
 	defer os.Remove(f.Name())
 	defer f.Close()
-	var all []time.Duration
 	for range diskWrites {
 		start := time.Now()
 		if _, err := f.Write(make([]byte, 4<<10)); err != nil {
-			return 0, err
+			return err
 		}
 		if err := f.Sync(); err != nil {
-			return 0, err
+			return err
 		}
-		all = append(all, time.Since(start))
+		written <- time.Since(start)
 	}
-	slices.Sort(all)
-	return all[diskWrites/2].Round(10 * time.Microsecond), nil
+	return nil
 }
 
 // port is a listen address of a process of the machine.
@@ -304,6 +313,9 @@ func (r *run) checkListener(ctx context.Context, p port, check string) {
 	case class == wanfed.FailureTimeout:
 		r.add(rankMachine, Fail, check, "accepts connections and does not respond",
 			"the server is stuck: read its log, and restart it")
+	case class == wanfed.FailureRefused:
+		r.add(rankMachine, Warn, check, "in use, and nothing listens there: a program has an outgoing connection from it",
+			"choose a "+p.setting+" outside the range of outgoing connections (see: sysctl net.ipv4.ip_local_port_range)")
 	default:
 		r.add(rankMachine, Fail, check, fmt.Sprintf("used by another program: %s", tlsutil.DescribeError(err)),
 			"stop that program (see: ss -ltnp), or change "+p.setting)

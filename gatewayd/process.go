@@ -43,6 +43,13 @@ type Config struct {
 	Stdout io.Writer
 	// Stderr receives the log.
 	Stderr io.Writer
+	// Shared is true if the process has other parts than the gateway. They
+	// prevent a hot restart: the gateway refuses SIGUSR2.
+	Shared bool
+	// Deregistered is called at a stop when the registration of the gateway has
+	// ended or the attempt to end it has failed, but not if Run returns an error
+	// before. Default (nil): no call.
+	Deregistered func()
 }
 
 // Run runs a gateway until ctx ends. It also returns when a new process has
@@ -70,6 +77,9 @@ func Run(ctx context.Context, cfg Config) (err error) {
 type process struct {
 	settings Settings // in force
 	reload   func() (Settings, error)
+	// shared and deregistered are those of Config.
+	shared       bool
+	deregistered func()
 	// sighup and sigusr2 have size 1: a pending signal is not lost. newProcess
 	// subscribes them, because the signals end a process without subscription.
 	sighup, sigusr2 chan os.Signal
@@ -93,7 +103,8 @@ type process struct {
 func newProcess(cfg Config) (*process, error) {
 	s := cfg.Settings
 	p := &process{
-		settings: s, reload: cfg.Reload, sighup: make(chan os.Signal, 1), sigusr2: make(chan os.Signal, 1),
+		settings: s, reload: cfg.Reload, shared: cfg.Shared, deregistered: cfg.Deregistered,
+		sighup: make(chan os.Signal, 1), sigusr2: make(chan os.Signal, 1),
 		level: new(slog.LevelVar), logTail: logtail.New(), accessLog: &accessLog{stdout: cfg.Stdout, stderr: cfg.Stderr},
 	}
 	level, err := settings.ParseLevel(s.LogLevel)
@@ -343,6 +354,9 @@ func (p *process) run(ctx context.Context) error {
 	deregister()
 	<-deregistered
 	if !replaced {
+		if p.deregistered != nil {
+			p.deregistered()
+		}
 		p.delayShutdown(gctx)
 	}
 	err := p.sockets.release()

@@ -52,7 +52,10 @@ func (p *process) serve(ctx context.Context, failed <-chan struct{}) (replaced b
 		case <-reloadAgain:
 			sighup, reloadAgain = p.sighup, nil
 		case <-p.sigusr2:
-			if p.hotRestart(ctx) {
+			if p.shared {
+				p.log.Error("hot restart refused", "reason",
+					"the process also runs a server; run both on their own: wanfed server, wanfed gateway")
+			} else if p.hotRestart(ctx) {
 				return true
 			}
 		}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 	"time"
@@ -170,25 +171,34 @@ func (d *diagnosis) run(cmd *cobra.Command, dcs []string, out output.Printer) er
 	if settings.FlagOrEnv(cmd.Flags(), "cert-file") != "" {
 		cfg.Identity, _ = loadIdentity(cmd, cmd.CommandPath()) // the check of the files reports an error
 	}
-	report := diagnose.Run(cmd.Context(), cfg)
-	if err := out.Print(report, func() error { return printReport(out, report) }); err != nil {
-		return err
-	}
-	if d.bundle != "" {
-		if err := d.writeBundle(cmd, diagnose.BundleConfig{
-			Config: cfg, Report: report, Logs: []string{l.log("server"), l.log("gateway")},
-		}); err != nil {
-			return err
+	check := func() (diagnose.Report, error) {
+		report := diagnose.Run(cmd.Context(), cfg)
+		if cmd.Context().Err() != nil { // failed checks have no meaning
+			return report, errors.New("interrupted before the checks were complete")
 		}
+		return report, out.Print(report, func() error { return printReport(out, report) })
 	}
-	if report.Failed() && !d.debug {
-		return errors.New("a check failed")
+	var report diagnose.Report
+	if d.bundle == "" {
+		report, err = check()
+	} else {
+		err = createBundle(d.bundle, func(w io.Writer) error {
+			if report, err = check(); err != nil {
+				return err
+			}
+			return d.writeBundle(cmd, w, diagnose.BundleConfig{
+				Config: cfg, Report: report, Logs: []string{l.log("server"), l.log("gateway")},
+			})
+		})
 	}
-	return nil
+	if err == nil && report.Failed() && !d.debug {
+		err = errors.New("a check failed")
+	}
+	return err
 }
 
-// writeBundle writes the bundle to a new file.
-func (d *diagnosis) writeBundle(cmd *cobra.Command, cfg diagnose.BundleConfig) error {
+// writeBundle writes the bundle.
+func (d *diagnosis) writeBundle(cmd *cobra.Command, w io.Writer, cfg diagnose.BundleConfig) error {
 	if cfg.Duration, cfg.Interval = d.duration, d.interval; d.duration > 0 {
 		fmt.Fprintf(cmd.ErrOrStderr(), "capturing for %v; SIGINT ends it early\n", d.duration)
 		cfg.Watches = []diagnose.LogWatch{{Name: "server-debug.log", Watch: func(ctx context.Context, f lineFunc) error {
@@ -204,8 +214,8 @@ func (d *diagnosis) writeBundle(cmd *cobra.Command, cfg diagnose.BundleConfig) e
 				}})
 		}
 	}
-	if err := writeBundle(cmd.Context(), d.bundle, cfg); err != nil {
-		return err
+	if err := diagnose.WriteBundle(cmd.Context(), w, cfg); err != nil {
+		return fmt.Errorf("write the bundle %s: %w", d.bundle, err)
 	}
 	fmt.Fprintf(cmd.ErrOrStderr(), "%s has no keys and no tokens; read it before you send it\n", d.bundle)
 	return nil
@@ -261,15 +271,15 @@ func printReport(out output.Printer, r diagnose.Report) error {
 	return out.Table(rows)
 }
 
-// writeBundle writes a bundle to a new file.
-func writeBundle(ctx context.Context, path string, cfg diagnose.BundleConfig) error {
+// createBundle creates a file before the checks, which take some seconds, and
+// removes it if write fails.
+func createBundle(path string, write func(w io.Writer) error) error {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
-		return fmt.Errorf("create the bundle: %w; name a new file", err)
+		return fmt.Errorf("create the bundle: %w; name a new file in a directory that this user may write", err)
 	}
-	err = errors.Join(diagnose.WriteBundle(ctx, f, cfg), f.Close())
-	if err != nil {
-		err = errors.Join(fmt.Errorf("write the bundle %s: %w", path, err), os.Remove(path))
+	if err = errors.Join(write(f), f.Close()); err != nil {
+		err = errors.Join(err, os.Remove(path))
 	}
 	return err
 }

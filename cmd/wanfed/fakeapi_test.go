@@ -22,6 +22,7 @@ func call(t testing.TB, args ...string) (stdout string, code int, err error) {
 	root := newRoot()
 	root.SetOut(&out)
 	root.SetErr(io.Discard)
+	checkDefaultCommands(root)
 	root.SetArgs(args)
 	err = root.ExecuteContext(t.Context())
 	if _, ok := errors.AsType[usageError](err); ok {

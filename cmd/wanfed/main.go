@@ -49,6 +49,7 @@ func run(args []string) int {
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
 	root := newRoot()
 	root.SetArgs(args)
+	checkDefaultCommands(root)
 	err := root.ExecuteContext(ctx)
 	if err == nil {
 		return exitSuccess
@@ -106,6 +107,35 @@ func newRoot() *cobra.Command {
 	root.SetUsageFunc(wrapUsage)
 	root.SetHelpFunc(wrapHelp)
 	return root
+}
+
+// checkDefaultCommands adds the commands help and completion of cobra, and
+// makes an unknown command or shell an error. The command completion writes to
+// the output that root has now.
+func checkDefaultCommands(root *cobra.Command) {
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd()
+	for _, c := range root.Commands() {
+		switch c.Name() {
+		case "help":
+			c.Run, c.RunE = nil, func(_ *cobra.Command, args []string) error {
+				cmd, rest, err := root.Find(args)
+				if err != nil {
+					return usageError{err}
+				}
+				if err := noArgs(cmd, rest); err != nil {
+					return err
+				}
+				cmd.InitDefaultHelpFlag() // it is in the help
+				return cmd.Help()
+			}
+		case "completion":
+			c.Args, c.RunE = noArgs, subcommandRequired
+			for _, shell := range c.Commands() {
+				shell.Args = noArgs
+			}
+		}
+	}
 }
 
 // addCommands adds commands to root, under "title Commands" in its help.
@@ -181,12 +211,14 @@ func newGroup(use, short string, subs ...*cobra.Command) *cobra.Command {
 		Use:   use,
 		Short: short,
 		Args:  noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return usagef("a subcommand is required; see: %s --help", cmd.CommandPath())
-		},
+		RunE:  subcommandRequired,
 	}
 	c.AddCommand(subs...)
 	return c
+}
+
+func subcommandRequired(cmd *cobra.Command, _ []string) error {
+	return usagef("a subcommand is required; see: %s --help", cmd.CommandPath())
 }
 
 // flagError replaces the text of package strconv, in the error of a flag, by a

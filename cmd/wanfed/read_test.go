@@ -4,8 +4,11 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
+	"io"
 	"net"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -253,6 +256,7 @@ func TestStatus_ExitCode(t *testing.T) {
 			"the federation is not ok: dc3 is unreachable"},
 		{"ok", ok, "status --exit-code --wait 1m", exitSuccess, ""},
 		{"watch and wait", ok, "status --watch --wait 1m", exitUsage, "--watch cannot be combined"},
+		{"negative wait", ok, "status --wait -1s", exitUsage, "--wait -1s: must not be negative"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			startFakeAPI(t, tt.responses)
@@ -261,6 +265,21 @@ func TestStatus_ExitCode(t *testing.T) {
 				t.Errorf("wanfed %s = %d, %v, want %d, %q", tt.args, code, err, tt.code, tt.want)
 			}
 		})
+	}
+}
+
+// SIGINT during a request of --watch is not a failure.
+func TestStatus_WatchInterrupted(t *testing.T) {
+	startFakeAPI(t, sampleResponses())
+	c, err := api.NewClient(api.ClientConfig{Addr: os.Getenv("WANFED_HTTP_ADDR")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	interrupted, stop := context.WithCancel(t.Context())
+	stop()
+	if err := (statusOptions{watch: true}).run(interrupted, client{Client: c}, output.Printer{W: io.Discard}); err != nil {
+		t.Errorf("run() = %v, want nil", err)
 	}
 }
 

@@ -47,7 +47,9 @@ equal (Lag). With --output wide it also lists the changes since the server
 started.
 
 The exit status is 0 if the server responds. With --exit-code and --wait it is 1
-unless the state of every datacenter is ok.`,
+unless the state of every datacenter is ok. These are the datacenters that the
+server knows: a primary without secondaries is ok by itself. To wait for a new
+datacenter, run the command there.`,
 		Example: `  wanfed status
   wanfed status --datacenter dc2
   wanfed status --wait 1m
@@ -79,8 +81,14 @@ func (o statusOptions) run(ctx context.Context, cl client, out output.Printer) e
 	if o.watch && (o.exitCode || o.wait != 0) {
 		return usagef("--watch cannot be combined with --wait or --exit-code")
 	}
+	if o.wait < 0 {
+		return usagef("--wait %v: must not be negative", o.wait)
+	}
 	for {
 		s, err := o.get(ctx, cl)
+		if o.watch && ctx.Err() != nil {
+			return nil
+		}
 		if err != nil {
 			return err
 		}

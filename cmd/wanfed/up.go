@@ -27,8 +27,9 @@ until SIGINT or SIGTERM. Their settings are server.hcl and gateway.hcl in --dir,
 as "wanfed init" or "wanfed join" has written them. If there is only one of the
 files, only that one runs. If one ends, the other one ends too.
 
-SIGHUP reloads the settings and the certificates of both. Use "wanfed server" and
-"wanfed gateway" for the other signals, which concern one of them.`,
+SIGHUP reloads the settings and the certificates of both. A hot restart (SIGUSR2)
+is refused if there is a server: it needs "wanfed gateway". At a stop, the server
+ends when the gateway has deregistered.`,
 		Example: `  wanfed up
   wanfed up --dir /srv/wanfed`,
 		Args: noArgs,
@@ -37,23 +38,7 @@ SIGHUP reloads the settings and the certificates of both. Use "wanfed server" an
 			if err != nil {
 				return err
 			}
-			g, ctx := errgroup.WithContext(cmd.Context())
-			found := false
-			for _, run := range []func(context.Context, *cobra.Command, layout) (func() error, error){upServer, upGateway} {
-				f, err := run(ctx, cmd, l)
-				if err != nil {
-					return err
-				}
-				if f != nil {
-					found = true
-					g.Go(f)
-				}
-			}
-			if !found {
-				return fmt.Errorf("%s has neither server.hcl nor gateway.hcl; create them with wanfed init or wanfed join, "+
-					"or set --dir", l.conf)
-			}
-			return g.Wait()
+			return up(cmd, l)
 		},
 	}
 	cmd.Flags().StringVar(&dir, "dir", "", dirUsage)
@@ -77,36 +62,48 @@ func loadFile[S interface{ Check() error }](path string, defaults func() S) (loa
 	}, !errors.Is(err, fs.ErrNotExist)
 }
 
-// upServer returns a function that runs the server, or nil if there is none.
-func upServer(ctx context.Context, cmd *cobra.Command, l layout) (func() error, error) {
-	load, ok := loadFile(l.serverHCL(), serverd.DefaultSettings)
-	if !ok {
-		return nil, nil
+// up runs the server and the gateway whose files exist.
+func up(cmd *cobra.Command, l layout) error {
+	loadServer, hasServer := loadFile(l.serverHCL(), serverd.DefaultSettings)
+	loadGateway, hasGateway := loadFile(l.gatewayHCL(), gatewayd.DefaultSettings)
+	if !hasServer && !hasGateway {
+		return fmt.Errorf("%s has neither server.hcl nor gateway.hcl; create them with wanfed init or wanfed join, "+
+			"or set --dir", l.conf)
 	}
-	s, err := load()
-	if err != nil {
-		return nil, err
+	// Both files are valid before one of the parts starts.
+	server, gateway := serverd.Config{Reload: loadServer}, gatewayd.Config{Reload: loadGateway}
+	var errs []error
+	if hasServer {
+		s, err := loadServer()
+		server.Settings, errs = s, append(errs, err)
 	}
-	return func() error {
-		err := serverd.Run(ctx, serverd.Config{Settings: s, Reload: load, Stdout: cmd.OutOrStdout(), Stderr: cmd.ErrOrStderr()})
-		return ended(ctx, "server", err)
-	}, nil
-}
+	if hasGateway {
+		s, err := loadGateway()
+		gateway.Settings, errs = s, append(errs, err)
+	}
+	if err := settings.Join(errs...); err != nil {
+		return usageError{err}
+	}
+	server.Stdout, server.Stderr = cmd.OutOrStdout(), cmd.ErrOrStderr()
+	gateway.Stdout, gateway.Stderr = cmd.OutOrStdout(), cmd.ErrOrStderr()
 
-// upGateway returns a function that runs the gateway, or nil if there is none.
-func upGateway(ctx context.Context, cmd *cobra.Command, l layout) (func() error, error) {
-	load, ok := loadFile(l.gatewayHCL(), gatewayd.DefaultSettings)
-	if !ok {
-		return nil, nil
+	g, ctx := errgroup.WithContext(cmd.Context())
+	serverCtx := ctx
+	if hasGateway {
+		// Only a server can end the registration of the gateway, so the server
+		// ends after it.
+		var stopServer context.CancelFunc
+		serverCtx, stopServer = context.WithCancel(context.WithoutCancel(ctx))
+		gateway.Shared, gateway.Deregistered = hasServer, stopServer
+		g.Go(func() error {
+			defer stopServer()
+			return ended(ctx, "gateway", gatewayd.Run(ctx, gateway))
+		})
 	}
-	s, err := load()
-	if err != nil {
-		return nil, err
+	if hasServer {
+		g.Go(func() error { return ended(serverCtx, "server", serverd.Run(serverCtx, server)) })
 	}
-	return func() error {
-		err := gatewayd.Run(ctx, gatewayd.Config{Settings: s, Reload: load, Stdout: cmd.OutOrStdout(), Stderr: cmd.ErrOrStderr()})
-		return ended(ctx, "gateway", err)
-	}, nil
+	return g.Wait()
 }
 
 // ended returns the error of a part that has ended. Its end is an error unless
