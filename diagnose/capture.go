@@ -54,10 +54,12 @@ func (b *bundle) addCaptures(ctx context.Context, cfg BundleConfig) {
 	for {
 		b.addCapture(ctx, cfg)
 		left := time.Until(end)
-		if left <= 0 || ctx.Err() != nil {
+		if left <= 0 {
 			break
 		}
-		backoff.Sleep(ctx, min(left, cfg.Interval), nil)
+		if backoff.Sleep(ctx, min(left, cfg.Interval), nil); ctx.Err() != nil {
+			break
+		}
 	}
 	wg.Wait()
 	b.addRecorded("", cpu)

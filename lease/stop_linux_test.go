@@ -50,7 +50,8 @@ func TestHeld_StoppedProcess(t *testing.T) {
 	if err := cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(5 * time.Second) // the tested stop
+	// The tested stop. The process is stopped, so there is no event to wait for.
+	time.Sleep(5 * time.Second)
 	if err := cmd.Process.Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}

@@ -270,13 +270,22 @@ func (c Config) parseHTTPAddr() (addr string, useTLS bool, err error) {
 // listen is the address of the TLS listener.
 func (c Config) advertiseAddr(listen net.Addr) (netip.AddrPort, error) {
 	ip, err := c.advertiseIP()
+	if errors.Is(err, errNoAddress) {
+		err = fmt.Errorf("%w: set --advertise", err)
+	}
 	return netip.AddrPortFrom(ip, uint16(listen.(*net.TCPAddr).Port)), err
 }
+
+// errNoAddress is an error without the remedy, which depends on the flag.
+var errNoAddress = errors.New("this machine has no address that other machines can dial")
 
 // LANAddress returns the IP address that other machines of the datacenter dial:
 // advertise, or, if it is empty, the default of Config.Advertise.
 func LANAddress(advertise string) (netip.Addr, error) {
 	ip, err := Config{Advertise: advertise, Bind: DefaultBind}.advertiseIP()
+	if errors.Is(err, errNoAddress) {
+		err = fmt.Errorf("%w: set one that the machines of its datacenter dial", err)
+	}
 	if err == nil && ip.IsUnspecified() {
 		err = fmt.Errorf("%s is unspecified: other machines cannot dial it", ip)
 	}
@@ -309,7 +318,7 @@ func (c Config) advertiseIP() (netip.Addr, error) {
 		}
 	}
 	if !global.IsValid() {
-		return global, errors.New("this machine has no address that other servers can dial: set --advertise")
+		return global, errNoAddress
 	}
 	return global, nil
 }

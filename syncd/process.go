@@ -264,7 +264,8 @@ func (p *process) serve(ctx context.Context, d *automation.Daemon, resources pb.
 }
 
 // followSignals reads the files again on each SIGHUP, until ctx ends. The log
-// level, the tasks and the providers change at once. An error changes nothing.
+// level, the tasks and the providers change at once. An error of the files changes
+// nothing.
 func (p *process) followSignals(ctx context.Context, resources pb.ResourceServiceClient) {
 	for {
 		select {

@@ -181,7 +181,10 @@ func (w *wanfedRegistrar) deregister(ctx context.Context) error {
 // localAddress returns the address of this machine on the path to a server.
 func (s *servers) localAddress(ctx context.Context) (string, error) {
 	addrs, err := s.addresses(ctx)
-	if err != nil || len(addrs) == 0 {
+	if err == nil && len(addrs) == 0 {
+		err = errors.New("the pool has no member")
+	}
+	if err != nil {
 		return "", fmt.Errorf("find the address of this machine: no server is known: %w", err)
 	}
 	conn, err := (&net.Dialer{}).DialContext(ctx, "udp", addrs[0]) // sends nothing

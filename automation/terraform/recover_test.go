@@ -166,6 +166,7 @@ resource "terraform_data" "x" {
 		w, b := work(t, module), new(backend)
 		stop := b.serve(t, w)
 		kill := startDaemon(t, w)
+		// The moment is random, so there is no event to wait for.
 		time.Sleep(250*time.Millisecond + time.Duration(rand.N(400))*time.Millisecond)
 		kill()
 		if moment%2 == 1 {

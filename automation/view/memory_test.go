@@ -73,7 +73,7 @@ func (m *memory) Watch(ctx context.Context, s Stream) iter.Seq2[api.ResourceEven
 			m.mu.Unlock()
 			for _, ev := range queue {
 				if m.delay != nil {
-					time.Sleep(m.delay())
+					time.Sleep(m.delay()) // in a bubble, so no time passes
 				}
 				if !yield(ev, nil) {
 					return

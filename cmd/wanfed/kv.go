@@ -184,6 +184,9 @@ func newKVDelete() *cobra.Command {
 		if err := errors.Join(err, requireHTTPS(cmd)); err != nil {
 			return err
 		}
+		if all && index != nil {
+			return usagef("--cas cannot be combined with --recurse")
+		}
 		if all {
 			return printWritten(out, "deleted all keys that begin with "+strconv.Quote(args[0]),
 				cl.DeleteKeys(cmd.Context(), args[0], cl.opts))
@@ -196,7 +199,6 @@ func newKVDelete() *cobra.Command {
 	})
 	f.add("")
 	f.Flags().BoolVar(&all, "recurse", false, "delete all keys that begin with KEY")
-	f.MarkFlagsMutuallyExclusive("cas", "recurse")
 	f.ValidArgsFunction = completeArgs(completeKeys)
 	return f.Command
 }

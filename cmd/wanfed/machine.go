@@ -64,7 +64,8 @@ func (l layout) roots() []string {
 	return []string{l.data, l.conf}
 }
 
-// checkFree returns an error if a directory of the layout has files.
+// checkFree returns an error if a directory of the layout has files, or if this
+// user may not create it.
 func (l layout) checkFree() error {
 	for _, dir := range l.roots() {
 		entries, err := os.ReadDir(dir)
@@ -76,8 +77,37 @@ func (l layout) checkFree() error {
 			return fmt.Errorf("%s exists and is not empty; nothing was changed: choose another directory with --dir, "+
 				"or move %s away", dir, dir)
 		}
+		if err := checkCreatable(dir); err != nil {
+			return err
+		}
 	}
 	return nil
+}
+
+// checkCreatable returns an error if this user may not create root next to other
+// directories. It leaves nothing.
+func checkCreatable(root string) error {
+	parent := filepath.Dir(root)
+	for {
+		if _, err := os.Stat(parent); !errors.Is(err, fs.ErrNotExist) || parent == filepath.Dir(parent) {
+			break
+		}
+		parent = filepath.Dir(parent)
+	}
+	staged, err := stage(parent, root)
+	if err != nil {
+		return err
+	}
+	return os.Remove(staged)
+}
+
+// stage creates a temporary directory in parent, with mode 0700.
+func stage(parent, root string) (dir string, err error) {
+	dir, err = os.MkdirTemp(parent, "."+filepath.Base(root)+".new-*")
+	if err != nil {
+		err = fmt.Errorf("create %s: %w; choose a directory with --dir that this user may write", root, err)
+	}
+	return dir, err
 }
 
 // complete reports whether the layout has the files of a machine. All of them
@@ -114,9 +144,9 @@ func (l layout) write(files newFiles) (err error) {
 		if err := os.MkdirAll(filepath.Dir(root), 0o755); err != nil {
 			return fmt.Errorf("create %s: %w", root, err)
 		}
-		staged, err := os.MkdirTemp(filepath.Dir(root), "."+filepath.Base(root)+".new-*") // mode 0700
+		staged, err := stage(filepath.Dir(root), root)
 		if err != nil {
-			return fmt.Errorf("create %s: %w; choose a directory with --dir that this user may write", root, err)
+			return err
 		}
 		done = append(done, staged)
 		for path, content := range files {

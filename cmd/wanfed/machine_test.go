@@ -20,6 +20,37 @@ func testAddresses() addresses {
 	return addresses{wan: "127.0.0.1:8443", lan: "10.0.0.5", serverPort: 8300, lanPort: 8444, httpPort: 8500}
 }
 
+// join must find out that it cannot write before it uses the token.
+func TestLayoutCheckFree(t *testing.T) {
+	parent := t.TempDir()
+	readOnly := filepath.Join(parent, "read-only")
+	if err := os.Mkdir(readOnly, 0o500); err != nil {
+		t.Fatal(err)
+	}
+	if os.Geteuid() == 0 { // may write everywhere, but not there
+		readOnly = "/proc"
+		if _, err := os.Stat(readOnly); err != nil {
+			t.Skip("root may write everywhere, and there is no /proc")
+		}
+	}
+	for dir, want := range map[string]string{
+		filepath.Join(parent, "a", "b"):   "",
+		filepath.Join(readOnly, "a"):      "choose a directory with --dir that this user may write",
+		filepath.Join(readOnly, "a", "b"): "choose a directory with --dir that this user may write",
+	} {
+		l, err := newLayout(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := l.checkFree(); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("checkFree() of %s = %v, want %q", dir, err, want)
+		}
+	}
+	if left, err := os.ReadDir(parent); err != nil || len(left) != 1 {
+		t.Errorf("directory after checkFree() = %v, %v, want read-only alone", left, err)
+	}
+}
+
 // A directory is complete or does not exist, and its keys are for the owner.
 func TestLayoutWrite(t *testing.T) {
 	parent := t.TempDir()

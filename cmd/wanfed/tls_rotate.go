@@ -60,8 +60,9 @@ the phase. --abort goes back to the old CA, unless it is being removed.
 
 Operators of other machines run "wanfed tls renew" in the second phase. The command
 waits for the certificates that servers know to be in use. --force continues without
-those that the phase waits for, after a minute without a further one and a confirmation: in the last phase, they lose
-their connections and need new certificates by hand.
+those that the phase waits for, after a minute without a further one and a
+confirmation. In the last phase, they lose their connections and need new
+certificates by hand.
 
 A CA of "wanfed tls ca create", or of another PKI, is replaced by hand: see
 docs/certificates.md.`,
