@@ -169,8 +169,8 @@ func (r *churnRig) churn(rounds int) (goroutines int, heap uint64) {
 	testutil.Eventually(r.t, time.Minute, func() bool { return len(r.Proxies()) == 0 }, "no stream is left")
 	last := runtime.NumGoroutine()
 	// Streams end after they have left Proxies. The runtime does not report the
-	// end of a goroutine, so the loop waits until their number is stable, which
-	// Eventually cannot do.
+	// end of a goroutine, so the loop waits until their number is stable.
+	// Eventually needs a condition that it can evaluate once.
 	for calm := 0; calm < 20; calm++ {
 		time.Sleep(5 * time.Millisecond)
 		if n := runtime.NumGoroutine(); n != last {
