@@ -75,10 +75,11 @@ func (c Config) Validate() error {
 const stopTimeout = 10 * time.Second
 
 // Run starts the federation, verifies that it works and prints its state. Without
-// Config.Once and Config.JSON, it then starts a sync daemon. Run ends with ctx, or with Config.Once after it has printed the state. Then it
-// stops all processes and removes its files. Run returns an error if the
-// federation was not complete in time, or if a process ended before. With
-// Config.Once, it also returns an error if a process did not stop cleanly.
+// Config.Once and Config.JSON, it then starts a sync daemon. Run ends with ctx, or
+// with Config.Once after it has printed the state. Then it stops all processes and
+// removes its files. Run returns an error if the federation was not complete in
+// time, or if a process ended before. With Config.Once, it also returns an error
+// if a process did not stop cleanly.
 func Run(ctx context.Context, cfg Config) (err error) {
 	if err := cfg.Validate(); err != nil {
 		return err
@@ -116,6 +117,9 @@ func Run(ctx context.Context, cfg Config) (err error) {
 		}
 	}
 	if err := f.show(ctx); err != nil || cfg.Once {
+		if ctx.Err() != nil && !cfg.Once {
+			return nil
+		}
 		return err
 	}
 	f.follow(ctx)

@@ -88,6 +88,23 @@ func TestRun_AnotherProgram(t *testing.T) {
 	}
 }
 
+// The settings of the user's commands do not concern the demo.
+func TestRunCommands_Environment(t *testing.T) {
+	t.Setenv("WANFED_CONTEXT", "nothing")
+	var out strings.Builder
+	program := filepath.Join(t.TempDir(), "program")
+	if err := os.WriteFile(program, []byte("#!/bin/sh\nenv\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	f := &federation{cfg: Config{Program: program, Err: io.Discard}}
+	if err := f.runCommands(t.Context(), &out, "127.0.0.1:1"); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(out.String(), "PATH=") || strings.Contains(out.String(), "WANFED_") {
+		t.Errorf("environment = %s, want no settings of wanfed", &out)
+	}
+}
+
 func TestFreePorts(t *testing.T) {
 	free := func() (err error) {
 		ports, err := freePorts(5)

@@ -111,6 +111,7 @@ func (f *federation) runCommands(ctx context.Context, w io.Writer, httpAddr stri
 		args := strings.Fields(command + " --http-addr " + httpAddr)
 		fmt.Fprintf(w, "\n$ %s %s\n", f.cfg.Program, strings.Join(args, " "))
 		cmd := exec.CommandContext(ctx, f.cfg.Program, args...)
+		cmd.Env = subprocess.Environ()
 		cmd.Stdout, cmd.Stderr = w, f.cfg.Err
 		if err := cmd.Run(); err != nil {
 			return fmt.Errorf("run wanfed %s: %w", command, err)

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"slices"
 	"strings"
 )
 
@@ -29,7 +28,7 @@ func StartDetached(name string, command []string, log string) (*Detached, error)
 	}
 	defer out.Close()
 	cmd := exec.Command(command[0], command[1:]...)
-	cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "WANFED_") })
+	cmd.Env = Environ()
 	cmd.Dir = "/"
 	cmd.Stdout, cmd.Stderr = out, out
 	cmd.SysProcAttr = ownSession()

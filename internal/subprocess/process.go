@@ -56,8 +56,7 @@ func Start(ctx context.Context, cfg Config) (*Process, error) {
 	}
 	out := &readyWriter{w: log, ready: cfg.Ready, found: make(chan string, 1)}
 	p := &Process{cfg: cfg, cmd: exec.Command(cfg.Command[0], cfg.Command[1:]...), done: make(chan struct{})}
-	settings := func(v string) bool { return strings.HasPrefix(v, "WANFED_") }
-	p.cmd.Env = append(slices.DeleteFunc(os.Environ(), settings), cfg.Env...)
+	p.cmd.Env = append(Environ(), cfg.Env...)
 	p.cmd.Stdout, p.cmd.Stderr = out, log
 	p.cmd.WaitDelay = outputDelay
 	p.cmd.SysProcAttr = ownGroup()
@@ -82,6 +81,12 @@ func Start(ctx context.Context, cfg Config) (*Process, error) {
 		p.Kill()
 		return nil, fmt.Errorf("%s was not ready in time: %w", cfg.Name, p.describe(context.Cause(ctx)))
 	}
+}
+
+// Environ returns the environment of this process except the settings of wanfed
+// (WANFED_...), which are for the commands of the user.
+func Environ() []string {
+	return slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "WANFED_") })
 }
 
 // describe adds the last lines of the log to err. A nil err is exit status 0.

@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"os/exec"
 	"slices"
 	"strings"
@@ -41,8 +40,7 @@ const (
 // one line, with the last line of stderr.
 func Run(ctx context.Context, cfg RunConfig) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, cfg.Command[0], cfg.Command[1:]...)
-	settings := func(v string) bool { return strings.HasPrefix(v, "WANFED_") }
-	cmd.Env = append(slices.DeleteFunc(os.Environ(), settings), cfg.Env...)
+	cmd.Env = append(Environ(), cfg.Env...)
 	cmd.Stdin = bytes.NewReader(cfg.Stdin)
 	out, errs := &limitedBuffer{limit: cfg.MaxOutput}, &tailBuffer{limit: errorTail}
 	cmd.Stdout, cmd.Stderr = out, errs
