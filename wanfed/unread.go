@@ -63,7 +63,7 @@ type unreadStream struct {
 
 	// Guarded by limit.mu.
 	unread   int  // bytes that have arrived, or are about to arrive
-	held     int  // the most of unread since it was last 0, which is the size of the buffer
+	held     int  // the most of unread since it was last 0, because a buffer does not shrink before
 	accepted bool // from yamux; close removes the stream
 	gone     bool // the peer has reset the stream
 }
