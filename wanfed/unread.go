@@ -24,7 +24,7 @@ const (
 	maxIdleBuffer = 4 << 10
 )
 
-var errUnread = fmt.Errorf("servers of the peer's datacenter have more than %d unread bytes in their streams", maxUnread)
+var errUnread = fmt.Errorf("servers of the peer's datacenter have %d unread bytes in their streams", maxUnread)
 
 // unreadLimit bounds the buffers of accepted streams, by datacenter of the peer.
 // yamux buffers what arrives in a stream, up to streamWindow, and has no limit

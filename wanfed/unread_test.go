@@ -132,6 +132,33 @@ func TestServeStreams_SlowReader(t *testing.T) {
 	}
 }
 
+// The end of a session ends its relayed streams, although their targets do not read.
+func TestServeStreams_EndOfRelay(t *testing.T) {
+	testutil.Cluster(t)
+	w := newWorld(t, 2, []string{"dc1"})
+	n := w.nodes["srv1.dc1"]
+	w.nodes["srv2.dc1"].tun.Transport(PoolWAN) // no receiver
+	s := streamClient(t, n, w.a.server("srv1", "dc2"))
+	st, err := s.OpenStream()
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := append(streamHeader{PoolWAN, "srv2", "srv1.dc2"}.append(nil), make([]byte, 3*streamWindow)...)
+	go st.Write(b) // until the end of the session
+	target := w.nodes["srv2.dc1"].tun.unread
+	testutil.Eventually(t, 30*time.Second, func() bool {
+		return heldBy(target, "dc1") > streamWindow-streamChunk && heldBy(n.tun.unread, "dc2") >= streamWindow/4
+	}, "unread bytes at both servers of a relayed stream")
+	s.Close()
+	testutil.Eventually(t, 10*time.Second, func() bool { return n.tun.unread.len() == 0 }, "the end of the session")
+}
+
+func (l *unreadLimit) len() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.sessions)
+}
+
 func heldBy(l *unreadLimit, dc string) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
