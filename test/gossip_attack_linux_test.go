@@ -347,6 +347,7 @@ func (w *memberWatch) check(t *testing.T, when string) {
 	t.Helper()
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	t.Logf("%s: %d lists of members, %d different", when, w.reads, len(w.differences))
 	for _, d := range w.differences {
 		t.Errorf("%s: %s", when, d)
 	}

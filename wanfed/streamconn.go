@@ -25,8 +25,8 @@ type streamConn struct {
 	st      *yamux.Stream
 	peer    nameAddr // RemoteAddr
 	closed  atomic.Bool
-	session *session       // nil if the peer opened the stream
-	unread  *unreadSession // nil if this server opened the stream
+	session *session      // nil if the peer opened the stream
+	unread  *unreadStream // nil if this server opened the stream
 
 	statusMu      sync.Mutex
 	statusPending bool // the status is not read yet; guarded by statusMu
@@ -131,18 +131,16 @@ func (c *streamConn) mayWrite() error {
 }
 
 // CloseWrite ends the sending direction. Read works for 10 s more.
-func (c *streamConn) CloseWrite() error {
-	if c.unread != nil {
-		defer c.unread.close(c.st.StreamID())
-	}
-	return c.st.Close()
-}
+func (c *streamConn) CloseWrite() error { return c.st.Close() }
 
 // Close ends both directions and unblocks Read and Write.
 func (c *streamConn) Close() error {
 	if !c.closed.Swap(true) {
-		_ = c.CloseWrite() // yamux closes only the sending direction
+		_ = c.st.Close() // yamux closes only the sending direction
 		_ = c.st.SetReadDeadline(time.Unix(1, 0))
+		if c.unread != nil {
+			c.unread.close(c.st)
+		}
 	}
 	return nil
 }

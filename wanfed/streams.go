@@ -25,32 +25,35 @@ import (
 func (t *Tunnel) serveStreams(ctx context.Context, c *tls.Conn, p tlsutil.Peer) bool {
 	cfg := t.limits.yamuxConfig(t.log.With("peer", p))
 	cfg.KeepAliveInterval *= acceptedKeepalive
-	unread := t.unread.session(p.DC, cfg.StreamCloseTimeout)
+	sessionCtx, fail := context.WithCancelCause(ctx)
+	unread := t.unread.session(sessionCtx, p.DC, fail)
 	defer unread.end()
-	conn := &yamuxConn{Conn: c, timeout: t.limits.keepaliveTimeout, unread: unread}
-	s, err := yamux.Server(conn, cfg)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer fail(nil) // also closes relayed streams
+	s, err := yamux.Server(&yamuxConn{Conn: c, timeout: t.limits.keepaliveTimeout, unread: unread}, cfg)
 	if err != nil {
 		t.logEnd(ctx, c, p, ProtoStream, nil, err)
 		return false
 	}
-	var wg sync.WaitGroup
-	defer wg.Wait()
 	defer s.Close()
-	wg.Go(func() { t.closeIdle(ctx, s) })
+	wg.Go(func() { t.closeIdle(sessionCtx, s) })
 	for {
-		st, err := s.AcceptStreamWithContext(ctx)
+		st, err := s.AcceptStreamWithContext(sessionCtx)
 		// A peer that opens streams in spite of refusals loses its session.
 		if err == nil && s.NumStreams() > maxOpenStreams {
 			err = errTooManyStreams
 		}
 		if err != nil {
-			err = conn.cause(err)
+			if fault := context.Cause(sessionCtx); sessionFault(fault) != nil {
+				err = fault // yamux returns only that the session has ended
+			}
 			t.logEnd(ctx, c, p, ProtoStream, sessionFault(err), err)
 			return false
 		}
 		stream := newStreamConn(st, p.Node+"."+p.DC)
-		stream.unread = unread
-		wg.Go(func() { t.serveStream(ctx, stream, s.NumStreams(), p, c) })
+		stream.unread = unread.accept(st.StreamID())
+		wg.Go(func() { t.serveStream(sessionCtx, stream, s.NumStreams(), p, c) })
 	}
 }
 

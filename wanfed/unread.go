@@ -3,6 +3,7 @@
 package wanfed
 
 import (
+	"context"
 	"fmt"
 	"sync"
 	"time"
@@ -13,189 +14,239 @@ import (
 )
 
 const (
-	// maxUnread bounds the memory for what the peers of one datacenter have sent
-	// in their streams, and what this server has not read, in bytes.
+	// maxUnread bounds the bytes that the peers of one datacenter have sent in
+	// their streams, and that this server has not read.
 	maxUnread = 2 * streamWindow
-	// unreadTimeout is the time after which a session at the limit is closed.
+	// unreadTimeout is the time for which a frame waits at the limit. Then the
+	// session with the most unread bytes of the datacenter is closed.
 	unreadTimeout = 2 * time.Second
 	// maxIdleBuffer is the memory that a stream without unread bytes keeps.
 	maxIdleBuffer = 4 << 10
 )
 
-var errUnread = fmt.Errorf("servers of the peer's datacenter have more than %d unread bytes in their streams", maxUnread)
+var errUnread = fmt.Errorf("servers of the peer's datacenter have %d unread bytes in their streams", maxUnread)
 
-// unreadLimit counts the memory of the buffers of accepted streams, by
-// datacenter of the peer. yamux buffers what arrives in a stream, up to
-// streamWindow. It keeps the buffer of a stream that was closed here for
-// streamCloseTimeout, also after the end of the session.
+// unreadLimit bounds the buffers of accepted streams, by datacenter of the peer.
+// yamux buffers what arrives in a stream, up to streamWindow, and has no limit
+// for a session.
 type unreadLimit struct {
 	max      int
 	released broadcast.Keyed[string] // by datacenter
 
-	mu   sync.Mutex
-	held map[string]int // bytes by datacenter
+	mu       sync.Mutex
+	held     map[string]int // bytes by datacenter
+	sessions map[*unreadSession]struct{}
 }
 
-func newUnreadLimit(max int) *unreadLimit { return &unreadLimit{max: max, held: map[string]int{}} }
-
-// addLocked counts n more bytes for dc, or fewer if n is negative.
-func (l *unreadLimit) addLocked(dc string, n int) {
-	if l.held[dc] += n; l.held[dc] == 0 {
-		delete(l.held, dc)
-	}
-	if n < 0 {
-		l.released.Notify(dc)
-	}
+func newUnreadLimit(max int) *unreadLimit {
+	return &unreadLimit{max: max, held: map[string]int{}, sessions: map[*unreadSession]struct{}{}}
 }
 
 // unreadSession counts the buffers of the streams of one accepted session.
 type unreadSession struct {
 	limit  *unreadLimit
-	dc     string        // of the peer
-	linger time.Duration // yamux keeps a closed stream for at most this time
-	stopC  chan struct{} // closed by stopWaiting
-	stop   sync.Once
+	dc     string // of the peer
+	ctx    context.Context
+	stop   context.CancelFunc      // ends the wait of frame
+	fail   context.CancelCauseFunc // closes the session
+	drains sync.WaitGroup
 
 	// Guarded by limit.mu.
-	streams map[uint32]*unreadStream // by yamux's id; nil after end
+	held    int
+	streams map[uint32]*unreadStream // open streams by yamux's id; nil after end
 }
 
-// unreadStream is a stream that yamux has not released.
+// unreadStream counts the buffer of a stream.
 type unreadStream struct {
-	unread int         // bytes that have arrived, or are about to arrive
-	held   int         // bytes that have arrived since unread was last 0: the size of the buffer
-	ended  bool        // the peer has ended its direction
-	closed *time.Timer // releases the stream; nil: it was not closed here
+	session *unreadSession
+	id      uint32
+
+	// Guarded by limit.mu.
+	unread   int  // bytes that have arrived, or are about to arrive
+	held     int  // the most of unread since it was last 0, because a buffer does not shrink before
+	accepted bool // from yamux; close removes the stream
+	gone     bool // the peer has reset the stream
 }
 
-func (l *unreadLimit) session(dc string, linger time.Duration) *unreadSession {
-	return &unreadSession{
-		limit: l, dc: dc, linger: linger, stopC: make(chan struct{}), streams: map[uint32]*unreadStream{},
-	}
+// session returns the counts of a session with a peer of dc. fail closes the
+// session. The caller calls end at the end of the session.
+func (l *unreadLimit) session(ctx context.Context, dc string, fail context.CancelCauseFunc) *unreadSession {
+	u := &unreadSession{limit: l, dc: dc, fail: fail, streams: map[uint32]*unreadStream{}}
+	u.ctx, u.stop = context.WithCancel(ctx)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.sessions[u] = struct{}{}
+	return u
 }
 
-// frame counts a frame of the peer before yamux reads its body. At the limit,
-// it waits until other bytes were read. It returns an error after
-// unreadTimeout, and if the peer opens too many streams.
-func (u *unreadSession) frame(h yamuxHead) error {
-	u.limit.mu.Lock()
-	err := u.frameLocked(h)
-	u.limit.mu.Unlock()
-	if err != nil || h.body() == 0 {
-		return err
+// frame counts a frame of the peer before yamux reads its body. It returns false
+// if no open stream of this server can read the body. At the limit, it waits until
+// other bytes were read.
+func (u *unreadSession) frame(h yamuxHead) (keep bool, err error) {
+	keep, fits := u.tryFrame(h, false)
+	if fits {
+		return keep, nil
 	}
-	timeout := time.NewTimer(unreadTimeout)
+	timeout := time.NewTicker(unreadTimeout)
 	defer timeout.Stop()
-	for {
+	for expired := false; ; {
 		released := u.limit.released.Wait(u.dc)
-		if !u.isOver() {
-			return nil
+		if keep, fits := u.tryFrame(h, expired); fits {
+			return keep, nil
 		}
+		expired = false
 		select {
 		case <-released:
-		case <-u.stopC:
-			return nil
 		case <-timeout.C:
-			return errUnread
+			expired = true
+		case <-u.ctx.Done():
+			return false, context.Cause(u.ctx)
 		}
 	}
 }
 
-// stopWaiting ends the wait of frame.
-func (u *unreadSession) stopWaiting() { u.stop.Do(func() { close(u.stopC) }) }
-
-func (u *unreadSession) isOver() bool {
+// tryFrame counts a frame, and returns true for fits, unless its body exceeds the
+// limit. In that case, and if expired is set, it closes the session of the
+// datacenter that has the most unread bytes.
+func (u *unreadSession) tryFrame(h yamuxHead, expired bool) (keep, fits bool) {
 	u.limit.mu.Lock()
 	defer u.limit.mu.Unlock()
-	return u.limit.held[u.dc] > u.limit.max
+	s := u.streams[h.stream()]
+	if s == nil && h.has(yamuxSYN) && u.streams != nil {
+		s = &unreadStream{session: u, id: h.stream()}
+		u.streams[s.id] = s
+	}
+	if s != nil && h.has(yamuxRST) {
+		s.gone = true
+		s.releaseLocked()
+	}
+	n := int(h.body())
+	switch {
+	case n == 0:
+		return true, true
+	case s == nil || s.gone:
+		return false, true
+	case n > streamWindow:
+		return true, true // yamux ends the session
+	}
+	more := max(0, s.unread+n-s.held)
+	if more > 0 && u.limit.held[u.dc]+more > u.limit.max {
+		if expired {
+			u.limit.closeLargestLocked(u.dc)
+		}
+		return false, false
+	}
+	s.unread += n
+	s.holdLocked(more)
+	return true, true
 }
 
-func (u *unreadSession) frameLocked(h yamuxHead) error {
-	if u.streams == nil || h.body() > streamWindow {
-		return nil // the session has ended, or yamux ends it
-	}
-	id, body := h.stream(), int(h.body())
-	if _, known := u.streams[id]; h.has(yamuxSYN) && !known {
-		if len(u.streams) >= 2*maxOpenStreams { // yamux has refused those above its backlog
-			return errTooManyStreams
+// closeLargestLocked closes the session of dc that has the most unread bytes.
+func (l *unreadLimit) closeLargestLocked(dc string) {
+	var largest *unreadSession
+	for u := range l.sessions {
+		if u.dc == dc && u.held > 0 && (largest == nil || u.held > largest.held) {
+			largest = u
 		}
-		u.streams[id] = &unreadStream{}
 	}
+	if largest != nil {
+		largest.fail(errUnread)
+		largest.endLocked()
+	}
+}
+
+// end releases the streams of the session.
+func (u *unreadSession) end() {
+	u.stop()
+	u.limit.mu.Lock()
+	u.endLocked()
+	u.limit.mu.Unlock()
+	u.drains.Wait()
+}
+
+func (u *unreadSession) endLocked() {
+	for _, s := range u.streams {
+		s.releaseLocked()
+	}
+	u.streams = nil
+	delete(u.limit.sessions, u)
+}
+
+// accept returns the counts of a stream that was accepted, or nil if yamux has
+// reset it.
+func (u *unreadSession) accept(id uint32) *unreadStream {
+	u.limit.mu.Lock()
+	defer u.limit.mu.Unlock()
 	s := u.streams[id]
-	if s == nil {
-		return nil // yamux discards the body
+	if s != nil {
+		s.accepted = true
 	}
-	s.unread, s.held = s.unread+body, s.held+body
-	u.limit.addLocked(u.dc, body)
-	s.ended = s.ended || h.has(yamuxFIN)
-	if h.has(yamuxRST) || s.ended && s.closed != nil {
-		u.releaseLocked(id, s)
+	return s
+}
+
+// reset counts a stream that yamux resets. It is one above the backlog, or close
+// will remove it.
+func (u *unreadSession) reset(id uint32) {
+	u.limit.mu.Lock()
+	defer u.limit.mu.Unlock()
+	if s := u.streams[id]; s != nil && !s.accepted {
+		s.releaseLocked()
+		delete(u.streams, id)
 	}
-	return nil
+}
+
+// holdLocked counts n more bytes, or fewer if n is negative.
+func (s *unreadStream) holdLocked(n int) {
+	u := s.session
+	s.held, u.held = s.held+n, u.held+n
+	if u.limit.held[u.dc] += n; u.limit.held[u.dc] == 0 {
+		delete(u.limit.held, u.dc)
+	}
+	if n < 0 {
+		u.limit.released.Notify(u.dc)
+	}
+}
+
+func (s *unreadStream) releaseLocked() {
+	s.unread = 0
+	s.holdLocked(-s.held)
 }
 
 // read counts n bytes that were read from st. If st has no unread bytes, read
 // releases its buffer.
-func (u *unreadSession) read(st *yamux.Stream, n int) {
-	u.limit.mu.Lock()
-	defer u.limit.mu.Unlock()
-	s := u.streams[st.StreamID()]
-	if s == nil {
-		return
+func (s *unreadStream) read(st *yamux.Stream, n int) {
+	s.session.limit.mu.Lock()
+	defer s.session.limit.mu.Unlock()
+	if s.held == 0 {
+		return // released, or n is 0
 	}
 	if s.unread -= n; s.unread == 0 {
 		if s.held > maxIdleBuffer {
 			st.Shrink() // does not block: no frame of st is arriving
 		}
-		u.limit.addLocked(u.dc, -s.held)
-		s.held = 0
+		s.holdLocked(-s.held)
 	}
 }
 
-// close counts the end of the sending direction of a stream, after which yamux
-// waits for the end of the other direction.
-func (u *unreadSession) close(id uint32) {
+// close discards the unread bytes of st, whose read deadline has passed. yamux
+// would keep them until the peer closes the stream too. close does not block.
+func (s *unreadStream) close(st *yamux.Stream) {
+	u := s.session
 	u.limit.mu.Lock()
 	defer u.limit.mu.Unlock()
-	switch s := u.streams[id]; {
-	case s == nil || s.closed != nil:
-	case s.ended:
-		u.releaseLocked(id, s)
-	default:
-		s.closed = time.AfterFunc(u.linger, func() {
-			u.limit.mu.Lock()
-			defer u.limit.mu.Unlock()
-			if u.streams[id] == s {
-				u.releaseLocked(id, s)
-			}
-		})
+	if u.streams[s.id] == s {
+		delete(u.streams, s.id)
 	}
-}
-
-func (u *unreadSession) releaseLocked(id uint32, s *unreadStream) {
-	if s.closed != nil {
-		s.closed.Stop()
+	if s.unread == 0 {
+		return
 	}
-	u.limit.addLocked(u.dc, -s.held)
-	delete(u.streams, id)
-}
-
-// end counts the end of the session. Its memory counts for linger more.
-func (u *unreadSession) end() {
-	u.limit.mu.Lock()
-	defer u.limit.mu.Unlock()
-	held := 0
-	for _, s := range u.streams {
-		if s.closed != nil {
-			s.closed.Stop()
+	u.drains.Go(func() { // blocks while the body of a frame arrives
+		b := make([]byte, maxIdleBuffer)
+		for n := 1; n > 0; s.read(st, n) {
+			n, _ = st.Read(b)
 		}
-		held += s.held
-	}
-	if u.streams = nil; held > 0 {
-		time.AfterFunc(u.linger, func() {
-			u.limit.mu.Lock()
-			defer u.limit.mu.Unlock()
-			u.limit.addLocked(u.dc, -held)
-		})
-	}
+		u.limit.mu.Lock()
+		defer u.limit.mu.Unlock()
+		s.releaseLocked()
+	})
 }

@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"sync/atomic"
 	"time"
@@ -82,48 +83,39 @@ func (l limits) yamuxConfig(log *slog.Logger) *yamux.Config {
 }
 
 // yamuxConn is the TLS connection that carries a session. It bounds the
-// duration of Write and Close, and the number of ping responses that yamux
-// queues for a peer that does not read.
+// duration of Write and Close, the number of ping responses that yamux queues for
+// a peer that does not read, and the unread bytes of an accepted session.
 type yamuxConn struct {
 	*tls.Conn
 	timeout time.Duration  // of one Write
 	unread  *unreadSession // counts the frames of an accepted session; nil: dialed
 	joiner  headerJoiner
-	frames  frameParser
+	frames  frameReader
 	pings   pingGuard
-	fault   atomic.Pointer[error] // of the peer, which ended the session; nil: none
 }
 
-func (c *yamuxConn) Read(b []byte) (int, error) {
-	n, err := c.Conn.Read(b)
-	if fault := c.frames.parse(b[:n], c.received); fault != nil {
-		c.fault.CompareAndSwap(nil, &fault)
-		return n, fault
-	}
-	return n, err
-}
+func (c *yamuxConn) Read(b []byte) (int, error) { return c.frames.read(c.Conn, b, c.received) }
 
-// cause returns the fault of the peer that ended the session, or err. yamux
-// returns only that the session has ended, if streams wait to be accepted.
-func (c *yamuxConn) cause(err error) error {
-	if fault := c.fault.Load(); fault != nil {
-		return *fault
+// received checks a frame before yamux reads it. It returns false if the body is
+// to be discarded. A fault of the peer ends the session.
+func (c *yamuxConn) received(h yamuxHead) (keep bool, err error) {
+	err = c.pings.received(h)
+	switch {
+	case c.unread == nil:
+		return true, err
+	case err != nil:
+		c.unread.fail(err)
+		return false, err
 	}
-	return err
-}
-
-// received checks a frame before yamux reads it.
-func (c *yamuxConn) received(h yamuxHead) error {
-	err := c.pings.received(h)
-	if err == nil && c.unread != nil {
-		err = c.unread.frame(h)
-	}
-	return err
+	return c.unread.frame(h)
 }
 
 func (c *yamuxConn) Write(b []byte) (int, error) {
 	if len(c.joiner.header) == 0 { // otherwise b is a body
 		c.pings.sent(b)
+		if c.unread != nil && len(b) == yamuxHeaderLen && yamuxHead(b).has(yamuxRST) {
+			c.unread.reset(yamuxHead(b).stream())
+		}
 	}
 	return c.joiner.write(b, func(b []byte) (int, error) {
 		c.SetWriteDeadline(time.Now().Add(c.timeout))
@@ -133,7 +125,7 @@ func (c *yamuxConn) Write(b []byte) (int, error) {
 
 func (c *yamuxConn) Close() error {
 	if c.unread != nil {
-		c.unread.stopWaiting()
+		c.unread.stop()
 	}
 	closeConn(c.Conn)
 	return nil
@@ -206,33 +198,46 @@ func bodyFollows(b []byte) bool {
 	return n > 0 && n <= maxRecord-yamuxHeaderLen
 }
 
-// frameParser finds the headers in what a peer sends.
-type frameParser struct {
+// frameReader passes the frames of a peer to yamux. A read returns one header, or
+// bytes of one body. yamux locks a stream while it reads a body, so check, which
+// may block, is called while no stream is locked.
+type frameReader struct {
 	head yamuxHead
-	n    int    // bytes of head that have arrived
+	rest []byte // of head, for the next read
 	body uint32 // missing bytes of the current body
+	skip uint32 // bytes to discard before the next header
 }
 
-// parse parses bytes from the peer, in pieces of any size, and calls received
-// with each header, until that returns an error. Only one goroutine calls parse.
-func (p *frameParser) parse(b []byte, received func(yamuxHead) error) error {
-	for len(b) > 0 {
-		if p.body > 0 {
-			n := uint32(min(uint64(p.body), uint64(len(b))))
-			p.body, b = p.body-n, b[n:]
-			continue
+// read reads from r into b. It calls check with each header. If check returns
+// false, yamux receives the header without its body.
+func (f *frameReader) read(r io.Reader, b []byte, check func(yamuxHead) (keep bool, err error)) (int, error) {
+	if f.body > 0 {
+		n, err := r.Read(b[:min(uint64(len(b)), uint64(f.body))])
+		f.body -= uint32(n)
+		return n, err
+	}
+	if len(f.rest) == 0 {
+		if _, err := io.CopyN(io.Discard, r, int64(f.skip)); err != nil {
+			return 0, err
 		}
-		n := copy(p.head[p.n:], b)
-		p.n, b = p.n+n, b[n:]
-		if p.n < yamuxHeaderLen {
-			return nil
+		if _, err := io.ReadFull(r, f.head[:]); err != nil {
+			return 0, err
 		}
-		p.n, p.body = 0, p.head.body()
-		if err := received(p.head); err != nil {
-			return err
+		keep, err := check(f.head)
+		if err != nil {
+			return 0, err
+		}
+		f.rest, f.skip = f.head[:], 0
+		if n := f.head.body(); n > 0 && !keep {
+			f.skip = n
+			binary.BigEndian.PutUint32(f.head[8:], 0)
 		}
 	}
-	return nil
+	n := copy(b, f.rest)
+	if f.rest = f.rest[n:]; len(f.rest) == 0 {
+		f.body = f.head.body()
+	}
+	return n, nil
 }
 
 // pingGuard counts the pings of a peer that have no response yet. yamux
