@@ -60,7 +60,6 @@ type Service struct {
 	pb.UnimplementedFederationServiceServer
 	cfg     ServiceConfig
 	refused *ratelog.Logger[string] // logs refused claims and clones, by peer
-	applied applyLimit
 }
 
 // NewService checks cfg.
@@ -99,9 +98,6 @@ func (s *Service) Apply(
 	case pb.ApplyFederationStateRequest_OP_UPSERT:
 		if err := s.allow(ctx, peer, resource.VerbWrite, dc); err != nil {
 			return nil, resource.StatusError(err)
-		}
-		if err := s.applied.take(peer.DC, proto.Size(req.State), time.Now()); err != nil {
-			return nil, status.Error(codes.ResourceExhausted, err.Error())
 		}
 		return s.upsert(ctx, req.State)
 	case pb.ApplyFederationStateRequest_OP_DELETE:

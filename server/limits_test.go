@@ -123,6 +123,47 @@ func TestLimits_OpenCallsOfOnePeer(t *testing.T) {
 		"a successful call after the first connection was closed")
 }
 
+// TestLimits_FederationStates proves that the server refuses the federation states
+// of a datacenter that writes too many, also those that are not permitted, before
+// it reads them. It is the attack program "apply". Another datacenter still writes.
+func TestLimits_FederationStates(t *testing.T) {
+	testutil.Cluster(t)
+	ca := tlstest.NewCA(t)
+	g := newTargetOf(t, ca)
+	defer g.part.end(t)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	connect := func(dc string) *grpc.ClientConn {
+		return g.connectTo(t, ca.Identity(t, tlsutil.RoleServer, "srv1", dc))
+	}
+	apply := func(cc *grpc.ClientConn, dc string, gateways int) error {
+		s := &pb.FederationState{Datacenter: dc}
+		for i := range gateways {
+			s.MeshGateways = append(s.MeshGateways, &pb.MeshGateway{Node: &pb.Node{Node: fmt.Sprint("gw", i), Datacenter: dc,
+				Address: strings.Repeat("x", 1<<10)}})
+		}
+		_, err := pb.NewFederationServiceClient(cc).Apply(ctx, &pb.ApplyFederationStateRequest{
+			Op: pb.ApplyFederationStateRequest_OP_UPSERT, State: s,
+		}, grpc.WaitForReady(true), grpc.MaxCallSendMsgSize(4*api.MaxMessageSize))
+		return err
+	}
+	const burst, size = 4 << 20, 1 << 20 // bytes
+	dc3 := connect("dc3")
+	for range burst / size {
+		if err := apply(dc3, "dc1", size>>10); status.Code(err) != codes.PermissionDenied {
+			t.Fatalf("Apply(dc1) by a server of dc3 = %v, want PermissionDenied", err)
+		}
+	}
+	// A request above MaxMessageSize fails when it is read.
+	err := apply(dc3, "dc3", 2*api.MaxMessageSize>>10)
+	if status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), "servers of dc3 write too many") {
+		t.Errorf("Apply() after 4 MiB = %v, want ResourceExhausted because of the rate", err)
+	}
+	if err := apply(connect("dc2"), "dc2", 0); err != nil {
+		t.Errorf("Apply() by a server of dc2 = %v, want nil", err)
+	}
+}
+
 // TestLimits_UnreadResponsesOfOnePeer proves that the server computes a bounded
 // number of large responses for a peer that does not read, and still serves
 // other peers. The slots are released when the calls are cancelled, and when

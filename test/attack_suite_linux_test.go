@@ -73,7 +73,8 @@ func TestAttackSuite(t *testing.T) {
 	roles := []tlsutil.Role{tlsutil.RoleServer, tlsutil.RoleGateway, tlsutil.RoleOperator, tlsutil.RoleClient}
 	for _, role := range roles {
 		t.Run(fmt.Sprint(role), func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), longer(20*time.Second, 2*time.Second))
+			// In 20 s, 10 of 1,000 reads decide the p99. It was between 2.0 and 4.0 ms in one run.
+			ctx, cancel := context.WithTimeout(t.Context(), longer(time.Minute, 2*time.Second))
 			before := readTimes(ctx, t, dc2)
 			cancel()
 			if len(decoys) > 0 {

@@ -41,6 +41,8 @@
 //   - Responses that may be large: 32, from the start of the computation until
 //     the response is sent. A further call waits. Each response has at most
 //     [api.MaxMessageSize] bytes. A call that waits for a change is not counted.
+//   - Federation states: 32 KiB per second after 4 MiB, for all peers with one
+//     role of a datacenter. Above it, calls are refused before they are read.
 //
 // A connection has at most 32,768 calls, with 64 KiB of headers for each call.
 //

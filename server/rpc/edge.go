@@ -22,6 +22,7 @@ import (
 	reflectionalphapb "google.golang.org/grpc/reflection/grpc_reflection_v1alpha"
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/tap"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/internal/monitor"
@@ -93,6 +94,7 @@ type Edge struct {
 
 	openCalls *limit.PerPeer
 	responses *limit.PerPeer // responses that may be large, until they are sent
+	metered   byteLimit      // of metered calls
 
 	stopping context.Context // ends with the context of Serve; then all streams end
 	stop     context.CancelFunc
@@ -258,7 +260,9 @@ func (e *Edge) unary(
 ) (resp any, err error) {
 	start := time.Now()
 	ctx, span := e.trace(ctx, info.FullMethod)
-	resp, err = e.call(ctx, req, info, next)
+	if err = e.meter(ctx, req, info.FullMethod); err == nil {
+		resp, err = e.call(ctx, req, info, next)
+	}
 	code := status.Code(err).String()
 	e.cfg.Calls.Observe(info.FullMethod, code, time.Since(start))
 	span.Set(tracing.GRPCCode, code)
@@ -435,13 +439,32 @@ func maxOpenCalls(r tlsutil.Role) int64 {
 // exempt reports whether p is exempt from all limits.
 func (e *Edge) exempt(p tlsutil.Peer) bool { return p.Role == tlsutil.RoleServer && p.DC == e.cfg.DC }
 
+// meter counts the bytes of a request, or rejects the call.
+func (e *Edge) meter(ctx context.Context, req any, method string) error {
+	p, err := holder(ctx)
+	if err != nil || e.exempt(p) || !isMetered(method) {
+		return err
+	}
+	m, _ := req.(proto.Message) // all requests are
+	return e.metered.take(p, proto.Size(m), time.Now())
+}
+
+func isMetered(method string) bool { return rules[resource.CanonicalMethod(method)].metered }
+
 // countCall counts a call from its headers to its end, or rejects the call.
 // gRPC calls countCall from the goroutine that reads the connection, before it
-// allocates memory for the call. The context ends with the call.
+// allocates memory for the call and reads the request. The context ends with the
+// call.
 func (e *Edge) countCall(ctx context.Context, info *tap.Info) (context.Context, error) {
 	p, err := holder(ctx)
 	if err != nil || e.exempt(p) {
 		return ctx, err
+	}
+	if isMetered(info.FullMethodName) {
+		if err := e.metered.check(p, time.Now()); err != nil {
+			e.denied.record(p, info.FullMethodName, err)
+			return ctx, err
+		}
 	}
 	slot := e.openCalls.TryAcquire(p)
 	if slot == nil {

@@ -52,6 +52,9 @@ type rule struct {
 	// other methods, such as heartbeats, are recorded only if they commit or are
 	// refused.
 	recorded bool
+	// metered is true if the bytes of the requests of each datacenter are limited:
+	// see byteLimit.
+	metered bool
 }
 
 var (
@@ -105,7 +108,7 @@ var rules = map[string]rule{
 	// state of its own datacenter. The service checks this, and decides about
 	// other callers by the policy.
 	pb.FederationService_Apply_FullMethodName: {
-		anywhere: servers, acting: users, leader: true, idempotent: true, recorded: true,
+		anywhere: servers, acting: users, leader: true, idempotent: true, recorded: true, metered: true,
 	},
 	pb.FederationService_Claim_FullMethodName:            {anywhere: servers, leader: true, idempotent: true},
 	pb.FederationService_Replace_FullMethodName:          {acting: operators, leader: true, idempotent: true, recorded: true},
