@@ -3,11 +3,13 @@
 package main
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/wanfed/wanfed/api/lock"
+	"github.com/wanfed/wanfed/session"
 )
 
 func newLock() *cobra.Command {
@@ -43,8 +45,10 @@ The key is KEY/.lock. "consul lock" uses the same key.`,
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			l.Key, l.Args = args[0], args[1:]
-			if l.TTL < 10*time.Second || l.TTL > 24*time.Hour {
-				return usagef("--ttl %v: must be 10s to 24h", l.TTL)
+			if err := cmp.Or(checkDuration("ttl", l.TTL, 10*time.Second, 24*time.Hour),
+				checkDuration("lock-delay", l.Delay, 0, session.MaxLockDelay), checkDuration("timeout", l.Timeout, 0, 0),
+				checkDuration("terminate-timeout", l.Terminate, 0, 0)); err != nil {
+				return err
 			}
 			if err := requireHTTPS(cmd); err != nil {
 				return err

@@ -52,6 +52,9 @@ func (s *starter) done(cmd *cobra.Command, l layout) bool {
 // check returns an error if the files or the processes would meet others.
 func (s *starter) check(cmd *cobra.Command, l layout, a addresses, withServer, withGateway bool) error {
 	s.server, s.gateway = withServer, withGateway
+	if err := checkDuration("timeout", s.timeout, time.Second, 0); err != nil {
+		return err
+	}
 	if runtime.GOOS == "windows" && (withServer || withGateway) {
 		return errWindows(cmd)
 	}

@@ -41,6 +41,20 @@ func (u usageError) Unwrap() error { return u.error }
 
 func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
 
+// checkDuration returns a usageError if the value of a flag is below least, or
+// above most. The value 0 of most is no bound.
+func checkDuration(flag string, value, least, most time.Duration) error {
+	switch {
+	case value >= least && (most == 0 || value <= most):
+		return nil
+	case most > 0:
+		return usagef("--%s %v: must be %v to %v", flag, value, least, most)
+	case least == 0:
+		return usagef("--%s %v: must not be negative", flag, value)
+	}
+	return usagef("--%s %v: must be %v or more", flag, value, least)
+}
+
 func main() { os.Exit(run(os.Args[1:])) }
 
 func run(args []string) int {

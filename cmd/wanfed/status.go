@@ -81,8 +81,8 @@ func (o statusOptions) run(ctx context.Context, cl client, out output.Printer) e
 	if o.watch && (o.exitCode || o.wait != 0) {
 		return usagef("--watch cannot be combined with --wait or --exit-code")
 	}
-	if o.wait < 0 {
-		return usagef("--wait %v: must not be negative", o.wait)
+	if err := checkDuration("wait", o.wait, 0, 0); err != nil {
+		return err
 	}
 	for {
 		s, err := o.get(ctx, cl)

@@ -102,6 +102,9 @@ func useDefaultDir(cmd *cobra.Command) error {
 }
 
 func (r *rotation) run(cmd *cobra.Command) (err error) {
+	if err := checkDuration("timeout", r.timeout, 0, 0); err != nil {
+		return err
+	}
 	if r.layout, err = newLayout(settings.FlagOrEnv(cmd.Flags(), "dir")); err != nil {
 		return err
 	}
