@@ -404,6 +404,33 @@ func TestHearsay_PingAddresses(t *testing.T) {
 	})
 }
 
+// A server of dc3 sends more packets than servers do. They are dropped. Servers of
+// the datacenter itself have no limit.
+func TestHearsay_PacketRate(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
+		f := newFederation(t, "srv1.dc1", "srv2.dc1", "srv1.dc3")
+		defer f.stop()
+		f.awaitCorrect(2*time.Second, "start")
+		const extra = 100
+		for _, sender := range []string{"srv1.dc3", "srv2.dc1"} {
+			for i := range maxSenderPackets + extra {
+				f.net.Transport("srv1.dc1").Deliver(encodeMessage(ackMsg, struct{ SeqNo uint32 }{uint32(1<<20 + i)}), sender)
+			}
+		}
+		synctest.Wait()
+		if got := f.nodes["srv1.dc1"].Refused()[refusedRate]; got < extra || got > extra+8 {
+			t.Errorf("%d packets refused, want about %d: those of srv1.dc3 above the limit", got, extra)
+		}
+		time.Sleep(2 * time.Second)
+		before := f.nodes["srv1.dc1"].Refused()[refusedRate]
+		f.net.Transport("srv1.dc1").Deliver(encodeMessage(ackMsg, struct{ SeqNo uint32 }{1 << 21}), "srv1.dc3")
+		synctest.Wait()
+		if got := f.nodes["srv1.dc1"].Refused()[refusedRate]; got != before {
+			t.Errorf("%d packets refused after a pause, want none", got-before)
+		}
+	})
+}
+
 // dc3Conn is a stream of a server of dc3.
 type dc3Conn struct{ readConn }
 

@@ -48,6 +48,10 @@ const (
 	// maxIndirectPings limits the indirect pings per second. memberlist starts
 	// a goroutine for each. A member receives about one per second.
 	maxIndirectPings = 256
+	// maxSenderPackets limits the packets per second of a member of another group.
+	// A member sends at most 8 packets of gossip per second to all others, and
+	// pings and answers. Further packets are dropped before they are decoded.
+	maxSenderPackets = 256
 )
 
 // Types of memberlist's messages.
@@ -95,6 +99,7 @@ type inspector struct {
 
 	pendingState  atomic.Int64 // see maxPendingState
 	indirectPings rateLimit
+	senders       map[string]*rateLimit // used by run alone
 }
 
 func newInspector(cfg Config, keyring *memberlist.Keyring, r *refusals) *inspector {
@@ -105,8 +110,29 @@ func newInspector(cfg Config, keyring *memberlist.Keyring, r *refusals) *inspect
 	return &inspector{
 		NodeAwareTransport: cfg.Transport, self: cfg, keyring: keyring, refusals: r, stale: make(chan staleAddr, reports),
 		packets: make(chan *memberlist.Packet), streams: make(chan net.Conn),
-		indirectPings: rateLimit{perSecond: maxIndirectPings},
+		indirectPings: rateLimit{perSecond: maxIndirectPings}, senders: map[string]*rateLimit{},
 	}
+}
+
+var errSenderRate = refuse(refusedRate, "more than %d packets per second", maxSenderPackets)
+
+// checkRate returns an error if a member of another group sends too many packets.
+func (in *inspector) checkRate(sender string, now time.Time) error {
+	if !in.hearsay.enabled() || in.hearsay.believes(sender, in.self.Name) {
+		return nil
+	}
+	l := in.senders[sender]
+	if l == nil {
+		if len(in.senders) >= maxMembers {
+			clear(in.senders)
+		}
+		l = &rateLimit{perSecond: maxSenderPackets}
+		in.senders[sender] = l
+	}
+	if !l.allow(now) {
+		return errSenderRate
+	}
+	return nil
 }
 
 // run inspects packets, and passes packets and streams on, until stopped is
@@ -117,9 +143,15 @@ func (in *inspector) run(stopped <-chan struct{}) {
 		case <-stopped:
 			return
 		case p := <-in.NodeAwareTransport.PacketCh():
-			var err error
-			if p.Buf, err = in.checkPacket(p.Buf, p.From.String()); err != nil {
-				in.refusals.record(err, "peer", p.From.String())
+			sender := p.From.String()
+			err := in.checkRate(sender, time.Now())
+			if err != nil {
+				p.Buf = nil
+			} else {
+				p.Buf, err = in.checkPacket(p.Buf, sender)
+			}
+			if err != nil {
+				in.refusals.record(err, "peer", sender)
 			}
 			if len(p.Buf) == 0 {
 				continue

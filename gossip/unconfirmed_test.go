@@ -48,6 +48,7 @@ func TestReports(t *testing.T) {
 		want("tags that are too long", "dc3", 1, "new")
 		for i := range 2 * maxRumors { // a thief with a certificate of dc3 invents members
 			deliver("srv1.dc3", fmt.Sprintf("f%d.dc2", i), 1, encodeTags("of", "evil"))
+			time.Sleep(2 * time.Second / maxSenderPackets)
 		}
 		want("many invented members", "dc3", maxReportedMembers, "new")
 		deliver("srv1.dc3", "srv1.dc2", 2000, encodeTags("of", "evil"))
