@@ -42,7 +42,7 @@ func (u usageError) Unwrap() error { return u.error }
 func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
 
 // checkDuration returns a usageError if the value of a flag is below least, or
-// above most. The value 0 of most is no bound.
+// above most. With 0 as most, there is no upper bound.
 func checkDuration(flag string, value, least, most time.Duration) error {
 	switch {
 	case value >= least && (most == 0 || value <= most):
