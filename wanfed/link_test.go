@@ -164,7 +164,7 @@ func TestLink_DropsStalePackets(t *testing.T) {
 		send(t, t1, "srv1.dc2", "srv1.dc4 is dead")
 		time.Sleep(n1.tun.limits.maxQueueAge + time.Millisecond)
 		heal()
-		time.Sleep(n1.tun.limits.backoffMax)
+		time.Sleep(n1.tun.limits.backoffMax * 5 / 4) // with jitter: see backoff.Jitter
 		if got := firstLink(t, n1); got.ConnectedSince.IsZero() || got.Queued != 0 {
 			t.Errorf("link = %+v, want connected with an empty queue", got)
 		}
