@@ -5,9 +5,11 @@ package federation
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/wanfed/wanfed/api/pb"
@@ -187,4 +189,23 @@ func FuzzSplitWANName(f *testing.F) {
 			t.Errorf("SplitWANName(%q) = %q, %q, want parts that join to it", s, node, dc)
 		}
 	})
+}
+
+// A state has at most maxStateSize bytes.
+func TestValidateState_Size(t *testing.T) {
+	s := &pb.FederationState{Datacenter: "dc3"}
+	for i := range 300 {
+		gw := meshGateway("dc3", fmt.Sprintf("gw%d", i), "10.0.0.3", "198.51.100.3", catalog.StatusPassing)
+		gw.Service.Meta = map[string]string{"p": strings.Repeat("a", 500)}
+		s.MeshGateways = append(s.MeshGateways, gw)
+	}
+	if err := ValidateState(s); err != nil {
+		t.Errorf("state of %d bytes = %v, want nil", proto.Size(s), err)
+	}
+	for _, gw := range s.MeshGateways {
+		gw.Service.Meta["p"] = strings.Repeat("a", 900)
+	}
+	if err := ValidateState(s); err == nil || !strings.Contains(err.Error(), "bytes: more than") {
+		t.Errorf("state of %d bytes = nil, want an error above %d bytes", proto.Size(s), maxStateSize)
+	}
 }

@@ -68,9 +68,9 @@ type attacker struct {
 	out   strings.Builder
 }
 
-// startAttacker attacks victims with a certificate of dc3, in several ways at once. The attacker uses only
-// processor time that no other process needs: in production it has machines of
-// its own. What the servers do for it still competes with what they do for others.
+// startAttacker attacks victims with a certificate of dc3, in several ways at once.
+// The attacker uses only processor time that no other process needs: in production
+// it has machines of its own. What the servers do for it still competes with what they do for others.
 func startAttacker(t *testing.T, l *loopback, victims []*site, role tlsutil.Role, kinds ...string) *attacker {
 	t.Helper()
 	plan := attackPlan{CA: l.ca.Pair, Role: role, Kinds: kinds}

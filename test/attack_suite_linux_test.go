@@ -42,18 +42,18 @@ func readFloor() time.Duration { return longer(0, 500*time.Millisecond) }
 // and certificates that expire within seconds. Memory stays bounded, reads between
 // datacenters stay fast, federated writes succeed, the members stay, and no server
 // dials an address that only the attacker named.
-// It attacks in all ways at once for 12 s, or with WANFED_CHAOS for 5 min, and then in
-// one way after the other for 5 min. WANFED_ATTACK_TIME changes these times.
+// It attacks in all ways at once for 12 s, or with WANFED_CHAOS for 10 min, and then
+// for as long in one way after the other. WANFED_ATTACK_TIME changes these times.
 //
-// Only the second part limits the time of reads. In the first one the attacker uses
-// all processor time of a machine with two processors: reads are up to 2.3 times as
-// slow even if it attacks another federation, which the log shows as the control.
+// On two processors the first part fails: the attacker uses all processor time that
+// the servers leave, and the p99 of reads is up to 3.1 times as long. The log shows the
+// control, the same attack on another federation: up to 2.3 times.
 func TestAttackSuite(t *testing.T) {
 	if os.Getenv(attackerEnv) != "" {
 		runAttacker(t)
 		return
 	}
-	duration := envDuration(t, "WANFED_ATTACK_TIME", longer(5*time.Minute, 12*time.Second))
+	duration := envDuration(t, "WANFED_ATTACK_TIME", longer(10*time.Minute, 12*time.Second))
 	l := newLoopback(t)
 	l.log = "info"
 	l.ca = tlstest.NewCAFrom(t, tlsutil.CARequest{Now: time.Now().AddDate(0, 0, -2)}) // before expiring certificates
@@ -81,9 +81,9 @@ func TestAttackSuite(t *testing.T) {
 				t.Logf("reads during the control: %s", quantiles(readsDuringControl(t, l, decoys, role, dc2)))
 			}
 			part := duration / time.Duration(len(roles))
-			before := readsFor(t, dc2, longer(10*time.Second, 2*time.Second))
+			before := readsFor(t, dc2, longer(20*time.Second, 2*time.Second))
 			during := attackFor(t, l, victims, limits, dc2, role, part, attackKinds...)
-			t.Logf("reads with all attacks: %s; before: %s", quantiles(during), quantiles(before))
+			checkReads(t, "all attacks", during, before)
 			if longer(1, 0) > 0 {
 				// A machine may change its speed by half within minutes, so the times
 				// without an attack are measured between the attacks.
@@ -95,11 +95,7 @@ func TestAttackSuite(t *testing.T) {
 					t.Logf("reads with %s: %s", kind, quantiles(reads))
 					during = append(during, reads...)
 				}
-			}
-			t.Logf("reads: %s; without an attack: %s", quantiles(during), quantiles(before))
-			limit := max(2*quantile(before, 0.99), readFloor())
-			if now := quantile(during, 0.99); now > limit {
-				t.Errorf("p99 of reads = %v, want at most %v", now, limit)
+				checkReads(t, "one attack at a time", during, before)
 			}
 			watch.check(t, fmt.Sprint(role))
 		})
@@ -118,6 +114,16 @@ func TestAttackSuite(t *testing.T) {
 		t.Errorf("%d connections to the address that only the attacker named, want none", n)
 	}
 	l.federated(dc1, dc2)
+}
+
+// checkReads checks the durations of reads during an attack against those without.
+func checkReads(t *testing.T, attack string, during, before []time.Duration) {
+	t.Helper()
+	t.Logf("reads with %s: %s; without: %s", attack, quantiles(during), quantiles(before))
+	limit := max(2*quantile(before, 0.99), readFloor())
+	if now := quantile(during, 0.99); now > limit {
+		t.Errorf("p99 of reads with %s = %v, want at most %v", attack, now, limit)
+	}
 }
 
 // readsFor returns the durations of reads at s for a time.

@@ -120,10 +120,10 @@ func (d *diagnosis) addFlags(c *cobra.Command) *cobra.Command {
 // check checks the flags, and sets the default of bundle.
 func (d *diagnosis) check() error {
 	switch {
-	case d.duration != 0 && checkDuration("duration", d.duration, time.Second, diagnose.MaxDuration) != nil:
-		return checkDuration("duration", d.duration, time.Second, diagnose.MaxDuration)
-	case checkDuration("interval", d.interval, diagnose.MinInterval, 0) != nil:
-		return checkDuration("interval", d.interval, diagnose.MinInterval, 0)
+	case d.duration != 0 && (d.duration < time.Second || d.duration > diagnose.MaxDuration):
+		return usagef("--duration %v: must be 1s to %v", d.duration, diagnose.MaxDuration)
+	case d.interval < diagnose.MinInterval:
+		return usagef("--interval %v: must be %v or more", d.interval, diagnose.MinInterval)
 	case d.debug && d.bundle == "":
 		d.bundle = "wanfed-debug-" + time.Now().UTC().Format("20060102T150405Z") + ".tar.gz"
 	case d.bundle == "" && d.duration != 0:
