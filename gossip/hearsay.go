@@ -228,8 +228,7 @@ func (h *hearsay) confirm(n news, listed Member, now time.Time) {
 		h.drop(n.Node)
 	}
 	addr, ok := n.addr()
-	if listed.Alive() && ok && listed.Addr != addr.String() && h.groupOf(n.Node) != h.groupOf(h.pool.cfg.Name) &&
-		now.Sub(c.reported) >= queryInterval {
+	if listed.Alive() && ok && listed.Addr != addr.String() && now.Sub(c.reported) >= queryInterval {
 		c.reported = now
 		h.report(listed, c.highest)
 	}

@@ -328,6 +328,25 @@ func TestHearsay_AddressChange(t *testing.T) {
 	})
 }
 
+// A server of the same datacenter does not receive the departure of the killed
+// server from its earlier address.
+func TestHearsay_AddressChangeLost(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
+		f := newFederation(t, "srv1.dc1", "srv1.dc2", "srv2.dc2", "srv3.dc2")
+		defer f.stop()
+		f.awaitCorrect(2*time.Second, "start")
+		f.nodes["srv1.dc2"].kill(t)
+		moved := f.add("srv1.dc2")
+		f.net.Cut("srv2.dc2", true)
+		if err := moved.Join(t.Context(), f.nodes["srv3.dc2"].addr()); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(exchangeGrace + leavePropagateDelay + 500*time.Millisecond)
+		f.net.Cut("srv2.dc2", false)
+		f.awaitCorrect(15*time.Second, "the server has moved")
+	})
+}
+
 // Packets to a server arrive through another server of its datacenter that does
 // not name their senders. All their news are hearsay, but the server learns the
 // members by state exchanges.
