@@ -70,6 +70,18 @@ func TestHappyEyeballs(t *testing.T) {
 	}
 }
 
+// A timer that is late extends a delay. In the bubbles of the other tests, no
+// timer is late.
+func TestBusyDelay(t *testing.T) {
+	for _, tt := range []struct{ late, want time.Duration }{
+		{-time.Millisecond, 0}, {0, 0}, {10 * time.Millisecond, 200 * time.Millisecond}, {time.Second, maxStagger},
+	} {
+		if got := busyDelay(tt.late, maxStagger); got != tt.want {
+			t.Errorf("busyDelay(%v) = %v, want %v", tt.late, got, tt.want)
+		}
+	}
+}
+
 func TestHappyEyeballs_DiscardsLateResult(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T) {
 		var discarded []int

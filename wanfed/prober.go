@@ -63,10 +63,10 @@ const (
 	probePace = 1250 * time.Millisecond
 	// maxYield bounds the wait for dials in progress.
 	maxYield = 3 * time.Second
-	// lateFactor multiplies the time by which the gap between two probes was
-	// exceeded, because the processor was busy. The result, at most maxLate, is
-	// added to the next gap.
-	lateFactor, maxLate = 20, 10 * time.Second
+	// lateFactor multiplies the time by which a timer was late: see busyDelay.
+	lateFactor = 20
+	// maxLate bounds the result that is added to the gap between two probes.
+	maxLate = 10 * time.Second
 	// maxProbes bounds concurrent probes. A probe over a path that drops
 	// packets takes the whole timeout.
 	maxProbes = 4
@@ -155,10 +155,13 @@ func (p *Prober) Run(ctx context.Context) error {
 func (p *Prober) pause(ctx context.Context) {
 	start := time.Now()
 	backoff.Sleep(ctx, p.cfg.gap, nil)
-	late := time.Since(start) - p.cfg.gap
-	backoff.Sleep(ctx, min(lateFactor*late, maxLate), nil)
+	backoff.Sleep(ctx, busyDelay(time.Since(start)-p.cfg.gap, maxLate), nil)
 	p.d.limit.yield(ctx, maxYield)
 }
+
+// busyDelay returns the time by which work waits after a timer that fired late,
+// because the processor was busy. limit is an upper bound.
+func busyDelay(late, limit time.Duration) time.Duration { return min(lateFactor*max(late, 0), limit) }
 
 // probe probes one path and records the result.
 func (p *Prober) probe(ctx context.Context, dc string, path Path) {
