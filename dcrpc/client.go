@@ -30,7 +30,7 @@ import (
 const (
 	// idleTimeout is the time without a call after which a connection to
 	// another datacenter is closed.
-	idleTimeout = 2 * time.Minute
+	idleTimeout = 30 * time.Second
 	// drainTimeout is the time in which calls on a replaced connection must
 	// finish.
 	drainTimeout = 30 * time.Second

@@ -16,7 +16,7 @@
 // datacenter is a stream of the tunnel's session with that datacenter (see
 // package wanfed).
 //
-// A connection to another datacenter is closed after two minutes without a
+// A connection to another datacenter is closed after 30 seconds without a
 // call. The connection to the primary stays open. The Client also dials an
 // unreachable datacenter until a dial succeeds. [Client.Reachability] reports
 // the change.

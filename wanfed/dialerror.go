@@ -15,8 +15,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/hashicorp/yamux"
-
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
@@ -175,8 +173,7 @@ func failureClass(err error) FailureClass {
 		return FailureRefused
 	case errors.Is(err, syscall.ENETUNREACH), errors.Is(err, syscall.EHOSTUNREACH):
 		return FailureNoRoute
-	case isTimeout(err), errors.Is(err, errEchoTimeout), errors.Is(err, errSessionSilent),
-		errors.Is(err, yamux.ErrKeepAliveTimeout):
+	case isTimeout(err), errors.Is(err, errEchoTimeout), errors.Is(err, errSessionSilent):
 		return FailureTimeout
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET),
 		errors.Is(err, errClosedByPeer):

@@ -236,6 +236,37 @@ func TestSession_DialRestarts(t *testing.T) {
 	})
 }
 
+// TestSession_Keepalive proves that a session with a stream detects a dead path
+// without a call, and that a session without streams sends no pings. The test uses
+// the real clock, like TestSession_IdleTimeout.
+func TestSession_Keepalive(t *testing.T) {
+	testutil.Cluster(t)
+	const interval, timeout = 20 * time.Millisecond, 300 * time.Millisecond
+	w := newWorld(t, 1, []string{"dc1", "dc2"}, func(l *limits) { l.keepaliveInterval, l.keepaliveTimeout = interval, timeout })
+	n1 := w.nodes["srv1.dc1"]
+	serveEchoCalls(t, w.nodes["srv1.dc2"])
+	sessions := func() []SessionStatus { return n1.tun.Stats().Sessions }
+	c := dialGRPC(t, n1)
+	checkCall(t, c)
+	c.Close()
+	testutil.Eventually(t, 10*time.Second, func() bool { return sessions()[0].Streams == 0 }, "the end of the stream")
+	time.Sleep(2 * interval) // the last ping is answered
+	w.gws["dc2"].freeze(true)
+	time.Sleep(2 * (interval + timeout))
+	if got := sessions(); len(got) != 1 {
+		t.Fatalf("Sessions without streams = %+v, want the session over the dead path, which no ping has found", got)
+	}
+	w.gws["dc2"].freeze(false)
+	c = dialGRPC(t, n1)
+	checkCall(t, c)
+	w.gws["dc2"].freeze(true)
+	testutil.Eventually(t, 10*time.Second, func() bool { return len(sessions()) == 0 }, "the end of the session over a dead path")
+	c.SetReadDeadline(time.Now().Add(10 * time.Second))
+	if _, err := c.Read(make([]byte, 1)); err == nil || isTimeout(err) {
+		t.Errorf("Read() = %v, want the end of the stream", err)
+	}
+}
+
 // TestSession_IdleTimeout proves that a session closes after sessionIdleTimeout
 // without streams, but not at the first tick after the last stream. At that
 // tick the end of the last stream may be unread. The test uses the real clock,

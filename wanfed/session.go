@@ -250,12 +250,17 @@ func (s *session) setConn(c *tls.Conn) (err error) {
 // watch returns when the session is broken, when the session is idle or
 // replaced and has no streams, or when ctx ends. migrate starts to dial the
 // better paths, and returns false if there are none. The result of the dial
-// arrives on dialedC.
+// arrives on dialedC. While the session has streams, watch sends pings. A dead
+// path of a session without streams is detected when the next stream is opened.
 func (s *session) watch(ctx context.Context, dialedC <-chan *tls.Conn, migrate func() bool) {
 	period := s.t.limits.sessionIdleTimeout / 4
 	tick, better := time.NewTicker(period), time.NewTicker(s.t.limits.migrateInterval)
+	keepalive := time.NewTicker(s.t.limits.keepaliveInterval)
 	defer tick.Stop()
 	defer better.Stop()
+	defer keepalive.Stop()
+	pong := make(chan error, 1) // the result of a ping
+	pinging := false
 	paths := s.t.cfg.Dialer.paths
 	changed, recovered := s.t.book.Changed(), paths.recovered.Wait(s.to.dc)
 	dialing := migrate()
@@ -274,13 +279,26 @@ func (s *session) watch(ctx context.Context, dialedC <-chan *tls.Conn, migrate f
 			if dialing = c != nil; dialing { // s is replaced and needs no further dial
 				s.replaceWith(c)
 			}
+		case <-keepalive.C:
+			if !pinging && s.mux.NumStreams() > 0 {
+				pinging = s.t.group.spawn(func(context.Context) {
+					_, err := s.mux.Ping() // fails after keepaliveTimeout, or at the end of the session
+					pong <- err
+				})
+			}
+		case err := <-pong:
+			if pinging = false; err != nil && !s.mux.IsClosed() {
+				s.t.log.Debug("stream session is silent", "peer", s.to.String(), "remote", s.conn.RemoteAddr())
+				s.t.cfg.Dialer.ReportFailure(s.conn, errSessionSilent)
+				return
+			}
 		case <-ctx.Done():
 			return
 		case <-s.mux.CloseChan():
 			_, err := s.mux.AcceptStream() // returns the error that ended the session: the peer opens no streams
 			s.t.log.Debug("stream session ended", "peer", s.to.String(), "remote", s.conn.RemoteAddr(), "err", err)
 			_, isAlert := tlsutil.AlertOf(err) // see link.use
-			if isAlert || errors.Is(err, yamux.ErrKeepAliveTimeout) || isTimeout(err) {
+			if isAlert || isTimeout(err) {
 				s.t.cfg.Dialer.ReportFailure(s.conn, err)
 			}
 			return

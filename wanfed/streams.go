@@ -24,7 +24,7 @@ import (
 // the connection on.
 func (t *Tunnel) serveStreams(ctx context.Context, c *tls.Conn, p tlsutil.Peer) bool {
 	cfg := t.limits.yamuxConfig(t.log.With("peer", p))
-	cfg.KeepAliveInterval *= acceptedKeepalive
+	cfg.EnableKeepAlive, cfg.KeepAliveInterval = true, acceptedKeepalive*t.limits.keepaliveInterval
 	sessionCtx, fail := context.WithCancelCause(ctx)
 	unread := t.unread.session(sessionCtx, p.DC, fail)
 	defer unread.end()

@@ -61,16 +61,17 @@ func sessionFault(err error) *refusal {
 
 // acceptedKeepalive multiplies the keepalive interval at the accepting end of a
 // session. The pings of the dialing end, which opens the streams, detect a dead
-// path. The pings of the accepting end only release the memory of its streams.
+// path: see session.watch. The pings of the accepting end only release the memory
+// of its streams.
 const acceptedKeepalive = 4
 
-// yamuxConfig returns the yamux configuration of the end that dials a session.
+// yamuxConfig returns the yamux configuration of a session without keepalive.
 // yamux logs at level Debug, because each of its messages concerns one
 // connection.
 func (l limits) yamuxConfig(log *slog.Logger) *yamux.Config {
 	c := yamux.DefaultConfig()
 	c.AcceptBacklog = maxStreams
-	c.KeepAliveInterval = l.keepaliveInterval
+	c.EnableKeepAlive = false
 	c.ConnectionWriteTimeout = l.keepaliveTimeout
 	c.MaxStreamWindowSize = streamWindow
 	// yamux keeps a closed stream, and the data in it that nothing reads, until the
