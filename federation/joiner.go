@@ -393,75 +393,64 @@ func (j *Joiner) LastError(dc string) (time.Time, error) {
 // that is closed when the reachability of one changes.
 type ReachabilityFunc func() (map[string]dcrpc.Reachability, <-chan struct{})
 
-// RunResync exchanges state with a datacenter when the datacenter becomes
-// reachable again, until ctx ends. Messages that were missed in between, for
-// example a new gateway tag, are not repeated, and the pool itself exchanges
-// state only once a minute. When the primary becomes unreachable, RunResync
-// exchanges state with a few other datacenters, because they may have new
-// addresses of the primary.
-//
-// A datacenter that is unreachable for moments, for example because it is busy,
-// causes one exchange at a time. Each event during an exchange causes another
-// one after it.
+// RunResync makes up for messages that were lost during an outage, until ctx
+// ends. Such messages, for example a new gateway tag, are not repeated, and the
+// pool itself exchanges state only once a minute. When a datacenter becomes
+// reachable again, RunResync queries its members. When the primary is
+// unreachable, RunResync exchanges state with a few other datacenters, because
+// they may have new addresses of the primary.
 func (j *Joiner) RunResync(ctx context.Context, primary string, reachability ReachabilityFunc) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	const all = "" // key of resyncAll; others are datacenters
-	running, again := map[string]bool{}, map[string]bool{}
-	done := make(chan string)
-	start := func(key string) {
-		if running[key] {
-			again[key] = true
-			return
-		}
-		running[key] = true
-		wg.Go(func() {
-			if key == all {
-				j.resyncAll(ctx, primary, reachability)
-			} else {
-				j.resync(ctx, key)
-			}
-			select {
-			case done <- key:
-			case <-ctx.Done():
-			}
-		})
-	}
+	done := make(chan struct{})
+	running, resynced := false, -1 // number of recoveries of the primary at the last resyncAll
 	last := map[string]dcrpc.Reachability{}
 	for {
 		current, changed := reachability()
 		for dc, r := range current {
 			if r.Recoveries > last[dc].Recoveries {
-				start(dc)
+				j.cfg.WAN.Refresh(dc)
 			}
-		}
-		before, now := last[primary], current[primary]
-		if now.Unreachable && (!before.Unreachable || now.Recoveries > before.Recoveries) {
-			start(all)
 		}
 		last = current
+		if p := current[primary]; p.Unreachable && p.Recoveries != resynced && !running {
+			running, resynced = true, p.Recoveries
+			wg.Go(func() {
+				j.resyncAll(ctx, primary, reachability)
+				select {
+				case done <- struct{}{}:
+				case <-ctx.Done():
+				}
+			})
+		}
 		select {
 		case <-changed:
-		case key := <-done:
-			delete(running, key)
-			if again[key] {
-				delete(again, key)
-				start(key)
-			}
+		case <-done:
+			running = false
 		case <-ctx.Done():
 			return nil
 		}
 	}
 }
 
-// maxResyncs is the number of exchanges that resyncAll makes. Every exchange
-// transfers the state of the whole pool. An exchange with every datacenter, by
-// every server that does not reach a busy primary, would keep the primary busy.
-const maxResyncs = 3
+// Limits of resyncAll. Every exchange transfers the state of the whole pool. An
+// exchange with every datacenter, by every server that does not reach a busy
+// primary, would keep the primary busy.
+const (
+	// maxResyncs is the number of exchanges of resyncAll.
+	maxResyncs = 3
+	// resyncDelay is the time for which the primary must be unreachable. A busy
+	// primary is unreachable for moments.
+	resyncDelay = 2 * time.Second
+	// resyncPause is the time from the last exchange to the next call of resyncAll.
+	resyncPause = 10 * time.Second
+)
 
 // resyncAll exchanges state with maxResyncs datacenters other than the primary,
-// in random order. It ends early when the primary is reachable or ctx ends.
+// in random order, and then waits. It ends early when the primary is reachable or
+// ctx ends.
 func (j *Joiner) resyncAll(ctx context.Context, primary string, reachability ReachabilityFunc) {
+	backoff.Sleep(ctx, resyncDelay, nil)
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -498,22 +487,10 @@ func (j *Joiner) resyncAll(ctx context.Context, primary string, reachability Rea
 			return
 		}
 	}
+	backoff.Sleep(ctx, resyncPause, nil)
 }
 
-// resync exchanges state once with any server of dc. It retries until the
-// exchange succeeds, dc is not in the address book any more, or ctx ends.
-func (j *Joiner) resync(ctx context.Context, dc string) {
-	retry := backoff.Backoff{Min: minJoinPause, Max: maxJoinPause}
-	for ctx.Err() == nil && len(j.cfg.Book.Load().Paths[dc]) > 0 {
-		start := time.Now()
-		if j.resyncOnce(ctx, dc) == nil {
-			return
-		}
-		backoff.Sleep(ctx, retry.Next()-time.Since(start), nil)
-	}
-}
-
-// resyncOnce makes one attempt of resync.
+// resyncOnce exchanges state with any server of dc.
 func (j *Joiner) resyncOnce(ctx context.Context, dc string) error {
 	if err := j.waitReachable(ctx, "*."+dc); err != nil {
 		return err

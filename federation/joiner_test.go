@@ -132,51 +132,52 @@ func TestJoiner_ResyncAllIsBounded(t *testing.T) {
 	})
 }
 
-// TestJoiner_ResyncOnceAtATime checks that a datacenter that becomes reachable
-// several times has one resync at a time, and one more after the last recovery.
-func TestJoiner_ResyncOnceAtATime(t *testing.T) {
+// TestJoiner_ResyncPerOutage checks that a server exchanges state with a few
+// datacenters once per outage of the primary, if it is longer than resyncDelay.
+func TestJoiner_ResyncPerOutage(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T) {
 		book := &wanfed.SharedAddressBook{}
 		book.Store(&wanfed.AddressBook{Paths: map[string][]wanfed.Path{"dc2": {{Addr: "192.0.2.1:8443"}}}})
-		var running, most, attempts atomic.Int64
-		release := make(chan struct{})
-		j := &Joiner{cfg: JoinerConfig{Book: book, WaitReachable: func(ctx context.Context, dc string) error {
+		var attempts atomic.Int64
+		j := &Joiner{cfg: JoinerConfig{Book: book, WAN: &gossip.Pool{}, WaitReachable: func(context.Context, string) error {
 			attempts.Add(1)
-			most.Store(max(most.Load(), running.Add(1)))
-			defer running.Add(-1)
-			select {
-			case <-release:
-				book.Store(&wanfed.AddressBook{}) // ends the resync
-			case <-ctx.Done():
-			}
 			return errors.New("unreachable")
 		}}}
-		var recoveries atomic.Int64
+		var mu sync.Mutex
+		var primary dcrpc.Reachability
 		var changed broadcast.Broadcast
+		set := func(r dcrpc.Reachability) {
+			mu.Lock()
+			primary = r
+			mu.Unlock()
+			changed.Notify()
+		}
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
 		wg.Go(func() {
 			_ = j.RunResync(ctx, "dc1", func() (map[string]dcrpc.Reachability, <-chan struct{}) {
-				return map[string]dcrpc.Reachability{"dc2": {Recoveries: int(recoveries.Load())}}, changed.Wait()
+				mu.Lock()
+				defer mu.Unlock()
+				return map[string]dcrpc.Reachability{"dc1": primary}, changed.Wait()
 			})
 		})
-		for range 5 {
-			recoveries.Add(1)
-			changed.Notify()
+		for _, step := range []struct {
+			primary dcrpc.Reachability
+			after   time.Duration
+			want    int64
+		}{
+			{dcrpc.Reachability{Unreachable: true}, resyncDelay / 2, 0},
+			{dcrpc.Reachability{Recoveries: 1}, resyncDelay, 0}, // a short outage
+			{dcrpc.Reachability{Recoveries: 1, Unreachable: true}, resyncDelay + time.Second, 1},
+			{dcrpc.Reachability{Recoveries: 2}, time.Minute, 1},
+			{dcrpc.Reachability{Recoveries: 2, Unreachable: true}, resyncDelay + time.Second, 2},
+		} {
+			set(step.primary)
+			time.Sleep(step.after)
 			synctest.Wait()
-		}
-		if attempts.Load() != 1 || most.Load() != 1 {
-			t.Errorf("attempts = %d, at once %d, after 5 recoveries; want 1 and 1", attempts.Load(), most.Load())
-		}
-		before := book.Load()
-		release <- struct{}{}
-		time.Sleep(time.Second) // longer than the backoff of the resync
-		book.Store(before)
-		recoveries.Add(1)
-		changed.Notify()
-		synctest.Wait()
-		if attempts.Load() != 2 {
-			t.Errorf("attempts after the end of the first and a recovery = %d, want 2", attempts.Load())
+			if got := attempts.Load(); got != step.want {
+				t.Errorf("attempts %v after the change to %+v = %d, want %d", step.after, step.primary, got, step.want)
+			}
 		}
 		cancel()
 		wg.Wait()

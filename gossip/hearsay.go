@@ -53,8 +53,9 @@ const (
 	// maxExchanges limits the state exchanges per second with members that do not
 	// answer questions, such as servers of an earlier version.
 	maxExchanges = 2
-	// ownAliveAge is the age at which the alive message of this member is read again.
-	ownAliveAge = 200 * time.Millisecond
+	// ownAliveAge is the age at which the state of this member is read again if no
+	// change is known. memberlist encodes the states of all members for it.
+	ownAliveAge = 5 * time.Second
 )
 
 // hearsay decides which messages of a peer memberlist may process. Its zero
@@ -291,15 +292,9 @@ func (h *hearsay) consider(sender string, n news, listed Member, now time.Time) 
 	if alive && !h.believes(n.Node, h.pool.cfg.Name) {
 		h.reports.keep(h.groupOf(n.Node), h.groupOf(sender), n, now)
 	}
-	r := h.rumors[n.Node]
+	r := h.rumor(n.Node, now)
 	if r == nil {
-		group := h.groupOf(n.Node)
-		if h.perGroup[group] >= maxRumors || len(h.rumors) >= maxMembers {
-			return
-		}
-		h.perGroup[group]++
-		r = &rumor{began: now}
-		h.rumors[n.Node] = r
+		return
 	}
 	if alive {
 		r.member = true
@@ -310,6 +305,22 @@ func (h *hearsay) consider(sender string, n news, listed Member, now time.Time) 
 		r.accuser = sender
 	}
 	h.notify()
+}
+
+// rumor returns the rumor about a member, and begins one if there is none. It
+// returns nil if there are too many. The caller holds h.mu.
+func (h *hearsay) rumor(name string, now time.Time) *rumor {
+	r := h.rumors[name]
+	if r == nil {
+		group := h.groupOf(name)
+		if h.perGroup[group] >= maxRumors || len(h.rumors) >= maxMembers {
+			return nil
+		}
+		h.perGroup[group]++
+		r = &rumor{began: now}
+		h.rumors[name] = r
+	}
+	return r
 }
 
 // contact returns the contact of a member. The caller holds h.mu.
@@ -378,13 +389,17 @@ func (h *hearsay) run(stopped <-chan struct{}) {
 func (h *hearsay) process(now time.Time, wg *sync.WaitGroup, stopped <-chan struct{}) (waits bool) {
 	h.readOwn(now, stopped)
 	h.mu.Lock()
-	own := h.own.alive()
+	var own []byte
 	for to, at := range h.answers {
-		if !at.After(now) {
-			delete(h.answers, to)
-			if own != nil {
-				h.outbox = append(h.outbox, outgoing{to, own})
-			}
+		if at.After(now) {
+			continue
+		}
+		delete(h.answers, to)
+		if own == nil {
+			own = h.own.alive()
+		}
+		if own != nil {
+			h.outbox = append(h.outbox, outgoing{to, own})
 		}
 	}
 	for name, r := range h.rumors {

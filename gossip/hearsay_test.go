@@ -347,6 +347,26 @@ func TestHearsay_AddressChangeLost(t *testing.T) {
 	})
 }
 
+// The tags of a server change while the path to its datacenter is down. After the
+// outage, the others list them as soon as they query it.
+func TestPool_Refresh(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
+		f := newFederation(t, "srv1.dc1", "srv1.dc2", "srv2.dc2")
+		defer f.stop()
+		f.awaitCorrect(2*time.Second, "start")
+		changed := f.nodes["srv2.dc2"]
+		f.net.Cut("srv1.dc1", true)
+		_ = changed.SetTags(t.Context(), map[string]string{"id": "new"}) // its broadcast times out
+		time.Sleep(5 * time.Second)                                      // the broadcasts of the tags end
+		f.net.Cut("srv1.dc1", false)
+		f.nodes["srv1.dc1"].Refresh("dc2")
+		time.Sleep(time.Second)
+		if m, _ := f.nodes["srv1.dc1"].member("srv2.dc2"); m.Tags["id"] != "new" {
+			t.Errorf("srv1.dc1 lists srv2.dc2 with the tags %v a second after the query, want the new ones", m.Tags)
+		}
+	})
+}
+
 // Packets to a server arrive through another server of its datacenter that does
 // not name their senders. All their news are hearsay, but the server learns the
 // members by state exchanges.

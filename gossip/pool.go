@@ -299,6 +299,28 @@ func (p *Pool) Announce(group string) {
 	}
 }
 
+// Refresh queries the members of a group that have not left, as after news about
+// them. It is for the time after an outage of the path to the group, in which
+// their broadcasts may have been lost. It does not block.
+func (p *Pool) Refresh(group string) {
+	h := p.hearsay
+	if !h.enabled() {
+		return
+	}
+	members, now := p.Members(), time.Now()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, m := range members {
+		if p.cfg.GroupOf(m.Name) != group || m.Status == StatusLeft {
+			continue
+		}
+		if r := h.rumor(m.Name, now); r != nil {
+			r.member, r.addr = true, m.Addr
+		}
+	}
+	h.notify()
+}
+
 // announce sends the alive message of this member, as it is at a time, to other
 // members. memberlist broadcasts it too, but loses the broadcast if another
 // message of the same size arrives while it replaces an earlier one in the queue
