@@ -41,8 +41,8 @@ type DialerConfig struct {
 	DialTCP func(ctx context.Context, addr string) (net.Conn, error)
 	// AttemptDelay is the time after which the next path is dialed in parallel
 	// with a pending attempt (RFC 8305). It grows up to 2 s while dials usually
-	// take longer. After a failure the next path is dialed at once. Default
-	// (0): 250 ms.
+	// take longer, and by up to 2 s more while the processor is busy. After a
+	// failure the next path is dialed at once. Default (0): 250 ms.
 	AttemptDelay time.Duration
 	// AttemptTimeout bounds the lookup of one name, TCP of one address, and the
 	// time without a byte from the peer in a TLS handshake. A handshake takes
