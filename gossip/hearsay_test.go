@@ -360,9 +360,9 @@ func TestPool_Refresh(t *testing.T) {
 		time.Sleep(5 * time.Second)                                      // the broadcasts of the tags end
 		f.net.Cut("srv1.dc1", false)
 		f.nodes["srv1.dc1"].Refresh("dc2")
-		time.Sleep(time.Second)
+		time.Sleep(100 * time.Millisecond)
 		if m, _ := f.nodes["srv1.dc1"].member("srv2.dc2"); m.Tags["id"] != "new" {
-			t.Errorf("srv1.dc1 lists srv2.dc2 with the tags %v a second after the query, want the new ones", m.Tags)
+			t.Errorf("srv1.dc1 lists srv2.dc2 with the tags %v 100 ms after the query, want the new ones", m.Tags)
 		}
 	})
 }
