@@ -8,7 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"text/template"
+	template "text/template/parse"
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/automation/driver"
@@ -68,16 +68,12 @@ func (p *ProviderBlock) Evaluate(ctx context.Context, lookups Lookups) (driver.P
 		if !isTemplate(text) {
 			return text, nil
 		}
-		t, err := parseTemplate(text, template.FuncMap{
-			"env": lookups.Env,
-			"key": func(path string) (string, error) { return lookups.Key(ctx, path) },
+		return expand(text, func(function, name string) (string, error) {
+			if function == "env" {
+				return lookups.Env(name), nil
+			}
+			return lookups.Key(ctx, name)
 		})
-		if err != nil {
-			return "", err
-		}
-		var b strings.Builder
-		err = t.Execute(&b, nil)
-		return b.String(), err
 	}
 	var err error
 	if out.Body, err = items(p.block, p.body, evaluate, notArguments...); err != nil {
@@ -96,17 +92,60 @@ func (p *ProviderBlock) Evaluate(ctx context.Context, lookups Lookups) (driver.P
 	return out, nil
 }
 
-// parseTemplate parses a template with functions.
-func parseTemplate(text string, functions template.FuncMap) (*template.Template, error) {
-	t, err := template.New("template").Option("missingkey=error").Funcs(functions).Parse(text)
-	if err == nil {
-		return t, nil
+// expand returns text with the results of its actions, {{ env "NAME" }} and
+// {{ key "PATH" }}, which lookup returns. {{ "{{" }} is a literal. Other actions
+// of Go templates are errors: the package that executes templates calls methods
+// by their names, so that the linker must keep all methods of all types (10 MB).
+func expand(text string, lookup func(function, name string) (string, error)) (string, error) {
+	const name = "template" // in errors
+	functions := map[string]any{"env": true, "key": true}
+	trees, err := template.Parse(name, text, "", "", functions)
+	if err != nil {
+		functions["secret"] = true
+		if _, withSecret := template.Parse(name, text, "", "", functions); withSecret == nil {
+			return "", errors.New("secret is not supported: " + noVault)
+		}
+		return "", fmt.Errorf("%w: templates have the functions env and key", err)
 	}
-	functions["secret"] = func(...string) string { return "" }
-	if _, withSecret := template.New("").Funcs(functions).Parse(text); withSecret == nil {
-		return nil, errors.New("secret is not supported: " + noVault)
+	var b strings.Builder
+	for _, n := range trees[name].Root.Nodes {
+		if t, ok := n.(*template.TextNode); ok {
+			b.Write(t.Text)
+			continue
+		}
+		function, argument, ok := call(n)
+		if !ok {
+			return "", fmt.Errorf(`%s is not supported: templates have {{ env "NAME" }} and {{ key "PATH" }}`, n)
+		}
+		value := argument
+		if function != "" {
+			if value, err = lookup(function, argument); err != nil {
+				return "", fmt.Errorf("%s %q: %w", function, argument, err)
+			}
+		}
+		b.WriteString(value)
 	}
-	return nil, fmt.Errorf("%w: templates have the functions env and key", err)
+	return b.String(), nil
+}
+
+// call returns the parts of {{ FUNCTION "ARGUMENT" }} or {{ "ARGUMENT" }}.
+func call(n template.Node) (function, argument string, ok bool) {
+	action, ok := n.(*template.ActionNode)
+	if !ok || len(action.Pipe.Decl) > 0 || len(action.Pipe.Cmds) != 1 {
+		return "", "", false
+	}
+	args := action.Pipe.Cmds[0].Args
+	if f, ok := args[0].(*template.IdentifierNode); ok {
+		function, args = f.Ident, args[1:]
+	}
+	if len(args) != 1 {
+		return "", "", false
+	}
+	text, ok := args[0].(*template.StringNode)
+	if !ok {
+		return "", "", false
+	}
+	return function, text.Text, true
 }
 
 // provider reads a block terraform_provider.
@@ -124,8 +163,7 @@ func (l *loader) provider(name string, b *block) {
 		if !isTemplate(text) {
 			return text, nil
 		}
-		_, err := parseTemplate(text, template.FuncMap{
-			"env": func(string) string { return "" }, "key": func(string) string { return "" }})
+		_, err := expand(text, func(string, string) (string, error) { return "", nil })
 		return text, err
 	}
 	b.nested("task_env", func(e *block) {

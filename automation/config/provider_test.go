@@ -89,11 +89,11 @@ EOF
 
 // Values are read at each evaluation.
 func TestEvaluate_AtEachRun(t *testing.T) {
-	cfg := load(t, `terraform_provider "a" { v = "{{ env \"N\" }}-{{ key \"k\" }}" }`)
+	cfg := load(t, `terraform_provider "a" { v = "{{ env \"N\" }}-{{- key \"k\" }}{{ \"{{\" }}" }`)
 	n := 0
 	count := Lookups{Env: func(string) string { n++; return fmt.Sprint(n) },
 		Key: func(context.Context, string) (string, error) { return "v", nil }}
-	for _, want := range []string{`"1-v"`, `"2-v"`} {
+	for _, want := range []string{`"1-v{{"`, `"2-v{{"`} {
 		p, err := cfg.Providers[0].Evaluate(t.Context(), count)
 		if err != nil || string(p.Body[0].Value) != want {
 			t.Errorf("Evaluate() = %s, %v, want %s", p.Body[0].Value, err, want)

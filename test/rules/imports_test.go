@@ -207,6 +207,18 @@ func TestImports_StandalonePackages(t *testing.T) {
 	}
 }
 
+// The linker removes the methods that nothing calls only while nothing looks up
+// methods by their names. Packages that execute templates do.
+func TestImports_NoTemplates(t *testing.T) {
+	for _, p := range listPackages(t) {
+		for _, f := range []string{"text/template", "html/template"} {
+			if slices.Contains(p.Imports, f) {
+				t.Errorf("%s imports %s: this makes the program 10 MB larger", p.ImportPath, f)
+			}
+		}
+	}
+}
+
 func TestPackages_HaveDoc(t *testing.T) {
 	for _, p := range listPackages(t) {
 		if !slices.Contains(p.GoFiles, "doc.go") {
