@@ -34,9 +34,12 @@ const (
 	// link that connects again drops packets.
 	queryAgain = 3 * time.Second
 	// unansweredTime is the time after which this member exchanges states with a
-	// member that has not answered. When many datacenters start together, links
-	// take seconds to connect, and exchanges would delay them more.
-	unansweredTime = 15 * time.Second
+	// member that has not answered, and unansweredPerMember is its minimum per
+	// member, up to maxUnansweredTime. When many datacenters start together, links
+	// take long to connect, and exchanges would delay them more.
+	unansweredTime      = 15 * time.Second
+	unansweredPerMember = 500 * time.Millisecond
+	maxUnansweredTime   = 50 * time.Second // before rumorTimeout
 	// refuteDelay is the time in which memberlist refutes an accusation, before
 	// this member sends its new alive message to the accuser.
 	refuteDelay = 50 * time.Millisecond
@@ -402,6 +405,7 @@ func (h *hearsay) process(now time.Time, wg *sync.WaitGroup, stopped <-chan stru
 			h.outbox = append(h.outbox, outgoing{to, own})
 		}
 	}
+	unanswered := min(max(unansweredTime, time.Duration(len(h.contacts))*unansweredPerMember), maxUnansweredTime)
 	for name, r := range h.rumors {
 		listed, found := h.pool.member(name)
 		c := h.contact(name)
@@ -422,7 +426,7 @@ func (h *hearsay) process(now time.Time, wg *sync.WaitGroup, stopped <-chan stru
 			h.suspects = append(h.suspects, suspicion{name, c.highest, r.accuser})
 		// The address in the news about a member of this group is hearsay too. A
 		// member that has failed is contacted by serf.
-		case r.accuser == "" && !r.acked && now.Sub(r.queried) < unansweredTime:
+		case r.accuser == "" && !r.acked && now.Sub(r.queried) < unanswered:
 		case !r.member || r.accuser != "" || h.believes(name, h.pool.cfg.Name) || found && !listed.Alive():
 			h.drop(name)
 		case h.exchanges.allow(now):

@@ -60,7 +60,7 @@ func newTargetOf(t testing.TB, ca *tlstest.CA) *target {
 
 // protocols has all protocols of the TLS port.
 var protocols = []string{
-	wanfed.ProtoGossip, wanfed.ProtoRelay, wanfed.ProtoStream, wanfed.ProtoConsulPacket, wanfed.ProtoConsulStream,
+	wanfed.ProtoGossip, wanfed.ProtoRelay, wanfed.ProtoDuplex, wanfed.ProtoStream, wanfed.ProtoConsulPacket, wanfed.ProtoConsulStream,
 	wanfed.ProtoRaft, wanfed.ProtoGRPC,
 }
 
@@ -169,7 +169,7 @@ func beginnings(alpn string) [][]byte {
 	open := yamux(1, 1, 1, 0) // a window update with SYN
 	header := append([]byte{0x51, 1, 4, 8}, "srv1srv1.dc2"...)
 	switch alpn {
-	case wanfed.ProtoGossip, wanfed.ProtoRelay:
+	case wanfed.ProtoGossip, wanfed.ProtoRelay, wanfed.ProtoDuplex:
 		return [][]byte{
 			nil, frame(1, "srv1", 40), frame(1, "", 65536), frame(1, "srv9", 5), frame(2, "srv1", 9), frame(0, "", 8), frame(4, "srv1", 11),
 			{255, 255, 255, 255, 1, 0},

@@ -205,7 +205,7 @@ func plainHTTP(t *testing.T, addr string) {
 // use it.
 func refuseProtocols(t *testing.T, l *loopback, s *site) {
 	serversOnly := []string{
-		wanfed.ProtoGossip, wanfed.ProtoRelay, wanfed.ProtoStream, wanfed.ProtoConsulPacket, wanfed.ProtoConsulStream,
+		wanfed.ProtoGossip, wanfed.ProtoRelay, wanfed.ProtoDuplex, wanfed.ProtoStream, wanfed.ProtoConsulPacket, wanfed.ProtoConsulStream,
 		wanfed.ProtoRaft,
 	}
 	for _, peer := range []tlsutil.Peer{

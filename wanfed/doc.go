@@ -48,7 +48,9 @@
 // into the queue. The goroutine of the link dials if necessary, and writes all
 // queued packets at once. Any server of the other datacenter may receive a
 // packet. It passes the packet to its own memberlist, or relays the packet to
-// the target. Inside a datacenter, servers dial each other directly.
+// the target. Inside a datacenter, servers dial each other directly. With more than
+// 24 links, a new link first sends over a connection that the other datacenter has
+// dialed, if there is one.
 //
 // A stream of memberlist, or of Tunnel.DialGRPC, is a stream of one yamux
 // session per datacenter. Streams are relayed in the same way, except gRPC.

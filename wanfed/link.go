@@ -18,8 +18,9 @@ import (
 // link sends packets to one target: any server of another datacenter, or one
 // server of the local datacenter. Senders push packets into the queue of the
 // link and never wait. The goroutine run owns the connection. It dials when a
-// packet is queued, and after a failure. An unused link retires: it leaves the
-// tunnel and accepts no more packets.
+// packet is queued, and after a failure. In a large federation it may first borrow
+// a connection that the target has dialed: see borrow. An unused link retires: it
+// leaves the tunnel and accepts no more packets.
 type link struct {
 	t        *Tunnel
 	to       target
@@ -103,6 +104,9 @@ func (l *link) run(ctx context.Context) {
 	retry := backoff.Backoff{Min: l.t.limits.backoffMin, Max: l.t.limits.backoffMax}
 	failed := false // a dial or a connection has failed; packets that wait for the first dial are not stale
 	for l.waitForPacket(ctx) {
+		if !failed {
+			l.borrow(ctx)
+		}
 		paths := l.paths()
 		conn, err := l.dial(ctx)
 		if err == nil {

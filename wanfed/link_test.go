@@ -69,7 +69,7 @@ func TestLink_IdleTimeout(t *testing.T) {
 		if got := n1.tun.Stats().Links; len(got) != 0 {
 			t.Errorf("Stats().Links after linkIdleTimeout = %+v, want none", got)
 		}
-		if got, want := n2.mux.Stats().Protocols[1], (ProtocolStats{ALPN: ProtoGossip, Total: 1}); got != want {
+		if got, want := n2.mux.Stats().Protocols[1], (ProtocolStats{ALPN: ProtoDuplex, Total: 1}); got != want {
 			t.Errorf("Stats().Protocols[1] of the peer = %+v, want %+v", got, want)
 		}
 		send(t, t1, "srv1.dc2", "again")

@@ -3,11 +3,9 @@
 package wanfed
 
 import (
-	"bufio"
 	"cmp"
 	"context"
 	"crypto/tls"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -27,6 +25,7 @@ type linkConn struct {
 	c          *tls.Conn
 	path       *pathConn
 	consul     bool // ProtoConsulPacket: the peer sends nothing
+	duplex     bool // ProtoDuplex: the peer may send packets
 	noSources  bool // a local server of an older version, which has only ProtoGossip
 	began      time.Time
 	lastPacket time.Time // last write of packets
@@ -80,8 +79,8 @@ func (l *link) use(ctx context.Context, c *tls.Conn) (stable bool, err error) {
 	var lc *linkConn
 	for next := c; next != nil; next = lc.successor {
 		lc = &linkConn{
-			l: l, c: next, path: pathConnOf(next), consul: alpn == ProtoConsulPacket, noSources: !remote && alpn != ProtoRelay,
-			began: time.Now(), dialedC: make(chan *tls.Conn, 1),
+			l: l, c: next, path: pathConnOf(next), consul: alpn == ProtoConsulPacket, duplex: alpn == ProtoDuplex,
+			noSources: !remote && alpn != ProtoRelay, began: time.Now(), dialedC: make(chan *tls.Conn, 1),
 		}
 		l.recordPath(lc.path, alpn)
 		if lc.consul {
@@ -323,11 +322,19 @@ func (lc *linkConn) suspectPath(ctx context.Context, now time.Time) {
 	if lc.dialing || len(paths) == 0 {
 		return
 	}
+	if pause := lc.l.t.needless.pause(now); pause > 0 {
+		lc.echoTimer.Reset(pause)
+		return
+	}
 	lc.dialing, lc.suspected = true, true
 	alpn := lc.c.ConnectionState().NegotiatedProtocol
 	lc.goroutines.Go(func() {
 		next := lc.l.t.dialReplacement(ctx, lc.c, to, paths, alpn, "connection without echoes is replaced")
-		if _, late := lc.echo.state(); next != nil && !late {
+		_, late := lc.echo.state()
+		if !late || next != nil {
+			lc.l.t.needless.record(!late, time.Now())
+		}
+		if next != nil && !late {
 			closeConn(next)
 			next = nil
 		}
@@ -441,7 +448,8 @@ func (lc *linkConn) recordEcho(age time.Duration, now time.Time) {
 	lc.c.SetReadDeadline(deadline)
 }
 
-// read reads echoes until the connection ends, and returns the cause.
+// read reads echoes, and packets over ProtoDuplex, until the connection ends. It
+// returns the cause.
 func (lc *linkConn) read() error {
 	if lc.consul {
 		n, err := lc.c.Read(make([]byte, 1))
@@ -450,27 +458,32 @@ func (lc *linkConn) read() error {
 		}
 		return readError(err)
 	}
-	br := bufio.NewReaderSize(lc.c, 512)
-	var b [frameHeadLen + echoLen]byte
-	for {
-		if _, err := io.ReadFull(br, b[:]); err != nil {
-			if isTimeout(err) {
-				return fmt.Errorf("%w for %v", errEchoTimeout, lc.l.t.limits.echoTimeout)
-			}
-			return readError(err)
-		}
-		f, err := decodeFrame(b[:])
-		if err != nil || f.pool != poolEcho {
-			return fmt.Errorf("peer sent a frame that is not an echo: %w", errors.Join(err, errFramePool))
-		}
-		now := time.Now()
-		age, requested := now.Sub(lc.began), time.Duration(binary.BigEndian.Uint64(f.packet))
-		if requested < 0 || requested > age {
-			return errors.New("peer sent an echo that was not requested")
-		}
-		rtt := age - requested
-		lc.recordEcho(requested, now)
-		lc.l.recordUp(lc.path, lc.began, rtt)
-		lc.l.t.cfg.Dialer.paths.recordSuccess(lc.path.dc, lc.path.path, "", rtt, nil)
+	peer, err := tlsutil.PeerFromCert(lc.c.ConnectionState().PeerCertificates[0], lc.l.t.cfg.Identity.Domain())
+	if err != nil {
+		return err // impossible: the handshake has verified it
 	}
+	pc := lc.l.t.newPacketConn(lc.c, peer)
+	pc.link = lc
+	fault, err := pc.run(pc.readFrame)
+	switch {
+	case err == nil:
+		return errors.New(fault.text)
+	case isTimeout(err):
+		return fmt.Errorf("%w for %v", errEchoTimeout, lc.l.t.limits.echoTimeout)
+	}
+	return readError(err)
+}
+
+// echoed records the response to the echo request of the given age.
+func (lc *linkConn) echoed(requested time.Duration) error {
+	now := time.Now()
+	age := now.Sub(lc.began)
+	if requested < 0 || requested > age {
+		return errors.New("peer sent an echo that was not requested")
+	}
+	rtt := age - requested
+	lc.recordEcho(requested, now)
+	lc.l.recordUp(lc.path, lc.began, rtt)
+	lc.l.t.cfg.Dialer.paths.recordSuccess(lc.path.dc, lc.path.path, "", rtt, nil)
+	return nil
 }

@@ -7,6 +7,9 @@ import (
 	"crypto/tls"
 	"slices"
 	"sync"
+	"time"
+
+	"github.com/wanfed/wanfed/internal/backoff"
 )
 
 // otherPaths returns the paths to the target to, with the path of c last. The
@@ -59,6 +62,38 @@ func (t *Tunnel) dialReplacement(
 	}
 	log.Info(msg, "gateway", pathConnOf(next).path.Addr, "from", pathConnOf(c).path.Addr)
 	return next
+}
+
+// needlessDials is the backoff of dials that replace connections without echoes. The
+// zero value is ready for use.
+type needlessDials struct {
+	mu      sync.Mutex
+	backoff backoff.Backoff
+	until   time.Time
+}
+
+// Bounds of the pause after a needless dial. A connection without an echo for
+// limits.echoTimeout ends in any case.
+const minNeedlessPause, maxNeedlessPause = 250 * time.Millisecond, 10 * time.Second
+
+// pause returns the time until the next dial may start.
+func (n *needlessDials) pause(now time.Time) time.Duration {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.until.Sub(now)
+}
+
+// record records whether a dial was needless: the missing echo arrived during the
+// dial.
+func (n *needlessDials) record(needless bool, now time.Time) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.backoff.Min, n.backoff.Max = minNeedlessPause, maxNeedlessPause; needless {
+		n.until = now.Add(n.backoff.Next())
+	} else {
+		n.backoff.Reset()
+		n.until = now
+	}
 }
 
 // closePending closes the connection in dialedC, if dialedC has one.

@@ -6,12 +6,14 @@ import (
 	"bufio"
 	"context"
 	"crypto/tls"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/memberlist"
@@ -19,9 +21,9 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// packetConn is an accepted connection that carries packets from a peer. Its
-// reader waits only for bytes of the peer. It delivers a packet to memberlist,
-// queues the packet for another server, or drops the packet.
+// packetConn is a connection that carries packets from a peer: an accepted one, or
+// a dialed one of a link. Its reader waits only for bytes of the peer. It delivers a
+// packet to memberlist, queues the packet for another server, or drops the packet.
 type packetConn struct {
 	t    *Tunnel
 	c    net.Conn // *tls.Conn
@@ -29,12 +31,17 @@ type packetConn struct {
 	from net.Addr // the peer, which is the sender of all packets but relayed ones
 	br   *bufio.Reader
 
-	relays bool // ProtoRelay: the peer names the sender of a packet that it relays
+	link   *linkConn // receives the echoes and has the read deadlines; nil: an accepted connection
+	relays bool      // ProtoRelay: the peer names the sender of a packet that it relays
 
 	head    [frameHeadLen + echoLen]byte // of the current frame
 	name    [MaxName]byte                // of the current frame
 	inFrame bool                         // the read deadline belongs to the current frame
 	seen    time.Time                    // last update of counters.lastReceived
+
+	borrowed time.Time     // last packet over a dialed connection
+	received atomic.Int64  // age of the tunnel at the last update of seen
+	ended    chan struct{} // closed at the end of an accepted ProtoDuplex connection
 }
 
 // readBufferSize is the size of the buffer of a packetConn, in bytes. It is
@@ -43,11 +50,11 @@ const readBufferSize = 2 << 10
 
 func (t *Tunnel) newPacketConn(c net.Conn, p tlsutil.Peer) *packetConn {
 	return &packetConn{t: t, c: c, peer: p, from: nameAddr(p.Node + "." + p.DC),
-		br: bufio.NewReaderSize(c, readBufferSize)}
+		br: bufio.NewReaderSize(c, readBufferSize), ended: make(chan struct{})}
 }
 
-// servePackets reads the frames of a ProtoGossip or ProtoRelay connection, or
-// the packets of a ProtoConsulPacket connection, until the connection ends. It returns false,
+// servePackets reads the frames of a connection, or the packets of a
+// ProtoConsulPacket connection, until the connection ends. It returns false,
 // because it does not pass the connection on.
 func (t *Tunnel) servePackets(ctx context.Context, c *tls.Conn, p tlsutil.Peer) bool {
 	pc, alpn := t.newPacketConn(c, p), c.ConnectionState().NegotiatedProtocol
@@ -55,6 +62,9 @@ func (t *Tunnel) servePackets(ctx context.Context, c *tls.Conn, p tlsutil.Peer) 
 	pc.relays = alpn == ProtoRelay
 	if alpn == ProtoConsulPacket {
 		next = pc.readConsulFrame
+	}
+	if alpn == ProtoDuplex {
+		defer t.offer(pc)()
 	}
 	reason, err := pc.run(next)
 	t.logEnd(ctx, c, p, alpn, reason, err)
@@ -77,11 +87,14 @@ func (t *Tunnel) logEnd(ctx context.Context, c net.Conn, p tlsutil.Peer, alpn st
 func (pc *packetConn) run(next func() (*refusal, error)) (*refusal, error) {
 	for {
 		if pc.br.Buffered() == 0 {
-			pc.c.SetReadDeadline(time.Now().Add(pc.t.limits.acceptedIdleTimeout))
+			pc.setReadDeadline(pc.t.limits.acceptedIdleTimeout)
 			if _, err := pc.br.Peek(1); err != nil {
 				return nil, err // between frames: not a fault of the peer
 			}
-			pc.markReceived(time.Now())
+			// A borrower of this connection sends few packets, and no echo requests.
+			if now := time.Now(); pc.link == nil || now.Sub(pc.borrowed) < borrowMax {
+				pc.markReceived(now)
+			}
 		}
 		pc.inFrame = false
 		if reason, err := next(); reason != nil || err != nil {
@@ -90,11 +103,18 @@ func (pc *packetConn) run(next func() (*refusal, error)) (*refusal, error) {
 	}
 }
 
+func (pc *packetConn) setReadDeadline(d time.Duration) {
+	if pc.link == nil {
+		pc.c.SetReadDeadline(time.Now().Add(d))
+	}
+}
+
 // markReceived records that the peer sends. It updates the shared counter at
 // most once per second, because packets may arrive fast.
 func (pc *packetConn) markReceived(now time.Time) {
 	if now.Sub(pc.seen) >= time.Second {
 		pc.seen = now
+		pc.received.Store(int64(now.Sub(pc.t.began)))
 		pc.count(PoolWAN).lastReceived.Store(now.UnixNano())
 	}
 }
@@ -104,7 +124,7 @@ func (pc *packetConn) markReceived(now time.Time) {
 func (pc *packetConn) readFull(b []byte) (*refusal, error) {
 	if pc.br.Buffered() < len(b) && !pc.inFrame {
 		pc.inFrame = true
-		pc.c.SetReadDeadline(time.Now().Add(pc.t.limits.frameTimeout))
+		pc.setReadDeadline(pc.t.limits.frameTimeout)
 	}
 	_, err := io.ReadFull(pc.br, b)
 	switch {
@@ -118,8 +138,8 @@ func (pc *packetConn) readFull(b []byte) (*refusal, error) {
 	return nil, err
 }
 
-// readFrame reads a ProtoGossip or ProtoRelay frame and performs the action that actionFor
-// returns.
+// readFrame reads a frame and performs the action that actionFor returns. A peer
+// that was dialed sends only echoes, except over ProtoDuplex.
 func (pc *packetConn) readFrame() (*refusal, error) {
 	if reason, err := pc.readFull(pc.head[:frameHeadLen]); err != nil {
 		return reason, err
@@ -130,7 +150,9 @@ func (pc *packetConn) readFrame() (*refusal, error) {
 	}
 	switch {
 	case h.pool == poolEcho:
-		return pc.echo()
+		return pc.readEcho()
+	case pc.link != nil && !pc.link.duplex:
+		return faultFrame, fmt.Errorf("peer sent a frame that is not an echo: %w: %d", errFramePool, h.pool)
 	case h.pool == poolRelayed && !pc.relays:
 		return faultFrame, fmt.Errorf("%w: %d", errFramePool, h.pool)
 	}
@@ -146,6 +168,9 @@ func (pc *packetConn) readFrame() (*refusal, error) {
 		return faultLAN, nil
 	}
 	packet, reason, err := pc.readPacket(h.packet)
+	if pc.link != nil {
+		pc.borrowed = time.Now()
+	}
 	from := pc.from
 	if err == nil && h.pool == poolRelayed {
 		from, packet, err = pc.splitRelayed(packet)
@@ -177,10 +202,14 @@ func (pc *packetConn) splitRelayed(b []byte) (net.Addr, []byte, error) {
 	return nameAddr(source), slices.Clone(packet), nil
 }
 
-// echo reads the rest of an echo frame and sends the frame back.
-func (pc *packetConn) echo() (*refusal, error) {
+// readEcho reads the rest of an echo frame. It sends a request back, and passes a
+// response to the link.
+func (pc *packetConn) readEcho() (*refusal, error) {
 	if reason, err := pc.readFull(pc.head[frameHeadLen:]); err != nil {
 		return reason, err
+	}
+	if pc.link != nil {
+		return nil, pc.link.echoed(time.Duration(binary.BigEndian.Uint64(pc.head[frameHeadLen:])))
 	}
 	pc.c.SetWriteDeadline(time.Now().Add(pc.t.limits.writeTimeout))
 	if _, err := pc.c.Write(pc.head[:]); err != nil {

@@ -41,7 +41,8 @@ type ProberConfig struct {
 // Prober sends nothing while all paths are in use. Probes yield to dials and to
 // a busy processor. The Prober waits up to 3 s for dials in progress. If its
 // timer fires late, because the processor is busy, the Prober waits 20 times as
-// long as the timer was late, up to 10 s.
+// long as the timer was late, up to 10 s. After a probe that succeeded, but took more
+// than half a second, it waits four times the excess, up to 10 s.
 //
 // With 1,000 datacenters and 4 paths each, probing every path once takes more
 // than an hour. New paths come first. Every second probe is for a path that has
@@ -67,6 +68,10 @@ const (
 	lateFactor = 20
 	// maxLate bounds the result that is added to the gap between two probes.
 	maxLate = 10 * time.Second
+	// A successful probe that takes longer than slowProbe delays the next one by
+	// slowProbeFactor times the excess. Over the longest paths it takes 1 s.
+	slowProbe       = 500 * time.Millisecond
+	slowProbeFactor = 4
 	// maxProbes bounds concurrent probes. A probe over a path that drops
 	// packets takes the whole timeout.
 	maxProbes = 4
@@ -117,8 +122,13 @@ func (p *Prober) Run(ctx context.Context) error {
 	defer cancel()
 	p.d.paths.setPenalty(failurePenaltyProbed)
 	defer p.d.paths.setPenalty(failurePenalty)
-	done := make(chan pathKey, maxProbes) // one slot for every running probe
-	busy := map[pathKey]bool{}            // paths that are being probed
+	busy := map[pathKey]bool{}                // paths that are being probed
+	done := make(chan probeResult, maxProbes) // one slot for every running probe
+	var took time.Duration                    // by the last probe that succeeded
+	finish := func(r probeResult) {
+		delete(busy, r.key)
+		took = cmp.Or(r.took, took)
+	}
 	preferUrgent := true
 	for ctx.Err() == nil {
 		changed, healthChanged := p.d.cfg.AddressBook.Changed(), p.d.paths.healthChanged.Wait()
@@ -129,20 +139,19 @@ func (p *Prober) Run(ctx context.Context) error {
 				busy[next.key] = true
 				preferUrgent = !next.urgent
 				wg.Go(func() {
-					p.probe(ctx, next.key.dc, next.path)
-					done <- next.key
+					done <- probeResult{next.key, p.probe(ctx, next.key.dc, next.path)}
 				})
-				p.pause(ctx)
+				p.pause(ctx, took)
 				for len(done) > 0 {
-					delete(busy, <-done)
+					finish(<-done)
 				}
 				continue
 			}
 		}
 		select {
 		case <-ctx.Done():
-		case k := <-done:
-			delete(busy, k)
+		case r := <-done:
+			finish(r)
 		case <-changed:
 		case <-healthChanged:
 		case <-time.After(wait):
@@ -151,11 +160,19 @@ func (p *Prober) Run(ctx context.Context) error {
 	return nil
 }
 
-// pause waits until the next probe may start.
-func (p *Prober) pause(ctx context.Context) {
+// probeResult is the end of a probe.
+type probeResult struct {
+	key  pathKey
+	took time.Duration // 0: the probe failed
+}
+
+// pause waits until the next probe may start. took is the duration of the last one
+// that succeeded.
+func (p *Prober) pause(ctx context.Context, took time.Duration) {
 	start := time.Now()
 	backoff.Sleep(ctx, p.cfg.gap, nil)
-	backoff.Sleep(ctx, busyDelay(time.Since(start)-p.cfg.gap, maxLate), nil)
+	late := busyDelay(time.Since(start)-p.cfg.gap, maxLate)
+	backoff.Sleep(ctx, max(late, min(slowProbeFactor*(took-slowProbe), maxLate)), nil)
 	p.d.limit.yield(ctx, maxYield)
 }
 
@@ -163,13 +180,15 @@ func (p *Prober) pause(ctx context.Context) {
 // because the processor was busy. limit is an upper bound.
 func busyDelay(late, limit time.Duration) time.Duration { return min(lateFactor*max(late, 0), limit) }
 
-// probe probes one path and records the result.
-func (p *Prober) probe(ctx context.Context, dc string, path Path) {
+// probe probes one path and records the result. It returns its duration, or 0 after
+// a failure.
+func (p *Prober) probe(ctx context.Context, dc string, path Path) (took time.Duration) {
+	start := time.Now()
 	pctx, cancel := context.WithTimeout(ctx, p.cfg.timeout)
 	defer cancel()
 	pc, rtt, err := p.d.probe(pctx, dc, path, 1)
 	if ctx.Err() != nil {
-		return
+		return 0
 	}
 	count := func(s *pathState) {
 		s.Probes++
@@ -180,7 +199,7 @@ func (p *Prober) probe(ctx context.Context, dc string, path Path) {
 		p.d.paths.recordSuccess(dc, path, pc.addr, rtt, count)
 		p.d.reachable.Notify(dc)
 		log.Debug("probe succeeded", "remote", pc.addr, "rtt", rtt)
-		return
+		return time.Since(start)
 	}
 	p.d.paths.recordFailure(dc, path, err, func(s *pathState) {
 		count(s)
@@ -189,6 +208,7 @@ func (p *Prober) probe(ctx context.Context, dc string, path Path) {
 		s.Probed = true
 	})
 	log.Debug("probe failed", "err", err)
+	return 0
 }
 
 // probeWait returns the time from the last success, failure or probe of a path

@@ -518,3 +518,22 @@ func TestFailureClass(t *testing.T) {
 		}
 	}
 }
+
+// A probe that succeeded, but took long, delays the next one.
+func TestProber_PauseAfterSlowProbe(t *testing.T) {
+	for took, want := range map[time.Duration]time.Duration{
+		0:                ProbeGap,
+		slowProbe:        ProbeGap,
+		time.Second:      ProbeGap + slowProbeFactor*(time.Second-slowProbe),
+		10 * time.Second: ProbeGap + maxLate,
+	} {
+		testutil.Bubble(t, func(t *testing.T) {
+			p := newProberOn(t, newAuthority(t).server("srv1", "dc1"), &SharedAddressBook{}, &failingNet{})
+			start := time.Now()
+			p.pause(t.Context(), took)
+			if got := time.Since(start); got != want {
+				t.Errorf("pause after a probe of %v = %v, want %v", took, got, want)
+			}
+		})
+	}
+}

@@ -9,6 +9,8 @@ import "cmp"
 const (
 	ProtoGossip = "wanfed/gossip/1" // packets for any server of one datacenter
 	ProtoRelay  = "wanfed/gossip/2" // the same between servers of one datacenter, with relayed packets
+	// ProtoDuplex is ProtoGossip with packets in both directions.
+	ProtoDuplex = "wanfed/gossip/3"
 	ProtoStream = "wanfed/stream/1" // a yamux session; each stream begins with a header
 	ProtoRaft   = "wanfed/raft/1"   // Raft between servers of one datacenter
 	ProtoGRPC   = "h2"

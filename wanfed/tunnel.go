@@ -59,13 +59,17 @@ type Tunnel struct {
 	// suspects is notified when an echo of a link is late. The key is the
 	// address of the first gateway on the path of the link.
 	suspects broadcast.Keyed[string]
+	needless needlessDials // because of such echoes
+	// offered is notified of an accepted ProtoDuplex connection, by datacenter.
+	offered broadcast.Keyed[string]
 
 	mu       sync.RWMutex
 	pools    [PoolLAN + 1]*Transport // nil: this server is not in the pool
 	links    map[target]*link
 	seen     map[target]struct{} // targets that a link reached; at most maxLinks
 	sessions map[target]*session
-	consul   map[string]bool // datacenters whose servers speak Consul's protocols, by the last response
+	accepted map[string][]*packetConn // open ProtoDuplex connections of other datacenters
+	consul   map[string]bool          // datacenters whose servers speak Consul's protocols, by the last response
 	counts   map[trafficKey]*counters
 }
 
@@ -148,12 +152,14 @@ func NewTunnel(cfg TunnelConfig) (*Tunnel, error) {
 		cfg: cfg, self: cfg.Identity.Peer(), addr: netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port()),
 		book: cfg.Dialer.cfg.AddressBook, log: orDiscard(cfg.Logger), limits: defaultLimits(), group: newRunGroup(), began: time.Now(),
 		links: map[target]*link{}, seen: map[target]struct{}{}, sessions: map[target]*session{},
-		consul: map[string]bool{}, counts: map[trafficKey]*counters{}, refusals: newRefusals(orDiscard(cfg.Logger)),
+		accepted: map[string][]*packetConn{}, consul: map[string]bool{},
+		counts: map[trafficKey]*counters{}, refusals: newRefusals(orDiscard(cfg.Logger)),
 		unread: newUnreadLimit(maxUnread),
 	}
 	t.limits.maxIdleLinks = cmp.Or(cfg.MaxIdleLinks, t.limits.maxIdleLinks)
 	servers := []tlsutil.Role{tlsutil.RoleServer}
 	cfg.Mux.Handle(ProtoRelay, servers, true, t.serve(t.servePackets))
+	cfg.Mux.Handle(ProtoDuplex, servers, false, t.serve(t.servePackets))
 	cfg.Mux.Handle(ProtoGossip, servers, false, t.serve(t.servePackets))
 	cfg.Mux.Handle(ProtoStream, servers, false, t.serve(t.serveStreams))
 	cfg.Mux.Handle(ProtoConsulPacket, servers, false, t.serve(t.servePackets))
@@ -262,8 +268,9 @@ func (t *Tunnel) name() string { return t.self.Node + "." + t.self.DC }
 func (t *Tunnel) serverAddr(node string) string { return t.book.Load().Servers[node] }
 
 // dialTarget dials the target of a link or session with the protocol id alpn.
-// In another datacenter it also offers the protocol id consul. In the local
-// datacenter it offers ProtoRelay before ProtoGossip. addr is the
+// In another datacenter it also offers the protocol id consul, and ProtoDuplex
+// before ProtoGossip. In the local datacenter it offers ProtoRelay before
+// ProtoGossip. addr is the
 // address of a local server according to memberlist. If the address book has a
 // different address, one of them is outdated, and dialTarget dials both. The
 // certificate identifies the server.
@@ -271,11 +278,13 @@ func (t *Tunnel) dialTarget(ctx context.Context, to target, addr, alpn, consul s
 	ctx, cancel := context.WithTimeout(ctx, t.limits.dialTimeout)
 	defer cancel()
 	d, dest := t.cfg.Dialer, Target{DC: to.dc, Node: to.node, Addr: addr}
-	if to.dc != t.self.DC {
-		return d.Dial(ctx, dest, alpn, consul)
-	}
 	alpns := []string{alpn}
-	if alpn == ProtoGossip {
+	switch remote := to.dc != t.self.DC; {
+	case remote && alpn == ProtoGossip:
+		return d.Dial(ctx, dest, ProtoDuplex, alpn, consul)
+	case remote:
+		return d.Dial(ctx, dest, alpn, consul)
+	case alpn == ProtoGossip:
 		alpns = []string{ProtoRelay, ProtoGossip}
 	}
 	if known := t.serverAddr(to.node); addr != "" && known != "" && known != addr {

@@ -79,7 +79,7 @@ func TestTunnel_Packets(t *testing.T) {
 		}
 		testutil.Eventually(t, 5*time.Second, func() bool {
 			for _, l := range n.tun.Stats().Links {
-				want := ProtoGossip
+				want := ProtoDuplex
 				if strings.HasSuffix(name, "."+l.DC) {
 					want = ProtoRelay
 				}
