@@ -15,8 +15,8 @@ import (
 // When many datacenters start together, handshakes are most of the work, and each
 // two datacenters need two links. A link therefore borrows a connection that the
 // other datacenter has dialed, and dials its own some minutes later. Only links borrow
-// that have not dialed yet, and only beyond limits.echoesPerRound links: the state of
-// the paths of a small federation is known at once, from the links.
+// that have had no connection of their own, and only beyond limits.echoesPerRound
+// links: the state of the paths of a small federation is known at once, from the links.
 
 const (
 	// borrowWait is the longest wait for a connection that the other datacenter
@@ -56,17 +56,21 @@ func (t *Tunnel) newestAccepted(dc string) *packetConn {
 	return nil
 }
 
+// mayBorrow reports whether the link may borrow: one of many links to another
+// datacenter, in its first minutes.
+func (l *link) mayBorrow() bool {
+	return l.to.dc != l.t.self.DC && l.to.node == "" && l.t.linkCount() > l.t.limits.echoesPerRound &&
+		time.Since(l.began) < borrowMax
+}
+
 // borrow sends the queued packets over a connection that the other datacenter has
-// dialed. It returns when this end should dial. The two ends agree which of them
-// waits for the other to dial.
-func (l *link) borrow(ctx context.Context) {
+// dialed. It returns when this end should dial. If wait is true, one of the two ends
+// waits for the other to dial. The ends agree which one that is.
+func (l *link) borrow(ctx context.Context, wait bool) {
 	t, dc := l.t, l.to.dc
-	if dc == t.self.DC || l.to.node != "" || t.linkCount() <= t.limits.echoesPerRound {
-		return
-	}
 	offered := t.offered.Wait(dc)
 	pc := t.newestAccepted(dc)
-	if waits := l.pair%2 == 0 == (t.self.DC < dc); pc == nil && waits {
+	if wait = wait && l.pair%2 == 0 == (t.self.DC < dc); pc == nil && wait {
 		backoff.Sleep(ctx, borrowWait, offered)
 		pc = t.newestAccepted(dc)
 	}

@@ -185,6 +185,31 @@ func TestLink_BorrowWait(t *testing.T) {
 	})
 }
 
+// A link whose dials fail borrows when the other end has dialed.
+func TestLink_BorrowAfterFailure(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
+		b := newBorrowers(t, newAuthority(t))
+		heal := b.netAll.cut(b.first.addr)
+		send(t, b.tr[b.second], b.firstC, "early")
+		time.Sleep(borrowWait + 10*time.Second) // the pause between two dials is 5 s by then
+		if b.dials.Load() == 0 {
+			t.Error("dials of the borrower after the wait = 0, want some")
+		}
+		start := time.Now()
+		send(t, b.tr[b.first], b.secondC, "x")
+		receive(t, b.tr[b.second])
+		checkReceived(t, b.tr[b.first], "early")
+		if took := time.Since(start); took > time.Second {
+			t.Errorf("the packet arrived %v after the other end sent, want at most 1 s", took)
+		}
+		heal()
+		before := b.dials.Load()
+		time.Sleep(borrowMax)
+		b.checkArrives("at the end")
+		b.checkDials(before+1, "at the end")
+	})
+}
+
 // A borrower whose connection ends, or is silent, dials. Without many links it
 // does not borrow.
 func TestLink_BorrowEnds(t *testing.T) {

@@ -101,15 +101,19 @@ func (l *link) take(spare []byte) batch {
 
 // run dials and sends until the link retires or ctx ends.
 func (l *link) run(ctx context.Context) {
-	retry := backoff.Backoff{Min: l.t.limits.backoffMin, Max: l.t.limits.backoffMax}
+	retry := backoff.Backoff{Min: l.t.limits.backoffMin}
 	failed := false // a dial or a connection has failed; packets that wait for the first dial are not stale
+	own := false    // the link has had a connection of its own
 	for l.waitForPacket(ctx) {
-		if !failed {
-			l.borrow(ctx)
+		var offered <-chan struct{}
+		if !own && l.mayBorrow() {
+			offered = l.t.offered.Wait(l.to.dc)
+			l.borrow(ctx, !failed)
 		}
 		paths := l.paths()
 		conn, err := l.dial(ctx)
 		if err == nil {
+			own = true
 			if failed {
 				l.dropStale(l.t.limits.maxQueueAge)
 			}
@@ -130,7 +134,8 @@ func (l *link) run(ctx context.Context) {
 			l.recordLoss()
 			l.recordFailure(err)
 			l.dropStale(l.t.limits.idleAfter) // an unused link must not dial indefinitely
-			l.waitRetry(ctx, retry.Next(), paths)
+			retry.Max = l.t.limits.backoffMax * time.Duration(l.t.echoRounds())
+			l.waitRetry(ctx, retry.Next(), paths, offered)
 		}
 	}
 	l.retire(true)
@@ -192,10 +197,11 @@ func (l *link) paths() []Path {
 }
 
 // waitRetry waits for d. It returns early when the address book lists other
-// paths than failed, the paths of the failed dial. After backoffMin it also
+// paths than failed, the paths of the failed dial, and when it receives from
+// offered. After backoffMin it also
 // returns early when another dial of the datacenter succeeds. The minimum
 // prevents a loop in which two links wake each other.
-func (l *link) waitRetry(ctx context.Context, d time.Duration, failed []Path) {
+func (l *link) waitRetry(ctx context.Context, d time.Duration, failed []Path, offered <-chan struct{}) {
 	timer, least := time.NewTimer(d), time.NewTimer(l.t.limits.backoffMin)
 	defer timer.Stop()
 	defer least.Stop()
@@ -211,6 +217,8 @@ func (l *link) waitRetry(ctx context.Context, d time.Duration, failed []Path) {
 		case <-least.C:
 			wake = reachable
 		case <-wake:
+			return
+		case <-offered:
 			return
 		case <-timer.C:
 			return

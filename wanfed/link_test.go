@@ -118,6 +118,26 @@ func TestLink_Backoff(t *testing.T) {
 	})
 }
 
+// With many links, the pause after a failed dial is longer.
+func TestLink_BackoffOfMany(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
+		nw := newMemNet()
+		n1, _ := memPair(t, nw)
+		n1.tun.limits.echoesPerRound = 1
+		n1.book.Store(&AddressBook{Paths: map[string][]Path{"dc2": {{Addr: "10.0.9.9:1"}}, "dc3": {{Addr: "10.0.9.9:1"}}}})
+		tr, lim := n1.tun.Transport(PoolWAN), n1.tun.limits
+		send(t, tr, "srv1.dc2", "x")
+		send(t, tr, "srv1.dc3", "x")
+		time.Sleep(lim.idleAfter / 2)
+		before := len(nw.dialed())
+		time.Sleep(lim.idleAfter / 2)
+		most := 2 * int(lim.idleAfter/2/(2*lim.backoffMax)) // of two links with twice the pause
+		if got := len(nw.dialed()) - before; got == 0 || got > most {
+			t.Errorf("dials of two links in %v = %d, want 1 to %d", lim.idleAfter/2, got, most)
+		}
+	})
+}
+
 // TestLink_EchoTimeout sends a packet to a peer that reads and never echoes.
 func TestLink_EchoTimeout(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T) {

@@ -263,8 +263,14 @@ func (lc *linkConn) untilEcho(now time.Time) time.Duration {
 // carries no packets: 5 s to 20 s, depending on the number of links. A peer with
 // as many links sends its requests at the same interval.
 func (t *Tunnel) EchoInterval() time.Duration {
+	return time.Duration(t.echoRounds()) * t.limits.idleEchoInterval
+}
+
+// echoRounds returns the number of links in units of echoesPerRound, rounded up,
+// up to maxIdleEcho/idleEchoInterval.
+func (t *Tunnel) echoRounds() int {
 	rounds := (t.linkCount() + t.limits.echoesPerRound - 1) / t.limits.echoesPerRound
-	return min(time.Duration(max(1, rounds))*t.limits.idleEchoInterval, t.limits.maxIdleEcho)
+	return min(max(1, rounds), int(t.limits.maxIdleEcho/t.limits.idleEchoInterval))
 }
 
 // isIdle reports whether the connection must be closed for lack of packets:

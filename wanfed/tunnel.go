@@ -81,7 +81,9 @@ type limits struct {
 
 	queueBytes  int           // capacity of the queue of a link
 	maxQueueAge time.Duration // a link that reconnects drops older packets
-	backoffMin  time.Duration // shortest and longest pause after a failed dial of a link
+	// Shortest and longest pause after a failed dial of a link. The longest one is a
+	// multiple with more than echoesPerRound links, up to four times backoffMax.
+	backoffMin  time.Duration
 	backoffMax  time.Duration
 	stableAfter time.Duration // a connection of this age resets the backoff
 

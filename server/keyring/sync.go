@@ -30,8 +30,9 @@ const (
 	// holdPerDC is the shortest hold per known datacenter. Many datacenters that
 	// start together are alive later.
 	holdPerDC = 500 * time.Millisecond
-	// maxSyncs bounds the exchanges in flight.
-	maxSyncs = 16
+	// maxSyncs bounds the exchanges in flight. Each may dial, and in a large
+	// federation that starts, most of these dials fail.
+	maxSyncs = 4
 )
 
 // syncTarget is the target of an exchange: any server of another datacenter, or
