@@ -36,8 +36,7 @@ func (c mutable) Close() error {
 	return c.Conn.Close()
 }
 
-// borrowers are two servers of a federation that is large for them: each also has a
-// link to dc0. By their names, first dials first, and second waits.
+// borrowers are two servers. Each also has a link to dc0. By their names, first dials first, and second waits.
 type borrowers struct {
 	t               *testing.T
 	first, second   *node
@@ -48,8 +47,9 @@ type borrowers struct {
 	netAll          *memNet
 }
 
-func newBorrowers(t *testing.T, a *authority) *borrowers {
-	nw := newMemNet()
+func newBorrowers(t *testing.T, echoesPerRound int) *borrowers {
+	t.Helper()
+	nw, a := newMemNet(), newAuthority(t)
 	b := &borrowers{t: t, netAll: nw, tr: map[*node]*Transport{}}
 	first, second := "dc1", "dc2"
 	if hashPair(first, second)%2 == 0 {
@@ -68,7 +68,7 @@ func newBorrowers(t *testing.T, a *authority) *borrowers {
 				}
 				return c, err
 			}
-		}).start(nw.listen(addrs[dc]), func(l *limits) { l.echoesPerRound = 1 })
+		}).start(nw.listen(addrs[dc]), func(l *limits) { l.echoesPerRound = echoesPerRound })
 		book := &AddressBook{Paths: map[string][]Path{}}
 		for other, addr := range addrs {
 			if other != dc {
@@ -110,7 +110,7 @@ func (b *borrowers) checkDials(want int32, when string) {
 // received from.
 func TestLink_Borrow(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T) {
-		b := newBorrowers(t, newAuthority(t))
+		b := newBorrowers(t, 1)
 		send(t, b.tr[b.first], b.secondC, "x")
 		receive(t, b.tr[b.second])
 		b.checkArrives("at the start")
@@ -137,7 +137,7 @@ func TestLink_Borrow(t *testing.T) {
 // echoes as a sign of life. Otherwise echoes of an own connection do not count.
 func TestLink_BorrowIdle(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T) {
-		b := newBorrowers(t, newAuthority(t))
+		b := newBorrowers(t, 1)
 		send(t, b.tr[b.first], b.secondC, "x")
 		receive(t, b.tr[b.second])
 		time.Sleep(time.Minute)
@@ -157,7 +157,7 @@ func TestLink_BorrowIdle(t *testing.T) {
 func TestLink_BorrowWait(t *testing.T) {
 	t.Run("the other end dials", func(t *testing.T) {
 		testutil.Bubble(t, func(t *testing.T) {
-			b := newBorrowers(t, newAuthority(t))
+			b := newBorrowers(t, 1)
 			send(t, b.tr[b.second], b.firstC, "early")
 			time.Sleep(borrowWait / 2)
 			b.checkDials(0, "while it waits")
@@ -172,7 +172,7 @@ func TestLink_BorrowWait(t *testing.T) {
 	})
 	t.Run("the other end does not dial", func(t *testing.T) {
 		testutil.Bubble(t, func(t *testing.T) {
-			b := newBorrowers(t, newAuthority(t))
+			b := newBorrowers(t, 1)
 			start := time.Now()
 			send(t, b.tr[b.second], b.firstC, "early")
 			time.Sleep(borrowWait / 2)
@@ -188,7 +188,7 @@ func TestLink_BorrowWait(t *testing.T) {
 // A link whose dials fail borrows when the other end has dialed.
 func TestLink_BorrowAfterFailure(t *testing.T) {
 	testutil.Bubble(t, func(t *testing.T) {
-		b := newBorrowers(t, newAuthority(t))
+		b := newBorrowers(t, 1)
 		heal := b.netAll.cut(b.first.addr)
 		send(t, b.tr[b.second], b.firstC, "early")
 		time.Sleep(borrowWait + 10*time.Second) // the pause between two dials is 5 s by then
@@ -223,7 +223,7 @@ func TestLink_BorrowEnds(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			testutil.Bubble(t, func(t *testing.T) {
-				b := newBorrowers(t, newAuthority(t))
+				b := newBorrowers(t, 1)
 				send(t, b.tr[b.first], b.secondC, "x")
 				receive(t, b.tr[b.second])
 				b.checkArrives("at the start")
@@ -237,8 +237,7 @@ func TestLink_BorrowEnds(t *testing.T) {
 	}
 	t.Run("few links", func(t *testing.T) {
 		testutil.Bubble(t, func(t *testing.T) {
-			b := newBorrowers(t, newAuthority(t))
-			b.second.tun.limits.echoesPerRound = 2 // links: to dc0 and to first
+			b := newBorrowers(t, 2) // second has links to dc0 and to first
 			send(t, b.tr[b.first], b.secondC, "x")
 			receive(t, b.tr[b.second])
 			b.checkArrives("at the start")
