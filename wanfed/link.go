@@ -198,9 +198,9 @@ func (l *link) paths() []Path {
 
 // waitRetry waits for d. It returns early when the address book lists other
 // paths than failed, the paths of the failed dial, and when it receives from
-// offered. After backoffMin it also
-// returns early when another dial of the datacenter succeeds. The minimum
-// prevents a loop in which two links wake each other.
+// offered, which may be nil. After backoffMin it also returns early when another
+// dial of the datacenter succeeds. The minimum prevents a loop in which two links
+// wake each other.
 func (l *link) waitRetry(ctx context.Context, d time.Duration, failed []Path, offered <-chan struct{}) {
 	timer, least := time.NewTimer(d), time.NewTimer(l.t.limits.backoffMin)
 	defer timer.Stop()

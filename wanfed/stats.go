@@ -89,8 +89,9 @@ func (t *Tunnel) trafficLocked(k trafficKey) *counters {
 }
 
 // LastReceived returns the time of the last packet or echo request on a
-// connection from a server of dc to this server, accurate to one second. It
-// returns the zero time if there was none. Packets that another local server relayed do
+// connection from a server of dc to this server, accurate to one second. While dc
+// borrows a connection to it (SPEC.md, section 2), bytes on that connection count too.
+// LastReceived returns the zero time if there was none. Packets that another local server relayed do
 // not count.
 func (t *Tunnel) LastReceived(dc string) time.Time {
 	t.mu.RLock()
@@ -126,7 +127,7 @@ type LinkStatus struct {
 	DC, Node       string        // Node is empty for the link to all servers of DC
 	Path           Path          // of the current or the last connection
 	Protocol       string        // of the current or the last connection
-	ConnectedSince time.Time     // first response on the connection; zero: not connected
+	ConnectedSince time.Time     // first response on the connection; zero: not connected, or borrowing
 	RTT            time.Duration // of the last echo; 0: none yet
 	Queued         int           // packets in the queue
 	// UnansweredSince is the time of the first echo request since the last echo

@@ -41,7 +41,7 @@ var (
 	descDropped  = desc("gossip_dropped_total", "Gossip packets dropped, by reason.", "pool", "dc", "reason")
 	descRejected = desc("gossip_refused_total", "Gossip packets, messages and state exchanges refused, by reason.",
 		"pool", "reason")
-	descConnected = desc("gossip_link_connected", "1 while the packet link is connected.", "dc", "node")
+	descConnected = desc("gossip_link_connected", "1 while the packet link has a connection of its own.", "dc", "node")
 	descQueued    = desc("gossip_link_queued", "Packets in the queue of a link.", "dc", "node")
 	descSessions  = desc("stream_session_connected", "1 while the stream session is connected.", "dc", "node")
 	descClosed    = desc("gossip_closed_total", "Incoming connections and streams closed for a fault, by reason.",
