@@ -317,3 +317,28 @@ func TestNeedlessDials(t *testing.T) {
 	n.record(true, now)
 	check(minNeedlessPause)
 }
+
+// TestLateEchoes checks that the links over a gateway are notified of a late echo at
+// most once per interval.
+func TestLateEchoes(t *testing.T) {
+	const interval = 10 * time.Second
+	var l lateEchoes
+	now := time.Now()
+	notified := func(addr string, after time.Duration) bool {
+		links := l.links.Wait(addr)
+		l.notify(addr, interval, now.Add(after))
+		return isClosed(links)
+	}
+	for _, step := range []struct {
+		addr  string
+		after time.Duration
+		want  bool
+	}{
+		{"192.0.2.1:1", 0, true}, {"192.0.2.1:1", interval - 1, false}, {"192.0.2.2:1", interval - 1, true},
+		{"192.0.2.1:1", interval, true}, {"192.0.2.1:1", interval + 1, false},
+	} {
+		if got := notified(step.addr, step.after); got != step.want {
+			t.Errorf("links over %s notified after %v: %v, want %v", step.addr, step.after, got, step.want)
+		}
+	}
+}

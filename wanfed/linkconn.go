@@ -161,7 +161,7 @@ func (lc *linkConn) writeLoop(ctx context.Context, read <-chan error) (err, read
 	defer lc.echoTimer.Stop()
 	changed, recovered := t.book.Changed(), t.cfg.Dialer.paths.recovered.Wait(lc.l.to.dc)
 	paths := lc.l.paths()
-	suspect := t.suspects.Wait(lc.path.path.Addr)
+	late := t.late.links.Wait(lc.path.path.Addr)
 	lc.migrate(ctx) // the address book may have changed since the dial began
 	lc.lastPacket = time.Now()
 	if err := lc.flush(ctx, lc.lastPacket, true); err != nil {
@@ -204,9 +204,9 @@ func (lc *linkConn) writeLoop(ctx context.Context, read <-chan error) (err, read
 			lc.migrate(ctx)
 		case <-lc.echoTimer.C:
 			lc.suspectPath(ctx, time.Now())
-		case <-suspect: // an echo of another link over the same gateway is late
-			suspect = t.suspects.Wait(lc.path.path.Addr)
-			if now := time.Now(); !lc.consul && now.Sub(lc.lastEcho) >= lim.echoInterval {
+		case <-late: // an echo of another link over the same gateway
+			late = t.late.links.Wait(lc.path.path.Addr)
+			if now := time.Now(); !lc.consul && !lc.echo.isPending() && now.Sub(lc.lastEcho) >= lim.echoInterval {
 				err = lc.flush(ctx, now, true)
 			}
 		case c := <-lc.dialedC:
@@ -308,9 +308,9 @@ func (lc *linkConn) migrate(ctx context.Context) {
 //
 // Once per outage, suspectPath also makes the Prober probe the path: the server
 // at the end of this connection may have failed while the path works. It also
-// makes the other links over the same first gateway send an echo request. A
-// stalled gateway affects all of these links, and an idle link sends its next
-// request only after idleEchoInterval.
+// makes the other links over the same first gateway send an echo request: see
+// lateEchoes. A stalled gateway affects all of these links, and an idle link sends its
+// next request only after Tunnel.EchoInterval.
 func (lc *linkConn) suspectPath(ctx context.Context, now time.Time) {
 	last, late := lc.echo.state()
 	if !late {
@@ -321,7 +321,7 @@ func (lc *linkConn) suspectPath(ctx context.Context, now time.Time) {
 		if lc.l.to.dc != lc.l.t.self.DC {
 			lc.l.t.cfg.Dialer.paths.suspect(lc.l.to.dc, lc.path.path, now)
 		}
-		lc.l.t.suspects.Notify(lc.path.path.Addr)
+		lc.l.t.late.notify(lc.path.path.Addr, lc.l.t.EchoInterval(), now)
 	}
 	to := Target{DC: lc.l.to.dc, Node: lc.l.to.node}
 	paths := lc.l.t.cfg.Dialer.otherPaths(lc.c, to)
@@ -414,6 +414,13 @@ func (e *echoState) state() (last time.Time, late bool) {
 	return e.lastReceived, e.pending && !e.lastReceived.IsZero()
 }
 
+// isPending reports whether an echo is pending.
+func (e *echoState) isPending() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.pending
+}
+
 // expectEcho is called before an echo request is sent. It sets the read
 // deadline: echoTimeout after the last response, but at least
 // echoTimeout-echoInterval from now. The minimum gives the peer time for the
@@ -449,6 +456,8 @@ func (lc *linkConn) recordEcho(age time.Duration, now time.Time) {
 	var deadline, unanswered time.Time
 	if e.pending = age < e.lastRequest; e.pending {
 		deadline, unanswered = now.Add(lc.l.t.limits.echoTimeout), now
+	} else {
+		lc.echoTimer.Stop() // it would wake the link for nothing
 	}
 	lc.l.recordUnanswered(unanswered)
 	lc.c.SetReadDeadline(deadline)

@@ -5,11 +5,13 @@ package wanfed
 import (
 	"context"
 	"crypto/tls"
+	"maps"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/wanfed/wanfed/internal/backoff"
+	"github.com/wanfed/wanfed/internal/broadcast"
 )
 
 // otherPaths returns the paths to the target to, with the path of c last. The
@@ -94,6 +96,32 @@ func (n *needlessDials) record(needless bool, now time.Time) {
 		n.backoff.Reset()
 		n.until = now
 	}
+}
+
+// lateEchoes notifies all links over a gateway of a late echo of one of them. The zero
+// value is ready for use.
+type lateEchoes struct {
+	links broadcast.Keyed[string] // by the address of the gateway
+
+	mu       sync.Mutex
+	notified map[string]time.Time // by the address of the gateway
+}
+
+// notify notifies the links over the gateway at addr, at most once per interval. Each of
+// them then sends an echo request. On a busy machine every echo is late, and without
+// the limit each would cause one on every link.
+func (l *lateEchoes) notify(addr string, interval time.Duration, now time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if now.Sub(l.notified[addr]) < interval {
+		return
+	}
+	if l.notified == nil {
+		l.notified = map[string]time.Time{}
+	}
+	maps.DeleteFunc(l.notified, func(_ string, at time.Time) bool { return now.Sub(at) >= interval })
+	l.notified[addr] = now
+	l.links.Notify(addr)
 }
 
 // closePending closes the connection in dialedC, if dialedC has one.

@@ -56,10 +56,8 @@ type Tunnel struct {
 	unread   *unreadLimit
 	grpcLn   atomic.Pointer[connListener]
 	linkUses linkUseTimes
-	// suspects is notified when an echo of a link is late. The key is the
-	// address of the first gateway on the path of the link.
-	suspects broadcast.Keyed[string]
-	needless needlessDials // because of such echoes
+	late     lateEchoes
+	needless needlessDials // because of late echoes
 	// offered is notified of an accepted ProtoDuplex connection, by datacenter.
 	offered broadcast.Keyed[string]
 
