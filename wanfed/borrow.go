@@ -80,17 +80,19 @@ func (l *link) borrow(ctx context.Context, wait bool) {
 	lc := &linkConn{l: l, c: pc.c.(*tls.Conn), began: time.Now()}
 	until := time.NewTimer(borrowMin + rand.N(borrowMax-borrowMin))
 	defer until.Stop()
-	tick := time.NewTicker(t.limits.echoInterval)
-	defer tick.Stop()
+	// The peer sends echo requests at its interval, which is about that of this end.
+	untilSilent := func() time.Duration { return t.EchoInterval() + t.limits.echoTimeout - pc.silence() }
+	silent := time.NewTimer(untilSilent())
+	defer silent.Stop()
 	for lc.flush(ctx, time.Now(), false) == nil {
 		select {
 		case <-l.wake:
-		case <-tick.C:
-			// The peer sends echo requests at its interval, which is about that of
-			// this end.
-			if pc.silence() > t.EchoInterval()+t.limits.echoTimeout {
+		case <-silent.C:
+			wait := untilSilent()
+			if wait <= 0 {
 				return
 			}
+			silent.Reset(max(wait, t.limits.echoInterval))
 		case <-pc.ended:
 			return
 		case <-until.C:

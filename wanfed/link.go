@@ -268,6 +268,15 @@ func (l *link) recordLoss() {
 // failure and at the first contact, because many links of a large federation
 // open and close with their traffic.
 func (l *link) recordUp(p *pathConn, since time.Time, rtt time.Duration) {
+	l.mu.Lock()
+	known := l.status.ConnectedSince.Equal(since)
+	if known { // an echo of a connection that is up
+		l.status.RTT = rtt
+	}
+	l.mu.Unlock()
+	if known {
+		return
+	}
 	first := l.t.firstContact(l.to)
 	l.mu.Lock()
 	level := slog.LevelDebug

@@ -39,6 +39,9 @@ type session struct {
 	since  time.Time // end of the dial
 
 	lastUsed atomic.Int64 // time of the last opened stream, in Unix nanoseconds
+
+	keepalive *time.Timer // fires when a ping is due
+	unpinged  atomic.Bool // keepalive is stopped: the session had no streams
 }
 
 // errSessionSilent reports that the liveness probe of a session failed.
@@ -134,7 +137,7 @@ func (t *Tunnel) findSession(key target, addr string) (*session, error) {
 func newSession(t *Tunnel, to target, addr string) *session {
 	return &session{
 		t: t, to: to, addr: addr, readyC: make(chan struct{}), replacedC: make(chan struct{}),
-		redialC: make(chan struct{}, 1),
+		redialC: make(chan struct{}, 1), keepalive: time.NewTimer(t.limits.keepaliveInterval),
 	}
 }
 
@@ -255,10 +258,9 @@ func (s *session) setConn(c *tls.Conn) (err error) {
 func (s *session) watch(ctx context.Context, dialedC <-chan *tls.Conn, migrate func() bool) {
 	period := s.t.limits.sessionIdleTimeout / 4
 	tick, better := time.NewTicker(period), time.NewTicker(s.t.limits.migrateInterval)
-	keepalive := time.NewTicker(s.t.limits.keepaliveInterval)
 	defer tick.Stop()
 	defer better.Stop()
-	defer keepalive.Stop()
+	defer s.keepalive.Stop()
 	pong := make(chan error, 1) // the result of a ping
 	pinging := false
 	paths := s.t.cfg.Dialer.paths
@@ -279,8 +281,16 @@ func (s *session) watch(ctx context.Context, dialedC <-chan *tls.Conn, migrate f
 			if dialing = c != nil; dialing { // s is replaced and needs no further dial
 				s.replaceWith(c)
 			}
-		case <-keepalive.C:
-			if !pinging && s.mux.NumStreams() > 0 {
+		case <-s.keepalive.C:
+			if s.mux.NumStreams() == 0 {
+				s.unpinged.Store(true)
+				if s.mux.NumStreams() > 0 {
+					s.keepPinging()
+				}
+				continue
+			}
+			s.keepalive.Reset(s.t.limits.keepaliveInterval)
+			if !pinging {
 				pinging = s.t.group.spawn(func(context.Context) {
 					_, err := s.mux.Ping() // fails after keepaliveTimeout, or at the end of the session
 					pong <- err
@@ -314,6 +324,13 @@ func (s *session) watch(ctx context.Context, dialedC <-chan *tls.Conn, migrate f
 			}
 			tick.Reset(period) // otherwise the next tick would follow a late tick at once
 		}
+	}
+}
+
+// keepPinging is called when s has a new stream.
+func (s *session) keepPinging() {
+	if s.unpinged.CompareAndSwap(true, false) {
+		s.keepalive.Reset(s.t.limits.keepaliveInterval)
 	}
 }
 
@@ -445,6 +462,7 @@ func (s *session) handshake(ctx context.Context, h streamHeader) (net.Conn, erro
 	if err != nil {
 		return nil, fmt.Errorf("open stream: %w", err)
 	}
+	s.keepPinging()
 	peer := h.target + "." + s.to.dc
 	if h.target == "" {
 		peer = s.to.String()

@@ -154,25 +154,40 @@ func (t *Tunnel) Stats() TunnelStats {
 	for k, c := range t.counts {
 		s.Traffic = append(s.Traffic, c.read(k))
 	}
-	links := slices.Collect(maps.Values(t.links))
 	sessions := slices.Collect(maps.Values(t.sessions))
 	t.mu.RUnlock()
-	for _, l := range links {
-		s.Links = append(s.Links, l.snapshot())
-	}
+	s.Links = t.Links()
 	for _, session := range sessions {
 		s.Sessions = append(s.Sessions, session.status())
 	}
 	slices.SortFunc(s.Traffic, func(a, b Traffic) int {
 		return cmp.Or(cmp.Compare(a.Pool, b.Pool), cmp.Compare(a.DC, b.DC))
 	})
-	slices.SortFunc(s.Links, func(a, b LinkStatus) int {
-		return cmp.Or(cmp.Compare(a.DC, b.DC), cmp.Compare(a.Node, b.Node))
-	})
 	slices.SortFunc(s.Sessions, func(a, b SessionStatus) int {
 		return cmp.Or(cmp.Compare(a.DC, b.DC), cmp.Compare(a.Node, b.Node))
 	})
 	return s
+}
+
+// Links returns the links to the named datacenters, or to all, sorted by datacenter
+// and node. It may be called at any time.
+func (t *Tunnel) Links(dcs ...string) []LinkStatus {
+	t.mu.RLock()
+	links := make([]*link, 0, len(t.links))
+	for to, l := range t.links {
+		if len(dcs) == 0 || slices.Contains(dcs, to.dc) {
+			links = append(links, l)
+		}
+	}
+	t.mu.RUnlock()
+	out := make([]LinkStatus, len(links))
+	for i, l := range links {
+		out[i] = l.snapshot()
+	}
+	slices.SortFunc(out, func(a, b LinkStatus) int {
+		return cmp.Or(cmp.Compare(a.DC, b.DC), cmp.Compare(a.Node, b.Node))
+	})
+	return out
 }
 
 // read returns the values of the counters of k.
