@@ -54,8 +54,12 @@ const (
 	// the incarnations up.
 	maxIncarnationStep = 1 << 16
 	// maxExchanges limits the state exchanges per second with members that do not
-	// answer questions, such as servers of an earlier version.
-	maxExchanges = 2
+	// answer questions, such as servers of an earlier version. With more than
+	// manyMembers, the time between two is at least exchangePerMember for each: an
+	// exchange opens a session, and on a busy machine all answers are late.
+	maxExchanges      = 2
+	exchangePerMember = 50 * time.Millisecond
+	manyMembers       = 25
 	// ownAliveAge is the age at which the state of this member is read again if no
 	// change is known. memberlist encodes the states of all members for it.
 	ownAliveAge = 5 * time.Second
@@ -71,14 +75,15 @@ type hearsay struct {
 	wake      chan struct{} // capacity 1
 	exchanges rateLimit
 
-	mu       sync.Mutex
-	contacts map[string]*contact  // by the name of the member
-	rumors   map[string]*rumor    // by the name of the member
-	perGroup map[string]int       // number of rumors
-	answers  map[string]time.Time // times of alive messages to send, by the name of the receiver
-	refuted  map[string]time.Time // time of the last accepted message about this member, by group
-	outbox   []outgoing           // messages to send after the unlock
-	suspects []suspicion          // for memberlist
+	mu        sync.Mutex
+	contacts  map[string]*contact  // by the name of the member
+	rumors    map[string]*rumor    // by the name of the member
+	perGroup  map[string]int       // number of rumors
+	answers   map[string]time.Time // times of alive messages to send, by the name of the receiver
+	refuted   map[string]time.Time // time of the last accepted message about this member, by group
+	exchanged time.Time            // start of the last state exchange
+	outbox    []outgoing           // messages to send after the unlock
+	suspects  []suspicion          // for memberlist
 
 	reports reports
 
@@ -362,96 +367,6 @@ func (h *hearsay) notify() {
 	select {
 	case h.wake <- struct{}{}:
 	default:
-	}
-}
-
-// rumorTick is the time between two looks at rumors and answers that wait.
-const rumorTick = 50 * time.Millisecond
-
-// run queries, answers and suspects until stopped is closed. In a pool without
-// groups it only answers: see Pool.announce.
-func (h *hearsay) run(stopped <-chan struct{}) {
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	var tick <-chan time.Time
-	for {
-		select {
-		case <-stopped:
-			return
-		case <-h.wake:
-		case <-tick:
-		}
-		tick = nil
-		if h.process(time.Now(), &wg, stopped) {
-			tick = time.After(rumorTick)
-		}
-	}
-}
-
-// process does what is due. It reports whether something waits.
-func (h *hearsay) process(now time.Time, wg *sync.WaitGroup, stopped <-chan struct{}) (waits bool) {
-	h.readOwn(now, stopped)
-	h.mu.Lock()
-	var own []byte
-	for to, at := range h.answers {
-		if at.After(now) {
-			continue
-		}
-		delete(h.answers, to)
-		if own == nil {
-			own = h.own.alive()
-		}
-		if own != nil {
-			h.outbox = append(h.outbox, outgoing{to, own})
-		}
-	}
-	unanswered := min(max(unansweredTime, time.Duration(len(h.contacts))*unansweredPerMember), maxUnansweredTime)
-	for name, r := range h.rumors {
-		listed, found := h.pool.member(name)
-		c := h.contact(name)
-		switch {
-		case now.Sub(r.began) >= rumorTimeout:
-			h.drop(name)
-		case r.queried.IsZero() || r.accuser == "" && !r.acked && now.Sub(c.queried) >= queryAgain:
-			if now.Sub(c.queried) >= queryInterval && h.hasPath(name) {
-				if c.queried = now; r.queried.IsZero() {
-					r.queried = now
-				}
-				h.query(name, c, found && (c.suspected || !listed.Alive()))
-			}
-		case r.accuser != "" && now.Sub(r.queried) < accusedTime:
-		case r.accuser != "" && c.seen.Before(r.queried):
-			h.drop(name)
-			c.suspected = true
-			h.suspects = append(h.suspects, suspicion{name, c.highest, r.accuser})
-		// The address in the news about a member of this group is hearsay too. A
-		// member that has failed is contacted by serf.
-		case r.accuser == "" && !r.acked && now.Sub(r.queried) < unanswered:
-		case !r.member || r.accuser != "" || h.believes(name, h.pool.cfg.Name) || found && !listed.Alive():
-			h.drop(name)
-		case h.exchanges.allow(now):
-			h.drop(name)
-			wg.Go(func() { h.exchange(name + "/" + r.addr) })
-		}
-	}
-	waits = len(h.rumors)+len(h.answers) > 0
-	suspects := h.suspects
-	h.suspects = nil
-	h.mu.Unlock()
-	h.flush()
-	for _, s := range suspects {
-		if packet, err := h.pool.inspector.encrypt(suspectMessage(s.name, s.incarnation, s.accuser)); err == nil {
-			h.pool.inspector.inject(stopped, packet, h.pool.cfg.Advertise)
-		}
-	}
-	return waits
-}
-
-// exchange exchanges states with a member that does not answer questions. It
-// blocks up to the timeout of memberlist.
-func (h *hearsay) exchange(addr string) {
-	if s := h.pool.serf.Load(); s != nil {
-		_, _ = s.Memberlist().Join([]string{addr}) // after an error, the next news are another rumor
 	}
 }
 

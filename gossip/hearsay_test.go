@@ -501,3 +501,29 @@ func FuzzHearsay(f *testing.F) {
 		_ = c.inspect()
 	})
 }
+
+// TestRumor_Due checks when a rumor is looked at again.
+func TestRumor_Due(t *testing.T) {
+	now := time.Now()
+	at := func(d time.Duration) time.Time { return now.Add(d) }
+	const unanswered, pathTick = 15 * time.Second, time.Second
+	for _, test := range []struct {
+		name    string
+		rumor   rumor
+		queried time.Time // of the contact
+		want    time.Duration
+	}{
+		{"without a path", rumor{began: now}, time.Time{}, pathTick},
+		{"member queried already", rumor{began: now}, now, queryInterval},
+		{"accused", rumor{began: now, queried: now, accuser: "srv1.dc2"}, now, accusedTime},
+		{"no answer yet", rumor{began: now, queried: now}, now, queryAgain},
+		{"exchange soon", rumor{began: at(-14 * time.Second), queried: at(-14 * time.Second)}, now, time.Second},
+		{"waits for an exchange", rumor{began: at(-20 * time.Second), queried: at(-20 * time.Second)}, now, pathTick},
+		{"near its end", rumor{began: at(time.Second/2 - rumorTimeout)}, time.Time{}, time.Second / 2},
+	} {
+		got := test.rumor.due(&contact{queried: test.queried}, unanswered, pathTick, now).Sub(now)
+		if got != test.want {
+			t.Errorf("%s: due in %v, want %v", test.name, got, test.want)
+		}
+	}
+}

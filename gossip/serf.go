@@ -94,6 +94,9 @@ func (p *Pool) memberlistConfig(filtered <-chan struct{}) *memberlist.Config {
 	if p.cfg.Kind == wanfed.PoolWAN {
 		ml = memberlist.DefaultWANConfig()
 		setWANTimings(ml)
+		// Packets are reliable here too. With many members, a ping over a stream would
+		// open a session for each late ping.
+		ml.DisableTcpPingsForNode = func(string) bool { return len(p.Members()) > manyMembers }
 	}
 	if p.cfg.Keyring != nil {
 		ml.Keyring = p.cfg.Keyring.live

@@ -127,7 +127,7 @@ func (r *reports) sweep(now time.Time) {
 type Report struct {
 	Reporter string // group
 	Member   string
-	Tags     map[string]string
+	Tags     map[string]string // immutable
 }
 
 // Reports returns the reports of other groups about members of a group, sorted by
@@ -137,10 +137,19 @@ func (p *Pool) Reports(group string) (all []Report) {
 		return nil
 	}
 	now := time.Now()
+	parsed := map[string]map[string]string{} // by the encoded tags: most groups report the same
 	p.hearsay.mu.Lock()
 	defer p.hearsay.mu.Unlock()
 	for key, t := range p.hearsay.reports.tags[group] {
-		if tags, err := parseTags(t.meta); err == nil && now.Sub(t.at) < unconfirmedTime {
+		if now.Sub(t.at) >= unconfirmedTime {
+			continue
+		}
+		tags, found := parsed[string(t.meta)]
+		if !found {
+			tags, _ = parseTags(t.meta) // nil after an error
+			parsed[string(t.meta)] = tags
+		}
+		if tags != nil {
 			all = append(all, Report{key.reporter, key.member, tags})
 		}
 	}
