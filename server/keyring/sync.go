@@ -33,6 +33,10 @@ const (
 	// maxSyncs bounds the exchanges in flight. Each may dial, and in a large
 	// federation that starts, most of these dials fail.
 	maxSyncs = 4
+	// pacePerDC is the time, per known datacenter, between the starts of two exchanges
+	// with secondaries, or with the primary. All servers of a large federation would otherwise exchange
+	// keyrings with all datacenters when its start takes longer than the hold.
+	pacePerDC = 50 * time.Millisecond
 )
 
 // syncTarget is the target of an exchange: any server of another datacenter, or
@@ -45,6 +49,8 @@ type syncState struct {
 	failures   int       // number of failed exchanges in a row
 	due        time.Time // zero means that no exchange is due until a change
 	held       bool      // due is the end of a hold
+	since      time.Time // start of the hold
+	started    time.Time // start of the last exchange
 	alive      bool      // see Service.targets
 	recoveries int       // dcrpc.Reachability.Recoveries of its datacenter
 }
@@ -63,6 +69,7 @@ func (s *Service) Run(ctx context.Context) error {
 	tick := time.NewTicker(backoff.Jitter(syncInterval))
 	defer tick.Stop()
 	var keys <-chan struct{}
+	var p pace
 	for {
 		if s.Store != nil {
 			s.Store.Reconcile()
@@ -75,7 +82,8 @@ func (s *Service) Run(ctx context.Context) error {
 			recoveries[dc] = r.Recoveries
 		}
 		updateTargets(states, s.targets(), recoveries, s.hold, time.Now())
-		started, wait := startDue(states, time.Now())
+		p.interval = time.Duration(len(s.Book.Load().Paths)) * pacePerDC
+		started, wait := startDue(states, s.DC, s.isSecondary, &p, time.Now())
 		for _, t := range started {
 			wg.Go(func() { done <- result{t, s.sync(ctx, t)} })
 		}
@@ -98,9 +106,18 @@ func (s *Service) Run(ctx context.Context) error {
 	}
 }
 
+// pace is the state of the pace of exchanges with secondaries.
+type pace struct {
+	interval time.Duration
+	last     time.Time // start of the last exchange
+}
+
+// isSecondary reports whether t is another datacenter and not the primary.
+func (s *Service) isSecondary(t syncTarget) bool { return t.dc != s.DC && t.dc != s.PrimaryDC }
+
 // hold returns the time for which an exchange with t is delayed.
 func (s *Service) hold(t syncTarget) time.Duration {
-	if t.dc == s.DC || t.dc == s.PrimaryDC {
+	if !s.isSecondary(t) {
 		return 0
 	}
 	return backoff.Jitter(max(secondaryHold, time.Duration(len(s.Book.Load().Paths))*holdPerDC))
@@ -175,10 +192,15 @@ func updateTargets(
 		}
 		if isNew || recoveries[t.dc] > st.recoveries || isServer && alive && !st.alive {
 			wait := hold(t)
-			st.due, st.failures, st.held = now.Add(wait), 0, wait > 0
+			st.due, st.failures, st.held, st.since = now.Add(wait), 0, wait > 0, now
 		}
-		if st.held && alive {
+		switch {
+		case st.held && alive:
 			st.due, st.held = time.Time{}, false
+		case st.held && !st.due.After(now): // more datacenters may be known now
+			if due := st.since.Add(hold(t)); due.After(now) {
+				st.due = due
+			}
 		}
 		st.alive, st.recoveries = alive, recoveries[t.dc]
 	}
@@ -191,7 +213,9 @@ func updateTargets(
 
 // startDue marks the due targets as running and returns them. It also returns
 // the time until the next target is due.
-func startDue(states map[syncTarget]*syncState, now time.Time) (started []syncTarget, wait time.Duration) {
+func startDue(
+	states map[syncTarget]*syncState, local string, isSecondary func(syncTarget) bool, p *pace, now time.Time,
+) (started []syncTarget, wait time.Duration) {
 	wait = time.Hour
 	running := 0
 	for _, st := range states {
@@ -204,7 +228,16 @@ func startDue(states map[syncTarget]*syncState, now time.Time) (started []syncTa
 		case st.running || st.due.IsZero():
 		case remaining > 0:
 			wait = min(wait, remaining)
-		case running < maxSyncs: // otherwise the end of a running exchange wakes Run
+		case running >= maxSyncs: // the end of a running exchange wakes Run
+		case isSecondary(t) && now.Sub(p.last) < p.interval:
+			wait = min(wait, p.interval-now.Sub(p.last))
+		case t.dc != local && now.Sub(st.started) < p.interval: // the primary may be reachable for moments
+			wait = min(wait, p.interval-now.Sub(st.started))
+		default:
+			if isSecondary(t) {
+				p.last = now
+			}
+			st.started = now
 			st.running, st.due, st.held = true, time.Time{}, false
 			running++
 			started = append(started, t)
