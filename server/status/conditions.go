@@ -38,9 +38,11 @@ const (
 )
 
 const (
-	// observeInterval is the interval of observations. A condition changes when
-	// two successive observations agree.
+	// observeInterval is the minimum interval of observations, and observePerDC is
+	// their interval per datacenter. An observation costs processor time for each
+	// datacenter. A condition changes when two successive observations agree.
 	observeInterval = 5 * time.Second
+	observePerDC    = 200 * time.Millisecond
 	// holdDown is the minimum time between two changes of the observed conditions
 	// of a datacenter. It bounds the writes while a path flaps.
 	holdDown = time.Minute
@@ -61,6 +63,7 @@ type observations struct {
 	mu           sync.Mutex
 	last, agreed map[string][]*pb.Condition // by datacenter
 	agreedAt     map[string]time.Time       // time of the last change of agreed
+	observedAt   time.Time                  // time of last
 }
 
 // Conditions returns the controller that maintains a resource of type
@@ -78,6 +81,7 @@ func Conditions(observe Observe) controller.Controller {
 			defer o.mu.Unlock()
 			// Those of an earlier leadership are outdated.
 			o.last, o.agreed, o.agreedAt = nil, map[string][]*pb.Condition{}, map[string]time.Time{}
+			o.observedAt = time.Time{}
 			return nil
 		},
 		Reconcile: o.reconcile,
@@ -85,8 +89,16 @@ func Conditions(observe Observe) controller.Controller {
 }
 
 // next observes all datacenters, and returns the federation states of those
-// whose conditions have changed.
+// whose conditions have changed. It does nothing until observePerDC has passed for
+// each datacenter of the last observation.
 func (o *observations) next(ctx context.Context, env *controller.Env, _ time.Time) ([]*pb.ID, error) {
+	o.mu.Lock()
+	// The interval is a multiple of observeInterval, whose end may be a bit early.
+	early := time.Since(o.observedAt) < time.Duration(len(o.last))*observePerDC-observeInterval/2
+	o.mu.Unlock()
+	if early {
+		return nil, nil
+	}
 	now, err := o.observe(ctx)
 	if err != nil {
 		env.Logger.Warn("cannot observe the datacenters", "err", err)
@@ -102,7 +114,7 @@ func (o *observations) next(ctx context.Context, env *controller.Env, _ time.Tim
 			changed = append(changed, resource.ID(federation.StateType, dc))
 		}
 	}
-	o.last = now
+	o.last, o.observedAt = now, time.Now()
 	return changed, nil
 }
 

@@ -185,6 +185,7 @@ func TestConditions_ManyChange(t *testing.T) {
 	}
 	changed := map[string]bool{}
 	for i, want := range []int{0, maxChanges, maxChanges, 1, 0} { // the first observation has no previous one
+		o.observedAt = time.Time{} // long ago
 		ids, err := o.next(t.Context(), nil, time.Time{})
 		if err != nil || len(ids) != want {
 			t.Errorf("observation %d: %d changes, error %v; want %d changes", i+1, len(ids), err, want)
@@ -195,6 +196,32 @@ func TestConditions_ManyChange(t *testing.T) {
 	}
 	if len(changed) != len(now) {
 		t.Errorf("%d datacenters changed, want %d", len(changed), len(now))
+	}
+}
+
+// TestConditions_Interval checks that the interval of observations grows with the
+// number of datacenters.
+func TestConditions_Interval(t *testing.T) {
+	for _, test := range []struct{ datacenters, want int }{{2, 13}, {25, 13}, {100, 4}} { // in a minute and at its start
+		testutil.Bubble(t, func(t *testing.T) {
+			now, observed := map[string][]*pb.Condition{}, 0
+			for n := range test.datacenters {
+				now[fmt.Sprintf("dc%d", n+1)] = nil
+			}
+			o := &observations{
+				observe: func(context.Context) (map[string][]*pb.Condition, error) { observed++; return now, nil },
+				agreed:  map[string][]*pb.Condition{}, agreedAt: map[string]time.Time{},
+			}
+			for range time.Minute/observeInterval + 1 {
+				if _, err := o.next(t.Context(), nil, time.Now()); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(observeInterval)
+			}
+			if observed != test.want {
+				t.Errorf("%d observations of %d datacenters in a minute, want %d", observed, test.datacenters, test.want)
+			}
+		})
 	}
 }
 

@@ -55,6 +55,11 @@ const (
 	// maxRequests bounds the requests at one time. A fault of the local gateways
 	// silences all datacenters, and a few reports are enough to describe it.
 	maxRequests = 3
+	// requestPerDC is the time, per datacenter, between two requests while more than
+	// maxUnpaced datacenters are silent. If they are because the machine is busy, the
+	// requests of all servers would keep it busy.
+	requestPerDC = 250 * time.Millisecond
+	maxUnpaced   = 24
 	// maxReported bounds the addresses in a report.
 	maxReported = 16
 )
@@ -66,17 +71,28 @@ const (
 type inboundReports struct {
 	mu      sync.Mutex
 	silence time.Duration // time without a packet after which a datacenter is silent
+	begun   time.Time     // start of the last request
 	states  map[string]*inboundState
 }
 
 // inboundState is the state of one datacenter.
 type inboundState struct {
 	since   time.Time  // the datacenter became known
+	last    time.Time  // last packet; zero: never
 	report  pathReport // the last report; the direction is "" if there is none
 	at      time.Time  // of report
 	next    time.Time  // earliest time of the next request
 	pause   time.Duration
 	pending bool // a request has no response yet
+}
+
+// lastSign returns the time of the last packet, or that at which a datacenter
+// without one became known.
+func (s *inboundState) lastSign() time.Time {
+	if s.last.IsZero() {
+		return s.since
+	}
+	return s.last
 }
 
 // silent returns the silent datacenters whose next request is due: first, then
@@ -90,20 +106,19 @@ func (i *inboundReports) silent(
 		i.states = map[string]*inboundState{}
 	}
 	var newest time.Time
-	last, never := make(map[string]time.Time, len(dcs)), map[string]bool{}
 	for _, dc := range dcs {
-		if i.states[dc] == nil {
-			i.states[dc] = &inboundState{since: now}
+		s := i.states[dc]
+		if s == nil {
+			s = &inboundState{since: now}
+			i.states[dc] = s
 		}
-		if last[dc] = lastReceived(dc); last[dc].IsZero() {
-			never[dc] = true
-			last[dc] = i.states[dc].since
-		}
-		if last[dc].After(newest) {
-			newest = last[dc]
+		if s.last = lastReceived(dc); s.lastSign().After(newest) {
+			newest = s.lastSign()
 		}
 	}
-	maps.DeleteFunc(i.states, func(dc string, _ *inboundState) bool { return last[dc].IsZero() })
+	if len(i.states) > len(dcs) {
+		maps.DeleteFunc(i.states, func(dc string, _ *inboundState) bool { return !slices.Contains(dcs, dc) })
+	}
 	i.silence = max(minSilence, time.Duration(len(dcs))*silencePerDC)
 	if len(dcs) <= maxEchoed {
 		i.silence = min(i.silence, echo+echoDelay)
@@ -113,9 +128,9 @@ func (i *inboundReports) silent(
 	}
 	for _, dc := range dcs {
 		switch s := i.states[dc]; {
-		case now.Sub(last[dc]) < i.silence:
-			*s = inboundState{since: s.since, pending: s.pending}
-		case never[dc] && now.Sub(s.since) < time.Duration(len(dcs))*startPerDC:
+		case now.Sub(s.lastSign()) < i.silence:
+			*s = inboundState{since: s.since, last: s.last, pending: s.pending}
+		case s.last.IsZero() && now.Sub(s.since) < time.Duration(len(dcs))*startPerDC:
 		case !s.pending && !now.Before(s.next):
 			silent = append(silent, dc)
 		}
@@ -147,23 +162,38 @@ func (i *inboundReports) record(r pathReport, now time.Time) {
 	}
 }
 
-// begin begins a request for the report of a datacenter, which record ends. It
-// returns false if maxRequests have begun. The request waits at the other server
-// for the time wait, unless more than maxRequests datacenters are silent.
-func (i *inboundReports) begin(dc string, silent int) (wait time.Duration, ok bool) {
+// busy reports whether no request may begin now.
+func (i *inboundReports) busy(silent int, now time.Time) bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
+	return i.busyLocked(silent, now)
+}
+
+func (i *inboundReports) busyLocked(silent int, now time.Time) bool {
+	if silent > maxUnpaced && now.Sub(i.begun) < time.Duration(len(i.states))*requestPerDC {
+		return true
+	}
 	pending := 0
 	for _, s := range i.states {
 		if s.pending {
 			pending++
 		}
 	}
+	return pending >= maxRequests
+}
+
+// begin begins a request for the report of a datacenter, which record ends. It
+// returns false if maxRequests have begun, or too soon after the last one began: see
+// requestPerDC. The request waits at the other server
+// for the time wait, unless more than maxRequests datacenters are silent.
+func (i *inboundReports) begin(dc string, silent int, now time.Time) (wait time.Duration, ok bool) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
 	s := i.states[dc]
-	if s == nil || pending >= maxRequests {
+	if s == nil || i.busyLocked(silent, now) {
 		return 0, false
 	}
-	s.pending = true
+	s.pending, i.begun = true, now
 	if silent > maxRequests {
 		return 0, true
 	}
@@ -198,15 +228,15 @@ func (r *Reporter) RunReports(ctx context.Context) error {
 		dcs := slices.Collect(maps.Keys(r.cfg.Book.Load().Paths))
 		silent := r.inbound.silent(dcs, r.cfg.Primary.manager.PrimaryDC(), r.cfg.Tunnel.EchoInterval(),
 			r.cfg.Tunnel.LastReceived, time.Now())
-		if len(silent) == 0 {
+		if len(silent) == 0 || r.inbound.busy(len(silent), time.Now()) {
 			continue
 		}
-		links := r.links()
+		links := r.links(silent...)
 		for _, dc := range silent {
 			if outbound(r.paths(dc, links[dc])) != api.DirectionOK {
 				continue
 			}
-			if wait, ok := r.inbound.begin(dc, len(silent)); ok {
+			if wait, ok := r.inbound.begin(dc, len(silent), time.Now()); ok {
 				requests.Go(func() { r.request(ctx, dc, wait) })
 			}
 		}
@@ -227,7 +257,7 @@ func (r *Reporter) request(ctx context.Context, dc string, wait time.Duration) {
 // dc, for a server of dc. While a path works it blocks: until no path works, ctx
 // ends, or wait or maxReportWait is over.
 func (r *Reporter) Reachability(ctx context.Context, dc string, wait time.Duration) *pb.ReachabilityResponse {
-	report := func() *pb.ReachabilityResponse { return newReport(r.paths(dc, r.links()[dc])) }
+	report := func() *pb.ReachabilityResponse { return newReport(r.paths(dc, r.links(dc)[dc])) }
 	return awaitFailing(ctx, min(wait, maxReportWait), report)
 }
 

@@ -73,7 +73,7 @@ func TestInboundReports_Requests(t *testing.T) {
 	now = now.Add(minSilence)
 	begin := func(dc string, silent int, wantWait time.Duration, want bool) {
 		t.Helper()
-		if wait, ok := i.begin(dc, silent); wait != wantWait || ok != want {
+		if wait, ok := i.begin(dc, silent, now); wait != wantWait || ok != want {
 			t.Errorf("begin(%s, %d) = %v, %v, want %v, %v", dc, silent, wait, ok, wantWait, want)
 		}
 	}
@@ -89,6 +89,28 @@ func TestInboundReports_Requests(t *testing.T) {
 	now = now.Add(minReportPause)
 	if got, want := i.silent(dcs, "", 5*time.Second, never, now), []string{"dc2"}; !slices.Equal(got, want) {
 		t.Errorf("silent() after a response and a pause = %v, want %v", got, want)
+	}
+}
+
+// TestInboundReports_Pace checks that requests to many datacenters begin one after
+// another.
+func TestInboundReports_Pace(t *testing.T) {
+	var i inboundReports
+	now := time.Unix(1000, 0)
+	dcs := make([]string, 100)
+	for n := range dcs {
+		dcs[n] = fmt.Sprint("dc", n)
+	}
+	i.silent(dcs, "", 5*time.Second, func(string) time.Time { return time.Time{} }, now)
+	for _, step := range []struct {
+		after time.Duration
+		want  bool
+	}{{0, true}, {0, false}, {24 * time.Second, false}, {time.Second, true}} {
+		now = now.Add(step.after)
+		dcs = dcs[1:]
+		if _, ok := i.begin(dcs[0], 100, now); ok != step.want {
+			t.Errorf("begin() %v later = %v, want %v", step.after, ok, step.want)
+		}
 	}
 }
 

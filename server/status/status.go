@@ -151,10 +151,10 @@ func gatewayFacts(gateways []*pb.MeshGateway) []gatewayFact {
 	return out
 }
 
-// links returns the packet links to other datacenters, by datacenter.
-func (r *Reporter) links() map[string]wanfed.LinkStatus {
+// links returns the packet links to the named, or all other, datacenters, by name.
+func (r *Reporter) links(dcs ...string) map[string]wanfed.LinkStatus {
 	links := map[string]wanfed.LinkStatus{}
-	for _, l := range r.cfg.Tunnel.Stats().Links {
+	for _, l := range r.cfg.Tunnel.Links(dcs...) {
 		if l.DC != r.cfg.DC && (links[l.DC].DC == "" || !l.ConnectedSince.IsZero()) {
 			links[l.DC] = l
 		}
