@@ -254,9 +254,9 @@ var dialAtOnce = grpc.WithConnectParams(grpc.ConnectParams{
 })
 
 // keepsOpen reports whether the Client connects to another datacenter without a
-// call: to the primary, and to an unreachable datacenter. The connection
-// detects at once that a datacenter is reachable again.
-func (c *Client) keepsOpen(dc string) bool { return dc == c.cfg.PrimaryDC || c.reach.isUnreachable(dc) }
+// call: to the primary, and to up to maxKeptOpen unreachable datacenters. The
+// connection detects at once that a datacenter is reachable again.
+func (c *Client) keepsOpen(dc string) bool { return dc == c.cfg.PrimaryDC || c.reach.isOneOfFew(dc) }
 
 // watchState records whether cc works, until cc is replaced. It reconnects cc
 // if keepsOpen is true for the datacenter, and otherwise replaces an idle cc.
@@ -346,6 +346,9 @@ func (c *Client) Run(ctx context.Context) error {
 		old = book
 		failing, healthChanged := c.cfg.Dialer.Unreachable()
 		connect, wait := c.updateUnreachable(failingSince, failing, time.Now())
+		if len(connect) > maxKeptOpen {
+			connect = nil
+		}
 		if len(book.Paths[c.cfg.PrimaryDC]) > 0 && c.cfg.PrimaryDC != c.cfg.DC {
 			connect = append(connect, c.cfg.PrimaryDC)
 		}

@@ -40,10 +40,26 @@ func (r *reachability) load() (map[string]Reachability, <-chan struct{}) {
 	return maps.Clone(r.byDC), r.changed.Wait()
 }
 
-func (r *reachability) isUnreachable(dc string) bool {
+// maxKeptOpen is the number of unreachable datacenters to which a Client keeps
+// connections. If more are unreachable, this server or its gateways are at fault or
+// busy, and connections to all of them by all servers would keep the machine busy.
+// The Prober then detects that they are reachable again.
+const maxKeptOpen = 8
+
+// isOneOfFew reports whether dc is one of up to maxKeptOpen unreachable datacenters.
+func (r *reachability) isOneOfFew(dc string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.byDC[dc].Unreachable
+	if !r.byDC[dc].Unreachable {
+		return false
+	}
+	unreachable := 0
+	for _, other := range r.byDC {
+		if other.Unreachable {
+			unreachable++
+		}
+	}
+	return unreachable <= maxKeptOpen
 }
 
 func (r *reachability) set(dc string, reachable bool) {

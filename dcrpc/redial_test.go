@@ -5,6 +5,7 @@ package dcrpc
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"net"
 	"slices"
@@ -284,4 +285,24 @@ func TestRead_ReplacedWhileDialing(t *testing.T) {
 			t.Errorf("close() = %v, want nil", err)
 		}
 	})
+}
+
+// TestKeepsOpen_Few checks that a Client keeps connections to unreachable datacenters
+// open only while they are few. The primary is not one of them.
+func TestKeepsOpen_Few(t *testing.T) {
+	c, _ := newTestClient()
+	for i := range maxKeptOpen {
+		c.reach.set(fmt.Sprint("other", i), false)
+	}
+	if !c.keepsOpen("other0") {
+		t.Errorf("keepsOpen() with %d unreachable datacenters = false, want true", maxKeptOpen)
+	}
+	c.reach.set("one-more", false)
+	if c.keepsOpen("other0") {
+		t.Errorf("keepsOpen() with %d unreachable datacenters = true, want false", maxKeptOpen+1)
+	}
+	c.cfg.PrimaryDC = "other0"
+	if !c.keepsOpen("other0") {
+		t.Error("keepsOpen() of the primary = false, want true")
+	}
 }
