@@ -181,10 +181,10 @@ func (u *AddressBookUpdater) waitEvent(ctx context.Context, ev *bookEvents) {
 }
 
 // updateInterval returns the minimum time between two computations. When many
-// datacenters start, both the number of changes and the cost of a computation
-// (about 6 us per datacenter) are proportional to the number of datacenters.
+// datacenters start, both the number of changes and the cost of a change (about 6 us
+// per datacenter, and each link wakes) are proportional to the number of datacenters.
 func updateInterval(datacenters int) time.Duration {
-	return min(time.Duration(datacenters)*time.Millisecond, time.Second)
+	return min(time.Duration(datacenters*datacenters)*100*time.Microsecond, time.Second)
 }
 
 // read reads the inputs of compute except the cache.
@@ -300,7 +300,7 @@ const cacheUpdateInterval = time.Minute
 // saveInterval returns the minimum time between two writes of the file.
 // datacenters is the number of datacenters in the cache.
 func saveInterval(datacenters int) time.Duration {
-	return min(time.Duration(datacenters)*10*time.Millisecond, 10*time.Second)
+	return min(time.Duration(datacenters)*50*time.Millisecond, 10*time.Second)
 }
 
 // updateCache records the known addresses and the addresses of successful

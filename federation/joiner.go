@@ -51,6 +51,7 @@ type Joiner struct {
 	attempts map[string]*attempt // by target
 	running  int                 // running attempts at other datacenters
 	started  time.Time           // start of the last attempt at another datacenter
+	known    int                 // number of datacenters in the address book
 	alive    int                 // last poolView.aliveRemote
 	grown    time.Time           // last increase of alive
 }
@@ -93,8 +94,12 @@ const (
 // machine. Each further attempt would cost another handshake and keep the
 // machine busy.
 const (
-	// joinPace is the time between two attempts while maxUnheld are running.
-	joinPace = time.Second
+	// joinPace is the time between two attempts while maxUnheld are running, and, in a
+	// federation of more than paceDatacenters, while any member is alive: gossip then
+	// announces most of the others. It grows with the square of the datacenters, so
+	// that the attempts of all servers together become rarer.
+	joinPace        = time.Second
+	paceDatacenters = 24
 	// settleTime is the time without a new alive datacenter after which gossip
 	// is not expected to announce more.
 	settleTime = 2 * time.Second
@@ -204,7 +209,8 @@ func (j *Joiner) isAlive(target string) bool {
 // that servers that start together do not all contact the same ones.
 func (j *Joiner) missing(pool poolView, now time.Time) []string {
 	var targets []string
-	for dc := range j.cfg.Book.Load().Paths {
+	book := j.cfg.Book.Load()
+	for dc := range book.Paths {
 		if !pool.alive[dc] {
 			targets = append(targets, "*."+dc)
 		}
@@ -225,7 +231,7 @@ func (j *Joiner) missing(pool poolView, now time.Time) []string {
 	if pool.aliveRemote > j.alive {
 		j.grown = now
 	}
-	j.alive = pool.aliveRemote
+	j.alive, j.known = pool.aliveRemote, len(book.Paths)
 	failures := func(target string) int {
 		if a := j.attempts[target]; a != nil {
 			return a.failures
@@ -275,10 +281,16 @@ func (j *Joiner) admitLocked(a *attempt, known bool, now time.Time) time.Duratio
 			return wait
 		}
 	}
-	if j.running >= maxUnheld {
-		return joinPace - now.Sub(j.started)
+	if j.running >= maxUnheld || j.alive > 0 && j.known > paceDatacenters {
+		return paced(paced(joinPace, j.known), j.known) - now.Sub(j.started)
 	}
 	return 0
+}
+
+// paced returns d, which grows by itself for each paceDatacenters. On a busy machine,
+// the attempts of all servers would otherwise keep it busy.
+func paced(d time.Duration, datacenters int) time.Duration {
+	return d * time.Duration(1+datacenters/paceDatacenters)
 }
 
 // resetBackoff ends the backoff of every target, but not the hold. Run calls it
@@ -440,9 +452,10 @@ const (
 	// maxResyncs is the number of exchanges of resyncAll.
 	maxResyncs = 3
 	// resyncDelay is the time for which the primary must be unreachable. A busy
-	// primary is unreachable for moments.
+	// primary is unreachable for moments. See paced.
 	resyncDelay = 2 * time.Second
 	// resyncPause is the time from the last exchange to the next call of resyncAll.
+	// See paced.
 	resyncPause = 10 * time.Second
 )
 
@@ -450,7 +463,7 @@ const (
 // in random order, and then waits. It ends early when the primary is reachable or
 // ctx ends.
 func (j *Joiner) resyncAll(ctx context.Context, primary string, reachability ReachabilityFunc) {
-	backoff.Sleep(ctx, resyncDelay, nil)
+	backoff.Sleep(ctx, paced(resyncDelay, len(j.cfg.Book.Load().Paths)), nil)
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -487,7 +500,7 @@ func (j *Joiner) resyncAll(ctx context.Context, primary string, reachability Rea
 			return
 		}
 	}
-	backoff.Sleep(ctx, resyncPause, nil)
+	backoff.Sleep(ctx, paced(resyncPause, len(j.cfg.Book.Load().Paths)), nil)
 }
 
 // resyncOnce exchanges state with any server of dc.

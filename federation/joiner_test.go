@@ -92,6 +92,12 @@ func TestJoiner_Admission(t *testing.T) {
 	start("*.dc6", poolView{}, maxSettle, 0)
 	j.attempts["*.dc7"], j.grown = &attempt{since: now}, now
 	start("*.dc7", poolView{known: map[string]bool{"dc7": true}}, 0, 0)
+
+	// With 100 datacenters one attempt starts at a time, once gossip reaches any.
+	j.attempts["*.dc8"], j.running, j.known = &attempt{since: now}, 0, 100
+	start("*.dc8", poolView{known: map[string]bool{"dc8": true}}, joinPace, 24*joinPace)
+	j.alive = 0
+	start("*.dc8", poolView{known: map[string]bool{"dc8": true}}, joinPace, 0)
 }
 
 // TestJoiner_ResyncAllIsBounded checks that a server that does not reach the
@@ -182,4 +188,12 @@ func TestJoiner_ResyncPerOutage(t *testing.T) {
 		cancel()
 		wg.Wait()
 	})
+}
+
+func TestPaced(t *testing.T) {
+	for datacenters, want := range map[int]time.Duration{2: time.Second, 23: time.Second, 24: 2 * time.Second, 100: 5 * time.Second} {
+		if got := paced(time.Second, datacenters); got != want {
+			t.Errorf("paced(1s, %d) = %v, want %v", datacenters, got, want)
+		}
+	}
 }
