@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -98,6 +99,8 @@ type PrimaryManager struct {
 	cfg      PrimaryManagerConfig
 	follower *Follower
 	started  time.Time // start of this process
+
+	decoded atomic.Pointer[decodedPrimary] // see stored
 
 	wake    chan struct{}           // has an element after Report and learn, for Run
 	refused *ratelog.Logger[string] // logs refused epochs, by datacenter
@@ -289,11 +292,21 @@ func (p *PrimaryManager) stored() *pb.Primary {
 	if err != nil {
 		return nil
 	}
+	if d := p.decoded.Load(); d != nil && d.from == r {
+		return d.state
+	}
 	st, err := resource.Decode[*pb.Primary](r)
 	if err != nil {
 		return nil
 	}
+	p.decoded.Store(&decodedPrimary{r, st})
 	return st
+}
+
+// decodedPrimary is the primary resource and its data. Both are immutable.
+type decodedPrimary struct {
+	from  *pb.Resource
+	state *pb.Primary
 }
 
 // waitStored blocks until done returns true. It calls done after every change

@@ -24,7 +24,7 @@ func collectMetrics() error {
 	cfg := metrics.DefaultConfig("wanfed")
 	cfg.EnableHostname = false       // Prometheus adds the instance
 	cfg.EnableRuntimeMetrics = false // Prometheus has a collector for the Go runtime
-	if _, err := metrics.NewGlobal(cfg, &sink{to: to}); err != nil {
+	if _, err := metrics.NewGlobal(cfg, newSink(to)); err != nil {
 		return fmt.Errorf("collect metrics of libraries: %w", err)
 	}
 	return nil
@@ -35,10 +35,40 @@ func collectMetrics() error {
 //
 // Samples become summaries of their sum and number. The sink of go-metrics also
 // computes quantiles of the last ten seconds, which need 68 KB per summary.
+//
+// The libraries count many events per second, also at rest. A known metric without
+// labels therefore costs one lookup and no allocation.
 type sink struct {
 	to        metrics.MetricSink // for counters and gauges
-	names     sync.Map           // of string, the name in the library, to []string
 	summaries sync.Map           // of string, the name and labels, to prometheus.Summary
+
+	mu      sync.RWMutex
+	names   map[metricKey][]string
+	samples map[metricKey]sample // without labels
+}
+
+// metricKey is the name of a metric in a library, and its unit.
+type metricKey struct {
+	parts [6]string // the last one has all further parts
+	unit  unit
+}
+
+func keyOf(key []string, u unit) (k metricKey) {
+	k.unit = u
+	if n := len(k.parts) - 1; copy(k.parts[:], key) > n {
+		k.parts[n] = strings.Join(key[n:], "\x00")
+	}
+	return k
+}
+
+// sample is where the samples of a metric go, and the factor of their values.
+type sample struct {
+	to     prometheus.Summary
+	factor float32
+}
+
+func newSink(to metrics.MetricSink) *sink {
+	return &sink{to: to, names: map[metricKey][]string{}, samples: map[metricKey]sample{}}
 }
 
 // unit is the last word of the name of a metric.
@@ -63,9 +93,12 @@ func (s *sink) name(key []string, u unit) ([]string, float32) {
 	if u == seconds {
 		factor = 1e-3
 	}
-	joined := strings.Join(key, "\x00") + "\x00" + string(u)
-	if name, ok := s.names.Load(joined); ok {
-		return name.([]string), factor
+	k := keyOf(key, u)
+	s.mu.RLock()
+	known := s.names[k]
+	s.mu.RUnlock()
+	if known != nil {
+		return known, factor
 	}
 	name := make([]string, 0, len(key)+1)
 	for _, part := range key {
@@ -74,7 +107,9 @@ func (s *sink) name(key []string, u unit) ([]string, float32) {
 	if u != none {
 		name = append(name, string(u))
 	}
-	s.names.Store(joined, name)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.names[k] = name
 	return name, factor
 }
 
@@ -127,6 +162,16 @@ func (s *sink) AddSampleWithLabels(key []string, v float32, labels []metrics.Lab
 	if slices.ContainsFunc(key, func(part string) bool { return slices.Contains(numbers, part) }) {
 		u = none
 	}
+	k := keyOf(key, u)
+	if len(labels) == 0 {
+		s.mu.RLock()
+		known, ok := s.samples[k]
+		s.mu.RUnlock()
+		if ok {
+			known.to.Observe(float64(v * known.factor))
+			return
+		}
+	}
 	name, factor := s.name(key, u)
 	full := notInNames.Replace(strings.Join(name, "_"))
 	id, constant := full, make(prometheus.Labels, len(labels))
@@ -141,7 +186,13 @@ func (s *sink) AddSampleWithLabels(key []string, v float32, labels []metrics.Lab
 			_ = prometheus.Register(added) // an invalid metric is not shown
 		}
 	}
-	summary.(prometheus.Summary).Observe(float64(v * factor))
+	known := sample{summary.(prometheus.Summary), factor}
+	if len(labels) == 0 {
+		s.mu.Lock()
+		s.samples[k] = known
+		s.mu.Unlock()
+	}
+	known.to.Observe(float64(v * factor))
 }
 
 // notInNames replaces the characters of a name in a library that a name in

@@ -113,3 +113,17 @@ func TestCollectMetrics_NamesOfLibraries(t *testing.T) {
 		t.Errorf("Lint() = %v, %v, want no problem", problems, err)
 	}
 }
+
+// TestSink_Allocations checks that a sample of a known metric costs no allocation: the
+// libraries send several per second, also at rest.
+func TestSink_Allocations(t *testing.T) {
+	s, key := newSink(&metrics.BlackholeSink{}), []string{"wanfed", "memberlist", "testAllocations"}
+	s.AddSample(key, 1)
+	if got := testing.AllocsPerRun(100, func() { s.AddSample(key, 1) }); got > 0 {
+		t.Errorf("AddSample() of a known metric = %v allocations, want 0", got)
+	}
+	long := append(slices.Clone(key), "a", "b", "c", "d")
+	if a, b := keyOf(long, none), keyOf(append(slices.Clone(long), "e"), none); a == b {
+		t.Errorf("keyOf() of two names = %v, want two keys", a)
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc"
@@ -38,6 +39,34 @@ type remote struct {
 	// current is true while a stream runs that has delivered a snapshot. A
 	// heartbeat then confirms the snapshot. Guarded by Client.mu.
 	current bool
+
+	// own describes the certificate of the gateway, until it changes or is old. Only
+	// register uses it.
+	own        *pb.CertificateInUse
+	ownAt      time.Time
+	ownChanged []<-chan struct{}
+}
+
+// ownAge is the maximum age of remote.own. A CA expires without a change.
+const ownAge = time.Minute
+
+// certificate describes the certificate of the gateway.
+func (r *remote) certificate() *pb.CertificateInUse {
+	if r.own == nil || time.Since(r.ownAt) >= ownAge || slices.ContainsFunc(r.ownChanged, isClosed) {
+		id := r.cfg.Identity
+		r.ownAt, r.ownChanged = time.Now(), []<-chan struct{}{id.Changed(), id.TrustChanged()}
+		r.own = api.OwnCertificate(id) // verifies the certificate
+	}
+	return r.own
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
 }
 
 func newRemote(c *Client) *remote {
@@ -59,7 +88,7 @@ func (r *remote) register(ctx context.Context) (time.Duration, error) {
 	sent := confirmedNow()
 	resp, err := r.service.Register(ctx, &pb.RegisterGatewayRequest{
 		Lan: r.cfg.LAN, Wan: r.cfg.WAN, Unreachable: r.verifier.report(),
-		Certificate: api.OwnCertificate(r.cfg.Identity),
+		Certificate: r.certificate(),
 	})
 	if err != nil {
 		return 0, r.explain(err)

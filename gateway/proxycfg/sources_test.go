@@ -205,15 +205,6 @@ func testOutage(t *testing.T, s source) {
 	}
 }
 
-func isClosed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
-}
-
 // wantReading waits until a Value has the data want, with its origin and time.
 func wantReading[T any](t *testing.T, v *Value[T], want T) {
 	t.Helper()
