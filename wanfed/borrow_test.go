@@ -246,6 +246,25 @@ func TestLink_BorrowEnds(t *testing.T) {
 	})
 }
 
+// Disconnect ends a borrowed connection: it leads to the replaced datacenter.
+func TestDisconnect_Borrowed(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
+		b := newBorrowers(t, 1)
+		send(t, b.tr[b.first], b.secondC, "x")
+		receive(t, b.tr[b.second])
+		b.checkArrives("at the start")
+		borrowed := b.second.tun.newestAccepted(b.first.tun.self.DC)
+		b.second.tun.Disconnect(b.first.tun.self.DC)
+		select {
+		case <-borrowed.ended:
+		case <-time.After(time.Second):
+			t.Error("the borrowed connection did not end")
+		}
+		time.Sleep(time.Second)
+		b.checkArrives("after Disconnect")
+	})
+}
+
 // A server that was dialed may send packets over ProtoDuplex only, and no packets of
 // the LAN pool.
 func TestLink_PacketsFromServer(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -155,9 +156,9 @@ func (t *Tunnel) removeSession(s *session) {
 	}
 }
 
-// Disconnect closes the sessions to datacenter dc. Later streams use new
-// connections. Disconnect is for a datacenter that was replaced by another
-// datacenter with the same name.
+// Disconnect closes the sessions to datacenter dc, and the connections from dc that a
+// link may borrow. Later streams and packets use new connections. Disconnect is for a
+// datacenter that was replaced by another datacenter with the same name.
 func (t *Tunnel) Disconnect(dc string) {
 	var removed []*session
 	t.mu.Lock()
@@ -168,9 +169,13 @@ func (t *Tunnel) Disconnect(dc string) {
 			removed = append(removed, s)
 		}
 	}
+	accepted := slices.Clone(t.accepted[dc])
 	t.mu.Unlock()
 	for _, s := range removed {
 		_ = s.mux.Close()
+	}
+	for _, pc := range accepted {
+		pc.c.Close()
 	}
 }
 
