@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MPL-2.0
 
 // Command scalebench starts many datacenters at once on this machine. Each
-// datacenter is one server process and one gateway process on 127.0.0.1. It
-// measures how long they take to become whole, and their cost at rest.
+// datacenter is one server process and one gateway process on 127.0.0.1, or, with
+// -up, one process of both. It measures how long they take to become whole, and
+// their cost at rest.
 //
 // # Flow
 //
@@ -25,4 +26,5 @@
 //
 //	make bench-scale N=40
 //	make bench-scale N=100 BENCHFLAGS='-settle 0'
+//	make bench-scale N=25 BENCHFLAGS=-up
 package main

@@ -28,7 +28,7 @@ type settings struct {
 	wanfed                string
 	n, port               int
 	limit, settle, sample time.Duration
-	restart               bool
+	restart, up           bool
 }
 
 func main() {
@@ -40,6 +40,7 @@ func main() {
 	flag.DurationVar(&s.settle, "settle", 4*time.Minute, "time before the cost at rest is measured; 0: it is not measured")
 	flag.DurationVar(&s.sample, "for", time.Minute, "time for which the cost at rest is measured")
 	flag.BoolVar(&s.restart, "restart", true, "kill and start all processes again")
+	flag.BoolVar(&s.up, "up", false, `run the server and the gateway of a datacenter in one process: "wanfed up"`)
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -120,7 +121,7 @@ type datacenter struct {
 	name, dir       string
 	port            int // of the server; HTTP, LAN and WAN have the next ones
 	server, gateway tlsutil.Files
-	processes       [2]*subprocess.Process // nil: not started
+	processes       [2]*subprocess.Process // nil: not started, or there is only one
 }
 
 func (d *datacenter) addr(offset int) string { return fmt.Sprintf("127.0.0.1:%d", d.port+offset) }
@@ -148,6 +149,36 @@ func (d *datacenter) startGateway(ctx context.Context, program string) error {
 	if err == nil {
 		d.processes[1] = gw.Process
 	}
+	return err
+}
+
+// startBoth starts the server and the gateway in one process.
+func (d *datacenter) startBoth(ctx context.Context, program string, primary *datacenter) error {
+	common := func(node string, files tlsutil.Files) string {
+		return fmt.Sprintf("dc = %q\nnode = %q\ndata_dir = %q\nca_file = %q\ncert_file = %q\nkey_file = %q\n",
+			d.name, node, filepath.Join(d.dir, node), files.CA, files.Cert, files.Key)
+	}
+	server := common("srv1", d.server) + fmt.Sprintf("bind = %q\nport = %d\nhttp_addr = %q\nprimary_datacenter = %q\n",
+		"127.0.0.1", d.port, d.addr(1), primary.name)
+	if d != primary {
+		server += fmt.Sprintf("primary_gateways = [%q]\n", primary.addr(3))
+	}
+	gateway := common("gw1", d.gateway) + fmt.Sprintf("servers = [%q]\nlan = %q\nwan = %q\n",
+		d.addr(0), d.addr(2), d.addr(3))
+	err := os.MkdirAll(d.dir, 0o700)
+	for file, text := range map[string]string{"server.hcl": server, "gateway.hcl": gateway} {
+		if err == nil {
+			err = os.WriteFile(filepath.Join(d.dir, file), []byte(text), 0o600)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	d.processes[0], err = subprocess.Start(ctx, subprocess.Config{
+		Name: d.name, Command: []string{program, "up", "--dir", d.dir, "--" + subprocess.StopOnEOF},
+		LogPath: filepath.Join(d.dir, "log"),
+		Ready:   func(line string) bool { _, ok := subprocess.ParseServerReady(line); return ok },
+	})
 	return err
 }
 
@@ -198,6 +229,10 @@ func (f *federation) measureStart(ctx context.Context, name string) error {
 	start := time.Now()
 	g, gctx := errgroup.WithContext(ctx)
 	for _, d := range f.dcs {
+		if f.up {
+			g.Go(func() error { return d.startBoth(gctx, f.wanfed, f.dcs[0]) })
+			continue
+		}
 		g.Go(func() error { return d.startServer(gctx, f.wanfed, f.dcs[0]) })
 		g.Go(func() error { return d.startGateway(gctx, f.wanfed) })
 	}
