@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/internal/broadcast"
 	"github.com/wanfed/wanfed/resource"
 )
 
@@ -85,7 +86,7 @@ func (v *MergedView) At(ctx context.Context, c resource.Consistency) (*Snapshot,
 	defer v.mu.Unlock()
 	last := &v.last
 	servers, changed := last.servers, last.changed
-	if last.base == nil || isClosed(changed) {
+	if last.base == nil || broadcast.IsClosed(changed) {
 		servers, changed = v.servers()
 	}
 	if last.base == base && slices.Equal(last.servers, servers) {
@@ -124,15 +125,6 @@ func (v *MergedView) Wait(ctx context.Context, s *Snapshot) error {
 		return nil
 	}
 	return err
-}
-
-func isClosed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
 }
 
 // merge returns the snapshot of base with servers. Its index is that of base,

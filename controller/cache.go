@@ -16,6 +16,7 @@ import (
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/internal/backoff"
+	"github.com/wanfed/wanfed/internal/broadcast"
 	"github.com/wanfed/wanfed/resource"
 )
 
@@ -249,7 +250,7 @@ func (tc *typeCache) follow(ctx context.Context, synced func() bool) error {
 			live = true
 			tc.deleteExcept(ctx, seen)
 			seen = nil
-			if !isClosed(tc.synced) {
+			if !broadcast.IsClosed(tc.synced) {
 				close(tc.synced)
 			}
 			if !synced() {
@@ -372,13 +373,4 @@ func shared(table *btree.BTreeG[posting], k string) string {
 		return false
 	})
 	return k
-}
-
-func isClosed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
 }

@@ -254,7 +254,7 @@ var dialAtOnce = grpc.WithConnectParams(grpc.ConnectParams{
 })
 
 // keepsOpen reports whether the Client connects to another datacenter without a
-// call: to the primary, and to up to maxKeptOpen unreachable datacenters. The
+// call: to the primary, and to unreachable datacenters if they are few. The
 // connection detects at once that a datacenter is reachable again.
 func (c *Client) keepsOpen(dc string) bool { return dc == c.cfg.PrimaryDC || c.reach.isOneOfFew(dc) }
 

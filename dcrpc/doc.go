@@ -17,9 +17,9 @@
 // package wanfed).
 //
 // A connection to another datacenter is closed after 30 seconds without a
-// call. The connection to the primary stays open. The Client also dials an
-// unreachable datacenter until a dial succeeds. [Client.Reachability] reports
-// the change.
+// call. The connection to the primary stays open. The Client also dials up to
+// maxKeptOpen unreachable datacenters until a dial succeeds.
+// [Client.Reachability] reports the change.
 //
 // Dials are repeated with backoff. Each of these events of a datacenter ends
 // the backoff:

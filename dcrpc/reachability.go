@@ -40,13 +40,13 @@ func (r *reachability) load() (map[string]Reachability, <-chan struct{}) {
 	return maps.Clone(r.byDC), r.changed.Wait()
 }
 
-// maxKeptOpen is the number of unreachable datacenters to which a Client keeps
-// connections. If more are unreachable, this server or its gateways are at fault or
-// busy, and connections to all of them by all servers would keep the machine busy.
-// The Prober then detects that they are reachable again.
+// maxKeptOpen is the largest number of unreachable datacenters to which a Client keeps
+// connections. If more are unreachable, it keeps none: this server or its gateways are
+// at fault or busy, and so many connections of all servers would keep the machine busy.
+// The Prober then detects that a datacenter is reachable again.
 const maxKeptOpen = 8
 
-// isOneOfFew reports whether dc is one of up to maxKeptOpen unreachable datacenters.
+// isOneOfFew reports whether dc is unreachable, and at most maxKeptOpen are.
 func (r *reachability) isOneOfFew(dc string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

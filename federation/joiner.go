@@ -94,12 +94,16 @@ const (
 // machine. Each further attempt would cost another handshake and keep the
 // machine busy.
 const (
-	// joinPace is the time between two attempts while maxUnheld are running, and, in a
-	// federation of more than paceDatacenters, while any member is alive: gossip then
-	// announces most of the others. It grows with the square of the datacenters, so
-	// that the attempts of all servers together become rarer.
-	joinPace        = time.Second
+	// joinPace is the time between two attempts while maxUnheld are running.
+	joinPace = time.Second
+	// In a federation of more than paceDatacenters, attempts are rarer while any
+	// member is alive, because gossip then announces most of the others. The time
+	// between two grows with the square of the datacenters, up to maxJoinPace, so that
+	// the attempts of all servers together become rarer.
 	paceDatacenters = 24
+	maxJoinPace     = 30 * time.Second
+	// maxPaced bounds the factor of paced.
+	maxPaced = 6
 	// settleTime is the time without a new alive datacenter after which gossip
 	// is not expected to announce more.
 	settleTime = 2 * time.Second
@@ -281,16 +285,20 @@ func (j *Joiner) admitLocked(a *attempt, known bool, now time.Time) time.Duratio
 			return wait
 		}
 	}
-	if j.running >= maxUnheld || j.alive > 0 && j.known > paceDatacenters {
-		return paced(paced(joinPace, j.known), j.known) - now.Sub(j.started)
+	switch {
+	case j.alive > 0 && j.known > paceDatacenters:
+		return min(paced(paced(joinPace, j.known), j.known), maxJoinPace) - now.Sub(j.started)
+	case j.running >= maxUnheld:
+		return joinPace - now.Sub(j.started)
 	}
 	return 0
 }
 
-// paced returns d, which grows by itself for each paceDatacenters. On a busy machine,
-// the attempts of all servers would otherwise keep it busy.
+// paced returns a time that is d with few datacenters, 2*d from paceDatacenters on, 3*d
+// from twice as many on, and so on, up to maxPaced*d. On a busy machine, the attempts of
+// all servers would otherwise keep it busy.
 func paced(d time.Duration, datacenters int) time.Duration {
-	return d * time.Duration(1+datacenters/paceDatacenters)
+	return d * time.Duration(min(1+datacenters/paceDatacenters, maxPaced))
 }
 
 // resetBackoff ends the backoff of every target, but not the hold. Run calls it
@@ -452,10 +460,10 @@ const (
 	// maxResyncs is the number of exchanges of resyncAll.
 	maxResyncs = 3
 	// resyncDelay is the time for which the primary must be unreachable. A busy
-	// primary is unreachable for moments. See paced.
+	// primary is unreachable for moments. It grows: see paced.
 	resyncDelay = 2 * time.Second
 	// resyncPause is the time from the last exchange to the next call of resyncAll.
-	// See paced.
+	// It grows: see paced.
 	resyncPause = 10 * time.Second
 )
 

@@ -96,7 +96,9 @@ func TestJoiner_Admission(t *testing.T) {
 	// With 100 datacenters one attempt starts at a time, once gossip reaches any.
 	j.attempts["*.dc8"], j.running, j.known = &attempt{since: now}, 0, 100
 	start("*.dc8", poolView{known: map[string]bool{"dc8": true}}, joinPace, 24*joinPace)
-	j.alive = 0
+	j.known = 10000
+	start("*.dc8", poolView{known: map[string]bool{"dc8": true}}, joinPace, maxJoinPace-joinPace)
+	j.alive, j.running = 0, maxUnheld-1
 	start("*.dc8", poolView{known: map[string]bool{"dc8": true}}, joinPace, 0)
 }
 
@@ -191,7 +193,7 @@ func TestJoiner_ResyncPerOutage(t *testing.T) {
 }
 
 func TestPaced(t *testing.T) {
-	for datacenters, want := range map[int]time.Duration{2: time.Second, 23: time.Second, 24: 2 * time.Second, 100: 5 * time.Second} {
+	for datacenters, want := range map[int]time.Duration{2: time.Second, 23: time.Second, 24: 2 * time.Second, 100: 5 * time.Second, 10000: maxPaced * time.Second} {
 		if got := paced(time.Second, datacenters); got != want {
 			t.Errorf("paced(1s, %d) = %v, want %v", datacenters, got, want)
 		}

@@ -53,13 +53,14 @@ const (
 	// an accusation, both less than once a second. A peer can therefore not use
 	// the incarnations up.
 	maxIncarnationStep = 1 << 16
-	// maxExchanges limits the state exchanges per second with members that do not
-	// answer questions, such as servers of an earlier version. With more than
-	// manyMembers, the time between two is at least exchangePerMember for each: an
-	// exchange opens a session, and on a busy machine all answers are late.
-	maxExchanges      = 2
+	// exchangePerMember is the time, per member, between two state exchanges with
+	// members that do not answer questions, such as servers of an earlier version. An
+	// exchange opens a session, and on a busy machine all answers are late. The time is
+	// at least minExchangePause, and at most maxExchangePause, because a peer can
+	// announce many members.
 	exchangePerMember = 50 * time.Millisecond
-	manyMembers       = 25
+	minExchangePause  = 500 * time.Millisecond
+	maxExchangePause  = 10 * time.Second
 	// ownAliveAge is the age at which the state of this member is read again if no
 	// change is known. memberlist encodes the states of all members for it.
 	ownAliveAge = 5 * time.Second
@@ -72,8 +73,7 @@ type hearsay struct {
 	pool    *Pool
 	groupOf func(name string) string // nil: no groups
 
-	wake      chan struct{} // capacity 1
-	exchanges rateLimit
+	wake chan struct{} // capacity 1
 
 	mu        sync.Mutex
 	contacts  map[string]*contact  // by the name of the member
@@ -127,7 +127,7 @@ type rumor struct {
 
 func newHearsay(p *Pool) *hearsay {
 	return &hearsay{
-		pool: p, groupOf: p.cfg.GroupOf, wake: make(chan struct{}, 1), exchanges: rateLimit{perSecond: maxExchanges},
+		pool: p, groupOf: p.cfg.GroupOf, wake: make(chan struct{}, 1),
 		contacts: map[string]*contact{}, rumors: map[string]*rumor{}, perGroup: map[string]int{},
 		answers: map[string]time.Time{}, refuted: map[string]time.Time{},
 		reports: newReports(),

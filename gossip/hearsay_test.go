@@ -527,3 +527,11 @@ func TestRumor_Due(t *testing.T) {
 		}
 	}
 }
+
+func TestExchangePause(t *testing.T) {
+	for members, want := range map[int]time.Duration{3: minExchangePause, 100: 5 * time.Second, maxMembers: maxExchangePause} {
+		if got := exchangePause(members); got != want {
+			t.Errorf("exchangePause(%d) = %v, want %v", members, got, want)
+		}
+	}
+}

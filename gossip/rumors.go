@@ -86,8 +86,7 @@ func (h *hearsay) process(now time.Time, wg *sync.WaitGroup, stopped <-chan stru
 		case r.accuser == "" && !r.acked && now.Sub(r.queried) < unanswered:
 		case !r.member || r.accuser != "" || h.believes(name, h.pool.cfg.Name) || found && !listed.Alive():
 			h.drop(name)
-		case len(h.contacts) > manyMembers && now.Sub(h.exchanged) < time.Duration(len(h.contacts))*exchangePerMember:
-		case h.exchanges.allow(now):
+		case now.Sub(h.exchanged) >= exchangePause(len(h.contacts)):
 			h.exchanged = now
 			h.drop(name)
 			wg.Go(func() { h.exchange(name + "/" + r.addr) })
@@ -133,6 +132,11 @@ func (r *rumor) due(c *contact, unanswered, pathTick time.Duration, now time.Tim
 		at = first(at, r.queried.Add(unanswered))
 	}
 	return first(at, r.began.Add(rumorTimeout))
+}
+
+// exchangePause returns the time between two state exchanges.
+func exchangePause(members int) time.Duration {
+	return min(max(minExchangePause, time.Duration(members)*exchangePerMember), maxExchangePause)
 }
 
 // exchange exchanges states with a member that does not answer questions. It

@@ -94,8 +94,8 @@ func (p *Pool) memberlistConfig(filtered <-chan struct{}) *memberlist.Config {
 	if p.cfg.Kind == wanfed.PoolWAN {
 		ml = memberlist.DefaultWANConfig()
 		setWANTimings(ml)
-		// Packets are reliable here too. With many members, a ping over a stream would
-		// open a session for each late ping.
+		// TLS connections carry the packets too, so a stream reaches no more members.
+		// With many members, each late ping would open a session for one over a stream.
 		ml.DisableTcpPingsForNode = func(string) bool { return len(p.Members()) > manyMembers }
 	}
 	if p.cfg.Keyring != nil {
@@ -117,6 +117,10 @@ func (p *Pool) memberlistConfig(filtered <-chan struct{}) *memberlist.Config {
 	ml.Merge, ml.Alive = admission, admission
 	return ml
 }
+
+// manyMembers is the number of members of the WAN pool up to which a late ping is
+// repeated over a stream.
+const manyMembers = 25
 
 // setWANTimings replaces memberlist's defaults, which are meant for datagrams,
 // by values for links between datacenters.

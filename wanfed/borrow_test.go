@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/wanfed/wanfed/internal/broadcast"
 	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/tlsutil"
 )
@@ -346,7 +347,7 @@ func TestLateEchoes(t *testing.T) {
 	notified := func(addr string, after time.Duration) bool {
 		links := l.links.Wait(addr)
 		l.notify(addr, interval, now.Add(after))
-		return isClosed(links)
+		return broadcast.IsClosed(links)
 	}
 	for _, step := range []struct {
 		addr  string

@@ -8,6 +8,8 @@ import (
 	"errors"
 	"net"
 	"time"
+
+	"github.com/wanfed/wanfed/internal/broadcast"
 )
 
 // GRPCConn carries gRPC between two servers of different datacenters. A
@@ -83,7 +85,7 @@ func (t *Tunnel) GRPCListener() net.Listener {
 // deliverGRPC passes c, a stream of tlsConn, to the listener.
 func (t *Tunnel) deliverGRPC(ctx context.Context, c *streamConn, tlsConn *tls.Conn) {
 	l := t.grpcLn.Load()
-	if l == nil || isClosed(l.doneC) {
+	if l == nil || broadcast.IsClosed(l.doneC) {
 		t.refuseStream(c, streamNoPool)
 		return
 	}

@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/wanfed/wanfed/internal/broadcast"
 	"github.com/wanfed/wanfed/internal/testutil"
 )
 
@@ -279,7 +280,7 @@ func TestRunGroup(t *testing.T) {
 		if g.spawn(early) {
 			t.Error("spawn() after the end of the context = true, want false")
 		}
-		if isClosed(done) {
+		if broadcast.IsClosed(done) {
 			t.Error("run() returned before the slow goroutine, want after it")
 		}
 		<-done

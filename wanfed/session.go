@@ -15,6 +15,7 @@ import (
 
 	"github.com/hashicorp/yamux"
 
+	"github.com/wanfed/wanfed/internal/broadcast"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
@@ -97,16 +98,7 @@ func (s *session) removeLocked() {
 	close(s.replacedC)
 }
 
-func isClosed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
-}
-
-func (s *session) isReady() bool { return isClosed(s.readyC) }
+func (s *session) isReady() bool { return broadcast.IsClosed(s.readyC) }
 
 func (s *session) hasWaiters() bool {
 	s.t.mu.RLock()
@@ -175,7 +167,7 @@ func (t *Tunnel) Disconnect(dc string) {
 		_ = s.mux.Close()
 	}
 	for _, pc := range accepted {
-		pc.c.Close()
+		pc.c.(*tls.Conn).NetConn().Close() // at once: its peer may not read
 	}
 }
 
@@ -266,7 +258,8 @@ func (s *session) watch(ctx context.Context, dialedC <-chan *tls.Conn, migrate f
 	defer tick.Stop()
 	defer better.Stop()
 	defer s.keepalive.Stop()
-	pong := make(chan error, 1) // the result of a ping
+	s.keepalive.Reset(s.t.limits.keepaliveInterval) // the dial took time
+	pong := make(chan error, 1)                     // the result of a ping
 	pinging := false
 	paths := s.t.cfg.Dialer.paths
 	changed, recovered := s.t.book.Changed(), paths.recovered.Wait(s.to.dc)
@@ -324,7 +317,7 @@ func (s *session) watch(ctx context.Context, dialedC <-chan *tls.Conn, migrate f
 			// At the first tick without streams, either end may not have read
 			// the end of the last stream yet.
 			idle := time.Since(time.Unix(0, s.lastUsed.Load()))
-			if unused > 1 && (isClosed(s.replacedC) || idle >= s.t.limits.sessionIdleTimeout) {
+			if unused > 1 && (broadcast.IsClosed(s.replacedC) || idle >= s.t.limits.sessionIdleTimeout) {
 				return
 			}
 			tick.Reset(period) // otherwise the next tick would follow a late tick at once

@@ -18,6 +18,7 @@ import (
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/gateway/internal/upstream"
 	"github.com/wanfed/wanfed/internal/backoff"
+	"github.com/wanfed/wanfed/internal/broadcast"
 )
 
 // connectParams bounds the backoff of gRPC: a gateway reconnects soon after a
@@ -52,21 +53,12 @@ const ownAge = time.Minute
 
 // certificate describes the certificate of the gateway.
 func (r *remote) certificate() *pb.CertificateInUse {
-	if r.own == nil || time.Since(r.ownAt) >= ownAge || slices.ContainsFunc(r.ownChanged, isClosed) {
+	if r.own == nil || time.Since(r.ownAt) >= ownAge || slices.ContainsFunc(r.ownChanged, broadcast.IsClosed) {
 		id := r.cfg.Identity
 		r.ownAt, r.ownChanged = time.Now(), []<-chan struct{}{id.Changed(), id.TrustChanged()}
 		r.own = api.OwnCertificate(id) // verifies the certificate
 	}
 	return r.own
-}
-
-func isClosed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
 }
 
 func newRemote(c *Client) *remote {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/gateway/proxycfg/consultest"
+	"github.com/wanfed/wanfed/internal/broadcast"
 	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/tlsutil"
 )
@@ -141,7 +142,7 @@ func testChanges(t *testing.T, s source) {
 	if r, _ := s.inputs.Datacenters.Get(); r.Data[0] != first.Data[0] {
 		t.Error("unchanged datacenter has a new copy, want the same")
 	}
-	if isClosed(servers) {
+	if broadcast.IsClosed(servers) {
 		t.Error("channel of unchanged servers is closed, want open")
 	}
 
@@ -161,9 +162,9 @@ func testChanges(t *testing.T, s source) {
 	changed.Servers = append(changed.Servers, server("srv2", "10.0.0.2:8300"))
 	s.publish(changed)
 	s.want(t, changed)
-	if !isClosed(servers) || isClosed(datacenters) {
-		t.Errorf("channels closed: servers %t, datacenters %t; want only servers", isClosed(servers),
-			isClosed(datacenters))
+	if !broadcast.IsClosed(servers) || broadcast.IsClosed(datacenters) {
+		t.Errorf("channels closed: servers %t, datacenters %t; want only servers", broadcast.IsClosed(servers),
+			broadcast.IsClosed(datacenters))
 	}
 }
 
@@ -178,7 +179,7 @@ func testSlowReader(t *testing.T, s source) {
 		s.publish(last)
 	}
 	s.want(t, last)
-	if !isClosed(changed) {
+	if !broadcast.IsClosed(changed) {
 		t.Error("channel after the changes is open, want closed")
 	}
 }

@@ -14,6 +14,16 @@ func (b *Broadcast) Wait() <-chan struct{} { return b.event.Wait(struct{}{}) }
 // Notify closes the channels that Wait has returned. It does not block.
 func (b *Broadcast) Notify() { b.event.Notify(struct{}{}) }
 
+// IsClosed reports whether c is closed. Nothing is sent to c.
+func IsClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
 // Keyed is an event per key. The zero value is ready for use. A Keyed is safe
 // for concurrent use and must not be copied. It uses memory only for keys with
 // open channels.

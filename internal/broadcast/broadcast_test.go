@@ -4,27 +4,18 @@ package broadcast
 
 import "testing"
 
-func closed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
-}
-
 func TestBroadcast_NotifyClosesOlderChannels(t *testing.T) {
 	var b Broadcast
 	b.Notify() // without a channel
 	first, second := b.Wait(), b.Wait()
-	if closed(first) {
+	if IsClosed(first) {
 		t.Error("Wait() before Notify() = closed channel, want open")
 	}
 	b.Notify()
-	if !closed(first) || !closed(second) {
-		t.Errorf("channels closed after Notify(): %t, %t, want both", closed(first), closed(second))
+	if !IsClosed(first) || !IsClosed(second) {
+		t.Errorf("channels closed after Notify(): %t, %t, want both", IsClosed(first), IsClosed(second))
 	}
-	if closed(b.Wait()) {
+	if IsClosed(b.Wait()) {
 		t.Error("Wait() after Notify() = closed channel, want open")
 	}
 }
@@ -33,8 +24,8 @@ func TestKeyed_NotifyReachesOneKey(t *testing.T) {
 	var k Keyed[string]
 	a, b := k.Wait("a"), k.Wait("b")
 	k.Notify("a")
-	if !closed(a) || closed(b) {
-		t.Errorf("channels closed after Notify(a): a %t, b %t, want true, false", closed(a), closed(b))
+	if !IsClosed(a) || IsClosed(b) {
+		t.Errorf("channels closed after Notify(a): a %t, b %t, want true, false", IsClosed(a), IsClosed(b))
 	}
 	if len(k.next) != 1 {
 		t.Errorf("keys in memory = %d, want 1 for b", len(k.next))

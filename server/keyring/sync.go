@@ -34,9 +34,11 @@ const (
 	// federation that starts, most of these dials fail.
 	maxSyncs = 4
 	// pacePerDC is the time, per known datacenter, between the starts of two exchanges
-	// with secondaries, or with the primary. All servers of a large federation would otherwise exchange
-	// keyrings with all datacenters when its start takes longer than the hold.
+	// with secondaries, or of two with the primary, up to maxPace. Otherwise all servers
+	// of a large federation exchange keyrings with all datacenters when its start takes
+	// longer than the hold.
 	pacePerDC = 50 * time.Millisecond
+	maxPace   = 10 * time.Second
 )
 
 // syncTarget is the target of an exchange: any server of another datacenter, or
@@ -69,7 +71,7 @@ func (s *Service) Run(ctx context.Context) error {
 	tick := time.NewTicker(backoff.Jitter(syncInterval))
 	defer tick.Stop()
 	var keys <-chan struct{}
-	var p pace
+	p := pace{local: s.DC, primary: s.PrimaryDC}
 	for {
 		if s.Store != nil {
 			s.Store.Reconcile()
@@ -82,8 +84,8 @@ func (s *Service) Run(ctx context.Context) error {
 			recoveries[dc] = r.Recoveries
 		}
 		updateTargets(states, s.targets(), recoveries, s.hold, time.Now())
-		p.interval = time.Duration(len(s.Book.Load().Paths)) * pacePerDC
-		started, wait := startDue(states, s.DC, s.isSecondary, &p, time.Now())
+		p.interval = min(time.Duration(len(s.Book.Load().Paths))*pacePerDC, maxPace)
+		started, wait := startDue(states, &p, time.Now())
 		for _, t := range started {
 			wg.Go(func() { done <- result{t, s.sync(ctx, t)} })
 		}
@@ -106,18 +108,34 @@ func (s *Service) Run(ctx context.Context) error {
 	}
 }
 
-// pace is the state of the pace of exchanges with secondaries.
+// pace spaces the exchanges with other datacenters.
 type pace struct {
-	interval time.Duration
-	last     time.Time // start of the last exchange
+	local, primary string // datacenters
+	interval       time.Duration
+	last           time.Time // start of the last exchange with a secondary
 }
 
-// isSecondary reports whether t is another datacenter and not the primary.
-func (s *Service) isSecondary(t syncTarget) bool { return t.dc != s.DC && t.dc != s.PrimaryDC }
+// wait returns the time until an exchange with t, which is due, may start.
+func (p *pace) wait(t syncTarget, st *syncState, now time.Time) time.Duration {
+	switch t.dc {
+	case p.local:
+		return 0
+	case p.primary: // it may be reachable for moments
+		return p.interval - now.Sub(st.started)
+	}
+	return p.interval - now.Sub(p.last)
+}
+
+// start records the start of an exchange with t.
+func (p *pace) start(t syncTarget, st *syncState, now time.Time) {
+	if st.started = now; t.dc != p.local && t.dc != p.primary {
+		p.last = now
+	}
+}
 
 // hold returns the time for which an exchange with t is delayed.
 func (s *Service) hold(t syncTarget) time.Duration {
-	if !s.isSecondary(t) {
+	if t.dc == s.DC || t.dc == s.PrimaryDC {
 		return 0
 	}
 	return backoff.Jitter(max(secondaryHold, time.Duration(len(s.Book.Load().Paths))*holdPerDC))
@@ -213,9 +231,7 @@ func updateTargets(
 
 // startDue marks the due targets as running and returns them. It also returns
 // the time until the next target is due.
-func startDue(
-	states map[syncTarget]*syncState, local string, isSecondary func(syncTarget) bool, p *pace, now time.Time,
-) (started []syncTarget, wait time.Duration) {
+func startDue(states map[syncTarget]*syncState, p *pace, now time.Time) (started []syncTarget, wait time.Duration) {
 	wait = time.Hour
 	running := 0
 	for _, st := range states {
@@ -229,15 +245,10 @@ func startDue(
 		case remaining > 0:
 			wait = min(wait, remaining)
 		case running >= maxSyncs: // the end of a running exchange wakes Run
-		case isSecondary(t) && now.Sub(p.last) < p.interval:
-			wait = min(wait, p.interval-now.Sub(p.last))
-		case t.dc != local && now.Sub(st.started) < p.interval: // the primary may be reachable for moments
-			wait = min(wait, p.interval-now.Sub(st.started))
+		case p.wait(t, st, now) > 0:
+			wait = min(wait, p.wait(t, st, now))
 		default:
-			if isSecondary(t) {
-				p.last = now
-			}
-			st.started = now
+			p.start(t, st, now)
 			st.running, st.due, st.held = true, time.Time{}, false
 			running++
 			started = append(started, t)

@@ -20,10 +20,10 @@ type syncRig struct {
 	datacenters int // number of other datacenters in the address book
 }
 
-func isSecondary(t syncTarget) bool { return t.dc != "dc1" && t.dc != "dc2" }
-
 func newSyncRig() *syncRig {
-	return &syncRig{states: map[syncTarget]*syncState{}, now: time.Unix(1000, 0)}
+	return &syncRig{
+		states: map[syncTarget]*syncState{}, now: time.Unix(1000, 0), pace: pace{local: "dc1", primary: "dc2"},
+	}
 }
 
 // update gives the rig the targets of a server of dc1, whose primary is dc2. The
@@ -43,7 +43,7 @@ func (r *syncRig) update(recoveries int, targets map[syncTarget]bool) {
 // targets are want.
 func (r *syncRig) wantDue(t *testing.T, when string, want ...syncTarget) {
 	t.Helper()
-	got, _ := startDue(r.states, "dc1", isSecondary, &r.pace, r.now)
+	got, _ := startDue(r.states, &r.pace, r.now)
 	for _, target := range want {
 		if !slices.Contains(got, target) {
 			t.Errorf("startDue() %s = %v, want it to contain %v", when, got, target)
@@ -56,7 +56,7 @@ func (r *syncRig) wantDue(t *testing.T, when string, want ...syncTarget) {
 
 func (r *syncRig) wantWait(t *testing.T, when string, want time.Duration) {
 	t.Helper()
-	if _, got := startDue(r.states, "dc1", isSecondary, &r.pace, r.now); got < want || got > want*5/4 {
+	if _, got := startDue(r.states, &r.pace, r.now); got < want || got > want*5/4 {
 		t.Errorf("startDue() %s = wait %v, want %v to %v", when, got, want, want*5/4)
 	}
 }
@@ -143,18 +143,39 @@ func TestSync_Pace(t *testing.T) {
 	primary, local := syncTarget{dc: "dc2"}, syncTarget{dc: "dc1", node: "srv2"}
 	r.update(0, map[syncTarget]bool{{dc: "dc3"}: false, {dc: "dc4"}: false, primary: false, local: false})
 	r.now = r.now.Add(2 * secondaryHold)
-	first, _ := startDue(r.states, "dc1", isSecondary, &r.pace, r.now)
+	first, _ := startDue(r.states, &r.pace, r.now)
 	if len(first) != 3 || !slices.Contains(first, primary) || !slices.Contains(first, local) {
 		t.Errorf("startDue() = %v, want the primary, the local server and one secondary", first)
 	}
 	r.now = r.now.Add(time.Second / 2)
-	if got, wait := startDue(r.states, "dc1", isSecondary, &r.pace, r.now); len(got) > 0 || wait != time.Second/2 {
+	if got, wait := startDue(r.states, &r.pace, r.now); len(got) > 0 || wait != time.Second/2 {
 		t.Errorf("startDue() after half the interval = %v, wait %v, want none and %v", got, wait, time.Second/2)
 	}
+	// The primary is reachable again for a moment, and waits too.
+	r.states[primary].running, r.states[primary].due = false, r.now
+	if got, _ := startDue(r.states, &r.pace, r.now); len(got) > 0 {
+		t.Errorf("startDue() for the primary after half the interval = %v, want none", got)
+	}
+	r.states[primary].due = time.Time{}
 	r.now = r.now.Add(time.Second / 2)
-	if got, _ := startDue(r.states, "dc1", isSecondary, &r.pace, r.now); len(got) != 1 || slices.Contains(first, got[0]) {
+	if got, _ := startDue(r.states, &r.pace, r.now); len(got) != 1 || slices.Contains(first, got[0]) {
 		t.Errorf("startDue() after the interval = %v, want the other secondary", got)
 	}
+}
+
+// TestSync_HoldGrowsLater checks that the hold of a target grows with the datacenters that
+// become known during it.
+func TestSync_HoldGrowsLater(t *testing.T) {
+	r := newSyncRig()
+	secondary := map[syncTarget]bool{{dc: "dc3"}: false}
+	r.update(0, secondary)
+	r.datacenters = 100
+	r.now = r.now.Add(2 * secondaryHold)
+	r.update(0, secondary)
+	r.wantDue(t, "20 s after the start of 100 datacenters")
+	r.now = r.now.Add(5 * secondaryHold)
+	r.update(0, secondary)
+	r.wantDue(t, "70 s after it", syncTarget{dc: "dc3"})
 }
 
 func TestSync_LimitsExchangesInFlight(t *testing.T) {
@@ -165,7 +186,7 @@ func TestSync_LimitsExchangesInFlight(t *testing.T) {
 	}
 	r.update(0, targets)
 	r.now = r.now.Add(2 * secondaryHold)
-	if got, _ := startDue(r.states, "dc1", isSecondary, &r.pace, r.now); len(got) != maxSyncs {
+	if got, _ := startDue(r.states, &r.pace, r.now); len(got) != maxSyncs {
 		t.Errorf("startDue() = %d targets, want %d", len(got), maxSyncs)
 	}
 	pickRandom(r.states, "dc1", r.now) // does not panic while maxSyncs exchanges run

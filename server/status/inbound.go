@@ -55,11 +55,12 @@ const (
 	// maxRequests bounds the requests at one time. A fault of the local gateways
 	// silences all datacenters, and a few reports are enough to describe it.
 	maxRequests = 3
-	// requestPerDC is the time, per datacenter, between two requests while more than
-	// maxUnpaced datacenters are silent. If they are because the machine is busy, the
-	// requests of all servers would keep it busy.
-	requestPerDC = 250 * time.Millisecond
-	maxUnpaced   = 24
+	// While more than maxUnpaced datacenters are silent, maxRequests begin per
+	// requestPerDC and datacenter, or per maxRequestPause. On a busy machine all are
+	// silent, and the requests of all servers would keep it busy.
+	maxUnpaced      = 24
+	requestPerDC    = 250 * time.Millisecond
+	maxRequestPause = 30 * time.Second
 	// maxReported bounds the addresses in a report.
 	maxReported = 16
 )
@@ -71,7 +72,8 @@ const (
 type inboundReports struct {
 	mu      sync.Mutex
 	silence time.Duration // time without a packet after which a datacenter is silent
-	begun   time.Time     // start of the last request
+	began   time.Time     // first of the last requests while many are silent: see requestPerDC
+	begun   int           // requests since then
 	states  map[string]*inboundState
 }
 
@@ -170,7 +172,8 @@ func (i *inboundReports) busy(silent int, now time.Time) bool {
 }
 
 func (i *inboundReports) busyLocked(silent int, now time.Time) bool {
-	if silent > maxUnpaced && now.Sub(i.begun) < time.Duration(len(i.states))*requestPerDC {
+	pause := min(time.Duration(len(i.states))*requestPerDC, maxRequestPause)
+	if silent > maxUnpaced && i.begun >= maxRequests && now.Sub(i.began) < pause {
 		return true
 	}
 	pending := 0
@@ -183,9 +186,9 @@ func (i *inboundReports) busyLocked(silent int, now time.Time) bool {
 }
 
 // begin begins a request for the report of a datacenter, which record ends. It
-// returns false if maxRequests have begun, or too soon after the last one began: see
-// requestPerDC. The request waits at the other server
-// for the time wait, unless more than maxRequests datacenters are silent.
+// returns false if maxRequests have no response yet, or have begun a short time ago:
+// see requestPerDC. The request waits at the other server for the time wait, unless
+// more than maxRequests datacenters are silent.
 func (i *inboundReports) begin(dc string, silent int, now time.Time) (wait time.Duration, ok bool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -193,7 +196,11 @@ func (i *inboundReports) begin(dc string, silent int, now time.Time) (wait time.
 	if s == nil || i.busyLocked(silent, now) {
 		return 0, false
 	}
-	s.pending, i.begun = true, now
+	if i.begun >= maxRequests || i.began.IsZero() {
+		i.began, i.begun = now, 0
+	}
+	i.begun++
+	s.pending = true
 	if silent > maxRequests {
 		return 0, true
 	}

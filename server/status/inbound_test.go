@@ -105,10 +105,12 @@ func TestInboundReports_Pace(t *testing.T) {
 	for _, step := range []struct {
 		after time.Duration
 		want  bool
-	}{{0, true}, {0, false}, {24 * time.Second, false}, {time.Second, true}} {
+	}{{0, true}, {0, true}, {0, true}, {0, false}, {24 * time.Second, false}, {time.Second, true}} {
 		now = now.Add(step.after)
 		dcs = dcs[1:]
-		if _, ok := i.begin(dcs[0], 100, now); ok != step.want {
+		_, ok := i.begin(dcs[0], 100, now)
+		i.record(pathReport{dc: dcs[0], direction: api.DirectionUnknown}, now)
+		if ok != step.want {
 			t.Errorf("begin() %v later = %v, want %v", step.after, ok, step.want)
 		}
 	}
