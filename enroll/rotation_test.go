@@ -185,11 +185,13 @@ func TestReissue(t *testing.T) {
 		srv := r.service.cfg.Identity
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan error, 2)
+		checked := make(chan struct{}) // closed after the checks before the CA is replaced
 		go func() { done <- r.renewer().Run(ctx) }()
 		go func() {
 			done <- Reissuer{
 				Identity: srv, Authority: r.authority, Logger: slog.New(slog.DiscardHandler),
 				Connect: func(string) (grpc.ClientConnInterface, error) {
+					<-checked
 					return direct{r.renewRig, r.service, srv.Peer()}, nil
 				},
 			}.Run(ctx)
@@ -237,6 +239,7 @@ func TestReissue(t *testing.T) {
 		if status.Code(err) != codes.Aborted {
 			t.Errorf("Renew() of an operator before the CA is replaced = %v, want Aborted", err)
 		}
+		close(checked)
 		r.apply(srv)
 		rooted("in phase reissue", r.trust.Keep)
 		if got := number(); got != r.trust.Number {
