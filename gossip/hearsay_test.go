@@ -10,6 +10,7 @@ import (
 	"math"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -466,6 +467,46 @@ func TestHearsay_PacketRate(t *testing.T) {
 		synctest.Wait()
 		if got := f.nodes["srv1.dc1"].Refused()[refusedRate]; got != before {
 			t.Errorf("%d packets refused after a pause, want none", got-before)
+		}
+	})
+}
+
+// A server of dc3 opens more streams than servers do. They are closed. Servers of
+// the datacenter itself have no limit.
+func TestHearsay_StreamRate(t *testing.T) {
+	testutil.Bubble(t, func(t *testing.T) {
+		f := newFederation(t, "srv1.dc1", "srv2.dc1", "srv1.dc3")
+		defer f.stop()
+		f.awaitCorrect(2*time.Second, "start")
+		time.Sleep(2 * time.Second)
+		const extra = 10
+		open := func(sender string) (closed bool) {
+			t.Helper()
+			addr := memberlist.Address{Addr: f.net.Transport("srv1.dc1").Addr.Addr, Name: "srv1.dc1"}
+			c, err := f.net.Transport(sender).DialAddressTimeout(addr, time.Second)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { c.Close() })
+			synctest.Wait()
+			c.SetReadDeadline(time.Now().Add(time.Millisecond))
+			_, err = c.Read(make([]byte, 1))
+			return !os.IsTimeout(err)
+		}
+		for sender, want := range map[string]int{"srv1.dc3": extra, "srv2.dc1": 0} {
+			before, closed := f.nodes["srv1.dc1"].Refused()[refusedRate], 0
+			for range maxSenderStreams + extra {
+				if open(sender) {
+					closed++
+				}
+			}
+			if refused := f.nodes["srv1.dc1"].Refused()[refusedRate] - before; closed != want || refused != uint64(want) {
+				t.Errorf("%d streams of %s were closed and %d refused, want %d", closed, sender, refused, want)
+			}
+		}
+		time.Sleep(2 * time.Second)
+		if open("srv1.dc3") {
+			t.Error("a stream of srv1.dc3 after a pause was closed, want it open")
 		}
 	})
 }

@@ -52,6 +52,10 @@ const (
 	// A member sends at most 8 packets of gossip per second to all others, and
 	// pings and answers. Further packets are dropped before they are decoded.
 	maxSenderPackets = 256
+	// maxSenderStreams limits the streams per second of a member of another group.
+	// A member exchanges its state with one other each minute, and once more after a
+	// start or an outage. Further streams are closed before they are read.
+	maxSenderStreams = 8
 )
 
 // Types of memberlist's messages.
@@ -99,7 +103,9 @@ type inspector struct {
 
 	pendingState  atomic.Int64 // see maxPendingState
 	indirectPings rateLimit
-	senders       map[string]*rateLimit // used by run alone
+
+	// Used by run alone.
+	packetRates, streamRates senderRates
 }
 
 func newInspector(cfg Config, keyring *memberlist.Keyring, r *refusals) *inspector {
@@ -110,27 +116,40 @@ func newInspector(cfg Config, keyring *memberlist.Keyring, r *refusals) *inspect
 	return &inspector{
 		NodeAwareTransport: cfg.Transport, self: cfg, keyring: keyring, refusals: r, stale: make(chan staleAddr, reports),
 		packets: make(chan *memberlist.Packet), streams: make(chan net.Conn),
-		indirectPings: rateLimit{perSecond: maxIndirectPings}, senders: map[string]*rateLimit{},
+		indirectPings: rateLimit{perSecond: maxIndirectPings},
+		packetRates:   newSenderRates(maxSenderPackets, "packets"),
+		streamRates:   newSenderRates(maxSenderStreams, "streams"),
 	}
 }
 
-var errSenderRate = refuse(refusedRate, "more than %d packets per second", maxSenderPackets)
+// senderRates limits what each member of another group sends per second.
+type senderRates struct {
+	perSecond int
+	limits    map[string]*rateLimit
+	exceeded  error
+}
 
-// checkRate returns an error if a member of another group sends too many packets.
-func (in *inspector) checkRate(sender string, now time.Time) error {
+func newSenderRates(perSecond int, things string) senderRates {
+	return senderRates{perSecond, map[string]*rateLimit{},
+		refuse(refusedRate, "more than %d %s per second", perSecond, things)}
+}
+
+// check counts a packet or a stream of sender. It returns an error if it is above
+// the limit.
+func (r *senderRates) check(in *inspector, sender string, now time.Time) error {
 	if !in.hearsay.enabled() || in.hearsay.believes(sender, in.self.Name) {
 		return nil
 	}
-	l := in.senders[sender]
+	l := r.limits[sender]
 	if l == nil {
-		if len(in.senders) >= maxMembers {
-			clear(in.senders)
+		if len(r.limits) >= maxMembers {
+			clear(r.limits)
 		}
-		l = &rateLimit{perSecond: maxSenderPackets}
-		in.senders[sender] = l
+		l = &rateLimit{perSecond: r.perSecond}
+		r.limits[sender] = l
 	}
 	if !l.allow(now) {
-		return errSenderRate
+		return r.exceeded
 	}
 	return nil
 }
@@ -144,7 +163,7 @@ func (in *inspector) run(stopped <-chan struct{}) {
 			return
 		case p := <-in.NodeAwareTransport.PacketCh():
 			sender := p.From.String()
-			err := in.checkRate(sender, time.Now())
+			err := in.packetRates.check(in, sender, time.Now())
 			if err != nil {
 				p.Buf = nil
 			} else {
@@ -162,6 +181,12 @@ func (in *inspector) run(stopped <-chan struct{}) {
 				return
 			}
 		case c := <-in.NodeAwareTransport.StreamCh():
+			sender := c.RemoteAddr().String()
+			if err := in.streamRates.check(in, sender, time.Now()); err != nil {
+				in.refusals.record(err, "peer", sender)
+				go c.Close() // waits for a peer that does not read
+				continue
+			}
 			select {
 			case in.streams <- &inspectedConn{Conn: c, in: in, accepted: true}:
 			case <-stopped:

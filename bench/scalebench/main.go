@@ -328,8 +328,9 @@ func (f *federation) hasResponses(ctx context.Context, i int) bool {
 
 // usage is the cost of processes.
 type usage struct {
-	cpu       time.Duration // since their start
-	rss, file int64         // in bytes; file: of rss, pages of the program file
+	cpu    time.Duration // since their start
+	rss    int64         // resident memory of each process, added up, in bytes
+	memory int64         // as rss, but each datacenter has the program file once, as a machine has
 }
 
 // clockTick is the unit of times in /proc/<pid>/stat, on all systems.
@@ -338,6 +339,7 @@ const clockTick = 10 * time.Millisecond
 // usage returns the sum over all running processes.
 func (f *federation) usage() (sum usage, err error) {
 	for _, d := range f.dcs {
+		var file int64 // resident pages of the program file
 		for _, p := range d.processes {
 			if p == nil {
 				continue
@@ -347,18 +349,14 @@ func (f *federation) usage() (sum usage, err error) {
 				return sum, err
 			}
 			// The fields of proc(5) after the name of the program, which is in
-			// parentheses: 11 is utime, 12 is stime, 21 is rss.
+			// parentheses: 11 is utime, 12 is stime.
 			fields := strings.Fields(string(b[strings.LastIndexByte(string(b), ')')+1:]))
-			for i, add := range map[int]func(int64){
-				11: func(n int64) { sum.cpu += time.Duration(n) * clockTick },
-				12: func(n int64) { sum.cpu += time.Duration(n) * clockTick },
-				21: func(n int64) { sum.rss += n * int64(os.Getpagesize()) },
-			} {
-				n, err := strconv.ParseInt(fields[i], 10, 64)
+			for _, field := range fields[11:13] {
+				n, err := strconv.ParseInt(field, 10, 64)
 				if err != nil {
 					return sum, fmt.Errorf("read /proc/%d/stat: %w", p.Pid(), err)
 				}
-				add(n)
+				sum.cpu += time.Duration(n) * clockTick
 			}
 			if b, err = os.ReadFile(fmt.Sprintf("/proc/%d/statm", p.Pid())); err != nil {
 				return sum, err
@@ -367,8 +365,11 @@ func (f *federation) usage() (sum usage, err error) {
 			if _, err := fmt.Sscan(string(b), &size, &resident, &shared); err != nil {
 				return sum, fmt.Errorf("read /proc/%d/statm: %w", p.Pid(), err)
 			}
-			sum.file += shared * int64(os.Getpagesize())
+			sum.rss += resident * int64(os.Getpagesize())
+			sum.memory += (resident - shared) * int64(os.Getpagesize())
+			file = max(file, shared*int64(os.Getpagesize()))
 		}
+		sum.memory += file
 	}
 	return sum, nil
 }
@@ -390,7 +391,7 @@ func (f *federation) measureRest(ctx context.Context) error {
 	percent := 100 * float64(samples[1].cpu-samples[0].cpu) / float64(f.sample) / float64(f.n)
 	perDC := func(bytes int64) float64 { return float64(bytes) / 1e6 / float64(f.n) }
 	fmt.Printf("| at rest after %v: core per datacenter | %.2f %% | %s |\n", f.settle, percent, f.restRule(restCPU))
-	fmt.Printf("| at rest: memory per datacenter | %.1f MB | %s |\n", perDC(samples[1].rss), f.restRule(restMemory))
-	fmt.Printf("| at rest: of it pages of the program file, which processes share | %.1f MB | |\n", perDC(samples[1].file))
+	fmt.Printf("| at rest: memory per datacenter | %.1f MB | %s |\n", perDC(samples[1].memory), f.restRule(restMemory))
+	fmt.Printf("| at rest: the same with the program file once per process | %.1f MB | |\n", perDC(samples[1].rss))
 	return nil
 }
