@@ -22,11 +22,12 @@ import (
 // clients may write them at a high rate.
 const proxiesInterval = 100 * time.Millisecond
 
-// runProxies builds the snapshots of the gateways in the catalog until ctx
-// ends.
+// runProxies builds the snapshots of the gateways in the catalog, and resolves the
+// names in them for Envoys, until ctx ends.
 func (c *components) runProxies(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return c.proxies.Run(ctx) })
+	g.Go(func() error { return c.envoys.Run(ctx) })
 	g.Go(func() error {
 		return c.proxyInputs.Follow(ctx, "store of "+c.cfg.Node, c.addressBook.Snapshot, c.logger)
 	})

@@ -6,6 +6,7 @@
 //
 //	s := xds.NewServer(xds.Config{Snapshot: manager.Snapshot, Gateway: gatewayOf, Logger: logger})
 //	discoveryv3.RegisterAggregatedDiscoveryServiceServer(grpcServer, s)
+//	go s.Run(ctx)
 //
 // # Resources
 //
@@ -13,9 +14,10 @@
 // and a filter chain per name (SNI), which forwards to the cluster of that name.
 // There is a cluster for any server of the local datacenter, one for each
 // server, and one for each other datacenter. The addresses of a cluster are
-// endpoints (EDS), in the order of the snapshot as priorities. A cluster with a
-// host name resolves its addresses itself. Outlier detection ejects an address
-// that fails, and keeps using all if all fail.
+// endpoints (EDS), in the order of the snapshot as priorities. [Server.Run] resolves
+// host names, so that Envoy never connects to an address of a kind that the snapshot
+// refuses. Outlier detection ejects an address that fails, and keeps using all if
+// all fail.
 //
 // The metadata of the node may have lan_bind and wan_bind, the addresses on
 // which Envoy listens if the registered addresses are not its own.
@@ -37,7 +39,8 @@
 //
 // # Goroutines
 //
-// Each stream has one goroutine besides that of its call. All proxies share the
+// Run has up to 16 goroutines for lookups, and joins them. Each stream has one
+// goroutine besides that of its call. All proxies share the
 // encoded clusters, endpoints and filter chains, and the list of subscribed
 // names. A stream remembers what its proxy has as the set of the last response,
 // so a change costs a comparison of two sets.

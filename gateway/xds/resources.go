@@ -30,6 +30,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/wanfed/wanfed/gateway/proxycfg"
+	"github.com/wanfed/wanfed/internal/netaddr"
 )
 
 // Type URLs of the resources.
@@ -140,17 +141,20 @@ type chains struct {
 
 // destination has the resources that lead to one name.
 type destination struct {
-	cluster, endpoints *resource // endpoints: nil if the cluster resolves host names
+	cluster, endpoints *resource
 	chain              *listenerv3.FilterChain
 }
 
 // builder builds resources. It shares the resources of equal parts among all
 // proxies.
 type builder struct {
-	mu    sync.Mutex
-	last  *shared
-	local []destination                        // of last, to the servers
-	dcs   map[*proxycfg.Datacenter]destination // of last
+	names *names
+
+	mu       sync.Mutex
+	last     *shared
+	resolved uint64                               // names.changes before last
+	local    []destination                        // of last, to the servers
+	dcs      map[*proxycfg.Datacenter]destination // of last
 }
 
 // build returns the resources of a snapshot. It reuses the resources in last,
@@ -186,10 +190,12 @@ func listenAddress(bind, registered string) string {
 func (b *builder) share(s *proxycfg.Snapshot) *shared {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	old := b.last
-	if old != nil && slices.Equal(old.servers, s.Servers) && slices.Equal(old.datacenters, s.Datacenters) {
+	old, resolved := b.last, b.names.changes()
+	renamed := resolved != b.resolved
+	if old != nil && !renamed && slices.Equal(old.servers, s.Servers) && slices.Equal(old.datacenters, s.Datacenters) {
 		return old
 	}
+	b.names.use(hostNames(s))
 	if old == nil {
 		old = &shared{chains: &chains{}}
 	}
@@ -197,26 +203,23 @@ func (b *builder) share(s *proxycfg.Snapshot) *shared {
 	for _, c := range old.chains.lan {
 		chainOf[c.Name] = c
 	}
-	destinationOf := func(name string, addrs []string, ordered bool, matches ...string) destination {
-		d := newDestination(name, addrs, ordered)
+	destinationOf := func(name string, to []upstream, ordered bool, matches ...string) destination {
+		d := newDestination(name, to, ordered)
 		if d.chain = chainOf[name]; d.chain == nil {
 			d.chain = filterChain(name, matches)
 		}
 		return d
 	}
-	if !slices.Equal(old.servers, s.Servers) {
-		b.local = []destination{destinationOf(s.LocalName(), s.LocalAddresses(), false, s.LocalName())}
+	if renamed || !slices.Equal(old.servers, s.Servers) {
+		b.local = []destination{destinationOf(s.LocalName(), b.upstreams(s.LocalAddresses(), nil), false, s.LocalName())}
 		for _, server := range s.Servers {
-			b.local = append(b.local, destinationOf(server.Name, []string{server.Address}, false, server.Name))
+			b.local = append(b.local, destinationOf(server.Name, b.upstreams([]string{server.Address}, nil), false, server.Name))
 		}
 	}
 	var clusters, endpoints []*resource
 	next := &chains{}
 	add := func(d destination) {
-		clusters = append(clusters, d.cluster)
-		if d.endpoints != nil {
-			endpoints = append(endpoints, d.endpoints)
-		}
+		clusters, endpoints = append(clusters, d.cluster), append(endpoints, d.endpoints)
 		next.lan = append(next.lan, d.chain)
 	}
 	for _, d := range b.local {
@@ -226,8 +229,8 @@ func (b *builder) share(s *proxycfg.Snapshot) *shared {
 	dcs := make(map[*proxycfg.Datacenter]destination, len(s.Datacenters))
 	for _, dc := range s.Datacenters {
 		d, ok := b.dcs[dc]
-		if !ok {
-			d = destinationOf(dc.Name, dc.Gateways, true, dc.Name, "*."+dc.Name)
+		if !ok || renamed && slices.ContainsFunc(dc.Gateways, netaddr.IsName) {
+			d = destinationOf(dc.Name, b.upstreams(dc.Gateways, dc.Refuse), true, dc.Name, "*."+dc.Name)
 		}
 		dcs[dc] = d
 		add(d)
@@ -238,40 +241,69 @@ func (b *builder) share(s *proxycfg.Snapshot) *shared {
 		next.lanListener = newResource("lan", newListener("lan", next.lan))
 		next.wanListener = newResource("wan", newListener("wan", next.wan))
 	}
-	b.dcs = dcs
+	b.dcs, b.resolved = dcs, resolved
 	b.last = &shared{s.Servers, s.Datacenters, newSet(clusters, old.clusters), newSet(endpoints, old.endpoints), next}
 	return b.last
 }
 
-// newDestination returns a cluster, and its endpoints unless the cluster
-// resolves host names. The first address of an ordered destination is
-// preferred. Otherwise the address with the fewest connections is used.
-func newDestination(name string, addrs []string, ordered bool) destination {
-	load := &endpointv3.ClusterLoadAssignment{ClusterName: name}
-	names := false
-	for i, addr := range addrs {
+// hostNames returns the host names in a snapshot, at most maxHostNames of each
+// datacenter.
+func hostNames(s *proxycfg.Snapshot) map[string]bool {
+	out := map[string]bool{}
+	add := func(addrs []string) {
+		added := 0
+		for _, addr := range addrs {
+			if host, _, err := net.SplitHostPort(addr); err == nil && netaddr.IsName(addr) && added < maxHostNames {
+				out[host] = true
+				added++
+			}
+		}
+	}
+	add(s.LocalAddresses())
+	for _, dc := range s.Datacenters {
+		add(dc.Gateways)
+	}
+	return out
+}
+
+// upstream is an address of a snapshot, resolved.
+type upstream struct {
+	ips  []netip.Addr // none: not resolved
+	port string
+}
+
+// upstreams resolves addrs. refuse has the kinds of addresses to which each of
+// them must not resolve.
+func (b *builder) upstreams(addrs []string, refuse map[string]netaddr.Class) (out []upstream) {
+	for _, addr := range addrs {
 		host, port, _ := net.SplitHostPort(addr)
-		_, err := netip.ParseAddr(host)
-		names = names || err != nil
-		e := &endpointv3.LbEndpoint{HostIdentifier: &endpointv3.LbEndpoint_Endpoint{
-			Endpoint: &endpointv3.Endpoint{Address: address(host, port)},
-		}}
+		out = append(out, upstream{b.names.addresses(host, refuse[addr]), port})
+	}
+	return out
+}
+
+// newDestination returns a cluster and its endpoints. The first address of an
+// ordered destination is preferred. Otherwise the address with the fewest
+// connections is used, as among the addresses of one name.
+func newDestination(name string, to []upstream, ordered bool) destination {
+	load := &endpointv3.ClusterLoadAssignment{ClusterName: name}
+	for i, u := range to {
+		var endpoints []*endpointv3.LbEndpoint
+		for _, ip := range u.ips {
+			endpoints = append(endpoints, &endpointv3.LbEndpoint{HostIdentifier: &endpointv3.LbEndpoint_Endpoint{
+				Endpoint: &endpointv3.Endpoint{Address: address(ip.String(), u.port)},
+			}})
+		}
 		last := len(load.Endpoints) - 1
 		if i > 0 && (!ordered || i > maxPriority) {
-			load.Endpoints[last].LbEndpoints = append(load.Endpoints[last].LbEndpoints, e)
+			load.Endpoints[last].LbEndpoints = append(load.Endpoints[last].LbEndpoints, endpoints...)
 			continue
 		}
 		load.Endpoints = append(load.Endpoints, &endpointv3.LocalityLbEndpoints{
-			Priority: uint32(i), LbEndpoints: []*endpointv3.LbEndpoint{e},
+			Priority: uint32(i), LbEndpoints: endpoints,
 		})
 	}
 	c := cluster(name)
-	if names {
-		c.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STRICT_DNS}
-		c.DnsLookupFamily = clusterv3.Cluster_V4_PREFERRED
-		c.LoadAssignment = load
-		return destination{cluster: newResource(name, c)}
-	}
 	c.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: clusterv3.Cluster_EDS}
 	c.EdsClusterConfig = &clusterv3.Cluster_EdsClusterConfig{EdsConfig: &corev3.ConfigSource{
 		ResourceApiVersion:    corev3.ApiVersion_V3,

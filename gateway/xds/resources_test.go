@@ -7,7 +7,9 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -70,10 +72,19 @@ var scenarios = map[string]struct {
 	},
 }
 
+// newBuilder returns a builder that has resolved the names of the scenarios.
+func newBuilder() *builder {
+	b := &builder{names: newNames(slog.New(slog.DiscardHandler))}
+	b.names.known["gw.dc2.example"] = []netip.Addr{
+		netip.MustParseAddr("198.51.100.4"), netip.MustParseAddr("198.51.100.5"),
+	}
+	return b
+}
+
 func TestResources_Golden(t *testing.T) {
 	for name, test := range scenarios {
 		t.Run(name, func(t *testing.T) {
-			r := (&builder{}).build(test.snap, test.bind, nil)
+			r := newBuilder().build(test.snap, test.bind, nil)
 			got := dump(t, r)
 			path := filepath.Join("testdata", name+".json")
 			if *update {
@@ -211,11 +222,8 @@ func (r envoyRoutes) route(t *testing.T, listenerName, sni string) (addrs []stri
 	}
 	var c clusterv3.Cluster
 	r.decode(t, clusterType, proxy.GetCluster(), &c)
-	load := c.LoadAssignment
-	if c.GetType() == clusterv3.Cluster_EDS {
-		load = &endpointv3.ClusterLoadAssignment{}
-		r.decode(t, endpointType, c.Name, load)
-	}
+	load := &endpointv3.ClusterLoadAssignment{}
+	r.decode(t, endpointType, c.Name, load)
 	for i, level := range load.Endpoints {
 		if level.Priority != uint32(i) {
 			t.Errorf("priority %d of %s = %d, want ascending", i, c.Name, level.Priority)
@@ -265,7 +273,7 @@ func randomSnapshot() *proxycfg.Snapshot {
 	for i := range rand.N(5) {
 		var to []string
 		for range 1 + rand.N(3) {
-			if a := fmt.Sprintf(addr(), rand.N(5)); !slices.Contains(to, a) {
+			if a := fmt.Sprintf(addr(), 1+rand.N(5)); !slices.Contains(to, a) {
 				to = append(to, a)
 			}
 		}
@@ -274,10 +282,23 @@ func randomSnapshot() *proxycfg.Snapshot {
 	return snapshot(servers, dcs...)
 }
 
+// resolvedName is the address of gwN.example.
+var resolvedName = strings.NewReplacer("gw", "198.51.100.", ".example", "")
+
+// resolveNames resolves the names in snap.
+func resolveNames(b *builder, snap *proxycfg.Snapshot) {
+	hosts := hostNames(snap)
+	b.names.use(hosts)
+	for host := range hosts {
+		ip := resolvedName.Replace(host)
+		b.names.store(host, []netip.Addr{netip.MustParseAddr(ip)})
+	}
+}
+
 // The native gateway and Envoy forward the same names to the same addresses.
 // One builder builds all snapshots, so the test also covers reuse.
 func TestResources_RouteAsNativeGateway(t *testing.T) {
-	var b builder
+	b := newBuilder()
 	var last *resources
 	routed := 0
 	for range 200 {
@@ -289,9 +310,12 @@ func TestResources_RouteAsNativeGateway(t *testing.T) {
 				}
 			}
 		}
+		resolveNames(b, snap)
 		last = b.build(snap, Bind{}, last)
 		// Another server, or this one after a restart, has the same versions.
-		fresh := (&builder{}).build(snap, Bind{}, nil)
+		other := newBuilder()
+		resolveNames(other, snap)
+		fresh := other.build(snap, Bind{}, nil)
 		if d := cmp.Diff(string(dump(t, fresh)), string(dump(t, last))); d != "" {
 			t.Fatalf("reused resources differ from new ones (-new +reused):\n%s", d)
 		}
@@ -315,6 +339,10 @@ func TestResources_RouteAsNativeGateway(t *testing.T) {
 				Lookup(string) (gateway.Route, bool)
 			}{"lan": lan, "wan": wan} {
 				native, _ := table.Lookup(name)
+				native.To = slices.Clone(native.To)
+				for i, addr := range native.To {
+					native.To[i] = resolvedName.Replace(addr)
+				}
 				addrs, ordered := envoy.route(t, listener, name)
 				if !slices.Equal(native.To, addrs) || ordered != (native.Ordered && len(native.To) > 1) {
 					t.Fatalf("%s on listener %s: native gateway %v, Envoy %v (ordered %v)", name, listener, native, addrs,

@@ -48,8 +48,13 @@ type Server struct {
 
 // NewServer returns a Server without streams.
 func NewServer(cfg Config) *Server {
-	return &Server{cfg: cfg, streams: map[*stream]bool{}, ended: map[string]time.Time{}, names: map[string][]string{}}
+	return &Server{cfg: cfg, builder: builder{names: newNames(cfg.Logger)}, streams: map[*stream]bool{},
+		ended: map[string]time.Time{}, names: map[string][]string{}}
 }
+
+// Run resolves the host names in snapshots until ctx ends. A proxy receives no
+// address for a name before.
+func (s *Server) Run(ctx context.Context) error { return s.builder.names.run(ctx) }
 
 // Proxy is the state of one stream of a proxy.
 type Proxy struct {
@@ -187,6 +192,7 @@ func serve[Req message, Resp any](s *Server, g grpcStream[Req, Resp], v variant[
 		}
 	}()
 	for {
+		resolved := s.builder.names.changed.Wait() // before the build
 		snap, changed := s.cfg.Snapshot(name)
 		if snap != nil {
 			st.resources = s.builder.build(snap, st.bind, st.resources)
@@ -202,6 +208,7 @@ func serve[Req message, Resp any](s *Server, g grpcStream[Req, Resp], v variant[
 		case err := <-failed:
 			return err
 		case <-changed:
+		case <-resolved:
 		case <-ctx.Done():
 			return status.FromContextError(ctx.Err()).Err()
 		}
