@@ -53,11 +53,12 @@ func newNames(log *slog.Logger) *names {
 func (n *names) use(hosts map[string]bool) {
 	n.mu.Lock()
 	maps.DeleteFunc(n.known, func(host string, _ []netip.Addr) bool { return !hosts[host] })
-	before := len(n.known)
+	isNew := false
 	for host := range hosts {
-		n.known[host] = n.known[host]
+		if _, ok := n.known[host]; !ok {
+			n.known[host], isNew = nil, true
+		}
 	}
-	isNew := len(n.known) > before
 	n.mu.Unlock()
 	if isNew {
 		select {
