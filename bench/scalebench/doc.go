@@ -10,7 +10,7 @@
 // All processes start at the same moment. A federation is whole when every
 // server has all members alive in its WAN pool, has the federation states of
 // all datacenters with a gateway, and receives answers from four other
-// datacenters. After -settle, the processor time and the resident memory of all
+// datacenters. After -settle, the processor time and the memory of all
 // processes are measured for -for. Then all processes are killed and started
 // again, with their data directories and addresses. Each figure is printed next
 // to its rule.

@@ -26,9 +26,13 @@ func wrapHelp(cmd *cobra.Command, _ []string) {
 		}
 		paragraphs = append(paragraphs, text)
 	}
-	fmt.Fprintln(cmd.OutOrStdout(), strings.Join(paragraphs, "\n\n"))
+	help := strings.Join(paragraphs, "\n\n") + "\n"
 	if cmd.Runnable() || cmd.HasSubCommands() {
-		fmt.Fprint(cmd.OutOrStdout(), "\n"+cmd.UsageString())
+		help += "\n" + cmd.UsageString()
+	}
+	if _, err := fmt.Fprint(cmd.OutOrStdout(), help); err != nil { // cobra has no error of a help
+		fmt.Fprintln(os.Stderr, "wanfed:", err)
+		os.Exit(exitFailure)
 	}
 }
 
