@@ -16,8 +16,8 @@
 // server, and one for each other datacenter. The addresses of a cluster are
 // endpoints (EDS), in the order of the snapshot as priorities. [Server.Run] resolves
 // host names, so that Envoy never connects to an address of a kind that the snapshot
-// refuses. Outlier detection ejects an address that fails, and keeps using all if
-// all fail.
+// refuses. A proxy keeps its endpoints until a name is resolved. Outlier detection
+// ejects an address that fails, and keeps using all if all fail.
 //
 // The metadata of the node may have lan_bind and wan_bind, the addresses on
 // which Envoy listens if the registered addresses are not its own.

@@ -69,21 +69,23 @@ func (n *names) use(hosts map[string]bool) {
 }
 
 // addresses returns the addresses of a host, which may be an address. It leaves out
-// the addresses of a name of the kinds in refuse.
-func (n *names) addresses(host string, refuse netaddr.Class) (out []netip.Addr) {
+// the addresses of a name of the kinds in refuse. It returns false for a name that
+// was not resolved yet.
+func (n *names) addresses(host string, refuse netaddr.Class) (out []netip.Addr, resolved bool) {
 	if ip, err := netip.ParseAddr(host); err == nil {
-		return []netip.Addr{ip}
+		return []netip.Addr{ip}, true
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for _, ip := range n.known[host] {
+	all := n.known[host]
+	for _, ip := range all {
 		if netaddr.ClassOf(ip)&refuse == 0 {
 			out = append(out, ip)
 		} else {
 			n.refused.Log(host, slog.LevelWarn, "address refused", "name", host, "err", netaddr.RefusedError(ip))
 		}
 	}
-	return out
+	return out, all != nil
 }
 
 // changes returns the number of changes of the addresses.

@@ -18,6 +18,7 @@ import (
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 
+	"github.com/wanfed/wanfed/gateway/proxycfg"
 	"github.com/wanfed/wanfed/internal/netaddr"
 	"github.com/wanfed/wanfed/internal/testutil"
 )
@@ -191,4 +192,56 @@ func TestServer_ResolvesNames(t *testing.T) {
 			t.Fatal("no endpoint with the address of the name after 20 s")
 		}
 	}
+}
+
+// A proxy keeps the endpoints that it has while a name was not resolved yet, for
+// example after a restart of the server. It loses them if the addresses of the name
+// are all refused.
+func TestDelta_UnresolvedName(t *testing.T) {
+	named := func(refuse netaddr.Class) *proxycfg.Snapshot {
+		d := datacenter("dc2", "gw.example:8443")
+		d.Refuse = map[string]netaddr.Class{"gw.example:8443": refuse}
+		return snapshot(one, d)
+	}
+	for name, initial := range map[string]map[string]string{"connected": nil, "reconnected": {dc2: "earlier"}} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			c := r.delta()
+			if initial == nil {
+				r.publish(snapshot(one, datacenter("dc2", "198.51.100.2:8443")))
+			} else {
+				r.publish(named(0))
+			}
+			c.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: endpointType, ResourceNamesSubscribe: []string{dc2},
+				InitialResourceVersions: initial})
+			if initial == nil {
+				c.answer(c.want(endpointType, dc2), "")
+				r.publish(named(0))
+			}
+			c.wantNothing()
+			endpoints := func(addr string) {
+				t.Helper()
+				r.builder.names.store("gw.example", []netip.Addr{netip.MustParseAddr(addr)})
+				resp := c.want(endpointType, dc2)
+				if body := resp.Resources[0].Resource.String(); !strings.Contains(body, addr) {
+					t.Errorf("endpoints = %s, want %s", body, addr)
+				}
+				c.answer(resp, "")
+			}
+			endpoints("198.51.100.8")
+			endpoints("127.0.0.1")
+			r.publish(named(netaddr.Loopback))
+			resp := c.want(endpointType, dc2)
+			if body := resp.Resources[0].Resource.String(); strings.Contains(body, "127.0.0.1") {
+				t.Errorf("endpoints = %s, want none", body)
+			}
+			c.answer(resp, "")
+			c.wantNothing()
+		})
+	}
+	r := newRig(t)
+	r.publish(named(0))
+	c := r.delta()
+	c.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: endpointType, ResourceNamesSubscribe: []string{dc2}})
+	c.answer(c.want(endpointType, dc2), "") // a new proxy does not wait for the name
 }

@@ -118,7 +118,7 @@ func (stateOfTheWorld) response(sub *subscription, all *set, url string) (*disco
 	var wanted []*resource
 	sum := sha256.New()
 	for _, r := range all.list {
-		if sub.wants(r.name) {
+		if sub.wants(r.name) && !r.unresolved { // the proxy keeps endpoints that are missing
 			sum.Write([]byte(r.name + " " + r.version + "\n"))
 			wanted = append(wanted, r)
 		}
@@ -193,7 +193,8 @@ func (incremental) response(sub *subscription, all *set, url string) (*discovery
 	remove := func(name string) { resp.RemovedResources = append(resp.RemovedResources, name) }
 	if sub.base == nil {
 		for _, r := range all.list {
-			if sub.wants(r.name) && (sub.initial[r.name] != r.version || sub.again[r.name]) {
+			has := sub.initial[r.name]
+			if sub.wants(r.name) && (has != r.version && (has == "" || !r.unresolved) || sub.again[r.name]) {
 				add(r)
 			}
 		}
@@ -213,7 +214,7 @@ func (incremental) response(sub *subscription, all *set, url string) (*discovery
 			case !sub.wants(name) || sub.again[name]:
 			case r == nil:
 				remove(name)
-			default:
+			case old == nil || !r.unresolved:
 				add(r)
 			}
 		}

@@ -67,6 +67,9 @@ type resource struct {
 	name, version string
 	encoded       *anypb.Any        // nil: encode returns it
 	encode        func() *anypb.Any // of a resource that is too large to keep
+	// unresolved is set for endpoints without an address, because names were not
+	// resolved yet. A proxy keeps the endpoints that it has.
+	unresolved bool
 }
 
 func (r *resource) body() *anypb.Any {
@@ -268,8 +271,9 @@ func hostNames(s *proxycfg.Snapshot) map[string]bool {
 
 // upstream is an address of a snapshot, resolved.
 type upstream struct {
-	ips  []netip.Addr // none: not resolved
-	port string
+	ips      []netip.Addr
+	resolved bool
+	port     string
 }
 
 // upstreams resolves addrs. refuse has the kinds of addresses to which each of
@@ -277,7 +281,8 @@ type upstream struct {
 func (b *builder) upstreams(addrs []string, refuse map[string]netaddr.Class) (out []upstream) {
 	for _, addr := range addrs {
 		host, port, _ := net.SplitHostPort(addr)
-		out = append(out, upstream{b.names.addresses(host, refuse[addr]), port})
+		ips, resolved := b.names.addresses(host, refuse[addr])
+		out = append(out, upstream{ips, resolved, port})
 	}
 	return out
 }
@@ -287,7 +292,9 @@ func (b *builder) upstreams(addrs []string, refuse map[string]netaddr.Class) (ou
 // connections is used, as among the addresses of one name.
 func newDestination(name string, to []upstream, ordered bool) destination {
 	load := &endpointv3.ClusterLoadAssignment{ClusterName: name}
+	waits, usable := false, false // for a name; an address
 	for i, u := range to {
+		waits, usable = waits || !u.resolved, usable || len(u.ips) > 0
 		var endpoints []*endpointv3.LbEndpoint
 		for _, ip := range u.ips {
 			endpoints = append(endpoints, &endpointv3.LbEndpoint{HostIdentifier: &endpointv3.LbEndpoint_Endpoint{
@@ -309,7 +316,11 @@ func newDestination(name string, to []upstream, ordered bool) destination {
 		ResourceApiVersion:    corev3.ApiVersion_V3,
 		ConfigSourceSpecifier: &corev3.ConfigSource_Ads{Ads: &corev3.AggregatedConfigSource{}},
 	}}
-	return destination{cluster: newResource(name, c), endpoints: newResource(name, load)}
+	d := destination{cluster: newResource(name, c), endpoints: newResource(name, load)}
+	if d.endpoints.unresolved = waits && !usable; d.endpoints.unresolved {
+		d.endpoints.version += "?" // the addresses of a resolved name may all be refused
+	}
+	return d
 }
 
 func cluster(name string) *clusterv3.Cluster {

@@ -407,7 +407,9 @@ func TestIncremental_RandomRequests(t *testing.T) {
 			return out
 		}
 		for range 30 {
-			last = b.build(randomSnapshot(), Bind{}, last)
+			snap := randomSnapshot()
+			resolveNames(b, snap)
+			last = b.build(snap, Bind{}, last)
 			set := last.sets[clusterType]
 			add, remove := random(), random()
 			remove = slices.DeleteFunc(remove, func(name string) bool { return slices.Contains(add, name) })
