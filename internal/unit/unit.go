@@ -21,18 +21,20 @@ func (u Unit) Name() string { return "wanfed-" + u.Command + ".service" }
 
 // String returns the text of the unit. Values must not have spaces.
 func (u Unit) String() string {
-	ambient := ""
+	ambient, after := "", "network-online.target"
 	if u.Command == "gateway" {
 		ambient = "CAP_NET_BIND_SERVICE" // for a WAN port such as 443
+		// systemd stops units in the reverse order: a gateway deregisters at its server.
+		after += " wanfed-server.service"
 	}
 	writable := u.Data + " " + filepath.Dir(u.Settings)
-	return fmt.Sprintf(text, u.Program, u.Command, u.Settings, writable, u.User, ambient)
+	return fmt.Sprintf(text, u.Program, u.Command, u.Settings, writable, u.User, ambient, after)
 }
 
 const text = `[Unit]
 Description=wanfed %[2]s
 Wants=network-online.target
-After=network-online.target
+After=%[7]s
 
 [Service]
 Type=notify

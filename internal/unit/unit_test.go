@@ -11,12 +11,16 @@ import (
 )
 
 func TestUnit_String(t *testing.T) {
-	for command, ambient := range map[string]string{"server": "", "gateway": "CAP_NET_BIND_SERVICE"} {
+	for command, want := range map[string]struct{ ambient, after string }{
+		"server":  {"", "network-online.target"},
+		"gateway": {"CAP_NET_BIND_SERVICE", "network-online.target wanfed-server.service"},
+	} {
 		u := Unit{Command: command, Program: "/bin/true", Settings: "/etc/wanfed/x.hcl", Data: "/var/lib/wanfed", User: "root"}
 		text := u.String()
 		for _, line := range []string{
 			"ExecStart=/bin/true " + command + " --config-file /etc/wanfed/x.hcl", "User=root", "ReadWritePaths=/var/lib/wanfed /etc/wanfed",
-			"AmbientCapabilities=" + ambient, "CapabilityBoundingSet=" + ambient, "ProtectSystem=strict", "NoNewPrivileges=yes",
+			"AmbientCapabilities=" + want.ambient, "CapabilityBoundingSet=" + want.ambient,
+			"After=" + want.after, "ProtectSystem=strict", "NoNewPrivileges=yes",
 		} {
 			if !strings.Contains(text, "\n"+line+"\n") {
 				t.Errorf("the unit of a %s lacks the line %q:\n%s", command, line, text)
