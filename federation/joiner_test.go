@@ -193,7 +193,9 @@ func TestJoiner_ResyncPerOutage(t *testing.T) {
 }
 
 func TestPaced(t *testing.T) {
-	for datacenters, want := range map[int]time.Duration{2: time.Second, 23: time.Second, 24: 2 * time.Second, 100: 5 * time.Second, 10000: maxPaced * time.Second} {
+	for datacenters, want := range map[int]time.Duration{
+		2: time.Second, 23: time.Second, 24: 2 * time.Second, 100: 5 * time.Second, 10000: maxPaced * time.Second,
+	} {
 		if got := paced(time.Second, datacenters); got != want {
 			t.Errorf("paced(1s, %d) = %v, want %v", datacenters, got, want)
 		}

@@ -155,8 +155,10 @@ func (r *senderRates) check(in *inspector, sender string, now time.Time) error {
 }
 
 // run inspects packets, and passes packets and streams on, until stopped is
-// closed.
+// closed. It joins the goroutines that close refused streams.
 func (in *inspector) run(stopped <-chan struct{}) {
+	var closes sync.WaitGroup
+	defer closes.Wait()
 	for {
 		select {
 		case <-stopped:
@@ -184,7 +186,7 @@ func (in *inspector) run(stopped <-chan struct{}) {
 			sender := c.RemoteAddr().String()
 			if err := in.streamRates.check(in, sender, time.Now()); err != nil {
 				in.refusals.record(err, "peer", sender)
-				go c.Close() // waits for a peer that does not read
+				closes.Go(func() { c.Close() }) // waits for a peer that does not read, up to its timeout
 				continue
 			}
 			select {

@@ -26,6 +26,8 @@ const (
 	// maxHostNames limits the names of one datacenter that are resolved. Another
 	// datacenter chooses its names.
 	maxHostNames = 32
+	// maxHostAddrs limits the addresses of a name.
+	maxHostAddrs = 16
 	// maxLookups is the number of concurrent lookups.
 	maxLookups = 16
 )
@@ -133,7 +135,7 @@ func (n *names) resolve(ctx context.Context, hosts []string) {
 }
 
 // store keeps the IPv4 addresses of a name, or its IPv6 addresses if it has no
-// others.
+// others, at most maxHostAddrs.
 func (n *names) store(host string, ips []netip.Addr) {
 	for i, ip := range ips {
 		ips[i] = ip.Unmap()
@@ -143,6 +145,7 @@ func (n *names) store(host string, ips []netip.Addr) {
 	}
 	slices.SortFunc(ips, netip.Addr.Compare)
 	ips = slices.Compact(ips)
+	ips = ips[:min(len(ips), maxHostAddrs)]
 	n.mu.Lock()
 	old, used := n.known[host]
 	changed := used && !slices.Equal(old, ips)

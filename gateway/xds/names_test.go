@@ -137,7 +137,7 @@ func TestNames(t *testing.T) {
 	})
 }
 
-// Another datacenter cannot make a server resolve many names.
+// Another datacenter cannot make a server resolve many names, or send many addresses.
 func TestNames_Limit(t *testing.T) {
 	d := datacenter("dc2")
 	for i := range 10 * maxHostNames {
@@ -145,6 +145,16 @@ func TestNames_Limit(t *testing.T) {
 	}
 	if got := len(hostNames(snapshot(one, d, datacenter("dc3", "c.example:1")))); got != maxHostNames+1 {
 		t.Errorf("%d names in use, want %d", got, maxHostNames+1)
+	}
+	n := newNames(slog.New(slog.DiscardHandler))
+	n.use(map[string]bool{"c.example": true})
+	var ips []netip.Addr
+	for i := range 10 * maxHostAddrs {
+		ips = append(ips, netip.AddrFrom4([4]byte{198, 51, 100, byte(i)}))
+	}
+	n.store("c.example", ips)
+	if got, _ := n.addresses("c.example", 0); len(got) != maxHostAddrs {
+		t.Errorf("%d addresses of a name, want %d", len(got), maxHostAddrs)
 	}
 }
 
