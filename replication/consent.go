@@ -23,18 +23,27 @@ import (
 // withdraws a consent begins a new epoch. Therefore a later consent has a
 // higher epoch.
 
-// errWithdrawn is returned by promote.
-var errWithdrawn = errors.New("the former primary has withdrawn its consent")
+// errOutdated is returned by promote.
+var errOutdated = errors.New("the consent was withdrawn, or the epoch is superseded")
 
 // consent is the consent that a stream of the primary announces.
 type consent struct {
-	dc    string // successor; "" if there is none
-	epoch uint64 // 0: the primary has an older version
+	dc    string         // successor; "" if there is none
+	epoch uint64         // of the primary
+	proof *pb.EpochProof // only in the successor
 }
 
-// withdrawn reports whether the consent of an epoch is withdrawn, according to
-// st. Epoch 0 means that the promotion needs no consent.
-func withdrawn(st *pb.Primary, epoch uint64) bool { return epoch != 0 && epoch <= st.GetWithdrawn() }
+// checkConsent verifies the consent of former with which a stream has ended. epoch is
+// the epoch of former.
+func (p *PrimaryManager) checkConsent(c consent, former string) error {
+	if epochOf(c.proof.GetEpoch()) != (Epoch{c.epoch + 1, p.cfg.DC}) || c.proof.GetFormer() != former {
+		return errors.New("it has no signature")
+	}
+	return p.verifyProof(c.proof)
+}
+
+// withdrawn reports whether the consent of an epoch is withdrawn, according to st.
+func withdrawn(st *pb.Primary, epoch uint64) bool { return epoch <= st.GetWithdrawn() }
 
 // confirmsWithdrawn reports whether the error of a probe confirms the withdrawal
 // of a consent.

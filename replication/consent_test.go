@@ -139,12 +139,16 @@ func TestWithdrawn(t *testing.T) {
 			t.Errorf("confirmWithdrawn(3) = %v, want the refusal with the withdrawal of 3", err)
 		}
 	}
-	if err := p.promote(t.Context(), "dc1", 3); !errors.Is(err, errWithdrawn) || p.IsPrimary() {
-		t.Errorf("promote() with a withdrawn consent = %v, want errWithdrawn", err)
+	proof := &pb.EpochProof{Epoch: &pb.PrimaryEpoch{Number: 4, Datacenter: "dc2"}, Former: "dc1"}
+	if err := p.promote(t.Context(), "dc1", proof); !errors.Is(err, errOutdated) || p.IsPrimary() {
+		t.Errorf("promote() with a withdrawn consent = %v, want errOutdated", err)
+	}
+	if got := p.nextTakeOver(); got != (Epoch{100, "dc2"}) {
+		t.Errorf("nextTakeOver() = %v, want 100:dc2", got)
 	}
 
 	p = newManager(replica)
-	p.learn(Epoch{5, "dc3"})
+	p.learn(Epoch{5, "dc3"}, nil)
 	for dc, epoch := range map[string]uint64{"dc1": 4, "dc3": 6} {
 		if err := withdraw(p, dc, epoch); err != refusal {
 			t.Errorf("confirmWithdrawn(%d) for %s = %v, want the refusal", epoch, dc, err)

@@ -21,6 +21,7 @@ import (
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/resource/resourcetest"
 	"github.com/wanfed/wanfed/tlsutil"
+	"github.com/wanfed/wanfed/tlsutil/tlstest"
 )
 
 // testFederation is a set of in-memory datacenters with one server each, srv1.
@@ -31,6 +32,17 @@ type testFederation struct {
 	byName map[string]*datacenter
 	cut    map[[2]string]bool                 // pairs of datacenters that cannot connect
 	open   map[[2]string][]context.CancelFunc // streams of each pair
+	issuer *tlstest.CA                        // see ca
+}
+
+// ca returns the CA of the federation.
+func (f *testFederation) ca() *tlstest.CA {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.issuer == nil {
+		f.issuer = tlstest.NewCA(f.t)
+	}
+	return f.issuer
 }
 
 // pair returns the key of two datacenters in any order.
@@ -123,7 +135,7 @@ func (dc *datacenter) start(primary string) {
 	p, err := NewPrimaryManager(PrimaryManagerConfig{
 		DC: dc.name, ConfiguredPrimary: primary, Backend: dc.store, Registry: reg, Logger: discardLogger,
 		Servers: configuredServers{dc, primary}, Remote: remoteOf{dc.fed, dc},
-		DataDir: dc.dir,
+		DataDir: dc.dir, Identity: dc.fed.ca().Identity(t, tlsutil.RoleServer, "srv1", dc.name),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -296,9 +308,25 @@ func (dc *datacenter) waitUntil(condition string, done func() bool) {
 // takeOver makes dc the primary in place of from.
 func (dc *datacenter) takeOver(from string) {
 	dc.fed.t.Helper()
-	if _, err := dc.manager.TakeOver(dc.fed.t.Context(), &pb.TakeOverRequest{From: from}); err != nil {
+	if err := dc.tryTakeOver(dc.fed.t.Context(), from); err != nil {
 		dc.fed.t.Fatal(err)
 	}
+}
+
+// tryTakeOver calls TakeOver as an operator of dc.
+func (dc *datacenter) tryTakeOver(ctx context.Context, from string) error {
+	dc.fed.t.Helper()
+	state, err := dc.manager.TakeOver(ctx, &pb.TakeOverRequest{From: from, Check: true})
+	if err != nil {
+		return err
+	}
+	operator := dc.fed.ca().Identity(dc.fed.t, tlsutil.RoleOperator, "", dc.name)
+	proof, err := SignEpoch(operator, Epoch{state.NextEpoch, dc.name}, "")
+	if err != nil {
+		dc.fed.t.Fatal(err)
+	}
+	_, err = dc.manager.TakeOver(ctx, &pb.TakeOverRequest{From: from, Proof: proof})
+	return err
 }
 
 // discarded returns the addresses in the discarded resources, by name.

@@ -87,11 +87,11 @@
 // # Epochs
 //
 // An Epoch is a number and the name of the primary. The first primary has the
-// number 1. Each promotion uses the highest known number plus 1. The higher
-// number supersedes the lower one. If two datacenters take over at the same
-// time, their numbers are equal, and the greater name wins. Two datacenters
-// that never took over do not supersede each other: one of them is new and has
-// a wrong configuration.
+// number 1. A promotion with the consent of the former primary uses its number plus
+// 1, and a take-over the next multiple of 100. The higher number supersedes the lower
+// one. If two datacenters take over at the same time, their numbers are equal, and
+// the greater name wins. Two datacenters that never took over do not supersede each
+// other: one of them is new and has a wrong configuration.
 //
 // The highest known epoch travels in the metadata of all calls between
 // datacenters and of the responses of unary calls, in all messages of a stream,
@@ -100,23 +100,22 @@
 //
 // A reported epoch is a hint: the certificate of one datacenter proves nothing
 // about another one. PrimaryManager.Report records it, and PrimaryManager.Run probes
-// the datacenter of the epoch, over a connection that it dials. The tag of a WAN
-// member is a hint too, after which the leader probes the member's datacenter. Two
-// sources confirm an epoch: a Source of its own datacenter, and for the epoch that
-// replaced the last known primary, a Source of that primary. If the datacenter does
-// not respond, the reports of two datacenters confirm its epoch. A confirmed higher
-// epoch is recorded in memory, and Run stores it in the primary resource. Writable
-// fails as soon as the epoch is in memory. A write whose commit overlaps with that
-// moment fails with resource.ErrUnknownOutcome.
+// the datacenter of the epoch, and then those that reported it, for a proof
+// (pb.EpochProof): the consent that a server of the last known primary has signed, or
+// the take-over that an operator and a server of the new primary have signed. The tag
+// of a WAN member is a hint too, after which the leader probes the member's
+// datacenter. A proven higher epoch is recorded in memory, and Run stores it in the
+// primary resource, with its proof. Writable fails as soon as the epoch is in memory.
+// A write whose commit overlaps with that moment fails with
+// resource.ErrUnknownOutcome.
 //
 // A demotion is canceled when the servers are configured with the former
 // primary again, or with another successor. The successor may already have
 // copied all resources. Therefore the former primary withdraws its consent, and
 // waits until the successor has confirmed that it will not use it. Then it
-// continues with the highest known number plus 2, because after a command of an
-// operator the successor may begin the number plus 1. A primary that was
-// replaced has no consent to give: a promotion then needs that of the
-// datacenter that has replaced it.
+// continues with the highest known number plus 2, which no consent of it proves. A
+// primary that was replaced has no consent to give: a promotion then needs that of
+// the datacenter that has replaced it.
 //
 // A former primary may have acknowledged writes that the new primary lacks. It
 // saves them in a file before the Follower commits what replaces them. The new

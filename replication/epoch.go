@@ -3,19 +3,16 @@
 package replication
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
 
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
@@ -33,7 +30,7 @@ const (
 	// maxEpochStep limits the difference between a reported epoch and the known
 	// one. A false report therefore cannot use up the numbers.
 	maxEpochStep = 1 << 16
-	// storeInterval is the minimum interval between two attempts to confirm or to
+	// storeInterval is the minimum interval between two attempts to prove or to
 	// store an epoch. It limits the probes that false reports can cause.
 	storeInterval = 500 * time.Millisecond
 	// maxReported limits the datacenters whose reports are kept.
@@ -140,8 +137,7 @@ func (p *PrimaryManager) SupersededBy() Epoch {
 	return Epoch{}
 }
 
-// report is the last epoch that a datacenter has reported and that is not
-// confirmed.
+// report is the last epoch that a datacenter has reported and that is not proven.
 type report struct {
 	epoch Epoch
 	at    time.Time
@@ -149,7 +145,7 @@ type report struct {
 
 // Report records an epoch that a server of datacenter from has reported. It is a
 // hint, because a certificate of from proves nothing about another datacenter, and
-// a stolen one could stop the primary. Run confirms it. Report reports whether the
+// a stolen one could stop the primary. Run requests the proof. Report reports whether the
 // epoch supersedes the known one. It does not block.
 func (p *PrimaryManager) Report(e Epoch, from string) (newer bool) {
 	if !e.Supersedes(p.KnownEpoch()) {
@@ -167,11 +163,10 @@ func (p *PrimaryManager) Report(e Epoch, from string) (newer bool) {
 	return true
 }
 
-// learn records the epoch of datacenter e.Datacenter, a primary that has
-// confirmed the epoch to this server. If the epoch supersedes the one of this
-// datacenter, Writable fails from now on, also after a restart. learn does not
-// block. Run stores the epoch.
-func (p *PrimaryManager) learn(e Epoch) {
+// learn records an epoch. proof proves it, or is nil: the primary has a higher number.
+// If the epoch supersedes the one of this datacenter, Writable fails from now on,
+// also after a restart. learn does not block. Run stores the epoch.
+func (p *PrimaryManager) learn(e Epoch, proof *pb.EpochProof) {
 	known := p.KnownEpoch()
 	if !e.Supersedes(known) {
 		return
@@ -183,6 +178,7 @@ func (p *PrimaryManager) learn(e Epoch) {
 	}
 	p.mu.Lock()
 	p.learned = highest(p.learned, e)
+	p.proofs = addProof(p.proofs, proof)
 	p.mu.Unlock()
 	if e.Datacenter != p.PrimaryDC() {
 		p.cfg.Logger.Warn("another datacenter became the primary",
@@ -198,8 +194,8 @@ func (p *PrimaryManager) wakeRun() {
 	}
 }
 
-// Run probes the datacenters of reported epochs, and stores the epochs that they
-// confirm, until ctx ends. Every server runs it. b is a Backend of the same store
+// Run requests the proofs of reported epochs, and stores the epochs that are proven,
+// until ctx ends. Every server runs it. b is a Backend of the same store
 // that also writes on followers.
 func (p *PrimaryManager) Run(ctx context.Context, b resource.Backend) error {
 	for {
@@ -208,7 +204,7 @@ func (p *PrimaryManager) Run(ctx context.Context, b resource.Backend) error {
 			return nil
 		case <-p.wake:
 		}
-		p.confirmReported(ctx)
+		p.proveReported(ctx)
 		for failed := true; failed && ctx.Err() == nil; {
 			failed = p.storeLearned(ctx, b) != nil
 			backoff.Sleep(ctx, storeInterval, nil)
@@ -216,38 +212,38 @@ func (p *PrimaryManager) Run(ctx context.Context, b resource.Backend) error {
 	}
 }
 
-// confirmReported probes the reported datacenters, all at once: some may not
-// respond. A primary confirms its epoch. They learn the known epoch in turn. If a
-// datacenter does not respond, the reports of two datacenters confirm its epoch:
-// one stolen certificate makes only one of them.
-func (p *PrimaryManager) confirmReported(ctx context.Context) {
-	known := p.KnownEpoch()
-	reports := map[string][]Epoch{} // by reported datacenter; one for each reporting one
+// proveReported probes the datacenters of reported epochs for proofs, all at once:
+// some may not respond. If an epoch is not proven then, proveReported probes those that
+// have reported it. The datacenters learn the known epoch in turn.
+func (p *PrimaryManager) proveReported(ctx context.Context) {
+	reports := map[Epoch][]string{} // the datacenters that have reported an epoch
 	p.mu.Lock()
-	maps.DeleteFunc(p.reported, func(_ string, r report) bool {
-		return time.Since(r.at) >= reportTimeout || !r.epoch.Supersedes(known)
-	})
-	for _, r := range p.reported {
-		reports[r.epoch.Datacenter] = append(reports[r.epoch.Datacenter], r.epoch)
+	maps.DeleteFunc(p.reported, func(_ string, r report) bool { return time.Since(r.at) >= reportTimeout })
+	for from, r := range p.reported {
+		reports[r.epoch] = append(reports[r.epoch], from)
 	}
 	p.mu.Unlock()
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	for dc, epochs := range reports {
-		if !p.cfg.Remote.Known(dc) {
+	for e, from := range reports {
+		if !e.Supersedes(p.KnownEpoch()) {
 			continue
 		}
 		wg.Go(func() {
-			_, err := p.probe(ctx, dc)
-			slices.SortFunc(epochs, func(a, b Epoch) int { return cmp.Compare(b.Number, a.Number) })
-			switch {
-			case err == nil || ctx.Err() != nil:
-			case len(epochs) > 1 && status.Code(err) != codes.FailedPrecondition:
-				p.learn(epochs[1]) // both know at least this one
-			default:
-				p.refused.Log(dc, slog.LevelWarn, "a datacenter that is reported as the primary does not confirm it",
-					"primary", dc, "epoch", epochs[0].Number, "err", err)
+			var err error
+			for _, dc := range append([]string{e.Datacenter}, from...) {
+				if dc == p.cfg.DC || !p.cfg.Remote.Known(dc) {
+					continue
+				}
+				_, probeErr := p.probe(ctx, dc)
+				if !e.Supersedes(p.KnownEpoch()) || ctx.Err() != nil {
+					return
+				}
+				err = errors.Join(err, probeErr)
 			}
+			p.refused.Log(e.Datacenter, slog.LevelWarn, "a reported epoch of the primary is not proven: "+
+				"neither an operator nor the known primary has signed it", "primary", e.Datacenter,
+				"epoch", e.Number, "known", p.KnownEpoch().String(), "err", err)
 		})
 	}
 }
@@ -264,10 +260,13 @@ func (p *PrimaryManager) storeLearned(ctx context.Context, b resource.Backend) e
 	}
 	st = proto.CloneOf(st)
 	p.mu.Lock()
-	e := p.learned
+	e, proofs := p.learned, p.proofs
 	p.mu.Unlock()
 	if !addEpoch(st, e) {
 		return nil
+	}
+	for _, proof := range proofs {
+		st.Proofs = addProof(st.Proofs, proof)
 	}
 	next, err := resource.WithData(r, st)
 	if err != nil {
@@ -277,26 +276,32 @@ func (p *PrimaryManager) storeLearned(ctx context.Context, b resource.Backend) e
 	return err
 }
 
-// reportFromError records the epoch in the error of a Source of dc that refuses a
-// follower. Such a datacenter is not a primary, and confirms nothing.
-func (p *PrimaryManager) reportFromError(dc string, err error) {
-	for _, d := range status.Convert(err).Details() {
+// learnFromError records the epochs in the error of a Source of dc that refuses a
+// follower.
+func (p *PrimaryManager) learnFromError(dc string, err error) {
+	details := status.Convert(err).Details()
+	for _, d := range details {
+		if proofs, ok := d.(*pb.EpochProofs); ok {
+			p.learnProven(proofs.GetProofs())
+		}
+	}
+	for _, d := range details {
 		if e, ok := d.(*pb.PrimaryEpoch); ok && tlsutil.CheckLabel(e.Datacenter) == nil {
 			p.Report(epochOf(e), dc)
 		}
 	}
 }
 
-// learnFrom records the epoch in a message of a Source of dc, which this server
-// has dialed. A Source serves only while its datacenter is a primary. It confirms
-// its own epoch. The last known primary also confirms the epoch that replaced its
-// own.
-func (p *PrimaryManager) learnFrom(dc string, e *pb.PrimaryEpoch) {
-	last := cmp.Or(p.SupersededBy().Datacenter, p.PrimaryDC())
+// learnFrom records the epochs in a message of a Source of dc, which this server
+// has dialed. Without a proof, it believes only the last known primary about its own
+// epoch: the number grows when the primary withdraws a consent.
+func (p *PrimaryManager) learnFrom(dc string, m *pb.FollowResponse) {
+	p.learnProven(m.GetBegin().GetProofs())
+	e := m.GetKnown()
 	switch {
 	case e == nil || tlsutil.CheckLabel(e.Datacenter) != nil || e.Datacenter == p.cfg.DC:
-	case e.Datacenter == dc, last == dc && dc != p.cfg.DC:
-		p.learn(epochOf(e))
+	case e.Datacenter == dc && dc == p.lastPrimary():
+		p.learn(epochOf(e), nil)
 	default:
 		p.Report(epochOf(e), dc)
 	}
@@ -322,6 +327,12 @@ func (p *PrimaryManager) update(ctx context.Context, change func(st *pb.Primary)
 	}
 	st = proto.CloneOf(st)
 	known := p.KnownEpoch()
+	p.mu.Lock()
+	proofs := p.proofs
+	p.mu.Unlock()
+	for _, proof := range proofs {
+		st.Proofs = addProof(st.Proofs, proof)
+	}
 	change(st)
 	st.SupersededBy = nil // known has it
 	addEpoch(st, known)

@@ -15,6 +15,7 @@ import (
 	"github.com/wanfed/wanfed/replication"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/resource/resourcetest"
+	"github.com/wanfed/wanfed/tlsutil"
 )
 
 // singleServer is the only server of datacenter dc1. It reaches no other
@@ -32,6 +33,32 @@ func (singleServer) ReplicationClient(dc string) (pb.ReplicationServiceClient, e
 	return nil, errors.New("no path to " + dc)
 }
 
+// newIdentity issues and loads the certificate of a server, as wanfed tls does.
+func newIdentity() *tlsutil.Identity {
+	dir, err := os.MkdirTemp("", "")
+	if err != nil {
+		panic(err)
+	}
+	defer os.RemoveAll(dir)
+	ca, err := tlsutil.CreateCA(tlsutil.CARequest{})
+	if err != nil {
+		panic(err)
+	}
+	cert, err := tlsutil.CreateCert(tlsutil.CertRequest{Role: tlsutil.RoleServer, Node: "srv1", DC: "dc1", CA: ca})
+	if err != nil {
+		panic(err)
+	}
+	f := tlsutil.Files{CA: dir + "/ca.pem", Cert: dir + "/cert.pem", Key: dir + "/key.pem"}
+	if err := errors.Join(cert.Save(f.Cert, f.Key), tlsutil.SaveCert(f.CA, ca.Cert)); err != nil {
+		panic(err)
+	}
+	id, err := tlsutil.Load(f, tlsutil.DefaultDomain, nil)
+	if err != nil {
+		panic(err)
+	}
+	return id
+}
+
 // Serve the federated resources of a primary.
 func ExampleSource() {
 	registry, store := resource.NewRegistry(), resourcetest.NewStore()
@@ -40,7 +67,8 @@ func ExampleSource() {
 	}
 	manager, err := replication.NewPrimaryManager(replication.PrimaryManagerConfig{
 		DC: "dc1", ConfiguredPrimary: "dc1", Backend: store, Registry: registry,
-		Servers: singleServer{}, Remote: singleServer{}, DataDir: os.TempDir(), Logger: slog.Default(),
+		Servers: singleServer{}, Remote: singleServer{}, DataDir: os.TempDir(), Identity: newIdentity(),
+		Logger: slog.Default(),
 	})
 	if err != nil {
 		panic(err)

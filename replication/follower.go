@@ -241,12 +241,11 @@ func (f *Follower) syncedSince(t time.Time) bool {
 }
 
 // syncedAfterDemotion reports whether the primary was demoted in favor of dc
-// when the replicas were last in sync. In that case no resource is missing. epoch
-// is the epoch of this consent, or 0 if the primary has an older version.
-func (f *Follower) syncedAfterDemotion(dc string) (epoch uint64, ok bool) {
+// when the replicas were last in sync. In that case no resource is missing.
+func (f *Follower) syncedAfterDemotion(dc string) (c consent, ok bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.syncedSuccessor.epoch, f.syncedSuccessor.dc == dc
+	return f.syncedSuccessor, f.syncedSuccessor.dc == dc
 }
 
 // clearIndex removes the index, which belongs to another primary.
@@ -289,7 +288,7 @@ func (f *Follower) recordEnd(err error) {
 func (f *Follower) recordBegin(begin *pb.FollowBegin) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.successor = consent{begin.GetHandedTo(), begin.GetConsentEpoch()}
+	f.successor = consent{begin.GetHandedTo(), begin.GetConsentEpoch(), begin.GetConsent()}
 	if begin.GetResumed() {
 		f.status.Resumed++
 		return

@@ -71,7 +71,7 @@ func (f *Follower) runStream(ctx context.Context) error {
 			if err == nil {
 				f.recordContact()
 				if dc := f.manager.followedDC(); f.manager.checkGroup(dc, m.GetBegin()) == nil {
-					f.manager.learnFrom(dc, m.GetKnown())
+					f.manager.learnFrom(dc, m)
 				}
 				watchdog.Stop() // a full buffer must not end the stream
 				err = buf.put(ctx, m)

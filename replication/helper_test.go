@@ -20,6 +20,8 @@ import (
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/resource"
+	"github.com/wanfed/wanfed/tlsutil"
+	"github.com/wanfed/wanfed/tlsutil/tlstest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -192,6 +194,9 @@ func newPrimaryManager(t testing.TB, cfg PrimaryManagerConfig) *PrimaryManager {
 		t.Fatal(err)
 	}
 	cfg.Servers, cfg.DataDir, cfg.Logger = struct{ Servers }{}, t.TempDir(), discardLogger
+	if cfg.Identity == nil {
+		cfg.Identity = tlstest.NewCA(t).Identity(t, tlsutil.RoleServer, "srv1", cfg.DC)
+	}
 	p, err := NewPrimaryManager(cfg)
 	if err != nil {
 		t.Fatal(err)

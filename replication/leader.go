@@ -3,6 +3,7 @@
 package replication
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -103,7 +104,7 @@ func (p *PrimaryManager) runRole(ctx context.Context, desired string) error {
 	case desired == p.cfg.DC && owner == p.cfg.DC:
 		return p.runPrimary(ctx, st)
 	case desired == p.cfg.DC && owner == "": // the first start of this datacenter
-		return p.promote(ctx, "", 0)
+		return p.promote(ctx, "", nil)
 	case desired == p.cfg.DC:
 		return (&promotion{PrimaryManager: p, former: owner}).run(ctx)
 	case owner == "" || owner == desired:
@@ -137,8 +138,10 @@ func (p *PrimaryManager) runPrimary(ctx context.Context, st *pb.Primary) error {
 	}
 	for {
 		by := p.SupersededBy()
-		if by.Datacenter != "" && p.takeOverRequested(by.Datacenter) {
-			return p.promote(ctx, by.Datacenter, 0)
+		if proof := p.takeOverFrom(by.Datacenter); proof != nil {
+			if err := p.promote(ctx, by.Datacenter, proof); !errors.Is(err, errOutdated) {
+				return err
+			}
 		}
 		if begin, err := p.probe(ctx, by.Datacenter); err == nil && begin.GetBegin().GetHandedTo() == p.cfg.DC {
 			return (&promotion{PrimaryManager: p, former: by.Datacenter}).run(ctx)
@@ -153,16 +156,17 @@ func (p *PrimaryManager) runPrimary(ctx context.Context, st *pb.Primary) error {
 // cancelDemotion makes the federated resources writable again after a demotion
 // in favor of successor. successor may have become the primary. Therefore
 // cancelDemotion withdraws the consent, and waits until successor confirms that
-// it will not use it, unless TakeOver is called. The new epoch supersedes an
-// epoch that successor may be about to begin after a TakeOver.
+// it will not use it, unless TakeOver is called. The number of the new epoch is
+// higher than the one that the consent permits.
 func (p *PrimaryManager) cancelDemotion(ctx context.Context, successor string) (canceled bool, err error) {
+	var takeOver *pb.EpochProof
 	for {
 		epoch := p.Epoch()
 		_, err := p.probeWith(ctx, successor, &pb.FollowHello{Withdrawn: epoch})
 		if p.SupersededBy() != (Epoch{}) {
 			return true, nil // successor is the primary: the demotion ends when this datacenter follows it
 		}
-		if confirmsWithdrawn(err, epoch) || p.takeOverRequested(successor) {
+		if takeOver = p.takeOverFrom(successor); takeOver != nil || confirmsWithdrawn(err, epoch) {
 			break
 		}
 		p.setPending("%s was demoted in favor of %[2]s, which does not respond and may be the primary: %[3]v; "+
@@ -175,7 +179,8 @@ func (p *PrimaryManager) cancelDemotion(ctx context.Context, successor string) (
 		"handed_to", successor)
 	p.setPending("")
 	return true, p.update(ctx, func(st *pb.Primary) {
-		st.HandedTo, st.Epoch = "", p.KnownEpoch().Number+2
+		st.HandedTo, st.Epoch = "", cmp.Or(takeOver.GetEpoch().GetNumber(), p.KnownEpoch().Number+2)
+		st.Proofs = addProof(st.Proofs, takeOver)
 	})
 }
 
@@ -218,7 +223,7 @@ func (p *PrimaryManager) followWhenPrimary(ctx context.Context, former, desired 
 		pathsChanged := p.cfg.Remote.PathsChanged()
 		begin, err := p.probe(ctx, desired)
 		if err == nil {
-			err = supersededError(begin, desired)
+			err = errors.Join(supersededError(begin, desired), p.checkLearned(begin, desired))
 		}
 		if err == nil {
 			break
@@ -295,8 +300,8 @@ func (p *PrimaryManager) probeWith(
 	if err := p.checkGroup(dc, begin.GetBegin()); err != nil {
 		return nil, err
 	}
-	p.reportFromError(dc, err)
-	p.learnFrom(dc, begin.GetKnown())
+	p.learnFromError(dc, err)
+	p.learnFrom(dc, begin)
 	if err == nil && begin.GetBegin() == nil {
 		err = errors.New("the first message of the response is not the beginning of a stream")
 	}
@@ -310,6 +315,16 @@ func supersededError(begin *pb.FollowResponse, dc string) error {
 		return fmt.Errorf("%s has replaced %s as the primary, in epoch %d", by.Datacenter, dc, by.Number)
 	}
 	return nil
+}
+
+// checkLearned returns an error if datacenter dc, which has sent begin, does not know
+// yet that another one has replaced it. Following it would end the newer epoch.
+func (p *PrimaryManager) checkLearned(begin *pb.FollowResponse, dc string) error {
+	known := p.KnownEpoch()
+	if known.Datacenter == dc || !known.Supersedes(epochOf(begin.GetKnown())) {
+		return nil
+	}
+	return fmt.Errorf("%s does not know yet that %s has replaced it, in epoch %d", dc, known.Datacenter, known.Number)
 }
 
 // ProbePrimary reports whether datacenter dc responds and is a primary that no

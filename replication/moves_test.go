@@ -127,7 +127,7 @@ func (m *moves) step() {
 		defer cancel()
 		st := target.manager.stored()
 		for _, from := range []string{st.GetDatacenter(), target.manager.SupersededBy().Datacenter} {
-			_, _ = target.manager.TakeOver(ctx, &pb.TakeOverRequest{From: from}) // refused if it is not needed
+			_ = target.tryTakeOver(ctx, from) // refused if it is not needed
 		}
 	default:
 		for _, i := range m.rand.Perm(len(m.dcs)) {

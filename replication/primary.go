@@ -84,6 +84,9 @@ type PrimaryManagerConfig struct {
 	Servers           Servers
 	Remote            Remote
 	DataDir           string // for the files with discarded writes
+	// Identity is the certificate of this server. It signs consents, and verifies
+	// the proofs of others.
+	Identity *tlsutil.Identity
 	// Lease is the time without a call of another datacenter after which the
 	// primary accepts no writes. 0: no limit.
 	Lease  time.Duration
@@ -109,7 +112,8 @@ type PrimaryManager struct {
 	followed string            // datacenter that the follower follows
 	pending  string            // see PendingReason
 	learned  Epoch             // highest epoch that learn has recorded
-	takeOver string            // former primary of the running TakeOver, or ""
+	proofs   []*pb.EpochProof  // of learned epochs
+	takeOver *takeOver         // the running TakeOver, or nil
 	contact  time.Time         // of the last RecordContact
 	reported map[string]report // by reporting datacenter
 	// lastSuccessor is HandedTo in the last read of the primary resource.
@@ -121,7 +125,7 @@ type PrimaryManager struct {
 // NewPrimaryManager checks cfg.
 func NewPrimaryManager(cfg PrimaryManagerConfig) (*PrimaryManager, error) {
 	if cfg.DC == "" || cfg.ConfiguredPrimary == "" || cfg.Backend == nil || cfg.Registry == nil ||
-		cfg.Servers == nil || cfg.Remote == nil || cfg.DataDir == "" || cfg.Logger == nil {
+		cfg.Servers == nil || cfg.Remote == nil || cfg.DataDir == "" || cfg.Identity == nil || cfg.Logger == nil {
 		return nil, errors.New("replication: every field of PrimaryManagerConfig is required")
 	}
 	p := &PrimaryManager{cfg: cfg, started: time.Now(), wake: make(chan struct{}, 1),
@@ -151,7 +155,7 @@ func (p *PrimaryManager) waitPrimary(ctx context.Context, primary bool) error {
 }
 
 // checkFollow returns nil if other datacenters can follow this one. Otherwise
-// it returns a gRPC status with the reason and the known epoch.
+// it returns a gRPC status with the reason, the known epoch and its proofs.
 func (p *PrimaryManager) checkFollow() error {
 	owner := p.PrimaryDC()
 	if owner == p.cfg.DC {
@@ -163,7 +167,7 @@ func (p *PrimaryManager) checkFollow() error {
 	}
 	st := status.New(codes.FailedPrecondition, text)
 	if e := p.KnownEpoch().proto(); e != nil {
-		if detailed, err := st.WithDetails(e); err == nil {
+		if detailed, err := st.WithDetails(e, &pb.EpochProofs{Proofs: p.stored().GetProofs()}); err == nil {
 			st = detailed
 		}
 	}
@@ -250,7 +254,7 @@ func (p *PrimaryManager) announcedSuccessor() consent {
 	if time.Since(p.successorSince) < demotionGrace {
 		return consent{}
 	}
-	return consent{successor, st.GetEpoch()}
+	return consent{dc: successor, epoch: st.GetEpoch()}
 }
 
 // DemotedAt returns the last time at which this datacenter, as the primary,
@@ -343,10 +347,12 @@ func (p *PrimaryManager) replicasBegin(ctx context.Context, begin *pb.FollowBegi
 	followed, former := p.followedDC(), stored.GetDatacenter()
 	if former == followed {
 		equal := func(a, b *pb.FormerPrimary) bool { return proto.Equal(a, b) }
-		if slices.EqualFunc(stored.GetFormers(), formers, equal) && stored.GetGroupId() == group {
+		proofs := p.verifiedProofs(stored.GetProofs(), begin.GetProofs())
+		if slices.EqualFunc(stored.GetFormers(), formers, equal) && stored.GetGroupId() == group &&
+			slices.Equal(proofs, stored.GetProofs()) {
 			return nil
 		}
-		return p.update(ctx, func(st *pb.Primary) { st.Formers, st.GroupId = formers, group })
+		return p.update(ctx, func(st *pb.Primary) { st.Formers, st.GroupId, st.Proofs = formers, group, proofs })
 	}
 	if former != "" {
 		p.cfg.Logger.Info("primary changed: resources of the new primary replace those here",
@@ -355,6 +361,7 @@ func (p *PrimaryManager) replicasBegin(ctx context.Context, begin *pb.FollowBegi
 	return p.update(ctx, func(st *pb.Primary) {
 		st.Datacenter, st.Complete, st.HandedTo, st.Epoch = followed, false, "", 0
 		st.Formers, st.Reached, st.GroupId = formers, 0, begin.GetGroupId()
+		st.Proofs = p.verifiedProofs(st.GetProofs(), begin.GetProofs())
 		if former == p.cfg.DC {
 			st.DemotedAt = timestamppb.Now()
 		}

@@ -114,8 +114,8 @@ func TestTakeOver(t *testing.T) {
 		t.Errorf("TakeOver() with Check = %v, %v, want an unreachable dc1, an index, and complete replicas", state, err)
 	}
 	dc2.takeOver("dc1")
-	if epoch := dc2.manager.Epoch(); epoch != 2 {
-		t.Errorf("Epoch() after the take-over = %d, want 2", epoch)
+	if epoch := dc2.manager.Epoch(); epoch != 100 {
+		t.Errorf("Epoch() after the take-over = %d, want 100", epoch)
 	}
 	put(t, dc2.store, docType, "new", "1")
 	put(t, dc2.store, docType, "document-00001", "written in dc2", "default", "default")
@@ -130,7 +130,7 @@ func TestTakeOver(t *testing.T) {
 	dc2.stop()
 	dc1.restart("dc1")
 	dc1.waitUntil("pending reason", func() bool {
-		return strings.Contains(dc1.manager.PendingReason(), "dc2 is, since epoch 2")
+		return strings.Contains(dc1.manager.PendingReason(), "dc2 is, since epoch 100")
 	})
 	if err := dc1.manager.Writable(); !errors.Is(err, resource.ErrNoPrimary) {
 		t.Errorf("Writable() in the former primary = %v, want ErrNoPrimary", err)
@@ -160,20 +160,20 @@ func TestTakeOver_BySupersededPrimary(t *testing.T) {
 	dc1 := fed.add("dc1", "dc1")
 	dc1.waitPrimary("dc1")
 	put(t, dc1.store, docType, "a", "1")
-	dc1.manager.learn(Epoch{7, "dc2"})
+	dc1.manager.learn(Epoch{107, "dc2"}, nil)
 	if err := dc1.manager.Writable(); !errors.Is(err, resource.ErrNoPrimary) {
 		t.Errorf("Writable() after a report of a newer epoch = %v, want ErrNoPrimary", err)
 	}
 	dc1.waitUntil("stored epoch", func() bool { return dc1.manager.stored().GetSupersededBy() != nil })
-	_, err := dc1.manager.TakeOver(t.Context(), &pb.TakeOverRequest{From: "dc3"})
+	err := dc1.tryTakeOver(t.Context(), "dc3")
 	if status.Code(err) != codes.FailedPrecondition {
 		t.Errorf("TakeOver() from another datacenter = %v, want FailedPrecondition", err)
 	}
 	dc1.takeOver("dc2")
-	if err := dc1.manager.Writable(); err != nil || dc1.manager.Epoch() != 8 {
-		t.Errorf("Writable() after the take-over = %v in epoch %d, want nil in epoch 8", err, dc1.manager.Epoch())
+	if err := dc1.manager.Writable(); err != nil || dc1.manager.Epoch() != 200 {
+		t.Errorf("Writable() after the take-over = %v in epoch %d, want nil in epoch 200", err, dc1.manager.Epoch())
 	}
-	_, err = dc1.manager.TakeOver(t.Context(), &pb.TakeOverRequest{From: "dc2"})
+	err = dc1.tryTakeOver(t.Context(), "dc2")
 	if status.Code(err) != codes.FailedPrecondition {
 		t.Errorf("second TakeOver() = %v, want FailedPrecondition", err)
 	}
@@ -185,7 +185,7 @@ func TestTakeOver_NotConfigured(t *testing.T) {
 	fed := &testFederation{t: t}
 	dc1, dc2 := fed.add("dc1", "dc1"), fed.add("dc2", "dc1")
 	waitInSync(t, dc1.store, dc2.store)
-	_, err := dc2.manager.TakeOver(t.Context(), &pb.TakeOverRequest{From: "dc1"})
+	err := dc2.tryTakeOver(t.Context(), "dc1")
 	if status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "primary_datacenter") {
 		t.Errorf("TakeOver() in a secondary = %v, want FailedPrecondition with primary_datacenter", err)
 	}
@@ -247,8 +247,8 @@ func TestLease(t *testing.T) {
 	})
 }
 
-// A report of a newer epoch has no effect until the datacenter of the epoch
-// confirms that it is the primary. The certificate of any server can report.
+// A report of a newer epoch has no effect without a proof. The certificate of any
+// server can report. Any server that has the proof can present it.
 func TestReport(t *testing.T) {
 	t.Parallel()
 	fed := &testFederation{t: t}
@@ -262,7 +262,7 @@ func TestReport(t *testing.T) {
 			if !dc.manager.Report(e, "dc3") {
 				t.Errorf("Report(%v) in %s = false, want true", e, dc.name)
 			}
-			dc.manager.confirmReported(t.Context())
+			dc.manager.proveReported(t.Context())
 			if got := dc.manager.KnownEpoch(); got != (Epoch{1, "dc1"}) {
 				t.Errorf("KnownEpoch() in %s after a report of %v = %v, want 1:dc1", dc.name, e, got)
 			}
@@ -271,23 +271,25 @@ func TestReport(t *testing.T) {
 			t.Errorf("Writable() after a report of %v = %v, want nil", e, err)
 		}
 	}
-	fed.partition(dc1, dc2) // dc1 does not learn of the take-over
+	fed.partition(dc1, dc2) // dc1 learns of the take-over through dc3
+	fed.partition(dc1, dc3)
 	dc2.restart("dc2")
 	dc2.takeOver("dc1")
-	dc1.manager.Report(Epoch{2, "dc2"}, "dc3")
-	dc1.manager.confirmReported(t.Context())
+	dc3.waitUntil("superseded by dc2", func() bool {
+		dc2.manager.ProbePrimary(t.Context(), "dc3")
+		return dc3.manager.stored().GetSupersededBy().GetDatacenter() == "dc2"
+	})
+	dc1.manager.Report(Epoch{100, "dc2"}, "dc3")
+	dc1.manager.proveReported(t.Context())
 	if err := dc1.manager.Writable(); err != nil {
-		t.Errorf("Writable() while dc2 cannot confirm its epoch = %v, want nil", err)
+		t.Errorf("Writable() while neither dc2 nor dc3 can be reached = %v, want nil", err)
 	}
-	fed.partition(dc2, dc3)
-	dc3.manager.Report(Epoch{2, "dc2"}, "dc2") // the call of dc2 has arrived
-	dc3.manager.Report(Epoch{7, "dc2"}, "dc4")
-	dc3.waitUntil("superseded by dc2", func() bool { return dc3.manager.SupersededBy() == Epoch{2, "dc2"} })
 	fed.heal()
-	dc1.manager.Report(Epoch{2, "dc2"}, "dc3")
-	dc1.waitUntil("superseded by dc2", func() bool { return dc1.manager.SupersededBy() == Epoch{2, "dc2"} })
+	fed.partition(dc1, dc2)
+	dc1.manager.Report(Epoch{100, "dc2"}, "dc3")
+	dc1.waitUntil("superseded by dc2", func() bool { return dc1.manager.SupersededBy() == Epoch{100, "dc2"} })
 	if err := dc1.manager.Writable(); !errors.Is(err, resource.ErrNoPrimary) {
-		t.Errorf("Writable() after dc2 has confirmed its epoch = %v, want ErrNoPrimary", err)
+		t.Errorf("Writable() after dc3 has presented the proof = %v, want ErrNoPrimary", err)
 	}
 }
 
@@ -317,7 +319,7 @@ func TestEpoch(t *testing.T) {
 		t.Errorf("ParseEpoch() of a text of String = %v, %v, want the same epoch", e, err)
 	}
 	p := primaryManager(t, resourcetest.NewStore())
-	p.learn(Epoch{maxEpochStep + 1, "dc2"})
+	p.learn(Epoch{maxEpochStep + 1, "dc2"}, nil)
 	if e := p.KnownEpoch(); e != (Epoch{}) {
 		t.Errorf("KnownEpoch() after an epoch with a number too high = %v, want none", e)
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/wanfed/wanfed/internal/backoff"
 	"github.com/wanfed/wanfed/internal/rpctext"
 	"github.com/wanfed/wanfed/resource"
+	"github.com/wanfed/wanfed/tlsutil"
 )
 
 const (
@@ -52,16 +53,20 @@ func (p *promotion) run(ctx context.Context) error {
 		switch {
 		case p.replaced(p.former):
 			continue
-		case p.takeOverRequested(p.former):
+		case p.takeOverFrom(p.former) != nil:
 			p.copying.stop()
 			p.cfg.Logger.Warn("take-over without the consent of the former primary: "+
 				"acknowledged writes that were not copied are lost, or in a file of the former primary",
 				"former", p.former, "index", p.follower.HighestIndex(), "err", cause)
-			return p.promote(ctx, p.former, 0)
+			if err := p.promote(ctx, p.former, p.takeOverFrom(p.former)); !errors.Is(err, errOutdated) {
+				return err
+			}
 		case cause == nil && begin.GetBegin().GetHandedTo() == p.cfg.DC:
 			p.copying.stop()
 			if consent, ok := p.drain(ctx); ok && !p.replaced(p.former) {
-				if err := p.promote(ctx, p.former, consent); !errors.Is(err, errWithdrawn) {
+				if err := p.checkConsent(consent, p.former); err != nil {
+					p.setPending("%s cannot use the consent of %s: %v", p.cfg.DC, p.former, err)
+				} else if err := p.promote(ctx, p.former, consent.proof); !errors.Is(err, errOutdated) {
 					return err
 				}
 			}
@@ -90,11 +95,20 @@ func (p *PrimaryManager) replaced(former string) bool {
 
 func (p *promotion) followFormer(ctx context.Context) { _ = p.follow(ctx, p.former) }
 
-// takeOverRequested reports whether TakeOver from former is in progress.
-func (p *PrimaryManager) takeOverRequested(former string) bool {
+// takeOver is a call of TakeOver.
+type takeOver struct {
+	former string
+	proof  *pb.EpochProof
+}
+
+// takeOverFrom returns the proof of the running TakeOver from former, or nil.
+func (p *PrimaryManager) takeOverFrom(former string) *pb.EpochProof {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.takeOver == former
+	if p.takeOver == nil || p.takeOver.former != former {
+		return nil
+	}
+	return p.takeOver.proof
 }
 
 // TakeOver makes this datacenter the primary in place of req.From, without the
@@ -102,7 +116,8 @@ func (p *PrimaryManager) takeOverRequested(former string) bool {
 // datacenter as the primary. Only an operator may call it, at the leader, which
 // runs RunLeader. TakeOver blocks until this datacenter is the primary, at most
 // takeOverTimeout. With req.Check, it changes nothing and blocks for at most
-// probeTimeout.
+// probeTimeout. Without, the operator has signed req.Proof for the epoch that the
+// response to req.Check names.
 func (p *PrimaryManager) TakeOver(ctx context.Context, req *pb.TakeOverRequest) (*pb.TakeOverResponse, error) {
 	if err := p.checkTakeOver(req.From); err != nil {
 		return nil, status.Error(codes.FailedPrecondition, err.Error())
@@ -110,7 +125,7 @@ func (p *PrimaryManager) TakeOver(ctx context.Context, req *pb.TakeOverRequest) 
 	before := p.KnownEpoch()
 	if req.Check {
 		resp := &pb.TakeOverResponse{Datacenter: p.cfg.DC, Epoch: before.Number, Complete: p.stored().GetComplete(),
-			Index: p.follower.HighestIndex()}
+			Index: p.follower.HighestIndex(), NextEpoch: p.nextTakeOver().Number}
 		if at := p.follower.Status().LastContact; !at.IsZero() {
 			resp.LastContact = durationpb.New(time.Since(at))
 		}
@@ -119,27 +134,57 @@ func (p *PrimaryManager) TakeOver(ctx context.Context, req *pb.TakeOverRequest) 
 		}
 		return resp, nil
 	}
-	p.setTakeOver(req.From)
-	defer p.setTakeOver("")
+	next := p.nextTakeOver()
+	proof, err := p.countersign(req.Proof, next)
+	if err != nil {
+		return nil, err
+	}
+	p.setTakeOver(&takeOver{req.From, proof})
+	defer p.setTakeOver(nil)
 	ctx, cancel := context.WithTimeout(ctx, takeOverTimeout)
 	defer cancel()
-	var st *pb.Primary
-	err := p.waitStored(ctx, func() bool {
-		st = p.stored()
-		return st.GetDatacenter() == p.cfg.DC && st.GetHandedTo() == "" && st.GetSupersededBy() == nil &&
-			st.GetEpoch() > before.Number
-	})
-	if err != nil {
+	err = p.waitStored(ctx, func() bool { return !next.Supersedes(p.KnownEpoch()) })
+	switch st := p.stored(); {
+	case err != nil:
 		return nil, status.Errorf(codes.DeadlineExceeded, "%s is not the primary yet: see wanfed status: %v",
 			p.cfg.DC, err)
+	case ownEpoch(st) != next:
+		return nil, p.errNotNext()
 	}
-	return &pb.TakeOverResponse{Datacenter: p.cfg.DC, Epoch: st.GetEpoch()}, nil
+	return &pb.TakeOverResponse{Datacenter: p.cfg.DC, Epoch: next.Number}, nil
 }
 
-func (p *PrimaryManager) setTakeOver(former string) {
+func (p *PrimaryManager) setTakeOver(t *takeOver) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.takeOver = former
+	p.takeOver = t
+}
+
+// countersign returns proof, which an operator has signed for the epoch next, with the
+// signature of this server. An error is a gRPC status.
+func (p *PrimaryManager) countersign(proof *pb.EpochProof, next Epoch) (*pb.EpochProof, error) {
+	switch {
+	case proof == nil:
+		return nil, status.Error(codes.InvalidArgument, "the call has no signature of an operator: "+
+			"use the command wanfed of this version")
+	case epochOf(proof.Epoch) != next:
+		return nil, p.errNotNext()
+	}
+	proof = &pb.EpochProof{Epoch: proof.Epoch, Signatures: proof.Signatures[:min(1, len(proof.Signatures))]}
+	if err := p.verifySignature(proof, tlsutil.RoleOperator, p.cfg.DC); err != nil {
+		return nil, status.Errorf(codes.PermissionDenied, "the take-over is not signed by an operator of %s: %v",
+			p.cfg.DC, err)
+	}
+	if err := addSignature(p.cfg.Identity, proof); err != nil {
+		return nil, status.Errorf(codes.Internal, "sign the take-over: %v", err)
+	}
+	return proof, nil
+}
+
+// errNotNext means that another epoch has begun since the operator has decided.
+func (p *PrimaryManager) errNotNext() error {
+	return status.Errorf(codes.Aborted, "the epoch of the primary has changed to %v: repeat the command",
+		p.KnownEpoch())
 }
 
 // checkTakeOver returns the reason why this datacenter cannot take over from
@@ -163,58 +208,62 @@ func (p *PrimaryManager) checkTakeOver(from string) error {
 }
 
 // drain copies the last resources of the former primary, which accepts no more
-// writes. It reports whether the copy is complete, and the epoch of the consent.
+// writes. It reports whether the copy is complete, and the consent.
 // A server of the former primary may not have applied the demotion yet.
 // Therefore the stream that sends the last resources must also announce the
 // demotion.
-func (p *promotion) drain(ctx context.Context) (consent uint64, complete bool) {
+func (p *promotion) drain(ctx context.Context) (c consent, complete bool) {
 	p.setPending("takes over from %s: copies its last resources", p.former)
 	start := time.Now()
 	p.copying.start(ctx, p.followFormer)
 	defer p.copying.stop()
 	for time.Since(start) < drainTimeout && !p.follower.syncedSince(start) {
 		if backoff.Sleep(ctx, checkInterval/50, nil); ctx.Err() != nil {
-			return 0, false
+			return consent{}, false
 		}
 	}
-	consent, handed := p.follower.syncedAfterDemotion(p.cfg.DC)
-	return consent, handed && p.follower.syncedSince(start)
+	c, handed := p.follower.syncedAfterDemotion(p.cfg.DC)
+	return c, handed && p.follower.syncedSince(start)
 }
 
 // promote converts the replicas in this datacenter to own resources, and stores
 // that this datacenter is the primary, in a new epoch. Then it runs as the
-// primary until ctx ends. former is "" at the first start. consent is the epoch
-// of the consent of former, or 0 if promote needs none or former has an older
-// version. promote returns errWithdrawn if former has withdrawn the consent.
-func (p *PrimaryManager) promote(ctx context.Context, former string, consent uint64) error {
-	if withdrawn(p.stored(), consent) {
-		return errWithdrawn
-	}
+// primary until ctx ends. proof is the consent of former or the command of an
+// operator, both verified. At the first start, former is "" and proof nil. promote
+// returns errOutdated if former has withdrawn the consent, or a higher epoch is known.
+func (p *PrimaryManager) promote(ctx context.Context, former string, proof *pb.EpochProof) error {
 	epoch, formers := uint64(firstEpoch), []*pb.FormerPrimary(nil)
-	if former != "" {
-		epoch = p.KnownEpoch().Number + 1
+	if proof != nil {
+		epoch = proof.GetEpoch().GetNumber()
+	}
+	outdated := func(st *pb.Primary) bool {
+		return former != "" && (!Epoch{epoch, p.cfg.DC}.Supersedes(p.KnownEpoch()) ||
+			proof.GetFormer() != "" && withdrawn(st, epoch-1))
+	}
+	if outdated(p.stored()) {
+		return errOutdated
 	}
 	n, err := p.adoptReplicas(ctx, epoch)
 	if err != nil {
 		return err
 	}
 	if former != "" {
-		epoch = max(epoch, p.KnownEpoch().Number+1)
 		if formers, err = p.formersAfter(ctx, former); err != nil {
 			return err
 		}
 	}
 	void := false
 	err = p.update(ctx, func(st *pb.Primary) {
-		if void = withdrawn(st, consent); void {
+		if void = outdated(st); void {
 			return
 		}
 		st.Datacenter, st.Complete, st.HandedTo, st.Epoch, st.DemotedAt = p.cfg.DC, true, "", epoch, nil
 		st.Formers, st.Reached, st.GroupId = formers, 0, ""
+		st.Proofs = addProof(st.Proofs, proof)
 	})
 	if void && err == nil {
 		p.follower.position = nil // replicas were adopted: compare all
-		err = errWithdrawn
+		err = errOutdated
 	}
 	if err != nil {
 		return err

@@ -5,6 +5,7 @@ package replication
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"google.golang.org/grpc"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/resource"
+	"github.com/wanfed/wanfed/tlsutil"
 )
 
 // sourceStream serves one follower, in one goroutine. If the follower is slow,
@@ -66,7 +68,14 @@ func (s *sourceStream) run(hello *pb.FollowHello) error {
 	next, resumed := s.source.log.find(hello.GetPosition())
 	successor := s.source.primary.announcedSuccessor()
 	begin.Resumed, begin.HandedTo, begin.ConsentEpoch = resumed, successor.dc, successor.epoch
-	begin.Formers = s.source.primary.stored().GetFormers()
+	begin.Formers, begin.Proofs = s.source.primary.stored().GetFormers(), s.source.primary.stored().GetProofs()
+	if caller, _ := tlsutil.PeerFromContext(s.stream.Context()); successor.dc != "" && caller.DC == successor.dc {
+		begin.Consent, err = SignEpoch(s.source.primary.cfg.Identity, Epoch{successor.epoch + 1, successor.dc},
+			s.source.primary.cfg.DC)
+		if err != nil {
+			return fmt.Errorf("sign the consent to the promotion of %s: %w", successor.dc, err)
+		}
+	}
 	if len(hello.GetTypes()) == 0 { // sent by PrimaryManager.probe
 		return s.send(&pb.FollowResponse{Begin: begin})
 	}

@@ -398,7 +398,7 @@ func (c *components) buildFederation(*tlsutil.Identity) (err error) {
 	c.settings = &status.PrimarySettings{Node: c.cfg.Node, Configured: c.cfg.PrimaryDC, LAN: c.lan, Store: c.store}
 	c.manager, err = replication.NewPrimaryManager(replication.PrimaryManagerConfig{
 		DC: c.cfg.DC, ConfiguredPrimary: c.cfg.PrimaryDC, Backend: c.store, Registry: c.registry,
-		Servers: c.settings, Remote: c.network, DataDir: c.cfg.DataDir,
+		Servers: c.settings, Remote: c.network, DataDir: c.cfg.DataDir, Identity: c.network.identity,
 		Lease: c.cfg.PrimaryLease, Logger: c.logger,
 	})
 	if err != nil {

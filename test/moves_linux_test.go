@@ -235,8 +235,10 @@ func (m *moves) tryTakeOver(dc *lab.Datacenter) {
 	ctx, cancel := context.WithTimeout(m.t.Context(), 6*time.Second)
 	defer cancel()
 	s := dc.Servers[m.rand.IntN(len(dc.Servers))]
-	cc := operatorAt(m.t, s, m.identity(s))
+	id := m.identity(s)
+	cc := operatorAt(m.t, s, id)
 	defer cc.Close()
+	client := pb.NewOperatorServiceClient(cc)
 	st, err := m.knownBy(ctx, s)
 	for err != nil && ctx.Err() == nil {
 		waitSome(ctx, m.rand, 50*time.Millisecond, 100*time.Millisecond)
@@ -246,7 +248,16 @@ func (m *moves) tryTakeOver(dc *lab.Datacenter) {
 		if from == "" {
 			continue
 		}
-		_, err := pb.NewOperatorServiceClient(cc).TakeOver(ctx, &pb.TakeOverRequest{From: from})
+		state, err := client.TakeOver(ctx, &pb.TakeOverRequest{From: from, Check: true})
+		if err == nil {
+			var proof *pb.EpochProof
+			proof, err = replication.SignEpoch(id, replication.Epoch{Number: state.NextEpoch, Datacenter: dc.Name}, "")
+			if err != nil {
+				m.t.Error(err)
+				return
+			}
+			_, err = client.TakeOver(ctx, &pb.TakeOverRequest{From: from, Proof: proof})
+		}
 		m.did("take-over in %s from %q = %v", dc.Name, from, err)
 	}
 }

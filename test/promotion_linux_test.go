@@ -122,7 +122,7 @@ func (f promotion) returnOldPrimary() map[string]*pb.Resource {
 			n.StartGateway()
 		}
 	}
-	f.component(lab.One(dc1), "primary", "superseded", "dc2 is, since epoch 2")
+	f.component(lab.One(dc1), "primary", "superseded", "dc2 is, since epoch 100")
 	f.refused(dc1, "superseded")
 	f.await("the metrics of a superseded primary at dc1", func(ctx context.Context) error {
 		text, err := lab.One(dc1).Metrics(ctx)
@@ -136,7 +136,7 @@ func (f promotion) returnOldPrimary() map[string]*pb.Resource {
 		n.Kill()
 	}
 	lab.One(dc1).StartServer("--allow-remote-writes-from", "*") // without a gateway
-	f.component(lab.One(dc1), "primary", "superseded", "dc2 is, since epoch 2")
+	f.component(lab.One(dc1), "primary", "superseded", "dc2 is, since epoch 100")
 	f.refused(dc1, "after a restart")
 	dc1.Gateways[0].StartGateway()
 	f.mustWrite(dc2, f.doc("d3", 300))

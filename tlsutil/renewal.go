@@ -98,7 +98,13 @@ func (i *Identity) prepare(p KeyPair) (key []byte, err error) {
 // VerifyPeer verifies the certificate of a peer, followed by its intermediates,
 // as a handshake does: its chain, its validity now, and whether it is revoked.
 func (i *Identity) VerifyPeer(certs []*x509.Certificate) error {
-	return i.verifyPeer(certs, x509.ExtKeyUsageClientAuth, time.Now())
+	return i.VerifyPeerAt(certs, time.Now())
+}
+
+// VerifyPeerAt is like VerifyPeer, but verifies the validity at a time at which the
+// peer has signed a text. Whether it is revoked is verified for now.
+func (i *Identity) VerifyPeerAt(certs []*x509.Certificate, at time.Time) error {
+	return i.verifyPeer(certs, x509.ExtKeyUsageClientAuth, at)
 }
 
 // Chain returns the certificate and its intermediates in DER. The caller must

@@ -1371,7 +1371,9 @@ type TakeOverRequest struct {
 	// The former primary.
 	From string `protobuf:"bytes,1,opt,name=from,proto3" json:"from,omitempty"`
 	// Change nothing, and return the state on which the operator decides.
-	Check         bool `protobuf:"varint,2,opt,name=check,proto3" json:"check,omitempty"`
+	Check bool `protobuf:"varint,2,opt,name=check,proto3" json:"check,omitempty"`
+	// Without check: the proof of the epoch next_epoch, signed by the operator.
+	Proof         *EpochProof `protobuf:"bytes,3,opt,name=proof,proto3" json:"proof,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1420,6 +1422,13 @@ func (x *TakeOverRequest) GetCheck() bool {
 	return false
 }
 
+func (x *TakeOverRequest) GetProof() *EpochProof {
+	if x != nil {
+		return x.Proof
+	}
+	return nil
+}
+
 type TakeOverResponse struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	Datacenter string                 `protobuf:"bytes,1,opt,name=datacenter,proto3" json:"datacenter,omitempty"`
@@ -1433,7 +1442,9 @@ type TakeOverResponse struct {
 	// the start of the leader.
 	LastContact *durationpb.Duration `protobuf:"bytes,5,opt,name=last_contact,json=lastContact,proto3" json:"last_contact,omitempty"`
 	// The reason why the former primary does not respond. Empty: it responds.
-	Unreachable   string `protobuf:"bytes,6,opt,name=unreachable,proto3" json:"unreachable,omitempty"`
+	Unreachable string `protobuf:"bytes,6,opt,name=unreachable,proto3" json:"unreachable,omitempty"`
+	// With check: the number of the epoch that the take-over begins.
+	NextEpoch     uint64 `protobuf:"varint,7,opt,name=next_epoch,json=nextEpoch,proto3" json:"next_epoch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1510,11 +1521,18 @@ func (x *TakeOverResponse) GetUnreachable() string {
 	return ""
 }
 
+func (x *TakeOverResponse) GetNextEpoch() uint64 {
+	if x != nil {
+		return x.NextEpoch
+	}
+	return 0
+}
+
 var File_api_pb_operator_proto protoreflect.FileDescriptor
 
 const file_api_pb_operator_proto_rawDesc = "" +
 	"\n" +
-	"\x15api/pb/operator.proto\x12\twanfed.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x17\n" +
+	"\x15api/pb/operator.proto\x12\twanfed.v1\x1a\x18api/pb/replication.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x17\n" +
 	"\x15DescribeServerRequest\"\xee\x06\n" +
 	"\x16DescribeServerResponse\x12\x1e\n" +
 	"\n" +
@@ -1620,10 +1638,11 @@ const file_api_pb_operator_proto_rawDesc = "" +
 	"\x04part\"M\n" +
 	"\x17RestoreSnapshotResponse\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\x04R\x05index\x12\x1c\n" +
-	"\tresources\x18\x02 \x01(\x04R\tresources\";\n" +
+	"\tresources\x18\x02 \x01(\x04R\tresources\"h\n" +
 	"\x0fTakeOverRequest\x12\x12\n" +
 	"\x04from\x18\x01 \x01(\tR\x04from\x12\x14\n" +
-	"\x05check\x18\x02 \x01(\bR\x05check\"\xda\x01\n" +
+	"\x05check\x18\x02 \x01(\bR\x05check\x12+\n" +
+	"\x05proof\x18\x03 \x01(\v2\x15.wanfed.v1.EpochProofR\x05proof\"\xf9\x01\n" +
 	"\x10TakeOverResponse\x12\x1e\n" +
 	"\n" +
 	"datacenter\x18\x01 \x01(\tR\n" +
@@ -1632,7 +1651,9 @@ const file_api_pb_operator_proto_rawDesc = "" +
 	"\x05index\x18\x03 \x01(\x04R\x05index\x12\x1a\n" +
 	"\bcomplete\x18\x04 \x01(\bR\bcomplete\x12<\n" +
 	"\flast_contact\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\vlastContact\x12 \n" +
-	"\vunreachable\x18\x06 \x01(\tR\vunreachable2\xcc\x06\n" +
+	"\vunreachable\x18\x06 \x01(\tR\vunreachable\x12\x1d\n" +
+	"\n" +
+	"next_epoch\x18\a \x01(\x04R\tnextEpoch2\xcc\x06\n" +
 	"\x0fOperatorService\x12F\n" +
 	"\tListPeers\x12\x1b.wanfed.v1.ListPeersRequest\x1a\x1c.wanfed.v1.ListPeersResponse\x12J\n" +
 	"\rListPeersHere\x12\x1b.wanfed.v1.ListPeersRequest\x1a\x1c.wanfed.v1.ListPeersResponse\x12I\n" +
@@ -1685,6 +1706,7 @@ var file_api_pb_operator_proto_goTypes = []any{
 	(*TakeOverResponse)(nil),        // 21: wanfed.v1.TakeOverResponse
 	(*timestamppb.Timestamp)(nil),   // 22: google.protobuf.Timestamp
 	(*durationpb.Duration)(nil),     // 23: google.protobuf.Duration
+	(*EpochProof)(nil),              // 24: wanfed.v1.EpochProof
 }
 var file_api_pb_operator_proto_depIdxs = []int32{
 	22, // 0: wanfed.v1.DescribeServerResponse.started_at:type_name -> google.protobuf.Timestamp
@@ -1699,34 +1721,35 @@ var file_api_pb_operator_proto_depIdxs = []int32{
 	22, // 9: wanfed.v1.SnapshotManifest.created_at:type_name -> google.protobuf.Timestamp
 	17, // 10: wanfed.v1.SnapshotPart.manifest:type_name -> wanfed.v1.SnapshotManifest
 	17, // 11: wanfed.v1.SnapshotPart.end:type_name -> wanfed.v1.SnapshotManifest
-	23, // 12: wanfed.v1.TakeOverResponse.last_contact:type_name -> google.protobuf.Duration
-	9,  // 13: wanfed.v1.OperatorService.ListPeers:input_type -> wanfed.v1.ListPeersRequest
-	9,  // 14: wanfed.v1.OperatorService.ListPeersHere:input_type -> wanfed.v1.ListPeersRequest
-	12, // 15: wanfed.v1.OperatorService.RemovePeer:input_type -> wanfed.v1.RemovePeerRequest
-	14, // 16: wanfed.v1.OperatorService.TransferLeader:input_type -> wanfed.v1.TransferLeaderRequest
-	16, // 17: wanfed.v1.OperatorService.SaveSnapshot:input_type -> wanfed.v1.SaveSnapshotRequest
-	16, // 18: wanfed.v1.OperatorService.SaveSnapshotHere:input_type -> wanfed.v1.SaveSnapshotRequest
-	7,  // 19: wanfed.v1.OperatorService.Digest:input_type -> wanfed.v1.DigestRequest
-	18, // 20: wanfed.v1.OperatorService.RestoreSnapshot:input_type -> wanfed.v1.SnapshotPart
-	20, // 21: wanfed.v1.OperatorService.TakeOver:input_type -> wanfed.v1.TakeOverRequest
-	0,  // 22: wanfed.v1.OperatorService.DescribeServer:input_type -> wanfed.v1.DescribeServerRequest
-	5,  // 23: wanfed.v1.OperatorService.WatchLog:input_type -> wanfed.v1.WatchLogRequest
-	10, // 24: wanfed.v1.OperatorService.ListPeers:output_type -> wanfed.v1.ListPeersResponse
-	10, // 25: wanfed.v1.OperatorService.ListPeersHere:output_type -> wanfed.v1.ListPeersResponse
-	13, // 26: wanfed.v1.OperatorService.RemovePeer:output_type -> wanfed.v1.RemovePeerResponse
-	15, // 27: wanfed.v1.OperatorService.TransferLeader:output_type -> wanfed.v1.TransferLeaderResponse
-	18, // 28: wanfed.v1.OperatorService.SaveSnapshot:output_type -> wanfed.v1.SnapshotPart
-	18, // 29: wanfed.v1.OperatorService.SaveSnapshotHere:output_type -> wanfed.v1.SnapshotPart
-	8,  // 30: wanfed.v1.OperatorService.Digest:output_type -> wanfed.v1.DigestResponse
-	19, // 31: wanfed.v1.OperatorService.RestoreSnapshot:output_type -> wanfed.v1.RestoreSnapshotResponse
-	21, // 32: wanfed.v1.OperatorService.TakeOver:output_type -> wanfed.v1.TakeOverResponse
-	1,  // 33: wanfed.v1.OperatorService.DescribeServer:output_type -> wanfed.v1.DescribeServerResponse
-	6,  // 34: wanfed.v1.OperatorService.WatchLog:output_type -> wanfed.v1.LogLine
-	24, // [24:35] is the sub-list for method output_type
-	13, // [13:24] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	24, // 12: wanfed.v1.TakeOverRequest.proof:type_name -> wanfed.v1.EpochProof
+	23, // 13: wanfed.v1.TakeOverResponse.last_contact:type_name -> google.protobuf.Duration
+	9,  // 14: wanfed.v1.OperatorService.ListPeers:input_type -> wanfed.v1.ListPeersRequest
+	9,  // 15: wanfed.v1.OperatorService.ListPeersHere:input_type -> wanfed.v1.ListPeersRequest
+	12, // 16: wanfed.v1.OperatorService.RemovePeer:input_type -> wanfed.v1.RemovePeerRequest
+	14, // 17: wanfed.v1.OperatorService.TransferLeader:input_type -> wanfed.v1.TransferLeaderRequest
+	16, // 18: wanfed.v1.OperatorService.SaveSnapshot:input_type -> wanfed.v1.SaveSnapshotRequest
+	16, // 19: wanfed.v1.OperatorService.SaveSnapshotHere:input_type -> wanfed.v1.SaveSnapshotRequest
+	7,  // 20: wanfed.v1.OperatorService.Digest:input_type -> wanfed.v1.DigestRequest
+	18, // 21: wanfed.v1.OperatorService.RestoreSnapshot:input_type -> wanfed.v1.SnapshotPart
+	20, // 22: wanfed.v1.OperatorService.TakeOver:input_type -> wanfed.v1.TakeOverRequest
+	0,  // 23: wanfed.v1.OperatorService.DescribeServer:input_type -> wanfed.v1.DescribeServerRequest
+	5,  // 24: wanfed.v1.OperatorService.WatchLog:input_type -> wanfed.v1.WatchLogRequest
+	10, // 25: wanfed.v1.OperatorService.ListPeers:output_type -> wanfed.v1.ListPeersResponse
+	10, // 26: wanfed.v1.OperatorService.ListPeersHere:output_type -> wanfed.v1.ListPeersResponse
+	13, // 27: wanfed.v1.OperatorService.RemovePeer:output_type -> wanfed.v1.RemovePeerResponse
+	15, // 28: wanfed.v1.OperatorService.TransferLeader:output_type -> wanfed.v1.TransferLeaderResponse
+	18, // 29: wanfed.v1.OperatorService.SaveSnapshot:output_type -> wanfed.v1.SnapshotPart
+	18, // 30: wanfed.v1.OperatorService.SaveSnapshotHere:output_type -> wanfed.v1.SnapshotPart
+	8,  // 31: wanfed.v1.OperatorService.Digest:output_type -> wanfed.v1.DigestResponse
+	19, // 32: wanfed.v1.OperatorService.RestoreSnapshot:output_type -> wanfed.v1.RestoreSnapshotResponse
+	21, // 33: wanfed.v1.OperatorService.TakeOver:output_type -> wanfed.v1.TakeOverResponse
+	1,  // 34: wanfed.v1.OperatorService.DescribeServer:output_type -> wanfed.v1.DescribeServerResponse
+	6,  // 35: wanfed.v1.OperatorService.WatchLog:output_type -> wanfed.v1.LogLine
+	25, // [25:36] is the sub-list for method output_type
+	14, // [14:25] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_api_pb_operator_proto_init() }
@@ -1734,6 +1757,7 @@ func file_api_pb_operator_proto_init() {
 	if File_api_pb_operator_proto != nil {
 		return
 	}
+	file_api_pb_replication_proto_init()
 	file_api_pb_operator_proto_msgTypes[18].OneofWrappers = []any{
 		(*SnapshotPart_Manifest)(nil),
 		(*SnapshotPart_Data)(nil),

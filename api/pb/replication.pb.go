@@ -676,6 +676,179 @@ func (x *PrimaryEpoch) GetDatacenter() string {
 	return ""
 }
 
+// EpochProof proves that the former primary, or an operator, made a datacenter the
+// primary. It is valid for longer than the certificates that signed it.
+type EpochProof struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Epoch *PrimaryEpoch          `protobuf:"bytes,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// The former primary, one of whose servers has signed its consent. Empty: an
+	// operator and a server of the datacenter of the epoch have signed a take-over.
+	Former        string            `protobuf:"bytes,2,opt,name=former,proto3" json:"former,omitempty"`
+	Signatures    []*EpochSignature `protobuf:"bytes,3,rep,name=signatures,proto3" json:"signatures,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EpochProof) Reset() {
+	*x = EpochProof{}
+	mi := &file_api_pb_replication_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EpochProof) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EpochProof) ProtoMessage() {}
+
+func (x *EpochProof) ProtoReflect() protoreflect.Message {
+	mi := &file_api_pb_replication_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EpochProof.ProtoReflect.Descriptor instead.
+func (*EpochProof) Descriptor() ([]byte, []int) {
+	return file_api_pb_replication_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *EpochProof) GetEpoch() *PrimaryEpoch {
+	if x != nil {
+		return x.Epoch
+	}
+	return nil
+}
+
+func (x *EpochProof) GetFormer() string {
+	if x != nil {
+		return x.Former
+	}
+	return ""
+}
+
+func (x *EpochProof) GetSignatures() []*EpochSignature {
+	if x != nil {
+		return x.Signatures
+	}
+	return nil
+}
+
+// EpochSignature is one signature of an EpochProof.
+type EpochSignature struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	SignedAt *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=signed_at,json=signedAt,proto3" json:"signed_at,omitempty"`
+	// The certificate of the signer and its intermediates, in DER.
+	Certificates [][]byte `protobuf:"bytes,2,rep,name=certificates,proto3" json:"certificates,omitempty"`
+	// By the key of the certificate, of a text with the epoch, the former primary and
+	// signed_at.
+	Signature     []byte `protobuf:"bytes,3,opt,name=signature,proto3" json:"signature,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EpochSignature) Reset() {
+	*x = EpochSignature{}
+	mi := &file_api_pb_replication_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EpochSignature) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EpochSignature) ProtoMessage() {}
+
+func (x *EpochSignature) ProtoReflect() protoreflect.Message {
+	mi := &file_api_pb_replication_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EpochSignature.ProtoReflect.Descriptor instead.
+func (*EpochSignature) Descriptor() ([]byte, []int) {
+	return file_api_pb_replication_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *EpochSignature) GetSignedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.SignedAt
+	}
+	return nil
+}
+
+func (x *EpochSignature) GetCertificates() [][]byte {
+	if x != nil {
+		return x.Certificates
+	}
+	return nil
+}
+
+func (x *EpochSignature) GetSignature() []byte {
+	if x != nil {
+		return x.Signature
+	}
+	return nil
+}
+
+// EpochProofs is a detail of the error with which a source refuses a follower.
+type EpochProofs struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Proofs        []*EpochProof          `protobuf:"bytes,1,rep,name=proofs,proto3" json:"proofs,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EpochProofs) Reset() {
+	*x = EpochProofs{}
+	mi := &file_api_pb_replication_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EpochProofs) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EpochProofs) ProtoMessage() {}
+
+func (x *EpochProofs) ProtoReflect() protoreflect.Message {
+	mi := &file_api_pb_replication_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EpochProofs.ProtoReflect.Descriptor instead.
+func (*EpochProofs) Descriptor() ([]byte, []int) {
+	return file_api_pb_replication_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *EpochProofs) GetProofs() []*EpochProof {
+	if x != nil {
+		return x.Proofs
+	}
+	return nil
+}
+
 type FollowBegin struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The position is known, so no summaries are needed.
@@ -693,14 +866,19 @@ type FollowBegin struct {
 	GroupId  string   `protobuf:"bytes,6,opt,name=group_id,json=groupId,proto3" json:"group_id,omitempty"`
 	Gateways []string `protobuf:"bytes,7,rep,name=gateways,proto3" json:"gateways,omitempty"`
 	// With handed_to: the epoch of the consent. 0 in a message of an older version.
-	ConsentEpoch  uint64 `protobuf:"varint,8,opt,name=consent_epoch,json=consentEpoch,proto3" json:"consent_epoch,omitempty"`
+	ConsentEpoch uint64 `protobuf:"varint,8,opt,name=consent_epoch,json=consentEpoch,proto3" json:"consent_epoch,omitempty"`
+	// With handed_to, if that is the datacenter of the follower: the proof of the epoch
+	// after consent_epoch.
+	Consent *EpochProof `protobuf:"bytes,9,opt,name=consent,proto3" json:"consent,omitempty"`
+	// Of the epochs that have superseded others, as the source knows them.
+	Proofs        []*EpochProof `protobuf:"bytes,10,rep,name=proofs,proto3" json:"proofs,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *FollowBegin) Reset() {
 	*x = FollowBegin{}
-	mi := &file_api_pb_replication_proto_msgTypes[9]
+	mi := &file_api_pb_replication_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -712,7 +890,7 @@ func (x *FollowBegin) String() string {
 func (*FollowBegin) ProtoMessage() {}
 
 func (x *FollowBegin) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_replication_proto_msgTypes[9]
+	mi := &file_api_pb_replication_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -725,7 +903,7 @@ func (x *FollowBegin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowBegin.ProtoReflect.Descriptor instead.
 func (*FollowBegin) Descriptor() ([]byte, []int) {
-	return file_api_pb_replication_proto_rawDescGZIP(), []int{9}
+	return file_api_pb_replication_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *FollowBegin) GetResumed() bool {
@@ -777,6 +955,20 @@ func (x *FollowBegin) GetConsentEpoch() uint64 {
 	return 0
 }
 
+func (x *FollowBegin) GetConsent() *EpochProof {
+	if x != nil {
+		return x.Consent
+	}
+	return nil
+}
+
+func (x *FollowBegin) GetProofs() []*EpochProof {
+	if x != nil {
+		return x.Proofs
+	}
+	return nil
+}
+
 // FormerPrimary describes what the next primary had from a former one when it was
 // promoted.
 type FormerPrimary struct {
@@ -792,7 +984,7 @@ type FormerPrimary struct {
 
 func (x *FormerPrimary) Reset() {
 	*x = FormerPrimary{}
-	mi := &file_api_pb_replication_proto_msgTypes[10]
+	mi := &file_api_pb_replication_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -804,7 +996,7 @@ func (x *FormerPrimary) String() string {
 func (*FormerPrimary) ProtoMessage() {}
 
 func (x *FormerPrimary) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_replication_proto_msgTypes[10]
+	mi := &file_api_pb_replication_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -817,7 +1009,7 @@ func (x *FormerPrimary) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FormerPrimary.ProtoReflect.Descriptor instead.
 func (*FormerPrimary) Descriptor() ([]byte, []int) {
-	return file_api_pb_replication_proto_rawDescGZIP(), []int{10}
+	return file_api_pb_replication_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *FormerPrimary) GetDatacenter() string {
@@ -854,7 +1046,7 @@ type FollowKind struct {
 
 func (x *FollowKind) Reset() {
 	*x = FollowKind{}
-	mi := &file_api_pb_replication_proto_msgTypes[11]
+	mi := &file_api_pb_replication_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -866,7 +1058,7 @@ func (x *FollowKind) String() string {
 func (*FollowKind) ProtoMessage() {}
 
 func (x *FollowKind) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_replication_proto_msgTypes[11]
+	mi := &file_api_pb_replication_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -879,7 +1071,7 @@ func (x *FollowKind) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowKind.ProtoReflect.Descriptor instead.
 func (*FollowKind) Descriptor() ([]byte, []int) {
-	return file_api_pb_replication_proto_rawDescGZIP(), []int{11}
+	return file_api_pb_replication_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *FollowKind) GetType() *Type {
@@ -912,7 +1104,7 @@ type FollowAsk struct {
 
 func (x *FollowAsk) Reset() {
 	*x = FollowAsk{}
-	mi := &file_api_pb_replication_proto_msgTypes[12]
+	mi := &file_api_pb_replication_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -924,7 +1116,7 @@ func (x *FollowAsk) String() string {
 func (*FollowAsk) ProtoMessage() {}
 
 func (x *FollowAsk) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_replication_proto_msgTypes[12]
+	mi := &file_api_pb_replication_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -937,7 +1129,7 @@ func (x *FollowAsk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowAsk.ProtoReflect.Descriptor instead.
 func (*FollowAsk) Descriptor() ([]byte, []int) {
-	return file_api_pb_replication_proto_rawDescGZIP(), []int{12}
+	return file_api_pb_replication_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *FollowAsk) GetKinds() []*FollowBuckets {
@@ -957,7 +1149,7 @@ type FollowBuckets struct {
 
 func (x *FollowBuckets) Reset() {
 	*x = FollowBuckets{}
-	mi := &file_api_pb_replication_proto_msgTypes[13]
+	mi := &file_api_pb_replication_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -969,7 +1161,7 @@ func (x *FollowBuckets) String() string {
 func (*FollowBuckets) ProtoMessage() {}
 
 func (x *FollowBuckets) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_replication_proto_msgTypes[13]
+	mi := &file_api_pb_replication_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -982,7 +1174,7 @@ func (x *FollowBuckets) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowBuckets.ProtoReflect.Descriptor instead.
 func (*FollowBuckets) Descriptor() ([]byte, []int) {
-	return file_api_pb_replication_proto_rawDescGZIP(), []int{13}
+	return file_api_pb_replication_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *FollowBuckets) GetType() *Type {
@@ -1029,14 +1221,17 @@ type Primary struct {
 	GroupId string `protobuf:"bytes,10,opt,name=group_id,json=groupId,proto3" json:"group_id,omitempty"`
 	// In a secondary: the former primary has withdrawn its consent of this epoch, and of
 	// earlier ones.
-	Withdrawn     uint64 `protobuf:"varint,11,opt,name=withdrawn,proto3" json:"withdrawn,omitempty"`
+	Withdrawn uint64 `protobuf:"varint,11,opt,name=withdrawn,proto3" json:"withdrawn,omitempty"`
+	// Of the epochs that superseded others: the last one by an operator, and the last
+	// one of each former primary.
+	Proofs        []*EpochProof `protobuf:"bytes,12,rep,name=proofs,proto3" json:"proofs,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Primary) Reset() {
 	*x = Primary{}
-	mi := &file_api_pb_replication_proto_msgTypes[14]
+	mi := &file_api_pb_replication_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1048,7 +1243,7 @@ func (x *Primary) String() string {
 func (*Primary) ProtoMessage() {}
 
 func (x *Primary) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_replication_proto_msgTypes[14]
+	mi := &file_api_pb_replication_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1061,7 +1256,7 @@ func (x *Primary) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Primary.ProtoReflect.Descriptor instead.
 func (*Primary) Descriptor() ([]byte, []int) {
-	return file_api_pb_replication_proto_rawDescGZIP(), []int{14}
+	return file_api_pb_replication_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Primary) GetDatacenter() string {
@@ -1134,6 +1329,13 @@ func (x *Primary) GetWithdrawn() uint64 {
 	return 0
 }
 
+func (x *Primary) GetProofs() []*EpochProof {
+	if x != nil {
+		return x.Proofs
+	}
+	return nil
+}
+
 var File_api_pb_replication_proto protoreflect.FileDescriptor
 
 const file_api_pb_replication_proto_rawDesc = "" +
@@ -1182,7 +1384,20 @@ const file_api_pb_replication_proto_rawDesc = "" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x1e\n" +
 	"\n" +
 	"datacenter\x18\x02 \x01(\tR\n" +
-	"datacenter\"\x87\x02\n" +
+	"datacenter\"\x8e\x01\n" +
+	"\n" +
+	"EpochProof\x12-\n" +
+	"\x05epoch\x18\x01 \x01(\v2\x17.wanfed.v1.PrimaryEpochR\x05epoch\x12\x16\n" +
+	"\x06former\x18\x02 \x01(\tR\x06former\x129\n" +
+	"\n" +
+	"signatures\x18\x03 \x03(\v2\x19.wanfed.v1.EpochSignatureR\n" +
+	"signatures\"\x8b\x01\n" +
+	"\x0eEpochSignature\x127\n" +
+	"\tsigned_at\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\bsignedAt\x12\"\n" +
+	"\fcertificates\x18\x02 \x03(\fR\fcertificates\x12\x1c\n" +
+	"\tsignature\x18\x03 \x01(\fR\tsignature\"<\n" +
+	"\vEpochProofs\x12-\n" +
+	"\x06proofs\x18\x01 \x03(\v2\x15.wanfed.v1.EpochProofR\x06proofs\"\xe7\x02\n" +
 	"\vFollowBegin\x12\x18\n" +
 	"\aresumed\x18\x01 \x01(\bR\aresumed\x12+\n" +
 	"\x05kinds\x18\x02 \x03(\v2\x15.wanfed.v1.FollowKindR\x05kinds\x12\x1b\n" +
@@ -1190,7 +1405,10 @@ const file_api_pb_replication_proto_rawDesc = "" +
 	"\aformers\x18\x05 \x03(\v2\x18.wanfed.v1.FormerPrimaryR\aformers\x12\x19\n" +
 	"\bgroup_id\x18\x06 \x01(\tR\agroupId\x12\x1a\n" +
 	"\bgateways\x18\a \x03(\tR\bgateways\x12#\n" +
-	"\rconsent_epoch\x18\b \x01(\x04R\fconsentEpochJ\x04\b\x04\x10\x05\"`\n" +
+	"\rconsent_epoch\x18\b \x01(\x04R\fconsentEpoch\x12/\n" +
+	"\aconsent\x18\t \x01(\v2\x15.wanfed.v1.EpochProofR\aconsent\x12-\n" +
+	"\x06proofs\x18\n" +
+	" \x03(\v2\x15.wanfed.v1.EpochProofR\x06proofsJ\x04\b\x04\x10\x05\"`\n" +
 	"\rFormerPrimary\x12\x1e\n" +
 	"\n" +
 	"datacenter\x18\x01 \x01(\tR\n" +
@@ -1206,7 +1424,7 @@ const file_api_pb_replication_proto_rawDesc = "" +
 	"\x05kinds\x18\x01 \x03(\v2\x18.wanfed.v1.FollowBucketsR\x05kinds\"N\n" +
 	"\rFollowBuckets\x12#\n" +
 	"\x04type\x18\x01 \x01(\v2\x0f.wanfed.v1.TypeR\x04type\x12\x18\n" +
-	"\abuckets\x18\x02 \x03(\rR\abuckets\"\xfe\x02\n" +
+	"\abuckets\x18\x02 \x03(\rR\abuckets\"\xad\x03\n" +
 	"\aPrimary\x12\x1e\n" +
 	"\n" +
 	"datacenter\x18\x01 \x01(\tR\n" +
@@ -1221,7 +1439,8 @@ const file_api_pb_replication_proto_rawDesc = "" +
 	"\areached\x18\t \x01(\x04R\areached\x12\x19\n" +
 	"\bgroup_id\x18\n" +
 	" \x01(\tR\agroupId\x12\x1c\n" +
-	"\twithdrawn\x18\v \x01(\x04R\twithdrawnJ\x04\b\x04\x10\x052W\n" +
+	"\twithdrawn\x18\v \x01(\x04R\twithdrawn\x12-\n" +
+	"\x06proofs\x18\f \x03(\v2\x15.wanfed.v1.EpochProofR\x06proofsJ\x04\b\x04\x10\x052W\n" +
 	"\x12ReplicationService\x12A\n" +
 	"\x06Follow\x12\x18.wanfed.v1.FollowRequest\x1a\x19.wanfed.v1.FollowResponse(\x010\x01B!Z\x1fgithub.com/wanfed/wanfed/api/pbb\x06proto3"
 
@@ -1237,7 +1456,7 @@ func file_api_pb_replication_proto_rawDescGZIP() []byte {
 	return file_api_pb_replication_proto_rawDescData
 }
 
-var file_api_pb_replication_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
+var file_api_pb_replication_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
 var file_api_pb_replication_proto_goTypes = []any{
 	(*FollowRequest)(nil),         // 0: wanfed.v1.FollowRequest
 	(*FollowHello)(nil),           // 1: wanfed.v1.FollowHello
@@ -1248,47 +1467,57 @@ var file_api_pb_replication_proto_goTypes = []any{
 	(*FollowDigest)(nil),          // 6: wanfed.v1.FollowDigest
 	(*FollowResponse)(nil),        // 7: wanfed.v1.FollowResponse
 	(*PrimaryEpoch)(nil),          // 8: wanfed.v1.PrimaryEpoch
-	(*FollowBegin)(nil),           // 9: wanfed.v1.FollowBegin
-	(*FormerPrimary)(nil),         // 10: wanfed.v1.FormerPrimary
-	(*FollowKind)(nil),            // 11: wanfed.v1.FollowKind
-	(*FollowAsk)(nil),             // 12: wanfed.v1.FollowAsk
-	(*FollowBuckets)(nil),         // 13: wanfed.v1.FollowBuckets
-	(*Primary)(nil),               // 14: wanfed.v1.Primary
-	(*Type)(nil),                  // 15: wanfed.v1.Type
-	(*Resource)(nil),              // 16: wanfed.v1.Resource
-	(*ID)(nil),                    // 17: wanfed.v1.ID
-	(*timestamppb.Timestamp)(nil), // 18: google.protobuf.Timestamp
+	(*EpochProof)(nil),            // 9: wanfed.v1.EpochProof
+	(*EpochSignature)(nil),        // 10: wanfed.v1.EpochSignature
+	(*EpochProofs)(nil),           // 11: wanfed.v1.EpochProofs
+	(*FollowBegin)(nil),           // 12: wanfed.v1.FollowBegin
+	(*FormerPrimary)(nil),         // 13: wanfed.v1.FormerPrimary
+	(*FollowKind)(nil),            // 14: wanfed.v1.FollowKind
+	(*FollowAsk)(nil),             // 15: wanfed.v1.FollowAsk
+	(*FollowBuckets)(nil),         // 16: wanfed.v1.FollowBuckets
+	(*Primary)(nil),               // 17: wanfed.v1.Primary
+	(*Type)(nil),                  // 18: wanfed.v1.Type
+	(*Resource)(nil),              // 19: wanfed.v1.Resource
+	(*ID)(nil),                    // 20: wanfed.v1.ID
+	(*timestamppb.Timestamp)(nil), // 21: google.protobuf.Timestamp
 }
 var file_api_pb_replication_proto_depIdxs = []int32{
 	1,  // 0: wanfed.v1.FollowRequest.hello:type_name -> wanfed.v1.FollowHello
 	4,  // 1: wanfed.v1.FollowRequest.summary:type_name -> wanfed.v1.FollowSummary
 	5,  // 2: wanfed.v1.FollowRequest.details:type_name -> wanfed.v1.FollowDetails
-	15, // 3: wanfed.v1.FollowHello.types:type_name -> wanfed.v1.Type
+	18, // 3: wanfed.v1.FollowHello.types:type_name -> wanfed.v1.Type
 	3,  // 4: wanfed.v1.FollowHello.position:type_name -> wanfed.v1.FollowPosition
-	15, // 5: wanfed.v1.FollowSummary.type:type_name -> wanfed.v1.Type
-	15, // 6: wanfed.v1.FollowDetails.type:type_name -> wanfed.v1.Type
+	18, // 5: wanfed.v1.FollowSummary.type:type_name -> wanfed.v1.Type
+	18, // 6: wanfed.v1.FollowDetails.type:type_name -> wanfed.v1.Type
 	6,  // 7: wanfed.v1.FollowDetails.digests:type_name -> wanfed.v1.FollowDigest
-	16, // 8: wanfed.v1.FollowResponse.upserts:type_name -> wanfed.v1.Resource
-	17, // 9: wanfed.v1.FollowResponse.deletes:type_name -> wanfed.v1.ID
+	19, // 8: wanfed.v1.FollowResponse.upserts:type_name -> wanfed.v1.Resource
+	20, // 9: wanfed.v1.FollowResponse.deletes:type_name -> wanfed.v1.ID
 	3,  // 10: wanfed.v1.FollowResponse.position:type_name -> wanfed.v1.FollowPosition
-	9,  // 11: wanfed.v1.FollowResponse.begin:type_name -> wanfed.v1.FollowBegin
-	12, // 12: wanfed.v1.FollowResponse.ask:type_name -> wanfed.v1.FollowAsk
+	12, // 11: wanfed.v1.FollowResponse.begin:type_name -> wanfed.v1.FollowBegin
+	15, // 12: wanfed.v1.FollowResponse.ask:type_name -> wanfed.v1.FollowAsk
 	8,  // 13: wanfed.v1.FollowResponse.known:type_name -> wanfed.v1.PrimaryEpoch
-	11, // 14: wanfed.v1.FollowBegin.kinds:type_name -> wanfed.v1.FollowKind
-	10, // 15: wanfed.v1.FollowBegin.formers:type_name -> wanfed.v1.FormerPrimary
-	15, // 16: wanfed.v1.FollowKind.type:type_name -> wanfed.v1.Type
-	13, // 17: wanfed.v1.FollowAsk.kinds:type_name -> wanfed.v1.FollowBuckets
-	15, // 18: wanfed.v1.FollowBuckets.type:type_name -> wanfed.v1.Type
-	8,  // 19: wanfed.v1.Primary.superseded_by:type_name -> wanfed.v1.PrimaryEpoch
-	18, // 20: wanfed.v1.Primary.demoted_at:type_name -> google.protobuf.Timestamp
-	10, // 21: wanfed.v1.Primary.formers:type_name -> wanfed.v1.FormerPrimary
-	0,  // 22: wanfed.v1.ReplicationService.Follow:input_type -> wanfed.v1.FollowRequest
-	7,  // 23: wanfed.v1.ReplicationService.Follow:output_type -> wanfed.v1.FollowResponse
-	23, // [23:24] is the sub-list for method output_type
-	22, // [22:23] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	8,  // 14: wanfed.v1.EpochProof.epoch:type_name -> wanfed.v1.PrimaryEpoch
+	10, // 15: wanfed.v1.EpochProof.signatures:type_name -> wanfed.v1.EpochSignature
+	21, // 16: wanfed.v1.EpochSignature.signed_at:type_name -> google.protobuf.Timestamp
+	9,  // 17: wanfed.v1.EpochProofs.proofs:type_name -> wanfed.v1.EpochProof
+	14, // 18: wanfed.v1.FollowBegin.kinds:type_name -> wanfed.v1.FollowKind
+	13, // 19: wanfed.v1.FollowBegin.formers:type_name -> wanfed.v1.FormerPrimary
+	9,  // 20: wanfed.v1.FollowBegin.consent:type_name -> wanfed.v1.EpochProof
+	9,  // 21: wanfed.v1.FollowBegin.proofs:type_name -> wanfed.v1.EpochProof
+	18, // 22: wanfed.v1.FollowKind.type:type_name -> wanfed.v1.Type
+	16, // 23: wanfed.v1.FollowAsk.kinds:type_name -> wanfed.v1.FollowBuckets
+	18, // 24: wanfed.v1.FollowBuckets.type:type_name -> wanfed.v1.Type
+	8,  // 25: wanfed.v1.Primary.superseded_by:type_name -> wanfed.v1.PrimaryEpoch
+	21, // 26: wanfed.v1.Primary.demoted_at:type_name -> google.protobuf.Timestamp
+	13, // 27: wanfed.v1.Primary.formers:type_name -> wanfed.v1.FormerPrimary
+	9,  // 28: wanfed.v1.Primary.proofs:type_name -> wanfed.v1.EpochProof
+	0,  // 29: wanfed.v1.ReplicationService.Follow:input_type -> wanfed.v1.FollowRequest
+	7,  // 30: wanfed.v1.ReplicationService.Follow:output_type -> wanfed.v1.FollowResponse
+	30, // [30:31] is the sub-list for method output_type
+	29, // [29:30] is the sub-list for method input_type
+	29, // [29:29] is the sub-list for extension type_name
+	29, // [29:29] is the sub-list for extension extendee
+	0,  // [0:29] is the sub-list for field type_name
 }
 
 func init() { file_api_pb_replication_proto_init() }
@@ -1308,7 +1537,7 @@ func file_api_pb_replication_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_pb_replication_proto_rawDesc), len(file_api_pb_replication_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   15,
+			NumMessages:   18,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -154,6 +154,7 @@ func (v *server) buildReplication(w *world) (err error) {
 	manager, err := replication.NewPrimaryManager(replication.PrimaryManagerConfig{
 		DC: s.dc, ConfiguredPrimary: primary, Backend: s.store, Registry: w.registry, Logger: discardLogger,
 		Servers: equalServers{}, Remote: v, DataDir: os.TempDir(),
+		Identity: w.ca.Identity(w.t, tlsutil.RoleServer, v.name, s.dc),
 	})
 	if err != nil {
 		return err

@@ -13,6 +13,7 @@ import (
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/internal/output"
+	"github.com/wanfed/wanfed/replication"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
@@ -41,6 +42,9 @@ If DC runs, it stops to acknowledge writes of federated resources as soon as it
 reaches any server that knows of the take-over. When it later becomes a
 secondary, it first writes what it must discard to a file.
 
+The command signs the take-over with the key of its certificate, which must be
+that of an operator of the new primary. DC believes the signature, and no server.
+
 The command shows the state of both datacenters, and requires a confirmation.`,
 		Example: `  wanfed operator primary take-over --from dc1
   wanfed operator primary take-over --from dc1 --yes --datacenter dc2 --server 10.2.0.5:8300`,
@@ -56,14 +60,23 @@ The command shows the state of both datacenters, and requires a confirmation.`,
 			if err := confirm.check(cmd); err != nil {
 				return err
 			}
-			state, err := takeOver(cmd, &o, from, true)
+			state, err := takeOver(cmd, &o, &pb.TakeOverRequest{From: from, Check: true})
 			if err != nil {
 				return err
 			}
 			if err := confirm.require(cmd, takeOverText(from, state)); err != nil {
 				return fmt.Errorf("%w; nothing was changed", err)
 			}
-			resp, err := takeOver(cmd, &o, from, false)
+			id, err := loadIdentity(cmd, cmd.CommandPath())
+			if err != nil {
+				return err
+			}
+			next := replication.Epoch{Number: state.NextEpoch, Datacenter: state.Datacenter}
+			proof, err := replication.SignEpoch(id, next, "")
+			if err != nil {
+				return fmt.Errorf("sign the take-over: %w", err)
+			}
+			resp, err := takeOver(cmd, &o, &pb.TakeOverRequest{From: from, Proof: proof})
 			if err != nil {
 				return err
 			}
@@ -78,11 +91,11 @@ The command shows the state of both datacenters, and requires a confirmation.`,
 	return c
 }
 
-// takeOver calls TakeOver. With check, it only returns the state.
-func takeOver(cmd *cobra.Command, o *operator, from string, check bool) (*pb.TakeOverResponse, error) {
-	return callServer(cmd, o, "take over from "+from, "wanfed status",
+// takeOver calls TakeOver.
+func takeOver(cmd *cobra.Command, o *operator, req *pb.TakeOverRequest) (*pb.TakeOverResponse, error) {
+	return callServer(cmd, o, "take over from "+req.From, "wanfed status",
 		func(ctx context.Context, cc *grpc.ClientConn) (*pb.TakeOverResponse, error) {
-			return pb.NewOperatorServiceClient(cc).TakeOver(ctx, &pb.TakeOverRequest{From: from, Check: check})
+			return pb.NewOperatorServiceClient(cc).TakeOver(ctx, req)
 		})
 }
 
