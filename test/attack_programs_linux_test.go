@@ -226,12 +226,17 @@ func (a *attacks) start(s *site) {
 	cc := a.l.call(t, s.gateway.WAN, "server."+s.dc+".wanfed", a.role, "srv1", "dc3")
 	federation, resources := pb.NewFederationServiceClient(cc), pb.NewResourceServiceClient(cc)
 	replication := pb.NewReplicationServiceClient(cc)
+	states := map[string]*pb.FederationState{}
+	for _, dc := range []string{"dc1", "dc2", "dc3"} {
+		states[dc] = largeAttackState(dc)
+	}
 	a.run("calls", func(k int) { // all calls fail, or change only the state of dc3
 		call, cancel := context.WithTimeout(ctx, time.Second)
 		defer cancel()
 		dc := []string{"dc3", "dc1", "dc2"}[k%3]
+		states[dc].MeshGateways[k%200].Service.Meta["p"] = fmt.Sprintf("%0800d", k)
 		_, _ = federation.Apply(call, &pb.ApplyFederationStateRequest{
-			Op: pb.ApplyFederationStateRequest_OP_UPSERT, State: largeAttackState(dc, k),
+			Op: pb.ApplyFederationStateRequest_OP_UPSERT, State: states[dc],
 		})
 		_, _ = federation.Apply(call, &pb.ApplyFederationStateRequest{
 			Op: pb.ApplyFederationStateRequest_OP_DELETE, State: &pb.FederationState{Datacenter: "dc2"}, Force: true,
@@ -302,15 +307,15 @@ func isTimeout(err error) bool {
 var attackModes = []string{"bomb", "event", "event names", "intents", "prune", "leave", "clock", "large packets", "alive",
 	"address", "suspect", "dead", "left", "leave and left", "ping", "random", "invented"}
 
-// largeAttackState returns a state of 200 gateways, which changes with k.
-func largeAttackState(dc string, k int) *pb.FederationState {
+// largeAttackState returns a state of 200 gateways.
+func largeAttackState(dc string) *pb.FederationState {
 	s := &pb.FederationState{Datacenter: dc}
 	for i := range 200 {
 		node := fmt.Sprintf("g%d", i)
 		s.MeshGateways = append(s.MeshGateways, &pb.MeshGateway{
 			Node: &pb.Node{Node: node, Datacenter: dc, Address: "127.0.0.3"},
 			Service: &pb.Service{Node: node, Kind: "mesh-gateway", Id: node, Service: "mesh-gateway",
-				Meta: map[string]string{"p": fmt.Sprintf("%0800d", k)}, TaggedAddresses: map[string]*pb.Address{
+				Meta: map[string]string{"p": strings.Repeat("0", 800)}, TaggedAddresses: map[string]*pb.Address{
 					"wan": {Address: "224.0.0.3", Port: uint32(20000 + i)},
 				}},
 		})

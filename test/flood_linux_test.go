@@ -177,13 +177,21 @@ func flood(ctx context.Context, d net.Dialer, addr string, rate int, opened *ato
 	return nil
 }
 
-// helloOf returns the record with a ClientHello for a server name.
+// hellos are the results of helloOf, by server name.
+var hellos sync.Map
+
+// helloOf returns a copy of the record with a ClientHello for a server name. The keys
+// in it are made once: an attacker needs no processor for them.
 func helloOf(name string) ([]byte, error) {
+	if b, ok := hellos.Load(name); ok {
+		return bytes.Clone(b.([]byte)), nil
+	}
 	recorder := &recordConn{}
 	cfg := &tls.Config{ServerName: name, InsecureSkipVerify: true, NextProtos: []string{"h2"}}
 	if err := tls.Client(recorder, cfg).Handshake(); !errors.Is(err, io.EOF) {
 		return nil, err
 	}
+	hellos.Store(name, bytes.Clone(recorder.sent.Bytes()))
 	return recorder.sent.Bytes(), nil
 }
 

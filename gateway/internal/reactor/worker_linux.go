@@ -60,6 +60,7 @@ type worker struct {
 	lastEvents time.Duration
 	gap        time.Duration // smoothed time between two rounds with events
 	lastYield  time.Duration
+	parked     bool // since the last short wait
 	conns      int
 	hellos     queue // connections whose ClientHello is incomplete
 	young      queue // relaying connections whose sockets have no keepalive yet
@@ -171,6 +172,13 @@ func (w *worker) wait() (int, error) {
 	if timeout >= 0 {
 		short = min(short, timeout)
 	}
+	if short > 0 && w.parked {
+		// The thread that now runs the worker has waited in the network poller of Go.
+		// The events of parked workers need another thread there, or they wait for the
+		// end of the short wait (docs/decisions/0096).
+		w.parked = false
+		runtime.Gosched() // starts one
+	}
 	if short > 0 || short == timeout {
 		if n, errno := w.poll(short); errno != 0 || n > 0 || short == timeout {
 			return n, nil // EINTR: the scheduler of Go wants to run something else, so run continues its loop
@@ -180,6 +188,7 @@ func (w *worker) wait() (int, error) {
 		timeout -= short
 	}
 	n, err := w.parking.await(w.poll, time.Duration(timeout)*time.Millisecond)
+	w.parked = true
 	w.lastYield = time.Since(w.engine.start)
 	return n, err
 }
