@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -231,8 +232,9 @@ func (p *PrimaryManager) proveReported(ctx context.Context) {
 		}
 		wg.Go(func() {
 			var err error
-			for _, dc := range append([]string{e.Datacenter}, from...) {
-				if dc == p.cfg.DC || !p.cfg.Remote.Known(dc) {
+			others := slices.DeleteFunc(from, func(dc string) bool { return dc == e.Datacenter || dc == p.cfg.DC })
+			for _, dc := range append([]string{e.Datacenter}, others...) {
+				if !p.cfg.Remote.Known(dc) {
 					continue
 				}
 				_, probeErr := p.probe(ctx, dc)
