@@ -5,6 +5,7 @@ package replication
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -33,11 +34,16 @@ type consent struct {
 	proof *pb.EpochProof // only in the successor
 }
 
-// checkConsent verifies the consent of former with which a stream has ended. epoch is
-// the epoch of former.
+// checkConsent returns an error unless c is a consent of datacenter former that makes
+// this datacenter the primary.
 func (p *PrimaryManager) checkConsent(c consent, former string) error {
-	if epochOf(c.proof.GetEpoch()) != (Epoch{c.epoch + 1, p.cfg.DC}) || c.proof.GetFormer() != former {
+	next, known := Epoch{c.epoch + 1, p.cfg.DC}, p.KnownEpoch()
+	switch {
+	case epochOf(c.proof.GetEpoch()) != next || c.proof.GetFormer() != former:
 		return errors.New("it has no signature")
+	case !next.Supersedes(known):
+		return fmt.Errorf("it is of epoch %d, but %v is known: %s may have been restored from an older snapshot",
+			c.epoch, known, former)
 	}
 	return p.verifyProof(c.proof)
 }

@@ -34,6 +34,9 @@ const (
 	// storeInterval is the minimum interval between two attempts to prove or to
 	// store an epoch. It limits the probes that false reports can cause.
 	storeInterval = 500 * time.Millisecond
+	// maxReporters limits the datacenters that are probed for one reported epoch, in
+	// addition to its own one. A probe may take probeTimeout.
+	maxReporters = 2
 	// maxReported limits the datacenters whose reports are kept.
 	maxReported = 256
 	// reportTimeout is the time for which a report is kept. A server that knows a
@@ -146,8 +149,8 @@ type report struct {
 
 // Report records an epoch that a server of datacenter from has reported. It is a
 // hint, because a certificate of from proves nothing about another datacenter, and
-// a stolen one could stop the primary. Run requests the proof. Report reports whether the
-// epoch supersedes the known one. It does not block.
+// a stolen one could stop the primary. Run requests the proof. Report reports
+// whether the epoch supersedes the known one. It does not block.
 func (p *PrimaryManager) Report(e Epoch, from string) (newer bool) {
 	if !e.Supersedes(p.KnownEpoch()) {
 		return false
@@ -164,7 +167,8 @@ func (p *PrimaryManager) Report(e Epoch, from string) (newer bool) {
 	return true
 }
 
-// learn records an epoch. proof proves it, or is nil: the primary has a higher number.
+// learn records an epoch. proof is nil if the last known primary itself reports a
+// higher number.
 // If the epoch supersedes the one of this datacenter, Writable fails from now on,
 // also after a restart. learn does not block. Run stores the epoch.
 func (p *PrimaryManager) learn(e Epoch, proof *pb.EpochProof) {
@@ -196,8 +200,8 @@ func (p *PrimaryManager) wakeRun() {
 }
 
 // Run requests the proofs of reported epochs, and stores the epochs that are proven,
-// until ctx ends. Every server runs it. b is a Backend of the same store
-// that also writes on followers.
+// until ctx ends. Every server runs it. b is a Backend of the same store that also
+// writes on followers.
 func (p *PrimaryManager) Run(ctx context.Context, b resource.Backend) error {
 	for {
 		select {
@@ -214,8 +218,8 @@ func (p *PrimaryManager) Run(ctx context.Context, b resource.Backend) error {
 }
 
 // proveReported probes the datacenters of reported epochs for proofs, all at once:
-// some may not respond. If an epoch is not proven then, proveReported probes those that
-// have reported it. The datacenters learn the known epoch in turn.
+// some may not respond. If an epoch is not proven then, proveReported probes some of
+// those that have reported it. The datacenters learn the known epoch in turn.
 func (p *PrimaryManager) proveReported(ctx context.Context) {
 	reports := map[Epoch][]string{} // the datacenters that have reported an epoch
 	p.mu.Lock()
@@ -233,6 +237,7 @@ func (p *PrimaryManager) proveReported(ctx context.Context) {
 		wg.Go(func() {
 			var err error
 			others := slices.DeleteFunc(from, func(dc string) bool { return dc == e.Datacenter || dc == p.cfg.DC })
+			others = others[:min(len(others), maxReporters)] // in another order in each call
 			for _, dc := range append([]string{e.Datacenter}, others...) {
 				if !p.cfg.Remote.Known(dc) {
 					continue

@@ -50,22 +50,24 @@ func (p *promotion) run(ctx context.Context) error {
 		}
 		pathsChanged := p.cfg.Remote.PathsChanged()
 		begin, cause := p.probe(ctx, p.former)
+		takeOver := p.takeOverFrom(p.former)
 		switch {
 		case p.replaced(p.former):
 			continue
-		case p.takeOverFrom(p.former) != nil:
+		case takeOver != nil:
 			p.copying.stop()
 			p.cfg.Logger.Warn("take-over without the consent of the former primary: "+
 				"acknowledged writes that were not copied are lost, or in a file of the former primary",
 				"former", p.former, "index", p.follower.HighestIndex(), "err", cause)
-			if err := p.promote(ctx, p.former, p.takeOverFrom(p.former)); !errors.Is(err, errOutdated) {
+			if err := p.promote(ctx, p.former, takeOver); !errors.Is(err, errOutdated) {
 				return err
 			}
 		case cause == nil && begin.GetBegin().GetHandedTo() == p.cfg.DC:
 			p.copying.stop()
 			if consent, ok := p.drain(ctx); ok && !p.replaced(p.former) {
 				if err := p.checkConsent(consent, p.former); err != nil {
-					p.setPending("%s cannot use the consent of %s: %v", p.cfg.DC, p.former, err)
+					p.setPending("%s cannot use the consent of %[2]s: %[3]v; if that remains, run in %[1]s: "+
+						"wanfed operator primary take-over --from %[2]s", p.cfg.DC, p.former, err)
 				} else if err := p.promote(ctx, p.former, consent.proof); !errors.Is(err, errOutdated) {
 					return err
 				}

@@ -29,9 +29,12 @@ const (
 	maxProofs = 64
 	// maxProofBytes limits the size of one proof.
 	maxProofBytes = 16 << 10
-	// takeOverStep divides the numbers of the epochs of take-overs. The number is
-	// higher than that of all planned moves of which the operator does not know,
-	// because they increase the number by 1.
+	// maxSignerCerts limits the certificates of one signature. With more, a peer
+	// could make a verification long.
+	maxSignerCerts = 4
+	// takeOverStep divides the number of the epoch of each take-over. Planned moves
+	// increase the number by 1. The next multiple is therefore higher than the numbers
+	// of planned moves of which the operator does not know.
 	takeOverStep = 100
 )
 
@@ -92,6 +95,9 @@ func (p *PrimaryManager) verifySignature(proof *pb.EpochProof, role tlsutil.Role
 // is verified for the time of the signature, because a proof is needed for longer. A
 // signer that is revoked proves nothing.
 func (p *PrimaryManager) signer(proof *pb.EpochProof, s *pb.EpochSignature) (peer tlsutil.Peer, err error) {
+	if n := len(s.GetCertificates()); n == 0 || n > maxSignerCerts {
+		return peer, fmt.Errorf("%d certificates of the signer, not 1 to %d", n, maxSignerCerts)
+	}
 	var certs []*x509.Certificate
 	for _, der := range s.GetCertificates() {
 		c, err := x509.ParseCertificate(der)
@@ -99,9 +105,6 @@ func (p *PrimaryManager) signer(proof *pb.EpochProof, s *pb.EpochSignature) (pee
 			return peer, fmt.Errorf("certificate of the signer: %w", err)
 		}
 		certs = append(certs, c)
-	}
-	if len(certs) == 0 {
-		return peer, errors.New("the certificate of the signer is missing")
 	}
 	id := p.cfg.Identity
 	if err := id.VerifyPeerAt(certs, s.GetSignedAt().AsTime()); err != nil {

@@ -87,7 +87,10 @@ func TestProof(t *testing.T) {
 		{"time before the certificate", changed(consent, func(p *pb.EpochProof) { p.Signatures[0].SignedAt = nil }),
 			"not valid"},
 		{"first epoch", changed(consent, func(p *pb.EpochProof) { p.Epoch.Number = firstEpoch }), "not a proof"},
-		{"no certificate", changed(consent, func(p *pb.EpochProof) { p.Signatures[0].Certificates = nil }), "missing"},
+		{"no certificate", changed(consent, func(p *pb.EpochProof) { p.Signatures[0].Certificates = nil }), "0 certificates"},
+		{"a long chain", changed(consent, func(p *pb.EpochProof) {
+			p.Signatures[0].Certificates = slices.Repeat(p.Signatures[0].Certificates, maxSignerCerts+1)
+		}), "5 certificates"},
 		{"truncated certificate", changed(consent, func(p *pb.EpochProof) {
 			p.Signatures[0].Certificates[0] = p.Signatures[0].Certificates[0][:40]
 		}), "certificate of the signer"},
@@ -238,4 +241,31 @@ func FuzzProof(f *testing.F) {
 		}
 		p.learnProven([]*pb.EpochProof{proof})
 	})
+}
+
+// A consent is not used if its epoch is older than a known one of the former primary,
+// for example because that datacenter was restored from a snapshot.
+func TestCheckConsent(t *testing.T) {
+	ca := tlstest.NewCA(t)
+	p := managerWith(t, ca, "dc2", "dc2")
+	setPrimary(t, p, &pb.Primary{Datacenter: "dc1", Complete: true, Epoch: 3})
+	sign := func(number uint64, former string) *pb.EpochProof {
+		t.Helper()
+		return mustSign(t, ca, tlsutil.RoleServer, former, Epoch{number, "dc2"}, former)
+	}
+	for _, tt := range []struct {
+		c    consent
+		want string // in the error; "": none
+	}{
+		{consent{"dc2", 3, sign(4, "dc1")}, ""},
+		{consent{"dc2", 1, sign(2, "dc1")}, "it is of epoch 1, but 3:dc1 is known"},
+		{consent{"dc2", 3, sign(5, "dc1")}, "no signature"},
+		{consent{"dc2", 3, sign(4, "dc3")}, "no signature"},
+		{consent{"dc2", 3, nil}, "no signature"},
+	} {
+		err := p.checkConsent(tt.c, "dc1")
+		if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
+			t.Errorf("checkConsent(%v) = %v, want %q", tt.c, err, tt.want)
+		}
+	}
 }

@@ -23,7 +23,7 @@ import (
 )
 
 // TestEpoch_StolenCertificate reports newer epochs to a primary with the
-// certificate of a server of a secondary. No datacenter confirms them, so the
+// certificate of a server of a secondary. Nothing proves them, so the
 // primary acknowledges federated writes all the time. Its responses carry its
 // epoch, so that an outdated caller learns it.
 func TestEpoch_StolenCertificate(t *testing.T) {

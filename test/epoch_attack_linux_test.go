@@ -163,7 +163,8 @@ func TestEpoch_DivertedPaths(t *testing.T) {
 				t.Errorf("status of %s = %+v, want the primary dc1", s.dc, c)
 			}
 		}
-		superseded, number := metric(t, s.server.HTTP, "wanfed_primary_superseded"), metric(t, s.server.HTTP, "wanfed_primary_epoch")
+		superseded := metric(t, s.server.HTTP, "wanfed_primary_superseded")
+		number := metric(t, s.server.HTTP, "wanfed_primary_epoch")
 		if superseded != 0 || number != 1 {
 			t.Errorf("metrics of %s: superseded %v, epoch %v, want 0 and 1", s.dc, superseded, number)
 		}

@@ -43,7 +43,8 @@ reaches any server that knows of the take-over. When it later becomes a
 secondary, it first writes what it must discard to a file.
 
 The command signs the take-over with the key of its certificate, which must be
-that of an operator of the new primary. DC believes the signature, and no server.
+that of an operator of the new primary. DC stops only for this signature together
+with that of a server of the new primary.
 
 The command shows the state of both datacenters, and requires a confirmation.`,
 		Example: `  wanfed operator primary take-over --from dc1
